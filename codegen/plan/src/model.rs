@@ -1,0 +1,321 @@
+//! The plan as plain data: arenas, tables, and three command lists.
+//!
+//! Contract: a plan carries all a runtime needs to replay one training step, and all a checker needs to relate that
+//! step to its source graph. Types, operators and attributes are strings in IR syntax, so that neither the plan nor
+//! its readers link a compiler. Nothing here is validated: the values of a [`Plan`] may be arbitrary (a checker's
+//! tests need wrong ones); [`Plan::validate`] says what a file must satisfy.
+
+/// A static schedule for one training step within fixed arenas.
+///
+/// `prologue` runs once, `body` once per step, `epilogue` once at the end. Commands are in host issue order; commands
+/// of one stream run in that order, and events order commands of different streams.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Where the plan comes from and what it claims.
+    pub meta: Meta,
+    /// What launches refer to.
+    pub kernels: Vec<Kernel>,
+    /// Tensors that live from step to step: parameters, optimizer state, statistics.
+    pub states: Vec<State>,
+    /// Tensors that the host supplies at each step.
+    pub inputs: Vec<Input>,
+    /// Tensors that the host reads at each step.
+    pub outputs: Vec<Output>,
+    /// Number of events; commands name events `0..events`.
+    pub events: u32,
+    /// Runs once before the first step: brings the states to their homes.
+    pub prologue: Vec<Command>,
+    /// Runs once per step.
+    pub body: Vec<Command>,
+    /// Runs once after the last step: makes the states readable.
+    pub epilogue: Vec<Command>,
+}
+
+/// Origin, limits and claims of a plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// Program and version that made the plan, such as `memc 0.1.0`.
+    pub producer: String,
+    /// Name of the model, for humans.
+    pub model: String,
+    /// IR text of the source graph, the reference of the checker.
+    pub source: String,
+    /// blake3 of `source`.
+    pub source_hash: [u8; 32],
+    /// Planner that chose order, swaps and recomputation.
+    pub planner: String,
+    /// Device profile that the cost claims are based on.
+    pub profile: String,
+    /// Seed of the planner.
+    pub seed: u64,
+    /// Import options as name and value: enough to import the source model again.
+    pub options: Vec<(String, String)>,
+    /// Hard limit on device memory, bytes.
+    pub budget_bytes: u64,
+    /// Part of the budget that the plan leaves to the driver and libraries, bytes.
+    pub reserve_bytes: u64,
+    /// Size of the device arena, bytes.
+    pub dev_bytes: u64,
+    /// Size of the pinned host arena, bytes.
+    pub host_bytes: u64,
+    /// What the planner says about one execution of the body.
+    pub claims: Claims,
+}
+
+/// What the planner says about one execution of the body. The byte and operator counts can be recomputed from the
+/// plan and its source; the times come from the cost model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    /// Most bytes of the device arena live at once.
+    pub peak_bytes: u64,
+    /// The same for the source graph in its own order, with neither swap nor recompute.
+    pub unplanned_peak_bytes: u64,
+    /// Predicted makespan of the unplanned step, ns.
+    pub ideal_ns: u64,
+    /// Predicted makespan of the planned step, ns.
+    pub step_ns: u64,
+    /// Bytes copied from the device to the host by swap-out.
+    pub swap_out_bytes: u64,
+    /// Bytes copied from the host to the device by swap-in.
+    pub swap_in_bytes: u64,
+    /// Predicted time of the recomputed operators, ns.
+    pub recompute_ns: u64,
+    /// Number of launches that repeat an earlier operator.
+    pub recompute_ops: u64,
+    /// Number of launches.
+    pub ops: u64,
+}
+
+/// A memory that a slice lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Space {
+    /// The device arena.
+    Dev,
+    /// The pinned (page-locked) host arena.
+    Host,
+}
+
+/// The bytes `[offset, offset + bytes)` of one arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slice {
+    /// The arena.
+    pub space: Space,
+    /// First byte, from the start of the arena.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+impl Slice {
+    /// A slice of the device arena.
+    pub const fn dev(offset: u64, bytes: u64) -> Slice {
+        Slice { space: Space::Dev, offset, bytes }
+    }
+
+    /// A slice of the pinned host arena.
+    pub const fn host(offset: u64, bytes: u64) -> Slice {
+        Slice { space: Space::Host, offset, bytes }
+    }
+
+    /// One past the last byte, or `None` where that is not representable.
+    pub const fn end(&self) -> Option<u64> {
+        self.offset.checked_add(self.bytes)
+    }
+
+    /// Whether both slices have a byte in common. An empty slice overlaps nothing.
+    pub const fn overlaps(&self, other: &Slice) -> bool {
+        let (a_end, b_end) =
+            (self.offset.saturating_add(self.bytes), other.offset.saturating_add(other.bytes));
+        let same_space =
+            matches!((self.space, other.space), (Space::Dev, Space::Dev) | (Space::Host, Space::Host));
+        same_space && self.bytes > 0 && other.bytes > 0 && self.offset < b_end && other.offset < a_end
+    }
+}
+
+/// What issues or runs a command: three device queues and the host itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stream {
+    /// Kernels.
+    Compute,
+    /// Copies from the device to the host.
+    D2h,
+    /// Copies from the host to the device.
+    H2d,
+    /// The issuing host thread: the command is complete before the next one is issued.
+    Host,
+}
+
+/// An operator at fixed types, all in IR syntax.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kernel {
+    /// Operator name, such as `matmul`.
+    pub op: String,
+    /// Attributes, such as `{trans_a}`; empty where there are none.
+    pub attrs: String,
+    /// Operand types, such as `f32[64,4096]`; a launch has one read per operand.
+    pub operands: Vec<String>,
+    /// Result types; a launch has one write per result.
+    pub results: Vec<String>,
+    /// Scratch bytes that a launch must supply; 0 for none.
+    pub workspace_bytes: u64,
+}
+
+/// A tensor that lives from step to step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Name in the source graph.
+    pub name: String,
+    /// Role in the source graph, such as `param`.
+    pub role: String,
+    /// Type in IR syntax.
+    pub ty: String,
+    /// Where the state lives at the start and at the end of the body.
+    pub home: Slice,
+    /// Contents before the first step.
+    pub init: Init,
+}
+
+/// Contents of a state before the first step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Init {
+    /// All bytes zero.
+    Zeros,
+    /// Bytes of the plan's data section.
+    Data {
+        /// First byte, from the start of the data section; a multiple of [`DATA_ALIGN`].
+        offset: u64,
+        /// Length in bytes.
+        bytes: u64,
+        /// blake3 of the bytes.
+        hash: [u8; 32],
+    },
+    /// Generated by the runtime.
+    Random {
+        /// Seed of the generator.
+        seed: u64,
+        /// Distribution, in the runtime's terms.
+        kind: String,
+    },
+}
+
+/// Alignment in bytes of each state's bytes within the data section.
+pub const DATA_ALIGN: u64 = 64;
+
+/// A tensor that the host supplies at each step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Input {
+    /// Name in the source graph.
+    pub name: String,
+    /// Type in IR syntax.
+    pub ty: String,
+    /// Staging bytes in the pinned host arena.
+    pub slot: Slice,
+    /// Where the host takes the contents from.
+    pub feed: Feed,
+}
+
+/// Where the host takes an input's contents from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Feed {
+    /// The user's data.
+    Data {
+        /// Name under which the user feeds it.
+        source: String,
+        /// Micro-step within the step, counted from 0, where gradients accumulate over several.
+        micro: u32,
+        /// Lowest integer of synthetic data.
+        low: i64,
+        /// One past the highest integer of synthetic data; `low == high == 0` where the range is unknown.
+        high: i64,
+    },
+    /// The learning rate.
+    LearningRate {
+        /// Value where the user gives none.
+        default: f32,
+    },
+    /// The number of the step, counted from 1.
+    Step,
+}
+
+/// A tensor that the host reads at each step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Name in the source graph.
+    pub name: String,
+    /// Type in IR syntax.
+    pub ty: String,
+    /// Where the host reads it.
+    pub slot: Slice,
+    /// `loss`, `output` or `grad`.
+    pub role: String,
+}
+
+/// One entry of a command list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// Queue that runs the command.
+    pub stream: Stream,
+    /// What it does.
+    pub action: Action,
+    /// Comment for humans, such as the name of the value produced; never trusted.
+    pub label: String,
+}
+
+/// What a command does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Runs a kernel. An in-place operator has a read slice identical to a write slice.
+    Launch {
+        /// Index into [`Plan::kernels`].
+        kernel: u32,
+        /// One slice per operand.
+        reads: Vec<Slice>,
+        /// One slice per result.
+        writes: Vec<Slice>,
+        /// Scratch bytes; undefined afterwards.
+        workspace: Option<Slice>,
+    },
+    /// Copies bytes; both slices have the same length.
+    Copy {
+        /// Source.
+        src: Slice,
+        /// Destination.
+        dst: Slice,
+    },
+    /// The event stands for all work issued so far on the stream, in place of what it stood for before.
+    Record {
+        /// Event, below [`Plan::events`].
+        event: u32,
+    },
+    /// Later commands of the stream run after the event's most recent record at the time of this call. On
+    /// [`Stream::Host`] the host blocks.
+    Wait {
+        /// Event, below [`Plan::events`].
+        event: u32,
+    },
+    /// The contents of the slice become undefined.
+    Free {
+        /// The bytes.
+        slice: Slice,
+    },
+    /// Prologue, on the host: brings a state's initial bytes to its home.
+    Load {
+        /// Index into [`Plan::states`].
+        state: u32,
+    },
+    /// Epilogue, on the host: a state's home becomes readable to the user.
+    Store {
+        /// Index into [`Plan::states`].
+        state: u32,
+    },
+    /// The host fills an input's staging slot.
+    HostWrite {
+        /// Index into [`Plan::inputs`].
+        input: u32,
+    },
+    /// The host reads an output's slot.
+    HostRead {
+        /// Index into [`Plan::outputs`].
+        output: u32,
+    },
+}

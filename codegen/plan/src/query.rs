@@ -1,0 +1,164 @@
+//! Reading a plan: names, iteration over sections, and counts.
+
+use crate::{Action, Command, Meta, Plan, Slice, Space, Stream};
+
+/// One of a plan's three command lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Section {
+    /// Runs once before the first step.
+    Prologue,
+    /// Runs once per step.
+    Body,
+    /// Runs once after the last step.
+    Epilogue,
+}
+
+impl Section {
+    /// The sections in the order they run.
+    pub const ALL: [Section; 3] = [Section::Prologue, Section::Body, Section::Epilogue];
+
+    /// Name in the text form.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Section::Prologue => "prologue",
+            Section::Body => "body",
+            Section::Epilogue => "epilogue",
+        }
+    }
+}
+
+impl Space {
+    /// Name in the text form.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Space::Dev => "dev",
+            Space::Host => "host",
+        }
+    }
+}
+
+impl Stream {
+    /// All streams, in the order of their declaration.
+    pub const ALL: [Stream; 4] = [Stream::Compute, Stream::D2h, Stream::H2d, Stream::Host];
+
+    /// Name in the text form.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stream::Compute => "compute",
+            Stream::D2h => "d2h",
+            Stream::H2d => "h2d",
+            Stream::Host => "host",
+        }
+    }
+}
+
+impl Action {
+    /// Name in the text form.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Action::Launch { .. } => "launch",
+            Action::Copy { .. } => "copy",
+            Action::Record { .. } => "record",
+            Action::Wait { .. } => "wait",
+            Action::Free { .. } => "free",
+            Action::Load { .. } => "load",
+            Action::Store { .. } => "store",
+            Action::HostWrite { .. } => "write",
+            Action::HostRead { .. } => "read",
+        }
+    }
+
+    /// The slices the command itself spells out: reads, then writes, then workspace of a launch; source, then
+    /// destination of a copy. Loads, stores and host accesses name theirs through a table and yield none.
+    pub fn slices(&self) -> impl Iterator<Item = &Slice> {
+        let (first, second, rest): (&[Slice], &[Slice], [Option<&Slice>; 2]) = match self {
+            Action::Launch { reads, writes, workspace, .. } => (reads, writes, [workspace.as_ref(), None]),
+            Action::Copy { src, dst } => (&[], &[], [Some(src), Some(dst)]),
+            Action::Free { slice } => (&[], &[], [Some(slice), None]),
+            _ => (&[], &[], [None, None]),
+        };
+        first.iter().chain(second).chain(rest.into_iter().flatten())
+    }
+}
+
+/// What a command list consists of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Commands of any kind.
+    pub commands: u64,
+    /// Launches.
+    pub launches: u64,
+    /// Copies from the device arena to the host arena.
+    pub copies_out: u64,
+    /// Their bytes; saturates.
+    pub bytes_out: u64,
+    /// Copies from the host arena to the device arena.
+    pub copies_in: u64,
+    /// Their bytes; saturates.
+    pub bytes_in: u64,
+    /// Records of events.
+    pub records: u64,
+    /// Waits for events.
+    pub waits: u64,
+}
+
+impl Meta {
+    /// Replaces the source text and its hash.
+    pub fn set_source(&mut self, source: impl Into<String>) {
+        self.source = source.into();
+        self.source_hash = crate::hash(self.source.as_bytes());
+    }
+}
+
+impl Plan {
+    /// The commands of one section, in issue order.
+    pub fn section(&self, section: Section) -> &[Command] {
+        match section {
+            Section::Prologue => &self.prologue,
+            Section::Body => &self.body,
+            Section::Epilogue => &self.epilogue,
+        }
+    }
+
+    /// The commands of one section, to be changed.
+    pub fn section_mut(&mut self, section: Section) -> &mut Vec<Command> {
+        match section {
+            Section::Prologue => &mut self.prologue,
+            Section::Body => &mut self.body,
+            Section::Epilogue => &mut self.epilogue,
+        }
+    }
+
+    /// All commands with their section and their index within it.
+    pub fn commands(&self) -> impl Iterator<Item = (Section, usize, &Command)> {
+        Section::ALL
+            .into_iter()
+            .flat_map(|s| self.section(s).iter().enumerate().map(move |(index, command)| (s, index, command)))
+    }
+
+    /// What a section consists of.
+    pub fn counts(&self, section: Section) -> Counts {
+        let mut counts = Counts::default();
+        for command in self.section(section) {
+            counts.commands += 1;
+            match &command.action {
+                Action::Launch { .. } => counts.launches += 1,
+                Action::Copy { src, dst } => match (src.space, dst.space) {
+                    (Space::Dev, Space::Host) => {
+                        counts.copies_out += 1;
+                        counts.bytes_out = counts.bytes_out.saturating_add(src.bytes);
+                    }
+                    (Space::Host, Space::Dev) => {
+                        counts.copies_in += 1;
+                        counts.bytes_in = counts.bytes_in.saturating_add(src.bytes);
+                    }
+                    (Space::Dev, Space::Dev) | (Space::Host, Space::Host) => {}
+                },
+                Action::Record { .. } => counts.records += 1,
+                Action::Wait { .. } => counts.waits += 1,
+                _ => {}
+            }
+        }
+        counts
+    }
+}
