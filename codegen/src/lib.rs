@@ -1,0 +1,1 @@
+//! Lowers the memory IR to a plan.

@@ -1,0 +1,1 @@
+//! Imports ONNX training graphs into the graph IR.

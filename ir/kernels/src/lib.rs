@@ -1,0 +1,1 @@
+//! CPU kernels: the meaning of every op in numbers.

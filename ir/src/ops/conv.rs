@@ -1,0 +1,190 @@
+//! 2-D convolution and its gradients, lowered by every device to im2col and matrix products in tiles.
+
+use super::elementwise::{want_float, want_shape};
+use super::{Cost, streaming};
+use crate::types::TensorType;
+
+type Types = Result<Vec<TensorType>, String>;
+
+/// Output extent of a sliding window: `floor((size + pad - dilation * (kernel - 1) - 1) / stride) + 1`.
+///
+/// `None` when the window does not fit or an extent is out of range.
+pub fn conv_output_extent(size: u64, pad: u64, kernel: u64, stride: u64, dilation: u64) -> Option<u64> {
+    if kernel == 0 || stride == 0 || dilation == 0 {
+        return None;
+    }
+    let window = (kernel - 1).checked_mul(dilation)?.checked_add(1)?;
+    Some(size.checked_add(pad)?.checked_sub(window)? / stride + 1)
+}
+
+/// How the column matrix of a convolution is cut into tiles of output pixels.
+///
+/// The tiling depends on types only, never on the machine, so that results and workspace do not either.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Im2colTiling {
+    /// Rows of the column matrix of one group: `channels per group * kh * kw`.
+    pub rows: u64,
+    /// Output pixels of one image.
+    pub pixels: u64,
+    /// Output pixels per tile.
+    pub tile: u64,
+    /// Images processed side by side; image `i` belongs to lane `i % lanes`.
+    pub lanes: u64,
+}
+
+/// Most images processed side by side.
+pub const MAX_LANES: u64 = 4;
+const LANE_BYTES: u64 = 64 << 10;
+
+/// The tiling for `batch` images of `pixels` output pixels and `rows` column-matrix rows.
+pub fn im2col_tiling(batch: u64, rows: u64, pixels: u64) -> Im2colTiling {
+    let fit = LANE_BYTES / 4 / rows.max(1);
+    let tile = (fit / 16 * 16).clamp(16, pixels.max(16)).min(pixels.max(1));
+    Im2colTiling { rows, pixels, tile, lanes: batch.clamp(1, MAX_LANES) }
+}
+
+struct Window<'a> {
+    strides: &'a [u64],
+    pads: &'a [u64],
+    dilations: &'a [u64],
+    groups: i64,
+}
+
+impl Window<'_> {
+    fn check(&self) -> Result<u64, String> {
+        let positive = |xs: &[u64]| xs.len() == 2 && xs.iter().all(|&x| (1..=1 << 20).contains(&x));
+        if !positive(self.strides) || !positive(self.dilations) {
+            return Err("strides and dilations must be two positive numbers".into());
+        }
+        if self.pads.len() != 4 || self.pads.iter().any(|&p| p > 1 << 30) {
+            return Err("pads must be four numbers: top, left, bottom, right".into());
+        }
+        u64::try_from(self.groups).ok().filter(|&g| g > 0).ok_or_else(|| "groups must be positive".into())
+    }
+
+    fn output(&self, size: &[u64], kernel: &[u64]) -> Result<[u64; 2], String> {
+        let axis = |i: usize| {
+            let pad = self.pads[i] + self.pads[i + 2];
+            conv_output_extent(size[i], pad, kernel[i], self.strides[i], self.dilations[i])
+                .ok_or_else(|| format!("window {kernel:?} does not fit input extent {size:?}"))
+        };
+        Ok([axis(0)?, axis(1)?])
+    }
+}
+
+fn four(ty: &TensorType, name: &str) -> Result<[u64; 4], String> {
+    want_float(ty, name)?;
+    <[u64; 4]>::try_from(ty.shape.as_slice())
+        .map_err(|_| format!("{name} must have four axes (2-D convolution), got {ty}"))
+}
+
+pub(super) fn conv(
+    ops: &[&TensorType],
+    strides: &[u64],
+    pads: &[u64],
+    dilations: &[u64],
+    groups: i64,
+) -> Types {
+    let win = Window { strides, pads, dilations, groups };
+    let g = win.check()?;
+    let [n, c, h, w] = four(ops[0], "x")?;
+    let [m, cg, kh, kw] = four(ops[1], "w")?;
+    if cg.checked_mul(g) != Some(c) || m % g != 0 {
+        return Err(format!("x = {} and w = {} do not match with {g} groups", ops[0], ops[1]));
+    }
+    if let Some(bias) = ops.get(2) {
+        want_float(bias, "bias")?;
+        want_shape(bias, &[m], "bias")?;
+    }
+    let [oh, ow] = win.output(&[h, w], &[kh, kw])?;
+    Ok(vec![TensorType::new(ops[0].dtype, [n, m, oh, ow])])
+}
+
+pub(super) fn grad_input(
+    ops: &[&TensorType],
+    strides: &[u64],
+    pads: &[u64],
+    dilations: &[u64],
+    groups: i64,
+    size: &[u64],
+) -> Types {
+    let win = Window { strides, pads, dilations, groups };
+    let g = win.check()?;
+    let [n, m, oh, ow] = four(ops[0], "dy")?;
+    let [m2, cg, kh, kw] = four(ops[1], "w")?;
+    let c = cg.checked_mul(g).ok_or("channel count overflows")?;
+    if size.len() != 2 || m != m2 || m % g != 0 || win.output(size, &[kh, kw])? != [oh, ow] {
+        return Err(format!("dy = {}, w = {} and size {size:?} do not match", ops[0], ops[1]));
+    }
+    Ok(vec![TensorType::new(ops[0].dtype, [n, c, size[0], size[1]])])
+}
+
+pub(super) fn grad_weight(
+    ops: &[&TensorType],
+    strides: &[u64],
+    pads: &[u64],
+    dilations: &[u64],
+    groups: i64,
+    kernel: &[u64],
+) -> Types {
+    let win = Window { strides, pads, dilations, groups };
+    let g = win.check()?;
+    let [n, m, oh, ow] = four(ops[0], "dy")?;
+    let [n2, c, h, w] = four(ops[1], "x")?;
+    if kernel.len() != 2 || n != n2 || m % g != 0 || c % g != 0 || win.output(&[h, w], kernel)? != [oh, ow] {
+        return Err(format!("dy = {}, x = {} and kernel {kernel:?} do not match", ops[0], ops[1]));
+    }
+    Ok(vec![TensorType::new(ops[0].dtype, [m, c / g, kernel[0], kernel[1]])])
+}
+
+/// Whether the column matrix is the image itself.
+fn is_pointwise(kernel: &[u64], strides: &[u64], pads: &[u64]) -> bool {
+    kernel == [1, 1] && strides == [1, 1] && pads.iter().all(|&p| p == 0)
+}
+
+fn columns(batch: u64, w: &[u64], out: &[u64], strides: &[u64], pads: &[u64]) -> (u64, Im2colTiling) {
+    let t = im2col_tiling(batch, w[1] * w[2] * w[3], out[0] * out[1]);
+    let bytes = if is_pointwise(&w[2..], strides, pads) { 0 } else { t.lanes * t.rows * t.tile * 4 };
+    (bytes, t)
+}
+
+pub(super) fn conv_cost(
+    ops: &[&TensorType],
+    res: &[&TensorType],
+    s: &[u64],
+    p: &[u64],
+    _d: &[u64],
+    _g: i64,
+) -> Cost {
+    let w = &ops[1].shape;
+    let (workspace, t) = columns(ops[0].shape[0], w, &res[0].shape[2..], s, p);
+    Cost { workspace, ..streaming(ops, res, 2 * t.rows) }
+}
+
+pub(super) fn grad_input_cost(
+    ops: &[&TensorType],
+    res: &[&TensorType],
+    s: &[u64],
+    p: &[u64],
+    _d: &[u64],
+    _g: i64,
+    _size: &[u64],
+) -> Cost {
+    let (workspace, t) = columns(ops[0].shape[0], &ops[1].shape, &ops[0].shape[2..], s, p);
+    Cost { workspace, flops: ops[0].numel().saturating_mul(2 * t.rows), ..streaming(ops, res, 0) }
+}
+
+pub(super) fn grad_weight_cost(
+    ops: &[&TensorType],
+    res: &[&TensorType],
+    s: &[u64],
+    p: &[u64],
+    _d: &[u64],
+    _g: i64,
+    _kernel: &[u64],
+) -> Cost {
+    let (columns, t) = columns(ops[0].shape[0], &res[0].shape, &ops[0].shape[2..], s, p);
+    // Every lane but the first sums into a copy of the result of its own.
+    let workspace = columns + (t.lanes - 1) * res[0].bytes();
+    Cost { workspace, flops: ops[0].numel().saturating_mul(2 * t.rows), ..streaming(ops, res, 0) }
+}

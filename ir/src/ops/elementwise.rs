@@ -1,0 +1,113 @@
+//! Element-wise ops: unary, broadcasting binary, select, and gradients of activations.
+
+use super::shape::{broadcast_all, broadcast_shapes};
+use super::{Cost, streaming};
+use crate::types::{DType, TensorType};
+
+type Types = Result<Vec<TensorType>, String>;
+
+pub(super) fn cost1(operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+    streaming(operands, results, 1)
+}
+pub(super) fn cost4(operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+    streaming(operands, results, 4)
+}
+pub(super) fn cost8(operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+    streaming(operands, results, 8)
+}
+
+pub(super) fn numeric_unary(ops: &[&TensorType]) -> Types {
+    if ops[0].dtype == DType::Bool {
+        return Err("operand must be numeric, got bool".into());
+    }
+    Ok(vec![ops[0].clone()])
+}
+
+pub(super) fn bool_unary(ops: &[&TensorType]) -> Types {
+    want(ops[0], DType::Bool, "x")?;
+    Ok(vec![ops[0].clone()])
+}
+
+pub(super) fn float_unary(ops: &[&TensorType]) -> Types {
+    want_float(ops[0], "x")?;
+    Ok(vec![ops[0].clone()])
+}
+
+pub(super) fn gelu(ops: &[&TensorType], _tanh: bool) -> Types {
+    float_unary(ops)
+}
+pub(super) fn gelu_cost(operands: &[&TensorType], results: &[&TensorType], _tanh: bool) -> Cost {
+    cost8(operands, results)
+}
+pub(super) fn gelu_grad(ops: &[&TensorType], _tanh: bool) -> Types {
+    float_pair(ops)
+}
+pub(super) fn gelu_grad_cost(operands: &[&TensorType], results: &[&TensorType], _tanh: bool) -> Cost {
+    streaming(operands, results, 16)
+}
+
+pub(super) fn cast(ops: &[&TensorType], to: DType) -> Types {
+    Ok(vec![TensorType::new(to, ops[0].shape.clone())])
+}
+pub(super) fn cast_cost(operands: &[&TensorType], results: &[&TensorType], _to: DType) -> Cost {
+    cost1(operands, results)
+}
+
+fn broadcast_same(ops: &[&TensorType]) -> Result<TensorType, String> {
+    if ops[0].dtype != ops[1].dtype {
+        return Err(format!("operands differ in element type: {} and {}", ops[0], ops[1]));
+    }
+    Ok(TensorType::new(ops[0].dtype, broadcast_shapes(&ops[0].shape, &ops[1].shape)?))
+}
+
+pub(super) fn numeric_binary(ops: &[&TensorType]) -> Types {
+    if ops[0].dtype == DType::Bool {
+        return Err("operands must be numeric, got bool".into());
+    }
+    Ok(vec![broadcast_same(ops)?])
+}
+
+pub(super) fn bool_binary(ops: &[&TensorType]) -> Types {
+    want(ops[0], DType::Bool, "a")?;
+    Ok(vec![broadcast_same(ops)?])
+}
+
+pub(super) fn compare(ops: &[&TensorType]) -> Types {
+    Ok(vec![TensorType::new(DType::Bool, broadcast_same(ops)?.shape)])
+}
+
+pub(super) fn select(ops: &[&TensorType]) -> Types {
+    want(ops[0], DType::Bool, "cond")?;
+    if ops[1].dtype != ops[2].dtype {
+        return Err(format!("a and b differ in element type: {} and {}", ops[1], ops[2]));
+    }
+    Ok(vec![TensorType::new(ops[1].dtype, broadcast_all(ops)?)])
+}
+
+pub(super) fn float_pair(ops: &[&TensorType]) -> Types {
+    want_float(ops[0], "dy")?;
+    if ops[0] != ops[1] {
+        return Err(format!("operands must have one type, got {} and {}", ops[0], ops[1]));
+    }
+    Ok(vec![ops[0].clone()])
+}
+
+/// Requires element type `dtype` of the operand called `name`.
+pub(super) fn want(ty: &TensorType, dtype: DType, name: &str) -> Result<(), String> {
+    if ty.dtype == dtype { Ok(()) } else { Err(format!("{name} must have element type {dtype}, got {ty}")) }
+}
+
+/// Requires a floating-point operand.
+pub(super) fn want_float(ty: &TensorType, name: &str) -> Result<(), String> {
+    if ty.dtype.is_float() { Ok(()) } else { Err(format!("{name} must be floating point, got {ty}")) }
+}
+
+/// Requires an integer operand.
+pub(super) fn want_int(ty: &TensorType, name: &str) -> Result<(), String> {
+    if ty.dtype.is_int() { Ok(()) } else { Err(format!("{name} must be an integer tensor, got {ty}")) }
+}
+
+/// Requires the operand called `name` to have exactly `shape`.
+pub(super) fn want_shape(ty: &TensorType, shape: &[u64], name: &str) -> Result<(), String> {
+    if ty.shape == shape { Ok(()) } else { Err(format!("{name} must have shape {shape:?}, got {ty}")) }
+}

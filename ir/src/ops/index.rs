@@ -1,0 +1,99 @@
+//! Gather and scatter. Index values are checked when the op runs; an index out of range is an error there.
+
+use super::elementwise::{want_float, want_int};
+use super::shape::resolve_axis;
+use super::{Cost, streaming};
+use crate::attr::ScatterMode;
+use crate::types::{DType, TensorType};
+
+type Types = Result<Vec<TensorType>, String>;
+
+pub(super) fn gather(ops: &[&TensorType], axis: i64) -> Types {
+    let (data, indices) = (ops[0], ops[1]);
+    want_int(indices, "indices")?;
+    let axis = resolve_axis(axis, data.rank())?;
+    let shape = [&data.shape[..axis], &indices.shape, &data.shape[axis + 1..]].concat();
+    Ok(vec![TensorType::new(data.dtype, shape)])
+}
+pub(super) fn gather_cost(ops: &[&TensorType], res: &[&TensorType], _axis: i64) -> Cost {
+    Cost { bytes_read: res[0].bytes() + ops[1].bytes(), ..streaming(ops, res, 0) }
+}
+
+pub(super) fn gather_grad(ops: &[&TensorType], axis: i64, dim: i64) -> Types {
+    let (indices, dy) = (ops[0], ops[1]);
+    want_int(indices, "indices")?;
+    want_float(dy, "dy")?;
+    let dim = u64::try_from(dim).map_err(|_| "dim must not be negative".to_string())?;
+    let rank = (dy.rank() + 1).checked_sub(indices.rank()).ok_or("dy has fewer axes than indices")?;
+    let axis = resolve_axis(axis, rank)?;
+    let end = axis + indices.rank();
+    if dy.shape.get(axis..end) != Some(indices.shape.as_slice()) {
+        return Err(format!("dy = {dy} does not contain the axes of indices = {indices} at {axis}"));
+    }
+    let shape = [&dy.shape[..axis], &[dim], &dy.shape[end..]].concat();
+    Ok(vec![TensorType::new(dy.dtype, shape)])
+}
+pub(super) fn gather_grad_cost(ops: &[&TensorType], res: &[&TensorType], _axis: i64, _dim: i64) -> Cost {
+    Cost { flops: ops[1].numel(), ..streaming(ops, res, 0) }
+}
+
+fn along(data: &TensorType, indices: &TensorType, axis: i64) -> Result<usize, String> {
+    want_int(indices, "indices")?;
+    let axis = resolve_axis(axis, data.rank())?;
+    let fits = indices.rank() == data.rank()
+        && (0..data.rank()).all(|i| i == axis || indices.shape[i] <= data.shape[i]);
+    if fits {
+        Ok(axis)
+    } else {
+        Err(format!("indices = {indices} do not fit data = {data} along axis {axis}"))
+    }
+}
+
+pub(super) fn gather_elements(ops: &[&TensorType], axis: i64) -> Types {
+    along(ops[0], ops[1], axis)?;
+    Ok(vec![TensorType::new(ops[0].dtype, ops[1].shape.clone())])
+}
+
+fn check_mode(data: &TensorType, mode: ScatterMode) -> Result<(), String> {
+    if mode == ScatterMode::Add && data.dtype == DType::Bool {
+        return Err("booleans cannot be added".into());
+    }
+    Ok(())
+}
+
+pub(super) fn scatter_elements(ops: &[&TensorType], axis: i64, mode: ScatterMode) -> Types {
+    along(ops[0], ops[1], axis)?;
+    check_mode(ops[0], mode)?;
+    if ops[2].shape != ops[1].shape || ops[2].dtype != ops[0].dtype {
+        return Err(format!("updates = {} must match indices = {} and data = {}", ops[2], ops[1], ops[0]));
+    }
+    Ok(vec![ops[0].clone()])
+}
+pub(super) fn scatter_elements_cost(
+    ops: &[&TensorType],
+    res: &[&TensorType],
+    _axis: i64,
+    _mode: ScatterMode,
+) -> Cost {
+    Cost { flops: ops[1].numel(), ..streaming(ops, res, 0) }
+}
+
+pub(super) fn scatter_nd(ops: &[&TensorType], mode: ScatterMode) -> Types {
+    let (data, indices, updates) = (ops[0], ops[1], ops[2]);
+    want_int(indices, "indices")?;
+    check_mode(data, mode)?;
+    let Some((&depth, outer)) = indices.shape.split_last() else {
+        return Err("indices must have at least one axis".into());
+    };
+    let depth = usize::try_from(depth).ok().filter(|&d| d <= data.rank());
+    let depth =
+        depth.ok_or_else(|| format!("index tuples of {indices} are longer than the rank of {data}"))?;
+    let want = [outer, &data.shape[depth..]].concat();
+    if updates.shape != want || updates.dtype != data.dtype {
+        return Err(format!("updates = {updates} must be {}", TensorType::new(data.dtype, want)));
+    }
+    Ok(vec![data.clone()])
+}
+pub(super) fn scatter_nd_cost(ops: &[&TensorType], res: &[&TensorType], _mode: ScatterMode) -> Cost {
+    Cost { flops: ops[2].numel(), ..streaming(ops, res, 0) }
+}

@@ -1,0 +1,115 @@
+//! The closed set of compute ops: one row each in [`table`](self), rules split by family.
+//!
+//! A row owns the meaning that every phase needs: name, operands, typed attributes, type inference,
+//! cost, legal in-place pairs and recomputability. Implementations live where their dependencies live
+//! and are kept complete by exhaustive matches over [`OpKind`].
+
+mod conv;
+mod elementwise;
+mod index;
+mod linalg;
+mod loss;
+mod norm;
+mod optim;
+mod pool;
+mod reduce;
+mod shape;
+mod table;
+
+pub use conv::{Im2colTiling, MAX_LANES, conv_output_extent, im2col_tiling};
+pub use pool::pool_output_extent;
+pub use shape::broadcast_shapes;
+pub use table::{OP_DEFS, OpKind};
+
+use crate::types::TensorType;
+
+/// What running an op once costs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cost {
+    /// Arithmetic operations.
+    pub flops: u64,
+    /// Bytes read from operands.
+    pub bytes_read: u64,
+    /// Bytes written to results.
+    pub bytes_written: u64,
+    /// Scratch bytes in the device arena while the op runs; contents undefined before and after.
+    pub workspace: u64,
+}
+
+/// How an op may be treated when its result is needed again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// Deterministic function of operands and attributes: may be merged, folded and recomputed.
+    Pure,
+    /// Same bytes as its operand under another shape: never a kernel, shares the operand's slot.
+    View,
+}
+
+/// The static part of an op's row.
+#[derive(Debug)]
+pub struct OpDef {
+    /// Name in the text form.
+    pub mnemonic: &'static str,
+    /// One-paragraph meaning.
+    pub doc: &'static str,
+    /// Operand names; a trailing `?` marks an optional last operand, `*` a variadic one.
+    pub operands: &'static [&'static str],
+    /// Result names.
+    pub results: &'static [&'static str],
+    /// Attribute names.
+    pub attrs: &'static [&'static str],
+    /// Pairs (operand, result) that may share bytes exactly, when their byte sizes are equal.
+    pub inplace: &'static [(usize, usize)],
+    /// Treatment by passes.
+    pub class: Class,
+}
+
+impl OpDef {
+    /// Smallest and largest legal number of operands.
+    pub fn arity(&self) -> (usize, usize) {
+        let n = self.operands.len();
+        match self.operands.last() {
+            Some(last) if last.ends_with('*') => (n.max(1), usize::MAX),
+            Some(last) if last.ends_with('?') => (n - 1, n),
+            _ => (n, n),
+        }
+    }
+}
+
+impl OpKind {
+    /// Result types for the given operand types, or why there are none. Checks arity first.
+    pub fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let (low, high) = self.def().arity();
+        if operands.len() < low || operands.len() > high {
+            let wants = if low == high { low.to_string() } else { format!("at least {low}") };
+            return Err(format!("{} takes {wants} operands, got {}", self.mnemonic(), operands.len()));
+        }
+        if let Some(t) = operands.iter().find(|t| t.checked_numel().is_none()) {
+            return Err(format!("operand type {t} is too large"));
+        }
+        let results = self.infer_unchecked(operands)?;
+        match results.iter().find(|t| t.checked_numel().is_none()) {
+            Some(t) => Err(format!("result type {t} is too large")),
+            None => Ok(results),
+        }
+    }
+
+    /// The in-place pairs (operand, result) that these types allow.
+    pub fn inplace_pairs(&self, operands: &[&TensorType], results: &[&TensorType]) -> Vec<(usize, usize)> {
+        let same = |&&(i, j): &&(usize, usize)| match (operands.get(i), results.get(j)) {
+            (Some(a), Some(b)) => a.dtype == b.dtype && a.numel() == b.numel(),
+            _ => false,
+        };
+        self.def().inplace.iter().filter(same).copied().collect()
+    }
+}
+
+/// Sum of the operands' and results' bytes, with `flops` operations per result element.
+fn streaming(operands: &[&TensorType], results: &[&TensorType], flops: u64) -> Cost {
+    Cost {
+        flops: results.first().map_or(0, |r| r.numel()).saturating_mul(flops),
+        bytes_read: operands.iter().map(|t| t.bytes()).sum(),
+        bytes_written: results.iter().map(|t| t.bytes()).sum(),
+        workspace: 0,
+    }
+}

@@ -1,0 +1,123 @@
+//! Normalisation: batch norm split into statistics, application and running average, layer norm, softmax.
+
+use super::elementwise::{want_float, want_shape};
+use super::shape::resolve_axis;
+use super::{Cost, streaming};
+use crate::types::TensorType;
+
+type Types = Result<Vec<TensorType>, String>;
+
+fn channels(x: &TensorType) -> Result<u64, String> {
+    want_float(x, "x")?;
+    match x.shape.as_slice() {
+        [_, c, ..] => Ok(*c),
+        _ => Err(format!("x needs a batch and a channel axis, got {x}")),
+    }
+}
+
+fn per_channel(ops: &[&TensorType], names: &[&str], c: u64) -> Result<(), String> {
+    for (ty, name) in ops.iter().zip(names) {
+        want_float(ty, name)?;
+        want_shape(ty, &[c], name)?;
+    }
+    Ok(())
+}
+
+pub(super) fn batch_norm_stats(ops: &[&TensorType], _epsilon: f32) -> Types {
+    let c = channels(ops[0])?;
+    if ops[0].numel() == 0 {
+        return Err(format!("statistics of an empty batch {}", ops[0]));
+    }
+    Ok(vec![TensorType::new(ops[0].dtype, [c]); 3])
+}
+pub(super) fn batch_norm_stats_cost(ops: &[&TensorType], res: &[&TensorType], _epsilon: f32) -> Cost {
+    Cost { flops: ops[0].numel().saturating_mul(4), ..streaming(ops, res, 0) }
+}
+
+pub(super) fn batch_norm(ops: &[&TensorType]) -> Types {
+    let c = channels(ops[0])?;
+    per_channel(&ops[1..], &["scale", "bias", "mean", "inv_std"], c)?;
+    Ok(vec![ops[0].clone()])
+}
+
+pub(super) fn batch_norm_grad(ops: &[&TensorType]) -> Types {
+    let c = channels(ops[1])?;
+    if ops[0] != ops[1] {
+        return Err(format!("dy = {} and x = {} differ", ops[0], ops[1]));
+    }
+    per_channel(&ops[2..], &["scale", "mean", "inv_std"], c)?;
+    let vector = TensorType::new(ops[1].dtype, [c]);
+    Ok(vec![ops[1].clone(), vector.clone(), vector])
+}
+pub(super) fn grad_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
+    streaming(ops, res, 10)
+}
+
+pub(super) fn moving_average(ops: &[&TensorType], _momentum: f32) -> Types {
+    want_float(ops[0], "running")?;
+    want_float(ops[1], "batch")?;
+    want_shape(ops[1], &ops[0].shape, "batch")?;
+    Ok(vec![ops[0].clone()])
+}
+pub(super) fn moving_average_cost(ops: &[&TensorType], res: &[&TensorType], _momentum: f32) -> Cost {
+    streaming(ops, res, 3)
+}
+
+/// The shapes (rows, normalised) that `axis` splits `x` into.
+fn split(x: &TensorType, axis: i64) -> Result<(Vec<u64>, Vec<u64>), String> {
+    want_float(x, "x")?;
+    let axis = resolve_axis(axis, x.rank())?;
+    let (rows, inner) = x.shape.split_at(axis);
+    let keep: Vec<u64> = rows.iter().copied().chain(inner.iter().map(|_| 1)).collect();
+    Ok((keep, inner.to_vec()))
+}
+
+pub(super) fn layer_norm(ops: &[&TensorType], axis: i64, _epsilon: f32) -> Types {
+    let (stats, inner) = split(ops[0], axis)?;
+    if inner.contains(&0) {
+        return Err(format!("normalisation over an empty axis of {}", ops[0]));
+    }
+    for (ty, name) in ops[1..].iter().zip(["scale", "bias"]) {
+        want_float(ty, name)?;
+        want_shape(ty, &inner, name)?;
+    }
+    let stats = TensorType::new(ops[0].dtype, stats);
+    Ok(vec![ops[0].clone(), stats.clone(), stats])
+}
+pub(super) fn layer_norm_cost(ops: &[&TensorType], res: &[&TensorType], _axis: i64, _epsilon: f32) -> Cost {
+    streaming(ops, res, 8)
+}
+
+pub(super) fn layer_norm_grad(ops: &[&TensorType], axis: i64) -> Types {
+    let (stats, inner) = split(ops[1], axis)?;
+    if ops[0] != ops[1] {
+        return Err(format!("dy = {} and x = {} differ", ops[0], ops[1]));
+    }
+    want_float(ops[2], "scale")?;
+    want_shape(ops[2], &inner, "scale")?;
+    for (ty, name) in ops[3..].iter().zip(["mean", "inv_std"]) {
+        want_float(ty, name)?;
+        want_shape(ty, &stats, name)?;
+    }
+    let scale = TensorType::new(ops[1].dtype, inner);
+    Ok(vec![ops[1].clone(), scale.clone(), scale])
+}
+pub(super) fn layer_norm_grad_cost(ops: &[&TensorType], res: &[&TensorType], _axis: i64) -> Cost {
+    streaming(ops, res, 14)
+}
+
+pub(super) fn softmax(ops: &[&TensorType], axis: i64) -> Types {
+    want_float(ops[0], "x")?;
+    resolve_axis(axis, ops[0].rank())?;
+    Ok(vec![ops[0].clone()])
+}
+pub(super) fn softmax_cost(ops: &[&TensorType], res: &[&TensorType], _axis: i64) -> Cost {
+    streaming(ops, res, 12)
+}
+
+pub(super) fn softmax_grad(ops: &[&TensorType], axis: i64) -> Types {
+    if ops[0] != ops[1] {
+        return Err(format!("dy = {} and y = {} differ", ops[0], ops[1]));
+    }
+    softmax(ops, axis)
+}

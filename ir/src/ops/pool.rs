@@ -1,0 +1,135 @@
+//! 2-D pooling.
+
+use super::elementwise::{want, want_float};
+use super::{Cost, streaming};
+use crate::types::{DType, TensorType};
+
+type Types = Result<Vec<TensorType>, String>;
+
+/// Output extent of a pooling window. With `ceil` the division rounds up, but no window starts in the end padding.
+///
+/// Source: ONNX `MaxPool`/`AveragePool` specification.
+pub fn pool_output_extent(
+    size: u64,
+    pads: [u64; 2],
+    kernel: u64,
+    stride: u64,
+    dilation: u64,
+    ceil: bool,
+) -> Option<u64> {
+    if kernel == 0 || stride == 0 || dilation == 0 {
+        return None;
+    }
+    let window = (kernel - 1).checked_mul(dilation)?.checked_add(1)?;
+    let room = size.checked_add(pads[0])?.checked_add(pads[1])?.checked_sub(window)?;
+    if !ceil {
+        return Some(room / stride + 1);
+    }
+    let out = room.div_ceil(stride) + 1;
+    Some(if (out - 1).checked_mul(stride)? >= size + pads[0] { out - 1 } else { out })
+}
+
+fn output(
+    x: &TensorType,
+    k: &[u64],
+    s: &[u64],
+    p: &[u64],
+    d: &[u64],
+    ceil: bool,
+) -> Result<Vec<u64>, String> {
+    want_float(x, "x")?;
+    let &[n, c, h, w] = x.shape.as_slice() else {
+        return Err(format!("x must have four axes (2-D pooling), got {x}"));
+    };
+    let positive = |xs: &[u64]| xs.len() == 2 && xs.iter().all(|&v| (1..=1 << 20).contains(&v));
+    if !positive(k) || !positive(s) || !positive(d) || p.len() != 4 || p.iter().any(|&v| v > 1 << 30) {
+        return Err("kernel, strides and dilations need two positive numbers, pads four".into());
+    }
+    if (0..4).any(|i| p[i] >= k[i % 2].saturating_mul(d[i % 2])) {
+        return Err(format!("pads {p:?} are not smaller than the window {k:?}"));
+    }
+    let axis = |i: usize, size| {
+        pool_output_extent(size, [p[i], p[i + 2]], k[i], s[i], d[i], ceil)
+            .ok_or_else(|| format!("window {k:?} does not fit {x}"))
+    };
+    Ok(vec![n, c, axis(0, h)?, axis(1, w)?])
+}
+
+pub(super) fn max_pool(ops: &[&TensorType], k: &[u64], s: &[u64], p: &[u64], d: &[u64], ceil: bool) -> Types {
+    let shape = output(ops[0], k, s, p, d, ceil)?;
+    Ok(vec![TensorType::new(ops[0].dtype, shape.clone()), TensorType::new(DType::I64, shape)])
+}
+pub(super) fn max_pool_cost(
+    ops: &[&TensorType],
+    res: &[&TensorType],
+    k: &[u64],
+    _s: &[u64],
+    _p: &[u64],
+    _d: &[u64],
+    _ceil: bool,
+) -> Cost {
+    streaming(ops, res, k[0] * k[1])
+}
+
+pub(super) fn max_pool_grad(ops: &[&TensorType], shape: &[u64]) -> Types {
+    want_float(ops[0], "dy")?;
+    want(ops[1], DType::I64, "indices")?;
+    if ops[0].shape != ops[1].shape {
+        return Err(format!("dy = {} and indices = {} differ in shape", ops[0], ops[1]));
+    }
+    Ok(vec![TensorType::new(ops[0].dtype, shape)])
+}
+pub(super) fn max_pool_grad_cost(ops: &[&TensorType], res: &[&TensorType], _shape: &[u64]) -> Cost {
+    streaming(ops, res, 1)
+}
+
+pub(super) fn average_pool(
+    ops: &[&TensorType],
+    k: &[u64],
+    s: &[u64],
+    p: &[u64],
+    ceil: bool,
+    _count_pad: bool,
+) -> Types {
+    Ok(vec![TensorType::new(ops[0].dtype, output(ops[0], k, s, p, &[1, 1], ceil)?)])
+}
+pub(super) fn average_pool_cost(
+    ops: &[&TensorType],
+    res: &[&TensorType],
+    k: &[u64],
+    _s: &[u64],
+    _p: &[u64],
+    _ceil: bool,
+    _count_pad: bool,
+) -> Cost {
+    streaming(ops, res, k[0] * k[1])
+}
+
+pub(super) fn average_pool_grad(
+    ops: &[&TensorType],
+    k: &[u64],
+    s: &[u64],
+    p: &[u64],
+    ceil: bool,
+    _count_pad: bool,
+    shape: &[u64],
+) -> Types {
+    let x = TensorType::new(ops[0].dtype, shape);
+    let want = output(&x, k, s, p, &[1, 1], ceil)?;
+    if ops[0].shape != want {
+        return Err(format!("dy = {} does not match the pooled shape {want:?}", ops[0]));
+    }
+    Ok(vec![x])
+}
+pub(super) fn average_pool_grad_cost(
+    ops: &[&TensorType],
+    res: &[&TensorType],
+    k: &[u64],
+    _s: &[u64],
+    _p: &[u64],
+    _ceil: bool,
+    _count_pad: bool,
+    _shape: &[u64],
+) -> Cost {
+    streaming(ops, res, k[0] * k[1])
+}

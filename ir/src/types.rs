@@ -1,0 +1,175 @@
+//! Tensor types: element type and concrete shape, dense row-major.
+
+use std::fmt;
+
+/// Element type of a tensor.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum DType {
+    /// IEEE 754 binary32.
+    F32,
+    /// Two's-complement 32-bit integer.
+    I32,
+    /// Two's-complement 64-bit integer.
+    I64,
+    /// One byte, 0 or 1.
+    Bool,
+}
+
+impl DType {
+    /// All element types.
+    pub const ALL: [DType; 4] = [DType::F32, DType::I32, DType::I64, DType::Bool];
+
+    /// Bytes of one element.
+    pub fn bytes(self) -> u64 {
+        match self {
+            DType::F32 | DType::I32 => 4,
+            DType::I64 => 8,
+            DType::Bool => 1,
+        }
+    }
+
+    /// Spelling in the text form.
+    pub fn name(self) -> &'static str {
+        match self {
+            DType::F32 => "f32",
+            DType::I32 => "i32",
+            DType::I64 => "i64",
+            DType::Bool => "bool",
+        }
+    }
+
+    /// The element type spelled `name`.
+    pub fn from_name(name: &str) -> Option<DType> {
+        DType::ALL.into_iter().find(|d| d.name() == name)
+    }
+
+    /// Whether arithmetic on this type is floating point.
+    pub fn is_float(self) -> bool {
+        self == DType::F32
+    }
+
+    /// Whether this is a signed integer type.
+    pub fn is_int(self) -> bool {
+        matches!(self, DType::I32 | DType::I64)
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Largest number of elements a tensor may have; keeps every byte count within `i64`.
+pub const MAX_ELEMENTS: u64 = 1 << 48;
+
+/// Largest rank of a tensor.
+pub const MAX_RANK: usize = 12;
+
+/// Element type and shape of a tensor; dense, row-major, no strides.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct TensorType {
+    /// Element type.
+    pub dtype: DType,
+    /// Extent of every axis, outermost first. Empty for a scalar.
+    pub shape: Vec<u64>,
+}
+
+impl TensorType {
+    /// A type from its parts.
+    pub fn new(dtype: DType, shape: impl Into<Vec<u64>>) -> Self {
+        Self { dtype, shape: shape.into() }
+    }
+    /// A scalar type.
+    pub fn scalar(dtype: DType) -> Self {
+        Self { dtype, shape: Vec::new() }
+    }
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+    /// Number of elements; `None` when it exceeds [`MAX_ELEMENTS`] or the rank exceeds [`MAX_RANK`].
+    pub fn checked_numel(&self) -> Option<u64> {
+        if self.shape.len() > MAX_RANK {
+            return None;
+        }
+        // A zero extent makes the tensor empty, but its other extents still have to be sane.
+        let product = self.shape.iter().filter(|&&d| d != 0).try_fold(1u64, |n, &d| n.checked_mul(d));
+        let product = product.filter(|&n| n <= MAX_ELEMENTS)?;
+        Some(if self.shape.contains(&0) { 0 } else { product })
+    }
+    /// Number of elements of a type that passed the verifier (saturating otherwise).
+    pub fn numel(&self) -> u64 {
+        self.checked_numel().unwrap_or(MAX_ELEMENTS)
+    }
+    /// Bytes of the dense payload.
+    pub fn bytes(&self) -> u64 {
+        self.numel() * self.dtype.bytes()
+    }
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}[", self.dtype)?;
+        for (i, d) in self.shape.iter().enumerate() {
+            write!(f, "{}{d}", if i == 0 { "" } else { "," })?;
+        }
+        f.write_str("]")
+    }
+}
+
+/// A byte count that prints as `16.00 GiB (17,179,869,184 B)`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// Only the rounded binary-unit part, as `16.00 GiB`.
+    pub fn short(self) -> String {
+        const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+        let mut unit = 0;
+        while unit + 1 < UNITS.len() && self.0 >> (10 * (unit + 1)) > 0 {
+            unit += 1;
+        }
+        if unit == 0 {
+            return format!("{} B", self.0);
+        }
+        format!("{:.2} {}", self.0 as f64 / (1u64 << (10 * unit)) as f64, UNITS[unit])
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < 1024 {
+            return write!(f, "{} B", self.0);
+        }
+        let digits = self.0.to_string();
+        write!(f, "{} (", self.short())?;
+        for (i, c) in digits.chars().enumerate() {
+            if i > 0 && (digits.len() - i) % 3 == 0 {
+                f.write_str(",")?;
+            }
+            write!(f, "{c}")?;
+        }
+        f.write_str(" B)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_print_rounded_and_exact() {
+        assert_eq!(Bytes(16 << 30).to_string(), "16.00 GiB (17,179,869,184 B)");
+        assert_eq!(Bytes(1023).to_string(), "1023 B");
+        assert_eq!(Bytes(1 << 20).to_string(), "1.00 MiB (1,048,576 B)");
+    }
+
+    #[test]
+    fn huge_shapes_have_no_element_count() {
+        assert_eq!(TensorType::new(DType::F32, [1 << 40, 1 << 40]).checked_numel(), None);
+        assert_eq!(TensorType::new(DType::F32, [0, 1 << 40]).checked_numel(), Some(0));
+        assert_eq!(TensorType::new(DType::F32, [1; 13]).checked_numel(), None);
+        assert_eq!(TensorType::scalar(DType::I64).bytes(), 8);
+    }
+}

@@ -1,0 +1,1 @@
+//! Graph rewrites, cost model, planners and layout.
