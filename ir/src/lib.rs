@@ -1,10 +1,17 @@
 //! Intermediate representation of a training step: types, ops, module, text form, verifier.
 
 pub mod attr;
+mod diag;
 mod entity;
+mod module;
 pub mod ops;
 mod types;
 
+pub use diag::{Anchor, Diag, Diags};
 pub use entity::{Arena, ConstId, Id, InputId, OpId, SlotId, StateId, ValueId};
+pub use module::{
+    Await, Blob, Code, Const, Def, Feed, Init, Input, Module, Op, Output, OutputRole, Phase, Role,
+    SLOT_ALIGN, Slot, Space, State, Stream, Value, aligned,
+};
 pub use ops::{Class, Cost, OpKind};
 pub use types::{Bytes, DType, MAX_ELEMENTS, MAX_RANK, TensorType};

@@ -32,6 +32,10 @@ pub(super) fn resolve_axis(axis: i64, rank: usize) -> Result<usize, String> {
         .ok_or_else(|| format!("axis {axis} is not within rank {rank}"))
 }
 
+pub(super) fn copy(ops: &[&TensorType]) -> Types {
+    Ok(vec![ops[0].clone()])
+}
+
 pub(super) fn reshape(ops: &[&TensorType], shape: &[u64]) -> Types {
     let y = TensorType::new(ops[0].dtype, shape);
     if y.checked_numel() != ops[0].checked_numel() {

@@ -271,6 +271,8 @@ define_ops! {
         {reduction: Reduction = Reduction::Mean, ignore_index: i64 = NO_IGNORE}
         loss::cross_entropy_grad, loss::cost, [(1, 0)] Pure;
 
+    /// A second place with the same bytes.
+    Copy "copy" ("x") -> ("y") {} shape::copy, ew::cost1, [] Pure;
     /// The same elements under `shape`.
     Reshape "reshape" ("x") -> ("y") {shape: Vec<u64>} shape::reshape, shape::reshape_cost, [(0, 0)] View;
     /// Axis `i` of the result is axis `perm[i]` of the operand.
