@@ -1,13 +1,25 @@
-//! The plan: schema, binary file and text form.
+#![doc = include_str!("../README.md")]
 
+mod error;
+mod file;
 mod model;
 mod query;
+pub mod text;
+mod validate;
+mod wire;
+mod write;
 
+pub use error::PlanError;
+pub use file::{PAGE, PlanFile};
 pub use model::{
     Action, Claims, Command, DATA_ALIGN, Feed, Init, Input, Kernel, Meta, Output, Plan, Slice, Space, State,
     Stream,
 };
 pub use query::{Counts, Section};
+pub use write::{InitialData, NoData, write};
+
+/// Version of the file format and of the text form.
+pub const FORMAT_VERSION: u32 = 1;
 
 /// blake3 of `bytes`: the hash of a plan's source text and of its states' initial bytes.
 pub fn hash(bytes: &[u8]) -> [u8; 32] {

@@ -1,6 +1,6 @@
 //! Reading a plan: names, iteration over sections, and counts.
 
-use crate::{Action, Command, Meta, Plan, Slice, Space, Stream};
+use crate::{Action, Claims, Command, Meta, Plan, Slice, Space, Stream};
 
 /// One of a plan's three command lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -100,6 +100,39 @@ pub struct Counts {
     pub records: u64,
     /// Waits for events.
     pub waits: u64,
+}
+
+impl Claims {
+    /// All claims with their names, in the order of their declaration.
+    pub fn fields(&self) -> [(&'static str, u64); 9] {
+        [
+            ("peak_bytes", self.peak_bytes),
+            ("unplanned_peak_bytes", self.unplanned_peak_bytes),
+            ("ideal_ns", self.ideal_ns),
+            ("step_ns", self.step_ns),
+            ("swap_out_bytes", self.swap_out_bytes),
+            ("swap_in_bytes", self.swap_in_bytes),
+            ("recompute_ns", self.recompute_ns),
+            ("recompute_ops", self.recompute_ops),
+            ("ops", self.ops),
+        ]
+    }
+
+    /// The claim with this name, to be changed.
+    pub fn field_mut(&mut self, name: &str) -> Option<&mut u64> {
+        Some(match name {
+            "peak_bytes" => &mut self.peak_bytes,
+            "unplanned_peak_bytes" => &mut self.unplanned_peak_bytes,
+            "ideal_ns" => &mut self.ideal_ns,
+            "step_ns" => &mut self.step_ns,
+            "swap_out_bytes" => &mut self.swap_out_bytes,
+            "swap_in_bytes" => &mut self.swap_in_bytes,
+            "recompute_ns" => &mut self.recompute_ns,
+            "recompute_ops" => &mut self.recompute_ops,
+            "ops" => &mut self.ops,
+            _ => return None,
+        })
+    }
 }
 
 impl Meta {

@@ -1,0 +1,100 @@
+//! What can go wrong with a plan or its file.
+
+use std::{fmt, io, path::PathBuf};
+
+/// Why a plan could not be read, parsed or written. Messages name the place within the plan; where a file is
+/// concerned, only [`PlanError::Io`] names it, since the caller knows which file it asked for.
+#[derive(Debug)]
+pub enum PlanError {
+    /// The file does not begin as a plan does.
+    NotAPlan {
+        /// What the file looks like and what to do.
+        hint: &'static str,
+    },
+    /// The file has a format version that this program does not read.
+    Version {
+        /// Version of the file.
+        found: u32,
+        /// The version this program reads and writes.
+        supported: u32,
+    },
+    /// The bytes are not those that were written.
+    Damaged {
+        /// What is wrong.
+        what: String,
+    },
+    /// The plan breaks a rule of [`crate::Plan::validate`].
+    Invalid {
+        /// Part of the plan, such as `body command 12`.
+        at: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The text form does not parse.
+    Text {
+        /// Line, counted from 1.
+        line: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// The initial bytes supplied for a state are not those that the plan declares.
+    InitialData {
+        /// Name of the state.
+        state: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The caller asked to stop; nothing was replaced.
+    Interrupted,
+    /// The file system refused.
+    Io {
+        /// The file or folder concerned.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+}
+
+impl PlanError {
+    pub(crate) fn damaged(what: impl Into<String>) -> PlanError {
+        PlanError::Damaged { what: what.into() }
+    }
+
+    pub(crate) fn invalid(at: impl Into<String>, what: impl Into<String>) -> PlanError {
+        PlanError::Invalid { at: at.into(), what: what.into() }
+    }
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PlanError::NotAPlan { hint } => write!(f, "not a memc plan: {hint}"),
+            PlanError::Version { found, supported } if found > supported => write!(
+                f,
+                "plan format {found} is newer than format {supported}, which this program reads; \
+                 use the release that made the plan, or compile the model again"
+            ),
+            PlanError::Version { found, supported } => write!(
+                f,
+                "plan format {found} is not format {supported}, which this program reads; compile the model again"
+            ),
+            PlanError::Damaged { what } => {
+                write!(f, "the plan is damaged: {what}; copy it again or compile the model again")
+            }
+            PlanError::Invalid { at, what } => write!(f, "invalid plan: {at}: {what}"),
+            PlanError::Text { line, what } => write!(f, "line {line}: {what}"),
+            PlanError::InitialData { state, what } => write!(f, "initial data of state `{state}`: {what}"),
+            PlanError::Interrupted => write!(f, "interrupted; nothing was written"),
+            PlanError::Io { path, source } => write!(f, "{}: {source}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for PlanError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            PlanError::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

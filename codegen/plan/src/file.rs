@@ -1,0 +1,210 @@
+//! Layout of a plan file, and opening one.
+//!
+//! A file is a header of [`HEADER_BYTES`] bytes, the meta section right behind it (see [`crate::wire`]), zeros up to
+//! the next multiple of [`PAGE`], and the data section with the states' initial bytes; without data the file ends
+//! after the meta section. Numbers are little-endian.
+//!
+//! | bytes   | header field                                                       |
+//! |---------|--------------------------------------------------------------------|
+//! | 0..8    | `MEMCPLAN`                                                         |
+//! | 8..12   | format version                                                     |
+//! | 12..16  | zero                                                               |
+//! | 16..24  | length of the meta section                                         |
+//! | 24..32  | length of the data section                                         |
+//! | 32..64  | blake3 of header bytes 0..32 and of all that follows the header    |
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
+
+use memmap2::Mmap;
+
+use crate::{FORMAT_VERSION, Init, Plan, PlanError, wire};
+
+/// Alignment in bytes of the data section within the file.
+pub const PAGE: u64 = 4096;
+
+pub(crate) const HEADER_BYTES: usize = 64;
+/// Header bytes that the hash covers.
+pub(crate) const HASHED_HEADER_BYTES: usize = 32;
+const MAGIC: &[u8; 8] = b"MEMCPLAN";
+/// Longest meta section that is read or written.
+const MAX_META_BYTES: u64 = 256 << 20;
+
+/// Where the parts of a file are, in bytes from its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) meta_bytes: u64,
+    pub(crate) data_bytes: u64,
+    pub(crate) data_start: u64,
+    pub(crate) file_bytes: u64,
+}
+
+impl Layout {
+    pub(crate) fn new(meta_bytes: u64, data_bytes: u64) -> Result<Layout, String> {
+        if meta_bytes > MAX_META_BYTES {
+            return Err(format!(
+                "{meta_bytes} bytes of tables and commands; at most {MAX_META_BYTES} are allowed"
+            ));
+        }
+        let header = HEADER_BYTES as u64;
+        let meta_end = header.checked_add(meta_bytes);
+        let data_start =
+            if data_bytes == 0 { meta_end } else { meta_end.and_then(|n| n.checked_next_multiple_of(PAGE)) };
+        let file_bytes = data_start.and_then(|start| start.checked_add(data_bytes));
+        match (data_start, file_bytes) {
+            (Some(data_start), Some(file_bytes)) => {
+                Ok(Layout { meta_bytes, data_bytes, data_start, file_bytes })
+            }
+            _ => Err("the lengths in the header overflow".to_owned()),
+        }
+    }
+
+    /// The header without its hash.
+    pub(crate) fn header(&self) -> [u8; HASHED_HEADER_BYTES] {
+        let mut header = [0; HASHED_HEADER_BYTES];
+        header[0..8].copy_from_slice(MAGIC);
+        header[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        header[16..24].copy_from_slice(&self.meta_bytes.to_le_bytes());
+        header[24..32].copy_from_slice(&self.data_bytes.to_le_bytes());
+        header
+    }
+}
+
+/// An open plan: the decoded plan, and its states' initial bytes mapped from the file.
+#[derive(Debug)]
+pub struct PlanFile {
+    plan: Plan,
+    content_hash: [u8; 32],
+    map: Mmap,
+    data_start: u64,
+}
+
+impl PlanFile {
+    /// Opens a plan file and verifies it: magic, version, lengths, content hash, encoding, [`Plan::validate`], and the
+    /// hash of each state's initial bytes.
+    ///
+    /// # Errors
+    /// [`PlanError::NotAPlan`], [`PlanError::Version`], [`PlanError::Damaged`], [`PlanError::Invalid`],
+    /// [`PlanError::InitialData`] or [`PlanError::Io`].
+    pub fn open(path: impl AsRef<Path>) -> Result<PlanFile, PlanError> {
+        let path = path.as_ref();
+        let io = |source| PlanError::Io { path: PathBuf::from(path), source };
+        let file = File::open(path).map_err(io)?;
+        let metadata = file.metadata().map_err(io)?;
+        if !metadata.is_file() {
+            return Err(PlanError::NotAPlan {
+                hint: "it is not a regular file; name the file that memc wrote",
+            });
+        }
+        if metadata.len() == 0 {
+            return Err(PlanError::NotAPlan { hint: "the file is empty; compile the model again" });
+        }
+        let map = map(&file).map_err(io)?;
+        let (plan, content_hash, data_start) = verify(&map)?;
+        Ok(PlanFile { plan, content_hash, map, data_start })
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The hash that the header holds: it identifies plan and data, and is that of the bytes read.
+    pub fn content_hash(&self) -> &[u8; 32] {
+        &self.content_hash
+    }
+
+    /// Initial bytes of a state with [`Init::Data`]; empty for other states and indices out of range. Lengths and
+    /// hashes were verified on opening.
+    pub fn data(&self, state: usize) -> &[u8] {
+        self.plan
+            .states
+            .get(state)
+            .and_then(|s| data_of(&self.map, self.data_start, &s.init))
+            .unwrap_or_default()
+    }
+}
+
+/// Maps a file for reading.
+#[allow(unsafe_code, reason = "mapping a file is the one way to read initial data without copying it")]
+fn map(file: &File) -> std::io::Result<Mmap> {
+    // SAFETY: the mapping is sound as long as nobody truncates or changes the file in place while it is open. Plan
+    // files are only ever replaced by a rename, which leaves the mapped file as it is.
+    unsafe { Mmap::map(file) }
+}
+
+fn data_of<'a>(file: &'a [u8], data_start: u64, init: &Init) -> Option<&'a [u8]> {
+    let Init::Data { offset, bytes, .. } = init else { return None };
+    let start = data_start.checked_add(*offset)?;
+    let end = start.checked_add(*bytes)?;
+    file.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
+}
+
+/// The plan, content hash and start of the data section of a file's bytes.
+fn verify(file: &[u8]) -> Result<(Plan, [u8; 32], u64), PlanError> {
+    if !file.starts_with(MAGIC) {
+        return Err(PlanError::NotAPlan { hint: hint(file) });
+    }
+    let short = || PlanError::damaged(format!("its {} bytes end within the header", file.len()));
+    let (header, body) = file.split_first_chunk::<HEADER_BYTES>().ok_or_else(short)?;
+    let [_, _, _, _, _, _, _, _, v0, v1, v2, v3, z0, z1, z2, z3, lengths @ ..] = header;
+    let version = u32::from_le_bytes([*v0, *v1, *v2, *v3]);
+    if version != FORMAT_VERSION {
+        return Err(PlanError::Version { found: version, supported: FORMAT_VERSION });
+    }
+    if [*z0, *z1, *z2, *z3] != [0; 4] {
+        return Err(PlanError::damaged("a reserved header field is not zero"));
+    }
+    let (lengths, content_hash) = lengths.split_at(16);
+    let (words, _) = lengths.as_chunks::<8>();
+    let (&[meta_bytes, data_bytes], Ok(content_hash)) = (words, <[u8; 32]>::try_from(content_hash)) else {
+        return Err(short());
+    };
+    let layout = Layout::new(u64::from_le_bytes(meta_bytes), u64::from_le_bytes(data_bytes));
+    let layout = layout.map_err(PlanError::damaged)?;
+    if layout.file_bytes != file.len() as u64 {
+        let (is, should) = (file.len(), layout.file_bytes);
+        return Err(PlanError::damaged(format!("it has {is} bytes where its header says {should}")));
+    }
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&header[..HASHED_HEADER_BYTES]).update(body);
+    if *hasher.finalize().as_bytes() != content_hash {
+        return Err(PlanError::damaged("its content does not match its hash"));
+    }
+    let meta =
+        usize::try_from(layout.meta_bytes).ok().and_then(|length| body.get(..length)).ok_or_else(short)?;
+    let plan = wire::decode(meta)?;
+    plan.validate()?;
+    if plan.data_bytes()? != layout.data_bytes {
+        return Err(PlanError::damaged("the length of its data is not the one that its states need"));
+    }
+    for state in &plan.states {
+        if let Init::Data { hash, .. } = &state.init {
+            let data = data_of(file, layout.data_start, &state.init);
+            if data.map(crate::hash) != Some(*hash) {
+                let what = "the bytes in the file do not match their hash".to_owned();
+                return Err(PlanError::InitialData { state: state.name.clone(), what });
+            }
+        }
+    }
+    Ok((plan, content_hash, layout.data_start))
+}
+
+/// What a file that is no plan looks like.
+fn hint(file: &[u8]) -> &'static str {
+    if file.starts_with(b"ptrt") || file.starts_with(b"ftrt") {
+        "this looks like a TensorRT engine; compile an ONNX training model with `memc compile`"
+    } else if file.starts_with(b"plan ") {
+        "this looks like the text form of a plan; give the binary file that memc wrote"
+    } else if file.starts_with(b"PK\x03\x04") {
+        "this looks like a zip archive or a PyTorch file; compile an ONNX training model with `memc compile`"
+    } else if file.get(8) == Some(&b'{') {
+        "this looks like a safetensors file; give the plan, and the safetensors file as the state to resume from"
+    } else if matches!(file, [0x08, 1..=20, 0x12 | 0x1a | 0x22 | 0x2a | 0x3a | 0x42, ..]) {
+        "this looks like an ONNX model; compile it first with `memc compile`"
+    } else {
+        "it does not begin with `MEMCPLAN`; compile an ONNX training model with `memc compile`"
+    }
+}

@@ -1,0 +1,181 @@
+//! Printing.
+
+use std::fmt::{self, Write};
+
+use super::lex::{Label, Text};
+use crate::{Action, Command, Feed, Init, Input, Kernel, Output, Plan, Section, Slice, Space, State, Stream};
+
+/// The text form of a plan.
+pub fn print(plan: &Plan) -> String {
+    PlanText(plan).to_string()
+}
+
+struct PlanText<'a>(&'a Plan);
+
+impl fmt::Display for PlanText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plan = self.0;
+        let meta = &plan.meta;
+        writeln!(f, "plan {}", crate::FORMAT_VERSION)?;
+        writeln!(f, "producer {}", Text(&meta.producer))?;
+        writeln!(f, "model {}", Text(&meta.model))?;
+        writeln!(f, "source {}", Hash(&meta.source_hash))?;
+        writeln!(f, "planner {}", Text(&meta.planner))?;
+        writeln!(f, "profile {}", Text(&meta.profile))?;
+        writeln!(f, "seed {}", meta.seed)?;
+        for (name, value) in &meta.options {
+            writeln!(f, "option {} {}", Text(name), Text(value))?;
+        }
+        writeln!(f, "budget {} reserve {}", meta.budget_bytes, meta.reserve_bytes)?;
+        writeln!(f, "arena dev {} host {}", meta.dev_bytes, meta.host_bytes)?;
+        for (name, value) in meta.claims.fields() {
+            writeln!(f, "claim {name} {value}")?;
+        }
+        for (index, kernel) in plan.kernels.iter().enumerate() {
+            writeln!(f, "kernel k{index} = {kernel}")?;
+        }
+        for (index, state) in plan.states.iter().enumerate() {
+            writeln!(f, "state s{index} {state}")?;
+        }
+        for (index, input) in plan.inputs.iter().enumerate() {
+            writeln!(f, "input i{index} {input}")?;
+        }
+        for (index, output) in plan.outputs.iter().enumerate() {
+            writeln!(f, "output o{index} {output}")?;
+        }
+        writeln!(f, "events {}", plan.events)?;
+        for section in Section::ALL {
+            writeln!(f, "{section} {{")?;
+            for (index, command) in plan.section(section).iter().enumerate() {
+                writeln!(f, "  {index} {command}{}", Label(&command.label))?;
+            }
+            writeln!(f, "}}")?;
+        }
+        if !meta.source.is_empty() {
+            writeln!(f, "source text")?;
+            for line in meta.source.split('\n') {
+                if line.is_empty() { writeln!(f, "  |")? } else { writeln!(f, "  | {line}")? }
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Hash<'a>(&'a [u8; 32]);
+
+impl fmt::Display for Hash<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("blake3:")?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Display for Section {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Space {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// `dev+512:256` is the bytes `[512, 768)` of the device arena.
+impl fmt::Display for Slice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}:{}", self.space, self.offset, self.bytes)
+    }
+}
+
+/// `op(operands) {attributes} -> (results) workspace bytes`, as in the text form.
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}(", Text(&self.op))?;
+        list(f, &self.operands)?;
+        f.write_char(')')?;
+        if self.attrs.starts_with('{') {
+            write!(f, " {}", Text(&self.attrs))?;
+        } else if !self.attrs.is_empty() {
+            write!(f, " \"{}\"", self.attrs.escape_debug())?;
+        }
+        f.write_str(" -> (")?;
+        list(f, &self.results)?;
+        f.write_char(')')?;
+        if self.workspace_bytes > 0 { write!(f, " workspace {}", self.workspace_bytes) } else { Ok(()) }
+    }
+}
+
+fn list(f: &mut fmt::Formatter<'_>, items: &[String]) -> fmt::Result {
+    for (index, item) in items.iter().enumerate() {
+        write!(f, "{}{}", if index > 0 { ", " } else { "" }, Text(item))?;
+    }
+    Ok(())
+}
+
+/// `name role type home init`, as in the text form.
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {} {} ", Text(&self.name), Text(&self.role), Text(&self.ty), self.home)?;
+        match &self.init {
+            Init::Zeros => f.write_str("zeros"),
+            Init::Data { offset, bytes, hash } => write!(f, "data {offset}:{bytes} {}", Hash(hash)),
+            Init::Random { seed, kind } => write!(f, "random {seed} {}", Text(kind)),
+        }
+    }
+}
+
+/// `name type slot feed`, as in the text form.
+impl fmt::Display for Input {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {} ", Text(&self.name), Text(&self.ty), self.slot)?;
+        match &self.feed {
+            Feed::Data { source, micro, low, high } => {
+                write!(f, "data {} micro {micro} range {low}..{high}", Text(source))
+            }
+            Feed::LearningRate { default } => write!(f, "rate {default}"),
+            Feed::Step => f.write_str("step"),
+        }
+    }
+}
+
+/// `name type slot role`, as in the text form.
+impl fmt::Display for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {} {}", Text(&self.name), Text(&self.ty), self.slot, Text(&self.role))
+    }
+}
+
+/// `stream action`, as in the text form; without the label.
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.stream, self.action)
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())?;
+        match self {
+            Action::Launch { kernel, reads, writes, workspace } => {
+                write!(f, " k{kernel}")?;
+                reads.iter().try_for_each(|slice| write!(f, " r {slice}"))?;
+                writes.iter().try_for_each(|slice| write!(f, " w {slice}"))?;
+                workspace.iter().try_for_each(|slice| write!(f, " ws {slice}"))
+            }
+            Action::Copy { src, dst } => write!(f, " {src} -> {dst}"),
+            Action::Record { event } | Action::Wait { event } => write!(f, " e{event}"),
+            Action::Free { slice } => write!(f, " {slice}"),
+            Action::Load { state } | Action::Store { state } => write!(f, " s{state}"),
+            Action::HostWrite { input } => write!(f, " i{input}"),
+            Action::HostRead { output } => write!(f, " o{output}"),
+        }
+    }
+}

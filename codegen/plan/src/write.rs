@@ -1,0 +1,205 @@
+//! Writing a plan file.
+//!
+//! Contract: the target is replaced in one step or not at all. The bytes go to a temporary file in the target's
+//! folder, which is synchronised and renamed; on any error it is removed. The bytes depend on the plan and the data
+//! alone.
+
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    Init, Plan, PlanError, PlanFile,
+    file::{HASHED_HEADER_BYTES, HEADER_BYTES, Layout},
+    wire,
+};
+
+/// Bytes written between two looks at `should_stop`.
+const CHUNK: usize = 1 << 20;
+
+/// Where the initial bytes of states come from. Only states with [`Init::Data`] are asked for, each once, in order.
+pub trait InitialData {
+    /// The bytes of the state with this index.
+    ///
+    /// # Errors
+    /// Any error of reading them.
+    fn bytes(&mut self, state: usize) -> io::Result<Cow<'_, [u8]>>;
+}
+
+/// For plans without [`Init::Data`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoData;
+
+impl InitialData for NoData {
+    fn bytes(&mut self, _state: usize) -> io::Result<Cow<'_, [u8]>> {
+        Err(missing())
+    }
+}
+
+/// Bytes by index of the state.
+impl InitialData for BTreeMap<usize, Vec<u8>> {
+    fn bytes(&mut self, state: usize) -> io::Result<Cow<'_, [u8]>> {
+        self.get(&state).map(|bytes| Cow::Borrowed(bytes.as_slice())).ok_or_else(missing)
+    }
+}
+
+/// The data of an open plan, to write it again with another schedule.
+impl InitialData for PlanFile {
+    fn bytes(&mut self, state: usize) -> io::Result<Cow<'_, [u8]>> {
+        Ok(Cow::Borrowed(self.data(state)))
+    }
+}
+
+fn missing() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "no bytes were supplied")
+}
+
+/// Writes a plan and its initial data to `path`, in one step, and returns the content hash. `should_stop` is asked
+/// between chunks of a megabyte and a last time before the rename.
+///
+/// # Errors
+/// [`PlanError::Invalid`] if the plan breaks a rule of [`Plan::validate`], [`PlanError::InitialData`] if a state's bytes
+/// are not those that the plan declares, [`PlanError::Interrupted`], [`PlanError::Io`]. A file at `path` is then intact,
+/// except that a file system may fail to synchronise the folder after the rename: the new file is then complete and in
+/// place, but may not survive a power loss.
+pub fn write(
+    path: impl AsRef<Path>,
+    plan: &Plan,
+    data: &mut dyn InitialData,
+    should_stop: &dyn Fn() -> bool,
+) -> Result<[u8; 32], PlanError> {
+    plan.validate()?;
+    let target = target(path.as_ref())?;
+    let folder = match target.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let in_folder = |source| PlanError::Io { path: folder.to_owned(), source };
+    let in_target = |source| PlanError::Io { path: target.clone(), source };
+
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".memc-").suffix(".tmp");
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut temp = builder.tempfile_in(folder).map_err(in_folder)?;
+    let hash = match stream(temp.as_file_mut(), plan, data, should_stop) {
+        Ok(hash) => hash,
+        Err(Stop::Io(source)) => return Err(in_target(source)),
+        Err(Stop::Plan(error)) => return Err(error),
+    };
+    temp.as_file().sync_all().map_err(in_target)?;
+    if should_stop() {
+        return Err(PlanError::Interrupted);
+    }
+    temp.persist(&target).map_err(|e| in_target(e.error))?;
+    if cfg!(unix) {
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(in_folder)?;
+    }
+    Ok(hash)
+}
+
+/// The file to replace: the one that a link leads to. Anything but a regular file is refused, since a rename would
+/// remove a device or pipe.
+fn target(path: &Path) -> Result<PathBuf, PlanError> {
+    let io = |source| PlanError::Io { path: path.to_owned(), source };
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => fs::canonicalize(path).map_err(io),
+        Ok(_) => Err(io(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "not a regular file; name a file to write the plan to",
+        ))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.to_owned()),
+        Err(error) => Err(io(error)),
+    }
+}
+
+enum Stop {
+    Io(io::Error),
+    Plan(PlanError),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Stop {
+        Stop::Io(error)
+    }
+}
+
+impl From<PlanError> for Stop {
+    fn from(error: PlanError) -> Stop {
+        Stop::Plan(error)
+    }
+}
+
+/// Writes the bytes of a file and returns the content hash.
+fn stream(
+    out: &mut (impl Write + Seek),
+    plan: &Plan,
+    data: &mut dyn InitialData,
+    should_stop: &dyn Fn() -> bool,
+) -> Result<[u8; 32], Stop> {
+    let meta = wire::encode(plan);
+    let layout = Layout::new(meta.len() as u64, plan.data_bytes()?);
+    let layout = layout.map_err(|what| PlanError::invalid("file", what))?;
+    let header = layout.header();
+    out.write_all(&header)?;
+    out.write_all(&[0; HEADER_BYTES - HASHED_HEADER_BYTES])?;
+    let mut sink = Sink { out, hasher: blake3::Hasher::new(), at: HEADER_BYTES as u64, should_stop };
+    sink.hasher.update(&header);
+    sink.bytes(&meta)?;
+    sink.pad_to(layout.data_start)?;
+    for (index, state) in plan.states.iter().enumerate() {
+        let Init::Data { offset, bytes, hash } = &state.init else { continue };
+        let wrong = |what| PlanError::InitialData { state: state.name.clone(), what };
+        let blob = data.bytes(index).map_err(|e| wrong(e.to_string()))?;
+        if blob.len() as u64 != *bytes {
+            return Err(wrong(format!("{} bytes where the plan declares {bytes}", blob.len())).into());
+        }
+        sink.pad_to(layout.data_start.saturating_add(*offset))?;
+        if sink.bytes(&blob)? != *hash {
+            return Err(wrong("the bytes do not match the hash that the plan declares".to_owned()).into());
+        }
+    }
+    let Sink { out, hasher, .. } = sink;
+    let hash = *hasher.finalize().as_bytes();
+    out.seek(SeekFrom::Start(HASHED_HEADER_BYTES as u64))?;
+    out.write_all(&hash)?;
+    out.flush()?;
+    Ok(hash)
+}
+
+/// Passes bytes on and hashes them.
+struct Sink<'a, W> {
+    out: &'a mut W,
+    hasher: blake3::Hasher,
+    at: u64,
+    should_stop: &'a dyn Fn() -> bool,
+}
+
+impl<W: Write> Sink<'_, W> {
+    /// Writes all of `bytes` and returns their own hash.
+    fn bytes(&mut self, bytes: &[u8]) -> Result<[u8; 32], Stop> {
+        let mut own = blake3::Hasher::new();
+        for chunk in bytes.chunks(CHUNK) {
+            if (self.should_stop)() {
+                return Err(PlanError::Interrupted.into());
+            }
+            self.out.write_all(chunk)?;
+            self.hasher.update(chunk);
+            own.update(chunk);
+            self.at = self.at.saturating_add(chunk.len() as u64);
+        }
+        Ok(*own.finalize().as_bytes())
+    }
+
+    /// Writes zeros up to an offset within the file, less than a page ahead.
+    fn pad_to(&mut self, offset: u64) -> Result<(), Stop> {
+        let zeros = [0; crate::PAGE as usize];
+        let missing = usize::try_from(offset.saturating_sub(self.at)).unwrap_or(usize::MAX);
+        self.bytes(zeros.get(..missing).unwrap_or(&zeros))?;
+        Ok(())
+    }
+}
