@@ -2,10 +2,14 @@
 
 pub mod attr;
 mod diag;
+mod edit;
 mod entity;
 mod module;
 pub mod ops;
+mod parse;
+mod print;
 mod types;
+mod verify;
 
 pub use diag::{Anchor, Diag, Diags};
 pub use entity::{Arena, ConstId, Id, InputId, OpId, SlotId, StateId, ValueId};
@@ -14,4 +18,7 @@ pub use module::{
     SLOT_ALIGN, Slot, Space, State, Stream, Value, aligned,
 };
 pub use ops::{Class, Cost, OpKind};
+pub use parse::{parse, parse_op, parse_type};
+pub use print::{print, print_annotated, slot_name, value_name};
 pub use types::{Bytes, DType, MAX_ELEMENTS, MAX_RANK, TensorType};
+pub use verify::{RULES, Rule, verify};

@@ -145,7 +145,7 @@ impl fmt::Display for Bytes {
         let digits = self.0.to_string();
         write!(f, "{} (", self.short())?;
         for (i, c) in digits.chars().enumerate() {
-            if i > 0 && (digits.len() - i) % 3 == 0 {
+            if i > 0 && (digits.len() - i).is_multiple_of(3) {
                 f.write_str(",")?;
             }
             write!(f, "{c}")?;

@@ -1,0 +1,117 @@
+//! Constant payloads and initial values.
+
+use super::Cursor;
+use super::lexer::Token;
+use crate::attr::F32;
+use crate::diag::Diag;
+use crate::module::{Blob, Init};
+use crate::types::{DType, TensorType};
+
+/// A constant as written, before its type is known.
+pub(super) enum Payload {
+    Splat(Token),
+    Dense(Vec<Token>),
+    Bytes(Vec<u8>),
+}
+
+/// Largest constant that `splat` may spell, in bytes; larger ones are `fill` ops.
+const SPLAT_LIMIT: u64 = 64 << 20;
+
+impl Cursor {
+    pub(super) fn payload(&mut self) -> Result<Payload, Diag> {
+        if self.eat_word("splat") {
+            return match self.take() {
+                Some(t @ (Token::Int(_) | Token::Float(_))) => Ok(Payload::Splat(t)),
+                _ => self.fail("expected a number"),
+            };
+        }
+        if self.eat_word("dense") {
+            self.expect("[")?;
+            let mut items = Vec::new();
+            while !self.eat("]") {
+                if !items.is_empty() {
+                    self.expect(",")?;
+                }
+                match self.take() {
+                    Some(t @ (Token::Int(_) | Token::Float(_))) => items.push(t),
+                    _ => return self.fail("expected a number"),
+                }
+            }
+            return Ok(Payload::Dense(items));
+        }
+        self.expect_word("hex")?;
+        let digits = self.text()?;
+        match unhex(&digits) {
+            Some(bytes) => Ok(Payload::Bytes(bytes)),
+            None => self.fail("expected an even number of hexadecimal digits"),
+        }
+    }
+
+    pub(super) fn payload_bytes(&self, payload: Payload, ty: &TensorType) -> Result<Vec<u8>, Diag> {
+        match payload {
+            Payload::Bytes(bytes) => Ok(bytes),
+            Payload::Dense(items) => items
+                .iter()
+                .map(|t| self.element(t, ty.dtype))
+                .collect::<Result<Vec<_>, _>>()
+                .map(|v| v.concat()),
+            Payload::Splat(item) => {
+                let one = self.element(&item, ty.dtype)?;
+                match ty.checked_numel() {
+                    Some(n) if n * ty.dtype.bytes() <= SPLAT_LIMIT => Ok(one.repeat(n as usize)),
+                    _ => self.fail(format!("a constant of type {ty} is too large; use `fill`")),
+                }
+            }
+        }
+    }
+
+    fn element(&self, token: &Token, dtype: DType) -> Result<Vec<u8>, Diag> {
+        let bytes = match (token, dtype) {
+            (Token::Float(v), DType::F32) => Some(v.to_le_bytes().to_vec()),
+            (Token::Int(v), DType::I64) => Some(v.to_le_bytes().to_vec()),
+            (Token::Int(v), DType::I32) => i32::try_from(*v).ok().map(|v| v.to_le_bytes().to_vec()),
+            (Token::Int(v @ (0 | 1)), DType::Bool) => Some(vec![*v as u8]),
+            _ => None,
+        };
+        match bytes {
+            Some(b) => Ok(b),
+            None => self.fail(format!("a constant's element is not of element type {dtype}")),
+        }
+    }
+
+    pub(super) fn init(&mut self) -> Result<Init, Diag> {
+        match self.word("an initial value")?.as_str() {
+            "zeros" => Ok(Init::Zeros),
+            "ones" => Ok(Init::Ones),
+            "uniform" => {
+                self.expect("(")?;
+                let seed = self.uint()?;
+                self.expect(",")?;
+                let Some(Token::Float(bound)) = self.take() else {
+                    return self.fail("expected a float bound");
+                };
+                self.expect(")")?;
+                Ok(Init::Uniform { seed, bound: F32(bound) })
+            }
+            "data" => {
+                self.expect("(")?;
+                let digits = self.text()?;
+                self.expect(")")?;
+                match unhex(&digits).and_then(|b| <[u8; 32]>::try_from(b).ok()) {
+                    Some(hash) => Ok(Init::Data(Blob { hash, bytes: None })),
+                    None => self.fail("a hash has 64 hexadecimal digits"),
+                }
+            }
+            other => self.fail(format!("unknown initial value `{other}`")),
+        }
+    }
+}
+
+fn unhex(digits: &str) -> Option<Vec<u8>> {
+    let nibble = |b: u8| (b as char).to_digit(16).map(|d| d as u8);
+    let bytes = digits.as_bytes();
+    if !bytes.len().is_multiple_of(2) {
+        return None;
+    }
+    bytes.chunks(2).map(|p| Some(nibble(p[0])? << 4 | nibble(p[1])?)).collect()
+}

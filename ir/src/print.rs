@@ -1,0 +1,300 @@
+//! The canonical text form: `print(parse(print(m))) == print(m)` for every module.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crate::attr::{Attr, write_float};
+use crate::diag::{Anchor, Diags};
+use crate::entity::{Id, OpId, SlotId, ValueId};
+use crate::module::{Code, Const, Def, Feed, Init, Input, Module, Phase, Space, State};
+use crate::types::{DType, TensorType};
+
+/// Constants with more elements than this print as hexadecimal bytes.
+const DENSE_LIMIT: u64 = 64;
+
+/// The module in its text form.
+pub fn print(module: &Module) -> String {
+    let mut out = String::new();
+    for (_, line) in lines(module) {
+        out.push_str(&line);
+        out.push('\n');
+    }
+    out
+}
+
+/// The module in its text form with every diagnostic under the line it is about, as `;~ M3: message`.
+pub fn print_annotated(module: &Module, diags: &Diags) -> String {
+    let mut pending: BTreeMap<Anchor, Vec<String>> = BTreeMap::new();
+    for d in &diags.0 {
+        pending.entry(d.at).or_default().push(d.to_string());
+    }
+    let mut out = String::new();
+    for (at, line) in lines(module) {
+        out.push_str(&line);
+        out.push('\n');
+        for note in at.and_then(|at| pending.remove(&at)).unwrap_or_default() {
+            let _ = writeln!(out, ";~ {note}");
+        }
+    }
+    for note in pending.into_values().flatten() {
+        let _ = writeln!(out, ";~ {note}");
+    }
+    out
+}
+
+/// A value's name as written in the text form, with its `%`.
+pub fn value_name(module: &Module, value: ValueId) -> String {
+    match module.values.get(value) {
+        Some(v) => quoted('%', &v.name),
+        None => format!("%<{}>", value.0),
+    }
+}
+
+/// A slot's name as written in the text form.
+pub fn slot_name(module: &Module, slot: SlotId) -> String {
+    match module.slots.get(slot).map(|s| s.space) {
+        Some(Space::Host) => format!("p{}", slot.0),
+        _ => format!("b{}", slot.0),
+    }
+}
+
+fn quoted(sigil: char, name: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_./:$-".contains(c);
+    if !name.is_empty() && name.chars().all(plain) {
+        return format!("{sigil}{name}");
+    }
+    format!("{sigil}{}", string(name))
+}
+
+/// A double-quoted string with `\\`, `\"` and `\u{hex}` escapes.
+pub(crate) fn string(text: &str) -> String {
+    let mut out = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            c if c.is_control() => {
+                let _ = write!(out, "\\u{{{:x}}}", c as u32);
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+struct Printer<'a> {
+    m: &'a Module,
+    timepoints: BTreeMap<OpId, usize>,
+}
+
+fn lines(module: &Module) -> Vec<(Option<Anchor>, String)> {
+    let mut awaited: Vec<bool> = vec![false; module.ops.len()];
+    for &op in &module.order {
+        for a in &module.ops[op].awaits {
+            if let Some(x) = awaited.get_mut(a.op.index()) {
+                *x = true;
+            }
+        }
+    }
+    let signals = module.order.iter().copied().filter(|op| awaited[op.index()]);
+    let timepoints = signals.enumerate().map(|(i, op)| (op, i)).collect();
+    Printer { m: module, timepoints }.lines()
+}
+
+impl Printer<'_> {
+    fn lines(&self) -> Vec<(Option<Anchor>, String)> {
+        let m = self.m;
+        let mut out =
+            vec![(Some(Anchor::Module), format!("module {} {}", quoted('@', &m.name), m.phase.name()))];
+        out.push((None, String::new()));
+        for (id, slot) in m.slots.iter() {
+            let space = if slot.space == Space::Dev { "dev" } else { "host" };
+            let mut line = format!("slot {} = {space} {}", slot_name(m, id), slot.bytes);
+            if let Some(offset) = slot.offset {
+                let _ = write!(line, " @ {offset}");
+            }
+            out.push((Some(Anchor::Slot(id)), line));
+        }
+        if !m.slots.is_empty() {
+            out.push((None, String::new()));
+        }
+        // Declarations in value order, so that parsing assigns the same ids again.
+        for (v, value) in m.values.iter() {
+            let line = match value.def {
+                Def::Input(i) => m.inputs.get(i).map(|x| self.input(x)),
+                Def::State(s) => m.states.get(s).map(|x| self.state(x)),
+                Def::Const(c) => m.consts.get(c).map(|x| self.constant(x)),
+                Def::Op(..) => None,
+            };
+            if let Some(line) = line {
+                out.push((Some(Anchor::Value(v)), line));
+            }
+        }
+        for &op in &m.order {
+            out.push((Some(Anchor::Op(op)), self.op(op)));
+        }
+        for (i, o) in m.outputs.iter().enumerate() {
+            let line = format!("yield {} {} as {}", o.role.name(), self.value(o.value), string(&o.name));
+            out.push((Some(Anchor::Output(i)), line));
+        }
+        for (id, s) in m.states.iter() {
+            if let Some(next) = s.next {
+                out.push((
+                    Some(Anchor::Carry(id)),
+                    format!("carry {} <- {}", self.value(s.value), self.value(next)),
+                ));
+            }
+        }
+        out
+    }
+
+    fn value(&self, v: ValueId) -> String {
+        value_name(self.m, v)
+    }
+
+    fn ty(&self, v: ValueId) -> String {
+        self.m.values.get(v).map_or_else(|| "?".into(), |v| v.ty.to_string())
+    }
+
+    fn home(&self, slot: Option<SlotId>) -> String {
+        slot.map_or_else(String::new, |s| format!(" in {}", slot_name(self.m, s)))
+    }
+
+    fn input(&self, input: &Input) -> String {
+        let mut attrs = Vec::new();
+        match &input.feed {
+            Feed::Data { source, micro, range } => {
+                if self.m.values.get(input.value).is_none_or(|v| &v.name != source) {
+                    attrs.push(format!("source = {}", string(source)));
+                }
+                if *micro != 0 {
+                    attrs.push(format!("micro = {micro}"));
+                }
+                if let Some((low, high)) = range {
+                    attrs.push(format!("range = [{low}, {high}]"));
+                }
+            }
+            Feed::LearningRate { default } => {
+                attrs.push("feed = learning_rate".into());
+                let mut text = String::new();
+                default.write("default", &mut text);
+                attrs.push(text);
+            }
+            Feed::Step => attrs.push("feed = step".into()),
+        }
+        let attrs = if attrs.is_empty() { String::new() } else { format!(" {{{}}}", attrs.join(", ")) };
+        let v = input.value;
+        format!("{} = input{attrs} : {}{}", self.value(v), self.ty(v), self.home(input.slot))
+    }
+
+    fn state(&self, state: &State) -> String {
+        let init = match &state.init {
+            Init::Zeros => "zeros".to_string(),
+            Init::Ones => "ones".to_string(),
+            Init::Uniform { seed, bound } => {
+                let mut text = format!("uniform({seed}, ");
+                write_float(bound.0, &mut text);
+                text + ")"
+            }
+            Init::Data(blob) => format!("data(\"{}\")", blob.hex()),
+        };
+        let v = state.value;
+        let attrs = format!("{{role = {}, init = {init}}}", state.role.name());
+        format!("{} = state {attrs} : {}{}", self.value(v), self.ty(v), self.home(state.slot))
+    }
+
+    fn constant(&self, c: &Const) -> String {
+        let payload = match self.m.values.get(c.value) {
+            Some(v) => constant_text(&v.ty, &c.data),
+            None => "?".into(),
+        };
+        format!("{} = const {payload} : {}{}", self.value(c.value), self.ty(c.value), self.home(c.slot))
+    }
+
+    fn list(&self, values: &[ValueId]) -> String {
+        values.iter().map(|&v| self.value(v)).collect::<Vec<_>>().join(", ")
+    }
+
+    fn op(&self, id: OpId) -> String {
+        let op = &self.m.ops[id];
+        match op.code {
+            Code::Alloc(slot) => return format!("alloc {}", slot_name(self.m, slot)),
+            Code::Free(slot) => return format!("free {}", slot_name(self.m, slot)),
+            _ => {}
+        }
+        let (mnemonic, attrs) = match &op.code {
+            Code::Compute(kind) => (kind.mnemonic(), kind.attrs_text()),
+            Code::SwapOut => ("swap_out", String::new()),
+            _ => ("swap_in", String::new()),
+        };
+        let mut line = format!("{} = {mnemonic}", self.list(&op.results));
+        if !op.operands.is_empty() {
+            let _ = write!(line, " {}", self.list(&op.operands));
+        }
+        if !attrs.is_empty() {
+            let _ = write!(line, " {attrs}");
+        }
+        if self.m.phase == Phase::Mem || !op.slots.is_empty() {
+            let slots: Vec<String> = op.slots.iter().map(|&s| slot_name(self.m, s)).collect();
+            let _ = write!(line, " -> {}", slots.join(", "));
+        }
+        if let Some(ws) = op.workspace {
+            let _ = write!(line, " ws {}", slot_name(self.m, ws));
+        }
+        if let Some(first) = op.clone_of.and_then(|o| self.m.ops.get(o)).and_then(|o| o.results.first()) {
+            let _ = write!(line, " clone_of {}", self.value(*first));
+        }
+        for (i, a) in op.awaits.iter().enumerate() {
+            let word = if i == 0 { " await" } else { "," };
+            let previous = if a.previous { " prev" } else { "" };
+            let tp = self.timepoints.get(&a.op).map_or_else(|| "?".into(), ToString::to_string);
+            let _ = write!(line, "{word}{previous} !{tp}");
+        }
+        if let Some(tp) = self.timepoints.get(&id) {
+            let _ = write!(line, " signal !{tp}");
+        }
+        let types: Vec<String> = op.results.iter().map(|&v| self.ty(v)).collect();
+        let _ = write!(line, " : {}", types.join(", "));
+        if !op.origin.is_empty() {
+            let _ = write!(line, " loc {}", string(&op.origin));
+        }
+        line
+    }
+}
+
+/// A constant's payload: `splat x`, `dense [..]` or `hex "..."`.
+fn constant_text(ty: &TensorType, data: &[u8]) -> String {
+    let width = ty.dtype.bytes() as usize;
+    let well_formed = ty.checked_numel().and_then(|n| n.checked_mul(width as u64)) == Some(data.len() as u64);
+    let elements: Vec<&[u8]> = data.chunks(width).collect();
+    let plain = well_formed && (ty.dtype != DType::Bool || data.iter().all(|&b| b < 2));
+    if plain && !elements.is_empty() && elements.windows(2).all(|w| w[0] == w[1]) {
+        return format!("splat {}", element(ty.dtype, elements[0]));
+    }
+    if plain && ty.numel() <= DENSE_LIMIT {
+        let items: Vec<String> = elements.iter().map(|e| element(ty.dtype, e)).collect();
+        return format!("dense [{}]", items.join(", "));
+    }
+    let mut text = String::with_capacity(data.len() * 2 + 6);
+    text.push_str("hex \"");
+    for b in data {
+        let _ = write!(text, "{b:02x}");
+    }
+    text.push('"');
+    text
+}
+
+fn element(dtype: DType, bytes: &[u8]) -> String {
+    let four = || <[u8; 4]>::try_from(bytes).unwrap_or_default();
+    match dtype {
+        DType::F32 => {
+            let mut text = String::new();
+            write_float(f32::from_le_bytes(four()), &mut text);
+            text
+        }
+        DType::I32 => i32::from_le_bytes(four()).to_string(),
+        DType::I64 => i64::from_le_bytes(<[u8; 8]>::try_from(bytes).unwrap_or_default()).to_string(),
+        DType::Bool => bytes.first().copied().unwrap_or_default().to_string(),
+    }
+}
