@@ -138,7 +138,10 @@ fn map(file: &File) -> std::io::Result<Mmap> {
 fn data_of<'a>(file: &'a [u8], data_start: u64, init: &Init) -> Option<&'a [u8]> {
     let Init::Data { offset, bytes, .. } = init else { return None };
     let start = data_start.checked_add(*offset)?;
-    let end = start.checked_add(*bytes)?;
+    range(file, start, start.checked_add(*bytes)?)
+}
+
+fn range(file: &[u8], start: u64, end: u64) -> Option<&[u8]> {
     file.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
 }
 
@@ -180,16 +183,27 @@ fn verify(file: &[u8]) -> Result<(Plan, [u8; 32], u64), PlanError> {
     if plan.data_bytes()? != layout.data_bytes {
         return Err(PlanError::damaged("the length of its data is not the one that its states need"));
     }
-    for state in &plan.states {
-        if let Init::Data { hash, .. } = &state.init {
-            let data = data_of(file, layout.data_start, &state.init);
-            if data.map(crate::hash) != Some(*hash) {
-                let what = "the bytes in the file do not match their hash".to_owned();
-                return Err(PlanError::InitialData { state: state.name.clone(), what });
-            }
-        }
-    }
+    check_data(file, &plan, &layout)?;
     Ok((plan, content_hash, layout.data_start))
+}
+
+/// Checks the bytes behind the meta section: each state's hash, and zeros elsewhere.
+fn check_data(file: &[u8], plan: &Plan, layout: &Layout) -> Result<(), PlanError> {
+    let mut end = HEADER_BYTES as u64 + layout.meta_bytes;
+    for state in &plan.states {
+        let Init::Data { offset, bytes, hash } = &state.init else { continue };
+        let start = layout.data_start.saturating_add(*offset);
+        let gap = range(file, end, start).ok_or_else(|| PlanError::damaged("its data is cut short"))?;
+        if gap.iter().any(|&byte| byte != 0) {
+            return Err(PlanError::damaged("the bytes between its parts are not zero"));
+        }
+        if data_of(file, layout.data_start, &state.init).map(crate::hash) != Some(*hash) {
+            let what = "the bytes in the file do not match their hash".to_owned();
+            return Err(PlanError::InitialData { state: state.name.clone(), what });
+        }
+        end = start.saturating_add(*bytes);
+    }
+    Ok(())
 }
 
 /// What a file that is no plan looks like.

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod diff;
 mod error;
 mod file;
 mod model;
@@ -9,6 +10,7 @@ mod validate;
 mod wire;
 mod write;
 
+pub use diff::diff;
 pub use error::PlanError;
 pub use file::{PAGE, PlanFile};
 pub use model::{

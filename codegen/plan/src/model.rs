@@ -233,7 +233,7 @@ pub enum Feed {
         /// Value where the user gives none.
         default: f32,
     },
-    /// The number of the step, counted from 1.
+    /// The number of the optimizer step, counted from 1.
     Step,
 }
 

@@ -203,3 +203,16 @@ impl<W: Write> Sink<'_, W> {
         Ok(())
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// A full disk ends the writing with an error of the file system.
+    #[test]
+    fn a_full_disk_is_an_error() {
+        let mut full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let result = stream(&mut full, &Plan::default(), &mut NoData, &|| false);
+        assert!(matches!(result, Err(Stop::Io(error)) if error.kind() == io::ErrorKind::StorageFull));
+    }
+}

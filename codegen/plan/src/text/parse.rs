@@ -212,13 +212,10 @@ fn kernel(line: &mut Line<'_, '_>) -> Result<Kernel, String> {
     let op = line.text("an operator")?;
     let operands = line.list()?;
     let attrs = match line.rest.first() {
-        Some(Token::Quoted(attrs)) => attrs.clone(),
-        Some(Token::Word(attrs)) if attrs.starts_with('{') => (*attrs).to_owned(),
+        Some(Token::Quoted(_)) => line.text("attributes")?,
+        Some(Token::Word(word)) if word.starts_with('{') => line.text("attributes")?,
         _ => String::new(),
     };
-    if !attrs.is_empty() {
-        line.rest = line.rest.get(1..).unwrap_or_default();
-    }
     line.keyword("->")?;
     let results = line.list()?;
     let workspace_bytes = if line.take("workspace") { line.number("the workspace in bytes")? } else { 0 };

@@ -1,0 +1,184 @@
+//! What differs between two plans.
+//!
+//! Tables are compared by content and name, not by index, and launches by the kernel they refer to, so that a new
+//! kernel in front of the table does not make every launch differ. Command lists are aligned with the greedy
+//! algorithm of E. W. Myers, "An O(ND) Difference Algorithm and Its Variations", Algorithmica 1 (1986), section 3.
+
+mod align;
+
+use std::{collections::BTreeMap, fmt::Display};
+
+use self::align::{Edit, align};
+use crate::{Action, Command, Plan, Section};
+
+/// The differences from `old` to `new`, one line each: `-` for what is gone, `+` for what is new, `~` for what changed.
+/// Empty exactly where the plans are equal.
+pub fn diff(old: &Plan, new: &Plan) -> Vec<String> {
+    let mut lines = Vec::new();
+    header(old, new, &mut lines);
+    table("kernel", &old.kernels, &new.kernels, ToString::to_string, &mut lines);
+    table("state", &old.states, &new.states, |s| s.name.clone(), &mut lines);
+    table("input", &old.inputs, &new.inputs, |i| i.name.clone(), &mut lines);
+    table("output", &old.outputs, &new.outputs, |o| o.name.clone(), &mut lines);
+    change("events", &old.events, &new.events, &mut lines);
+    for section in Section::ALL {
+        commands(section, old, new, &mut lines);
+    }
+    if lines.is_empty() && old != new {
+        lines.push("~ only the order of options, kernels, states, inputs or outputs differs".to_owned());
+    }
+    lines
+}
+
+fn change<T: PartialEq + Display + ?Sized>(what: &str, old: &T, new: &T, lines: &mut Vec<String>) {
+    if old != new {
+        lines.push(format!("~ {what} {old} -> {new}"));
+    }
+}
+
+fn header(old: &Plan, new: &Plan, lines: &mut Vec<String>) {
+    let (a, b) = (&old.meta, &new.meta);
+    let texts = [
+        ("producer", &a.producer, &b.producer),
+        ("model", &a.model, &b.model),
+        ("planner", &a.planner, &b.planner),
+        ("profile", &a.profile, &b.profile),
+    ];
+    for (what, old, new) in texts {
+        if old != new {
+            lines.push(format!("~ {what} {old:?} -> {new:?}"));
+        }
+    }
+    if a.source != b.source {
+        let (old, new) = (a.source.lines().count(), b.source.lines().count());
+        lines.push(format!("~ source text ({old} lines -> {new} lines)"));
+    } else if a.source_hash != b.source_hash {
+        lines.push("~ source hash, though not the source text".to_owned());
+    }
+    let option = |(name, value): &(String, String)| format!("{name:?} {value:?}");
+    for gone in a.options.iter().filter(|option| !b.options.contains(option)) {
+        lines.push(format!("- option {}", option(gone)));
+    }
+    for new in b.options.iter().filter(|option| !a.options.contains(option)) {
+        lines.push(format!("+ option {}", option(new)));
+    }
+    let numbers = [
+        ("seed", a.seed, b.seed),
+        ("budget", a.budget_bytes, b.budget_bytes),
+        ("reserve", a.reserve_bytes, b.reserve_bytes),
+        ("device arena", a.dev_bytes, b.dev_bytes),
+        ("host arena", a.host_bytes, b.host_bytes),
+    ];
+    for (what, old, new) in numbers {
+        change(what, &old, &new, lines);
+    }
+    for ((what, old), (_, new)) in a.claims.fields().into_iter().zip(b.claims.fields()) {
+        change(&format!("claim {what}"), &old, &new, lines);
+    }
+}
+
+/// Compares two tables by key. Entries with one key are matched in order.
+fn table<T: PartialEq + Display>(
+    what: &str,
+    old: &[T],
+    new: &[T],
+    key: impl Fn(&T) -> String,
+    lines: &mut Vec<String>,
+) {
+    let mut by_key: BTreeMap<String, Vec<&T>> = BTreeMap::new();
+    for entry in new.iter().rev() {
+        by_key.entry(key(entry)).or_default().push(entry);
+    }
+    let mut matched: BTreeMap<String, usize> = BTreeMap::new();
+    for entry in old {
+        let key = key(entry);
+        match by_key.get_mut(&key).and_then(Vec::pop) {
+            Some(same) => {
+                *matched.entry(key).or_default() += 1;
+                if same != entry {
+                    lines.push(format!("~ {what} {entry} -> {same}"));
+                }
+            }
+            None => lines.push(format!("- {what} {entry}")),
+        }
+    }
+    for entry in new {
+        match matched.get_mut(&key(entry)) {
+            Some(count) if *count > 0 => *count -= 1,
+            _ => lines.push(format!("+ {what} {entry}")),
+        }
+    }
+}
+
+fn commands(section: Section, old: &Plan, new: &Plan, lines: &mut Vec<String>) {
+    let mut ids: BTreeMap<String, u32> = BTreeMap::new();
+    let mut keys = |plan: &Plan| -> Vec<u32> {
+        let mut id = |key| {
+            let next = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+            *ids.entry(key).or_insert(next)
+        };
+        plan.section(section).iter().map(|command| id(key(plan, command))).collect()
+    };
+    let (old_keys, new_keys) = (keys(old), keys(new));
+    let (old_list, new_list) = (old.section(section), new.section(section));
+    for edit in align(&old_keys, &new_keys) {
+        match edit {
+            Edit::Gone(index) => lines.extend(line('-', section, old, old_list, index)),
+            Edit::New(index) => lines.extend(line('+', section, new, new_list, index)),
+            Edit::Same(i, j) => {
+                if let (Some(a), Some(b)) = (old_list.get(i), new_list.get(j))
+                    && a.label != b.label
+                {
+                    lines.push(format!("~ {section} {j} label {:?} -> {:?}", a.label, b.label));
+                }
+            }
+        }
+    }
+}
+
+fn line(sign: char, section: Section, plan: &Plan, list: &[Command], index: usize) -> Option<String> {
+    let command = list.get(index)?;
+    let mut line = format!("{sign} {section} {index} {command}");
+    let mut note = referent(plan, &command.action).unwrap_or_default();
+    if !command.label.is_empty() {
+        note = format!("{note}{}{:?}", if note.is_empty() { "" } else { " " }, command.label);
+    }
+    if !note.is_empty() {
+        line = format!("{line} ; {note}");
+    }
+    Some(line)
+}
+
+/// What a command does, with table entries by content or name instead of index.
+fn key(plan: &Plan, command: &Command) -> String {
+    let mut action = command.action.clone();
+    let index = match &mut action {
+        Action::Launch { kernel: index, .. }
+        | Action::Load { state: index }
+        | Action::Store { state: index }
+        | Action::HostWrite { input: index }
+        | Action::HostRead { output: index } => Some(index),
+        _ => None,
+    };
+    match (referent(plan, &command.action), index) {
+        (Some(referent), Some(index)) => {
+            *index = 0;
+            format!("{} {action} {referent}", command.stream)
+        }
+        _ => format!("{} {action}", command.stream),
+    }
+}
+
+/// The table entry that an action refers to.
+fn referent(plan: &Plan, action: &Action) -> Option<String> {
+    let at = |index: u32| usize::try_from(index).ok();
+    match action {
+        Action::Launch { kernel, .. } => plan.kernels.get(at(*kernel)?).map(ToString::to_string),
+        Action::Load { state } | Action::Store { state } => {
+            plan.states.get(at(*state)?).map(|s| s.name.clone())
+        }
+        Action::HostWrite { input } => plan.inputs.get(at(*input)?).map(|i| i.name.clone()),
+        Action::HostRead { output } => plan.outputs.get(at(*output)?).map(|o| o.name.clone()),
+        _ => None,
+    }
+}

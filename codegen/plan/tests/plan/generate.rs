@@ -1,0 +1,226 @@
+//! Random plans.
+
+use std::collections::BTreeMap;
+
+use arbtest::arbitrary::{Arbitrary, Result, Unstructured};
+use memc_plan::{
+    Action, Command, Feed, Init, Input, Kernel, Output, Plan, Section, Slice, Space, State, Stream, hash,
+};
+
+const STRINGS: [&str; 24] = [
+    "",
+    "w",
+    "%h.1",
+    "f32[64,4096]",
+    "{axis = 1, keep}",
+    "{",
+    "}",
+    "a b",
+    " a",
+    "a ",
+    "->",
+    "\"",
+    "\\",
+    "a;b",
+    "line\nbreak",
+    "line\r",
+    "\t\0\u{1b}[2J",
+    "größe",
+    "\u{202e}\u{2028}",
+    "zeros",
+    "k0",
+    "f32[2",
+    "(",
+    "module @m\n\n  %x = add %a, %b\n",
+];
+
+fn string(u: &mut Unstructured<'_>) -> Result<String> {
+    if u.ratio(1, 8)? { String::arbitrary(u) } else { Ok((*u.choose(&STRINGS)?).to_owned()) }
+}
+
+fn list<T>(u: &mut Unstructured<'_>, one: fn(&mut Unstructured<'_>) -> Result<T>) -> Result<Vec<T>> {
+    let length = u.int_in_range(0..=4)?;
+    (0..length).map(|_| one(u)).collect()
+}
+
+fn slice(u: &mut Unstructured<'_>) -> Result<Slice> {
+    let space = if u.arbitrary()? { Space::Dev } else { Space::Host };
+    Ok(Slice { space, offset: u.arbitrary()?, bytes: u.arbitrary()? })
+}
+
+fn kernel(u: &mut Unstructured<'_>) -> Result<Kernel> {
+    Ok(Kernel {
+        op: string(u)?,
+        attrs: string(u)?,
+        operands: list(u, string)?,
+        results: list(u, string)?,
+        workspace_bytes: u.int_in_range(0..=4096)?,
+    })
+}
+
+fn state(u: &mut Unstructured<'_>) -> Result<State> {
+    let init = match u.int_in_range(0..=2)? {
+        0 => Init::Zeros,
+        1 => Init::Data { offset: u.arbitrary()?, bytes: u.arbitrary()?, hash: u.arbitrary()? },
+        _ => Init::Random { seed: u.arbitrary()?, kind: string(u)? },
+    };
+    Ok(State { name: string(u)?, role: string(u)?, ty: string(u)?, home: slice(u)?, init })
+}
+
+fn input(u: &mut Unstructured<'_>) -> Result<Input> {
+    let feed = match u.int_in_range(0..=2)? {
+        0 => Feed::Data {
+            source: string(u)?,
+            micro: u.arbitrary()?,
+            low: u.arbitrary()?,
+            high: u.arbitrary()?,
+        },
+        1 => {
+            let default = f32::arbitrary(u)?;
+            Feed::LearningRate { default: if default.is_nan() { f32::INFINITY } else { default } }
+        }
+        _ => Feed::Step,
+    };
+    Ok(Input { name: string(u)?, ty: string(u)?, slot: slice(u)?, feed })
+}
+
+fn output(u: &mut Unstructured<'_>) -> Result<Output> {
+    Ok(Output { name: string(u)?, ty: string(u)?, slot: slice(u)?, role: string(u)? })
+}
+
+fn command(u: &mut Unstructured<'_>) -> Result<Command> {
+    let action = match u.int_in_range(0..=8)? {
+        0 => Action::Launch {
+            kernel: u.arbitrary()?,
+            reads: list(u, slice)?,
+            writes: list(u, slice)?,
+            workspace: if u.arbitrary()? { Some(slice(u)?) } else { None },
+        },
+        1 => Action::Copy { src: slice(u)?, dst: slice(u)? },
+        2 => Action::Record { event: u.arbitrary()? },
+        3 => Action::Wait { event: u.arbitrary()? },
+        4 => Action::Free { slice: slice(u)? },
+        5 => Action::Load { state: u.arbitrary()? },
+        6 => Action::Store { state: u.arbitrary()? },
+        7 => Action::HostWrite { input: u.arbitrary()? },
+        _ => Action::HostRead { output: u.arbitrary()? },
+    };
+    Ok(Command { stream: *u.choose(&Stream::ALL)?, action, label: string(u)? })
+}
+
+/// Any plan, valid or not.
+pub(crate) fn any(u: &mut Unstructured<'_>) -> Result<Plan> {
+    let mut plan = Plan {
+        kernels: list(u, kernel)?,
+        states: list(u, state)?,
+        inputs: list(u, input)?,
+        outputs: list(u, output)?,
+        events: u.arbitrary()?,
+        prologue: list(u, command)?,
+        body: list(u, command)?,
+        epilogue: list(u, command)?,
+        ..Plan::default()
+    };
+    let meta = &mut plan.meta;
+    (meta.producer, meta.model, meta.planner) = (string(u)?, string(u)?, string(u)?);
+    (meta.profile, meta.source, meta.source_hash) = (string(u)?, string(u)?, u.arbitrary()?);
+    (meta.budget_bytes, meta.reserve_bytes, meta.seed) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
+    (meta.dev_bytes, meta.host_bytes) = (u.arbitrary()?, u.arbitrary()?);
+    meta.options = list(u, |u| Ok((string(u)?, string(u)?)))?;
+    for (name, _) in meta.claims.fields() {
+        *meta.claims.field_mut(name).expect("a claim of that name") = u.arbitrary()?;
+    }
+    Ok(plan)
+}
+
+/// A valid plan with the data of its states.
+pub(crate) fn valid(u: &mut Unstructured<'_>) -> Result<(Plan, BTreeMap<usize, Vec<u8>>)> {
+    let mut plan = any(u)?;
+    let mut data = BTreeMap::new();
+    (plan.meta.dev_bytes, plan.meta.host_bytes) = (1 << 20, 1 << 20);
+    let source = plan.meta.source.clone();
+    plan.meta.set_source(source);
+    let fit = |slice: &mut Slice| {
+        slice.offset %= 1 << 19;
+        slice.bytes %= 1 << 10;
+    };
+    plan.kernels.push(kernel(u)?);
+    for (index, state) in plan.states.iter_mut().enumerate() {
+        fit(&mut state.home);
+        state.name = format!("{}#{index}", state.name);
+        if let Init::Data { bytes, hash: expected, .. } = &mut state.init {
+            let content = vec![u8::arbitrary(u)?; usize::try_from(state.home.bytes).expect("under 1 KiB")];
+            (*bytes, *expected) = (state.home.bytes, hash(&content));
+            data.insert(index, content);
+        }
+    }
+    plan.layout_data().expect("a small data section");
+    for input in &mut plan.inputs {
+        fit(&mut input.slot);
+        input.slot.space = Space::Host;
+        match &mut input.feed {
+            Feed::Data { low, high, .. } if *low >= *high => (*low, *high) = (0, 0),
+            Feed::LearningRate { default } if !default.is_finite() => *default = -0.5,
+            _ => {}
+        }
+    }
+    plan.outputs.iter_mut().for_each(|output| fit(&mut output.slot));
+    for section in Section::ALL {
+        let commands = std::mem::take(plan.section_mut(section));
+        let legal = |command| legalise(u, &plan, section, command);
+        *plan.section_mut(section) = commands.into_iter().filter_map(legal).collect();
+    }
+    Ok((plan, data))
+}
+
+/// The command with indices and slices in range, if it can be in this section at all.
+fn legalise(
+    u: &mut Unstructured<'_>,
+    plan: &Plan,
+    section: Section,
+    mut command: Command,
+) -> Option<Command> {
+    let mut place = |bytes: u64| Slice::dev(u.int_in_range(0..=1000).unwrap_or(0), bytes);
+    let modulo = |index: u32, length: usize| index.checked_rem(u32::try_from(length).expect("a short table"));
+    let mut on_host = command.stream == Stream::Host;
+    match &mut command.action {
+        Action::Launch { kernel, reads, writes, workspace } => {
+            *kernel = modulo(*kernel, plan.kernels.len())?;
+            let k = plan.kernels.get(*kernel as usize)?;
+            *reads = k.operands.iter().map(|_| place(256)).collect();
+            *writes = k.results.iter().map(|_| place(64)).collect();
+            *workspace = Some(place(k.workspace_bytes));
+            on_host = false;
+        }
+        Action::Copy { src, dst } => (*src, *dst) = (place(16), place(16)),
+        Action::Record { event } => {
+            *event = event.checked_rem(plan.events)?;
+            on_host = false;
+        }
+        Action::Wait { event } => *event = event.checked_rem(plan.events)?,
+        Action::Free { slice } => *slice = place(0),
+        Action::Load { state } | Action::Store { state } => {
+            *state = modulo(*state, plan.states.len())?;
+            on_host = true;
+        }
+        Action::HostWrite { input } => {
+            *input = modulo(*input, plan.inputs.len())?;
+            on_host = true;
+        }
+        Action::HostRead { output } => {
+            *output = modulo(*output, plan.outputs.len())?;
+            on_host = true;
+        }
+    }
+    match (&command.action, section) {
+        (Action::Load { .. }, Section::Body | Section::Epilogue) => return None,
+        (Action::Store { .. }, Section::Prologue | Section::Body) => return None,
+        _ => {}
+    }
+    command.stream = match (on_host, command.stream) {
+        (true, _) => Stream::Host,
+        (false, Stream::Host) => Stream::Compute,
+        (false, stream) => stream,
+    };
+    Some(command)
+}

@@ -1,0 +1,211 @@
+//! Damaged and hostile files.
+
+use arbtest::{
+    arbitrary::{Result, Unstructured},
+    arbtest,
+};
+use memc_plan::{PlanError, text};
+
+use crate::{Folder, example, generate, rehash};
+
+/// Changes, inserts or removes a few bytes.
+fn mutate(u: &mut Unstructured<'_>, bytes: &mut Vec<u8>, from: usize) -> Result<()> {
+    for _ in 0..u.int_in_range(1..=4)? {
+        if bytes.len() <= from {
+            return Ok(());
+        }
+        let at = u.int_in_range(from..=bytes.len() - 1)?;
+        match u.int_in_range(0..=4)? {
+            0 => bytes[at] ^= 1 << u.int_in_range(0..=7)?,
+            1 => bytes[at] = u.arbitrary()?,
+            2 => bytes.insert(at, u.arbitrary()?),
+            3 => {
+                bytes.remove(at);
+            }
+            _ => {
+                let to = u.int_in_range(at..=bytes.len())?;
+                let run = bytes[at..to].to_vec();
+                bytes.splice(at..at, run);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A file that differs in any byte from the one written is refused.
+#[test]
+fn mutated_files_are_refused() {
+    let folder = Folder::new();
+    arbtest(|u| {
+        let (plan, data) = generate::valid(u)?;
+        let original = folder.bytes(&plan, &data);
+        for _ in 0..8 {
+            let mut bytes = original.clone();
+            mutate(u, &mut bytes, 0)?;
+            assert_eq!(folder.open(&bytes).is_ok(), bytes == original);
+        }
+        Ok(())
+    })
+    .budget_ms(1000);
+}
+
+/// With a right content hash over wrong bytes, opening does not panic, and what it accepts is valid and exactly what
+/// would be written.
+#[test]
+fn mutated_files_with_a_right_hash_are_refused_or_sound() {
+    let (folder, again) = (Folder::new(), Folder::new());
+    let mut accepted = 0;
+    arbtest(|u| {
+        let (plan, data) = generate::valid(u)?;
+        let original = folder.bytes(&plan, &data);
+        for _ in 0..8 {
+            let mut bytes = original.clone();
+            let meta = u64::from_le_bytes(bytes[16..24].try_into().unwrap()) as usize;
+            let length = bytes.len();
+            let mut part = bytes.split_off(64);
+            let rest = part.split_off(meta);
+            mutate(u, &mut part, 0)?;
+            bytes[16..24].copy_from_slice(&(part.len() as u64).to_le_bytes());
+            bytes.extend(part);
+            if !rest.is_empty() {
+                let data_bytes = u64::from_le_bytes(bytes[24..32].try_into().unwrap()) as usize;
+                bytes.resize(bytes.len().next_multiple_of(4096), 0);
+                bytes.extend(&rest[rest.len() - data_bytes..]);
+            }
+            assert!(bytes.len() <= length + (1 << 20));
+            rehash(&mut bytes);
+            if let Ok(mut file) = folder.open(&bytes) {
+                accepted += 1;
+                file.plan().validate().unwrap();
+                let plan = file.plan().clone();
+                memc_plan::write(again.file(), &plan, &mut file, &|| false).unwrap();
+                assert_eq!(std::fs::read(again.file()).unwrap(), bytes);
+            }
+        }
+        Ok(())
+    })
+    .budget_ms(1500);
+    assert!(accepted > 0, "no mutant got past the hash, so none tested what is behind it");
+}
+
+/// Random bytes are refused, also behind a plan's magic and version.
+#[test]
+fn random_bytes_are_refused() {
+    let folder = Folder::new();
+    arbtest(|u| {
+        let mut bytes: Vec<u8> = u.arbitrary()?;
+        assert!(folder.open(&bytes).is_err());
+        let header = [b"MEMCPLAN".as_slice(), &[1, 0, 0, 0, 0, 0, 0, 0]].concat();
+        bytes.splice(0..0, header);
+        assert!(folder.open(&bytes).is_err());
+        if let Some(lengths) = bytes.get(64..).map(|body| (body.len() as u64).to_le_bytes()) {
+            bytes[16..24].copy_from_slice(&lengths);
+            bytes[24..32].fill(0);
+            rehash(&mut bytes);
+            let _ = folder.open(&bytes);
+        }
+        Ok(())
+    })
+    .budget_ms(500);
+}
+
+/// A file cut at any length is refused, and so is one with bytes after its end.
+#[test]
+fn truncated_files_are_refused() {
+    let (plan, data) = example();
+    let folder = Folder::new();
+    let mut bytes = folder.bytes(&plan, &data);
+    bytes.push(0);
+    assert!(matches!(folder.open(&bytes), Err(PlanError::Damaged { .. })));
+    bytes.pop();
+    assert!(folder.open(&bytes).is_ok());
+    for length in 0..bytes.len() {
+        let mut cut = bytes[..length].to_vec();
+        assert!(folder.open(&cut).is_err(), "{length}");
+        rehash(&mut cut);
+        assert!(folder.open(&cut).is_err(), "{length}, rehashed");
+    }
+}
+
+/// Lengths in the header near the end of their range are refused without allocating.
+#[test]
+fn absurd_lengths_are_refused() {
+    let (plan, data) = example();
+    let folder = Folder::new();
+    let bytes = folder.bytes(&plan, &data);
+    for length in [u64::MAX, u64::MAX - 63, u64::MAX / 2, 1 << 40, (256 << 20) + 1] {
+        for field in [16, 24] {
+            let mut bytes = bytes.clone();
+            bytes[field..field + 8].copy_from_slice(&length.to_le_bytes());
+            rehash(&mut bytes);
+            assert!(matches!(folder.open(&bytes), Err(PlanError::Damaged { .. })), "{length} at {field}");
+        }
+    }
+}
+
+/// A table with more entries than allowed is refused before it is decoded.
+#[test]
+fn absurd_counts_are_refused() {
+    let folder = Folder::new();
+    let entries = (1usize << 22) + 1;
+    let meta = [8 << 3 | 2, 0].repeat(entries);
+    let mut bytes = [b"MEMCPLAN".as_slice(), &[1, 0, 0, 0, 0, 0, 0, 0]].concat();
+    bytes.extend((meta.len() as u64).to_le_bytes());
+    bytes.extend([0; 40]);
+    bytes.extend(meta);
+    rehash(&mut bytes);
+    let error = folder.open(&bytes).err().map(|e| e.to_string()).unwrap_or_default();
+    assert!(error.contains("more than 4194304 entries"), "{error}");
+}
+
+/// A newer version is refused as such.
+#[test]
+fn newer_versions_are_refused() {
+    let (plan, data) = example();
+    let folder = Folder::new();
+    let mut bytes = folder.bytes(&plan, &data);
+    bytes[8] = 2;
+    let error = folder.open(&bytes).err().unwrap();
+    assert!(matches!(error, PlanError::Version { found: 2, supported: 1 }));
+    assert!(error.to_string().contains("newer"), "{error}");
+    let error = text::parse("plan 3\n").err().unwrap();
+    assert!(matches!(error, PlanError::Version { found: 3, supported: 1 }));
+}
+
+/// Other files get a hint of what they are.
+#[test]
+fn other_files_get_a_hint() {
+    let folder = Folder::new();
+    let cases: [(&[u8], &str); 7] = [
+        (b"", "empty"),
+        (b"ptrt\0\0\0\0", "TensorRT engine"),
+        (b"plan 1\nproducer x\n", "text form"),
+        (b"PK\x03\x04....", "PyTorch"),
+        (b"\x10\0\0\0\0\0\0\0{\"w\":{}}", "safetensors"),
+        (b"\x08\x08\x12\x07pytorch", "ONNX"),
+        (b"hello", "MEMCPLAN"),
+    ];
+    for (bytes, hint) in cases {
+        let error = folder.open(bytes).err().unwrap();
+        assert!(matches!(error, PlanError::NotAPlan { .. }));
+        assert!(error.to_string().contains(hint), "{error}");
+    }
+    assert!(matches!(memc_plan::PlanFile::open(folder.path()), Err(PlanError::NotAPlan { .. })));
+    assert!(matches!(memc_plan::PlanFile::open(folder.path().join("none")), Err(PlanError::Io { .. })));
+}
+
+/// Random changes to the text form do not make the parser panic, and what it accepts prints and parses to the same.
+#[test]
+fn mutated_text_is_refused_or_sound() {
+    arbtest(|u| {
+        let mut bytes = text::print(&generate::any(u)?).into_bytes();
+        mutate(u, &mut bytes, 7)?;
+        let mutant = String::from_utf8_lossy(&bytes);
+        if let Ok(plan) = text::parse(&mutant) {
+            let printed = text::print(&plan);
+            assert_eq!(text::parse(&printed).as_ref().map(text::print).ok(), Some(printed));
+        }
+        Ok(())
+    })
+    .budget_ms(1000);
+}

@@ -1,0 +1,78 @@
+//! Tests of the plan's forms, its file and its comparison.
+
+mod diff;
+mod generate;
+mod hostile;
+mod round_trip;
+mod text;
+mod validate;
+mod write;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use memc_plan::{Plan, PlanError, PlanFile};
+
+/// The plan of the README's text form.
+fn example_text() -> &'static str {
+    let readme = include_str!("../../README.md");
+    let (_, rest) = readme.split_once("```text\n").expect("the README has a text block");
+    rest.split_once("```").expect("the text block ends").0
+}
+
+/// The plan of the README, and its data.
+fn example() -> (Plan, BTreeMap<usize, Vec<u8>>) {
+    let plan = memc_plan::text::parse(example_text()).expect("the README's plan parses");
+    (plan, BTreeMap::from([(0, (0..=255).collect())]))
+}
+
+/// A folder that is removed at the end.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new() -> Folder {
+        Folder(tempfile::tempdir().expect("a temporary folder"))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn file(&self) -> PathBuf {
+        self.path().join("model.plan")
+    }
+
+    /// Writes these bytes and opens them as a plan.
+    fn open(&self, bytes: &[u8]) -> Result<PlanFile, PlanError> {
+        fs::write(self.file(), bytes).expect("the file can be written");
+        PlanFile::open(self.file())
+    }
+
+    /// The bytes of the file of a plan.
+    fn bytes(&self, plan: &Plan, data: &BTreeMap<usize, Vec<u8>>) -> Vec<u8> {
+        memc_plan::write(self.file(), plan, &mut data.clone(), &|| false).expect("the plan can be written");
+        fs::read(self.file()).expect("the file can be read")
+    }
+
+    /// Names of the folder's files.
+    fn entries(&self) -> Vec<String> {
+        let name = |entry: std::io::Result<fs::DirEntry>| {
+            entry.expect("a folder entry").file_name().to_string_lossy().into_owned()
+        };
+        let mut names: Vec<String> =
+            fs::read_dir(self.path()).expect("the folder can be read").map(name).collect();
+        names.sort();
+        names
+    }
+}
+
+/// Puts the right content hash into a file's header.
+fn rehash(file: &mut [u8]) {
+    if file.len() >= 64 {
+        let covered = [&file[..32], &file[64..]].concat();
+        file[32..64].copy_from_slice(&memc_plan::hash(&covered));
+    }
+}

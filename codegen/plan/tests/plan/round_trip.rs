@@ -1,0 +1,79 @@
+//! What is written is what is read.
+
+use arbtest::arbtest;
+use memc_plan::{Init, PlanFile, text};
+
+use crate::{Folder, example, example_text, generate};
+
+/// The README's plan survives the file, with its data, and is valid.
+#[test]
+fn the_example_survives_the_file() {
+    let (plan, data) = example();
+    let folder = Folder::new();
+    let bytes = folder.bytes(&plan, &data);
+    let file = PlanFile::open(folder.file()).unwrap();
+    assert_eq!(file.plan(), &plan);
+    assert_eq!(file.data(0), data[&0].as_slice());
+    assert_eq!(file.data(1), &[] as &[u8]);
+    assert_eq!(&bytes[32..64], file.content_hash());
+    assert_eq!(bytes.len(), 4096 + 256);
+}
+
+/// The bytes of format 1 are fixed: where this fails, the format changed and needs a new version.
+#[test]
+fn the_bytes_of_the_example_are_fixed() {
+    let (plan, data) = example();
+    let hash = memc_plan::hash(&Folder::new().bytes(&plan, &data));
+    let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, "7da5e41a5fd0acdd4458b9600cae11a746c813231d36c953d65f4806e46b6d10");
+}
+
+/// The README's plan is printed exactly as it stands there.
+#[test]
+fn the_example_is_printed_as_documented() {
+    assert_eq!(text::print(&example().0), example_text());
+}
+
+/// Any valid plan survives the file, and the same plan gives the same bytes.
+#[test]
+fn random_plans_survive_the_file() {
+    arbtest(|u| {
+        let (plan, data) = generate::valid(u)?;
+        let (folder, again) = (Folder::new(), Folder::new());
+        let bytes = folder.bytes(&plan, &data);
+        let mut file = PlanFile::open(folder.file()).unwrap();
+        assert_eq!(file.plan(), &plan);
+        for (index, state) in plan.states.iter().enumerate() {
+            let expected = data.get(&index).map(Vec::as_slice).unwrap_or_default();
+            assert_eq!(file.data(index), expected);
+            assert_eq!(matches!(state.init, Init::Data { .. }), data.contains_key(&index));
+        }
+        memc_plan::write(again.file(), &plan, &mut file, &|| false).unwrap();
+        assert_eq!(std::fs::read(again.file()).unwrap(), bytes);
+        Ok(())
+    })
+    .budget_ms(1000);
+}
+
+/// Any plan, valid or not, survives the text form.
+#[test]
+fn random_plans_survive_the_text() {
+    arbtest(|u| {
+        let plan = generate::any(u)?;
+        let printed = text::print(&plan);
+        assert_eq!(text::parse(&printed).as_ref().ok(), Some(&plan), "{printed}");
+        Ok(())
+    })
+    .budget_ms(1000);
+}
+
+/// A plan of 100,000 commands survives file and text.
+#[test]
+fn a_long_plan_survives() {
+    let (mut plan, data) = example();
+    plan.body = plan.body.iter().cycle().take(100_000).cloned().collect();
+    let folder = Folder::new();
+    folder.bytes(&plan, &data);
+    assert!(PlanFile::open(folder.file()).unwrap().plan() == &plan);
+    assert!(text::parse(&text::print(&plan)).unwrap() == plan);
+}
