@@ -1,0 +1,146 @@
+//! Pipelines: parsing `a,b{k=v}`, and running passes with the verifier between them.
+
+use std::fmt;
+
+use memc_ir::{Diags, Module, Phase, verify};
+
+use crate::device::DeviceProfile;
+use crate::options::{OptionDef, Options};
+use crate::plan::Infeasible;
+
+/// What passes may consult besides the module: no globals, no clock, no environment.
+pub struct PassCx<'a> {
+    /// The device to plan for.
+    pub profile: &'a DeviceProfile,
+    /// Reads a file named by an option, such as a decision file; `Err` says why it cannot be read.
+    pub read_file: &'a dyn Fn(&str) -> Result<String, String>,
+    /// What passes counted, as (pass, what, how many).
+    pub stats: Vec<(&'static str, String, u64)>,
+}
+
+/// A row of the pass table.
+pub struct PassDef {
+    /// Kebab-case name, also the name of its source file and golden folder.
+    pub name: &'static str,
+    /// One line for listings.
+    pub summary: &'static str,
+    /// Phase the module must have before, and has after.
+    pub phases: (Phase, Phase),
+    /// Declared options.
+    pub options: &'static [OptionDef],
+    /// The pass.
+    pub run: fn(&mut Module, &Options, &mut PassCx<'_>) -> Result<(), PassError>,
+}
+
+/// Why a pipeline stopped.
+#[derive(Debug)]
+pub enum PassError {
+    /// The pipeline text is wrong, or an option is.
+    Usage(String),
+    /// The module cannot be brought within the budget.
+    Infeasible(Box<Infeasible>),
+    /// The module breaks verifier rules; says after which pass.
+    Invalid {
+        /// The pass that ran last, or `input`.
+        after: String,
+        /// The violations.
+        diags: Diags,
+    },
+    /// The pass cannot do its work on this module.
+    Failed(String),
+}
+
+impl fmt::Display for PassError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PassError::Usage(text) | PassError::Failed(text) => f.write_str(text),
+            PassError::Infeasible(i) => write!(f, "{i}"),
+            PassError::Invalid { after, diags } => write!(f, "invalid module after {after}:\n{diags}"),
+        }
+    }
+}
+
+impl std::error::Error for PassError {}
+
+/// One pass of a pipeline with its options.
+#[derive(Clone)]
+pub struct Step {
+    /// The pass.
+    pub pass: &'static PassDef,
+    /// Its options.
+    pub options: Options,
+}
+
+/// A list of passes.
+#[derive(Clone, Default)]
+pub struct Pipeline(pub Vec<Step>);
+
+impl fmt::Display for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, step) in self.0.iter().enumerate() {
+            write!(f, "{}{}{}", if i == 0 { "" } else { "," }, step.pass.name, step.options)?;
+        }
+        Ok(())
+    }
+}
+
+impl Pipeline {
+    /// Parses `a,b{k=v,k2=v2}`; the pass names are those of [`crate::PASSES`].
+    pub fn parse(text: &str) -> Result<Pipeline, PassError> {
+        let usage = |message: String| PassError::Usage(format!("pipeline `{text}`: {message}"));
+        let mut steps = Vec::new();
+        let mut rest = text.trim();
+        while !rest.is_empty() {
+            let end = rest.find([',', '{']).unwrap_or(rest.len());
+            let name = rest[..end].trim();
+            let Some(pass) = crate::PASSES.iter().find(|p| p.name == name) else {
+                let known: Vec<&str> = crate::PASSES.iter().map(|p| p.name).collect();
+                return Err(usage(format!("unknown pass `{name}` (known: {})", known.join(", "))));
+            };
+            rest = &rest[end..];
+            let mut options = Options::default();
+            if let Some(inner) = rest.strip_prefix('{') {
+                let Some(close) = inner.find('}') else { return Err(usage("`{` is not closed".into())) };
+                for item in inner[..close].split(',').map(str::trim).filter(|s| !s.is_empty()) {
+                    let (name, value) = item.split_once('=').unwrap_or((item, "true"));
+                    options.0.push((name.trim().to_string(), value.trim().to_string()));
+                }
+                rest = inner[close + 1..].trim_start();
+            }
+            options.check(pass.options).map_err(|e| usage(format!("{name}: {e}")))?;
+            steps.push(Step { pass, options });
+            rest = match rest.strip_prefix(',') {
+                Some(more) if !more.trim().is_empty() => more,
+                None if rest.is_empty() => rest,
+                _ => return Err(usage("expected `,` and a pass".into())),
+            };
+        }
+        Ok(Pipeline(steps))
+    }
+
+    /// Runs every pass; the verifier runs before the first and after each.
+    ///
+    /// On error the module is what it was before the pass that failed, and the error's text names that pass.
+    pub fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<(), PassError> {
+        verify(module).map_err(|diags| PassError::Invalid { after: "input".into(), diags })?;
+        for step in &self.0 {
+            let pass = step.pass;
+            if module.phase != pass.phases.0 {
+                let (want, have) = (pass.phases.0.name(), module.phase.name());
+                return Err(PassError::Usage(format!(
+                    "{} needs a {want}-phase module, this one is {have}",
+                    pass.name
+                )));
+            }
+            let mut next = module.clone();
+            (pass.run)(&mut next, &step.options, cx).map_err(|e| match e {
+                PassError::Usage(text) => PassError::Usage(format!("{}: {text}", pass.name)),
+                PassError::Failed(text) => PassError::Failed(format!("{}: {text}", pass.name)),
+                other => other,
+            })?;
+            verify(&next).map_err(|diags| PassError::Invalid { after: pass.name.into(), diags })?;
+            *module = next;
+        }
+        Ok(())
+    }
+}

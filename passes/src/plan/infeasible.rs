@@ -1,0 +1,32 @@
+//! The report for a budget that no plan fits.
+
+use std::fmt;
+
+use memc_ir::Bytes;
+
+/// Why a budget is too small, and what would do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Infeasible {
+    /// Bytes the arena may have.
+    pub budget_bytes: u64,
+    /// The smallest arena for which a plan was found.
+    pub smallest_bytes: u64,
+    /// The op with the largest working set.
+    pub op: String,
+    /// Bytes that op needs at once.
+    pub working_set_bytes: u64,
+    /// That op's largest tensors: name, type, bytes.
+    pub tensors: Vec<(String, String, u64)>,
+}
+
+impl fmt::Display for Infeasible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "no plan fits {}", Bytes(self.budget_bytes))?;
+        writeln!(f, "  smallest feasible: {}", Bytes(self.smallest_bytes))?;
+        writeln!(f, "  working set peaks at {}: {}", self.op, Bytes(self.working_set_bytes))?;
+        for (name, ty, bytes) in &self.tensors {
+            writeln!(f, "    {:>12}  {name} : {ty}", Bytes(*bytes).short())?;
+        }
+        write!(f, "hint: pass --gpu-mem {}B or more, or a smaller batch", self.smallest_bytes)
+    }
+}
