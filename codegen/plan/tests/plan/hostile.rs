@@ -143,6 +143,23 @@ fn absurd_lengths_are_refused() {
     }
 }
 
+/// Behind a right content hash, a changed data byte names its state, and a byte between the parts must be zero.
+#[test]
+fn changed_data_is_refused() {
+    let (plan, data) = example();
+    let folder = Folder::new();
+    let original = folder.bytes(&plan, &data);
+    let mut bytes = original.clone();
+    bytes[4096 + 17] ^= 1;
+    rehash(&mut bytes);
+    assert!(matches!(folder.open(&bytes), Err(PlanError::InitialData { state, .. }) if state == "w"));
+    let mut bytes = original;
+    bytes[4095] = 1;
+    rehash(&mut bytes);
+    let error = folder.open(&bytes).err().unwrap().to_string();
+    assert!(error.contains("between its parts"), "{error}");
+}
+
 /// A table with more entries than allowed is refused before it is decoded.
 #[test]
 fn absurd_counts_are_refused() {
