@@ -1,1 +1,40 @@
 //! CPU kernels: the meaning of every op in numbers.
+//!
+//! [`execute`] runs one op of the table in `memc-ir` on dense row-major byte slices that the caller owns.
+//! The contract that the rest of memc builds on:
+//!
+//! - **Deterministic.** The bits of a result depend on the operands' bits and types only, never on the number
+//!   of threads: work is cut into chunks fixed by the types, and partial results are combined in index order.
+//! - **No hidden memory.** Scratch comes from the `workspace` slice, whose size is the op's
+//!   [`Cost::workspace`](memc_ir::Cost), or from small arrays on the stack. The one exception is the packing
+//!   buffer of the `gemm` crate, which lives on the heap inside a matrix product.
+//! - **In place means bit-identical.** An operand may share its bytes with a result when the op's row declares
+//!   the pair; the result is the same as with separate bytes.
+//! - **Bounded.** An index value out of range is an error that names it. Nothing outside the slices is touched.
+//!
+//! Threads come from the rayon pool that the caller runs in (`ThreadPool::install`), or the global one.
+//!
+//! This crate does not schedule, allocate tensors (except [`interp`]) or know about plans.
+
+mod call;
+mod columns;
+mod conv;
+mod elementwise;
+mod error;
+mod index;
+pub mod interp;
+mod loss;
+mod matmul;
+mod norm;
+mod num;
+mod optim;
+mod parallel;
+mod pool;
+mod reduce;
+mod shape;
+mod softmax;
+mod view;
+mod walk;
+
+pub use call::{ALIGN, Call, Operand, execute};
+pub use error::KernelError;

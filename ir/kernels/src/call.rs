@@ -1,0 +1,250 @@
+//! Running one op: checking the call, then dispatching to the family that implements it.
+
+use memc_ir::{OpKind, TensorType};
+
+use crate::elementwise::{Arith, Order};
+use crate::error::KernelError;
+use crate::view::Ctx;
+use crate::{conv, elementwise as ew, index, loss, matmul, norm, num, optim, pool, reduce, shape, softmax};
+
+/// Alignment of every non-empty byte slice of a call, in bytes.
+pub const ALIGN: usize = 64;
+
+/// One operand of a kernel call.
+#[derive(Clone, Copy, Debug)]
+pub enum Operand<'a> {
+    /// Bytes of its own, which no result overlaps.
+    Bytes(&'a [u8]),
+    /// Shares its bytes exactly with the result of this index; a pair that the op's row declares.
+    Result(usize),
+}
+
+/// An op with the types of its operands and results, which satisfy [`OpKind::infer`] (see [`Call::check`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// What to run.
+    pub op: &'a OpKind,
+    /// One type for each operand.
+    pub operand_types: &'a [TensorType],
+    /// One type for each result.
+    pub result_types: &'a [TensorType],
+}
+
+impl Call<'_> {
+    fn fail(&self, reason: String) -> KernelError {
+        KernelError::Call { op: self.op.mnemonic(), reason }
+    }
+
+    /// Checks that the types satisfy the op's type rule, and returns the bytes of workspace it needs.
+    ///
+    /// Do this once for calls that come from a file; [`execute`] relies on it and does not repeat it.
+    pub fn check(&self) -> Result<u64, KernelError> {
+        let operands: Vec<&TensorType> = self.operand_types.iter().collect();
+        let results = self.op.infer(&operands).map_err(|reason| self.fail(reason))?;
+        if results != self.result_types {
+            return Err(self.fail(format!(
+                "result types are {}, not {}",
+                types_text(&results),
+                types_text(self.result_types)
+            )));
+        }
+        Ok(self.op.cost(&operands, &results.iter().collect::<Vec<_>>()).workspace)
+    }
+}
+
+fn types_text(types: &[TensorType]) -> String {
+    types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Runs `call.op` on `operands`, writing every byte of `results`.
+///
+/// Slices are [`ALIGN`]-aligned (empty ones excepted) and exactly as long as their type says; `workspace` has at
+/// least [`Cost::workspace`](memc_ir::Cost) bytes, with any contents. The call must pass [`Call::check`];
+/// otherwise this may panic, but never touches bytes outside the slices.
+///
+/// # Errors
+///
+/// [`KernelError::Call`] for a wrong number of operands or results, wrong lengths, alignment or in-place pairs;
+/// [`KernelError::Index`] when the values of an index operand are out of range.
+pub fn execute(
+    call: &Call,
+    operands: &[Operand],
+    results: &mut [&mut [u8]],
+    workspace: &mut [u8],
+) -> Result<(), KernelError> {
+    check_slices(call, operands, results, workspace)?;
+    let c = Ctx { op: call.op, types: call.operand_types, results: call.result_types, operands };
+    dispatch(&c, results, workspace)
+}
+
+fn check_slices(
+    call: &Call,
+    operands: &[Operand],
+    results: &[&mut [u8]],
+    workspace: &[u8],
+) -> Result<(), KernelError> {
+    let def = call.op.def();
+    let (low, high) = def.arity();
+    let n = operands.len();
+    if n < low || n > high || n != call.operand_types.len() {
+        let types = call.operand_types.len();
+        return Err(call.fail(format!("got {n} operands of {types} types, wants {}", def.operands.len())));
+    }
+    let wanted = def.results.len();
+    if results.len() != wanted || call.result_types.len() != wanted {
+        let (r, t) = (results.len(), call.result_types.len());
+        return Err(call.fail(format!("got {r} results of {t} types, wants {wanted}")));
+    }
+    for (i, (operand, ty)) in operands.iter().zip(call.operand_types).enumerate() {
+        match *operand {
+            Operand::Bytes(b) => check_slice(call, "operand", i, b, ty.bytes())?,
+            Operand::Result(j) => {
+                let result = call.result_types.get(j);
+                let same = result.is_some_and(|r| r.dtype == ty.dtype && r.numel() == ty.numel());
+                if !same || !def.inplace.contains(&(i, j)) {
+                    return Err(call.fail(format!("operand {i} may not share bytes with result {j}")));
+                }
+            }
+        }
+    }
+    for (j, (bytes, ty)) in results.iter().zip(call.result_types).enumerate() {
+        check_slice(call, "result", j, bytes, ty.bytes())?;
+    }
+    check_slice(call, "workspace", 0, workspace, workspace.len() as u64)
+}
+
+fn check_slice(call: &Call, what: &str, i: usize, bytes: &[u8], want: u64) -> Result<(), KernelError> {
+    if bytes.len() as u64 != want {
+        return Err(call.fail(format!("{what} {i} has {} bytes, its type has {want}", bytes.len())));
+    }
+    if !bytes.is_empty() && !bytes.as_ptr().addr().is_multiple_of(ALIGN) {
+        return Err(call.fail(format!("{what} {i} is not aligned to {ALIGN} bytes")));
+    }
+    Ok(())
+}
+
+fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8]) -> Result<(), KernelError> {
+    // Every op has a result; ops with several take `results` whole.
+    let Some(y) = results.first_mut().map(|r| &mut **r) else {
+        return Err(c.fail("has no result"));
+    };
+    match c.op {
+        OpKind::Neg {} => ew::arith(c, y, Arith::Neg),
+        OpKind::Abs {} => ew::arith(c, y, Arith::Abs),
+        OpKind::Sign {} => ew::arith(c, y, Arith::Sign),
+        OpKind::Relu {} => ew::arith(c, y, Arith::Relu),
+        OpKind::Not {} => ew::unary::<u8>(c, y, |x| u8::from(x == 0)),
+        OpKind::Exp {} => ew::unary(c, y, libm::expf),
+        OpKind::Log {} => ew::unary(c, y, libm::logf),
+        OpKind::Sqrt {} => ew::unary(c, y, f32::sqrt),
+        OpKind::Reciprocal {} => ew::unary(c, y, |x: f32| 1.0 / x),
+        OpKind::Tanh {} => ew::unary(c, y, libm::tanhf),
+        OpKind::Sigmoid {} => ew::unary(c, y, num::sigmoid),
+        OpKind::Erf {} => ew::unary(c, y, libm::erff),
+        OpKind::Gelu { tanh: false } => ew::unary(c, y, num::gelu),
+        OpKind::Gelu { tanh: true } => ew::unary(c, y, num::gelu_tanh),
+        OpKind::Cast { to: _ } => ew::cast(c, y),
+
+        OpKind::Add {} => ew::arith(c, y, Arith::Add),
+        OpKind::Sub {} => ew::arith(c, y, Arith::Sub),
+        OpKind::Mul {} => ew::arith(c, y, Arith::Mul),
+        OpKind::Div {} => ew::arith(c, y, Arith::Div),
+        OpKind::Pow {} => ew::arith(c, y, Arith::Pow),
+        OpKind::Min {} => ew::arith(c, y, Arith::Min),
+        OpKind::Max {} => ew::arith(c, y, Arith::Max),
+        OpKind::Equal {} => ew::comparison(c, y, Order::Equal),
+        OpKind::Less {} => ew::comparison(c, y, Order::Less),
+        OpKind::LessEqual {} => ew::comparison(c, y, Order::LessEqual),
+        OpKind::Greater {} => ew::comparison(c, y, Order::Greater),
+        OpKind::GreaterEqual {} => ew::comparison(c, y, Order::GreaterEqual),
+        OpKind::And {} => ew::logic(c, y, |a, b| a && b),
+        OpKind::Or {} => ew::logic(c, y, |a, b| a || b),
+        OpKind::Select {} => ew::select(c, y),
+
+        OpKind::ReluGrad {} => ew::binary(c, y, |dy: f32, y: f32| if y > 0.0 { dy } else { 0.0 }),
+        OpKind::TanhGrad {} => ew::binary(c, y, |dy: f32, y: f32| dy * (1.0 - y * y)),
+        OpKind::SigmoidGrad {} => ew::binary(c, y, |dy: f32, y: f32| dy * y * (1.0 - y)),
+        OpKind::GeluGrad { tanh: false } => ew::binary(c, y, |dy: f32, x: f32| dy * num::gelu_slope(x)),
+        OpKind::GeluGrad { tanh: true } => ew::binary(c, y, |dy: f32, x: f32| dy * num::gelu_tanh_slope(x)),
+
+        OpKind::MatMul { trans_a, trans_b, alpha } => matmul::matmul(c, y, *trans_a, *trans_b, alpha.0),
+        OpKind::Gemm { trans_a, trans_b, alpha, beta } => {
+            matmul::gemm(c, y, *trans_a, *trans_b, alpha.0, beta.0)
+        }
+
+        OpKind::Conv { strides, pads, dilations, groups } => {
+            conv::forward(c, y, workspace, &conv::Attrs { strides, pads, dilations, groups: *groups })
+        }
+        OpKind::ConvGradInput { strides, pads, dilations, groups, size: _ } => {
+            conv::grad_input(c, y, workspace, &conv::Attrs { strides, pads, dilations, groups: *groups })
+        }
+        OpKind::ConvGradWeight { strides, pads, dilations, groups, kernel: _ } => {
+            conv::grad_weight(c, y, workspace, &conv::Attrs { strides, pads, dilations, groups: *groups })
+        }
+
+        OpKind::MaxPool { kernel, strides, pads, dilations, ceil: _ } => {
+            pool::max_pool(c, results, &pool::Window { kernel, strides, pads, dilations })
+        }
+        OpKind::MaxPoolGrad { shape: _ } => pool::max_pool_grad(c, y),
+        OpKind::AveragePool { kernel, strides, pads, ceil: _, count_pad } => {
+            let dilations = &[1, 1];
+            pool::average_pool(c, y, &pool::Window { kernel, strides, pads, dilations }, *count_pad)
+        }
+        OpKind::AveragePoolGrad { kernel, strides, pads, ceil: _, count_pad, shape: _ } => {
+            let dilations = &[1, 1];
+            pool::average_pool_grad(c, y, &pool::Window { kernel, strides, pads, dilations }, *count_pad)
+        }
+
+        OpKind::BatchNormStats { epsilon } => norm::batch_norm_stats(c, results, epsilon.0),
+        OpKind::BatchNorm {} => norm::batch_norm(c, y),
+        OpKind::BatchNormGrad {} => norm::batch_norm_grad(c, results),
+        OpKind::MovingAverage { momentum } => {
+            let momentum = momentum.0;
+            ew::binary(c, y, move |r: f32, b: f32| momentum * r + (1.0 - momentum) * b)
+        }
+        OpKind::LayerNorm { axis, epsilon } => norm::layer_norm(c, results, *axis, epsilon.0),
+        OpKind::LayerNormGrad { axis } => norm::layer_norm_grad(c, results, *axis),
+        OpKind::Softmax { axis } => softmax::softmax(c, y, *axis, false),
+        OpKind::LogSoftmax { axis } => softmax::softmax(c, y, *axis, true),
+        OpKind::SoftmaxGrad { axis } => softmax::softmax_grad(c, y, *axis),
+
+        OpKind::ReduceSum { axes, keepdims: _ } => reduce::reduce(c, y, axes, reduce::Kind::Sum),
+        OpKind::ReduceMean { axes, keepdims: _ } => reduce::reduce(c, y, axes, reduce::Kind::Mean),
+        OpKind::ReduceMax { axes, keepdims: _ } => reduce::reduce(c, y, axes, reduce::Kind::Max),
+        OpKind::SumSquares {} => reduce::sum_squares(c, y),
+
+        OpKind::CrossEntropy { reduction, ignore_index } => {
+            loss::cross_entropy(c, results, *reduction, *ignore_index)
+        }
+        OpKind::CrossEntropyGrad { reduction, ignore_index } => {
+            loss::cross_entropy_grad(c, y, *reduction, *ignore_index)
+        }
+
+        OpKind::Reshape { shape: _ } | OpKind::Copy {} => shape::reshape(c, y),
+        OpKind::Transpose { perm } => shape::transpose(c, y, perm),
+        OpKind::Broadcast { shape: _ } => shape::broadcast(c, y),
+        OpKind::Slice { starts, ends: _, steps } => shape::slice(c, y, starts, steps),
+        OpKind::Concat { axis } => shape::concat(c, y, *axis),
+        OpKind::Pad { before, after: _, value } => shape::pad(c, y, before, *value),
+        OpKind::Fill { dtype: _, shape: _, value } => shape::fill(c, y, *value),
+
+        OpKind::Gather { axis } => index::gather(c, y, *axis),
+        OpKind::GatherGrad { axis, dim: _ } => index::gather_grad(c, y, *axis),
+        OpKind::GatherElements { axis } => index::gather_elements(c, y, *axis),
+        OpKind::ScatterElements { axis, mode } => index::scatter_elements(c, y, *axis, *mode),
+        OpKind::ScatterNd { mode } => index::scatter_nd(c, y, *mode),
+
+        OpKind::Sgd {} => optim::sgd(c, y),
+        OpKind::AdamW { alpha, beta, epsilon, weight_decay, bias_correction, decay_first } => {
+            let rule = optim::AdamW {
+                alpha: alpha.0,
+                beta: beta.0,
+                epsilon: epsilon.0,
+                weight_decay: weight_decay.0,
+                bias_correction: *bias_correction,
+                decay_first: *decay_first,
+            };
+            optim::adamw(c, results, &rule)
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! 2-D convolution and its gradients: im2col in tiles and matrix products.
+//!
+//! The tiles and lanes are those of [`im2col_tiling`]. A lane has one tile of columns in the workspace; a
+//! pointwise convolution needs none, because its column matrix is the image.
+
+use memc_ir::ops::{MAX_LANES, im2col_tiling};
+use rayon::prelude::*;
+
+use crate::columns::{Geometry, col2im, im2col};
+use crate::error::KernelError;
+use crate::matmul::{Mat, multiply};
+use crate::parallel::for_chunks;
+use crate::view::{Ctx, ext};
+
+type Done = Result<(), KernelError>;
+
+/// Attributes of a convolution.
+#[derive(Clone, Copy)]
+pub(crate) struct Attrs<'a> {
+    pub(crate) strides: &'a [u64],
+    /// Top, left, bottom, right.
+    pub(crate) pads: &'a [u64],
+    pub(crate) dilations: &'a [u64],
+    pub(crate) groups: i64,
+}
+
+/// Multiply-adds below which images are not processed side by side.
+const SMALL: usize = 1 << 17;
+
+/// Extents of one convolution; `c` and `m` are input and output channels of one group.
+struct Plan {
+    geo: Geometry,
+    batch: usize,
+    groups: usize,
+    m: usize,
+    /// Rows of the column matrix of a group.
+    rows: usize,
+    /// Output pixels.
+    pixels: usize,
+    tile: usize,
+    lanes: usize,
+    pointwise: bool,
+    parallel: bool,
+}
+
+impl Plan {
+    fn new(c: &Ctx, a: &Attrs, x: &[u64], w: &[u64], y: &[u64]) -> Result<Plan, KernelError> {
+        let groups = usize::try_from(a.groups).ok().filter(|&g| g > 0).ok_or_else(|| c.fail("no groups"))?;
+        let t = im2col_tiling(x[0], w[1] * w[2] * w[3], y[2] * y[3]);
+        let pointwise = w[2..] == [1, 1] && a.strides == [1, 1] && a.pads.iter().all(|&p| p == 0);
+        let (batch, m, rows, pixels) = (ext(x[0]), ext(w[0]) / groups, ext(t.rows), ext(t.pixels));
+        let work = [batch, groups, m, rows, pixels].into_iter().fold(1, usize::saturating_mul);
+        Ok(Plan {
+            geo: Geometry::new(a, x, w, y),
+            batch,
+            groups,
+            m,
+            rows,
+            pixels,
+            tile: ext(t.tile),
+            lanes: ext(t.lanes),
+            pointwise,
+            parallel: work >= SMALL,
+        })
+    }
+
+    /// Input elements of one image and of one group of it.
+    fn input(&self) -> (usize, usize) {
+        let group = self.geo.channels * self.geo.input[0] * self.geo.input[1];
+        (group * self.groups, group)
+    }
+
+    /// Output elements of one image and of one group of it.
+    fn output(&self) -> (usize, usize) {
+        (self.m * self.pixels * self.groups, self.m * self.pixels)
+    }
+
+    /// Columns of one lane, in elements.
+    fn columns(&self) -> usize {
+        if self.pointwise { 0 } else { self.rows * self.tile }
+    }
+
+    /// First pixel and length of every tile.
+    fn tiles(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let (pixels, tile) = (self.pixels, self.tile.max(1));
+        (0..pixels).step_by(tile).map(move |p| (p, tile.min(pixels - p)))
+    }
+
+    /// Calls `f(image index, image, columns)` for every image of `out`, lane by lane.
+    fn images(
+        &self,
+        c: &Ctx,
+        out: &mut [f32],
+        workspace: &mut [u8],
+        f: impl Fn(usize, &mut [f32], &mut [f32]) -> Done + Sync,
+    ) -> Done {
+        if out.is_empty() {
+            return Ok(());
+        }
+        let (image, lane) = (out.len() / self.batch, self.columns());
+        if lane == 0 {
+            return if self.parallel {
+                out.par_chunks_mut(image).enumerate().try_for_each(|(i, out)| f(i, out, &mut []))
+            } else {
+                out.chunks_mut(image).enumerate().try_for_each(|(i, out)| f(i, out, &mut []))
+            };
+        }
+        let columns = scratch(c, workspace, self.lanes * lane)?;
+        if !self.parallel {
+            let columns = &mut columns[..lane];
+            return out.chunks_mut(image).enumerate().try_for_each(|(i, out)| f(i, out, columns));
+        }
+        for (round, out) in out.chunks_mut(image * self.lanes).enumerate() {
+            let lanes = out.par_chunks_mut(image).zip(columns.par_chunks_mut(lane)).enumerate();
+            lanes.try_for_each(|(l, (out, columns))| f(round * self.lanes + l, out, columns))?;
+        }
+        Ok(())
+    }
+}
+
+/// The first `len` elements of the workspace.
+fn scratch<'w>(c: &Ctx, workspace: &'w mut [u8], len: usize) -> Result<&'w mut [f32], KernelError> {
+    let have = workspace.len();
+    match workspace.get_mut(..len.saturating_mul(4)) {
+        Some(bytes) => c.out(bytes),
+        None => Err(c.fail(format!("the workspace has {have} bytes, wants {}", len.saturating_mul(4)))),
+    }
+}
+
+pub(crate) fn forward(c: &Ctx, y: &mut [u8], workspace: &mut [u8], attrs: &Attrs) -> Done {
+    let (x, w) = (c.slice::<f32>(0)?, c.slice::<f32>(1)?);
+    let bias = if c.operands.len() > 2 { Some(c.slice::<f32>(2)?) } else { None };
+    let p = Plan::new(c, attrs, &c.types[0].shape, &c.types[1].shape, &c.results[0].shape)?;
+    let ((image, in_group), (_, out_group)) = (p.input(), p.output());
+    let keep = if bias.is_some() { 1.0 } else { 0.0 };
+    p.images(c, c.out(y)?, workspace, |i, y, columns| {
+        if let Some(bias) = bias {
+            y.chunks_exact_mut(p.pixels).zip(bias).for_each(|(y, &b)| y.fill(b));
+        }
+        for g in 0..p.groups {
+            let x = &x[i * image + g * in_group..][..in_group];
+            let y = &mut y[g * out_group..][..out_group];
+            let w = Mat::dense(&w[g * p.m * p.rows..][..p.m * p.rows], p.rows, false);
+            if p.pointwise {
+                let columns = Mat::dense(x, p.pixels, false);
+                multiply(c, [p.m, p.pixels, p.rows], (y, p.pixels, keep), 1.0, w, columns)?;
+                continue;
+            }
+            for (first, len) in p.tiles() {
+                let columns = &mut columns[..p.rows * len];
+                im2col(&p.geo, x, first, len, columns);
+                let columns = Mat::dense(columns, len, false);
+                multiply(c, [p.m, len, p.rows], (&mut y[first..], p.pixels, keep), 1.0, w, columns)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+pub(crate) fn grad_input(c: &Ctx, dx: &mut [u8], workspace: &mut [u8], attrs: &Attrs) -> Done {
+    let (dy, w) = (c.slice::<f32>(0)?, c.slice::<f32>(1)?);
+    let p = Plan::new(c, attrs, &c.results[0].shape, &c.types[1].shape, &c.types[0].shape)?;
+    let ((_, in_group), (image, out_group)) = (p.input(), p.output());
+    p.images(c, c.out(dx)?, workspace, |i, dx, columns| {
+        if !p.pointwise {
+            dx.fill(0.0);
+        }
+        for g in 0..p.groups {
+            let dx = &mut dx[g * in_group..][..in_group];
+            let dy = &dy[i * image + g * out_group..][..out_group];
+            let w = Mat::dense(&w[g * p.m * p.rows..][..p.m * p.rows], p.rows, true);
+            if p.pointwise {
+                let dy = Mat::dense(dy, p.pixels, false);
+                multiply(c, [p.rows, p.pixels, p.m], (dx, p.pixels, 0.0), 1.0, w, dy)?;
+                continue;
+            }
+            for (first, len) in p.tiles() {
+                let columns = &mut columns[..p.rows * len];
+                let dy = Mat::dense(dy.get(first..).unwrap_or_default(), p.pixels, false);
+                multiply(c, [p.rows, len, p.m], (columns, len, 0.0), 1.0, w, dy)?;
+                col2im(&p.geo, columns, first, len, dx);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Where one lane of grad_weight sums and keeps its columns.
+struct Lane<'a> {
+    dw: &'a mut [f32],
+    columns: &'a mut [f32],
+}
+
+pub(crate) fn grad_weight(c: &Ctx, dw: &mut [u8], workspace: &mut [u8], attrs: &Attrs) -> Done {
+    let (dy, x) = (c.slice::<f32>(0)?, c.slice::<f32>(1)?);
+    let p = Plan::new(c, attrs, &c.types[1].shape, &c.results[0].shape, &c.types[0].shape)?;
+    let ((in_image, in_group), (out_image, out_group)) = (p.input(), p.output());
+    let dw = c.out::<f32>(dw)?;
+    if dw.is_empty() {
+        return Ok(());
+    }
+    let (weights, lane) = (dw.len(), p.columns());
+    let work = scratch(c, workspace, p.lanes * lane + (p.lanes - 1) * weights)?;
+    let (columns, sums) = work.split_at_mut(p.lanes * lane);
+
+    // A lane's sum over its images is of its own, whichever thread runs it.
+    let mut rest = columns;
+    let mut lanes: [Option<Lane>; MAX_LANES as usize] = [const { None }; _];
+    let mut targets = Some(&mut *dw).into_iter().chain(sums.chunks_exact_mut(weights));
+    for slot in lanes.iter_mut().take(p.lanes) {
+        let (first, others) = std::mem::take(&mut rest).split_at_mut(lane);
+        rest = others;
+        *slot = targets.next().map(|dw| Lane { dw, columns: first });
+    }
+    let run = |(l, slot): (usize, &mut Option<Lane>)| {
+        let Some(Lane { dw, columns }) = slot else { return Ok(()) };
+        dw.fill(0.0);
+        for i in (l..p.batch).step_by(p.lanes) {
+            for g in 0..p.groups {
+                let x = &x[i * in_image + g * in_group..][..in_group];
+                let dy = &dy[i * out_image + g * out_group..][..out_group];
+                let dw = &mut dw[g * p.m * p.rows..][..p.m * p.rows];
+                if p.pointwise {
+                    let (dy, x) = (Mat::dense(dy, p.pixels, false), Mat::dense(x, p.pixels, true));
+                    multiply(c, [p.m, p.rows, p.pixels], (dw, p.rows, 1.0), 1.0, dy, x)?;
+                    continue;
+                }
+                for (first, len) in p.tiles() {
+                    let columns = &mut columns[..p.rows * len];
+                    im2col(&p.geo, x, first, len, columns);
+                    let dy = Mat::dense(dy.get(first..).unwrap_or_default(), p.pixels, false);
+                    let columns = Mat::dense(columns, len, true);
+                    multiply(c, [p.m, p.rows, len], (dw, p.rows, 1.0), 1.0, dy, columns)?;
+                }
+            }
+        }
+        Ok(())
+    };
+    if p.parallel {
+        lanes.par_iter_mut().enumerate().try_for_each(run)?;
+    } else {
+        lanes.iter_mut().enumerate().try_for_each(run)?;
+    }
+    for_chunks(dw, |at, dw| {
+        for sum in sums.chunks_exact(weights) {
+            dw.iter_mut().zip(&sum[at..]).for_each(|(d, s)| *d += s);
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,271 @@
+//! Gather and scatter. Every index value is checked before the first element moves.
+
+use bytemuck::Pod;
+use memc_ir::attr::ScatterMode;
+use memc_ir::{DType, MAX_RANK};
+use rayon::prelude::*;
+
+use crate::error::KernelError;
+use crate::num::Num;
+use crate::parallel::{CHUNK, INLINE, for_chunks, for_rows};
+use crate::shape::{Bits, by_width, copy_to_result};
+use crate::view::{Ctx, around, axis_of, ext, product};
+use crate::walk::Walk;
+
+type Done = Result<(), KernelError>;
+
+/// Element types of index operands.
+pub(crate) trait Index: Pod + Send + Sync {
+    fn value(self) -> i64;
+}
+impl Index for i32 {
+    fn value(self) -> i64 {
+        i64::from(self)
+    }
+}
+impl Index for i64 {
+    fn value(self) -> i64 {
+        self
+    }
+}
+
+/// Calls a generic function with the type of index operand `i`.
+macro_rules! by_index {
+    ($c:expr, $i:expr, $I:ident => $call:expr) => {
+        if $c.types[$i].dtype == DType::I32 {
+            type $I = i32;
+            $call
+        } else {
+            type $I = i64;
+            $call
+        }
+    };
+}
+pub(crate) use by_index;
+
+/// The position that a checked index names; negative ones count from the end.
+#[inline(always)]
+fn resolve(value: i64, extent: usize) -> usize {
+    (if value < 0 { value.wrapping_add(extent as i64) } else { value }) as usize
+}
+
+/// The first position whose value is not `legal`, if any.
+pub(crate) fn first_illegal<I: Index>(
+    values: &[I],
+    legal: impl Fn(usize, i64) -> bool + Sync,
+) -> Option<usize> {
+    let scan = |(chunk, values): (usize, &[I])| {
+        let bad = values.iter().enumerate().position(|(i, v)| !legal(chunk * CHUNK + i, v.value()));
+        bad.map(|i| chunk * CHUNK + i)
+    };
+    if values.len() < INLINE {
+        values.chunks(CHUNK).enumerate().find_map(scan)
+    } else {
+        values.par_chunks(CHUNK).enumerate().find_map_first(scan)
+    }
+}
+
+/// Requires every value of index operand `operand` to name a position below `extent(flat position)`.
+fn check<I: Index>(
+    c: &Ctx,
+    operand: usize,
+    values: &[I],
+    extent: impl Fn(usize) -> usize + Sync,
+) -> Result<(), KernelError> {
+    let legal = |at: usize, v: i64| {
+        let extent = extent(at) as i64;
+        (-extent..extent).contains(&v)
+    };
+    let Some(position) = first_illegal(values, legal) else { return Ok(()) };
+    let high = extent(position) as i64;
+    Err(KernelError::Index {
+        op: c.op.mnemonic(),
+        operand: c.op.def().operands[operand],
+        position,
+        value: values[position].value(),
+        low: -high,
+        high,
+    })
+}
+
+fn gather_as<T: Bits, I: Index>(c: &Ctx, y: &mut [u8], axis: usize) -> Done {
+    let (data, indices) = (c.slice::<T>(0)?, c.slice::<I>(1)?);
+    let (_, extent, inner) = around(&c.types[0].shape, axis);
+    check(c, 1, indices, |_| extent)?;
+    let n = indices.len();
+    for_rows(c.out::<T>(y)?, inner, inner, |first, rows| {
+        for (r, y) in rows.chunks_exact_mut(inner).enumerate() {
+            let (outer, j) = ((first + r) / n, (first + r) % n);
+            let from = (outer * extent + resolve(indices[j].value(), extent)) * inner;
+            y.copy_from_slice(&data[from..from + inner]);
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn gather(c: &Ctx, y: &mut [u8], axis: i64) -> Done {
+    let axis = axis_of(c, axis, c.types[0].rank())?;
+    fn typed<T: Bits>(c: &Ctx, y: &mut [u8], axis: usize) -> Done {
+        by_index!(c, 1, I => gather_as::<T, I>(c, y, axis))
+    }
+    by_width!(c.types[0].dtype, typed(c, y, axis))
+}
+
+/// Parts of the gathered axis that gather_grad fills side by side when nothing is outside that axis.
+const GRAD_PARTS: usize = 16;
+
+fn gather_grad_as<I: Index>(c: &Ctx, y: &mut [u8], axis: usize) -> Done {
+    let (indices, dy) = (c.slice::<I>(0)?, c.slice::<f32>(1)?);
+    let (outer, extent, inner) = around(&c.results[0].shape, axis);
+    check(c, 0, indices, |_| extent)?;
+    let n = indices.len();
+    let y = c.out::<f32>(y)?;
+    // Each part scans all indices for those it holds, so every element sums its terms in index order.
+    let part = if outer == 1 { extent.div_ceil(GRAD_PARTS) } else { extent };
+    if part * inner == 0 {
+        return Ok(());
+    }
+    let fill = |i: usize, y: &mut [f32]| {
+        y.fill(0.0);
+        let (slab, low) = if outer == 1 { (0, i * part) } else { (i, 0) };
+        let held = low..low + y.len() / inner;
+        for (j, index) in indices.iter().enumerate() {
+            let at = resolve(index.value(), extent);
+            if held.contains(&at) {
+                let dy = &dy[(slab * n + j) * inner..][..inner];
+                y[(at - low) * inner..][..inner].iter_mut().zip(dy).for_each(|(y, dy)| *y += dy);
+            }
+        }
+    };
+    if y.len() < INLINE {
+        y.chunks_mut(part * inner).enumerate().for_each(|(i, y)| fill(i, y));
+    } else {
+        y.par_chunks_mut(part * inner).enumerate().for_each(|(i, y)| fill(i, y));
+    }
+    Ok(())
+}
+
+pub(crate) fn gather_grad(c: &Ctx, y: &mut [u8], axis: i64) -> Done {
+    let axis = axis_of(c, axis, c.results[0].rank())?;
+    by_index!(c, 0, I => gather_grad_as::<I>(c, y, axis))
+}
+
+/// Walks `indices` along the elements of `data` that they address, apart from `axis`, whose stride is returned.
+fn along(data: &[u64], indices: &[u64], axis: usize) -> (Walk<1>, usize) {
+    let mut strides = [0usize; MAX_RANK];
+    let mut next = 1usize;
+    for (a, &d) in data.iter().enumerate().rev() {
+        strides[a] = next;
+        next = next.saturating_mul(ext(d));
+    }
+    let mut walk = Walk::new();
+    for (a, &d) in indices.iter().enumerate() {
+        walk.push(ext(d), [if a == axis { 0 } else { strides[a] as isize }]);
+    }
+    (walk, strides[axis])
+}
+
+fn gather_elements_as<T: Bits, I: Index>(c: &Ctx, y: &mut [u8], axis: usize) -> Done {
+    let (data, indices) = (c.slice::<T>(0)?, c.slice::<I>(1)?);
+    let extent = ext(c.types[0].shape[axis]);
+    check(c, 1, indices, |_| extent)?;
+    let (walk, stride) = along(&c.types[0].shape, &c.types[1].shape, axis);
+    let [step] = walk.inner();
+    for_chunks(c.out::<T>(y)?, |start, y| {
+        walk.runs(start, y.len(), |run, [offset]| {
+            let indices = &indices[start..][run.clone()];
+            for (i, (y, index)) in y[run].iter_mut().zip(indices).enumerate() {
+                let at = (offset + i as isize * step) as usize;
+                *y = data[at + resolve(index.value(), extent) * stride];
+            }
+        });
+    });
+    Ok(())
+}
+
+pub(crate) fn gather_elements(c: &Ctx, y: &mut [u8], axis: i64) -> Done {
+    let axis = axis_of(c, axis, c.types[0].rank())?;
+    fn typed<T: Bits>(c: &Ctx, y: &mut [u8], axis: usize) -> Done {
+        by_index!(c, 1, I => gather_elements_as::<T, I>(c, y, axis))
+    }
+    by_width!(c.types[0].dtype, typed(c, y, axis))
+}
+
+/// Scatters elements one after another in row-major order of the indices.
+fn scatter_elements_as<T: Pod, I: Index>(
+    c: &Ctx,
+    y: &mut [u8],
+    axis: usize,
+    put: impl Fn(&mut T, T),
+) -> Done {
+    let (indices, updates) = (c.slice::<I>(1)?, c.slice::<T>(2)?);
+    let extent = ext(c.types[0].shape[axis]);
+    check(c, 1, indices, |_| extent)?;
+    copy_to_result::<u8>(c, 0, y)?;
+    let y = c.out::<T>(y)?;
+    let (walk, stride) = along(&c.types[0].shape, &c.types[1].shape, axis);
+    let [step] = walk.inner();
+    walk.runs(0, indices.len(), |run, [offset]| {
+        for (i, (index, &u)) in indices[run.clone()].iter().zip(&updates[run]).enumerate() {
+            let at = (offset + i as isize * step) as usize;
+            put(&mut y[at + resolve(index.value(), extent) * stride], u);
+        }
+    });
+    Ok(())
+}
+
+fn scatter_nd_as<T: Pod, I: Index>(c: &Ctx, y: &mut [u8], put: impl Fn(&mut T, T)) -> Done {
+    let (indices, updates) = (c.slice::<I>(1)?, c.slice::<T>(2)?);
+    let (shape, index_shape) = (&c.types[0].shape, &c.types[1].shape);
+    let Some((&depth, tuples)) = index_shape.split_last() else {
+        return Err(c.fail("indices need an axis"));
+    };
+    let (depth, tuples) = (ext(depth), product(tuples));
+    if depth > shape.len() {
+        return Err(c.fail("index tuples are longer than the rank of data"));
+    }
+    check(c, 1, indices, |at| ext(shape[at % depth]))?;
+    copy_to_result::<u8>(c, 0, y)?;
+    let y = c.out::<T>(y)?;
+    let inner = product(&shape[depth..]);
+    for t in 0..tuples {
+        let tuple = &indices[t * depth..(t + 1) * depth];
+        let at = tuple.iter().zip(shape).fold(0, |at, (v, &d)| at * ext(d) + resolve(v.value(), ext(d)));
+        let updates = &updates[t * inner..(t + 1) * inner];
+        y[at * inner..(at + 1) * inner].iter_mut().zip(updates).for_each(|(y, &u)| put(y, u));
+    }
+    Ok(())
+}
+
+fn add_to<T: Num>(y: &mut T, u: T) {
+    *y = y.add(u);
+}
+
+fn replace<T>(y: &mut T, u: T) {
+    *y = u;
+}
+
+pub(crate) fn scatter_elements(c: &Ctx, y: &mut [u8], axis: i64, mode: ScatterMode) -> Done {
+    let axis = axis_of(c, axis, c.types[0].rank())?;
+    by_index!(c, 1, I => match (mode, c.types[0].dtype) {
+        (ScatterMode::Add, DType::F32) => scatter_elements_as::<f32, I>(c, y, axis, add_to),
+        (ScatterMode::Add, DType::I32) => scatter_elements_as::<i32, I>(c, y, axis, add_to),
+        (ScatterMode::Add, DType::I64) => scatter_elements_as::<i64, I>(c, y, axis, add_to),
+        (ScatterMode::Add, DType::Bool) => Err(c.unsupported(DType::Bool)),
+        (ScatterMode::Replace, DType::F32 | DType::I32) => scatter_elements_as::<u32, I>(c, y, axis, replace),
+        (ScatterMode::Replace, DType::I64) => scatter_elements_as::<u64, I>(c, y, axis, replace),
+        (ScatterMode::Replace, DType::Bool) => scatter_elements_as::<u8, I>(c, y, axis, replace),
+    })
+}
+
+pub(crate) fn scatter_nd(c: &Ctx, y: &mut [u8], mode: ScatterMode) -> Done {
+    by_index!(c, 1, I => match (mode, c.types[0].dtype) {
+        (ScatterMode::Add, DType::F32) => scatter_nd_as::<f32, I>(c, y, add_to),
+        (ScatterMode::Add, DType::I32) => scatter_nd_as::<i32, I>(c, y, add_to),
+        (ScatterMode::Add, DType::I64) => scatter_nd_as::<i64, I>(c, y, add_to),
+        (ScatterMode::Add, DType::Bool) => Err(c.unsupported(DType::Bool)),
+        (ScatterMode::Replace, DType::F32 | DType::I32) => scatter_nd_as::<u32, I>(c, y, replace),
+        (ScatterMode::Replace, DType::I64) => scatter_nd_as::<u64, I>(c, y, replace),
+        (ScatterMode::Replace, DType::Bool) => scatter_nd_as::<u8, I>(c, y, replace),
+    })
+}

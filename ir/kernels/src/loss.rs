@@ -1,0 +1,88 @@
+//! Softmax cross-entropy and its gradient.
+
+use memc_ir::DType;
+use memc_ir::attr::Reduction;
+
+use crate::error::KernelError;
+use crate::index::{Index, by_index, first_illegal};
+use crate::parallel::for_rows;
+use crate::softmax::normalise;
+use crate::view::{Ctx, Src, ext, product};
+
+type Done = Result<(), KernelError>;
+
+/// Classes, and label positions of one image.
+fn extents(logits: &[u64]) -> (usize, usize) {
+    (ext(logits[1]), product(&logits[2..]))
+}
+
+/// Checks the labels, operand `operand`, and counts those that are not ignored.
+fn count<I: Index>(c: &Ctx, operand: usize, classes: usize, ignore: i64) -> Result<usize, KernelError> {
+    let labels = c.slice::<I>(operand)?;
+    let legal = |_, v: i64| v == ignore || (0..classes as i64).contains(&v);
+    if let Some(position) = first_illegal(labels, legal) {
+        let (value, high) = (labels[position].value(), classes as i64);
+        let (op, operand) = (c.op.mnemonic(), c.op.def().operands[operand]);
+        return Err(KernelError::Index { op, operand, position, value, low: 0, high });
+    }
+    Ok(labels.iter().filter(|l| l.value() != ignore).count())
+}
+
+pub(crate) fn cross_entropy(c: &Ctx, results: &mut [&mut [u8]], reduction: Reduction, ignore: i64) -> Done {
+    by_index!(c, 1, I => cross_entropy_as::<I>(c, results, reduction, ignore))
+}
+
+fn cross_entropy_as<I: Index>(c: &Ctx, results: &mut [&mut [u8]], reduction: Reduction, ignore: i64) -> Done {
+    let (classes, inner) = extents(&c.types[0].shape);
+    let counted = count::<I>(c, 1, classes, ignore)?;
+    let labels = c.slice::<I>(1)?;
+    let [loss, log_prob] = c.outs(results)?;
+    let (loss, log_prob) = (c.out::<f32>(loss)?, c.out::<f32>(log_prob)?);
+    normalise(c.src(0)?, log_prob, classes, inner, true);
+
+    let of = |i: usize| {
+        let label = labels[i].value();
+        let at = i / inner * classes * inner + label as usize * inner + i % inner;
+        if label == ignore { 0.0 } else { -log_prob[at] }
+    };
+    let total = || (0..labels.len()).map(|i| f64::from(of(i))).sum::<f64>();
+    match reduction {
+        Reduction::None => loss.iter_mut().enumerate().for_each(|(i, l)| *l = of(i)),
+        Reduction::Sum => loss.fill(total() as f32),
+        // With every label ignored the loss is 0, as in ONNX Runtime.
+        Reduction::Mean => loss.fill((total() / counted.max(1) as f64) as f32),
+    }
+    Ok(())
+}
+
+pub(crate) fn cross_entropy_grad(c: &Ctx, dlogits: &mut [u8], reduction: Reduction, ignore: i64) -> Done {
+    by_index!(c, 2, I => cross_entropy_grad_as::<I>(c, dlogits, reduction, ignore))
+}
+
+fn cross_entropy_grad_as<I: Index>(c: &Ctx, dlogits: &mut [u8], reduction: Reduction, ignore: i64) -> Done {
+    let (classes, inner) = extents(&c.types[1].shape);
+    let counted = count::<I>(c, 2, classes, ignore)?;
+    let (dloss, log_prob, labels) = (c.slice::<f32>(0)?, c.src::<f32>(1)?, c.slice::<I>(2)?);
+    let share = if reduction == Reduction::Mean { 1.0 / counted.max(1) as f32 } else { 1.0 };
+    let slope = |position: usize| match reduction {
+        Reduction::None => dloss[position],
+        Reduction::Sum | Reduction::Mean => dloss[0] * share,
+    };
+    let slab = classes * inner;
+    for_rows(c.out::<f32>(dlogits)?, slab, slab.saturating_mul(4), |first, rows| {
+        for (i, row) in rows.chunks_exact_mut(slab).enumerate() {
+            if let Src::Slice(x) = log_prob {
+                row.copy_from_slice(&x[(first + i) * slab..][..slab]);
+            }
+            for (class, row) in row.chunks_exact_mut(inner).enumerate() {
+                for (j, d) in row.iter_mut().enumerate() {
+                    let position = (first + i) * inner + j;
+                    let label = labels[position].value();
+                    let hit = if label == class as i64 { 1.0 } else { 0.0 };
+                    *d = if label == ignore { 0.0 } else { (libm::expf(*d) - hit) * slope(position) };
+                }
+            }
+        }
+    });
+    Ok(())
+}

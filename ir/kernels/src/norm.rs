@@ -1,0 +1,175 @@
+//! Batch and layer normalisation. Statistics are summed in double precision.
+
+use crate::elementwise::apply;
+use crate::error::KernelError;
+use crate::num::{sum, sums};
+use crate::parallel::{for_rows, for_rows2, for_rows3, rows_per_chunk};
+use crate::view::{Ctx, Src, axis_of, ext, product};
+
+type Done = Result<(), KernelError>;
+
+/// Batch, channels and elements of a plane.
+fn planes(shape: &[u64]) -> (usize, usize, usize) {
+    (ext(shape[0]), ext(shape[1]), product(&shape[2..]))
+}
+
+pub(crate) fn batch_norm_stats(c: &Ctx, results: &mut [&mut [u8]], epsilon: f32) -> Done {
+    let x = c.slice::<f32>(0)?;
+    let (batch, channels, plane) = planes(&c.types[0].shape);
+    let [mean, var, inv_std] = c.outs(results)?;
+    let out = [c.out::<f32>(mean)?, c.out(var)?, c.out(inv_std)?];
+    let count = batch * plane;
+    let channel = |ch: usize, f: &dyn Fn(&[f32]) -> f64| {
+        (0..batch).map(|n| f(&x[(n * channels + ch) * plane..][..plane])).sum::<f64>() / count as f64
+    };
+    for_rows3(out, [1; 3], count, rows_per_chunk(count), |first, mean, var, inv_std| {
+        for i in 0..mean.len() {
+            let m = channel(first + i, &|x| sum(x, |x| x));
+            let v = channel(first + i, &|x| sum(x, |x| (x - m) * (x - m)));
+            mean[i] = m as f32;
+            var[i] = v as f32;
+            inv_std[i] = (1.0 / (v + f64::from(epsilon)).sqrt()) as f32;
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn batch_norm(c: &Ctx, y: &mut [u8]) -> Done {
+    let x = c.src::<f32>(0)?;
+    let (scale, bias) = (c.slice::<f32>(1)?, c.slice::<f32>(2)?);
+    let (mean, inv_std) = (c.slice::<f32>(3)?, c.slice::<f32>(4)?);
+    let (_, channels, plane) = planes(&c.types[0].shape);
+    for_rows(c.out::<f32>(y)?, plane, plane, |first, y| {
+        for (i, y) in y.chunks_exact_mut(plane).enumerate() {
+            let (n, ch) = (y.len(), (first + i) % channels);
+            let (m, a, b) = (mean[ch], inv_std[ch] * scale[ch], bias[ch]);
+            let x = x.lane(((first + i) * plane) as isize, n, 1);
+            apply(y, x, x, |_, x, _| (x - m) * a + b);
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn batch_norm_grad(c: &Ctx, results: &mut [&mut [u8]]) -> Done {
+    let (dy, x) = (c.src::<f32>(0)?, c.src::<f32>(1)?);
+    let (scale, mean, inv_std) = (c.slice::<f32>(2)?, c.slice::<f32>(3)?, c.slice::<f32>(4)?);
+    let (batch, channels, plane) = planes(&c.types[1].shape);
+    let [dx, dscale, dbias] = c.outs(results)?;
+    let (dx, dscale, dbias) = (c.out::<f32>(dx)?, c.out::<f32>(dscale)?, c.out::<f32>(dbias)?);
+    let count = batch * plane;
+
+    let (all_dy, all_x) = (dy.view(dx), x.view(dx));
+    let channel = |first: usize, dscale: &mut [f32], dbias: &mut [f32]| {
+        for i in 0..dscale.len() {
+            let ch = first + i;
+            let m = f64::from(mean[ch]);
+            let mut total = [0.0; 2];
+            for n in 0..batch {
+                let at = (n * channels + ch) * plane;
+                let part = sums(&all_dy[at..at + plane], &all_x[at..at + plane], |dy, x| [dy * (x - m), dy]);
+                total = [total[0] + part[0], total[1] + part[1]];
+            }
+            dscale[i] = (total[0] * f64::from(inv_std[ch])) as f32;
+            dbias[i] = total[1] as f32;
+        }
+    };
+    for_rows2((&mut *dscale, &mut *dbias), 1, count, rows_per_chunk(count), channel);
+
+    for_rows(dx, plane, plane, |first, dx| {
+        for (i, dx) in dx.chunks_exact_mut(plane).enumerate() {
+            let (n, ch, at) = (dx.len(), (first + i) % channels, ((first + i) * plane) as isize);
+            let m = mean[ch];
+            let a = scale[ch] * inv_std[ch];
+            let from_bias = dbias[ch] / count as f32;
+            let from_scale = inv_std[ch] * dscale[ch] / count as f32;
+            apply(dx, dy.lane(at, n, 1), x.lane(at, n, 1), |_, dy, x| {
+                a * (dy - from_bias - (x - m) * from_scale)
+            });
+        }
+    });
+    Ok(())
+}
+
+/// Rows and elements of a row of a tensor normalised over the axes from `axis` on.
+fn rows(c: &Ctx, shape: &[u64], axis: i64) -> Result<(usize, usize), KernelError> {
+    let axis = axis_of(c, axis, shape.len())?;
+    Ok((product(&shape[..axis]), product(&shape[axis..])))
+}
+
+pub(crate) fn layer_norm(c: &Ctx, results: &mut [&mut [u8]], axis: i64, epsilon: f32) -> Done {
+    let (x, scale) = (c.src::<f32>(0)?, c.slice::<f32>(1)?);
+    let bias = if c.operands.len() > 2 { Some(c.slice::<f32>(2)?) } else { None };
+    let (_, n) = rows(c, &c.types[0].shape, axis)?;
+    let [y, mean, inv_std] = c.outs(results)?;
+    let out = [c.out::<f32>(y)?, c.out(mean)?, c.out(inv_std)?];
+    for_rows3(out, [n, 1, 1], n, rows_per_chunk(n), |first, y, mean, inv_std| {
+        for (i, y) in y.chunks_exact_mut(n).enumerate() {
+            if let Src::Slice(x) = x {
+                y.copy_from_slice(&x[(first + i) * n..][..n]);
+            }
+            let m = sum(y, |x| x) / n as f64;
+            let v = sum(y, |x| (x - m) * (x - m)) / n as f64;
+            let r = (1.0 / (v + f64::from(epsilon)).sqrt()) as f32;
+            let m = m as f32;
+            (mean[i], inv_std[i]) = (m, r);
+            match bias {
+                Some(bias) => {
+                    let affine = scale.iter().zip(bias);
+                    y.iter_mut().zip(affine).for_each(|(y, (&s, &b))| *y = (*y - m) * r * s + b);
+                }
+                None => y.iter_mut().zip(scale).for_each(|(y, &s)| *y = (*y - m) * r * s),
+            }
+        }
+    });
+    Ok(())
+}
+
+/// Columns whose sums over the rows are taken together.
+const COLUMNS: usize = 64;
+
+pub(crate) fn layer_norm_grad(c: &Ctx, results: &mut [&mut [u8]], axis: i64) -> Done {
+    let (dy, x) = (c.src::<f32>(0)?, c.src::<f32>(1)?);
+    let (scale, mean, inv_std) = (c.slice::<f32>(2)?, c.slice::<f32>(3)?, c.slice::<f32>(4)?);
+    let (count, n) = rows(c, &c.types[1].shape, axis)?;
+    let [dx, dscale, dbias] = c.outs(results)?;
+    let (dx, dscale, dbias) = (c.out::<f32>(dx)?, c.out::<f32>(dscale)?, c.out::<f32>(dbias)?);
+
+    let (all_dy, all_x) = (dy.view(dx), x.view(dx));
+    for_rows2((dscale, dbias), 1, count, COLUMNS, |first, dscale, dbias| {
+        for (b, (dscale, dbias)) in dscale.chunks_mut(COLUMNS).zip(dbias.chunks_mut(COLUMNS)).enumerate() {
+            let (width, mut acc) = (dscale.len(), [[0.0f64; 2]; COLUMNS]);
+            for row in 0..count {
+                let at = row * n + first + b * COLUMNS;
+                let (m, r) = (f64::from(mean[row]), f64::from(inv_std[row]));
+                let row = all_dy[at..at + width].iter().zip(&all_x[at..at + width]);
+                for (acc, (&dy, &x)) in acc.iter_mut().zip(row) {
+                    let dy = f64::from(dy);
+                    acc[0] += dy * (f64::from(x) - m) * r;
+                    acc[1] += dy;
+                }
+            }
+            for (i, acc) in acc[..width].iter().enumerate() {
+                (dscale[i], dbias[i]) = (acc[0] as f32, acc[1] as f32);
+            }
+        }
+    });
+
+    for_rows(dx, n, n, |first, dx| {
+        for (i, dx) in dx.chunks_exact_mut(n).enumerate() {
+            let (row, at) = (first + i, (first + i) * n);
+            let (m, r) = (mean[row], inv_std[row]);
+            let mut total = [0.0f64; 2];
+            let (dy_row, x_row) = (dy.view_at(at, dx), x.view_at(at, dx));
+            for ((&dy, &x), &s) in dy_row.iter().zip(x_row).zip(scale) {
+                let term = f64::from(dy) * f64::from(s);
+                total[0] += term;
+                total[1] += term * (f64::from(x) - f64::from(m));
+            }
+            let shift = (total[0] / n as f64) as f32;
+            let slope = (total[1] * f64::from(r) * f64::from(r) / n as f64) as f32;
+            let (dy, x) = (dy.lane(at as isize, n, 1), x.lane(at as isize, n, 1));
+            apply(dx, dy, x, |j, dy, x| r * (dy * scale[j] - shift - (x - m) * slope));
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! Optimizer updates.
+
+use memc_ir::DType;
+
+use crate::error::KernelError;
+use crate::index::{Index, by_index};
+use crate::parallel::{CHUNK, for_chunks, for_rows3};
+use crate::view::{Ctx, Src};
+
+type Done = Result<(), KernelError>;
+
+pub(crate) fn sgd(c: &Ctx, w_new: &mut [u8]) -> Done {
+    let (w, g, lr) = (c.src::<f32>(0)?, c.slice::<f32>(1)?, c.slice::<f32>(2)?[0]);
+    for_chunks(c.out::<f32>(w_new)?, |at, out| {
+        copy_chunk(w, at, out);
+        out.iter_mut().zip(&g[at..]).for_each(|(w, g)| *w -= lr * g);
+    });
+    Ok(())
+}
+
+fn copy_chunk(from: Src<f32>, at: usize, to: &mut [f32]) {
+    if let Src::Slice(from) = from {
+        to.copy_from_slice(&from[at..at + to.len()]);
+    }
+}
+
+/// Attributes of adamw.
+pub(crate) struct AdamW {
+    pub(crate) alpha: f32,
+    pub(crate) beta: f32,
+    pub(crate) epsilon: f32,
+    pub(crate) weight_decay: f32,
+    pub(crate) bias_correction: bool,
+    pub(crate) decay_first: bool,
+}
+
+impl AdamW {
+    /// Divisors of the first moment and of the root of the second moment in step `step`, which counts from 1.
+    fn corrections(&self, step: i64) -> [f32; 2] {
+        if !self.bias_correction {
+            return [1.0, 1.0];
+        }
+        let left = |decay: f32| 1.0 - libm::pow(f64::from(decay), step as f64);
+        [left(self.alpha) as f32, left(self.beta).sqrt() as f32]
+    }
+}
+
+/// Source of the two forms: ONNX Runtime, contrib operator `AdamWOptimizer`, `adam_mode` 0 and 1.
+pub(crate) fn adamw(c: &Ctx, results: &mut [&mut [u8]], rule: &AdamW) -> Done {
+    let step = by_index!(c, 5, I => c.slice::<I>(5)?[0].value());
+    let (w, g) = (c.src::<f32>(0)?, c.slice::<f32>(1)?);
+    let (m, v, lr) = (c.src::<f32>(2)?, c.src::<f32>(3)?, c.slice::<f32>(4)?[0]);
+    let [w_new, m_new, v_new] = c.outs(results)?;
+    let out = [c.out::<f32>(w_new)?, c.out(m_new)?, c.out(v_new)?];
+
+    let [first, root] = rule.corrections(step);
+    let (alpha, beta, epsilon) = (rule.alpha, rule.beta, rule.epsilon);
+    let decay = lr * rule.weight_decay;
+    // Mode 0 corrects the denominator, mode 1 the step size.
+    let (rate, root) = if rule.decay_first { (lr / first, root) } else { (lr * root / first, 1.0) };
+    let (before, after) = if rule.decay_first { (decay, 0.0) } else { (0.0, decay) };
+    for_rows3(out, [1; 3], 1, CHUNK, |at, w_out, m_out, v_out| {
+        copy_chunk(w, at, w_out);
+        copy_chunk(m, at, m_out);
+        copy_chunk(v, at, v_out);
+        let moments = m_out.iter_mut().zip(v_out);
+        for ((w, (m, v)), &g) in w_out.iter_mut().zip(moments).zip(&g[at..]) {
+            *m = alpha * *m + (1.0 - alpha) * g;
+            *v = beta * *v + (1.0 - beta) * g * g;
+            *w -= before * *w;
+            *w -= rate * *m / (v.sqrt() / root + epsilon);
+            *w -= after * *w;
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! 2-D pooling.
+
+use rayon::prelude::*;
+
+use crate::error::KernelError;
+use crate::index::first_illegal;
+use crate::parallel::{INLINE, for_rows, for_rows2, rows_per_chunk};
+use crate::view::{Ctx, ext, product};
+
+type Done = Result<(), KernelError>;
+
+/// Attributes of a pooling window.
+#[derive(Clone, Copy)]
+pub(crate) struct Window<'a> {
+    pub(crate) kernel: &'a [u64],
+    pub(crate) strides: &'a [u64],
+    /// Top, left, bottom, right.
+    pub(crate) pads: &'a [u64],
+    pub(crate) dilations: &'a [u64],
+}
+
+/// A window along one spatial axis.
+#[derive(Clone, Copy)]
+struct Axis {
+    size: usize,
+    kernel: usize,
+    stride: usize,
+    dilation: usize,
+    pads: [usize; 2],
+}
+
+impl Axis {
+    fn new(w: &Window, axis: usize, size: u64) -> Self {
+        Axis {
+            size: ext(size),
+            kernel: ext(w.kernel[axis]),
+            stride: ext(w.strides[axis]),
+            dilation: ext(w.dilations[axis]),
+            pads: [ext(w.pads[axis]), ext(w.pads[axis + 2])],
+        }
+    }
+
+    /// First input position of output `o` and the number of positions, padding left out.
+    fn taps(&self, o: usize) -> (usize, usize) {
+        let begin = o * self.stride;
+        let skip = self.pads[0].saturating_sub(begin).div_ceil(self.dilation);
+        let first = begin + skip * self.dilation - self.pads[0];
+        let room = self.size.saturating_sub(first).div_ceil(self.dilation);
+        (first, self.kernel.saturating_sub(skip).min(room))
+    }
+
+    /// Positions of an undilated window of output `o` that are in the input or its padding.
+    fn padded_len(&self, o: usize) -> usize {
+        let begin = o * self.stride;
+        self.kernel.min((self.pads[0] + self.size + self.pads[1]).saturating_sub(begin))
+    }
+}
+
+pub(crate) fn max_pool(c: &Ctx, results: &mut [&mut [u8]], window: &Window) -> Done {
+    let x = c.slice::<f32>(0)?;
+    let (shape, out) = (&c.types[0].shape, &c.results[0].shape);
+    let (ah, aw) = (Axis::new(window, 0, shape[2]), Axis::new(window, 1, shape[3]));
+    let (oh, ow) = (ext(out[2]), ext(out[3]));
+    let [y, indices] = c.outs(results)?;
+    let (y, indices) = (c.out::<f32>(y)?, c.out::<i64>(indices)?);
+    let work = ah.kernel * aw.kernel * oh * ow;
+    for_rows2((y, indices), oh * ow, work, rows_per_chunk(work), |first, y, indices| {
+        let outputs = y.iter_mut().zip(indices);
+        for (o, (y, index)) in outputs.enumerate() {
+            let (plane, o) = (first + o / (oh * ow), o % (oh * ow));
+            let ((h0, hn), (w0, wn)) = (ah.taps(o / ow), aw.taps(o % ow));
+            let base = plane * ah.size * aw.size;
+            let (mut best, mut at) = (f32::NEG_INFINITY, base);
+            if hn * wn > 0 {
+                at += h0 * aw.size + w0;
+            }
+            for i in 0..hn {
+                let row = base + (h0 + i * ah.dilation) * aw.size + w0;
+                for j in 0..wn {
+                    let p = row + j * aw.dilation;
+                    // Only the first NaN replaces a number; nothing replaces it.
+                    if x[p] > best || (x[p].is_nan() && !best.is_nan()) {
+                        (best, at) = (x[p], p);
+                    }
+                }
+            }
+            (*y, *index) = (best, at as i64);
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn max_pool_grad(c: &Ctx, dx: &mut [u8]) -> Done {
+    let (dy, indices) = (c.slice::<f32>(0)?, c.slice::<i64>(1)?);
+    let dx = c.out::<f32>(dx)?;
+    let total = dx.len() as i64;
+    if let Some(position) = first_illegal(indices, |_, v| (0..total).contains(&v)) {
+        return Err(KernelError::Index {
+            op: c.op.mnemonic(),
+            operand: c.op.def().operands[1],
+            position,
+            value: indices[position],
+            low: 0,
+            high: total,
+        });
+    }
+    let add = |from: usize, dx: &mut [f32], dy: &[f32], indices: &[i64]| {
+        dx.fill(0.0);
+        for (dy, &at) in dy.iter().zip(indices) {
+            dx[at as usize - from] += dy;
+        }
+    };
+    // Indices written by max_pool stay within their plane; then planes are independent.
+    let (into, from) = (&c.results[0].shape, &c.types[0].shape);
+    let planar = into.len() == 4 && from.len() == 4 && into[..2] == from[..2];
+    let (plane, window) = if planar { (product(&into[2..]), product(&from[2..])) } else { (0, 0) };
+    let inside = |at: usize, v: i64| v as usize / plane == at / window;
+    if plane * window > 0 && dx.len() >= INLINE && first_illegal(indices, inside).is_none() {
+        let parts = dy.par_chunks_exact(window).zip(indices.par_chunks_exact(window));
+        let planes = dx.par_chunks_exact_mut(plane).zip(parts).enumerate();
+        planes.for_each(|(i, (dx, (dy, indices)))| add(i * plane, dx, dy, indices));
+    } else {
+        add(0, dx, dy, indices);
+    }
+    Ok(())
+}
+
+/// Divisor of the average of output (`i`, `j`), whose window has `taps` positions inside the input.
+fn divisor(ah: &Axis, aw: &Axis, (i, j): (usize, usize), taps: usize, count_pad: bool) -> f32 {
+    (if count_pad { ah.padded_len(i) * aw.padded_len(j) } else { taps }).max(1) as f32
+}
+
+pub(crate) fn average_pool(c: &Ctx, y: &mut [u8], window: &Window, count_pad: bool) -> Done {
+    let x = c.slice::<f32>(0)?;
+    let (shape, out) = (&c.types[0].shape, &c.results[0].shape);
+    let (ah, aw) = (Axis::new(window, 0, shape[2]), Axis::new(window, 1, shape[3]));
+    let (oh, ow) = (ext(out[2]), ext(out[3]));
+    for_rows(c.out::<f32>(y)?, oh * ow, ah.kernel * aw.kernel * oh * ow, |first, y| {
+        for (o, y) in y.iter_mut().enumerate() {
+            let (plane, o) = (first + o / (oh * ow), o % (oh * ow));
+            let ((h0, hn), (w0, wn)) = (ah.taps(o / ow), aw.taps(o % ow));
+            let mut total = 0.0f64;
+            for i in 0..hn {
+                let row = (plane * ah.size + h0 + i) * aw.size + w0;
+                total += x[row..row + wn].iter().map(|&x| f64::from(x)).sum::<f64>();
+            }
+            *y = total as f32 / divisor(&ah, &aw, (o / ow, o % ow), hn * wn, count_pad);
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn average_pool_grad(c: &Ctx, dx: &mut [u8], window: &Window, count_pad: bool) -> Done {
+    let dy = c.slice::<f32>(0)?;
+    let (shape, out) = (&c.results[0].shape, &c.types[0].shape);
+    let (ah, aw) = (Axis::new(window, 0, shape[2]), Axis::new(window, 1, shape[3]));
+    let (oh, ow) = (ext(out[2]), ext(out[3]));
+    let plane = ah.size * aw.size;
+    for_rows(c.out::<f32>(dx)?, plane, ah.kernel * aw.kernel * oh * ow, |first, dx| {
+        dx.fill(0.0);
+        for (p, dx) in dx.chunks_exact_mut(plane).enumerate() {
+            let dy = &dy[(first + p) * oh * ow..][..oh * ow];
+            for (o, &dy) in dy.iter().enumerate() {
+                let ((h0, hn), (w0, wn)) = (ah.taps(o / ow), aw.taps(o % ow));
+                let share = dy / divisor(&ah, &aw, (o / ow, o % ow), hn * wn, count_pad);
+                for i in 0..hn {
+                    dx[(h0 + i) * aw.size + w0..][..wn].iter_mut().for_each(|d| *d += share);
+                }
+            }
+        }
+    });
+    Ok(())
+}
