@@ -10,4 +10,5 @@ pub use options::{OptionDef, Options};
 pub use pipeline::{PassCx, PassDef, PassError, Pipeline, Step};
 
 /// Every pass, sorted by name.
-pub const PASSES: &[PassDef] = &[];
+pub static PASSES: &[PassDef] =
+    &[plan::rows::APPLY, plan::rows::LAYOUT, plan::rows::PLAN, plan::rows::TIMEPOINTS, plan::rows::TO_MEM];

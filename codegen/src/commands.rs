@@ -1,0 +1,177 @@
+//! Commands: launches and copies in host issue order, events for the awaits, and the host's part.
+//!
+//! An awaited op records an event of its own; an op that awaits waits on it. An event that the body waits on before
+//! it records it stands for the previous step and is recorded once in the prologue. The host writes inputs before
+//! anything is issued, once the previous step's copies of them are done, and reads outputs when their copies are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memc_ir::{Code, Def, Id, Module, OpId, SlotId, Space, Stream};
+use memc_plan::{Action, Command, Plan, Slice};
+
+use crate::tables::{Kernels, is_view, slice, value_slice};
+
+/// Fills kernels, events and the three command lists.
+pub(crate) fn emit(p: &mut Plan, m: &Module) -> Result<(), String> {
+    let mut e = Emitter { m, events: BTreeMap::new(), recorded: BTreeSet::new(), primed: Vec::new() };
+    let body = e.body(p)?;
+    let host = memc_plan::Stream::Host;
+    for (i, s) in p.states.iter().enumerate() {
+        p.prologue.push(command(host, Action::Load { state: i as u32 }, &s.name));
+    }
+    for &(op, event) in &e.primed {
+        p.prologue.push(command(e.stream(op)?, Action::Record { event }, "as if the previous step had run"));
+    }
+    p.events = e.events.len() as u32;
+    p.body = body;
+    for stream in [memc_plan::Stream::Compute, memc_plan::Stream::D2h, memc_plan::Stream::H2d] {
+        let event = p.events;
+        p.events += 1;
+        p.epilogue.push(command(stream, Action::Record { event }, ""));
+        p.epilogue.push(command(host, Action::Wait { event }, ""));
+    }
+    for (i, s) in p.states.iter().enumerate().filter(|(_, s)| s.role != "const") {
+        p.epilogue.push(command(host, Action::Store { state: i as u32 }, &s.name));
+    }
+    Ok(())
+}
+
+fn command(stream: memc_plan::Stream, action: Action, label: &str) -> Command {
+    Command { stream, action, label: label.to_string() }
+}
+
+struct Emitter<'a> {
+    m: &'a Module,
+    /// Event of every awaited op.
+    events: BTreeMap<OpId, u32>,
+    /// Awaited ops issued so far.
+    recorded: BTreeSet<OpId>,
+    /// Events waited on before the body records them.
+    primed: Vec<(OpId, u32)>,
+}
+
+impl Emitter<'_> {
+    fn stream(&self, op: OpId) -> Result<memc_plan::Stream, String> {
+        match self.m.ops[op].stream() {
+            Some(Stream::Compute) => Ok(memc_plan::Stream::Compute),
+            Some(Stream::DeviceToHost) => Ok(memc_plan::Stream::D2h),
+            Some(Stream::HostToDevice) => Ok(memc_plan::Stream::H2d),
+            None => Err("an op without a stream is awaited".into()),
+        }
+    }
+
+    fn body(&mut self, p: &mut Plan) -> Result<Vec<Command>, String> {
+        let m = self.m;
+        let reads_input =
+            |op: &OpId| m.ops[*op].operands.iter().any(|&v| matches!(m.values[v].def, Def::Input(_)));
+        let is_output = |op: &OpId| m.outputs.iter().any(|o| m.def_op(o.value) == Some(*op));
+        let copies = |code: Code| m.order.iter().copied().filter(move |&op| m.ops[op].code == code);
+        let last_input = copies(Code::SwapIn).filter(|op| reads_input(op)).last();
+        let last_output = copies(Code::SwapOut).filter(|op| is_output(op)).last();
+        let awaited = m.order.iter().flat_map(|&op| m.ops[op].awaits.iter().map(|a| a.op));
+        for op in awaited.chain(last_input).chain(last_output) {
+            let next = self.events.len() as u32;
+            self.events.entry(op).or_insert(next);
+        }
+        let host = memc_plan::Stream::Host;
+        let mut out = Vec::new();
+        if let Some(op) = last_input {
+            self.wait(op, host, &mut out);
+        }
+        for (i, input) in p.inputs.iter().enumerate() {
+            out.push(command(host, Action::HostWrite { input: i as u32 }, &input.name));
+        }
+        let frees = self.last_uses();
+        let mut kernels = Kernels::default();
+        for &id in &m.order {
+            self.op(id, p, &mut kernels, &frees, &mut out)?;
+        }
+        if let Some(op) = last_output {
+            self.wait(op, host, &mut out);
+        }
+        for (i, o) in p.outputs.iter().enumerate() {
+            out.push(command(host, Action::HostRead { output: i as u32 }, &o.name));
+        }
+        Ok(out)
+    }
+
+    fn wait(&mut self, op: OpId, stream: memc_plan::Stream, out: &mut Vec<Command>) {
+        let event = self.events[&op];
+        if !self.recorded.contains(&op) && !self.primed.iter().any(|&(o, _)| o == op) {
+            self.primed.push((op, event));
+        }
+        out.push(command(stream, Action::Wait { event }, ""));
+    }
+
+    /// Slots that only kernels touch, by the last kernel that touches them before they are freed: there the bytes
+    /// become undefined. Slots that copies touch too are left alone, since no one stream is last with them.
+    fn last_uses(&self) -> BTreeMap<OpId, Vec<SlotId>> {
+        let m = self.m;
+        let mut last: Vec<Option<OpId>> = vec![None; m.slots.len()];
+        let mut copied = vec![false; m.slots.len()];
+        let mut out: BTreeMap<OpId, Vec<SlotId>> = BTreeMap::new();
+        for &id in &m.order {
+            let op = &m.ops[id];
+            if let Code::Free(s) = op.code {
+                let kernel = last[s.index()].filter(|_| !copied[s.index()] && m.slots[s].space == Space::Dev);
+                if let Some(op) = kernel {
+                    out.entry(op).or_default().push(s);
+                }
+                continue;
+            }
+            if is_view(m, id) {
+                continue;
+            }
+            let read = op.operands.iter().filter_map(|&v| m.slot_of(v));
+            for s in read.chain(op.slots.iter().copied()).chain(op.workspace) {
+                last[s.index()] = Some(id);
+                copied[s.index()] |= op.kind().is_none();
+            }
+        }
+        out
+    }
+
+    fn op(
+        &mut self,
+        id: OpId,
+        p: &mut Plan,
+        kernels: &mut Kernels,
+        frees: &BTreeMap<OpId, Vec<SlotId>>,
+        out: &mut Vec<Command>,
+    ) -> Result<(), String> {
+        let m = self.m;
+        let op = &m.ops[id];
+        if op.stream().is_none() || is_view(m, id) {
+            return Ok(());
+        }
+        let stream = self.stream(id)?;
+        for a in &op.awaits {
+            self.wait(a.op, stream, out);
+        }
+        let label = op.results.first().map(|&v| m.values[v].name.clone()).unwrap_or_default();
+        let slices = |values: &[memc_ir::ValueId]| {
+            values.iter().map(|&v| value_slice(m, v)).collect::<Result<Vec<Slice>, _>>()
+        };
+        let (reads, writes) = (slices(&op.operands)?, slices(&op.results)?);
+        let action = match (&op.code, reads.first(), writes.first()) {
+            (Code::Compute(kind), ..) => {
+                let kernel = kernels.get(p, m, id)?;
+                let bytes = kind.cost(&m.operand_types(id), &m.result_types(id)).workspace;
+                let workspace = op.workspace.map(|s| slice(m, s, bytes)).transpose()?;
+                Action::Launch { kernel, reads, writes, workspace }
+            }
+            (_, Some(&src), Some(&dst)) => Action::Copy { src, dst },
+            _ => return Err(format!("%{label} is not a copy")),
+        };
+        out.push(command(stream, action, &label));
+        for &s in frees.get(&id).map(Vec::as_slice).unwrap_or_default() {
+            let slice = slice(m, s, m.slots[s].bytes)?;
+            out.push(command(stream, Action::Free { slice }, ""));
+        }
+        if let Some(&event) = self.events.get(&id) {
+            self.recorded.insert(id);
+            out.push(command(stream, Action::Record { event }, ""));
+        }
+        Ok(())
+    }
+}

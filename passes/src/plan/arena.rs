@@ -1,0 +1,98 @@
+//! The device arena as the planner sees it while it walks the step: who is where, and where there is room.
+
+use std::collections::BTreeMap;
+
+/// Who occupies a block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owner {
+    /// A tensor of the problem.
+    Tensor(u32),
+    /// A workspace or an unwanted result, for the op that runs now.
+    Scratch,
+}
+
+/// Blocks of `[base, capacity)`, by offset.
+#[derive(Clone, Debug)]
+pub(crate) struct Arena {
+    base: u64,
+    capacity: u64,
+    blocks: BTreeMap<u64, (u64, Owner)>,
+}
+
+impl Arena {
+    pub(crate) fn new(base: u64, capacity: u64) -> Arena {
+        Arena { base, capacity: capacity.max(base), blocks: BTreeMap::new() }
+    }
+
+    pub(crate) fn insert(&mut self, at: u64, bytes: u64, owner: Owner) {
+        self.blocks.insert(at, (bytes, owner));
+    }
+
+    pub(crate) fn remove(&mut self, at: u64) {
+        self.blocks.remove(&at);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.blocks.clear();
+    }
+
+    /// The tightest hole of at least `bytes`; the lowest of equals.
+    pub(crate) fn hole(&self, bytes: u64) -> Option<u64> {
+        let mut best: Option<(u64, u64)> = None;
+        let mut top = self.base;
+        let ends = self
+            .blocks
+            .iter()
+            .map(|(&at, &(size, _))| (at, at + size))
+            .chain([(self.capacity, self.capacity)]);
+        for (from, to) in ends {
+            if from >= top && from - top >= bytes && best.is_none_or(|(size, _)| from - top < size) {
+                best = Some((from - top, top));
+            }
+            top = top.max(to);
+        }
+        best.map(|(_, at)| at)
+    }
+
+    /// The tensors to evict for a hole of at least `bytes`: the run of neighbours with the least total `cost`.
+    /// A block whose cost is `None` stays.
+    pub(crate) fn cheapest_window(&self, bytes: u64, cost: impl Fn(u32) -> Option<f64>) -> Option<Vec<u32>> {
+        // Blocks between walls, with the cost of removing each.
+        let mut run: Vec<(u64, u64, u32, f64)> = Vec::new();
+        let mut left = self.base;
+        let mut best: Option<(f64, Vec<u32>)> = None;
+        let end = (self.capacity, (0, Owner::Scratch));
+        for (at, (size, owner)) in self.blocks.iter().map(|(&at, &b)| (at, b)).chain([end]) {
+            let price = if let Owner::Tensor(t) = owner { cost(t).map(|c| (t, c)) } else { None };
+            if let Some((t, c)) = price {
+                run.push((at, at + size, t, c));
+                continue;
+            }
+            scan(&run, left, at, bytes, &mut best);
+            run.clear();
+            left = at + size;
+        }
+        best.map(|(_, tensors)| tensors)
+    }
+}
+
+/// Two pointers over one run of removable blocks between the walls `left` and `right`.
+fn scan(run: &[(u64, u64, u32, f64)], left: u64, right: u64, bytes: u64, best: &mut Option<(f64, Vec<u32>)>) {
+    let mut last = 0;
+    let mut total = 0.0;
+    for first in 0..run.len() {
+        let from = if first == 0 { left } else { run[first - 1].1 };
+        if last < first {
+            (last, total) = (first, 0.0);
+        }
+        let room = |last: usize| if last < run.len() { run[last].0 } else { right }.saturating_sub(from);
+        while last < run.len() && (last == first || room(last) < bytes) {
+            total += run[last].3;
+            last += 1;
+        }
+        if room(last) >= bytes && best.as_ref().is_none_or(|(cost, _)| total < *cost) {
+            *best = Some((total, run[first..last].iter().map(|b| b.2).collect()));
+        }
+        total -= run[first].3;
+    }
+}

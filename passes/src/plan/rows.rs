@@ -1,0 +1,103 @@
+//! The planning passes of the pass table.
+
+use memc_ir::{Module, Phase};
+
+use super::decisions::Decisions;
+use super::layout::{Algorithm, layout};
+use super::problem::Problem;
+use super::select::{self, PlanError};
+use super::timepoints::place_awaits;
+use crate::options::{OptionDef, Options};
+use crate::pipeline::{PassCx, PassDef, PassError};
+
+/// `apply{decisions=FILE}`.
+pub(crate) const APPLY: PassDef = PassDef {
+    name: "apply",
+    summary: "carries out a decision file: order, homes, swaps, recomputation, addresses",
+    phases: (Phase::Graph, Phase::Mem),
+    options: APPLY_OPTIONS,
+    run: run_apply,
+};
+const APPLY_OPTIONS: &[OptionDef] =
+    &[OptionDef { name: "decisions", default: "", doc: "file with the decisions" }];
+
+/// `layout{algo=best-fit}`.
+pub(crate) const LAYOUT: PassDef = PassDef {
+    name: "layout",
+    summary: "gives every slot without an offset one",
+    phases: (Phase::Mem, Phase::Mem),
+    options: LAYOUT_OPTIONS,
+    run: run_layout,
+};
+const LAYOUT_OPTIONS: &[OptionDef] =
+    &[OptionDef { name: "algo", default: "best-fit", doc: "best-fit, first-fit or size-class" }];
+
+/// `plan{capacity=N}`.
+pub(crate) const PLAN: PassDef = PassDef {
+    name: "plan",
+    summary: "chooses swaps and recomputation for an arena of `capacity` bytes and carries them out",
+    phases: (Phase::Graph, Phase::Mem),
+    options: PLAN_OPTIONS,
+    run: run_plan,
+};
+const PLAN_OPTIONS: &[OptionDef] =
+    &[OptionDef { name: "capacity", default: "", doc: "bytes of the device arena" }];
+
+/// `timepoints`.
+pub(crate) const TIMEPOINTS: PassDef = PassDef {
+    name: "timepoints",
+    summary: "places the awaits that the layout needs between streams",
+    phases: (Phase::Mem, Phase::Mem),
+    options: &[],
+    run: |m, _, _| place_awaits(m).map_err(PassError::Failed),
+};
+
+/// `to-mem`.
+pub(crate) const TO_MEM: PassDef = PassDef {
+    name: "to-mem",
+    summary: "gives every value a slot, in place where the row allows it; everything stays on the device",
+    phases: (Phase::Graph, Phase::Mem),
+    options: &[],
+    run: run_to_mem,
+};
+
+fn problem(m: &Module, cx: &PassCx<'_>) -> Result<Problem, PassError> {
+    Problem::new(m, cx.profile).map_err(PassError::Failed)
+}
+
+fn run_to_mem(m: &mut Module, _: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
+    let p = problem(m, cx)?;
+    *m = super::apply(&p, &Decisions::keep_all(&p)).map_err(PassError::Failed)?;
+    Ok(())
+}
+
+fn run_apply(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
+    let file = options.get(APPLY_OPTIONS, "decisions").map_err(PassError::Usage)?;
+    let text = (cx.read_file)(file).map_err(PassError::Usage)?;
+    let p = problem(m, cx)?;
+    let decisions = Decisions::parse(&text, &p).map_err(|e| PassError::Usage(format!("{file}: {e}")))?;
+    *m = super::apply(&p, &decisions).map_err(PassError::Failed)?;
+    Ok(())
+}
+
+fn run_layout(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
+    let name = options.get(LAYOUT_OPTIONS, "algo").map_err(PassError::Usage)?;
+    let Some(algorithm) = Algorithm::ALL.into_iter().find(|a| a.name() == name) else {
+        return Err(PassError::Usage(format!("unknown layout algorithm `{name}`")));
+    };
+    let (dev, host) = layout(m, algorithm);
+    cx.stats.push(("layout", "device arena bytes".into(), dev));
+    cx.stats.push(("layout", "host arena bytes".into(), host));
+    Ok(())
+}
+
+fn run_plan(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
+    let capacity = options.number(PLAN_OPTIONS, "capacity").map_err(PassError::Usage)?;
+    let p = problem(m, cx)?;
+    let planned = select::plan(&p, cx.profile, Some(capacity)).map_err(|e| match e {
+        PlanError::Infeasible(i) => PassError::Infeasible(i),
+        PlanError::Failed(text) => PassError::Failed(text),
+    })?;
+    *m = planned.module;
+    Ok(())
+}

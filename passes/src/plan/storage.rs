@@ -1,0 +1,190 @@
+//! Which values share bytes: views, in-place results, and the homes of states.
+//!
+//! A *tensor* of the planning problem is one such group. In-place sharing is decided here once, greedily in
+//! execution order: a result takes over an operand's bytes when the row allows it and the operand is read for the
+//! last time. The home of a state is only ever shared by the state's value and its next value, so that a step
+//! ends where the next one begins.
+
+use std::collections::BTreeSet;
+
+use memc_ir::{Class, ConstId, Id, InputId, Module, OpId, OpKind, StateId, ValueId};
+
+/// What a tensor is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Lives from step to step.
+    State(StateId),
+    /// The same in every step.
+    Const(ConstId),
+    /// Arrives in host memory at the start of a step.
+    Input(InputId),
+    /// Computed and consumed within a step.
+    Transient,
+}
+
+/// Marks a value that is in no tensor because nothing defines or uses it.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// The grouping of a module's values into tensors.
+pub(crate) struct Storages {
+    /// Tensor of every value.
+    pub(crate) of: Vec<u32>,
+    /// The value that named each tensor, and what it is.
+    pub(crate) tensors: Vec<(ValueId, Kind)>,
+}
+
+/// Whether the op is a view, which never runs.
+pub(crate) fn is_view(m: &Module, op: OpId) -> bool {
+    m.ops[op].kind().is_some_and(|k| k.def().class == Class::View)
+}
+
+/// The value whose bytes `v` shows: `v` itself, or what it is a view of.
+pub(crate) fn base(m: &Module, mut v: ValueId) -> ValueId {
+    while let Some(op) = m.def_op(v).filter(|&op| is_view(m, op)) {
+        v = m.ops[op].operands[0];
+    }
+    v
+}
+
+/// Rewrites the module so that every output is an op's result and every next state can be in its home: inserts
+/// `copy` ops where values are passed through, carried twice, or finished before the old state is dead.
+pub(crate) fn legalise(m: &mut Module) -> Result<(), String> {
+    for i in 0..m.outputs.len() {
+        let v = m.outputs[i].value;
+        if m.def_op(base(m, v)).is_none() {
+            let name = m.values[v].name.clone();
+            let op = m.new_op(OpKind::Copy {}, &[v], &[&name], "")?;
+            // In front, so that it sees a state's value from before the step.
+            let mut front = view_chain(m, v);
+            m.order.retain(|o| !front.contains(o));
+            front.push(op);
+            m.order.splice(0..0, front);
+            m.outputs[i].value = m.ops[op].results[0];
+        }
+    }
+    let (last, place) = (last_reads(m), positions(m));
+    let mut claimed: BTreeSet<ValueId> = BTreeSet::new();
+    for s in m.states.ids().collect::<Vec<_>>() {
+        let Some(next) = m.states[s].next else { continue };
+        let root = base(m, next);
+        let old = m.states[s].value;
+        if root == old {
+            m.states[s].next = None;
+            continue;
+        }
+        let direct =
+            m.def_op(root).is_some() && !claimed.contains(&root) && fits_home(m, root, old, &last, &place);
+        if !direct {
+            let name = m.values[next].name.clone();
+            let op = m.new_op(OpKind::Copy {}, &[next], &[&name], "")?;
+            m.order.push(op);
+            m.states[s].next = Some(m.ops[op].results[0]);
+        }
+        claimed.extend(m.states[s].next.map(|v| base(m, v)));
+    }
+    Ok(())
+}
+
+/// The view ops between `v` and its base, base first.
+fn view_chain(m: &Module, mut v: ValueId) -> Vec<OpId> {
+    let mut chain = Vec::new();
+    while let Some(op) = m.def_op(v).filter(|&op| is_view(m, op)) {
+        chain.push(op);
+        v = m.ops[op].operands[0];
+    }
+    chain.reverse();
+    chain
+}
+
+/// For every base value, the position of the last op that reads it.
+fn last_reads(m: &Module) -> Vec<Option<usize>> {
+    let mut last = vec![None; m.values.len()];
+    for (i, &op) in m.order.iter().enumerate().filter(|&(_, &op)| !is_view(m, op)) {
+        for &v in &m.ops[op].operands {
+            last[base(m, v).index()] = Some(i);
+        }
+    }
+    last
+}
+
+/// For every op, its position in the order.
+fn positions(m: &Module) -> Vec<usize> {
+    let mut place = vec![usize::MAX; m.ops.len()];
+    for (i, &op) in m.order.iter().enumerate() {
+        place[op.index()] = i;
+    }
+    place
+}
+
+/// Whether `root` may be written where the state's value `old` lies.
+fn fits_home(m: &Module, root: ValueId, old: ValueId, last: &[Option<usize>], place: &[usize]) -> bool {
+    let Some(def) = m.def_op(root) else { return false };
+    match last[old.index()] {
+        None => true,
+        Some(last) if last < place[def.index()] => true,
+        Some(last) if last == place[def.index()] => may_take(m, def, root, |v| base(m, v) == old),
+        _ => false,
+    }
+}
+
+/// Whether the row lets result `result` of `op` take the bytes of every operand that `shares` selects.
+fn may_take(m: &Module, op: OpId, result: ValueId, shares: impl Fn(ValueId) -> bool) -> bool {
+    let Some(kind) = m.ops[op].kind() else { return false };
+    let Some(j) = m.ops[op].results.iter().position(|&r| r == result) else { return false };
+    let pairs = kind.inplace_pairs(&m.operand_types(op), &m.result_types(op));
+    let mut shared = m.ops[op].operands.iter().enumerate().filter(|&(_, &v)| shares(v)).peekable();
+    shared.peek().is_some() && shared.all(|(i, _)| pairs.contains(&(i, j)))
+}
+
+/// Groups the values of a legalised module.
+pub(crate) fn assign(m: &Module) -> Storages {
+    let mut s = Storages { of: vec![NONE; m.values.len()], tensors: Vec::new() };
+    let add = |s: &mut Storages, v: ValueId, kind| {
+        s.tensors.push((v, kind));
+        s.of[v.index()] = (s.tensors.len() - 1) as u32;
+    };
+    for (id, x) in m.states.iter() {
+        add(&mut s, x.value, Kind::State(id));
+        if let Some(next) = x.next {
+            s.of[base(m, next).index()] = s.of[x.value.index()];
+        }
+    }
+    for (id, x) in m.consts.iter() {
+        add(&mut s, x.value, Kind::Const(id));
+    }
+    for (id, x) in m.inputs.iter() {
+        add(&mut s, x.value, Kind::Input(id));
+    }
+    let last = last_reads(m);
+    for (i, &op) in m.order.iter().enumerate() {
+        if is_view(m, op) {
+            s.of[m.ops[op].results[0].index()] = s.of[m.ops[op].operands[0].index()];
+            continue;
+        }
+        let mut taken: Vec<u32> =
+            m.ops[op].results.iter().map(|r| s.of[r.index()]).filter(|&t| t != NONE).collect();
+        for &r in &m.ops[op].results {
+            if s.of[r.index()] != NONE {
+                continue;
+            }
+            let dying = m.ops[op].operands.iter().map(|&v| base(m, v)).find(|&b| {
+                let t = s.of[b.index()];
+                let free = matches!(s.tensors[t as usize].1, Kind::Transient | Kind::Input(_))
+                    && !taken.contains(&t);
+                free && last[b.index()] == Some(i) && may_take(m, op, r, |v| s.of[v.index()] == t)
+            });
+            match dying {
+                Some(b) => s.of[r.index()] = s.of[b.index()],
+                None => add(&mut s, r, Kind::Transient),
+            }
+            taken.push(s.of[r.index()]);
+        }
+    }
+    s
+}
+
+/// Outputs that are copied to the host right after the op that completes them, per op position.
+pub(crate) fn outputs_of(m: &Module, op: OpId) -> Vec<usize> {
+    let of = |o: &memc_ir::Output| m.def_op(base(m, o.value)) == Some(op);
+    m.outputs.iter().enumerate().filter(|(_, o)| of(o)).map(|(i, _)| i).collect()
+}
