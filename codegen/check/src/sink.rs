@@ -1,0 +1,107 @@
+//! Where errors are collected, once each and at most [`MAX_ERRORS`].
+
+use std::collections::BTreeSet;
+
+use memc_plan::{Plan, Section, Stream};
+
+use crate::error::{CheckError, MAX_ERRORS, Place, Site};
+
+/// Longest command text in a message, in characters.
+const MAX_COMMAND: usize = 200;
+/// Longest label in a message, in characters.
+const MAX_LABEL: usize = 80;
+
+/// One execution of one command.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Where {
+    /// The list.
+    pub(crate) section: Section,
+    /// See [`Site::step`].
+    pub(crate) step: u32,
+    /// Index in the list.
+    pub(crate) index: usize,
+}
+
+impl Where {
+    /// The command, whichever time it runs.
+    pub(crate) fn command(self) -> (Section, usize) {
+        (self.section, self.index)
+    }
+}
+
+/// What makes two errors the same: the code, the command, and what distinguishes errors of one code at one command.
+type Key = (&'static str, (Section, usize), String);
+
+/// Collects errors.
+#[derive(Debug)]
+pub(crate) struct Sink<'a> {
+    plan: &'a Plan,
+    errors: Vec<CheckError>,
+    seen: BTreeSet<Key>,
+}
+
+impl<'a> Sink<'a> {
+    pub(crate) fn new(plan: &'a Plan) -> Sink<'a> {
+        Sink { plan, errors: Vec::new(), seen: BTreeSet::new() }
+    }
+
+    /// Whether nothing is wrong so far.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.errors.is_empty()
+    }
+
+    /// Whether further errors are dropped.
+    pub(crate) fn is_full(&self) -> bool {
+        self.errors.len() >= MAX_ERRORS
+    }
+
+    /// The errors.
+    pub(crate) fn into_errors(self) -> Vec<CheckError> {
+        self.errors
+    }
+
+    /// Adds an error that is not about a command.
+    pub(crate) fn push(&mut self, error: CheckError) {
+        if !self.is_full() {
+            self.errors.push(error);
+        }
+    }
+
+    /// Adds an error about a command unless the same is known from another execution; `detail` tells errors of one
+    /// code at one command apart.
+    pub(crate) fn at(&mut self, at: Where, detail: &str, make: impl FnOnce(Site) -> CheckError) {
+        if self.is_full() {
+            return;
+        }
+        let error = make(self.site(at));
+        if self.seen.insert((error.code(), at.command(), detail.to_owned())) {
+            self.errors.push(error);
+        }
+    }
+
+    /// The same for an error whose subject is a place.
+    pub(crate) fn at_place(&mut self, at: Where, detail: &str, make: impl FnOnce(Place) -> CheckError) {
+        self.at(at, detail, |site| make(Place::Command(site)));
+    }
+
+    /// The command with its text.
+    pub(crate) fn site(&self, at: Where) -> Site {
+        let Where { section, step, index } = at;
+        let command = self.plan.section(section).get(index);
+        Site {
+            section,
+            step,
+            index,
+            stream: command.map_or(Stream::Host, |c| c.stream),
+            command: command.map_or_else(String::new, |c| shorten(&c.to_string(), MAX_COMMAND)),
+            label: command.map_or_else(String::new, |c| shorten(&c.label, MAX_LABEL)),
+        }
+    }
+}
+
+fn shorten(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
+        None => text.to_owned(),
+    }
+}

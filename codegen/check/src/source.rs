@@ -1,0 +1,87 @@
+//! The expected terms: one step of the source module, evaluated symbolically.
+
+use std::collections::BTreeMap;
+
+use memc_ir::{Blob, Def, Id, Module, ValueId, value_name};
+
+use crate::show::Names;
+use crate::term::{Term, TermId, Terms};
+
+/// What one step computes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StepTerms {
+    /// One term per output of the module.
+    pub(crate) outputs: Vec<TermId>,
+    /// One term per state: what it holds after the step.
+    pub(crate) states: Vec<TermId>,
+}
+
+/// The values of states before the first step, and of constants.
+#[derive(Clone, Debug)]
+pub(crate) struct Initial {
+    /// One term per state.
+    pub(crate) states: Vec<TermId>,
+    /// One term per constant; constants with equal bytes have equal terms.
+    pub(crate) consts: Vec<TermId>,
+    /// BLAKE3 of each constant's bytes.
+    pub(crate) hashes: Vec<[u8; 32]>,
+}
+
+/// The terms that every evaluation starts from.
+pub(crate) fn initial(source: &Module, terms: &mut Terms) -> Initial {
+    let bytes_of = |v: ValueId| source.values.get(v).map_or(0, |v| v.ty.bytes());
+    let mut states = Vec::with_capacity(source.states.len());
+    for (id, state) in source.states.iter() {
+        states.push(terms.leaf(Term::State(id.0), bytes_of(state.value)));
+    }
+    let (mut consts, mut hashes, mut firsts) = (Vec::new(), Vec::new(), BTreeMap::new());
+    for (id, c) in source.consts.iter() {
+        let hash = Blob::new(std::sync::Arc::clone(&c.data)).hash;
+        let first = *firsts.entry(hash).or_insert(id.0);
+        consts.push(terms.leaf(Term::Const(first), bytes_of(c.value)));
+        hashes.push(hash);
+    }
+    Initial { states, consts, hashes }
+}
+
+/// Evaluates step `step` from the values of the states before it. `source` is a verified graph-phase module.
+pub(crate) fn evaluate(
+    source: &Module,
+    terms: &mut Terms,
+    names: &mut Names,
+    consts: &[TermId],
+    states: &[TermId],
+    step: u32,
+) -> Result<StepTerms, String> {
+    let mut values = vec![TermId::POISON; source.values.len()];
+    let set = |values: &mut Vec<TermId>, v: ValueId, term: TermId| {
+        if let Some(slot) = values.get_mut(v.index()) {
+            *slot = term;
+        }
+    };
+    for (v, value) in source.values.iter() {
+        let term = match value.def {
+            Def::Input(input) => terms.leaf(Term::Input { input: input.0, step }, value.ty.bytes()),
+            Def::State(state) => states.get(state.index()).copied().unwrap_or(TermId::POISON),
+            Def::Const(c) => consts.get(c.index()).copied().unwrap_or(TermId::POISON),
+            Def::Op(..) => continue,
+        };
+        set(&mut values, v, term);
+    }
+    for &id in &source.order {
+        let op = &source.ops[id];
+        let Some(kind) = op.kind() else { return Err("a memory op in a graph-phase module".into()) };
+        let sig = terms.signature(kind, &source.operand_types(id))?;
+        let args: Vec<TermId> =
+            op.operands.iter().map(|v| values.get(v.index()).copied().unwrap_or(TermId::POISON)).collect();
+        for (&v, term) in op.results.iter().zip(terms.apply(sig, &args)) {
+            names.entry(term).or_insert_with(|| format!("{}@{step}", value_name(source, v)));
+            set(&mut values, v, term);
+        }
+    }
+    let value = |v: ValueId| values.get(v.index()).copied().unwrap_or(TermId::POISON);
+    Ok(StepTerms {
+        outputs: source.outputs.iter().map(|o| value(o.value)).collect(),
+        states: source.states.values().map(|s| value(s.next.unwrap_or(s.value))).collect(),
+    })
+}

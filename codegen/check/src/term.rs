@@ -1,0 +1,199 @@
+//! Symbolic values: what a tensor is, as an expression over inputs, initial states and constants.
+//!
+//! Terms are hash-consed: equal expressions have equal ids, so comparing values is comparing ids. A term denotes
+//! bytes; types are part of an operator's signature and not of its operands, which makes a reshape transparent.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use memc_ir::TensorType;
+use memc_ir::ops::{Class, OpKind};
+
+/// A symbolic value.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct TermId(u32);
+
+impl TermId {
+    /// Value of a term that an earlier error makes unknowable. Comparing with it reports nothing.
+    pub(crate) const POISON: TermId = TermId(0);
+    /// The value without bytes: all empty tensors are equal.
+    pub(crate) const EMPTY: TermId = TermId(1);
+
+    /// What [`Terms::advance`] maps the term to.
+    pub(crate) fn image(self, advance: &[TermId]) -> Option<TermId> {
+        advance.get(self.0 as usize).copied()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn new(index: u32) -> TermId {
+        TermId(index)
+    }
+}
+
+/// An operator at given types.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct SigId(u32);
+
+/// An operator at given operand types, with the result types they imply.
+#[derive(Debug)]
+pub(crate) struct Signature {
+    /// Operator with attributes.
+    pub(crate) kind: OpKind,
+    /// Operand types.
+    pub(crate) operands: Vec<TensorType>,
+    /// Result types.
+    pub(crate) results: Vec<TensorType>,
+}
+
+/// How a term is made.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Term {
+    /// See [`TermId::POISON`].
+    Poison,
+    /// See [`TermId::EMPTY`].
+    Empty,
+    /// What the host supplies for an input of the source in one step.
+    Input {
+        /// Index in the source.
+        input: u32,
+        /// Step, from 0.
+        step: u32,
+    },
+    /// A state of the source before the first step.
+    State(u32),
+    /// A constant of the source; the first of those with equal bytes.
+    Const(u32),
+    /// A result of an operator.
+    Apply {
+        /// The operator and its types.
+        sig: SigId,
+        /// Which result.
+        result: u32,
+        /// Operands.
+        args: Rc<[TermId]>,
+    },
+}
+
+/// The largest number of bytes that operands and results of one operator may have together.
+const MAX_OP_BYTES: u64 = 1 << 53;
+
+/// All terms of one check.
+#[derive(Debug)]
+pub(crate) struct Terms {
+    nodes: Vec<(Term, u64)>,
+    ids: BTreeMap<Term, TermId>,
+    sigs: Vec<Signature>,
+    sig_ids: BTreeMap<(OpKind, Vec<TensorType>), SigId>,
+}
+
+impl Terms {
+    /// No terms but the two special ones.
+    pub(crate) fn new() -> Terms {
+        let mut terms =
+            Terms { nodes: Vec::new(), ids: BTreeMap::new(), sigs: Vec::new(), sig_ids: BTreeMap::new() };
+        terms.intern(Term::Poison, 0);
+        terms.intern(Term::Empty, 0);
+        terms
+    }
+
+    /// Number of terms.
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// The term and its size in bytes.
+    pub(crate) fn get(&self, id: TermId) -> (&Term, u64) {
+        self.nodes.get(id.0 as usize).map_or((&Term::Poison, 0), |(term, bytes)| (term, *bytes))
+    }
+
+    /// The signature.
+    pub(crate) fn sig(&self, id: SigId) -> Option<&Signature> {
+        self.sigs.get(id.0 as usize)
+    }
+
+    fn intern(&mut self, term: Term, bytes: u64) -> TermId {
+        if let Some(&id) = self.ids.get(&term) {
+            return id;
+        }
+        let id =
+            TermId(u32::try_from(self.nodes.len()).expect("invariant: fewer terms than commands' results"));
+        self.nodes.push((term.clone(), bytes));
+        self.ids.insert(term, id);
+        id
+    }
+
+    /// A term without operands and with `bytes` bytes.
+    pub(crate) fn leaf(&mut self, term: Term, bytes: u64) -> TermId {
+        if bytes == 0 { TermId::EMPTY } else { self.intern(term, bytes) }
+    }
+
+    /// The signature of an operator at operand types, or why the operator's row rejects them.
+    pub(crate) fn signature(&mut self, kind: &OpKind, operands: &[&TensorType]) -> Result<SigId, String> {
+        let key = (kind.clone(), operands.iter().map(|&ty| ty.clone()).collect::<Vec<_>>());
+        if let Some(&id) = self.sig_ids.get(&key) {
+            return Ok(id);
+        }
+        let results = kind.infer(operands)?;
+        let types = operands.iter().copied().chain(&results);
+        let total = types.map(TensorType::bytes).try_fold(0u64, u64::checked_add);
+        if total.is_none_or(|total| total > MAX_OP_BYTES) {
+            return Err(format!("operands and results of {} are too large together", kind.mnemonic()));
+        }
+        let id = SigId(u32::try_from(self.sigs.len()).map_err(|_| "too many operators".to_owned())?);
+        self.sigs.push(Signature { kind: key.0.clone(), operands: key.1.clone(), results });
+        self.sig_ids.insert(key, id);
+        Ok(id)
+    }
+
+    /// The results of an operator on `args`. Copies and views are the identity.
+    pub(crate) fn apply(&mut self, sig: SigId, args: &[TermId]) -> Vec<TermId> {
+        let Some(signature) = self.sig(sig) else { return Vec::new() };
+        let sizes: Vec<u64> = signature.results.iter().map(TensorType::bytes).collect();
+        if args.contains(&TermId::POISON) {
+            return vec![TermId::POISON; sizes.len()];
+        }
+        if let (true, [arg]) = (is_identity(&signature.kind), args) {
+            return vec![*arg];
+        }
+        let args: Rc<[TermId]> = args.into();
+        let mut results = Vec::with_capacity(sizes.len());
+        for (result, bytes) in (0u32..).zip(sizes) {
+            results.push(self.leaf(Term::Apply { sig, result, args: Rc::clone(&args) }, bytes));
+        }
+        results
+    }
+
+    /// Every term that exists with each `State(s)` replaced by `next[s]`, by id.
+    pub(crate) fn advance(&mut self, next: &[TermId]) -> Vec<TermId> {
+        let mut map: Vec<TermId> = Vec::with_capacity(self.nodes.len());
+        for index in 0..self.nodes.len() {
+            let Some((term, bytes)) = self.nodes.get(index).cloned() else { break };
+            let image = match term {
+                Term::Poison => TermId::POISON,
+                Term::Empty => TermId::EMPTY,
+                Term::State(s) => next.get(s as usize).copied().unwrap_or(TermId::POISON),
+                Term::Input { input, step } => {
+                    self.leaf(Term::Input { input, step: step.saturating_add(1) }, bytes)
+                }
+                Term::Const(_) => TermId(index as u32),
+                Term::Apply { sig, result, args } => {
+                    // Operands are older than what they make, so they are mapped already.
+                    let image = |arg: &TermId| map.get(arg.0 as usize).copied().unwrap_or(TermId::POISON);
+                    let args: Rc<[TermId]> = args.iter().map(image).collect();
+                    if args.contains(&TermId::POISON) {
+                        TermId::POISON
+                    } else {
+                        self.leaf(Term::Apply { sig, result, args }, bytes)
+                    }
+                }
+            };
+            map.push(image);
+        }
+        map
+    }
+}
+
+/// Whether an operator passes its operand's bytes on.
+pub(crate) fn is_identity(kind: &OpKind) -> bool {
+    kind.def().class == Class::View || matches!(kind, OpKind::Copy {})
+}
