@@ -1,1 +1,127 @@
 //! Imports ONNX training graphs into the graph IR.
+//!
+//! Two producers are understood: ONNX Runtime training artifacts (`training_model.onnx`, with
+//! `optimizer_model.onnx` and `checkpoint` beside it), and one-file training steps whose inputs and outputs are
+//! the state before and after the step. Shapes are static: symbolic dimensions must be given sizes.
+//!
+//! A model file is hostile until shown otherwise: nothing here panics, recurses on the file's structure, opens a
+//! file outside the model's folder, or allocates by a number that was not compared with bytes that exist. The
+//! importer only translates; it neither simplifies nor differentiates.
+//!
+//! ```no_run
+//! use memc_frontend::{ImportOptions, import};
+//!
+//! let import = import("models/cnn_bn/training_model.onnx".as_ref(), &ImportOptions::default())?;
+//! println!("{} ops, {}", import.module.order.len(), import.notes.join("; "));
+//! # Ok::<(), memc_frontend::ImportError>(())
+//! ```
+
+mod checkpoint;
+mod constants;
+mod context;
+mod error;
+mod external;
+mod graph;
+mod initial;
+mod model;
+mod node;
+mod ops;
+mod optimizer;
+mod proto;
+mod ranges;
+mod registry;
+mod screen;
+mod source;
+mod step;
+mod tensor;
+mod training;
+
+use std::path::{Path, PathBuf};
+
+use memc_ir::Module;
+
+pub use error::ImportError;
+
+use external::Folder;
+use source::Source;
+
+/// Most micro-steps of one step.
+const MAX_ACCUMULATE: u32 = 1024;
+
+/// How a model is to be understood.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ImportOptions {
+    /// Optimizer model of training artifacts; looked for beside the training model when absent.
+    pub optimizer: Option<PathBuf>,
+    /// Initial values: an ONNX Runtime checkpoint or a safetensors file, told apart by content. Looked for
+    /// beside the training model of training artifacts when absent.
+    pub checkpoint: Option<PathBuf>,
+    /// Leave the optimizer out: gradients become outputs.
+    pub no_optimizer: bool,
+    /// Pairs (input, output) of a one-file step: the input is state that becomes the output. An input paired
+    /// with itself is state that does not change. These come before the pairs found by name.
+    pub carry: Vec<(String, String)>,
+    /// Micro-steps per optimizer step of training artifacts, at least 1.
+    pub accumulate: u32,
+    /// Sizes of symbolic dimensions.
+    pub dims: Vec<(String, u64)>,
+}
+
+impl Default for ImportOptions {
+    fn default() -> Self {
+        Self {
+            optimizer: None,
+            checkpoint: None,
+            no_optimizer: false,
+            carry: Vec::new(),
+            accumulate: 1,
+            dims: Vec::new(),
+        }
+    }
+}
+
+/// An imported model.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Import {
+    /// The training step: graph phase, operands before their users.
+    pub module: Module,
+    /// What was found and how it was understood, one sentence each.
+    pub notes: Vec<String>,
+    /// What the user may not have wanted, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Imports the model in file `path`.
+///
+/// Files that belong to it are looked for in the same folder; [`Import::notes`] names those that were used.
+pub fn import(path: &Path, options: &ImportOptions) -> Result<Import, ImportError> {
+    let bytes = initial::read_file(path, screen::MAX_FILE_BYTES)?;
+    let folder = Folder::of(path).map_err(|e| ImportError::io(path, e))?;
+    import_from(&bytes, Some(path), Some(&folder), options)
+}
+
+/// Imports a model from memory: as [`import`], but there is no folder to look for other files in.
+pub fn import_bytes(bytes: &[u8], options: &ImportOptions) -> Result<Import, ImportError> {
+    import_from(bytes, None, None, options)
+}
+
+fn import_from(
+    bytes: &[u8],
+    path: Option<&Path>,
+    folder: Option<&Folder>,
+    options: &ImportOptions,
+) -> Result<Import, ImportError> {
+    if !(1..=MAX_ACCUMULATE).contains(&options.accumulate) {
+        return Err(ImportError::Usage(format!(
+            "the number of micro-steps must be between 1 and {MAX_ACCUMULATE}, not {}",
+            options.accumulate
+        )));
+    }
+    let source = Source::read(bytes, path, folder, &options.dims)?;
+    let artifacts = source.model.graph.nodes.iter().any(training::is_accumulator);
+    let mut import =
+        if artifacts { training::import(&source, options)? } else { step::import(&source, options)? };
+    import.warnings.splice(0..0, source.warnings());
+    ranges::derive(&mut import.module);
+    Ok(import)
+}

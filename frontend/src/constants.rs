@@ -1,0 +1,234 @@
+//! A small evaluator for integer and boolean constants.
+//!
+//! Exporters compute shapes with ordinary nodes (Shape, Gather, Concat, ...). Several operators need such an
+//! operand's value to know their result's type, so the importer evaluates these chains. It deliberately
+//! handles only integer and boolean tensors of at most [`MAX_ELEMENTS`] elements; folding in general is a pass.
+
+use memc_ir::ops::broadcast_shapes;
+use memc_ir::{DType, TensorType};
+
+use crate::tensor::Literal;
+
+/// Most elements of a computed constant.
+pub(crate) const MAX_ELEMENTS: u64 = 1 << 16;
+
+/// Applies an element-wise operator with broadcasting; `None` when it is none of these or cannot be evaluated.
+pub(crate) fn binary(op: &str, a: &Literal, b: &Literal) -> Option<Literal> {
+    let f: fn(i64, i64) -> Option<i64> = match op {
+        "Add" => |x, y| x.checked_add(y),
+        "Sub" => |x, y| x.checked_sub(y),
+        "Mul" => |x, y| x.checked_mul(y),
+        "Div" => |x, y| x.checked_div(y),
+        "Min" => |x, y| Some(x.min(y)),
+        "Max" => |x, y| Some(x.max(y)),
+        "Equal" => |x, y| Some(i64::from(x == y)),
+        "Less" => |x, y| Some(i64::from(x < y)),
+        "LessOrEqual" => |x, y| Some(i64::from(x <= y)),
+        "Greater" => |x, y| Some(i64::from(x > y)),
+        "GreaterOrEqual" => |x, y| Some(i64::from(x >= y)),
+        "And" => |x, y| Some(x & y),
+        "Or" => |x, y| Some(x | y),
+        _ => return None,
+    };
+    let logical = matches!(op, "And" | "Or");
+    let compares = matches!(op, "Equal" | "Less" | "LessOrEqual" | "Greater" | "GreaterOrEqual");
+    let legal = op == "Equal" || logical == (a.ty.dtype == DType::Bool);
+    if a.ty.dtype != b.ty.dtype || !legal {
+        return None;
+    }
+    let dtype = if compares { DType::Bool } else { a.ty.dtype };
+    let shape = result_shape(&[a, b])?;
+    let (x, y) = (stretched(a, &shape)?, stretched(b, &shape)?);
+    let values: Option<Vec<i64>> = x.iter().zip(&y).map(|(&x, &y)| f(x, y)).collect();
+    Literal::from_ints(dtype, &shape, &values?).ok()
+}
+
+/// Applies an element-wise operator of one operand.
+pub(crate) fn unary(op: &str, x: &Literal) -> Option<Literal> {
+    let f: fn(i64) -> Option<i64> = match (op, x.ty.dtype == DType::Bool) {
+        ("Neg", false) => |v| v.checked_neg(),
+        ("Abs", false) => |v| v.checked_abs(),
+        ("Not", true) => |v| Some(1 - v),
+        _ => return None,
+    };
+    small(&x.ty)?;
+    let values: Option<Vec<i64>> = x.ints()?.into_iter().map(f).collect();
+    Literal::from_ints(x.ty.dtype, &x.ty.shape, &values?).ok()
+}
+
+/// `cond ? a : b` with broadcasting.
+pub(crate) fn select(cond: &Literal, a: &Literal, b: &Literal) -> Option<Literal> {
+    if cond.ty.dtype != DType::Bool || a.ty.dtype != b.ty.dtype {
+        return None;
+    }
+    let shape = result_shape(&[cond, a, b])?;
+    let (c, x, y) = (stretched(cond, &shape)?, stretched(a, &shape)?, stretched(b, &shape)?);
+    let values: Vec<i64> =
+        c.iter().zip(x.iter().zip(&y)).map(|(&c, (&x, &y))| if c != 0 { x } else { y }).collect();
+    Literal::from_ints(a.ty.dtype, &shape, &values).ok()
+}
+
+/// Conversion to another element type; from integers also to float.
+pub(crate) fn cast(x: &Literal, to: DType) -> Option<Literal> {
+    small(&x.ty)?;
+    let values = x.ints()?;
+    if to == DType::F32 {
+        let floats: Vec<f32> = values.iter().map(|&v| v as f32).collect();
+        return Literal::from_floats(&x.ty.shape, &floats).ok();
+    }
+    Literal::from_ints(to, &x.ty.shape, &values).ok()
+}
+
+/// The same elements under another shape with the same number of elements; any element type.
+pub(crate) fn reshape(x: &Literal, shape: &[u64]) -> Option<Literal> {
+    let ty = TensorType::new(x.ty.dtype, shape);
+    (ty.checked_numel()? == x.ty.numel()).then(|| Literal { ty, data: x.data.clone() })
+}
+
+/// Broadcasting to `shape`.
+pub(crate) fn expand(x: &Literal, shape: &[u64]) -> Option<Literal> {
+    Literal::from_ints(x.ty.dtype, shape, &stretched(x, shape)?).ok()
+}
+
+/// Gather along axis 0 of a vector.
+pub(crate) fn gather(data: &Literal, indices: &Literal) -> Option<Literal> {
+    small(&indices.ty)?;
+    if data.ty.rank() != 1 || indices.ty.dtype == DType::Bool {
+        return None;
+    }
+    let values = data.ints()?;
+    let n = i64::try_from(values.len()).ok()?;
+    let pick = |i: i64| values.get(usize::try_from(if i < 0 { i.checked_add(n)? } else { i }).ok()?).copied();
+    let picked: Option<Vec<i64>> = indices.ints()?.into_iter().map(pick).collect();
+    Literal::from_ints(data.ty.dtype, &indices.ty.shape, &picked?).ok()
+}
+
+/// Concatenation of vectors.
+pub(crate) fn concat(parts: &[Literal]) -> Option<Literal> {
+    let dtype = parts.first()?.ty.dtype;
+    let mut values = Vec::new();
+    for p in parts {
+        small(&p.ty)?;
+        if p.ty.rank() != 1 || p.ty.dtype != dtype {
+            return None;
+        }
+        values.extend(p.ints()?);
+    }
+    small(&TensorType::new(dtype, [values.len() as u64]))?;
+    Literal::from_ints(dtype, &[values.len() as u64], &values).ok()
+}
+
+/// Elements `start`, `start + step`, ... of a vector; the bounds must already be legal for it.
+pub(crate) fn slice(x: &Literal, start: i64, step: i64, count: u64) -> Option<Literal> {
+    small(&x.ty)?;
+    let values = x.ints()?;
+    let mut out = Vec::new();
+    let mut at = start;
+    for _ in 0..count.min(MAX_ELEMENTS) {
+        out.push(*values.get(usize::try_from(at).ok()?)?);
+        at = at.checked_add(step)?;
+    }
+    Literal::from_ints(x.ty.dtype, &[count], &out).ok()
+}
+
+/// The integers `start`, `start + delta`, ... before `limit`.
+pub(crate) fn range(dtype: DType, start: i64, limit: i64, delta: i64) -> Result<Literal, String> {
+    let (start, limit, delta) = (i128::from(start), i128::from(limit), i128::from(delta));
+    if delta == 0 {
+        return Err("delta is zero".into());
+    }
+    let span = if delta > 0 { limit - start } else { start - limit };
+    let count = u64::try_from(span.max(0).unsigned_abs().div_ceil(delta.unsigned_abs()));
+    let count = count.ok().filter(|&n| n <= MAX_ELEMENTS);
+    let count = count.ok_or_else(|| format!("the result has more than {MAX_ELEMENTS} elements"))?;
+    // Every value lies between start and limit, so it is an i64.
+    let values: Vec<i64> = (0..i128::from(count)).map(|i| (start + i * delta) as i64).collect();
+    Literal::from_ints(dtype, &[count], &values)
+}
+
+fn small(ty: &TensorType) -> Option<()> {
+    (ty.numel() <= MAX_ELEMENTS).then_some(())
+}
+
+fn result_shape(operands: &[&Literal]) -> Option<Vec<u64>> {
+    operands.iter().try_fold(Vec::new(), |shape, x| broadcast_shapes(&shape, &x.ty.shape).ok())
+}
+
+/// The elements of `x` broadcast to `shape`.
+fn stretched(x: &Literal, shape: &[u64]) -> Option<Vec<i64>> {
+    let ty = TensorType::new(x.ty.dtype, shape);
+    ty.checked_numel()?;
+    small(&ty)?;
+    small(&x.ty)?;
+    if broadcast_shapes(&x.ty.shape, shape).ok()? != shape {
+        return None;
+    }
+    let values = x.ints()?;
+    let lead = shape.len() - x.ty.rank();
+    let strides: Vec<u64> = (0..x.ty.rank())
+        .map(|i| if x.ty.shape[i] == 1 { 0 } else { x.ty.shape[i + 1..].iter().product() })
+        .collect();
+    (0..ty.numel())
+        .map(|flat| {
+            let (mut rest, mut at) = (flat, 0);
+            for axis in (0..shape.len()).rev() {
+                let i = rest % shape[axis];
+                rest /= shape[axis];
+                if axis >= lead {
+                    at += i * strides[axis - lead];
+                }
+            }
+            values.get(at as usize).copied()
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ints(shape: &[u64], values: &[i64]) -> Literal {
+        Literal::from_ints(DType::I64, shape, values).expect("literal")
+    }
+
+    /// Broadcasting pairs the elements as numpy does.
+    #[test]
+    fn operands_broadcast() {
+        let column = ints(&[2, 1], &[10, 20]);
+        let row = ints(&[3], &[1, 2, 3]);
+        let sum = binary("Add", &column, &row).expect("sum");
+        assert_eq!(sum, ints(&[2, 3], &[11, 12, 13, 21, 22, 23]));
+        let less = binary("Less", &row, &ints(&[], &[2])).expect("less");
+        assert_eq!((less.ty.dtype, less.ints()), (DType::Bool, Some(vec![1, 0, 0])));
+        assert_eq!(select(&less, &row, &ints(&[], &[9])).expect("select").ints(), Some(vec![1, 9, 9]));
+    }
+
+    /// Overflow, division by zero and mixed element types are left to the op at run time.
+    #[test]
+    fn what_has_no_value_is_not_evaluated() {
+        let x = ints(&[], &[i64::MIN]);
+        assert_eq!(binary("Div", &x, &ints(&[], &[-1])), None);
+        assert_eq!(binary("Div", &x, &ints(&[], &[0])), None);
+        assert_eq!(binary("Mul", &x, &ints(&[], &[2])), None);
+        assert_eq!(unary("Neg", &x), None);
+        let flag = Literal::from_ints(DType::Bool, &[], &[1]).expect("flag");
+        assert_eq!(binary("Add", &flag, &flag), None);
+        assert_eq!(binary("And", &flag, &x), None);
+    }
+
+    /// Vectors are gathered (also from the end), concatenated, sliced and counted up.
+    #[test]
+    fn shape_arithmetic() {
+        let v = Literal::vector(&[4, 16, 32]);
+        assert_eq!(gather(&v, &ints(&[], &[-1])).expect("gather"), ints(&[], &[32]));
+        assert_eq!(gather(&v, &ints(&[1], &[3])), None);
+        assert_eq!(
+            concat(&[v.clone(), Literal::vector(&[7])]).expect("concat").ints(),
+            Some(vec![4, 16, 32, 7])
+        );
+        assert_eq!(slice(&v, 2, -1, 3).expect("slice").ints(), Some(vec![32, 16, 4]));
+        assert_eq!(range(DType::I64, 5, 0, -2).expect("range").ints(), Some(vec![5, 3, 1]));
+        assert_eq!(range(DType::I64, 0, 5, -2).expect("range").ints(), Some(vec![]));
+        assert!(range(DType::I64, i64::MIN, i64::MAX, 1).expect_err("huge").contains("more than"));
+    }
+}

@@ -1,0 +1,181 @@
+//! The module under construction and what ONNX names stand for at the current node.
+//!
+//! Constants stay [`Literal`]s until an op needs them as an operand, so that shape arithmetic leaves nothing
+//! in the module.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memc_ir::{Module, OpKind, TensorType, ValueId};
+
+use crate::error::{Fault, ImportError};
+use crate::external::Folder;
+use crate::graph::declared_types;
+use crate::model::{Graph, Node, Tensor};
+use crate::node::NodeCx;
+use crate::registry;
+use crate::tensor::Literal;
+
+/// Larger constants with equal elements become a `fill` op, which costs no memory between steps.
+const FILL_ABOVE: u64 = 16;
+
+/// What an ONNX name stands for. At least one field is set.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bound {
+    /// A value of the module.
+    pub value: Option<ValueId>,
+    /// The content, when it is a constant.
+    pub literal: Option<Literal>,
+}
+
+impl From<ValueId> for Bound {
+    fn from(value: ValueId) -> Self {
+        Bound { value: Some(value), literal: None }
+    }
+}
+
+impl From<Literal> for Bound {
+    fn from(literal: Literal) -> Self {
+        Bound { value: None, literal: Some(literal) }
+    }
+}
+
+/// The contents of stored tensors, read from their files when external.
+pub(crate) fn resolve(
+    tensors: Vec<Tensor>,
+    folder: Option<&Folder>,
+) -> Result<BTreeMap<String, Literal>, ImportError> {
+    let mut out = BTreeMap::new();
+    for t in tensors {
+        let name = t.name.clone();
+        let literal = literal(t, folder);
+        let literal = literal.map_err(|e| ImportError::BadModel(format!("initializer `{name}`: {e}")))?;
+        out.insert(name, literal);
+    }
+    Ok(out)
+}
+
+/// A stored tensor's content.
+fn literal(tensor: Tensor, folder: Option<&Folder>) -> Result<Literal, String> {
+    Literal::from_tensor(tensor, |entries, want| match folder {
+        Some(folder) => folder.read(entries, want),
+        None => Err("its data is in another file, and a model from memory has no folder".into()),
+    })
+}
+
+/// A module under construction.
+#[derive(Debug)]
+pub(crate) struct Context<'a> {
+    /// The module.
+    pub module: Module,
+    /// What names stand for at the current node. Nodes that update a tensor in place change its entry.
+    pub scope: BTreeMap<String, Bound>,
+    /// Declared types of values, for the few operators that do not determine theirs.
+    pub declared: BTreeMap<&'a str, TensorType>,
+    /// Names that some node or graph output reads.
+    pub used: BTreeSet<&'a str>,
+    opsets: &'a BTreeMap<String, i64>,
+    folder: Option<&'a Folder>,
+}
+
+impl<'a> Context<'a> {
+    /// A context for `graph` with an empty module and scope.
+    pub(crate) fn new(
+        graph: &'a Graph,
+        opsets: &'a BTreeMap<String, i64>,
+        folder: Option<&'a Folder>,
+    ) -> Self {
+        let name = if graph.name.is_empty() { "model" } else { &graph.name };
+        let mut declared = declared_types(&graph.value_info);
+        declared.extend(declared_types(&graph.outputs));
+        let reads = graph.nodes.iter().flat_map(|n| &n.inputs).chain(graph.outputs.iter().map(|o| &o.name));
+        Self {
+            module: Module::new(name),
+            scope: BTreeMap::new(),
+            declared,
+            used: reads.map(String::as_str).collect(),
+            opsets,
+            folder,
+        }
+    }
+
+    /// Binds a name.
+    pub(crate) fn bind(&mut self, name: &str, to: impl Into<Bound>) {
+        self.scope.insert(name.to_string(), to.into());
+    }
+
+    /// Imports one node.
+    pub(crate) fn import(&mut self, node: &'a Node) -> Result<(), ImportError> {
+        let version = opset(self.opsets, &node.domain);
+        let handler = match registry::find(&node.domain, &node.op, version) {
+            Ok(handler) => handler,
+            Err(why) => return Err(ImportError::Unsupported(format!("{}: {why}", node.label()))),
+        };
+        let domain = if node.domain.is_empty() { "ai.onnx" } else { &node.domain };
+        let at = |m: String| format!("{}, {domain} opset {version}: {m}", node.label());
+        handler(&mut NodeCx { cx: self, node, version }).map_err(|fault| match fault {
+            Fault::Bad(m) => ImportError::BadModel(at(m)),
+            Fault::Unsupported(m) => ImportError::Unsupported(at(m)),
+        })
+    }
+
+    /// The content of a tensor stored in a node.
+    pub(crate) fn literal(&self, tensor: &Tensor) -> Result<Literal, String> {
+        literal(tensor.clone(), self.folder)
+    }
+
+    /// What `name` stands for.
+    pub(crate) fn bound(&self, name: &str) -> Result<&Bound, Fault> {
+        self.scope.get(name).ok_or_else(|| Fault::Bad(format!("`{name}` has no value here")))
+    }
+
+    /// The type of what `name` stands for.
+    pub(crate) fn type_of(&self, name: &str) -> Result<&TensorType, Fault> {
+        match self.bound(name)? {
+            Bound { value: Some(v), .. } => Ok(&self.module.values[*v].ty),
+            Bound { literal: Some(l), .. } => Ok(&l.ty),
+            Bound { .. } => Err(Fault::Bad(format!("`{name}` has no value here"))),
+        }
+    }
+
+    /// The module value that `name` stands for; a literal becomes a constant or a fill.
+    pub(crate) fn value(&mut self, name: &str) -> Result<ValueId, Fault> {
+        let bound = self.bound(name)?.clone();
+        match (bound.value, bound.literal) {
+            (Some(v), _) => Ok(v),
+            (None, Some(literal)) => {
+                let v = self.constant(name, &literal)?;
+                self.scope.insert(name.to_string(), Bound { value: Some(v), literal: Some(literal) });
+                Ok(v)
+            }
+            (None, None) => Err(Fault::Bad(format!("`{name}` has no value here"))),
+        }
+    }
+
+    /// A constant with the literal's content.
+    pub(crate) fn constant(&mut self, name: &str, literal: &Literal) -> Result<ValueId, Fault> {
+        let ty = literal.ty.clone();
+        match literal.splat() {
+            Some(value) if ty.numel() > FILL_ABOVE => {
+                self.emit(OpKind::Fill { dtype: ty.dtype, shape: ty.shape, value }, &[], name, "")
+            }
+            _ => Ok(self.module.add_const(name, ty, literal.data.clone())),
+        }
+    }
+
+    /// Appends an op and returns its first result.
+    pub(crate) fn emit(
+        &mut self,
+        kind: OpKind,
+        operands: &[ValueId],
+        name: &str,
+        origin: &str,
+    ) -> Result<ValueId, Fault> {
+        let results = self.module.add_op(kind, operands, &[name], origin)?;
+        results.first().copied().ok_or_else(|| Fault::Bad("the op has no result".into()))
+    }
+}
+
+/// The version of `domain`'s operator set; 1 when the model does not import it.
+pub(crate) fn opset(opsets: &BTreeMap<String, i64>, domain: &str) -> i64 {
+    opsets.get(domain).copied().unwrap_or(1)
+}

@@ -1,0 +1,96 @@
+//! Why an import failed.
+//!
+//! Every message names what is wrong, where it is and what can be done about it, on one line where possible.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a model was not imported.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// The file is damaged, or breaks the rules of its format.
+    BadModel(String),
+    /// The file is sound but uses something that has no place in the IR.
+    Unsupported(String),
+    /// The options do not fit the model.
+    Usage(String),
+    /// A file could not be read.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+impl ImportError {
+    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
+        ImportError::Io { path: path.to_path_buf(), source }
+    }
+
+    /// The same error, with `context` in front of its message.
+    pub(crate) fn within(self, context: &str) -> Self {
+        match self {
+            ImportError::BadModel(m) => ImportError::BadModel(format!("{context}: {m}")),
+            ImportError::Unsupported(m) => ImportError::Unsupported(format!("{context}: {m}")),
+            other => other,
+        }
+    }
+}
+
+impl fmt::Display for ImportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ImportError::BadModel(m) | ImportError::Unsupported(m) | ImportError::Usage(m) => f.write_str(m),
+            ImportError::Io { path, source } => write!(f, "cannot read `{}`: {source}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for ImportError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        if let ImportError::Io { source, .. } = self { Some(source) } else { None }
+    }
+}
+
+/// Why one node was not imported; the caller adds which node.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The node breaks its operator's rules.
+    Bad(String),
+    /// The node uses a form of its operator that is not supported.
+    Unsupported(String),
+}
+
+impl From<String> for Fault {
+    fn from(message: String) -> Self {
+        Fault::Bad(message)
+    }
+}
+
+impl From<&str> for Fault {
+    fn from(message: &str) -> Self {
+        Fault::Bad(message.to_string())
+    }
+}
+
+/// An unsupported form of an operator.
+pub(crate) fn unsupported<T>(message: impl Into<String>) -> Result<T, Fault> {
+    Err(Fault::Unsupported(message.into()))
+}
+
+/// At most ten of `items`, separated by commas, and how many more there are.
+pub(crate) fn some_of<T: fmt::Display>(items: &[T]) -> String {
+    const SHOWN: usize = 10;
+    let mut text = String::new();
+    for (i, item) in items.iter().take(SHOWN).enumerate() {
+        let separator = if i == 0 { "" } else { ", " };
+        text.push_str(&format!("{separator}{item}"));
+    }
+    if items.len() > SHOWN {
+        text.push_str(&format!(" and {} more", items.len() - SHOWN));
+    }
+    text
+}

@@ -1,0 +1,179 @@
+//! Initial contents of a step's persistent tensors: from a checkpoint, or synthetic.
+//!
+//! A checkpoint is an ONNX Runtime training checkpoint or a safetensors file, told apart by content.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use memc_ir::attr::F32;
+use memc_ir::{Blob, DType, Init, Role, TensorType};
+use safetensors::{Dtype, SafeTensors};
+
+use crate::checkpoint;
+use crate::error::{ImportError, some_of};
+use crate::tensor::Literal;
+
+/// Reads a whole file of at most `limit` bytes.
+pub(crate) fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, ImportError> {
+    let io = |e| ImportError::io(path, e);
+    let file = File::open(path).map_err(io)?;
+    let meta = file.metadata().map_err(io)?;
+    if meta.is_dir() {
+        return Err(ImportError::io(path, std::io::ErrorKind::IsADirectory.into()));
+    }
+    if meta.len() > limit {
+        let text = format!("`{}` has {} bytes, the format allows {limit}", path.display(), meta.len());
+        return Err(ImportError::BadModel(text));
+    }
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes).map_err(io)?;
+    Ok(bytes)
+}
+
+/// The contents of a checkpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Initial {
+    tensors: BTreeMap<String, Literal>,
+    /// Names that the checkpoint lists as not trained.
+    pub frozen: BTreeSet<String>,
+    /// Names that the checkpoint lists as trained; empty when it does not tell.
+    pub trained: BTreeSet<String>,
+    /// Optimizer steps done.
+    pub step: i64,
+    /// The learning rate to start with.
+    pub learning_rate: Option<f32>,
+}
+
+impl Initial {
+    /// Reads a checkpoint of either kind.
+    pub(crate) fn read(path: &Path) -> Result<Initial, ImportError> {
+        let bytes = read_file(path, u64::MAX)?;
+        let ort = bytes.get(4..8) == Some(checkpoint::IDENTIFIER.as_slice());
+        let found = if ort { Self::from_ort(&bytes) } else { Self::from_safetensors(&bytes) };
+        found.map_err(|e| e.within(&format!("checkpoint `{}`", path.display())))
+    }
+
+    fn from_ort(bytes: &[u8]) -> Result<Initial, ImportError> {
+        let read = checkpoint::read(bytes)?;
+        let mut out = Initial::default();
+        let names = |list: &[(String, Literal)]| list.iter().map(|(n, _)| n.clone()).collect();
+        out.trained = names(&read.trainable);
+        out.frozen = names(&read.frozen);
+        let mut all: Vec<(String, Literal)> = read.trainable.into_iter().chain(read.frozen).collect();
+        if read.groups.len() > 1 {
+            return Err(ImportError::Unsupported(format!(
+                "it has {} optimizer groups, supported is one",
+                read.groups.len()
+            )));
+        }
+        for group in read.groups {
+            out.step = group.step;
+            out.learning_rate = Some(group.learning_rate);
+            all.extend(group.moments.into_iter().map(|(p, m, content)| (format!("{p}.{m}"), content)));
+        }
+        for (name, content) in all {
+            if let Some(old) = out.tensors.insert(name, content) {
+                return Err(ImportError::BadModel(format!("a tensor of type {} is there twice", old.ty)));
+            }
+        }
+        Ok(out)
+    }
+
+    fn from_safetensors(bytes: &[u8]) -> Result<Initial, ImportError> {
+        let bad = |e| {
+            ImportError::BadModel(format!("neither an ONNX Runtime checkpoint nor a safetensors file: {e}"))
+        };
+        let file = SafeTensors::deserialize(bytes).map_err(bad)?;
+        let mut out = Initial::default();
+        for (name, view) in file.tensors() {
+            let dtype = match view.dtype() {
+                Dtype::F32 => DType::F32,
+                Dtype::I32 => DType::I32,
+                Dtype::I64 => DType::I64,
+                Dtype::BOOL => DType::Bool,
+                // Refused only when the model asks for it.
+                _ => continue,
+            };
+            let shape: Vec<u64> = view.shape().iter().map(|&d| d as u64).collect();
+            let literal = Literal::new(TensorType::new(dtype, shape), view.data());
+            let literal = literal.map_err(|e| ImportError::BadModel(format!("tensor `{name}`: {e}")))?;
+            out.tensors.insert(name, literal);
+        }
+        Ok(out)
+    }
+
+    /// The content of state `name`; `None` when the checkpoint does not have it, an error when it does not fit.
+    pub(crate) fn get(&self, name: &str, ty: &TensorType) -> Result<Option<Init>, ImportError> {
+        let Some(found) = self.tensors.get(name) else { return Ok(None) };
+        if found.ty != *ty {
+            return Err(ImportError::BadModel(format!(
+                "`{name}` is {} in the checkpoint and {ty} in the model",
+                found.ty
+            )));
+        }
+        Ok(Some(Init::Data(Blob::new(found.data.clone()))))
+    }
+
+    /// The checkpoint's tensors that are not among `used`, for a warning.
+    pub(crate) fn unused(&self, used: &BTreeSet<String>) -> Option<String> {
+        let rest: Vec<&String> = self.tensors.keys().filter(|n| !used.contains(*n)).collect();
+        (!rest.is_empty()).then(|| {
+            format!("the checkpoint has {} tensors that the model does not: {}", rest.len(), some_of(&rest))
+        })
+    }
+}
+
+/// A plausible initial content, by role, shape and the usual names of parameters.
+pub(crate) fn synthetic(name: &str, ty: &TensorType, role: Role) -> Init {
+    let scale = ty.rank() == 1 && name.ends_with("weight") || name.ends_with("running_var");
+    match role {
+        Role::Optimizer | Role::Gradient => Init::Zeros,
+        _ if ty.dtype != DType::F32 => Init::Zeros,
+        _ if scale => Init::Ones,
+        _ if ty.rank() < 2 => Init::Zeros,
+        _ => {
+            let fan_in: u64 = ty.shape[1..].iter().product::<u64>().max(1);
+            let mut seed = [0; 8];
+            seed.copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..8]);
+            let bound = (1.0 / (fan_in as f64).sqrt()) as f32;
+            Init::Uniform { seed: u64::from_le_bytes(seed), bound: F32(bound) }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Norm scales start at one, biases and moments at zero, weights in a range set by their fan-in.
+    #[test]
+    fn synthetic_contents_follow_the_name() {
+        let f = |shape: &[u64]| TensorType::new(DType::F32, shape);
+        assert_eq!(synthetic("bn.weight", &f(&[8]), Role::Param), Init::Ones);
+        assert_eq!(synthetic("bn.running_var", &f(&[8]), Role::Buffer), Init::Ones);
+        assert_eq!(synthetic("bn.running_mean", &f(&[8]), Role::Buffer), Init::Zeros);
+        assert_eq!(synthetic("fc.bias", &f(&[8]), Role::Param), Init::Zeros);
+        assert_eq!(synthetic("fc.weight", &f(&[8, 4]), Role::Optimizer), Init::Zeros);
+        let Init::Uniform { seed, bound } = synthetic("fc.weight", &f(&[8, 4, 2, 2]), Role::Param) else {
+            panic!("weights are random");
+        };
+        assert_eq!(bound, F32(0.25));
+        assert_ne!(synthetic("other.weight", &f(&[8, 4, 2, 2]), Role::Param), Init::Uniform { seed, bound });
+    }
+
+    /// Random bytes are neither kind of checkpoint; the message says which kinds there are.
+    #[test]
+    fn kinds_are_told_apart() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("ckpt");
+        std::fs::write(&path, b"\x10\0\0\0ODTCrest of a damaged file").expect("write");
+        assert!(
+            Initial::read(&path).expect_err("flat").to_string().contains("damaged ONNX Runtime checkpoint")
+        );
+        std::fs::write(&path, b"something else").expect("write");
+        assert!(Initial::read(&path).expect_err("other").to_string().contains("nor a safetensors file"));
+        assert!(matches!(Initial::read(&dir.path().join("absent")), Err(ImportError::Io { .. })));
+    }
+}

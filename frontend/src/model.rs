@@ -1,0 +1,140 @@
+//! A decoded model as plain data, independent of how it was read.
+//!
+//! Nothing here is checked beyond what decoding needs: names may clash, shapes may be absurd, payloads may
+//! have any length. [`crate::graph`] and [`crate::tensor`] check.
+
+use std::collections::BTreeMap;
+
+/// A model: one main graph and the operator sets it uses.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Model {
+    /// Operator set version by domain; the default domain is the empty string.
+    pub opsets: BTreeMap<String, i64>,
+    /// The main graph.
+    pub graph: Graph,
+}
+
+/// A graph.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Graph {
+    pub name: String,
+    pub nodes: Vec<Node>,
+    pub initializers: Vec<Tensor>,
+    pub inputs: Vec<ValueInfo>,
+    pub outputs: Vec<ValueInfo>,
+    /// Declared types of values that are neither input nor output.
+    pub value_info: Vec<ValueInfo>,
+}
+
+/// One operator application. An absent optional input or output is an empty name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Node {
+    pub name: String,
+    pub op: String,
+    /// The operator set's domain, empty for the default one.
+    pub domain: String,
+    pub inputs: Vec<String>,
+    pub outputs: Vec<String>,
+    pub attrs: BTreeMap<String, Attr>,
+}
+
+impl Node {
+    /// The node for an error message: its name, or its first output when it has none.
+    pub(crate) fn label(&self) -> String {
+        if !self.name.is_empty() {
+            return format!("node `{}` ({})", self.name, self.full_op());
+        }
+        match self.outputs.iter().find(|o| !o.is_empty()) {
+            Some(o) => format!("the node that computes `{o}` ({})", self.full_op()),
+            None => format!("an unnamed node ({})", self.full_op()),
+        }
+    }
+
+    /// The operator with its domain.
+    pub(crate) fn full_op(&self) -> String {
+        if self.domain.is_empty() { self.op.clone() } else { format!("{}::{}", self.domain, self.op) }
+    }
+}
+
+/// An attribute's value.
+#[derive(Clone, Debug)]
+pub(crate) enum Attr {
+    Float(f32),
+    Int(i64),
+    Text(String),
+    Tensor(Tensor),
+    Floats(Vec<f32>),
+    Ints(Vec<i64>),
+    /// A value that no supported operator has, by what it is.
+    Other(&'static str),
+}
+
+impl Attr {
+    /// What the attribute holds, for error messages.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            Attr::Float(_) => "a float",
+            Attr::Int(_) => "an integer",
+            Attr::Text(_) => "a string",
+            Attr::Tensor(_) => "a tensor",
+            Attr::Floats(_) => "a list of floats",
+            Attr::Ints(_) => "a list of integers",
+            Attr::Other(kind) => kind,
+        }
+    }
+}
+
+/// A constant tensor as stored: payload and shape need not agree.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tensor {
+    pub name: String,
+    pub dims: Vec<i64>,
+    /// `TensorProto.DataType`.
+    pub dtype: i32,
+    pub payload: Payload,
+}
+
+/// Where a tensor's elements are.
+#[derive(Clone, Debug)]
+pub(crate) enum Payload {
+    /// Little-endian bytes.
+    Raw(Vec<u8>),
+    Floats(Vec<f32>),
+    /// Also booleans.
+    Int32s(Vec<i32>),
+    Int64s(Vec<i64>),
+    /// In another file, described by the entries.
+    External(Vec<(String, String)>),
+    /// In fields that no supported element type uses.
+    Other,
+}
+
+impl Default for Payload {
+    fn default() -> Self {
+        Payload::Raw(Vec::new())
+    }
+}
+
+/// A named value with its declared type.
+#[derive(Clone, Debug)]
+pub(crate) struct ValueInfo {
+    pub name: String,
+    pub ty: ValueType,
+}
+
+/// A declared type.
+#[derive(Clone, Debug)]
+pub(crate) enum ValueType {
+    /// A tensor; `shape` is absent when even the rank is unknown.
+    Tensor { dtype: i32, shape: Option<Vec<Dim>> },
+    /// Something other than a tensor, by what it is.
+    Other(&'static str),
+}
+
+/// A declared extent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Dim {
+    Size(i64),
+    Symbol(String),
+    Unknown,
+}

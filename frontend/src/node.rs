@@ -1,0 +1,225 @@
+//! One node during its import: operands, attributes, results.
+
+use memc_ir::{DType, OpKind, TensorType, ValueId};
+
+use crate::context::{Bound, Context};
+use crate::error::{Fault, unsupported};
+use crate::model::{Attr, Node};
+use crate::tensor::Literal;
+
+/// A node with the module it is imported into.
+#[derive(Debug)]
+pub(crate) struct NodeCx<'c, 'a> {
+    /// The module.
+    pub cx: &'c mut Context<'a>,
+    /// The node.
+    pub node: &'a Node,
+    /// Version of the operator set of the node's domain.
+    pub version: i64,
+}
+
+impl<'a> NodeCx<'_, 'a> {
+    /// The name of input `i`; `None` when it is absent.
+    pub(crate) fn input(&self, i: usize) -> Option<&'a str> {
+        self.node.inputs.get(i).map(String::as_str).filter(|n| !n.is_empty())
+    }
+
+    fn required(&self, i: usize) -> Result<&'a str, Fault> {
+        self.input(i).ok_or_else(|| Fault::Bad(format!("input {i} is missing")))
+    }
+
+    /// The value of input `i`.
+    pub(crate) fn operand(&mut self, i: usize) -> Result<ValueId, Fault> {
+        let name = self.required(i)?;
+        self.cx.value(name)
+    }
+
+    /// The value of input `i`; `None` when it is absent.
+    pub(crate) fn optional(&mut self, i: usize) -> Result<Option<ValueId>, Fault> {
+        self.input(i).map(|name| self.cx.value(name)).transpose()
+    }
+
+    /// The values of all inputs.
+    pub(crate) fn operands(&mut self) -> Result<Vec<ValueId>, Fault> {
+        (0..self.node.inputs.len()).map(|i| self.operand(i)).collect()
+    }
+
+    /// The type of input `i`.
+    pub(crate) fn operand_type(&self, i: usize) -> Result<TensorType, Fault> {
+        self.cx.type_of(self.required(i)?).cloned()
+    }
+
+    /// The type of a value.
+    pub(crate) fn ty(&self, value: ValueId) -> &TensorType {
+        &self.cx.module.values[value].ty
+    }
+
+    /// The content of input `i` when it is a constant.
+    pub(crate) fn literal(&self, i: usize) -> Option<Literal> {
+        self.cx.bound(self.input(i)?).ok()?.literal.clone()
+    }
+
+    /// The content of input `i`, called `what` by the operator, which must be a constant if present.
+    pub(crate) fn constant(&self, i: usize, what: &str) -> Result<Option<Literal>, Fault> {
+        match (self.input(i), self.literal(i)) {
+            (None, _) => Ok(None),
+            (_, Some(literal)) => Ok(Some(literal)),
+            (Some(name), None) => unsupported(format!(
+                "its {what} (`{name}`) must be a constant or shape arithmetic of known shapes; it depends on data"
+            )),
+        }
+    }
+
+    /// The integers of constant input `i`, called `what` by the operator; `None` when absent.
+    pub(crate) fn const_ints(&self, i: usize, what: &str) -> Result<Option<Vec<i64>>, Fault> {
+        let Some(literal) = self.constant(i, what)? else { return Ok(None) };
+        match literal.ints() {
+            Some(ints) if literal.ty.dtype != DType::Bool => Ok(Some(ints)),
+            _ => Err(Fault::Bad(format!("its {what} must be integers, not {}", literal.ty))),
+        }
+    }
+
+    fn attr(&self, name: &str) -> Option<&'a Attr> {
+        self.node.attrs.get(name)
+    }
+
+    fn ill_typed<T>(&self, name: &str, attr: &Attr, want: &str) -> Result<T, Fault> {
+        Err(Fault::Bad(format!("attribute `{name}` must be {want}, not {}", attr.kind())))
+    }
+
+    /// An integer attribute.
+    pub(crate) fn int(&self, name: &str, default: i64) -> Result<i64, Fault> {
+        match self.attr(name) {
+            None => Ok(default),
+            Some(Attr::Int(v)) => Ok(*v),
+            Some(other) => self.ill_typed(name, other, "an integer"),
+        }
+    }
+
+    /// An integer attribute that is a truth value.
+    pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, Fault> {
+        Ok(self.int(name, i64::from(default))? != 0)
+    }
+
+    /// A float attribute.
+    pub(crate) fn float(&self, name: &str, default: f32) -> Result<f32, Fault> {
+        match self.attr(name) {
+            None => Ok(default),
+            Some(Attr::Float(v)) => Ok(*v),
+            Some(other) => self.ill_typed(name, other, "a float"),
+        }
+    }
+
+    /// A string attribute.
+    pub(crate) fn text(&self, name: &str, default: &'a str) -> Result<&'a str, Fault> {
+        match self.attr(name) {
+            None => Ok(default),
+            Some(Attr::Text(v)) => Ok(v),
+            Some(other) => self.ill_typed(name, other, "a string"),
+        }
+    }
+
+    /// A list of integers.
+    pub(crate) fn ints(&self, name: &str) -> Result<Option<&'a [i64]>, Fault> {
+        match self.attr(name) {
+            None => Ok(None),
+            Some(Attr::Ints(v)) => Ok(Some(v)),
+            // An empty list may be encoded without its type.
+            Some(Attr::Other("a value without type")) => Ok(Some(&[])),
+            Some(other) => self.ill_typed(name, other, "a list of integers"),
+        }
+    }
+
+    /// A list of non-negative integers.
+    pub(crate) fn sizes(&self, name: &str) -> Result<Option<Vec<u64>>, Fault> {
+        let Some(list) = self.ints(name)? else { return Ok(None) };
+        let sizes: Option<Vec<u64>> = list.iter().map(|&v| u64::try_from(v).ok()).collect();
+        match sizes {
+            Some(sizes) => Ok(Some(sizes)),
+            None => unsupported(format!("attribute `{name}` = {list:?} has a negative number")),
+        }
+    }
+
+    /// Axis `axis` of a tensor of `rank` axes, counted from the end when negative.
+    pub(crate) fn axis(&self, axis: i64, rank: usize) -> Result<usize, Fault> {
+        let n = rank as i64;
+        let at = if axis < 0 { axis.checked_add(n) } else { Some(axis) };
+        let at = at.filter(|a| (0..n).contains(a)).and_then(|a| usize::try_from(a).ok());
+        at.ok_or_else(|| Fault::Bad(format!("axis {axis} does not exist in a tensor of {rank} axes")))
+    }
+
+    /// Distinct axes in ascending order, as ops want them.
+    pub(crate) fn axes(&self, axes: &[i64], rank: usize) -> Result<Vec<u64>, Fault> {
+        let mut out = Vec::new();
+        for &a in axes {
+            out.push(self.axis(a, rank)? as u64);
+        }
+        out.sort_unstable();
+        match out.windows(2).find(|w| w[0] == w[1]) {
+            Some(w) => Err(Fault::Bad(format!("axis {} is given twice", w[0]))),
+            None => Ok(out),
+        }
+    }
+
+    /// The name of output `i`; `None` when it is absent.
+    pub(crate) fn output(&self, i: usize) -> Option<&'a str> {
+        self.node.outputs.get(i).map(String::as_str).filter(|n| !n.is_empty())
+    }
+
+    /// Whether something reads output `i`.
+    pub(crate) fn wants(&self, i: usize) -> bool {
+        self.output(i).is_some_and(|name| self.cx.used.contains(name))
+    }
+
+    /// Binds output `i`, when present.
+    pub(crate) fn bind(&mut self, i: usize, to: impl Into<Bound>) {
+        if let Some(name) = self.output(i) {
+            self.cx.bind(name, to);
+        }
+    }
+
+    /// Appends an op whose results are the node's outputs.
+    pub(crate) fn finish(&mut self, kind: OpKind, operands: &[ValueId]) -> Result<(), Fault> {
+        let names: Vec<&str> = self.node.outputs.iter().map(String::as_str).collect();
+        let results = self.cx.module.add_op(kind, operands, &names, &self.node.name)?;
+        for (i, value) in results.into_iter().enumerate() {
+            self.bind(i, value);
+        }
+        Ok(())
+    }
+
+    /// Appends an op whose first result is output `i`.
+    pub(crate) fn finish_at(&mut self, i: usize, kind: OpKind, operands: &[ValueId]) -> Result<(), Fault> {
+        let name = self.output(i).unwrap_or_default();
+        let value = self.cx.emit(kind, operands, name, &self.node.name)?;
+        self.bind(i, value);
+        Ok(())
+    }
+
+    /// Appends an op whose first result is only used by later ops of this node.
+    pub(crate) fn temp(&mut self, kind: OpKind, operands: &[ValueId]) -> Result<ValueId, Fault> {
+        let base = self.node.outputs.iter().find(|o| !o.is_empty()).map_or("", String::as_str);
+        let name = format!("{base}/{}", kind.mnemonic());
+        self.cx.emit(kind, operands, &name, &self.node.name)
+    }
+
+    /// A constant that the node implies.
+    pub(crate) fn constant_value(&mut self, what: &str, literal: &Literal) -> Result<ValueId, Fault> {
+        let base = self.node.outputs.iter().find(|o| !o.is_empty()).map_or("", String::as_str);
+        self.cx.constant(&format!("{base}/{what}"), literal)
+    }
+
+    /// A one-element float constant of shape `[]`.
+    pub(crate) fn scalar(&mut self, what: &str, value: f32) -> Result<ValueId, Fault> {
+        let literal = Literal::from_floats(&[], &[value])?;
+        self.constant_value(what, &literal)
+    }
+
+    /// `value` under another shape; `value` itself when it already has it.
+    pub(crate) fn reshaped(&mut self, value: ValueId, shape: &[u64]) -> Result<ValueId, Fault> {
+        if self.ty(value).shape == shape {
+            return Ok(value);
+        }
+        self.temp(OpKind::Reshape { shape: shape.to_vec() }, &[value])
+    }
+}

@@ -1,0 +1,192 @@
+//! Decodes the protobuf form. The only file that names types of the protobuf crates.
+//!
+//! Bytes pass [`crate::screen`] first. Features of the format that no training graph uses are refused here:
+//! functions, sparse tensors, training info, quantisation; graph-valued attributes are kept as
+//! [`Attr::Other`], so that the error can name the node.
+
+use std::collections::BTreeMap;
+
+use onnx_protobuf::attribute_proto::AttributeType;
+use onnx_protobuf::tensor_proto::DataLocation;
+use onnx_protobuf::tensor_shape_proto::dimension::Value as DimValue;
+use onnx_protobuf::type_proto::Value as TypeValue;
+use onnx_protobuf::{
+    AttributeProto, GraphProto, Message, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto,
+};
+
+use crate::error::ImportError;
+use crate::model::{Attr, Dim, Graph, Model, Node, Payload, Tensor, ValueInfo, ValueType};
+use crate::screen;
+
+/// Decodes a model.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Model, ImportError> {
+    screen::screen(bytes)?;
+    let proto = ModelProto::parse_from_bytes(bytes)
+        .map_err(|e| ImportError::BadModel(format!("not an ONNX model: {e}")))?;
+    if let Some(f) = proto.functions.first() {
+        return Err(ImportError::Unsupported(format!(
+            "the model defines {} functions (first `{}`), which are not supported; inline them with \
+             `onnx.inliner.inline_local_functions`",
+            proto.functions.len(),
+            f.name
+        )));
+    }
+    if !proto.training_info.is_empty() {
+        return Err(ImportError::Unsupported(
+            "the model has a TrainingInfoProto, which is not supported; supported are ONNX Runtime training \
+             artifacts and one-file training steps"
+                .into(),
+        ));
+    }
+    let Some(graph) = proto.graph.into_option() else {
+        return Err(ImportError::BadModel("not an ONNX model: it has no graph".into()));
+    };
+    let mut opsets = BTreeMap::new();
+    for entry in proto.opset_import {
+        let domain = domain_name(entry.domain);
+        if let Some(other) = opsets.insert(domain.clone(), entry.version)
+            && other != entry.version
+        {
+            return Err(ImportError::BadModel(format!(
+                "the model imports versions {other} and {} of operator set `{domain}`",
+                entry.version
+            )));
+        }
+    }
+    Ok(Model { opsets, graph: graph_from(graph)? })
+}
+
+fn domain_name(domain: String) -> String {
+    if domain == "ai.onnx" { String::new() } else { domain }
+}
+
+fn graph_from(graph: GraphProto) -> Result<Graph, ImportError> {
+    if let Some(s) = graph.sparse_initializer.first() {
+        return Err(ImportError::Unsupported(format!(
+            "initializer `{}` is sparse; only dense tensors are supported",
+            s.values.name
+        )));
+    }
+    if !graph.quantization_annotation.is_empty() {
+        return Err(ImportError::Unsupported("the graph is quantised, which is not supported".into()));
+    }
+    let values = |list: Vec<ValueInfoProto>| list.into_iter().map(value_info).collect();
+    Ok(Graph {
+        name: graph.name,
+        nodes: graph.node.into_iter().map(node).collect::<Result<_, _>>()?,
+        initializers: graph.initializer.into_iter().map(tensor).collect::<Result<_, _>>()?,
+        inputs: values(graph.input),
+        outputs: values(graph.output),
+        value_info: values(graph.value_info),
+    })
+}
+
+fn node(node: NodeProto) -> Result<Node, ImportError> {
+    let mut out = Node {
+        name: node.name,
+        op: node.op_type,
+        domain: domain_name(node.domain),
+        inputs: node.input,
+        outputs: node.output,
+        attrs: BTreeMap::new(),
+    };
+    for a in node.attribute {
+        let name = a.name.clone();
+        let value = attribute(a).map_err(|e| e.within(&format!("{}, attribute `{name}`", out.label())))?;
+        if out.attrs.insert(name.clone(), value).is_some() {
+            return Err(ImportError::BadModel(format!("{} has attribute `{name}` twice", out.label())));
+        }
+    }
+    Ok(out)
+}
+
+fn attribute(a: AttributeProto) -> Result<Attr, ImportError> {
+    if !a.ref_attr_name.is_empty() {
+        return Ok(Attr::Other("a reference to a function's attribute"));
+    }
+    let Ok(kind) = a.type_.enum_value() else {
+        return Err(ImportError::BadModel(format!("there is no attribute type {}", a.type_.value())));
+    };
+    Ok(match kind {
+        AttributeType::FLOAT => Attr::Float(a.f),
+        AttributeType::INT => Attr::Int(a.i),
+        AttributeType::STRING => match String::from_utf8(a.s) {
+            Ok(s) => Attr::Text(s),
+            Err(_) => Attr::Other("a string that is not UTF-8"),
+        },
+        AttributeType::TENSOR => match a.t.into_option() {
+            Some(t) => Attr::Tensor(tensor(t)?),
+            None => return Err(ImportError::BadModel("the tensor is missing".into())),
+        },
+        AttributeType::FLOATS => Attr::Floats(a.floats),
+        AttributeType::INTS => Attr::Ints(a.ints),
+        AttributeType::UNDEFINED => Attr::Other("a value without type"),
+        AttributeType::GRAPH | AttributeType::GRAPHS => Attr::Other("a subgraph"),
+        AttributeType::SPARSE_TENSOR | AttributeType::SPARSE_TENSORS => Attr::Other("a sparse tensor"),
+        AttributeType::TYPE_PROTO | AttributeType::TYPE_PROTOS => Attr::Other("a type"),
+        AttributeType::STRINGS => Attr::Other("a list of strings"),
+        AttributeType::TENSORS => Attr::Other("a list of tensors"),
+    })
+}
+
+fn tensor(t: TensorProto) -> Result<Tensor, ImportError> {
+    let bad = |what: &str| Err(ImportError::BadModel(format!("tensor `{}` {what}", t.name)));
+    if t.segment.is_some() {
+        return bad("is stored in segments, which readers do not support");
+    }
+    let external = match t.data_location.enum_value() {
+        Ok(DataLocation::DEFAULT) => false,
+        Ok(DataLocation::EXTERNAL) => true,
+        Err(n) => return bad(&format!("has unknown data location {n}")),
+    };
+    let fields = [
+        !t.raw_data.is_empty(),
+        !t.float_data.is_empty(),
+        !t.int32_data.is_empty(),
+        !t.int64_data.is_empty(),
+        !t.string_data.is_empty() || !t.double_data.is_empty() || !t.uint64_data.is_empty(),
+        external || !t.external_data.is_empty(),
+    ];
+    if fields.iter().filter(|&&f| f).count() > 1 {
+        return bad("stores its elements twice");
+    }
+    let payload = match fields {
+        [_, _, _, _, _, true] if !external => return bad("describes an external file but is not external"),
+        [_, _, _, _, _, true] => {
+            Payload::External(t.external_data.into_iter().map(|e| (e.key, e.value)).collect())
+        }
+        [_, true, ..] => Payload::Floats(t.float_data),
+        [_, _, true, ..] => Payload::Int32s(t.int32_data),
+        [_, _, _, true, ..] => Payload::Int64s(t.int64_data),
+        [_, _, _, _, true, _] => Payload::Other,
+        _ => Payload::Raw(t.raw_data),
+    };
+    Ok(Tensor { name: t.name, dims: t.dims, dtype: t.data_type, payload })
+}
+
+fn value_info(v: ValueInfoProto) -> ValueInfo {
+    let ty = v.type_.into_option().map_or(ValueType::Other("a value without type"), value_type);
+    ValueInfo { name: v.name, ty }
+}
+
+fn value_type(ty: TypeProto) -> ValueType {
+    match ty.value {
+        Some(TypeValue::TensorType(t)) => {
+            let dims = t.shape.into_option().map(|s| s.dim);
+            let shape = dims.map(|dims| {
+                let dim = |value| match value {
+                    Some(DimValue::DimValue(n)) => Dim::Size(n),
+                    Some(DimValue::DimParam(s)) if !s.is_empty() => Dim::Symbol(s),
+                    _ => Dim::Unknown,
+                };
+                dims.into_iter().map(|d| dim(d.value)).collect()
+            });
+            ValueType::Tensor { dtype: t.elem_type, shape }
+        }
+        Some(TypeValue::SequenceType(_)) => ValueType::Other("a sequence"),
+        Some(TypeValue::MapType(_)) => ValueType::Other("a map"),
+        Some(TypeValue::OptionalType(_)) => ValueType::Other("an optional"),
+        Some(TypeValue::SparseTensorType(_)) => ValueType::Other("a sparse tensor"),
+        Some(_) | None => ValueType::Other("a value without type"),
+    }
+}

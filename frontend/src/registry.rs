@@ -1,0 +1,173 @@
+//! The supported operators: `(domain, operator, since version, import function)`.
+//!
+//! A node uses the row with the largest version that is not above its operator set's. Rows are sorted, which
+//! a test checks; a row's version is the first whose meaning its function implements.
+
+use memc_ir::OpKind;
+
+use crate::error::Fault;
+use crate::node::NodeCx;
+use crate::ops::{conv, elementwise as ew, index, linalg, movement as mv, norm, pool, reduce, shape};
+
+/// Imports a node.
+pub(crate) type Handler = fn(&mut NodeCx<'_, '_>) -> Result<(), Fault>;
+
+/// Microsoft's operators, which ONNX Runtime's training graphs use.
+pub(crate) const MS: &str = "com.microsoft";
+
+type Row = (&'static str, &'static str, i64, Handler);
+
+const ROWS: &[Row] = &[
+    ("", "Abs", 6, |n| ew::unary(n, OpKind::Abs {})),
+    ("", "Add", 7, |n| ew::binary(n, OpKind::Add {})),
+    ("", "And", 7, |n| ew::binary(n, OpKind::And {})),
+    ("", "AveragePool", 7, pool::average_pool),
+    ("", "AveragePoolGrad", 1, pool::average_pool_grad),
+    ("", "BatchNormalization", 9, norm::batch_normalization),
+    ("", "Cast", 6, ew::cast),
+    ("", "CastLike", 15, ew::cast_like),
+    ("", "Clip", 6, ew::clip),
+    ("", "Concat", 4, mv::concat),
+    ("", "Constant", 1, shape::constant),
+    ("", "ConstantOfShape", 9, shape::constant_of_shape),
+    ("", "Conv", 1, conv::conv),
+    ("", "ConvTranspose", 1, conv::conv_transpose),
+    ("", "Div", 7, |n| ew::binary(n, OpKind::Div {})),
+    ("", "Dropout", 7, norm::dropout),
+    ("", "Equal", 7, |n| ew::binary(n, OpKind::Equal {})),
+    ("", "Erf", 9, |n| ew::unary(n, OpKind::Erf {})),
+    ("", "Exp", 6, |n| ew::unary(n, OpKind::Exp {})),
+    ("", "Expand", 8, mv::expand),
+    ("", "Flatten", 1, shape::flatten),
+    ("", "Gather", 1, index::gather),
+    ("", "GatherElements", 11, index::gather_elements),
+    ("", "Gelu", 20, ew::gelu),
+    ("", "Gemm", 7, linalg::gemm),
+    ("", "GlobalAveragePool", 1, reduce::global_average_pool),
+    ("", "GlobalMaxPool", 1, reduce::global_max_pool),
+    ("", "Greater", 7, |n| ew::binary(n, OpKind::Greater {})),
+    ("", "GreaterOrEqual", 12, |n| ew::binary(n, OpKind::GreaterEqual {})),
+    ("", "Identity", 1, shape::identity),
+    ("", "LayerNormalization", 1, norm::layer_normalization),
+    ("", "Less", 7, |n| ew::binary(n, OpKind::Less {})),
+    ("", "LessOrEqual", 12, |n| ew::binary(n, OpKind::LessEqual {})),
+    ("", "Log", 6, |n| ew::unary(n, OpKind::Log {})),
+    ("", "LogSoftmax", 13, |n| norm::softmax(n, |axis| OpKind::LogSoftmax { axis })),
+    ("", "MatMul", 1, linalg::matmul),
+    ("", "Max", 8, |n| ew::variadic(n, OpKind::Max {})),
+    ("", "MaxPool", 1, pool::max_pool),
+    ("", "MaxPoolGrad", 1, pool::max_pool_grad),
+    ("", "Min", 8, |n| ew::variadic(n, OpKind::Min {})),
+    ("", "Mul", 7, |n| ew::binary(n, OpKind::Mul {})),
+    ("", "Neg", 6, |n| ew::unary(n, OpKind::Neg {})),
+    ("", "Not", 1, |n| ew::unary(n, OpKind::Not {})),
+    ("", "Or", 7, |n| ew::binary(n, OpKind::Or {})),
+    ("", "Pad", 2, mv::pad),
+    ("", "Pow", 7, ew::pow),
+    ("", "Range", 11, shape::range),
+    ("", "Reciprocal", 6, |n| ew::unary(n, OpKind::Reciprocal {})),
+    ("", "ReduceMax", 1, |n| reduce::reduce(n, 18, |axes, keepdims| OpKind::ReduceMax { axes, keepdims })),
+    ("", "ReduceMean", 1, |n| reduce::reduce(n, 18, |axes, keepdims| OpKind::ReduceMean { axes, keepdims })),
+    ("", "ReduceSum", 1, |n| reduce::reduce(n, 13, |axes, keepdims| OpKind::ReduceSum { axes, keepdims })),
+    ("", "Relu", 6, |n| ew::unary(n, OpKind::Relu {})),
+    ("", "Reshape", 5, shape::reshape),
+    ("", "ScatterElements", 11, index::scatter_elements),
+    ("", "ScatterND", 11, index::scatter_nd),
+    ("", "Shape", 1, shape::shape),
+    ("", "Sigmoid", 6, |n| ew::unary(n, OpKind::Sigmoid {})),
+    ("", "Sign", 9, |n| ew::unary(n, OpKind::Sign {})),
+    ("", "Size", 1, shape::size),
+    ("", "Slice", 1, mv::slice),
+    ("", "Softmax", 13, |n| norm::softmax(n, |axis| OpKind::Softmax { axis })),
+    ("", "SoftmaxCrossEntropyLoss", 12, norm::cross_entropy),
+    ("", "Split", 2, mv::split),
+    ("", "Sqrt", 6, |n| ew::unary(n, OpKind::Sqrt {})),
+    ("", "Squeeze", 1, shape::squeeze),
+    ("", "Sub", 7, |n| ew::binary(n, OpKind::Sub {})),
+    ("", "Sum", 8, |n| ew::variadic(n, OpKind::Add {})),
+    ("", "Tanh", 6, |n| ew::unary(n, OpKind::Tanh {})),
+    ("", "Transpose", 1, mv::transpose),
+    ("", "Unsqueeze", 1, shape::unsqueeze),
+    ("", "Where", 9, ew::select),
+    (MS, "BatchNormInternal", 1, norm::batch_norm_internal),
+    (MS, "BatchNormalizationGrad", 1, norm::batch_norm_grad),
+    (MS, "ConcatTraining", 1, mv::concat),
+    (MS, "ConvGrad", 1, conv::conv_grad),
+    (MS, "DropoutGrad", 1, norm::dropout_grad),
+    (MS, "FastGelu", 1, ew::fast_gelu),
+    (MS, "FastGeluGrad", 1, ew::fast_gelu_grad),
+    (MS, "FusedMatMul", 1, linalg::fused_matmul),
+    (MS, "GatherGrad", 1, index::gather_grad),
+    (MS, "Gelu", 1, |n| ew::unary(n, OpKind::Gelu { tanh: false })),
+    (MS, "GeluGrad", 1, |n| ew::pair(n, OpKind::GeluGrad { tanh: false })),
+    (MS, "LayerNormalizationGrad", 1, norm::layer_norm_grad),
+    (MS, "ReluGrad", 1, |n| ew::pair(n, OpKind::ReluGrad {})),
+    (MS, "Scale", 1, ew::scale),
+    (MS, "SigmoidGrad", 1, |n| ew::pair(n, OpKind::SigmoidGrad {})),
+    (MS, "SliceGrad", 1, mv::slice_grad),
+    (MS, "SoftmaxCrossEntropyLossGrad", 1, norm::cross_entropy_grad),
+    (MS, "SoftmaxGrad_13", 1, norm::softmax_grad),
+    (MS, "SplitTraining", 1, mv::split),
+    (MS, "TanhGrad", 1, |n| ew::pair(n, OpKind::TanhGrad {})),
+];
+
+/// The function that imports `domain::op` at `version`, or what is supported instead.
+pub(crate) fn find(domain: &str, op: &str, version: i64) -> Result<Handler, String> {
+    let mut rows = ROWS.iter().filter(|r| (r.0, r.1) == (domain, op)).peekable();
+    let Some(first) = rows.peek().map(|r| r.2) else {
+        let hint = nearest(domain, op).map_or(String::new(), |h| format!("; {h}"));
+        return Err(format!("the operator is not supported{hint}"));
+    };
+    match rows.rfind(|r| r.2 <= version) {
+        Some(row) => Ok(row.3),
+        None => Err(format!("the operator is supported from opset {first} on, the model has {version}")),
+    }
+}
+
+/// Advice for an operator that is not supported.
+fn nearest(domain: &str, op: &str) -> Option<String> {
+    let advice = match (domain, op) {
+        ("", "If" | "Loop" | "Scan") => "control flow must be unrolled by the exporter",
+        ("", "LSTM" | "GRU" | "RNN") | (MS, "LSTMTraining" | "LSTMGrad" | "GRUTraining" | "GRUGrad") => {
+            "recurrent layers must be exported as their elementary operators"
+        }
+        (MS, "YieldOp") | ("org.pytorch.aten", _) => {
+            "this is an ORTModule graph; generate training artifacts instead"
+        }
+        ("", "RandomNormal" | "RandomUniform" | "RandomNormalLike" | "RandomUniformLike" | "Bernoulli") => {
+            "random operators are not supported; feed the random tensor as an input"
+        }
+        (MS, "AdamWOptimizer" | "SGDOptimizerV2" | "InplaceClipGradNorm") => {
+            "this is an optimizer model; give the training model and pass this one as its optimizer"
+        }
+        _ => {
+            let elsewhere = ROWS.iter().find(|r| r.1 == op && r.0 != domain)?;
+            let there = if elsewhere.0.is_empty() { "ai.onnx" } else { elsewhere.0 };
+            return Some(format!("domain {there} has a supported operator of this name"));
+        }
+    };
+    Some(advice.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows are sorted by domain, operator and version, without repetition.
+    #[test]
+    fn rows_are_sorted() {
+        for w in ROWS.windows(2) {
+            assert!((w[0].0, w[0].1, w[0].2) < (w[1].0, w[1].1, w[1].2), "{} {}", w[0].1, w[1].1);
+        }
+    }
+
+    /// An operator is found from its first version on; older versions and unknown names say what there is.
+    #[test]
+    fn versions_select_rows() {
+        assert!(find("", "Softmax", 13).is_ok() && find("", "Softmax", 21).is_ok());
+        assert!(find("", "Softmax", 11).expect_err("old").contains("from opset 13 on, the model has 11"));
+        assert!(find("", "Loop", 13).expect_err("loop").contains("unrolled"));
+        assert!(find("", "FusedMatMul", 13).expect_err("domain").contains("domain com.microsoft has"));
+        assert!(find("", "Nonsense", 13).expect_err("unknown").contains("not supported"));
+    }
+}

@@ -1,0 +1,223 @@
+//! Checks the wire form of a model before the protobuf crate decodes it.
+//!
+//! That crate recurses without limit on nested unknown groups (RUSTSEC-2024-0437) and its messages take far
+//! more memory than their bytes. ONNX has no groups, so this walk over the message-typed fields of the
+//! schema refuses them, together with lengths that leave their message, deep nesting and excessive counts.
+//! It is iterative and allocates only its stack, whose depth is limited. Field contents other than messages
+//! are not looked at.
+
+use crate::error::ImportError;
+
+/// Most nested messages, far above what a model without subgraphs needs (model, graph, node, attribute,
+/// tensor, entry).
+const MAX_DEPTH: usize = 48;
+/// Most nodes of a model.
+pub(crate) const MAX_NODES: u64 = 1_000_000;
+/// Most messages of any kind.
+const MAX_MESSAGES: u64 = 8_000_000;
+/// Protobuf cannot describe a longer message.
+pub(crate) const MAX_FILE_BYTES: u64 = (1 << 31) - 1;
+
+/// A message type of the ONNX schema.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    Model,
+    Graph,
+    Node,
+    Attribute,
+    Tensor,
+    SparseTensor,
+    ValueInfo,
+    Type,
+    TypeTensor,
+    TypeElement,
+    TypeMap,
+    Shape,
+    Training,
+    Function,
+    Annotation,
+    Leaf,
+}
+
+/// The type of the message in field `field` of a `kind`; `None` when the field holds no message.
+fn child(kind: Kind, field: u64) -> Option<Kind> {
+    use Kind::*;
+    Some(match (kind, field) {
+        (Model, 7) => Graph,
+        (Model, 8 | 14) => Leaf,
+        (Model, 20) => Training,
+        (Model, 25) => Function,
+        (Graph, 1) => Node,
+        (Graph, 5) => Tensor,
+        (Graph, 11..=13) => ValueInfo,
+        (Graph, 14) => Annotation,
+        (Graph, 15) => SparseTensor,
+        (Graph, 16) => Leaf,
+        (Node, 5) => Attribute,
+        (Node, 9) => Leaf,
+        (Attribute, 5 | 10) => Tensor,
+        (Attribute, 6 | 11) => Graph,
+        (Attribute, 22 | 23) => SparseTensor,
+        (Attribute, 14 | 15) => Type,
+        (Tensor, 3 | 13 | 16) => Leaf,
+        (SparseTensor, 1 | 2) => Tensor,
+        (ValueInfo, 2) => Type,
+        (ValueInfo, 4) => Leaf,
+        (Type, 1 | 8) => TypeTensor,
+        (Type, 4 | 9) => TypeElement,
+        (Type, 5) => TypeMap,
+        (TypeTensor, 2) => Shape,
+        (TypeElement, 1) => Type,
+        (TypeMap, 2) => Type,
+        (Shape, 1) => Leaf,
+        (Training, 1 | 2) => Graph,
+        (Training, 3 | 4) => Leaf,
+        (Function, 7) => Node,
+        (Function, 9 | 14) => Leaf,
+        (Function, 11) => Attribute,
+        (Function, 12) => ValueInfo,
+        (Annotation, 2) => Leaf,
+        _ => return None,
+    })
+}
+
+/// Refuses bytes that are no ONNX model, or that would be dangerous to decode.
+pub(crate) fn screen(bytes: &[u8]) -> Result<(), ImportError> {
+    walk(bytes)
+        .map_err(|(at, what)| ImportError::BadModel(format!("not an ONNX model: at byte {at}, {what}")))
+}
+
+type Refusal = (usize, String);
+
+fn walk(bytes: &[u8]) -> Result<(), Refusal> {
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err((0, format!("the file has {} bytes, the format allows {MAX_FILE_BYTES}", bytes.len())));
+    }
+    let mut stack: Vec<(Kind, usize)> = Vec::with_capacity(MAX_DEPTH);
+    stack.push((Kind::Model, bytes.len()));
+    let (mut at, mut nodes, mut messages) = (0usize, 0u64, 0u64);
+    while let Some(&(kind, end)) = stack.last() {
+        if at == end {
+            stack.pop();
+            continue;
+        }
+        let start = at;
+        let key = varint(bytes, &mut at, end).ok_or((start, "a field has no key".to_string()))?;
+        let field = key >> 3;
+        if field == 0 || key > u64::from(u32::MAX) {
+            return Err((start, format!("there is no field with key {key}")));
+        }
+        let length = match key & 7 {
+            0 => {
+                varint(bytes, &mut at, end)
+                    .ok_or((start, "an integer is cut off or too long".to_string()))?;
+                0
+            }
+            1 => 8,
+            5 => 4,
+            2 => varint(bytes, &mut at, end).ok_or((start, "a length is cut off or too long".to_string()))?,
+            3 | 4 => return Err((start, "there is a group, which ONNX does not use".to_string())),
+            wire => return Err((start, format!("there is no wire type {wire}"))),
+        };
+        let room = (end - at) as u64;
+        if length > room {
+            return Err((start, format!("field {field} wants {length} bytes where {room} are left")));
+        }
+        let next = at + length as usize;
+        let inner = if key & 7 == 2 { child(kind, field) } else { None };
+        let Some(inner) = inner else {
+            at = next;
+            continue;
+        };
+        messages += 1;
+        nodes += u64::from(inner == Kind::Node);
+        if nodes > MAX_NODES {
+            return Err((start, format!("there are more than {MAX_NODES} nodes")));
+        }
+        if messages > MAX_MESSAGES {
+            return Err((start, format!("there are more than {MAX_MESSAGES} messages")));
+        }
+        if stack.len() == MAX_DEPTH {
+            return Err((start, format!("messages are nested deeper than {MAX_DEPTH}")));
+        }
+        stack.push((inner, next));
+    }
+    Ok(())
+}
+
+/// The base-128 integer at `*at`, which moves behind it; `None` when it passes `end` or 64 bits.
+fn varint(bytes: &[u8], at: &mut usize, end: usize) -> Option<u64> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        if *at >= end {
+            return None;
+        }
+        let byte = *bytes.get(*at)?;
+        *at += 1;
+        if shift == 63 && byte > 1 {
+            return None;
+        }
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(bytes: &[u8]) -> String {
+        screen(bytes).expect_err("must be refused").to_string()
+    }
+
+    /// Unknown groups nested 200,000 deep, which overflow the stack of protobuf 3.4.0, are refused.
+    #[test]
+    fn nested_groups_are_refused() {
+        let hostile = vec![0x1b; 400_000];
+        assert!(refusal(&hostile).contains("group"), "{}", refusal(&hostile));
+        // The same inside a node of a graph: model.graph (7), graph.node (1).
+        let mut inner = vec![0x0a, 0x80, 0x20];
+        inner.extend(std::iter::repeat_n(0x7b, 4096));
+        let mut model = vec![0x3a, 0x83, 0x20];
+        model.extend(&inner);
+        assert!(refusal(&model).contains("group"), "{}", refusal(&model));
+    }
+
+    /// A length that leaves its message, a cut-off integer and an unknown wire type are refused.
+    #[test]
+    fn lengths_stay_inside() {
+        assert!(refusal(&[0x3a, 0x7f, 0]).contains("wants 127 bytes"));
+        assert!(refusal(&[0x3a, 0x03, 0x0a, 0x05, 0x00]).contains("wants 5 bytes where 1 are left"));
+        assert!(refusal(&[0x08, 0x80]).contains("cut off"));
+        assert!(refusal(&[0x0f]).contains("wire type 7"));
+        assert!(
+            refusal(&[0x3a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]).contains("too long")
+        );
+        assert!(screen(&[]).is_ok());
+    }
+
+    /// Types nested 200 deep (sequence of sequence of ...) are refused without recursion.
+    #[test]
+    fn deep_nesting_is_refused() {
+        let mut message: Vec<u8> = Vec::new();
+        let wrap = |field: u8, body: Vec<u8>| {
+            let mut out = vec![field << 3 | 2];
+            let mut length = body.len();
+            while length > 0x7f {
+                out.push(length as u8 | 0x80);
+                length >>= 7;
+            }
+            out.push(length as u8);
+            out.extend(body);
+            out
+        };
+        for _ in 0..100 {
+            message = wrap(4, wrap(1, message));
+        }
+        let model = wrap(7, wrap(11, wrap(2, message)));
+        assert!(refusal(&model).contains("nested deeper"), "{}", refusal(&model));
+    }
+}

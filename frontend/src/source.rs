@@ -1,0 +1,109 @@
+//! A decoded and checked model, ready to be imported by either front.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use memc_ir::TensorType;
+
+use crate::context::{opset, resolve};
+use crate::error::{ImportError, some_of};
+use crate::external::Folder;
+use crate::model::{Attr, Model, ValueType};
+use crate::tensor::Literal;
+use crate::{graph, proto, registry, training};
+
+/// The newest version of the default operator set whose operators were compared with this importer.
+const NEWEST_OPSET: i64 = 23;
+
+/// A model whose structure, names, shapes and operators were checked.
+#[derive(Debug)]
+pub(crate) struct Source<'a> {
+    /// The model; its initializers have moved to `literals`.
+    pub model: Model,
+    /// Nodes in an order in which operands come first.
+    pub order: Vec<usize>,
+    /// The initializers' contents.
+    pub literals: BTreeMap<String, Literal>,
+    /// Types of the graph's inputs that are tensors.
+    pub types: BTreeMap<String, TensorType>,
+    /// The model file, when there is one.
+    pub path: Option<&'a Path>,
+    /// Where external data may be.
+    pub folder: Option<&'a Folder>,
+}
+
+impl<'a> Source<'a> {
+    /// Decodes and checks a model.
+    pub(crate) fn read(
+        bytes: &[u8],
+        path: Option<&'a Path>,
+        folder: Option<&'a Folder>,
+        dims: &[(String, u64)],
+    ) -> Result<Source<'a>, ImportError> {
+        let mut model = proto::decode(bytes)?;
+        let order = graph::checked_order(&model.graph)?;
+        check_operators(&model)?;
+        let types = graph::input_types(&model.graph, dims)?;
+        let literals = resolve(std::mem::take(&mut model.graph.initializers), folder)?;
+        Ok(Source { model, order, literals, types, path, folder })
+    }
+
+    /// The type of graph input `name`.
+    pub(crate) fn input_type(&self, name: &str) -> Result<TensorType, ImportError> {
+        if let Some(ty) = self.types.get(name) {
+            return Ok(ty.clone());
+        }
+        let declared = self.model.graph.inputs.iter().find(|x| x.name == name).map(|x| &x.ty);
+        let what = if let Some(ValueType::Other(what)) = declared { what } else { "undeclared" };
+        Err(ImportError::Unsupported(format!("graph input `{name}` is {what}; only tensors are supported")))
+    }
+
+    /// Things about the model that the user should know.
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        let version = opset(&self.model.opsets, "");
+        if version <= NEWEST_OPSET {
+            return Vec::new();
+        }
+        vec![format!(
+            "the model uses ai.onnx opset {version}; operators were checked up to opset {NEWEST_OPSET} and may have \
+             changed"
+        )]
+    }
+}
+
+/// Reports every operator that is not supported, once, with the nodes that use it.
+fn check_operators(model: &Model) -> Result<(), ImportError> {
+    let mut unknown: BTreeMap<(String, String), (String, Vec<String>)> = BTreeMap::new();
+    for node in &model.graph.nodes {
+        if node.domain.is_empty() && !model.opsets.contains_key("") {
+            return Err(ImportError::BadModel(
+                "the model uses operators of ai.onnx but does not say of which opset".into(),
+            ));
+        }
+        let version = opset(&model.opsets, &node.domain);
+        let subgraph = node.attrs.values().any(|a| matches!(a, Attr::Other("a subgraph")));
+        let why = match registry::find(&node.domain, &node.op, version) {
+            _ if training::is_accumulator(node) => continue,
+            Ok(_) if !subgraph => continue,
+            Ok(_) => "subgraphs are not supported".to_string(),
+            Err(why) => why,
+        };
+        let domain = if node.domain.is_empty() { "ai.onnx" } else { &node.domain };
+        let entry = unknown.entry((domain.to_string(), node.op.clone()));
+        let name = if node.name.is_empty() { node.outputs.first() } else { Some(&node.name) };
+        let name = name.map_or("unnamed", String::as_str);
+        entry.or_insert((format!("opset {version}: {why}"), Vec::new())).1.push(format!("`{name}`"));
+    }
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let list: Vec<String> = unknown
+        .iter()
+        .map(|((domain, op), (why, nodes))| format!("\n  {domain}::{op}, {why} (nodes {})", some_of(nodes)))
+        .collect();
+    Err(ImportError::Unsupported(format!(
+        "{} operators of the model cannot be imported:{}",
+        list.len(),
+        some_of(&list)
+    )))
+}

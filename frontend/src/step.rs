@@ -1,0 +1,238 @@
+//! One-file training steps: a standard ONNX graph with parameters and state as inputs and their new contents
+//! as outputs.
+//!
+//! Input `X` is state when there is an output `X_new` of the same type, or when the user pairs it with an
+//! output. A parameter that is only differentiated has an output `X_grad` instead.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memc_ir::{Blob, DType, Feed, Init, Output, OutputRole, Role, TensorType};
+
+use crate::context::Context;
+use crate::error::{Fault, ImportError, some_of};
+use crate::initial::{Initial, synthetic};
+use crate::source::Source;
+use crate::{Import, ImportOptions};
+
+/// For every input that is state the output it becomes; itself when it does not change.
+type Pairs<'a> = BTreeMap<&'a str, &'a str>;
+
+/// Imports a one-file step.
+pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Import, ImportError> {
+    usage(options)?;
+    let graph = &source.model.graph;
+    let pairs = pairs(source, options)?;
+    let checkpoint = options.checkpoint.as_deref().map(Initial::read).transpose()?;
+    let mut cx = Context::new(graph, &source.model.opsets, source.folder);
+    let mut warnings = declare(source, &mut cx, &pairs, checkpoint.as_ref())?;
+    for (name, literal) in &source.literals {
+        if !cx.scope.contains_key(name) {
+            cx.bind(name, literal.clone());
+        }
+    }
+    for &i in &source.order {
+        cx.import(&graph.nodes[i])?;
+    }
+    let ids: Vec<_> = cx.module.states.ids().collect();
+    for id in ids {
+        let name = cx.module.values[cx.module.states[id].value].name.clone();
+        if let Some(&next) = pairs.get(name.as_str()).filter(|&&next| next != name) {
+            cx.module.states[id].next = Some(named(&mut cx, next)?);
+        }
+    }
+    let carried: BTreeSet<&str> = pairs.values().copied().collect();
+    add_outputs(source, &mut cx, &carried)?;
+    let notes = vec![describe(&cx, options)];
+    if let Some(c) = &checkpoint {
+        let states = cx.module.states.values().map(|s| cx.module.values[s.value].name.clone()).collect();
+        warnings.extend(c.unused(&states));
+    }
+    Ok(Import { module: cx.module, notes, warnings })
+}
+
+/// Adds the graph's inputs to the module, as inputs or as states, and returns warnings.
+fn declare(
+    source: &Source<'_>,
+    cx: &mut Context<'_>,
+    pairs: &Pairs<'_>,
+    checkpoint: Option<&Initial>,
+) -> Result<Vec<String>, ImportError> {
+    let mut invented = 0;
+    for input in &source.model.graph.inputs {
+        let name = input.name.as_str();
+        let literal = source.literals.get(name);
+        if !pairs.contains_key(name) && literal.is_some() {
+            continue;
+        }
+        let ty = source.input_type(name)?;
+        let Some(&next) = pairs.get(name) else {
+            let feed = if name == "step" && ty.numel() == 1 && ty.dtype != DType::Bool {
+                Feed::Step
+            } else {
+                Feed::Data { source: name.to_string(), micro: 0, range: None }
+            };
+            let value = cx.module.add_input(name, ty, feed);
+            cx.bind(name, value);
+            continue;
+        };
+        let role = role(source, pairs, name, &ty, next);
+        let stored = checkpoint.map(|c| c.get(name, &ty)).transpose()?.flatten();
+        let init = match (stored, literal) {
+            (Some(init), _) => init,
+            (None, Some(literal)) if literal.ty == ty => Init::Data(Blob::new(literal.data.clone())),
+            (None, _) if checkpoint.is_some() && role != Role::Optimizer => {
+                let what = role.name();
+                return Err(ImportError::BadModel(format!(
+                    "the checkpoint has no `{name}`, a {what} of the model"
+                )));
+            }
+            (None, _) => {
+                invented += usize::from(role != Role::Optimizer);
+                synthetic(name, &ty, role)
+            }
+        };
+        let state = cx.module.add_state(name, ty, role, init);
+        let value = cx.module.states[state].value;
+        cx.bind(name, value);
+    }
+    Ok(if invented == 0 {
+        Vec::new()
+    } else {
+        vec![format!(
+            "{invented} parameters and buffers have no values and start with synthetic ones; give a checkpoint"
+        )]
+    })
+}
+
+fn usage(options: &ImportOptions) -> Result<(), ImportError> {
+    let no = |what: &str| {
+        Err(ImportError::Usage(format!(
+            "{what}, but the model is a one-file training step, which contains its optimizer"
+        )))
+    };
+    match &options.optimizer {
+        Some(path) => no(&format!("optimizer `{}` is given", path.display())),
+        None if options.no_optimizer => no("leaving out the optimizer is asked for"),
+        None if options.accumulate > 1 => no("gradient accumulation is asked for"),
+        None => Ok(()),
+    }
+}
+
+fn pairs<'a>(source: &'a Source<'a>, options: &'a ImportOptions) -> Result<Pairs<'a>, ImportError> {
+    let graph = &source.model.graph;
+    let inputs: BTreeSet<&str> = graph.inputs.iter().map(|x| x.name.as_str()).collect();
+    let outputs: BTreeSet<&str> = graph.outputs.iter().map(|x| x.name.as_str()).collect();
+    let mut pairs: Pairs<'a> = BTreeMap::new();
+    for (from, to) in &options.carry {
+        let unknown = |kind: &str, name: &str, known: &BTreeSet<&str>| {
+            let known: Vec<&str> = known.iter().copied().collect();
+            Err(ImportError::Usage(format!(
+                "--carry {from}={to}: the model has no {kind} `{name}`; it has {}",
+                some_of(&known)
+            )))
+        };
+        if !inputs.contains(from.as_str()) {
+            return unknown("input", from, &inputs);
+        }
+        if from != to && !outputs.contains(to.as_str()) {
+            return unknown("output", to, &outputs);
+        }
+        if pairs.insert(from, to).is_some() {
+            return Err(ImportError::Usage(format!("--carry names input `{from}` twice")));
+        }
+    }
+    let taken: BTreeSet<&str> = pairs.values().copied().collect();
+    for input in &graph.inputs {
+        let name = input.name.as_str();
+        if pairs.contains_key(name) {
+            continue;
+        }
+        let output = |suffix: &str| outputs.get(format!("{name}{suffix}").as_str()).copied();
+        if let Some(next) = output("_new").filter(|o| !taken.contains(o)) {
+            pairs.insert(name, next);
+        } else if output("_grad").is_some() {
+            pairs.insert(name, name);
+        }
+    }
+    if pairs.is_empty() {
+        return Err(ImportError::Unsupported(
+            "this is not a training step: no output `X_new` or `X_grad` belongs to an input `X`, and there is no \
+             InPlaceAccumulatorV2 node; generate training artifacts with `onnxruntime.training.artifacts`, export a \
+             full training step, or pair state with --carry X=Y"
+                .into(),
+        ));
+    }
+    Ok(pairs)
+}
+
+/// What state `name` is: optimizer state is called `<prefix>.<other state>` and has that state's type.
+fn role(source: &Source<'_>, pairs: &Pairs<'_>, name: &str, ty: &TensorType, next: &str) -> Role {
+    let same = |other: &str| pairs.contains_key(other) && source.types.get(other).is_some_and(|t| t == ty);
+    let suffixes = name.match_indices('.').map(|(i, _)| &name[i + 1..]);
+    if suffixes.into_iter().any(same) || name == "step" {
+        return Role::Optimizer;
+    }
+    let statistic = ["running_mean", "running_var", "num_batches_tracked"].iter().any(|s| name.ends_with(s));
+    match (statistic || !ty.dtype.is_float(), next == name) {
+        (true, _) => Role::Buffer,
+        (false, false) => Role::Param,
+        (false, true) => {
+            let gradient = format!("{name}_grad");
+            let differentiated = source.model.graph.outputs.iter().any(|o| o.name == gradient);
+            if differentiated { Role::Param } else { Role::Frozen }
+        }
+    }
+}
+
+fn named(cx: &mut Context<'_>, name: &str) -> Result<memc_ir::ValueId, ImportError> {
+    cx.value(name).map_err(|fault| match fault {
+        Fault::Bad(m) | Fault::Unsupported(m) => ImportError::BadModel(format!("output `{name}`: {m}")),
+    })
+}
+
+/// Adds the outputs that are not carried: loss, gradients, others.
+fn add_outputs(
+    source: &Source<'_>,
+    cx: &mut Context<'_>,
+    carried: &BTreeSet<&str>,
+) -> Result<(), ImportError> {
+    let graph = &source.model.graph;
+    let rest: Vec<&str> =
+        graph.outputs.iter().map(|o| o.name.as_str()).filter(|o| !carried.contains(o)).collect();
+    let mut values = Vec::new();
+    for name in &rest {
+        values.push(named(cx, name)?);
+    }
+    let scalar = |i: &usize| {
+        let ty = &cx.module.values[values[*i]].ty;
+        ty.dtype == DType::F32 && ty.numel() == 1
+    };
+    let loss = (0..rest.len()).find(|&i| rest[i] == "loss").or_else(|| (0..rest.len()).find(scalar));
+    for (i, (name, &value)) in rest.iter().zip(&values).enumerate() {
+        let gradient = name.strip_suffix("_grad").is_some_and(|p| source.types.contains_key(p));
+        let role = match () {
+            () if Some(i) == loss => OutputRole::Loss,
+            () if gradient => OutputRole::Gradient,
+            () => OutputRole::Other,
+        };
+        cx.module.outputs.push(Output { value, name: name.to_string(), role });
+    }
+    Ok(())
+}
+
+/// How the inputs were understood, for the user to check.
+fn describe(cx: &Context<'_>, options: &ImportOptions) -> String {
+    let count = |role| cx.module.states.values().filter(|s| s.role == role).count();
+    let data: Vec<&str> =
+        cx.module.inputs.values().map(|x| cx.module.values[x.value].name.as_str()).collect();
+    let checkpoint =
+        options.checkpoint.as_ref().map_or(String::new(), |p| format!("; checkpoint: {}", p.display()));
+    format!(
+        "one-file step: {} parameters, {} frozen, {} optimizer tensors, {} buffers, fed per step: {}{checkpoint}",
+        count(Role::Param),
+        count(Role::Frozen),
+        count(Role::Optimizer),
+        count(Role::Buffer),
+        some_of(&data)
+    )
+}

@@ -1,0 +1,240 @@
+//! Constant tensors: element types, checked shapes, dense payloads.
+//!
+//! The payload's length is compared with the shape before anything is allocated.
+
+use std::sync::Arc;
+
+use memc_ir::attr::{F32, Scalar};
+use memc_ir::{DType, MAX_RANK, TensorType};
+
+use crate::model::{Payload, Tensor};
+
+/// A constant tensor whose payload has exactly the type's size.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Literal {
+    /// Element type and shape.
+    pub ty: TensorType,
+    /// Dense, little-endian, row-major.
+    pub data: Arc<[u8]>,
+}
+
+/// The element type with ONNX code `code`, or why it has none.
+pub(crate) fn dtype(code: i32) -> Result<DType, String> {
+    const NAMES: [&str; 24] = [
+        "undefined",
+        "float",
+        "uint8",
+        "int8",
+        "uint16",
+        "int16",
+        "int32",
+        "int64",
+        "string",
+        "bool",
+        "float16",
+        "double",
+        "uint32",
+        "uint64",
+        "complex64",
+        "complex128",
+        "bfloat16",
+        "float8e4m3fn",
+        "float8e4m3fnuz",
+        "float8e5m2",
+        "float8e5m2fnuz",
+        "uint4",
+        "int4",
+        "float4e2m1",
+    ];
+    match code {
+        1 => Ok(DType::F32),
+        6 => Ok(DType::I32),
+        7 => Ok(DType::I64),
+        9 => Ok(DType::Bool),
+        _ => {
+            let name = usize::try_from(code).ok().and_then(|i| NAMES.get(i)).copied();
+            let name = name.map_or(format!("number {code}"), |n| format!("`{n}`"));
+            Err(format!("element type {name} is not supported; supported are float, int32, int64 and bool"))
+        }
+    }
+}
+
+/// The tensor type with the given parts, or why it is none: negative extents, too many axes or elements.
+pub(crate) fn tensor_type(dtype: DType, dims: &[i64]) -> Result<TensorType, String> {
+    if dims.len() > MAX_RANK {
+        return Err(format!("there are {} axes, supported are {MAX_RANK}", dims.len()));
+    }
+    let shape: Option<Vec<u64>> = dims.iter().map(|&d| u64::try_from(d).ok()).collect();
+    let Some(shape) = shape else {
+        return Err(format!("shape {dims:?} has a negative extent"));
+    };
+    let ty = TensorType::new(dtype, shape);
+    if ty.checked_numel().is_none() {
+        return Err(format!("shape {dims:?} is too large"));
+    }
+    Ok(ty)
+}
+
+impl Literal {
+    /// A literal from a type and its payload, or why they do not match.
+    pub(crate) fn new(ty: TensorType, data: impl Into<Arc<[u8]>>) -> Result<Literal, String> {
+        let data = data.into();
+        if data.len() as u64 != ty.bytes() {
+            return Err(format!("{} bytes of data do not fill {ty}, which has {}", data.len(), ty.bytes()));
+        }
+        if ty.dtype == DType::Bool && data.iter().any(|&b| b > 1) {
+            return Err("a boolean is neither 0 nor 1".into());
+        }
+        Ok(Literal { ty, data })
+    }
+
+    /// A decoded tensor's content. `external` reads a payload kept in another file, given the number of bytes.
+    pub(crate) fn from_tensor(
+        tensor: Tensor,
+        external: impl FnOnce(&[(String, String)], u64) -> Result<Vec<u8>, String>,
+    ) -> Result<Literal, String> {
+        let ty = tensor_type(dtype(tensor.dtype)?, &tensor.dims)?;
+        let count = |n: usize| {
+            if n as u64 == ty.numel() {
+                Ok(())
+            } else {
+                Err(format!("{n} elements of data do not fill {ty}, which has {}", ty.numel()))
+            }
+        };
+        let data = match (tensor.payload, ty.dtype) {
+            (Payload::Raw(bytes), _) => bytes,
+            (Payload::Floats(v), DType::F32) => {
+                count(v.len())?;
+                v.iter().flat_map(|x| x.to_le_bytes()).collect()
+            }
+            (Payload::Int32s(v), DType::I32) => {
+                count(v.len())?;
+                v.iter().flat_map(|x| x.to_le_bytes()).collect()
+            }
+            (Payload::Int32s(v), DType::Bool) => {
+                count(v.len())?;
+                v.iter().map(|&x| u8::from(x != 0)).collect()
+            }
+            (Payload::Int64s(v), DType::I64) => {
+                count(v.len())?;
+                v.iter().flat_map(|x| x.to_le_bytes()).collect()
+            }
+            (Payload::External(entries), _) => external(&entries, ty.bytes())?,
+            _ => return Err(format!("its elements are stored in a field that {} does not use", ty.dtype)),
+        };
+        Literal::new(ty, data)
+    }
+
+    /// An integer or boolean literal from 64-bit values, which must fit.
+    pub(crate) fn from_ints(dtype: DType, shape: &[u64], values: &[i64]) -> Result<Literal, String> {
+        let bytes: Option<Vec<u8>> = match dtype {
+            DType::I64 => Some(values.iter().flat_map(|v| v.to_le_bytes()).collect()),
+            DType::Bool => Some(values.iter().map(|&v| u8::from(v != 0)).collect()),
+            DType::I32 => {
+                let narrow: Option<Vec<i32>> = values.iter().map(|&v| i32::try_from(v).ok()).collect();
+                narrow.map(|v| v.iter().flat_map(|x| x.to_le_bytes()).collect())
+            }
+            DType::F32 => None,
+        };
+        let bytes = bytes.ok_or_else(|| format!("integers do not fit element type {dtype}"))?;
+        Literal::new(TensorType::new(dtype, shape), bytes)
+    }
+
+    /// A one-dimensional `i64` literal.
+    pub(crate) fn vector(values: &[i64]) -> Literal {
+        let data: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        Literal { ty: TensorType::new(DType::I64, [values.len() as u64]), data: data.into() }
+    }
+
+    /// A float literal of the given shape with one value in every element of `values`.
+    pub(crate) fn from_floats(shape: &[u64], values: &[f32]) -> Result<Literal, String> {
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        Literal::new(TensorType::new(DType::F32, shape), bytes)
+    }
+
+    /// The elements as 64-bit integers; `None` for floats.
+    pub(crate) fn ints(&self) -> Option<Vec<i64>> {
+        match self.ty.dtype {
+            DType::I64 => Some(words::<8>(&self.data).map(i64::from_le_bytes).collect()),
+            DType::I32 => Some(words::<4>(&self.data).map(|w| i64::from(i32::from_le_bytes(w))).collect()),
+            DType::Bool => Some(self.data.iter().map(|&b| i64::from(b)).collect()),
+            DType::F32 => None,
+        }
+    }
+
+    /// The elements as floats; `None` for other element types.
+    pub(crate) fn floats(&self) -> Option<Vec<f32>> {
+        (self.ty.dtype == DType::F32).then(|| words::<4>(&self.data).map(f32::from_le_bytes).collect())
+    }
+
+    /// The only element; `None` unless there is exactly one.
+    pub(crate) fn single(&self) -> Option<Scalar> {
+        if self.ty.numel() == 1 { self.splat() } else { None }
+    }
+
+    /// The value that every element has; `None` when they differ or there are none.
+    pub(crate) fn splat(&self) -> Option<Scalar> {
+        let width = self.ty.dtype.bytes() as usize;
+        let first = self.data.get(..width)?;
+        if !self.data.chunks_exact(width).all(|c| c == first) {
+            return None;
+        }
+        let head = Literal { ty: TensorType::scalar(self.ty.dtype), data: first.into() };
+        match head.floats() {
+            Some(v) => v.first().map(|&x| Scalar::Float(F32(x))),
+            None => head.ints()?.first().map(|&x| Scalar::Int(x)),
+        }
+    }
+}
+
+fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> + '_ {
+    bytes.chunks_exact(N).map(|c| {
+        let mut word = [0; N];
+        word.copy_from_slice(c);
+        word
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn none(_: &[(String, String)], _: u64) -> Result<Vec<u8>, String> {
+        Err("no file".into())
+    }
+    fn tensor(dims: &[i64], dtype: i32, payload: Payload) -> Tensor {
+        Tensor { name: "t".into(), dims: dims.to_vec(), dtype, payload }
+    }
+
+    /// A payload that is shorter or longer than its shape, or in the wrong field, is refused.
+    #[test]
+    fn payload_must_fill_the_shape() {
+        let short = Literal::from_tensor(tensor(&[1 << 40], 1, Payload::Raw(vec![0; 4])), none);
+        assert!(short.expect_err("short").contains("4 bytes of data do not fill"));
+        let long = Literal::from_tensor(tensor(&[], 7, Payload::Int64s(vec![1, 2])), none);
+        assert!(long.expect_err("long").contains("2 elements of data do not fill i64[]"));
+        let field = Literal::from_tensor(tensor(&[1], 1, Payload::Int64s(vec![1])), none);
+        assert!(field.expect_err("field").contains("does not use"));
+    }
+
+    /// Negative, overflowing and too many extents are refused.
+    #[test]
+    fn shapes_are_checked() {
+        assert!(tensor_type(DType::F32, &[2, -1]).expect_err("negative").contains("negative"));
+        assert!(tensor_type(DType::F32, &[i64::MAX, i64::MAX]).expect_err("huge").contains("too large"));
+        assert!(tensor_type(DType::F32, &[1; 13]).expect_err("rank").contains("13 axes"));
+        assert!(dtype(10).expect_err("half").contains("`float16`"));
+        assert!(dtype(-7).expect_err("unknown").contains("number -7"));
+    }
+
+    /// Equal elements are recognised whatever their type; NaN counts by its bits.
+    #[test]
+    fn splats_are_found() {
+        let f = |v: &[f32]| Literal::from_floats(&[v.len() as u64], v).expect("floats");
+        assert_eq!(f(&[1.5, 1.5]).splat(), Some(Scalar::Float(F32(1.5))));
+        assert_eq!(f(&[0.0, -0.0]).splat(), None);
+        assert_eq!(f(&[]).splat(), None);
+        assert_eq!(Literal::vector(&[3, 3]).splat(), Some(Scalar::Int(3)));
+        assert_eq!(Literal::vector(&[3, 3]).single(), None);
+    }
+}
