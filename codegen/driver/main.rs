@@ -1,1 +1,60 @@
-fn main() {}
+//! The `memc` command.
+
+mod check;
+mod cli;
+mod compile;
+mod dump;
+mod estimate;
+mod exit;
+mod opt;
+mod output;
+mod size;
+mod source;
+
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+use exit::Error;
+use output::say;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // The first interrupt asks the command to stop between stages; a second one ends the process.
+    let handler = || {
+        if compile::STOP.swap(true, Ordering::Relaxed) {
+            #[allow(clippy::exit, reason = "a second interrupt must not wait for the command")]
+            std::process::exit(130);
+        }
+    };
+    if let Err(e) = ctrlc::set_handler(handler) {
+        say(&format!("warning: interrupts end memc at once: {e}"));
+    }
+    std::panic::set_hook(Box::new(|info| say(&format!("memc: internal error: {info}"))));
+    let result = std::panic::catch_unwind(|| run(&cli.command))
+        .unwrap_or_else(|_| Err(Error::Internal("memc failed unexpectedly".into())));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            if !matches!(e, Error::Different) {
+                say(&format!("memc: error: {e}"));
+            }
+            ExitCode::from(e.code())
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<(), Error> {
+    match command {
+        Command::Compile(args) => compile::run(args),
+        Command::Estimate(args) => estimate::run(args),
+        Command::Check(args) => check::run(args),
+        Command::Dump(args) => dump::dump(args),
+        Command::Diff(args) => dump::diff(args),
+        Command::Opt(args) => opt::opt(args),
+        Command::Verify(args) => opt::verify(args),
+        Command::List { what } => opt::list(what),
+    }
+}

@@ -66,8 +66,8 @@ impl Emitter<'_> {
             |op: &OpId| m.ops[*op].operands.iter().any(|&v| matches!(m.values[v].def, Def::Input(_)));
         let is_output = |op: &OpId| m.outputs.iter().any(|o| m.def_op(o.value) == Some(*op));
         let copies = |code: Code| m.order.iter().copied().filter(move |&op| m.ops[op].code == code);
-        let last_input = copies(Code::SwapIn).filter(|op| reads_input(op)).last();
-        let last_output = copies(Code::SwapOut).filter(|op| is_output(op)).last();
+        let last_input = copies(Code::SwapIn).rfind(|op| reads_input(op));
+        let last_output = copies(Code::SwapOut).rfind(|op| is_output(op));
         let awaited = m.order.iter().flat_map(|&op| m.ops[op].awaits.iter().map(|a| a.op));
         for op in awaited.chain(last_input).chain(last_output) {
             let next = self.events.len() as u32;

@@ -1,0 +1,198 @@
+//! The command line's shape.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::size::{self, Size};
+
+/// Compiles ONNX training graphs into static schedules that fit a hard device-memory budget.
+#[derive(Parser)]
+#[command(name = "memc", version, arg_required_else_help = true, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0 ok   1 plans differ (diff)   2 usage   3 bad or unsupported model   4 budget infeasible
+  7 plan damaged or wrong   70 internal error   74 reading or writing failed   130 interrupted";
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Plan a training step within a memory budget and write it
+    #[command(after_help = "\
+Examples:
+  memc compile models/cnn_bn/training_model.onnx --gpu-mem 1M -o model.plan
+  memc compile step.onnx --gpu-mem 16G --carry w=w_updated -o model.plan
+  memc compile training_model.onnx --gpu-mem 90% --accumulate 4 --json")]
+    Compile(Compile),
+    /// Say what a training step needs: no budget, no plan
+    #[command(after_help = "Example:\n  memc estimate models/cnn_bn/training_model.onnx")]
+    Estimate(Estimate),
+    /// Prove a plan against its source graph
+    #[command(after_help = "Example:\n  memc check model.plan --source models/cnn_bn/training_model.onnx")]
+    Check(Check),
+    /// Print a plan
+    #[command(after_help = "Example:\n  memc dump model.plan | less")]
+    Dump(Dump),
+    /// Compare two plans
+    #[command(after_help = "Example:\n  memc diff before.plan after.plan")]
+    Diff(Diff),
+    /// Run passes on a model or an IR file and print the IR
+    #[command(after_help = "\
+Examples:
+  memc opt step.mir --pass \"cse,dce\"
+  memc opt training_model.onnx --pass \"canonicalise,cse,dce,to-mem,layout{algo=best-fit},timepoints\"")]
+    Opt(Opt),
+    /// Check a model or an IR file against the verifier's rules
+    #[command(after_help = "Example:\n  memc verify step.mir")]
+    Verify(Verify),
+    /// List the passes, or the verifier's rules
+    List {
+        /// What to list
+        #[arg(value_parser = ["passes", "rules", "ops"])]
+        what: String,
+    },
+}
+
+/// Where the model's parts are and how to read them.
+#[derive(Args, Clone)]
+pub(crate) struct Source {
+    /// ONNX training model, one-file training step, or IR file (.mir)
+    pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) import: ImportArgs,
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct ImportArgs {
+    /// Optimizer model [default: optimizer_model.onnx beside the model]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) optimizer: Option<PathBuf>,
+    /// Initial values: ONNX Runtime checkpoint or safetensors [default: checkpoint beside the model]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) checkpoint: Option<PathBuf>,
+    /// Leave the optimizer out; gradients become outputs
+    #[arg(long, conflicts_with = "optimizer")]
+    pub(crate) no_optimizer: bool,
+    /// The input IN takes the value of the output OUT after every step (repeatable)
+    #[arg(long, value_name = "IN=OUT", value_parser = pair)]
+    pub(crate) carry: Vec<(String, String)>,
+    /// Micro-steps whose gradients add up before each optimizer step
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) accumulate: u32,
+    /// Value of a symbolic dimension (repeatable)
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = dim)]
+    pub(crate) dims: Vec<(String, u64)>,
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (a, b) = text.split_once('=').ok_or("write IN=OUT")?;
+    Ok((a.to_string(), b.to_string()))
+}
+
+fn dim(text: &str) -> Result<(String, u64), String> {
+    let (name, value) = pair(text).map_err(|_| "write NAME=N".to_string())?;
+    Ok((name, value.parse().map_err(|_| format!("`{value}` is not a non-negative integer"))?))
+}
+
+#[derive(Args)]
+pub(crate) struct Compile {
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Device memory the step may take, with a binary suffix or as a share of the device: 16G, 512MiB, 90%.
+    /// Without it everything stays on the device
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) gpu_mem: Option<Size>,
+    /// The plan to write
+    #[arg(short, long, value_name = "FILE", default_value = "model.plan")]
+    pub(crate) output: PathBuf,
+    /// Device to plan for
+    #[arg(long, value_name = "PROFILE", default_value = "cpu")]
+    pub(crate) device: String,
+    /// Operator order: as given, memory-greedy, or the better of both
+    #[arg(long, default_value = "auto", value_parser = ["auto", "given", "greedy"])]
+    pub(crate) order: String,
+    /// Write the planner's decisions to a file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save_decisions: Option<PathBuf>,
+    /// Carry out the decisions in a file instead of planning
+    #[arg(long, value_name = "FILE", conflicts_with = "save_decisions")]
+    pub(crate) decisions: Option<PathBuf>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Estimate {
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Device whose times and limits apply
+    #[arg(long, value_name = "PROFILE", default_value = "cpu")]
+    pub(crate) device: String,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Check {
+    /// The plan
+    pub(crate) plan: PathBuf,
+    /// Model or IR file to check against [default: the source graph stored in the plan]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) source: Option<PathBuf>,
+    /// Optimizer model, where the plan was not compiled with the one beside the source
+    #[arg(long, value_name = "FILE", requires = "source")]
+    pub(crate) optimizer: Option<PathBuf>,
+    /// Initial values, where the plan was not compiled with the ones beside the source
+    #[arg(long, value_name = "FILE", requires = "source")]
+    pub(crate) checkpoint: Option<PathBuf>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Dump {
+    /// The plan
+    pub(crate) plan: PathBuf,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Diff {
+    /// One plan
+    pub(crate) old: PathBuf,
+    /// The other
+    pub(crate) new: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct Opt {
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Passes to run, as a,b{option=value}
+    #[arg(long, value_name = "PIPELINE", default_value = "")]
+    pub(crate) pass: String,
+    /// Device whose costs passes see
+    #[arg(long, value_name = "PROFILE", default_value = "cpu")]
+    pub(crate) device: String,
+    /// Print what the passes counted, to stderr
+    #[arg(long)]
+    pub(crate) stats: bool,
+    /// Write the IR here instead of to stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    pub(crate) source: Source,
+}

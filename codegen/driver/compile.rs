@@ -1,0 +1,265 @@
+//! `memc compile`.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use memc_codegen::{Header, Lowered, lower};
+use memc_ir::{Bytes, Module};
+use memc_passes::plan::{Decisions, PlanError, Planned, Problem, plan, realise};
+use memc_passes::{DeviceProfile, Pipeline};
+use serde_json::json;
+
+use crate::cli::Compile;
+use crate::exit::Error;
+use crate::output::{Progress, emit, table};
+use crate::size::{Size, host_memory};
+use crate::source::{self, Loaded};
+
+/// Set when the user interrupts.
+pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
+
+fn stopped() -> bool {
+    STOP.load(Ordering::Relaxed)
+}
+
+pub(crate) fn go_on() -> Result<(), Error> {
+    if stopped() { Err(Error::Interrupted) } else { Ok(()) }
+}
+
+pub(crate) fn run(args: &Compile) -> Result<(), Error> {
+    let progress = Progress::new(args.json);
+    let profile = source::profile(&args.device)?;
+    let budget = args.gpu_mem.map(|size| resolve(size, &args.device)).transpose()?;
+    progress.stage("importing");
+    let loaded = source::load(&args.source)?;
+    progress.notes(&loaded.notes, &loaded.warnings);
+    let mut graph = loaded.module.clone();
+    source::canonicalise(&mut graph, profile)?;
+    go_on()?;
+
+    progress.stage("planning");
+    let clock = now();
+    let chosen = choose(args, &graph, profile, budget)?;
+    let plan_ns = u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    go_on()?;
+
+    progress.stage("lowering and checking");
+    let lowered = finish(&graph, &chosen, &loaded, profile, budget)?;
+    if let Some(file) = &args.save_decisions {
+        let text = chosen.planned.decisions.print(&chosen.problem);
+        crate::output::write_file(file, text.as_bytes())?;
+    }
+    progress.stage("writing");
+    let hash = memc_plan::write(&args.output, &lowered.plan, &mut Blobs(&lowered), &stopped)?;
+    progress.done();
+    report(args, &lowered, &chosen, plan_ns, &hash)
+}
+
+/// Hands the plan writer each state's initial bytes.
+struct Blobs<'a>(&'a Lowered);
+
+impl memc_plan::InitialData for Blobs<'_> {
+    fn bytes(&mut self, state: usize) -> std::io::Result<std::borrow::Cow<'_, [u8]>> {
+        match self.0.data.get(&state) {
+            Some(bytes) => Ok(std::borrow::Cow::Borrowed(bytes)),
+            None => Err(std::io::Error::other("the state has no initial bytes")),
+        }
+    }
+}
+
+fn resolve(size: Size, device: &str) -> Result<u64, Error> {
+    match size {
+        Size::Bytes(bytes) => Ok(bytes),
+        Size::Percent(percent) => {
+            let total = if device == "cpu" { host_memory() } else { None };
+            let Some(total) = total else {
+                return Err(Error::Usage(format!(
+                    "the memory of device `{device}` is not known here: give --gpu-mem in bytes, as 16G"
+                )));
+            };
+            Ok((total as f64 * percent / 100.0) as u64)
+        }
+    }
+}
+
+/// A planned step, and the unplanned one to compare it with.
+struct Chosen {
+    problem: Problem,
+    planned: Planned,
+    planner: String,
+    unplanned_bytes: u64,
+    ideal_ns: u64,
+}
+
+fn problem(graph: &Module, profile: &DeviceProfile) -> Result<Problem, Error> {
+    Problem::new(graph, profile).map_err(Error::Internal)
+}
+
+/// Plans in every order asked for and keeps the fastest; the unplanned step is that of the order as given.
+fn choose(
+    args: &Compile,
+    graph: &Module,
+    profile: &DeviceProfile,
+    budget: Option<u64>,
+) -> Result<Chosen, Error> {
+    let given = problem(graph, profile)?;
+    let unplanned = plan(&given, profile, None).map_err(failed)?;
+    let (unplanned_bytes, ideal_ns) = (unplanned.dev_bytes, unplanned.evaluation.step_ns);
+    let capacity = budget.map(|b| b.saturating_sub(profile.reserve_bytes));
+    let chosen = |problem, planned, planner: &str| Chosen {
+        problem,
+        planned,
+        planner: planner.into(),
+        unplanned_bytes,
+        ideal_ns,
+    };
+    if let Some(file) = &args.decisions {
+        let text = source::read_text(file)?;
+        let at = |e| Error::Usage(format!("{}: {e}", file.display()));
+        let decisions = Decisions::parse(&text, &given).map_err(at)?;
+        let planned = realise(&given, profile, decisions).map_err(at)?;
+        if let Some(capacity) = capacity.filter(|&c| c < planned.dev_bytes) {
+            let (need, have) = (Bytes(planned.dev_bytes), Bytes(capacity));
+            return Err(Error::Infeasible(format!(
+                "{}: the decisions take {need}, the budget is {have}",
+                file.display()
+            )));
+        }
+        return Ok(chosen(given, planned, "decisions"));
+    }
+    let mut results = Vec::new();
+    let mut error = None;
+    for order in ["given", "greedy"].into_iter().filter(|o| args.order == "auto" || args.order == *o) {
+        let mut ordered = graph.clone();
+        if memc_passes::PASSES.iter().any(|p| p.name == "order") {
+            Pipeline::parse(&format!("order{{algo={order}}}"))?
+                .run(&mut ordered, &mut source::context(profile))?;
+        }
+        if order == "greedy" && args.order == "auto" && ordered.order == graph.order {
+            continue;
+        }
+        let p = problem(&ordered, profile)?;
+        match plan(&p, profile, capacity) {
+            Ok(planned) => {
+                let fits = planned.evaluation.swap_in_bytes + planned.evaluation.recompute_ops == 0;
+                results.push((p, planned));
+                if fits {
+                    break;
+                }
+            }
+            Err(e) => error = Some(lesser(error, e)),
+        }
+    }
+    let best = results.into_iter().min_by_key(|(_, r)| (r.evaluation.step_ns, r.evaluation.swap_in_bytes));
+    match (best, error) {
+        (Some((p, planned)), _) => Ok(chosen(p, planned, "belady")),
+        (None, Some(e)) => Err(failed(e)),
+        (None, None) => Err(Error::Internal("no order was planned".into())),
+    }
+}
+
+/// Of two failures, the one that asks for less memory.
+fn lesser(first: Option<PlanError>, second: PlanError) -> PlanError {
+    match (first, second) {
+        (Some(PlanError::Infeasible(a)), PlanError::Infeasible(b))
+            if a.smallest_bytes <= b.smallest_bytes =>
+        {
+            PlanError::Infeasible(a)
+        }
+        (_, second) => second,
+    }
+}
+
+fn failed(e: PlanError) -> Error {
+    match e {
+        PlanError::Infeasible(i) => Error::Infeasible(i.to_string()),
+        PlanError::Failed(text) => Error::Internal(text),
+    }
+}
+
+fn finish(
+    graph: &Module,
+    chosen: &Chosen,
+    loaded: &Loaded,
+    profile: &DeviceProfile,
+    budget: Option<u64>,
+) -> Result<Lowered, Error> {
+    let planned = &chosen.planned;
+    memc_ir::verify(&planned.module)
+        .map_err(|d| Error::Internal(memc_ir::print_annotated(&planned.module, &d)))?;
+    let header = Header {
+        planner: chosen.planner.clone(),
+        profile: profile.name.into(),
+        seed: 0,
+        options: loaded.options.clone(),
+        budget_bytes: budget.unwrap_or(planned.dev_bytes + profile.reserve_bytes),
+        reserve_bytes: profile.reserve_bytes,
+        unplanned_peak_bytes: chosen.unplanned_bytes,
+        ideal_ns: chosen.ideal_ns,
+        step_ns: planned.evaluation.step_ns,
+        recompute_ns: planned.evaluation.recompute_ns,
+    };
+    let lowered = lower(graph, &planned.module, &header).map_err(Error::Internal)?;
+    memc_check::check(graph, &lowered.plan)
+        .map_err(|e| Error::Internal(format!("the plan is wrong and was not written:\n{e}")))?;
+    Ok(lowered)
+}
+
+#[allow(clippy::disallowed_methods, reason = "the driver reports how long planning took; no pass sees it")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn report(
+    args: &Compile,
+    lowered: &Lowered,
+    chosen: &Chosen,
+    plan_ns: u64,
+    hash: &[u8; 32],
+) -> Result<(), Error> {
+    let meta = &lowered.plan.meta;
+    let claims = &meta.claims;
+    if args.json {
+        let hex: String = hash.iter().map(|b| format!("{b:02x}")).collect();
+        return emit(&format!(
+            "{}\n",
+            json!({
+                "model": meta.model, "planner": meta.planner, "device": meta.profile, "plan": args.output, "plan_hash": hex,
+                "gpu_mem_bytes": meta.budget_bytes, "arena_bytes": meta.dev_bytes, "host_bytes": meta.host_bytes,
+                "peak_bytes": claims.peak_bytes, "unplanned_peak_bytes": claims.unplanned_peak_bytes,
+                "ideal_ns": claims.ideal_ns, "step_ns": claims.step_ns,
+                "swap_out_bytes": claims.swap_out_bytes, "swap_in_bytes": claims.swap_in_bytes,
+                "recompute_ns": claims.recompute_ns, "recompute_ops": claims.recompute_ops, "ops": claims.ops,
+                "evaluations": chosen.planned.evaluations, "plan_ns": plan_ns, "checked": true,
+            })
+        ));
+    }
+    let ms = |ns: u64| format!("{:.3} ms", ns as f64 / 1e6);
+    let mut text = table(
+        &["", "unplanned", "planned"],
+        &[
+            vec![
+                "device memory".into(),
+                Bytes(claims.unplanned_peak_bytes).short(),
+                Bytes(claims.peak_bytes).short(),
+            ],
+            vec!["step (modelled)".into(), ms(claims.ideal_ns), ms(claims.step_ns)],
+            vec!["swapped out".into(), "-".into(), Bytes(claims.swap_out_bytes).short()],
+            vec!["swapped in".into(), "-".into(), Bytes(claims.swap_in_bytes).short()],
+            vec![
+                "recomputed".into(),
+                "-".into(),
+                format!("{} ops, {}", claims.recompute_ops, ms(claims.recompute_ns)),
+            ],
+        ],
+    );
+    text.push_str(&format!(
+        "\n{}: {} ops in {} of {}, host {}; proved by the checker\n",
+        args.output.display(),
+        claims.ops,
+        Bytes(meta.dev_bytes),
+        Bytes(meta.budget_bytes),
+        Bytes(meta.host_bytes),
+    ));
+    emit(&text)
+}

@@ -1,0 +1,105 @@
+//! `memc dump` and `memc diff`.
+
+use memc_plan::{Action, Feed, Init, PlanFile, Section, Slice};
+use serde_json::{Value, json};
+
+use crate::cli::{Diff, Dump};
+use crate::exit::Error;
+use crate::output::emit;
+
+pub(crate) fn dump(args: &Dump) -> Result<(), Error> {
+    let file = PlanFile::open(&args.plan)?;
+    if args.json {
+        return emit(&format!("{:#}\n", to_json(&file)));
+    }
+    emit(&memc_plan::text::print(file.plan()))
+}
+
+pub(crate) fn diff(args: &Diff) -> Result<(), Error> {
+    let (old, new) = (PlanFile::open(&args.old)?, PlanFile::open(&args.new)?);
+    let lines = memc_plan::diff(old.plan(), new.plan());
+    if lines.is_empty() {
+        return emit("the plans are equal\n");
+    }
+    emit(&(lines.join("\n") + "\n"))?;
+    Err(Error::Different)
+}
+
+fn slice(s: &Slice) -> Value {
+    json!({"space": s.space.name(), "offset": s.offset, "bytes": s.bytes})
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn to_json(file: &PlanFile) -> Value {
+    let plan = file.plan();
+    let meta = &plan.meta;
+    let claims: serde_json::Map<String, Value> =
+        meta.claims.fields().map(|(n, v)| (n.to_string(), json!(v))).into_iter().collect();
+    let kernels: Vec<Value> = plan
+        .kernels
+        .iter()
+        .map(|k| json!({"op": k.op, "attrs": k.attrs, "operands": k.operands, "results": k.results, "workspace_bytes": k.workspace_bytes}))
+        .collect();
+    let states: Vec<Value> = plan.states.iter().map(state).collect();
+    let inputs: Vec<Value> = plan.inputs.iter().map(input).collect();
+    let outputs: Vec<Value> = plan
+        .outputs
+        .iter()
+        .map(|o| json!({"name": o.name, "type": o.ty, "slot": slice(&o.slot), "role": o.role}))
+        .collect();
+    let mut out = json!({
+        "content_hash": hex(file.content_hash()), "producer": meta.producer, "model": meta.model,
+        "source_hash": hex(&meta.source_hash), "planner": meta.planner, "profile": meta.profile, "seed": meta.seed,
+        "options": meta.options, "gpu_mem_bytes": meta.budget_bytes, "reserve_bytes": meta.reserve_bytes,
+        "arena_bytes": meta.dev_bytes, "host_bytes": meta.host_bytes, "claims": claims, "events": plan.events,
+        "kernels": kernels, "states": states, "inputs": inputs, "outputs": outputs,
+    });
+    for section in Section::ALL {
+        out[section.name()] = plan.section(section).iter().map(command).collect();
+    }
+    out
+}
+
+fn state(s: &memc_plan::State) -> Value {
+    let init = match &s.init {
+        Init::Zeros => json!({"kind": "zeros"}),
+        Init::Data { offset, bytes, hash } => {
+            json!({"kind": "data", "offset": offset, "bytes": bytes, "hash": hex(hash)})
+        }
+        Init::Random { seed, kind } => json!({"kind": kind, "seed": seed}),
+    };
+    json!({"name": s.name, "role": s.role, "type": s.ty, "home": slice(&s.home), "init": init})
+}
+
+fn input(i: &memc_plan::Input) -> Value {
+    let feed = match &i.feed {
+        Feed::Data { source, micro, low, high } => {
+            json!({"kind": "data", "source": source, "micro": micro, "low": low, "high": high})
+        }
+        Feed::LearningRate { default } => json!({"kind": "learning_rate", "default": default}),
+        Feed::Step => json!({"kind": "step"}),
+    };
+    json!({"name": i.name, "type": i.ty, "slot": slice(&i.slot), "feed": feed})
+}
+
+fn command(c: &memc_plan::Command) -> Value {
+    let list = |s: &[Slice]| s.iter().map(slice).collect::<Vec<_>>();
+    let mut out = match &c.action {
+        Action::Launch { kernel, reads, writes, workspace } => {
+            json!({"kernel": kernel, "reads": list(reads), "writes": list(writes), "workspace": workspace.as_ref().map(slice)})
+        }
+        Action::Copy { src, dst } => json!({"src": slice(src), "dst": slice(dst)}),
+        Action::Record { event } | Action::Wait { event } => json!({"event": event}),
+        Action::Free { slice: s } => json!({"slice": slice(s)}),
+        Action::Load { state } | Action::Store { state } => json!({"state": state}),
+        Action::HostWrite { input } => json!({"input": input}),
+        Action::HostRead { output } => json!({"output": output}),
+    };
+    out["stream"] = json!(c.stream.name());
+    out["action"] = json!(c.action.name());
+    out["label"] = json!(c.label);
+    out
+}

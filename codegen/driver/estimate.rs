@@ -1,0 +1,115 @@
+//! `memc estimate`.
+
+use memc_ir::{Bytes, OutputRole, Role};
+use memc_passes::plan::{Kind, PlanError, Problem, plan, smallest_feasible};
+use serde_json::json;
+
+use crate::cli::Estimate;
+use crate::exit::Error;
+use crate::output::{Progress, emit, table};
+use crate::source;
+
+pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
+    let progress = Progress::new(args.json);
+    let profile = source::profile(&args.device)?;
+    progress.stage("importing");
+    let loaded = source::load(&args.source)?;
+    progress.notes(&loaded.notes, &loaded.warnings);
+    let mut graph = loaded.module;
+    source::canonicalise(&mut graph, profile)?;
+    progress.stage("estimating");
+    let p = Problem::new(&graph, profile).map_err(Error::Internal)?;
+    let unplanned = plan(&p, profile, None).map_err(failed)?;
+    let smallest = smallest_feasible(&p, profile).map_err(failed)? + profile.reserve_bytes;
+    progress.done();
+
+    let b = p.breakdown();
+    let gradients = b.gradients + transient_gradients(&p);
+    let persistent = b.weights + b.gradients + b.optimizer + b.buffers + b.constants;
+    let activations = activation_peak(&p);
+    let (position, working_set) = p.largest_working_set();
+    let op = p.ops.get(position).map(|op| op.name.clone()).unwrap_or_default();
+    let peak = unplanned.dev_bytes + profile.reserve_bytes;
+    if args.json {
+        return emit(&format!(
+            "{}\n",
+            json!({
+                "model": p.module.name, "ops": p.ops.len(), "weights_bytes": b.weights, "gradients_bytes": gradients,
+                "optimizer_bytes": b.optimizer, "buffers_bytes": b.buffers, "constants_bytes": b.constants,
+                "activations_bytes": activations, "workspace_bytes": b.workspace, "persistent_bytes": persistent,
+                "peak_bytes": peak, "smallest_feasible_bytes": smallest, "largest_working_set_bytes": working_set,
+                "largest_working_set_op": op, "ideal_ns": unplanned.evaluation.step_ns,
+            })
+        ));
+    }
+    let row = |name: &str, bytes: u64, note: &str| {
+        vec![name.to_string(), Bytes(bytes).short(), bytes.to_string(), note.to_string()]
+    };
+    let text = table(
+        &[p.module.name.as_str(), "size", "bytes", ""],
+        &[
+            row("weights", b.weights, "parameters, trained and frozen"),
+            row("gradients", gradients, "all at once; fewer where the optimizer follows closely"),
+            row("optimizer", b.optimizer, "state kept between steps"),
+            row("buffers", b.buffers + b.constants, "running statistics and constants"),
+            row("activations", activations, "most live at once, gradients of activations included"),
+            row("workspace", b.workspace, "largest scratch of one op"),
+            row("peak", peak, "unplanned, laid out"),
+            row("smallest", smallest, &format!("feasible --gpu-mem; working set of {op}")),
+        ],
+    );
+    emit(&text)
+}
+
+fn failed(e: PlanError) -> Error {
+    match e {
+        PlanError::Infeasible(i) => Error::Infeasible(i.to_string()),
+        PlanError::Failed(text) => Error::Internal(text),
+    }
+}
+
+/// For every tensor, whether it is a parameter's gradient: shaped like a parameter and first written after the loss.
+fn gradients(p: &Problem) -> Vec<bool> {
+    let module = &p.module;
+    let is_param = |role: Role| role == Role::Param;
+    let shapes: std::collections::BTreeSet<&memc_ir::TensorType> =
+        module.states.values().filter(|s| is_param(s.role)).map(|s| &module.values[s.value].ty).collect();
+    let losses: Vec<usize> = p.losses();
+    let loss = p.ops.iter().position(|op| op.outputs.iter().any(|o| losses.contains(o))).unwrap_or(0) as u32;
+    let gradient_output = |t: &memc_passes::plan::Tensor| {
+        module.outputs.iter().any(|o| o.role == OutputRole::Gradient && module.values[o.value].name == t.name)
+    };
+    let is_gradient = |t: &memc_passes::plan::Tensor| {
+        let late = t.writes.first().is_some_and(|&w| w > loss) && shapes.contains(&t.ty);
+        t.kind == Kind::Transient && (late || gradient_output(t))
+    };
+    p.tensors.iter().map(is_gradient).collect()
+}
+
+fn transient_gradients(p: &Problem) -> u64 {
+    p.tensors.iter().zip(gradients(p)).filter(|(_, g)| *g).map(|(t, _)| t.bytes).sum()
+}
+
+/// Most bytes of activations live at once in the given order.
+fn activation_peak(p: &Problem) -> u64 {
+    let mut delta = vec![0i128; p.ops.len() + 1];
+    for (t, gradient) in p.tensors.iter().zip(gradients(p)) {
+        if t.persistent() || gradient {
+            continue;
+        }
+        if let (Some(&first), Some(&last)) = (t.touches.first(), t.touches.last()) {
+            delta[first as usize] += i128::from(t.bytes);
+            delta[last as usize + 1] -= i128::from(t.bytes);
+        }
+    }
+    let mut live = 0i128;
+    let peak = delta
+        .iter()
+        .map(|d| {
+            live += d;
+            live
+        })
+        .max()
+        .unwrap_or(0);
+    u64::try_from(peak).unwrap_or(0)
+}

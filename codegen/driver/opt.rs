@@ -1,0 +1,63 @@
+//! `memc opt`, `memc verify`, `memc list`.
+
+use memc_ir::{Phase, print};
+use memc_passes::{PASSES, Pipeline};
+
+use crate::cli::{Opt, Verify};
+use crate::exit::Error;
+use crate::output::{emit, say, table, write_file};
+use crate::source;
+
+pub(crate) fn opt(args: &Opt) -> Result<(), Error> {
+    let profile = source::profile(&args.device)?;
+    let pipeline = Pipeline::parse(&args.pass)?;
+    let loaded = source::load(&args.source)?;
+    loaded.warnings.iter().for_each(|w| say(&format!("warning: {w}")));
+    let mut module = loaded.module;
+    let mut cx = source::context(profile);
+    pipeline.run(&mut module, &mut cx)?;
+    if args.stats {
+        cx.stats.iter().for_each(|(pass, what, n)| say(&format!("{pass}: {n} {what}")));
+    }
+    match &args.output {
+        Some(path) => write_file(path, print(&module).as_bytes()),
+        None => emit(&print(&module)),
+    }
+}
+
+pub(crate) fn verify(args: &Verify) -> Result<(), Error> {
+    let loaded = source::load(&args.source)?;
+    let m = &loaded.module;
+    emit(&format!(
+        "{}: {} ops, {} values, valid in the {} phase\n",
+        m.name,
+        m.order.len(),
+        m.values.len(),
+        m.phase.name()
+    ))
+}
+
+pub(crate) fn list(what: &str) -> Result<(), Error> {
+    let phases = |(a, b): (Phase, Phase)| format!("{} -> {}", a.name(), b.name());
+    let (header, rows): (&[&str], Vec<Vec<String>>) = match what {
+        "passes" => {
+            let options =
+                |p: &memc_passes::PassDef| p.options.iter().map(|o| o.name).collect::<Vec<_>>().join(",");
+            let row = |p: &memc_passes::PassDef| {
+                vec![p.name.into(), phases(p.phases), options(p), p.summary.into()]
+            };
+            (&["pass", "phase", "options", "summary"], PASSES.iter().map(row).collect())
+        }
+        "rules" => {
+            let row = |r: &memc_ir::Rule| vec![r.code.to_string(), r.summary.to_string()];
+            (&["rule", "what holds"], memc_ir::RULES.iter().map(row).collect())
+        }
+        _ => {
+            let row = |d: &memc_ir::ops::OpDef| {
+                vec![d.mnemonic.to_string(), d.operands.join(" "), d.results.join(" "), d.attrs.join(" ")]
+            };
+            (&["op", "operands", "results", "attributes"], memc_ir::ops::OP_DEFS.iter().map(row).collect())
+        }
+    };
+    emit(&table(header, &rows))
+}

@@ -1,0 +1,123 @@
+//! Reading the source graph: import or parse, then the graph passes up to the checker's reference point.
+
+use std::path::{Path, PathBuf};
+
+use memc_frontend::{ImportError, ImportOptions};
+use memc_ir::{Module, Phase, print_annotated, verify};
+use memc_passes::{DeviceProfile, GRAPH_PIPELINE, PROFILES, PassCx, Pipeline};
+
+use crate::cli::{ImportArgs, Source};
+use crate::exit::Error;
+
+/// A model as read.
+pub(crate) struct Loaded {
+    /// The module.
+    pub(crate) module: Module,
+    /// What was found where.
+    pub(crate) notes: Vec<String>,
+    /// What the user should know before trusting the result.
+    pub(crate) warnings: Vec<String>,
+    /// Options that a later import needs to give the same graph.
+    pub(crate) options: Vec<(String, String)>,
+}
+
+/// Reads a text file, for the user's own files.
+pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
+    std::fs::read_to_string(path).map_err(|e| Error::Io(format!("cannot read `{}`: {e}", path.display())))
+}
+
+/// Imports an ONNX model, or parses an IR file; verifies either.
+pub(crate) fn load(source: &Source) -> Result<Loaded, Error> {
+    let path = &source.model;
+    if path.extension().is_some_and(|e| e == "mir") {
+        let text = read_text(path)?;
+        let at = |d: memc_ir::Diag| Error::Model(format!("{}: {d}", path.display()));
+        let module = memc_ir::parse(&text).map_err(at)?;
+        check(&module, path)?;
+        return Ok(Loaded { module, notes: Vec::new(), warnings: Vec::new(), options: Vec::new() });
+    }
+    let args = &source.import;
+    let options = ImportOptions {
+        optimizer: args.optimizer.clone(),
+        checkpoint: args.checkpoint.clone(),
+        no_optimizer: args.no_optimizer,
+        carry: args.carry.clone(),
+        accumulate: args.accumulate,
+        dims: args.dims.clone(),
+    };
+    let import = memc_frontend::import(path, &options).map_err(|e| match e {
+        ImportError::Usage(text) => Error::Usage(text),
+        ImportError::Io { .. } => Error::Io(e.to_string()),
+        other => Error::Model(format!("{}: {other}", path.display())),
+    })?;
+    verify(&import.module).map_err(|d| Error::Internal(print_annotated(&import.module, &d)))?;
+    let options = recorded(args);
+    Ok(Loaded { module: import.module, notes: import.notes, warnings: import.warnings, options })
+}
+
+fn check(module: &Module, path: &Path) -> Result<(), Error> {
+    verify(module).map_err(|d| {
+        Error::Model(format!("{}: invalid module\n{}", path.display(), print_annotated(module, &d)))
+    })
+}
+
+fn recorded(args: &ImportArgs) -> Vec<(String, String)> {
+    let mut out = vec![("accumulate".to_string(), args.accumulate.to_string())];
+    if args.no_optimizer {
+        out.push(("no-optimizer".into(), "true".into()));
+    }
+    out.extend(args.carry.iter().map(|(a, b)| ("carry".to_string(), format!("{a}={b}"))));
+    out.extend(args.dims.iter().map(|(a, b)| ("dim".to_string(), format!("{a}={b}"))));
+    out
+}
+
+/// The import options a plan recorded, for reading its source again.
+pub(crate) fn replay(model: PathBuf, options: &[(String, String)]) -> Result<Source, Error> {
+    let mut import = ImportArgs {
+        optimizer: None,
+        checkpoint: None,
+        no_optimizer: false,
+        carry: Vec::new(),
+        accumulate: 1,
+        dims: Vec::new(),
+    };
+    for (name, value) in options {
+        let bad =
+            || Error::Plan(format!("the plan records an import option it cannot have: {name} = {value}"));
+        let pair = || value.split_once('=').map(|(a, b)| (a.to_string(), b.to_string())).ok_or_else(bad);
+        match name.as_str() {
+            "accumulate" => import.accumulate = value.parse().map_err(|_| bad())?,
+            "no-optimizer" => import.no_optimizer = true,
+            "carry" => import.carry.push(pair()?),
+            "dim" => {
+                let (name, value) = pair()?;
+                import.dims.push((name, value.parse().map_err(|_| bad())?));
+            }
+            _ => return Err(bad()),
+        }
+    }
+    Ok(Source { model, import })
+}
+
+/// The profile called `name`.
+pub(crate) fn profile(name: &str) -> Result<&'static DeviceProfile, Error> {
+    DeviceProfile::named(name).ok_or_else(|| {
+        let known: Vec<&str> = PROFILES.iter().map(|p| p.name).collect();
+        Error::Usage(format!("unknown device `{name}` (known: {})", known.join(", ")))
+    })
+}
+
+/// A pass context that reads decision files from disk.
+pub(crate) fn context(profile: &DeviceProfile) -> PassCx<'_> {
+    let read_file = &|path: &str| read_text(Path::new(path)).map_err(|e| e.to_string());
+    PassCx { profile, read_file, stats: Vec::new() }
+}
+
+/// Brings an imported module to the checker's reference point: the default graph passes.
+pub(crate) fn canonicalise(module: &mut Module, profile: &DeviceProfile) -> Result<(), Error> {
+    if module.phase != Phase::Graph {
+        return Err(Error::Usage("the file holds a mem-phase module; compile needs a graph".into()));
+    }
+    Pipeline::parse(GRAPH_PIPELINE)?.run(module, &mut context(profile))?;
+    Ok(())
+}
