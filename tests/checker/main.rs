@@ -1,0 +1,184 @@
+//! Who checks the checker: wrong plans that it must not accept, judged by a simulator.
+//!
+//! From plans that the checker accepts, thousands of mutants are derived, each with one thing changed. The simulator
+//! runs each in random orders that the events allow. A mutant that the checker accepts and the simulator shows wrong
+//! is a hole in the checker, and fails the test. How many mutants of each kind meet which fate is a golden file.
+
+mod graph;
+mod lower;
+mod mutate;
+mod random;
+mod sim;
+mod sync;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use memc_check::{CheckError, CheckErrors, Report, check};
+use memc_ir::Module;
+use memc_plan::Plan;
+
+use mutate::KINDS;
+use random::{Random, digest, mix};
+use sim::Oracle;
+
+/// Random steps that are lowered and mutated.
+const SUBJECTS: u64 = 10;
+/// Most mutants of one kind from one plan.
+const PER_KIND: usize = 12;
+/// Runs of a plan that the checker rejects.
+const RUNS_REJECTED: usize = 24;
+/// Runs of a plan that the checker accepts.
+const RUNS_ACCEPTED: usize = 120;
+
+/// A source with a plan for it.
+struct Subject {
+    name: String,
+    source: Module,
+    plan: Plan,
+}
+
+/// What is mutated.
+fn subjects() -> Vec<Subject> {
+    let random_subject = |seed| {
+        let mut random = Random::new(seed);
+        let source = graph::random_step(&mut random);
+        let plan = lower::lower(&source, &mut random);
+        Subject { name: format!("random {seed}"), source, plan }
+    };
+    (0..SUBJECTS).map(random_subject).collect()
+}
+
+/// The checker's verdict on the schedule: claims of the header are made true first, so that no mutant is rejected only
+/// because its bytes are miscounted.
+fn verdict(source: &Module, plan: &mut Plan) -> Result<Report, CheckErrors> {
+    loop {
+        let errors = match check(source, plan) {
+            Ok(report) => return Ok(report),
+            Err(errors) => errors,
+        };
+        let mut corrections = Vec::new();
+        for error in &errors.0 {
+            let CheckError::HeaderMismatch { what, actual, .. } = error else { return Err(errors) };
+            match (what.strip_prefix("claim "), actual.parse::<u64>()) {
+                (Some(name), Ok(actual)) => corrections.push((name.to_owned(), actual)),
+                _ => return Err(errors),
+            }
+        }
+        for (name, actual) in corrections {
+            *plan.meta.claims.field_mut(&name).expect("a claim of the plan") = actual;
+        }
+    }
+}
+
+/// Fates of the mutants of one kind.
+#[derive(Default)]
+struct Fates {
+    accepted: usize,
+    witnessed: usize,
+    unwitnessed: usize,
+    codes: BTreeMap<&'static str, usize>,
+}
+
+#[test]
+fn random_plans_are_accepted_and_right() {
+    for seed in 0..60 {
+        let mut random = Random::new(seed);
+        let source = graph::random_step(&mut random);
+        memc_ir::verify(&source).expect("a valid step");
+        let mut plan = lower::lower(&source, &mut random);
+        plan.validate().expect("a valid plan");
+        if let Err(errors) = verdict(&source, &mut plan) {
+            panic!("seed {seed}: {errors}\n{}", memc_plan::text::print(&plan));
+        }
+        if let Some(failure) = Oracle::new(&source).find_failure(&plan, 40, seed) {
+            panic!("seed {seed}: {failure}\n{}", memc_plan::text::print(&plan));
+        }
+    }
+}
+
+#[test]
+fn no_wrong_mutant_is_accepted() {
+    let mut table: BTreeMap<&str, Fates> = BTreeMap::new();
+    let mut holes = Vec::new();
+    let mut total = 0;
+    for mut subject in subjects() {
+        verdict(&subject.source, &mut subject.plan).expect("an accepted plan");
+        let oracle = Oracle::new(&subject.source);
+        for (kind, edits) in KINDS {
+            let mut random = Random::new(mix(digest(subject.name.as_bytes()), digest(kind.as_bytes())));
+            let mut edits = edits(&subject.plan);
+            for n in 0..PER_KIND {
+                if edits.is_empty() {
+                    break;
+                }
+                let edit = edits.swap_remove(random.below(edits.len()));
+                let mut plan = subject.plan.clone();
+                edit(&mut plan);
+                if plan == subject.plan {
+                    continue;
+                }
+                total += 1;
+                let fates = table.entry(kind).or_default();
+                let seed = random.next();
+                match verdict(&subject.source, &mut plan) {
+                    Ok(_) => {
+                        fates.accepted += 1;
+                        if let Some(failure) = oracle.find_failure(&plan, RUNS_ACCEPTED, seed) {
+                            let text = memc_plan::text::print(&plan);
+                            holes.push(format!("{}, {kind}, {n}: {failure}\n{text}", subject.name));
+                        }
+                    }
+                    Err(errors) => {
+                        match oracle.find_failure(&plan, RUNS_REJECTED, seed) {
+                            Some(_) => fates.witnessed += 1,
+                            None => fates.unwitnessed += 1,
+                        }
+                        if let Some(error) = errors.0.first() {
+                            *fates.codes.entry(error.code()).or_default() += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(holes.is_empty(), "{} accepted plans are wrong; the first:\n{}", holes.len(), holes[0]);
+    assert!(total >= 2000 && table.len() >= 12, "{total} mutants of {} kinds", table.len());
+    compare(&render(&table));
+}
+
+fn render(table: &BTreeMap<&str, Fates>) -> String {
+    let mut text = String::from(
+        "mutants by kind: accepted and harmless as far as the simulator sees; rejected and shown wrong;\n\
+         rejected without a witness; and the first error's code for those rejected\n\n",
+    );
+    let mut sum = Fates::default();
+    let mut row = |kind: &str, fates: &Fates| {
+        let codes: Vec<String> = fates.codes.iter().map(|(code, n)| format!("{code} {n}")).collect();
+        let (a, w, u) = (fates.accepted, fates.witnessed, fates.unwitnessed);
+        let _ = writeln!(text, "{kind:27} {a:5} {w:5} {u:5}   {}", codes.join(", "));
+    };
+    for (kind, fates) in table {
+        row(kind, fates);
+        sum.accepted += fates.accepted;
+        sum.witnessed += fates.witnessed;
+        sum.unwitnessed += fates.unwitnessed;
+        for (code, n) in &fates.codes {
+            *sum.codes.entry(code).or_default() += n;
+        }
+    }
+    row("all", &sum);
+    text
+}
+
+fn compare(actual: &str) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/checker/mutation.txt");
+    #[allow(clippy::disallowed_methods, reason = "the one switch of the test runner")]
+    let bless = std::env::var_os("MEMC_BLESS").is_some();
+    if bless {
+        std::fs::write(path, actual).expect("the golden file can be written");
+        return;
+    }
+    let expected = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(expected == actual, "{path} differs; MEMC_BLESS=1 rewrites it:\n{actual}");
+}
