@@ -1,5 +1,7 @@
 //! Every op against onnxruntime, on the operands and results recorded in `fixtures/` by `make_ort.py`.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
 use std::path::PathBuf;
 
 use memc_ir::attr::AttrValue;
