@@ -186,7 +186,7 @@ fn finish(
 ) -> Result<Lowered, Error> {
     let planned = &chosen.planned;
     memc_ir::verify(&planned.module)
-        .map_err(|d| Error::Internal(memc_ir::print_annotated(&planned.module, &d)))?;
+        .map_err(|d| Error::Internal(format!("the planned module breaks rules of the verifier:\n{d}")))?;
     let header = Header {
         planner: chosen.planner.clone(),
         profile: profile.name.into(),

@@ -276,6 +276,11 @@ fn awaits(m: &Module, sink: &mut Sink) {
     let mut done: Vec<Option<([u64; 3], usize)>> = vec![None; m.ops.len()];
     for &id in &m.order {
         let op = &m.ops[id];
+        if op.kind().is_some_and(|k| k.def().class == Class::View) {
+            // A view is there as soon as what it shows.
+            done[id.index()] = op.operands.first().and_then(|&v| m.def_op(v)).and_then(|d| done[d.index()]);
+            continue;
+        }
         let Some(s) = op.stream().and_then(|s| STREAMS.iter().position(|&t| t == s)) else { continue };
         for a in op.awaits.iter().filter(|a| !a.previous) {
             let Some((clock, _)) = done[a.op.index()] else {
