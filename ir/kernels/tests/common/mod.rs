@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "every test program uses a part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
+pub(crate) mod naive;
+
 use memc_ir::attr::{F32, Reduction, Scalar, ScatterMode};
 use memc_ir::{DType, OpKind, TensorType};
 use memc_kernels::interp::{AlignedBytes, Tensor};

@@ -1,0 +1,130 @@
+//! Convolution and pooling against naive references: every output pixel with every kernel position.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use arbtest::arbitrary::{Result, Unstructured};
+use arbtest::arbtest;
+use common::Random;
+use common::naive::{BUDGET_MS, close, flat, one, points, random};
+use memc_ir::OpKind;
+use memc_ir::ops::im2col_tiling;
+
+/// A random convolution: attributes, and extents batch, input and output channels of a group, input, kernel.
+struct Convolution {
+    strides: Vec<u64>,
+    pads: Vec<u64>,
+    dilations: Vec<u64>,
+    groups: u64,
+    x: [u64; 4],
+    w: [u64; 4],
+}
+
+fn convolution(u: &mut Unstructured) -> Result<Convolution> {
+    let pair = |u: &mut Unstructured, low, high| -> Result<Vec<u64>> {
+        Ok(vec![u.int_in_range(low..=high)?, u.int_in_range(low..=high)?])
+    };
+    let plain: bool = u.arbitrary()?;
+    let groups = u.int_in_range(1..=2)?;
+    let (batch, c, m) = (u.int_in_range(1..=6)?, u.int_in_range(1..=3)?, u.int_in_range(1..=3)?);
+    let (kernel, input) = (pair(u, 1, 3)?, pair(u, 5, 9)?);
+    let strides = if plain { vec![1, 1] } else { pair(u, 1, 3)? };
+    let dilations = if plain { vec![1, 1] } else { pair(u, 1, 2)? };
+    let pads = if plain && u.arbitrary()? { vec![1; 4] } else { [pair(u, 0, 2)?, pair(u, 0, 2)?].concat() };
+    let (x, w) = ([batch, c * groups, input[0], input[1]], [m * groups, c, kernel[0], kernel[1]]);
+    Ok(Convolution { strides, pads, dilations, groups, x, w })
+}
+
+/// Compares conv and both gradients with a sum over all pairs of an output pixel and a kernel position.
+fn check_convolution(cv: Convolution, r: &mut Random, tolerance: f64) {
+    let (strides, pads, dilations) = (cv.strides.clone(), cv.pads.clone(), cv.dilations.clone());
+    let groups = cv.groups as i64;
+    let (x, w) = (r.f32(&cv.x), r.f32(&cv.w));
+    let conv = OpKind::Conv { strides, pads, dilations, groups };
+    let y = one(conv, &[&x, &w]);
+    let dy = r.f32(&y.ty.shape);
+    let (xs, ws) = (x.elements::<f32>().unwrap(), w.elements::<f32>().unwrap());
+    let dys = dy.elements::<f32>().unwrap();
+    let (mut want_y, mut want_dx) = (vec![0.0; y.ty.numel() as usize], vec![0.0; xs.len()]);
+    let mut want_dw = vec![0.0; ws.len()];
+    for p in points(&y.ty.shape) {
+        let group = p[1] / (cv.w[0] / cv.groups) as usize;
+        let at_y = flat(&y.ty.shape, &p);
+        for tap in points(&cv.w[1..]) {
+            let meet = |a: usize| {
+                let at = p[2 + a] * cv.strides[a] as usize + tap[1 + a] * cv.dilations[a] as usize;
+                at.checked_sub(cv.pads[a] as usize).filter(|&i| i < cv.x[2 + a] as usize)
+            };
+            let (Some(h), Some(wd)) = (meet(0), meet(1)) else { continue };
+            let at_x = flat(&cv.x, &[p[0], group * cv.w[1] as usize + tap[0], h, wd]);
+            let at_w = flat(&cv.w, &[&[p[1]], &tap[..]].concat());
+            want_y[at_y] += f64::from(xs[at_x]) * f64::from(ws[at_w]);
+            want_dx[at_x] += f64::from(dys[at_y]) * f64::from(ws[at_w]);
+            want_dw[at_w] += f64::from(dys[at_y]) * f64::from(xs[at_x]);
+        }
+    }
+    close(y.elements().unwrap(), &want_y, tolerance);
+    let (strides, pads, dilations) = (cv.strides.clone(), cv.pads.clone(), cv.dilations.clone());
+    let grad = OpKind::ConvGradInput { strides, pads, dilations, groups, size: cv.x[2..].to_vec() };
+    close(one(grad, &[&dy, &w]).elements().unwrap(), &want_dx, tolerance);
+    let (strides, pads, dilations) = (cv.strides, cv.pads, cv.dilations);
+    let grad = OpKind::ConvGradWeight { strides, pads, dilations, groups, kernel: cv.w[2..].to_vec() };
+    close(one(grad, &[&dy, &x]).elements().unwrap(), &want_dw, tolerance);
+}
+
+#[test]
+fn convolutions_and_their_gradients_pair_the_same_pixels() {
+    arbtest(|u| {
+        check_convolution(convolution(u)?, &mut random(u)?, 1e-5);
+        Ok(())
+    })
+    .budget_ms(3 * BUDGET_MS);
+}
+
+#[test]
+fn a_convolution_of_several_tiles_is_whole() {
+    // More kernel rows and pixels than one tile of columns holds, with and without the shortcut for equal widths.
+    for (pads, stride) in [(vec![1; 4], 1), (vec![0, 2, 1, 0], 1), (vec![2, 1, 0, 1], 2)] {
+        let (x, w) = ([3, 100, 13, 14], [2, 100, 3, 3]);
+        let tiling = im2col_tiling(x[0], w[1] * 9, x[2] * x[3]);
+        assert!(tiling.tile * 2 < tiling.pixels / (stride * stride));
+        let cv = Convolution { strides: vec![stride; 2], pads, dilations: vec![1, 1], groups: 1, x, w };
+        check_convolution(cv, &mut Random::new(5), 1e-4);
+    }
+}
+
+#[test]
+fn average_pooling_divides_by_what_the_window_holds() {
+    arbtest(|u| {
+        let size = [1, 2, u.int_in_range(3..=8)?, u.int_in_range(3..=8)?];
+        let (kernel, strides) = (vec![3, 2], vec![u.int_in_range(1..=3)?, u.int_in_range(1..=3)?]);
+        let pads = vec![
+            u.int_in_range(0..=2)?,
+            u.int_in_range(0..=1)?,
+            u.int_in_range(0..=2)?,
+            u.int_in_range(0..=1)?,
+        ];
+        let (ceil, count_pad) = (u.arbitrary()?, u.arbitrary()?);
+        let x = random(u)?.f32(&size);
+        let (k, s, p) = (kernel.clone(), strides.clone(), pads.clone());
+        let y = one(OpKind::AveragePool { kernel: k, strides: s, pads: p, ceil, count_pad }, &[&x]);
+        let average = |p: &Vec<usize>| {
+            let (mut sum, mut inside, mut padded) = (0.0, 0.0, 0.0);
+            for tap in points(&kernel) {
+                let at = |a: usize| p[2 + a] * strides[a] as usize + tap[a];
+                let in_pad = (0..2).all(|a| at(a) < (pads[a] + size[2 + a] + pads[2 + a]) as usize);
+                padded += f64::from(in_pad);
+                let real =
+                    |a: usize| at(a).checked_sub(pads[a] as usize).filter(|&i| i < size[2 + a] as usize);
+                if let (Some(h), Some(w)) = (real(0), real(1)) {
+                    sum += f64::from(x.elements::<f32>().unwrap()[flat(&size, &[p[0], p[1], h, w])]);
+                    inside += 1.0;
+                }
+            }
+            sum / if count_pad { padded } else { f64::max(inside, 1.0) }
+        };
+        close(y.elements().unwrap(), &points(&y.ty.shape).iter().map(average).collect::<Vec<_>>(), 1e-6);
+        Ok(())
+    })
+    .budget_ms(BUDGET_MS);
+}
