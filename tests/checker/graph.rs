@@ -37,13 +37,18 @@ pub(crate) fn random_step(random: &mut Random) -> Module {
     let payload: Vec<u8> = (0..4 * ELEMENTS).map(|i| i as u8).collect();
     let constant = m.add_const("c", vector(), payload);
 
+    let filter = TensorType::new(DType::F32, [2, 2, 3, 3]);
+    let filter = m.add_state("filter", filter, Role::Frozen, Init::Uniform { seed: 9, bound: F32(0.5) });
+    let filter = m.states[filter].value;
+    let scale = m.add_const("scale", TensorType::new(DType::F32, [8]), vec![0u8; 32]);
+
     let mut pool = vec![x, constant, m.states[frozen].value, m.states[buffer].value];
     pool.extend(params.iter().map(|&s| m.states[s].value));
     for i in 0..6 + random.below(8) {
         let name = format!("v{i}");
         let recent = pool[pool.len() - 1 - random.below(pool.len().min(3))];
         let any = random.choose(&pool);
-        let result = match random.below(8) {
+        let result = match random.below(10) {
             0..=2 => op(&mut m, random.choose(&UNARY), "", &[recent], &name),
             3 => {
                 let attrs = if random.one_in(2) { "{tanh}" } else { "" };
@@ -53,6 +58,18 @@ pub(crate) fn random_step(random: &mut Random) -> Module {
                 let matrix = op(&mut m, "reshape", "{shape = [4, 8]}", &[recent], "view");
                 let soft = op(&mut m, "softmax", "{axis = 1}", &matrix, &name);
                 op(&mut m, "reshape", "{shape = [32]}", &soft, "flat")
+            }
+            5 => {
+                let image = op(&mut m, "reshape", "{shape = [1, 2, 4, 4]}", &[recent], "view");
+                let attrs = "{strides = [1, 1], pads = [1, 1, 1, 1], dilations = [1, 1]}";
+                let mapped = op(&mut m, "conv", attrs, &[image[0], filter], &name);
+                op(&mut m, "reshape", "{shape = [32]}", &mapped, "flat")
+            }
+            6 => {
+                let matrix = op(&mut m, "reshape", "{shape = [4, 8]}", &[recent], "view");
+                let attrs = "{axis = 1, epsilon = 0.001}";
+                let normal = op(&mut m, "layer_norm", attrs, &[matrix[0], scale], &name);
+                op(&mut m, "reshape", "{shape = [32]}", &normal[..1], "flat")
             }
             _ => op(&mut m, random.choose(&BINARY), "", &[recent, any], &name),
         };

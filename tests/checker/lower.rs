@@ -93,6 +93,7 @@ pub(crate) fn lower(m: &Module, random: &mut Random) -> Plan {
     plan.meta.budget_bytes = plan.meta.dev_bytes;
     let mut body = lowering.body;
     body.extend(lowering.late);
+    plan.layout_data().expect("a small data section");
     synchronise(&mut plan, &body);
     with_stores(&mut plan, m.states.len());
     plan
@@ -245,12 +246,15 @@ impl Lowering<'_> {
             let updated = matches!(self.m.values[operand].def,
                 Def::State(s) if self.m.states[s].next == Some(op.results[j]));
             let dies = updated || !place.pinned;
-            if once && dies && !self.is_needed(operand, position) && (updated || self.random.one_in(2)) {
-                if let Some(slot) = place.dev {
-                    self.places.entry(operand).or_default().dev = None;
-                    self.places.insert(op.results[j], Place { dev: Some(slot), host: None, pinned: updated });
-                    return slot;
-                }
+            if once
+                && dies
+                && !self.is_needed(operand, position)
+                && (updated || self.random.one_in(2))
+                && let Some(slot) = place.dev
+            {
+                self.places.entry(operand).or_default().dev = None;
+                self.places.insert(op.results[j], Place { dev: Some(slot), host: None, pinned: updated });
+                return slot;
             }
         }
         self.dev.alloc(self.m.values[op.results[j]].ty.bytes())

@@ -26,10 +26,12 @@ use sim::Oracle;
 const SUBJECTS: u64 = 10;
 /// Most mutants of one kind from one plan.
 const PER_KIND: usize = 12;
-/// Runs of a plan that the checker rejects.
+/// Most runs of a plan that the checker rejects.
 const RUNS_REJECTED: usize = 24;
-/// Runs of a plan that the checker accepts.
+/// Most runs of a plan that the checker accepts.
 const RUNS_ACCEPTED: usize = 120;
+/// Commands of a body that get the most runs; longer ones get fewer.
+const FULL_LENGTH: usize = 200;
 
 /// A source with a plan for it.
 struct Subject {
@@ -47,6 +49,11 @@ fn subjects() -> Vec<Subject> {
         Subject { name: format!("random {seed}"), source, plan }
     };
     (0..SUBJECTS).map(random_subject).collect()
+}
+
+/// Runs for a plan, so that long plans do not take the whole test's time.
+fn runs(most: usize, plan: &Plan) -> usize {
+    (most * FULL_LENGTH / plan.body.len().max(1)).clamp(4, most)
 }
 
 /// The checker's verdict on the schedule: claims of the header are made true first, so that no mutant is rejected only
@@ -124,13 +131,13 @@ fn no_wrong_mutant_is_accepted() {
                 match verdict(&subject.source, &mut plan) {
                     Ok(_) => {
                         fates.accepted += 1;
-                        if let Some(failure) = oracle.find_failure(&plan, RUNS_ACCEPTED, seed) {
+                        if let Some(failure) = oracle.find_failure(&plan, runs(RUNS_ACCEPTED, &plan), seed) {
                             let text = memc_plan::text::print(&plan);
                             holes.push(format!("{}, {kind}, {n}: {failure}\n{text}", subject.name));
                         }
                     }
                     Err(errors) => {
-                        match oracle.find_failure(&plan, RUNS_REJECTED, seed) {
+                        match oracle.find_failure(&plan, runs(RUNS_REJECTED, &plan), seed) {
                             Some(_) => fates.witnessed += 1,
                             None => fates.unwitnessed += 1,
                         }

@@ -1,0 +1,124 @@
+//! Edits of tables: kernels, states, inputs, outputs, arenas.
+
+use memc_plan::{Action, Init, Plan, Space};
+
+use super::{Edit, is_host_access, sites};
+
+pub(super) fn change_launch(plan: &Plan) -> Vec<Edit> {
+    let mut edits: Vec<Edit> = Vec::new();
+    for (section, i, command) in plan.commands() {
+        let Action::Launch { kernel, .. } = command.action else { continue };
+        for other in (0..plan.kernels.len() as u32).filter(|&other| other != kernel) {
+            edits.push(Box::new(move |plan| {
+                if let Action::Launch { kernel, .. } = &mut plan.section_mut(section)[i].action {
+                    *kernel = other;
+                }
+            }));
+        }
+    }
+    edits
+}
+
+pub(super) fn change_operator(plan: &Plan) -> Vec<Edit> {
+    let mut edits: Vec<Edit> = Vec::new();
+    for (i, kernel) in plan.kernels.iter().enumerate() {
+        for op in
+            ["exp", "tanh", "relu", "add", "mul", "relu_grad", "sum_squares", "reshape", "copy", "bogus"]
+        {
+            if kernel.op != op {
+                edits.push(Box::new(move |plan| plan.kernels[i].op = op.to_owned()));
+            }
+        }
+    }
+    edits
+}
+
+pub(super) fn change_attribute(plan: &Plan) -> Vec<Edit> {
+    let mut edits: Vec<Edit> = Vec::new();
+    for (i, kernel) in plan.kernels.iter().enumerate() {
+        let attrs = &kernel.attrs;
+        let changed = [
+            attrs.replace("axis = 1", "axis = 0"),
+            attrs.replace("alpha = 0.9", "alpha = 0.8"),
+            attrs.replace("weight_decay = 0.01", "weight_decay = 0.01, decay_first"),
+            attrs.replace("epsilon = 0.001, ", ""),
+            attrs.replace("{tanh}", ""),
+            if kernel.op == "gelu" { "{tanh}".to_owned() } else { "{alpha = 2.0}".to_owned() },
+        ];
+        for new in changed.into_iter().filter(|new| new != attrs) {
+            edits.push(Box::new(move |plan| plan.kernels[i].attrs.clone_from(&new)));
+        }
+    }
+    edits
+}
+
+pub(super) fn halve_arena(plan: &Plan) -> Vec<Edit> {
+    let (dev, host) = (plan.meta.dev_bytes, plan.meta.host_bytes);
+    let mut edits: Vec<Edit> = Vec::new();
+    for bytes in [dev / 2, dev.saturating_sub(64), 0] {
+        edits.push(Box::new(move |plan| plan.meta.dev_bytes = bytes));
+    }
+    for bytes in [host / 2, host.saturating_sub(64), 0] {
+        edits.push(Box::new(move |plan| plan.meta.host_bytes = bytes));
+    }
+    edits
+}
+
+pub(super) fn move_home(plan: &Plan) -> Vec<Edit> {
+    let mut edits: Vec<Edit> = Vec::new();
+    for (i, state) in plan.states.iter().enumerate() {
+        for offset in [64, -64, 128, -256].iter().filter_map(|&by| state.home.offset.checked_add_signed(by)) {
+            edits.push(Box::new(move |plan| plan.states[i].home.offset = offset));
+        }
+        let space = if state.home.space == Space::Dev { Space::Host } else { Space::Dev };
+        edits.push(Box::new(move |plan| plan.states[i].home.space = space));
+    }
+    edits
+}
+
+pub(super) fn swap_slots(plan: &Plan) -> Vec<Edit> {
+    let mut edits: Vec<Edit> = Vec::new();
+    for i in 1..plan.states.len() {
+        edits.push(Box::new(move |plan| {
+            let home = plan.states[i].home;
+            plan.states[i].home = plan.states[i - 1].home;
+            plan.states[i - 1].home = home;
+        }));
+    }
+    for i in 1..plan.inputs.len() {
+        edits.push(Box::new(move |plan| {
+            let slot = plan.inputs[i].slot;
+            plan.inputs[i].slot = plan.inputs[i - 1].slot;
+            plan.inputs[i - 1].slot = slot;
+        }));
+    }
+    for i in 0..plan.outputs.len() {
+        edits.push(Box::new(move |plan| plan.outputs[i].slot = plan.inputs[0].slot));
+    }
+    edits
+}
+
+pub(super) fn change_index(plan: &Plan) -> Vec<Edit> {
+    let mut edits: Vec<Edit> = Vec::new();
+    for (section, i) in sites(plan, is_host_access) {
+        for new in [0, 1, 2, u32::MAX] {
+            edits.push(Box::new(move |plan| match &mut plan.section_mut(section)[i].action {
+                Action::Load { state } | Action::Store { state } => *state = new,
+                Action::HostWrite { input } => *input = new,
+                Action::HostRead { output } => *output = new,
+                _ => {}
+            }));
+        }
+    }
+    edits
+}
+
+pub(super) fn change_init(plan: &Plan) -> Vec<Edit> {
+    let mut edits: Vec<Edit> = Vec::new();
+    for i in 0..plan.states.len() {
+        for init in [Init::Zeros, Init::Random { seed: 1, kind: "uniform:0.25".into() }] {
+            edits.push(Box::new(move |plan| plan.states[i].init = init.clone()));
+        }
+    }
+    edits
+}
