@@ -1,0 +1,184 @@
+//! The command line: sizes, JSON, exit codes, determinism, checking, comparing, replaying.
+
+use std::process::Command;
+
+use crate::support::{json, memc, memc_fails, memc_ok, number, root};
+
+const MODEL: &str = "models/cnn_bn/training_model.onnx";
+
+fn compile(folder: &std::path::Path, name: &str, extra: &[&str]) -> String {
+    let plan = folder.join(name).display().to_string();
+    memc_ok(&[&["compile", MODEL, "-o", &plan, "--json"], extra].concat())
+}
+
+#[test]
+fn a_bare_number_or_decimal_unit_is_a_usage_error_with_a_hint() {
+    let said = memc_fails(2, &["compile", MODEL, "--gpu-mem", "1000000"]);
+    assert!(said.contains("1000000B") && said.contains("1000000G"), "{said}");
+    let said = memc_fails(2, &["compile", MODEL, "--gpu-mem", "1GB"]);
+    assert!(said.contains("1GiB"), "{said}");
+}
+
+#[test]
+fn compile_prints_the_promised_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = json(&compile(folder.path(), "a.plan", &["--gpu-mem", "400KiB"]));
+    for field in [
+        "gpu_mem_bytes",
+        "arena_bytes",
+        "host_bytes",
+        "peak_bytes",
+        "unplanned_peak_bytes",
+        "ideal_ns",
+        "step_ns",
+        "swap_out_bytes",
+        "swap_in_bytes",
+        "recompute_ns",
+        "ops",
+        "plan_ns",
+    ] {
+        number(&out, field);
+    }
+    assert_eq!(number(&out, "gpu_mem_bytes"), 400 << 10);
+    assert!(number(&out, "arena_bytes") <= 400 << 10 && number(&out, "swap_out_bytes") > 0, "{out}");
+    assert!(number(&out, "step_ns") >= number(&out, "ideal_ns"), "{out}");
+}
+
+#[test]
+fn an_impossible_budget_names_the_smallest_one_and_the_op_and_that_budget_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("a.plan").display().to_string();
+    let said = memc_fails(4, &["compile", MODEL, "--gpu-mem", "64K", "-o", &plan]);
+    assert!(said.contains("smallest feasible") && said.contains("ConvGrad"), "{said}");
+    let hint = said.split("--gpu-mem ").nth(1).and_then(|t| t.split_whitespace().next()).unwrap();
+    memc_ok(&["compile", MODEL, "--gpu-mem", hint, "-o", &plan]);
+}
+
+#[test]
+fn the_same_input_gives_the_same_bytes_at_any_thread_count() {
+    let folder = tempfile::tempdir().unwrap();
+    for model in [MODEL, "models/bert_tiny_nodrop/training_model.onnx"] {
+        let plans: Vec<Vec<u8>> = ["1", "2", "5"]
+            .into_iter()
+            .map(|threads| {
+                let plan = folder.path().join(format!("{threads}.plan"));
+                let args = ["compile", model, "--gpu-mem", "400K", "-o"];
+                let run = Command::new(env!("CARGO_BIN_EXE_memc"))
+                    .current_dir(root())
+                    .env("RAYON_NUM_THREADS", threads)
+                    .args(args)
+                    .arg(&plan)
+                    .output()
+                    .unwrap();
+                assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+                std::fs::read(&plan).unwrap()
+            })
+            .collect();
+        assert!(plans.windows(2).all(|p| p[0] == p[1]), "{model}: the plan depends on the thread count");
+    }
+}
+
+#[test]
+fn check_proves_a_plan_against_its_model_and_rejects_it_against_another() {
+    let folder = tempfile::tempdir().unwrap();
+    compile(folder.path(), "a.plan", &["--gpu-mem", "400K"]);
+    let plan = folder.path().join("a.plan").display().to_string();
+    assert!(memc_ok(&["check", &plan]).contains("proved"));
+    assert!(memc_ok(&["check", &plan, "--source", MODEL]).contains("proved"));
+    let said = memc_fails(7, &["check", &plan, "--source", "models/cnn_bn_sgd/training_model.onnx"]);
+    assert!(said.contains("C10") || said.contains("C14"), "{said}");
+    let report = json(&memc_ok(&["check", &plan, "--json"]));
+    assert_eq!(report["accepted"], true);
+}
+
+#[test]
+fn diff_is_empty_for_equal_plans_and_exits_with_1_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, budget) in [("a", "400K"), ("b", "400K"), ("c", "300K")] {
+        compile(folder.path(), name, &["--gpu-mem", budget]);
+    }
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    assert!(memc_ok(&["diff", &path("a"), &path("b")]).contains("equal"));
+    let out = memc(&["diff", &path("a"), &path("c")]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(
+        String::from_utf8_lossy(&out.stdout).contains("budget"),
+        "{}",
+        String::from_utf8_lossy(&out.stdout)
+    );
+}
+
+#[test]
+fn dump_prints_text_and_json_of_the_same_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    compile(folder.path(), "a.plan", &["--gpu-mem", "400K"]);
+    let plan = folder.path().join("a.plan").display().to_string();
+    let text = memc_ok(&["dump", &plan]);
+    assert_eq!(memc_plan::text::print(&memc_plan::text::parse(&text).unwrap()), text);
+    let dumped = json(&memc_ok(&["dump", &plan, "--json"]));
+    assert_eq!(dumped["body"].as_array().unwrap().len(), memc_plan::text::parse(&text).unwrap().body.len());
+}
+
+#[test]
+fn saved_decisions_replay_to_the_same_schedule() {
+    let folder = tempfile::tempdir().unwrap();
+    let decisions = folder.path().join("a.dec").display().to_string();
+    let first = json(&compile(
+        folder.path(),
+        "a.plan",
+        &["--gpu-mem", "400K", "--order", "given", "--save-decisions", &decisions],
+    ));
+    let second = json(&compile(
+        folder.path(),
+        "b.plan",
+        &["--gpu-mem", "400K", "--order", "given", "--decisions", &decisions],
+    ));
+    for field in
+        ["arena_bytes", "host_bytes", "step_ns", "swap_in_bytes", "swap_out_bytes", "recompute_ns", "ops"]
+    {
+        assert_eq!(first[field], second[field], "{field}");
+    }
+    let too_small = memc_fails(
+        4,
+        &["compile", MODEL, "--gpu-mem", "230K", "--decisions", &decisions, "-o", "/nonexistent/x"],
+    );
+    assert!(too_small.contains("decisions take"), "{too_small}");
+}
+
+#[test]
+fn opt_prints_ir_that_verifies_and_runs_named_passes() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.mir").display().to_string();
+    memc_ok(&["opt", MODEL, "--pass", "cse,dce,to-mem,layout{algo=first-fit},timepoints", "-o", &file]);
+    assert!(memc_ok(&["verify", &file]).contains("mem phase"));
+    let said = memc_fails(2, &["opt", MODEL, "--pass", "no-such-pass"]);
+    assert!(said.contains("known:") && said.contains("to-mem"), "{said}");
+}
+
+#[test]
+fn estimate_says_what_a_step_needs() {
+    let out = json(&memc_ok(&["estimate", MODEL, "--json"]));
+    let parts =
+        ["weights_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes", "workspace_bytes"];
+    assert!(parts.iter().all(|p| number(&out, p) > 0), "{out}");
+    assert_eq!(
+        number(&out, "optimizer_bytes"),
+        2 * number(&out, "weights_bytes") + 64,
+        "two moments, and the step"
+    );
+    assert!(number(&out, "smallest_feasible_bytes") < number(&out, "peak_bytes"), "{out}");
+}
+
+#[test]
+fn help_shows_examples_and_exit_codes() {
+    assert!(memc_ok(&["--help"]).contains("infeasible"));
+    assert!(memc_ok(&["compile", "--help"]).contains("--gpu-mem 1M"));
+    assert!(memc_ok(&["list", "rules"]).contains("M7"));
+}
+
+#[test]
+fn a_closed_pipe_is_not_an_error() {
+    let command = format!("{} list ops | head -n 1; exit ${{PIPESTATUS[0]}}", env!("CARGO_BIN_EXE_memc"));
+    let out = Command::new("bash").args(["-c", &command]).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}

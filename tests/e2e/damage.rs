@@ -1,0 +1,86 @@
+//! Bad input at the command line: damaged models and plans, unwritable targets. One message, the right exit code, and
+//! the file that was there stays.
+
+use crate::support::{json, memc_fails, memc_ok, put, root};
+
+const MODEL: &str = "models/mlp_s/training_model.onnx";
+
+#[test]
+fn a_model_that_is_cut_off_missing_or_something_else_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = std::fs::read(root().join(MODEL)).unwrap();
+    for (name, contents) in
+        [("half.onnx", &bytes[..bytes.len() / 2]), ("text.onnx", b"hello".as_slice()), ("empty.onnx", b"")]
+    {
+        let path = put(folder.path(), name, contents).display().to_string();
+        let said = memc_fails(3, &["compile", &path, "--gpu-mem", "1M"]);
+        assert!(said.contains(name) && !said.contains("panicked"), "{said}");
+    }
+    memc_fails(74, &["compile", "no/such/model.onnx", "--gpu-mem", "1M"]);
+}
+
+#[test]
+fn a_mir_file_with_violations_shows_them_under_their_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "module @m graph\n%x = input : f32[4]\n%y = relu %z : f32[4]\n%z = exp %x : f32[4]\nyield output %y as \"y\"\n";
+    let path = put(folder.path(), "bad.mir", text.as_bytes()).display().to_string();
+    let said = memc_fails(3, &["verify", &path]);
+    assert!(said.contains(";~ S3"), "{said}");
+}
+
+#[test]
+fn a_damaged_plan_or_another_file_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("a.plan").display().to_string();
+    memc_ok(&["compile", MODEL, "--gpu-mem", "1M", "-o", &plan]);
+    let mut bytes = std::fs::read(&plan).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    let damaged = put(folder.path(), "damaged.plan", &bytes).display().to_string();
+    memc_fails(7, &["check", &damaged]);
+    memc_fails(7, &["dump", &root().join(MODEL).display().to_string()]);
+    memc_fails(74, &["dump", "no/such.plan"]);
+}
+
+#[test]
+fn a_target_that_cannot_be_written_keeps_what_was_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("no/such/folder/a.plan").display().to_string();
+    memc_fails(74, &["compile", MODEL, "--gpu-mem", "1M", "-o", &missing]);
+    let plan = folder.path().join("a.plan").display().to_string();
+    memc_ok(&["compile", MODEL, "--gpu-mem", "1M", "-o", &plan]);
+    let before = std::fs::read(&plan).unwrap();
+    memc_fails(4, &["compile", MODEL, "--gpu-mem", "1K", "-o", &plan]);
+    assert_eq!(std::fs::read(&plan).unwrap(), before);
+    let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 1, "left behind: {names:?}");
+}
+
+#[test]
+fn a_disk_that_fills_up_keeps_what_was_there() {
+    // A file size limit stands in for a full disk: the write fails half way.
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("a.plan");
+    std::fs::write(&plan, b"old").unwrap();
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 4; exec {} compile {MODEL} --gpu-mem 1M -o {}",
+        env!("CARGO_BIN_EXE_memc"),
+        plan.display()
+    );
+    let out = std::process::Command::new("bash").current_dir(root()).args(["-c", &script]).output().unwrap();
+    assert_eq!(out.status.code(), Some(74), "{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(std::fs::read(&plan).unwrap(), b"old");
+}
+
+#[test]
+fn json_of_a_rejected_plan_lists_the_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("a.plan").display().to_string();
+    memc_ok(&["compile", MODEL, "--gpu-mem", "1M", "-o", &plan]);
+    let out =
+        crate::support::memc(&["check", &plan, "--source", "models/mlp_s_sgd/training_model.onnx", "--json"]);
+    assert_eq!(out.status.code(), Some(7));
+    let report = json(&String::from_utf8(out.stdout).unwrap());
+    assert_eq!(report["accepted"], false);
+    assert!(!report["errors"].as_array().unwrap().is_empty());
+}

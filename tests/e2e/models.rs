@@ -1,0 +1,181 @@
+//! Every committed model with reference numbers, at 100 %, 75 % and 50 % of its unplanned peak and at the smallest
+//! feasible budget: losses and final state equal the reference within rounding, and equal the unplanned run bit for
+//! bit, under poisoned memory and adversarial delays.
+
+use std::path::Path;
+
+use memc_runtime::RunOptions;
+
+use crate::support::{adversarial, floats, json, memc_ok, npz, number, put, root, run};
+
+/// Largest difference of a loss from the reference.
+const LOSS: f32 = 1e-5;
+/// Largest difference of a state from the reference.
+const STATE: f32 = 1e-6;
+/// The same where Adam divides by the root of tiny second moments, which magnifies rounding.
+const ADAM_STATE: f32 = 1e-5;
+
+/// A model and how its reference was made.
+struct Case {
+    /// Folder under `models/`, and the file in it.
+    model: &'static str,
+    reference: &'static str,
+    /// Input names of the samples and of the targets.
+    inputs: [&'static str; 2],
+    init: Option<&'static str>,
+    tolerance: f32,
+    /// Parts of the names of states whose true gradient is zero: a bias in front of a batch norm, or of attention
+    /// keys. Adam turns the rounding noise of such a gradient into steps of the size of the learning rate, so the
+    /// reference says nothing about them; the comparison with the unplanned run still covers them bit for bit.
+    noise: &'static [&'static str],
+}
+
+const fn artifact(
+    model: &'static str,
+    reference: &'static str,
+    tolerance: f32,
+    noise: &'static [&'static str],
+) -> Case {
+    Case { model, reference, inputs: ["input", "labels"], init: None, tolerance, noise }
+}
+
+const fn step(
+    model: &'static str,
+    reference: &'static str,
+    init: &'static str,
+    tolerance: f32,
+    noise: &'static [&'static str],
+) -> Case {
+    Case { model, reference, inputs: ["x", "y"], init: Some(init), tolerance, noise }
+}
+
+fn check(case: &Case) {
+    let (model, reference) = (format!("models/{}", case.model), root().join("models").join(case.reference));
+    let arrays = npz(&reference);
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("model.plan");
+    let [samples, targets] = case.inputs;
+    let inputs = vec![
+        (samples.to_string(), put(folder.path(), "x.npy", &arrays["x"])),
+        (targets.to_string(), put(folder.path(), "y.npy", &arrays["y"])),
+    ];
+    let init = case.init.map(|file| root().join("models").join(file));
+    let mut estimate = vec!["estimate", &model, "--json"];
+    let init_text = init.as_ref().map(|p| p.display().to_string());
+    estimate.extend(init_text.iter().flat_map(|f| ["--checkpoint", f]));
+    let estimate = json(&memc_ok(&estimate));
+    let (peak, smallest) = (number(&estimate, "peak_bytes"), number(&estimate, "smallest_feasible_bytes"));
+    let lr = arrays.get("lr").map(|bytes| floats(bytes)[0]);
+    let mut first: Option<crate::support::Ran> = None;
+    for (i, budget) in [peak, peak / 4 * 3, peak / 2, smallest].into_iter().enumerate() {
+        let budget = format!("{}B", budget.max(smallest));
+        let plan_text = plan.display().to_string();
+        let mut args = vec!["compile", &model, "--gpu-mem", &budget, "-o", &plan_text, "--json"];
+        args.extend(init_text.iter().flat_map(|f| ["--checkpoint", f]));
+        let printed = json(&memc_ok(&args));
+        assert!(number(&printed, "arena_bytes") <= number(&printed, "gpu_mem_bytes"), "{model} {printed}");
+        let steps = floats(&arrays["losses"]).len() as u64;
+        let options = RunOptions {
+            steps,
+            inputs: inputs.clone(),
+            lr,
+            verify: true,
+            cpu: adversarial(i as u64),
+            ..RunOptions::default()
+        };
+        let ran = run(&plan, folder.path(), options);
+        compare(case, &arrays, &ran);
+        match &first {
+            None => first = Some(ran),
+            Some(first) => {
+                assert_eq!(first.losses, ran.losses, "{model} at {budget}: losses depend on the budget");
+                assert!(first.states == ran.states, "{model} at {budget}: states depend on the budget");
+            }
+        }
+    }
+}
+
+fn compare(case: &Case, arrays: &std::collections::BTreeMap<String, Vec<u8>>, ran: &crate::support::Ran) {
+    for (k, (have, want)) in ran.losses.iter().zip(floats(&arrays["losses"])).enumerate() {
+        assert!((have - want).abs() <= LOSS, "{}: loss of step {k} is {have}, reference {want}", case.model);
+    }
+    let mut compared = 0;
+    for (name, bytes) in arrays.iter().filter_map(|(n, b)| n.strip_prefix("final/").map(|n| (n, b))) {
+        let have = ran.states.get(name).unwrap_or_else(|| panic!("{}: no state {name}", case.model));
+        compared += 1;
+        let file = npyz::NpyFile::new(bytes.as_slice()).unwrap();
+        if file.dtype().descr().contains("i8") {
+            let want: Vec<u8> =
+                file.into_vec::<i64>().unwrap().iter().flat_map(|v| v.to_le_bytes()).collect();
+            assert_eq!(have, &want, "{}: {name}", case.model);
+            continue;
+        }
+        if case.noise.iter().any(|part| name.contains(part)) {
+            continue;
+        }
+        let have = have.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
+        for (i, (have, want)) in have.zip(floats(bytes)).enumerate() {
+            let difference = (have - want).abs();
+            assert!(difference <= case.tolerance, "{}: {name}[{i}] is {have}, reference {want}", case.model);
+        }
+    }
+    assert!(compared > 0, "{}: the reference has no final state", case.model);
+}
+
+macro_rules! cases {
+    ($($name:ident: $case:expr;)*) => {$(
+        #[test]
+        fn $name() {
+            check(&$case);
+        }
+    )*};
+}
+
+/// Biases in front of a batch norm.
+const BEFORE_NORM: &[&str] = &["c1.bias", "c2.bias"];
+/// Biases of attention keys.
+const KEYS: &[&str] = &["k.bias"];
+
+cases! {
+    mlp_s_sgd: artifact("mlp_s_sgd/training_model.onnx", "mlp_s_sgd/reference.npz", STATE, &[]);
+    mlp_s_adamw: artifact("mlp_s/training_model.onnx", "mlp_s/reference.npz", ADAM_STATE, &[]);
+    mlp_s_weight_decay: artifact("mlp_s_adamw_wd/training_model.onnx", "mlp_s_adamw_wd/reference.npz", ADAM_STATE, &[]);
+    mlp_s_mse: Case { inputs: ["input", "target"], ..artifact("mlp_s_mse/training_model.onnx", "mlp_s_mse/reference.npz", ADAM_STATE, &[]) };
+    mlp_clip_adamw: artifact("mlp_clip/training_model.onnx", "mlp_clip/reference.npz", ADAM_STATE, &[]);
+    mlp_clip_sgd: artifact("mlp_clip_sgd/training_model.onnx", "mlp_clip_sgd/reference.npz", STATE, &[]);
+    cnn_bn_sgd: artifact("cnn_bn_sgd/training_model.onnx", "cnn_bn_sgd/reference.npz", STATE, &[]);
+    cnn_bn_adamw: artifact("cnn_bn/training_model.onnx", "cnn_bn/reference.npz", ADAM_STATE, BEFORE_NORM);
+    bert_tiny_sgd: artifact("bert_tiny_nodrop_sgd/training_model.onnx", "bert_tiny_nodrop_sgd/reference.npz", STATE, &[]);
+    bert_tiny_adamw: artifact("bert_tiny_nodrop/training_model.onnx", "bert_tiny_nodrop/reference.npz", ADAM_STATE, KEYS);
+    step_mlp_s_sgd: step("mlp_s_step/sgd.onnx", "mlp_s_step/sgd.npz", "mlp_s_step/init.safetensors", STATE, &[]);
+    step_mlp_s_momentum: step("mlp_s_step/momentum.onnx", "mlp_s_step/momentum.npz", "mlp_s_step/init.safetensors", STATE, &[]);
+    step_mlp_s_adamw: step("mlp_s_step/adamw.onnx", "mlp_s_step/adamw.npz", "mlp_s_step/init.safetensors", ADAM_STATE, &[]);
+    step_cnn_bn_sgd: step("cnn_bn_step/sgd.onnx", "cnn_bn_step/sgd.npz", "cnn_bn_step/init.safetensors", STATE, &[]);
+    step_cnn_bn_momentum: step("cnn_bn_step/momentum.onnx", "cnn_bn_step/momentum.npz", "cnn_bn_step/init.safetensors", STATE, &[]);
+    step_cnn_bn_adamw: step("cnn_bn_step/adamw.onnx", "cnn_bn_step/adamw.npz", "cnn_bn_step/init.safetensors", ADAM_STATE, BEFORE_NORM);
+    step_bert_tiny_sgd: step("bert_tiny_nodrop_step/sgd.onnx", "bert_tiny_nodrop_step/sgd.npz", "bert_tiny_nodrop_step/init.safetensors", STATE, &[]);
+    step_bert_tiny_momentum: step("bert_tiny_nodrop_step/momentum.onnx", "bert_tiny_nodrop_step/momentum.npz", "bert_tiny_nodrop_step/init.safetensors", STATE, &[]);
+    step_bert_tiny_adamw: step("bert_tiny_nodrop_step/adamw.onnx", "bert_tiny_nodrop_step/adamw.npz", "bert_tiny_nodrop_step/init.safetensors", ADAM_STATE, KEYS);
+    resnet_tiny_adamw: artifact("resnet_tiny/training_model.onnx", "resnet_tiny/reference.npz", ADAM_STATE, &[]);
+}
+
+/// Memory of the plan never exceeds what the committed table of the README's example says it may.
+#[test]
+fn an_artifact_finds_its_parts_beside_it_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("model.plan").display().to_string();
+    let out = crate::support::memc(&[
+        "compile",
+        "models/cnn_bn/training_model.onnx",
+        "--gpu-mem",
+        "1M",
+        "-o",
+        &plan,
+    ]);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(
+        out.status.success() && said.contains("optimizer_model.onnx") && said.contains("checkpoint"),
+        "{said}"
+    );
+    assert!(Path::new(&plan).exists());
+}

@@ -1,0 +1,111 @@
+//! Running the command and the runtime, and reading reference arrays.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use memc_plan::PlanFile;
+use memc_runtime::{RunOptions, Watch, cpu};
+use serde_json::Value;
+
+/// The repository.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Runs `memc` in the repository.
+pub(crate) fn memc(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_memc")).current_dir(root()).args(args).output().unwrap()
+}
+
+/// Runs `memc` and requires success; its standard output.
+pub(crate) fn memc_ok(args: &[&str]) -> String {
+    let out = memc(args);
+    assert!(out.status.success(), "memc {}\n{}", args.join(" "), String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// Runs `memc` and requires the exit code; its standard error.
+pub(crate) fn memc_fails(code: i32, args: &[&str]) -> String {
+    let out = memc(args);
+    let text = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert_eq!(out.status.code(), Some(code), "memc {}\n{text}", args.join(" "));
+    text
+}
+
+/// One JSON object printed by `memc`.
+pub(crate) fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+/// A field that is a number.
+pub(crate) fn number(value: &Value, field: &str) -> u64 {
+    value[field].as_u64().unwrap_or_else(|| panic!("{field} in {value}"))
+}
+
+/// A reference array in f32, or None where it is of another type.
+pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
+    npyz::NpyFile::new(bytes).unwrap().into_vec::<f32>().unwrap()
+}
+
+/// The arrays of an `.npz` file as `.npy` bytes, by name.
+pub(crate) fn npz(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut archive = npyz::npz::NpzArchive::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let names: Vec<String> = archive.array_names().map(String::from).collect();
+    let mut out = BTreeMap::new();
+    for name in names {
+        let mut bytes = Vec::new();
+        let mut file = archive.zip_archive().by_name(&format!("{name}.npy")).unwrap();
+        std::io::Read::read_to_end(&mut file, &mut bytes).unwrap();
+        out.insert(name, bytes);
+    }
+    out
+}
+
+/// What a run printed and left behind.
+pub(crate) struct Ran {
+    pub(crate) losses: Vec<f32>,
+    /// States by name, as saved.
+    pub(crate) states: BTreeMap<String, Vec<u8>>,
+}
+
+/// Collects losses.
+#[derive(Default)]
+struct Losses(Vec<f32>);
+
+impl Watch for Losses {
+    fn step(&mut self, _: u64, loss: Option<f32>, _: u64) {
+        self.0.push(loss.unwrap());
+    }
+    fn note(&mut self, text: &str) {
+        eprintln!("{text}");
+    }
+    fn should_stop(&self) -> bool {
+        false
+    }
+}
+
+/// Runs a plan for some steps, comparing with the unplanned run when `options.verify`.
+pub(crate) fn run(plan: &Path, folder: &Path, mut options: RunOptions) -> Ran {
+    let file = PlanFile::open(plan).unwrap();
+    let saved = folder.join("out.safetensors");
+    options.save = Some(saved.clone());
+    let mut losses = Losses::default();
+    memc_runtime::run(&file, &options, &mut losses).unwrap_or_else(|e| panic!("{}: {e}", plan.display()));
+    let bytes = std::fs::read(&saved).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let states = tensors.iter().map(|(name, view)| (name.to_string(), view.data().to_vec())).collect();
+    Ran { losses: losses.0, states }
+}
+
+/// How runs in these tests go: poisoned memory, adversarial delays.
+pub(crate) fn adversarial(seed: u64) -> cpu::Options {
+    cpu::Options { threads: 2, check_memory: true, delay_seed: Some(seed) }
+}
+
+/// Writes bytes to a file of the folder and returns its path.
+pub(crate) fn put(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, bytes).unwrap();
+    path
+}
