@@ -1,0 +1,129 @@
+//! The command line of `memrun`.
+
+use std::{path::PathBuf, str::FromStr};
+
+use clap::{Parser, ValueEnum};
+use memc_runtime::{RunOptions, cpu};
+
+const EXAMPLES: &str = "\
+Examples:
+  memrun model.plan --steps 5                       synthetic data, the plan's learning rate
+  memrun model.plan --steps 5 --input input=@x.npy --input labels=@y.npy --lr 0.01
+  memrun model.plan --steps 100 --save state.safetensors
+  memrun model.plan --steps 100 --resume state.safetensors --save state.safetensors
+  memrun model.plan --verify --check-memory --delay-seed 1
+  memrun model.plan --plan-info --json
+
+An array has either the input's shape, and feeds every step the same, or one axis more in front, and feeds one slice to
+each step (to each micro-step, where gradients accumulate). A resumed run reads on where the saved one stopped.
+
+Exit codes:
+  0 done   2 usage   3 bad model or data   5 the device cannot give the memory   6 verify found a difference
+  7 the plan is damaged or does not fit   70 internal error   74 input or output failed   130 interrupted";
+
+/// Runs a plan that memc compiled: training steps within a fixed amount of device memory.
+#[derive(Debug, Parser)]
+#[command(name = "memrun", version, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    /// Plan file that `memc compile` wrote
+    #[arg(value_name = "model.plan")]
+    pub(crate) plan: PathBuf,
+    /// Steps to run
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub(crate) steps: u64,
+    /// Array for an input, in numpy's format; may be repeated. Other inputs are synthetic
+    #[arg(long = "input", value_name = "NAME=@FILE.npy")]
+    inputs: Vec<NamedFile>,
+    /// Learning rate; the plan has a default
+    #[arg(long, value_name = "RATE", value_parser = finite, allow_hyphen_values = true)]
+    lr: Option<f32>,
+    /// Seed of synthetic inputs
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Save the states at the end, as safetensors
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Go on from the states that a former run saved
+    #[arg(long, value_name = "FILE")]
+    resume: Option<PathBuf>,
+    /// Set some of the states from a safetensors file, by name
+    #[arg(long, value_name = "FILE")]
+    init: Option<PathBuf>,
+    /// Run the unplanned graph beside the plan, and compare every output and state bit for bit
+    #[arg(long)]
+    verify: bool,
+    /// Device to run on
+    #[arg(long, value_enum, default_value_t = DeviceName::Cpu)]
+    device: DeviceName,
+    /// Threads for kernels [default: as many as the machine has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    threads: Option<u16>,
+    /// Fill undefined memory with NaN, to show that nothing depends on it
+    #[arg(long)]
+    check_memory: bool,
+    /// Delay commands at random, to show that nothing depends on timing
+    #[arg(long, value_name = "SEED")]
+    delay_seed: Option<u64>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show no progress bar
+    #[arg(long)]
+    pub(crate) no_progress: bool,
+    /// Describe the plan instead of running it
+    #[arg(long)]
+    pub(crate) plan_info: bool,
+}
+
+/// A device by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum DeviceName {
+    /// Arenas in ordinary memory, streams as threads
+    Cpu,
+}
+
+impl Cli {
+    /// The run that the command line asks for.
+    pub(crate) fn options(&self) -> RunOptions {
+        let DeviceName::Cpu = self.device;
+        RunOptions {
+            steps: self.steps,
+            inputs: self.inputs.iter().map(|i| (i.name.clone(), i.path.clone())).collect(),
+            lr: self.lr,
+            seed: self.seed,
+            save: self.save.clone(),
+            resume: self.resume.clone(),
+            init: self.init.clone(),
+            verify: self.verify,
+            cpu: cpu::Options {
+                threads: self.threads.map_or(0, usize::from),
+                check_memory: self.check_memory,
+                delay_seed: self.delay_seed,
+            },
+        }
+    }
+}
+
+/// `name=@file`.
+#[derive(Clone, Debug)]
+struct NamedFile {
+    name: String,
+    path: PathBuf,
+}
+
+impl FromStr for NamedFile {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<NamedFile, &'static str> {
+        match text.rsplit_once("=@") {
+            Some((name, path)) if !name.is_empty() && !path.is_empty() => {
+                Ok(NamedFile { name: name.to_owned(), path: PathBuf::from(path) })
+            }
+            _ => Err("expected NAME=@FILE.npy"),
+        }
+    }
+}
+
+fn finite(text: &str) -> Result<f32, &'static str> {
+    text.parse::<f32>().ok().filter(|x| x.is_finite()).ok_or("expected a finite number")
+}

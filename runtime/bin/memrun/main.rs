@@ -1,0 +1,72 @@
+//! `memrun`: replays a plan and reports. Everything that runs is in the library; this is its command line.
+
+mod cli;
+mod report;
+
+use std::{
+    io::IsTerminal,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use clap::Parser;
+use memc_plan::PlanFile;
+use memc_runtime::{Error, INTERRUPTED, run};
+
+use cli::Cli;
+use report::Progress;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // Panics are reported as internal errors, by the library on its threads and here.
+    std::panic::set_hook(Box::new(|_| {}));
+    let code = std::panic::catch_unwind(|| execute(&cli)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
+        let error = Error::Internal(format!("panic: {text}"));
+        report::error(&error);
+        error.exit_code()
+    });
+    ExitCode::from(code)
+}
+
+/// Runs the command and returns the exit code.
+fn execute(cli: &Cli) -> u8 {
+    let file = match PlanFile::open(&cli.plan) {
+        Ok(file) => file,
+        Err(error) => {
+            return report::failed(cli, None, &Progress::silent(), &Error::opening(&cli.plan, error));
+        }
+    };
+    if cli.plan_info {
+        return report::plan_info(cli, &file);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    if let Err(error) = on_signal(stop.clone()) {
+        report::note(&format!("signals cannot be caught ({error}); an interrupt will not save the state"));
+    }
+    let bar = std::io::stderr().is_terminal() && !cli.no_progress;
+    let mut progress = Progress::new(cli.steps, bar, stop);
+    let result = run(&file, &cli.options(), &mut progress);
+    progress.close();
+    match result {
+        Err(error) => report::failed(cli, Some(&file), &progress, &error),
+        Ok(report) => {
+            let printed = report::done(cli, &file, &progress, &report);
+            if report.interrupted { INTERRUPTED } else { printed }
+        }
+    }
+}
+
+/// Sets `stop` at the first interrupt, and leaves at the second.
+fn on_signal(stop: Arc<AtomicBool>) -> Result<(), ctrlc::Error> {
+    ctrlc::set_handler(move || {
+        if stop.swap(true, Ordering::Relaxed) {
+            #[allow(clippy::exit, reason = "the user asked twice; nothing that a new file replaces is lost")]
+            std::process::exit(i32::from(INTERRUPTED));
+        }
+    })
+}

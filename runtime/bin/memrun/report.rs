@@ -1,0 +1,247 @@
+//! What `memrun` prints: progress on a terminal's standard error, results on standard output.
+//!
+//! The last line of standard output is `memrun: PASSED …`, `memrun: FAILED …` or `memrun: INTERRUPTED …`, or one JSON
+//! object instead of everything. A reader that goes away is no error.
+
+use std::{
+    io::{self, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use memc_ir::Bytes;
+use memc_plan::{PlanFile, Section};
+use memc_runtime::{Error, Report, Watch};
+use serde_json::{Map, Value, json};
+
+use crate::cli::Cli;
+
+/// Steps whose results are stored without growing a table.
+const ROOM: u64 = 1 << 16;
+
+/// The steps so far.
+pub(crate) struct Progress {
+    bar: Option<ProgressBar>,
+    stop: Arc<AtomicBool>,
+    first: u64,
+    losses: Vec<Option<f32>>,
+    step_ns: Vec<u64>,
+}
+
+impl Progress {
+    pub(crate) fn new(steps: u64, bar: bool, stop: Arc<AtomicBool>) -> Progress {
+        let room = usize::try_from(steps.min(ROOM)).unwrap_or(0);
+        let bar = bar.then(|| {
+            let bar = ProgressBar::new(steps);
+            let style = "{bar:30} {pos}/{len} steps  {msg}  {eta} left";
+            bar.set_style(
+                ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()),
+            );
+            bar
+        });
+        Progress { bar, stop, first: 1, losses: Vec::with_capacity(room), step_ns: Vec::with_capacity(room) }
+    }
+
+    /// Of a run that did not begin.
+    pub(crate) fn silent() -> Progress {
+        Progress::new(0, false, Arc::default())
+    }
+
+    pub(crate) fn close(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// Median time of a step in nanoseconds, without the first if there are others: it warms up.
+    fn median_ns(&self) -> u64 {
+        let mut times =
+            self.step_ns.get(1..).filter(|rest| !rest.is_empty()).unwrap_or(&self.step_ns).to_vec();
+        times.sort_unstable();
+        times.get(times.len() / 2).copied().unwrap_or(0)
+    }
+}
+
+impl Watch for Progress {
+    fn step(&mut self, step: u64, loss: Option<f32>, ns: u64) {
+        if self.step_ns.is_empty() {
+            self.first = step;
+        }
+        self.losses.push(loss);
+        self.step_ns.push(ns);
+        if let Some(bar) = &self.bar {
+            if let Some(loss) = loss {
+                bar.set_message(format!("loss {loss}"));
+            }
+            bar.inc(1);
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        note(text);
+    }
+
+    fn should_stop(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Prints something the user should know.
+pub(crate) fn note(text: &str) {
+    // Without a standard error there is nobody to tell.
+    let _ = writeln!(io::stderr(), "memrun: note: {text}");
+}
+
+/// Prints an error.
+pub(crate) fn error(error: &Error) {
+    let _ = writeln!(io::stderr(), "memrun: error: {error}");
+}
+
+/// Reports a run that ended by itself or by an interrupt; returns the exit code.
+pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Report) -> u8 {
+    if cli.json {
+        let mut object = results(file, progress);
+        object.insert("device".to_owned(), json!(report.device));
+        object.insert("threads".to_owned(), json!(report.threads));
+        object.insert("verified".to_owned(), json!(report.verified.then_some(true)));
+        object.insert("interrupted".to_owned(), json!(report.interrupted));
+        return print(&format!("{}\n", Value::Object(object)));
+    }
+    let verdict = if report.interrupted { "INTERRUPTED" } else { "PASSED" };
+    let verified = if report.verified { " verified=bit-identical" } else { "" };
+    let meta = &file.plan().meta;
+    let last = format!(
+        "memrun: {verdict} peak={}/{} step={:.3}ms{verified}\n",
+        compact(meta.dev_bytes),
+        compact(meta.budget_bytes),
+        progress.median_ns() as f64 / 1e6,
+    );
+    print(&(table(progress) + &last))
+}
+
+/// Reports a run that failed; returns the exit code.
+pub(crate) fn failed(cli: &Cli, file: Option<&PlanFile>, progress: &Progress, failure: &Error) -> u8 {
+    error(failure);
+    let code = failure.exit_code();
+    if cli.json {
+        let mut object = file.map(|file| results(file, progress)).unwrap_or_default();
+        let mismatch = matches!(failure, Error::Mismatch(_));
+        object.insert("verified".to_owned(), json!(mismatch.then_some(false)));
+        object.insert("error".to_owned(), json!(failure.to_string()));
+        object.insert("exit_code".to_owned(), json!(code));
+        print(&format!("{}\n", Value::Object(object)));
+    } else {
+        print(&format!("{}memrun: FAILED exit={code}\n", table(progress)));
+    }
+    code
+}
+
+/// Describes a plan; returns the exit code.
+pub(crate) fn plan_info(cli: &Cli, file: &PlanFile) -> u8 {
+    let plan = file.plan();
+    let meta = &plan.meta;
+    let body = plan.counts(Section::Body);
+    let names = |names: &mut dyn Iterator<Item = &String>| names.cloned().collect::<Vec<_>>();
+    let inputs = names(&mut plan.inputs.iter().map(|i| &i.name));
+    let outputs = names(&mut plan.outputs.iter().map(|o| &o.name));
+    if cli.json {
+        let mut object = facts(file);
+        object.insert("producer".to_owned(), json!(meta.producer));
+        object.insert("planner".to_owned(), json!(meta.planner));
+        object.insert("profile".to_owned(), json!(meta.profile));
+        object.insert("budget_bytes".to_owned(), json!(meta.budget_bytes));
+        object.insert("reserve_bytes".to_owned(), json!(meta.reserve_bytes));
+        object.insert("states".to_owned(), json!(plan.states.len()));
+        object.insert("inputs".to_owned(), json!(inputs));
+        object.insert("outputs".to_owned(), json!(outputs));
+        object.insert("commands".to_owned(), json!(body.commands));
+        object.insert("launches".to_owned(), json!(body.launches));
+        object.insert("swap_out_bytes".to_owned(), json!(body.bytes_out));
+        object.insert("swap_in_bytes".to_owned(), json!(body.bytes_in));
+        return print(&format!("{}\n", Value::Object(object)));
+    }
+    let rows = [
+        ("model", meta.model.clone()),
+        ("plan", hex(file.content_hash())),
+        ("source", hex(&meta.source_hash)),
+        ("made by", format!("{}, planner {}, seed {}", meta.producer, meta.planner, meta.seed)),
+        ("budget", Bytes(meta.budget_bytes).to_string()),
+        ("device arena", Bytes(meta.dev_bytes).to_string()),
+        ("host arena", Bytes(meta.host_bytes).to_string()),
+        ("step", format!("{} commands, {} kernel launches", body.commands, body.launches)),
+        ("copies out", format!("{}, {}", body.copies_out, Bytes(body.bytes_out))),
+        ("copies in", format!("{}, {}", body.copies_in, Bytes(body.bytes_in))),
+        ("states", plan.states.len().to_string()),
+        ("inputs", inputs.join(", ")),
+        ("outputs", outputs.join(", ")),
+    ];
+    print(&rows.map(|(name, value)| format!("{name:<13} {value}\n")).concat())
+}
+
+/// What identifies a plan, and its arenas.
+fn facts(file: &PlanFile) -> Map<String, Value> {
+    let meta = &file.plan().meta;
+    let mut object = Map::new();
+    object.insert("model".to_owned(), json!(meta.model));
+    object.insert("plan_hash".to_owned(), json!(hex(file.content_hash())));
+    object.insert("source_hash".to_owned(), json!(hex(&meta.source_hash)));
+    object.insert("arena_bytes".to_owned(), json!(meta.dev_bytes));
+    object.insert("host_bytes".to_owned(), json!(meta.host_bytes));
+    object
+}
+
+/// The plan's facts and the steps so far.
+fn results(file: &PlanFile, progress: &Progress) -> Map<String, Value> {
+    let mut object = facts(file);
+    object.insert("budget_bytes".to_owned(), json!(file.plan().meta.budget_bytes));
+    object.insert("steps".to_owned(), json!(progress.step_ns.len()));
+    object.insert("first_step".to_owned(), json!(progress.first));
+    let losses: Vec<Value> = progress.losses.iter().flatten().map(|loss| number(*loss)).collect();
+    object.insert("losses".to_owned(), Value::Array(losses));
+    object.insert("step_ns".to_owned(), json!(progress.step_ns));
+    object
+}
+
+/// The shortest number that reads back as the same `f32`; null where JSON has none.
+fn number(x: f32) -> Value {
+    x.to_string().parse::<f64>().map_or(Value::Null, |wide| json!(wide))
+}
+
+/// One row for each step.
+fn table(progress: &Progress) -> String {
+    let rows = progress.losses.iter().zip(&progress.step_ns).zip(progress.first..);
+    let mut text = String::new();
+    for ((loss, ns), step) in rows {
+        if text.is_empty() {
+            text.push_str("    step           loss          ms\n");
+        }
+        let loss = loss.map_or("-".to_owned(), |loss| loss.to_string());
+        text.push_str(&format!("{step:>8} {loss:>14} {:>11.3}\n", *ns as f64 / 1e6));
+    }
+    text
+}
+
+/// A size as one word, such as `16.00GiB`.
+fn compact(bytes: u64) -> String {
+    Bytes(bytes).short().replace(' ', "")
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Writes to standard output and returns the exit code: a reader that has left is as good as one that has read.
+fn print(text: &str) -> u8 {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            let failure = Error::io("standard output", e);
+            error(&failure);
+            failure.exit_code()
+        }
+        _ => 0,
+    }
+}

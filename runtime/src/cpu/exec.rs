@@ -1,0 +1,79 @@
+//! Running one command on the arenas.
+
+use std::sync::Arc;
+
+use memc_kernels::{Call, KernelError, execute};
+
+use super::arena::{Arenas, Scratch};
+use crate::program::{Action, Launch, Source};
+use crate::{Error, Program};
+
+/// What undefined bytes hold in checking mode: NaN in floats, -1 in integers.
+pub(super) const POISON: u8 = 0xff;
+
+/// Runs the commands of one stream.
+pub(super) struct Runner {
+    program: Arc<Program>,
+    arenas: Arc<Arenas>,
+    poison: bool,
+    scratch: Scratch,
+}
+
+impl Runner {
+    pub(super) fn new(program: Arc<Program>, arenas: Arc<Arenas>, poison: bool) -> Runner {
+        Runner { program, arenas, poison, scratch: Scratch::default() }
+    }
+
+    /// Runs a launch, copy or free; other actions are the issuing thread's.
+    pub(super) fn run(&mut self, action: &Action) -> Result<(), Error> {
+        match action {
+            Action::Launch(launch) => self.launch(launch),
+            Action::Copy { src, dst } => {
+                self.arenas.write(*dst).copy_from_slice(self.arenas.read(*src));
+                Ok(())
+            }
+            Action::Free(place) => {
+                if self.poison {
+                    self.arenas.write(*place).fill(POISON);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn launch(&mut self, launch: &Launch) -> Result<(), Error> {
+        let Some(kernel) = self.program.kernels.get(launch.kernel) else {
+            return Err(Error::Internal(format!("no kernel {}", launch.kernel)));
+        };
+        let call = Call { op: &kernel.op, operand_types: &kernel.operands, result_types: &kernel.results };
+        let poison = self.poison;
+        let done = self.arenas.with_launch(launch, &mut self.scratch, |operands, results, workspace| {
+            if poison {
+                workspace.fill(POISON);
+                // Results that share their bytes with an operand are still to be read.
+                for (j, result) in results.iter_mut().enumerate() {
+                    if !launch.operands.iter().any(|o| matches!(o, Source::Result(k) if *k == j)) {
+                        result.fill(POISON);
+                    }
+                }
+            }
+            execute(&call, operands, results, workspace)
+        });
+        done.map_err(|error| explain(launch, kernel.op.def().operands, &error))
+    }
+}
+
+/// Names the op, and the input whose contents a kernel refuses.
+fn explain(launch: &Launch, operands: &[&str], error: &KernelError) -> Error {
+    let at = if launch.label.is_empty() { String::new() } else { format!("at {}: ", launch.label) };
+    match error {
+        KernelError::Index { operand, .. } => {
+            let position = operands.iter().position(|name| name == operand);
+            let input = position.and_then(|i| launch.fed_by.get(i)).and_then(Option::as_ref);
+            let from = input.map(|name| format!(" (the operand is input `{name}`)")).unwrap_or_default();
+            Error::Data(format!("{at}{error}{from}"))
+        }
+        KernelError::Call { .. } => Error::Internal(format!("{at}{error}")),
+    }
+}

@@ -1,0 +1,107 @@
+//! How much memory the process may still take.
+//!
+//! Linux promises memory that it does not have and kills the process that uses it, so that the arenas are compared
+//! with what is available before they are touched. Other systems are not asked.
+
+use std::{fs, path::Path};
+
+use memc_ir::Bytes;
+
+use crate::{Error, Program};
+
+/// Bytes that the process may still take, and what limits them.
+pub(super) fn available() -> Option<(u64, &'static str)> {
+    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text));
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = group_available(&groups, Path::new("/sys/fs/cgroup"));
+    let machine = machine.map(|bytes| (bytes, "the memory that the machine has available"));
+    let group = group.map(|bytes| (bytes, "the memory limit of the control group (container)"));
+    machine.into_iter().chain(group).min_by_key(|(bytes, _)| *bytes)
+}
+
+/// Compares the arenas with the available memory.
+pub(super) fn check(program: &Program) -> Result<(), Error> {
+    let needs = (program.dev_bytes as u64).saturating_add(program.host_bytes as u64);
+    match available() {
+        Some((bytes, limit)) if needs > bytes => Err(Error::Memory(format!(
+            "the plan needs {} of device arena and {} of host arena, but {limit} is {}; \
+             compile for a smaller --gpu-mem, or free memory",
+            Bytes(program.dev_bytes as u64),
+            Bytes(program.host_bytes as u64),
+            Bytes(bytes),
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// `MemAvailable` of `/proc/meminfo`, in bytes.
+fn mem_available(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The least that any control group of the process leaves, version 1 or 2. `groups` is `/proc/self/cgroup`.
+fn group_available(groups: &str, root: &Path) -> Option<u64> {
+    let mut least: Option<u64> = None;
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let (root, max, now, cache) = if controllers.is_empty() {
+            (root.to_owned(), "memory.max", "memory.current", "inactive_file ")
+        } else if controllers.split(',').any(|c| c == "memory") {
+            (root.join("memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ")
+        } else {
+            continue;
+        };
+        let folder = root.join(path.trim_start_matches('/'));
+        for folder in folder.ancestors().take_while(|folder| folder.starts_with(&root)) {
+            let number = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<u64>().ok();
+            let Some(limit) = number(max) else { continue };
+            // Pages of files that nobody uses count as taken, but are given up under pressure.
+            let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+            let cached = stat.lines().find_map(|line| line.strip_prefix(cache)?.trim().parse::<u64>().ok());
+            let taken = number(now).unwrap_or(0).saturating_sub(cached.unwrap_or(0));
+            let left = limit.saturating_sub(taken);
+            least = Some(least.map_or(left, |l| l.min(left)));
+        }
+    }
+    least
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The available memory is read from the line that names it.
+    #[test]
+    fn meminfo_is_read() {
+        let text = "MemTotal:       24543232 kB\nMemFree: 1 kB\nMemAvailable:   23985220 kB\n";
+        assert_eq!(mem_available(text), Some(23_985_220 * 1024));
+        assert_eq!(mem_available("MemFree: 1 kB\n"), None);
+    }
+
+    /// The tightest of a version 2 group and its parents counts, without its reclaimable pages.
+    #[test]
+    fn the_tightest_group_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let inner = root.path().join("a/b");
+        fs::create_dir_all(&inner).unwrap();
+        fs::write(inner.join("memory.max"), "max\n").unwrap();
+        fs::write(root.path().join("a/memory.max"), "1000\n").unwrap();
+        fs::write(root.path().join("a/memory.current"), "700\n").unwrap();
+        fs::write(root.path().join("a/memory.stat"), "anon 5\ninactive_file 300\n").unwrap();
+        assert_eq!(group_available("0::/a/b\n", root.path()), Some(600));
+        assert_eq!(group_available("0::/\n", root.path()), None);
+    }
+
+    /// A version 1 group is found under its controller.
+    #[test]
+    fn version_1_groups_count() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("memory/x");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("memory.limit_in_bytes"), "500\n").unwrap();
+        fs::write(folder.join("memory.usage_in_bytes"), "100\n").unwrap();
+        assert_eq!(group_available("4:cpu,cpuacct:/x\n7:memory:/x\n", root.path()), Some(400));
+    }
+}

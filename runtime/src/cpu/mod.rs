@@ -1,0 +1,98 @@
+//! The CPU device: arenas of ordinary memory, a thread for each stream, `memc-kernels` as kernels.
+//!
+//! Streams and events mean what they mean in CUDA: commands of a stream run in the order of issue, a wait binds to
+//! the most recent record at the time of the call, and nothing else orders streams. Results do not depend on the
+//! number of threads or on timing. [`Options`] can make timing hostile and the contents of undefined memory poisonous,
+//! to show that a plan does not depend on them.
+//!
+//! After the first run of each section, replaying allocates nothing on the issuing thread or the stream threads,
+//! apart from what kernels do.
+
+mod arena;
+mod event;
+mod exec;
+mod memory;
+mod stream;
+
+use std::sync::Arc;
+
+use rayon::ThreadPool;
+
+use crate::{Device, Error, Executor, Program};
+
+/// Bytes that the process may still take, where the system tells.
+pub(crate) fn available() -> Option<u64> {
+    memory::available().map(|(bytes, _)| bytes)
+}
+
+/// Threads for kernels; 0 for as many as the machine has. A program on the device takes one of its pool's threads for
+/// good, so that other work needs a pool of its own.
+pub(crate) fn pool(threads: usize) -> Result<ThreadPool, Error> {
+    let builder = rayon::ThreadPoolBuilder::new().num_threads(threads);
+    builder.thread_name(|i| format!("memrun-kernel-{i}")).build().map_err(|error| {
+        Error::Memory(format!("cannot start {threads} kernel threads: {error}; lower --threads"))
+    })
+}
+
+/// How the CPU device runs programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Threads that kernels run on; 0 for as many as the machine has.
+    pub threads: usize,
+    /// Fill undefined memory (at the start, after a free, a workspace) with `0xff`, which is NaN in floats.
+    pub check_memory: bool,
+    /// Delay commands at random, by this seed.
+    pub delay_seed: Option<u64>,
+}
+
+/// The CPU device.
+#[derive(Debug)]
+pub struct Cpu {
+    options: Options,
+    pool: Arc<ThreadPool>,
+}
+
+impl Cpu {
+    /// Starts the threads that kernels run on.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the system refuses the threads.
+    pub fn new(options: Options) -> Result<Cpu, Error> {
+        let builder = rayon::ThreadPoolBuilder::new().num_threads(options.threads);
+        let pool = builder.thread_name(|i| format!("memrun-kernel-{i}")).build();
+        let pool = pool.map_err(|error| {
+            Error::Memory(format!(
+                "cannot start {} kernel threads: {error}; lower --threads",
+                options.threads
+            ))
+        })?;
+        Ok(Cpu { options, pool: Arc::new(pool) })
+    }
+
+    /// The threads that kernels run on.
+    pub fn pool(&self) -> &Arc<ThreadPool> {
+        &self.pool
+    }
+
+    /// The number of threads that kernels run on.
+    pub fn threads(&self) -> usize {
+        self.pool.current_num_threads()
+    }
+}
+
+impl Device for Cpu {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn available_bytes(&self) -> Option<u64> {
+        available()
+    }
+
+    fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
+        memory::check(&program)?;
+        let fill = if self.options.check_memory { exec::POISON } else { 0 };
+        let arenas = arena::Arenas::reserve(program.dev_bytes, program.host_bytes, fill)?;
+        Ok(Box::new(stream::Streams::start(program, arenas, &self.options, &self.pool)?))
+    }
+}

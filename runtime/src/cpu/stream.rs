@@ -1,0 +1,378 @@
+//! Streams as threads: bounded queues, records, waits, delays, and stopping at the first error.
+//!
+//! Contract: commands of a stream run in the order of issue; a stream that waits for a record of another runs nothing
+//! until that record is passed. A wait binds to a record that was issued before it, so that streams cannot wait for
+//! each other in a circle. After an error or panic in any stream all streams stop, and the issuing thread gets the
+//! error at its next call. Queues have their room from the start.
+
+use std::{
+    any::Any,
+    collections::VecDeque,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use memc_plan::{Section, Stream};
+use rayon::ThreadPool;
+
+use super::{
+    Options,
+    arena::Arenas,
+    event::{Events, Ticket},
+    exec::Runner,
+};
+use crate::device::{Executor, HostSide};
+use crate::init::mix;
+use crate::program::Action;
+use crate::{Error, Program};
+
+/// Device streams; the issuing thread comes after them in arrays of [`PARTIES`].
+const QUEUES: usize = 3;
+const PARTIES: usize = 4;
+const HOST: usize = Stream::Host as usize;
+const NAMES: [&str; QUEUES] = ["memrun-compute", "memrun-d2h", "memrun-h2d"];
+
+/// What a queue holds.
+#[derive(Clone, Copy)]
+enum Item {
+    Command(Section, usize),
+    Record,
+    Wait(Ticket),
+}
+
+/// State shared by the issuing thread and the streams.
+struct Board {
+    queues: [VecDeque<Item>; QUEUES],
+    /// Most items of each queue.
+    room: [usize; QUEUES],
+    /// Records that each stream has passed.
+    passed: [u64; QUEUES],
+    /// What each party sleeps for.
+    sleeps: [Option<Sleep>; PARTIES],
+    /// The streams are to end; no more items are taken.
+    stopped: bool,
+    failure: Option<Error>,
+}
+
+#[derive(Clone, Copy)]
+enum Sleep {
+    /// A stream: until its queue has an item.
+    Empty,
+    /// The issuing thread: until this queue has room.
+    Full(usize),
+    /// Until a record is passed.
+    Record(Ticket),
+}
+
+struct Shared {
+    board: Mutex<Board>,
+    wake: [Condvar; PARTIES],
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Board> {
+        // No code that can panic runs under the lock.
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sleep<'a>(
+        &self,
+        party: usize,
+        mut board: MutexGuard<'a, Board>,
+        what: Sleep,
+    ) -> MutexGuard<'a, Board> {
+        board.sleeps[party] = Some(what);
+        let mut board = self.wake[party].wait(board).unwrap_or_else(PoisonError::into_inner);
+        board.sleeps[party] = None;
+        board
+    }
+
+    /// Stops everything, for `failure` if nothing failed before.
+    fn stop(&self, failure: Option<Error>) {
+        let mut board = self.lock();
+        if !board.stopped {
+            board.stopped = true;
+            board.failure = failure;
+        }
+        drop(board);
+        self.wake.iter().for_each(Condvar::notify_one);
+    }
+
+    /// The next command of a stream, once its turn has come; `None` when the stream is to end.
+    fn next(&self, stream: usize) -> Option<(Section, usize)> {
+        let mut board = self.lock();
+        loop {
+            if board.stopped {
+                return None;
+            }
+            match board.queues[stream].front().copied() {
+                None => board = self.sleep(stream, board, Sleep::Empty),
+                Some(Item::Wait(ticket)) if board.passed[ticket.stream] < ticket.record => {
+                    board = self.sleep(stream, board, Sleep::Record(ticket));
+                }
+                Some(item) => {
+                    board.queues[stream].pop_front();
+                    if matches!(board.sleeps[HOST], Some(Sleep::Full(s)) if s == stream) {
+                        self.wake[HOST].notify_one();
+                    }
+                    match item {
+                        Item::Command(section, index) => return Some((section, index)),
+                        Item::Wait(_) => {}
+                        Item::Record => {
+                            board.passed[stream] += 1;
+                            let passed = board.passed[stream];
+                            for (party, sleep) in board.sleeps.iter().enumerate() {
+                                let due = |t: &Ticket| t.stream == stream && t.record <= passed;
+                                if matches!(sleep, Some(Sleep::Record(ticket)) if due(ticket)) {
+                                    self.wake[party].notify_one();
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The error of a stopped board.
+    fn failed(board: &mut Board) -> Error {
+        let again = || Error::Internal("the device was used after an error".to_owned());
+        board.failure.take().unwrap_or_else(again)
+    }
+
+    fn push(&self, stream: usize, item: Item) -> Result<(), Error> {
+        let mut board = self.lock();
+        while !board.stopped && board.queues[stream].len() >= board.room[stream] {
+            board = self.sleep(HOST, board, Sleep::Full(stream));
+        }
+        if board.stopped {
+            return Err(Self::failed(&mut board));
+        }
+        board.queues[stream].push_back(item);
+        if matches!(board.sleeps[stream], Some(Sleep::Empty)) {
+            self.wake[stream].notify_one();
+        }
+        Ok(())
+    }
+
+    /// Blocks the issuing thread until a record is passed.
+    fn await_record(&self, ticket: Ticket) -> Result<(), Error> {
+        let mut board = self.lock();
+        while !board.stopped && board.passed[ticket.stream] < ticket.record {
+            board = self.sleep(HOST, board, Sleep::Record(ticket));
+        }
+        if board.stopped { Err(Self::failed(&mut board)) } else { Ok(()) }
+    }
+}
+
+/// A program on the CPU device.
+pub(super) struct Streams {
+    program: Arc<Program>,
+    arenas: Arc<Arenas>,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    /// Runs what the issuing thread runs itself.
+    host: Runner,
+    events: Events,
+    /// Records issued to each stream.
+    issued: [u64; QUEUES],
+    delays: Option<Delays>,
+}
+
+impl Streams {
+    pub(super) fn start(
+        program: Arc<Program>,
+        arenas: Arenas,
+        options: &Options,
+        pool: &Arc<ThreadPool>,
+    ) -> Result<Streams, Error> {
+        let arenas = Arc::new(arenas);
+        let room = [0, 1, 2].map(|queue| room(&program, queue));
+        let shared = Arc::new(Shared {
+            board: Mutex::new(Board {
+                queues: room.map(VecDeque::with_capacity),
+                room,
+                passed: [0; QUEUES],
+                sleeps: [None; PARTIES],
+                stopped: false,
+                failure: None,
+            }),
+            wake: Default::default(),
+        });
+        let mut streams = Streams {
+            events: Events::new(program.events),
+            issued: [0; QUEUES],
+            delays: options.delay_seed.map(|seed| Delays::new(seed, HOST)),
+            threads: Vec::with_capacity(QUEUES),
+            host: Runner::new(program.clone(), arenas.clone(), options.check_memory),
+            program,
+            arenas,
+            shared,
+        };
+        for (queue, name) in NAMES.iter().enumerate() {
+            let runner = Runner::new(streams.program.clone(), streams.arenas.clone(), options.check_memory);
+            let delays = options.delay_seed.map(|seed| Delays::new(seed, queue));
+            let (shared, program, pool) = (streams.shared.clone(), streams.program.clone(), pool.clone());
+            let work = move || {
+                if queue == Stream::Compute as usize {
+                    // A worker of the pool splits work in its own queue, without allocating.
+                    pool.install(|| drain(&shared, &program, queue, runner, delays));
+                } else {
+                    drain(&shared, &program, queue, runner, delays);
+                }
+            };
+            let thread = thread::Builder::new().name((*name).to_owned()).spawn(work);
+            let thread = thread.map_err(|e| Error::Memory(format!("cannot start a stream thread: {e}")))?;
+            streams.threads.push(thread);
+        }
+        Ok(streams)
+    }
+
+    fn record(&mut self, stream: usize) -> Result<Ticket, Error> {
+        self.shared.push(stream, Item::Record)?;
+        self.issued[stream] += 1;
+        Ok(Ticket { stream, record: self.issued[stream] })
+    }
+
+    fn issue(&mut self, section: Section, index: usize, host: &mut dyn HostSide) -> Result<(), Error> {
+        let program = self.program.clone();
+        let Some(command) = program.section(section).get(index) else { return Ok(()) };
+        let stream = command.stream as usize;
+        match command.action {
+            Action::Record(event) => {
+                let ticket = self.record(stream)?;
+                self.events.record(event, ticket);
+            }
+            Action::Wait(event) => {
+                let ticket = self.events.ticket(event).ok_or_else(|| {
+                    Error::Plan(format!(
+                        "{section} command {index} waits for event {event}, which was never recorded"
+                    ))
+                })?;
+                if stream == HOST {
+                    self.shared.await_record(ticket)?;
+                } else {
+                    self.shared.push(stream, Item::Wait(ticket))?;
+                }
+            }
+            Action::Launch(_) | Action::Copy { .. } => {
+                self.shared.push(stream, Item::Command(section, index))?
+            }
+            Action::Free(place) => {
+                if stream == HOST {
+                    self.host.run(&Action::Free(place))?;
+                } else {
+                    self.shared.push(stream, Item::Command(section, index))?;
+                }
+            }
+            Action::Load(state) => {
+                if let Some(home) = program.homes.get(state) {
+                    host.load(state, self.arenas.write(*home))?;
+                }
+            }
+            Action::Store(state) => {
+                if let Some(home) = program.homes.get(state) {
+                    host.store(state, self.arenas.read(*home))?;
+                }
+            }
+            Action::Write(input) => {
+                if let Some(slot) = program.slots.get(input) {
+                    host.write(input, self.arenas.write(*slot))?;
+                }
+            }
+            Action::Read(output) => {
+                if let Some(slot) = program.results.get(output) {
+                    host.read(output, self.arenas.read(*slot))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Executor for Streams {
+    fn run(&mut self, section: Section, host: &mut dyn HostSide) -> Result<(), Error> {
+        for index in 0..self.program.section(section).len() {
+            if let Some(delay) = self.delays.as_mut().and_then(Delays::next) {
+                thread::sleep(delay);
+            }
+            if let Err(error) = self.issue(section, index, host) {
+                self.shared.stop(None);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn synchronize(&mut self) -> Result<(), Error> {
+        for stream in 0..QUEUES {
+            let ticket = self.record(stream)?;
+            self.shared.await_record(ticket)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        self.shared.stop(None);
+        for thread in self.threads.drain(..) {
+            // A panic within a command was caught and reported; the threads themselves have nothing else to say.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Room for two runs of the longest section.
+fn room(program: &Program, queue: usize) -> usize {
+    let items = |section| program.section(section).iter().filter(|c| c.stream as usize == queue).count();
+    Section::ALL.into_iter().map(items).max().unwrap_or(0).saturating_mul(2).saturating_add(1)
+}
+
+/// Runs the commands of a stream until it is to end.
+fn drain(shared: &Shared, program: &Program, queue: usize, mut runner: Runner, mut delays: Option<Delays>) {
+    while let Some((section, index)) = shared.next(queue) {
+        if let Some(delay) = delays.as_mut().and_then(Delays::next) {
+            thread::sleep(delay);
+        }
+        let Some(command) = program.section(section).get(index) else { continue };
+        let failure = match catch_unwind(AssertUnwindSafe(|| runner.run(&command.action))) {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => error,
+            Err(panic) => {
+                Error::Internal(format!("{section} command {index} panicked: {}", panic_text(panic.as_ref())))
+            }
+        };
+        shared.stop(Some(failure));
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
+}
+
+/// Random delays that make a party fast for some commands and slow for the next ones.
+struct Delays {
+    key: u64,
+    count: u64,
+}
+
+impl Delays {
+    /// Commands between two changes of pace.
+    const PHASE: u64 = 8;
+    /// Longest delay, in microseconds.
+    const LONGEST: u64 = 250;
+
+    fn new(seed: u64, party: usize) -> Delays {
+        Delays { key: mix(seed ^ mix(party as u64)), count: 0 }
+    }
+
+    fn next(&mut self) -> Option<Duration> {
+        self.count += 1;
+        let slow = mix(self.key ^ mix(self.count / Self::PHASE)) & 1 == 1;
+        slow.then(|| Duration::from_micros(mix(self.key.wrapping_add(self.count)) % Self::LONGEST))
+    }
+}

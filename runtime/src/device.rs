@@ -1,0 +1,69 @@
+//! What a device does: reserve two arenas, and replay a prepared program.
+//!
+//! Contract: a device reserves exactly the arenas that the program asks for, before anything runs, and nothing
+//! afterwards. A program is handed over once; its sections are then run any number of times without preparation.
+
+use std::sync::Arc;
+
+use memc_plan::Section;
+
+use crate::{Error, Program};
+
+/// A machine that executes programs.
+pub trait Device {
+    /// Name for humans, such as `cpu`.
+    fn name(&self) -> &'static str;
+
+    /// Bytes that an arena could have now, where the device knows.
+    fn available_bytes(&self) -> Option<u64>;
+
+    /// Reserves both arenas, touches their pages, and prepares the program's sections for replay.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the memory is not there, [`Error::Plan`] if the device cannot run the program.
+    fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error>;
+}
+
+/// A program on a device.
+pub trait Executor {
+    /// Issues the commands of one section in order. Host commands call `host`; commands of other streams may still
+    /// be running on return. After an error the executor only returns errors.
+    ///
+    /// # Errors
+    /// The first error of any stream, or of `host`.
+    fn run(&mut self, section: Section, host: &mut dyn HostSide) -> Result<(), Error>;
+
+    /// Waits until all streams have run what was issued.
+    ///
+    /// # Errors
+    /// The first error of any stream.
+    fn synchronize(&mut self) -> Result<(), Error>;
+}
+
+/// The host's end of a plan: what happens at its host commands. Indices are those of the plan's tables, and byte
+/// slices have the length of the tensor's type.
+pub trait HostSide {
+    /// Fills in the initial contents of a state.
+    ///
+    /// # Errors
+    /// Whatever keeps the contents from being supplied.
+    fn load(&mut self, state: usize, bytes: &mut [u8]) -> Result<(), Error>;
+
+    /// Takes the final contents of a state.
+    ///
+    /// # Errors
+    /// Whatever keeps the contents from being taken.
+    fn store(&mut self, state: usize, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Fills in an input of the current step.
+    ///
+    /// # Errors
+    /// Whatever keeps the contents from being supplied.
+    fn write(&mut self, input: usize, bytes: &mut [u8]) -> Result<(), Error>;
+
+    /// Takes an output of the current step.
+    ///
+    /// # Errors
+    /// Whatever keeps the contents from being taken.
+    fn read(&mut self, output: usize, bytes: &[u8]) -> Result<(), Error>;
+}

@@ -1,0 +1,88 @@
+//! What ends a run, and the exit code of each end.
+
+use std::{fmt, io, path::Path, path::PathBuf};
+
+use memc_plan::PlanError;
+
+/// Why a run ended early. Messages say what is wrong, where, and what to do next.
+#[derive(Debug)]
+pub enum Error {
+    /// The command line asks for something that this plan or program does not have: exit code 2.
+    Usage(String),
+    /// Data supplied by the user is not what the model takes: exit code 3.
+    Data(String),
+    /// The device cannot give the memory: exit code 5.
+    Memory(String),
+    /// The planned run differs from the unplanned one: exit code 6.
+    Mismatch(String),
+    /// The plan is damaged, breaks a rule, or does not fit the device: exit code 7.
+    Plan(String),
+    /// A defect of this program: exit code 70.
+    Internal(String),
+    /// The file system refused: exit code 74.
+    Io {
+        /// The file or folder concerned.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+}
+
+/// Exit code of a run that a signal stopped.
+pub const INTERRUPTED: u8 = 130;
+
+impl Error {
+    /// The process exit code for this error.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Usage(_) => 2,
+            Error::Data(_) => 3,
+            Error::Memory(_) => 5,
+            Error::Mismatch(_) => 6,
+            Error::Plan(_) => 7,
+            Error::Internal(_) => 70,
+            Error::Io { .. } => 74,
+        }
+    }
+
+    /// An error of reading or writing `path`.
+    pub fn io(path: impl AsRef<Path>, source: io::Error) -> Error {
+        Error::Io { path: path.as_ref().to_owned(), source }
+    }
+
+    /// An error of opening the plan file `path`.
+    pub fn opening(path: &Path, error: PlanError) -> Error {
+        match error {
+            PlanError::Io { path, source } => Error::Io { path, source },
+            other => Error::Plan(format!("{}: {other}", path.display())),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Usage(what)
+            | Error::Data(what)
+            | Error::Memory(what)
+            | Error::Mismatch(what)
+            | Error::Plan(what) => f.write_str(what),
+            Error::Internal(what) => {
+                write!(
+                    f,
+                    "internal error: {what}; this is a defect of memrun, please report it with the plan"
+                )
+            }
+            Error::Io { path, source } => write!(f, "{}: {source}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! A plan made ready for replay: kernels parsed, slices resolved, every access proved to be in bounds and ordered.
+//!
+//! Contract: whoever holds a [`Program`] may rely on all of the following, whatever file the plan came from.
+//!
+//! - Places lie within the arenas; those of a launch have the size of their type and the kernels' alignment.
+//! - The results and the workspace of a launch are disjoint from each other and from its operands, except that an
+//!   operand may *be* a result where the op's row allows it.
+//! - The two places of a copy are disjoint.
+//! - No two commands access the same bytes at the same time, one of them writing, in any interleaving of the streams
+//!   that the events allow, for any number of steps (see `races`). Waits find their event recorded.
+//!
+//! Whether the schedule computes the source graph is not asked here; that is the checker's work.
+
+mod prepare;
+mod races;
+
+use memc_ir::{OpKind, TensorType};
+use memc_plan::{Plan, Section, Space, Stream};
+
+use crate::Error;
+
+/// A plan made ready for replay.
+#[derive(Debug)]
+pub struct Program {
+    pub(crate) dev_bytes: usize,
+    pub(crate) host_bytes: usize,
+    pub(crate) kernels: Vec<Kernel>,
+    pub(crate) events: usize,
+    /// Homes of the states.
+    pub(crate) homes: Vec<Place>,
+    /// Staging slots of the inputs.
+    pub(crate) slots: Vec<Place>,
+    /// Slots of the outputs.
+    pub(crate) results: Vec<Place>,
+    /// Types of the states, inputs and outputs.
+    pub(crate) types: Types,
+    prologue: Vec<Command>,
+    body: Vec<Command>,
+    epilogue: Vec<Command>,
+}
+
+/// Parsed types of a plan's tables.
+#[derive(Debug)]
+pub(crate) struct Types {
+    pub(crate) states: Vec<TensorType>,
+    pub(crate) inputs: Vec<TensorType>,
+    pub(crate) outputs: Vec<TensorType>,
+}
+
+/// An op at fixed types.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    pub(crate) op: OpKind,
+    pub(crate) operands: Vec<TensorType>,
+    pub(crate) results: Vec<TensorType>,
+}
+
+/// The bytes `start..start + len` of an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) space: Space,
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+}
+
+impl Place {
+    /// One past the last byte.
+    pub(crate) fn end(&self) -> usize {
+        self.start.saturating_add(self.len)
+    }
+
+    /// Whether both places have a byte in common.
+    pub(crate) fn overlaps(&self, other: &Place) -> bool {
+        self.space == other.space
+            && self.len > 0
+            && other.len > 0
+            && self.start < other.end()
+            && other.start < self.end()
+    }
+}
+
+/// Where a launch finds an operand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source {
+    /// In bytes that it does not write.
+    Place(Place),
+    /// In the bytes of the result with this index.
+    Result(usize),
+}
+
+/// One run of a kernel.
+#[derive(Debug)]
+pub(crate) struct Launch {
+    pub(crate) kernel: usize,
+    pub(crate) operands: Vec<Source>,
+    pub(crate) results: Vec<Place>,
+    /// Empty where the kernel needs none.
+    pub(crate) workspace: Place,
+    /// The command's label, for messages.
+    pub(crate) label: String,
+    /// For each operand, the name of the input that it holds, where that can be told.
+    pub(crate) fed_by: Vec<Option<String>>,
+}
+
+/// One entry of a section.
+#[derive(Debug)]
+pub(crate) struct Command {
+    pub(crate) stream: Stream,
+    pub(crate) action: Action,
+}
+
+/// What a command does; indices are in range.
+#[derive(Debug)]
+pub(crate) enum Action {
+    Launch(Launch),
+    Copy { src: Place, dst: Place },
+    Free(Place),
+    Record(usize),
+    Wait(usize),
+    Load(usize),
+    Store(usize),
+    Write(usize),
+    Read(usize),
+}
+
+impl Program {
+    /// Prepares a plan.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] naming the first command or table entry that breaks the contract.
+    pub fn new(plan: &Plan) -> Result<Program, Error> {
+        let program = prepare::prepare(plan)?;
+        races::check(&program, plan)?;
+        Ok(program)
+    }
+
+    /// The commands of one section.
+    pub(crate) fn section(&self, section: Section) -> &[Command] {
+        match section {
+            Section::Prologue => &self.prologue,
+            Section::Body => &self.body,
+            Section::Epilogue => &self.epilogue,
+        }
+    }
+
+    /// Calls `f(place, writes)` for every access of a command to an arena.
+    fn accesses(&self, action: &Action, mut f: impl FnMut(Place, bool)) {
+        match action {
+            Action::Launch(launch) => {
+                for operand in &launch.operands {
+                    if let Source::Place(place) = operand {
+                        f(*place, false);
+                    }
+                }
+                launch.results.iter().for_each(|place| f(*place, true));
+                f(launch.workspace, true);
+            }
+            Action::Copy { src, dst } => {
+                f(*src, false);
+                f(*dst, true);
+            }
+            Action::Free(place) => f(*place, true),
+            Action::Load(state) => self.homes.get(*state).into_iter().for_each(|place| f(*place, true)),
+            Action::Store(state) => self.homes.get(*state).into_iter().for_each(|place| f(*place, false)),
+            Action::Write(input) => self.slots.get(*input).into_iter().for_each(|place| f(*place, true)),
+            Action::Read(output) => self.results.get(*output).into_iter().for_each(|place| f(*place, false)),
+            Action::Record(_) | Action::Wait(_) => {}
+        }
+    }
+}

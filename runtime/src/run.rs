@@ -1,0 +1,151 @@
+//! A whole run: open everything, step, compare, save.
+
+use std::{path::PathBuf, sync::Arc, time::Instant};
+
+use memc_plan::PlanFile;
+
+use crate::{
+    Device, Error, FeedOptions, Feeder, Initial, Program, Reference, Session, StateFile, StateWriter,
+    cpu::{self, Cpu},
+    state::is_variable,
+    verify,
+};
+
+/// What to run.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    /// Steps to run, at least 1.
+    pub steps: u64,
+    /// Files by the name under which the model takes the data.
+    pub inputs: Vec<(String, PathBuf)>,
+    /// Learning rate; `None` for the plan's default.
+    pub lr: Option<f32>,
+    /// Seed of synthetic data.
+    pub seed: u64,
+    /// Where to save the states at the end.
+    pub save: Option<PathBuf>,
+    /// State to go on from.
+    pub resume: Option<PathBuf>,
+    /// File that sets some of the states.
+    pub init: Option<PathBuf>,
+    /// Compare every output and state with those of the unplanned run.
+    pub verify: bool,
+    /// How the CPU device runs.
+    pub cpu: cpu::Options,
+}
+
+/// Follows a run.
+pub trait Watch {
+    /// A step, counted from 1 over resumed runs, is done after `ns` nanoseconds with this mean loss.
+    fn step(&mut self, step: u64, loss: Option<f32>, ns: u64);
+    /// Something the user should know.
+    fn note(&mut self, text: &str);
+    /// Whether to end the run before the next step.
+    fn should_stop(&self) -> bool;
+}
+
+/// What a run did.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// Name of the device.
+    pub device: &'static str,
+    /// Threads that kernels ran on.
+    pub threads: usize,
+    /// Steps done in this run.
+    pub steps: u64,
+    /// Whether the planned run was compared with the unplanned one, and equal.
+    pub verified: bool,
+    /// Whether [`Watch::should_stop`] ended the run early.
+    pub interrupted: bool,
+}
+
+/// Runs a plan. Everything that can fail without running is tried before the first step.
+///
+/// # Errors
+/// Any [`Error`]. A file to save to is then what it was.
+pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Result<Report, Error> {
+    let plan = file.plan();
+    let program = Arc::new(Program::new(plan)?);
+    let resume = options.resume.as_ref().map(|path| StateFile::open(path, plan)).transpose()?;
+    let overrides = options.init.as_ref().map(|path| StateFile::open(path, plan)).transpose()?;
+    for (state, path) in [(&resume, &options.resume), (&overrides, &options.init)] {
+        if let (Some(state), Some(path)) = (state, path)
+            && state.is_of_another_source(plan)
+        {
+            watch.note(&format!("{} was saved by a run of another model or batch size", path.display()));
+        }
+    }
+    let initial = Initial::new(file, resume, overrides)?;
+    let feed = FeedOptions {
+        inputs: options.inputs.clone(),
+        lr: options.lr,
+        seed: options.seed,
+        done: initial.step(),
+        steps: options.steps,
+    };
+    let mut feeder = Feeder::new(plan, &program, &feed)?;
+    if let Some(path) = &options.save {
+        // A folder that takes no file is better known now than after the last step.
+        drop(StateWriter::create(path, plan, 0)?);
+    }
+    let device = Cpu::new(options.cpu)?;
+    let mut reference = match options.verify {
+        true => {
+            let pool = cpu::pool(options.cpu.threads)?;
+            Some((Reference::new(file, &initial)?, Feeder::new(plan, &program, &feed)?, pool))
+        }
+        false => None,
+    };
+
+    let mut session = Session::start(&device, plan, program.clone(), &initial, &mut feeder)?;
+    let mut steps = 0;
+    while steps < options.steps && !watch.should_stop() {
+        let start = now();
+        session.step()?;
+        let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        steps += 1;
+        if let Some((reference, feeder, pool)) = &mut reference {
+            let step = session.steps_done();
+            pool.install(|| reference.step(feeder, step))?;
+            let when = format!("after step {step}");
+            for (i, (output, ty)) in plan.outputs.iter().zip(&program.types.outputs).enumerate() {
+                verify::same("output", &output.name, &when, ty, session.output(i), reference.output(i))?;
+            }
+        }
+        watch.step(session.steps_done(), session.loss(), ns);
+    }
+
+    let done = session.steps_done();
+    let mut writer = options.save.as_ref().map(|path| StateWriter::create(path, plan, done)).transpose()?;
+    let mut compared = vec![false; plan.states.len()];
+    session.finish(&mut |state, bytes| {
+        if let Some((reference, ..)) = &reference
+            && let Some(entry) = plan.states.get(state)
+            && let Some(ty) = program.types.states.get(state)
+        {
+            verify::same("state", &entry.name, "at the end", ty, bytes, reference.state(state))?;
+            compared.iter_mut().skip(state).take(1).for_each(|seen| *seen = true);
+        }
+        writer.as_mut().map_or(Ok(()), |writer| writer.put(state, bytes))
+    })?;
+    if let Some((state, _)) = plan.states.iter().zip(&compared).find(|(s, seen)| is_variable(s) && !**seen)
+        && options.verify
+    {
+        return Err(Error::Plan(format!("the plan's epilogue does not store `{}`", state.name)));
+    }
+    if let Some(writer) = writer {
+        writer.finish(plan)?;
+    }
+    Ok(Report {
+        device: device.name(),
+        threads: device.threads(),
+        steps,
+        verified: options.verify,
+        interrupted: steps < options.steps,
+    })
+}
+
+#[allow(clippy::disallowed_methods, reason = "steps are timed; no result depends on it")]
+fn now() -> Instant {
+    Instant::now()
+}

@@ -1,0 +1,146 @@
+//! A plan on a device, step by step.
+
+use std::sync::Arc;
+
+use memc_ir::DType;
+use memc_plan::{Plan, Section};
+
+use crate::{Device, Error, Executor, Feeder, HostSide, Initial, Program};
+
+/// Role of outputs that are training losses.
+const LOSS: &str = "loss";
+
+/// Takes the bytes of the state with an index.
+pub type Sink<'s> = dyn FnMut(usize, &[u8]) -> Result<(), Error> + 's;
+
+/// A plan that runs on a device.
+pub struct Session<'a> {
+    executor: Box<dyn Executor>,
+    host: Host<'a>,
+}
+
+/// The host's end of a run.
+struct Host<'a> {
+    program: Arc<Program>,
+    initial: &'a Initial<'a>,
+    feeder: &'a mut Feeder,
+    outputs: Vec<Vec<u8>>,
+    /// Outputs that are losses.
+    losses: Vec<usize>,
+    step: u64,
+}
+
+impl<'a> Session<'a> {
+    /// Reserves the memory and brings the states to their homes.
+    ///
+    /// # Errors
+    /// Those of [`Device::open`], [`Initial::write`] and the plan's prologue.
+    pub fn start(
+        device: &dyn Device,
+        plan: &Plan,
+        program: Arc<Program>,
+        initial: &'a Initial<'a>,
+        feeder: &'a mut Feeder,
+    ) -> Result<Session<'a>, Error> {
+        let mut executor = device.open(program.clone())?;
+        let losses = plan.outputs.iter().zip(&program.types.outputs).enumerate();
+        let losses = losses.filter(|(_, (o, ty))| o.role == LOSS && ty.dtype == DType::F32);
+        let losses = losses.map(|(i, _)| i).collect();
+        let outputs = program.results.iter().map(|place| vec![0; place.len]).collect();
+        let mut host = Host { program, initial, feeder, outputs, losses, step: initial.step() };
+        executor.run(Section::Prologue, &mut host)?;
+        Ok(Session { executor, host })
+    }
+
+    /// Runs one step.
+    ///
+    /// # Errors
+    /// The first error of any stream; the session is of no use then.
+    pub fn step(&mut self) -> Result<(), Error> {
+        self.host.step = self.host.step.saturating_add(1);
+        self.executor.run(Section::Body, &mut self.host)
+    }
+
+    /// Steps done, those of the resumed run included.
+    pub fn steps_done(&self) -> u64 {
+        self.host.step
+    }
+
+    /// Bytes of an output of the last step.
+    pub fn output(&self, output: usize) -> &[u8] {
+        self.host.outputs.get(output).map_or(&[], Vec::as_slice)
+    }
+
+    /// Mean of all numbers of all loss outputs of the last step; `None` if the plan has no loss.
+    pub fn loss(&self) -> Option<f32> {
+        let outputs = self.host.losses.iter().map(|&output| self.output(output));
+        let numbers = outputs.flat_map(|bytes| bytes.as_chunks::<4>().0);
+        let (mut sum, mut count) = (0.0, 0u32);
+        for number in numbers {
+            sum += f64::from(f32::from_le_bytes(*number));
+            count += 1;
+        }
+        (count > 0).then(|| (sum / f64::from(count)) as f32)
+    }
+
+    /// Ends the run: hands each stored state with its index to `sink`, and waits for everything that was issued.
+    ///
+    /// # Errors
+    /// The first error of any stream, or of `sink`.
+    pub fn finish(mut self, sink: &mut Sink<'_>) -> Result<(), Error> {
+        let mut host = Final { host: &mut self.host, sink };
+        self.executor.run(Section::Epilogue, &mut host)?;
+        self.executor.synchronize()
+    }
+}
+
+impl HostSide for Host<'_> {
+    fn load(&mut self, state: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        match self.program.types.states.get(state) {
+            Some(ty) => self.initial.write(state, ty, bytes),
+            None => Err(Error::Internal(format!("no state {state}"))),
+        }
+    }
+
+    fn store(&mut self, _state: usize, _bytes: &[u8]) -> Result<(), Error> {
+        Err(Error::Plan("a state is stored before the end".to_owned()))
+    }
+
+    fn write(&mut self, input: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        self.feeder.write(input, self.step, bytes)
+    }
+
+    fn read(&mut self, output: usize, bytes: &[u8]) -> Result<(), Error> {
+        match self.outputs.get_mut(output).filter(|to| to.len() == bytes.len()) {
+            Some(to) => to.copy_from_slice(bytes),
+            None => {
+                return Err(Error::Internal(format!("output {output} was read with {} bytes", bytes.len())));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The host's end of the epilogue.
+struct Final<'h, 'a> {
+    host: &'h mut Host<'a>,
+    sink: &'h mut Sink<'h>,
+}
+
+impl HostSide for Final<'_, '_> {
+    fn load(&mut self, state: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        self.host.load(state, bytes)
+    }
+
+    fn store(&mut self, state: usize, bytes: &[u8]) -> Result<(), Error> {
+        (self.sink)(state, bytes)
+    }
+
+    fn write(&mut self, input: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        self.host.write(input, bytes)
+    }
+
+    fn read(&mut self, output: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.host.read(output, bytes)
+    }
+}

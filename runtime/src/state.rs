@@ -1,0 +1,297 @@
+//! Saved states: a safetensors file with one tensor for each state that is not a constant, by name.
+//!
+//! Contract: a file holds everything that a run needs to go on as if it had not stopped: all states, the number of
+//! steps done, and the hash of the source graph. The bytes of a file depend on these alone. A file is replaced in one
+//! step or not at all: the bytes go to a temporary file in the same folder, which is synchronised and renamed.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Read, Seek, SeekFrom, Write},
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use memc_ir::{DType, TensorType, parse_type};
+use memc_plan::{Plan, State};
+use safetensors::SafeTensors;
+use serde_json::{Map, Value, json};
+use tempfile::NamedTempFile;
+
+use crate::Error;
+
+/// Header entry that is no tensor.
+const METADATA: &str = "__metadata__";
+/// Metadata key of the number of steps done.
+const STEP: &str = "step";
+/// Largest number of steps done; far more than anyone runs, far less than overflows.
+const MOST_STEPS: u64 = 1 << 53;
+/// Metadata key of the source graph's hash.
+const SOURCE: &str = "source";
+
+/// Role of states that no step changes and no file holds.
+const CONSTANT: &str = "const";
+
+/// A plan's states that are not constants, with their types, in the plan's order.
+pub(crate) fn stated(plan: &Plan) -> Result<Vec<(&State, TensorType)>, Error> {
+    let variable = plan.states.iter().filter(|state| is_variable(state));
+    let typed = variable.map(|state| match parse_type(&state.ty) {
+        Ok(ty) => Ok((state, ty)),
+        Err(why) => Err(Error::Plan(format!("state `{}`: type `{}`: {why}", state.name, state.ty))),
+    });
+    typed.collect()
+}
+
+/// Whether a state is saved and compared.
+pub(crate) fn is_variable(state: &State) -> bool {
+    state.role != CONSTANT
+}
+
+fn dtype_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "F32",
+        DType::I32 => "I32",
+        DType::I64 => "I64",
+        DType::Bool => "BOOL",
+    }
+}
+
+/// A safetensors file in memory.
+#[derive(Debug)]
+pub struct StateFile {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    tensors: BTreeMap<String, Tensor>,
+    step: u64,
+    source: Option<String>,
+}
+
+#[derive(Debug)]
+struct Tensor {
+    /// `F32[2,3]`.
+    ty: String,
+    data: Range<usize>,
+}
+
+impl StateFile {
+    /// Reads a file whose tensors fit the states of `plan`.
+    ///
+    /// # Errors
+    /// [`Error::Io`], or [`Error::Data`] if the file is no safetensors file or far larger than the plan's states.
+    pub fn open(path: &Path, plan: &Plan) -> Result<StateFile, Error> {
+        /// Room for the header.
+        const HEADER: u64 = 64 << 20;
+        let io = |source| Error::io(path, source);
+        let states: u64 = plan.states.iter().map(|s| s.home.bytes).fold(0, u64::saturating_add);
+        let limit = states.saturating_add(HEADER);
+        let file = File::open(path).map_err(io)?;
+        let mut bytes = Vec::new();
+        file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(io)?;
+        let fail = |what: String| Error::Data(format!("{}: {what}", path.display()));
+        if bytes.len() as u64 > limit {
+            return Err(fail(format!("the file is larger than this plan's states ({states} bytes)")));
+        }
+        let parsed = SafeTensors::read_metadata(&bytes);
+        let (header, metadata) = parsed.map_err(|e| fail(format!("not a whole safetensors file: {e}")))?;
+        let start = header.saturating_add(8);
+        let mut tensors = BTreeMap::new();
+        for name in metadata.offset_keys() {
+            let Some(info) = metadata.info(&name) else { continue };
+            let extents: Vec<String> = info.shape.iter().map(ToString::to_string).collect();
+            let ty = format!("{}[{}]", info.dtype, extents.join(","));
+            let (begin, end) = info.data_offsets;
+            let data = start.saturating_add(begin)..start.saturating_add(end);
+            tensors.insert(name, Tensor { ty, data });
+        }
+        let entry = |key: &str| metadata.metadata().as_ref().and_then(|m| m.get(key)).cloned();
+        let step = match entry(STEP) {
+            Some(text) => {
+                let step = text.parse().ok().filter(|step| *step <= MOST_STEPS);
+                step.ok_or_else(|| fail(format!("its step number `{text}` is not a number of steps")))?
+            }
+            None => 0,
+        };
+        let source = entry(SOURCE);
+        Ok(StateFile { path: path.to_owned(), bytes, tensors, step, source })
+    }
+
+    /// Steps done when the file was written; 0 where it does not say.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Whether the file says that it was written by a run of another source graph.
+    pub fn is_of_another_source(&self, plan: &Plan) -> bool {
+        self.source.as_ref().is_some_and(|source| *source != hex(&plan.meta.source_hash))
+    }
+
+    /// Bytes of a tensor.
+    pub(crate) fn get(&self, name: &str) -> Option<&[u8]> {
+        self.bytes.get(self.tensors.get(name)?.data.clone())
+    }
+
+    /// Compares names and types with the plan's states; `all` asks for every state.
+    pub(crate) fn check(&self, states: &[(&State, TensorType)], all: bool) -> Result<(), Error> {
+        let fail = |what: String| Err(Error::Data(format!("{}: {what}", self.path.display())));
+        let known: BTreeMap<&str, &TensorType> = states.iter().map(|(s, ty)| (s.name.as_str(), ty)).collect();
+        for (name, tensor) in &self.tensors {
+            let Some(ty) = known.get(name.as_str()) else { continue };
+            let extents: Vec<String> = ty.shape.iter().map(ToString::to_string).collect();
+            let wanted = format!("{}[{}]", dtype_name(ty.dtype), extents.join(","));
+            if tensor.ty != wanted {
+                return fail(format!("tensor `{name}` is {} where the plan's state is {wanted}", tensor.ty));
+            }
+        }
+        let extra: Vec<&str> =
+            self.tensors.keys().map(String::as_str).filter(|name| !known.contains_key(name)).collect();
+        if !extra.is_empty() {
+            return fail(format!("the plan has no state named {}", list(&extra)));
+        }
+        let missing: Vec<&str> =
+            known.keys().copied().filter(|name| !self.tensors.contains_key(*name)).collect();
+        if all && !missing.is_empty() {
+            let what = format!("it lacks {}; to set only some states, use --init", list(&missing));
+            return fail(what);
+        }
+        Ok(())
+    }
+}
+
+/// Names in backquotes, cut short after a few.
+pub(crate) fn list(names: &[&str]) -> String {
+    const SHOWN: usize = 8;
+    let mut text: Vec<String> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    if names.len() > SHOWN {
+        text.push(format!("{} more", names.len() - SHOWN));
+    }
+    text.join(", ")
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A saved state being written. Dropping it leaves the target as it was.
+#[derive(Debug)]
+pub struct StateWriter {
+    target: PathBuf,
+    folder: PathBuf,
+    temp: NamedTempFile,
+    /// For each state of the plan, its place in the file, and whether it was written.
+    places: Vec<Option<(Range<u64>, bool)>>,
+}
+
+impl StateWriter {
+    /// Begins to write the states of `plan`, of which `step` steps are done.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the target's folder refuses a file.
+    pub fn create(path: &Path, plan: &Plan, step: u64) -> Result<StateWriter, Error> {
+        let target = target(path)?;
+        let folder = match target.parent() {
+            Some(parent) if parent != Path::new("") => parent.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".memrun-").suffix(".tmp");
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let temp = builder.tempfile_in(&folder).map_err(|e| Error::io(&folder, e))?;
+
+        if plan.states.iter().any(|state| state.name == METADATA) {
+            return Err(Error::Data(format!("a state named `{METADATA}` cannot be saved")));
+        }
+        let mut header = Map::new();
+        header.insert(
+            METADATA.to_owned(),
+            json!({STEP: step.to_string(), SOURCE: hex(&plan.meta.source_hash)}),
+        );
+        let mut end = 0u64;
+        let mut places = vec![None; plan.states.len()];
+        let mut states: Vec<_> = plan.states.iter().enumerate().filter(|(_, s)| is_variable(s)).collect();
+        // Wide elements come first, so that every tensor is aligned to its elements.
+        let typed = stated(plan)?;
+        let width: BTreeMap<&str, &TensorType> = typed.iter().map(|(s, ty)| (s.name.as_str(), ty)).collect();
+        let bytes_of = |s: &State| width.get(s.name.as_str()).map_or(0, |ty| ty.dtype.bytes());
+        states.sort_by_key(|(_, s)| (u64::MAX - bytes_of(s), s.name.as_str()));
+        for (index, state) in states {
+            let Some(ty) = width.get(state.name.as_str()) else { continue };
+            let begin = end;
+            end = begin.saturating_add(ty.bytes());
+            let entry =
+                json!({"dtype": dtype_name(ty.dtype), "shape": ty.shape, "data_offsets": [begin, end]});
+            header.insert(state.name.clone(), entry);
+            if let Some(place) = places.get_mut(index) {
+                *place = Some((begin..end, false));
+            }
+        }
+        let mut writer = StateWriter { target, folder, temp, places };
+        writer.header(Value::Object(header), end)?;
+        Ok(writer)
+    }
+
+    fn header(&mut self, header: Value, data: u64) -> Result<(), Error> {
+        let mut header = header.to_string().into_bytes();
+        header.resize(header.len().next_multiple_of(8), b' ');
+        let start = (header.len() as u64).saturating_add(8);
+        for place in self.places.iter_mut().flatten() {
+            place.0 = place.0.start.saturating_add(start)..place.0.end.saturating_add(start);
+        }
+        let file = self.temp.as_file_mut();
+        let written = file
+            .write_all(&(header.len() as u64).to_le_bytes())
+            .and_then(|()| file.write_all(&header))
+            .and_then(|()| file.set_len(start.saturating_add(data)));
+        written.map_err(|e| Error::io(&self.target, e))
+    }
+
+    /// Writes the state with this index; constants are passed over.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Internal`] if the length is not that of the state.
+    pub fn put(&mut self, state: usize, bytes: &[u8]) -> Result<(), Error> {
+        let Some(Some((place, written))) = self.places.get_mut(state) else { return Ok(()) };
+        if place.end.saturating_sub(place.start) != bytes.len() as u64 {
+            return Err(Error::Internal(format!("state {state} was stored with {} bytes", bytes.len())));
+        }
+        let file = self.temp.as_file_mut();
+        let done = file.seek(SeekFrom::Start(place.start)).and_then(|_| file.write_all(bytes));
+        done.map_err(|e| Error::io(&self.target, e))?;
+        *written = true;
+        Ok(())
+    }
+
+    /// Puts the file in its place.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] if a state was not written, [`Error::Io`]; the target is then what it was, except that a file
+    /// system may fail to synchronise the folder after the rename.
+    pub fn finish(self, plan: &Plan) -> Result<(), Error> {
+        let states = plan.states.iter().zip(&self.places);
+        let left = states.filter(|(_, place)| matches!(place, Some((_, false))));
+        let left: Vec<&str> = left.map(|(state, _)| state.name.as_str()).collect();
+        if !left.is_empty() {
+            return Err(Error::Plan(format!("the plan's epilogue does not store {}", list(&left))));
+        }
+        self.temp.as_file().sync_all().map_err(|e| Error::io(&self.target, e))?;
+        self.temp.persist(&self.target).map_err(|e| Error::io(&self.target, e.error))?;
+        if cfg!(unix) {
+            File::open(&self.folder).and_then(|f| f.sync_all()).map_err(|e| Error::io(&self.folder, e))?;
+        }
+        Ok(())
+    }
+}
+
+/// The file to replace: the one that a link leads to. Anything but a regular file is refused, since a rename would
+/// remove a device or pipe.
+fn target(path: &Path) -> Result<PathBuf, Error> {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => fs::canonicalize(path).map_err(|e| Error::io(path, e)),
+        Ok(_) => {
+            let what = "not a regular file; name a file to save the state to";
+            Err(Error::io(path, io::Error::new(io::ErrorKind::InvalidInput, what)))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.to_owned()),
+        Err(error) => Err(Error::io(path, error)),
+    }
+}

@@ -1,0 +1,218 @@
+//! The `memrun` command: exit codes, output, signals.
+
+use std::{
+    fs,
+    process::{Command, Output, Stdio},
+};
+
+use serde_json::Value;
+
+use crate::{CLASSIFIER, Folder, npy, parse};
+
+/// Runs `memrun` in the folder with arguments separated by blanks.
+fn memrun(folder: &Folder, arguments: &str) -> Output {
+    command(folder, arguments).output().expect("memrun starts")
+}
+
+fn command(folder: &Folder, arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memrun"));
+    command.current_dir(folder.path("")).args(arguments.split_whitespace());
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+/// Asserts the exit code, and that standard error is one message with these parts.
+fn fails(folder: &Folder, arguments: &str, code: i32, parts: &[&str]) {
+    let output = memrun(folder, arguments);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{arguments}: {error}");
+    parts.iter().for_each(|part| assert!(error.contains(part), "{arguments}: {error} lacks {part}"));
+    assert!(!error.contains("panicked"), "{error}");
+    if code != 2 {
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert_eq!(text(&output.stdout).lines().last(), Some(format!("memrun: FAILED exit={code}").as_str()));
+    }
+}
+
+/// A run prints one row for each step and a last line with the verdict; without a terminal nothing goes to standard
+/// error.
+#[test]
+fn a_run_prints_its_losses() {
+    let folder = Folder::of(CLASSIFIER);
+    let output = memrun(&folder, "model.plan --steps 3 --verify");
+    let printed = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(output.stderr.is_empty());
+    let lines: Vec<&str> = printed.lines().collect();
+    assert_eq!(lines.len(), 5, "{printed}");
+    let words: Vec<&str> = lines[3].split_whitespace().collect();
+    assert_eq!(words[0], "3");
+    assert!(words[1].parse::<f32>().is_ok_and(|loss| loss > 0.0));
+    assert!(lines[4].starts_with("memrun: PASSED peak=14.88KiB/16.00KiB step="), "{printed}");
+    assert!(lines[4].ends_with("verified=bit-identical"), "{printed}");
+}
+
+/// With `--json` standard output is one object, whose losses read back exactly.
+#[test]
+fn json_is_one_object() {
+    let folder = Folder::of(CLASSIFIER);
+    let losses = folder.run(&crate::steps(3)).unwrap();
+    let output = memrun(&folder, "model.plan --steps 3 --json --threads 2");
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let printed: Vec<f32> =
+        object["losses"].as_array().unwrap().iter().map(|x| x.to_string().parse().unwrap()).collect();
+    assert_eq!(printed, losses);
+    assert_eq!(object["step_ns"].as_array().unwrap().len(), 3);
+    assert_eq!(object["arena_bytes"], 15232);
+    assert_eq!(object["host_bytes"], 13760);
+    assert_eq!((&object["device"], &object["threads"]), (&Value::from("cpu"), &Value::from(2)));
+    assert_eq!(object["verified"], Value::Null);
+    assert_eq!(object["plan_hash"].as_str().unwrap().len(), 64);
+
+    let info: Value =
+        serde_json::from_slice(&memrun(&folder, "model.plan --plan-info --json").stdout).unwrap();
+    assert_eq!(info["plan_hash"], object["plan_hash"]);
+    assert_eq!(info["inputs"], serde_json::json!(["x", "y", "lr", "t"]));
+    assert!(text(&memrun(&folder, "model.plan --plan-info").stdout).contains("14.88 KiB (15,232 B)"));
+
+    let failed = memrun(&folder, "model.plan --json --resume nowhere");
+    let object: Value = serde_json::from_slice(&failed.stdout).unwrap();
+    assert_eq!(object["exit_code"], 74);
+}
+
+/// Command lines that ask for what is not there.
+#[test]
+fn usage_errors_exit_with_2() {
+    let folder = Folder::of(CLASSIFIER);
+    for (arguments, part) in [
+        ("", "model.plan"),
+        ("model.plan --steps 0", "--steps"),
+        ("model.plan --steps 1.5", "--steps"),
+        ("model.plan --threads 0", "--threads"),
+        ("model.plan --lr nan", "finite"),
+        ("model.plan --input x", "NAME=@FILE"),
+        ("model.plan --device cuda", "cuda"),
+        ("model.plan --input image=@x.npy", "`input`, `labels`"),
+        ("model.plan --input labels=@a --input labels=@b", "twice"),
+    ] {
+        fails(&folder, arguments, 2, &[part]);
+    }
+    let help = text(&memrun(&folder, "--help").stdout);
+    assert!(help.contains("Examples:") && help.contains("Exit codes:"), "{help}");
+}
+
+/// Each kind of failure has its exit code and one message.
+#[test]
+fn failures_have_their_exit_codes() {
+    let folder = Folder::of(CLASSIFIER);
+    let labels: Vec<u8> = [-1i64; 32].iter().flat_map(|x| x.to_le_bytes()).collect();
+    npy(&folder.path("y.npy"), "<i8", &[32], &labels);
+    fails(&folder, "model.plan --input labels=@y.npy", 3, &["input `y`", "cross_entropy", "-1"]);
+    fails(&folder, "model.plan --input input=@y.npy", 3, &["y.npy", "float32"]);
+    fails(&folder, "nowhere.plan", 74, &["nowhere.plan"]);
+    fails(&folder, "model.plan --save /dev/full", 74, &["/dev/full"]);
+    fails(&folder, "y.npy", 7, &["y.npy", "not a memc plan"]);
+    fs::write(folder.path("model.onnx"), b"\x08\x07\x12\x07pytorch").unwrap();
+    fails(&folder, "model.onnx", 7, &["memc compile"]);
+
+    let other = Folder::of(&CLASSIFIER.replace("%lr, %t {alpha = 0.9", "%lr, %t {alpha = 0.8"));
+    fails(&other, "model.plan --steps 4 --verify", 6, &["`loss`", "after step 2", "0x"]);
+    let missing = Folder::of(&CLASSIFIER.replace("  host store s1\n", ""));
+    fails(&missing, "model.plan --verify", 7, &["does not store `m`"]);
+    fails(&missing, "model.plan --save x", 7, &["does not store `m`"]);
+    assert_eq!(missing.entries(), ["model.plan"]);
+}
+
+/// A plan cut short anywhere, or with any byte changed, is refused with exit code 7.
+#[test]
+fn damaged_plans_are_refused() {
+    let folder = Folder::of(CLASSIFIER);
+    let whole = fs::read(folder.path("model.plan")).unwrap();
+    let (n, path) = (whole.len(), folder.path("bad.plan"));
+    for end in [1, 7, 8, 20, 63, 64, 65, n / 2, n - 1] {
+        fs::write(&path, &whole[..end]).unwrap();
+        fails(&folder, "bad.plan", 7, &["bad.plan"]);
+    }
+    for at in [0, 9, 13, 17, 30, 40, 64, n / 3, n / 2, n - 1] {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x10;
+        fs::write(&path, bytes).unwrap();
+        fails(&folder, "bad.plan", 7, &["bad.plan"]);
+    }
+}
+
+/// An interrupt ends the run with 130 after a whole step, and the state that it had then is saved and can be resumed.
+#[test]
+#[cfg(target_os = "linux")]
+fn an_interrupt_saves_the_state() {
+    let folder = Folder::of(CLASSIFIER);
+    let mut child = command(&folder, "model.plan --steps 1000000000 --save state --json")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let caught = || {
+        let text = fs::read_to_string(&status).unwrap();
+        let mask = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap() & 0b10 != 0
+    };
+    while !caught() {
+        assert!(child.try_wait().unwrap().is_none(), "memrun ended by itself");
+        std::thread::yield_now();
+    }
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(object["interrupted"], true);
+    let steps = object["steps"].as_u64().unwrap();
+    let resumed = memrun(&folder, "model.plan --resume state --json");
+    let object: Value = serde_json::from_slice(&resumed.stdout).unwrap();
+    assert_eq!(object["first_step"].as_u64(), Some(steps + 1));
+}
+
+/// A reader that goes away is no error, and a full disk behind standard output is one.
+#[test]
+#[cfg(target_os = "linux")]
+fn standard_output_may_go_away() {
+    let folder = Folder::of(CLASSIFIER);
+    let mut child = command(&folder, "model.plan --steps 2")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = command(&folder, "model.plan").stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(74));
+    assert!(text(&output.stderr).contains("standard output"));
+}
+
+/// A plan whose loss is not a number runs, and JSON says null.
+#[test]
+fn a_loss_that_is_no_number_is_null() {
+    let plan = "
+plan 1
+arena dev 0 host 64
+input i0 x f32[] host+0:4 data x micro 0 range 0..0
+output o0 x f32[] host+0:4 loss
+body {
+  host write i0
+  host read o0
+}
+";
+    let folder = Folder::new(&parse(plan));
+    npy(&folder.path("x.npy"), "<f4", &[], &f32::NAN.to_le_bytes());
+    let output = memrun(&folder, "model.plan --input x=@x.npy --json");
+    assert_eq!(output.status.code(), Some(0));
+    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(object["losses"], serde_json::json!([null]));
+    assert!(text(&memrun(&folder, "model.plan --input x=@x.npy").stdout).contains("NaN"));
+}
