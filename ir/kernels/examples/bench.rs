@@ -120,9 +120,14 @@ fn main() {
     let operands = [rows.clone(), rows.clone(), row, stat.clone(), stat];
     bench(filter, "layer_norm_grad", OpKind::LayerNormGrad { axis: 1 }, &operands);
     let scores = tensor(&[8, 12, 128, 128]);
-    bench(filter, "softmax", OpKind::Softmax { axis: 3 }, &[scores.clone()]);
+    bench(filter, "softmax", OpKind::Softmax { axis: 3 }, std::slice::from_ref(&scores));
     bench(filter, "softmax_grad", OpKind::SoftmaxGrad { axis: 3 }, &[scores.clone(), scores]);
-    bench(filter, "reduce_sum_rows", OpKind::ReduceSum { axes: vec![0], keepdims: false }, &[rows.clone()]);
+    bench(
+        filter,
+        "reduce_sum_rows",
+        OpKind::ReduceSum { axes: vec![0], keepdims: false },
+        std::slice::from_ref(&rows),
+    );
     bench(
         filter,
         "transpose_heads",
