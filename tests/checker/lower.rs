@@ -295,7 +295,7 @@ impl Lowering<'_> {
         let slot = self.dev.alloc(self.m.values[v].ty.bytes());
         let name = self.name(v).to_owned();
         if let Some(src) = place.host {
-            self.body.push(command(Stream::H2d, Action::Copy { src, dst: slot }, &name));
+            self.copy(Stream::H2d, src, slot, &name);
             self.host.free(src);
             self.places.insert(v, Place { dev: Some(slot), host: None, pinned: false });
         } else {
@@ -303,6 +303,23 @@ impl Lowering<'_> {
             let reads = self.m.ops[id].operands.iter().map(|&v| self.slot(v)).collect();
             self.launch(id, reads, vec![slot], &format!("{name} again"));
             self.places.insert(v, Place { dev: Some(slot), host: None, pinned: false });
+        }
+    }
+
+    /// A copy, at times in two parts.
+    fn copy(&mut self, stream: Stream, src: Slice, dst: Slice, label: &str) {
+        let middle = if src.bytes > 64 && self.random.one_in(3) { 64 } else { src.bytes };
+        for part in [0..middle, middle..src.bytes] {
+            if part.is_empty() {
+                continue;
+            }
+            let cut = |slice: Slice| Slice {
+                offset: slice.offset + part.start,
+                bytes: part.end - part.start,
+                ..slice
+            };
+            let action = Action::Copy { src: cut(src), dst: cut(dst) };
+            self.body.push(command(stream, action, label));
         }
     }
 
@@ -337,7 +354,7 @@ impl Lowering<'_> {
                 } else {
                     let host = self.host.alloc(slot.bytes);
                     let label = format!("{} out", self.name(v));
-                    self.body.push(command(Stream::D2h, Action::Copy { src: slot, dst: host }, &label));
+                    self.copy(Stream::D2h, slot, host, &label);
                     self.release(v, slot, Stream::D2h);
                     self.places.entry(v).or_default().host = Some(host);
                 }

@@ -65,7 +65,7 @@ pub struct Counted {
 
 /// Proves that `plan` computes what `source`, a graph-phase module, says: see the crate's page for the exact claim.
 ///
-/// Never panics, whatever the plan; time and memory are proportional to the plan's size and not to its arenas.
+/// Never panics, whatever the plan. Memory is proportional to the plan's size and does not depend on its arenas.
 ///
 /// # Errors
 /// All reasons found why the plan is not proved, at most [`MAX_ERRORS`].

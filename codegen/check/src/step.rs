@@ -186,8 +186,11 @@ impl Checker<'_> {
                 self.sink.at(actor.at, &detail, |at| CheckError::BadKernel { at: Place::Command(at), what });
             }
         }
-        let inplace = known.as_ref().map(|kernel| kernel.inplace.as_slice());
-        self.overlaps(actor.at, inplace, reads, writes, workspace);
+        if let Some(kernel) = &known
+            && (kernel.reads.len(), kernel.writes.len()) == (reads.len(), writes.len())
+        {
+            self.overlaps(actor.at, &kernel.inplace, reads, writes, workspace);
+        }
         let args: Vec<TermId> = reads.iter().map(|slice| self.read_value(m, actor, slice)).collect();
         let results = match &known {
             Some(kernel) if kernel.reads.len() == args.len() => {
@@ -212,7 +215,7 @@ impl Checker<'_> {
     fn overlaps(
         &mut self,
         at: Where,
-        inplace: Option<&[(usize, usize)]>,
+        inplace: &[(usize, usize)],
         reads: &[Slice],
         writes: &[Slice],
         workspace: Option<&Slice>,
@@ -222,7 +225,7 @@ impl Checker<'_> {
             for (i, read) in reads.iter().enumerate().filter(|(_, read)| read.overlaps(write)) {
                 if read != write {
                     wrong.push(format!("read {i} {read} and write {j} {write} overlap in part"));
-                } else if inplace.is_some_and(|pairs| !pairs.contains(&(i, j))) {
+                } else if !inplace.contains(&(i, j)) {
                     wrong.push(format!(
                         "write {j} is in place of read {i} at {read}, which the operator does not allow"
                     ));
