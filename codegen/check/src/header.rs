@@ -1,14 +1,12 @@
 //! The header's statements, and the tables against the source.
 
-use std::collections::BTreeSet;
-
 use memc_ir::{Feed, Init, Module, value_name};
 use memc_plan::{Action, Plan, Section, Slice, Space};
 
 use crate::Checker;
 use crate::access::ALIGN;
 use crate::error::{CheckError, Place};
-use crate::source::Initial;
+use crate::source::{Applied, Initial};
 use crate::step::entry;
 use crate::term::{SigId, TermId};
 
@@ -20,9 +18,16 @@ const MAX_COMMANDS: usize = 1 << 22;
 pub(crate) struct Tally {
     pub(crate) swap_out_bytes: u64,
     pub(crate) swap_in_bytes: u64,
-    pub(crate) recompute_ops: u64,
     pub(crate) ops: u64,
-    launched: BTreeSet<(SigId, Vec<TermId>)>,
+    launched: Applied,
+}
+
+impl Tally {
+    /// Launches beyond those that the source asks for.
+    pub(crate) fn recompute_ops(&self, asked: &Applied) -> u64 {
+        let extra = |(key, &n): (_, &u64)| n.saturating_sub(asked.get(key).map_or(1, |&asked| asked));
+        self.launched.iter().map(extra).sum()
+    }
 }
 
 /// The plan's tables in the source's terms.
@@ -231,8 +236,8 @@ impl Checker<'_> {
     pub(crate) fn tally_launch(&mut self, sig: SigId, identity: bool, args: &[TermId]) {
         let Some(tally) = &mut self.tally else { return };
         tally.ops += 1;
-        if !identity && !tally.launched.insert((sig, args.to_vec())) {
-            tally.recompute_ops += 1;
+        if !identity {
+            *tally.launched.entry((sig, args.to_vec())).or_default() += 1;
         }
     }
 }

@@ -56,8 +56,9 @@ pub struct Counted {
     /// Bytes of the body's copies from the host arena to the device arena, without the copies that take an input from
     /// its slot.
     pub swap_in_bytes: u64,
-    /// Launches of the body, except of `copy`, that apply an operator with the same attributes to the same values as
-    /// an earlier launch of the same step.
+    /// Launches of the body, except of `copy`, that apply an operator to values to which earlier launches of the step
+    /// have applied it as often as the source does. An operator that the source does not apply to them counts as asked
+    /// for once.
     pub recompute_ops: u64,
     /// Launches of the body.
     pub ops: u64,
@@ -139,10 +140,10 @@ impl<'a> Checker<'a> {
         self.check_tables(&initial);
         if replayable {
             match self.replay(&initial) {
-                Ok(tally) => {
+                Ok((tally, asked)) => {
                     counted.swap_out_bytes = tally.swap_out_bytes;
                     counted.swap_in_bytes = tally.swap_in_bytes;
-                    counted.recompute_ops = tally.recompute_ops;
+                    counted.recompute_ops = tally.recompute_ops(&asked);
                     counted.ops = tally.ops;
                 }
                 Err(actual) => self.unusable(actual),
@@ -167,8 +168,9 @@ impl<'a> Checker<'a> {
         self.sink.push(CheckError::HeaderMismatch { what: "the source graph".into(), claimed, actual });
     }
 
-    /// Replays prologue, body, body, and the epilogue after each; returns what the first body amounts to.
-    fn replay(&mut self, initial: &source::Initial) -> Result<Tally, String> {
+    /// Replays prologue, body, body, and the epilogue after each; returns what the first body amounts to, and what the
+    /// source asks for.
+    fn replay(&mut self, initial: &source::Initial) -> Result<(Tally, source::Applied), String> {
         let mut m = Machine::default();
         self.run(&mut m, Section::Prologue, 0, &[], &[]);
         self.epilogue(&m, 0, &initial.states);
@@ -188,7 +190,7 @@ impl<'a> Checker<'a> {
         let second = self.evaluate(initial, &first.states, 1)?;
         self.run(&mut m, Section::Body, 1, &second.outputs, &[]);
         self.epilogue(&m, 2, &second.states);
-        Ok(tally)
+        Ok((tally, first.applied))
     }
 
     fn epilogue(&mut self, m: &Machine, steps: u32, states: &[TermId]) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use memc_ir::{Blob, Def, Id, Module, ValueId, value_name};
 
 use crate::show::Names;
-use crate::term::{Term, TermId, Terms};
+use crate::term::{SigId, Term, TermId, Terms, is_identity};
 
 /// What one step computes.
 #[derive(Clone, Debug, Default)]
@@ -14,7 +14,12 @@ pub(crate) struct StepTerms {
     pub(crate) outputs: Vec<TermId>,
     /// One term per state: what it holds after the step.
     pub(crate) states: Vec<TermId>,
+    /// How often each operator that is no identity is applied to which values.
+    pub(crate) applied: Applied,
 }
+
+/// Numbers of applications.
+pub(crate) type Applied = BTreeMap<(SigId, Vec<TermId>), u64>;
 
 /// The values of states before the first step, and of constants.
 #[derive(Clone, Debug)]
@@ -68,12 +73,16 @@ pub(crate) fn evaluate(
         };
         set(&mut values, v, term);
     }
+    let mut applied = Applied::new();
     for &id in &source.order {
         let op = &source.ops[id];
         let Some(kind) = op.kind() else { return Err("a memory op in a graph-phase module".into()) };
         let sig = terms.signature(kind, &source.operand_types(id))?;
         let args: Vec<TermId> =
             op.operands.iter().map(|v| values.get(v.index()).copied().unwrap_or(TermId::POISON)).collect();
+        if !is_identity(kind) {
+            *applied.entry((sig, args.clone())).or_default() += 1;
+        }
         for (&v, term) in op.results.iter().zip(terms.apply(sig, &args)) {
             names.entry(term).or_insert_with(|| format!("{}@{step}", value_name(source, v)));
             set(&mut values, v, term);
@@ -83,5 +92,6 @@ pub(crate) fn evaluate(
     Ok(StepTerms {
         outputs: source.outputs.iter().map(|o| value(o.value)).collect(),
         states: source.states.values().map(|s| value(s.next.unwrap_or(s.value))).collect(),
+        applied,
     })
 }
