@@ -143,6 +143,12 @@ impl Program {
         }
     }
 
+    /// The commands of the body, to make them wrong on purpose.
+    #[cfg(test)]
+    pub(crate) fn body_mut(&mut self) -> &mut Vec<Command> {
+        &mut self.body
+    }
+
     /// Calls `f(place, writes)` for every access of a command to an arena.
     fn accesses(&self, action: &Action, mut f: impl FnMut(Place, bool)) {
         match action {

@@ -1,6 +1,7 @@
 //! Tests of the CPU device and of `memrun`, on plans written by hand.
 
 mod command;
+mod generated;
 mod refused;
 mod runs;
 mod states;
