@@ -1,0 +1,1 @@
+//! Every pass, rule and op has a golden file that names it.

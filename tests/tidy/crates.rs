@@ -1,0 +1,173 @@
+//! Which crate may depend on which, and what every manifest says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::repo::{none, read, root};
+
+/// Every crate: name, folder, and the workspace crates it may link. Tests and examples are free.
+const CRATES: &[(&str, &str, &[&str])] = &[
+    ("memc-ir", "ir", &[]),
+    ("memc-kernels", "ir/kernels", &["memc-ir"]),
+    ("memc-frontend", "frontend", &["memc-ir"]),
+    ("memc-passes", "passes", &["memc-ir", "memc-kernels"]),
+    ("memc-plan", "codegen/plan", &[]),
+    ("memc-codegen", "codegen", &["memc-ir", "memc-plan"]),
+    ("memc-check", "codegen/check", &["memc-ir", "memc-plan"]),
+    ("memc-runtime", "runtime", &["memc-ir", "memc-kernels", "memc-plan"]),
+    (
+        "memc",
+        "",
+        &[
+            "memc-check",
+            "memc-codegen",
+            "memc-frontend",
+            "memc-ir",
+            "memc-kernels",
+            "memc-passes",
+            "memc-plan",
+        ],
+    ),
+];
+
+/// Crates that decide what a plan is. What proves or runs a plan must work without them.
+const COMPILER: &[&str] = &["memc-codegen", "memc-frontend", "memc-passes"];
+
+/// Published crates that belong to one part of the design.
+const HOMES: &[(&str, &[&str])] = &[
+    ("clap", &["memc", "memc-runtime"]),
+    ("egg", &["memc-passes"]),
+    ("gemm", &["memc-kernels"]),
+    ("onnx-protobuf", &["memc-frontend"]),
+    ("prost", &["memc-plan"]),
+    ("protobuf", &["memc-frontend"]),
+];
+
+/// Each member's folder and what it links, workspace crates and others, tests and examples not counted.
+fn members() -> BTreeMap<String, (String, BTreeSet<String>)> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo prints JSON");
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    let list = |v: &Value| v.as_array().cloned().unwrap_or_default();
+    let base = format!("{}/", text(&metadata["workspace_root"]));
+    let mut members = BTreeMap::new();
+    for package in list(&metadata["packages"]) {
+        let manifest = text(&package["manifest_path"]);
+        let folder = manifest.strip_prefix(&base).and_then(|m| m.strip_suffix("Cargo.toml"));
+        let folder = folder.expect("members are inside the workspace").trim_end_matches('/').to_owned();
+        let linked = list(&package["dependencies"]).into_iter().filter(|d| text(&d["kind"]) != "dev");
+        members.insert(text(&package["name"]), (folder, linked.map(|d| text(&d["name"])).collect()));
+    }
+    members
+}
+
+#[test]
+fn the_workspace_has_the_crates_of_the_design() {
+    let found: Vec<(String, String)> =
+        members().into_iter().map(|(name, (folder, _))| (name, folder)).collect();
+    let mut expected: Vec<(String, String)> =
+        CRATES.iter().map(|(name, folder, _)| ((*name).to_owned(), (*folder).to_owned())).collect();
+    expected.sort();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn crates_depend_only_in_the_directions_of_the_design() {
+    let members = members();
+    let mut wrong = Vec::new();
+    for (name, _, allowed) in CRATES {
+        let Some((_, linked)) = members.get(*name) else { continue };
+        let inside = linked.iter().filter(|d| members.contains_key(*d));
+        wrong.extend(
+            inside.filter(|d| !allowed.contains(&d.as_str())).map(|d| format!("{name} depends on {d}")),
+        );
+    }
+    none("a crate depends on one that its row in ARCHITECTURE.md does not name", &wrong);
+}
+
+#[test]
+fn checker_and_runtime_link_no_compiler() {
+    let members = members();
+    for start in ["memc-check", "memc-runtime"] {
+        let (mut reached, mut open) = (BTreeSet::new(), vec![start.to_owned()]);
+        while let Some(name) = open.pop() {
+            let linked = members.get(&name).map(|(_, linked)| linked.clone()).unwrap_or_default();
+            open.extend(linked.into_iter().filter(|d| members.contains_key(d) && reached.insert(d.clone())));
+        }
+        assert!(reached.contains("memc-plan"), "{start} reads plans");
+        let compiler: Vec<&&str> = COMPILER.iter().filter(|c| reached.contains(**c)).collect();
+        assert!(compiler.is_empty(), "{start} links {compiler:?}");
+    }
+}
+
+#[test]
+fn published_crates_stay_in_their_part() {
+    let mut wrong = Vec::new();
+    for (name, (_, linked)) in members() {
+        for (published, homes) in HOMES {
+            if linked.contains(*published) && !homes.contains(&name.as_str()) {
+                wrong.push(format!("{name} depends on {published}, which only {homes:?} may"));
+            }
+        }
+    }
+    none("a published crate leaves its part", &wrong);
+}
+
+#[test]
+fn manifests_inherit_from_the_workspace() {
+    const INHERITED: &[&str] = &["version", "edition", "rust-version", "license", "publish"];
+    let mut wrong = Vec::new();
+    for (name, folder, _) in CRATES {
+        let manifest =
+            read(&if folder.is_empty() { "Cargo.toml".into() } else { format!("{folder}/Cargo.toml") });
+        for key in INHERITED {
+            if !manifest.lines().any(|line| line == format!("{key}.workspace = true")) {
+                wrong.push(format!("{name}: {key} is not inherited"));
+            }
+        }
+        if !manifest.contains("[lints]\nworkspace = true\n") {
+            wrong.push(format!("{name}: lints are not inherited"));
+        }
+        let mut section = "";
+        for line in manifest.lines() {
+            section = if line.starts_with('[') { line } else { section };
+            let is_dependency = section.ends_with("dependencies]") && section != "[workspace.dependencies]";
+            if is_dependency && line.contains('=') && !line.contains("workspace = true") {
+                wrong.push(format!("{name}: `{line}` has a version of its own"));
+            }
+        }
+    }
+    none("a manifest does not inherit", &wrong);
+}
+
+#[test]
+fn exact_versions_say_why() {
+    let manifest = read("Cargo.toml");
+    let lines: Vec<&str> = manifest.lines().collect();
+    let pinned: Vec<usize> = (0..lines.len()).filter(|&i| lines[i].contains("\"=")).collect();
+    assert!(!pinned.is_empty(), "protobuf must be pinned: onnx-protobuf builds with one release only");
+    for i in pinned {
+        assert!(
+            i > 0 && lines[i - 1].starts_with("# "),
+            "`{}` has no comment above it that says why",
+            lines[i]
+        );
+    }
+    let egg = lines.iter().find(|line| line.starts_with("egg = ")).expect("egg is a dependency");
+    assert!(egg.contains("\"deterministic\""), "egg must not iterate hash maps: `{egg}`");
+}
+
+#[test]
+fn every_dependency_is_published() {
+    let lock = read("Cargo.lock");
+    let sources: BTreeSet<&str> = lock.lines().filter(|line| line.starts_with("source = ")).collect();
+    let published = "source = \"registry+https://github.com/rust-lang/crates.io-index\"";
+    assert_eq!(sources.into_iter().collect::<Vec<_>>(), [published]);
+}
