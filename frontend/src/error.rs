@@ -43,7 +43,9 @@ impl ImportError {
 impl fmt::Display for ImportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ImportError::BadModel(m) | ImportError::Unsupported(m) | ImportError::Usage(m) => f.write_str(m),
+            ImportError::BadModel(m) | ImportError::Unsupported(m) | ImportError::Usage(m) => {
+                f.write_str(&printable(m))
+            }
             ImportError::Io { path, source } => write!(f, "cannot read `{}`: {source}", path.display()),
         }
     }
@@ -53,6 +55,22 @@ impl std::error::Error for ImportError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         if let ImportError::Io { source, .. } = self { Some(source) } else { None }
     }
+}
+
+/// Longest message in characters; shapes and names from a file may be much longer.
+const LONGEST: usize = 4000;
+
+/// `text` without terminal control characters, cut to a readable length.
+fn printable(text: &str) -> String {
+    let mut out = String::new();
+    for (i, c) in text.chars().enumerate() {
+        if i == LONGEST {
+            out.push_str(" ...");
+            break;
+        }
+        if c.is_control() && c != '\n' { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    out
 }
 
 /// Why one node was not imported; the caller adds which node.
@@ -93,4 +111,26 @@ pub(crate) fn some_of<T: fmt::Display>(items: &[T]) -> String {
         text.push_str(&format!(" and {} more", items.len() - SHOWN));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Messages cannot drive a terminal and stay short, whatever the file's names are.
+    #[test]
+    fn messages_are_printable() {
+        let error = ImportError::BadModel(format!("a\u{1b}[2Jb\nc{}", "x".repeat(10_000)));
+        let text = error.to_string();
+        assert!(text.starts_with("a\\u{1b}[2Jb\ncxxx") && text.ends_with("x ..."), "{text}");
+        assert!(text.len() < 4100);
+    }
+
+    /// Long lists show ten items and count the rest.
+    #[test]
+    fn lists_are_cut() {
+        assert_eq!(some_of(&[1, 2]), "1, 2");
+        let many: Vec<u32> = (0..12).collect();
+        assert_eq!(some_of(&many), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more");
+    }
 }

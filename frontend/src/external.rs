@@ -115,7 +115,7 @@ fn relative(location: &str) -> Result<&Path, String> {
     let path = Path::new(location);
     let drive = location.as_bytes().get(1) == Some(&b':');
     let inside = path.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
-    if location.contains(['\0', '\\']) || drive || !inside {
+    if location.contains(|c: char| c == '\\' || c.is_control()) || drive || !inside {
         return Err(format!(
             "external data location `{}` is not a plain relative path",
             location.escape_default()

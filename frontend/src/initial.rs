@@ -138,7 +138,8 @@ pub(crate) fn synthetic(name: &str, ty: &TensorType, role: Role) -> Init {
             let mut seed = [0; 8];
             seed.copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..8]);
             let bound = (1.0 / (fan_in as f64).sqrt()) as f32;
-            Init::Uniform { seed: u64::from_le_bytes(seed), bound: F32(bound) }
+            // The text form has signed integers.
+            Init::Uniform { seed: u64::from_le_bytes(seed) >> 1, bound: F32(bound) }
         }
     }
 }

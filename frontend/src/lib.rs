@@ -125,3 +125,38 @@ fn import_from(
     ranges::derive(&mut import.module);
     Ok(import)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where the producer declares a value's type, the importer infers the same, for every committed model.
+    #[test]
+    fn inferred_types_are_the_declared_ones() {
+        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../models");
+        let mut compared = 0;
+        for name in ["mlp_s", "mlp_s_mse", "cnn_bn", "resnet_tiny", "bert_tiny_nodrop"] {
+            compared += compare(&models.join(name).join("training_model.onnx"));
+        }
+        for name in ["mlp_s_step", "cnn_bn_step", "bert_tiny_nodrop_step"] {
+            for optimizer in ["sgd", "momentum", "adamw"] {
+                compared += compare(&models.join(name).join(format!("{optimizer}.onnx")));
+            }
+        }
+        assert!(compared > 2000, "only {compared} values were compared");
+    }
+
+    fn compare(path: &Path) -> usize {
+        let bytes = std::fs::read(path).expect("committed model");
+        let model = proto::decode(&bytes).expect("decode");
+        let module = import(path, &ImportOptions::default()).expect("import").module;
+        let mut compared = 0;
+        for (name, ty) in graph::declared_types(&model.graph.value_info) {
+            if let Some(value) = module.value_named(name) {
+                assert_eq!(module.values[value].ty, ty, "`{name}` in {}", path.display());
+                compared += 1;
+            }
+        }
+        compared
+    }
+}

@@ -43,7 +43,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Model, ImportError> {
     };
     let mut opsets = BTreeMap::new();
     for entry in proto.opset_import {
-        let domain = domain_name(entry.domain);
+        let domain = domain_name(entry.domain)?;
         if let Some(other) = opsets.insert(domain.clone(), entry.version)
             && other != entry.version
         {
@@ -56,8 +56,26 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Model, ImportError> {
     Ok(Model { opsets, graph: graph_from(graph)? })
 }
 
-fn domain_name(domain: String) -> String {
-    if domain == "ai.onnx" { String::new() } else { domain }
+fn domain_name(domain: String) -> Result<String, ImportError> {
+    name(if domain == "ai.onnx" { String::new() } else { domain })
+}
+
+/// Longest name in bytes.
+const MAX_NAME: usize = 4096;
+
+/// A name that may be printed.
+fn name(name: String) -> Result<String, ImportError> {
+    if name.len() > MAX_NAME || name.chars().any(char::is_control) {
+        let start: String = name.chars().take(40).flat_map(char::escape_default).collect();
+        return Err(ImportError::BadModel(format!(
+            "the name that starts with `{start}` has control characters or more than {MAX_NAME} bytes"
+        )));
+    }
+    Ok(name)
+}
+
+fn names(list: Vec<String>) -> Result<Vec<String>, ImportError> {
+    list.into_iter().map(name).collect()
 }
 
 fn graph_from(graph: GraphProto) -> Result<Graph, ImportError> {
@@ -70,31 +88,31 @@ fn graph_from(graph: GraphProto) -> Result<Graph, ImportError> {
     if !graph.quantization_annotation.is_empty() {
         return Err(ImportError::Unsupported("the graph is quantised, which is not supported".into()));
     }
-    let values = |list: Vec<ValueInfoProto>| list.into_iter().map(value_info).collect();
+    let values = |list: Vec<ValueInfoProto>| list.into_iter().map(value_info).collect::<Result<_, _>>();
     Ok(Graph {
-        name: graph.name,
+        name: name(graph.name)?,
         nodes: graph.node.into_iter().map(node).collect::<Result<_, _>>()?,
         initializers: graph.initializer.into_iter().map(tensor).collect::<Result<_, _>>()?,
-        inputs: values(graph.input),
-        outputs: values(graph.output),
-        value_info: values(graph.value_info),
+        inputs: values(graph.input)?,
+        outputs: values(graph.output)?,
+        value_info: values(graph.value_info)?,
     })
 }
 
 fn node(node: NodeProto) -> Result<Node, ImportError> {
     let mut out = Node {
-        name: node.name,
-        op: node.op_type,
-        domain: domain_name(node.domain),
-        inputs: node.input,
-        outputs: node.output,
+        name: name(node.name)?,
+        op: name(node.op_type)?,
+        domain: domain_name(node.domain)?,
+        inputs: names(node.input)?,
+        outputs: names(node.output)?,
         attrs: BTreeMap::new(),
     };
     for a in node.attribute {
-        let name = a.name.clone();
-        let value = attribute(a).map_err(|e| e.within(&format!("{}, attribute `{name}`", out.label())))?;
-        if out.attrs.insert(name.clone(), value).is_some() {
-            return Err(ImportError::BadModel(format!("{} has attribute `{name}` twice", out.label())));
+        let key = name(a.name.clone())?;
+        let value = attribute(a).map_err(|e| e.within(&format!("{}, attribute `{key}`", out.label())))?;
+        if out.attrs.insert(key.clone(), value).is_some() {
+            return Err(ImportError::BadModel(format!("{} has attribute `{key}` twice", out.label())));
         }
     }
     Ok(out)
@@ -161,32 +179,30 @@ fn tensor(t: TensorProto) -> Result<Tensor, ImportError> {
         [_, _, _, _, true, _] => Payload::Other,
         _ => Payload::Raw(t.raw_data),
     };
-    Ok(Tensor { name: t.name, dims: t.dims, dtype: t.data_type, payload })
+    Ok(Tensor { name: name(t.name)?, dims: t.dims, dtype: t.data_type, payload })
 }
 
-fn value_info(v: ValueInfoProto) -> ValueInfo {
-    let ty = v.type_.into_option().map_or(ValueType::Other("a value without type"), value_type);
-    ValueInfo { name: v.name, ty }
+fn value_info(v: ValueInfoProto) -> Result<ValueInfo, ImportError> {
+    let ty = v.type_.into_option().map_or(Ok(ValueType::Other("a value without type")), value_type)?;
+    Ok(ValueInfo { name: name(v.name)?, ty })
 }
 
-fn value_type(ty: TypeProto) -> ValueType {
-    match ty.value {
+fn value_type(ty: TypeProto) -> Result<ValueType, ImportError> {
+    Ok(match ty.value {
         Some(TypeValue::TensorType(t)) => {
             let dims = t.shape.into_option().map(|s| s.dim);
-            let shape = dims.map(|dims| {
-                let dim = |value| match value {
-                    Some(DimValue::DimValue(n)) => Dim::Size(n),
-                    Some(DimValue::DimParam(s)) if !s.is_empty() => Dim::Symbol(s),
-                    _ => Dim::Unknown,
-                };
-                dims.into_iter().map(|d| dim(d.value)).collect()
-            });
-            ValueType::Tensor { dtype: t.elem_type, shape }
+            let dim = |value| match value {
+                Some(DimValue::DimValue(n)) => Ok(Dim::Size(n)),
+                Some(DimValue::DimParam(s)) if !s.is_empty() => name(s).map(Dim::Symbol),
+                _ => Ok(Dim::Unknown),
+            };
+            let shape = dims.map(|dims| dims.into_iter().map(|d| dim(d.value)).collect::<Result<_, _>>());
+            ValueType::Tensor { dtype: t.elem_type, shape: shape.transpose()? }
         }
         Some(TypeValue::SequenceType(_)) => ValueType::Other("a sequence"),
         Some(TypeValue::MapType(_)) => ValueType::Other("a map"),
         Some(TypeValue::OptionalType(_)) => ValueType::Other("an optional"),
         Some(TypeValue::SparseTensorType(_)) => ValueType::Other("a sparse tensor"),
         Some(_) | None => ValueType::Other("a value without type"),
-    }
+    })
 }

@@ -71,6 +71,9 @@ impl<'a> Source<'a> {
     }
 }
 
+/// Most operators listed in one message.
+const SHOWN: usize = 10;
+
 /// Reports every operator that is not supported, once, with the nodes that use it.
 fn check_operators(model: &Model) -> Result<(), ImportError> {
     let mut unknown: BTreeMap<(String, String), (String, Vec<String>)> = BTreeMap::new();
@@ -97,13 +100,12 @@ fn check_operators(model: &Model) -> Result<(), ImportError> {
     if unknown.is_empty() {
         return Ok(());
     }
-    let list: Vec<String> = unknown
-        .iter()
-        .map(|((domain, op), (why, nodes))| format!("\n  {domain}::{op}, {why} (nodes {})", some_of(nodes)))
-        .collect();
-    Err(ImportError::Unsupported(format!(
-        "{} operators of the model cannot be imported:{}",
-        list.len(),
-        some_of(&list)
-    )))
+    let mut text = format!("{} operators of the model cannot be imported:", unknown.len());
+    for ((domain, op), (why, nodes)) in unknown.iter().take(SHOWN) {
+        text.push_str(&format!("\n  {domain}::{op}, {why} (nodes {})", some_of(nodes)));
+    }
+    if unknown.len() > SHOWN {
+        text.push_str(&format!("\n  and {} more", unknown.len() - SHOWN));
+    }
+    Err(ImportError::Unsupported(text))
 }

@@ -37,7 +37,14 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     for id in ids {
         let name = cx.module.values[cx.module.states[id].value].name.clone();
         if let Some(&next) = pairs.get(name.as_str()).filter(|&&next| next != name) {
-            cx.module.states[id].next = Some(named(&mut cx, next)?);
+            let value = named(&mut cx, next)?;
+            let (from, to) = (&cx.module.values[cx.module.states[id].value].ty, &cx.module.values[value].ty);
+            if from != to {
+                return Err(ImportError::BadModel(format!(
+                    "state `{name}` is {from}, but output `{next}`, which it becomes, is {to}"
+                )));
+            }
+            cx.module.states[id].next = Some(value);
         }
     }
     let carried: BTreeSet<&str> = pairs.values().copied().collect();
@@ -58,6 +65,7 @@ fn declare(
     checkpoint: Option<&Initial>,
 ) -> Result<Vec<String>, ImportError> {
     let mut invented = 0;
+    let outputs: BTreeSet<&str> = source.model.graph.outputs.iter().map(|o| o.name.as_str()).collect();
     for input in &source.model.graph.inputs {
         let name = input.name.as_str();
         let literal = source.literals.get(name);
@@ -75,7 +83,8 @@ fn declare(
             cx.bind(name, value);
             continue;
         };
-        let role = role(source, pairs, name, &ty, next);
+        let differentiated = outputs.contains(format!("{name}_grad").as_str());
+        let role = role(source, pairs, name, &ty, next != name, differentiated);
         let stored = checkpoint.map(|c| c.get(name, &ty)).transpose()?.flatten();
         let init = match (stored, literal) {
             (Some(init), _) => init,
@@ -166,21 +175,25 @@ fn pairs<'a>(source: &'a Source<'a>, options: &'a ImportOptions) -> Result<Pairs
 }
 
 /// What state `name` is: optimizer state is called `<prefix>.<other state>` and has that state's type.
-fn role(source: &Source<'_>, pairs: &Pairs<'_>, name: &str, ty: &TensorType, next: &str) -> Role {
-    let same = |other: &str| pairs.contains_key(other) && source.types.get(other).is_some_and(|t| t == ty);
-    let suffixes = name.match_indices('.').map(|(i, _)| &name[i + 1..]);
-    if suffixes.into_iter().any(same) || name == "step" {
+fn role(
+    source: &Source<'_>,
+    pairs: &Pairs<'_>,
+    name: &str,
+    ty: &TensorType,
+    changes: bool,
+    differentiated: bool,
+) -> Role {
+    let same = |other: &str| pairs.contains_key(other) && source.types.get(other) == Some(ty);
+    if name == "step" || name.match_indices('.').any(|(i, _)| same(&name[i + 1..])) {
         return Role::Optimizer;
     }
     let statistic = ["running_mean", "running_var", "num_batches_tracked"].iter().any(|s| name.ends_with(s));
-    match (statistic || !ty.dtype.is_float(), next == name) {
-        (true, _) => Role::Buffer,
-        (false, false) => Role::Param,
-        (false, true) => {
-            let gradient = format!("{name}_grad");
-            let differentiated = source.model.graph.outputs.iter().any(|o| o.name == gradient);
-            if differentiated { Role::Param } else { Role::Frozen }
-        }
+    if statistic || !ty.dtype.is_float() {
+        Role::Buffer
+    } else if changes || differentiated {
+        Role::Param
+    } else {
+        Role::Frozen
     }
 }
 

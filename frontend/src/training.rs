@@ -236,7 +236,7 @@ impl<'a> Step<'a> {
     /// Imports every micro-step and returns the summed gradients.
     fn run(&mut self, accumulated: &[Accumulated<'a>]) -> Result<Vec<ValueId>, ImportError> {
         let mut sums: Vec<ValueId> = Vec::new();
-        let constants: BTreeMap<String, Bound> =
+        let mut constants: BTreeMap<String, Bound> =
             self.source.literals.iter().map(|(name, l)| (name.clone(), Bound::from(l.clone()))).collect();
         for micro in 0..self.micro_steps {
             self.cx.scope = constants.clone();
@@ -255,6 +255,11 @@ impl<'a> Step<'a> {
                 }
             }
             self.outputs(accumulated, micro)?;
+            for (name, bound) in &mut constants {
+                // Constants serve all micro-steps; fills are made again, so that they need not stay in memory.
+                let value = self.cx.scope.get(name).and_then(|b| b.value);
+                bound.value = value.filter(|&v| matches!(self.cx.module.values[v].def, Def::Const(_)));
+            }
             let names: Vec<&str> = self.params.keys().copied().collect();
             for name in names {
                 let now = self.value(name)?;

@@ -1,7 +1,7 @@
 //! Constants, shape queries, and views of the same elements.
 
 use memc_ir::attr::{F32, Scalar};
-use memc_ir::{DType, OpKind, TensorType};
+use memc_ir::{DType, MAX_RANK, OpKind, TensorType};
 
 use crate::constants;
 use crate::error::{Fault, unsupported};
@@ -128,6 +128,9 @@ pub(crate) fn reshape(n: &mut NodeCx<'_, '_>) -> Done {
 
 fn reshaped(ty: &TensorType, target: &[i64], allow_zero: bool) -> Result<Vec<u64>, String> {
     let cannot = || format!("{ty} cannot have shape {target:?}");
+    if target.len() > MAX_RANK {
+        return Err(format!("{} axes are too many, supported are {MAX_RANK}", target.len()));
+    }
     let mut shape = Vec::new();
     let mut free = None;
     for (i, &d) in target.iter().enumerate() {
@@ -189,6 +192,9 @@ pub(crate) fn unsqueeze(n: &mut NodeCx<'_, '_>) -> Done {
     let ty = n.operand_type(0)?;
     let axes = view_axes(n)?.ok_or("its axes are missing")?;
     let rank = ty.rank() + axes.len();
+    if rank > MAX_RANK {
+        return Err(format!("{rank} axes are too many, supported are {MAX_RANK}").into());
+    }
     let new = n.axes(&axes, rank)?;
     let mut old = ty.shape.iter();
     let shape = (0..rank as u64)
