@@ -25,6 +25,7 @@ mod index;
 pub mod interp;
 mod loss;
 mod matmul;
+mod narrow;
 mod norm;
 mod num;
 mod optim;

@@ -1,10 +1,13 @@
 //! Matrix products: one checked call into the `gemm` crate, and matmul and gemm on top of it.
 //!
-//! The inner extent is never split across threads, so that a sum has one order.
+//! The inner extent is never split across threads, so that a sum has one order. For the same reason the order does
+//! not depend on `trans_a` and `trans_b`: a flag gives the bits that transposing the operand's tensor gives, with
+//! one exception, leading axes of `a` on a `b` without any, which are more rows only when `a` is not transposed.
 
 use rayon::prelude::*;
 
 use crate::error::KernelError;
+use crate::narrow::{is_narrow, multiply_narrow, panel_rows};
 use crate::parallel::for_chunks;
 use crate::view::{Ctx, Src, ext, product};
 use crate::walk::Walk;
@@ -39,6 +42,12 @@ fn span(rows: usize, cols: usize, row: usize, col: usize) -> Option<usize> {
     (rows - 1).checked_mul(row)?.checked_add((cols - 1).checked_mul(col)?)?.checked_add(1)
 }
 
+/// Terms of a sum that the `gemm` crate adds up before they meet the result.
+///
+/// It would choose a larger number by extents and cache sizes, and results would differ between machines. This many
+/// it never splits.
+const DEPTH: usize = 512;
+
 /// `dst = keep * dst + scale * a * b` with `a` `[m, k]`, `b` `[k, n]` and `dst` `[m, n]`, `ld` elements to a row.
 ///
 /// `dst` is not read when `keep` is zero. Errors when a matrix does not fit its slice.
@@ -69,32 +78,38 @@ pub(crate) fn multiply(
         }
         return Ok(());
     }
-    #[allow(unsafe_code, reason = "the gemm crate takes raw pointers")]
-    // SAFETY: the checks above show that every element addressed by the extents and strides lies within its
-    // slice and that the rows of `dst` do not overlap. The extents are non-zero and the strides fit `isize`.
-    // `dst` is borrowed mutably, so the operands do not alias it.
-    unsafe {
-        gemm::gemm(
-            m,
-            n,
-            k,
-            dst.as_mut_ptr(),
-            1,
-            ld as isize,
-            keep != 0.0,
-            a.data.as_ptr(),
-            a.col as isize,
-            a.row as isize,
-            b.data.as_ptr(),
-            b.col as isize,
-            b.row as isize,
-            keep,
-            scale,
-            false,
-            false,
-            false,
-            gemm::Parallelism::None,
-        );
+    // Cut evenly: of a rest of one or two terms it would make an outer product, which rounds differently.
+    let block = k.div_ceil(k.div_ceil(DEPTH));
+    for depth in (0..k).step_by(block) {
+        let (lhs, rhs) = (&a.data[depth * a.col..], &b.data[depth * b.row..]);
+        let keep = if depth == 0 { keep } else { 1.0 };
+        #[allow(unsafe_code, reason = "the gemm crate takes raw pointers")]
+        // SAFETY: the checks above show that every element addressed by the extents and strides lies within its
+        // slice and that the rows of `dst` do not overlap. The extents are non-zero and the strides fit `isize`.
+        // `dst` is borrowed mutably, so the operands do not alias it. `lhs` and `rhs` start at column and row `depth`.
+        unsafe {
+            gemm::gemm(
+                m,
+                n,
+                block.min(k - depth),
+                dst.as_mut_ptr(),
+                1,
+                ld as isize,
+                keep != 0.0,
+                lhs.as_ptr(),
+                a.col as isize,
+                a.row as isize,
+                rhs.as_ptr(),
+                b.col as isize,
+                b.row as isize,
+                keep,
+                scale,
+                false,
+                false,
+                false,
+                gemm::Parallelism::None,
+            );
+        }
     }
     Ok(())
 }
@@ -113,10 +128,15 @@ fn panels(
     a: Mat,
     b: Mat,
 ) -> Done {
+    if is_narrow([m, n, k]) {
+        multiply_narrow([m, n, k], (dst, keep), scale, a, b);
+        return Ok(());
+    }
     if m.saturating_mul(n).saturating_mul(k) < 2 * SMALL || m <= PANEL / 2 {
         return multiply(c, [m, n, k], (dst, n, keep), scale, a, b);
     }
     let rows = if m <= 2 * PANEL { m.div_ceil(2).next_multiple_of(8) } else { PANEL };
+    let rows = panel_rows([m, n, k], rows);
     dst.par_chunks_mut(rows * n).enumerate().try_for_each(|(i, dst)| {
         multiply(c, [dst.len() / n, n, k], (dst, n, keep), scale, a.below(i * rows), b)
     })
