@@ -1,6 +1,8 @@
 //! Graph rewrites, cost model, planners and layout.
 
+pub mod analysis;
 mod device;
+pub mod graph;
 mod options;
 mod pipeline;
 pub mod plan;
@@ -10,8 +12,22 @@ pub use options::{OptionDef, Options};
 pub use pipeline::{PassCx, PassDef, PassError, Pipeline, Step};
 
 /// Every pass, sorted by name.
-pub static PASSES: &[PassDef] =
-    &[plan::rows::APPLY, plan::rows::LAYOUT, plan::rows::PLAN, plan::rows::TIMEPOINTS, plan::rows::TO_MEM];
+pub static PASSES: &[PassDef] = &[
+    plan::rows::APPLY,
+    graph::canonicalise::PASS,
+    graph::cse::PASS,
+    graph::dce::PASS,
+    graph::fold::PASS,
+    plan::rows::LAYOUT,
+    graph::order::PASS,
+    plan::rows::PLAN,
+    graph::simplify::PASS,
+    plan::rows::TIMEPOINTS,
+    plan::rows::TO_MEM,
+];
 
 /// The graph passes before planning. What they leave is what the checker holds a plan against.
-pub const GRAPH_PIPELINE: &str = "";
+///
+/// Folding and merging come before rewriting because rules look at constants and at equal operands; what rules leave
+/// is brought to canonical form again. Running the whole list twice changes nothing that running it once did not.
+pub const GRAPH_PIPELINE: &str = "fold,canonicalise,cse,simplify,fold,canonicalise,cse,dce";

@@ -11,7 +11,7 @@ mod prefetch;
 mod problem;
 pub(crate) mod rows;
 mod select;
-mod storage;
+pub(crate) mod storage;
 mod timepoints;
 
 pub use apply::apply;

@@ -1,0 +1,113 @@
+//! Properties of the graph passes on random modules.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+mod common;
+
+use common::{evaluate, random_feeds, random_module, same};
+use memc_ir::{Module, Phase, parse, print, verify};
+use memc_passes::{GRAPH_PIPELINE, PASSES, PROFILES, PassCx, Pipeline};
+
+const SEEDS: u64 = 400;
+
+fn run(m: &mut Module, pipeline: &str) -> Vec<(&'static str, String, u64)> {
+    let mut cx =
+        PassCx { profile: &PROFILES[0], read_file: &|_| Err("no files here".into()), stats: Vec::new() };
+    Pipeline::parse(pipeline).unwrap().run(m, &mut cx).unwrap();
+    cx.stats
+}
+
+fn check_meaning(pipeline: &str) {
+    for seed in 0..SEEDS {
+        let before = random_module(seed, 40);
+        verify(&before).unwrap();
+        let mut after = before.clone();
+        run(&mut after, pipeline);
+        for round in 0..2 {
+            let feeds = random_feeds(&before, seed * 2 + round);
+            let (want, have) = (evaluate(&before, &feeds), evaluate(&after, &feeds));
+            for (name, want) in &want {
+                assert!(
+                    same(want, &have[name]),
+                    "{pipeline} changes {name} (seed {seed}, round {round})\nwant {want:?}\nhave {:?}\n\
+                     before\n{}\nafter\n{}",
+                    have[name],
+                    print(&before),
+                    print(&after),
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_graph_pass_keeps_the_meaning_of_random_modules() {
+    for pass in PASSES.iter().filter(|p| p.phases == (Phase::Graph, Phase::Graph)) {
+        check_meaning(pass.name);
+    }
+}
+
+#[test]
+fn the_graph_pipeline_keeps_the_meaning_of_random_modules() {
+    check_meaning(GRAPH_PIPELINE);
+}
+
+#[test]
+fn the_graph_pipeline_is_a_fixpoint() {
+    for seed in 0..SEEDS {
+        let mut m = random_module(seed, 40);
+        run(&mut m, GRAPH_PIPELINE);
+        let once = print(&m);
+        run(&mut m, GRAPH_PIPELINE);
+        let twice = print(&m);
+        assert!(once == twice, "seed {seed}\n{once}\n{twice}");
+    }
+}
+
+#[test]
+fn printing_what_passes_leave_and_parsing_it_gives_it_back() {
+    for seed in 0..SEEDS {
+        let mut m = random_module(seed, 40);
+        for pipeline in ["", "canonicalise", "fold", "simplify", GRAPH_PIPELINE] {
+            run(&mut m, pipeline);
+            let text = print(&m);
+            let again = parse(&text).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
+            verify(&again).unwrap();
+            assert_eq!(print(&again), text, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn ordering_never_raises_the_peak() {
+    let mut lowered = 0;
+    for seed in 0..SEEDS {
+        let mut m = random_module(seed, 60);
+        run(&mut m, "dce");
+        let before = memc_passes::analysis::peak_live_bytes(&m).unwrap();
+        run(&mut m, "order{algo=greedy}");
+        let after = memc_passes::analysis::peak_live_bytes(&m).unwrap();
+        assert!(after.bytes <= before.bytes, "seed {seed}");
+        lowered += u64::from(after.bytes < before.bytes);
+    }
+    assert!(lowered > SEEDS / 10, "the greedy order helps somewhere: {lowered} of {SEEDS}");
+}
+
+#[test]
+fn random_modules_exercise_most_rules() {
+    let mut fired: Vec<&str> = Vec::new();
+    for seed in 0..SEEDS {
+        let mut m = random_module(seed, 40);
+        let stats = run(&mut m, GRAPH_PIPELINE);
+        for rule in memc_passes::graph::RULES {
+            if stats.iter().any(|(pass, what, n)| *pass == "simplify" && what == rule.name && *n > 0) {
+                fired.push(rule.name);
+            }
+        }
+    }
+    fired.sort_unstable();
+    fired.dedup();
+    let all = memc_passes::graph::RULES.len();
+    println!("{} of {all} rules fired: {}", fired.len(), fired.join(", "));
+    assert!(fired.len() * 10 >= all * 8, "only {} of {all} rules: {}", fired.len(), fired.join(", "));
+}
