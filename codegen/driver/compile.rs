@@ -131,10 +131,7 @@ fn choose(
     let mut error = None;
     for order in ["given", "greedy"].into_iter().filter(|o| args.order == "auto" || args.order == *o) {
         let mut ordered = graph.clone();
-        if memc_passes::PASSES.iter().any(|p| p.name == "order") {
-            Pipeline::parse(&format!("order{{algo={order}}}"))?
-                .run(&mut ordered, &mut source::context(profile))?;
-        }
+        Pipeline::parse(&format!("order{{algo={order}}}"))?.run(&mut ordered, &mut source::context(profile))?;
         if order == "greedy" && args.order == "auto" && ordered.order == graph.order {
             continue;
         }

@@ -9,7 +9,7 @@ mod tables;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use memc_ir::{Module, Phase, Space, print};
+use memc_ir::{Module, OpKind, Phase, Space, print};
 use memc_plan::{Claims, Meta, Plan};
 
 /// What the plan's header says beyond what the module holds.
@@ -99,9 +99,9 @@ fn claims(plan: &Plan, m: &Module, header: &Header) -> Claims {
             Code::SwapIn if !op.operands.iter().any(|&v| matches!(m.values[v].def, Def::Input(_))) => {
                 c.swap_in_bytes += bytes
             }
-            Code::Compute(_) if !tables::is_view(m, id) => {
+            Code::Compute(ref kind) if !tables::is_view(m, id) => {
                 c.ops += 1;
-                c.recompute_ops += u64::from(op.clone_of.is_some());
+                c.recompute_ops += u64::from(op.clone_of.is_some() && *kind != OpKind::Copy {});
             }
             _ => {}
         }

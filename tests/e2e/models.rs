@@ -133,6 +133,8 @@ macro_rules! cases {
 
 /// Biases in front of a batch norm.
 const BEFORE_NORM: &[&str] = &["c1.bias", "c2.bias"];
+/// The same, and the running means of the norms behind them, which include the bias.
+const BEFORE_NORM_AND_MEANS: &[&str] = &["c1.bias", "c2.bias", "running_mean"];
 /// Biases of attention keys.
 const KEYS: &[&str] = &["k.bias"];
 
@@ -152,7 +154,7 @@ cases! {
     step_mlp_s_adamw: step("mlp_s_step/adamw.onnx", "mlp_s_step/adamw.npz", "mlp_s_step/init.safetensors", ADAM_STATE, &[]);
     step_cnn_bn_sgd: step("cnn_bn_step/sgd.onnx", "cnn_bn_step/sgd.npz", "cnn_bn_step/init.safetensors", STATE, &[]);
     step_cnn_bn_momentum: step("cnn_bn_step/momentum.onnx", "cnn_bn_step/momentum.npz", "cnn_bn_step/init.safetensors", STATE, &[]);
-    step_cnn_bn_adamw: step("cnn_bn_step/adamw.onnx", "cnn_bn_step/adamw.npz", "cnn_bn_step/init.safetensors", ADAM_STATE, BEFORE_NORM);
+    step_cnn_bn_adamw: step("cnn_bn_step/adamw.onnx", "cnn_bn_step/adamw.npz", "cnn_bn_step/init.safetensors", ADAM_STATE, BEFORE_NORM_AND_MEANS);
     step_bert_tiny_sgd: step("bert_tiny_nodrop_step/sgd.onnx", "bert_tiny_nodrop_step/sgd.npz", "bert_tiny_nodrop_step/init.safetensors", STATE, &[]);
     step_bert_tiny_momentum: step("bert_tiny_nodrop_step/momentum.onnx", "bert_tiny_nodrop_step/momentum.npz", "bert_tiny_nodrop_step/init.safetensors", STATE, &[]);
     step_bert_tiny_adamw: step("bert_tiny_nodrop_step/adamw.onnx", "bert_tiny_nodrop_step/adamw.npz", "bert_tiny_nodrop_step/init.safetensors", ADAM_STATE, KEYS);

@@ -98,6 +98,8 @@ struct Walk<'a> {
     pins: Vec<u32>,
     actions: Vec<Action>,
     position: u32,
+    /// Tensors brought in only for a recomputation of the present op's operands.
+    visitors: Vec<u32>,
 }
 
 impl<'a> Walk<'a> {
@@ -123,7 +125,19 @@ impl<'a> Walk<'a> {
         }
         let arena = Arena::new(base, knobs.capacity);
         let pins = vec![0; p.tensors.len()];
-        Walk { p, profile, knobs, homes, arena, at, host, pins, actions: Vec::new(), position: 0 }
+        Walk {
+            p,
+            profile,
+            knobs,
+            homes,
+            arena,
+            at,
+            host,
+            pins,
+            actions: Vec::new(),
+            position: 0,
+            visitors: Vec::new(),
+        }
     }
 
     fn bytes(&self, t: u32) -> u64 {
@@ -148,8 +162,12 @@ impl<'a> Walk<'a> {
             self.pins.iter_mut().for_each(|n| *n = 0);
             self.bring(i, &set)?;
         }
-        for &t in &set {
+        let visitors = std::mem::take(&mut self.visitors);
+        for &t in set.iter().chain(&visitors) {
             self.pins[t as usize] = 0;
+            if self.at[t as usize].is_none() {
+                continue;
+            }
             if self.p.tensors[t as usize].next_touch(i as u32).is_none() && !self.at_home(t) {
                 if self.p.tensors[t as usize].persistent() && !self.host[t as usize] {
                     self.actions.push(Action::Out(t));
@@ -340,6 +358,7 @@ impl<'a> Walk<'a> {
         for &o in &reads {
             self.ensure(o, depth + 1)?;
         }
+        self.visitors.extend(&reads);
         let mut at = Vec::new();
         if self.at[t as usize].is_none() {
             let offset = self.room(self.bytes(t))?;

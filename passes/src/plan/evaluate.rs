@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memc_ir::{Code, Id, Module, OpId, Stream};
+use memc_ir::{Code, Id, Module, OpId, OpKind, Stream};
 
 use super::storage::is_view;
 use crate::device::DeviceProfile;
@@ -16,7 +16,7 @@ pub struct Evaluation {
     pub compute_ns: u64,
     /// Time of the recomputed kernels in ns.
     pub recompute_ns: u64,
-    /// Recomputed kernels.
+    /// Recomputed kernels, copies not counted.
     pub recompute_ops: u64,
     /// Bytes copied to the host, except outputs.
     pub swap_out_bytes: u64,
@@ -72,7 +72,8 @@ fn account(m: &Module, profile: &DeviceProfile, id: OpId, e: &mut Evaluation) ->
             let time = profile.kernel_ns(&kind.cost(&m.operand_types(id), &m.result_types(id)));
             e.ops += 1;
             e.compute_ns += time;
-            if op.clone_of.is_some() {
+            let copy = *kind == OpKind::Copy {};
+            if op.clone_of.is_some() && !copy {
                 e.recompute_ns += time;
                 e.recompute_ops += 1;
             }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use memc_ir::{Class, ConstId, Id, InputId, Module, OpId, OpKind, StateId, ValueId};
+use memc_ir::{Class, ConstId, Def, Id, InputId, Module, OpId, OpKind, StateId, ValueId};
 
 /// What a tensor is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,29 +52,25 @@ pub(crate) fn legalise(m: &mut Module) -> Result<(), String> {
     for i in 0..m.outputs.len() {
         let v = m.outputs[i].value;
         if m.def_op(base(m, v)).is_none() {
-            let name = m.values[v].name.clone();
-            let op = m.new_op(OpKind::Copy {}, &[v], &[&name], "")?;
-            // In front, so that it sees a state's value from before the step.
-            let mut front = view_chain(m, v);
-            m.order.retain(|o| !front.contains(o));
-            front.push(op);
-            m.order.splice(0..0, front);
-            m.outputs[i].value = m.ops[op].results[0];
+            m.outputs[i].value = copy_in_front(m, v)?;
+        }
+    }
+    for s in m.states.ids().collect::<Vec<_>>() {
+        let Some(next) = m.states[s].next else { continue };
+        let root = base(m, next);
+        if root == m.states[s].value {
+            m.states[s].next = None;
+        } else if matches!(m.values[root].def, Def::State(_)) {
+            // Another state's old value, which that state may lose before this one may take it over.
+            m.states[s].next = Some(copy_in_front(m, next)?);
         }
     }
     let (last, place) = (last_reads(m), positions(m));
     let mut claimed: BTreeSet<ValueId> = BTreeSet::new();
     for s in m.states.ids().collect::<Vec<_>>() {
         let Some(next) = m.states[s].next else { continue };
-        let root = base(m, next);
-        let old = m.states[s].value;
-        if root == old {
-            m.states[s].next = None;
-            continue;
-        }
-        let direct =
-            m.def_op(root).is_some() && !claimed.contains(&root) && fits_home(m, root, old, &last, &place);
-        if !direct {
+        let (root, old) = (base(m, next), m.states[s].value);
+        if claimed.contains(&root) || !fits_home(m, root, old, &last, &place) {
             let name = m.values[next].name.clone();
             let op = m.new_op(OpKind::Copy {}, &[next], &[&name], "")?;
             m.order.push(op);
@@ -83,6 +79,17 @@ pub(crate) fn legalise(m: &mut Module) -> Result<(), String> {
         claimed.extend(m.states[s].next.map(|v| base(m, v)));
     }
     Ok(())
+}
+
+/// A copy of a value that no op computes, before every op, so that it shows states as they are before the step.
+fn copy_in_front(m: &mut Module, v: ValueId) -> Result<ValueId, String> {
+    let name = m.values[v].name.clone();
+    let op = m.new_op(OpKind::Copy {}, &[v], &[&name], "")?;
+    let mut front = view_chain(m, v);
+    m.order.retain(|o| !front.contains(o));
+    front.push(op);
+    m.order.splice(0..0, front);
+    Ok(m.ops[op].results[0])
 }
 
 /// The view ops between `v` and its base, base first.

@@ -1,0 +1,123 @@
+//! Planning on random training-like graphs: whatever the budget, a plan is either proved by the checker or refused with
+//! a budget that does work.
+
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
+
+use arbtest::arbitrary::{Result, Unstructured};
+use memc_codegen::{Header, lower};
+use memc_ir::attr::F32;
+use memc_ir::{
+    DType, Feed, Init, Module, OpKind, Output, OutputRole, Role, TensorType, ValueId, print, verify,
+};
+use memc_passes::DeviceProfile;
+use memc_passes::plan::{Decisions, PlanError, Problem, plan, realise, smallest_feasible};
+
+fn toy() -> &'static DeviceProfile {
+    DeviceProfile::named("toy").unwrap()
+}
+
+/// A random step: states, an input, layers of element-wise ops, matrix products, views and reductions, then updates of
+/// the states in place or by ops that cannot be in place, in an order that mixes old and new values.
+fn random_step(u: &mut Unstructured<'_>) -> Result<Module> {
+    let mut m = Module::new("random");
+    let n = *u.choose(&[4u64, 8, 16, 33])?;
+    let square = TensorType::new(DType::F32, [n, n]);
+    let x = m.add_input("x", square.clone(), Feed::Data { source: "x".into(), micro: 0, range: None });
+    let one = m.add_const("one", TensorType::scalar(DType::F32), 1f32.to_le_bytes().to_vec());
+    let states: Vec<_> = (0..u.int_in_range(1..=5)?)
+        .map(|i| m.add_state(&format!("w{i}"), square.clone(), Role::Param, Init::Zeros))
+        .collect();
+    let mut pool: Vec<ValueId> = vec![x];
+    pool.extend(states.iter().map(|&s| m.states[s].value));
+    for _ in 0..u.int_in_range(3..=40)? {
+        let a = *u.choose(&pool)?;
+        let b = *u.choose(&pool)?;
+        let (kind, operands): (OpKind, Vec<ValueId>) = match u.int_in_range(0..=8)? {
+            0 => (OpKind::Relu {}, vec![a]),
+            1 => (OpKind::Exp {}, vec![a]),
+            2 => (OpKind::Add {}, vec![a, b]),
+            3 => (OpKind::Mul {}, vec![a, one]),
+            4 => (OpKind::MatMul { trans_a: u.arbitrary()?, trans_b: false, alpha: F32(1.0) }, vec![a, b]),
+            5 => (OpKind::Softmax { axis: 1 }, vec![a]),
+            6 => (OpKind::Transpose { perm: vec![1, 0] }, vec![a]),
+            7 => {
+                let flat = m.add_op(OpKind::Reshape { shape: vec![n * n] }, &[a], &[], "").unwrap()[0];
+                (OpKind::Reshape { shape: vec![n, n] }, vec![flat])
+            }
+            _ => (OpKind::LayerNormGrad { axis: 1 }, layer_norm_grad(&mut m, a, b, n)),
+        };
+        pool.push(m.add_op(kind, &operands, &[], "").unwrap()[0]);
+    }
+    let loss = *u.choose(&pool)?;
+    m.outputs.push(Output { value: loss, name: "loss".into(), role: OutputRole::Loss });
+    for &s in &states {
+        let w = m.states[s].value;
+        let g = *u.choose(&pool)?;
+        let next = match u.int_in_range(0..=3)? {
+            0 => None,
+            1 => Some(g),
+            2 => Some(m.add_op(OpKind::Sub {}, &[w, g], &[], "").unwrap()[0]),
+            _ => Some(
+                m.add_op(OpKind::MatMul { trans_a: false, trans_b: true, alpha: F32(0.5) }, &[w, g], &[], "")
+                    .unwrap()[0],
+            ),
+        };
+        m.states[s].next = next;
+        pool.extend(next);
+    }
+    Ok(m)
+}
+
+/// Operands of a `layer_norm_grad` of three results, two of which nobody reads.
+fn layer_norm_grad(m: &mut Module, dy: ValueId, x: ValueId, n: u64) -> Vec<ValueId> {
+    let row = m.add_op(
+        OpKind::Slice { starts: vec![0, 0], ends: vec![1, n as i64], steps: vec![1, 1] },
+        &[x],
+        &[],
+        "",
+    );
+    let scale = m.add_op(OpKind::Reshape { shape: vec![n] }, &[row.unwrap()[0]], &[], "").unwrap()[0];
+    let norm = m.add_op(OpKind::LayerNorm { axis: 1, epsilon: F32(1e-5) }, &[x, scale], &[], "").unwrap();
+    vec![dy, x, scale, norm[1], norm[2]]
+}
+
+/// Lowers and proves; panics with the reasons otherwise.
+fn prove(source: &Module, planned: &Module, budget: u64) {
+    verify(planned).unwrap_or_else(|d| panic!("{}", memc_ir::print_annotated(planned, &d)));
+    let text = print(planned);
+    assert_eq!(print(&memc_ir::parse(&text).unwrap()), text, "printing is not a fixpoint");
+    let header =
+        Header { planner: "test".into(), profile: "toy".into(), budget_bytes: budget, ..Header::default() };
+    let lowered = lower(source, planned, &header).unwrap();
+    memc_check::check(source, &lowered.plan).unwrap_or_else(|e| panic!("{e}\n{text}"));
+}
+
+#[test]
+fn every_plan_of_a_random_step_is_proved_at_every_budget() {
+    arbtest::arbtest(|u| {
+        let source = random_step(u)?;
+        verify(&source).unwrap_or_else(|d| panic!("{}", memc_ir::print_annotated(&source, &d)));
+        let p = Problem::new(&source, toy()).unwrap();
+        let kept = plan(&p, toy(), None).unwrap_or_else(|e| panic!("{e:?}\n{}", print(&p.module)));
+        prove(&source, &kept.module, kept.dev_bytes);
+        let smallest = smallest_feasible(&p, toy()).unwrap_or_else(|e| panic!("{e:?}"));
+        assert!(smallest <= kept.dev_bytes.max(p.largest_working_set().1));
+        let spread = kept.dev_bytes.saturating_sub(smallest);
+        for budget in [smallest, smallest + spread / 4, smallest + spread / 2] {
+            let planned = plan(&p, toy(), Some(budget)).unwrap_or_else(|e| panic!("{budget}: {e:?}"));
+            assert!(planned.dev_bytes <= budget);
+            prove(&source, &planned.module, budget);
+            let text = planned.decisions.print(&p);
+            let parsed = Decisions::parse(&text, &p).unwrap();
+            assert_eq!(parsed, planned.decisions, "decisions do not read back\n{text}");
+            let again = realise(&p, toy(), parsed).unwrap();
+            assert_eq!(print(&again.module), print(&planned.module), "decisions do not replay");
+        }
+        let hopeless = p.largest_working_set().1.saturating_sub(64);
+        if hopeless < smallest && hopeless < kept.dev_bytes {
+            assert!(matches!(plan(&p, toy(), Some(hopeless)), Err(PlanError::Infeasible(_))));
+        }
+        Ok(())
+    })
+    .budget_ms(8_000);
+}
