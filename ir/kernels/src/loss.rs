@@ -5,6 +5,8 @@ use memc_ir::attr::Reduction;
 
 use crate::error::KernelError;
 use crate::index::{Index, by_index, first_illegal};
+use crate::num::special;
+use crate::num::wide::map_in_place;
 use crate::parallel::for_rows;
 use crate::softmax::normalise;
 use crate::view::{Ctx, Src, ext, product};
@@ -42,8 +44,11 @@ fn cross_entropy_as<I: Index>(c: &Ctx, results: &mut [&mut [u8]], reduction: Red
 
     let of = |i: usize| {
         let label = labels[i].value();
-        let at = i / inner * classes * inner + label as usize * inner + i % inner;
-        if label == ignore { 0.0 } else { -log_prob[at] }
+        // An ignored label need not be a class.
+        if label == ignore {
+            return 0.0;
+        }
+        -log_prob[i / inner * classes * inner + label as usize * inner + i % inner]
     };
     let total = || (0..labels.len()).map(|i| f64::from(of(i))).sum::<f64>();
     match reduction {
@@ -74,15 +79,34 @@ fn cross_entropy_grad_as<I: Index>(c: &Ctx, dlogits: &mut [u8], reduction: Reduc
             if let Src::Slice(x) = log_prob {
                 row.copy_from_slice(&x[(first + i) * slab..][..slab]);
             }
+            map_in_place(row, special::exp);
             for (class, row) in row.chunks_exact_mut(inner).enumerate() {
                 for (j, d) in row.iter_mut().enumerate() {
                     let position = (first + i) * inner + j;
                     let label = labels[position].value();
                     let hit = if label == class as i64 { 1.0 } else { 0.0 };
-                    *d = if label == ignore { 0.0 } else { (libm::expf(*d) - hit) * slope(position) };
+                    *d = if label == ignore { 0.0 } else { (*d - hit) * slope(position) };
                 }
             }
         }
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::interp::{Tensor, eval};
+    use memc_ir::OpKind;
+    use memc_ir::attr::Reduction;
+
+    /// An ignored label that is no class, as -100, counts nothing and is never used as an index.
+    #[test]
+    fn ignored_labels_need_not_be_classes() {
+        let logits = Tensor::f32(&[2, 2], &[0.0, 0.0, 5.0, -5.0]).unwrap();
+        let labels = Tensor::i64(&[2], &[1, -100]).unwrap();
+        let op = OpKind::CrossEntropy { reduction: Reduction::Mean, ignore_index: -100 };
+        let loss = eval(&op, &[&logits, &labels]).unwrap();
+        let loss = loss[0].elements::<f32>().unwrap()[0];
+        assert!((loss - std::f32::consts::LN_2).abs() < 1e-6, "{loss}");
+    }
 }
