@@ -1,9 +1,11 @@
 //! Choosing the order of execution: as given, or greedily by memory.
 //!
 //! Exporters list nodes as they were traced: all gradients, then all updates, with every gradient alive in between.
-//! List scheduling that always runs the ready op which adds the fewest live bytes frees each gradient at once. It is
-//! a heuristic without lookahead (the problem is NP-hard: Sethi, "Complete Register Allocation Problems", 1975), so
-//! the given order stays when its peak is no larger.
+//! List scheduling that always runs the ready op which adds the fewest live bytes frees each gradient at once, but
+//! without lookahead may spread over branches that the given order finishes one by one; so a second schedule keeps to
+//! the given order and only runs early what shrinks the live bytes. Both are heuristics (the problem is NP-hard:
+//! Sethi, "Complete Register Allocation Problems", 1975): the schedule with the smallest peak is taken, the given
+//! order when none is smaller.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +26,7 @@ pub(crate) const PASS: PassDef = PassDef {
 const OPTIONS: &[OptionDef] = &[OptionDef {
     name: "algo",
     default: "greedy",
-    doc: "given: keep the order; greedy: fewest live bytes next, kept when its peak is smaller",
+    doc: "given: keep the order; greedy: fewest live bytes next, where that has a smaller peak",
 }];
 
 fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
@@ -34,13 +36,15 @@ fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pas
     match algo {
         "given" => {}
         "greedy" => {
-            let order = greedy(m)?;
-            let given_order = std::mem::replace(&mut m.order, order);
-            let peak = peak_live_bytes(m).map_err(PassError::Failed)?;
-            if peak.bytes < given.bytes {
-                best = peak.bytes;
-            } else {
-                m.order = given_order;
+            for pick in [Pick::Smallest, Pick::Shrinking] {
+                let order = greedy(m, pick)?;
+                let former = std::mem::replace(&mut m.order, order);
+                let peak = peak_live_bytes(m).map_err(PassError::Failed)?;
+                if peak.bytes < best {
+                    best = peak.bytes;
+                } else {
+                    m.order = former;
+                }
             }
         }
         other => {
@@ -190,32 +194,47 @@ fn is_view(m: &Module, op: OpId) -> bool {
     m.ops[op].kind().is_some_and(|k| k.def().class == Class::View)
 }
 
-/// The ops ordered greedily; ties go to the op that comes first in the given order.
-fn greedy(m: &Module) -> Result<Vec<OpId>, PassError> {
+/// Which ready op comes next; among equals the first of the given order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pick {
+    /// The one with the smallest growth.
+    Smallest,
+    /// The one that shrinks most; when none shrinks, the first of the given order.
+    Shrinking,
+}
+
+impl Pick {
+    fn key(self, growth: i128) -> i128 {
+        if self == Pick::Smallest { growth } else { growth.min(0) }
+    }
+}
+
+/// The ops by list scheduling.
+fn greedy(m: &Module, pick: Pick) -> Result<Vec<OpId>, PassError> {
     let mut waits = Dependences::new(m);
     waits.reduce(m).map_err(|c| PassError::Failed(c.to_string()))?;
     let mut missing = waits.in_degrees();
     let mut s = Scheduler::new(m);
-    let mut growth: Vec<i128> = vec![0; m.order.len()];
+    let mut keys: Vec<i128> = vec![0; m.order.len()];
     let mut ready: BTreeSet<(i128, usize)> = BTreeSet::new();
     for i in (0..m.order.len()).filter(|&i| missing[i] == 0) {
-        growth[i] = s.growth(i);
-        ready.insert((growth[i], i));
+        keys[i] = pick.key(s.growth(i));
+        ready.insert((keys[i], i));
     }
     let mut order = Vec::with_capacity(m.order.len());
     while let Some((_, i)) = ready.pop_first() {
         order.push(m.order[i]);
         for j in s.ran(i) {
-            if ready.remove(&(growth[j], j)) {
-                growth[j] = s.growth(j);
-                ready.insert((growth[j], j));
+            if ready.remove(&(keys[j], j)) {
+                keys[j] = pick.key(s.growth(j));
+                ready.insert((keys[j], j));
             }
         }
         for j in waits.successors(i) {
             missing[j] -= 1;
             if missing[j] == 0 {
-                growth[j] = s.growth(j);
-                ready.insert((growth[j], j));
+                keys[j] = pick.key(s.growth(j));
+                ready.insert((keys[j], j));
             }
         }
     }
