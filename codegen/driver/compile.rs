@@ -131,7 +131,8 @@ fn choose(
     let mut error = None;
     for order in ["given", "greedy"].into_iter().filter(|o| args.order == "auto" || args.order == *o) {
         let mut ordered = graph.clone();
-        Pipeline::parse(&format!("order{{algo={order}}}"))?.run(&mut ordered, &mut source::context(profile))?;
+        Pipeline::parse(&format!("order{{algo={order}}}"))?
+            .run(&mut ordered, &mut source::context(profile))?;
         if order == "greedy" && args.order == "auto" && ordered.order == graph.order {
             continue;
         }

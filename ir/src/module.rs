@@ -159,7 +159,7 @@ pub enum Init {
     Ones,
     /// Uniform in `[-bound, bound)` from a counter-based generator keyed by `seed`.
     Uniform {
-        /// Generator key.
+        /// Generator key, below 2^63 so that it reads back from text.
         seed: u64,
         /// Half width of the range.
         bound: F32,

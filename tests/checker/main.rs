@@ -24,6 +24,15 @@ use sim::Oracle;
 
 /// Random steps that are lowered and mutated.
 const SUBJECTS: u64 = 10;
+/// Models that are compiled and mutated, with budgets that make the planner swap and recompute.
+const COMPILED: [(&str, &str); 6] = [
+    ("models/mlp_s/training_model.onnx", "10K"),
+    ("models/mlp_s_sgd/training_model.onnx", "5K"),
+    ("models/mlp_s_step/momentum.onnx", "9K"),
+    ("models/cnn_bn/training_model.onnx", "400K"),
+    ("models/cnn_bn/training_model.onnx", "250K"),
+    ("models/bert_tiny_nodrop_sgd/training_model.onnx", "150K"),
+];
 /// Most mutants of one kind from one plan.
 const PER_KIND: usize = 12;
 /// Most runs of a plan that the checker rejects.
@@ -48,7 +57,24 @@ fn subjects() -> Vec<Subject> {
         let plan = lower::lower(&source, &mut random);
         Subject { name: format!("random {seed}"), source, plan }
     };
-    (0..SUBJECTS).map(random_subject).collect()
+    let compiled = COMPILED.iter().map(|(model, budget)| compiled_subject(model, budget));
+    (0..SUBJECTS).map(random_subject).chain(compiled).collect()
+}
+
+/// A committed model as the command compiles it: real schedules, with swaps, recomputation and host homes.
+fn compiled_subject(model: &str, budget: &str) -> Subject {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("model.plan");
+    let run = std::process::Command::new(env!("CARGO_BIN_EXE_memc"))
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["compile", model, "--gpu-mem", budget, "-o"])
+        .arg(&file)
+        .output()
+        .expect("memc runs");
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let plan = memc_plan::PlanFile::open(&file).expect("a plan").plan().clone();
+    let source = memc_ir::parse(&plan.meta.source).expect("the plan's source parses");
+    Subject { name: format!("{model} at {budget}"), source, plan }
 }
 
 /// Runs for a plan, so that long plans do not take the whole test's time.
