@@ -120,15 +120,12 @@ fn committed_text_refers_to_known_hosts() {
     let mut wrong = Vec::new();
     for path in text_files() {
         for (i, line) in read(&path).lines().enumerate() {
-            for (at, scheme) in line.match_indices("://") {
-                let host = line[at + scheme.len()..]
-                    .split(|c: char| !(c.is_alphanumeric() || ".-".contains(c)))
-                    .next();
+            for (at, scheme) in line.match_indices("https://").chain(line.match_indices("http://")) {
+                let rest = &line[at + scheme.len()..];
+                let host = rest.split(|c: char| !(c.is_alphanumeric() || ".-".contains(c))).next();
                 let host = host.unwrap_or_default().trim_end_matches('.');
-                if line[..at].ends_with("http") || line[..at].ends_with("https") {
-                    if !HOSTS.contains(&host) {
-                        wrong.push(format!("{path}:{}: {host}", i + 1));
-                    }
+                if !host.is_empty() && !HOSTS.contains(&host) {
+                    wrong.push(format!("{path}:{}: {host}", i + 1));
                 }
             }
         }
@@ -180,6 +177,11 @@ fn the_manifest_names_every_model() {
         .collect();
     wrong.dedup();
     none("models/README.md does not say where these come from", &wrong);
+    let listed = read("models/manifest.tsv");
+    let missing = files().into_iter().filter_map(|f| f.strip_prefix("models/").map(str::to_owned));
+    let missing =
+        missing.filter(|f| f.contains('/') && !f.starts_with("gen/") && !listed.contains(&format!("{f}\t")));
+    none("models/manifest.tsv does not list these", &missing.collect::<Vec<_>>());
 }
 
 #[test]

@@ -60,7 +60,8 @@ pub(crate) fn text_files() -> Vec<String> {
     let is_text = |f: &String| {
         let name = f.rsplit('/').next().unwrap_or(f);
         let extension = name.rsplit_once('.').map_or("", |(_, e)| e);
-        !BINARY.contains(&extension) && !(f.starts_with("models/") && name.starts_with("checkpoint"))
+        let checkpoint = f.starts_with("models/") && name.starts_with("checkpoint");
+        !checkpoint && !BINARY.contains(&extension)
     };
     files().into_iter().filter(is_text).collect()
 }

@@ -26,12 +26,20 @@ fn code(text: impl AsRef<str>) -> String {
     if text.is_empty() { String::new() } else { format!("`{text}`") }
 }
 
-/// The page with what stands at `marker` replaced, and whether that changed it.
-fn with_table(page: &str, marker: &str, generated: &str) -> (String, bool) {
+/// The page with `generated` at `marker`, and the first line there that was not so.
+fn with_table(page: &str, marker: &str, generated: &str) -> (String, Option<String>) {
     let start = format!("<!-- generated:{marker} -->\n");
     let (before, rest) = page.split_once(&start).expect("the page has the start marker");
     let (old, after) = rest.split_once("<!-- end -->").expect("the page has the end marker");
-    (format!("{before}{start}{generated}<!-- end -->{after}"), old != generated)
+    let (mut new_lines, mut old_lines) = (generated.lines(), old.lines());
+    let stale = loop {
+        match (new_lines.next(), old_lines.next()) {
+            (None, None) => break None,
+            (new, old) if new != old => break Some(new.or(old).unwrap_or_default().to_owned()),
+            _ => {}
+        }
+    };
+    (format!("{before}{start}{generated}<!-- end -->{after}"), stale)
 }
 
 /// Held while a page is read and rewritten, since tests run side by side.
@@ -40,14 +48,15 @@ static PAGES: Mutex<()> = Mutex::new(());
 #[allow(clippy::disallowed_methods, reason = "the one switch of the test runner")]
 fn compare(path: &str, marker: &str, generated: &str) {
     let _one_at_a_time = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
-    let (page, changed) = with_table(&read(path), marker, generated);
-    if changed && std::env::var_os("MEMC_BLESS").is_some() {
+    let (page, stale) = with_table(&read(path), marker, generated);
+    if stale.is_some() && std::env::var_os("MEMC_BLESS").is_some() {
         std::fs::write(root().join(path), page).expect("the page can be written");
         return;
     }
+    let line = stale.as_deref().unwrap_or_default();
     assert!(
-        !changed,
-        "{path}: the table `{marker}` is out of date; MEMC_BLESS=1 rewrites it. It should be\n{generated}"
+        stale.is_none(),
+        "{path}: the table `{marker}` is stale, first at\n{line}\nMEMC_BLESS=1 rewrites it"
     );
 }
 
@@ -107,9 +116,10 @@ fn the_ir_page_lists_every_rule() {
 
 #[test]
 fn a_stale_table_is_noticed_and_replaced() {
-    let page = "a\n<!-- generated:x -->\nold\n<!-- end -->\nb\n";
-    let (new, changed) = with_table(page, "x", "new\n");
-    assert!(changed);
-    assert_eq!(new, "a\n<!-- generated:x -->\nnew\n<!-- end -->\nb\n");
-    assert!(!with_table(&new, "x", "new\n").1);
+    let page = "a\n<!-- generated:x -->\nkept\nold\n<!-- end -->\nb\n";
+    let (new, stale) = with_table(page, "x", "kept\nnew\n");
+    assert_eq!(stale.as_deref(), Some("new"));
+    assert_eq!(new, "a\n<!-- generated:x -->\nkept\nnew\n<!-- end -->\nb\n");
+    assert_eq!(with_table(&new, "x", "kept\nnew\n").1, None);
+    assert_eq!(with_table(&new, "x", "kept\n").1.as_deref(), Some("new"));
 }
