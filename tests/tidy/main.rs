@@ -3,7 +3,6 @@
 //! Nothing here builds or runs the compiler, except to ask its tables what they hold. A failing test lists every
 //! violation with its file and line. `MEMC_BLESS=1` rewrites the generated tables of the crates' pages, nothing else.
 
-mod coverage;
 mod crates;
 mod docs;
 mod layout;
