@@ -93,6 +93,23 @@ fn crates_depend_only_in_the_directions_of_the_design() {
 }
 
 #[test]
+fn the_table_of_the_architecture_is_true() {
+    let page = read("ARCHITECTURE.md");
+    let mut wrong = Vec::new();
+    for (name, folder, allowed) in CRATES.iter().filter(|(_, folder, _)| !folder.is_empty()) {
+        let short: Vec<&str> = allowed.iter().map(|a| a.trim_start_matches("memc-")).collect();
+        let last = if short.is_empty() { "–".to_owned() } else { short.join(", ") };
+        let is_row = |line: &&str| {
+            line.starts_with(&format!("| `{name}`")) && line.contains(&format!("| `{folder}/` |"))
+        };
+        if !page.lines().filter(is_row).any(|line| line.ends_with(&format!("| {last} |"))) {
+            wrong.push(format!("{name} in {folder}/ may depend on: {last}"));
+        }
+    }
+    none("ARCHITECTURE.md has no such rows", &wrong);
+}
+
+#[test]
 fn checker_and_runtime_link_no_compiler() {
     let members = members();
     for start in ["memc-check", "memc-runtime"] {

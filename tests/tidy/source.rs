@@ -119,6 +119,24 @@ fn libraries_do_not_print() {
 }
 
 #[test]
+fn libraries_expect_only_invariants() {
+    // A call whose result is handed on with `?` is a parser's own `expect`, which does not panic.
+    let panics = |rest: &str| !rest.starts_with("invariant: ") && !rest.contains("\")?");
+    let mut wrong = Vec::new();
+    for path in rust_files().iter().filter(|f| is_library(f)) {
+        let text = read(path);
+        let product = text.split("#[cfg(test)]").next().unwrap_or_default();
+        for (i, line) in product.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"))
+        {
+            if line.split(".expect(\"").skip(1).any(panics) {
+                wrong.push(format!("{path}:{}: {}", i + 1, line.trim()));
+            }
+        }
+    }
+    none("an `expect` that does not name the invariant it relies on", &wrong);
+}
+
+#[test]
 fn plans_depend_on_nothing_but_the_input() {
     let mut wrong = Vec::new();
     let compiles = |f: &String| COMPILE.iter().any(|folder| f.starts_with(folder));
