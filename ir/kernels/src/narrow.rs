@@ -96,8 +96,8 @@ fn row_sums<'a>(
         }
     }
     let mut sums = [0.0; COLUMNS];
-    for (i, s) in sums.iter_mut().enumerate() {
-        *s = total(lanes.map(|l| l[i]));
+    for (i, s) in sums[..len].iter_mut().enumerate() {
+        *s = total(std::array::from_fn(|l| lanes[l][i]));
     }
     sums
 }
