@@ -4,8 +4,9 @@ use memc_ir::{OpKind, TensorType};
 
 use crate::elementwise::{Arith, Order};
 use crate::error::KernelError;
+use crate::num::special;
 use crate::view::Ctx;
-use crate::{conv, elementwise as ew, index, loss, matmul, norm, num, optim, pool, reduce, shape, softmax};
+use crate::{conv, elementwise as ew, index, loss, matmul, norm, optim, pool, reduce, shape, softmax};
 
 /// Alignment of every non-empty byte slice of a call, in bytes.
 pub const ALIGN: usize = 64;
@@ -134,15 +135,15 @@ fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8]) -> Result<
         OpKind::Sign {} => ew::arith(c, y, Arith::Sign),
         OpKind::Relu {} => ew::arith(c, y, Arith::Relu),
         OpKind::Not {} => ew::unary::<u8>(c, y, |x| u8::from(x == 0)),
-        OpKind::Exp {} => ew::unary(c, y, libm::expf),
+        OpKind::Exp {} => ew::unary(c, y, special::exp),
         OpKind::Log {} => ew::unary(c, y, libm::logf),
         OpKind::Sqrt {} => ew::unary(c, y, f32::sqrt),
         OpKind::Reciprocal {} => ew::unary(c, y, |x: f32| 1.0 / x),
-        OpKind::Tanh {} => ew::unary(c, y, libm::tanhf),
-        OpKind::Sigmoid {} => ew::unary(c, y, num::sigmoid),
-        OpKind::Erf {} => ew::unary(c, y, libm::erff),
-        OpKind::Gelu { tanh: false } => ew::unary(c, y, num::gelu),
-        OpKind::Gelu { tanh: true } => ew::unary(c, y, num::gelu_tanh),
+        OpKind::Tanh {} => ew::unary(c, y, special::tanh),
+        OpKind::Sigmoid {} => ew::unary(c, y, special::sigmoid),
+        OpKind::Erf {} => ew::unary(c, y, special::erf),
+        OpKind::Gelu { tanh: false } => ew::unary(c, y, special::gelu),
+        OpKind::Gelu { tanh: true } => ew::unary(c, y, special::gelu_tanh),
         OpKind::Cast { to: _ } => ew::cast(c, y),
 
         OpKind::Add {} => ew::arith(c, y, Arith::Add),
@@ -164,8 +165,8 @@ fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8]) -> Result<
         OpKind::ReluGrad {} => ew::binary(c, y, |dy: f32, y: f32| if y > 0.0 { dy } else { 0.0 }),
         OpKind::TanhGrad {} => ew::binary(c, y, |dy: f32, y: f32| dy * (1.0 - y * y)),
         OpKind::SigmoidGrad {} => ew::binary(c, y, |dy: f32, y: f32| dy * y * (1.0 - y)),
-        OpKind::GeluGrad { tanh: false } => ew::binary(c, y, |dy: f32, x: f32| dy * num::gelu_slope(x)),
-        OpKind::GeluGrad { tanh: true } => ew::binary(c, y, |dy: f32, x: f32| dy * num::gelu_tanh_slope(x)),
+        OpKind::GeluGrad { tanh: false } => ew::chain(c, y, special::gelu_slope),
+        OpKind::GeluGrad { tanh: true } => ew::chain(c, y, special::gelu_tanh_slope),
 
         OpKind::MatMul { trans_a, trans_b, alpha } => matmul::matmul(c, y, *trans_a, *trans_b, alpha.0),
         OpKind::Gemm { trans_a, trans_b, alpha, beta } => {

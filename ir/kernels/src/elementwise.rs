@@ -7,7 +7,7 @@ use bytemuck::Pod;
 use memc_ir::DType;
 
 use crate::error::KernelError;
-use crate::num::Num;
+use crate::num::{Num, wide};
 use crate::parallel::for_chunks;
 use crate::view::{Ctx, Src};
 use crate::walk::Walk;
@@ -57,19 +57,11 @@ pub(crate) fn apply<T: Copy>(out: &mut [T], a: Lane<T>, b: Lane<T>, f: impl Fn(u
 }
 
 /// `y = f(x)`.
-pub(crate) fn unary<T: Pod + Send + Sync>(c: &Ctx, y: &mut [u8], f: impl Fn(T) -> T + Sync) -> Done {
+pub(crate) fn unary<T: Pod + Send + Sync>(c: &Ctx, y: &mut [u8], f: impl Fn(T) -> T + Copy + Sync) -> Done {
     let y = c.out::<T>(y)?;
     match c.src::<T>(0)? {
-        Src::Slice(x) => for_chunks(y, |at, y| {
-            for (y, &x) in y.iter_mut().zip(&x[at..]) {
-                *y = f(x);
-            }
-        }),
-        Src::Same => for_chunks(y, |_, y| {
-            for y in y {
-                *y = f(*y);
-            }
-        }),
+        Src::Slice(x) => for_chunks(y, |at, y| wide::map(&x[at..], y, f)),
+        Src::Same => for_chunks(y, |_, y| wide::map_in_place(y, f)),
     }
     Ok(())
 }
@@ -84,6 +76,21 @@ pub(crate) fn binary<T: Pod + Send + Sync>(c: &Ctx, y: &mut [u8], f: impl Fn(T, 
             let n = run.len();
             apply(&mut y[run], a.lane(oa, n, sa), b.lane(ob, n, sb), |_, a, b| f(a, b));
         });
+    });
+    Ok(())
+}
+
+/// `dx = dy * slope(x)`, for a slope that takes more time than the memory.
+pub(crate) fn chain(c: &Ctx, dx: &mut [u8], slope: impl Fn(f32) -> f32 + Copy + Sync) -> Done {
+    const BLOCK: usize = 256;
+    let (dy, x) = (c.src::<f32>(0)?, c.src::<f32>(1)?);
+    for_chunks(c.out::<f32>(dx)?, |start, dx| {
+        for (b, dx) in dx.chunks_mut(BLOCK).enumerate() {
+            let (at, mut slopes) = (start + b * BLOCK, [0.0; BLOCK]);
+            let slopes = &mut slopes[..dx.len()];
+            wide::map(x.view_at(at, dx), slopes, slope);
+            apply(dx, dy.lane(at as isize, slopes.len(), 1), Lane::Run(slopes), |_, dy, s| dy * s);
+        }
     });
     Ok(())
 }

@@ -2,7 +2,9 @@
 
 use crate::elementwise::apply;
 use crate::error::KernelError;
-use crate::num::{sum, sums};
+use pulp::{Arch, Simd, WithSimd};
+
+use crate::num::wide::{sum, sums, sums3};
 use crate::parallel::{for_rows, for_rows2, for_rows3, rows_per_chunk};
 use crate::view::{Ctx, Src, axis_of, ext, product};
 
@@ -127,6 +129,39 @@ pub(crate) fn layer_norm(c: &Ctx, results: &mut [&mut [u8]], axis: i64, epsilon:
 /// Columns whose sums over the rows are taken together.
 const COLUMNS: usize = 64;
 
+/// Sums for the gradients of scale and bias in up to [`COLUMNS`] columns from `at` on, over all rows of `n`.
+struct Affine<'a> {
+    dy: &'a [f32],
+    x: &'a [f32],
+    mean: &'a [f32],
+    inv_std: &'a [f32],
+    at: usize,
+    n: usize,
+    dscale: &'a mut [f32],
+    dbias: &'a mut [f32],
+}
+
+impl WithSimd for Affine<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let (mut scale, mut bias) = ([0.0f64; COLUMNS], [0.0f64; COLUMNS]);
+        let width = self.dscale.len();
+        for (row, (&m, &r)) in self.mean.iter().zip(self.inv_std).enumerate() {
+            let at = row * self.n + self.at;
+            let (m, r) = (f64::from(m), f64::from(r));
+            let values = self.dy[at..at + width].iter().zip(&self.x[at..at + width]);
+            for ((scale, bias), (&dy, &x)) in scale.iter_mut().zip(&mut bias).zip(values) {
+                let dy = f64::from(dy);
+                *scale += dy * (f64::from(x) - m) * r;
+                *bias += dy;
+            }
+        }
+        self.dscale.iter_mut().zip(scale).for_each(|(d, s)| *d = s as f32);
+        self.dbias.iter_mut().zip(bias).for_each(|(d, b)| *d = b as f32);
+    }
+}
+
 pub(crate) fn layer_norm_grad(c: &Ctx, results: &mut [&mut [u8]], axis: i64) -> Done {
     let (dy, x) = (c.src::<f32>(0)?, c.src::<f32>(1)?);
     let (scale, mean, inv_std) = (c.slice::<f32>(2)?, c.slice::<f32>(3)?, c.slice::<f32>(4)?);
@@ -137,20 +172,8 @@ pub(crate) fn layer_norm_grad(c: &Ctx, results: &mut [&mut [u8]], axis: i64) -> 
     let (all_dy, all_x) = (dy.view(dx), x.view(dx));
     for_rows2((dscale, dbias), 1, count, COLUMNS, |first, dscale, dbias| {
         for (b, (dscale, dbias)) in dscale.chunks_mut(COLUMNS).zip(dbias.chunks_mut(COLUMNS)).enumerate() {
-            let (width, mut acc) = (dscale.len(), [[0.0f64; 2]; COLUMNS]);
-            for row in 0..count {
-                let at = row * n + first + b * COLUMNS;
-                let (m, r) = (f64::from(mean[row]), f64::from(inv_std[row]));
-                let row = all_dy[at..at + width].iter().zip(&all_x[at..at + width]);
-                for (acc, (&dy, &x)) in acc.iter_mut().zip(row) {
-                    let dy = f64::from(dy);
-                    acc[0] += dy * (f64::from(x) - m) * r;
-                    acc[1] += dy;
-                }
-            }
-            for (i, acc) in acc[..width].iter().enumerate() {
-                (dscale[i], dbias[i]) = (acc[0] as f32, acc[1] as f32);
-            }
+            let at = first + b * COLUMNS;
+            Arch::new().dispatch(Affine { dy: all_dy, x: all_x, mean, inv_std, at, n, dscale, dbias });
         }
     });
 
@@ -158,13 +181,11 @@ pub(crate) fn layer_norm_grad(c: &Ctx, results: &mut [&mut [u8]], axis: i64) -> 
         for (i, dx) in dx.chunks_exact_mut(n).enumerate() {
             let (row, at) = (first + i, (first + i) * n);
             let (m, r) = (mean[row], inv_std[row]);
-            let mut total = [0.0f64; 2];
-            let (dy_row, x_row) = (dy.view_at(at, dx), x.view_at(at, dx));
-            for ((&dy, &x), &s) in dy_row.iter().zip(x_row).zip(scale) {
-                let term = f64::from(dy) * f64::from(s);
-                total[0] += term;
-                total[1] += term * (f64::from(x) - f64::from(m));
-            }
+            let wide_m = f64::from(m);
+            let total = sums3(dy.view_at(at, dx), x.view_at(at, dx), scale, |dy, x, s| {
+                let term = dy * s;
+                [term, term * (x - wide_m)]
+            });
             let shift = (total[0] / n as f64) as f32;
             let slope = (total[1] * f64::from(r) * f64::from(r) / n as f64) as f32;
             let (dy, x) = (dy.lane(at as isize, n, 1), x.lane(at as isize, n, 1));

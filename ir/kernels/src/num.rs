@@ -1,7 +1,9 @@
-//! What one element of each arithmetic op is.
+//! What one element of each arithmetic op is, and loops over many.
+
+pub(crate) mod special;
+pub(crate) mod wide;
 
 use bytemuck::Pod;
-use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
 /// Arithmetic of the numeric element types. Integers wrap; division by zero gives zero.
 pub(crate) trait Num: Pod + PartialOrd + Send + Sync {
@@ -141,52 +143,6 @@ macro_rules! integer {
 integer!(i32);
 integer!(i64);
 
-/// `1 / (1 + exp(-x))`, without overflow or cancellation on either side.
-pub(crate) fn sigmoid(x: f32) -> f32 {
-    let z = libm::expf(-x.abs());
-    (if x < 0.0 { z } else { 1.0 }) / (1.0 + z)
-}
-
-/// sqrt(2 / pi).
-const TANH_SCALE: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
-/// Cubic coefficient of the tanh form of gelu (Hendrycks and Gimpel, "Gaussian Error Linear Units", section 2).
-const TANH_CUBIC: f64 = 0.044715;
-
-/// `x * Phi(x)`. In double precision, because the tail of the normal distribution amplifies rounding of `x`.
-pub(crate) fn gelu(x: f32) -> f32 {
-    let x = f64::from(x);
-    (0.5 * x * libm::erfc(-x * FRAC_1_SQRT_2)) as f32
-}
-
-/// Derivative of [`gelu`]: `Phi(x) + x * phi(x)`.
-pub(crate) fn gelu_slope(x: f32) -> f32 {
-    let x = f64::from(x);
-    let density = libm::exp(-0.5 * x * x) * (0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2);
-    let tail = if density == 0.0 { 0.0 } else { x * density };
-    (0.5 * libm::erfc(-x * FRAC_1_SQRT_2) + tail) as f32
-}
-
-/// `x / 2 * (1 + tanh(u))` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`, written as `x * sigmoid(2 u)`.
-pub(crate) fn gelu_tanh(x: f32) -> f32 {
-    let x = f64::from(x);
-    let u = TANH_SCALE * (x + TANH_CUBIC * x * x * x);
-    let z = libm::exp(-2.0 * u.abs());
-    (x * (if u < 0.0 { z } else { 1.0 }) / (1.0 + z)) as f32
-}
-
-/// Derivative of [`gelu_tanh`]: `s + 2 x s (1 - s) u'` with `s = sigmoid(2 u)`.
-pub(crate) fn gelu_tanh_slope(x: f32) -> f32 {
-    let x = f64::from(x);
-    let u = TANH_SCALE * (x + TANH_CUBIC * x * x * x);
-    let z = libm::exp(-2.0 * u.abs());
-    let s = (if u < 0.0 { z } else { 1.0 }) / (1.0 + z);
-    // s (1 - s) without cancellation.
-    let bell = z / ((1.0 + z) * (1.0 + z));
-    let slope = TANH_SCALE * (1.0 + 3.0 * TANH_CUBIC * x * x);
-    let tail = if bell == 0.0 { 0.0 } else { 2.0 * x * bell * slope };
-    (s + tail) as f32
-}
-
 /// Elements that sums are made of, and what they are summed in.
 ///
 /// Floats are summed in double precision, so that a long sum is as accurate as a short one.
@@ -244,53 +200,3 @@ macro_rules! integer_sum {
 }
 integer_sum!(i32);
 integer_sum!(i64);
-
-const LANES: usize = 8;
-
-/// Folds a slice with eight interleaved accumulators, combined in order.
-#[inline(always)]
-pub(crate) fn fold<T: Copy, A: Copy>(
-    xs: &[T],
-    start: A,
-    step: impl Fn(A, T) -> A,
-    join: impl Fn(A, A) -> A,
-) -> A {
-    let mut acc = [start; LANES];
-    let mut blocks = xs.chunks_exact(LANES);
-    for block in &mut blocks {
-        for (a, &x) in acc.iter_mut().zip(block) {
-            *a = step(*a, x);
-        }
-    }
-    for (a, &x) in acc.iter_mut().zip(blocks.remainder()) {
-        *a = step(*a, x);
-    }
-    let [a, b, c, d, e, f, g, h] = acc;
-    join(join(join(a, b), join(c, d)), join(join(e, f), join(g, h)))
-}
-
-/// Sum of `f(x)` in double precision.
-#[inline(always)]
-pub(crate) fn sum(xs: &[f32], f: impl Fn(f64) -> f64) -> f64 {
-    fold(xs, 0.0, |a, x| a + f(f64::from(x)), |a, b| a + b)
-}
-
-/// Sums of `f(x, y)`, two at a time, in double precision.
-#[inline(always)]
-pub(crate) fn sums(xs: &[f32], ys: &[f32], f: impl Fn(f64, f64) -> [f64; 2]) -> [f64; 2] {
-    const LANES: usize = 4;
-    let mut acc = [[0.0f64; LANES]; 2];
-    let (mut bx, mut by) = (xs.chunks_exact(LANES), ys.chunks_exact(LANES));
-    let mut add = |x: &[f32], y: &[f32]| {
-        for (l, (&x, &y)) in x.iter().zip(y).enumerate() {
-            let [u, v] = f(f64::from(x), f64::from(y));
-            acc[0][l] += u;
-            acc[1][l] += v;
-        }
-    };
-    for (x, y) in (&mut bx).zip(&mut by) {
-        add(x, y);
-    }
-    add(bx.remainder(), by.remainder());
-    acc.map(|[a, b, c, d]| (a + b) + (c + d))
-}

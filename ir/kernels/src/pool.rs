@@ -41,12 +41,20 @@ impl Axis {
     }
 
     /// First input position of output `o` and the number of positions, padding left out.
+    #[inline(always)]
     fn taps(&self, o: usize) -> (usize, usize) {
         let begin = o * self.stride;
-        let skip = self.pads[0].saturating_sub(begin).div_ceil(self.dilation);
+        let skip = self.steps(self.pads[0].saturating_sub(begin));
         let first = begin + skip * self.dilation - self.pads[0];
-        let room = self.size.saturating_sub(first).div_ceil(self.dilation);
+        let room = self.steps(self.size.saturating_sub(first));
         (first, self.kernel.saturating_sub(skip).min(room))
+    }
+
+    /// Taps that cover `len` positions.
+    #[inline(always)]
+    fn steps(&self, len: usize) -> usize {
+        // Divisions by one would take most of the time of a small window.
+        if self.dilation == 1 { len } else { len.div_ceil(self.dilation) }
     }
 
     /// Positions of an undilated window of output `o` that are in the input or its padding.
@@ -65,26 +73,29 @@ pub(crate) fn max_pool(c: &Ctx, results: &mut [&mut [u8]], window: &Window) -> D
     let (y, indices) = (c.out::<f32>(y)?, c.out::<i64>(indices)?);
     let work = ah.kernel * aw.kernel * oh * ow;
     for_rows2((y, indices), oh * ow, work, rows_per_chunk(work), |first, y, indices| {
-        let outputs = y.iter_mut().zip(indices);
-        for (o, (y, index)) in outputs.enumerate() {
-            let (plane, o) = (first + o / (oh * ow), o % (oh * ow));
-            let ((h0, hn), (w0, wn)) = (ah.taps(o / ow), aw.taps(o % ow));
+        let rows = y.chunks_exact_mut(ow).zip(indices.chunks_exact_mut(ow)).enumerate();
+        for (row, (y, indices)) in rows {
+            let (plane, (h0, hn)) = (first + row / oh, ah.taps(row % oh));
             let base = plane * ah.size * aw.size;
-            let (mut best, mut at) = (f32::NEG_INFINITY, base);
-            if hn * wn > 0 {
-                at += h0 * aw.size + w0;
-            }
-            for i in 0..hn {
-                let row = base + (h0 + i * ah.dilation) * aw.size + w0;
-                for j in 0..wn {
-                    let p = row + j * aw.dilation;
-                    // Only the first NaN replaces a number; nothing replaces it.
-                    if x[p] > best || (x[p].is_nan() && !best.is_nan()) {
-                        (best, at) = (x[p], p);
+            for (j, (y, index)) in y.iter_mut().zip(indices).enumerate() {
+                let (w0, wn) = aw.taps(j);
+                let (mut best, mut at) = (f32::NEG_INFINITY, base);
+                if hn * wn > 0 {
+                    at += h0 * aw.size + w0;
+                }
+                for i in 0..if wn > 0 { hn } else { 0 } {
+                    let from = base + (h0 + i * ah.dilation) * aw.size + w0;
+                    for (t, &x) in
+                        x[from..][..(wn - 1) * aw.dilation + 1].iter().enumerate().step_by(aw.dilation)
+                    {
+                        // A number is replaced by a larger one or by NaN, NaN by nothing.
+                        if !(x <= best || best.is_nan()) {
+                            (best, at) = (x, from + t);
+                        }
                     }
                 }
+                (*y, *index) = (best, at as i64);
             }
-            (*y, *index) = (best, at as i64);
         }
     });
     Ok(())

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use memc_ir::DType;
 
 use crate::error::KernelError;
-use crate::num::{self, Num, Sum};
+use crate::num::{Num, Sum, wide};
 use crate::parallel::{CHUNK, INLINE, for_rows};
 use crate::view::{Ctx, ext};
 use crate::walk::Walk;
@@ -154,7 +154,7 @@ impl Plan {
         self.reduced.runs(start, len, |run, [offset]| {
             let x = &x[offset as usize..];
             if stride == 1 {
-                acc = join(acc, num::fold(&x[..run.len()], zero, step, join));
+                acc = join(acc, wide::fold(&x[..run.len()], zero, step, join));
             } else {
                 acc = x.iter().step_by(stride as usize).take(run.len()).fold(acc, |a, &x| step(a, x));
             }

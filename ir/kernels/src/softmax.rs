@@ -1,10 +1,12 @@
 //! Softmax, its logarithm and its gradient along one axis.
 
+use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
 use crate::elementwise::apply;
 use crate::error::KernelError;
-use crate::num::{Num, fold, sums};
+use crate::num::wide::{LANES, fold, sums};
+use crate::num::{Num, special};
 use crate::parallel::{INLINE, for_rows};
 use crate::view::{Ctx, Src, around, axis_of};
 
@@ -30,53 +32,74 @@ pub(crate) fn normalise(x: Src<f32>, y: &mut [f32], extent: usize, inner: usize,
                 y.copy_from_slice(&x[(first + i) * slab..][..slab]);
             }
             if inner == 1 {
-                row(y, log);
+                Arch::new().dispatch(Row { y, log });
             } else {
-                columns(y, inner, log);
+                Arch::new().dispatch(Slab { y, inner, log });
             }
         }
     });
 }
 
-fn row(y: &mut [f32], log: bool) {
-    let max = fold(y, f32::NEG_INFINITY, Num::max, Num::max);
-    if log {
-        let total: f64 = y.iter().map(|&x| f64::from(libm::expf(x - max))).sum();
-        let shift = libm::log(total) as f32;
-        y.iter_mut().for_each(|x| *x = (*x - max) - shift);
-    } else {
-        let mut total = 0.0f64;
-        for x in y.iter_mut() {
-            *x = libm::expf(*x - max);
-            total += f64::from(*x);
-        }
-        let scale = (1.0 / total) as f32;
-        y.iter_mut().for_each(|x| *x *= scale);
-    }
+/// One slab, in place.
+struct Slab<'a> {
+    y: &'a mut [f32],
+    inner: usize,
+    log: bool,
 }
 
-fn columns(y: &mut [f32], inner: usize, log: bool) {
-    for begin in (0..inner).step_by(COLUMNS) {
-        let width = COLUMNS.min(inner - begin);
-        let (mut max, mut total) = ([f32::NEG_INFINITY; COLUMNS], [0.0f64; COLUMNS]);
-        for y in y.chunks_exact(inner) {
-            max.iter_mut().zip(&y[begin..begin + width]).for_each(|(m, &x)| *m = Num::max(*m, x));
-        }
-        for y in y.chunks_exact_mut(inner) {
-            let each = y[begin..begin + width].iter_mut().zip(&max).zip(&mut total);
-            for ((x, &max), total) in each {
-                let e = libm::expf(*x - max);
-                *total += f64::from(e);
-                if !log {
-                    *x = e;
+impl WithSimd for Slab<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Slab { y, inner, log } = self;
+        for begin in (0..inner).step_by(COLUMNS) {
+            let width = COLUMNS.min(inner - begin);
+            let (mut max, mut total) = ([f32::NEG_INFINITY; COLUMNS], [0.0f64; COLUMNS]);
+            for y in y.chunks_exact(inner) {
+                max.iter_mut().zip(&y[begin..begin + width]).for_each(|(m, &x)| *m = Num::max(*m, x));
+            }
+            for y in y.chunks_exact_mut(inner) {
+                let each = y[begin..begin + width].iter_mut().zip(&max).zip(&mut total);
+                for ((x, &max), total) in each {
+                    let e = special::exp(*x - max);
+                    *total += f64::from(e);
+                    *x = if log { *x } else { e };
+                }
+            }
+            let last = total.map(|t| (if log { libm::log(t) } else { 1.0 / t }) as f32);
+            for y in y.chunks_exact_mut(inner) {
+                for ((x, &max), &last) in y[begin..begin + width].iter_mut().zip(&max).zip(&last) {
+                    *x = if log { (*x - max) - last } else { *x * last };
                 }
             }
         }
-        let last = total.map(|t| (if log { libm::log(t) } else { 1.0 / t }) as f32);
-        for y in y.chunks_exact_mut(inner) {
-            for ((x, &max), &last) in y[begin..begin + width].iter_mut().zip(&max).zip(&last) {
-                *x = if log { (*x - max) - last } else { *x * last };
+    }
+}
+
+/// [`Slab`] for adjacent elements along the axis.
+struct Row<'a> {
+    y: &'a mut [f32],
+    log: bool,
+}
+
+impl WithSimd for Row<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Row { y, log } = self;
+        let max = fold(y, f32::NEG_INFINITY, Num::max, Num::max);
+        let mut total = [0.0f64; LANES];
+        for block in y.chunks_mut(LANES) {
+            for (x, total) in block.iter_mut().zip(&mut total) {
+                let e = special::exp(*x - max);
+                *total += f64::from(e);
+                *x = if log { *x } else { e };
             }
+        }
+        let total: f64 = total.iter().sum();
+        let last = (if log { libm::log(total) } else { 1.0 / total }) as f32;
+        for x in y {
+            *x = if log { (*x - max) - last } else { *x * last };
         }
     }
 }

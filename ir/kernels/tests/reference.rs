@@ -270,6 +270,27 @@ fn transcendental_functions_are_accurate_to_two_units_in_the_last_place() {
 }
 
 #[test]
+fn transcendental_functions_have_their_limits() {
+    let (inf, big) = (f32::INFINITY, 1e30);
+    let x = Tensor::f32(&[5], &[-inf, -big, big, inf, f32::NAN]).unwrap();
+    let one_each = Tensor::f32(&[5], &[1.0; 5]).unwrap();
+    let check = |op: OpKind, operands: &[&Tensor], want: [f32; 4]| {
+        let y = one(op.clone(), operands);
+        let y = y.elements::<f32>().unwrap();
+        assert_eq!(y[..4], want, "{op:?}");
+        assert!(y[4].is_nan(), "{op:?} of NaN");
+    };
+    check(OpKind::Exp {}, &[&x], [0.0, 0.0, inf, inf]);
+    check(OpKind::Tanh {}, &[&x], [-1.0, -1.0, 1.0, 1.0]);
+    check(OpKind::Erf {}, &[&x], [-1.0, -1.0, 1.0, 1.0]);
+    check(OpKind::Sigmoid {}, &[&x], [0.0, 0.0, 1.0, 1.0]);
+    for tanh in [false, true] {
+        check(OpKind::Gelu { tanh }, &[&x], [0.0, 0.0, big, inf]);
+        check(OpKind::GeluGrad { tanh }, &[&one_each, &x], [0.0, 0.0, 1.0, 1.0]);
+    }
+}
+
+#[test]
 fn integer_arithmetic_wraps_and_never_traps() {
     let a =
         Tensor::from_slice(memc_ir::TensorType::new(DType::I32, [4]), &[i32::MIN, 7, -7, i32::MIN]).unwrap();

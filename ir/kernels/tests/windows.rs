@@ -84,10 +84,10 @@ fn convolutions_and_their_gradients_pair_the_same_pixels() {
 #[test]
 fn a_convolution_of_several_tiles_is_whole() {
     // More kernel rows and pixels than one tile of columns holds, with and without the shortcut for equal widths.
-    for (pads, stride) in [(vec![1; 4], 1), (vec![0, 2, 1, 0], 1), (vec![2, 1, 0, 1], 2)] {
-        let (x, w) = ([3, 100, 13, 14], [2, 100, 3, 3]);
-        let tiling = im2col_tiling(x[0], w[1] * 9, x[2] * x[3]);
-        assert!(tiling.tile * 2 < tiling.pixels / (stride * stride));
+    for (pads, stride, size) in [(vec![1; 4], 1, 19), (vec![0, 2, 1, 0], 1, 19), (vec![2, 1, 0, 1], 2, 33)] {
+        let (x, w) = ([3, 40, size, size + 2], [2, 40, 3, 3]);
+        let tiling = im2col_tiling(x[0], w[1] * 9, x[2] * x[3] / (stride * stride));
+        assert!(tiling.tile * 2 < tiling.pixels);
         let cv = Convolution { strides: vec![stride; 2], pads, dilations: vec![1, 1], groups: 1, x, w };
         check_convolution(cv, &mut Random::new(5), 1e-4);
     }

@@ -34,12 +34,15 @@ pub struct Im2colTiling {
 
 /// Most images processed side by side.
 pub const MAX_LANES: u64 = 4;
+/// Bytes of columns that a tile has in each lane, unless that would be fewer than [`MIN_TILE`] pixels.
 const LANE_BYTES: u64 = 64 << 10;
+/// Fewest pixels of a tile: matrix products with fewer columns run at half the speed.
+const MIN_TILE: u64 = 96;
 
 /// The tiling for `batch` images of `pixels` output pixels and `rows` column-matrix rows.
 pub fn im2col_tiling(batch: u64, rows: u64, pixels: u64) -> Im2colTiling {
     let fit = LANE_BYTES / 4 / rows.max(1);
-    let tile = (fit / 16 * 16).clamp(16, pixels.max(16)).min(pixels.max(1));
+    let tile = (fit / 16 * 16).max(MIN_TILE).min(pixels.max(1));
     Im2colTiling { rows, pixels, tile, lanes: batch.clamp(1, MAX_LANES) }
 }
 
