@@ -45,10 +45,10 @@ pub(crate) fn load(source: &Source) -> Result<Loaded, Error> {
         accumulate: args.accumulate,
         dims: args.dims.clone(),
     };
-    let import = memc_frontend::import(path, &options).map_err(|e| match e {
-        ImportError::Usage(text) => Error::Usage(text),
+    let import = memc_frontend::import(path, &options).map_err(|e| match &e {
+        ImportError::Usage(_) => Error::Usage(e.to_string()),
         ImportError::Io { .. } => Error::Io(e.to_string()),
-        other => Error::Model(format!("{}: {other}", path.display())),
+        _ => Error::Model(format!("{}: {e}", path.display())),
     })?;
     verify(&import.module).map_err(|d| Error::Internal(print_annotated(&import.module, &d)))?;
     let options = recorded(args);

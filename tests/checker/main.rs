@@ -189,7 +189,8 @@ fn render(table: &BTreeMap<&str, Fates>) -> String {
     let mut row = |kind: &str, fates: &Fates| {
         let codes: Vec<String> = fates.codes.iter().map(|(code, n)| format!("{code} {n}")).collect();
         let (a, w, u) = (fates.accepted, fates.witnessed, fates.unwitnessed);
-        let _ = writeln!(text, "{kind:27} {a:5} {w:5} {u:5}   {}", codes.join(", "));
+        let row = format!("{kind:27} {a:5} {w:5} {u:5}   {}", codes.join(", "));
+        let _ = writeln!(text, "{}", row.trim_end());
     };
     for (kind, fates) in table {
         row(kind, fates);

@@ -48,16 +48,16 @@ pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     npyz::NpyFile::new(bytes).unwrap().into_vec::<f32>().unwrap()
 }
 
-/// The arrays of an `.npz` file as `.npy` bytes, by name.
+/// The arrays of an `.npz` file, an archive of `.npy` files, by name.
 pub(crate) fn npz(path: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut archive = npyz::npz::NpzArchive::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let names: Vec<String> = archive.array_names().map(String::from).collect();
+    let file = std::fs::File::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let mut archive = zip::ZipArchive::new(file).unwrap();
     let mut out = BTreeMap::new();
-    for name in names {
+    for i in 0..archive.len() {
+        let mut entry = archive.by_index(i).unwrap();
         let mut bytes = Vec::new();
-        let mut file = archive.zip_archive().by_name(&format!("{name}.npy")).unwrap();
-        std::io::Read::read_to_end(&mut file, &mut bytes).unwrap();
-        out.insert(name, bytes);
+        std::io::Read::read_to_end(&mut entry, &mut bytes).unwrap();
+        out.insert(entry.name().unwrap().trim_end_matches(".npy").to_string(), bytes);
     }
     out
 }

@@ -96,3 +96,47 @@ fn scan(run: &[(u64, u64, u32, f64)], left: u64, right: u64, bytes: u64, best: &
         total -= run[first].3;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `[0,64)` free, then tensors 1..=3 of 64 bytes each, scratch, and 64 bytes of tensor 4 at the end.
+    fn arena() -> Arena {
+        let mut a = Arena::new(0, 384);
+        for t in 1..=3u32 {
+            a.insert(u64::from(t) * 64, 64, Owner::Tensor(t));
+        }
+        a.insert(256, 64, Owner::Scratch);
+        a.insert(320, 64, Owner::Tensor(4));
+        a
+    }
+
+    #[test]
+    fn the_tightest_hole_wins() {
+        let mut a = arena();
+        assert_eq!(a.hole(64), Some(0));
+        assert_eq!(a.hole(65), None);
+        a.remove(128);
+        a.remove(192);
+        assert_eq!(a.hole(64), Some(0), "the hole of 64 is tighter than the one of 128");
+        assert_eq!(a.hole(128), Some(128));
+    }
+
+    #[test]
+    fn the_cheapest_window_counts_the_free_bytes_beside_it() {
+        let a = arena();
+        // Two blocks are needed for 128 bytes anywhere but at the start, where 64 bytes are free.
+        assert_eq!(a.cheapest_window(128, |t| Some(f64::from(t))), Some(vec![1]));
+        assert_eq!(a.cheapest_window(128, |t| Some(if t == 1 { 9.0 } else { 1.0 })), Some(vec![2, 3]));
+        assert_eq!(a.cheapest_window(64, |t| (t == 4).then_some(1.0)), Some(vec![4]));
+    }
+
+    #[test]
+    fn blocks_without_a_cost_and_scratch_are_walls() {
+        let a = arena();
+        assert_eq!(a.cheapest_window(129, |t| (t != 2).then_some(1.0)), None);
+        assert_eq!(a.cheapest_window(257, |_| Some(1.0)), None);
+        assert_eq!(a.cheapest_window(256, |_| Some(1.0)), Some(vec![1, 2, 3]));
+    }
+}
