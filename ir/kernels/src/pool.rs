@@ -147,15 +147,18 @@ pub(crate) fn average_pool(c: &Ctx, y: &mut [u8], window: &Window, count_pad: bo
     let (ah, aw) = (Axis::new(window, 0, shape[2]), Axis::new(window, 1, shape[3]));
     let (oh, ow) = (ext(out[2]), ext(out[3]));
     for_rows(c.out::<f32>(y)?, oh * ow, ah.kernel * aw.kernel * oh * ow, |first, y| {
-        for (o, y) in y.iter_mut().enumerate() {
-            let (plane, o) = (first + o / (oh * ow), o % (oh * ow));
-            let ((h0, hn), (w0, wn)) = (ah.taps(o / ow), aw.taps(o % ow));
-            let mut total = 0.0f64;
-            for i in 0..hn {
-                let row = (plane * ah.size + h0 + i) * aw.size + w0;
-                total += x[row..row + wn].iter().map(|&x| f64::from(x)).sum::<f64>();
+        for (row, y) in y.chunks_exact_mut(ow).enumerate() {
+            let (plane, i) = (first + row / oh, row % oh);
+            let (h0, hn) = ah.taps(i);
+            for (j, y) in y.iter_mut().enumerate() {
+                let (w0, wn) = aw.taps(j);
+                let mut total = 0.0f64;
+                for h in h0..h0 + hn {
+                    let from = (plane * ah.size + h) * aw.size + w0;
+                    total += x[from..from + wn].iter().map(|&x| f64::from(x)).sum::<f64>();
+                }
+                *y = total as f32 / divisor(&ah, &aw, (i, j), hn * wn, count_pad);
             }
-            *y = total as f32 / divisor(&ah, &aw, (o / ow, o % ow), hn * wn, count_pad);
         }
     });
     Ok(())
@@ -171,11 +174,14 @@ pub(crate) fn average_pool_grad(c: &Ctx, dx: &mut [u8], window: &Window, count_p
         dx.fill(0.0);
         for (p, dx) in dx.chunks_exact_mut(plane).enumerate() {
             let dy = &dy[(first + p) * oh * ow..][..oh * ow];
-            for (o, &dy) in dy.iter().enumerate() {
-                let ((h0, hn), (w0, wn)) = (ah.taps(o / ow), aw.taps(o % ow));
-                let share = dy / divisor(&ah, &aw, (o / ow, o % ow), hn * wn, count_pad);
-                for i in 0..hn {
-                    dx[(h0 + i) * aw.size + w0..][..wn].iter_mut().for_each(|d| *d += share);
+            for (i, dy) in dy.chunks_exact(ow).enumerate() {
+                let (h0, hn) = ah.taps(i);
+                for (j, &dy) in dy.iter().enumerate() {
+                    let (w0, wn) = aw.taps(j);
+                    let share = dy / divisor(&ah, &aw, (i, j), hn * wn, count_pad);
+                    for h in h0..h0 + hn {
+                        dx[h * aw.size + w0..][..wn].iter_mut().for_each(|d| *d += share);
+                    }
                 }
             }
         }

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::call::Operand;
 use crate::error::KernelError;
-use crate::parallel::{CHUNK, INLINE, for_chunks};
+use crate::parallel::{CHUNK, INLINE, for_chunks, for_rows};
 use crate::view::{Ctx, Src, around, axis_of, ext};
 use crate::walk::Walk;
 
@@ -47,6 +47,12 @@ pub(crate) fn reshape(c: &Ctx, y: &mut [u8]) -> Done {
 fn gather_strided<T: Bits>(c: &Ctx, y: &mut [u8], base: isize, walk: &Walk<1>) -> Done {
     let x = c.slice::<T>(0)?;
     let [step] = walk.inner();
+    if let Some((rows, [1])) = walk.around_inner()
+        && step > 1
+    {
+        transpose_blocks(x, c.out::<T>(y)?, base, walk, rows);
+        return Ok(());
+    }
     for_chunks(c.out::<T>(y)?, |start, y| {
         walk.runs(start, y.len(), |run, [offset]| {
             let y = &mut y[run];
@@ -63,6 +69,31 @@ fn gather_strided<T: Bits>(c: &Ctx, y: &mut [u8], base: isize, walk: &Walk<1>) -
         });
     });
     Ok(())
+}
+
+/// Rows of the result that [`transpose_blocks`] fills together: a cache line of 4-byte elements.
+const BLOCK: usize = 16;
+
+/// [`gather_strided`] when adjacent rows of the result, in groups of `rows`, are adjacent in the operand: reads
+/// cache lines of the operand whole instead of one element at a time.
+fn transpose_blocks<T: Bits>(x: &[T], y: &mut [T], base: isize, walk: &Walk<1>, rows: usize) {
+    let [step] = walk.inner();
+    let width = walk.inner_extent();
+    for_rows(y, width, width.min(CHUNK / BLOCK), |first, y| {
+        let (mut row, end) = (first, first + y.len() / width);
+        while row < end {
+            let block = BLOCK.min(end - row).min(rows - row % rows);
+            let y = &mut y[(row - first) * width..][..block * width];
+            walk.runs(row * width, 1, |_, [offset]| {
+                let from = (base + offset) as usize;
+                for col in 0..width {
+                    let x = &x[from + col * step as usize..][..block];
+                    y[col..].iter_mut().step_by(width).zip(x).for_each(|(y, &x)| *y = x);
+                }
+            });
+            row += block;
+        }
+    });
 }
 
 /// Row-major strides of a shape.

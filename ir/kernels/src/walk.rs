@@ -62,6 +62,17 @@ impl<const N: usize> Walk<N> {
         self.axes.checked_sub(1).map_or([1; N], |last| self.strides[last])
     }
 
+    /// Extent of the innermost axis.
+    pub(crate) fn inner_extent(&self) -> usize {
+        self.axes.checked_sub(1).map_or(1, |last| self.dims[last])
+    }
+
+    /// Extent and strides of the axis around the innermost one.
+    pub(crate) fn around_inner(&self) -> Option<(usize, [isize; N])> {
+        let axis = self.axes.checked_sub(2)?;
+        Some((self.dims[axis], self.strides[axis]))
+    }
+
     /// Number of points.
     pub(crate) fn len(&self) -> usize {
         self.dims[..self.axes].iter().product()
