@@ -113,8 +113,8 @@ const FLOPS_PER_BYTE: u64 = 8;
 /// Price of a view, which is no kernel but still an op to carry along.
 const VIEW: u64 = 16;
 
-/// Price of one op, in bytes moved.
-pub(super) fn op_cost(kind: &OpKind, operands: &[&TensorType], result: &TensorType) -> u64 {
+/// Price of one op, in bytes moved. An operand that is given `again`, in bytes, is moved once.
+pub(super) fn op_cost(kind: &OpKind, operands: &[&TensorType], again: u64, result: &TensorType) -> u64 {
     if kind.def().class == Class::View {
         return VIEW;
     }
@@ -123,8 +123,14 @@ pub(super) fn op_cost(kind: &OpKind, operands: &[&TensorType], result: &TensorTy
         return VIEW;
     }
     let cost = kind.cost(operands, &[result]);
-    let moved = cost.bytes_read.saturating_add(cost.bytes_written);
+    let moved = cost.bytes_read.saturating_sub(again).saturating_add(cost.bytes_written);
     moved.saturating_add(cost.flops / FLOPS_PER_BYTE).saturating_add(LAUNCH)
+}
+
+/// Bytes of the operands that are there already.
+pub(super) fn repeated<T: PartialEq>(operands: &[T], types: &[&TensorType]) -> u64 {
+    let again = |&(i, _): &(usize, &&TensorType)| operands[..i].contains(&operands[i]);
+    types.iter().enumerate().filter(again).map(|(_, t)| t.bytes()).sum()
 }
 
 /// Price of using a value of [`Leaves::shared`]: nothing but a nudge towards not needing it.
@@ -146,7 +152,8 @@ impl CostFunction<Node> for Price<'_> {
                 let types: Vec<&TensorType> = children.iter().map(|&c| &self.0[c].data.ty).collect();
                 let result = result_type(kind, &types)
                     .expect("invariant: an op's types are inferred before it is added");
-                children.iter().fold(op_cost(kind, &types, &result), |sum, &c| sum.saturating_add(costs(c)))
+                let own = op_cost(kind, &types, repeated(children, &types), &result);
+                children.iter().fold(own, |sum, &c| sum.saturating_add(costs(c)))
             }
         }
     }

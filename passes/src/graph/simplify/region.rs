@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use egg::Id as ClassId;
 use memc_ir::{Code, Def, Id, Module, OpId, OpKind, ValueId};
 
-use super::lang::{Facts, Graph, Leaves, Node, SHARED_LEAF, op_cost};
+use super::lang::{Facts, Graph, Leaves, Node, SHARED_LEAF, op_cost, repeated};
 use crate::graph::facts::splat;
 
 /// Most ops of one region; what a larger tree would add becomes a region of its own.
@@ -229,7 +229,8 @@ impl Build<'_> {
             cost = cost.saturating_add(price);
         }
         let kind = op.kind().expect("invariant: a region holds compute ops only");
-        let own = op_cost(kind, &self.m.operand_types(id), self.m.result_types(id)[0]);
+        let types = self.m.operand_types(id);
+        let own = op_cost(kind, &types, repeated(&children, &types), self.m.result_types(id)[0]);
         let class = self.graph.add(Node::Op(kind.clone(), children));
         self.ops.push((class, id));
         (class, cost.saturating_add(own))

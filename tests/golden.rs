@@ -1,0 +1,30 @@
+//! Golden files: small modules with the exact text that a part of the compiler makes of them.
+//!
+//! Every `.mir` file under `tests/golden` holds cases, separated by lines `;----`:
+//!
+//! ```text
+//! ; A sentence that says what the case shows.
+//! ;! test opt
+//! ;! pass dce,cse
+//! module @m graph
+//! ...
+//! ;= the expected output, line by line
+//! ```
+//!
+//! `;~` lines are diagnostics, under the line they are about. `MEMC_BLESS=1` rewrites `;=` and `;~` lines and nothing
+//! else. A new kind of test is a function in `harness/kinds.rs` and a row in its table.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod harness;
+
+use harness::{coverage, run_all};
+
+#[test]
+fn golden_files_are_what_the_compiler_makes() {
+    run_all();
+}
+
+#[test]
+fn every_pass_rule_and_op_has_a_golden() {
+    coverage::check();
+}

@@ -1,0 +1,162 @@
+//! The kinds of test: one function for each.
+
+use std::fs;
+
+use memc_ir::{Anchor, Module, OpId, parse, print, print_annotated, value_name, verify};
+use memc_passes::{DeviceProfile, PassCx, Pipeline};
+
+use super::case::Case;
+use super::{numbers, root};
+
+/// What a kind of test makes of a case.
+enum Outcome {
+    /// Lines to stand after the input as `;=`.
+    Lines(Vec<String>),
+    /// The input again, with diagnostics under its lines.
+    Annotated(Vec<String>),
+}
+
+type Kind = (&'static str, fn(&Case) -> Result<Outcome, String>);
+
+/// Every kind of test by its name in `;! test`.
+const KINDS: &[Kind] = &[
+    ("parse", parse_text),
+    ("verify", verify_module),
+    ("infer", infer_types),
+    ("cost", op_costs),
+    ("run", run_ops),
+    ("opt", run_passes),
+];
+
+/// The case as it should be in the file.
+///
+/// A case of several kinds has one block of expected lines for each, headed by its name.
+pub(crate) fn run(case: &Case) -> Result<String, String> {
+    let kinds = case.kinds();
+    let mut body = case.input.clone();
+    let mut expected = Vec::new();
+    for name in &kinds {
+        let Some((_, kind)) = KINDS.iter().find(|(n, _)| n == name) else {
+            let known: Vec<&str> = KINDS.iter().map(|(n, _)| *n).collect();
+            return Err(format!("unknown kind of test `{name}` (known: {})", known.join(", ")));
+        };
+        match kind(case)? {
+            Outcome::Annotated(lines) => body = lines,
+            Outcome::Lines(lines) => {
+                if kinds.len() > 1 {
+                    expected.push(format!("-- {name}"));
+                }
+                expected.extend(lines);
+            }
+        }
+    }
+    Ok(case.render(&body, &expected))
+}
+
+fn lines(text: &str) -> Vec<String> {
+    text.lines().map(str::to_string).collect()
+}
+
+fn module(case: &Case) -> Result<Module, String> {
+    parse(&case.text()).map_err(|d| d.to_string())
+}
+
+/// `parse`: the canonical text, whose own text is itself, or the parser's complaint under its line.
+fn parse_text(case: &Case) -> Result<Outcome, String> {
+    match parse(&case.text()) {
+        Ok(m) => {
+            let text = print(&m);
+            let again = parse(&text).map_err(|d| format!("what was printed does not parse: {d}"))?;
+            if print(&again) != text {
+                return Err(format!("printing is no fixpoint:\n{text}\nthen\n{}", print(&again)));
+            }
+            Ok(Outcome::Lines(lines(&text)))
+        }
+        Err(d) => {
+            let mut body = case.input.clone();
+            let at = if let Anchor::Line(n) = d.at { n.min(body.len()) } else { body.len() };
+            body.insert(at, format!(";~ {}: {}", d.code, d.message));
+            Ok(Outcome::Annotated(body))
+        }
+    }
+}
+
+/// `verify`: the input, which must be canonical, with every violation under its line.
+fn verify_module(case: &Case) -> Result<Outcome, String> {
+    let m = module(case)?;
+    if print(&m) != case.text() {
+        return Err(format!("the input of a `verify` case must be canonical:\n{}", print(&m)));
+    }
+    let diags = verify(&m).err().unwrap_or_default();
+    Ok(Outcome::Annotated(lines(&print_annotated(&m, &diags))))
+}
+
+/// The module's ops by name of their first result, with their operand types.
+fn ops(m: &Module) -> Vec<(OpId, String)> {
+    let name = |op: OpId| m.ops[op].results.iter().map(|&v| value_name(m, v)).collect::<Vec<_>>().join(", ");
+    m.order.iter().map(|&op| (op, name(op))).collect()
+}
+
+/// `infer`: the result types that each op's row infers, or why it infers none. The types in the text are not read.
+fn infer_types(case: &Case) -> Result<Outcome, String> {
+    let m = module(case)?;
+    let line = |(op, name): (OpId, String)| {
+        let kind = m.ops[op].kind()?;
+        let types = match kind.infer(&m.operand_types(op)) {
+            Ok(types) => types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+            Err(message) => format!("error: {message}"),
+        };
+        Some(format!("{name} : {types}"))
+    };
+    Ok(Outcome::Lines(ops(&m).into_iter().filter_map(line).collect()))
+}
+
+/// `cost`: what each op that its row accepts costs, and which operands its results may overwrite.
+fn op_costs(case: &Case) -> Result<Outcome, String> {
+    let m = module(case)?;
+    let line = |(op, name): (OpId, String)| {
+        let (kind, operands) = (m.ops[op].kind()?, m.operand_types(op));
+        let results = kind.infer(&operands).ok()?;
+        let results: Vec<_> = results.iter().collect();
+        let cost = kind.cost(&operands, &results);
+        let pairs = kind.inplace_pairs(&operands, &results);
+        let def = kind.def();
+        let pair = |(i, j): &(usize, usize)| format!("{} -> {}", def.operands[*i], def.results[*j]);
+        let pairs: Vec<String> = pairs.iter().map(pair).collect();
+        let inplace =
+            if pairs.is_empty() { String::new() } else { format!(", in place {}", pairs.join(", ")) };
+        Some(format!(
+            "{name} : {} flops, {} B read, {} B written, {} B workspace{inplace}",
+            cost.flops, cost.bytes_read, cost.bytes_written, cost.workspace
+        ))
+    };
+    Ok(Outcome::Lines(ops(&m).into_iter().filter_map(line).collect()))
+}
+
+/// `run`: the results of every op that its row accepts, for inputs filled with a fixed pattern.
+fn run_ops(case: &Case) -> Result<Outcome, String> {
+    numbers::run(&module(case)?).map(Outcome::Lines)
+}
+
+/// `opt`: the module after the passes of `;! pass`, or why they stop; with `;! stats`, what they counted.
+///
+/// Files that options name are in the folder of golden files.
+fn run_passes(case: &Case) -> Result<Outcome, String> {
+    let mut m = module(case)?;
+    let device = case.header("device").unwrap_or("toy");
+    let profile = DeviceProfile::named(device).ok_or_else(|| format!("unknown device `{device}`"))?;
+    let text = case.header("pass").ok_or("an `opt` case needs a header `;! pass ...`")?;
+    let read =
+        |name: &str| fs::read_to_string(root().join(name)).map_err(|_| format!("{name} cannot be read"));
+    let mut cx = PassCx { profile, read_file: &read, stats: Vec::new() };
+    let done = Pipeline::parse(text).and_then(|p| p.run(&mut m, &mut cx));
+    let mut out = match done {
+        Ok(()) => lines(&print(&m)),
+        Err(e) => lines(&format!("error: {e}")),
+    };
+    if case.header("stats").is_some() {
+        let counted = cx.stats.iter().filter(|(_, _, n)| *n > 0);
+        out.extend(counted.map(|(pass, what, n)| format!("; {pass}: {n} {what}")));
+    }
+    Ok(Outcome::Lines(out))
+}

@@ -1,0 +1,77 @@
+//! Finding, running, comparing and blessing golden files.
+
+mod case;
+pub(crate) mod coverage;
+mod kinds;
+mod numbers;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use case::Case;
+use similar::TextDiff;
+
+const BLESS: &str = "MEMC_BLESS=1 cargo test --test golden";
+
+/// The folder of golden files.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+/// All `.mir` files below `folder`, sorted by path.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut entries: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    entries.sort();
+    for path in entries {
+        if path.is_dir() {
+            found.extend(files(&path));
+        } else if path.extension().is_some_and(|e| e == "mir") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The cases of every file, with the file's path below the root.
+fn all_cases() -> Vec<(String, Vec<Case>)> {
+    let root = root();
+    let read = |path: PathBuf| {
+        let name = path.strip_prefix(&root).unwrap().to_str().unwrap().to_string();
+        let cases = case::split(&fs::read_to_string(&path).unwrap())
+            .unwrap_or_else(|e| panic!("tests/golden/{name}: {e}"));
+        (name, cases)
+    };
+    files(&root).into_iter().map(read).collect()
+}
+
+/// Runs every case and compares, or with `MEMC_BLESS` rewrites what differs.
+pub(crate) fn run_all() {
+    #[allow(clippy::disallowed_methods, reason = "the one switch of the test runner")]
+    let bless = std::env::var_os("MEMC_BLESS").is_some();
+    let mut failures = Vec::new();
+    for (name, cases) in all_cases() {
+        let texts: Result<Vec<String>, String> = cases
+            .iter()
+            .map(|c| kinds::run(c).map_err(|e| format!("tests/golden/{name}: {}: {e}", c.sentence())))
+            .collect();
+        let (want, have) = match texts {
+            Ok(texts) => (fs::read_to_string(root().join(&name)).unwrap(), case::join(&texts)),
+            Err(e) => {
+                failures.push(e);
+                continue;
+            }
+        };
+        if want == have {
+            continue;
+        }
+        if bless {
+            fs::write(root().join(&name), have).unwrap();
+            continue;
+        }
+        let diff = TextDiff::from_lines(&want, &have);
+        let diff = diff.unified_diff().header(&format!("tests/golden/{name}"), "the compiler's").to_string();
+        failures.push(format!("{diff}\nIf the change is meant: {BLESS}"));
+    }
+    assert!(failures.is_empty(), "{} golden files differ\n\n{}", failures.len(), failures.join("\n\n"));
+}
