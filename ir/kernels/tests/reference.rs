@@ -127,6 +127,18 @@ fn movement_ops_put_every_element_where_they_say() {
 }
 
 #[test]
+fn a_transpose_of_many_blocks_moves_every_element() {
+    let (planes, rows, cols) = (3, 75, 331);
+    let x: Vec<u64> = (0..planes * rows * cols).collect();
+    let ty = memc_ir::TensorType::new(DType::I64, [planes, rows, cols]);
+    let y = one(OpKind::Transpose { perm: vec![0, 2, 1] }, &[&Tensor::from_slice(ty, &x).unwrap()]);
+    for (at, &v) in y.elements::<u64>().unwrap().iter().enumerate() {
+        let (plane, col, row) = (at as u64 / (rows * cols), at as u64 / rows % cols, at as u64 % rows);
+        assert_eq!(v, (plane * rows + row) * cols + col);
+    }
+}
+
+#[test]
 fn reductions_fold_exactly_the_reduced_axes() {
     arbtest(|u| {
         let rank = u.int_in_range(0..=4)?;
