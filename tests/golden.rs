@@ -17,7 +17,7 @@
 
 mod harness;
 
-use harness::{coverage, run_all};
+use harness::{coverage, models, run_all};
 
 #[test]
 fn golden_files_are_what_the_compiler_makes() {
@@ -27,4 +27,9 @@ fn golden_files_are_what_the_compiler_makes() {
 #[test]
 fn every_pass_rule_and_op_has_a_golden() {
     coverage::check();
+}
+
+#[test]
+fn the_graph_pipeline_keeps_every_bit_of_the_committed_models() {
+    models::check();
 }

@@ -3,6 +3,7 @@
 mod case;
 pub(crate) mod coverage;
 mod kinds;
+pub(crate) mod models;
 mod numbers;
 
 use std::fs;
@@ -45,33 +46,31 @@ fn all_cases() -> Vec<(String, Vec<Case>)> {
     files(&root).into_iter().map(read).collect()
 }
 
+/// Compares a file with what it should hold, or with `MEMC_BLESS` rewrites it.
+fn compare_or_bless(path: &Path, have: &str) -> Result<(), String> {
+    let want = fs::read_to_string(path).unwrap_or_default();
+    if want == have {
+        return Ok(());
+    }
+    #[allow(clippy::disallowed_methods, reason = "the one switch of the test runner")]
+    if std::env::var_os("MEMC_BLESS").is_some() {
+        return fs::write(path, have).map_err(|e| format!("{}: {e}", path.display()));
+    }
+    let diff = TextDiff::from_lines(want.as_str(), have);
+    let diff = diff.unified_diff().header(&path.display().to_string(), "the compiler's").to_string();
+    Err(format!("{diff}\nIf the change is meant: {BLESS}"))
+}
+
 /// Runs every case and compares, or with `MEMC_BLESS` rewrites what differs.
 pub(crate) fn run_all() {
-    #[allow(clippy::disallowed_methods, reason = "the one switch of the test runner")]
-    let bless = std::env::var_os("MEMC_BLESS").is_some();
     let mut failures = Vec::new();
     for (name, cases) in all_cases() {
         let texts: Result<Vec<String>, String> = cases
             .iter()
             .map(|c| kinds::run(c).map_err(|e| format!("tests/golden/{name}: {}: {e}", c.sentence())))
             .collect();
-        let (want, have) = match texts {
-            Ok(texts) => (fs::read_to_string(root().join(&name)).unwrap(), case::join(&texts)),
-            Err(e) => {
-                failures.push(e);
-                continue;
-            }
-        };
-        if want == have {
-            continue;
-        }
-        if bless {
-            fs::write(root().join(&name), have).unwrap();
-            continue;
-        }
-        let diff = TextDiff::from_lines(&want, &have);
-        let diff = diff.unified_diff().header(&format!("tests/golden/{name}"), "the compiler's").to_string();
-        failures.push(format!("{diff}\nIf the change is meant: {BLESS}"));
+        let compared = texts.and_then(|t| compare_or_bless(&root().join(&name), &case::join(&t)));
+        failures.extend(compared.err());
     }
     assert!(failures.is_empty(), "{} golden files differ\n\n{}", failures.len(), failures.join("\n\n"));
 }

@@ -1,24 +1,20 @@
 //! Running modules on the CPU kernels with inputs that everyone can compute.
 
-use memc_ir::{DType, Def, Feed, Id, Module, TensorType, value_name};
+use memc_ir::{DType, Def, Feed, Id, Init, Module, TensorType, value_name};
 use memc_kernels::interp::{Tensor, eval};
+
+/// What states hold when the step starts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Feeds {
+    /// A pattern, as for inputs.
+    Pattern,
+    /// Their initial content; a pattern where that is random.
+    Initial,
+}
 
 /// Results of every op of `m` as lines; ops whose row rejects their operands have none, nor have those that use them.
 pub(crate) fn run(m: &Module) -> Result<Vec<String>, String> {
-    let mut now: Vec<Option<Tensor>> = vec![None; m.values.len()];
-    for (v, value) in m.values.iter() {
-        let range = |feed: &Feed| if let Feed::Data { range, .. } = feed { *range } else { None };
-        now[v.index()] = match value.def {
-            Def::Input(i) => Some(pattern(&value.ty, v.index(), range(&m.inputs[i].feed))?),
-            Def::State(_) => Some(pattern(&value.ty, v.index(), None)?),
-            Def::Const(c) => {
-                let mut t = zeros(&value.ty)?;
-                t.data.bytes_mut().copy_from_slice(&m.consts[c].data);
-                Some(t)
-            }
-            Def::Op(..) => None,
-        };
-    }
+    let mut now = start(m, Feeds::Pattern)?;
     let mut out = Vec::new();
     for &id in &m.order {
         let op = &m.ops[id];
@@ -40,18 +36,79 @@ pub(crate) fn run(m: &Module) -> Result<Vec<String>, String> {
     Ok(out)
 }
 
+/// Outputs and states after one step of a valid module, with what they are.
+pub(crate) fn outcome(m: &Module, feeds: Feeds) -> Result<Vec<(String, Tensor)>, String> {
+    let mut now = start(m, feeds)?;
+    for &id in &m.order {
+        let op = &m.ops[id];
+        let operands: Option<Vec<&Tensor>> = op.operands.iter().map(|v| now[v.index()].as_ref()).collect();
+        let (Some(kind), Some(operands)) = (op.kind(), operands) else {
+            return Err("not a valid step".into());
+        };
+        let results = eval(kind, &operands).map_err(|e| format!("{}: {e}", op.origin))?;
+        for (&v, t) in op.results.iter().zip(results) {
+            now[v.index()] = Some(t);
+        }
+    }
+    let outputs = m.outputs.iter().map(|o| (format!("output {}", o.name), o.value));
+    let states =
+        m.states.values().map(|s| (format!("state {}", value_name(m, s.value)), s.next.unwrap_or(s.value)));
+    let find = |(what, v): (String, memc_ir::ValueId)| {
+        now[v.index()].clone().map(|t| (what.clone(), t)).ok_or(format!("{what} is not computed"))
+    };
+    outputs.chain(states).map(find).collect()
+}
+
+/// Inputs, states and constants by value.
+fn start(m: &Module, feeds: Feeds) -> Result<Vec<Option<Tensor>>, String> {
+    let mut now: Vec<Option<Tensor>> = vec![None; m.values.len()];
+    // The pattern differs between values, but not with the number of constants and ops.
+    let mut salt = 0;
+    for (v, value) in m.values.iter() {
+        let range = |feed: &Feed| if let Feed::Data { range, .. } = feed { *range } else { None };
+        now[v.index()] = match value.def {
+            Def::Input(i) => Some(pattern(&value.ty, &mut salt, range(&m.inputs[i].feed))?),
+            Def::State(s) => Some(match (&m.states[s].init, feeds) {
+                (Init::Uniform { .. }, _) | (_, Feeds::Pattern) => pattern(&value.ty, &mut salt, None)?,
+                (init, Feeds::Initial) => initial(&value.ty, init)?,
+            }),
+            Def::Const(c) => Some(filled(&value.ty, &m.consts[c].data)?),
+            Def::Op(..) => None,
+        };
+    }
+    Ok(now)
+}
+
 fn zeros(ty: &TensorType) -> Result<Tensor, String> {
     Tensor::zeros(ty.clone()).map_err(|e| e.to_string())
 }
 
-/// Element `i` of the value with index `salt`: quarters from -1.25 to 1.25 for floats, 0 to 4 (or `range`) for
-/// integers, and every third `true`.
-fn pattern(ty: &TensorType, salt: usize, range: Option<(i64, i64)>) -> Result<Tensor, String> {
+fn filled(ty: &TensorType, data: &[u8]) -> Result<Tensor, String> {
+    let mut t = zeros(ty)?;
+    if data.len() != t.data.bytes().len() {
+        return Err(format!("{} bytes are not a tensor {ty}", data.len()));
+    }
+    t.data.bytes_mut().copy_from_slice(data);
+    Ok(t)
+}
+
+fn initial(ty: &TensorType, init: &Init) -> Result<Tensor, String> {
+    match init {
+        Init::Data(blob) => filled(ty, blob.bytes.as_deref().ok_or("the initial bytes are not at hand")?),
+        Init::Ones if ty.dtype == DType::F32 => filled(ty, &1f32.to_le_bytes().repeat(ty.numel() as usize)),
+        Init::Zeros => zeros(ty),
+        _ => Err(format!("no initial content of type {ty}")),
+    }
+}
+
+/// Element `i` of value number `salt`: quarters from -1.25 to 1.25 for floats, 0 to 4 (or `range`) for integers, and
+/// every third `true`.
+fn pattern(ty: &TensorType, salt: &mut i64, range: Option<(i64, i64)>) -> Result<Tensor, String> {
     let mut t = zeros(ty)?;
     let (low, high) = range.unwrap_or((0, 5));
     let width = ty.dtype.bytes() as usize;
     for (i, out) in t.data.bytes_mut().chunks_mut(width).enumerate() {
-        let n = (i * 7 + salt * 5) as i64;
+        let n = i as i64 * 7 + *salt * 5;
         let int = low + n % (high - low).max(1);
         match ty.dtype {
             DType::F32 => out.copy_from_slice(&((n % 11 - 5) as f32 / 4.0).to_le_bytes()),
@@ -60,6 +117,7 @@ fn pattern(ty: &TensorType, salt: usize, range: Option<(i64, i64)>) -> Result<Te
             DType::Bool => out.copy_from_slice(&[u8::from(n % 3 == 0)]),
         }
     }
+    *salt += 1;
     Ok(t)
 }
 

@@ -1,0 +1,92 @@
+//! The graph pipeline on the committed models: it keeps every bit, is a fixpoint, and does what `models.txt` says.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use memc_frontend::{ImportOptions, import};
+use memc_ir::{DType, Module, parse, print};
+use memc_kernels::interp::Tensor;
+use memc_passes::analysis::peak_live_bytes;
+use memc_passes::{DeviceProfile, GRAPH_PIPELINE, PassCx, Pipeline};
+
+use super::numbers::{self, Feeds};
+use super::{compare_or_bless, root};
+
+/// Every training step: artifacts of ONNX Runtime, and one-file steps. `models/gen` holds what they are made from.
+fn models() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models");
+    let list = |folder: &Path| {
+        let mut entries: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+        entries.sort();
+        entries
+    };
+    let is_model =
+        |p: &PathBuf| p.extension().is_some_and(|e| e == "onnx") && !p.ends_with("optimizer_model.onnx");
+    list(&folder)
+        .iter()
+        .filter(|p| p.is_dir() && !p.ends_with("gen"))
+        .flat_map(|p| list(p))
+        .filter(is_model)
+        .collect()
+}
+
+fn run(m: &mut Module, pipeline: &str) {
+    let profile = DeviceProfile::named("cpu").unwrap();
+    let mut cx = PassCx { profile, read_file: &|_| Err("no files here".into()), stats: Vec::new() };
+    Pipeline::parse(pipeline).unwrap().run(m, &mut cx).unwrap();
+}
+
+/// Whether all elements have the same bits, where a NaN equals every NaN.
+fn same(a: &Tensor, b: &Tensor) -> bool {
+    let float = a.ty.dtype == DType::F32;
+    a.ty == b.ty
+        && match (a.elements::<f32>(), b.elements::<f32>()) {
+            (Some(a), Some(b)) if float => {
+                a.iter().zip(b).all(|(x, y)| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan()))
+            }
+            _ => a.data == b.data,
+        }
+}
+
+/// Ops, transposes and live bytes of a module.
+fn measures(m: &Module) -> [u64; 3] {
+    let transposes =
+        m.order.iter().filter(|&&op| m.ops[op].kind().is_some_and(|k| k.mnemonic() == "transpose"));
+    [m.order.len() as u64, transposes.count() as u64, peak_live_bytes(m).unwrap().bytes]
+}
+
+/// Runs one step of every model before and after the pipeline, from the models' initial states.
+pub(crate) fn check() {
+    let mut table = String::from("what the graph pipeline and `order` do to the committed models\n");
+    let header = ["ops", "", "transposes", "", "peak bytes", ""];
+    let row = |out: &mut String, name: &str, cells: [String; 6]| {
+        let [a, b, c, d, e, f] = cells;
+        let line = format!("{name:<50} {a:>5} {b:>5} {c:>10} {d:>4} {e:>11} {f:>9}");
+        writeln!(out, "{}", line.trim_end()).unwrap();
+    };
+    row(&mut table, "model", header.map(str::to_string));
+    for path in models() {
+        let name = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap_or(&path).display().to_string();
+        let before =
+            import(&path, &ImportOptions::default()).unwrap_or_else(|e| panic!("{name}: {e}")).module;
+        let mut after = before.clone();
+        run(&mut after, GRAPH_PIPELINE);
+        let once = print(&after);
+        assert_eq!(print(&parse(&once).unwrap()), once, "{name}: printing is a fixpoint");
+        run(&mut after, GRAPH_PIPELINE);
+        assert!(print(&after) == once, "{name}: the second run of the pipeline changes something");
+        run(&mut after, "order");
+        let want = numbers::outcome(&before, Feeds::Initial).unwrap();
+        let have = numbers::outcome(&after, Feeds::Initial).unwrap();
+        for ((what, want), (_, have)) in want.iter().zip(&have) {
+            assert!(same(want, have), "{name}: {what} differs after the pipeline");
+        }
+        let (old, new) = (measures(&before), measures(&after));
+        let cells = [old[0], new[0], old[1], new[1], old[2], new[2]].map(|n| n.to_string());
+        row(&mut table, &name, cells);
+    }
+    if let Err(diff) = compare_or_bless(&root().join("models.txt"), &table) {
+        panic!("{diff}");
+    }
+}
