@@ -217,7 +217,7 @@ define_ops! {
     /// Scatters `dy` to `indices` of a zero tensor of shape `shape`, adding where windows overlap.
     MaxPoolGrad "max_pool_grad" ("dy", "indices") -> ("dx") {shape: Vec<u64>}
         pool::max_pool_grad, pool::max_pool_grad_cost, [] Pure;
-    /// 2-D average pooling; `count_pad` divides by the full window even at the border.
+    /// 2-D average pooling; `count_pad` counts padding as elements, so that only what hangs over the padded input is left out.
     AveragePool "average_pool" ("x") -> ("y")
         {kernel: Vec<u64>, strides: Vec<u64>, pads: Vec<u64>, ceil: bool = false, count_pad: bool = false}
         pool::average_pool, pool::average_pool_cost, [] Pure;
