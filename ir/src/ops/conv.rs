@@ -151,41 +151,18 @@ fn columns(batch: u64, w: &[u64], out: &[u64], strides: &[u64], pads: &[u64]) ->
     (bytes, t)
 }
 
-pub(super) fn conv_cost(
-    ops: &[&TensorType],
-    res: &[&TensorType],
-    s: &[u64],
-    p: &[u64],
-    _d: &[u64],
-    _g: i64,
-) -> Cost {
+pub(super) fn conv_cost(ops: &[&TensorType], res: &[&TensorType], s: &[u64], p: &[u64]) -> Cost {
     let w = &ops[1].shape;
     let (workspace, t) = columns(ops[0].shape[0], w, &res[0].shape[2..], s, p);
     Cost { workspace, ..streaming(ops, res, 2 * t.rows) }
 }
 
-pub(super) fn grad_input_cost(
-    ops: &[&TensorType],
-    res: &[&TensorType],
-    s: &[u64],
-    p: &[u64],
-    _d: &[u64],
-    _g: i64,
-    _size: &[u64],
-) -> Cost {
+pub(super) fn grad_input_cost(ops: &[&TensorType], res: &[&TensorType], s: &[u64], p: &[u64]) -> Cost {
     let (workspace, t) = columns(ops[0].shape[0], &ops[1].shape, &ops[0].shape[2..], s, p);
     Cost { workspace, flops: ops[0].numel().saturating_mul(2 * t.rows), ..streaming(ops, res, 0) }
 }
 
-pub(super) fn grad_weight_cost(
-    ops: &[&TensorType],
-    res: &[&TensorType],
-    s: &[u64],
-    p: &[u64],
-    _d: &[u64],
-    _g: i64,
-    _kernel: &[u64],
-) -> Cost {
+pub(super) fn grad_weight_cost(ops: &[&TensorType], res: &[&TensorType], s: &[u64], p: &[u64]) -> Cost {
     let (columns, t) = columns(ops[0].shape[0], &res[0].shape, &ops[0].shape[2..], s, p);
     // Every lane but the first sums into a copy of the result of its own.
     let workspace = columns + (t.lanes - 1) * res[0].bytes();

@@ -15,6 +15,9 @@ pub(super) fn cost4(operands: &[&TensorType], results: &[&TensorType]) -> Cost {
 pub(super) fn cost8(operands: &[&TensorType], results: &[&TensorType]) -> Cost {
     streaming(operands, results, 8)
 }
+pub(super) fn cost16(operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+    streaming(operands, results, 16)
+}
 
 pub(super) fn numeric_unary(ops: &[&TensorType]) -> Types {
     if ops[0].dtype == DType::Bool {
@@ -36,21 +39,12 @@ pub(super) fn float_unary(ops: &[&TensorType]) -> Types {
 pub(super) fn gelu(ops: &[&TensorType], _tanh: bool) -> Types {
     float_unary(ops)
 }
-pub(super) fn gelu_cost(operands: &[&TensorType], results: &[&TensorType], _tanh: bool) -> Cost {
-    cost8(operands, results)
-}
 pub(super) fn gelu_grad(ops: &[&TensorType], _tanh: bool) -> Types {
     float_pair(ops)
-}
-pub(super) fn gelu_grad_cost(operands: &[&TensorType], results: &[&TensorType], _tanh: bool) -> Cost {
-    streaming(operands, results, 16)
 }
 
 pub(super) fn cast(ops: &[&TensorType], to: DType) -> Types {
     Ok(vec![TensorType::new(to, ops[0].shape.clone())])
-}
-pub(super) fn cast_cost(operands: &[&TensorType], results: &[&TensorType], _to: DType) -> Cost {
-    cost1(operands, results)
 }
 
 fn broadcast_same(ops: &[&TensorType]) -> Result<TensorType, String> {

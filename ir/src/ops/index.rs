@@ -15,7 +15,7 @@ pub(super) fn gather(ops: &[&TensorType], axis: i64) -> Types {
     let shape = [&data.shape[..axis], &indices.shape, &data.shape[axis + 1..]].concat();
     Ok(vec![TensorType::new(data.dtype, shape)])
 }
-pub(super) fn gather_cost(ops: &[&TensorType], res: &[&TensorType], _axis: i64) -> Cost {
+pub(super) fn gather_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
     Cost { bytes_read: res[0].bytes() + ops[1].bytes(), ..streaming(ops, res, 0) }
 }
 
@@ -33,7 +33,7 @@ pub(super) fn gather_grad(ops: &[&TensorType], axis: i64, dim: i64) -> Types {
     let shape = [&dy.shape[..axis], &[dim], &dy.shape[end..]].concat();
     Ok(vec![TensorType::new(dy.dtype, shape)])
 }
-pub(super) fn gather_grad_cost(ops: &[&TensorType], res: &[&TensorType], _axis: i64, _dim: i64) -> Cost {
+pub(super) fn gather_grad_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
     Cost { flops: ops[1].numel(), ..streaming(ops, res, 0) }
 }
 
@@ -69,12 +69,7 @@ pub(super) fn scatter_elements(ops: &[&TensorType], axis: i64, mode: ScatterMode
     }
     Ok(vec![ops[0].clone()])
 }
-pub(super) fn scatter_elements_cost(
-    ops: &[&TensorType],
-    res: &[&TensorType],
-    _axis: i64,
-    _mode: ScatterMode,
-) -> Cost {
+pub(super) fn scatter_elements_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
     Cost { flops: ops[1].numel(), ..streaming(ops, res, 0) }
 }
 
@@ -94,6 +89,6 @@ pub(super) fn scatter_nd(ops: &[&TensorType], mode: ScatterMode) -> Types {
     }
     Ok(vec![data.clone()])
 }
-pub(super) fn scatter_nd_cost(ops: &[&TensorType], res: &[&TensorType], _mode: ScatterMode) -> Cost {
+pub(super) fn scatter_nd_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
     Cost { flops: ops[2].numel(), ..streaming(ops, res, 0) }
 }

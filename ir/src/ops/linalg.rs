@@ -32,13 +32,7 @@ fn inner(a: &TensorType, trans_a: bool) -> u64 {
     if r < 2 { 1 } else { a.shape[if trans_a { r - 2 } else { r - 1 }] }
 }
 
-pub(super) fn matmul_cost(
-    ops: &[&TensorType],
-    res: &[&TensorType],
-    ta: bool,
-    _tb: bool,
-    _alpha: f32,
-) -> Cost {
+pub(super) fn matmul_cost(ops: &[&TensorType], res: &[&TensorType], ta: bool) -> Cost {
     streaming(ops, res, inner(ops[0], ta).saturating_mul(2))
 }
 
@@ -54,13 +48,6 @@ pub(super) fn gemm(ops: &[&TensorType], trans_a: bool, trans_b: bool, alpha: f32
     Ok(y)
 }
 
-pub(super) fn gemm_cost(
-    ops: &[&TensorType],
-    res: &[&TensorType],
-    ta: bool,
-    _tb: bool,
-    _a: f32,
-    _b: f32,
-) -> Cost {
+pub(super) fn gemm_cost(ops: &[&TensorType], res: &[&TensorType], ta: bool) -> Cost {
     streaming(ops, res, inner(ops[0], ta).saturating_mul(2).saturating_add(2))
 }

@@ -33,7 +33,7 @@ pub(super) fn cross_entropy_grad(ops: &[&TensorType], reduction: Reduction, _ign
     Ok(vec![ops[1].clone()])
 }
 
-pub(super) fn cost(ops: &[&TensorType], res: &[&TensorType], _reduction: Reduction, _ignore: i64) -> Cost {
+pub(super) fn cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
     let elements = ops[..2].iter().map(|t| t.numel()).max().unwrap_or(0);
     Cost { flops: elements.saturating_mul(12), ..streaming(ops, res, 0) }
 }

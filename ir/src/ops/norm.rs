@@ -30,7 +30,7 @@ pub(super) fn batch_norm_stats(ops: &[&TensorType], _epsilon: f32) -> Types {
     }
     Ok(vec![TensorType::new(ops[0].dtype, [c]); 3])
 }
-pub(super) fn batch_norm_stats_cost(ops: &[&TensorType], res: &[&TensorType], _epsilon: f32) -> Cost {
+pub(super) fn batch_norm_stats_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
     Cost { flops: ops[0].numel().saturating_mul(4), ..streaming(ops, res, 0) }
 }
 
@@ -59,9 +59,6 @@ pub(super) fn moving_average(ops: &[&TensorType], _momentum: f32) -> Types {
     want_shape(ops[1], &ops[0].shape, "batch")?;
     Ok(vec![ops[0].clone()])
 }
-pub(super) fn moving_average_cost(ops: &[&TensorType], res: &[&TensorType], _momentum: f32) -> Cost {
-    streaming(ops, res, 3)
-}
 
 /// The shapes (rows, normalised) that `axis` splits `x` into.
 fn split(x: &TensorType, axis: i64) -> Result<(Vec<u64>, Vec<u64>), String> {
@@ -84,9 +81,6 @@ pub(super) fn layer_norm(ops: &[&TensorType], axis: i64, _epsilon: f32) -> Types
     let stats = TensorType::new(ops[0].dtype, stats);
     Ok(vec![ops[0].clone(), stats.clone(), stats])
 }
-pub(super) fn layer_norm_cost(ops: &[&TensorType], res: &[&TensorType], _axis: i64, _epsilon: f32) -> Cost {
-    streaming(ops, res, 8)
-}
 
 pub(super) fn layer_norm_grad(ops: &[&TensorType], axis: i64) -> Types {
     let (stats, inner) = split(ops[1], axis)?;
@@ -102,16 +96,13 @@ pub(super) fn layer_norm_grad(ops: &[&TensorType], axis: i64) -> Types {
     let scale = TensorType::new(ops[1].dtype, inner);
     Ok(vec![ops[1].clone(), scale.clone(), scale])
 }
-pub(super) fn layer_norm_grad_cost(ops: &[&TensorType], res: &[&TensorType], _axis: i64) -> Cost {
-    streaming(ops, res, 14)
-}
 
 pub(super) fn softmax(ops: &[&TensorType], axis: i64) -> Types {
     want_float(ops[0], "x")?;
     resolve_axis(axis, ops[0].rank())?;
     Ok(vec![ops[0].clone()])
 }
-pub(super) fn softmax_cost(ops: &[&TensorType], res: &[&TensorType], _axis: i64) -> Cost {
+pub(super) fn softmax_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
     streaming(ops, res, 12)
 }
 

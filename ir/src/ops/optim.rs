@@ -46,15 +46,3 @@ pub(super) fn adamw(
     single(ops[5], "step")?;
     Ok(vec![ops[0].clone(); 3])
 }
-pub(super) fn adamw_cost(
-    ops: &[&TensorType],
-    res: &[&TensorType],
-    _alpha: f32,
-    _beta: f32,
-    _epsilon: f32,
-    _weight_decay: f32,
-    _bias_correction: bool,
-    _decay_first: bool,
-) -> Cost {
-    streaming(ops, res, 16)
-}

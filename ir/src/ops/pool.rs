@@ -59,15 +59,7 @@ pub(super) fn max_pool(ops: &[&TensorType], k: &[u64], s: &[u64], p: &[u64], d: 
     let shape = output(ops[0], k, s, p, d, ceil)?;
     Ok(vec![TensorType::new(ops[0].dtype, shape.clone()), TensorType::new(DType::I64, shape)])
 }
-pub(super) fn max_pool_cost(
-    ops: &[&TensorType],
-    res: &[&TensorType],
-    k: &[u64],
-    _s: &[u64],
-    _p: &[u64],
-    _d: &[u64],
-    _ceil: bool,
-) -> Cost {
+pub(super) fn window_cost(ops: &[&TensorType], res: &[&TensorType], k: &[u64]) -> Cost {
     streaming(ops, res, k[0] * k[1])
 }
 
@@ -79,9 +71,6 @@ pub(super) fn max_pool_grad(ops: &[&TensorType], shape: &[u64]) -> Types {
     }
     Ok(vec![TensorType::new(ops[0].dtype, shape)])
 }
-pub(super) fn max_pool_grad_cost(ops: &[&TensorType], res: &[&TensorType], _shape: &[u64]) -> Cost {
-    streaming(ops, res, 1)
-}
 
 pub(super) fn average_pool(
     ops: &[&TensorType],
@@ -92,17 +81,6 @@ pub(super) fn average_pool(
     _count_pad: bool,
 ) -> Types {
     Ok(vec![TensorType::new(ops[0].dtype, output(ops[0], k, s, p, &[1, 1], ceil)?)])
-}
-pub(super) fn average_pool_cost(
-    ops: &[&TensorType],
-    res: &[&TensorType],
-    k: &[u64],
-    _s: &[u64],
-    _p: &[u64],
-    _ceil: bool,
-    _count_pad: bool,
-) -> Cost {
-    streaming(ops, res, k[0] * k[1])
 }
 
 pub(super) fn average_pool_grad(
@@ -120,16 +98,4 @@ pub(super) fn average_pool_grad(
         return Err(format!("dy = {} does not match the pooled shape {want:?}", ops[0]));
     }
     Ok(vec![x])
-}
-pub(super) fn average_pool_grad_cost(
-    ops: &[&TensorType],
-    res: &[&TensorType],
-    k: &[u64],
-    _s: &[u64],
-    _p: &[u64],
-    _ceil: bool,
-    _count_pad: bool,
-    _shape: &[u64],
-) -> Cost {
-    streaming(ops, res, k[0] * k[1])
 }

@@ -43,9 +43,6 @@ pub(super) fn reshape(ops: &[&TensorType], shape: &[u64]) -> Types {
     }
     Ok(vec![y])
 }
-pub(super) fn reshape_cost(_ops: &[&TensorType], _res: &[&TensorType], _shape: &[u64]) -> Cost {
-    Cost::default()
-}
 
 pub(super) fn transpose(ops: &[&TensorType], perm: &[u64]) -> Types {
     let rank = ops[0].rank();
@@ -62,7 +59,7 @@ pub(super) fn transpose(ops: &[&TensorType], perm: &[u64]) -> Types {
     let shape: Vec<u64> = perm.iter().map(|&p| ops[0].shape[p as usize]).collect();
     Ok(vec![TensorType::new(ops[0].dtype, shape)])
 }
-pub(super) fn transpose_cost(ops: &[&TensorType], res: &[&TensorType], _perm: &[u64]) -> Cost {
+pub(super) fn move_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
     streaming(ops, res, 0)
 }
 
@@ -71,9 +68,6 @@ pub(super) fn broadcast(ops: &[&TensorType], shape: &[u64]) -> Types {
         return Err(format!("{} does not broadcast to {shape:?}", ops[0]));
     }
     Ok(vec![TensorType::new(ops[0].dtype, shape)])
-}
-pub(super) fn broadcast_cost(ops: &[&TensorType], res: &[&TensorType], _shape: &[u64]) -> Cost {
-    streaming(ops, res, 0)
 }
 
 pub(super) fn slice(ops: &[&TensorType], starts: &[i64], ends: &[i64], steps: &[i64]) -> Types {
@@ -97,13 +91,7 @@ pub(super) fn slice(ops: &[&TensorType], starts: &[i64], ends: &[i64], steps: &[
     }
     Ok(vec![TensorType::new(x.dtype, shape)])
 }
-pub(super) fn slice_cost(
-    ops: &[&TensorType],
-    res: &[&TensorType],
-    _s: &[i64],
-    _e: &[i64],
-    _t: &[i64],
-) -> Cost {
+pub(super) fn slice_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
     Cost { bytes_read: res[0].bytes(), ..streaming(ops, res, 0) }
 }
 
@@ -120,9 +108,6 @@ pub(super) fn concat(ops: &[&TensorType], axis: i64) -> Types {
         y.shape[axis] = y.shape[axis].checked_add(x.shape[axis]).ok_or("extent overflows")?;
     }
     Ok(vec![y])
-}
-pub(super) fn concat_cost(ops: &[&TensorType], res: &[&TensorType], _axis: i64) -> Cost {
-    streaming(ops, res, 0)
 }
 
 fn check_value(value: Scalar, dtype: DType) -> Result<(), String> {
@@ -145,14 +130,8 @@ pub(super) fn pad(ops: &[&TensorType], before: &[u64], after: &[u64], value: Sca
     let shape: Option<Vec<u64>> = (0..x.rank()).map(sum).collect();
     Ok(vec![TensorType::new(x.dtype, shape.ok_or("padded extent overflows")?)])
 }
-pub(super) fn pad_cost(ops: &[&TensorType], res: &[&TensorType], _b: &[u64], _a: &[u64], _v: Scalar) -> Cost {
-    streaming(ops, res, 0)
-}
 
 pub(super) fn fill(_ops: &[&TensorType], dtype: DType, shape: &[u64], value: Scalar) -> Types {
     check_value(value, dtype)?;
     Ok(vec![TensorType::new(dtype, shape)])
-}
-pub(super) fn fill_cost(ops: &[&TensorType], res: &[&TensorType], _d: DType, _s: &[u64], _v: Scalar) -> Cost {
-    streaming(ops, res, 0)
 }
