@@ -45,7 +45,8 @@ impl Plan {
         Ok(end)
     }
 
-    /// Checks the rules that a plan in a file satisfies: indices and events in range, slices within the arenas, one
+    /// Checks the rules that a plan in a file satisfies: indices and events in range, no more
+    /// events than commands, slices within the arenas, one
     /// slice per operand and result, equal lengths in copies, host commands on the host, unique state names, initial
     /// data of the home's length and in its place, and the source's hash.
     ///
@@ -81,6 +82,12 @@ impl Plan {
                     format!("{length} entries; at most {MAX_ENTRIES} are allowed"),
                 ));
             }
+        }
+        let commands = self.commands().count();
+        if usize::try_from(self.events).map_or(true, |events| events > commands) {
+            let what =
+                format!("{} declared for {commands} commands; every event is recorded by one", self.events);
+            return Err(PlanError::invalid("events", what));
         }
         let mut names = BTreeSet::new();
         for state in &self.states {

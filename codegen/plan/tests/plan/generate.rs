@@ -145,6 +145,7 @@ pub(crate) fn valid(u: &mut Unstructured<'_>) -> Result<(Plan, BTreeMap<usize, V
         slice.bytes %= 1 << 10;
     };
     plan.kernels.push(kernel(u)?);
+    plan.events %= 8;
     for (index, state) in plan.states.iter_mut().enumerate() {
         fit(&mut state.home);
         state.name = format!("{}#{index}", state.name);
@@ -170,6 +171,10 @@ pub(crate) fn valid(u: &mut Unstructured<'_>) -> Result<(Plan, BTreeMap<usize, V
         let legal = |command| legalise(u, &plan, section, command);
         *plan.section_mut(section) = commands.into_iter().filter_map(legal).collect();
     }
+    let spare = (plan.events as usize).saturating_sub(plan.commands().count());
+    let free = Action::Free { slice: Slice::dev(0, 0) };
+    let free = Command { stream: Stream::Compute, action: free, label: String::new() };
+    plan.epilogue.extend(std::iter::repeat_n(free, spare));
     Ok((plan, data))
 }
 

@@ -1,5 +1,7 @@
 //! Damaged and hostile files.
 
+use std::collections::BTreeMap;
+
 use arbtest::{
     arbitrary::{Result, Unstructured},
     arbtest,
@@ -173,6 +175,24 @@ fn absurd_counts_are_refused() {
     rehash(&mut bytes);
     let error = folder.open(&bytes).err().map(|e| e.to_string()).unwrap_or_default();
     assert!(error.contains("more than 4194304 entries"), "{error}");
+}
+
+/// A number of events that no commands could use is refused behind a right hash, before anything is made of it.
+#[test]
+fn absurd_events_are_refused() {
+    let folder = Folder::new();
+    let mut plan = text::parse("plan 1\nevents 1\nprologue {\n  compute record e0\n}\n").unwrap();
+    plan.meta.set_source("");
+    let mut bytes = folder.bytes(&plan, &BTreeMap::new());
+    let one = [6 << 3, 1, 7 << 3 | 2];
+    let at = bytes.windows(3).position(|part| part == one).unwrap();
+    bytes.splice(at + 1..at + 2, [0xff, 0xff, 0xff, 0xff, 0x0f]);
+    let meta = bytes.len() as u64 - 64;
+    bytes[16..24].copy_from_slice(&meta.to_le_bytes());
+    rehash(&mut bytes);
+    let error = folder.open(&bytes).err().unwrap();
+    assert!(matches!(error, PlanError::Invalid { .. }));
+    assert!(error.to_string().contains("4294967295 declared for 1 commands"), "{error}");
 }
 
 /// A newer version is refused as such.

@@ -8,7 +8,7 @@ use crate::example;
 #[test]
 fn each_rule_rejects() {
     type Case = (fn(&mut Plan), &'static str);
-    let cases: [Case; 24] = [
+    let cases: [Case; 26] = [
         (|p| p.meta.dev_bytes = 1011, "dev+1008:4 is not within the dev arena of 1011 bytes"),
         (|p| p.states[0].home.offset = u64::MAX, "state `w`: dev+18446744073709551615:256 is not within"),
         (|p| p.inputs[0].slot.bytes = 1 << 60, "input `x`: host+0:1152921504606846976 is not within"),
@@ -30,6 +30,8 @@ fn each_rule_rejects() {
         ),
         (|p| p.meta.source.push('x'), "source: the hash is not that of the text"),
         (|p| p.events = 2, "body command 10 `d2h record e2`: no event 2; the plan has 2"),
+        (|p| p.events = 21, "events: 21 declared for 20 commands"),
+        (|p| p.events = u32::MAX, "events: 4294967295 declared for 20 commands"),
         (|p| p.kernels.truncate(2), "body command 13 `compute launch k2 "),
         (|p| p.prologue[0].action = Action::Load { state: 1 }, "`host load s1`: no state 1; the plan has 1"),
         (|p| p.inputs.truncate(1), "body command 1 `host write i1`: no input 1; the plan has 1"),
