@@ -123,7 +123,7 @@ impl Parser {
                 let payload = c.payload()?;
                 c.expect(":")?;
                 let ty = c.ty()?;
-                let bytes = c.payload_bytes(payload, &ty)?;
+                let bytes = c.payload_bytes(payload, &ty, &mut self.splat_left)?;
                 let slot = self.home(c)?;
                 let m = self.module();
                 let v = m.add_const(name, ty, bytes);

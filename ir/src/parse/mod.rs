@@ -21,7 +21,8 @@ use lexer::{Token, tokens};
 ///
 /// Codes: `P1` syntax, `P2` unknown name, `P3` name defined twice, `P4` unknown op or bad attribute.
 pub fn parse(text: &str) -> Result<Module, Diag> {
-    let mut parser = Parser::default();
+    let mut parser =
+        Parser { splat_left: payload::SPLAT_TOTAL.saturating_add(text.len() as u64), ..Parser::default() };
     for (i, line) in text.lines().enumerate() {
         let line_tokens = tokens(line, i + 1)?;
         if !line_tokens.is_empty() {
@@ -62,6 +63,8 @@ struct Parser {
     signals: BTreeMap<u32, OpId>,
     awaits: Vec<(OpId, u32, bool, usize)>,
     clones: Vec<(OpId, String, usize)>,
+    /// Bytes that further `splat` constants may take.
+    splat_left: u64,
 }
 
 /// Operand names of an op, or the value of an output or carry.

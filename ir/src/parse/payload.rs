@@ -15,7 +15,10 @@ pub(super) enum Payload {
 }
 
 /// Largest constant that `splat` may spell, in bytes; larger ones are `fill` ops.
-const SPLAT_LIMIT: u64 = 64 << 20;
+const SPLAT_LIMIT: u64 = 1 << 20;
+/// Most bytes that all `splat` constants of a module may take beyond the text's own length. Other payloads
+/// are proportional to the text: `dense` spells at most four bytes per character, `hex` half a byte.
+pub(super) const SPLAT_TOTAL: u64 = 64 << 20;
 
 impl Cursor {
     pub(super) fn payload(&mut self) -> Result<Payload, Diag> {
@@ -47,7 +50,13 @@ impl Cursor {
         }
     }
 
-    pub(super) fn payload_bytes(&self, payload: Payload, ty: &TensorType) -> Result<Vec<u8>, Diag> {
+    /// The bytes of a constant of type `ty`; a `splat` takes its size from `splat_left`.
+    pub(super) fn payload_bytes(
+        &self,
+        payload: Payload,
+        ty: &TensorType,
+        splat_left: &mut u64,
+    ) -> Result<Vec<u8>, Diag> {
         match payload {
             Payload::Bytes(bytes) => Ok(bytes),
             Payload::Dense(items) => items
@@ -57,10 +66,21 @@ impl Cursor {
                 .map(|v| v.concat()),
             Payload::Splat(item) => {
                 let one = self.element(&item, ty.dtype)?;
-                match ty.checked_numel() {
-                    Some(n) if n * ty.dtype.bytes() <= SPLAT_LIMIT => Ok(one.repeat(n as usize)),
-                    _ => self.fail(format!("a constant of type {ty} is too large; use `fill`")),
-                }
+                let bytes = ty.checked_numel().and_then(|n| n.checked_mul(ty.dtype.bytes()));
+                let Some(bytes) = bytes.filter(|&b| b <= SPLAT_LIMIT) else {
+                    return self.fail(format!(
+                        "a constant of type {ty} is too large for `splat`, which spells at most {SPLAT_LIMIT} bytes; use \
+                         `fill`"
+                    ));
+                };
+                let Some(left) = splat_left.checked_sub(bytes) else {
+                    return self.fail(format!(
+                        "the module's `splat` constants are too large: {bytes} bytes more, {splat_left} are left; use \
+                         `fill`"
+                    ));
+                };
+                *splat_left = left;
+                Ok(one.repeat(ty.numel() as usize))
             }
         }
     }
@@ -114,4 +134,38 @@ fn unhex(digits: &str) -> Option<Vec<u8>> {
         return None;
     }
     bytes.chunks(2).map(|p| Some(nibble(p[0])? << 4 | nibble(p[1])?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::parse;
+
+    fn constants(count: usize, ty: &str) -> String {
+        let mut text = "module @m graph\n".to_string();
+        for i in 0..count {
+            text.push_str(&format!("%c{i} = const splat 1 : {ty}\n"));
+        }
+        text
+    }
+
+    /// One `splat` constant spells at most its limit, however its extents overflow.
+    #[test]
+    fn a_splat_is_limited() {
+        let module = parse(&constants(1, "i64[131072]")).expect("at the limit");
+        assert_eq!(module.consts.values().map(|c| c.data.len()).sum::<usize>(), 1 << 20);
+        for ty in ["i64[131073]", "i64[4611686018427387904]", "i64[4611686018427387904,4611686018427387904]"]
+        {
+            let refused = parse(&constants(1, ty)).expect_err("over the limit");
+            assert!(refused.message.contains("use `fill`"), "{refused}");
+        }
+    }
+
+    /// Many `splat` constants, each at its limit, share one budget; the line that exceeds it is named.
+    #[test]
+    fn splats_share_a_budget() {
+        assert!(parse(&constants(64, "bool[1048576]")).is_ok());
+        let refused = parse(&constants(2000, "bool[1048576]")).expect_err("over the budget");
+        assert!(refused.message.contains("the module's `splat` constants"), "{refused}");
+        assert_eq!(refused.at, crate::diag::Anchor::Line(66));
+    }
 }
