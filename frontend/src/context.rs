@@ -7,12 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memc_ir::{Module, OpKind, TensorType, ValueId};
 
+use crate::constants::Allowance;
 use crate::error::{Fault, ImportError};
 use crate::external::Folder;
 use crate::graph::declared_types;
-use crate::model::{Graph, Node, Tensor};
+use crate::model::{Node, Tensor};
 use crate::node::NodeCx;
 use crate::registry;
+use crate::source::Source;
 use crate::tensor::Literal;
 
 /// Larger constants with equal elements become a `fill` op, which costs no memory between steps.
@@ -73,17 +75,17 @@ pub(crate) struct Context<'a> {
     pub declared: BTreeMap<&'a str, TensorType>,
     /// Names that some node or graph output reads.
     pub used: BTreeSet<&'a str>,
+    /// Room for constants that nodes compute.
+    pub folded: Allowance,
     opsets: &'a BTreeMap<String, i64>,
     folder: Option<&'a Folder>,
 }
 
 impl<'a> Context<'a> {
-    /// A context for `graph` with an empty module and scope.
-    pub(crate) fn new(
-        graph: &'a Graph,
-        opsets: &'a BTreeMap<String, i64>,
-        folder: Option<&'a Folder>,
-    ) -> Self {
+    /// A context for `source` with an empty module and scope, for a step of `micro_steps` passes over the
+    /// graph.
+    pub(crate) fn new(source: &'a Source<'_>, micro_steps: u32) -> Self {
+        let graph = &source.model.graph;
         let name = if graph.name.is_empty() { "model" } else { &graph.name };
         let mut declared = declared_types(&graph.value_info);
         declared.extend(declared_types(&graph.outputs));
@@ -93,8 +95,9 @@ impl<'a> Context<'a> {
             scope: BTreeMap::new(),
             declared,
             used: reads.map(String::as_str).collect(),
-            opsets,
-            folder,
+            folded: Allowance::new(source.file_bytes, micro_steps),
+            opsets: &source.model.opsets,
+            folder: source.folder,
         }
     }
 

@@ -45,8 +45,8 @@ pub use error::ImportError;
 use external::Folder;
 use source::Source;
 
-/// Most micro-steps of one step.
-const MAX_ACCUMULATE: u32 = 1024;
+/// Most micro-steps of one step that [`ImportOptions::accumulate`] may ask for.
+pub const MAX_ACCUMULATE: u32 = 1024;
 
 /// How a model is to be understood.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,7 +61,8 @@ pub struct ImportOptions {
     /// Pairs (input, output) of a one-file step: the input is state that becomes the output. An input paired
     /// with itself is state that does not change. These come before the pairs found by name.
     pub carry: Vec<(String, String)>,
-    /// Micro-steps per optimizer step of training artifacts, at least 1.
+    /// Micro-steps per optimizer step of training artifacts, from 1 to [`MAX_ACCUMULATE`]; large graphs allow
+    /// fewer, because each adds the graph's nodes to the module.
     pub accumulate: u32,
     /// Sizes of symbolic dimensions.
     pub dims: Vec<(String, u64)>,

@@ -178,6 +178,18 @@ impl<'a> NodeCx<'_, 'a> {
         }
     }
 
+    /// Binds output `i`, when present, to a constant that was computed here.
+    ///
+    /// Unlike stored constants and views of them it may be far larger than the node, so its bytes count
+    /// towards the import's allowance.
+    pub(crate) fn fold(&mut self, i: usize, to: Literal) -> Result<(), Fault> {
+        if self.output(i).is_some() {
+            self.cx.folded.take(to.ty.bytes()).map_err(Fault::Unsupported)?;
+            self.bind(i, to);
+        }
+        Ok(())
+    }
+
     /// Appends an op whose results are the node's outputs.
     pub(crate) fn finish(&mut self, kind: OpKind, operands: &[ValueId]) -> Result<(), Fault> {
         let names: Vec<&str> = self.node.outputs.iter().map(String::as_str).collect();

@@ -26,6 +26,8 @@ pub(crate) struct Source<'a> {
     pub literals: BTreeMap<String, Literal>,
     /// Types of the graph's inputs that are tensors.
     pub types: BTreeMap<String, TensorType>,
+    /// Size of the model in bytes, without external data.
+    pub file_bytes: u64,
     /// The model file, when there is one.
     pub path: Option<&'a Path>,
     /// Where external data may be.
@@ -45,7 +47,7 @@ impl<'a> Source<'a> {
         check_operators(&model)?;
         let types = graph::input_types(&model.graph, dims)?;
         let literals = resolve(std::mem::take(&mut model.graph.initializers), folder)?;
-        Ok(Source { model, order, literals, types, path, folder })
+        Ok(Source { model, order, literals, types, file_bytes: bytes.len() as u64, path, folder })
     }
 
     /// The type of graph input `name`.

@@ -28,6 +28,9 @@ pub(crate) fn is_accumulator(node: &Node) -> bool {
     (node.domain.as_str(), node.op.as_str()) == (MS, "InPlaceAccumulatorV2")
 }
 
+/// Most nodes and inputs of all micro-steps together; the graph is imported once for each.
+const MAX_ACCUMULATED: u64 = 4_000_000;
+
 /// A trained parameter as the graph wires it.
 #[derive(Clone, Copy, Debug)]
 struct Accumulated<'a> {
@@ -44,12 +47,21 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
             "--carry {from}={to} is for one-file training steps; these are training artifacts, whose state is known"
         )));
     }
+    let size = graph.nodes.len().saturating_add(graph.inputs.len()) as u64;
+    if options.accumulate > 1 && size.saturating_mul(options.accumulate.into()) > MAX_ACCUMULATED {
+        return Err(ImportError::Usage(format!(
+            "{} micro-steps of a graph with {size} nodes and inputs are too many: together at most \
+             {MAX_ACCUMULATED}; accumulate over at most {}",
+            options.accumulate,
+            (MAX_ACCUMULATED / size).max(1)
+        )));
+    }
     let accumulated = accumulators(graph)?;
     let mut notes = Vec::new();
     let optimizer = find_optimizer(source, options, &mut notes)?;
     let checkpoint = find_checkpoint(source, options, &mut notes)?;
     let mut step = Step {
-        cx: Context::new(graph, &source.model.opsets, source.folder),
+        cx: Context::new(source, options.accumulate),
         source,
         params: BTreeMap::new(),
         data: Vec::new(),

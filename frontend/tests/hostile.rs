@@ -5,7 +5,7 @@ mod wire;
 use std::fs;
 use std::path::Path;
 
-use memc_frontend::{ImportError, ImportOptions, import, import_bytes};
+use memc_frontend::{ImportError, ImportOptions, MAX_ACCUMULATE, import, import_bytes};
 use wire::*;
 
 fn refusal(graph: &Graph) -> String {
@@ -246,4 +246,65 @@ fn carry_overrides_names() {
     let import = import_bytes(&small_step().model(), &options).expect("import");
     let frozen = import.module.states.values().filter(|s| s.next.is_none()).count();
     assert_eq!((import.module.states.len(), frozen), (2, 1));
+}
+
+/// Many small nodes that each compute a large constant are refused at the node that exceeds the allowance;
+/// the same many views of one constant are not.
+#[test]
+fn computed_constants_are_limited() {
+    let long = |v: i64| tensor("", 7, &[], &v.to_le_bytes());
+    let scalar = |name: &str, v: i64| [long(v), field(8, name)].concat();
+    let ranges = |count: usize, op: &str| {
+        let mut graph = small_step();
+        graph.initializers = vec![scalar("zero", 0), scalar("limit", 1 << 16), scalar("one", 1)];
+        graph.nodes.push(node("Range", "first", &["zero", "limit", "one"], &["r"], &[]));
+        for i in 0..count {
+            let inputs: &[&str] = if op == "Range" { &["zero", "limit", "one"] } else { &["r"] };
+            graph.nodes.push(node(op, &format!("n{i}"), inputs, &[&format!("r{i}")], &[]));
+        }
+        graph
+    };
+    let text = refusal(&ranges(2000, "Range"));
+    assert_says(&text, &["`n1", "(Range)", "524288 bytes", "are left"]);
+    let views = ranges(2000, "Identity").model();
+    assert!(import_bytes(&views, &ImportOptions::default()).is_ok());
+}
+
+/// Tensors with equal elements become ops when the allowance for computed constants is used up.
+#[test]
+fn fills_need_no_allowance() {
+    let mut graph = small_step();
+    graph.initializers.push(tensor("shape", 7, &[1], &65536i64.to_le_bytes()));
+    for i in 0..1000 {
+        let name = format!("zeros{i}");
+        graph.nodes.push(node("ConstantOfShape", &name, &["shape"], &[&name], &[]));
+    }
+    let import = import_bytes(&graph.model(), &ImportOptions::default()).expect("import");
+    assert_eq!(memc_ir::verify(&import.module), Ok(()));
+    let fills = import.module.order.len() - 2;
+    assert!((1..1000).contains(&fills), "{fills} fills");
+}
+
+/// Micro-steps that would import too many nodes together are a usage error, found before the import.
+#[test]
+fn micro_steps_of_a_large_graph() {
+    let mut graph = small_step();
+    for i in 0..4000 {
+        graph.nodes.push(node("Neg", &format!("n{i}"), &["x"], &[&format!("y{i}")], &[]));
+    }
+    let accumulator = [
+        node("InPlaceAccumulatorV2", "sum", &["w_grad.accumulation.buffer", "w", "x"], &["flag"], &[]),
+        field(7, "com.microsoft"),
+    ];
+    graph.nodes.push(accumulator.concat());
+    graph.inputs.push(value("w_grad.accumulation.buffer", 1, &["2", "3"]));
+    let accumulate = |accumulate: u32| {
+        let options = ImportOptions { accumulate, ..ImportOptions::default() };
+        import_bytes(&graph.model(), &options).expect_err("must be refused")
+    };
+    let error = accumulate(MAX_ACCUMULATE);
+    assert!(matches!(error, ImportError::Usage(_)), "{error:?}");
+    assert_says(&error.to_string(), &["1024 micro-steps", "4006 nodes and inputs", "at most 998"]);
+    assert!(!matches!(accumulate(998), ImportError::Usage(_)));
+    assert_says(&accumulate(MAX_ACCUMULATE + 1).to_string(), &["between 1 and 1024"]);
 }

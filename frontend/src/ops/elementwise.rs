@@ -13,8 +13,7 @@ type Done = Result<(), Fault>;
 /// One operand.
 pub(crate) fn unary(n: &mut NodeCx<'_, '_>, kind: OpKind) -> Done {
     if let Some(y) = n.literal(0).and_then(|x| constants::unary(&n.node.op, &x)) {
-        n.bind(0, y);
-        return Ok(());
+        return n.fold(0, y);
     }
     let x = n.operand(0)?;
     n.finish(kind, &[x])
@@ -25,8 +24,7 @@ pub(crate) fn binary(n: &mut NodeCx<'_, '_>, kind: OpKind) -> Done {
     if let (Some(a), Some(b)) = (n.literal(0), n.literal(1))
         && let Some(y) = constants::binary(&n.node.op, &a, &b)
     {
-        n.bind(0, y);
-        return Ok(());
+        return n.fold(0, y);
     }
     let operands = [n.operand(0)?, n.operand(1)?];
     n.finish(kind, &operands)
@@ -73,8 +71,7 @@ pub(crate) fn select(n: &mut NodeCx<'_, '_>) -> Done {
     if let (Some(c), Some(a), Some(b)) = (n.literal(0), n.literal(1), n.literal(2))
         && let Some(y) = constants::select(&c, &a, &b)
     {
-        n.bind(0, y);
-        return Ok(());
+        return n.fold(0, y);
     }
     let operands = [n.operand(0)?, n.operand(1)?, n.operand(2)?];
     n.finish(OpKind::Select {}, &operands)
@@ -101,8 +98,7 @@ fn cast_to(n: &mut NodeCx<'_, '_>, to: DType) -> Done {
         return super::shape::identity(n);
     }
     if let Some(y) = n.literal(0).and_then(|x| constants::cast(&x, to)) {
-        n.bind(0, y);
-        return Ok(());
+        return n.fold(0, y);
     }
     let x = n.operand(0)?;
     n.finish(OpKind::Cast { to }, &[x])

@@ -15,8 +15,7 @@ pub(crate) fn gather(n: &mut NodeCx<'_, '_>) -> Done {
     if let (Some(data), Some(indices)) = (n.literal(0), n.literal(1))
         && let Some(y) = constants::gather(&data, &indices)
     {
-        n.bind(0, y);
-        return Ok(());
+        return n.fold(0, y);
     }
     let operands = [n.operand(0)?, n.operand(1)?];
     n.finish(OpKind::Gather { axis: axis as i64 }, &operands)

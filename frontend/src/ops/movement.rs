@@ -37,8 +37,7 @@ pub(crate) fn expand(n: &mut NodeCx<'_, '_>) -> Done {
             return Ok(());
         }
         if let Some(y) = constants::expand(&x, &shape) {
-            n.bind(0, y);
-            return Ok(());
+            return n.fold(0, y);
         }
     }
     let x = n.operand(0)?;
@@ -54,12 +53,11 @@ pub(crate) fn concat(n: &mut NodeCx<'_, '_>) -> Done {
         for i in 0..n.node.inputs.len() {
             lengths.push(n.operand_type(i)?.shape.get(axis).copied().unwrap_or(0) as i64);
         }
-        n.bind(1, Literal::vector(&lengths));
+        n.fold(1, Literal::vector(&lengths))?;
     }
     let parts: Option<Vec<Literal>> = (0..n.node.inputs.len()).map(|i| n.literal(i)).collect();
     if let Some(y) = parts.and_then(|parts| constants::concat(&parts)) {
-        n.bind(0, y);
-        return Ok(());
+        return n.fold(0, y);
     }
     let operands = n.operands()?;
     n.finish_at(0, OpKind::Concat { axis: axis as i64 }, &operands)
@@ -160,8 +158,7 @@ pub(crate) fn slice(n: &mut NodeCx<'_, '_>) -> Done {
         let count =
             if ty.numel() == 0 { 0 } else { span.max(0).unsigned_abs().div_ceil(step.unsigned_abs()) };
         if let Some(y) = constants::slice(&x, *start, *step, count) {
-            n.bind(0, y);
-            return Ok(());
+            return n.fold(0, y);
         }
     }
     let x = n.operand(0)?;

@@ -39,10 +39,11 @@ pub(crate) fn constant(n: &mut NodeCx<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Binds output 0 to a tensor of type `ty` with every element `value`.
+/// Binds output 0 to a tensor of type `ty` with every element `value`: a literal, or an op when that is too
+/// large or the allowance for computed constants is used up.
 fn filled(n: &mut NodeCx<'_, '_>, ty: TensorType, value: Scalar) -> Done {
     let count = ty.numel();
-    if count > constants::MAX_ELEMENTS {
+    if count > constants::MAX_ELEMENTS || !n.cx.folded.has(ty.bytes()) {
         return n.finish(OpKind::Fill { dtype: ty.dtype, shape: ty.shape, value }, &[]);
     }
     let count = count as usize;
@@ -50,8 +51,7 @@ fn filled(n: &mut NodeCx<'_, '_>, ty: TensorType, value: Scalar) -> Done {
         Scalar::Float(F32(v)) => Literal::from_floats(&ty.shape, &vec![v; count])?,
         Scalar::Int(v) => Literal::from_ints(ty.dtype, &ty.shape, &vec![v; count])?,
     };
-    n.bind(0, literal);
-    Ok(())
+    n.fold(0, literal)
 }
 
 /// `ConstantOfShape`.
@@ -80,15 +80,13 @@ pub(crate) fn shape(n: &mut NodeCx<'_, '_>) -> Done {
     let clamp = |v: i64| if v < 0 { v.saturating_add(rank) } else { v }.clamp(0, rank) as usize;
     let (start, end) = (clamp(n.int("start", 0)?), clamp(n.int("end", rank)?));
     let dims: Vec<i64> = ty.shape.get(start..end).unwrap_or_default().iter().map(|&d| d as i64).collect();
-    n.bind(0, Literal::vector(&dims));
-    Ok(())
+    n.fold(0, Literal::vector(&dims))
 }
 
 /// `Size`.
 pub(crate) fn size(n: &mut NodeCx<'_, '_>) -> Done {
     let count = n.operand_type(0)?.numel() as i64;
-    n.bind(0, Literal::from_ints(DType::I64, &[], &[count])?);
-    Ok(())
+    n.fold(0, Literal::from_ints(DType::I64, &[], &[count])?)
 }
 
 /// `Range` over integers.
@@ -104,8 +102,7 @@ pub(crate) fn range(n: &mut NodeCx<'_, '_>) -> Done {
         values[i] = v;
     }
     let literal = constants::range(dtype, values[0], values[1], values[2])?;
-    n.bind(0, literal);
-    Ok(())
+    n.fold(0, literal)
 }
 
 /// Binds output 0 to input 0 under `shape`.
