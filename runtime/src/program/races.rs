@@ -2,8 +2,8 @@
 //!
 //! The commands are replayed once in issue order with a vector clock for each stream (Mattern, "Virtual time and
 //! global states of distributed systems", 1989) and the last accesses to every range of bytes: an access is ordered
-//! after an earlier one if the clock of its stream has reached that access. The sequences prologue, body, epilogue and
-//! prologue, body, body, epilogue stand for all: an access conflicts with one of an earlier body only if it conflicts
+//! after an earlier one if the clock of its stream has reached that access. The sequences with no, one and two bodies
+//! between prologue and epilogue stand for all: an access conflicts with one of an earlier body only if it conflicts
 //! with the same command's repetition in the body just before, and the waits of every body but the first find the
 //! records of the body just before it.
 
@@ -19,7 +19,9 @@ const HOST: usize = Stream::Host as usize;
 
 pub(super) fn check(program: &Program, plan: &Plan) -> Result<(), Error> {
     use Section::{Body, Epilogue, Prologue};
-    for sequence in [&[Prologue, Body, Epilogue][..], &[Prologue, Body, Body, Epilogue]] {
+    for sequence in
+        [&[Prologue, Body, Epilogue][..], &[Prologue, Body, Body, Epilogue], &[Prologue, Epilogue]]
+    {
         let mut replay = Replay::new(program, plan);
         for &section in sequence {
             for index in 0..program.section(section).len() {

@@ -54,6 +54,27 @@ fn both_bodies_are_looked_at() {
     expect(late, early, &["at the same time as body command"]);
 }
 
+/// A run of no steps is looked at too: what only a body records or orders is not there for the epilogue.
+#[test]
+fn runs_without_a_body_are_looked_at() {
+    let plan = "plan 1\narena dev 64 host 0\nevents 1\nbody {\n  compute record e0\n}\nepilogue {\n  host wait e0\n}\n";
+    let error = Program::new(&parse(plan)).unwrap_err().to_string();
+    assert!(error.contains("epilogue command 0") && error.contains("nothing has recorded"), "{error}");
+    let plan = "plan 1\narena dev 64 host 0\nevents 1\nprologue {\n  compute free dev+0:64\n}\nbody {\n  \
+                compute record e0\n  h2d wait e0\n}\nepilogue {\n  h2d free dev+0:64\n}\n";
+    let error = Program::new(&parse(plan)).unwrap_err().to_string();
+    assert!(
+        error.contains("epilogue command 0") && error.contains("at the same time as prologue"),
+        "{error}"
+    );
+}
+
+/// A number of events that no commands could use takes no memory.
+#[test]
+fn events_are_bounded_by_the_commands() {
+    expect("events 7", "events 4294967295", &["events: 4294967295 declared for"]);
+}
+
 /// Slices of a launch that share bytes without being an in-place pair.
 #[test]
 fn launches_do_not_overlap() {
