@@ -1,7 +1,7 @@
 //! What a device does: reserve two arenas, and replay a prepared program.
 //!
 //! Contract: a device reserves exactly the arenas that the program asks for, before anything runs, and nothing
-//! afterwards. A program is handed over once; its sections are then run any number of times without preparation.
+//! afterwards. A program is handed over once; its sections are then run without preparation.
 
 use std::sync::Arc;
 
@@ -14,9 +14,6 @@ pub trait Device {
     /// Name for humans, such as `cpu`.
     fn name(&self) -> &'static str;
 
-    /// Bytes that an arena could have now, where the device knows.
-    fn available_bytes(&self) -> Option<u64>;
-
     /// Reserves both arenas, touches their pages, and prepares the program's sections for replay.
     ///
     /// # Errors
@@ -27,10 +24,11 @@ pub trait Device {
 /// A program on a device.
 pub trait Executor {
     /// Issues the commands of one section in order. Host commands call `host`; commands of other streams may still
-    /// be running on return. After an error the executor only returns errors.
+    /// be running on return. The prologue comes first and once, then the body any number of times, then the epilogue
+    /// once. After an error the executor only returns errors and no longer calls `host`.
     ///
     /// # Errors
-    /// The first error of any stream, or of `host`.
+    /// The first error of any stream, or of `host`; [`Error::Internal`] for a section out of this order.
     fn run(&mut self, section: Section, host: &mut dyn HostSide) -> Result<(), Error>;
 
     /// Waits until all streams have run what was issued.

@@ -12,6 +12,7 @@ mod arena;
 mod event;
 mod exec;
 mod memory;
+mod progress;
 mod stream;
 
 use std::sync::Arc;
@@ -58,20 +59,7 @@ impl Cpu {
     /// # Errors
     /// [`Error::Memory`] if the system refuses the threads.
     pub fn new(options: Options) -> Result<Cpu, Error> {
-        let builder = rayon::ThreadPoolBuilder::new().num_threads(options.threads);
-        let pool = builder.thread_name(|i| format!("memrun-kernel-{i}")).build();
-        let pool = pool.map_err(|error| {
-            Error::Memory(format!(
-                "cannot start {} kernel threads: {error}; lower --threads",
-                options.threads
-            ))
-        })?;
-        Ok(Cpu { options, pool: Arc::new(pool) })
-    }
-
-    /// The threads that kernels run on.
-    pub fn pool(&self) -> &Arc<ThreadPool> {
-        &self.pool
+        Ok(Cpu { options, pool: Arc::new(pool(options.threads)?) })
     }
 
     /// The number of threads that kernels run on.
@@ -83,10 +71,6 @@ impl Cpu {
 impl Device for Cpu {
     fn name(&self) -> &'static str {
         "cpu"
-    }
-
-    fn available_bytes(&self) -> Option<u64> {
-        available()
     }
 
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {

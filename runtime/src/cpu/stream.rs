@@ -3,7 +3,8 @@
 //! Contract: commands of a stream run in the order of issue; a stream that waits for a record of another runs nothing
 //! until that record is passed. A wait binds to a record that was issued before it, so that streams cannot wait for
 //! each other in a circle. After an error or panic in any stream all streams stop, and the issuing thread gets the
-//! error at its next call. Queues have their room from the start.
+//! error at its next call, before it runs anything on the host. Sections run only in the order for which the program's
+//! accesses are proved to be ordered. Queues have their room from the start.
 
 use std::{
     any::Any,
@@ -22,6 +23,7 @@ use super::{
     arena::Arenas,
     event::{Events, Ticket},
     exec::Runner,
+    progress::Progress,
 };
 use crate::device::{Executor, HostSide};
 use crate::init::mix;
@@ -142,6 +144,12 @@ impl Shared {
         board.failure.take().unwrap_or_else(again)
     }
 
+    /// The error, once the streams are stopped.
+    fn check(&self) -> Result<(), Error> {
+        let mut board = self.lock();
+        if board.stopped { Err(Self::failed(&mut board)) } else { Ok(()) }
+    }
+
     fn push(&self, stream: usize, item: Item) -> Result<(), Error> {
         let mut board = self.lock();
         while !board.stopped && board.queues[stream].len() >= board.room[stream] {
@@ -178,6 +186,7 @@ pub(super) struct Streams {
     events: Events,
     /// Records issued to each stream.
     issued: [u64; QUEUES],
+    progress: Progress,
     delays: Option<Delays>,
 }
 
@@ -204,6 +213,7 @@ impl Streams {
         let mut streams = Streams {
             events: Events::new(program.events),
             issued: [0; QUEUES],
+            progress: Progress::New,
             delays: options.delay_seed.map(|seed| Delays::new(seed, HOST)),
             threads: Vec::with_capacity(QUEUES),
             host: Runner::new(program.clone(), arenas.clone(), options.check_memory),
@@ -237,6 +247,7 @@ impl Streams {
     }
 
     fn issue(&mut self, section: Section, index: usize, host: &mut dyn HostSide) -> Result<(), Error> {
+        self.shared.check()?;
         let program = self.program.clone();
         let Some(command) = program.section(section).get(index) else { return Ok(()) };
         let stream = command.stream as usize;
@@ -294,6 +305,14 @@ impl Streams {
 
 impl Executor for Streams {
     fn run(&mut self, section: Section, host: &mut dyn HostSide) -> Result<(), Error> {
+        self.shared.check()?;
+        let progress = std::mem::replace(&mut self.progress, Progress::Within);
+        if !progress.allows(section) {
+            self.shared.stop(None);
+            return Err(Error::Internal(format!(
+                "the {section} was run out of order: a prologue, any number of bodies and an epilogue make a run"
+            )));
+        }
         for index in 0..self.program.section(section).len() {
             if let Some(delay) = self.delays.as_mut().and_then(Delays::next) {
                 thread::sleep(delay);
@@ -303,6 +322,7 @@ impl Executor for Streams {
                 return Err(error);
             }
         }
+        self.progress = Progress::After(section);
         Ok(())
     }
 

@@ -1,0 +1,23 @@
+//! The order of sections: the one whose accesses a program proves to be ordered.
+
+use memc_plan::Section;
+
+/// How far the issuing thread has come.
+#[derive(Clone, Copy)]
+pub(super) enum Progress {
+    New,
+    After(Section),
+    /// Within a section, or left within one by an error or panic.
+    Within,
+}
+
+impl Progress {
+    /// Whether `section` is next in prologue, any number of bodies, epilogue.
+    pub(super) fn allows(self, section: Section) -> bool {
+        use Section::{Body, Epilogue, Prologue};
+        match section {
+            Prologue => matches!(self, Progress::New),
+            Body | Epilogue => matches!(self, Progress::After(Prologue | Body)),
+        }
+    }
+}
