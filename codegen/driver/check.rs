@@ -1,7 +1,6 @@
 //! `memc check`.
 
 use memc_ir::{Module, parse};
-use memc_plan::PlanFile;
 use serde_json::json;
 
 use crate::cli::Check;
@@ -10,7 +9,7 @@ use crate::output::emit;
 use crate::source;
 
 pub(crate) fn run(args: &Check) -> Result<(), Error> {
-    let file = PlanFile::open(&args.plan)?;
+    let file = crate::dump::open(&args.plan)?;
     let plan = file.plan();
     let graph = reference(args, plan)?;
     match memc_check::check(&graph, plan) {
@@ -40,9 +39,12 @@ pub(crate) fn run(args: &Check) -> Result<(), Error> {
             if args.json {
                 let list: Vec<_> =
                     errors.0.iter().map(|e| json!({"code": e.code(), "message": e.to_string()})).collect();
-                emit(&format!("{}\n", json!({"accepted": false, "errors": list})))?;
+                emit(&format!("{}\n", json!({"accepted": false, "exit_code": 7, "errors": list})))?;
             }
-            Err(Error::Plan(format!("{}: not a correct plan of its source\n{errors}", args.plan.display())))
+            Err(Error::Rejected(format!(
+                "{}: not a correct plan of its source\n{errors}",
+                args.plan.display()
+            )))
         }
     }
 }

@@ -49,12 +49,25 @@ Examples:
     /// Check a model or an IR file against the verifier's rules
     #[command(after_help = "Example:\n  memc verify step.mir")]
     Verify(Verify),
-    /// List the passes, or the verifier's rules
+    /// List the passes, the verifier's rules, or the ops
     List {
         /// What to list
         #[arg(value_parser = ["passes", "rules", "ops"])]
         what: String,
     },
+}
+
+impl Command {
+    /// Whether failures, too, are printed as a JSON object.
+    pub(crate) fn wants_json(&self) -> bool {
+        match self {
+            Command::Compile(a) => a.json,
+            Command::Estimate(a) => a.json,
+            Command::Check(a) => a.json,
+            Command::Dump(a) => a.json,
+            Command::Diff(_) | Command::Opt(_) | Command::Verify(_) | Command::List { .. } => false,
+        }
+    }
 }
 
 /// Where the model's parts are and how to read them.
@@ -81,7 +94,7 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "IN=OUT", value_parser = pair)]
     pub(crate) carry: Vec<(String, String)>,
     /// Micro-steps whose gradients add up before each optimizer step
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(memc_frontend::MAX_ACCUMULATE)))]
     pub(crate) accumulate: u32,
     /// Value of a symbolic dimension (repeatable)
     #[arg(long = "dim", value_name = "NAME=N", value_parser = dim)]
@@ -109,7 +122,7 @@ pub(crate) struct Compile {
     /// The plan to write
     #[arg(short, long, value_name = "FILE", default_value = "model.plan")]
     pub(crate) output: PathBuf,
-    /// Device to plan for
+    /// Device to plan for: cpu, or toy (tests: slow link, one FLOP and one byte a nanosecond)
     #[arg(long, value_name = "PROFILE", default_value = "cpu")]
     pub(crate) device: String,
     /// Operator order: as given, memory-greedy, or the better of both
@@ -119,7 +132,7 @@ pub(crate) struct Compile {
     #[arg(long, value_name = "FILE")]
     pub(crate) save_decisions: Option<PathBuf>,
     /// Carry out the decisions in a file instead of planning
-    #[arg(long, value_name = "FILE", conflicts_with = "save_decisions")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["save_decisions", "order"])]
     pub(crate) decisions: Option<PathBuf>,
     /// Print one JSON object instead of text
     #[arg(long)]

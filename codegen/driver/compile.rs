@@ -1,33 +1,34 @@
 //! `memc compile`.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use memc_codegen::{Header, Lowered, lower};
 use memc_ir::{Bytes, Module};
-use memc_passes::plan::{Decisions, PlanError, Planned, Problem, plan, realise};
+use memc_passes::plan::{Decisions, Order, PlanError, Planned, Problem, plan, realise};
 use memc_passes::{DeviceProfile, Pipeline};
 use serde_json::json;
 
 use crate::cli::Compile;
 use crate::exit::Error;
-use crate::output::{Progress, emit, table};
+use crate::output::{Progress, STOP, Writing, apart, emit, table};
 use crate::size::{Size, host_memory};
 use crate::source::{self, Loaded};
-
-/// Set when the user interrupts.
-pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
 
 fn stopped() -> bool {
     STOP.load(Ordering::Relaxed)
 }
 
-pub(crate) fn go_on() -> Result<(), Error> {
-    if stopped() { Err(Error::Interrupted) } else { Ok(()) }
-}
-
 pub(crate) fn run(args: &Compile) -> Result<(), Error> {
     let progress = Progress::new(args.json);
+    let import = &args.source.import;
+    let inputs = [
+        Some(&args.source.model),
+        import.optimizer.as_ref(),
+        import.checkpoint.as_ref(),
+        args.decisions.as_ref(),
+    ];
+    apart(&inputs, &[Some(&args.output), args.save_decisions.as_ref()])?;
     let profile = source::profile(&args.device)?;
     let budget = args.gpu_mem.map(|size| resolve(size, &args.device)).transpose()?;
     progress.stage("importing");
@@ -35,22 +36,24 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
     progress.notes(&loaded.notes, &loaded.warnings);
     let mut graph = loaded.module.clone();
     source::canonicalise(&mut graph, profile)?;
-    go_on()?;
+    source::require_values(&graph)?;
 
     progress.stage("planning");
     let clock = now();
     let chosen = choose(args, &graph, profile, budget)?;
     let plan_ns = u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    go_on()?;
 
     progress.stage("lowering and checking");
-    let lowered = finish(&graph, &chosen, &loaded, profile, budget)?;
+    let lowered = finish(args, &graph, &chosen, &loaded, profile, budget)?;
+    progress.stage("writing");
+    let hash = {
+        let _writing = Writing::begin();
+        memc_plan::write(&args.output, &lowered.plan, &mut Blobs(&lowered), &stopped)?
+    };
     if let Some(file) = &args.save_decisions {
         let text = chosen.planned.decisions.print(&chosen.problem);
         crate::output::write_file(file, text.as_bytes())?;
     }
-    progress.stage("writing");
-    let hash = memc_plan::write(&args.output, &lowered.plan, &mut Blobs(&lowered), &stopped)?;
     progress.done();
     report(args, &lowered, &chosen, plan_ns, &hash)
 }
@@ -92,7 +95,15 @@ struct Chosen {
 }
 
 fn problem(graph: &Module, profile: &DeviceProfile) -> Result<Problem, Error> {
-    Problem::new(graph, profile).map_err(Error::Internal)
+    Problem::new(graph, profile).map_err(Error::Model)
+}
+
+/// The graph with its ops in the given order.
+fn ordered(graph: &Module, order: Order, profile: &DeviceProfile) -> Result<Module, Error> {
+    let mut module = graph.clone();
+    Pipeline::parse(&format!("order{{algo={}}}", order.name()))?
+        .run(&mut module, &mut source::context(profile))?;
+    Ok(module)
 }
 
 /// Plans in every order asked for and keeps the fastest; the unplanned step is that of the order as given.
@@ -103,7 +114,7 @@ fn choose(
     budget: Option<u64>,
 ) -> Result<Chosen, Error> {
     let given = problem(graph, profile)?;
-    let unplanned = plan(&given, profile, None).map_err(failed)?;
+    let unplanned = plan(&given, profile, None)?;
     let (unplanned_bytes, ideal_ns) = (unplanned.dev_bytes, unplanned.evaluation.step_ns);
     let capacity = budget.map(|b| b.saturating_sub(profile.reserve_bytes));
     let chosen = |problem, planned, planner: &str| Chosen {
@@ -116,29 +127,29 @@ fn choose(
     if let Some(file) = &args.decisions {
         let text = source::read_text(file)?;
         let at = |e| Error::Usage(format!("{}: {e}", file.display()));
-        let decisions = Decisions::parse(&text, &given).map_err(at)?;
-        let planned = realise(&given, profile, decisions).map_err(at)?;
+        let p = problem(&ordered(graph, Decisions::order_in(&text), profile)?, profile)?;
+        let decisions = Decisions::parse(&text, &p).map_err(at)?;
+        let planned = realise(&p, profile, decisions).map_err(at)?;
         if let Some(capacity) = capacity.filter(|&c| c < planned.dev_bytes) {
             let (need, have) = (Bytes(planned.dev_bytes), Bytes(capacity));
-            return Err(Error::Infeasible(format!(
-                "{}: the decisions take {need}, the budget is {have}",
-                file.display()
-            )));
+            let text = format!("{}: the decisions take {need}, the budget is {have}", file.display());
+            return Err(Error::Infeasible(text, None));
         }
-        return Ok(chosen(given, planned, "decisions"));
+        return Ok(chosen(p, planned, "decisions"));
     }
     let mut results = Vec::new();
     let mut error = None;
-    for order in ["given", "greedy"].into_iter().filter(|o| args.order == "auto" || args.order == *o) {
-        let mut ordered = graph.clone();
-        Pipeline::parse(&format!("order{{algo={order}}}"))?
-            .run(&mut ordered, &mut source::context(profile))?;
-        if order == "greedy" && args.order == "auto" && ordered.order == graph.order {
+    for order in
+        [Order::Given, Order::Greedy].into_iter().filter(|o| ["auto", o.name()].contains(&&*args.order))
+    {
+        let module = ordered(graph, order, profile)?;
+        if order == Order::Greedy && args.order == "auto" && module.order == graph.order {
             continue;
         }
-        let p = problem(&ordered, profile)?;
+        let p = problem(&module, profile)?;
         match plan(&p, profile, capacity) {
-            Ok(planned) => {
+            Ok(mut planned) => {
+                planned.decisions.order = order;
                 let fits = planned.evaluation.swap_in_bytes + planned.evaluation.recompute_ops == 0;
                 results.push((p, planned));
                 if fits {
@@ -151,7 +162,7 @@ fn choose(
     let best = results.into_iter().min_by_key(|(_, r)| (r.evaluation.step_ns, r.evaluation.swap_in_bytes));
     match (best, error) {
         (Some((p, planned)), _) => Ok(chosen(p, planned, "belady")),
-        (None, Some(e)) => Err(failed(e)),
+        (None, Some(e)) => Err(e.into()),
         (None, None) => Err(Error::Internal("no order was planned".into())),
     }
 }
@@ -168,14 +179,8 @@ fn lesser(first: Option<PlanError>, second: PlanError) -> PlanError {
     }
 }
 
-fn failed(e: PlanError) -> Error {
-    match e {
-        PlanError::Infeasible(i) => Error::Infeasible(i.to_string()),
-        PlanError::Failed(text) => Error::Internal(text),
-    }
-}
-
 fn finish(
+    args: &Compile,
     graph: &Module,
     chosen: &Chosen,
     loaded: &Loaded,
@@ -183,8 +188,12 @@ fn finish(
     budget: Option<u64>,
 ) -> Result<Lowered, Error> {
     let planned = &chosen.planned;
+    let wrong = |text: String| match &args.decisions {
+        Some(file) => Error::Usage(format!("{}: {text}", file.display())),
+        None => Error::Internal(text),
+    };
     memc_ir::verify(&planned.module)
-        .map_err(|d| Error::Internal(format!("the planned module breaks rules of the verifier:\n{d}")))?;
+        .map_err(|d| wrong(format!("the planned module breaks rules of the verifier:\n{d}")))?;
     let header = Header {
         planner: chosen.planner.clone(),
         profile: profile.name.into(),
@@ -199,7 +208,7 @@ fn finish(
     };
     let lowered = lower(graph, &planned.module, &header).map_err(Error::Internal)?;
     memc_check::check(graph, &lowered.plan)
-        .map_err(|e| Error::Internal(format!("the plan is wrong and was not written:\n{e}")))?;
+        .map_err(|e| wrong(format!("the plan is wrong and was not written:\n{e}")))?;
     Ok(lowered)
 }
 

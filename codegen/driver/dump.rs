@@ -1,5 +1,7 @@
 //! `memc dump` and `memc diff`.
 
+use std::path::Path;
+
 use memc_plan::{Action, Feed, Init, PlanFile, Section, Slice};
 use serde_json::{Value, json};
 
@@ -7,8 +9,16 @@ use crate::cli::{Diff, Dump};
 use crate::exit::Error;
 use crate::output::emit;
 
+/// Opens a plan; errors name the file.
+pub(crate) fn open(path: &Path) -> Result<PlanFile, Error> {
+    PlanFile::open(path).map_err(|e| match Error::from(e) {
+        Error::Plan(text) => Error::Plan(format!("{}: {text}", path.display())),
+        other => other,
+    })
+}
+
 pub(crate) fn dump(args: &Dump) -> Result<(), Error> {
-    let file = PlanFile::open(&args.plan)?;
+    let file = open(&args.plan)?;
     if args.json {
         return emit(&format!("{:#}\n", to_json(&file)));
     }
@@ -16,7 +26,7 @@ pub(crate) fn dump(args: &Dump) -> Result<(), Error> {
 }
 
 pub(crate) fn diff(args: &Diff) -> Result<(), Error> {
-    let (old, new) = (PlanFile::open(&args.old)?, PlanFile::open(&args.new)?);
+    let (old, new) = (open(&args.old)?, open(&args.new)?);
     let lines = memc_plan::diff(old.plan(), new.plan());
     if lines.is_empty() {
         return emit("the plans are equal\n");

@@ -1,7 +1,7 @@
 //! `memc estimate`.
 
 use memc_ir::{Bytes, OutputRole, Role};
-use memc_passes::plan::{Kind, PlanError, Problem, plan, smallest_feasible};
+use memc_passes::plan::{Kind, Problem, plan, smallest_feasible};
 use serde_json::json;
 
 use crate::cli::Estimate;
@@ -18,9 +18,9 @@ pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
     let mut graph = loaded.module;
     source::canonicalise(&mut graph, profile)?;
     progress.stage("estimating");
-    let p = Problem::new(&graph, profile).map_err(Error::Internal)?;
-    let unplanned = plan(&p, profile, None).map_err(failed)?;
-    let smallest = smallest_feasible(&p, profile).map_err(failed)? + profile.reserve_bytes;
+    let p = Problem::new(&graph, profile).map_err(Error::Model)?;
+    let unplanned = plan(&p, profile, None)?;
+    let smallest = smallest_feasible(&p, profile)? + profile.reserve_bytes;
     progress.done();
 
     let b = p.breakdown();
@@ -59,13 +59,6 @@ pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
         ],
     );
     emit(&text)
-}
-
-fn failed(e: PlanError) -> Error {
-    match e {
-        PlanError::Infeasible(i) => Error::Infeasible(i.to_string()),
-        PlanError::Failed(text) => Error::Internal(text),
-    }
 }
 
 /// For every tensor, whether it is a parameter's gradient: shaped like a parameter and first written after the loss.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use memc_passes::plan::{Infeasible, PlanError};
+
 /// Why a command stopped; the variant decides the exit code.
 #[derive(Debug)]
 pub(crate) enum Error {
@@ -10,9 +12,11 @@ pub(crate) enum Error {
     /// 3: the model is bad or not supported.
     Model(String),
     /// 4: no plan fits the budget.
-    Infeasible(String),
+    Infeasible(String, Option<Box<Infeasible>>),
     /// 7: the plan is damaged, of another version, or wrong.
     Plan(String),
+    /// 7: `memc check` rejected the plan and, with `--json`, has printed why.
+    Rejected(String),
     /// 70: a bug in memc.
     Internal(String),
     /// 74: reading or writing failed.
@@ -29,8 +33,8 @@ impl Error {
             Error::Different => 1,
             Error::Usage(_) => 2,
             Error::Model(_) => 3,
-            Error::Infeasible(_) => 4,
-            Error::Plan(_) => 7,
+            Error::Infeasible(..) => 4,
+            Error::Plan(_) | Error::Rejected(_) => 7,
             Error::Internal(_) => 70,
             Error::Io(_) => 74,
             Error::Interrupted => 130,
@@ -41,9 +45,12 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Usage(t) | Error::Model(t) | Error::Infeasible(t) | Error::Plan(t) | Error::Io(t) => {
-                f.write_str(t)
-            }
+            Error::Usage(t)
+            | Error::Model(t)
+            | Error::Infeasible(t, _)
+            | Error::Plan(t)
+            | Error::Rejected(t)
+            | Error::Io(t) => f.write_str(t),
             Error::Internal(t) => {
                 write!(f, "{t}\nthis is a bug in memc; please report it with the model and this command line")
             }
@@ -58,8 +65,11 @@ impl From<memc_passes::PassError> for Error {
         use memc_passes::PassError as P;
         match e {
             P::Usage(text) => Error::Usage(text),
-            P::Infeasible(i) => Error::Infeasible(i.to_string()),
+            P::Infeasible(i) => Error::Infeasible(i.to_string(), Some(i)),
+            P::Unsupported(text) => Error::Model(text),
             P::Invalid { ref after, .. } if after == "input" => Error::Model(e.to_string()),
+            // The decisions are the user's; what they make of the module is too.
+            P::Invalid { ref after, .. } if after == "apply" => Error::Usage(e.to_string()),
             P::Invalid { .. } | P::Failed(_) => Error::Internal(e.to_string()),
         }
     }
@@ -72,5 +82,30 @@ impl From<memc_plan::PlanError> for Error {
             memc_plan::PlanError::Interrupted => Error::Interrupted,
             _ => Error::Plan(e.to_string()),
         }
+    }
+}
+
+impl From<PlanError> for Error {
+    fn from(e: PlanError) -> Self {
+        match e {
+            PlanError::Infeasible(i) => Error::Infeasible(i.to_string(), Some(i)),
+            PlanError::Failed(text) => Error::Internal(text),
+        }
+    }
+}
+
+impl Error {
+    /// The error as the object that `--json` promises.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        let mut out = serde_json::json!({"error": self.to_string(), "exit_code": self.code()});
+        if let Error::Infeasible(_, Some(i)) = self {
+            out["gpu_mem_bytes"] = i.budget_bytes.into();
+            out["smallest_feasible_bytes"] = i.smallest_bytes.into();
+            out["working_set_op"] = i.op.clone().into();
+            out["working_set_bytes"] = i.working_set_bytes.into();
+            let tensor = |(name, ty, bytes): &(String, String, u64)| serde_json::json!({"name": name, "type": ty, "bytes": bytes});
+            out["tensors"] = i.tensors.iter().map(tensor).collect();
+        }
+        out
     }
 }

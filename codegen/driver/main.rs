@@ -18,14 +18,15 @@ use clap::Parser;
 
 use cli::{Cli, Command};
 use exit::Error;
-use output::say;
+use output::{STOP, WRITING, emit, say};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // The first interrupt asks the command to stop between stages; a second one ends the process.
+    // Nothing is at stake but a file that is being written; its writer stops by itself and cleans up.
     let handler = || {
-        if compile::STOP.swap(true, Ordering::Relaxed) {
-            #[allow(clippy::exit, reason = "a second interrupt must not wait for the command")]
+        if STOP.swap(true, Ordering::Relaxed) || !WRITING.load(Ordering::Relaxed) {
+            say(&format!("memc: error: {}", Error::Interrupted));
+            #[allow(clippy::exit, reason = "an interrupt must not wait for the command")]
             std::process::exit(130);
         }
     };
@@ -38,6 +39,10 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
+            if cli.command.wants_json() && !matches!(e, Error::Rejected(_)) {
+                // Best effort: the exit code and stderr tell the same.
+                let _ = emit(&format!("{}\n", e.to_json()));
+            }
             if !matches!(e, Error::Different) {
                 say(&format!("memc: error: {e}"));
             }

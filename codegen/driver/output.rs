@@ -1,7 +1,8 @@
 //! What people and scripts read: stdout, stderr, tables, progress.
 
 use std::io::{ErrorKind, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -21,16 +22,67 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// Replaces a file as a whole or not at all.
+/// Set when the user interrupts while a file is being written.
+pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
+/// Whether a file is being written: an interrupt then waits for the writer, which leaves no pieces behind.
+pub(crate) static WRITING: AtomicBool = AtomicBool::new(false);
+
+/// While this lives, an interrupt only sets [`STOP`].
+pub(crate) struct Writing;
+
+impl Writing {
+    pub(crate) fn begin() -> Writing {
+        WRITING.store(true, Ordering::Relaxed);
+        Writing
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        WRITING.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Refuses output files that are also inputs, or the same file twice: one would silently replace the other.
+pub(crate) fn apart(inputs: &[Option<&PathBuf>], outputs: &[Option<&PathBuf>]) -> Result<(), Error> {
+    let real = |p: &PathBuf| std::fs::canonicalize(p).unwrap_or_else(|_| p.clone());
+    let mut taken: Vec<PathBuf> = inputs.iter().flatten().map(|p| real(p)).collect();
+    for output in outputs.iter().flatten() {
+        let path = real(output);
+        if taken.contains(&path) {
+            let text =
+                format!("`{}` would be overwritten: it is an input or another output", output.display());
+            return Err(Error::Usage(text));
+        }
+        taken.push(path);
+    }
+    Ok(())
+}
+
+/// Replaces a file as a whole or not at all. A link stays and its target is replaced; what is no regular file, as a
+/// pipe or device, is written to.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let _writing = Writing::begin();
     let failed = |e: std::io::Error| Error::Io(format!("cannot write `{}`: {e}", path.display()));
-    let folder = match path.parent() {
+    let target = match std::fs::metadata(path) {
+        Ok(data) if !data.is_file() => return std::fs::write(path, bytes).map_err(failed),
+        Ok(_) => std::fs::canonicalize(path).map_err(failed)?,
+        Err(_) => path.to_path_buf(),
+    };
+    let folder = match target.parent() {
         Some(p) if !p.as_os_str().is_empty() => p,
         _ => Path::new("."),
     };
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".memc-").suffix(".tmp");
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut file = builder.tempfile_in(folder).map_err(failed)?;
     file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
-    file.persist(path).map_err(|e| failed(e.error))?;
+    file.persist(&target).map_err(|e| failed(e.error))?;
+    if cfg!(unix) {
+        std::fs::File::open(folder).and_then(|f| f.sync_all()).map_err(failed)?;
+    }
     Ok(())
 }
 

@@ -23,13 +23,22 @@ pub(crate) struct Loaded {
 
 /// Reads a text file, for the user's own files.
 pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
-    std::fs::read_to_string(path).map_err(|e| Error::Io(format!("cannot read `{}`: {e}", path.display())))
+    std::fs::read_to_string(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::InvalidData => Error::Model(format!("{}: not UTF-8 text", path.display())),
+        _ => Error::Io(format!("cannot read `{}`: {e}", path.display())),
+    })
 }
 
 /// Imports an ONNX model, or parses an IR file; verifies either.
 pub(crate) fn load(source: &Source) -> Result<Loaded, Error> {
     let path = &source.model;
     if path.extension().is_some_and(|e| e == "mir") {
+        let import = &source.import;
+        if import.optimizer.is_some() || import.checkpoint.is_some() || !import.carry.is_empty() {
+            let text =
+                "--optimizer, --checkpoint and --carry apply to ONNX models; an IR file is read as it is";
+            return Err(Error::Usage(text.into()));
+        }
         let text = read_text(path)?;
         let at = |d: memc_ir::Diag| Error::Model(format!("{}: {d}", path.display()));
         let module = memc_ir::parse(&text).map_err(at)?;
@@ -120,4 +129,16 @@ pub(crate) fn canonicalise(module: &mut Module, profile: &DeviceProfile) -> Resu
     }
     Pipeline::parse(GRAPH_PIPELINE)?.run(module, &mut context(profile))?;
     Ok(())
+}
+
+/// Refuses a graph whose initial values are known by their hash only, as one read from text.
+pub(crate) fn require_values(module: &Module) -> Result<(), Error> {
+    let absent = |s: &&memc_ir::State| matches!(&s.init, memc_ir::Init::Data(blob) if blob.bytes.is_none());
+    let missing = module.states.values().filter(absent).count();
+    if missing == 0 {
+        return Ok(());
+    }
+    Err(Error::Model(format!(
+        "the initial values of {missing} states are not in the IR text, only their hashes; compile the ONNX model instead"
+    )))
 }

@@ -11,6 +11,8 @@ use crate::types::{DType, TensorType};
 
 /// Constants with more elements than this print as hexadecimal bytes.
 const DENSE_LIMIT: u64 = 64;
+/// Constants of more bytes than this do so even where all elements are equal: the parser takes no larger `splat`.
+const SPLAT_LIMIT: usize = 1 << 20;
 
 /// The module in its text form.
 pub fn print(module: &Module) -> String {
@@ -269,7 +271,8 @@ fn constant_text(ty: &TensorType, data: &[u8]) -> String {
     let well_formed = ty.checked_numel().and_then(|n| n.checked_mul(width as u64)) == Some(data.len() as u64);
     let elements: Vec<&[u8]> = data.chunks(width).collect();
     let plain = well_formed && (ty.dtype != DType::Bool || data.iter().all(|&b| b < 2));
-    if plain && !elements.is_empty() && elements.windows(2).all(|w| w[0] == w[1]) {
+    if plain && !elements.is_empty() && data.len() <= SPLAT_LIMIT && elements.windows(2).all(|w| w[0] == w[1])
+    {
         return format!("splat {}", element(ty.dtype, elements[0]));
     }
     if plain && ty.numel() <= DENSE_LIMIT {

@@ -46,14 +46,18 @@ pub enum PassError {
         /// The violations.
         diags: Diags,
     },
-    /// The pass cannot do its work on this module.
+    /// The module asks for more than passes can do.
+    Unsupported(String),
+    /// The pass contradicts itself: a bug.
     Failed(String),
 }
 
 impl fmt::Display for PassError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PassError::Usage(text) | PassError::Failed(text) => f.write_str(text),
+            PassError::Usage(text) | PassError::Unsupported(text) | PassError::Failed(text) => {
+                f.write_str(text)
+            }
             PassError::Infeasible(i) => write!(f, "{i}"),
             PassError::Invalid { after, diags } => write!(f, "invalid module after {after}:\n{diags}"),
         }

@@ -24,14 +24,14 @@ use sim::Oracle;
 
 /// Random steps that are lowered and mutated.
 const SUBJECTS: u64 = 10;
-/// Models that are compiled and mutated, with budgets that make the planner swap and recompute.
-const COMPILED: [(&str, &str); 6] = [
-    ("models/mlp_s/training_model.onnx", "10K"),
-    ("models/mlp_s_sgd/training_model.onnx", "5K"),
-    ("models/mlp_s_step/momentum.onnx", "9K"),
-    ("models/cnn_bn/training_model.onnx", "400K"),
-    ("models/cnn_bn/training_model.onnx", "250K"),
-    ("models/bert_tiny_nodrop_sgd/training_model.onnx", "150K"),
+/// Models that are compiled and mutated, with budgets and devices that make the planner swap, and once recompute.
+const COMPILED: [(&str, &str, &str); 6] = [
+    ("models/mlp_s/training_model.onnx", "10K", "cpu"),
+    ("models/mlp_s_sgd/training_model.onnx", "5K", "cpu"),
+    ("models/cnn_bn_step/adamw.onnx", "435840B", "toy"),
+    ("models/cnn_bn/training_model.onnx", "400K", "cpu"),
+    ("models/cnn_bn/training_model.onnx", "250K", "cpu"),
+    ("models/bert_tiny_nodrop_sgd/training_model.onnx", "150K", "cpu"),
 ];
 /// Most mutants of one kind from one plan.
 const PER_KIND: usize = 12;
@@ -57,17 +57,17 @@ fn subjects() -> Vec<Subject> {
         let plan = lower::lower(&source, &mut random);
         Subject { name: format!("random {seed}"), source, plan }
     };
-    let compiled = COMPILED.iter().map(|(model, budget)| compiled_subject(model, budget));
+    let compiled = COMPILED.iter().map(|&(model, budget, device)| compiled_subject(model, budget, device));
     (0..SUBJECTS).map(random_subject).chain(compiled).collect()
 }
 
 /// A committed model as the command compiles it: real schedules, with swaps, recomputation and host homes.
-fn compiled_subject(model: &str, budget: &str) -> Subject {
+fn compiled_subject(model: &str, budget: &str, device: &str) -> Subject {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("model.plan");
     let run = std::process::Command::new(env!("CARGO_BIN_EXE_memc"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .args(["compile", model, "--gpu-mem", budget, "-o"])
+        .args(["compile", model, "--gpu-mem", budget, "--device", device, "-o"])
         .arg(&file)
         .output()
         .expect("memc runs");

@@ -120,6 +120,116 @@ fn dump_prints_text_and_json_of_the_same_plan() {
 }
 
 #[test]
+fn saved_decisions_replay_with_default_options() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    for (model, budget) in
+        [(MODEL, "300K"), (MODEL, "240K"), ("models/resnet_tiny/training_model.onnx", "1M")]
+    {
+        let (a, b, decisions) = (path("a.plan"), path("b.plan"), path("a.dec"));
+        let args = ["compile", model, "--gpu-mem", budget, "--json", "-o"];
+        let first = json(&memc_ok(&[&args[..], &[&a, "--save-decisions", &decisions]].concat()));
+        let second = json(&memc_ok(&[&args[..], &[&b, "--decisions", &decisions]].concat()));
+        for field in ["arena_bytes", "host_bytes", "step_ns", "swap_in_bytes", "recompute_ns", "ops"] {
+            assert_eq!(first[field], second[field], "{model} at {budget}: {field}");
+        }
+    }
+}
+
+#[test]
+fn decisions_that_cannot_be_carried_out_are_the_users_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let decisions = folder.path().join("a.dec");
+    let path = decisions.display().to_string();
+    compile(folder.path(), "a.plan", &["--gpu-mem", "300K", "--save-decisions", &path]);
+    let text = std::fs::read_to_string(&decisions).unwrap();
+    let first_out = text.lines().find(|l| l.starts_with("out ")).unwrap();
+    let first_run = text.lines().find(|l| l.starts_with("run ")).unwrap();
+    let broken = [
+        text.replacen(&format!("{first_out}\n"), "", 1),
+        text.replacen(&format!("{first_run}\n"), "", 1),
+        text.replacen(" @ ", " @ 18446744073709551615", 1),
+        text.replacen(" dev @ ", " dev @ 1", 1),
+        text.lines()
+            .map(|l| {
+                l.split(" dev @ ").next().filter(|h| *h != l).map_or(l.into(), |h| format!("{h} dev @ 0"))
+            })
+            .collect::<Vec<_>>()
+            .join("\n"),
+        "nonsense".to_string(),
+    ];
+    for text in broken {
+        std::fs::write(&decisions, &text).unwrap();
+        let plan = folder.path().join("b.plan").display().to_string();
+        let said = memc_fails(2, &["compile", MODEL, "--gpu-mem", "300K", "-o", &plan, "--decisions", &path]);
+        assert!(said.contains("a.dec") && !said.contains("bug"), "{said}");
+    }
+}
+
+#[test]
+fn recomputation_wins_on_a_slow_link_and_keeps_every_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("a.plan");
+    let args = [
+        "compile",
+        "models/cnn_bn_step/adamw.onnx",
+        "--checkpoint",
+        "models/cnn_bn_step/init.safetensors",
+        "--device",
+        "toy",
+        "--json",
+        "--gpu-mem",
+        "435840B",
+        "-o",
+    ];
+    let out = json(&memc_ok(&[&args[..], &[&plan.display().to_string()]].concat()));
+    assert!(number(&out, "recompute_ops") > 0, "{out}");
+    let options = memc_runtime::RunOptions {
+        steps: 2,
+        verify: true,
+        cpu: crate::support::adversarial(5),
+        ..memc_runtime::RunOptions::default()
+    };
+    crate::support::run(&plan, folder.path(), options);
+}
+
+#[test]
+fn an_output_never_replaces_an_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = crate::support::put(folder.path(), "m.onnx", &std::fs::read(root().join(MODEL)).unwrap());
+    let model = model.display().to_string();
+    let said = memc_fails(2, &["compile", &model, "--no-optimizer", "-o", &model]);
+    assert!(said.contains("overwritten"), "{said}");
+    let same = folder.path().join("x").display().to_string();
+    memc_fails(2, &["compile", &model, "--no-optimizer", "-o", &same, "--save-decisions", &model]);
+}
+
+#[test]
+fn failures_are_json_too_when_json_is_asked_for() {
+    let out = memc(&["compile", MODEL, "--gpu-mem", "64K", "--json", "-o", "/nonexistent/x"]);
+    assert_eq!(out.status.code(), Some(4));
+    let error = json(&String::from_utf8(out.stdout).unwrap());
+    assert_eq!(number(&error, "exit_code"), 4);
+    assert!(number(&error, "smallest_feasible_bytes") > 64 << 10, "{error}");
+}
+
+#[test]
+fn an_interrupt_ends_a_command_at_once_with_130() {
+    use std::os::unix::process::ExitStatusExt;
+    // A pipe that nobody writes to holds the command up where it reads its model.
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("model.mir");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_memc")).arg("verify").arg(&pipe).spawn().unwrap();
+    // Opening the other end returns once the command has opened its own, after it set its handler.
+    let writer = std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let status = child.wait().unwrap();
+    drop(writer);
+    assert_eq!(status.code(), Some(130), "signal {:?}", status.signal());
+}
+
+#[test]
 fn saved_decisions_replay_to_the_same_schedule() {
     let folder = tempfile::tempdir().unwrap();
     let decisions = folder.path().join("a.dec").display().to_string();
@@ -128,11 +238,7 @@ fn saved_decisions_replay_to_the_same_schedule() {
         "a.plan",
         &["--gpu-mem", "400K", "--order", "given", "--save-decisions", &decisions],
     ));
-    let second = json(&compile(
-        folder.path(),
-        "b.plan",
-        &["--gpu-mem", "400K", "--order", "given", "--decisions", &decisions],
-    ));
+    let second = json(&compile(folder.path(), "b.plan", &["--gpu-mem", "400K", "--decisions", &decisions]));
     for field in
         ["arena_bytes", "host_bytes", "step_ns", "swap_in_bytes", "swap_out_bytes", "recompute_ns", "ops"]
     {

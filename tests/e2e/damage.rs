@@ -29,6 +29,31 @@ fn a_mir_file_with_violations_shows_them_under_their_lines() {
 }
 
 #[test]
+fn a_step_too_large_to_count_is_refused_with_its_largest_op() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut text = String::from("module @m graph\n%x = input : f32[16777216,16777216]\n");
+    for i in 0..60 {
+        let before = if i == 0 { "x".to_string() } else { format!("y{}", i - 1) };
+        text += &format!("%y{i} = matmul %{before}, %{before} : f32[16777216,16777216]\n");
+    }
+    text += "yield output %y59 as \"y\"\n";
+    let path = put(folder.path(), "huge.mir", text.as_bytes()).display().to_string();
+    for command in ["compile", "estimate"] {
+        let said = memc_fails(3, &[command, &path]);
+        assert!(said.contains("too large") && said.contains("y"), "{said}");
+    }
+}
+
+#[test]
+fn ir_text_without_initial_values_is_refused_by_compile() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("step.mir").display().to_string();
+    memc_ok(&["opt", MODEL, "-o", &file]);
+    let said = memc_fails(3, &["compile", &file, "--gpu-mem", "1M"]);
+    assert!(said.contains("initial values"), "{said}");
+}
+
+#[test]
 fn a_damaged_plan_or_another_file_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let plan = folder.path().join("a.plan").display().to_string();

@@ -36,8 +36,8 @@ fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pas
     match algo {
         "given" => {}
         "greedy" => {
-            for pick in [Pick::Smallest, Pick::Shrinking] {
-                let order = greedy(m, pick)?;
+            let schedules = [greedy(m, Pick::Smallest)?, greedy(m, Pick::Shrinking)?];
+            for order in schedules {
                 let former = std::mem::replace(&mut m.order, order);
                 let peak = peak_live_bytes(m).map_err(PassError::Failed)?;
                 if peak.bytes < best {

@@ -82,7 +82,7 @@ pub(crate) fn plan(
     for i in 0..p.ops.len() {
         w.step(i).map_err(|()| NoRoom(i))?;
     }
-    Ok(Decisions { homes: w.homes, actions: w.actions })
+    Ok(Decisions { homes: w.homes, actions: w.actions, ..Decisions::default() })
 }
 
 struct Walk<'a> {

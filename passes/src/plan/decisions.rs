@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! decisions 1
+//! order greedy
 //! home %w dev @ 0
 //! home %m host
 //! in %x @ 64
@@ -12,13 +13,37 @@
 //! ```
 //!
 //! Tensors are named by the value that first fills them, ops by their first result. An offset (`@ n`) may be
-//! left out; layout fills it in.
+//! left out; layout fills it in. `order` says which order pass ran before the problem was posed, as tensors depend on
+//! it; without the line none did.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::problem::Problem;
 use super::storage::Kind;
+
+/// The order in which a problem poses its ops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Order {
+    /// As the module gives it.
+    #[default]
+    Given,
+    /// As the pass `order{algo=greedy}` leaves it.
+    Greedy,
+}
+
+impl Order {
+    /// Spelling in options and decision files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::Given => "given",
+            Order::Greedy => "greedy",
+        }
+    }
+}
+
+/// Largest offset that a script may name, in bytes.
+const MAX_OFFSET: u64 = 1 << 60;
 
 /// Where a persistent tensor starts and ends every step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +88,8 @@ pub struct Run {
 /// A planner's decisions about one problem.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Decisions {
+    /// The order that the problem was posed in.
+    pub order: Order,
     /// Homes of the persistent tensors.
     pub homes: BTreeMap<u32, Home>,
     /// What happens, in order.
@@ -107,6 +134,9 @@ impl Decisions {
         let tensor = |t: u32| name(&problem.tensors[t as usize].name);
         let offset = |at: Option<u64>| at.map_or_else(String::new, |at| format!(" @ {at}"));
         let mut out = String::from("decisions 1\n");
+        if self.order != Order::Given {
+            let _ = writeln!(out, "order {}", self.order.name());
+        }
         for (&t, home) in &self.homes {
             let text = match home {
                 Home::Dev(at) => format!("dev{}", offset(*at)),
@@ -140,6 +170,12 @@ impl Decisions {
         out
     }
 
+    /// The order that a text form says its problem was posed in.
+    pub fn order_in(text: &str) -> Order {
+        let greedy = text.lines().take(2).any(|l| l.trim() == "order greedy");
+        if greedy { Order::Greedy } else { Order::Given }
+    }
+
     /// Reads the text form; errors name the line.
     pub fn parse(text: &str, problem: &Problem) -> Result<Decisions, String> {
         let names = Names::new(problem);
@@ -148,8 +184,8 @@ impl Decisions {
         if lines.next().map(|(_, l)| l) != Some("decisions 1") {
             return Err("a decision file starts with `decisions 1`".into());
         }
-        let mut d = Decisions::default();
-        for (number, line) in lines {
+        let mut d = Decisions { order: Decisions::order_in(text), ..Decisions::default() };
+        for (number, line) in lines.filter(|&(number, line)| number > 2 || line != "order greedy") {
             names.line(line, &mut d).map_err(|e| format!("line {number}: {e}"))?;
         }
         Ok(d)
@@ -248,10 +284,11 @@ impl Names {
 }
 
 fn split_offset(text: &str) -> Result<(&str, Option<u64>), String> {
-    match text.rsplit_once("@ ") {
-        None => Ok((text.trim(), None)),
-        Some((t, at)) => {
-            Ok((t.trim(), Some(at.trim().parse().map_err(|_| format!("`{at}` is not an offset"))?)))
-        }
+    let Some((t, at)) = text.rsplit_once("@ ") else { return Ok((text.trim(), None)) };
+    let offset: Option<u64> =
+        at.trim().parse().ok().filter(|at| *at <= MAX_OFFSET && at % memc_ir::SLOT_ALIGN == 0);
+    match offset {
+        Some(offset) => Ok((t.trim(), Some(offset))),
+        None => Err(format!("`{at}` is not an offset: a multiple of {} up to 2^60", memc_ir::SLOT_ALIGN)),
     }
 }

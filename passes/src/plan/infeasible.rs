@@ -7,9 +7,9 @@ use memc_ir::Bytes;
 /// Why a budget is too small, and what would do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Infeasible {
-    /// Bytes the arena may have.
+    /// The budget in bytes, what the driver takes included.
     pub budget_bytes: u64,
-    /// The smallest arena for which a plan was found.
+    /// The smallest such budget for which a plan was found.
     pub smallest_bytes: u64,
     /// The op with the largest working set.
     pub op: String,

@@ -15,7 +15,7 @@ pub(crate) mod storage;
 mod timepoints;
 
 pub use apply::apply;
-pub use decisions::{Action, Decisions, Home, Place, Run};
+pub use decisions::{Action, Decisions, Home, Order, Place, Run};
 pub use evaluate::{Evaluation, evaluate};
 pub use infeasible::Infeasible;
 pub use problem::{Breakdown, POp, Problem, Tensor};

@@ -74,7 +74,7 @@ pub struct Problem {
 impl Problem {
     /// The problem of a graph-phase module on a device.
     ///
-    /// Fails only where a row rejects an op that the module needs, which verified modules do not cause.
+    /// Fails when the step is so large that sums of bytes or times could overflow; the text names the largest op.
     pub fn new(module: &Module, profile: &DeviceProfile) -> Result<Problem, String> {
         let mut m = module.clone();
         storage::legalise(&mut m)?;
@@ -122,7 +122,33 @@ impl Problem {
                 outputs: storage::outputs_of(&m, id),
             });
         }
-        Ok(Problem { module: m, tensors, ops, storages })
+        let p = Problem { module: m, tensors, ops, storages };
+        p.check_size(profile)?;
+        Ok(p)
+    }
+
+    /// Bounds every sum that planning forms: a tensor is copied at most twice for each op that touches it, and an op
+    /// runs again at most once for each.
+    fn check_size(&self, profile: &DeviceProfile) -> Result<(), String> {
+        const MOST: u128 = 1 << 60;
+        let copies = |t: &Tensor| {
+            let times = t.touches.len() as u128 + 2;
+            let ns = u128::from(profile.h2d_ns(t.bytes)) + u128::from(profile.d2h_ns(t.bytes));
+            times * (u128::from(t.bytes) + ns)
+        };
+        let runs = |op: &POp| {
+            let times: usize = op.writes.iter().map(|&t| self.tensors[t as usize].touches.len() + 1).sum();
+            times as u128 * (u128::from(op.time_ns) + u128::from(op.workspace))
+        };
+        let total = self.tensors.iter().map(copies).sum::<u128>() + self.ops.iter().map(runs).sum::<u128>();
+        if total <= MOST {
+            return Ok(());
+        }
+        let largest = self.ops.iter().max_by_key(|op| (op.time_ns, op.workspace)).map(|op| op.name.as_str());
+        let largest = largest.unwrap_or_default();
+        Err(format!(
+            "the step is too large to plan: its bytes and times exceed 2^60 (the largest op is {largest})"
+        ))
     }
 
     /// Tensors an op needs on the device at once, without repetition.

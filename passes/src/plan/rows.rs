@@ -62,7 +62,7 @@ pub(crate) const TO_MEM: PassDef = PassDef {
 };
 
 fn problem(m: &Module, cx: &PassCx<'_>) -> Result<Problem, PassError> {
-    Problem::new(m, cx.profile).map_err(PassError::Failed)
+    Problem::new(m, cx.profile).map_err(PassError::Unsupported)
 }
 
 fn run_to_mem(m: &mut Module, _: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
@@ -74,9 +74,12 @@ fn run_to_mem(m: &mut Module, _: &Options, cx: &mut PassCx<'_>) -> Result<(), Pa
 fn run_apply(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
     let file = options.get(APPLY_OPTIONS, "decisions").map_err(PassError::Usage)?;
     let text = (cx.read_file)(file).map_err(PassError::Usage)?;
+    let order = Options(vec![("algo".into(), Decisions::order_in(&text).name().into())]);
+    (crate::graph::order::PASS.run)(m, &order, cx)?;
     let p = problem(m, cx)?;
-    let decisions = Decisions::parse(&text, &p).map_err(|e| PassError::Usage(format!("{file}: {e}")))?;
-    *m = super::apply(&p, &decisions).map_err(PassError::Failed)?;
+    let at = |e| PassError::Usage(format!("{file}: {e}"));
+    let decisions = Decisions::parse(&text, &p).map_err(at)?;
+    *m = super::apply(&p, &decisions).map_err(at)?;
     Ok(())
 }
 

@@ -84,6 +84,9 @@ pub enum PlanError {
 /// How many times the copies' time a recomputation may take; 0 never recomputes.
 const RECOMPUTE: [f64; 4] = [0.0, 0.25, 1.0, 4.0];
 
+/// Shares of the capacity to plan for as well: eviction is greedy, and less room sometimes makes it choose better.
+const TIGHTER: [u64; 2] = [92, 80];
+
 /// Shares of the capacity that the choice of resident parameters may count on; the rest is for activations.
 const SHARES: [u64; 4] = [100, 85, 70, 50];
 
@@ -92,12 +95,13 @@ fn search(p: &Problem, profile: &DeviceProfile, capacity: u64) -> Result<Option<
         SHARES.iter().map(|share| residents(p, capacity / 100 * share)).collect();
     homes.push(BTreeSet::new());
     homes.dedup();
-    let candidates: Vec<(usize, f64)> =
-        (0..homes.len()).flat_map(|h| RECOMPUTE.into_iter().map(move |r| (h, r))).collect();
-    let plans: Vec<Result<Option<Planned>, String>> = candidates
-        .par_iter()
-        .map(|&(h, recompute)| attempt(p, profile, &homes[h], Knobs { capacity, recompute }))
-        .collect();
+    let knobs = |h: usize| {
+        let full = RECOMPUTE.into_iter().map(move |recompute| (h, Knobs { capacity, recompute }));
+        full.chain(TIGHTER.map(|share| (h, Knobs { capacity: capacity / 100 * share, recompute: 0.0 })))
+    };
+    let candidates: Vec<(usize, Knobs)> = (0..homes.len()).flat_map(knobs).collect();
+    let plans: Vec<Result<Option<Planned>, String>> =
+        candidates.par_iter().map(|&(h, knobs)| attempt(p, profile, &homes[h], knobs)).collect();
     let mut best: Option<Planned> = None;
     let evaluations = plans.len() as u64;
     for planned in plans {
@@ -158,8 +162,8 @@ fn explain(p: &Problem, profile: &DeviceProfile, capacity: u64) -> Result<Infeas
     tensors.sort_by(|a, b| b.2.cmp(&a.2).then(a.0.cmp(&b.0)));
     tensors.truncate(5);
     Ok(Infeasible {
-        budget_bytes: capacity,
-        smallest_bytes: smallest_feasible(p, profile)?,
+        budget_bytes: capacity.saturating_add(profile.reserve_bytes),
+        smallest_bytes: smallest_feasible(p, profile)?.saturating_add(profile.reserve_bytes),
         op: p.ops.get(position).map(|op| op.name.clone()).unwrap_or_default(),
         working_set_bytes,
         tensors,
