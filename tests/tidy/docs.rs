@@ -47,13 +47,13 @@ fn shell_lines(page: &str) -> Vec<String> {
 fn the_readme_runs_the_main_job_in_one_line() {
     let lines = shell_lines("README.md");
     let job = lines.iter().find(|l| {
-        l.contains("cargo run --release")
+        l.contains("cargo build --release")
             && l.contains("memc ")
             && l.contains("compile models/")
             && l.contains("memrun")
     });
     let job =
-        job.expect("README.md has a sh line with `cargo run --release … memc … compile models/… memrun …`");
+        job.expect("README.md has a sh line with `cargo build --release … memc … compile models/… memrun …`");
     let model =
         job.split_whitespace().find(|word| word.starts_with("models/")).expect("the line names a model");
     assert!(root().join(model).is_file(), "README.md compiles {model}, which is not there");

@@ -49,7 +49,7 @@ fn execute(cli: &Cli) -> u8 {
         report::note(&format!("signals cannot be caught ({error}); an interrupt will not save the state"));
     }
     let bar = std::io::stderr().is_terminal() && !cli.no_progress;
-    let mut progress = Progress::new(cli.steps, bar, stop);
+    let mut progress = Progress::new(cli.steps, bar, !cli.json, stop);
     let result = run(&file, &cli.options(), &mut progress);
     progress.close();
     match result {

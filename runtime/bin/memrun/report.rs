@@ -29,10 +29,15 @@ pub(crate) struct Progress {
     first: u64,
     losses: Vec<Option<f32>>,
     step_ns: Vec<u64>,
+    /// Whether every step prints its row.
+    rows: bool,
+    /// Exit code of the first row that could not be printed.
+    unprinted: u8,
+    finite: bool,
 }
 
 impl Progress {
-    pub(crate) fn new(steps: u64, bar: bool, stop: Arc<AtomicBool>) -> Progress {
+    pub(crate) fn new(steps: u64, bar: bool, rows: bool, stop: Arc<AtomicBool>) -> Progress {
         let room = usize::try_from(steps.min(ROOM)).unwrap_or(0);
         let bar = bar.then(|| {
             let bar = ProgressBar::new(steps);
@@ -42,17 +47,34 @@ impl Progress {
             );
             bar
         });
-        Progress { bar, stop, first: 1, losses: Vec::with_capacity(room), step_ns: Vec::with_capacity(room) }
+        Progress {
+            bar,
+            stop,
+            first: 1,
+            losses: Vec::with_capacity(room),
+            step_ns: Vec::with_capacity(room),
+            rows,
+            unprinted: 0,
+            finite: true,
+        }
     }
 
     /// Of a run that did not begin.
     pub(crate) fn silent() -> Progress {
-        Progress::new(0, false, Arc::default())
+        Progress::new(0, false, false, Arc::default())
     }
 
     pub(crate) fn close(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
+        }
+    }
+
+    /// Prints beside the bar.
+    fn show<T>(&self, print: impl FnOnce() -> T) -> T {
+        match &self.bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
         }
     }
 
@@ -72,6 +94,16 @@ impl Watch for Progress {
         }
         self.losses.push(loss);
         self.step_ns.push(ns);
+        if self.finite && loss.is_some_and(|loss| !loss.is_finite()) {
+            self.finite = false;
+            self.show(|| note(&format!("the loss is not a finite number at step {step}")));
+        }
+        if self.rows {
+            let code = self.show(|| print(&row(step, loss, ns, step == self.first)));
+            if self.unprinted == 0 {
+                self.unprinted = code;
+            }
+        }
         if let Some(bar) = &self.bar {
             if let Some(loss) = loss {
                 bar.set_message(format!("loss {loss}"));
@@ -119,7 +151,7 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
         compact(meta.budget_bytes),
         progress.median_ns() as f64 / 1e6,
     );
-    print(&(table(progress) + &last))
+    print(&last).max(progress.unprinted)
 }
 
 /// Reports a run that failed; returns the exit code.
@@ -134,7 +166,7 @@ pub(crate) fn failed(cli: &Cli, file: Option<&PlanFile>, progress: &Progress, fa
         object.insert("exit_code".to_owned(), json!(code));
         print(&format!("{}\n", Value::Object(object)));
     } else {
-        print(&format!("{}memrun: FAILED exit={code}\n", table(progress)));
+        print(&format!("memrun: FAILED exit={code}\n"));
     }
     code
 }
@@ -210,18 +242,15 @@ fn number(x: f32) -> Value {
     x.to_string().parse::<f64>().map_or(Value::Null, |wide| json!(wide))
 }
 
-/// One row for each step.
-fn table(progress: &Progress) -> String {
-    let rows = progress.losses.iter().zip(&progress.step_ns).zip(progress.first..);
-    let mut text = String::new();
-    for ((loss, ns), step) in rows {
-        if text.is_empty() {
-            text.push_str("    step           loss          ms\n");
-        }
-        let loss = loss.map_or("-".to_owned(), |loss| loss.to_string());
-        text.push_str(&format!("{step:>8} {loss:>14} {:>11.3}\n", *ns as f64 / 1e6));
-    }
-    text
+/// The row of a step, under the header if it is the first.
+fn row(step: u64, loss: Option<f32>, ns: u64, first: bool) -> String {
+    let header = if first { "    step           loss          ms\n" } else { "" };
+    let loss = match loss {
+        None => "-".to_owned(),
+        Some(x) if x != 0.0 && !(1e-4..1e7).contains(&x.abs()) => format!("{x:e}"),
+        Some(x) => x.to_string(),
+    };
+    format!("{header}{step:>8} {loss:>14} {:>11.3}\n", ns as f64 / 1e6)
 }
 
 /// A size as one word, such as `16.00GiB`.

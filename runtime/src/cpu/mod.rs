@@ -9,6 +9,7 @@
 //! apart from what kernels do.
 
 mod arena;
+mod delays;
 mod event;
 mod exec;
 mod memory;

@@ -12,7 +12,6 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
-    time::Duration,
 };
 
 use memc_plan::{Section, Stream};
@@ -21,12 +20,12 @@ use rayon::ThreadPool;
 use super::{
     Options,
     arena::Arenas,
+    delays::Delays,
     event::{Events, Ticket},
     exec::Runner,
     progress::Progress,
 };
 use crate::device::{Executor, HostSide};
-use crate::init::mix;
 use crate::program::Action;
 use crate::{Error, Program};
 
@@ -372,29 +371,6 @@ fn drain(shared: &Shared, program: &Program, queue: usize, mut runner: Runner, m
 fn panic_text(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
-}
-
-/// Random delays that make a party fast for some commands and slow for the next ones.
-struct Delays {
-    key: u64,
-    count: u64,
-}
-
-impl Delays {
-    /// Commands between two changes of pace.
-    const PHASE: u64 = 8;
-    /// Longest delay, in microseconds.
-    const LONGEST: u64 = 250;
-
-    fn new(seed: u64, party: usize) -> Delays {
-        Delays { key: mix(seed ^ mix(party as u64)), count: 0 }
-    }
-
-    fn next(&mut self) -> Option<Duration> {
-        self.count += 1;
-        let slow = mix(self.key ^ mix(self.count / Self::PHASE)) & 1 == 1;
-        slow.then(|| Duration::from_micros(mix(self.key.wrapping_add(self.count)) % Self::LONGEST))
-    }
 }
 
 #[cfg(test)]
