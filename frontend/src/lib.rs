@@ -22,6 +22,7 @@ mod context;
 mod error;
 mod external;
 mod graph;
+mod inference;
 mod initial;
 mod model;
 mod node;
@@ -104,6 +105,15 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Import, ImportErro
 /// Imports a model from memory: as [`import`], but there is no folder to look for other files in.
 pub fn import_bytes(bytes: &[u8], options: &ImportOptions) -> Result<Import, ImportError> {
     import_from(bytes, None, None, options)
+}
+
+/// Imports a plain graph from memory as it is, with nothing to train: inputs are fed, initializers are constants,
+/// outputs are results in the graph's order. Of `options` only the sizes of dimensions count.
+pub fn import_inference(bytes: &[u8], options: &ImportOptions) -> Result<Import, ImportError> {
+    let source = Source::read(bytes, None, None, &options.dims)?;
+    let mut import = inference::import(&source)?;
+    import.warnings = source.warnings();
+    Ok(import)
 }
 
 fn import_from(

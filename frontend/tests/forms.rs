@@ -2,7 +2,7 @@
 
 mod wire;
 
-use memc_frontend::{ImportOptions, import_bytes};
+use memc_frontend::{ImportOptions, import_bytes, import_inference};
 use wire::*;
 
 fn list_attr(name: &str, values: &[i64]) -> Vec<u8> {
@@ -204,4 +204,25 @@ fn inference_mode_batch_norm() {
             "batch_norm %i, %b, %b, %b, %y/reciprocal : f32[1,2,5,5]"
         ]
     );
+}
+
+/// A plain graph keeps its inputs and outputs and carries nothing, also where an output is an input or a constant.
+#[test]
+fn plain_graphs_are_imported_as_they_are() {
+    let graph = Graph {
+        nodes: vec![
+            node("Add", "a", &["x", "c"], &["y"], &[]),
+            node("Identity", "i", &["x"], &["same"], &[]),
+            node("Shape", "s", &["x"], &["shape"], &[]),
+        ],
+        inputs: vec![value("x", 1, &["2", "n"])],
+        outputs: vec![value("y", 1, &["2", "3"]), value("same", 1, &["2", "3"]), value("shape", 7, &["2"])],
+        initializers: vec![tensor("c", 1, &[], &1.5f32.to_le_bytes())],
+        ..Graph::default()
+    };
+    let options = ImportOptions { dims: vec![("n".into(), 3)], ..ImportOptions::default() };
+    let module = import_inference(&graph.model(), &options).expect("import").module;
+    assert_eq!(memc_ir::verify(&module), Ok(()));
+    let names: Vec<&str> = module.outputs.iter().map(|o| o.name.as_str()).collect();
+    assert_eq!((names, module.states.len(), module.order.len()), (vec!["y", "same", "shape"], 0, 1));
 }
