@@ -261,6 +261,7 @@ impl Emit<'_> {
             weight_decay: F32(*weight_decay),
             bias_correction: *bias_correction,
             decay_first: *decay_first,
+            l2: F32(0.0),
         };
         let names = [new_name, format!("{}.momentum0.next", t.name), format!("{}.momentum1.next", t.name)];
         let names = [names[0].as_str(), &names[1], &names[2]];

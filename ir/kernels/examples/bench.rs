@@ -158,6 +158,7 @@ fn run() {
     let w = tensor(&[1 << 20]);
     let (lr, step) = (tensor(&[1]), Tensor::zeros(TensorType::new(DType::I64, [1])).unwrap());
     let (alpha, beta, epsilon, weight_decay) = (F32(0.9), F32(0.999), F32(1e-6), F32(0.01));
-    let op = OpKind::AdamW { alpha, beta, epsilon, weight_decay, bias_correction: false, decay_first: false };
+    let (l2, bias_correction, decay_first) = (F32(0.0), false, false);
+    let op = OpKind::AdamW { alpha, beta, epsilon, weight_decay, bias_correction, decay_first, l2 };
     bench(filter, "adamw", op, &[w.clone(), w.clone(), w.clone(), w, lr, step]);
 }

@@ -236,7 +236,15 @@ fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8]) -> Result<
         OpKind::ScatterNd { mode } => index::scatter_nd(c, y, *mode),
 
         OpKind::Sgd {} => optim::sgd(c, y),
-        OpKind::AdamW { alpha, beta, epsilon, weight_decay, bias_correction, decay_first } => {
+        OpKind::Momentum { alpha, beta, l2, nesterov } => {
+            let rule = optim::Momentum { alpha: alpha.0, beta: beta.0, l2: l2.0, nesterov: *nesterov };
+            optim::momentum(c, results, &rule)
+        }
+        OpKind::Adagrad { epsilon, l2, decay } => {
+            let rule = optim::Adagrad { epsilon: epsilon.0, l2: l2.0, decay: decay.0 };
+            optim::adagrad(c, results, &rule)
+        }
+        OpKind::AdamW { alpha, beta, epsilon, weight_decay, bias_correction, decay_first, l2 } => {
             let rule = optim::AdamW {
                 alpha: alpha.0,
                 beta: beta.0,
@@ -244,6 +252,7 @@ fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8]) -> Result<
                 weight_decay: weight_decay.0,
                 bias_correction: *bias_correction,
                 decay_first: *decay_first,
+                l2: l2.0,
             };
             optim::adamw(c, results, &rule)
         }

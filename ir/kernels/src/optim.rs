@@ -4,7 +4,7 @@ use memc_ir::DType;
 
 use crate::error::KernelError;
 use crate::index::{Index, by_index};
-use crate::parallel::{CHUNK, for_chunks, for_rows3};
+use crate::parallel::{CHUNK, for_chunks, for_rows2, for_rows3};
 use crate::view::{Ctx, Src};
 
 type Done = Result<(), KernelError>;
@@ -24,6 +24,74 @@ fn copy_chunk(from: Src<f32>, at: usize, to: &mut [f32]) {
     }
 }
 
+/// The gradient with that of `l2 / 2 * w^2`.
+#[inline(always)]
+fn regularised(g: f32, w: f32, l2: f32) -> f32 {
+    if l2 == 0.0 { g } else { g + l2 * w }
+}
+
+/// The step number, operand `i`.
+fn step(c: &Ctx, i: usize) -> Result<i64, KernelError> {
+    by_index!(c, i, I => Ok(c.slice::<I>(i)?[0].value()))
+}
+
+/// Attributes of momentum.
+pub(crate) struct Momentum {
+    pub(crate) alpha: f32,
+    pub(crate) beta: f32,
+    pub(crate) l2: f32,
+    pub(crate) nesterov: bool,
+}
+
+/// Source: ONNX, operator `ai.onnx.preview.training.Momentum`, with a step number that counts from 1.
+pub(crate) fn momentum(c: &Ctx, results: &mut [&mut [u8]], rule: &Momentum) -> Done {
+    let first = c.operands.len() > 4 && step(c, 4)? <= 1;
+    let (w, g) = (c.src::<f32>(0)?, c.slice::<f32>(1)?);
+    let (v, lr) = (c.src::<f32>(2)?, c.slice::<f32>(3)?[0]);
+    let [w_new, v_new] = c.outs(results)?;
+    let out = (c.out::<f32>(w_new)?, c.out::<f32>(v_new)?);
+
+    let (alpha, beta) = (rule.alpha, if first { 1.0 } else { rule.beta });
+    for_rows2(out, 1, 1, CHUNK, |at, w_out, v_out| {
+        copy_chunk(w, at, w_out);
+        copy_chunk(v, at, v_out);
+        for ((w, v), &g) in w_out.iter_mut().zip(v_out).zip(&g[at..]) {
+            let g = regularised(g, *w, rule.l2);
+            *v = alpha * *v + beta * g;
+            *w -= lr * if rule.nesterov { g + alpha * *v } else { *v };
+        }
+    });
+    Ok(())
+}
+
+/// Attributes of adagrad.
+pub(crate) struct Adagrad {
+    pub(crate) epsilon: f32,
+    pub(crate) l2: f32,
+    pub(crate) decay: f32,
+}
+
+/// Source: ONNX, operator `ai.onnx.preview.training.Adagrad`, with a step number that counts from 1.
+pub(crate) fn adagrad(c: &Ctx, results: &mut [&mut [u8]], rule: &Adagrad) -> Done {
+    let before = if c.operands.len() > 4 { step(c, 4)?.saturating_sub(1) } else { 0 };
+    let (w, g) = (c.src::<f32>(0)?, c.slice::<f32>(1)?);
+    let (h, lr) = (c.src::<f32>(2)?, c.slice::<f32>(3)?[0]);
+    let [w_new, h_new] = c.outs(results)?;
+    let out = (c.out::<f32>(w_new)?, c.out::<f32>(h_new)?);
+
+    let rate = lr / (1.0 + before as f32 * rule.decay);
+    for_rows2(out, 1, 1, CHUNK, |at, w_out, h_out| {
+        copy_chunk(w, at, w_out);
+        copy_chunk(h, at, h_out);
+        for ((w, h), &g) in w_out.iter_mut().zip(h_out).zip(&g[at..]) {
+            let g = regularised(g, *w, rule.l2);
+            *h += g * g;
+            *w -= rate * g / (h.sqrt() + rule.epsilon);
+        }
+    });
+    Ok(())
+}
+
 /// Attributes of adamw.
 pub(crate) struct AdamW {
     pub(crate) alpha: f32,
@@ -32,12 +100,13 @@ pub(crate) struct AdamW {
     pub(crate) weight_decay: f32,
     pub(crate) bias_correction: bool,
     pub(crate) decay_first: bool,
+    pub(crate) l2: f32,
 }
 
 impl AdamW {
     /// Divisors of the first moment and of the root of the second moment in step `step`, which counts from 1.
     fn corrections(&self, step: i64) -> [f32; 2] {
-        if !self.bias_correction {
+        if !self.bias_correction || step < 1 {
             return [1.0, 1.0];
         }
         let left = |decay: f32| 1.0 - libm::pow(f64::from(decay), step as f64);
@@ -47,7 +116,7 @@ impl AdamW {
 
 /// Source of the two forms: ONNX Runtime, contrib operator `AdamWOptimizer`, `adam_mode` 0 and 1.
 pub(crate) fn adamw(c: &Ctx, results: &mut [&mut [u8]], rule: &AdamW) -> Done {
-    let step = by_index!(c, 5, I => c.slice::<I>(5)?[0].value());
+    let step = step(c, 5)?;
     let (w, g) = (c.src::<f32>(0)?, c.slice::<f32>(1)?);
     let (m, v, lr) = (c.src::<f32>(2)?, c.src::<f32>(3)?, c.slice::<f32>(4)?[0]);
     let [w_new, m_new, v_new] = c.outs(results)?;
@@ -65,6 +134,7 @@ pub(crate) fn adamw(c: &Ctx, results: &mut [&mut [u8]], rule: &AdamW) -> Done {
         copy_chunk(v, at, v_out);
         let moments = m_out.iter_mut().zip(v_out);
         for ((w, (m, v)), &g) in w_out.iter_mut().zip(moments).zip(&g[at..]) {
+            let g = regularised(g, *w, rule.l2);
             *m = alpha * *m + (1.0 - alpha) * g;
             *v = beta * *v + (1.0 - beta) * g * g;
             *w -= before * *w;

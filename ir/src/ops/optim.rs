@@ -20,16 +20,39 @@ fn single(ty: &TensorType, name: &str) -> Result<(), String> {
     if ty.numel() == 1 { Ok(()) } else { Err(format!("{name} must have one element, got {ty}")) }
 }
 
+fn rate(lr: &TensorType) -> Result<(), String> {
+    want_float(lr, "lr")?;
+    single(lr, "lr")
+}
+
+fn step(ops: &[&TensorType], i: usize) -> Result<(), String> {
+    ops.get(i).map_or(Ok(()), |step| want_int(step, "step").and_then(|()| single(step, "step")))
+}
+
 pub(super) fn sgd(ops: &[&TensorType]) -> Types {
     same(&ops[..2], &["g"])?;
-    want_float(ops[2], "lr")?;
-    single(ops[2], "lr")?;
+    rate(ops[2])?;
     Ok(vec![ops[0].clone()])
 }
 pub(super) fn cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
     streaming(ops, res, 2)
 }
 
+pub(super) fn momentum(ops: &[&TensorType], _alpha: f32, _beta: f32, _l2: f32, _nesterov: bool) -> Types {
+    same(&ops[..3], &["g", "v"])?;
+    rate(ops[3])?;
+    step(ops, 4)?;
+    Ok(vec![ops[0].clone(); 2])
+}
+
+pub(super) fn adagrad(ops: &[&TensorType], _epsilon: f32, _l2: f32, _decay: f32) -> Types {
+    same(&ops[..3], &["g", "h"])?;
+    rate(ops[3])?;
+    step(ops, 4)?;
+    Ok(vec![ops[0].clone(); 2])
+}
+
+#[allow(clippy::too_many_arguments, reason = "one argument for each attribute")]
 pub(super) fn adamw(
     ops: &[&TensorType],
     _alpha: f32,
@@ -38,11 +61,10 @@ pub(super) fn adamw(
     _weight_decay: f32,
     _bias_correction: bool,
     _decay_first: bool,
+    _l2: f32,
 ) -> Types {
     same(&ops[..4], &["g", "m", "v"])?;
-    want_float(ops[4], "lr")?;
-    single(ops[4], "lr")?;
-    want_int(ops[5], "step")?;
-    single(ops[5], "step")?;
+    rate(ops[4])?;
+    step(ops, 5)?;
     Ok(vec![ops[0].clone(); 3])
 }

@@ -118,6 +118,7 @@ fn read_attr<T: Attr>(
     }
 }
 
+const ZERO: F32 = F32(0.0);
 const ONE: F32 = F32(1.0);
 /// `ignore_index` when no label is ignored.
 pub(crate) const NO_IGNORE: i64 = i64::MIN;
@@ -311,9 +312,22 @@ define_ops! {
 
     /// `w - lr * g`.
     Sgd "sgd" ("w", "g", "lr") -> ("w_new") {} optim::sgd, |o, r| optim::cost(o, r), [(0, 0)] Pure;
+    /// Gradient descent with momentum, `g' = g + l2 * w`, `v_new = alpha * v + beta * g'`: the weight moves by
+    /// `-lr * v_new`, with `nesterov` by `-lr * (g' + alpha * v_new)`. With `step`, which counts from 1, the first step
+    /// takes `beta` as 1. ONNX's Momentum, and PyTorch's SGD with `beta` one minus its dampening.
+    Momentum "momentum" ("w", "g", "v", "lr", "step?") -> ("w_new", "v_new")
+        {alpha: F32, beta: F32 = ONE, l2: F32 = ZERO, nesterov: bool = false}
+        optim::momentum, |o, r| ew::cost8(o, r), [(0, 0), (2, 1)] Pure;
+    /// Adagrad, `g' = g + l2 * w`, `h_new = h + g'^2`: the weight moves by `-rate * g' / (sqrt(h_new) + epsilon)`, where
+    /// `rate` is `lr`, or `lr / (1 + (step - 1) * decay)` with `step`, which counts from 1.
+    Adagrad "adagrad" ("w", "g", "h", "lr", "step?") -> ("w_new", "h_new")
+        {epsilon: F32, l2: F32 = ZERO, decay: F32 = ZERO}
+        optim::adagrad, |o, r| ew::cost8(o, r), [(0, 0), (2, 1)] Pure;
     /// Adam with decoupled weight decay, as ONNX Runtime's AdamWOptimizer. `decay_first` is its adam_mode 0
     /// (decay before the update, bias-corrected denominator); otherwise adam_mode 1 (decay after the update).
+    /// The moments are those of `g + l2 * w`. Bias correction leaves out step 0.
     AdamW "adamw" ("w", "g", "m", "v", "lr", "step") -> ("w_new", "m_new", "v_new")
-        {alpha: F32, beta: F32, epsilon: F32, weight_decay: F32, bias_correction: bool = false, decay_first: bool = false}
+        {alpha: F32, beta: F32, epsilon: F32, weight_decay: F32, bias_correction: bool = false, decay_first: bool = false,
+        l2: F32 = ZERO}
         optim::adamw, |o, r| ew::cost16(o, r), [(0, 0), (2, 1), (3, 2)] Pure;
 }

@@ -162,8 +162,19 @@ fn elementwise(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
     push(all, MovingAverage { momentum: F32(0.9) }, vec![r.f32(&[s]), r.f32(&[s])]);
     let (w, g, lr) = (r.f32(&shape), r.f32(&shape), r.positive(&[1]));
     push(all, Sgd {}, vec![w.clone(), g.clone(), lr.clone()]);
-    for (bias_correction, decay_first) in [(true, false), (true, true), (false, false)] {
-        let (m, v, step) = (r.f32(&shape), r.positive(&shape), Tensor::i64(&[1], &[3]).unwrap());
+    let step = || Tensor::i64(&[1], &[3]).unwrap();
+    for (nesterov, operands) in [(false, 4), (true, 5)] {
+        let op = Momentum { alpha: F32(0.9), beta: F32(0.5), l2: F32(0.01), nesterov };
+        let all_operands = [w.clone(), g.clone(), r.f32(&shape), lr.clone(), step()];
+        push(all, op, all_operands[..operands].to_vec());
+    }
+    for operands in [4, 5] {
+        let op = Adagrad { epsilon: F32(1e-6), l2: F32(0.01), decay: F32(0.1) };
+        let all_operands = [w.clone(), g.clone(), r.positive(&shape), lr.clone(), step()];
+        push(all, op, all_operands[..operands].to_vec());
+    }
+    for (bias_correction, decay_first, l2) in [(true, false, 0.0), (true, true, 0.02), (false, false, 0.0)] {
+        let (m, v) = (r.f32(&shape), r.positive(&shape));
         let op = AdamW {
             alpha: F32(0.9),
             beta: F32(0.999),
@@ -171,8 +182,9 @@ fn elementwise(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
             weight_decay: F32(0.01),
             bias_correction,
             decay_first,
+            l2: F32(l2),
         };
-        push(all, op, vec![w.clone(), g.clone(), m, v, lr.clone(), step]);
+        push(all, op, vec![w.clone(), g.clone(), m, v, lr.clone(), step()]);
     }
 }
 
