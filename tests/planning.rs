@@ -4,13 +4,14 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 
 use arbtest::arbitrary::{Result, Unstructured};
-use memc_codegen::{Header, lower};
+use memc_codegen::lower;
 use memc_ir::attr::F32;
 use memc_ir::{
     DType, Feed, Init, Module, OpKind, Output, OutputRole, Role, TensorType, ValueId, print, verify,
 };
 use memc_passes::DeviceProfile;
 use memc_passes::plan::{Decisions, PlanError, Problem, plan, realise, smallest_feasible};
+use memc_plan::Meta;
 
 fn toy() -> &'static DeviceProfile {
     DeviceProfile::named("toy").unwrap()
@@ -86,9 +87,8 @@ fn prove(source: &Module, planned: &Module, budget: u64) {
     verify(planned).unwrap_or_else(|d| panic!("{}", memc_ir::print_annotated(planned, &d)));
     let text = print(planned);
     assert_eq!(print(&memc_ir::parse(&text).unwrap()), text, "printing is not a fixpoint");
-    let header =
-        Header { planner: "test".into(), profile: "toy".into(), budget_bytes: budget, ..Header::default() };
-    let lowered = lower(source, planned, &header).unwrap();
+    let meta = Meta { profile: "toy".into(), budget_bytes: budget, ..Meta::default() };
+    let lowered = lower(source, planned, meta).unwrap();
     memc_check::check(source, &lowered.plan).unwrap_or_else(|e| panic!("{e}\n{text}"));
 }
 

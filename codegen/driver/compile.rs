@@ -3,10 +3,11 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use memc_codegen::{Header, Lowered, lower};
+use memc_codegen::{Lowered, lower};
 use memc_ir::{Bytes, Module};
 use memc_passes::plan::{Decisions, Order, PlanError, Planned, Problem, plan, realise};
 use memc_passes::{DeviceProfile, Pipeline};
+use memc_plan::{Claims, Meta};
 use serde_json::json;
 
 use crate::cli::Compile;
@@ -150,7 +151,8 @@ fn choose(
         match plan(&p, profile, capacity) {
             Ok(mut planned) => {
                 planned.decisions.order = order;
-                let fits = planned.evaluation.swap_in_bytes + planned.evaluation.recompute_ops == 0;
+                let fits =
+                    planned.evaluation.traffic.swap_in_bytes + planned.evaluation.traffic.recompute_ops == 0;
                 results.push((p, planned));
                 if fits {
                     break;
@@ -159,7 +161,8 @@ fn choose(
             Err(e) => error = Some(lesser(error, e)),
         }
     }
-    let best = results.into_iter().min_by_key(|(_, r)| (r.evaluation.step_ns, r.evaluation.swap_in_bytes));
+    let best =
+        results.into_iter().min_by_key(|(_, r)| (r.evaluation.step_ns, r.evaluation.traffic.swap_in_bytes));
     match (best, error) {
         (Some((p, planned)), _) => Ok(chosen(p, planned, "belady")),
         (None, Some(e)) => Err(e.into()),
@@ -194,19 +197,22 @@ fn finish(
     };
     memc_ir::verify(&planned.module)
         .map_err(|d| wrong(format!("the planned module breaks rules of the verifier:\n{d}")))?;
-    let header = Header {
+    let meta = Meta {
         planner: chosen.planner.clone(),
         profile: profile.name.into(),
-        seed: 0,
         options: loaded.options.clone(),
         budget_bytes: budget.unwrap_or(planned.dev_bytes + profile.reserve_bytes),
         reserve_bytes: profile.reserve_bytes,
-        unplanned_peak_bytes: chosen.unplanned_bytes,
-        ideal_ns: chosen.ideal_ns,
-        step_ns: planned.evaluation.step_ns,
-        recompute_ns: planned.evaluation.recompute_ns,
+        claims: Claims {
+            unplanned_peak_bytes: chosen.unplanned_bytes,
+            ideal_ns: chosen.ideal_ns,
+            step_ns: planned.evaluation.step_ns,
+            recompute_ns: planned.evaluation.recompute_ns,
+            ..Claims::default()
+        },
+        ..Meta::default()
     };
-    let lowered = lower(graph, &planned.module, &header).map_err(Error::Internal)?;
+    let lowered = lower(graph, &planned.module, meta).map_err(Error::Internal)?;
     memc_check::check(graph, &lowered.plan)
         .map_err(|e| wrong(format!("the plan is wrong and was not written:\n{e}")))?;
     Ok(lowered)

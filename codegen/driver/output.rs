@@ -64,26 +64,15 @@ pub(crate) fn apart(inputs: &[Option<&PathBuf>], outputs: &[Option<&PathBuf>]) -
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let _writing = Writing::begin();
     let failed = |e: std::io::Error| Error::Io(format!("cannot write `{}`: {e}", path.display()));
-    let target = match std::fs::metadata(path) {
-        Ok(data) if !data.is_file() => return std::fs::write(path, bytes).map_err(failed),
-        Ok(_) => std::fs::canonicalize(path).map_err(failed)?,
-        Err(_) => path.to_path_buf(),
-    };
-    let folder = match target.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        _ => Path::new("."),
-    };
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".memc-").suffix(".tmp");
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut file = builder.tempfile_in(folder).map_err(failed)?;
-    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(failed)?;
-    file.persist(&target).map_err(|e| failed(e.error))?;
-    if cfg!(unix) {
-        std::fs::File::open(folder).and_then(|f| f.sync_all()).map_err(failed)?;
+    if std::fs::metadata(path).is_ok_and(|data| !data.is_file()) {
+        return std::fs::write(path, bytes).map_err(failed);
     }
-    Ok(())
+    let replace = || {
+        let mut file = memc_plan::Replace::begin(path)?;
+        file.file().write_all(bytes)?;
+        file.finish()
+    };
+    replace().map_err(failed)
 }
 
 /// Rows under a header, columns aligned; columns of figures to the right.

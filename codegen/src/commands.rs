@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use memc_ir::{Code, Def, Id, Module, OpId, SlotId, Space, Stream};
 use memc_plan::{Action, Command, Plan, Slice};
 
-use crate::tables::{Kernels, is_view, slice, value_slice};
+use crate::tables::{Kernels, slice, value_slice};
 
 /// Fills kernels, events and the three command lists.
 pub(crate) fn emit(p: &mut Plan, m: &Module) -> Result<(), String> {
@@ -119,7 +119,7 @@ impl Emitter<'_> {
                 }
                 continue;
             }
-            if is_view(m, id) {
+            if m.ops[id].is_view() {
                 continue;
             }
             let read = op.operands.iter().filter_map(|&v| m.slot_of(v));
@@ -141,7 +141,7 @@ impl Emitter<'_> {
     ) -> Result<(), String> {
         let m = self.m;
         let op = &m.ops[id];
-        if op.stream().is_none() || is_view(m, id) {
+        if op.stream().is_none() || m.ops[id].is_view() {
             return Ok(());
         }
         let stream = self.stream(id)?;

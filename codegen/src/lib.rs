@@ -9,33 +9,8 @@ mod tables;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use memc_ir::{Module, OpKind, Phase, Space, print};
+use memc_ir::{Module, Phase, Space, print};
 use memc_plan::{Claims, Meta, Plan};
-
-/// What the plan's header says beyond what the module holds.
-#[derive(Clone, Debug, Default)]
-pub struct Header {
-    /// Planner that decided.
-    pub planner: String,
-    /// Device profile planned for.
-    pub profile: String,
-    /// Seed of the planner.
-    pub seed: u64,
-    /// Import options by name.
-    pub options: Vec<(String, String)>,
-    /// Device budget in bytes.
-    pub budget_bytes: u64,
-    /// Bytes of the budget left to driver and libraries.
-    pub reserve_bytes: u64,
-    /// Height of the arena of the unplanned step in bytes.
-    pub unplanned_peak_bytes: u64,
-    /// Modelled time of the unplanned step in ns.
-    pub ideal_ns: u64,
-    /// Modelled time of the planned step in ns.
-    pub step_ns: u64,
-    /// Modelled time of recomputation in ns.
-    pub recompute_ns: u64,
-}
 
 /// A plan, and the initial bytes of the states that have some, by index in the plan's state table.
 #[derive(Debug)]
@@ -48,8 +23,11 @@ pub struct Lowered {
 
 /// Lowers a synchronised mem-phase module; `source` is the graph-phase module it implements.
 ///
+/// `meta` says what the modules do not: planner, profile, import options, budget, reserve, and the claims about time and
+/// the unplanned step. The rest of it is filled in.
+///
 /// Fails when a slot has no offset, or when a state's initial bytes are not at hand.
-pub fn lower(source: &Module, module: &Module, header: &Header) -> Result<Lowered, String> {
+pub fn lower(source: &Module, module: &Module, mut meta: Meta) -> Result<Lowered, String> {
     if module.phase != Phase::Mem || source.phase != Phase::Graph {
         return Err("lowering needs a mem-phase module and its graph-phase source".into());
     }
@@ -57,54 +35,23 @@ pub fn lower(source: &Module, module: &Module, header: &Header) -> Result<Lowere
         let slots = module.slots.values().filter(|s| s.space == space);
         slots.map(|s| s.offset.unwrap_or(0) + s.bytes).max().unwrap_or(0)
     };
-    let mut meta = Meta {
-        producer: concat!("memc ", env!("CARGO_PKG_VERSION")).into(),
-        model: source.name.clone(),
-        planner: header.planner.clone(),
-        profile: header.profile.clone(),
-        seed: header.seed,
-        options: header.options.clone(),
-        budget_bytes: header.budget_bytes,
-        reserve_bytes: header.reserve_bytes,
-        dev_bytes: height(Space::Dev),
-        host_bytes: height(Space::Host),
-        ..Meta::default()
-    };
+    meta.producer = concat!("memc ", env!("CARGO_PKG_VERSION")).into();
+    meta.model = source.name.clone();
+    meta.dev_bytes = height(Space::Dev);
+    meta.host_bytes = height(Space::Host);
     meta.set_source(print(source));
     let mut plan = Plan { meta, ..Plan::default() };
     let data = tables::fill(&mut plan, module)?;
     commands::emit(&mut plan, module)?;
-    plan.meta.claims = claims(&plan, module, header);
+    let traffic = module.traffic();
+    plan.meta.claims = Claims {
+        peak_bytes: tables::device_end(&plan),
+        swap_out_bytes: traffic.swap_out_bytes,
+        swap_in_bytes: traffic.swap_in_bytes,
+        recompute_ops: traffic.recompute_ops,
+        ops: traffic.ops,
+        ..plan.meta.claims
+    };
     plan.layout_data().map_err(|e| e.to_string())?;
     Ok(Lowered { plan, data })
-}
-
-fn claims(plan: &Plan, m: &Module, header: &Header) -> Claims {
-    use memc_ir::{Code, Def};
-    let mut c = Claims {
-        peak_bytes: tables::device_end(plan),
-        unplanned_peak_bytes: header.unplanned_peak_bytes,
-        ideal_ns: header.ideal_ns,
-        step_ns: header.step_ns,
-        recompute_ns: header.recompute_ns,
-        ..Claims::default()
-    };
-    for &id in &m.order {
-        let op = &m.ops[id];
-        let bytes: u64 = m.result_types(id).iter().map(|t| t.bytes()).sum();
-        match op.code {
-            Code::SwapOut if !op.results.iter().any(|r| m.outputs.iter().any(|o| o.value == *r)) => {
-                c.swap_out_bytes += bytes
-            }
-            Code::SwapIn if !op.operands.iter().any(|&v| matches!(m.values[v].def, Def::Input(_))) => {
-                c.swap_in_bytes += bytes
-            }
-            Code::Compute(ref kind) if !tables::is_view(m, id) => {
-                c.ops += 1;
-                c.recompute_ops += u64::from(op.clone_of.is_some() && *kind != OpKind::Copy {});
-            }
-            _ => {}
-        }
-    }
-    c
 }

@@ -3,13 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use memc_ir::{Class, Feed, Init, Module, OpId, Role, SlotId, Space, TensorType, ValueId};
+use memc_ir::{Feed, Init, Module, OpId, SlotId, Space, TensorType, ValueId};
 use memc_plan as plan;
-
-/// Whether the op is a view, which needs no command.
-pub(crate) fn is_view(m: &Module, op: OpId) -> bool {
-    m.ops[op].kind().is_some_and(|k| k.def().class == Class::View)
-}
 
 /// The bytes of `ty` at the start of a slot.
 pub(crate) fn slice(m: &Module, slot: SlotId, bytes: u64) -> Result<plan::Slice, String> {
@@ -46,7 +41,7 @@ pub(crate) fn fill(p: &mut plan::Plan, m: &Module) -> Result<BTreeMap<usize, Arc
                 plan::Init::Data { offset: 0, bytes: bytes.len() as u64, hash: blob.hash }
             }
         };
-        p.states.push(state(m, s.value, role_name(s.role), init)?);
+        p.states.push(state(m, s.value, s.role.name(), init)?);
     }
     for c in m.consts.values() {
         let init = plan::Init::Data { offset: 0, bytes: c.data.len() as u64, hash: plan::hash(&c.data) };
@@ -72,10 +67,6 @@ pub(crate) fn fill(p: &mut plan::Plan, m: &Module) -> Result<BTreeMap<usize, Arc
         p.outputs.push(plan::Output { name: o.name.clone(), ty, slot, role: o.role.name().into() });
     }
     Ok(data)
-}
-
-fn role_name(role: Role) -> &'static str {
-    role.name()
 }
 
 fn state(m: &Module, v: ValueId, role: &str, init: plan::Init) -> Result<plan::State, String> {

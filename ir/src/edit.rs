@@ -156,6 +156,13 @@ impl Module {
         self.ops[op].results.iter().map(|&v| &self.values[v].ty).collect()
     }
 
+    /// Mem phase: what is in memory when a step starts, and its home: inputs, states, constants.
+    pub fn homes(&self) -> impl Iterator<Item = (ValueId, Option<SlotId>)> {
+        let inputs = self.inputs.values().map(|x| (x.value, x.slot));
+        let states = self.states.values().map(|x| (x.value, x.slot));
+        inputs.chain(states).chain(self.consts.values().map(|x| (x.value, x.slot)))
+    }
+
     /// Mem phase: the slot that holds `value`.
     pub fn slot_of(&self, value: ValueId) -> Option<SlotId> {
         match self.values[value].def {

@@ -8,6 +8,7 @@ mod module;
 pub mod ops;
 mod parse;
 mod print;
+mod traffic;
 mod types;
 mod verify;
 
@@ -20,5 +21,6 @@ pub use module::{
 pub use ops::{Class, Cost, OpKind};
 pub use parse::{parse, parse_op, parse_type};
 pub use print::{print, print_annotated, slot_name, value_name};
+pub use traffic::Traffic;
 pub use types::{Bytes, DType, MAX_ELEMENTS, MAX_RANK, TensorType};
 pub use verify::{RULES, Rule, verify};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::attr::F32;
 use crate::entity::{Arena, ConstId, InputId, OpId, SlotId, StateId, ValueId};
-use crate::ops::OpKind;
+use crate::ops::{Class, OpKind};
 use crate::types::TensorType;
 
 /// How far a module has been lowered.
@@ -263,6 +263,10 @@ impl Op {
     /// The row, for a compute op.
     pub fn kind(&self) -> Option<&OpKind> {
         if let Code::Compute(kind) = &self.code { Some(kind) } else { None }
+    }
+    /// Whether the op is a view: it never runs, its result shares the operand's bytes.
+    pub fn is_view(&self) -> bool {
+        self.kind().is_some_and(|k| k.def().class == Class::View)
     }
 }
 

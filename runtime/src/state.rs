@@ -6,17 +6,16 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io::{self, Read, Seek, SeekFrom, Write},
+    fs::File,
+    io::{Read, Seek, SeekFrom, Write},
     ops::Range,
     path::{Path, PathBuf},
 };
 
 use memc_ir::{DType, TensorType, parse_type};
-use memc_plan::{Plan, State};
+use memc_plan::{Plan, Replace, State};
 use safetensors::SafeTensors;
 use serde_json::{Map, Value, json};
-use tempfile::NamedTempFile;
 
 use crate::Error;
 
@@ -175,8 +174,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 #[derive(Debug)]
 pub struct StateWriter {
     target: PathBuf,
-    folder: PathBuf,
-    temp: NamedTempFile,
+    file: Replace,
     /// For each state of the plan, its place in the file, and whether it was written.
     places: Vec<Option<(Range<u64>, bool)>>,
 }
@@ -187,16 +185,8 @@ impl StateWriter {
     /// # Errors
     /// [`Error::Io`] if the target's folder refuses a file.
     pub fn create(path: &Path, plan: &Plan, step: u64) -> Result<StateWriter, Error> {
-        let target = target(path)?;
-        let folder = match target.parent() {
-            Some(parent) if parent != Path::new("") => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".memrun-").suffix(".tmp");
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let temp = builder.tempfile_in(&folder).map_err(|e| Error::io(&folder, e))?;
+        let target = path.to_owned();
+        let file = Replace::begin(path).map_err(|e| Error::io(path, e))?;
 
         if plan.states.iter().any(|state| state.name == METADATA) {
             return Err(Error::Data(format!("a state named `{METADATA}` cannot be saved")));
@@ -225,7 +215,7 @@ impl StateWriter {
                 *place = Some((begin..end, false));
             }
         }
-        let mut writer = StateWriter { target, folder, temp, places };
+        let mut writer = StateWriter { target, file, places };
         writer.header(Value::Object(header), end)?;
         Ok(writer)
     }
@@ -237,7 +227,7 @@ impl StateWriter {
         for place in self.places.iter_mut().flatten() {
             place.0 = place.0.start.saturating_add(start)..place.0.end.saturating_add(start);
         }
-        let file = self.temp.as_file_mut();
+        let file = self.file.file();
         let written = file
             .write_all(&(header.len() as u64).to_le_bytes())
             .and_then(|()| file.write_all(&header))
@@ -254,7 +244,7 @@ impl StateWriter {
         if place.end.saturating_sub(place.start) != bytes.len() as u64 {
             return Err(Error::Internal(format!("state {state} was stored with {} bytes", bytes.len())));
         }
-        let file = self.temp.as_file_mut();
+        let file = self.file.file();
         let done = file.seek(SeekFrom::Start(place.start)).and_then(|_| file.write_all(bytes));
         done.map_err(|e| Error::io(&self.target, e))?;
         *written = true;
@@ -273,25 +263,6 @@ impl StateWriter {
         if !left.is_empty() {
             return Err(Error::Plan(format!("the plan's epilogue does not store {}", list(&left))));
         }
-        self.temp.as_file().sync_all().map_err(|e| Error::io(&self.target, e))?;
-        self.temp.persist(&self.target).map_err(|e| Error::io(&self.target, e.error))?;
-        if cfg!(unix) {
-            File::open(&self.folder).and_then(|f| f.sync_all()).map_err(|e| Error::io(&self.folder, e))?;
-        }
-        Ok(())
-    }
-}
-
-/// The file to replace: the one that a link leads to. Anything but a regular file is refused, since a rename would
-/// remove a device or pipe.
-fn target(path: &Path) -> Result<PathBuf, Error> {
-    match fs::metadata(path) {
-        Ok(metadata) if metadata.is_file() => fs::canonicalize(path).map_err(|e| Error::io(path, e)),
-        Ok(_) => {
-            let what = "not a regular file; name a file to save the state to";
-            Err(Error::io(path, io::Error::new(io::ErrorKind::InvalidInput, what)))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.to_owned()),
-        Err(error) => Err(Error::io(path, error)),
+        self.file.finish().map_err(|e| Error::io(&self.target, e))
     }
 }

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use memc_ir::ops::Class;
 use memc_ir::{Def, Module, OpId, ValueId};
 use memc_plan::{Action, Command, Feed, Init, Input, Kernel, Output, Plan, Slice, Space, State, Stream};
 
@@ -108,7 +107,7 @@ impl Lowering<'_> {
     fn root(&self, v: ValueId) -> ValueId {
         let mut v = v;
         while let Some(op) = self.m.def_op(v).map(|op| &self.m.ops[op])
-            && op.kind().is_some_and(|kind| kind.def().class == Class::View)
+            && op.is_view()
         {
             v = op.operands[0];
         }
@@ -199,7 +198,7 @@ impl Lowering<'_> {
 
     fn op(&mut self, position: usize, id: OpId) {
         let op = &self.m.ops[id];
-        if op.kind().is_some_and(|kind| kind.def().class == Class::View) {
+        if op.is_view() {
             return;
         }
         for &v in &op.operands {

@@ -5,6 +5,7 @@ mod error;
 mod file;
 mod model;
 mod query;
+mod replace;
 pub mod text;
 mod validate;
 mod wire;
@@ -18,6 +19,7 @@ pub use model::{
     Stream,
 };
 pub use query::{Counts, Section};
+pub use replace::Replace;
 pub use write::{InitialData, NoData, write};
 
 /// Version of the file format and of the text form.

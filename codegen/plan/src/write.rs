@@ -1,19 +1,16 @@
 //! Writing a plan file.
 //!
-//! Contract: the target is replaced in one step or not at all. The bytes go to a temporary file in the target's
-//! folder, which is synchronised and renamed; on any error it is removed. The bytes depend on the plan and the data
-//! alone.
+//! Contract: the target is replaced in one step or not at all. The bytes depend on the plan and the data alone.
 
 use std::{
     borrow::Cow,
     collections::BTreeMap,
-    fs::{self, File},
     io::{self, Seek, SeekFrom, Write},
-    path::{Path, PathBuf},
+    path::Path,
 };
 
 use crate::{
-    Init, Plan, PlanError, PlanFile,
+    Init, Plan, PlanError, PlanFile, Replace,
     file::{HASHED_HEADER_BYTES, HEADER_BYTES, Layout},
     wire,
 };
@@ -73,48 +70,20 @@ pub fn write(
     should_stop: &dyn Fn() -> bool,
 ) -> Result<[u8; 32], PlanError> {
     plan.validate()?;
-    let target = target(path.as_ref())?;
-    let folder = match target.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
-    let in_folder = |source| PlanError::Io { path: folder.to_owned(), source };
-    let in_target = |source| PlanError::Io { path: target.clone(), source };
-
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".memc-").suffix(".tmp");
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut temp = builder.tempfile_in(folder).map_err(in_folder)?;
-    let hash = match stream(temp.as_file_mut(), plan, data, should_stop) {
+    let path = path.as_ref();
+    let io = |source| PlanError::Io { path: path.to_owned(), source };
+    let mut file = Replace::begin(path).map_err(io)?;
+    let hash = match stream(file.file(), plan, data, should_stop) {
         Ok(hash) => hash,
-        Err(Stop::Io(source)) => return Err(in_target(source)),
+        Err(Stop::Io(source)) => return Err(io(source)),
         Err(Stop::Plan(error)) => return Err(error),
     };
-    temp.as_file().sync_all().map_err(in_target)?;
+    file.sync().map_err(io)?;
     if should_stop() {
         return Err(PlanError::Interrupted);
     }
-    temp.persist(&target).map_err(|e| in_target(e.error))?;
-    if cfg!(unix) {
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(in_folder)?;
-    }
+    file.finish().map_err(io)?;
     Ok(hash)
-}
-
-/// The file to replace: the one that a link leads to. Anything but a regular file is refused, since a rename would
-/// remove a device or pipe.
-fn target(path: &Path) -> Result<PathBuf, PlanError> {
-    let io = |source| PlanError::Io { path: path.to_owned(), source };
-    match fs::metadata(path) {
-        Ok(metadata) if metadata.is_file() => fs::canonicalize(path).map_err(io),
-        Ok(_) => Err(io(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a regular file; name a file to write the plan to",
-        ))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.to_owned()),
-        Err(error) => Err(io(error)),
-    }
 }
 
 enum Stop {
@@ -211,7 +180,7 @@ mod tests {
     /// A full disk ends the writing with an error of the file system.
     #[test]
     fn a_full_disk_is_an_error() {
-        let mut full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
         let result = stream(&mut full, &Plan::default(), &mut NoData, &|| false);
         assert!(matches!(result, Err(Stop::Io(error)) if error.kind() == io::ErrorKind::StorageFull));
     }

@@ -19,10 +19,7 @@ pub(super) fn check(m: &Module, sink: &mut Sink) {
             sink.report("G1", Anchor::Op(id), "a memory op or annotation in the graph phase");
         }
     }
-    let homes = (m.inputs.values().map(|x| (x.value, x.slot)))
-        .chain(m.states.values().map(|x| (x.value, x.slot)))
-        .chain(m.consts.values().map(|x| (x.value, x.slot)));
-    for (v, _) in homes.filter(|(_, slot)| slot.is_some()) {
+    for (v, _) in m.homes().filter(|(_, slot)| slot.is_some()) {
         sink.report("G1", Anchor::Value(v), "a slot in the graph phase");
     }
 }

@@ -9,7 +9,6 @@ use super::Sink;
 use crate::diag::Anchor;
 use crate::entity::{Id, OpId, SlotId, ValueId};
 use crate::module::{Code, Module, Op, SLOT_ALIGN, Space, Stream};
-use crate::ops::Class;
 use crate::print::{slot_name, value_name};
 
 pub(super) fn check(m: &Module, sink: &mut Sink) {
@@ -42,10 +41,8 @@ impl<'a> Contents<'a> {
             allocated: vec![false; m.slots.len()],
             holds: vec![BTreeSet::new(); m.slots.len()],
         };
-        let homes = (m.inputs.values().map(|x| (x.value, x.slot, Some(Space::Host))))
-            .chain(m.states.values().map(|x| (x.value, x.slot, None)))
-            .chain(m.consts.values().map(|x| (x.value, x.slot, None)));
-        for (v, slot, space) in homes {
+        for (v, slot) in m.homes() {
+            let space = matches!(m.values[v].def, crate::Def::Input(_)).then_some(Space::Host);
             let Some(slot) = slot else {
                 sink.report("M1", Anchor::Value(v), format!("{} has no slot", value_name(m, v)));
                 continue;
@@ -147,7 +144,7 @@ impl<'a> Contents<'a> {
         if op.slots.len() != op.results.len() {
             return sink.report("M1", at, "every result needs one slot");
         }
-        let view = op.kind().is_some_and(|k| k.def().class == Class::View);
+        let view = op.is_view();
         let mut pairs = match op.kind() {
             Some(k) => k.inplace_pairs(&self.types(&op.operands), &self.types(&op.results)),
             None => Vec::new(),
@@ -228,8 +225,7 @@ fn overlaps(m: &Module, sink: &mut Sink) {
     let mut live: Vec<(SlotId, usize, usize)> = Vec::new();
     let mut open = vec![None; m.slots.len()];
     let end = m.order.len();
-    let homes = m.inputs.values().map(|x| x.slot).chain(m.states.values().map(|x| x.slot));
-    for slot in homes.chain(m.consts.values().map(|x| x.slot)).flatten() {
+    for slot in m.homes().filter_map(|(_, slot)| slot) {
         live.push((slot, 0, end));
     }
     for (i, &id) in m.order.iter().enumerate() {
@@ -276,7 +272,7 @@ fn awaits(m: &Module, sink: &mut Sink) {
     let mut done: Vec<Option<([u64; 3], usize)>> = vec![None; m.ops.len()];
     for &id in &m.order {
         let op = &m.ops[id];
-        if op.kind().is_some_and(|k| k.def().class == Class::View) {
+        if op.is_view() {
             // A view is there as soon as what it shows.
             done[id.index()] = op.operands.first().and_then(|&v| m.def_op(v)).and_then(|d| done[d.index()]);
             continue;

@@ -55,10 +55,7 @@ fn ids(m: &Module, sink: &mut Sink) {
             sink.report("S1", Anchor::Output(i), "the output's value is out of range");
         }
     }
-    let homes = (m.inputs.values().map(|x| (x.value, x.slot)))
-        .chain(m.states.values().map(|x| (x.value, x.slot)))
-        .chain(m.consts.values().map(|x| (x.value, x.slot)));
-    for (v, slot) in homes {
+    for (v, slot) in m.homes() {
         if slot.is_some_and(|s| s.index() >= m.slots.len()) {
             sink.report("S1", Anchor::Value(v), "the slot is out of range");
         }

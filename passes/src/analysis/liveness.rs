@@ -26,7 +26,7 @@ pub fn peak_live_bytes(module: &Module) -> Result<Peak, String> {
     let storages = storage::assign(&m);
     let bytes: Vec<u64> =
         storages.tensors.iter().map(|&(v, _)| aligned(m.values[v].ty.bytes().max(1))).collect();
-    let run: Vec<OpId> = m.order.iter().copied().filter(|&op| !storage::is_view(&m, op)).collect();
+    let run: Vec<OpId> = m.order.iter().copied().filter(|&op| !m.ops[op].is_view()).collect();
     let mut range: Vec<Option<(usize, usize)>> = vec![None; bytes.len()];
     for (i, &id) in run.iter().enumerate() {
         for v in m.ops[id].operands.iter().chain(&m.ops[id].results) {

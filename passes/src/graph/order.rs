@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 
-use memc_ir::{Class, Def, Id, Module, OpId, Phase, ValueId, aligned};
+use memc_ir::{Def, Id, Module, OpId, Phase, ValueId, aligned};
 
 use crate::analysis::{Dependences, peak_live_bytes};
 use crate::plan::storage::base;
@@ -111,7 +111,7 @@ impl<'a> Scheduler<'a> {
         let mut reads = Vec::with_capacity(m.order.len());
         for (i, &op) in m.order.iter().enumerate() {
             let mut bases: Vec<ValueId> = Vec::new();
-            if !is_view(m, op) {
+            if !m.ops[op].is_view() {
                 bases.extend(m.ops[op].operands.iter().map(|&v| base(m, v)));
             }
             bases.sort_unstable();
@@ -133,7 +133,7 @@ impl<'a> Scheduler<'a> {
     /// An operand that dies here counts as freed whether its bytes are given back or taken over in place.
     fn growth(&self, i: usize) -> i128 {
         let id = self.m.order[i];
-        if is_view(self.m, id) {
+        if self.m.ops[id].is_view() {
             return i128::MIN;
         }
         let last = |v: ValueId| self.readers[v.index()].iter().eq([&i]);
@@ -188,10 +188,6 @@ impl<'a> Scheduler<'a> {
         }
         touched
     }
-}
-
-fn is_view(m: &Module, op: OpId) -> bool {
-    m.ops[op].kind().is_some_and(|k| k.def().class == Class::View)
 }
 
 /// Which ready op comes next; among equals the first of the given order.

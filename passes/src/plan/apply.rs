@@ -10,7 +10,7 @@ use memc_ir::{Code, Def, Id, Module, OpId, Phase, Slot, SlotId, Space, ValueId};
 
 use super::decisions::{Action, Decisions, Home, Place, Run};
 use super::problem::Problem;
-use super::storage::{Kind, base, is_view};
+use super::storage::{Kind, base};
 
 /// The mem-phase module that carries out `decisions`, without offsets the script does not give and without awaits.
 ///
@@ -206,7 +206,7 @@ impl<'a> Emitter<'a> {
             return Ok(value);
         }
         let slot = residency.slot;
-        let op = self.p.module.def_op(v).filter(|&op| is_view(&self.p.module, op)).ok_or_else(missing)?;
+        let op = self.p.module.def_op(v).filter(|&op| self.p.module.ops[op].is_view()).ok_or_else(missing)?;
         let operand = self.resolve(self.p.module.ops[op].operands[0])?;
         let view = self.place_op(op, vec![operand], vec![slot]);
         let value = self.m.ops[view].results[0];

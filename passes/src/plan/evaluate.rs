@@ -1,10 +1,9 @@
 //! The modelled timeline of a mem-phase module: three streams, each in order, and the awaits between them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use memc_ir::{Code, Id, Module, OpId, OpKind, Stream};
+use memc_ir::{Code, Id, Module, OpId, Stream, Traffic};
 
-use super::storage::is_view;
 use crate::device::DeviceProfile;
 
 /// What a steady-state step costs, by the model.
@@ -16,14 +15,8 @@ pub struct Evaluation {
     pub compute_ns: u64,
     /// Time of the recomputed kernels in ns.
     pub recompute_ns: u64,
-    /// Recomputed kernels, copies not counted.
-    pub recompute_ops: u64,
-    /// Bytes copied to the host, except outputs.
-    pub swap_out_bytes: u64,
-    /// Bytes copied to the device, except inputs.
-    pub swap_in_bytes: u64,
-    /// Kernels.
-    pub ops: u64,
+    /// Kernels and copies.
+    pub traffic: Traffic,
 }
 
 /// Steps simulated before the one that counts.
@@ -33,18 +26,21 @@ const WARM_UP: usize = 2;
 ///
 /// The host waits for the outputs at the end of every step, as the lowered plan does.
 pub fn evaluate(m: &Module, profile: &DeviceProfile) -> Evaluation {
-    let mut e = Evaluation::default();
-    let times: Vec<u64> = m.order.iter().map(|&op| account(m, profile, op, &mut e)).collect();
-    let output = |op: OpId| m.outputs.iter().any(|o| m.def_op(o.value) == Some(op));
+    let times: Vec<u64> = m.order.iter().map(|&op| time(m, profile, op)).collect();
+    let of = |wanted: &dyn Fn(OpId) -> bool| {
+        m.order.iter().zip(&times).filter(|(op, _)| wanted(**op)).map(|(_, ns)| ns).sum()
+    };
+    let compute = |op: OpId| m.ops[op].stream() == Some(Stream::Compute);
+    let outputs: BTreeSet<OpId> = m.outputs.iter().filter_map(|o| m.def_op(o.value)).collect();
     let mut free: BTreeMap<Stream, u64> = BTreeMap::new();
     let mut done = vec![0u64; m.ops.len()];
     let mut ends = Vec::new();
     let mut issued = 0;
     for _ in 0..=WARM_UP {
         let previous = done.clone();
-        let mut outputs = issued;
+        let mut arrived = issued;
         for (&op, &time) in m.order.iter().zip(&times) {
-            let Some(stream) = m.ops[op].stream().filter(|_| !is_view(m, op)) else { continue };
+            let Some(stream) = m.ops[op].stream().filter(|_| !m.ops[op].is_view()) else { continue };
             let ready = m.ops[op]
                 .awaits
                 .iter()
@@ -52,45 +48,30 @@ pub fn evaluate(m: &Module, profile: &DeviceProfile) -> Evaluation {
             let start = ready.max().unwrap_or(0).max(issued).max(free.get(&stream).copied().unwrap_or(0));
             done[op.index()] = start + time;
             free.insert(stream, start + time);
-            if output(op) {
-                outputs = outputs.max(start + time);
+            if outputs.contains(&op) {
+                arrived = arrived.max(start + time);
             }
         }
-        issued = outputs;
-        ends.push(free.values().copied().max().unwrap_or(0).max(outputs));
+        issued = arrived;
+        ends.push(free.values().copied().max().unwrap_or(0).max(arrived));
     }
-    e.step_ns = ends[WARM_UP] - ends[WARM_UP - 1];
-    e
+    Evaluation {
+        step_ns: ends[WARM_UP] - ends[WARM_UP - 1],
+        compute_ns: of(&compute),
+        recompute_ns: of(&|op| m.is_recompute(op)),
+        traffic: m.traffic(),
+    }
 }
 
-fn account(m: &Module, profile: &DeviceProfile, id: OpId, e: &mut Evaluation) -> u64 {
+/// Modelled time of an op in ns.
+fn time(m: &Module, profile: &DeviceProfile, id: OpId) -> u64 {
     let op = &m.ops[id];
-    let bytes: u64 = m.result_types(id).iter().map(|t| t.bytes()).sum();
+    let bytes = || op.results.iter().map(|&v| m.values[v].ty.bytes()).sum();
     match &op.code {
-        Code::Compute(_) if is_view(m, id) => 0,
-        Code::Compute(kind) => {
-            let time = profile.kernel_ns(&kind.cost(&m.operand_types(id), &m.result_types(id)));
-            e.ops += 1;
-            e.compute_ns += time;
-            let copy = *kind == OpKind::Copy {};
-            if op.clone_of.is_some() && !copy {
-                e.recompute_ns += time;
-                e.recompute_ops += 1;
-            }
-            time
-        }
-        Code::SwapOut => {
-            if !op.results.iter().any(|r| m.outputs.iter().any(|o| o.value == *r)) {
-                e.swap_out_bytes += bytes;
-            }
-            profile.d2h_ns(bytes)
-        }
-        Code::SwapIn => {
-            if !op.operands.iter().any(|&v| matches!(m.values[v].def, memc_ir::Def::Input(_))) {
-                e.swap_in_bytes += bytes;
-            }
-            profile.h2d_ns(bytes)
-        }
+        Code::Compute(_) if op.is_view() => 0,
+        Code::Compute(kind) => profile.kernel_ns(&kind.cost(&m.operand_types(id), &m.result_types(id))),
+        Code::SwapOut => profile.d2h_ns(bytes()),
+        Code::SwapIn => profile.h2d_ns(bytes()),
         Code::Alloc(_) | Code::Free(_) => 0,
     }
 }

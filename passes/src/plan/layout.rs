@@ -87,8 +87,7 @@ pub fn load(m: &Module, space: Space) -> u64 {
 fn live_ranges(m: &Module) -> Vec<Rect> {
     let end = m.order.len() + 1;
     let mut range: Vec<Option<(usize, usize)>> = vec![None; m.slots.len()];
-    let homes = m.inputs.values().map(|x| x.slot).chain(m.states.values().map(|x| x.slot));
-    for slot in homes.chain(m.consts.values().map(|x| x.slot)).flatten() {
+    for slot in m.homes().filter_map(|(_, slot)| slot) {
         range[slot.index()] = Some((0, end));
     }
     for (i, &op) in m.order.iter().enumerate() {

@@ -89,8 +89,9 @@ impl Problem {
                 Tensor { name, ty, bytes, kind, touches: Vec::new(), writes: Vec::new() }
             })
             .collect();
+        let mut outputs = storage::outputs_by_op(&m);
         let mut ops = Vec::new();
-        for &id in m.order.iter().filter(|&&op| !storage::is_view(&m, op)) {
+        for &id in m.order.iter().filter(|&&op| !m.ops[op].is_view()) {
             let position = ops.len() as u32;
             let tensor = |v: &ValueId| storages.of[v.index()];
             let mut reads: Vec<u32> = m.ops[id].operands.iter().map(tensor).collect();
@@ -119,7 +120,7 @@ impl Problem {
                 writes,
                 workspace: if cost.workspace == 0 { 0 } else { aligned(cost.workspace) },
                 time_ns: profile.kernel_ns(&cost),
-                outputs: storage::outputs_of(&m, id),
+                outputs: outputs.remove(&id).unwrap_or_default(),
             });
         }
         let p = Problem { module: m, tensors, ops, storages };

@@ -35,28 +35,25 @@ pub struct Planned {
 ///
 /// Fails when the decisions are impossible; says at which action.
 pub fn realise(p: &Problem, profile: &DeviceProfile, decisions: Decisions) -> Result<Planned, String> {
-    let mut best: Option<Planned> = None;
+    let module = super::apply(p, &decisions)?;
+    let load = layout::load(&module, Space::Dev);
+    let mut best: Option<((u64, u64), Module)> = None;
     for algorithm in Algorithm::ALL {
-        let mut module = super::apply(p, &decisions)?;
-        let (dev_bytes, host_bytes) = layout::layout(&mut module, algorithm);
-        if best.as_ref().is_some_and(|b| (b.dev_bytes, b.host_bytes) <= (dev_bytes, host_bytes)) {
-            continue;
+        let mut laid = module.clone();
+        let heights = layout::layout(&mut laid, algorithm);
+        if best.as_ref().is_none_or(|(least, _)| heights < *least) {
+            best = Some((heights, laid));
         }
-        place_awaits(&mut module)?;
-        let evaluation = evaluate(&module, profile);
-        best = Some(Planned {
-            decisions: decisions.clone(),
-            module,
-            evaluation,
-            dev_bytes,
-            host_bytes,
-            evaluations: 1,
-        });
-        if layout::load(&best.as_ref().expect("invariant: just set").module, Space::Dev) == dev_bytes {
+        if heights.0 == load {
             break;
         }
     }
-    best.ok_or_else(|| "no layout algorithm ran".into())
+    let Some(((dev_bytes, host_bytes), mut module)) = best else {
+        return Err("no layout algorithm ran".into());
+    };
+    place_awaits(&mut module)?;
+    let evaluation = evaluate(&module, profile);
+    Ok(Planned { decisions, module, evaluation, dev_bytes, host_bytes, evaluations: 1 })
 }
 
 /// Plans the problem for a device arena of at most `capacity` bytes; with `None`, keeps everything on the device.
@@ -106,8 +103,9 @@ fn search(p: &Problem, profile: &DeviceProfile, capacity: u64) -> Result<Option<
     let evaluations = plans.len() as u64;
     for planned in plans {
         let Some(planned) = planned.map_err(PlanError::Failed)? else { continue };
-        let key =
-            |p: &Planned| (p.evaluation.step_ns, p.evaluation.swap_in_bytes, p.evaluation.swap_out_bytes);
+        let key = |p: &Planned| {
+            (p.evaluation.step_ns, p.evaluation.traffic.swap_in_bytes, p.evaluation.traffic.swap_out_bytes)
+        };
         if best.as_ref().is_none_or(|b| key(&planned) < key(b)) {
             best = Some(planned);
         }

@@ -5,9 +5,9 @@
 //! last time. The home of a state is only ever shared by the state's value and its next value, so that a step
 //! ends where the next one begins.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use memc_ir::{Class, ConstId, Def, Id, InputId, Module, OpId, OpKind, StateId, ValueId};
+use memc_ir::{ConstId, Def, Id, InputId, Module, OpId, OpKind, StateId, ValueId};
 
 /// What a tensor is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,14 +33,9 @@ pub(crate) struct Storages {
     pub(crate) tensors: Vec<(ValueId, Kind)>,
 }
 
-/// Whether the op is a view, which never runs.
-pub(crate) fn is_view(m: &Module, op: OpId) -> bool {
-    m.ops[op].kind().is_some_and(|k| k.def().class == Class::View)
-}
-
 /// The value whose bytes `v` shows: `v` itself, or what it is a view of.
 pub(crate) fn base(m: &Module, mut v: ValueId) -> ValueId {
-    while let Some(op) = m.def_op(v).filter(|&op| is_view(m, op)) {
+    while let Some(op) = m.def_op(v).filter(|&op| m.ops[op].is_view()) {
         v = m.ops[op].operands[0];
     }
     v
@@ -95,7 +90,7 @@ fn copy_in_front(m: &mut Module, v: ValueId) -> Result<ValueId, String> {
 /// The view ops between `v` and its base, base first.
 fn view_chain(m: &Module, mut v: ValueId) -> Vec<OpId> {
     let mut chain = Vec::new();
-    while let Some(op) = m.def_op(v).filter(|&op| is_view(m, op)) {
+    while let Some(op) = m.def_op(v).filter(|&op| m.ops[op].is_view()) {
         chain.push(op);
         v = m.ops[op].operands[0];
     }
@@ -106,7 +101,7 @@ fn view_chain(m: &Module, mut v: ValueId) -> Vec<OpId> {
 /// For every base value, the position of the last op that reads it.
 fn last_reads(m: &Module) -> Vec<Option<usize>> {
     let mut last = vec![None; m.values.len()];
-    for (i, &op) in m.order.iter().enumerate().filter(|&(_, &op)| !is_view(m, op)) {
+    for (i, &op) in m.order.iter().enumerate().filter(|&(_, &op)| !m.ops[op].is_view()) {
         for &v in &m.ops[op].operands {
             last[base(m, v).index()] = Some(i);
         }
@@ -164,7 +159,7 @@ pub(crate) fn assign(m: &Module) -> Storages {
     }
     let last = last_reads(m);
     for (i, &op) in m.order.iter().enumerate() {
-        if is_view(m, op) {
+        if m.ops[op].is_view() {
             s.of[m.ops[op].results[0].index()] = s.of[m.ops[op].operands[0].index()];
             continue;
         }
@@ -190,8 +185,13 @@ pub(crate) fn assign(m: &Module) -> Storages {
     s
 }
 
-/// Outputs that are copied to the host right after the op that completes them, per op position.
-pub(crate) fn outputs_of(m: &Module, op: OpId) -> Vec<usize> {
-    let of = |o: &memc_ir::Output| m.def_op(base(m, o.value)) == Some(op);
-    m.outputs.iter().enumerate().filter(|(_, o)| of(o)).map(|(i, _)| i).collect()
+/// For every op that completes outputs, their indices.
+pub(crate) fn outputs_by_op(m: &Module) -> BTreeMap<OpId, Vec<usize>> {
+    let mut by_op: BTreeMap<OpId, Vec<usize>> = BTreeMap::new();
+    for (i, output) in m.outputs.iter().enumerate() {
+        if let Some(op) = m.def_op(base(m, output.value)) {
+            by_op.entry(op).or_default().push(i);
+        }
+    }
+    by_op
 }

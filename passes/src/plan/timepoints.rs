@@ -67,7 +67,7 @@ impl Walker {
         let reads: Vec<SlotId> = op.operands.iter().filter_map(|&v| m.slot_of(v)).collect();
         let writes: Vec<SlotId> = match op.code {
             // A view touches nothing.
-            Code::Compute(_) if super::storage::is_view(m, id) => return Ok(Vec::new()),
+            Code::Compute(_) if op.is_view() => return Ok(Vec::new()),
             _ => op.slots.iter().copied().chain(op.workspace).collect(),
         };
         for &slot in &reads {

@@ -1,0 +1,71 @@
+//! Replacing a file as a whole or not at all.
+//!
+//! The bytes go to a temporary file in the target's folder, which is synchronised and renamed; dropped before that, it
+//! is removed and the target stays what it was.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+/// A file that is being written and will replace another.
+#[derive(Debug)]
+pub struct Replace {
+    target: PathBuf,
+    folder: PathBuf,
+    temp: tempfile::NamedTempFile,
+}
+
+impl Replace {
+    /// Begins to replace `path`. A link stays and its target is replaced.
+    ///
+    /// # Errors
+    /// Any error of the file system, and [`io::ErrorKind::InvalidInput`] when `path` is something else than a regular
+    /// file, since a rename would remove a device or pipe.
+    pub fn begin(path: &Path) -> io::Result<Replace> {
+        let target = match fs::metadata(path) {
+            Ok(metadata) if metadata.is_file() => fs::canonicalize(path)?,
+            Ok(_) => return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
+            Err(error) => return Err(error),
+        };
+        let folder = match target.parent() {
+            Some(parent) if parent != Path::new("") => parent.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(".memc-").suffix(".tmp");
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let temp = builder.tempfile_in(&folder)?;
+        Ok(Replace { target, folder, temp })
+    }
+
+    /// The file to write to.
+    pub fn file(&mut self) -> &mut File {
+        self.temp.as_file_mut()
+    }
+
+    /// Makes what was written durable, beside the target.
+    ///
+    /// # Errors
+    /// Any error of the file system; the target is then untouched.
+    pub fn sync(&mut self) -> io::Result<()> {
+        self.temp.as_file().sync_all()
+    }
+
+    /// Makes what was written durable and puts it in the target's place.
+    ///
+    /// # Errors
+    /// Any error of the file system. The target is then untouched, except that synchronising the folder after the rename
+    /// may fail: the new file is then complete and in place, but may not survive a power loss.
+    pub fn finish(mut self) -> io::Result<()> {
+        self.sync()?;
+        self.temp.persist(&self.target).map_err(|e| e.error)?;
+        if cfg!(unix) {
+            File::open(&self.folder)?.sync_all()?;
+        }
+        Ok(())
+    }
+}
