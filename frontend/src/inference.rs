@@ -1,16 +1,20 @@
-//! Plain graphs, imported as they are: inputs are fed, initializers are constants, outputs are results.
+//! Plain graphs, imported as they are: inputs are fed or bound to constants, initializers are constants, outputs are
+//! results.
 //!
 //! Nothing is trained and nothing persists. It is what operator tests need; training graphs have their own fronts.
 
+use std::collections::BTreeMap;
+
 use memc_ir::{Feed, Output, OutputRole};
 
-use crate::Import;
 use crate::context::Context;
 use crate::error::{Fault, ImportError};
 use crate::source::Source;
+use crate::tensor::Literal;
+use crate::{Binding, Import};
 
-/// Imports a plain graph.
-pub(crate) fn import(source: &Source<'_>) -> Result<Import, ImportError> {
+/// Imports a plain graph, whose inputs are what `inputs` says, or else fed with their declared types.
+pub(crate) fn import(source: &Source<'_>, inputs: &BTreeMap<String, Binding>) -> Result<Import, ImportError> {
     let graph = &source.model.graph;
     let mut cx = Context::new(source, 1);
     for (name, literal) in &source.literals {
@@ -18,12 +22,22 @@ pub(crate) fn import(source: &Source<'_>) -> Result<Import, ImportError> {
     }
     for input in &graph.inputs {
         let name = input.name.as_str();
-        if source.literals.contains_key(name) {
-            continue;
+        match inputs.get(name) {
+            Some(Binding::Constant(ty, data)) => {
+                let literal = Literal::new(ty.clone(), data.clone());
+                cx.bind(name, literal.map_err(|e| ImportError::Usage(format!("input `{name}`: {e}")))?);
+            }
+            None if source.literals.contains_key(name) => {}
+            fed => {
+                let ty = match fed {
+                    Some(Binding::Fed(ty)) => ty.clone(),
+                    _ => source.input_type(name)?,
+                };
+                let feed = Feed::Data { source: name.to_string(), micro: 0, range: None };
+                let value = cx.module.add_input(name, ty, feed);
+                cx.bind(name, value);
+            }
         }
-        let feed = Feed::Data { source: name.to_string(), micro: 0, range: None };
-        let value = cx.module.add_input(name, source.input_type(name)?, feed);
-        cx.bind(name, value);
     }
     for &i in &source.order {
         cx.import(&graph.nodes[i])?;

@@ -37,9 +37,11 @@ mod step;
 mod tensor;
 mod training;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use memc_ir::Module;
+use memc_ir::{Module, TensorType};
 
 pub use error::ImportError;
 
@@ -111,9 +113,53 @@ pub fn import_bytes(bytes: &[u8], options: &ImportOptions) -> Result<Import, Imp
 /// outputs are results in the graph's order. Of `options` only the sizes of dimensions count.
 pub fn import_inference(bytes: &[u8], options: &ImportOptions) -> Result<Import, ImportError> {
     let source = Source::read(bytes, None, None, &options.dims)?;
-    let mut import = inference::import(&source)?;
+    let mut import = inference::import(&source, &BTreeMap::new())?;
     import.warnings = source.warnings();
     Ok(import)
+}
+
+/// What a graph input is to [`import_bound`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Binding {
+    /// Fed with tensors of this type.
+    Fed(TensorType),
+    /// A constant: its type and its elements, dense, little-endian, row-major.
+    Constant(TensorType, Arc<[u8]>),
+}
+
+/// Imports a plain graph as [`import_inference`], but each graph input is what `inputs` says, whatever shape the
+/// model declares for it.
+///
+/// # Errors
+///
+/// Those of [`import_bytes`]; an input that `inputs` lacks must be an initializer too.
+pub fn import_bound(bytes: &[u8], inputs: &BTreeMap<String, Binding>) -> Result<Import, ImportError> {
+    let source = Source::read_untyped(bytes, None)?;
+    let mut import = inference::import(&source, inputs)?;
+    import.warnings = source.warnings();
+    Ok(import)
+}
+
+/// The names of a model's graph inputs and graph outputs, in order.
+pub fn interface(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ImportError> {
+    let graph = proto::decode(bytes)?.graph;
+    let names = |list: Vec<model::ValueInfo>| list.into_iter().map(|v| v.name).collect();
+    Ok((names(graph.inputs), names(graph.outputs)))
+}
+
+/// Reads a serialised `TensorProto`, the form in which the standard keeps tensors in files of their own.
+///
+/// # Errors
+///
+/// [`ImportError::BadModel`] for damaged bytes, [`ImportError::Unsupported`] for an element type that the IR lacks.
+pub fn read_tensor(bytes: &[u8]) -> Result<(TensorType, Arc<[u8]>), ImportError> {
+    let tensor = proto::decode_tensor(bytes)?;
+    if let Err(e) = tensor::dtype(tensor.dtype) {
+        return Err(ImportError::Unsupported(e));
+    }
+    let none = |_: &[(String, String)], _: u64| Err("its data is in another file".to_string());
+    let literal = tensor::Literal::from_tensor(tensor, none).map_err(ImportError::BadModel)?;
+    Ok((literal.ty, literal.data))
 }
 
 fn import_from(

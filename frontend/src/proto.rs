@@ -56,6 +56,14 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Model, ImportError> {
     Ok(Model { opsets, graph: graph_from(graph)? })
 }
 
+/// Decodes a tensor that stands alone.
+pub(crate) fn decode_tensor(bytes: &[u8]) -> Result<Tensor, ImportError> {
+    screen::screen_tensor(bytes)?;
+    let proto = TensorProto::parse_from_bytes(bytes)
+        .map_err(|e| ImportError::BadModel(format!("not an ONNX tensor: {e}")))?;
+    tensor(proto)
+}
+
 fn domain_name(domain: String) -> Result<String, ImportError> {
     name(if domain == "ai.onnx" { String::new() } else { domain })
 }

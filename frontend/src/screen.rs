@@ -83,18 +83,24 @@ fn child(kind: Kind, field: u64) -> Option<Kind> {
 
 /// Refuses bytes that are no ONNX model, or that would be dangerous to decode.
 pub(crate) fn screen(bytes: &[u8]) -> Result<(), ImportError> {
-    walk(bytes)
+    walk(bytes, Kind::Model)
         .map_err(|(at, what)| ImportError::BadModel(format!("not an ONNX model: at byte {at}, {what}")))
+}
+
+/// Likewise for bytes that should be one tensor.
+pub(crate) fn screen_tensor(bytes: &[u8]) -> Result<(), ImportError> {
+    walk(bytes, Kind::Tensor)
+        .map_err(|(at, what)| ImportError::BadModel(format!("not an ONNX tensor: at byte {at}, {what}")))
 }
 
 type Refusal = (usize, String);
 
-fn walk(bytes: &[u8]) -> Result<(), Refusal> {
+fn walk(bytes: &[u8], root: Kind) -> Result<(), Refusal> {
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err((0, format!("the file has {} bytes, the format allows {MAX_FILE_BYTES}", bytes.len())));
     }
     let mut stack: Vec<(Kind, usize)> = Vec::with_capacity(MAX_DEPTH);
-    stack.push((Kind::Model, bytes.len()));
+    stack.push((root, bytes.len()));
     let (mut at, mut nodes, mut messages) = (0usize, 0u64, 0u64);
     while let Some(&(kind, end)) = stack.last() {
         if at == end {

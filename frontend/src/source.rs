@@ -42,12 +42,20 @@ impl<'a> Source<'a> {
         folder: Option<&'a Folder>,
         dims: &[(String, u64)],
     ) -> Result<Source<'a>, ImportError> {
+        let mut source = Source::read_untyped(bytes, folder)?;
+        source.types = graph::input_types(&source.model.graph, dims)?;
+        source.path = path;
+        Ok(source)
+    }
+
+    /// Decodes and checks a model whose inputs' types are of no interest.
+    pub(crate) fn read_untyped(bytes: &[u8], folder: Option<&'a Folder>) -> Result<Source<'a>, ImportError> {
         let mut model = proto::decode(bytes)?;
         let order = graph::checked_order(&model.graph)?;
         check_operators(&model)?;
-        let types = graph::input_types(&model.graph, dims)?;
         let literals = resolve(std::mem::take(&mut model.graph.initializers), folder)?;
-        Ok(Source { model, order, literals, types, file_bytes: bytes.len() as u64, path, folder })
+        let (types, file_bytes) = (BTreeMap::new(), bytes.len() as u64);
+        Ok(Source { model, order, literals, types, file_bytes, path: None, folder })
     }
 
     /// The type of graph input `name`.

@@ -1,6 +1,6 @@
 //! Reductions.
 
-use memc_ir::OpKind;
+use memc_ir::{DType, OpKind};
 
 use crate::error::{Fault, unsupported};
 use crate::node::NodeCx;
@@ -26,7 +26,12 @@ pub(crate) fn reduce(
         None if n.flag("noop_with_empty_axes", false)? => return super::shape::identity(n),
         None => (0..rank as u64).collect(),
     };
-    n.finish(kind(axes, keepdims), &[x])
+    if n.ty(x).dtype != DType::Bool {
+        return n.finish(kind(axes, keepdims), &[x]);
+    }
+    let numbers = n.temp(OpKind::Cast { to: DType::I32 }, &[x])?;
+    let reduced = n.temp(kind(axes, keepdims), &[numbers])?;
+    n.finish(OpKind::Cast { to: DType::Bool }, &[reduced])
 }
 
 /// `GlobalAveragePool`.
