@@ -55,12 +55,13 @@ const MODELS: &[(&str, usize, usize, usize, usize)] = &[
     ("resnet_tiny/training_model.onnx", 62, 40, 125, 283),
 ];
 
-/// Every model file is in the table, imports, verifies, and has the states and ops the table says.
+/// Every model file outside `zoo/`, which holds forward models, is in the table, imports, verifies, and has the states and ops the table says.
 #[test]
 fn all_models_import() {
     let mut found: Vec<String> = files()
         .into_keys()
-        .filter(|p| p.ends_with(".onnx") && !p.ends_with("optimizer_model.onnx") && !p.starts_with("gen/"))
+        .filter(|p| p.ends_with(".onnx") && !p.ends_with("optimizer_model.onnx"))
+        .filter(|p| !p.starts_with("gen/") && !p.starts_with("zoo/"))
         .collect();
     found.sort();
     let listed: Vec<&str> = MODELS.iter().map(|m| m.0).collect();
@@ -251,5 +252,5 @@ fn manifest_is_complete() {
     }
     assert_eq!(fs::read_to_string(&manifest).expect("models/manifest.tsv"), text);
     let total: u64 = files().values().filter_map(|l| l.split('\t').next()?.parse::<u64>().ok()).sum();
-    assert!(total <= 4 << 20, "{total} bytes of models are too many for the repository");
+    assert!(total <= 10 << 20, "{total} bytes of models are too many for the repository");
 }
