@@ -1,10 +1,9 @@
 //! The swap planner: walks the step once, evicts by furthest next use, and settles addresses as it goes.
 //!
-//! Which persistent tensors live in host memory comes from SwapAdvisor's double pass (section 4.2): Belady's rule
-//! over two consecutive steps in bytes alone; a parameter that the second pass evicts is swapped every step, the
-//! others never leave. Recomputation competes with swapping by memory saved per second (TENSILE, section 4.4): an
+//! Recomputation competes with swapping by memory saved per second (TENSILE, section 4.4): an
 //! evicted tensor is dropped, not copied out, where computing it again is cheaper than its copies.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::arena::{Arena, Owner};
@@ -20,51 +19,6 @@ pub(crate) struct Knobs {
     pub(crate) capacity: u64,
     /// Recompute a tensor when that takes less than this fraction of its copies' time; 0 never recomputes.
     pub(crate) recompute: f64,
-}
-
-/// Tensors that a byte-only Belady pass over two steps never evicts in the second: they stay on the device.
-pub(crate) fn residents(p: &Problem, capacity: u64) -> BTreeSet<u32> {
-    let n = p.ops.len() as u64;
-    let mut on: BTreeSet<u32> = BTreeSet::new();
-    let mut used = 0u64;
-    let mut evicted: BTreeSet<u32> = BTreeSet::new();
-    let bytes = |t: u32| p.tensors[t as usize].bytes;
-    // The wrap-around gap counts: after the last touch comes the first touch of the next step.
-    let next = |t: u32, at: u32| match p.tensors[t as usize].next_touch(at) {
-        Some(i) => u64::from(i),
-        None if p.tensors[t as usize].persistent() => {
-            p.tensors[t as usize].touches.first().map_or(u64::MAX, |&i| n + u64::from(i))
-        }
-        None => u64::MAX,
-    };
-    for pass in 0..2 {
-        if pass == 1 {
-            evicted.clear();
-        }
-        for i in 0..p.ops.len() {
-            let set = p.working_set(i);
-            let need: u64 = set.iter().filter(|t| !on.contains(t)).map(|&t| bytes(t)).sum();
-            let target = capacity.saturating_sub(need + p.ops[i].workspace);
-            while used > target {
-                let victims = on.iter().filter(|t| !set.contains(t));
-                let Some(&victim) = victims.max_by_key(|&&t| (next(t, i as u32), bytes(t), t)) else { break };
-                on.remove(&victim);
-                used -= bytes(victim);
-                evicted.insert(victim);
-            }
-            for &t in &set {
-                if on.insert(t) {
-                    used += bytes(t);
-                }
-            }
-            for &t in set.iter().filter(|&&t| next(t, i as u32) == u64::MAX) {
-                on.remove(&t);
-                used -= bytes(t);
-            }
-        }
-    }
-    let persistent = (0..p.tensors.len() as u32).filter(|&t| p.tensors[t as usize].persistent());
-    persistent.filter(|t| on.contains(t) && !evicted.contains(t)).collect()
 }
 
 /// The position at which no room could be made.
@@ -98,6 +52,10 @@ struct Walk<'a> {
     pins: Vec<u32>,
     actions: Vec<Action>,
     position: u32,
+    /// For each tensor, the first position from the present one on that touches it; `u32::MAX` after the last.
+    next: Vec<u32>,
+    /// For each tensor, the next touch for which [`Walk::redo_chain`] was asked, and what computing it again takes in ns.
+    redo_ns: Vec<Cell<Option<(u32, Option<u64>)>>>,
     /// Tensors brought in only for a recomputation of the present op's operands.
     visitors: Vec<u32>,
 }
@@ -125,6 +83,8 @@ impl<'a> Walk<'a> {
         }
         let arena = Arena::new(base, knobs.capacity);
         let pins = vec![0; p.tensors.len()];
+        let next = p.tensors.iter().map(|t| t.touches.first().copied().unwrap_or(u32::MAX)).collect();
+        let redo_ns = vec![Cell::new(None); p.tensors.len()];
         Walk {
             p,
             profile,
@@ -136,6 +96,8 @@ impl<'a> Walk<'a> {
             pins,
             actions: Vec::new(),
             position: 0,
+            next,
+            redo_ns,
             visitors: Vec::new(),
         }
     }
@@ -162,13 +124,16 @@ impl<'a> Walk<'a> {
             self.pins.iter_mut().for_each(|n| *n = 0);
             self.bring(i, &set)?;
         }
+        for &t in &set {
+            self.next[t as usize] = self.p.tensors[t as usize].next_touch(i as u32).unwrap_or(u32::MAX);
+        }
         let visitors = std::mem::take(&mut self.visitors);
         for &t in set.iter().chain(&visitors) {
             self.pins[t as usize] = 0;
             if self.at[t as usize].is_none() {
                 continue;
             }
-            if self.p.tensors[t as usize].next_touch(i as u32).is_none() && !self.at_home(t) {
+            if self.next[t as usize] == u32::MAX && !self.at_home(t) {
                 if self.p.tensors[t as usize].persistent() && !self.host[t as usize] {
                     self.actions.push(Action::Out(t));
                     self.host[t as usize] = true;
@@ -268,23 +233,25 @@ impl<'a> Walk<'a> {
             return None;
         }
         let tensor = &self.p.tensors[t as usize];
-        let Some(next) = tensor.next_touch_from(self.position) else { return Some(0.0) };
+        let next = self.next[t as usize];
+        if next == u32::MAX {
+            return Some(0.0);
+        }
         let distance = f64::from(next.saturating_sub(self.position)) + 1.0;
         let back = self.profile.h2d_ns(tensor.bytes);
         let out = if self.host[t as usize] { 0 } else { self.profile.d2h_ns(tensor.bytes) };
-        let again = self
-            .redo_chain(t)
-            .map_or(u64::MAX, |(_, ns)| (ns as f64 / self.knobs.recompute.max(1e-9)) as u64);
+        let again =
+            self.redo_ns(t).map_or(u64::MAX, |ns| (ns as f64 / self.knobs.recompute.max(1e-9)) as u64);
         Some((back + out).min(again) as f64 / distance)
     }
 
     fn evict(&mut self, t: u32, may_recompute: bool) {
         let tensor = &self.p.tensors[t as usize];
-        let needed = tensor.persistent() || tensor.next_touch_from(self.position).is_some();
+        let needed = tensor.persistent() || self.next[t as usize] != u32::MAX;
         if needed && !self.host[t as usize] {
             let copies = self.profile.d2h_ns(tensor.bytes) + self.profile.h2d_ns(tensor.bytes);
             let cheaper = |ns: u64| (ns as f64) < copies as f64 * self.knobs.recompute;
-            if !(may_recompute && self.redo_chain(t).is_some_and(|(_, ns)| cheaper(ns))) {
+            if !(may_recompute && self.redo_ns(t).is_some_and(cheaper)) {
                 self.actions.push(Action::Out(t));
                 self.host[t as usize] = true;
             }
@@ -294,15 +261,15 @@ impl<'a> Walk<'a> {
 
     /// The ops that compute a transient tensor's present content, and their time; `None` when they cannot run
     /// again just before the tensor's next use because an operand is gone or changed by then.
-    fn redo_chain(&self, t: u32) -> Option<(Vec<u32>, u64)> {
+    fn redo_chain(&self, t: u32) -> Option<(&'a [u32], u64)> {
         let tensor = &self.p.tensors[t as usize];
-        if self.knobs.recompute <= 0.0 || tensor.kind != Kind::Transient {
+        let next = self.next[t as usize];
+        if self.knobs.recompute <= 0.0 || tensor.kind != Kind::Transient || next == u32::MAX {
             return None;
         }
-        let next = tensor.next_touch_from(self.position)?;
-        let chain: Vec<u32> = tensor.writes.iter().copied().filter(|&w| w < next).collect();
+        let chain = &tensor.writes[..tensor.writes.partition_point(|&w| w < next)];
         let mut time = 0;
-        for &w in &chain {
+        for &w in chain {
             let op = &self.p.ops[w as usize];
             time += op.time_ns;
             let fresh =
@@ -323,6 +290,19 @@ impl<'a> Walk<'a> {
         (!first.reads.contains(&t)).then_some((chain, time))
     }
 
+    /// Time of the tensor's [`Walk::redo_chain`], which depends on nothing but its next touch.
+    fn redo_ns(&self, t: u32) -> Option<u64> {
+        let next = self.next[t as usize];
+        match self.redo_ns[t as usize].get() {
+            Some((at, ns)) if at == next => ns,
+            _ => {
+                let ns = self.redo_chain(t).map(|(_, ns)| ns);
+                self.redo_ns[t as usize].set(Some((next, ns)));
+                ns
+            }
+        }
+    }
+
     /// Has the tensor's present content on the device: by a copy, or by computing it again.
     fn ensure(&mut self, t: u32, depth: u32) -> Result<(), ()> {
         if self.at[t as usize].is_some() {
@@ -336,7 +316,7 @@ impl<'a> Walk<'a> {
         }
         const DEEPEST: u32 = 6;
         let chain = self.redo_chain(t).filter(|_| depth < DEEPEST).ok_or(())?.0;
-        for (i, w) in chain.into_iter().enumerate() {
+        for (i, &w) in chain.iter().enumerate() {
             if self.redo(w, t, depth).is_err() {
                 // What is there is not the content; before the first op ran, it is not even allocated.
                 if i > 0 && self.at[t as usize].is_some() {

@@ -105,39 +105,35 @@ fn live_ranges(m: &Module) -> Vec<Rect> {
 }
 
 fn place(m: &Module, rects: &[Rect], algorithm: Algorithm) -> Vec<(SlotId, u64)> {
-    let mut placed: Vec<(Rect, u64)> = Vec::new();
-    let mut open: Vec<Rect> = Vec::new();
+    let (mut fixed, mut open): (Vec<(u64, Rect)>, Vec<Rect>) = (Vec::new(), Vec::new());
     for r in rects {
         match m.slots[r.slot].offset {
-            Some(at) => placed.push((*r, at)),
+            Some(at) => fixed.push((at, *r)),
             None => open.push(*r),
         }
     }
     match algorithm {
         Algorithm::FirstFit => open.sort_by_key(|r| (r.first, r.slot)),
         Algorithm::BestFit => open.sort_by_key(|r| (std::cmp::Reverse(r.bytes), r.first, r.slot)),
-        Algorithm::SizeClass => return size_classes(&placed, &open),
+        Algorithm::SizeClass => return size_classes(&fixed, &open),
     }
+    // By offset, so that the gaps between obstacles in time come in order.
+    let mut placed = fixed;
+    placed.sort_by_key(|(at, r)| (*at, r.slot));
     let mut out = Vec::with_capacity(open.len());
     for r in open {
-        // Obstacles in time, by offset; the gaps between them are the candidates.
-        let mut busy: Vec<(u64, u64)> = placed
-            .iter()
-            .filter(|(o, _)| o.first < r.end && r.first < o.end)
-            .map(|(o, at)| (*at, at + o.bytes))
-            .collect();
-        busy.sort_unstable();
-        let at = gap(&busy, r.bytes, algorithm == Algorithm::BestFit);
-        placed.push((r, at));
+        let busy = placed.iter().filter(|(_, o)| o.first < r.end && r.first < o.end);
+        let at = gap(busy.map(|(at, o)| (*at, at + o.bytes)), r.bytes, algorithm == Algorithm::BestFit);
+        placed.insert(placed.partition_point(|(other, _)| *other <= at), (at, r));
         out.push((r.slot, at));
     }
     out
 }
 
-/// The lowest, or the tightest, gap of at least `bytes`; above everything when there is none.
-fn gap(busy: &[(u64, u64)], bytes: u64, tightest: bool) -> u64 {
+/// The lowest, or the tightest, gap of at least `bytes` between ranges by offset; above everything when there is none.
+fn gap(busy: impl Iterator<Item = (u64, u64)>, bytes: u64, tightest: bool) -> u64 {
     let (mut best, mut top) = (None, 0);
-    for &(from, to) in busy {
+    for (from, to) in busy {
         if from >= top && from - top >= bytes {
             if !tightest {
                 return top;
@@ -151,8 +147,8 @@ fn gap(busy: &[(u64, u64)], bytes: u64, tightest: bool) -> u64 {
     best.map_or(top, |(_, at)| at)
 }
 
-fn size_classes(fixed: &[(Rect, u64)], open: &[Rect]) -> Vec<(SlotId, u64)> {
-    let mut top = fixed.iter().map(|(r, at)| at + r.bytes).max().unwrap_or(0);
+fn size_classes(fixed: &[(u64, Rect)], open: &[Rect]) -> Vec<(SlotId, u64)> {
+    let mut top = fixed.iter().map(|(at, r)| at + r.bytes).max().unwrap_or(0);
     // Blocks as (class bytes, offset, free from this position on).
     let mut blocks: Vec<(u64, u64, usize)> = Vec::new();
     let mut order: Vec<&Rect> = open.iter().collect();

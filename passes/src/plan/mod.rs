@@ -9,6 +9,7 @@ mod infeasible;
 pub mod layout;
 mod prefetch;
 mod problem;
+mod residents;
 pub(crate) mod rows;
 mod select;
 pub(crate) mod storage;

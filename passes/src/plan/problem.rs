@@ -31,10 +31,6 @@ impl Tensor {
     pub fn next_touch(&self, position: u32) -> Option<u32> {
         self.touches.get(self.touches.partition_point(|&t| t <= position)).copied()
     }
-    /// The first position from `position` on that touches the tensor.
-    pub fn next_touch_from(&self, position: u32) -> Option<u32> {
-        self.touches.get(self.touches.partition_point(|&t| t < position)).copied()
-    }
     /// Whether an op strictly between two positions writes the tensor.
     pub fn written_between(&self, first: u32, last: u32) -> bool {
         self.writes.get(self.writes.partition_point(|&w| w <= first)).is_some_and(|&w| w < last)

@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use memc_ir::{Module, Space};
 use rayon::prelude::*;
 
-use super::belady::{self, Knobs, residents};
+use super::belady::{self, Knobs};
 use super::decisions::Decisions;
 use super::evaluate::{Evaluation, evaluate};
 use super::infeasible::Infeasible;
 use super::layout::{self, Algorithm};
 use super::prefetch::prefetch;
 use super::problem::Problem;
+use super::residents::residents;
 use super::timepoints::place_awaits;
 use crate::device::DeviceProfile;
 

@@ -100,22 +100,37 @@ impl Walker {
             self.cells(m, slot, |cell| cell.readers[stream] = Some(run))?;
         }
         for &slot in &writes {
-            self.cells(m, slot, |cell| {
-                cell.writer = Some(run);
-                cell.readers = [None; 3];
-            })?;
+            self.overwrite(m, slot, run)?;
         }
         Ok(out)
     }
 
-    /// Calls `f` on the cells that make up exactly the slot's bytes.
-    fn cells(&mut self, m: &Module, slot: SlotId, mut f: impl FnMut(&mut Cell)) -> Result<(), String> {
+    /// The cells of the slot's arena, split at the ends of its bytes, and those ends.
+    fn split(&mut self, m: &Module, slot: SlotId) -> Result<(&mut BTreeMap<u64, Cell>, u64, u64), String> {
         let place = &m.slots[slot];
         let Some(from) = place.offset else { return Err(format!("slot {} has no offset", slot.index())) };
         let to = from + place.bytes;
         let map = &mut self.shadow[usize::from(place.space == Space::Host)];
         split(map, from);
         split(map, to);
+        Ok((map, from, to))
+    }
+
+    /// Gives the slot's bytes one history: written by `run`.
+    fn overwrite(&mut self, m: &Module, slot: SlotId, run: Run) -> Result<(), String> {
+        let (map, from, to) = self.split(m, slot)?;
+        if from < to {
+            while let Some((&at, _)) = map.range(from..to).next() {
+                map.remove(&at);
+            }
+            map.insert(from, Cell { end: to, writer: Some(run), readers: [None; 3] });
+        }
+        Ok(())
+    }
+
+    /// Calls `f` on the cells that make up exactly the slot's bytes.
+    fn cells(&mut self, m: &Module, slot: SlotId, mut f: impl FnMut(&mut Cell)) -> Result<(), String> {
+        let (map, from, to) = self.split(m, slot)?;
         let mut at = from;
         while at < to {
             let next = map.range(at..to).next().map(|(&start, cell)| (start, cell.end));
