@@ -53,6 +53,15 @@ impl Module {
         format!("{hint}.{high}")
     }
 
+    /// Calls `value` `hint`, or `hint.N` when that name is taken by another value.
+    pub(crate) fn rename(&mut self, value: ValueId, hint: &str) {
+        let old = std::mem::take(&mut self.values[value].name);
+        self.names.remove(&old);
+        let name = self.free_name(hint);
+        self.values[value].name.clone_from(&name);
+        self.names.insert(name, value);
+    }
+
     /// The value called `name`.
     pub fn value_named(&self, name: &str) -> Option<ValueId> {
         self.names.get(name).copied()

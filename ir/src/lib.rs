@@ -1,6 +1,7 @@
 //! Intermediate representation of a training step: types, ops, module, text form, verifier.
 
 pub mod attr;
+pub mod autodiff;
 mod diag;
 mod edit;
 mod entity;
