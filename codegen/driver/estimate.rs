@@ -34,7 +34,8 @@ pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
         return emit(&format!(
             "{}\n",
             json!({
-                "model": p.module.name, "ops": p.ops.len(), "weights_bytes": b.weights, "gradients_bytes": gradients,
+                "model": p.module.name, "ops": p.ops.len(), "tensors": p.tensors.len(),
+                "distinct_tensor_sizes": distinct_sizes(&p), "parameters": parameters(&p), "weights_bytes": b.weights, "gradients_bytes": gradients,
                 "optimizer_bytes": b.optimizer, "buffers_bytes": b.buffers, "constants_bytes": b.constants,
                 "activations_bytes": activations, "workspace_bytes": b.workspace, "persistent_bytes": persistent,
                 "peak_bytes": peak, "smallest_feasible_bytes": smallest, "largest_working_set_bytes": working_set,
@@ -59,6 +60,17 @@ pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
         ],
     );
     emit(&text)
+}
+
+/// Different sizes of tensors, in bytes.
+fn distinct_sizes(p: &Problem) -> usize {
+    p.tensors.iter().map(|t| t.ty.bytes()).collect::<std::collections::BTreeSet<u64>>().len()
+}
+
+/// Elements of all parameters, trained and frozen.
+fn parameters(p: &Problem) -> u64 {
+    let params = p.module.states.values().filter(|s| s.role == Role::Param);
+    params.map(|s| p.module.values[s.value].ty.numel()).sum()
 }
 
 /// For every tensor, whether it is a parameter's gradient: shaped like a parameter and first written after the loss.

@@ -273,6 +273,9 @@ fn estimate_says_what_a_step_needs() {
         "two moments, and the step"
     );
     assert!(number(&out, "smallest_feasible_bytes") < number(&out, "peak_bytes"), "{out}");
+    assert_eq!(number(&out, "parameters"), 9146);
+    let (sizes, tensors) = (number(&out, "distinct_tensor_sizes"), number(&out, "tensors"));
+    assert!(6 <= sizes && sizes < tensors && tensors <= 3 * number(&out, "ops"), "{out}");
 }
 
 #[test]
