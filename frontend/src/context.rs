@@ -20,6 +20,9 @@ use crate::tensor::Literal;
 /// Larger constants with equal elements become a `fill` op, which costs no memory between steps.
 const FILL_ABOVE: u64 = 16;
 
+/// Most time steps, over all directions and layers, that recurrent layers of one import may unroll.
+pub(crate) const MAX_UNROLLED: u64 = 100_000;
+
 /// What an ONNX name stands for. At least one field is set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bound {
@@ -77,6 +80,8 @@ pub(crate) struct Context<'a> {
     pub used: BTreeSet<&'a str>,
     /// Room for constants that nodes compute.
     pub folded: Allowance,
+    /// Time steps that recurrent layers may still unroll.
+    pub unrolled: u64,
     opsets: &'a BTreeMap<String, i64>,
     folder: Option<&'a Folder>,
 }
@@ -96,6 +101,7 @@ impl<'a> Context<'a> {
             declared,
             used: reads.map(String::as_str).collect(),
             folded: Allowance::new(source.file_bytes, micro_steps),
+            unrolled: MAX_UNROLLED,
             opsets: &source.model.opsets,
             folder: source.folder,
         }

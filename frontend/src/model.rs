@@ -65,6 +65,7 @@ pub(crate) enum Attr {
     Tensor(Tensor),
     Floats(Vec<f32>),
     Ints(Vec<i64>),
+    Texts(Vec<String>),
     /// A value that no supported operator has, by what it is.
     Other(&'static str),
 }
@@ -79,6 +80,7 @@ impl Attr {
             Attr::Tensor(_) => "a tensor",
             Attr::Floats(_) => "a list of floats",
             Attr::Ints(_) => "a list of integers",
+            Attr::Texts(_) => "a list of strings",
             Attr::Other(kind) => kind,
         }
     }

@@ -130,6 +130,26 @@ impl<'a> NodeCx<'_, 'a> {
         }
     }
 
+    /// A list of floats.
+    pub(crate) fn floats(&self, name: &str) -> Result<Option<&'a [f32]>, Fault> {
+        match self.attr(name) {
+            None => Ok(None),
+            Some(Attr::Floats(v)) => Ok(Some(v)),
+            Some(Attr::Other("a value without type")) => Ok(Some(&[])),
+            Some(other) => self.ill_typed(name, other, "a list of floats"),
+        }
+    }
+
+    /// A list of strings.
+    pub(crate) fn texts(&self, name: &str) -> Result<Option<&'a [String]>, Fault> {
+        match self.attr(name) {
+            None => Ok(None),
+            Some(Attr::Texts(v)) => Ok(Some(v)),
+            Some(Attr::Other("a value without type")) => Ok(Some(&[])),
+            Some(other) => self.ill_typed(name, other, "a list of strings"),
+        }
+    }
+
     /// A list of non-negative integers.
     pub(crate) fn sizes(&self, name: &str) -> Result<Option<Vec<u64>>, Fault> {
         let Some(list) = self.ints(name)? else { return Ok(None) };

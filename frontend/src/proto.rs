@@ -150,7 +150,10 @@ fn attribute(a: AttributeProto) -> Result<Attr, ImportError> {
         AttributeType::GRAPH | AttributeType::GRAPHS => Attr::Other("a subgraph"),
         AttributeType::SPARSE_TENSOR | AttributeType::SPARSE_TENSORS => Attr::Other("a sparse tensor"),
         AttributeType::TYPE_PROTO | AttributeType::TYPE_PROTOS => Attr::Other("a type"),
-        AttributeType::STRINGS => Attr::Other("a list of strings"),
+        AttributeType::STRINGS => match a.strings.into_iter().map(String::from_utf8).collect() {
+            Ok(list) => Attr::Texts(list),
+            Err(_) => Attr::Other("a list of strings that are not UTF-8"),
+        },
         AttributeType::TENSORS => Attr::Other("a list of tensors"),
     })
 }

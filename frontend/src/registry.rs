@@ -7,7 +7,9 @@ use memc_ir::OpKind;
 
 use crate::error::Fault;
 use crate::node::NodeCx;
-use crate::ops::{conv, elementwise as ew, index, linalg, movement as mv, norm, pool, reduce, shape};
+use crate::ops::{
+    conv, elementwise as ew, index, linalg, movement as mv, norm, pool, recurrent, reduce, shape,
+};
 
 /// Imports a node.
 pub(crate) type Handler = fn(&mut NodeCx<'_, '_>) -> Result<(), Fault>;
@@ -39,6 +41,7 @@ const ROWS: &[Row] = &[
     ("", "Exp", 6, |n| ew::unary(n, OpKind::Exp {})),
     ("", "Expand", 8, mv::expand),
     ("", "Flatten", 1, shape::flatten),
+    ("", "GRU", 7, recurrent::gru),
     ("", "Gather", 1, index::gather),
     ("", "GatherElements", 11, index::gather_elements),
     ("", "Gelu", 20, ew::gelu),
@@ -48,6 +51,7 @@ const ROWS: &[Row] = &[
     ("", "Greater", 7, |n| ew::binary(n, OpKind::Greater {})),
     ("", "GreaterOrEqual", 12, |n| ew::binary(n, OpKind::GreaterEqual {})),
     ("", "Identity", 1, shape::identity),
+    ("", "LSTM", 7, recurrent::lstm),
     ("", "LayerNormalization", 1, norm::layer_normalization),
     ("", "Less", 7, |n| ew::binary(n, OpKind::Less {})),
     ("", "LessOrEqual", 12, |n| ew::binary(n, OpKind::LessEqual {})),
@@ -64,6 +68,7 @@ const ROWS: &[Row] = &[
     ("", "Or", 7, |n| ew::binary(n, OpKind::Or {})),
     ("", "Pad", 2, mv::pad),
     ("", "Pow", 7, ew::pow),
+    ("", "RNN", 7, recurrent::rnn),
     ("", "Range", 11, shape::range),
     ("", "Reciprocal", 6, |n| ew::unary(n, OpKind::Reciprocal {})),
     ("", "ReduceMax", 1, |n| reduce::reduce(n, 18, |axes, keepdims| OpKind::ReduceMax { axes, keepdims })),
@@ -100,6 +105,8 @@ const ROWS: &[Row] = &[
     (MS, "GatherGrad", 1, index::gather_grad),
     (MS, "Gelu", 1, |n| ew::unary(n, OpKind::Gelu { tanh: false })),
     (MS, "GeluGrad", 1, |n| ew::pair(n, OpKind::GeluGrad { tanh: false })),
+    (MS, "LSTMGrad", 1, recurrent::lstm_grad),
+    (MS, "LSTMTraining", 1, recurrent::lstm_training),
     (MS, "LayerNormalizationGrad", 1, norm::layer_norm_grad),
     (MS, "ReluGrad", 1, |n| ew::pair(n, OpKind::ReluGrad {})),
     (MS, "Scale", 1, ew::scale),
@@ -128,8 +135,8 @@ pub(crate) fn find(domain: &str, op: &str, version: i64) -> Result<Handler, Stri
 fn nearest(domain: &str, op: &str) -> Option<String> {
     let advice = match (domain, op) {
         ("", "If" | "Loop" | "Scan") => "control flow must be unrolled by the exporter",
-        ("", "LSTM" | "GRU" | "RNN") | (MS, "LSTMTraining" | "LSTMGrad" | "GRUTraining" | "GRUGrad") => {
-            "recurrent layers must be exported as their elementary operators"
+        (MS, "GRUTraining" | "GRUGrad") => {
+            "import the forward model with --loss instead; memc differentiates GRU layers itself"
         }
         (MS, "YieldOp") | ("org.pytorch.aten", _) => {
             "this is an ORTModule graph; generate training artifacts instead"

@@ -92,13 +92,13 @@ fn unknown_operators() {
         for i in 0..12 {
             g.nodes.push(node("Frobnicate", &format!("f{i}"), &["x"], &[&format!("f{i}")], &[]));
         }
-        g.nodes.push(node("LSTM", "rnn", &["x"], &["h"], &[]));
+        g.nodes.push(node("Loop", "rnn", &["x"], &["h"], &[]));
         let domain = [node("Gelu", "odd", &["x"], &["o"], &[]), field(7, "com.example")].concat();
         g.nodes.push(domain);
     });
     assert_says(
         &text,
-        &["3 operators", "ai.onnx::Frobnicate, opset 20", "`f9`", "and 2 more", "ai.onnx::LSTM"],
+        &["3 operators", "ai.onnx::Frobnicate, opset 20", "`f9`", "and 2 more", "ai.onnx::Loop"],
     );
     assert_says(&text, &["com.example::Gelu", "domain ai.onnx has a supported operator"]);
     let subgraph = [field(1, "then_branch"), field(6, field(2, "inner")), int(20, 5)].concat();

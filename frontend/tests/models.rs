@@ -43,6 +43,7 @@ const MODELS: &[(&str, usize, usize, usize, usize)] = &[
     ("cnn_bn_step/adamw.onnx", 10, 6, 20, 331),
     ("cnn_bn_step/momentum.onnx", 10, 6, 10, 217),
     ("cnn_bn_step/sgd.onnx", 10, 6, 0, 197),
+    ("lstm_sgd/training_model.onnx", 6, 0, 0, 485),
     ("mlp_clip/training_model.onnx", 6, 0, 13, 45),
     ("mlp_clip_sgd/training_model.onnx", 6, 0, 0, 44),
     ("mlp_s/training_model.onnx", 6, 0, 13, 24),

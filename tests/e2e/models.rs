@@ -158,6 +158,7 @@ cases! {
     step_bert_tiny_sgd: step("bert_tiny_nodrop_step/sgd.onnx", "bert_tiny_nodrop_step/sgd.npz", "bert_tiny_nodrop_step/init.safetensors", STATE, &[]);
     step_bert_tiny_momentum: step("bert_tiny_nodrop_step/momentum.onnx", "bert_tiny_nodrop_step/momentum.npz", "bert_tiny_nodrop_step/init.safetensors", STATE, &[]);
     step_bert_tiny_adamw: step("bert_tiny_nodrop_step/adamw.onnx", "bert_tiny_nodrop_step/adamw.npz", "bert_tiny_nodrop_step/init.safetensors", ADAM_STATE, KEYS);
+    lstm_sgd: artifact("lstm_sgd/training_model.onnx", "lstm_sgd/reference.npz", STATE, &[]);
     resnet_tiny_adamw: artifact("resnet_tiny/training_model.onnx", "resnet_tiny/reference.npz", ADAM_STATE, &[]);
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod linalg;
 pub(crate) mod movement;
 pub(crate) mod norm;
 pub(crate) mod pool;
+pub(crate) mod recurrent;
 pub(crate) mod reduce;
 pub(crate) mod shape;
 mod window;
