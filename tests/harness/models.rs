@@ -25,7 +25,7 @@ fn models() -> Vec<PathBuf> {
         |p: &PathBuf| p.extension().is_some_and(|e| e == "onnx") && !p.ends_with("optimizer_model.onnx");
     list(&folder)
         .iter()
-        .filter(|p| p.is_dir() && !p.ends_with("gen"))
+        .filter(|p| p.is_dir() && !p.ends_with("gen") && !p.ends_with("zoo"))
         .flat_map(|p| list(p))
         .filter(is_model)
         .collect()
