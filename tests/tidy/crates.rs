@@ -11,6 +11,7 @@ use crate::repo::{none, read, root};
 const CRATES: &[(&str, &str, &[&str])] = &[
     ("memc-ir", "ir", &[]),
     ("memc-kernels", "ir/kernels", &["memc-ir"]),
+    ("memc-reference", "ir/reference", &["memc-ir"]),
     ("memc-frontend", "frontend", &["memc-ir"]),
     ("memc-passes", "passes", &["memc-ir", "memc-kernels"]),
     ("memc-plan", "codegen/plan", &[]),

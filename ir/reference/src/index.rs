@@ -1,0 +1,85 @@
+//! Gather and scatter.
+
+use memc_ir::attr::ScatterMode;
+use memc_ir::{DType, TensorType};
+
+use crate::eval::Results;
+use crate::tensor::{Data, Tensor64, at, flat, points, resolve};
+
+/// Position in a tensor of shape `data` of slice element `p`, whose axes from `axis` on are those of the indices.
+fn gathered(data: &[u64], indices: &Tensor64, p: &[usize], axis: usize) -> Result<usize, String> {
+    let end = axis + indices.ty.rank();
+    let index = indices.i()?[flat(indices.shape(), &p[axis..end])];
+    let q = [&p[..axis], &[resolve(index, data[axis])?], &p[end..]].concat();
+    Ok(flat(data, &q))
+}
+
+pub(crate) fn gather(x: &[&Tensor64], y: &TensorType, axis: i64) -> Results {
+    let place = |p: &Vec<usize>| gathered(x[0].shape(), x[1], p, axis as usize).map(Some);
+    let places = points(&y.shape).iter().map(place).collect::<Result<Vec<_>, _>>()?;
+    Ok(vec![x[0].pick(&y.shape, &places, (0.0, 0)).data])
+}
+
+pub(crate) fn gather_grad(x: &[&Tensor64], y: &TensorType, axis: i64) -> Results {
+    let mut out = vec![0.0; y.numel() as usize];
+    for (p, g) in points(x[1].shape()).iter().zip(x[1].f()?) {
+        out[gathered(&y.shape, x[0], p, axis as usize)?] += g;
+    }
+    Ok(vec![Data::Float(out)])
+}
+
+/// Position in `data` that index element `p` names along `axis`.
+fn elementwise(data: &[u64], indices: &Tensor64, p: &[usize], axis: usize) -> Result<usize, String> {
+    let index = indices.i()?[flat(indices.shape(), p)];
+    Ok(flat(data, &at(p, axis, resolve(index, data[axis])?)))
+}
+
+pub(crate) fn gather_elements(x: &[&Tensor64], y: &TensorType, axis: i64) -> Results {
+    let place = |p: &Vec<usize>| elementwise(x[0].shape(), x[1], p, axis as usize).map(Some);
+    let places = points(&y.shape).iter().map(place).collect::<Result<Vec<_>, _>>()?;
+    Ok(vec![x[0].pick(&y.shape, &places, (0.0, 0)).data])
+}
+
+/// `data` with `updates[i]` put at `places[i]`, one after another.
+fn scattered(data: &Tensor64, updates: &Tensor64, places: &[usize], mode: ScatterMode) -> Results {
+    let add = mode == ScatterMode::Add;
+    Ok(vec![match (&data.data, &updates.data) {
+        (Data::Float(x), Data::Float(u)) => {
+            let mut y = x.clone();
+            places.iter().zip(u).for_each(|(&i, u)| y[i] = if add { y[i] + u } else { *u });
+            Data::Float(y)
+        }
+        (Data::Int(x), Data::Int(u)) => {
+            let mut y = x.clone();
+            for (&i, &u) in places.iter().zip(u) {
+                let sum = if add { y[i].wrapping_add(u) } else { u };
+                y[i] = if data.ty.dtype == DType::I32 { i64::from(sum as i32) } else { sum };
+            }
+            Data::Int(y)
+        }
+        _ => return Err("updates and data differ in element type".into()),
+    }])
+}
+
+pub(crate) fn scatter_elements(x: &[&Tensor64], axis: i64, mode: ScatterMode) -> Results {
+    let place = |p: &Vec<usize>| elementwise(x[0].shape(), x[1], p, axis as usize);
+    let places = points(x[1].shape()).iter().map(place).collect::<Result<Vec<_>, _>>()?;
+    scattered(x[0], x[2], &places, mode)
+}
+
+pub(crate) fn scatter_nd(x: &[&Tensor64], mode: ScatterMode) -> Results {
+    let (data, indices) = (x[0].shape(), x[1]);
+    let tuples = indices.ty.rank() - 1;
+    let depth = indices.shape()[tuples] as usize;
+    let place = |p: &Vec<usize>| {
+        let mut q = Vec::new();
+        for (i, &extent) in data[..depth].iter().enumerate() {
+            let index = indices.i()?[flat(indices.shape(), &[&p[..tuples], &[i]].concat())];
+            q.push(resolve(index, extent)?);
+        }
+        q.extend(&p[tuples..]);
+        Ok(flat(data, &q))
+    };
+    let places = points(x[2].shape()).iter().map(place).collect::<Result<Vec<_>, String>>()?;
+    scattered(x[0], x[2], &places, mode)
+}
