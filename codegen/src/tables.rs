@@ -28,11 +28,6 @@ pub(crate) fn fill(p: &mut plan::Plan, m: &Module) -> Result<BTreeMap<usize, Arc
     for s in m.states.values() {
         let value = &m.values[s.value];
         let init = match &s.init {
-            Init::Zeros => plan::Init::Zeros,
-            Init::Ones => plan::Init::Random { seed: 0, kind: "ones".into() },
-            Init::Uniform { seed, bound } => {
-                plan::Init::Random { seed: *seed, kind: format!("uniform:{:?}", bound.0) }
-            }
             Init::Data(blob) => {
                 let Some(bytes) = &blob.bytes else {
                     return Err(format!("the initial value of %{} is known by its hash only", value.name));
@@ -40,6 +35,10 @@ pub(crate) fn fill(p: &mut plan::Plan, m: &Module) -> Result<BTreeMap<usize, Arc
                 data.insert(p.states.len(), Arc::clone(bytes));
                 plan::Init::Data { offset: 0, bytes: bytes.len() as u64, hash: blob.hash }
             }
+            generated => match generated.generated() {
+                Some((seed, kind)) => plan::Init::Random { seed, kind },
+                None => plan::Init::Zeros,
+            },
         };
         p.states.push(state(m, s.value, s.role.name(), init)?);
     }

@@ -7,7 +7,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use memc_ir::attr::F32;
 use memc_ir::{Blob, DType, Init, Role, TensorType};
 use safetensors::{Dtype, SafeTensors};
 
@@ -139,7 +138,7 @@ pub(crate) fn synthetic(name: &str, ty: &TensorType, role: Role) -> Init {
             seed.copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..8]);
             let bound = (1.0 / (fan_in as f64).sqrt()) as f32;
             // The text form has signed integers.
-            Init::Uniform { seed: u64::from_le_bytes(seed) >> 1, bound: F32(bound) }
+            Init::symmetric(u64::from_le_bytes(seed) >> 1, bound)
         }
     }
 }
@@ -157,11 +156,12 @@ mod tests {
         assert_eq!(synthetic("bn.running_mean", &f(&[8]), Role::Buffer), Init::Zeros);
         assert_eq!(synthetic("fc.bias", &f(&[8]), Role::Param), Init::Zeros);
         assert_eq!(synthetic("fc.weight", &f(&[8, 4]), Role::Optimizer), Init::Zeros);
-        let Init::Uniform { seed, bound } = synthetic("fc.weight", &f(&[8, 4, 2, 2]), Role::Param) else {
+        let weight = |name| synthetic(name, &f(&[8, 4, 2, 2]), Role::Param);
+        let Init::Uniform { seed, .. } = weight("fc.weight") else {
             panic!("weights are random");
         };
-        assert_eq!(bound, F32(0.25));
-        assert_ne!(synthetic("other.weight", &f(&[8, 4, 2, 2]), Role::Param), Init::Uniform { seed, bound });
+        assert_eq!(weight("fc.weight"), Init::symmetric(seed, 0.25));
+        assert_ne!(weight("other.weight"), Init::symmetric(seed, 0.25));
     }
 
     /// Random bytes are neither kind of checkpoint; the message says which kinds there are.

@@ -41,6 +41,45 @@ pub enum Scalar {
     Int(i64),
 }
 
+impl Scalar {
+    /// The little-endian bytes of an element of type `dtype`; `None` when the number is not one.
+    pub fn to_bytes(self, dtype: DType) -> Option<Vec<u8>> {
+        match (self, dtype) {
+            (Scalar::Float(v), DType::F32) => Some(v.0.to_le_bytes().to_vec()),
+            (Scalar::Int(v), DType::I32) => i32::try_from(v).ok().map(|v| v.to_le_bytes().to_vec()),
+            (Scalar::Int(v), DType::I64) => Some(v.to_le_bytes().to_vec()),
+            (Scalar::Int(v @ (0 | 1)), DType::Bool) => Some(vec![v as u8]),
+            _ => None,
+        }
+    }
+
+    /// The number whose bytes as an element of type `dtype` these are; `None` for another length, and for a boolean
+    /// that is neither 0 nor 1.
+    pub fn from_bytes(bytes: &[u8], dtype: DType) -> Option<Scalar> {
+        Some(match dtype {
+            DType::F32 => Scalar::Float(F32(f32::from_le_bytes(bytes.try_into().ok()?))),
+            DType::I32 => Scalar::Int(i32::from_le_bytes(bytes.try_into().ok()?).into()),
+            DType::I64 => Scalar::Int(i64::from_le_bytes(bytes.try_into().ok()?)),
+            DType::Bool => match bytes {
+                [b @ (0 | 1)] => Scalar::Int((*b).into()),
+                _ => return None,
+            },
+        })
+    }
+
+    /// The number alone, as the text form has it.
+    pub(crate) fn text(self) -> String {
+        match self {
+            Scalar::Int(v) => v.to_string(),
+            Scalar::Float(v) => {
+                let mut text = String::new();
+                write_float(v.0, &mut text);
+                text
+            }
+        }
+    }
+}
+
 /// An attribute value as written in the text form.
 #[derive(Clone, PartialEq, Debug)]
 pub enum AttrValue {

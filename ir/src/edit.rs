@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::entity::{Arena, ConstId, Id, InputId, OpId, SlotId, StateId, ValueId};
-use crate::module::{Code, Const, Def, Feed, Init, Input, Module, Op, Phase, Role, State, Value};
+use crate::init::Init;
+use crate::module::{Code, Const, Def, Feed, Input, Module, Op, Phase, Role, State, Value};
 use crate::ops::OpKind;
 use crate::types::TensorType;
 

@@ -5,6 +5,7 @@ pub mod autodiff;
 mod diag;
 mod edit;
 mod entity;
+mod init;
 mod module;
 pub mod ops;
 mod parse;
@@ -15,9 +16,10 @@ mod verify;
 
 pub use diag::{Anchor, Diag, Diags};
 pub use entity::{Arena, ConstId, Id, InputId, OpId, SlotId, StateId, ValueId};
+pub use init::{Blob, Init};
 pub use module::{
-    Await, Blob, Code, Const, Def, Feed, Init, Input, Module, Op, Output, OutputRole, Phase, Role,
-    SLOT_ALIGN, Slot, Space, State, Stream, Value, aligned,
+    Await, Code, Const, Def, Feed, Input, Module, Op, Output, OutputRole, Phase, Role, SLOT_ALIGN, Slot,
+    Space, State, Stream, Value, aligned,
 };
 pub use ops::{Class, Cost, OpKind};
 pub use parse::{parse, parse_op, parse_type};

@@ -4,11 +4,11 @@
 //! and touches nothing else. An op that is not in `order` does not exist for any reader.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use crate::attr::F32;
 use crate::entity::{Arena, ConstId, InputId, OpId, SlotId, StateId, ValueId};
+use crate::init::Init;
 use crate::ops::{Class, OpKind};
 use crate::types::TensorType;
 
@@ -115,57 +115,6 @@ impl Role {
             Role::Buffer => "buffer",
         }
     }
-}
-
-/// A byte string known by its hash; the bytes may be absent when only structure was read.
-#[derive(Clone)]
-pub struct Blob {
-    /// BLAKE3 of the bytes.
-    pub hash: [u8; 32],
-    /// The bytes, when they are at hand.
-    pub bytes: Option<Arc<[u8]>>,
-}
-
-impl Blob {
-    /// A blob that holds `bytes`.
-    pub fn new(bytes: impl Into<Arc<[u8]>>) -> Self {
-        let bytes = bytes.into();
-        Self { hash: *blake3::hash(&bytes).as_bytes(), bytes: Some(bytes) }
-    }
-    /// The hash as 64 hexadecimal digits.
-    pub fn hex(&self) -> String {
-        blake3::Hash::from_bytes(self.hash).to_hex().to_string()
-    }
-}
-
-impl PartialEq for Blob {
-    fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash
-    }
-}
-impl Eq for Blob {}
-impl fmt::Debug for Blob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Blob({})", self.hex())
-    }
-}
-
-/// What a persistent tensor holds before the first step.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Init {
-    /// All zero.
-    Zeros,
-    /// All one.
-    Ones,
-    /// Uniform in `[-bound, bound)` from a counter-based generator keyed by `seed`.
-    Uniform {
-        /// Generator key, below 2^63 so that it reads back from text.
-        seed: u64,
-        /// Half width of the range.
-        bound: F32,
-    },
-    /// The given bytes.
-    Data(Blob),
 }
 
 /// A tensor that persists between steps.

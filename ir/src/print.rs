@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::attr::{Attr, write_float};
+use crate::attr::{Attr, Scalar};
 use crate::diag::{Anchor, Diags};
 use crate::entity::{Id, OpId, SlotId, ValueId};
-use crate::module::{Code, Const, Def, Feed, Init, Input, Module, Phase, Space, State};
-use crate::types::{DType, TensorType};
+use crate::module::{Code, Const, Def, Feed, Input, Module, Phase, Space, State};
+use crate::types::TensorType;
 
 /// Constants with more elements than this print as hexadecimal bytes.
 const DENSE_LIMIT: u64 = 64;
@@ -191,18 +191,8 @@ impl Printer<'_> {
     }
 
     fn state(&self, state: &State) -> String {
-        let init = match &state.init {
-            Init::Zeros => "zeros".to_string(),
-            Init::Ones => "ones".to_string(),
-            Init::Uniform { seed, bound } => {
-                let mut text = format!("uniform({seed}, ");
-                write_float(bound.0, &mut text);
-                text + ")"
-            }
-            Init::Data(blob) => format!("data(\"{}\")", blob.hex()),
-        };
         let v = state.value;
-        let attrs = format!("{{role = {}, init = {init}}}", state.role.name());
+        let attrs = format!("{{role = {}, init = {}}}", state.role.name(), state.init.text());
         format!("{} = state {attrs} : {}{}", self.value(v), self.ty(v), self.home(state.slot))
     }
 
@@ -270,14 +260,20 @@ fn constant_text(ty: &TensorType, data: &[u8]) -> String {
     let width = ty.dtype.bytes() as usize;
     let well_formed = ty.checked_numel().and_then(|n| n.checked_mul(width as u64)) == Some(data.len() as u64);
     let elements: Vec<&[u8]> = data.chunks(width).collect();
-    let plain = well_formed && (ty.dtype != DType::Bool || data.iter().all(|&b| b < 2));
-    if plain && !elements.is_empty() && data.len() <= SPLAT_LIMIT && elements.windows(2).all(|w| w[0] == w[1])
+    let number = |e: &[u8]| Scalar::from_bytes(e, ty.dtype).map(Scalar::text);
+    let is_splat = well_formed && elements.windows(2).all(|w| w[0] == w[1]);
+    if let Some(first) = elements.first()
+        && is_splat
+        && data.len() <= SPLAT_LIMIT
+        && let Some(number) = number(first)
     {
-        return format!("splat {}", element(ty.dtype, elements[0]));
+        return format!("splat {number}");
     }
-    if plain && ty.numel() <= DENSE_LIMIT {
-        let items: Vec<String> = elements.iter().map(|e| element(ty.dtype, e)).collect();
-        return format!("dense [{}]", items.join(", "));
+    if well_formed
+        && ty.numel() <= DENSE_LIMIT
+        && let Some(numbers) = elements.iter().map(|e| number(e)).collect::<Option<Vec<_>>>()
+    {
+        return format!("dense [{}]", numbers.join(", "));
     }
     let mut text = String::with_capacity(data.len() * 2 + 6);
     text.push_str("hex \"");
@@ -286,18 +282,4 @@ fn constant_text(ty: &TensorType, data: &[u8]) -> String {
     }
     text.push('"');
     text
-}
-
-fn element(dtype: DType, bytes: &[u8]) -> String {
-    let four = || <[u8; 4]>::try_from(bytes).unwrap_or_default();
-    match dtype {
-        DType::F32 => {
-            let mut text = String::new();
-            write_float(f32::from_le_bytes(four()), &mut text);
-            text
-        }
-        DType::I32 => i32::from_le_bytes(four()).to_string(),
-        DType::I64 => i64::from_le_bytes(<[u8; 8]>::try_from(bytes).unwrap_or_default()).to_string(),
-        DType::Bool => bytes.first().copied().unwrap_or_default().to_string(),
-    }
 }

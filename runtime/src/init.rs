@@ -3,9 +3,11 @@
 //! Random contents come from a counter-based generator, so that an element depends on the seed and its index alone,
 //! on every machine: element `i` of seed `s` is made of the 64 bits `mix(mix(s) + i)`, where [`mix`] is the output
 //! function of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014) after
-//! one step of its increment. `uniform:b` takes the upper 24 bits as `u` in `[0, 1)` and gives `(2 u - 1) b` in f32,
-//! which lies in `[-b, b)` and is rounded once. `ones` gives the number one.
+//! one step of its increment. `uniform:l:h` takes the upper 24 bits as `u` in `[0, 1)` and gives `l + (h - l) u`, and
+//! `uniform:b` is `uniform:-b:b`; `normal:m:s` gives `m + s n` with a standard normal `n` of all 64 bits. Both are
+//! computed in f64 and rounded once. `fill:v` gives the number `v` everywhere, `ones` the number one.
 
+use memc_ir::attr::{F32, Scalar};
 use memc_ir::{DType, TensorType};
 use memc_plan::{Init, PlanFile};
 
@@ -46,9 +48,10 @@ impl<'a> Initial<'a> {
         if let Some(file) = &overrides {
             file.check(&states, false)?;
         }
-        for (state, _) in &states {
-            if let Init::Random { kind, .. } = &state.init {
-                Kind::parse(kind).map_err(|what| Error::Plan(format!("state `{}`: {what}", state.name)))?;
+        for (state, ty) in &states {
+            if let Init::Random { seed, kind } = &state.init {
+                let known = generated(*seed, kind).and_then(|init| init.check(ty));
+                known.map_err(|what| Error::Plan(format!("state `{}`: {what}", state.name)))?;
             }
         }
         Ok(Initial { plan, resume, overrides })
@@ -78,7 +81,7 @@ impl<'a> Initial<'a> {
                 return Ok(());
             }
             (None, Init::Random { seed, kind }) => {
-                return Kind::parse(kind).and_then(|kind| kind.write(*seed, ty.dtype, out)).map_err(fail);
+                return generated(*seed, kind).and_then(|init| write(&init, ty.dtype, out)).map_err(fail);
             }
         };
         if bytes.len() != out.len() {
@@ -89,42 +92,52 @@ impl<'a> Initial<'a> {
     }
 }
 
-/// A generated kind of contents.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
-    Ones,
-    Uniform(f32),
+/// The contents that a plan calls `kind`.
+fn generated(seed: u64, kind: &str) -> Result<memc_ir::Init, String> {
+    memc_ir::Init::from_generated(seed, kind).ok_or_else(|| {
+        format!(
+            "unknown initial contents `{kind}`; known are `ones`, `fill:<value>`, `uniform:<bound>`, \
+             `uniform:<low>:<high>` and `normal:<mean>:<std>`"
+        )
+    })
 }
 
-impl Kind {
-    fn parse(text: &str) -> Result<Kind, String> {
-        if text == "ones" {
-            return Ok(Kind::Ones);
-        }
-        let bound = text.strip_prefix("uniform:").and_then(|b| b.parse::<f32>().ok());
-        match bound.filter(|b| b.is_finite()) {
-            Some(bound) => Ok(Kind::Uniform(bound)),
-            None => Err(format!("unknown initial contents `{text}`; known are `ones` and `uniform:<bound>`")),
-        }
-    }
-
-    fn write(self, seed: u64, dtype: DType, out: &mut [u8]) -> Result<(), String> {
-        match (self, dtype) {
-            (Kind::Ones, DType::F32) => fill(out, |_| 1f32.to_le_bytes()),
-            (Kind::Ones, DType::I32) => fill(out, |_| 1i32.to_le_bytes()),
-            (Kind::Ones, DType::I64) => fill(out, |_| 1i64.to_le_bytes()),
-            (Kind::Ones, DType::Bool) => out.fill(1),
-            (Kind::Uniform(bound), DType::F32) => {
-                let key = mix(seed);
-                fill(out, |i| {
-                    let unit = (mix(key.wrapping_add(i)) >> 40) as f32 / (1u32 << 24) as f32;
-                    ((2.0 * unit - 1.0) * bound).to_le_bytes()
-                });
-            }
-            (Kind::Uniform(_), dtype) => return Err(format!("`uniform` contents need f32, not {dtype}")),
+/// Writes generated contents of element type `dtype`.
+fn write(init: &memc_ir::Init, dtype: DType, out: &mut [u8]) -> Result<(), String> {
+    let numbers = |seed: u64, out: &mut [u8], f: &dyn Fn(u64) -> f64| {
+        let key = mix(seed);
+        match dtype {
+            DType::F32 => fill(out, |i| (f(mix(key.wrapping_add(i))) as f32).to_le_bytes()),
+            other => return Err(format!("random contents need a float type, not {other}")),
         }
         Ok(())
+    };
+    let one = if dtype.is_float() { Scalar::Float(F32(1.0)) } else { Scalar::Int(1) };
+    match init {
+        memc_ir::Init::Ones => write(&memc_ir::Init::Fill(one), dtype, out),
+        memc_ir::Init::Fill(value) => {
+            let element = value.to_bytes(dtype).ok_or_else(|| format!("{value:?} is no {dtype}"))?;
+            out.chunks_exact_mut(element.len()).for_each(|to| to.copy_from_slice(&element));
+            Ok(())
+        }
+        memc_ir::Init::Uniform { seed, low, high } => {
+            let (low, span) = (f64::from(low.0), f64::from(high.0) - f64::from(low.0));
+            numbers(*seed, out, &|bits| low + span * ((bits >> 40) as f64 / f64::from(1u32 << 24)))
+        }
+        memc_ir::Init::Normal { seed, mean, std } => {
+            let (mean, std) = (f64::from(mean.0), f64::from(std.0));
+            numbers(*seed, out, &|bits| mean + std * normal(bits))
+        }
+        memc_ir::Init::Zeros | memc_ir::Init::Data(_) => Err("these contents are not generated".into()),
     }
+}
+
+/// A standard normal number from 64 random bits: Box and Muller, "A note on the generation of random normal deviates",
+/// 1958, with `libm`, so that it is the same on every machine.
+pub(crate) fn normal(bits: u64) -> f64 {
+    let unit = |half: u64| (half as f64 + 0.5) / (1u64 << 32) as f64;
+    let (u, v) = (unit(bits >> 32), unit(bits & 0xffff_ffff));
+    libm::sqrt(-2.0 * libm::log(u)) * libm::cos(std::f64::consts::TAU * v)
 }
 
 /// Writes `f(i)` as element `i`.
@@ -138,9 +151,9 @@ pub(crate) fn fill<const N: usize>(out: &mut [u8], f: impl Fn(u64) -> [u8; N]) {
 mod tests {
     use super::*;
 
-    fn floats(seed: u64, bound: &str, n: usize) -> Vec<f32> {
+    fn floats(seed: u64, kind: &str, n: usize) -> Vec<f32> {
         let mut bytes = vec![0; 4 * n];
-        Kind::parse(&format!("uniform:{bound}")).unwrap().write(seed, DType::F32, &mut bytes).unwrap();
+        write(&generated(seed, kind).unwrap(), DType::F32, &mut bytes).unwrap();
         bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
     }
 
@@ -154,25 +167,40 @@ mod tests {
     /// Uniform contents fill their range, are centred, and depend on seed and index only.
     #[test]
     fn uniform_contents() {
-        let xs = floats(7, "0.25", 10_000);
+        let xs = floats(7, "uniform:0.25", 10_000);
         assert!(xs.iter().all(|x| (-0.25..0.25).contains(x)));
         let mean = xs.iter().map(|&x| f64::from(x)).sum::<f64>() / 10_000.0;
         let spread = xs.iter().map(|&x| f64::from(x * x)).sum::<f64>() / 10_000.0;
         assert!(mean.abs() < 0.005, "mean {mean}");
         assert!((spread - 0.25f64.powi(2) / 3.0).abs() < 0.001, "mean square {spread}");
-        assert_eq!(floats(7, "0.25", 10), xs[..10]);
-        assert_ne!(floats(8, "0.25", 10), xs[..10]);
+        assert_eq!(floats(7, "uniform:0.25", 10), xs[..10]);
+        assert_ne!(floats(8, "uniform:0.25", 10), xs[..10]);
+        let shifted = floats(7, "uniform:1.0:3.0", 10);
+        assert!(shifted.iter().zip(&xs).all(|(s, x)| (s - (2.0 + 4.0 * x)).abs() < 1e-6));
+    }
+
+    /// Normal contents have the mean, the deviation and the tails that they are asked for.
+    #[test]
+    fn normal_contents() {
+        let n = 20_000;
+        let xs: Vec<f64> = floats(3, "normal:1.0:0.5", n).into_iter().map(f64::from).collect();
+        let mean = xs.iter().sum::<f64>() / n as f64;
+        let variance = xs.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n as f64;
+        assert!((mean - 1.0).abs() < 0.015 && (variance - 0.25).abs() < 0.01, "{mean}, {variance}");
+        let beyond = xs.iter().filter(|x| (*x - 1.0).abs() > 0.5 * 1.96).count() as f64 / n as f64;
+        assert!((beyond - 0.05).abs() < 0.006, "{beyond}");
     }
 
     /// Kinds that are not known, and types that a kind cannot fill, are refused.
     #[test]
     fn unknown_kinds_are_refused() {
-        for text in ["normal:1", "uniform:", "uniform:nan", "uniform:x", ""] {
-            assert!(Kind::parse(text).is_err(), "{text}");
-        }
-        assert!(Kind::Uniform(1.0).write(0, DType::I64, &mut [0; 8]).is_err());
+        assert!(generated(0, "normal:1").unwrap_err().contains("known are"));
+        let uniform = generated(0, "uniform:1.0").unwrap();
+        assert!(write(&uniform, DType::I64, &mut [0; 8]).is_err());
         let mut bytes = [0; 16];
-        Kind::Ones.write(0, DType::I64, &mut bytes).unwrap();
+        write(&generated(0, "ones").unwrap(), DType::I64, &mut bytes).unwrap();
         assert_eq!(bytes, [1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+        write(&generated(0, "fill:-2").unwrap(), DType::I32, &mut bytes).unwrap();
+        assert_eq!(bytes[12..], [254, 255, 255, 255]);
     }
 }

@@ -28,7 +28,7 @@ pub(crate) fn random_step(random: &mut Random) -> Module {
     let step = m.add_input("step", TensorType::scalar(DType::I64), Feed::Step);
     let params: Vec<_> = (0..1 + random.below(3))
         .map(|i| {
-            let init = if i == 0 { Init::Ones } else { Init::Uniform { seed: i as u64, bound: F32(0.25) } };
+            let init = if i == 0 { Init::Ones } else { Init::symmetric(i as u64, 0.25) };
             m.add_state(&format!("w{i}"), vector(), Role::Param, init)
         })
         .collect();
@@ -38,7 +38,7 @@ pub(crate) fn random_step(random: &mut Random) -> Module {
     let constant = m.add_const("c", vector(), payload);
 
     let filter = TensorType::new(DType::F32, [2, 2, 3, 3]);
-    let filter = m.add_state("filter", filter, Role::Frozen, Init::Uniform { seed: 9, bound: F32(0.5) });
+    let filter = m.add_state("filter", filter, Role::Frozen, Init::symmetric(9, 0.5));
     let filter = m.states[filter].value;
     let scale = m.add_const("scale", TensorType::new(DType::F32, [8]), vec![0u8; 32]);
 

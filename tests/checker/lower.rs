@@ -142,12 +142,11 @@ impl Lowering<'_> {
         for state in m.states.values() {
             let offloaded = self.random.one_in(4);
             let init = match &state.init {
-                memc_ir::Init::Zeros => Init::Zeros,
-                memc_ir::Init::Ones => Init::Random { seed: 0, kind: "ones".into() },
-                memc_ir::Init::Uniform { seed, bound } => {
-                    Init::Random { seed: *seed, kind: format!("uniform:{:?}", bound.0) }
-                }
                 memc_ir::Init::Data(blob) => Init::Data { offset: 0, bytes: 0, hash: blob.hash },
+                other => match other.generated() {
+                    Some((seed, kind)) => Init::Random { seed, kind },
+                    None => Init::Zeros,
+                },
             };
             self.home(plan, state.value, state.role.name(), init, offloaded);
         }

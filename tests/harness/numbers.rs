@@ -1,5 +1,6 @@
 //! Running modules on the CPU kernels with inputs that everyone can compute.
 
+use memc_ir::attr::{F32, Scalar};
 use memc_ir::{DType, Def, Feed, Id, Init, Module, TensorType, value_name};
 use memc_kernels::interp::{Tensor, eval};
 
@@ -69,7 +70,9 @@ fn start(m: &Module, feeds: Feeds) -> Result<Vec<Option<Tensor>>, String> {
         now[v.index()] = match value.def {
             Def::Input(i) => Some(pattern(&value.ty, &mut salt, range(&m.inputs[i].feed))?),
             Def::State(s) => Some(match (&m.states[s].init, feeds) {
-                (Init::Uniform { .. }, _) | (_, Feeds::Pattern) => pattern(&value.ty, &mut salt, None)?,
+                (Init::Uniform { .. } | Init::Normal { .. }, _) | (_, Feeds::Pattern) => {
+                    pattern(&value.ty, &mut salt, None)?
+                }
                 (init, Feeds::Initial) => initial(&value.ty, init)?,
             }),
             Def::Const(c) => Some(filled(&value.ty, &m.consts[c].data)?),
@@ -95,7 +98,13 @@ fn filled(ty: &TensorType, data: &[u8]) -> Result<Tensor, String> {
 fn initial(ty: &TensorType, init: &Init) -> Result<Tensor, String> {
     match init {
         Init::Data(blob) => filled(ty, blob.bytes.as_deref().ok_or("the initial bytes are not at hand")?),
-        Init::Ones if ty.dtype == DType::F32 => filled(ty, &1f32.to_le_bytes().repeat(ty.numel() as usize)),
+        Init::Ones if ty.dtype.is_float() => initial(ty, &Init::Fill(Scalar::Float(F32(1.0)))),
+        Init::Ones => initial(ty, &Init::Fill(Scalar::Int(1))),
+        Init::Fill(value) => {
+            let element =
+                value.to_bytes(ty.dtype).ok_or_else(|| format!("{value:?} is no element of {ty}"))?;
+            filled(ty, &element.repeat(ty.numel() as usize))
+        }
         Init::Zeros => zeros(ty),
         _ => Err(format!("no initial content of type {ty}")),
     }

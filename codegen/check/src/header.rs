@@ -304,12 +304,11 @@ fn wanted_states(source: &Module, initial: &Initial) -> Vec<Wanted> {
     for (i, (state, &term)) in source.states.values().zip(&initial.states).enumerate() {
         let Some(value) = source.values.get(state.value) else { continue };
         let init = match &state.init {
-            Init::Zeros => WantedInit::Zeros,
-            Init::Ones => WantedInit::Random { seed: 0, kind: "ones".into() },
-            Init::Uniform { seed, bound } => {
-                WantedInit::Random { seed: *seed, kind: format!("uniform:{:?}", bound.0) }
-            }
             Init::Data(blob) => WantedInit::Data(blob.hash, value.ty.bytes()),
+            generated => match generated.generated() {
+                Some((seed, kind)) => WantedInit::Random { seed, kind },
+                None => WantedInit::Zeros,
+            },
         };
         out.push(Wanted {
             name: value.name.clone(),

@@ -57,5 +57,5 @@ pub(crate) fn scatter_elements(n: &mut NodeCx<'_, '_>) -> Done {
 pub(crate) fn scatter_nd(n: &mut NodeCx<'_, '_>) -> Done {
     let mode = mode(n)?;
     let operands = [n.operand(0)?, n.operand(1)?, n.operand(2)?];
-    n.finish(OpKind::ScatterNd { mode }, &operands)
+    n.finish(OpKind::ScatterNd { mode, batch_dims: 0 }, &operands)
 }

@@ -6,7 +6,9 @@ use crate::elementwise::{Arith, Order};
 use crate::error::KernelError;
 use crate::num::special;
 use crate::view::Ctx;
-use crate::{conv, elementwise as ew, index, loss, matmul, norm, optim, pool, reduce, shape, softmax};
+use crate::{
+    conv, elementwise as ew, index, loss, matmul, norm, optim, pool, random, reduce, shape, softmax,
+};
 
 /// Alignment of every non-empty byte slice of a call, in bytes.
 pub const ALIGN: usize = 64;
@@ -135,6 +137,11 @@ fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8]) -> Result<
         OpKind::Sign {} => ew::arith(c, y, Arith::Sign),
         OpKind::Relu {} => ew::arith(c, y, Arith::Relu),
         OpKind::Not {} => ew::unary::<u8>(c, y, |x| u8::from(x == 0)),
+        OpKind::Floor {} => ew::unary(c, y, f32::floor),
+        OpKind::Ceil {} => ew::unary(c, y, f32::ceil),
+        OpKind::Round {} => ew::unary(c, y, f32::round_ties_even),
+        OpKind::Sin {} => ew::unary(c, y, libm::sinf),
+        OpKind::Cos {} => ew::unary(c, y, libm::cosf),
         OpKind::Exp {} => ew::unary(c, y, special::exp),
         OpKind::Log {} => ew::unary(c, y, libm::logf),
         OpKind::Sqrt {} => ew::unary(c, y, f32::sqrt),
@@ -233,7 +240,22 @@ fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8]) -> Result<
         OpKind::GatherGrad { axis, dim: _ } => index::gather_grad(c, y, *axis),
         OpKind::GatherElements { axis } => index::gather_elements(c, y, *axis),
         OpKind::ScatterElements { axis, mode } => index::scatter_elements(c, y, *axis, *mode),
-        OpKind::ScatterNd { mode } => index::scatter_nd(c, y, *mode),
+        OpKind::GatherNd { batch_dims } => index::gather_nd(c, y, *batch_dims),
+        OpKind::ScatterNd { mode, batch_dims } => index::scatter_nd(c, y, *mode, *batch_dims),
+
+        OpKind::RandomMask { ratio, seed, stream, shape: _ } => {
+            random::mask(c, y, random::Key { seed: *seed, stream: *stream }, ratio.0)
+        }
+        OpKind::MaskScale { scale } => random::mask_scale(c, y, scale.0),
+        OpKind::Dropout { ratio, seed, stream } => {
+            random::dropout(c, y, random::Key { seed: *seed, stream: *stream }, ratio.0)
+        }
+        OpKind::RandomUniform { seed, stream, shape: _, low, high } => {
+            random::uniform(c, y, random::Key { seed: *seed, stream: *stream }, low.0, high.0)
+        }
+        OpKind::RandomNormal { seed, stream, shape: _, mean, scale } => {
+            random::normal(c, y, random::Key { seed: *seed, stream: *stream }, mean.0, scale.0)
+        }
 
         OpKind::Sgd {} => optim::sgd(c, y),
         OpKind::Momentum { alpha, beta, l2, nesterov } => {

@@ -214,25 +214,76 @@ fn scatter_elements_as<T: Pod, I: Index>(
     Ok(())
 }
 
-fn scatter_nd_as<T: Pod, I: Index>(c: &Ctx, y: &mut [u8], put: impl Fn(&mut T, T)) -> Done {
-    let (indices, updates) = (c.slice::<I>(1)?, c.slice::<T>(2)?);
-    let (shape, index_shape) = (&c.types[0].shape, &c.types[1].shape);
-    let Some((&depth, tuples)) = index_shape.split_last() else {
-        return Err(c.fail("indices need an axis"));
-    };
-    let (depth, tuples) = (ext(depth), product(tuples));
-    if depth > shape.len() {
-        return Err(c.fail("index tuples are longer than the rank of data"));
+/// How index tuples address slices of `data`.
+struct Tuples<'a> {
+    /// Extents that a tuple has an index for.
+    addressed: &'a [u64],
+    /// Index tuples in all, and elements of the slice that each names.
+    count: usize,
+    inner: usize,
+    /// Tuples and slices of one batch.
+    each: usize,
+    slices: usize,
+}
+
+impl<'a> Tuples<'a> {
+    fn new(c: &Ctx<'a>, batch_dims: i64) -> Result<Self, KernelError> {
+        let (shape, indices) = (&c.types[0].shape, &c.types[1].shape);
+        let Some((&depth, outer)) = indices.split_last() else {
+            return Err(c.fail("indices need an axis"));
+        };
+        let batch = usize::try_from(batch_dims).ok().filter(|&b| b <= outer.len() && b <= shape.len());
+        let Some(batch) = batch else { return Err(c.fail("batch axes exceed the rank of an operand")) };
+        let Some((addressed, inner)) = shape[batch..].split_at_checked(ext(depth)) else {
+            return Err(c.fail("index tuples are longer than the rank of data"));
+        };
+        let (count, each, inner) = (product(outer), product(&outer[batch..]), product(inner));
+        Ok(Tuples { addressed, count, inner, each, slices: product(addressed) })
     }
-    check(c, 1, indices, |at| ext(shape[at % depth]))?;
+
+    /// Checks the index operand.
+    fn check<I: Index>(&self, c: &Ctx, indices: &[I]) -> Done {
+        check(c, 1, indices, |at| ext(self.addressed[at % self.addressed.len()]))
+    }
+
+    /// The first element of the slice that tuple `t` names.
+    fn at<I: Index>(&self, t: usize, indices: &[I]) -> usize {
+        let depth = self.addressed.len();
+        let tuple = indices[t * depth..(t + 1) * depth].iter().zip(self.addressed);
+        let slice = tuple.fold(0, |at, (v, &d)| at * ext(d) + resolve(v.value(), ext(d)));
+        (t / self.each * self.slices + slice) * self.inner
+    }
+}
+
+fn gather_nd_as<T: Bits, I: Index>(c: &Ctx, y: &mut [u8], batch_dims: i64) -> Done {
+    let (data, indices) = (c.slice::<T>(0)?, c.slice::<I>(1)?);
+    let tuples = Tuples::new(c, batch_dims)?;
+    tuples.check(c, indices)?;
+    let inner = tuples.inner;
+    for_rows(c.out::<T>(y)?, inner, inner, |first, y| {
+        for (i, y) in y.chunks_exact_mut(inner).enumerate() {
+            y.copy_from_slice(&data[tuples.at(first + i, indices)..][..inner]);
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn gather_nd(c: &Ctx, y: &mut [u8], batch_dims: i64) -> Done {
+    fn typed<T: Bits>(c: &Ctx, y: &mut [u8], batch_dims: i64) -> Done {
+        by_index!(c, 1, I => gather_nd_as::<T, I>(c, y, batch_dims))
+    }
+    by_width!(c.types[0].dtype, typed(c, y, batch_dims))
+}
+
+fn scatter_nd_as<T: Pod, I: Index>(c: &Ctx, y: &mut [u8], batch_dims: i64, put: impl Fn(&mut T, T)) -> Done {
+    let (indices, updates) = (c.slice::<I>(1)?, c.slice::<T>(2)?);
+    let tuples = Tuples::new(c, batch_dims)?;
+    tuples.check(c, indices)?;
     copy_to_result::<u8>(c, 0, y)?;
-    let y = c.out::<T>(y)?;
-    let inner = product(&shape[depth..]);
-    for t in 0..tuples {
-        let tuple = &indices[t * depth..(t + 1) * depth];
-        let at = tuple.iter().zip(shape).fold(0, |at, (v, &d)| at * ext(d) + resolve(v.value(), ext(d)));
+    let (y, inner) = (c.out::<T>(y)?, tuples.inner);
+    for t in 0..tuples.count {
         let updates = &updates[t * inner..(t + 1) * inner];
-        y[at * inner..(at + 1) * inner].iter_mut().zip(updates).for_each(|(y, &u)| put(y, u));
+        y[tuples.at(t, indices)..][..inner].iter_mut().zip(updates).for_each(|(y, &u)| put(y, u));
     }
     Ok(())
 }
@@ -258,14 +309,14 @@ pub(crate) fn scatter_elements(c: &Ctx, y: &mut [u8], axis: i64, mode: ScatterMo
     })
 }
 
-pub(crate) fn scatter_nd(c: &Ctx, y: &mut [u8], mode: ScatterMode) -> Done {
+pub(crate) fn scatter_nd(c: &Ctx, y: &mut [u8], mode: ScatterMode, batch_dims: i64) -> Done {
     by_index!(c, 1, I => match (mode, c.types[0].dtype) {
-        (ScatterMode::Add, DType::F32) => scatter_nd_as::<f32, I>(c, y, add_to),
-        (ScatterMode::Add, DType::I32) => scatter_nd_as::<i32, I>(c, y, add_to),
-        (ScatterMode::Add, DType::I64) => scatter_nd_as::<i64, I>(c, y, add_to),
+        (ScatterMode::Add, DType::F32) => scatter_nd_as::<f32, I>(c, y, batch_dims, add_to),
+        (ScatterMode::Add, DType::I32) => scatter_nd_as::<i32, I>(c, y, batch_dims, add_to),
+        (ScatterMode::Add, DType::I64) => scatter_nd_as::<i64, I>(c, y, batch_dims, add_to),
         (ScatterMode::Add, DType::Bool) => Err(c.unsupported(DType::Bool)),
-        (ScatterMode::Replace, DType::F32 | DType::I32) => scatter_nd_as::<u32, I>(c, y, replace),
-        (ScatterMode::Replace, DType::I64) => scatter_nd_as::<u64, I>(c, y, replace),
-        (ScatterMode::Replace, DType::Bool) => scatter_nd_as::<u8, I>(c, y, replace),
+        (ScatterMode::Replace, DType::F32 | DType::I32) => scatter_nd_as::<u32, I>(c, y, batch_dims, replace),
+        (ScatterMode::Replace, DType::I64) => scatter_nd_as::<u64, I>(c, y, batch_dims, replace),
+        (ScatterMode::Replace, DType::Bool) => scatter_nd_as::<u8, I>(c, y, batch_dims, replace),
     })
 }

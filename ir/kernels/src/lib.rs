@@ -31,6 +31,7 @@ mod num;
 mod optim;
 mod parallel;
 mod pool;
+mod random;
 mod reduce;
 mod shape;
 mod softmax;

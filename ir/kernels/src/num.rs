@@ -1,5 +1,6 @@
 //! What one element of each arithmetic op is, and loops over many.
 
+pub(crate) mod philox;
 pub(crate) mod special;
 pub(crate) mod wide;
 

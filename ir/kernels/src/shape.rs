@@ -1,8 +1,8 @@
 //! Data movement: reshape, transpose, broadcast, slice, concat, pad, fill. Elements move by width, unread.
 
 use bytemuck::Pod;
+use memc_ir::MAX_RANK;
 use memc_ir::attr::Scalar;
-use memc_ir::{DType, MAX_RANK};
 use rayon::prelude::*;
 
 use crate::call::Operand;
@@ -168,20 +168,10 @@ pub(crate) fn concat(c: &Ctx, y: &mut [u8], axis: i64) -> Done {
     by_width!(c.types[0].dtype, concat_as(c, y, axis))
 }
 
-/// The bits of a scalar attribute as an element type.
-fn bits(value: Scalar, dtype: DType) -> u64 {
-    match (value, dtype) {
-        (Scalar::Float(v), _) => u64::from(v.0.to_bits()),
-        (Scalar::Int(v), DType::F32) => u64::from((v as f32).to_bits()),
-        (Scalar::Int(v), DType::I32) => u64::from(v as u32),
-        (Scalar::Int(v), DType::I64) => v as u64,
-        (Scalar::Int(v), DType::Bool) => u64::from(v != 0),
-    }
-}
-
 fn fill_bits(c: &Ctx, y: &mut [u8], value: Scalar) -> Done {
     let dtype = c.results[0].dtype;
-    let bits = bits(value, dtype);
+    let Some(bytes) = value.to_bytes(dtype) else { return Err(c.unsupported(dtype)) };
+    let bits = bytes.iter().rev().fold(0, |bits, &b| bits << 8 | u64::from(b));
     match dtype.bytes() {
         1 => for_chunks(y, |_, y| y.fill(bits as u8)),
         4 => for_chunks(c.out::<u32>(y)?, |_, y| y.fill(bits as u32)),

@@ -140,7 +140,7 @@ fn an_index_out_of_range_is_named() {
     assert_eq!(index_error(OpKind::GatherGrad { axis: 0, dim: 7 }, &[at(7), dy]), ("indices", 7, -7, 7));
     let tuple = Tensor::i64(&[1, 2], &[2, 4]).unwrap();
     let operands = [data.clone(), tuple, r.f32(&[1])];
-    assert_eq!(index_error(OpKind::ScatterNd { mode }, &operands), ("indices", 4, -4, 4));
+    assert_eq!(index_error(OpKind::ScatterNd { mode, batch_dims: 0 }, &operands), ("indices", 4, -4, 4));
     let (dy, indices) = (r.f32(&[1, 1, 1, 1]), Tensor::i64(&[1, 1, 1, 1], &[-1]).unwrap());
     let op = OpKind::MaxPoolGrad { shape: vec![1, 1, 2, 2] };
     assert_eq!(index_error(op, &[dy, indices]), ("indices", -1, 0, 4));

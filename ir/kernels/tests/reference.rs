@@ -7,7 +7,7 @@ use arbtest::arbitrary::{Result, Unstructured};
 use arbtest::arbtest;
 use common::Random;
 use common::naive::{BUDGET_MS, close, flat, one, points, random, shape, smaller};
-use memc_ir::attr::{F32, Scalar};
+use memc_ir::attr::{F32, Scalar, ScatterMode};
 use memc_ir::{DType, OpKind};
 use memc_kernels::interp::Tensor;
 
@@ -262,7 +262,9 @@ fn transcendental_functions_are_accurate_to_two_units_in_the_last_place() {
     let gelu_tanh = |x: f64| x / (1.0 + (-2.0 * inner(x)).exp());
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     type Exact<'a> = &'a dyn Fn(f64) -> f64;
-    let cases: [(OpKind, Vec<f32>, Exact); 8] = [
+    let cases: [(OpKind, Vec<f32>, Exact); 10] = [
+        (OpKind::Sin {}, spread(-50.0, 50.0), &f64::sin),
+        (OpKind::Cos {}, spread(-50.0, 50.0), &f64::cos),
         (OpKind::Exp {}, spread(-87.0, 88.0), &f64::exp),
         (OpKind::Log {}, spread(1e-6, 1e3), &f64::ln),
         (OpKind::Sqrt {}, spread(0.0, 1e3), &f64::sqrt),
@@ -313,6 +315,54 @@ fn integer_arithmetic_wraps_and_never_traps() {
     assert_eq!(result(OpKind::Pow {}), [0, 1, 49, 0]);
     let abs = one(OpKind::Abs {}, &[&a]);
     assert_eq!(abs.elements::<i32>().unwrap(), [i32::MIN, 7, 7, i32::MIN]);
+}
+
+#[test]
+fn rounding_goes_down_up_and_to_the_nearest_even() {
+    let x = Tensor::f32(&[8], &[-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.25, f32::INFINITY]).unwrap();
+    let result = |op| one(op, &[&x]).elements::<f32>().unwrap().to_vec();
+    assert_eq!(result(OpKind::Floor {}), [-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, f32::INFINITY]);
+    assert_eq!(result(OpKind::Ceil {}), [-2.0, -1.0, -0.0, 1.0, 2.0, 3.0, 4.0, f32::INFINITY]);
+    assert_eq!(result(OpKind::Round {}), [-2.0, -2.0, -0.0, 0.0, 2.0, 2.0, 3.0, f32::INFINITY]);
+}
+
+#[test]
+fn index_tuples_name_slices_within_their_batch() {
+    arbtest(|u| {
+        let (batch, depth) = (u.int_in_range(0..=2)?, u.int_in_range(1..=2)?);
+        let data: Vec<u64> = (0..batch + depth + u.int_in_range(0..=1)?)
+            .map(|_| u.int_in_range(1..=4))
+            .collect::<Result<_>>()?;
+        let outer = [&data[..batch], &[u.int_in_range(0..=5)?]].concat();
+        let r = &mut random(u)?;
+        let dtype = dtype(u)?;
+        let x = r.tensor(dtype, &data);
+        let least = data[batch..batch + depth].iter().copied().min().unwrap_or(1) as i64;
+        let indices = r.indices(&[&outer[..], &[depth as u64]].concat(), 0, least);
+        let tuples = indices.elements::<i64>().unwrap().chunks(depth);
+        let at = |p: &[usize]| {
+            let tuple = tuples.clone().nth(flat(&outer, &p[..outer.len()])).unwrap();
+            let tuple: Vec<usize> = tuple.iter().map(|&v| v as usize).collect();
+            flat(&data, &[&p[..batch], &tuple, &p[outer.len()..]].concat())
+        };
+        let batch_dims = batch as i64;
+        let y = one(OpKind::GatherNd { batch_dims }, &[&x, &indices]);
+        assert_eq!(y.ty.shape, [&outer[..], &data[batch + depth..]].concat());
+        let places = points(&y.ty.shape);
+        assert_eq!(cells(&y), places.iter().map(|p| cells(&x)[at(p)]).collect::<Vec<_>>());
+
+        // The gradient of a gather adds into zeros.
+        let zeros = Tensor::zeros(memc_ir::TensorType::new(DType::I64, &data[..])).unwrap();
+        let updates = r.tensor(DType::I64, &y.ty.shape);
+        let mut want = vec![0i64; zeros.ty.numel() as usize];
+        for (p, v) in places.iter().zip(updates.elements::<i64>().unwrap()) {
+            want[at(p)] += v;
+        }
+        let op = OpKind::ScatterNd { mode: ScatterMode::Add, batch_dims };
+        assert_eq!(one(op, &[&zeros, &indices, &updates]).elements::<i64>().unwrap(), want);
+        Ok(())
+    })
+    .budget_ms(BUDGET_MS);
 }
 
 #[test]

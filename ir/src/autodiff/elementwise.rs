@@ -55,6 +55,25 @@ pub(super) fn sqrt(r: &mut Rule<'_>) -> Done {
     r.give(0, dx)
 }
 
+pub(super) fn sin(r: &mut Rule<'_>) -> Done {
+    let slope = r.op(OpKind::Cos {}, &[r.x(0)])?;
+    let dx = r.mul(r.dy()?, slope)?;
+    r.give(0, dx)
+}
+
+pub(super) fn cos(r: &mut Rule<'_>) -> Done {
+    let slope = r.op(OpKind::Sin {}, &[r.x(0)])?;
+    let product = r.mul(r.dy()?, slope)?;
+    let dx = r.neg(product)?;
+    r.give(0, dx)
+}
+
+/// Mask_scale and dropout: their own op on the gradient, with the same mask or key.
+pub(super) fn dropped(r: &mut Rule<'_>, kind: OpKind) -> Done {
+    let dx = r.op(kind, &[r.dy()?, r.x(1)])?;
+    r.give(0, dx)
+}
+
 /// `-dy * y^2`.
 pub(super) fn reciprocal(r: &mut Rule<'_>) -> Done {
     let y = r.y(0);

@@ -47,12 +47,20 @@ pub(super) fn scatter_elements(r: &mut Rule<'_>, axis: i64, mode: ScatterMode) -
     Ok(())
 }
 
-pub(super) fn scatter_nd(r: &mut Rule<'_>, mode: ScatterMode) -> Done {
+pub(super) fn gather_nd(r: &mut Rule<'_>, batch_dims: i64) -> Done {
+    let zeros = r.filled(&r.ty(r.x(0)).clone(), 0.0)?;
+    let kind = OpKind::ScatterNd { mode: ScatterMode::Add, batch_dims };
+    let dx = r.op(kind, &[zeros, r.x(1), r.dy()?])?;
+    r.give(0, dx)
+}
+
+pub(super) fn scatter_nd(r: &mut Rule<'_>, mode: ScatterMode, batch_dims: i64) -> Done {
     if r.wants(0) {
-        scattered_data(r, OpKind::ScatterNd { mode }, mode)?;
+        scattered_data(r, OpKind::ScatterNd { mode, batch_dims }, mode)?;
     }
     if r.wants(2) {
-        return Err("the gradient of its updates is not supported".into());
+        let updates = r.op(OpKind::GatherNd { batch_dims }, &[r.dy()?, r.x(1)])?;
+        r.give(2, updates)?;
     }
     Ok(())
 }

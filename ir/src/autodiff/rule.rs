@@ -19,8 +19,7 @@ pub(super) type Done = Result<(), String>;
 
 /// One element of a floating-point type.
 pub(super) fn float_bytes(dtype: DType, value: f32) -> Vec<u8> {
-    debug_assert_eq!(dtype, DType::F32);
-    value.to_le_bytes().to_vec()
+    Scalar::Float(F32(value)).to_bytes(dtype).unwrap_or_default()
 }
 
 /// The application of a gradient rule to one op.

@@ -12,6 +12,8 @@ pub(super) fn apply(r: &mut Rule<'_>, kind: &OpKind) -> Done {
         OpKind::Exp {} => ew::exp(r),
         OpKind::Log {} => ew::log(r),
         OpKind::Sqrt {} => ew::sqrt(r),
+        OpKind::Sin {} => ew::sin(r),
+        OpKind::Cos {} => ew::cos(r),
         OpKind::Reciprocal {} => ew::reciprocal(r),
         OpKind::Tanh {} => ew::from_result(r, OpKind::TanhGrad {}),
         OpKind::Sigmoid {} => ew::from_result(r, OpKind::SigmoidGrad {}),
@@ -30,7 +32,7 @@ pub(super) fn apply(r: &mut Rule<'_>, kind: &OpKind) -> Done {
         OpKind::Select {} => ew::select(r),
 
         // Steps: the derivative is zero wherever there is one.
-        OpKind::Sign {} => Ok(()),
+        OpKind::Sign {} | OpKind::Floor {} | OpKind::Ceil {} | OpKind::Round {} => Ok(()),
         // Results that are no floating-point tensors never have a gradient.
         OpKind::Not {}
         | OpKind::Equal {}
@@ -98,7 +100,12 @@ pub(super) fn apply(r: &mut Rule<'_>, kind: &OpKind) -> Done {
         OpKind::GatherGrad { axis, dim: _ } => index::gather_grad(r, *axis),
         OpKind::GatherElements { axis } => index::gather_elements(r, *axis),
         OpKind::ScatterElements { axis, mode } => index::scatter_elements(r, *axis, *mode),
-        OpKind::ScatterNd { mode } => index::scatter_nd(r, *mode),
+        OpKind::GatherNd { batch_dims } => index::gather_nd(r, *batch_dims),
+        OpKind::ScatterNd { mode, batch_dims } => index::scatter_nd(r, *mode, *batch_dims),
+
+        // They depend on the number of the step alone.
+        OpKind::RandomMask { .. } | OpKind::RandomUniform { .. } | OpKind::RandomNormal { .. } => Ok(()),
+        OpKind::MaskScale { .. } | OpKind::Dropout { .. } => ew::dropped(r, kind.clone()),
 
         OpKind::GeluGrad { .. }
         | OpKind::BatchNormGrad {}

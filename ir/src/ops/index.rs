@@ -73,19 +73,33 @@ pub(super) fn scatter_elements_cost(ops: &[&TensorType], res: &[&TensorType]) ->
     Cost { flops: ops[1].numel(), ..streaming(ops, res, 0) }
 }
 
-pub(super) fn scatter_nd(ops: &[&TensorType], mode: ScatterMode) -> Types {
-    let (data, indices, updates) = (ops[0], ops[1], ops[2]);
+/// The shape of the slices of `data` that the tuples in the last axis of `indices` name, batch axes in front.
+fn slices(data: &TensorType, indices: &TensorType, batch_dims: i64) -> Result<Vec<u64>, String> {
     want_int(indices, "indices")?;
-    check_mode(data, mode)?;
     let Some((&depth, outer)) = indices.shape.split_last() else {
         return Err("indices must have at least one axis".into());
     };
-    let depth = usize::try_from(depth).ok().filter(|&d| d <= data.rank());
-    let depth =
-        depth.ok_or_else(|| format!("index tuples of {indices} are longer than the rank of {data}"))?;
-    let want = [outer, &data.shape[depth..]].concat();
-    if updates.shape != want || updates.dtype != data.dtype {
-        return Err(format!("updates = {updates} must be {}", TensorType::new(data.dtype, want)));
+    let batch = usize::try_from(batch_dims).ok().filter(|&b| b <= outer.len() && b <= data.rank());
+    let Some(batch) = batch.filter(|&b| data.shape[..b] == outer[..b]) else {
+        return Err(format!("data = {data} and indices = {indices} do not share {batch_dims} batch axes"));
+    };
+    let addressed = usize::try_from(depth).ok().and_then(|d| d.checked_add(batch));
+    let Some(addressed) = addressed.filter(|&a| a <= data.rank()) else {
+        return Err(format!("index tuples of {indices} are longer than the rank of {data}"));
+    };
+    Ok([outer, &data.shape[addressed..]].concat())
+}
+
+pub(super) fn gather_nd(ops: &[&TensorType], batch_dims: i64) -> Types {
+    Ok(vec![TensorType::new(ops[0].dtype, slices(ops[0], ops[1], batch_dims)?)])
+}
+
+pub(super) fn scatter_nd(ops: &[&TensorType], mode: ScatterMode, batch_dims: i64) -> Types {
+    let (data, updates) = (ops[0], ops[2]);
+    check_mode(data, mode)?;
+    let want = TensorType::new(data.dtype, slices(data, ops[1], batch_dims)?);
+    if *updates != want {
+        return Err(format!("updates = {updates} must be {want}"));
     }
     Ok(vec![data.clone()])
 }

@@ -12,6 +12,7 @@ mod loss;
 mod norm;
 mod optim;
 mod pool;
+mod random;
 mod reduce;
 mod shape;
 mod table;

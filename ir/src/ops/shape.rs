@@ -111,13 +111,10 @@ pub(super) fn concat(ops: &[&TensorType], axis: i64) -> Types {
 }
 
 fn check_value(value: Scalar, dtype: DType) -> Result<(), String> {
-    let fits = match (value, dtype) {
-        (Scalar::Float(_), d) => d.is_float(),
-        (Scalar::Int(v), DType::Bool) => v == 0 || v == 1,
-        (Scalar::Int(v), DType::I32) => i32::try_from(v).is_ok(),
-        (Scalar::Int(_), d) => d == DType::I64,
-    };
-    if fits { Ok(()) } else { Err(format!("value {value:?} is not of element type {dtype}")) }
+    match value.to_bytes(dtype) {
+        Some(_) => Ok(()),
+        None => Err(format!("value {value:?} is not of element type {dtype}")),
+    }
 }
 
 pub(super) fn pad(ops: &[&TensorType], before: &[u64], after: &[u64], value: Scalar) -> Types {

@@ -1,7 +1,7 @@
 //! The op table: one row per op.
 
 use super::{Class, Cost, OpDef};
-use super::{conv, elementwise as ew, index, linalg, loss, norm, optim, pool, reduce, shape};
+use super::{conv, elementwise as ew, index, linalg, loss, norm, optim, pool, random, reduce, shape};
 use crate::attr::{Attr, AttrValue, F32, Reduction, Scalar, ScatterMode};
 use crate::types::{DType, TensorType};
 
@@ -132,6 +132,16 @@ define_ops! {
     Sign "sign" ("x") -> ("y") {} ew::numeric_unary, |o, r| ew::cost1(o, r), [(0, 0)] Pure;
     /// Logical negation.
     Not "not" ("x") -> ("y") {} ew::bool_unary, |o, r| ew::cost1(o, r), [(0, 0)] Pure;
+    /// Largest integer that is not larger.
+    Floor "floor" ("x") -> ("y") {} ew::float_unary, |o, r| ew::cost1(o, r), [(0, 0)] Pure;
+    /// Smallest integer that is not smaller.
+    Ceil "ceil" ("x") -> ("y") {} ew::float_unary, |o, r| ew::cost1(o, r), [(0, 0)] Pure;
+    /// Nearest integer; halves go to the even one.
+    Round "round" ("x") -> ("y") {} ew::float_unary, |o, r| ew::cost1(o, r), [(0, 0)] Pure;
+    /// Sine.
+    Sin "sin" ("x") -> ("y") {} ew::float_unary, |o, r| ew::cost8(o, r), [(0, 0)] Pure;
+    /// Cosine.
+    Cos "cos" ("x") -> ("y") {} ew::float_unary, |o, r| ew::cost8(o, r), [(0, 0)] Pure;
     /// Exponential.
     Exp "exp" ("x") -> ("y") {} ew::float_unary, |o, r| ew::cost8(o, r), [(0, 0)] Pure;
     /// Natural logarithm.
@@ -306,9 +316,30 @@ define_ops! {
     ScatterElements "scatter_elements" ("data", "indices", "updates") -> ("y")
         {axis: i64, mode: ScatterMode = ScatterMode::Replace}
         index::scatter_elements, |o, r| index::scatter_elements_cost(o, r), [(0, 0)] Pure;
-    /// Writes slices of `updates` into a copy of `data` at the index tuples in the last axis of `indices`.
-    ScatterNd "scatter_nd" ("data", "indices", "updates") -> ("y") {mode: ScatterMode = ScatterMode::Replace}
+    /// Slices of `data` at the index tuples in the last axis of `indices`. The first `batch_dims` axes of both are the
+    /// same and indices address what is behind them.
+    GatherNd "gather_nd" ("data", "indices") -> ("y") {batch_dims: i64 = 0}
+        index::gather_nd, |o, r| index::gather_cost(o, r), [] Pure;
+    /// Writes slices of `updates` into a copy of `data` at the index tuples in the last axis of `indices`, which address
+    /// `data` as in gather_nd.
+    ScatterNd "scatter_nd" ("data", "indices", "updates") -> ("y")
+        {mode: ScatterMode = ScatterMode::Replace, batch_dims: i64 = 0}
         index::scatter_nd, |o, r| index::scatter_nd_cost(o, r), [(0, 0)] Pure;
+
+    /// Random booleans, true with probability `1 - ratio`. Element `i` depends on `i`, `seed`, `stream` and `step` alone.
+    RandomMask "random_mask" ("step") -> ("mask") {ratio: F32, seed: i64, stream: i64, shape: Vec<u64>}
+        random::mask, |o, r| random::cost(o, r), [] Pure;
+    /// `mask ? x * scale : 0`.
+    MaskScale "mask_scale" ("x", "mask") -> ("y") {scale: F32} random::mask_scale, |o, r| ew::cost1(o, r), [(0, 0)] Pure;
+    /// mask_scale of `x` and the random_mask of the same attributes, with scale `1 / (1 - ratio)`. It is its own gradient.
+    Dropout "dropout" ("x", "step") -> ("y") {ratio: F32, seed: i64, stream: i64}
+        random::dropout, |o, r| random::cost(o, r), [(0, 0)] Pure;
+    /// Random floats, uniform in `[low, high)`.
+    RandomUniform "random_uniform" ("step") -> ("y") {seed: i64, stream: i64, shape: Vec<u64>, low: F32, high: F32}
+        random::uniform, |o, r| random::cost(o, r), [] Pure;
+    /// Random floats, normal with the given mean and standard deviation `scale`.
+    RandomNormal "random_normal" ("step") -> ("y") {seed: i64, stream: i64, shape: Vec<u64>, mean: F32, scale: F32}
+        random::normal, |o, r| random::cost(o, r), [] Pure;
 
     /// `w - lr * g`.
     Sgd "sgd" ("w", "g", "lr") -> ("w_new") {} optim::sgd, |o, r| optim::cost(o, r), [(0, 0)] Pure;

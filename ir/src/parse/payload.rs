@@ -2,9 +2,9 @@
 
 use super::Cursor;
 use super::lexer::Token;
-use crate::attr::F32;
+use crate::attr::{F32, Scalar};
 use crate::diag::Diag;
-use crate::module::{Blob, Init};
+use crate::init::{Blob, Init};
 use crate::types::{DType, TensorType};
 
 /// A constant as written, before its type is known.
@@ -86,14 +86,12 @@ impl Cursor {
     }
 
     fn element(&self, token: &Token, dtype: DType) -> Result<Vec<u8>, Diag> {
-        let bytes = match (token, dtype) {
-            (Token::Float(v), DType::F32) => Some(v.to_le_bytes().to_vec()),
-            (Token::Int(v), DType::I64) => Some(v.to_le_bytes().to_vec()),
-            (Token::Int(v), DType::I32) => i32::try_from(*v).ok().map(|v| v.to_le_bytes().to_vec()),
-            (Token::Int(v @ (0 | 1)), DType::Bool) => Some(vec![*v as u8]),
+        let scalar = match token {
+            Token::Float(v) => Some(Scalar::Float(F32(*v))),
+            Token::Int(v) => Some(Scalar::Int(*v)),
             _ => None,
         };
-        match bytes {
+        match scalar.and_then(|s| s.to_bytes(dtype)) {
             Some(b) => Ok(b),
             None => self.fail(format!("a constant's element is not of element type {dtype}")),
         }
@@ -103,15 +101,33 @@ impl Cursor {
         match self.word("an initial value")?.as_str() {
             "zeros" => Ok(Init::Zeros),
             "ones" => Ok(Init::Ones),
+            "fill" => {
+                self.expect("(")?;
+                let value = match self.take() {
+                    Some(Token::Float(v)) => Scalar::Float(F32(v)),
+                    Some(Token::Int(v)) => Scalar::Int(v),
+                    _ => return self.fail("expected a number"),
+                };
+                self.expect(")")?;
+                Ok(Init::Fill(value))
+            }
             "uniform" => {
                 self.expect("(")?;
                 let seed = self.uint()?;
-                self.expect(",")?;
-                let Some(Token::Float(bound)) = self.take() else {
-                    return self.fail("expected a float bound");
-                };
+                let first = self.parameter()?;
+                if self.eat(")") {
+                    return Ok(Init::symmetric(seed, first.0));
+                }
+                let high = self.parameter()?;
                 self.expect(")")?;
-                Ok(Init::Uniform { seed, bound: F32(bound) })
+                Ok(Init::Uniform { seed, low: first, high })
+            }
+            "normal" => {
+                self.expect("(")?;
+                let seed = self.uint()?;
+                let (mean, std) = (self.parameter()?, self.parameter()?);
+                self.expect(")")?;
+                Ok(Init::Normal { seed, mean, std })
             }
             "data" => {
                 self.expect("(")?;
@@ -123,6 +139,17 @@ impl Cursor {
                 }
             }
             other => self.fail(format!("unknown initial value `{other}`")),
+        }
+    }
+}
+
+impl Cursor {
+    /// `, 0.5`.
+    fn parameter(&mut self) -> Result<F32, Diag> {
+        self.expect(",")?;
+        match self.take() {
+            Some(Token::Float(v)) => Ok(F32(v)),
+            _ => self.fail("expected a float"),
         }
     }
 }

@@ -23,6 +23,9 @@ pub(super) fn check(m: &Module, sink: &mut Sink) {
         }
     }
     for (id, s) in m.states.iter() {
+        if let Err(message) = s.init.check(&m.values[s.value].ty) {
+            sink.report("T6", Anchor::Value(s.value), message);
+        }
         if let Some(next) = s.next {
             let (have, want) = (&m.values[next].ty, &m.values[s.value].ty);
             if have != want {

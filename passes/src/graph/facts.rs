@@ -1,6 +1,6 @@
 //! What several graph passes ask about values and ops.
 
-use memc_ir::attr::{F32, Scalar};
+use memc_ir::attr::Scalar;
 use memc_ir::{Code, DType, Def, Module, OpKind, TensorType, ValueId};
 
 /// The op that computes `value`, with its operands, when it is the op's only result.
@@ -31,27 +31,12 @@ pub(super) fn splat(m: &Module, value: ValueId) -> Option<Scalar> {
 pub(super) fn uniform(dtype: DType, data: &[u8]) -> Option<Scalar> {
     let width = dtype.bytes() as usize;
     let first = data.get(..width)?;
-    data.chunks(width).all(|e| e == first).then(|| scalar(dtype, first)).flatten()
+    data.chunks(width).all(|e| e == first).then(|| Scalar::from_bytes(first, dtype)).flatten()
 }
 
-fn scalar(dtype: DType, bytes: &[u8]) -> Option<Scalar> {
-    Some(match dtype {
-        DType::F32 => Scalar::Float(F32(f32::from_le_bytes(bytes.try_into().ok()?))),
-        DType::I32 => Scalar::Int(i32::from_le_bytes(bytes.try_into().ok()?).into()),
-        DType::I64 => Scalar::Int(i64::from_le_bytes(bytes.try_into().ok()?)),
-        // Any non-zero byte is true to a kernel, but `fill` writes 1.
-        DType::Bool => Scalar::Int(bytes.first().copied().filter(|&b| b < 2)?.into()),
-    })
-}
-
-/// The bytes of one element.
+/// The bytes of one element; none for a number that is not of the element type.
 pub(super) fn scalar_bytes(value: Scalar, dtype: DType) -> Vec<u8> {
-    match (value, dtype) {
-        (Scalar::Float(v), _) => v.0.to_le_bytes().to_vec(),
-        (Scalar::Int(v), DType::I64) => v.to_le_bytes().to_vec(),
-        (Scalar::Int(v), DType::I32) => (v as i32).to_le_bytes().to_vec(),
-        (Scalar::Int(v), _) => vec![v as u8],
-    }
+    value.to_bytes(dtype).unwrap_or_default()
 }
 
 /// Whether exchanging the two operands never changes a result that is not NaN.

@@ -1,12 +1,12 @@
 //! Made-up data: one batch for each input, the same at every step, so that a training loss falls.
 //!
-//! Element `i` is made of the 64 bits `mix(key + i)`; see [`crate::init`] for `mix`. Floats are standard normal by the
-//! method of Box and Muller ("A note on the generation of random normal deviates", 1958) in f64 with `libm`, so that
-//! they are the same on every machine. Integers are uniform in their range, booleans are fair coins.
+//! Element `i` is made of the 64 bits `mix(key + i)`; see [`crate::init`] for `mix`. Floats are standard normal.
+//! Integers are uniform in their range, booleans are fair coins.
 
 use memc_ir::{DType, TensorType};
 
-use crate::{Error, init::fill, init::mix};
+use crate::Error;
+use crate::init::{fill, mix, normal};
 
 /// Key of the data for one micro-step of an input.
 pub(super) fn key(seed: u64, source: &str, micro: u32) -> u64 {
@@ -28,7 +28,7 @@ pub(super) fn contents(ty: &TensorType, range: (i64, i64), key: u64, input: &str
     let bits = |i: u64| mix(key.wrapping_add(i));
     let integer = |i: u64| within(bits(i), range);
     match ty.dtype {
-        DType::F32 => fill(&mut out, |i| normal(bits(i)).to_le_bytes()),
+        DType::F32 => fill(&mut out, |i| (normal(bits(i)) as f32).to_le_bytes()),
         DType::I64 => fill(&mut out, |i| integer(i).to_le_bytes()),
         DType::I32 => {
             let clamped = |i| integer(i).clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32;
@@ -37,13 +37,6 @@ pub(super) fn contents(ty: &TensorType, range: (i64, i64), key: u64, input: &str
         DType::Bool => fill(&mut out, |i| [(bits(i) >> 63) as u8]),
     }
     Ok(out)
-}
-
-/// A standard normal number from 64 random bits.
-fn normal(bits: u64) -> f32 {
-    let unit = |half: u64| (half as f64 + 0.5) / (1u64 << 32) as f64;
-    let (u, v) = (unit(bits >> 32), unit(bits & 0xffff_ffff));
-    (libm::sqrt(-2.0 * libm::log(u)) * libm::cos(std::f64::consts::TAU * v)) as f32
 }
 
 /// A number of the half-open range, which is not empty, from 64 random bits: the high part of their product with the

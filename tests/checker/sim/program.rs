@@ -273,10 +273,7 @@ fn loaded(source: &Module, name: &str, init: &Init) -> u64 {
     let right = match source.value_named(name).map(|v| source.values[v].def) {
         Some(Def::State(s)) => match (&source.states[s].init, init) {
             (memc_ir::Init::Zeros, Init::Zeros) => true,
-            (memc_ir::Init::Ones, Init::Random { seed: 0, kind }) => kind == "ones",
-            (memc_ir::Init::Uniform { seed, bound }, Init::Random { seed: other, kind }) => {
-                seed == other && *kind == format!("uniform:{:?}", bound.0)
-            }
+            (wanted, Init::Random { seed, kind }) => wanted.generated() == Some((*seed, kind.clone())),
             (memc_ir::Init::Data(blob), Init::Data { hash, .. }) => blob.hash == *hash,
             _ => false,
         },

@@ -102,6 +102,7 @@ pub(crate) fn samples(scale: u64) -> Vec<Sample> {
     products(r, s, &mut all);
     networks(r, s, &mut all);
     movement(r, s, &mut all);
+    randomness(r, s, &mut all);
     all
 }
 
@@ -117,6 +118,10 @@ fn elementwise(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
             let x = r.tensor(dtype, &shape);
             push(all, op.clone(), vec![x]);
         }
+    }
+    for op in [Floor {}, Ceil {}, Round {}, Sin {}, Cos {}] {
+        let x = r.f32(&shape);
+        push(all, op, vec![x]);
     }
     for op in [Exp {}, Reciprocal {}, Tanh {}, Sigmoid {}, Erf {}, Gelu { tanh: false }, Gelu { tanh: true }]
     {
@@ -303,6 +308,12 @@ fn movement(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
         push(all, OpKind::Fill { dtype, shape: vec![s, 30], value: zero }, vec![]);
         push(all, OpKind::Gather { axis: 1 }, vec![x.clone(), r.indices(&[2, 5], -4, 4)]);
         push(all, OpKind::GatherElements { axis: 1 }, vec![x.clone(), r.indices(&[s, 7, 5], -4, 4)]);
+        push(all, OpKind::GatherNd { batch_dims: 1 }, vec![x.clone(), r.indices(&[s, 5, 2], -4, 4)]);
+        push(
+            all,
+            OpKind::GatherNd { batch_dims: 0 },
+            vec![r.tensor(dtype, &[4, s]), r.indices(&[7, 1], -4, 4)],
+        );
         let (indices, updates) = (r.indices(&[s, 3, 6], -4, 4), r.tensor(dtype, &[s, 3, 6]));
         let tuples = 9 * s.min(1);
         let (pairs, rows) = (r.indices(&[tuples, 2], 0, s.min(4) as i64), r.tensor(dtype, &[tuples, 6]));
@@ -313,7 +324,9 @@ fn movement(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
             let operands = vec![x.clone(), indices.clone(), updates.clone()];
             push(all, OpKind::ScatterElements { axis: 1, mode }, operands);
             let operands = vec![x.clone(), pairs.clone(), rows.clone()];
-            push(all, OpKind::ScatterNd { mode }, operands);
+            push(all, OpKind::ScatterNd { mode, batch_dims: 0 }, operands);
+            let operands = vec![x.clone(), r.indices(&[s, 5, 1], -4, 4), r.tensor(dtype, &[s, 5, 6])];
+            push(all, OpKind::ScatterNd { mode, batch_dims: 1 }, operands);
         }
     }
     let (indices, dy) = (r.indices(&[2 * s], -5, 5), r.f32(&[2 * s, 7]));
@@ -322,4 +335,16 @@ fn movement(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
     push(all, OpKind::GatherGrad { axis: 1, dim: 5 }, vec![indices, dy]);
     let (indices, dy) = (r.indices(&[9 * s.min(1)], 0, 50 * s as i64), r.f32(&[9 * s.min(1), 16]));
     push(all, OpKind::GatherGrad { axis: 0, dim: 50 * s as i64 }, vec![indices, dy]);
+}
+
+fn randomness(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
+    let (ratio, seed, stream, shape) = (F32(0.25), -7, 3, vec![s, 3, 17]);
+    let (x, mask, step) = (r.f32(&shape), r.tensor(DType::Bool, &shape), Tensor::i64(&[1], &[3]).unwrap());
+    let key = || vec![step.clone()];
+    push(all, OpKind::RandomMask { ratio, seed, stream, shape: shape.clone() }, key());
+    push(all, OpKind::MaskScale { scale: F32(1.5) }, vec![x.clone(), mask]);
+    push(all, OpKind::Dropout { ratio, seed, stream }, vec![x, step.clone()]);
+    let (low, high) = (F32(-1.0), F32(2.0));
+    push(all, OpKind::RandomUniform { seed, stream, shape: shape.clone(), low, high }, key());
+    push(all, OpKind::RandomNormal { seed, stream, shape, mean: F32(1.0), scale: F32(0.5) }, key());
 }
