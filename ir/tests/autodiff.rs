@@ -179,3 +179,27 @@ fn a_chain_of_twenty_thousand_ops_does_not_recurse() {
     assert!(grads[0].is_some());
     assert!(verify(&m).is_ok());
 }
+
+#[test]
+fn dropout_drops_the_gradients_of_what_it_dropped() {
+    let text = r#"
+module @dropout graph
+
+%step = input {feed = step} : i64[]
+%x = state {role = param, init = zeros} : f32[3]
+%mask = random_mask %step {ratio = 0.5, seed = 3, stream = 1, shape = [3]} : bool[3]
+%a = dropout %x, %step {ratio = 0.25, seed = 3, stream = 2} : f32[3]
+%b = mask_scale %a, %mask {scale = 2.0} : f32[3]
+%loss = reduce_sum %b {axes = [0]} : f32[]
+yield loss %loss as "loss"
+"#;
+    let mut m = module(text);
+    gradients(&mut m, &["x"]).unwrap();
+    let text = print(&m);
+    for line in [
+        "%a_grad = mask_scale %b_grad, %mask {scale = 2.0} : f32[3]",
+        "%x_grad = dropout %a_grad, %step {ratio = 0.25, seed = 3, stream = 2} : f32[3]",
+    ] {
+        assert!(text.contains(line), "{line} is in\n{text}");
+    }
+}
