@@ -2,6 +2,7 @@
 
 use memc_ir::{OpKind, TensorType};
 
+use crate::random::{self, Source};
 use crate::tensor::{Data, Tensor64};
 use crate::{elementwise as ew, index, linalg, loss, movement, norm, optim, reduce, window};
 
@@ -25,6 +26,11 @@ fn dispatch(op: &OpKind, x: &[&Tensor64], y: &[TensorType]) -> Results {
         OpKind::Sign {} => ew::numeric(x[0], ew::sign, i64::signum),
         OpKind::Relu {} => ew::numeric(x[0], ew::relu, |v| v.max(0)),
         OpKind::Not {} => ew::integer(x[0], |v| i64::from(v == 0)),
+        OpKind::Floor {} => ew::float(x[0], f64::floor),
+        OpKind::Ceil {} => ew::float(x[0], f64::ceil),
+        OpKind::Round {} => ew::float(x[0], f64::round_ties_even),
+        OpKind::Sin {} => ew::float(x[0], f64::sin),
+        OpKind::Cos {} => ew::float(x[0], f64::cos),
         OpKind::Exp {} => ew::float(x[0], f64::exp),
         OpKind::Log {} => ew::float(x[0], f64::ln),
         OpKind::Sqrt {} => ew::float(x[0], f64::sqrt),
@@ -116,7 +122,22 @@ fn dispatch(op: &OpKind, x: &[&Tensor64], y: &[TensorType]) -> Results {
         OpKind::GatherGrad { axis, dim: _ } => index::gather_grad(x, &y[0], *axis),
         OpKind::GatherElements { axis } => index::gather_elements(x, &y[0], *axis),
         OpKind::ScatterElements { axis, mode } => index::scatter_elements(x, *axis, *mode),
-        OpKind::ScatterNd { mode } => index::scatter_nd(x, *mode),
+        OpKind::GatherNd { batch_dims } => index::gather_nd(x, &y[0], *batch_dims),
+        OpKind::ScatterNd { mode, batch_dims } => index::scatter_nd(x, *mode, *batch_dims),
+
+        OpKind::RandomMask { ratio, seed, stream, shape: _ } => {
+            random::mask(&Source::new(*seed, *stream, x[0])?, &y[0], ratio.0)
+        }
+        OpKind::MaskScale { scale } => random::mask_scale(x, scale.0),
+        OpKind::Dropout { ratio, seed, stream } => {
+            random::dropout(&Source::new(*seed, *stream, x[1])?, x[0], ratio.0)
+        }
+        OpKind::RandomUniform { seed, stream, shape: _, low, high } => {
+            random::uniform(&Source::new(*seed, *stream, x[0])?, &y[0], [low.0, high.0])
+        }
+        OpKind::RandomNormal { seed, stream, shape: _, mean, scale } => {
+            random::normal(&Source::new(*seed, *stream, x[0])?, &y[0], [mean.0, scale.0])
+        }
 
         OpKind::Sgd {} => optim::sgd(x),
         OpKind::Momentum { alpha, beta, l2, nesterov } => {

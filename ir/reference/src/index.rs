@@ -67,19 +67,29 @@ pub(crate) fn scatter_elements(x: &[&Tensor64], axis: i64, mode: ScatterMode) ->
     scattered(x[0], x[2], &places, mode)
 }
 
-pub(crate) fn scatter_nd(x: &[&Tensor64], mode: ScatterMode) -> Results {
-    let (data, indices) = (x[0].shape(), x[1]);
-    let tuples = indices.ty.rank() - 1;
-    let depth = indices.shape()[tuples] as usize;
+/// For every element of the slices that index tuples name, its position in a tensor of shape `data`.
+fn tuples(data: &[u64], indices: &Tensor64, slices: &[u64], batch: usize) -> Result<Vec<usize>, String> {
+    let outer = indices.ty.rank() - 1;
+    let depth = indices.shape()[outer] as usize;
     let place = |p: &Vec<usize>| {
-        let mut q = Vec::new();
-        for (i, &extent) in data[..depth].iter().enumerate() {
-            let index = indices.i()?[flat(indices.shape(), &[&p[..tuples], &[i]].concat())];
+        let mut q = p[..batch].to_vec();
+        for (i, &extent) in data[batch..batch + depth].iter().enumerate() {
+            let index = indices.i()?[flat(indices.shape(), &[&p[..outer], &[i]].concat())];
             q.push(resolve(index, extent)?);
         }
-        q.extend(&p[tuples..]);
+        q.extend(&p[outer..]);
         Ok(flat(data, &q))
     };
-    let places = points(x[2].shape()).iter().map(place).collect::<Result<Vec<_>, String>>()?;
+    points(slices).iter().map(place).collect()
+}
+
+pub(crate) fn gather_nd(x: &[&Tensor64], y: &TensorType, batch_dims: i64) -> Results {
+    let places = tuples(x[0].shape(), x[1], &y.shape, batch_dims as usize)?;
+    let places: Vec<Option<usize>> = places.into_iter().map(Some).collect();
+    Ok(vec![x[0].pick(&y.shape, &places, (0.0, 0)).data])
+}
+
+pub(crate) fn scatter_nd(x: &[&Tensor64], mode: ScatterMode, batch_dims: i64) -> Results {
+    let places = tuples(x[0].shape(), x[1], x[2].shape(), batch_dims as usize)?;
     scattered(x[0], x[2], &places, mode)
 }

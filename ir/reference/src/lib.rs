@@ -17,6 +17,7 @@ mod loss;
 mod movement;
 mod norm;
 mod optim;
+mod random;
 mod reduce;
 mod tensor;
 mod window;
