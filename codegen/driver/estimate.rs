@@ -1,7 +1,9 @@
 //! `memc estimate`.
 
-use memc_ir::{Bytes, OutputRole, Role};
-use memc_passes::plan::{Kind, Problem, plan, smallest_feasible};
+use std::collections::BTreeSet;
+
+use memc_ir::{Bytes, OutputRole, Role, TensorType};
+use memc_passes::plan::{Kind, POp, Problem, Tensor, plan, smallest_feasible};
 use serde_json::json;
 
 use crate::cli::Estimate;
@@ -64,7 +66,7 @@ pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
 
 /// Different sizes of tensors, in bytes.
 fn distinct_sizes(p: &Problem) -> usize {
-    p.tensors.iter().map(|t| t.ty.bytes()).collect::<std::collections::BTreeSet<u64>>().len()
+    p.tensors.iter().map(|t| t.ty.bytes()).collect::<BTreeSet<u64>>().len()
 }
 
 /// Elements of all parameters, trained and frozen.
@@ -73,18 +75,25 @@ fn parameters(p: &Problem) -> u64 {
     params.map(|s| p.module.values[s.value].ty.numel()).sum()
 }
 
-/// For every tensor, whether it is a parameter's gradient: shaped like a parameter and first written after the loss.
+/// For every tensor, whether it is a parameter's gradient: what an optimizer op reads as one. In a module without such
+/// ops, what is shaped like a parameter and first written after the loss.
 fn gradients(p: &Problem) -> Vec<bool> {
     let module = &p.module;
+    let updates = |op: &POp| module.ops[op.op].kind().is_some_and(|k| k.def().operands.get(1) == Some(&"g"));
+    let read: BTreeSet<u32> = p.ops.iter().filter(|op| updates(op)).flat_map(|op| op.reads.clone()).collect();
+    if !read.is_empty() {
+        let transient = |(i, t): (usize, &Tensor)| t.kind == Kind::Transient && read.contains(&(i as u32));
+        return p.tensors.iter().enumerate().map(transient).collect();
+    }
     let is_param = |role: Role| role == Role::Param;
-    let shapes: std::collections::BTreeSet<&memc_ir::TensorType> =
+    let shapes: BTreeSet<&TensorType> =
         module.states.values().filter(|s| is_param(s.role)).map(|s| &module.values[s.value].ty).collect();
     let losses: Vec<usize> = p.losses();
     let loss = p.ops.iter().position(|op| op.outputs.iter().any(|o| losses.contains(o))).unwrap_or(0) as u32;
-    let gradient_output = |t: &memc_passes::plan::Tensor| {
+    let gradient_output = |t: &Tensor| {
         module.outputs.iter().any(|o| o.role == OutputRole::Gradient && module.values[o.value].name == t.name)
     };
-    let is_gradient = |t: &memc_passes::plan::Tensor| {
+    let is_gradient = |t: &Tensor| {
         let late = t.writes.first().is_some_and(|&w| w > loss) && shapes.contains(&t.ty);
         t.kind == Kind::Transient && (late || gradient_output(t))
     };

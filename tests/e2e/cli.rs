@@ -278,6 +278,31 @@ fn estimate_says_what_a_step_needs() {
     assert!(6 <= sizes && sizes < tensors && tensors <= 3 * number(&out, "ops"), "{out}");
 }
 
+/// A parameter that is used twice has two contributions to its gradient, and one gradient.
+#[test]
+fn estimate_counts_the_gradient_of_a_shared_parameter_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("shared.mir").display().to_string();
+    let text = "module @shared graph
+%w = state {role = param, init = zeros} : f32[8,8]
+%x = input : f32[8,8]
+%lr = input {feed = learning_rate, default = 0.1} : f32[]
+%a = matmul %x, %w : f32[8,8]
+%b = matmul %a, %w : f32[8,8]
+%c = tanh %b : f32[8,8]
+%loss = reduce_sum %c {axes = [0, 1]} : f32[]
+%late = matmul %a, %c {trans_a} : f32[8,8]
+%early = matmul %x, %c {trans_a} : f32[8,8]
+%w_grad = add %early, %late : f32[8,8]
+%w_new = sgd %w, %w_grad, %lr : f32[8,8]
+yield loss %loss as \"loss\"
+carry %w <- %w_new
+";
+    std::fs::write(&file, text).unwrap();
+    let out = json(&memc_ok(&["estimate", &file, "--json"]));
+    assert_eq!((number(&out, "gradients_bytes"), number(&out, "weights_bytes")), (256, 256), "{out}");
+}
+
 #[test]
 fn help_shows_examples_and_exit_codes() {
     assert!(memc_ok(&["--help"]).contains("infeasible"));
