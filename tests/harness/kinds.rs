@@ -2,7 +2,11 @@
 
 use std::fs;
 
-use memc_ir::{Anchor, Module, OpId, parse, print, print_annotated, value_name, verify};
+use memc_ir::autodiff::differentiate;
+use memc_ir::{
+    Anchor, Module, OpId, Output, OutputRole, Role, ValueId, parse, print, print_annotated, value_name,
+    verify,
+};
 use memc_passes::{DeviceProfile, PassCx, Pipeline};
 
 use super::case::Case;
@@ -26,6 +30,7 @@ const KINDS: &[Kind] = &[
     ("cost", op_costs),
     ("run", run_ops),
     ("opt", run_passes),
+    ("gradients", gradients),
 ];
 
 /// The case as it should be in the file.
@@ -158,5 +163,30 @@ fn run_passes(case: &Case) -> Result<Outcome, String> {
         let counted = cx.stats.iter().filter(|(_, _, n)| *n > 0);
         out.extend(counted.map(|(pass, what, n)| format!("; {pass}: {n} {what}")));
     }
+    Ok(Outcome::Lines(out))
+}
+
+/// `gradients`: the module with the gradients of its loss by all its parameters as outputs, or why there are none.
+fn gradients(case: &Case) -> Result<Outcome, String> {
+    let mut m = module(case)?;
+    let loss = m.outputs.iter().find(|o| o.role == OutputRole::Loss).ok_or("the case needs a loss")?.value;
+    let params: Vec<ValueId> = m.states.values().filter(|s| s.role == Role::Param).map(|s| s.value).collect();
+    let grads = match differentiate(&mut m, loss, &params) {
+        Ok(grads) => grads,
+        Err(e) => return Ok(Outcome::Lines(vec![format!("error: {e}")])),
+    };
+    let mut independent = Vec::new();
+    for (&v, grad) in params.iter().zip(grads) {
+        match grad {
+            Some(value) => {
+                let name = m.values[v].name.clone();
+                m.outputs.push(Output { value, name, role: OutputRole::Gradient });
+            }
+            None => independent.push(format!("; no gradient: {}", value_name(&m, v))),
+        }
+    }
+    verify(&m).map_err(|d| d.to_string())?;
+    let mut out = lines(&print(&m));
+    out.extend(independent);
     Ok(Outcome::Lines(out))
 }
