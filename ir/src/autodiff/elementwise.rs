@@ -7,6 +7,7 @@
 use std::f64::consts::FRAC_2_SQRT_PI;
 
 use super::rule::{Done, Rule};
+use crate::attr::Scalar;
 use crate::entity::ValueId;
 use crate::ops::OpKind;
 
@@ -158,11 +159,12 @@ pub(super) fn div(r: &mut Rule<'_>) -> Done {
     Ok(())
 }
 
-/// The value of a constant `f32` of one element.
+/// The value of a floating-point constant of one element.
 fn constant(r: &Rule<'_>, v: ValueId) -> Option<f32> {
-    let bytes = r.module().const_data(v)?;
-    let four = <[u8; 4]>::try_from(bytes.as_ref()).ok()?;
-    (r.ty(v).dtype == crate::DType::F32).then(|| f32::from_le_bytes(four))
+    match Scalar::from_bytes(r.module().const_data(v)?, r.ty(v).dtype)? {
+        Scalar::Float(value) => Some(value.0),
+        Scalar::Int(_) => None,
+    }
 }
 
 /// `da = dy * b * a^(b - 1)`, `db = dy * y * ln a`.

@@ -22,7 +22,7 @@ pub(crate) fn cases(all: &mut Vec<Case>) {
 fn unary(r: &mut Random, all: &mut Vec<Case>) {
     use OpKind::*;
     let shape = [2, 3];
-    for op in [Neg {}, Abs {}, Exp {}, Reciprocal {}, Tanh {}, Sigmoid {}, Erf {}, Relu {}] {
+    for op in [Neg {}, Abs {}, Exp {}, Reciprocal {}, Tanh {}, Sigmoid {}, Erf {}, Relu {}, Sin {}, Cos {}] {
         all.push(Case::new(op.clone(), vec![r.nonzero(&shape)]));
         all.push(Case::new(op, vec![r.nonzero(&[])]));
     }
@@ -32,7 +32,9 @@ fn unary(r: &mut Random, all: &mut Vec<Case>) {
     for op in [Log {}, Sqrt {}] {
         all.push(Case::new(op, vec![r.floats(&shape, 0.3, 3.0)]));
     }
-    all.push(Case::refused(Sign {}, vec![r.nonzero(&shape)], STEP));
+    for op in [Sign {}, Floor {}, Ceil {}, Round {}] {
+        all.push(Case::refused(op, vec![r.nonzero(&shape)], STEP));
+    }
     all.push(Case::new(Cast { to: DType::I64 }, vec![r.nonzero(&shape)]));
     all.push(Case::new(Cast { to: DType::F32 }, vec![r.ints(&shape, -3, 3)]));
 }

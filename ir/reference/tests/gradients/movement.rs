@@ -1,4 +1,4 @@
-//! Cases of reductions, data movement, gather and scatter.
+//! Cases of reductions, data movement, gather and scatter, and random tensors.
 
 use memc_ir::attr::{F32, Scalar, ScatterMode};
 use memc_ir::{DType, OpKind};
@@ -12,6 +12,7 @@ pub(crate) fn cases(all: &mut Vec<Case>) {
     moves(r, all);
     slices(r, all);
     indices(r, all);
+    random(r, all);
 }
 
 fn reductions(r: &mut Random, all: &mut Vec<Case>) {
@@ -99,14 +100,34 @@ fn indices(r: &mut Random, all: &mut Vec<Case>) {
     all.push(Case::new(ScatterElements { axis: 0, mode: ScatterMode::Replace }, vec![x, ids, u]));
 
     let data = [3, 4, 2];
-    for mode in [ScatterMode::Add, ScatterMode::Replace] {
-        for (ids, updates) in [
-            (Tensor64::ints(&[2, 1], vec![-1, 0]), &[2, 4, 2][..]),
-            (Tensor64::ints(&[3, 2], vec![0, 1, 2, -1, 1, 0]), &[3, 2]),
-            (Tensor64::ints(&[1, 2, 3], vec![0, 1, 1, 2, 3, 0]), &[1, 2]),
-        ] {
-            let operands = vec![r.nonzero(&data), ids, r.nonzero(updates)];
-            all.push(Case::only(ScatterNd { mode }, operands, &[0]));
+    for (batch_dims, ids, slices) in [
+        (0, Tensor64::ints(&[2, 1], vec![-1, 0]), &[2, 4, 2][..]),
+        (0, Tensor64::ints(&[3, 2], vec![0, 1, 2, -1, 1, 0]), &[3, 2]),
+        (0, Tensor64::ints(&[1, 2, 3], vec![0, 1, 1, 2, 3, 0]), &[1, 2]),
+        (1, Tensor64::ints(&[3, 1], vec![0, -1, 2]), &[3, 2]),
+    ] {
+        all.push(Case::new(GatherNd { batch_dims }, vec![r.nonzero(&data), ids.clone()]));
+        for mode in [ScatterMode::Add, ScatterMode::Replace] {
+            let operands = vec![r.nonzero(&data), ids.clone(), r.nonzero(slices)];
+            all.push(Case::new(ScatterNd { mode, batch_dims }, operands));
         }
     }
+    // Positions that are named twice.
+    let ids = Tensor64::ints(&[3, 2], vec![0, 1, 2, -1, 0, 1]);
+    all.push(Case::new(GatherNd { batch_dims: 0 }, vec![r.nonzero(&data), ids.clone()]));
+    let operands = vec![r.nonzero(&data), ids, r.nonzero(&[3, 2])];
+    all.push(Case::new(ScatterNd { mode: ScatterMode::Add, batch_dims: 0 }, operands));
+}
+
+fn random(r: &mut Random, all: &mut Vec<Case>) {
+    use OpKind::*;
+    let (seed, stream, ratio) = (7, 2, F32(0.4));
+    let step = Tensor64::ints(&[], vec![3]);
+    let shape = vec![2, 5];
+    all.push(Case::new(Dropout { ratio, seed, stream }, vec![r.nonzero(&shape), step.clone()]));
+    all.push(Case::new(MaskScale { scale: F32(1.25) }, vec![r.nonzero(&shape), r.bools(&shape)]));
+    all.push(Case::new(RandomMask { ratio, seed, stream, shape: shape.clone() }, vec![step.clone()]));
+    let (low, high, mean, scale) = (F32(-1.0), F32(1.0), F32(0.0), F32(1.0));
+    all.push(Case::new(RandomUniform { seed, stream, shape: shape.clone(), low, high }, vec![step.clone()]));
+    all.push(Case::new(RandomNormal { seed, stream, shape, mean, scale }, vec![step]));
 }
