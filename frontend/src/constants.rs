@@ -64,6 +64,13 @@ pub(crate) fn binary(op: &str, a: &Literal, b: &Literal) -> Option<Literal> {
         "Sub" => |x, y| x.checked_sub(y),
         "Mul" => |x, y| x.checked_mul(y),
         "Div" => |x, y| x.checked_div(y),
+        "Mod" => |x, y| {
+            Some({
+                let rest = x.checked_rem(y)?;
+                if rest != 0 && (rest < 0) != (y < 0) { rest + y } else { rest }
+            })
+        },
+        "Rem" => |x, y| x.checked_rem(y),
         "Min" => |x, y| Some(x.min(y)),
         "Max" => |x, y| Some(x.max(y)),
         "Equal" => |x, y| Some(i64::from(x == y)),

@@ -17,6 +17,7 @@
 //! ```
 
 mod checkpoint;
+mod compose;
 mod constants;
 mod context;
 mod error;

@@ -55,7 +55,7 @@ impl Module {
     }
 
     /// Calls `value` `hint`, or `hint.N` when that name is taken by another value.
-    pub(crate) fn rename(&mut self, value: ValueId, hint: &str) {
+    pub fn rename(&mut self, value: ValueId, hint: &str) {
         let old = std::mem::take(&mut self.values[value].name);
         self.names.remove(&old);
         let name = self.free_name(hint);

@@ -50,6 +50,57 @@ pub(crate) fn variadic(n: &mut NodeCx<'_, '_>, kind: OpKind) -> Done {
     n.finish(kind, &[sum, last])
 }
 
+/// `Mean`: the sum of all operands, divided by their number.
+pub(crate) fn mean(n: &mut NodeCx<'_, '_>) -> Done {
+    let operands = n.operands()?;
+    let Some((&first, rest)) = operands.split_first() else {
+        return Err("it has no inputs".into());
+    };
+    let mut sum = first;
+    for &x in rest {
+        sum = n.add(sum, x)?;
+    }
+    let count = n.number(sum, "count", operands.len() as f32)?;
+    n.finish(OpKind::Div {}, &[sum, count])
+}
+
+/// `Xor`: whether the operands differ.
+pub(crate) fn xor(n: &mut NodeCx<'_, '_>) -> Done {
+    let operands = [n.operand(0)?, n.operand(1)?];
+    let equal = n.temp(OpKind::Equal {}, &operands)?;
+    n.finish(OpKind::Not {}, &[equal])
+}
+
+/// `Mod` of integers: the remainder has the sign of the divisor, or with `fmod` that of the dividend.
+pub(crate) fn modulo(n: &mut NodeCx<'_, '_>) -> Done {
+    let toward_zero = n.flag("fmod", false)?;
+    if let (Some(a), Some(b)) = (n.literal(0), n.literal(1))
+        && let Some(y) = constants::binary(if toward_zero { "Rem" } else { "Mod" }, &a, &b)
+    {
+        return n.fold(0, y);
+    }
+    let (a, b) = (n.operand(0)?, n.operand(1)?);
+    if !n.ty(a).dtype.is_int() {
+        return unsupported(
+            "the remainder of floats is not supported, which no composition of ops gives exactly",
+        );
+    }
+    let whole = n.div(a, b)?;
+    let whole = n.mul(whole, b)?;
+    let rest = n.sub(a, whole)?;
+    if toward_zero {
+        n.yields(0, rest);
+        return Ok(());
+    }
+    let zero = n.number(a, "zero", 0.0)?;
+    let (low, below) = (n.temp(OpKind::Less {}, &[rest, zero])?, n.temp(OpKind::Less {}, &[b, zero])?);
+    let same_sign = n.temp(OpKind::Equal {}, &[low, below])?;
+    let exact = n.temp(OpKind::Equal {}, &[rest, zero])?;
+    let keep = n.temp(OpKind::Or {}, &[same_sign, exact])?;
+    let moved = n.add(rest, b)?;
+    n.finish(OpKind::Select {}, &[keep, rest, moved])
+}
+
 /// A gradient from the result's gradient and one saved tensor.
 pub(crate) fn pair(n: &mut NodeCx<'_, '_>, kind: OpKind) -> Done {
     let operands = [n.operand(0)?, n.operand(1)?];

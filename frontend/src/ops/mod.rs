@@ -1,11 +1,16 @@
 //! Import functions by family. Each turns one node into ops, or into a constant when its operands are.
 
+pub(crate) mod activation;
+pub(crate) mod attention;
+pub(crate) mod block;
 pub(crate) mod conv;
 pub(crate) mod elementwise;
 pub(crate) mod index;
 pub(crate) mod linalg;
+pub(crate) mod loss;
 pub(crate) mod movement;
 pub(crate) mod norm;
+pub(crate) mod normalise;
 pub(crate) mod pool;
 pub(crate) mod recurrent;
 pub(crate) mod reduce;

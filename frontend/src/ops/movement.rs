@@ -2,7 +2,7 @@
 
 use memc_ir::attr::Scalar;
 use memc_ir::ops::broadcast_shapes;
-use memc_ir::{DType, OpKind, TensorType};
+use memc_ir::{DType, OpKind, TensorType, ValueId};
 
 use crate::constants;
 use crate::error::{Fault, unsupported};
@@ -185,12 +185,9 @@ pub(crate) fn slice_grad(n: &mut NodeCx<'_, '_>) -> Done {
     n.finish(OpKind::Pad { before, after, value }, &[dy])
 }
 
-/// `Pad` with a constant. Pads are an attribute before opset 11, an input from then on; negative ones cut.
+/// `Pad`. Pads are an attribute before opset 11, an input from then on; negative ones cut.
 pub(crate) fn pad(n: &mut NodeCx<'_, '_>) -> Done {
     let mode = n.text("mode", "constant")?;
-    if mode != "constant" {
-        return unsupported(format!("mode `{mode}` is not supported; only `constant` is"));
-    }
     let ty = n.operand_type(0)?;
     let rank = ty.rank();
     let zero = if ty.dtype.is_float() { Scalar::Float(memc_ir::attr::F32(0.0)) } else { Scalar::Int(0) };
@@ -212,6 +209,14 @@ pub(crate) fn pad(n: &mut NodeCx<'_, '_>) -> Done {
     if pads.len() != 2 * axes.len() {
         return Err(format!("{} pads do not fit {} axes", pads.len(), axes.len()).into());
     }
+    if mode != "constant" {
+        let mut x = n.operand(0)?;
+        for (i, &axis) in axes.iter().enumerate() {
+            x = repeated(n, x, n.axis(axis, rank)?, [pads[i], pads[i + axes.len()]], mode)?;
+        }
+        n.yields(0, x);
+        return Ok(());
+    }
     let (mut starts, mut ends, steps) = whole(&ty);
     let (mut before, mut after) = (vec![0; rank], vec![0; rank]);
     for (i, &axis) in axes.iter().enumerate() {
@@ -230,6 +235,64 @@ pub(crate) fn pad(n: &mut NodeCx<'_, '_>) -> Done {
         x = n.temp(OpKind::Slice { starts, ends, steps }, &[x])?;
     }
     n.finish(OpKind::Pad { before, after, value }, &[x])
+}
+
+/// `x` padded along `axis` with its own elements, gathered.
+fn repeated(
+    n: &mut NodeCx<'_, '_>,
+    x: ValueId,
+    axis: usize,
+    [before, after]: [i64; 2],
+    mode: &str,
+) -> Result<ValueId, Fault> {
+    if [before, after] == [0, 0] {
+        return Ok(x);
+    }
+    let ty = n.ty(x).clone();
+    let extent = ty.shape[axis] as i64;
+    let wide = extent.checked_add(before).and_then(|v| v.checked_add(after)).filter(|&v| v >= 0);
+    let Some(wide) = wide.filter(|_| extent > 0) else {
+        return Err(format!("pads [{before}, {after}] do not fit axis {axis} of {ty}").into());
+    };
+    n.small(wide.unsigned_abs())?;
+    let period = (2 * (extent - 1)).max(1);
+    let at = |i: i64| match mode {
+        "edge" => Some(i.clamp(0, extent - 1)),
+        "wrap" => Some(i.rem_euclid(extent)),
+        "reflect" => Some(i.rem_euclid(period)).map(|i| i.min(period - i).min(extent - 1)),
+        _ => None,
+    };
+    let places: Option<Vec<i64>> = (0..wide).map(|i| at(i - before)).collect();
+    let places = places.ok_or_else(|| format!("there is no mode `{mode}`"))?;
+    let places = n.constant_value("places", &Literal::vector(&places))?;
+    n.temp(OpKind::Gather { axis: axis as i64 }, &[x, places])
+}
+
+/// `CenterCropPad`: cut or padded with zeros on both sides to a shape; the odd element goes to the end.
+pub(crate) fn center_crop_pad(n: &mut NodeCx<'_, '_>) -> Done {
+    let mut x = n.operand(0)?;
+    let rank = n.ty(x).rank();
+    let target = n.const_ints(1, "shape")?.ok_or("input 1 is missing")?;
+    let axes = n.ints("axes")?.map_or_else(|| (0..rank as i64).collect(), <[i64]>::to_vec);
+    if target.len() != axes.len() {
+        return Err(format!("shape {target:?} does not fit {} axes", axes.len()).into());
+    }
+    for (&axis, &want) in axes.iter().zip(&target) {
+        let axis = n.axis(axis, rank)?;
+        let have = n.ty(x).shape[axis];
+        let Ok(want) = u64::try_from(want) else {
+            return Err(format!("shape {target:?} is negative").into());
+        };
+        if want < have {
+            let start = (have - want) / 2;
+            x = n.cut(x, axis, start, start + want, 1)?;
+        } else if want > have {
+            let missing = want - have;
+            x = n.padded(x, axis, [missing / 2, missing - missing / 2], 0.0)?;
+        }
+    }
+    n.yields(0, x);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Normalisation, softmax, cross-entropy, and dropout where it does nothing.
+//! Batch and layer normalisation, softmax, and dropout where it does nothing.
 
-use memc_ir::attr::{F32, Reduction, Scalar};
+use memc_ir::attr::{F32, Scalar};
 use memc_ir::{DType, OpKind, ValueId};
 
 use crate::error::{Fault, unsupported};
@@ -104,9 +104,19 @@ pub(crate) fn layer_norm_grad(n: &mut NodeCx<'_, '_>) -> Done {
     n.finish(OpKind::LayerNormGrad { axis }, &operands)
 }
 
-/// `Softmax` and `LogSoftmax` along one axis.
+/// `Softmax` and `LogSoftmax` along one axis; before opset 13 along all axes from one on together.
 pub(crate) fn softmax(n: &mut NodeCx<'_, '_>, kind: impl FnOnce(i64) -> OpKind) -> Done {
     let x = n.operand(0)?;
+    if n.version < 13 {
+        let shape = n.ty(x).shape.clone();
+        let axis = n.axis(n.int("axis", 1)?, shape.len())?;
+        let (rows, columns) = shape.split_at(axis);
+        let x = n.reshaped(x, &[rows.iter().product(), columns.iter().product()])?;
+        let y = n.temp(kind(1), &[x])?;
+        let y = n.reshaped(y, &shape)?;
+        n.yields(0, y);
+        return Ok(());
+    }
     let axis = n.axis(n.int("axis", -1)?, n.ty(x).rank())?;
     n.finish(kind(axis as i64), &[x])
 }
@@ -116,37 +126,6 @@ pub(crate) fn softmax_grad(n: &mut NodeCx<'_, '_>) -> Done {
     let operands = [n.operand(0)?, n.operand(1)?];
     let axis = n.axis(n.int("axis", -1)?, n.ty(operands[1]).rank())?;
     n.finish(OpKind::SoftmaxGrad { axis: axis as i64 }, &operands)
-}
-
-/// Reduction and ignored label of a cross-entropy node whose input `weights` would be class weights.
-fn loss(n: &NodeCx<'_, '_>, weights: usize) -> Result<(Reduction, i64), Fault> {
-    if n.input(weights).is_some() {
-        return unsupported("class weights are not supported");
-    }
-    let reduction = match n.text("reduction", "mean")? {
-        "none" => Reduction::None,
-        "mean" => Reduction::Mean,
-        "sum" => Reduction::Sum,
-        other => return Err(format!("there is no reduction `{other}`").into()),
-    };
-    Ok((reduction, n.int("ignore_index", i64::MIN)?))
-}
-
-/// `SoftmaxCrossEntropyLoss(scores, labels) -> (loss, log_prob)`.
-pub(crate) fn cross_entropy(n: &mut NodeCx<'_, '_>) -> Done {
-    let (reduction, ignore_index) = loss(n, 2)?;
-    let operands = [n.operand(0)?, n.operand(1)?];
-    n.finish(OpKind::CrossEntropy { reduction, ignore_index }, &operands)
-}
-
-/// Microsoft's `SoftmaxCrossEntropyLossGrad(dloss, log_prob, labels)`.
-pub(crate) fn cross_entropy_grad(n: &mut NodeCx<'_, '_>) -> Done {
-    let (reduction, ignore_index) = loss(n, 3)?;
-    let (mut dloss, log_prob, labels) = (n.operand(0)?, n.operand(1)?, n.operand(2)?);
-    if reduction != Reduction::None && n.ty(dloss).numel() == 1 {
-        dloss = n.reshaped(dloss, &[])?;
-    }
-    n.finish(OpKind::CrossEntropyGrad { reduction, ignore_index }, &[dloss, log_prob, labels])
 }
 
 const RANDOM: &str = "dropout is random, which is not supported; export the model with dropout probability 0";

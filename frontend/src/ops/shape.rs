@@ -89,12 +89,12 @@ pub(crate) fn size(n: &mut NodeCx<'_, '_>) -> Done {
     n.fold(0, Literal::from_ints(DType::I64, &[], &[count])?)
 }
 
-/// `Range` over integers.
+/// `Range`.
 pub(crate) fn range(n: &mut NodeCx<'_, '_>) -> Done {
     let mut values = [0; 3];
     let dtype = n.operand_type(0)?.dtype;
-    if !dtype.is_int() {
-        return unsupported(format!("a range of {dtype} is not supported; only int32 and int64 ones are"));
+    if dtype == DType::F32 {
+        return float_range(n);
     }
     for (i, what) in ["start", "limit", "delta"].into_iter().enumerate() {
         let ints = n.const_ints(i, what)?.unwrap_or_default();
@@ -103,6 +103,25 @@ pub(crate) fn range(n: &mut NodeCx<'_, '_>) -> Done {
     }
     let literal = constants::range(dtype, values[0], values[1], values[2])?;
     n.fold(0, literal)
+}
+
+/// `Range` over floats: `start + i * delta`.
+fn float_range(n: &mut NodeCx<'_, '_>) -> Done {
+    let mut values = [0.0; 3];
+    for (i, what) in ["start", "limit", "delta"].into_iter().enumerate() {
+        let floats = n.constant(i, what)?.and_then(|l| l.floats()).unwrap_or_default();
+        let [v] = floats[..] else { return Err(format!("its {what} must be one float").into()) };
+        values[i] = v;
+    }
+    let [start, limit, delta] = values;
+    let count = ((f64::from(limit) - f64::from(start)) / f64::from(delta)).ceil().max(0.0);
+    if !count.is_finite() {
+        return Err(format!("a range from {start} to {limit} by {delta} has no end").into());
+    }
+    let count = n.small(count as u64)?;
+    let values: Vec<f32> = (0..count).map(|i| start + i as f32 * delta).collect();
+    n.bind(0, Literal::from_floats(&[count], &values)?);
+    Ok(())
 }
 
 /// Binds output 0 to input 0 under `shape`.
