@@ -164,6 +164,12 @@ pub(crate) fn cosh(n: &mut NodeCx<'_, '_>, x: ValueId) -> Made {
     n.scaled(sum, "half", 0.5)
 }
 
+/// `Tan`: `sin(x) / cos(x)`.
+pub(crate) fn tan(n: &mut NodeCx<'_, '_>, x: ValueId) -> Made {
+    let (s, c) = (n.temp(OpKind::Sin {}, &[x])?, n.temp(OpKind::Cos {}, &[x])?);
+    n.div(s, c)
+}
+
 /// `IsNaN`: what differs from itself.
 pub(crate) fn is_nan(n: &mut NodeCx<'_, '_>, x: ValueId) -> Made {
     let equal = n.temp(OpKind::Equal {}, &[x, x])?;
@@ -178,8 +184,7 @@ pub(crate) fn is_inf(n: &mut NodeCx<'_, '_>, x: ValueId) -> Made {
         (true, false) => (x, f32::INFINITY),
         (false, true) => (x, f32::NEG_INFINITY),
         (false, false) => {
-            let never = n.temp(OpKind::Less {}, &[x, x])?;
-            return Ok(never);
+            return n.temp(OpKind::Less {}, &[x, x]);
         }
     };
     let bound = n.number(x, "infinity", bound)?;

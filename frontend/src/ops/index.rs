@@ -37,6 +37,13 @@ pub(crate) fn gather_elements(n: &mut NodeCx<'_, '_>) -> Done {
     n.finish(OpKind::GatherElements { axis: axis as i64 }, &operands)
 }
 
+/// `GatherND`.
+pub(crate) fn gather_nd(n: &mut NodeCx<'_, '_>) -> Done {
+    let operands = [n.operand(0)?, n.operand(1)?];
+    let batch_dims = n.int("batch_dims", 0)?;
+    n.finish(OpKind::GatherNd { batch_dims }, &operands)
+}
+
 fn mode(n: &NodeCx<'_, '_>) -> Result<ScatterMode, Fault> {
     match n.text("reduction", "none")? {
         "none" => Ok(ScatterMode::Replace),
