@@ -44,7 +44,7 @@ class Recurrent(Graph):
         return out
 
 
-def rnn(name, layers, hidden, steps=20, vocabulary=256, bidirectional=False):
+def rnn(name, layers, hidden, steps=40, vocabulary=256, bidirectional=False):
     """Labels are ordered by time step, then sample, like the rows of the logits."""
     g = Recurrent(name)
     ids = g.input("input", (BATCH, steps), TensorProto.INT64)
