@@ -23,19 +23,15 @@ impl Conv<'_> {
     /// Calls `term(y, x, w)` with the flat positions of every product that a convolution sums up.
     fn terms(&self, y: &[u64], x: &[u64], w: &[u64], mut term: impl FnMut(usize, usize, usize)) {
         let per_group = y[1] as usize / self.groups as usize;
-        for p in points(y) {
-            for tap in points(&w[1..]) {
-                let spatial = |i: usize| {
-                    let (stride, dilation) = (self.strides[i], self.dilations[i]);
-                    position(p[2 + i], stride, tap[1 + i], dilation, self.pads[i], x[2 + i])
-                };
-                if let (Some(h), Some(v)) = (spatial(0), spatial(1)) {
-                    let channel = p[1] / per_group * w[1] as usize + tap[0];
-                    term(
-                        flat(y, &p),
-                        flat(x, &[p[0], channel, h, v]),
-                        flat(w, &[p[1], tap[0], tap[1], tap[2]]),
-                    );
+        let taps = points(&w[1..]);
+        let spatial = |i: usize, output: usize, tap: usize| {
+            position(output, self.strides[i], tap, self.dilations[i], self.pads[i], x[2 + i])
+        };
+        for (at, p) in points(y).iter().enumerate() {
+            for (tap, t) in taps.iter().enumerate() {
+                if let (Some(h), Some(v)) = (spatial(0, p[2], t[1]), spatial(1, p[3], t[2])) {
+                    let channel = p[1] / per_group * w[1] as usize + t[0];
+                    term(at, flat(x, &[p[0], channel, h, v]), p[1] * taps.len() + tap);
                 }
             }
         }
