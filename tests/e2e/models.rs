@@ -158,11 +158,14 @@ cases! {
     step_bert_tiny_sgd: step("bert_tiny_nodrop_step/sgd.onnx", "bert_tiny_nodrop_step/sgd.npz", "bert_tiny_nodrop_step/init.safetensors", STATE, &[]);
     step_bert_tiny_momentum: step("bert_tiny_nodrop_step/momentum.onnx", "bert_tiny_nodrop_step/momentum.npz", "bert_tiny_nodrop_step/init.safetensors", STATE, &[]);
     step_bert_tiny_adamw: step("bert_tiny_nodrop_step/adamw.onnx", "bert_tiny_nodrop_step/adamw.npz", "bert_tiny_nodrop_step/init.safetensors", ADAM_STATE, KEYS);
+    step_lstm_sgd: step("lstm_step/sgd.onnx", "lstm_step/sgd.npz", "lstm_step/init.safetensors", STATE, &[]);
+    step_lstm_momentum: step("lstm_step/momentum.onnx", "lstm_step/momentum.npz", "lstm_step/init.safetensors", STATE, &[]);
+    step_lstm_adamw: step("lstm_step/adamw.onnx", "lstm_step/adamw.npz", "lstm_step/init.safetensors", ADAM_STATE, &[]);
     lstm_sgd: artifact("lstm_sgd/training_model.onnx", "lstm_sgd/reference.npz", STATE, &[]);
     resnet_tiny_adamw: artifact("resnet_tiny/training_model.onnx", "resnet_tiny/reference.npz", ADAM_STATE, &[]);
 }
 
-/// Memory of the plan never exceeds what the committed table of the README's example says it may.
+/// The optimizer and the checkpoint beside a training model are used, and the user is told so.
 #[test]
 fn an_artifact_finds_its_parts_beside_it_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
