@@ -9,7 +9,7 @@ use crate::error::Fault;
 use crate::node::NodeCx;
 use crate::ops::{
     activation as act, attention, block, conv, elementwise as ew, index, linalg, loss, movement as mv, norm,
-    normalise, pool, recurrent, reduce, shape,
+    normalise, pool, recurrent, reduce, resize, shape,
 };
 
 /// Imports a node.
@@ -119,6 +119,7 @@ const ROWS: &[Row] = &[
     ("", "ReduceSumSquare", 1, |n| reduce::composed(n, reduce::sum_square)),
     ("", "Relu", 6, |n| ew::unary(n, OpKind::Relu {})),
     ("", "Reshape", 5, shape::reshape),
+    ("", "Resize", 10, resize::resize),
     ("", "RotaryEmbedding", 23, attention::rotary),
     ("", "Round", 11, |n| ew::unary(n, OpKind::Round {})),
     ("", "Scatter", 9, index::scatter_elements),
@@ -151,6 +152,7 @@ const ROWS: &[Row] = &[
     ("", "Transpose", 1, mv::transpose),
     ("", "Trilu", 14, block::trilu),
     ("", "Unsqueeze", 1, shape::unsqueeze),
+    ("", "Upsample", 7, resize::resize),
     ("", "Where", 9, ew::select),
     ("", "Xor", 7, ew::xor),
     (MS, "BatchNormInternal", 1, norm::batch_norm_internal),

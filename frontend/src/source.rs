@@ -13,7 +13,7 @@ use crate::tensor::Literal;
 use crate::{graph, proto, registry, training};
 
 /// The newest version of the default operator set whose operators were compared with this importer.
-const NEWEST_OPSET: i64 = 23;
+const NEWEST_OPSET: i64 = 27;
 
 /// A model whose structure, names, shapes and operators were checked.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ pub(crate) struct Literal {
 
 /// The element type with ONNX code `code`, or why it has none.
 pub(crate) fn dtype(code: i32) -> Result<DType, String> {
-    const NAMES: [&str; 24] = [
+    const NAMES: [&str; 27] = [
         "undefined",
         "float",
         "uint8",
@@ -45,6 +45,9 @@ pub(crate) fn dtype(code: i32) -> Result<DType, String> {
         "uint4",
         "int4",
         "float4e2m1",
+        "float8e8m0",
+        "uint2",
+        "int2",
     ];
     match code {
         1 => Ok(DType::F32),

@@ -97,15 +97,18 @@ pub(crate) fn hard_swish(n: &mut NodeCx<'_, '_>, x: ValueId) -> Made {
     n.mul(x, gate)
 }
 
-/// `Softplus`: `log(1 + exp(x))` as `max(x, 0) + log(1 + exp(-|x|))`, which does not overflow.
+/// From here on `log(1 + exp(x))` is `x` in every element type.
+const LINEAR: f32 = 20.0;
+
+/// `Softplus`: `log(1 + exp(x))`, which is `x` where it is large. The minimum keeps the half that is not taken finite.
 pub(crate) fn softplus(n: &mut NodeCx<'_, '_>, x: ValueId) -> Made {
-    let size = n.temp(OpKind::Abs {}, &[x])?;
-    let low = n.temp(OpKind::Neg {}, &[size])?;
+    let bound = n.number(x, "bound", LINEAR)?;
+    let large = n.temp(OpKind::Greater {}, &[x, bound])?;
+    let low = n.temp(OpKind::Min {}, &[x, bound])?;
     let e = n.temp(OpKind::Exp {}, &[low])?;
     let e = n.shifted(e, "one", 1.0)?;
-    let tail = n.temp(OpKind::Log {}, &[e])?;
-    let head = n.temp(OpKind::Relu {}, &[x])?;
-    n.add(head, tail)
+    let curved = n.temp(OpKind::Log {}, &[e])?;
+    n.pick(large, x, curved)
 }
 
 /// `Softsign`: `x / (1 + |x|)`.

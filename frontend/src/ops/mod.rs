@@ -14,5 +14,6 @@ pub(crate) mod normalise;
 pub(crate) mod pool;
 pub(crate) mod recurrent;
 pub(crate) mod reduce;
+pub(crate) mod resize;
 pub(crate) mod shape;
 mod window;

@@ -73,14 +73,17 @@ pub(crate) fn rms(n: &mut NodeCx<'_, '_>) -> Done {
 pub(crate) fn lp(n: &mut NodeCx<'_, '_>) -> Done {
     let x = n.operand(0)?;
     let axes = [n.axis(n.int("axis", -1)?, n.ty(x).rank())? as u64];
-    let norm = match n.int("p", 2)? {
+    let p = n.int("p", 2)?;
+    let sum = match p {
         1 => super::reduce::l1(n, x, &axes, true)?,
-        2 => super::reduce::l2(n, x, &axes, true)?,
+        2 => super::reduce::sum_square(n, x, &axes, true)?,
         p => return unsupported(format!("the {p}-norm is not supported; supported are 1 and 2")),
     };
     let (zero, one) = (n.number(x, "zero", 0.0)?, n.number(x, "one", 1.0)?);
-    let empty = n.temp(OpKind::Equal {}, &[norm, zero])?;
-    let norm = n.pick(empty, one, norm)?;
+    let empty = n.temp(OpKind::Equal {}, &[sum, zero])?;
+    // Before the root, whose gradient has no value at zero.
+    let sum = n.pick(empty, one, sum)?;
+    let norm = if p == 2 { n.temp(OpKind::Sqrt {}, &[sum])? } else { sum };
     n.finish(OpKind::Div {}, &[x, norm])
 }
 

@@ -176,6 +176,7 @@ pub(crate) fn average_pool(n: &mut NodeCx<'_, '_>) -> Done {
         if window.dilations.iter().any(|&d| d != 1) {
             let sum = window_sum(n, x, &window, ceil)?;
             let shares = shares(n, spatial(&n.ty(x).shape).to_vec(), &window, ceil, count_pad)?;
+            let shares = n.cast_to(shares, n.ty(x).dtype)?;
             return n.mul(sum, shares);
         }
         let Window { kernel, strides, pads, .. } = window;
