@@ -17,7 +17,7 @@
 
 mod harness;
 
-use harness::{coverage, models, run_all};
+use harness::{coverage, models, recover, run_all};
 
 #[test]
 fn golden_files_are_what_the_compiler_makes() {
@@ -30,6 +30,11 @@ fn every_pass_rule_and_op_has_a_golden() {
 }
 
 #[test]
-fn the_graph_pipeline_keeps_every_bit_of_the_committed_models() {
+fn what_recover_rewrites_computes_the_same_numbers() {
+    recover::check();
+}
+
+#[test]
+fn the_graph_pipeline_keeps_what_the_committed_models_compute() {
     models::check();
 }

@@ -101,6 +101,7 @@ fn every_plan_of_a_random_step_is_proved_at_every_budget() {
             profile: toy(),
             read_file: &|_| Err("no files".into()),
             stats: vec![],
+            fired: vec![],
         };
         memc_passes::Pipeline::parse("cse,dce").unwrap().run(&mut source, cx).unwrap();
         verify(&source).unwrap_or_else(|d| panic!("{}", memc_ir::print_annotated(&source, &d)));

@@ -44,15 +44,16 @@ Examples:
     #[command(after_help = "\
 Examples:
   memc opt step.mir --pass \"cse,dce\"
+  memc opt step.onnx --pass \"fold,canonicalise,cse,simplify,recover,dce\" --explain -o step.mir
   memc opt training_model.onnx --pass \"canonicalise,cse,dce,to-mem,layout{algo=best-fit},timepoints\"")]
     Opt(Opt),
     /// Check a model or an IR file against the verifier's rules
     #[command(after_help = "Example:\n  memc verify step.mir")]
     Verify(Verify),
-    /// List the passes, the verifier's rules, or the ops
+    /// List the passes, their rewrites, the verifier's rules, or the ops
     List {
         /// What to list
-        #[arg(value_parser = ["passes", "rules", "ops"])]
+        #[arg(value_parser = ["passes", "rewrites", "rules", "ops"])]
         what: String,
     },
 }
@@ -199,6 +200,9 @@ pub(crate) struct Opt {
     /// Print what the passes counted, to stderr
     #[arg(long)]
     pub(crate) stats: bool,
+    /// Print which rules rewrote which values, to stderr
+    #[arg(long)]
+    pub(crate) explain: bool,
     /// Write the IR here instead of to stdout
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,

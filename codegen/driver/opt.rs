@@ -1,7 +1,10 @@
 //! `memc opt`, `memc verify`, `memc list`.
 
+use std::collections::BTreeMap;
+
 use memc_ir::{Phase, print};
-use memc_passes::{PASSES, Pipeline};
+use memc_passes::graph::{RECOVERIES, RULES};
+use memc_passes::{Fired, PASSES, Pipeline};
 
 use crate::cli::{Opt, Verify};
 use crate::exit::Error;
@@ -19,10 +22,27 @@ pub(crate) fn opt(args: &Opt) -> Result<(), Error> {
     if args.stats {
         cx.stats.iter().for_each(|(pass, what, n)| say(&format!("{pass}: {n} {what}")));
     }
+    if args.explain {
+        explain(&cx.fired).iter().for_each(|line| say(line));
+    }
     match &args.output {
         Some(path) => write_file(path, print(&module).as_bytes()),
         None => emit(&print(&module)),
     }
+}
+
+/// A line for every rule that was applied: how often, and the values that it computes in another way.
+fn explain(fired: &[Fired]) -> Vec<String> {
+    let mut rules: BTreeMap<(&str, &str), (u64, Vec<&str>)> = BTreeMap::new();
+    for f in fired {
+        let (count, values) = rules.entry((f.pass, f.rule)).or_default();
+        *count += f.count;
+        values.push(&f.at);
+    }
+    let line = |((pass, rule), (count, values)): (&(&str, &str), &(u64, Vec<&str>))| {
+        format!("{pass}: {count} {rule} at {}", values.join(", "))
+    };
+    rules.iter().map(line).collect()
 }
 
 pub(crate) fn verify(args: &Verify) -> Result<(), Error> {
@@ -37,6 +57,12 @@ pub(crate) fn verify(args: &Verify) -> Result<(), Error> {
     ))
 }
 
+/// The op at the root of a pattern.
+fn root(pattern: &str) -> &str {
+    let word = pattern.trim_start_matches('(').split([' ', '=', ':', ')']).next();
+    word.unwrap_or_default()
+}
+
 pub(crate) fn list(what: &str) -> Result<(), Error> {
     let phases = |(a, b): (Phase, Phase)| format!("{} -> {}", a.name(), b.name());
     let (header, rows): (&[&str], Vec<Vec<String>>) = match what {
@@ -47,6 +73,19 @@ pub(crate) fn list(what: &str) -> Result<(), Error> {
                 vec![p.name.into(), phases(p.phases), options(p), p.summary.into()]
             };
             (&["pass", "phase", "options", "summary"], PASSES.iter().map(row).collect())
+        }
+        "rewrites" => {
+            let simplify = RULES.iter().map(|r| ("simplify", r.name, r.on.join(" "), r.doc));
+            let roots = |patterns: &[&'static str]| {
+                let mut roots: Vec<&str> = patterns.iter().map(|p| root(p)).collect();
+                roots.dedup();
+                roots.join(" ")
+            };
+            let recover = RECOVERIES.iter().map(|r| ("recover", r.name, roots(r.patterns), r.doc));
+            let row = |(pass, name, on, doc): (&str, &str, String, &str)| {
+                vec![name.to_string(), pass.to_string(), on, doc.to_string()]
+            };
+            (&["rewrite", "pass", "looks at", "does"], simplify.chain(recover).map(row).collect())
         }
         "rules" => {
             let row = |r: &memc_ir::Rule| vec![r.code.to_string(), r.summary.to_string()];

@@ -119,7 +119,7 @@ pub(crate) fn profile(name: &str) -> Result<&'static DeviceProfile, Error> {
 /// A pass context that reads decision files from disk.
 pub(crate) fn context(profile: &DeviceProfile) -> PassCx<'_> {
     let read_file = &|path: &str| read_text(Path::new(path)).map_err(|e| e.to_string());
-    PassCx { profile, read_file, stats: Vec::new() }
+    PassCx { profile, read_file, stats: Vec::new(), fired: Vec::new() }
 }
 
 /// Brings an imported module to the checker's reference point: the default graph passes.

@@ -63,6 +63,16 @@ impl Module {
         self.names.insert(name, value);
     }
 
+    /// Lets two values exchange their names.
+    pub fn swap_names(&mut self, a: ValueId, b: ValueId) {
+        let name = std::mem::take(&mut self.values[a].name);
+        let name = std::mem::replace(&mut self.values[b].name, name);
+        self.values[a].name = name;
+        for v in [a, b] {
+            self.names.insert(self.values[v].name.clone(), v);
+        }
+    }
+
     /// The value called `name`.
     pub fn value_named(&self, name: &str) -> Option<ValueId> {
         self.names.get(name).copied()

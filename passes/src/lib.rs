@@ -9,7 +9,7 @@ pub mod plan;
 
 pub use device::{DeviceProfile, PROFILES};
 pub use options::{OptionDef, Options};
-pub use pipeline::{PassCx, PassDef, PassError, Pipeline, Step};
+pub use pipeline::{Fired, PassCx, PassDef, PassError, Pipeline, Step};
 
 /// Every pass, sorted by name.
 pub static PASSES: &[PassDef] = &[
@@ -21,6 +21,7 @@ pub static PASSES: &[PassDef] = &[
     plan::rows::LAYOUT,
     graph::order::PASS,
     plan::rows::PLAN,
+    graph::recover::PASS,
     graph::simplify::PASS,
     plan::rows::TIMEPOINTS,
     plan::rows::TO_MEM,
@@ -28,6 +29,7 @@ pub static PASSES: &[PassDef] = &[
 
 /// The graph passes before planning. What they leave is what the checker holds a plan against.
 ///
-/// Folding and merging come before rewriting because rules look at constants and at equal operands; what rules leave
-/// is brought to canonical form again. Running the whole list twice changes nothing that running it once did not.
-pub const GRAPH_PIPELINE: &str = "fold,canonicalise,cse,simplify,fold,canonicalise,cse,dce";
+/// Folding and merging come before rewriting because rules look at constants and at equal operands, and exact rewriting
+/// comes before `recover` because that matches by spelling; what rules leave is brought to canonical form again. Running the whole list twice changes nothing that running it once did not.
+pub const GRAPH_PIPELINE: &str =
+    "fold,canonicalise,cse,simplify,recover,fold,simplify,fold,canonicalise,cse,dce";

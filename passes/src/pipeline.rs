@@ -16,6 +16,21 @@ pub struct PassCx<'a> {
     pub read_file: &'a dyn Fn(&str) -> Result<String, String>,
     /// What passes counted, as (pass, what, how many).
     pub stats: Vec<(&'static str, String, u64)>,
+    /// Which rules rewrote what, in the order in which they did.
+    pub fired: Vec<Fired>,
+}
+
+/// A rule of a rewriting pass that was applied.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fired {
+    /// The pass.
+    pub pass: &'static str,
+    /// The rule.
+    pub rule: &'static str,
+    /// Name of the value that was computed anew.
+    pub at: String,
+    /// How many times it was applied there.
+    pub count: u64,
 }
 
 /// A row of the pass table.

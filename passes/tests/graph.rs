@@ -6,15 +6,24 @@ mod common;
 
 use common::{evaluate, random_feeds, random_module, same};
 use memc_ir::{Module, Phase, parse, print, verify};
-use memc_passes::{GRAPH_PIPELINE, PASSES, PROFILES, PassCx, Pipeline};
+use memc_passes::{GRAPH_PIPELINE, PASSES, PROFILES, PassCx, PassDef, Pipeline};
 
 const SEEDS: u64 = 400;
 
 fn run(m: &mut Module, pipeline: &str) -> Vec<(&'static str, String, u64)> {
-    let mut cx =
-        PassCx { profile: &PROFILES[0], read_file: &|_| Err("no files here".into()), stats: Vec::new() };
+    let mut cx = PassCx {
+        profile: &PROFILES[0],
+        read_file: &|_| Err("no files here".into()),
+        stats: Vec::new(),
+        fired: Vec::new(),
+    };
     Pipeline::parse(pipeline).unwrap().run(m, &mut cx).unwrap();
     cx.stats
+}
+
+/// The graph pipeline without the pass that changes rounding; `tests/golden/recover` holds the numbers of that one.
+fn exact() -> String {
+    GRAPH_PIPELINE.replace("recover,", "")
 }
 
 fn check_meaning(pipeline: &str) {
@@ -41,15 +50,17 @@ fn check_meaning(pipeline: &str) {
 }
 
 #[test]
-fn every_graph_pass_keeps_the_meaning_of_random_modules() {
-    for pass in PASSES.iter().filter(|p| p.phases == (Phase::Graph, Phase::Graph)) {
+fn every_exact_graph_pass_keeps_the_meaning_of_random_modules() {
+    let exact = |p: &&PassDef| p.phases == (Phase::Graph, Phase::Graph) && p.name != "recover";
+    for pass in PASSES.iter().filter(exact) {
         check_meaning(pass.name);
     }
 }
 
 #[test]
-fn the_graph_pipeline_keeps_the_meaning_of_random_modules() {
-    check_meaning(GRAPH_PIPELINE);
+fn the_exact_part_of_the_graph_pipeline_keeps_the_meaning_of_random_modules() {
+    assert!(exact() != GRAPH_PIPELINE);
+    check_meaning(&exact());
 }
 
 #[test]

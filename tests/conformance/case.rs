@@ -112,7 +112,8 @@ fn check(
 ) -> Result<(), String> {
     compare(&module, fed, want, relative).map_err(|e| format!("as imported, {e}"))?;
     let profile = DeviceProfile::named("cpu").unwrap();
-    let mut cx = PassCx { profile, read_file: &|_| Err("no files here".into()), stats: Vec::new() };
+    let mut cx =
+        PassCx { profile, read_file: &|_| Err("no files here".into()), stats: Vec::new(), fired: Vec::new() };
     Pipeline::parse(GRAPH_PIPELINE).unwrap().run(&mut module, &mut cx).map_err(|e| e.to_string())?;
     compare(&module, fed, want, relative).map_err(|e| format!("after the graph passes, {e}"))
 }

@@ -172,14 +172,14 @@ fn recomputation_wins_on_a_slow_link_and_keeps_every_bit() {
     let plan = folder.path().join("a.plan");
     let args = [
         "compile",
-        "models/cnn_bn_step/adamw.onnx",
+        "models/cnn_bn_step/sgd.onnx",
         "--checkpoint",
         "models/cnn_bn_step/init.safetensors",
         "--device",
         "toy",
         "--json",
         "--gpu-mem",
-        "435840B",
+        "360000B",
         "-o",
     ];
     let out = json(&memc_ok(&[&args[..], &[&plan.display().to_string()]].concat()));
@@ -308,6 +308,18 @@ fn help_shows_examples_and_exit_codes() {
     assert!(memc_ok(&["--help"]).contains("infeasible"));
     assert!(memc_ok(&["compile", "--help"]).contains("--gpu-mem 1M"));
     assert!(memc_ok(&["list", "rules"]).contains("M7"));
+    let rewrites = memc_ok(&["list", "rewrites"]);
+    assert!(rewrites.contains("neg-of-neg") && rewrites.contains("conv-grad-weight"), "{rewrites}");
+}
+
+#[test]
+fn opt_explains_which_rules_rewrote_which_values() {
+    let args = ["opt", "models/mlp_s_step/adamw.onnx", "--pass", memc_passes::GRAPH_PIPELINE, "--explain"];
+    let out = memc(&args);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{said}");
+    assert!(said.contains("recover: 6 adamw at m.fc1.weight_new, m.fc1.bias_new, "), "{said}");
+    assert!(said.contains("simplify: ") && said.contains("recover: 1 cross-entropy at loss"), "{said}");
 }
 
 #[test]

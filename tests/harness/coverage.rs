@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use memc_ir::ops::OP_DEFS;
 use memc_passes::PASSES;
-use memc_passes::graph::RULES as REWRITES;
+use memc_passes::graph::{RECOVERIES, RULES as REWRITES};
 
 use super::all_cases;
 use super::case::Case;
@@ -69,14 +69,17 @@ pub(crate) fn check() {
         }
     }
 
-    for rule in REWRITES {
-        let file = format!("simplify/{}.mir", rule.name);
-        let fired = format!(" {}", rule.name);
+    let rewrites = REWRITES.iter().map(|r| ("simplify", r.name));
+    for (pass, rule) in rewrites.chain(RECOVERIES.iter().map(|r| ("recover", r.name))) {
+        let file = format!("{pass}/{rule}.mir");
+        let (counted, fired) = (format!("; {pass}: "), format!(" {rule}"));
+        let fires = |c: &&Case| c.expected.iter().any(|l| l.contains(&counted) && l.ends_with(&fired));
         let cases = named(&file).unwrap_or_default();
-        let shown =
-            cases.iter().flat_map(|c| &c.expected).any(|l| l.contains("; simplify:") && l.ends_with(&fired));
-        if !shown {
+        if !cases.iter().any(|c| fires(&c)) {
             missing.push(format!("{file}: a case in which the rule fires, with `;! stats`"));
+        }
+        if pass == "recover" && cases.iter().all(|c| fires(&c)) {
+            missing.push(format!("{file}: a near miss in which the rule does not fire"));
         }
     }
     assert!(missing.is_empty(), "no golden for\n{}", missing.join("\n"));

@@ -143,6 +143,17 @@ fn run_ops(case: &Case) -> Result<Outcome, String> {
     numbers::run(&module(case)?).map(Outcome::Lines)
 }
 
+/// The module after the passes of `;! pass`, and how many rewrites they made.
+pub(super) fn optimised(case: &Case) -> Result<(Module, usize), String> {
+    let mut m = module(case)?;
+    let text = case.header("pass").ok_or("an `opt` case needs a header `;! pass ...`")?;
+    let profile = DeviceProfile::named("toy").ok_or("no toy device")?;
+    let read = |name: &str| Err(format!("{name} is not read here"));
+    let mut cx = PassCx { profile, read_file: &read, stats: Vec::new(), fired: Vec::new() };
+    Pipeline::parse(text).and_then(|p| p.run(&mut m, &mut cx)).map_err(|e| e.to_string())?;
+    Ok((m, cx.fired.len()))
+}
+
 /// `opt`: the module after the passes of `;! pass`, or why they stop; with `;! stats`, what they counted.
 ///
 /// Files that options name are in the folder of golden files.
@@ -153,7 +164,7 @@ fn run_passes(case: &Case) -> Result<Outcome, String> {
     let text = case.header("pass").ok_or("an `opt` case needs a header `;! pass ...`")?;
     let read =
         |name: &str| fs::read_to_string(root().join(name)).map_err(|_| format!("{name} cannot be read"));
-    let mut cx = PassCx { profile, read_file: &read, stats: Vec::new() };
+    let mut cx = PassCx { profile, read_file: &read, stats: Vec::new(), fired: Vec::new() };
     let done = Pipeline::parse(text).and_then(|p| p.run(&mut m, &mut cx));
     let mut out = match done {
         Ok(()) => lines(&print(&m)),

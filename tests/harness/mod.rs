@@ -5,6 +5,7 @@ pub(crate) mod coverage;
 mod kinds;
 pub(crate) mod models;
 mod numbers;
+pub(crate) mod recover;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -11,6 +11,8 @@ pub(crate) enum Feeds {
     Pattern,
     /// Their initial content; a pattern where that is random.
     Initial,
+    /// Random numbers from this seed, for inputs too; step numbers are small.
+    Random(u64),
 }
 
 /// Results of every op of `m` as lines; ops whose row rejects their operands have none, nor have those that use them.
@@ -68,9 +70,17 @@ fn start(m: &Module, feeds: Feeds) -> Result<Vec<Option<Tensor>>, String> {
     for (v, value) in m.values.iter() {
         let range = |feed: &Feed| if let Feed::Data { range, .. } = feed { *range } else { None };
         now[v.index()] = match value.def {
+            Def::Input(i) if let Feeds::Random(seed) = feeds => {
+                let feed = &m.inputs[i].feed;
+                Some(random(&value.ty, (seed, &value.name), *feed == Feed::Step, range(feed))?)
+            }
+            Def::State(_) if let Feeds::Random(seed) = feeds => {
+                Some(random(&value.ty, (seed, &value.name), false, None)?)
+            }
+            Def::Input(i) if m.inputs[i].feed == Feed::Step => Some(first_step(&value.ty)?),
             Def::Input(i) => Some(pattern(&value.ty, &mut salt, range(&m.inputs[i].feed))?),
             Def::State(s) => Some(match (&m.states[s].init, feeds) {
-                (Init::Uniform { .. } | Init::Normal { .. }, _) | (_, Feeds::Pattern) => {
+                (Init::Uniform { .. } | Init::Normal { .. }, _) | (_, Feeds::Pattern | Feeds::Random(_)) => {
                     pattern(&value.ty, &mut salt, None)?
                 }
                 (init, Feeds::Initial) => initial(&value.ty, init)?,
@@ -110,6 +120,17 @@ fn initial(ty: &TensorType, init: &Init) -> Result<Tensor, String> {
     }
 }
 
+/// The number of the first step.
+fn first_step(ty: &TensorType) -> Result<Tensor, String> {
+    let one: &[u8] = match ty.dtype {
+        DType::F32 => &1f32.to_le_bytes(),
+        DType::I32 => &1i32.to_le_bytes(),
+        DType::I64 => &1i64.to_le_bytes(),
+        DType::Bool => &[1],
+    };
+    filled(ty, &one.repeat(ty.numel() as usize))
+}
+
 /// Element `i` of value number `salt`: quarters from -1.25 to 1.25 for floats, 0 to 4 (or `range`) for integers, and
 /// every third `true`.
 fn pattern(ty: &TensorType, salt: &mut i64, range: Option<(i64, i64)>) -> Result<Tensor, String> {
@@ -127,6 +148,42 @@ fn pattern(ty: &TensorType, salt: &mut i64, range: Option<(i64, i64)>) -> Result
         }
     }
     *salt += 1;
+    Ok(t)
+}
+
+/// Floats from -2 to 2 (states of `v` and inputs called `inv` are positive), integers within their range.
+fn random(
+    ty: &TensorType,
+    (seed, name): (u64, &str),
+    step: bool,
+    range: Option<(i64, i64)>,
+) -> Result<Tensor, String> {
+    let mut t = zeros(ty)?;
+    let (low, high) = range.unwrap_or((0, 5));
+    // SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014).
+    let mut state = name.bytes().fold(seed, |h, b| h.wrapping_mul(0x100_0000_01b3) ^ u64::from(b));
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    let width = ty.dtype.bytes() as usize;
+    for out in t.data.bytes_mut().chunks_mut(width) {
+        let bits = next();
+        let int = if step { 1 + (bits % 9) as i64 } else { low + (bits % (high - low).max(1) as u64) as i64 };
+        let real = (bits >> 40) as f32 / (1 << 22) as f32 - 2.0;
+        match ty.dtype {
+            DType::F32 if step => out.copy_from_slice(&(int as f32).to_le_bytes()),
+            DType::F32 if matches!(name, "v" | "inv") => {
+                out.copy_from_slice(&(real.abs() + 0.1).to_le_bytes())
+            }
+            DType::F32 => out.copy_from_slice(&real.to_le_bytes()),
+            DType::I32 => out.copy_from_slice(&(int as i32).to_le_bytes()),
+            DType::I64 => out.copy_from_slice(&int.to_le_bytes()),
+            DType::Bool => out.copy_from_slice(&[(bits >> 63) as u8]),
+        }
+    }
     Ok(t)
 }
 

@@ -82,6 +82,12 @@ fn the_passes_page_lists_every_rewrite() {
 }
 
 #[test]
+fn the_passes_page_lists_every_recovery() {
+    let rows = memc_passes::graph::RECOVERIES.iter().map(|r| vec![code(r.name), r.doc.to_owned()]).collect();
+    compare("passes/README.md", "recoveries", &table(&["rule", "does"], rows));
+}
+
+#[test]
 fn the_passes_page_shows_the_pipeline() {
     compare("passes/README.md", "pipeline", &format!("```text\n{GRAPH_PIPELINE}\n```\n"));
 }

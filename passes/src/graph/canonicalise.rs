@@ -5,7 +5,7 @@
 //! need weighing are left to `simplify`.
 //!
 //! - Reshapes, broadcasts, transposes, casts, slices, pads, copies and concatenations that change nothing vanish.
-//! - What only moves or adds axes of extent 1 is a reshape; reshape of reshape and broadcast of broadcast are one op.
+//! - What only moves or adds axes of extent 1 is a reshape; reshapes, broadcasts and transposes of their like are one.
 //! - A slice's `ends` are one past the last element taken, and its step is 1 where it takes at most one.
 //! - `gemm` that ignores its addend is `matmul`. Reductions over no axes vanish where summing adds no zero.
 //! - A constant operand is on the right where the op has a form for that.
@@ -26,7 +26,7 @@ pub(crate) const PASS: PassDef = PassDef {
 };
 
 /// What to put in the place of an op with one result.
-enum Form {
+pub(super) enum Form {
     /// A value of the same type.
     Value(ValueId),
     /// Another op.
@@ -39,7 +39,7 @@ type Rule = (&'static str, fn(&Module, &OpKind, &[ValueId], &TensorType) -> Opti
 const RULES: &[Rule] = &[
     ("identity ops removed", identity),
     ("ops turned into reshapes", to_reshape),
-    ("reshapes and broadcasts merged", merge),
+    ("movements merged", merge),
     ("slices normalised", slice),
     ("concatenations trimmed", concat),
     ("gemm without addend", gemm),
@@ -57,9 +57,7 @@ fn run(m: &mut Module, _options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pa
         let gone = loop {
             let op = &m.ops[id];
             let (Code::Compute(kind), [result]) = (&op.code, op.results.as_slice()) else { break None };
-            let ty = &m.values[*result].ty;
-            let find = |(_, rule): &Rule| rule(m, kind, &op.operands, ty);
-            match RULES.iter().enumerate().find_map(|(i, r)| Some((i, find(r)?))) {
+            match form(m, kind, &op.operands, &m.values[*result].ty) {
                 None => break None,
                 Some((i, Form::Value(v))) => {
                     counts[i] += 1;
@@ -89,6 +87,16 @@ fn run(m: &mut Module, _options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pa
     }
     cx.stats.push(("canonicalise", "unchanged states".into(), unchanged));
     Ok(())
+}
+
+/// The first rule that has a better form for an op with one result of type `ty`, and that form.
+pub(super) fn form(
+    m: &Module,
+    kind: &OpKind,
+    operands: &[ValueId],
+    ty: &TensorType,
+) -> Option<(usize, Form)> {
+    RULES.iter().enumerate().find_map(|(i, (_, rule))| Some((i, rule(m, kind, operands, ty)?)))
 }
 
 fn identity(m: &Module, kind: &OpKind, operands: &[ValueId], result: &TensorType) -> Option<Form> {
@@ -130,6 +138,11 @@ fn merge(m: &Module, kind: &OpKind, operands: &[ValueId], _result: &TensorType) 
     match (kind, inner) {
         (OpKind::Reshape { .. }, OpKind::Reshape { .. })
         | (OpKind::Broadcast { .. }, OpKind::Broadcast { .. }) => Some(Form::Op(kind.clone(), from.to_vec())),
+        (OpKind::Transpose { perm }, OpKind::Transpose { perm: first }) => {
+            let both = perm.iter().map(|&p| first.get(usize::try_from(p).ok()?).copied());
+            let perm = both.collect::<Option<Vec<u64>>>()?;
+            Some(Form::Op(OpKind::Transpose { perm }, from.to_vec()))
+        }
         _ => None,
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Every pass keeps the module's meaning *exactly*: an element of an output or next state that is not NaN keeps
 //! its bits, and a NaN stays a NaN. (Payloads of NaN are left open, because the machine takes them from either
-//! operand of an addition.) "Exactly" is measured against `memc-kernels`, which is what the ops mean in numbers;
-//! a rewrite that only holds for real numbers is not made here.
+//! operand of an addition.) "Exactly" is measured against `memc-kernels`, which is what the ops mean in numbers.
+//! The one exception is `recover`, whose rewrites hold for real numbers and may round otherwise.
 //!
 //! No pass here plans memory: common subexpressions are merged even when that makes a live range longer, since
 //! the planner may compute a value again where that pays.
@@ -15,7 +15,9 @@ pub(crate) mod dce;
 mod facts;
 pub(crate) mod fold;
 pub(crate) mod order;
+pub(crate) mod recover;
 pub(crate) mod simplify;
 
 pub use compact::compact;
+pub use recover::{RECOVERIES, Recovery};
 pub use simplify::{RULES, RuleDef};

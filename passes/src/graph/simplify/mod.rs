@@ -27,7 +27,7 @@ use self::lang::{Graph, Leaves, Node, Price};
 use self::region::{Region, Regions};
 use super::compact::compact;
 use super::dce::sweep;
-use crate::{OptionDef, Options, PassCx, PassDef, PassError};
+use crate::{Fired, OptionDef, Options, PassCx, PassDef, PassError};
 
 pub use rule::RuleDef;
 pub use rules::RULES;
@@ -58,7 +58,7 @@ fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pas
     // A rewrite may leave a value with one use where it had two, and so join two regions.
     for _ in 0..rounds {
         sweep(m);
-        if !round(m, &rewrites, (iterations, nodes), &mut counts) {
+        if !round(m, &rewrites, (iterations, nodes), &mut counts, &mut cx.fired) {
             break;
         }
     }
@@ -76,6 +76,7 @@ fn round(
     rewrites: &[Rewrite<Node, Leaves>],
     (iterations, nodes): (usize, usize),
     counts: &mut [u64],
+    fired: &mut Vec<Fired>,
 ) -> bool {
     let mut regions = Regions::new(m);
     let mut cheaper = false;
@@ -94,10 +95,13 @@ fn round(
             continue;
         }
         cheaper = true;
-        for iteration in &runner.iterations {
-            for (rule, n) in RULES.iter().zip(&mut *counts) {
-                let fired = iteration.applied.get(&egg::Symbol::from(rule.name));
-                *n += fired.map_or(0, |&k| k as u64);
+        let at = m.ops[root].results.first().map(|&v| m.values[v].name.clone()).unwrap_or_default();
+        for (rule, n) in RULES.iter().zip(&mut *counts) {
+            let applied = |i: &egg::Iteration<()>| i.applied.get(&egg::Symbol::from(rule.name)).copied();
+            let count = runner.iterations.iter().filter_map(applied).sum::<usize>() as u64;
+            *n += count;
+            if count > 0 {
+                fired.push(Fired { pass: PASS.name, rule: rule.name, at: at.clone(), count });
             }
         }
         let best = |class: ClassId| extractor.find_best_node(class).clone();

@@ -14,7 +14,7 @@ pub struct RuleDef {
     /// What it does, and why no bit changes.
     pub doc: &'static str,
     /// The ops at whose results it looks.
-    pub(super) on: &'static [&'static str],
+    pub on: &'static [&'static str],
     /// Offers equal terms for one op.
     pub(super) rewrite: fn(&Found<'_>, &mut Offers),
 }

@@ -1,0 +1,78 @@
+//! Softmax cross-entropy as PyTorch decomposes it.
+
+use memc_ir::attr::Reduction;
+use memc_ir::{OpKind, ValueId};
+
+use crate::graph::recover::edit::Editor;
+use crate::graph::recover::rule::{Recovery, ensure};
+
+/// Whether the class axis of `log_prob` `[n, c, ...]` is what `labels` `[n, ...]` lacks.
+fn labelled(g: &Editor<'_>, log_prob: ValueId, labels: ValueId) -> bool {
+    let (shape, labels) = (g.shape(log_prob), g.shape(labels));
+    shape.len() > 1 && labels.first() == shape.first() && labels.get(1..) == shape.get(2..)
+}
+
+/// Whether `v` has the shape of `log_prob` with one class.
+fn one_class(g: &Editor<'_>, log_prob: ValueId, v: ValueId) -> bool {
+    let (shape, one) = (g.shape(log_prob), g.shape(v));
+    one.len() == shape.len() && (0..shape.len()).all(|i| one[i] == if i == 1 { 1 } else { shape[i] })
+}
+
+/// Whether `v` adds up all elements of what it reads.
+fn adds_all(g: &Editor<'_>, v: ValueId) -> bool {
+    matches!(g.def(v), Some((OpKind::ReduceSum { axes, .. }, &[x])) if axes.len() == g.ty(x).rank())
+}
+
+/// The label that counts nothing, when all of `values` are that number.
+fn ignored(g: &Editor<'_>, value: ValueId) -> Option<i64> {
+    g.number(value).map(|v| v as i64).filter(|_| g.ty(value).dtype.is_int())
+}
+
+pub(super) const CROSS_ENTROPY: Recovery = Recovery {
+    name: "cross-entropy",
+    doc: "The mean of -log_softmax at the labels over those labels that are not the ignored one is `cross_entropy`, and \
+          the log_softmax its second result. Where every label is ignored the loss is 0 instead of NaN.",
+    patterns: &[
+        "(div (reduce_sum=?total (select (equal ~?labels #ignore) 0 (neg ~(gather_elements=?picked (log_softmax=?lp ?x) ~(select (equal ~?labels #ignore) 0 ~?labels))))) ~(cast ~(reduce_sum=?count (cast (not (equal ~?labels #ignore))))))",
+    ],
+    apply: |g, m| {
+        let (x, lp, labels) = (m.get("x")?, m.get("lp")?, m.get("labels")?);
+        let picked = m.get("picked")?;
+        ensure(matches!(g.def(lp), Some((OpKind::LogSoftmax { axis: 1 }, _))))?;
+        ensure(matches!(g.def(picked), Some((OpKind::GatherElements { axis: 1 }, _))))?;
+        ensure(labelled(g, lp, labels) && one_class(g, lp, picked) && g.ty(m.root).rank() == 0)?;
+        ensure(adds_all(g, m.get("total")?) && adds_all(g, m.get("count")?))?;
+        let kind =
+            OpKind::CrossEntropy { reduction: Reduction::Mean, ignore_index: ignored(g, m.get("ignore")?)? };
+        g.aim_at_first(&[lp]);
+        let &[loss, log_prob] = g.op(kind, &[x, labels])?.as_slice() else { return None };
+        ensure(g.replace(m.root, loss))?;
+        g.replace(lp, log_prob);
+        Some(())
+    },
+};
+
+pub(super) const CROSS_ENTROPY_GRAD: Recovery = Recovery {
+    name: "cross-entropy-grad",
+    doc: "p - exp(log_prob) * sum(p) over the classes is `cross_entropy_grad`, where p is minus dloss over the number of \
+          labels that count, at every such label, and 0 elsewhere. Where every label is ignored it is 0.",
+    patterns: &[
+        "(sub (mul=?p (scatter_elements=?hits 0 ~(select (equal ~?labels #ignore) 0 ~?labels) -1) ~(select (equal ~?labels #ignore) 0 ~(div ?dloss ~(cast ~(reduce_sum=?count (cast (not (equal ~?labels #ignore)))))))) (mul (exp ?lp) (reduce_sum=?sum ?p)))",
+    ],
+    apply: |g, m| {
+        let (lp, labels, dloss) = (m.get("lp")?, m.get("labels")?, m.get("dloss")?);
+        let (hits, sum) = (m.get("hits")?, m.get("sum")?);
+        let (OpKind::ScatterElements { axis: 1, .. }, operands) = g.def(hits)? else { return None };
+        ensure(one_class(g, lp, *operands.get(1)?) && labelled(g, lp, labels) && g.ty(hits) == g.ty(lp))?;
+        let (OpKind::ReduceSum { axes, keepdims: true }, _) = g.def(sum)? else { return None };
+        ensure(axes.as_slice() == [1] && g.ty(m.root) == g.ty(lp) && adds_all(g, m.get("count")?))?;
+        ensure(g.ty(dloss).numel() == 1)?;
+        let kind = OpKind::CrossEntropyGrad {
+            reduction: Reduction::Mean,
+            ignore_index: ignored(g, m.get("ignore")?)?,
+        };
+        let dloss = g.reshape(dloss, &[])?;
+        let dx = g.op1(kind, &[dloss, lp, labels])?;
+        ensure(g.replace(m.root, dx))
+    },
+};

@@ -1,0 +1,103 @@
+//! Shapes around matrix products and reductions: what is left once data movement is out of the way.
+
+use memc_ir::attr::F32;
+use memc_ir::{OpKind, ValueId};
+
+use crate::graph::recover::edit::Editor;
+use crate::graph::recover::rule::{Recovery, ensure};
+
+/// Whether one op reads `v`, and it is no output or next state.
+pub(super) fn used_once(g: &Editor<'_>, v: ValueId) -> bool {
+    g.users(v).count() == 1 && !g.is_root(v)
+}
+
+pub(super) const REDUCE_DROPS_AXES: Recovery = Recovery {
+    name: "reduce-drops-axes",
+    doc: "A reduction that keeps its axes, reshaped to the shape without them, is the reduction without them, when nothing \
+          else reads it.",
+    patterns: &[
+        "(reshape (reduce_sum=?r ?x))",
+        "(reshape (reduce_mean=?r ?x))",
+        "(reshape (reduce_max=?r ?x))",
+    ],
+    apply: |g, m| {
+        let (r, x) = (m.get("r")?, m.get("x")?);
+        let mut kind = g.def(r)?.0.clone();
+        let (OpKind::ReduceSum { keepdims, .. }
+        | OpKind::ReduceMean { keepdims, .. }
+        | OpKind::ReduceMax { keepdims, .. }) = &mut kind
+        else {
+            return None;
+        };
+        ensure(std::mem::replace(keepdims, false) && used_once(g, r))?;
+        let small = kind.infer(&[g.ty(x)]).ok()?;
+        ensure(small.first() == Some(g.ty(m.root)))?;
+        let y = g.op1(kind, &[x])?;
+        ensure(g.replace(m.root, y))
+    },
+};
+
+pub(super) const MATMUL_OF_ROWS: Recovery = Recovery {
+    name: "matmul-of-rows",
+    doc: "A matrix product of a stack of matrices with one matrix is the product of all their rows with it.",
+    patterns: &["(matmul ?a ?b)"],
+    apply: |g, m| {
+        let (a, b) = (m.get("a")?, m.get("b")?);
+        let kind = g.def(m.root)?.0.clone();
+        let OpKind::MatMul { trans_a: false, .. } = kind else { return None };
+        ensure(g.ty(a).rank() > 2 && g.ty(b).rank() == 2)?;
+        let (&width, lead) = g.shape(a).split_last()?;
+        let rows: u64 = lead.iter().product();
+        let shape = g.shape(m.root).to_vec();
+        let flat = g.reshape(a, &[rows, width])?;
+        let y = g.op1(kind, &[flat, b])?;
+        let y = g.reshape(y, &shape)?;
+        ensure(g.replace(m.root, y))
+    },
+};
+
+pub(super) const MATMUL_OF_STACKS: Recovery = Recovery {
+    name: "matmul-of-stacks",
+    doc: "A product of two stacks of matrices whose leading axes were merged in the same way is the reshaped product of \
+          the stacks as they were.",
+    patterns: &["(matmul (reshape ?a) (reshape ?b))"],
+    apply: |g, m| {
+        let (a, b) = (m.get("a")?, m.get("b")?);
+        let (kind, &[flat_a, flat_b]) = g.def(m.root)? else { return None };
+        let kind = kind.clone();
+        fn parts(s: &[u64]) -> Option<(&[u64], &[u64; 2])> {
+            s.split_last_chunk::<2>()
+        }
+        let ((lead_a, mat_a), (lead_b, mat_b)) = (parts(g.shape(a))?, parts(g.shape(b))?);
+        let ((flat_lead_a, flat_mat_a), (flat_lead_b, flat_mat_b)) =
+            (parts(g.shape(flat_a))?, parts(g.shape(flat_b))?);
+        ensure(lead_a == lead_b && flat_lead_a == flat_lead_b && flat_lead_a.len() < lead_a.len())?;
+        ensure(mat_a == flat_mat_a && mat_b == flat_mat_b && !flat_lead_a.is_empty())?;
+        let shape = g.shape(m.root).to_vec();
+        let y = g.op1(kind, &[a, b])?;
+        let y = g.reshape(y, &shape)?;
+        ensure(g.replace(m.root, y))
+    },
+};
+
+pub(super) const GEMM: Recovery = Recovery {
+    name: "gemm",
+    doc: "A matrix product plus a vector added to every row is `gemm`, when nothing else reads the product; the sum may be \
+          made under another shape with the same last axis.",
+    patterns: &["(add (matmul=?y ?a ?b) ?bias)", "(add (reshape=?r (matmul=?y ?a ?b)) ?bias)"],
+    apply: |g, m| {
+        let (y, a, b, bias) = (m.get("y")?, m.get("a")?, m.get("b")?, m.get("bias")?);
+        let &OpKind::MatMul { trans_a, trans_b, alpha } = g.def(y)?.0 else { return None };
+        let shape = g.shape(m.root).to_vec();
+        let &[_, columns] = g.shape(y) else { return None };
+        ensure(g.ty(a).rank() == 2 && g.ty(b).rank() == 2 && shape.last() == Some(&columns))?;
+        ensure(g.ty(bias).numel() == columns && g.shape(bias).last() == Some(&columns))?;
+        let seen = m.get("r").unwrap_or(y);
+        ensure(used_once(g, y) && used_once(g, seen) && g.shape(seen) == shape)?;
+        let bias = g.reshape(bias, &[columns])?;
+        let kind = OpKind::Gemm { trans_a, trans_b, alpha, beta: F32(1.0) };
+        let y = g.op1(kind, &[a, b, bias])?;
+        let y = g.reshape(y, &shape)?;
+        ensure(g.replace(m.root, y))
+    },
+};
