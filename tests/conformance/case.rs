@@ -28,21 +28,40 @@ const RULES: &[fn(&TensorType) -> bool] = &[
     |ty| ty.rank() <= 1 || !ty.dtype.is_float(),
 ];
 
+/// A test's model, imported, and its tensors.
+pub(crate) struct Prepared {
+    pub(crate) module: Module,
+    /// Names of the model's inputs.
+    pub(crate) names: Vec<String>,
+    /// What they are fed with, in that order.
+    pub(crate) inputs: Vec<Tensor>,
+    outputs: Vec<Tensor>,
+    /// The inputs that became constants.
+    constants: Vec<String>,
+}
+
 /// Runs a test.
 pub(crate) fn run(test: &Test) -> Outcome {
+    let prepared = match prepare(test) {
+        Ok(prepared) => prepared,
+        Err(outcome) => return outcome,
+    };
+    match check(test, &prepared) {
+        Ok(()) => Outcome::Pass(prepared.constants),
+        Err(why) => Outcome::Wrong(why),
+    }
+}
+
+/// Imports a test's model, by the first of the rules that the importer accepts.
+pub(crate) fn prepare(test: &Test) -> Result<Prepared, Outcome> {
     if !test.left_out.is_empty() {
-        return Outcome::Unsupported(test.left_out.clone());
+        return Err(Outcome::Unsupported(test.left_out.clone()));
     }
     let tensors = |kind| test.tensors(kind).into_iter().map(tensor).collect::<Result<Vec<_>, _>>();
-    let (inputs, outputs) = match (tensors("input"), tensors("output")) {
-        (Ok(inputs), Ok(outputs)) => (inputs, outputs),
-        (Err(e), _) | (_, Err(e)) => return refused(test, &e),
-    };
-    let names = match interface(test.model()) {
-        Ok((names, _)) => names,
-        Err(e) => return refused(test, &e),
-    };
-    let mut last = None;
+    let inputs = tensors("input").map_err(|e| refused(test, &e))?;
+    let outputs = tensors("output").map_err(|e| refused(test, &e))?;
+    let (names, _) = interface(test.model()).map_err(|e| refused(test, &e))?;
+    let mut last = Outcome::Wrong("it was not run".into());
     for rule in RULES {
         let mut constants = Vec::new();
         let mut bindings = BTreeMap::new();
@@ -56,18 +75,12 @@ pub(crate) fn run(test: &Test) -> Outcome {
             bindings.insert(name.clone(), binding);
         }
         match import_bound(test.model(), &bindings) {
-            Ok(import) => {
-                let fed: BTreeMap<&str, &Tensor> = names.iter().map(String::as_str).zip(&inputs).collect();
-                return match check(import.module, &fed, &outputs, tolerance(&test.name)) {
-                    Ok(()) => Outcome::Pass(constants),
-                    Err(why) => Outcome::Wrong(why),
-                };
-            }
-            Err(e @ ImportError::Unsupported(_)) => last = Some(e),
-            Err(e) => return Outcome::Wrong(e.to_string()),
+            Ok(import) => return Ok(Prepared { module: import.module, names, inputs, outputs, constants }),
+            Err(e @ ImportError::Unsupported(_)) => last = refused(test, &e),
+            Err(e) => return Err(Outcome::Wrong(e.to_string())),
         }
     }
-    last.map_or(Outcome::Wrong("it was not run".into()), |e| refused(test, &e))
+    Err(last)
 }
 
 fn tensor(bytes: &[u8]) -> Result<Tensor, ImportError> {
@@ -103,19 +116,18 @@ fn refused(test: &Test, error: &ImportError) -> Outcome {
     Outcome::Unsupported(short.to_string())
 }
 
-/// Compares what the module computes, as imported and after the graph passes, with `want`.
-fn check(
-    mut module: Module,
-    fed: &BTreeMap<&str, &Tensor>,
-    want: &[Tensor],
-    relative: f32,
-) -> Result<(), String> {
-    compare(&module, fed, want, relative).map_err(|e| format!("as imported, {e}"))?;
+/// Compares what the module computes, as imported and after the graph passes, with the expected outputs.
+fn check(test: &Test, prepared: &Prepared) -> Result<(), String> {
+    let Prepared { names, inputs, outputs, .. } = prepared;
+    let fed: BTreeMap<&str, &Tensor> = names.iter().map(String::as_str).zip(inputs).collect();
+    let relative = tolerance(&test.name);
+    let mut module = prepared.module.clone();
+    compare(&module, &fed, outputs, relative).map_err(|e| format!("as imported, {e}"))?;
     let profile = DeviceProfile::named("cpu").unwrap();
     let mut cx =
         PassCx { profile, read_file: &|_| Err("no files here".into()), stats: Vec::new(), fired: Vec::new() };
     Pipeline::parse(GRAPH_PIPELINE).unwrap().run(&mut module, &mut cx).map_err(|e| e.to_string())?;
-    compare(&module, fed, want, relative).map_err(|e| format!("after the graph passes, {e}"))
+    compare(&module, &fed, outputs, relative).map_err(|e| format!("after the graph passes, {e}"))
 }
 
 fn compare(

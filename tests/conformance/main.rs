@@ -7,11 +7,13 @@
 mod archive;
 mod case;
 mod compare;
+mod gradient;
 mod manifest;
 
 use std::path::{Path, PathBuf};
 
 use case::Outcome;
+use gradient::Checked;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance")
@@ -30,4 +32,19 @@ fn node_tests_come_out_as_the_manifest_says() {
     }
     assert!(wrong.is_empty(), "{} node tests go wrong\n\n{}\n", wrong.len(), wrong.join("\n"));
     manifest::compare(&folder(), &rows);
+}
+
+/// What operators are imported as has the right derivative with respect to every float input.
+#[test]
+fn imported_operators_differentiate() {
+    let (mut right, mut wrong) = (0, Vec::new());
+    for test in &archive::read(&folder().join("node_tests.zip")) {
+        match gradient::check(test) {
+            Checked::Nothing => {}
+            Checked::Right => right += 1,
+            Checked::Wrong(why) => wrong.push(format!("{}: {why}", test.name)),
+        }
+    }
+    assert!(wrong.is_empty(), "{} gradients go wrong\n\n{}\n", wrong.len(), wrong.join("\n"));
+    assert!(right > 800, "only {right} node tests have a gradient that was checked");
 }
