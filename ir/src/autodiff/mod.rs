@@ -6,7 +6,8 @@
 //!   tensor is floating point; integers and booleans carry none.
 //! - The gradient of `X` is called `X_grad`. Where several uses contribute, the contributions are `X_grad_0`,
 //!   `X_grad_1`, ... in reverse order of the uses, and are added up in that order as they arise. A rule that hands
-//!   a gradient on unchanged (an addition, a copy) makes no op; `X`'s gradient is then the value of another name.
+//!   a gradient on unchanged (an addition, a copy) makes no op; `X`'s gradient is then the value of another name. Contributions of slices
+//!   that do not overlap are joined instead of added.
 //! - An op appended for the node `N` has the origin `N_Grad`.
 //! - Where ops are not differentiable, a rule takes the derivative that its file states; `min` and `max` give the
 //!   gradient of a tie to one operand, a maximum over axes shares it.
@@ -23,6 +24,7 @@ mod index;
 mod linalg;
 mod movement;
 mod norm;
+mod parts;
 mod reduce;
 mod rule;
 mod rules;
@@ -33,7 +35,8 @@ use std::fmt;
 use crate::entity::{Id, OpId, ValueId};
 use crate::module::{Code, Def, Module, Phase};
 use crate::types::TensorType;
-use rule::{Constants, Rule};
+use parts::Parts;
+use rule::{Constants, Given, Rule};
 
 /// Why a gradient cannot be computed, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -141,6 +144,8 @@ struct Sweep<'m> {
     /// For each forward value, whether a requested value influences it through floating point alone.
     varied: Vec<bool>,
     totals: Vec<Option<Total>>,
+    /// Contributions that cover a part of their value, until the value's gradient is read.
+    parts: BTreeMap<ValueId, Parts>,
     constants: Constants,
 }
 
@@ -157,7 +162,7 @@ impl<'m> Sweep<'m> {
             }
         }
         let totals = vec![None; m.values.len()];
-        Self { m, loss, wrt, varied, totals, constants: BTreeMap::new() }
+        Self { m, loss, wrt, varied, totals, parts: BTreeMap::new(), constants: BTreeMap::new() }
     }
 
     fn run(mut self) -> Result<Vec<Option<ValueId>>, NotDifferentiable> {
@@ -168,6 +173,9 @@ impl<'m> Sweep<'m> {
             self.totals[self.loss.index()] = Some(Total { value: seed, count: 1, owned: false });
             for &op in forward.iter().rev() {
                 self.visit(op).map_err(|reason| NotDifferentiable::at_op(self.m, op, reason))?;
+            }
+            for &v in self.wrt {
+                self.settle(v).map_err(|reason| NotDifferentiable::at_value(self.m, v, reason))?;
             }
         }
         let grads: Vec<Option<ValueId>> =
@@ -185,6 +193,9 @@ impl<'m> Sweep<'m> {
 
     /// Applies the op's rule when one of its results has a gradient and one of its operands wants one.
     fn visit(&mut self, id: OpId) -> Result<(), String> {
+        for i in 0..self.m.ops[id].results.len() {
+            self.settle(self.m.ops[id].results[i])?;
+        }
         let op = &self.m.ops[id];
         let dy: Vec<Option<ValueId>> =
             op.results.iter().map(|v| self.totals[v.index()].map(|t| t.value)).collect();
@@ -203,11 +214,24 @@ impl<'m> Sweep<'m> {
             node => format!("{node}_Grad"),
         };
         let mut renamed = Vec::new();
-        for (operand, grad) in given {
+        for Given { operand, grad, part } in given {
             let x = self.m.ops[id].operands[operand];
+            if let Some((axis, start)) = part {
+                self.parts.entry(x).or_default().add(axis, start, grad, &origin);
+                continue;
+            }
             let owned = made.contains(&grad) && !renamed.contains(&grad);
             renamed.push(grad);
             self.contribute(x, grad, owned, &origin)?;
+        }
+        Ok(())
+    }
+
+    /// Adds what covers parts of `x` to its gradient.
+    fn settle(&mut self, x: ValueId) -> Result<(), String> {
+        let Some(parts) = self.parts.remove(&x) else { return Ok(()) };
+        for (grad, origin) in parts.join(self.m, x)? {
+            self.contribute(x, grad, true, &origin)?;
         }
         Ok(())
     }

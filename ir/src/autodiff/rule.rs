@@ -22,6 +22,16 @@ pub(super) fn float_bytes(dtype: DType, value: f32) -> Vec<u8> {
     Scalar::Float(F32(value)).to_bytes(dtype).unwrap_or_default()
 }
 
+/// A gradient that a rule hands out.
+pub(super) struct Given {
+    /// Which operand's.
+    pub(super) operand: usize,
+    /// Of the operand's type, unless it is a part.
+    pub(super) grad: ValueId,
+    /// The axis and the first position along it that `grad` covers; the gradient is zero elsewhere.
+    pub(super) part: Option<(usize, u64)>,
+}
+
 /// The application of a gradient rule to one op.
 pub(super) struct Rule<'m> {
     m: &'m mut Module,
@@ -30,7 +40,7 @@ pub(super) struct Rule<'m> {
     results: Vec<ValueId>,
     dy: Vec<Option<ValueId>>,
     wants: Vec<bool>,
-    given: Vec<(usize, ValueId)>,
+    given: Vec<Given>,
     made: Vec<ValueId>,
     origin: String,
     hint: String,
@@ -53,7 +63,7 @@ impl<'m> Rule<'m> {
     }
 
     /// The gradients handed out, by operand, and the values made.
-    pub(super) fn finish(self) -> (Vec<(usize, ValueId)>, Vec<ValueId>) {
+    pub(super) fn finish(self) -> (Vec<Given>, Vec<ValueId>) {
         (self.given, self.made)
     }
 
@@ -110,7 +120,21 @@ impl<'m> Rule<'m> {
         if self.ty(grad) != self.ty(self.x(i)) {
             return Err(format!("its gradient is {}, its operand {}", self.ty(grad), self.ty(self.x(i))));
         }
-        self.given.push((i, grad));
+        self.given.push(Given { operand: i, grad, part: None });
+        Ok(())
+    }
+
+    /// Hands `grad` to the positions of operand `i` from `start` on along `axis`, and zero to the others.
+    pub(super) fn give_part(&mut self, i: usize, grad: ValueId, axis: usize, start: u64) -> Done {
+        let (part, whole) = (self.ty(grad), self.ty(self.x(i)));
+        let extent = part.shape.get(axis).and_then(|d| d.checked_add(start));
+        if part.dtype != whole.dtype
+            || part.rank() != whole.rank()
+            || extent.is_none_or(|end| end > whole.shape[axis])
+        {
+            return Err(format!("its gradient is {part} from {start} on axis {axis}, its operand {whole}"));
+        }
+        self.given.push(Given { operand: i, grad, part: Some((axis, start)) });
         Ok(())
     }
 

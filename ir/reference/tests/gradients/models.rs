@@ -161,3 +161,36 @@ yield loss %loss as "loss"
         9,
     );
 }
+
+#[test]
+fn slices_of_one_tensor_are_joined_where_they_do_not_overlap() {
+    let used = check(
+        r#"
+module @slices graph
+
+%x = state {role = param, init = zeros} : f32[4,9]
+%a = slice %x {starts = [0, 6], ends = [4, 9], steps = [1, 1]} : f32[4,3]
+%b = slice %x {starts = [0, 0], ends = [4, 3], steps = [1, 1]} : f32[4,3]
+%c = slice %x {starts = [0, 3], ends = [4, 6], steps = [1, 1]} : f32[4,3]
+%overlapping = slice %x {starts = [0, 2], ends = [4, 5], steps = [1, 1]} : f32[4,3]
+%behind = slice %x {starts = [0, 8], ends = [4, 5], steps = [1, -1]} : f32[4,3]
+%row = slice %x {starts = [1, 0], ends = [2, 9], steps = [1, 1]} : f32[1,9]
+%corner = slice %x {starts = [1, 1], ends = [3, 4], steps = [1, 1]} : f32[2,3]
+%ab = mul %a, %b : f32[4,3]
+%abc = mul %ab, %c : f32[4,3]
+%ob = mul %overlapping, %behind : f32[4,3]
+%s = sub %abc, %ob : f32[4,3]
+%t = tanh %s : f32[4,3]
+%l0 = reduce_sum %t {axes = [0, 1]} : f32[]
+%l1 = sum_squares %row : f32[]
+%l2 = sum_squares %corner : f32[]
+%l01 = add %l0, %l1 : f32[]
+%loss = add %l01, %l2 : f32[]
+yield loss %loss as "loss"
+"#,
+        10,
+    );
+    // One whole of three slices; one of two with a gap; the row and the corner on their own.
+    let count = |op: &str| used.iter().filter(|u| *u == op).count();
+    assert_eq!([count("concat"), count("fill"), count("pad"), count("add")], [2, 1, 3, 2 + 3]);
+}
