@@ -7,6 +7,7 @@
 mod archive;
 mod case;
 mod compare;
+mod damage;
 mod gradient;
 mod manifest;
 
@@ -47,4 +48,13 @@ fn imported_operators_differentiate() {
     }
     assert!(wrong.is_empty(), "{} gradients go wrong\n\n{}\n", wrong.len(), wrong.join("\n"));
     assert!(right > 800, "only {right} node tests have a gradient that was checked");
+}
+
+/// Damaged copies of the models are refused, or imported as modules that the verifier accepts; nothing panics.
+#[test]
+fn damaged_models_are_refused_or_sound() {
+    let tests = archive::read(&folder().join("node_tests.zip"));
+    let accepted: usize =
+        tests.iter().enumerate().map(|(i, test)| damage::import_damaged(test, i as u64, 8)).sum();
+    assert!(accepted > 1000, "only {accepted} damaged models were accepted, so little was tried");
 }
