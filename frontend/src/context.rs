@@ -92,8 +92,8 @@ impl<'a> Context<'a> {
     pub(crate) fn new(source: &'a Source<'_>, micro_steps: u32) -> Self {
         let graph = &source.model.graph;
         let name = if graph.name.is_empty() { "model" } else { &graph.name };
-        let mut declared = declared_types(&graph.value_info);
-        declared.extend(declared_types(&graph.outputs));
+        let mut declared = declared_types(&graph.value_info, source.dims);
+        declared.extend(declared_types(&graph.outputs, source.dims));
         let reads = graph.nodes.iter().flat_map(|n| &n.inputs).chain(graph.outputs.iter().map(|o| &o.name));
         Self {
             module: Module::new(name),

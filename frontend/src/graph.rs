@@ -109,6 +109,7 @@ pub(crate) fn input_types(
     let mut types = BTreeMap::new();
     let mut open: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     let mut symbols: BTreeSet<&str> = BTreeSet::new();
+    consistent(dims)?;
     for input in &graph.inputs {
         let ValueType::Tensor { dtype: code, shape } = &input.ty else { continue };
         let at = |e| ImportError::Unsupported(format!("graph input `{}`: {e}", input.name));
@@ -122,7 +123,7 @@ pub(crate) fn input_types(
             extents.push(match dim {
                 Dim::Size(n) => *n,
                 Dim::Unknown => {
-                    open.entry("(unnamed)").or_default().push(place());
+                    open.entry(UNNAMED).or_default().push(place());
                     0
                 }
                 Dim::Symbol(s) => {
@@ -142,31 +143,66 @@ pub(crate) fn input_types(
             .map_err(|e| ImportError::BadModel(format!("graph input `{}`: {e}", input.name)))?;
         types.insert(input.name.clone(), ty);
     }
-    if let Some((name, _)) = dims.iter().find(|(name, _)| !symbols.contains(name.as_str())) {
+    if let Some((name, size)) = dims.iter().find(|(name, _)| !symbols.contains(name.as_str())) {
         let known: Vec<&str> = symbols.into_iter().collect();
-        let known = if known.is_empty() { "none".to_string() } else { some_of(&known) };
-        return Err(ImportError::Usage(format!(
-            "the model has no symbolic dimension `{name}`; it has {known}"
-        )));
+        let advice = match known.first() {
+            Some(first) => format!("it has {}: give for instance --dim {first}={size}", some_of(&known)),
+            None => "all its shapes are static: leave --dim out".to_string(),
+        };
+        return Err(ImportError::Usage(format!("the model has no symbolic dimension `{name}`; {advice}")));
     }
     if open.is_empty() {
         return Ok(types);
     }
     let list: Vec<String> =
         open.iter().map(|(symbol, places)| format!("{symbol} ({})", some_of(places))).collect();
+    let advice = match open.keys().find(|s| **s != UNNAMED) {
+        Some(symbol) => format!("give each a size, as --dim {symbol}=32, or export static shapes"),
+        None => "export them with a name or a size".to_string(),
+    };
     Err(ImportError::Unsupported(format!(
-        "the model has dimensions without a size: {}; give each a value, as batch=32, or export static shapes",
+        "the model has dimensions without a size: {}; {advice}",
         some_of(&list)
     )))
 }
 
-/// The declared types of values, where complete and static.
-pub(crate) fn declared_types(values: &[ValueInfo]) -> BTreeMap<&str, TensorType> {
+/// What unknown extents without a symbol are called.
+const UNNAMED: &str = "(unnamed)";
+
+/// Refuses sizes that contradict each other or leave nothing to compute.
+fn consistent(dims: &[(String, u64)]) -> Result<(), ImportError> {
+    let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
+    for (name, size) in dims {
+        if *size == 0 {
+            return Err(ImportError::Usage(format!(
+                "--dim {name}=0 leaves nothing to compute; give a size, as --dim {name}=32"
+            )));
+        }
+        if let Some(other) = seen.insert(name, *size).filter(|other| other != size) {
+            return Err(ImportError::Usage(format!(
+                "--dim {name}={other} and --dim {name}={size} contradict each other; give one size, as \
+                 --dim {name}={other}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The declared types of values, where complete once symbols have the sizes in `dims`.
+pub(crate) fn declared_types<'a>(
+    values: &'a [ValueInfo],
+    dims: &[(String, u64)],
+) -> BTreeMap<&'a str, TensorType> {
+    let sizes: BTreeMap<&str, u64> = dims.iter().map(|(name, size)| (name.as_str(), *size)).collect();
+    let extent = |dim: &Dim| match dim {
+        Dim::Size(n) => Some(*n),
+        Dim::Symbol(s) => i64::try_from(*sizes.get(s.as_str())?).ok(),
+        Dim::Unknown => None,
+    };
     let mut types = BTreeMap::new();
     for v in values {
         let ValueType::Tensor { dtype: code, shape: Some(shape) } = &v.ty else { continue };
-        let extents: Option<Vec<i64>> =
-            shape.iter().map(|d| if let Dim::Size(n) = d { Some(*n) } else { None }).collect();
+        let extents: Option<Vec<i64>> = shape.iter().map(extent).collect();
         if let (Ok(dtype), Some(extents)) = (dtype(*code), extents)
             && let Ok(ty) = tensor_type(dtype, &extents)
         {
@@ -235,9 +271,15 @@ mod tests {
         let g = graph(Vec::new());
         let open = input_types(&g, &[]).expect_err("open").to_string();
         assert!(open.contains("batch (axis 0 of `x`)"), "{open}");
+        let twice = input_types(&g, &[("batch".into(), 3), ("batch".into(), 4)]);
+        let twice = twice.expect_err("twice").to_string();
+        assert!(twice.contains("--dim batch=3 and --dim batch=4 contradict"), "{twice}");
+        let empty = input_types(&g, &[("batch".into(), 0)]).expect_err("empty").to_string();
+        assert!(empty.contains("--dim batch=0 leaves nothing"), "{empty}");
         let wrong =
             input_types(&g, &[("seq".into(), 3), ("batch".into(), 4)]).expect_err("wrong").to_string();
         assert!(wrong.contains("no symbolic dimension `seq`; it has batch"), "{wrong}");
+        assert!(wrong.contains("--dim batch=3"), "{wrong}");
         let bound = input_types(&g, &[("batch".into(), 4)]).expect("bound");
         assert_eq!(bound["x"].shape, [4, 2]);
         let huge = input_types(&g, &[("batch".into(), u64::MAX)]).expect_err("huge").to_string();

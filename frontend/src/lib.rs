@@ -209,7 +209,7 @@ mod tests {
         let model = proto::decode(&bytes).expect("decode");
         let module = import(path, &ImportOptions::default()).expect("import").module;
         let mut compared = 0;
-        for (name, ty) in graph::declared_types(&model.graph.value_info) {
+        for (name, ty) in graph::declared_types(&model.graph.value_info, &[]) {
             if let Some(value) = module.value_named(name) {
                 assert_eq!(module.values[value].ty, ty, "`{name}` in {}", path.display());
                 compared += 1;

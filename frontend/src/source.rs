@@ -26,6 +26,8 @@ pub(crate) struct Source<'a> {
     pub literals: BTreeMap<String, Literal>,
     /// Types of the graph's inputs that are tensors.
     pub types: BTreeMap<String, TensorType>,
+    /// Sizes of symbolic dimensions.
+    pub dims: &'a [(String, u64)],
     /// Size of the model in bytes, without external data.
     pub file_bytes: u64,
     /// The model file, when there is one.
@@ -40,10 +42,11 @@ impl<'a> Source<'a> {
         bytes: &[u8],
         path: Option<&'a Path>,
         folder: Option<&'a Folder>,
-        dims: &[(String, u64)],
+        dims: &'a [(String, u64)],
     ) -> Result<Source<'a>, ImportError> {
         let mut source = Source::read_untyped(bytes, folder)?;
         source.types = graph::input_types(&source.model.graph, dims)?;
+        source.dims = dims;
         source.path = path;
         Ok(source)
     }
@@ -55,7 +58,7 @@ impl<'a> Source<'a> {
         check_operators(&model)?;
         let literals = resolve(std::mem::take(&mut model.graph.initializers), folder)?;
         let (types, file_bytes) = (BTreeMap::new(), bytes.len() as u64);
-        Ok(Source { model, order, literals, types, file_bytes, path: None, folder })
+        Ok(Source { model, order, literals, types, dims: &[], file_bytes, path: None, folder })
     }
 
     /// The type of graph input `name`.
