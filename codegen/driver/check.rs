@@ -58,7 +58,7 @@ fn reference(args: &Check, plan: &memc_plan::Plan) -> Result<Module, Error> {
         return Ok(module);
     };
     let mut source = source::replay(path.clone(), &plan.meta.options)?;
-    source.import.optimizer = args.optimizer.clone();
+    source.import.optimizer_model = args.optimizer_model.clone();
     source.import.checkpoint = args.checkpoint.clone();
     let mut module = source::load(&source)?.module;
     source::canonicalise(&mut module, source::profile(&plan.meta.profile)?)?;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use memc_frontend::{ImportOptions, Loss, OptimizerSpec};
 
 use crate::size::{self, Size};
 
@@ -26,7 +27,8 @@ pub(crate) enum Command {
 Examples:
   memc compile models/cnn_bn/training_model.onnx --gpu-mem 1M -o model.plan
   memc compile step.onnx --gpu-mem 16G --carry w=w_updated -o model.plan
-  memc compile training_model.onnx --gpu-mem 90% --accumulate 4 --json")]
+  memc compile training_model.onnx --gpu-mem 90% --accumulate 4 --json
+  memc compile forward.onnx --loss cross-entropy --optimizer adamw:lr=1e-3 --dim batch=64 --gpu-mem 8G")]
     Compile(Compile),
     /// Say what a training step needs: no budget, no plan
     #[command(after_help = "Example:\n  memc estimate models/cnn_bn/training_model.onnx")]
@@ -74,7 +76,7 @@ impl Command {
 /// Where the model's parts are and how to read them.
 #[derive(Args, Clone)]
 pub(crate) struct Source {
-    /// ONNX training model, one-file training step, or IR file (.mir)
+    /// ONNX training model, one-file training step, forward model, or IR file (.mir)
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) import: ImportArgs,
@@ -82,14 +84,30 @@ pub(crate) struct Source {
 
 #[derive(Args, Clone)]
 pub(crate) struct ImportArgs {
-    /// Optimizer model [default: optimizer_model.onnx beside the model]
+    /// Loss of a forward model: cross-entropy, mse, l1, bce-with-logits or output (the model computes it);
+    /// cross-entropy:output=NAME chooses among outputs
+    #[arg(long, value_name = "LOSS")]
+    pub(crate) loss: Option<Loss>,
+    /// Optimizer of a forward model, with PyTorch's options: sgd, momentum, adam, adamw, adagrad or none
+    #[arg(long, value_name = "RULE[:OPTION=N,..]", conflicts_with_all = ["optimizer_model", "no_optimizer"])]
+    pub(crate) optimizer: Option<OptimizerSpec>,
+    /// Parameters of a forward model to train, all others are frozen (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) trainable: Vec<String>,
+    /// Parameters of a forward model to leave as they are (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) freeze: Vec<String>,
+    /// Seed of dropout and of random initial values
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    pub(crate) seed: i64,
+    /// Optimizer model of training artifacts [default: optimizer_model.onnx beside the model]
     #[arg(long, value_name = "FILE")]
-    pub(crate) optimizer: Option<PathBuf>,
+    pub(crate) optimizer_model: Option<PathBuf>,
     /// Initial values: ONNX Runtime checkpoint or safetensors [default: checkpoint beside the model]
     #[arg(long, value_name = "FILE")]
     pub(crate) checkpoint: Option<PathBuf>,
     /// Leave the optimizer out; gradients become outputs
-    #[arg(long, conflicts_with = "optimizer")]
+    #[arg(long, conflicts_with = "optimizer_model")]
     pub(crate) no_optimizer: bool,
     /// The input IN takes the value of the output OUT after every step (repeatable)
     #[arg(long, value_name = "IN=OUT", value_parser = pair)]
@@ -100,6 +118,43 @@ pub(crate) struct ImportArgs {
     /// Value of a symbolic dimension (repeatable)
     #[arg(long = "dim", value_name = "NAME=N", value_parser = dim)]
     pub(crate) dims: Vec<(String, u64)>,
+}
+
+impl Default for ImportArgs {
+    fn default() -> Self {
+        Self {
+            loss: None,
+            optimizer: None,
+            trainable: Vec::new(),
+            freeze: Vec::new(),
+            seed: 0,
+            optimizer_model: None,
+            checkpoint: None,
+            no_optimizer: false,
+            carry: Vec::new(),
+            accumulate: 1,
+            dims: Vec::new(),
+        }
+    }
+}
+
+impl ImportArgs {
+    /// The importer's options.
+    pub(crate) fn options(&self) -> ImportOptions {
+        ImportOptions {
+            optimizer_model: self.optimizer_model.clone(),
+            checkpoint: self.checkpoint.clone(),
+            no_optimizer: self.no_optimizer,
+            carry: self.carry.clone(),
+            accumulate: self.accumulate,
+            dims: self.dims.clone(),
+            loss: self.loss.clone(),
+            optimizer: self.optimizer.clone(),
+            trainable: self.trainable.clone(),
+            freeze: self.freeze.clone(),
+            seed: self.seed,
+        }
+    }
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
@@ -161,7 +216,7 @@ pub(crate) struct Check {
     pub(crate) source: Option<PathBuf>,
     /// Optimizer model, where the plan was not compiled with the one beside the source
     #[arg(long, value_name = "FILE", requires = "source")]
-    pub(crate) optimizer: Option<PathBuf>,
+    pub(crate) optimizer_model: Option<PathBuf>,
     /// Initial values, where the plan was not compiled with the ones beside the source
     #[arg(long, value_name = "FILE", requires = "source")]
     pub(crate) checkpoint: Option<PathBuf>,

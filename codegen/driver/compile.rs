@@ -25,7 +25,7 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
     let import = &args.source.import;
     let inputs = [
         Some(&args.source.model),
-        import.optimizer.as_ref(),
+        import.optimizer_model.as_ref(),
         import.checkpoint.as_ref(),
         args.decisions.as_ref(),
     ];

@@ -34,9 +34,9 @@ pub(crate) fn load(source: &Source) -> Result<Loaded, Error> {
     let path = &source.model;
     if path.extension().is_some_and(|e| e == "mir") {
         let import = &source.import;
-        if import.optimizer.is_some() || import.checkpoint.is_some() || !import.carry.is_empty() {
+        if import.options() != ImportOptions::default() {
             let text =
-                "--optimizer, --checkpoint and --carry apply to ONNX models; an IR file is read as it is";
+                "options that say how to read a model apply to ONNX models; an IR file is read as it is";
             return Err(Error::Usage(text.into()));
         }
         let text = read_text(path)?;
@@ -46,14 +46,7 @@ pub(crate) fn load(source: &Source) -> Result<Loaded, Error> {
         return Ok(Loaded { module, notes: Vec::new(), warnings: Vec::new(), options: Vec::new() });
     }
     let args = &source.import;
-    let options = ImportOptions {
-        optimizer: args.optimizer.clone(),
-        checkpoint: args.checkpoint.clone(),
-        no_optimizer: args.no_optimizer,
-        carry: args.carry.clone(),
-        accumulate: args.accumulate,
-        dims: args.dims.clone(),
-    };
+    let options = args.options();
     let import = memc_frontend::import(path, &options).map_err(|e| match &e {
         ImportError::Usage(_) => Error::Usage(e.to_string()),
         ImportError::Io { .. } => Error::Io(e.to_string()),
@@ -76,20 +69,20 @@ fn recorded(args: &ImportArgs) -> Vec<(String, String)> {
         out.push(("no-optimizer".into(), "true".into()));
     }
     out.extend(args.carry.iter().map(|(a, b)| ("carry".to_string(), format!("{a}={b}"))));
+    out.extend(args.loss.iter().map(|l| ("loss".to_string(), l.to_string())));
+    out.extend(args.optimizer.iter().map(|o| ("optimizer".to_string(), o.to_string())));
+    out.extend(args.trainable.iter().map(|g| ("trainable".to_string(), g.clone())));
+    out.extend(args.freeze.iter().map(|g| ("freeze".to_string(), g.clone())));
+    if args.seed != 0 {
+        out.push(("seed".into(), args.seed.to_string()));
+    }
     out.extend(args.dims.iter().map(|(a, b)| ("dim".to_string(), format!("{a}={b}"))));
     out
 }
 
 /// The import options a plan recorded, for reading its source again.
 pub(crate) fn replay(model: PathBuf, options: &[(String, String)]) -> Result<Source, Error> {
-    let mut import = ImportArgs {
-        optimizer: None,
-        checkpoint: None,
-        no_optimizer: false,
-        carry: Vec::new(),
-        accumulate: 1,
-        dims: Vec::new(),
-    };
+    let mut import = ImportArgs::default();
     for (name, value) in options {
         let bad =
             || Error::Plan(format!("the plan records an import option it cannot have: {name} = {value}"));
@@ -102,6 +95,11 @@ pub(crate) fn replay(model: PathBuf, options: &[(String, String)]) -> Result<Sou
                 let (name, value) = pair()?;
                 import.dims.push((name, value.parse().map_err(|_| bad())?));
             }
+            "loss" => import.loss = Some(value.parse().map_err(|_| bad())?),
+            "optimizer" => import.optimizer = Some(value.parse().map_err(|_| bad())?),
+            "trainable" => import.trainable.push(value.clone()),
+            "freeze" => import.freeze.push(value.clone()),
+            "seed" => import.seed = value.parse().map_err(|_| bad())?,
             _ => return Err(bad()),
         }
     }

@@ -5,8 +5,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memc_ir::{Module, OpKind, TensorType, ValueId};
+use memc_ir::{DType, Feed, Module, OpKind, TensorType, ValueId};
 
+use crate::ImportOptions;
 use crate::constants::Allowance;
 use crate::error::{Fault, ImportError};
 use crate::external::Folder;
@@ -60,7 +61,7 @@ pub(crate) fn resolve(
 }
 
 /// A stored tensor's content.
-fn literal(tensor: Tensor, folder: Option<&Folder>) -> Result<Literal, String> {
+pub(crate) fn literal(tensor: Tensor, folder: Option<&Folder>) -> Result<Literal, String> {
     Literal::from_tensor(tensor, |entries, want| match folder {
         Some(folder) => folder.read(entries, want),
         None => Err("its data is in another file, and a model from memory has no folder".into()),
@@ -80,6 +81,12 @@ pub(crate) struct Context<'a> {
     pub used: BTreeSet<&'a str>,
     /// Room for constants that nodes compute.
     pub folded: Allowance,
+    /// Seed of random nodes without one of their own.
+    pub seed: i64,
+    /// Random nodes so far.
+    pub streams: u32,
+    /// The number of the step, once something asked for it.
+    step: Option<ValueId>,
     /// Time steps that recurrent layers may still unroll.
     pub unrolled: u64,
     opsets: &'a BTreeMap<String, i64>,
@@ -87,9 +94,9 @@ pub(crate) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// A context for `source` with an empty module and scope, for a step of `micro_steps` passes over the
-    /// graph.
-    pub(crate) fn new(source: &'a Source<'_>, micro_steps: u32) -> Self {
+    /// A context for `source` with an empty module and scope, for a step of as many passes over the
+    /// graph as `options` has micro-steps.
+    pub(crate) fn new(source: &'a Source<'_>, options: &ImportOptions) -> Self {
         let graph = &source.model.graph;
         let name = if graph.name.is_empty() { "model" } else { &graph.name };
         let mut declared = declared_types(&graph.value_info, source.dims);
@@ -100,7 +107,10 @@ impl<'a> Context<'a> {
             scope: BTreeMap::new(),
             declared,
             used: reads.map(String::as_str).collect(),
-            folded: Allowance::new(source.file_bytes, micro_steps),
+            folded: Allowance::new(source.file_bytes, options.accumulate),
+            seed: options.seed,
+            streams: 0,
+            step: None,
             unrolled: MAX_UNROLLED,
             opsets: &source.model.opsets,
             folder: source.folder,
@@ -110,6 +120,22 @@ impl<'a> Context<'a> {
     /// Binds a name.
     pub(crate) fn bind(&mut self, name: &str, to: impl Into<Bound>) {
         self.scope.insert(name.to_string(), to.into());
+    }
+
+    /// The number of the step, an integer input that is added when the first random node asks for it.
+    pub(crate) fn step(&mut self) -> ValueId {
+        if let Some(step) = self.step {
+            return step;
+        }
+        let counts = |x: &&memc_ir::Input| {
+            matches!(x.feed, Feed::Step) && self.module.values[x.value].ty.dtype.is_int()
+        };
+        let found = self.module.inputs.values().find(counts).map(|x| x.value);
+        let step = found.unwrap_or_else(|| {
+            self.module.add_input("random.step", TensorType::scalar(DType::I64), Feed::Step)
+        });
+        self.step = Some(step);
+        step
     }
 
     /// Imports one node.

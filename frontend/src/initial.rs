@@ -103,6 +103,11 @@ impl Initial {
         Ok(out)
     }
 
+    /// Whether the checkpoint has `name`.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
     /// The content of state `name`; `None` when the checkpoint does not have it, an error when it does not fit.
     pub(crate) fn get(&self, name: &str, ty: &TensorType) -> Result<Option<Init>, ImportError> {
         let Some(found) = self.tensors.get(name) else { return Ok(None) };
@@ -134,13 +139,17 @@ pub(crate) fn synthetic(name: &str, ty: &TensorType, role: Role) -> Init {
         _ if ty.rank() < 2 => Init::Zeros,
         _ => {
             let fan_in: u64 = ty.shape[1..].iter().product::<u64>().max(1);
-            let mut seed = [0; 8];
-            seed.copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..8]);
             let bound = (1.0 / (fan_in as f64).sqrt()) as f32;
-            // The text form has signed integers.
-            Init::symmetric(u64::from_le_bytes(seed) >> 1, bound)
+            Init::symmetric(name_seed(name, 0), bound)
         }
     }
+}
+
+/// A generator key from a tensor's name and a seed, below 2^63: the text form has signed integers.
+pub(crate) fn name_seed(name: &str, seed: i64) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&blake3::hash(name.as_bytes()).as_bytes()[..8]);
+    (u64::from_le_bytes(bytes) >> 1) ^ (seed.cast_unsigned() >> 1)
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! Imports ONNX training graphs into the graph IR.
 //!
-//! Two producers are understood: ONNX Runtime training artifacts (`training_model.onnx`, with
-//! `optimizer_model.onnx` and `checkpoint` beside it), and one-file training steps whose inputs and outputs are
-//! the state before and after the step. Shapes are static: symbolic dimensions must be given sizes.
+//! Three kinds of model are understood: ONNX Runtime training artifacts (`training_model.onnx`, with
+//! `optimizer_model.onnx` and `checkpoint` beside it), one-file training steps whose inputs and outputs are the state
+//! before and after the step, and forward models, to which a loss, gradients and an optimizer are added. Symbolic
+//! dimensions must be given sizes.
 //!
 //! A model file is hostile until shown otherwise: nothing here panics, recurses on the file's structure, opens a
 //! file outside the model's folder, or allocates by a number that was not compared with bytes that exist. The
-//! importer only translates; it neither simplifies nor differentiates.
+//! importer only translates and does not simplify; gradients come from [`memc_ir::autodiff`].
 //!
 //! ```no_run
 //! use memc_frontend::{ImportOptions, import};
@@ -22,6 +23,7 @@ mod constants;
 mod context;
 mod error;
 mod external;
+mod forward;
 mod graph;
 mod inference;
 mod initial;
@@ -31,6 +33,7 @@ mod ops;
 mod optimizer;
 mod proto;
 mod ranges;
+mod recipe;
 mod registry;
 mod screen;
 mod source;
@@ -45,6 +48,7 @@ use std::sync::Arc;
 use memc_ir::{Module, TensorType};
 
 pub use error::ImportError;
+pub use recipe::{Loss, LossKind, OptimizerSpec};
 
 use external::Folder;
 use source::Source;
@@ -56,7 +60,7 @@ pub const MAX_ACCUMULATE: u32 = 1024;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImportOptions {
     /// Optimizer model of training artifacts; looked for beside the training model when absent.
-    pub optimizer: Option<PathBuf>,
+    pub optimizer_model: Option<PathBuf>,
     /// Initial values: an ONNX Runtime checkpoint or a safetensors file, told apart by content. Looked for
     /// beside the training model of training artifacts when absent.
     pub checkpoint: Option<PathBuf>,
@@ -65,22 +69,51 @@ pub struct ImportOptions {
     /// Pairs (input, output) of a one-file step: the input is state that becomes the output. An input paired
     /// with itself is state that does not change. These come before the pairs found by name.
     pub carry: Vec<(String, String)>,
-    /// Micro-steps per optimizer step of training artifacts, from 1 to [`MAX_ACCUMULATE`]; large graphs allow
-    /// fewer, because each adds the graph's nodes to the module.
+    /// Micro-steps per optimizer step of training artifacts and forward models, from 1 to [`MAX_ACCUMULATE`]; large
+    /// graphs allow fewer, because each adds the graph's nodes to the module.
     pub accumulate: u32,
     /// Sizes of symbolic dimensions.
     pub dims: Vec<(String, u64)>,
+    /// Loss of a forward model.
+    pub loss: Option<Loss>,
+    /// Optimizer of a forward model; without one, gradients become outputs.
+    pub optimizer: Option<OptimizerSpec>,
+    /// Patterns of the parameters of a forward model that are trained; all when empty. `*` stands for any characters.
+    pub trainable: Vec<String>,
+    /// Patterns of the parameters of a forward model that are not trained.
+    pub freeze: Vec<String>,
+    /// Seed of dropout and of random initial values without a seed of their own.
+    pub seed: i64,
+}
+
+impl ImportOptions {
+    /// Refuses options that only forward models have, because of `what` the model is.
+    fn no_recipe(&self, what: &str) -> Result<(), ImportError> {
+        let given = match self {
+            Self { loss: Some(loss), .. } => format!("--loss {loss}"),
+            Self { optimizer: Some(optimizer), .. } => format!("--optimizer {}", optimizer.name()),
+            Self { trainable, .. } if !trainable.is_empty() => format!("--trainable {}", trainable[0]),
+            Self { freeze, .. } if !freeze.is_empty() => format!("--freeze {}", freeze[0]),
+            _ => return Ok(()),
+        };
+        Err(ImportError::Usage(format!("{given} is for forward models, but {what}")))
+    }
 }
 
 impl Default for ImportOptions {
     fn default() -> Self {
         Self {
-            optimizer: None,
+            optimizer_model: None,
             checkpoint: None,
             no_optimizer: false,
             carry: Vec::new(),
             accumulate: 1,
             dims: Vec::new(),
+            loss: None,
+            optimizer: None,
+            trainable: Vec::new(),
+            freeze: Vec::new(),
+            seed: 0,
         }
     }
 }
@@ -177,8 +210,12 @@ fn import_from(
     }
     let source = Source::read(bytes, path, folder, &options.dims)?;
     let artifacts = source.model.graph.nodes.iter().any(training::is_accumulator);
-    let mut import =
-        if artifacts { training::import(&source, options)? } else { step::import(&source, options)? };
+    let forward = options.loss.is_some() || source.model.training.is_some();
+    let mut import = match () {
+        () if artifacts => training::import(&source, options)?,
+        () if forward && options.carry.is_empty() => forward::import(&source, options)?,
+        () => step::import(&source, options)?,
+    };
     import.warnings.splice(0..0, source.warnings());
     ranges::derive(&mut import.module);
     Ok(import)

@@ -12,6 +12,23 @@ pub(crate) struct Model {
     pub opsets: BTreeMap<String, i64>,
     /// The main graph.
     pub graph: Graph,
+    /// Who wrote the file.
+    pub producer: String,
+    /// Inputs that are weights without values, by the metadata entry `memc.weights_moved_to_inputs`.
+    pub moved_weights: Vec<String>,
+    /// The standard's own description of training.
+    pub training: Option<Training>,
+}
+
+/// How a model is initialised and trained, as `TrainingInfoProto` says it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Training {
+    /// Computes initial contents; it has no inputs.
+    pub initialization: Graph,
+    /// One step, to be read behind the main graph, whose values it may use.
+    pub algorithm: Option<Graph>,
+    /// Pairs (initializer, output of `initialization`).
+    pub initialization_binding: Vec<(String, String)>,
 }
 
 /// A graph.

@@ -10,6 +10,7 @@ use memc_ir::{Module, OpKind};
 use crate::error::{ImportError, some_of};
 use crate::initial::Initial;
 use crate::model::{Attr, Graph, Node};
+use crate::recipe::OptimizerSpec;
 use crate::registry::MS;
 
 /// The learning rate when neither checkpoint nor user gives one, as ONNX Runtime has it.
@@ -22,13 +23,17 @@ const NORM_EPSILON: f32 = 1e-6;
 pub(crate) struct Optimizer {
     /// The largest norm of all gradients together.
     max_norm: Option<f32>,
+    /// The learning rate when neither checkpoint nor user gives one.
+    rate: f32,
     rule: Rule,
 }
 
 #[derive(Clone, PartialEq, Debug)]
 enum Rule {
-    Sgd,
-    AdamW { alpha: f32, beta: f32, epsilon: f32, weight_decay: f32, bias_correction: bool, decay_first: bool },
+    /// Gradient descent on `g + decay * w`.
+    Sgd { decay: f32 },
+    /// An op with operands weight, gradient, `moments` moments, learning rate and, if `counts`, the step.
+    Op { kind: OpKind, moments: u32, counts: bool, name: &'static str },
 }
 
 /// One trained parameter: its state and this step's gradient.
@@ -63,11 +68,11 @@ impl Optimizer {
                 }
                 (MS, "SGDOptimizerV2") if out.is_none() => {
                     inputs(node, 3)?;
-                    out = Some(Optimizer { max_norm, rule: Rule::Sgd });
+                    out = Some(Optimizer { max_norm, rate: DEFAULT_RATE, rule: Rule::Sgd { decay: 0.0 } });
                 }
                 (MS, "AdamWOptimizer") if out.is_none() => {
                     inputs(node, 6)?;
-                    out = Some(Optimizer { max_norm, rule: adamw(node)? });
+                    out = Some(Optimizer { max_norm, rate: DEFAULT_RATE, rule: adamw(node)? });
                 }
                 _ => {
                     return Err(at(
@@ -81,14 +86,53 @@ impl Optimizer {
         out.ok_or_else(|| ImportError::BadModel("it has no AdamWOptimizer or SGDOptimizerV2 node".into()))
     }
 
+    /// The optimizer that `spec` describes, with PyTorch's meaning; `None` for none.
+    pub(crate) fn of(spec: &OptimizerSpec) -> Option<Optimizer> {
+        let get = |option| F32(spec.get(option));
+        let decay = get("weight_decay");
+        let op = |kind, moments, counts, name| Rule::Op { kind, moments, counts, name };
+        let adam = |weight_decay, l2, name| {
+            let kind = OpKind::AdamW {
+                alpha: get("beta1"),
+                beta: get("beta2"),
+                epsilon: get("eps"),
+                weight_decay,
+                bias_correction: true,
+                decay_first: true,
+                l2,
+            };
+            op(kind, 2, true, name)
+        };
+        let rule = match spec.name() {
+            "sgd" => Rule::Sgd { decay: decay.0 },
+            "momentum" => {
+                let (alpha, dampening) = (get("momentum"), spec.get("dampening"));
+                let nesterov = spec.get("nesterov") != 0.0;
+                let kind = OpKind::Momentum { alpha, beta: F32(1.0 - dampening), l2: decay, nesterov };
+                // Only the first step is without dampening.
+                op(kind, 1, dampening != 0.0, "momentum")
+            }
+            "adam" => adam(F32(0.0), decay, "Adam"),
+            "adamw" => adam(decay, F32(0.0), "AdamW"),
+            "adagrad" => {
+                let slower = get("lr_decay");
+                let kind = OpKind::Adagrad { epsilon: get("eps"), l2: decay, decay: slower };
+                op(kind, 1, slower.0 != 0.0, "Adagrad")
+            }
+            _ => return None,
+        };
+        Some(Optimizer { max_norm: None, rate: spec.get("lr"), rule })
+    }
+
     /// What it does, in words.
     pub(crate) fn describe(&self) -> String {
         let rule = match &self.rule {
-            Rule::Sgd => "SGD".to_string(),
-            Rule::AdamW { weight_decay, .. } if *weight_decay != 0.0 => {
-                format!("AdamW with weight decay {weight_decay}")
+            Rule::Sgd { decay } if *decay != 0.0 => format!("SGD with weight decay {decay}"),
+            Rule::Sgd { .. } => "SGD".to_string(),
+            Rule::Op { kind: OpKind::AdamW { weight_decay, .. }, name, .. } if weight_decay.0 != 0.0 => {
+                format!("{name} with weight decay {}", weight_decay.0)
             }
-            Rule::AdamW { .. } => "AdamW".to_string(),
+            Rule::Op { name, .. } => name.to_string(),
         };
         match self.max_norm {
             Some(n) => format!("{rule}, gradient norm at most {n}"),
@@ -103,14 +147,14 @@ impl Optimizer {
         trained: &[Trained],
         initial: &Initial,
     ) -> Result<(), ImportError> {
-        let default = F32(initial.learning_rate.unwrap_or(DEFAULT_RATE));
+        let default = F32(initial.learning_rate.unwrap_or(self.rate));
         let scalar = TensorType::scalar(DType::F32);
         let rate = module.add_input("learning_rate", scalar, Feed::LearningRate { default });
         let mut emit = Emit { module, origin: "optimizer" };
         let factor = self.max_norm.map(|n| emit.norm_factor(n, trained)).transpose()?;
         let step = match self.rule {
-            Rule::Sgd => None,
-            Rule::AdamW { .. } => Some(emit.step(initial.step)?),
+            Rule::Op { counts: true, .. } => Some(emit.step(initial.step)?),
+            Rule::Sgd { .. } | Rule::Op { .. } => None,
         };
         for t in trained {
             let mut gradient = t.gradient;
@@ -129,14 +173,16 @@ fn adamw(node: &Node) -> Result<Rule, ImportError> {
     if mode != 0 && mode != 1 {
         return Err(ImportError::BadModel(format!("{}: there is no adam_mode {mode}", node.label())));
     }
-    Ok(Rule::AdamW {
-        alpha: float(node, "alpha", 0.9)?,
-        beta: float(node, "beta", 0.999)?,
-        epsilon: float(node, "epsilon", 1e-8)?,
-        weight_decay: float(node, "weight_decay", 0.01)?,
+    let kind = OpKind::AdamW {
+        alpha: F32(float(node, "alpha", 0.9)?),
+        beta: F32(float(node, "beta", 0.999)?),
+        epsilon: F32(float(node, "epsilon", 1e-8)?),
+        weight_decay: F32(float(node, "weight_decay", 0.01)?),
         bias_correction: int(node, "correct_bias", 1)? != 0,
         decay_first: mode == 0,
-    })
+        l2: F32(0.0),
+    };
+    Ok(Rule::Op { kind, moments: 2, counts: true, name: "AdamW" })
 }
 
 /// An update that may be skipped by a further input is not supported.
@@ -245,28 +291,35 @@ impl Emit<'_> {
     ) -> Result<(), ImportError> {
         let weight = self.module.states[t.state].value;
         let new_name = format!("{}.next", t.name);
-        let (Rule::AdamW { alpha, beta, epsilon, weight_decay, bias_correction, decay_first }, Some(step)) =
-            (rule, step)
-        else {
-            let new = self.one(OpKind::Sgd {}, &[weight, gradient, rate], &new_name)?;
-            self.module.states[t.state].next = Some(new);
-            return Ok(());
+        let (kind, count) = match rule {
+            Rule::Sgd { decay } => {
+                let mut gradient = gradient;
+                if *decay != 0.0 {
+                    let factor = self.scalar("weight_decay", *decay);
+                    let pull =
+                        self.one(OpKind::Mul {}, &[weight, factor], &format!("{}.weight_decay", t.name))?;
+                    let name = format!("{}_grad.decayed", t.name);
+                    gradient = self.one(OpKind::Add {}, &[gradient, pull], &name)?;
+                }
+                let new = self.one(OpKind::Sgd {}, &[weight, gradient, rate], &new_name)?;
+                self.module.states[t.state].next = Some(new);
+                return Ok(());
+            }
+            Rule::Op { kind, moments, .. } => (kind.clone(), *moments),
         };
-        let moments = [self.moment(t, 0, initial)?, self.moment(t, 1, initial)?];
-        let [m, v] = moments.map(|s| self.module.states[s].value);
-        let kind = OpKind::AdamW {
-            alpha: F32(*alpha),
-            beta: F32(*beta),
-            epsilon: F32(*epsilon),
-            weight_decay: F32(*weight_decay),
-            bias_correction: *bias_correction,
-            decay_first: *decay_first,
-            l2: F32(0.0),
-        };
-        let names = [new_name, format!("{}.momentum0.next", t.name), format!("{}.momentum1.next", t.name)];
-        let names = [names[0].as_str(), &names[1], &names[2]];
-        let results = self.all(kind, &[weight, gradient, m, v, rate, step], &names)?;
-        for (state, next) in [t.state, moments[0], moments[1]].into_iter().zip(results) {
+        let (mut states, mut names) = (vec![t.state], vec![new_name]);
+        let mut operands = vec![weight, gradient];
+        for index in 0..count {
+            let state = self.moment(t, index, initial)?;
+            states.push(state);
+            operands.push(self.module.states[state].value);
+            names.push(format!("{}.momentum{index}.next", t.name));
+        }
+        operands.push(rate);
+        operands.extend(step);
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let results = self.all(kind, &operands, &names)?;
+        for (state, next) in states.into_iter().zip(results) {
             self.module.states[state].next = Some(next);
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Decodes the protobuf form. The only file that names types of the protobuf crates.
 //!
 //! Bytes pass [`crate::screen`] first. Features of the format that no training graph uses are refused here:
-//! functions, sparse tensors, training info, quantisation; graph-valued attributes are kept as
+//! functions, sparse tensors, quantisation; graph-valued attributes are kept as
 //! [`Attr::Other`], so that the error can name the node.
 
 use std::collections::BTreeMap;
@@ -11,11 +11,12 @@ use onnx_protobuf::tensor_proto::DataLocation;
 use onnx_protobuf::tensor_shape_proto::dimension::Value as DimValue;
 use onnx_protobuf::type_proto::Value as TypeValue;
 use onnx_protobuf::{
-    AttributeProto, GraphProto, Message, ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto,
+    AttributeProto, GraphProto, Message, ModelProto, NodeProto, StringStringEntryProto, TensorProto,
+    TrainingInfoProto, TypeProto, ValueInfoProto,
 };
 
 use crate::error::ImportError;
-use crate::model::{Attr, Dim, Graph, Model, Node, Payload, Tensor, ValueInfo, ValueType};
+use crate::model::{Attr, Dim, Graph, Model, Node, Payload, Tensor, Training, ValueInfo, ValueType};
 use crate::screen;
 
 /// Decodes a model.
@@ -31,13 +32,16 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Model, ImportError> {
             f.name
         )));
     }
-    if !proto.training_info.is_empty() {
+    let mut infos = proto.training_info.into_iter();
+    let training = infos.next().map(training).transpose()?;
+    if infos.next().is_some() {
         return Err(ImportError::Unsupported(
-            "the model has a TrainingInfoProto, which is not supported; supported are ONNX Runtime training \
-             artifacts and one-file training steps"
-                .into(),
+            "the model has several TrainingInfoProtos; supported is one".into(),
         ));
     }
+    let moved = proto.metadata_props.iter().find(|p| p.key == MOVED_WEIGHTS);
+    let moved = moved.map_or("", |p| p.value.as_str());
+    let moved_weights = moved.split(',').filter(|n| !n.is_empty()).map(str::to_string).collect();
     let Some(graph) = proto.graph.into_option() else {
         return Err(ImportError::BadModel("not an ONNX model: it has no graph".into()));
     };
@@ -53,7 +57,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Model, ImportError> {
             )));
         }
     }
-    Ok(Model { opsets, graph: graph_from(graph)? })
+    let (graph, producer) = (graph_from(graph)?, proto.producer_name);
+    Ok(Model { opsets, graph, producer, moved_weights, training })
 }
 
 /// Decodes a tensor that stands alone.
@@ -62,6 +67,21 @@ pub(crate) fn decode_tensor(bytes: &[u8]) -> Result<Tensor, ImportError> {
     let proto = TensorProto::parse_from_bytes(bytes)
         .map_err(|e| ImportError::BadModel(format!("not an ONNX tensor: {e}")))?;
     tensor(proto)
+}
+
+/// The metadata entry that lists weights that are graph inputs without values.
+const MOVED_WEIGHTS: &str = "memc.weights_moved_to_inputs";
+
+fn training(info: TrainingInfoProto) -> Result<Training, ImportError> {
+    let graph = |g: Option<GraphProto>| g.map(graph_from).transpose();
+    let pairs = |list: Vec<StringStringEntryProto>| -> Result<Vec<(String, String)>, ImportError> {
+        list.into_iter().map(|e| Ok((name(e.key)?, name(e.value)?))).collect()
+    };
+    Ok(Training {
+        initialization: graph(info.initialization.into_option())?.unwrap_or_default(),
+        algorithm: graph(info.algorithm.into_option())?,
+        initialization_binding: pairs(info.initialization_binding)?,
+    })
 }
 
 fn domain_name(domain: String) -> Result<String, ImportError> {

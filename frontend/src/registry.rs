@@ -9,7 +9,7 @@ use crate::error::Fault;
 use crate::node::NodeCx;
 use crate::ops::{
     activation as act, attention, block, conv, elementwise as ew, index, linalg, loss, movement as mv, norm,
-    normalise, pool, recurrent, reduce, resize, shape,
+    normalise, pool, random, recurrent, reduce, resize, shape,
 };
 
 /// Imports a node.
@@ -30,6 +30,7 @@ const ROWS: &[Row] = &[
     ("", "AveragePool", 7, pool::average_pool),
     ("", "AveragePoolGrad", 1, pool::average_pool_grad),
     ("", "BatchNormalization", 9, norm::batch_normalization),
+    ("", "Bernoulli", 15, random::bernoulli),
     ("", "Cast", 6, ew::cast),
     ("", "CastLike", 15, ew::cast_like),
     ("", "Ceil", 6, |n| ew::unary(n, OpKind::Ceil {})),
@@ -47,7 +48,7 @@ const ROWS: &[Row] = &[
     ("", "CumSum", 11, |n| block::running(n, OpKind::Add {}, 0.0)),
     ("", "DepthToSpace", 1, block::depth_to_space),
     ("", "Div", 7, |n| ew::binary(n, OpKind::Div {})),
-    ("", "Dropout", 7, norm::dropout),
+    ("", "Dropout", 7, random::dropout),
     ("", "Elu", 6, |n| act::of(n, act::elu)),
     ("", "Equal", 7, |n| ew::binary(n, OpKind::Equal {})),
     ("", "Erf", 9, |n| ew::unary(n, OpKind::Erf {})),
@@ -105,6 +106,10 @@ const ROWS: &[Row] = &[
     ("", "Pow", 7, ew::pow),
     ("", "RMSNormalization", 23, normalise::rms),
     ("", "RNN", 7, recurrent::rnn),
+    ("", "RandomNormal", 1, |n| random::normal(n, false)),
+    ("", "RandomNormalLike", 1, |n| random::normal(n, true)),
+    ("", "RandomUniform", 1, |n| random::uniform(n, false)),
+    ("", "RandomUniformLike", 1, |n| random::uniform(n, true)),
     ("", "Range", 11, shape::range),
     ("", "Reciprocal", 6, |n| ew::unary(n, OpKind::Reciprocal {})),
     ("", "ReduceL1", 1, |n| reduce::composed(n, reduce::l1)),
@@ -159,7 +164,7 @@ const ROWS: &[Row] = &[
     (MS, "BatchNormalizationGrad", 1, norm::batch_norm_grad),
     (MS, "ConcatTraining", 1, mv::concat),
     (MS, "ConvGrad", 1, conv::conv_grad),
-    (MS, "DropoutGrad", 1, norm::dropout_grad),
+    (MS, "DropoutGrad", 1, random::dropout_grad),
     (MS, "FastGelu", 1, ew::fast_gelu),
     (MS, "FastGeluGrad", 1, ew::fast_gelu_grad),
     (MS, "FusedMatMul", 1, linalg::fused_matmul),
@@ -202,9 +207,7 @@ fn nearest(domain: &str, op: &str) -> Option<String> {
         (MS, "YieldOp") | ("org.pytorch.aten", _) => {
             "this is an ORTModule graph; generate training artifacts instead"
         }
-        ("", "RandomNormal" | "RandomUniform" | "RandomNormalLike" | "RandomUniformLike" | "Bernoulli") => {
-            "random operators are not supported; feed the random tensor as an input"
-        }
+        ("", "Multinomial") => "feed the random tensor as an input",
         (MS, "AdamWOptimizer" | "SGDOptimizerV2" | "InplaceClipGradNorm") => {
             "this is an optimizer model; give the training model and pass this one as its optimizer"
         }

@@ -23,7 +23,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     let graph = &source.model.graph;
     let pairs = pairs(source, options)?;
     let checkpoint = options.checkpoint.as_deref().map(Initial::read).transpose()?;
-    let mut cx = Context::new(source, 1);
+    let mut cx = Context::new(source, options);
     let mut warnings = declare(source, &mut cx, &pairs, checkpoint.as_ref())?;
     for (name, literal) in &source.literals {
         if !cx.scope.contains_key(name) {
@@ -119,8 +119,9 @@ fn usage(options: &ImportOptions) -> Result<(), ImportError> {
             "{what}, but the model is a one-file training step, which contains its optimizer"
         )))
     };
-    match &options.optimizer {
-        Some(path) => no(&format!("optimizer `{}` is given", path.display())),
+    options.no_recipe("the model is a one-file training step, which contains its loss and optimizer")?;
+    match &options.optimizer_model {
+        Some(path) => no(&format!("optimizer model `{}` is given", path.display())),
         None if options.no_optimizer => no("leaving out the optimizer is asked for"),
         None if options.accumulate > 1 => no("gradient accumulation is asked for"),
         None => Ok(()),
@@ -166,8 +167,9 @@ fn pairs<'a>(source: &'a Source<'a>, options: &'a ImportOptions) -> Result<Pairs
     if pairs.is_empty() {
         return Err(ImportError::Unsupported(
             "this is not a training step: no output `X_new` or `X_grad` belongs to an input `X`, and there is no \
-             InPlaceAccumulatorV2 node; generate training artifacts with `onnxruntime.training.artifacts`, export a \
-             full training step, or pair state with --carry X=Y"
+             InPlaceAccumulatorV2 node; train a forward model with --loss cross-entropy --optimizer adamw:lr=1e-3, \
+             generate training artifacts with `onnxruntime.training.artifacts`, export a full training step, or pair \
+             state with --carry X=Y"
                 .into(),
         ));
     }

@@ -42,26 +42,19 @@ struct Accumulated<'a> {
 /// Imports a training graph.
 pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Import, ImportError> {
     let graph = &source.model.graph;
+    options.no_recipe("these are training artifacts, which contain their loss")?;
     if let Some((from, to)) = options.carry.first() {
         return Err(ImportError::Usage(format!(
             "--carry {from}={to} is for one-file training steps; these are training artifacts, whose state is known"
         )));
     }
-    let size = graph.nodes.len().saturating_add(graph.inputs.len()) as u64;
-    if options.accumulate > 1 && size.saturating_mul(options.accumulate.into()) > MAX_ACCUMULATED {
-        return Err(ImportError::Usage(format!(
-            "{} micro-steps of a graph with {size} nodes and inputs are too many: together at most \
-             {MAX_ACCUMULATED}; accumulate over at most {}",
-            options.accumulate,
-            (MAX_ACCUMULATED / size).max(1)
-        )));
-    }
+    limit(source, options)?;
     let accumulated = accumulators(graph)?;
     let mut notes = Vec::new();
     let optimizer = find_optimizer(source, options, &mut notes)?;
     let checkpoint = find_checkpoint(source, options, &mut notes)?;
     let mut step = Step {
-        cx: Context::new(source, options.accumulate),
+        cx: Context::new(source, options),
         source,
         params: BTreeMap::new(),
         data: Vec::new(),
@@ -96,6 +89,21 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
         notes.push(format!("{} micro-steps per step, gradients summed", options.accumulate));
     }
     Ok(Import { module, notes, warnings })
+}
+
+/// Refuses more micro-steps than a graph of this size may have.
+pub(crate) fn limit(source: &Source<'_>, options: &ImportOptions) -> Result<(), ImportError> {
+    let graph = &source.model.graph;
+    let size = graph.nodes.len().saturating_add(graph.inputs.len()) as u64;
+    if options.accumulate > 1 && size.saturating_mul(options.accumulate.into()) > MAX_ACCUMULATED {
+        return Err(ImportError::Usage(format!(
+            "{} micro-steps of a graph with {size} nodes and inputs are too many: together at most \
+             {MAX_ACCUMULATED}; accumulate over at most {}",
+            options.accumulate,
+            (MAX_ACCUMULATED / size).max(1)
+        )));
+    }
+    Ok(())
 }
 
 fn state_named(module: &Module, name: &str) -> Option<StateId> {
@@ -140,7 +148,7 @@ fn find_optimizer(
     notes: &mut Vec<String>,
 ) -> Result<Option<Optimizer>, ImportError> {
     if options.no_optimizer {
-        if let Some(path) = &options.optimizer {
+        if let Some(path) = &options.optimizer_model {
             return Err(ImportError::Usage(format!(
                 "optimizer `{}` is given, but also that there is none",
                 path.display()
@@ -149,7 +157,7 @@ fn find_optimizer(
         notes.push("optimizer: none; gradients are outputs".into());
         return Ok(None);
     }
-    let (path, how) = match &options.optimizer {
+    let (path, how) = match &options.optimizer_model {
         Some(path) => (path.clone(), "given"),
         None => match beside(source, "optimizer_model.onnx") {
             Some(path) => (path, "found beside the model"),

@@ -212,7 +212,7 @@ fn other_kinds_of_model() {
     let forward = import_error("gen/mlp_s.forward.onnx", &ImportOptions::default());
     assert!(forward.contains("not a training step") && forward.contains("artifacts"), "{forward}");
     let swapped = ImportOptions {
-        optimizer: Some(root().join("mlp_s/training_model.onnx")),
+        optimizer_model: Some(root().join("mlp_s/training_model.onnx")),
         ..ImportOptions::default()
     };
     let text = import_error("mlp_s/training_model.onnx", &swapped);

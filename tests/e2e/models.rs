@@ -28,6 +28,8 @@ struct Case {
     /// keys. Adam turns the rounding noise of such a gradient into steps of the size of the learning rate, so the
     /// reference says nothing about them; the comparison with the unplanned run still covers them bit for bit.
     noise: &'static [&'static str],
+    /// Options that say how to read the model.
+    flags: &'static [&'static str],
 }
 
 const fn artifact(
@@ -36,7 +38,7 @@ const fn artifact(
     tolerance: f32,
     noise: &'static [&'static str],
 ) -> Case {
-    Case { model, reference, inputs: ["input", "labels"], init: None, tolerance, noise }
+    Case { model, reference, inputs: ["input", "labels"], init: None, tolerance, noise, flags: &[] }
 }
 
 const fn step(
@@ -46,8 +48,18 @@ const fn step(
     tolerance: f32,
     noise: &'static [&'static str],
 ) -> Case {
-    Case { model, reference, inputs: ["x", "y"], init: Some(init), tolerance, noise }
+    Case { model, reference, inputs: ["x", "y"], init: Some(init), tolerance, noise, flags: &[] }
 }
+
+/// A forward model, trained as the artifacts whose reference it is compared with.
+const fn forward(model: &'static str, reference: &'static str, flags: &'static [&'static str]) -> Case {
+    Case { flags, ..artifact(model, reference, STATE, &[]) }
+}
+
+/// How the artifacts with SGD were trained.
+const SGD: &[&str] = &["--loss", "cross-entropy", "--optimizer", "sgd"];
+/// The same with the batch size that the references have.
+const SGD_BATCH_4: &[&str] = &["--loss", "cross-entropy", "--optimizer", "sgd", "--dim", "batch=4"];
 
 fn check(case: &Case) {
     let (model, reference) = (format!("models/{}", case.model), root().join("models").join(case.reference));
@@ -63,6 +75,7 @@ fn check(case: &Case) {
     let mut estimate = vec!["estimate", &model, "--json"];
     let init_text = init.as_ref().map(|p| p.display().to_string());
     estimate.extend(init_text.iter().flat_map(|f| ["--checkpoint", f]));
+    estimate.extend(case.flags);
     let estimate = json(&memc_ok(&estimate));
     let (peak, smallest) = (number(&estimate, "peak_bytes"), number(&estimate, "smallest_feasible_bytes"));
     let lr = arrays.get("lr").map(|bytes| floats(bytes)[0]);
@@ -72,6 +85,7 @@ fn check(case: &Case) {
         let plan_text = plan.display().to_string();
         let mut args = vec!["compile", &model, "--gpu-mem", &budget, "-o", &plan_text, "--json"];
         args.extend(init_text.iter().flat_map(|f| ["--checkpoint", f]));
+        args.extend(case.flags);
         let printed = json(&memc_ok(&args));
         assert!(number(&printed, "arena_bytes") <= number(&printed, "gpu_mem_bytes"), "{model} {printed}");
         let steps = floats(&arrays["losses"]).len() as u64;
@@ -162,6 +176,13 @@ cases! {
     step_lstm_momentum: step("lstm_step/momentum.onnx", "lstm_step/momentum.npz", "lstm_step/init.safetensors", STATE, &[]);
     step_lstm_adamw: step("lstm_step/adamw.onnx", "lstm_step/adamw.npz", "lstm_step/init.safetensors", ADAM_STATE, &[]);
     lstm_sgd: artifact("lstm_sgd/training_model.onnx", "lstm_sgd/reference.npz", STATE, &[]);
+    forward_mlp_s: forward("gen/mlp_s.forward.onnx", "mlp_s_sgd/reference.npz", SGD);
+    forward_mlp_s_mse: Case { inputs: ["input", "labels"], tolerance: ADAM_STATE, ..forward("gen/mlp_s.forward.onnx", "mlp_s_mse/reference.npz", &["--loss", "mse", "--optimizer", "adam:eps=1e-6"]) };
+    forward_cnn_bn: forward("gen/cnn_bn.forward.onnx", "cnn_bn_sgd/reference.npz", SGD);
+    forward_cnn_bn_dynamic: forward("gen/cnn_bn.dynamic.onnx", "cnn_bn_sgd/reference.npz", SGD_BATCH_4);
+    forward_bert_tiny: forward("gen/bert_tiny_nodrop.forward.onnx", "bert_tiny_nodrop_sgd/reference.npz", SGD);
+    forward_bert_tiny_dynamic: forward("gen/bert_tiny_nodrop.dynamic.onnx", "bert_tiny_nodrop_sgd/reference.npz", SGD_BATCH_4);
+    forward_lstm: forward("gen/lstm.forward.onnx", "lstm_sgd/reference.npz", SGD);
     resnet_tiny_adamw: artifact("resnet_tiny/training_model.onnx", "resnet_tiny/reference.npz", ADAM_STATE, &[]);
 }
 

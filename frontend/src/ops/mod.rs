@@ -12,6 +12,7 @@ pub(crate) mod movement;
 pub(crate) mod norm;
 pub(crate) mod normalise;
 pub(crate) mod pool;
+pub(crate) mod random;
 pub(crate) mod recurrent;
 pub(crate) mod reduce;
 pub(crate) mod resize;

@@ -1,7 +1,7 @@
-//! Batch and layer normalisation, softmax, and dropout where it does nothing.
+//! Batch and layer normalisation, and softmax.
 
-use memc_ir::attr::{F32, Scalar};
-use memc_ir::{DType, OpKind, ValueId};
+use memc_ir::attr::F32;
+use memc_ir::{OpKind, ValueId};
 
 use crate::error::{Fault, unsupported};
 use crate::node::NodeCx;
@@ -126,37 +126,4 @@ pub(crate) fn softmax_grad(n: &mut NodeCx<'_, '_>) -> Done {
     let operands = [n.operand(0)?, n.operand(1)?];
     let axis = n.axis(n.int("axis", -1)?, n.ty(operands[1]).rank())?;
     n.finish(OpKind::SoftmaxGrad { axis: axis as i64 }, &operands)
-}
-
-const RANDOM: &str = "dropout is random, which is not supported; export the model with dropout probability 0";
-
-/// Whether a dropout node with ratio input `ratio` and mode input `mode` changes nothing.
-fn inactive(n: &NodeCx<'_, '_>, ratio: usize, mode: usize) -> Result<bool, Fault> {
-    let ratio = match n.input(ratio) {
-        Some(_) => n.constant(ratio, "ratio")?.and_then(|l| l.single()),
-        None => Some(Scalar::Float(F32(if n.version < 12 { n.float("ratio", 0.5)? } else { 0.5 }))),
-    };
-    let off = matches!(ratio, Some(Scalar::Float(r)) if r.0 == 0.0);
-    let mode = match n.input(mode) {
-        Some(_) => n.constant(mode, "training_mode")?.and_then(|l| l.single()),
-        None => Some(Scalar::Int(0)),
-    };
-    Ok(off || mode == Some(Scalar::Int(0)))
-}
-
-/// `Dropout`, when its ratio is zero or it is not in training mode.
-pub(crate) fn dropout(n: &mut NodeCx<'_, '_>) -> Done {
-    if !inactive(n, 1, 2)? {
-        return unsupported(RANDOM);
-    }
-    if n.wants(1) {
-        let shape = n.operand_type(0)?.shape;
-        n.finish_at(1, OpKind::Fill { dtype: DType::Bool, shape, value: Scalar::Int(1) }, &[])?;
-    }
-    super::shape::identity(n)
-}
-
-/// Microsoft's `DropoutGrad(dY, mask, ratio, training_mode)`, likewise.
-pub(crate) fn dropout_grad(n: &mut NodeCx<'_, '_>) -> Done {
-    if inactive(n, 2, 3)? { super::shape::identity(n) } else { unsupported(RANDOM) }
 }

@@ -1,0 +1,175 @@
+//! Initial contents by the standard's initialization graph.
+//!
+//! The graph is not executed: each bound output must come from one generating node, which becomes the generator of a
+//! state's initial content, so that a model of any size is a file of kilobytes.
+
+use std::collections::BTreeMap;
+
+use memc_ir::attr::{F32, Scalar};
+use memc_ir::{Blob, Init, TensorType};
+
+use crate::error::ImportError;
+use crate::initial::name_seed;
+use crate::model::{Attr, Graph, Node, Tensor};
+use crate::ops::random::seed_bits;
+use crate::source::Source;
+use crate::tensor::Literal;
+
+/// The initial content that `bindings` give each name; `types` has the names' types, `seed` serves nodes without one.
+pub(crate) fn contents(
+    source: &Source<'_>,
+    graph: &Graph,
+    bindings: &[(String, String)],
+    types: &BTreeMap<&str, TensorType>,
+    seed: i64,
+) -> Result<BTreeMap<String, Init>, ImportError> {
+    if let Some(input) = graph.inputs.first() {
+        return Err(ImportError::BadModel(format!(
+            "the initialization graph has an input, `{}`, but nothing feeds it",
+            input.name
+        )));
+    }
+    let makers = Makers {
+        source,
+        nodes: graph.nodes.iter().flat_map(|n| n.outputs.iter().map(move |o| (o.as_str(), n))).collect(),
+        stored: graph.initializers.iter().map(|t| (t.name.as_str(), t)).collect(),
+        seed,
+    };
+    let mut out = BTreeMap::new();
+    for (key, value) in bindings {
+        let bad = |m: String| ImportError::BadModel(format!("initialization of `{key}`: {m}"));
+        let Some(ty) = types.get(key.as_str()) else {
+            return Err(bad("it is neither an input nor an initializer of the model".into()));
+        };
+        let init = makers.init(key, value, ty).map_err(bad)?;
+        init.check(ty).map_err(bad)?;
+        if out.insert(key.clone(), init).is_some() {
+            return Err(bad("it is bound twice".into()));
+        }
+    }
+    Ok(out)
+}
+
+struct Makers<'a> {
+    source: &'a Source<'a>,
+    nodes: BTreeMap<&'a str, &'a Node>,
+    stored: BTreeMap<&'a str, &'a Tensor>,
+    seed: i64,
+}
+
+impl Makers<'_> {
+    fn init(&self, key: &str, value: &str, ty: &TensorType) -> Result<Init, String> {
+        let mut at = value;
+        // Each turn of the loop passes another node, unless the graph has a cycle.
+        for _ in 0..=self.nodes.len() {
+            if let Some(init) = self.stored(at, ty)? {
+                return Ok(init);
+            }
+            let Some(node) = self.nodes.get(at) else {
+                return Err(format!("nothing in the initialization graph computes `{at}`"));
+            };
+            match (node.domain.as_str(), node.op.as_str()) {
+                ("", "Identity") => at = node.inputs.first().map_or("", String::as_str),
+                ("", "RandomNormal") => {
+                    shaped(node, ty)?;
+                    let (mean, std) = (float(node, "mean", 0.0)?, float(node, "scale", 1.0)?);
+                    return Ok(Init::Normal { seed: self.seed(node, key)?, mean: F32(mean), std: F32(std) });
+                }
+                ("", "RandomUniform") => {
+                    shaped(node, ty)?;
+                    let (low, high) = (float(node, "low", 0.0)?, float(node, "high", 1.0)?);
+                    return Ok(Init::Uniform { seed: self.seed(node, key)?, low: F32(low), high: F32(high) });
+                }
+                ("", "ConstantOfShape") => return self.filled(node, ty),
+                _ => {
+                    return Err(format!(
+                        "{} is not supported there; supported are RandomNormal, RandomUniform, ConstantOfShape, \
+                         Constant and Identity",
+                        node.label()
+                    ));
+                }
+            }
+        }
+        Err(format!("`{at}` depends on itself"))
+    }
+
+    /// The content of a stored tensor or `Constant` node.
+    fn literal(&self, name: &str) -> Result<Option<Literal>, String> {
+        let tensor = match (self.stored.get(name), self.nodes.get(name)) {
+            (Some(t), _) => *t,
+            (None, Some(node)) if node.op == "Constant" && node.domain.is_empty() => {
+                match (node.attrs.get("value"), node.attrs.get("value_ints"), node.attrs.get("value_float")) {
+                    (Some(Attr::Tensor(t)), _, _) => t,
+                    (None, Some(Attr::Ints(v)), _) => return Ok(Some(Literal::vector(v))),
+                    (None, None, Some(Attr::Float(v))) => return Literal::from_floats(&[], &[*v]).map(Some),
+                    _ => return Err(format!("{} has no value that is supported there", node.label())),
+                }
+            }
+            _ => return Ok(None),
+        };
+        crate::context::literal(tensor.clone(), self.source.folder).map(Some)
+    }
+
+    fn stored(&self, name: &str, ty: &TensorType) -> Result<Option<Init>, String> {
+        match self.literal(name)? {
+            None => Ok(None),
+            Some(l) if l.ty == *ty => Ok(Some(Init::Data(Blob::new(l.data)))),
+            Some(l) => Err(format!("`{name}` is {}, but it must be {ty}", l.ty)),
+        }
+    }
+
+    fn filled(&self, node: &Node, ty: &TensorType) -> Result<Init, String> {
+        let shape = node.inputs.first().map_or("", String::as_str);
+        let dims = self.literal(shape)?.and_then(|l| l.ints());
+        let dims = dims.ok_or_else(|| format!("the shape of {} is not constant", node.label()))?;
+        fits(node, &dims, ty)?;
+        let value = match node.attrs.get("value") {
+            None => return Ok(Init::Zeros),
+            Some(Attr::Tensor(t)) => crate::context::literal(t.clone(), self.source.folder)?,
+            Some(other) => return Err(format!("attribute `value` must be a tensor, not {}", other.kind())),
+        };
+        if value.ty.dtype != ty.dtype {
+            return Err(format!("{} gives {}, but it must be {ty}", node.label(), value.ty.dtype));
+        }
+        match value.single() {
+            Some(Scalar::Int(0)) => Ok(Init::Zeros),
+            Some(Scalar::Float(F32(v))) if v.to_bits() == 0 => Ok(Init::Zeros),
+            Some(value) => Ok(Init::Fill(value)),
+            None => Err("attribute `value` must have one element".into()),
+        }
+    }
+
+    fn seed(&self, node: &Node, key: &str) -> Result<u64, String> {
+        match node.attrs.get("seed") {
+            None => Ok(name_seed(key, self.seed)),
+            Some(Attr::Float(v)) => Ok(seed_bits(*v).unsigned_abs() >> u32::from(*v < 0.0)),
+            Some(other) => Err(format!("attribute `seed` must be a float, not {}", other.kind())),
+        }
+    }
+}
+
+fn float(node: &Node, name: &str, default: f32) -> Result<f32, String> {
+    match node.attrs.get(name) {
+        None => Ok(default),
+        Some(Attr::Float(v)) => Ok(*v),
+        Some(other) => Err(format!("attribute `{name}` must be a float, not {}", other.kind())),
+    }
+}
+
+/// Whether a random node makes what is bound to it.
+fn shaped(node: &Node, ty: &TensorType) -> Result<(), String> {
+    if !matches!(node.attrs.get("dtype"), None | Some(Attr::Int(1))) {
+        return Err(format!("{} makes another element type than float", node.label()));
+    }
+    match node.attrs.get("shape") {
+        Some(Attr::Ints(dims)) => fits(node, dims, ty),
+        Some(Attr::Other("a value without type")) => fits(node, &[], ty),
+        _ => Err(format!("{} has no list of integers as `shape`", node.label())),
+    }
+}
+
+fn fits(node: &Node, dims: &[i64], ty: &TensorType) -> Result<(), String> {
+    let same =
+        dims.len() == ty.rank() && dims.iter().zip(&ty.shape).all(|(&a, &b)| u64::try_from(a) == Ok(b));
+    if same { Ok(()) } else { Err(format!("{} makes shape {dims:?}, but it must be {ty}", node.label())) }
+}

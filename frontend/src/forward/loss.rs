@@ -1,0 +1,128 @@
+//! The loss of a forward model, from one of its outputs and labels that are fed.
+
+use memc_ir::attr::{F32, Reduction};
+use memc_ir::{DType, Feed, OpKind, TensorType, ValueId};
+
+use crate::context::Context;
+use crate::error::{Fault, ImportError, some_of};
+use crate::recipe::{Loss, LossKind};
+use crate::source::Source;
+
+/// What labels are called.
+pub(super) const LABELS: &str = "labels";
+
+/// The output that `loss` is computed from.
+pub(super) fn output<'a>(
+    source: &'a Source<'a>,
+    cx: &Context<'_>,
+    loss: &Loss,
+) -> Result<&'a str, ImportError> {
+    let outputs = || source.model.graph.outputs.iter().map(|o| o.name.as_str());
+    let fits = |name: &str| {
+        let Ok(ty) = cx.type_of(name) else { return false };
+        ty.dtype.is_float()
+            && match loss.kind {
+                LossKind::CrossEntropy => ty.rank() >= 2,
+                LossKind::Output => ty.numel() == 1,
+                LossKind::Mse | LossKind::L1 | LossKind::BceWithLogits => true,
+            }
+    };
+    let wanted = match loss.kind {
+        LossKind::CrossEntropy => "scores [n, classes, ...] of floats",
+        LossKind::Output => "one float",
+        LossKind::Mse | LossKind::L1 | LossKind::BceWithLogits => "a tensor of floats",
+    };
+    let all: Vec<&str> = outputs().collect();
+    let usage = |m: String| Err(ImportError::Usage(format!("--loss {loss}: {m}")));
+    let example = |name: &str| Loss { output: Some(name.to_string()), ..loss.clone() };
+    if let Some(name) = &loss.output {
+        return match outputs().find(|o| o == name) {
+            Some(found) if fits(found) => Ok(found),
+            Some(found) => usage(match cx.type_of(found) {
+                Ok(ty) => format!("output `{name}` is {ty}, but the loss needs {wanted}"),
+                Err(_) => format!("output `{name}` has no type"),
+            }),
+            None => usage(format!("the model has no output `{name}`; it has {}", some_of(&all))),
+        };
+    }
+    let candidates: Vec<&str> = outputs().filter(|o| fits(o)).collect();
+    match candidates[..] {
+        [one] => Ok(one),
+        [] => usage(format!("no output is {wanted}; the model has {}", some_of(&all))),
+        [first, ..] => usage(format!(
+            "several outputs fit ({}); choose one, as --loss {}, or combine them in the model and give --loss output",
+            some_of(&candidates),
+            example(first)
+        )),
+    }
+}
+
+/// Appends the loss of `output`, a scalar, with its labels for micro-step `micro`.
+pub(super) fn emit(
+    cx: &mut Context<'_>,
+    kind: LossKind,
+    output: ValueId,
+    micro: u32,
+) -> Result<ValueId, Fault> {
+    let ty = cx.module.values[output].ty.clone();
+    if kind == LossKind::Output {
+        return Ok(output);
+    }
+    let labels_ty = match kind {
+        // Three axes are batch, position, class; otherwise the classes come second, as in PyTorch.
+        LossKind::CrossEntropy if ty.rank() == 3 => TensorType::new(DType::I64, &ty.shape[..2]),
+        LossKind::CrossEntropy => {
+            let mut shape = ty.shape.clone();
+            shape.remove(1);
+            TensorType::new(DType::I64, shape)
+        }
+        _ => ty.clone(),
+    };
+    let feed = Feed::Data { source: LABELS.into(), micro, range: None };
+    let labels = cx.module.add_input(LABELS, labels_ty, feed);
+    let mut emit = |kind: OpKind, operands: &[ValueId], name: &str| cx.emit(kind, operands, name, "loss");
+    let mean = |emit: &mut dyn FnMut(OpKind, &[ValueId], &str) -> Result<ValueId, Fault>, x| {
+        let axes = (0..ty.rank() as u64).collect();
+        emit(OpKind::ReduceMean { axes, keepdims: false }, &[x], "loss")
+    };
+    match kind {
+        LossKind::CrossEntropy => {
+            let kind = OpKind::CrossEntropy { reduction: Reduction::Mean, ignore_index: -100 };
+            if let [n, positions, classes] = ty.shape[..] {
+                let rows = n * positions;
+                let scores = emit(OpKind::Reshape { shape: vec![rows, classes] }, &[output], "loss/scores")?;
+                let labels = emit(OpKind::Reshape { shape: vec![rows] }, &[labels], "loss/labels")?;
+                return emit(kind, &[scores, labels], "loss");
+            }
+            emit(kind, &[output, labels], "loss")
+        }
+        LossKind::Mse => {
+            let error = emit(OpKind::Sub {}, &[output, labels], "loss/error")?;
+            let squares = emit(OpKind::Mul {}, &[error, error], "loss/squares")?;
+            mean(&mut emit, squares)
+        }
+        LossKind::L1 => {
+            let error = emit(OpKind::Sub {}, &[output, labels], "loss/error")?;
+            let size = emit(OpKind::Abs {}, &[error], "loss/abs")?;
+            mean(&mut emit, size)
+        }
+        LossKind::BceWithLogits => {
+            // max(x, 0) - x * y + log(1 + exp(-|x|)), which overflows nowhere.
+            let positive = emit(OpKind::Relu {}, &[output], "loss/positive")?;
+            let chosen = emit(OpKind::Mul {}, &[output, labels], "loss/chosen")?;
+            let size = emit(OpKind::Abs {}, &[output], "loss/abs")?;
+            let negative = emit(OpKind::Neg {}, &[size], "loss/neg")?;
+            let power = emit(OpKind::Exp {}, &[negative], "loss/exp")?;
+            let one =
+                cx.module.add_const("loss/one", TensorType::scalar(DType::F32), F32(1.0).0.to_le_bytes());
+            let mut emit =
+                |kind: OpKind, operands: &[ValueId], name: &str| cx.emit(kind, operands, name, "loss");
+            let sum = emit(OpKind::Add {}, &[power, one], "loss/sum")?;
+            let log = emit(OpKind::Log {}, &[sum], "loss/log")?;
+            let linear = emit(OpKind::Sub {}, &[positive, chosen], "loss/linear")?;
+            let all = emit(OpKind::Add {}, &[linear, log], "loss/elements")?;
+            mean(&mut emit, all)
+        }
+        LossKind::Output => Ok(output),
+    }
+}

@@ -1,0 +1,105 @@
+//! Signs that an exporter has lost what training needs: batch normalisation in inference form or folded away,
+//! parameters renamed, folded or merged.
+//!
+//! These are warnings: the model still means something, but perhaps not what its author trained.
+
+use std::collections::BTreeMap;
+
+use crate::context::opset;
+use crate::error::some_of;
+use crate::model::{Attr, Node};
+use crate::source::Source;
+
+const EXPORT: &str = "export with torch.onnx.export(model.train(), ..., dynamo=False, \
+                      training=TrainingMode.TRAINING, do_constant_folding=False)";
+
+/// Whether a batch normalisation node uses the batch's statistics.
+pub(super) fn trains(source: &Source<'_>, node: &Node) -> bool {
+    let mode = matches!(node.attrs.get("training_mode"), Some(Attr::Int(m)) if *m != 0);
+    opset(&source.model.opsets, "") >= 14 && mode
+}
+
+/// Whether `name` is one that exporters give tensors that are no parameter of the source model.
+pub(super) fn generated(name: &str) -> bool {
+    let numbered = |prefix: &str| {
+        name.strip_prefix(prefix).is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    name.starts_with('/') || name.contains("::") || ["val_", "const_", "_val_"].iter().any(|p| numbered(p))
+}
+
+/// What to tell the user; `params` are the names that were taken as parameters.
+pub(super) fn warnings(source: &Source<'_>, params: &BTreeMap<&str, usize>) -> Vec<String> {
+    let graph = &source.model.graph;
+    let label = |n: &Node| {
+        format!(
+            "`{}`",
+            if n.name.is_empty() { n.outputs.first() } else { Some(&n.name) }.map_or("", String::as_str)
+        )
+    };
+    let norms: Vec<&Node> =
+        graph.nodes.iter().filter(|n| n.op == "BatchNormalization" && n.domain.is_empty()).collect();
+    let mut out = Vec::new();
+    let fixed: Vec<String> = norms.iter().filter(|n| !trains(source, n)).map(|n| label(n)).collect();
+    if !fixed.is_empty() {
+        out.push(format!(
+            "{} BatchNormalization nodes are in inference form ({}): they normalise by fixed statistics, which \
+             training does not update; {EXPORT}",
+            fixed.len(),
+            some_of(&fixed)
+        ));
+    }
+    let folded: Vec<String> = graph
+        .nodes
+        .iter()
+        .filter(|n| n.op == "Conv" && n.outputs.first().is_some_and(|o| o.starts_with("getitem")))
+        .map(label)
+        .collect();
+    if !folded.is_empty() {
+        out.push(format!(
+            "batch normalisation was folded into {} convolutions ({}): its parameters and statistics are lost; \
+             {EXPORT}",
+            folded.len(),
+            some_of(&folded)
+        ));
+    }
+    let renamed: Vec<String> = params.keys().filter(|n| generated(n)).map(|n| format!("`{n}`")).collect();
+    if !renamed.is_empty() {
+        out.push(format!(
+            "{} parameters have names that the exporter made up ({}): it folded constants into them, or merged or \
+             transposed them; {EXPORT}",
+            renamed.len(),
+            some_of(&renamed)
+        ));
+    }
+    let merged: Vec<String> = merged(source, params);
+    if !merged.is_empty() {
+        out.push(format!(
+            "{} vectors of parameters serve several nodes ({}): exporters merge parameters that are equal at \
+             export, which are then trained as one; if the model does not share them, {EXPORT}",
+            merged.len(),
+            some_of(&merged)
+        ));
+    }
+    out
+}
+
+/// Biases and scales that several normalisations, convolutions or products use, in models from PyTorch.
+fn merged(source: &Source<'_>, params: &BTreeMap<&str, usize>) -> Vec<String> {
+    if !source.model.producer.starts_with("pytorch") {
+        return Vec::new();
+    }
+    let mut uses: BTreeMap<&str, usize> = BTreeMap::new();
+    for node in &source.model.graph.nodes {
+        let slots: &[usize] = match node.op.as_str() {
+            "Conv" | "Gemm" => &[2],
+            "BatchNormalization" | "LayerNormalization" => &[1, 2],
+            _ => continue,
+        };
+        for name in slots.iter().filter_map(|&i| node.inputs.get(i)) {
+            if params.get(name.as_str()) == Some(&1) {
+                *uses.entry(name).or_default() += 1;
+            }
+        }
+    }
+    uses.into_iter().filter(|(_, n)| *n > 1).map(|(name, n)| format!("`{name}`, {n} uses")).collect()
+}

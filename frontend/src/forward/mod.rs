@@ -1,0 +1,279 @@
+//! Forward models: the loss, the gradients and the optimizer are added here.
+//!
+//! Parameters are the model's own initializers ([`params`]), the loss is one of its outputs or computed from one
+//! ([`loss`]), gradients come from [`memc_ir::autodiff`], and updates are PyTorch's. Signs that the exporter lost
+//! what training needs become warnings ([`lost`]). A step of several micro-steps is as many copies of the graph, each
+//! with its own gradients, which are summed.
+
+pub(crate) mod init;
+mod loss;
+mod lost;
+mod params;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memc_ir::autodiff::differentiate;
+use memc_ir::{Def, Feed, OpKind, Output, OutputRole, Role, StateId, TensorType, ValueId};
+
+use crate::context::{Bound, Context};
+use crate::error::{Fault, ImportError, some_of};
+use crate::initial::Initial;
+use crate::optimizer::{Optimizer, Trained};
+use crate::recipe::{Loss, LossKind};
+use crate::source::Source;
+use crate::{Import, ImportOptions, training};
+
+/// Imports a forward model.
+pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Import, ImportError> {
+    let wanted = recipe(source, options)?;
+    training::limit(source, options)?;
+    let checkpoint = options.checkpoint.as_deref().map(Initial::read).transpose()?;
+    let inits = initialization(source, options)?;
+    let found = params::find(source, options, checkpoint.as_ref(), &inits)?;
+    let sizes: BTreeMap<&str, usize> =
+        found.list.iter().filter(|p| p.role == Role::Param).map(|p| (p.name, p.ty.rank())).collect();
+    let mut warnings = lost::warnings(source, &sizes);
+    if found.invented > 0 {
+        warnings.push(format!(
+            "{} parameters and statistics have no values and start with synthetic ones; give a checkpoint",
+            found.invented
+        ));
+    }
+    let mut step = Step::new(source, options, found)?;
+    for micro in 0..options.accumulate {
+        step.micro_step(wanted, micro)?;
+    }
+    let trained = step.trained(&mut warnings)?;
+    let mut module = step.cx.module;
+    let initial = checkpoint.unwrap_or_default();
+    let optimizer = options.optimizer.as_ref().filter(|_| !options.no_optimizer).and_then(Optimizer::of);
+    let described = match &optimizer {
+        Some(o) => o.describe(),
+        None => "none; gradients are outputs".into(),
+    };
+    match optimizer {
+        Some(optimizer) => optimizer.apply(&mut module, &trained, &initial)?,
+        None => {
+            for t in &trained {
+                let name = format!("{}_grad", t.name);
+                module.outputs.push(Output { value: t.gradient, name, role: OutputRole::Gradient });
+            }
+        }
+    }
+    let states: BTreeSet<String> =
+        module.states.values().map(|s| module.values[s.value].name.clone()).collect();
+    warnings.extend(initial.unused(&states));
+    let count = |role| module.states.values().filter(|s| s.role == role).count();
+    let data: Vec<&str> = module.inputs.values().map(|x| module.values[x.value].name.as_str()).collect();
+    let mut notes = vec![format!(
+        "forward model: {} parameters, {} frozen, {} statistics, fed per step: {}; loss: {wanted}; optimizer: {described}",
+        count(Role::Param),
+        count(Role::Frozen),
+        count(Role::Buffer),
+        some_of(&data)
+    )];
+    if options.accumulate > 1 {
+        notes.push(format!("{} micro-steps per step, gradients summed", options.accumulate));
+    }
+    Ok(Import { module, notes, warnings })
+}
+
+/// The loss, when the options fit a forward model.
+fn recipe<'o>(source: &Source<'_>, options: &'o ImportOptions) -> Result<&'o Loss, ImportError> {
+    if source.model.training.as_ref().and_then(|t| t.algorithm.as_ref()).is_some_and(|g| !g.nodes.is_empty())
+    {
+        return Err(ImportError::Unsupported(
+            "the model's TrainingInfoProto has an algorithm, which is not supported; leave it out and say the loss \
+             and the optimizer with --loss and --optimizer"
+                .into(),
+        ));
+    }
+    let no = |what: &str| {
+        Err(ImportError::Usage(format!(
+            "{what}, but the model is a forward model; give --optimizer adamw:lr=1e-3"
+        )))
+    };
+    if let Some(path) = &options.optimizer_model {
+        return no(&format!("optimizer model `{}` is given", path.display()));
+    }
+    if let Some((from, to)) = options.carry.first() {
+        return no(&format!("--carry {from}={to} is given"));
+    }
+    let Some(loss) = &options.loss else {
+        let outputs: Vec<&str> = source.model.graph.outputs.iter().map(|o| o.name.as_str()).collect();
+        return Err(ImportError::Usage(format!(
+            "the model is a forward model with outputs {}; say what to train, as --loss cross-entropy, or \
+             --loss output where the model computes its loss",
+            some_of(&outputs)
+        )));
+    };
+    let taken = source.model.graph.inputs.iter().any(|x| x.name == loss::LABELS);
+    if taken && loss.kind != LossKind::Output {
+        return Err(ImportError::Usage(format!(
+            "--loss {loss} feeds `{0}`, but the model already has an input `{0}`; where it computes the loss itself, \
+             give --loss output",
+            loss::LABELS
+        )));
+    }
+    Ok(loss)
+}
+
+/// Contents that the initialization graph gives, by name.
+fn initialization(
+    source: &Source<'_>,
+    options: &ImportOptions,
+) -> Result<BTreeMap<String, memc_ir::Init>, ImportError> {
+    let Some(training) = &source.model.training else { return Ok(BTreeMap::new()) };
+    let mut types: BTreeMap<&str, TensorType> =
+        source.types.iter().map(|(name, ty)| (name.as_str(), ty.clone())).collect();
+    types.extend(source.literals.iter().map(|(name, l)| (name.as_str(), l.ty.clone())));
+    init::contents(source, &training.initialization, &training.initialization_binding, &types, options.seed)
+}
+
+struct Step<'a> {
+    cx: Context<'a>,
+    source: &'a Source<'a>,
+    /// Parameters to train.
+    params: Vec<(&'a str, StateId)>,
+    /// Sums of their gradients, where they have one.
+    gradients: Vec<Option<ValueId>>,
+    /// Current values of what persists.
+    current: BTreeMap<&'a str, ValueId>,
+    statistics: Vec<(&'a str, &'a str, StateId)>,
+    /// What names stand for that every micro-step shares.
+    constants: BTreeMap<String, Bound>,
+    /// Inputs that are fed.
+    data: Vec<(&'a str, TensorType)>,
+}
+
+impl<'a> Step<'a> {
+    fn new(
+        source: &'a Source<'a>,
+        options: &ImportOptions,
+        found: params::Persistents<'a>,
+    ) -> Result<Step<'a>, ImportError> {
+        let mut cx = Context::new(source, options);
+        let (mut current, mut params, mut statistics) = (BTreeMap::new(), Vec::new(), Vec::new());
+        for p in found.list {
+            let state = cx.module.add_state(p.name, p.ty, p.role, p.init);
+            current.insert(p.name, cx.module.states[state].value);
+            match (p.role, found.updates.get(p.name)) {
+                (Role::Param, _) => params.push((p.name, state)),
+                (_, Some(next)) => statistics.push((p.name, *next, state)),
+                _ => {}
+            }
+        }
+        if params.is_empty() {
+            return Err(ImportError::Unsupported(
+                "the model has no parameter to train: no float initializer is used as a value, and no graph input is \
+                 bound by an initialization graph or found in the checkpoint"
+                    .into(),
+            ));
+        }
+        let mut data = Vec::new();
+        for input in &source.model.graph.inputs {
+            let name = input.name.as_str();
+            if !source.literals.contains_key(name) && !current.contains_key(name) {
+                data.push((name, source.input_type(name)?));
+            }
+        }
+        let constants = source.literals.iter().filter(|(name, _)| !current.contains_key(name.as_str()));
+        let constants = constants.map(|(name, l)| (name.clone(), Bound::from(l.clone()))).collect();
+        let gradients = vec![None; params.len()];
+        Ok(Step { cx, source, params, gradients, current, statistics, constants, data })
+    }
+
+    /// Imports the graph once, with its loss and gradients.
+    fn micro_step(&mut self, wanted: &Loss, micro: u32) -> Result<(), ImportError> {
+        self.cx.scope = self.constants.clone();
+        for (name, ty) in &self.data {
+            let feed = Feed::Data { source: name.to_string(), micro, range: None };
+            let value = self.cx.module.add_input(name, ty.clone(), feed);
+            self.cx.bind(name, value);
+        }
+        for (name, &value) in &self.current {
+            self.cx.bind(name, value);
+        }
+        for &i in &self.source.order {
+            self.cx.import(&self.source.model.graph.nodes[i])?;
+        }
+        let output = loss::output(self.source, &self.cx, wanted)?;
+        let value = self.cx.value(output).map_err(|e| fault(output, e))?;
+        let loss = loss::emit(&mut self.cx, wanted.kind, value, micro).map_err(|e| fault("loss", e))?;
+        let base = if wanted.kind == LossKind::Output { output } else { "loss" };
+        let name = if micro == 0 { base.to_string() } else { format!("{base}.{micro}") };
+        self.cx.module.outputs.push(Output { value: loss, name, role: OutputRole::Loss });
+        self.differentiate(loss)?;
+        for (name, next, _) in &self.statistics {
+            let value = self.cx.value(next).map_err(|e| fault(next, e))?;
+            self.current.insert(name, value);
+        }
+        for (name, bound) in &mut self.constants {
+            // Constants serve all micro-steps; fills are made again, so that they need not stay in memory.
+            let value = self.cx.scope.get(name).and_then(|b| b.value);
+            bound.value = value.filter(|&v| matches!(self.cx.module.values[v].def, Def::Const(_)));
+        }
+        Ok(())
+    }
+
+    /// Adds the gradients of `loss` to the sums.
+    fn differentiate(&mut self, loss: ValueId) -> Result<(), ImportError> {
+        let module = &mut self.cx.module;
+        let wrt: Vec<ValueId> = self.params.iter().map(|&(_, s)| module.states[s].value).collect();
+        let gradients = differentiate(module, loss, &wrt).map_err(|e| {
+            ImportError::Unsupported(format!("{e}; exclude what is not to be trained with --freeze"))
+        })?;
+        for (i, gradient) in gradients.into_iter().enumerate() {
+            self.gradients[i] = match (self.gradients[i], gradient) {
+                (Some(sum), Some(more)) => {
+                    let name = format!("{}_grad.sum", self.params[i].0);
+                    let added = self.cx.emit(OpKind::Add {}, &[sum, more], &name, "");
+                    Some(added.map_err(|e| fault(self.params[i].0, e))?)
+                }
+                (sum, more) => sum.or(more),
+            };
+        }
+        Ok(())
+    }
+
+    /// The parameters with their gradients; those without one are frozen. Statistics get their next values.
+    fn trained(&mut self, warnings: &mut Vec<String>) -> Result<Vec<Trained>, ImportError> {
+        let module = &mut self.cx.module;
+        for &(name, _, state) in &self.statistics {
+            module.states[state].next = self.current.get(name).copied();
+        }
+        let mut trained = Vec::new();
+        let mut idle = Vec::new();
+        for (&(name, state), gradient) in self.params.iter().zip(&self.gradients) {
+            match gradient {
+                Some(gradient) => {
+                    trained.push(Trained { name: name.to_string(), state, gradient: *gradient })
+                }
+                None => {
+                    module.states[state].role = Role::Frozen;
+                    idle.push(format!("`{name}`"));
+                }
+            }
+        }
+        if !idle.is_empty() {
+            warnings.push(format!(
+                "the loss does not depend on {} parameters, which stay as they are: {}",
+                idle.len(),
+                some_of(&idle)
+            ));
+        }
+        if trained.is_empty() {
+            return Err(ImportError::Usage(
+                "the loss depends on no parameter; choose another with --loss".into(),
+            ));
+        }
+        Ok(trained)
+    }
+}
+
+fn fault(name: &str, fault: Fault) -> ImportError {
+    match fault {
+        Fault::Bad(m) => ImportError::BadModel(format!("`{name}`: {m}")),
+        Fault::Unsupported(m) => ImportError::Unsupported(format!("`{name}`: {m}")),
+    }
+}

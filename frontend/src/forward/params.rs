@@ -1,0 +1,191 @@
+//! What the tensors of a forward model are: parameters, statistics, constants, or data.
+//!
+//! A parameter is a float initializer that ops use as a value, and has the name of a module's tensor or is a weight
+//! of a layer; or a graph input that the initialization graph, the file's own list of moved weights or the checkpoint
+//! gives a value. Statistics are what batch normalisation in training mode updates.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use glob::Pattern;
+use memc_ir::{Blob, DType, Init, Role, TensorType};
+
+use super::lost::{generated, trains};
+use crate::ImportOptions;
+use crate::error::{ImportError, some_of};
+use crate::initial::{Initial, synthetic};
+use crate::source::Source;
+
+/// A tensor that persists between steps.
+#[derive(Debug)]
+pub(super) struct Persistent<'a> {
+    pub name: &'a str,
+    pub ty: TensorType,
+    pub role: Role,
+    pub init: Init,
+}
+
+/// Tensors that persist, in the order of the file.
+#[derive(Debug)]
+pub(super) struct Persistents<'a> {
+    pub list: Vec<Persistent<'a>>,
+    /// For every statistic the output of its node that is its next value.
+    pub updates: BTreeMap<&'a str, &'a str>,
+    /// How many started with invented values.
+    pub invented: usize,
+}
+
+/// Finds the tensors that persist. `inits` are contents by the initialization graph.
+pub(super) fn find<'a>(
+    source: &'a Source<'a>,
+    options: &ImportOptions,
+    checkpoint: Option<&Initial>,
+    inits: &BTreeMap<String, Init>,
+) -> Result<Persistents<'a>, ImportError> {
+    let graph = &source.model.graph;
+    let mut updates: BTreeMap<&str, &str> = BTreeMap::new();
+    for node in graph.nodes.iter().filter(|n| n.op == "BatchNormalization" && trains(source, n)) {
+        for (i, o) in [(3, 1), (4, 2)] {
+            if let (Some(from), Some(to)) = (node.inputs.get(i), node.outputs.get(o))
+                && !to.is_empty()
+            {
+                updates.insert(from, to);
+            }
+        }
+    }
+    let uses = Uses::of(source);
+    let moved: BTreeSet<&str> = source.model.moved_weights.iter().map(String::as_str).collect();
+    let mut found: Vec<(&str, TensorType)> = Vec::new();
+    for input in &graph.inputs {
+        let name = input.name.as_str();
+        let known = moved.contains(name) || inits.contains_key(name);
+        let stored = checkpoint.is_some_and(|c| c.has(name));
+        if !source.literals.contains_key(name) && (known || stored) {
+            found.push((name, source.input_type(name)?));
+        }
+    }
+    for (name, literal) in &source.literals {
+        let float = literal.ty.dtype == DType::F32;
+        if float && (updates.contains_key(name.as_str()) || uses.parameter(name, &literal.ty)) {
+            found.push((name, literal.ty.clone()));
+        }
+    }
+    let mut out = Persistents { list: Vec::new(), updates, invented: 0 };
+    let filter =
+        Filter::new(options, &found, |name| out.updates.contains_key(name) || !uses.values.contains(name))?;
+    for (name, ty) in found {
+        let role = match () {
+            () if out.updates.contains_key(name) => Role::Buffer,
+            () if ty.dtype == DType::F32 && uses.values.contains(name) && filter.trains(name) => Role::Param,
+            () => Role::Frozen,
+        };
+        let stored = checkpoint.map(|c| c.get(name, &ty)).transpose()?.flatten();
+        let init = match (stored, inits.get(name), source.literals.get(name)) {
+            (Some(init), _, _) => init,
+            (None, Some(init), _) => init.clone(),
+            (None, None, Some(literal)) => Init::Data(Blob::new(literal.data.clone())),
+            (None, None, None) => {
+                out.invented += 1;
+                synthetic(name, &ty, role)
+            }
+        };
+        out.list.push(Persistent { name, ty, role, init });
+    }
+    Ok(out)
+}
+
+/// How nodes use each name.
+struct Uses<'a> {
+    /// Names that some node uses as a value, not as an attribute in disguise.
+    values: BTreeSet<&'a str>,
+    /// Names that some node uses as the weight of a layer.
+    weights: BTreeSet<&'a str>,
+}
+
+impl<'a> Uses<'a> {
+    fn of(source: &'a Source<'a>) -> Uses<'a> {
+        let mut uses = Uses { values: BTreeSet::new(), weights: BTreeSet::new() };
+        for node in &source.model.graph.nodes {
+            for (i, name) in node.inputs.iter().enumerate().filter(|(_, n)| !n.is_empty()) {
+                let op = node.op.as_str();
+                let disguised = match op {
+                    "Clip" | "Dropout" | "Pow" | "Reshape" | "Expand" | "Tile" | "Slice" | "Split" => i > 0,
+                    "Unsqueeze" | "Squeeze" | "ReduceSum" | "ReduceMean" | "ReduceMax" => i > 0,
+                    "Pad" | "Resize" | "OneHot" => i > 0,
+                    "Range" | "ConstantOfShape" | "Shape" | "CastLike" => true,
+                    "BatchNormalization" => i > 2,
+                    "Where" => i == 0,
+                    _ => false,
+                };
+                if disguised {
+                    continue;
+                }
+                uses.values.insert(name);
+                let weight = match op {
+                    "Conv" | "ConvTranspose" | "Gemm" | "LayerNormalization" | "BatchNormalization" => i > 0,
+                    "LSTM" | "GRU" | "RNN" => (1..=3).contains(&i),
+                    "MatMul" => true,
+                    "Gather" => i == 0,
+                    _ => false,
+                };
+                if weight {
+                    uses.weights.insert(name);
+                }
+            }
+        }
+        uses
+    }
+
+    /// Whether initializer `name` is a parameter.
+    fn parameter(&self, name: &str, ty: &TensorType) -> bool {
+        if !self.values.contains(name) {
+            return false;
+        }
+        if generated(name) {
+            return self.weights.contains(name) && ty.rank() > 0;
+        }
+        // One number is a parameter only where it is called like a module's.
+        ty.numel() > 1 || self.weights.contains(name) || name.contains('.')
+    }
+}
+
+/// Which parameters the user wants trained.
+struct Filter {
+    trainable: Vec<Pattern>,
+    freeze: Vec<Pattern>,
+}
+
+impl Filter {
+    /// Refuses patterns that no parameter matches.
+    fn new(
+        options: &ImportOptions,
+        found: &[(&str, TensorType)],
+        fixed: impl Fn(&str) -> bool,
+    ) -> Result<Filter, ImportError> {
+        let names: Vec<&str> = found.iter().map(|f| f.0).filter(|n| !fixed(n)).collect();
+        let read = |flag: &str, list: &[String]| {
+            let mut out = Vec::new();
+            for text in list {
+                let pattern = Pattern::new(text).map_err(|e| {
+                    ImportError::Usage(format!("{flag} {text}: {e}; write for instance {flag} 'layer4.*'"))
+                })?;
+                if !names.iter().any(|n| pattern.matches(n)) {
+                    return Err(ImportError::Usage(format!(
+                        "{flag} {text} matches no parameter; the model has {}",
+                        some_of(&names)
+                    )));
+                }
+                out.push(pattern);
+            }
+            Ok(out)
+        };
+        Ok(Filter {
+            trainable: read("--trainable", &options.trainable)?,
+            freeze: read("--freeze", &options.freeze)?,
+        })
+    }
+
+    fn trains(&self, name: &str) -> bool {
+        let wanted = self.trainable.is_empty() || self.trainable.iter().any(|p| p.matches(name));
+        wanted && !self.freeze.iter().any(|p| p.matches(name))
+    }
+}

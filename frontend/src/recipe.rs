@@ -1,0 +1,223 @@
+//! How a forward model is to be trained, as the command line spells it: the loss and the optimizer.
+//!
+//! `cross-entropy:output=logits`, `adamw:lr=1e-3,weight_decay=0.01`. Defaults are PyTorch's. What is printed parses
+//! back to the same.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use memc_ir::attr::F32;
+
+/// What the loss compares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LossKind {
+    /// Softmax cross-entropy of scores `[n, classes, ...]` and integer labels `[n, ...]`; the mean.
+    CrossEntropy,
+    /// Mean of the squared differences from labels of the output's shape.
+    Mse,
+    /// Mean of the absolute differences.
+    L1,
+    /// Mean binary cross-entropy of scores and labels in [0, 1].
+    BceWithLogits,
+    /// The output is the loss.
+    Output,
+}
+
+const LOSSES: [(&str, LossKind); 5] = [
+    ("cross-entropy", LossKind::CrossEntropy),
+    ("mse", LossKind::Mse),
+    ("l1", LossKind::L1),
+    ("bce-with-logits", LossKind::BceWithLogits),
+    ("output", LossKind::Output),
+];
+
+/// The loss of a forward model.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Loss {
+    /// What it compares.
+    pub kind: LossKind,
+    /// The output that it is computed from; may be absent when there is only one that fits.
+    pub output: Option<String>,
+}
+
+impl FromStr for Loss {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, rest) = text.split_once(':').map_or((text, None), |(a, b)| (a, Some(b)));
+        let Some(&(_, kind)) = LOSSES.iter().find(|l| l.0 == name) else {
+            let known: Vec<&str> = LOSSES.iter().map(|l| l.0).collect();
+            return Err(format!("there is no loss `{name}`; write one of {}", known.join(", ")));
+        };
+        let output = match rest {
+            None => None,
+            Some(rest) if kind == LossKind::Output && !rest.is_empty() => Some(rest.to_string()),
+            Some(rest) => match rest.strip_prefix("output=").filter(|o| !o.is_empty()) {
+                Some(o) => Some(o.to_string()),
+                None => return Err(format!("`{rest}` is no option; write {name}:output=NAME")),
+            },
+        };
+        Ok(Loss { kind, output })
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = LOSSES.iter().find(|l| l.1 == self.kind).map_or("", |l| l.0);
+        match &self.output {
+            None => f.write_str(name),
+            Some(output) if self.kind == LossKind::Output => write!(f, "{name}:{output}"),
+            Some(output) => write!(f, "{name}:output={output}"),
+        }
+    }
+}
+
+/// The optimizer of a forward model.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OptimizerSpec {
+    rule: usize,
+    /// Values in the order of the rule's options.
+    values: Vec<F32>,
+}
+
+/// A rule's name and its options with their defaults.
+type Rule = (&'static str, &'static [(&'static str, f32)]);
+
+const RULES: [Rule; 6] = [
+    ("none", &[]),
+    ("sgd", &[("lr", 1e-3), ("weight_decay", 0.0)]),
+    (
+        "momentum",
+        &[("lr", 1e-3), ("momentum", 0.9), ("dampening", 0.0), ("weight_decay", 0.0), ("nesterov", 0.0)],
+    ),
+    ("adam", &[("lr", 1e-3), ("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8), ("weight_decay", 0.0)]),
+    ("adamw", &[("lr", 1e-3), ("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8), ("weight_decay", 0.01)]),
+    ("adagrad", &[("lr", 1e-2), ("eps", 1e-10), ("weight_decay", 0.0), ("lr_decay", 0.0)]),
+];
+
+impl OptimizerSpec {
+    /// The rule's name: none, sgd, momentum, adam, adamw or adagrad.
+    pub fn name(&self) -> &'static str {
+        RULES[self.rule].0
+    }
+
+    /// The value of an option; zero for one that the rule does not have.
+    pub(crate) fn get(&self, option: &str) -> f32 {
+        let at = RULES[self.rule].1.iter().position(|o| o.0 == option);
+        at.and_then(|i| self.values.get(i)).map_or(0.0, |v| v.0)
+    }
+}
+
+impl FromStr for OptimizerSpec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+        let Some(rule) = RULES.iter().position(|r| r.0 == name) else {
+            let known: Vec<&str> = RULES.iter().map(|r| r.0).collect();
+            return Err(format!(
+                "there is no optimizer `{name}`; write one of {}, as adamw:lr=1e-3,weight_decay=0.01 (for an \
+                 optimizer model of training artifacts use --optimizer-model)",
+                known.join(", ")
+            ));
+        };
+        let options = RULES[rule].1;
+        let mut values: Vec<F32> = options.iter().map(|o| F32(o.1)).collect();
+        let mut seen = BTreeMap::new();
+        for part in rest.split(',').filter(|p| !p.is_empty()) {
+            let (key, value) = part.split_once('=').ok_or_else(|| format!("`{part}` must be NAME=NUMBER"))?;
+            let Some(at) = options.iter().position(|o| o.0 == key) else {
+                let known: Vec<&str> = options.iter().map(|o| o.0).collect();
+                let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+                return Err(format!("{name} has no option `{key}`; it has {known}"));
+            };
+            if seen.insert(at, ()).is_some() {
+                return Err(format!("`{key}` is given twice"));
+            }
+            values[at] = F32(number(key, value)?);
+        }
+        let spec = OptimizerSpec { rule, values };
+        let nesterov = spec.get("nesterov") != 0.0;
+        if nesterov && (spec.get("momentum") <= 0.0 || spec.get("dampening") != 0.0) {
+            return Err("nesterov needs a momentum and no dampening".into());
+        }
+        Ok(spec)
+    }
+}
+
+/// The value of option `key`, which must make sense for it.
+fn number(key: &str, text: &str) -> Result<f32, String> {
+    if key == "nesterov" {
+        return match text {
+            "true" | "1" => Ok(1.0),
+            "false" | "0" => Ok(0.0),
+            _ => Err(format!("nesterov={text} must be true or false")),
+        };
+    }
+    let value: f32 = text.parse().map_err(|_| format!("{key}={text} must be a number"))?;
+    let share = matches!(key, "beta1" | "beta2");
+    if !value.is_finite() || value < 0.0 || (share && value >= 1.0) {
+        let range = if share { "in [0, 1)" } else { "finite and not negative" };
+        return Err(format!("{key}={text} must be {range}"));
+    }
+    Ok(value)
+}
+
+impl fmt::Display for OptimizerSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, options) = RULES[self.rule];
+        f.write_str(name)?;
+        for (i, ((key, _), value)) in options.iter().zip(&self.values).enumerate() {
+            let separator = if i == 0 { ':' } else { ',' };
+            match *key {
+                "nesterov" => write!(f, "{separator}{key}={}", value.0 != 0.0)?,
+                _ => write!(f, "{separator}{key}={:?}", value.0)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is printed parses to the same, for every loss and optimizer.
+    #[test]
+    fn recipes_read_back() {
+        for text in
+            ["cross-entropy", "mse:output=a=b,c", "l1", "bce-with-logits:output=y", "output", "output:loss"]
+        {
+            let loss: Loss = text.parse().expect(text);
+            assert_eq!(loss.to_string(), text);
+        }
+        for text in ["none", "sgd:lr=0.5", "momentum:nesterov=true", "adam:eps=1e-9", "adamw", "adagrad:lr=1"]
+        {
+            let spec: OptimizerSpec = text.parse().expect(text);
+            assert_eq!(spec.to_string().parse(), Ok(spec));
+        }
+        let adamw: OptimizerSpec = "adamw:lr=1e-3,beta2=0.99".parse().expect("adamw");
+        assert_eq!(adamw.to_string(), "adamw:lr=0.001,beta1=0.9,beta2=0.99,eps=1e-8,weight_decay=0.01");
+    }
+
+    /// Unknown names, options and impossible numbers are refused with what is possible.
+    #[test]
+    fn impossible_recipes_are_refused() {
+        let refused = |text: &str, part: &str| {
+            let error = text.parse::<OptimizerSpec>().expect_err(text);
+            assert!(error.contains(part), "{text}: {error}");
+        };
+        refused("lion", "adamw:lr=1e-3");
+        refused("sgd:momentum=0.9", "sgd has no option `momentum`; it has lr, weight_decay");
+        refused("none:lr=1", "it has none");
+        refused("sgd:lr", "NAME=NUMBER");
+        refused("sgd:lr=fast", "must be a number");
+        refused("sgd:lr=-1", "not negative");
+        refused("adam:beta1=1", "[0, 1)");
+        refused("sgd:lr=1,lr=2", "twice");
+        refused("momentum:momentum=0,nesterov=true", "needs a momentum");
+        assert!("huber".parse::<Loss>().expect_err("loss").contains("cross-entropy, mse"));
+        assert!("mse:x".parse::<Loss>().expect_err("option").contains("mse:output=NAME"));
+    }
+}
