@@ -89,6 +89,10 @@ impl Initial {
         for (name, view) in file.tensors() {
             let dtype = match view.dtype() {
                 Dtype::F32 => DType::F32,
+                Dtype::F16 => DType::F16,
+                Dtype::BF16 => DType::BF16,
+                Dtype::I8 => DType::I8,
+                Dtype::U8 => DType::U8,
                 Dtype::I32 => DType::I32,
                 Dtype::I64 => DType::I64,
                 Dtype::BOOL => DType::Bool,
@@ -134,7 +138,7 @@ pub(crate) fn synthetic(name: &str, ty: &TensorType, role: Role) -> Init {
     let scale = ty.rank() == 1 && name.ends_with("weight") || name.ends_with("running_var");
     match role {
         Role::Optimizer | Role::Gradient => Init::Zeros,
-        _ if ty.dtype != DType::F32 => Init::Zeros,
+        _ if !ty.dtype.is_float() => Init::Zeros,
         _ if scale => Init::Ones,
         _ if ty.rank() < 2 => Init::Zeros,
         _ => {

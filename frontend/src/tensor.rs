@@ -118,6 +118,15 @@ impl Literal {
                 count(v.len())?;
                 v.iter().map(|&x| u8::from(x != 0)).collect()
             }
+            // The standard keeps the bits of short elements in the low bits of 32.
+            (Payload::Int32s(v), DType::F16 | DType::BF16) => {
+                count(v.len())?;
+                v.iter().flat_map(|&x| (x as u16).to_le_bytes()).collect()
+            }
+            (Payload::Int32s(v), DType::I8 | DType::U8) => {
+                count(v.len())?;
+                v.iter().map(|&x| x as u8).collect()
+            }
             (Payload::Int64s(v), DType::I64) => {
                 count(v.len())?;
                 v.iter().flat_map(|x| x.to_le_bytes()).collect()
@@ -130,15 +139,11 @@ impl Literal {
 
     /// An integer or boolean literal from 64-bit values, which must fit.
     pub(crate) fn from_ints(dtype: DType, shape: &[u64], values: &[i64]) -> Result<Literal, String> {
-        let bytes: Option<Vec<u8>> = match dtype {
-            DType::I64 => Some(values.iter().flat_map(|v| v.to_le_bytes()).collect()),
-            DType::Bool => Some(values.iter().map(|&v| u8::from(v != 0)).collect()),
-            DType::I32 => {
-                let narrow: Option<Vec<i32>> = values.iter().map(|&v| i32::try_from(v).ok()).collect();
-                narrow.map(|v| v.iter().flat_map(|x| x.to_le_bytes()).collect())
-            }
-            DType::F32 => None,
+        let element = |&v: &i64| match dtype {
+            DType::Bool => Some(vec![u8::from(v != 0)]),
+            _ => Scalar::Int(v).to_bytes(dtype),
         };
+        let bytes = values.iter().map(element).collect::<Option<Vec<_>>>().map(|v| v.concat());
         let bytes = bytes.ok_or_else(|| format!("integers do not fit element type {dtype}"))?;
         Literal::new(TensorType::new(dtype, shape), bytes)
     }
@@ -161,13 +166,22 @@ impl Literal {
             DType::I64 => Some(words::<8>(&self.data).map(i64::from_le_bytes).collect()),
             DType::I32 => Some(words::<4>(&self.data).map(|w| i64::from(i32::from_le_bytes(w))).collect()),
             DType::Bool => Some(self.data.iter().map(|&b| i64::from(b)).collect()),
-            DType::F32 => None,
+            DType::I8 => Some(self.data.iter().map(|&b| i64::from(b as i8)).collect()),
+            DType::U8 => Some(self.data.iter().map(|&b| i64::from(b)).collect()),
+            DType::F32 | DType::F16 | DType::BF16 => None,
         }
     }
 
     /// The elements as floats; `None` for other element types.
     pub(crate) fn floats(&self) -> Option<Vec<f32>> {
-        (self.ty.dtype == DType::F32).then(|| words::<4>(&self.data).map(f32::from_le_bytes).collect())
+        if !self.ty.dtype.is_float() {
+            return None;
+        }
+        let float = |bytes: &[u8]| match Scalar::from_bytes(bytes, self.ty.dtype) {
+            Some(Scalar::Float(v)) => Some(v.0),
+            _ => None,
+        };
+        self.data.chunks(self.ty.dtype.bytes() as usize).map(float).collect()
     }
 
     /// The only element; `None` unless there is exactly one.

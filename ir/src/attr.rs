@@ -4,6 +4,8 @@ use std::cmp::Ordering;
 use std::fmt::Write;
 use std::hash::{Hash, Hasher};
 
+use half::{bf16, f16};
+
 use crate::types::DType;
 
 /// An `f32` compared, ordered and hashed by its bits, so that op kinds are `Eq`, `Ord` and `Hash`.
@@ -42,15 +44,26 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// The little-endian bytes of an element of type `dtype`; `None` when the number is not one.
-    pub fn to_bytes(self, dtype: DType) -> Option<Vec<u8>> {
+    /// The bits of an element of type `dtype`, with zeros above; `None` when the number is not one. Floats round to the
+    /// nearest element.
+    pub fn bits(self, dtype: DType) -> Option<u64> {
         match (self, dtype) {
-            (Scalar::Float(v), DType::F32) => Some(v.0.to_le_bytes().to_vec()),
-            (Scalar::Int(v), DType::I32) => i32::try_from(v).ok().map(|v| v.to_le_bytes().to_vec()),
-            (Scalar::Int(v), DType::I64) => Some(v.to_le_bytes().to_vec()),
-            (Scalar::Int(v @ (0 | 1)), DType::Bool) => Some(vec![v as u8]),
+            (Scalar::Float(v), DType::F32) => Some(v.0.to_bits().into()),
+            (Scalar::Float(v), DType::F16) => Some(f16::from_f32(v.0).to_bits().into()),
+            (Scalar::Float(v), DType::BF16) => Some(bf16::from_f32(v.0).to_bits().into()),
+            (Scalar::Int(v), DType::I32) => i32::try_from(v).ok().map(|v| (v as u32).into()),
+            (Scalar::Int(v), DType::I64) => Some(v as u64),
+            (Scalar::Int(v), DType::I8) => i8::try_from(v).ok().map(|v| (v as u8).into()),
+            (Scalar::Int(v), DType::U8) => u8::try_from(v).ok().map(u64::from),
+            (Scalar::Int(v @ (0 | 1)), DType::Bool) => Some(v as u64),
             _ => None,
         }
+    }
+
+    /// The little-endian bytes of an element of type `dtype`; `None` when the number is not one.
+    pub fn to_bytes(self, dtype: DType) -> Option<Vec<u8>> {
+        let bytes = self.bits(dtype)?.to_le_bytes();
+        bytes.get(..dtype.bytes() as usize).map(<[u8]>::to_vec)
     }
 
     /// The number whose bytes as an element of type `dtype` these are; `None` for another length, and for a boolean
@@ -58,6 +71,10 @@ impl Scalar {
     pub fn from_bytes(bytes: &[u8], dtype: DType) -> Option<Scalar> {
         Some(match dtype {
             DType::F32 => Scalar::Float(F32(f32::from_le_bytes(bytes.try_into().ok()?))),
+            DType::F16 => Scalar::Float(F32(f16::from_le_bytes(bytes.try_into().ok()?).to_f32())),
+            DType::BF16 => Scalar::Float(F32(bf16::from_le_bytes(bytes.try_into().ok()?).to_f32())),
+            DType::I8 => Scalar::Int(i8::from_le_bytes(bytes.try_into().ok()?).into()),
+            DType::U8 => Scalar::Int(u8::from_le_bytes(bytes.try_into().ok()?).into()),
             DType::I32 => Scalar::Int(i32::from_le_bytes(bytes.try_into().ok()?).into()),
             DType::I64 => Scalar::Int(i64::from_le_bytes(bytes.try_into().ok()?)),
             DType::Bool => match bytes {
@@ -226,7 +243,7 @@ impl Attr for Vec<u64> {
 }
 
 impl Attr for DType {
-    const KIND: &'static str = "an element type (f32, i32, i64 or bool)";
+    const KIND: &'static str = "an element type (f32, f16, bf16, i32, i64, i8, u8 or bool)";
     type Arg<'a> = DType;
     fn arg(&self) -> DType {
         *self

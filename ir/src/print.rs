@@ -260,7 +260,11 @@ fn constant_text(ty: &TensorType, data: &[u8]) -> String {
     let width = ty.dtype.bytes() as usize;
     let well_formed = ty.checked_numel().and_then(|n| n.checked_mul(width as u64)) == Some(data.len() as u64);
     let elements: Vec<&[u8]> = data.chunks(width).collect();
-    let number = |e: &[u8]| Scalar::from_bytes(e, ty.dtype).map(Scalar::text);
+    // A signalling NaN of 16 bits has no number that reads back.
+    let number = |e: &[u8]| {
+        let number = Scalar::from_bytes(e, ty.dtype)?;
+        (number.to_bytes(ty.dtype)? == e).then(|| number.text())
+    };
     let is_splat = well_formed && elements.windows(2).all(|w| w[0] == w[1]);
     if let Some(first) = elements.first()
         && is_splat

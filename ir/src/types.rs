@@ -7,24 +7,34 @@ use std::fmt;
 pub enum DType {
     /// IEEE 754 binary32.
     F32,
+    /// IEEE 754 binary16.
+    F16,
+    /// The upper half of an [`F32`](DType::F32).
+    BF16,
     /// Two's-complement 32-bit integer.
     I32,
     /// Two's-complement 64-bit integer.
     I64,
+    /// Two's-complement 8-bit integer.
+    I8,
+    /// Unsigned 8-bit integer.
+    U8,
     /// One byte, 0 or 1.
     Bool,
 }
 
 impl DType {
     /// All element types.
-    pub const ALL: [DType; 4] = [DType::F32, DType::I32, DType::I64, DType::Bool];
+    pub const ALL: [DType; 8] =
+        [DType::F32, DType::F16, DType::BF16, DType::I32, DType::I64, DType::I8, DType::U8, DType::Bool];
 
     /// Bytes of one element.
     pub fn bytes(self) -> u64 {
         match self {
             DType::F32 | DType::I32 => 4,
+            DType::F16 | DType::BF16 => 2,
             DType::I64 => 8,
-            DType::Bool => 1,
+            DType::I8 | DType::U8 | DType::Bool => 1,
         }
     }
 
@@ -32,8 +42,12 @@ impl DType {
     pub fn name(self) -> &'static str {
         match self {
             DType::F32 => "f32",
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
             DType::I32 => "i32",
             DType::I64 => "i64",
+            DType::I8 => "i8",
+            DType::U8 => "u8",
             DType::Bool => "bool",
         }
     }
@@ -45,12 +59,22 @@ impl DType {
 
     /// Whether arithmetic on this type is floating point.
     pub fn is_float(self) -> bool {
-        self == DType::F32
+        matches!(self, DType::F32 | DType::F16 | DType::BF16)
     }
 
-    /// Whether this is a signed integer type.
+    /// Whether this is an integer type.
     pub fn is_int(self) -> bool {
+        matches!(self, DType::I32 | DType::I64 | DType::I8 | DType::U8)
+    }
+
+    /// Whether elements are positions, classes or counts: integers of at least 32 bits.
+    pub fn is_index(self) -> bool {
         matches!(self, DType::I32 | DType::I64)
+    }
+
+    /// Whether arithmetic is done on a wider type, see [`Widening`](crate::ops::Widening).
+    pub fn is_narrow(self) -> bool {
+        matches!(self, DType::F16 | DType::BF16 | DType::I8 | DType::U8)
     }
 }
 

@@ -91,7 +91,8 @@ impl Feeder {
                         file(source, path, ty, u64::from(*micro), micros, options)
                     }
                     None => {
-                        let range = if low < high { (*low, *high) } else { (0, 2) };
+                        let all = if ty.dtype == DType::U8 { (0, 256) } else { (0, 2) };
+                        let range = if low < high { (*low, *high) } else { all };
                         let key = synthetic::key(options.seed, source, *micro);
                         Ok(Source::Fixed(synthetic::contents(ty, range, key, &input.name)?))
                     }

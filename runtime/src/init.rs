@@ -108,6 +108,8 @@ fn write(init: &memc_ir::Init, dtype: DType, out: &mut [u8]) -> Result<(), Strin
         let key = mix(seed);
         match dtype {
             DType::F32 => fill(out, |i| (f(mix(key.wrapping_add(i))) as f32).to_le_bytes()),
+            DType::F16 => fill(out, |i| half::f16::from_f64(f(mix(key.wrapping_add(i)))).to_le_bytes()),
+            DType::BF16 => fill(out, |i| half::bf16::from_f64(f(mix(key.wrapping_add(i)))).to_le_bytes()),
             other => return Err(format!("random contents need a float type, not {other}")),
         }
         Ok(())

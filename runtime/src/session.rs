@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use memc_ir::DType;
+use memc_ir::attr::Scalar;
 use memc_plan::{Plan, Section};
 
 use crate::{Device, Error, Executor, Feeder, HostSide, Initial, Program};
@@ -44,7 +44,7 @@ impl<'a> Session<'a> {
     ) -> Result<Session<'a>, Error> {
         let mut executor = device.open(program.clone())?;
         let losses = plan.outputs.iter().zip(&program.types.outputs).enumerate();
-        let losses = losses.filter(|(_, (o, ty))| o.role == LOSS && ty.dtype == DType::F32);
+        let losses = losses.filter(|(_, (o, ty))| o.role == LOSS && ty.dtype.is_float());
         let losses = losses.map(|(i, _)| i).collect();
         let outputs = program.results.iter().map(|place| vec![0; place.len]).collect();
         let mut host = Host { program, initial, feeder, outputs, losses, step: initial.step() };
@@ -73,12 +73,15 @@ impl<'a> Session<'a> {
 
     /// Mean of all numbers of all loss outputs of the last step; `None` if the plan has no loss.
     pub fn loss(&self) -> Option<f32> {
-        let outputs = self.host.losses.iter().map(|&output| self.output(output));
-        let numbers = outputs.flat_map(|bytes| bytes.as_chunks::<4>().0);
         let (mut sum, mut count) = (0.0, 0u32);
-        for number in numbers {
-            sum += f64::from(f32::from_le_bytes(*number));
-            count += 1;
+        for &output in &self.host.losses {
+            let Some(ty) = self.host.program.types.outputs.get(output) else { continue };
+            for number in self.output(output).chunks(ty.dtype.bytes() as usize) {
+                if let Some(Scalar::Float(x)) = Scalar::from_bytes(number, ty.dtype) {
+                    sum += f64::from(x.0);
+                    count += 1;
+                }
+            }
         }
         (count > 0).then(|| (sum / f64::from(count)) as f32)
     }

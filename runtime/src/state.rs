@@ -49,6 +49,10 @@ pub(crate) fn is_variable(state: &State) -> bool {
 fn dtype_name(dtype: DType) -> &'static str {
     match dtype {
         DType::F32 => "F32",
+        DType::F16 => "F16",
+        DType::BF16 => "BF16",
+        DType::I8 => "I8",
+        DType::U8 => "U8",
         DType::I32 => "I32",
         DType::I64 => "I64",
         DType::Bool => "BOOL",

@@ -1,5 +1,6 @@
 //! Comparing a planned run with the unplanned one, bit for bit.
 
+use memc_ir::attr::Scalar;
 use memc_ir::{DType, TensorType};
 
 use crate::Error;
@@ -52,15 +53,13 @@ fn position(mut flat: u64, shape: &[u64]) -> String {
 
 /// An element as a number, with its bits where the number alone may hide the difference.
 fn value(dtype: DType, bytes: &[u8]) -> String {
-    match (dtype, bytes) {
-        (DType::F32, &[a, b, c, d]) => {
-            let bits = u32::from_le_bytes([a, b, c, d]);
-            format!("{:?} (0x{bits:08x})", f32::from_bits(bits))
+    match Scalar::from_bytes(bytes, dtype) {
+        Some(Scalar::Float(x)) => {
+            let bits: String = bytes.iter().rev().map(|b| format!("{b:02x}")).collect();
+            format!("{:?} (0x{bits})", x.0)
         }
-        (DType::I32, &[a, b, c, d]) => i32::from_le_bytes([a, b, c, d]).to_string(),
-        (DType::I64, &[a, b, c, d, e, f, g, h]) => i64::from_le_bytes([a, b, c, d, e, f, g, h]).to_string(),
-        (DType::Bool, [byte]) => byte.to_string(),
-        _ => format!("{bytes:?}"),
+        Some(Scalar::Int(v)) => v.to_string(),
+        None => format!("{bytes:?}"),
     }
 }
 

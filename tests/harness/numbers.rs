@@ -140,12 +140,13 @@ fn pattern(ty: &TensorType, salt: &mut i64, range: Option<(i64, i64)>) -> Result
     for (i, out) in t.data.bytes_mut().chunks_mut(width).enumerate() {
         let n = i as i64 * 7 + *salt * 5;
         let int = low + n % (high - low).max(1);
-        match ty.dtype {
-            DType::F32 => out.copy_from_slice(&((n % 11 - 5) as f32 / 4.0).to_le_bytes()),
-            DType::I32 => out.copy_from_slice(&(int as i32).to_le_bytes()),
-            DType::I64 => out.copy_from_slice(&int.to_le_bytes()),
-            DType::Bool => out.copy_from_slice(&[u8::from(n % 3 == 0)]),
-        }
+        let element = match ty.dtype {
+            dtype if dtype.is_float() => Scalar::Float(F32((n % 11 - 5) as f32 / 4.0)),
+            DType::Bool => Scalar::Int((n % 3 == 0).into()),
+            _ => Scalar::Int(int),
+        };
+        let element = element.to_bytes(ty.dtype).ok_or_else(|| format!("{int} is no element of {ty}"))?;
+        out.copy_from_slice(&element);
     }
     *salt += 1;
     Ok(t)
@@ -189,13 +190,13 @@ fn random(
 
 /// The elements, floats rounded to five digits, since the last bits of sums may depend on the machine.
 fn elements(t: &Tensor) -> Result<String, String> {
-    let wrong = || "the tensor has elements of another width".to_string();
-    let items: Vec<String> = match t.ty.dtype {
-        DType::F32 => t.elements::<f32>().ok_or_else(wrong)?.iter().map(|&x| rounded(x)).collect(),
-        DType::I32 => t.elements::<i32>().ok_or_else(wrong)?.iter().map(ToString::to_string).collect(),
-        DType::I64 => t.elements::<i64>().ok_or_else(wrong)?.iter().map(ToString::to_string).collect(),
-        DType::Bool => t.elements::<u8>().ok_or_else(wrong)?.iter().map(ToString::to_string).collect(),
+    let width = t.ty.dtype.bytes() as usize;
+    let one = |bytes: &[u8]| match Scalar::from_bytes(bytes, t.ty.dtype) {
+        Some(Scalar::Float(x)) => Ok(rounded(x.0)),
+        Some(Scalar::Int(v)) => Ok(v.to_string()),
+        None => Err(format!("{bytes:?} is no element of {}", t.ty)),
     };
+    let items = t.data.bytes().chunks(width).map(one).collect::<Result<Vec<_>, _>>()?;
     Ok(format!("[{}]", items.join(", ")))
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use memc_ir::attr::{F32, Reduction};
 use memc_ir::{DType, OpKind, TensorType};
-use memc_kernels::interp::{AlignedBytes, Tensor};
+use memc_kernels::interp::{AlignedBytes, Tensor, eval};
 use memc_kernels::{Call, Operand, execute};
 
 fn tensor(shape: &[u64]) -> Tensor {
@@ -62,18 +62,29 @@ fn bench(filter: &str, name: &str, op: OpKind, operands: &[Tensor]) {
 
 /// Forward and both gradients of `k` x `k` convolution with "same" padding.
 fn convolution(filter: &str, n: u64, c: u64, m: u64, size: u64, k: u64, stride: u64) {
+    grouped(filter, [n, c, m, 1], size, k, stride);
+}
+
+/// [`convolution`] of `n` images with `c` channels to `m` in `groups` groups.
+fn grouped(filter: &str, [n, c, m, groups]: [u64; 4], size: u64, k: u64, stride: u64) {
     let (strides, pads, dilations) = (vec![stride; 2], vec![k / 2; 4], vec![1; 2]);
-    let (x, w) = (tensor(&[n, c, size, size]), tensor(&[m, c, k, k]));
+    let g = groups as i64;
+    let (x, w) = (tensor(&[n, c, size, size]), tensor(&[m, c / groups, k, k]));
     let (s, p, d) = (strides.clone(), pads.clone(), dilations.clone());
-    let conv = OpKind::Conv { strides: s, pads: p, dilations: d, groups: 1 };
+    let conv = OpKind::Conv { strides: s, pads: p, dilations: d, groups: g };
     let dy = tensor(&conv.infer(&[&x.ty, &w.ty]).unwrap()[0].shape);
-    let name = format!("{c}to{m}_{k}x{k}_s{stride}_{size}_b{n}");
+    let depth = if groups > 1 { "_depthwise" } else { "" };
+    let name = format!("{c}to{m}_{k}x{k}_s{stride}_{size}_b{n}{depth}");
     bench(filter, &format!("conv_{name}"), conv, &[x.clone(), w.clone()]);
     let (st, p, d) = (strides.clone(), pads.clone(), dilations.clone());
-    let op = OpKind::ConvGradInput { strides: st, pads: p, dilations: d, groups: 1, size: vec![size; 2] };
+    let op = OpKind::ConvGradInput { strides: st, pads: p, dilations: d, groups: g, size: vec![size; 2] };
     bench(filter, &format!("conv_grad_input_{name}"), op, &[dy.clone(), w]);
-    let op = OpKind::ConvGradWeight { strides, pads, dilations, groups: 1, kernel: vec![k; 2] };
+    let op = OpKind::ConvGradWeight { strides, pads, dilations, groups: g, kernel: vec![k; 2] };
     bench(filter, &format!("conv_grad_weight_{name}"), op, &[dy, x]);
+}
+
+fn one_cast(x: &Tensor, to: DType) -> Tensor {
+    eval(&OpKind::Cast { to }, &[x]).unwrap().remove(0)
 }
 
 fn main() {
@@ -100,7 +111,30 @@ fn run() {
     {
         convolution(filter, 4, c, m, size, 3, stride);
     }
+    for batch in [1, 2] {
+        convolution(filter, batch, 64, 64, 56, 3, 1);
+        convolution(filter, batch, 512, 512, 7, 3, 1);
+        convolution(filter, batch, 256, 64, 56, 1, 1);
+    }
+    for (c, size, stride) in [(32, 112, 1), (96, 112, 2), (144, 56, 1), (960, 7, 1)] {
+        grouped(filter, [8, c, c, c], size, 3, stride);
+    }
     let x = tensor(&[8, 64, 56, 56]);
+    let half = one_cast(&x, DType::BF16);
+    bench(filter, "add_bf16", OpKind::Add {}, &[half.clone(), half.clone()]);
+    bench(filter, "gelu_bf16", OpKind::Gelu { tanh: false }, &[half.clone()]);
+    bench(filter, "cast_bf16", OpKind::Cast { to: DType::BF16 }, &[x.clone()]);
+    bench(filter, "cast_f16", OpKind::Cast { to: DType::F16 }, &[x.clone()]);
+    let step = Tensor::i64(&[], &[1]).unwrap();
+    let dropout = OpKind::Dropout { ratio: F32(0.1), seed: 1, stream: 2 };
+    bench(filter, "dropout", dropout, &[x.clone(), step.clone()]);
+    let (seed, stream, shape) = (1, 2, x.ty.shape.clone());
+    let normal = OpKind::RandomNormal { seed, stream, shape, mean: F32(0.0), scale: one };
+    bench(filter, "random_normal", normal, &[step]);
+    let (a, b) = (tensor(&[512, 512]), tensor(&[512, 512]));
+    let pair = [one_cast(&a, DType::BF16), one_cast(&b, DType::BF16)];
+    let op = OpKind::MatMul { trans_a: false, trans_b: false, alpha: one };
+    bench(filter, "matmul_bf16_512x512x512", op, &pair);
     let same = [x.clone(), x.clone()];
     let per_channel = || tensor(&[64]);
     bench(filter, "add", OpKind::Add {}, &same);

@@ -7,7 +7,8 @@ use crate::error::KernelError;
 use crate::num::special;
 use crate::view::Ctx;
 use crate::{
-    conv, elementwise as ew, index, loss, matmul, norm, optim, pool, random, reduce, shape, softmax,
+    conv, convert, elementwise as ew, index, loss, matmul, norm, optim, pool, random, reduce, shape, softmax,
+    widen,
 };
 
 /// Alignment of every non-empty byte slice of a call, in bytes.
@@ -76,7 +77,13 @@ pub fn execute(
     workspace: &mut [u8],
 ) -> Result<(), KernelError> {
     check_slices(call, operands, results, workspace)?;
-    let c = Ctx { op: call.op, types: call.operand_types, results: call.result_types, operands };
+    let c = Ctx { op: call.op, types: call.operand_types, results: call.result_types, operands, first: 0 };
+    if call.operand_types.iter().chain(call.result_types).any(|t| t.dtype.is_narrow()) {
+        let types: Vec<&TensorType> = call.operand_types.iter().collect();
+        if let Some(plan) = call.op.widening(&types, &call.result_types.iter().collect::<Vec<_>>()) {
+            return widen::run(&c, &plan, results, workspace);
+        }
+    }
     dispatch(&c, results, workspace)
 }
 
@@ -126,7 +133,8 @@ fn check_slice(call: &Call, what: &str, i: usize, bytes: &[u8], want: u64) -> Re
     Ok(())
 }
 
-fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8]) -> Result<(), KernelError> {
+/// Runs an op on types that its kernel takes as they are.
+pub(crate) fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8]) -> Result<(), KernelError> {
     // Every op has a result; ops with several take `results` whole.
     let Some(y) = results.first_mut().map(|r| &mut **r) else {
         return Err(c.fail("has no result"));
@@ -151,7 +159,7 @@ fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8]) -> Result<
         OpKind::Erf {} => ew::unary(c, y, special::erf),
         OpKind::Gelu { tanh: false } => ew::unary(c, y, special::gelu),
         OpKind::Gelu { tanh: true } => ew::unary(c, y, special::gelu_tanh),
-        OpKind::Cast { to: _ } => ew::cast(c, y),
+        OpKind::Cast { to: _ } => convert::cast(c, y),
 
         OpKind::Add {} => ew::arith(c, y, Arith::Add),
         OpKind::Sub {} => ew::arith(c, y, Arith::Sub),

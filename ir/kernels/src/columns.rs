@@ -4,18 +4,16 @@
 use crate::conv::Attrs;
 use crate::view::ext;
 
-/// Extents of a convolution of one group of one image. Pairs are vertical, horizontal.
+/// Extents of a convolution of one plane. Pairs are vertical, horizontal.
 pub(crate) struct Geometry {
-    /// Input channels of the group.
-    pub(crate) channels: usize,
     /// Input extent.
     pub(crate) input: [usize; 2],
-    kernel: [usize; 2],
-    output: [usize; 2],
-    strides: [usize; 2],
+    pub(crate) kernel: [usize; 2],
+    pub(crate) output: [usize; 2],
+    pub(crate) strides: [usize; 2],
     /// Top and left padding.
-    pads: [usize; 2],
-    dilations: [usize; 2],
+    pub(crate) pads: [usize; 2],
+    pub(crate) dilations: [usize; 2],
 }
 
 /// A run of output pixels in one output row, for one row of the column matrix.
@@ -34,7 +32,6 @@ impl Geometry {
     pub(crate) fn new(a: &Attrs, x: &[u64], w: &[u64], y: &[u64]) -> Self {
         let pair = |s: &[u64]| [ext(s[0]), ext(s[1])];
         Geometry {
-            channels: ext(w[1]),
             input: pair(&x[2..]),
             kernel: pair(&w[2..]),
             output: pair(&y[2..]),
@@ -49,16 +46,17 @@ impl Geometry {
         self.strides == [1, 1] && self.input[1] == self.output[1]
     }
 
-    /// Calls `f` with the row index, channel and kernel position of every row of the column matrix.
-    fn rows(&self, mut f: impl FnMut(usize, usize, [usize; 2])) {
+    /// Calls `f` with the index, channel and kernel position of the first `rows` rows of the column matrix.
+    fn rows(&self, rows: usize, mut f: impl FnMut(usize, usize, [usize; 2])) {
         let [kh, kw] = self.kernel;
-        for r in 0..self.channels * kh * kw {
+        for r in 0..rows {
             f(r, r / (kh * kw), [r / kw % kh, r % kw]);
         }
     }
 
     /// The output columns `begin..end` that meet the input at horizontal kernel position `j`.
-    fn columns_inside(&self, j: usize) -> [usize; 2] {
+    #[inline(always)]
+    pub(crate) fn columns_inside(&self, j: usize) -> [usize; 2] {
         let (stride, skip) = (self.strides[1], j * self.dilations[1]);
         let begin = self.pads[1].saturating_sub(skip).div_ceil(stride);
         let end = (self.input[1] + self.pads[1]).saturating_sub(skip).div_ceil(stride);
@@ -116,10 +114,10 @@ fn clip(start: isize, len: usize, size: usize) -> (usize, std::ops::Range<usize>
     (((begin - start).max(0) as usize).min(len), begin as usize..end as usize)
 }
 
-/// Writes the columns of the output pixels `first..first + len` of the group image `x`.
+/// Writes the columns of the output pixels `first..first + len` of the channels in `x`; `len` is not zero.
 pub(crate) fn im2col(g: &Geometry, x: &[f32], first: usize, len: usize, columns: &mut [f32]) {
     let plane = g.input[0] * g.input[1];
-    g.rows(|r, channel, tap| {
+    g.rows(columns.len() / len, |r, channel, tap| {
         let x = &x[channel * plane..][..plane];
         let out = &mut columns[r * len..][..len];
         if g.is_shift() {
@@ -148,10 +146,10 @@ pub(crate) fn im2col(g: &Geometry, x: &[f32], first: usize, len: usize, columns:
     });
 }
 
-/// Adds the columns of the output pixels `first..first + len` to the group image `x`. Clobbers `columns`.
+/// Adds the columns of the output pixels `first..first + len` to the channels in `x`. Clobbers `columns`.
 pub(crate) fn col2im(g: &Geometry, columns: &mut [f32], first: usize, len: usize, x: &mut [f32]) {
     let plane = g.input[0] * g.input[1];
-    g.rows(|r, channel, tap| {
+    g.rows(columns.len() / len, |r, channel, tap| {
         let x = &mut x[channel * plane..][..plane];
         let from = &mut columns[r * len..][..len];
         if g.is_shift() {

@@ -144,6 +144,7 @@ pub(crate) fn comparison(c: &Ctx, y: &mut [u8], order: Order) -> Done {
         DType::I32 => compare_as::<i32>(c, y, order),
         DType::I64 => compare_as::<i64>(c, y, order),
         DType::Bool => compare_as::<u8>(c, y, order),
+        narrow => Err(c.unsupported(narrow)),
     }
 }
 
@@ -184,7 +185,7 @@ pub(crate) fn arith(c: &Ctx, y: &mut [u8], op: Arith) -> Done {
         DType::F32 => arith_as::<f32>(c, y, op),
         DType::I32 => arith_as::<i32>(c, y, op),
         DType::I64 => arith_as::<i64>(c, y, op),
-        DType::Bool => Err(c.unsupported(DType::Bool)),
+        other => Err(c.unsupported(other)),
     }
 }
 
@@ -217,40 +218,8 @@ fn select_as<T: Pod + Send + Sync>(c: &Ctx, y: &mut [u8]) -> Done {
 pub(crate) fn select(c: &Ctx, y: &mut [u8]) -> Done {
     match c.types[1].dtype.bytes() {
         1 => select_as::<u8>(c, y),
+        2 => select_as::<u16>(c, y),
         4 => select_as::<u32>(c, y),
         _ => select_as::<u64>(c, y),
-    }
-}
-
-fn convert<T: Pod + Send + Sync, U: Pod + Send + Sync>(
-    c: &Ctx,
-    y: &mut [u8],
-    f: impl Fn(T) -> U + Sync,
-) -> Done {
-    let x = c.slice::<T>(0)?;
-    for_chunks(c.out::<U>(y)?, |at, y| {
-        for (y, &x) in y.iter_mut().zip(&x[at..]) {
-            *y = f(x);
-        }
-    });
-    Ok(())
-}
-
-pub(crate) fn cast(c: &Ctx, y: &mut [u8]) -> Done {
-    use DType::{Bool, F32, I32, I64};
-    match (c.types[0].dtype, c.results[0].dtype) {
-        (F32, I32) => convert(c, y, |x: f32| x as i32),
-        (F32, I64) => convert(c, y, |x: f32| x as i64),
-        (F32, Bool) => convert(c, y, |x: f32| u8::from(x != 0.0)),
-        (I32, F32) => convert(c, y, |x: i32| x as f32),
-        (I32, I64) => convert(c, y, |x: i32| i64::from(x)),
-        (I32, Bool) => convert(c, y, |x: i32| u8::from(x != 0)),
-        (I64, F32) => convert(c, y, |x: i64| x as f32),
-        (I64, I32) => convert(c, y, |x: i64| x as i32),
-        (I64, Bool) => convert(c, y, |x: i64| u8::from(x != 0)),
-        (Bool, F32) => convert(c, y, |x: u8| f32::from(u8::from(x != 0))),
-        (Bool, I32) => convert(c, y, |x: u8| i32::from(x != 0)),
-        (Bool, I64) => convert(c, y, |x: u8| i64::from(x != 0)),
-        (F32, F32) | (I32, I32) | (I64, I64) | (Bool, Bool) => convert(c, y, |x: u8| x),
     }
 }

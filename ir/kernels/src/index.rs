@@ -302,10 +302,13 @@ pub(crate) fn scatter_elements(c: &Ctx, y: &mut [u8], axis: i64, mode: ScatterMo
         (ScatterMode::Add, DType::F32) => scatter_elements_as::<f32, I>(c, y, axis, add_to),
         (ScatterMode::Add, DType::I32) => scatter_elements_as::<i32, I>(c, y, axis, add_to),
         (ScatterMode::Add, DType::I64) => scatter_elements_as::<i64, I>(c, y, axis, add_to),
-        (ScatterMode::Add, DType::Bool) => Err(c.unsupported(DType::Bool)),
-        (ScatterMode::Replace, DType::F32 | DType::I32) => scatter_elements_as::<u32, I>(c, y, axis, replace),
-        (ScatterMode::Replace, DType::I64) => scatter_elements_as::<u64, I>(c, y, axis, replace),
-        (ScatterMode::Replace, DType::Bool) => scatter_elements_as::<u8, I>(c, y, axis, replace),
+        (ScatterMode::Add, other) => Err(c.unsupported(other)),
+        (ScatterMode::Replace, other) => match other.bytes() {
+            1 => scatter_elements_as::<u8, I>(c, y, axis, replace),
+            2 => scatter_elements_as::<u16, I>(c, y, axis, replace),
+            4 => scatter_elements_as::<u32, I>(c, y, axis, replace),
+            _ => scatter_elements_as::<u64, I>(c, y, axis, replace),
+        },
     })
 }
 
@@ -314,9 +317,12 @@ pub(crate) fn scatter_nd(c: &Ctx, y: &mut [u8], mode: ScatterMode, batch_dims: i
         (ScatterMode::Add, DType::F32) => scatter_nd_as::<f32, I>(c, y, batch_dims, add_to),
         (ScatterMode::Add, DType::I32) => scatter_nd_as::<i32, I>(c, y, batch_dims, add_to),
         (ScatterMode::Add, DType::I64) => scatter_nd_as::<i64, I>(c, y, batch_dims, add_to),
-        (ScatterMode::Add, DType::Bool) => Err(c.unsupported(DType::Bool)),
-        (ScatterMode::Replace, DType::F32 | DType::I32) => scatter_nd_as::<u32, I>(c, y, batch_dims, replace),
-        (ScatterMode::Replace, DType::I64) => scatter_nd_as::<u64, I>(c, y, batch_dims, replace),
-        (ScatterMode::Replace, DType::Bool) => scatter_nd_as::<u8, I>(c, y, batch_dims, replace),
+        (ScatterMode::Add, other) => Err(c.unsupported(other)),
+        (ScatterMode::Replace, other) => match other.bytes() {
+            1 => scatter_nd_as::<u8, I>(c, y, batch_dims, replace),
+            2 => scatter_nd_as::<u16, I>(c, y, batch_dims, replace),
+            4 => scatter_nd_as::<u32, I>(c, y, batch_dims, replace),
+            _ => scatter_nd_as::<u64, I>(c, y, batch_dims, replace),
+        },
     })
 }

@@ -6,8 +6,9 @@
 //! - **Deterministic.** The bits of a result depend on the operands' bits and types only, never on the number
 //!   of threads: work is cut into chunks fixed by the types, and partial results are combined in index order.
 //! - **No hidden memory.** Scratch comes from the `workspace` slice, whose size is the op's
-//!   [`Cost::workspace`](memc_ir::Cost), or from small arrays on the stack. The one exception is the packing
-//!   buffer of the `gemm` crate, which lives on the heap inside a matrix product.
+//!   [`Cost::workspace`](memc_ir::Cost), or from small arrays on the stack. The exceptions are the packing
+//!   buffer of the `gemm` crate, which lives on the heap inside a matrix product, and the shapes of the calls that an op on
+//!   narrow element types is cut into.
 //! - **In place means bit-identical.** An operand may share its bytes with a result when the op's row declares
 //!   the pair; the result is the same as with separate bytes.
 //! - **Bounded.** An index value out of range is an error that names it. Nothing outside the slices is touched.
@@ -19,6 +20,8 @@
 mod call;
 mod columns;
 mod conv;
+mod convert;
+mod depthwise;
 mod elementwise;
 mod error;
 mod index;
@@ -37,6 +40,7 @@ mod shape;
 mod softmax;
 mod view;
 mod walk;
+mod widen;
 
 pub use call::{ALIGN, Call, Operand, execute};
 pub use error::KernelError;

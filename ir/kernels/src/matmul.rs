@@ -29,7 +29,7 @@ impl<'a> Mat<'a> {
     }
 
     /// The matrix without its first `rows` rows.
-    fn below(self, rows: usize) -> Self {
+    pub(crate) fn below(self, rows: usize) -> Self {
         Mat { data: self.data.get(rows * self.row..).unwrap_or_default(), ..self }
     }
 }

@@ -119,7 +119,7 @@ pub(crate) fn dropout(c: &Ctx, y: &mut [u8], key: Key, ratio: f32) -> Done {
         let f = |y: &mut [f32], words: [u32; WORDS]| {
             y.iter_mut().zip(words).for_each(|(y, w)| *y = if w >= low { *y * scale } else { 0.0 });
         };
-        Arch::new().dispatch(Chunk { out, first: (at / WORDS) as u64, source, f });
+        Arch::new().dispatch(Chunk { out, first: ((c.first + at) / WORDS) as u64, source, f });
     });
     Ok(())
 }

@@ -41,7 +41,7 @@ pub(crate) fn reduce(c: &Ctx, y: &mut [u8], axes: &[u64], kind: Kind) -> Done {
         DType::F32 => reduce_as::<f32>(c, y, axes, kind),
         DType::I32 => reduce_as::<i32>(c, y, axes, kind),
         DType::I64 => reduce_as::<i64>(c, y, axes, kind),
-        DType::Bool => Err(c.unsupported(DType::Bool)),
+        other => Err(c.unsupported(other)),
     }
 }
 

@@ -18,6 +18,7 @@ macro_rules! by_width {
     ($dtype:expr, $f:ident($($arg:expr),*)) => {
         match $dtype.bytes() {
             1 => $f::<u8>($($arg),*),
+            2 => $f::<u16>($($arg),*),
             4 => $f::<u32>($($arg),*),
             _ => $f::<u64>($($arg),*),
         }
@@ -28,6 +29,7 @@ pub(crate) use by_width;
 /// An element as raw bits.
 pub(crate) trait Bits: Pod + Default + Send + Sync {}
 impl Bits for u8 {}
+impl Bits for u16 {}
 impl Bits for u32 {}
 impl Bits for u64 {}
 
@@ -170,10 +172,10 @@ pub(crate) fn concat(c: &Ctx, y: &mut [u8], axis: i64) -> Done {
 
 fn fill_bits(c: &Ctx, y: &mut [u8], value: Scalar) -> Done {
     let dtype = c.results[0].dtype;
-    let Some(bytes) = value.to_bytes(dtype) else { return Err(c.unsupported(dtype)) };
-    let bits = bytes.iter().rev().fold(0, |bits, &b| bits << 8 | u64::from(b));
+    let Some(bits) = value.bits(dtype) else { return Err(c.unsupported(dtype)) };
     match dtype.bytes() {
         1 => for_chunks(y, |_, y| y.fill(bits as u8)),
+        2 => for_chunks(c.out::<u16>(y)?, |_, y| y.fill(bits as u16)),
         4 => for_chunks(c.out::<u32>(y)?, |_, y| y.fill(bits as u32)),
         _ => for_chunks(c.out::<u64>(y)?, |_, y| y.fill(bits)),
     }

@@ -15,6 +15,8 @@ pub(crate) struct Ctx<'a> {
     /// Result types.
     pub(crate) results: &'a [TensorType],
     pub(crate) operands: &'a [Operand<'a>],
+    /// Index of the results' first element, where a call computes a part of them.
+    pub(crate) first: usize,
 }
 
 /// Where the elements of an operand are.

@@ -96,8 +96,12 @@ fn movement_ops_put_every_element_where_they_say() {
         let (before, after) = (shape(u, rank, 2)?, shape(u, rank, 2)?);
         let (value, bytes) = match x.ty.dtype {
             DType::F32 => (Scalar::Float(F32(2.5)), 2.5f32.to_le_bytes().to_vec()),
+            DType::F16 => (Scalar::Float(F32(2.5)), vec![0x00, 0x41]),
+            DType::BF16 => (Scalar::Float(F32(2.5)), vec![0x20, 0x40]),
             DType::I32 => (Scalar::Int(-7), (-7i32).to_le_bytes().to_vec()),
             DType::I64 => (Scalar::Int(-7), (-7i64).to_le_bytes().to_vec()),
+            DType::I8 => (Scalar::Int(-7), vec![249]),
+            DType::U8 => (Scalar::Int(200), vec![200]),
             DType::Bool => (Scalar::Int(1), vec![1]),
         };
         let y = one(OpKind::Pad { before: before.clone(), after, value }, &[&x]);

@@ -25,8 +25,9 @@ fn convolution(u: &mut Unstructured) -> Result<Convolution> {
         Ok(vec![u.int_in_range(low..=high)?, u.int_in_range(low..=high)?])
     };
     let plain: bool = u.arbitrary()?;
-    let groups = u.int_in_range(1..=2)?;
-    let (batch, c, m) = (u.int_in_range(1..=6)?, u.int_in_range(1..=3)?, u.int_in_range(1..=3)?);
+    let groups = u.int_in_range(1..=3)?;
+    let (batch, m) = (u.int_in_range(1..=6)?, u.int_in_range(1..=3)?);
+    let c = if u.arbitrary()? { 1 } else { u.int_in_range(1..=3)? };
     let (kernel, input) = (pair(u, 1, 3)?, pair(u, 5, 9)?);
     let strides = if plain { vec![1, 1] } else { pair(u, 1, 3)? };
     let dilations = if plain { vec![1, 1] } else { pair(u, 1, 2)? };
@@ -90,6 +91,27 @@ fn a_convolution_of_several_tiles_is_whole() {
         assert!(tiling.tile * 2 < tiling.pixels);
         let cv = Convolution { strides: vec![stride; 2], pads, dilations: vec![1, 1], groups: 1, x, w };
         check_convolution(cv, &mut Random::new(5), 1e-4);
+    }
+}
+
+#[test]
+fn a_convolution_of_one_image_is_whole_in_parts() {
+    // Enough for parts of the channels side by side; the last part is smaller than the others.
+    let (x, w) = ([1, 10, 17, 16], [37, 10, 3, 3]);
+    let cv = Convolution { strides: vec![1; 2], pads: vec![1; 4], dilations: vec![1; 2], groups: 1, x, w };
+    check_convolution(cv, &mut Random::new(6), 1e-4);
+    let (x, w) = ([2, 70, 18, 16], [33, 70, 1, 1]);
+    let cv = Convolution { strides: vec![1; 2], pads: vec![0; 4], dilations: vec![1; 2], groups: 1, x, w };
+    check_convolution(cv, &mut Random::new(7), 1e-4);
+}
+
+#[test]
+fn depthwise_convolutions_meet_their_own_channels() {
+    for (multiplier, stride, dilation, pad) in [(1, 1, 1, 1), (2, 2, 1, 0), (3, 1, 2, 3), (1, 3, 2, 1)] {
+        let (x, w) = ([2, 25, 13, 17], [25 * multiplier, 1, 3, 5]);
+        let (strides, dilations) = (vec![stride; 2], vec![dilation; 2]);
+        let cv = Convolution { strides, pads: vec![pad; 4], dilations, groups: 25, x, w };
+        check_convolution(cv, &mut Random::new(stride), 1e-5);
     }
 }
 

@@ -6,12 +6,7 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_PI, PI};
 use memc_ir::{DType, TensorType};
 
 use crate::eval::Results;
-use crate::tensor::{Data, Tensor64, flat_broadcast, points};
-
-/// An integer as its element type holds it.
-fn wrapped(dtype: DType, v: i64) -> i64 {
-    if dtype == DType::I32 { i64::from(v as i32) } else { v }
-}
+use crate::tensor::{Data, Tensor64, flat_broadcast, points, wrapped};
 
 pub(crate) fn float(x: &Tensor64, f: impl Fn(f64) -> f64) -> Results {
     Ok(vec![Data::Float(x.f()?.iter().map(|&v| f(v)).collect())])
@@ -80,6 +75,8 @@ pub(crate) fn cast(x: &Tensor64, to: DType) -> Results {
         (Data::Float(v), DType::Bool) => Data::Int(v.iter().map(|&v| i64::from(v != 0.0)).collect()),
         (Data::Int(v), DType::Bool) => Data::Int(v.iter().map(|&v| i64::from(v != 0)).collect()),
         (Data::Float(v), DType::I32) => Data::Int(v.iter().map(|&v| i64::from(v as i32)).collect()),
+        (Data::Float(v), DType::I8) => Data::Int(v.iter().map(|&v| i64::from(v as i8)).collect()),
+        (Data::Float(v), DType::U8) => Data::Int(v.iter().map(|&v| i64::from(v as u8)).collect()),
         (Data::Float(v), _) => Data::Int(v.iter().map(|&v| v as i64).collect()),
         (Data::Int(v), to) => Data::Int(v.iter().map(|&v| wrapped(to, v)).collect()),
     };

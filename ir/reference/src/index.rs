@@ -1,10 +1,10 @@
 //! Gather and scatter.
 
+use memc_ir::TensorType;
 use memc_ir::attr::ScatterMode;
-use memc_ir::{DType, TensorType};
 
 use crate::eval::Results;
-use crate::tensor::{Data, Tensor64, at, flat, points, resolve};
+use crate::tensor::{Data, Tensor64, at, flat, points, resolve, wrapped};
 
 /// Position in a tensor of shape `data` of slice element `p`, whose axes from `axis` on are those of the indices.
 fn gathered(data: &[u64], indices: &Tensor64, p: &[usize], axis: usize) -> Result<usize, String> {
@@ -53,7 +53,7 @@ fn scattered(data: &Tensor64, updates: &Tensor64, places: &[usize], mode: Scatte
             let mut y = x.clone();
             for (&i, &u) in places.iter().zip(u) {
                 let sum = if add { y[i].wrapping_add(u) } else { u };
-                y[i] = if data.ty.dtype == DType::I32 { i64::from(sum as i32) } else { sum };
+                y[i] = wrapped(data.ty.dtype, sum);
             }
             Data::Int(y)
         }

@@ -1,7 +1,7 @@
 //! Reductions.
 
 use crate::eval::Results;
-use crate::tensor::{Data, Tensor64, flat, points};
+use crate::tensor::{Data, Tensor64, flat, points, wrapped};
 
 /// Folds the elements of `x` over `axes`, in row-major order.
 fn fold<T: Copy>(x: &Tensor64, elements: &[T], axes: &[u64], first: T, f: impl Fn(T, T) -> T) -> Vec<T> {
@@ -19,7 +19,7 @@ fn fold<T: Copy>(x: &Tensor64, elements: &[T], axes: &[u64], first: T, f: impl F
 }
 
 fn integer(x: &Tensor64, v: i64) -> i64 {
-    if x.ty.dtype == memc_ir::DType::I32 { i64::from(v as i32) } else { v }
+    wrapped(x.ty.dtype, v)
 }
 
 pub(crate) fn sum(x: &Tensor64, axes: &[u64]) -> Results {
@@ -47,7 +47,7 @@ pub(crate) fn mean(x: &Tensor64, axes: &[u64]) -> Results {
 }
 
 pub(crate) fn max(x: &Tensor64, axes: &[u64]) -> Results {
-    let lowest = if x.ty.dtype == memc_ir::DType::I32 { i64::from(i32::MIN) } else { i64::MIN };
+    let lowest = if x.ty.dtype == memc_ir::DType::I64 { i64::MIN } else { i64::from(i32::MIN) };
     Ok(vec![match &x.data {
         Data::Float(v) => Data::Float(fold(x, v, axes, f64::NEG_INFINITY, crate::elementwise::max)),
         Data::Int(v) => Data::Int(fold(x, v, axes, lowest, Ord::max)),

@@ -1,5 +1,6 @@
 //! Tensors of doubles and exact integers, and walking them by multi-index.
 
+use memc_ir::attr::Scalar;
 use memc_ir::{DType, TensorType};
 
 /// The elements of a tensor, row-major.
@@ -46,14 +47,16 @@ impl Tensor64 {
             return Err(format!("{} bytes are not {ty}", bytes.len()));
         }
         let cells = bytes.chunks_exact(ty.dtype.bytes() as usize);
-        let four = |c: &[u8]| <[u8; 4]>::try_from(c).unwrap_or_default();
-        let eight = |c: &[u8]| <[u8; 8]>::try_from(c).unwrap_or_default();
-        let data = match ty.dtype {
-            DType::F32 => Data::Float(cells.map(|c| f64::from(f32::from_le_bytes(four(c)))).collect()),
-            DType::I32 => Data::Int(cells.map(|c| i64::from(i32::from_le_bytes(four(c)))).collect()),
-            DType::I64 => Data::Int(cells.map(|c| i64::from_le_bytes(eight(c))).collect()),
-            DType::Bool => Data::Int(cells.map(|c| i64::from(c[0] != 0)).collect()),
-        };
+        let mut data = Self::zeros(ty.clone()).data;
+        for (i, cell) in cells.enumerate() {
+            match (&mut data, Scalar::from_bytes(cell, ty.dtype)) {
+                (Data::Float(x), Some(Scalar::Float(v))) => x[i] = f64::from(v.0),
+                (Data::Int(x), Some(Scalar::Int(v))) => x[i] = v,
+                // Any byte but 0 is true.
+                (Data::Int(x), _) => x[i] = 1,
+                (Data::Float(_), _) => return Err(format!("{cell:?} is no element of {ty}")),
+            }
+        }
         Ok(Self { ty, data })
     }
 
@@ -85,6 +88,16 @@ impl Tensor64 {
             Data::Int(x) => Data::Int(from.iter().map(|i| i.map_or(other.1, |i| x[i])).collect()),
         };
         Tensor64 { ty: TensorType::new(self.ty.dtype, shape), data }
+    }
+}
+
+/// An integer as its element type holds it.
+pub(crate) fn wrapped(dtype: DType, v: i64) -> i64 {
+    match dtype {
+        DType::I32 => i64::from(v as i32),
+        DType::I8 => i64::from(v as i8),
+        DType::U8 => i64::from(v as u8),
+        _ => v,
     }
 }
 

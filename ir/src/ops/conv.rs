@@ -145,26 +145,34 @@ fn is_pointwise(kernel: &[u64], strides: &[u64], pads: &[u64]) -> bool {
     kernel == [1, 1] && strides == [1, 1] && pads.iter().all(|&p| p == 0)
 }
 
-fn columns(batch: u64, w: &[u64], out: &[u64], strides: &[u64], pads: &[u64]) -> (u64, Im2colTiling) {
-    let t = im2col_tiling(batch, w[1] * w[2] * w[3], out[0] * out[1]);
-    let bytes = if is_pointwise(&w[2..], strides, pads) { 0 } else { t.lanes * t.rows * t.tile * 4 };
-    (bytes, t)
+/// Whether every one of several input channels is a group of its own; `w` is the weight's shape.
+///
+/// Such a convolution sums over kernel positions only, plane by plane, and needs no columns.
+pub fn is_depthwise(w: &[u64], channels: u64) -> bool {
+    channels > 1 && w.get(1) == Some(&1)
+}
+
+fn columns(x: &[u64], w: &[u64], out: &[u64], strides: &[u64], pads: &[u64]) -> (u64, Im2colTiling) {
+    let t = im2col_tiling(x[0], w[1] * w[2] * w[3], out[0] * out[1]);
+    let none = is_depthwise(w, x[1]) || is_pointwise(&w[2..], strides, pads);
+    (if none { 0 } else { t.lanes * t.rows * t.tile * 4 }, t)
 }
 
 pub(super) fn conv_cost(ops: &[&TensorType], res: &[&TensorType], s: &[u64], p: &[u64]) -> Cost {
     let w = &ops[1].shape;
-    let (workspace, t) = columns(ops[0].shape[0], w, &res[0].shape[2..], s, p);
+    let (workspace, t) = columns(&ops[0].shape, w, &res[0].shape[2..], s, p);
     Cost { workspace, ..streaming(ops, res, 2 * t.rows) }
 }
 
 pub(super) fn grad_input_cost(ops: &[&TensorType], res: &[&TensorType], s: &[u64], p: &[u64]) -> Cost {
-    let (workspace, t) = columns(ops[0].shape[0], &ops[1].shape, &ops[0].shape[2..], s, p);
+    let (workspace, t) = columns(&res[0].shape, &ops[1].shape, &ops[0].shape[2..], s, p);
     Cost { workspace, flops: ops[0].numel().saturating_mul(2 * t.rows), ..streaming(ops, res, 0) }
 }
 
 pub(super) fn grad_weight_cost(ops: &[&TensorType], res: &[&TensorType], s: &[u64], p: &[u64]) -> Cost {
-    let (columns, t) = columns(ops[0].shape[0], &res[0].shape, &ops[0].shape[2..], s, p);
+    let (columns, t) = columns(&ops[1].shape, &res[0].shape, &ops[0].shape[2..], s, p);
     // Every lane but the first sums into a copy of the result of its own.
-    let workspace = columns + (t.lanes - 1) * res[0].bytes();
+    let copies = if is_depthwise(&res[0].shape, ops[1].shape[1]) { 0 } else { t.lanes - 1 };
+    let workspace = columns + copies * res[0].bytes();
     Cost { workspace, flops: ops[0].numel().saturating_mul(2 * t.rows), ..streaming(ops, res, 0) }
 }

@@ -96,9 +96,15 @@ pub(super) fn want_float(ty: &TensorType, name: &str) -> Result<(), String> {
     if ty.dtype.is_float() { Ok(()) } else { Err(format!("{name} must be floating point, got {ty}")) }
 }
 
-/// Requires an integer operand.
+/// Requires an operand of integers wide enough to be positions or counts.
 pub(super) fn want_int(ty: &TensorType, name: &str) -> Result<(), String> {
-    if ty.dtype.is_int() { Ok(()) } else { Err(format!("{name} must be an integer tensor, got {ty}")) }
+    if ty.dtype.is_index() {
+        Ok(())
+    } else if ty.dtype.is_int() {
+        Err(format!("{name} must be i32 or i64, got {ty}"))
+    } else {
+        Err(format!("{name} must be an integer tensor, got {ty}"))
+    }
 }
 
 /// Requires the operand called `name` to have exactly `shape`.

@@ -16,11 +16,13 @@ mod random;
 mod reduce;
 mod shape;
 mod table;
+mod widen;
 
-pub use conv::{Im2colTiling, MAX_LANES, conv_output_extent, im2col_tiling};
+pub use conv::{Im2colTiling, MAX_LANES, conv_output_extent, im2col_tiling, is_depthwise};
 pub use pool::pool_output_extent;
 pub use shape::broadcast_shapes;
 pub use table::{OP_DEFS, OpKind};
+pub use widen::{Piece, Widening};
 
 use crate::types::TensorType;
 
@@ -88,10 +90,35 @@ impl OpKind {
         if let Some(t) = operands.iter().find(|t| t.checked_numel().is_none()) {
             return Err(format!("operand type {t} is too large"));
         }
+        self.check_floats(operands)?;
         let results = self.infer_unchecked(operands)?;
         match results.iter().find(|t| t.checked_numel().is_none()) {
             Some(t) => Err(format!("result type {t} is too large")),
             None => Ok(results),
+        }
+    }
+
+    /// Requires float operands to have one type, except where the row's own rule says what goes together.
+    fn check_floats(&self, operands: &[&TensorType]) -> Result<(), String> {
+        use OpKind::{Adagrad, AdamW, BatchNorm, BatchNormGrad, LayerNorm, LayerNormGrad, Momentum, Sgd};
+        if matches!(self, BatchNorm {} | BatchNormGrad {} | LayerNorm { .. } | LayerNormGrad { .. })
+            || matches!(self, Sgd {} | Momentum { .. } | Adagrad { .. } | AdamW { .. })
+        {
+            return Ok(());
+        }
+        let floats = operands.iter().filter(|t| t.dtype.is_float());
+        match floats.clone().zip(floats.skip(1)).find(|(a, b)| a.dtype != b.dtype) {
+            Some((a, b)) => Err(format!("operands differ in element type: {a} and {b}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Cost of one execution on the given types, which must satisfy [`OpKind::infer`].
+    pub fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+        let cost = self.row_cost(operands, results);
+        match self.widening(operands, results) {
+            Some(widening) => Cost { workspace: widening.workspace(), ..cost },
+            None => cost,
         }
     }
 

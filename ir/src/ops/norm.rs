@@ -1,9 +1,9 @@
 //! Normalisation: batch norm split into statistics, application and running average, layer norm, softmax.
 
-use super::elementwise::{want_float, want_shape};
+use super::elementwise::{want, want_float, want_shape};
 use super::shape::resolve_axis;
 use super::{Cost, streaming};
-use crate::types::TensorType;
+use crate::types::{DType, TensorType};
 
 type Types = Result<Vec<TensorType>, String>;
 
@@ -15,10 +15,28 @@ fn channels(x: &TensorType) -> Result<u64, String> {
     }
 }
 
-fn per_channel(ops: &[&TensorType], names: &[&str], c: u64) -> Result<(), String> {
-    for (ty, name) in ops.iter().zip(names) {
+/// Requires factors of `x`, which have its element type or f32, and one shape.
+fn affine(x: &TensorType, ops: &[&TensorType], shape: &[u64]) -> Result<(), String> {
+    for (ty, name) in ops.iter().zip(["scale", "bias"]) {
         want_float(ty, name)?;
-        want_shape(ty, &[c], name)?;
+        if ty.dtype != DType::F32 && ty.dtype != x.dtype {
+            return Err(format!("{name} must have element type f32 or {}, got {ty}", x.dtype));
+        }
+        want_shape(ty, shape, name)?;
+    }
+    match ops {
+        [scale, bias] if scale.dtype != bias.dtype => {
+            Err(format!("scale = {scale} and bias = {bias} differ in element type"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Requires statistics, which are f32 whatever they are of.
+fn statistics(ops: &[&TensorType], shape: &[u64]) -> Result<(), String> {
+    for (ty, name) in ops.iter().zip(["mean", "inv_std"]) {
+        want(ty, DType::F32, name)?;
+        want_shape(ty, shape, name)?;
     }
     Ok(())
 }
@@ -28,7 +46,7 @@ pub(super) fn batch_norm_stats(ops: &[&TensorType], _epsilon: f32) -> Types {
     if ops[0].numel() == 0 {
         return Err(format!("statistics of an empty batch {}", ops[0]));
     }
-    Ok(vec![TensorType::new(ops[0].dtype, [c]); 3])
+    Ok(vec![TensorType::new(DType::F32, [c]); 3])
 }
 pub(super) fn batch_norm_stats_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
     Cost { flops: ops[0].numel().saturating_mul(4), ..streaming(ops, res, 0) }
@@ -36,7 +54,8 @@ pub(super) fn batch_norm_stats_cost(ops: &[&TensorType], res: &[&TensorType]) ->
 
 pub(super) fn batch_norm(ops: &[&TensorType]) -> Types {
     let c = channels(ops[0])?;
-    per_channel(&ops[1..], &["scale", "bias", "mean", "inv_std"], c)?;
+    affine(ops[0], &ops[1..3], &[c])?;
+    statistics(&ops[3..], &[c])?;
     Ok(vec![ops[0].clone()])
 }
 
@@ -45,8 +64,9 @@ pub(super) fn batch_norm_grad(ops: &[&TensorType]) -> Types {
     if ops[0] != ops[1] {
         return Err(format!("dy = {} and x = {} differ", ops[0], ops[1]));
     }
-    per_channel(&ops[2..], &["scale", "mean", "inv_std"], c)?;
-    let vector = TensorType::new(ops[1].dtype, [c]);
+    affine(ops[1], &ops[2..3], &[c])?;
+    statistics(&ops[3..], &[c])?;
+    let vector = TensorType::new(ops[2].dtype, [c]);
     Ok(vec![ops[1].clone(), vector.clone(), vector])
 }
 pub(super) fn grad_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
@@ -74,11 +94,8 @@ pub(super) fn layer_norm(ops: &[&TensorType], axis: i64, _epsilon: f32) -> Types
     if inner.contains(&0) {
         return Err(format!("normalisation over an empty axis of {}", ops[0]));
     }
-    for (ty, name) in ops[1..].iter().zip(["scale", "bias"]) {
-        want_float(ty, name)?;
-        want_shape(ty, &inner, name)?;
-    }
-    let stats = TensorType::new(ops[0].dtype, stats);
+    affine(ops[0], &ops[1..], &inner)?;
+    let stats = TensorType::new(DType::F32, stats);
     Ok(vec![ops[0].clone(), stats.clone(), stats])
 }
 
@@ -87,13 +104,9 @@ pub(super) fn layer_norm_grad(ops: &[&TensorType], axis: i64) -> Types {
     if ops[0] != ops[1] {
         return Err(format!("dy = {} and x = {} differ", ops[0], ops[1]));
     }
-    want_float(ops[2], "scale")?;
-    want_shape(ops[2], &inner, "scale")?;
-    for (ty, name) in ops[3..].iter().zip(["mean", "inv_std"]) {
-        want_float(ty, name)?;
-        want_shape(ty, &stats, name)?;
-    }
-    let scale = TensorType::new(ops[1].dtype, inner);
+    affine(ops[1], &ops[2..3], &inner)?;
+    statistics(&ops[3..], &stats)?;
+    let scale = TensorType::new(ops[2].dtype, inner);
     Ok(vec![ops[1].clone(), scale.clone(), scale])
 }
 

@@ -30,7 +30,7 @@ pub(super) fn cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
 
 pub(super) fn sum_squares(ops: &[&TensorType]) -> Types {
     want_float(ops[0], "x")?;
-    Ok(vec![TensorType::scalar(ops[0].dtype)])
+    Ok(vec![TensorType::scalar(DType::F32)])
 }
 pub(super) fn sum_squares_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
     Cost { flops: ops[0].numel().saturating_mul(2), ..streaming(ops, res, 0) }

@@ -46,9 +46,9 @@ macro_rules! define_ops {
                 match self { $(OpKind::$Op { $($attr),* } => $infer(operands $(, $attr.arg())*)),* }
             }
 
-            /// Cost of one execution on the given types, which must satisfy [`OpKind::infer`].
+            /// The row's cost, for types whose elements are not converted.
             #[allow(unused_variables, reason = "most costs depend on types alone")]
-            pub fn cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
+            pub(super) fn row_cost(&self, operands: &[&TensorType], results: &[&TensorType]) -> Cost {
                 match self { $(OpKind::$Op { $($attr),* } => {
                     let ($o, $r) = (operands, results);
                     $cost
@@ -160,7 +160,8 @@ define_ops! {
     Relu "relu" ("x") -> ("y") {} ew::numeric_unary, |o, r| ew::cost1(o, r), [(0, 0)] Pure;
     /// Gaussian error linear unit; `tanh` selects the tanh approximation.
     Gelu "gelu" ("x") -> ("y") {tanh: bool = false} ew::gelu, |o, r| ew::cost8(o, r), [(0, 0)] Pure;
-    /// Conversion to element type `to`. Float to integer truncates and saturates; to bool tests for non-zero.
+    /// Conversion to element type `to`. Float to integer truncates and saturates, NaN gives 0; integers wrap; floats
+    /// round to the nearest, ties to even, and overflow to infinity; to bool tests for non-zero.
     Cast "cast" ("x") -> ("y") {to: DType} ew::cast, |o, r| ew::cost1(o, r), [] Pure;
 
     /// Sum, broadcasting.
@@ -241,7 +242,7 @@ define_ops! {
         {kernel: Vec<u64>, strides: Vec<u64>, pads: Vec<u64>, ceil: bool = false, count_pad: bool = false, shape: Vec<u64>}
         pool::average_pool_grad, |o, r| pool::window_cost(o, r, kernel), [] Pure;
 
-    /// Per-channel mean, population variance and `1 / sqrt(var + epsilon)` of `x` `[n, c, ...]`.
+    /// Per-channel mean, population variance and `1 / sqrt(var + epsilon)` of `x` `[n, c, ...]`, in f32.
     BatchNormStats "batch_norm_stats" ("x") -> ("mean", "var", "inv_std") {epsilon: F32}
         norm::batch_norm_stats, |o, r| norm::batch_norm_stats_cost(o, r), [] Pure;
     /// `(x - mean) * inv_std * scale + bias` per channel.
@@ -253,7 +254,7 @@ define_ops! {
     /// `momentum * running + (1 - momentum) * batch`.
     MovingAverage "moving_average" ("running", "batch") -> ("y") {momentum: F32}
         norm::moving_average, |o, r| ew::cost4(o, r), [(0, 0)] Pure;
-    /// Layer normalisation over the axes from `axis` on, with per-row mean and inverse standard deviation.
+    /// Layer normalisation over the axes from `axis` on, with per-row mean and inverse standard deviation in f32.
     LayerNorm "layer_norm" ("x", "scale", "bias?") -> ("y", "mean", "inv_std") {axis: i64, epsilon: F32}
         norm::layer_norm, |o, r| ew::cost8(o, r), [(0, 0)] Pure;
     /// Gradient of layer_norm with respect to input, scale and bias.
@@ -273,7 +274,7 @@ define_ops! {
     ReduceMean "reduce_mean" ("x") -> ("y") {axes: Vec<u64>, keepdims: bool = false} reduce::reduce, |o, r| reduce::cost(o, r), [] Pure;
     /// Maximum over `axes`.
     ReduceMax "reduce_max" ("x") -> ("y") {axes: Vec<u64>, keepdims: bool = false} reduce::reduce, |o, r| reduce::cost(o, r), [] Pure;
-    /// Sum of the squares of all elements, as a scalar.
+    /// Sum of the squares of all elements, as an f32 scalar.
     SumSquares "sum_squares" ("x") -> ("y") {} reduce::sum_squares, |o, r| reduce::sum_squares_cost(o, r), [] Pure;
 
     /// Softmax cross-entropy of `logits` `[n, c, ...]` and integer `labels` `[n, ...]`, with the log-probabilities.

@@ -203,7 +203,8 @@ impl Cursor {
     fn ty(&mut self) -> Result<TensorType, Diag> {
         let name = self.word("a type, as `f32[4,16]`")?;
         let Some(dtype) = crate::types::DType::from_name(&name) else {
-            return self.fail(format!("`{name}` is not an element type (f32, i32, i64 or bool)"));
+            return self
+                .fail(format!("`{name}` is not an element type (f32, f16, bf16, i32, i64, i8, u8 or bool)"));
         };
         self.expect("[")?;
         let mut shape = Vec::new();

@@ -60,12 +60,7 @@ fn element(r: &mut Rng, dtype: DType, wild: bool) -> Scalar {
 }
 
 fn bytes(value: Scalar, dtype: DType) -> Vec<u8> {
-    match (value, dtype) {
-        (Scalar::Float(v), _) => v.0.to_le_bytes().to_vec(),
-        (Scalar::Int(v), DType::I64) => v.to_le_bytes().to_vec(),
-        (Scalar::Int(v), DType::I32) => (v as i32).to_le_bytes().to_vec(),
-        (Scalar::Int(v), _) => vec![v as u8],
-    }
+    value.to_bytes(dtype).expect("an element of its type")
 }
 
 fn random_bytes(r: &mut Rng, ty: &TensorType, wild: bool) -> Vec<u8> {

@@ -112,20 +112,25 @@ fn header(head: &[u8]) -> Result<(NpyHeader, u64), String> {
 /// Checks the element type; the error says how to convert.
 fn check_dtype(header: &NpyHeader, dtype: DType) -> Result<(), String> {
     let (name, wanted) = match dtype {
-        DType::F32 => ("float32", (TypeChar::Float, 4)),
-        DType::I32 => ("int32", (TypeChar::Int, 4)),
-        DType::I64 => ("int64", (TypeChar::Int, 8)),
-        DType::Bool => ("bool", (TypeChar::Bool, 1)),
+        DType::F32 => ("numpy.float32", (TypeChar::Float, 4)),
+        DType::F16 => ("numpy.float16", (TypeChar::Float, 2)),
+        // NumPy has no such type; the package ml_dtypes adds one, which is saved as plain bytes.
+        DType::BF16 => ("ml_dtypes.bfloat16", (TypeChar::RawData, 2)),
+        DType::I32 => ("numpy.int32", (TypeChar::Int, 4)),
+        DType::I64 => ("numpy.int64", (TypeChar::Int, 8)),
+        DType::I8 => ("numpy.int8", (TypeChar::Int, 1)),
+        DType::U8 => ("numpy.uint8", (TypeChar::Uint, 1)),
+        DType::Bool => ("numpy.bool", (TypeChar::Bool, 1)),
     };
     let npyz::DType::Plain(ty) = header.dtype() else {
         return Err("the array has a structured type; save a plain array".to_owned());
     };
     let found = (ty.type_char(), ty.size_field());
     if found != wanted {
-        return Err(format!("the array has type `{ty}`; convert it with x.astype(numpy.{name})"));
+        return Err(format!("the array has type `{ty}`; convert it with x.astype({name})"));
     }
     if ty.endianness() == Endianness::Big {
-        return Err(format!("the array is big-endian; convert it with x.astype(numpy.{name})"));
+        return Err(format!("the array is big-endian; convert it with x.astype({name})"));
     }
     Ok(())
 }

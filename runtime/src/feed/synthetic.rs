@@ -29,11 +29,15 @@ pub(super) fn contents(ty: &TensorType, range: (i64, i64), key: u64, input: &str
     let integer = |i: u64| within(bits(i), range);
     match ty.dtype {
         DType::F32 => fill(&mut out, |i| (normal(bits(i)) as f32).to_le_bytes()),
+        DType::F16 => fill(&mut out, |i| half::f16::from_f64(normal(bits(i))).to_le_bytes()),
+        DType::BF16 => fill(&mut out, |i| half::bf16::from_f64(normal(bits(i))).to_le_bytes()),
         DType::I64 => fill(&mut out, |i| integer(i).to_le_bytes()),
         DType::I32 => {
             let clamped = |i| integer(i).clamp(i64::from(i32::MIN), i64::from(i32::MAX)) as i32;
             fill(&mut out, |i| clamped(i).to_le_bytes());
         }
+        DType::I8 => fill(&mut out, |i| (integer(i).clamp(-128, 127) as i8).to_le_bytes()),
+        DType::U8 => fill(&mut out, |i| [integer(i).clamp(0, 255) as u8]),
         DType::Bool => fill(&mut out, |i| [(bits(i) >> 63) as u8]),
     }
     Ok(out)

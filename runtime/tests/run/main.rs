@@ -2,6 +2,7 @@
 
 mod command;
 mod generated;
+mod narrow;
 mod refused;
 mod runs;
 mod states;

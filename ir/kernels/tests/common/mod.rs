@@ -37,18 +37,18 @@ impl Random {
     }
     pub(crate) fn tensor(&mut self, dtype: DType, shape: &[u64]) -> Tensor {
         let ty = TensorType::new(dtype, shape);
-        let n = ty.numel();
-        match dtype {
-            DType::F32 => Tensor::from_slice(ty, &(0..n).map(|_| self.float()).collect::<Vec<_>>()),
-            DType::I32 => {
-                Tensor::from_slice(ty, &(0..n).map(|_| self.below(21) as i32 - 10).collect::<Vec<_>>())
-            }
-            DType::I64 => {
-                Tensor::from_slice(ty, &(0..n).map(|_| self.below(21) as i64 - 10).collect::<Vec<_>>())
-            }
-            DType::Bool => Tensor::from_slice(ty, &(0..n).map(|_| self.below(2) as u8).collect::<Vec<_>>()),
+        let mut tensor = Tensor::zeros(ty).unwrap();
+        let width = dtype.bytes() as usize;
+        for element in tensor.data.bytes_mut().chunks_exact_mut(width) {
+            let scalar = match dtype {
+                DType::F32 | DType::F16 | DType::BF16 => Scalar::Float(F32(self.float())),
+                DType::U8 => Scalar::Int(self.below(21) as i64),
+                DType::Bool => Scalar::Int(self.below(2) as i64),
+                _ => Scalar::Int(self.below(21) as i64 - 10),
+            };
+            element.copy_from_slice(&scalar.to_bytes(dtype).unwrap());
         }
-        .unwrap()
+        tensor
     }
     pub(crate) fn f32(&mut self, shape: &[u64]) -> Tensor {
         self.tensor(DType::F32, shape)
@@ -103,6 +103,8 @@ pub(crate) fn samples(scale: u64) -> Vec<Sample> {
     networks(r, s, &mut all);
     movement(r, s, &mut all);
     randomness(r, s, &mut all);
+    let narrow: Vec<Sample> = all.iter().filter_map(narrowed).collect();
+    all.extend(narrow);
     all
 }
 
@@ -114,7 +116,7 @@ fn elementwise(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
     let shape = [s, 3, 17];
     use OpKind::*;
     for op in [Neg {}, Abs {}, Sign {}, Relu {}] {
-        for dtype in [DType::F32, DType::I32, DType::I64] {
+        for dtype in [DType::F32, DType::I32, DType::I64, DType::I8, DType::U8] {
             let x = r.tensor(dtype, &shape);
             push(all, op.clone(), vec![x]);
         }
@@ -137,7 +139,13 @@ fn elementwise(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
         push(all, Cast { to }, vec![r.tensor(from, &shape)]);
     }
     for op in [Add {}, Sub {}, Mul {}, Div {}, Pow {}, Min {}, Max {}] {
-        for (dtype, b) in [(DType::F32, [s, 3, 17]), (DType::I32, [1, 3, 1]), (DType::I64, [s, 1, 17])] {
+        for (dtype, b) in [
+            (DType::F32, [s, 3, 17]),
+            (DType::I32, [1, 3, 1]),
+            (DType::I64, [s, 1, 17]),
+            (DType::U8, [1, 1, 17]),
+            (DType::I8, [s, 3, 1]),
+        ] {
             let (a, b) = (r.tensor(dtype, &shape), r.tensor(dtype, &b));
             push(all, op.clone(), vec![a, b]);
         }
@@ -295,7 +303,7 @@ fn networks(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
 fn movement(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
     for dtype in DType::ALL {
         let x = r.tensor(dtype, &[s, 4, 6]);
-        let zero = if dtype == DType::F32 { Scalar::Float(F32(0.5)) } else { Scalar::Int(1) };
+        let zero = if dtype.is_float() { Scalar::Float(F32(0.5)) } else { Scalar::Int(1) };
         push(all, OpKind::Reshape { shape: vec![4, 6 * s] }, vec![x.clone()]);
         push(all, OpKind::Copy {}, vec![x.clone()]);
         push(all, OpKind::Transpose { perm: vec![2, 0, 1] }, vec![x.clone()]);
@@ -347,4 +355,27 @@ fn randomness(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
     let (low, high) = (F32(-1.0), F32(2.0));
     push(all, OpKind::RandomUniform { seed, stream, shape: shape.clone(), low, high }, key());
     push(all, OpKind::RandomNormal { seed, stream, shape, mean: F32(1.0), scale: F32(0.5) }, key());
+}
+
+/// The sample with floats of 16 bits, where its op takes them.
+fn narrowed(sample: &Sample) -> Option<Sample> {
+    let floats = sample.operands.iter().any(|t| t.ty.dtype == DType::F32);
+    // Every second op in each type, so that all are not run twice more.
+    let to = if sample.op.mnemonic().len() % 2 == 0 { DType::F16 } else { DType::BF16 };
+    let narrow = |t: &Tensor| match t.ty.dtype {
+        DType::F32 => naive::one(OpKind::Cast { to }, &[t]),
+        _ => t.clone(),
+    };
+    let mut operands: Vec<Tensor> = sample.operands.iter().map(narrow).collect();
+    // Statistics and learning rates stay wide.
+    let wide: &[usize] = match &sample.op {
+        OpKind::BatchNorm {} | OpKind::BatchNormGrad {} | OpKind::LayerNormGrad { .. } => &[3, 4],
+        OpKind::Sgd {} => &[2],
+        OpKind::Momentum { .. } | OpKind::Adagrad { .. } => &[3],
+        OpKind::AdamW { .. } => &[4],
+        _ => &[],
+    };
+    wide.iter().for_each(|&i| operands[i] = sample.operands[i].clone());
+    let types: Vec<&TensorType> = operands.iter().map(|t| &t.ty).collect();
+    (floats && sample.op.infer(&types).is_ok()).then(|| Sample { op: sample.op.clone(), operands })
 }

@@ -159,7 +159,9 @@ pub(super) const IDEMPOTENT: RuleDef = RuleDef {
 
 /// Whether every value of `from` has its own counterpart in `to`, of the same number.
 fn widens(from: DType, to: DType) -> bool {
-    matches!((from, to), (DType::Bool, _) | (DType::I32, DType::I64)) || from == to
+    use DType::{BF16, Bool, F16, F32, I8, I32, I64, U8};
+    let wider = matches!((from, to), (Bool, _) | (I32, I64) | (F16 | BF16, F32));
+    from == to || wider || matches!((from, to), (I8 | U8, I32 | I64 | F32 | F16 | BF16))
 }
 
 pub(super) const CAST_OF_CAST: RuleDef = RuleDef {
