@@ -122,13 +122,7 @@ fn initial(ty: &TensorType, init: &Init) -> Result<Tensor, String> {
 
 /// The number of the first step.
 fn first_step(ty: &TensorType) -> Result<Tensor, String> {
-    let one: &[u8] = match ty.dtype {
-        DType::F32 => &1f32.to_le_bytes(),
-        DType::I32 => &1i32.to_le_bytes(),
-        DType::I64 => &1i64.to_le_bytes(),
-        DType::Bool => &[1],
-    };
-    filled(ty, &one.repeat(ty.numel() as usize))
+    initial(ty, &Init::Ones)
 }
 
 /// Element `i` of value number `salt`: quarters from -1.25 to 1.25 for floats, 0 to 4 (or `range`) for integers, and
@@ -174,16 +168,17 @@ fn random(
         let bits = next();
         let int = if step { 1 + (bits % 9) as i64 } else { low + (bits % (high - low).max(1) as u64) as i64 };
         let real = (bits >> 40) as f32 / (1 << 22) as f32 - 2.0;
-        match ty.dtype {
-            DType::F32 if step => out.copy_from_slice(&(int as f32).to_le_bytes()),
-            DType::F32 if matches!(name, "v" | "inv") => {
-                out.copy_from_slice(&(real.abs() + 0.1).to_le_bytes())
-            }
-            DType::F32 => out.copy_from_slice(&real.to_le_bytes()),
-            DType::I32 => out.copy_from_slice(&(int as i32).to_le_bytes()),
-            DType::I64 => out.copy_from_slice(&int.to_le_bytes()),
-            DType::Bool => out.copy_from_slice(&[(bits >> 63) as u8]),
-        }
+        let element = match ty.dtype {
+            dtype if dtype.is_float() => Scalar::Float(F32(match name {
+                _ if step => int as f32,
+                "v" | "inv" => real.abs() + 0.1,
+                _ => real,
+            })),
+            DType::Bool => Scalar::Int((bits >> 63) as i64),
+            _ => Scalar::Int(int),
+        };
+        let element = element.to_bytes(ty.dtype).ok_or_else(|| format!("{int} is no element of {ty}"))?;
+        out.copy_from_slice(&element);
     }
     Ok(t)
 }

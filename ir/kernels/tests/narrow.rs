@@ -203,3 +203,11 @@ fn the_workspace_of_a_row_wise_op_does_not_grow_with_its_rows() {
     }
     assert_eq!(of(&OpKind::Copy {}, 1000), 0);
 }
+
+#[test]
+fn a_learning_rate_may_have_more_axes_than_its_parameter() {
+    let w = cast(&Tensor::f32(&[], &[1.0]).unwrap(), DType::F16);
+    let lr = Tensor::f32(&[1], &[0.5]).unwrap();
+    let y = one(OpKind::Sgd {}, &[&w, &w, &lr]);
+    assert_eq!(cast(&y, DType::F32).elements::<f32>().unwrap(), [0.5]);
+}

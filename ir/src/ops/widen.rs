@@ -120,10 +120,10 @@ impl OpKind {
     /// How the op runs on these types when some are narrow; `None` when it takes them as they are.
     pub fn widening(&self, operands: &[&TensorType], results: &[&TensorType]) -> Option<Widening> {
         let first = results.first()?;
-        if self.moves() || !operands.iter().chain(results).any(|t| t.dtype.is_narrow()) {
+        if !operands.iter().chain(results).any(|t| t.dtype.is_narrow()) {
             return None;
         }
-        let (limit, most, meets) = self.cut(operands, first);
+        let (limit, most, meets) = self.cut(operands, first)?;
         let (split, rows) = (0..=most.min(first.rank())).rev().find_map(|split| {
             let lead = &first.shape[..split];
             let rows: Option<Vec<Option<u64>>> =
@@ -155,60 +155,107 @@ impl OpKind {
         Some(plan)
     }
 
-    /// Whether the op never looks at the elements, or converts them itself.
-    fn moves(&self) -> bool {
+    /// How the op is cut; `None` when it never looks at elements, or converts them itself. A new row does not compile
+    /// without a decision here.
+    fn cut(&self, operands: &[&TensorType], result: &TensorType) -> Option<Cut> {
         use OpKind::*;
-        match self {
-            Copy {} | Reshape { .. } | Transpose { .. } | Broadcast { .. } | Slice { .. } | Concat { .. } => {
-                true
-            }
-            Pad { .. } | Fill { .. } | Gather { .. } | GatherElements { .. } | GatherNd { .. } => true,
-            Select {} | Cast { .. } => true,
-            ScatterElements { mode, .. } | ScatterNd { mode, .. } => *mode == ScatterMode::Replace,
-            _ => false,
-        }
-    }
-
-    /// Elements of a call, leading axes of the result that may be cut, and how each operand meets them.
-    fn cut(&self, operands: &[&TensorType], result: &TensorType) -> (u64, usize, fn(usize) -> Meets) {
-        use OpKind::*;
+        let leading: fn(usize) -> Meets = |_| Meets::Leading;
+        let broadcast: fn(usize) -> Meets = |_| Meets::Broadcast;
         let first_only: fn(usize) -> Meets = |i| if i == 0 { Meets::Leading } else { Meets::Whole };
-        let axis_of = |axis: i64| usize::try_from(axis).unwrap_or(0);
-        match self {
-            Softmax { axis } | LogSoftmax { axis } | SoftmaxGrad { axis } => {
-                (CALL, axis_of(*axis), |_| Meets::Leading)
-            }
-            LayerNorm { axis, .. } => (CALL, axis_of(*axis), first_only),
+        let before = |axis: i64| usize::try_from(axis).unwrap_or(0);
+        Some(match self {
+            Copy {} | Reshape { .. } | Transpose { .. } | Broadcast { .. } | Slice { .. } => return None,
+            Concat { .. } | Pad { .. } | Fill { .. } | Select {} | Cast { .. } => return None,
+            Gather { .. } | GatherElements { .. } | GatherNd { .. } => return None,
+            RandomMask { .. } | RandomUniform { .. } | RandomNormal { .. } => return None,
+            ScatterElements { mode: ScatterMode::Replace, .. }
+            | ScatterNd { mode: ScatterMode::Replace, .. } => return None,
+
+            Neg {}
+            | Abs {}
+            | Sign {}
+            | Not {}
+            | Floor {}
+            | Ceil {}
+            | Round {}
+            | Sin {}
+            | Cos {}
+            | Exp {}
+            | Log {}
+            | Sqrt {}
+            | Reciprocal {}
+            | Tanh {}
+            | Sigmoid {}
+            | Erf {}
+            | Relu {}
+            | Gelu { .. }
+            | Add {}
+            | Sub {}
+            | Mul {}
+            | Div {}
+            | Pow {}
+            | Min {}
+            | Max {}
+            | Equal {}
+            | Less {}
+            | LessEqual {}
+            | Greater {}
+            | GreaterEqual {}
+            | And {}
+            | Or {}
+            | ReluGrad {}
+            | TanhGrad {}
+            | SigmoidGrad {}
+            | GeluGrad { .. }
+            | MovingAverage { .. }
+            | MaskScale { .. }
+            | Dropout { .. }
+            | Sgd {}
+            | Momentum { .. }
+            | Adagrad { .. }
+            | AdamW { .. } => (CALL, result.rank(), broadcast),
+
+            Softmax { axis } | LogSoftmax { axis } | SoftmaxGrad { axis } => (CALL, before(*axis), leading),
+            LayerNorm { axis, .. } => (CALL, before(*axis), first_only),
             ReduceSum { axes, .. } | ReduceMean { axes, .. } | ReduceMax { axes, .. } => {
                 let kept = axes.first().map_or(result.rank(), |&a| usize::try_from(a).unwrap_or(0));
-                (CALL, kept, |_| Meets::Leading)
+                (CALL, kept, leading)
             }
             Conv { .. } | ConvGradInput { .. } | BatchNorm {} => (CALL, 1, first_only),
-            AveragePool { .. } | AveragePoolGrad { .. } => (CALL, 2, |_| Meets::Leading),
+            AveragePool { .. } | AveragePoolGrad { .. } => (CALL, 2, leading),
             MatMul { trans_a: false, .. }
-                if operands.get(1).is_some_and(|b| b.rank() == 2) && operands[0].rank() == result.rank() =>
+                if operands.get(1).is_some_and(|b| b.rank() == 2)
+                    && operands.first().is_some_and(|a| a.rank() == result.rank()) =>
             {
-                (PRODUCT, result.rank() - 1, first_only)
+                (PRODUCT, result.rank().saturating_sub(1), first_only)
             }
-            MatMul { .. } => (PRODUCT, result.rank().saturating_sub(2), |_| Meets::Broadcast),
+            MatMul { .. } => (PRODUCT, result.rank().saturating_sub(2), broadcast),
             Gemm { trans_a: false, .. } => (PRODUCT, 1, |i| match i {
                 0 => Meets::Leading,
                 1 => Meets::Whole,
                 _ => Meets::Broadcast,
             }),
-            // These sum over their leading axis, or index the whole tensor.
-            Gemm { .. } | ConvGradWeight { .. } | MaxPool { .. } | MaxPoolGrad { .. } => one_call(),
-            BatchNormStats { .. } | BatchNormGrad {} | LayerNormGrad { .. } | SumSquares {} => one_call(),
-            CrossEntropy { .. } | CrossEntropyGrad { .. } | GatherGrad { .. } => one_call(),
-            ScatterElements { .. } | ScatterNd { .. } => one_call(),
-            _ => (CALL, result.rank(), |_| Meets::Broadcast),
-        }
+
+            // These sum over their leading axis, or index the whole tensor: one call.
+            Gemm { .. }
+            | ConvGradWeight { .. }
+            | MaxPool { .. }
+            | MaxPoolGrad { .. }
+            | BatchNormStats { .. }
+            | BatchNormGrad {}
+            | LayerNormGrad { .. }
+            | SumSquares {}
+            | CrossEntropy { .. }
+            | CrossEntropyGrad { .. }
+            | GatherGrad { .. }
+            | ScatterElements { .. }
+            | ScatterNd { .. } => (CALL, 0, leading),
+        })
     }
 }
 
-fn one_call() -> (u64, usize, fn(usize) -> Meets) {
-    (CALL, 0, |_| Meets::Leading)
-}
+/// Elements of a call, leading axes of the first result that may be cut, and how each operand meets them.
+type Cut = (u64, usize, fn(usize) -> Meets);
 
 /// Elements of a row of an operand under the leading extents `lead` of a result of rank `rank`; the inner `None` where
 /// each call takes all of it, the outer one where it cannot be cut there.
@@ -219,7 +266,10 @@ fn row_of(ty: &TensorType, rank: usize, lead: &[u64], meets: Meets) -> Option<Op
         Meets::Whole => Some(None),
         Meets::Leading => (ty.shape.get(..lead.len()) == Some(lead)).then_some(by_rows).flatten(),
         Meets::Broadcast => {
-            let skipped = rank.checked_sub(ty.rank())?;
+            // A learning rate may have more axes than a parameter, of one element each.
+            let Some(skipped) = rank.checked_sub(ty.rank()) else {
+                return if lead.is_empty() { by_rows } else { Some(None) };
+            };
             let extent = |i: usize| i.checked_sub(skipped).map_or(1, |i| ty.shape[i]);
             if (0..lead.len()).all(|i| extent(i) == lead[i]) {
                 by_rows
