@@ -51,13 +51,20 @@ pub(crate) fn dtype(code: i32) -> Result<DType, String> {
     ];
     match code {
         1 => Ok(DType::F32),
+        2 => Ok(DType::U8),
+        3 => Ok(DType::I8),
         6 => Ok(DType::I32),
         7 => Ok(DType::I64),
         9 => Ok(DType::Bool),
+        10 => Ok(DType::F16),
+        16 => Ok(DType::BF16),
         _ => {
             let name = usize::try_from(code).ok().and_then(|i| NAMES.get(i)).copied();
             let name = name.map_or(format!("number {code}"), |n| format!("`{n}`"));
-            Err(format!("element type {name} is not supported; supported are float, int32, int64 and bool"))
+            Err(format!(
+                "element type {name} is not supported; supported are float, float16, bfloat16, int32, int64, int8, uint8 \
+                 and bool"
+            ))
         }
     }
 }
@@ -240,7 +247,8 @@ mod tests {
         assert!(tensor_type(DType::F32, &[2, -1]).expect_err("negative").contains("negative"));
         assert!(tensor_type(DType::F32, &[i64::MAX, i64::MAX]).expect_err("huge").contains("too large"));
         assert!(tensor_type(DType::F32, &[1; 13]).expect_err("rank").contains("13 axes"));
-        assert!(dtype(10).expect_err("half").contains("`float16`"));
+        assert!(dtype(11).expect_err("double").contains("`double`"));
+        assert_eq!(dtype(16), Ok(DType::BF16));
         assert!(dtype(-7).expect_err("unknown").contains("number -7"));
     }
 

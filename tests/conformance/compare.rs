@@ -1,12 +1,17 @@
 //! Comparing tensors as the standard's own backend test runner does, with narrower tolerances.
 
 use memc_ir::DType;
+use memc_ir::attr::Scalar;
 use memc_kernels::interp::Tensor;
 
 /// Largest difference of two floats, relative to the expected one. The standard's runner allows 1e-3.
 const RELATIVE: f32 = 1e-4;
 /// Added to it. The standard's runner has 1e-7, but compares results of the same library.
 const ABSOLUTE: f32 = 1e-6;
+
+/// In place of the relative one for 16-bit floats: a unit in the last place.
+const HALF: f32 = 1.0 / 1024.0;
+const BRAIN: f32 = 1.0 / 128.0;
 
 /// Tests whose expected results are written with fewer digits than floats have; the runner's tolerance holds for them.
 const ROUNDED: &[&str] = &["test_averagepool_2d_ceil_last_window_starts_on_pad"];
@@ -22,15 +27,29 @@ pub(crate) fn difference(have: &Tensor, want: &Tensor, relative: f32) -> Option<
     if have.ty != want.ty {
         return Some(format!("is {}, not {}", have.ty, want.ty));
     }
-    if have.ty.dtype != DType::F32 {
+    if !have.ty.dtype.is_float() {
         let width = have.ty.dtype.bytes() as usize;
         let mut pairs = have.data.bytes().chunks(width).zip(want.data.bytes().chunks(width));
         let at = pairs.position(|(a, b)| a != b)?;
         return Some(format!("differs in element {at} of {}", have.ty));
     }
-    let (have, want) = (have.elements::<f32>()?, want.elements::<f32>()?);
-    let at = have.iter().zip(want).position(|(&a, &b)| !close(a, b, relative))?;
+    let relative = match have.ty.dtype {
+        DType::F16 => HALF,
+        DType::BF16 => BRAIN,
+        _ => relative,
+    };
+    let (have, want) = (floats(have), floats(want));
+    let at = have.iter().zip(&want).position(|(&a, &b)| !close(a, b, relative))?;
     Some(format!("is {} in element {at}, not {}", have[at], want[at]))
+}
+
+/// The elements of a tensor of floats.
+fn floats(t: &Tensor) -> Vec<f32> {
+    let number = |bytes: &[u8]| match Scalar::from_bytes(bytes, t.ty.dtype) {
+        Some(Scalar::Float(x)) => x.0,
+        _ => f32::NAN,
+    };
+    t.data.bytes().chunks(t.ty.dtype.bytes() as usize).map(number).collect()
 }
 
 fn close(have: f32, want: f32, relative: f32) -> bool {

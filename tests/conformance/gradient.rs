@@ -5,7 +5,7 @@
 //! has a kink. A derivative along one random direction per input is compared, at points where it exists.
 
 use memc_ir::autodiff::differentiate;
-use memc_ir::{Def, Module, OpKind, TensorType, ValueId};
+use memc_ir::{DType, Def, Module, OpKind, TensorType, ValueId};
 use memc_reference::{Data, Env, Tensor64, run};
 
 use crate::archive::Test;
@@ -61,7 +61,8 @@ fn weighted_outputs(m: &mut Module) -> Option<ValueId> {
     let outputs: Vec<ValueId> = m.outputs.iter().map(|o| o.value).filter(computed).collect();
     let mut loss = None;
     for (salt, output) in outputs.into_iter().enumerate() {
-        let ty = m.values[output].ty.clone();
+        let ty = TensorType::new(DType::F32, m.values[output].ty.shape.clone());
+        let output = m.add_op(OpKind::Cast { to: DType::F32 }, &[output], &[], "").unwrap()[0];
         let weights = (0..ty.numel() as usize).flat_map(|i| (noise(salt, i) as f32).to_le_bytes());
         let weights = m.add_const("weights", ty.clone(), weights.collect::<Vec<u8>>());
         let mut op = |kind, operands: &[ValueId]| m.add_op(kind, operands, &[], "").unwrap()[0];

@@ -47,6 +47,9 @@ fn by_parts(
 /// `MaxPool`.
 pub(crate) fn max_pool(n: &mut NodeCx<'_, '_>) -> Done {
     let x = n.operand(0)?;
+    if !n.ty(x).dtype.is_float() {
+        return unsupported(format!("pooling of {} is not supported", n.ty(x).dtype));
+    }
     let (axes, x) = image(n, x, 3)?;
     let shape = n.ty(x).shape.clone();
     let (window, ceil) = read(n, axes, &shape)?;

@@ -96,6 +96,9 @@ pub(crate) fn range(n: &mut NodeCx<'_, '_>) -> Done {
     if dtype == DType::F32 {
         return float_range(n);
     }
+    if !dtype.is_int() {
+        return unsupported(format!("a range of {dtype} is not supported"));
+    }
     for (i, what) in ["start", "limit", "delta"].into_iter().enumerate() {
         let ints = n.const_ints(i, what)?.unwrap_or_default();
         let [v] = ints[..] else { return Err(format!("its {what} must be one integer").into()) };
