@@ -120,10 +120,17 @@ pub(crate) fn select(cond: &Literal, a: &Literal, b: &Literal) -> Option<Literal
     Literal::from_ints(a.ty.dtype, &shape, &values).ok()
 }
 
-/// Conversion to another element type; from integers also to float.
+/// Conversion to another element type; floats are truncated and must fit.
 pub(crate) fn cast(x: &Literal, to: DType) -> Option<Literal> {
     small(&x.ty)?;
-    let values = x.ints()?;
+    let values = match x.floats() {
+        // Every float below 2^63 in size is an i64 once truncated.
+        Some(floats) if to.is_int() => {
+            let whole = |v: f32| (v.abs() < 9.2e18).then_some(v.trunc() as i64);
+            floats.into_iter().map(whole).collect::<Option<Vec<i64>>>()?
+        }
+        _ => x.ints()?,
+    };
     if to == DType::F32 {
         let floats: Vec<f32> = values.iter().map(|&v| v as f32).collect();
         return Literal::from_floats(&x.ty.shape, &floats).ok();
@@ -171,17 +178,64 @@ pub(crate) fn concat(parts: &[Literal]) -> Option<Literal> {
     Literal::from_ints(dtype, &[values.len() as u64], &values).ok()
 }
 
-/// Elements `start`, `start + step`, ... of a vector; the bounds must already be legal for it.
-pub(crate) fn slice(x: &Literal, start: i64, step: i64, count: u64) -> Option<Literal> {
+/// The elements of `x` at `start` plus multiples of `strides`, both counted in elements, under `shape`.
+fn strided(x: &Literal, shape: &[u64], start: i64, strides: &[i64]) -> Option<Literal> {
+    let ty = TensorType::new(x.ty.dtype, shape);
+    ty.checked_numel()?;
+    small(&ty)?;
     small(&x.ty)?;
     let values = x.ints()?;
     let mut out = Vec::new();
-    let mut at = start;
-    for _ in 0..count.min(MAX_ELEMENTS) {
+    for flat in 0..ty.numel() {
+        let (mut rest, mut at) = (flat, start);
+        for (&extent, &stride) in shape.iter().zip(strides).rev() {
+            at = at.checked_add(stride.checked_mul((rest % extent) as i64)?)?;
+            rest /= extent;
+        }
         out.push(*values.get(usize::try_from(at).ok()?)?);
-        at = at.checked_add(step)?;
     }
-    Literal::from_ints(x.ty.dtype, &[count], &out).ok()
+    Literal::from_ints(x.ty.dtype, shape, &out).ok()
+}
+
+/// How many elements apart neighbours along each axis are.
+fn strides(ty: &TensorType) -> Vec<i64> {
+    (0..ty.rank()).map(|i| ty.shape[i + 1..].iter().product::<u64>() as i64).collect()
+}
+
+/// For every axis the elements `starts`, `starts + steps`, ... before `ends`; the bounds must be legal.
+pub(crate) fn slice(x: &Literal, starts: &[i64], ends: &[i64], steps: &[i64]) -> Option<Literal> {
+    small(&x.ty)?;
+    let own = strides(&x.ty);
+    let (mut shape, mut start, mut by) = (Vec::new(), 0i64, Vec::new());
+    for (i, &stride) in own.iter().enumerate() {
+        let (from, to, step) = (*starts.get(i)?, *ends.get(i)?, *steps.get(i)?);
+        let span = if step > 0 { to.checked_sub(from)? } else { from.checked_sub(to)? };
+        let extent = *x.ty.shape.get(i)?;
+        let count =
+            if extent == 0 { 0 } else { span.max(0).unsigned_abs().div_ceil(step.unsigned_abs().max(1)) };
+        shape.push(count);
+        start = start.checked_add(from.checked_mul(stride)?)?;
+        by.push(step.checked_mul(stride)?);
+    }
+    strided(x, &shape, start, &by)
+}
+
+/// Axis `i` of the result is axis `perm[i]` of `x`; `None` when `perm` is no permutation.
+pub(crate) fn transpose(x: &Literal, perm: &[u64]) -> Option<Literal> {
+    small(&x.ty)?;
+    let own = strides(&x.ty);
+    let axes: Option<Vec<usize>> =
+        perm.iter().map(|&p| usize::try_from(p).ok().filter(|&p| p < own.len())).collect();
+    let axes = axes?;
+    let mut sorted = axes.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    if sorted.len() != own.len() || axes.len() != own.len() {
+        return None;
+    }
+    let shape: Vec<u64> = axes.iter().map(|&a| x.ty.shape[a]).collect();
+    let by: Vec<i64> = axes.iter().map(|&a| own[a]).collect();
+    strided(x, &shape, 0, &by)
 }
 
 /// The integers `start`, `start + delta`, ... before `limit`.
@@ -301,7 +355,14 @@ mod tests {
             concat(&[v.clone(), Literal::vector(&[7])]).expect("concat").ints(),
             Some(vec![4, 16, 32, 7])
         );
-        assert_eq!(slice(&v, 2, -1, 3).expect("slice").ints(), Some(vec![32, 16, 4]));
+        assert_eq!(slice(&v, &[2], &[-1], &[-1]).expect("slice").ints(), Some(vec![32, 16, 4]));
+        let m = ints(&[2, 3], &[1, 2, 3, 4, 5, 6]);
+        assert_eq!(slice(&m, &[1, 0], &[-1, 3], &[-1, 2]).expect("slice"), ints(&[2, 2], &[4, 6, 1, 3]));
+        assert_eq!(transpose(&m, &[1, 0]).expect("transpose"), ints(&[3, 2], &[1, 4, 2, 5, 3, 6]));
+        assert_eq!(transpose(&m, &[1, 1]), None);
+        let floats = Literal::from_floats(&[2], &[-1.5, 8.0]).expect("floats");
+        assert_eq!(cast(&floats, DType::I64).expect("cast"), ints(&[2], &[-1, 8]));
+        assert_eq!(cast(&Literal::from_floats(&[1], &[f32::NAN]).expect("nan"), DType::I64), None);
         assert_eq!(range(DType::I64, 5, 0, -2).expect("range").ints(), Some(vec![5, 3, 1]));
         assert_eq!(range(DType::I64, 0, 5, -2).expect("range").ints(), Some(vec![]));
         assert!(range(DType::I64, i64::MIN, i64::MAX, 1).expect_err("huge").contains("more than"));

@@ -4,6 +4,7 @@
 //! in the module.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use memc_ir::{DType, Feed, Module, OpKind, TensorType, ValueId};
 
@@ -31,17 +32,19 @@ pub(crate) struct Bound {
     pub value: Option<ValueId>,
     /// The content, when it is a constant.
     pub literal: Option<Literal>,
+    /// The tensors of a sequence.
+    pub sequence: Option<Arc<[ValueId]>>,
 }
 
 impl From<ValueId> for Bound {
     fn from(value: ValueId) -> Self {
-        Bound { value: Some(value), literal: None }
+        Bound { value: Some(value), ..Bound::default() }
     }
 }
 
 impl From<Literal> for Bound {
     fn from(literal: Literal) -> Self {
-        Bound { value: None, literal: Some(literal) }
+        Bound { literal: Some(literal), ..Bound::default() }
     }
 }
 
@@ -168,6 +171,9 @@ impl<'a> Context<'a> {
         match self.bound(name)? {
             Bound { value: Some(v), .. } => Ok(&self.module.values[*v].ty),
             Bound { literal: Some(l), .. } => Ok(&l.ty),
+            Bound { sequence: Some(_), .. } => {
+                Err(Fault::Unsupported(format!("`{name}` is a sequence; only SequenceAt may read it")))
+            }
             Bound { .. } => Err(Fault::Bad(format!("`{name}` has no value here"))),
         }
     }
@@ -179,10 +185,15 @@ impl<'a> Context<'a> {
             (Some(v), _) => Ok(v),
             (None, Some(literal)) => {
                 let v = self.constant(name, &literal)?;
-                self.scope.insert(name.to_string(), Bound { value: Some(v), literal: Some(literal) });
+                self.scope.insert(
+                    name.to_string(),
+                    Bound { value: Some(v), literal: Some(literal), sequence: None },
+                );
                 Ok(v)
             }
-            (None, None) => Err(Fault::Bad(format!("`{name}` has no value here"))),
+            (None, None) => {
+                self.type_of(name).cloned().and(Err(Fault::Bad(format!("`{name}` has no value here"))))
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use crate::error::Fault;
 use crate::node::NodeCx;
 use crate::ops::{
     activation as act, attention, block, conv, elementwise as ew, index, linalg, loss, movement as mv, norm,
-    normalise, pool, random, recurrent, reduce, resize, shape,
+    normalise, pool, random, recurrent, reduce, resize, sequence, shape,
 };
 
 /// Imports a node.
@@ -131,6 +131,7 @@ const ROWS: &[Row] = &[
     ("", "ScatterElements", 11, index::scatter_elements),
     ("", "ScatterND", 11, index::scatter_nd),
     ("", "Selu", 6, |n| act::of(n, act::selu)),
+    ("", "SequenceAt", 11, sequence::at),
     ("", "Shape", 1, shape::shape),
     ("", "Shrink", 9, |n| act::of(n, act::shrink)),
     ("", "Sigmoid", 6, |n| ew::unary(n, OpKind::Sigmoid {})),
@@ -145,6 +146,7 @@ const ROWS: &[Row] = &[
     ("", "Softsign", 1, |n| act::of(n, act::softsign)),
     ("", "SpaceToDepth", 1, block::space_to_depth),
     ("", "Split", 2, mv::split),
+    ("", "SplitToSequence", 11, sequence::split),
     ("", "Sqrt", 6, |n| ew::unary(n, OpKind::Sqrt {})),
     ("", "Squeeze", 1, shape::squeeze),
     ("", "Sub", 7, |n| ew::binary(n, OpKind::Sub {})),

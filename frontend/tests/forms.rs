@@ -226,3 +226,23 @@ fn plain_graphs_are_imported_as_they_are() {
     let names: Vec<&str> = module.outputs.iter().map(|o| o.name.as_str()).collect();
     assert_eq!((names, module.states.len(), module.order.len()), (vec!["y", "same", "shape"], 0, 1));
 }
+
+/// A sequence cut at import is only its parts; positions count from the end when negative.
+#[test]
+fn sequences_are_cut_at_import() {
+    let size = tensor("size", 7, &[], &2i64.to_le_bytes());
+    let last = tensor("last", 7, &[], &(-1i64).to_le_bytes());
+    let nodes = [
+        node("SplitToSequence", "s", &["m", "size"], &["parts"], &[int_attr("axis", 1)]),
+        node("SequenceAt", "at", &["parts", "last"], &["p"], &[]),
+        node("Neg", "n", &["p"], &["y"], &[]),
+    ];
+    assert_eq!(
+        ops(&[size, last], &nodes),
+        [
+            "slice %m {starts = [0, 0], ends = [2, 2], steps = [1, 1]} : f32[2,2]",
+            "slice %m {starts = [0, 2], ends = [2, 3], steps = [1, 1]} : f32[2,1]",
+            "neg %parts/slice.1 : f32[2,1]"
+        ]
+    );
+}

@@ -16,5 +16,6 @@ pub(crate) mod random;
 pub(crate) mod recurrent;
 pub(crate) mod reduce;
 pub(crate) mod resize;
+pub(crate) mod sequence;
 pub(crate) mod shape;
 mod window;

@@ -13,9 +13,12 @@ type Done = Result<(), Fault>;
 
 /// `Transpose`; without `perm` the axes are reversed.
 pub(crate) fn transpose(n: &mut NodeCx<'_, '_>) -> Done {
-    let x = n.operand(0)?;
-    let rank = n.ty(x).rank() as u64;
+    let rank = n.operand_type(0)?.rank() as u64;
     let perm = n.sizes("perm")?.unwrap_or_else(|| (0..rank).rev().collect());
+    if let Some(y) = n.literal(0).and_then(|x| constants::transpose(&x, &perm)) {
+        return n.fold(0, y);
+    }
+    let x = n.operand(0)?;
     n.finish(OpKind::Transpose { perm }, &[x])
 }
 
@@ -109,6 +112,23 @@ fn whole(ty: &TensorType) -> (Vec<i64>, Vec<i64>, Vec<i64>) {
     (vec![0; ty.rank()], ty.shape.iter().map(|&d| d as i64).collect(), vec![1; ty.rank()])
 }
 
+/// Elements `from..to` of `value` along `axis`; `value` itself when that is all.
+pub(super) fn slice_along(
+    n: &mut NodeCx<'_, '_>,
+    value: ValueId,
+    axis: usize,
+    from: u64,
+    to: u64,
+) -> Result<ValueId, Fault> {
+    let ty = n.ty(value).clone();
+    if ty.shape.get(axis) == Some(&(to - from)) {
+        return Ok(value);
+    }
+    let (mut starts, mut ends, steps) = whole(&ty);
+    (starts[axis], ends[axis]) = (from as i64, to as i64);
+    n.temp(OpKind::Slice { starts, ends, steps }, &[value])
+}
+
 /// Slice bounds for every axis, with the legal values that `slice` ops want.
 struct Bounds {
     starts: Vec<i64>,
@@ -153,13 +173,8 @@ fn clamped(start: i64, end: i64, step: i64, d: i64) -> Result<(i64, i64), String
 pub(crate) fn slice(n: &mut NodeCx<'_, '_>) -> Done {
     let ty = n.operand_type(0)?;
     let Bounds { starts, ends, steps } = bounds(n, &ty, 1)?;
-    if let (Some(x), [start], [end], [step]) = (n.literal(0), &starts[..], &ends[..], &steps[..]) {
-        let span = if *step > 0 { end - start } else { start - end };
-        let count =
-            if ty.numel() == 0 { 0 } else { span.max(0).unsigned_abs().div_ceil(step.unsigned_abs()) };
-        if let Some(y) = constants::slice(&x, *start, *step, count) {
-            return n.fold(0, y);
-        }
+    if let Some(y) = n.literal(0).and_then(|x| constants::slice(&x, &starts, &ends, &steps)) {
+        return n.fold(0, y);
     }
     let x = n.operand(0)?;
     n.finish(OpKind::Slice { starts, ends, steps }, &[x])

@@ -15,6 +15,7 @@ use memc_ir::{DType, OpKind, ValueId};
 
 use crate::error::{Fault, unsupported};
 use crate::node::NodeCx;
+use crate::ops::movement::slice_along as cut;
 use crate::tensor::Literal;
 
 pub(crate) use cell::{gru, lstm, lstm_training, rnn};
@@ -79,19 +80,6 @@ fn part(n: &mut NodeCx<'_, '_>, value: ValueId, at: usize, count: usize) -> Resu
     }
     let one = cut(n, value, 0, at as u64, at as u64 + 1)?;
     n.reshaped(one, &shape[1..])
-}
-
-/// Elements `from..to` of `value` along `axis`; `value` itself when that is all.
-fn cut(n: &mut NodeCx<'_, '_>, value: ValueId, axis: usize, from: u64, to: u64) -> Result<ValueId, Fault> {
-    let shape = &n.ty(value).shape;
-    if shape.get(axis) == Some(&(to - from)) {
-        return Ok(value);
-    }
-    let mut starts = vec![0; shape.len()];
-    let mut ends: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
-    let steps = vec![1; shape.len()];
-    (starts[axis], ends[axis]) = (from as i64, to as i64);
-    n.temp(OpKind::Slice { starts, ends, steps }, &[value])
 }
 
 /// `a * b` of matrices, the second transposed if asked for.
