@@ -30,8 +30,8 @@ fn train(n: &mut NodeCx<'_, '_>) -> Result<[ValueId; 4], Fault> {
         return Err("statistics are incomplete".into());
     };
     n.finish_at(0, OpKind::BatchNorm {}, &[x, scale, bias, mean, inv_std])?;
-    let new_mean = n.temp(OpKind::MovingAverage { momentum }, &[running_mean, mean])?;
-    let new_var = n.temp(OpKind::MovingAverage { momentum }, &[running_var, var])?;
+    let new_mean = n.temp(OpKind::MovingAverage { momentum, scale: F32(1.0) }, &[running_mean, mean])?;
+    let new_var = n.temp(OpKind::MovingAverage { momentum, scale: F32(1.0) }, &[running_var, var])?;
     Ok([mean, inv_std, new_mean, new_var])
 }
 

@@ -214,9 +214,9 @@ pub(crate) fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8])
         OpKind::BatchNormStats { epsilon } => norm::batch_norm_stats(c, results, epsilon.0),
         OpKind::BatchNorm {} => norm::batch_norm(c, y),
         OpKind::BatchNormGrad {} => norm::batch_norm_grad(c, results),
-        OpKind::MovingAverage { momentum } => {
-            let momentum = momentum.0;
-            ew::binary(c, y, move |r: f32, b: f32| momentum * r + (1.0 - momentum) * b)
+        OpKind::MovingAverage { momentum, scale } => {
+            let (old, new) = (momentum.0, (1.0 - momentum.0) * scale.0);
+            ew::binary(c, y, move |r: f32, b: f32| old * r + new * b)
         }
         OpKind::LayerNorm { axis, epsilon } => norm::layer_norm(c, results, *axis, epsilon.0),
         OpKind::LayerNormGrad { axis } => norm::layer_norm_grad(c, results, *axis),

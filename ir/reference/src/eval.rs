@@ -90,9 +90,9 @@ fn dispatch(op: &OpKind, x: &[&Tensor64], y: &[TensorType]) -> Results {
         OpKind::BatchNormStats { epsilon } => norm::batch_norm_stats(x[0], epsilon.0),
         OpKind::BatchNorm {} => norm::batch_norm(x),
         OpKind::BatchNormGrad {} => norm::batch_norm_grad(x),
-        OpKind::MovingAverage { momentum } => {
-            let m = f64::from(momentum.0);
-            ew::pair(x, |running, batch| m * running + (1.0 - m) * batch)
+        OpKind::MovingAverage { momentum, scale } => {
+            let (m, scale) = (f64::from(momentum.0), f64::from(scale.0));
+            ew::pair(x, |running, batch| m * running + (1.0 - m) * scale * batch)
         }
         OpKind::LayerNorm { axis, epsilon } => norm::layer_norm(x, *axis, epsilon.0),
         OpKind::LayerNormGrad { axis } => norm::layer_norm_grad(x, *axis),

@@ -129,9 +129,9 @@ pub(super) fn batch_norm_stats(r: &mut Rule<'_>) -> Done {
     }
 }
 
-pub(super) fn moving_average(r: &mut Rule<'_>, momentum: f32) -> Done {
+pub(super) fn moving_average(r: &mut Rule<'_>, momentum: f32, scale: f32) -> Done {
     let dy = r.dy()?;
-    for (i, weight) in [(0, momentum), (1, 1.0 - momentum)] {
+    for (i, weight) in [(0, momentum), (1, (1.0 - momentum) * scale)] {
         if r.wants(i) {
             let grad = r.scaled(dy, weight)?;
             r.give(i, grad)?;

@@ -77,7 +77,7 @@ pub(super) fn apply(r: &mut Rule<'_>, kind: &OpKind) -> Done {
 
         OpKind::BatchNormStats { epsilon: _ } => norm::batch_norm_stats(r),
         OpKind::BatchNorm {} => norm::batch_norm(r),
-        OpKind::MovingAverage { momentum } => norm::moving_average(r, momentum.0),
+        OpKind::MovingAverage { momentum, scale } => norm::moving_average(r, momentum.0, scale.0),
         OpKind::LayerNorm { axis, epsilon: _ } => norm::layer_norm(r, *axis),
         OpKind::Softmax { axis } => ew::from_result(r, OpKind::SoftmaxGrad { axis: *axis }),
         OpKind::LogSoftmax { axis } => norm::log_softmax(r, *axis),

@@ -73,7 +73,7 @@ pub(super) fn grad_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
     streaming(ops, res, 10)
 }
 
-pub(super) fn moving_average(ops: &[&TensorType], _momentum: f32) -> Types {
+pub(super) fn moving_average(ops: &[&TensorType], _momentum: f32, _scale: f32) -> Types {
     want_float(ops[0], "running")?;
     want_float(ops[1], "batch")?;
     want_shape(ops[1], &ops[0].shape, "batch")?;

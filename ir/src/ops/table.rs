@@ -251,8 +251,9 @@ define_ops! {
     /// Gradient of training-mode batch normalisation with respect to input, scale and bias.
     BatchNormGrad "batch_norm_grad" ("dy", "x", "scale", "mean", "inv_std") -> ("dx", "dscale", "dbias") {}
         norm::batch_norm_grad, |o, r| norm::grad_cost(o, r), [(0, 0), (1, 0)] Pure;
-    /// `momentum * running + (1 - momentum) * batch`.
-    MovingAverage "moving_average" ("running", "batch") -> ("y") {momentum: F32}
+    /// `momentum * running + (1 - momentum) * scale * batch`. A `scale` of `n / (n - 1)` takes a variance of n elements for
+    /// the unbiased one.
+    MovingAverage "moving_average" ("running", "batch") -> ("y") {momentum: F32, scale: F32 = ONE}
         norm::moving_average, |o, r| ew::cost4(o, r), [(0, 0)] Pure;
     /// Layer normalisation over the axes from `axis` on, with per-row mean and inverse standard deviation in f32.
     LayerNorm "layer_norm" ("x", "scale", "bias?") -> ("y", "mean", "inv_std") {axis: i64, epsilon: F32}

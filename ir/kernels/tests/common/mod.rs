@@ -172,7 +172,7 @@ fn elementwise(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
         let (dy, y) = (r.f32(&shape), r.f32(&shape));
         push(all, op, vec![dy, y]);
     }
-    push(all, MovingAverage { momentum: F32(0.9) }, vec![r.f32(&[s]), r.f32(&[s])]);
+    push(all, MovingAverage { momentum: F32(0.9), scale: F32(1.25) }, vec![r.f32(&[s]), r.f32(&[s])]);
     let (w, g, lr) = (r.f32(&shape), r.f32(&shape), r.positive(&[1]));
     push(all, Sgd {}, vec![w.clone(), g.clone(), lr.clone()]);
     let step = || Tensor::i64(&[1], &[3]).unwrap();

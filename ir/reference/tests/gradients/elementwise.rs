@@ -101,7 +101,7 @@ fn gradient_rows(r: &mut Random, all: &mut Vec<Case>) {
     all.push(Case::refused(GeluGrad { tanh: false }, pair(), SECOND));
     all.push(Case::refused(GeluGrad { tanh: true }, pair(), SECOND));
     all.push(Case::refused(SoftmaxGrad { axis: 1 }, pair(), SECOND));
-    all.push(Case::new(MovingAverage { momentum: F32(0.75) }, pair()));
+    all.push(Case::new(MovingAverage { momentum: F32(0.75), scale: F32(1.25) }, pair()));
 }
 
 fn optimizers(r: &mut Random, all: &mut Vec<Case>) {

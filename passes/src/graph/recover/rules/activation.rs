@@ -134,3 +134,27 @@ pub(super) const GELU_GRAD: Recovery = Recovery {
         None
     },
 };
+
+pub(super) const GELU_TANH_GRAD: Recovery = Recovery {
+    name: "gelu-tanh-grad",
+    doc: "With t = tanh(z), z = k * (x + c * x^3), k = sqrt(2 / pi) and c = 0.044715, and e = dy * x / 2 * (1 - t^2), the sum \
+          of dy * (1 + t) / 2, k * e and 3 * k * c * x^2 * e is `gelu_grad` with `tanh`.",
+    patterns: &["(add (add (mul (tanh_grad=?e ?p (tanh=?t ?z)) #k) ?cubic) ?direct)"],
+    apply: |g, m| {
+        let (e, t, k) = (m.get("e")?, m.get("t")?, (2.0 / PI).sqrt());
+        ensure(nearly(g.number(m.get("k")?)?, k))?;
+        let direct = Product::of(g, m.get("direct")?);
+        let (&[a, b], []) = (direct.numerator.as_slice(), direct.denominator.as_slice()) else { return None };
+        let is_sum = |v: ValueId| one_plus(g, v, "tanh") == m.get("z");
+        let dy = if is_sum(a) { b } else { a };
+        ensure((is_sum(a) || is_sum(b)) && nearly(direct.number, 0.5))?;
+        let outer = Product::of(g, m.get("p")?);
+        let (&[a, b], []) = (outer.numerator.as_slice(), outer.denominator.as_slice()) else { return None };
+        let x = if a == dy { b } else { a };
+        ensure((a == dy || b == dy) && nearly(outer.number, 0.5) && is_tanh_argument(g, m.get("z")?, x))?;
+        ensure(is_product(g, m.get("cubic")?, 3.0 * k * 0.044_715, &[x, x, e]) && g.ty(t) == g.ty(x))?;
+        ensure(g.ty(dy) == g.ty(x) && g.ty(m.root) == g.ty(x))?;
+        let dx = g.op1(OpKind::GeluGrad { tanh: true }, &[dy, x])?;
+        ensure(g.replace(m.root, dx))
+    },
+};

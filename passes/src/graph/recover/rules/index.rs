@@ -25,13 +25,19 @@ fn iota(g: &Editor<'_>, v: ValueId) -> Option<u64> {
 
 pub(super) const GATHER_GRAD: Recovery = Recovery {
     name: "gather-grad",
-    doc: "Adding rows into zeros at indices, each a tuple of one number, is `gather_grad` along the first axis.",
+    doc: "Adding rows into zeros at indices, each a tuple of one number, is `gather_grad` along the first axis; so is \
+          writing them where the indices are constants and differ.",
     patterns: &["(scatter_nd 0 ?indices ?rows)"],
     apply: |g, m| {
         let (indices, rows) = (m.get("indices")?, m.get("rows")?);
-        let (OpKind::ScatterNd { mode: ScatterMode::Add, batch_dims: 0 }, _) = g.def(m.root)? else {
-            return None;
+        let &OpKind::ScatterNd { mode, batch_dims: 0 } = g.def(m.root)?.0 else { return None };
+        let distinct = || {
+            let mut rows = ints(g, indices)?;
+            rows.sort_unstable();
+            // A negative index may be another spelling of a row.
+            Some(rows.first() >= Some(&0) && rows.windows(2).all(|w| w[0] < w[1]))
         };
+        ensure(mode == ScatterMode::Add || mode == ScatterMode::Replace && distinct()?)?;
         let (&1, outer) = g.shape(indices).split_last()? else { return None };
         let outer = outer.to_vec();
         let dim = i64::try_from(*g.shape(m.root).first()?).ok()?;

@@ -6,10 +6,15 @@ use memc_ir::{OpKind, ValueId};
 use crate::graph::recover::edit::Editor;
 use crate::graph::recover::rule::{Recovery, ensure};
 
-/// Whether the class axis of `log_prob` `[n, c, ...]` is what `labels` `[n, ...]` lacks.
-fn labelled(g: &Editor<'_>, log_prob: ValueId, labels: ValueId) -> bool {
-    let (shape, labels) = (g.shape(log_prob), g.shape(labels));
-    shape.len() > 1 && labels.first() == shape.first() && labels.get(1..) == shape.get(2..)
+/// The labels `[n, ...]` for `log_prob` `[n, c, ...]`, where `labels` are all of them under any shape.
+///
+/// Views between labels and their uses cannot have reordered them, nor repeated any when the numbers agree.
+fn labelled(g: &mut Editor<'_>, log_prob: ValueId, labels: ValueId) -> Option<ValueId> {
+    let mut shape = g.shape(log_prob).to_vec();
+    ensure(shape.len() > 1)?;
+    shape.remove(1);
+    ensure(g.ty(labels).numel() == shape.iter().product::<u64>())?;
+    g.reshape(labels, &shape)
 }
 
 /// Whether `v` has the shape of `log_prob` with one class.
@@ -40,11 +45,12 @@ pub(super) const CROSS_ENTROPY: Recovery = Recovery {
         let picked = m.get("picked")?;
         ensure(matches!(g.def(lp), Some((OpKind::LogSoftmax { axis: 1 }, _))))?;
         ensure(matches!(g.def(picked), Some((OpKind::GatherElements { axis: 1 }, _))))?;
-        ensure(labelled(g, lp, labels) && one_class(g, lp, picked) && g.ty(m.root).rank() == 0)?;
+        ensure(one_class(g, lp, picked) && g.ty(m.root).rank() == 0)?;
         ensure(adds_all(g, m.get("total")?) && adds_all(g, m.get("count")?))?;
         let kind =
             OpKind::CrossEntropy { reduction: Reduction::Mean, ignore_index: ignored(g, m.get("ignore")?)? };
         g.aim_at_first(&[lp]);
+        let labels = labelled(g, lp, labels)?;
         let &[loss, log_prob] = g.op(kind, &[x, labels])?.as_slice() else { return None };
         ensure(g.replace(m.root, loss))?;
         g.replace(lp, log_prob);
@@ -63,7 +69,7 @@ pub(super) const CROSS_ENTROPY_GRAD: Recovery = Recovery {
         let (lp, labels, dloss) = (m.get("lp")?, m.get("labels")?, m.get("dloss")?);
         let (hits, sum) = (m.get("hits")?, m.get("sum")?);
         let (OpKind::ScatterElements { axis: 1, .. }, operands) = g.def(hits)? else { return None };
-        ensure(one_class(g, lp, *operands.get(1)?) && labelled(g, lp, labels) && g.ty(hits) == g.ty(lp))?;
+        ensure(one_class(g, lp, *operands.get(1)?) && g.ty(hits) == g.ty(lp))?;
         let (OpKind::ReduceSum { axes, keepdims: true }, _) = g.def(sum)? else { return None };
         ensure(axes.as_slice() == [1] && g.ty(m.root) == g.ty(lp) && adds_all(g, m.get("count")?))?;
         ensure(g.ty(dloss).numel() == 1)?;
@@ -71,7 +77,7 @@ pub(super) const CROSS_ENTROPY_GRAD: Recovery = Recovery {
             reduction: Reduction::Mean,
             ignore_index: ignored(g, m.get("ignore")?)?,
         };
-        let dloss = g.reshape(dloss, &[])?;
+        let (dloss, labels) = (g.reshape(dloss, &[])?, labelled(g, lp, labels)?);
         let dx = g.op1(kind, &[dloss, lp, labels])?;
         ensure(g.replace(m.root, dx))
     },

@@ -80,6 +80,30 @@ pub(super) const MATMUL_OF_STACKS: Recovery = Recovery {
     },
 };
 
+pub(super) const PAD_PAST_TRANSPOSE: Recovery = Recovery {
+    name: "pad-past-transpose",
+    doc: "A transposed tensor that is padded and transposed again is padded along the other axes, with one transpose or \
+          none.",
+    patterns: &["(transpose (pad=?p (transpose=?y ?x)))"],
+    apply: |g, m| {
+        let (p, y) = (m.get("p")?, m.get("y")?);
+        let (OpKind::Transpose { perm }, OpKind::Pad { before, after, value }) =
+            (g.def(m.root)?.0, g.def(p)?.0)
+        else {
+            return None;
+        };
+        ensure(used_once(g, p))?;
+        let moved = |amounts: &[u64]| -> Option<Vec<u64>> {
+            perm.iter().map(|&i| amounts.get(usize::try_from(i).ok()?).copied()).collect()
+        };
+        let kind = OpKind::Pad { before: moved(before)?, after: moved(after)?, value: *value };
+        let perm = perm.clone();
+        let x = g.op1(OpKind::Transpose { perm }, &[y])?;
+        let y = g.op1(kind, &[x])?;
+        ensure(g.replace(m.root, y))
+    },
+};
+
 pub(super) const GEMM: Recovery = Recovery {
     name: "gemm",
     doc: "A matrix product plus a vector added to every row is `gemm`, when nothing else reads the product; the sum may be \

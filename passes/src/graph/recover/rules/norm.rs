@@ -99,8 +99,10 @@ pub(super) const BATCH_NORM_GRAD: Recovery = Recovery {
 
         let shift = Product::of(g, m.get("shift")?);
         let (&[sum], []) = (shift.numerator.as_slice(), shift.denominator.as_slice()) else { return None };
-        ensure(nearly(shift.number, part) && over_channels(g, sum, dy) && g.def(sum)?.1 == [dy])?;
-        ensure(matches!(g.def(sum)?.0, OpKind::ReduceSum { .. }) && g.shape(sum) == [channels])?;
+        ensure(nearly(shift.number, part) && g.shape(sum) == [channels])?;
+        // Where dy reaches two norms, the first one's gradient is the sum already.
+        let own = matches!(g.def(sum), Some((OpKind::ReduceSum { .. }, ops)) if *ops == [dy]);
+        ensure(if own { over_channels(g, sum, dy) } else { is_dbias(g, sum, dy) })?;
 
         let slope = match g.def(m.get("slope")?) {
             Some((OpKind::Reshape { .. }, &[v])) => v,
@@ -132,7 +134,8 @@ pub(super) const BATCH_NORM_GRAD: Recovery = Recovery {
                 matches!(g.def(v), Some((OpKind::Mul {}, ops)) if ops.contains(&inv) && ops.contains(&dot));
             own && p.number == 1.0 && g.shape(v) == [channels]
         });
-        g.aim_at_first(&[sum]);
+        let replaced: Vec<ValueId> = own.then_some(sum).into_iter().chain(dscale).collect();
+        g.aim_at_first(&replaced);
         let (mean, scale) = (g.reshape(mean, &[channels])?, g.reshape(scale, &[channels])?);
         let results = g.op(OpKind::BatchNormGrad {}, &[dy, x, scale, mean, inv])?;
         let &[dx, new_dscale, dbias] = results.as_slice() else { return None };
@@ -140,10 +143,20 @@ pub(super) const BATCH_NORM_GRAD: Recovery = Recovery {
         if let Some(old) = dscale {
             g.replace(old, new_dscale);
         }
-        g.replace(sum, dbias);
+        if own {
+            g.replace(sum, dbias);
+        }
         Some(())
     },
 };
+
+/// Whether `v` is the gradient of a bias by `batch_norm_grad` of `dy`, which is the sum of dy over all but the channels.
+fn is_dbias(g: &Editor<'_>, v: ValueId, dy: ValueId) -> bool {
+    g.result_of(v).is_some_and(|(id, result)| {
+        let op = &g.module().ops[id];
+        matches!(op.kind(), Some(OpKind::BatchNormGrad {})) && result == 2 && op.operands.first() == Some(&dy)
+    })
+}
 
 /// The one result of a reader of `v` that satisfies `fits`, the first in order of ids.
 fn user(g: &Editor<'_>, v: ValueId, fits: impl Fn(&Editor<'_>, ValueId) -> bool) -> Option<ValueId> {
@@ -241,8 +254,8 @@ pub(super) const SOFTMAX_GRAD: Recovery = Recovery {
 
 pub(super) const MOVING_AVERAGE: Recovery = Recovery {
     name: "moving-average",
-    doc: "r * a + b * c is `moving_average` of r and b * (c / (1 - a)), where r is a buffer and takes the result, and a is \
-          between 0 and 1.",
+    doc: "r * a + b * c is `moving_average` of r and b with the scale c / (1 - a), where r is a buffer and takes the \
+          result, and a is between 0 and 1.",
     patterns: &["(add (mul ?r #a) (mul ?b #c))"],
     apply: |g, m| {
         let (r, batch, c) = (m.get("r")?, m.get("b")?, m.get("c")?);
@@ -251,13 +264,8 @@ pub(super) const MOVING_AVERAGE: Recovery = Recovery {
         ensure(state.role == Role::Buffer && state.next == Some(m.root) && g.ty(r) == g.ty(batch))?;
         let (a, b) = (g.number(m.get("a")?)?, g.number(c)?);
         ensure(a > 0.0 && a < 1.0 && b.is_finite())?;
-        let batch = if complementary(a, b) {
-            batch
-        } else {
-            let factor = crate::graph::recover::terms::scalar(g, b / (1.0 - a))?;
-            g.op1(OpKind::Mul {}, &[batch, factor])?
-        };
-        let y = g.op1(OpKind::MovingAverage { momentum: F32(a as f32) }, &[r, batch])?;
+        let scale = if complementary(a, b) { 1.0 } else { (b / (1.0 - a)) as f32 };
+        let y = g.op1(OpKind::MovingAverage { momentum: F32(a as f32), scale: F32(scale) }, &[r, batch])?;
         ensure(g.replace(m.root, y))
     },
 };
