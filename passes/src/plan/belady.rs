@@ -39,6 +39,9 @@ pub(crate) fn plan(
     Ok(Decisions { homes: w.homes, actions: w.actions, ..Decisions::default() })
 }
 
+/// A next touch, and the time of computing the tensor again for it in ns.
+type Redo = (u32, Option<u64>);
+
 struct Walk<'a> {
     p: &'a Problem,
     profile: &'a DeviceProfile,
@@ -55,7 +58,7 @@ struct Walk<'a> {
     /// For each tensor, the first position from the present one on that touches it; `u32::MAX` after the last.
     next: Vec<u32>,
     /// For each tensor, the next touch for which [`Walk::redo_chain`] was asked, and what computing it again takes in ns.
-    redo_ns: Vec<Cell<Option<(u32, Option<u64>)>>>,
+    redo_ns: Vec<Cell<Option<Redo>>>,
     /// Tensors brought in only for a recomputation of the present op's operands.
     visitors: Vec<u32>,
 }
