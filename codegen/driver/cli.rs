@@ -46,7 +46,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   memc opt step.mir --pass \"cse,dce\"
-  memc opt step.onnx --pass \"fold,canonicalise,cse,simplify,recover,dce\" --explain -o step.mir
+  memc opt step.onnx --pass graph --explain -o step.mir
   memc opt training_model.onnx --pass \"canonicalise,cse,dce,to-mem,layout{algo=best-fit},timepoints\"")]
     Opt(Opt),
     /// Check a model or an IR file against the verifier's rules
@@ -246,7 +246,7 @@ pub(crate) struct Diff {
 pub(crate) struct Opt {
     #[command(flatten)]
     pub(crate) source: Source,
-    /// Passes to run, as a,b{option=value}
+    /// Passes to run, as a,b{option=value}; graph is what compile runs before planning
     #[arg(long, value_name = "PIPELINE", default_value = "")]
     pub(crate) pass: String,
     /// Device whose costs passes see

@@ -103,8 +103,12 @@ impl fmt::Display for Pipeline {
     }
 }
 
+/// Stands for the passes up to the checker's reference point.
+const GRAPH: &str = "graph";
+
 impl Pipeline {
-    /// Parses `a,b{k=v,k2=v2}`; the pass names are those of [`crate::PASSES`].
+    /// Parses `a,b{k=v,k2=v2}`; the pass names are those of [`crate::PASSES`], and `graph` stands for
+    /// [`crate::GRAPH_PIPELINE`].
     pub fn parse(text: &str) -> Result<Pipeline, PassError> {
         let usage = |message: String| PassError::Usage(format!("pipeline `{text}`: {message}"));
         let mut steps = Vec::new();
@@ -112,10 +116,11 @@ impl Pipeline {
         while !rest.is_empty() {
             let end = rest.find([',', '{']).unwrap_or(rest.len());
             let name = rest[..end].trim();
-            let Some(pass) = crate::PASSES.iter().find(|p| p.name == name) else {
+            let pass = crate::PASSES.iter().find(|p| p.name == name);
+            if pass.is_none() && name != GRAPH {
                 let known: Vec<&str> = crate::PASSES.iter().map(|p| p.name).collect();
                 return Err(usage(format!("unknown pass `{name}` (known: {})", known.join(", "))));
-            };
+            }
             rest = &rest[end..];
             let mut options = Options::default();
             if let Some(inner) = rest.strip_prefix('{') {
@@ -126,8 +131,11 @@ impl Pipeline {
                 }
                 rest = inner[close + 1..].trim_start();
             }
-            options.check(pass.options).map_err(|e| usage(format!("{name}: {e}")))?;
-            steps.push(Step { pass, options });
+            options.check(pass.map_or(&[], |p| p.options)).map_err(|e| usage(format!("{name}: {e}")))?;
+            match pass {
+                Some(pass) => steps.push(Step { pass, options }),
+                None => steps.extend(Pipeline::parse(crate::GRAPH_PIPELINE)?.0),
+            }
             rest = match rest.strip_prefix(',') {
                 Some(more) if !more.trim().is_empty() => more,
                 None if rest.is_empty() => rest,
