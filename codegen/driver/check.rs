@@ -61,6 +61,7 @@ fn reference(args: &Check, plan: &memc_plan::Plan) -> Result<Module, Error> {
     source.import.optimizer_model = args.optimizer_model.clone();
     source.import.checkpoint = args.checkpoint.clone();
     let mut module = source::load(&source)?.module;
-    source::canonicalise(&mut module, source::profile(&plan.meta.profile)?)?;
+    let rewrite = source::was_rewritten(&plan.meta.options);
+    source::canonicalise(&mut module, source::profile(&plan.meta.profile)?, rewrite)?;
     Ok(module)
 }

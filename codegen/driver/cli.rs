@@ -184,6 +184,9 @@ pub(crate) struct Compile {
     /// Operator order: as given, memory-greedy, or the better of both
     #[arg(long, default_value = "auto", value_parser = ["auto", "given", "greedy"])]
     pub(crate) order: String,
+    /// Keep every gradient as the model computes it, whatever it needs of the forward pass
+    #[arg(long)]
+    pub(crate) no_mem_rewrite: bool,
     /// Write the planner's decisions to a file
     #[arg(long, value_name = "FILE")]
     pub(crate) save_decisions: Option<PathBuf>,
@@ -202,6 +205,9 @@ pub(crate) struct Estimate {
     /// Device whose times and limits apply
     #[arg(long, value_name = "PROFILE", default_value = "cpu")]
     pub(crate) device: String,
+    /// Keep every gradient as the model computes it, whatever it needs of the forward pass
+    #[arg(long)]
+    pub(crate) no_mem_rewrite: bool,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,

@@ -14,7 +14,7 @@ use crate::cli::Compile;
 use crate::exit::Error;
 use crate::output::{Progress, STOP, Writing, apart, emit, table};
 use crate::size::{Size, host_memory};
-use crate::source::{self, Loaded};
+use crate::source::{self, Loaded, Stash};
 
 fn stopped() -> bool {
     STOP.load(Ordering::Relaxed)
@@ -33,10 +33,13 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
     let profile = source::profile(&args.device)?;
     let budget = args.gpu_mem.map(|size| resolve(size, &args.device)).transpose()?;
     progress.stage("importing");
-    let loaded = source::load(&args.source)?;
+    let mut loaded = source::load(&args.source)?;
+    if args.no_mem_rewrite {
+        source::record_no_rewrite(&mut loaded.options);
+    }
     progress.notes(&loaded.notes, &loaded.warnings);
     let mut graph = loaded.module.clone();
-    source::canonicalise(&mut graph, profile)?;
+    let stash = source::canonicalise(&mut graph, profile, !args.no_mem_rewrite)?;
     source::require_values(&graph)?;
 
     progress.stage("planning");
@@ -56,7 +59,7 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
         crate::output::write_file(file, text.as_bytes())?;
     }
     progress.done();
-    report(args, &lowered, &chosen, plan_ns, &hash)
+    report(args, &lowered, &chosen, &stash, plan_ns, &hash)
 }
 
 /// Hands the plan writer each state's initial bytes.
@@ -227,6 +230,7 @@ fn report(
     args: &Compile,
     lowered: &Lowered,
     chosen: &Chosen,
+    stash: &Stash,
     plan_ns: u64,
     hash: &[u8; 32],
 ) -> Result<(), Error> {
@@ -244,6 +248,7 @@ fn report(
                 "swap_out_bytes": claims.swap_out_bytes, "swap_in_bytes": claims.swap_in_bytes,
                 "recompute_ns": claims.recompute_ns, "recompute_ops": claims.recompute_ops, "ops": claims.ops,
                 "evaluations": chosen.planned.evaluations, "plan_ns": plan_ns, "checked": true,
+                "stash": stash.json(),
             })
         ));
     }
@@ -267,7 +272,8 @@ fn report(
         ],
     );
     text.push_str(&format!(
-        "\n{}: {} ops in {} of {}, host {}; proved by the checker\n",
+        "\n{}\n{}: {} ops in {} of {}, host {}; proved by the checker\n",
+        stash.text(),
         args.output.display(),
         claims.ops,
         Bytes(meta.dev_bytes),

@@ -18,7 +18,7 @@ pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
     let loaded = source::load(&args.source)?;
     progress.notes(&loaded.notes, &loaded.warnings);
     let mut graph = loaded.module;
-    source::canonicalise(&mut graph, profile)?;
+    let stash = source::canonicalise(&mut graph, profile, !args.no_mem_rewrite)?;
     progress.stage("estimating");
     let p = Problem::new(&graph, profile).map_err(Error::Model)?;
     let unplanned = plan(&p, profile, None)?;
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
                 "optimizer_bytes": b.optimizer, "buffers_bytes": b.buffers, "constants_bytes": b.constants,
                 "activations_bytes": activations, "workspace_bytes": b.workspace, "persistent_bytes": persistent,
                 "peak_bytes": peak, "smallest_feasible_bytes": smallest, "largest_working_set_bytes": working_set,
-                "largest_working_set_op": op, "ideal_ns": unplanned.evaluation.step_ns,
+                "largest_working_set_op": op, "ideal_ns": unplanned.evaluation.step_ns, "stash": stash.json(),
             })
         ));
     }
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
             row("smallest", smallest, &format!("feasible --gpu-mem; working set of {op}")),
         ],
     );
-    emit(&text)
+    emit(&format!("{text}\n{}\n", stash.text()))
 }
 
 /// Different sizes of tensors, in bytes.

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use memc_frontend::{ImportError, ImportOptions};
-use memc_ir::{Module, Phase, print_annotated, verify};
-use memc_passes::{DeviceProfile, GRAPH_PIPELINE, PROFILES, PassCx, Pipeline};
+use memc_ir::{Bytes, Module, Phase, print_annotated, verify};
+use memc_passes::graph::memory::{self, counts, stash_bytes};
+use memc_passes::{DeviceProfile, GRAPH_PIPELINE, MEMORY_PIPELINE, PROFILES, PassCx, Pipeline};
 
 use crate::cli::{ImportArgs, Source};
 use crate::exit::Error;
@@ -100,6 +101,7 @@ pub(crate) fn replay(model: PathBuf, options: &[(String, String)]) -> Result<Sou
             "trainable" => import.trainable.push(value.clone()),
             "freeze" => import.freeze.push(value.clone()),
             "seed" => import.seed = value.parse().map_err(|_| bad())?,
+            NO_REWRITE => {}
             _ => return Err(bad()),
         }
     }
@@ -120,13 +122,89 @@ pub(crate) fn context(profile: &DeviceProfile) -> PassCx<'_> {
     PassCx { profile, read_file, stats: Vec::new(), fired: Vec::new() }
 }
 
-/// Brings an imported module to the checker's reference point: the default graph passes.
-pub(crate) fn canonicalise(module: &mut Module, profile: &DeviceProfile) -> Result<(), Error> {
+/// Name of the recorded option of a plan whose source was not rewritten for memory.
+const NO_REWRITE: &str = "no-mem-rewrite";
+
+/// Records among a plan's options that its source was not rewritten for memory.
+pub(crate) fn record_no_rewrite(options: &mut Vec<(String, String)>) {
+    options.push((NO_REWRITE.into(), "true".into()));
+}
+
+/// Whether a plan's source was rewritten for memory.
+pub(crate) fn was_rewritten(options: &[(String, String)]) -> bool {
+    options.iter().all(|(name, _)| name != NO_REWRITE)
+}
+
+/// What the graph passes changed in what the backward pass needs of the forward pass.
+pub(crate) struct Stash {
+    /// Bytes kept before rewriting for memory.
+    pub(crate) before: u64,
+    /// And after.
+    pub(crate) after: u64,
+    /// Modelled time that rewriting adds to the unplanned step in ns.
+    pub(crate) added_ns: u64,
+    /// Forward ops that the backward pass runs again.
+    pub(crate) again: u64,
+    /// Rules that were used, and how often.
+    pub(crate) rules: Vec<(String, u64)>,
+}
+
+impl Stash {
+    fn new(module: &Module, stats: &[(&'static str, String, u64)]) -> Stash {
+        let kept = stash_bytes(module);
+        let mut stash = Stash { before: kept, after: kept, added_ns: 0, again: 0, rules: Vec::new() };
+        for (_, what, n) in stats.iter().filter(|(pass, ..)| *pass == memory::NAME) {
+            match what.as_str() {
+                counts::BEFORE => stash.before = *n,
+                counts::AFTER => stash.after = *n,
+                counts::ADDED => stash.added_ns = *n,
+                counts::AGAIN => stash.again = *n,
+                _ if *n > 0 => stash.rules.push((what.clone(), *n)),
+                _ => {}
+            }
+        }
+        stash
+    }
+
+    /// The fields of a JSON report.
+    pub(crate) fn json(&self) -> serde_json::Value {
+        let rules: serde_json::Map<_, _> =
+            self.rules.iter().map(|(name, n)| (name.clone(), (*n).into())).collect();
+        serde_json::json!({
+            "bytes_before": self.before, "bytes_after": self.after, "added_ns": self.added_ns,
+            "ops_run_again": self.again, "rules": rules,
+        })
+    }
+
+    /// One line for people.
+    pub(crate) fn text(&self) -> String {
+        let (before, after) = (Bytes(self.before).short(), Bytes(self.after).short());
+        if self.before == self.after {
+            return format!("kept from the forward for the backward pass: {after}");
+        }
+        let ms = self.added_ns as f64 / 1e6;
+        format!(
+            "kept from the forward for the backward pass: {after} instead of {before}, for {ms:.3} ms more of kernels"
+        )
+    }
+}
+
+/// Brings an imported module to the checker's reference point: the default graph passes, and with `rewrite` those
+/// that choose formulations by the memory they need.
+pub(crate) fn canonicalise(
+    module: &mut Module,
+    profile: &DeviceProfile,
+    rewrite: bool,
+) -> Result<Stash, Error> {
     if module.phase != Phase::Graph {
         return Err(Error::Usage("the file holds a mem-phase module; compile needs a graph".into()));
     }
-    Pipeline::parse(GRAPH_PIPELINE)?.run(module, &mut context(profile))?;
-    Ok(())
+    let mut cx = context(profile);
+    Pipeline::parse(GRAPH_PIPELINE)?.run(module, &mut cx)?;
+    if rewrite {
+        Pipeline::parse(MEMORY_PIPELINE)?.run(module, &mut cx)?;
+    }
+    Ok(Stash::new(module, &cx.stats))
 }
 
 /// Refuses a graph whose initial values are known by their hash only, as one read from text.

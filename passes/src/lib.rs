@@ -19,6 +19,7 @@ pub static PASSES: &[PassDef] = &[
     graph::dce::PASS,
     graph::fold::PASS,
     plan::rows::LAYOUT,
+    graph::memory::PASS,
     graph::order::PASS,
     plan::rows::PLAN,
     graph::recover::PASS,
@@ -33,3 +34,8 @@ pub static PASSES: &[PassDef] = &[
 /// comes before `recover` because that matches by spelling; what rules leave is brought to canonical form again. Running the whole list twice changes nothing that running it once did not.
 pub const GRAPH_PIPELINE: &str =
     "fold,canonicalise,cse,simplify,recover,fold,simplify,fold,canonicalise,cse,dce";
+
+/// What follows [`GRAPH_PIPELINE`] unless the user declines: choosing formulations by what they keep alive.
+///
+/// Nothing but `dce` may follow, since other passes would merge what this one computes twice.
+pub const MEMORY_PIPELINE: &str = "memory-rewrite,dce";

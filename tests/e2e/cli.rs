@@ -175,6 +175,8 @@ fn recomputation_wins_on_a_slow_link_and_keeps_every_bit() {
         "models/cnn_bn_step/sgd.onnx",
         "--checkpoint",
         "models/cnn_bn_step/init.safetensors",
+        // Rewriting for memory leaves the planner little to run again.
+        "--no-mem-rewrite",
         "--device",
         "toy",
         "--json",
@@ -191,6 +193,23 @@ fn recomputation_wins_on_a_slow_link_and_keeps_every_bit() {
         ..memc_runtime::RunOptions::default()
     };
     crate::support::run(&plan, folder.path(), options);
+}
+
+#[test]
+fn rewriting_for_memory_says_what_it_saves_and_a_plan_remembers_whether_it_was_done() {
+    let folder = tempfile::tempdir().unwrap();
+    for flag in [&["--no-mem-rewrite"][..], &[]] {
+        let plan = folder.path().join("a.plan").display().to_string();
+        let saved = |command: &[&str]| {
+            let out = json(&memc_ok(&[command, &[MODEL, "--json"], flag].concat()));
+            let stash = &out["stash"];
+            (number(stash, "bytes_before"), number(stash, "bytes_after"))
+        };
+        let (before, after) = saved(&["compile", "-o", &plan]);
+        assert_eq!(saved(&["estimate"]), (before, after));
+        assert_eq!(before > after, flag.is_empty(), "{before} {after}");
+        assert!(memc_ok(&["check", &plan, "--source", MODEL]).contains("proved"));
+    }
 }
 
 #[test]

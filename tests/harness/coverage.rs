@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use memc_ir::ops::OP_DEFS;
 use memc_passes::PASSES;
-use memc_passes::graph::{RECOVERIES, RULES as REWRITES};
+use memc_passes::graph::{RECOVERIES, RULES as REWRITES, memory};
 
 use super::all_cases;
 use super::case::Case;
@@ -70,7 +70,9 @@ pub(crate) fn check() {
     }
 
     let rewrites = REWRITES.iter().map(|r| ("simplify", r.name));
-    for (pass, rule) in rewrites.chain(RECOVERIES.iter().map(|r| ("recover", r.name))) {
+    let recoveries = RECOVERIES.iter().map(|r| ("recover", r.name));
+    let memory = memory::RULES.iter().map(|r| (memory::NAME, r.name));
+    for (pass, rule) in rewrites.chain(recoveries).chain(memory) {
         let file = format!("{pass}/{rule}.mir");
         let (counted, fired) = (format!("; {pass}: "), format!(" {rule}"));
         let fires = |c: &&Case| c.expected.iter().any(|l| l.contains(&counted) && l.ends_with(&fired));
@@ -78,7 +80,7 @@ pub(crate) fn check() {
         if !cases.iter().any(|c| fires(&c)) {
             missing.push(format!("{file}: a case in which the rule fires, with `;! stats`"));
         }
-        if pass == "recover" && cases.iter().all(|c| fires(&c)) {
+        if pass != "simplify" && cases.iter().all(|c| fires(&c)) {
             missing.push(format!("{file}: a near miss in which the rule does not fire"));
         }
     }

@@ -9,7 +9,8 @@ use memc_frontend::{ImportOptions, import};
 use memc_ir::{DType, Module, Role, parse, print};
 use memc_kernels::interp::Tensor;
 use memc_passes::analysis::peak_live_bytes;
-use memc_passes::{DeviceProfile, GRAPH_PIPELINE, PassCx, Pipeline};
+use memc_passes::graph::memory;
+use memc_passes::{DeviceProfile, GRAPH_PIPELINE, MEMORY_PIPELINE, PassCx, Pipeline};
 
 use super::numbers::{self, Feeds};
 use super::{compare_or_bless, root};
@@ -32,11 +33,17 @@ fn models() -> Vec<PathBuf> {
         .collect()
 }
 
-fn run(m: &mut Module, pipeline: &str) {
+fn run(m: &mut Module, pipeline: &str) -> Vec<(&'static str, String, u64)> {
     let profile = DeviceProfile::named("cpu").unwrap();
-    let mut cx =
-        PassCx { profile, read_file: &|_| Err("no files here".into()), stats: Vec::new(), fired: Vec::new() };
+    let read_file = &|_: &str| Err("no files here".into());
+    let mut cx = PassCx { profile, read_file, stats: Vec::new(), fired: Vec::new() };
     Pipeline::parse(pipeline).unwrap().run(m, &mut cx).unwrap();
+    cx.stats
+}
+
+/// Bytes that the backward pass needs of the forward pass after rewriting for memory.
+fn stash_left(stats: &[(&'static str, String, u64)]) -> u64 {
+    stats.iter().find(|(_, what, _)| what == memory::counts::AFTER).map(|(_, _, n)| *n).unwrap()
 }
 
 /// Whether all elements have the same bits, where a NaN equals every NaN.
@@ -75,10 +82,10 @@ fn measures(m: &Module) -> [u64; 3] {
 /// Runs one step of every model before and after the pipeline, from the models' initial states.
 pub(crate) fn check() {
     let mut table = String::from("what the graph pipeline and `order` do to the committed models\n");
-    let header = ["ops", "", "transposes", "", "peak bytes", ""];
-    let row = |out: &mut String, name: &str, cells: [String; 6]| {
-        let [a, b, c, d, e, f] = cells;
-        let line = format!("{name:<50} {a:>5} {b:>5} {c:>10} {d:>4} {e:>11} {f:>9}");
+    let header = ["ops", "", "transposes", "", "peak bytes", "", "stash bytes", ""];
+    let row = |out: &mut String, name: &str, cells: [String; 8]| {
+        let [a, b, c, d, e, f, g, h] = cells;
+        let line = format!("{name:<50} {a:>5} {b:>5} {c:>10} {d:>4} {e:>11} {f:>9} {g:>11} {h:>9}");
         writeln!(out, "{}", line.trim_end()).unwrap();
     };
     row(&mut table, "model", header.map(str::to_string));
@@ -94,10 +101,16 @@ pub(crate) fn check() {
         assert_eq!(print(&parse(&once).unwrap()), once, "{name}: printing is a fixpoint");
         run(&mut after, GRAPH_PIPELINE);
         assert!(print(&after) == once, "{name}: the second run of the pipeline changes something");
+        let mut rewritten = after.clone();
+        let stats = run(&mut rewritten, MEMORY_PIPELINE);
         run(&mut after, "order");
         let want = numbers::outcome(&before, Feeds::Initial).unwrap();
         let bits = numbers::outcome(&exact, Feeds::Initial).unwrap();
         let have = numbers::outcome(&after, Feeds::Initial).unwrap();
+        let again = numbers::outcome(&rewritten, Feeds::Initial).unwrap();
+        for ((what, have), (_, again)) in have.iter().zip(&again) {
+            assert!(same(have, again), "{name}: {what} differs after rewriting for memory");
+        }
         let roles = before.outputs.iter().map(|_| None).chain(before.states.values().map(|s| Some(s.role)));
         for ((((what, want), (_, bits)), (_, have)), role) in want.iter().zip(&bits).zip(&have).zip(roles) {
             assert!(same(want, bits), "{name}: {what} differs after the exact passes");
@@ -105,7 +118,8 @@ pub(crate) fn check() {
             assert!(close(want, have, noise), "{name}: {what} differs after the pipeline");
         }
         let (old, new) = (measures(&before), measures(&after));
-        let cells = [old[0], new[0], old[1], new[1], old[2], new[2]].map(|n| n.to_string());
+        let kept = [memory::stash_bytes(&after), stash_left(&stats)];
+        let cells = [old[0], new[0], old[1], new[1], old[2], new[2], kept[0], kept[1]].map(|n| n.to_string());
         row(&mut table, &name, cells);
     }
     if let Err(diff) = compare_or_bless(&root().join("models.txt"), &table) {

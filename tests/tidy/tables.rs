@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use memc_ir::RULES;
 use memc_ir::ops::{Class, OP_DEFS, OpDef};
-use memc_passes::{GRAPH_PIPELINE, PASSES, PassDef};
+use memc_passes::{GRAPH_PIPELINE, MEMORY_PIPELINE, PASSES, PassDef};
 
 use crate::repo::{read, root};
 
@@ -88,8 +88,15 @@ fn the_passes_page_lists_every_recovery() {
 }
 
 #[test]
-fn the_passes_page_shows_the_pipeline() {
-    compare("passes/README.md", "pipeline", &format!("```text\n{GRAPH_PIPELINE}\n```\n"));
+fn the_passes_page_lists_every_rule_for_memory() {
+    let rules = memc_passes::graph::memory::RULES;
+    let rows = rules.iter().map(|r| vec![code(r.name), r.doc.to_owned()]).collect();
+    compare("passes/README.md", "memory-rewrites", &table(&["rule", "does"], rows));
+}
+
+#[test]
+fn the_passes_page_shows_the_pipelines() {
+    compare("passes/README.md", "pipeline", &format!("```text\n{GRAPH_PIPELINE}\n{MEMORY_PIPELINE}\n```\n"));
 }
 
 #[test]

@@ -202,6 +202,9 @@ pub(crate) fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8])
             pool::max_pool(c, results, &pool::Window { kernel, strides, pads, dilations })
         }
         OpKind::MaxPoolGrad { shape: _ } => pool::max_pool_grad(c, y),
+        OpKind::MaxPoolGradInput { kernel, strides, pads, dilations, ceil: _ } => {
+            pool::max_pool_grad_input(c, y, &pool::Window { kernel, strides, pads, dilations })
+        }
         OpKind::AveragePool { kernel, strides, pads, ceil: _, count_pad } => {
             let dilations = &[1, 1];
             pool::average_pool(c, y, &pool::Window { kernel, strides, pads, dilations }, *count_pad)

@@ -64,6 +64,29 @@ impl Axis {
     }
 }
 
+/// The first maximum of a window, or its first NaN, and its position in the plane.
+#[inline(always)]
+fn winner(
+    plane: &[f32],
+    (ah, h0, hn): (&Axis, usize, usize),
+    (aw, (w0, wn)): (&Axis, (usize, usize)),
+) -> (f32, usize) {
+    let (mut best, mut at) = (f32::NEG_INFINITY, 0);
+    if hn * wn > 0 {
+        at = h0 * aw.size + w0;
+    }
+    for i in 0..if wn > 0 { hn } else { 0 } {
+        let from = (h0 + i * ah.dilation) * aw.size + w0;
+        for (t, &x) in plane[from..][..(wn - 1) * aw.dilation + 1].iter().enumerate().step_by(aw.dilation) {
+            // A number is replaced by a larger one or by NaN, NaN by nothing.
+            if !(x <= best || best.is_nan()) {
+                (best, at) = (x, from + t);
+            }
+        }
+    }
+    (best, at)
+}
+
 pub(crate) fn max_pool(c: &Ctx, results: &mut [&mut [u8]], window: &Window) -> Done {
     let x = c.slice::<f32>(0)?;
     let (shape, out) = (&c.types[0].shape, &c.results[0].shape);
@@ -78,23 +101,8 @@ pub(crate) fn max_pool(c: &Ctx, results: &mut [&mut [u8]], window: &Window) -> D
             let (plane, (h0, hn)) = (first + row / oh, ah.taps(row % oh));
             let base = plane * ah.size * aw.size;
             for (j, (y, index)) in y.iter_mut().zip(indices).enumerate() {
-                let (w0, wn) = aw.taps(j);
-                let (mut best, mut at) = (f32::NEG_INFINITY, base);
-                if hn * wn > 0 {
-                    at += h0 * aw.size + w0;
-                }
-                for i in 0..if wn > 0 { hn } else { 0 } {
-                    let from = base + (h0 + i * ah.dilation) * aw.size + w0;
-                    for (t, &x) in
-                        x[from..][..(wn - 1) * aw.dilation + 1].iter().enumerate().step_by(aw.dilation)
-                    {
-                        // A number is replaced by a larger one or by NaN, NaN by nothing.
-                        if !(x <= best || best.is_nan()) {
-                            (best, at) = (x, from + t);
-                        }
-                    }
-                }
-                (*y, *index) = (best, at as i64);
+                let (best, at) = winner(&x[base..], (&ah, h0, hn), (&aw, aw.taps(j)));
+                (*y, *index) = (best, (base + at) as i64);
             }
         }
     });
@@ -133,6 +141,27 @@ pub(crate) fn max_pool_grad(c: &Ctx, dx: &mut [u8]) -> Done {
     } else {
         add(0, dx, dy, indices);
     }
+    Ok(())
+}
+
+pub(crate) fn max_pool_grad_input(c: &Ctx, dx: &mut [u8], window: &Window) -> Done {
+    let (dy, x) = (c.slice::<f32>(0)?, c.slice::<f32>(1)?);
+    let (out, shape) = (&c.types[0].shape, &c.types[1].shape);
+    let (ah, aw) = (Axis::new(window, 0, shape[2]), Axis::new(window, 1, shape[3]));
+    let (oh, ow) = (ext(out[2]), ext(out[3]));
+    let plane = ah.size * aw.size;
+    for_rows(c.out::<f32>(dx)?, plane, ah.kernel * aw.kernel * oh * ow, |first, dx| {
+        dx.fill(0.0);
+        for (p, dx) in dx.chunks_exact_mut(plane).enumerate() {
+            let (x, dy) = (&x[(first + p) * plane..][..plane], &dy[(first + p) * oh * ow..][..oh * ow]);
+            for (i, dy) in dy.chunks_exact(ow).enumerate() {
+                let (h0, hn) = ah.taps(i);
+                for (j, &dy) in dy.iter().enumerate() {
+                    dx[winner(x, (&ah, h0, hn), (&aw, aw.taps(j))).1] += dy;
+                }
+            }
+        }
+    });
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use common::Random;
 use common::naive::{BUDGET_MS, close, flat, one, points, random};
 use memc_ir::OpKind;
 use memc_ir::ops::im2col_tiling;
+use memc_kernels::interp::{Tensor, eval};
 
 /// A random convolution: attributes, and extents batch, input and output channels of a group, input, kernel.
 struct Convolution {
@@ -113,6 +114,32 @@ fn depthwise_convolutions_meet_their_own_channels() {
         let cv = Convolution { strides, pads: vec![pad; 4], dilations, groups: 25, x, w };
         check_convolution(cv, &mut Random::new(stride), 1e-5);
     }
+}
+
+#[test]
+fn a_max_pool_gradient_from_the_input_is_that_from_the_indices_bit_for_bit() {
+    arbtest(|u| {
+        let size = [2, 2, u.int_in_range(4..=8)?, u.int_in_range(4..=8)?];
+        let (kernel, strides) = (vec![3, 2], vec![u.int_in_range(1..=3)?, u.int_in_range(1..=3)?]);
+        let pads = vec![u.int_in_range(0..=2)?, 0, u.int_in_range(0..=2)?, u.int_in_range(0..=1)?];
+        let dilations = vec![1, u.int_in_range(1..=2)?];
+        let ceil = u.arbitrary()?;
+        let r = &mut random(u)?;
+        // Few different numbers, so that most windows have ties; zeros of both signs and a NaN among them.
+        let pick = [0.0, -0.0, 1.0, -1.0, f32::NAN, f32::NEG_INFINITY];
+        let numbers: Vec<f32> = r.f32(&size).elements::<f32>().unwrap().iter().map(|v| v.abs()).collect();
+        let ties: Vec<f32> = numbers.iter().map(|v| pick[(v * 1e4) as usize % pick.len()]).collect();
+        let x = Tensor::f32(&size, &ties).unwrap();
+        let (k, s, p, d) = (kernel.clone(), strides.clone(), pads.clone(), dilations.clone());
+        let pooled =
+            eval(&OpKind::MaxPool { kernel: k, strides: s, pads: p, dilations: d, ceil }, &[&x]).unwrap();
+        let dy = r.f32(&pooled[0].ty.shape);
+        let want = one(OpKind::MaxPoolGrad { shape: size.to_vec() }, &[&dy, &pooled[1]]);
+        let have = one(OpKind::MaxPoolGradInput { kernel, strides, pads, dilations, ceil }, &[&dy, &x]);
+        assert_eq!(have, want);
+        Ok(())
+    })
+    .budget_ms(BUDGET_MS);
 }
 
 #[test]

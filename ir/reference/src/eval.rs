@@ -80,6 +80,9 @@ fn dispatch(op: &OpKind, x: &[&Tensor64], y: &[TensorType]) -> Results {
             window::Pool { kernel, strides, pads, dilations }.max(x[0], &y[0])
         }
         OpKind::MaxPoolGrad { shape: _ } => window::max_grad(x, &y[0]),
+        OpKind::MaxPoolGradInput { kernel, strides, pads, dilations, ceil: _ } => {
+            window::Pool { kernel, strides, pads, dilations }.max_grad_input(x, &y[0])
+        }
         OpKind::AveragePool { kernel, strides, pads, ceil: _, count_pad } => {
             window::Pool { kernel, strides, pads, dilations: &[1, 1] }.average(x[0], &y[0], *count_pad)
         }

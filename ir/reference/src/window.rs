@@ -110,6 +110,15 @@ impl Pool<'_> {
         Ok(vec![Data::Float(values), Data::Int(indices)])
     }
 
+    pub(crate) fn max_grad_input(&self, x: &[&Tensor64], dx: &TensorType) -> Results {
+        let pooled = TensorType::new(dx.dtype, x[0].shape());
+        let mut out = vec![0.0; dx.numel() as usize];
+        if let [_, Data::Int(indices)] = self.max(x[1], &pooled)?.as_slice() {
+            x[0].f()?.iter().zip(indices).for_each(|(g, &i)| out[i as usize] += g);
+        }
+        Ok(vec![Data::Float(out)])
+    }
+
     pub(crate) fn average(&self, x: &Tensor64, y: &TensorType, count_pad: bool) -> Results {
         let data = x.f()?;
         let mean = |p: &Vec<usize>| {

@@ -108,6 +108,7 @@ pub(super) fn apply(r: &mut Rule<'_>, kind: &OpKind) -> Done {
         OpKind::MaskScale { .. } | OpKind::Dropout { .. } => ew::dropped(r, kind.clone()),
 
         OpKind::GeluGrad { .. }
+        | OpKind::MaxPoolGradInput { .. }
         | OpKind::BatchNormGrad {}
         | OpKind::LayerNormGrad { .. }
         | OpKind::SoftmaxGrad { .. }

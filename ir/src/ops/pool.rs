@@ -72,6 +72,26 @@ pub(super) fn max_pool_grad(ops: &[&TensorType], shape: &[u64]) -> Types {
     Ok(vec![TensorType::new(ops[0].dtype, shape)])
 }
 
+pub(super) fn max_pool_grad_input(
+    ops: &[&TensorType],
+    k: &[u64],
+    s: &[u64],
+    p: &[u64],
+    d: &[u64],
+    ceil: bool,
+) -> Types {
+    let shape = output(ops[1], k, s, p, d, ceil)?;
+    if ops[0].dtype != ops[1].dtype || ops[0].shape != shape {
+        return Err(format!("dy = {} does not match the pooled shape {shape:?} of x = {}", ops[0], ops[1]));
+    }
+    Ok(vec![ops[1].clone()])
+}
+/// Every window is searched again, then its gradient added.
+pub(super) fn max_grad_cost(ops: &[&TensorType], res: &[&TensorType], k: &[u64]) -> Cost {
+    let flops = ops[0].numel().saturating_mul((k[0] * k[1]).saturating_add(1));
+    Cost { flops, ..streaming(ops, res, 0) }
+}
+
 pub(super) fn average_pool(
     ops: &[&TensorType],
     k: &[u64],

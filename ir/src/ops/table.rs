@@ -233,6 +233,10 @@ define_ops! {
     /// Scatters `dy` to `indices` of a zero tensor of shape `shape`, adding where windows overlap.
     MaxPoolGrad "max_pool_grad" ("dy", "indices") -> ("dx") {shape: Vec<u64>}
         pool::max_pool_grad, |o, r| ew::cost1(o, r), [] Pure;
+    /// Gradient of max_pool from its input: what max_pool_grad makes of the indices that max_pool finds in `x`.
+    MaxPoolGradInput "max_pool_grad_input" ("dy", "x") -> ("dx")
+        {kernel: Vec<u64>, strides: Vec<u64>, pads: Vec<u64>, dilations: Vec<u64>, ceil: bool = false}
+        pool::max_pool_grad_input, |o, r| pool::max_grad_cost(o, r, kernel), [] Pure;
     /// 2-D average pooling; `count_pad` counts padding as elements, so that only what hangs over the padded input is left out.
     AveragePool "average_pool" ("x") -> ("y")
         {kernel: Vec<u64>, strides: Vec<u64>, pads: Vec<u64>, ceil: bool = false, count_pad: bool = false}

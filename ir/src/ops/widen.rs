@@ -222,7 +222,7 @@ impl OpKind {
                 (CALL, kept, leading)
             }
             Conv { .. } | ConvGradInput { .. } | BatchNorm {} => (CALL, 1, first_only),
-            AveragePool { .. } | AveragePoolGrad { .. } => (CALL, 2, leading),
+            AveragePool { .. } | AveragePoolGrad { .. } | MaxPoolGradInput { .. } => (CALL, 2, leading),
             MatMul { trans_a: false, .. }
                 if operands.get(1).is_some_and(|b| b.rank() == 2)
                     && operands.first().is_some_and(|a| a.rank() == result.rank()) =>

@@ -14,6 +14,7 @@ pub(crate) mod cse;
 pub(crate) mod dce;
 mod facts;
 pub(crate) mod fold;
+pub mod memory;
 pub(crate) mod order;
 pub(crate) mod recover;
 pub(crate) mod simplify;

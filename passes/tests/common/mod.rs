@@ -12,6 +12,9 @@ use memc_kernels::interp::{Tensor, eval};
 pub(crate) struct Rng(u64);
 
 impl Rng {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -239,7 +242,7 @@ fn idiom(r: &mut Rng, m: &mut Module, x: ValueId, y: ValueId) -> Option<ValueId>
 
 /// A module of about `ops` random ops, in which a few values are outputs and next states.
 pub(crate) fn random_module(seed: u64, ops: usize) -> Module {
-    let r = &mut Rng(seed);
+    let r = &mut Rng::new(seed);
     let wild = r.one_in(4);
     let mut m = Module::new("random");
     let mut pool: Vec<ValueId> = Vec::new();
@@ -314,7 +317,7 @@ pub(crate) fn random_module(seed: u64, ops: usize) -> Module {
 
 /// Random contents for a module's inputs and states, by value name.
 pub(crate) fn random_feeds(m: &Module, seed: u64) -> BTreeMap<String, Tensor> {
-    let r = &mut Rng(seed ^ 0x5eed);
+    let r = &mut Rng::new(seed ^ 0x5eed);
     let wild = r.one_in(4);
     let mut feeds = BTreeMap::new();
     for (_, v) in m.values.iter().filter(|(_, v)| matches!(v.def, Def::Input(_) | Def::State(_))) {

@@ -250,6 +250,15 @@ fn networks(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
     let made = run(&Sample { op: pool.clone(), operands: vec![x.clone()] }, &[]).unwrap();
     push(all, pool, vec![x.clone()]);
     push(all, OpKind::MaxPoolGrad { shape: shape.clone() }, vec![r.f32(&pooled.shape), made[1].clone()]);
+    let (kernel_, st, p) = (kernel.clone(), strides.clone(), pads.clone());
+    let from_input = OpKind::MaxPoolGradInput {
+        kernel: kernel_,
+        strides: st,
+        pads: p,
+        dilations: vec![1, 1],
+        ceil: false,
+    };
+    push(all, from_input, vec![r.f32(&pooled.shape), x.clone()]);
     for count_pad in [false, true] {
         let (k, st, p) = (kernel.clone(), strides.clone(), pads.clone());
         let op = OpKind::AveragePool { kernel: k, strides: st, pads: p, ceil: false, count_pad };

@@ -1,0 +1,102 @@
+//! Choosing among equal formulations of gradients by what must stay alive from the forward into the backward pass.
+//!
+//! All formulations are put into one e-graph: ops of the module, what rules offer instead, and every forward op as a
+//! way to compute its result again in the backward pass. What is extracted has the smallest cost
+//!
+//! > value of the bytes kept from the forward pass + modelled time of the ops
+//!
+//! where a kept tensor counts once however many ops read it, inputs, parameters and constants count nothing, and a
+//! value computed again counts for the share of the backward pass during which it is held. A byte is worth `exchange`
+//! times the time that the device's link takes to copy it out and back in, so that nothing is computed again where a
+//! swap would be far cheaper. `search` says how the extraction is done.
+//!
+//! Rules are exact, like every graph pass. Contractions are never run again here: the planner, who knows the budget,
+//! may.
+//!
+//! **Invariant:** this is the last pass before planning but for `dce`. In the result, an op may stand twice, once in
+//! the forward and once in the backward pass; only their ids tell them apart, and `cse` would merge them again.
+
+mod emit;
+mod lang;
+mod rule;
+mod rules;
+mod search;
+mod sides;
+mod solution;
+mod space;
+
+use memc_ir::{Module, Phase};
+
+use self::sides::{Sides, kept_bytes};
+use self::solution::Rate;
+use self::space::Space;
+use super::compact::compact;
+use super::dce::sweep;
+use crate::{DeviceProfile, Fired, OptionDef, Options, PassCx, PassDef, PassError};
+
+pub use rule::RuleDef;
+pub use rules::RULES;
+pub use sides::stash_bytes;
+
+/// Name of the pass.
+pub const NAME: &str = "memory-rewrite";
+
+pub(crate) const PASS: PassDef = PassDef {
+    name: NAME,
+    summary: "keep fewer bytes from the forward for the backward pass",
+    phases: (Phase::Graph, Phase::Graph),
+    options: OPTIONS,
+    run,
+};
+
+const OPTIONS: &[OptionDef] = &[OptionDef {
+    name: "exchange",
+    default: "4",
+    doc: "time that freeing a byte may cost, in times of copying it to the host and back",
+}];
+
+/// Names of what the pass counts besides its rules.
+pub mod counts {
+    /// Bytes kept from the forward pass before.
+    pub const BEFORE: &str = "stash bytes before";
+    /// And after.
+    pub const AFTER: &str = "stash bytes after";
+    /// Modelled time added to the step in ns.
+    pub const ADDED: &str = "ns added";
+    /// Ops of the forward pass that are run again.
+    pub const AGAIN: &str = "ops run again";
+}
+
+fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
+    let exchange = options.number(OPTIONS, "exchange").map_err(PassError::Usage)?;
+    sweep(m);
+    let sides = Sides::new(m);
+    let (before, ns_before) = (kept_bytes(m, &sides), compute_ns(m, cx.profile));
+    let space = Space::new(m, &sides, RULES, cx.profile);
+    let solution = search::best(&space, Rate::new(cx.profile, exchange));
+    let written = emit::emit(m, &sides, &solution).map_err(PassError::Failed)?;
+    sweep(m);
+    let after = kept_bytes(m, &sides.extended(m, &written.early));
+    *m = compact(m);
+    let mut count = |what: &str, n: u64| cx.stats.push((PASS.name, what.into(), n));
+    count(counts::BEFORE, before);
+    count(counts::AFTER, after);
+    count(counts::ADDED, compute_ns(m, cx.profile).saturating_sub(ns_before));
+    count(counts::AGAIN, written.again.len() as u64);
+    for (i, rule) in RULES.iter().enumerate() {
+        count(rule.name, written.rules.iter().filter(|(r, _)| *r == i).count() as u64);
+    }
+    let fired = |rule, at| Fired { pass: NAME, rule, at, count: 1 };
+    cx.fired.extend(written.again.into_iter().map(|at| fired("run-again", at)));
+    cx.fired.extend(written.rules.into_iter().map(|(rule, at)| fired(RULES[rule].name, at)));
+    Ok(())
+}
+
+/// Sum of the modelled times of a module's kernels.
+fn compute_ns(m: &Module, profile: &DeviceProfile) -> u64 {
+    let kernels = m.order.iter().filter(|&&op| !m.ops[op].is_view());
+    kernels.fold(0u64, |sum, &op| {
+        let cost = m.ops[op].kind().map(|k| k.cost(&m.operand_types(op), &m.result_types(op)));
+        sum.saturating_add(cost.map_or(0, |c| profile.kernel_ns(&c)))
+    })
+}

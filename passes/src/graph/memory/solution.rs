@@ -1,0 +1,254 @@
+//! A choice of formulations, and what it costs.
+//!
+//! The cost of a stash is a set union: its bytes count once, however many ops of the backward pass read it. A value
+//! that is computed again is held from its first reader to its last; readers far apart get copies of their own. What
+//! a class is asked for, and where, is kept as counts by place, so that changing one class touches only what depends
+//! on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::space::{Item, Side, Space};
+use crate::device::DeviceProfile;
+
+/// What a byte is worth.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rate {
+    /// In units of [`NS`] for each byte that stays alive throughout the backward pass.
+    byte: i128,
+}
+
+/// One ns in units of cost.
+const NS: i128 = 1_000_000;
+
+impl Rate {
+    /// A byte is worth `exchange` times the time of copying it to the host and back.
+    pub(super) fn new(profile: &DeviceProfile, exchange: u64) -> Rate {
+        let round_trip = 1e9 / profile.d2h_bytes_per_s + 1e9 / profile.h2d_bytes_per_s;
+        Rate { byte: (round_trip * exchange as f64 * NS as f64).round() as i128 }
+    }
+}
+
+/// How a class is had in the backward pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Choice {
+    /// It stays alive from the forward pass.
+    Stash,
+    /// It is computed there, by the way of this index.
+    Make(usize),
+}
+
+impl Choice {
+    /// No choice yet: nothing is read for the class.
+    pub(super) const NONE: Choice = Choice::Make(usize::MAX);
+}
+
+/// The state of one class.
+#[derive(Clone, Debug)]
+struct State {
+    choice: Choice,
+    /// How many readers there are at each place of the backward pass.
+    readers: BTreeMap<u32, u32>,
+    /// Where it is computed; places of its readers for a view.
+    copies: Vec<u32>,
+    /// Its own share of the cost.
+    cost: i128,
+    /// Cost of computing it once with what is computed only for it, as estimated when it was chosen.
+    again: i128,
+}
+
+/// A formulation of the whole step.
+pub(super) struct Solution<'a> {
+    pub(super) space: &'a Space,
+    rate: Rate,
+    states: Vec<State>,
+    total: i128,
+    /// Former choices, newest last, while a change may have to be taken back.
+    journal: Vec<(usize, Choice)>,
+    /// Classes whose readers changed, later ones first.
+    stale: BTreeSet<(std::cmp::Reverse<u64>, usize)>,
+}
+
+impl<'a> Solution<'a> {
+    /// The module's own formulation.
+    pub(super) fn given(space: &'a Space, rate: Rate) -> Self {
+        let first = |item: &Item| match item.side {
+            Side::Forward if item.can_stash() => Choice::Stash,
+            _ => Choice::Make(item.given.unwrap_or(0)),
+        };
+        let state = |item: &Item| State {
+            choice: first(item),
+            readers: BTreeMap::new(),
+            copies: Vec::new(),
+            cost: 0,
+            again: 0,
+        };
+        let states = space.items.iter().map(state).collect();
+        let mut s = Self { space, rate, states, total: 0, journal: Vec::new(), stale: BTreeSet::new() };
+        for &root in &space.roots {
+            s.read(root, space.backward_ops, true);
+        }
+        s.settle_readers();
+        s
+    }
+
+    /// Its cost.
+    pub(super) fn total(&self) -> i128 {
+        self.total
+    }
+
+    /// How the class is had.
+    pub(super) fn choice(&self, class: usize) -> Choice {
+        self.states[class].choice
+    }
+
+    /// Whether anything reads the class.
+    pub(super) fn is_read(&self, class: usize) -> bool {
+        !self.states[class].readers.is_empty()
+    }
+
+    /// Where copies of the class are computed, ascending.
+    pub(super) fn copies(&self, class: usize) -> &[u32] {
+        &self.states[class].copies
+    }
+
+    /// What keeping the class from the forward pass costs.
+    pub(super) fn stash_cost(&self, class: usize) -> i128 {
+        let item = &self.space.items[class];
+        let early = item.early.and_then(|w| item.ways.get(w)).map_or(0, |w| w.time_ns);
+        self.rate.byte * i128::from(item.bytes) + NS * i128::from(early)
+    }
+
+    /// What one execution of a way costs.
+    pub(super) fn way_cost(&self, class: usize, way: usize) -> i128 {
+        self.space.items[class].ways.get(way).map_or(0, |w| NS * i128::from(w.time_ns))
+    }
+
+    /// Cost of computing the class once more with what is computed only for it.
+    pub(super) fn again(&self, class: usize) -> i128 {
+        self.states[class].again
+    }
+
+    /// Chooses, and remembers what was chosen before.
+    pub(super) fn choose(&mut self, class: usize, choice: Choice) {
+        if self.states[class].choice == choice {
+            return;
+        }
+        self.journal.push((class, self.states[class].choice));
+        self.set(class, choice);
+    }
+
+    /// Accepts all changes.
+    pub(super) fn commit(&mut self) {
+        self.journal.clear();
+    }
+
+    /// Takes all changes since the last [`Solution::commit`] back.
+    pub(super) fn undo(&mut self) {
+        while let Some((class, choice)) = self.journal.pop() {
+            self.set(class, choice);
+        }
+    }
+
+    fn set(&mut self, class: usize, choice: Choice) {
+        let copies = std::mem::take(&mut self.states[class].copies);
+        self.ask(class, &copies, false);
+        self.states[class].choice = choice;
+        self.states[class].again = match choice {
+            Choice::Stash => 0,
+            Choice::Make(way) => {
+                let operands = self.space.items[class].ways.get(way).map(|w| w.operands.as_slice());
+                let inner = operands.unwrap_or_default().iter().map(|&c| self.states[c].again);
+                self.way_cost(class, way) + inner.sum::<i128>()
+            }
+        };
+        self.mark(class);
+        self.settle_readers();
+    }
+
+    fn mark(&mut self, class: usize) {
+        self.stale.insert((std::cmp::Reverse(self.space.items[class].rank), class));
+    }
+
+    /// Adds or removes a reader at a place.
+    fn read(&mut self, class: usize, place: u32, add: bool) {
+        if self.space.items[class].side == Side::Free {
+            return;
+        }
+        let readers = &mut self.states[class].readers;
+        if add {
+            *readers.entry(place).or_default() += 1;
+            if readers[&place] > 1 {
+                return;
+            }
+        } else if let Some(n) = readers.get_mut(&place) {
+            *n -= 1;
+            if *n > 0 {
+                return;
+            }
+            readers.remove(&place);
+        }
+        self.mark(class);
+    }
+
+    /// Adds or removes the readers that copies of a class at some places are of its operands.
+    fn ask(&mut self, class: usize, places: &[u32], add: bool) {
+        let Choice::Make(way) = self.states[class].choice else { return };
+        let space = self.space;
+        let Some(way) = space.items[class].ways.get(way) else { return };
+        for &place in places {
+            for &operand in &way.operands {
+                self.read(operand, place, add);
+            }
+        }
+    }
+
+    /// Brings copies and costs up to date with the readers.
+    fn settle_readers(&mut self) {
+        while let Some((_, class)) = self.stale.pop_first() {
+            let (copies, cost) = self.copies_of(class);
+            let former = std::mem::take(&mut self.states[class].copies);
+            let gone: Vec<u32> = former.iter().filter(|p| !copies.contains(p)).copied().collect();
+            let new: Vec<u32> = copies.iter().filter(|p| !former.contains(p)).copied().collect();
+            self.total += cost - self.states[class].cost;
+            (self.states[class].copies, self.states[class].cost) = (copies, cost);
+            self.ask(class, &gone, false);
+            self.ask(class, &new, true);
+        }
+    }
+
+    /// Where a class is computed for its readers, and its share of the cost.
+    fn copies_of(&self, class: usize) -> (Vec<u32>, i128) {
+        let (state, item) = (&self.states[class], &self.space.items[class]);
+        if state.readers.is_empty() {
+            return (Vec::new(), 0);
+        }
+        let Choice::Make(way) = state.choice else { return (Vec::new(), self.stash_cost(class)) };
+        let once = self.way_cost(class, way);
+        match item.op {
+            // An op of the backward pass stays where it is.
+            Some((_, place)) if item.side == Side::Backward => return (vec![place], once),
+            _ if item.ways.get(way).is_some_and(|w| w.view) => {
+                return (state.readers.keys().copied().collect(), 0);
+            }
+            _ => {}
+        }
+        let (mut copies, mut cost, mut last) = (Vec::new(), 0, None);
+        for &place in state.readers.keys() {
+            let held = last.map(|l: u32| self.hold_cost(item.bytes, place - l));
+            match held {
+                Some(held) if held <= state.again => cost += held,
+                _ => {
+                    copies.push(place);
+                    cost += once;
+                }
+            }
+            last = Some(place);
+        }
+        (copies, cost)
+    }
+
+    /// What it costs to hold bytes over a number of backward ops.
+    fn hold_cost(&self, bytes: u64, ops: u32) -> i128 {
+        self.rate.byte * i128::from(bytes) * i128::from(ops) / i128::from(self.space.backward_ops.max(1))
+    }
+}
