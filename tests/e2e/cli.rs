@@ -172,16 +172,14 @@ fn recomputation_wins_on_a_slow_link_and_keeps_every_bit() {
     let plan = folder.path().join("a.plan");
     let args = [
         "compile",
-        "models/cnn_bn_step/sgd.onnx",
-        "--checkpoint",
-        "models/cnn_bn_step/init.safetensors",
+        MODEL,
         // Rewriting for memory leaves the planner little to run again.
         "--no-mem-rewrite",
         "--device",
         "toy",
         "--json",
         "--gpu-mem",
-        "360000B",
+        "344064B",
         "-o",
     ];
     let out = json(&memc_ok(&[&args[..], &[&plan.display().to_string()]].concat()));
