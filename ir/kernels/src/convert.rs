@@ -76,13 +76,23 @@ fn read_integers(dtype: DType, from: &[u8], to: &mut [i64]) {
     }
 }
 
+/// The integer cut to 24 bits, the lowest of them set where bits were cut off: rounded further, it is as if the integer
+/// had been rounded once.
+fn sticky(x: i64) -> f32 {
+    let magnitude = x.unsigned_abs();
+    let cut = (u64::BITS - magnitude.leading_zeros()).saturating_sub(f32::MANTISSA_DIGITS);
+    let kept = magnitude >> cut;
+    let lost = u64::from(kept << cut != magnitude);
+    let value = (kept | lost) as f32 * (1u64 << cut) as f32;
+    if x < 0 { -value } else { value }
+}
+
 fn write_integers(dtype: DType, from: &[i64], to: &mut [u8]) {
     let from: &[u8] = cast_slice(from);
     match dtype {
         DType::F32 => each(from, to, |x: i64| x as f32),
-        // One rounding, which would be two by way of f32.
-        DType::F16 => each(from, to, |x: i64| f16::from_f64(x as f64)),
-        DType::BF16 => each(from, to, |x: i64| half::bf16::from_f64(x as f64)),
+        DType::F16 => each(from, to, |x: i64| f16::from_f32(sticky(x))),
+        DType::BF16 => each(from, to, |x: i64| f32_to_bf16(sticky(x))),
         DType::I64 => to.copy_from_slice(from),
         DType::I32 => each(from, to, |x: i64| x as i32),
         DType::I8 => each(from, to, |x: i64| x as i8),
