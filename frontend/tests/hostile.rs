@@ -109,8 +109,8 @@ fn unknown_operators() {
 /// Element types that the IR does not have are named; unknown enum values are errors.
 #[test]
 fn element_types() {
-    let half = edited(|g| g.inputs[1] = value("x", 10, &["2", "3"]));
-    assert_says(&half, &["`x`", "`float16`", "supported are float, int32, int64 and bool"]);
+    let double = edited(|g| g.inputs[1] = value("x", 11, &["2", "3"]));
+    assert_says(&double, &["`x`", "`double`", "supported are float, float16"]);
     let unknown = edited(|g| g.inputs[1] = value("x", 99, &["2", "3"]));
     assert_says(&unknown, &["`x`", "number 99"]);
     let cast = edited(|g| g.nodes.push(node("Cast", "c", &["x"], &["y"], &[int_attr("to", 11)])));
