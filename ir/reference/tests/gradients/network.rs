@@ -89,6 +89,9 @@ fn pools(r: &mut Random, all: &mut Vec<Case>) {
         let pooled = eval(&max, &[&x]).unwrap();
         all.push(Case::new(max, vec![x.clone()]));
         let dy = r.nonzero(pooled[0].shape());
+        let (ke, st, pa) = (kernel.clone(), strides.clone(), pads.clone());
+        let again = OpKind::MaxPoolGradInput { kernel: ke, strides: st, pads: pa, dilations: d.to_vec(), ceil };
+        all.push(Case::refused(again, vec![dy.clone(), x.clone()], SECOND));
         all.push(Case::new(OpKind::MaxPoolGrad { shape: shape.clone() }, vec![dy, pooled[1].clone()]));
         for count_pad in [false, true] {
             let (ke, st, pa) = (kernel.clone(), strides.clone(), pads.clone());
