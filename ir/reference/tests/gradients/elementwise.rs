@@ -6,7 +6,7 @@ use memc_reference::Tensor64;
 
 use crate::support::{Case, Random};
 
-const SECOND: &str = "second derivatives";
+pub(crate) const SECOND: &str = "second derivatives";
 const STEP: &str = "its derivative is zero";
 const UPDATE: &str = "optimizer's update";
 

@@ -1,5 +1,6 @@
 //! Cases of matrix products, convolution, pooling, normalisation and losses.
 
+use crate::elementwise::SECOND;
 use memc_ir::attr::{F32, Reduction};
 use memc_ir::{OpKind, TensorType};
 use memc_reference::{Tensor64, eval};
@@ -90,7 +91,8 @@ fn pools(r: &mut Random, all: &mut Vec<Case>) {
         all.push(Case::new(max, vec![x.clone()]));
         let dy = r.nonzero(pooled[0].shape());
         let (ke, st, pa) = (kernel.clone(), strides.clone(), pads.clone());
-        let again = OpKind::MaxPoolGradInput { kernel: ke, strides: st, pads: pa, dilations: d.to_vec(), ceil };
+        let again =
+            OpKind::MaxPoolGradInput { kernel: ke, strides: st, pads: pa, dilations: d.to_vec(), ceil };
         all.push(Case::refused(again, vec![dy.clone(), x.clone()], SECOND));
         all.push(Case::new(OpKind::MaxPoolGrad { shape: shape.clone() }, vec![dy, pooled[1].clone()]));
         for count_pad in [false, true] {
