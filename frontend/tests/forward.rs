@@ -1,4 +1,5 @@
 //! Forward models: what is trained, by what, and what is refused or warned of.
+#![allow(clippy::panic, reason = "a test fails by panicking")]
 
 mod wire;
 

@@ -81,10 +81,7 @@ pub(super) fn emit(
     let feed = Feed::Data { source: LABELS.into(), micro, range: None };
     let labels = cx.module.add_input(LABELS, labels_ty, feed);
     let mut emit = |kind: OpKind, operands: &[ValueId], name: &str| cx.emit(kind, operands, name, "loss");
-    let mean = |emit: &mut dyn FnMut(OpKind, &[ValueId], &str) -> Result<ValueId, Fault>, x| {
-        let axes = (0..ty.rank() as u64).collect();
-        emit(OpKind::ReduceMean { axes, keepdims: false }, &[x], "loss")
-    };
+    let mean = OpKind::ReduceMean { axes: (0..ty.rank() as u64).collect(), keepdims: false };
     match kind {
         LossKind::CrossEntropy => {
             let kind = OpKind::CrossEntropy { reduction: Reduction::Mean, ignore_index: -100 };
@@ -99,12 +96,12 @@ pub(super) fn emit(
         LossKind::Mse => {
             let error = emit(OpKind::Sub {}, &[output, labels], "loss/error")?;
             let squares = emit(OpKind::Mul {}, &[error, error], "loss/squares")?;
-            mean(&mut emit, squares)
+            emit(mean, &[squares], "loss")
         }
         LossKind::L1 => {
             let error = emit(OpKind::Sub {}, &[output, labels], "loss/error")?;
             let size = emit(OpKind::Abs {}, &[error], "loss/abs")?;
-            mean(&mut emit, size)
+            emit(mean, &[size], "loss")
         }
         LossKind::BceWithLogits => {
             // max(x, 0) - x * y + log(1 + exp(-|x|)), which overflows nowhere.
@@ -121,7 +118,7 @@ pub(super) fn emit(
             let log = emit(OpKind::Log {}, &[sum], "loss/log")?;
             let linear = emit(OpKind::Sub {}, &[positive, chosen], "loss/linear")?;
             let all = emit(OpKind::Add {}, &[linear, log], "loss/elements")?;
-            mean(&mut emit, all)
+            emit(mean, &[all], "loss")
         }
         LossKind::Output => Ok(output),
     }

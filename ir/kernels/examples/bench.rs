@@ -122,9 +122,9 @@ fn run() {
     let x = tensor(&[8, 64, 56, 56]);
     let half = one_cast(&x, DType::BF16);
     bench(filter, "add_bf16", OpKind::Add {}, &[half.clone(), half.clone()]);
-    bench(filter, "gelu_bf16", OpKind::Gelu { tanh: false }, &[half.clone()]);
-    bench(filter, "cast_bf16", OpKind::Cast { to: DType::BF16 }, &[x.clone()]);
-    bench(filter, "cast_f16", OpKind::Cast { to: DType::F16 }, &[x.clone()]);
+    bench(filter, "gelu_bf16", OpKind::Gelu { tanh: false }, std::slice::from_ref(&half));
+    bench(filter, "cast_bf16", OpKind::Cast { to: DType::BF16 }, std::slice::from_ref(&x));
+    bench(filter, "cast_f16", OpKind::Cast { to: DType::F16 }, std::slice::from_ref(&x));
     let step = Tensor::i64(&[], &[1]).unwrap();
     let dropout = OpKind::Dropout { ratio: F32(0.1), seed: 1, stream: 2 };
     bench(filter, "dropout", dropout, &[x.clone(), step.clone()]);

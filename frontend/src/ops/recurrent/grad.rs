@@ -20,8 +20,7 @@ fn parts(n: &mut NodeCx<'_, '_>, value: ValueId, axis: usize, shape: [u64; 2], c
     let mut at = value;
     let mut want = shape;
     want[axis] /= count.max(1);
-    loop {
-        let Def::Op(op, 0) = module.values[at].def else { break };
+    while let Def::Op(op, 0) = module.values[at].def {
         let op = &module.ops[op];
         match &op.code {
             Code::Compute(OpKind::Reshape { .. }) => at = op.operands[0],

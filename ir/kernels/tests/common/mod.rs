@@ -370,7 +370,7 @@ fn randomness(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
 fn narrowed(sample: &Sample) -> Option<Sample> {
     let floats = sample.operands.iter().any(|t| t.ty.dtype == DType::F32);
     // Every second op in each type, so that all are not run twice more.
-    let to = if sample.op.mnemonic().len() % 2 == 0 { DType::F16 } else { DType::BF16 };
+    let to = if sample.op.mnemonic().len().is_multiple_of(2) { DType::F16 } else { DType::BF16 };
     let narrow = |t: &Tensor| match t.ty.dtype {
         DType::F32 => naive::one(OpKind::Cast { to }, &[t]),
         _ => t.clone(),
