@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use memc_ir::{Phase, print};
 use memc_passes::graph::{RECOVERIES, RULES};
-use memc_passes::{Fired, PASSES, Pipeline};
+use memc_passes::{Fired, PASSES, PassCx, Pipeline};
 
 use crate::cli::{Opt, Verify};
 use crate::exit::Error;
@@ -17,7 +17,7 @@ pub(crate) fn opt(args: &Opt) -> Result<(), Error> {
     let loaded = source::load(&args.source)?;
     loaded.warnings.iter().for_each(|w| say(&format!("warning: {w}")));
     let mut module = loaded.module;
-    let mut cx = source::context(profile);
+    let mut cx = PassCx { fired: loaded.fired, ..source::context(profile) };
     pipeline.run(&mut module, &mut cx)?;
     if args.stats {
         cx.stats.iter().for_each(|(pass, what, n)| say(&format!("{pass}: {n} {what}")));

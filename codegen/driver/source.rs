@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use memc_frontend::{ImportError, ImportOptions};
+use memc_frontend::{Import, ImportError, ImportOptions};
 use memc_ir::{Bytes, Module, Phase, print_annotated, verify};
 use memc_passes::graph::memory::{self, counts, stash_bytes};
-use memc_passes::{DeviceProfile, GRAPH_PIPELINE, MEMORY_PIPELINE, PROFILES, PassCx, Pipeline};
+use memc_passes::{DeviceProfile, Fired, GRAPH_PIPELINE, MEMORY_PIPELINE, PROFILES, PassCx, Pipeline};
 
 use crate::cli::{ImportArgs, Source};
 use crate::exit::Error;
@@ -20,6 +20,8 @@ pub(crate) struct Loaded {
     pub(crate) warnings: Vec<String>,
     /// Options that a later import needs to give the same graph.
     pub(crate) options: Vec<(String, String)>,
+    /// What rules did to a forward model before it was differentiated.
+    pub(crate) fired: Vec<Fired>,
 }
 
 /// Reads a text file, for the user's own files.
@@ -31,6 +33,9 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
 }
 
 /// Imports an ONNX model, or parses an IR file; verifies either.
+///
+/// A forward model goes through the graph passes before it is differentiated, so that gradients are those of the ops
+/// that its exporter spelled out.
 pub(crate) fn load(source: &Source) -> Result<Loaded, Error> {
     let path = &source.model;
     if path.extension().is_some_and(|e| e == "mir") {
@@ -44,18 +49,27 @@ pub(crate) fn load(source: &Source) -> Result<Loaded, Error> {
         let at = |d: memc_ir::Diag| Error::Model(format!("{}: {d}", path.display()));
         let module = memc_ir::parse(&text).map_err(at)?;
         check(&module, path)?;
-        return Ok(Loaded { module, notes: Vec::new(), warnings: Vec::new(), options: Vec::new() });
+        let (notes, warnings, options, fired) = Default::default();
+        return Ok(Loaded { module, notes, warnings, options, fired });
     }
     let args = &source.import;
     let options = args.options();
-    let import = memc_frontend::import(path, &options).map_err(|e| match &e {
+    let failed = |e: ImportError| match &e {
         ImportError::Usage(_) => Error::Usage(e.to_string()),
         ImportError::Io { .. } => Error::Io(e.to_string()),
         _ => Error::Model(format!("{}: {e}", path.display())),
-    })?;
-    verify(&import.module).map_err(|d| Error::Internal(print_annotated(&import.module, &d)))?;
-    let options = recorded(args);
-    Ok(Loaded { module: import.module, notes: import.notes, warnings: import.warnings, options })
+    };
+    let mut draft = memc_frontend::read(path, &options).map_err(failed)?;
+    let mut fired = Vec::new();
+    if draft.is_forward() {
+        // These passes ask nothing of the device.
+        let mut cx = context(&PROFILES[0]);
+        Pipeline::parse(GRAPH_PIPELINE)?.run(&mut draft.module, &mut cx)?;
+        fired = cx.fired;
+    }
+    let Import { module, notes, warnings } = draft.complete().map_err(failed)?;
+    verify(&module).map_err(|d| Error::Internal(print_annotated(&module, &d)))?;
+    Ok(Loaded { module, notes, warnings, options: recorded(args), fired })
 }
 
 fn check(module: &Module, path: &Path) -> Result<(), Error> {

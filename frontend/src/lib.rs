@@ -7,7 +7,8 @@
 //!
 //! A model file is hostile until shown otherwise: nothing here panics, recurses on the file's structure, opens a
 //! file outside the model's folder, or allocates by a number that was not compared with bytes that exist. The
-//! importer only translates and does not simplify; gradients come from [`memc_ir::autodiff`].
+//! importer only translates and does not simplify; gradients come from [`memc_ir::autodiff`], and a caller that wants the
+//! forward part simplified before can have it ([`read`]).
 //!
 //! ```no_run
 //! use memc_frontend::{ImportOptions, import};
@@ -129,18 +130,66 @@ pub struct Import {
     pub warnings: Vec<String>,
 }
 
-/// Imports the model in file `path`.
+/// A model as read: a forward model is its forward part alone, with its loss, until [`Draft::complete`].
+///
+/// In between, a caller may rewrite the forward part, so that gradients are taken of ops that are better to train with
+/// than those that the exporter wrote. States and outputs must keep their names and order.
+#[derive(Debug)]
+pub struct Draft {
+    /// Graph phase, operands before their users.
+    pub module: Module,
+    notes: Vec<String>,
+    warnings: Vec<String>,
+    recipe: Option<forward::complete::Recipe>,
+}
+
+impl Draft {
+    /// A training step that is complete as it is.
+    fn finished(import: Import) -> Draft {
+        let Import { module, notes, warnings } = import;
+        Draft { module, notes, warnings, recipe: None }
+    }
+
+    /// Whether gradients and an optimizer are yet to be added.
+    pub fn is_forward(&self) -> bool {
+        self.recipe.is_some()
+    }
+
+    /// The training step.
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError::Unsupported`] where an op has no gradient, [`ImportError::Usage`] where the loss depends on no
+    /// parameter, [`ImportError::BadModel`] where the checkpoint does not fit the optimizer.
+    pub fn complete(mut self) -> Result<Import, ImportError> {
+        match self.recipe.take() {
+            Some(recipe) => forward::complete::complete(self, recipe),
+            None => Ok(Import { module: self.module, notes: self.notes, warnings: self.warnings }),
+        }
+    }
+}
+
+/// Imports the model in file `path`: [`read`] and [`Draft::complete`].
 ///
 /// Files that belong to it are looked for in the same folder; [`Import::notes`] names those that were used.
 pub fn import(path: &Path, options: &ImportOptions) -> Result<Import, ImportError> {
+    read(path, options)?.complete()
+}
+
+/// Reads the model in file `path`.
+///
+/// # Errors
+///
+/// All of [`ImportError`].
+pub fn read(path: &Path, options: &ImportOptions) -> Result<Draft, ImportError> {
     let bytes = initial::read_file(path, screen::MAX_FILE_BYTES)?;
     let folder = Folder::of(path).map_err(|e| ImportError::io(path, e))?;
-    import_from(&bytes, Some(path), Some(&folder), options)
+    read_from(&bytes, Some(path), Some(&folder), options)
 }
 
 /// Imports a model from memory: as [`import`], but there is no folder to look for other files in.
 pub fn import_bytes(bytes: &[u8], options: &ImportOptions) -> Result<Import, ImportError> {
-    import_from(bytes, None, None, options)
+    read_from(bytes, None, None, options)?.complete()
 }
 
 /// Imports a plain graph from memory as it is, with nothing to train: inputs are fed, initializers are constants,
@@ -196,12 +245,12 @@ pub fn read_tensor(bytes: &[u8]) -> Result<(TensorType, Arc<[u8]>), ImportError>
     Ok((literal.ty, literal.data))
 }
 
-fn import_from(
+fn read_from(
     bytes: &[u8],
     path: Option<&Path>,
     folder: Option<&Folder>,
     options: &ImportOptions,
-) -> Result<Import, ImportError> {
+) -> Result<Draft, ImportError> {
     if !(1..=MAX_ACCUMULATE).contains(&options.accumulate) {
         return Err(ImportError::Usage(format!(
             "the number of micro-steps must be between 1 and {MAX_ACCUMULATE}, not {}",
@@ -211,14 +260,14 @@ fn import_from(
     let source = Source::read(bytes, path, folder, &options.dims)?;
     let artifacts = source.model.graph.nodes.iter().any(training::is_accumulator);
     let forward = options.loss.is_some() || source.model.training.is_some();
-    let mut import = match () {
-        () if artifacts => training::import(&source, options)?,
+    let mut draft = match () {
+        () if artifacts => Draft::finished(training::import(&source, options)?),
         () if forward && options.carry.is_empty() => forward::import(&source, options)?,
-        () => step::import(&source, options)?,
+        () => Draft::finished(step::import(&source, options)?),
     };
-    import.warnings.splice(0..0, source.warnings());
-    ranges::derive(&mut import.module);
-    Ok(import)
+    draft.warnings.splice(0..0, source.warnings());
+    ranges::derive(&mut draft.module);
+    Ok(draft)
 }
 
 #[cfg(test)]

@@ -1,30 +1,30 @@
-//! Forward models: the loss, the gradients and the optimizer are added here.
+//! Forward models: the loss is added here, and in a second step ([`complete`]) the gradients and the optimizer.
 //!
-//! Parameters are the model's own initializers ([`params`]), the loss is one of its outputs or computed from one
-//! ([`loss`]), gradients come from [`memc_ir::autodiff`], and updates are PyTorch's. Signs that the exporter lost
-//! what training needs become warnings ([`lost`]). A step of several micro-steps is as many copies of the graph, each
-//! with its own gradients, which are summed.
+//! Parameters are the model's own initializers ([`params`]), and the loss is one of its outputs or computed from one
+//! ([`loss`]). Signs that the exporter lost what training needs become warnings ([`lost`]). A step of several
+//! micro-steps is as many copies of the graph, each with its own loss.
 
+pub(crate) mod complete;
 pub(crate) mod init;
 mod loss;
 mod lost;
 mod params;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use memc_ir::autodiff::differentiate;
-use memc_ir::{Def, Feed, OpKind, Output, OutputRole, Role, StateId, TensorType, ValueId};
+use memc_ir::{Def, Feed, Module, Output, OutputRole, Role, StateId, TensorType, ValueId};
 
 use crate::context::{Bound, Context};
 use crate::error::{Fault, ImportError, some_of};
 use crate::initial::Initial;
-use crate::optimizer::{Optimizer, Trained};
+use crate::optimizer::Optimizer;
 use crate::recipe::{Loss, LossKind};
 use crate::source::Source;
-use crate::{Import, ImportOptions, training};
+use crate::{Draft, ImportOptions, training};
+use complete::Recipe;
 
-/// Imports a forward model.
-pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Import, ImportError> {
+/// Imports the forward part of a forward model, with its loss.
+pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Draft, ImportError> {
     let wanted = recipe(source, options)?;
     training::limit(source, options)?;
     let checkpoint = options.checkpoint.as_deref().map(Initial::read).transpose()?;
@@ -43,39 +43,13 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     for micro in 0..options.accumulate {
         step.micro_step(wanted, micro)?;
     }
-    let trained = step.trained(&mut warnings)?;
-    let mut module = step.cx.module;
-    let initial = checkpoint.unwrap_or_default();
-    let optimizer = options.optimizer.as_ref().filter(|_| !options.no_optimizer).and_then(Optimizer::of);
-    let described = match &optimizer {
-        Some(o) => o.describe(),
-        None => "none; gradients are outputs".into(),
+    let recipe = Recipe {
+        loss: wanted.clone(),
+        optimizer: options.optimizer.as_ref().filter(|_| !options.no_optimizer).and_then(Optimizer::of),
+        initial: checkpoint.unwrap_or_default(),
+        micro_steps: options.accumulate,
     };
-    match optimizer {
-        Some(optimizer) => optimizer.apply(&mut module, &trained, &initial)?,
-        None => {
-            for t in &trained {
-                let name = format!("{}_grad", t.name);
-                module.outputs.push(Output { value: t.gradient, name, role: OutputRole::Gradient });
-            }
-        }
-    }
-    let states: BTreeSet<String> =
-        module.states.values().map(|s| module.values[s.value].name.clone()).collect();
-    warnings.extend(initial.unused(&states));
-    let count = |role| module.states.values().filter(|s| s.role == role).count();
-    let data: Vec<&str> = module.inputs.values().map(|x| module.values[x.value].name.as_str()).collect();
-    let mut notes = vec![format!(
-        "forward model: {} parameters, {} frozen, {} statistics, fed per step: {}; loss: {wanted}; optimizer: {described}",
-        count(Role::Param),
-        count(Role::Frozen),
-        count(Role::Buffer),
-        some_of(&data)
-    )];
-    if options.accumulate > 1 {
-        notes.push(format!("{} micro-steps per step, gradients summed", options.accumulate));
-    }
-    Ok(Import { module, notes, warnings })
+    Ok(Draft { module: step.finish(), notes: Vec::new(), warnings, recipe: Some(recipe) })
 }
 
 /// The loss, when the options fit a forward model.
@@ -133,10 +107,6 @@ fn initialization(
 struct Step<'a> {
     cx: Context<'a>,
     source: &'a Source<'a>,
-    /// Parameters to train.
-    params: Vec<(&'a str, StateId)>,
-    /// Sums of their gradients, where they have one.
-    gradients: Vec<Option<ValueId>>,
     /// Current values of what persists.
     current: BTreeMap<&'a str, ValueId>,
     statistics: Vec<(&'a str, &'a str, StateId)>,
@@ -153,17 +123,17 @@ impl<'a> Step<'a> {
         found: params::Persistents<'a>,
     ) -> Result<Step<'a>, ImportError> {
         let mut cx = Context::new(source, options);
-        let (mut current, mut params, mut statistics) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let (mut current, mut trained, mut statistics) = (BTreeMap::new(), false, Vec::new());
         for p in found.list {
             let state = cx.module.add_state(p.name, p.ty, p.role, p.init);
             current.insert(p.name, cx.module.states[state].value);
             match (p.role, found.updates.get(p.name)) {
-                (Role::Param, _) => params.push((p.name, state)),
+                (Role::Param, _) => trained = true,
                 (_, Some(next)) => statistics.push((p.name, *next, state)),
                 _ => {}
             }
         }
-        if params.is_empty() {
+        if !trained {
             return Err(ImportError::Unsupported(
                 "the model has no parameter to train: no float initializer is used as a value, and no graph input is \
                  bound by an initialization graph or found in the checkpoint"
@@ -179,11 +149,10 @@ impl<'a> Step<'a> {
         }
         let constants = source.literals.iter().filter(|(name, _)| !current.contains_key(name.as_str()));
         let constants = constants.map(|(name, l)| (name.clone(), Bound::from(l.clone()))).collect();
-        let gradients = vec![None; params.len()];
-        Ok(Step { cx, source, params, gradients, current, statistics, constants, data })
+        Ok(Step { cx, source, current, statistics, constants, data })
     }
 
-    /// Imports the graph once, with its loss and gradients.
+    /// Imports the graph once, with its loss.
     fn micro_step(&mut self, wanted: &Loss, micro: u32) -> Result<(), ImportError> {
         self.cx.scope = self.constants.clone();
         for (name, ty) in &self.data {
@@ -203,7 +172,6 @@ impl<'a> Step<'a> {
         let base = if wanted.kind == LossKind::Output { output } else { "loss" };
         let name = if micro == 0 { base.to_string() } else { format!("{base}.{micro}") };
         self.cx.module.outputs.push(Output { value: loss, name, role: OutputRole::Loss });
-        self.differentiate(loss)?;
         for (name, next, _) in &self.statistics {
             let value = self.cx.value(next).map_err(|e| fault(next, e))?;
             self.current.insert(name, value);
@@ -216,58 +184,12 @@ impl<'a> Step<'a> {
         Ok(())
     }
 
-    /// Adds the gradients of `loss` to the sums.
-    fn differentiate(&mut self, loss: ValueId) -> Result<(), ImportError> {
-        let module = &mut self.cx.module;
-        let wrt: Vec<ValueId> = self.params.iter().map(|&(_, s)| module.states[s].value).collect();
-        let gradients = differentiate(module, loss, &wrt).map_err(|e| {
-            ImportError::Unsupported(format!("{e}; exclude what is not to be trained with --freeze"))
-        })?;
-        for (i, gradient) in gradients.into_iter().enumerate() {
-            self.gradients[i] = match (self.gradients[i], gradient) {
-                (Some(sum), Some(more)) => {
-                    let name = format!("{}_grad.sum", self.params[i].0);
-                    let added = self.cx.emit(OpKind::Add {}, &[sum, more], &name, "");
-                    Some(added.map_err(|e| fault(self.params[i].0, e))?)
-                }
-                (sum, more) => sum.or(more),
-            };
-        }
-        Ok(())
-    }
-
-    /// The parameters with their gradients; those without one are frozen. Statistics get their next values.
-    fn trained(&mut self, warnings: &mut Vec<String>) -> Result<Vec<Trained>, ImportError> {
-        let module = &mut self.cx.module;
+    /// The module; statistics get their next values.
+    fn finish(mut self) -> Module {
         for &(name, _, state) in &self.statistics {
-            module.states[state].next = self.current.get(name).copied();
+            self.cx.module.states[state].next = self.current.get(name).copied();
         }
-        let mut trained = Vec::new();
-        let mut idle = Vec::new();
-        for (&(name, state), gradient) in self.params.iter().zip(&self.gradients) {
-            match gradient {
-                Some(gradient) => {
-                    trained.push(Trained { name: name.to_string(), state, gradient: *gradient })
-                }
-                None => {
-                    module.states[state].role = Role::Frozen;
-                    idle.push(format!("`{name}`"));
-                }
-            }
-        }
-        if !idle.is_empty() {
-            warnings.push(format!(
-                "the loss does not depend on {} parameters, which stay as they are: {}",
-                idle.len(),
-                some_of(&idle)
-            ));
-        }
-        if trained.is_empty() {
-            return Err(ImportError::Usage(
-                "the loss depends on no parameter; choose another with --loss".into(),
-            ));
-        }
-        Ok(trained)
+        self.cx.module
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) struct Facts {
     pub(super) ty: TensorType,
     /// The element that the value repeats, when it is a constant that does.
     pub(super) scalar: Option<Scalar>,
-    /// Whether the value is a state at the start of the step.
+    /// Whether the value is a state at the start of the step that the step changes.
     pub(super) state: bool,
 }
 

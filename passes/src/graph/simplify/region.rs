@@ -241,7 +241,7 @@ impl Build<'_> {
         let facts = Facts {
             ty: value.ty.clone(),
             scalar: splat(self.m, v),
-            state: matches!(value.def, Def::State(_)),
+            state: matches!(value.def, Def::State(s) if self.m.states[s].next.is_some()),
         };
         self.graph.analysis.facts.insert(v, facts);
         let class = self.graph.add(Node::Leaf(v));

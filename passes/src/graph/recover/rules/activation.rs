@@ -2,8 +2,10 @@
 
 use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
-use memc_ir::{OpKind, ValueId};
+use memc_ir::attr::F32;
+use memc_ir::{DType, OpKind, ValueId};
 
+use super::movement::used_once;
 use crate::graph::recover::edit::Editor;
 use crate::graph::recover::pattern::nearly;
 use crate::graph::recover::rule::{Recovery, ensure};
@@ -155,6 +157,36 @@ pub(super) const GELU_TANH_GRAD: Recovery = Recovery {
         ensure(is_product(g, m.get("cubic")?, 3.0 * k * 0.044_715, &[x, x, e]) && g.ty(t) == g.ty(x))?;
         ensure(g.ty(dy) == g.ty(x) && g.ty(m.root) == g.ty(x))?;
         let dx = g.op1(OpKind::GeluGrad { tanh: true }, &[dy, x])?;
+        ensure(g.replace(m.root, dx))
+    },
+};
+
+pub(super) const MASK_SCALE: Recovery = Recovery {
+    name: "mask-scale",
+    doc: "dy times a boolean mask as a float is `mask_scale`, and so is its product with a constant, when nothing else reads \
+          the unscaled one. Where the mask is false the result is 0, also for a dy that is not finite.",
+    patterns: &[
+        "(mul ?dy (cast ?mask))",
+        "(mul ?dy (mul (cast ?mask) #c))",
+        "(mul (mask_scale=?y ?dy ?mask) #c)",
+        "(div (mask_scale=?y ?dy ?mask) #c)",
+    ],
+    apply: |g, m| {
+        let (dy, mask) = (m.get("dy")?, m.get("mask")?);
+        ensure(g.ty(dy) == g.ty(m.root) && g.ty(dy).dtype == DType::F32 && g.ty(mask).dtype == DType::Bool)?;
+        ensure(g.shape(mask) == g.shape(dy) && g.number(dy).is_none())?;
+        let mut scale = m.get("c").map_or(Some(1.0), |c| g.number(c))?;
+        if let Some(y) = m.get("y") {
+            let OpKind::MaskScale { scale: inner } = *g.def(y)?.0 else { return None };
+            ensure(used_once(g, y))?;
+            if matches!(g.def(m.root)?.0, OpKind::Div {}) {
+                scale = 1.0 / scale;
+            }
+            scale *= f64::from(inner.0);
+        }
+        let scale = F32(scale as f32);
+        ensure(scale.0.is_finite())?;
+        let dx = g.op1(OpKind::MaskScale { scale }, &[dy, mask])?;
         ensure(g.replace(m.root, dx))
     },
 };

@@ -33,6 +33,7 @@ pub const RECOVERIES: &[Recovery] = &[
     index::INDEX_COMPARE,
     norm::LAYER_NORM,
     norm::LAYER_NORM_GRAD,
+    activation::MASK_SCALE,
     movement::MATMUL_OF_ROWS,
     movement::MATMUL_OF_STACKS,
     conv::MAX_POOL_GRAD,
