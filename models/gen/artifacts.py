@@ -15,6 +15,7 @@ reference_accumulateN.npz) with
 """
 
 import argparse
+import fnmatch
 import os
 import sys
 import types
@@ -44,10 +45,11 @@ def generate(args):
         )
     else:
         optimizer = onnxblock.optim.SGD(clip_grad=clip)
+    train = [n for n in named if not n.endswith(STATISTICS) and any(fnmatch.fnmatch(n, g) for g in args.train)]
     artifacts.generate_artifacts(
         model,
-        requires_grad=[n for n in named if not n.endswith(STATISTICS)],
-        frozen_params=[n for n in named if n.endswith(STATISTICS)],
+        requires_grad=train,
+        frozen_params=[n for n in named if n not in train],
         loss=getattr(artifacts.LossType, args.loss),
         optimizer=optimizer,
         artifact_directory=args.out,
@@ -55,12 +57,12 @@ def generate(args):
     os.remove(os.path.join(args.out, "eval_model.onnx"))
 
 
-def record(out, steps, accumulate, lr, classes, keep_tensors):
+def record(out, steps, accumulate, lr, classes, keep_tensors, soft=False, optimizer_model=None, name=None):
     path = lambda name: os.path.join(out, name)
     onnxruntime.set_seed(1234)
     state = CheckpointState.load_checkpoint(path("checkpoint"))
     module = Module(path("training_model.onnx"), state)
-    optimizer = Optimizer(path("optimizer_model.onnx"), module)
+    optimizer = Optimizer(optimizer_model or path("optimizer_model.onnx"), module)
     if lr is not None:
         optimizer.set_learning_rate(lr)
     graph = onnx.load(path("training_model.onnx")).graph
@@ -75,6 +77,8 @@ def record(out, steps, accumulate, lr, classes, keep_tensors):
         return rng.standard_normal(extent).astype(np.float32)
 
     x, y = sample(graph.input[0], 100), sample(graph.input[1], classes)
+    if soft:
+        y = rng.random(y.shape).astype(np.float32)
     inputs = {v.name for v in graph.input}
     suffix = "_grad.accumulation.buffer"
     trained = [n[: -len(suffix)] for n in sorted(inputs) if n.endswith(suffix)]
@@ -85,14 +89,14 @@ def record(out, steps, accumulate, lr, classes, keep_tensors):
     for step in range(steps):
         for i in range(step * accumulate, (step + 1) * accumulate):
             losses.append(np.asarray(module(x[i], y[i])).reshape(-1)[0])
-        if step == 0 and keep_tensors:
+        if step == 0 and keep_tensors and not name:
             result |= {f"grad0/{n}": state.parameters[n].grad.copy() for n in trained}
         optimizer.step()
         module.lazy_reset_grad()
     result["losses"] = np.array(losses, np.float32)
     kept = trained + statistics if keep_tensors else statistics
     result |= {f"final/{n}": state.parameters[n].data.copy() for n in kept}
-    name = "reference.npz" if accumulate == 1 else f"reference_accumulate{accumulate}.npz"
+    name = name or ("reference.npz" if accumulate == 1 else f"reference_accumulate{accumulate}.npz")
     np.savez_compressed(path(name), **result)
     print(out, "losses", result["losses"].tolist())
 
@@ -109,11 +113,16 @@ def main():
     parser.add_argument("--betas", type=float, nargs=2, default=[0.9, 0.999])
     parser.add_argument("--clip", type=float, default=0.0, help="largest gradient norm, 0 for none")
     parser.add_argument("--lr", type=float)
+    parser.add_argument("--train", action="append", metavar="GLOB", help="parameters to train, others are frozen")
+    parser.add_argument("--optimizer-model", metavar="FILE", help="record with another optimizer model")
+    parser.add_argument("--name", metavar="FILE", help="what to record into, in OUT_DIR")
     parser.add_argument("--classes", type=int, default=10)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--accumulate", type=int, default=1, help="micro-steps per step, gradients summed")
     parser.add_argument("--losses-only", action="store_true", help="leave parameters and gradients out")
+    parser.add_argument("--soft", action="store_true", help="targets in [0, 1)")
     args = parser.parse_args()
+    args.train = args.train or ["*"]
     if args.reuse:
         args.out = args.reuse
     elif args.forward and args.out:
@@ -121,7 +130,9 @@ def main():
         generate(args)
     else:
         parser.error("give FORWARD and OUT_DIR, or --reuse OUT_DIR")
-    record(args.out, args.steps, args.accumulate, args.lr, args.classes, not args.losses_only)
+    keep = not args.losses_only
+    more = (args.soft, args.optimizer_model, args.name)
+    record(args.out, args.steps, args.accumulate, args.lr, args.classes, keep, *more)
 
 
 if __name__ == "__main__":

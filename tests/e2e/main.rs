@@ -7,5 +7,7 @@
 mod accumulate;
 mod cli;
 mod damage;
+mod hold;
 mod models;
+mod recipes;
 mod support;

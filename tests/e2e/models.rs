@@ -4,12 +4,9 @@
 
 use std::path::Path;
 
-use memc_runtime::RunOptions;
+use crate::hold::{Training, hold};
+use crate::support::{npz, root};
 
-use crate::support::{adversarial, floats, json, memc_ok, npz, number, put, root, run};
-
-/// Largest difference of a loss from the reference.
-const LOSS: f32 = 1e-5;
 /// Largest difference of a state from the reference.
 const STATE: f32 = 1e-6;
 /// The same where Adam divides by the root of tiny second moments, which magnifies rounding.
@@ -56,84 +53,38 @@ const fn forward(model: &'static str, reference: &'static str, flags: &'static [
     Case { flags, ..artifact(model, reference, STATE, &[]) }
 }
 
+/// Training artifacts with gradient descent instead of their own optimizer.
+const fn artifact_sgd(model: &'static str, reference: &'static str, inputs: [&'static str; 2]) -> Case {
+    Case {
+        inputs,
+        flags: &["--optimizer-model", "models/mlp_s_sgd/optimizer_model.onnx"],
+        ..artifact(model, reference, STATE, &[])
+    }
+}
+
+/// Inputs of the artifacts whose loss compares floats.
+const TARGET: [&str; 2] = ["input", "target"];
+/// Only the last layer is trained.
+const HEAD: &[&str] = &["--loss", "cross-entropy", "--optimizer", "sgd", "--trainable", "fc.*"];
 /// How the artifacts with SGD were trained.
 const SGD: &[&str] = &["--loss", "cross-entropy", "--optimizer", "sgd"];
 /// The same with the batch size that the references have.
 const SGD_BATCH_4: &[&str] = &["--loss", "cross-entropy", "--optimizer", "sgd", "--dim", "batch=4"];
 
 fn check(case: &Case) {
-    let (model, reference) = (format!("models/{}", case.model), root().join("models").join(case.reference));
-    let arrays = npz(&reference);
-    let folder = tempfile::tempdir().unwrap();
-    let plan = folder.path().join("model.plan");
-    let [samples, targets] = case.inputs;
-    let inputs = vec![
-        (samples.to_string(), put(folder.path(), "x.npy", &arrays["x"])),
-        (targets.to_string(), put(folder.path(), "y.npy", &arrays["y"])),
-    ];
-    let init = case.init.map(|file| root().join("models").join(file));
-    let mut estimate = vec!["estimate", &model, "--json"];
-    let init_text = init.as_ref().map(|p| p.display().to_string());
-    estimate.extend(init_text.iter().flat_map(|f| ["--checkpoint", f]));
-    estimate.extend(case.flags);
-    let estimate = json(&memc_ok(&estimate));
-    let (peak, smallest) = (number(&estimate, "peak_bytes"), number(&estimate, "smallest_feasible_bytes"));
-    let lr = arrays.get("lr").map(|bytes| floats(bytes)[0]);
-    let mut first: Option<crate::support::Ran> = None;
-    for (i, budget) in [peak, peak / 4 * 3, peak / 2, smallest].into_iter().enumerate() {
-        let budget = format!("{}B", budget.max(smallest));
-        let plan_text = plan.display().to_string();
-        let mut args = vec!["compile", &model, "--gpu-mem", &budget, "-o", &plan_text, "--json"];
-        args.extend(init_text.iter().flat_map(|f| ["--checkpoint", f]));
-        args.extend(case.flags);
-        let printed = json(&memc_ok(&args));
-        assert!(number(&printed, "arena_bytes") <= number(&printed, "gpu_mem_bytes"), "{model} {printed}");
-        let steps = floats(&arrays["losses"]).len() as u64;
-        let options = RunOptions {
-            steps,
-            inputs: inputs.clone(),
-            lr,
-            verify: true,
-            cpu: adversarial(i as u64),
-            ..RunOptions::default()
-        };
-        let ran = run(&plan, folder.path(), options);
-        compare(case, &arrays, &ran);
-        match &first {
-            None => first = Some(ran),
-            Some(first) => {
-                assert_eq!(first.losses, ran.losses, "{model} at {budget}: losses depend on the budget");
-                assert!(first.states == ran.states, "{model} at {budget}: states depend on the budget");
-            }
-        }
-    }
-}
-
-fn compare(case: &Case, arrays: &std::collections::BTreeMap<String, Vec<u8>>, ran: &crate::support::Ran) {
-    for (k, (have, want)) in ran.losses.iter().zip(floats(&arrays["losses"])).enumerate() {
-        assert!((have - want).abs() <= LOSS, "{}: loss of step {k} is {have}, reference {want}", case.model);
-    }
-    let mut compared = 0;
-    for (name, bytes) in arrays.iter().filter_map(|(n, b)| n.strip_prefix("final/").map(|n| (n, b))) {
-        let have = ran.states.get(name).unwrap_or_else(|| panic!("{}: no state {name}", case.model));
-        compared += 1;
-        let file = npyz::NpyFile::new(bytes.as_slice()).unwrap();
-        if file.dtype().descr().contains("i8") {
-            let want: Vec<u8> =
-                file.into_vec::<i64>().unwrap().iter().flat_map(|v| v.to_le_bytes()).collect();
-            assert_eq!(have, &want, "{}: {name}", case.model);
-            continue;
-        }
-        if case.noise.iter().any(|part| name.contains(part)) {
-            continue;
-        }
-        let have = have.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()));
-        for (i, (have, want)) in have.zip(floats(bytes)).enumerate() {
-            let difference = (have - want).abs();
-            assert!(difference <= case.tolerance, "{}: {name}[{i}] is {have}, reference {want}", case.model);
-        }
-    }
-    assert!(compared > 0, "{}: the reference has no final state", case.model);
+    let arrays = npz(&root().join("models").join(case.reference));
+    let Case { model, inputs, init, tolerance, noise, flags, .. } = *case;
+    hold(&Training {
+        model,
+        flags,
+        init,
+        inputs,
+        arrays: &arrays,
+        losses: "losses",
+        finals: "final/",
+        tolerance,
+        noise,
+    });
 }
 
 macro_rules! cases {
@@ -156,7 +107,14 @@ cases! {
     mlp_s_sgd: artifact("mlp_s_sgd/training_model.onnx", "mlp_s_sgd/reference.npz", STATE, &[]);
     mlp_s_adamw: artifact("mlp_s/training_model.onnx", "mlp_s/reference.npz", ADAM_STATE, &[]);
     mlp_s_weight_decay: artifact("mlp_s_adamw_wd/training_model.onnx", "mlp_s_adamw_wd/reference.npz", ADAM_STATE, &[]);
-    mlp_s_mse: Case { inputs: ["input", "target"], ..artifact("mlp_s_mse/training_model.onnx", "mlp_s_mse/reference.npz", ADAM_STATE, &[]) };
+    mlp_s_mse: Case { inputs: TARGET, ..artifact("mlp_s_mse/training_model.onnx", "mlp_s_mse/reference.npz", ADAM_STATE, &[]) };
+    mlp_s_mse_sgd: artifact_sgd("mlp_s_mse/training_model.onnx", "mlp_s_mse/reference_sgd.npz", TARGET);
+    mlp_s_l1: Case { inputs: TARGET, ..artifact("mlp_s_l1/training_model.onnx", "mlp_s_l1/reference.npz", ADAM_STATE, &[]) };
+    mlp_s_l1_sgd: artifact_sgd("mlp_s_l1/training_model.onnx", "mlp_s_l1/reference_sgd.npz", TARGET);
+    mlp_s_bce: Case { inputs: TARGET, ..artifact("mlp_s_bce/training_model.onnx", "mlp_s_bce/reference.npz", ADAM_STATE, &[]) };
+    mlp_s_bce_sgd: artifact_sgd("mlp_s_bce/training_model.onnx", "mlp_s_bce/reference_sgd.npz", TARGET);
+    cnn_bn_head: artifact("cnn_bn_head/training_model.onnx", "cnn_bn_head/reference.npz", ADAM_STATE, &[]);
+    cnn_bn_head_sgd: artifact_sgd("cnn_bn_head/training_model.onnx", "cnn_bn_head/reference_sgd.npz", ["input", "labels"]);
     mlp_clip_adamw: artifact("mlp_clip/training_model.onnx", "mlp_clip/reference.npz", ADAM_STATE, &[]);
     mlp_clip_sgd: artifact("mlp_clip_sgd/training_model.onnx", "mlp_clip_sgd/reference.npz", STATE, &[]);
     cnn_bn_sgd: artifact("cnn_bn_sgd/training_model.onnx", "cnn_bn_sgd/reference.npz", STATE, &[]);
@@ -177,6 +135,10 @@ cases! {
     step_lstm_adamw: step("lstm_step/adamw.onnx", "lstm_step/adamw.npz", "lstm_step/init.safetensors", ADAM_STATE, &[]);
     lstm_sgd: artifact("lstm_sgd/training_model.onnx", "lstm_sgd/reference.npz", STATE, &[]);
     forward_mlp_s: forward("gen/mlp_s.forward.onnx", "mlp_s_sgd/reference.npz", SGD);
+    forward_mlp_s_mse: forward("gen/mlp_s.forward.onnx", "mlp_s_mse/reference_sgd.npz", &["--loss", "mse", "--optimizer", "sgd"]);
+    forward_mlp_s_l1: forward("gen/mlp_s.forward.onnx", "mlp_s_l1/reference_sgd.npz", &["--loss", "l1", "--optimizer", "sgd"]);
+    forward_mlp_s_bce: forward("gen/mlp_s.forward.onnx", "mlp_s_bce/reference_sgd.npz", &["--loss", "bce-with-logits", "--optimizer", "sgd"]);
+    forward_cnn_bn_head: forward("gen/cnn_bn.forward.onnx", "cnn_bn_head/reference_sgd.npz", HEAD);
     forward_cnn_bn: forward("gen/cnn_bn.forward.onnx", "cnn_bn_sgd/reference.npz", SGD);
     forward_cnn_bn_dynamic: forward("gen/cnn_bn.dynamic.onnx", "cnn_bn_sgd/reference.npz", SGD_BATCH_4);
     forward_bert_tiny: forward("gen/bert_tiny_nodrop.forward.onnx", "bert_tiny_nodrop_sgd/reference.npz", SGD);
