@@ -4,14 +4,14 @@ Usage: python tests/bench/scaling.py STEP.onnx [--copies 10] [--rounds 3]
 Needs: onnx, and a release build of memc.
 
 The larger model holds independent copies under prefixed names. `ratio` is its time over the single model's, which stays
-near the number of copies where the cost is linear.
+near the number of copies where the cost is linear. Times are of the processor, the least of the rounds.
 """
 import argparse
 import json
 import pathlib
+import resource
 import subprocess
 import tempfile
-import time
 
 import onnx
 from onnx.compose import add_prefix, merge_graphs
@@ -31,9 +31,10 @@ def repeated(model, copies):
 
 def seconds(path, rounds):
     def once():
-        start = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([BIN / "memc", "opt", path, "--pass", "graph", "-o", "/dev/null"], check=True, capture_output=True)
-        return time.perf_counter() - start
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
     return min(once() for _ in range(rounds))
 
