@@ -188,12 +188,14 @@ const ROWS: &[Row] = &[
 
 /// The function that imports `domain::op` at `version`, or what is supported instead.
 pub(crate) fn find(domain: &str, op: &str, version: i64) -> Result<Handler, String> {
-    let mut rows = ROWS.iter().filter(|r| (r.0, r.1) == (domain, op)).peekable();
-    let Some(first) = rows.peek().map(|r| r.2) else {
+    let start = ROWS.partition_point(|r| (r.0, r.1) < (domain, op));
+    let rows = &ROWS[start..];
+    let rows = &rows[..rows.partition_point(|r| (r.0, r.1) == (domain, op))];
+    let Some(first) = rows.first().map(|r| r.2) else {
         let hint = nearest(domain, op).map_or(String::new(), |h| format!("; {h}"));
         return Err(format!("the operator is not supported{hint}"));
     };
-    match rows.rfind(|r| r.2 <= version) {
+    match rows.iter().rfind(|r| r.2 <= version) {
         Some(row) => Ok(row.3),
         None => Err(format!("the operator is supported from opset {first} on, the model has {version}")),
     }
