@@ -76,7 +76,8 @@ impl Command {
 /// Where the model's parts are and how to read them.
 #[derive(Args, Clone)]
 pub(crate) struct Source {
-    /// ONNX training model, one-file training step, forward model, or IR file (.mir)
+    /// ONNX training model, one-file training step, forward model with or without training information, or IR file
+    /// (.mir)
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) import: ImportArgs,

@@ -15,6 +15,7 @@ use crate::external::Folder;
 use crate::graph::declared_types;
 use crate::model::{Node, Tensor};
 use crate::node::NodeCx;
+use crate::ops::gradient::Swept;
 use crate::registry;
 use crate::source::Source;
 use crate::tensor::Literal;
@@ -92,6 +93,12 @@ pub(crate) struct Context<'a> {
     step: Option<ValueId>,
     /// Time steps that recurrent layers may still unroll.
     pub unrolled: u64,
+    /// What `Gradient` nodes have gone through.
+    pub swept: Swept,
+    /// The graph's nodes.
+    pub nodes: &'a [Node],
+    /// Nodes in an order in which operands come first.
+    pub order: &'a [usize],
     opsets: &'a BTreeMap<String, i64>,
     folder: Option<&'a Folder>,
 }
@@ -104,17 +111,21 @@ impl<'a> Context<'a> {
         let name = if graph.name.is_empty() { "model" } else { &graph.name };
         let mut declared = declared_types(&graph.value_info, source.dims);
         declared.extend(declared_types(&graph.outputs, source.dims));
-        let reads = graph.nodes.iter().flat_map(|n| &n.inputs).chain(graph.outputs.iter().map(|o| &o.name));
+        let reads = graph.nodes.iter().flat_map(Node::reads);
+        let reads = reads.chain(graph.outputs.iter().map(|o| o.name.as_str()));
         Self {
             module: Module::new(name),
             scope: BTreeMap::new(),
             declared,
-            used: reads.map(String::as_str).collect(),
+            used: reads.collect(),
             folded: Allowance::new(source.file_bytes, options.accumulate),
             seed: options.seed,
             streams: 0,
             step: None,
             unrolled: MAX_UNROLLED,
+            swept: Swept::default(),
+            nodes: &graph.nodes,
+            order: &source.order,
             opsets: &source.model.opsets,
             folder: source.folder,
         }

@@ -15,9 +15,11 @@ use memc_ir::TensorType;
 pub(crate) fn checked_order(graph: &Graph) -> Result<Vec<usize>, ImportError> {
     let producer = definitions(graph)?;
     missing(graph, &producer)?;
-    let sorted = graph.nodes.iter().enumerate().all(|(i, node)| {
-        node.inputs.iter().all(|x| producer.get(x.as_str()).copied().flatten().is_none_or(|p| p < i))
-    });
+    let sorted = graph
+        .nodes
+        .iter()
+        .enumerate()
+        .all(|(i, node)| node.reads().all(|x| producer.get(x).copied().flatten().is_none_or(|p| p < i)));
     if sorted { Ok((0..graph.nodes.len()).collect()) } else { sort(graph, &producer) }
 }
 
@@ -60,7 +62,7 @@ fn definitions(graph: &Graph) -> Result<Producers<'_>, ImportError> {
 
 fn missing(graph: &Graph, producer: &Producers<'_>) -> Result<(), ImportError> {
     for node in &graph.nodes {
-        if let Some(x) = node.inputs.iter().find(|x| !x.is_empty() && !producer.contains_key(x.as_str())) {
+        if let Some(x) = node.reads().find(|x| !producer.contains_key(x)) {
             return Err(ImportError::BadModel(format!(
                 "{} reads `{x}`, which nothing in the graph defines",
                 node.label()
@@ -81,7 +83,7 @@ fn sort(graph: &Graph, producer: &Producers<'_>) -> Result<Vec<usize>, ImportErr
         flow.add_node(());
     }
     for (i, node) in graph.nodes.iter().enumerate() {
-        for p in node.inputs.iter().filter_map(|x| producer.get(x.as_str()).copied().flatten()) {
+        for p in node.reads().filter_map(|x| producer.get(x).copied().flatten()) {
             flow.add_edge(NodeIndex::new(p), NodeIndex::new(i), ());
         }
     }

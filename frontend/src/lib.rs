@@ -1,9 +1,9 @@
 //! Imports ONNX training graphs into the graph IR.
 //!
-//! Three kinds of model are understood: ONNX Runtime training artifacts (`training_model.onnx`, with
+//! Four kinds of model are understood: ONNX Runtime training artifacts (`training_model.onnx`, with
 //! `optimizer_model.onnx` and `checkpoint` beside it), one-file training steps whose inputs and outputs are the state
-//! before and after the step, and forward models, to which a loss, gradients and an optimizer are added. Symbolic
-//! dimensions must be given sizes.
+//! before and after the step, models whose `TrainingInfoProto` has the training algorithm, and forward models, to which
+//! a loss, gradients and an optimizer are added. Symbolic dimensions must be given sizes.
 //!
 //! A model file is hostile until shown otherwise: nothing here panics, recurses on the file's structure, opens a
 //! file outside the model's folder, or allocates by a number that was not compared with bytes that exist. The
@@ -38,6 +38,7 @@ mod recipe;
 mod registry;
 mod screen;
 mod source;
+mod standard;
 mod step;
 mod tensor;
 mod training;
@@ -257,11 +258,12 @@ fn read_from(
             options.accumulate
         )));
     }
-    let source = Source::read(bytes, path, folder, &options.dims)?;
+    let source = Source::read_step(bytes, path, folder, &options.dims)?;
     let artifacts = source.model.graph.nodes.iter().any(training::is_accumulator);
     let forward = options.loss.is_some() || source.model.training.is_some();
     let mut draft = match () {
         () if artifacts => Draft::finished(training::import(&source, options)?),
+        () if source.algorithm.is_some() => Draft::finished(standard::import(&source, options)?),
         () if forward && options.carry.is_empty() => forward::import(&source, options)?,
         () => Draft::finished(step::import(&source, options)?),
     };

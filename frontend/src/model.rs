@@ -29,6 +29,15 @@ pub(crate) struct Training {
     pub algorithm: Option<Graph>,
     /// Pairs (initializer, output of `initialization`).
     pub initialization_binding: Vec<(String, String)>,
+    /// Pairs (initializer, output of either graph that it becomes after a step).
+    pub update_binding: Vec<(String, String)>,
+}
+
+impl Training {
+    /// Whether it says what a step computes, not only how it starts.
+    pub(crate) fn has_step(&self) -> bool {
+        self.algorithm.as_ref().is_some_and(|g| !g.nodes.is_empty()) || !self.update_binding.is_empty()
+    }
 }
 
 /// A graph.
@@ -43,6 +52,17 @@ pub(crate) struct Graph {
     pub value_info: Vec<ValueInfo>,
 }
 
+impl Graph {
+    /// Puts everything of `more` behind what is there.
+    pub(crate) fn append(&mut self, more: Graph) {
+        self.nodes.extend(more.nodes);
+        self.initializers.extend(more.initializers);
+        self.inputs.extend(more.inputs);
+        self.outputs.extend(more.outputs);
+        self.value_info.extend(more.value_info);
+    }
+}
+
 /// One operator application. An absent optional input or output is an empty name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Node {
@@ -55,7 +75,24 @@ pub(crate) struct Node {
     pub attrs: BTreeMap<String, Attr>,
 }
 
+/// The standard's training operators.
+pub(crate) const PREVIEW: &str = "ai.onnx.preview.training";
+
 impl Node {
+    /// Names that the node reads: its inputs, and what attributes of a `Gradient` name.
+    pub(crate) fn reads(&self) -> impl Iterator<Item = &str> {
+        let named = match (self.domain.as_str(), self.op.as_str()) {
+            (PREVIEW, "Gradient") => ["xs", "zs", "y"].map(|a| self.attrs.get(a)),
+            _ => [None; 3],
+        };
+        let named = named.into_iter().flatten().flat_map(|attr| match attr {
+            Attr::Text(name) => std::slice::from_ref(name),
+            Attr::Texts(names) => names,
+            _ => &[],
+        });
+        self.inputs.iter().chain(named).map(String::as_str).filter(|name| !name.is_empty())
+    }
+
     /// The node for an error message: its name, or its first output when it has none.
     pub(crate) fn label(&self) -> String {
         if !self.name.is_empty() {

@@ -36,7 +36,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Model, ImportError> {
     let training = infos.next().map(training).transpose()?;
     if infos.next().is_some() {
         return Err(ImportError::Unsupported(
-            "the model has several TrainingInfoProtos; supported is one".into(),
+            "the model has several TrainingInfoProtos, which are steps to be run one after the other; supported is \
+             one, so put their algorithms into one"
+                .into(),
         ));
     }
     let moved = proto.metadata_props.iter().find(|p| p.key == MOVED_WEIGHTS);
@@ -81,6 +83,7 @@ fn training(info: TrainingInfoProto) -> Result<Training, ImportError> {
         initialization: graph(info.initialization.into_option())?.unwrap_or_default(),
         algorithm: graph(info.algorithm.into_option())?,
         initialization_binding: pairs(info.initialization_binding)?,
+        update_binding: pairs(info.update_binding)?,
     })
 }
 

@@ -6,10 +6,11 @@
 use memc_ir::OpKind;
 
 use crate::error::Fault;
+use crate::model::PREVIEW;
 use crate::node::NodeCx;
 use crate::ops::{
-    activation as act, attention, block, conv, elementwise as ew, index, linalg, loss, movement as mv, norm,
-    normalise, pool, random, recurrent, reduce, resize, sequence, shape,
+    activation as act, attention, block, conv, elementwise as ew, gradient, index, linalg, loss,
+    movement as mv, norm, normalise, pool, random, recurrent, reduce, resize, sequence, shape, update,
 };
 
 /// Imports a node.
@@ -162,6 +163,10 @@ const ROWS: &[Row] = &[
     ("", "Upsample", 7, resize::resize),
     ("", "Where", 9, ew::select),
     ("", "Xor", 7, ew::xor),
+    (PREVIEW, "Adagrad", 1, update::adagrad),
+    (PREVIEW, "Adam", 1, update::adam),
+    (PREVIEW, "Gradient", 1, gradient::gradient),
+    (PREVIEW, "Momentum", 1, update::momentum),
     (MS, "BatchNormInternal", 1, norm::batch_norm_internal),
     (MS, "BatchNormalizationGrad", 1, norm::batch_norm_grad),
     (MS, "ConcatTraining", 1, mv::concat),

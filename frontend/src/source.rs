@@ -1,6 +1,6 @@
 //! A decoded and checked model, ready to be imported by either front.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use memc_ir::TensorType;
@@ -34,6 +34,15 @@ pub(crate) struct Source<'a> {
     pub path: Option<&'a Path>,
     /// Where external data may be.
     pub folder: Option<&'a Folder>,
+    /// What of the graph comes from the training algorithm.
+    pub algorithm: Option<Algorithm>,
+}
+
+/// What the algorithm of a `TrainingInfoProto` added to the graph, by name.
+#[derive(Debug)]
+pub(crate) struct Algorithm {
+    /// Its initializers.
+    pub initializers: BTreeSet<String>,
 }
 
 impl<'a> Source<'a> {
@@ -44,21 +53,64 @@ impl<'a> Source<'a> {
         folder: Option<&'a Folder>,
         dims: &'a [(String, u64)],
     ) -> Result<Source<'a>, ImportError> {
-        let mut source = Source::read_untyped(bytes, folder)?;
-        source.types = graph::input_types(&source.model.graph, dims)?;
-        source.dims = dims;
-        source.path = path;
+        Source::checked(proto::decode(bytes)?, bytes.len() as u64, folder)?.typed(path, dims)
+    }
+
+    /// Likewise, but the graph is a training step where the model describes one: the inference graph with the training
+    /// algorithm behind it, as the standard says.
+    pub(crate) fn read_step(
+        bytes: &[u8],
+        path: Option<&'a Path>,
+        folder: Option<&'a Folder>,
+        dims: &'a [(String, u64)],
+    ) -> Result<Source<'a>, ImportError> {
+        let mut model = proto::decode(bytes)?;
+        let mut added = None;
+        if let Some(training) = model.training.as_mut().filter(|t| t.has_step()) {
+            // The inference graph must stand alone.
+            graph::checked_order(&model.graph)?;
+            let algorithm = training.algorithm.take().unwrap_or_default();
+            let initializers = algorithm.initializers.iter().map(|t| t.name.clone()).collect();
+            added = Some(Algorithm { initializers });
+            model.graph.append(algorithm);
+        }
+        let mut source = Source::checked(model, bytes.len() as u64, folder)?.typed(path, dims)?;
+        source.algorithm = added;
         Ok(source)
+    }
+
+    fn typed(mut self, path: Option<&'a Path>, dims: &'a [(String, u64)]) -> Result<Source<'a>, ImportError> {
+        self.types = graph::input_types(&self.model.graph, dims)?;
+        self.dims = dims;
+        self.path = path;
+        Ok(self)
     }
 
     /// Decodes and checks a model whose inputs' types are of no interest.
     pub(crate) fn read_untyped(bytes: &[u8], folder: Option<&'a Folder>) -> Result<Source<'a>, ImportError> {
-        let mut model = proto::decode(bytes)?;
+        Source::checked(proto::decode(bytes)?, bytes.len() as u64, folder)
+    }
+
+    fn checked(
+        mut model: Model,
+        file_bytes: u64,
+        folder: Option<&'a Folder>,
+    ) -> Result<Source<'a>, ImportError> {
         let order = graph::checked_order(&model.graph)?;
         check_operators(&model)?;
         let literals = resolve(std::mem::take(&mut model.graph.initializers), folder)?;
-        let (types, file_bytes) = (BTreeMap::new(), bytes.len() as u64);
-        Ok(Source { model, order, literals, types, dims: &[], file_bytes, path: None, folder })
+        let types = BTreeMap::new();
+        Ok(Source {
+            model,
+            order,
+            literals,
+            types,
+            dims: &[],
+            file_bytes,
+            path: None,
+            folder,
+            algorithm: None,
+        })
     }
 
     /// The type of graph input `name`.

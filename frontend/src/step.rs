@@ -10,6 +10,7 @@ use memc_ir::{Blob, DType, Feed, Init, Output, OutputRole, Role, TensorType};
 
 use crate::context::Context;
 use crate::error::{Fault, ImportError, some_of};
+use crate::forward::lost;
 use crate::initial::{Initial, synthetic};
 use crate::source::Source;
 use crate::{Import, ImportOptions};
@@ -189,8 +190,7 @@ fn role(
     if name == "step" || name.match_indices('.').any(|(i, _)| same(&name[i + 1..])) {
         return Role::Optimizer;
     }
-    let statistic = ["running_mean", "running_var", "num_batches_tracked"].iter().any(|s| name.ends_with(s));
-    if statistic || !ty.dtype.is_float() {
+    if lost::statistic(name) || !ty.dtype.is_float() {
         Role::Buffer
     } else if changes || differentiated {
         Role::Param

@@ -1,4 +1,5 @@
-"""Writes node_tests.zip: the ONNX standard's backend node tests as the conformance test wants them.
+"""Writes node_tests.zip: the ONNX standard's backend node tests, and those of `Gradient`, which it keeps among its
+tests of small models, as the conformance test wants them.
 
     python3 -m venv venv && venv/bin/pip install onnx==1.22.0
     venv/bin/python tests/conformance/archive.py tests/conformance/node_tests.zip
@@ -43,7 +44,8 @@ def operator(model, name, operators):
     if base in operators:
         return operators[base]
     nodes = model.graph.node
-    telling = [n for n in nodes if n.op_type in REASONS] or [n for n in nodes if n.op_type != "Constant"] or nodes
+    telling = [n for n in nodes if n.op_type in [*REASONS, "Gradient"]]
+    telling = telling or [n for n in nodes if n.op_type != "Constant"] or nodes
     node = telling[0]
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
 
@@ -72,10 +74,11 @@ def tensor(path):
 def main(target):
     if onnx.__version__ != "1.22.0":
         sys.exit(f"this is onnx {onnx.__version__}, not 1.22.0, whose node tests the manifest lists")
-    root = Path(onnx.__file__).parent / "backend/test/data/node"
+    data_folder = Path(onnx.__file__).parent / "backend/test/data"
+    folders = [*data_folder.glob("node/*"), *data_folder.glob("simple/test_gradient_*")]
     operators, tests, index = {}, [], []
     places, data = {}, bytearray()
-    for folder in sorted(root.iterdir()):
+    for folder in sorted(folders, key=lambda folder: folder.name):
         name = folder.name
         model = onnx.load(folder / "model.onnx")
         operators[name] = op = operator(model, name, operators)

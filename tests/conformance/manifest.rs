@@ -68,7 +68,7 @@ fn counts(rows: &[[String; 4]]) -> String {
     let mut reasons: Vec<(&str, usize)> = reasons.into_iter().collect();
     reasons.sort_by_key(|&(reason, n)| (std::cmp::Reverse(n), reason));
     let mut out = format!(
-        "Of the standard's {} node tests {passed} pass and {} are not supported:\n\n",
+        "Of the standard's {} tests {passed} pass and {} are not supported:\n\n",
         rows.len(),
         rows.len() - passed
     );

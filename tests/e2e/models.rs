@@ -66,6 +66,18 @@ const fn artifact_sgd(model: &'static str, reference: &'static str, inputs: [&'s
 const TARGET: [&str; 2] = ["input", "target"];
 /// Only the last layer is trained.
 const HEAD: &[&str] = &["--loss", "cross-entropy", "--optimizer", "sgd", "--trainable", "fc.*"];
+
+/// A model in the standard's own training form, whose batch is open.
+const fn standard(model: &'static str, reference: &'static str, tolerance: f32) -> Case {
+    let init = Some("standard/init.safetensors");
+    Case {
+        inputs: ["x", "labels"],
+        init,
+        flags: &["--dim", "batch=5"],
+        ..artifact(model, reference, tolerance, &[])
+    }
+}
+
 /// How the artifacts with SGD were trained.
 const SGD: &[&str] = &["--loss", "cross-entropy", "--optimizer", "sgd"];
 /// The same with the batch size that the references have.
@@ -144,6 +156,12 @@ cases! {
     forward_bert_tiny: forward("gen/bert_tiny_nodrop.forward.onnx", "bert_tiny_nodrop_sgd/reference.npz", SGD);
     forward_bert_tiny_dynamic: forward("gen/bert_tiny_nodrop.dynamic.onnx", "bert_tiny_nodrop_sgd/reference.npz", SGD_BATCH_4);
     forward_lstm: forward("gen/lstm.forward.onnx", "lstm_sgd/reference.npz", SGD);
+    standard_momentum: standard("standard/linear.TrainingInfo.Momentum.onnx", "standard/linear.TrainingInfo.Momentum.npz", STATE);
+    standard_adam: standard("standard/linear.TrainingInfo.Adam.onnx", "standard/linear.TrainingInfo.Adam.npz", STATE);
+    standard_adagrad: standard("standard/linear.TrainingInfo.Adagrad.onnx", "standard/linear.TrainingInfo.Adagrad.npz", STATE);
+    standard_nesterov: standard("standard/linear.regularised.Momentum.onnx", "standard/linear.regularised.Momentum.npz", STATE);
+    standard_adam_regularised: standard("standard/linear.regularised.Adam.onnx", "standard/linear.regularised.Adam.npz", STATE);
+    standard_adagrad_decay: standard("standard/linear.regularised.Adagrad.onnx", "standard/linear.regularised.Adagrad.npz", STATE);
     resnet_tiny_adamw: artifact("resnet_tiny/training_model.onnx", "resnet_tiny/reference.npz", ADAM_STATE, &[]);
 }
 

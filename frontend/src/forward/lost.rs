@@ -27,8 +27,13 @@ pub(super) fn generated(name: &str) -> bool {
     name.starts_with('/') || name.contains("::") || ["val_", "const_", "_val_"].iter().any(|p| numbered(p))
 }
 
+/// Whether a tensor is called like one that training updates, but not by gradients.
+pub(crate) fn statistic(name: &str) -> bool {
+    ["running_mean", "running_var", "num_batches_tracked"].iter().any(|s| name.ends_with(s))
+}
+
 /// What to tell the user; `params` are the names that were taken as parameters.
-pub(super) fn warnings(source: &Source<'_>, params: &BTreeMap<&str, usize>) -> Vec<String> {
+pub(crate) fn warnings(source: &Source<'_>, params: &BTreeMap<&str, usize>) -> Vec<String> {
     let graph = &source.model.graph;
     let label = |n: &Node| {
         format!(

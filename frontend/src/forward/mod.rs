@@ -5,10 +5,10 @@
 //! micro-steps is as many copies of the graph, each with its own loss.
 
 pub(crate) mod complete;
-pub(crate) mod init;
+mod init;
 mod loss;
-mod lost;
-mod params;
+pub(crate) mod lost;
+pub(crate) mod params;
 
 use std::collections::BTreeMap;
 
@@ -54,14 +54,6 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Dra
 
 /// The loss, when the options fit a forward model.
 fn recipe<'o>(source: &Source<'_>, options: &'o ImportOptions) -> Result<&'o Loss, ImportError> {
-    if source.model.training.as_ref().and_then(|t| t.algorithm.as_ref()).is_some_and(|g| !g.nodes.is_empty())
-    {
-        return Err(ImportError::Unsupported(
-            "the model's TrainingInfoProto has an algorithm, which is not supported; leave it out and say the loss \
-             and the optimizer with --loss and --optimizer"
-                .into(),
-        ));
-    }
     let no = |what: &str| {
         Err(ImportError::Usage(format!(
             "{what}, but the model is a forward model; give --optimizer adamw:lr=1e-3"
@@ -93,7 +85,7 @@ fn recipe<'o>(source: &Source<'_>, options: &'o ImportOptions) -> Result<&'o Los
 }
 
 /// Contents that the initialization graph gives, by name.
-fn initialization(
+pub(crate) fn initialization(
     source: &Source<'_>,
     options: &ImportOptions,
 ) -> Result<BTreeMap<String, memc_ir::Init>, ImportError> {

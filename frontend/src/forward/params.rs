@@ -94,7 +94,7 @@ pub(super) fn find<'a>(
 }
 
 /// How nodes use each name.
-struct Uses<'a> {
+pub(crate) struct Uses<'a> {
     /// Names that some node uses as a value, not as an attribute in disguise.
     values: BTreeSet<&'a str>,
     /// Names that some node uses as the weight of a layer.
@@ -102,7 +102,7 @@ struct Uses<'a> {
 }
 
 impl<'a> Uses<'a> {
-    fn of(source: &'a Source<'a>) -> Uses<'a> {
+    pub(crate) fn of(source: &'a Source<'_>) -> Uses<'a> {
         let mut uses = Uses { values: BTreeSet::new(), weights: BTreeSet::new() };
         for node in &source.model.graph.nodes {
             for (i, name) in node.inputs.iter().enumerate().filter(|(_, n)| !n.is_empty()) {
@@ -136,7 +136,7 @@ impl<'a> Uses<'a> {
     }
 
     /// Whether initializer `name` is a parameter.
-    fn parameter(&self, name: &str, ty: &TensorType) -> bool {
+    pub(crate) fn parameter(&self, name: &str, ty: &TensorType) -> bool {
         if !self.values.contains(name) {
             return false;
         }
