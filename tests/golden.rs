@@ -17,7 +17,7 @@
 
 mod harness;
 
-use harness::{coverage, models, recover, run_all};
+use harness::{coverage, models, recover, routes, run_all};
 
 #[test]
 fn golden_files_are_what_the_compiler_makes() {
@@ -37,4 +37,9 @@ fn what_recover_rewrites_computes_the_same_numbers() {
 #[test]
 fn the_graph_pipeline_keeps_what_the_committed_models_compute() {
     models::check();
+}
+
+#[test]
+fn all_routes_of_a_model_meet_in_nearly_the_same_step() {
+    routes::check();
 }

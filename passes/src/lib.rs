@@ -14,6 +14,7 @@ pub use pipeline::{Fired, PassCx, PassDef, PassError, Pipeline, Step};
 /// Every pass, sorted by name.
 pub static PASSES: &[PassDef] = &[
     plan::rows::APPLY,
+    graph::batch::PASS,
     graph::canonicalise::PASS,
     graph::cse::PASS,
     graph::dce::PASS,
@@ -33,7 +34,7 @@ pub static PASSES: &[PassDef] = &[
 /// Folding and merging come before rewriting because rules look at constants and at equal operands, and exact rewriting
 /// comes before `recover` because that matches by spelling; what rules leave is brought to canonical form again. Running the whole list twice changes nothing that running it once did not.
 pub const GRAPH_PIPELINE: &str =
-    "fold,canonicalise,cse,simplify,recover,fold,simplify,fold,canonicalise,cse,dce";
+    "fold,canonicalise,cse,simplify,recover,fold,simplify,fold,canonicalise,cse,batch,dce";
 
 /// What follows [`GRAPH_PIPELINE`] unless the user declines: choosing formulations by what they keep alive.
 ///

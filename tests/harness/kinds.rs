@@ -126,7 +126,12 @@ fn op_costs(case: &Case) -> Result<Outcome, String> {
         let cost = kind.cost(&operands, &results);
         let pairs = kind.inplace_pairs(&operands, &results);
         let def = kind.def();
-        let pair = |(i, j): &(usize, usize)| format!("{} -> {}", def.operands[*i], def.results[*j]);
+        let slot = |names: &[&str], i: usize| match names.get(i) {
+            Some(name) if !name.ends_with('*') => (*name).to_string(),
+            _ => format!("{}[{i}]", names.last().map_or("", |n| n.trim_end_matches('*'))),
+        };
+        let pair =
+            |(i, j): &(usize, usize)| format!("{} -> {}", slot(def.operands, *i), slot(def.results, *j));
         let pairs: Vec<String> = pairs.iter().map(pair).collect();
         let inplace =
             if pairs.is_empty() { String::new() } else { format!(", in place {}", pairs.join(", ")) };

@@ -6,6 +6,7 @@ mod kinds;
 pub(crate) mod models;
 mod numbers;
 pub(crate) mod recover;
+pub(crate) mod routes;
 
 use std::fs;
 use std::path::{Path, PathBuf};

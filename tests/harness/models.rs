@@ -33,7 +33,7 @@ fn models() -> Vec<PathBuf> {
         .collect()
 }
 
-fn run(m: &mut Module, pipeline: &str) -> Vec<(&'static str, String, u64)> {
+pub(super) fn run(m: &mut Module, pipeline: &str) -> Vec<(&'static str, String, u64)> {
     let profile = DeviceProfile::named("cpu").unwrap();
     let read_file = &|_: &str| Err("no files here".into());
     let mut cx = PassCx { profile, read_file, stats: Vec::new(), fired: Vec::new() };

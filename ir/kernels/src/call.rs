@@ -100,7 +100,7 @@ fn check_slices(
         let types = call.operand_types.len();
         return Err(call.fail(format!("got {n} operands of {types} types, wants {}", def.operands.len())));
     }
-    let wanted = def.results.len();
+    let wanted = def.result_count(n);
     if results.len() != wanted || call.result_types.len() != wanted {
         let (r, t) = (results.len(), call.result_types.len());
         return Err(call.fail(format!("got {r} results of {t} types, wants {wanted}")));
@@ -111,7 +111,7 @@ fn check_slices(
             Operand::Result(j) => {
                 let result = call.result_types.get(j);
                 let same = result.is_some_and(|r| r.dtype == ty.dtype && r.numel() == ty.numel());
-                if !same || !def.inplace.contains(&(i, j)) {
+                if !same || !def.may_share((i, j)) {
                     return Err(call.fail(format!("operand {i} may not share bytes with result {j}")));
                 }
             }
@@ -289,5 +289,6 @@ pub(crate) fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8])
             };
             optim::adamw(c, results, &rule)
         }
+        OpKind::Increment { by } => optim::increment(c, results, *by),
     }
 }

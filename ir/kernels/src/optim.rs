@@ -1,5 +1,6 @@
 //! Optimizer updates.
 
+use bytemuck::Pod;
 use memc_ir::DType;
 
 use crate::error::KernelError;
@@ -142,5 +143,27 @@ pub(crate) fn adamw(c: &Ctx, results: &mut [&mut [u8]], rule: &AdamW) -> Done {
             *w -= after * *w;
         }
     });
+    Ok(())
+}
+
+pub(crate) fn increment(c: &Ctx, results: &mut [&mut [u8]], by: i64) -> Done {
+    for (i, y) in results.iter_mut().enumerate() {
+        if c.types[i].dtype == DType::I32 {
+            add_to::<i32>(c, i, y, |x| x.wrapping_add(by as i32))?;
+        } else {
+            add_to::<i64>(c, i, y, |x| x.wrapping_add(by))?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes `f` of the elements of operand `i`. Counters are few elements: one thread.
+fn add_to<T: Pod>(c: &Ctx, i: usize, y: &mut [u8], f: impl Fn(T) -> T) -> Done {
+    let x = c.src::<T>(i)?;
+    let y = c.out::<T>(y)?;
+    if let Src::Slice(x) = x {
+        y.copy_from_slice(x);
+    }
+    y.iter_mut().for_each(|y| *y = f(*y));
     Ok(())
 }

@@ -151,5 +151,9 @@ fn dispatch(op: &OpKind, x: &[&Tensor64], y: &[TensorType]) -> Results {
             let numbers = [alpha.0, beta.0, epsilon.0, weight_decay.0, l2.0];
             optim::adamw(x, numbers, *bias_correction, *decay_first)
         }
+        OpKind::Increment { by } => {
+            let one = |x: &&Tensor64| Ok(Data::Int(x.i()?.iter().map(|v| v.wrapping_add(*by)).collect()));
+            x.iter().map(one).collect()
+        }
     }
 }

@@ -41,7 +41,8 @@ pub(super) fn apply(r: &mut Rule<'_>, kind: &OpKind) -> Done {
         | OpKind::Greater {}
         | OpKind::GreaterEqual {}
         | OpKind::And {}
-        | OpKind::Or {} => Ok(()),
+        | OpKind::Or {}
+        | OpKind::Increment { .. } => Ok(()),
         // No operands.
         OpKind::Fill { .. } => Ok(()),
 

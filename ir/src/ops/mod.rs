@@ -57,11 +57,12 @@ pub struct OpDef {
     pub doc: &'static str,
     /// Operand names; a trailing `?` marks an optional last operand, `*` a variadic one.
     pub operands: &'static [&'static str],
-    /// Result names.
+    /// Result names; `*` marks one result for each operand.
     pub results: &'static [&'static str],
     /// Attribute names.
     pub attrs: &'static [&'static str],
-    /// Pairs (operand, result) that may share bytes exactly, when their byte sizes are equal.
+    /// Pairs (operand, result) that may share bytes exactly, when their byte sizes are equal. Where there is one result
+    /// for each operand, the pair of the first ones stands for all.
     pub inplace: &'static [(usize, usize)],
     /// Treatment by passes.
     pub class: Class,
@@ -76,6 +77,21 @@ impl OpDef {
             Some(last) if last.ends_with('?') => (n - 1, n),
             _ => (n, n),
         }
+    }
+
+    /// Whether there is one result for each operand.
+    pub fn is_batch(&self) -> bool {
+        self.results.iter().any(|r| r.ends_with('*'))
+    }
+
+    /// Number of results for that many operands.
+    pub fn result_count(&self, operands: usize) -> usize {
+        if self.is_batch() { operands } else { self.results.len() }
+    }
+
+    /// Whether operand `i` and result `j` may share bytes when their sizes are equal.
+    pub fn may_share(&self, (i, j): (usize, usize)) -> bool {
+        if self.is_batch() { i == j && !self.inplace.is_empty() } else { self.inplace.contains(&(i, j)) }
     }
 }
 
@@ -128,7 +144,11 @@ impl OpKind {
             (Some(a), Some(b)) => a.dtype == b.dtype && a.numel() == b.numel(),
             _ => false,
         };
-        self.def().inplace.iter().filter(same).copied().collect()
+        let def = self.def();
+        if def.is_batch() {
+            return (0..operands.len()).map(|i| (i, i)).filter(|&p| def.may_share(p) && same(&&p)).collect();
+        }
+        def.inplace.iter().filter(same).copied().collect()
     }
 }
 

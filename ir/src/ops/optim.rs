@@ -2,7 +2,7 @@
 
 use super::elementwise::{want_float, want_int};
 use super::{Cost, streaming};
-use crate::types::TensorType;
+use crate::types::{DType, TensorType};
 
 type Types = Result<Vec<TensorType>, String>;
 
@@ -67,4 +67,17 @@ pub(super) fn adamw(
     rate(ops[4])?;
     step(ops, 5)?;
     Ok(vec![ops[0].clone(); 3])
+}
+
+pub(super) fn increment(ops: &[&TensorType], by: i64) -> Types {
+    for (i, ty) in ops.iter().enumerate() {
+        want_int(ty, &format!("x{i}"))?;
+        if ty.dtype == DType::I32 && i32::try_from(by).is_err() {
+            return Err(format!("x{i} = {ty} cannot hold by = {by}"));
+        }
+    }
+    Ok(ops.iter().map(|&ty| ty.clone()).collect())
+}
+pub(super) fn increment_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
+    Cost { flops: ops.iter().map(|t| t.numel()).sum(), ..streaming(ops, res, 0) }
 }

@@ -367,4 +367,6 @@ define_ops! {
         {alpha: F32, beta: F32, epsilon: F32, weight_decay: F32, bias_correction: bool = false, decay_first: bool = false,
         l2: F32 = ZERO}
         optim::adamw, |o, r| ew::cost16(o, r), [(0, 0), (2, 1), (3, 2)] Pure;
+    /// `x + by` for every operand, integers that wrap: the counters of a step in one kernel.
+    Increment "increment" ("xs*") -> ("ys*") {by: i64} optim::increment, |o, r| optim::increment_cost(o, r), [(0, 0)] Pure;
 }

@@ -8,6 +8,7 @@
 //! No pass here plans memory: common subexpressions are merged even when that makes a live range longer, since
 //! the planner may compute a value again where that pays.
 
+pub(crate) mod batch;
 pub(crate) mod canonicalise;
 mod compact;
 pub(crate) mod cse;

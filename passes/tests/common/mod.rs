@@ -312,7 +312,19 @@ pub(crate) fn random_module(seed: u64, ops: usize) -> Module {
         let fits: Vec<ValueId> = pool.iter().copied().filter(|&v| m.values[v].ty == *ty).collect();
         m.states[s].next = Some(fits[fits.len() - 1 - r.below(fits.len().min(4))]);
     }
+    counters(r, &mut m);
     m
+}
+
+/// Adds counters that go up by zero or one.
+fn counters(r: &mut Rng, m: &mut Module) {
+    let ty = TensorType::scalar(DType::I64);
+    for i in 0..3 {
+        let s = m.add_state(&format!("n{i}"), ty.clone(), Role::Buffer, Init::Zeros);
+        let by = m.add_const(&format!("by{i}"), ty.clone(), (r.below(2) as i64).to_le_bytes());
+        let next = m.add_op(OpKind::Add {}, &[m.states[s].value, by], &[], "").unwrap();
+        m.states[s].next = Some(next[0]);
+    }
 }
 
 /// Random contents for a module's inputs and states, by value name.

@@ -176,6 +176,8 @@ fn elementwise(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
     let (w, g, lr) = (r.f32(&shape), r.f32(&shape), r.positive(&[1]));
     push(all, Sgd {}, vec![w.clone(), g.clone(), lr.clone()]);
     let step = || Tensor::i64(&[1], &[3]).unwrap();
+    let counters = [(DType::I64, vec![]), (DType::I32, vec![s]), (DType::I64, shape.to_vec())];
+    push(all, Increment { by: -3 }, counters.map(|(dtype, shape)| r.tensor(dtype, &shape)).to_vec());
     for (nesterov, operands) in [(false, 4), (true, 5)] {
         let op = Momentum { alpha: F32(0.9), beta: F32(0.5), l2: F32(0.01), nesterov };
         let all_operands = [w.clone(), g.clone(), r.f32(&shape), lr.clone(), step()];

@@ -114,6 +114,8 @@ fn optimizers(r: &mut Random, all: &mut Vec<Case>) {
         states
     };
     all.push(Case::refused(OpKind::Sgd {}, with(four(), 2), UPDATE));
+    let counters = [Tensor64::ints(&[], vec![3]), Tensor64::ints(&[2], vec![0, -1])];
+    all.push(Case::new(OpKind::Increment { by: 2 }, counters.to_vec()));
     let op = OpKind::Momentum { alpha, beta, l2: zero, nesterov: true };
     all.push(Case::refused(op, with(four(), 3), UPDATE));
     let op = OpKind::Adagrad { epsilon, l2: zero, decay: zero };

@@ -151,10 +151,9 @@ impl<'a> Editor<'a> {
         let (kind, _) = &key;
         let root = &self.m.ops[self.root];
         let hint = self.m.values[*root.results.first()?].name.clone();
-        let defs = kind.def().results;
-        let names: Vec<String> = match defs {
+        let names: Vec<String> = match kind.def().results {
             [_] => vec![hint],
-            _ => defs.iter().map(|r| format!("{hint}/{r}")).collect(),
+            many => many.iter().map(|r| format!("{hint}/{r}")).collect(),
         };
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let origin = root.origin.clone();

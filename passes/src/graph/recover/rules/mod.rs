@@ -44,4 +44,5 @@ pub const RECOVERIES: &[Recovery] = &[
     activation::RELU_GRAD,
     activation::SIGMOID_GRAD,
     norm::SOFTMAX_GRAD,
+    movement::SUM_OF_ONE,
 ];

@@ -104,24 +104,51 @@ pub(super) const PAD_PAST_TRANSPOSE: Recovery = Recovery {
     },
 };
 
+/// Whether `v` is a tensor times a constant.
+fn is_scaled(g: &Editor<'_>, v: ValueId) -> bool {
+    matches!(g.def(v), Some((OpKind::Mul {}, &[_, s])) if g.number(s).is_some())
+}
+
 pub(super) const GEMM: Recovery = Recovery {
     name: "gemm",
-    doc: "A matrix product plus a vector added to every row is `gemm`, when nothing else reads the product; the sum may be \
-          made under another shape with the same last axis.",
-    patterns: &["(add (matmul=?y ?a ?b) ?bias)", "(add (reshape=?r (matmul=?y ?a ?b)) ?bias)"],
+    doc: "A matrix product plus a vector added to every row, or plus a matrix that is no multiple of another, as where \
+          products are summed up, is `gemm`, when the addend is there before the product and \
+          nothing else reads that; the sum may be made under another shape with the same last axis.",
+    patterns: &["(add (matmul=?y ?a ?b) ?c)", "(add (reshape=?r (matmul=?y ?a ?b)) ?c)"],
     apply: |g, m| {
-        let (y, a, b, bias) = (m.get("y")?, m.get("a")?, m.get("b")?, m.get("bias")?);
+        let (y, a, b, c) = (m.get("y")?, m.get("a")?, m.get("b")?, m.get("c")?);
         let &OpKind::MatMul { trans_a, trans_b, alpha } = g.def(y)?.0 else { return None };
         let shape = g.shape(m.root).to_vec();
-        let &[_, columns] = g.shape(y) else { return None };
+        let &[rows, columns] = g.shape(y) else { return None };
         ensure(g.ty(a).rank() == 2 && g.ty(b).rank() == 2 && shape.last() == Some(&columns))?;
-        ensure(g.ty(bias).numel() == columns && g.shape(bias).last() == Some(&columns))?;
         let seen = m.get("r").unwrap_or(y);
         ensure(used_once(g, y) && used_once(g, seen) && g.shape(seen) == shape)?;
-        let bias = g.reshape(bias, &[columns])?;
+        // Where the product stood: later, its operands would have to stay in memory instead of it.
+        g.aim_at_first(&[y]);
+        let c = if g.ty(c) == g.ty(m.root) {
+            // A scaled tensor plus a gradient is the start of an optimizer's update.
+            ensure(!is_scaled(g, c))?;
+            g.reshape(c, &[rows, columns])?
+        } else {
+            ensure(g.ty(c).numel() == columns && g.shape(c).last() == Some(&columns))?;
+            g.reshape(c, &[columns])?
+        };
         let kind = OpKind::Gemm { trans_a, trans_b, alpha, beta: F32(1.0) };
-        let y = g.op1(kind, &[a, b, bias])?;
+        let y = g.op1(kind, &[a, b, c])?;
         let y = g.reshape(y, &shape)?;
+        ensure(g.replace(m.root, y))
+    },
+};
+
+pub(super) const SUM_OF_ONE: Recovery = Recovery {
+    name: "sum-of-one",
+    doc: "A sum over axes of extent 1 has the same elements, but for -0, which becomes 0.",
+    patterns: &["(reduce_sum ?x)", "(reduce_mean ?x)"],
+    apply: |g, m| {
+        let x = m.get("x")?;
+        ensure(g.ty(x).numel() == g.ty(m.root).numel())?;
+        let shape = g.shape(m.root).to_vec();
+        let y = g.reshape(x, &shape)?;
         ensure(g.replace(m.root, y))
     },
 };
