@@ -10,7 +10,7 @@ use memc_ir::{DType, Feed, Module, OpKind, TensorType, ValueId};
 
 use crate::ImportOptions;
 use crate::constants::Allowance;
-use crate::error::{Fault, ImportError};
+use crate::error::{Fault, ImportError, some_of};
 use crate::external::Folder;
 use crate::graph::declared_types;
 use crate::model::{Node, Tensor};
@@ -83,6 +83,8 @@ pub(crate) struct Context<'a> {
     pub declared: BTreeMap<&'a str, TensorType>,
     /// Names that some node or graph output reads.
     pub used: BTreeSet<&'a str>,
+    /// Tensors whose declared shape is not the one they have.
+    contradicted: BTreeSet<String>,
     /// Room for constants that nodes compute.
     pub folded: Allowance,
     /// Seed of random nodes without one of their own.
@@ -118,6 +120,7 @@ impl<'a> Context<'a> {
             scope: BTreeMap::new(),
             declared,
             used: reads.collect(),
+            contradicted: BTreeSet::new(),
             folded: Allowance::new(source.file_bytes, options.accumulate),
             seed: options.seed,
             streams: 0,
@@ -155,16 +158,47 @@ impl<'a> Context<'a> {
     /// Imports one node.
     pub(crate) fn import(&mut self, node: &'a Node) -> Result<(), ImportError> {
         let version = opset(self.opsets, &node.domain);
-        let handler = match registry::find(&node.domain, &node.op, version) {
-            Ok(handler) => handler,
-            Err(why) => return Err(ImportError::Unsupported(format!("{}: {why}", node.label()))),
+        let Some(handler) = registry::find(&node.domain, &node.op, version) else {
+            let why = registry::refusal(&node.domain, &node.op, version);
+            return Err(ImportError::Unsupported(format!("{}: {why}", node.label())));
         };
         let domain = if node.domain.is_empty() { "ai.onnx" } else { &node.domain };
         let at = |m: String| format!("{}, {domain} opset {version}: {m}", node.label());
         handler(&mut NodeCx { cx: self, node, version }).map_err(|fault| match fault {
-            Fault::Bad(m) => ImportError::BadModel(at(m)),
+            Fault::Bad(m) => {
+                let given = node.inputs.iter().filter(|x| !x.is_empty());
+                let types = given.filter_map(|x| Some(format!("`{x}` {}", self.type_of(x).ok()?)));
+                let types: Vec<String> = types.collect();
+                let types = if types.is_empty() {
+                    String::new()
+                } else {
+                    format!("; its inputs are {}", some_of(&types))
+                };
+                ImportError::BadModel(at(m) + &types)
+            }
             Fault::Unsupported(m) => ImportError::Unsupported(at(m)),
-        })
+        })?;
+        for name in &node.outputs {
+            self.compare(name);
+        }
+        Ok(())
+    }
+
+    /// Notes where the file declares another shape for `name` than it has.
+    fn compare(&mut self, name: &str) {
+        let Some(declared) = self.declared.get(name) else { return };
+        let Ok(found) = self.type_of(name) else { return };
+        if found.shape != declared.shape {
+            let text = format!("`{name}` is declared as {declared} but is {found}");
+            self.contradicted.insert(text);
+        }
+    }
+
+    /// What the user should know of the nodes that were imported.
+    pub(crate) fn warnings(&self) -> Option<String> {
+        let list: Vec<&String> = self.contradicted.iter().collect();
+        (!list.is_empty())
+            .then(|| format!("the shapes of {} tensors are not as declared: {}", list.len(), some_of(&list)))
     }
 
     /// The content of a tensor stored in a node.

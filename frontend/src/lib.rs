@@ -18,6 +18,7 @@
 //! # Ok::<(), memc_frontend::ImportError>(())
 //! ```
 
+mod advice;
 mod checkpoint;
 mod compose;
 mod constants;
@@ -89,6 +90,11 @@ pub struct ImportOptions {
 }
 
 impl ImportOptions {
+    /// Whether there are options that only forward models have.
+    fn has_recipe(&self) -> bool {
+        self.no_recipe("").is_err()
+    }
+
     /// Refuses options that only forward models have, because of `what` the model is.
     fn no_recipe(&self, what: &str) -> Result<(), ImportError> {
         let given = match self {
@@ -98,7 +104,7 @@ impl ImportOptions {
             Self { freeze, .. } if !freeze.is_empty() => format!("--freeze {}", freeze[0]),
             _ => return Ok(()),
         };
-        Err(ImportError::Usage(format!("{given} is for forward models, but {what}")))
+        Err(ImportError::Usage(format!("{given} is for forward models, but {what}; leave it out")))
     }
 }
 
@@ -260,7 +266,9 @@ fn read_from(
     }
     let source = Source::read_step(bytes, path, folder, &options.dims)?;
     let artifacts = source.model.graph.nodes.iter().any(training::is_accumulator);
-    let forward = options.loss.is_some() || source.model.training.is_some();
+    let forward = options.loss.is_some()
+        || source.model.training.is_some()
+        || (options.has_recipe() && !step::recognises(&source));
     let mut draft = match () {
         () if artifacts => Draft::finished(training::import(&source, options)?),
         () if source.algorithm.is_some() => Draft::finished(standard::import(&source, options)?),

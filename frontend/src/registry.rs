@@ -5,6 +5,7 @@
 
 use memc_ir::OpKind;
 
+use crate::advice;
 use crate::error::Fault;
 use crate::model::PREVIEW;
 use crate::node::NodeCx;
@@ -191,43 +192,53 @@ const ROWS: &[Row] = &[
     (MS, "TanhGrad", 1, |n| ew::pair(n, OpKind::TanhGrad {})),
 ];
 
-/// The function that imports `domain::op` at `version`, or what is supported instead.
-pub(crate) fn find(domain: &str, op: &str, version: i64) -> Result<Handler, String> {
+/// The rows of `domain::op`, oldest version first.
+fn rows(domain: &str, op: &str) -> &'static [Row] {
     let start = ROWS.partition_point(|r| (r.0, r.1) < (domain, op));
     let rows = &ROWS[start..];
-    let rows = &rows[..rows.partition_point(|r| (r.0, r.1) == (domain, op))];
-    let Some(first) = rows.first().map(|r| r.2) else {
-        let hint = nearest(domain, op).map_or(String::new(), |h| format!("; {h}"));
-        return Err(format!("the operator is not supported{hint}"));
-    };
-    match rows.iter().rfind(|r| r.2 <= version) {
-        Some(row) => Ok(row.3),
-        None => Err(format!("the operator is supported from opset {first} on, the model has {version}")),
+    &rows[..rows.partition_point(|r| (r.0, r.1) == (domain, op))]
+}
+
+/// The function that imports `domain::op` at `version`; `None` when it is not supported.
+pub(crate) fn find(domain: &str, op: &str, version: i64) -> Option<Handler> {
+    rows(domain, op).iter().rfind(|r| r.2 <= version).map(|r| r.3)
+}
+
+/// Why [`find`] has no function, and what is supported instead.
+pub(crate) fn refusal(domain: &str, op: &str, version: i64) -> String {
+    match rows(domain, op).first() {
+        Some(first) => format!(
+            "the operator is supported from opset {0} on, the model has {version}; convert it with \
+             onnx.version_converter.convert_version(model, {0}) or export it with a newer opset",
+            first.2
+        ),
+        None => format!("the operator is not supported; {}", nearest(domain, op)),
     }
 }
 
-/// Advice for an operator that is not supported.
-fn nearest(domain: &str, op: &str) -> Option<String> {
-    let advice = match (domain, op) {
-        ("", "If" | "Loop" | "Scan") => "control flow must be unrolled by the exporter",
-        (MS, "GRUTraining" | "GRUGrad") => {
-            "import the forward model with --loss instead; memc differentiates GRU layers itself"
+/// What to do about an operator that is not supported.
+fn nearest(domain: &str, op: &str) -> String {
+    if let Some(advice) = advice::of(domain, op) {
+        return advice.to_string();
+    }
+    if let Some(elsewhere) = ROWS.iter().find(|r| r.1 == op) {
+        let there = if elsewhere.0.is_empty() { "ai.onnx" } else { elsewhere.0 };
+        return format!("domain {there} has a supported operator of this name");
+    }
+    let scored = ROWS.iter().filter(|r| r.0 == domain || r.0.is_empty());
+    let scored = scored.map(|r| (strsim::jaro_winkler(op, r.1), r.1));
+    let close = scored.filter(|s| s.0 >= ALIKE).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(a.1)));
+    match close {
+        Some((_, name)) => format!("the nearest that is supported is `{name}`"),
+        None => {
+            "compose it of standard operators; tests/conformance/README.md lists those that are supported"
+                .into()
         }
-        (MS, "YieldOp") | ("org.pytorch.aten", _) => {
-            "this is an ORTModule graph; generate training artifacts instead"
-        }
-        ("", "Multinomial") => "feed the random tensor as an input",
-        (MS, "AdamWOptimizer" | "SGDOptimizerV2" | "InplaceClipGradNorm") => {
-            "this is an optimizer model; give the training model and pass this one as its optimizer"
-        }
-        _ => {
-            let elsewhere = ROWS.iter().find(|r| r.1 == op && r.0 != domain)?;
-            let there = if elsewhere.0.is_empty() { "ai.onnx" } else { elsewhere.0 };
-            return Some(format!("domain {there} has a supported operator of this name"));
-        }
-    };
-    Some(advice.to_string())
+    }
 }
+
+/// Names at least so similar may have been meant.
+const ALIKE: f64 = 0.85;
 
 #[cfg(test)]
 mod tests {
@@ -244,10 +255,13 @@ mod tests {
     /// An operator is found from its first version on; older versions and unknown names say what there is.
     #[test]
     fn versions_select_rows() {
-        assert!(find("", "Where", 9).is_ok() && find("", "Where", 21).is_ok());
-        assert!(find("", "Where", 8).expect_err("old").contains("from opset 9 on, the model has 8"));
-        assert!(find("", "Loop", 13).expect_err("loop").contains("unrolled"));
-        assert!(find("", "FusedMatMul", 13).expect_err("domain").contains("domain com.microsoft has"));
-        assert!(find("", "Nonsense", 13).expect_err("unknown").contains("not supported"));
+        assert!(find("", "Where", 9).is_some() && find("", "Where", 21).is_some());
+        assert!(find("", "Where", 8).is_none() && find("", "Nonsense", 13).is_none());
+        assert!(refusal("", "Where", 8).contains("from opset 9 on, the model has 8; convert it"));
+        assert!(refusal("", "Loop", 13).contains("unrolled"));
+        assert!(refusal("", "FusedMatMul", 13).contains("domain com.microsoft has"));
+        assert!(refusal("", "LeakyReLU", 13).contains("nearest that is supported is `LeakyRelu`"));
+        assert!(refusal("", "Nonsense", 13).contains("not supported; compose it"));
+        assert!(refusal("", &"x".repeat(4096), 13).contains("compose it"));
     }
 }

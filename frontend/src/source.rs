@@ -8,7 +8,7 @@ use memc_ir::TensorType;
 use crate::context::{opset, resolve};
 use crate::error::{ImportError, some_of};
 use crate::external::Folder;
-use crate::model::{Attr, Model, ValueType};
+use crate::model::{Attr, Model, Node, ValueType};
 use crate::tensor::Literal;
 use crate::{graph, proto, registry, training};
 
@@ -139,35 +139,40 @@ impl<'a> Source<'a> {
 /// Most operators listed in one message.
 const SHOWN: usize = 10;
 
+fn has_subgraph(node: &Node) -> bool {
+    node.attrs.values().any(|a| matches!(a, Attr::Other("a subgraph")))
+}
+
 /// Reports every operator that is not supported, once, with the nodes that use it.
 fn check_operators(model: &Model) -> Result<(), ImportError> {
-    let mut unknown: BTreeMap<(String, String), (String, Vec<String>)> = BTreeMap::new();
+    let mut unknown: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
     for node in &model.graph.nodes {
         if node.domain.is_empty() && !model.opsets.contains_key("") {
             return Err(ImportError::BadModel(
                 "the model uses operators of ai.onnx but does not say of which opset".into(),
             ));
         }
-        let version = opset(&model.opsets, &node.domain);
-        let subgraph = node.attrs.values().any(|a| matches!(a, Attr::Other("a subgraph")));
-        let why = match registry::find(&node.domain, &node.op, version) {
-            _ if training::is_accumulator(node) => continue,
-            Ok(_) if !subgraph => continue,
-            Ok(_) => "subgraphs are not supported".to_string(),
-            Err(why) => why,
-        };
-        let domain = if node.domain.is_empty() { "ai.onnx" } else { &node.domain };
-        let entry = unknown.entry((domain.to_string(), node.op.clone()));
+        let found = registry::find(&node.domain, &node.op, opset(&model.opsets, &node.domain));
+        if training::is_accumulator(node) || (found.is_some() && !has_subgraph(node)) {
+            continue;
+        }
         let name = if node.name.is_empty() { node.outputs.first() } else { Some(&node.name) };
         let name = name.map_or("unnamed", String::as_str);
-        entry.or_insert((format!("opset {version}: {why}"), Vec::new())).1.push(format!("`{name}`"));
+        unknown.entry((&node.domain, &node.op)).or_default().push(format!("`{name}`"));
     }
     if unknown.is_empty() {
         return Ok(());
     }
-    let mut text = format!("{} operators of the model cannot be imported:", unknown.len());
-    for ((domain, op), (why, nodes)) in unknown.iter().take(SHOWN) {
-        text.push_str(&format!("\n  {domain}::{op}, {why} (nodes {})", some_of(nodes)));
+    let operators = if unknown.len() == 1 { "operator" } else { "operators" };
+    let mut text = format!("{} {operators} of the model cannot be imported:", unknown.len());
+    for ((domain, op), nodes) in unknown.iter().take(SHOWN) {
+        let version = opset(&model.opsets, domain);
+        let why = match registry::find(domain, op, version) {
+            Some(_) => "subgraphs are not supported".to_string(),
+            None => registry::refusal(domain, op, version),
+        };
+        let domain = if domain.is_empty() { "ai.onnx" } else { domain };
+        text.push_str(&format!("\n  {domain}::{op}, opset {version}: {why} (nodes {})", some_of(nodes)));
     }
     if unknown.len() > SHOWN {
         text.push_str(&format!("\n  and {} more", unknown.len() - SHOWN));

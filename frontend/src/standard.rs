@@ -42,6 +42,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
         .map(|s| (name(s.value), m.values[s.value].ty.rank()))
         .collect();
     let mut warnings = lost::warnings(source, &ranks);
+    warnings.extend(step.cx.warnings());
     let gradients = source.model.graph.nodes.iter().filter(|n| n.domain == PREVIEW && n.op == "Gradient");
     let shuffled: Vec<String> = gradients.filter(|n| shuffled(n)).map(Node::label).collect();
     if !shuffled.is_empty() {

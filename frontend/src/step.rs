@@ -50,6 +50,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     }
     let carried: BTreeSet<&str> = pairs.values().copied().collect();
     add_outputs(source, &mut cx, &carried)?;
+    warnings.extend(cx.warnings());
     let notes = vec![describe(&cx, options)];
     if let Some(c) = &checkpoint {
         let states = cx.module.states.values().map(|s| cx.module.values[s.value].name.clone()).collect();
@@ -112,6 +113,15 @@ fn declare(
             "{invented} parameters and buffers have no values and start with synthetic ones; give a checkpoint"
         )]
     })
+}
+
+/// Whether inputs and outputs are called as in a one-file step.
+pub(crate) fn recognises(source: &Source<'_>) -> bool {
+    let graph = &source.model.graph;
+    let outputs: BTreeSet<&str> = graph.outputs.iter().map(|o| o.name.as_str()).collect();
+    let carried =
+        |name: &str| ["_new", "_grad"].iter().any(|s| outputs.contains(format!("{name}{s}").as_str()));
+    graph.inputs.iter().any(|x| carried(&x.name))
 }
 
 fn usage(options: &ImportOptions) -> Result<(), ImportError> {

@@ -63,6 +63,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     let mut warnings = Vec::new();
     step.declare(&accumulated, checkpoint.as_ref(), &mut warnings)?;
     let gradients = step.run(&accumulated)?;
+    warnings.extend(step.cx.warnings());
     let mut module = step.finish(&accumulated)?;
     let trained: Vec<Trained> = accumulated
         .iter()

@@ -168,6 +168,21 @@ fn lost_training_semantics() {
     assert!(text.contains("serve several nodes (`a.bias`, 2 uses)"), "{text}");
 }
 
+/// A shape that the file declares otherwise than the graph computes it is called out with both.
+#[test]
+fn declared_shapes_are_compared() {
+    let graph = Graph {
+        nodes: vec![node("Mul", "m", &["x", "w"], &["y"], &[])],
+        inputs: vec![value("x", 1, &["batch", "3"])],
+        outputs: vec![value("y", 1, &["batch", "7"])],
+        initializers: vec![tensor("w", 1, &[3], &[0; 12])],
+        ..Graph::default()
+    };
+    let options = ImportOptions { dims: vec![("batch".into(), 2)], ..recipe("mse", "sgd") };
+    let text = import_bytes(&graph.model(), &options).expect("import").warnings.join("\n");
+    assert!(text.contains("`y` is declared as f32[2,7] but is f32[2,3]"), "{text}");
+}
+
 /// Losses that do not fit, or options for another kind of model, are usage errors with an example.
 #[test]
 fn wrong_recipes_are_usage_errors() {
@@ -175,7 +190,17 @@ fn wrong_recipes_are_usage_errors() {
     let text = usage(mlp, &recipe("mse:output=nothing", "sgd"));
     assert!(text.contains("no output `nothing`; it has output"), "{text}");
     let text = usage(mlp, &recipe("output", "sgd"));
-    assert!(text.contains("no output is one float"), "{text}");
+    assert!(text.contains("no output is one float; the model has output (f32[4,10])"), "{text}");
+    assert!(text.contains("--loss mse:output=output"), "{text}");
+    let alone = ImportOptions { optimizer: Some("sgd".parse().expect("sgd")), ..ImportOptions::default() };
+    let text = usage(mlp, &alone);
+    assert!(
+        text.contains("a forward model with outputs output") && text.contains("--loss cross-entropy"),
+        "{text}"
+    );
+    let frozen = ImportOptions { freeze: vec!["*".into()], ..recipe("mse", "sgd") };
+    let text = usage(mlp, &frozen);
+    assert!(text.contains("--freeze * leaves no parameter to train; the model has fc1.bias"), "{text}");
     let text = usage("mlp_s/training_model.onnx", &recipe("mse", "sgd"));
     assert!(text.contains("--loss mse is for forward models, but these are training artifacts"), "{text}");
     let carried = ImportOptions { carry: vec![("a".into(), "b".into())], ..recipe("mse", "sgd") };

@@ -101,6 +101,22 @@ fn unknown_operators() {
         &["3 operators", "ai.onnx::Frobnicate, opset 20", "`f9`", "and 2 more", "ai.onnx::Loop"],
     );
     assert_says(&text, &["com.example::Gelu", "domain ai.onnx has a supported operator"]);
+    assert_says(&text, &["Frobnicate, opset 20: the operator is not supported; compose it"]);
+    let advised = |op: &str| edited(|g| g.nodes.push(node(op, "odd", &["x"], &["y"], &[])));
+    assert_says(
+        &advised("TopK"),
+        &["1 operator ", "ai.onnx::TopK, opset 20", "ReduceMax and ArgMax", "`odd`"],
+    );
+    assert_says(&advised("LeakyReLU"), &["the nearest that is supported is `LeakyRelu`"]);
+    let old = [small_step().model(), field(8, int(2, 5))].concat();
+    let mut graph = small_step();
+    graph.nodes[0] = node("Add", "update", &["w", "x"], &["w_new"], &[]);
+    let old = [int(1, 8), field(7, graph.bytes()), old[old.len() - 4..].to_vec()].concat();
+    let old = import_bytes(&old, &ImportOptions::default()).expect_err("old").to_string();
+    assert_says(
+        &old,
+        &["ai.onnx::Add", "opset 5", "from opset 7 on", "convert_version(model, 7)", "`update`"],
+    );
     let subgraph = [field(1, "then_branch"), field(6, field(2, "inner")), int(20, 5)].concat();
     let control = edited(|g| g.nodes.push(node("If", "branch", &["x"], &["y"], &[subgraph])));
     assert_says(&control, &["ai.onnx::If", "unrolled", "`branch`"]);
@@ -161,6 +177,11 @@ fn state_types() {
 fn broken_nodes() {
     let shape = edited(|g| g.nodes.push(node("MatMul", "product", &["w", "x"], &["y"], &[])));
     assert_says(&shape, &["`product` (MatMul), ai.onnx opset 20", "inner extents differ"]);
+    let sides = edited(|g| {
+        g.initializers.push(tensor("two", 1, &[2], &[0; 8]));
+        g.nodes.push(node("Mul", "scale", &["x", "two"], &["y"], &[]));
+    });
+    assert_says(&sides, &["`scale` (Mul)", "do not broadcast", "`x` f32[2,3]", "`two` f32[2]"]);
     let absent = edited(|g| g.nodes.push(node("Add", "half", &["w"], &["y"], &[])));
     assert_says(&absent, &["`half`", "input 1 is missing"]);
     let dynamic = edited(|g| {

@@ -97,7 +97,7 @@ fn refused(test: &Test, error: &ImportError) -> Outcome {
     if let Some((name, _)) = rest.split_once('`') {
         return Outcome::Unsupported(format!("element type {name}"));
     }
-    if text.contains("operators of the model cannot be imported") {
+    if text.contains("of the model cannot be imported:") {
         let short = |line: &str| {
             let (op, why) = line.trim().split_once(", opset ")?;
             let why = why.split_once(": ")?.1.split(" (nodes ").next()?;

@@ -222,6 +222,45 @@ fn an_output_never_replaces_an_input() {
 }
 
 #[test]
+fn models_and_recipes_that_do_not_fit_are_refused_with_what_would() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("model.plan").display().to_string();
+    let refused = |code: i32, model: &str, flags: &[&str], parts: &[&str]| {
+        let base = ["compile", model, "--gpu-mem", "1M", "-o", plan.as_str()];
+        let said = memc_fails(code, &[&base, flags].concat());
+        assert!(parts.iter().all(|part| said.contains(part)), "{flags:?}: {said}");
+        assert!(!std::path::Path::new(&plan).exists(), "{flags:?}");
+    };
+    let standard = "models/standard/linear.TrainingInfo.Adam.onnx";
+    refused(3, standard, &[], &["batch (axis 0 of `x`, axis 0 of `labels`)", "--dim batch=32"]);
+    refused(2, standard, &["--dim", "batch=2", "--dim", "batch=3"], &["contradict", "as --dim batch=2"]);
+    refused(2, standard, &["--dim", "bach=2"], &["no symbolic dimension `bach`", "--dim batch=2"]);
+    refused(2, standard, &["--dim", "batch=0"], &["as --dim batch=32"]);
+    refused(2, standard, &["--dim", "batch=2", "--loss", "mse"], &["TrainingInfoProto", "leave it out"]);
+    refused(2, MODEL, &["--dim", "batch=2"], &["static", "leave --dim out"]);
+    refused(2, MODEL, &["--loss", "mse"], &["contain their loss", "leave it out"]);
+    let forward = "models/gen/mlp_s.forward.onnx";
+    refused(2, forward, &["--loss", "huber"], &["one of cross-entropy, mse, l1, bce-with-logits, output"]);
+    refused(
+        2,
+        forward,
+        &["--loss", "mse", "--optimizer", "lion"],
+        &["none, sgd, momentum, adam, adamw, adagrad"],
+    );
+    refused(
+        2,
+        forward,
+        &["--loss", "mse:output=y"],
+        &["no output `y`; it has output", "--loss mse:output=output"],
+    );
+    refused(2, forward, &["--loss", "output"], &["one float", "output (f32[4,10])"]);
+    refused(2, forward, &["--optimizer", "sgd"], &["forward model", "--loss cross-entropy"]);
+    refused(2, forward, &["--loss", "mse", "--freeze", "fc9*"], &["matches no parameter", "fc1.bias"]);
+    refused(2, forward, &["--loss", "mse", "--trainable", "fc9*"], &["matches no parameter", "fc1.bias"]);
+    refused(3, forward, &[], &["not a training step", "--loss cross-entropy"]);
+}
+
+#[test]
 fn failures_are_json_too_when_json_is_asked_for() {
     let out = memc(&["compile", MODEL, "--gpu-mem", "64K", "--json", "-o", "/nonexistent/x"]);
     assert_eq!(out.status.code(), Some(4));

@@ -34,21 +34,36 @@ pub(super) fn output<'a>(
     };
     let all: Vec<&str> = outputs().collect();
     let usage = |m: String| Err(ImportError::Usage(format!("--loss {loss}: {m}")));
+    // Every float output can be compared with labels of its own shape.
+    let other = || {
+        let float = outputs().find(|o| cx.type_of(o).is_ok_and(|ty| ty.dtype.is_float()));
+        float.map_or(String::new(), |o| {
+            let kind = if fits(o) { loss.kind } else { LossKind::Mse };
+            format!("; write for instance --loss {}", Loss { kind, output: Some(o.to_string()) })
+        })
+    };
     let example = |name: &str| Loss { output: Some(name.to_string()), ..loss.clone() };
     if let Some(name) = &loss.output {
         return match outputs().find(|o| o == name) {
             Some(found) if fits(found) => Ok(found),
             Some(found) => usage(match cx.type_of(found) {
-                Ok(ty) => format!("output `{name}` is {ty}, but the loss needs {wanted}"),
+                Ok(ty) => format!("output `{name}` is {ty}, but the loss needs {wanted}{}", other()),
                 Err(_) => format!("output `{name}` has no type"),
             }),
-            None => usage(format!("the model has no output `{name}`; it has {}", some_of(&all))),
+            None => usage(format!("the model has no output `{name}`; it has {}{}", some_of(&all), other())),
         };
     }
     let candidates: Vec<&str> = outputs().filter(|o| fits(o)).collect();
     match candidates[..] {
         [one] => Ok(one),
-        [] => usage(format!("no output is {wanted}; the model has {}", some_of(&all))),
+        [] => {
+            let typed = |name: &&str| match cx.type_of(name) {
+                Ok(ty) => format!("{name} ({ty})"),
+                Err(_) => name.to_string(),
+            };
+            let list: Vec<String> = all.iter().map(typed).collect();
+            usage(format!("no output is {wanted}; the model has {}{}", some_of(&list), other()))
+        }
         [first, ..] => usage(format!(
             "several outputs fit ({}); choose one, as --loss {}, or combine them in the model and give --loss output",
             some_of(&candidates),

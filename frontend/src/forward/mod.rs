@@ -43,6 +43,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Dra
     for micro in 0..options.accumulate {
         step.micro_step(wanted, micro)?;
     }
+    warnings.extend(step.cx.warnings());
     let recipe = Recipe {
         loss: wanted.clone(),
         optimizer: options.optimizer.as_ref().filter(|_| !options.no_optimizer).and_then(Optimizer::of),
@@ -124,6 +125,14 @@ impl<'a> Step<'a> {
                 (_, Some(next)) => statistics.push((p.name, *next, state)),
                 _ => {}
             }
+        }
+        let chosen = options.freeze.first().map(|f| format!("--freeze {f}"));
+        let chosen = chosen.or_else(|| options.trainable.first().map(|t| format!("--trainable {t}")));
+        if let Some(flag) = chosen.filter(|_| !trained) {
+            return Err(ImportError::Usage(format!(
+                "{flag} leaves no parameter to train; the model has {}",
+                some_of(&current.keys().collect::<Vec<_>>())
+            )));
         }
         if !trained {
             return Err(ImportError::Unsupported(
