@@ -131,6 +131,12 @@ fn accumulation() {
     assert_eq!(count(&m, |k| matches!(k, OpKind::Sgd {})), 10);
     let losses: Vec<&str> = m.outputs.iter().map(|o| o.name.as_str()).collect();
     assert_eq!(losses, ["loss", "loss.1", "loss.2"]);
+    // The gradients of a micro-step come before the next one.
+    let place = |wanted: memc_ir::OpId| m.order.iter().position(|&op| op == wanted).expect("in the order");
+    let grad = |op: &&memc_ir::OpId| matches!(m.ops[**op].kind(), Some(OpKind::BatchNormGrad {}));
+    let first = m.order.iter().find(grad).map(|&op| place(op)).expect("a gradient");
+    let loss = |i: usize| place(m.def_op(m.outputs[i].value).expect("computed"));
+    assert!(loss(0) < first && first < loss(1));
     let labels =
         m.inputs.values().filter(|x| matches!(&x.feed, Feed::Data { source, .. } if source == "labels"));
     assert_eq!(labels.count(), 3);
