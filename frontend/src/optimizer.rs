@@ -121,7 +121,8 @@ impl Optimizer {
             }
             _ => return None,
         };
-        Some(Optimizer { max_norm: None, rate: spec.get("lr"), rule })
+        let max_norm = Some(spec.get("clip_norm")).filter(|n| *n > 0.0);
+        Some(Optimizer { max_norm, rate: spec.get("lr"), rule })
     }
 
     /// What it does, in words.
@@ -159,6 +160,7 @@ impl Optimizer {
         for t in trained {
             let mut gradient = t.gradient;
             if let Some(factor) = factor {
+                let factor = emit.cast(factor, emit.dtype(gradient))?;
                 gradient =
                     emit.one(OpKind::Mul {}, &[gradient, factor], &format!("{}_grad.clipped", t.name))?;
             }
@@ -247,12 +249,26 @@ impl Emit<'_> {
         self.module.add_const(name, TensorType::scalar(DType::F32), value.to_le_bytes())
     }
 
+    fn dtype(&self, value: ValueId) -> DType {
+        self.module.values[value].ty.dtype
+    }
+
+    /// `value` as `dtype`.
+    fn cast(&mut self, value: ValueId, dtype: DType) -> Result<ValueId, ImportError> {
+        if self.dtype(value) == dtype {
+            return Ok(value);
+        }
+        let name = format!("{}.{dtype}", self.module.values[value].name);
+        self.one(OpKind::Cast { to: dtype }, &[value], &name)
+    }
+
     /// `min(1, max_norm / (norm + epsilon))` of the norm of all gradients together.
     fn norm_factor(&mut self, max_norm: f32, trained: &[Trained]) -> Result<ValueId, ImportError> {
         let mut sum = None;
         for t in trained {
+            let gradient = self.cast(t.gradient, DType::F32)?;
             let squares =
-                self.one(OpKind::SumSquares {}, &[t.gradient], &format!("{}_grad.sum_squares", t.name))?;
+                self.one(OpKind::SumSquares {}, &[gradient], &format!("{}_grad.sum_squares", t.name))?;
             sum = Some(match sum {
                 None => squares,
                 Some(sum) => self.one(OpKind::Add {}, &[sum, squares], "grad_norm.sum")?,
@@ -296,6 +312,7 @@ impl Emit<'_> {
                 let mut gradient = gradient;
                 if *decay != 0.0 {
                     let factor = self.scalar("weight_decay", *decay);
+                    let factor = self.cast(factor, self.dtype(weight))?;
                     let pull =
                         self.one(OpKind::Mul {}, &[weight, factor], &format!("{}.weight_decay", t.name))?;
                     let name = format!("{}_grad.decayed", t.name);

@@ -84,16 +84,26 @@ pub struct OptimizerSpec {
 /// A rule's name and its options with their defaults.
 type Rule = (&'static str, &'static [(&'static str, f32)]);
 
+/// Largest norm of all gradients together, zero for any.
+const CLIP: (&str, f32) = ("clip_norm", 0.0);
+
 const RULES: [Rule; 6] = [
     ("none", &[]),
-    ("sgd", &[("lr", 1e-3), ("weight_decay", 0.0)]),
+    ("sgd", &[("lr", 1e-3), ("weight_decay", 0.0), CLIP]),
     (
         "momentum",
-        &[("lr", 1e-3), ("momentum", 0.9), ("dampening", 0.0), ("weight_decay", 0.0), ("nesterov", 0.0)],
+        &[
+            ("lr", 1e-3),
+            ("momentum", 0.9),
+            ("dampening", 0.0),
+            ("weight_decay", 0.0),
+            ("nesterov", 0.0),
+            CLIP,
+        ],
     ),
-    ("adam", &[("lr", 1e-3), ("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8), ("weight_decay", 0.0)]),
-    ("adamw", &[("lr", 1e-3), ("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8), ("weight_decay", 0.01)]),
-    ("adagrad", &[("lr", 1e-2), ("eps", 1e-10), ("weight_decay", 0.0), ("lr_decay", 0.0)]),
+    ("adam", &[("lr", 1e-3), ("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8), ("weight_decay", 0.0), CLIP]),
+    ("adamw", &[("lr", 1e-3), ("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8), ("weight_decay", 0.01), CLIP]),
+    ("adagrad", &[("lr", 1e-2), ("eps", 1e-10), ("weight_decay", 0.0), ("lr_decay", 0.0), CLIP]),
 ];
 
 impl OptimizerSpec {
@@ -198,7 +208,10 @@ mod tests {
             assert_eq!(spec.to_string().parse(), Ok(spec));
         }
         let adamw: OptimizerSpec = "adamw:lr=1e-3,beta2=0.99".parse().expect("adamw");
-        assert_eq!(adamw.to_string(), "adamw:lr=0.001,beta1=0.9,beta2=0.99,eps=1e-8,weight_decay=0.01");
+        assert_eq!(
+            adamw.to_string(),
+            "adamw:lr=0.001,beta1=0.9,beta2=0.99,eps=1e-8,weight_decay=0.01,clip_norm=0.0"
+        );
     }
 
     /// Unknown names, options and impossible numbers are refused with what is possible.
@@ -209,7 +222,7 @@ mod tests {
             assert!(error.contains(part), "{text}: {error}");
         };
         refused("lion", "adamw:lr=1e-3");
-        refused("sgd:momentum=0.9", "sgd has no option `momentum`; it has lr, weight_decay");
+        refused("sgd:momentum=0.9", "sgd has no option `momentum`; it has lr, weight_decay, clip_norm");
         refused("none:lr=1", "it has none");
         refused("sgd:lr", "NAME=NUMBER");
         refused("sgd:lr=fast", "must be a number");

@@ -88,9 +88,17 @@ fn compare(t: &Training<'_>, losses: &[f32], ran: &Ran) {
         let have = ran.states.get(name).unwrap_or_else(|| panic!("{label}: no state {name}"));
         compared += 1;
         let file = npyz::NpyFile::new(bytes.as_slice()).unwrap();
-        if file.dtype().descr().contains("i8") {
-            let want: Vec<u8> =
-                file.into_vec::<i64>().unwrap().iter().flat_map(|v| v.to_le_bytes()).collect();
+        let exact: Option<Vec<u8>> = match file.dtype().descr() {
+            d if d.contains("i8") => {
+                Some(file.into_vec::<i64>().unwrap().iter().flat_map(|v| v.to_le_bytes()).collect())
+            }
+            // Floats of 16 bits.
+            d if d.contains("u2") => {
+                Some(file.into_vec::<u16>().unwrap().iter().flat_map(|v| v.to_le_bytes()).collect())
+            }
+            _ => None,
+        };
+        if let Some(want) = exact {
             assert_eq!(have, &want, "{label}: {name}");
             continue;
         }

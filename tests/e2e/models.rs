@@ -133,6 +133,7 @@ cases! {
     cnn_bn_adamw: artifact("cnn_bn/training_model.onnx", "cnn_bn/reference.npz", ADAM_STATE, BEFORE_NORM);
     bert_tiny_sgd: artifact("bert_tiny_nodrop_sgd/training_model.onnx", "bert_tiny_nodrop_sgd/reference.npz", STATE, &[]);
     bert_tiny_adamw: artifact("bert_tiny_nodrop/training_model.onnx", "bert_tiny_nodrop/reference.npz", ADAM_STATE, KEYS);
+    bert_tiny_dropout: Case { flags: &["--seed", "3"], ..artifact("bert_tiny_dropout/training_model.onnx", "bert_tiny_dropout/reference.npz", STATE, &[]) };
     step_mlp_s_sgd: step("mlp_s_step/sgd.onnx", "mlp_s_step/sgd.npz", "mlp_s_step/init.safetensors", STATE, &[]);
     step_mlp_s_momentum: step("mlp_s_step/momentum.onnx", "mlp_s_step/momentum.npz", "mlp_s_step/init.safetensors", STATE, &[]);
     step_mlp_s_adamw: step("mlp_s_step/adamw.onnx", "mlp_s_step/adamw.npz", "mlp_s_step/init.safetensors", ADAM_STATE, &[]);

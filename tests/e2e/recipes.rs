@@ -34,7 +34,7 @@ fn check(name: &str, model: &str, flags: &[&str]) -> usize {
 
 #[test]
 fn cross_entropy() {
-    assert_eq!(check("cross_entropy", "mlp_s", &["--loss", "cross-entropy"]), 10);
+    assert_eq!(check("cross_entropy", "mlp_s", &["--loss", "cross-entropy"]), 12);
 }
 
 #[test]
@@ -66,4 +66,15 @@ fn the_last_layer() {
 fn dropout() {
     assert_eq!(check("dropout", "mlp_dropout", &["--loss", "cross-entropy", "--seed", "3"]), 2);
     assert_eq!(check("dropout_mse", "mlp_dropout", &["--loss", "mse", "--seed", "3"]), 1);
+}
+
+/// 16-bit tensors between 32-bit parameters and loss, and 16-bit parameters and moments, which come out bit for bit.
+#[test]
+fn sixteen_bits() {
+    for kind in ["float16", "bfloat16"] {
+        let (wide, narrow) = (kind.to_string(), format!("{kind}_weights"));
+        for name in [&wide, &narrow] {
+            assert_eq!(check(name, &format!("mlp_{name}"), &["--loss", "cross-entropy"]), 2);
+        }
+    }
 }

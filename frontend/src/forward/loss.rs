@@ -1,6 +1,6 @@
 //! The loss of a forward model, from one of its outputs and labels that are fed.
 
-use memc_ir::attr::{F32, Reduction};
+use memc_ir::attr::{F32, Reduction, Scalar};
 use memc_ir::{DType, Feed, OpKind, TensorType, ValueId};
 
 use crate::context::Context;
@@ -125,10 +125,8 @@ pub(super) fn emit(
             let size = emit(OpKind::Abs {}, &[output], "loss/abs")?;
             let negative = emit(OpKind::Neg {}, &[size], "loss/neg")?;
             let power = emit(OpKind::Exp {}, &[negative], "loss/exp")?;
-            let one =
-                cx.module.add_const("loss/one", TensorType::scalar(DType::F32), F32(1.0).0.to_le_bytes());
-            let mut emit =
-                |kind: OpKind, operands: &[ValueId], name: &str| cx.emit(kind, operands, name, "loss");
+            let one = OpKind::Fill { dtype: ty.dtype, shape: Vec::new(), value: Scalar::Float(F32(1.0)) };
+            let one = emit(one, &[], "loss/one")?;
             let sum = emit(OpKind::Add {}, &[power, one], "loss/sum")?;
             let log = emit(OpKind::Log {}, &[sum], "loss/log")?;
             let linear = emit(OpKind::Sub {}, &[positive, chosen], "loss/linear")?;

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use glob::Pattern;
-use memc_ir::{Blob, DType, Init, Role, TensorType};
+use memc_ir::{Blob, Init, Role, TensorType};
 
 use super::lost::{generated, trains};
 use crate::ImportOptions;
@@ -64,7 +64,7 @@ pub(super) fn find<'a>(
         }
     }
     for (name, literal) in &source.literals {
-        let float = literal.ty.dtype == DType::F32;
+        let float = literal.ty.dtype.is_float();
         if float && (updates.contains_key(name.as_str()) || uses.parameter(name, &literal.ty)) {
             found.push((name, literal.ty.clone()));
         }
@@ -75,7 +75,7 @@ pub(super) fn find<'a>(
     for (name, ty) in found {
         let role = match () {
             () if out.updates.contains_key(name) => Role::Buffer,
-            () if ty.dtype == DType::F32 && uses.values.contains(name) && filter.trains(name) => Role::Param,
+            () if ty.dtype.is_float() && uses.values.contains(name) && filter.trains(name) => Role::Param,
             () => Role::Frozen,
         };
         let stored = checkpoint.map(|c| c.get(name, &ty)).transpose()?.flatten();
