@@ -13,7 +13,8 @@ that it carries. Budgets are shares of the unplanned peak in percent, 0 the smal
 
 An activation within rounding of zero passes its gradient in one program and not in the other, which moves whole channels. Two
 things tell this from a mistake: `sensitivity` is what ONNX Runtime's own gradients do when weights and data move by one
-unit in the last place, and --smooth puts Tanh in the place of every Relu of training artifacts, for both sides.
+unit in the last place, and --smooth puts Tanh in the place of every Relu of training artifacts, for both sides. The choice
+between equal maxima of a pooling window remains.
 
 Prints one JSON object with a row for each model: loss of both; for what starts at zero or is a gradient, and for all else, the
 largest difference relative to the largest element of its tensor, the tensor, the largest absolute difference, and the
