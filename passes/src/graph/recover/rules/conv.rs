@@ -100,11 +100,13 @@ pub(super) const MAX_POOL_GRAD: Recovery = Recovery {
         }
         // The slice takes the first pixel of every channel's image.
         let first = g.users(positions).filter_map(|u| match g.module().ops[u].kind()? {
-            OpKind::Slice { starts, ends, .. } => Some((starts.as_slice(), ends.as_slice())),
+            OpKind::Slice { starts, ends, steps } => {
+                Some((starts.as_slice(), ends.as_slice(), steps.as_slice()))
+            }
             _ => None,
         });
         let (n64, c64) = (i64::try_from(n).ok()?, i64::try_from(c).ok()?);
-        ensure(first.into_iter().all(|s| s == (&[0; 4], &[n64, c64, 1, 1])))?;
+        ensure(first.into_iter().all(|s| s == (&[0; 4], &[n64, c64, 1, 1], &[1; 4])))?;
         let dx = g.op1(OpKind::MaxPoolGrad { shape: shape.to_vec() }, &[dy, indices])?;
         let y = g.reshape(dx, &[n, c, image])?;
         ensure(g.replace(m.root, y))

@@ -1,6 +1,6 @@
 //! Softmax cross-entropy as PyTorch decomposes it.
 
-use memc_ir::attr::Reduction;
+use memc_ir::attr::{Reduction, ScatterMode};
 use memc_ir::{OpKind, ValueId};
 
 use crate::graph::recover::edit::Editor;
@@ -23,9 +23,12 @@ fn one_class(g: &Editor<'_>, log_prob: ValueId, v: ValueId) -> bool {
     one.len() == shape.len() && (0..shape.len()).all(|i| one[i] == if i == 1 { 1 } else { shape[i] })
 }
 
-/// Whether `v` adds up all elements of what it reads.
-fn adds_all(g: &Editor<'_>, v: ValueId) -> bool {
-    matches!(g.def(v), Some((OpKind::ReduceSum { axes, .. }, &[x])) if axes.len() == g.ty(x).rank())
+/// Whether `v` adds up all elements of what it reads, which has one for each of `labels`.
+///
+/// Views never drop elements, so that operands which broadcast against each other are seen by their product's count.
+fn adds_all(g: &Editor<'_>, v: ValueId, labels: ValueId) -> bool {
+    let each = |x: ValueId| g.ty(x).numel() == g.ty(labels).numel();
+    matches!(g.def(v), Some((OpKind::ReduceSum { axes, .. }, &[x])) if axes.len() == g.ty(x).rank() && each(x))
 }
 
 /// The label that counts nothing, when all of `values` are that number.
@@ -46,7 +49,7 @@ pub(super) const CROSS_ENTROPY: Recovery = Recovery {
         ensure(matches!(g.def(lp), Some((OpKind::LogSoftmax { axis: 1 }, _))))?;
         ensure(matches!(g.def(picked), Some((OpKind::GatherElements { axis: 1 }, _))))?;
         ensure(one_class(g, lp, picked) && g.ty(m.root).rank() == 0)?;
-        ensure(adds_all(g, m.get("total")?) && adds_all(g, m.get("count")?))?;
+        ensure(adds_all(g, m.get("total")?, labels) && adds_all(g, m.get("count")?, labels))?;
         let kind =
             OpKind::CrossEntropy { reduction: Reduction::Mean, ignore_index: ignored(g, m.get("ignore")?)? };
         g.aim_at_first(&[lp]);
@@ -63,15 +66,28 @@ pub(super) const CROSS_ENTROPY_GRAD: Recovery = Recovery {
     doc: "p - exp(log_prob) * sum(p) over the classes is `cross_entropy_grad`, where p is minus dloss over the number of \
           labels that count, at every such label, and 0 elsewhere. Where every label is ignored it is 0.",
     patterns: &[
-        "(sub (mul=?p (scatter_elements=?hits 0 ~(select (equal ~?labels #ignore) 0 ~?labels) -1) ~(select (equal ~?labels #ignore) 0 ~(div ?dloss ~(cast ~(reduce_sum=?count (cast (not (equal ~?labels #ignore)))))))) (mul (exp ?lp) (reduce_sum=?sum ?p)))",
+        "(sub (mul=?p (scatter_elements=?hits 0 ~(select (equal ~?labels #ignore) 0 ~?labels) -1) ~(select=?kept (equal ~?labels #ignore) 0 ~(div ?dloss ~(cast ~(reduce_sum=?count (cast (not (equal ~?labels #ignore)))))))) (mul (exp ?lp) (reduce_sum=?sum ?p)))",
     ],
     apply: |g, m| {
         let (lp, labels, dloss) = (m.get("lp")?, m.get("labels")?, m.get("dloss")?);
-        let (hits, sum) = (m.get("hits")?, m.get("sum")?);
-        let (OpKind::ScatterElements { axis: 1, .. }, operands) = g.def(hits)? else { return None };
+        let (p, hits, sum, kept) = (m.get("p")?, m.get("hits")?, m.get("sum")?, m.get("kept")?);
+        let (OpKind::ScatterElements { axis: 1, mode: ScatterMode::Add | ScatterMode::Replace }, operands) =
+            g.def(hits)?
+        else {
+            return None;
+        };
+        // Behind broadcasts over the classes there is one factor for every label.
+        let mut factor = g.def(p)?.1.iter().copied().find(|&v| v != hits)?;
+        while let Some((OpKind::Broadcast { .. }, &[inner])) = g.def(factor) {
+            if one_class(g, lp, factor) {
+                break;
+            }
+            factor = inner;
+        }
+        ensure(one_class(g, lp, factor) && g.ty(kept).numel() == g.ty(labels).numel())?;
         ensure(one_class(g, lp, *operands.get(1)?) && g.ty(hits) == g.ty(lp))?;
         let (OpKind::ReduceSum { axes, keepdims: true }, _) = g.def(sum)? else { return None };
-        ensure(axes.as_slice() == [1] && g.ty(m.root) == g.ty(lp) && adds_all(g, m.get("count")?))?;
+        ensure(axes.as_slice() == [1] && g.ty(m.root) == g.ty(lp) && adds_all(g, m.get("count")?, labels))?;
         ensure(g.ty(dloss).numel() == 1)?;
         let kind = OpKind::CrossEntropyGrad {
             reduction: Reduction::Mean,

@@ -18,7 +18,34 @@ fn per_channel(g: &Editor<'_>, v: ValueId, x: ValueId) -> bool {
     let (shape, rank) = (g.shape(v), g.ty(x).rank());
     // Behind as many leading axes as are missing.
     let at = |axis: usize| (axis + shape.len()).checked_sub(rank).map_or(1, |i| shape[i]);
-    channels(g, x).is_some_and(|c| (0..rank).all(|i| at(i) == if i == 1 { c } else { 1 }))
+    shape.len() <= rank
+        && channels(g, x).is_some_and(|c| (0..rank).all(|i| at(i) == if i == 1 { c } else { 1 }))
+}
+
+/// Most views in a row that are looked through.
+const MAX_VIEWS: usize = 8;
+
+/// What `v`, broadcast against `x` `[n, c, ...]`, takes its one element for every channel from, in their order: the
+/// value behind all reshapes and broadcasts.
+fn channel_source(g: &Editor<'_>, mut v: ValueId, x: ValueId) -> Option<ValueId> {
+    for _ in 0..MAX_VIEWS {
+        v = match g.def(v) {
+            Some((OpKind::Broadcast { .. }, &[inner])) if !per_channel(g, v, x) => inner,
+            _ => break,
+        };
+    }
+    ensure(per_channel(g, v, x))?;
+    for _ in 0..MAX_VIEWS {
+        v = match g.def(v) {
+            Some((OpKind::Reshape { .. } | OpKind::Broadcast { .. }, &[inner]))
+                if g.ty(inner).numel() == g.ty(v).numel() =>
+            {
+                inner
+            }
+            _ => break,
+        };
+    }
+    Some(v)
 }
 
 /// The axes that a sum or mean takes together, and whether it keeps them.
@@ -91,24 +118,20 @@ pub(super) const BATCH_NORM_GRAD: Recovery = Recovery {
     doc: "(dy - (x - mean) * inv^2 * sum(dy * (x - mean)) / n - sum(dy) / n) * inv * scale is the first result of \
           `batch_norm_grad`, sum(dy) its last and sum(dy * (x - mean)) * inv its second; sums are over all but the \
           channels, n is how many elements they take.",
-    patterns: &["(mul (sub (sub ?dy (mul (sub=?c ?x ?mean) ?slope)) ~?shift) ~?factor)"],
+    patterns: &["(mul (sub (sub ?dy (mul (sub=?c ?x ?mean) ?slope)) ?shift) ?factor)"],
     apply: |g, m| {
         let (dy, x, c, mean) = (m.get("dy")?, m.get("x")?, m.get("c")?, m.get("mean")?);
         ensure(g.ty(dy) == g.ty(x) && g.ty(dy) == g.ty(m.root) && per_channel(g, mean, x))?;
         let (part, channels) = (1.0 / per(g, x)?, channels(g, x)?);
 
-        let shift = Product::of(g, m.get("shift")?);
+        let shift = Product::of(g, channel_source(g, m.get("shift")?, x)?);
         let (&[sum], []) = (shift.numerator.as_slice(), shift.denominator.as_slice()) else { return None };
         ensure(nearly(shift.number, part) && g.shape(sum) == [channels])?;
         // Where dy reaches two norms, the first one's gradient is the sum already.
         let own = matches!(g.def(sum), Some((OpKind::ReduceSum { .. }, ops)) if *ops == [dy]);
         ensure(if own { over_channels(g, sum, dy) } else { is_dbias(g, sum, dy) })?;
 
-        let slope = match g.def(m.get("slope")?) {
-            Some((OpKind::Reshape { .. }, &[v])) => v,
-            _ => m.get("slope")?,
-        };
-        let slope = Product::of(g, slope);
+        let slope = Product::of(g, channel_source(g, m.get("slope")?, x)?);
         let (&[a, b, d], []) = (slope.numerator.as_slice(), slope.denominator.as_slice()) else {
             return None;
         };
@@ -121,7 +144,7 @@ pub(super) const BATCH_NORM_GRAD: Recovery = Recovery {
         ensure((p, q) == (dy, c) || (p, q) == (c, dy))?;
         ensure(nearly(slope.number, part) && g.shape(dot) == [channels] && g.shape(inv) == [channels])?;
 
-        let factor = Product::of(g, m.get("factor")?);
+        let factor = Product::of(g, channel_source(g, m.get("factor")?, x)?);
         let (&[p, q], []) = (factor.numerator.as_slice(), factor.denominator.as_slice()) else { return None };
         let scale = if p == inv { q } else { p };
         ensure((p == inv || q == inv) && factor.number == 1.0 && g.ty(scale).numel() == channels)?;
