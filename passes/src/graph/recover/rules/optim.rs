@@ -15,9 +15,15 @@ fn states(g: &Editor<'_>, values: &[ValueId]) -> bool {
         && values.first().is_some_and(|&v| g.ty(v).dtype.is_float())
 }
 
+/// Whether `v` is a state that the step leaves as `next`.
+fn becomes(g: &Editor<'_>, v: ValueId, next: ValueId) -> bool {
+    matches!(g.module().values[v].def, Def::State(s) if g.module().states[s].next == Some(next))
+}
+
 pub(super) const MOMENTUM: Recovery = Recovery {
     name: "momentum",
-    doc: "v' = mu * v + beta * g and w - lr * v' are `momentum`, where w and v are states; with w - lr * (beta * g + mu * \
+    doc: "v' = mu * v + beta * g and w - lr * v' are `momentum`, where w is a state and v another, \
+          whose next value is v'; with w - lr * (beta * g + mu * \
           v') it is Nesterov's.",
     patterns: &[
         "(sgd ?w (add=?v1 (mul ?v #mu) ?g) ?lr)",
@@ -25,7 +31,8 @@ pub(super) const MOMENTUM: Recovery = Recovery {
     ],
     apply: |g, m| {
         let (w, v, v1, step, lr) = (m.get("w")?, m.get("v")?, m.get("v1")?, m.get("g")?, m.get("lr")?);
-        ensure(states(g, &[w, v]) && g.ty(step) == g.ty(w))?;
+        // A sum that is not carried on is a decayed weight, say, and takes no memory of its own.
+        ensure(states(g, &[w, v]) && w != v && becomes(g, v, v1) && g.ty(step) == g.ty(w))?;
         let alpha = F32(g.number(m.get("mu")?)? as f32);
         let (id, _) = g.result_of(m.root)?;
         let nesterov = g.module().ops[id].operands.get(1) != Some(&v1);
@@ -131,8 +138,8 @@ fn decay(factor: f64, lr: f64) -> f64 {
 pub(super) const ADAMW: Recovery = Recovery {
     name: "adamw",
     doc: "w * (1 - lr * wd) - lr * (m' / (1 - b1^t)) / (sqrt(v' / (1 - b2^t)) + eps) is `adamw` with `decay_first`, where \
-          m' = b1 * m + (1 - b1) * g, v' = b2 * v + (1 - b2) * g^2, t is the number of the step and w, m and v are \
-          states. Products may be bracketed in any way.",
+          m' = b1 * m + (1 - b1) * g, v' = b2 * v + (1 - b2) * g^2, t is the number of the step, w, m and v are \
+          states, and m' and v' are the next values of the last two. Products may be bracketed in any way.",
     patterns: &["(sub ?w ?update)"],
     apply: |g, m| {
         let update = Product::of(g, m.get("update")?);
@@ -150,6 +157,7 @@ pub(super) const ADAMW: Recovery = Recovery {
         let epsilon = g.number(eps)?;
         let (v1, c2) = root_of(g, root)?;
         let old = moments(g, m1, v1)?;
+        ensure(becomes(g, old.m, m1) && becomes(g, old.v, v1))?;
         let ((b1, t1), (b2, t2)) = (correction(g, c1)?, correction(g, c2)?);
         ensure(t1 == t2 && b1 == old.alpha && b2 == old.beta && epsilon > 0.0)?;
 
