@@ -113,6 +113,7 @@ impl<'a> Uses<'a> {
                     "Pad" | "Resize" | "OneHot" => i > 0,
                     "Range" | "ConstantOfShape" | "Shape" | "CastLike" => true,
                     "BatchNormalization" => i > 2,
+                    "SoftmaxCrossEntropyLoss" | "NegativeLogLikelihoodLoss" => i > 0,
                     "Where" => i == 0,
                     _ => false,
                 };

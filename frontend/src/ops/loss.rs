@@ -110,6 +110,10 @@ fn likelihood(
         (Reduction::Mean, None) => n.temp(OpKind::ReduceMean { axes, keepdims: false }, &[loss]),
         (Reduction::Mean, Some(w)) => {
             let (loss, w) = (n.sum(loss, &axes, false)?, n.sum(w, &axes, false)?);
+            // With every label ignored the loss is zero, as of the op for unweighted labels.
+            let (zero, one) = (n.number(w, "zero", 0.0)?, n.number(w, "one", 1.0)?);
+            let none = n.temp(OpKind::Equal {}, &[w, zero])?;
+            let w = n.pick(none, one, w)?;
             n.div(loss, w)
         }
     }
