@@ -72,6 +72,21 @@ impl NodeCx<'_, '_> {
         self.add(x, term)
     }
 
+    /// The `p`-th root of a sum of `p`-th powers, with slope zero at zero: a plain root's is infinite there, that of
+    /// the powers zero, and their product no number.
+    pub(crate) fn norm(&mut self, powers: ValueId, p: i64) -> Made {
+        let (zero, one) = (self.number(powers, "zero", 0.0)?, self.number(powers, "one", 1.0)?);
+        let empty = self.temp(OpKind::Equal {}, &[powers, zero])?;
+        let safe = self.pick(empty, one, powers)?;
+        let root = if p == 2 {
+            self.temp(OpKind::Sqrt {}, &[safe])?
+        } else {
+            let inverse = self.number(powers, "root", (1.0 / p as f64) as f32)?;
+            self.temp(OpKind::Pow {}, &[safe, inverse])?
+        };
+        self.pick(empty, zero, root)
+    }
+
     /// The sum over `axes`, which stay with extent one if `keepdims`.
     pub(crate) fn sum(&mut self, x: ValueId, axes: &[u64], keepdims: bool) -> Made {
         self.temp(OpKind::ReduceSum { axes: axes.to_vec(), keepdims }, &[x])

@@ -95,7 +95,7 @@ pub(crate) fn mean_variance(n: &mut NodeCx<'_, '_>) -> Done {
     let centred = n.sub(x, mean)?;
     let square = n.mul(centred, centred)?;
     let variance = n.mean(square, &axes)?;
-    let deviation = n.temp(OpKind::Sqrt {}, &[variance])?;
+    let deviation = n.norm(variance, 2)?;
     let deviation = n.shifted(deviation, "epsilon", 1e-9)?;
     n.finish(OpKind::Div {}, &[centred, deviation])
 }

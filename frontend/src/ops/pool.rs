@@ -200,8 +200,7 @@ pub(crate) fn lp_pool(n: &mut NodeCx<'_, '_>) -> Done {
     let power = n.number(x, "p", p as f32)?;
     let powers = n.temp(OpKind::Pow {}, &[size, power])?;
     let sum = by_parts(n, powers, &window, |n, x, window| window_sum(n, x, &window, ceil))?;
-    let root = n.number(x, "root", 1.0 / p as f32)?;
-    let y = n.temp(OpKind::Pow {}, &[sum, root])?;
+    let y = n.norm(sum, p)?;
     let y = line(n, y, axes)?;
     n.yields(0, y);
     Ok(())

@@ -115,10 +115,10 @@ pub(crate) fn sum_square(n: &mut NodeCx<'_, '_>, x: ValueId, axes: &[u64], keepd
     if axes.is_empty() { Ok(square) } else { n.sum(square, axes, keepdims) }
 }
 
-/// `ReduceL2`: the square root of the sum of squares.
+/// `ReduceL2`: the square root of the sum of squares, with slope zero at zero.
 pub(crate) fn l2(n: &mut NodeCx<'_, '_>, x: ValueId, axes: &[u64], keepdims: bool) -> Made {
     let sum = sum_square(n, x, axes, keepdims)?;
-    n.temp(OpKind::Sqrt {}, &[sum])
+    n.norm(sum, 2)
 }
 
 /// `ReduceLogSum`: the logarithm of the sum.
