@@ -119,10 +119,12 @@ pub(super) fn emit(
             emit(mean, &[size], "loss")
         }
         LossKind::BceWithLogits => {
-            // max(x, 0) - x * y + log(1 + exp(-|x|)), which overflows nowhere.
+            // max(x, 0) - x * y + log(1 + exp(-|x|)), which overflows nowhere. With |x| as 2 max(x, 0) - x its slope is
+            // sigmoid(x) - y at zero too, whatever slope the maximum has there.
             let positive = emit(OpKind::Relu {}, &[output], "loss/positive")?;
             let chosen = emit(OpKind::Mul {}, &[output, labels], "loss/chosen")?;
-            let size = emit(OpKind::Abs {}, &[output], "loss/abs")?;
+            let below = emit(OpKind::Sub {}, &[positive, output], "loss/below")?;
+            let size = emit(OpKind::Add {}, &[positive, below], "loss/abs")?;
             let negative = emit(OpKind::Neg {}, &[size], "loss/neg")?;
             let power = emit(OpKind::Exp {}, &[negative], "loss/exp")?;
             let one = OpKind::Fill { dtype: ty.dtype, shape: Vec::new(), value: Scalar::Float(F32(1.0)) };

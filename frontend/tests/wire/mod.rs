@@ -46,6 +46,11 @@ pub(crate) fn int_attr(name: &str, v: i64) -> Vec<u8> {
     [field(1, name), int(3, v), int(20, 2)].concat()
 }
 
+pub(crate) fn ints_attr(name: &str, list: &[i64]) -> Vec<u8> {
+    let list: Vec<u8> = list.iter().flat_map(|&v| int(8, v)).collect();
+    [field(1, name), list, int(20, 7)].concat()
+}
+
 pub(crate) fn float_attr(name: &str, v: f32) -> Vec<u8> {
     [field(1, name), varint(2 << 3 | 5), v.to_le_bytes().to_vec(), int(20, 1)].concat()
 }
