@@ -86,7 +86,8 @@ pub(crate) struct Source {
 #[derive(Args, Clone)]
 pub(crate) struct ImportArgs {
     /// Loss of a forward model: cross-entropy, mse, l1, bce-with-logits or output (the model computes it);
-    /// cross-entropy:output=NAME chooses among outputs
+    /// mse:output=NAME chooses among outputs; of scores with more than two axes cross-entropy:axis=-1 has the classes
+    /// last (language models), cross-entropy:axis=1 second (PyTorch, ONNX)
     #[arg(long, value_name = "LOSS")]
     pub(crate) loss: Option<Loss>,
     /// Optimizer of a forward model, with PyTorch's options: sgd, momentum, adam, adamw, adagrad or none

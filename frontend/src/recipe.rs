@@ -1,6 +1,6 @@
 //! How a forward model is to be trained, as the command line spells it: the loss and the optimizer.
 //!
-//! `cross-entropy:output=logits`, `adamw:lr=1e-3,weight_decay=0.01`. Defaults are PyTorch's. What is printed parses
+//! `cross-entropy:axis=-1,output=logits`, `adamw:lr=1e-3,weight_decay=0.01`. Defaults are PyTorch's. What is printed parses
 //! back to the same.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,8 @@ use memc_ir::attr::F32;
 /// What the loss compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LossKind {
-    /// Softmax cross-entropy of scores `[n, classes, ...]` and integer labels `[n, ...]`; the mean.
+    /// Softmax cross-entropy of scores and integer labels, whose shape is that of the scores without the classes' axis;
+    /// the mean.
     CrossEntropy,
     /// Mean of the squared differences from labels of the output's shape.
     Mse,
@@ -39,7 +40,20 @@ pub struct Loss {
     pub kind: LossKind,
     /// The output that it is computed from; may be absent when there is only one that fits.
     pub output: Option<String>,
+    /// Where the scores of a cross-entropy have their classes; may be absent when they have two axes.
+    pub classes: Option<ClassAxis>,
 }
+
+/// The axis of a cross-entropy's scores that its classes are along.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClassAxis {
+    /// Scores `[n, classes, ...]`, as PyTorch and ONNX have them.
+    Second,
+    /// Scores `[n, ..., classes]`, as language models have them.
+    Last,
+}
+
+const CLASS_AXES: [(&str, ClassAxis); 2] = [("1", ClassAxis::Second), ("-1", ClassAxis::Last)];
 
 impl FromStr for Loss {
     type Err = String;
@@ -50,25 +64,47 @@ impl FromStr for Loss {
             let known: Vec<&str> = LOSSES.iter().map(|l| l.0).collect();
             return Err(format!("there is no loss `{name}`; write one of {}", known.join(", ")));
         };
+        let (classes, rest) = match rest.and_then(|r| r.strip_prefix("axis=")) {
+            Some(axis) if kind == LossKind::CrossEntropy => {
+                let (axis, rest) = axis.split_once(',').map_or((axis, None), |(a, b)| (a, Some(b)));
+                let Some(found) = CLASS_AXES.iter().find(|a| a.0 == axis) else {
+                    return Err(format!(
+                        "classes cannot be along axis `{axis}`; write {name}:axis=-1 for scores [n, ..., classes] or \
+                         {name}:axis=1 for scores [n, classes, ...]"
+                    ));
+                };
+                (Some(found.1), rest)
+            }
+            _ => (None, rest),
+        };
         let output = match rest {
             None => None,
             Some(rest) if kind == LossKind::Output && !rest.is_empty() => Some(rest.to_string()),
             Some(rest) => match rest.strip_prefix("output=").filter(|o| !o.is_empty()) {
                 Some(o) => Some(o.to_string()),
+                None if kind == LossKind::CrossEntropy => {
+                    return Err(format!("`{rest}` is no option; write {name}:axis=-1,output=NAME"));
+                }
                 None => return Err(format!("`{rest}` is no option; write {name}:output=NAME")),
             },
         };
-        Ok(Loss { kind, output })
+        Ok(Loss { kind, output, classes })
     }
 }
 
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = LOSSES.iter().find(|l| l.1 == self.kind).map_or("", |l| l.0);
+        f.write_str(name)?;
+        let axis = CLASS_AXES.iter().find(|a| Some(a.1) == self.classes);
+        if let Some((axis, _)) = axis {
+            write!(f, ":axis={axis}")?;
+        }
+        let separator = if axis.is_some() { ',' } else { ':' };
         match &self.output {
-            None => f.write_str(name),
-            Some(output) if self.kind == LossKind::Output => write!(f, "{name}:{output}"),
-            Some(output) => write!(f, "{name}:output={output}"),
+            None => Ok(()),
+            Some(output) if self.kind == LossKind::Output => write!(f, ":{output}"),
+            Some(output) => write!(f, "{separator}output={output}"),
         }
     }
 }
@@ -196,9 +232,18 @@ mod tests {
     /// What is printed parses to the same, for every loss and optimizer.
     #[test]
     fn recipes_read_back() {
-        for text in
-            ["cross-entropy", "mse:output=a=b,c", "l1", "bce-with-logits:output=y", "output", "output:loss"]
-        {
+        let losses = [
+            "cross-entropy",
+            "cross-entropy:axis=-1",
+            "cross-entropy:axis=1,output=a,b",
+            "cross-entropy:output=axis=1",
+            "mse:output=a=b,c",
+            "l1",
+            "bce-with-logits:output=y",
+            "output",
+            "output:loss",
+        ];
+        for text in losses {
             let loss: Loss = text.parse().expect(text);
             assert_eq!(loss.to_string(), text);
         }
@@ -231,6 +276,12 @@ mod tests {
         refused("sgd:lr=1,lr=2", "twice");
         refused("momentum:momentum=0,nesterov=true", "needs a momentum");
         assert!("huber".parse::<Loss>().expect_err("loss").contains("cross-entropy, mse"));
+        let refused = |text: &str| text.parse::<Loss>().expect_err(text);
+        assert!(
+            refused("cross-entropy:axis=2").contains("cross-entropy:axis=-1 for scores [n, ..., classes]")
+        );
+        assert!(refused("cross-entropy:axis=1,x").contains("`x` is no option"));
+        assert!(refused("mse:axis=1").contains("`axis=1` is no option"));
         assert!("mse:x".parse::<Loss>().expect_err("option").contains("mse:output=NAME"));
     }
 }

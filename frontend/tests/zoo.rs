@@ -23,6 +23,16 @@ fn stated() -> BTreeMap<String, u64> {
     table.lines().filter_map(row).collect()
 }
 
+/// The loss that the network `name` of the literature is trained with.
+fn loss(name: &str) -> &'static str {
+    match name {
+        "inception_v3" => "output",
+        _ if name.starts_with("bert") => "cross-entropy:axis=1",
+        _ if name.starts_with("gpt2") => "cross-entropy:axis=-1",
+        _ => "cross-entropy",
+    }
+}
+
 /// Every file imports with loss and optimizer without a warning, and its module verifies. It has as many parameters
 /// as the page says, all are trained, statistics are carried, and every state's content is generated, so that no file
 /// holds weights.
@@ -34,7 +44,7 @@ fn every_network_trains() {
     files.sort();
     for file in files {
         let name = file.file_stem().expect("name").to_string_lossy().to_string();
-        let loss = if name == "inception_v3" { "output" } else { "cross-entropy" };
+        let loss = loss(&name);
         let options = ImportOptions {
             loss: Some(loss.parse().expect("loss")),
             optimizer: Some("sgd:lr=0.1".parse().expect("optimizer")),

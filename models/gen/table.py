@@ -63,8 +63,9 @@ RUNS = [
 
 
 def estimate(memc, name, batch, optimizer):
-    # The only network whose loss is in the graph.
-    loss = "output" if name == "inception_v3" else "cross-entropy"
+    # Inception is the only network whose loss is in the graph. BERT's classes are positions, GPT-2's are words.
+    special = {"inception_v3": "output", "bert": "cross-entropy:axis=1", "gpt2": "cross-entropy:axis=-1"}
+    loss = next((loss for prefix, loss in special.items() if name.startswith(prefix)), "cross-entropy")
     command = [memc, "estimate", f"models/zoo/{name}.onnx", "--dim", f"batch={batch}"]
     command += ["--loss", loss, "--optimizer", optimizer, "--json"]
     start = time.monotonic()

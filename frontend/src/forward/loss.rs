@@ -5,7 +5,7 @@ use memc_ir::{DType, Feed, OpKind, TensorType, ValueId};
 
 use crate::context::Context;
 use crate::error::{Fault, ImportError, some_of};
-use crate::recipe::{Loss, LossKind};
+use crate::recipe::{ClassAxis, Loss, LossKind};
 use crate::source::Source;
 
 /// What labels are called.
@@ -28,7 +28,7 @@ pub(super) fn output<'a>(
             }
     };
     let wanted = match loss.kind {
-        LossKind::CrossEntropy => "scores [n, classes, ...] of floats",
+        LossKind::CrossEntropy => "scores of floats, with an axis of samples and one of classes",
         LossKind::Output => "one float",
         LossKind::Mse | LossKind::L1 | LossKind::BceWithLogits => "a tensor of floats",
     };
@@ -39,13 +39,32 @@ pub(super) fn output<'a>(
         let float = outputs().find(|o| cx.type_of(o).is_ok_and(|ty| ty.dtype.is_float()));
         float.map_or(String::new(), |o| {
             let kind = if fits(o) { loss.kind } else { LossKind::Mse };
-            format!("; write for instance --loss {}", Loss { kind, output: Some(o.to_string()) })
+            format!(
+                "; write for instance --loss {}",
+                Loss { kind, output: Some(o.to_string()), classes: None }
+            )
         })
     };
     let example = |name: &str| Loss { output: Some(name.to_string()), ..loss.clone() };
+    let chosen = |name: &'a str| {
+        let Ok(ty) = cx.type_of(name) else { return Ok(name) };
+        if loss.kind != LossKind::CrossEntropy || loss.classes.is_some() || ty.rank() == 2 {
+            return Ok(name);
+        }
+        let with = |classes| {
+            let labels = labels_type(ty, Some(classes));
+            format!("--loss {}, with labels {labels}", Loss { classes: Some(classes), ..loss.clone() })
+        };
+        usage(format!(
+            "output `{name}` is {ty}, and its classes may be along its last axis, as of language models, or along its \
+             second, as in PyTorch and ONNX; write {}, or {}",
+            with(ClassAxis::Last),
+            with(ClassAxis::Second)
+        ))
+    };
     if let Some(name) = &loss.output {
         return match outputs().find(|o| o == name) {
-            Some(found) if fits(found) => Ok(found),
+            Some(found) if fits(found) => chosen(found),
             Some(found) => usage(match cx.type_of(found) {
                 Ok(ty) => format!("output `{name}` is {ty}, but the loss needs {wanted}{}", other()),
                 Err(_) => format!("output `{name}` has no type"),
@@ -55,7 +74,7 @@ pub(super) fn output<'a>(
     }
     let candidates: Vec<&str> = outputs().filter(|o| fits(o)).collect();
     match candidates[..] {
-        [one] => Ok(one),
+        [one] => chosen(one),
         [] => {
             let typed = |name: &&str| match cx.type_of(name) {
                 Ok(ty) => format!("{name} ({ty})"),
@@ -72,25 +91,25 @@ pub(super) fn output<'a>(
     }
 }
 
+/// The type of the labels of a cross-entropy of scores of type `scores`, whose rank is two or more.
+fn labels_type(scores: &TensorType, classes: Option<ClassAxis>) -> TensorType {
+    let mut shape = scores.shape.clone();
+    match classes {
+        Some(ClassAxis::Last) => shape.truncate(shape.len().saturating_sub(1)),
+        Some(ClassAxis::Second) | None => drop(shape.drain(1..2)),
+    }
+    TensorType::new(DType::I64, shape)
+}
+
 /// Appends the loss of `output`, a scalar, with its labels for micro-step `micro`.
-pub(super) fn emit(
-    cx: &mut Context<'_>,
-    kind: LossKind,
-    output: ValueId,
-    micro: u32,
-) -> Result<ValueId, Fault> {
+pub(super) fn emit(cx: &mut Context<'_>, loss: &Loss, output: ValueId, micro: u32) -> Result<ValueId, Fault> {
     let ty = cx.module.values[output].ty.clone();
+    let kind = loss.kind;
     if kind == LossKind::Output {
         return Ok(output);
     }
     let labels_ty = match kind {
-        // Three axes are batch, position, class; otherwise the classes come second, as in PyTorch.
-        LossKind::CrossEntropy if ty.rank() == 3 => TensorType::new(DType::I64, &ty.shape[..2]),
-        LossKind::CrossEntropy => {
-            let mut shape = ty.shape.clone();
-            shape.remove(1);
-            TensorType::new(DType::I64, shape)
-        }
+        LossKind::CrossEntropy => labels_type(&ty, loss.classes),
         _ => ty.clone(),
     };
     let feed = Feed::Data { source: LABELS.into(), micro, range: None };
@@ -100,8 +119,10 @@ pub(super) fn emit(
     match kind {
         LossKind::CrossEntropy => {
             let kind = OpKind::CrossEntropy { reduction: Reduction::Mean, ignore_index: -100 };
-            if let [n, positions, classes] = ty.shape[..] {
-                let rows = n * positions;
+            if let (Some(ClassAxis::Last), [before @ .., classes]) = (loss.classes, &ty.shape[..])
+                && before.len() > 1
+            {
+                let (rows, classes) = (before.iter().product(), *classes);
                 let scores = emit(OpKind::Reshape { shape: vec![rows, classes] }, &[output], "loss/scores")?;
                 let labels = emit(OpKind::Reshape { shape: vec![rows] }, &[labels], "loss/labels")?;
                 return emit(kind, &[scores, labels], "loss");
