@@ -51,7 +51,7 @@ use std::sync::Arc;
 use memc_ir::{Module, TensorType};
 
 pub use error::ImportError;
-pub use recipe::{Loss, LossKind, OptimizerSpec};
+pub use recipe::{ClassAxis, Loss, LossKind, OptimizerSpec};
 
 use external::Folder;
 use source::Source;
@@ -264,7 +264,7 @@ fn read_from(
             options.accumulate
         )));
     }
-    let source = Source::read_step(bytes, path, folder, &options.dims)?;
+    let mut source = Source::read_step(bytes, path, folder, &options.dims)?;
     let artifacts = source.model.graph.nodes.iter().any(training::is_accumulator);
     let forward = options.loss.is_some()
         || source.model.training.is_some()
@@ -272,7 +272,7 @@ fn read_from(
     let mut draft = match () {
         () if artifacts => Draft::finished(training::import(&source, options)?),
         () if source.algorithm.is_some() => Draft::finished(standard::import(&source, options)?),
-        () if forward && options.carry.is_empty() => forward::import(&source, options)?,
+        () if forward && options.carry.is_empty() => forward::import(&mut source, options)?,
         () => Draft::finished(step::import(&source, options)?),
     };
     draft.warnings.splice(0..0, source.warnings());

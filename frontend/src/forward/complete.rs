@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use memc_ir::autodiff::differentiate;
 use memc_ir::{Id, Module, OpId, OpKind, Output, OutputRole, Role, StateId, ValueId};
 
-use crate::error::{ImportError, some_of};
+use crate::error::{ImportError, counted, some_of};
 use crate::initial::Initial;
 use crate::optimizer::{Optimizer, Trained};
 use crate::recipe::Loss;
@@ -50,10 +50,10 @@ pub(crate) fn complete(draft: Draft, recipe: Recipe) -> Result<Import, ImportErr
     let count = |role| module.states.values().filter(|s| s.role == role).count();
     let data: Vec<&str> = module.inputs.values().map(|x| module.values[x.value].name.as_str()).collect();
     notes.push(format!(
-        "forward model: {} parameters, {} frozen, {} statistics, fed per step: {}; loss: {}; optimizer: {described}",
-        count(Role::Param),
+        "forward model: {}, {} frozen, {}, fed per step: {}; loss: {}; optimizer: {described}",
+        counted(count(Role::Param), "parameter"),
         count(Role::Frozen),
-        count(Role::Buffer),
+        counted(count(Role::Buffer), "statistic"),
         some_of(&data),
         recipe.loss
     ));
@@ -81,8 +81,9 @@ fn trained(module: &mut Module, warnings: &mut Vec<String>) -> Result<Vec<Traine
     }
     if !idle.is_empty() {
         warnings.push(format!(
-            "the loss does not depend on {} parameters, which stay as they are: {}",
-            idle.len(),
+            "the loss does not depend on {}, which {}: {}",
+            counted(idle.len(), "parameter"),
+            if idle.len() == 1 { "stays as it is" } else { "stay as they are" },
             some_of(&idle)
         ));
     }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::context::opset;
-use crate::error::some_of;
+use crate::error::{counted, some_of};
 use crate::model::{Attr, Node};
 use crate::source::Source;
 
@@ -47,9 +47,9 @@ pub(crate) fn warnings(source: &Source<'_>, params: &BTreeMap<&str, usize>) -> V
     let fixed: Vec<String> = norms.iter().filter(|n| !trains(source, n)).map(|n| label(n)).collect();
     if !fixed.is_empty() {
         out.push(format!(
-            "{} BatchNormalization nodes are in inference form ({}): they normalise by fixed statistics, which \
+            "{} in inference form ({}), which normalise by fixed statistics that \
              training does not update; {EXPORT}",
-            fixed.len(),
+            counted(fixed.len(), "BatchNormalization node"),
             some_of(&fixed)
         ));
     }
@@ -61,31 +61,44 @@ pub(crate) fn warnings(source: &Source<'_>, params: &BTreeMap<&str, usize>) -> V
         .collect();
     if !folded.is_empty() {
         out.push(format!(
-            "batch normalisation was folded into {} convolutions ({}): its parameters and statistics are lost; \
+            "batch normalisation was folded into {} ({}): its parameters and statistics are lost; \
              {EXPORT}",
-            folded.len(),
+            counted(folded.len(), "convolution"),
             some_of(&folded)
         ));
     }
     let renamed: Vec<String> = params.keys().filter(|n| generated(n)).map(|n| format!("`{n}`")).collect();
     if !renamed.is_empty() {
         out.push(format!(
-            "{} parameters have names that the exporter made up ({}): it folded constants into them, or merged or \
-             transposed them; {EXPORT}",
-            renamed.len(),
+            "{} with names that the exporter made up ({}): it folded constants into them, or merged or transposed \
+             them; {EXPORT}",
+            counted(renamed.len(), "parameter"),
             some_of(&renamed)
         ));
     }
     let merged: Vec<String> = merged(source, params);
     if !merged.is_empty() {
         out.push(format!(
-            "{} vectors of parameters serve several nodes ({}): exporters merge parameters that are equal at \
+            "{} of parameters in several nodes at once ({}): exporters merge parameters that are equal at \
              export, which are then trained as one; if the model does not share them, {EXPORT}",
-            merged.len(),
+            counted(merged.len(), "vector"),
             some_of(&merged)
         ));
     }
     out
+}
+
+/// What to tell the user of folded tensors that may have been parameters, but stay constant.
+pub(super) fn constants(names: &[&str]) -> Option<String> {
+    let list: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
+    let example = glob::Pattern::escape(names.first()?);
+    Some(format!(
+        "{} with names that the exporter made up {} constant ({}): where it folded a parameter, train that with \
+         --trainable '*' --trainable '{example}', or {EXPORT}",
+        counted(list.len(), "tensor"),
+        if list.len() == 1 { "stays" } else { "stay" },
+        some_of(&list)
+    ))
 }
 
 /// Biases and scales that several normalisations, convolutions or products use, in models from PyTorch.

@@ -9,6 +9,7 @@ mod init;
 mod loss;
 pub(crate) mod lost;
 pub(crate) mod params;
+mod unmerge;
 
 use std::collections::BTreeMap;
 
@@ -20,11 +21,15 @@ use crate::initial::Initial;
 use crate::optimizer::Optimizer;
 use crate::recipe::{Loss, LossKind};
 use crate::source::Source;
-use crate::{Draft, ImportOptions, training};
+use crate::{Draft, ImportOptions, step, training};
 use complete::Recipe;
 
 /// Imports the forward part of a forward model, with its loss.
-pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Draft, ImportError> {
+///
+/// What the exporter merged is separated in `source` first.
+pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result<Draft, ImportError> {
+    let notes = unmerge::split(source).into_iter().collect();
+    let source = &*source;
     let wanted = recipe(source, options)?;
     training::limit(source, options)?;
     let checkpoint = options.checkpoint.as_deref().map(Initial::read).transpose()?;
@@ -33,6 +38,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Dra
     let sizes: BTreeMap<&str, usize> =
         found.list.iter().filter(|p| p.role == Role::Param).map(|p| (p.name, p.ty.rank())).collect();
     let mut warnings = lost::warnings(source, &sizes);
+    warnings.extend(lost::constants(&found.constants));
     if found.invented > 0 {
         warnings.push(format!(
             "{} parameters and statistics have no values and start with synthetic ones; give a checkpoint",
@@ -50,7 +56,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Dra
         initial: checkpoint.unwrap_or_default(),
         micro_steps: options.accumulate,
     };
-    Ok(Draft { module: step.finish(), notes: Vec::new(), warnings, recipe: Some(recipe) })
+    Ok(Draft { module: step.finish(), notes, warnings, recipe: Some(recipe) })
 }
 
 /// The loss, when the options fit a forward model.
@@ -135,6 +141,12 @@ impl<'a> Step<'a> {
             )));
         }
         if !trained {
+            if step::recognises(source) {
+                options.no_recipe(
+                    "the model has no parameter of its own and looks like a one-file training step, which contains its \
+                     loss and optimizer",
+                )?;
+            }
             return Err(ImportError::Unsupported(
                 "the model has no parameter to train: no float initializer is used as a value, and no graph input is \
                  bound by an initialization graph or found in the checkpoint"
@@ -169,7 +181,7 @@ impl<'a> Step<'a> {
         }
         let output = loss::output(self.source, &self.cx, wanted)?;
         let value = self.cx.value(output).map_err(|e| fault(output, e))?;
-        let loss = loss::emit(&mut self.cx, wanted.kind, value, micro).map_err(|e| fault("loss", e))?;
+        let loss = loss::emit(&mut self.cx, wanted, value, micro).map_err(|e| fault("loss", e))?;
         let base = if wanted.kind == LossKind::Output { output } else { "loss" };
         let name = if micro == 0 { base.to_string() } else { format!("{base}.{micro}") };
         self.cx.module.outputs.push(Output { value: loss, name, role: OutputRole::Loss });

@@ -1,7 +1,7 @@
 //! What the tensors of a forward model are: parameters, statistics, constants, or data.
 //!
-//! A parameter is a float initializer that ops use as a value, and has the name of a module's tensor or is a weight
-//! of a layer; or a graph input that the initialization graph, the file's own list of moved weights or the checkpoint
+//! A parameter is a float initializer that ops use as a value, and has the name of a module's tensor, is a weight of
+//! a layer, or is named by `--trainable`; or a graph input that the initialization graph, the file's own list of moved weights or the checkpoint
 //! gives a value. Statistics are what batch normalisation in training mode updates.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,10 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use glob::Pattern;
 use memc_ir::{Blob, Init, Role, TensorType};
 
-use super::lost::{generated, trains};
+use super::lost::{generated, statistic, trains};
 use crate::ImportOptions;
 use crate::error::{ImportError, some_of};
 use crate::initial::{Initial, synthetic};
+use crate::model::Node;
 use crate::source::Source;
 
 /// A tensor that persists between steps.
@@ -32,6 +33,8 @@ pub(super) struct Persistents<'a> {
     pub updates: BTreeMap<&'a str, &'a str>,
     /// How many started with invented values.
     pub invented: usize,
+    /// Tensors that may be parameters that the exporter folded, and stay constant.
+    pub constants: Vec<&'a str>,
 }
 
 /// Finds the tensors that persist. `inits` are contents by the initialization graph.
@@ -54,7 +57,7 @@ pub(super) fn find<'a>(
     }
     let uses = Uses::of(source);
     let moved: BTreeSet<&str> = source.model.moved_weights.iter().map(String::as_str).collect();
-    let mut found: Vec<(&str, TensorType)> = Vec::new();
+    let (mut found, mut constants): (Vec<(&str, TensorType)>, Vec<&str>) = Default::default();
     for input in &graph.inputs {
         let name = input.name.as_str();
         let known = moved.contains(name) || inits.contains_key(name);
@@ -65,17 +68,24 @@ pub(super) fn find<'a>(
     }
     for (name, literal) in &source.literals {
         let float = literal.ty.dtype.is_float();
-        if float && (updates.contains_key(name.as_str()) || uses.parameter(name, &literal.ty)) {
+        let named = options.trainable.iter().any(|t| t == name || *t == Pattern::escape(name));
+        if named && !updates.contains_key(name.as_str()) {
+            uses.trainable(name, &literal.ty)?;
+        }
+        if float && (named || updates.contains_key(name.as_str()) || uses.parameter(name, &literal.ty)) {
             found.push((name, literal.ty.clone()));
+        } else if float && literal.ty.numel() > 1 && generated(name) && uses.operands.contains(name.as_str())
+        {
+            constants.push(name);
         }
     }
-    let mut out = Persistents { list: Vec::new(), updates, invented: 0 };
-    let filter =
-        Filter::new(options, &found, |name| out.updates.contains_key(name) || !uses.values.contains(name))?;
+    let mut out = Persistents { list: Vec::new(), updates, invented: 0, constants };
+    let fixed = |name: &str| out.updates.contains_key(name) || statistic(name) || !uses.values.contains(name);
+    let filter = Filter::new(options, &found, fixed)?;
     for (name, ty) in found {
         let role = match () {
             () if out.updates.contains_key(name) => Role::Buffer,
-            () if ty.dtype.is_float() && uses.values.contains(name) && filter.trains(name) => Role::Param,
+            () if ty.dtype.is_float() && !fixed(name) && filter.trains(name) => Role::Param,
             () => Role::Frozen,
         };
         let stored = checkpoint.map(|c| c.get(name, &ty)).transpose()?.flatten();
@@ -99,16 +109,21 @@ pub(crate) struct Uses<'a> {
     values: BTreeSet<&'a str>,
     /// Names that some node uses as the weight of a layer.
     weights: BTreeSet<&'a str>,
+    /// Names that some node computes with, together with a computed tensor.
+    operands: BTreeSet<&'a str>,
 }
 
 impl<'a> Uses<'a> {
     pub(crate) fn of(source: &'a Source<'_>) -> Uses<'a> {
-        let mut uses = Uses { values: BTreeSet::new(), weights: BTreeSet::new() };
-        for node in &source.model.graph.nodes {
+        let mut uses = Uses { values: BTreeSet::new(), weights: BTreeSet::new(), operands: BTreeSet::new() };
+        let nodes = &source.model.graph.nodes;
+        let makers: BTreeMap<&str, &Node> =
+            nodes.iter().flat_map(|n| n.outputs.iter().map(move |o| (o.as_str(), n))).collect();
+        for node in nodes {
             for (i, name) in node.inputs.iter().enumerate().filter(|(_, n)| !n.is_empty()) {
                 let op = node.op.as_str();
                 let disguised = match op {
-                    "Clip" | "Dropout" | "Pow" | "Reshape" | "Expand" | "Tile" | "Slice" | "Split" => i > 0,
+                    "Clip" | "Dropout" | "Reshape" | "Expand" | "Tile" | "Slice" | "Split" => i > 0,
                     "Unsqueeze" | "Squeeze" | "ReduceSum" | "ReduceMean" | "ReduceMax" => i > 0,
                     "Pad" | "Resize" | "OneHot" => i > 0,
                     "Range" | "ConstantOfShape" | "Shape" | "CastLike" => true,
@@ -124,16 +139,37 @@ impl<'a> Uses<'a> {
                 let weight = match op {
                     "Conv" | "ConvTranspose" | "Gemm" | "LayerNormalization" | "BatchNormalization" => i > 0,
                     "LSTM" | "GRU" | "RNN" => (1..=3).contains(&i),
+                    "GroupNormalization" => i > 0,
                     "MatMul" => true,
                     "Gather" => i == 0,
+                    "PRelu" => i == 1,
+                    "Mul" | "Add" => affine(source, &makers, node, i),
                     _ => false,
                 };
+                if ["Add", "Sub", "Mul", "Div", "Pow", "PRelu"].contains(&op)
+                    && node.inputs.iter().any(|n| makers.contains_key(n.as_str()))
+                {
+                    uses.operands.insert(name);
+                }
                 if weight {
                     uses.weights.insert(name);
                 }
             }
         }
         uses
+    }
+
+    /// Refuses an initializer that the user wants trained, but cannot be.
+    fn trainable(&self, name: &str, ty: &TensorType) -> Result<(), ImportError> {
+        let why = match () {
+            () if !ty.dtype.is_float() => format!("it is {ty}, and only floats are trained"),
+            () if statistic(name) => "running statistics are not trained by gradients".into(),
+            () if !self.values.contains(name) => {
+                "nodes use it only as a bound, shape or other setting, which has no gradient".into()
+            }
+            () => return Ok(()),
+        };
+        Err(ImportError::Usage(format!("--trainable {name}: {why}")))
     }
 
     /// Whether initializer `name` is a parameter.
@@ -147,6 +183,36 @@ impl<'a> Uses<'a> {
         // One number is a parameter only where it is called like a module's.
         ty.numel() > 1 || self.weights.contains(name) || name.contains('.')
     }
+}
+
+/// Whether input `i` of a product or sum scales or shifts the channels of what a normalisation gave, as exporters
+/// write group normalisation.
+fn affine(source: &Source<'_>, makers: &BTreeMap<&str, &Node>, node: &Node, i: usize) -> bool {
+    let vector = |name: &str| {
+        let shape = source.literals.get(name).map(|l| &l.ty.shape);
+        shape.is_some_and(|s| s.iter().filter(|&&n| n != 1).count() == 1)
+    };
+    let other = |node: &Node, i: usize| node.inputs.get(1 - i.min(1)).cloned().unwrap_or_default();
+    if !node.inputs.get(i).is_some_and(|name| vector(name)) {
+        return false;
+    }
+    let mut at = other(node, i);
+    // Exporters write at most a reshape back and the scale in between.
+    for _ in 0..6 {
+        let Some(maker) = makers.get(at.as_str()) else { return false };
+        at = match maker.op.as_str() {
+            "InstanceNormalization" | "GroupNormalization" | "BatchNormalization" | "LayerNormalization" => {
+                return true;
+            }
+            "Reshape" | "Identity" | "Cast" => maker.inputs.first().cloned().unwrap_or_default(),
+            "Mul" => match maker.inputs.iter().position(|name| vector(name)) {
+                Some(scale) => other(maker, scale),
+                None => return false,
+            },
+            _ => return false,
+        };
+    }
+    false
 }
 
 /// Which parameters the user wants trained.
