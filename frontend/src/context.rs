@@ -10,7 +10,7 @@ use memc_ir::{DType, Feed, Module, OpKind, TensorType, ValueId};
 
 use crate::ImportOptions;
 use crate::constants::Allowance;
-use crate::error::{Fault, ImportError, some_of};
+use crate::error::{Fault, ImportError, counted, some_of};
 use crate::external::Folder;
 use crate::graph::declared_types;
 use crate::model::{Node, Tensor};
@@ -197,8 +197,9 @@ impl<'a> Context<'a> {
     /// What the user should know of the nodes that were imported.
     pub(crate) fn warnings(&self) -> Option<String> {
         let list: Vec<&String> = self.contradicted.iter().collect();
-        (!list.is_empty())
-            .then(|| format!("the shapes of {} tensors are not as declared: {}", list.len(), some_of(&list)))
+        (!list.is_empty()).then(|| {
+            format!("shapes of {} are not as declared: {}", counted(list.len(), "tensor"), some_of(&list))
+        })
     }
 
     /// The content of a tensor stored in a node.

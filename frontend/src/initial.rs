@@ -11,7 +11,7 @@ use memc_ir::{Blob, DType, Init, Role, TensorType};
 use safetensors::{Dtype, SafeTensors};
 
 use crate::checkpoint;
-use crate::error::{ImportError, some_of};
+use crate::error::{ImportError, counted, some_of};
 use crate::tensor::Literal;
 
 /// Reads a whole file of at most `limit` bytes.
@@ -131,6 +131,11 @@ impl Initial {
             format!("the checkpoint has {} tensors that the model does not: {}", rest.len(), some_of(&rest))
         })
     }
+}
+
+/// What to tell the user of `n` tensors whose values are [`synthetic`].
+pub(crate) fn made_up(n: usize) -> String {
+    format!("{} had no value and got a synthetic one; give a checkpoint", counted(n, "tensor"))
 }
 
 /// A plausible initial content, by role, shape and the usual names of parameters.

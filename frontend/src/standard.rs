@@ -12,9 +12,9 @@ use memc_ir::attr::F32;
 use memc_ir::{Blob, DType, Feed, Init, OpKind, Output, OutputRole, Role, TensorType, ValueId};
 
 use crate::context::Context;
-use crate::error::{Fault, ImportError, some_of};
+use crate::error::{Fault, ImportError, counted, some_of};
 use crate::forward::{initialization, lost, params};
-use crate::initial::{Initial, synthetic};
+use crate::initial::{Initial, made_up, synthetic};
 use crate::model::{Attr, Node, PREVIEW};
 use crate::ops::gradient::shuffled;
 use crate::source::Source;
@@ -52,10 +52,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
         ));
     }
     if step.invented > 0 {
-        warnings.push(format!(
-            "{} parameters have no values and start with synthetic ones; give a checkpoint",
-            step.invented
-        ));
+        warnings.push(made_up(step.invented));
     }
     warnings.extend(checkpoint.unused(&m.states.values().map(|s| name(s.value).to_string()).collect()));
     let notes = vec![describe(&step, loss, &inits)];
@@ -307,12 +304,12 @@ fn describe(step: &Step<'_>, loss: Option<&str>, inits: &BTreeMap<String, Init>)
     rules.dedup();
     let rules = if rules.is_empty() { "as operators".to_string() } else { rules.join(", ") };
     format!(
-        "TrainingInfoProto: {} parameters, {} frozen, {} optimizer tensors, {} buffers, {} of them by the \
+        "TrainingInfoProto: {}, {} frozen, {}, {}, {} of them by the \
          initialization graph, fed per step: {}; loss: {}; optimizer: {rules}",
-        count(Role::Param),
+        counted(count(Role::Param), "parameter"),
         count(Role::Frozen),
-        count(Role::Optimizer),
-        count(Role::Buffer),
+        counted(count(Role::Optimizer), "optimizer tensor"),
+        counted(count(Role::Buffer), "buffer"),
         inits.len(),
         some_of(&data),
         loss.map_or("none".to_string(), |l| format!("`{l}`"))

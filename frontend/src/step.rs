@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use memc_ir::{Blob, DType, Feed, Init, Output, OutputRole, Role, TensorType};
 
 use crate::context::Context;
-use crate::error::{Fault, ImportError, some_of};
+use crate::error::{Fault, ImportError, counted, some_of};
 use crate::forward::lost;
-use crate::initial::{Initial, synthetic};
+use crate::initial::{Initial, made_up, synthetic};
 use crate::source::Source;
 use crate::{Import, ImportOptions};
 
@@ -106,13 +106,7 @@ fn declare(
         let value = cx.module.states[state].value;
         cx.bind(name, value);
     }
-    Ok(if invented == 0 {
-        Vec::new()
-    } else {
-        vec![format!(
-            "{invented} parameters and buffers have no values and start with synthetic ones; give a checkpoint"
-        )]
-    })
+    Ok(if invented == 0 { Vec::new() } else { vec![made_up(invented)] })
 }
 
 /// Whether inputs and outputs are called as in a one-file step.
@@ -253,11 +247,11 @@ fn describe(cx: &Context<'_>, options: &ImportOptions) -> String {
     let checkpoint =
         options.checkpoint.as_ref().map_or(String::new(), |p| format!("; checkpoint: {}", p.display()));
     format!(
-        "one-file step: {} parameters, {} frozen, {} optimizer tensors, {} buffers, fed per step: {}{checkpoint}",
-        count(Role::Param),
+        "one-file step: {}, {} frozen, {}, {}, fed per step: {}{checkpoint}",
+        counted(count(Role::Param), "parameter"),
         count(Role::Frozen),
-        count(Role::Optimizer),
-        count(Role::Buffer),
+        counted(count(Role::Optimizer), "optimizer tensor"),
+        counted(count(Role::Buffer), "buffer"),
         some_of(&data)
     )
 }

@@ -13,7 +13,7 @@ use memc_ir::{DType, Def, Feed, Module, OpKind, Output, OutputRole, Role, StateI
 
 use crate::context::{Bound, Context};
 use crate::error::{Fault, ImportError};
-use crate::initial::{Initial, read_file, synthetic};
+use crate::initial::{Initial, made_up, read_file, synthetic};
 use crate::model::{Graph, Node};
 use crate::optimizer::{Optimizer, Trained};
 use crate::registry::MS;
@@ -239,9 +239,7 @@ impl<'a> Step<'a> {
             self.params.insert(name, self.cx.module.states[state].value);
         }
         if random > 0 {
-            warnings.push(format!(
-                "{random} parameters and statistics have no values and start with synthetic ones; give a checkpoint"
-            ));
+            warnings.push(made_up(random));
         }
         let mut values = vec![Vec::new(); data.len()];
         for micro in 0..self.micro_steps {

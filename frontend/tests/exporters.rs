@@ -177,7 +177,10 @@ fn exponents() {
         ..Graph::default()
     };
     assert_eq!(trained(&imported(&graph("pool.p"), &[])), ["pool.p", "w"]);
-    assert_eq!(trained(&imported(&graph("pool.p"), &["pool.p"])), ["pool.p"]);
+    let import = imported(&graph("pool.p"), &["pool.p"]);
+    assert_eq!(trained(&import), ["pool.p"]);
+    let notes = import.notes.join("\n");
+    assert!(notes.contains("forward model: 1 parameter, 1 frozen, 0 statistics"), "{notes}");
     assert_eq!(trained(&imported(&graph("p"), &[])), ["w"]);
     assert_eq!(trained(&imported(&graph("p"), &["p"])), ["p"]);
     assert!(refused(&graph("p"), &["low"]).contains("only as a bound, shape or other setting"));

@@ -17,7 +17,7 @@ use memc_ir::{Def, Feed, Module, Output, OutputRole, Role, StateId, TensorType, 
 
 use crate::context::{Bound, Context};
 use crate::error::{Fault, ImportError, some_of};
-use crate::initial::Initial;
+use crate::initial::{Initial, made_up};
 use crate::optimizer::Optimizer;
 use crate::recipe::{Loss, LossKind};
 use crate::source::Source;
@@ -40,10 +40,7 @@ pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result
     let mut warnings = lost::warnings(source, &sizes);
     warnings.extend(lost::constants(&found.constants));
     if found.invented > 0 {
-        warnings.push(format!(
-            "{} parameters and statistics have no values and start with synthetic ones; give a checkpoint",
-            found.invented
-        ));
+        warnings.push(made_up(found.invented));
     }
     let mut step = Step::new(source, options, found)?;
     for micro in 0..options.accumulate {

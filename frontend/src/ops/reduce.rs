@@ -215,7 +215,8 @@ pub(crate) fn global_average_pool(n: &mut NodeCx<'_, '_>) -> Done {
     global(n, |axes| OpKind::ReduceMean { axes, keepdims: true })
 }
 
-/// `GlobalMaxPool`.
+/// `GlobalMaxPool`. Elements that share the maximum share its gradient, where PyTorch gives it to one of them; `MaxPool`
+/// gives it to the first.
 pub(crate) fn global_max_pool(n: &mut NodeCx<'_, '_>) -> Done {
     global(n, |axes| OpKind::ReduceMax { axes, keepdims: true })
 }
