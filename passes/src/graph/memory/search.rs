@@ -372,4 +372,26 @@ mod tests {
         let bytes: u64 = kept.map(|c| space.items[c].bytes).sum();
         assert_eq!(bytes, 4 * 1024);
     }
+
+    /// A step whose forward pass is `ops` pointwise ops, each given by the values before it.
+    fn pointwise(ops: usize, op: impl Fn(usize) -> String) -> Module {
+        let mut text = "module @m graph\n%x = input : f32[16]\n%v0 = tanh %x : f32[16]\n".to_string();
+        (1..ops).for_each(|i| writeln!(text, "%v{i} = {} : f32[16]", op(i)).unwrap());
+        writeln!(text, "%loss = sum_squares %v{} : f32[]\n%d{ops} = mul %x, %x : f32[16]", ops - 1).unwrap();
+        for i in (0..ops).rev() {
+            writeln!(text, "%d{i} = mul %d{}, %v{i} : f32[16]", i + 1).unwrap();
+        }
+        text.push_str("yield loss %loss as \"loss\"\nyield gradient %d0 as \"g\"\n");
+        parse(&text).unwrap()
+    }
+
+    #[test]
+    fn an_ancestor_by_many_ways_is_run_again_once() {
+        let m = pointwise(160, |i| format!("add %v{}, %v{}", i - 1, i.saturating_sub(2)));
+        let (space, rate) = space(&m);
+        let s = best(&space, rate);
+        let once: i128 = (0..space.items.len()).map(|c| s.way_cost(c, 0)).sum();
+        assert!((0..space.items.len()).all(|c| s.again(c) <= once), "of {once}");
+        assert!(s.total() <= Solution::given(&space, rate).total());
+    }
 }

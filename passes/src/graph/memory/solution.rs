@@ -5,7 +5,7 @@
 //! a class is asked for, and where, is kept as counts by place, so that changing one class touches only what depends
 //! on it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::space::{Item, Side, Space};
 use crate::device::DeviceProfile;
@@ -17,6 +17,8 @@ pub(super) struct Rate {
     byte: i128,
 }
 
+/// Most ops that are looked at to tell what computing a value again costs.
+const CHAIN: usize = 128;
 /// One ns in units of cost.
 const NS: i128 = 1_000_000;
 
@@ -153,16 +155,26 @@ impl<'a> Solution<'a> {
         let copies = std::mem::take(&mut self.states[class].copies);
         self.ask(class, &copies, false);
         self.states[class].choice = choice;
-        self.states[class].again = match choice {
-            Choice::Stash => 0,
-            Choice::Make(way) => {
-                let operands = self.space.items[class].ways.get(way).map(|w| w.operands.as_slice());
-                let inner = operands.unwrap_or_default().iter().map(|&c| self.states[c].again);
-                self.way_cost(class, way) + inner.sum::<i128>()
-            }
-        };
+        self.states[class].again = self.once_more(class);
         self.mark(class);
         self.settle_readers();
+    }
+
+    /// Cost of computing the class once more with the forward values that are computed only for it, each once; of at
+    /// most [`CHAIN`] of them, the nearest.
+    fn once_more(&self, class: usize) -> i128 {
+        let (mut cost, mut seen) = (0, BTreeSet::from([class]));
+        let mut open = VecDeque::from([class]);
+        while let Some(c) = open.pop_front() {
+            let Choice::Make(way) = self.states[c].choice else { continue };
+            cost += self.way_cost(c, way);
+            for &o in self.space.items[c].ways.get(way).map_or(&[][..], |w| &w.operands) {
+                if self.space.items[o].side == Side::Forward && seen.len() < CHAIN && seen.insert(o) {
+                    open.push_back(o);
+                }
+            }
+        }
+        cost
     }
 
     fn mark(&mut self, class: usize) {
@@ -207,8 +219,9 @@ impl<'a> Solution<'a> {
         while let Some((_, class)) = self.stale.pop_first() {
             let (copies, cost) = self.copies_of(class);
             let former = std::mem::take(&mut self.states[class].copies);
-            let gone: Vec<u32> = former.iter().filter(|p| !copies.contains(p)).copied().collect();
-            let new: Vec<u32> = copies.iter().filter(|p| !former.contains(p)).copied().collect();
+            let gone: Vec<u32> =
+                former.iter().filter(|p| copies.binary_search(p).is_err()).copied().collect();
+            let new: Vec<u32> = copies.iter().filter(|p| former.binary_search(p).is_err()).copied().collect();
             self.total += cost - self.states[class].cost;
             (self.states[class].copies, self.states[class].cost) = (copies, cost);
             self.ask(class, &gone, false);
