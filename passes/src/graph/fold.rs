@@ -97,8 +97,8 @@ fn evaluate(m: &Module, id: OpId, limit: u64) -> Option<Vec<Known>> {
 /// The element that every element of the result equals, found without materialising anything large.
 fn splat_of_splats(m: &Module, kind: &OpKind, operands: &[ValueId]) -> Option<Scalar> {
     let splats = operands.iter().map(|&v| splat(m, v)).collect::<Option<Vec<Scalar>>>()?;
-    if is_rearrangement(kind) {
-        return splats.first().copied();
+    if is_rearrangement(kind) || matches!(kind, OpKind::Slice { .. } | OpKind::Concat { .. }) {
+        return splats.first().copied().filter(|first| splats.iter().all(|s| s == first));
     }
     if !POINTWISE.contains(&kind.mnemonic()) {
         return None;
