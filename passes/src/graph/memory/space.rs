@@ -202,6 +202,7 @@ impl Builder<'_> {
                 item.bytes = 0;
             }
         }
+        limit_chains(&mut items);
         for i in 0..items.len() {
             let there = |c: usize| items[c].side == Side::Free || items[c].value.is_some();
             let first = |w: &Way| w.operands.iter().all(|&c| there(c));
@@ -284,6 +285,27 @@ fn blank(ty: &TensorType) -> Item {
         early: None,
         scalar: None,
         rank: u64::MAX,
+    }
+}
+
+/// Longest chain of forward ops that can be run again in a row.
+const CHAIN: u32 = 64;
+
+/// Lets a value of the forward pass be had from there only, wherever ops before it make up a chain of [`CHAIN`].
+///
+/// A longer one costs more than keeping a value on the way, and the search would follow it at every step.
+fn limit_chains(items: &mut [Item]) {
+    let forward = |x: &Item| x.side == Side::Forward && !x.ways.is_empty();
+    let mut classes: Vec<usize> = (0..items.len()).filter(|&i| forward(&items[i])).collect();
+    classes.sort_by_key(|&i| (items[i].rank, i));
+    let mut chain = vec![0u32; items.len()];
+    for i in classes {
+        let item = &items[i];
+        let before = item.ways.iter().flat_map(|w| &w.operands).map(|&c| chain[c]).max().unwrap_or(0);
+        chain[i] = before + u32::from(!item.is_view());
+        if chain[i] >= CHAIN && item.can_stash() && item.value.is_some() {
+            (items[i].ways, items[i].given, chain[i]) = (Vec::new(), None, 0);
+        }
     }
 }
 
