@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use memc_frontend::{Import, ImportError, ImportOptions};
 use memc_ir::{Bytes, Module, Phase, print_annotated, verify};
 use memc_passes::graph::memory::{self, counts, stash_bytes};
-use memc_passes::{DeviceProfile, Fired, GRAPH_PIPELINE, MEMORY_PIPELINE, PROFILES, PassCx, Pipeline};
+use memc_passes::{
+    DeviceProfile, FORWARD_PIPELINE, Fired, GRAPH_PIPELINE, MEMORY_PIPELINE, PROFILES, PassCx, Pipeline,
+};
 
 use crate::cli::{ImportArgs, Source};
 use crate::exit::Error;
@@ -64,7 +66,7 @@ pub(crate) fn load(source: &Source) -> Result<Loaded, Error> {
     if draft.is_forward() {
         // These passes ask nothing of the device.
         let mut cx = context(&PROFILES[0]);
-        Pipeline::parse(GRAPH_PIPELINE)?.run(&mut draft.module, &mut cx)?;
+        Pipeline::parse(FORWARD_PIPELINE)?.run(&mut draft.module, &mut cx)?;
         fired = cx.fired;
     }
     let Import { module, notes, warnings } = draft.complete().map_err(failed)?;

@@ -36,6 +36,10 @@ pub static PASSES: &[PassDef] = &[
 pub const GRAPH_PIPELINE: &str =
     "fold,canonicalise,cse,simplify,recover,fold,simplify,fold,canonicalise,cse,batch,dce";
 
+/// [`GRAPH_PIPELINE`] for a forward model before gradients are taken.
+pub const FORWARD_PIPELINE: &str =
+    "fold,canonicalise,cse,simplify,recover{forward},fold,simplify,fold,canonicalise,cse,batch,dce";
+
 /// What follows [`GRAPH_PIPELINE`] unless the user declines: choosing formulations by what they keep alive.
 ///
 /// Nothing but `dce` may follow, since other passes would merge what this one computes twice.

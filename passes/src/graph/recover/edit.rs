@@ -37,11 +37,13 @@ pub(super) struct Editor<'a> {
     /// The op that is being rewritten: new ops take its origin, and its result's name unless they get another.
     root: OpId,
     made_ops: usize,
+    /// Whether gradients may still be taken: then rules make no op that has none.
+    forward: bool,
 }
 
 impl<'a> Editor<'a> {
     /// Starts on a module without dead ops.
-    pub(super) fn new(m: &'a mut Module) -> Option<Self> {
+    pub(super) fn new(m: &'a mut Module, forward: bool) -> Option<Self> {
         let root = *m.order.first()?;
         let mut users = vec![BTreeSet::new(); m.values.len()];
         for &op in &m.order {
@@ -58,7 +60,20 @@ impl<'a> Editor<'a> {
             alive[id.index()] = true;
         }
         let (made, unnamed, consts) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        Some(Self { m, users, roots, place, alive, made, unnamed, consts, at: (0, 0), root, made_ops: 0 })
+        Some(Self {
+            m,
+            users,
+            roots,
+            place,
+            alive,
+            made,
+            unnamed,
+            consts,
+            at: (0, 0),
+            root,
+            made_ops: 0,
+            forward,
+        })
     }
 
     /// The module as it is. Its order is that of the start.
@@ -136,8 +151,12 @@ impl<'a> Editor<'a> {
 
     /// Results of an op on values that stand before the current place, found again when it was made before.
     ///
-    /// `None` when the row rejects the operands, or one of them stands too late.
+    /// `None` when the row rejects the operands, one of them stands too late, or gradients may still be taken and the
+    /// op has none.
     pub(super) fn op(&mut self, kind: OpKind, operands: &[ValueId]) -> Option<Vec<ValueId>> {
+        if self.forward && !is_differentiable(&kind) {
+            return None;
+        }
         if operands.iter().any(|&v| self.place_of(v) > self.at_end()) {
             return None;
         }
@@ -317,4 +336,23 @@ impl<'a> Editor<'a> {
         let order = self.ops();
         self.m.order = order;
     }
+}
+
+/// Whether reverse-mode differentiation goes through the op: false for gradients whose own gradient is no row, and for
+/// updates.
+fn is_differentiable(kind: &OpKind) -> bool {
+    use OpKind::*;
+    !matches!(
+        kind,
+        GeluGrad { .. }
+            | MaxPoolGradInput { .. }
+            | BatchNormGrad {}
+            | LayerNormGrad { .. }
+            | SoftmaxGrad { .. }
+            | CrossEntropyGrad { .. }
+            | Sgd {}
+            | Momentum { .. }
+            | Adagrad { .. }
+            | AdamW { .. }
+    )
 }

@@ -47,6 +47,7 @@ pub(crate) const PASS: PassDef = PassDef {
 
 const OPTIONS: &[OptionDef] = &[
     OptionDef { name: "rounds", default: "6", doc: "most sweeps over the graph" },
+    OptionDef { name: "forward", default: "false", doc: "make no op that gradients cannot be taken through" },
     OptionDef { name: "only", default: "all", doc: "the one rule to apply" },
 ];
 
@@ -71,11 +72,18 @@ fn table(only: &str) -> Result<Table, PassError> {
 
 fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
     let rounds = options.number(OPTIONS, "rounds").map_err(PassError::Usage)?;
+    let forward = match options.get(OPTIONS, "forward").map_err(PassError::Usage)? {
+        "true" => true,
+        "false" => false,
+        other => {
+            return Err(PassError::Usage(format!("option `forward` must be true or false, got `{other}`")));
+        }
+    };
     let table = table(options.get(OPTIONS, "only").map_err(PassError::Usage)?)?;
     let mut counts = vec![0u64; RECOVERIES.len()];
     for _ in 0..rounds {
         sweep(m);
-        let Some(mut editor) = Editor::new(m) else { break };
+        let Some(mut editor) = Editor::new(m, forward) else { break };
         let mut fired = Vec::new();
         let mut changed = false;
         for op in editor.ops() {

@@ -84,7 +84,7 @@ mod tests {
         text.push_str("yield output %v1000 as \"y\"\n");
         let mut m = memc_ir::parse(&text).unwrap();
         let y = m.outputs[0].value;
-        let g = Editor::new(&mut m).unwrap();
+        let g = Editor::new(&mut m, false).unwrap();
         let p = Product::of(&g, y);
         let &[rest] = p.numerator.as_slice() else { panic!("{p:?}") };
         assert_eq!(p.number, 2f64.powi(MAX_OPS as i32));
