@@ -336,3 +336,31 @@ fn new_classes(items: &mut [Item]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::super::rules::RULES;
+    use super::*;
+
+    #[test]
+    fn a_long_chain_is_run_again_in_parts() {
+        let mut text = "module @m graph\n%v0 = input : f32[16]\n".to_string();
+        (1..=300).for_each(|i| writeln!(text, "%v{i} = tanh %v{} : f32[16]", i - 1).unwrap());
+        text.push_str("%loss = sum_squares %v300 : f32[]\n%d = mul %v300, %v150 : f32[16]\n");
+        text.push_str("yield loss %loss as \"loss\"\nyield gradient %d as \"g\"\n");
+        let m = memc_ir::parse(&text).unwrap();
+        let space = Space::new(&m, &Sides::new(&m), RULES, DeviceProfile::named("toy").unwrap());
+        let mut chain = vec![0; space.items.len()];
+        let mut classes: Vec<usize> =
+            (0..chain.len()).filter(|&c| space.items[c].side == Side::Forward).collect();
+        classes.sort_by_key(|&c| space.items[c].rank);
+        for c in classes {
+            let operands = space.items[c].ways.iter().flat_map(|w| &w.operands);
+            chain[c] = operands.map(|&o| chain[o] + 1).max().unwrap_or(0);
+        }
+        let longest = chain.iter().max().copied();
+        assert!(longest.is_some_and(|n| (CHAIN / 2..=CHAIN).contains(&n)), "{longest:?}");
+    }
+}
