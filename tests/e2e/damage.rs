@@ -109,3 +109,17 @@ fn json_of_a_rejected_plan_lists_the_errors() {
     assert_eq!(report["accepted"], false);
     assert!(!report["errors"].as_array().unwrap().is_empty());
 }
+
+/// A plan compiled with another checkpoint than the one beside its model is told from a wrong one, and proved with it.
+#[test]
+fn check_says_that_initial_values_differ() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("a.plan").display().to_string();
+    let model = "models/mlp_s_adamw_wd/training_model.onnx";
+    let values = ["--checkpoint", "models/mlp_s_adamw_wd/checkpoint_after"];
+    memc_ok(&[&["compile", model, "-o", &plan][..], &values].concat());
+    let said = memc_fails(7, &["check", &plan, "--source", model]);
+    assert!(said.contains("other initial values: give --checkpoint FILE"), "{said}");
+    assert!(said.lines().count() < 10, "{said}");
+    assert!(memc_ok(&[&["check", &plan, "--source", model][..], &values].concat()).contains("proved"));
+}
