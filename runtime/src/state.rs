@@ -91,6 +91,9 @@ impl StateFile {
         let mut bytes = Vec::new();
         file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(io)?;
         let fail = |what: String| Error::Data(format!("{}: {what}", path.display()));
+        if let Some(other) = other_format(&bytes) {
+            return Err(fail(format!("{other}; states are read from safetensors files")));
+        }
         if bytes.len() as u64 > limit {
             return Err(fail(format!("the file is larger than this plan's states ({states} bytes)")));
         }
@@ -148,7 +151,11 @@ impl StateFile {
         let extra: Vec<&str> =
             self.tensors.keys().map(String::as_str).filter(|name| !known.contains_key(name)).collect();
         if !extra.is_empty() {
-            return fail(format!("the plan has no state named {}", list(&extra)));
+            return fail(format!(
+                "the plan has no state named {}; to begin with a file that holds more than the model, compile it in: \
+                 `memc compile --checkpoint FILE`",
+                list(&extra)
+            ));
         }
         let missing: Vec<&str> =
             known.keys().copied().filter(|name| !self.tensors.contains_key(*name)).collect();
@@ -157,6 +164,26 @@ impl StateFile {
             return fail(what);
         }
         Ok(())
+    }
+}
+
+/// What a file is that is no safetensors file, by its first bytes, and what can be done with it.
+fn other_format(bytes: &[u8]) -> Option<&'static str> {
+    /// File identifier of ONNX Runtime's checkpoints, a flatbuffer.
+    const CHECKPOINT: &[u8] = b"ODTC";
+    if bytes.get(4..8) == Some(CHECKPOINT) {
+        return Some(
+            "this is an ONNX Runtime checkpoint, which goes into the plan: `memc compile --checkpoint FILE`",
+        );
+    }
+    match bytes {
+        [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => {
+            Some("this is a NumPy array, which can feed an input: `--input NAME=@FILE.npy`")
+        }
+        [b'P', b'K', 3, 4, ..] => Some(
+            "this is an archive, as of NumPy (.npz) or PyTorch; save its tensors with safetensors.numpy.save_file",
+        ),
+        _ => None,
     }
 }
 
