@@ -39,6 +39,8 @@ pub struct FeedOptions {
 #[derive(Debug)]
 pub struct Feeder {
     inputs: Vec<Source>,
+    /// Names without a file.
+    synthetic: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -109,7 +111,14 @@ impl Feeder {
                 },
             }
         });
-        Ok(Feeder { inputs: inputs.collect::<Result<_, _>>()? })
+        let inputs = inputs.collect::<Result<_, _>>()?;
+        let synthetic = micros.keys().filter(|name| !files.contains_key(*name)).map(ToString::to_string);
+        Ok(Feeder { inputs, synthetic: synthetic.collect() })
+    }
+
+    /// The model's inputs that have no file, and so get synthetic data.
+    pub fn synthetic(&self) -> &[String] {
+        &self.synthetic
     }
 
     /// Writes the contents of the input with this index at a step, counted from 1.
@@ -134,6 +143,11 @@ impl Feeder {
         }
         Ok(())
     }
+}
+
+/// A number of things.
+fn counted(n: u64, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
 }
 
 fn put(out: &mut [u8], bytes: &[u8]) {
@@ -167,10 +181,11 @@ fn file(
             done => format!(", and the resumed run has done {done}"),
         };
         return Err(Error::Data(format!(
-            "{}: its {rows} slices of input `{name}` last for {has} steps{each}{from}; \
-             give more data or run {} steps",
+            "{}: its {} of input `{name}` last for {}{each}{from}; give more data or run {}",
             path.display(),
-            has.saturating_sub(options.done),
+            counted(rows, "slice"),
+            counted(has, "step"),
+            counted(has.saturating_sub(options.done), "step"),
         )));
     }
     Ok(Source::Rows { file, micro, micros })

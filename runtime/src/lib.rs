@@ -5,6 +5,7 @@ mod device;
 mod error;
 mod feed;
 mod init;
+mod output;
 mod program;
 mod reference;
 mod run;

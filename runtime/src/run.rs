@@ -7,7 +7,8 @@ use memc_plan::PlanFile;
 use crate::{
     Device, Error, FeedOptions, Feeder, Initial, Program, Reference, Session, StateFile, StateWriter,
     cpu::{self, Cpu},
-    state::is_variable,
+    output,
+    state::{is_variable, list},
     verify,
 };
 
@@ -28,6 +29,8 @@ pub struct RunOptions {
     pub resume: Option<PathBuf>,
     /// File that sets some of the states.
     pub init: Option<PathBuf>,
+    /// Files to write outputs of the last step to, by name.
+    pub outputs: Vec<(String, PathBuf)>,
     /// Compare every output and state with those of the unplanned run.
     pub verify: bool,
     /// How the CPU device runs.
@@ -53,6 +56,8 @@ pub struct Report {
     pub threads: usize,
     /// Steps done in this run.
     pub steps: u64,
+    /// Inputs that got synthetic data.
+    pub synthetic: Vec<String>,
     /// Whether the planned run was compared with the unplanned one, and equal.
     pub verified: bool,
     /// Whether [`Watch::should_stop`] ended the run early.
@@ -84,10 +89,16 @@ pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Resu
         steps: options.steps,
     };
     let mut feeder = Feeder::new(plan, &program, &feed)?;
+    let outputs = output::find(plan, &options.outputs)?;
+    if !feeder.synthetic().is_empty() {
+        let names: Vec<&str> = feeder.synthetic().iter().map(String::as_str).collect();
+        watch.note(&format!("synthetic data for {}; real data: --input NAME=@FILE.npy", list(&names)));
+    }
     if let Some(path) = &options.save {
         // A folder that takes no file is better known now than after the last step.
         drop(StateWriter::create(path, plan, 0)?);
     }
+    let synthetic = feeder.synthetic().to_vec();
     let device = Cpu::new(options.cpu)?;
     let mut reference = match options.verify {
         true => {
@@ -115,6 +126,13 @@ pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Resu
         watch.step(session.steps_done(), session.loss(), ns);
     }
 
+    for (index, path) in outputs {
+        if let Some(ty) = program.types.outputs.get(index)
+            && steps > 0
+        {
+            output::write(path, ty, session.output(index))?;
+        }
+    }
     let done = session.steps_done();
     let mut writer = options.save.as_ref().map(|path| StateWriter::create(path, plan, done)).transpose()?;
     let mut compared = vec![false; plan.states.len()];
@@ -140,6 +158,7 @@ pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Resu
         device: device.name(),
         threads: device.threads(),
         steps,
+        synthetic,
         verified: options.verify,
         interrupted: steps < options.steps,
     })

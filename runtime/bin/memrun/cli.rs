@@ -7,19 +7,27 @@ use memc_runtime::{RunOptions, cpu};
 
 const EXAMPLES: &str = "\
 Examples:
-  memrun model.plan --steps 5                       synthetic data, the plan's learning rate
+  memrun model.plan --steps 5           synthetic data, the plan's learning rate
   memrun model.plan --steps 5 --input input=@x.npy --input labels=@y.npy --lr 0.01
-  memrun model.plan --steps 100 --save state.safetensors
-  memrun model.plan --steps 100 --resume state.safetensors --save state.safetensors
+  memrun model.plan --steps 100 --save s.safetensors
+  memrun model.plan --steps 100 --resume s.safetensors --save s.safetensors
+  memrun model.plan --input input=@x.npy --output loss=loss.npy
   memrun model.plan --verify --check-memory --delay-seed 1
-  memrun model.plan --plan-info --json
+  memrun model.plan --plan-info         names of inputs and outputs, sizes
 
-An array has either the input's shape, and feeds every step the same, or one axis more in front, and feeds one slice to
-each step (to each micro-step, where gradients accumulate). A resumed run reads on where the saved one stopped.
+Arrays from an .npz file, such as models/mlp_s/reference.npz of memc:
+  python -c \"import numpy as n; z = n.load('reference.npz'); \\
+             [n.save(k, z[k]) for k in 'xy']\"
+
+An array has the input's shape, and feeds every step the same, or one axis
+more in front, and feeds one slice to each step (to each micro-step, where
+gradients accumulate). A resumed run reads on where the saved one stopped.
+A loss that is not a finite number is a warning, not a failure.
 
 Exit codes:
-  0 done   2 usage   3 bad model or data   5 the device cannot give the memory   6 verify found a difference
-  7 the plan is damaged or does not fit   70 internal error   74 input or output failed   130 interrupted";
+  0 done                  2 usage                  3 bad data
+  5 no memory             6 verify: different      7 bad plan
+  70 internal error       74 input or output       130 interrupted";
 
 /// Runs a plan that memc compiled: training steps within a fixed amount of device memory.
 #[derive(Debug, Parser)]
@@ -34,6 +42,9 @@ pub(crate) struct Cli {
     /// Array for an input, in numpy's format; may be repeated. Other inputs are synthetic
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
     inputs: Vec<NamedFile>,
+    /// Write an output of the last step, in numpy's format; may be repeated
+    #[arg(long = "output", value_name = "NAME=FILE.npy", value_parser = named_file)]
+    outputs: Vec<(String, PathBuf)>,
     /// Learning rate; the plan has a default
     #[arg(long, value_name = "RATE", value_parser = finite, allow_hyphen_values = true)]
     lr: Option<f32>,
@@ -46,7 +57,7 @@ pub(crate) struct Cli {
     /// Go on from the states that a former run saved
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
-    /// Set some of the states from a safetensors file, by name
+    /// Set some of the states from a safetensors file, by name, such as a saved state
     #[arg(long, value_name = "FILE")]
     init: Option<PathBuf>,
     /// Run the unplanned graph beside the plan, and compare every output and state bit for bit
@@ -89,6 +100,7 @@ impl Cli {
         RunOptions {
             steps: self.steps,
             inputs: self.inputs.iter().map(|i| (i.name.clone(), i.path.clone())).collect(),
+            outputs: self.outputs.clone(),
             lr: self.lr,
             seed: self.seed,
             save: self.save.clone(),
@@ -121,6 +133,13 @@ impl FromStr for NamedFile {
             }
             _ => Err("expected NAME=@FILE.npy"),
         }
+    }
+}
+
+fn named_file(text: &str) -> Result<(String, PathBuf), &'static str> {
+    match text.rsplit_once('=') {
+        Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.to_owned(), path.into())),
+        _ => Err("expected NAME=FILE.npy"),
     }
 }
 

@@ -4,6 +4,8 @@
 //! object instead of everything. A reader that goes away is no error.
 
 use std::{
+    collections::BTreeMap,
+    fmt::Display,
     io::{self, Write},
     sync::{
         Arc,
@@ -13,7 +15,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use memc_ir::Bytes;
-use memc_plan::{PlanFile, Section};
+use memc_plan::{Feed, PlanFile, Section};
 use memc_runtime::{Error, Report, Watch};
 use serde_json::{Map, Value, json};
 
@@ -33,7 +35,8 @@ pub(crate) struct Progress {
     rows: bool,
     /// Exit code of the first row that could not be printed.
     unprinted: u8,
-    finite: bool,
+    /// The first step whose loss is not a finite number.
+    not_finite: Option<u64>,
 }
 
 impl Progress {
@@ -55,7 +58,7 @@ impl Progress {
             step_ns: Vec::with_capacity(room),
             rows,
             unprinted: 0,
-            finite: true,
+            not_finite: None,
         }
     }
 
@@ -83,7 +86,8 @@ impl Progress {
         let mut times =
             self.step_ns.get(1..).filter(|rest| !rest.is_empty()).unwrap_or(&self.step_ns).to_vec();
         times.sort_unstable();
-        times.get(times.len() / 2).copied().unwrap_or(0)
+        let middle = |at: usize| times.get(at).copied().unwrap_or(0);
+        middle(times.len().saturating_sub(1) / 2).midpoint(middle(times.len() / 2))
     }
 }
 
@@ -94,8 +98,8 @@ impl Watch for Progress {
         }
         self.losses.push(loss);
         self.step_ns.push(ns);
-        if self.finite && loss.is_some_and(|loss| !loss.is_finite()) {
-            self.finite = false;
+        if self.not_finite.is_none() && loss.is_some_and(|loss| !loss.is_finite()) {
+            self.not_finite = Some(step);
             self.show(|| note(&format!("the loss is not a finite number at step {step}")));
         }
         if self.rows {
@@ -138,15 +142,18 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
         let mut object = results(file, progress);
         object.insert("device".to_owned(), json!(report.device));
         object.insert("threads".to_owned(), json!(report.threads));
+        object.insert("synthetic".to_owned(), json!(report.synthetic));
         object.insert("verified".to_owned(), json!(report.verified.then_some(true)));
         object.insert("interrupted".to_owned(), json!(report.interrupted));
         return print(&format!("{}\n", Value::Object(object)));
     }
     let verdict = if report.interrupted { "INTERRUPTED" } else { "PASSED" };
+    let warning = progress.not_finite.map(|step| format!(" WITH WARNING loss-not-finite-at-step={step}"));
+    let warning = warning.unwrap_or_default();
     let verified = if report.verified { " verified=bit-identical" } else { "" };
     let meta = &file.plan().meta;
     let last = format!(
-        "memrun: {verdict} peak={}/{} step={:.3}ms{verified}\n",
+        "memrun: {verdict}{warning} peak={}/{} step={:.3}ms{verified}\n",
         compact(meta.dev_bytes),
         compact(meta.budget_bytes),
         progress.median_ns() as f64 / 1e6,
@@ -177,24 +184,45 @@ pub(crate) fn plan_info(cli: &Cli, file: &PlanFile) -> u8 {
     let meta = &plan.meta;
     let body = plan.counts(Section::Body);
     let names = |names: &mut dyn Iterator<Item = &String>| names.cloned().collect::<Vec<_>>();
-    let inputs = names(&mut plan.inputs.iter().map(|i| &i.name));
+    let mut fed: BTreeMap<&str, (&str, u64)> = BTreeMap::new();
+    let mut order: Vec<&str> = Vec::new();
+    let mut internal = Vec::new();
+    for input in &plan.inputs {
+        match &input.feed {
+            Feed::Data { source, .. } => {
+                let entry = fed.entry(source).or_insert((&input.ty, 0));
+                entry.1 += 1;
+                if entry.1 == 1 {
+                    order.push(source);
+                }
+            }
+            Feed::LearningRate { .. } | Feed::Step => internal.push(input.name.clone()),
+        }
+    }
     let outputs = names(&mut plan.outputs.iter().map(|o| &o.name));
     if cli.json {
         let mut object = facts(file);
         object.insert("producer".to_owned(), json!(meta.producer));
         object.insert("planner".to_owned(), json!(meta.planner));
         object.insert("profile".to_owned(), json!(meta.profile));
-        object.insert("budget_bytes".to_owned(), json!(meta.budget_bytes));
+        object.insert("gpu_mem_bytes".to_owned(), json!(meta.budget_bytes));
         object.insert("reserve_bytes".to_owned(), json!(meta.reserve_bytes));
         object.insert("states".to_owned(), json!(plan.states.len()));
-        object.insert("inputs".to_owned(), json!(inputs));
+        object.insert("inputs".to_owned(), json!(order));
+        object.insert("internal_inputs".to_owned(), json!(internal));
         object.insert("outputs".to_owned(), json!(outputs));
         object.insert("commands".to_owned(), json!(body.commands));
         object.insert("launches".to_owned(), json!(body.launches));
-        object.insert("swap_out_bytes".to_owned(), json!(body.bytes_out));
-        object.insert("swap_in_bytes".to_owned(), json!(body.bytes_in));
+        object.insert("copies_out_bytes".to_owned(), json!(body.bytes_out));
+        object.insert("copies_in_bytes".to_owned(), json!(body.bytes_in));
         return print(&format!("{}\n", Value::Object(object)));
     }
+    let shown = order.iter().filter_map(|name| {
+        let (ty, copies) = fed.get(name)?;
+        let each = if *copies == 1 { String::new() } else { format!(" for each of {copies} micro-steps") };
+        Some(format!("{name} {ty}{each}"))
+    });
+    let inputs: Vec<String> = shown.collect();
     let rows = [
         ("model", meta.model.clone()),
         ("plan", hex(file.content_hash())),
@@ -203,14 +231,28 @@ pub(crate) fn plan_info(cli: &Cli, file: &PlanFile) -> u8 {
         ("budget", Bytes(meta.budget_bytes).to_string()),
         ("device arena", Bytes(meta.dev_bytes).to_string()),
         ("host arena", Bytes(meta.host_bytes).to_string()),
-        ("step", format!("{} commands, {} kernel launches", body.commands, body.launches)),
+        (
+            "step",
+            format!("{}, {}", counted(body.commands, "command"), counted(body.launches, "kernel launch")),
+        ),
         ("copies out", format!("{}, {}", body.copies_out, Bytes(body.bytes_out))),
         ("copies in", format!("{}, {}", body.copies_in, Bytes(body.bytes_in))),
         ("states", plan.states.len().to_string()),
         ("inputs", inputs.join(", ")),
+        ("set by memrun", internal.join(", ")),
         ("outputs", outputs.join(", ")),
     ];
     print(&rows.map(|(name, value)| format!("{name:<13} {value}\n")).concat())
+}
+
+/// A number of things.
+fn counted(n: impl Display + PartialEq + From<u8>, thing: &str) -> String {
+    let plural = match (n == 1.into(), thing.ends_with("ch")) {
+        (true, _) => "",
+        (false, true) => "es",
+        (false, false) => "s",
+    };
+    format!("{n} {thing}{plural}")
 }
 
 /// What identifies a plan, and its arenas.
@@ -228,8 +270,9 @@ fn facts(file: &PlanFile) -> Map<String, Value> {
 /// The plan's facts and the steps so far.
 fn results(file: &PlanFile, progress: &Progress) -> Map<String, Value> {
     let mut object = facts(file);
-    object.insert("budget_bytes".to_owned(), json!(file.plan().meta.budget_bytes));
+    object.insert("gpu_mem_bytes".to_owned(), json!(file.plan().meta.budget_bytes));
     object.insert("steps".to_owned(), json!(progress.step_ns.len()));
+    object.insert("first_step_not_finite".to_owned(), json!(progress.not_finite));
     object.insert("first_step".to_owned(), json!(progress.first));
     let losses: Vec<Value> = progress.losses.iter().flatten().map(|loss| number(*loss)).collect();
     object.insert("losses".to_owned(), Value::Array(losses));

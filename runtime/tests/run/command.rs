@@ -24,6 +24,10 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
+/// What a run on synthetic data says first.
+const SYNTHETIC: &str =
+    "memrun: note: synthetic data for `input`, `labels`; real data: --input NAME=@FILE.npy\n";
+
 /// Asserts the exit code, and that standard error is one message with these parts.
 fn fails(folder: &Folder, arguments: &str, code: i32, parts: &[&str]) {
     let output = memrun(folder, arguments);
@@ -32,20 +36,20 @@ fn fails(folder: &Folder, arguments: &str, code: i32, parts: &[&str]) {
     parts.iter().for_each(|part| assert!(error.contains(part), "{arguments}: {error} lacks {part}"));
     assert!(!error.contains("panicked"), "{error}");
     if code != 2 {
-        assert_eq!(error.lines().count(), 1, "{error}");
+        let notes = |line: &&str| line.starts_with("memrun: note: synthetic data");
+        assert_eq!(error.lines().filter(|line| !notes(line)).count(), 1, "{error}");
         assert_eq!(text(&output.stdout).lines().last(), Some(format!("memrun: FAILED exit={code}").as_str()));
     }
 }
 
-/// A run prints one row for each step and a last line with the verdict; without a terminal nothing goes to standard
-/// error.
+/// A run prints one row for each step and a last line with the verdict; what is made up is said on standard error.
 #[test]
 fn a_run_prints_its_losses() {
     let folder = Folder::of(CLASSIFIER);
     let output = memrun(&folder, "model.plan --steps 3 --verify");
     let printed = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert!(output.stderr.is_empty());
+    assert_eq!(text(&output.stderr), SYNTHETIC);
     let lines: Vec<&str> = printed.lines().collect();
     assert_eq!(lines.len(), 5, "{printed}");
     let words: Vec<&str> = lines[3].split_whitespace().collect();
@@ -75,7 +79,10 @@ fn json_is_one_object() {
     let info: Value =
         serde_json::from_slice(&memrun(&folder, "model.plan --plan-info --json").stdout).unwrap();
     assert_eq!(info["plan_hash"], object["plan_hash"]);
-    assert_eq!(info["inputs"], serde_json::json!(["x", "y", "lr", "t"]));
+    assert_eq!(info["inputs"], serde_json::json!(["input", "labels"]));
+    assert_eq!(info["internal_inputs"], serde_json::json!(["lr", "t"]));
+    assert_eq!(info["gpu_mem_bytes"], object["gpu_mem_bytes"]);
+    assert_eq!(object["synthetic"], serde_json::json!(["input", "labels"]));
     assert!(text(&memrun(&folder, "model.plan --plan-info").stdout).contains("14.88 KiB (15,232 B)"));
 
     let failed = memrun(&folder, "model.plan --json --resume nowhere");
@@ -95,6 +102,8 @@ fn usage_errors_exit_with_2() {
         ("model.plan --lr nan", "finite"),
         ("model.plan --input x", "NAME=@FILE"),
         ("model.plan --device cuda", "cuda"),
+        ("model.plan --output loss", "NAME=FILE"),
+        ("model.plan --output w=x.npy", "no such output; it has `loss`"),
         ("model.plan --input image=@x.npy", "`input`, `labels`"),
         ("model.plan --input labels=@a --input labels=@b", "twice"),
     ] {
@@ -112,6 +121,14 @@ fn failures_have_their_exit_codes() {
     npy(&folder.path("y.npy"), "<i8", &[32], &labels);
     fails(&folder, "model.plan --input labels=@y.npy", 3, &["input `y`", "cross_entropy", "-1"]);
     fails(&folder, "model.plan --input input=@y.npy", 3, &["y.npy", "float32"]);
+    fails(&folder, "model.plan --init y.npy", 3, &["y.npy", "NumPy array", "--input"]);
+    fs::write(folder.path("checkpoint"), b"\x08\x00\x00\x00ODTC and more").unwrap();
+    fails(
+        &folder,
+        "model.plan --init checkpoint",
+        3,
+        &["ONNX Runtime checkpoint", "memc compile --checkpoint"],
+    );
     fails(&folder, "nowhere.plan", 74, &["nowhere.plan"]);
     fails(&folder, "model.plan --save /dev/full", 74, &["/dev/full"]);
     fails(&folder, "y.npy", 7, &["y.npy", "not a memc plan"]);
@@ -188,7 +205,7 @@ fn standard_output_may_go_away() {
         .unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
-    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
+    assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), SYNTHETIC));
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let output = command(&folder, "model.plan").stdout(full).output().unwrap();
     assert_eq!(output.status.code(), Some(74));
@@ -214,5 +231,13 @@ body {
     assert_eq!(output.status.code(), Some(0));
     let object: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(object["losses"], serde_json::json!([null]));
-    assert!(text(&memrun(&folder, "model.plan --input x=@x.npy").stdout).contains("NaN"));
+    assert_eq!(object["first_step_not_finite"], 1);
+    let output = memrun(&folder, "model.plan --input x=@x.npy --output x=z.npy");
+    let printed = text(&output.stdout);
+    assert!(
+        printed.contains("NaN") && printed.contains("PASSED WITH WARNING loss-not-finite-at-step=1 peak=")
+    );
+    assert!(!text(&output.stderr).contains("synthetic"));
+    assert_eq!(fs::read(folder.path("z.npy")).unwrap()[128..], f32::NAN.to_le_bytes());
+    assert_eq!(memrun(&folder, "model.plan --input x=@z.npy").status.code(), Some(0));
 }
