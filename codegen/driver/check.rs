@@ -101,7 +101,7 @@ fn hint(args: &Check, graph: &Module, plan: &Plan) -> Option<String> {
     let of_plan: BTreeSet<_> =
         states.chain(plan.inputs.iter().map(|i| (i.name.as_str(), i.ty.clone()))).collect();
     let same = of_plan.intersection(&of_graph).count();
-    if same.saturating_mul(2) < of_plan.len().max(of_graph.len()) {
+    if same.saturating_mul(2) < of_plan.len().min(of_graph.len()) {
         let of = &plan.meta.model;
         return Some(format!(
             "this is a plan of another model (`{of}`): {same} of its {} states and inputs are those of {source}",

@@ -87,6 +87,8 @@ fn check_proves_a_plan_against_its_model_and_rejects_it_against_another() {
     assert!(memc_ok(&["check", &plan, "--source", MODEL]).contains("proved"));
     let said = memc_fails(7, &["check", &plan, "--source", "models/cnn_bn_sgd/training_model.onnx"]);
     assert!(said.contains("C10") || said.contains("C14"), "{said}");
+    assert!(said.contains("--optimizer-model") && said.lines().count() < 10, "{said}");
+    let said = memc_fails(7, &["check", &plan, "--source", "models/mlp_s/training_model.onnx"]);
     assert!(said.contains("a plan of another model") && said.lines().count() < 10, "{said}");
     let report = json(&memc_ok(&["check", &plan, "--json"]));
     assert_eq!(report["accepted"], true);
