@@ -11,7 +11,7 @@ Examples:
   memrun model.plan --steps 5 --input input=@x.npy --input labels=@y.npy --lr 0.01
   memrun model.plan --steps 100 --save s.safetensors
   memrun model.plan --steps 100 --resume s.safetensors --save s.safetensors
-  memrun model.plan --input input=@x.npy --output loss=loss.npy
+  memrun model.plan --input input=@x.npy --output fc1.weight_grad=g.npy
   memrun model.plan --verify --check-memory --delay-seed 1
   memrun model.plan --plan-info         names of inputs and outputs, sizes
 
@@ -42,7 +42,8 @@ pub(crate) struct Cli {
     /// Array for an input, in numpy's format; may be repeated. Other inputs are synthetic
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
     inputs: Vec<NamedFile>,
-    /// Write an output of the last step, in numpy's format; may be repeated
+    /// Write an output of the last step, in numpy's format; may be repeated. Gradients are outputs of plans that were
+    /// compiled with --no-optimizer
     #[arg(long = "output", value_name = "NAME=FILE.npy", value_parser = named_file)]
     outputs: Vec<(String, PathBuf)>,
     /// Learning rate; the plan has a default

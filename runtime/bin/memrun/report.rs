@@ -239,7 +239,7 @@ pub(crate) fn plan_info(cli: &Cli, file: &PlanFile) -> u8 {
         ("copies in", format!("{}, {}", body.copies_in, Bytes(body.bytes_in))),
         ("states", plan.states.len().to_string()),
         ("inputs", inputs.join(", ")),
-        ("set by memrun", internal.join(", ")),
+        ("set by memrun", if internal.is_empty() { "-".into() } else { internal.join(", ") }),
         ("outputs", outputs.join(", ")),
     ];
     print(&rows.map(|(name, value)| format!("{name:<13} {value}\n")).concat())
@@ -315,5 +315,25 @@ fn print(text: &str) -> u8 {
             failure.exit_code()
         }
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The time of a step leaves the first out, unless it is the only one, and of two in the middle is their mean.
+    #[test]
+    fn the_time_of_a_step_is_the_median_without_the_first() {
+        let median = |times: &[u64]| {
+            let mut progress = Progress::silent();
+            times.iter().for_each(|&ns| progress.step(1, None, ns));
+            progress.median_ns()
+        };
+        assert_eq!(median(&[]), 0);
+        assert_eq!(median(&[9]), 9);
+        assert_eq!(median(&[9, 1]), 1);
+        assert_eq!(median(&[9, 4, 2]), 3);
+        assert_eq!(median(&[9, 4, 2, 30]), 4);
     }
 }
