@@ -4,8 +4,10 @@
 
 use std::path::Path;
 
+use memc_runtime::RunOptions;
+
 use crate::hold::{Training, hold};
-use crate::support::{npz, root};
+use crate::support::{floats, memc_ok, npz, put, root, run};
 
 /// Largest difference of a state from the reference.
 const STATE: f32 = 1e-6;
@@ -185,4 +187,32 @@ fn an_artifact_finds_its_parts_beside_it_and_says_so() {
         "{said}"
     );
     assert!(Path::new(&plan).exists());
+}
+
+/// A plan without an optimizer hands out its gradients, those that ONNX Runtime recorded of the same first step.
+#[test]
+fn gradients_are_outputs_without_an_optimizer() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("model.plan");
+    let model = "models/mlp_s_sgd/training_model.onnx";
+    memc_ok(&["compile", model, "--no-optimizer", "-o", &plan.display().to_string()]);
+    let arrays = npz(&root().join("models/mlp_s_sgd/reference.npz"));
+    let feed = |name: &str, array: &str| (name.to_string(), put(folder.path(), array, &arrays[array]));
+    let mut outputs = Vec::new();
+    for array in arrays.keys() {
+        if let Some(parameter) = array.strip_prefix("grad0/") {
+            outputs.push((format!("{parameter}_grad"), folder.path().join(parameter)));
+        }
+    }
+    assert_eq!(outputs.len(), 6);
+    let inputs = vec![feed("input", "x"), feed("labels", "y")];
+    let options = RunOptions { steps: 1, inputs, outputs: outputs.clone(), ..RunOptions::default() };
+    run(&plan, folder.path(), options);
+    for (name, path) in outputs {
+        let ours = floats(&std::fs::read(path).unwrap());
+        let theirs = floats(&arrays[&format!("grad0/{}", name.trim_end_matches("_grad"))]);
+        assert_eq!(ours.len(), theirs.len(), "{name}");
+        let off = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(off < STATE && theirs.iter().any(|x| *x != 0.0), "{name}: {off}");
+    }
 }
