@@ -25,10 +25,12 @@ pub(crate) enum Command {
     /// Plan a training step within a memory budget and write it
     #[command(after_help = "\
 Examples:
-  memc compile models/cnn_bn/training_model.onnx --gpu-mem 1M -o model.plan
-  memc compile step.onnx --gpu-mem 16G --carry w=w_updated -o model.plan
-  memc compile training_model.onnx --gpu-mem 90% --accumulate 4 --json
-  memc compile forward.onnx --loss cross-entropy --optimizer adamw:lr=1e-3 --dim batch=64 --gpu-mem 8G")]
+  memc compile models/cnn_bn/training_model.onnx --gpu-mem 1M
+  memc compile models/cnn_bn/training_model.onnx --gpu-mem 90% --accumulate 4
+  memc compile models/mlp_s_step/sgd.onnx --gpu-mem 1M \\
+    --carry m.fc1.weight=m.fc1.weight_new
+  memc compile models/zoo/resnet50.onnx --loss cross-entropy \\
+    --optimizer momentum:lr=0.1 --dim batch=32 --gpu-mem 1G")]
     Compile(Compile),
     /// Say what a training step needs: no budget, no plan
     #[command(after_help = "Example:\n  memc estimate models/cnn_bn/training_model.onnx")]
@@ -45,17 +47,19 @@ Examples:
     /// Run passes on a model or an IR file and print the IR
     #[command(after_help = "\
 Examples:
+  memc opt models/mlp_s_step/adamw.onnx --pass all --explain -o step.mir
   memc opt step.mir --pass \"cse,dce\"
-  memc opt step.onnx --pass graph --explain -o step.mir
-  memc opt training_model.onnx --pass \"canonicalise,cse,dce,to-mem,layout{algo=best-fit},timepoints\"")]
+  memc opt models/mlp_s/training_model.onnx \\
+    --pass \"graph,to-mem,layout{algo=best-fit},timepoints\"")]
     Opt(Opt),
     /// Check a model or an IR file against the verifier's rules
-    #[command(after_help = "Example:\n  memc verify step.mir")]
+    #[command(after_help = "Example:\n  memc verify models/mlp_s_step/adamw.onnx")]
     Verify(Verify),
-    /// List the passes, their rewrites, the verifier's rules, or the ops
+    /// List losses, optimizers, ops, passes, their rewrites, or the verifier's rules
+    #[command(after_help = "Examples:\n  memc list optimizers\n  memc list rewrites")]
     List {
         /// What to list
-        #[arg(value_parser = ["passes", "rewrites", "rules", "ops"])]
+        #[arg(value_parser = ["losses", "optimizers", "ops", "passes", "rewrites", "rules"])]
         what: String,
     },
 }
@@ -87,10 +91,11 @@ pub(crate) struct Source {
 pub(crate) struct ImportArgs {
     /// Loss of a forward model: cross-entropy, mse, l1, bce-with-logits or output (the model computes it);
     /// mse:output=NAME chooses among outputs; of scores with more than two axes cross-entropy:axis=-1 has the classes
-    /// last (language models), cross-entropy:axis=1 second (PyTorch, ONNX)
+    /// last (language models), cross-entropy:axis=1 second (PyTorch, ONNX); see `memc list losses`
     #[arg(long, value_name = "LOSS")]
     pub(crate) loss: Option<Loss>,
-    /// Optimizer of a forward model, with PyTorch's options: sgd, momentum, adam, adamw, adagrad or none
+    /// Optimizer of a forward model: sgd, momentum, adam, adamw, adagrad or none; `memc list optimizers` has their
+    /// options and defaults
     #[arg(long, value_name = "RULE[:OPTION=N,..]", conflicts_with_all = ["optimizer_model", "no_optimizer"])]
     pub(crate) optimizer: Option<OptimizerSpec>,
     /// Parameters of a forward model to train, all others are frozen (repeatable)
@@ -254,7 +259,7 @@ pub(crate) struct Diff {
 pub(crate) struct Opt {
     #[command(flatten)]
     pub(crate) source: Source,
-    /// Passes to run, as a,b{option=value}; graph is what compile runs before planning
+    /// Passes to run, as a,b{option=value}; graph gives the canonical form, all adds memory-rewrite,dce as compile does
     #[arg(long, value_name = "PIPELINE", default_value = "")]
     pub(crate) pass: String,
     /// Device whose costs passes see

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use memc_ir::{Phase, print};
-use memc_passes::graph::{RECOVERIES, RULES};
+use memc_passes::graph::{RECOVERIES, RULES, memory};
 use memc_passes::{Fired, PASSES, PassCx, Pipeline};
 
 use crate::cli::{Opt, Verify};
 use crate::exit::Error;
-use crate::output::{emit, say, table, write_file};
+use crate::output::{emit, narrow_table, say, write_file};
 use crate::source;
 
 pub(crate) fn opt(args: &Opt) -> Result<(), Error> {
@@ -23,7 +23,11 @@ pub(crate) fn opt(args: &Opt) -> Result<(), Error> {
         cx.stats.iter().for_each(|(pass, what, n)| say(&format!("{pass}: {n} {what}")));
     }
     if args.explain {
-        explain(&cx.fired).iter().for_each(|line| say(line));
+        let lines = explain(&cx.fired);
+        if lines.is_empty() {
+            say("no rule rewrote anything; --pass all runs what compile runs");
+        }
+        lines.iter().for_each(|line| say(line));
     }
     match &args.output {
         Some(path) => write_file(path, print(&module).as_bytes()),
@@ -82,10 +86,19 @@ pub(crate) fn list(what: &str) -> Result<(), Error> {
                 roots.join(" ")
             };
             let recover = RECOVERIES.iter().map(|r| ("recover", r.name, roots(r.patterns), r.doc));
+            let keep = memory::RULES.iter().map(|r| (memory::NAME, r.name, r.on().join(" "), r.doc));
             let row = |(pass, name, on, doc): (&str, &str, String, &str)| {
                 vec![name.to_string(), pass.to_string(), on, doc.to_string()]
             };
-            (&["rewrite", "pass", "looks at", "does"], simplify.chain(recover).map(row).collect())
+            let rows = simplify.chain(recover).chain(keep).map(row);
+            (&["rewrite", "pass", "looks at", "does"], rows.collect())
+        }
+        "optimizers" => (
+            &["--optimizer", "options and their defaults", "is"],
+            memc_frontend::optimizers().into_iter().map(Vec::from).collect(),
+        ),
+        "losses" => {
+            (&["--loss", "options", "is"], memc_frontend::losses().into_iter().map(Vec::from).collect())
         }
         "rules" => {
             let row = |r: &memc_ir::Rule| vec![r.code.to_string(), r.summary.to_string()];
@@ -98,5 +111,5 @@ pub(crate) fn list(what: &str) -> Result<(), Error> {
             (&["op", "operands", "results", "attributes"], memc_ir::ops::OP_DEFS.iter().map(row).collect())
         }
     };
-    emit(&table(header, &rows))
+    emit(&narrow_table(header, &rows))
 }

@@ -77,7 +77,20 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
 
 /// Rows under a header, columns aligned; columns of figures to the right.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    laid_out(comfy_table::Table::new(), header, rows)
+}
+
+/// As [`table`], with long cells broken so that no line is wider than [`WIDEST`].
+pub(crate) fn narrow_table(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut t = comfy_table::Table::new();
+    t.set_content_arrangement(comfy_table::ContentArrangement::Dynamic).set_width(WIDEST);
+    laid_out(t, header, rows)
+}
+
+/// Most characters of a line of text that explains.
+const WIDEST: u16 = 118;
+
+fn laid_out(mut t: comfy_table::Table, header: &[&str], rows: &[Vec<String>]) -> String {
     t.load_style(comfy_table::presets::NOTHING);
     t.set_header(header.to_vec());
     for row in rows {

@@ -5,9 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use memc_ir::{Blob, DType, Init, Role, TensorType};
+use memc_ir::{Blob, DType, Init, Module, Role, TensorType};
 use safetensors::{Dtype, SafeTensors};
 
 use crate::checkpoint;
@@ -31,9 +31,20 @@ pub(crate) fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, ImportError>
     Ok(bytes)
 }
 
+/// What to tell the user of a checkpoint.
+#[derive(Debug, Default)]
+pub(crate) struct Compared {
+    /// How many states it sets.
+    pub said: Option<String>,
+    /// Its tensors that are no states.
+    pub warning: Option<String>,
+}
+
 /// The contents of a checkpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Initial {
+    /// The file; none when there is no checkpoint.
+    path: Option<PathBuf>,
     tensors: BTreeMap<String, Literal>,
     /// Names that the checkpoint lists as not trained.
     pub frozen: BTreeSet<String>,
@@ -51,7 +62,8 @@ impl Initial {
         let bytes = read_file(path, u64::MAX)?;
         let ort = bytes.get(4..8) == Some(checkpoint::IDENTIFIER.as_slice());
         let found = if ort { Self::from_ort(&bytes) } else { Self::from_safetensors(&bytes) };
-        found.map_err(|e| e.within(&format!("checkpoint `{}`", path.display())))
+        let found = found.map_err(|e| e.within(&format!("checkpoint `{}`", path.display())))?;
+        Ok(Initial { path: Some(path.to_path_buf()), ..found })
     }
 
     fn from_ort(bytes: &[u8]) -> Result<Initial, ImportError> {
@@ -124,13 +136,79 @@ impl Initial {
         Ok(Some(Init::Data(Blob::new(found.data.clone()))))
     }
 
-    /// The checkpoint's tensors that are not among `used`, for a warning.
-    pub(crate) fn unused(&self, used: &BTreeSet<String>) -> Option<String> {
-        let rest: Vec<&String> = self.tensors.keys().filter(|n| !used.contains(*n)).collect();
-        (!rest.is_empty()).then(|| {
-            format!("the checkpoint has {} tensors that the model does not: {}", rest.len(), some_of(&rest))
-        })
+    /// The error that state `name`, `what` the model calls it, is not in the checkpoint.
+    pub(crate) fn lacks(&self, name: &str, what: &str) -> ImportError {
+        let names: Vec<&str> = self.tensors.keys().map(String::as_str).collect();
+        let hint = nearest(name, &names).map_or(String::new(), |n| format!(" (nearest: `{n}`)"));
+        ImportError::BadModel(format!(
+            "the checkpoint has no `{name}`, a {what} of the model; it has {}{hint}",
+            some_of(&names)
+        ))
     }
+
+    /// Compares the checkpoint with the states of the finished `module`; nothing when there is no checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError::BadModel`] when no state is in the checkpoint.
+    pub(crate) fn compare(&self, module: &Module) -> Result<Compared, ImportError> {
+        let Some(path) = &self.path else { return Ok(Compared::default()) };
+        let mut names = BTreeSet::new();
+        // An optimizer's state starts at zero when a checkpoint of weights does not have it.
+        let (mut states, mut set, mut optimizer) = (0, 0, 0);
+        for state in module.states.values() {
+            let name = module.values[state.value].name.as_str();
+            let found = usize::from(self.has(name));
+            names.insert(name);
+            if state.role == Role::Optimizer {
+                optimizer += found;
+            } else {
+                states += 1;
+                set += found;
+            }
+        }
+        let rest: Vec<&str> =
+            self.tensors.keys().map(String::as_str).filter(|n| !names.contains(n)).collect();
+        let open: Vec<&str> = names.iter().copied().filter(|n| !self.has(n)).collect();
+        if set + optimizer == 0 {
+            return Err(ImportError::BadModel(format!(
+                "checkpoint `{}` has no tensor of the model: it has {}, the model has {}; rename its tensors, or leave \
+                 --checkpoint out",
+                path.display(),
+                if rest.is_empty() { "none".into() } else { some_of(&rest) },
+                some_of(&open)
+            )));
+        }
+        let more = if optimizer == 0 {
+            String::new()
+        } else {
+            format!(", and {}", counted(optimizer, "optimizer tensor"))
+        };
+        let said = format!("checkpoint: {}, {set} of {states} states set{more}", path.display());
+        let near = |name: &&str| nearest(name, &open).map(|to| format!("`{name}` is near `{to}`"));
+        let near: Vec<String> = rest.iter().take(COMPARED).filter_map(near).take(3).collect();
+        let near = if near.is_empty() { String::new() } else { format!(" ({})", near.join(", ")) };
+        let warning = (!rest.is_empty()).then(|| {
+            let number = counted(rest.len(), "tensor");
+            format!("the checkpoint has {number} that the model does not: {}{near}", some_of(&rest))
+        });
+        Ok(Compared { said: Some(said), warning })
+    }
+}
+
+/// Most tensors of a checkpoint that are searched for a near name, since each is compared with every state's.
+const COMPARED: usize = 32;
+
+/// Of `names` the one that `name` was probably meant to be: they differ in a prefix, or in little.
+fn nearest<'a>(name: &str, names: &[&'a str]) -> Option<&'a str> {
+    let within =
+        |long: &str, short: &str| long.strip_suffix(short).is_some_and(|p| p.ends_with(['.', '/', ':']));
+    if let Some(found) = names.iter().find(|n| within(n, name) || within(name, n)) {
+        return Some(found);
+    }
+    let scored = names.iter().map(|n| (strsim::normalized_damerau_levenshtein(name, n), *n));
+    let best = scored.max_by(|a, b| a.0.total_cmp(&b.0));
+    best.filter(|b| b.0 >= 0.75).map(|b| b.1)
 }
 
 /// What to tell the user of `n` tensors whose values are [`synthetic`].
@@ -180,6 +258,14 @@ mod tests {
         };
         assert_eq!(weight("fc.weight"), Init::symmetric(seed, 0.25));
         assert_ne!(weight("other.weight"), Init::symmetric(seed, 0.25));
+    }
+
+    /// A name is near another that has one more prefix or differs by a typing error, not just any of its kind.
+    #[test]
+    fn near_names_are_found() {
+        assert_eq!(nearest("module.fc1.weight", &["fc1.bias", "fc1.weight"]), Some("fc1.weight"));
+        assert_eq!(nearest("fc1.wieght", &["fc1.bias", "fc1.weight"]), Some("fc1.weight"));
+        assert_eq!(nearest("encoder.bias", &["fc1.bias", "fc1.weight"]), None);
     }
 
     /// Random bytes are neither kind of checkpoint; the message says which kinds there are.

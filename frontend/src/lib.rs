@@ -48,16 +48,20 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memc_ir::{Module, TensorType};
+use memc_ir::{Module, Role, TensorType};
 
 pub use error::ImportError;
-pub use recipe::{ClassAxis, Loss, LossKind, OptimizerSpec};
+pub use recipe::{ClassAxis, Loss, LossKind, OptimizerSpec, losses, optimizers};
 
 use external::Folder;
 use source::Source;
 
 /// Most micro-steps of one step that [`ImportOptions::accumulate`] may ask for.
 pub const MAX_ACCUMULATE: u32 = 1024;
+
+/// What to tell the user of a step without an optimizer.
+pub(crate) const NOTHING_TRAINED: &str =
+    "there is no optimizer: memrun computes gradients, and the parameters stay as they are";
 
 /// How a model is to be understood.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -276,6 +280,13 @@ fn read_from(
         () => Draft::finished(step::import(&source, options)?),
     };
     draft.warnings.splice(0..0, source.warnings());
+    let params = || draft.module.states.values().filter(|s| s.role == Role::Param);
+    let idle = !draft.is_forward() && params().next().is_some() && params().all(|s| s.next.is_none());
+    if idle && !options.no_optimizer {
+        draft.warnings.push(format!(
+            "{NOTHING_TRAINED}; give a model that contains its optimizer, or an optimizer model"
+        ));
+    }
     ranges::derive(&mut draft.module);
     Ok(draft)
 }

@@ -25,13 +25,29 @@ pub enum LossKind {
     Output,
 }
 
-const LOSSES: [(&str, LossKind); 5] = [
-    ("cross-entropy", LossKind::CrossEntropy),
-    ("mse", LossKind::Mse),
-    ("l1", LossKind::L1),
-    ("bce-with-logits", LossKind::BceWithLogits),
-    ("output", LossKind::Output),
+/// Names, what they stand for, options, and what they are.
+const LOSSES: [(&str, LossKind, &str, &str); 5] = [
+    (
+        "cross-entropy",
+        LossKind::CrossEntropy,
+        "axis=1 or axis=-1, output=NAME",
+        "mean softmax cross-entropy of scores and integer labels; classes along axis",
+    ),
+    ("mse", LossKind::Mse, "output=NAME", "mean squared difference from labels"),
+    ("l1", LossKind::L1, "output=NAME", "mean absolute difference from labels"),
+    (
+        "bce-with-logits",
+        LossKind::BceWithLogits,
+        "output=NAME",
+        "mean binary cross-entropy of scores and labels in [0, 1]",
+    ),
+    ("output", LossKind::Output, "NAME", "the model computes its loss: its only output, or the one named"),
 ];
+
+/// For every loss that [`Loss`] parses its name, its options, and what it is.
+pub fn losses() -> Vec<[String; 3]> {
+    LOSSES.iter().map(|l| [l.0, l.2, l.3].map(String::from)).collect()
+}
 
 /// The loss of a forward model.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,7 +76,7 @@ impl FromStr for Loss {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, rest) = text.split_once(':').map_or((text, None), |(a, b)| (a, Some(b)));
-        let Some(&(_, kind)) = LOSSES.iter().find(|l| l.0 == name) else {
+        let Some(&(_, kind, ..)) = LOSSES.iter().find(|l| l.0 == name) else {
             let known: Vec<&str> = LOSSES.iter().map(|l| l.0).collect();
             return Err(format!("there is no loss `{name}`; write one of {}", known.join(", ")));
         };
@@ -117,15 +133,15 @@ pub struct OptimizerSpec {
     values: Vec<F32>,
 }
 
-/// A rule's name and its options with their defaults.
-type Rule = (&'static str, &'static [(&'static str, f32)]);
+/// A rule's name, its options with their defaults, and what it is.
+type Rule = (&'static str, &'static [(&'static str, f32)], &'static str);
 
 /// Largest norm of all gradients together, zero for any.
 const CLIP: (&str, f32) = ("clip_norm", 0.0);
 
 const RULES: [Rule; 6] = [
-    ("none", &[]),
-    ("sgd", &[("lr", 1e-3), ("weight_decay", 0.0), CLIP]),
+    ("none", &[], "gradients become outputs, nothing is trained"),
+    ("sgd", &[("lr", 1e-3), ("weight_decay", 0.0), CLIP], "gradient descent"),
     (
         "momentum",
         &[
@@ -136,11 +152,50 @@ const RULES: [Rule; 6] = [
             ("nesterov", 0.0),
             CLIP,
         ],
+        "gradient descent with momentum",
     ),
-    ("adam", &[("lr", 1e-3), ("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8), ("weight_decay", 0.0), CLIP]),
-    ("adamw", &[("lr", 1e-3), ("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8), ("weight_decay", 0.01), CLIP]),
-    ("adagrad", &[("lr", 1e-2), ("eps", 1e-10), ("weight_decay", 0.0), ("lr_decay", 0.0), CLIP]),
+    (
+        "adam",
+        &[("lr", 1e-3), ("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8), ("weight_decay", 0.0), CLIP],
+        "Adam; weight decay is added to the gradient",
+    ),
+    (
+        "adamw",
+        &[("lr", 1e-3), ("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8), ("weight_decay", 0.01), CLIP],
+        "Adam with weight decay of its own",
+    ),
+    ("adagrad", &[("lr", 1e-2), ("eps", 1e-10), ("weight_decay", 0.0), ("lr_decay", 0.0), CLIP], "Adagrad"),
 ];
+
+/// For every optimizer that [`OptimizerSpec`] parses its name, its options with their defaults, and what it is.
+pub fn optimizers() -> Vec<[String; 3]> {
+    let default = |o: &(&str, f32)| format!("{}={}", o.0, spelled(o.0, o.1));
+    let options = |r: &Rule| r.1.iter().map(default).collect::<Vec<_>>().join(", ");
+    RULES.iter().map(|r| [r.0.to_string(), options(r), r.2.to_string()]).collect()
+}
+
+/// The value of option `key` as the command line has it.
+fn spelled(key: &str, value: f32) -> String {
+    match key {
+        "nesterov" => (value != 0.0).to_string(),
+        _ => format!("{value:?}"),
+    }
+}
+
+/// What to write instead of an option that rule `name` does not have, where another library would have it.
+fn instead(name: &str, key: &str) -> &'static str {
+    match (name, key) {
+        ("sgd", "momentum" | "dampening" | "nesterov") => {
+            "; write momentum:momentum=0.9 for SGD with momentum"
+        }
+        ("adam" | "adamw", "betas") => "; write beta1=0.9,beta2=0.999",
+        ("adam" | "adamw", "beta") => "; write beta1=0.9 or beta2=0.999",
+        (_, "learning_rate") => "; write lr",
+        (_, "epsilon") => "; write eps",
+        (_, "max_norm" | "max_grad_norm") => "; write clip_norm",
+        _ => "",
+    }
+}
 
 impl OptimizerSpec {
     /// The rule's name: none, sgd, momentum, adam, adamw or adagrad.
@@ -172,11 +227,16 @@ impl FromStr for OptimizerSpec {
         let mut values: Vec<F32> = options.iter().map(|o| F32(o.1)).collect();
         let mut seen = BTreeMap::new();
         for part in rest.split(',').filter(|p| !p.is_empty()) {
-            let (key, value) = part.split_once('=').ok_or_else(|| format!("`{part}` must be NAME=NUMBER"))?;
+            let (key, value) = part.split_once('=').ok_or_else(|| {
+                format!(
+                    "`{part}` must be NAME=NUMBER; several options are separated by commas, without brackets"
+                )
+            })?;
             let Some(at) = options.iter().position(|o| o.0 == key) else {
                 let known: Vec<&str> = options.iter().map(|o| o.0).collect();
                 let known = if known.is_empty() { "none".into() } else { known.join(", ") };
-                return Err(format!("{name} has no option `{key}`; it has {known}"));
+                let instead = instead(name, key);
+                return Err(format!("{name} has no option `{key}`; it has {known}{instead}"));
             };
             if seen.insert(at, ()).is_some() {
                 return Err(format!("`{key}` is given twice"));
@@ -212,14 +272,11 @@ fn number(key: &str, text: &str) -> Result<f32, String> {
 
 impl fmt::Display for OptimizerSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, options) = RULES[self.rule];
+        let (name, options, _) = RULES[self.rule];
         f.write_str(name)?;
         for (i, ((key, _), value)) in options.iter().zip(&self.values).enumerate() {
             let separator = if i == 0 { ':' } else { ',' };
-            match *key {
-                "nesterov" => write!(f, "{separator}{key}={}", value.0 != 0.0)?,
-                _ => write!(f, "{separator}{key}={:?}", value.0)?,
-            }
+            write!(f, "{separator}{key}={}", spelled(key, value.0))?;
         }
         Ok(())
     }
@@ -259,6 +316,16 @@ mod tests {
         );
     }
 
+    /// What is listed parses, and its options are those that parse to the defaults.
+    #[test]
+    fn lists_are_what_parses() {
+        for [name, options, _] in optimizers() {
+            let listed: OptimizerSpec = format!("{name}:{}", options.replace(' ', "")).parse().expect(&name);
+            assert_eq!(name.parse(), Ok(listed));
+        }
+        assert_eq!(losses().iter().filter(|l| l[0].parse::<Loss>().is_ok()).count(), LOSSES.len());
+    }
+
     /// Unknown names, options and impossible numbers are refused with what is possible.
     #[test]
     fn impossible_recipes_are_refused() {
@@ -268,6 +335,8 @@ mod tests {
         };
         refused("lion", "adamw:lr=1e-3");
         refused("sgd:momentum=0.9", "sgd has no option `momentum`; it has lr, weight_decay, clip_norm");
+        refused("sgd:momentum=0.9", "write momentum:momentum=0.9");
+        refused("adamw:betas=0.9", "write beta1=0.9,beta2=0.999");
         refused("none:lr=1", "it has none");
         refused("sgd:lr", "NAME=NUMBER");
         refused("sgd:lr=fast", "must be a number");

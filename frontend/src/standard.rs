@@ -54,8 +54,10 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     if step.invented > 0 {
         warnings.push(made_up(step.invented));
     }
-    warnings.extend(checkpoint.unused(&m.states.values().map(|s| name(s.value).to_string()).collect()));
-    let notes = vec![describe(&step, loss, &inits)];
+    let compared = checkpoint.compare(m)?;
+    warnings.extend(compared.warning);
+    let mut notes = vec![describe(&step, loss, &inits)];
+    notes.extend(compared.said);
     Ok(Import { module: step.cx.module, notes, warnings })
 }
 

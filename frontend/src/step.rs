@@ -51,11 +51,10 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     let carried: BTreeSet<&str> = pairs.values().copied().collect();
     add_outputs(source, &mut cx, &carried)?;
     warnings.extend(cx.warnings());
-    let notes = vec![describe(&cx, options)];
-    if let Some(c) = &checkpoint {
-        let states = cx.module.states.values().map(|s| cx.module.values[s.value].name.clone()).collect();
-        warnings.extend(c.unused(&states));
-    }
+    let mut notes = vec![describe(&cx)];
+    let compared = checkpoint.unwrap_or_default().compare(&cx.module)?;
+    notes.extend(compared.said);
+    warnings.extend(compared.warning);
     Ok(Import { module: cx.module, notes, warnings })
 }
 
@@ -88,16 +87,11 @@ fn declare(
         let differentiated = outputs.contains(format!("{name}_grad").as_str());
         let role = role(source, pairs, name, &ty, next != name, differentiated);
         let stored = checkpoint.map(|c| c.get(name, &ty)).transpose()?.flatten();
-        let init = match (stored, literal) {
-            (Some(init), _) => init,
-            (None, Some(literal)) if literal.ty == ty => Init::Data(Blob::new(literal.data.clone())),
-            (None, _) if checkpoint.is_some() && role != Role::Optimizer => {
-                let what = role.name();
-                return Err(ImportError::BadModel(format!(
-                    "the checkpoint has no `{name}`, a {what} of the model"
-                )));
-            }
-            (None, _) => {
+        let init = match (stored, literal, checkpoint) {
+            (Some(init), ..) => init,
+            (None, Some(literal), _) if literal.ty == ty => Init::Data(Blob::new(literal.data.clone())),
+            (None, _, Some(c)) if role != Role::Optimizer => return Err(c.lacks(name, role.name())),
+            (None, ..) => {
                 invented += usize::from(role != Role::Optimizer);
                 synthetic(name, &ty, role)
             }
@@ -240,14 +234,12 @@ fn add_outputs(
 }
 
 /// How the inputs were understood, for the user to check.
-fn describe(cx: &Context<'_>, options: &ImportOptions) -> String {
+fn describe(cx: &Context<'_>) -> String {
     let count = |role| cx.module.states.values().filter(|s| s.role == role).count();
     let data: Vec<&str> =
         cx.module.inputs.values().map(|x| cx.module.values[x.value].name.as_str()).collect();
-    let checkpoint =
-        options.checkpoint.as_ref().map_or(String::new(), |p| format!("; checkpoint: {}", p.display()));
     format!(
-        "one-file step: {}, {} frozen, {}, {}, fed per step: {}{checkpoint}",
+        "one-file step: {}, {} frozen, {}, {}, fed per step: {}",
         counted(count(Role::Param), "parameter"),
         count(Role::Frozen),
         counted(count(Role::Optimizer), "optimizer tensor"),

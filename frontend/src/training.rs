@@ -83,9 +83,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
             }
         }
     }
-    let used: BTreeSet<String> =
-        module.states.values().map(|s| module.values[s.value].name.clone()).collect();
-    warnings.extend(initial.unused(&used));
+    warnings.extend(initial.compare(&module)?.warning);
     if options.accumulate > 1 {
         notes.push(format!("{} micro-steps per step, gradients summed", options.accumulate));
     }
@@ -227,9 +225,7 @@ impl<'a> Step<'a> {
                 continue;
             };
             let init = match checkpoint {
-                Some(c) => c.get(name, &ty)?.ok_or_else(|| {
-                    ImportError::BadModel(format!("the checkpoint has no `{name}`, a parameter of the model"))
-                })?,
+                Some(c) => c.get(name, &ty)?.ok_or_else(|| c.lacks(name, "parameter"))?,
                 None => {
                     random += 1;
                     synthetic(name, &ty, role)

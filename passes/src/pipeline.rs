@@ -103,12 +103,13 @@ impl fmt::Display for Pipeline {
     }
 }
 
-/// Stands for the passes up to the checker's reference point.
-const GRAPH: &str = "graph";
+/// Names that stand for several passes.
+const ALIASES: [(&str, &[&str]); 2] =
+    [("graph", &[crate::GRAPH_PIPELINE]), ("all", &[crate::GRAPH_PIPELINE, crate::MEMORY_PIPELINE])];
 
 impl Pipeline {
-    /// Parses `a,b{k=v,k2=v2}`; the pass names are those of [`crate::PASSES`], and `graph` stands for
-    /// [`crate::GRAPH_PIPELINE`].
+    /// Parses `a,b{k=v,k2=v2}`; the pass names are those of [`crate::PASSES`]. `graph` stands for
+    /// [`crate::GRAPH_PIPELINE`], and `all` for that and [`crate::MEMORY_PIPELINE`], as compile runs them.
     pub fn parse(text: &str) -> Result<Pipeline, PassError> {
         let usage = |message: String| PassError::Usage(format!("pipeline `{text}`: {message}"));
         let mut steps = Vec::new();
@@ -117,8 +118,10 @@ impl Pipeline {
             let end = rest.find([',', '{']).unwrap_or(rest.len());
             let name = rest[..end].trim();
             let pass = crate::PASSES.iter().find(|p| p.name == name);
-            if pass.is_none() && name != GRAPH {
-                let known: Vec<&str> = crate::PASSES.iter().map(|p| p.name).collect();
+            let alias = ALIASES.iter().find(|a| a.0 == name);
+            if pass.is_none() && alias.is_none() {
+                let known = ALIASES.iter().map(|a| a.0).chain(crate::PASSES.iter().map(|p| p.name));
+                let known: Vec<&str> = known.collect();
                 return Err(usage(format!("unknown pass `{name}` (known: {})", known.join(", "))));
             }
             rest = &rest[end..];
@@ -132,9 +135,9 @@ impl Pipeline {
                 rest = inner[close + 1..].trim_start();
             }
             options.check(pass.map_or(&[], |p| p.options)).map_err(|e| usage(format!("{name}: {e}")))?;
-            match pass {
-                Some(pass) => steps.push(Step { pass, options }),
-                None => steps.extend(Pipeline::parse(crate::GRAPH_PIPELINE)?.0),
+            steps.extend(pass.map(|pass| Step { pass, options }));
+            for pipeline in alias.map_or(&[][..], |a| a.1) {
+                steps.extend(Pipeline::parse(pipeline)?.0);
             }
             rest = match rest.strip_prefix(',') {
                 Some(more) if !more.trim().is_empty() => more,

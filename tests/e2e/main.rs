@@ -11,3 +11,4 @@ mod hold;
 mod models;
 mod recipes;
 mod support;
+mod told;

@@ -5,8 +5,6 @@
 //! module itself. The gradients of several micro-steps are summed, and each micro-step's come right behind it, so that
 //! what they need of it can be freed before the next one.
 
-use std::collections::BTreeSet;
-
 use memc_ir::autodiff::differentiate;
 use memc_ir::{Id, Module, OpId, OpKind, Output, OutputRole, Role, StateId, ValueId};
 
@@ -14,7 +12,7 @@ use crate::error::{ImportError, counted, some_of};
 use crate::initial::Initial;
 use crate::optimizer::{Optimizer, Trained};
 use crate::recipe::Loss;
-use crate::{Draft, Import};
+use crate::{Draft, Import, NOTHING_TRAINED};
 
 /// What is left to do for a forward model.
 #[derive(Debug)]
@@ -25,6 +23,8 @@ pub(crate) struct Recipe {
     /// Initial values of the optimizer's state.
     pub(super) initial: Initial,
     pub(super) micro_steps: u32,
+    /// Whether the user said that there is to be no optimizer.
+    pub(super) declined: bool,
 }
 
 /// Appends gradients and optimizer to the forward part of a model.
@@ -38,15 +38,17 @@ pub(crate) fn complete(draft: Draft, recipe: Recipe) -> Result<Import, ImportErr
     match &recipe.optimizer {
         Some(optimizer) => optimizer.apply(&mut module, &trained, &recipe.initial)?,
         None => {
+            if !recipe.declined {
+                warnings.push(format!("{NOTHING_TRAINED}; give one, as --optimizer adamw:lr=1e-3"));
+            }
             for t in &trained {
                 let name = format!("{}_grad", t.name);
                 module.outputs.push(Output { value: t.gradient, name, role: OutputRole::Gradient });
             }
         }
     }
-    let states: BTreeSet<String> =
-        module.states.values().map(|s| module.values[s.value].name.clone()).collect();
-    warnings.extend(recipe.initial.unused(&states));
+    let compared = recipe.initial.compare(&module)?;
+    warnings.extend(compared.warning);
     let count = |role| module.states.values().filter(|s| s.role == role).count();
     let data: Vec<&str> = module.inputs.values().map(|x| module.values[x.value].name.as_str()).collect();
     notes.push(format!(
@@ -57,6 +59,7 @@ pub(crate) fn complete(draft: Draft, recipe: Recipe) -> Result<Import, ImportErr
         some_of(&data),
         recipe.loss
     ));
+    notes.extend(compared.said);
     if recipe.micro_steps > 1 {
         notes.push(format!("{} micro-steps per step, gradients summed", recipe.micro_steps));
     }

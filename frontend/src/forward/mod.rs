@@ -52,6 +52,7 @@ pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result
         optimizer: options.optimizer.as_ref().filter(|_| !options.no_optimizer).and_then(Optimizer::of),
         initial: checkpoint.unwrap_or_default(),
         micro_steps: options.accumulate,
+        declined: options.no_optimizer || options.optimizer.is_some(),
     };
     Ok(Draft { module: step.finish(), notes, warnings, recipe: Some(recipe) })
 }

@@ -21,6 +21,13 @@ pub struct RuleDef {
     pub(super) rewrite: fn(&Found<'_>, &mut Offers),
 }
 
+impl RuleDef {
+    /// The ops at whose results it looks.
+    pub fn on(&self) -> &'static [&'static str] {
+        self.on
+    }
+}
+
 /// A term.
 #[derive(Clone, Debug)]
 pub(super) enum Term {
