@@ -15,10 +15,15 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
 use clap::Parser;
+use mimalloc::MiMalloc;
 
 use cli::{Cli, Command};
 use exit::Error;
 use output::{STOP, WRITING, emit, say};
+
+/// Compiling makes and drops many small nodes; their cost must not grow with the graph.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();

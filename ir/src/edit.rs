@@ -1,7 +1,8 @@
 //! Building and editing modules.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use indexmap::IndexMap;
 
 use crate::entity::{Arena, ConstId, Id, InputId, OpId, SlotId, StateId, ValueId};
 use crate::init::Init;
@@ -23,7 +24,7 @@ impl Module {
             slots: Arena::default(),
             order: Vec::new(),
             outputs: Vec::new(),
-            names: BTreeMap::new(),
+            names: IndexMap::new(),
         }
     }
 
@@ -57,7 +58,7 @@ impl Module {
     /// Calls `value` `hint`, or `hint.N` when that name is taken by another value.
     pub fn rename(&mut self, value: ValueId, hint: &str) {
         let old = std::mem::take(&mut self.values[value].name);
-        self.names.remove(&old);
+        self.names.swap_remove(&old);
         let name = self.free_name(hint);
         self.values[value].name.clone_from(&name);
         self.names.insert(name, value);

@@ -3,8 +3,9 @@
 //! *What* is computed (`ops`, `values`) is separate from *when* (`order`): an order pass permutes `order`
 //! and touches nothing else. An op that is not in `order` does not exist for any reader.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use indexmap::IndexMap;
 
 use crate::attr::F32;
 use crate::entity::{Arena, ConstId, InputId, OpId, SlotId, StateId, ValueId};
@@ -305,5 +306,5 @@ pub struct Module {
     pub order: Vec<OpId>,
     /// Results the user sees.
     pub outputs: Vec<Output>,
-    pub(crate) names: BTreeMap<String, ValueId>,
+    pub(crate) names: IndexMap<String, ValueId>,
 }

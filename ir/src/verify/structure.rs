@@ -1,6 +1,6 @@
 //! S rules: ids, order, names.
 
-use std::collections::BTreeMap;
+use indexmap::IndexSet;
 
 use super::Sink;
 use crate::diag::Anchor;
@@ -104,9 +104,9 @@ fn order(m: &Module, sink: &mut Sink) {
 }
 
 fn names(m: &Module, sink: &mut Sink) {
-    let mut seen: BTreeMap<&str, ValueId> = BTreeMap::new();
+    let mut seen: IndexSet<&str> = IndexSet::with_capacity(m.values.len());
     for (v, value) in m.values.iter() {
-        if value.name.is_empty() || seen.insert(&value.name, v).is_some() {
+        if value.name.is_empty() || !seen.insert(&value.name) {
             sink.report("S4", Anchor::Value(v), format!("the name `{}` is empty or taken", value.name));
         }
     }

@@ -61,7 +61,7 @@ fn run(m: &mut Module, _options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pa
             None => (!gone[op.index()]).then_some(op),
         })
         .collect();
-    *m = compact(m);
+    compact(m);
     Ok(())
 }
 

@@ -81,7 +81,7 @@ fn run(m: &mut Module, _options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pa
         s.next = None;
         unchanged += 1;
     }
-    *m = compact(m);
+    compact(m);
     for ((name, _), n) in RULES.iter().zip(counts) {
         cx.stats.push(("canonicalise", (*name).into(), n));
     }

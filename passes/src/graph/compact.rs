@@ -2,17 +2,24 @@
 
 use memc_ir::{Code, Def, Id, Module, Phase, ValueId};
 
-/// The graph-phase module `m` again, without ops outside the order, their values, and constants that nothing reads.
+/// Rids the graph-phase module `m` of ops outside the order, their values, and constants that nothing reads.
 ///
 /// Names, the order, inputs and states stay, used or not: inputs and states are what the user sees. Arenas never
-/// shrink, so this is the only way to be rid of entries; ids change. `m` must pass the verifier.
-pub fn compact(m: &Module) -> Module {
+/// shrink, so this is the only way to be rid of entries; ids change to follow the order. `m` must pass the verifier.
+pub fn compact(m: &mut Module) {
     debug_assert_eq!(m.phase, Phase::Graph);
-    let mut out = Module::new(m.name.clone());
     let mut used = vec![false; m.values.len()];
     for v in m.order.iter().flat_map(|&op| &m.ops[op].operands).copied().chain(m.roots()) {
         used[v.index()] = true;
     }
+    let ordered = m.order.len() == m.ops.len() && m.order.iter().enumerate().all(|(i, op)| op.index() == i);
+    if !ordered || m.consts.values().any(|c| !used[c.value.index()]) {
+        *m = rebuilt(m, &used);
+    }
+}
+
+fn rebuilt(m: &Module, used: &[bool]) -> Module {
+    let mut out = Module::new(m.name.clone());
     let mut new: Vec<Option<ValueId>> = vec![None; m.values.len()];
     for (v, value) in m.values.iter() {
         let ty = value.ty.clone();

@@ -49,7 +49,7 @@ fn run(m: &mut Module, _options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pa
     }
     m.order = order;
     m.map_uses(|v| first[v.index()]);
-    *m = compact(m);
+    compact(m);
     cx.stats.push(("cse", "ops merged".into(), merged));
     cx.stats.push(("cse", "constants merged".into(), consts));
     Ok(())

@@ -19,7 +19,7 @@ pub(crate) const PASS: PassDef = PassDef {
 fn run(m: &mut Module, _options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
     let consts = m.consts.len();
     let dropped = sweep(m);
-    *m = compact(m);
+    compact(m);
     cx.stats.push(("dce", "ops dropped".into(), dropped));
     cx.stats.push(("dce", "constants dropped".into(), (consts - m.consts.len()) as u64));
     Ok(())

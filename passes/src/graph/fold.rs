@@ -64,7 +64,7 @@ fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pas
         }
         *(if is_fill { &mut respelled } else { &mut folded }) += 1;
     }
-    *m = compact(m);
+    compact(m);
     cx.stats.push(("fold", "ops folded".into(), folded));
     cx.stats.push(("fold", "constants and fills respelled".into(), respelled));
     Ok(())

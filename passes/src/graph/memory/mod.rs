@@ -77,7 +77,7 @@ fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pas
     let written = emit::emit(m, &sides, &solution).map_err(PassError::Failed)?;
     sweep(m);
     let after = kept_bytes(m, &sides.extended(m, &written.early));
-    *m = compact(m);
+    compact(m);
     let mut count = |what: &str, n: u64| cx.stats.push((PASS.name, what.into(), n));
     count(counts::BEFORE, before);
     count(counts::AFTER, after);

@@ -99,7 +99,7 @@ fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pas
         }
     }
     sweep(m);
-    *m = compact(m);
+    compact(m);
     for (rule, n) in RECOVERIES.iter().zip(counts).filter(|(_, n)| *n > 0) {
         cx.stats.push((PASS.name, rule.name.into(), n));
     }

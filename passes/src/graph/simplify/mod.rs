@@ -63,7 +63,7 @@ fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pas
         }
     }
     sweep(m);
-    *m = compact(m);
+    compact(m);
     for (rule, n) in RULES.iter().zip(counts) {
         cx.stats.push(("simplify", rule.name.into(), n));
     }
