@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::cli::Compile;
 use crate::exit::Error;
-use crate::output::{Progress, STOP, Writing, apart, emit, table};
+use crate::output::{Progress, STOP, Writing, apart, counted, emit, table};
 use crate::size::{Size, host_memory};
 use crate::source::{self, Loaded, Stash};
 
@@ -257,7 +257,7 @@ fn report(
         &["", "unplanned", "planned"],
         &[
             vec![
-                "device memory".into(),
+                "peak device memory".into(),
                 Bytes(claims.unplanned_peak_bytes).short(),
                 Bytes(claims.peak_bytes).short(),
             ],
@@ -267,15 +267,15 @@ fn report(
             vec![
                 "recomputed".into(),
                 "-".into(),
-                format!("{} ops, {}", claims.recompute_ops, ms(claims.recompute_ns)),
+                format!("{}, {}", counted(claims.recompute_ops as usize, "op"), ms(claims.recompute_ns)),
             ],
         ],
     );
     text.push_str(&format!(
-        "\n{}\n{}: {} ops in {} of {}, host {}; proved by the checker\n",
+        "\n{}\n{}: {}; arena {} of a budget of {}, host {}; proved by the checker\n",
         stash.text(),
         args.output.display(),
-        claims.ops,
+        counted(claims.ops as usize, "op"),
         Bytes(meta.dev_bytes),
         Bytes(meta.budget_bytes),
         Bytes(meta.host_bytes),

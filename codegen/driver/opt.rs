@@ -8,7 +8,7 @@ use memc_passes::{Fired, PASSES, PassCx, Pipeline};
 
 use crate::cli::{Opt, Verify};
 use crate::exit::Error;
-use crate::output::{emit, narrow_table, say, write_file};
+use crate::output::{counted, emit, narrow_table, say, write_file};
 use crate::source;
 
 pub(crate) fn opt(args: &Opt) -> Result<(), Error> {
@@ -53,10 +53,10 @@ pub(crate) fn verify(args: &Verify) -> Result<(), Error> {
     let loaded = source::load(&args.source)?;
     let m = &loaded.module;
     emit(&format!(
-        "{}: {} ops, {} values, valid in the {} phase\n",
+        "{}: {}, {}, valid in the {} phase\n",
         m.name,
-        m.order.len(),
-        m.values.len(),
+        counted(m.order.len(), "op"),
+        counted(m.values.len(), "value"),
         m.phase.name()
     ))
 }

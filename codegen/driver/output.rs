@@ -75,6 +75,11 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     replace().map_err(failed)
 }
 
+/// A number of things, as "1 op" or "2 ops".
+pub(crate) fn counted(n: usize, noun: &str) -> String {
+    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
+}
+
 /// Rows under a header, columns aligned; columns of figures to the right.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     laid_out(comfy_table::Table::new(), header, rows)

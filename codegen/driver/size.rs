@@ -45,7 +45,15 @@ pub(crate) fn parse(text: &str) -> Result<Size, String> {
                 "`{suffix}` is ambiguous: write {number}{unit} or {number}{unit}iB, both binary"
             ));
         }
-        _ => return Err(format!("`{suffix}` is not a unit: {EXAMPLE}")),
+        _ => {
+            let unit = suffix.trim().to_ascii_uppercase();
+            let unit = unit.strip_suffix("IB").or(unit.strip_suffix('I')).unwrap_or(&unit);
+            let unit = if unit.len() == 2 { unit.strip_suffix('B').unwrap_or(unit) } else { unit };
+            if matches!(unit, "B" | "K" | "M" | "G" | "T") {
+                return Err(format!("`{text}` is not a size: did you mean {number}{unit}?"));
+            }
+            return Err(format!("`{suffix}` is not a unit: {EXAMPLE}"));
+        }
     };
     scaled(number, shift)
         .map(Size::Bytes)
@@ -92,6 +100,10 @@ mod tests {
     fn bare_decimal_and_absurd_sizes_are_refused_with_a_hint() {
         for (text, hint) in [
             ("16", "16G"),
+            ("300k", "did you mean 300K?"),
+            ("300 KiB", "did you mean 300K?"),
+            ("1gb", "did you mean 1G?"),
+            ("1 furlong", "not a unit"),
             ("16GB", "16G"),
             ("0G", "fits"),
             ("99999999999999G", "fits"),

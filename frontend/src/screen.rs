@@ -83,8 +83,12 @@ fn child(kind: Kind, field: u64) -> Option<Kind> {
 
 /// Refuses bytes that are no ONNX model, or that would be dangerous to decode.
 pub(crate) fn screen(bytes: &[u8]) -> Result<(), ImportError> {
-    walk(bytes, Kind::Model)
-        .map_err(|(at, what)| ImportError::BadModel(format!("not an ONNX model: at byte {at}, {what}")))
+    walk(bytes, Kind::Model).map_err(|(at, what)| {
+        let start = bytes.get(..64).unwrap_or(bytes);
+        let text = start.iter().all(|b| b.is_ascii_graphic() || b.is_ascii_whitespace());
+        let what = if text { "it is text".into() } else { format!("at byte {at}, {what}") };
+        ImportError::BadModel(format!("not an ONNX model: {what}"))
+    })
 }
 
 /// Likewise for bytes that should be one tensor.

@@ -306,8 +306,8 @@ fn describe(step: &Step<'_>, loss: Option<&str>, inits: &BTreeMap<String, Init>)
     rules.dedup();
     let rules = if rules.is_empty() { "as operators".to_string() } else { rules.join(", ") };
     format!(
-        "TrainingInfoProto: {}, {} frozen, {}, {}, {} of them by the \
-         initialization graph, fed per step: {}; loss: {}; optimizer: {rules}",
+        "TrainingInfoProto: {}, {} frozen, {}, {}; {} of these start as the \
+         model's initialization graph says; fed per step: {}; loss: {}; optimizer: {rules}",
         counted(count(Role::Param), "parameter"),
         count(Role::Frozen),
         counted(count(Role::Optimizer), "optimizer tensor"),

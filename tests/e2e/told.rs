@@ -69,3 +69,12 @@ fn opt_explains_that_nothing_was_rewritten() {
     assert!(said(&["opt", model, "--explain", "-o", &file]).contains("no rule rewrote anything"));
     assert!(said(&["opt", model, "--explain", "--pass", "all", "-o", &file]).contains("recover: 6 adamw"));
 }
+
+/// A file that is no model and a folder that is not there are called that.
+#[test]
+fn files_that_cannot_be_used_are_named() {
+    assert!(memc_fails(3, &["estimate", "README.md"]).contains("README.md: not an ONNX model: it is text"));
+    let text =
+        memc_fails(74, &["compile", FORWARD, "--loss", "mse", "--no-optimizer", "-o", "/nonexistent/x"]);
+    assert!(text.contains("no folder `/nonexistent`") && !text.contains(".tmp"), "{text}");
+}

@@ -38,7 +38,13 @@ impl Replace {
         builder.prefix(".memc-").suffix(".tmp");
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let temp = builder.tempfile_in(&folder)?;
+        let temp = builder.tempfile_in(&folder).map_err(|e| match e.kind() {
+            // The library's message has the temporary file's name, which nobody asked for.
+            kind @ io::ErrorKind::NotFound => {
+                io::Error::new(kind, format!("there is no folder `{}`", folder.display()))
+            }
+            kind => kind.into(),
+        })?;
         Ok(Replace { target, folder, temp })
     }
 

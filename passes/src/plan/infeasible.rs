@@ -13,6 +13,8 @@ pub struct Infeasible {
     pub smallest_bytes: u64,
     /// The op with the largest working set.
     pub op: String,
+    /// Whether that op is an optimizer's, so that its size is not the batch's.
+    pub updates: bool,
     /// Bytes that op needs at once.
     pub working_set_bytes: u64,
     /// That op's largest tensors: name, type, bytes.
@@ -27,6 +29,11 @@ impl fmt::Display for Infeasible {
         for (name, ty, bytes) in &self.tensors {
             writeln!(f, "    {:>12}  {name} : {ty}", Bytes(*bytes).short())?;
         }
-        write!(f, "hint: pass --gpu-mem {}B or more, or a smaller batch", self.smallest_bytes)
+        let batch = if self.updates {
+            "; a smaller batch does not help, since that op updates a parameter"
+        } else {
+            ", or a smaller batch"
+        };
+        write!(f, "hint: pass --gpu-mem {}B or more{batch}", self.smallest_bytes)
     }
 }

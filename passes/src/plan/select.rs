@@ -147,6 +147,11 @@ pub fn smallest_feasible(p: &Problem, profile: &DeviceProfile) -> Result<u64, Pl
     Ok(high)
 }
 
+/// Whether an op is an optimizer's: its operands begin with a parameter and its gradient.
+fn updates(kind: &memc_ir::OpKind) -> bool {
+    kind.def().operands.get(1) == Some(&"g")
+}
+
 fn explain(p: &Problem, profile: &DeviceProfile, capacity: u64) -> Result<Infeasible, PlanError> {
     let (position, working_set_bytes) = p.largest_working_set();
     let mut tensors: Vec<(String, String, u64)> = p
@@ -164,6 +169,7 @@ fn explain(p: &Problem, profile: &DeviceProfile, capacity: u64) -> Result<Infeas
         budget_bytes: capacity.saturating_add(profile.reserve_bytes),
         smallest_bytes: smallest_feasible(p, profile)?.saturating_add(profile.reserve_bytes),
         op: p.ops.get(position).map(|op| op.name.clone()).unwrap_or_default(),
+        updates: p.ops.get(position).and_then(|op| p.module.ops[op.op].kind()).is_some_and(updates),
         working_set_bytes,
         tensors,
     })
