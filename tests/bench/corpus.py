@@ -43,7 +43,7 @@ def failure(row, stage, run):
 def options(path):
     """Arguments that a model needs beyond its name."""
     if "/fwd/" in str(path):
-        loss = "output" if path.name.startswith(("bert_base", "gpt2")) else "cross-entropy"
+        loss = "output" if path.name.startswith(("bert_base", "bert_hf", "gpt2", "inception")) else "cross-entropy"
         return ["--loss", loss, "--optimizer", "adamw:lr=1e-3,weight_decay=0.01"]
     return []
 
