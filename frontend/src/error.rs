@@ -82,6 +82,16 @@ pub(crate) enum Fault {
     Unsupported(String),
 }
 
+impl Fault {
+    /// The error that the fault is when it concerns the tensor `name`.
+    pub(crate) fn of(self, name: &str) -> ImportError {
+        match self {
+            Fault::Bad(m) => ImportError::BadModel(format!("`{name}`: {m}")),
+            Fault::Unsupported(m) => ImportError::Unsupported(format!("`{name}`: {m}")),
+        }
+    }
+}
+
 impl From<String> for Fault {
     fn from(message: String) -> Self {
         Fault::Bad(message)

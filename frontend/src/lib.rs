@@ -53,6 +53,7 @@ use memc_ir::{Module, Role, TensorType};
 pub use error::ImportError;
 pub use recipe::{ClassAxis, Loss, LossKind, OptimizerSpec, losses, optimizers};
 
+use error::{counted, some_of};
 use external::Folder;
 use source::Source;
 
@@ -62,6 +63,20 @@ pub const MAX_ACCUMULATE: u32 = 1024;
 /// What to tell the user of a step without an optimizer.
 pub(crate) const NOTHING_TRAINED: &str =
     "there is no optimizer: memrun computes gradients, and the parameters stay as they are";
+
+/// How many states of each role a step has and what it is fed, for the user to check.
+pub(crate) fn contents(m: &Module) -> String {
+    let count = |role| m.states.values().filter(|s| s.role == role).count();
+    let data: Vec<&str> = m.inputs.values().map(|x| m.values[x.value].name.as_str()).collect();
+    format!(
+        "{}, {} frozen, {}, {}, fed per step: {}",
+        counted(count(Role::Param), "parameter"),
+        count(Role::Frozen),
+        counted(count(Role::Optimizer), "optimizer tensor"),
+        counted(count(Role::Buffer), "buffer"),
+        some_of(&data)
+    )
+}
 
 /// How a model is to be understood.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -12,13 +12,13 @@ use memc_ir::attr::F32;
 use memc_ir::{Blob, DType, Feed, Init, OpKind, Output, OutputRole, Role, TensorType, ValueId};
 
 use crate::context::Context;
-use crate::error::{Fault, ImportError, counted, some_of};
+use crate::error::{ImportError, counted, some_of};
 use crate::forward::{initialization, lost, params};
 use crate::initial::{Initial, made_up, synthetic};
 use crate::model::{Attr, Node, PREVIEW};
 use crate::ops::gradient::shuffled;
 use crate::source::Source;
-use crate::{Import, ImportOptions};
+use crate::{Import, ImportOptions, contents};
 
 /// The learning rate of an algorithm that has it as an input without a value.
 const DEFAULT_RATE: f32 = 1e-3;
@@ -201,7 +201,7 @@ impl<'a> Step<'a> {
             // Steps are numbered from 1; the standard counts the updates done.
             let step = module.add_input(&format!("{name}.step"), ty.clone(), Feed::Step);
             let one = module.add_const(&format!("{name}.one"), ty, 1i64.to_le_bytes());
-            let done = self.cx.emit(OpKind::Sub {}, &[step, one], name, "").map_err(|e| fault(name, e))?;
+            let done = self.cx.emit(OpKind::Sub {}, &[step, one], name, "").map_err(|e| e.of(name))?;
             self.cx.bind(name, done);
         } else {
             let value =
@@ -248,7 +248,7 @@ impl<'a> Step<'a> {
             let value = self.cx.module.states[id].value;
             let name = self.cx.module.values[value].name.clone();
             let Some(&output) = self.plan.updates.get(name.as_str()) else { continue };
-            let next = self.cx.value(output).map_err(|e| fault(output, e))?;
+            let next = self.cx.value(output).map_err(|e| e.of(output))?;
             let (from, to) = (&self.cx.module.values[value].ty, &self.cx.module.values[next].ty);
             if from != to {
                 return Err(ImportError::BadModel(format!(
@@ -278,7 +278,7 @@ impl<'a> Step<'a> {
             names.push(loss);
         }
         for name in names {
-            let value = self.cx.value(name).map_err(|e| fault(name, e))?;
+            let value = self.cx.value(name).map_err(|e| e.of(name))?;
             let role = if Some(name) == loss { OutputRole::Loss } else { OutputRole::Other };
             self.cx.module.outputs.push(Output { value, name: name.to_string(), role });
         }
@@ -286,18 +286,8 @@ impl<'a> Step<'a> {
     }
 }
 
-fn fault(name: &str, fault: Fault) -> ImportError {
-    match fault {
-        Fault::Bad(m) => ImportError::BadModel(format!("`{name}`: {m}")),
-        Fault::Unsupported(m) => ImportError::Unsupported(format!("`{name}`: {m}")),
-    }
-}
-
 /// How the model was understood, for the user to check.
 fn describe(step: &Step<'_>, loss: Option<&str>, inits: &BTreeMap<String, Init>) -> String {
-    let m = &step.cx.module;
-    let count = |role| m.states.values().filter(|s| s.role == role).count();
-    let data: Vec<&str> = m.inputs.values().map(|x| m.values[x.value].name.as_str()).collect();
     let mut rules: Vec<&str> = (step.source.model.graph.nodes.iter())
         .filter(|n| n.domain == PREVIEW && n.op != "Gradient")
         .map(|n| n.op.as_str())
@@ -306,14 +296,9 @@ fn describe(step: &Step<'_>, loss: Option<&str>, inits: &BTreeMap<String, Init>)
     rules.dedup();
     let rules = if rules.is_empty() { "as operators".to_string() } else { rules.join(", ") };
     format!(
-        "TrainingInfoProto: {}, {} frozen, {}, {}; {} of these start as the \
-         model's initialization graph says; fed per step: {}; loss: {}; optimizer: {rules}",
-        counted(count(Role::Param), "parameter"),
-        count(Role::Frozen),
-        counted(count(Role::Optimizer), "optimizer tensor"),
-        counted(count(Role::Buffer), "buffer"),
-        inits.len(),
-        some_of(&data),
+        "TrainingInfoProto: {}; {} start as the model's initialization graph says; loss: {}; optimizer: {rules}",
+        contents(&step.cx.module),
+        counted(inits.len(), "state"),
         loss.map_or("none".to_string(), |l| format!("`{l}`"))
     )
 }

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use memc_ir::{Blob, DType, Feed, Init, Output, OutputRole, Role, TensorType};
 
 use crate::context::Context;
-use crate::error::{Fault, ImportError, counted, some_of};
+use crate::error::{Fault, ImportError, some_of};
 use crate::forward::lost;
 use crate::initial::{Initial, made_up, synthetic};
 use crate::source::Source;
-use crate::{Import, ImportOptions};
+use crate::{Import, ImportOptions, contents};
 
 /// For every input that is state the output it becomes; itself when it does not change.
 type Pairs<'a> = BTreeMap<&'a str, &'a str>;
@@ -51,7 +51,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     let carried: BTreeSet<&str> = pairs.values().copied().collect();
     add_outputs(source, &mut cx, &carried)?;
     warnings.extend(cx.warnings());
-    let mut notes = vec![describe(&cx)];
+    let mut notes = vec![format!("one-file step: {}", contents(&cx.module))];
     let compared = checkpoint.unwrap_or_default().compare(&cx.module)?;
     notes.extend(compared.said);
     warnings.extend(compared.warning);
@@ -231,19 +231,4 @@ fn add_outputs(
         cx.module.outputs.push(Output { value, name: name.to_string(), role });
     }
     Ok(())
-}
-
-/// How the inputs were understood, for the user to check.
-fn describe(cx: &Context<'_>) -> String {
-    let count = |role| cx.module.states.values().filter(|s| s.role == role).count();
-    let data: Vec<&str> =
-        cx.module.inputs.values().map(|x| cx.module.values[x.value].name.as_str()).collect();
-    format!(
-        "one-file step: {}, {} frozen, {}, {}, fed per step: {}",
-        counted(count(Role::Param), "parameter"),
-        count(Role::Frozen),
-        counted(count(Role::Optimizer), "optimizer tensor"),
-        counted(count(Role::Buffer), "buffer"),
-        some_of(&data)
-    )
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use memc_ir::{DType, Def, Feed, Module, OpKind, Output, OutputRole, Role, StateId, TensorType, ValueId};
 
 use crate::context::{Bound, Context};
-use crate::error::{Fault, ImportError};
+use crate::error::ImportError;
 use crate::initial::{Initial, made_up, read_file, synthetic};
 use crate::model::{Graph, Node};
 use crate::optimizer::{Optimizer, Trained};
@@ -287,7 +287,7 @@ impl<'a> Step<'a> {
                     Some(sum) => {
                         let name = format!("{}{BUFFER}", a.param);
                         let added = self.cx.emit(OpKind::Add {}, &[*sum, gradient], &name, "");
-                        *sum = added.map_err(|e| fault(a.param, e))?;
+                        *sum = added.map_err(|e| e.of(a.param))?;
                     }
                 }
             }
@@ -296,7 +296,7 @@ impl<'a> Step<'a> {
     }
 
     fn value(&mut self, name: &str) -> Result<ValueId, ImportError> {
-        self.cx.value(name).map_err(|e| fault(name, e))
+        self.cx.value(name).map_err(|e| e.of(name))
     }
 
     /// Adds the outputs of one micro-step: the loss is the first scalar float.
@@ -332,13 +332,6 @@ impl<'a> Step<'a> {
             }
         }
         Ok(self.cx.module)
-    }
-}
-
-fn fault(name: &str, fault: Fault) -> ImportError {
-    match fault {
-        Fault::Bad(m) => ImportError::BadModel(format!("`{name}`: {m}")),
-        Fault::Unsupported(m) => ImportError::Unsupported(format!("`{name}`: {m}")),
     }
 }
 

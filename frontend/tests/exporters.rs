@@ -180,7 +180,10 @@ fn exponents() {
     let import = imported(&graph("pool.p"), &["pool.p"]);
     assert_eq!(trained(&import), ["pool.p"]);
     let notes = import.notes.join("\n");
-    assert!(notes.contains("forward model: 1 parameter, 1 frozen, 0 statistics"), "{notes}");
+    assert!(
+        notes.contains("forward model: 1 parameter, 1 frozen, 0 optimizer tensors, 0 buffers, "),
+        "{notes}"
+    );
     assert_eq!(trained(&imported(&graph("p"), &[])), ["w"]);
     assert_eq!(trained(&imported(&graph("p"), &["p"])), ["p"]);
     assert!(refused(&graph("p"), &["low"]).contains("only as a bound, shape or other setting"));

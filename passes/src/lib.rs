@@ -29,16 +29,22 @@ pub static PASSES: &[PassDef] = &[
     plan::rows::TO_MEM,
 ];
 
+/// The graph passes, with `recover` as given.
+macro_rules! graph_passes {
+    ($recover:literal) => {
+        concat!("fold,canonicalise,cse,simplify,", $recover, ",fold,simplify,fold,canonicalise,cse,batch,dce")
+    };
+}
+
 /// The graph passes before planning. What they leave is what the checker holds a plan against.
 ///
 /// Folding and merging come before rewriting because rules look at constants and at equal operands, and exact rewriting
-/// comes before `recover` because that matches by spelling; what rules leave is brought to canonical form again. Running the whole list twice changes nothing that running it once did not.
-pub const GRAPH_PIPELINE: &str =
-    "fold,canonicalise,cse,simplify,recover,fold,simplify,fold,canonicalise,cse,batch,dce";
+/// comes before `recover` because that matches by spelling; what rules leave is brought to canonical form again. Running
+/// the whole list twice changes nothing that running it once did not.
+pub const GRAPH_PIPELINE: &str = graph_passes!("recover");
 
 /// [`GRAPH_PIPELINE`] for a forward model before gradients are taken.
-pub const FORWARD_PIPELINE: &str =
-    "fold,canonicalise,cse,simplify,recover{forward},fold,simplify,fold,canonicalise,cse,batch,dce";
+pub const FORWARD_PIPELINE: &str = graph_passes!("recover{forward}");
 
 /// What follows [`GRAPH_PIPELINE`] unless the user declines: choosing formulations by what they keep alive.
 ///

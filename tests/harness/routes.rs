@@ -4,8 +4,8 @@ use std::path::Path;
 
 use memc_frontend::{ImportOptions, read};
 use memc_ir::Module;
-use memc_passes::GRAPH_PIPELINE;
 use memc_passes::analysis::peak_live_bytes;
+use memc_passes::{FORWARD_PIPELINE, GRAPH_PIPELINE};
 
 use super::models::run;
 
@@ -33,7 +33,7 @@ fn measures(name: &str, options: &ImportOptions) -> (u64, u64) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models").join(name);
     let mut draft = read(&path, options).unwrap_or_else(|e| panic!("{name}: {e}"));
     if draft.is_forward() {
-        run(&mut draft.module, GRAPH_PIPELINE);
+        run(&mut draft.module, FORWARD_PIPELINE);
     }
     let mut m: Module = draft.complete().unwrap_or_else(|e| panic!("{name}: {e}")).module;
     run(&mut m, GRAPH_PIPELINE);

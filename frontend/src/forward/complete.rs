@@ -12,7 +12,7 @@ use crate::error::{ImportError, counted, some_of};
 use crate::initial::Initial;
 use crate::optimizer::{Optimizer, Trained};
 use crate::recipe::Loss;
-use crate::{Draft, Import, NOTHING_TRAINED};
+use crate::{Draft, Import, NOTHING_TRAINED, contents};
 
 /// What is left to do for a forward model.
 #[derive(Debug)]
@@ -49,14 +49,9 @@ pub(crate) fn complete(draft: Draft, recipe: Recipe) -> Result<Import, ImportErr
     }
     let compared = recipe.initial.compare(&module)?;
     warnings.extend(compared.warning);
-    let count = |role| module.states.values().filter(|s| s.role == role).count();
-    let data: Vec<&str> = module.inputs.values().map(|x| module.values[x.value].name.as_str()).collect();
     notes.push(format!(
-        "forward model: {}, {} frozen, {}, fed per step: {}; loss: {}; optimizer: {described}",
-        counted(count(Role::Param), "parameter"),
-        count(Role::Frozen),
-        counted(count(Role::Buffer), "statistic"),
-        some_of(&data),
+        "forward model: {}; loss: {}; optimizer: {described}",
+        contents(&module),
         recipe.loss
     ));
     notes.extend(compared.said);

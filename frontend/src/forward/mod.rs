@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use memc_ir::{Def, Feed, Module, Output, OutputRole, Role, StateId, TensorType, ValueId};
 
 use crate::context::{Bound, Context};
-use crate::error::{Fault, ImportError, some_of};
+use crate::error::{ImportError, some_of};
 use crate::initial::{Initial, made_up};
 use crate::optimizer::Optimizer;
 use crate::recipe::{Loss, LossKind};
@@ -178,13 +178,13 @@ impl<'a> Step<'a> {
             self.cx.import(&self.source.model.graph.nodes[i])?;
         }
         let output = loss::output(self.source, &self.cx, wanted)?;
-        let value = self.cx.value(output).map_err(|e| fault(output, e))?;
-        let loss = loss::emit(&mut self.cx, wanted, value, micro).map_err(|e| fault("loss", e))?;
+        let value = self.cx.value(output).map_err(|e| e.of(output))?;
+        let loss = loss::emit(&mut self.cx, wanted, value, micro).map_err(|e| e.of("loss"))?;
         let base = if wanted.kind == LossKind::Output { output } else { "loss" };
         let name = if micro == 0 { base.to_string() } else { format!("{base}.{micro}") };
         self.cx.module.outputs.push(Output { value: loss, name, role: OutputRole::Loss });
         for (name, next, _) in &self.statistics {
-            let value = self.cx.value(next).map_err(|e| fault(next, e))?;
+            let value = self.cx.value(next).map_err(|e| e.of(next))?;
             self.current.insert(name, value);
         }
         for (name, bound) in &mut self.constants {
@@ -201,12 +201,5 @@ impl<'a> Step<'a> {
             self.cx.module.states[state].next = self.current.get(name).copied();
         }
         self.cx.module
-    }
-}
-
-fn fault(name: &str, fault: Fault) -> ImportError {
-    match fault {
-        Fault::Bad(m) => ImportError::BadModel(format!("`{name}`: {m}")),
-        Fault::Unsupported(m) => ImportError::Unsupported(format!("`{name}`: {m}")),
     }
 }

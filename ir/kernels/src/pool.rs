@@ -144,25 +144,39 @@ pub(crate) fn max_pool_grad(c: &Ctx, dx: &mut [u8]) -> Done {
     Ok(())
 }
 
-pub(crate) fn max_pool_grad_input(c: &Ctx, dx: &mut [u8], window: &Window) -> Done {
-    let (dy, x) = (c.slice::<f32>(0)?, c.slice::<f32>(1)?);
-    let (out, shape) = (&c.types[0].shape, &c.types[1].shape);
+/// Hands the gradient of every output of a pooling, the first operand, to `add`: with the axes, the number of the plane and
+/// the plane's part of `dx`, and the output's position.
+fn hand_back(
+    c: &Ctx,
+    dx: &mut [u8],
+    window: &Window,
+    add: impl Fn((&Axis, &Axis), (usize, &mut [f32]), (usize, usize), f32) + Sync,
+) -> Done {
+    let dy = c.slice::<f32>(0)?;
+    let (shape, out) = (&c.results[0].shape, &c.types[0].shape);
     let (ah, aw) = (Axis::new(window, 0, shape[2]), Axis::new(window, 1, shape[3]));
     let (oh, ow) = (ext(out[2]), ext(out[3]));
     let plane = ah.size * aw.size;
     for_rows(c.out::<f32>(dx)?, plane, ah.kernel * aw.kernel * oh * ow, |first, dx| {
         dx.fill(0.0);
         for (p, dx) in dx.chunks_exact_mut(plane).enumerate() {
-            let (x, dy) = (&x[(first + p) * plane..][..plane], &dy[(first + p) * oh * ow..][..oh * ow]);
+            let dy = &dy[(first + p) * oh * ow..][..oh * ow];
             for (i, dy) in dy.chunks_exact(ow).enumerate() {
-                let (h0, hn) = ah.taps(i);
                 for (j, &dy) in dy.iter().enumerate() {
-                    dx[winner(x, (&ah, h0, hn), (&aw, aw.taps(j))).1] += dy;
+                    add((&ah, &aw), (first + p, dx), (i, j), dy);
                 }
             }
         }
     });
     Ok(())
+}
+
+pub(crate) fn max_pool_grad_input(c: &Ctx, dx: &mut [u8], window: &Window) -> Done {
+    let x = c.slice::<f32>(1)?;
+    hand_back(c, dx, window, |(ah, aw), (plane, dx), (i, j), dy| {
+        let (h0, hn) = ah.taps(i);
+        dx[winner(&x[plane * dx.len()..][..dx.len()], (ah, h0, hn), (aw, aw.taps(j))).1] += dy;
+    })
 }
 
 /// Divisor of the average of output (`i`, `j`), whose window has `taps` positions inside the input.
@@ -194,26 +208,11 @@ pub(crate) fn average_pool(c: &Ctx, y: &mut [u8], window: &Window, count_pad: bo
 }
 
 pub(crate) fn average_pool_grad(c: &Ctx, dx: &mut [u8], window: &Window, count_pad: bool) -> Done {
-    let dy = c.slice::<f32>(0)?;
-    let (shape, out) = (&c.results[0].shape, &c.types[0].shape);
-    let (ah, aw) = (Axis::new(window, 0, shape[2]), Axis::new(window, 1, shape[3]));
-    let (oh, ow) = (ext(out[2]), ext(out[3]));
-    let plane = ah.size * aw.size;
-    for_rows(c.out::<f32>(dx)?, plane, ah.kernel * aw.kernel * oh * ow, |first, dx| {
-        dx.fill(0.0);
-        for (p, dx) in dx.chunks_exact_mut(plane).enumerate() {
-            let dy = &dy[(first + p) * oh * ow..][..oh * ow];
-            for (i, dy) in dy.chunks_exact(ow).enumerate() {
-                let (h0, hn) = ah.taps(i);
-                for (j, &dy) in dy.iter().enumerate() {
-                    let (w0, wn) = aw.taps(j);
-                    let share = dy / divisor(&ah, &aw, (i, j), hn * wn, count_pad);
-                    for h in h0..h0 + hn {
-                        dx[h * aw.size + w0..][..wn].iter_mut().for_each(|d| *d += share);
-                    }
-                }
-            }
+    hand_back(c, dx, window, |(ah, aw), (_, dx), (i, j), dy| {
+        let ((h0, hn), (w0, wn)) = (ah.taps(i), aw.taps(j));
+        let share = dy / divisor(ah, aw, (i, j), hn * wn, count_pad);
+        for h in h0..h0 + hn {
+            dx[h * aw.size + w0..][..wn].iter_mut().for_each(|d| *d += share);
         }
-    });
-    Ok(())
+    })
 }

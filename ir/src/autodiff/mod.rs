@@ -38,6 +38,8 @@ use crate::types::TensorType;
 use parts::Parts;
 use rule::{Constants, Given, Rule};
 
+pub use rules::is_differentiable;
+
 /// Why a gradient cannot be computed, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotDifferentiable {

@@ -4,6 +4,30 @@ use super::rule::{Done, Rule};
 use super::{convolution as conv, elementwise as ew, index, linalg, movement, norm, reduce};
 use crate::ops::OpKind;
 
+/// Gradients whose own gradient is no row.
+macro_rules! gradients {
+    () => {
+        OpKind::GeluGrad { .. }
+            | OpKind::MaxPoolGradInput { .. }
+            | OpKind::BatchNormGrad {}
+            | OpKind::LayerNormGrad { .. }
+            | OpKind::SoftmaxGrad { .. }
+            | OpKind::CrossEntropyGrad { .. }
+    };
+}
+
+/// Updates by an optimizer.
+macro_rules! updates {
+    () => {
+        OpKind::Sgd {} | OpKind::Momentum { .. } | OpKind::Adagrad { .. } | OpKind::AdamW { .. }
+    };
+}
+
+/// Whether [`super::differentiate`] has a rule for the op; it fails on others that the loss depends on.
+pub fn is_differentiable(kind: &OpKind) -> bool {
+    !matches!(kind, gradients!() | updates!())
+}
+
 /// Hands out the gradients of the op's operands.
 pub(super) fn apply(r: &mut Rule<'_>, kind: &OpKind) -> Done {
     match kind {
@@ -108,15 +132,8 @@ pub(super) fn apply(r: &mut Rule<'_>, kind: &OpKind) -> Done {
         OpKind::RandomMask { .. } | OpKind::RandomUniform { .. } | OpKind::RandomNormal { .. } => Ok(()),
         OpKind::MaskScale { .. } | OpKind::Dropout { .. } => ew::dropped(r, kind.clone()),
 
-        OpKind::GeluGrad { .. }
-        | OpKind::MaxPoolGradInput { .. }
-        | OpKind::BatchNormGrad {}
-        | OpKind::LayerNormGrad { .. }
-        | OpKind::SoftmaxGrad { .. }
-        | OpKind::CrossEntropyGrad { .. } => {
-            Err("it is itself a gradient, and second derivatives are not supported".into())
-        }
-        OpKind::Sgd {} | OpKind::Momentum { .. } | OpKind::Adagrad { .. } | OpKind::AdamW { .. } => {
+        gradients!() => Err("it is itself a gradient, and second derivatives are not supported".into()),
+        updates!() => {
             Err("it is an optimizer's update; the loss must not depend on updated parameters".into())
         }
     }

@@ -154,7 +154,7 @@ impl<'a> Editor<'a> {
     /// `None` when the row rejects the operands, one of them stands too late, or gradients may still be taken and the
     /// op has none.
     pub(super) fn op(&mut self, kind: OpKind, operands: &[ValueId]) -> Option<Vec<ValueId>> {
-        if self.forward && !is_differentiable(&kind) {
+        if self.forward && !memc_ir::autodiff::is_differentiable(&kind) {
             return None;
         }
         if operands.iter().any(|&v| self.place_of(v) > self.at_end()) {
@@ -336,23 +336,4 @@ impl<'a> Editor<'a> {
         let order = self.ops();
         self.m.order = order;
     }
-}
-
-/// Whether reverse-mode differentiation goes through the op: false for gradients whose own gradient is no row, and for
-/// updates.
-fn is_differentiable(kind: &OpKind) -> bool {
-    use OpKind::*;
-    !matches!(
-        kind,
-        GeluGrad { .. }
-            | MaxPoolGradInput { .. }
-            | BatchNormGrad {}
-            | LayerNormGrad { .. }
-            | SoftmaxGrad { .. }
-            | CrossEntropyGrad { .. }
-            | Sgd {}
-            | Momentum { .. }
-            | Adagrad { .. }
-            | AdamW { .. }
-    )
 }
