@@ -14,6 +14,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
     ("memc-reference", "ir/reference", &["memc-ir"]),
     ("memc-frontend", "frontend", &["memc-ir"]),
     ("memc-passes", "passes", &["memc-ir", "memc-kernels"]),
+    ("memc-planner", "passes/planner", &[]),
     ("memc-plan", "codegen/plan", &[]),
     ("memc-codegen", "codegen", &["memc-ir", "memc-plan"]),
     ("memc-check", "codegen/check", &["memc-ir", "memc-plan"]),
@@ -34,7 +35,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Crates that decide what a plan is. What proves or runs a plan must work without them.
-const COMPILER: &[&str] = &["memc-codegen", "memc-frontend", "memc-passes"];
+const COMPILER: &[&str] = &["memc-codegen", "memc-frontend", "memc-passes", "memc-planner"];
 
 /// Published crates that belong to one part of the design.
 const HOMES: &[(&str, &[&str])] = &[

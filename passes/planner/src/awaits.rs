@@ -1,0 +1,164 @@
+//! Which completions on other streams every command has to await.
+//!
+//! Works on bytes, after layout: two commands conflict when they touch a common byte of one arena and at least one writes
+//! it. Commands of one stream are ordered anyway. For every other conflicting pair, in issue order and across the
+//! boundary to the previous step, the later command awaits the earlier one, unless what it awaits already implies it
+//! (vector clocks over the three streams). The step is walked twice; awaits that the first walk needs within a
+//! step are kept even where the second finds them implied, since what implies them may be one of them.
+
+use std::collections::BTreeMap;
+
+use crate::trace::Stream;
+
+/// A range of bytes in one of the two arenas: arena (0 device, 1 host), first byte, end.
+pub type Range = (usize, u64, u64);
+
+/// A command as far as ordering is concerned.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// Its queue.
+    pub stream: Stream,
+    /// Bytes it reads.
+    pub reads: Vec<Range>,
+    /// Bytes it writes.
+    pub writes: Vec<Range>,
+}
+
+/// A dependence on a command of another stream.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Await {
+    /// Index of the command.
+    pub command: u32,
+    /// Whether the previous step's run of it is meant.
+    pub previous: bool,
+}
+
+/// An execution: command, walk (0 or 1), its sequence number on its stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Run {
+    command: u32,
+    walk: u8,
+    stream: usize,
+    number: u64,
+}
+
+/// Bytes with a common history: who wrote them last, and who read them since, per stream.
+#[derive(Clone)]
+struct Cell {
+    end: u64,
+    writer: Option<Run>,
+    readers: [Option<Run>; 3],
+}
+
+/// The awaits of every command, ascending.
+pub fn awaits(commands: &[Access]) -> Vec<Vec<Await>> {
+    let mut w = Walker { after: vec![[0; 3]; 2 * commands.len()], ..Walker::default() };
+    let mut out: Vec<Vec<Await>> = vec![Vec::new(); commands.len()];
+    for walk in 0..2u8 {
+        for (i, access) in commands.iter().enumerate() {
+            w.visit(i, access, walk, commands.len(), &mut out[i]);
+        }
+    }
+    for list in &mut out {
+        list.sort_unstable();
+        list.dedup();
+    }
+    out
+}
+
+#[derive(Default)]
+struct Walker {
+    shadow: [BTreeMap<u64, Cell>; 2],
+    /// What each stream is known to come after: numbers on the three streams.
+    clocks: [[u64; 3]; 3],
+    /// The clock right after every execution, by walk and command.
+    after: Vec<[u64; 3]>,
+}
+
+impl Walker {
+    fn visit(&mut self, index: usize, access: &Access, walk: u8, commands: usize, out: &mut Vec<Await>) {
+        let stream = access.stream as usize;
+        let mut needs: Vec<Run> = Vec::new();
+        for &range in &access.reads {
+            self.cells(range, |cell| needs.extend(cell.writer));
+        }
+        for &range in &access.writes {
+            self.cells(range, |cell| {
+                needs.extend(cell.writer);
+                needs.extend(cell.readers.iter().flatten());
+            });
+        }
+        // Latest first: awaiting it usually implies the rest.
+        needs.retain(|r| r.stream != stream);
+        needs.sort_by_key(|r| (std::cmp::Reverse((r.walk, r.number)), r.stream));
+        for need in needs {
+            if self.clocks[stream][need.stream] >= need.number {
+                continue;
+            }
+            let clock = self.after[usize::from(need.walk) * commands + need.command as usize];
+            for (mine, theirs) in self.clocks[stream].iter_mut().zip(clock) {
+                *mine = (*mine).max(theirs);
+            }
+            out.push(Await { command: need.command, previous: need.walk < walk });
+        }
+        self.clocks[stream][stream] += 1;
+        let run = Run { command: index as u32, walk, stream, number: self.clocks[stream][stream] };
+        self.after[usize::from(walk) * commands + index] = self.clocks[stream];
+        for &range in &access.reads {
+            self.cells(range, |cell| cell.readers[stream] = Some(run));
+        }
+        for &range in &access.writes {
+            self.overwrite(range, run);
+        }
+    }
+
+    /// Gives the bytes one history: written by `run`.
+    fn overwrite(&mut self, (arena, from, to): Range, run: Run) {
+        let map = &mut self.shadow[arena];
+        split(map, from);
+        split(map, to);
+        if from < to {
+            while let Some((&at, _)) = map.range(from..to).next() {
+                map.remove(&at);
+            }
+            map.insert(from, Cell { end: to, writer: Some(run), readers: [None; 3] });
+        }
+    }
+
+    /// Calls `f` on the cells that make up exactly the bytes.
+    fn cells(&mut self, (arena, from, to): Range, mut f: impl FnMut(&mut Cell)) {
+        let map = &mut self.shadow[arena];
+        split(map, from);
+        split(map, to);
+        let mut at = from;
+        while at < to {
+            let next = map.range(at..to).next().map(|(&start, cell)| (start, cell.end));
+            match next {
+                Some((start, end)) if start == at => {
+                    if let Some(cell) = map.get_mut(&at) {
+                        f(cell);
+                    }
+                    at = end;
+                }
+                other => {
+                    let end = other.map_or(to, |(start, _)| start);
+                    let mut cell = Cell { end, writer: None, readers: [None; 3] };
+                    f(&mut cell);
+                    map.insert(at, cell);
+                    at = end;
+                }
+            }
+        }
+    }
+}
+
+/// Makes `at` a boundary between cells.
+fn split(map: &mut BTreeMap<u64, Cell>, at: u64) {
+    if let Some((_, cell)) = map.range_mut(..at).next_back()
+        && cell.end > at
+    {
+        let right = cell.clone();
+        cell.end = at;
+        map.insert(at, right);
+    }
+}

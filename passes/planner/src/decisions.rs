@@ -1,0 +1,284 @@
+//! What a planner decides, as a script that prints, diffs and replays.
+//!
+//! ```text
+//! decisions 1
+//! order greedy
+//! home %w dev @ 0
+//! home %m host
+//! in %x @ 64
+//! run %h at %h @ 128, ws @ 4096
+//! out %h
+//! drop %h
+//! redo %h at %h @ 0
+//! ```
+//!
+//! Tensors are named by the value that first fills them, ops by their first result. An offset (`@ n`) may be
+//! left out; layout fills it in. `order` says which order pass ran before the problem was posed, as tensors depend on
+//! it; without the line none did.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crate::problem::{ALIGN, Kind, Problem};
+
+/// The order in which a problem poses its ops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Order {
+    /// As the module gives it.
+    #[default]
+    Given,
+    /// As the pass `order{algo=greedy}` leaves it.
+    Greedy,
+}
+
+impl Order {
+    /// Spelling in options and decision files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Order::Given => "given",
+            Order::Greedy => "greedy",
+        }
+    }
+}
+
+/// Largest offset that a script may name, in bytes.
+const MAX_OFFSET: u64 = 1 << 60;
+
+/// Where a persistent tensor starts and ends every step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Home {
+    /// In device memory, at the offset if given.
+    Dev(Option<u64>),
+    /// In host memory.
+    Host,
+}
+
+/// A place for a tensor: its index in the problem, and an offset in bytes unless layout chooses.
+pub type Place = (u32, Option<u64>);
+
+/// One step of a script.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// Copies a tensor from host to device.
+    In(Place),
+    /// Copies a tensor from device to host.
+    Out(u32),
+    /// Gives back a tensor's device bytes.
+    Drop(u32),
+    /// Runs an op.
+    Run(Run),
+}
+
+/// One execution of an op.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Run {
+    /// The op's position in the problem.
+    pub op: u32,
+    /// Whether the op has run before in this step.
+    pub again: bool,
+    /// Places of the tensors that appear here: written ones that are not on the device yet.
+    pub at: Vec<Place>,
+    /// When running again: offsets of the results that have no place and are not wanted.
+    pub scratch: Vec<Option<u64>>,
+    /// Offset of the workspace, if the op has one.
+    pub workspace: Option<Option<u64>>,
+}
+
+/// A planner's decisions about one problem.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Decisions {
+    /// The order that the problem was posed in.
+    pub order: Order,
+    /// Homes of the persistent tensors.
+    pub homes: BTreeMap<u32, Home>,
+    /// What happens, in order.
+    pub actions: Vec<Action>,
+}
+
+impl Decisions {
+    /// Everything stays on the device: inputs arrive before their first use, tensors leave after their last.
+    pub fn keep_all(problem: &Problem) -> Decisions {
+        let mut d = Decisions::default();
+        let mut arrived = vec![false; problem.tensors.len()];
+        for (t, _) in problem.tensors.iter().enumerate().filter(|(_, t)| t.persistent()) {
+            d.homes.insert(t as u32, Home::Dev(None));
+            arrived[t] = true;
+        }
+        for (i, op) in problem.ops.iter().enumerate() {
+            let mut at = Vec::new();
+            for &t in op.reads.iter().chain(&op.writes) {
+                let there = std::mem::replace(&mut arrived[t as usize], true);
+                match problem.tensors[t as usize].kind {
+                    _ if there => {}
+                    Kind::Input if op.reads.contains(&t) => d.actions.push(Action::In((t, None))),
+                    _ => at.push((t, None)),
+                }
+            }
+            let workspace = (op.workspace > 0).then_some(None);
+            d.actions.push(Action::Run(Run { op: i as u32, at, workspace, ..Run::default() }));
+            for t in problem.working_set(i) {
+                let tensor = &problem.tensors[t as usize];
+                if !tensor.persistent() && tensor.next_touch(i as u32).is_none() {
+                    d.actions.push(Action::Drop(t));
+                }
+            }
+        }
+        d
+    }
+
+    /// The script's text form for the problem it is about.
+    pub fn print(&self, problem: &Problem) -> String {
+        let tensor = |t: u32| name(&problem.tensors[t as usize].name);
+        let offset = |at: Option<u64>| at.map_or_else(String::new, |at| format!(" @ {at}"));
+        let mut out = String::from("decisions 1\n");
+        if self.order != Order::Given {
+            let _ = writeln!(out, "order {}", self.order.name());
+        }
+        for (&t, home) in &self.homes {
+            let text = match home {
+                Home::Dev(at) => format!("dev{}", offset(*at)),
+                Home::Host => "host".into(),
+            };
+            let _ = writeln!(out, "home {} {text}", tensor(t));
+        }
+        for action in &self.actions {
+            match action {
+                Action::In((t, at)) => {
+                    let _ = writeln!(out, "in {}{}", tensor(*t), offset(*at));
+                }
+                Action::Out(t) => {
+                    let _ = writeln!(out, "out {}", tensor(*t));
+                }
+                Action::Drop(t) => {
+                    let _ = writeln!(out, "drop {}", tensor(*t));
+                }
+                Action::Run(run) => {
+                    let word = if run.again { "redo" } else { "run" };
+                    let mut places: Vec<String> =
+                        run.at.iter().map(|(t, o)| format!("{}{}", tensor(*t), offset(*o))).collect();
+                    places.extend(run.scratch.iter().map(|o| format!("scratch{}", offset(*o))));
+                    places.extend(run.workspace.iter().map(|o| format!("ws{}", offset(*o))));
+                    let at = if places.is_empty() { "" } else { " at " };
+                    let op = name(&problem.ops[run.op as usize].name);
+                    let _ = writeln!(out, "{word} {op}{at}{}", places.join(", "));
+                }
+            }
+        }
+        out
+    }
+
+    /// The order that a text form says its problem was posed in.
+    pub fn order_in(text: &str) -> Order {
+        let greedy = text.lines().take(2).any(|l| l.trim() == "order greedy");
+        if greedy { Order::Greedy } else { Order::Given }
+    }
+
+    /// Reads the text form; errors name the line.
+    pub fn parse(text: &str, problem: &Problem) -> Result<Decisions, String> {
+        let names = Names::new(problem);
+        let mut lines =
+            text.lines().enumerate().map(|(i, l)| (i + 1, l.trim())).filter(|(_, l)| !l.is_empty());
+        if lines.next().map(|(_, l)| l) != Some("decisions 1") {
+            return Err("a decision file starts with `decisions 1`".into());
+        }
+        let mut d = Decisions { order: Decisions::order_in(text), ..Decisions::default() };
+        for (number, line) in lines.filter(|&(number, line)| number > 2 || line != "order greedy") {
+            names.line(line, &mut d).map_err(|e| format!("line {number}: {e}"))?;
+        }
+        Ok(d)
+    }
+}
+
+/// A name without separators: whitespace, control characters, commas and backslashes are escaped.
+fn name(text: &str) -> String {
+    let mut out = String::from("%");
+    for c in text.chars() {
+        if c.is_whitespace() || c.is_control() || c == ',' || c == '\\' {
+            let _ = write!(out, "\\u{{{:x}}}", c as u32);
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// Names of one problem, for reading.
+struct Names {
+    tensors: BTreeMap<String, u32>,
+    ops: BTreeMap<String, u32>,
+    persistent: Vec<bool>,
+}
+
+impl Names {
+    fn new(problem: &Problem) -> Names {
+        let tensors = problem.tensors.iter().enumerate().map(|(i, t)| (name(&t.name), i as u32)).collect();
+        let ops = problem.ops.iter().enumerate().map(|(i, op)| (name(&op.name), i as u32)).collect();
+        let persistent = problem.tensors.iter().map(|t| t.persistent()).collect();
+        Names { tensors, ops, persistent }
+    }
+
+    fn tensor(&self, text: &str) -> Result<u32, String> {
+        self.tensors.get(text.trim()).copied().ok_or_else(|| format!("no tensor is called {text}"))
+    }
+
+    fn place(&self, text: &str) -> Result<Place, String> {
+        let (tensor, at) = split_offset(text)?;
+        Ok((self.tensor(tensor)?, at))
+    }
+
+    fn line(&self, line: &str, d: &mut Decisions) -> Result<(), String> {
+        let (word, rest) = line.split_once(' ').ok_or("expected a word and a name")?;
+        match word {
+            "home" => {
+                let (tensor, place) = rest
+                    .rsplit_once(" host")
+                    .map_or_else(
+                        || rest.split_once(" dev").map(|(t, at)| (t, Some(at))),
+                        |(t, end)| end.is_empty().then_some((t, None)),
+                    )
+                    .ok_or("expected `host` or `dev`")?;
+                let tensor = self.tensor(tensor)?;
+                if !self.persistent[tensor as usize] {
+                    return Err("only states and constants have homes".into());
+                }
+                let home = match place {
+                    None => Home::Host,
+                    Some(at) => Home::Dev(split_offset(at)?.1),
+                };
+                if d.homes.insert(tensor, home).is_some() {
+                    return Err("the tensor has a home already".into());
+                }
+            }
+            "in" => d.actions.push(Action::In(self.place(rest)?)),
+            "out" => d.actions.push(Action::Out(self.tensor(rest)?)),
+            "drop" => d.actions.push(Action::Drop(self.tensor(rest)?)),
+            "run" | "redo" => {
+                let (op, mut rest) = rest.split_once(' ').unwrap_or((rest, ""));
+                let op = *self.ops.get(op).ok_or_else(|| format!("no op defines {op}"))?;
+                rest = rest.trim().strip_prefix("at ").unwrap_or(rest.trim());
+                let mut run = Run { op, again: word == "redo", ..Run::default() };
+                for item in rest.split(',').map(str::trim).filter(|s| !s.is_empty()) {
+                    if let Some(o) = item.strip_prefix("scratch") {
+                        run.scratch.push(split_offset(o)?.1);
+                    } else if let Some(o) = item.strip_prefix("ws") {
+                        run.workspace = Some(split_offset(o)?.1);
+                    } else {
+                        run.at.push(self.place(item)?);
+                    }
+                }
+                d.actions.push(Action::Run(run));
+            }
+            _ => return Err(format!("unknown action `{word}`")),
+        }
+        Ok(())
+    }
+}
+
+fn split_offset(text: &str) -> Result<(&str, Option<u64>), String> {
+    let Some((t, at)) = text.rsplit_once("@ ") else { return Ok((text.trim(), None)) };
+    let offset: Option<u64> = at.trim().parse().ok().filter(|at| *at <= MAX_OFFSET && at % ALIGN == 0);
+    match offset {
+        Some(offset) => Ok((t.trim(), Some(offset))),
+        None => Err(format!("`{at}` is not an offset: a multiple of {} up to 2^60", ALIGN)),
+    }
+}

@@ -1,0 +1,223 @@
+//! `memc-problem/1`: a planning problem as JSON, for other planners and from other tools.
+//!
+//! `device` has `memory_bytes`, `h2d_bytes_per_s`, `d2h_bytes_per_s`, `duplex_total_bytes_per_s` and `copy_latency_ns`;
+//! `tensors` have `id`, `bytes`, `kind` (`transient`, `persistent`, or `input`: in host memory when a step starts);
+//! `ops`, in execution order, have `id`, `name`, `time_ns`, `reads`, `writes`, `workspace_bytes`. Optional: a tensor's
+//! `name`; an op's `outputs` (results copied to the host once it has run, as `[tensor, bytes]`), `after` (ids of ops that must run before
+//! it), `repeatable` (whether it may run again; without it, an op that updates nothing in place may).
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::problem::{Device, Kind, Malformed, Op, Problem, Tensor};
+
+/// The value of `format`.
+pub const FORMAT: &str = "memc-problem/1";
+
+/// Reads a problem; errors name the op or tensor.
+pub fn parse(text: &str) -> Result<Problem, Malformed> {
+    let root: Value = serde_json::from_str(text).map_err(|e| Malformed(format!("not JSON: {e}")))?;
+    let root = object(&root, "the file")?;
+    let format = root.get("format").and_then(Value::as_str).unwrap_or("none");
+    if format != FORMAT {
+        return Err(Malformed(format!("the format is {format}, expected {FORMAT}")));
+    }
+    let device = device(root.get("device"))?;
+    let mut tensors = Vec::new();
+    let mut index: BTreeMap<u64, u32> = BTreeMap::new();
+    for (i, t) in list(root, "tensors", "the file")?.iter().enumerate() {
+        let t = object(t, &format!("tensors[{i}]"))?;
+        let id = number(t, "id", &format!("tensors[{i}]"))?;
+        let what = format!("tensor {id}");
+        if index.insert(id, tensors.len() as u32).is_some() {
+            return Err(Malformed(format!("{what} is there twice")));
+        }
+        let kind = match t.get("kind").and_then(Value::as_str) {
+            Some("transient") => Kind::Transient,
+            Some("persistent") => Kind::Persistent,
+            Some("input") => Kind::Input,
+            _ => return Err(Malformed(format!("{what}: kind must be transient, persistent or input"))),
+        };
+        let name = t.get("name").and_then(Value::as_str).map_or_else(|| format!("t{id}"), str::to_string);
+        let bytes = number(t, "bytes", &what)?;
+        tensors.push(Tensor { name, bytes, kind, touches: Vec::new(), writes: Vec::new() });
+    }
+    let ops = ops(list(root, "ops", "the file")?, &index)?;
+    unique(tensors.iter_mut().map(|t| &mut t.name));
+    let name = root.get("name").and_then(Value::as_str).unwrap_or("problem");
+    Problem::new(name, device, tensors, ops)
+}
+
+fn ops(list_of_ops: &[Value], tensors: &BTreeMap<u64, u32>) -> Result<Vec<Op>, Malformed> {
+    let mut index: BTreeMap<u64, u32> = BTreeMap::new();
+    let mut raw = Vec::new();
+    for (i, op) in list_of_ops.iter().enumerate() {
+        let op = object(op, &format!("ops[{i}]"))?;
+        let id = number(op, "id", &format!("ops[{i}]"))?;
+        let label = op.get("name").and_then(Value::as_str).unwrap_or("op");
+        if index.insert(id, i as u32).is_some() {
+            return Err(Malformed(format!("op {id} ({label}) is there twice")));
+        }
+        raw.push((id, label, op));
+    }
+    let mut out = Vec::with_capacity(raw.len());
+    for (id, label, op) in raw {
+        let what = format!("op {id} ({label})");
+        let ids = |field: &str| -> Result<Vec<u32>, Malformed> {
+            let of = |v: &Value| {
+                let id =
+                    v.as_u64().ok_or_else(|| Malformed(format!("{what}: {field} must list tensor ids")))?;
+                tensors
+                    .get(&id)
+                    .copied()
+                    .ok_or_else(|| Malformed(format!("{what} refers to an unknown tensor {id}")))
+            };
+            list(op, field, &what)?.iter().map(of).collect()
+        };
+        let (reads, writes) = (ids("reads")?, ids("writes")?);
+        let numbers = |field: &str| -> Result<Vec<u64>, Malformed> {
+            match op.get(field) {
+                None => Ok(Vec::new()),
+                Some(v) => {
+                    v.as_array().and_then(|a| a.iter().map(Value::as_u64).collect()).ok_or_else(|| {
+                        Malformed(format!("{what}: {field} must be a list of non-negative integers"))
+                    })
+                }
+            }
+        };
+        let after = numbers("after")?
+            .iter()
+            .map(|a| {
+                index.get(a).copied().ok_or_else(|| Malformed(format!("{what} is after an unknown op {a}")))
+            })
+            .collect::<Result<Vec<u32>, _>>()?;
+        let outputs = outputs(op, tensors)
+            .ok_or_else(|| Malformed(format!("{what}: outputs must be a list of [tensor, bytes]")))?;
+        let repeatable = match op.get("repeatable") {
+            None => !writes.iter().any(|t| reads.contains(t)),
+            Some(v) => {
+                v.as_bool().ok_or_else(|| Malformed(format!("{what}: repeatable must be true or false")))?
+            }
+        };
+        out.push(Op {
+            name: label.to_string(),
+            label: label.to_string(),
+            time_ns: number(op, "time_ns", &what)?,
+            reads,
+            writes,
+            workspace: optional(op, "workspace_bytes", &what)?,
+            outputs,
+            repeatable,
+            after,
+        });
+    }
+    unique(out.iter_mut().map(|op| &mut op.name));
+    Ok(out)
+}
+
+fn outputs(op: &Map<String, Value>, tensors: &BTreeMap<u64, u32>) -> Option<Vec<(u32, u64)>> {
+    let Some(list) = op.get("outputs") else { return Some(Vec::new()) };
+    let pair = |v: &Value| match v.as_array()?.as_slice() {
+        [t, bytes] => Some((*tensors.get(&t.as_u64()?)?, bytes.as_u64().filter(|&b| b < 1 << 60)?)),
+        _ => None,
+    };
+    list.as_array()?.iter().map(pair).collect()
+}
+
+/// Makes names unique by their position.
+fn unique<'a>(names: impl Iterator<Item = &'a mut String>) {
+    let mut seen: BTreeMap<String, u32> = BTreeMap::new();
+    let names: Vec<&mut String> = names.collect();
+    for name in &names {
+        *seen.entry((*name).clone()).or_default() += 1;
+    }
+    for (i, name) in names.into_iter().enumerate() {
+        if seen.get(name.as_str()).is_some_and(|&n| n > 1) {
+            *name = format!("{name}#{i}");
+        }
+    }
+}
+
+fn device(v: Option<&Value>) -> Result<Device, Malformed> {
+    let d = object(v.unwrap_or(&Value::Null), "device")?;
+    let rate = |field: &str| match d.get(field) {
+        None => Ok(0),
+        Some(v) => {
+            let n = v.as_f64().filter(|n| n.is_finite() && *n >= 0.0 && *n < 1e18);
+            n.map(|n| n as u64)
+                .ok_or_else(|| Malformed(format!("device: {field} must be a non-negative number")))
+        }
+    };
+    Ok(Device {
+        memory_bytes: number(d, "memory_bytes", "device")?,
+        h2d_bytes_per_s: rate("h2d_bytes_per_s")?,
+        d2h_bytes_per_s: rate("d2h_bytes_per_s")?,
+        duplex_bytes_per_s: rate("duplex_total_bytes_per_s")?,
+        copy_latency_ns: optional(d, "copy_latency_ns", "device")?,
+    })
+}
+
+fn object<'a>(v: &'a Value, what: &str) -> Result<&'a Map<String, Value>, Malformed> {
+    v.as_object().ok_or_else(|| Malformed(format!("{what} must be an object")))
+}
+
+fn list<'a>(o: &'a Map<String, Value>, field: &str, what: &str) -> Result<&'a [Value], Malformed> {
+    let list = o.get(field).and_then(Value::as_array);
+    list.map(Vec::as_slice).ok_or_else(|| Malformed(format!("{what}: {field} must be a list")))
+}
+
+fn number(o: &Map<String, Value>, field: &str, what: &str) -> Result<u64, Malformed> {
+    let n = o.get(field).and_then(Value::as_u64).filter(|&n| n < 1 << 60);
+    n.ok_or_else(|| Malformed(format!("{what}: {field} must be a non-negative integer below 2^60")))
+}
+
+fn optional(o: &Map<String, Value>, field: &str, what: &str) -> Result<u64, Malformed> {
+    if o.contains_key(field) { number(o, field, what) } else { Ok(0) }
+}
+
+/// Writes a problem; [`parse`] reads it back.
+pub fn print(p: &Problem) -> String {
+    let d = &p.device;
+    let tensors: Vec<Value> = p
+        .tensors
+        .iter()
+        .enumerate()
+        .map(|(id, t)| json!({"id": id, "name": t.name, "bytes": t.bytes, "kind": t.kind.name()}))
+        .collect();
+    let ops: Vec<Value> = p
+        .ops
+        .iter()
+        .enumerate()
+        .map(|(id, op)| {
+            let mut o = json!({
+                "id": id, "name": op.name, "time_ns": op.time_ns, "reads": op.reads, "writes": op.writes,
+                "workspace_bytes": op.workspace, "repeatable": op.repeatable,
+            });
+            if let Some(o) = o.as_object_mut() {
+                if !op.outputs.is_empty() {
+                    o.insert("outputs".into(), json!(op.outputs));
+                }
+                if !op.after.is_empty() {
+                    o.insert("after".into(), json!(op.after));
+                }
+            }
+            o
+        })
+        .collect();
+    // One tensor or op a line, so that files diff.
+    let lines = |values: &[Value]| {
+        let lines: Vec<String> = values.iter().map(Value::to_string).collect();
+        format!("[\n{}\n]", lines.join(",\n"))
+    };
+    let device = json!({
+        "memory_bytes": d.memory_bytes, "h2d_bytes_per_s": d.h2d_bytes_per_s, "d2h_bytes_per_s": d.d2h_bytes_per_s,
+        "duplex_total_bytes_per_s": d.duplex_bytes_per_s, "copy_latency_ns": d.copy_latency_ns,
+    });
+    format!(
+        "{{\"format\": \"{FORMAT}\", \"name\": {},\n\"device\": {device},\n\"tensors\": {},\n\"ops\": {}}}\n",
+        json!(p.name),
+        lines(&tensors),
+        lines(&ops)
+    )
+}

@@ -1,0 +1,303 @@
+//! The planning problem in numbers.
+//!
+//! A training step is a list of ops in a valid order over tensors with sizes. Nothing here knows what an op computes;
+//! what planners may assume of one is in its flags.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+/// Offsets and sizes in an arena are multiples of this many bytes.
+pub const ALIGN: u64 = 256;
+
+/// No sum of bytes or times that planning forms may exceed this.
+const MOST: u128 = 1 << 60;
+
+/// The link between device and host, and the device's size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Device {
+    /// Device memory in bytes.
+    pub memory_bytes: u64,
+    /// Copy throughput from host to device in bytes per second; 0: there is no link, nothing can be swapped.
+    pub h2d_bytes_per_s: u64,
+    /// Copy throughput from device to host in bytes per second; 0 as above.
+    pub d2h_bytes_per_s: u64,
+    /// Bytes per second of both directions together while both run; 0 or at least their sum: they do not slow each other.
+    pub duplex_bytes_per_s: u64,
+    /// Fixed time of every copy in ns.
+    pub copy_latency_ns: u64,
+}
+
+impl Device {
+    /// Whether tensors can move to the host and back.
+    pub fn can_swap(&self) -> bool {
+        self.h2d_bytes_per_s > 0 && self.d2h_bytes_per_s > 0
+    }
+    /// Time of a copy of `bytes` from host to device in ns, undisturbed.
+    pub fn h2d_ns(&self, bytes: u64) -> u64 {
+        self.copy_latency_ns + copy_ns(bytes, self.h2d_bytes_per_s)
+    }
+    /// Time of a copy of `bytes` from device to host in ns, undisturbed.
+    pub fn d2h_ns(&self, bytes: u64) -> u64 {
+        self.copy_latency_ns + copy_ns(bytes, self.d2h_bytes_per_s)
+    }
+    /// How much slower copies are while both directions run, as a fraction of at most 1.
+    pub fn duplex_rate(&self) -> (u64, u64) {
+        let sum = self.h2d_bytes_per_s.saturating_add(self.d2h_bytes_per_s);
+        let both = self.duplex_bytes_per_s;
+        if both == 0 || both >= sum { (1, 1) } else { (both, sum) }
+    }
+}
+
+fn copy_ns(bytes: u64, bytes_per_s: u64) -> u64 {
+    if bytes_per_s == 0 {
+        return 0;
+    }
+    let ns = (u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(bytes_per_s));
+    u64::try_from(ns).unwrap_or(u64::MAX / 4)
+}
+
+/// What a tensor is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    /// Lives within a step: it appears at the first op that touches it and dies after the last.
+    Transient,
+    /// Lives across steps; it may start a step on either side, and the gap after its last use wraps around.
+    Persistent,
+    /// Arrives in host memory at the start of every step.
+    Input,
+}
+
+impl Kind {
+    /// Spelling in files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Transient => "transient",
+            Kind::Persistent => "persistent",
+            Kind::Input => "input",
+        }
+    }
+}
+
+/// A tensor: bytes with one life.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tensor {
+    /// Unique name.
+    pub name: String,
+    /// Bytes it occupies, a multiple of [`ALIGN`].
+    pub bytes: u64,
+    /// What it is.
+    pub kind: Kind,
+    /// Positions of the ops that read or write it, ascending.
+    pub touches: Vec<u32>,
+    /// Positions of the ops that write it, ascending.
+    pub writes: Vec<u32>,
+}
+
+impl Tensor {
+    /// Whether the tensor outlives the step.
+    pub fn persistent(&self) -> bool {
+        self.kind == Kind::Persistent
+    }
+    /// The first position after `position` that touches the tensor.
+    pub fn next_touch(&self, position: u32) -> Option<u32> {
+        self.touches.get(self.touches.partition_point(|&t| t <= position)).copied()
+    }
+    /// Whether an op strictly between two positions writes the tensor.
+    pub fn written_between(&self, first: u32, last: u32) -> bool {
+        self.writes.get(self.writes.partition_point(|&w| w <= first)).is_some_and(|&w| w < last)
+    }
+}
+
+/// An op that runs, in terms of tensors.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Op {
+    /// Unique name.
+    pub name: String,
+    /// Name for people, such as the node of the source model; need not be unique.
+    pub label: String,
+    /// Time on the compute stream in ns.
+    pub time_ns: u64,
+    /// Tensors read, without repetition.
+    pub reads: Vec<u32>,
+    /// Tensors written, without repetition; one that is read as well is updated in place.
+    pub writes: Vec<u32>,
+    /// Scratch bytes, a multiple of [`ALIGN`].
+    pub workspace: u64,
+    /// Results of the step that are copied to the host once this op has run: tensor and bytes.
+    pub outputs: Vec<(u32, u64)>,
+    /// Whether running it again on the same operands gives the same results.
+    pub repeatable: bool,
+    /// Positions of earlier ops that must run before it, besides those that its tensors imply.
+    pub after: Vec<u32>,
+}
+
+impl Op {
+    /// Whether the op updates a tensor in place.
+    pub fn in_place(&self, t: u32) -> bool {
+        self.reads.contains(&t) && self.writes.contains(&t)
+    }
+}
+
+/// A step and the device that it is to run on.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Problem {
+    /// Name for people.
+    pub name: String,
+    /// The device.
+    pub device: Device,
+    /// The tensors.
+    pub tensors: Vec<Tensor>,
+    /// The ops in a valid order.
+    pub ops: Vec<Op>,
+}
+
+/// Why a problem is none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Malformed(pub String);
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+impl Problem {
+    /// A problem from its parts: fills in where each tensor is touched, and checks that no sum can overflow.
+    ///
+    /// Sizes are rounded up to [`ALIGN`]. Fails on an unknown tensor, a tensor written twice by one op, an op that must
+    /// run after a later one, and a step too large to plan; names the op.
+    pub fn new(
+        name: &str,
+        device: Device,
+        mut tensors: Vec<Tensor>,
+        mut ops: Vec<Op>,
+    ) -> Result<Problem, Malformed> {
+        for t in &mut tensors {
+            t.bytes =
+                align(t.bytes.max(1)).ok_or_else(|| Malformed(format!("tensor {} is too large", t.name)))?;
+            t.touches.clear();
+            t.writes.clear();
+        }
+        let mut cycle = None;
+        for (i, op) in ops.iter_mut().enumerate() {
+            op.workspace = align(op.workspace)
+                .ok_or_else(|| Malformed(format!("op {}: its workspace is too large", op.name)))?;
+            for &t in op.reads.iter().chain(&op.writes) {
+                let tensor = tensors
+                    .get_mut(t as usize)
+                    .ok_or_else(|| Malformed(format!("op {} refers to an unknown tensor {t}", op.name)))?;
+                if tensor.touches.last() != Some(&(i as u32)) {
+                    tensor.touches.push(i as u32);
+                }
+            }
+            for &t in &op.writes {
+                let tensor = &mut tensors[t as usize];
+                if tensor.writes.last() == Some(&(i as u32)) {
+                    return Err(Malformed(format!("op {} writes tensor {} twice", op.name, tensor.name)));
+                }
+                tensor.writes.push(i as u32);
+            }
+            if let Some((t, _)) =
+                op.outputs.iter().find(|(t, _)| !op.reads.contains(t) && !op.writes.contains(t))
+            {
+                return Err(Malformed(format!(
+                    "op {} hands out tensor {t}, which it does not touch",
+                    op.name
+                )));
+            }
+            op.reads.sort_unstable();
+            op.reads.dedup();
+            if let Some(late) = op.after.iter().find(|&&a| a as usize >= i) {
+                cycle = Some((i, *late as usize));
+            }
+        }
+        if let Some((early, late)) = cycle {
+            let name = |i: usize| ops.get(i).map_or("unknown", |op: &Op| op.name.as_str());
+            return Err(Malformed(format!(
+                "the ops form a cycle: {} runs before {}, which it must come after; list ops in execution order",
+                name(early),
+                name(late)
+            )));
+        }
+        let p = Problem { name: name.to_string(), device, tensors, ops };
+        p.check_size()?;
+        Ok(p)
+    }
+
+    /// Bounds every sum that planning forms: a tensor is copied at most twice for each op that touches it, and an op
+    /// runs again at most once for each touch of what it writes.
+    fn check_size(&self) -> Result<(), Malformed> {
+        let copies = |t: &Tensor| {
+            let times = t.touches.len() as u128 + 2;
+            let ns = u128::from(self.device.h2d_ns(t.bytes)) + u128::from(self.device.d2h_ns(t.bytes));
+            times * (u128::from(t.bytes) + ns)
+        };
+        let runs = |op: &Op| {
+            let times: usize = op.writes.iter().map(|&t| self.tensors[t as usize].touches.len() + 1).sum();
+            (times as u128 + 1) * (u128::from(op.time_ns) + u128::from(op.workspace))
+        };
+        let total = self.tensors.iter().map(copies).sum::<u128>() + self.ops.iter().map(runs).sum::<u128>();
+        if total <= MOST {
+            return Ok(());
+        }
+        let largest = self.ops.iter().max_by_key(|op| (op.time_ns, op.workspace)).map(|op| op.label.as_str());
+        Err(Malformed(format!(
+            "the step is too large to plan: its bytes and times exceed 2^60 (the largest op is {})",
+            largest.unwrap_or_default()
+        )))
+    }
+
+    /// Tensors an op needs on the device at once, without repetition, ascending.
+    pub fn working_set(&self, position: usize) -> Vec<u32> {
+        let op = &self.ops[position];
+        let set: BTreeSet<u32> = op.reads.iter().chain(&op.writes).copied().collect();
+        set.into_iter().collect()
+    }
+
+    /// Bytes of an op's working set, workspace included.
+    pub fn working_set_bytes(&self, position: usize) -> u64 {
+        let tensors: u64 = self.working_set(position).iter().map(|&t| self.tensors[t as usize].bytes).sum();
+        tensors + self.ops[position].workspace
+    }
+
+    /// The position with the largest working set, and its bytes: no budget below that is feasible.
+    pub fn largest_working_set(&self) -> (usize, u64) {
+        let sets = (0..self.ops.len()).map(|i| (i, self.working_set_bytes(i)));
+        sets.max_by_key(|&(i, bytes)| (bytes, usize::MAX - i)).unwrap_or((0, 0))
+    }
+
+    /// Sum of the ops' times in ns: the step time with unlimited memory.
+    pub fn compute_ns(&self) -> u64 {
+        self.ops.iter().map(|op| op.time_ns).sum()
+    }
+
+    /// For every position, the positions that must precede it in any order: its operands' writers, and those whose
+    /// operands it overwrites.
+    pub fn predecessors(&self) -> Vec<Vec<u32>> {
+        let mut writer: Vec<Option<u32>> = vec![None; self.tensors.len()];
+        let mut readers: Vec<Vec<u32>> = vec![Vec::new(); self.tensors.len()];
+        let mut out = Vec::with_capacity(self.ops.len());
+        for (i, op) in self.ops.iter().enumerate() {
+            let mut before: BTreeSet<u32> = op.after.iter().copied().collect();
+            for &t in op.reads.iter().chain(&op.writes) {
+                before.extend(writer[t as usize]);
+            }
+            for &t in &op.writes {
+                before.append(&mut std::mem::take(&mut readers[t as usize]).into_iter().collect());
+                writer[t as usize] = Some(i as u32);
+            }
+            for &t in op.reads.iter().filter(|t| !op.writes.contains(t)) {
+                readers[t as usize].push(i as u32);
+            }
+            before.remove(&(i as u32));
+            out.push(before.into_iter().collect());
+        }
+        out
+    }
+}
+
+fn align(bytes: u64) -> Option<u64> {
+    bytes.checked_next_multiple_of(ALIGN).filter(|&b| u128::from(b) <= MOST)
+}

@@ -1,0 +1,166 @@
+//! From a script to figures: trace, layout, awaits, timeline.
+
+use crate::awaits::{Access, Range, awaits};
+use crate::decisions::{Action, Decisions, Home};
+use crate::pack;
+use crate::problem::Problem;
+use crate::simulate::{Job, Timeline, simulate};
+use crate::trace::{Command, Site, Slot, Space, Trace, What, trace};
+
+/// What a steady-state step costs, by the model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Evaluation {
+    /// Time from one step to the next in ns.
+    pub step_ns: u64,
+    /// Busy time of the kernels in ns, recomputation included.
+    pub compute_ns: u64,
+    /// Time of the recomputed kernels in ns.
+    pub recompute_ns: u64,
+    /// Kernels that run again.
+    pub recompute_ops: u64,
+    /// Bytes copied to the host to make room.
+    pub swap_out_bytes: u64,
+    /// Bytes copied to the device, inputs included.
+    pub swap_in_bytes: u64,
+    /// Most bytes of the device in use at once.
+    pub load_bytes: u64,
+    /// Height of the device arena in bytes.
+    pub dev_bytes: u64,
+    /// Height of the host arena in bytes.
+    pub host_bytes: u64,
+    /// Time in ns that kernels waited for copies to the device.
+    pub stall_in_ns: u64,
+    /// Time in ns that kernels waited for copies to the host, which make room.
+    pub stall_out_ns: u64,
+}
+
+/// A script with all its offsets, and what it does.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Realised {
+    /// The script; every place in it has an offset.
+    pub decisions: Decisions,
+    /// Slots and commands.
+    pub trace: Trace,
+    /// When the commands run.
+    pub timeline: Timeline,
+    /// The figures.
+    pub evaluation: Evaluation,
+}
+
+/// Carries a script out on the model of the device.
+///
+/// Fails when the script is impossible; says at which action.
+pub fn realise(p: &Problem, mut decisions: Decisions) -> Result<Realised, String> {
+    let mut trace = trace(p, &decisions)?;
+    pack::pack(&mut trace.slots, Space::Dev)?;
+    pack::pack(&mut trace.slots, Space::Host)?;
+    for slot in &trace.slots {
+        settle(&mut decisions, slot);
+    }
+    let (jobs, lists) = schedule(p, &trace);
+    let timeline = simulate(&p.device, &jobs, &lists).map_err(|d| {
+        format!("the script waits for itself at command {} ({:?})", d.0, trace.commands[d.0 as usize].what)
+    })?;
+    let evaluation = figures(p, &trace, &timeline);
+    Ok(Realised { decisions, trace, timeline, evaluation })
+}
+
+/// Jobs and awaits of a trace whose slots have offsets.
+fn schedule(p: &Problem, trace: &Trace) -> (Vec<Job>, Vec<Vec<crate::awaits::Await>>) {
+    let range = |&s: &u32| -> Range {
+        let slot = &trace.slots[s as usize];
+        let from = slot.offset.unwrap_or(0);
+        (usize::from(slot.space == Space::Host), from, from + slot.bytes)
+    };
+    let access = |c: &Command| Access {
+        stream: c.stream,
+        reads: c.reads.iter().map(range).collect(),
+        writes: c.writes.iter().map(range).collect(),
+    };
+    let accesses: Vec<Access> = trace.commands.iter().map(access).collect();
+    let input =
+        |c: &Command| matches!(c.what, What::In(t) if p.tensors[t as usize].kind == crate::Kind::Input);
+    let last_input = trace.commands.iter().rposition(input);
+    let last_output = trace.commands.iter().rposition(|c| matches!(c.what, What::Output { .. }));
+    let job = |(i, c): (usize, &Command)| Job {
+        stream: c.stream,
+        ns: c.ns,
+        gate: Some(i) == last_input || Some(i) == last_output,
+    };
+    (trace.commands.iter().enumerate().map(job).collect(), awaits(&accesses))
+}
+
+fn settle(d: &mut Decisions, slot: &Slot) {
+    let run = |d: &mut Decisions, i: usize, f: &mut dyn FnMut(&mut crate::decisions::Run)| {
+        if let Some(Action::Run(run)) = d.actions.get_mut(i) {
+            f(run);
+        }
+    };
+    match slot.site {
+        Site::Host => {}
+        Site::Home(t) => {
+            d.homes.insert(t, Home::Dev(slot.offset));
+        }
+        Site::In(i) => {
+            if let Some(Action::In(place)) = d.actions.get_mut(i) {
+                place.1 = slot.offset;
+            }
+        }
+        Site::At(i, k) => run(d, i, &mut |r| {
+            if let Some(place) = r.at.get_mut(k) {
+                place.1 = slot.offset;
+            }
+        }),
+        Site::Scratch(i, k) => run(d, i, &mut |r| {
+            r.scratch.resize(r.scratch.len().max(k + 1), None);
+            r.scratch[k] = slot.offset;
+        }),
+        Site::Workspace(i) => run(d, i, &mut |r| r.workspace = Some(slot.offset)),
+    }
+}
+
+fn figures(p: &Problem, trace: &Trace, timeline: &Timeline) -> Evaluation {
+    let mut e = Evaluation { step_ns: timeline.step_ns, ..Evaluation::default() };
+    for (c, span) in trace.commands.iter().zip(&timeline.spans) {
+        match c.what {
+            What::Run { again, .. } => {
+                e.compute_ns += c.ns;
+                e.recompute_ns += if again { c.ns } else { 0 };
+                e.recompute_ops += u64::from(again);
+                match span.cause.map(|i| trace.commands[i as usize].what) {
+                    Some(What::In(_)) => e.stall_in_ns += span.stall,
+                    Some(What::Out(_)) => e.stall_out_ns += span.stall,
+                    _ => {}
+                }
+            }
+            What::In(t) => e.swap_in_bytes += p.tensors[t as usize].bytes,
+            What::Out(t) => e.swap_out_bytes += p.tensors[t as usize].bytes,
+            What::Output { .. } => {}
+        }
+    }
+    let height = |space| {
+        let slots = trace.slots.iter().filter(|s| s.space == space && !s.live.is_empty());
+        slots.map(|s| s.offset.unwrap_or(0) + s.bytes).max().unwrap_or(0)
+    };
+    e.load_bytes = load(trace);
+    e.dev_bytes = height(Space::Dev);
+    e.host_bytes = height(Space::Host);
+    e
+}
+
+/// Most bytes live at once on the device: no layout is lower.
+pub fn load(trace: &Trace) -> u64 {
+    let mut delta = vec![0i128; trace.end as usize + 1];
+    for slot in trace.slots.iter().filter(|s| s.space == Space::Dev) {
+        for &(from, to) in &slot.live {
+            delta[from as usize] += i128::from(slot.bytes);
+            delta[to.min(trace.end) as usize] -= i128::from(slot.bytes);
+        }
+    }
+    let mut live = 0i128;
+    let most = delta.iter().map(|d| {
+        live += d;
+        live
+    });
+    most.max().unwrap_or(0).max(0) as u64
+}

@@ -1,0 +1,197 @@
+//! The discrete-event model of a step: three streams, each in order, awaits between them, copies that slow each other.
+//!
+//! Deterministic in integers. A copy's work is its undisturbed time in ns times [`UNIT`]; while both directions run,
+//! a nanosecond does [`Device::duplex_rate`] of that. The host issues a step once the previous step's outputs have
+//! arrived and its inputs have left host memory, as a lowered plan does.
+
+use crate::awaits::Await;
+use crate::problem::Device;
+use crate::trace::Stream;
+
+/// Work of a copy per undisturbed ns.
+const UNIT: u64 = 1024;
+
+/// Steps simulated before the one that counts.
+const WARM_UP: u32 = 2;
+
+/// A command with nothing but what time depends on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Job {
+    /// Its queue.
+    pub stream: Stream,
+    /// Its time in ns, undisturbed.
+    pub ns: u64,
+    /// Whether the host waits for it before it issues the next step.
+    pub gate: bool,
+}
+
+/// When a command ran in the step that counts, and what it waited for last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Span {
+    /// Start in ns since the previous step's end.
+    pub start: u64,
+    /// End in ns.
+    pub end: u64,
+    /// Time in ns that its stream was idle before it.
+    pub stall: u64,
+    /// The command that it waited for last, when it waited.
+    pub cause: Option<u32>,
+}
+
+/// The timeline of a steady-state step.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Timeline {
+    /// Time from one step to the next in ns.
+    pub step_ns: u64,
+    /// When every command ran.
+    pub spans: Vec<Span>,
+}
+
+/// A command that no other lets begin: the awaits contradict the issue order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Deadlock(pub u32);
+
+/// Simulates a step that repeats; `awaits` has a list for every job.
+pub fn simulate(device: &Device, jobs: &[Job], awaits: &[Vec<Await>]) -> Result<Timeline, Deadlock> {
+    let mut sim = Sim::new(device, jobs, awaits);
+    let mut ends = [0u64; WARM_UP as usize + 1];
+    sim.run(&mut ends)?;
+    let base = ends[WARM_UP as usize - 1];
+    for span in &mut sim.spans {
+        // A copy may run ahead of its step; what counts is where it lies relative to its own.
+        span.start = span.start.saturating_sub(base);
+        span.end = span.end.saturating_sub(base);
+    }
+    Ok(Timeline { step_ns: ends[WARM_UP as usize] - base, spans: sim.spans })
+}
+
+/// One stream's queue.
+#[derive(Clone, Default)]
+struct Queue {
+    jobs: Vec<u32>,
+    /// Step and place in `jobs` of the next job.
+    step: u32,
+    next: usize,
+    /// Awaits of the next job that are known to be met.
+    met: usize,
+    running: bool,
+    /// For a copy, the work left; for a kernel, the time at which it ends.
+    left: u64,
+    /// When the stream became idle.
+    idle_since: u64,
+    cause: Option<u32>,
+}
+
+struct Sim<'a> {
+    jobs: &'a [Job],
+    awaits: &'a [Vec<Await>],
+    queues: [Queue; 3],
+    /// How often every job has completed.
+    done: Vec<u32>,
+    gates: u32,
+    gates_done: u32,
+    slow: u64,
+    spans: Vec<Span>,
+    now: u64,
+}
+
+impl<'a> Sim<'a> {
+    fn new(device: &Device, jobs: &'a [Job], awaits: &'a [Vec<Await>]) -> Self {
+        let mut queues: [Queue; 3] = Default::default();
+        for (i, job) in jobs.iter().enumerate() {
+            queues[job.stream as usize].jobs.push(i as u32);
+        }
+        let (num, den) = device.duplex_rate();
+        let slow = (u128::from(num) * u128::from(UNIT) / u128::from(den.max(1))).max(1) as u64;
+        Sim {
+            jobs,
+            awaits,
+            queues,
+            done: vec![0; jobs.len()],
+            gates: jobs.iter().filter(|j| j.gate).count() as u32,
+            gates_done: 0,
+            slow,
+            spans: vec![Span::default(); jobs.len()],
+            now: 0,
+        }
+    }
+
+    fn run(&mut self, ends: &mut [u64; WARM_UP as usize + 1]) -> Result<(), Deadlock> {
+        loop {
+            for s in 0..3 {
+                self.start(s);
+            }
+            let both = self.queues[1].running && self.queues[2].running;
+            let rate = if both { self.slow } else { UNIT };
+            let mut next = u64::MAX;
+            for (s, q) in self.queues.iter().enumerate().filter(|(_, q)| q.running) {
+                next = next.min(if s == 0 { q.left } else { self.now + q.left.div_ceil(rate) });
+            }
+            if next == u64::MAX {
+                let waiting = self.queues.iter().find(|q| q.step <= WARM_UP && q.next < q.jobs.len());
+                return match waiting.and_then(|q| q.jobs.get(q.next)) {
+                    Some(&job) => Err(Deadlock(job)),
+                    None => Ok(()),
+                };
+            }
+            let passed = (next - self.now) * rate;
+            self.now = next;
+            for s in 0..3 {
+                let q = &mut self.queues[s];
+                if !q.running {
+                    continue;
+                }
+                if s > 0 {
+                    q.left = q.left.saturating_sub(passed);
+                }
+                if (s == 0 && q.left == next) || (s > 0 && q.left == 0) {
+                    self.finish(s, ends);
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, s: usize) {
+        let q = &mut self.queues[s];
+        if q.running || q.step > WARM_UP || q.next >= q.jobs.len() || self.gates_done < self.gates * q.step {
+            return;
+        }
+        let job = q.jobs[q.next];
+        let list = &self.awaits[job as usize];
+        while let Some(a) = list.get(q.met) {
+            if self.done[a.command as usize] + u32::from(a.previous) <= q.step {
+                q.cause = Some(a.command);
+                return;
+            }
+            q.met += 1;
+        }
+        let ns = self.jobs[job as usize].ns;
+        q.running = true;
+        q.left = if s == 0 { self.now + ns } else { ns * UNIT };
+        if q.step == WARM_UP {
+            let stall = self.now - q.idle_since;
+            let cause = q.cause.filter(|_| stall > 0);
+            self.spans[job as usize] = Span { start: self.now, end: 0, stall, cause };
+        }
+    }
+
+    fn finish(&mut self, s: usize, ends: &mut [u64; WARM_UP as usize + 1]) {
+        let q = &mut self.queues[s];
+        let job = q.jobs[q.next] as usize;
+        q.running = false;
+        q.idle_since = self.now;
+        q.met = 0;
+        q.cause = None;
+        self.done[job] += 1;
+        self.gates_done += u32::from(self.jobs[job].gate);
+        ends[q.step as usize] = ends[q.step as usize].max(self.now);
+        if q.step == WARM_UP {
+            self.spans[job].end = self.now;
+        }
+        q.next += 1;
+        if q.next == q.jobs.len() {
+            q.next = 0;
+            q.step += 1;
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! What a script does to memory and to the three streams: slots with live ranges, and commands that touch them.
+//!
+//! Trusts nothing: a script that reads what is not there, or an older content, runs an op twice or forgets one, or ends
+//! a step otherwise than the next one begins is refused, with the action that is wrong.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::decisions::{Action, Decisions, Home, Place, Run};
+use crate::problem::{Kind, Problem};
+
+/// One of the device's queues.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Stream {
+    /// Kernels.
+    Compute,
+    /// Copies from device to host.
+    DeviceToHost,
+    /// Copies from host to device.
+    HostToDevice,
+}
+
+/// Which memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Space {
+    /// The device arena.
+    Dev,
+    /// The host arena.
+    Host,
+}
+
+/// A place, and when it is taken: half-open intervals of script time, which counts allocations, releases and commands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Slot {
+    /// Which memory.
+    pub space: Space,
+    /// Bytes, a multiple of the alignment.
+    pub bytes: u64,
+    /// Offset in the arena, once it is settled.
+    pub offset: Option<u64>,
+    /// When it is taken, ascending; more than one interval when a tensor returns to its home.
+    pub live: Vec<(u32, u32)>,
+    /// Where the offset is in the script.
+    pub(crate) site: Site,
+}
+
+/// The part of a script that an offset belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Site {
+    /// A persistent tensor's home on the device.
+    Home(u32),
+    /// `In` action.
+    In(usize),
+    /// An entry of a run's `at`.
+    At(usize, usize),
+    /// An entry of a run's `scratch`.
+    Scratch(usize, usize),
+    /// A run's workspace.
+    Workspace(usize),
+    /// Host memory, which scripts do not name.
+    Host,
+}
+
+/// What a command is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum What {
+    /// Runs the op.
+    Run {
+        /// The op's position in the problem.
+        op: u32,
+        /// Whether it has run before in this step.
+        again: bool,
+    },
+    /// Copies a tensor to the device.
+    In(u32),
+    /// Copies a tensor to the host.
+    Out(u32),
+    /// Copies a result of the step to the host.
+    Output {
+        /// The tensor whose first bytes it is.
+        tensor: u32,
+        /// Bytes copied.
+        bytes: u64,
+    },
+}
+
+/// An entry of a stream's queue.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Command {
+    /// What it is.
+    pub what: What,
+    /// Its queue.
+    pub stream: Stream,
+    /// Its time in ns, undisturbed.
+    pub ns: u64,
+    /// Slots it reads.
+    pub reads: Vec<u32>,
+    /// Slots it writes.
+    pub writes: Vec<u32>,
+}
+
+/// A script in terms of memory and streams.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Trace {
+    /// The places.
+    pub slots: Vec<Slot>,
+    /// The commands in host issue order.
+    pub commands: Vec<Command>,
+    /// Script time at the end of a step.
+    pub end: u32,
+}
+
+#[derive(Clone, Default)]
+struct State {
+    /// Slot on the device.
+    slot: Option<u32>,
+    /// Slot in host memory, and the content that is in it: how many writes it has seen.
+    host: Option<(u32, usize)>,
+    /// The content on the device.
+    version: usize,
+}
+
+struct Tracer<'a> {
+    p: &'a Problem,
+    d: &'a Decisions,
+    out: Trace,
+    now: u32,
+    state: Vec<State>,
+    ran: Vec<bool>,
+    /// Tensors that leave the device at some time.
+    evicted: BTreeSet<u32>,
+    last_in: BTreeMap<usize, usize>,
+    expiring: BTreeMap<usize, u32>,
+}
+
+/// Carries out a script symbolically; errors name the action.
+pub fn trace(p: &Problem, d: &Decisions) -> Result<Trace, String> {
+    let mut x = Tracer {
+        p,
+        d,
+        out: Trace::default(),
+        now: 0,
+        state: vec![State::default(); p.tensors.len()],
+        ran: vec![false; p.ops.len()],
+        evicted: d
+            .actions
+            .iter()
+            .filter_map(|a| if let Action::Drop(t) = a { Some(*t) } else { None })
+            .collect(),
+        last_in: last_ins(d),
+        expiring: BTreeMap::new(),
+    };
+    for t in 0..p.tensors.len() as u32 {
+        x.home(t)?;
+    }
+    for (i, action) in d.actions.iter().enumerate() {
+        x.action(i, action).map_err(|why| format!("action {} of the script: {why}", i + 1))?;
+    }
+    x.finish()
+}
+
+impl Tracer<'_> {
+    fn name(&self, t: u32) -> &str {
+        &self.p.tensors[t as usize].name
+    }
+
+    fn tick(&mut self) -> u32 {
+        self.now += 1;
+        self.now - 1
+    }
+
+    fn slot(&mut self, space: Space, bytes: u64, offset: Option<u64>, site: Site) -> u32 {
+        let from = self.tick();
+        self.out.slots.push(Slot { space, bytes, offset, live: vec![(from, u32::MAX)], site });
+        self.out.slots.len() as u32 - 1
+    }
+
+    fn free(&mut self, slot: u32) {
+        let to = self.tick();
+        if let Some(last) = self.out.slots[slot as usize].live.last_mut() {
+            last.1 = to;
+        }
+    }
+
+    fn command(&mut self, what: What, stream: Stream, ns: u64, reads: Vec<u32>, writes: Vec<u32>) {
+        self.tick();
+        self.out.commands.push(Command { what, stream, ns, reads, writes });
+    }
+
+    fn home(&mut self, t: u32) -> Result<(), String> {
+        let tensor = &self.p.tensors[t as usize];
+        let home = self.d.homes.get(&t).copied();
+        match (tensor.kind, home) {
+            (Kind::Transient, _) => {}
+            (Kind::Persistent, None) => return Err(format!("%{} has no home", tensor.name)),
+            (Kind::Persistent, Some(Home::Dev(at))) => {
+                self.state[t as usize].slot = Some(self.slot(Space::Dev, tensor.bytes, at, Site::Home(t)));
+                if tensor.writes.is_empty() && self.evicted.contains(&t) {
+                    // What never changes and leaves its home is in host memory as well, from the start.
+                    self.state[t as usize].host =
+                        Some((self.slot(Space::Host, tensor.bytes, None, Site::Host), 0));
+                }
+            }
+            (Kind::Input, _) | (Kind::Persistent, Some(Home::Host)) => {
+                self.state[t as usize].host =
+                    Some((self.slot(Space::Host, tensor.bytes, None, Site::Host), 0));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many writes a tensor has seen when an op touches it.
+    fn expected(&self, t: u32, op: u32) -> usize {
+        self.p.tensors[t as usize].writes.partition_point(|&w| w < op)
+    }
+
+    fn action(&mut self, index: usize, action: &Action) -> Result<(), String> {
+        match action {
+            Action::In(place) => {
+                let t = place.0;
+                let Some((host, version)) = self.state[t as usize].host else {
+                    return Err(format!("%{} has no copy in host memory", self.name(t)));
+                };
+                let slot = self.allocate(*place, Site::In(index))?;
+                self.state[t as usize].version = version;
+                let ns = self.p.device.h2d_ns(self.p.tensors[t as usize].bytes);
+                self.command(What::In(t), Stream::HostToDevice, ns, vec![host], vec![slot]);
+            }
+            Action::Out(t) => {
+                let (tensor, state) = (&self.p.tensors[*t as usize], self.state[*t as usize].clone());
+                let Some(slot) = state.slot else {
+                    return Err(format!("%{} is not on the device", self.name(*t)));
+                };
+                let at_home = matches!(self.d.homes.get(t), Some(Home::Host)) || tensor.writes.is_empty();
+                let host = match state.host.filter(|_| at_home && tensor.kind != Kind::Transient) {
+                    Some((host, _)) => host,
+                    None => {
+                        let host = self.slot(Space::Host, tensor.bytes, None, Site::Host);
+                        let last = self.last_in.get(&index).copied().unwrap_or(index);
+                        self.expiring.insert(last, host);
+                        host
+                    }
+                };
+                self.state[*t as usize].host = Some((host, state.version));
+                let ns = self.p.device.d2h_ns(tensor.bytes);
+                self.command(What::Out(*t), Stream::DeviceToHost, ns, vec![slot], vec![host]);
+            }
+            Action::Drop(t) => {
+                let Some(slot) = self.state[*t as usize].slot.take() else {
+                    return Err(format!("%{} is not on the device", self.name(*t)));
+                };
+                self.free(slot);
+            }
+            Action::Run(run) => self.run(index, run)?,
+        }
+        if let Some(slot) = self.expiring.remove(&index) {
+            self.free(slot);
+            for state in &mut self.state {
+                state.host = state.host.filter(|h| h.0 != slot);
+            }
+        }
+        Ok(())
+    }
+
+    fn allocate(&mut self, (t, at): Place, site: Site) -> Result<u32, String> {
+        if self.state[t as usize].slot.is_some() {
+            return Err(format!("%{} is on the device already", self.name(t)));
+        }
+        let slot = self.slot(Space::Dev, self.p.tensors[t as usize].bytes, at, site);
+        self.state[t as usize].slot = Some(slot);
+        Ok(slot)
+    }
+
+    fn run(&mut self, index: usize, run: &Run) -> Result<(), String> {
+        let p = self.p;
+        let Some(op) = p.ops.get(run.op as usize) else { return Err("no such op".into()) };
+        if self.ran[run.op as usize] != run.again {
+            let what = if run.again { "runs again before it ran" } else { "runs twice" };
+            return Err(format!("{} {what}", op.name));
+        }
+        self.ran[run.op as usize] = true;
+        for (k, place) in run.at.iter().enumerate() {
+            let (t, tensor) = (place.0, &p.tensors[place.0 as usize]);
+            let appears = tensor.kind == Kind::Transient
+                && !run.again
+                && op.reads.contains(&t)
+                && tensor.touches.first() == Some(&run.op);
+            if !op.writes.contains(&t) && !appears {
+                return Err(format!("{} does not write %{}", op.name, tensor.name));
+            }
+            self.allocate(*place, Site::At(index, k))?;
+            self.state[t as usize].version = usize::MAX;
+            if appears {
+                self.state[t as usize].version = 0;
+            }
+        }
+        let mut reads = Vec::with_capacity(op.reads.len());
+        for &t in &op.reads {
+            let state = &self.state[t as usize];
+            let Some(slot) = state.slot else {
+                return Err(format!("{} needs %{}, which is not on the device", op.name, self.name(t)));
+            };
+            if state.version != self.expected(t, run.op) {
+                return Err(format!("{} needs another content of %{} than there is", op.name, self.name(t)));
+            }
+            reads.push(slot);
+        }
+        let (mut writes, mut scratch) = (Vec::with_capacity(op.writes.len()), Vec::new());
+        for &t in &op.writes {
+            let here = run.at.iter().any(|p| p.0 == t) || op.reads.contains(&t);
+            match self.state[t as usize].slot {
+                Some(slot) if !run.again || here => {
+                    self.state[t as usize].version = self.expected(t, run.op) + 1;
+                    writes.push(slot);
+                }
+                None if !run.again => return Err(format!("%{} has no place", self.name(t))),
+                _ => {
+                    let offset = run.scratch.get(scratch.len()).copied().flatten();
+                    let bytes = p.tensors[t as usize].bytes;
+                    let slot = self.slot(Space::Dev, bytes, offset, Site::Scratch(index, scratch.len()));
+                    scratch.push(slot);
+                    writes.push(slot);
+                }
+            }
+        }
+        let workspace = (op.workspace > 0).then(|| {
+            let offset = run.workspace.flatten();
+            self.slot(Space::Dev, op.workspace, offset, Site::Workspace(index))
+        });
+        writes.extend(workspace);
+        let what = What::Run { op: run.op, again: run.again };
+        self.command(what, Stream::Compute, op.time_ns, reads, writes);
+        for slot in scratch.into_iter().chain(workspace) {
+            self.free(slot);
+        }
+        if !run.again {
+            for &(t, bytes) in &op.outputs {
+                let Some(source) = self.state[t as usize].slot else {
+                    return Err(format!("%{} is a result of the step but not on the device", self.name(t)));
+                };
+                let host = self.slot(Space::Host, bytes, None, Site::Host);
+                let what = What::Output { tensor: t, bytes };
+                let ns = p.device.d2h_ns(bytes);
+                self.command(what, Stream::DeviceToHost, ns, vec![source], vec![host]);
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Trace, String> {
+        if let Some(op) = self.ran.iter().position(|r| !r) {
+            return Err(format!("{} never runs", self.p.ops[op].name));
+        }
+        let mut moved = Vec::new();
+        for (t, tensor) in self.p.tensors.iter().enumerate().filter(|(_, t)| t.persistent()) {
+            let (state, last) = (&self.state[t], tensor.writes.len());
+            match self.d.homes.get(&(t as u32)) {
+                Some(Home::Dev(_)) => {
+                    let Some(slot) = state.slot.filter(|_| state.version == last) else {
+                        return Err(format!("the step ends without %{} at home on the device", tensor.name));
+                    };
+                    moved.push((t as u32, slot));
+                }
+                _ if state.slot.is_some() => {
+                    return Err(format!("the step ends with %{} still on the device", tensor.name));
+                }
+                _ if state.host.is_none_or(|h| h.1 != last) => {
+                    return Err(format!("the step ends without %{} at home on the host", tensor.name));
+                }
+                _ => {}
+            }
+        }
+        let end = self.now;
+        for slot in &mut self.out.slots {
+            for live in &mut slot.live {
+                live.1 = live.1.min(end);
+            }
+        }
+        self.merge_homes(&moved)?;
+        self.out.end = end;
+        Ok(self.out)
+    }
+
+    /// A tensor that left its home and came back is where it was: its slots become one.
+    fn merge_homes(&mut self, moved: &[(u32, u32)]) -> Result<(), String> {
+        let mut replace: BTreeMap<u32, u32> = BTreeMap::new();
+        for &(t, slot) in moved {
+            let home = self.out.slots.iter().position(|s| s.site == Site::Home(t)).unwrap_or_default() as u32;
+            if home == slot {
+                continue;
+            }
+            let last = self.out.slots[slot as usize].clone();
+            let first = &mut self.out.slots[home as usize];
+            if let (Some(a), Some(b)) = (first.offset, last.offset)
+                && a != b
+            {
+                return Err(format!("%{} ends the step at another place than it began", self.name(t)));
+            }
+            first.offset = first.offset.or(last.offset);
+            first.live.extend(last.live);
+            replace.insert(slot, home);
+        }
+        if replace.is_empty() {
+            return Ok(());
+        }
+        for slot in replace.keys() {
+            self.out.slots[*slot as usize].live.clear();
+        }
+        for command in &mut self.out.commands {
+            for slot in command.reads.iter_mut().chain(&mut command.writes) {
+                *slot = replace.get(slot).copied().unwrap_or(*slot);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// For every `out` action, the last `in` of the same tensor before its next `out`.
+fn last_ins(d: &Decisions) -> BTreeMap<usize, usize> {
+    let mut current: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut last = BTreeMap::new();
+    for (i, action) in d.actions.iter().enumerate() {
+        match action {
+            Action::Out(t) => {
+                current.insert(*t, i);
+            }
+            Action::In((t, _)) => {
+                if let Some(&out) = current.get(t) {
+                    last.insert(out, i);
+                }
+            }
+            _ => {}
+        }
+    }
+    last
+}
