@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::trace::Stream;
+use crate::place::Stream;
 
 /// A range of bytes in one of the two arenas: arena (0 device, 1 host), first byte, end.
 pub type Range = (usize, u64, u64);

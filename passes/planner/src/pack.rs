@@ -1,6 +1,6 @@
 //! Offsets for the slots of a trace.
 
-use crate::trace::{Slot, Space};
+use crate::place::{Slot, Space};
 
 /// Gives every slot of an arena without an offset one: largest first, each in the tightest gap.
 pub(crate) fn pack(slots: &mut [Slot], space: Space) -> Result<(), String> {

@@ -3,9 +3,10 @@
 use crate::awaits::{Access, Range, awaits};
 use crate::decisions::{Action, Decisions, Home};
 use crate::pack;
+use crate::place::{Command, Site, Slot, Space, Trace, What};
 use crate::problem::Problem;
 use crate::simulate::{Job, Timeline, simulate};
-use crate::trace::{Command, Site, Slot, Space, Trace, What, trace};
+use crate::trace::trace;
 
 /// What a steady-state step costs, by the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -5,8 +5,8 @@
 //! arrived and its inputs have left host memory, as a lowered plan does.
 
 use crate::awaits::Await;
+use crate::place::Stream;
 use crate::problem::Device;
-use crate::trace::Stream;
 
 /// Work of a copy per undisturbed ns.
 const UNIT: u64 = 1024;

@@ -1,0 +1,235 @@
+//! Which gaps of a sequence are swapped, and when: what searches work on, and its translation into a script.
+
+use std::collections::BTreeMap;
+
+use crate::decisions::{Action, Decisions, Home, Run};
+use crate::problem::{Kind, Problem};
+use crate::sequence::{Gap, Sequence};
+
+/// How a gap is swapped. Positions are steps before which something happens; in a gap that wraps around, they count on
+/// past the end, and the number of steps itself is the end of the step.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Swap {
+    /// The tensor's bytes on the device are given up before this step.
+    pub drop: i32,
+    /// The copy to the device may begin before this step.
+    pub back: i32,
+}
+
+impl Swap {
+    /// Away as long as possible.
+    pub fn longest(gap: &Gap, steps: usize) -> Swap {
+        let drop = if gap.wraps(steps) { (gap.from + 1).min(steps as i32) } else { gap.from + 1 };
+        Swap { drop, back: gap.to }
+    }
+}
+
+/// A sequence and what is done in its gaps; `None` keeps the tensor on the device.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Scheme {
+    /// The steps.
+    pub sequence: Sequence,
+    /// For every gap of the sequence.
+    pub swaps: Vec<Option<Swap>>,
+}
+
+impl Scheme {
+    /// Swaps nothing but what has to be: inputs arrive just before they are needed.
+    pub fn keep_all(sequence: Sequence) -> Scheme {
+        let steps = sequence.steps.len();
+        let swap = |g: &Gap| g.arrives().then(|| Swap::longest(g, steps));
+        let swaps = sequence.gaps.iter().map(swap).collect();
+        Scheme { sequence, swaps }
+    }
+
+    /// For every gap, whether it begins with a copy to the host: its swaps that find no valid copy there.
+    pub fn copies_out(&self, p: &Problem) -> Vec<bool> {
+        let mut out = vec![false; self.swaps.len()];
+        for t in 0..p.tensors.len() as u32 {
+            self.copies_out_of(p, t, &mut out);
+        }
+        out
+    }
+
+    /// [`Scheme::copies_out`] for the gaps of one tensor.
+    pub fn copies_out_of(&self, p: &Problem, t: u32, out: &mut [bool]) {
+        let (s, tensor) = (&self.sequence, &p.tensors[t as usize]);
+        let gaps = s.gaps_of(t);
+        let mut dirty = match tensor.kind {
+            Kind::Transient => true,
+            Kind::Input => false,
+            Kind::Persistent => !tensor.writes.is_empty() && !self.home_on_host(gaps.clone()),
+        };
+        for g in gaps {
+            let gap = &s.gaps[g];
+            dirty |= gap.dirty;
+            let wraps = gap.wraps(s.steps.len());
+            out[g] = self.swaps[g].is_some() && dirty && (!gap.dead || wraps);
+            if out[g] {
+                dirty = false;
+            }
+        }
+    }
+
+    /// Whether the tensor of these gaps is in host memory alone when a step begins.
+    fn home_on_host(&self, gaps: std::ops::Range<usize>) -> bool {
+        let n = self.sequence.steps.len();
+        gaps.last().is_some_and(|g| {
+            self.sequence.gaps[g].wraps(n) && self.swaps[g].is_some_and(|s| s.back >= n as i32)
+        })
+    }
+
+    /// Whether the swap of a gap ends with a copy to the device.
+    pub fn copies_in(&self, g: usize) -> bool {
+        self.swaps[g].is_some() && !self.sequence.gaps[g].dead
+    }
+
+    /// Bytes on the device during every step.
+    pub fn usage(&self) -> Vec<u64> {
+        let n = self.sequence.steps.len();
+        let mut delta = vec![0i128; n + 1];
+        let mut add = |from: i32, to: i32, bytes: u64| {
+            // Half-open, counted on past the end of the step.
+            for (a, b) in [(from.min(n as i32), to.min(n as i32)), (from - n as i32, to - n as i32)] {
+                let (a, b) = (a.max(0) as usize, b.max(0) as usize);
+                if a < b {
+                    delta[a] += i128::from(bytes);
+                    delta[b.min(n)] -= i128::from(bytes);
+                }
+            }
+        };
+        for (gap, swap) in self.sequence.gaps.iter().zip(&self.swaps) {
+            match swap {
+                None => add(gap.from + 1, gap.to, gap.bytes),
+                Some(s) => {
+                    add(gap.from + 1, s.drop, gap.bytes);
+                    add(s.back, gap.to, gap.bytes);
+                }
+            }
+        }
+        let mut live = 0i128;
+        let usage = self.sequence.needs.iter().zip(delta).map(|(&needs, d)| {
+            live += d;
+            needs + live.max(0) as u64
+        });
+        usage.collect()
+    }
+
+    /// The script that does it, without offsets.
+    pub fn decisions(&self, p: &Problem) -> Decisions {
+        let s = &self.sequence;
+        let n = s.steps.len();
+        let outs = self.copies_out(p);
+        let mut x = Script { d: Decisions::default(), here: vec![false; p.tensors.len()], p };
+        // What happens before every step, and at the end.
+        let mut events: Vec<Vec<(u8, i32, usize)>> = vec![Vec::new(); n + 1];
+        for (g, (gap, swap)) in s.gaps.iter().zip(&self.swaps).enumerate() {
+            let Some(swap) = swap else { continue };
+            let at = |position: i32| {
+                if position > n as i32 { position as usize - n } else { position.max(0) as usize }
+            };
+            if outs[g] {
+                events[at((gap.from + 1).min(swap.drop))].push((0, gap.to, g));
+            }
+            if !gap.arrives() {
+                events[at(swap.drop)].push((1, gap.to, g));
+            }
+            if self.copies_in(g) {
+                let back = if swap.back == n as i32 && gap.wraps(n) { 0 } else { at(swap.back) };
+                events[back].push((2, gap.to, g));
+            }
+        }
+        for t in 0..p.tensors.len() as u32 {
+            if p.tensors[t as usize].persistent() {
+                let gaps = s.gaps_of(t);
+                let host = gaps.is_empty() || self.home_on_host(gaps);
+                x.d.homes.insert(t, if host { Home::Host } else { Home::Dev(None) });
+                x.here[t as usize] = !host;
+            }
+        }
+        let last = last_touches(p, s);
+        for (i, (step, events)) in s.steps.iter().zip(&mut events).enumerate() {
+            x.events(s, events);
+            x.run(step.op, step.again);
+            for &t in &last[i] {
+                if !p.tensors[t as usize].persistent() {
+                    x.drop(t);
+                }
+            }
+        }
+        if let Some(events) = events.last_mut() {
+            x.events(s, events);
+        }
+        x.d
+    }
+}
+
+/// For every step, the tensors whose content dies with it: nothing reads it later.
+fn last_touches(p: &Problem, s: &Sequence) -> Vec<Vec<u32>> {
+    let mut out = vec![Vec::new(); s.steps.len()];
+    let mut last: BTreeMap<u32, usize> = BTreeMap::new();
+    for (i, step) in s.steps.iter().enumerate() {
+        let op = &p.ops[step.op as usize];
+        for &t in op.reads.iter().chain(&op.writes) {
+            if !op.writes.contains(&t) || step.again.is_none_or(|w| w == t) || op.reads.contains(&t) {
+                let fresh = op.writes.contains(&t) && !op.reads.contains(&t);
+                if let Some(before) = last.insert(t, i)
+                    && fresh
+                    && before != i
+                {
+                    out[before].push(t);
+                }
+            }
+        }
+    }
+    for (t, i) in last {
+        out[i].push(t);
+    }
+    out
+}
+
+struct Script<'a> {
+    p: &'a Problem,
+    d: Decisions,
+    here: Vec<bool>,
+}
+
+impl Script<'_> {
+    /// Copies out, then releases, then copies in; the most urgent first.
+    fn events(&mut self, s: &Sequence, events: &mut [(u8, i32, usize)]) {
+        events.sort_unstable();
+        for &(what, _, g) in events.iter() {
+            let t = s.gaps[g].tensor;
+            match what {
+                0 => self.d.actions.push(Action::Out(t)),
+                1 => self.drop(t),
+                _ => {
+                    self.here[t as usize] = true;
+                    self.d.actions.push(Action::In((t, None)));
+                }
+            }
+        }
+    }
+
+    fn drop(&mut self, t: u32) {
+        if std::mem::take(&mut self.here[t as usize]) {
+            self.d.actions.push(Action::Drop(t));
+        }
+    }
+
+    fn run(&mut self, op: u32, again: Option<u32>) {
+        let o = &self.p.ops[op as usize];
+        let mut run = Run { op, again: again.is_some(), ..Run::default() };
+        let touched = o.reads.iter().chain(o.writes.iter().filter(|t| !o.reads.contains(t)));
+        for &t in touched {
+            let wanted = !o.writes.contains(&t) || o.reads.contains(&t) || again.is_none_or(|w| w == t);
+            if !wanted {
+                run.scratch.push(None);
+            } else if !std::mem::replace(&mut self.here[t as usize], true) {
+                run.at.push((t, None));
+            }
+        }
+        run.workspace = (o.workspace > 0).then_some(None);
+        self.d.actions.push(Action::Run(run));
+    }
+}
