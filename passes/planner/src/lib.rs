@@ -8,6 +8,7 @@ mod decisions;
 pub mod json;
 mod pack;
 mod place;
+pub mod planners;
 mod problem;
 mod realise;
 mod scheme;

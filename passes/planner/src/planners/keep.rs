@@ -1,0 +1,12 @@
+//! Everything stays on the device.
+
+use super::{Found, NoPlan, Planner};
+use crate::decisions::Decisions;
+
+/// The unplanned step.
+pub(super) const PLANNER: Planner = Planner {
+    name: "keep-all",
+    summary: "everything stays on the device",
+    source: "the unplanned step",
+    plan: |p, _| Ok::<_, NoPlan>(Found { decisions: Decisions::keep_all(p), evaluations: 1 }),
+};

@@ -1,0 +1,108 @@
+//! The planners, by name.
+//!
+//! A planner turns a problem and a request into a script. [`solve`] judges all of them alike: with the one evaluator,
+//! after the same layout, and again with less room where what they chose does not fit once it is laid out.
+
+mod keep;
+
+use crate::decisions::Decisions;
+use crate::problem::Problem;
+use crate::realise::{Realised, realise};
+
+/// What a planner is asked for.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// Bytes of the device arena.
+    pub capacity: u64,
+    /// Whether tensors may move to the host.
+    pub swap: bool,
+    /// Whether ops may run again.
+    pub recompute: bool,
+    /// Whether the ops must keep the problem's order.
+    pub fixed_order: bool,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// How much to search, 0 to 5.
+    pub effort: u32,
+    /// Says when to stop with the best found so far.
+    pub stop: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Request<'_> {
+    /// Everything allowed, effort 2, never stopped.
+    pub fn new(capacity: u64) -> Request<'static> {
+        Request {
+            capacity,
+            swap: true,
+            recompute: true,
+            fixed_order: false,
+            seed: 0,
+            effort: 2,
+            stop: &|| false,
+        }
+    }
+}
+
+/// What a planner found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// The script; offsets may be left out.
+    pub decisions: Decisions,
+    /// Plans that were evaluated on the way.
+    pub evaluations: u64,
+}
+
+/// Why a planner found nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NoPlan {
+    /// Its method does not reach that budget; says where it ends.
+    Infeasible(String),
+    /// It contradicted itself: a bug.
+    Failed(String),
+}
+
+/// A row of the planner table.
+pub struct Planner {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub summary: &'static str,
+    /// Where it is published.
+    pub source: &'static str,
+    /// The planner.
+    pub plan: fn(&Problem, &Request<'_>) -> Result<Found, NoPlan>,
+}
+
+/// Every planner, the default first.
+pub static PLANNERS: &[Planner] = &[keep::PLANNER];
+
+/// The planner called `name`.
+pub fn named(name: &str) -> Option<&'static Planner> {
+    PLANNERS.iter().find(|p| p.name == name)
+}
+
+/// Times that a planner is asked again with less room.
+const RETRIES: usize = 6;
+
+/// Runs a planner, lays its choice out and evaluates it; the arena's height is at most the capacity.
+pub fn solve(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<(Realised, u64), NoPlan> {
+    let mut room = request.capacity;
+    let mut evaluations = 0;
+    for _ in 0..=RETRIES {
+        let found = (planner.plan)(p, &Request { capacity: room, ..*request })?;
+        evaluations += found.evaluations;
+        let realised = realise(p, found.decisions).map_err(NoPlan::Failed)?;
+        let over = realised.evaluation.dev_bytes.saturating_sub(request.capacity);
+        if over == 0 {
+            return Ok((realised, evaluations));
+        }
+        if realised.evaluation.load_bytes > request.capacity {
+            break;
+        }
+        room = room.saturating_sub(over.max(request.capacity / 200));
+    }
+    Err(NoPlan::Infeasible(format!(
+        "{} finds no plan whose layout fits {} bytes",
+        planner.name, request.capacity
+    )))
+}
