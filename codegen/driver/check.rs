@@ -8,6 +8,7 @@ use memc_plan::Plan;
 use serde_json::json;
 
 use crate::cli::Check;
+use crate::device;
 use crate::exit::Error;
 use crate::output::emit;
 use crate::source;
@@ -129,6 +130,6 @@ fn reference(args: &Check, plan: &memc_plan::Plan) -> Result<Module, Error> {
     source.import.checkpoint = args.checkpoint.clone();
     let mut module = source::load(&source)?.module;
     let rewrite = source::was_rewritten(&plan.meta.options);
-    source::canonicalise(&mut module, source::profile(&plan.meta.profile)?, rewrite)?;
+    source::canonicalise(&mut module, device::find(&plan.meta.profile)?, rewrite)?;
     Ok(module)
 }

@@ -55,11 +55,11 @@ Examples:
     /// Check a model or an IR file against the verifier's rules
     #[command(after_help = "Example:\n  memc verify models/mlp_s_step/adamw.onnx")]
     Verify(Verify),
-    /// List losses, optimizers, ops, passes, their rewrites, or the verifier's rules
-    #[command(after_help = "Examples:\n  memc list optimizers\n  memc list rewrites")]
+    /// List devices, losses, optimizers, ops, passes, their rewrites, or the verifier's rules
+    #[command(after_help = "Examples:\n  memc list devices\n  memc list rewrites")]
     List {
         /// What to list
-        #[arg(value_parser = ["losses", "optimizers", "ops", "passes", "rewrites", "rules"])]
+        #[arg(value_parser = ["devices", "losses", "optimizers", "ops", "passes", "rewrites", "rules"])]
         what: String,
     },
 }
@@ -185,7 +185,7 @@ pub(crate) struct Compile {
     /// The plan to write
     #[arg(short, long, value_name = "FILE", default_value = "model.plan")]
     pub(crate) output: PathBuf,
-    /// Device to plan for: cpu, or toy (tests: slow link, one FLOP and one byte a nanosecond)
+    /// Device to plan for, such as a100-80g; `memc list devices` has them all
     #[arg(long, value_name = "PROFILE", default_value = "cpu")]
     pub(crate) device: String,
     /// Operator order: as given, memory-greedy, or the better of both
@@ -209,7 +209,7 @@ pub(crate) struct Compile {
 pub(crate) struct Estimate {
     #[command(flatten)]
     pub(crate) source: Source,
-    /// Device whose times and limits apply
+    /// Device whose times and limits apply; see `memc list devices`
     #[arg(long, value_name = "PROFILE", default_value = "cpu")]
     pub(crate) device: String,
     /// Keep every gradient as the model computes it, whatever it needs of the forward pass
@@ -262,7 +262,7 @@ pub(crate) struct Opt {
     /// Passes to run, as a,b{option=value}; graph gives the canonical form, all adds memory-rewrite,dce as compile does
     #[arg(long, value_name = "PIPELINE", default_value = "")]
     pub(crate) pass: String,
-    /// Device whose costs passes see
+    /// Device whose costs passes see; see `memc list devices`
     #[arg(long, value_name = "PROFILE", default_value = "cpu")]
     pub(crate) device: String,
     /// Print what the passes counted, to stderr

@@ -11,6 +11,7 @@ use memc_plan::{Claims, Meta};
 use serde_json::json;
 
 use crate::cli::Compile;
+use crate::device;
 use crate::exit::Error;
 use crate::output::{Progress, STOP, Writing, apart, counted, emit, table};
 use crate::size::{Size, host_memory};
@@ -30,8 +31,8 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
         args.decisions.as_ref(),
     ];
     apart(&inputs, &[Some(&args.output), args.save_decisions.as_ref()])?;
-    let profile = source::profile(&args.device)?;
-    let budget = args.gpu_mem.map(|size| resolve(size, &args.device)).transpose()?;
+    let profile = device::find(&args.device)?;
+    let budget = args.gpu_mem.map(|size| resolve(size, profile)).transpose()?;
     progress.stage("importing");
     let mut loaded = source::load(&args.source)?;
     if args.no_mem_rewrite {
@@ -74,14 +75,16 @@ impl memc_plan::InitialData for Blobs<'_> {
     }
 }
 
-fn resolve(size: Size, device: &str) -> Result<u64, Error> {
+fn resolve(size: Size, profile: &DeviceProfile) -> Result<u64, Error> {
     match size {
         Size::Bytes(bytes) => Ok(bytes),
         Size::Percent(percent) => {
-            let total = if device == "cpu" { host_memory() } else { None };
+            let own = profile.memory_bytes;
+            let total = own.or_else(|| (profile.name == "cpu").then(host_memory).flatten());
             let Some(total) = total else {
                 return Err(Error::Usage(format!(
-                    "the memory of device `{device}` is not known here: give --gpu-mem in bytes, as 16G"
+                    "the memory of device `{}` is not known here: give --gpu-mem in bytes, as 16G",
+                    profile.name
                 )));
             };
             Ok((total as f64 * percent / 100.0) as u64)
@@ -202,7 +205,7 @@ fn finish(
         .map_err(|d| wrong(format!("the planned module breaks rules of the verifier:\n{d}")))?;
     let meta = Meta {
         planner: chosen.planner.clone(),
-        profile: profile.name.into(),
+        profile: profile.name.to_string(),
         options: loaded.options.clone(),
         budget_bytes: budget.unwrap_or(planned.dev_bytes + profile.reserve_bytes),
         reserve_bytes: profile.reserve_bytes,

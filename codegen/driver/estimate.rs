@@ -7,13 +7,14 @@ use memc_passes::plan::{Kind, POp, Problem, Tensor, plan, smallest_feasible};
 use serde_json::json;
 
 use crate::cli::Estimate;
+use crate::device;
 use crate::exit::Error;
 use crate::output::{Progress, emit, table};
 use crate::source;
 
 pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
     let progress = Progress::new(args.json);
-    let profile = source::profile(&args.device)?;
+    let profile = device::find(&args.device)?;
     progress.stage("importing");
     let loaded = source::load(&args.source)?;
     progress.notes(&loaded.notes, &loaded.warnings);

@@ -3,6 +3,7 @@
 mod check;
 mod cli;
 mod compile;
+mod device;
 mod dump;
 mod estimate;
 mod exit;

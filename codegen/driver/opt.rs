@@ -7,12 +7,13 @@ use memc_passes::graph::{RECOVERIES, RULES, memory};
 use memc_passes::{Fired, PASSES, PassCx, Pipeline};
 
 use crate::cli::{Opt, Verify};
+use crate::device;
 use crate::exit::Error;
 use crate::output::{counted, emit, narrow_table, say, write_file};
 use crate::source;
 
 pub(crate) fn opt(args: &Opt) -> Result<(), Error> {
-    let profile = source::profile(&args.device)?;
+    let profile = device::find(&args.device)?;
     let pipeline = Pipeline::parse(&args.pass)?;
     let loaded = source::load(&args.source)?;
     loaded.warnings.iter().for_each(|w| say(&format!("warning: {w}")));
@@ -68,6 +69,9 @@ fn root(pattern: &str) -> &str {
 }
 
 pub(crate) fn list(what: &str) -> Result<(), Error> {
+    if what == "devices" {
+        return emit(&device::listing());
+    }
     let phases = |(a, b): (Phase, Phase)| format!("{} -> {}", a.name(), b.name());
     let (header, rows): (&[&str], Vec<Vec<String>>) = match what {
         "passes" => {

@@ -124,14 +124,6 @@ pub(crate) fn replay(model: PathBuf, options: &[(String, String)]) -> Result<Sou
     Ok(Source { model, import })
 }
 
-/// The profile called `name`.
-pub(crate) fn profile(name: &str) -> Result<&'static DeviceProfile, Error> {
-    DeviceProfile::named(name).ok_or_else(|| {
-        let known: Vec<&str> = PROFILES.iter().map(|p| p.name).collect();
-        Error::Usage(format!("unknown device `{name}` (known: {})", known.join(", ")))
-    })
-}
-
 /// A pass context that reads decision files from disk.
 pub(crate) fn context(profile: &DeviceProfile) -> PassCx<'_> {
     let read_file = &|path: &str| read_text(Path::new(path)).map_err(|e| e.to_string());

@@ -7,7 +7,7 @@ mod options;
 mod pipeline;
 pub mod plan;
 
-pub use device::{DeviceProfile, PROFILES};
+pub use device::{DeviceProfile, Family, Kernels, PROFILES, Peaks};
 pub use options::{OptionDef, Options};
 pub use pipeline::{Fired, PassCx, PassDef, PassError, Pipeline, Step};
 

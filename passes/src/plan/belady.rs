@@ -241,8 +241,8 @@ impl<'a> Walk<'a> {
             return Some(0.0);
         }
         let distance = f64::from(next.saturating_sub(self.position)) + 1.0;
-        let back = self.profile.h2d_ns(tensor.bytes);
-        let out = if self.host[t as usize] { 0 } else { self.profile.d2h_ns(tensor.bytes) };
+        let back = self.profile.h2d_ns(tensor.bytes)?;
+        let out = if self.host[t as usize] { 0 } else { self.profile.d2h_ns(tensor.bytes)? };
         let again =
             self.redo_ns(t).map_or(u64::MAX, |ns| (ns as f64 / self.knobs.recompute.max(1e-9)) as u64);
         Some((back + out).min(again) as f64 / distance)
@@ -252,7 +252,7 @@ impl<'a> Walk<'a> {
         let tensor = &self.p.tensors[t as usize];
         let needed = tensor.persistent() || self.next[t as usize] != u32::MAX;
         if needed && !self.host[t as usize] {
-            let copies = self.profile.d2h_ns(tensor.bytes) + self.profile.h2d_ns(tensor.bytes);
+            let copies = self.profile.round_trip_ns(tensor.bytes).unwrap_or(u64::MAX);
             let cheaper = |ns: u64| (ns as f64) < copies as f64 * self.knobs.recompute;
             if !(may_recompute && self.redo_ns(t).is_some_and(cheaper)) {
                 self.actions.push(Action::Out(t));

@@ -69,9 +69,9 @@ fn time(m: &Module, profile: &DeviceProfile, id: OpId) -> u64 {
     let bytes = || op.results.iter().map(|&v| m.values[v].ty.bytes()).sum();
     match &op.code {
         Code::Compute(_) if op.is_view() => 0,
-        Code::Compute(kind) => profile.kernel_ns(&kind.cost(&m.operand_types(id), &m.result_types(id))),
-        Code::SwapOut => profile.d2h_ns(bytes()),
-        Code::SwapIn => profile.h2d_ns(bytes()),
+        Code::Compute(kind) => profile.op_ns(kind, &m.operand_types(id), &m.result_types(id)),
+        Code::SwapOut => profile.d2h_ns(bytes()).unwrap_or(0),
+        Code::SwapIn => profile.h2d_ns(bytes()).unwrap_or(0),
         Code::Alloc(_) | Code::Free(_) => 0,
     }
 }

@@ -77,7 +77,7 @@ fn early_outs(p: &Problem, items: &mut [Item]) {
 /// The index to which the swap-in at `i` moves.
 fn target(p: &Problem, profile: &DeviceProfile, items: &[Item], i: usize, t: u32, at: u64) -> usize {
     let (from, to) = (at, at + p.tensors[t as usize].bytes);
-    let mut lead = profile.h2d_ns(to - from).saturating_mul(LEAD);
+    let mut lead = profile.h2d_ns(to - from).unwrap_or(0).saturating_mul(LEAD);
     let mut index = i;
     while index > 0 && lead > 0 {
         let before = &items[index - 1];

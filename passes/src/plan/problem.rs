@@ -103,10 +103,10 @@ impl Problem {
             for &t in &writes {
                 tensors[t as usize].writes.push(position);
             }
-            let cost = match m.ops[id].kind() {
-                Some(kind) => kind.cost(&m.operand_types(id), &m.result_types(id)),
-                None => return Err("a memory op in the graph phase".into()),
-            };
+            let Some(kind) = m.ops[id].kind() else { return Err("a memory op in the graph phase".into()) };
+            let (operands, results) = (m.operand_types(id), m.result_types(id));
+            let cost = kind.cost(&operands, &results);
+            let time_ns = profile.op_ns(kind, &operands, &results);
             let first = m.ops[id].results.first().map(|&v| m.values[v].name.clone()).unwrap_or_default();
             let origin = &m.ops[id].origin;
             ops.push(POp {
@@ -115,7 +115,7 @@ impl Problem {
                 reads,
                 writes,
                 workspace: if cost.workspace == 0 { 0 } else { aligned(cost.workspace) },
-                time_ns: profile.kernel_ns(&cost),
+                time_ns,
                 outputs: outputs.remove(&id).unwrap_or_default(),
             });
         }
@@ -130,7 +130,7 @@ impl Problem {
         const MOST: u128 = 1 << 60;
         let copies = |t: &Tensor| {
             let times = t.touches.len() as u128 + 2;
-            let ns = u128::from(profile.h2d_ns(t.bytes)) + u128::from(profile.d2h_ns(t.bytes));
+            let ns = u128::from(profile.round_trip_ns(t.bytes).unwrap_or(0));
             times * (u128::from(t.bytes) + ns)
         };
         let runs = |op: &POp| {

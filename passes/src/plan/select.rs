@@ -64,7 +64,8 @@ pub fn plan(p: &Problem, profile: &DeviceProfile, capacity: Option<u64>) -> Resu
     if kept.dev_bytes <= capacity {
         return Ok(kept);
     }
-    match search(p, profile, capacity)? {
+    let found = if profile.can_swap() { search(p, profile, capacity)? } else { None };
+    match found {
         Some(planned) => Ok(planned),
         None => Err(PlanError::Infeasible(Box::new(explain(p, profile, capacity)?))),
     }
@@ -136,6 +137,9 @@ pub fn smallest_feasible(p: &Problem, profile: &DeviceProfile) -> Result<u64, Pl
             .map(|r| r.is_some())
             .map_err(PlanError::Failed)
     };
+    if !profile.can_swap() {
+        return Ok(kept);
+    }
     if kept <= bound || fits(bound)? {
         return Ok(bound.min(kept));
     }

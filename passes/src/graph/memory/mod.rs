@@ -96,7 +96,7 @@ fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pas
 fn compute_ns(m: &Module, profile: &DeviceProfile) -> u64 {
     let kernels = m.order.iter().filter(|&&op| !m.ops[op].is_view());
     kernels.fold(0u64, |sum, &op| {
-        let cost = m.ops[op].kind().map(|k| k.cost(&m.operand_types(op), &m.result_types(op)));
-        sum.saturating_add(cost.map_or(0, |c| profile.kernel_ns(&c)))
+        let time = m.ops[op].kind().map(|k| profile.op_ns(k, &m.operand_types(op), &m.result_types(op)));
+        sum.saturating_add(time.unwrap_or(0))
     })
 }

@@ -21,10 +21,16 @@ pub(super) struct Rate {
 const CHAIN: usize = 128;
 /// One ns in units of cost.
 const NS: i128 = 1_000_000;
+/// What a byte is worth where it cannot leave the device: 1 us, what the slowest links ask with some to spare.
+const UNLINKED: i128 = 1_000 * NS;
 
 impl Rate {
-    /// A byte is worth `exchange` times the time of copying it to the host and back.
+    /// A byte is worth `exchange` times the time of copying it to the host and back, or [`UNLINKED`] without a link.
     pub(super) fn new(profile: &DeviceProfile, exchange: u64) -> Rate {
+        let slower = profile.d2h_bytes_per_s.min(profile.h2d_bytes_per_s);
+        if slower <= 0.0 {
+            return Rate { byte: UNLINKED };
+        }
         let round_trip = 1e9 / profile.d2h_bytes_per_s + 1e9 / profile.h2d_bytes_per_s;
         Rate { byte: (round_trip * exchange as f64 * NS as f64).round() as i128 }
     }

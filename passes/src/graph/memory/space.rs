@@ -257,7 +257,7 @@ impl Builder<'_> {
         let pairs = kind.inplace_pairs(operands, &results);
         let shared = pairs.first().map_or(0, |&(_, j)| aligned(results[j].bytes()));
         let bytes = reads.chain(writes).fold(aligned(cost.workspace), u64::saturating_add);
-        (self.profile.kernel_ns(&cost), bytes - shared.min(bytes))
+        (self.profile.op_ns(kind, operands, &results), bytes - shared.min(bytes))
     }
 }
 

@@ -1,0 +1,110 @@
+//! Device profiles and the cost model: how long a kernel or a copy takes on a device.
+//!
+//! Contract: times are whole nanoseconds, and the same for the same profile on every machine. A time is, in this
+//! order, what the profile has measured for exactly this op on these types, or the roofline of the op's family
+//! ([`roofline`]), corrected by what was learned from the measured ones ([`fit`]). What the model leaves out: caches
+//! that keep an op's operands, clocks that change, and what copies take from a running kernel.
+
+mod builtin;
+mod family;
+mod roofline;
+
+use std::borrow::Cow;
+
+use memc_ir::ops::Class;
+use memc_ir::{OpKind, TensorType};
+
+pub use builtin::PROFILES;
+pub use family::Family;
+pub use roofline::Kernels;
+
+/// Arithmetic throughput in FLOP per second, a multiplication and an addition being two.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Peaks {
+    /// `f32`, outside of units for matrix products.
+    pub f32: f64,
+    /// Matrix products of `f16`; `None` where they run no faster than those of `f32`.
+    pub f16: Option<f64>,
+    /// Matrix products of `bf16`.
+    pub bf16: Option<f64>,
+    /// Matrix products of `f32` rounded to 19 bits. A listing shows it; no op is timed by it, since none is run so.
+    pub tf32: Option<f64>,
+}
+
+/// Throughputs and latencies of one device and its link to the host.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DeviceProfile {
+    /// Name on the command line.
+    pub name: Cow<'static, str>,
+    /// What the device is, for listings.
+    pub summary: Cow<'static, str>,
+    /// Arithmetic throughputs.
+    pub peaks: Peaks,
+    /// Units that work side by side, such as streaming multiprocessors.
+    pub processors: u32,
+    /// Device memory throughput in bytes per second.
+    pub memory_bytes_per_s: f64,
+    /// Copy throughput from device to host in bytes per second; 0 for a device that copies nothing to the host.
+    pub d2h_bytes_per_s: f64,
+    /// Copy throughput from host to device in bytes per second; 0 for a device that copies nothing from the host.
+    pub h2d_bytes_per_s: f64,
+    /// Copy throughput of both directions together while both run, in bytes per second.
+    pub duplex_total_bytes_per_s: f64,
+    /// Fixed time of every kernel in ns.
+    pub kernel_latency_ns: u64,
+    /// Fixed time of every copy in ns.
+    pub copy_latency_ns: u64,
+    /// Device memory in bytes; `None` where it is that of the machine.
+    pub memory_bytes: Option<u64>,
+    /// Bytes of the budget that the driver and its libraries take.
+    pub reserve_bytes: u64,
+    /// How near to the peaks kernels come.
+    pub kernels: Kernels,
+}
+
+impl DeviceProfile {
+    /// The built-in profile called `name`.
+    pub fn named(name: &str) -> Option<&'static DeviceProfile> {
+        PROFILES.iter().find(|p| p.name == name)
+    }
+
+    /// Time of an op on operands and results of these types, in ns; 0 for a view, which is no kernel.
+    ///
+    /// The types must satisfy [`OpKind::infer`].
+    pub fn op_ns(&self, op: &OpKind, operands: &[&TensorType], results: &[&TensorType]) -> u64 {
+        if op.def().class == Class::View {
+            return 0;
+        }
+        whole(roofline::kernel_ns(self, op, operands, results))
+    }
+
+    /// Whether tensors can leave the device for the host and come back.
+    pub fn can_swap(&self) -> bool {
+        self.d2h_bytes_per_s > 0.0 && self.h2d_bytes_per_s > 0.0
+    }
+
+    /// Time of a copy of `bytes` from device to host in ns; `None` where there is no such copy.
+    pub fn d2h_ns(&self, bytes: u64) -> Option<u64> {
+        self.copy_ns(bytes, self.d2h_bytes_per_s)
+    }
+
+    /// Time of a copy of `bytes` from host to device in ns; `None` where there is no such copy.
+    pub fn h2d_ns(&self, bytes: u64) -> Option<u64> {
+        self.copy_ns(bytes, self.h2d_bytes_per_s)
+    }
+
+    /// Time of a tensor's way to the host and back in ns; `None` where it cannot go.
+    pub fn round_trip_ns(&self, bytes: u64) -> Option<u64> {
+        Some(self.d2h_ns(bytes)?.saturating_add(self.h2d_ns(bytes)?))
+    }
+
+    fn copy_ns(&self, bytes: u64, bytes_per_s: f64) -> Option<u64> {
+        let ns = bytes as f64 / bytes_per_s * 1e9;
+        (bytes_per_s > 0.0).then(|| self.copy_latency_ns.saturating_add(whole(ns)))
+    }
+}
+
+/// The least whole number of ns that is not less.
+fn whole(ns: f64) -> u64 {
+    ns.ceil() as u64
+}
