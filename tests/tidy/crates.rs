@@ -13,7 +13,8 @@ const CRATES: &[(&str, &str, &[&str])] = &[
     ("memc-kernels", "ir/kernels", &["memc-ir"]),
     ("memc-reference", "ir/reference", &["memc-ir"]),
     ("memc-frontend", "frontend", &["memc-ir"]),
-    ("memc-passes", "passes", &["memc-ir", "memc-kernels"]),
+    ("memc-layout", "passes/layout", &[]),
+    ("memc-passes", "passes", &["memc-ir", "memc-kernels", "memc-layout"]),
     ("memc-planner", "passes/planner", &[]),
     ("memc-plan", "codegen/plan", &[]),
     ("memc-codegen", "codegen", &["memc-ir", "memc-plan"]),
@@ -28,6 +29,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
             "memc-frontend",
             "memc-ir",
             "memc-kernels",
+            "memc-layout",
             "memc-passes",
             "memc-plan",
         ],
@@ -35,7 +37,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Crates that decide what a plan is. What proves or runs a plan must work without them.
-const COMPILER: &[&str] = &["memc-codegen", "memc-frontend", "memc-passes", "memc-planner"];
+const COMPILER: &[&str] = &["memc-codegen", "memc-frontend", "memc-layout", "memc-passes", "memc-planner"];
 
 /// Published crates that belong to one part of the design.
 const HOMES: &[(&str, &[&str])] = &[

@@ -1,0 +1,137 @@
+//! Instances and layouts as comma-separated values.
+//!
+//! The format is minimalloc's: a header that names the columns `id`, `lower`, `upper` and `size`, in any order, and one
+//! line for each buffer; `[lower, upper)` is its live range. A column `offset` may give the offset of a buffer that has
+//! one. Printed layouts have the columns `id,lower,upper,size,offset`. Holes and alignments have no place in it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::instance::{Buffer, Instance, InstanceError, Range};
+
+/// A line that is not what it should be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CsvError {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column, by its name in the header, where one is to blame.
+    pub column: Option<String>,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl fmt::Display for CsvError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}", self.line)?;
+        if let Some(column) = &self.column {
+            write!(f, ", column `{column}`")?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+impl std::error::Error for CsvError {}
+
+/// An instance and the names of its buffers.
+#[derive(Clone, Debug)]
+pub struct Named {
+    /// What to lay out.
+    pub instance: Instance,
+    /// For every buffer what the column `id` says.
+    pub ids: Vec<String>,
+}
+
+const COLUMNS: [&str; 5] = ["id", "lower", "upper", "size", "offset"];
+
+/// Reads an instance.
+pub fn read(text: &str) -> Result<Named, CsvError> {
+    let error = |line: usize, column: Option<&str>, message: String| CsvError {
+        line,
+        column: column.map(str::to_owned),
+        message,
+    };
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut lines = text.lines().enumerate().map(|(i, l)| (i + 1, l.trim())).filter(|(_, l)| !l.is_empty());
+    let Some((first, header)) = lines.next() else {
+        return Err(error(1, None, "the file is empty; expected a header id,lower,upper,size".into()));
+    };
+    let names: Vec<&str> = header.split(',').map(str::trim).collect();
+    for (i, name) in names.iter().enumerate() {
+        if !COLUMNS.contains(name) {
+            let hint =
+                if name.parse::<u64>().is_ok() { "; the header id,lower,upper,size is missing" } else { "" };
+            return Err(error(first, Some(name), format!("unknown column{hint}")));
+        }
+        if names[..i].contains(name) {
+            return Err(error(first, Some(name), "the column is there twice".into()));
+        }
+    }
+    let column = |name: &str| names.iter().position(|n| *n == name);
+    let needed =
+        |name: &str| column(name).ok_or_else(|| error(first, Some(name), "the column is missing".into()));
+    let (id, lower, upper, size) = (needed("id")?, needed("lower")?, needed("upper")?, needed("size")?);
+    let offset = column("offset");
+    let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+    let (mut buffers, mut ids, mut at_line) = (Vec::new(), Vec::new(), Vec::new());
+    for (line, text) in lines {
+        let fields: Vec<&str> = text.split(',').map(str::trim).collect();
+        if fields.len() != names.len() {
+            let message = format!("{} fields, the header has {}", fields.len(), names.len());
+            return Err(error(line, None, message));
+        }
+        let number = |i: usize| number(fields[i]).map_err(|message| error(line, Some(names[i]), message));
+        let name = fields[id].to_owned();
+        if name.is_empty() {
+            return Err(error(line, Some("id"), "the name is empty".into()));
+        }
+        if let Some(before) = seen.insert(name.clone(), line) {
+            return Err(error(line, Some("id"), format!("`{name}` is in line {before} already")));
+        }
+        let range = Range { start: number(lower)?, end: number(upper)? };
+        if range.start >= range.end {
+            let what = if range.start == range.end { "is where it starts" } else { "is before it starts" };
+            let message = format!(
+                "the live range [{}, {}) ends at {}, which {what}",
+                range.start, range.end, range.end
+            );
+            return Err(error(line, Some("upper"), message));
+        }
+        let fixed = match offset {
+            Some(i) if !fields[i].is_empty() => Some(number(i)?),
+            _ => None,
+        };
+        buffers.push(Buffer { live: vec![range], bytes: number(size)?, align: 1, offset: fixed });
+        ids.push(name);
+        at_line.push(line);
+    }
+    let instance = Instance::new(buffers).map_err(|e| {
+        let column = matches!(e, InstanceError::TooLarge(_)).then_some("size");
+        error(at_line.get(e.buffer()).copied().unwrap_or(first), column, e.to_string())
+    })?;
+    Ok(Named { instance, ids })
+}
+
+fn number(field: &str) -> Result<u64, String> {
+    if field.is_empty() {
+        return Err("the number is missing".into());
+    }
+    let digits = field.strip_prefix('-').unwrap_or(field);
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(format!("`{field}` is not a whole number"));
+    }
+    if digits.len() < field.len() {
+        return Err(format!("{field} is negative"));
+    }
+    digits.parse().map_err(|_| format!("{field} is larger than {}", u64::MAX))
+}
+
+/// A layout with the columns `id,lower,upper,size,offset`. Buffers with holes have a line for each of their live ranges.
+pub fn write(named: &Named, offsets: &[u64]) -> String {
+    let mut out = String::from("id,lower,upper,size,offset\n");
+    for ((id, b), at) in named.ids.iter().zip(named.instance.buffers()).zip(offsets) {
+        for r in &b.live {
+            out.push_str(&format!("{id},{},{},{},{at}\n", r.start, r.end, b.bytes));
+        }
+    }
+    out
+}

@@ -1,0 +1,17 @@
+#![doc = include_str!("../README.md")]
+
+mod algorithm;
+mod compact;
+pub mod csv;
+mod instance;
+mod place;
+mod pools;
+mod random;
+mod repair;
+mod solve;
+mod sweep;
+mod work;
+
+pub use algorithm::{Algorithm, place};
+pub use instance::{Buffer, Conflict, Instance, InstanceError, MAX_TOTAL_BYTES, Range, check};
+pub use solve::{MAX_EFFORT, Options, Solution, solve};

@@ -1,0 +1,207 @@
+//! The portfolio: quick algorithms, then local search towards ever lower heights, until the layout is optimal or the
+//! work is done.
+
+use crate::algorithm::{Order, order};
+use crate::compact::{Compact, components};
+use crate::instance::Instance;
+use crate::place::{Fit, in_order};
+use crate::repair::repair;
+use crate::sweep::{Plan, Rule, Stack, sweep};
+use crate::work::Work;
+
+/// What to look for, and how hard.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Stop at a layout no higher than this many bytes; without it, look for the lowest.
+    pub capacity: Option<u64>,
+    /// Elementary steps to spend at most, each about 50 ns; the quick algorithms run in any case.
+    pub work: u64,
+    /// Seed of all choices by chance.
+    pub seed: u64,
+}
+
+/// Largest effort.
+pub const MAX_EFFORT: u8 = 5;
+
+impl Options {
+    /// Options for an effort from 0, the quick algorithms alone, over 2, about a second, to [`MAX_EFFORT`], many minutes.
+    pub fn effort(level: u8) -> Options {
+        let work = match level {
+            0 => 0,
+            1 => 1_000_000,
+            2 => 20_000_000,
+            3 => 200_000_000,
+            4 => 2_000_000_000,
+            _ => 20_000_000_000,
+        };
+        Options { capacity: None, work, seed: 0 }
+    }
+}
+
+/// A layout and what is known about it.
+#[derive(Clone, Debug)]
+pub struct Solution {
+    /// For every buffer its offset in bytes.
+    pub offsets: Vec<u64>,
+    /// One past the last byte in use.
+    pub height: u64,
+    /// The most bytes live at once.
+    pub load: u64,
+    /// A height that no layout is below: at least the load.
+    pub bound: u64,
+}
+
+impl Solution {
+    /// Whether no layout is lower.
+    pub fn optimal(&self) -> bool {
+        self.height == self.bound
+    }
+}
+
+/// Looks for a low layout. The result depends on instance and options alone, unless `stop` says true, which ends the
+/// search early with the best layout so far.
+pub fn solve(instance: &Instance, options: &Options, stop: &dyn Fn() -> bool) -> Solution {
+    let mut parts: Vec<Part> = components(instance).into_iter().map(Part::new).collect();
+    let bound = |parts: &[Part]| parts.iter().map(|p| p.bound).max().unwrap_or(0);
+    let lowest = instance.lower_bound().max(bound(&parts));
+    let goal = options.capacity.unwrap_or(0).max(lowest);
+    let mut work = Work::new(options.work, stop);
+    // The fullest component decides how low the others have to be.
+    let mut turn: Vec<usize> = (0..parts.len()).collect();
+    turn.sort_by_key(|&i| (std::cmp::Reverse(parts[i].bound), i));
+    let mut floor = goal;
+    for i in turn {
+        parts[i].quick(floor, stop);
+        parts[i].search(floor, options, &mut work);
+        floor = floor.max(parts[i].height);
+    }
+    let mut offsets: Vec<u64> = instance.buffers().iter().map(|b| b.offset.unwrap_or(0)).collect();
+    for part in &parts {
+        for (&i, &at) in part.c.index.iter().zip(&part.offsets) {
+            offsets[i] = at;
+        }
+    }
+    let ends = instance.buffers().iter().zip(&offsets).map(|(b, at)| at + b.bytes);
+    let height = ends.max().unwrap_or(0);
+    Solution { height, load: instance.load(), bound: lowest.max(bound(&parts)), offsets }
+}
+
+/// A component and its best layout so far.
+struct Part {
+    c: Compact,
+    offsets: Vec<u64>,
+    height: u64,
+    bound: u64,
+    /// Layouts to start from.
+    bases: Vec<Vec<u64>>,
+}
+
+/// Buffers above which orders that look at all overlapping pairs are tried only when sweeps are far from the goal.
+const LARGE: usize = 4000;
+
+/// Layouts to start local search from.
+const BASES: usize = 8;
+
+/// Work of the first attempt at one height.
+const FIRST_ATTEMPT: u64 = 1 << 19;
+
+impl Part {
+    fn new(c: Compact) -> Part {
+        Part { bound: c.bound(), offsets: Vec::new(), height: u64::MAX, bases: Vec::new(), c }
+    }
+
+    /// Keeps a layout if it is the lowest; whether it is low enough.
+    fn offer(&mut self, offsets: Vec<u64>, goal: u64) -> bool {
+        let height = self.c.height(&offsets);
+        if height < self.height {
+            self.height = height;
+            self.offsets.clone_from(&offsets);
+        }
+        self.bases.push(offsets);
+        self.height <= goal
+    }
+
+    /// Tries the quick algorithms, quickest first.
+    fn quick(&mut self, goal: u64, stop: &dyn Fn() -> bool) {
+        const STACKS: [Stack; 3] = [Stack::LastToDie, Stack::Longest, Stack::Oldest];
+        const RULES: [Rule; 4] = [Rule::Mates, Rule::TwoEnded(1), Rule::Best, Rule::TwoEnded(4)];
+        const ORDERS: [(Order, Fit); 8] = [
+            (Order::Size, Fit::First),
+            (Order::Size, Fit::Best),
+            (Order::Lifetime, Fit::Best),
+            (Order::Contention, Fit::First),
+            (Order::Area, Fit::First),
+            (Order::Start, Fit::Best),
+            (Order::End, Fit::Best),
+            (Order::ContentionArea, Fit::Best),
+        ];
+        if !self.c.has_fixed() {
+            for (rule, stack) in RULES.iter().flat_map(|r| STACKS.iter().map(move |s| (*r, *s))) {
+                let found = sweep(&self.c, Plan { stack, rule });
+                if self.offer(found, goal) || stop() {
+                    return;
+                }
+            }
+        }
+        let near = |part: &Part| part.height - goal.min(part.height) <= goal / 32;
+        for (by, fit) in ORDERS {
+            if self.c.len() > LARGE && near(self) {
+                return;
+            }
+            let found = in_order(&self.c, &order(&self.c, by), fit);
+            if self.offer(found, goal) || (stop() && !self.offsets.is_empty()) {
+                return;
+            }
+        }
+    }
+
+    /// Searches for lower layouts until one is no higher than `goal`.
+    fn search(&mut self, goal: u64, options: &Options, work: &mut Work<'_>) {
+        let mut effort = FIRST_ATTEMPT;
+        while self.height > goal && work.left() > 0 {
+            // The goal itself first: most components of training steps reach it.
+            let (mut low, mut target) = (goal, goal);
+            while self.height > goal && work.left() > 0 {
+                if !self.attempt(target, effort, options.seed, work) {
+                    low = target;
+                }
+                // Close enough for this much work per attempt.
+                if self.height <= low + (self.bound >> 11) + 1 {
+                    break;
+                }
+                target = low + (self.height - low) / 2;
+            }
+            effort = effort.saturating_mul(4);
+        }
+    }
+
+    /// Tries to get no higher than `target` with so much work.
+    fn attempt(&mut self, target: u64, effort: u64, seed: u64, work: &mut Work<'_>) -> bool {
+        let mut rank: Vec<(u128, usize)> =
+            (0..self.bases.len()).map(|i| (self.excess(i, target), i)).collect();
+        rank.sort_unstable();
+        let share = (effort / BASES as u64).max(1);
+        for (n, &(_, i)) in rank.iter().take(BASES).enumerate() {
+            let mut part = work.part(share);
+            let found = repair(
+                &self.c,
+                &self.bases[i],
+                target,
+                seed.wrapping_add(n as u64).wrapping_add(effort),
+                &mut part,
+            );
+            work.settle(&part, share);
+            if let Some(found) = found {
+                self.offer(found, target);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Bytes times sections of a base above the target.
+    fn excess(&self, base: usize, target: u64) -> u128 {
+        let over = |b: &usize| self.bases[base][*b] + self.c.size[*b] > target;
+        (0..self.c.len()).filter(over).map(|b| self.c.area(b)).sum()
+    }
+}
