@@ -14,8 +14,8 @@ const CRATES: &[(&str, &str, &[&str])] = &[
     ("memc-reference", "ir/reference", &["memc-ir"]),
     ("memc-frontend", "frontend", &["memc-ir"]),
     ("memc-layout", "passes/layout", &[]),
-    ("memc-passes", "passes", &["memc-ir", "memc-kernels", "memc-layout"]),
-    ("memc-planner", "passes/planner", &[]),
+    ("memc-passes", "passes", &["memc-ir", "memc-kernels", "memc-layout", "memc-planner"]),
+    ("memc-planner", "passes/planner", &["memc-layout"]),
     ("memc-plan", "codegen/plan", &[]),
     ("memc-codegen", "codegen", &["memc-ir", "memc-plan"]),
     ("memc-check", "codegen/check", &["memc-ir", "memc-plan"]),
@@ -32,6 +32,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
             "memc-layout",
             "memc-passes",
             "memc-plan",
+            "memc-planner",
         ],
     ),
 ];

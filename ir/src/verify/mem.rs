@@ -76,11 +76,12 @@ impl<'a> Contents<'a> {
             Code::Alloc(slot) | Code::Free(slot) => {
                 let alloc = matches!(op.code, Code::Alloc(_));
                 let i = slot.index();
-                if self.home[i] || self.allocated[i] == alloc {
+                let stays = self.home[i] && self.m.slots[slot].space == Space::Host;
+                if stays || self.allocated[i] == alloc {
                     let word = if alloc { "allocated" } else { "freed" };
                     sink.report("M2", at, format!("{} cannot be {word} here", slot_name(self.m, slot)));
                 }
-                self.allocated[i] = alloc || self.home[i];
+                self.allocated[i] = alloc || stays;
                 self.holds[i].clear();
                 return;
             }
@@ -204,8 +205,12 @@ impl<'a> Contents<'a> {
             self.read(o.value, Space::Host, Anchor::Output(i), sink);
         }
         for (slot, _) in self.m.slots.iter() {
-            if self.allocated[slot.index()] && !self.home[slot.index()] && !self.is_output(slot) {
+            let (allocated, home) = (self.allocated[slot.index()], self.home[slot.index()]);
+            if allocated && !home && !self.is_output(slot) {
                 sink.report("M2", Anchor::Slot(slot), format!("{} is never freed", slot_name(self.m, slot)));
+            } else if home && !allocated {
+                let message = format!("{} is freed and not allocated again", slot_name(self.m, slot));
+                sink.report("M2", Anchor::Slot(slot), message);
             }
         }
     }
@@ -221,12 +226,12 @@ fn space_name(space: Space) -> &'static str {
 
 /// M7: slots allocated at the same time have disjoint bytes.
 fn overlaps(m: &Module, sink: &mut Sink) {
-    // Live ranges as (first, end) positions; homes live throughout.
+    // Live ranges as (first, end) positions; homes are live from the start.
     let mut live: Vec<(SlotId, usize, usize)> = Vec::new();
     let mut open = vec![None; m.slots.len()];
     let end = m.order.len();
     for slot in m.homes().filter_map(|(_, slot)| slot) {
-        live.push((slot, 0, end));
+        open[slot.index()] = Some(0);
     }
     for (i, &id) in m.order.iter().enumerate() {
         match m.ops[id].code {

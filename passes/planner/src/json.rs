@@ -41,7 +41,7 @@ pub fn parse(text: &str) -> Result<Problem, Malformed> {
         };
         let name = t.get("name").and_then(Value::as_str).map_or_else(|| format!("t{id}"), str::to_string);
         let bytes = number(t, "bytes", &what)?;
-        tensors.push(Tensor { name, bytes, kind, touches: Vec::new(), writes: Vec::new() });
+        tensors.push(Tensor { name, bytes: 0, size: bytes, kind, touches: Vec::new(), writes: Vec::new() });
     }
     let ops = ops(list(root, "ops", "the file")?, &index)?;
     unique(tensors.iter_mut().map(|t| &mut t.name));
@@ -183,7 +183,7 @@ pub fn print(p: &Problem) -> String {
         .tensors
         .iter()
         .enumerate()
-        .map(|(id, t)| json!({"id": id, "name": t.name, "bytes": t.bytes, "kind": t.kind.name()}))
+        .map(|(id, t)| json!({"id": id, "name": t.name, "bytes": t.size, "kind": t.kind.name()}))
         .collect();
     let ops: Vec<Value> = p
         .ops

@@ -85,6 +85,8 @@ pub struct Tensor {
     pub name: String,
     /// Bytes it occupies, a multiple of [`ALIGN`].
     pub bytes: u64,
+    /// Bytes that a copy of it moves.
+    pub size: u64,
     /// What it is.
     pub kind: Kind,
     /// Positions of the ops that read or write it, ascending.
@@ -166,7 +168,7 @@ impl std::error::Error for Malformed {}
 impl Problem {
     /// A problem from its parts: fills in where each tensor is touched, and checks that no sum can overflow.
     ///
-    /// Sizes are rounded up to [`ALIGN`]. Fails on an unknown tensor, a tensor written twice by one op, an op that must
+    /// Bytes occupied are the sizes rounded up to [`ALIGN`]. Fails on an unknown tensor, a tensor written twice by one op, an op that must
     /// run after a later one, and a step too large to plan; names the op.
     pub fn new(
         name: &str,
@@ -231,7 +233,7 @@ impl Problem {
     fn check_size(&self) -> Result<(), Malformed> {
         let copies = |t: &Tensor| {
             let times = t.touches.len() as u128 + 2;
-            let ns = u128::from(self.device.h2d_ns(t.bytes)) + u128::from(self.device.d2h_ns(t.bytes));
+            let ns = u128::from(self.device.h2d_ns(t.size)) + u128::from(self.device.d2h_ns(t.size));
             times * (u128::from(t.bytes) + ns)
         };
         let runs = |op: &Op| {

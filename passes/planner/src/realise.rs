@@ -1,6 +1,6 @@
 //! From a script to figures: trace, layout, awaits, timeline.
 
-use crate::awaits::{Access, Range, awaits};
+use crate::awaits::{Access, Await, Range, awaits};
 use crate::decisions::{Action, Decisions, Home};
 use crate::pack;
 use crate::place::{Command, Site, Slot, Space, Trace, What};
@@ -21,7 +21,7 @@ pub struct Evaluation {
     pub recompute_ops: u64,
     /// Bytes copied to the host to make room.
     pub swap_out_bytes: u64,
-    /// Bytes copied to the device, inputs included.
+    /// Bytes copied to the device, inputs not counted.
     pub swap_in_bytes: u64,
     /// Most bytes of the device in use at once.
     pub load_bytes: u64,
@@ -42,6 +42,8 @@ pub struct Realised {
     pub decisions: Decisions,
     /// Slots and commands.
     pub trace: Trace,
+    /// For every command, what it awaits.
+    pub awaits: Vec<Vec<Await>>,
     /// When the commands run.
     pub timeline: Timeline,
     /// The figures.
@@ -58,16 +60,16 @@ pub fn realise(p: &Problem, mut decisions: Decisions) -> Result<Realised, String
     for slot in &trace.slots {
         settle(&mut decisions, slot);
     }
-    let (jobs, lists) = schedule(p, &trace);
-    let timeline = simulate(&p.device, &jobs, &lists).map_err(|d| {
+    let (jobs, awaits) = schedule(p, &trace);
+    let timeline = simulate(&p.device, &jobs, &awaits).map_err(|d| {
         format!("the script waits for itself at command {} ({:?})", d.0, trace.commands[d.0 as usize].what)
     })?;
     let evaluation = figures(p, &trace, &timeline);
-    Ok(Realised { decisions, trace, timeline, evaluation })
+    Ok(Realised { decisions, trace, awaits, timeline, evaluation })
 }
 
 /// Jobs and awaits of a trace whose slots have offsets.
-fn schedule(p: &Problem, trace: &Trace) -> (Vec<Job>, Vec<Vec<crate::awaits::Await>>) {
+fn schedule(p: &Problem, trace: &Trace) -> (Vec<Job>, Vec<Vec<Await>>) {
     let range = |&s: &u32| -> Range {
         let slot = &trace.slots[s as usize];
         let from = slot.offset.unwrap_or(0);
@@ -134,8 +136,9 @@ fn figures(p: &Problem, trace: &Trace, timeline: &Timeline) -> Evaluation {
                     _ => {}
                 }
             }
-            What::In(t) => e.swap_in_bytes += p.tensors[t as usize].bytes,
-            What::Out(t) => e.swap_out_bytes += p.tensors[t as usize].bytes,
+            What::In(t) if p.tensors[t as usize].kind == crate::Kind::Input => {}
+            What::In(t) => e.swap_in_bytes += p.tensors[t as usize].size,
+            What::Out(t) => e.swap_out_bytes += p.tensors[t as usize].size,
             What::Output { .. } => {}
         }
     }

@@ -58,7 +58,7 @@ impl Scheme {
         let mut dirty = match tensor.kind {
             Kind::Transient => true,
             Kind::Input => false,
-            Kind::Persistent => !tensor.writes.is_empty() && !self.home_on_host(gaps.clone()),
+            Kind::Persistent => !self.home_on_host(gaps.clone()),
         };
         for g in gaps {
             let gap = &s.gaps[g];

@@ -67,8 +67,8 @@ impl Copies {
         let mut order: Vec<u32> = (0..gaps.len() as u32).collect();
         order.sort_by_key(|&g| (gaps[g as usize].to, g));
         Copies {
-            out: gaps.iter().map(|g| p.device.d2h_ns(g.bytes)).collect(),
-            back: gaps.iter().map(|g| p.device.h2d_ns(g.bytes)).collect(),
+            out: gaps.iter().map(|g| p.device.d2h_ns(p.tensors[g.tensor as usize].size)).collect(),
+            back: gaps.iter().map(|g| p.device.h2d_ns(p.tensors[g.tensor as usize].size)).collect(),
             order,
         }
     }

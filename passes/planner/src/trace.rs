@@ -3,7 +3,7 @@
 //! Trusts nothing: a script that reads what is not there, or an older content, runs an op twice or forgets one, or ends
 //! a step otherwise than the next one begins is refused, with the action that is wrong.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::decisions::{Action, Decisions, Home, Place, Run};
 use crate::place::{Command, Site, Slot, Space, Stream, Trace, What};
@@ -13,6 +13,8 @@ use crate::problem::{Kind, Problem};
 struct State {
     /// Slot on the device.
     slot: Option<u32>,
+    /// Slot on the device in which the tensor begins and ends a step, and to which it always returns.
+    home: Option<u32>,
     /// Slot in host memory, and the content that is in it: how many writes it has seen.
     host: Option<(u32, usize)>,
     /// The content on the device.
@@ -26,8 +28,6 @@ struct Tracer<'a> {
     now: u32,
     state: Vec<State>,
     ran: Vec<bool>,
-    /// Tensors that leave the device at some time.
-    evicted: BTreeSet<u32>,
     last_in: BTreeMap<usize, usize>,
     expiring: BTreeMap<usize, u32>,
 }
@@ -41,11 +41,6 @@ pub fn trace(p: &Problem, d: &Decisions) -> Result<Trace, String> {
         now: 0,
         state: vec![State::default(); p.tensors.len()],
         ran: vec![false; p.ops.len()],
-        evicted: d
-            .actions
-            .iter()
-            .filter_map(|a| if let Action::Drop(t) = a { Some(*t) } else { None })
-            .collect(),
         last_in: last_ins(d),
         expiring: BTreeMap::new(),
     };
@@ -93,12 +88,9 @@ impl Tracer<'_> {
             (Kind::Transient, _) => {}
             (Kind::Persistent, None) => return Err(format!("%{} has no home", tensor.name)),
             (Kind::Persistent, Some(Home::Dev(at))) => {
-                self.state[t as usize].slot = Some(self.slot(Space::Dev, tensor.bytes, at, Site::Home(t)));
-                if tensor.writes.is_empty() && self.evicted.contains(&t) {
-                    // What never changes and leaves its home is in host memory as well, from the start.
-                    self.state[t as usize].host =
-                        Some((self.slot(Space::Host, tensor.bytes, None, Site::Host), 0));
-                }
+                let slot = self.slot(Space::Dev, tensor.bytes, at, Site::Home(t));
+                self.state[t as usize].slot = Some(slot);
+                self.state[t as usize].home = Some(slot);
             }
             (Kind::Input, _) | (Kind::Persistent, Some(Home::Host)) => {
                 self.state[t as usize].host =
@@ -122,7 +114,7 @@ impl Tracer<'_> {
                 };
                 let slot = self.allocate(*place, Site::In(index))?;
                 self.state[t as usize].version = version;
-                let ns = self.p.device.h2d_ns(self.p.tensors[t as usize].bytes);
+                let ns = self.p.device.h2d_ns(self.p.tensors[t as usize].size);
                 self.command(What::In(t), Stream::HostToDevice, ns, vec![host], vec![slot]);
             }
             Action::Out(t) => {
@@ -130,8 +122,8 @@ impl Tracer<'_> {
                 let Some(slot) = state.slot else {
                     return Err(format!("%{} is not on the device", self.name(*t)));
                 };
-                let at_home = matches!(self.d.homes.get(t), Some(Home::Host)) || tensor.writes.is_empty();
-                let host = match state.host.filter(|_| at_home && tensor.kind != Kind::Transient) {
+                let at_home = matches!(self.d.homes.get(t), Some(Home::Host)) || tensor.kind == Kind::Input;
+                let host = match state.host.filter(|_| at_home) {
                     Some((host, _)) => host,
                     None => {
                         let host = self.slot(Space::Host, tensor.bytes, None, Site::Host);
@@ -141,7 +133,7 @@ impl Tracer<'_> {
                     }
                 };
                 self.state[*t as usize].host = Some((host, state.version));
-                let ns = self.p.device.d2h_ns(tensor.bytes);
+                let ns = self.p.device.d2h_ns(tensor.size);
                 self.command(What::Out(*t), Stream::DeviceToHost, ns, vec![slot], vec![host]);
             }
             Action::Drop(t) => {
@@ -165,7 +157,19 @@ impl Tracer<'_> {
         if self.state[t as usize].slot.is_some() {
             return Err(format!("%{} is on the device already", self.name(t)));
         }
-        let slot = self.slot(Space::Dev, self.p.tensors[t as usize].bytes, at, site);
+        let slot = match self.state[t as usize].home {
+            None => self.slot(Space::Dev, self.p.tensors[t as usize].bytes, at, site),
+            Some(home) => {
+                let known = self.out.slots[home as usize].offset;
+                if at.is_some() && known.is_some() && at != known {
+                    return Err(format!("%{} returns to another place than its home", self.name(t)));
+                }
+                let from = self.tick();
+                self.out.slots[home as usize].offset = known.or(at);
+                self.out.slots[home as usize].live.push((from, u32::MAX));
+                home
+            }
+        };
         self.state[t as usize].slot = Some(slot);
         Ok(slot)
     }
@@ -222,10 +226,11 @@ impl Tracer<'_> {
                 }
             }
         }
-        let workspace = (op.workspace > 0).then(|| {
-            let offset = run.workspace.flatten();
-            self.slot(Space::Dev, op.workspace, offset, Site::Workspace(index))
-        });
+        if run.workspace.is_some() != (op.workspace > 0) {
+            return Err(format!("{} needs {} bytes of workspace", op.name, op.workspace));
+        }
+        let workspace =
+            run.workspace.map(|offset| self.slot(Space::Dev, op.workspace, offset, Site::Workspace(index)));
         writes.extend(workspace);
         let what = What::Run { op: run.op, again: run.again };
         self.command(what, Stream::Compute, op.time_ns, reads, writes);
@@ -250,15 +255,13 @@ impl Tracer<'_> {
         if let Some(op) = self.ran.iter().position(|r| !r) {
             return Err(format!("{} never runs", self.p.ops[op].name));
         }
-        let mut moved = Vec::new();
         for (t, tensor) in self.p.tensors.iter().enumerate().filter(|(_, t)| t.persistent()) {
             let (state, last) = (&self.state[t], tensor.writes.len());
             match self.d.homes.get(&(t as u32)) {
                 Some(Home::Dev(_)) => {
-                    let Some(slot) = state.slot.filter(|_| state.version == last) else {
+                    if state.slot.is_none() || state.version != last {
                         return Err(format!("the step ends without %{} at home on the device", tensor.name));
-                    };
-                    moved.push((t as u32, slot));
+                    }
                 }
                 _ if state.slot.is_some() => {
                     return Err(format!("the step ends with %{} still on the device", tensor.name));
@@ -275,42 +278,8 @@ impl Tracer<'_> {
                 live.1 = live.1.min(end);
             }
         }
-        self.merge_homes(&moved)?;
         self.out.end = end;
         Ok(self.out)
-    }
-
-    /// A tensor that left its home and came back is where it was: its slots become one.
-    fn merge_homes(&mut self, moved: &[(u32, u32)]) -> Result<(), String> {
-        let mut replace: BTreeMap<u32, u32> = BTreeMap::new();
-        for &(t, slot) in moved {
-            let home = self.out.slots.iter().position(|s| s.site == Site::Home(t)).unwrap_or_default() as u32;
-            if home == slot {
-                continue;
-            }
-            let last = self.out.slots[slot as usize].clone();
-            let first = &mut self.out.slots[home as usize];
-            if let (Some(a), Some(b)) = (first.offset, last.offset)
-                && a != b
-            {
-                return Err(format!("%{} ends the step at another place than it began", self.name(t)));
-            }
-            first.offset = first.offset.or(last.offset);
-            first.live.extend(last.live);
-            replace.insert(slot, home);
-        }
-        if replace.is_empty() {
-            return Ok(());
-        }
-        for slot in replace.keys() {
-            self.out.slots[*slot as usize].live.clear();
-        }
-        for command in &mut self.out.commands {
-            for slot in command.reads.iter_mut().chain(&mut command.writes) {
-                *slot = replace.get(slot).copied().unwrap_or(*slot);
-            }
-        }
-        Ok(())
     }
 }
 

@@ -2,13 +2,13 @@
 //!
 //! The one place where decisions become IR. It is deterministic and trusts nothing: a script that reads what is not
 //! there, runs an op twice or forgets one is refused here, and whatever slips through is caught by the verifier
-//! and by the checker.
+//! and by the checker. Slots and commands come in the order of the planner's trace, whose offsets and awaits apply.
 
 use std::collections::BTreeMap;
 
-use memc_ir::{Code, Def, Id, Module, OpId, Phase, Slot, SlotId, Space, ValueId};
+use memc_ir::{Await, Code, Def, Id, Module, OpId, Phase, Slot, SlotId, Space, ValueId};
+use memc_planner::{Action, Decisions, Home, Place, Realised, Run};
 
-use super::decisions::{Action, Decisions, Home, Place, Run};
 use super::problem::Problem;
 use super::storage::{Kind, base};
 
@@ -21,6 +21,29 @@ pub fn apply(problem: &Problem, decisions: &Decisions) -> Result<Module, String>
         e.action(i, action).map_err(|why| format!("action {} of the script: {why}", i + 1))?;
     }
     e.finish()
+}
+
+/// [`apply`], with the offsets and awaits of the script's realisation.
+pub fn apply_realised(problem: &Problem, r: &Realised) -> Result<Module, String> {
+    let mut m = apply(problem, &r.decisions)?;
+    if m.slots.len() != r.trace.slots.len() {
+        return Err("the trace of the script has other slots than the module".into());
+    }
+    for (slot, planned) in m.slots.ids().collect::<Vec<_>>().into_iter().zip(&r.trace.slots) {
+        m.slots[slot].offset = planned.offset;
+    }
+    let runs = |&op: &OpId| m.ops[op].stream().is_some() && !m.ops[op].is_view();
+    let commands: Vec<OpId> = m.order.iter().copied().filter(runs).collect();
+    if commands.len() != r.awaits.len() {
+        return Err("the trace of the script has other commands than the module".into());
+    }
+    for (&op, awaits) in commands.iter().zip(&r.awaits) {
+        let mut list: Vec<Await> =
+            awaits.iter().map(|a| Await { op: commands[a.command as usize], previous: a.previous }).collect();
+        list.sort_unstable();
+        m.ops[op].awaits = list;
+    }
+    Ok(m)
 }
 
 /// A stay of a tensor on the device.
@@ -46,6 +69,8 @@ struct Emitter<'a> {
     host: Vec<Option<HostCopy>>,
     /// Host slots of states and inputs, which are never freed.
     host_home: Vec<Option<SlotId>>,
+    /// Device slots of states and constants, to which they always return.
+    dev_home: Vec<Option<SlotId>>,
     /// For every `out` action, the index of the last `in` that reads its copy.
     last_in: BTreeMap<usize, usize>,
     /// Host slots to free after an action.
@@ -58,13 +83,14 @@ impl<'a> Emitter<'a> {
         let mut m = p.module.clone();
         m.phase = Phase::Mem;
         m.order.clear();
-        let n = p.tensors.len();
+        let n = p.numbers.tensors.len();
         let mut e = Emitter {
             p,
             m,
             resident: (0..n).map(|_| None).collect(),
             host: vec![None; n],
             host_home: vec![None; n],
+            dev_home: vec![None; n],
             last_in: last_ins(d),
             expiring: BTreeMap::new(),
             ran: vec![false; p.ops.len()],
@@ -76,9 +102,9 @@ impl<'a> Emitter<'a> {
     }
 
     fn home(&mut self, t: usize, home: Option<Home>) -> Result<(), String> {
-        let tensor = &self.p.tensors[t];
-        let (value, _) = self.p.storages.tensors[t];
-        let space = match (tensor.kind, home) {
+        let tensor = &self.p.numbers.tensors[t];
+        let (value, kind) = self.p.storages.tensors[t];
+        let space = match (kind, home) {
             (Kind::Transient, _) => return Ok(()),
             (Kind::Input(_), _) | (_, Some(Home::Host)) => Space::Host,
             (_, Some(Home::Dev(_))) => Space::Dev,
@@ -86,7 +112,7 @@ impl<'a> Emitter<'a> {
         };
         let offset = if let Some(Home::Dev(at)) = home { at } else { None };
         let slot = self.m.slots.push(Slot { space, bytes: tensor.bytes, offset });
-        match tensor.kind {
+        match kind {
             Kind::State(s) => self.m.states[s].slot = Some(slot),
             Kind::Const(c) => self.m.consts[c].slot = Some(slot),
             Kind::Input(i) => self.m.inputs[i].slot = Some(slot),
@@ -94,6 +120,7 @@ impl<'a> Emitter<'a> {
         }
         if space == Space::Dev {
             self.resident[t] = Some(Residency { slot, holds: BTreeMap::from([(value, value)]) });
+            self.dev_home[t] = Some(slot);
         } else {
             self.host[t] = Some(HostCopy { original: value, value });
             self.host_home[t] = Some(slot);
@@ -102,11 +129,7 @@ impl<'a> Emitter<'a> {
     }
 
     fn tensor_name(&self, t: u32) -> &str {
-        &self.p.tensors[t as usize].name
-    }
-
-    fn dev_home(&self, t: u32) -> bool {
-        self.p.tensors[t as usize].persistent() && self.host_home[t as usize].is_none()
+        &self.p.numbers.tensors[t as usize].name
     }
 
     fn slot(&mut self, space: Space, bytes: u64, offset: Option<u64>) -> SlotId {
@@ -135,7 +158,17 @@ impl<'a> Emitter<'a> {
         if self.resident[t as usize].is_some() {
             return Err(format!("%{} is on the device already", self.tensor_name(t)));
         }
-        let slot = self.slot(Space::Dev, self.p.tensors[t as usize].bytes, at);
+        let slot = match self.dev_home[t as usize] {
+            None => self.slot(Space::Dev, self.p.numbers.tensors[t as usize].bytes, at),
+            Some(home) => {
+                if at.is_some() && self.m.slots[home].offset.is_some_and(|o| Some(o) != at) {
+                    return Err(format!("%{} returns to another place than its home", self.tensor_name(t)));
+                }
+                self.m.slots[home].offset = self.m.slots[home].offset.or(at);
+                self.mem_op(Code::Alloc(home));
+                home
+            }
+        };
         self.resident[t as usize] = Some(Residency { slot, holds: BTreeMap::new() });
         Ok(slot)
     }
@@ -155,9 +188,6 @@ impl<'a> Emitter<'a> {
             }
             Action::Out(t) => self.swap_out(index, *t)?,
             Action::Drop(t) => {
-                if self.dev_home(*t) {
-                    return Err(format!("%{} is at home on the device", self.tensor_name(*t)));
-                }
                 let Some(r) = self.resident[*t as usize].take() else {
                     return Err(format!("%{} is not on the device", self.tensor_name(*t)));
                 };
@@ -182,11 +212,11 @@ impl<'a> Emitter<'a> {
 
     fn swap_out(&mut self, index: usize, t: u32) -> Result<(), String> {
         let (original, value) = self.content(t)?;
-        let persistent = self.p.tensors[t as usize].persistent();
+        let persistent = self.p.numbers.tensors[t as usize].persistent();
         let slot = match self.host_home[t as usize].filter(|_| persistent) {
             Some(home) => home,
             None => {
-                let slot = self.slot(Space::Host, self.p.tensors[t as usize].bytes, None);
+                let slot = self.slot(Space::Host, self.p.numbers.tensors[t as usize].bytes, None);
                 let last = self.last_in.get(&index).copied().unwrap_or(index);
                 self.expiring.insert(last, slot);
                 slot
@@ -244,13 +274,16 @@ impl<'a> Emitter<'a> {
 
     fn run(&mut self, run: &Run) -> Result<(), String> {
         let (p, position, again, at) = (self.p, run.op, run.again, &run.at);
-        let Some(op) = p.ops.get(position as usize) else { return Err("no such op".into()) };
+        let (Some(op), Some(&id)) = (p.numbers.ops.get(position as usize), p.ops.get(position as usize))
+        else {
+            return Err("no such op".into());
+        };
         if self.ran[position as usize] != again {
             let what = if again { "runs again before it ran" } else { "runs twice" };
             return Err(format!("{} {what}", op.name));
         }
         self.ran[position as usize] = true;
-        let source = &p.module.ops[op.op];
+        let source = &p.module.ops[id];
         let operands: Result<Vec<ValueId>, String> =
             source.operands.iter().map(|&v| self.resolve(v)).collect();
         let operands = operands?;
@@ -262,7 +295,8 @@ impl<'a> Emitter<'a> {
         }
         let mut scratch = Vec::new();
         let mut slots = Vec::new();
-        for &t in &op.writes {
+        for &v in &source.results {
+            let t = p.storages.of[v.index()];
             match &self.resident[t as usize] {
                 Some(r) if !again || at.iter().any(|p| p.0 == t) || op.reads.contains(&t) => {
                     slots.push(r.slot)
@@ -270,20 +304,21 @@ impl<'a> Emitter<'a> {
                 None if !again => return Err(format!("%{} has no place", self.tensor_name(t))),
                 _ => {
                     let offset = run.scratch.get(scratch.len()).copied().flatten();
-                    let slot = self.slot(Space::Dev, p.tensors[t as usize].bytes, offset);
+                    let slot = self.slot(Space::Dev, p.numbers.tensors[t as usize].bytes, offset);
                     scratch.push(slot);
                     slots.push(slot);
                 }
             }
         }
         let workspace = run.workspace.map(|offset| self.slot(Space::Dev, op.workspace, offset));
-        let placed = self.place_op(op.op, operands, slots.clone());
+        let placed = self.place_op(id, operands, slots.clone());
         self.m.ops[placed].workspace = workspace;
         let results = self.m.ops[placed].results.clone();
-        for ((&original, &value), &t) in source.results.iter().zip(&results).zip(&op.writes) {
+        for (&original, &value) in source.results.iter().zip(&results) {
+            let t = p.storages.of[original.index()];
             if let Some(r) = self.resident[t as usize].as_mut().filter(|r| slots.contains(&r.slot)) {
                 r.holds = BTreeMap::from([(original, value)]);
-                if !self.p.tensors[t as usize].persistent() {
+                if !self.p.numbers.tensors[t as usize].persistent() {
                     // A copy in host memory no longer shows what the tensor holds.
                     self.host[t as usize] = self.host[t as usize].filter(|c| c.original == original);
                 }
@@ -293,7 +328,7 @@ impl<'a> Emitter<'a> {
             self.mem_op(Code::Free(slot));
         }
         if !again {
-            for &o in &op.outputs {
+            for &o in &p.outputs[position as usize] {
                 let original = p.module.outputs[o].value;
                 let value = self.resolve(original)?;
                 let bytes = memc_ir::aligned(p.module.values[original].ty.bytes().max(1));
@@ -306,7 +341,7 @@ impl<'a> Emitter<'a> {
 
     fn finish(mut self) -> Result<Module, String> {
         if let Some(op) = self.ran.iter().position(|r| !r) {
-            return Err(format!("{} never runs", self.p.ops[op].name));
+            return Err(format!("{} never runs", self.p.numbers.ops[op].name));
         }
         for s in self.p.module.states.ids() {
             let Some(next) = self.p.module.states[s].next else { continue };

@@ -87,11 +87,15 @@ pub fn load(m: &Module, space: Space) -> u64 {
 fn live_ranges(m: &Module) -> Vec<Rect> {
     let end = m.order.len() + 1;
     let mut range: Vec<Option<(usize, usize)>> = vec![None; m.slots.len()];
+    // A home keeps its place while its tensor is away.
+    let mut home = vec![false; m.slots.len()];
     for slot in m.homes().filter_map(|(_, slot)| slot) {
         range[slot.index()] = Some((0, end));
+        home[slot.index()] = true;
     }
     for (i, &op) in m.order.iter().enumerate() {
         match m.ops[op].code {
+            Code::Alloc(s) | Code::Free(s) if home[s.index()] => {}
             Code::Alloc(s) => range[s.index()] = Some((i, end)),
             Code::Free(s) => range[s.index()] = range[s.index()].map(|(first, _)| (first, i)),
             _ => {}

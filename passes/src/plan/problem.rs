@@ -1,69 +1,23 @@
-//! The planning problem in numbers: what planners read instead of the module.
+//! The planning problem of a module: what planners see of it, and what it takes to carry their decisions out.
 
-use memc_ir::{Bytes, Id, Module, OpId, OutputRole, TensorType, ValueId, aligned};
+use memc_ir::{Bytes, Id, Module, OpId, OutputRole, TensorType, ValueId};
+use memc_planner::{Device, Op, Tensor};
 
 use super::storage::{self, Kind, Storages};
 use crate::device::DeviceProfile;
-
-/// A tensor: one or more values that share bytes.
-#[derive(Clone, Debug)]
-pub struct Tensor {
-    /// Name of the value that first fills it.
-    pub name: String,
-    /// Type of that value.
-    pub ty: TensorType,
-    /// Bytes it occupies, rounded up to the slot alignment.
-    pub bytes: u64,
-    /// What it is.
-    pub kind: Kind,
-    /// Positions of the ops that read or write it, ascending.
-    pub touches: Vec<u32>,
-    /// Positions of the ops that write it, ascending.
-    pub writes: Vec<u32>,
-}
-
-impl Tensor {
-    /// Whether the tensor outlives the step.
-    pub fn persistent(&self) -> bool {
-        matches!(self.kind, Kind::State(_) | Kind::Const(_))
-    }
-    /// The first position after `position` that touches the tensor.
-    pub fn next_touch(&self, position: u32) -> Option<u32> {
-        self.touches.get(self.touches.partition_point(|&t| t <= position)).copied()
-    }
-    /// Whether an op strictly between two positions writes the tensor.
-    pub fn written_between(&self, first: u32, last: u32) -> bool {
-        self.writes.get(self.writes.partition_point(|&w| w <= first)).is_some_and(|&w| w < last)
-    }
-}
-
-/// An op that runs, in terms of tensors.
-#[derive(Clone, Debug)]
-pub struct POp {
-    /// The op of the module.
-    pub op: OpId,
-    /// Its name for people: the source node, or its first result.
-    pub name: String,
-    /// Tensors read, without repetition.
-    pub reads: Vec<u32>,
-    /// Tensor of each result.
-    pub writes: Vec<u32>,
-    /// Scratch bytes, rounded up to the slot alignment.
-    pub workspace: u64,
-    /// Modelled time in ns.
-    pub time_ns: u64,
-    /// Outputs to copy to the host once this op has run.
-    pub outputs: Vec<usize>,
-}
 
 /// A module, legalised for memory, and its planning problem.
 pub struct Problem {
     /// The module in the graph phase; ops of the problem refer to it.
     pub module: Module,
-    /// The tensors.
-    pub tensors: Vec<Tensor>,
-    /// The ops in execution order, without views.
-    pub ops: Vec<POp>,
+    /// The problem in numbers. An op is called by its first result, and labelled with its source node.
+    pub numbers: memc_planner::Problem,
+    /// What each tensor is.
+    pub kinds: Vec<Kind>,
+    /// For every op of the problem, that of the module.
+    pub ops: Vec<OpId>,
+    /// For every op of the problem, the outputs of the module that it completes.
+    pub outputs: Vec<Vec<usize>>,
     pub(crate) storages: Storages,
 }
 
@@ -75,110 +29,62 @@ impl Problem {
         let mut m = module.clone();
         storage::legalise(&mut m)?;
         let storages = storage::assign(&m);
-        let mut tensors: Vec<Tensor> = storages
-            .tensors
-            .iter()
-            .map(|&(v, kind)| {
-                let value = &m.values[v];
-                let (name, ty) = (value.name.clone(), value.ty.clone());
-                let bytes = aligned(ty.bytes().max(1));
-                Tensor { name, ty, bytes, kind, touches: Vec::new(), writes: Vec::new() }
-            })
-            .collect();
-        let mut outputs = storage::outputs_by_op(&m);
-        let mut ops = Vec::new();
+        let kinds: Vec<Kind> = storages.tensors.iter().map(|t| t.1).collect();
+        let tensor = |&(v, kind): &(ValueId, Kind)| Tensor {
+            name: m.values[v].name.clone(),
+            bytes: 0,
+            size: m.values[v].ty.bytes(),
+            kind: match kind {
+                Kind::State(_) | Kind::Const(_) => memc_planner::Kind::Persistent,
+                Kind::Input(_) => memc_planner::Kind::Input,
+                Kind::Transient => memc_planner::Kind::Transient,
+            },
+            touches: Vec::new(),
+            writes: Vec::new(),
+        };
+        let tensors = storages.tensors.iter().map(tensor).collect();
+        let mut by_op = storage::outputs_by_op(&m);
+        let (mut numbers, mut ops, mut outputs) = (Vec::new(), Vec::new(), Vec::new());
         for &id in m.order.iter().filter(|&&op| !m.ops[op].is_view()) {
-            let position = ops.len() as u32;
             let tensor = |v: &ValueId| storages.of[v.index()];
-            let mut reads: Vec<u32> = m.ops[id].operands.iter().map(tensor).collect();
-            reads.sort_unstable();
-            reads.dedup();
-            let writes: Vec<u32> = m.ops[id].results.iter().map(tensor).collect();
-            for &t in reads.iter().chain(&writes) {
-                let touches = &mut tensors[t as usize].touches;
-                if touches.last() != Some(&position) {
-                    touches.push(position);
-                }
-            }
-            for &t in &writes {
-                tensors[t as usize].writes.push(position);
-            }
             let Some(kind) = m.ops[id].kind() else { return Err("a memory op in the graph phase".into()) };
             let (operands, results) = (m.operand_types(id), m.result_types(id));
-            let cost = kind.cost(&operands, &results);
-            let time_ns = profile.op_ns(kind, &operands, &results);
-            let first = m.ops[id].results.first().map(|&v| m.values[v].name.clone()).unwrap_or_default();
+            let name = m.ops[id].results.first().map(|&v| m.values[v].name.clone()).unwrap_or_default();
             let origin = &m.ops[id].origin;
-            ops.push(POp {
-                op: id,
-                name: if origin.is_empty() { first } else { origin.clone() },
-                reads,
-                writes,
-                workspace: if cost.workspace == 0 { 0 } else { aligned(cost.workspace) },
-                time_ns,
-                outputs: outputs.remove(&id).unwrap_or_default(),
+            let mine = by_op.remove(&id).unwrap_or_default();
+            let result = |&o: &usize| {
+                let v = m.outputs[o].value;
+                (tensor(&v), m.values[v].ty.bytes())
+            };
+            numbers.push(Op {
+                label: if origin.is_empty() { name.clone() } else { origin.clone() },
+                name,
+                reads: m.ops[id].operands.iter().map(tensor).collect(),
+                writes: m.ops[id].results.iter().map(tensor).collect(),
+                workspace: kind.cost(&operands, &results).workspace,
+                time_ns: profile.op_ns(kind, &operands, &results),
+                outputs: mine.iter().map(result).collect(),
+                repeatable: true,
+                after: Vec::new(),
             });
+            ops.push(id);
+            outputs.push(mine);
         }
-        let p = Problem { module: m, tensors, ops, storages };
-        p.check_size(profile)?;
-        Ok(p)
+        let numbers = memc_planner::Problem::new(&m.name, device(profile), tensors, numbers)
+            .map_err(|e| e.to_string())?;
+        Ok(Problem { module: m, numbers, kinds, ops, outputs, storages })
     }
 
-    /// Bounds every sum that planning forms: a tensor is copied at most twice for each op that touches it, and an op
-    /// runs again at most once for each.
-    fn check_size(&self, profile: &DeviceProfile) -> Result<(), String> {
-        const MOST: u128 = 1 << 60;
-        let copies = |t: &Tensor| {
-            let times = t.touches.len() as u128 + 2;
-            let ns = u128::from(profile.round_trip_ns(t.bytes).unwrap_or(0));
-            times * (u128::from(t.bytes) + ns)
-        };
-        let runs = |op: &POp| {
-            let times: usize = op.writes.iter().map(|&t| self.tensors[t as usize].touches.len() + 1).sum();
-            times as u128 * (u128::from(op.time_ns) + u128::from(op.workspace))
-        };
-        let total = self.tensors.iter().map(copies).sum::<u128>() + self.ops.iter().map(runs).sum::<u128>();
-        if total <= MOST {
-            return Ok(());
-        }
-        let largest = self.ops.iter().max_by_key(|op| (op.time_ns, op.workspace)).map(|op| op.name.as_str());
-        let largest = largest.unwrap_or_default();
-        Err(format!(
-            "the step is too large to plan: its bytes and times exceed 2^60 (the largest op is {largest})"
-        ))
-    }
-
-    /// Tensors an op needs on the device at once, without repetition.
-    pub fn working_set(&self, position: usize) -> Vec<u32> {
-        let op = &self.ops[position];
-        let mut set: Vec<u32> = op.reads.iter().chain(&op.writes).copied().collect();
-        set.sort_unstable();
-        set.dedup();
-        set
-    }
-
-    /// Bytes of an op's working set, workspace included.
-    pub fn working_set_bytes(&self, position: usize) -> u64 {
-        let tensors: u64 = self.working_set(position).iter().map(|&t| self.tensors[t as usize].bytes).sum();
-        tensors + self.ops[position].workspace
-    }
-
-    /// The position with the largest working set, and its bytes: no budget below that is feasible.
-    pub fn largest_working_set(&self) -> (usize, u64) {
-        let sets = (0..self.ops.len()).map(|i| (i, self.working_set_bytes(i)));
-        sets.max_by_key(|&(i, bytes)| (bytes, usize::MAX - i)).unwrap_or((0, 0))
-    }
-
-    /// Sum of the kernels' times in ns: the step time with unlimited memory, when copies hide.
-    pub fn compute_ns(&self) -> u64 {
-        self.ops.iter().map(|op| op.time_ns).sum()
+    /// Type of the value that first fills a tensor.
+    pub fn tensor_type(&self, t: u32) -> &TensorType {
+        &self.module.values[self.storages.tensors[t as usize].0].ty
     }
 
     /// Where device bytes go when nothing is planned.
     pub fn breakdown(&self) -> Breakdown {
         let mut b = Breakdown::default();
-        for t in &self.tensors {
-            match t.kind {
+        for (t, kind) in self.numbers.tensors.iter().zip(&self.kinds) {
+            match *kind {
                 Kind::State(s) => match self.module.states[s].role {
                     memc_ir::Role::Optimizer => b.optimizer += t.bytes,
                     memc_ir::Role::Param | memc_ir::Role::Frozen => b.weights += t.bytes,
@@ -190,7 +96,7 @@ impl Problem {
                 Kind::Transient => {}
             }
         }
-        b.workspace = self.ops.iter().map(|op| op.workspace).max().unwrap_or(0);
+        b.workspace = self.numbers.ops.iter().map(|op| op.workspace).max().unwrap_or(0);
         b
     }
 
@@ -198,6 +104,17 @@ impl Problem {
     pub fn losses(&self) -> Vec<usize> {
         let outputs = self.module.outputs.iter().enumerate();
         outputs.filter(|(_, o)| o.role == OutputRole::Loss).map(|(i, _)| i).collect()
+    }
+}
+
+/// What planners need of a profile.
+fn device(profile: &DeviceProfile) -> Device {
+    Device {
+        memory_bytes: profile.memory_bytes.unwrap_or(0),
+        h2d_bytes_per_s: profile.h2d_bytes_per_s as u64,
+        d2h_bytes_per_s: profile.d2h_bytes_per_s as u64,
+        duplex_bytes_per_s: profile.duplex_total_bytes_per_s as u64,
+        copy_latency_ns: profile.copy_latency_ns,
     }
 }
 

@@ -1,8 +1,9 @@
 //! The planning passes of the pass table.
 
 use memc_ir::{Module, Phase};
+use memc_planner::Decisions;
+use memc_planner::planners::{self, Request};
 
-use super::decisions::Decisions;
 use super::layout::{Algorithm, layout};
 use super::problem::Problem;
 use super::select::{self, PlanError};
@@ -40,8 +41,10 @@ pub(crate) const PLAN: PassDef = PassDef {
     options: PLAN_OPTIONS,
     run: run_plan,
 };
-const PLAN_OPTIONS: &[OptionDef] =
-    &[OptionDef { name: "capacity", default: "", doc: "bytes of the device arena" }];
+const PLAN_OPTIONS: &[OptionDef] = &[
+    OptionDef { name: "capacity", default: "", doc: "bytes of the device arena" },
+    OptionDef { name: "planner", default: "memc", doc: "planner, see `memc list planners`" },
+];
 
 /// `timepoints`.
 pub(crate) const TIMEPOINTS: PassDef = PassDef {
@@ -67,7 +70,7 @@ fn problem(m: &Module, cx: &PassCx<'_>) -> Result<Problem, PassError> {
 
 fn run_to_mem(m: &mut Module, _: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
     let p = problem(m, cx)?;
-    *m = super::apply(&p, &Decisions::keep_all(&p)).map_err(PassError::Failed)?;
+    *m = super::apply(&p, &Decisions::keep_all(&p.numbers)).map_err(PassError::Failed)?;
     Ok(())
 }
 
@@ -78,7 +81,7 @@ fn run_apply(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(
     (crate::graph::order::PASS.run)(m, &order, cx)?;
     let p = problem(m, cx)?;
     let at = |e| PassError::Usage(format!("{file}: {e}"));
-    let decisions = Decisions::parse(&text, &p).map_err(at)?;
+    let decisions = Decisions::parse(&text, &p.numbers).map_err(at)?;
     *m = super::apply(&p, &decisions).map_err(at)?;
     Ok(())
 }
@@ -97,7 +100,11 @@ fn run_layout(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<
 fn run_plan(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
     let capacity = options.number(PLAN_OPTIONS, "capacity").map_err(PassError::Usage)?;
     let p = problem(m, cx)?;
-    let planned = select::plan(&p, cx.profile, Some(capacity)).map_err(|e| match e {
+    let name = options.get(PLAN_OPTIONS, "planner").map_err(PassError::Usage)?;
+    let Some(planner) = planners::named(name) else {
+        return Err(PassError::Usage(format!("unknown planner `{name}`")));
+    };
+    let planned = select::plan(&p, cx.profile, planner, &Request::new(capacity)).map_err(|e| match e {
         PlanError::Infeasible(i) => PassError::Infeasible(i),
         PlanError::Failed(text) => PassError::Failed(text),
     })?;

@@ -3,7 +3,11 @@
 //! A planner turns a problem and a request into a script. [`solve`] judges all of them alike: with the one evaluator,
 //! after the same layout, and again with less room where what they chose does not fit once it is laid out.
 
+mod belady;
 mod keep;
+mod memc;
+
+pub use belady::smallest_feasible;
 
 use crate::decisions::Decisions;
 use crate::problem::Problem;
@@ -74,7 +78,7 @@ pub struct Planner {
 }
 
 /// Every planner, the default first.
-pub static PLANNERS: &[Planner] = &[keep::PLANNER];
+pub static PLANNERS: &[Planner] = &[memc::PLANNER, belady::PLANNER, keep::PLANNER];
 
 /// The planner called `name`.
 pub fn named(name: &str) -> Option<&'static Planner> {

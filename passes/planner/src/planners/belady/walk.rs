@@ -7,32 +7,25 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::arena::{Arena, Owner};
-use super::decisions::{Action, Decisions, Home, Place, Run};
-use super::problem::Problem;
-use super::storage::Kind;
-use crate::device::DeviceProfile;
+use crate::decisions::{Action, Decisions, Home, Place, Run};
+use crate::problem::{Kind, Problem};
 
 /// Knobs of one walk.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Knobs {
+pub(super) struct Knobs {
     /// Bytes of the device arena.
-    pub(crate) capacity: u64,
+    pub(super) capacity: u64,
     /// Recompute a tensor when that takes less than this fraction of its copies' time; 0 never recomputes.
-    pub(crate) recompute: f64,
+    pub(super) recompute: f64,
 }
 
 /// The position at which no room could be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct NoRoom(pub(crate) usize);
+pub(super) struct NoRoom(pub(super) usize);
 
 /// Plans the step with the given persistent tensors at home on the device and all others in host memory.
-pub(crate) fn plan(
-    p: &Problem,
-    profile: &DeviceProfile,
-    homes: &BTreeSet<u32>,
-    knobs: Knobs,
-) -> Result<Decisions, NoRoom> {
-    let mut w = Walk::new(p, profile, homes, knobs);
+pub(super) fn plan(p: &Problem, homes: &BTreeSet<u32>, knobs: Knobs) -> Result<Decisions, NoRoom> {
+    let mut w = Walk::new(p, homes, knobs);
     for i in 0..p.ops.len() {
         w.step(i).map_err(|()| NoRoom(i))?;
     }
@@ -44,7 +37,6 @@ type Redo = (u32, Option<u64>);
 
 struct Walk<'a> {
     p: &'a Problem,
-    profile: &'a DeviceProfile,
     knobs: Knobs,
     homes: BTreeMap<u32, Home>,
     arena: Arena,
@@ -64,7 +56,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(p: &'a Problem, profile: &'a DeviceProfile, resident: &BTreeSet<u32>, knobs: Knobs) -> Self {
+    fn new(p: &'a Problem, resident: &BTreeSet<u32>, knobs: Knobs) -> Self {
         let mut homes = BTreeMap::new();
         let mut base = 0;
         let mut at = vec![None; p.tensors.len()];
@@ -72,13 +64,13 @@ impl<'a> Walk<'a> {
         for (t, tensor) in p.tensors.iter().enumerate() {
             match tensor.kind {
                 Kind::Transient => {}
-                Kind::Input(_) => host[t] = true,
-                Kind::State(_) | Kind::Const(_) if resident.contains(&(t as u32)) => {
+                Kind::Input => host[t] = true,
+                Kind::Persistent if resident.contains(&(t as u32)) => {
                     homes.insert(t as u32, Home::Dev(Some(base)));
                     at[t] = Some(base);
                     base += tensor.bytes;
                 }
-                Kind::State(_) | Kind::Const(_) => {
+                Kind::Persistent => {
                     homes.insert(t as u32, Home::Host);
                     host[t] = true;
                 }
@@ -90,7 +82,6 @@ impl<'a> Walk<'a> {
         let redo_ns = vec![Cell::new(None); p.tensors.len()];
         Walk {
             p,
-            profile,
             knobs,
             homes,
             arena,
@@ -153,11 +144,18 @@ impl<'a> Walk<'a> {
         for &t in set {
             self.pins[t as usize] += 1;
         }
-        for &t in &op.reads {
+        // What only appears with its first use needs a place, not a copy.
+        let appears = |&t: &u32| {
+            self.p.tensors[t as usize].kind == Kind::Transient
+                && self.p.tensors[t as usize].touches.first() == Some(&(i as u32))
+        };
+        let (new, old): (Vec<u32>, Vec<u32>) = op.reads.iter().partition(|t| appears(t));
+        for t in old {
             self.ensure(t, 0)?;
         }
         let (mut at, mut fresh) = (Vec::new(), Vec::new());
-        let placed = self.places(op.writes.clone(), op.workspace, &mut at, &mut fresh);
+        let writes = new.into_iter().chain(op.writes.iter().copied()).collect();
+        let placed = self.places(writes, op.workspace, &mut at, &mut fresh);
         let Ok(workspace) = placed else {
             for t in fresh {
                 self.release(t);
@@ -241,8 +239,8 @@ impl<'a> Walk<'a> {
             return Some(0.0);
         }
         let distance = f64::from(next.saturating_sub(self.position)) + 1.0;
-        let back = self.profile.h2d_ns(tensor.bytes)?;
-        let out = if self.host[t as usize] { 0 } else { self.profile.d2h_ns(tensor.bytes)? };
+        let back = self.p.device.h2d_ns(tensor.bytes);
+        let out = if self.host[t as usize] { 0 } else { self.p.device.d2h_ns(tensor.bytes) };
         let again =
             self.redo_ns(t).map_or(u64::MAX, |ns| (ns as f64 / self.knobs.recompute.max(1e-9)) as u64);
         Some((back + out).min(again) as f64 / distance)
@@ -252,7 +250,7 @@ impl<'a> Walk<'a> {
         let tensor = &self.p.tensors[t as usize];
         let needed = tensor.persistent() || self.next[t as usize] != u32::MAX;
         if needed && !self.host[t as usize] {
-            let copies = self.profile.round_trip_ns(tensor.bytes).unwrap_or(u64::MAX);
+            let copies = self.p.device.d2h_ns(tensor.bytes) + self.p.device.h2d_ns(tensor.bytes);
             let cheaper = |ns: u64| (ns as f64) < copies as f64 * self.knobs.recompute;
             if !(may_recompute && self.redo_ns(t).is_some_and(cheaper)) {
                 self.actions.push(Action::Out(t));
@@ -274,6 +272,9 @@ impl<'a> Walk<'a> {
         let mut time = 0;
         for &w in chain {
             let op = &self.p.ops[w as usize];
+            if !op.repeatable {
+                return None;
+            }
             time += op.time_ns;
             let fresh =
                 |&r: &u32| r == t || (!self.p.tensors[r as usize].persistent() && !op.reads.contains(&r));

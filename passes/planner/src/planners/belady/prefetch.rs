@@ -3,9 +3,8 @@
 //! A swap-out starts right after the last op that touches the tensor. A swap-in moves up until the kernels in
 //! between cover its time, as long as its bytes are free, its host copy exists, and copies keep their order.
 
-use super::decisions::{Action, Decisions};
-use super::problem::Problem;
-use crate::device::DeviceProfile;
+use crate::decisions::{Action, Decisions};
+use crate::problem::Problem;
 
 /// A swap-in starts this many times its own duration early, since copies queue behind each other.
 const LEAD: u64 = 3;
@@ -17,13 +16,13 @@ struct Item {
 }
 
 /// Reorders the copies of a script whose places are all settled.
-pub(crate) fn prefetch(p: &Problem, profile: &DeviceProfile, decisions: &mut Decisions) {
+pub(super) fn prefetch(p: &Problem, decisions: &mut Decisions) {
     let mut items = annotate(p, decisions);
     early_outs(p, &mut items);
     let mut i = 0;
     while i < items.len() {
         if let Action::In((t, Some(at))) = items[i].action {
-            let to = target(p, profile, &items, i, t, at);
+            let to = target(p, &items, i, t, at);
             items[to..=i].rotate_right(1);
         }
         i += 1;
@@ -75,9 +74,9 @@ fn early_outs(p: &Problem, items: &mut [Item]) {
 }
 
 /// The index to which the swap-in at `i` moves.
-fn target(p: &Problem, profile: &DeviceProfile, items: &[Item], i: usize, t: u32, at: u64) -> usize {
+fn target(p: &Problem, items: &[Item], i: usize, t: u32, at: u64) -> usize {
     let (from, to) = (at, at + p.tensors[t as usize].bytes);
-    let mut lead = profile.h2d_ns(to - from).unwrap_or(0).saturating_mul(LEAD);
+    let mut lead = p.device.h2d_ns(to - from).saturating_mul(LEAD);
     let mut index = i;
     while index > 0 && lead > 0 {
         let before = &items[index - 1];

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// Who occupies a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Owner {
+pub(super) enum Owner {
     /// A tensor of the problem.
     Tensor(u32),
     /// A workspace or an unwanted result, for the op that runs now.
@@ -13,31 +13,31 @@ pub(crate) enum Owner {
 
 /// Blocks of `[base, capacity)`, by offset.
 #[derive(Clone, Debug)]
-pub(crate) struct Arena {
+pub(super) struct Arena {
     base: u64,
     capacity: u64,
     blocks: BTreeMap<u64, (u64, Owner)>,
 }
 
 impl Arena {
-    pub(crate) fn new(base: u64, capacity: u64) -> Arena {
+    pub(super) fn new(base: u64, capacity: u64) -> Arena {
         Arena { base, capacity: capacity.max(base), blocks: BTreeMap::new() }
     }
 
-    pub(crate) fn insert(&mut self, at: u64, bytes: u64, owner: Owner) {
+    pub(super) fn insert(&mut self, at: u64, bytes: u64, owner: Owner) {
         self.blocks.insert(at, (bytes, owner));
     }
 
-    pub(crate) fn remove(&mut self, at: u64) {
+    pub(super) fn remove(&mut self, at: u64) {
         self.blocks.remove(&at);
     }
 
-    pub(crate) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.blocks.clear();
     }
 
     /// The tightest hole of at least `bytes`; the lowest of equals.
-    pub(crate) fn hole(&self, bytes: u64) -> Option<u64> {
+    pub(super) fn hole(&self, bytes: u64) -> Option<u64> {
         let mut best: Option<(u64, u64)> = None;
         let mut top = self.base;
         let ends = self
@@ -56,7 +56,7 @@ impl Arena {
 
     /// The tensors to evict for a hole of at least `bytes`: the run of neighbours with the least total `cost`.
     /// A block whose cost is `None` stays.
-    pub(crate) fn cheapest_window(&self, bytes: u64, cost: impl Fn(u32) -> Option<f64>) -> Option<Vec<u32>> {
+    pub(super) fn cheapest_window(&self, bytes: u64, cost: impl Fn(u32) -> Option<f64>) -> Option<Vec<u32>> {
         // Blocks between walls, with the cost of removing each.
         let mut run: Vec<(u64, u64, u32, f64)> = Vec::new();
         let mut left = self.base;

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use super::problem::Problem;
+use crate::problem::Problem;
 
 /// Tensors that a byte-only Belady pass over two steps never evicts in the second: they stay on the device.
-pub(crate) fn residents(p: &Problem, capacity: u64) -> BTreeSet<u32> {
+pub(super) fn residents(p: &Problem, capacity: u64) -> BTreeSet<u32> {
     let n = p.ops.len() as u64;
     let tensor = |t: u32| &p.tensors[t as usize];
     // Positions count on through the second step, so that the wrap-around gap of a persistent tensor counts.
