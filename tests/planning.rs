@@ -10,8 +10,10 @@ use memc_ir::{
     DType, Feed, Init, Module, OpKind, Output, OutputRole, Role, TensorType, ValueId, print, verify,
 };
 use memc_passes::DeviceProfile;
-use memc_passes::plan::{Decisions, PlanError, Problem, plan, realise, smallest_feasible};
+use memc_passes::plan::{PlanError, Problem, keep_all, plan, realise, smallest_feasible};
 use memc_plan::Meta;
+use memc_planner::Decisions;
+use memc_planner::planners::{PLANNERS, Request};
 
 fn toy() -> &'static DeviceProfile {
     DeviceProfile::named("toy").unwrap()
@@ -106,24 +108,28 @@ fn every_plan_of_a_random_step_is_proved_at_every_budget() {
         memc_passes::Pipeline::parse("cse,dce").unwrap().run(&mut source, cx).unwrap();
         verify(&source).unwrap_or_else(|d| panic!("{}", memc_ir::print_annotated(&source, &d)));
         let p = Problem::new(&source, toy()).unwrap();
-        let kept = plan(&p, toy(), None).unwrap_or_else(|e| panic!("{e:?}\n{}", print(&p.module)));
+        let kept = keep_all(&p).unwrap_or_else(|e| panic!("{e:?}\n{}", print(&p.module)));
         prove(&source, &kept.module, kept.dev_bytes);
-        let smallest = smallest_feasible(&p, toy()).unwrap_or_else(|e| panic!("{e:?}"));
-        assert!(smallest <= kept.dev_bytes.max(p.largest_working_set().1));
+        let smallest = smallest_feasible(&p).unwrap_or_else(|e| panic!("{e:?}"));
+        assert!(smallest <= kept.dev_bytes.max(p.numbers.largest_working_set().1));
         let spread = kept.dev_bytes.saturating_sub(smallest);
         for budget in [smallest, smallest + spread / 4, smallest + spread / 2] {
-            let planned = plan(&p, toy(), Some(budget)).unwrap_or_else(|e| panic!("{budget}: {e:?}"));
+            let planned = plan(&p, toy(), &PLANNERS[0], &Request::new(budget))
+                .unwrap_or_else(|e| panic!("{budget}: {e:?}"));
             assert!(planned.dev_bytes <= budget);
             prove(&source, &planned.module, budget);
-            let text = planned.decisions.print(&p);
-            let parsed = Decisions::parse(&text, &p).unwrap();
+            let text = planned.decisions.print(&p.numbers);
+            let parsed = Decisions::parse(&text, &p.numbers).unwrap();
             assert_eq!(parsed, planned.decisions, "decisions do not read back\n{text}");
-            let again = realise(&p, toy(), parsed).unwrap();
+            let again = realise(&p, parsed).unwrap();
             assert_eq!(print(&again.module), print(&planned.module), "decisions do not replay");
         }
-        let hopeless = p.largest_working_set().1.saturating_sub(64);
+        let hopeless = p.numbers.largest_working_set().1.saturating_sub(64);
         if hopeless < smallest && hopeless < kept.dev_bytes {
-            assert!(matches!(plan(&p, toy(), Some(hopeless)), Err(PlanError::Infeasible(_))));
+            assert!(matches!(
+                plan(&p, toy(), &PLANNERS[0], &Request::new(hopeless)),
+                Err(PlanError::Infeasible(_))
+            ));
         }
         Ok(())
     })

@@ -188,6 +188,8 @@ pub(crate) struct Compile {
     /// Device to plan for, such as a100-80g; `memc list devices` has them all
     #[arg(long, value_name = "PROFILE", default_value = "cpu")]
     pub(crate) device: String,
+    #[command(flatten)]
+    pub(crate) search: Search,
     /// Operator order: as given, memory-greedy, or the better of both
     #[arg(long, default_value = "auto", value_parser = ["auto", "given", "greedy"])]
     pub(crate) order: String,
@@ -203,6 +205,29 @@ pub(crate) struct Compile {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Who plans, and what it may do.
+#[derive(Args, Clone)]
+pub(crate) struct Search {
+    /// Planner: memc, or a published method to compare with; `memc list planners` has them all
+    #[arg(long, value_name = "NAME", default_value = "memc")]
+    pub(crate) planner: String,
+    /// Leave tensors on the device: no swapping
+    #[arg(long)]
+    pub(crate) no_swap: bool,
+    /// Run every op once: no recomputation
+    #[arg(long)]
+    pub(crate) no_recompute: bool,
+    /// Keep the order of the ops
+    #[arg(long)]
+    pub(crate) fixed_order: bool,
+    /// How much to search: 0 is the first plan found, 5 the most
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=5))]
+    pub(crate) effort: u32,
+    /// Seed of the search
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) search_seed: u64,
 }
 
 #[derive(Args)]

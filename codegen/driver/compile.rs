@@ -5,9 +5,10 @@ use std::time::Instant;
 
 use memc_codegen::{Lowered, lower};
 use memc_ir::{Bytes, Module};
-use memc_passes::plan::{Decisions, Order, PlanError, Planned, Problem, plan, realise};
+use memc_passes::plan::{PlanError, Planned, Problem, keep_all, plan, realise};
 use memc_passes::{DeviceProfile, Pipeline};
 use memc_plan::{Claims, Meta};
+use memc_planner::{Decisions, Order};
 use serde_json::json;
 
 use crate::cli::Compile;
@@ -56,7 +57,7 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
         memc_plan::write(&args.output, &lowered.plan, &mut Blobs(&lowered), &stopped)?
     };
     if let Some(file) = &args.save_decisions {
-        let text = chosen.planned.decisions.print(&chosen.problem);
+        let text = chosen.planned.decisions.print(&chosen.problem.numbers);
         crate::output::write_file(file, text.as_bytes())?;
     }
     progress.done();
@@ -121,7 +122,7 @@ fn choose(
     budget: Option<u64>,
 ) -> Result<Chosen, Error> {
     let given = problem(graph, profile)?;
-    let unplanned = plan(&given, profile, None)?;
+    let unplanned = keep_all(&given)?;
     let (unplanned_bytes, ideal_ns) = (unplanned.dev_bytes, unplanned.evaluation.step_ns);
     let capacity = budget.map(|b| b.saturating_sub(profile.reserve_bytes));
     let chosen = |problem, planned, planner: &str| Chosen {
@@ -135,8 +136,8 @@ fn choose(
         let text = source::read_text(file)?;
         let at = |e| Error::Usage(format!("{}: {e}", file.display()));
         let p = problem(&ordered(graph, Decisions::order_in(&text), profile)?, profile)?;
-        let decisions = Decisions::parse(&text, &p).map_err(at)?;
-        let planned = realise(&p, profile, decisions).map_err(at)?;
+        let decisions = Decisions::parse(&text, &p.numbers).map_err(at)?;
+        let planned = realise(&p, decisions).map_err(at)?;
         if let Some(capacity) = capacity.filter(|&c| c < planned.dev_bytes) {
             let (need, have) = (Bytes(planned.dev_bytes), Bytes(capacity));
             let text = format!("{}: the decisions take {need}, the budget is {have}", file.display());
@@ -144,6 +145,8 @@ fn choose(
         }
         return Ok(chosen(p, planned, "decisions"));
     }
+    let planner = args.search.planner()?;
+    let request = capacity.map(|c| args.search.request(c));
     let mut results = Vec::new();
     let mut error = None;
     for order in
@@ -154,11 +157,14 @@ fn choose(
             continue;
         }
         let p = problem(&module, profile)?;
-        match plan(&p, profile, capacity) {
+        let planned = match &request {
+            Some(request) => plan(&p, profile, planner, request),
+            None => keep_all(&p),
+        };
+        match planned {
             Ok(mut planned) => {
                 planned.decisions.order = order;
-                let fits =
-                    planned.evaluation.traffic.swap_in_bytes + planned.evaluation.traffic.recompute_ops == 0;
+                let fits = planned.traffic.swap_in_bytes + planned.traffic.recompute_ops == 0;
                 results.push((p, planned));
                 if fits {
                     break;
@@ -167,10 +173,9 @@ fn choose(
             Err(e) => error = Some(lesser(error, e)),
         }
     }
-    let best =
-        results.into_iter().min_by_key(|(_, r)| (r.evaluation.step_ns, r.evaluation.traffic.swap_in_bytes));
+    let best = results.into_iter().min_by_key(|(_, r)| (r.evaluation.step_ns, r.traffic.swap_in_bytes));
     match (best, error) {
-        (Some((p, planned)), _) => Ok(chosen(p, planned, "belady")),
+        (Some((p, planned)), _) => Ok(chosen(p, planned, planner.name)),
         (None, Some(e)) => Err(e.into()),
         (None, None) => Err(Error::Internal("no order was planned".into())),
     }

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use memc_ir::{Bytes, OutputRole, Role, TensorType};
-use memc_passes::plan::{Kind, POp, Problem, Tensor, plan, smallest_feasible};
+use memc_passes::plan::{Kind, Problem, keep_all, smallest_feasible};
+use memc_planner::Tensor;
 use serde_json::json;
 
 use crate::cli::Estimate;
@@ -22,22 +23,22 @@ pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
     let stash = source::canonicalise(&mut graph, profile, !args.no_mem_rewrite)?;
     progress.stage("estimating");
     let p = Problem::new(&graph, profile).map_err(Error::Model)?;
-    let unplanned = plan(&p, profile, None)?;
-    let smallest = smallest_feasible(&p, profile)? + profile.reserve_bytes;
+    let unplanned = keep_all(&p)?;
+    let smallest = smallest_feasible(&p)? + profile.reserve_bytes;
     progress.done();
 
     let b = p.breakdown();
     let gradients = b.gradients + transient_gradients(&p);
     let persistent = b.weights + b.gradients + b.optimizer + b.buffers + b.constants;
     let activations = activation_peak(&p);
-    let (position, working_set) = p.largest_working_set();
-    let op = p.ops.get(position).map(|op| op.name.clone()).unwrap_or_default();
+    let (position, working_set) = p.numbers.largest_working_set();
+    let op = p.numbers.ops.get(position).map(|op| op.label.clone()).unwrap_or_default();
     let peak = unplanned.dev_bytes + profile.reserve_bytes;
     if args.json {
         return emit(&format!(
             "{}\n",
             json!({
-                "model": p.module.name, "ops": p.ops.len(), "tensors": p.tensors.len(),
+                "model": p.module.name, "ops": p.ops.len(), "tensors": p.numbers.tensors.len(),
                 "distinct_tensor_sizes": distinct_sizes(&p), "parameters": parameters(&p), "weights_bytes": b.weights, "gradients_bytes": gradients,
                 "optimizer_bytes": b.optimizer, "buffers_bytes": b.buffers, "constants_bytes": b.constants,
                 "activations_bytes": activations, "workspace_bytes": b.workspace, "persistent_bytes": persistent,
@@ -67,7 +68,7 @@ pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
 
 /// Different sizes of tensors, in bytes.
 fn distinct_sizes(p: &Problem) -> usize {
-    p.tensors.iter().map(|t| t.ty.bytes()).collect::<BTreeSet<u64>>().len()
+    p.numbers.tensors.iter().map(|t| t.size).collect::<BTreeSet<u64>>().len()
 }
 
 /// Elements of all parameters, trained and frozen.
@@ -80,35 +81,38 @@ fn parameters(p: &Problem) -> u64 {
 /// ops, what is shaped like a parameter and first written after the loss.
 fn gradients(p: &Problem) -> Vec<bool> {
     let module = &p.module;
-    let updates = |op: &POp| module.ops[op.op].kind().is_some_and(|k| k.def().operands.get(1) == Some(&"g"));
-    let read: BTreeSet<u32> = p.ops.iter().filter(|op| updates(op)).flat_map(|op| op.reads.clone()).collect();
+    let updates =
+        |op: &memc_ir::OpId| module.ops[*op].kind().is_some_and(|k| k.def().operands.get(1) == Some(&"g"));
+    let ops = p.ops.iter().zip(&p.numbers.ops).filter(|(op, _)| updates(op));
+    let read: BTreeSet<u32> = ops.flat_map(|(_, op)| op.reads.clone()).collect();
     if !read.is_empty() {
-        let transient = |(i, t): (usize, &Tensor)| t.kind == Kind::Transient && read.contains(&(i as u32));
-        return p.tensors.iter().enumerate().map(transient).collect();
+        let transient = |(i, k): (usize, &Kind)| *k == Kind::Transient && read.contains(&(i as u32));
+        return p.kinds.iter().enumerate().map(transient).collect();
     }
     let is_param = |role: Role| role == Role::Param;
     let shapes: BTreeSet<&TensorType> =
         module.states.values().filter(|s| is_param(s.role)).map(|s| &module.values[s.value].ty).collect();
     let losses: Vec<usize> = p.losses();
-    let loss = p.ops.iter().position(|op| op.outputs.iter().any(|o| losses.contains(o))).unwrap_or(0) as u32;
+    let loss =
+        p.outputs.iter().position(|outputs| outputs.iter().any(|o| losses.contains(o))).unwrap_or(0) as u32;
     let gradient_output = |t: &Tensor| {
         module.outputs.iter().any(|o| o.role == OutputRole::Gradient && module.values[o.value].name == t.name)
     };
-    let is_gradient = |t: &Tensor| {
-        let late = t.writes.first().is_some_and(|&w| w > loss) && shapes.contains(&t.ty);
-        t.kind == Kind::Transient && (late || gradient_output(t))
+    let is_gradient = |(i, t): (usize, &Tensor)| {
+        let late = t.writes.first().is_some_and(|&w| w > loss) && shapes.contains(p.tensor_type(i as u32));
+        p.kinds[i] == Kind::Transient && (late || gradient_output(t))
     };
-    p.tensors.iter().map(is_gradient).collect()
+    p.numbers.tensors.iter().enumerate().map(is_gradient).collect()
 }
 
 fn transient_gradients(p: &Problem) -> u64 {
-    p.tensors.iter().zip(gradients(p)).filter(|(_, g)| *g).map(|(t, _)| t.bytes).sum()
+    p.numbers.tensors.iter().zip(gradients(p)).filter(|(_, g)| *g).map(|(t, _)| t.bytes).sum()
 }
 
 /// Most bytes of activations live at once in the given order.
 fn activation_peak(p: &Problem) -> u64 {
     let mut delta = vec![0i128; p.ops.len() + 1];
-    for (t, gradient) in p.tensors.iter().zip(gradients(p)) {
+    for (t, gradient) in p.numbers.tensors.iter().zip(gradients(p)) {
         if t.persistent() || gradient {
             continue;
         }

@@ -9,6 +9,7 @@ mod estimate;
 mod exit;
 mod opt;
 mod output;
+mod planner;
 mod size;
 mod source;
 

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 /// Offsets and sizes in an arena are multiples of this many bytes.
-pub const ALIGN: u64 = 256;
+pub const ALIGN: u64 = 64;
 
 /// No sum of bytes or times that planning forms may exceed this.
 const MOST: u128 = 1 << 60;
@@ -178,7 +178,7 @@ impl Problem {
     ) -> Result<Problem, Malformed> {
         for t in &mut tensors {
             t.bytes =
-                align(t.bytes.max(1)).ok_or_else(|| Malformed(format!("tensor {} is too large", t.name)))?;
+                align(t.size.max(1)).ok_or_else(|| Malformed(format!("tensor {} is too large", t.name)))?;
             t.touches.clear();
             t.writes.clear();
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::decisions::{Action, Decisions, Home, Place, Run};
 use crate::place::{Command, Site, Slot, Space, Stream, Trace, What};
-use crate::problem::{Kind, Problem};
+use crate::problem::{ALIGN, Kind, Problem};
 
 #[derive(Clone, Default)]
 struct State {
@@ -122,7 +122,7 @@ impl Tracer<'_> {
                 let Some(slot) = state.slot else {
                     return Err(format!("%{} is not on the device", self.name(*t)));
                 };
-                let at_home = matches!(self.d.homes.get(t), Some(Home::Host)) || tensor.kind == Kind::Input;
+                let at_home = matches!(self.d.homes.get(t), Some(Home::Host));
                 let host = match state.host.filter(|_| at_home) {
                     Some((host, _)) => host,
                     None => {
@@ -242,7 +242,8 @@ impl Tracer<'_> {
                 let Some(source) = self.state[t as usize].slot else {
                     return Err(format!("%{} is a result of the step but not on the device", self.name(t)));
                 };
-                let host = self.slot(Space::Host, bytes, None, Site::Host);
+                let room = bytes.max(1).next_multiple_of(ALIGN);
+                let host = self.slot(Space::Host, room, None, Site::Host);
                 let what = What::Output { tensor: t, bytes };
                 let ns = p.device.d2h_ns(bytes);
                 self.command(what, Stream::DeviceToHost, ns, vec![source], vec![host]);

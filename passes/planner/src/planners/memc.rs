@@ -19,7 +19,8 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let mut evaluations = 0;
     let mut consider = |decisions: Decisions| -> Result<(), NoPlan> {
         let r = realise(p, decisions).map_err(NoPlan::Failed)?;
-        let key = |r: &Realised| (r.evaluation.step_ns, r.evaluation.swap_in_bytes, r.evaluation.swap_out_bytes);
+        let key =
+            |r: &Realised| (r.evaluation.step_ns, r.evaluation.swap_in_bytes, r.evaluation.swap_out_bytes);
         let fits = r.evaluation.dev_bytes <= request.capacity;
         if fits && best.as_ref().is_none_or(|b| key(&r) < key(b)) {
             best = Some(r);
