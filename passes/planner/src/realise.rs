@@ -53,10 +53,23 @@ pub struct Realised {
 /// Carries a script out on the model of the device.
 ///
 /// Fails when the script is impossible; says at which action.
-pub fn realise(p: &Problem, mut decisions: Decisions) -> Result<Realised, String> {
+pub fn realise(p: &Problem, decisions: Decisions) -> Result<Realised, String> {
+    realise_within(p, decisions, None, QUICK)
+}
+
+/// Work of a layout when nothing says that it is too high; the unit is that of [`memc_layout::Options`].
+const QUICK: u64 = 200_000;
+
+/// As [`realise`]; when the device arena is higher than `capacity`, spends up to `work` on a lower layout.
+pub fn realise_within(
+    p: &Problem,
+    mut decisions: Decisions,
+    capacity: Option<u64>,
+    work: u64,
+) -> Result<Realised, String> {
     let mut trace = trace(p, &decisions)?;
-    pack::pack(&mut trace.slots, Space::Dev)?;
-    pack::pack(&mut trace.slots, Space::Host)?;
+    pack::pack(&mut trace.slots, Space::Dev, (capacity, work))?;
+    pack::pack(&mut trace.slots, Space::Host, (None, 0))?;
     for slot in &trace.slots {
         settle(&mut decisions, slot);
     }

@@ -11,7 +11,7 @@ pub use belady::smallest_feasible;
 
 use crate::decisions::Decisions;
 use crate::problem::Problem;
-use crate::realise::{Realised, realise};
+use crate::realise::{Realised, realise_within};
 
 /// What a planner is asked for.
 #[derive(Clone, Copy)]
@@ -88,6 +88,9 @@ pub fn named(name: &str) -> Option<&'static Planner> {
 /// Times that a planner is asked again with less room.
 const RETRIES: usize = 6;
 
+/// Work spent on a layout that fits.
+const LAYOUT: u64 = 10_000_000;
+
 /// Runs a planner, lays its choice out and evaluates it; the arena's height is at most the capacity.
 pub fn solve(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<(Realised, u64), NoPlan> {
     let mut room = request.capacity;
@@ -95,7 +98,8 @@ pub fn solve(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<(R
     for _ in 0..=RETRIES {
         let found = (planner.plan)(p, &Request { capacity: room, ..*request })?;
         evaluations += found.evaluations;
-        let realised = realise(p, found.decisions).map_err(NoPlan::Failed)?;
+        let realised =
+            realise_within(p, found.decisions, Some(request.capacity), LAYOUT).map_err(NoPlan::Failed)?;
         let over = realised.evaluation.dev_bytes.saturating_sub(request.capacity);
         if over == 0 {
             return Ok((realised, evaluations));
