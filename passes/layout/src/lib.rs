@@ -3,6 +3,7 @@
 mod algorithm;
 mod compact;
 pub mod csv;
+mod exact;
 mod instance;
 mod place;
 mod pools;

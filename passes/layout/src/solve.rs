@@ -3,6 +3,7 @@
 
 use crate::algorithm::{Order, order};
 use crate::compact::{Compact, components};
+use crate::exact::{Exact, Outcome};
 use crate::instance::Instance;
 use crate::place::{Fit, in_order};
 use crate::repair::repair;
@@ -71,7 +72,7 @@ pub fn solve(instance: &Instance, options: &Options, stop: &dyn Fn() -> bool) ->
     turn.sort_by_key(|&i| (std::cmp::Reverse(parts[i].bound), i));
     let mut floor = goal;
     for i in turn {
-        parts[i].quick(floor, stop);
+        parts[i].quick(floor, options, &mut work);
         parts[i].search(floor, options, &mut work);
         floor = floor.max(parts[i].height);
     }
@@ -84,6 +85,11 @@ pub fn solve(instance: &Instance, options: &Options, stop: &dyn Fn() -> bool) ->
     let ends = instance.buffers().iter().zip(&offsets).map(|(b, at)| at + b.bytes);
     let height = ends.max().unwrap_or(0);
     Solution { height, load: instance.load(), bound: lowest.max(bound(&parts)), offsets }
+}
+
+/// Whether a height is within a few percent of the goal.
+fn near(height: u64, goal: u64) -> bool {
+    height - goal.min(height) <= goal / 32
 }
 
 /// A component and its best layout so far.
@@ -102,8 +108,17 @@ const LARGE: usize = 4000;
 /// Layouts to start local search from.
 const BASES: usize = 8;
 
-/// Work of the first attempt at one height.
-const FIRST_ATTEMPT: u64 = 1 << 19;
+/// Work of local search from one base in the first attempt at one height.
+const FIRST_ATTEMPT: u64 = 1 << 15;
+
+/// Work of exact search for each unit of local search from one base.
+const EXACT: u64 = 256;
+
+/// Work of mending a quick layout, for each buffer.
+const MEND: u64 = 128;
+
+/// A range of heights as small as this power of a half of the bound is not divided further.
+const CLOSE: u32 = 11;
 
 impl Part {
     fn new(c: Compact) -> Part {
@@ -121,10 +136,10 @@ impl Part {
         self.height <= goal
     }
 
-    /// Tries the quick algorithms, quickest first.
-    fn quick(&mut self, goal: u64, stop: &dyn Fn() -> bool) {
+    /// Tries the quick algorithms, quickest first, and mends what they leave too high.
+    fn quick(&mut self, goal: u64, options: &Options, work: &mut Work<'_>) {
         const STACKS: [Stack; 3] = [Stack::LastToDie, Stack::Longest, Stack::Oldest];
-        const RULES: [Rule; 4] = [Rule::Mates, Rule::TwoEnded(1), Rule::Best, Rule::TwoEnded(4)];
+        const RULES: [Rule; 4] = [Rule::TwoEnded(1), Rule::Mates, Rule::Best, Rule::TwoEnded(4)];
         const ORDERS: [(Order, Fit); 8] = [
             (Order::Size, Fit::First),
             (Order::Size, Fit::Best),
@@ -135,21 +150,25 @@ impl Part {
             (Order::End, Fit::Best),
             (Order::ContentionArea, Fit::Best),
         ];
-        if !self.c.has_fixed() {
-            for (rule, stack) in RULES.iter().flat_map(|r| STACKS.iter().map(move |s| (*r, *s))) {
-                let found = sweep(&self.c, Plan { stack, rule });
-                if self.offer(found, goal) || stop() {
+        let rules = if self.c.has_fixed() { &[] } else { &RULES[..] };
+        let mend = MEND * self.c.len() as u64;
+        for &rule in rules {
+            for stack in STACKS {
+                if self.offer(sweep(&self.c, Plan { stack, rule }), goal) || work.stopped() {
                     return;
                 }
             }
+            // Far too high is not mended, but rearranged.
+            if near(self.height, goal) && self.repair(goal, STACKS.len(), mend, options.seed, work) {
+                return;
+            }
         }
-        let near = |part: &Part| part.height - goal.min(part.height) <= goal / 32;
         for (by, fit) in ORDERS {
-            if self.c.len() > LARGE && near(self) {
+            if self.c.len() > LARGE && near(self.height, goal) {
                 return;
             }
             let found = in_order(&self.c, &order(&self.c, by), fit);
-            if self.offer(found, goal) || (stop() && !self.offsets.is_empty()) {
+            if self.offer(found, goal) || work.stopped() {
                 return;
             }
         }
@@ -157,16 +176,23 @@ impl Part {
 
     /// Searches for lower layouts until one is no higher than `goal`.
     fn search(&mut self, goal: u64, options: &Options, work: &mut Work<'_>) {
+        let c = self.c.clone();
+        let mut engines: Vec<Exact<'_>> = Vec::new();
         let mut effort = FIRST_ATTEMPT;
-        while self.height > goal && work.left() > 0 {
+        while self.height > goal && self.height > self.bound && work.left() > 0 {
             // The goal itself first: most components of training steps reach it.
-            let (mut low, mut target) = (goal, goal);
-            while self.height > goal && work.left() > 0 {
-                if !self.attempt(target, effort, options.seed, work) {
-                    low = target;
+            let mut low = goal.max(self.bound);
+            let mut target = low;
+            while self.height > low && work.left() > 0 {
+                let found = self.repair(target, BASES, effort, options.seed, work)
+                    || self.exact(target, effort, &mut engines, &c, options.seed, work);
+                if !found {
+                    low = target.max(self.bound);
                 }
                 // Close enough for this much work per attempt.
-                if self.height <= low + (self.bound >> 11) + 1 {
+                if options.capacity.is_some_and(|capacity| capacity <= target)
+                    || self.height <= low.saturating_add(self.bound >> CLOSE)
+                {
                     break;
                 }
                 target = low + (self.height - low) / 2;
@@ -175,28 +201,55 @@ impl Part {
         }
     }
 
-    /// Tries to get no higher than `target` with so much work.
-    fn attempt(&mut self, target: u64, effort: u64, seed: u64, work: &mut Work<'_>) -> bool {
-        let mut rank: Vec<(u128, usize)> =
-            (0..self.bases.len()).map(|i| (self.excess(i, target), i)).collect();
+    /// Local search from some bases, those with least above the target first, each with so much work.
+    fn repair(&mut self, target: u64, bases: usize, share: u64, seed: u64, work: &mut Work<'_>) -> bool {
+        let mut rank: Vec<(u128, usize)> = (0..self.bases.len()).map(|i| (self.excess(i, target), i)).collect();
         rank.sort_unstable();
-        let share = (effort / BASES as u64).max(1);
-        for (n, &(_, i)) in rank.iter().take(BASES).enumerate() {
+        for (n, &(_, i)) in rank.iter().take(bases).enumerate() {
             let mut part = work.part(share);
-            let found = repair(
-                &self.c,
-                &self.bases[i],
-                target,
-                seed.wrapping_add(n as u64).wrapping_add(effort),
-                &mut part,
-            );
+            let seed = seed.wrapping_add(n as u64).wrapping_add(share);
+            let found = repair(&self.c, &self.bases[i], target, seed, &mut part);
             work.settle(&part, share);
             if let Some(found) = found {
-                self.offer(found, target);
-                return true;
+                return self.offer(found, target);
             }
         }
         false
+    }
+
+    /// Exact search, continued where it has worked on this target before.
+    fn exact<'a>(
+        &mut self,
+        target: u64,
+        effort: u64,
+        engines: &mut Vec<Exact<'a>>,
+        c: &'a Compact,
+        seed: u64,
+        work: &mut Work<'_>,
+    ) -> bool {
+        let share = effort.saturating_mul(EXACT);
+        let known = engines.iter().position(|e| e.capacity() == target);
+        let index = match known {
+            Some(i) => i,
+            None => {
+                let Some(engine) = Exact::new(c, target, seed) else { return false };
+                // The first is that of the goal, which is continued in every round.
+                engines.truncate(1);
+                engines.push(engine);
+                engines.len() - 1
+            }
+        };
+        let mut part = work.part(share);
+        let outcome = engines[index].run(&mut part);
+        work.settle(&part, share);
+        match outcome {
+            Outcome::Found(offsets) => self.offer(offsets, target),
+            Outcome::Infeasible => {
+                self.bound = self.bound.max(target + 1);
+                false
+            }
+            Outcome::Open => false,
+        }
     }
 
     /// Bytes times sections of a base above the target.

@@ -31,6 +31,12 @@ impl<'a> Work<'a> {
         self.left > 0 && !self.stopped
     }
 
+    /// Asks the caller whether to end the search.
+    pub(crate) fn stopped(&mut self) -> bool {
+        self.stopped |= (self.stop)();
+        self.stopped
+    }
+
     /// Units left; none after the caller has stopped the search.
     pub(crate) fn left(&self) -> u64 {
         if self.stopped { 0 } else { self.left }

@@ -1,0 +1,97 @@
+//! The exact search: is there a layout of a given height?
+//!
+//! Constraint programming. Every section is a machine that holds one buffer at an offset; domains are narrowed by pairs
+//! and by edge finding (`edges.rs`), and a decision says which buffer is the lowest of a section (`search.rs`). The
+//! search starts anew after numbers of decisions that follow the sequence of Luby, Sinclair and Zuckerman ("Optimal
+//! speedup of Las Vegas algorithms", 1993), each time choosing sections in another way.
+
+mod edges;
+mod search;
+mod state;
+
+use crate::compact::Compact;
+use crate::work::Work;
+use search::{Choice, End, Search};
+
+/// Most buffers of a component that is searched: precedences take a byte for each pair.
+pub(crate) const MOST_BUFFERS: usize = 4000;
+
+/// What came out.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// A layout.
+    Found(Vec<u64>),
+    /// There is none: proved.
+    Infeasible,
+    /// The work ended first.
+    Open,
+}
+
+/// Decisions before the first restart.
+const BASE: u64 = 200;
+
+/// Every so many rounds choose sections in the second and in the third way.
+const OTHERS: u64 = 4;
+
+/// A search for a layout of one height, which can be continued.
+pub(crate) struct Exact<'a> {
+    search: Search<'a>,
+    capacity: u64,
+    round: u64,
+    infeasible: bool,
+}
+
+impl<'a> Exact<'a> {
+    /// A search for a layout no higher than `capacity`; none where the component is too large for it.
+    pub(crate) fn new(c: &'a Compact, capacity: u64, seed: u64) -> Option<Exact<'a>> {
+        if c.len() > MOST_BUFFERS {
+            return None;
+        }
+        let mut search = Search::new(c, capacity.min(i64::MAX as u64), seed);
+        let infeasible = capacity < c.bound() || search.root().is_err();
+        Some(Exact { search, capacity, round: 0, infeasible })
+    }
+
+    /// The height searched for.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Searches on.
+    pub(crate) fn run(&mut self, work: &mut Work<'_>) -> Outcome {
+        while !self.infeasible && work.left() > 0 {
+            self.round += 1;
+            let choice = match self.round % (2 * OTHERS) {
+                OTHERS => Choice::Low,
+                0 => Choice::Contradiction,
+                _ => Choice::Slack,
+            };
+            match self.search.descend(self.round, choice, BASE * luby(self.round), work) {
+                End::Found(offsets) => return Outcome::Found(offsets),
+                End::Infeasible => self.infeasible = true,
+                End::Open => {}
+            }
+        }
+        if self.infeasible { Outcome::Infeasible } else { Outcome::Open }
+    }
+}
+
+/// The sequence 1, 1, 2, 1, 1, 2, 4, ... from 1.
+fn luby(mut i: u64) -> u64 {
+    loop {
+        let bits = 64 - i.leading_zeros();
+        if i == (1 << bits) - 1 {
+            return 1 << (bits - 1);
+        }
+        i -= (1 << (bits - 1)) - 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_luby_sequence_begins_as_published() {
+        let sequence: Vec<u64> = (1..=15).map(super::luby).collect();
+        assert_eq!(sequence, [1, 1, 2, 1, 1, 2, 4, 1, 1, 2, 1, 1, 2, 4, 8]);
+    }
+}
