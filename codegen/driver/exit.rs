@@ -13,6 +13,17 @@ pub(crate) enum Error {
     Model(String),
     /// 4: no plan fits the budget.
     Infeasible(String, Option<Box<Infeasible>>),
+    /// 4: no layout as low as the capacity was found.
+    NoLayout {
+        /// The capacity asked for.
+        capacity: u64,
+        /// The lowest layout found.
+        height: u64,
+        /// Most bytes live at once.
+        load: u64,
+        /// A height that no layout is below.
+        bound: u64,
+    },
     /// 7: the plan is damaged, of another version, or wrong.
     Plan(String),
     /// 7: `memc check` rejected the plan and, with `--json`, has printed why.
@@ -33,7 +44,7 @@ impl Error {
             Error::Different => 1,
             Error::Usage(_) => 2,
             Error::Model(_) => 3,
-            Error::Infeasible(..) => 4,
+            Error::Infeasible(..) | Error::NoLayout { .. } => 4,
             Error::Plan(_) | Error::Rejected(_) => 7,
             Error::Internal(_) => 70,
             Error::Io(_) => 74,
@@ -51,6 +62,14 @@ impl fmt::Display for Error {
             | Error::Plan(t)
             | Error::Rejected(t)
             | Error::Io(t) => f.write_str(t),
+            Error::NoLayout { capacity, height, load, bound } => {
+                let proof = match (bound > capacity, bound > load) {
+                    (true, false) => ": more is live at once",
+                    (true, true) => ": proved",
+                    (false, _) => " was found; more --effort may find one",
+                };
+                write!(f, "no layout of height {capacity}{proof} (load {load}, lowest found {height})")
+            }
             Error::Internal(t) => {
                 write!(f, "{t}\nthis is a bug in memc; please report it with the model and this command line")
             }
@@ -98,6 +117,12 @@ impl Error {
     /// The error as the object that `--json` promises.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         let mut out = serde_json::json!({"error": self.to_string(), "exit_code": self.code()});
+        if let Error::NoLayout { capacity, height, load, bound } = self {
+            out["capacity"] = (*capacity).into();
+            out["height"] = (*height).into();
+            out["load"] = (*load).into();
+            out["bound"] = (*bound).into();
+        }
         if let Error::Infeasible(_, Some(i)) = self {
             out["gpu_mem_bytes"] = i.budget_bytes.into();
             out["smallest_feasible_bytes"] = i.smallest_bytes.into();

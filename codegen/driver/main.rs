@@ -7,6 +7,7 @@ mod device;
 mod dump;
 mod estimate;
 mod exit;
+mod layout;
 mod opt;
 mod output;
 mod planner;
@@ -29,7 +30,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // Nothing is at stake but a file that is being written; its writer stops by itself and cleans up.
+    // A file that is being written, or a search that keeps its best, ends by itself; a second interrupt does not wait.
     let handler = || {
         if STOP.swap(true, Ordering::Relaxed) || !WRITING.load(Ordering::Relaxed) {
             say(&format!("memc: error: {}", Error::Interrupted));
@@ -62,6 +63,7 @@ fn run(command: &Command) -> Result<(), Error> {
     match command {
         Command::Compile(args) => compile::run(args),
         Command::Estimate(args) => estimate::run(args),
+        Command::Layout(args) => layout::run(args),
         Command::Check(args) => check::run(args),
         Command::Dump(args) => dump::dump(args),
         Command::Diff(args) => dump::diff(args),

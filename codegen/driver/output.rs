@@ -22,9 +22,9 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
-/// Set when the user interrupts while a file is being written.
+/// Set when the user interrupts while a file is being written or a search can keep its best result.
 pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
-/// Whether a file is being written: an interrupt then waits for the writer, which leaves no pieces behind.
+/// Whether a file is being written or a search runs: an interrupt then waits for it, and it leaves no pieces behind.
 pub(crate) static WRITING: AtomicBool = AtomicBool::new(false);
 
 /// While this lives, an interrupt only sets [`STOP`].

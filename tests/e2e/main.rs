@@ -8,6 +8,7 @@ mod accumulate;
 mod cli;
 mod damage;
 mod hold;
+mod layout;
 mod models;
 mod recipes;
 mod support;

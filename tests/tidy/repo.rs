@@ -56,7 +56,7 @@ pub(crate) fn rust_files() -> Vec<String> {
 
 /// The files that people write: everything but model files and test data in binary form.
 pub(crate) fn text_files() -> Vec<String> {
-    const BINARY: &[&str] = &["onnx", "npz", "npy", "safetensors", "bin", "plan", "zip"];
+    const BINARY: &[&str] = &["onnx", "npz", "npy", "safetensors", "bin", "plan", "zip", "xz"];
     let is_text = |f: &String| {
         let name = f.rsplit('/').next().unwrap_or(f);
         let extension = name.rsplit_once('.').map_or("", |(_, e)| e);

@@ -6,6 +6,7 @@ use crate::compact::{Compact, components};
 use crate::instance::Instance;
 use crate::place::{Fit, in_order};
 use crate::pools::size_classes;
+use crate::solve::Solution;
 use crate::sweep::{Plan, Rule, Stack, sweep};
 
 /// A way to choose offsets.
@@ -74,15 +75,11 @@ impl Algorithm {
     }
 }
 
-/// Offsets for all buffers, as `algorithm` chooses them. Takes `O(n k)` for `k` buffers live at once, or less.
-pub fn place(instance: &Instance, algorithm: Algorithm) -> Vec<u64> {
-    let mut offsets: Vec<u64> = instance.buffers().iter().map(|b| b.offset.unwrap_or(0)).collect();
-    for c in components(instance) {
-        for (&i, at) in c.index.iter().zip(layout(&c, algorithm)) {
-            offsets[i] = at;
-        }
-    }
-    offsets
+/// The layout that `algorithm` makes. Takes `O(n k)` for `k` buffers live at once, or less.
+pub fn place(instance: &Instance, algorithm: Algorithm) -> Solution {
+    let parts = components(instance);
+    let layouts: Vec<Vec<u64>> = parts.iter().map(|c| layout(c, algorithm)).collect();
+    Solution::assemble(instance, parts.iter().zip(&layouts), 0)
 }
 
 /// Offsets for one component.

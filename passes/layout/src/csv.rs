@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::instance::{Buffer, Instance, InstanceError, Range};
+use crate::instance::{Buffer, Instance, InstanceError, MAX_TOTAL_BYTES, Range};
 
 /// A line that is not what it should be.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -105,8 +105,20 @@ pub fn read(text: &str) -> Result<Named, CsvError> {
         at_line.push(line);
     }
     let instance = Instance::new(buffers).map_err(|e| {
-        let column = matches!(e, InstanceError::TooLarge(_)).then_some("size");
-        error(at_line.get(e.buffer()).copied().unwrap_or(first), column, e.to_string())
+        let line = |i: usize| at_line.get(i).copied().unwrap_or(first);
+        match e {
+            InstanceError::Overlap(i, j) => error(
+                line(j),
+                Some("offset"),
+                format!("it shares bytes with line {} while both live", line(i)),
+            ),
+            InstanceError::TooLarge(i) => error(
+                line(i),
+                Some("size"),
+                format!("up to here sizes add up to more than {MAX_TOTAL_BYTES}"),
+            ),
+            e => error(line(e.buffer()), None, e.to_string()),
+        }
     })?;
     Ok(Named { instance, ids })
 }

@@ -58,6 +58,8 @@ pub enum InstanceError {
     ZeroAlign(usize),
     /// A fixed offset that is no multiple of the alignment.
     Misaligned(usize, u64),
+    /// Two fixed buffers share bytes while both live.
+    Overlap(usize, usize),
     /// Sizes or a fixed offset that exceed [`MAX_TOTAL_BYTES`].
     TooLarge(usize),
 }
@@ -71,6 +73,7 @@ impl InstanceError {
             | InstanceError::Unordered(i, ..)
             | InstanceError::ZeroAlign(i)
             | InstanceError::Misaligned(i, _)
+            | InstanceError::Overlap(_, i)
             | InstanceError::TooLarge(i) => i,
         }
     }
@@ -91,6 +94,9 @@ impl fmt::Display for InstanceError {
             InstanceError::ZeroAlign(i) => write!(f, "buffer {i} has an alignment of zero"),
             InstanceError::Misaligned(i, at) => {
                 write!(f, "the offset {at} of buffer {i} is no multiple of its alignment")
+            }
+            InstanceError::Overlap(i, j) => {
+                write!(f, "the fixed offsets of buffers {i} and {j} let them share bytes while both live")
             }
             InstanceError::TooLarge(i) => {
                 write!(f, "with buffer {i} the sizes add up to more than {MAX_TOTAL_BYTES} bytes")
@@ -128,7 +134,13 @@ impl Instance {
                 _ => return Err(InstanceError::TooLarge(i)),
             };
         }
-        Ok(Instance { buffers })
+        let fixed: Vec<usize> = (0..buffers.len()).filter(|&i| buffers[i].offset.is_some()).collect();
+        let alone = Instance { buffers: fixed.iter().map(|&i| buffers[i].clone()).collect() };
+        let offsets: Vec<u64> = fixed.iter().filter_map(|&i| buffers[i].offset).collect();
+        match check(&alone, &offsets) {
+            Err(Conflict::Overlap(i, j)) => Err(InstanceError::Overlap(fixed[i], fixed[j])),
+            _ => Ok(Instance { buffers }),
+        }
     }
 
     /// The buffers, in the order they were given.

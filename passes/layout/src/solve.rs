@@ -53,6 +53,23 @@ pub struct Solution {
 }
 
 impl Solution {
+    /// Puts components together.
+    pub(crate) fn assemble<'a>(
+        instance: &Instance,
+        parts: impl Iterator<Item = (&'a Compact, &'a Vec<u64>)>,
+        bound: u64,
+    ) -> Solution {
+        let mut offsets: Vec<u64> = instance.buffers().iter().map(|b| b.offset.unwrap_or(0)).collect();
+        for (c, chosen) in parts {
+            for (&i, &at) in c.index.iter().zip(chosen) {
+                offsets[i] = at;
+            }
+        }
+        let ends = instance.buffers().iter().zip(&offsets).map(|(b, at)| at + b.bytes);
+        let height = ends.max().unwrap_or(0);
+        Solution { height, load: instance.load(), bound: bound.max(instance.lower_bound()), offsets }
+    }
+
     /// Whether no layout is lower.
     pub fn optimal(&self) -> bool {
         self.height == self.bound
@@ -76,15 +93,8 @@ pub fn solve(instance: &Instance, options: &Options, stop: &dyn Fn() -> bool) ->
         parts[i].search(floor, options, &mut work);
         floor = floor.max(parts[i].height);
     }
-    let mut offsets: Vec<u64> = instance.buffers().iter().map(|b| b.offset.unwrap_or(0)).collect();
-    for part in &parts {
-        for (&i, &at) in part.c.index.iter().zip(&part.offsets) {
-            offsets[i] = at;
-        }
-    }
-    let ends = instance.buffers().iter().zip(&offsets).map(|(b, at)| at + b.bytes);
-    let height = ends.max().unwrap_or(0);
-    Solution { height, load: instance.load(), bound: lowest.max(bound(&parts)), offsets }
+    let bound = lowest.max(bound(&parts));
+    Solution::assemble(instance, parts.iter().map(|p| (&p.c, &p.offsets)), bound)
 }
 
 /// Whether a height is within a few percent of the goal.
@@ -180,6 +190,9 @@ impl Part {
         let mut engines: Vec<Exact<'_>> = Vec::new();
         let mut effort = FIRST_ATTEMPT;
         while self.height > goal && self.height > self.bound && work.left() > 0 {
+            if options.capacity.is_some() && self.bound > goal {
+                return;
+            }
             // The goal itself first: most components of training steps reach it.
             let mut low = goal.max(self.bound);
             let mut target = low;
@@ -203,7 +216,8 @@ impl Part {
 
     /// Local search from some bases, those with least above the target first, each with so much work.
     fn repair(&mut self, target: u64, bases: usize, share: u64, seed: u64, work: &mut Work<'_>) -> bool {
-        let mut rank: Vec<(u128, usize)> = (0..self.bases.len()).map(|i| (self.excess(i, target), i)).collect();
+        let mut rank: Vec<(u128, usize)> =
+            (0..self.bases.len()).map(|i| (self.excess(i, target), i)).collect();
         rank.sort_unstable();
         for (n, &(_, i)) in rank.iter().take(bases).enumerate() {
             let mut part = work.part(share);

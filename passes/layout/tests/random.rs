@@ -35,7 +35,7 @@ fn every_algorithm_makes_a_layout() {
     arbtest::arbtest(|u| {
         let instance = instance(u, 40, false)?;
         for algorithm in Algorithm::ALL {
-            validate(&instance, &place(&instance, algorithm), algorithm.name());
+            validate(&instance, &place(&instance, algorithm).offsets, algorithm.name());
         }
         Ok(())
     });
@@ -90,7 +90,7 @@ fn exhaustive(instance: &Instance) -> u64 {
 }
 
 #[test]
-fn bounds_and_heights_enclose_the_optimum() {
+fn small_instances_are_solved_as_trying_everything_does() {
     arbtest::arbtest(|u| {
         let n = u.int_in_range(1..=7)?;
         let mut buffers = Vec::new();
@@ -101,15 +101,28 @@ fn bounds_and_heights_enclose_the_optimum() {
                 let start = buffer.live[0].end + 1;
                 buffer.live.push(Range { start, end: start + 1 });
             }
+            buffer.align = *u.choose(&[1, 1, 1, 2, 4])?;
             buffers.push(buffer);
         }
         let instance = Instance::new(buffers).expect("the generator makes valid instances");
-        let solution = solve(&instance, &Options { work: 200_000, ..Options::effort(0) }, &|| false);
         let optimum = exhaustive(&instance);
-        assert!(
-            solution.bound <= optimum && optimum <= solution.height,
-            "{solution:?} {optimum} {instance:?}"
-        );
+        let options = Options { work: 1_000_000, ..Options::effort(0) };
+        let lowest = solve(&instance, &options, &|| false);
+        assert_eq!((lowest.height, lowest.bound), (optimum, optimum), "{instance:?}");
+        let under = solve(&instance, &Options { capacity: Some(optimum - 1), ..options }, &|| false);
+        assert!(under.bound == optimum && under.height >= optimum, "{instance:?}");
+        let within = solve(&instance, &Options { capacity: Some(optimum), ..options }, &|| false);
+        assert_eq!(within.height, optimum, "{instance:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_search_that_is_stopped_at_once_still_has_a_layout() {
+    arbtest::arbtest(|u| {
+        let instance = instance(u, 40, false)?;
+        let solution = solve(&instance, &Options::effort(5), &|| true);
+        assert_eq!(validate(&instance, &solution.offsets, "stopped"), solution.height);
         Ok(())
     });
 }

@@ -51,6 +51,7 @@ fn every_mistake_is_refused_with_line_and_column() {
         ("id,lower,upper,size\na,0,4,10\n\na,0,4,10\n", 4, Some("id"), "line 2"),
         ("id,lower,upper,size\n,0,4,10\n", 2, Some("id"), "empty"),
         ("id,lower,upper,size\na,0,4,10\nb,0,4,18446744073709551615\n", 3, Some("size"), "more than"),
+        ("id,lower,upper,size,offset\na,0,4,10,0\nb,5,6,10,\nc,3,5,10,9\n", 4, Some("offset"), "line 2"),
     ];
     for (text, line, column, part) in cases {
         let e = read(text).expect_err(text);

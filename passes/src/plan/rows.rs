@@ -1,10 +1,11 @@
 //! The planning passes of the pass table.
 
 use memc_ir::{Module, Phase};
+use memc_layout::Algorithm;
 use memc_planner::Decisions;
 use memc_planner::planners::{self, Request};
 
-use super::layout::{Algorithm, layout};
+use super::layout::{layout, lowest};
 use super::problem::Problem;
 use super::select::{self, PlanError};
 use super::timepoints::place_awaits;
@@ -30,8 +31,11 @@ pub(crate) const LAYOUT: PassDef = PassDef {
     options: LAYOUT_OPTIONS,
     run: run_layout,
 };
-const LAYOUT_OPTIONS: &[OptionDef] =
-    &[OptionDef { name: "algo", default: "best-fit", doc: "best-fit, first-fit or size-class" }];
+const LAYOUT_OPTIONS: &[OptionDef] = &[OptionDef {
+    name: "algo",
+    default: "best-fit",
+    doc: "search, or an algorithm of memc-layout: best-fit, first-fit, size-class, smartpool, ...",
+}];
 
 /// `plan{capacity=N}`.
 pub(crate) const PLAN: PassDef = PassDef {
@@ -88,10 +92,12 @@ fn run_apply(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(
 
 fn run_layout(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
     let name = options.get(LAYOUT_OPTIONS, "algo").map_err(PassError::Usage)?;
-    let Some(algorithm) = Algorithm::ALL.into_iter().find(|a| a.name() == name) else {
-        return Err(PassError::Usage(format!("unknown layout algorithm `{name}`")));
+    let heights = match Algorithm::named(name) {
+        Some(algorithm) => layout(m, algorithm),
+        None if name == "search" => lowest(m),
+        None => return Err(PassError::Usage(format!("unknown layout algorithm `{name}`"))),
     };
-    let (dev, host) = layout(m, algorithm);
+    let (dev, host) = heights.map_err(PassError::Failed)?;
     cx.stats.push(("layout", "device arena bytes".into(), dev));
     cx.stats.push(("layout", "host arena bytes".into(), host));
     Ok(())

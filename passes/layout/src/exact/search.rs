@@ -130,7 +130,8 @@ impl<'a> Search<'a> {
             let feasible = match self.lowest(machine, &ranks) {
                 Some((buffer, others)) => {
                     stack.push(Decision { depth: self.state.depth(), buffer, others, machine });
-                    self.decide(buffer, stack.last().map_or(&[], |d| &d.others)).and_then(|()| self.propagate())
+                    self.decide(buffer, stack.last().map_or(&[], |d| &d.others))
+                        .and_then(|()| self.propagate())
                 }
                 None => Err(super::state::Contradiction),
             };
@@ -214,7 +215,8 @@ impl<'a> Search<'a> {
         let can = |&b: &u32| {
             s.est[b as usize] < least && !rest.iter().any(|&other| s.is_higher(b as usize, other as usize))
         };
-        let buffer = rest.iter().copied().filter(can).min_by_key(|&b| (s.est[b as usize], ranks[b as usize]))?;
+        let buffer =
+            rest.iter().copied().filter(can).min_by_key(|&b| (s.est[b as usize], ranks[b as usize]))?;
         Some((buffer as usize, rest.iter().copied().filter(|&b| b != buffer).collect()))
     }
 }

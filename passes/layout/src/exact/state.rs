@@ -120,7 +120,11 @@ impl State {
         if at <= self.est[b] {
             return Ok(());
         }
-        let at = if self.align[b] == 1 { at } else { (at + self.align[b] - 1).div_euclid(self.align[b]) * self.align[b] };
+        let at = if self.align[b] == 1 {
+            at
+        } else {
+            (at + self.align[b] - 1).div_euclid(self.align[b]) * self.align[b]
+        };
         if at > self.lst[b] {
             return Err(Contradiction);
         }

@@ -1,0 +1,127 @@
+//! `memc layout`: offsets for the buffers of an instance in a text file.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use memc_layout::{Algorithm, Options, Solution, csv};
+use serde_json::json;
+
+use crate::cli::Layout;
+use crate::exit::Error;
+use crate::output::{Progress, STOP, Writing, apart, emit, say, write_file};
+use crate::source;
+
+/// The algorithm that is none of the named ones, but all of them and a search.
+pub(crate) const SEARCH: &str = "search";
+
+/// What `--algorithm` takes.
+pub(crate) fn algorithms() -> Vec<&'static str> {
+    [SEARCH].into_iter().chain(Algorithm::ALL.map(Algorithm::name)).collect()
+}
+
+/// A time such as `10s`, `1.5s`, `500ms` or `2m`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let example = "write a time such as 10s, 500ms or 2m";
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: f64 = number.parse().map_err(|_| format!("`{text}` is not a time: {example}"))?;
+    let seconds = match unit {
+        "ms" => number / 1e3,
+        "s" => number,
+        "m" => number * 60.0,
+        "h" => number * 3600.0,
+        "" => return Err(format!("`{text}` has no unit: {example}")),
+        _ => return Err(format!("`{unit}` is not a unit of time: {example}")),
+    };
+    Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is not a time that fits: {example}"))
+}
+
+pub(crate) fn run(args: &Layout) -> Result<(), Error> {
+    apart(&[Some(&args.instance)], &[args.output.as_ref()])?;
+    let text = source::read_text(&args.instance)?;
+    let named = csv::read(&text).map_err(|e| Error::Model(format!("{}: {e}", args.instance.display())))?;
+    let progress = Progress::new(args.json);
+    progress.stage("laying out");
+    let begun = now();
+    let solution = {
+        // An interrupt ends the search, which keeps the best so far.
+        let _searching = Writing::begin();
+        solve(args, &named.instance, begun)
+    };
+    let took = begun.elapsed();
+    progress.done();
+    memc_layout::check(&named.instance, &solution.offsets)
+        .map_err(|e| Error::Internal(format!("the layout is wrong: {e}")))?;
+    if let Some(capacity) = args.capacity.filter(|&capacity| solution.height > capacity) {
+        return Err(Error::NoLayout {
+            capacity,
+            height: solution.height,
+            load: solution.load,
+            bound: solution.bound,
+        });
+    }
+    let layout = csv::write(&named, &solution.offsets);
+    if let Some(path) = &args.output {
+        write_file(path, layout.as_bytes())?;
+    }
+    let ratio = solution.height as f64 / solution.load.max(1) as f64;
+    if args.json {
+        return emit(&format!(
+            "{}\n",
+            json!({
+                "instance": args.instance.display().to_string(), "buffers": solution.offsets.len(),
+                "algorithm": args.algorithm, "capacity": args.capacity, "height": solution.height,
+                "load": solution.load, "bound": solution.bound, "ratio": ratio,
+                "optimal": solution.optimal(), "stopped": STOP.load(Ordering::Relaxed),
+                "solve_ns": u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
+            })
+        ));
+    }
+    if args.output.is_none() {
+        emit(&layout)?;
+    }
+    let verdict = if solution.optimal() { "optimal" } else { "not proved optimal" };
+    say(&format!(
+        "height {}, load {}, ratio {ratio:.4}, {verdict}, {:.3} s",
+        solution.height,
+        solution.load,
+        took.as_secs_f64()
+    ));
+    Ok(())
+}
+
+#[allow(clippy::disallowed_methods, reason = "the driver keeps the time limit; the search counts its steps")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn solve(args: &Layout, instance: &memc_layout::Instance, begun: Instant) -> Solution {
+    if let Some(algorithm) = Algorithm::named(&args.algorithm) {
+        return memc_layout::place(instance, algorithm);
+    }
+    let effort = args.effort.unwrap_or(if args.time_limit.is_some() { memc_layout::MAX_EFFORT } else { 2 });
+    let options = Options { capacity: args.capacity, seed: args.seed, ..Options::effort(effort) };
+    let stop =
+        || STOP.load(Ordering::Relaxed) || args.time_limit.is_some_and(|limit| begun.elapsed() >= limit);
+    memc_layout::solve(instance, &options, &stop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        for (text, hint) in
+            [("10", "unit"), ("10x", "not a unit"), ("s", "not a time"), ("-1s", "not a time")]
+        {
+            let message = duration(text).err().unwrap_or_default();
+            assert!(message.contains(hint), "{text}: {message}");
+        }
+        let endless = format!("{}h", "9".repeat(40));
+        assert!(duration(&endless).err().is_some_and(|m| m.contains("fits")));
+    }
+}

@@ -1,0 +1,31 @@
+//! Published instances, at the heights that are known for them.
+
+use memc_layout::csv::read;
+use memc_layout::{Options, check, solve};
+
+/// The height that is found with so much effort, for a capacity or as low as possible.
+fn height(text: &str, capacity: Option<u64>, effort: u8) -> (u64, u64) {
+    let instance = read(text).expect("the instance is right").instance;
+    let solution = solve(&instance, &Options { capacity, ..Options::effort(effort) }, &|| false);
+    assert_eq!(check(&instance, &solution.offsets), Ok(solution.height));
+    (solution.height, solution.load)
+}
+
+#[test]
+fn hard_instances_of_minimalloc_fit_their_capacity() {
+    let capacity = 1 << 20;
+    for text in [include_str!("data/B.csv"), include_str!("data/C.csv"), include_str!("data/E.csv")] {
+        let (height, load) = height(text, Some(capacity), 2);
+        assert!(load <= height && height <= capacity, "{height}");
+    }
+}
+
+#[test]
+fn the_lowest_layout_of_minimalloc_c_is_as_low_as_its_load() {
+    assert_eq!(height(include_str!("data/C.csv"), None, 2), (1_039_360, 1_039_360));
+}
+
+#[test]
+fn a_training_step_is_laid_out_at_its_load_without_a_search() {
+    assert_eq!(height(include_str!("data/resnet50.csv"), None, 0), (1_515_472_556, 1_515_472_556));
+}

@@ -1,0 +1,90 @@
+"""Heights and times of `memc layout`, beside published ones.
+
+usage: layout.py [--runs N] [--table] [INSTANCE.csv...]
+
+Needs nothing but Python. Without instances, those committed in passes/layout/tests/data are taken: minimalloc's A to E
+at the capacity they were made for, and the lowest layouts of all. Published times are those of minimalloc's slides
+(hardware not stated); its heights are its capacities. Times are medians of N runs, of the search and of the process.
+"""
+
+import argparse
+import json
+import lzma
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DATA = ROOT / "passes/layout/tests/data"
+MEMC = ROOT / "target/release/memc"
+PUBLISHED_MS = {"A": 4910, "B": 3661, "C": 637, "D": 2674, "E": 3717}
+CAPACITY = 1 << 20
+
+
+def measure(path, runs, *flags):
+    """The last JSON object, and medians of both times in milliseconds."""
+    search, process = [], []
+    for _ in range(runs):
+        begun = time.perf_counter()
+        done = subprocess.run([MEMC, "layout", path, "--json", *flags], capture_output=True, text=True)
+        process.append((time.perf_counter() - begun) * 1e3)
+        out = json.loads(done.stdout)
+        search.append(out.get("solve_ns", 0) / 1e6)
+    return out, statistics.median(search), statistics.median(process)
+
+
+def row(name, path, runs, *flags, capacity=None):
+    if capacity:
+        flags += ("--capacity", str(capacity))
+    out, search, process = measure(path, runs, *flags)
+    published = PUBLISHED_MS.get(name) if capacity == CAPACITY else None
+    return {
+        "instance": name,
+        "capacity": capacity,
+        "load": out["load"],
+        "height": out["height"],
+        "ratio": out["height"] / out["load"],
+        "optimal": out.get("optimal", False),
+        "solved": "error" not in out,
+        "search_ms": round(search, 1),
+        "process_ms": round(process, 1),
+        "published_ms": published,
+        "published_over_process": round(published / process, 1) if published and "error" not in out else None,
+    }
+
+
+def table(rows):
+    columns = list(rows[0])
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    for r in rows:
+        cells = ["" if r[c] is None else f"{r[c]:.4f}" if c == "ratio" else str(r[c]) for c in columns]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("instances", nargs="*")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--table", action="store_true")
+    args = parser.parse_args()
+    if not MEMC.exists():
+        sys.exit(f"{MEMC} is not there: cargo build --release")
+    rows = []
+    if args.instances:
+        rows = [row(pathlib.Path(p).stem, p, args.runs) for p in args.instances]
+    else:
+        for name in "ABCDE":
+            rows.append(row(name, DATA / f"{name}.csv", args.runs, "--effort", "3", capacity=CAPACITY))
+        rows += [row(name, DATA / f"{name}.csv", args.runs) for name in [*"ABCDE", "resnet50"]]
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "pangu.csv"
+            path.write_bytes(lzma.decompress((DATA / "pangu_2.6B.csv.xz").read_bytes()))
+            rows.append(row("pangu_2.6B", path, args.runs))
+    print(table(rows) if args.table else json.dumps({"runs": args.runs, "rows": rows}, indent=1))
+
+
+main()

@@ -1,0 +1,77 @@
+//! `memc layout`: what it prints, refuses and keeps.
+
+use memc_layout::{check, csv};
+
+use crate::support::{json, memc, memc_fails, memc_ok, number, put, root};
+
+fn instance(name: &str) -> String {
+    root().join("passes/layout/tests/data").join(name).display().to_string()
+}
+
+#[test]
+fn the_layout_on_stdout_is_one_of_the_instance_within_the_capacity() {
+    let path = instance("B.csv");
+    let printed = memc_ok(&["layout", &path, "--capacity", "1048576"]);
+    let given = csv::read(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    let layout = csv::read(&printed).unwrap();
+    assert_eq!(given.ids, layout.ids);
+    let offsets: Vec<u64> = layout.instance.buffers().iter().map(|b| b.offset.unwrap()).collect();
+    assert!(check(&given.instance, &offsets).unwrap() <= 1 << 20);
+}
+
+#[test]
+fn json_has_what_scripts_read_and_a_file_takes_the_layout() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("out.csv").display().to_string();
+    let out = json(&memc_ok(&["layout", &instance("resnet50.csv"), "--json", "-o", &file]));
+    assert_eq!(number(&out, "height"), number(&out, "load"));
+    assert_eq!(out["optimal"], true);
+    number(&out, "solve_ns");
+    assert_eq!(std::fs::read_to_string(file).unwrap().lines().count(), 1043);
+}
+
+#[test]
+fn every_named_algorithm_lays_out_and_none_lower_than_the_load() {
+    let path = instance("A.csv");
+    for algorithm in memc_layout::Algorithm::ALL {
+        let out = json(&memc_ok(&["layout", &path, "--json", "--algorithm", algorithm.name()]));
+        assert!(number(&out, "height") >= number(&out, "load"), "{out}");
+    }
+    let said = memc_fails(2, &["layout", &path, "--algorithm", "guess"]);
+    assert!(said.contains("best-fit") && said.contains("search"), "{said}");
+}
+
+#[test]
+fn a_capacity_that_is_too_small_is_exit_4_with_load_and_best_height() {
+    let path = instance("C.csv");
+    let said = memc_fails(4, &["layout", &path, "--capacity", "1000000"]);
+    assert!(said.contains("load 1039360") && said.contains("lowest found"), "{said}");
+    let out = memc(&["layout", &path, "--capacity", "1000000", "--json"]);
+    let out = json(&String::from_utf8(out.stdout).unwrap());
+    assert_eq!((number(&out, "exit_code"), number(&out, "bound")), (4, 1_039_360));
+}
+
+#[test]
+fn malformed_instances_are_exit_3_with_their_line() {
+    let folder = tempfile::tempdir().unwrap();
+    for (text, place) in [
+        ("id,lower,upper,size\na,0,4,x\n", "line 2, column `size`"),
+        ("id,lower,upper,size\na,0,4,1\nb,4,4,1\n", "line 3, column `upper`"),
+        ("a,0,4,1\n", "line 1"),
+    ] {
+        let path = put(folder.path(), "bad.csv", text.as_bytes()).display().to_string();
+        let said = memc_fails(3, &["layout", &path]);
+        assert!(said.contains(place) && said.contains("bad.csv"), "{said}");
+    }
+    memc_fails(74, &["layout", "no-such-file.csv"]);
+}
+
+#[test]
+fn a_time_limit_ends_the_search_with_a_layout() {
+    let path = instance("D.csv");
+    let out = json(&memc_ok(&["layout", &path, "--json", "--time-limit", "50ms"]));
+    assert_eq!(out["optimal"], false);
+    assert!(number(&out, "height") > number(&out, "load"), "{out}");
+    let said = memc_fails(2, &["layout", &path, "--time-limit", "50"]);
+    assert!(said.contains("unit"), "{said}");
+}
