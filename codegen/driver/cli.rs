@@ -34,6 +34,17 @@ Examples:
   memc compile models/zoo/resnet50.onnx --loss cross-entropy \\
     --optimizer momentum:lr=0.1 --dim batch=32 --gpu-mem 1G")]
     Compile(Compile),
+    /// Plan a problem or a model and say what the plan costs, without writing one
+    #[command(after_help = "\
+Examples:
+  memc plan problem.json --gpu-mem 40G --planner swapadvisor
+  memc plan models/cnn_bn/training_model.onnx --gpu-mem 250K --json")]
+    Plan(Plan),
+    /// Write a model's planning problem as JSON (memc-problem/1)
+    #[command(
+        after_help = "Example:\n  memc export-problem models/cnn_bn/training_model.onnx --device v100-16g -o cnn_bn.json"
+    )]
+    ExportProblem(ExportProblem),
     /// Say what a training step needs: no budget, no plan
     #[command(after_help = "Example:\n  memc estimate models/cnn_bn/training_model.onnx")]
     Estimate(Estimate),
@@ -67,11 +78,11 @@ Examples:
     /// Check a model or an IR file against the verifier's rules
     #[command(after_help = "Example:\n  memc verify models/mlp_s_step/adamw.onnx")]
     Verify(Verify),
-    /// List devices, losses, optimizers, ops, passes, their rewrites, or the verifier's rules
+    /// List devices, losses, optimizers, ops, passes, planners, their rewrites, or the verifier's rules
     #[command(after_help = "Examples:\n  memc list devices\n  memc list rewrites")]
     List {
         /// What to list
-        #[arg(value_parser = ["devices", "losses", "optimizers", "ops", "passes", "rewrites", "rules"])]
+        #[arg(value_parser = ["devices", "losses", "optimizers", "ops", "passes", "planners", "rewrites", "rules"])]
         what: String,
     },
 }
@@ -83,9 +94,14 @@ impl Command {
             Command::Compile(a) => a.json,
             Command::Estimate(a) => a.json,
             Command::Layout(a) => a.json,
+            Command::Plan(a) => a.json,
             Command::Check(a) => a.json,
             Command::Dump(a) => a.json,
-            Command::Diff(_) | Command::Opt(_) | Command::Verify(_) | Command::List { .. } => false,
+            Command::ExportProblem(_)
+            | Command::Diff(_)
+            | Command::Opt(_)
+            | Command::Verify(_)
+            | Command::List { .. } => false,
         }
     }
 }
@@ -209,15 +225,22 @@ pub(crate) struct Compile {
     /// Keep every gradient as the model computes it, whatever it needs of the forward pass
     #[arg(long)]
     pub(crate) no_mem_rewrite: bool,
-    /// Write the planner's decisions to a file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) save_decisions: Option<PathBuf>,
-    /// Carry out the decisions in a file instead of planning
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["save_decisions", "order"])]
-    pub(crate) decisions: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) script: ScriptFiles,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Files with decisions.
+#[derive(Args, Clone)]
+pub(crate) struct ScriptFiles {
+    /// Write the planner's decisions to a file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) decisions: Option<PathBuf>,
+    /// Carry out the decisions in a file instead of planning
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["decisions", "planner"])]
+    pub(crate) apply: Option<PathBuf>,
 }
 
 /// Who plans, and what it may do.
@@ -241,6 +264,48 @@ pub(crate) struct Search {
     /// Seed of the search
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) search_seed: u64,
+}
+
+#[derive(Args)]
+pub(crate) struct Plan {
+    /// A planning problem (.json, memc-problem/1) or a model
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Device memory the step may take, with a binary suffix or as a share of the device: 16G, 512MiB, 90%.
+    /// Without it, that of the device
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) gpu_mem: Option<Size>,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    #[command(flatten)]
+    pub(crate) search: Search,
+    #[command(flatten)]
+    pub(crate) script: ScriptFiles,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct ExportProblem {
+    #[command(flatten)]
+    pub(crate) source: Source,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Write the problem here instead of to stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// The device of a model. A problem names its own.
+#[derive(Args, Clone)]
+pub(crate) struct Target {
+    /// Device whose times and limits apply to a model; see `memc list devices`
+    #[arg(long, value_name = "PROFILE", default_value = "cpu")]
+    pub(crate) device: String,
+    /// Keep every gradient as the model computes it, whatever it needs of the forward pass
+    #[arg(long)]
+    pub(crate) no_mem_rewrite: bool,
 }
 
 #[derive(Args)]

@@ -29,9 +29,9 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
         Some(&args.source.model),
         import.optimizer_model.as_ref(),
         import.checkpoint.as_ref(),
-        args.decisions.as_ref(),
+        args.script.apply.as_ref(),
     ];
-    apart(&inputs, &[Some(&args.output), args.save_decisions.as_ref()])?;
+    apart(&inputs, &[Some(&args.output), args.script.decisions.as_ref()])?;
     let profile = device::find(&args.device)?;
     let budget = args.gpu_mem.map(|size| resolve(size, profile)).transpose()?;
     progress.stage("importing");
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
         let _writing = Writing::begin();
         memc_plan::write(&args.output, &lowered.plan, &mut Blobs(&lowered), &stopped)?
     };
-    if let Some(file) = &args.save_decisions {
+    if let Some(file) = &args.script.decisions {
         let text = chosen.planned.decisions.print(&chosen.problem.numbers);
         crate::output::write_file(file, text.as_bytes())?;
     }
@@ -132,7 +132,7 @@ fn choose(
         unplanned_bytes,
         ideal_ns,
     };
-    if let Some(file) = &args.decisions {
+    if let Some(file) = &args.script.apply {
         let text = source::read_text(file)?;
         let at = |e| Error::Usage(format!("{}: {e}", file.display()));
         let p = problem(&ordered(graph, Decisions::order_in(&text), profile)?, profile)?;
@@ -202,7 +202,7 @@ fn finish(
     budget: Option<u64>,
 ) -> Result<Lowered, Error> {
     let planned = &chosen.planned;
-    let wrong = |text: String| match &args.decisions {
+    let wrong = |text: String| match &args.script.apply {
         Some(file) => Error::Usage(format!("{}: {text}", file.display())),
         None => Error::Internal(text),
     };
@@ -230,7 +230,7 @@ fn finish(
 }
 
 #[allow(clippy::disallowed_methods, reason = "the driver reports how long planning took; no pass sees it")]
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::now()
 }
 

@@ -24,6 +24,8 @@ pub(crate) enum Error {
         /// A height that no layout is below.
         bound: u64,
     },
+    /// 4: as above; with `--json` the report on stdout says so.
+    Said(String),
     /// 7: the plan is damaged, of another version, or wrong.
     Plan(String),
     /// 7: `memc check` rejected the plan and, with `--json`, has printed why.
@@ -44,7 +46,7 @@ impl Error {
             Error::Different => 1,
             Error::Usage(_) => 2,
             Error::Model(_) => 3,
-            Error::Infeasible(..) | Error::NoLayout { .. } => 4,
+            Error::Infeasible(..) | Error::NoLayout { .. } | Error::Said(_) => 4,
             Error::Plan(_) | Error::Rejected(_) => 7,
             Error::Internal(_) => 70,
             Error::Io(_) => 74,
@@ -61,6 +63,7 @@ impl fmt::Display for Error {
             | Error::Infeasible(t, _)
             | Error::Plan(t)
             | Error::Rejected(t)
+            | Error::Said(t)
             | Error::Io(t) => f.write_str(t),
             Error::NoLayout { capacity, height, load, bound } => {
                 let proof = match (bound > capacity, bound > load) {

@@ -10,6 +10,7 @@ mod exit;
 mod layout;
 mod opt;
 mod output;
+mod plan;
 mod planner;
 mod size;
 mod source;
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            if cli.command.wants_json() && !matches!(e, Error::Rejected(_)) {
+            if cli.command.wants_json() && !matches!(e, Error::Rejected(_) | Error::Said(_)) {
                 // Best effort: the exit code and stderr tell the same.
                 let _ = emit(&format!("{}\n", e.to_json()));
             }
@@ -64,6 +65,8 @@ fn run(command: &Command) -> Result<(), Error> {
         Command::Compile(args) => compile::run(args),
         Command::Estimate(args) => estimate::run(args),
         Command::Layout(args) => layout::run(args),
+        Command::Plan(args) => plan::run(args),
+        Command::ExportProblem(args) => plan::export(args),
         Command::Check(args) => check::run(args),
         Command::Dump(args) => dump::dump(args),
         Command::Diff(args) => dump::diff(args),

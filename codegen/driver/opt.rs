@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use memc_ir::{Phase, print};
 use memc_passes::graph::{RECOVERIES, RULES, memory};
 use memc_passes::{Fired, PASSES, PassCx, Pipeline};
+use memc_planner::planners::{PLANNERS, Planner};
 
 use crate::cli::{Opt, Verify};
 use crate::device;
@@ -96,6 +97,10 @@ pub(crate) fn list(what: &str) -> Result<(), Error> {
             };
             let rows = simplify.chain(recover).chain(keep).map(row);
             (&["rewrite", "pass", "looks at", "does"], rows.collect())
+        }
+        "planners" => {
+            let row = |p: &Planner| vec![p.name.to_string(), p.summary.to_string(), p.source.to_string()];
+            (&["planner", "does", "from"], PLANNERS.iter().map(row).collect())
         }
         "optimizers" => (
             &["--optimizer", "options and their defaults", "is"],

@@ -131,8 +131,8 @@ fn saved_decisions_replay_with_default_options() {
     {
         let (a, b, decisions) = (path("a.plan"), path("b.plan"), path("a.dec"));
         let args = ["compile", model, "--gpu-mem", budget, "--json", "-o"];
-        let first = json(&memc_ok(&[&args[..], &[&a, "--save-decisions", &decisions]].concat()));
-        let second = json(&memc_ok(&[&args[..], &[&b, "--decisions", &decisions]].concat()));
+        let first = json(&memc_ok(&[&args[..], &[&a, "--decisions", &decisions]].concat()));
+        let second = json(&memc_ok(&[&args[..], &[&b, "--apply", &decisions]].concat()));
         for field in ["arena_bytes", "host_bytes", "step_ns", "swap_in_bytes", "recompute_ns", "ops"] {
             assert_eq!(first[field], second[field], "{model} at {budget}: {field}");
         }
@@ -144,7 +144,7 @@ fn decisions_that_cannot_be_carried_out_are_the_users_error() {
     let folder = tempfile::tempdir().unwrap();
     let decisions = folder.path().join("a.dec");
     let path = decisions.display().to_string();
-    compile(folder.path(), "a.plan", &["--gpu-mem", "300K", "--save-decisions", &path]);
+    compile(folder.path(), "a.plan", &["--gpu-mem", "300K", "--decisions", &path]);
     let text = std::fs::read_to_string(&decisions).unwrap();
     let first_out = text.lines().find(|l| l.starts_with("out ")).unwrap();
     let first_run = text.lines().find(|l| l.starts_with("run ")).unwrap();
@@ -152,7 +152,7 @@ fn decisions_that_cannot_be_carried_out_are_the_users_error() {
         text.replacen(&format!("{first_out}\n"), "", 1),
         text.replacen(&format!("{first_run}\n"), "", 1),
         text.replacen(" @ ", " @ 18446744073709551615", 1),
-        text.replacen(" dev @ ", " dev @ 1", 1),
+        text.replacen(" dev @ ", " dev @ x", 1),
         text.lines()
             .map(|l| {
                 l.split(" dev @ ").next().filter(|h| *h != l).map_or(l.into(), |h| format!("{h} dev @ 0"))
@@ -164,7 +164,7 @@ fn decisions_that_cannot_be_carried_out_are_the_users_error() {
     for text in broken {
         std::fs::write(&decisions, &text).unwrap();
         let plan = folder.path().join("b.plan").display().to_string();
-        let said = memc_fails(2, &["compile", MODEL, "--gpu-mem", "300K", "-o", &plan, "--decisions", &path]);
+        let said = memc_fails(2, &["compile", MODEL, "--gpu-mem", "300K", "-o", &plan, "--apply", &path]);
         assert!(said.contains("a.dec") && !said.contains("bug"), "{said}");
     }
 }
@@ -221,7 +221,7 @@ fn an_output_never_replaces_an_input() {
     let said = memc_fails(2, &["compile", &model, "--no-optimizer", "-o", &model]);
     assert!(said.contains("overwritten"), "{said}");
     let same = folder.path().join("x").display().to_string();
-    memc_fails(2, &["compile", &model, "--no-optimizer", "-o", &same, "--save-decisions", &model]);
+    memc_fails(2, &["compile", &model, "--no-optimizer", "-o", &same, "--decisions", &model]);
 }
 
 #[test]
@@ -295,9 +295,9 @@ fn saved_decisions_replay_to_the_same_schedule() {
     let first = json(&compile(
         folder.path(),
         "a.plan",
-        &["--gpu-mem", "400K", "--order", "given", "--save-decisions", &decisions],
+        &["--gpu-mem", "400K", "--order", "given", "--decisions", &decisions],
     ));
-    let second = json(&compile(folder.path(), "b.plan", &["--gpu-mem", "400K", "--decisions", &decisions]));
+    let second = json(&compile(folder.path(), "b.plan", &["--gpu-mem", "400K", "--apply", &decisions]));
     for field in
         ["arena_bytes", "host_bytes", "step_ns", "swap_in_bytes", "swap_out_bytes", "recompute_ns", "ops"]
     {
@@ -305,7 +305,7 @@ fn saved_decisions_replay_to_the_same_schedule() {
     }
     let too_small = memc_fails(
         4,
-        &["compile", MODEL, "--gpu-mem", "230K", "--decisions", &decisions, "-o", "/nonexistent/x"],
+        &["compile", MODEL, "--gpu-mem", "230K", "--apply", &decisions, "-o", "/nonexistent/x"],
     );
     assert!(too_small.contains("decisions take"), "{too_small}");
 }

@@ -1,6 +1,6 @@
 //! Offsets for the slots of a trace.
 
-use memc_layout::{Buffer, Instance, Options, Range, solve};
+use memc_layout::{Buffer, Instance, Options, Range, check, solve};
 
 use crate::place::{Slot, Space};
 use crate::problem::ALIGN;
@@ -16,12 +16,10 @@ pub(crate) fn pack(slots: &mut [Slot], space: Space, room: (Option<u64>, u64)) -
         Buffer { live, bytes: slots[i].bytes, align: ALIGN, offset: slots[i].offset }
     };
     let buffers: Vec<Buffer> = mine.iter().map(buffer).collect();
-    if buffers.iter().all(|b| b.offset.is_some()) {
-        return Ok(());
-    }
     let instance = Instance::new(buffers).map_err(|e| format!("the slots of the script: {e}"))?;
     let options = Options { capacity: room.0, work: room.1, seed: 0 };
     let solution = solve(&instance, &options, &|| false);
+    check(&instance, &solution.offsets).map_err(|e| format!("the offsets of the script: {e}"))?;
     for (&i, offset) in mine.iter().zip(solution.offsets) {
         slots[i].offset = Some(offset);
     }
