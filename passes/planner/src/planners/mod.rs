@@ -6,6 +6,9 @@
 mod belady;
 mod keep;
 mod memc;
+#[cfg(test)]
+mod samples;
+mod tensile;
 
 pub use belady::smallest_feasible;
 
@@ -78,7 +81,7 @@ pub struct Planner {
 }
 
 /// Every planner, the default first.
-pub static PLANNERS: &[Planner] = &[memc::PLANNER, belady::PLANNER, keep::PLANNER];
+pub static PLANNERS: &[Planner] = &[memc::PLANNER, belady::PLANNER, keep::PLANNER, tensile::PLANNER];
 
 /// The planner called `name`.
 pub fn named(name: &str) -> Option<&'static Planner> {
