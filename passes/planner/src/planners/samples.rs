@@ -79,7 +79,7 @@ pub(super) fn problem(u: &mut Unstructured<'_>) -> Result<Problem> {
     if u.ratio(1, 4)? {
         device.duplex_bytes_per_s = device.d2h_bytes_per_s;
     }
-    Ok(Problem::new("sample", device, tensors, ops).expect("samples are well-formed"))
+    Ok(Problem::new("sample", device, tensors, ops).expect("invariant: samples are well-formed"))
 }
 
 /// What a planner gives on a problem, checked: its script is carried out, within the capacity, as the request allows.

@@ -1,3 +1,5 @@
+//! The example of Fig. 5, what the text says of swapping and recomputation, and random problems.
+
 use super::PLANNER;
 use super::swap::Tasks;
 use crate::What;
@@ -31,13 +33,17 @@ fn mlp() -> Problem {
         op("update1", 10, &[w1, dw1], &[w1]),
         op("rest", 10, &[], &[]),
     ]);
-    Problem::new("mlp", device(), tensors, ops).expect("well-formed")
+    Problem::new("mlp", device(), tensors, ops).expect("invariant: the example is well-formed")
 }
 
 /// The swap tasks in the gap of a tensor that begins after op `from`.
 fn after(tasks: &Tasks<'_>, t: u32, from: i32) -> Option<Swap> {
     let s = &tasks.scheme;
-    let g = s.sequence.gaps_of(t).find(|&g| s.sequence.gaps[g].from == from).expect("a gap");
+    let g = s
+        .sequence
+        .gaps_of(t)
+        .find(|&g| s.sequence.gaps[g].from == from)
+        .expect("invariant: the tensor has that gap");
     s.swaps[g]
 }
 
@@ -107,10 +113,10 @@ fn recomputation_takes_the_largest_msps() {
         op("peak", 1, &[], &[4]),
         op("end", 1, &[0, 1, 2], &[]),
     ];
-    let p = Problem::new("msps", device(), tensors, ops).expect("well-formed");
+    let p = Problem::new("msps", device(), tensors, ops).expect("invariant: the example is well-formed");
     let mut request = Request::new(13 * UNIT);
     request.swap = false;
-    let r = planned(&p, &PLANNER, &request).expect("13 units suffice");
+    let r = planned(&p, &PLANNER, &request).expect("invariant: 13 units suffice");
     let again = r.trace.commands.iter().filter_map(|c| match c.what {
         What::Run { op, again: true } => Some(op),
         _ => None,
