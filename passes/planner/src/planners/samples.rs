@@ -11,7 +11,7 @@ pub(super) const UNIT: u64 = 256 * 1024;
 
 /// A tensor of some units.
 pub(super) fn tensor(name: &str, units: u64, kind: Kind) -> Tensor {
-    Tensor { name: name.into(), bytes: units * UNIT, kind, touches: Vec::new(), writes: Vec::new() }
+    Tensor { name: name.into(), size: units * UNIT, bytes: 0, kind, touches: Vec::new(), writes: Vec::new() }
 }
 
 /// An op of some units of time; tensors by position.

@@ -44,6 +44,11 @@ impl<'a> Tasks<'a> {
         self.scheme.sequence.steps.len() as i32
     }
 
+    /// Bytes of a tensor that are copied.
+    fn size(&self, t: u32) -> u64 {
+        self.p.tensors[t as usize].size
+    }
+
     /// Start of a step in ns; counted on past the end in the next.
     pub(super) fn at(&self, step: i32) -> u64 {
         let n = self.steps();
@@ -133,11 +138,11 @@ impl<'a> Tasks<'a> {
             return false;
         };
         if let Some(at) = out {
-            self.link.take(at, self.p.device.d2h_ns(gap.bytes));
+            self.link.take(at, self.p.device.d2h_ns(self.size(gap.tensor)));
             self.copied[g] = true;
         }
         if let Some(at) = back {
-            self.link.take(at, self.p.device.h2d_ns(gap.bytes));
+            self.link.take(at, self.p.device.h2d_ns(self.size(gap.tensor)));
         }
         true
     }
@@ -156,7 +161,7 @@ impl<'a> Tasks<'a> {
         if outs[g] {
             // The end of a step waits for the copies that are left.
             let limit = latest.min(if wraps { self.at(n) } else { end });
-            let ns = self.p.device.d2h_ns(gap.bytes);
+            let ns = self.p.device.d2h_ns(self.size(gap.tensor));
             let at = self.link.earliest(begin, limit, ns)?;
             (out, gone) = (Some(at), at + ns);
             swap.drop = self.first_from(gone).max(swap.drop);
@@ -166,7 +171,7 @@ impl<'a> Tasks<'a> {
         let mut back = None;
         if self.scheme.copies_in(g) {
             let from = if wraps { gone.max(self.at(n)) } else { gone };
-            let at = self.link.latest(from, end, self.p.device.h2d_ns(gap.bytes))?;
+            let at = self.link.latest(from, end, self.p.device.h2d_ns(self.size(gap.tensor)))?;
             back = Some(at);
             swap.back = self.last_until(at).min(gap.to);
         }
