@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod algorithm;
+mod attempt;
 mod compact;
 pub mod csv;
 mod exact;

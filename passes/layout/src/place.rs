@@ -1,6 +1,7 @@
 //! Placing buffers one after the other, each into a gap between those placed so far.
 //!
-//! The buffers placed so far are in a centred interval tree over sections, flattened: a live range lies in the one node
+//! Of few buffers, those placed so far are in two lists, by start and by end, and who meets whom is in a table: reading a
+//! list past the table is faster than anything clever. Of many, they are in a centred interval tree over sections, flattened: a live range lies in the one node
 //! that is the most even section it contains, so a query meets the nodes inside its range, all of whose members it
 //! overlaps, and at most two per level outside. Lists of nodes are sorted by offset, which makes putting the obstacles of
 //! a buffer in order a merge of a few runs. With `k` obstacles a placement takes `O(k log log n)` or so.
@@ -45,7 +46,54 @@ impl Member {
 pub(crate) struct Placed<'a> {
     c: &'a Compact,
     nodes: Vec<Vec<Member>>,
+    flat: Option<Flat>,
     obstacles: Vec<Obstacle>,
+}
+
+/// Most buffers of which a table of pairs is made.
+const FEW: usize = 1024;
+
+/// All buffers with offsets, twice, and who meets whom.
+struct Flat {
+    by_start: Vec<Obstacle>,
+    by_end: Vec<Obstacle>,
+    /// For every pair of buffers whether they live at once.
+    meets: Vec<bool>,
+}
+
+impl Flat {
+    fn new(c: &Compact) -> Flat {
+        let n = c.len();
+        let mut alive: Vec<Vec<u32>> = vec![Vec::new(); c.load.len()];
+        for (b, live) in c.live.iter().enumerate() {
+            for section in live.iter().flat_map(|r| r.0..r.1) {
+                alive[section as usize].push(b as u32);
+            }
+        }
+        let mut meets = vec![false; n * n];
+        for members in &alive {
+            for &a in members {
+                for &b in members.iter().filter(|&&b| b != a) {
+                    meets[a as usize * n + b as usize] = true;
+                }
+            }
+        }
+        Flat { by_start: Vec::new(), by_end: Vec::new(), meets }
+    }
+
+    /// Those of a list that meet `b`, in its order.
+    fn meeting(&self, list: &[Obstacle], b: usize, out: &mut Vec<Obstacle>) {
+        let n = self.meets.len().isqrt();
+        let row = &self.meets[b * n..(b + 1) * n];
+        // Without a branch for each: who meets whom is hard to predict.
+        out.resize(list.len(), Obstacle { at: 0, end: 0, buffer: 0 });
+        let mut kept = 0;
+        for o in list {
+            out[kept] = *o;
+            kept += usize::from(row[o.buffer as usize]);
+        }
+        out.truncate(kept);
+    }
 }
 
 /// The section of `[first, end)` that is divisible by the largest power of two.
@@ -57,11 +105,19 @@ fn centre(first: u32, end: u32) -> u32 {
 
 impl<'a> Placed<'a> {
     pub(crate) fn new(c: &'a Compact) -> Placed<'a> {
-        Placed { c, nodes: vec![Vec::new(); c.load.len()], obstacles: Vec::new() }
+        let flat = (c.len() <= FEW).then(|| Flat::new(c));
+        let nodes = if flat.is_some() { 0 } else { c.load.len() };
+        Placed { c, nodes: vec![Vec::new(); nodes], flat, obstacles: Vec::new() }
     }
 
     pub(crate) fn insert(&mut self, b: usize, at: u64) {
         let end = at + self.c.size[b];
+        if let Some(flat) = &mut self.flat {
+            let o = Obstacle { at, end, buffer: b as u32 };
+            flat.by_start.insert(flat.by_start.partition_point(|other| other.at <= at), o);
+            flat.by_end.insert(flat.by_end.partition_point(|other| other.end <= end), o);
+            return;
+        }
         for &live in &self.c.live[b] {
             let node = &mut self.nodes[centre(live.0, live.1) as usize];
             node.insert(node.partition_point(|m| m.at <= at), Member { at, end, live, buffer: b as u32 });
@@ -69,6 +125,12 @@ impl<'a> Placed<'a> {
     }
 
     pub(crate) fn remove(&mut self, b: usize, at: u64) {
+        if let Some(flat) = &mut self.flat {
+            let end = at + self.c.size[b];
+            remove(&mut flat.by_start, b, |o| o.at < at);
+            remove(&mut flat.by_end, b, |o| o.end < end);
+            return;
+        }
         for &live in &self.c.live[b] {
             let node = &mut self.nodes[centre(live.0, live.1) as usize];
             let from = node.partition_point(|m| m.at < at);
@@ -89,6 +151,9 @@ impl<'a> Placed<'a> {
 
     /// All that lives at the same time as a buffer, by offset. What meets it in several live ranges is there several times.
     pub(crate) fn obstacles(&self, b: usize, obstacles: &mut Vec<Obstacle>) {
+        if let Some(flat) = &self.flat {
+            return flat.meeting(&flat.by_start, b, obstacles);
+        }
         obstacles.clear();
         for &(first, end) in &self.c.live[b] {
             self.above(first, end, obstacles);
@@ -98,6 +163,16 @@ impl<'a> Placed<'a> {
         }
         // Stable sorting finds the runs.
         obstacles.sort_by_key(|o| o.at);
+    }
+
+    /// The obstacles of a buffer by their ends.
+    pub(crate) fn ends(&self, b: usize, obstacles: &[Obstacle], ends: &mut Vec<Obstacle>) {
+        if let Some(flat) = &self.flat {
+            return flat.meeting(&flat.by_end, b, ends);
+        }
+        ends.clear();
+        ends.extend_from_slice(obstacles);
+        ends.sort_unstable_by_key(|o| (o.end, o.buffer));
     }
 
     /// Obstacles in the nodes outside `[first, end)` that can hold ranges reaching into it.
@@ -127,6 +202,14 @@ impl<'a> Placed<'a> {
                 visit(b);
             }
         }
+    }
+}
+
+/// Removes a buffer that lies behind all obstacles that are `before`.
+fn remove(list: &mut Vec<Obstacle>, b: usize, before: impl Fn(&Obstacle) -> bool) {
+    let from = list.partition_point(before);
+    if let Some(i) = list[from..].iter().position(|o| o.buffer == b as u32) {
+        list.remove(from + i);
     }
 }
 

@@ -1,90 +1,127 @@
 //! Local search for a layout of a given height: what lies too high is put where it does least harm, and what is in its
 //! way is put elsewhere in turn.
 //!
-//! Buffers above the target are taken out and put back, the largest first. One that fits into no gap takes the place
-//! whose occupants cost least to move: a buffer costs its area, and more each time it has taken a place from others, so
-//! that no few of them displace each other for ever (breakout local search, U. Benlic and J.-K. Hao, 2013). Good where
-//! a layout is wrong in few places; it proves nothing.
-
-use std::collections::BTreeSet;
+//! Buffers above the target are taken out and put back. One that fits into no gap takes the place whose occupants cost
+//! least to move: a buffer costs its area, and more each time it has taken a place from others, so that no few of them
+//! displace each other for ever (as in breakout local search, U. Benlic and J.-K. Hao, 2013). It proves nothing.
 
 use crate::compact::Compact;
 use crate::place::{Fit, Obstacle, Placed, gap};
 use crate::random::Random;
 use crate::work::Work;
 
-/// How much of its area a buffer's cost grows when it displaces others.
-const GROWTH: f64 = 0.5;
-
-/// Largest relative change of a price by chance.
-const NOISE: f64 = 0.05;
-
-/// A layout no higher than `target`, made from another one; `None` when the work ends first.
-pub(crate) fn repair(
-    c: &Compact,
-    offsets: &[u64],
-    target: u64,
-    seed: u64,
-    work: &mut Work<'_>,
-) -> Option<Vec<u64>> {
-    if target < c.bound() {
-        return None;
-    }
-    let mut search = Search {
-        c,
-        target,
-        at: offsets.to_vec(),
-        placed: Placed::new(c),
-        open: BTreeSet::new(),
-        cost: (0..c.len())
-            .map(|b| if c.fixed[b].is_some() { f64::INFINITY } else { c.area(b) as f64 })
-            .collect(),
-        random: Random::new(seed),
-    };
-    for (b, &at) in offsets.iter().enumerate() {
-        if at + c.size[b] <= target {
-            search.placed.insert(b, at);
-        } else {
-            search.open.insert((c.size[b], b as u32));
-        }
-    }
-    search.run(work).then_some(search.at)
+/// How buffers are put back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Style {
+    /// The largest first, nearly always where it is cheapest: for layouts that are wrong in few places.
+    Careful,
+    /// In random order, prices varied by chance: for layouts that have to be arranged anew.
+    Restless,
 }
 
-struct Search<'a> {
+impl Style {
+    /// How much of its area a buffer's cost grows when it displaces others.
+    fn growth(self) -> f64 {
+        match self {
+            Style::Careful => 0.5,
+            Style::Restless => 0.25,
+        }
+    }
+
+    /// Largest relative change of a price by chance.
+    fn noise(self) -> f64 {
+        match self {
+            Style::Careful => 0.05,
+            Style::Restless => 1.0,
+        }
+    }
+}
+
+/// A search for a layout of one height, which can be continued.
+pub(crate) struct Repair<'a> {
     c: &'a Compact,
     target: u64,
     at: Vec<u64>,
     placed: Placed<'a>,
-    /// Buffers without a place, by size.
-    open: BTreeSet<(u64, u32)>,
+    /// Buffers without a place: their sizes first, in order for [`Style::Careful`].
+    open: Vec<(u64, u32)>,
+    style: Style,
+    area: Vec<f64>,
     cost: Vec<f64>,
     random: Random,
 }
 
-impl Search<'_> {
-    fn run(&mut self, work: &mut Work<'_>) -> bool {
+impl<'a> Repair<'a> {
+    /// A search for a layout no higher than `target`, which is at least the component's bound, from another layout.
+    pub(crate) fn new(c: &'a Compact, offsets: &[u64], target: u64, style: Style, seed: u64) -> Repair<'a> {
+        let area: Vec<f64> = (0..c.len()).map(|b| c.area(b) as f64).collect();
+        let cost = |b: usize| if c.fixed[b].is_some() { f64::INFINITY } else { area[b] };
+        let mut search = Repair {
+            c,
+            target,
+            at: offsets.to_vec(),
+            placed: Placed::new(c),
+            open: Vec::new(),
+            style,
+            cost: (0..c.len()).map(cost).collect(),
+            random: Random::new(seed),
+            area,
+        };
+        for (b, &at) in offsets.iter().enumerate() {
+            if at + c.size[b] <= target {
+                search.placed.insert(b, at);
+            } else {
+                search.open.push((c.size[b], b as u32));
+            }
+        }
+        search.open.sort_unstable();
+        search
+    }
+
+    /// Searches on; a layout if one is found.
+    pub(crate) fn run(&mut self, work: &mut Work<'_>) -> Option<Vec<u64>> {
         let (mut obstacles, mut ends) = (Vec::new(), Vec::new());
-        while let Some((size, b)) = self.open.pop_last() {
+        while !self.open.is_empty() {
+            if work.left() == 0 {
+                return None;
+            }
+            let (size, b) = self.next()?;
             let b = b as usize;
             self.placed.obstacles(b, &mut obstacles);
-            if !work.spend(obstacles.len() as u64 + 16) {
-                return false;
-            }
+            work.spend(obstacles.len() as u64 + 16);
             let free = gap(&obstacles, size, self.c.align[b], Fit::Best);
             if free + size <= self.target {
                 self.put(b, free);
                 continue;
             }
-            let Some(at) = self.cheapest(b, &mut obstacles, &mut ends) else { return false };
+            let Some(at) = self.cheapest(b, &mut obstacles, &mut ends) else {
+                self.reopen((size, b as u32));
+                return None;
+            };
             for o in obstacles.iter().filter(|o| o.at < at + size && o.end > at) {
                 self.placed.remove(o.buffer as usize, o.at);
-                self.open.insert((o.end - o.at, o.buffer));
+                self.reopen((o.end - o.at, o.buffer));
             }
-            self.cost[b] += GROWTH * self.c.area(b) as f64;
+            self.cost[b] += self.style.growth() * self.area[b];
             self.put(b, at);
         }
-        true
+        Some(self.at.clone())
+    }
+
+    fn next(&mut self) -> Option<(u64, u32)> {
+        if self.style == Style::Careful || self.open.is_empty() {
+            return self.open.pop();
+        }
+        let any = self.random.next() % self.open.len() as u64;
+        Some(self.open.swap_remove(any as usize))
+    }
+
+    fn reopen(&mut self, buffer: (u64, u32)) {
+        let at = match self.style {
+            Style::Careful => self.open.partition_point(|other| *other < buffer),
+            Style::Restless => self.open.len(),
+        };
+        self.open.insert(at, buffer);
     }
 
     fn put(&mut self, b: usize, at: u64) {
@@ -94,19 +131,12 @@ impl Search<'_> {
 
     /// The place below the target whose occupants cost least: one that begins where an obstacle or the arena does, or
     /// ends there. `None` when a fixed buffer is always in the way.
-    fn cheapest(
-        &mut self,
-        b: usize,
-        obstacles: &mut Vec<Obstacle>,
-        ends: &mut Vec<(u64, f64)>,
-    ) -> Option<u64> {
+    fn cheapest(&mut self, b: usize, obstacles: &mut Vec<Obstacle>, ends: &mut Vec<Obstacle>) -> Option<u64> {
         let (size, align) = (self.c.size[b], self.c.align[b]);
         let highest = self.target.checked_sub(size)? / align * align;
         obstacles.dedup_by_key(|o| (o.at, o.buffer));
-        ends.clear();
-        ends.extend(obstacles.iter().map(|o| (o.end, self.cost[o.buffer as usize])));
-        ends.sort_unstable_by_key(|e| e.0);
-        let (cost, random) = (&self.cost, &mut self.random);
+        self.placed.ends(b, obstacles, ends);
+        let (cost, random, noise) = (&self.cost, &mut self.random, self.style.noise());
         let mut best: Option<(f64, u64)> = None;
         let mut scan = |places: &mut dyn Iterator<Item = u64>| {
             // Of all obstacles that begin below the end of a place, those count that do not end below its start.
@@ -122,21 +152,25 @@ impl Search<'_> {
                     }
                     begun += 1;
                 }
-                while ended < ends.len() && ends[ended].0 <= at {
-                    if ends[ended].1.is_finite() {
-                        sum -= ends[ended].1
+                while ended < ends.len() && ends[ended].end <= at {
+                    let price = cost[ends[ended].buffer as usize];
+                    if price.is_finite() {
+                        sum -= price
                     } else {
                         fixed -= 1
                     }
                     ended += 1;
                 }
-                let price = sum * (1.0 + NOISE * random.unit());
-                if fixed == 0 && best.is_none_or(|(least, _)| price < least) {
+                if fixed > 0 || best.is_some_and(|(least, _)| sum >= least) {
+                    continue;
+                }
+                let price = sum * (1.0 + noise * random.unit());
+                if best.is_none_or(|(least, _)| price < least) {
                     best = Some((price, at));
                 }
             }
         };
-        let above: Vec<u64> = ends.iter().map(|e| e.0.div_ceil(align) * align).collect();
+        let above = ends.iter().map(|e| e.end.div_ceil(align) * align);
         scan(&mut std::iter::once(0).chain(above));
         let below = obstacles.iter().filter(|o| o.at >= size).map(|o| (o.at - size) / align * align);
         scan(&mut below.chain([highest]));

@@ -2,11 +2,12 @@
 //! work is done.
 
 use crate::algorithm::{Order, order};
+use crate::attempt::Attempt;
 use crate::compact::{Compact, components};
-use crate::exact::{Exact, Outcome};
+use crate::exact::Outcome;
 use crate::instance::Instance;
 use crate::place::{Fit, in_order};
-use crate::repair::repair;
+use crate::repair::{Repair, Style};
 use crate::sweep::{Plan, Rule, Stack, sweep};
 use crate::work::Work;
 
@@ -15,7 +16,7 @@ use crate::work::Work;
 pub struct Options {
     /// Stop at a layout no higher than this many bytes; without it, look for the lowest.
     pub capacity: Option<u64>,
-    /// Elementary steps to spend at most, each about 50 ns; the quick algorithms run in any case.
+    /// Elementary steps to spend at most, each some 10 to 50 ns; the quick algorithms run in any case.
     pub work: u64,
     /// Seed of all choices by chance.
     pub seed: u64,
@@ -29,11 +30,11 @@ impl Options {
     pub fn effort(level: u8) -> Options {
         let work = match level {
             0 => 0,
-            1 => 1_000_000,
-            2 => 20_000_000,
-            3 => 200_000_000,
-            4 => 2_000_000_000,
-            _ => 20_000_000_000,
+            1 => 3_000_000,
+            2 => 60_000_000,
+            3 => 600_000_000,
+            4 => 6_000_000_000,
+            _ => 60_000_000_000,
         };
         Options { capacity: None, work, seed: 0 }
     }
@@ -115,20 +116,17 @@ struct Part {
 /// Buffers above which orders that look at all overlapping pairs are tried only when sweeps are far from the goal.
 const LARGE: usize = 4000;
 
-/// Layouts to start local search from.
-const BASES: usize = 8;
+/// Units of work in the first round of attempts.
+const FIRST_EFFORT: u64 = 1 << 17;
 
-/// Work of local search from one base in the first attempt at one height.
-const FIRST_ATTEMPT: u64 = 1 << 15;
-
-/// Work of exact search for each unit of local search from one base.
-const EXACT: u64 = 256;
-
-/// Work of mending a quick layout, for each buffer.
-const MEND: u64 = 128;
+/// How much more work an attempt at the goal gets.
+const GOAL: u64 = 4;
 
 /// A range of heights as small as this power of a half of the bound is not divided further.
 const CLOSE: u32 = 11;
+
+/// Work of mending a quick layout, for each buffer.
+const MEND: u64 = 128;
 
 impl Part {
     fn new(c: Compact) -> Part {
@@ -161,7 +159,6 @@ impl Part {
             (Order::ContentionArea, Fit::Best),
         ];
         let rules = if self.c.has_fixed() { &[] } else { &RULES[..] };
-        let mend = MEND * self.c.len() as u64;
         for &rule in rules {
             for stack in STACKS {
                 if self.offer(sweep(&self.c, Plan { stack, rule }), goal) || work.stopped() {
@@ -169,7 +166,7 @@ impl Part {
                 }
             }
             // Far too high is not mended, but rearranged.
-            if near(self.height, goal) && self.repair(goal, STACKS.len(), mend, options.seed, work) {
+            if near(self.height, goal) && self.mend(goal, STACKS.len(), options, work) {
                 return;
             }
         }
@@ -187,8 +184,8 @@ impl Part {
     /// Searches for lower layouts until one is no higher than `goal`.
     fn search(&mut self, goal: u64, options: &Options, work: &mut Work<'_>) {
         let c = self.c.clone();
-        let mut engines: Vec<Exact<'_>> = Vec::new();
-        let mut effort = FIRST_ATTEMPT;
+        let mut attempts: Vec<Attempt<'_>> = Vec::new();
+        let mut effort = FIRST_EFFORT;
         while self.height > goal && self.height > self.bound && work.left() > 0 {
             if options.capacity.is_some() && self.bound > goal {
                 return;
@@ -197,10 +194,25 @@ impl Part {
             let mut low = goal.max(self.bound);
             let mut target = low;
             while self.height > low && work.left() > 0 {
-                let found = self.repair(target, BASES, effort, options.seed, work)
-                    || self.exact(target, effort, &mut engines, &c, options.seed, work);
-                if !found {
-                    low = target.max(self.bound);
+                if attempts.last().is_none_or(|a| a.target() != target) {
+                    // The first attempt is that at the goal, which is continued in every round.
+                    attempts.truncate(usize::from(attempts.first().is_some_and(|a| a.target() == goal)));
+                    if attempts.last().is_none_or(|a| a.target() != target) {
+                        attempts.push(Attempt::new(&c, &self.bases, target, options.seed));
+                    }
+                }
+                // Heights between are for when the goal is out of reach: most of the work goes to the goal.
+                let share = if target == goal { effort * GOAL } else { effort };
+                let outcome = attempts.last_mut().map_or(Outcome::Open, |a| a.run(share, work));
+                match outcome {
+                    Outcome::Found(offsets) => {
+                        self.offer(offsets, target);
+                    }
+                    Outcome::Infeasible => {
+                        self.bound = self.bound.max(target + 1);
+                        low = self.bound;
+                    }
+                    Outcome::Open => low = target,
                 }
                 // Close enough for this much work per attempt.
                 if options.capacity.is_some_and(|capacity| capacity <= target)
@@ -210,65 +222,19 @@ impl Part {
                 }
                 target = low + (self.height - low) / 2;
             }
-            effort = effort.saturating_mul(4);
+            effort = effort.saturating_mul(4).min(1 << 40);
         }
     }
 
-    /// Local search from some bases, those with least above the target first, each with so much work.
-    fn repair(&mut self, target: u64, bases: usize, share: u64, seed: u64, work: &mut Work<'_>) -> bool {
-        let mut rank: Vec<(u128, usize)> =
-            (0..self.bases.len()).map(|i| (self.excess(i, target), i)).collect();
-        rank.sort_unstable();
-        for (n, &(_, i)) in rank.iter().take(bases).enumerate() {
-            let mut part = work.part(share);
-            let seed = seed.wrapping_add(n as u64).wrapping_add(share);
-            let found = repair(&self.c, &self.bases[i], target, seed, &mut part);
-            work.settle(&part, share);
-            if let Some(found) = found {
-                return self.offer(found, target);
-            }
-        }
-        false
-    }
-
-    /// Exact search, continued where it has worked on this target before.
-    fn exact<'a>(
-        &mut self,
-        target: u64,
-        effort: u64,
-        engines: &mut Vec<Exact<'a>>,
-        c: &'a Compact,
-        seed: u64,
-        work: &mut Work<'_>,
-    ) -> bool {
-        let share = effort.saturating_mul(EXACT);
-        let known = engines.iter().position(|e| e.capacity() == target);
-        let index = match known {
-            Some(i) => i,
-            None => {
-                let Some(engine) = Exact::new(c, target, seed) else { return false };
-                // The first is that of the goal, which is continued in every round.
-                engines.truncate(1);
-                engines.push(engine);
-                engines.len() - 1
-            }
-        };
-        let mut part = work.part(share);
-        let outcome = engines[index].run(&mut part);
-        work.settle(&part, share);
-        match outcome {
-            Outcome::Found(offsets) => self.offer(offsets, target),
-            Outcome::Infeasible => {
-                self.bound = self.bound.max(target + 1);
-                false
-            }
-            Outcome::Open => false,
-        }
-    }
-
-    /// Bytes times sections of a base above the target.
-    fn excess(&self, base: usize, target: u64) -> u128 {
-        let over = |b: &usize| self.bases[base][*b] + self.c.size[*b] > target;
-        (0..self.c.len()).filter(over).map(|b| self.c.area(b)).sum()
+    /// Mends the last layouts where they are too high.
+    fn mend(&mut self, goal: u64, last: usize, options: &Options, work: &mut Work<'_>) -> bool {
+        let units = MEND * self.c.len() as u64;
+        let found = self.bases.iter().rev().take(last).find_map(|base| {
+            let mut part = work.part(units);
+            let found = Repair::new(&self.c, base, goal, Style::Careful, options.seed).run(&mut part);
+            work.settle(&part, units);
+            found
+        });
+        found.is_some_and(|found| self.offer(found, goal))
     }
 }

@@ -36,7 +36,6 @@ const OTHERS: u64 = 4;
 /// A search for a layout of one height, which can be continued.
 pub(crate) struct Exact<'a> {
     search: Search<'a>,
-    capacity: u64,
     round: u64,
     infeasible: bool,
 }
@@ -49,12 +48,7 @@ impl<'a> Exact<'a> {
         }
         let mut search = Search::new(c, capacity.min(i64::MAX as u64), seed);
         let infeasible = capacity < c.bound() || search.root().is_err();
-        Some(Exact { search, capacity, round: 0, infeasible })
-    }
-
-    /// The height searched for.
-    pub(crate) fn capacity(&self) -> u64 {
-        self.capacity
+        Some(Exact { search, round: 0, infeasible })
     }
 
     /// Searches on.
