@@ -6,8 +6,10 @@
 mod belady;
 mod keep;
 mod memc;
+mod random;
 #[cfg(test)]
 mod samples;
+mod swapadvisor;
 mod tensile;
 
 pub use belady::smallest_feasible;
@@ -81,7 +83,8 @@ pub struct Planner {
 }
 
 /// Every planner, the default first.
-pub static PLANNERS: &[Planner] = &[memc::PLANNER, belady::PLANNER, keep::PLANNER, tensile::PLANNER];
+pub static PLANNERS: &[Planner] =
+    &[memc::PLANNER, belady::PLANNER, keep::PLANNER, swapadvisor::PLANNER, tensile::PLANNER];
 
 /// The planner called `name`.
 pub fn named(name: &str) -> Option<&'static Planner> {
