@@ -3,14 +3,25 @@
 //! A planner turns a problem and a request into a script. [`solve`] judges all of them alike: with the one evaluator,
 //! after the same layout, and again with less room where what they chose does not fit once it is laid out.
 
+mod autoswap;
 mod belady;
+mod checkpoint;
+mod cost;
+mod delta;
+mod dtr;
 mod keep;
 mod memc;
+mod odswap;
 mod random;
 #[cfg(test)]
 mod samples;
+mod superneurons;
 mod swapadvisor;
 mod tensile;
+#[cfg(test)]
+mod tests;
+mod vdnn;
+mod walk;
 
 pub use belady::smallest_feasible;
 
@@ -83,8 +94,25 @@ pub struct Planner {
 }
 
 /// Every planner, the default first.
-pub static PLANNERS: &[Planner] =
-    &[memc::PLANNER, belady::PLANNER, keep::PLANNER, swapadvisor::PLANNER, tensile::PLANNER];
+pub static PLANNERS: &[Planner] = &[
+    memc::PLANNER,
+    belady::PLANNER,
+    autoswap::COMBINED,
+    autoswap::DOA,
+    autoswap::AOA,
+    autoswap::WDOA,
+    autoswap::SWDOA,
+    delta::PLANNER,
+    vdnn::ALL,
+    vdnn::CONV,
+    superneurons::PLANNER,
+    odswap::PLANNER,
+    checkpoint::PLANNER,
+    dtr::PLANNER,
+    tensile::PLANNER,
+    swapadvisor::PLANNER,
+    keep::PLANNER,
+];
 
 /// The planner called `name`.
 pub fn named(name: &str) -> Option<&'static Planner> {

@@ -1,0 +1,126 @@
+//! SuperNeurons: liveness, an LRU tensor cache for the results of expensive layers, and cost-aware recomputation of the
+//! others (Wang et al., SuperNeurons, PPoPP 2018, arXiv 1801.04380).
+//!
+//! As published: a tensor is freed after its last use (section 3.2). The unified tensor pool offloads the results of
+//! convolutions only, and its tensor cache does so only when memory runs out, the least recently used first (section
+//! 3.3, algorithm 2); in the backward pass each convolution fetches what the one before it in the network needs. Layers that
+//! are cheap to compute are dropped in the forward pass and computed again by segments between convolutions
+//! (section 3.4): speed-centric, the segment runs again once and stays until it is used, where its bytes are at most
+//! l_peak, the most that one layer needs; memory-centric otherwise, for every use anew.
+//!
+//! The paper is silent, or means cuDNN layers, on:
+//! - which ops are expensive: those with "conv", "gemm", "matmul" or "linear" in their label (the paper: convolutions and
+//!   fully connected layers); what cannot run again, such as an update in place, counts among them, so that it can be
+//!   offloaded;
+//! - whether cheap layers are dropped where everything fits: nothing is done then;
+//! - where the forward pass ends: at the op with the most live bytes, which also decides which tensors are dropped;
+//! - gradients: they are in the cache too, unless computed again; weights stay;
+//! - the choice of convolution workspaces (section 3.5): a problem has one time per op;
+//! - ties in recency: the lower index first.
+
+use super::checkpoint::{Segments, droppable};
+use super::vdnn::is_conv;
+use super::walk::{Facts, How, Policy, Walk, hoist, writer};
+use super::{Found, NoPlan, Planner, Request};
+use crate::decisions::{Action, Decisions};
+use crate::problem::{Kind, Op, Problem};
+
+/// The planner.
+pub(super) const PLANNER: Planner = Planner {
+    name: "superneurons",
+    summary: "caches results of expensive layers by recency, swapping them, and computes cheap layers again",
+    source: "Wang et al., SuperNeurons, 2018, sections 3.2 to 3.4",
+    plan,
+};
+
+fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
+    let facts = Facts::new(p);
+    if facts.peak <= request.capacity {
+        return Ok(Found { decisions: Decisions::keep_all(p), evaluations: 1 });
+    }
+    let mut policy = Cache::new(p, &facts, request.recompute);
+    let walk = Walk::new(p, &facts, request, |_| true);
+    let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, "superneurons"))?;
+    let launch = launches(p, &decisions);
+    let lead = |_: u32, slot: usize| launch.get(slot).map_or((slot, slot), |&at| (at, at));
+    Ok(Found { decisions: hoist(p, decisions, request.capacity, &lead), evaluations: 1 })
+}
+
+/// Whether a layer's result is worth its copies.
+fn expensive(op: &Op) -> bool {
+    let label = op.label.to_ascii_lowercase();
+    is_conv(op) || ["gemm", "matmul", "linear"].iter().any(|s| label.contains(s))
+}
+
+/// For every run of a script, the last expensive one before it: where its copies start.
+fn launches(p: &Problem, d: &Decisions) -> Vec<usize> {
+    let runs = d.actions.iter().filter_map(|a| if let Action::Run(run) = a { Some(run.op) } else { None });
+    let mut last = 0;
+    let mut out = Vec::new();
+    for (k, op) in runs.enumerate() {
+        out.push(last);
+        if expensive(&p.ops[op as usize]) {
+            last = k;
+        }
+    }
+    out.push(last);
+    out
+}
+
+struct Cache {
+    segments: Segments,
+    /// Whether each segment is computed anew for every use.
+    memory_centric: Vec<bool>,
+    split: u32,
+}
+
+impl Cache {
+    fn new(p: &Problem, facts: &Facts, recompute: bool) -> Cache {
+        let borders: Vec<u32> = (0..p.ops.len() as u32).filter(|&i| expensive(&p.ops[i as usize])).collect();
+        let mut segments = Segments { groups: vec![Vec::new(); borders.len() + 1], ..Segments::default() };
+        for d in droppable(p, facts).iter().filter(|d| recompute && !expensive(&p.ops[d.by as usize])) {
+            segments.drop(d, borders.partition_point(|&b| b <= d.by));
+        }
+        let l_peak = p.largest_working_set().1;
+        let bytes = |g: &Vec<u32>| g.iter().map(|&t| p.tensors[t as usize].bytes).sum::<u64>();
+        let memory_centric = segments.groups.iter().map(|g| bytes(g) > l_peak).collect();
+        Cache { segments, memory_centric, split: facts.split }
+    }
+
+    /// Whether the tensor is of a segment that does not stay.
+    fn fleeting(&self, t: u32) -> bool {
+        self.segments.of.get(&t).is_some_and(|&g| self.memory_centric[g])
+    }
+}
+
+impl Policy for Cache {
+    fn score(&mut self, w: &Walk<'_>, t: u32) -> Option<f64> {
+        // What is left of a segment, which memory-centric recomputation drops on its way.
+        if !w.needed(t) || (w.position >= self.split && self.fleeting(t)) {
+            return Some(-1.0);
+        }
+        let kept = || match writer(w.p, t, w.seen[t as usize]) {
+            Some(op) => {
+                let op = &w.p.ops[op as usize];
+                w.position >= self.split || expensive(op) || !op.repeatable
+            }
+            None => true,
+        };
+        let cached = w.p.tensors[t as usize].kind != Kind::Persistent && !self.segments.of.contains_key(&t);
+        (cached && kept()).then(|| w.last[t as usize] as f64)
+    }
+    fn how(&mut self, _: &Walk<'_>, t: u32) -> How {
+        if self.segments.of.contains_key(&t) { How::Redo } else { How::Swap }
+    }
+    fn together(&self, t: u32) -> &[u32] {
+        if self.fleeting(t) { &[] } else { self.segments.together(t) }
+    }
+    fn leave(&mut self, w: &Walk<'_>) -> Vec<(u32, How)> {
+        let mut out = self.segments.leave(w);
+        if w.position >= self.split {
+            let fleeting = self.segments.of.keys().filter(|&&t| self.fleeting(t) && w.here[t as usize]);
+            out.extend(fleeting.map(|&t| (t, How::Redo)));
+        }
+        out
+    }
+}

@@ -1,0 +1,71 @@
+//! What holds for every planner.
+
+pub(super) mod sample;
+
+use super::*;
+use crate::realise::{load, realise};
+use crate::trace::trace;
+
+/// Runs every planner on random problems at random budgets, and checks what it returns.
+#[test]
+fn scripts_are_accepted_and_fit() {
+    arbtest::arbtest(|u| {
+        let p = sample::random(u)?;
+        let peak =
+            realise(&p, Decisions::keep_all(&p)).expect("the unplanned step runs").evaluation.load_bytes;
+        let least = p.largest_working_set().1;
+        let mut request = Request::new(u.int_in_range(least..=peak.max(least))?);
+        request.swap = u.ratio(3, 4)?;
+        request.recompute = u.ratio(3, 4)?;
+        request.fixed_order = u.arbitrary()?;
+        for planner in PLANNERS.iter().filter(|planner| planner.name != "keep-all") {
+            match (planner.plan)(&p, &request) {
+                Err(NoPlan::Infeasible(_)) => {}
+                Err(NoPlan::Failed(why)) => panic!("{}: {why}", planner.name),
+                Ok(found) => {
+                    let t = trace(&p, &found.decisions)
+                        .unwrap_or_else(|e| panic!("{}: {e}\n{}", planner.name, found.decisions.print(&p)));
+                    let (load, name) = (load(&t), planner.name);
+                    assert!(load <= request.capacity, "{name}: {load} of {} bytes", request.capacity);
+                    let r = realise(&p, found.decisions).unwrap_or_else(|e| panic!("{name}: {e}"));
+                    let e = r.evaluation;
+                    assert!(request.recompute || e.recompute_ops == 0, "{name} recomputes");
+                    assert!(request.swap || e.swap_in_bytes + e.swap_out_bytes == 0, "{name} swaps");
+                }
+            }
+        }
+        Ok(())
+    })
+    .budget_ms(2_000);
+}
+
+/// With room for everything, no planner that looks at the budget changes the step.
+#[test]
+fn with_enough_memory_nothing_is_slower_than_computing() {
+    let p = sample::chain(6, 4096, 100, 200);
+    for planner in PLANNERS.iter().filter(|planner| !STATIC.contains(&planner.name)) {
+        let (realised, _) = solve(&p, planner, &Request::new(1 << 30)).expect("there is room");
+        assert_eq!(realised.evaluation.step_ns, p.compute_ns(), "{}", planner.name);
+    }
+}
+
+/// Methods that do the same at any budget.
+const STATIC: &[&str] = &["checkpoint-sqrt", "vdnn-all", "vdnn-conv"];
+
+/// The same request gives the same script on one thread and on four.
+#[test]
+fn scripts_do_not_depend_on_threads() {
+    arbtest::arbtest(|u| {
+        let p = sample::random(u)?;
+        let request = Request::new(p.largest_working_set().1 * 3 / 2);
+        for planner in PLANNERS {
+            let with = |threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+                pool.install(|| (planner.plan)(&p, &request))
+            };
+            assert_eq!(with(1), with(4), "{}", planner.name);
+        }
+        Ok(())
+    })
+    .budget_ms(2_000);
+}
