@@ -130,6 +130,7 @@ fn reference(args: &Check, plan: &memc_plan::Plan) -> Result<Module, Error> {
     source.import.checkpoint = args.checkpoint.clone();
     let mut module = source::load(&source)?.module;
     let rewrite = source::was_rewritten(&plan.meta.options);
-    source::canonicalise(&mut module, device::find(&plan.meta.profile)?, rewrite)?;
+    let profile = device::find(args.device.as_ref().unwrap_or(&plan.meta.profile))?;
+    source::canonicalise(&mut module, &profile, rewrite)?;
     Ok(module)
 }

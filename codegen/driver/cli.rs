@@ -61,6 +61,14 @@ Examples:
     /// Prove a plan against its source graph
     #[command(after_help = "Example:\n  memc check model.plan --source models/cnn_bn/training_model.onnx")]
     Check(Check),
+    /// Say how well op times are predicted by what a measured profile teaches, and merge several
+    #[command(after_help = "\
+Examples:
+  memrun profile model.plan -o cpu.json
+  memc fit-profile cpu.json
+  memc fit-profile a.json b.json -o both.json
+  memc compile model.onnx --device both.json --gpu-mem 1G")]
+    FitProfile(FitProfile),
     /// Print a plan
     #[command(after_help = "Example:\n  memc dump model.plan | less")]
     Dump(Dump),
@@ -96,6 +104,7 @@ impl Command {
             Command::Layout(a) => a.json,
             Command::Plan(a) => a.json,
             Command::Check(a) => a.json,
+            Command::FitProfile(a) => a.json,
             Command::Dump(a) => a.json,
             Command::ExportProblem(_)
             | Command::Diff(_)
@@ -214,8 +223,8 @@ pub(crate) struct Compile {
     /// The plan to write
     #[arg(short, long, value_name = "FILE", default_value = "model.plan")]
     pub(crate) output: PathBuf,
-    /// Device to plan for, such as a100-80g; `memc list devices` has them all
-    #[arg(long, value_name = "PROFILE", default_value = "cpu")]
+    /// Device to plan for: one of `memc list devices`, such as a100-80g, or a profile file (.json)
+    #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "cpu")]
     pub(crate) device: String,
     #[command(flatten)]
     pub(crate) search: Search,
@@ -312,8 +321,8 @@ pub(crate) struct Target {
 pub(crate) struct Estimate {
     #[command(flatten)]
     pub(crate) source: Source,
-    /// Device whose times and limits apply; see `memc list devices`
-    #[arg(long, value_name = "PROFILE", default_value = "cpu")]
+    /// Device whose times and limits apply: one of `memc list devices` or a profile file (.json)
+    #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "cpu")]
     pub(crate) device: String,
     /// Keep every gradient as the model computes it, whatever it needs of the forward pass
     #[arg(long)]
@@ -364,6 +373,22 @@ pub(crate) struct Check {
     /// Initial values, where the plan was not compiled with the ones beside the source
     #[arg(long, value_name = "FILE", requires = "source")]
     pub(crate) checkpoint: Option<PathBuf>,
+    /// Profile file of the plan's device, where that is a measured one
+    #[arg(long, visible_alias = "profile", value_name = "PROFILE", requires = "source")]
+    pub(crate) device: Option<String>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct FitProfile {
+    /// Measured profiles; device figures are those of the first
+    #[arg(required = true, value_name = "FILE.json")]
+    pub(crate) profiles: Vec<PathBuf>,
+    /// Write one profile with the measured ops of all
+    #[arg(short, long, value_name = "FILE.json")]
+    pub(crate) output: Option<PathBuf>,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
@@ -393,8 +418,8 @@ pub(crate) struct Opt {
     /// Passes to run, as a,b{option=value}; graph gives the canonical form, all adds memory-rewrite,dce as compile does
     #[arg(long, value_name = "PIPELINE", default_value = "")]
     pub(crate) pass: String,
-    /// Device whose costs passes see; see `memc list devices`
-    #[arg(long, value_name = "PROFILE", default_value = "cpu")]
+    /// Device whose costs passes see: one of `memc list devices` or a profile file (.json)
+    #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "cpu")]
     pub(crate) device: String,
     /// Print what the passes counted, to stderr
     #[arg(long)]

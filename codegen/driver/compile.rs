@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
         args.script.apply.as_ref(),
     ];
     apart(&inputs, &[Some(&args.output), args.script.decisions.as_ref()])?;
-    let profile = device::find(&args.device)?;
+    let profile = &*device::find(&args.device)?;
     let budget = args.gpu_mem.map(|size| resolve(size, profile)).transpose()?;
     progress.stage("importing");
     let mut loaded = source::load(&args.source)?;

@@ -1,18 +1,34 @@
 //! Devices on the command line: finding one by name, and the table of all.
 
+use std::borrow::Cow;
+use std::path::Path;
+
 use memc_ir::Bytes;
 use memc_passes::{DeviceProfile, PROFILES};
 
 use crate::exit::Error;
 use crate::output::table;
+use crate::source::read_text;
 
-/// The profile that `--device` names.
-pub(crate) fn find(name: &str) -> Result<&'static DeviceProfile, Error> {
-    DeviceProfile::named(name).ok_or_else(|| {
+/// The profile that `--device` names: a file's, where it ends in `.json`, or a built-in one.
+pub(crate) fn find(name: &str) -> Result<Cow<'static, DeviceProfile>, Error> {
+    if Path::new(name).extension().is_some_and(|e| e == "json") {
+        return read(Path::new(name)).map(Cow::Owned);
+    }
+    DeviceProfile::named(name).map(Cow::Borrowed).ok_or_else(|| {
         let known: Vec<&str> = PROFILES.iter().map(|p| &*p.name).collect();
         let meant = nearest(name, &known).map(|n| format!("; did you mean `{n}`?")).unwrap_or_default();
-        Error::Usage(format!("unknown device `{name}`{meant} (known: {})", known.join(", ")))
+        Error::Usage(format!(
+            "unknown device `{name}`{meant} (known: {}; or a profile file, NAME.json)",
+            known.join(", ")
+        ))
     })
+}
+
+/// The profile in a file.
+pub(crate) fn read(path: &Path) -> Result<DeviceProfile, Error> {
+    let text = read_text(path)?;
+    DeviceProfile::parse(&text).map_err(|e| Error::Model(format!("{}: {e}", path.display())))
 }
 
 /// Names at least so similar may have been meant.

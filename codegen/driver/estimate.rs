@@ -15,7 +15,7 @@ use crate::source;
 
 pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
     let progress = Progress::new(args.json);
-    let profile = device::find(&args.device)?;
+    let profile = &*device::find(&args.device)?;
     progress.stage("importing");
     let loaded = source::load(&args.source)?;
     progress.notes(&loaded.notes, &loaded.warnings);

@@ -7,6 +7,7 @@ mod device;
 mod dump;
 mod estimate;
 mod exit;
+mod fit;
 mod layout;
 mod opt;
 mod output;
@@ -68,6 +69,7 @@ fn run(command: &Command) -> Result<(), Error> {
         Command::Plan(args) => plan::run(args),
         Command::ExportProblem(args) => plan::export(args),
         Command::Check(args) => check::run(args),
+        Command::FitProfile(args) => fit::run(args),
         Command::Dump(args) => dump::dump(args),
         Command::Diff(args) => dump::diff(args),
         Command::Opt(args) => opt::opt(args),

@@ -14,7 +14,7 @@ use crate::output::{counted, emit, narrow_table, say, write_file};
 use crate::source;
 
 pub(crate) fn opt(args: &Opt) -> Result<(), Error> {
-    let profile = device::find(&args.device)?;
+    let profile = &*device::find(&args.device)?;
     let pipeline = Pipeline::parse(&args.pass)?;
     let loaded = source::load(&args.source)?;
     loaded.warnings.iter().for_each(|w| say(&format!("warning: {w}")));

@@ -7,7 +7,9 @@ mod options;
 mod pipeline;
 pub mod plan;
 
-pub use device::{DeviceProfile, Family, Kernels, PROFILES, Peaks};
+pub use device::{
+    DeviceProfile, FOLDS, Family, Judgement, Kernels, Measured, PROFILES, Peaks, Quality, Sample,
+};
 pub use options::{OptionDef, Options};
 pub use pipeline::{Fired, PassCx, PassDef, PassError, Pipeline, Step};
 

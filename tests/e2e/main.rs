@@ -7,6 +7,7 @@
 mod accumulate;
 mod cli;
 mod damage;
+mod devices;
 mod hold;
 mod layout;
 mod models;

@@ -60,6 +60,7 @@ const fn gpu(g: Gpu) -> DeviceProfile {
         memory_bytes: Some(g.memory_mib * MIB),
         reserve_bytes: g.reserve_mib * MIB,
         kernels: Kernels::Gpu,
+        measured: None,
     }
 }
 
@@ -84,6 +85,7 @@ const fn plain(
         memory_bytes: None,
         reserve_bytes: 0,
         kernels: Kernels::Plain,
+        measured: None,
     }
 }
 

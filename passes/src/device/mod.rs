@@ -2,11 +2,14 @@
 //!
 //! Contract: times are whole nanoseconds, and the same for the same profile on every machine. A time is, in this
 //! order, what the profile has measured for exactly this op on these types, or the roofline of the op's family
-//! ([`roofline`]), corrected by what was learned from the measured ones ([`fit`]). What the model leaves out: caches
+//! ([`roofline`]), corrected by what was learned from the measured ones ([`measured`]). What the model leaves out: caches
 //! that keep an op's operands, clocks that change, and what copies take from a running kernel.
 
 mod builtin;
 mod family;
+mod file;
+mod measured;
+mod ridge;
 mod roofline;
 
 use std::borrow::Cow;
@@ -16,6 +19,7 @@ use memc_ir::{OpKind, TensorType};
 
 pub use builtin::PROFILES;
 pub use family::Family;
+pub use measured::{FOLDS, Judgement, Measured, Quality, Sample};
 pub use roofline::Kernels;
 
 /// Arithmetic throughput in FLOP per second, a multiplication and an addition being two.
@@ -60,6 +64,8 @@ pub struct DeviceProfile {
     pub reserve_bytes: u64,
     /// How near to the peaks kernels come.
     pub kernels: Kernels,
+    /// What was measured, and what is learned from it.
+    pub measured: Option<Box<Measured>>,
 }
 
 impl DeviceProfile {
@@ -75,7 +81,8 @@ impl DeviceProfile {
         if op.def().class == Class::View {
             return 0;
         }
-        whole(roofline::kernel_ns(self, op, operands, results))
+        let ns = roofline::kernel_ns(self, op, operands, results);
+        whole(self.measured.as_ref().map_or(ns, |m| m.op_ns(op, operands, results, ns)))
     }
 
     /// Whether tensors can leave the device for the host and come back.

@@ -1,9 +1,12 @@
 //! The command line of `memrun`.
 
-use std::{path::PathBuf, str::FromStr};
+use std::{
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
-use clap::{Parser, ValueEnum};
-use memc_runtime::{RunOptions, cpu};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use memc_runtime::{ProfileOptions, RunOptions, cpu};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -14,6 +17,7 @@ Examples:
   memrun model.plan --input input=@x.npy --output fc1.weight_grad=g.npy
   memrun model.plan --verify --check-memory --delay-seed 1
   memrun model.plan --plan-info         names of inputs and outputs, sizes
+  memrun profile model.plan -o cpu.json kernel times, for memc --device cpu.json
 
 Arrays from an .npz file, such as models/mlp_s/reference.npz of memc:
   python -c \"import numpy as n; z = n.load('reference.npz'); \\
@@ -32,10 +36,13 @@ Exit codes:
 /// Runs a plan that memc compiled: training steps within a fixed amount of device memory.
 #[derive(Debug, Parser)]
 #[command(name = "memrun", version, after_help = EXAMPLES)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
     /// Plan file that `memc compile` wrote
-    #[arg(value_name = "model.plan")]
-    pub(crate) plan: PathBuf,
+    #[arg(value_name = "model.plan", required = true)]
+    plan: Option<PathBuf>,
     /// Steps to run
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub(crate) steps: u64,
@@ -87,6 +94,47 @@ pub(crate) struct Cli {
     pub(crate) plan_info: bool,
 }
 
+/// What to do with a plan other than running it.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Measure a plan's kernels and the machine, and write a profile that memc plans with
+    Profile(Profile),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Profile {
+    /// Plan file that `memc compile` wrote
+    #[arg(value_name = "model.plan")]
+    pub(crate) plan: PathBuf,
+    /// The profile to write
+    #[arg(short, long, value_name = "FILE.json")]
+    pub(crate) output: PathBuf,
+    /// Steps to take the median of
+    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    steps: u64,
+    /// Array for an input, in numpy's format; may be repeated. Other inputs are synthetic
+    #[arg(long = "input", value_name = "NAME=@FILE.npy")]
+    inputs: Vec<NamedFile>,
+    /// Threads for kernels [default: as many as the machine has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    threads: Option<u16>,
+}
+
+impl Profile {
+    /// The measurement that the command line asks for.
+    pub(crate) fn options(&self) -> ProfileOptions {
+        ProfileOptions {
+            steps: self.steps,
+            threads: self.threads.map_or(0, usize::from),
+            inputs: files(&self.inputs),
+        }
+    }
+}
+
+fn files(inputs: &[NamedFile]) -> Vec<(String, PathBuf)> {
+    inputs.iter().map(|i| (i.name.clone(), i.path.clone())).collect()
+}
+
 /// A device by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum DeviceName {
@@ -95,12 +143,17 @@ enum DeviceName {
 }
 
 impl Cli {
+    /// The plan to run.
+    pub(crate) fn plan(&self) -> &Path {
+        self.plan.as_deref().unwrap_or(Path::new(""))
+    }
+
     /// The run that the command line asks for.
     pub(crate) fn options(&self) -> RunOptions {
         let DeviceName::Cpu = self.device;
         RunOptions {
             steps: self.steps,
-            inputs: self.inputs.iter().map(|i| (i.name.clone(), i.path.clone())).collect(),
+            inputs: files(&self.inputs),
             outputs: self.outputs.clone(),
             lr: self.lr,
             seed: self.seed,

@@ -4,7 +4,7 @@ mod cli;
 mod report;
 
 use std::{
-    io::IsTerminal,
+    io::{IsTerminal, Write},
     process::ExitCode,
     sync::{
         Arc,
@@ -13,10 +13,10 @@ use std::{
 };
 
 use clap::Parser;
-use memc_plan::PlanFile;
-use memc_runtime::{Error, INTERRUPTED, run};
+use memc_plan::{PlanFile, Replace};
+use memc_runtime::{Error, INTERRUPTED, profile, run};
 
-use cli::Cli;
+use cli::{Cli, Command};
 use report::Progress;
 
 fn main() -> ExitCode {
@@ -35,10 +35,13 @@ fn main() -> ExitCode {
 
 /// Runs the command and returns the exit code.
 fn execute(cli: &Cli) -> u8 {
-    let file = match PlanFile::open(&cli.plan) {
+    if let Some(Command::Profile(args)) = &cli.command {
+        return measure(args).unwrap_or_else(|error| report::failed(cli, None, &Progress::silent(), &error));
+    }
+    let file = match PlanFile::open(cli.plan()) {
         Ok(file) => file,
         Err(error) => {
-            return report::failed(cli, None, &Progress::silent(), &Error::opening(&cli.plan, error));
+            return report::failed(cli, None, &Progress::silent(), &Error::opening(cli.plan(), error));
         }
     };
     if cli.plan_info {
@@ -59,6 +62,17 @@ fn execute(cli: &Cli) -> u8 {
             if report.interrupted { INTERRUPTED } else { printed }
         }
     }
+}
+
+/// Measures a plan and writes the profile; returns the exit code.
+fn measure(args: &cli::Profile) -> Result<u8, Error> {
+    let file = PlanFile::open(&args.plan).map_err(|error| Error::opening(&args.plan, error))?;
+    let measured = profile(&file, &args.options())?;
+    let failed = |error| Error::io(&args.output, error);
+    let mut to = Replace::begin(&args.output).map_err(failed)?;
+    to.file().write_all(format!("{:#}\n", measured.to_json()).as_bytes()).map_err(failed)?;
+    to.finish().map_err(failed)?;
+    Ok(report::measured(&args.output, &measured))
 }
 
 /// Sets `stop` at the first interrupt, and leaves at the second.

@@ -7,6 +7,7 @@ use std::{
     collections::BTreeMap,
     fmt::Display,
     io::{self, Write},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -16,7 +17,7 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use memc_ir::Bytes;
 use memc_plan::{Feed, PlanFile, Section};
-use memc_runtime::{Error, Report, Watch};
+use memc_runtime::{Error, Profile, Report, Watch};
 use serde_json::{Map, Value, json};
 
 use crate::cli::Cli;
@@ -176,6 +177,21 @@ pub(crate) fn failed(cli: &Cli, file: Option<&PlanFile>, progress: &Progress, fa
         print(&format!("memrun: FAILED exit={code}\n"));
     }
     code
+}
+
+/// Says what was measured; returns the exit code.
+pub(crate) fn measured(path: &Path, profile: &Profile) -> u8 {
+    let m = &profile.machine;
+    print(&format!(
+        "{}: {} kernels on {} threads; {:.1} GFLOP/s, memory {:.1} GB/s, copies {:.1} GB/s one way, {:.1} both ways\n",
+        path.display(),
+        profile.ops.len(),
+        profile.threads,
+        m.flops_per_s as f64 / 1e9,
+        m.memory_bytes_per_s as f64 / 1e9,
+        m.copy_bytes_per_s as f64 / 1e9,
+        m.duplex_bytes_per_s as f64 / 1e9,
+    ))
 }
 
 /// Describes a plan; returns the exit code.

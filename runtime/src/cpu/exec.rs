@@ -5,7 +5,8 @@ use std::sync::Arc;
 use memc_kernels::{Call, KernelError, execute};
 
 use super::arena::{Arenas, Scratch};
-use crate::program::{Action, Launch, Source};
+use crate::device::HostSide;
+use crate::program::{Action, Launch, Place, Source};
 use crate::{Error, Program};
 
 /// What undefined bytes hold in checking mode: NaN in floats, -1 in integers.
@@ -37,6 +38,27 @@ impl Runner {
                     self.arenas.write(*place).fill(POISON);
                 }
                 Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Runs a load, store, write or read, with the host's part; there is no other exchange.
+    pub(super) fn exchange(&self, action: &Action, host: &mut dyn HostSide) -> Result<(), Error> {
+        let (program, arenas) = (&self.program, &self.arenas);
+        let place = |places: &[Place], i: usize| places.get(i).copied();
+        match *action {
+            Action::Load(state) => {
+                place(&program.homes, state).map_or(Ok(()), |home| host.load(state, arenas.write(home)))
+            }
+            Action::Store(state) => {
+                place(&program.homes, state).map_or(Ok(()), |home| host.store(state, arenas.read(home)))
+            }
+            Action::Write(input) => {
+                place(&program.slots, input).map_or(Ok(()), |slot| host.write(input, arenas.write(slot)))
+            }
+            Action::Read(output) => {
+                place(&program.results, output).map_or(Ok(()), |slot| host.read(output, arenas.read(slot)))
             }
             _ => Ok(()),
         }

@@ -15,6 +15,7 @@ mod exec;
 mod memory;
 mod progress;
 mod stream;
+pub(crate) mod timed;
 
 use std::sync::Arc;
 

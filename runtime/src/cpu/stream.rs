@@ -177,7 +177,6 @@ impl Shared {
 /// A program on the CPU device.
 pub(super) struct Streams {
     program: Arc<Program>,
-    arenas: Arc<Arenas>,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     /// Runs what the issuing thread runs itself.
@@ -217,11 +216,10 @@ impl Streams {
             threads: Vec::with_capacity(QUEUES),
             host: Runner::new(program.clone(), arenas.clone(), options.check_memory),
             program,
-            arenas,
             shared,
         };
         for (queue, name) in NAMES.iter().enumerate() {
-            let runner = Runner::new(streams.program.clone(), streams.arenas.clone(), options.check_memory);
+            let runner = Runner::new(streams.program.clone(), arenas.clone(), options.check_memory);
             let delays = options.delay_seed.map(|seed| Delays::new(seed, queue));
             let (shared, program, pool) = (streams.shared.clone(), streams.program.clone(), pool.clone());
             let work = move || {
@@ -277,25 +275,8 @@ impl Streams {
                     self.shared.push(stream, Item::Command(section, index))?;
                 }
             }
-            Action::Load(state) => {
-                if let Some(home) = program.homes.get(state) {
-                    host.load(state, self.arenas.write(*home))?;
-                }
-            }
-            Action::Store(state) => {
-                if let Some(home) = program.homes.get(state) {
-                    host.store(state, self.arenas.read(*home))?;
-                }
-            }
-            Action::Write(input) => {
-                if let Some(slot) = program.slots.get(input) {
-                    host.write(input, self.arenas.write(*slot))?;
-                }
-            }
-            Action::Read(output) => {
-                if let Some(slot) = program.results.get(output) {
-                    host.read(output, self.arenas.read(*slot))?;
-                }
+            Action::Load(_) | Action::Store(_) | Action::Write(_) | Action::Read(_) => {
+                self.host.exchange(&command.action, host)?;
             }
         }
         Ok(())

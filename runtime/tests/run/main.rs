@@ -3,6 +3,7 @@
 mod command;
 mod generated;
 mod narrow;
+mod profile;
 mod refused;
 mod runs;
 mod states;

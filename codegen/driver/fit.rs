@@ -1,0 +1,70 @@
+//! `memc fit-profile`: what a measured profile teaches, and how well.
+
+use std::path::PathBuf;
+
+use memc_passes::{DeviceProfile, FOLDS, Judgement, Quality};
+use serde_json::{Value, json};
+
+use crate::cli::FitProfile;
+use crate::device;
+use crate::exit::Error;
+use crate::output::{apart, counted, emit, table, write_file};
+
+pub(crate) fn run(args: &FitProfile) -> Result<(), Error> {
+    let inputs: Vec<Option<&PathBuf>> = args.profiles.iter().map(Some).collect();
+    apart(&inputs, &[args.output.as_ref()])?;
+    let mut profiles = args.profiles.iter().map(|path| device::read(path)).collect::<Result<Vec<_>, _>>()?;
+    let others = profiles.split_off(1.min(profiles.len()));
+    let Some(mut profile) = profiles.pop() else {
+        return Err(Error::Usage("give a measured profile, as `memrun profile` writes it".into()));
+    };
+    profile.merge(&others);
+    let Some(judgement) = profile.judge() else {
+        return Err(Error::Model(format!("`{}` has no measured ops to learn from", profile.name)));
+    };
+    if let Some(path) = &args.output {
+        write_file(path, profile.print().as_bytes())?;
+    }
+    emit(&if args.json { as_json(&profile, &judgement) } else { as_text(&profile, &judgement) })
+}
+
+fn as_json(profile: &DeviceProfile, judgement: &Judgement) -> String {
+    let quality = |q: &Quality| {
+        json!({
+            "ops": q.ops, "r2_log_time": q.log_time, "r2_time": q.time, "r2_log_time_roofline": q.plain_log_time,
+            "typical_factor": q.typical_factor,
+        })
+    };
+    let families: serde_json::Map<String, Value> =
+        judgement.families.iter().map(|(f, q)| (f.name().to_string(), quality(q))).collect();
+    let value = json!({
+        "device": profile.name, "folds": FOLDS, "all": judgement.all.as_ref().map(quality),
+        "convolutions": judgement.convolutions.as_ref().map(quality), "families": families,
+    });
+    format!("{value}\n")
+}
+
+fn as_text(profile: &DeviceProfile, judgement: &Judgement) -> String {
+    let row = |name: &str, q: &Quality| {
+        let r2 = |x: Option<f64>| x.map_or_else(|| "-".to_string(), |x| format!("{x:.3}"));
+        vec![
+            name.to_string(),
+            q.ops.to_string(),
+            r2(q.log_time),
+            r2(q.time),
+            r2(q.plain_log_time),
+            format!("{:.2}", q.typical_factor),
+        ]
+    };
+    let families = judgement.families.iter().map(|(f, q)| row(f.name(), q));
+    let conv = judgement.convolutions.iter().map(|q| row("convolutions", q));
+    let all = judgement.all.iter().map(|q| row("all", q));
+    let rows: Vec<Vec<String>> = families.chain(conv).chain(all).collect();
+    let ops = judgement.all.map_or(0, |q| q.ops);
+    format!(
+        "{}\n{}: {} measured; R2 of ops not learned from, {FOLDS} shares in turn; factor: typical error\n",
+        table(&["family", "ops", "R2 log time", "R2 time", "roofline's R2", "factor"], &rows),
+        profile.name,
+        counted(ops, "op"),
+    )
+}

@@ -1,0 +1,230 @@
+//! Profiles in files: JSON of the form `memc-profile/1`, which `passes/README.md` describes.
+//!
+//! Contract: a file is read whole or refused, and errors say which entry is wrong and what it should be. Entries that
+//! the form does not have are refused, since they may be misspelt ones that it has.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use memc_ir::{OpKind, TensorType, parse_op, parse_type};
+use serde_json::{Map, Value, json};
+
+use super::{DeviceProfile, Kernels, Measured, Peaks, Sample};
+
+/// What the entry `format` must be.
+const FORMAT: &str = "memc-profile/1";
+
+/// Largest throughput that is believed, per second.
+const MOST_PER_S: f64 = 1e18;
+/// Longest time that is believed: 2^50 ns, 13 days.
+const MOST_NS: u64 = 1 << 50;
+
+/// An object of the file, and where it is.
+struct Entries<'a> {
+    at: String,
+    of: &'a Map<String, Value>,
+}
+
+impl<'a> Entries<'a> {
+    fn new(value: &'a Value, at: String, known: &[&str]) -> Result<Entries<'a>, String> {
+        let of = value.as_object().ok_or_else(|| format!("{at}must be an object"))?;
+        match of.keys().find(|k| !known.contains(&k.as_str())) {
+            Some(other) => Err(format!("{at}has no entry `{other}` (known: {})", known.join(", "))),
+            None => Ok(Entries { at, of }),
+        }
+    }
+
+    fn wrong(&self, name: &str, what: &str) -> String {
+        format!("{}`{name}` must be {what}", self.at)
+    }
+
+    fn get<T>(&self, name: &str, what: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<T, String> {
+        let value = self.of.get(name).ok_or_else(|| format!("{}`{name}` is missing: {what}", self.at))?;
+        read(value).ok_or_else(|| self.wrong(name, what))
+    }
+
+    fn maybe<T>(
+        &self,
+        name: &str,
+        what: &str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, String> {
+        match self.of.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => read(value).map(Some).ok_or_else(|| self.wrong(name, what)),
+        }
+    }
+
+    fn text(&self, name: &str) -> Result<&'a str, String> {
+        self.get(name, "a text", Value::as_str)
+    }
+
+    fn ns(&self, name: &str) -> Result<u64, String> {
+        self.get(name, "whole nanoseconds, at most 2^50", |v| v.as_u64().filter(|&ns| ns <= MOST_NS))
+    }
+}
+
+/// A positive throughput.
+fn rate(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|x| *x > 0.0 && *x <= MOST_PER_S)
+}
+
+/// A throughput of what need not be there.
+fn link(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|x| (0.0..=MOST_PER_S).contains(x))
+}
+
+const ENTRIES: &[&str] = &[
+    "format",
+    "name",
+    "summary",
+    "kernels",
+    "processors",
+    "f32_flops_per_s",
+    "f16_flops_per_s",
+    "bf16_flops_per_s",
+    "tf32_flops_per_s",
+    "memory_bytes_per_s",
+    "d2h_bytes_per_s",
+    "h2d_bytes_per_s",
+    "duplex_total_bytes_per_s",
+    "kernel_latency_ns",
+    "copy_latency_ns",
+    "memory_bytes",
+    "reserve_bytes",
+    "ops",
+];
+
+impl DeviceProfile {
+    /// Reads a profile.
+    ///
+    /// The error says which entry is missing or wrong, and what it should be.
+    pub fn parse(text: &str) -> Result<DeviceProfile, String> {
+        let value: Value = serde_json::from_str(text).map_err(|e| format!("not JSON: {e}"))?;
+        let e = Entries::new(&value, String::new(), ENTRIES)?;
+        if e.text("format")? != FORMAT {
+            return Err(e.wrong("format", &format!("\"{FORMAT}\"")));
+        }
+        let per_s = "a positive number per second, at most 1e18";
+        let link_per_s = "a number of bytes per second, 0 for no link, at most 1e18";
+        let kernels = |v: &Value| {
+            let name = v.as_str()?;
+            [Kernels::Plain, Kernels::Gpu].into_iter().find(|k| k.name() == name)
+        };
+        let mut profile = DeviceProfile {
+            name: Cow::Owned(e.get("name", "a text", |v| v.as_str().filter(|t| !t.is_empty()))?.to_owned()),
+            summary: Cow::Owned(e.maybe("summary", "a text", Value::as_str)?.unwrap_or_default().to_owned()),
+            kernels: e.get("kernels", "\"plain\" or \"gpu\"", kernels)?,
+            processors: e.get("processors", "a whole number from 1 to 2^20", |v| {
+                v.as_u64().filter(|n| (1..=1 << 20).contains(n)).and_then(|n| u32::try_from(n).ok())
+            })?,
+            peaks: Peaks {
+                f32: e.get("f32_flops_per_s", per_s, rate)?,
+                f16: e.maybe("f16_flops_per_s", per_s, rate)?,
+                bf16: e.maybe("bf16_flops_per_s", per_s, rate)?,
+                tf32: e.maybe("tf32_flops_per_s", per_s, rate)?,
+            },
+            memory_bytes_per_s: e.get("memory_bytes_per_s", per_s, rate)?,
+            d2h_bytes_per_s: e.get("d2h_bytes_per_s", link_per_s, link)?,
+            h2d_bytes_per_s: e.get("h2d_bytes_per_s", link_per_s, link)?,
+            duplex_total_bytes_per_s: e.get("duplex_total_bytes_per_s", link_per_s, link)?,
+            kernel_latency_ns: e.ns("kernel_latency_ns")?,
+            copy_latency_ns: e.ns("copy_latency_ns")?,
+            memory_bytes: e.maybe("memory_bytes", "a number of bytes", Value::as_u64)?,
+            reserve_bytes: e.get("reserve_bytes", "a number of bytes", Value::as_u64)?,
+            measured: None,
+        };
+        if profile.can_swap() && profile.duplex_total_bytes_per_s <= 0.0 {
+            return Err(e.wrong("duplex_total_bytes_per_s", "positive where both directions are"));
+        }
+        let samples = samples(e.maybe("ops", "a list", Value::as_array)?.map_or(&[], Vec::as_slice))?;
+        profile.learn(samples);
+        Ok(profile)
+    }
+
+    /// The profile as a file, with what it has measured; [`DeviceProfile::parse`] reads it back as it is.
+    pub fn print(&self) -> String {
+        let ops = self.measured.iter().flat_map(|m| m.samples()).map(|s| {
+            let operands: Vec<String> = s.operands.iter().map(ToString::to_string).collect();
+            let attrs = s.op.attrs_text();
+            let mut row = json!({"op": s.op.mnemonic(), "operands": operands, "time_ns": s.time_ns});
+            if !attrs.is_empty() {
+                row["attrs"] = attrs.into();
+            }
+            row
+        });
+        let value = json!({
+            "format": FORMAT,
+            "name": self.name,
+            "summary": self.summary,
+            "kernels": self.kernels.name(),
+            "processors": self.processors,
+            "f32_flops_per_s": self.peaks.f32,
+            "f16_flops_per_s": self.peaks.f16,
+            "bf16_flops_per_s": self.peaks.bf16,
+            "tf32_flops_per_s": self.peaks.tf32,
+            "memory_bytes_per_s": self.memory_bytes_per_s,
+            "d2h_bytes_per_s": self.d2h_bytes_per_s,
+            "h2d_bytes_per_s": self.h2d_bytes_per_s,
+            "duplex_total_bytes_per_s": self.duplex_total_bytes_per_s,
+            "kernel_latency_ns": self.kernel_latency_ns,
+            "copy_latency_ns": self.copy_latency_ns,
+            "memory_bytes": self.memory_bytes,
+            "reserve_bytes": self.reserve_bytes,
+            "ops": ops.collect::<Vec<_>>(),
+        });
+        format!("{value:#}\n")
+    }
+
+    /// Adds what other profiles have measured. Of several times of one op the middle one counts, the lower of two.
+    pub fn merge(&mut self, others: &[DeviceProfile]) {
+        let all = [&*self].into_iter().chain(others).filter_map(|p| p.measured.as_deref());
+        let samples = all.flat_map(Measured::samples).cloned().collect();
+        self.learn(samples);
+    }
+
+    /// Takes these for all that is measured; of several times of one op the middle one.
+    fn learn(&mut self, samples: Vec<Sample>) {
+        let mut by_op: BTreeMap<String, Vec<Sample>> = BTreeMap::new();
+        for sample in samples {
+            by_op.entry(sample.signature()).or_default().push(sample);
+        }
+        let middle = |mut of: Vec<Sample>| {
+            of.sort_by_key(|s| s.time_ns);
+            let middle = of.len().saturating_sub(1) / 2;
+            of.into_iter().nth(middle)
+        };
+        let samples: BTreeMap<String, Sample> =
+            by_op.into_iter().filter_map(|(k, of)| Some((k, middle(of)?))).collect();
+        self.measured = None;
+        if !samples.is_empty() {
+            let measured = Measured::learn(self, samples);
+            self.measured = Some(Box::new(measured));
+        }
+    }
+}
+
+/// The measured ops of a file.
+fn samples(rows: &[Value]) -> Result<Vec<Sample>, String> {
+    let row = |(i, row): (usize, &Value)| {
+        let known = ["op", "attrs", "operands", "time_ns", "samples"];
+        let e = Entries::new(row, format!("ops[{i}]: "), &known)?;
+        let attrs = e.maybe("attrs", "a text as `{axis = 1}`", Value::as_str)?.unwrap_or_default();
+        let at = |why: String| format!("{}{why}", e.at);
+        let op: OpKind = parse_op(e.text("op")?, attrs).map_err(at)?;
+        let list = e.get("operands", "a list of types as \"f32[2,3]\"", Value::as_array)?;
+        let types = list.iter().map(|t| {
+            let text = t.as_str().ok_or_else(|| e.wrong("operands", "a list of types as \"f32[2,3]\""))?;
+            parse_type(text).map_err(|why| at(format!("`{text}`: {why}")))
+        });
+        let operands = types.collect::<Result<Vec<TensorType>, String>>()?;
+        let results = op.infer(&operands.iter().collect::<Vec<_>>()).map_err(at)?;
+        let time_ns = e.ns("time_ns")?;
+        if time_ns == 0 {
+            return Err(e.wrong("time_ns", "at least 1"));
+        }
+        e.maybe("samples", "a whole number", Value::as_u64)?;
+        Ok(Sample { op, operands, results, time_ns })
+    };
+    rows.iter().enumerate().map(row).collect()
+}

@@ -1,0 +1,235 @@
+//! What was measured on a device, and what is learned from it about other ops.
+//!
+//! Learned is the logarithm of measured time over the roofline's, by ridge regression on logarithms of what an op does
+//! ([`features`]): first one regression for all ops, then for each family another on what the first one leaves. A
+//! family with few ops so keeps to what holds for all. Outside of the range of what was measured the nearest value in
+//! it counts.
+//!
+//! How good it is is said of ops that it has not seen: every op is predicted by what the ops of the other [`FOLDS`]
+//! - 1 shares teach, and R2 is one less the squared errors over the squared differences from the mean.
+
+use std::collections::BTreeMap;
+
+use memc_ir::{OpKind, TensorType};
+
+use super::ridge::{Ridge, r_squared};
+use super::{DeviceProfile, Family, roofline};
+
+/// Shares of ops for judging.
+pub const FOLDS: usize = 5;
+
+/// Most that a prediction departs from the roofline, as a logarithm: 1000 times.
+const MOST: f64 = 6.9;
+
+/// An op on types and its measured time.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sample {
+    /// The op.
+    pub op: OpKind,
+    /// Types of its operands.
+    pub operands: Vec<TensorType>,
+    /// Types of its results.
+    pub results: Vec<TensorType>,
+    /// Time in ns, at least 1.
+    pub time_ns: u64,
+}
+
+impl Sample {
+    /// The op and its operands' types in IR text.
+    pub(super) fn signature(&self) -> String {
+        signature(&self.op, &self.operands.iter().collect::<Vec<_>>())
+    }
+
+    fn row(&self, profile: &DeviceProfile) -> Row {
+        let (operands, results) =
+            (self.operands.iter().collect::<Vec<_>>(), self.results.iter().collect::<Vec<_>>());
+        let plain = log(roofline::kernel_ns(profile, &self.op, &operands, &results));
+        Row {
+            family: Family::of(&self.op, &operands, &results),
+            features: features(&self.op, &operands, &results, plain),
+            plain,
+            measured: log(self.time_ns as f64),
+        }
+    }
+}
+
+/// An op on types in IR text, such as `relu(f32[4])`.
+fn signature(op: &OpKind, operands: &[&TensorType]) -> String {
+    let types: Vec<String> = operands.iter().map(ToString::to_string).collect();
+    format!("{}{}({})", op.mnemonic(), op.attrs_text(), types.join(", "))
+}
+
+/// The natural logarithm, the same on every machine.
+fn log(x: f64) -> f64 {
+    libm::log(x.max(1e-9))
+}
+
+/// What is known of an op before it is measured.
+const FEATURES: usize = 9;
+
+/// Logarithms of: arithmetic, traffic, elements of the result, operations for each of them, elements read for each of
+/// them, the last extent and the one before it, the roofline; and the roofline's squared.
+fn features(op: &OpKind, operands: &[&TensorType], results: &[&TensorType], plain: f64) -> [f64; FEATURES] {
+    let cost = op.cost(operands, results);
+    let count = |n: u64| log(n as f64 + 1.0);
+    let out: u64 = results.iter().map(|t| t.numel()).sum();
+    let read: u64 = operands.iter().map(|t| t.numel()).sum();
+    let widest = results.iter().chain(operands).max_by_key(|t| t.numel()).map_or(&[][..], |t| &t.shape);
+    let extent = |from_end: usize| count(widest.iter().rev().nth(from_end).copied().unwrap_or(1));
+    [
+        count(cost.flops),
+        count(cost.bytes_read.saturating_add(cost.bytes_written)),
+        count(out),
+        count(cost.flops) - count(out),
+        count(read) - count(out),
+        extent(0),
+        extent(1),
+        plain,
+        plain * plain,
+    ]
+}
+
+/// An op for the regression.
+struct Row {
+    family: Family,
+    features: [f64; FEATURES],
+    /// Logarithm of the roofline's ns.
+    plain: f64,
+    /// Logarithm of the measured ns.
+    measured: f64,
+}
+
+/// The learned correction.
+#[derive(Clone, PartialEq, Debug, Default)]
+struct Correction {
+    all: Option<Ridge>,
+    families: BTreeMap<Family, Ridge>,
+}
+
+impl Correction {
+    fn fit(rows: &[&Row]) -> Correction {
+        let pairs: Vec<(&[f64], f64)> =
+            rows.iter().map(|r| (&r.features[..], r.measured - r.plain)).collect();
+        let all = Ridge::fit(&pairs);
+        let rest = |r: &Row| r.measured - r.plain - all.as_ref().map_or(0.0, |f| f.at(&r.features));
+        let mut families = BTreeMap::new();
+        for family in Family::ALL {
+            let of = rows.iter().filter(|r| r.family == family);
+            let pairs: Vec<(&[f64], f64)> = of.map(|r| (&r.features[..], rest(r))).collect();
+            if let Some(ridge) = Ridge::fit(&pairs) {
+                families.insert(family, ridge);
+            }
+        }
+        Correction { all, families }
+    }
+
+    /// Logarithm of what the roofline is to be multiplied by.
+    fn at(&self, family: Family, features: &[f64]) -> f64 {
+        let of = |f: Option<&Ridge>| f.map_or(0.0, |f| f.at(features));
+        (of(self.all.as_ref()) + of(self.families.get(&family))).clamp(-MOST, MOST)
+    }
+}
+
+/// What was measured on a device.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Measured {
+    samples: BTreeMap<String, Sample>,
+    correction: Correction,
+}
+
+impl Measured {
+    /// Learns from samples, by signature.
+    pub(super) fn learn(profile: &DeviceProfile, samples: BTreeMap<String, Sample>) -> Measured {
+        let rows: Vec<Row> = samples.values().map(|s| s.row(profile)).collect();
+        let correction = Correction::fit(&rows.iter().collect::<Vec<_>>());
+        Measured { samples, correction }
+    }
+
+    /// The samples, in order of their signatures.
+    pub fn samples(&self) -> impl Iterator<Item = &Sample> {
+        self.samples.values()
+    }
+
+    /// Time of an op in ns: as measured, or the roofline's corrected.
+    pub(super) fn op_ns(
+        &self,
+        op: &OpKind,
+        operands: &[&TensorType],
+        results: &[&TensorType],
+        roofline_ns: f64,
+    ) -> f64 {
+        if let Some(sample) = self.samples.get(&signature(op, operands)) {
+            return sample.time_ns as f64;
+        }
+        let plain = log(roofline_ns);
+        let by =
+            self.correction.at(Family::of(op, operands, results), &features(op, operands, results, plain));
+        (roofline_ns * libm::exp(by)).max(1.0)
+    }
+}
+
+/// How good a prediction is for some ops.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Quality {
+    /// Ops predicted.
+    pub ops: usize,
+    /// R2 of the logarithm of time; `None` where all measured times are equal.
+    pub log_time: Option<f64>,
+    /// R2 of time.
+    pub time: Option<f64>,
+    /// R2 of the logarithm of time for the roofline without correction.
+    pub plain_log_time: Option<f64>,
+    /// Mean of the logarithm's absolute error, as a factor: 1.1 is ten per cent.
+    pub typical_factor: f64,
+}
+
+/// How good predictions are for ops that were not learned from.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Judgement {
+    /// For every op.
+    pub all: Option<Quality>,
+    /// For convolutions of all kinds.
+    pub convolutions: Option<Quality>,
+    /// For each family that has ops.
+    pub families: Vec<(Family, Quality)>,
+}
+
+impl DeviceProfile {
+    /// How good the learned correction is for ops it was not learned from, if there are measured ops: op `i`, in order of
+    /// signatures, is predicted by those that leave another remainder by [`FOLDS`].
+    pub fn judge(&self) -> Option<Judgement> {
+        let measured = self.measured.as_deref()?;
+        let rows: Vec<Row> = measured.samples().map(|s| s.row(self)).collect();
+        let mut predicted = vec![0.0; rows.len()];
+        for fold in 0..FOLDS {
+            let (mut seen, mut unseen) = (Vec::new(), Vec::new());
+            for (i, row) in rows.iter().enumerate() {
+                if i % FOLDS == fold { unseen.push((i, row)) } else { seen.push(row) }
+            }
+            let correction = Correction::fit(&seen);
+            for (i, row) in unseen {
+                predicted[i] = row.plain + correction.at(row.family, &row.features);
+            }
+        }
+        let quality = |of: &dyn Fn(Family) -> bool| {
+            let chosen: Vec<(&Row, f64)> =
+                rows.iter().zip(predicted.iter().copied()).filter(|(r, _)| of(r.family)).collect();
+            if chosen.is_empty() {
+                return None;
+            }
+            let logs: Vec<(f64, f64)> = chosen.iter().map(|(r, p)| (r.measured, *p)).collect();
+            let times: Vec<(f64, f64)> = logs.iter().map(|&(a, b)| (libm::exp(a), libm::exp(b))).collect();
+            let plain: Vec<(f64, f64)> = chosen.iter().map(|(r, _)| (r.measured, r.plain)).collect();
+            let error = logs.iter().map(|(a, b)| (a - b).abs()).sum::<f64>() / logs.len() as f64;
+            Some(Quality {
+                ops: chosen.len(),
+                log_time: r_squared(&logs),
+                time: r_squared(&times),
+                plain_log_time: r_squared(&plain),
+                typical_factor: libm::exp(error),
+            })
+        };
+        let families = Family::ALL.iter().filter_map(|&f| Some((f, quality(&|g| g == f)?))).collect();
+        Some(Judgement { all: quality(&|_| true), convolutions: quality(&Family::is_convolution), families })
+    }
+}

@@ -1,0 +1,122 @@
+//! Measured profiles: what is read back, what is refused, and what is learned.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use memc_ir::{TensorType, parse_op, parse_type};
+use memc_passes::{DeviceProfile, Family, PROFILES};
+
+/// A profile with these measured ops.
+fn profile(ops: &str) -> String {
+    format!(
+        r#"{{"format": "memc-profile/1", "name": "mine", "kernels": "plain", "processors": 2,
+        "f32_flops_per_s": 1e9, "memory_bytes_per_s": 1e9, "d2h_bytes_per_s": 1e9, "h2d_bytes_per_s": 2e9,
+        "duplex_total_bytes_per_s": 2.5e9, "kernel_latency_ns": 100, "copy_latency_ns": 10,
+        "memory_bytes": 1000000, "reserve_bytes": 5, "ops": [{ops}]}}"#
+    )
+}
+
+fn ns(p: &DeviceProfile, op: &str, attrs: &str, operands: &[&str]) -> u64 {
+    let kind = parse_op(op, attrs).unwrap();
+    let operands: Vec<TensorType> = operands.iter().map(|t| parse_type(t).unwrap()).collect();
+    let operands: Vec<&TensorType> = operands.iter().collect();
+    let results = kind.infer(&operands).unwrap();
+    p.op_ns(&kind, &operands, &results.iter().collect::<Vec<_>>())
+}
+
+const MATMUL: &str = r#"{"op": "matmul", "operands": ["f32[8,8]", "f32[8,8]"], "time_ns": 777}"#;
+
+#[test]
+fn what_is_printed_reads_back_as_it_was() {
+    let softmax = r#"{"op": "softmax", "attrs": "{axis = 1}", "operands": ["f16[4,9]"], "time_ns": 5000}"#;
+    let measured = DeviceProfile::parse(&profile(&format!("{MATMUL}, {softmax}"))).unwrap();
+    assert_eq!(DeviceProfile::parse(&measured.print()).unwrap(), measured);
+    for built_in in PROFILES {
+        assert_eq!(&DeviceProfile::parse(&built_in.print()).unwrap(), built_in);
+    }
+}
+
+#[test]
+fn a_measured_op_takes_what_was_measured_and_others_what_that_teaches() {
+    let plain = DeviceProfile::parse(&profile("")).unwrap();
+    let learned = DeviceProfile::parse(&profile(MATMUL)).unwrap();
+    assert_eq!(ns(&plain, "matmul", "", &["f32[8,8]", "f32[8,8]"]), 100 + 1024);
+    assert_eq!(ns(&learned, "matmul", "", &["f32[8,8]", "f32[8,8]"]), 777);
+    // Attributes are part of an op.
+    assert_ne!(ns(&learned, "matmul", "{trans_a}", &["f32[8,8]", "f32[8,8]"]), 777);
+    let relu = ["f32[300]"];
+    assert!(ns(&learned, "relu", "", &relu) < ns(&plain, "relu", "", &relu));
+}
+
+#[test]
+fn a_family_is_corrected_by_what_its_own_ops_show() {
+    // Sums take three times what the roofline says, element-wise ops half of it.
+    let row = |n: u64| {
+        let bytes = 4 * n;
+        let sum = 3 * (100 + bytes + 4);
+        let relu = (100 + 2 * bytes) / 2;
+        format!(
+            r#"{{"op": "reduce_sum", "attrs": "{{axes = [0]}}", "operands": ["f32[{n}]"], "time_ns": {sum}}},
+            {{"op": "relu", "operands": ["f32[{n}]"], "time_ns": {relu}}}"#
+        )
+    };
+    let rows: Vec<String> = (1..=40).map(|i| row(i * 500)).collect();
+    let p = DeviceProfile::parse(&profile(&rows.join(","))).unwrap();
+    let sum = ns(&p, "reduce_sum", "{axes = [0]}", &["f32[7777]"]) as f64 / (3.0 * (104.0 + 4.0 * 7777.0));
+    let relu = ns(&p, "relu", "", &["f32[7777]"]) as f64 / (0.5 * (100.0 + 8.0 * 7777.0));
+    assert!((0.93..1.07).contains(&sum) && (0.93..1.07).contains(&relu), "{sum} {relu}");
+    let judged = p.judge().unwrap();
+    assert!(judged.all.unwrap().log_time.unwrap() > 0.98);
+    assert!(judged.all.unwrap().plain_log_time.unwrap() < judged.all.unwrap().log_time.unwrap());
+    assert_eq!(
+        judged.families.iter().map(|(f, q)| (*f, q.ops)).collect::<Vec<_>>(),
+        [(Family::ElementWise, 40), (Family::Reduce, 40)]
+    );
+    assert!(judged.convolutions.is_none());
+}
+
+#[test]
+fn of_several_times_of_an_op_the_middle_one_counts() {
+    let timed = |ns: u64| DeviceProfile::parse(&profile(&MATMUL.replace("777", &ns.to_string()))).unwrap();
+    let mut p = timed(900);
+    p.merge(&[timed(100), timed(300)]);
+    assert_eq!(ns(&p, "matmul", "", &["f32[8,8]", "f32[8,8]"]), 300);
+}
+
+#[test]
+fn wrong_files_are_refused_with_the_entry_that_is_wrong() {
+    let good = profile(MATMUL);
+    assert!(DeviceProfile::parse(&good).is_ok());
+    let cases = [
+        ("memc-profile/1", "memc-profile/2", "`format` must be \"memc-profile/1\""),
+        ("\"plain\"", "\"fast\"", "`kernels` must be \"plain\" or \"gpu\""),
+        ("\"mine\"", "\"\"", "`name` must be a text"),
+        ("\"processors\": 2", "\"processors\": 0", "`processors` must be"),
+        ("\"f32_flops_per_s\": 1e9", "\"f32_flops_per_s\": 0", "`f32_flops_per_s` must be a positive"),
+        ("\"f32_flops_per_s\": 1e9,", "", "`f32_flops_per_s` is missing"),
+        ("\"h2d_bytes_per_s\": 2e9", "\"h2d_bytes_per_s\": -1", "`h2d_bytes_per_s` must be"),
+        ("\"duplex_total_bytes_per_s\": 2.5e9", "\"duplex_total_bytes_per_s\": 0", "positive where both"),
+        ("\"copy_latency_ns\": 10", "\"copy_latency_ns\": 1.5", "`copy_latency_ns` must be whole"),
+        ("\"copy_latency_ns\": 10", "\"copy_latency_ns\": 10, \"copy_ns\": 3", "no entry `copy_ns`"),
+        ("\"matmul\"", "\"matmuls\"", "ops[0]: unknown op `matmuls`"),
+        ("\"time_ns\": 777", "\"time_ns\": 0", "ops[0]: `time_ns` must be at least 1"),
+        ("\"time_ns\": 777", "\"time\": 7", "ops[0]: has no entry `time`"),
+        ("\"f32[8,8]\", \"f32", "\"f32[8,9]\", \"f32", "ops[0]: "),
+        ("\"f32[8,8]\", \"f32", "\"f33[8,9]\", \"f32", "ops[0]: `f33[8,9]`"),
+        ("\"f32[8,8]\", \"f32", "3, \"f32", "ops[0]: `operands` must be a list of types"),
+        ("[{", "[{{", "not JSON"),
+        ("[{", "[7, {", "ops[0]: must be an object"),
+    ];
+    for (from, to, said) in cases {
+        assert!(good.contains(from), "{from}");
+        let error = DeviceProfile::parse(&good.replacen(from, to, 1)).unwrap_err();
+        assert!(error.contains(said), "{to}: {error}");
+    }
+    assert!(DeviceProfile::parse("[]").unwrap_err().contains("must be an object"));
+}
+
+#[test]
+fn a_profile_without_a_link_swaps_nothing() {
+    let text = profile("").replace("\"d2h_bytes_per_s\": 1e9", "\"d2h_bytes_per_s\": 0");
+    let p = DeviceProfile::parse(&text).unwrap();
+    assert_eq!((p.can_swap(), p.d2h_ns(8), p.h2d_ns(8)), (false, None, Some(14)));
+}

@@ -1,0 +1,147 @@
+//! What the machine reaches, apart from any plan: arithmetic, memory, copies, handing over.
+
+use std::{sync::mpsc, thread};
+
+use memc_ir::{OpKind, TensorType, parse_op, parse_type};
+use memc_kernels::{ALIGN, Call, Operand, execute};
+use rayon::ThreadPool;
+
+use super::median;
+use crate::Error;
+use crate::cpu::timed::{elapsed_ns, now};
+
+/// Rows and columns of the matrix product that tells arithmetic throughput.
+const SIDE: u64 = 768;
+/// Elements that tell memory throughput: more than caches hold.
+const LARGE: u64 = 16 << 20;
+/// Bytes of a copy that tells the link's throughput.
+const COPY: usize = 64 << 20;
+/// Times that medians are of.
+const SAMPLES: usize = 9;
+/// Rounds of handing over.
+const ROUNDS: usize = 2_000;
+
+/// What the machine reaches.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    /// FLOP per second of a large matrix product.
+    pub flops_per_s: u64,
+    /// Bytes per second read and written by a kernel that does little else.
+    pub memory_bytes_per_s: u64,
+    /// Bytes per second of one copy between the arenas.
+    pub copy_bytes_per_s: u64,
+    /// Bytes per second of two copies together.
+    pub duplex_bytes_per_s: u64,
+    /// Time in ns until a sleeping stream has a command.
+    pub hand_over_ns: u64,
+}
+
+impl Machine {
+    /// Measures, with kernels on this pool.
+    pub(super) fn measure(pool: &ThreadPool) -> Result<Machine, Error> {
+        let square = format!("f32[{SIDE},{SIDE}]");
+        let product = pool.install(|| kernel_ns("matmul", &[&square, &square]))?;
+        let stream = pool.install(|| kernel_ns("neg", &[&format!("f32[{LARGE}]")]))?;
+        Ok(Machine {
+            flops_per_s: per_second(2 * SIDE * SIDE * SIDE, product),
+            memory_bytes_per_s: per_second(2 * 4 * LARGE, stream),
+            copy_bytes_per_s: copies(1),
+            duplex_bytes_per_s: copies(2),
+            hand_over_ns: hand_over_ns(),
+        })
+    }
+}
+
+/// So many things in `ns` nanoseconds, per second.
+fn per_second(things: u64, ns: u64) -> u64 {
+    (things as f64 * 1e9 / ns.max(1) as f64) as u64
+}
+
+/// Bytes whose part from `0` on is aligned for kernels.
+struct Aligned {
+    bytes: Vec<u8>,
+    from: usize,
+    len: usize,
+}
+
+impl Aligned {
+    fn new(len: u64) -> Aligned {
+        let len = usize::try_from(len).unwrap_or(0);
+        let bytes = vec![1; len.saturating_add(ALIGN)];
+        let from = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
+        Aligned { bytes, from, len }
+    }
+
+    fn get(&self) -> &[u8] {
+        self.bytes.get(self.from..self.from + self.len).unwrap_or_default()
+    }
+
+    fn get_mut(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(self.from..self.from + self.len).unwrap_or_default()
+    }
+}
+
+/// Median time of an op with one result, without attributes.
+fn kernel_ns(op: &str, operands: &[&str]) -> Result<u64, Error> {
+    let failed = |what: String| Error::Internal(format!("measuring {op}: {what}"));
+    let op: OpKind = parse_op(op, "").map_err(failed)?;
+    let operands = operands.iter().map(|t| parse_type(t)).collect::<Result<Vec<TensorType>, _>>();
+    let operands = operands.map_err(failed)?;
+    let results = op.infer(&operands.iter().collect::<Vec<_>>()).map_err(failed)?;
+    let call = Call { op: &op, operand_types: &operands, result_types: &results };
+    let needs = call.check().map_err(|e| failed(e.to_string()))?;
+    let inputs: Vec<Aligned> = operands.iter().map(|t| Aligned::new(t.bytes())).collect();
+    let inputs: Vec<Operand> = inputs.iter().map(|i| Operand::Bytes(i.get())).collect();
+    let mut outputs: Vec<Aligned> = results.iter().map(|t| Aligned::new(t.bytes())).collect();
+    let mut workspace = Aligned::new(needs);
+    let mut times = Vec::with_capacity(SAMPLES);
+    for _ in 0..=SAMPLES {
+        let mut outputs: Vec<&mut [u8]> = outputs.iter_mut().map(Aligned::get_mut).collect();
+        let start = now();
+        execute(&call, &inputs, &mut outputs, workspace.get_mut()).map_err(|e| failed(e.to_string()))?;
+        times.push(elapsed_ns(start));
+    }
+    // The first run warms up.
+    Ok(median(times.get_mut(1..).unwrap_or_default()))
+}
+
+/// Bytes per second of `n` copies side by side, together.
+fn copies(n: usize) -> u64 {
+    let mut buffers: Vec<(Vec<u8>, Vec<u8>)> = (0..n).map(|_| (vec![1; COPY], vec![2; COPY])).collect();
+    let mut times = Vec::with_capacity(SAMPLES);
+    for _ in 0..SAMPLES {
+        let start = now();
+        thread::scope(|scope| {
+            for (from, to) in &mut buffers {
+                scope.spawn(|| to.copy_from_slice(from));
+            }
+        });
+        times.push(elapsed_ns(start));
+    }
+    per_second((COPY * n) as u64, median(&mut times))
+}
+
+/// Time in ns until another thread that sleeps has what this one gives it.
+fn hand_over_ns() -> u64 {
+    let (there, receives) = mpsc::channel::<()>();
+    let (back, returns) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            while receives.recv().is_ok() {
+                if back.send(()).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut times: Vec<u64> = (0..ROUNDS)
+            .map_while(|_| {
+                let start = now();
+                there.send(()).ok()?;
+                returns.recv().ok()?;
+                Some(elapsed_ns(start))
+            })
+            .collect();
+        drop(there);
+        median(&mut times) / 2
+    })
+}

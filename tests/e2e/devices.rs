@@ -1,0 +1,91 @@
+//! Devices: built-in ones by name, measured ones by file.
+
+use memc_plan::PlanFile;
+use memc_runtime::{ProfileOptions, RunOptions, profile};
+
+use crate::support::{adversarial, json, memc, memc_fails, memc_ok, number, put, run};
+
+const MODEL: &str = "models/cnn_bn/training_model.onnx";
+
+#[test]
+fn every_built_in_device_is_listed_and_times_a_step() {
+    let listed = memc_ok(&["list", "devices"]);
+    let ideal = |device: &str| {
+        number(&json(&memc_ok(&["estimate", MODEL, "--device", device, "--json"])), "ideal_ns")
+    };
+    for device in ["cpu", "toy", "v100-16g", "gtx1080ti", "rtx2080ti", "a100-40g", "a100-80g", "h100", "h200"]
+    {
+        assert!(listed.lines().any(|l| l.trim_start().starts_with(device)), "{device}: {listed}");
+        assert!(ideal(device) > 0);
+    }
+    assert!(ideal("h200") < ideal("v100-16g"));
+}
+
+#[test]
+fn an_unknown_device_is_a_usage_error_with_the_nearest_one() {
+    let said = memc_fails(2, &["estimate", MODEL, "--device", "A100-80"]);
+    assert!(said.contains("did you mean `a100-80g`?") && said.contains("gtx1080ti"), "{said}");
+}
+
+#[test]
+fn a_measured_profile_is_planned_with_and_its_plan_proved_and_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    memc_ok(&["compile", MODEL, "-o", &path("first.plan")]);
+    let options = ProfileOptions { steps: 3, threads: 2, ..ProfileOptions::default() };
+    let measured = profile(&PlanFile::open(folder.path().join("first.plan")).unwrap(), &options).unwrap();
+    let device =
+        put(folder.path(), "mine.json", measured.to_json().to_string().as_bytes()).display().to_string();
+
+    let fitted = json(&memc_ok(&["fit-profile", &device, "--json", "-o", &path("fitted.json")]));
+    assert_eq!(fitted["all"]["ops"].as_u64().unwrap(), measured.ops.len() as u64);
+    assert!(fitted["families"]["conv-grad-weight"]["ops"].as_u64().unwrap() > 0, "{fitted}");
+    // What is merged is what was there, and says the same.
+    let again = json(&memc_ok(&["fit-profile", &path("fitted.json"), &device, "--json"]));
+    assert_eq!(again, fitted);
+
+    let plan = path("second.plan");
+    memc_ok(&["compile", MODEL, "--gpu-mem", "300K", "--device", &device, "-o", &plan]);
+    memc_ok(&["check", &plan, "--source", MODEL, "--profile", &device]);
+    let said = memc_fails(2, &["check", &plan, "--source", MODEL]);
+    assert!(said.contains("cpu-2-threads") && said.contains("profile file"), "{said}");
+    let options = RunOptions { steps: 2, verify: true, cpu: adversarial(3), ..RunOptions::default() };
+    run(folder.path().join("second.plan").as_path(), folder.path(), options);
+}
+
+#[test]
+fn a_malformed_profile_is_a_bad_model_and_says_where() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = r#"{"format": "memc-profile/1", "name": "x", "kernels": "plain", "processors": 1,
+        "f32_flops_per_s": "fast"}"#;
+    let path = put(folder.path(), "bad.json", text.as_bytes()).display().to_string();
+    for command in ["estimate", "compile"] {
+        let said = memc_fails(3, &[command, MODEL, "--device", &path]);
+        assert!(said.contains("bad.json") && said.contains("`f32_flops_per_s` must be"), "{said}");
+    }
+    assert!(memc_fails(3, &["fit-profile", &path]).contains("bad.json"));
+    let empty = memc_fails(74, &["estimate", MODEL, "--device", "absent.json"]);
+    assert!(empty.contains("absent.json"), "{empty}");
+}
+
+#[test]
+fn without_a_link_nothing_is_swapped() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = r#"{"format": "memc-profile/1", "name": "alone", "kernels": "plain", "processors": 1,
+        "f32_flops_per_s": 1e9, "memory_bytes_per_s": 1e9, "d2h_bytes_per_s": 0, "h2d_bytes_per_s": 0,
+        "duplex_total_bytes_per_s": 0, "kernel_latency_ns": 0, "copy_latency_ns": 0, "reserve_bytes": 0}"#;
+    let device = put(folder.path(), "alone.json", text.as_bytes()).display().to_string();
+    let plan = folder.path().join("a.plan").display().to_string();
+    let out = memc_ok(&["compile", MODEL, "--device", &device, "--gpu-mem", "1M", "-o", &plan, "--json"]);
+    assert_eq!(number(&json(&out), "swap_out_bytes"), 0);
+    let small = memc(&["compile", MODEL, "--device", &device, "--gpu-mem", "300K", "-o", &plan, "--json"]);
+    // Without copies there may still be a plan that computes things again.
+    match small.status.code() {
+        Some(4) => {}
+        Some(0) => {
+            let out = json(&String::from_utf8(small.stdout).unwrap());
+            assert_eq!((number(&out, "swap_out_bytes"), number(&out, "swap_in_bytes")), (0, 0), "{out}");
+        }
+        code => panic!("{code:?}: {}", String::from_utf8_lossy(&small.stderr)),
+    }
+}
