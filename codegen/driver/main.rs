@@ -8,6 +8,7 @@ mod dump;
 mod estimate;
 mod exit;
 mod fit;
+mod import;
 mod layout;
 mod opt;
 mod output;

@@ -30,7 +30,7 @@ pub(crate) fn pose(source: &Source, target: &Target, progress: &Progress) -> Res
             .map_err(|e| Error::Model(format!("{}: {e}", source.model.display())))?;
         return Ok(Posed { numbers, reserve_bytes: 0 });
     }
-    let profile = device::find(&target.device)?;
+    let profile = &*device::find(&target.device)?;
     let loaded = source::load(source)?;
     progress.notes(&loaded.notes, &loaded.warnings);
     let mut graph = loaded.module;

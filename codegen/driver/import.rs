@@ -1,0 +1,103 @@
+//! The part of the command line that says which model is meant and how to read it.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use memc_frontend::{ImportOptions, Loss, OptimizerSpec};
+
+/// Where the model's parts are and how to read them.
+#[derive(Args, Clone)]
+pub(crate) struct Source {
+    /// ONNX training model, one-file training step, forward model with or without training information, or IR file
+    /// (.mir)
+    pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) import: ImportArgs,
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct ImportArgs {
+    /// Loss of a forward model: cross-entropy, mse, l1, bce-with-logits or output (the model computes it);
+    /// mse:output=NAME chooses among outputs; of scores with more than two axes cross-entropy:axis=-1 has the classes
+    /// last (language models), cross-entropy:axis=1 second (PyTorch, ONNX); see `memc list losses`
+    #[arg(long, value_name = "LOSS")]
+    pub(crate) loss: Option<Loss>,
+    /// Optimizer of a forward model: sgd, momentum, adam, adamw, adagrad or none; `memc list optimizers` has their
+    /// options and defaults
+    #[arg(long, value_name = "RULE[:OPTION=N,..]", conflicts_with_all = ["optimizer_model", "no_optimizer"])]
+    pub(crate) optimizer: Option<OptimizerSpec>,
+    /// Parameters of a forward model to train, all others are frozen (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) trainable: Vec<String>,
+    /// Parameters of a forward model to leave as they are (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) freeze: Vec<String>,
+    /// Seed of dropout and of random initial values
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    pub(crate) seed: i64,
+    /// Optimizer model of training artifacts [default: optimizer_model.onnx beside the model]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) optimizer_model: Option<PathBuf>,
+    /// Initial values: ONNX Runtime checkpoint or safetensors [default: checkpoint beside the model]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) checkpoint: Option<PathBuf>,
+    /// Leave the optimizer out; gradients become outputs
+    #[arg(long, conflicts_with = "optimizer_model")]
+    pub(crate) no_optimizer: bool,
+    /// The input IN takes the value of the output OUT after every step (repeatable)
+    #[arg(long, value_name = "IN=OUT", value_parser = pair)]
+    pub(crate) carry: Vec<(String, String)>,
+    /// Micro-steps whose gradients add up before each optimizer step
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(memc_frontend::MAX_ACCUMULATE)))]
+    pub(crate) accumulate: u32,
+    /// Value of a symbolic dimension (repeatable)
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = dim)]
+    pub(crate) dims: Vec<(String, u64)>,
+}
+
+impl Default for ImportArgs {
+    fn default() -> Self {
+        Self {
+            loss: None,
+            optimizer: None,
+            trainable: Vec::new(),
+            freeze: Vec::new(),
+            seed: 0,
+            optimizer_model: None,
+            checkpoint: None,
+            no_optimizer: false,
+            carry: Vec::new(),
+            accumulate: 1,
+            dims: Vec::new(),
+        }
+    }
+}
+
+impl ImportArgs {
+    /// The importer's options.
+    pub(crate) fn options(&self) -> ImportOptions {
+        ImportOptions {
+            optimizer_model: self.optimizer_model.clone(),
+            checkpoint: self.checkpoint.clone(),
+            no_optimizer: self.no_optimizer,
+            carry: self.carry.clone(),
+            accumulate: self.accumulate,
+            dims: self.dims.clone(),
+            loss: self.loss.clone(),
+            optimizer: self.optimizer.clone(),
+            trainable: self.trainable.clone(),
+            freeze: self.freeze.clone(),
+            seed: self.seed,
+        }
+    }
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (a, b) = text.split_once('=').ok_or("write IN=OUT")?;
+    Ok((a.to_string(), b.to_string()))
+}
+
+fn dim(text: &str) -> Result<(String, u64), String> {
+    let (name, value) = pair(text).map_err(|_| "write NAME=N".to_string())?;
+    Ok((name, value.parse().map_err(|_| format!("`{value}` is not a non-negative integer"))?))
+}
