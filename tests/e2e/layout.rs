@@ -75,3 +75,40 @@ fn a_time_limit_ends_the_search_with_a_layout() {
     let said = memc_fails(2, &["layout", &path, "--time-limit", "50"]);
     assert!(said.contains("unit"), "{said}");
 }
+
+/// Training graphs and steps among the committed models, relative to the repository.
+fn training_graphs() -> Vec<String> {
+    let mut found = Vec::new();
+    for folder in std::fs::read_dir(root().join("models")).unwrap() {
+        let folder = folder.unwrap().path();
+        let Ok(files) = std::fs::read_dir(&folder) else { continue };
+        for file in files {
+            let file = file.unwrap().path();
+            let (of, name) = (folder.file_name().unwrap(), file.file_name().unwrap());
+            let step =
+                of.to_str().unwrap().ends_with("_step") && file.extension().is_some_and(|e| e == "onnx");
+            if step || name == "training_model.onnx" {
+                found.push(file.strip_prefix(root()).unwrap().display().to_string());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn every_committed_training_graph_is_laid_out_at_its_load() {
+    let graphs = training_graphs();
+    assert!(graphs.len() > 20, "{graphs:?}");
+    for graph in graphs {
+        let pass = "all,to-mem,layout{algo=search}";
+        let out = memc(&["opt", &graph, "--pass", pass, "--stats", "-o", "/dev/null"]);
+        let said = String::from_utf8(out.stderr).unwrap();
+        let count = |what: &str| {
+            let line = said.lines().find(|l| l.contains(what));
+            let line = line.unwrap_or_else(|| panic!("{graph}: no {what} in {said}"));
+            line.split_whitespace().filter_map(|w| w.parse::<u64>().ok()).next_back().unwrap()
+        };
+        assert_eq!(count("device arena bytes"), count("device load bytes"), "{graph}");
+    }
+}

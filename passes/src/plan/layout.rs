@@ -9,33 +9,38 @@ use memc_layout::{Algorithm, Buffer, Instance, InstanceError, Options, Solution}
 /// Steps of search for a lower layout than the quick ones, per arena: some milliseconds.
 const WORK: u64 = 1 << 18;
 
-/// Gives every slot without an offset one by one algorithm, and returns the heights of the device and host arenas in
-/// bytes. Fails where slots with an offset overlap.
-pub fn layout(m: &mut Module, algorithm: Algorithm) -> Result<(u64, u64), String> {
+/// What a layout takes, in bytes, of the device arena and of the host arena.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Laid {
+    /// One past the last byte used.
+    pub height: [u64; 2],
+    /// The most bytes in use at once.
+    pub load: [u64; 2],
+}
+
+/// Gives every slot without an offset one by one algorithm. Fails where slots with an offset overlap.
+pub fn layout(m: &mut Module, algorithm: Algorithm) -> Result<Laid, String> {
     both(m, &|instance| memc_layout::place(instance, algorithm))
 }
 
 /// Gives every slot without an offset one, by whatever algorithm gives the lowest arenas, and a short search.
-pub fn lowest(m: &mut Module) -> Result<(u64, u64), String> {
+pub fn lowest(m: &mut Module) -> Result<Laid, String> {
     let options = Options { work: WORK, ..Options::effort(0) };
     both(m, &|instance| memc_layout::solve(instance, &options, &|| false))
 }
 
-fn both(m: &mut Module, solve: &dyn Fn(&Instance) -> Solution) -> Result<(u64, u64), String> {
+fn both(m: &mut Module, solve: &dyn Fn(&Instance) -> Solution) -> Result<Laid, String> {
     let ranges = live_ranges(m);
-    for space in [Space::Dev, Space::Host] {
+    let mut laid = Laid { height: [0; 2], load: [0; 2] };
+    for (i, space) in [Space::Dev, Space::Host].into_iter().enumerate() {
         let (slots, instance) = instance(m, space, &ranges)?;
-        for (slot, offset) in slots.into_iter().zip(solve(&instance).offsets) {
+        let solution = solve(&instance);
+        for (slot, offset) in slots.into_iter().zip(solution.offsets) {
             m.slots[slot].offset = Some(offset);
         }
+        (laid.height[i], laid.load[i]) = (solution.height, solution.load);
     }
-    Ok((height(m, Space::Dev), height(m, Space::Host)))
-}
-
-/// One past the last byte used in an arena.
-fn height(m: &Module, space: Space) -> u64 {
-    let ends = m.slots.values().filter(|s| s.space == space).map(|s| s.offset.unwrap_or(0) + s.bytes);
-    ends.max().unwrap_or(0)
+    Ok(laid)
 }
 
 /// The slots of an arena that are in use, and what is to be laid out there.

@@ -92,14 +92,16 @@ fn run_apply(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(
 
 fn run_layout(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
     let name = options.get(LAYOUT_OPTIONS, "algo").map_err(PassError::Usage)?;
-    let heights = match Algorithm::named(name) {
+    let laid = match Algorithm::named(name) {
         Some(algorithm) => layout(m, algorithm),
         None if name == "search" => lowest(m),
         None => return Err(PassError::Usage(format!("unknown layout algorithm `{name}`"))),
     };
-    let (dev, host) = heights.map_err(PassError::Failed)?;
-    cx.stats.push(("layout", "device arena bytes".into(), dev));
-    cx.stats.push(("layout", "host arena bytes".into(), host));
+    let laid = laid.map_err(PassError::Failed)?;
+    for (i, arena) in ["device", "host"].into_iter().enumerate() {
+        cx.stats.push(("layout", format!("{arena} arena bytes"), laid.height[i]));
+        cx.stats.push(("layout", format!("{arena} load bytes"), laid.load[i]));
+    }
     Ok(())
 }
 
