@@ -1,7 +1,6 @@
 //! The command line's shape.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -58,7 +57,7 @@ Examples:
   memc layout passes/layout/tests/data/C.csv
   memc layout passes/layout/tests/data/B.csv --capacity 1048576 -o B.layout.csv
   memc layout passes/layout/tests/data/A.csv --algorithm smartpool --json")]
-    Layout(Layout),
+    Layout(layout::Args),
     /// Prove a plan against its source graph
     #[command(after_help = "Example:\n  memc check model.plan --source models/cnn_bn/training_model.onnx")]
     Check(Check),
@@ -234,34 +233,6 @@ pub(crate) struct Estimate {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-#[derive(Args)]
-pub(crate) struct Layout {
-    /// Buffers as comma-separated values; an offset in a column of that name is kept
-    pub(crate) instance: PathBuf,
-    /// Largest height; without it, the lowest layout is looked for
-    #[arg(long, value_name = "N")]
-    pub(crate) capacity: Option<u64>,
-    /// One algorithm instead of the search with all of them
-    #[arg(long, value_name = "NAME", default_value = layout::SEARCH, value_parser = layout::algorithms())]
-    pub(crate) algorithm: String,
-    /// How long to search: 0 quick algorithms alone, 1 a moment, 2 about a second, 3 to 5 ten times as long each
-    /// [default: 2, or 5 with a time limit]
-    #[arg(long, value_name = "0..5", value_parser = clap::value_parser!(u8).range(0..=i64::from(memc_layout::MAX_EFFORT)))]
-    pub(crate) effort: Option<u8>,
-    /// Stop with the best so far after this time, as 10s or 500ms; results then depend on the machine
-    #[arg(long, value_name = "TIME", value_parser = layout::duration)]
-    pub(crate) time_limit: Option<Duration>,
-    /// Seed of choices by chance
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) seed: u64,
-    /// Print one JSON object instead of the layout
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Write the layout here instead of to stdout
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: Option<PathBuf>,
 }
 
 #[derive(Args)]

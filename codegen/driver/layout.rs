@@ -1,26 +1,55 @@
 //! `memc layout`: offsets for the buffers of an instance in a text file.
 
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use memc_layout::{Algorithm, Options, Solution, csv};
 use serde_json::json;
 
-use crate::cli::Layout;
 use crate::exit::Error;
 use crate::output::{Progress, STOP, Writing, apart, emit, say, write_file};
 use crate::source;
 
+/// What the command takes.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Buffers as comma-separated values; an offset in a column of that name is kept
+    pub(crate) instance: PathBuf,
+    /// Largest height; without it, the lowest layout is looked for
+    #[arg(long, value_name = "N")]
+    pub(crate) capacity: Option<u64>,
+    /// One algorithm instead of the search with all of them
+    #[arg(long, value_name = "NAME", default_value = SEARCH, value_parser = algorithms())]
+    pub(crate) algorithm: String,
+    /// How long to search: 0 quick algorithms alone, 1 a moment, 2 about a second, 3 to 5 ten times as long each
+    /// [default: 2, or 5 with a time limit]
+    #[arg(long, value_name = "0..5", value_parser = clap::value_parser!(u8).range(0..=i64::from(memc_layout::MAX_EFFORT)))]
+    pub(crate) effort: Option<u8>,
+    /// Stop with the best so far after this time, as 10s or 500ms; results then depend on the machine
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) time_limit: Option<Duration>,
+    /// Seed of choices by chance
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Print one JSON object instead of the layout
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write the layout here instead of to stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
 /// The algorithm that is none of the named ones, but all of them and a search.
-pub(crate) const SEARCH: &str = "search";
+const SEARCH: &str = "search";
 
 /// What `--algorithm` takes.
-pub(crate) fn algorithms() -> Vec<&'static str> {
+fn algorithms() -> Vec<&'static str> {
     [SEARCH].into_iter().chain(Algorithm::ALL.map(Algorithm::name)).collect()
 }
 
 /// A time such as `10s`, `1.5s`, `500ms` or `2m`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+fn duration(text: &str) -> Result<Duration, String> {
     let example = "write a time such as 10s, 500ms or 2m";
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -36,7 +65,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is not a time that fits: {example}"))
 }
 
-pub(crate) fn run(args: &Layout) -> Result<(), Error> {
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
     apart(&[Some(&args.instance)], &[args.output.as_ref()])?;
     let text = source::read_text(&args.instance)?;
     let named = csv::read(&text).map_err(|e| Error::Model(format!("{}: {e}", args.instance.display())))?;
@@ -95,7 +124,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-fn solve(args: &Layout, instance: &memc_layout::Instance, begun: Instant) -> Solution {
+fn solve(args: &Args, instance: &memc_layout::Instance, begun: Instant) -> Solution {
     if let Some(algorithm) = Algorithm::named(&args.algorithm) {
         return memc_layout::place(instance, algorithm);
     }
