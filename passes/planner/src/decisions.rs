@@ -49,6 +49,8 @@ const MAX_OFFSET: u64 = 1 << 60;
 pub enum Home {
     /// In device memory, at the offset if given.
     Dev(Option<u64>),
+    /// In device memory, at the offset if given, with the same content in host memory.
+    Both(Option<u64>),
     /// In host memory.
     Host,
 }
@@ -137,6 +139,7 @@ impl Decisions {
         for (&t, home) in &self.homes {
             let text = match home {
                 Home::Dev(at) => format!("dev{}", offset(*at)),
+                Home::Both(at) => format!("both{}", offset(*at)),
                 Home::Host => "host".into(),
             };
             let _ = writeln!(out, "home {} {text}", tensor(t));
@@ -230,21 +233,21 @@ impl Names {
         let (word, rest) = line.split_once(' ').ok_or("expected a word and a name")?;
         match word {
             "home" => {
-                let (tensor, place) = rest
-                    .rsplit_once(" host")
-                    .map_or_else(
-                        || rest.split_once(" dev").map(|(t, at)| (t, Some(at))),
-                        |(t, end)| end.is_empty().then_some((t, None)),
-                    )
-                    .ok_or("expected `host` or `dev`")?;
+                let word =
+                    |w: &str| rest.rsplit_once(w).filter(|(_, end)| end.is_empty() || end.starts_with(" @ "));
+                let (tensor, home) = if let Some((tensor, "")) = word(" host") {
+                    (tensor, Home::Host)
+                } else if let Some((tensor, at)) = word(" dev") {
+                    (tensor, Home::Dev(split_offset(at)?.1))
+                } else if let Some((tensor, at)) = word(" both") {
+                    (tensor, Home::Both(split_offset(at)?.1))
+                } else {
+                    return Err("expected `host`, `dev` or `both`".into());
+                };
                 let tensor = self.tensor(tensor)?;
                 if !self.persistent[tensor as usize] {
                     return Err("only states and constants have homes".into());
                 }
-                let home = match place {
-                    None => Home::Host,
-                    Some(at) => Home::Dev(split_offset(at)?.1),
-                };
                 if d.homes.insert(tensor, home).is_some() {
                     return Err("the tensor has a home already".into());
                 }

@@ -82,6 +82,8 @@ pub struct Command {
     pub what: What,
     /// Its queue.
     pub stream: Stream,
+    /// Script time at which it is issued.
+    pub at: u32,
     /// Its time in ns, undisturbed.
     pub ns: u64,
     /// Slots it reads.

@@ -50,6 +50,14 @@ pub struct Realised {
     pub evaluation: Evaluation,
 }
 
+impl Realised {
+    /// What makes one plan better than another: time, then traffic.
+    pub fn key(&self) -> (u64, u64, u64) {
+        let e = &self.evaluation;
+        (e.step_ns, e.swap_in_bytes, e.swap_out_bytes)
+    }
+}
+
 /// Carries a script out on the model of the device.
 ///
 /// Fails when the script is impossible; says at which action.
@@ -115,7 +123,8 @@ fn settle(d: &mut Decisions, slot: &Slot) {
     match slot.site {
         Site::Host => {}
         Site::Home(t) => {
-            d.homes.insert(t, Home::Dev(slot.offset));
+            let both = matches!(d.homes.get(&t), Some(Home::Both(_)));
+            d.homes.insert(t, if both { Home::Both(slot.offset) } else { Home::Dev(slot.offset) });
         }
         Site::In(i) => {
             if let Some(Action::In(place)) = d.actions.get_mut(i) {

@@ -31,20 +31,25 @@ pub struct Scheme {
     pub sequence: Sequence,
     /// For every gap of the sequence.
     pub swaps: Vec<Option<Swap>>,
+    /// For every tensor, whether it is on both sides when a step begins, unless it is on the host alone.
+    pub mirrored: Vec<bool>,
 }
 
 impl Scheme {
     /// Swaps nothing but what has to be: inputs arrive just before they are needed.
-    pub fn keep_all(sequence: Sequence) -> Scheme {
+    pub fn keep_all(p: &Problem, sequence: Sequence) -> Scheme {
         let steps = sequence.steps.len();
         let swap = |g: &Gap| g.arrives().then(|| Swap::longest(g, steps));
         let swaps = sequence.gaps.iter().map(swap).collect();
-        Scheme { sequence, swaps }
+        Scheme { sequence, swaps, mirrored: vec![false; p.tensors.len()] }
     }
 
-    /// For every gap, whether it begins with a copy to the host: its swaps that find no valid copy there.
-    pub fn copies_out(&self, p: &Problem) -> Vec<bool> {
-        let mut out = vec![false; self.swaps.len()];
+    /// For every gap, the step before which a copy to the host is issued for it; negative: there is none.
+    ///
+    /// A swap needs one where the host has no valid copy. It is issued as soon as the content is there, which may be
+    /// before the gap begins. A mirrored tensor needs one after its last change.
+    pub fn copies_out(&self, p: &Problem) -> Vec<i32> {
+        let mut out = vec![-1; self.swaps.len()];
         for t in 0..p.tensors.len() as u32 {
             self.copies_out_of(p, t, &mut out);
         }
@@ -52,22 +57,26 @@ impl Scheme {
     }
 
     /// [`Scheme::copies_out`] for the gaps of one tensor.
-    pub fn copies_out_of(&self, p: &Problem, t: u32, out: &mut [bool]) {
+    pub fn copies_out_of(&self, p: &Problem, t: u32, out: &mut [i32]) {
         let (s, tensor) = (&self.sequence, &p.tensors[t as usize]);
-        let gaps = s.gaps_of(t);
+        let (gaps, n) = (s.gaps_of(t), s.steps.len());
         let mut dirty = match tensor.kind {
-            Kind::Transient => true,
-            Kind::Input => false,
-            Kind::Persistent => !self.home_on_host(gaps.clone()),
+            Kind::Transient => gaps.clone().next().map(|g| s.gaps[g].from + 1),
+            Kind::Input => None,
+            Kind::Persistent if self.home_on_host(gaps.clone()) || self.mirrored[t as usize] => None,
+            Kind::Persistent => Some(0),
         };
         for g in gaps {
             let gap = &s.gaps[g];
-            dirty |= gap.dirty;
-            let wraps = gap.wraps(s.steps.len());
-            out[g] = self.swaps[g].is_some() && dirty && (!gap.dead || wraps);
-            if out[g] {
-                dirty = false;
+            if gap.dirty {
+                dirty = Some(gap.from + 1);
             }
+            let wraps = gap.wraps(n);
+            let wanted = match self.swaps[g] {
+                Some(_) => !gap.dead || wraps,
+                None => wraps && self.mirrored[t as usize],
+            };
+            out[g] = if wanted { dirty.take().unwrap_or(-1) } else { -1 };
         }
     }
 
@@ -124,13 +133,13 @@ impl Scheme {
         // What happens before every step, and at the end.
         let mut events: Vec<Vec<(u8, i32, usize)>> = vec![Vec::new(); n + 1];
         for (g, (gap, swap)) in s.gaps.iter().zip(&self.swaps).enumerate() {
+            if outs[g] >= 0 {
+                events[outs[g].min(n as i32) as usize].push((0, gap.to, g));
+            }
             let Some(swap) = swap else { continue };
             let at = |position: i32| {
                 if position > n as i32 { position as usize - n } else { position.max(0) as usize }
             };
-            if outs[g] {
-                events[at((gap.from + 1).min(swap.drop))].push((0, gap.to, g));
-            }
             if !gap.arrives() {
                 events[at(swap.drop)].push((1, gap.to, g));
             }
@@ -143,7 +152,12 @@ impl Scheme {
             if p.tensors[t as usize].persistent() {
                 let gaps = s.gaps_of(t);
                 let host = gaps.is_empty() || self.home_on_host(gaps);
-                x.d.homes.insert(t, if host { Home::Host } else { Home::Dev(None) });
+                let home = match self.mirrored[t as usize] {
+                    _ if host => Home::Host,
+                    true => Home::Both(None),
+                    false => Home::Dev(None),
+                };
+                x.d.homes.insert(t, home);
                 x.here[t as usize] = !host;
             }
         }

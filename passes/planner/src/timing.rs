@@ -75,8 +75,8 @@ impl Copies {
 }
 
 impl Timing {
-    /// Evaluates a scheme; `outs` says which gaps begin with a copy to the host.
-    pub fn evaluate(&mut self, s: &Scheme, copies: &Copies, outs: &[bool]) -> u64 {
+    /// Evaluates a scheme; `outs` says when each gap's copy to the host is issued.
+    pub fn evaluate(&mut self, s: &Scheme, copies: &Copies, outs: &[i32]) -> u64 {
         let n = s.sequence.steps.len();
         self.reset(n, s.swaps.len());
         self.queue(s, copies, outs);
@@ -135,15 +135,15 @@ impl Timing {
     }
 
     /// Links the copies of every position, the most urgent first.
-    fn queue(&mut self, s: &Scheme, copies: &Copies, outs: &[bool]) {
+    fn queue(&mut self, s: &Scheme, copies: &Copies, outs: &[i32]) {
         let n = s.sequence.steps.len() as i32;
         for &g in copies.order.iter().rev() {
-            let (gap, Some(swap)) = (&s.sequence.gaps[g as usize], s.swaps[g as usize]) else { continue };
-            if outs[g as usize] {
-                let at = (gap.from + 1).min(swap.drop) as usize;
+            if outs[g as usize] >= 0 {
+                let at = outs[g as usize].min(n) as usize;
                 self.next_out[g as usize] = self.out_head[at];
                 self.out_head[at] = g;
             }
+            let (gap, Some(swap)) = (&s.sequence.gaps[g as usize], s.swaps[g as usize]) else { continue };
             if !gap.dead {
                 let back = if swap.back >= n { swap.back - n } else { swap.back.max(0) } as usize;
                 self.next_back[g as usize] = self.back_head[back];
@@ -197,14 +197,19 @@ impl Timing {
             c.d2h = start + copies.out[k];
             c.last_out = g;
             self.out[k] = (start, c.d2h);
-            let drop = s.swaps[k].map_or(0, |s| s.drop);
+            let next = self.next_out[k];
+            let Some(swap) = s.swaps[k] else {
+                g = next;
+                continue;
+            };
+            let drop = swap.drop;
             let cell = if drop > n {
                 &mut self.room[1][(drop - n) as usize]
             } else {
                 &mut self.room[0][drop as usize]
             };
             *cell = (*cell).max((c.d2h, g));
-            g = self.next_out[k];
+            g = next;
         }
     }
 

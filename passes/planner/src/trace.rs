@@ -17,6 +17,8 @@ struct State {
     home: Option<u32>,
     /// Slot in host memory, and the content that is in it: how many writes it has seen.
     host: Option<(u32, usize)>,
+    /// Slot in host memory from which the content is on its way to the device.
+    leaving: Option<u32>,
     /// The content on the device.
     version: usize,
 }
@@ -29,7 +31,8 @@ struct Tracer<'a> {
     state: Vec<State>,
     ran: Vec<bool>,
     last_in: BTreeMap<usize, usize>,
-    expiring: BTreeMap<usize, u32>,
+    /// Host slots of copies that nothing reads after an action, by that action: tensor and slot.
+    expiring: BTreeMap<usize, (u32, u32)>,
 }
 
 /// Carries out a script symbolically; errors name the action.
@@ -77,8 +80,8 @@ impl Tracer<'_> {
     }
 
     fn command(&mut self, what: What, stream: Stream, ns: u64, reads: Vec<u32>, writes: Vec<u32>) {
-        self.tick();
-        self.out.commands.push(Command { what, stream, ns, reads, writes });
+        let at = self.tick();
+        self.out.commands.push(Command { what, stream, at, ns, reads, writes });
     }
 
     fn home(&mut self, t: u32) -> Result<(), String> {
@@ -87,10 +90,14 @@ impl Tracer<'_> {
         match (tensor.kind, home) {
             (Kind::Transient, _) => {}
             (Kind::Persistent, None) => return Err(format!("%{} has no home", tensor.name)),
-            (Kind::Persistent, Some(Home::Dev(at))) => {
+            (Kind::Persistent, Some(Home::Dev(at) | Home::Both(at))) => {
                 let slot = self.slot(Space::Dev, tensor.bytes, at, Site::Home(t));
                 self.state[t as usize].slot = Some(slot);
                 self.state[t as usize].home = Some(slot);
+                if matches!(home, Some(Home::Both(_))) {
+                    let host = self.slot(Space::Host, tensor.bytes, None, Site::Host);
+                    self.state[t as usize].host = Some((host, 0));
+                }
             }
             (Kind::Input, _) | (Kind::Persistent, Some(Home::Host)) => {
                 self.state[t as usize].host =
@@ -122,13 +129,13 @@ impl Tracer<'_> {
                 let Some(slot) = state.slot else {
                     return Err(format!("%{} is not on the device", self.name(*t)));
                 };
-                let at_home = matches!(self.d.homes.get(t), Some(Home::Host));
+                let at_home = matches!(self.d.homes.get(t), Some(Home::Host | Home::Both(_)));
                 let host = match state.host.filter(|_| at_home) {
                     Some((host, _)) => host,
                     None => {
                         let host = self.slot(Space::Host, tensor.bytes, None, Site::Host);
                         let last = self.last_in.get(&index).copied().unwrap_or(index);
-                        self.expiring.insert(last, host);
+                        self.expiring.insert(last, (*t, host));
                         host
                     }
                 };
@@ -144,10 +151,13 @@ impl Tracer<'_> {
             }
             Action::Run(run) => self.run(index, run)?,
         }
-        if let Some(slot) = self.expiring.remove(&index) {
-            self.free(slot);
-            for state in &mut self.state {
-                state.host = state.host.filter(|h| h.0 != slot);
+        if let Some((t, slot)) = self.expiring.remove(&index) {
+            let state = &mut self.state[t as usize];
+            state.host = state.host.filter(|h| h.0 != slot);
+            match action {
+                // Its bytes are read until the tensor is used; whoever took them earlier would wait for the copy.
+                Action::In(_) => state.leaving = Some(slot),
+                _ => self.free(slot),
             }
         }
         Ok(())
@@ -195,6 +205,11 @@ impl Tracer<'_> {
             self.state[t as usize].version = usize::MAX;
             if appears {
                 self.state[t as usize].version = 0;
+            }
+        }
+        for &t in op.reads.iter().chain(&op.writes) {
+            if let Some(slot) = self.state[t as usize].leaving.take() {
+                self.free(slot);
             }
         }
         let mut reads = Vec::with_capacity(op.reads.len());
@@ -259,9 +274,12 @@ impl Tracer<'_> {
         for (t, tensor) in self.p.tensors.iter().enumerate().filter(|(_, t)| t.persistent()) {
             let (state, last) = (&self.state[t], tensor.writes.len());
             match self.d.homes.get(&(t as u32)) {
-                Some(Home::Dev(_)) => {
+                Some(home @ (Home::Dev(_) | Home::Both(_))) => {
                     if state.slot.is_none() || state.version != last {
                         return Err(format!("the step ends without %{} at home on the device", tensor.name));
+                    }
+                    if matches!(home, Home::Both(_)) && state.host.is_none_or(|h| h.1 != last) {
+                        return Err(format!("the step ends with another %{} on the host", tensor.name));
                     }
                 }
                 _ if state.slot.is_some() => {

@@ -108,6 +108,9 @@ impl<'a> Emitter<'a> {
             (Kind::Transient, _) => return Ok(()),
             (Kind::Input(_), _) | (_, Some(Home::Host)) => Space::Host,
             (_, Some(Home::Dev(_))) => Space::Dev,
+            (_, Some(Home::Both(_))) => {
+                return Err(format!("%{} is to have two homes, but a state has one", tensor.name));
+            }
             (_, None) => return Err(format!("%{} has no home", tensor.name)),
         };
         let offset = if let Some(Home::Dev(at)) = home { at } else { None };

@@ -1,10 +1,10 @@
 //! The default planner: everything that is known, and a search.
 
 use super::{Found, NoPlan, Planner, Request, belady};
-use crate::decisions::Decisions;
 use crate::problem::Problem;
 use crate::realise::{Realised, realise};
-use crate::search;
+use crate::search::{self, Limits};
+use crate::sequence::Sequence;
 
 /// The default.
 pub(super) const PLANNER: Planner = Planner {
@@ -17,28 +17,30 @@ pub(super) const PLANNER: Planner = Planner {
 fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let mut best: Option<Realised> = None;
     let mut evaluations = 0;
-    let mut consider = |decisions: Decisions| -> Result<(), NoPlan> {
-        let r = realise(p, decisions).map_err(NoPlan::Failed)?;
-        let key =
-            |r: &Realised| (r.evaluation.step_ns, r.evaluation.swap_in_bytes, r.evaluation.swap_out_bytes);
-        let fits = r.evaluation.dev_bytes <= request.capacity;
-        if fits && best.as_ref().is_none_or(|b| key(&r) < key(b)) {
+    let mut consider = |r: Realised| {
+        if best.as_ref().is_none_or(|b| r.key() < b.key()) {
             best = Some(r);
         }
-        Ok(())
     };
     let mut why = String::new();
     match (belady::PLANNER.plan)(p, request) {
         Ok(found) => {
             evaluations += found.evaluations;
-            consider(found.decisions)?;
+            let r = realise(p, found.decisions).map_err(NoPlan::Failed)?;
+            if r.evaluation.dev_bytes <= request.capacity {
+                consider(r);
+            }
         }
         Err(NoPlan::Infeasible(text)) => why = text,
         Err(e) => return Err(e),
     }
-    if let Some((_, scheme)) = search::first(p, request.capacity).filter(|_| request.swap) {
-        evaluations += 1;
-        consider(scheme.decisions(p))?;
+    if request.swap && p.device.can_swap() {
+        let sequence = Sequence::of_order(p, 0..p.ops.len() as u32);
+        let limits = Limits::effort(request.effort);
+        let found =
+            search::swaps(p, &sequence, request.capacity, limits, request.stop).map_err(NoPlan::Failed)?;
+        evaluations += found.evaluations;
+        found.best.into_iter().for_each(&mut consider);
     }
     match best {
         Some(best) => Ok(Found { decisions: best.decisions, evaluations }),

@@ -11,35 +11,42 @@ pub(crate) struct State<'a> {
     pub(crate) p: &'a Problem,
     pub(crate) scheme: Scheme,
     pub(crate) copies: Copies,
-    /// Bytes of the device arena.
-    pub(crate) capacity: u64,
+    /// Bytes that may be in use during every step.
+    pub(crate) capacity: Vec<u64>,
     /// Bytes every step needs when swapped tensors are away as long as possible.
     pub(crate) least: Vec<u64>,
     /// Whether each gap may be swapped.
     pub(crate) open: Vec<bool>,
-    pub(crate) outs: Vec<bool>,
+    /// For every gap, when its copy to the host is issued.
+    pub(crate) outs: Vec<i32>,
     pub(crate) timing: Timing,
     used: Vec<u64>,
-    /// Gaps by the order of their copies to the host.
-    by_start: Vec<u32>,
+    /// Copies to the host by the order in which they are issued: step, end of the gap, gap.
+    queue: Vec<(i32, i32, u32)>,
 }
 
 impl<'a> State<'a> {
     /// Nothing swapped but what has to be.
-    pub(crate) fn new(p: &'a Problem, sequence: Sequence, capacity: u64, swap: bool) -> State<'a> {
+    pub(crate) fn new(p: &'a Problem, sequence: Sequence, capacity: Vec<u64>, swap: bool) -> State<'a> {
         let copies = Copies::new(p, &sequence.gaps);
         let n = sequence.steps.len();
         let may = swap && p.device.can_swap();
         let open = sequence.gaps.iter().map(|g| may && (g.open() || g.wraps(n)) && !g.arrives()).collect();
-        let mut by_start: Vec<u32> = (0..sequence.gaps.len() as u32).collect();
-        by_start.sort_by_key(|&g| {
-            let gap = &sequence.gaps[g as usize];
-            (gap.from, gap.to, g)
-        });
-        let scheme = Scheme::keep_all(sequence);
+        let scheme = Scheme::keep_all(p, sequence);
         let (least, outs) = (scheme.usage(), scheme.copies_out(p));
         let used = least.clone();
-        State { p, scheme, copies, capacity, least, open, outs, timing: Timing::default(), used, by_start }
+        State {
+            p,
+            scheme,
+            copies,
+            capacity,
+            least,
+            open,
+            outs,
+            timing: Timing::default(),
+            used,
+            queue: Vec::new(),
+        }
     }
 
     /// Steps of the sequence.
@@ -56,6 +63,26 @@ impl<'a> State<'a> {
 
     pub(crate) fn swapped(&self, g: usize) -> bool {
         self.scheme.swaps[g].is_some()
+    }
+
+    /// Has a persistent tensor on both sides when a step begins, or not.
+    pub(crate) fn mirror(&mut self, t: u32, mirrored: bool) {
+        self.scheme.mirrored[t as usize] = mirrored;
+        self.scheme.copies_out_of(self.p, t, &mut self.outs);
+    }
+
+    /// Swaps nothing that need not be.
+    pub(crate) fn clear(&mut self) {
+        for g in 0..self.open.len() {
+            if self.open[g] {
+                self.set(g, false);
+            }
+        }
+        for t in 0..self.scheme.mirrored.len() as u32 {
+            if self.scheme.mirrored[t as usize] {
+                self.mirror(t, false);
+            }
+        }
     }
 
     /// Swaps a gap, or keeps it.
@@ -120,20 +147,20 @@ impl<'a> State<'a> {
     fn put_off(&mut self, start: &[u64]) {
         let n = self.steps();
         let mut free = 0u64;
-        for &g in &self.by_start {
+        self.queue.clear();
+        for (g, &at) in self.outs.iter().enumerate().filter(|(_, at)| **at >= 0) {
+            self.queue.push((at, self.scheme.sequence.gaps[g].to, g as u32));
+        }
+        self.queue.sort_unstable();
+        for &(at, _, g) in &self.queue {
             let g = g as usize;
-            let (gap, Some(swap)) = (&self.scheme.sequence.gaps[g], &mut self.scheme.swaps[g]) else {
-                continue;
-            };
-            if !self.outs[g] {
-                continue;
-            }
-            let end = start[(gap.from + 1).clamp(0, n as i32) as usize];
-            free = free.max(end) + self.copies.out[g];
+            free = free.max(start[at.min(n as i32) as usize]) + self.copies.out[g];
+            let gap = &self.scheme.sequence.gaps[g];
+            let Some(swap) = &mut self.scheme.swaps[g] else { continue };
             let limit = gap.to.min(n as i32);
             while swap.drop < limit && start[swap.drop as usize] < free {
                 let used = &mut self.used[swap.drop as usize];
-                if *used + gap.bytes > self.capacity {
+                if *used + gap.bytes > self.capacity[swap.drop as usize] {
                     break;
                 }
                 *used += gap.bytes;
@@ -160,12 +187,13 @@ impl<'a> State<'a> {
             let limit = if gap.arrives() { 0 } else { swap.drop };
             while swap.back > limit && at(swap.back) > latest {
                 let i = swap.back - 1;
-                let used = &mut self.used[if i >= n { i - n } else { i } as usize];
-                if *used + gap.bytes > self.capacity {
+                let i = if i >= n { i - n } else { i } as usize;
+                let used = &mut self.used[i];
+                if *used + gap.bytes > self.capacity[i] {
                     break;
                 }
                 *used += gap.bytes;
-                swap.back = i;
+                swap.back -= 1;
             }
         }
     }

@@ -57,9 +57,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let evaluations = plans.len() as u64;
     for planned in plans {
         let Some(planned) = planned.map_err(NoPlan::Failed)? else { continue };
-        let key =
-            |r: &Realised| (r.evaluation.step_ns, r.evaluation.swap_in_bytes, r.evaluation.swap_out_bytes);
-        if best.as_ref().is_none_or(|b| key(&planned) < key(b)) {
+        if best.as_ref().is_none_or(|b| planned.key() < b.key()) {
             best = Some(planned);
         }
     }

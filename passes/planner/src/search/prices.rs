@@ -1,0 +1,84 @@
+//! Prices of link time, learned from stalls: what a copy at a busy time costs beyond its own.
+
+use super::state::State;
+use crate::problem::Kind;
+use crate::timing::Cause;
+
+/// For every step, how many times its duration a copy there costs, besides the copy itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Prices {
+    /// Of copies to the host that begin after the step before.
+    pub(crate) out: Vec<f64>,
+    /// Of copies to the device that the step needs.
+    pub(crate) back: Vec<f64>,
+}
+
+impl Prices {
+    pub(crate) fn new(steps: usize) -> Prices {
+        Prices { out: vec![0.0; steps + 1], back: vec![0.0; steps + 1] }
+    }
+
+    /// What the copies of a tensor cost in ns when the gaps in `flipped` are swapped otherwise than they are, and it is
+    /// mirrored or not.
+    pub(crate) fn cost(&self, s: &State<'_>, t: u32, flipped: &[usize], mirrored: bool) -> f64 {
+        let (sequence, n) = (&s.scheme.sequence, s.steps());
+        let gaps = sequence.gaps_of(t);
+        let swapped = |g: usize| s.swapped(g) != flipped.contains(&g);
+        let on_host = |g: usize| sequence.gaps[g].wraps(n) && swapped(g);
+        let mut dirty = match s.p.tensors[t as usize].kind {
+            Kind::Transient => gaps.clone().next().map(|g| sequence.gaps[g].from + 1),
+            Kind::Input => None,
+            Kind::Persistent if mirrored || gaps.clone().next_back().is_some_and(on_host) => None,
+            Kind::Persistent => Some(0),
+        };
+        let mut cost = 0.0;
+        for g in gaps {
+            let gap = &sequence.gaps[g];
+            if gap.dirty {
+                dirty = Some(gap.from + 1);
+            }
+            let wraps = gap.wraps(n);
+            let wanted = if swapped(g) { !gap.dead || wraps } else { wraps && mirrored };
+            if let Some(at) = dirty.filter(|_| wanted) {
+                cost += s.copies.out[g] as f64 * (1.0 + self.out[(at as usize).min(n)]);
+                dirty = None;
+            }
+            if swapped(g) && !gap.dead {
+                let to = if wraps { gap.to as usize - n } else { gap.to as usize };
+                cost += s.copies.back[g] as f64 * (1.0 + self.back[to]);
+            }
+        }
+        cost
+    }
+
+    /// Raises the prices where copies made steps wait in the last evaluation.
+    pub(crate) fn learn(&mut self, s: &State<'_>, rate: f64) {
+        let (t, n) = (&s.timing, s.steps());
+        let total = t.step_ns.max(1) as f64;
+        for i in 0..n {
+            let before = if i == 0 { 0 } else { t.end[i - 1] };
+            let stall = t.start[i].saturating_sub(before);
+            if stall == 0 {
+                continue;
+            }
+            let weight = rate * stall as f64 / total;
+            let mut cause = t.cause[i];
+            // A chain is as long as the copies without a pause between them.
+            for _ in 0..s.scheme.swaps.len() {
+                match cause {
+                    Cause::Compute => break,
+                    Cause::Out(g) => {
+                        self.out[s.outs[g as usize].clamp(0, n as i32) as usize] += weight;
+                        cause = t.out_cause[g as usize];
+                    }
+                    Cause::In(g) => {
+                        let gap = &s.scheme.sequence.gaps[g as usize];
+                        let to = if gap.to >= n as i32 { gap.to - n as i32 } else { gap.to };
+                        self.back[to as usize] += weight;
+                        cause = t.back_cause[g as usize];
+                    }
+                }
+            }
+        }
+    }
+}
