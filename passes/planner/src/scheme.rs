@@ -33,21 +33,23 @@ pub struct Scheme {
     pub swaps: Vec<Option<Swap>>,
     /// For every tensor, whether it is on both sides when a step begins, unless it is on the host alone.
     pub mirrored: Vec<bool>,
+    /// Whether copies to the host begin as soon as the content is there, rather than with the gap.
+    pub early: bool,
 }
 
 impl Scheme {
     /// Swaps nothing but what has to be: inputs arrive just before they are needed.
-    pub fn keep_all(p: &Problem, sequence: Sequence) -> Scheme {
+    pub fn keep_all(sequence: Sequence) -> Scheme {
         let steps = sequence.steps.len();
         let swap = |g: &Gap| g.arrives().then(|| Swap::longest(g, steps));
         let swaps = sequence.gaps.iter().map(swap).collect();
-        Scheme { sequence, swaps, mirrored: vec![false; p.tensors.len()] }
+        let mirrored = vec![false; sequence.first.len().saturating_sub(1)];
+        Scheme { sequence, swaps, mirrored, early: false }
     }
 
     /// For every gap, the step before which a copy to the host is issued for it; negative: there is none.
     ///
-    /// A swap needs one where the host has no valid copy. It is issued as soon as the content is there, which may be
-    /// before the gap begins. A mirrored tensor needs one after its last change.
+    /// A swap needs one where the host has no valid copy. A mirrored tensor needs one after its last change.
     pub fn copies_out(&self, p: &Problem) -> Vec<i32> {
         let mut out = vec![-1; self.swaps.len()];
         for t in 0..p.tensors.len() as u32 {
@@ -76,7 +78,13 @@ impl Scheme {
                 Some(_) => !gap.dead || wraps,
                 None => wraps && self.mirrored[t as usize],
             };
-            out[g] = if wanted { dirty.take().unwrap_or(-1) } else { -1 };
+            out[g] = match dirty {
+                Some(at) if wanted => {
+                    dirty = None;
+                    if self.early { at } else { gap.from + 1 }
+                }
+                _ => -1,
+            };
         }
     }
 

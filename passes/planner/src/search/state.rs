@@ -32,7 +32,7 @@ impl<'a> State<'a> {
         let n = sequence.steps.len();
         let may = swap && p.device.can_swap();
         let open = sequence.gaps.iter().map(|g| may && (g.open() || g.wraps(n)) && !g.arrives()).collect();
-        let scheme = Scheme::keep_all(p, sequence);
+        let scheme = Scheme { early: true, ..Scheme::keep_all(sequence) };
         let (least, outs) = (scheme.usage(), scheme.copies_out(p));
         let used = least.clone();
         State {

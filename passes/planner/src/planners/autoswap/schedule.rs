@@ -19,7 +19,7 @@ pub(super) struct Planned {
 }
 
 /// Sets when every swapped gap is given up and fetched, and returns the plan without the limit, by gap.
-pub(super) fn schedule(scheme: &mut Scheme, copies: &Copies, outs: &[bool], limit: u64) -> Vec<Planned> {
+pub(super) fn schedule(scheme: &mut Scheme, copies: &Copies, outs: &[i32], limit: u64) -> Vec<Planned> {
     let n = scheme.sequence.steps.len();
     for (gap, swap) in scheme.sequence.gaps.iter().zip(&mut scheme.swaps) {
         *swap = swap.map(|_| Swap::longest(gap, n));
@@ -38,14 +38,14 @@ pub(super) fn schedule(scheme: &mut Scheme, copies: &Copies, outs: &[bool], limi
 fn swap_outs(
     scheme: &mut Scheme,
     copies: &Copies,
-    outs: &[bool],
+    outs: &[i32],
     limit: u64,
     start: &[u64],
     used: &mut [u64],
     planned: &mut [Planned],
 ) {
     let n = start.len() - 1;
-    let mut order: Vec<usize> = (0..outs.len()).filter(|&g| outs[g]).collect();
+    let mut order: Vec<usize> = (0..outs.len()).filter(|&g| outs[g] >= 0).collect();
     order.sort_by_key(|&g| (scheme.sequence.gaps[g].from, scheme.sequence.gaps[g].to, g));
     let mut free = 0;
     for g in order {

@@ -129,10 +129,10 @@ impl<'a> Tasks<'a> {
         self.scheme.swaps[g] = Some(Swap::longest(&gap, n as usize));
         let tasks = self.regions(g, latest);
         self.scheme.swaps[g] = tasks.map(|(_, _, swap)| swap);
-        let mut outs = vec![false; self.copied.len()];
+        let mut outs = vec![-1; self.copied.len()];
         self.scheme.copies_out_of(self.p, gap.tensor, &mut outs);
         let gaps = self.scheme.sequence.gaps_of(gap.tensor);
-        let unplanned = |k: usize| k != g && outs[k] && !self.copied[k];
+        let unplanned = |k: usize| k != g && outs[k] >= 0 && !self.copied[k];
         let Some((out, back, _)) = tasks.filter(|_| !gaps.clone().any(unplanned)) else {
             self.scheme.swaps[g] = None;
             return false;
@@ -154,11 +154,11 @@ impl<'a> Tasks<'a> {
         let n = self.steps();
         let (begin, end) = (self.at(gap.from + 1), self.at(gap.to));
         let wraps = gap.wraps(n as usize);
-        let mut outs = vec![false; self.copied.len()];
+        let mut outs = vec![-1; self.copied.len()];
         self.scheme.copies_out_of(self.p, gap.tensor, &mut outs);
         let (mut out, mut gone) = (None, begin);
         let mut swap = Swap::longest(gap, n as usize);
-        if outs[g] {
+        if outs[g] >= 0 {
             // The end of a step waits for the copies that are left.
             let limit = latest.min(if wraps { self.at(n) } else { end });
             let ns = self.p.device.d2h_ns(self.size(gap.tensor));
