@@ -1,6 +1,6 @@
 //! Offsets for the slots of a trace.
 
-use memc_layout::{Buffer, Instance, Options, Range, check, solve};
+use memc_layout::{Algorithm, Buffer, Instance, Options, Range, check, place, solve};
 
 use crate::place::{Slot, Space};
 use crate::problem::ALIGN;
@@ -8,6 +8,22 @@ use crate::problem::ALIGN;
 /// Gives every slot of an arena without an offset one; `room`: a height that is low enough, and the work to spend on
 /// reaching it.
 pub(crate) fn pack(slots: &mut [Slot], space: Space, room: (Option<u64>, u64)) -> Result<(), String> {
+    let (mine, instance) = instance(slots, space)?;
+    let options = Options { capacity: room.0, work: room.1, seed: 0 };
+    let solution = solve(&instance, &options, &|| false);
+    settle(slots, &mine, &instance, solution.offsets)
+}
+
+/// Gives every slot of an arena the offset that one algorithm chooses, and returns the height.
+pub(crate) fn pack_by(slots: &mut [Slot], space: Space, algorithm: Algorithm) -> Result<u64, String> {
+    let (mine, instance) = instance(slots, space)?;
+    let solution = place(&instance, algorithm);
+    settle(slots, &mine, &instance, solution.offsets)?;
+    Ok(solution.height)
+}
+
+/// The slots of an arena that are ever taken, as buffers.
+fn instance(slots: &[Slot], space: Space) -> Result<(Vec<usize>, Instance), String> {
     let mine: Vec<usize> =
         (0..slots.len()).filter(|&i| slots[i].space == space && !slots[i].live.is_empty()).collect();
     let buffer = |&i: &usize| {
@@ -17,10 +33,12 @@ pub(crate) fn pack(slots: &mut [Slot], space: Space, room: (Option<u64>, u64)) -
     };
     let buffers: Vec<Buffer> = mine.iter().map(buffer).collect();
     let instance = Instance::new(buffers).map_err(|e| format!("the slots of the script: {e}"))?;
-    let options = Options { capacity: room.0, work: room.1, seed: 0 };
-    let solution = solve(&instance, &options, &|| false);
-    check(&instance, &solution.offsets).map_err(|e| format!("the offsets of the script: {e}"))?;
-    for (&i, offset) in mine.iter().zip(solution.offsets) {
+    Ok((mine, instance))
+}
+
+fn settle(slots: &mut [Slot], mine: &[usize], instance: &Instance, offsets: Vec<u64>) -> Result<(), String> {
+    check(instance, &offsets).map_err(|e| format!("the offsets of the script: {e}"))?;
+    for (&i, offset) in mine.iter().zip(offsets) {
         slots[i].offset = Some(offset);
     }
     Ok(())

@@ -114,7 +114,8 @@ fn schedule(p: &Problem, trace: &Trace) -> (Vec<Job>, Vec<Vec<Await>>) {
     (trace.commands.iter().enumerate().map(job).collect(), awaits(&accesses))
 }
 
-fn settle(d: &mut Decisions, slot: &Slot) {
+/// Writes a slot's offset into the script.
+pub(crate) fn settle(d: &mut Decisions, slot: &Slot) {
     let run = |d: &mut Decisions, i: usize, f: &mut dyn FnMut(&mut crate::decisions::Run)| {
         if let Some(Action::Run(run)) = d.actions.get_mut(i) {
             f(run);

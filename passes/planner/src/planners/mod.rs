@@ -15,6 +15,7 @@ mod odswap;
 mod random;
 #[cfg(test)]
 mod samples;
+mod smartpool;
 mod superneurons;
 mod swapadvisor;
 mod tensile;
@@ -97,6 +98,7 @@ pub struct Planner {
 pub static PLANNERS: &[Planner] = &[
     memc::PLANNER,
     belady::PLANNER,
+    smartpool::PLANNER,
     autoswap::COMBINED,
     autoswap::DOA,
     autoswap::AOA,

@@ -24,6 +24,8 @@ use super::walk::{Facts, How, Policy, Walk, hoist, writer};
 use super::{Found, NoPlan, Planner, Request};
 use crate::decisions::{Action, Decisions};
 use crate::problem::{Kind, Op, Problem};
+use crate::scheme::Scheme;
+use crate::sequence::Sequence;
 
 /// The planner.
 pub(super) const PLANNER: Planner = Planner {
@@ -36,7 +38,8 @@ pub(super) const PLANNER: Planner = Planner {
 fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let facts = Facts::new(p);
     if facts.peak <= request.capacity {
-        return Ok(Found { decisions: Decisions::keep_all(p), evaluations: 1 });
+        let keep = Scheme::keep_all(Sequence::of_order(p, 0..p.ops.len() as u32));
+        return Ok(Found { decisions: keep.decisions(p), evaluations: 1 });
     }
     let mut policy = Cache::new(p, &facts, request.recompute);
     let walk = Walk::new(p, &facts, request, |_| true);

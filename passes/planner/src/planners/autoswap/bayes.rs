@@ -5,6 +5,8 @@
 //! length scale for all weights, the most likely of a few; the acquisition is maximised over random points and points
 //! near the best. Deterministic for a seed.
 
+use super::super::random::Random;
+
 /// A point: the weights.
 type Point = [f64; 4];
 
@@ -22,16 +24,16 @@ const CANDIDATES: usize = 600;
 
 /// What has been seen so far.
 pub(super) struct Bayes {
-    state: u64,
+    random: Random,
     points: Vec<Point>,
     values: Vec<f64>,
-    random: usize,
+    first: usize,
 }
 
 impl Bayes {
     /// Nothing seen.
     pub(super) fn new(seed: u64) -> Bayes {
-        Bayes { state: seed, points: Vec::new(), values: Vec::new(), random: RANDOM }
+        Bayes { random: Random::new(seed, 0), points: Vec::new(), values: Vec::new(), first: RANDOM }
     }
 
     /// The value to minimise at a point.
@@ -42,8 +44,8 @@ impl Bayes {
 
     /// The point to look at next.
     pub(super) fn next(&mut self) -> Point {
-        if self.random > 0 || self.points.len() < 2 {
-            self.random = self.random.saturating_sub(1);
+        if self.first > 0 || self.points.len() < 2 {
+            self.first = self.first.saturating_sub(1);
             return self.uniform();
         }
         let points: Vec<Point> = (0..CANDIDATES).map(|_| self.uniform()).collect();
@@ -67,17 +69,7 @@ impl Bayes {
     }
 
     fn uniform(&mut self) -> Point {
-        std::array::from_fn(|_| self.draw())
-    }
-
-    /// Uniform in [-1, 1) (SplitMix64).
-    fn draw(&mut self) -> f64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^= z >> 31;
-        (z >> 11) as f64 / (1u64 << 52) as f64 - 1.0
+        std::array::from_fn(|_| 2.0 * self.random.unit() - 1.0)
     }
 }
 

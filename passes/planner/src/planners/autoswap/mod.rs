@@ -6,6 +6,8 @@
 //! (IV-D); copies are scheduled as [`schedule`] says (IV-E). The four scores are planners of their own; `autoswap` combines
 //! them with weights that Bayesian optimisation tunes for the least overhead (IV-C, [`bayes`]).
 //!
+//! SmartPool lays the result out ([`super::smartpool`]; section V: swapping first, since it changes when memory is taken).
+//!
 //! The paper is silent on:
 //! - which absence of a variable with several gaps between accesses counts: the one that contains the peak, and for
 //!   variables that outlive the step also the one into the next iteration (VI-B.3 says that those are caught);
@@ -16,13 +18,14 @@
 //! - overhead during the search: by the model that searches use; the script is judged by the evaluator like any other;
 //! - how often the weights are tried: 30 times (effort 2), 10 less or more per level of effort; the four scores
 //!   on their own are among the first tries, since the combined score is said never to be worse than they are;
+//! - a layout that is higher than the limit, which is one on the load: planning starts again with a lower limit;
 //! - ties: the earlier candidate by tensor.
 
 mod bayes;
 mod schedule;
 mod score;
 
-use super::{Found, NoPlan, Planner, Request};
+use super::{Found, NoPlan, Planner, Request, smartpool};
 use crate::problem::Problem;
 use crate::scheme::Scheme;
 use crate::sequence::Sequence;
@@ -129,7 +132,8 @@ impl<'a> Search<'a> {
 
     fn found(self) -> Result<Found, NoPlan> {
         let scheme = self.best.map_or(self.keep, |b| b.1);
-        Ok(Found { decisions: scheme.decisions(self.p), evaluations: self.evaluations })
+        let (decisions, _) = smartpool::lay_out(self.p, scheme.decisions(self.p))?;
+        Ok(Found { decisions, evaluations: self.evaluations })
     }
 }
 

@@ -31,8 +31,9 @@ impl Sizes {
         let of_scratch: Vec<Option<u32>> =
             p.ops.iter().map(|op| (op.workspace > 0).then(|| find(op.workspace))).collect();
         let mut tensors = vec![0; bytes.len()];
-        for (t, &size) in p.tensors.iter().zip(&of_tensor) {
-            tensors[size as usize] += u64::from(!t.touches.is_empty());
+        // What is never touched may be larger than every size.
+        for (_, &size) in p.tensors.iter().zip(&of_tensor).filter(|(t, _)| !t.touches.is_empty()) {
+            tensors[size as usize] += 1;
         }
         for &size in of_scratch.iter().flatten() {
             tensors[size as usize] += 1;

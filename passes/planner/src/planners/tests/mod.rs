@@ -10,11 +10,12 @@ use crate::trace::trace;
 #[test]
 fn scripts_are_accepted_and_fit() {
     arbtest::arbtest(|u| {
-        let p = sample::random(u)?;
+        let p = if u.arbitrary()? { sample::random(u)? } else { samples::problem(u)? };
         let peak =
             realise(&p, Decisions::keep_all(&p)).expect("the unplanned step runs").evaluation.load_bytes;
         let least = p.largest_working_set().1;
         let mut request = Request::new(u.int_in_range(least..=peak.max(least))?);
+        request.effort = 0;
         request.swap = u.ratio(3, 4)?;
         request.recompute = u.ratio(3, 4)?;
         request.fixed_order = u.arbitrary()?;
@@ -36,7 +37,7 @@ fn scripts_are_accepted_and_fit() {
         }
         Ok(())
     })
-    .budget_ms(2_000);
+    .budget_ms(1_500);
 }
 
 /// With room for everything, no planner that looks at the budget changes the step.
@@ -44,7 +45,8 @@ fn scripts_are_accepted_and_fit() {
 fn with_enough_memory_nothing_is_slower_than_computing() {
     let p = sample::chain(6, 4096, 100, 200);
     for planner in PLANNERS.iter().filter(|planner| !STATIC.contains(&planner.name)) {
-        let (realised, _) = solve(&p, planner, &Request::new(1 << 30)).expect("there is room");
+        let (realised, _) =
+            solve(&p, planner, &Request { effort: 0, ..Request::new(1 << 30) }).expect("there is room");
         assert_eq!(realised.evaluation.step_ns, p.compute_ns(), "{}", planner.name);
     }
 }
@@ -57,7 +59,7 @@ const STATIC: &[&str] = &["checkpoint-sqrt", "vdnn-all", "vdnn-conv"];
 fn scripts_do_not_depend_on_threads() {
     arbtest::arbtest(|u| {
         let p = sample::random(u)?;
-        let request = Request::new(p.largest_working_set().1 * 3 / 2);
+        let request = Request { effort: 0, ..Request::new(p.largest_working_set().1 * 3 / 2) };
         for planner in PLANNERS {
             let with = |threads| {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
@@ -67,5 +69,5 @@ fn scripts_do_not_depend_on_threads() {
         }
         Ok(())
     })
-    .budget_ms(2_000);
+    .budget_ms(1_500);
 }
