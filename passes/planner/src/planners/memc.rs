@@ -37,8 +37,8 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     if request.swap && p.device.can_swap() {
         let sequence = Sequence::of_order(p, 0..p.ops.len() as u32);
         let limits = Limits::effort(request.effort);
-        let found =
-            search::swaps(p, &sequence, request.capacity, limits, request.stop).map_err(NoPlan::Failed)?;
+        let found = search::swaps(p, &sequence, request.capacity, limits, request.seed, request.stop)
+            .map_err(NoPlan::Failed)?;
         evaluations += found.evaluations;
         found.best.into_iter().for_each(&mut consider);
     }

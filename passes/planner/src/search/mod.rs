@@ -1,5 +1,6 @@
 //! The default planner's search: gaps chosen by prices that stalls teach, until the step fits and the layout does.
 
+mod improve;
 mod prices;
 mod select;
 mod state;
@@ -11,6 +12,7 @@ use crate::problem::Problem;
 use crate::realise::{Realised, realise_within};
 use crate::scheme::Scheme;
 use crate::sequence::Sequence;
+use improve::Random;
 use prices::Prices;
 use state::State;
 
@@ -57,13 +59,24 @@ pub fn swaps(
     sequence: &Sequence,
     capacity: u64,
     limits: Limits,
+    seed: u64,
     stop: &(dyn Fn() -> bool + Sync),
 ) -> Result<Outcome, String> {
     let runs: Vec<Result<Outcome, String>> = RATES
         .par_iter()
         .map(|&rate| {
             let state = State::new(p, sequence.clone(), vec![capacity; sequence.steps.len()], true);
-            let mut run = Run { p, capacity, rate, limits, stop, state, evaluations: 0, work: 0 };
+            let mut run = Run {
+                p,
+                capacity,
+                rate,
+                limits,
+                stop,
+                state,
+                random: Random(seed ^ rate.to_bits()),
+                evaluations: 0,
+                work: 0,
+            };
             let best = run.search()?;
             Ok(Outcome { best, evaluations: run.evaluations })
         })
@@ -88,6 +101,7 @@ struct Run<'a> {
     limits: Limits,
     stop: &'a (dyn Fn() -> bool + Sync),
     state: State<'a>,
+    random: Random,
     evaluations: u64,
     work: u64,
 }
@@ -103,7 +117,10 @@ impl Run<'_> {
         for round in 0..self.limits.layouts {
             // Half of the work goes into the first choice, the rest into those that a layout made necessary.
             let until = if round == 0 { self.limits.work / 2 } else { self.work + share / 2 };
-            let Some(scheme) = self.learn(&mut prices, until) else { break };
+            let Some(scheme) = self.learn(&mut prices, self.work + (until - self.work.min(until)) / 4) else {
+                break;
+            };
+            let scheme = self.improve(scheme, &prices, until);
             let r = realise_within(
                 self.p,
                 scheme.decisions(self.p),
@@ -154,6 +171,42 @@ impl Run<'_> {
         }
     }
 
+    /// Moves on from a choice while that makes it faster.
+    fn improve(&mut self, from: Scheme, prices: &Prices, until: u64) -> Scheme {
+        let s = &mut self.state;
+        s.clear();
+        for (t, &mirrored) in from.mirrored.iter().enumerate() {
+            s.mirror(t as u32, mirrored);
+        }
+        for (g, swap) in from.swaps.iter().enumerate() {
+            s.set(g, swap.is_some());
+        }
+        let mut present = s.decode(DECODES);
+        s.timing.evaluate(&s.scheme, &s.copies, &s.outs);
+        let mut best = (present, s.scheme.clone());
+        s.commit();
+        let compute = s.scheme.sequence.compute_ns();
+        while self.work < until && best.0 > compute && !(self.stop)() {
+            let moved = improve::step(s, prices, &mut self.random, DECODES, &mut self.work);
+            self.work += (DECODES * 2 * (s.steps() + s.open.len())) as u64;
+            self.evaluations += DECODES as u64;
+            // Slightly worse is good enough to go on from.
+            let accepted = moved.filter(|&step| step <= present + (present - compute) / SLACK);
+            let Some(step) = accepted else {
+                s.rollback();
+                s.commit();
+                continue;
+            };
+            s.commit();
+            present = step;
+            s.timing.evaluate(&s.scheme, &s.copies, &s.outs);
+            if step < best.0 {
+                best = (step, s.scheme.clone());
+            }
+        }
+        best.1
+    }
+
     /// Allows fewer bytes while slots that the layout put too high are live.
     fn tighten(&mut self, r: &Realised) {
         let mut step_at = vec![0u32; r.trace.end as usize + 2];
@@ -184,6 +237,9 @@ impl Run<'_> {
         }
     }
 }
+
+/// A move is accepted when it adds at most this part of the time above the ideal.
+const SLACK: u64 = 200;
 
 /// Rounds of decoding one choice.
 const DECODES: usize = 4;

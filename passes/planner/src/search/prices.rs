@@ -51,6 +51,17 @@ impl Prices {
         cost
     }
 
+    /// Raises the prices of a gap's copies.
+    pub(crate) fn dearer(&mut self, s: &State<'_>, g: usize) {
+        let (gap, n) = (&s.scheme.sequence.gaps[g], s.steps());
+        let to = if gap.wraps(n) { gap.to as usize - n } else { gap.to as usize };
+        self.back[to] = 2.0 * self.back[to] + 0.5;
+        if s.outs[g] >= 0 {
+            let at = (s.outs[g] as usize).min(n);
+            self.out[at] = 2.0 * self.out[at] + 0.5;
+        }
+    }
+
     /// Raises the prices where copies made steps wait in the last evaluation.
     pub(crate) fn learn(&mut self, s: &State<'_>, rate: f64) {
         let (t, n) = (&s.timing, s.steps());

@@ -5,6 +5,13 @@ use crate::scheme::{Scheme, Swap};
 use crate::sequence::Sequence;
 use crate::timing::{Copies, Timing};
 
+/// A change of a choice; made again, it is undone.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Swap(usize),
+    Mirror(u32),
+}
+
 /// A choice of gaps to swap over one sequence within a capacity, and its decoding.
 #[derive(Clone, Debug)]
 pub(crate) struct State<'a> {
@@ -20,6 +27,8 @@ pub(crate) struct State<'a> {
     /// For every gap, when its copy to the host is issued.
     pub(crate) outs: Vec<i32>,
     pub(crate) timing: Timing,
+    /// What [`State::set`] and [`State::mirror`] changed since the last [`State::commit`].
+    journal: Vec<Change>,
     used: Vec<u64>,
     /// Copies to the host by the order in which they are issued: step, end of the gap, gap.
     queue: Vec<(i32, i32, u32)>,
@@ -45,6 +54,7 @@ impl<'a> State<'a> {
             outs,
             timing: Timing::default(),
             used,
+            journal: Vec::new(),
             queue: Vec::new(),
         }
     }
@@ -67,6 +77,10 @@ impl<'a> State<'a> {
 
     /// Has a persistent tensor on both sides when a step begins, or not.
     pub(crate) fn mirror(&mut self, t: u32, mirrored: bool) {
+        if self.scheme.mirrored[t as usize] == mirrored {
+            return;
+        }
+        self.journal.push(Change::Mirror(t));
         self.scheme.mirrored[t as usize] = mirrored;
         self.scheme.copies_out_of(self.p, t, &mut self.outs);
     }
@@ -90,6 +104,7 @@ impl<'a> State<'a> {
         if self.swapped(g) == swapped {
             return;
         }
+        self.journal.push(Change::Swap(g));
         let gap = self.scheme.sequence.gaps[g];
         for (from, to) in self.freed(g) {
             for least in &mut self.least[from..to] {
@@ -98,6 +113,22 @@ impl<'a> State<'a> {
         }
         self.scheme.swaps[g] = swapped.then(|| Swap::longest(&gap, self.steps()));
         self.scheme.copies_out_of(self.p, gap.tensor, &mut self.outs);
+    }
+
+    /// Forgets how to go back.
+    pub(crate) fn commit(&mut self) {
+        self.journal.clear();
+    }
+
+    /// Undoes all that changed since the last [`State::commit`].
+    pub(crate) fn rollback(&mut self) {
+        while let Some(change) = self.journal.pop() {
+            match change {
+                Change::Swap(g) => self.set(g, !self.swapped(g)),
+                Change::Mirror(t) => self.mirror(t, !self.scheme.mirrored[t as usize]),
+            }
+            self.journal.pop();
+        }
     }
 
     /// Chooses when tensors leave and return, and returns the time of a step in ns.
