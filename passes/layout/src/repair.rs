@@ -136,44 +136,62 @@ impl<'a> Repair<'a> {
         let highest = self.target.checked_sub(size)? / align * align;
         obstacles.dedup_by_key(|o| (o.at, o.buffer));
         self.placed.ends(b, obstacles, ends);
-        let (cost, random, noise) = (&self.cost, &mut self.random, self.style.noise());
-        let mut best: Option<(f64, u64)> = None;
-        let mut scan = |places: &mut dyn Iterator<Item = u64>| {
-            // Of all obstacles that begin below the end of a place, those count that do not end below its start.
-            let (mut begun, mut ended) = (0, 0);
-            let (mut fixed, mut sum) = (0i64, 0.0);
-            for at in places.take_while(|at| *at <= highest) {
-                while begun < obstacles.len() && obstacles[begun].at < at + size {
-                    let price = cost[obstacles[begun].buffer as usize];
-                    if price.is_finite() {
-                        sum += price
-                    } else {
-                        fixed += 1
-                    }
-                    begun += 1;
-                }
-                while ended < ends.len() && ends[ended].end <= at {
-                    let price = cost[ends[ended].buffer as usize];
-                    if price.is_finite() {
-                        sum -= price
-                    } else {
-                        fixed -= 1
-                    }
-                    ended += 1;
-                }
-                if fixed > 0 || best.is_some_and(|(least, _)| sum >= least) {
-                    continue;
-                }
-                let price = sum * (1.0 + noise * random.unit());
-                if best.is_none_or(|(least, _)| price < least) {
-                    best = Some((price, at));
-                }
-            }
+        let mut scan = Scan {
+            obstacles,
+            ends,
+            cost: &self.cost,
+            size,
+            highest,
+            noise: self.style.noise(),
+            random: &mut self.random,
+            best: None,
         };
-        let above = ends.iter().map(|e| e.end.div_ceil(align) * align);
-        scan(&mut std::iter::once(0).chain(above));
-        let below = obstacles.iter().filter(|o| o.at >= size).map(|o| (o.at - size) / align * align);
-        scan(&mut below.chain([highest]));
-        best.map(|(_, at)| at)
+        // Divisions would take most of the time.
+        let up = |at: u64| if align == 1 { at } else { at.div_ceil(align) * align };
+        let down = |at: u64| if align == 1 { at } else { at / align * align };
+        scan.rising(std::iter::once(0).chain(ends.iter().map(|e| up(e.end))));
+        let below = obstacles.iter().filter(|o| o.at >= size).map(|o| down(o.at - size));
+        scan.rising(below.chain([highest]));
+        scan.best.map(|(_, at)| at)
+    }
+}
+
+/// The prices of places for one buffer.
+struct Scan<'s> {
+    /// By start, and by end.
+    obstacles: &'s [Obstacle],
+    ends: &'s [Obstacle],
+    cost: &'s [f64],
+    size: u64,
+    highest: u64,
+    noise: f64,
+    random: &'s mut Random,
+    /// Price and offset.
+    best: Option<(f64, u64)>,
+}
+
+impl Scan<'_> {
+    /// Looks at places from low to high: of all obstacles that begin below the end of a place, those cost that do not
+    /// end below its start.
+    fn rising(&mut self, places: impl Iterator<Item = u64>) {
+        let (mut begun, mut ended) = (self.obstacles.iter().peekable(), self.ends.iter().peekable());
+        let (mut fixed, mut sum) = (0i64, 0.0);
+        for at in places.take_while(|at| *at <= self.highest) {
+            while let Some(o) = begun.next_if(|o| o.at < at + self.size) {
+                let price = self.cost[o.buffer as usize];
+                if price.is_finite() { sum += price } else { fixed += 1 }
+            }
+            while let Some(o) = ended.next_if(|o| o.end <= at) {
+                let price = self.cost[o.buffer as usize];
+                if price.is_finite() { sum -= price } else { fixed -= 1 }
+            }
+            if fixed > 0 || self.best.is_some_and(|(least, _)| sum >= least) {
+                continue;
+            }
+            let price = sum * (1.0 + self.noise * self.random.unit());
+            if self.best.is_none_or(|(least, _)| price < least) {
+                self.best = Some((price, at));
+            }
+        }
     }
 }
