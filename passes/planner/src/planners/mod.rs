@@ -9,6 +9,7 @@ mod checkpoint;
 mod cost;
 mod delta;
 mod dtr;
+mod home;
 mod keep;
 mod memc;
 mod odswap;
@@ -113,6 +114,7 @@ pub static PLANNERS: &[Planner] = &[
     dtr::PLANNER,
     tensile::PLANNER,
     swapadvisor::PLANNER,
+    home::PLANNER,
     keep::PLANNER,
 ];
 
