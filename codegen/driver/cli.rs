@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub(crate) use crate::import::{ImportArgs, Source};
 
+use crate::bound::Bound;
 use crate::layout;
 use crate::size::{self, Size};
 
@@ -40,6 +41,9 @@ Examples:
   memc plan problem.json --gpu-mem 40G --planner swapadvisor
   memc plan models/cnn_bn/training_model.onnx --gpu-mem 250K --json")]
     Plan(Plan),
+    /// Say below what time no step of a model or a planning problem can be within a budget
+    #[command(after_help = "Example:\n  memc bound problem.json --gpu-mem 40G")]
+    Bound(Bound),
     /// Write a model's planning problem as JSON (memc-problem/1)
     #[command(
         after_help = "Example:\n  memc export-problem models/cnn_bn/training_model.onnx --device v100-16g -o cnn_bn.json"
@@ -103,6 +107,7 @@ impl Command {
             Command::Estimate(a) => a.json,
             Command::Layout(a) => a.json,
             Command::Plan(a) => a.json,
+            Command::Bound(a) => a.json,
             Command::Check(a) => a.json,
             Command::FitProfile(a) => a.json,
             Command::Dump(a) => a.json,

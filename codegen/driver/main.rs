@@ -1,5 +1,6 @@
 //! The `memc` command.
 
+mod bound;
 mod check;
 mod cli;
 mod compile;
@@ -68,6 +69,7 @@ fn run(command: &Command) -> Result<(), Error> {
         Command::Estimate(args) => estimate::run(args),
         Command::Layout(args) => layout::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Bound(args) => bound::run(args),
         Command::ExportProblem(args) => plan::export(args),
         Command::Check(args) => check::run(args),
         Command::FitProfile(args) => fit::run(args),

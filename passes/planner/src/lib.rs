@@ -4,13 +4,16 @@
 //! ([`realise`]) judges every planner.
 
 mod awaits;
+pub mod bound;
 mod decisions;
+pub mod exact;
 pub mod json;
 mod pack;
 mod place;
 pub mod planners;
 mod problem;
 mod realise;
+pub mod sample;
 mod scheme;
 pub mod search;
 mod sequence;

@@ -35,6 +35,13 @@ pub struct Slot {
     pub(crate) site: Site,
 }
 
+impl Slot {
+    /// Whether it is a persistent tensor's home on the device.
+    pub(crate) fn is_home(&self) -> bool {
+        matches!(self.site, Site::Home(_))
+    }
+}
+
 /// The part of a script that an offset belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Site {

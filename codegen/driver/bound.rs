@@ -1,0 +1,146 @@
+//! `memc bound`.
+
+use clap::Args;
+use memc_ir::Bytes;
+use memc_planner::ALIGN;
+use memc_planner::bound::{Allow, Bound as Bounds, Infeasible, bound};
+use serde_json::{Value, json};
+
+use crate::cli::{Source, Target};
+use crate::exit::Error;
+use crate::output::{Progress, emit, table};
+use crate::plan::{Posed, budget, pose};
+use crate::size::{self, Size};
+
+#[derive(Args)]
+pub(crate) struct Bound {
+    /// A planning problem (.json, memc-problem/1) or a model
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Device memory the step may take, with a binary suffix or as a share of the device: 16G, 512MiB, 90%.
+    /// Without it, that of the device
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) gpu_mem: Option<Size>,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Only scripts that swap nothing
+    #[arg(long)]
+    pub(crate) no_swap: bool,
+    /// Only scripts that run every op once
+    #[arg(long)]
+    pub(crate) no_recompute: bool,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn run(args: &Bound) -> Result<(), Error> {
+    let progress = Progress::new(args.json);
+    let posed = pose(&args.source, &args.target, &progress)?;
+    let budget = budget(args.gpu_mem, &posed.numbers)?;
+    let capacity = budget.saturating_sub(posed.reserve_bytes) / ALIGN * ALIGN;
+    progress.stage("bounding");
+    let found: Vec<Row> =
+        allowed(args).into_iter().map(|allow| (allow, bound(&posed.numbers, capacity, allow))).collect();
+    progress.done();
+    let least = found.iter().filter_map(|(_, b)| b.as_ref().err()).min_by_key(|e| e.bytes);
+    let text = if args.json { to_json(&posed, budget, &found) } else { to_text(&posed, budget, &found) };
+    match least {
+        Some(e) if found.iter().all(|(_, b)| b.is_err()) => {
+            let text = format!("nothing fits {}: {}", Bytes(budget), why(&posed, e));
+            if args.json {
+                emit(&to_json(&posed, budget, &found))?;
+                return Err(Error::Said(text));
+            }
+            Err(Error::Infeasible(text, None))
+        }
+        _ => emit(&text),
+    }
+}
+
+type Row = (Allow, Result<Bounds, Infeasible>);
+
+/// What the options leave, the freest last.
+fn allowed(args: &Bound) -> Vec<Allow> {
+    let all = [(true, false), (false, true), (true, true)];
+    let mut out: Vec<Allow> = all
+        .iter()
+        .map(|&(swap, recompute)| Allow {
+            swap: swap && !args.no_swap,
+            recompute: recompute && !args.no_recompute,
+        })
+        .collect();
+    if args.no_swap || args.no_recompute {
+        out.drain(..2);
+    }
+    out
+}
+
+fn name(allow: Allow) -> &'static str {
+    match (allow.swap, allow.recompute) {
+        (true, false) => "swap only",
+        (false, true) => "recompute only",
+        (true, true) => "swap and recompute",
+        (false, false) => "neither",
+    }
+}
+
+/// What does not fit.
+fn why(posed: &Posed, e: &Infeasible) -> String {
+    let op = posed.numbers.ops.get(e.op).map_or("the step", |op| op.label.as_str());
+    format!("{} has to have {} on the device", op, Bytes(e.bytes + posed.reserve_bytes))
+}
+
+fn ratio(ns: u64, ideal: u64) -> f64 {
+    ns as f64 / ideal.max(1) as f64
+}
+
+fn to_text(posed: &Posed, budget: u64, found: &[Row]) -> String {
+    let ms = |ns: u64| format!("{:.3} ms", ns as f64 / 1e6);
+    let ideal = posed.numbers.compute_ns();
+    let cells = |b: &Result<Bounds, Infeasible>| match b {
+        Err(_) => ["infeasible".into(), "-".into(), "infeasible".into(), "-".into()],
+        Ok(b) => [
+            ms(b.fixed_order_ns),
+            format!("{:.4}", ratio(b.fixed_order_ns, ideal)),
+            ms(b.order_free_ns),
+            format!("{:.4}", ratio(b.order_free_ns, ideal)),
+        ],
+    };
+    let rows: Vec<Vec<String>> = found
+        .iter()
+        .map(|(allow, b)| std::iter::once(name(*allow).to_string()).chain(cells(b)).collect())
+        .collect();
+    let infeasible = found.iter().filter_map(|(allow, b)| {
+        let e = b.as_ref().err()?;
+        Some(format!("{}: {}\n", name(*allow), why(posed, e)))
+    });
+    let infeasible: String = infeasible.collect();
+    format!(
+        "{}\n{infeasible}{}: no step is faster in a budget of {}; ideal {}\n",
+        table(&["", "given order", "/ ideal", "every order", "/ ideal"], &rows),
+        posed.numbers.name,
+        Bytes(budget),
+        ms(ideal),
+    )
+}
+
+fn to_json(posed: &Posed, budget: u64, found: &[Row]) -> String {
+    let ideal = posed.numbers.compute_ns();
+    let row = |(allow, b): &Row| -> Value {
+        let ok = b.as_ref().ok();
+        let over = |ns: Option<u64>| ns.map(|ns| ratio(ns, ideal));
+        let (fixed, free) = (ok.map(|b| b.fixed_order_ns), ok.map(|b| b.order_free_ns));
+        json!({
+            "swap": allow.swap, "recompute": allow.recompute, "feasible": ok.is_some(),
+            "fixed_order_ns": fixed, "fixed_order_over_ideal": over(fixed),
+            "order_free_ns": free, "order_free_over_ideal": over(free),
+            "least_bytes": b.as_ref().err().map(|e| e.bytes + posed.reserve_bytes),
+        })
+    };
+    let bounds: Vec<Value> = found.iter().map(row).collect();
+    let object = json!({
+        "problem": posed.numbers.name, "gpu_mem_bytes": budget, "ideal_ns": ideal, "bounds": bounds,
+    });
+    format!("{object}\n")
+}

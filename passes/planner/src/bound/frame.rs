@@ -1,0 +1,255 @@
+//! The periodic step as slots of time between instants, and every tensor as legs between its touches.
+//!
+//! Slot `2p` is what passes before op `p` starts (waiting, and ops that run again), slot `2p + 1` its run. Of the two
+//! last slots, the first ends when the step's outputs have arrived, and the second with the step's last kernel. Instant
+//! `i` is the beginning of slot `i`. Real time is meant, not script time: a tensor counts where its content is on the
+//! device, as a fraction of its copy's work.
+
+use super::{Allow, Infeasible};
+use crate::problem::{ALIGN, Kind, Problem};
+
+/// What a leg ends with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum After {
+    /// An op that reads the tensor during this slot.
+    Read(u32),
+    /// An op that writes it: what host memory has is old.
+    Write,
+    /// The boundary between steps: the content is somewhere.
+    Boundary,
+    /// The content is not needed again.
+    Dead,
+}
+
+/// What lies between two touches of a tensor: instants, half-open; it is needed on the device at both ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Leg {
+    /// First instant, and first slot.
+    pub(super) from: u32,
+    /// Instant at which it ends, after the last slot.
+    pub(super) to: u32,
+    /// Least time in ns of running again what makes the content.
+    pub(super) redo: Option<u64>,
+    /// What it ends with.
+    pub(super) after: After,
+    /// Its number among the tensor's legs.
+    pub(super) number: u32,
+}
+
+/// How a tensor begins its legs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Begin {
+    /// On the device alone.
+    Written,
+    /// On the device and in host memory.
+    Both,
+    /// In host memory when the step begins; its copy may begin in this slot of the step before.
+    Arrives(u32),
+}
+
+/// A tensor that need not stay on the device all its life.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Item {
+    /// The tensor; of several, the first.
+    pub(super) tensor: u32,
+    /// Bytes over [`ALIGN`].
+    pub(super) units: u64,
+    /// Time of a copy to the host in ns, if it can be copied.
+    pub(super) out_ns: Option<u64>,
+    /// Time of a copy to the device in ns.
+    pub(super) in_ns: Option<u64>,
+    /// Whether host memory always has the content.
+    pub(super) constant: bool,
+    pub(super) begin: Begin,
+    pub(super) legs: Vec<Leg>,
+    /// Of an item that is several tensors: their items in the fine frame.
+    pub(super) members: Vec<u32>,
+}
+
+/// A copy to the host that every script makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Output {
+    /// First slot in which it may run; all later ones may.
+    pub(super) from: u32,
+    pub(super) ns: u64,
+}
+
+/// The relaxation, but for prices.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Frame {
+    /// Duration of every slot in ns without stalls.
+    pub(super) fixed: Vec<u64>,
+    /// Whether a slot may last longer, and ops may run again in it.
+    pub(super) stall: Vec<bool>,
+    /// Units of [`ALIGN`] bytes that are free at every instant once what has to be there is.
+    pub(super) room: Vec<u64>,
+    pub(super) items: Vec<Item>,
+    pub(super) outputs: Vec<Output>,
+    /// Thousand-and-twenty-fourths of one direction's rate that a copy in the other direction takes.
+    pub(super) coupling: u64,
+}
+
+/// Denominator of [`Frame::coupling`], and of the rates of the event simulation.
+pub(super) const UNIT: u64 = 1024;
+
+impl Frame {
+    /// The relaxation of a problem in its own order. Fails where what has to be on the device does not fit.
+    pub(super) fn new(p: &Problem, capacity: u64, allow: Allow) -> Result<Frame, Infeasible> {
+        let n = p.ops.len();
+        let mut fixed = vec![0; 2 * n + 2];
+        let mut used: Vec<u64> = vec![0; 2 * n + 2];
+        for (i, op) in p.ops.iter().enumerate() {
+            fixed[2 * i + 1] = op.time_ns;
+            let needs = p.working_set_bytes(i) / ALIGN;
+            used[2 * i + 1] += needs;
+            used[2 * i + 2] += needs;
+        }
+        let outputs: Vec<Output> = outputs(p);
+        let allow = Allow { swap: allow.swap && p.device.can_swap(), ..allow };
+        // The next step's copies begin once the outputs of this one have arrived.
+        let gate = match p.ops.iter().rposition(|op| !op.outputs.is_empty()) {
+            None => 0,
+            Some(last) if last + 1 == n => 2 * n as u32 + 1,
+            Some(last) => 2 * last as u32 + 2,
+        };
+        let builder = Builder { p, allow, gate };
+        let mut items = Vec::new();
+        for t in 0..p.tensors.len() as u32 {
+            if let Some(item) = builder.item(t) {
+                // What cannot leave is there.
+                if item.movable() {
+                    items.push(item);
+                } else {
+                    item.stay(&mut used);
+                }
+            }
+        }
+        let total = capacity / ALIGN;
+        if let Some(i) = (0..used.len()).find(|&i| used[i] > total) {
+            return Err(Infeasible {
+                op: (i.saturating_sub(1) / 2).min(n.saturating_sub(1)),
+                bytes: used[i] * ALIGN,
+            });
+        }
+        let room = used.iter().map(|u| total - u).collect();
+        let stall = (0..fixed.len()).map(|slot| slot % 2 == 0 || slot > 2 * n).collect();
+        Ok(Frame { fixed, stall, room, items, outputs, coupling: coupling(p) })
+    }
+}
+
+/// While both copy engines run, each does `rate` of its work: a nanosecond does no more than
+/// `in + out * (1 - rate) / rate <= 1`, and the same the other way round.
+pub(super) fn coupling(p: &Problem) -> u64 {
+    let (num, den) = p.device.duplex_rate();
+    let rate = (u128::from(num) * u128::from(UNIT) / u128::from(den.max(1))).max(1) as u64;
+    (UNIT * UNIT.saturating_sub(rate) / rate).min(UNIT)
+}
+
+fn outputs(p: &Problem) -> Vec<Output> {
+    let of = |(i, op): (usize, &crate::problem::Op)| {
+        let outputs: Vec<Output> = op
+            .outputs
+            .iter()
+            .map(|&(_, bytes)| Output { from: 2 * i as u32 + 2, ns: p.device.d2h_ns(bytes) })
+            .collect();
+        outputs
+    };
+    p.ops.iter().enumerate().flat_map(of).collect()
+}
+
+impl Item {
+    /// Whether anything but staying is possible or something has to be copied.
+    fn movable(&self) -> bool {
+        if matches!(self.begin, Begin::Arrives(_)) {
+            return true;
+        }
+        let inside = |l: &Leg| l.to > l.from + 1 || l.after == After::Boundary;
+        let leaves = |l: &Leg| l.after == After::Dead || self.in_ns.is_some() || l.redo.is_some();
+        self.legs.iter().any(|l| inside(l) && leaves(l))
+    }
+
+    /// Counts the tensor at all instants of its legs.
+    fn stay(&self, used: &mut [u64]) {
+        for leg in &self.legs {
+            for u in &mut used[leg.from as usize + 1..(leg.to as usize).max(leg.from as usize + 1)] {
+                *u += self.units;
+            }
+            if leg.after == After::Boundary {
+                used[0] += self.units;
+            }
+        }
+    }
+}
+
+struct Builder<'a> {
+    p: &'a Problem,
+    allow: Allow,
+    /// First slot in which the next step's copies may begin.
+    gate: u32,
+}
+
+impl Builder<'_> {
+    fn item(&self, t: u32) -> Option<Item> {
+        let (p, tensor) = (self.p, &self.p.tensors[t as usize]);
+        let (&first, &last) = (tensor.touches.first()?, tensor.touches.last()?);
+        let reads = |at: u32| p.ops[at as usize].reads.contains(&t);
+        let writes = |at: u32| tensor.writes.binary_search(&at).is_ok();
+        let constant = tensor.writes.is_empty() && tensor.kind != Kind::Transient;
+        let mut begin = if constant { Begin::Both } else { Begin::Written };
+        let mut legs = Vec::new();
+        let leg = |from: u32, to: Option<u32>, maker: Option<u32>, legs: &mut Vec<Leg>| {
+            let redo = maker.filter(|_| self.allow.recompute).and_then(|w| p.share(w, t));
+            let number = legs.len() as u32;
+            let start = |at: u32| 2 * at + 1;
+            match to {
+                None => legs.push(Leg {
+                    from,
+                    to: 2 * p.ops.len() as u32 + 2,
+                    redo,
+                    after: After::Boundary,
+                    number,
+                }),
+                Some(to) if writes(to) && !reads(to) => {
+                    legs.push(Leg { from, to: from, redo: None, after: After::Dead, number })
+                }
+                Some(to) => {
+                    let after = if writes(to) { After::Write } else { After::Read(start(to)) };
+                    legs.push(Leg { from, to: start(to), redo, after, number });
+                }
+            }
+        };
+        let maker = |at: u32| tensor.writes[..tensor.writes.partition_point(|&w| w <= at)].last().copied();
+        let end = |at: u32| 2 * at + 2;
+        // Legs in the order of the period, from a touch after which the state is known.
+        let origin = match tensor.kind {
+            Kind::Persistent => tensor.writes.last().copied().unwrap_or(first),
+            _ => first,
+        };
+        if tensor.kind == Kind::Input && reads(first) {
+            begin = Begin::Arrives(self.gate);
+            leg(0, Some(first), None, &mut legs);
+        }
+        for pair in tensor.touches.windows(2).filter(|w| w[0] >= origin) {
+            leg(end(pair[0]), Some(pair[1]), maker(pair[0]), &mut legs);
+        }
+        if tensor.kind == Kind::Persistent {
+            leg(end(last), None, maker(last), &mut legs);
+            leg(0, Some(first), None, &mut legs);
+            for pair in tensor.touches.windows(2).filter(|w| w[0] < origin) {
+                leg(end(pair[0]), Some(pair[1]), maker(pair[0]), &mut legs);
+            }
+        }
+        let d = &p.device;
+        let arrives = tensor.kind == Kind::Input;
+        Some(Item {
+            tensor: t,
+            units: tensor.bytes / ALIGN,
+            out_ns: self.allow.swap.then(|| d.d2h_ns(tensor.size)),
+            in_ns: (self.allow.swap || arrives).then(|| d.h2d_ns(tensor.size)),
+            constant,
+            begin,
+            legs,
+            members: Vec::new(),
+        })
+    }
+}

@@ -1,0 +1,280 @@
+//! A bound for every order of the ops.
+//!
+//! While an op runs, a content that an op before it in every order made and an op after it in every order reads is
+//! somewhere. What of these contents does not fit beside the op's own tensors is in host memory, or lost: it comes back
+//! over the link, or an op runs again, and a content that a step makes must have left first. The best trade of the two
+//! links and of compute time is a linear program with one constraint each; any weights of the three that sum to one give
+//! a bound, and the cheapest contents to be away are a fractional knapsack.
+
+use super::frame::{UNIT, coupling};
+use super::{Allow, Infeasible};
+use crate::problem::{ALIGN, Kind, Problem};
+
+/// Ops looked at closely: those with most bytes that do not fit.
+const OPS: usize = 16;
+/// Weights are multiples of one over this.
+const PARTS: u64 = 16;
+
+/// A content of a tensor: what one op writes, or what is there when the step begins.
+struct Content {
+    tensor: u32,
+    maker: Option<u32>,
+    readers: Vec<u32>,
+    /// Whether it outlives the step.
+    stays: bool,
+    /// Whether something reads it, in this step or the next.
+    returns: bool,
+}
+
+/// A lower bound in ns on the step time of every script whose first runs are in any order that the problem allows.
+pub(super) fn order_free(p: &Problem, capacity: u64, allow: Allow) -> Result<u64, Infeasible> {
+    let (op, most) = p.largest_working_set();
+    if most > capacity {
+        return Err(Infeasible { op, bytes: most });
+    }
+    let allow = Allow { swap: allow.swap && p.device.can_swap(), ..allow };
+    let contents = contents(p);
+    let graph = Graph::new(p);
+    let live = graph.live_units(p, &contents);
+    let over = |v: usize| (live[v] + p.working_set_bytes(v) / ALIGN).saturating_sub(capacity / ALIGN);
+    let mut ops: Vec<usize> = (0..p.ops.len()).collect();
+    ops.sort_by_key(|&v| (std::cmp::Reverse(over(v)), v));
+    ops.truncate(OPS);
+    let away: Vec<(u64, Vec<Away>)> = ops
+        .iter()
+        .map(|&v| {
+            (
+                over(v),
+                graph
+                    .live_at(v, p, &contents)
+                    .into_iter()
+                    .map(|c| Away::new(p, &contents[c], allow))
+                    .collect(),
+            )
+        })
+        .collect();
+    for (v, (units, list)) in ops.iter().zip(&away) {
+        let can: u64 = list.iter().filter(|a| a.copy.is_some() || a.again.is_some()).map(|a| a.units).sum();
+        if can < *units {
+            return Err(Infeasible { op: *v, bytes: capacity / ALIGN * ALIGN + (units - can) * ALIGN });
+        }
+    }
+    let (forced_in, forced_out) = forced(p, &contents);
+    let mut best = 0u128;
+    for a in 0..=PARTS {
+        for b in 0..=PARTS - a {
+            let weights = Weights::new(a, b, coupling(p));
+            let base = u128::from(p.compute_ns()) * weights.compute
+                + u128::from(forced_in) * weights.to_device
+                + u128::from(forced_out) * weights.to_host;
+            let most = away.iter().map(|(units, list)| weights.cheapest(*units, list)).max();
+            best = best.max(base + most.unwrap_or(0));
+        }
+    }
+    let unit = u128::from(PARTS * UNIT);
+    Ok(u64::try_from(best.div_ceil(unit)).unwrap_or(u64::MAX))
+}
+
+fn contents(p: &Problem) -> Vec<Content> {
+    let mut out: Vec<Content> = Vec::new();
+    for (t, tensor) in p.tensors.iter().enumerate() {
+        let mut current =
+            Content { tensor: t as u32, maker: None, readers: Vec::new(), stays: false, returns: false };
+        let begin = out.len();
+        for &at in &tensor.touches {
+            let op = &p.ops[at as usize];
+            if op.reads.contains(&(t as u32)) {
+                current.readers.push(at);
+            }
+            if op.writes.contains(&(t as u32)) {
+                let next = Content {
+                    tensor: t as u32,
+                    maker: Some(at),
+                    readers: Vec::new(),
+                    stays: false,
+                    returns: false,
+                };
+                out.push(std::mem::replace(&mut current, next));
+            }
+        }
+        // What nothing touches costs nothing.
+        current.stays = tensor.persistent() && !tensor.touches.is_empty();
+        out.push(current);
+        let first_is_read = out.get(begin).is_some_and(|c| !c.readers.is_empty());
+        for c in &mut out[begin..] {
+            c.returns = !c.readers.is_empty() || c.stays && first_is_read;
+        }
+    }
+    out
+}
+
+/// Time in ns of the copies that every script makes: inputs that are read, and outputs.
+fn forced(p: &Problem, contents: &[Content]) -> (u64, u64) {
+    let arrives = |c: &&Content| {
+        c.maker.is_none() && !c.readers.is_empty() && p.tensors[c.tensor as usize].kind == Kind::Input
+    };
+    let inputs = contents.iter().filter(arrives).map(|c| p.device.h2d_ns(p.tensors[c.tensor as usize].size));
+    let outputs = p.ops.iter().flat_map(|op| &op.outputs).map(|&(_, bytes)| p.device.d2h_ns(bytes));
+    (inputs.sum(), outputs.sum())
+}
+
+/// What must run before what.
+struct Graph {
+    before: Vec<Vec<u32>>,
+}
+
+/// Which of up to 64 ops come after, and before, every op.
+struct Reach {
+    first: usize,
+    /// Bit `k`: op `first + k` comes after.
+    after: Vec<u64>,
+    /// Bit `k`: op `first + k` comes before.
+    before: Vec<u64>,
+}
+
+impl Graph {
+    fn new(p: &Problem) -> Graph {
+        Graph { before: p.predecessors() }
+    }
+
+    fn reach(&self, first: usize, count: usize) -> Reach {
+        let n = self.before.len();
+        let (mut after, mut before) = (vec![0u64; n], vec![0u64; n]);
+        let bit = |v: usize| if (first..first + count).contains(&v) { 1u64 << (v - first) } else { 0 };
+        for v in (0..n).rev() {
+            let all = after[v] | bit(v);
+            for &u in &self.before[v] {
+                after[u as usize] |= all;
+            }
+        }
+        for v in 0..n {
+            for &u in &self.before[v] {
+                before[v] |= before[u as usize] | bit(u as usize);
+            }
+        }
+        Reach { first, after, before }
+    }
+
+    /// Units that are live while every op runs, its own tensors left out.
+    fn live_units(&self, p: &Problem, contents: &[Content]) -> Vec<u64> {
+        let n = self.before.len();
+        let mut out = vec![0u64; n];
+        for first in (0..n).step_by(64) {
+            let reach = self.reach(first, 64.min(n - first));
+            for c in contents {
+                let mut live = reach.live(p, c);
+                while live != 0 {
+                    let v = first + live.trailing_zeros() as usize;
+                    live &= live - 1;
+                    if !p.touches(v, c.tensor) {
+                        out[v] += p.tensors[c.tensor as usize].bytes / ALIGN;
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    /// The contents that are live while an op runs, those of its own tensors left out.
+    fn live_at(&self, v: usize, p: &Problem, contents: &[Content]) -> Vec<usize> {
+        let reach = self.reach(v, 1);
+        (0..contents.len())
+            .filter(|&c| reach.live(p, &contents[c]) != 0 && !p.touches(v, contents[c].tensor))
+            .collect()
+    }
+}
+
+impl Problem {
+    fn touches(&self, op: usize, t: u32) -> bool {
+        let op = &self.ops[op];
+        op.reads.binary_search(&t).is_ok() || op.writes.contains(&t)
+    }
+}
+
+impl Reach {
+    /// Among the ops, those that a content is live at in every order.
+    fn live(&self, p: &Problem, c: &Content) -> u64 {
+        let made = match c.maker {
+            Some(w) => self.after[w as usize],
+            // What a transient or an input begins with is on the device from its first touch only.
+            None if p.tensors[c.tensor as usize].persistent() => u64::MAX,
+            None => c.readers.iter().fold(0, |all, &r| all | self.after[r as usize]),
+        };
+        let needed = c.readers.iter().fold(0, |all, &r| all | self.before[r as usize]);
+        made & if c.stays { u64::MAX } else { needed } & self.ops()
+    }
+
+    fn ops(&self) -> u64 {
+        let count = (self.after.len() - self.first).min(64);
+        if count == 64 { u64::MAX } else { (1 << count) - 1 }
+    }
+}
+
+/// What a content costs that is not on the device while an op runs.
+struct Away {
+    units: u64,
+    /// Time of copies to the host and to the device in ns.
+    copy: Option<(u64, u64)>,
+    /// Share of the time of running its maker again in ns.
+    again: Option<u64>,
+}
+
+impl Away {
+    fn new(p: &Problem, c: &Content, allow: Allow) -> Away {
+        let tensor = &p.tensors[c.tensor as usize];
+        let in_host = c.maker.is_none() && (tensor.kind == Kind::Input || tensor.writes.is_empty());
+        let out = if in_host && tensor.kind != Kind::Transient { 0 } else { p.device.d2h_ns(tensor.size) };
+        let copies = allow.swap || tensor.kind == Kind::Input && c.maker.is_none();
+        Away {
+            units: tensor.bytes / ALIGN,
+            copy: copies.then(|| (out, if c.returns { p.device.h2d_ns(tensor.size) } else { 0 })),
+            again: c.maker.filter(|_| allow.recompute).and_then(|w| p.share(w, c.tensor)),
+        }
+    }
+}
+
+/// Prices of a ns on each stream, in parts.
+struct Weights {
+    to_host: u128,
+    to_device: u128,
+    compute: u128,
+}
+
+impl Weights {
+    fn new(a: u64, b: u64, coupling: u64) -> Weights {
+        Weights {
+            to_host: u128::from(a * UNIT + b * coupling),
+            to_device: u128::from(b * UNIT + a * coupling),
+            compute: u128::from((PARTS - a - b) * UNIT),
+        }
+    }
+
+    /// Least cost of having `units` away.
+    fn cheapest(&self, units: u64, list: &[Away]) -> u128 {
+        let cost = |a: &Away| {
+            let copy =
+                a.copy.map(|(out, back)| u128::from(out) * self.to_host + u128::from(back) * self.to_device);
+            let again = a.again.map(|ns| u128::from(ns) * self.compute);
+            copy.into_iter().chain(again).min().map(|cost| (cost, a.units))
+        };
+        let mut costs: Vec<(u128, u64)> = list.iter().filter_map(cost).collect();
+        // Cheapest by unit first; products stay below 2^128 as times and sizes are below 2^60.
+        costs.sort_by(|x, y| (x.0 as f64 / x.1 as f64).total_cmp(&(y.0 as f64 / y.1 as f64)));
+        let (mut left, mut total) = (units, 0u128);
+        for (cost, size) in costs {
+            let part = left.min(size);
+            total += if part == size { cost } else { scaled(cost, part, size) };
+            left -= part;
+            if left == 0 {
+                break;
+            }
+        }
+        total
+    }
+}
+
+/// `cost * part / size`, rounded down.
+fn scaled(cost: u128, part: u64, size: u64) -> u128 {
+    let (part, size) = (u128::from(part), u128::from(size.max(1)));
+    cost / size * part + cost % size * part / size
+}

@@ -1,0 +1,214 @@
+//! The optimum of small problems by branch and bound, to measure planners and bounds against.
+//!
+//! Optimal over: every order of the first runs that the problem allows (or its own), every insertion of at most
+//! [`RUNS_AGAIN`] repeated runs, and for every gap between touches keep or swap, copied back in before the touch that
+//! ends it and out when it begins or, with all others, as soon as the content is there; states that are swapped start a
+//! step on one side or all on both. Not searched: giving bytes up later or claiming them earlier, as when a copy begins is
+//! up to the streams and not to its place in the script; results of repeated runs other than the one wanted. Times are those of the event simulation, with addresses or without
+//! ([`Judge`]): a layout may need more bytes than are ever live, or make a command wait for bytes that it happens to reuse.
+
+mod bytes;
+mod runs;
+
+use crate::bound::{self, Allow};
+use crate::decisions::Decisions;
+use crate::problem::Problem;
+use crate::realise::{Realised, load, realise};
+use crate::scheme::{Scheme, Swap};
+use crate::sequence::{Sequence, Step};
+use crate::trace::trace;
+
+/// Most repeated runs in a script.
+pub const RUNS_AGAIN: usize = 3;
+
+/// What a script is judged by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Judge {
+    /// The better of its time as laid out, where that fits, and its time with bytes that have no addresses: for bounds.
+    Bytes,
+    /// Its time as laid out; a layout that is too high is out: for planners, whose plans have one.
+    Layout,
+}
+
+/// The best script of a small problem.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Optimum {
+    /// Time from one step to the next in ns.
+    pub step_ns: u64,
+    /// The script, without offsets.
+    pub decisions: Decisions,
+    /// Whether the search was complete, or met a bound.
+    pub proven: bool,
+    /// Scripts evaluated.
+    pub evaluations: u64,
+}
+
+/// The fastest script with at most `capacity` bytes on the device; `None` where none was found.
+///
+/// Evaluates at most `limit` scripts; time grows exponentially with the number of gaps.
+pub fn optimum(
+    p: &Problem,
+    capacity: u64,
+    (allow, judge): (Allow, Judge),
+    fixed_order: bool,
+    limit: u64,
+) -> Option<Optimum> {
+    let bound = bound::bound(p, capacity, allow).ok()?;
+    let stop = if fixed_order { bound.fixed_order_ns } else { bound.order_free_ns };
+    let allow = Allow { swap: allow.swap && p.device.can_swap(), ..allow };
+    let mut x = Exact { p, capacity, allow, judge, stop, limit, evaluations: 0, best: None };
+    let most = if allow.recompute { RUNS_AGAIN } else { 0 };
+    for again in 0..=most {
+        runs::sequences(p, fixed_order, again, &mut |steps| x.sequence(steps));
+        if x.done() {
+            break;
+        }
+    }
+    let (evaluations, over) = (x.evaluations, x.evaluations >= limit);
+    let (step_ns, decisions) = x.best?;
+    Some(Optimum { step_ns, decisions, proven: !over || step_ns <= stop, evaluations })
+}
+
+struct Exact<'a> {
+    p: &'a Problem,
+    capacity: u64,
+    allow: Allow,
+    judge: Judge,
+    /// No script is faster.
+    stop: u64,
+    limit: u64,
+    evaluations: u64,
+    best: Option<(u64, Decisions)>,
+}
+
+impl Exact<'_> {
+    fn done(&self) -> bool {
+        self.evaluations >= self.limit || self.least() <= self.stop
+    }
+
+    /// The best step time so far in ns.
+    fn least(&self) -> u64 {
+        self.best.as_ref().map_or(u64::MAX, |b| b.0)
+    }
+
+    /// Tries all swaps of a sequence, or of a prefix's completions; `false` when none can be better, or to end it all.
+    fn sequence(&mut self, steps: &[Step]) -> bool {
+        if self.done() {
+            return false;
+        }
+        let ns: u64 = steps.iter().map(|s| self.p.ops[s.op as usize].time_ns).sum();
+        let full = steps.iter().filter(|s| s.again.is_none()).count() == self.p.ops.len();
+        let rest: u64 = if full { 0 } else { self.rest(steps) };
+        if ns + rest >= self.least() {
+            return false;
+        }
+        if full {
+            self.swaps(Sequence::new(self.p, steps.to_vec()));
+        }
+        true
+    }
+
+    /// Time in ns of the ops that a prefix has not run yet.
+    fn rest(&self, steps: &[Step]) -> u64 {
+        let ran: u64 =
+            steps.iter().filter(|s| s.again.is_none()).map(|s| self.p.ops[s.op as usize].time_ns).sum();
+        self.p.compute_ns() - ran
+    }
+
+    fn swaps(&mut self, sequence: Sequence) {
+        if sequence.needs.iter().any(|&b| b > self.capacity) {
+            return;
+        }
+        let steps = sequence.steps.len();
+        let mut open: Vec<usize> = (0..sequence.gaps.len())
+            .filter(|&g| {
+                let gap = &sequence.gaps[g];
+                // A content that is overwritten is given up at once, unless the next step begins with it.
+                let free = gap.dead && !gap.wraps(steps);
+                (self.allow.swap || free) && !gap.arrives() && (gap.open() || gap.wraps(steps))
+            })
+            .collect();
+        open.sort_by_key(|&g| (std::cmp::Reverse(sequence.gaps[g].bytes), g));
+        let mut scheme = Scheme::keep_all(sequence);
+        self.branch(&mut scheme, &open);
+    }
+
+    /// Swaps or keeps the first of the open gaps.
+    fn branch(&mut self, scheme: &mut Scheme, open: &[usize]) {
+        if self.done() || self.copies(scheme) >= self.least() {
+            return;
+        }
+        // With all open gaps away, what is there is least.
+        let steps = scheme.sequence.steps.len();
+        let mut least = scheme.clone();
+        for &g in open {
+            least.swaps[g] = Some(Swap::longest(&least.sequence.gaps[g], steps));
+        }
+        if least.usage().iter().any(|&b| b > self.capacity) {
+            return;
+        }
+        let Some((&g, rest)) = open.split_first() else {
+            self.evaluate(scheme);
+            return;
+        };
+        let longest = Swap::longest(&scheme.sequence.gaps[g], steps);
+        for swap in [None, Some(longest)] {
+            scheme.swaps[g] = swap;
+            self.branch(scheme, rest);
+        }
+        scheme.swaps[g] = None;
+    }
+
+    /// Least step time in ns by the copies that a scheme makes so far, whichever tensors start a step on both sides.
+    fn copies(&self, scheme: &Scheme) -> u64 {
+        let mut both = scheme.clone();
+        both.mirrored.fill(true);
+        let mut outs = vec![[0u64; 2]; self.p.tensors.len()];
+        let mut back = 0;
+        for (k, scheme) in [scheme, &both].into_iter().enumerate() {
+            for (gap, &out) in scheme.sequence.gaps.iter().zip(&scheme.copies_out(self.p)) {
+                let size = self.p.tensors[gap.tensor as usize].size;
+                outs[gap.tensor as usize][k] += if out >= 0 { self.p.device.d2h_ns(size) } else { 0 };
+            }
+        }
+        for (g, gap) in scheme.sequence.gaps.iter().enumerate() {
+            let size = self.p.tensors[gap.tensor as usize].size;
+            back += if scheme.copies_in(g) { self.p.device.h2d_ns(size) } else { 0 };
+        }
+        let out: u64 = outs.iter().map(|o| o[0].min(o[1])).sum();
+        back.max(out + scheme.sequence.output_ns.iter().sum::<u64>())
+    }
+
+    /// Judges a scheme with its copies to the host at either time, and states on both sides or not.
+    fn evaluate(&mut self, scheme: &Scheme) {
+        self.evaluations += 1;
+        let swapped = |t: usize| scheme.sequence.gaps_of(t as u32).any(|g| scheme.swaps[g].is_some());
+        let states: Vec<bool> = (0..self.p.tensors.len())
+            .map(|t| self.p.tensors[t].persistent() && !self.p.tensors[t].touches.is_empty() && swapped(t))
+            .collect();
+        let none = vec![false; states.len()];
+        let mirrored = if states == none { vec![none] } else { vec![none, states] };
+        for mirrored in mirrored {
+            for early in [true, false] {
+                self.judge(&Scheme { mirrored: mirrored.clone(), early, ..scheme.clone() });
+            }
+        }
+    }
+
+    fn judge(&mut self, scheme: &Scheme) {
+        let decisions = scheme.decisions(self.p);
+        let Ok(trace) = trace(self.p, &decisions) else { return };
+        if load(&trace) > self.capacity {
+            return;
+        }
+        let apart =
+            (self.judge == Judge::Bytes).then(|| bytes::step_ns(self.p, &trace, self.capacity)).flatten();
+        let fits = |r: &Realised| r.evaluation.dev_bytes <= self.capacity;
+        let laid_out = realise(self.p, decisions.clone()).ok().filter(fits).map(|r| r.evaluation.step_ns);
+        if let Some(ns) = apart.into_iter().chain(laid_out).min()
+            && ns < self.least()
+        {
+            self.best = Some((ns, decisions));
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! All sequences of runs of a problem, depth first.
+
+use crate::problem::{Kind, Problem};
+use crate::sequence::Step;
+
+/// Calls `visit` on every prefix of every sequence with exactly `again` repeated runs; it says whether to go on from there.
+///
+/// A repeated run is of an op that has run, for a transient result that an op still to come reads.
+pub(super) fn sequences(
+    p: &Problem,
+    fixed_order: bool,
+    again: usize,
+    visit: &mut dyn FnMut(&[Step]) -> bool,
+) {
+    let before = p.predecessors();
+    let mut x =
+        Runs { p, before, fixed_order, ran: vec![false; p.ops.len()], steps: Vec::new(), left: p.ops.len() };
+    x.extend(again, visit);
+}
+
+struct Runs<'a> {
+    p: &'a Problem,
+    before: Vec<Vec<u32>>,
+    fixed_order: bool,
+    ran: Vec<bool>,
+    steps: Vec<Step>,
+    left: usize,
+}
+
+impl Runs<'_> {
+    fn extend(&mut self, again: usize, visit: &mut dyn FnMut(&[Step]) -> bool) {
+        if self.left == 0 && again > 0 {
+            return;
+        }
+        if !visit(&self.steps) || self.left == 0 {
+            return;
+        }
+        for v in 0..self.p.ops.len() {
+            let ready = !self.ran[v] && self.before[v].iter().all(|&u| self.ran[u as usize]);
+            if !ready {
+                continue;
+            }
+            self.ran[v] = true;
+            self.left -= 1;
+            self.steps.push(Step { op: v as u32, again: None });
+            self.extend(again, visit);
+            self.steps.pop();
+            self.left += 1;
+            self.ran[v] = false;
+            if self.fixed_order {
+                break;
+            }
+        }
+        if again == 0 {
+            return;
+        }
+        for v in 0..self.p.ops.len() {
+            if !self.ran[v] || !self.p.ops[v].repeatable {
+                continue;
+            }
+            for k in 0..self.p.ops[v].writes.len() {
+                let t = self.p.ops[v].writes[k];
+                if self.useful(v as u32, t) {
+                    self.steps.push(Step { op: v as u32, again: Some(t) });
+                    self.extend(again - 1, visit);
+                    self.steps.pop();
+                }
+            }
+        }
+    }
+
+    /// Whether an op to come reads what `v` writes to `t`, and nothing has it just now.
+    fn useful(&self, v: u32, t: u32) -> bool {
+        let tensor = &self.p.tensors[t as usize];
+        let next = tensor.writes.get(tensor.writes.partition_point(|&w| w <= v)).copied().unwrap_or(u32::MAX);
+        let reads = |&&at: &&u32| at > v && at <= next && self.p.ops[at as usize].reads.contains(&t);
+        let pending = tensor.touches.iter().filter(reads).any(|&at| !self.ran[at as usize]);
+        let touched = self.steps.last().is_some_and(|s| {
+            let op = &self.p.ops[s.op as usize];
+            op.reads.contains(&t) || op.writes.contains(&t) && s.again.is_none_or(|w| w == t)
+        });
+        tensor.kind == Kind::Transient && pending && !touched
+    }
+}

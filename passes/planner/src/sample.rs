@@ -1,0 +1,125 @@
+//! Small random problems, for tests of planners and bounds.
+
+use crate::bound::Allow;
+use crate::problem::{ALIGN, Device, Kind, Op, Problem, Tensor};
+
+/// Where random numbers come from: a number below a limit, which is at least 1.
+pub trait Draw {
+    /// A number below `limit`.
+    fn below(&mut self, limit: u64) -> u64;
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014), for tests that name a seed.
+#[derive(Clone, Copy, Debug)]
+pub struct Seed(pub u64);
+
+impl Draw for Seed {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit.max(1)
+    }
+}
+
+/// A problem and a budget.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// The problem.
+    pub problem: Problem,
+    /// Bytes of the device arena: at least the largest working set.
+    pub capacity: u64,
+}
+
+/// What scripts may do, in all ways.
+pub const ALLOWED: [Allow; 3] = [
+    Allow { swap: true, recompute: false },
+    Allow { swap: false, recompute: true },
+    Allow { swap: true, recompute: true },
+];
+
+/// A problem of 2 to `most` ops, shaped as training steps are: a forward chain with branches, what it keeps read
+/// again in reverse order, states updated in place. `None` where the draws make no valid problem.
+pub fn sample(draw: &mut impl Draw, most: usize) -> Option<Sample> {
+    let unit = 16 * ALIGN;
+    let n = 2 + draw.below(most.saturating_sub(1) as u64) as usize;
+    let rate = |draw: &mut dyn FnMut(u64) -> u64| [0, 1, 2, 4, 8][draw(5) as usize] * unit * 100_000;
+    let mut of = |limit| draw.below(limit);
+    let (h2d, d2h) = (rate(&mut of), rate(&mut of));
+    let duplex = [0, h2d.max(d2h), (h2d + d2h) * 3 / 4][of(3) as usize];
+    let device = Device {
+        memory_bytes: 0,
+        h2d_bytes_per_s: h2d,
+        d2h_bytes_per_s: d2h,
+        duplex_bytes_per_s: duplex,
+        copy_latency_ns: [0, 0, 500][of(3) as usize],
+    };
+    let mut tensors: Vec<Tensor> = Vec::new();
+    let mut add = |kind: Kind, size: u64| {
+        let name = format!("t{}", tensors.len());
+        tensors.push(Tensor { name, bytes: 0, size, kind, touches: Vec::new(), writes: Vec::new() });
+        tensors.len() as u32 - 1
+    };
+    let mut ops: Vec<Op> = Vec::new();
+    let mut live: Vec<u32> = Vec::new();
+    let mut states: Vec<u32> = Vec::new();
+    for i in 0..n {
+        let time_ns = (1 + of(8)) * 1000;
+        let mut op =
+            Op { name: format!("o{i}"), label: format!("o{i}"), time_ns, repeatable: true, ..Op::default() };
+        if let Some(&last) = live.last() {
+            op.reads.push(last);
+        }
+        match of(4) {
+            0 => {
+                let t = add(Kind::Persistent, (1 + of(3)) * unit);
+                states.push(t);
+                op.reads.push(t);
+            }
+            1 if i == 0 => op.reads.push(add(Kind::Input, (1 + of(3)) * unit)),
+            2 if !states.is_empty() => op.reads.push(states[of(states.len() as u64) as usize]),
+            _ => {}
+        }
+        // The backward half reads what the forward half left.
+        if 2 * i >= n && live.len() > 1 {
+            let kept = live.remove(live.len() - 2);
+            op.reads.push(kept);
+        }
+        op.reads.sort_unstable();
+        op.reads.dedup();
+        let written = op.reads.iter().copied().find(|t| states.contains(t)).filter(|_| of(3) == 0);
+        match written {
+            Some(t) => {
+                op.writes.push(t);
+                op.repeatable = false;
+            }
+            None if op.reads.first() == live.last() && op.reads.len() == 1 && of(5) == 0 => {
+                op.writes.push(op.reads[0]);
+                op.repeatable = false;
+            }
+            None => {}
+        }
+        if written.is_none() && op.writes.is_empty() || of(2) == 0 {
+            let t = add(Kind::Transient, (1 + of(4)) * unit);
+            op.writes.push(t);
+            live.push(t);
+            if of(6) == 0 {
+                op.writes.push(add(Kind::Transient, unit));
+            }
+        }
+        if of(6) == 0 {
+            op.workspace = unit;
+        }
+        if of(10) == 0 && !op.writes.is_empty() {
+            op.outputs.push((op.writes[0], ALIGN));
+        }
+        ops.push(op);
+    }
+    let problem = Problem::new("sample", device, tensors, ops).ok()?;
+    let least = problem.largest_working_set().1;
+    let kept = crate::realise(&problem, crate::Decisions::keep_all(&problem)).ok()?.evaluation.load_bytes;
+    let room = kept.saturating_sub(least) / unit;
+    let capacity = least + of(room + 1) * unit;
+    Some(Sample { problem, capacity })
+}
