@@ -11,7 +11,7 @@ use memc_ir::{
 };
 use memc_passes::DeviceProfile;
 use memc_passes::plan::{PlanError, Problem, keep_all, plan, realise, smallest_feasible};
-use memc_plan::Meta;
+use memc_plan::{Action, Meta, Stream};
 use memc_planner::Decisions;
 use memc_planner::planners::{PLANNERS, Request};
 
@@ -84,14 +84,81 @@ fn layer_norm_grad(m: &mut Module, dy: ValueId, x: ValueId, n: u64) -> Vec<Value
     vec![dy, x, scale, norm[1], norm[2]]
 }
 
-/// Lowers and proves; panics with the reasons otherwise.
-fn prove(source: &Module, planned: &Module, budget: u64) {
+/// Lowers and proves, and returns the plan; panics with the reasons otherwise.
+fn prove(source: &Module, planned: &Module, budget: u64) -> memc_plan::Plan {
     verify(planned).unwrap_or_else(|d| panic!("{}", memc_ir::print_annotated(planned, &d)));
     let text = print(planned);
     assert_eq!(print(&memc_ir::parse(&text).unwrap()), text, "printing is not a fixpoint");
     let meta = Meta { profile: "toy".into(), budget_bytes: budget, ..Meta::default() };
     let lowered = lower(source, planned, meta).unwrap();
     memc_check::check(source, &lowered.plan).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    lowered.plan
+}
+
+/// The time from one step to the next when the plan's commands run in issue order on three streams, with kernels as long
+/// as the cost model says.
+fn replayed(module: &Module, plan: &memc_plan::Plan, p: &Problem) -> u64 {
+    use memc_planner::{Await, Job, Stream as Queue, simulate};
+    let device = &p.numbers.device;
+    let kernels =
+        module.order.iter().filter(|&&op| module.ops[op].kind().is_some() && !module.ops[op].is_view());
+    let mut kernels = kernels.map(|&op| {
+        let operands = module.operand_types(op);
+        toy().op_ns(module.ops[op].kind().unwrap(), &operands, &module.result_types(op))
+    });
+    let (mut jobs, mut awaits): (Vec<Job>, Vec<Vec<Await>>) = (Vec::new(), Vec::new());
+    // For every event, the command it stands for; what each stream and the host wait for next.
+    let mut recorded: Vec<Option<u32>> = vec![None; plan.events as usize];
+    let mut last = [None; 3];
+    let mut events: [Vec<u32>; 3] = Default::default();
+    let mut early: Vec<(usize, u32)> = Vec::new();
+    let mut gates: Vec<u32> = Vec::new();
+    for c in &plan.body {
+        let (s, queue) = match c.stream {
+            Stream::Compute => (0, Queue::Compute),
+            Stream::D2h => (1, Queue::DeviceToHost),
+            Stream::H2d => (2, Queue::HostToDevice),
+            Stream::Host => {
+                if let Action::Wait { event } = c.action {
+                    gates.push(event);
+                }
+                continue;
+            }
+        };
+        let ns = match &c.action {
+            Action::Wait { event } => {
+                events[s].push(*event);
+                continue;
+            }
+            Action::Record { event } => {
+                recorded[*event as usize] = last[s];
+                continue;
+            }
+            Action::Launch { .. } => kernels.next().unwrap(),
+            Action::Copy { src, .. } if s == 1 => device.d2h_ns(src.bytes),
+            Action::Copy { src, .. } => device.h2d_ns(src.bytes),
+            _ => continue,
+        };
+        let job = jobs.len() as u32;
+        last[s] = Some(job);
+        jobs.push(Job { stream: queue, ns, gate: false });
+        let mut list = Vec::new();
+        for event in events[s].drain(..) {
+            match recorded[event as usize] {
+                Some(command) => list.push(Await { command, previous: false }),
+                // Recorded later in the body: the previous step's.
+                None => early.push((job as usize, event)),
+            }
+        }
+        awaits.push(list);
+    }
+    for (job, event) in early {
+        awaits[job].push(Await { command: recorded[event as usize].unwrap(), previous: true });
+    }
+    for event in gates {
+        jobs[recorded[event as usize].unwrap() as usize].gate = true;
+    }
+    simulate(device, &jobs, &awaits).unwrap().step_ns
 }
 
 #[test]
@@ -117,7 +184,9 @@ fn every_plan_of_a_random_step_is_proved_at_every_budget() {
             let planned = plan(&p, toy(), &PLANNERS[0], &Request::new(budget))
                 .unwrap_or_else(|e| panic!("{budget}: {e:?}"));
             assert!(planned.dev_bytes <= budget);
-            prove(&source, &planned.module, budget);
+            let lowered = prove(&source, &planned.module, budget);
+            let replayed = replayed(&planned.module, &lowered, &p);
+            assert_eq!(replayed, planned.evaluation.step_ns, "the plan takes another time than was planned");
             let text = planned.decisions.print(&p.numbers);
             let parsed = Decisions::parse(&text, &p.numbers).unwrap();
             assert_eq!(parsed, planned.decisions, "decisions do not read back\n{text}");
