@@ -1,8 +1,9 @@
 //! `memc plan` and `memc export-problem`: planning in numbers, without writing a plan.
 
 use memc_ir::Bytes;
+use memc_planner::bound::{self, Allow};
 use memc_planner::planners::{self, NoPlan};
-use memc_planner::{ALIGN, Decisions, Realised, realise};
+use memc_planner::{ALIGN, Action, Decisions, Realised, realise};
 use serde_json::json;
 
 use crate::cli::{ExportProblem, Plan, Source, Target};
@@ -93,9 +94,13 @@ pub(crate) fn run(args: &Plan) -> Result<(), Error> {
     let plan_ns = u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
     progress.stage("finding the smallest budget");
     let smallest = planners::smallest_feasible(p, kept.evaluation.dev_bytes).map_err(Error::Internal)?;
+    progress.stage("proving a bound");
+    let allow = Allow { swap: !args.search.no_swap, recompute: !args.search.no_recompute };
+    let bound = bound::bound(p, capacity, allow).ok();
     progress.done();
     let name = if args.script.apply.is_some() { "decisions" } else { planner.name };
-    let report = Report { name, p, budget, reserve: posed.reserve_bytes, kept: &kept, plan_ns, smallest };
+    let report =
+        Report { name, p, budget, reserve: posed.reserve_bytes, kept: &kept, bound, plan_ns, smallest };
     match solved {
         Ok((r, evaluations)) => {
             if let Some(file) = &args.script.decisions {
@@ -121,6 +126,7 @@ struct Report<'a> {
     budget: u64,
     reserve: u64,
     kept: &'a Realised,
+    bound: Option<bound::Bound>,
     plan_ns: u64,
     smallest: u64,
 }
@@ -130,12 +136,25 @@ impl Report<'_> {
         self.smallest.saturating_add(self.reserve)
     }
 
+    /// The bound that holds for a plan: that of the problem's order where the plan keeps it, else that of every order.
+    fn bound(&self, r: &Realised) -> Option<(u64, &'static str)> {
+        let first = |a: &Action| {
+            if let Action::Run(run) = a { Some(run).filter(|r| !r.again).map(|r| r.op) } else { None }
+        };
+        let keeps = r.decisions.actions.iter().filter_map(first).is_sorted();
+        let of = |b: &bound::Bound| {
+            if keeps { (b.fixed_order_ns, "fixed order") } else { (b.order_free_ns, "any order") }
+        };
+        self.bound.as_ref().map(of)
+    }
+
     fn json(&self, found: Option<(&Realised, u64)>) -> String {
         let e = found.map(|(r, _)| r.evaluation);
         let ideal = self.kept.evaluation.step_ns;
+        let bound = found.and_then(|(r, _)| self.bound(r));
         let object = json!({
             "problem": self.p.name, "planner": self.name, "gpu_mem_bytes": self.budget, "feasible": e.is_some(),
-            "ideal_ns": ideal, "step_ns": e.map(|e| e.step_ns),
+            "ideal_ns": ideal, "step_ns": e.map(|e| e.step_ns), "bound_ns": bound.map(|b| b.0), "bound_holds_for": bound.map(|b| b.1),
             "step_over_ideal": e.map(|e| e.step_ns as f64 / ideal.max(1) as f64),
             "peak_bytes": e.map(|e| e.load_bytes + self.reserve), "arena_bytes": e.map(|e| e.dev_bytes),
             "host_bytes": e.map(|e| e.host_bytes), "unplanned_peak_bytes": self.kept.evaluation.dev_bytes + self.reserve,
@@ -166,8 +185,12 @@ impl Report<'_> {
             row("waiting for room", "-".into(), ms(e.stall_out_ns)),
         ];
         let ratio = e.step_ns as f64 / kept.step_ns.max(1) as f64;
+        let bound = self.bound(r).map_or_else(String::new, |(ns, what)| {
+            let (over, bound) = (e.step_ns as f64 / ns.max(1) as f64, ns as f64 / kept.step_ns.max(1) as f64);
+            format!(", {over:.4} of the certified bound ({what}: {bound:.4})")
+        });
         format!(
-            "{}\n{} by {}: {ratio:.4} of the unplanned step in a budget of {}; smallest feasible {}\n",
+            "{}\n{} by {}: {ratio:.4} of the unplanned step{bound} in a budget of {}; smallest feasible {}\n",
             table(&["", "unplanned", "planned"], &rows),
             self.p.name,
             self.name,

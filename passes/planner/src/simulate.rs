@@ -54,16 +54,22 @@ pub struct Deadlock(pub u32);
 /// Simulates a step that repeats; `awaits` has a list for every job.
 pub fn simulate(device: &Device, jobs: &[Job], awaits: &[Vec<Await>]) -> Result<Timeline, Deadlock> {
     let mut sim = Sim::new(device, jobs, awaits);
-    let mut ends = [0u64; WARM_UP as usize + 1];
+    let mut ends = [[0u64; 3]; WARM_UP as usize + 1];
     sim.run(&mut ends)?;
-    let base = ends[WARM_UP as usize - 1];
+    let (last, before) = (ends[WARM_UP as usize], ends[WARM_UP as usize - 1]);
+    // A stream may still be catching up with the others; the slowest one sets the pace.
+    let step_ns = last.iter().zip(before).map(|(l, b)| l.saturating_sub(b)).max().unwrap_or(0);
+    let base = before.into_iter().max().unwrap_or(0);
     for span in &mut sim.spans {
         // A copy may run ahead of its step; what counts is where it lies relative to its own.
         span.start = span.start.saturating_sub(base);
         span.end = span.end.saturating_sub(base);
     }
-    Ok(Timeline { step_ns: ends[WARM_UP as usize] - base, spans: sim.spans })
+    Ok(Timeline { step_ns, spans: sim.spans })
 }
+
+/// When each stream was done with each step, in ns.
+type Ends = [[u64; 3]; WARM_UP as usize + 1];
 
 /// One stream's queue.
 #[derive(Clone, Default)]
@@ -116,7 +122,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    fn run(&mut self, ends: &mut [u64; WARM_UP as usize + 1]) -> Result<(), Deadlock> {
+    fn run(&mut self, ends: &mut Ends) -> Result<(), Deadlock> {
         loop {
             for s in 0..3 {
                 self.start(s);
@@ -175,7 +181,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    fn finish(&mut self, s: usize, ends: &mut [u64; WARM_UP as usize + 1]) {
+    fn finish(&mut self, s: usize, ends: &mut Ends) {
         let q = &mut self.queues[s];
         let job = q.jobs[q.next] as usize;
         q.running = false;
@@ -184,7 +190,7 @@ impl<'a> Sim<'a> {
         q.cause = None;
         self.done[job] += 1;
         self.gates_done += u32::from(self.jobs[job].gate);
-        ends[q.step as usize] = ends[q.step as usize].max(self.now);
+        ends[q.step as usize][s] = self.now;
         if q.step == WARM_UP {
             self.spans[job].end = self.now;
         }

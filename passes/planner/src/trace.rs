@@ -191,6 +191,15 @@ impl Tracer<'_> {
             let what = if run.again { "runs again before it ran" } else { "runs twice" };
             return Err(format!("{} {what}", op.name));
         }
+        if run.again && !op.repeatable {
+            return Err(format!("{} may not run again", op.name));
+        }
+        if let Some(&early) = op.after.iter().find(|&&a| !self.ran[a as usize]) {
+            return Err(format!(
+                "{} runs before {}, which it must come after",
+                op.name, p.ops[early as usize].name
+            ));
+        }
         self.ran[run.op as usize] = true;
         for (k, place) in run.at.iter().enumerate() {
             let (t, tensor) = (place.0, &p.tensors[place.0 as usize]);
