@@ -8,6 +8,9 @@ use crate::work::Work;
 /// Slack in parts of the height from which on local search gets most of the work, and exact search below.
 const SLACK: u64 = 50;
 
+/// Buffers up to which exact search always gets most of the work: it ends with a layout or a proof.
+const FEW: usize = 32;
+
 /// How much more work the one gets.
 const FAVOUR: u64 = 8;
 
@@ -39,7 +42,7 @@ impl<'a> Attempt<'a> {
         };
         Attempt {
             target,
-            slack: (target - target.min(c.bound())).saturating_mul(SLACK) >= target,
+            slack: c.len() > FEW && (target - target.min(c.bound())).saturating_mul(SLACK) >= target,
             careful: (0..BASES).filter_map(|n| mend(n, Style::Careful)).collect(),
             restless: mend(0, Style::Restless),
             exact: Exact::new(c, target, seed),
@@ -54,6 +57,13 @@ impl<'a> Attempt<'a> {
     /// Goes on for so much work, several times over.
     pub(crate) fn run(&mut self, effort: u64, work: &mut Work<'_>) -> Outcome {
         let share = effort / (4 * BASES) as u64;
+        // What is easy to find or to refute is so at once.
+        if let Some(exact) = &mut self.exact {
+            let outcome = limited(work, share, |part| exact.run(part));
+            if !matches!(outcome, Outcome::Open) {
+                return outcome;
+            }
+        }
         for repair in &mut self.careful {
             if let Some(found) = limited(work, share, |part| repair.run(part)) {
                 return Outcome::Found(found);

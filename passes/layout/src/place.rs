@@ -232,6 +232,23 @@ pub(crate) fn gap(obstacles: &[Obstacle], bytes: u64, align: u64, fit: Fit) -> u
     best.map_or(up(top), |(_, at)| at)
 }
 
+/// Lets all buffers without a fixed offset sink onto those below them, in order of offsets. None rises.
+pub(crate) fn sink(c: &Compact, offsets: &[u64]) -> Vec<u64> {
+    let mut order: Vec<usize> = (0..c.len()).collect();
+    order.sort_by_key(|&b| (offsets[b], b));
+    let (mut placed, mut below) = (Placed::new(c), Vec::new());
+    let mut sunk = offsets.to_vec();
+    for b in order {
+        if c.fixed[b].is_none() {
+            placed.obstacles(b, &mut below);
+            let top = below.iter().map(|o| o.end).max().unwrap_or(0);
+            sunk[b] = top.div_ceil(c.align[b]) * c.align[b];
+        }
+        placed.insert(b, sunk[b]);
+    }
+    sunk
+}
+
 /// Places all buffers in the given order, those with a fixed offset before all others.
 pub(crate) fn in_order(c: &Compact, order: &[u32], fit: Fit) -> Vec<u64> {
     let mut placed = Placed::new(c);

@@ -6,7 +6,7 @@ use crate::attempt::Attempt;
 use crate::compact::{Compact, components};
 use crate::exact::Outcome;
 use crate::instance::Instance;
-use crate::place::{Fit, in_order};
+use crate::place::{Fit, in_order, sink};
 use crate::repair::{Repair, Style};
 use crate::sweep::{Plan, Rule, Stack, sweep};
 use crate::work::Work;
@@ -206,7 +206,7 @@ impl Part {
                 let outcome = attempts.last_mut().map_or(Outcome::Open, |a| a.run(share, work));
                 match outcome {
                     Outcome::Found(offsets) => {
-                        self.offer(offsets, target);
+                        self.offer(sink(&c, &offsets), target);
                     }
                     Outcome::Infeasible => {
                         self.bound = self.bound.max(target + 1);
