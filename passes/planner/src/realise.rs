@@ -1,5 +1,7 @@
 //! From a script to figures: trace, layout, awaits, timeline.
 
+use memc_layout::Algorithm;
+
 use crate::awaits::{Access, Await, Range, awaits};
 use crate::decisions::{Action, Decisions, Home};
 use crate::pack;
@@ -71,12 +73,28 @@ const QUICK: u64 = 200_000;
 /// As [`realise`]; when the device arena is higher than `capacity`, spends up to `work` on a lower layout.
 pub fn realise_within(
     p: &Problem,
-    mut decisions: Decisions,
+    decisions: Decisions,
     capacity: Option<u64>,
     work: u64,
 ) -> Result<Realised, String> {
     let mut trace = trace(p, &decisions)?;
     pack::pack(&mut trace.slots, Space::Dev, (capacity, work))?;
+    finish(p, decisions, trace)
+}
+
+/// As [`realise`], with a layout by one algorithm, which is fast.
+pub(crate) fn realise_by(
+    p: &Problem,
+    decisions: Decisions,
+    algorithm: Algorithm,
+) -> Result<Realised, String> {
+    let mut trace = trace(p, &decisions)?;
+    pack::pack_by(&mut trace.slots, Space::Dev, algorithm)?;
+    finish(p, decisions, trace)
+}
+
+/// From a trace whose slots on the device have offsets.
+fn finish(p: &Problem, mut decisions: Decisions, mut trace: Trace) -> Result<Realised, String> {
     pack::pack(&mut trace.slots, Space::Host, (None, 0))?;
     for slot in &trace.slots {
         settle(&mut decisions, slot);

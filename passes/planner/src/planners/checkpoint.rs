@@ -89,6 +89,8 @@ pub(super) struct Droppable {
     pub(super) by: u32,
     /// Its last use in the forward pass.
     pub(super) last: u32,
+    /// Its first use in the backward pass.
+    pub(super) next: u32,
 }
 
 /// All of them, in the order in which they are made.
@@ -108,7 +110,7 @@ pub(super) fn droppable(p: &Problem, facts: &Facts) -> Vec<Droppable> {
             && p.ops[next as usize].reads.contains(&tensor_index)
             && facts.redoable(tensor_index, seen, next)
         {
-            out.push(Droppable { tensor: tensor_index, by, last });
+            out.push(Droppable { tensor: tensor_index, by, last, next });
         }
     }
     out.sort_by_key(|d| (d.by, d.tensor));

@@ -21,7 +21,7 @@
 //! - ties, and when a walk gives up: as for dtr.
 
 use super::cost::Neighbourhood;
-use super::walk::{Facts, How, NEVER, Policy, Walk};
+use super::walk::{Facts, How, NEVER, Policy, Walk, put_off};
 use super::{Found, NoPlan, Planner, Request};
 use crate::problem::{Kind, Problem};
 
@@ -50,7 +50,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     };
     let walk = Walk::new(p, &facts, request, |_| true);
     let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, "delta"))?;
-    Ok(Found { decisions, evaluations: 1 })
+    Ok(Found { decisions: put_off(p, decisions, request.capacity), evaluations: 1 })
 }
 
 struct Delta {
@@ -114,5 +114,56 @@ impl Policy for Delta {
     fn came(&mut self, _: &Walk<'_>, t: u32) {
         self.offloaded[t as usize] = false;
         self.near.came(t);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::solve;
+    use super::super::tests::sample::chain;
+    use super::*;
+
+    const MB: u64 = 1 << 20;
+
+    /// The director computes again what is cheaper than 35 % of the link carries, and offloads the rest (equation 4).
+    #[test]
+    fn the_director_compares_costs() {
+        // A copy of 1 MB counts as 1 MB / 0.35 ns of this link.
+        for (forward_ns, redo) in [(2 * MB, true), (4 * MB, false)] {
+            let p = chain(8, MB, forward_ns, 10 * MB);
+            let facts = Facts::new(&p);
+            let mut w = Walk::new(&p, &facts, &Request::new(1 << 30), |_| true);
+            w.seen = vec![1; p.tensors.len()];
+            let mut delta = Delta {
+                near: Neighbourhood::new(&p),
+                fixed: 0,
+                offloaded: vec![false; 16],
+                ahead: Vec::new(),
+            };
+            assert_eq!(delta.how(&w, 3), if redo { How::Redo } else { How::Swap });
+        }
+    }
+
+    /// The filter releases the largest product of bytes and staleness first (equation 1).
+    #[test]
+    fn the_filter_takes_large_and_stale_first() {
+        let p = chain(4, MB, 1000, 1000);
+        let facts = Facts::new(&p);
+        let mut w = Walk::new(&p, &facts, &Request::new(1 << 30), |_| true);
+        (w.clock, w.last) = (10_000, vec![9_000, 2_000, 5_000, 9_500, 0, 0, 0, 0]);
+        let mut delta =
+            Delta { near: Neighbourhood::new(&p), fixed: 0, offloaded: vec![false; 8], ahead: Vec::new() };
+        let mut scores: Vec<(f64, u32)> = (0..5).filter_map(|t| Some((delta.score(&w, t)?, t))).collect();
+        scores.sort_by(|a, b| a.0.total_cmp(&b.0));
+        // The gradient, tensor 4, is the stalest and the smallest.
+        assert_eq!(scores.iter().map(|s| s.1).collect::<Vec<_>>(), [1, 2, 0, 3, 4]);
+    }
+
+    /// It starts to release at three quarters of memory, before an op fails to fit.
+    #[test]
+    fn releases_early() {
+        let p = chain(8, MB, 1000, 1000);
+        let (realised, _) = solve(&p, &PLANNER, &Request::new(9 * MB)).expect("it fits");
+        assert!(realised.evaluation.recompute_ops > 0, "all eight activations would fit");
     }
 }

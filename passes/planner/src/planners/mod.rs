@@ -5,6 +5,7 @@
 
 mod autoswap;
 mod belady;
+mod capuchin;
 mod checkpoint;
 mod cost;
 mod delta;
@@ -105,6 +106,7 @@ pub static PLANNERS: &[Planner] = &[
     autoswap::AOA,
     autoswap::WDOA,
     autoswap::SWDOA,
+    capuchin::PLANNER,
     delta::PLANNER,
     vdnn::ALL,
     vdnn::CONV,

@@ -14,7 +14,7 @@
 //! - what is not copied out: what has a valid copy on the host already, and what is not read again;
 //! - ties in recency: the lower index first.
 
-use super::walk::{Facts, Policy, Walk, hoist};
+use super::walk::{Facts, Policy, Walk, hoist, put_off};
 use super::{Found, NoPlan, Planner, Request};
 use crate::decisions::Decisions;
 use crate::problem::Problem;
@@ -33,6 +33,7 @@ const WALKS: u64 = 4;
 fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let facts = Facts::new(p);
     let (decisions, evaluations) = on_demand(p, &facts, request, "odswap")?;
+    let decisions = put_off(p, decisions, request.capacity);
     Ok(Found { decisions: hoist(p, decisions, request.capacity, &|_, slot| (0, slot)), evaluations })
 }
 

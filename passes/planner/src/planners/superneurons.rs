@@ -10,17 +10,20 @@
 //!
 //! The paper is silent, or means cuDNN layers, on:
 //! - which ops are expensive: those with "conv", "gemm", "matmul" or "linear" in their label (the paper: convolutions and
-//!   fully connected layers); what cannot run again, such as an update in place, counts among them, so that it can be
-//!   offloaded;
+//!   fully connected layers);
+//! - what is neither expensive nor can be computed again from what its segment begins with, such as the results of an
+//!   update in place, or of an op whose operand is gone by then: it is in the cache like the results of convolutions;
 //! - whether cheap layers are dropped where everything fits: nothing is done then;
 //! - where the forward pass ends: at the op with the most live bytes, which also decides which tensors are dropped;
 //! - gradients: they are in the cache too, unless computed again; weights stay;
 //! - the choice of convolution workspaces (section 3.5): a problem has one time per op;
 //! - ties in recency: the lower index first.
 
-use super::checkpoint::{Segments, droppable};
+use std::collections::BTreeSet;
+
+use super::checkpoint::{Droppable, Segments, droppable};
 use super::vdnn::is_conv;
-use super::walk::{Facts, How, Policy, Walk, hoist, writer};
+use super::walk::{Facts, How, Policy, Walk, content, hoist, put_off, writer};
 use super::{Found, NoPlan, Planner, Request};
 use crate::decisions::{Action, Decisions};
 use crate::problem::{Kind, Op, Problem};
@@ -44,6 +47,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let mut policy = Cache::new(p, &facts, request.recompute);
     let walk = Walk::new(p, &facts, request, |_| true);
     let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, "superneurons"))?;
+    let decisions = put_off(p, decisions, request.capacity);
     let launch = launches(p, &decisions);
     let lead = |_: u32, slot: usize| launch.get(slot).map_or((slot, slot), |&at| (at, at));
     Ok(Found { decisions: hoist(p, decisions, request.capacity, &lead), evaluations: 1 })
@@ -53,6 +57,30 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
 fn expensive(op: &Op) -> bool {
     let label = op.label.to_ascii_lowercase();
     is_conv(op) || ["gemm", "matmul", "linear"].iter().any(|s| label.contains(s))
+}
+
+/// Whether a tensor can be computed again without anything expensive or of another segment running.
+fn cheap(p: &Problem, dropped: &Segments, d: &Droppable, segment: &dyn Fn(u32) -> usize) -> bool {
+    let here = segment(d.by);
+    let (mut seen, mut open) = (BTreeSet::from([d.by]), vec![d.by]);
+    while let Some(op) = open.pop() {
+        if expensive(&p.ops[op as usize]) || segment(op) != here {
+            return false;
+        }
+        for &r in &p.ops[op as usize].reads {
+            let operand = &p.tensors[r as usize];
+            if dropped.of.get(&r).is_some_and(|&g| g != here) {
+                return false;
+            }
+            let gone = operand.kind == Kind::Transient && operand.touches.last() < Some(&d.next);
+            if let Some(by) = writer(p, r, content(p, r, op)).filter(|_| gone)
+                && seen.insert(by)
+            {
+                open.push(by);
+            }
+        }
+    }
+    true
 }
 
 /// For every run of a script, the last expensive one before it: where its copies start.
@@ -81,8 +109,11 @@ impl Cache {
     fn new(p: &Problem, facts: &Facts, recompute: bool) -> Cache {
         let borders: Vec<u32> = (0..p.ops.len() as u32).filter(|&i| expensive(&p.ops[i as usize])).collect();
         let mut segments = Segments { groups: vec![Vec::new(); borders.len() + 1], ..Segments::default() };
-        for d in droppable(p, facts).iter().filter(|d| recompute && !expensive(&p.ops[d.by as usize])) {
-            segments.drop(d, borders.partition_point(|&b| b <= d.by));
+        let segment = |op: u32| borders.partition_point(|&b| b <= op);
+        for d in droppable(p, facts).iter().filter(|_| recompute) {
+            if cheap(p, &segments, d, &segment) {
+                segments.drop(d, segment(d.by));
+            }
         }
         let l_peak = p.largest_working_set().1;
         let bytes = |g: &Vec<u32>| g.iter().map(|&t| p.tensors[t as usize].bytes).sum::<u64>();
@@ -102,15 +133,8 @@ impl Policy for Cache {
         if !w.needed(t) || (w.position >= self.split && self.fleeting(t)) {
             return Some(-1.0);
         }
-        let kept = || match writer(w.p, t, w.seen[t as usize]) {
-            Some(op) => {
-                let op = &w.p.ops[op as usize];
-                w.position >= self.split || expensive(op) || !op.repeatable
-            }
-            None => true,
-        };
         let cached = w.p.tensors[t as usize].kind != Kind::Persistent && !self.segments.of.contains_key(&t);
-        (cached && kept()).then(|| w.last[t as usize] as f64)
+        cached.then(|| w.last[t as usize] as f64)
     }
     fn how(&mut self, _: &Walk<'_>, t: u32) -> How {
         if self.segments.of.contains_key(&t) { How::Redo } else { How::Swap }
@@ -125,5 +149,62 @@ impl Policy for Cache {
             out.extend(fleeting.map(|&t| (t, How::Redo)));
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::solve;
+    use super::super::tests::sample::chain;
+    use super::*;
+
+    const MB: u64 = 1 << 20;
+
+    /// Every second layer of a chain is a convolution.
+    fn network() -> Problem {
+        let mut p = chain(8, MB, 4 * MB, 4 * MB);
+        for i in (0..8).step_by(2) {
+            p.ops[i].label = format!("conv{i}");
+        }
+        p
+    }
+
+    /// Cheap layers are computed again, once each as their segments fit, convolutions never, and as long as memory does
+    /// not run out nothing is swapped.
+    #[test]
+    fn cheap_layers_run_again() {
+        let p = network();
+        let found = plan(&p, &Request::new(7 * MB)).expect("it fits");
+        let runs = found
+            .decisions
+            .actions
+            .iter()
+            .filter_map(|a| if let Action::Run(r) = a { Some(r) } else { None });
+        let again: Vec<u32> = runs.filter(|r| r.again).map(|r| r.op).collect();
+        assert_eq!(again, [7, 5, 3, 1]);
+        assert!(!found.decisions.actions.iter().any(|a| matches!(a, Action::Out(_))));
+    }
+
+    /// When memory runs out, the least recently used result of a convolution leaves first: the first one.
+    #[test]
+    fn the_cache_evicts_convolutions_by_recency() {
+        let p = network();
+        let found = plan(&p, &Request::new(4 * MB + 16 * 256)).expect("it fits");
+        let outs = found
+            .decisions
+            .actions
+            .iter()
+            .filter_map(|a| if let Action::Out(t) = a { Some(*t) } else { None });
+        let outs: Vec<u32> = outs.collect();
+        assert_eq!(outs.first(), Some(&0));
+        assert!(outs.iter().all(|t| t % 2 == 0), "{outs:?}");
+    }
+
+    /// With room for everything it does nothing.
+    #[test]
+    fn nothing_happens_without_need() {
+        let p = network();
+        let (realised, _) = solve(&p, &PLANNER, &Request::new(9 * MB)).expect("it fits");
+        assert_eq!((realised.evaluation.recompute_ops, realised.evaluation.swap_in_bytes), (0, 0));
     }
 }

@@ -9,8 +9,9 @@
 //! again, and the budget changes nothing.
 //!
 //! The paper is silent, or means chains of cuDNN layers, on:
-//! - what a layer is in a graph of ops: in the backward pass, a run of ops up to the next one that reads forward tensors
-//!   of another forward op; a convolution is an op with "conv" in its label;
+//! - what a layer is in a graph of ops: in the backward pass, a run of ops up to the next one that reads what another
+//!   forward op made; a convolution is an op with "conv" in its label;
+//! - what the first layer of the backward pass needs: it stays, as it would be wanted back at once;
 //! - where the forward pass ends: at the op with the most live bytes;
 //! - what a forward op makes for the backward pass alone: it counts as an input of its layer;
 //! - its synchronisation at the end of each layer: the next one waits where it takes the released bytes, not in general;
@@ -79,9 +80,11 @@ struct Offload {
 
 impl Offload {
     fn choose(&mut self, p: &Problem, facts: &Facts, conv_only: bool) {
+        let layers = layers(p, facts);
+        let second = layers.get(1).map_or(p.ops.len() as u32, |l| l.first);
         for (t, tensor) in p.tensors.iter().enumerate().filter(|(_, t)| !t.persistent()) {
             let t = t as u32;
-            let Some((last, next)) = crossing(p, facts, t) else { continue };
+            let Some((last, next)) = crossing(p, facts, t).filter(|c| c.1 >= second) else { continue };
             let forward = tensor.touches.iter().take_while(|&&i| i <= last);
             let mut of_layer = forward.filter(|&&i| !conv_only || is_conv(&p.ops[i as usize]));
             let read = |i: &u32| p.ops[*i as usize].reads.contains(&t);
@@ -119,8 +122,9 @@ fn layers(p: &Problem, facts: &Facts) -> Vec<Layer> {
     for i in facts.split..p.ops.len() as u32 {
         let op = &p.ops[i as usize];
         let forward = |&t: &u32| {
-            let saved = !p.tensors[t as usize].persistent();
-            crossing(p, facts, t).filter(|_| saved).map(|c| c.0)
+            let tensor = &p.tensors[t as usize];
+            let saved = !tensor.persistent() && crossing(p, facts, t).is_some();
+            tensor.touches.first().copied().filter(|_| saved)
         };
         let of = op.reads.iter().filter_map(forward).max();
         if layers.is_empty() || (of.is_some() && of != current) {
@@ -186,4 +190,75 @@ fn appears(actions: &[Action], run: usize, t: u32) -> bool {
 fn reads_only(p: &Problem, op: u32, t: u32) -> bool {
     let op = &p.ops[op as usize];
     op.reads.contains(&t) && !op.writes.contains(&t)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::sample::chain;
+    use super::*;
+    use crate::realise::realise;
+
+    const MB: u64 = 1 << 20;
+
+    fn order(p: &Problem, d: &Decisions) -> Vec<String> {
+        let name = |t: u32| p.tensors[t as usize].name.clone();
+        let word = |a: &Action| match a {
+            Action::In((t, _)) => Some(format!("in {}", name(*t))),
+            Action::Out(t) => Some(format!("out {}", name(*t))),
+            Action::Run(run) => Some(p.ops[run.op as usize].name.clone()),
+            Action::Drop(_) => None,
+        };
+        d.actions.iter().filter_map(word).collect()
+    }
+
+    /// The timeline of the paper's figure 9, of a chain of four layers: each input leaves while its layer runs, and comes
+    /// back while the layer behind it runs backward.
+    #[test]
+    fn offloads_with_the_consumer_and_prefetches_a_layer_ahead() {
+        let p = chain(4, MB, 2 * MB, 2 * MB);
+        let found = plan(&p, &Request::new(1 << 30), false).expect("it fits");
+        assert_eq!(
+            order(&p, &found.decisions),
+            [
+                "forward0",
+                "out a0",
+                "forward1",
+                "out a1",
+                "forward2",
+                "out a2",
+                "forward3",
+                "in a2",
+                "backward3",
+                "in a1",
+                "backward2",
+                "in a0",
+                "backward1",
+                "backward0"
+            ]
+            .map(String::from)
+        );
+    }
+
+    /// Copies that take no longer than the layers cost nothing.
+    #[test]
+    fn is_hidden_behind_long_layers() {
+        let p = chain(8, MB, 2 * MB, 2 * MB);
+        let found = plan(&p, &Request::new(1 << 30), false).expect("it fits");
+        let e = realise(&p, found.decisions).expect("it runs").evaluation;
+        assert!(e.swap_out_bytes > 0 && e.load_bytes < 5 * MB, "{e:?}");
+        assert_eq!(e.stall_in_ns, 0);
+    }
+
+    /// The variant for convolutions offloads their inputs alone, and says what it needs below that.
+    #[test]
+    fn convolutions_alone() {
+        let mut p = chain(4, MB, 2 * MB, 2 * MB);
+        p.ops[2].label = "Conv_7".into();
+        let found = plan(&p, &Request::new(1 << 30), true).expect("it fits");
+        assert!(order(&p, &found.decisions).iter().filter(|w| w.starts_with("out")).eq(["out a1"]));
+        let Err(NoPlan::Infeasible(why)) = plan(&p, &Request::new(2 * MB), true) else {
+            panic!("it cannot fit")
+        };
+        assert!(why.contains("whatever the budget"), "{why}");
+    }
 }

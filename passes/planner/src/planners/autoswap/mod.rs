@@ -18,7 +18,7 @@
 //! - overhead during the search: by the model that searches use; the script is judged by the evaluator like any other;
 //! - how often the weights are tried: 30 times (effort 2), 10 less or more per level of effort; the four scores
 //!   on their own are among the first tries, since the combined score is said never to be worse than they are;
-//! - a layout that is higher than the limit, which is one on the load: planning starts again with a lower limit;
+//! - a pool that is higher than the limit, which is one on the load: its places are left open for a better layout;
 //! - ties: the earlier candidate by tensor.
 
 mod bayes;
@@ -132,7 +132,9 @@ impl<'a> Search<'a> {
 
     fn found(self) -> Result<Found, NoPlan> {
         let scheme = self.best.map_or(self.keep, |b| b.1);
-        let (decisions, _) = smartpool::lay_out(self.p, scheme.decisions(self.p))?;
+        let script = scheme.decisions(self.p);
+        let (laid_out, height) = smartpool::lay_out(self.p, script.clone())?;
+        let decisions = if height <= self.capacity { laid_out } else { script };
         Ok(Found { decisions, evaluations: self.evaluations })
     }
 }

@@ -52,7 +52,7 @@ fn with_enough_memory_nothing_is_slower_than_computing() {
 }
 
 /// Methods that do the same at any budget.
-const STATIC: &[&str] = &["checkpoint-sqrt", "vdnn-all", "vdnn-conv"];
+const STATIC: &[&str] = &["checkpoint-sqrt", "delta", "vdnn-all", "vdnn-conv"];
 
 /// The same request gives the same script on one thread and on four.
 #[test]

@@ -1,4 +1,5 @@
-//! Moves a script's copies to the device ahead of their need, as prefetchers do.
+//! Moves a script's copies to the device ahead of their need, as prefetchers do, and its releases behind copies to the
+//! host, as allocators do that take free memory first.
 
 use crate::decisions::{Action, Decisions, Home, Run};
 use crate::problem::Problem;
@@ -8,6 +9,80 @@ struct Copy {
     tensor: u32,
     slot: usize,
     first: usize,
+}
+
+/// Puts releases off until the copies to the host before them are done, by the ops' times without stalls, as far as
+/// memory allows: until then, bytes that are free anyway are better taken by others.
+pub(crate) fn put_off(p: &Problem, d: Decisions, capacity: u64) -> Decisions {
+    let mut used = usage(p, &d);
+    let mut slots: Vec<Vec<Action>> = vec![Vec::new()];
+    let mut runs = Vec::new();
+    let (mut clock, mut link) = (0u64, 0u64);
+    let mut start = Vec::with_capacity(used.len());
+    for action in &d.actions {
+        if let Action::Run(run) = action {
+            start.push(clock);
+            clock += p.ops[run.op as usize].time_ns;
+        }
+    }
+    // The first slot in which each tensor is wanted again, from the end.
+    let mut wanted = vec![start.len(); p.tensors.len()];
+    let mut until = vec![None; d.actions.len()];
+    let mut slot = start.len();
+    for (i, action) in d.actions.iter().enumerate().rev() {
+        match action {
+            Action::Run(run) => {
+                slot -= 1;
+                let op = &p.ops[run.op as usize];
+                op.reads.iter().chain(&op.writes).for_each(|&t| wanted[t as usize] = slot);
+            }
+            Action::In((t, _)) => wanted[*t as usize] = slot,
+            Action::Drop(t) => until[i] = Some(wanted[*t as usize]),
+            Action::Out(_) => {}
+        }
+    }
+    let mut late: Vec<Vec<Action>> = vec![Vec::new(); start.len() + 1];
+    let mut done = vec![0u64; p.tensors.len()];
+    for (i, action) in d.actions.iter().enumerate() {
+        let k = runs.len();
+        match action {
+            Action::Run(run) => {
+                runs.push(run.clone());
+                slots.push(Vec::new());
+                continue;
+            }
+            Action::Out(t) => {
+                link = link.max(start.get(k).copied().unwrap_or(clock));
+                link += p.device.d2h_ns(p.tensors[*t as usize].size);
+                done[*t as usize] = link;
+            }
+            Action::Drop(t) => {
+                let bytes = p.tensors[*t as usize].bytes;
+                let mut to = k;
+                while to + 1 < until[i].unwrap_or(0)
+                    && start[to] < done[*t as usize]
+                    && used[to] + bytes <= capacity
+                {
+                    used[to] += bytes;
+                    to += 1;
+                }
+                if to > k {
+                    late[to].push(action.clone());
+                    continue;
+                }
+            }
+            Action::In(_) => {}
+        }
+        slots[k].push(action.clone());
+    }
+    let mut actions = Vec::with_capacity(d.actions.len());
+    for ((k, mut slot), mut late) in slots.into_iter().enumerate().zip(late) {
+        actions.append(&mut late);
+        actions.append(&mut slot);
+        actions.extend(runs.get_mut(k).map(|run| Action::Run(std::mem::take(run))));
+    }
+    // What leaves later leaves before what comes in.
+    hoist(p, Decisions { actions, ..d }, capacity, &|_, slot| (slot, slot))
 }
 
 /// A script by runs: what happens before each of them, and after the last.

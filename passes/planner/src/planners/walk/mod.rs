@@ -16,10 +16,10 @@ use crate::problem::{Kind, Problem};
 
 use super::{NoPlan, Request};
 pub(crate) use facts::{Facts, NEVER, content, writer};
-pub(crate) use hoist::{hoist, usage};
+pub(crate) use hoist::{hoist, put_off, usage};
 
 /// How a tensor leaves the device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum How {
     /// Copied to the host, unless a copy is there.
     Swap,
