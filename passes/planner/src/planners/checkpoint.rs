@@ -1,13 +1,16 @@
 //! Checkpointing in √n segments (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016, arXiv 1604.06174).
 //!
-//! Sections 4.1 and 4.3 (algorithm 2): the forward pass is cut into √n segments; what passes from one segment to the
-//! next is kept, what is made and used within one is dropped, and when the backward pass gets to a segment, the segment
-//! runs again once. Static: the budget does not change it.
+//! As published: the forward pass is cut into √n segments; what passes from one segment to the next is kept, what is
+//! made and used within one is dropped, and when the backward pass gets to a segment, the segment runs again once.
+//! Static: the budget does not change it.
+//!
+//! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
+//! reviews, so what is called silent may be said there.
 //!
 //! The paper is silent, or means layered networks, on:
 //! - where the forward pass ends: at the op with the most live bytes;
-//! - what n counts in a graph of ops: the forward ops that make a tensor which the backward pass reads and which can be
-//!   computed again; segments have the same number of them, to within one;
+//! - what n counts in a graph of ops: the forward ops that make a tensor which the backward pass reads and which can
+//!   be computed again; segments have the same number of them, to within one;
 //! - the last segment, whose backward pass follows at once: it is kept;
 //! - the number of segments where √n is not whole: rounded up;
 //! - ops that update in place or may not repeat: their results are kept;
@@ -24,7 +27,7 @@ use crate::problem::{Kind, Problem};
 pub(super) const PLANNER: Planner = Planner {
     name: "checkpoint-sqrt",
     summary: "keeps the borders of √n segments of the forward pass and computes the rest again",
-    source: "Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016, section 4, algorithm 2",
+    source: "Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016",
     plan,
 };
 

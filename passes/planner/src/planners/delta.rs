@@ -1,10 +1,11 @@
-//! DELTA: a filter chooses what leaves the device, a director how, a prefetcher brings back (Tang et al., DELTA, 2022).
+//! DELTA: a filter chooses what leaves the device, a director how, a prefetcher brings back (Tang et al., DELTA,
+//! 2022).
 //!
-//! A policy at run time, carried out ahead of time on the step in the given order. Algorithm 1 is the walk: before an op
-//! runs, its evicted operands are computed again, and so are offloaded ones unless they cannot be; while three quarters
-//! of memory are in use or the op does not fit, the filter (algorithm 2) chooses the tensor with the least
-//! 1 / (bytes · staleness), equation 1, and the director (algorithm 3) drops it where equation 4, h_r / h_o, is at
-//! most 1, and offloads it otherwise: h_r / h_o is the time to compute it again, with its evicted neighbours as in DTR,
+//! A policy at run time, carried out ahead of time on the step in the given order. Algorithm 1 is the walk: before an
+//! op runs, its evicted operands are computed again, and so are offloaded ones unless they cannot be; while three
+//! quarters of memory are in use or the op does not fit, the filter (algorithm 2) chooses the tensor with the least 1
+//! / (bytes · staleness), equation 1, and the director (algorithm 3) drops it where equation 4, h_r / h_o, is at most
+//! 1, and offloads it otherwise: h_r / h_o is the time to compute it again, with its evicted neighbours as in DTR,
 //! over its bytes by the bandwidth, of which 35 % count (equations 5 and 6). The prefetcher (algorithm 4) reloads
 //! offloaded tensors in the backward pass while memory is enough, at most so many at a time. By assumption 2 the
 //! threshold of three quarters holds in the forward pass only.
@@ -12,8 +13,8 @@
 //! The paper is silent, or contradicts itself, on:
 //! - releases in the backward pass: assumption 2 has none, algorithm 1 does not know it; here they are made when an op
 //!   does not fit otherwise;
-//! - the prefetcher's bound n: 4 reloaded tensors that wait for their use; its condition, "memory is enough or count < n", is read as both; enough is what
-//!   leaves room for the op at hand; its queue is in the order of next use;
+//! - the prefetcher's bound n: 4 reloaded tensors that wait for their use; its condition, "memory is enough or count <
+//!   n", is read as both; enough is what leaves room for the op at hand; its queue is in the order of next use;
 //! - the director's c_s: time of one copy, as equation 6 has it, though the text says both ways;
 //! - which of the three filters: the base one, as its conclusion says (section 5.7);
 //! - parameters: they stay, and three quarters are of the memory that they leave;

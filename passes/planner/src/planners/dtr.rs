@@ -1,11 +1,13 @@
 //! DTR: evict greedily by a heuristic, compute again on access (Kirisame et al., 2020, arXiv 2006.09616).
 //!
-//! The algorithm is that of section 2 (figure 1 there): before an op runs, its evicted operands are computed again,
-//! recursively; while there is no room, the tensor on the device with the least h leaves. The heuristic is h_DTR^eq
-//! (section 4.1 and appendix C.2): cost / (bytes · staleness), where cost is the tensor's own compute time plus that of
-//! the evicted components next to it. Components are kept by union-find; a tensor that comes back takes its own cost
-//! out of its component but does not split it, as there. Staleness is compute time since the last touch, recomputation
-//! included. Weights and inputs are constants, which are never evicted (section 2).
+//! Before an op runs, its evicted operands are computed again, recursively; while there is no room, the tensor on the
+//! device with the least h leaves. The heuristic is h_DTR^eq: cost / (bytes · staleness), where cost is the tensor's
+//! own compute time plus that of the evicted components next to it. Components are kept by union-find; a tensor that
+//! comes back takes its own cost out of its component but does not split it, as there. Staleness is compute time since
+//! the last touch, recomputation included. Weights and inputs are constants, which are never evicted.
+//!
+//! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
+//! reviews, so what is called silent may be said there.
 //!
 //! The paper is silent, or means an eager framework, on:
 //! - when content dies: an op's operand is released right after its last use in the step, which is the paper's "eager
@@ -25,7 +27,7 @@ use crate::problem::{Kind, Problem};
 pub(super) const PLANNER: Planner = Planner {
     name: "dtr",
     summary: "evicts greedily by h_DTR^eq and computes again on access; no swapping",
-    source: "Kirisame et al., Dynamic Tensor Rematerialization, 2020, sections 2, 4.1 and C.2",
+    source: "Kirisame et al., Dynamic Tensor Rematerialization, 2020",
     plan,
 };
 

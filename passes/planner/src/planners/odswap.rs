@@ -1,5 +1,5 @@
-//! ODSwap: on-demand swapping by least recent use, then prefetching of what was seen (the online baseline of
-//! Huang et al., SwapAdvisor, ASPLOS 2020, section 6.2, which takes its heuristics from vDNN and SuperNeurons).
+//! ODSwap: on-demand swapping by least recent use, then prefetching of what was seen (the online baseline of Huang et
+//! al., SwapAdvisor, ASPLOS 2020, section 6.1, which takes its heuristics from vDNN and SuperNeurons).
 //!
 //! As described there: in the first iteration a tensor is swapped out, least recently used first, when the next op
 //! does not fit; later iterations prefetch by the decisions seen in the first, to overlap copies with compute; the
@@ -23,7 +23,7 @@ use crate::problem::Problem;
 pub(super) const PLANNER: Planner = Planner {
     name: "odswap",
     summary: "swaps out on demand, least recently used first, and prefetches",
-    source: "baseline of Huang et al., SwapAdvisor, 2020, section 6.2",
+    source: "baseline of Huang et al., SwapAdvisor, 2020, section 6.1",
     plan,
 };
 

@@ -1,22 +1,25 @@
-//! SuperNeurons: liveness, an LRU tensor cache for the results of expensive layers, and cost-aware recomputation of the
-//! others (Wang et al., SuperNeurons, PPoPP 2018, arXiv 1801.04380).
+//! SuperNeurons: liveness, an LRU tensor cache for the results of expensive layers, and cost-aware recomputation of
+//! the others (Wang et al., SuperNeurons, PPoPP 2018, arXiv 1801.04380).
 //!
-//! As published: a tensor is freed after its last use (section 3.2). The unified tensor pool offloads the results of
-//! convolutions only, and its tensor cache does so only when memory runs out, the least recently used first (section
-//! 3.3, algorithm 2); in the backward pass each convolution fetches what the one before it in the network needs. Layers that
-//! are cheap to compute are dropped in the forward pass and computed again by segments between convolutions
-//! (section 3.4): speed-centric, the segment runs again once and stays until it is used, where its bytes are at most
-//! l_peak, the most that one layer needs; memory-centric otherwise, for every use anew.
+//! As published: a tensor is freed after its last use. The unified tensor pool offloads the results of convolutions
+//! only, and its tensor cache does so only when memory runs out, the least recently used first; in the backward pass
+//! each convolution fetches what the one before it in the network needs. Layers that are cheap to compute are dropped
+//! in the forward pass and computed again by segments between convolutions (cost-aware recomputation): speed-centric,
+//! the segment runs again once and stays until it is used, where its bytes are at most l_peak, the most that one layer
+//! needs; memory-centric otherwise, for every use anew.
+//!
+//! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
+//! reviews, so what is called silent may be said there.
 //!
 //! The paper is silent, or means cuDNN layers, on:
-//! - which ops are expensive: those with "conv", "gemm", "matmul" or "linear" in their label (the paper: convolutions and
-//!   fully connected layers);
+//! - which ops are expensive: those with "conv", "gemm", "matmul" or "linear" in their label (the paper: convolutions
+//!   and fully connected layers);
 //! - what is neither expensive nor can be computed again from what its segment begins with, such as the results of an
 //!   update in place, or of an op whose operand is gone by then: it is in the cache like the results of convolutions;
 //! - whether cheap layers are dropped where everything fits: nothing is done then;
 //! - where the forward pass ends: at the op with the most live bytes, which also decides which tensors are dropped;
 //! - gradients: they are in the cache too, unless computed again; weights stay;
-//! - the choice of convolution workspaces (section 3.5): a problem has one time per op;
+//! - the choice of convolution workspaces: a problem has one time per op;
 //! - ties in recency: the lower index first.
 
 use std::collections::BTreeSet;
@@ -34,7 +37,7 @@ use crate::sequence::Sequence;
 pub(super) const PLANNER: Planner = Planner {
     name: "superneurons",
     summary: "caches results of expensive layers by recency, swapping them, and computes cheap layers again",
-    source: "Wang et al., SuperNeurons, 2018, sections 3.2 to 3.4",
+    source: "Wang et al., SuperNeurons, 2018",
     plan,
 };
 

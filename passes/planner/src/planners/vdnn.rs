@@ -1,12 +1,15 @@
 //! vDNN: feature maps leave after their last use in the forward pass and come back a layer ahead (Rhu et al., vDNN,
 //! MICRO 2016, arXiv 1602.08124).
 //!
-//! As published (section III): vDNN_all offloads the input feature maps of all layers, vDNN_conv those of convolution
-//! layers alone. A map is copied out while its last consumer in the forward pass runs, and released when that has run.
-//! In the backward pass every layer, before it runs, starts the copies of one layer that it will come to: the nearest
-//! that has an offloaded map which is not back (figure 10, `findPrefetchLayer`); the search ends at a convolution layer
-//! that has none. What is not prefetched is copied in when it is needed. Weights and gradients stay, no op runs
+//! As published: vDNN_all offloads the input feature maps of all layers, vDNN_conv those of convolution layers alone.
+//! A map is copied out while its last consumer in the forward pass runs, and released when that has run. In the
+//! backward pass every layer, before it runs, starts the copies of one layer that it will come to: the nearest that
+//! has an offloaded map which is not back (the search for the layer to prefetch); the search ends at a convolution
+//! layer that has none. What is not prefetched is copied in when it is needed. Weights and gradients stay, no op runs
 //! again, and the budget changes nothing.
+//!
+//! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
+//! reviews, so what is called silent may be said there.
 //!
 //! The paper is silent, or means chains of cuDNN layers, on:
 //! - what a layer is in a graph of ops: in the backward pass, a run of ops up to the next one that reads what another
@@ -14,7 +17,8 @@
 //! - what the first layer of the backward pass needs: it stays, as it would be wanted back at once;
 //! - where the forward pass ends: at the op with the most live bytes;
 //! - what a forward op makes for the backward pass alone: it counts as an input of its layer;
-//! - its synchronisation at the end of each layer: the next one waits where it takes the released bytes, not in general;
+//! - its synchronisation at the end of each layer: the next one waits where it takes the released bytes, not in
+//!   general;
 //! - vDNN_dyn and the choice of convolution algorithms, which trade workspace for time: a problem has one time per op.
 
 use std::collections::BTreeMap;
@@ -28,7 +32,7 @@ use crate::problem::{Op, Problem};
 pub(super) const ALL: Planner = Planner {
     name: "vdnn-all",
     summary: "offloads every feature map in the forward pass and prefetches a layer ahead",
-    source: "Rhu et al., vDNN, 2016, section III",
+    source: "Rhu et al., vDNN, 2016",
     plan: |p, request| plan(p, request, false),
 };
 
@@ -36,7 +40,7 @@ pub(super) const ALL: Planner = Planner {
 pub(super) const CONV: Planner = Planner {
     name: "vdnn-conv",
     summary: "offloads the inputs of convolutions in the forward pass and prefetches a layer ahead",
-    source: "Rhu et al., vDNN, 2016, section III",
+    source: "Rhu et al., vDNN, 2016",
     plan: |p, request| plan(p, request, true),
 };
 
@@ -211,7 +215,7 @@ mod tests {
         d.actions.iter().filter_map(word).collect()
     }
 
-    /// The timeline of the paper's figure 9, of a chain of four layers: each input leaves while its layer runs, and comes
+    /// The published timeline, for a chain of four layers: each input leaves while its layer runs, and comes
     /// back while the layer behind it runs backward.
     #[test]
     fn offloads_with_the_consumer_and_prefetches_a_layer_ahead() {

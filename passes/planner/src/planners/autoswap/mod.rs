@@ -1,23 +1,24 @@
-//! AutoSwap: swap by priority scores around the load peak (Zhang et al., Efficient Memory Management for GPU-based Deep
-//! Learning Systems, section IV).
+//! AutoSwap: swap by priority scores around the load peak (Zhang et al., Efficient Memory Management for GPU-based
+//! Deep Learning Systems, section IV).
 //!
 //! As published: candidates are variables of at least 1 MB that live across the peak (IV-A); they are ranked by a
 //! priority score (IV-B, equation 3) and join the swap list in that order until the peak load is within the limit
-//! (IV-D); copies are scheduled as [`schedule`] says (IV-E). The four scores are planners of their own; `autoswap` combines
-//! them with weights that Bayesian optimisation tunes for the least overhead (IV-C, [`bayes`]).
+//! (IV-D); copies are scheduled as [`schedule`] says (IV-E). The four scores are planners of their own; `autoswap`
+//! combines them with weights that Bayesian optimisation tunes for the least overhead (IV-C, [`bayes`]).
 //!
-//! SmartPool lays the result out ([`super::smartpool`]; section V: swapping first, since it changes when memory is taken).
+//! SmartPool lays the result out ([`super::smartpool`]; section V: swapping first, since it changes when memory is
+//! taken).
 //!
 //! The paper is silent on:
 //! - which absence of a variable with several gaps between accesses counts: the one that contains the peak, and for
 //!   variables that outlive the step also the one into the next iteration (VI-B.3 says that those are caught);
-//! - a limit below load_min, what remains with all candidates away: it says that other variables can be swapped then. Here
-//!   candidates are sought again around the new peak, as often as it moves, at last without the 1 MB threshold;
+//! - a limit below load_min, what remains with all candidates away: it says that other variables can be swapped then.
+//!   Here candidates are sought again around the new peak, as often as it moves, at last without the 1 MB threshold;
 //! - what the load is reduced by: the variable's bytes, over the whole time between its two accesses;
 //! - copies that are not needed because the host has the content: they are scored, but not made;
 //! - overhead during the search: by the model that searches use; the script is judged by the evaluator like any other;
-//! - how often the weights are tried: 30 times (effort 2), 10 less or more per level of effort; the four scores
-//!   on their own are among the first tries, since the combined score is said never to be worse than they are;
+//! - how often the weights are tried: 30 times (effort 2), 10 less or more per level of effort; the four scores on
+//!   their own are among the first tries, since the combined score is said never to be worse than they are;
 //! - a pool that is higher than the limit, which is one on the load: its places are left open for a better layout;
 //! - ties: the earlier candidate by tensor.
 

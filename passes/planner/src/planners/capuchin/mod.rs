@@ -1,18 +1,21 @@
 //! Capuchin: swap by free time, recompute where a swap cannot hide (Peng et al., Capuchin, ASPLOS 2020).
 //!
-//! As published: one iteration is measured, with tensors swapped on demand when memory runs out, the least recently used
-//! first ("passive mode", section 4.2); from its access times, without the waits, the policy maker chooses what to evict in the
-//! following ones ([`policy`], sections 4.3 and 4.4); a swapped tensor is evicted after the access before its absence and its
-//! copy back begins at an in-trigger ahead of the next one; where that access still has to wait, the in-trigger moves
-//! earlier by 5 % of the copy's time in the next iteration (section 4.3.1, feedback-driven adjustment). What
-//! is recomputed is so on demand (4.3.2).
+//! As published: one iteration is measured, with tensors swapped on demand when memory runs out, the least recently
+//! used first ("passive mode"); from its access times, without the waits, the policy maker chooses what to evict in
+//! the following ones ([`policy`]); a swapped tensor is evicted after the access before its absence and its copy back
+//! begins at an in-trigger ahead of the next one; where that access still has to wait, the in-trigger moves earlier by
+//! 5 % of the copy's time in the next iteration (feedback-driven adjustment). What is recomputed is so on demand.
+//!
+//! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
+//! reviews, so what is called silent may be said there.
 //!
 //! The paper is silent on:
 //! - access times: the problem's op times, which is what it measures;
 //! - when feedback ends: when no access waits for a copy any more, or after 20 iterations; the best one counts;
 //! - an in-trigger that memory does not allow: the first access after it that does;
-//! - choices that turn out not to save enough, since recomputation needs memory as well: the policy maker is asked again
-//!   for the accesses that are still over the budget, and passive mode remains where it has nothing left to evict;
+//! - choices that turn out not to save enough, since recomputation needs memory as well: the policy maker is asked
+//!   again for the accesses that are still over the budget, and passive mode remains where it has nothing left to
+//!   evict;
 //! - parameters: within an iteration they are candidates like others; between iterations they stay (TENSILE, section
 //!   2, says so of Capuchin);
 //! - the weight of a stall in copies to the host: as the evaluator has it.
@@ -35,7 +38,7 @@ use policy::PolicyMaker;
 pub(super) const PLANNER: Planner = Planner {
     name: "capuchin",
     summary: "swaps by free time with adjusted in-triggers, recomputes where a swap cannot hide",
-    source: "Peng et al., Capuchin, 2020, section 4",
+    source: "Peng et al., Capuchin, 2020",
     plan,
 };
 

@@ -1,10 +1,10 @@
-//! What to evict, and how (sections 4.3 and 4.4).
+//! What to evict, and how: the policy maker.
 //!
-//! A candidate is a tensor's absence between two accesses in the time of peak memory: while more is in use than the budget has.
-//! Its free time is that from the end of its copy to the host, begun at the first access, to the latest begin of its
-//! copy back. Candidates with the longest free time are swapped as long as that hides the copies; copies of one
-//! direction take the link one after the other. From then on (algorithm 2, hybrid policy) each is swapped or
-//! recomputed, whichever costs less, by memory saved per second (MSPS). What it costs to compute a tensor again includes its
+//! A candidate is a tensor's absence between two accesses in the time of peak memory: while more is in use than the
+//! budget has. Its free time is that from the end of its copy to the host, begun at the first access, to the latest
+//! begin of its copy back. Candidates with the longest free time are swapped as long as that hides the copies; copies
+//! of one direction take the link one after the other. From then on (the hybrid policy) each is swapped or recomputed,
+//! whichever costs less, by memory saved per second (MSPS). What it costs to compute a tensor again includes its
 //! operands that are gone by then; each choice to recompute changes that of the others, so it is computed anew.
 //!
 //! The paper is silent on the order of what cannot be hidden: the most MSPS first, by the cheaper way.
