@@ -178,6 +178,8 @@ fn recomputation_wins_on_a_slow_link_and_keeps_every_bit() {
         MODEL,
         // Rewriting for memory leaves the planner little to run again.
         "--no-mem-rewrite",
+        "--planner",
+        "belady",
         "--device",
         "toy",
         "--json",
