@@ -24,6 +24,7 @@ impl Search {
             seed: self.search_seed,
             effort: self.effort,
             stop: &|| false,
+            watch: &|_| {},
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The default planner: everything that is known, and a search.
 
-use super::{Found, NoPlan, Planner, Request, belady};
+use super::{Found, NoPlan, Planner, Progress, Request, belady};
 use crate::problem::Problem;
 use crate::realise::{Realised, realise};
 use crate::search::{self, Limits};
@@ -17,7 +17,8 @@ pub(super) const PLANNER: Planner = Planner {
 fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let mut best: Option<Realised> = None;
     let mut evaluations = 0;
-    let mut consider = |r: Realised| {
+    let mut consider = |r: Realised, evaluations| {
+        (request.watch)(Progress { step_ns: r.evaluation.step_ns, evaluations });
         if best.as_ref().is_none_or(|b| r.key() < b.key()) {
             best = Some(r);
         }
@@ -28,7 +29,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
             evaluations += found.evaluations;
             let r = realise(p, found.decisions).map_err(NoPlan::Failed)?;
             if r.evaluation.dev_bytes <= request.capacity {
-                consider(r);
+                consider(r, evaluations);
             }
         }
         Err(NoPlan::Infeasible(text)) => why = text,
@@ -40,7 +41,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         let found = search::swaps(p, &sequence, request.capacity, limits, request.seed, request.stop)
             .map_err(NoPlan::Failed)?;
         evaluations += found.evaluations;
-        found.best.into_iter().for_each(&mut consider);
+        found.best.into_iter().for_each(|r| consider(r, evaluations));
     }
     match best {
         Some(best) => Ok(Found { decisions: best.decisions, evaluations }),

@@ -49,6 +49,17 @@ pub struct Request<'a> {
     pub effort: u32,
     /// Says when to stop with the best found so far.
     pub stop: &'a (dyn Fn() -> bool + Sync),
+    /// Told of plans that fit, as they are found; from several threads, and not always of better ones.
+    pub watch: &'a (dyn Fn(Progress) + Sync),
+}
+
+/// A plan that a search has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Time of its step in ns.
+    pub step_ns: u64,
+    /// Plans that were evaluated by then, by the thread that found it.
+    pub evaluations: u64,
 }
 
 impl Request<'_> {
@@ -62,6 +73,7 @@ impl Request<'_> {
             seed: 0,
             effort: 2,
             stop: &|| false,
+            watch: &|_| {},
         }
     }
 }
