@@ -27,8 +27,8 @@ pub(crate) struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    /// Towards `target`, from some layouts.
-    pub(crate) fn new(c: &'a Compact, bases: &[Vec<u64>], target: u64, seed: u64) -> Attempt<'a> {
+    /// Towards `target`, from some layouts, when there is so much work for it.
+    pub(crate) fn new(c: &'a Compact, bases: &[Vec<u64>], target: u64, seed: u64, work: u64) -> Attempt<'a> {
         let reachable = target >= c.bound();
         let excess = |base: &Vec<u64>| -> u128 {
             let over = |b: &usize| base[*b] + c.size[*b] > target;
@@ -45,7 +45,7 @@ impl<'a> Attempt<'a> {
             slack: c.len() > FEW && (target - target.min(c.bound())).saturating_mul(SLACK) >= target,
             careful: (0..BASES).filter_map(|n| mend(n, Style::Careful)).collect(),
             restless: mend(0, Style::Restless),
-            exact: Exact::new(c, target, seed),
+            exact: Exact::new(c, target, seed, work),
         }
     }
 

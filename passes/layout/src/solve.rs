@@ -198,7 +198,7 @@ impl Part {
                     // The first attempt is that at the goal, which is continued in every round.
                     attempts.truncate(usize::from(attempts.first().is_some_and(|a| a.target() == goal)));
                     if attempts.last().is_none_or(|a| a.target() != target) {
-                        attempts.push(Attempt::new(&c, &self.bases, target, options.seed));
+                        attempts.push(Attempt::new(&c, &self.bases, target, options.seed, work.left()));
                     }
                 }
                 // Heights between are for when the goal is out of reach: most of the work goes to the goal.

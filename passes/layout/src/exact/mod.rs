@@ -33,6 +33,9 @@ const BASE: u64 = 200;
 /// Every so many rounds choose sections in the second and in the third way.
 const OTHERS: u64 = 4;
 
+/// How much more than the work there is the first propagation, which is not part of it, may take.
+const ROOT: u64 = 16;
+
 /// A search for a layout of one height, which can be continued.
 pub(crate) struct Exact<'a> {
     search: Search<'a>,
@@ -41,9 +44,10 @@ pub(crate) struct Exact<'a> {
 }
 
 impl<'a> Exact<'a> {
-    /// A search for a layout no higher than `capacity`; none where the component is too large for it.
-    pub(crate) fn new(c: &'a Compact, capacity: u64, seed: u64) -> Option<Exact<'a>> {
-        if c.len() > MOST_BUFFERS {
+    /// A search for a layout no higher than `capacity`; none where the component is too large for it, or to look at all
+    /// its sections once takes far more than `work`.
+    pub(crate) fn new(c: &'a Compact, capacity: u64, seed: u64, work: u64) -> Option<Exact<'a>> {
+        if c.len() > MOST_BUFFERS || root_steps(c) / ROOT > work {
             return None;
         }
         let mut search = Search::new(c, capacity.min(i64::MAX as u64), seed);
@@ -68,6 +72,21 @@ impl<'a> Exact<'a> {
         }
         if self.infeasible { Outcome::Infeasible } else { Outcome::Open }
     }
+}
+
+/// Steps of propagation in all sections, at most.
+fn root_steps(c: &Compact) -> u64 {
+    let mut change = vec![0i64; c.load.len() + 1];
+    for r in c.live.iter().flatten() {
+        change[r.0 as usize] += 1;
+        change[r.1 as usize] -= 1;
+    }
+    let mut members = 0i64;
+    let pairs = change.iter().map(|&d| {
+        members += d;
+        members.unsigned_abs().pow(2)
+    });
+    pairs.sum::<u64>() / 4
 }
 
 /// The sequence 1, 1, 2, 1, 1, 2, 4, ... from 1.

@@ -68,9 +68,16 @@ impl State {
         let mut machines_of: Vec<Vec<u32>> = vec![Vec::new(); n];
         let mut neighbours: Vec<Vec<u32>> = vec![Vec::new(); n];
         for (m, members) in machines.iter().enumerate() {
+            let born = |b: u32| c.live[b as usize].iter().any(|r| r.0 as usize == m);
+            let (new, old): (Vec<u32>, Vec<u32>) = members.iter().partition(|&&b| born(b));
+            for (i, &b) in new.iter().enumerate() {
+                for &other in old.iter().chain(&new[..i]) {
+                    neighbours[b as usize].push(other);
+                    neighbours[other as usize].push(b);
+                }
+            }
             for &b in members {
                 machines_of[b as usize].push(m as u32);
-                neighbours[b as usize].extend(members.iter().filter(|&&other| other != b));
             }
         }
         for list in &mut neighbours {

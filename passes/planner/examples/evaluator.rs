@@ -1,0 +1,141 @@
+//! How fast plans are evaluated; prints one JSON object per problem.
+//!
+//! Usage: `cargo run --release -p memc-planner --example evaluator PROBLEM.json...`
+//!
+//! Memory is half of what everything at once needs, or what the device has if that is less; gaps are swapped, those with
+//! most bytes times steps first, until that much suffices or no gap is left. One thread. An op-event is an op or a copy of the steady-state
+//! step that an evaluation is about; the steps that lead there count for time, not for events. Times are means of
+//! repetitions, by the processor time of the thread where the system tells it.
+#![allow(clippy::print_stdout, clippy::print_stderr, clippy::exit, reason = "a measuring program")]
+#![allow(clippy::disallowed_methods, reason = "it reads the clock")]
+
+use std::hint::black_box;
+use std::process::exit;
+use std::time::Instant;
+
+use memc_planner::{
+    Access, Command, Copies, Decisions, Job, Problem, Scheme, Sequence, Space, Swap, Timing, Trace, What,
+    awaits, json, realise, simulate, trace,
+};
+use serde_json::json;
+
+/// Least time of a measurement in ns.
+const LEAST: u64 = 300_000_000;
+
+/// Nanoseconds that the thread has spent on a processor, or by the clock.
+fn now(begin: Instant) -> u64 {
+    let busy = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let first = busy.as_deref().and_then(|text| text.split(' ').next()?.parse().ok());
+    first.unwrap_or_else(|| begin.elapsed().as_nanos() as u64)
+}
+
+/// Mean time of a call in ns.
+fn time<R>(mut f: impl FnMut() -> R) -> f64 {
+    let begin = Instant::now();
+    black_box(f());
+    let (start, mut calls, mut batch) = (now(begin), 0u64, 1u64);
+    loop {
+        for _ in 0..batch {
+            black_box(f());
+        }
+        calls += batch;
+        batch = (batch * 2).min(4096);
+        let spent = now(begin) - start;
+        if spent > LEAST {
+            return spent as f64 / calls as f64;
+        }
+    }
+}
+
+/// Swaps large and long gaps until `capacity` is enough.
+fn scheme(p: &Problem, capacity: u64) -> Scheme {
+    let sequence = Sequence::of_order(p, 0..p.ops.len() as u32);
+    let n = sequence.steps.len();
+    let mut s = Scheme { early: true, ..Scheme::keep_all(sequence) };
+    let mut open: Vec<usize> = (0..s.swaps.len())
+        .filter(|&g| p.device.can_swap() && s.sequence.gaps[g].open() && !s.sequence.gaps[g].arrives())
+        .collect();
+    open.sort_by_key(|&g| {
+        let gap = &s.sequence.gaps[g];
+        (std::cmp::Reverse(gap.bytes * (gap.to - gap.from) as u64), g)
+    });
+    for chunk in open.chunks(16) {
+        if s.usage().into_iter().max().unwrap_or(0) <= capacity {
+            break;
+        }
+        for &g in chunk {
+            s.swaps[g] = Some(Swap::longest(&s.sequence.gaps[g], n));
+        }
+    }
+    s
+}
+
+fn report(path: &str) -> Result<serde_json::Value, String> {
+    let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
+    let p = json::parse(&text).map_err(|e| e.to_string())?;
+    let kept = realise(&p, Decisions::keep_all(&p))?.evaluation.load_bytes;
+    let capacity = (kept / 2).min(p.device.memory_bytes);
+    let s = scheme(&p, capacity);
+    let (copies, outs) = (Copies::new(&p, &s.sequence.gaps), s.copies_out(&p));
+    let moved =
+        outs.iter().filter(|&&at| at >= 0).count() + (0..s.swaps.len()).filter(|&g| s.copies_in(g)).count();
+    let events = (p.ops.len() + moved) as f64;
+    let mut timing = Timing::default();
+    let evaluate = time(|| timing.evaluate(&s, &copies, &outs));
+    let decisions = s.decisions(&p);
+    let realised = realise(&p, decisions.clone())?;
+    let accesses = accesses(&realised.trace);
+    let jobs = jobs(&realised.trace.commands);
+    let simulated = time(|| simulate(&p.device, &jobs, &realised.awaits));
+    let ms = |ns: f64| ns / 1e6;
+    Ok(json!({
+        "problem": p.name, "file": path, "ops": p.ops.len(), "copies": moved, "gaps": s.swaps.len(),
+        "capacity": capacity,
+        "evaluate_us": evaluate / 1e3,
+        "evaluations_per_s": 1e9 / evaluate,
+        "op_events_per_s": 1e9 * events / evaluate,
+        "evaluated_step_ns": timing.step_ns,
+        "simulate_us": simulated / 1e3,
+        "simulations_per_s": 1e9 / simulated,
+        "simulated_op_events_per_s": 1e9 * jobs.len() as f64 / simulated,
+        "simulated_step_ns": realised.evaluation.step_ns,
+        "realise_ms": ms(time(|| realise(&p, decisions.clone()))),
+        "script_ms": ms(time(|| s.decisions(&p))),
+        "trace_ms": ms(time(|| trace(&p, &decisions))),
+        "awaits_ms": ms(time(|| awaits(&accesses))),
+    }))
+}
+
+/// Bytes that commands touch.
+fn accesses(t: &Trace) -> Vec<Access> {
+    let range = |&s: &u32| {
+        let slot = &t.slots[s as usize];
+        let from = slot.offset.unwrap_or(0);
+        (usize::from(slot.space == Space::Host), from, from + slot.bytes)
+    };
+    let access = |c: &Command| Access {
+        stream: c.stream,
+        reads: c.reads.iter().map(range).collect(),
+        writes: c.writes.iter().map(range).collect(),
+    };
+    t.commands.iter().map(access).collect()
+}
+
+/// Commands with what time depends on; the host waits for results before it issues the next step.
+fn jobs(commands: &[Command]) -> Vec<Job> {
+    let last = commands.iter().rposition(|c| matches!(c.what, What::Output { .. }));
+    let job = |(i, c): (usize, &Command)| Job { stream: c.stream, ns: c.ns, gate: Some(i) == last };
+    commands.iter().enumerate().map(job).collect()
+}
+
+fn main() {
+    for path in std::env::args().skip(1) {
+        match report(&path) {
+            Ok(report) => println!("{report}"),
+            Err(why) => {
+                eprintln!("{path}: {why}");
+                exit(1);
+            }
+        }
+    }
+}
