@@ -2,14 +2,14 @@
 
 use clap::Args;
 use memc_ir::Bytes;
-use memc_planner::ALIGN;
+use memc_planner::Order;
 use memc_planner::bound::{Allow, Bound as Bounds, Infeasible, bound};
 use serde_json::{Value, json};
 
 use crate::cli::{Source, Target};
 use crate::exit::Error;
 use crate::output::{Progress, emit, table};
-use crate::plan::{Posed, budget, pose};
+use crate::posed::{Posed, pose};
 use crate::size::{self, Size};
 
 #[derive(Args)]
@@ -36,12 +36,13 @@ pub(crate) struct Bound {
 
 pub(crate) fn run(args: &Bound) -> Result<(), Error> {
     let progress = Progress::new(args.json);
-    let posed = pose(&args.source, &args.target, &progress)?;
-    let budget = budget(args.gpu_mem, &posed.numbers)?;
-    let capacity = budget.saturating_sub(posed.reserve_bytes) / ALIGN * ALIGN;
+    let posed = pose(&args.source, &args.target, Some(Order::Given), &progress)?;
+    let budget = posed.budget(args.gpu_mem)?;
+    let capacity = posed.capacity(budget);
+    let numbers = posed.given().numbers();
     progress.stage("bounding");
     let found: Vec<Row> =
-        allowed(args).into_iter().map(|allow| (allow, bound(&posed.numbers, capacity, allow))).collect();
+        allowed(args).into_iter().map(|allow| (allow, bound(numbers, capacity, allow))).collect();
     progress.done();
     let least = found.iter().filter_map(|(_, b)| b.as_ref().err()).min_by_key(|e| e.bytes);
     let text = if args.json { to_json(&posed, budget, &found) } else { to_text(&posed, budget, &found) };
@@ -87,7 +88,7 @@ fn name(allow: Allow) -> &'static str {
 
 /// What does not fit.
 fn why(posed: &Posed, e: &Infeasible) -> String {
-    let op = posed.numbers.ops.get(e.op).map_or("the step", |op| op.label.as_str());
+    let op = posed.given().numbers().ops.get(e.op).map_or("the step", |op| op.label.as_str());
     format!("{} has to have {} on the device", op, Bytes(e.bytes + posed.reserve_bytes))
 }
 
@@ -97,7 +98,7 @@ fn ratio(ns: u64, ideal: u64) -> f64 {
 
 fn to_text(posed: &Posed, budget: u64, found: &[Row]) -> String {
     let ms = |ns: u64| format!("{:.3} ms", ns as f64 / 1e6);
-    let ideal = posed.numbers.compute_ns();
+    let ideal = posed.given().numbers().compute_ns();
     let cells = |b: &Result<Bounds, Infeasible>| match b {
         Err(_) => ["infeasible".into(), "-".into(), "infeasible".into(), "-".into()],
         Ok(b) => [
@@ -119,14 +120,14 @@ fn to_text(posed: &Posed, budget: u64, found: &[Row]) -> String {
     format!(
         "{}\n{infeasible}{}: no step is faster in a budget of {}; ideal {}\n",
         table(&["", "given order", "/ ideal", "every order", "/ ideal"], &rows),
-        posed.numbers.name,
+        posed.given().numbers().name,
         Bytes(budget),
         ms(ideal),
     )
 }
 
 fn to_json(posed: &Posed, budget: u64, found: &[Row]) -> String {
-    let ideal = posed.numbers.compute_ns();
+    let ideal = posed.given().numbers().compute_ns();
     let row = |(allow, b): &Row| -> Value {
         let ok = b.as_ref().ok();
         let over = |ns: Option<u64>| ns.map(|ns| ratio(ns, ideal));
@@ -140,7 +141,7 @@ fn to_json(posed: &Posed, budget: u64, found: &[Row]) -> String {
     };
     let bounds: Vec<Value> = found.iter().map(row).collect();
     let object = json!({
-        "problem": posed.numbers.name, "gpu_mem_bytes": budget, "ideal_ns": ideal, "bounds": bounds,
+        "problem": posed.given().numbers().name, "gpu_mem_bytes": budget, "ideal_ns": ideal, "bounds": bounds,
     });
     format!("{object}\n")
 }

@@ -2,13 +2,21 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub(crate) use crate::import::{ImportArgs, Source};
 
+pub(crate) use crate::planner::{How, Search};
+
 use crate::bound::Bound;
+use crate::compare::Compare;
+use crate::explain::Explain;
+use crate::import::any_dim;
 use crate::layout;
+use crate::max_batch::MaxBatch;
+use crate::plan::Plan;
 use crate::size::{self, Size};
+use crate::sweep::Sweep;
 
 /// Compiles ONNX training graphs into static schedules that fit a hard device-memory budget.
 #[derive(Parser)]
@@ -16,6 +24,17 @@ use crate::size::{self, Size};
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The command line of this process; ends it where that is wrong.
+pub(crate) fn parse() -> Cli {
+    let enlarged = |dims: clap::Arg| {
+        dims.value_name("NAME[=N]")
+            .value_parser(any_dim)
+            .help("The symbolic dimension to enlarge, or the size of another one (repeatable)")
+    };
+    let command = Cli::command().mut_subcommand("max-batch", |c| c.mut_arg("dims", enlarged));
+    Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit())
 }
 
 const EXIT_CODES: &str = "\
@@ -41,6 +60,41 @@ Examples:
   memc plan problem.json --gpu-mem 40G --planner swapadvisor
   memc plan models/cnn_bn/training_model.onnx --gpu-mem 250K --json")]
     Plan(Plan),
+    /// Plan a problem or a model with every planner, and tell what each costs
+    #[command(after_help = "\
+Plans are sorted by step time, the fastest marked *. A planner that finds no plan says why and does not end the comparison; the exit
+code is 4 when none finds one.
+
+Examples:
+  memc compare problem.json --gpu-mem 40G --effort 1
+  memc compare models/cnn_bn/training_model.onnx --gpu-mem 300K --planners memc,swapadvisor,vdnn-all")]
+    Compare(Compare),
+    /// Plan a problem or a model for a range of budgets: what does memory buy?
+    #[command(after_help = "\
+Examples:
+  memc sweep problem.json --gpu-mem 20G:80G:10G
+  memc sweep models/cnn_bn/training_model.onnx --gpu-mem 230K:470K:40K --planner swapadvisor --json")]
+    Sweep(Sweep),
+    /// Find the largest batch, or other symbolic dimension, whose step fits a budget, unplanned and planned
+    #[command(after_help = "\
+Doubles the dimension from 1 until there is no plan, then bisects. `unplanned` is what fits with everything on the device.
+
+Examples:
+  memc max-batch models/zoo/resnet50.onnx --loss cross-entropy --optimizer momentum:lr=0.1 \\
+    --dim batch --gpu-mem 11G --device gtx-1080-ti --effort 0
+  memc max-batch model.onnx --dim batch --dim seq=128 --gpu-mem 16G --max-slowdown 1.3")]
+    MaxBatch(MaxBatch),
+    /// Say what a plan does to each tensor and why, and what its kernels wait for
+    #[command(after_help = "\
+A tensor that is kept needs no row. `makes room for` is the op at which most is on the device while the tensor is away, and how much
+that is; `hidden` is the part of the copies that no kernel waited for.
+
+Examples:
+  memc explain models/cnn_bn/training_model.onnx --gpu-mem 300K
+  memc explain problem.json --gpu-mem 40G --tensor '*weight*' --top 50
+  memc plan problem.json --gpu-mem 40G --decisions best.txt
+  memc explain problem.json --gpu-mem 40G --apply best.txt --json")]
+    Explain(Explain),
     /// Say below what time no step of a model or a planning problem can be within a budget
     #[command(after_help = "Example:\n  memc bound problem.json --gpu-mem 40G")]
     Bound(Bound),
@@ -107,6 +161,10 @@ impl Command {
             Command::Estimate(a) => a.json,
             Command::Layout(a) => a.json,
             Command::Plan(a) => a.json,
+            Command::Compare(a) => a.json,
+            Command::Sweep(a) => a.json,
+            Command::Explain(a) => a.json,
+            Command::MaxBatch(a) => a.json,
             Command::Bound(a) => a.json,
             Command::Check(a) => a.json,
             Command::FitProfile(a) => a.json,
@@ -136,9 +194,6 @@ pub(crate) struct Compile {
     pub(crate) device: String,
     #[command(flatten)]
     pub(crate) search: Search,
-    /// Operator order: as given, memory-greedy, or the better of both
-    #[arg(long, default_value = "auto", value_parser = ["auto", "given", "greedy"])]
-    pub(crate) order: String,
     /// Keep every gradient as the model computes it, whatever it needs of the forward pass
     #[arg(long)]
     pub(crate) no_mem_rewrite: bool,
@@ -158,49 +213,6 @@ pub(crate) struct ScriptFiles {
     /// Carry out the decisions in a file instead of planning
     #[arg(long, value_name = "FILE", conflicts_with_all = ["decisions", "planner"])]
     pub(crate) apply: Option<PathBuf>,
-}
-
-/// Who plans, and what it may do.
-#[derive(Args, Clone)]
-pub(crate) struct Search {
-    /// Planner: memc, or a published method to compare with; `memc list planners` has them all
-    #[arg(long, value_name = "NAME", default_value = "memc")]
-    pub(crate) planner: String,
-    /// Leave tensors on the device: no swapping
-    #[arg(long)]
-    pub(crate) no_swap: bool,
-    /// Run every op once: no recomputation
-    #[arg(long)]
-    pub(crate) no_recompute: bool,
-    /// Keep the order of the ops
-    #[arg(long)]
-    pub(crate) fixed_order: bool,
-    /// How much to search: 0 is the first plan found, 5 the most
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=5))]
-    pub(crate) effort: u32,
-    /// Seed of the search
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) search_seed: u64,
-}
-
-#[derive(Args)]
-pub(crate) struct Plan {
-    /// A planning problem (.json, memc-problem/1) or a model
-    #[command(flatten)]
-    pub(crate) source: Source,
-    /// Device memory the step may take, with a binary suffix or as a share of the device: 16G, 512MiB, 90%.
-    /// Without it, that of the device
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub(crate) gpu_mem: Option<Size>,
-    #[command(flatten)]
-    pub(crate) target: Target,
-    #[command(flatten)]
-    pub(crate) search: Search,
-    #[command(flatten)]
-    pub(crate) script: ScriptFiles,
-    /// Print one JSON object instead of text
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 #[derive(Args)]

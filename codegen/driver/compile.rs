@@ -1,21 +1,23 @@
 //! `memc compile`.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use memc_codegen::{Lowered, lower};
 use memc_ir::{Bytes, Module};
-use memc_passes::plan::{PlanError, Planned, Problem, keep_all, plan, realise};
-use memc_passes::{DeviceProfile, Pipeline};
+use memc_passes::DeviceProfile;
+use memc_passes::plan::{Planned, carry_out};
 use memc_plan::{Claims, Meta};
-use memc_planner::{Decisions, Order};
+use memc_planner::planners::NoPlan;
 use serde_json::json;
 
 use crate::cli::Compile;
 use crate::device;
 use crate::exit::Error;
 use crate::output::{Progress, STOP, Writing, apart, counted, emit, table};
-use crate::size::{Size, host_memory};
+use crate::planner::named;
+use crate::posed::Posed;
+use crate::report::{Report, ms};
+use crate::solve::{Outcome, Script, solve};
 use crate::source::{self, Loaded, Stash};
 
 fn stopped() -> bool {
@@ -33,7 +35,6 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
     ];
     apart(&inputs, &[Some(&args.output), args.script.decisions.as_ref()])?;
     let profile = &*device::find(&args.device)?;
-    let budget = args.gpu_mem.map(|size| resolve(size, profile)).transpose()?;
     progress.stage("importing");
     let mut loaded = source::load(&args.source)?;
     if args.no_mem_rewrite {
@@ -45,9 +46,11 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
     source::require_values(&graph)?;
 
     progress.stage("planning");
-    let clock = now();
-    let chosen = choose(args, &graph, profile, budget)?;
-    let plan_ns = u64::try_from(clock.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let script = Script::read(&args.script)?;
+    let order = script.as_ref().map_or_else(|| args.search.how.order(), |s| Some(s.order()));
+    let posed = Posed::of(&graph, profile, order)?;
+    let budget = args.gpu_mem.map(|size| posed.bytes(size)).transpose()?;
+    let chosen = choose(args, &posed, script.as_ref(), budget, &progress)?;
 
     progress.stage("lowering and checking");
     let lowered = finish(args, &graph, &chosen, &loaded, profile, budget)?;
@@ -56,12 +59,13 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
         let _writing = Writing::begin();
         memc_plan::write(&args.output, &lowered.plan, &mut Blobs(&lowered), &stopped)?
     };
-    if let Some(file) = &args.script.decisions {
-        let text = chosen.planned.decisions.print(&chosen.problem.numbers);
-        crate::output::write_file(file, text.as_bytes())?;
+    if let (Some(file), Some((o, r))) = (&args.script.decisions, chosen.outcome.of(&posed)) {
+        crate::output::write_file(file, r.decisions.print(o.numbers()).as_bytes())?;
     }
+    progress.stage("proving a bound");
+    let bound = Report::new(&posed, &chosen.outcome, &args.search.how);
     progress.done();
-    report(args, &lowered, &chosen, &stash, plan_ns, &hash)
+    report(args, &lowered, &bound, &stash, &hash)
 }
 
 /// Hands the plan writer each state's initial bytes.
@@ -76,127 +80,43 @@ impl memc_plan::InitialData for Blobs<'_> {
     }
 }
 
-fn resolve(size: Size, profile: &DeviceProfile) -> Result<u64, Error> {
-    match size {
-        Size::Bytes(bytes) => Ok(bytes),
-        Size::Percent(percent) => {
-            let own = profile.memory_bytes;
-            let total = own.or_else(|| (profile.name == "cpu").then(host_memory).flatten());
-            let Some(total) = total else {
-                return Err(Error::Usage(format!(
-                    "the memory of device `{}` is not known here: give --gpu-mem in bytes, as 16G",
-                    profile.name
-                )));
-            };
-            Ok((total as f64 * percent / 100.0) as u64)
-        }
-    }
-}
-
-/// A planned step, and the unplanned one to compare it with.
-struct Chosen {
-    problem: Problem,
+/// A planned step, and how it was found.
+struct Chosen<'a> {
+    posed: &'a Posed,
+    outcome: Outcome,
     planned: Planned,
-    planner: String,
-    unplanned_bytes: u64,
-    ideal_ns: u64,
 }
 
-fn problem(graph: &Module, profile: &DeviceProfile) -> Result<Problem, Error> {
-    Problem::new(graph, profile).map_err(Error::Model)
-}
-
-/// The graph with its ops in the given order.
-fn ordered(graph: &Module, order: Order, profile: &DeviceProfile) -> Result<Module, Error> {
-    let mut module = graph.clone();
-    Pipeline::parse(&format!("order{{algo={}}}", order.name()))?
-        .run(&mut module, &mut source::context(profile))?;
-    Ok(module)
-}
-
-/// Plans in every order asked for and keeps the fastest; the unplanned step is that of the order as given.
-fn choose(
+/// Plans in every order asked for and keeps the fastest, or carries out the decisions in a file. Without a budget
+/// everything stays on the device.
+fn choose<'a>(
     args: &Compile,
-    graph: &Module,
-    profile: &DeviceProfile,
+    posed: &'a Posed,
+    script: Option<&Script>,
     budget: Option<u64>,
-) -> Result<Chosen, Error> {
-    let given = problem(graph, profile)?;
-    let unplanned = keep_all(&given)?;
-    let (unplanned_bytes, ideal_ns) = (unplanned.dev_bytes, unplanned.evaluation.step_ns);
-    let capacity = budget.map(|b| b.saturating_sub(profile.reserve_bytes));
-    let chosen = |problem, planned, planner: &str| Chosen {
-        problem,
-        planned,
-        planner: planner.into(),
-        unplanned_bytes,
-        ideal_ns,
+    progress: &Progress,
+) -> Result<Chosen<'a>, Error> {
+    let budget = budget.unwrap_or(u64::MAX);
+    let outcome = match script {
+        Some(script) => script.apply(posed, budget)?,
+        None => solve(posed, named(&args.search.planner)?, &args.search.how, budget, progress)?,
     };
-    if let Some(file) = &args.script.apply {
-        let text = source::read_text(file)?;
-        let at = |e| Error::Usage(format!("{}: {e}", file.display()));
-        let p = problem(&ordered(graph, Decisions::order_in(&text), profile)?, profile)?;
-        let decisions = Decisions::parse(&text, &p.numbers).map_err(at)?;
-        let planned = realise(&p, decisions).map_err(at)?;
-        if let Some(capacity) = capacity.filter(|&c| c < planned.dev_bytes) {
-            let (need, have) = (Bytes(planned.dev_bytes), Bytes(capacity));
-            let text = format!("{}: the decisions take {need}, the budget is {have}", file.display());
-            return Err(Error::Infeasible(text, None));
-        }
-        return Ok(chosen(p, planned, "decisions"));
-    }
-    let planner = args.search.planner()?;
-    let request = capacity.map(|c| args.search.request(c));
-    let mut results = Vec::new();
-    let mut error = None;
-    for order in
-        [Order::Given, Order::Greedy].into_iter().filter(|o| ["auto", o.name()].contains(&&*args.order))
-    {
-        let module = ordered(graph, order, profile)?;
-        if order == Order::Greedy && args.order == "auto" && module.order == graph.order {
-            continue;
-        }
-        let p = problem(&module, profile)?;
-        let planned = match &request {
-            Some(request) => plan(&p, profile, planner, request),
-            None => keep_all(&p),
-        };
-        match planned {
-            Ok(mut planned) => {
-                planned.decisions.order = order;
-                let fits = planned.traffic.swap_in_bytes + planned.traffic.recompute_ops == 0;
-                results.push((p, planned));
-                if fits {
-                    break;
-                }
-            }
-            Err(e) => error = Some(lesser(error, e)),
-        }
-    }
-    let best = results.into_iter().min_by_key(|(_, r)| (r.evaluation.step_ns, r.traffic.swap_in_bytes));
-    match (best, error) {
-        (Some((p, planned)), _) => Ok(chosen(p, planned, planner.name)),
-        (None, Some(e)) => Err(e.into()),
-        (None, None) => Err(Error::Internal("no order was planned".into())),
-    }
-}
-
-/// Of two failures, the one that asks for less memory.
-fn lesser(first: Option<PlanError>, second: PlanError) -> PlanError {
-    match (first, second) {
-        (Some(PlanError::Infeasible(a)), PlanError::Infeasible(b))
-            if a.smallest_bytes <= b.smallest_bytes =>
-        {
-            PlanError::Infeasible(a)
-        }
-        (_, second) => second,
-    }
+    let (at, realised) = match &outcome.plan {
+        Ok(solved) => (solved.at, solved.realised.clone()),
+        Err(NoPlan::Infeasible(why)) => return Err(posed.infeasible(why, budget)?),
+        Err(NoPlan::Failed(text)) => return Err(Error::Internal(text.clone())),
+    };
+    let Some(problem) = posed.tried()[at].model() else {
+        return Err(Error::Internal("the problem is not a model's".into()));
+    };
+    let planned = carry_out(problem, realised, outcome.evaluations).map_err(Error::Internal)?;
+    Ok(Chosen { posed, outcome, planned })
 }
 
 fn finish(
     args: &Compile,
     graph: &Module,
-    chosen: &Chosen,
+    chosen: &Chosen<'_>,
     loaded: &Loaded,
     profile: &DeviceProfile,
     budget: Option<u64>,
@@ -209,14 +129,14 @@ fn finish(
     memc_ir::verify(&planned.module)
         .map_err(|d| wrong(format!("the planned module breaks rules of the verifier:\n{d}")))?;
     let meta = Meta {
-        planner: chosen.planner.clone(),
+        planner: chosen.outcome.planner.clone(),
         profile: profile.name.to_string(),
         options: loaded.options.clone(),
         budget_bytes: budget.unwrap_or(planned.dev_bytes + profile.reserve_bytes),
         reserve_bytes: profile.reserve_bytes,
         claims: Claims {
-            unplanned_peak_bytes: chosen.unplanned_bytes,
-            ideal_ns: chosen.ideal_ns,
+            unplanned_peak_bytes: chosen.posed.given().kept.evaluation.dev_bytes,
+            ideal_ns: chosen.posed.ideal_ns(),
             step_ns: planned.evaluation.step_ns,
             recompute_ns: planned.evaluation.recompute_ns,
             ..Claims::default()
@@ -229,17 +149,11 @@ fn finish(
     Ok(lowered)
 }
 
-#[allow(clippy::disallowed_methods, reason = "the driver reports how long planning took; no pass sees it")]
-pub(crate) fn now() -> Instant {
-    Instant::now()
-}
-
 fn report(
     args: &Compile,
     lowered: &Lowered,
-    chosen: &Chosen,
+    found: &Report<'_>,
     stash: &Stash,
-    plan_ns: u64,
     hash: &[u8; 32],
 ) -> Result<(), Error> {
     let meta = &lowered.plan.meta;
@@ -253,14 +167,15 @@ fn report(
                 "gpu_mem_bytes": meta.budget_bytes, "arena_bytes": meta.dev_bytes, "host_bytes": meta.host_bytes,
                 "peak_bytes": claims.peak_bytes, "unplanned_peak_bytes": claims.unplanned_peak_bytes,
                 "ideal_ns": claims.ideal_ns, "step_ns": claims.step_ns,
+                "bound_ns": found.bound.map(|b| b.0), "bound_holds_for": found.bound.map(|b| b.1),
                 "swap_out_bytes": claims.swap_out_bytes, "swap_in_bytes": claims.swap_in_bytes,
                 "recompute_ns": claims.recompute_ns, "recompute_ops": claims.recompute_ops, "ops": claims.ops,
-                "evaluations": chosen.planned.evaluations, "plan_ns": plan_ns, "checked": true,
+                "evaluations": found.outcome.evaluations, "plan_ns": found.outcome.plan_ns, "stopped": found.outcome.stopped,
+                "checked": true,
                 "stash": stash.json(),
             })
         ));
     }
-    let ms = |ns: u64| format!("{:.3} ms", ns as f64 / 1e6);
     let mut text = table(
         &["", "unplanned", "planned"],
         &[
@@ -280,8 +195,9 @@ fn report(
         ],
     );
     text.push_str(&format!(
-        "\n{}\n{}: {}; arena {} of a budget of {}, host {}; proved by the checker\n",
+        "\n{}\n{}\n{}: {}; arena {} of a budget of {}, host {}; proved by the checker\n",
         stash.text(),
+        format_args!("by {}: {}", found.outcome.planner, found.verdict()),
         args.output.display(),
         counted(claims.ops as usize, "op"),
         Bytes(meta.dev_bytes),

@@ -51,8 +51,8 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(memc_frontend::MAX_ACCUMULATE)))]
     pub(crate) accumulate: u32,
     /// Value of a symbolic dimension (repeatable)
-    #[arg(long = "dim", value_name = "NAME=N", value_parser = dim)]
-    pub(crate) dims: Vec<(String, u64)>,
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = sized_dim)]
+    pub(crate) dims: Vec<Dim>,
 }
 
 impl Default for ImportArgs {
@@ -73,7 +73,21 @@ impl Default for ImportArgs {
     }
 }
 
+/// A symbolic dimension on the command line.
+#[derive(Clone)]
+pub(crate) struct Dim {
+    /// Its name in the model.
+    pub(crate) name: String,
+    /// Its size, unless the command is to find one.
+    pub(crate) size: Option<u64>,
+}
+
 impl ImportArgs {
+    /// Dimensions with the sizes given to them.
+    pub(crate) fn sized(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.dims.iter().filter_map(|d| Some((d.name.as_str(), d.size?)))
+    }
+
     /// The importer's options.
     pub(crate) fn options(&self) -> ImportOptions {
         ImportOptions {
@@ -82,7 +96,7 @@ impl ImportArgs {
             no_optimizer: self.no_optimizer,
             carry: self.carry.clone(),
             accumulate: self.accumulate,
-            dims: self.dims.clone(),
+            dims: self.sized().map(|(name, size)| (name.to_string(), size)).collect(),
             loss: self.loss.clone(),
             optimizer: self.optimizer.clone(),
             trainable: self.trainable.clone(),
@@ -97,7 +111,19 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((a.to_string(), b.to_string()))
 }
 
-fn dim(text: &str) -> Result<(String, u64), String> {
+fn sized_dim(text: &str) -> Result<Dim, String> {
     let (name, value) = pair(text).map_err(|_| "write NAME=N".to_string())?;
-    Ok((name, value.parse().map_err(|_| format!("`{value}` is not a non-negative integer"))?))
+    let size = value.parse().map_err(|_| format!("`{value}` is not a non-negative integer"))?;
+    Ok(Dim { name, size: Some(size) })
+}
+
+/// A dimension with or without a size.
+pub(crate) fn any_dim(text: &str) -> Result<Dim, String> {
+    if text.contains('=') {
+        return sized_dim(text);
+    }
+    if text.is_empty() {
+        return Err("write the name of a symbolic dimension, or NAME=N".into());
+    }
+    Ok(Dim { name: text.to_string(), size: None })
 }

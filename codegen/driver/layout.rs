@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::exit::Error;
 use crate::output::{Progress, STOP, Writing, apart, emit, say, write_file};
 use crate::source;
+use crate::time::{duration, now, since};
 
 /// What the command takes.
 #[derive(clap::Args)]
@@ -48,23 +49,6 @@ fn algorithms() -> Vec<&'static str> {
     [SEARCH].into_iter().chain(Algorithm::ALL.map(Algorithm::name)).collect()
 }
 
-/// A time such as `10s`, `1.5s`, `500ms` or `2m`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let example = "write a time such as 10s, 500ms or 2m";
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let number: f64 = number.parse().map_err(|_| format!("`{text}` is not a time: {example}"))?;
-    let seconds = match unit {
-        "ms" => number / 1e3,
-        "s" => number,
-        "m" => number * 60.0,
-        "h" => number * 3600.0,
-        "" => return Err(format!("`{text}` has no unit: {example}")),
-        _ => return Err(format!("`{unit}` is not a unit of time: {example}")),
-    };
-    Duration::try_from_secs_f64(seconds).map_err(|_| format!("`{text}` is not a time that fits: {example}"))
-}
-
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
     apart(&[Some(&args.instance)], &[args.output.as_ref()])?;
     let text = source::read_text(&args.instance)?;
@@ -77,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         let _searching = Writing::begin();
         solve(args, &named.instance, begun)
     };
-    let took = begun.elapsed();
+    let solve_ns = since(begun);
     progress.done();
     memc_layout::check(&named.instance, &solution.offsets)
         .map_err(|e| Error::Internal(format!("the layout is wrong: {e}")))?;
@@ -102,7 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
                 "algorithm": args.algorithm, "capacity": args.capacity, "height": solution.height,
                 "load": solution.load, "bound": solution.bound, "ratio": ratio,
                 "optimal": solution.optimal(), "stopped": STOP.load(Ordering::Relaxed),
-                "solve_ns": u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
+                "solve_ns": solve_ns,
             })
         ));
     }
@@ -114,14 +98,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         "height {}, load {}, ratio {ratio:.4}, {verdict}, {:.3} s",
         solution.height,
         solution.load,
-        took.as_secs_f64()
+        solve_ns as f64 / 1e9
     ));
     Ok(())
-}
-
-#[allow(clippy::disallowed_methods, reason = "the driver keeps the time limit; the search counts its steps")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 fn solve(args: &Args, instance: &memc_layout::Instance, begun: Instant) -> Solution {
@@ -133,24 +112,4 @@ fn solve(args: &Args, instance: &memc_layout::Instance, begun: Instant) -> Solut
     let stop =
         || STOP.load(Ordering::Relaxed) || args.time_limit.is_some_and(|limit| begun.elapsed() >= limit);
     memc_layout::solve(instance, &options, &stop)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn times_have_units() {
-        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        for (text, hint) in
-            [("10", "unit"), ("10x", "not a unit"), ("s", "not a time"), ("-1s", "not a time")]
-        {
-            let message = duration(text).err().unwrap_or_default();
-            assert!(message.contains(hint), "{text}: {message}");
-        }
-        let endless = format!("{}h", "9".repeat(40));
-        assert!(duration(&endless).err().is_some_and(|m| m.contains("fits")));
-    }
 }

@@ -3,28 +3,35 @@
 mod bound;
 mod check;
 mod cli;
+mod compare;
 mod compile;
 mod device;
 mod dump;
 mod estimate;
 mod exit;
+mod explain;
 mod fit;
 mod import;
 mod layout;
+mod max_batch;
 mod opt;
 mod output;
 mod plan;
 mod planner;
+mod posed;
+mod report;
 mod size;
+mod solve;
 mod source;
+mod sweep;
+mod time;
 
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
-use clap::Parser;
 use mimalloc::MiMalloc;
 
-use cli::{Cli, Command};
+use cli::Command;
 use exit::Error;
 use output::{STOP, WRITING, emit, say};
 
@@ -33,7 +40,7 @@ use output::{STOP, WRITING, emit, say};
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = cli::parse();
     // A file that is being written, or a search that keeps its best, ends by itself; a second interrupt does not wait.
     let handler = || {
         if STOP.swap(true, Ordering::Relaxed) || !WRITING.load(Ordering::Relaxed) {
@@ -69,6 +76,10 @@ fn run(command: &Command) -> Result<(), Error> {
         Command::Estimate(args) => estimate::run(args),
         Command::Layout(args) => layout::run(args),
         Command::Plan(args) => plan::run(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Sweep(args) => sweep::run(args),
+        Command::Explain(args) => explain::run(args),
+        Command::MaxBatch(args) => max_batch::run(args),
         Command::Bound(args) => bound::run(args),
         Command::ExportProblem(args) => plan::export(args),
         Command::Check(args) => check::run(args),

@@ -32,14 +32,24 @@ pub(crate) struct Writing;
 
 impl Writing {
     pub(crate) fn begin() -> Writing {
-        WRITING.store(true, Ordering::Relaxed);
+        Writing::hold();
         Writing
+    }
+
+    /// From now on an interrupt only sets [`STOP`], until [`Writing::release`].
+    pub(crate) fn hold() {
+        WRITING.store(true, Ordering::Relaxed);
+    }
+
+    /// From now on an interrupt ends the command.
+    pub(crate) fn release() {
+        WRITING.store(false, Ordering::Relaxed);
     }
 }
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        WRITING.store(false, Ordering::Relaxed);
+        Writing::release();
     }
 }
 
@@ -123,15 +133,30 @@ impl Progress {
     pub(crate) fn new(quiet: bool) -> Progress {
         let bar =
             if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} [{elapsed}]") {
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix}{msg} [{elapsed}]") {
             bar.set_style(style);
         }
         bar.enable_steady_tick(std::time::Duration::from_millis(120));
         Progress { bar, quiet }
     }
 
+    /// Whether anybody sees it.
+    pub(crate) fn visible(&self) -> bool {
+        !self.bar.is_hidden()
+    }
+
     pub(crate) fn stage(&self, name: &str) {
         self.bar.set_message(name.to_string());
+    }
+
+    /// What the stages from now on are about; nothing: the command as a whole.
+    pub(crate) fn about(&self, name: &str) {
+        self.bar.set_prefix(if name.is_empty() { String::new() } else { format!("{name}: ") });
+    }
+
+    /// Writes a line to stderr.
+    pub(crate) fn say(&self, text: &str) {
+        self.bar.suspend(|| say(text));
     }
 
     /// What was found where, unless only JSON is wanted; warnings always.

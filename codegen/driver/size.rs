@@ -60,6 +60,56 @@ pub(crate) fn parse(text: &str) -> Result<Size, String> {
         .ok_or_else(|| format!("`{text}` is not a size that fits: {EXAMPLE}"))
 }
 
+/// Budgets from one size to another.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Range(Vec<Size>);
+
+impl Range {
+    /// The budgets, ascending.
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = Size> {
+        self.0.iter().copied()
+    }
+}
+
+/// Most budgets of a range.
+const MOST_POINTS: u64 = 256;
+
+/// Parses `FROM:TO:STEP`, such as `6G:24G:2G` or `40%:100%:10%`; both ends count.
+pub(crate) fn range(text: &str) -> Result<Range, String> {
+    const RANGE: &str = "write FROM:TO:STEP, as 6G:24G:2G or 40%:100%:10%";
+    let parts: Vec<&str> = text.split(':').collect();
+    let [from, to, step] = parts.as_slice() else {
+        return Err(format!("`{text}` is not a range of sizes: {RANGE}"));
+    };
+    if step.trim_start_matches(['0', '.']).starts_with(|c: char| !c.is_ascii_digit()) && step.starts_with('0')
+    {
+        return Err(format!("a step of `{step}` never gets to {to}: {RANGE}"));
+    }
+    let (from, to, step) = (parse(from)?, parse(to)?, parse(step)?);
+    let points = |from: f64, to: f64, step: f64| {
+        if from > to {
+            return Err(format!("`{text}` ends before it begins: write the smaller size first"));
+        }
+        // A little more than the quotient: shares such as 0.1% have no exact form.
+        let steps = ((to - from) / step + 1e-9).floor();
+        if steps >= MOST_POINTS as f64 {
+            return Err(format!("`{text}` has more than {MOST_POINTS} budgets: take a larger step"));
+        }
+        Ok(0..=steps as u64)
+    };
+    let sizes = match (from, to, step) {
+        (Size::Bytes(from), Size::Bytes(to), Size::Bytes(step)) => {
+            let points = points(from as f64, to as f64, step as f64)?;
+            points.map(|i| Size::Bytes(from + i * step)).collect()
+        }
+        (Size::Percent(from), Size::Percent(to), Size::Percent(step)) => {
+            points(from, to, step)?.map(|i| Size::Percent(from + i as f64 * step)).collect()
+        }
+        _ => return Err(format!("`{text}` mixes sizes and shares: {RANGE}")),
+    };
+    Ok(Range(sizes))
+}
+
 /// `number * 2^shift`, rounded down, with exact decimal fractions.
 fn scaled(number: &str, shift: u32) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -113,6 +163,34 @@ mod tests {
             ("1.5B", "fits"),
         ] {
             let message = parse(text).unwrap_err();
+            assert!(message.contains(hint), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn ranges_have_both_ends_and_units() {
+        let sizes = |text| range(text).map(|r| r.sizes().collect::<Vec<_>>());
+        let g = |n: u64| Size::Bytes(n << 30);
+        assert_eq!(sizes("6G:12G:2G"), Ok(vec![g(6), g(8), g(10), g(12)]));
+        assert_eq!(sizes("6G:9G:2G"), Ok(vec![g(6), g(8)]));
+        assert_eq!(sizes("6G:6G:2G"), Ok(vec![g(6)]));
+        let shares = sizes("99.8%:100%:0.1%").unwrap_or_default();
+        assert_eq!((shares.len(), shares.first()), (3, Some(&Size::Percent(99.8))));
+        for (text, hint) in [
+            ("6G", "FROM:TO:STEP"),
+            ("6G:24G", "FROM:TO:STEP"),
+            ("6:24G:2G", "6G"),
+            ("6G:24:2G", "no unit"),
+            ("6G:24G:2", "2G"),
+            ("24G:6G:2G", "smaller size first"),
+            ("6G:24G:0G", "never gets"),
+            ("6G:24G:0.0G", "never gets"),
+            ("6G:24G:0%", "never gets"),
+            ("6G:24G:10%", "mixes"),
+            ("1B:1T:1B", "larger step"),
+            ("6G:24G:-2G", "not a size"),
+        ] {
+            let message = range(text).err().unwrap_or_default();
             assert!(message.contains(hint), "{text}: {message}");
         }
     }

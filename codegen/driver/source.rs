@@ -11,6 +11,7 @@ use memc_passes::{
 
 use crate::cli::{ImportArgs, Source};
 use crate::exit::Error;
+use crate::import::Dim;
 
 /// A model as read.
 pub(crate) struct Loaded {
@@ -93,7 +94,7 @@ fn recorded(args: &ImportArgs) -> Vec<(String, String)> {
     if args.seed != 0 {
         out.push(("seed".into(), args.seed.to_string()));
     }
-    out.extend(args.dims.iter().map(|(a, b)| ("dim".to_string(), format!("{a}={b}"))));
+    out.extend(args.sized().map(|(a, b)| ("dim".to_string(), format!("{a}={b}"))));
     out
 }
 
@@ -110,7 +111,7 @@ pub(crate) fn replay(model: PathBuf, options: &[(String, String)]) -> Result<Sou
             "carry" => import.carry.push(pair()?),
             "dim" => {
                 let (name, value) = pair()?;
-                import.dims.push((name, value.parse().map_err(|_| bad())?));
+                import.dims.push(Dim { name, size: Some(value.parse().map_err(|_| bad())?) });
             }
             "loss" => import.loss = Some(value.parse().map_err(|_| bad())?),
             "optimizer" => import.optimizer = Some(value.parse().map_err(|_| bad())?),

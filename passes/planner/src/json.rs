@@ -44,6 +44,7 @@ pub fn parse(text: &str) -> Result<Problem, Malformed> {
         tensors.push(Tensor { name, bytes: 0, size: bytes, kind, touches: Vec::new(), writes: Vec::new() });
     }
     let ops = ops(list(root, "ops", "the file")?, &index)?;
+    in_order(&tensors, &ops)?;
     unique(tensors.iter_mut().map(|t| &mut t.name));
     let name = root.get("name").and_then(Value::as_str).unwrap_or("problem");
     Problem::new(name, device, tensors, ops)
@@ -114,6 +115,30 @@ fn ops(list_of_ops: &[Value], tensors: &BTreeMap<u64, u32>) -> Result<Vec<Op>, M
     }
     unique(out.iter_mut().map(|op| &mut op.name));
     Ok(out)
+}
+
+/// Refuses ops that read what only a later one computes: they form a cycle, or are not in execution order.
+fn in_order(tensors: &[Tensor], ops: &[Op]) -> Result<(), Malformed> {
+    let mut reader: Vec<Option<&Op>> = vec![None; tensors.len()];
+    let mut written = vec![false; tensors.len()];
+    for op in ops {
+        for &t in &op.reads {
+            reader[t as usize] = reader[t as usize].or(Some(op));
+        }
+        for &t in &op.writes {
+            let (t, tensor) = (t as usize, &tensors[t as usize]);
+            let early =
+                reader[t].filter(|r| tensor.kind == Kind::Transient && !written[t] && r.name != op.name);
+            if let Some(early) = early {
+                return Err(Malformed(format!(
+                    "the ops form a cycle: {} reads tensor {} before {} computes it; list ops in execution order",
+                    early.name, tensor.name, op.name
+                )));
+            }
+            written[t] = true;
+        }
+    }
+    Ok(())
 }
 
 fn outputs(op: &Map<String, Value>, tensors: &BTreeMap<u64, u32>) -> Option<Vec<(u32, u64)>> {

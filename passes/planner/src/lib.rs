@@ -3,6 +3,7 @@
 //! Knows nothing of models or of the compiler's IR. A [`Problem`] goes in, [`Decisions`] come out, and one evaluator
 //! ([`realise`]) judges every planner.
 
+pub mod account;
 mod awaits;
 pub mod bound;
 mod decisions;

@@ -4,6 +4,8 @@ use std::fmt;
 
 use memc_ir::Bytes;
 
+use super::problem::Problem;
+
 /// Why a budget is too small, and what would do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Infeasible {
@@ -17,8 +19,51 @@ pub struct Infeasible {
     pub updates: bool,
     /// Bytes that op needs at once.
     pub working_set_bytes: u64,
-    /// That op's largest tensors: name, type, bytes.
+    /// That op's largest tensors: name, type (nothing where it is not known), bytes.
     pub tensors: Vec<(String, String, u64)>,
+}
+
+/// Tensors that a report names.
+const NAMED: usize = 5;
+
+impl Infeasible {
+    /// The report for a problem, of a model or of numbers alone; budgets include what the driver takes.
+    pub fn new(
+        numbers: &memc_planner::Problem,
+        model: Option<&Problem>,
+        budget_bytes: u64,
+        smallest_bytes: u64,
+    ) -> Infeasible {
+        let (position, working_set_bytes) = numbers.largest_working_set();
+        let op = numbers.ops.get(position);
+        let set = op.map(|_| numbers.working_set(position)).unwrap_or_default();
+        let named = |t: u32| {
+            let tensor = &numbers.tensors[t as usize];
+            let ty = model.map(|p| p.tensor_type(t).to_string()).unwrap_or_default();
+            (tensor.name.clone(), ty, tensor.bytes)
+        };
+        let mut tensors: Vec<(String, String, u64)> = set.into_iter().map(named).collect();
+        if let Some(op) = op.filter(|op| op.workspace > 0) {
+            tensors.push(("workspace".into(), "bytes".into(), op.workspace));
+        }
+        tensors.sort_by(|a, b| b.2.cmp(&a.2).then(a.0.cmp(&b.0)));
+        tensors.truncate(NAMED);
+        let kind =
+            |p: &Problem| p.ops.get(position).and_then(|&op| p.module.ops[op].kind()).is_some_and(updates);
+        Infeasible {
+            budget_bytes,
+            smallest_bytes,
+            op: op.map(|op| op.label.clone()).unwrap_or_default(),
+            updates: model.is_some_and(kind),
+            working_set_bytes,
+            tensors,
+        }
+    }
+}
+
+/// Whether an op is an optimizer's: its operands begin with a parameter and its gradient.
+fn updates(kind: &memc_ir::OpKind) -> bool {
+    kind.def().operands.get(1) == Some(&"g")
 }
 
 impl fmt::Display for Infeasible {
@@ -27,7 +72,8 @@ impl fmt::Display for Infeasible {
         writeln!(f, "  smallest feasible: {}", Bytes(self.smallest_bytes))?;
         writeln!(f, "  working set peaks at {}: {}", self.op, Bytes(self.working_set_bytes))?;
         for (name, ty, bytes) in &self.tensors {
-            writeln!(f, "    {:>12}  {name} : {ty}", Bytes(*bytes).short())?;
+            let ty = if ty.is_empty() { String::new() } else { format!(" : {ty}") };
+            writeln!(f, "    {:>12}  {name}{ty}", Bytes(*bytes).short())?;
         }
         let batch = if self.updates {
             "; a smaller batch does not help, since that op updates a parameter"

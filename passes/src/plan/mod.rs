@@ -12,6 +12,6 @@ mod timepoints;
 pub use apply::{apply, apply_realised};
 pub use infeasible::Infeasible;
 pub use problem::{Breakdown, Problem};
-pub use select::{PlanError, Planned, keep_all, plan, realise, smallest_feasible};
+pub use select::{PlanError, Planned, carry_out, keep_all, plan, realise, smallest_feasible};
 pub use storage::Kind;
 pub use timepoints::place_awaits;

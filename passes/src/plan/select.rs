@@ -33,7 +33,8 @@ pub fn realise(p: &Problem, decisions: Decisions) -> Result<Planned, String> {
     carry_out(p, memc_planner::realise(&p.numbers, decisions)?, 1)
 }
 
-fn carry_out(p: &Problem, r: Realised, evaluations: u64) -> Result<Planned, String> {
+/// Carries out a script that is realised already, found in so many evaluations.
+pub fn carry_out(p: &Problem, r: Realised, evaluations: u64) -> Result<Planned, String> {
     let module = super::apply_realised(p, &r)?;
     let traffic = module.traffic();
     let (dev_bytes, host_bytes) = (height(&module, Space::Dev), height(&module, Space::Host));
@@ -68,7 +69,11 @@ pub fn plan(
     match planners::solve(&p.numbers, planner, request) {
         Ok((realised, evaluations)) => carry_out(p, realised, evaluations).map_err(PlanError::Failed),
         Err(NoPlan::Infeasible(_)) => {
-            Err(PlanError::Infeasible(Box::new(explain(p, profile, kept.dev_bytes, request.capacity)?)))
+            let smallest =
+                planners::smallest_feasible(&p.numbers, kept.dev_bytes).map_err(PlanError::Failed)?;
+            let total = |bytes: u64| bytes.saturating_add(profile.reserve_bytes);
+            let why = Infeasible::new(&p.numbers, Some(p), total(request.capacity), total(smallest));
+            Err(PlanError::Infeasible(Box::new(why)))
         }
         Err(NoPlan::Failed(text)) => Err(PlanError::Failed(text)),
     }
@@ -91,40 +96,4 @@ pub enum PlanError {
 /// The smallest capacity for which a plan is found.
 pub fn smallest_feasible(p: &Problem) -> Result<u64, PlanError> {
     planners::smallest_feasible(&p.numbers, keep_all(p)?.dev_bytes).map_err(PlanError::Failed)
-}
-
-/// Whether an op is an optimizer's: its operands begin with a parameter and its gradient.
-fn updates(kind: &memc_ir::OpKind) -> bool {
-    kind.def().operands.get(1) == Some(&"g")
-}
-
-fn explain(p: &Problem, profile: &DeviceProfile, kept: u64, capacity: u64) -> Result<Infeasible, PlanError> {
-    let (position, working_set_bytes) = p.numbers.largest_working_set();
-    let mut tensors: Vec<(String, String, u64)> = p
-        .numbers
-        .working_set(position)
-        .into_iter()
-        .map(|t| {
-            (
-                p.numbers.tensors[t as usize].name.clone(),
-                p.tensor_type(t).to_string(),
-                p.numbers.tensors[t as usize].bytes,
-            )
-        })
-        .collect();
-    let op = p.numbers.ops.get(position);
-    if let Some(op) = op.filter(|op| op.workspace > 0) {
-        tensors.push(("workspace".into(), "bytes".into(), op.workspace));
-    }
-    tensors.sort_by(|a, b| b.2.cmp(&a.2).then(a.0.cmp(&b.0)));
-    tensors.truncate(5);
-    let smallest = planners::smallest_feasible(&p.numbers, kept).map_err(PlanError::Failed)?;
-    Ok(Infeasible {
-        budget_bytes: capacity.saturating_add(profile.reserve_bytes),
-        smallest_bytes: smallest.saturating_add(profile.reserve_bytes),
-        op: op.map(|op| op.label.clone()).unwrap_or_default(),
-        updates: p.ops.get(position).and_then(|&op| p.module.ops[op].kind()).is_some_and(updates),
-        working_set_bytes,
-        tensors,
-    })
 }

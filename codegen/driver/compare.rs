@@ -1,0 +1,125 @@
+//! `memc compare`: every planner on one problem.
+
+use clap::Args;
+use memc_ir::Bytes;
+use memc_planner::planners::{NoPlan, PLANNERS, Planner};
+use serde_json::Value;
+
+use crate::cli::{How, Source, Target};
+use crate::exit::Error;
+use crate::output::{Progress, emit, table};
+use crate::planner::named;
+use crate::posed::{Posed, pose};
+use crate::report::{Report, ms};
+use crate::size::{self, Size};
+use crate::solve::solve;
+
+#[derive(Args)]
+pub(crate) struct Compare {
+    /// A planning problem (.json, memc-problem/1) or a model
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Device memory the step may take, with a binary suffix or as a share of the device: 16G, 512MiB, 90%.
+    /// Without it, that of the device
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) gpu_mem: Option<Size>,
+    /// Planners to compare, separated by commas [default: all of `memc list planners`]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) planners: Vec<String>,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    #[command(flatten)]
+    pub(crate) how: How,
+    /// Print a JSON list with an object for each planner, as `memc plan --json` prints it
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(crate) fn run(args: &Compare) -> Result<(), Error> {
+    let progress = Progress::new(args.json);
+    let planners: Vec<&Planner> = match args.planners.as_slice() {
+        [] => PLANNERS.iter().collect(),
+        names => names.iter().map(|n| named(n.trim())).collect::<Result<_, _>>()?,
+    };
+    let posed = pose(&args.source, &args.target, args.how.order(), &progress)?;
+    let budget = posed.budget(args.gpu_mem)?;
+    let mut outcomes = Vec::new();
+    for (i, planner) in planners.iter().enumerate() {
+        progress.about(&format!("{} ({} of {})", planner.name, i + 1, planners.len()));
+        let outcome = solve(&posed, planner, &args.how, budget, &progress)?;
+        let last = outcome.interrupted;
+        outcomes.push(outcome);
+        if last {
+            break;
+        }
+    }
+    progress.about("");
+    progress.stage("proving a bound");
+    let mut reports: Vec<Report<'_>> = outcomes.iter().map(|o| Report::new(&posed, o, &args.how)).collect();
+    // Those of one step time by what they move, then in the order asked for.
+    reports.sort_by_key(|r| r.outcome.of(&posed).map_or((1, (0, 0, 0)), |(_, plan)| (0, plan.key())));
+    let text = if args.json {
+        let objects = reports.iter().map(Report::json).collect::<Result<Vec<Value>, _>>()?;
+        format!("{}\n", Value::from(objects))
+    } else {
+        text(&posed, budget, &reports)?
+    };
+    progress.done();
+    emit(&text)?;
+    if reports.iter().any(|r| r.outcome.plan.is_ok()) {
+        return Ok(());
+    }
+    let said = posed.infeasible("no planner that was asked finds a plan", budget)?.to_string();
+    Err(Error::Said(said))
+}
+
+fn text(posed: &Posed, budget: u64, reports: &[Report<'_>]) -> Result<String, Error> {
+    let mut failures = String::new();
+    let mut rows = Vec::new();
+    for r in reports {
+        let Some((_, plan)) = r.outcome.of(posed) else {
+            let verdict = if let Err(NoPlan::Failed(_)) = r.outcome.plan { "failed" } else { "no plan" };
+            failures.push_str(&format!(
+                "{}: {verdict}: {}\n",
+                r.outcome.planner,
+                r.why().unwrap_or_default()
+            ));
+            continue;
+        };
+        let (e, (ideal, bound)) = (&plan.evaluation, r.ratios().unwrap_or_default());
+        let mark = if rows.is_empty() { "*" } else { "" };
+        let bound = bound.map_or_else(|| "-".into(), |b| format!("{b:.4}"));
+        let early = if r.outcome.stopped { ", stopped" } else { "" };
+        rows.push(vec![
+            format!("{}{mark}", r.outcome.planner),
+            ms(e.step_ns),
+            format!("{ideal:.4}"),
+            bound,
+            gib(e.load_bytes + posed.reserve_bytes),
+            gib(e.swap_out_bytes),
+            gib(e.swap_in_bytes),
+            ms(e.recompute_ns),
+            format!("{:.2} s{early}", r.outcome.plan_ns as f64 / 1e9),
+        ]);
+    }
+    let header =
+        ["planner", "step", "/ ideal", "/ bound", "peak GiB", "out GiB", "in GiB", "recomputed", "plan time"];
+    let body = if rows.is_empty() { String::new() } else { table(&header, &rows) + "\n" };
+    if !failures.is_empty() {
+        failures.push('\n');
+    }
+    Ok(format!(
+        "{body}{failures}{} in a budget of {}; ideal {}, unplanned peak {}; smallest feasible {}\n",
+        posed.name(),
+        Bytes(budget),
+        ms(posed.ideal_ns()),
+        Bytes(posed.given().kept.evaluation.dev_bytes + posed.reserve_bytes).short(),
+        Bytes(posed.smallest()?).short(),
+    ))
+}
+
+/// GiB with as many digits as tell small figures from none.
+pub(crate) fn gib(bytes: u64) -> String {
+    let gib = bytes as f64 / (1u64 << 30) as f64;
+    if bytes > 0 && gib < 0.01 { format!("{gib:.6}") } else { format!("{gib:.3}") }
+}

@@ -1,0 +1,252 @@
+//! A planning problem as a command poses it: read from a file or made of a model, in every order to be tried.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
+
+use memc_ir::{Bytes, Module};
+use memc_passes::plan::{Infeasible, Problem};
+use memc_passes::{DeviceProfile, Pipeline};
+use memc_planner::bound::{self, Allow};
+use memc_planner::planners::smallest_feasible;
+use memc_planner::{ALIGN, Action, Decisions, Order, Realised, realise};
+
+use crate::cli::{Source, Target};
+use crate::device;
+use crate::exit::Error;
+use crate::output::Progress;
+use crate::size::{Size, host_memory};
+use crate::source;
+
+/// A problem in one order of its ops.
+pub(crate) struct Ordered {
+    /// The order.
+    pub(crate) order: Order,
+    /// The unplanned step.
+    pub(crate) kept: Realised,
+    of: Of,
+}
+
+/// What a problem is of.
+enum Of {
+    Model(Box<Problem>),
+    Numbers(Box<memc_planner::Problem>),
+}
+
+impl Ordered {
+    fn new(order: Order, of: Of) -> Result<Ordered, Error> {
+        let mut ordered = Ordered { order, kept: Realised::default(), of };
+        let p = ordered.numbers();
+        ordered.kept = realise(p, Decisions::keep_all(p)).map_err(Error::Internal)?;
+        Ok(ordered)
+    }
+
+    /// The problem in numbers.
+    pub(crate) fn numbers(&self) -> &memc_planner::Problem {
+        match &self.of {
+            Of::Model(p) => &p.numbers,
+            Of::Numbers(p) => p,
+        }
+    }
+
+    /// The problem of a model.
+    pub(crate) fn model(&self) -> Option<&Problem> {
+        match &self.of {
+            Of::Model(p) => Some(p),
+            Of::Numbers(_) => None,
+        }
+    }
+}
+
+/// A planning problem and its device.
+pub(crate) struct Posed {
+    /// The problem in the order as given, then those that are tried besides.
+    problems: Vec<Ordered>,
+    /// The first that is tried.
+    first: usize,
+    /// Bytes of a budget that are not the arena's.
+    pub(crate) reserve_bytes: u64,
+    memory_bytes: Option<u64>,
+    smallest: OnceCell<u64>,
+    /// What was bounded before: by problem, capacity and what scripts may do.
+    bounds: RefCell<BTreeMap<(usize, u64, Allow), Option<Bounds>>>,
+}
+
+/// Certified bounds on the step time in ns.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds {
+    /// Of plans that keep the problem's order.
+    pub(crate) fixed_order_ns: u64,
+    /// Of every plan.
+    pub(crate) order_free_ns: u64,
+}
+
+impl Bounds {
+    /// The one that holds for a script, and what it holds for.
+    pub(crate) fn of(&self, decisions: &Decisions) -> (u64, &'static str) {
+        let first =
+            |a: &Action| if let Action::Run(run) = a { Some(run.op).filter(|_| !run.again) } else { None };
+        match decisions.actions.iter().filter_map(first).is_sorted() {
+            true => (self.fixed_order_ns, "fixed order"),
+            false => (self.order_free_ns, "any order"),
+        }
+    }
+}
+
+/// Reads a problem file, or poses the problem of a model; without an order, in every one worth trying.
+pub(crate) fn pose(
+    source: &Source,
+    target: &Target,
+    order: Option<Order>,
+    progress: &Progress,
+) -> Result<Posed, Error> {
+    progress.stage("importing");
+    if source.model.extension().is_some_and(|e| e == "json") {
+        let text = source::read_text(&source.model)?;
+        let at = |e| Error::Model(format!("{}: {e}", source.model.display()));
+        let numbers = memc_planner::json::parse(&text).map_err(at)?;
+        let memory_bytes = Some(numbers.device.memory_bytes).filter(|&b| b > 0);
+        let problems = vec![Ordered::new(Order::Given, Of::Numbers(Box::new(numbers)))?];
+        return Ok(Posed {
+            problems,
+            first: 0,
+            reserve_bytes: 0,
+            memory_bytes,
+            smallest: OnceCell::new(),
+            bounds: RefCell::default(),
+        });
+    }
+    let profile = &*device::find(&target.device)?;
+    let loaded = source::load(source)?;
+    progress.notes(&loaded.notes, &loaded.warnings);
+    let mut graph = loaded.module;
+    source::canonicalise(&mut graph, profile, !target.no_mem_rewrite)?;
+    Posed::of(&graph, profile, order)
+}
+
+/// The graph with its ops in the order that memory would like best.
+fn greedy(graph: &Module, profile: &DeviceProfile) -> Result<Module, Error> {
+    let mut module = graph.clone();
+    let pass = format!("order{{algo={}}}", Order::Greedy.name());
+    Pipeline::parse(&pass)?.run(&mut module, &mut source::context(profile))?;
+    Ok(module)
+}
+
+impl Posed {
+    /// The problem of a graph at the reference point.
+    pub(crate) fn of(graph: &Module, profile: &DeviceProfile, order: Option<Order>) -> Result<Posed, Error> {
+        let problem = |order, graph: &Module| {
+            let p = Problem::new(graph, profile).map_err(Error::Model)?;
+            Ordered::new(order, Of::Model(Box::new(p)))
+        };
+        let mut problems = vec![problem(Order::Given, graph)?];
+        if order != Some(Order::Given) {
+            let module = greedy(graph, profile)?;
+            if order.is_some() || module.order != graph.order {
+                problems.push(problem(Order::Greedy, &module)?);
+            }
+        }
+        let own = profile.memory_bytes;
+        Ok(Posed {
+            first: if order == Some(Order::Greedy) { 1 } else { 0 },
+            problems,
+            reserve_bytes: profile.reserve_bytes,
+            memory_bytes: own.or_else(|| (profile.name == "cpu").then(host_memory).flatten()),
+            smallest: OnceCell::new(),
+            bounds: RefCell::default(),
+        })
+    }
+
+    /// The problem in the order as given: its unplanned step is what plans are compared with.
+    pub(crate) fn given(&self) -> &Ordered {
+        &self.problems[0]
+    }
+
+    /// What is to be planned.
+    pub(crate) fn tried(&self) -> &[Ordered] {
+        &self.problems[self.first..]
+    }
+
+    /// Name for people.
+    pub(crate) fn name(&self) -> &str {
+        &self.given().numbers().name
+    }
+
+    /// Time of the unplanned step in ns.
+    pub(crate) fn ideal_ns(&self) -> u64 {
+        self.given().kept.evaluation.step_ns
+    }
+
+    /// A budget in bytes.
+    pub(crate) fn bytes(&self, size: Size) -> Result<u64, Error> {
+        match size {
+            Size::Bytes(bytes) => Ok(bytes),
+            Size::Percent(percent) => {
+                let memory = self.memory_bytes.ok_or_else(unknown_memory)?;
+                Ok((memory as f64 * percent / 100.0) as u64)
+            }
+        }
+    }
+
+    /// The budget in bytes: as given, or the memory that the problem's device has.
+    pub(crate) fn budget(&self, size: Option<Size>) -> Result<u64, Error> {
+        let own = Some(self.given().numbers().device.memory_bytes).filter(|&b| b > 0);
+        size.map_or_else(|| own.ok_or_else(unknown_memory), |size| self.bytes(size))
+    }
+
+    /// What a budget leaves for the arena.
+    pub(crate) fn capacity(&self, budget: u64) -> u64 {
+        budget.saturating_sub(self.reserve_bytes) / ALIGN * ALIGN
+    }
+
+    /// The smallest budget for which there is a plan, in whichever order.
+    pub(crate) fn smallest(&self) -> Result<u64, Error> {
+        if let Some(&known) = self.smallest.get() {
+            return Ok(known);
+        }
+        let mut least = u64::MAX;
+        for o in self.tried() {
+            let kept = o.kept.evaluation.dev_bytes;
+            least = least.min(smallest_feasible(o.numbers(), kept).map_err(Error::Internal)?);
+        }
+        let total = least.saturating_add(self.reserve_bytes);
+        Ok(*self.smallest.get_or_init(|| total))
+    }
+
+    /// The certified bounds on plans of the problem in one of its orders; none where nothing fits.
+    pub(crate) fn bound(&self, at: usize, budget: u64, allow: Allow) -> Option<Bounds> {
+        let o = self.tried().get(at)?;
+        // A problem that fits needs no more room than it takes.
+        let capacity = self.capacity(budget).min(o.kept.evaluation.dev_bytes);
+        let key = (at, capacity, allow);
+        let known = self.bounds.borrow().get(&key).copied();
+        known.unwrap_or_else(|| {
+            let bounds =
+                |b: bound::Bound| Bounds { fixed_order_ns: b.fixed_order_ns, order_free_ns: b.order_free_ns };
+            let found = bound::bound(o.numbers(), capacity, allow).ok().map(bounds);
+            self.bounds.borrow_mut().insert(key, found);
+            found
+        })
+    }
+
+    /// Why there is no plan, for people: what a planner said, what would fit, and the op that needs the most.
+    pub(crate) fn infeasible(&self, why: &str, budget: u64) -> Result<Error, Error> {
+        let smallest = self.smallest()?;
+        if smallest > budget {
+            let at = &self.tried()[0];
+            let report = Infeasible::new(at.numbers(), at.model(), budget, smallest);
+            return Ok(Error::Infeasible(report.to_string(), Some(Box::new(report))));
+        }
+        Ok(Error::Infeasible(
+            format!(
+                "{why}\n  smallest budget with a plan by some method: {}\nhint: give more --gpu-mem, or another --planner; \
+                 `memc compare` shows what each finds",
+                Bytes(smallest)
+            ),
+            None,
+        ))
+    }
+}
+
+fn unknown_memory() -> Error {
+    Error::Usage("the memory of the device is not known here: give --gpu-mem in bytes, as 16G".into())
+}

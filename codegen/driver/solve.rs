@@ -1,0 +1,227 @@
+//! One planner on one posed problem and budget: the better of its orders, within a time, kept on an interrupt.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use memc_planner::planners::{self, NoPlan, Planner, Progress as Found, Request};
+use memc_planner::{Decisions, Realised, realise};
+
+use crate::cli::{How, ScriptFiles};
+use crate::exit::Error;
+use crate::output::{Progress, STOP, Writing};
+use crate::posed::{Ordered, Posed};
+use crate::report::over;
+use crate::source::read_text;
+use crate::time::{now, since};
+
+/// A plan.
+pub(crate) struct Solved {
+    /// Which of [`Posed::tried`] it is of.
+    pub(crate) at: usize,
+    /// The plan.
+    pub(crate) realised: Realised,
+}
+
+/// What a planner made of a problem and a budget.
+pub(crate) struct Outcome {
+    /// Who planned.
+    pub(crate) planner: String,
+    /// The budget in bytes.
+    pub(crate) budget: u64,
+    /// The plan, or why there is none.
+    pub(crate) plan: Result<Solved, NoPlan>,
+    /// Plans that were evaluated.
+    pub(crate) evaluations: u64,
+    /// Time that planning took in ns.
+    pub(crate) plan_ns: u64,
+    /// Whether a time limit or an interrupt ended the search.
+    pub(crate) stopped: bool,
+    /// Whether it was an interrupt.
+    pub(crate) interrupted: bool,
+}
+
+impl Outcome {
+    /// The problem that the plan is of, and the plan.
+    pub(crate) fn of<'a>(&'a self, posed: &'a Posed) -> Option<(&'a Ordered, &'a Realised)> {
+        let solved = self.plan.as_ref().ok()?;
+        Some((posed.tried().get(solved.at)?, &solved.realised))
+    }
+
+    /// The certified bound that holds for the plan, in ns, and for what: the order of its problem where it keeps it,
+    /// else every order.
+    pub(crate) fn bound(&self, posed: &Posed, how: &How) -> Option<(u64, &'static str)> {
+        let solved = self.plan.as_ref().ok()?;
+        let bounds = posed.bound(solved.at, self.budget, how.allow())?;
+        Some(bounds.of(&solved.realised.decisions))
+    }
+}
+
+/// Runs a planner on every order that is tried and keeps the fastest plan.
+///
+/// The time limit is shared among the orders. An interrupt ends the search once a plan has been found, and the command
+/// at once before; [`Outcome::stopped`] then says so, and so does a line on stderr.
+pub(crate) fn solve(
+    posed: &Posed,
+    planner: &Planner,
+    how: &How,
+    budget: u64,
+    progress: &Progress,
+) -> Result<Outcome, Error> {
+    let capacity = posed.capacity(budget);
+    let bounds = |at| {
+        let bounds = posed.bound(at, budget, how.allow());
+        bounds.map_or(0, |b| if how.fixed_order { b.fixed_order_ns } else { b.order_free_ns })
+    };
+    // No order's plan is faster than the least of their bounds.
+    progress.stage("proving a bound");
+    let bound = if progress.visible() { (0..posed.tried().len()).map(bounds).min().unwrap_or(0) } else { 0 };
+    progress.stage("planning");
+    let begun = now();
+    let session = Session {
+        begun,
+        limit: how.time_limit,
+        cut: AtomicBool::new(false),
+        best: AtomicU64::new(u64::MAX),
+        progress,
+        ideal: posed.ideal_ns().max(1),
+        bound,
+    };
+    let orders = posed.tried().len();
+    let (mut best, mut failure, mut evaluations) = (None::<Solved>, None, 0);
+    for (at, o) in posed.tried().iter().enumerate() {
+        let stop = || session.stop(at + 1, orders);
+        let watch = |found: Found| session.found(found.step_ns, found.evaluations);
+        let request = Request { stop: &stop, watch: &watch, ..how.request(capacity) };
+        let found = match o.kept.evaluation.dev_bytes <= capacity {
+            true => Ok((o.kept.clone(), 1)),
+            false => planners::solve(o.numbers(), planner, &request),
+        };
+        match found {
+            Ok((mut realised, n)) => {
+                evaluations += n;
+                realised.decisions.order = o.order;
+                session.found(realised.evaluation.step_ns, evaluations);
+                if best.as_ref().is_none_or(|b| realised.key() < b.realised.key()) {
+                    best = Some(Solved { at, realised });
+                }
+            }
+            Err(e @ NoPlan::Failed(_)) => failure = Some(e),
+            Err(e) => failure = failure.or(Some(e)),
+        }
+        let ideal = best.as_ref().is_some_and(|b| b.realised.evaluation.step_ns <= posed.ideal_ns());
+        if ideal || STOP.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    let stopped = session.cut.load(Ordering::Relaxed);
+    drop(session);
+    // From here on an interrupt is for what comes next.
+    let interrupted = STOP.swap(false, Ordering::Relaxed);
+    if interrupted && best.is_none() {
+        return Err(Error::Interrupted);
+    }
+    if interrupted {
+        progress.say("interrupted: going on with the best plan found so far");
+    }
+    let none = || NoPlan::Failed("no order was planned".into());
+    Ok(Outcome {
+        planner: planner.name.to_string(),
+        budget,
+        plan: best.ok_or_else(|| failure.unwrap_or_else(none)),
+        evaluations,
+        plan_ns: since(begun),
+        stopped: stopped || interrupted,
+        interrupted,
+    })
+}
+
+/// What ends a search, and what is known of it while it runs.
+struct Session<'a> {
+    begun: Instant,
+    limit: Option<Duration>,
+    /// Whether the search was told to stop.
+    cut: AtomicBool,
+    /// Time of the best step so far in ns.
+    best: AtomicU64,
+    progress: &'a Progress,
+    /// Time of the unplanned step in ns.
+    ideal: u64,
+    /// What no plan is faster than, in ns; 0 where that is not known.
+    bound: u64,
+}
+
+impl Session<'_> {
+    /// Whether the search on the first `done` of `all` orders has to end.
+    fn stop(&self, done: usize, all: usize) -> bool {
+        let share = |limit: Duration| limit.mul_f64(done as f64 / all.max(1) as f64);
+        let late = self.limit.is_some_and(|limit| self.begun.elapsed() >= share(limit));
+        let stop = late || STOP.load(Ordering::Relaxed);
+        if stop {
+            self.cut.store(true, Ordering::Relaxed);
+        }
+        stop
+    }
+
+    fn found(&self, step_ns: u64, evaluations: u64) {
+        // An interrupt now has something to keep.
+        Writing::hold();
+        let best = self.best.fetch_min(step_ns, Ordering::Relaxed).min(step_ns);
+        let bound = match self.bound {
+            0 => String::new(),
+            bound => format!(", {:.4} of the bound {:.3} ms", over(best, bound), bound as f64 / 1e6),
+        };
+        self.progress.stage(&format!(
+            "planning: {:.3} ms, {:.4} of the unplanned step{bound}, {evaluations} plans",
+            best as f64 / 1e6,
+            over(best, self.ideal)
+        ));
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        Writing::release();
+    }
+}
+
+/// What a decision file to be applied says, and the order that its problem was posed in.
+pub(crate) struct Script {
+    file: std::path::PathBuf,
+    text: String,
+}
+
+impl Script {
+    /// Reads the file of `--apply`, if one is given.
+    pub(crate) fn read(files: &ScriptFiles) -> Result<Option<Script>, Error> {
+        let read = |file: &std::path::PathBuf| Ok(Script { text: read_text(file)?, file: file.clone() });
+        files.apply.as_ref().map(read).transpose()
+    }
+
+    /// The order that the problem has to be posed in.
+    pub(crate) fn order(&self) -> memc_planner::Order {
+        Decisions::order_in(&self.text)
+    }
+
+    /// Carries the decisions out instead of planning.
+    pub(crate) fn apply(&self, posed: &Posed, budget: u64) -> Result<Outcome, Error> {
+        let begun = now();
+        let at = |e| Error::Usage(format!("{}: {e}", self.file.display()));
+        let p = posed.tried()[0].numbers();
+        let realised = realise(p, Decisions::parse(&self.text, p).map_err(at)?).map_err(at)?;
+        let (need, have) = (realised.evaluation.dev_bytes, posed.capacity(budget));
+        if need > have {
+            let (need, have) = (memc_ir::Bytes(need), memc_ir::Bytes(have));
+            let text = format!("{}: the decisions take {need}, the budget is {have}", self.file.display());
+            return Err(Error::Infeasible(text, None));
+        }
+        Ok(Outcome {
+            planner: "decisions".into(),
+            budget,
+            plan: Ok(Solved { at: 0, realised }),
+            evaluations: 1,
+            plan_ns: since(begun),
+            stopped: false,
+            interrupted: false,
+        })
+    }
+}

@@ -1,0 +1,390 @@
+//! What a plan does to each tensor, what that costs, and what every stall waits for.
+//!
+//! Reads a realised script; decides nothing. A copy's cost counts as hidden as far as no kernel waited for it: a stall
+//! is put down to the copy that ended last of those that the kernel awaited.
+
+mod most;
+
+use crate::decisions::{Action, Home};
+use crate::place::{Space, What};
+use crate::problem::Problem;
+use crate::realise::Realised;
+use most::Most;
+
+/// How a tensor comes back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Back {
+    /// It is copied to the device.
+    Copy,
+    /// The op that computes it runs again.
+    Rerun,
+    /// An op overwrites it; only its copy to the host is needed.
+    Write,
+}
+
+/// A time in which a tensor has no bytes on the device although it is needed again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// The tensor.
+    pub tensor: u32,
+    /// The last op that runs before it leaves; `None`: none in this step.
+    pub after: Option<u32>,
+    /// The op that it comes back for.
+    pub before: Option<u32>,
+    /// Whether it reaches into the next step.
+    pub wraps: bool,
+    /// How it comes back.
+    pub back: Back,
+    /// Time of its copy to the host in ns; 0 where the host has it already.
+    pub out_ns: u64,
+    /// Time of its copy to the device in ns.
+    pub in_ns: u64,
+    /// Time of the op that runs again in ns, shared among the tensors that come back by it.
+    pub rerun_ns: u64,
+    /// Time in ns that kernels waited for its copies.
+    pub waited_ns: u64,
+    /// The op during the gap at which most is on the device, and how many bytes that is.
+    pub room: Option<(u32, u64)>,
+}
+
+impl Gap {
+    /// Time of its copies and of ops that run again in ns.
+    pub fn cost_ns(&self) -> u64 {
+        self.out_ns.saturating_add(self.in_ns).saturating_add(self.rerun_ns)
+    }
+
+    /// Time of its copies in ns that no kernel waited for.
+    pub fn hidden_ns(&self) -> u64 {
+        self.out_ns.saturating_add(self.in_ns).saturating_sub(self.waited_ns)
+    }
+}
+
+/// Why a copy to the device ended late.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Late {
+    /// The link was busy with other copies, or with this one.
+    Link,
+    /// Its bytes were in use until this op had run.
+    Op(u32),
+    /// Its bytes were in use until this tensor had been copied to the host.
+    Out(u32),
+    /// The step before had not ended.
+    Step,
+}
+
+/// What a kernel waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// A tensor's copy to the device.
+    In(u32, Late),
+    /// A tensor's copy to the host, which makes room.
+    Out(u32),
+    /// The copy of a result to the host.
+    Output(u32),
+    /// The end of the step before.
+    Step,
+}
+
+/// A kernel that waited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stall {
+    /// The op.
+    pub op: u32,
+    /// Whether it ran again.
+    pub again: bool,
+    /// When it began in ns, since the step did.
+    pub at_ns: u64,
+    /// How long the compute stream was idle before it, in ns.
+    pub ns: u64,
+    /// What for.
+    pub cause: Cause,
+}
+
+/// What became of a plan's tensors, and of its time.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Account {
+    /// By tensor, then in the order in which they leave.
+    pub gaps: Vec<Gap>,
+    /// In the order in which they happen.
+    pub stalls: Vec<Stall>,
+    /// Busy time of the link to the host in ns, copies undisturbed.
+    pub to_host_ns: u64,
+    /// Busy time of the link to the device in ns, copies undisturbed.
+    pub to_device_ns: u64,
+}
+
+/// A run: its op and the bytes on the device meanwhile.
+type RunAt = (u32, u64);
+
+/// A gap that has begun: runs before it, and the command that copied the tensor out.
+#[derive(Clone, Copy)]
+struct Open {
+    runs: usize,
+    out: Option<usize>,
+}
+
+/// How a gap ended: runs before, how, and the command that copied the tensor in.
+#[derive(Clone, Copy)]
+struct Close {
+    runs: usize,
+    back: Back,
+    command: Option<usize>,
+    rerun_ns: u64,
+}
+
+/// Accounts for a realised script of the problem.
+pub fn account(p: &Problem, r: &Realised) -> Account {
+    let waited = waited(r);
+    let mut out = Account { stalls: stalls(r), ..Account::default() };
+    for c in &r.trace.commands {
+        match c.what {
+            What::In(_) => out.to_device_ns += c.ns,
+            What::Out(_) | What::Output { .. } => out.to_host_ns += c.ns,
+            What::Run { .. } => {}
+        }
+    }
+    let runs = runs(r);
+    let most = Most::new(runs.iter().map(|r| r.1).collect());
+    let n = p.tensors.len();
+    let mut walk = Walk {
+        p,
+        r,
+        runs: &runs,
+        most: &most,
+        waited: &waited,
+        open: vec![None; n],
+        copied: vec![None; n],
+        first: vec![None; n],
+        last: vec![None; n],
+        gaps: Vec::new(),
+    };
+    walk.go();
+    out.gaps = walk.gaps;
+    out.gaps.sort_by_key(|g| g.tensor);
+    out
+}
+
+struct Walk<'a> {
+    p: &'a Problem,
+    r: &'a Realised,
+    runs: &'a [RunAt],
+    most: &'a Most,
+    waited: &'a [u64],
+    open: Vec<Option<Open>>,
+    /// The command of a tensor's last copy to the host that no gap has claimed.
+    copied: Vec<Option<usize>>,
+    /// How a tensor that the step does not begin with comes first.
+    first: Vec<Option<Close>>,
+    /// The last gap of a tensor, until an op touches it.
+    last: Vec<Option<usize>>,
+    gaps: Vec<Gap>,
+}
+
+impl Walk<'_> {
+    fn go(&mut self) {
+        let (mut command, mut done) = (0usize, 0usize);
+        for action in &self.r.decisions.actions {
+            match action {
+                Action::Out(t) => {
+                    self.copied[*t as usize] = Some(command);
+                    command += 1;
+                }
+                Action::Drop(t) => {
+                    let out = self.copied[*t as usize].take();
+                    self.open[*t as usize] = Some(Open { runs: done, out });
+                }
+                Action::In((t, _)) => {
+                    let this = command;
+                    command += 1;
+                    self.back(*t, Close { runs: done, back: Back::Copy, command: Some(this), rerun_ns: 0 });
+                }
+                Action::Run(run) => {
+                    let op = &self.p.ops[run.op as usize];
+                    let share = if run.again { op.time_ns / run.at.len().max(1) as u64 } else { 0 };
+                    let back = if run.again { Back::Rerun } else { Back::Write };
+                    for &(t, _) in &run.at {
+                        self.back(t, Close { runs: done, back, command: None, rerun_ns: share });
+                    }
+                    for &t in op.reads.iter().chain(&op.writes) {
+                        // An op that brings a tensor back is not what it comes back for.
+                        if run.again && run.at.iter().any(|place| place.0 == t) {
+                            continue;
+                        }
+                        if let Some(gap) = self.last[t as usize].take() {
+                            self.gaps[gap].before = Some(run.op);
+                        }
+                    }
+                    command += 1 + if run.again { 0 } else { op.outputs.len() };
+                    done += 1;
+                }
+            }
+        }
+        for t in 0..self.p.tensors.len() {
+            self.end(t, done);
+        }
+    }
+
+    /// A tensor is on the device again, or for the first time.
+    fn back(&mut self, t: u32, close: Close) {
+        match self.open[t as usize].take() {
+            Some(open) => self.gap(t, open, close, false),
+            None => self.first[t as usize] = self.first[t as usize].or(Some(close)),
+        }
+    }
+
+    /// The step ends: what is away then comes back in the next one.
+    fn end(&mut self, t: usize, done: usize) {
+        if !self.p.tensors[t].persistent() {
+            return;
+        }
+        if let (Some(open), Some(close)) = (self.open[t], self.first[t]) {
+            self.gap(t as u32, open, close, true);
+            let first = self.runs[close.runs.min(done)..].iter().map(|r| r.0);
+            let touches = |op: &u32| self.p.tensors[t].touches.binary_search(op).is_ok();
+            if let (Some(gap), Some(op)) = (self.gaps.last_mut(), { first }.find(touches)) {
+                gap.before = Some(op);
+            }
+        }
+        // A copy made for a gap of the next step, which is as this one.
+        let mirrored = matches!(self.r.decisions.homes.get(&(t as u32)), Some(Home::Both(_)));
+        if let Some(out) = self.copied[t].filter(|_| mirrored)
+            && let Some(gap) = self.gaps.iter_mut().find(|g| g.tensor == t as u32 && g.out_ns == 0)
+        {
+            gap.out_ns = self.r.trace.commands.get(out).map_or(0, |c| c.ns);
+            gap.waited_ns += self.waited.get(out).copied().unwrap_or(0);
+        }
+    }
+
+    fn gap(&mut self, t: u32, open: Open, close: Close, wraps: bool) {
+        if close.back == Back::Write && open.out.is_none() {
+            // Nobody needed the old content.
+            return;
+        }
+        let ns = |c: Option<usize>| c.and_then(|c| self.r.trace.commands.get(c)).map_or(0, |c| c.ns);
+        let waited = |c: Option<usize>| c.and_then(|c| self.waited.get(c)).copied().unwrap_or(0);
+        let most = if wraps {
+            let (late, early) = (self.most.of(open.runs, self.runs.len()), self.most.of(0, close.runs));
+            late.into_iter().chain(early).max_by_key(|&i| self.runs[i].1)
+        } else {
+            self.most.of(open.runs, close.runs)
+        };
+        self.last[t as usize] = Some(self.gaps.len()).filter(|_| !wraps);
+        self.gaps.push(Gap {
+            tensor: t,
+            after: open.runs.checked_sub(1).and_then(|i| self.runs.get(i)).map(|r| r.0),
+            before: None,
+            wraps,
+            back: close.back,
+            out_ns: ns(open.out),
+            in_ns: ns(close.command),
+            rerun_ns: close.rerun_ns,
+            waited_ns: waited(open.out) + waited(close.command),
+            room: most.and_then(|i| self.runs.get(i)).copied(),
+        });
+    }
+}
+
+/// For every command, how long kernels waited for it.
+fn waited(r: &Realised) -> Vec<u64> {
+    let mut out = vec![0u64; r.trace.commands.len()];
+    for (c, span) in r.trace.commands.iter().zip(&r.timeline.spans) {
+        if let (What::Run { .. }, Some(cause)) = (c.what, span.cause) {
+            out[cause as usize] += span.stall;
+        }
+    }
+    out
+}
+
+fn stalls(r: &Realised) -> Vec<Stall> {
+    let mut out = Vec::new();
+    for (c, span) in r.trace.commands.iter().zip(&r.timeline.spans) {
+        let What::Run { op, again } = c.what else { continue };
+        if span.stall == 0 {
+            continue;
+        }
+        let late = |copy: u32| {
+            let span = r.timeline.spans.get(copy as usize).copied().unwrap_or_default();
+            match span.cause.filter(|_| span.stall > 0).map(|c| r.trace.commands[c as usize].what) {
+                Some(What::Run { op, .. }) => Late::Op(op),
+                Some(What::Out(t) | What::Output { tensor: t, .. }) => Late::Out(t),
+                Some(What::In(_)) => Late::Link,
+                None if span.stall > 0 => Late::Step,
+                None => Late::Link,
+            }
+        };
+        let cause = match span.cause.map(|c| (c, r.trace.commands[c as usize].what)) {
+            Some((c, What::In(t))) => Cause::In(t, late(c)),
+            Some((_, What::Out(t))) => Cause::Out(t),
+            Some((_, What::Output { tensor, .. })) => Cause::Output(tensor),
+            Some((_, What::Run { .. })) | None => Cause::Step,
+        };
+        out.push(Stall { op, again, at_ns: span.start, ns: span.stall, cause });
+    }
+    out
+}
+
+/// Every run in order, with the bytes on the device meanwhile.
+fn runs(r: &Realised) -> Vec<RunAt> {
+    let mut delta = vec![0i128; r.trace.end as usize + 1];
+    for slot in r.trace.slots.iter().filter(|s| s.space == Space::Dev) {
+        for &(from, to) in &slot.live {
+            delta[from as usize] += i128::from(slot.bytes);
+            delta[to.min(r.trace.end) as usize] -= i128::from(slot.bytes);
+        }
+    }
+    let mut live = 0i128;
+    let loads: Vec<u64> = delta
+        .iter()
+        .map(|d| {
+            live += d;
+            u64::try_from(live).unwrap_or(0)
+        })
+        .collect();
+    let run = |c: &crate::place::Command| match c.what {
+        What::Run { op, .. } => Some((op, loads.get(c.at as usize).copied().unwrap_or(0))),
+        _ => None,
+    };
+    r.trace.commands.iter().filter_map(run).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Copies of gaps are the plan's copies, and stalls add up to the time in which nothing runs.
+    #[test]
+    fn an_account_adds_up_to_the_evaluation() {
+        use crate::planners::{PLANNERS, Request, solve};
+        use crate::sample::{Sample, Seed, sample};
+        let mut seen = [0usize; 3];
+        for seed in 0..120u64 {
+            let Some(Sample { problem: p, capacity }) = sample(&mut Seed(seed), 24) else { continue };
+            for planner in PLANNERS {
+                let Ok((r, _)) = solve(&p, planner, &Request { effort: 0, ..Request::new(capacity) }) else {
+                    continue;
+                };
+                let a = account(&p, &r);
+                let e = &r.evaluation;
+                let of = |f: &dyn Fn(&Cause) -> bool| -> u64 {
+                    a.stalls.iter().filter(|s| f(&s.cause)).map(|s| s.ns).sum()
+                };
+                assert_eq!(of(&|c| matches!(c, Cause::In(..))), e.stall_in_ns);
+                assert_eq!(of(&|c| matches!(c, Cause::Out(_))), e.stall_out_ns);
+                let fed = |t: u32| p.tensors[t as usize].kind == crate::Kind::Input;
+                let bytes: u64 = a
+                    .gaps
+                    .iter()
+                    .filter(|g| g.back == Back::Copy && !fed(g.tensor))
+                    .map(|g| p.tensors[g.tensor as usize].size)
+                    .sum();
+                assert_eq!(bytes, e.swap_in_bytes, "{seed} {}", planner.name);
+                for g in &a.gaps {
+                    seen[g.back as usize] += 1;
+                    let (_, load) = g.room.unwrap_or_default();
+                    assert!(load <= capacity, "{seed} {}", planner.name);
+                }
+            }
+        }
+        assert!(seen[0] > 100 && seen[1] > 10, "{seen:?}");
+    }
+}

@@ -1,0 +1,119 @@
+//! Problems that are none, and devices that cannot do everything: exit codes, and which op or tensor is named.
+
+use serde_json::{Value, json};
+
+use crate::support::{json, memc_fails, memc_ok, number, put};
+
+/// Two ops, each with one tensor, on a device that swaps.
+fn small() -> Value {
+    json!({
+        "format": "memc-problem/1", "name": "small",
+        "device": {"memory_bytes": 1u64 << 30, "h2d_bytes_per_s": 1e9, "d2h_bytes_per_s": 1e9},
+        "tensors": [
+            {"id": 7, "name": "w", "bytes": 1 << 20, "kind": "persistent"},
+            {"id": 8, "name": "x", "bytes": 4 << 20, "kind": "transient"},
+        ],
+        "ops": [
+            {"id": 0, "name": "forward", "time_ns": 1000, "reads": [7], "writes": [8]},
+            {"id": 1, "name": "update", "time_ns": 1000, "reads": [7, 8], "writes": [7]},
+        ],
+    })
+}
+
+fn changed(change: impl FnOnce(&mut Value)) -> Value {
+    let mut problem = small();
+    change(&mut problem);
+    problem
+}
+
+/// Every way to break a problem is exit 3, with the file and what is wrong named.
+#[test]
+fn malformed_problems_are_exit_3_and_name_what_is_wrong() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases: Vec<(Value, &[&str])> = vec![
+        (changed(|p| p["ops"][0]["reads"] = json!([9])), &["op 0 (forward)", "unknown tensor 9"]),
+        (changed(|p| p["tensors"][1]["bytes"] = json!(-1)), &["tensor 8", "bytes", "non-negative"]),
+        (changed(|p| p["tensors"][1]["bytes"] = json!(u64::MAX)), &["tensor 8", "below 2^60"]),
+        (changed(|p| p["tensors"][1]["bytes"] = json!(1e300)), &["tensor 8", "below 2^60"]),
+        (changed(|p| p["tensors"][1]["bytes"] = json!((1u64 << 60) - 1)), &["too large"]),
+        (changed(|p| p["ops"][0]["time_ns"] = json!((1u64 << 60) - 1)), &["too large to plan", "forward"]),
+        (changed(|p| p["ops"][0]["time_ns"] = json!("soon")), &["op 0 (forward)", "time_ns"]),
+        (changed(|p| p["ops"][0]["workspace_bytes"] = json!(-4)), &["op 0 (forward)", "workspace_bytes"]),
+        (changed(|p| p["ops"][0]["after"] = json!([1])), &["cycle", "forward", "update"]),
+        (changed(|p| p["ops"][0]["after"] = json!([0])), &["cycle", "forward"]),
+        (changed(|p| p["ops"][0]["after"] = json!([5])), &["op 0 (forward)", "unknown op 5"]),
+        (
+            changed(|p| {
+                p["ops"][0]["reads"] = json!([8]);
+                p["ops"][0]["writes"] = json!([7]);
+                p["ops"][1] = json!({"id": 1, "name": "late", "time_ns": 1, "reads": [7], "writes": [8]});
+            }),
+            &["cycle", "forward reads tensor x before late computes it"],
+        ),
+        (changed(|p| p["ops"][1]["writes"] = json!([7, 7])), &["update writes tensor w twice"]),
+        (changed(|p| p["ops"][1]["outputs"] = json!([[8, -1]])), &["op 1 (update)", "outputs"]),
+        (changed(|p| p["ops"][1]["id"] = json!(0)), &["op 0 (update) is there twice"]),
+        (changed(|p| p["tensors"][1]["id"] = json!(7)), &["tensor 7 is there twice"]),
+        (
+            changed(|p| p["tensors"][1]["kind"] = json!("eternal")),
+            &["tensor 8", "transient, persistent or input"],
+        ),
+        (changed(|p| p["device"]["h2d_bytes_per_s"] = json!(-1)), &["h2d_bytes_per_s", "non-negative"]),
+        (changed(|p| p["format"] = json!("memc-problem/2")), &["memc-problem/2", "memc-problem/1"]),
+        (changed(|p| p["ops"] = json!({})), &["ops must be a list"]),
+        (json!([]), &["the file must be an object"]),
+    ];
+    for (problem, parts) in cases {
+        let path = put(folder.path(), "bad.json", problem.to_string().as_bytes()).display().to_string();
+        for command in ["plan", "bound", "compare"] {
+            let said = memc_fails(3, &[command, &path, "--gpu-mem", "1G"]);
+            assert!(
+                said.contains("bad.json: ") && parts.iter().all(|p| said.contains(p)),
+                "{parts:?}: {said}"
+            );
+        }
+    }
+}
+
+/// A file that ends early, wherever it does, is refused and no crash.
+#[test]
+fn truncated_problems_are_exit_3() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = small().to_string();
+    for end in (0..text.len()).step_by(97) {
+        let path = put(folder.path(), "cut.json", &text.as_bytes()[..end]).display().to_string();
+        let said = memc_fails(3, &["plan", &path, "--gpu-mem", "1G"]);
+        assert!(said.contains("cut.json: not JSON"), "{said}");
+    }
+    let path = put(folder.path(), "bytes.json", &[0xff, 0xfe, 0x00]).display().to_string();
+    assert!(memc_fails(3, &["plan", &path, "--gpu-mem", "1G"]).contains("not UTF-8"));
+    assert!(memc_fails(74, &["plan", "nowhere.json", "--gpu-mem", "1G"]).contains("nowhere.json"));
+}
+
+/// An op that does not fit at all is named with its tensors, whatever the planner.
+#[test]
+fn an_op_larger_than_the_budget_is_exit_4_with_its_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = put(folder.path(), "small.json", small().to_string().as_bytes()).display().to_string();
+    for planner in ["memc", "swapadvisor", "vdnn-all", "keep-all"] {
+        let said = memc_fails(4, &["plan", &path, "--gpu-mem", "4M", "--planner", planner]);
+        let named = ["working set peaks at", "forward", "4.00 MiB  x", "1.00 MiB  w", "--gpu-mem 5242880B"];
+        assert!(named.iter().all(|n| said.contains(n)), "{planner}: {said}");
+    }
+}
+
+/// Without a link nothing is swapped, by any planner: either it fits, or it runs ops again, or there is no plan.
+#[test]
+fn zero_bandwidth_means_no_swapping() {
+    let folder = tempfile::tempdir().unwrap();
+    for field in ["h2d_bytes_per_s", "d2h_bytes_per_s"] {
+        let problem = changed(|p| p["device"][field] = json!(0));
+        let path = put(folder.path(), "cut-off.json", problem.to_string().as_bytes()).display().to_string();
+        let text = memc_ok(&["compare", &path, "--gpu-mem", "8M", "--json"]);
+        for row in json(&text).as_array().unwrap() {
+            assert_eq!((number(row, "swap_in_bytes"), number(row, "swap_out_bytes")), (0, 0), "{row}");
+        }
+        let said = memc_fails(4, &["plan", &path, "--gpu-mem", "4M"]);
+        assert!(said.contains("no plan fits") && said.contains("forward"), "{said}");
+    }
+}
