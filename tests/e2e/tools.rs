@@ -66,8 +66,8 @@ fn max_batch_says_what_is_wrong_with_the_model_the_dimension_or_the_budget() {
         let said = memc_fails(2, &[&["max-batch", OPEN, "--gpu-mem", "1M"], dims].concat());
         assert!(said.contains("as --dim batch"), "{said}");
     }
-    let said = memc_fails(4, &["max-batch", OPEN, "--dim", "batch", "--gpu-mem", "1K", "--device", "toy"]);
-    assert!(said.contains("no plan fits 1.00 KiB") && said.contains("working set peaks at"), "{said}");
+    let said = memc_fails(4, &["max-batch", OPEN, "--dim", "batch", "--gpu-mem", "128B", "--device", "toy"]);
+    assert!(said.contains("no plan fits 128 B") && said.contains("working set peaks at"), "{said}");
     // Elsewhere a dimension has a size.
     let said = memc_fails(2, &["plan", OPEN, "--dim", "batch", "--gpu-mem", "1M"]);
     assert!(said.contains("write NAME=N"), "{said}");

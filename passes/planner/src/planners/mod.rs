@@ -145,6 +145,12 @@ const LAYOUT: u64 = 10_000_000;
 
 /// Runs a planner, lays its choice out and evaluates it; the arena's height is at most the capacity.
 pub fn solve(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<(Realised, u64), NoPlan> {
+    let (op, bytes) = p.largest_working_set();
+    if bytes > request.capacity {
+        let name = p.ops.get(op).map_or("the step", |op| op.label.as_str());
+        let capacity = request.capacity;
+        return Err(NoPlan::Infeasible(format!("{name} needs {bytes} bytes at once, there are {capacity}")));
+    }
     let mut room = request.capacity;
     let mut evaluations = 0;
     for _ in 0..=RETRIES {
