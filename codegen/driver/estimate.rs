@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
                 "optimizer_bytes": b.optimizer, "buffers_bytes": b.buffers, "constants_bytes": b.constants,
                 "activations_bytes": activations, "workspace_bytes": b.workspace, "persistent_bytes": persistent,
                 "peak_bytes": peak, "smallest_feasible_bytes": smallest, "largest_working_set_bytes": working_set,
-                "largest_working_set_op": op, "ideal_ns": unplanned.evaluation.step_ns, "stash": stash.json(),
+                "largest_working_set_op": op, "ideal_ns": p.numbers.compute_ns(), "stash": stash.json(),
             })
         ));
     }

@@ -173,7 +173,7 @@ impl Posed {
 
     /// Time of the unplanned step in ns.
     pub(crate) fn ideal_ns(&self) -> u64 {
-        self.given().kept.evaluation.step_ns
+        self.given().numbers().compute_ns()
     }
 
     /// A budget in bytes.

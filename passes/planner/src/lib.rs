@@ -28,7 +28,7 @@ pub use place::{Command, Slot, Space, Stream, Trace, What};
 pub use problem::{ALIGN, Device, Kind, Malformed, Op, Problem, Tensor};
 pub use realise::{Evaluation, Realised, load, realise, realise_within};
 pub use scheme::{Scheme, Swap};
-pub use sequence::{Gap, Sequence, Step};
+pub use sequence::{Gap, Sequence, Step, Touch};
 pub use simulate::{Deadlock, Job, Span, Timeline, simulate};
 pub use timing::{Cause, Copies, Timing};
 pub use trace::trace;

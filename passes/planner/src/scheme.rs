@@ -47,6 +47,15 @@ impl Scheme {
         Scheme { sequence, swaps, mirrored, early: false }
     }
 
+    /// The same gaps swapped, each away as long as possible.
+    pub fn longest(mut self) -> Scheme {
+        let steps = self.sequence.steps.len();
+        for (gap, swap) in self.sequence.gaps.iter().zip(&mut self.swaps) {
+            *swap = swap.map(|_| Swap::longest(gap, steps));
+        }
+        self
+    }
+
     /// For every gap, the step before which a copy to the host is issued for it; negative: there is none.
     ///
     /// A swap needs one where the host has no valid copy. A mirrored tensor needs one after its last change.

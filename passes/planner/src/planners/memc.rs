@@ -4,7 +4,6 @@ use super::{Found, NoPlan, Planner, Progress, Request, belady};
 use crate::problem::Problem;
 use crate::realise::{Realised, realise};
 use crate::search::{self, Limits};
-use crate::sequence::Sequence;
 
 /// The default.
 pub(super) const PLANNER: Planner = Planner {
@@ -35,14 +34,9 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         Err(NoPlan::Infeasible(text)) => why = text,
         Err(e) => return Err(e),
     }
-    if request.swap && p.device.can_swap() {
-        let sequence = Sequence::of_order(p, 0..p.ops.len() as u32);
-        let limits = Limits::effort(request.effort);
-        let found = search::swaps(p, &sequence, request.capacity, limits, request.seed, request.stop)
-            .map_err(NoPlan::Failed)?;
-        evaluations += found.evaluations;
-        found.best.into_iter().for_each(|r| consider(r, evaluations));
-    }
+    let found = search::search(p, request, Limits::effort(request.effort)).map_err(NoPlan::Failed)?;
+    evaluations += found.evaluations;
+    found.best.into_iter().for_each(|r| consider(r, evaluations));
     match best {
         Some(best) => Ok(Found { decisions: best.decisions, evaluations }),
         None => Err(NoPlan::Infeasible(why)),

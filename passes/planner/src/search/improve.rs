@@ -1,5 +1,6 @@
 //! Large neighbourhood search aimed at stalls: what made a step wait stays on the device, and something else goes.
 
+use super::order::Precedence;
 use super::prices::Prices;
 use super::select;
 use super::state::State;
@@ -33,29 +34,65 @@ const MOST: u64 = 12;
 
 /// One move from the present choice, evaluated: the step's time in ns, or `None` where nothing waits or nothing fits.
 ///
-/// A stall is drawn by its length, and some of the copies in the chain that led to it are taken back. Prices for the move
-/// are the learned ones, with noise, and more for what was taken back.
+/// What makes the step longer than it has to be is drawn by its length: a stall, or an op that runs again. Some of the
+/// copies in the chain that led to the stall are taken back, or the op is not run again. Prices for the move are the
+/// learned ones, with noise, and more for what was taken back.
 pub(crate) fn step(
     s: &mut State<'_>,
-    prices: &Prices,
+    (prices, precedence): (&Prices, Option<&Precedence>),
     random: &mut Random,
     decodes: usize,
     work: &mut u64,
 ) -> Option<u64> {
-    let mut chain = chain(s, random)?;
-    let keep = 1 + random.below(MOST.min(chain.len() as u64)) as usize;
-    while chain.len() > keep {
-        chain.swap_remove(random.below(chain.len() as u64) as usize);
-    }
     let mut noisy = prices.clone();
     for price in noisy.out.iter_mut().chain(&mut noisy.back) {
         *price = (1.0 + *price) * (0.75 + 0.5 * random.unit()) - 1.0;
     }
-    for &g in &chain {
-        noisy.dearer(s, g);
+    for price in &mut noisy.again {
+        *price *= 0.5 + random.unit();
     }
-    for &g in &chain {
-        s.set(g, false);
+    noisy.reach *= 2f64.powf(4.0 * random.unit() - 2.0);
+    let excess = draw(s, random);
+    let kind = random.below(8);
+    if kind == 0 {
+        flip(s, &mut noisy, random);
+    } else if let Some(precedence) = precedence.filter(|_| kind <= 2) {
+        let at = match excess {
+            Some(Excess::Stall(i) | Excess::Again(i)) => i,
+            None => random.below(s.steps() as u64) as usize,
+        };
+        shift(s, precedence, at, random)?;
+        *work += 8 * (s.steps() + s.open.len()) as u64;
+    } else {
+        match excess? {
+            Excess::Again(i) => {
+                let mut dropped = vec![false; s.steps()];
+                let again = |i: &usize| s.scheme.sequence.steps[*i].again.is_some();
+                let near: Vec<usize> = (i.saturating_sub(8)..(i + 9).min(s.steps())).filter(again).collect();
+                let keep = random.below(4);
+                for k in near {
+                    if k == i || random.below(4) < keep {
+                        dropped[k] = true;
+                        noisy.again[s.scheme.sequence.steps[k].op as usize] *= 8.0;
+                    }
+                }
+                s.restructure(&[], &dropped, noisy.reach);
+                *work += 8 * (s.steps() + s.open.len()) as u64;
+            }
+            Excess::Stall(i) => {
+                let mut chain = chain(s, i)?;
+                let keep = 1 + random.below(MOST.min(chain.len() as u64)) as usize;
+                while chain.len() > keep {
+                    chain.swap_remove(random.below(chain.len() as u64) as usize);
+                }
+                for &g in &chain {
+                    noisy.dearer(s, g);
+                }
+                for &g in &chain {
+                    s.set(g, false);
+                }
+            }
+        }
     }
     if !select::greedy(s, &noisy, work) {
         return None;
@@ -63,18 +100,71 @@ pub(crate) fn step(
     Some(s.decode(decodes))
 }
 
-/// The swapped gaps whose copies follow on each other up to a stall drawn by its length.
-fn chain(s: &State<'_>, random: &mut Random) -> Option<Vec<usize>> {
-    let (t, n) = (&s.timing, s.steps());
+/// Swaps some gaps that are kept, and keeps some that are swapped, wherever they are.
+fn flip(s: &mut State<'_>, prices: &mut Prices, random: &mut Random) {
+    for _ in 0..=random.below(3) {
+        let t = random.below(s.p.tensors.len() as u64) as u32;
+        if s.may_mirror(t) && random.below(4) == 0 {
+            let mirrored = s.scheme.mirrored[t as usize];
+            s.mirror(t, !mirrored);
+        }
+        let g = random.below(s.open.len() as u64) as usize;
+        if s.open.get(g) == Some(&true) {
+            let swapped = s.swapped(g);
+            s.set(g, !swapped);
+            match swapped {
+                true => prices.dearer(s, g),
+                false => prices.pinned.push(s.key(g)),
+            }
+        }
+    }
+}
+
+/// Has an op near a step run earlier or later.
+fn shift(s: &mut State<'_>, precedence: &Precedence, at: usize, random: &mut Random) -> Option<()> {
+    let near = (at + random.below(17) as usize).checked_sub(8).filter(|&i| i < s.steps())?;
+    let step = s.scheme.sequence.steps[near];
+    if step.again.is_some() {
+        return None;
+    }
+    let (from, to) = precedence.window(step.op, &s.ran, s.steps());
+    let reach = 1 << random.below(12);
+    let (from, to) = (from.max(near.saturating_sub(reach)), to.min(near + 1 + reach));
+    // Where it is counts as one place.
+    let places = (to + 1).checked_sub(from + 2).filter(|&n| n > 0)?;
+    let place = from + random.below(places as u64) as usize;
+    s.shift(near, if place >= near { place + 2 } else { place });
+    Some(())
+}
+
+/// Something that makes a step longer.
+enum Excess {
+    /// A step that waits for a copy.
+    Stall(usize),
+    /// A step that runs an op again.
+    Again(usize),
+}
+
+fn draw(s: &State<'_>, random: &mut Random) -> Option<Excess> {
+    let (t, sequence) = (&s.timing, &s.scheme.sequence);
+    let again = |i: usize| if sequence.steps[i].again.is_some() { sequence.ns[i] } else { 0 };
     let stall = |i: usize| t.start[i].saturating_sub(if i == 0 { 0 } else { t.end[i - 1] });
-    let total: u64 = (0..n).map(stall).sum();
+    let total: u64 = (0..s.steps()).map(|i| again(i) + stall(i)).sum();
     let mut at = random.below(total);
-    let i = (0..n).find(|&i| {
-        let here = stall(i);
-        let found = at < here;
-        at = at.saturating_sub(here);
-        found
-    })?;
+    for i in 0..s.steps() {
+        for (excess, waits) in [(stall(i), true), (again(i), false)] {
+            if at < excess {
+                return Some(if waits { Excess::Stall(i) } else { Excess::Again(i) });
+            }
+            at -= excess;
+        }
+    }
+    None
+}
+
+/// The swapped gaps whose copies follow on each other up to the stall before a step.
+fn chain(s: &State<'_>, i: usize) -> Option<Vec<usize>> {
+    let t = &s.timing;
     let mut out = Vec::new();
     let mut cause = t.cause[i];
     for _ in 0..s.open.len() {

@@ -1,6 +1,8 @@
 //! The default planner's search: gaps chosen by prices that stalls teach, until the step fits and the layout does.
 
+mod again;
 mod improve;
+mod order;
 mod prices;
 mod select;
 mod state;
@@ -8,13 +10,15 @@ mod state;
 use rayon::prelude::*;
 
 use crate::place::What;
+use crate::planners::{Progress, Request};
 use crate::problem::Problem;
 use crate::realise::{Realised, realise_within};
 use crate::scheme::Scheme;
 use crate::sequence::Sequence;
 use improve::Random;
+use order::Precedence;
 use prices::Prices;
-use state::State;
+use state::{May, State};
 
 /// What a search may spend.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +37,7 @@ impl Limits {
         let (work, layouts, layout_work) = match effort {
             0 => (0, 4, 100_000),
             1 => (20_000_000, 8, 200_000),
-            2 => (200_000_000, 16, 400_000),
+            2 => (300_000_000, 10, 400_000),
             3 => (1_000_000_000, 32, 2_000_000),
             4 => (5_000_000_000, 64, 10_000_000),
             _ => (25_000_000_000, 128, 50_000_000),
@@ -53,32 +57,39 @@ pub struct Outcome {
     pub evaluations: u64,
 }
 
-/// Searches for swaps over one sequence; `stop` ends it early.
-pub fn swaps(
-    p: &Problem,
-    sequence: &Sequence,
-    capacity: u64,
-    limits: Limits,
-    seed: u64,
-    stop: &(dyn Fn() -> bool + Sync),
-) -> Result<Outcome, String> {
+/// What running an op again costs compared to its time, when a copy's time counts once: each is tried with a rate.
+pub const AGAIN: [f64; 4] = [16.0, 4.0, 1.0, 64.0];
+
+/// Searches from the problem's order, and others unless it is to be kept.
+pub fn search<'a>(p: &'a Problem, request: &'a Request<'a>, limits: Limits) -> Result<Outcome, String> {
+    let precedence = (!request.fixed_order).then(|| Precedence::new(p));
+    let mut starts: Vec<Vec<u32>> = vec![(0..p.ops.len() as u32).collect()];
+    starts.extend(precedence.as_ref().map(|x| x.sinking(p)));
+    starts.dedup();
+    let may = May { swap: request.swap, recompute: request.recompute };
     let runs: Vec<Result<Outcome, String>> = RATES
         .par_iter()
-        .map(|&rate| {
-            let state = State::new(p, sequence.clone(), vec![capacity; sequence.steps.len()], true);
+        .zip(&AGAIN)
+        .map(|(&rate, &again)| {
+            let state = |order: &Vec<u32>| {
+                let sequence = Sequence::of_order(p, order.iter().copied());
+                State::new(p, sequence, vec![request.capacity; p.ops.len()], may)
+            };
             let mut run = Run {
                 p,
-                capacity,
+                request,
                 rate,
+                again,
                 limits,
-                stop,
-                state,
-                random: Random(seed ^ rate.to_bits()),
+                starts: starts.iter().map(state).collect(),
+                precedence: precedence.as_ref(),
+                random: Random(request.seed ^ rate.to_bits()),
+                best: None,
                 evaluations: 0,
                 work: 0,
             };
-            let best = run.search()?;
-            Ok(Outcome { best, evaluations: run.evaluations })
+            run.search()?;
+            Ok(Outcome { best: run.best, evaluations: run.evaluations })
         })
         .collect();
     let mut out = Outcome { best: None, evaluations: 0 };
@@ -96,12 +107,16 @@ pub fn swaps(
 
 struct Run<'a> {
     p: &'a Problem,
-    capacity: u64,
+    request: &'a Request<'a>,
     rate: f64,
+    again: f64,
     limits: Limits,
-    stop: &'a (dyn Fn() -> bool + Sync),
-    state: State<'a>,
+    /// States that nothing has been chosen in; the one that is searched from, once that is known.
+    starts: Vec<State<'a>>,
+    precedence: Option<&'a Precedence>,
     random: Random,
+    /// The best plan that fits.
+    best: Option<Realised>,
     evaluations: u64,
     work: u64,
 }
@@ -109,106 +124,159 @@ struct Run<'a> {
 /// Choices in a row that are no better before prices are given up.
 const PATIENCE: u32 = 40;
 
-impl Run<'_> {
-    fn search(&mut self) -> Result<Option<Realised>, String> {
-        let mut prices = Prices::new(self.state.steps());
-        let mut best: Option<Realised> = None;
-        let share = self.limits.work / (self.limits.layouts as u64 + 1);
-        for round in 0..self.limits.layouts {
-            // Half of the work goes into the first choice, the rest into those that a layout made necessary.
-            let until = if round == 0 { self.limits.work / 2 } else { self.work + share / 2 };
-            let Some(scheme) = self.learn(&mut prices, self.work + (until - self.work.min(until)) / 4) else {
-                break;
-            };
-            let scheme = self.improve(scheme, &prices, until);
-            let r = realise_within(
-                self.p,
-                scheme.decisions(self.p),
-                Some(self.capacity),
-                self.limits.layout_work,
-            )?;
-            self.evaluations += 1;
-            if r.evaluation.dev_bytes <= self.capacity {
-                if best.as_ref().is_none_or(|b| r.key() < b.key()) {
-                    best = Some(r);
-                }
+impl<'a> Run<'a> {
+    fn search(&mut self) -> Result<(), String> {
+        let mut prices = Prices::new(self.p.ops.len(), self.again);
+        let Some(start) = self.start(&mut prices) else { return Ok(()) };
+        let until = self.limits.work / 4;
+        let Some(mut state) = self.learn(start, &mut prices, until) else { return Ok(()) };
+        let mut last: Option<Scheme> = None;
+        for round in 0..self.limits.layouts as u64 {
+            // Half of what is left goes into the first choice, the rest into those that layouts made necessary.
+            let left = self.limits.work.saturating_sub(self.work);
+            let share = if round == 0 { left / 2 } else { left / (self.limits.layouts as u64 - round) };
+            let until = self.work + share;
+            state = self.improve(state, &prices, until)?;
+            let mut high = None;
+            if last.as_ref() != Some(&state.scheme) {
+                let r = self.judge(&state.scheme)?;
+                high = Some(r).filter(|r| r.evaluation.dev_bytes > self.request.capacity);
+            }
+            if (self.request.stop)() || (self.best.is_some() && self.work >= self.limits.work) {
                 break;
             }
-            self.tighten(&r);
-            if (self.stop)() {
+            last = Some(state.scheme.clone());
+            if let Some(high) = high {
+                self.tighten(&mut state, &high);
+                if !select::greedy(&mut state, &prices, &mut self.work) {
+                    break;
+                }
+            } else if self.work < until {
+                // It came to an end of its own.
                 break;
             }
         }
-        Ok(best)
+        Ok(())
+    }
+
+    /// Lays a choice out and evaluates it in full.
+    fn judge(&mut self, scheme: &Scheme) -> Result<Realised, String> {
+        let capacity = self.request.capacity;
+        let r = realise_within(self.p, scheme.decisions(self.p), Some(capacity), self.limits.layout_work)?;
+        self.evaluations += 1;
+        let better = self.best.as_ref().is_none_or(|b| r.key() < b.key());
+        if better && r.evaluation.dev_bytes <= capacity {
+            let (step_ns, evaluations) = (r.evaluation.step_ns, self.evaluations);
+            (self.request.watch)(Progress { step_ns, evaluations });
+            self.best = Some(r.clone());
+        }
+        Ok(r)
+    }
+
+    /// What a choice is worth, in ns: its step by the fast timing; of a small one the true step, and more if it is too high.
+    fn value(&mut self, s: &State<'_>, step: u64) -> Result<u64, String> {
+        if s.steps() > SMALL {
+            return Ok(step);
+        }
+        let capacity = self.request.capacity;
+        let mut r = self.judge(&s.scheme)?;
+        if r.evaluation.dev_bytes > capacity {
+            r = self.judge(&s.scheme.clone().longest())?;
+        }
+        Ok(if r.evaluation.dev_bytes <= capacity { r.evaluation.step_ns } else { step.saturating_mul(4) })
+    }
+
+    /// The start that promises most.
+    fn start(&mut self, prices: &mut Prices) -> Option<State<'a>> {
+        let starts = std::mem::take(&mut self.starts);
+        if starts.len() == 1 {
+            return starts.into_iter().next();
+        }
+        let share = self.limits.work / 16;
+        let mut best: Option<(u64, State<'a>, Prices)> = None;
+        for state in starts {
+            let mut mine = prices.clone();
+            let until = self.work + share;
+            let Some(mut learned) = self.learn(state, &mut mine, until) else { continue };
+            let step = learned.time();
+            if best.as_ref().is_none_or(|b| step < b.0) {
+                best = Some((step, learned, mine));
+            }
+        }
+        best.map(|(_, state, learned)| {
+            *prices = learned;
+            state
+        })
     }
 
     /// Chooses gaps again and again, each time with what the last choice's stalls taught, and keeps the fastest.
-    fn learn(&mut self, prices: &mut Prices, until: u64) -> Option<Scheme> {
-        let mut best: Option<(u64, Scheme)> = None;
+    fn learn(&mut self, mut s: State<'a>, prices: &mut Prices, until: u64) -> Option<State<'a>> {
+        let mut best: Option<(u64, State<'a>)> = None;
         let mut stale = 0;
         loop {
-            self.state.clear();
-            if !select::greedy(&mut self.state, prices, &mut self.work) {
-                return best.map(|b| b.1);
+            s.clear();
+            if !select::greedy(&mut s, prices, &mut self.work) {
+                break;
             }
-            let step = self.state.decode(DECODES);
+            s.commit();
+            let step = s.decode(DECODES);
             self.evaluations += DECODES as u64;
-            self.work += (DECODES * 2 * (self.state.steps() + self.state.open.len())) as u64;
+            self.work += (DECODES * 2 * (s.steps() + s.open.len())) as u64;
             stale += 1;
             if best.as_ref().is_none_or(|b| step < b.0) {
-                best = Some((step, self.state.scheme.clone()));
+                best = Some((step, s.clone()));
                 stale = 0;
             }
-            if step <= self.state.scheme.sequence.compute_ns()
-                || stale > PATIENCE
-                || self.work >= until
-                || (self.stop)()
+            if step <= self.p.compute_ns() || stale > PATIENCE || self.work >= until || (self.request.stop)()
             {
-                return best.map(|b| b.1);
+                break;
             }
-            self.state.timing.evaluate(&self.state.scheme, &self.state.copies, &self.state.outs);
-            prices.learn(&self.state, self.rate);
+            s.time();
+            prices.learn(&s, self.rate);
         }
+        best.map(|b| b.1)
     }
 
-    /// Moves on from a choice while that makes it faster.
-    fn improve(&mut self, from: Scheme, prices: &Prices, until: u64) -> Scheme {
-        let s = &mut self.state;
-        s.clear();
-        for (t, &mirrored) in from.mirrored.iter().enumerate() {
-            s.mirror(t as u32, mirrored);
-        }
-        for (g, swap) in from.swaps.iter().enumerate() {
-            s.set(g, swap.is_some());
-        }
-        let mut present = s.decode(DECODES);
-        s.timing.evaluate(&s.scheme, &s.copies, &s.outs);
-        let mut best = (present, s.scheme.clone());
+    /// Moves on from a choice while that makes it faster, and returns the fastest.
+    fn improve(&mut self, mut s: State<'a>, prices: &Prices, until: u64) -> Result<State<'a>, String> {
+        let step = s.decode(DECODES);
+        s.time();
         s.commit();
-        let compute = s.scheme.sequence.compute_ns();
-        while self.work < until && best.0 > compute && !(self.stop)() {
-            let moved = improve::step(s, prices, &mut self.random, DECODES, &mut self.work);
+        let mut present = self.value(&s, step)?;
+        let mut best = (present, s.clone());
+        let compute = self.p.compute_ns();
+        let patience = PATIENCE_MOVES + 20 * s.open.len();
+        let mut stale = 0;
+        while self.work < until && best.0 > compute && stale < patience && !(self.request.stop)() {
+            stale += 1;
+            let with = (prices, self.precedence);
+            let moved = improve::step(&mut s, with, &mut self.random, DECODES, &mut self.work);
             self.work += (DECODES * 2 * (s.steps() + s.open.len())) as u64;
             self.evaluations += DECODES as u64;
             // Slightly worse is good enough to go on from.
-            let accepted = moved.filter(|&step| step <= present + (present - compute) / SLACK);
-            let Some(step) = accepted else {
+            let limit = present + present.saturating_sub(compute) / SLACK;
+            let mut accepted = moved.filter(|&step| step <= limit);
+            if let Some(step) = accepted {
+                accepted = Some(self.value(&s, step)?).filter(|&value| value <= limit);
+            }
+            let Some(value) = accepted else {
                 s.rollback();
                 s.commit();
                 continue;
             };
             s.commit();
-            present = step;
-            s.timing.evaluate(&s.scheme, &s.copies, &s.outs);
-            if step < best.0 {
-                best = (step, s.scheme.clone());
+            present = value;
+            s.time();
+            if present < best.0 {
+                best = (present, s.clone());
+                stale = 0;
             }
         }
-        best.1
+        Ok(best.1)
     }
 
     /// Allows fewer bytes while slots that the layout put too high are live.
-    fn tighten(&mut self, r: &Realised) {
+    fn tighten(&self, s: &mut State<'a>, r: &Realised) {
         let mut step_at = vec![0u32; r.trace.end as usize + 2];
         for c in &r.trace.commands {
             step_at[c.at as usize + 1] = u32::from(matches!(c.what, What::Run { .. }));
@@ -216,10 +284,10 @@ impl Run<'_> {
         for i in 1..step_at.len() {
             step_at[i] += step_at[i - 1];
         }
-        let n = self.state.steps();
+        let n = s.steps();
         let mut less = vec![0u64; n];
         for slot in r.trace.slots.iter().filter(|s| s.space == crate::Space::Dev) {
-            let over = (slot.offset.unwrap_or(0) + slot.bytes).saturating_sub(self.capacity);
+            let over = (slot.offset.unwrap_or(0) + slot.bytes).saturating_sub(self.request.capacity);
             if over == 0 {
                 continue;
             }
@@ -231,12 +299,19 @@ impl Run<'_> {
             }
         }
         for (i, less) in less.into_iter().enumerate() {
-            let floor = self.state.scheme.sequence.needs[i];
-            let capacity = &mut self.state.capacity[i];
-            *capacity = capacity.saturating_sub(less).max(floor.min(*capacity));
+            let floor = s.scheme.sequence.needs[i];
+            let Some(room) = s.room.get_mut(s.anchor[i] as usize) else { continue };
+            *room = (*room).min(s.capacity[i].saturating_sub(less / 2).max(floor.min(s.capacity[i])));
         }
+        s.resize();
     }
 }
+
+/// Moves in a row without a faster step before a search is given up, and 20 for each gap.
+const PATIENCE_MOVES: usize = 200;
+
+/// Steps up to this many runs are evaluated in full at every move.
+const SMALL: usize = 40;
 
 /// A move is accepted when it adds at most this part of the time above the ideal.
 const SLACK: u64 = 200;

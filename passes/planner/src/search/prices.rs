@@ -1,21 +1,38 @@
 //! Prices of link time, learned from stalls: what a copy at a busy time costs beyond its own.
 
 use super::state::State;
-use crate::problem::Kind;
+use crate::problem::{Kind, Problem};
 use crate::timing::Cause;
 
-/// For every step, how many times its duration a copy there costs, besides the copy itself.
+/// For every op, how many times its duration a copy there costs, besides the copy itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Prices {
-    /// Of copies to the host that begin after the step before.
+    /// Of copies to the host that begin before the op.
     pub(crate) out: Vec<f64>,
-    /// Of copies to the device that the step needs.
+    /// Of copies to the device that the op needs.
     pub(crate) back: Vec<f64>,
+    /// What running an op again costs in terms of its duration.
+    pub(crate) again: Vec<f64>,
+    /// Which operands are made again with a content that needs them: those that take at most this part of their copies' time.
+    pub(crate) reach: f64,
+    /// Gaps that stay swapped even where there is room: tensor, and id of the step they follow.
+    pub(crate) pinned: Vec<(u32, u32)>,
 }
 
 impl Prices {
-    pub(crate) fn new(steps: usize) -> Prices {
-        Prices { out: vec![0.0; steps + 1], back: vec![0.0; steps + 1] }
+    pub(crate) fn new(ops: usize, again: f64) -> Prices {
+        Prices {
+            out: vec![0.0; ops + 1],
+            back: vec![0.0; ops + 1],
+            again: vec![again; ops],
+            reach: 1.0,
+            pinned: Vec::new(),
+        }
+    }
+
+    /// What running ops again costs, in the measure of [`Prices::cost`].
+    pub(crate) fn redo(&self, p: &Problem, ops: &[u32]) -> f64 {
+        ops.iter().map(|&op| p.ops[op as usize].time_ns as f64 * self.again[op as usize]).sum()
     }
 
     /// What the copies of a tensor cost in ns when the gaps in `flipped` are swapped otherwise than they are, and it is
@@ -40,12 +57,12 @@ impl Prices {
             let wraps = gap.wraps(n);
             let wanted = if swapped(g) { !gap.dead || wraps } else { wraps && mirrored };
             if let Some(at) = dirty.filter(|_| wanted) {
-                cost += s.copies.out[g] as f64 * (1.0 + self.out[(at as usize).min(n)]);
+                cost += s.copies.out[g] as f64 * (1.0 + self.out[s.anchor[(at as usize).min(n)] as usize]);
                 dirty = None;
             }
             if swapped(g) && !gap.dead {
                 let to = if wraps { gap.to as usize - n } else { gap.to as usize };
-                cost += s.copies.back[g] as f64 * (1.0 + self.back[to]);
+                cost += s.copies.back[g] as f64 * (1.0 + self.back[s.anchor[to] as usize]);
             }
         }
         cost
@@ -55,10 +72,11 @@ impl Prices {
     pub(crate) fn dearer(&mut self, s: &State<'_>, g: usize) {
         let (gap, n) = (&s.scheme.sequence.gaps[g], s.steps());
         let to = if gap.wraps(n) { gap.to as usize - n } else { gap.to as usize };
-        self.back[to] = 2.0 * self.back[to] + 0.5;
+        let back = &mut self.back[s.anchor[to] as usize];
+        *back = 2.0 * *back + 0.5;
         if s.outs[g] >= 0 {
-            let at = (s.outs[g] as usize).min(n);
-            self.out[at] = 2.0 * self.out[at] + 0.5;
+            let out = &mut self.out[s.anchor[(s.outs[g] as usize).min(n)] as usize];
+            *out = 2.0 * *out + 0.5;
         }
     }
 
@@ -79,13 +97,14 @@ impl Prices {
                 match cause {
                     Cause::Compute => break,
                     Cause::Out(g) => {
-                        self.out[s.outs[g as usize].clamp(0, n as i32) as usize] += weight;
+                        let at = s.outs[g as usize].clamp(0, n as i32) as usize;
+                        self.out[s.anchor[at] as usize] += weight;
                         cause = t.out_cause[g as usize];
                     }
                     Cause::In(g) => {
                         let gap = &s.scheme.sequence.gaps[g as usize];
                         let to = if gap.to >= n as i32 { gap.to - n as i32 } else { gap.to };
-                        self.back[to as usize] += weight;
+                        self.back[s.anchor[to as usize] as usize] += weight;
                         cause = t.back_cause[g as usize];
                     }
                 }

@@ -1,116 +1,270 @@
-//! A choice of gaps by prices: most room for the cost of their copies, until the step fits.
+//! A choice of gaps by prices: most room for the cost of copies and of ops run again, until the step fits.
 
+use super::again::Extent;
 use super::prices::Prices;
 use super::state::State;
 
-/// Gaps that are swapped together, and what that costs.
-#[derive(Clone, Copy, Debug)]
+/// How a gap's bytes are freed.
+#[derive(Clone, PartialEq, Debug)]
+enum How {
+    /// Copies there and back.
+    Swap {
+        /// The tensor's gap across steps, where the copy to the host is better made than in this gap.
+        wrap: Option<usize>,
+        /// Whether the tensor is to be on both sides when a step begins.
+        mirror: bool,
+    },
+    /// Its op runs again, for which other bytes have to be there.
+    Redo(Vec<Extent>),
+}
+
+/// A way of freeing bytes, and what it costs.
+#[derive(Clone, PartialEq, Debug)]
 struct Candidate {
     gap: usize,
-    /// The tensor's gap across steps, where the copy to the host is better made than in this gap.
-    wrap: Option<usize>,
-    /// Whether the tensor is to be on both sides when a step begins.
-    mirror: bool,
+    how: How,
     cost: f64,
 }
 
 impl Candidate {
     fn gaps(&self) -> ([usize; 2], usize) {
-        ([self.gap, self.wrap.unwrap_or(self.gap)], if self.wrap.is_some() { 2 } else { 1 })
+        match self.how {
+            How::Swap { wrap: Some(wrap), .. } => ([self.gap, wrap], 2),
+            _ => ([self.gap, self.gap], 1),
+        }
     }
 }
 
-/// Swaps gaps until every step fits, then keeps again those that are not needed; false when that cannot be.
-/// Adds to `work` how many gaps and steps it looked at.
+/// Times that the steps are changed for one choice.
+const ROUNDS: usize = 12;
+
+/// Swaps gaps, and runs ops again, until every step fits, then keeps again those that are not needed; false when that
+/// cannot be. Adds to `work` how many gaps and steps it looked at.
 ///
-/// Each is chosen by the bytes over capacity that it takes away, summed over steps, for the cost of its copies.
+/// Each is chosen by the bytes over capacity that it takes away, summed over steps, for its cost.
 pub(crate) fn greedy(s: &mut State<'_>, prices: &Prices, work: &mut u64) -> bool {
-    let n = s.steps();
-    let mut candidates: Vec<Vec<Candidate>> =
-        (0..s.p.tensors.len() as u32).map(|t| of_tensor(s, prices, t)).collect();
-    let mut chosen = Vec::new();
-    let mut over = vec![0.0f64; n + 1];
-    loop {
-        let excess = |i: usize| s.least[i].saturating_sub(s.capacity[i]);
-        let Some(worst) = (0..n).max_by_key(|&i| (excess(i), std::cmp::Reverse(i))) else { return true };
-        if excess(worst) == 0 {
-            break;
+    for round in 0..ROUNDS {
+        let mut wanted = Vec::new();
+        // What is made again for its own sake may call for more of it; copies do not.
+        let redo = round < ROUNDS / 2 || !s.may.swap;
+        let fits = Round::new(s, prices, redo).choose(work, &mut wanted);
+        if !fits {
+            return false;
         }
-        for i in 0..n {
-            over[i + 1] = over[i] + excess(i) as f64;
+        if wanted.is_empty() {
+            relax(s, prices);
+            return true;
         }
-        *work += (n + 2 * s.open.len()) as u64;
-        let mut best: Option<(f64, Candidate)> = None;
-        for c in candidates.iter().flatten() {
-            let (gaps, count) = c.gaps();
-            let mut area = 0.0;
-            let mut here = false;
-            for &g in &gaps[..count] {
-                for (a, b) in s.freed(g) {
-                    area += over[b] - over[a];
-                    here |= a <= worst && worst < b;
+        wanted.sort_unstable();
+        s.restructure(&wanted, &[], prices.reach);
+        *work += 8 * (s.steps() + s.open.len()) as u64;
+    }
+    false
+}
+
+/// Choices on one list of steps. Ops that are to run again are accounted for, and put in when all is chosen.
+struct Round<'s, 'a> {
+    s: &'s mut State<'a>,
+    prices: &'s Prices,
+    /// Bytes that ops to be run again free and take: from, to, bytes freed.
+    estimates: Vec<(usize, usize, i128)>,
+    gone: Vec<bool>,
+    redo: bool,
+    over: Vec<f64>,
+}
+
+impl<'s, 'a> Round<'s, 'a> {
+    fn new(s: &'s mut State<'a>, prices: &'s Prices, redo: bool) -> Self {
+        let (gaps, n) = (s.open.len(), s.steps());
+        Round { s, prices, estimates: Vec::new(), gone: vec![false; gaps], redo, over: vec![0.0; n + 1] }
+    }
+
+    fn choose(mut self, work: &mut u64, wanted: &mut Vec<(u32, u32)>) -> bool {
+        let n = self.s.steps();
+        let mut candidates: Option<Vec<Candidate>> = None;
+        let fits = loop {
+            let s = &*self.s;
+            let excess = |i: usize| s.least[i].saturating_sub(s.capacity[i]);
+            let Some(worst) = (0..n).max_by_key(|&i| (excess(i), std::cmp::Reverse(i))) else { break true };
+            if excess(worst) == 0 {
+                break true;
+            }
+            for i in 0..n {
+                self.over[i + 1] = self.over[i] + excess(i) as f64;
+            }
+            *work += (n + 2 * s.open.len()) as u64;
+            let list = candidates.get_or_insert_with(|| {
+                let mut list = Vec::new();
+                (0..s.p.tensors.len() as u32).for_each(|t| self.of_tensor(t, &mut list));
+                list
+            });
+            let mut best: Option<(f64, &Candidate)> = None;
+            for c in list.iter() {
+                let Some(area) = self.area(c, worst) else { continue };
+                // More than is over capacity is no use.
+                let bytes = s.scheme.sequence.gaps[c.gap].bytes.min(excess(worst)) as f64;
+                let score = bytes * area / c.cost.max(1.0);
+                if best.is_none_or(|(b, _)| score > b) {
+                    best = Some((score, c));
                 }
             }
-            if !here {
+            // What runs again may take less than was estimated for each on its own.
+            let Some((_, c)) = best else { break !wanted.is_empty() };
+            let (c, gap) = (c.clone(), s.scheme.sequence.gaps[c.gap]);
+            self.take(&c, wanted);
+            list.retain(|c| self.s.scheme.sequence.gaps[c.gap].tensor != gap.tensor);
+            self.of_tensor(gap.tensor, list);
+        };
+        for (from, to, freed) in std::mem::take(&mut self.estimates) {
+            self.free(from, to, -freed);
+        }
+        fits
+    }
+
+    /// Bytes over capacity that a candidate takes away, summed over steps; `None` where it frees nothing at `worst`.
+    fn area(&self, c: &Candidate, worst: usize) -> Option<f64> {
+        let (gaps, count) = c.gaps();
+        let mut area = 0.0;
+        let mut here = false;
+        for &g in &gaps[..count] {
+            for (a, b) in self.s.freed(g) {
+                area += self.over[b] - self.over[a];
+                here |= a <= worst && worst < b;
+            }
+        }
+        if let How::Redo(extents) = &c.how {
+            let bytes = self.s.scheme.sequence.gaps[c.gap].bytes as f64;
+            for e in extents {
+                area -= (self.over[e.to] - self.over[e.from.min(e.to)]) * e.bytes as f64 / bytes;
+            }
+        }
+        (here && area > 0.0).then_some(area)
+    }
+
+    fn free(&mut self, from: usize, to: usize, bytes: i128) {
+        for least in self.s.least.get_mut(from..to).unwrap_or_default() {
+            *least = (i128::from(*least) - bytes).max(0) as u64;
+        }
+    }
+
+    fn take(&mut self, c: &Candidate, wanted: &mut Vec<(u32, u32)>) {
+        let gap = self.s.scheme.sequence.gaps[c.gap];
+        match &c.how {
+            How::Swap { mirror, .. } => {
+                let (gaps, count) = c.gaps();
+                for &g in &gaps[..count] {
+                    self.s.set(g, true);
+                }
+                self.s.mirror(gap.tensor, *mirror);
+            }
+            How::Redo(extents) => {
+                wanted.push((gap.to as u32, gap.tensor));
+                self.gone[c.gap] = true;
+                self.estimate((gap.from + 1) as usize, gap.to as usize, i128::from(gap.bytes));
+                for e in extents {
+                    self.estimate(e.from, e.to, -i128::from(e.bytes));
+                }
+            }
+        }
+    }
+
+    fn estimate(&mut self, from: usize, to: usize, freed: i128) {
+        self.free(from, to, freed);
+        self.estimates.push((from, to, freed));
+    }
+
+    /// What may be done with the gaps of a tensor that are kept.
+    fn of_tensor(&self, t: u32, out: &mut Vec<Candidate>) {
+        let (s, prices) = (&*self.s, self.prices);
+        let n = s.steps();
+        let gaps = s.scheme.sequence.gaps_of(t);
+        let kept = |g: usize| !s.swapped(g) && !self.gone[g];
+        let may_swap = |g: &usize| s.open[*g] && kept(*g);
+        let useful = |g: usize| s.freed(g).iter().any(|&(a, b)| self.over[b] > self.over[a]);
+        if !gaps.clone().any(|g| kept(g) && useful(g)) {
+            return;
+        }
+        let wrap = gaps.clone().next_back().filter(|g| may_swap(g) && s.scheme.sequence.gaps[*g].wraps(n));
+        let mirrored = s.scheme.mirrored[t as usize];
+        let now = prices.cost(s, t, &[], mirrored);
+        let may_mirror = s.may_mirror(t) && !mirrored;
+        for gap in gaps.filter(|&g| kept(g)) {
+            if self.redo
+                && useful(gap)
+                && let Some(chain) = s.chain(gap, prices.reach)
+            {
+                let cost = prices.redo(s.p, &chain.ops);
+                out.push(Candidate { gap, how: How::Redo(chain.extents), cost });
+            }
+            if !s.open[gap] {
                 continue;
             }
-            // More than is over capacity is no use.
-            let bytes = s.scheme.sequence.gaps[c.gap].bytes.min(excess(worst)) as f64;
-            let score = bytes * area / c.cost.max(1.0);
-            if best.is_none_or(|(b, _)| score > b) {
-                best = Some((score, *c));
+            let mut add = |wrap: Option<usize>, mirror| {
+                let both = [gap, wrap.unwrap_or(gap)];
+                let flipped = &both[..if wrap.is_some() { 2 } else { 1 }];
+                let cost = prices.cost(s, t, flipped, mirror) - now;
+                out.push(Candidate { gap, how: How::Swap { wrap, mirror }, cost });
+            };
+            add(None, mirrored);
+            if let Some(wrap) = wrap.filter(|&w| w != gap) {
+                add(Some(wrap), mirrored);
+                if may_mirror {
+                    add(None, true);
+                }
             }
         }
-        let Some((_, c)) = best else { return false };
-        let (gaps, count) = c.gaps();
-        for &g in &gaps[..count] {
-            s.set(g, true);
-            chosen.push((c.cost, g));
-        }
-        let t = s.scheme.sequence.gaps[c.gap].tensor;
-        s.mirror(t, c.mirror);
-        candidates[t as usize] = of_tensor(s, prices, t);
     }
-    chosen.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-    for (_, g) in chosen {
-        keep_if_it_fits(s, prices, g);
-    }
-    true
 }
 
-/// The gaps of a tensor that may be swapped and are not.
-fn of_tensor(s: &State<'_>, prices: &Prices, t: u32) -> Vec<Candidate> {
-    let n = s.steps();
-    let gaps = s.scheme.sequence.gaps_of(t);
-    let free = |g: &usize| s.open[*g] && !s.swapped(*g);
-    let wrap = gaps.clone().next_back().filter(|g| free(g) && s.scheme.sequence.gaps[*g].wraps(n));
-    let (mirrored, now) =
-        (s.scheme.mirrored[t as usize], prices.cost(s, t, &[], s.scheme.mirrored[t as usize]));
-    let may_mirror = s.p.mirrors && s.p.tensors[t as usize].persistent() && !mirrored;
-    let mut out = Vec::new();
-    for gap in gaps.filter(free) {
-        let mut add = |wrap: Option<usize>, mirror| {
-            let both = [gap, wrap.unwrap_or(gap)];
-            let flipped = &both[..if wrap.is_some() { 2 } else { 1 }];
-            out.push(Candidate { gap, wrap, mirror, cost: prices.cost(s, t, flipped, mirror) - now });
-        };
-        add(None, mirrored);
-        if let Some(wrap) = wrap.filter(|&w| w != gap) {
-            add(Some(wrap), mirrored);
-            if may_mirror {
-                add(None, true);
+/// Keeps what need not go: contents that are made again, the longest first, and then swapped gaps, the dearest first.
+fn relax(s: &mut State<'_>, prices: &Prices) {
+    let steps = &s.scheme.sequence.steps;
+    let mut again: Vec<usize> = (0..s.steps()).filter(|&i| steps[i].again.is_some()).collect();
+    if !again.is_empty() {
+        again.sort_by_key(|&i| (std::cmp::Reverse(s.scheme.sequence.ns[i]), i));
+        let mut dropped = vec![false; s.steps()];
+        let mut least = s.least.clone();
+        for i in again {
+            let Some(t) = s.scheme.sequence.steps[i].again else { continue };
+            let touches = s.scheme.sequence.touches_of(t);
+            let here = touches.partition_point(|x| (x.step as usize) < i);
+            let Some(last) = here.checked_sub(1).map(|k| touches[k].step as usize) else { continue };
+            let bytes = s.p.tensors[t as usize].bytes;
+            if (last + 1..i).all(|k| least[k] + bytes <= s.capacity[k]) {
+                least[last + 1..i].iter_mut().for_each(|l| *l += bytes);
+                dropped[i] = true;
             }
         }
+        if dropped.contains(&true) {
+            s.restructure(&[], &dropped, prices.reach);
+        }
     }
-    out
+    let mut swapped: Vec<(f64, usize)> = Vec::new();
+    for g in 0..s.open.len() {
+        let gap = s.scheme.sequence.gaps[g];
+        if s.open[g] && s.swapped(g) && !prices.pinned.contains(&s.key(g)) && fits(s, g) {
+            let mirrored = s.scheme.mirrored[gap.tensor as usize];
+            let now = prices.cost(s, gap.tensor, &[], mirrored);
+            swapped.push((now - prices.cost(s, gap.tensor, &[g], mirrored), g));
+        }
+    }
+    swapped.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+    for (_, g) in swapped {
+        keep_if_it_fits(s, prices, g);
+    }
+}
+
+/// Whether there is room for a gap's bytes throughout.
+fn fits(s: &State<'_>, g: usize) -> bool {
+    let bytes = s.scheme.sequence.gaps[g].bytes;
+    s.freed(g).iter().all(|&(a, b)| (a..b).all(|i| s.least[i] + bytes <= s.capacity[i]))
 }
 
 /// Keeps a swapped gap when there is room throughout and its tensor's copies cost less for it.
-pub(crate) fn keep_if_it_fits(s: &mut State<'_>, prices: &Prices, g: usize) {
+fn keep_if_it_fits(s: &mut State<'_>, prices: &Prices, g: usize) {
     let gap = s.scheme.sequence.gaps[g];
     let mirrored = s.scheme.mirrored[gap.tensor as usize];
-    let fits = s.freed(g).iter().all(|&(a, b)| (a..b).all(|i| s.least[i] + gap.bytes <= s.capacity[i]));
-    if fits && prices.cost(s, gap.tensor, &[g], mirrored) < prices.cost(s, gap.tensor, &[], mirrored) {
+    if fits(s, g) && prices.cost(s, gap.tensor, &[g], mirrored) < prices.cost(s, gap.tensor, &[], mirrored) {
         s.set(g, false);
     }
 }

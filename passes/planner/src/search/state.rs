@@ -1,8 +1,9 @@
 //! A set of swapped gaps, decoded into a scheme whose copies are hidden as well as memory allows.
 
-use crate::problem::Problem;
+use super::again::{self, Chain, Redo};
+use crate::problem::{Kind, Problem};
 use crate::scheme::{Scheme, Swap};
-use crate::sequence::Sequence;
+use crate::sequence::{Sequence, Step};
 use crate::timing::{Copies, Timing};
 
 /// A change of a choice; made again, it is undone.
@@ -12,11 +13,28 @@ enum Change {
     Mirror(u32),
 }
 
-/// A choice of gaps to swap over one sequence within a capacity, and its decoding.
+/// What a search may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct May {
+    pub(crate) swap: bool,
+    pub(crate) recompute: bool,
+}
+
+/// A choice of gaps to swap and of ops to run again within a capacity, and its decoding.
 #[derive(Clone, Debug)]
 pub(crate) struct State<'a> {
     pub(crate) p: &'a Problem,
+    pub(crate) may: May,
     pub(crate) scheme: Scheme,
+    /// For every step a number that stays its own when others come and go.
+    pub(crate) ids: Vec<u32>,
+    /// For every op, the step at which it runs for the first time.
+    pub(crate) ran: Vec<u32>,
+    /// For every step, the op that is next to run for the first time; one more entry at the end.
+    pub(crate) anchor: Vec<u32>,
+    /// Bytes that may be in use when an op runs, and what runs again for it.
+    pub(crate) room: Vec<u64>,
+    redo: Redo,
     pub(crate) copies: Copies,
     /// Bytes that may be in use during every step.
     pub(crate) capacity: Vec<u64>,
@@ -26,37 +44,141 @@ pub(crate) struct State<'a> {
     pub(crate) open: Vec<bool>,
     /// For every gap, when its copy to the host is issued.
     pub(crate) outs: Vec<i32>,
+    /// The last evaluation that [`State::time`] was asked for.
     pub(crate) timing: Timing,
+    trial: Timing,
     /// What [`State::set`] and [`State::mirror`] changed since the last [`State::commit`].
     journal: Vec<Change>,
+    /// The state before the first change of the steps since then.
+    before: Option<Box<State<'a>>>,
     used: Vec<u64>,
     /// Copies to the host by the order in which they are issued: step, end of the gap, gap.
     queue: Vec<(i32, i32, u32)>,
 }
 
 impl<'a> State<'a> {
-    /// Nothing swapped but what has to be.
-    pub(crate) fn new(p: &'a Problem, sequence: Sequence, capacity: Vec<u64>, swap: bool) -> State<'a> {
+    /// Nothing swapped but what has to be; `room`: by op.
+    pub(crate) fn new(p: &'a Problem, sequence: Sequence, room: Vec<u64>, may: May) -> State<'a> {
+        let mut again = p.ops.len() as u32;
+        let id = |step: &Step| {
+            again += u32::from(step.again.is_some());
+            if step.again.is_some() { again } else { step.op }
+        };
+        let ids = sequence.steps.iter().map(id).collect();
+        State::with_ids(p, sequence, ids, room, may)
+    }
+
+    fn with_ids(p: &'a Problem, sequence: Sequence, ids: Vec<u32>, room: Vec<u64>, may: May) -> State<'a> {
         let copies = Copies::new(p, &sequence.gaps);
         let n = sequence.steps.len();
-        let may = swap && p.device.can_swap();
-        let open = sequence.gaps.iter().map(|g| may && (g.open() || g.wraps(n)) && !g.arrives()).collect();
+        let swap = may.swap && p.device.can_swap();
+        let open = sequence.gaps.iter().map(|g| swap && (g.open() || g.wraps(n)) && !g.arrives()).collect();
+        let mut ran = vec![0; p.ops.len()];
+        let mut anchor = vec![p.ops.len() as u32; n + 1];
+        for (i, step) in sequence.steps.iter().enumerate().rev() {
+            anchor[i] = anchor[i + 1];
+            if step.again.is_none() {
+                ran[step.op as usize] = i as u32;
+                anchor[i] = step.op;
+            }
+        }
         let scheme = Scheme { early: true, ..Scheme::keep_all(sequence) };
         let (least, outs) = (scheme.usage(), scheme.copies_out(p));
         let used = least.clone();
-        State {
+        let mut state = State {
             p,
+            may,
             scheme,
+            ids,
+            ran,
+            anchor,
+            room,
+            redo: Redo::new(p),
             copies,
-            capacity,
+            capacity: Vec::new(),
             least,
             open,
             outs,
             timing: Timing::default(),
+            trial: Timing::default(),
             used,
             journal: Vec::new(),
+            before: None,
             queue: Vec::new(),
+        };
+        state.resize();
+        state
+    }
+
+    /// The capacity of every step from that of the ops.
+    pub(crate) fn resize(&mut self) {
+        let most = self.room.iter().copied().max().unwrap_or(0);
+        let room = |op: &u32| self.room.get(*op as usize).copied().unwrap_or(most);
+        self.capacity = self.anchor[..self.steps()].iter().map(room).collect();
+    }
+
+    /// The tensor of a gap, and the id of the step that it follows.
+    pub(crate) fn key(&self, g: usize) -> (u32, u32) {
+        let gap = &self.scheme.sequence.gaps[g];
+        (gap.tensor, usize::try_from(gap.from).map_or(u32::MAX, |i| self.ids[i]))
+    }
+
+    /// What it takes to make a tensor again at the end of a gap, if that can be.
+    pub(crate) fn chain(&self, g: usize, reach: f64) -> Option<Chain> {
+        let (gap, s) = (&self.scheme.sequence.gaps[g], &self.scheme.sequence);
+        let possible = self.may.recompute
+            && gap.from >= 0
+            && gap.open()
+            && !gap.dead
+            && self.p.tensors[gap.tensor as usize].kind == Kind::Transient;
+        if !possible {
+            return None;
         }
+        let away = |g: usize| self.swapped(g);
+        self.redo.chain(self.p, s, &self.ran, (gap.tensor, gap.to as usize), reach, &away)
+    }
+
+    /// Has contents made again before steps (step, tensor; sorted), and leaves steps out.
+    pub(crate) fn restructure(&mut self, wanted: &[(u32, u32)], dropped: &[bool], reach: f64) {
+        let steps =
+            self.redo.edit(self.p, &self.scheme.sequence, &self.ids, &self.ran, wanted, dropped, reach);
+        let (steps, ids) = steps.into_iter().unzip();
+        self.replace(Sequence::new(self.p, steps), ids);
+    }
+
+    /// Has the step `from` run before the step `to` instead.
+    pub(crate) fn shift(&mut self, from: usize, to: usize) {
+        let mut steps: Vec<(Step, u32)> =
+            self.scheme.sequence.steps.iter().copied().zip(self.ids.iter().copied()).collect();
+        let step = steps.remove(from);
+        steps.insert(if to > from { to - 1 } else { to }, step);
+        again::sound(self.p, &mut steps);
+        let (steps, ids) = steps.into_iter().unzip();
+        self.replace(Sequence::new(self.p, steps), ids);
+    }
+
+    /// Takes other steps; what was swapped from a step on still is.
+    pub(crate) fn replace(&mut self, sequence: Sequence, ids: Vec<u32>) {
+        let room = self.room.clone();
+        let mut new = State::with_ids(self.p, sequence, ids, room, self.may);
+        for t in 0..self.p.tensors.len() as u32 {
+            new.mirror(t, self.scheme.mirrored[t as usize]);
+            let mut old =
+                self.scheme.sequence.gaps_of(t).filter(|&g| self.open[g] && self.swapped(g)).peekable();
+            if old.peek().is_none() {
+                continue;
+            }
+            let old: Vec<(u32, u32)> = old.map(|g| self.key(g)).collect();
+            for g in new.scheme.sequence.gaps_of(t) {
+                if new.open[g] && old.contains(&new.key(g)) {
+                    new.set(g, true);
+                }
+            }
+        }
+        new.journal.clear();
+        std::mem::swap(&mut new.trial, &mut self.trial);
+        let mut old = std::mem::replace(self, new);
+        self.before = Some(old.before.take().unwrap_or_else(|| Box::new(old)));
     }
 
     /// Steps of the sequence.
@@ -75,6 +197,11 @@ impl<'a> State<'a> {
         self.scheme.swaps[g].is_some()
     }
 
+    /// Whether a tensor may be on both sides when a step begins.
+    pub(crate) fn may_mirror(&self, t: u32) -> bool {
+        self.p.mirrors && self.p.tensors[t as usize].persistent() && self.may.swap && self.p.device.can_swap()
+    }
+
     /// Has a persistent tensor on both sides when a step begins, or not.
     pub(crate) fn mirror(&mut self, t: u32, mirrored: bool) {
         if self.scheme.mirrored[t as usize] == mirrored {
@@ -85,8 +212,12 @@ impl<'a> State<'a> {
         self.scheme.copies_out_of(self.p, t, &mut self.outs);
     }
 
-    /// Swaps nothing that need not be.
+    /// Swaps nothing that need not be, and runs nothing again.
     pub(crate) fn clear(&mut self) {
+        if self.scheme.sequence.steps.len() > self.p.ops.len() {
+            let dropped: Vec<bool> = self.scheme.sequence.steps.iter().map(|s| s.again.is_some()).collect();
+            self.restructure(&[], &dropped, 0.0);
+        }
         for g in 0..self.open.len() {
             if self.open[g] {
                 self.set(g, false);
@@ -118,10 +249,14 @@ impl<'a> State<'a> {
     /// Forgets how to go back.
     pub(crate) fn commit(&mut self) {
         self.journal.clear();
+        self.before = None;
     }
 
     /// Undoes all that changed since the last [`State::commit`].
     pub(crate) fn rollback(&mut self) {
+        if let Some(before) = self.before.take() {
+            *self = *before;
+        }
         while let Some(change) = self.journal.pop() {
             match change {
                 Change::Swap(g) => self.set(g, !self.swapped(g)),
@@ -145,7 +280,7 @@ impl<'a> State<'a> {
         }
         for _ in 0..rounds {
             self.stretch(&start);
-            let step = self.timing.evaluate(&self.scheme, &self.copies, &self.outs);
+            let step = self.trial.evaluate(&self.scheme, &self.copies, &self.outs);
             let better = best.as_ref().is_none_or(|b| step < b.0);
             let same = best.as_ref().is_some_and(|b| step == b.0);
             if better {
@@ -154,12 +289,17 @@ impl<'a> State<'a> {
             if step == start[n] || same {
                 break;
             }
-            start[..n].copy_from_slice(&self.timing.start);
+            start[..n].copy_from_slice(&self.trial.start);
             start[n] = step;
         }
         let Some((step, swaps)) = best else { return u64::MAX };
         self.scheme.swaps = swaps;
         step
+    }
+
+    /// Evaluates the scheme as it is.
+    pub(crate) fn time(&mut self) -> u64 {
+        self.timing.evaluate(&self.scheme, &self.copies, &self.outs)
     }
 
     fn stretch(&mut self, start: &[u64]) {

@@ -217,6 +217,8 @@ impl Pool {
     /// Sec. 5.3, Fig. 5: both children of two pools that are cut after the same size, before CNT is repaired.
     pub(super) fn cross(a: &Pool, b: &Pool, cut: usize) -> [Pool; 2] {
         let (ea, eb) = (a.extended(), b.extended());
+        // A step without tensors in the pool has no sizes to cut after.
+        let cut = cut.min(ea.len());
         let join = |head: (&[u32], &[u64]), tail: (&[u32], &[u64])| {
             let cls = [&head.0[..cut], &tail.0[cut..]].concat();
             let extended = [&head.1[..cut], &tail.1[cut..]].concat();

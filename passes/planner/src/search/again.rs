@@ -1,0 +1,301 @@
+//! Running ops again: what a content that was given up takes to be there once more, and steps put in or taken out.
+
+use crate::problem::{Kind, Problem};
+use crate::sequence::{Sequence, Step, Touch};
+
+/// Longest chain of ops that are run again for one content.
+const DEPTH: usize = 24;
+
+/// What the order of a problem says about running ops again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Redo {
+    /// Copy time in ns of a byte, there and back, or what stands for it without a link.
+    ns_per_byte: f64,
+}
+
+/// Memory that a chain takes besides the op's own: bytes during steps, half-open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Extent {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) bytes: u64,
+}
+
+/// What it takes to have a content again before a step.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct Chain {
+    /// Time of the ops in ns.
+    pub(crate) ns: u64,
+    /// Ops, operands' first.
+    pub(crate) ops: Vec<u32>,
+    /// What else has to stay.
+    pub(crate) extents: Vec<Extent>,
+}
+
+/// How many writes a tensor has seen before an op touches it.
+fn content(p: &Problem, t: u32, op: u32) -> usize {
+    p.tensors[t as usize].writes.partition_point(|&w| w < op)
+}
+
+impl Redo {
+    pub(crate) fn new(p: &Problem) -> Redo {
+        let d = &p.device;
+        let ns_per_byte = if d.can_swap() {
+            1e9 / d.h2d_bytes_per_s as f64 + 1e9 / d.d2h_bytes_per_s as f64
+        } else {
+            let bytes: u64 = p.tensors.iter().map(|t| t.bytes).sum();
+            p.compute_ns() as f64 / bytes.max(1) as f64
+        };
+        Redo { ns_per_byte }
+    }
+
+    /// The op that makes the content of `t` that `op` needs, if it can run again before the step `at`; `ran` is the step
+    /// of every op's first run.
+    fn maker(p: &Problem, ran: &[u32], t: u32, op: u32, at: u32) -> Option<u32> {
+        let tensor = &p.tensors[t as usize];
+        if tensor.kind != Kind::Transient {
+            return None;
+        }
+        let current = |t: u32| {
+            let writes = &p.tensors[t as usize].writes;
+            writes.iter().filter(|&&w| ran[w as usize] < at).count()
+        };
+        let wanted = content(p, t, op);
+        let w = *tensor.writes.get(wanted.checked_sub(1)?)?;
+        let maker = &p.ops[w as usize];
+        let same = |&y: &u32| current(y) == content(p, y, w);
+        (maker.repeatable
+            && current(t) == wanted
+            && !maker.reads.contains(&t)
+            && !maker.writes.iter().any(|y| maker.reads.contains(y))
+            && maker.reads.iter().all(same))
+        .then_some(w)
+    }
+
+    /// Whether an operand that is not there any more is better made again than kept.
+    fn shallow(&self, p: &Problem, t: u32, maker: u32, reach: f64) -> bool {
+        p.ops[maker as usize].time_ns as f64 <= reach * self.ns_per_byte * p.tensors[t as usize].size as f64
+    }
+
+    /// What it takes to have `t` again before the step `at`, which touches it; `away(gap)` says whether a gap is swapped.
+    pub(crate) fn chain(
+        &self,
+        p: &Problem,
+        s: &Sequence,
+        ran: &[u32],
+        (t, at): (u32, usize),
+        reach: f64,
+        away: &dyn Fn(usize) -> bool,
+    ) -> Option<Chain> {
+        let mut chain = Chain::default();
+        let mut made = Vec::new();
+        self.follow(p, s, ran, (t, s.steps[at].op, at), reach, away, &mut chain, &mut made, 0)
+            .then_some(chain)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "a recursion's fixed surroundings")]
+    fn follow(
+        &self,
+        p: &Problem,
+        s: &Sequence,
+        ran: &[u32],
+        (t, op, at): (u32, u32, usize),
+        reach: f64,
+        away: &dyn Fn(usize) -> bool,
+        chain: &mut Chain,
+        made: &mut Vec<u32>,
+        depth: usize,
+    ) -> bool {
+        if depth >= DEPTH {
+            return false;
+        }
+        let Some(w) = Redo::maker(p, ran, t, op, at as u32) else { return false };
+        made.push(t);
+        for &y in &p.ops[w as usize].reads {
+            if made.contains(&y) {
+                continue;
+            }
+            let (tensor, touches) = (&p.tensors[y as usize], s.touches_of(y));
+            let next = touches.partition_point(|x| (x.step as usize) < at);
+            if tensor.kind != Kind::Transient || touches.get(next).is_some_and(|x| !x.fresh) {
+                // There, or on its way back from the host earlier than otherwise.
+                if let Some(g) = covering(s, y, at).filter(|&g| away(g)) {
+                    let to = (s.gaps[g].to as usize).min(s.steps.len());
+                    chain.extents.push(Extent { from: at, to, bytes: tensor.bytes });
+                }
+                continue;
+            }
+            let again = Redo::maker(p, ran, y, w, at as u32).filter(|&m| self.shallow(p, y, m, reach));
+            if again.is_some() && self.follow(p, s, ran, (y, w, at), reach, away, chain, made, depth + 1) {
+                if let Some(later) = touches.get(next) {
+                    chain.extents.push(Extent { from: at, to: later.step as usize, bytes: tensor.bytes });
+                }
+                continue;
+            }
+            let Some(last) = next.checked_sub(1).and_then(|i| touches.get(i)) else { return false };
+            chain.extents.push(Extent { from: last.step as usize + 1, to: at, bytes: tensor.bytes });
+        }
+        chain.ns += p.ops[w as usize].time_ns;
+        chain.ops.push(w);
+        true
+    }
+
+    /// The steps with `wanted` contents made again before steps (step, tensor; sorted), and without the steps `dropped`.
+    ///
+    /// Steps that no longer serve anything are left out. Ids of new steps are counted on from the largest.
+    #[allow(clippy::too_many_arguments, reason = "what a state holds, which is being replaced")]
+    pub(crate) fn edit(
+        &self,
+        p: &Problem,
+        s: &Sequence,
+        ids: &[u32],
+        ran: &[u32],
+        wanted: &[(u32, u32)],
+        dropped: &[bool],
+        reach: f64,
+    ) -> Vec<(Step, u32)> {
+        let next_id = ids.iter().copied().max().unwrap_or(0).max(p.ops.len() as u32) + 1;
+        let there = p.tensors.iter().map(|t| t.kind != Kind::Transient).collect();
+        let mut e = Edit { redo: self, p, s, ran, wanted, dropped, reach, there, out: Vec::new(), next_id };
+        let mut queue = wanted;
+        let mut made = Vec::new();
+        for (j, (step, &id)) in s.steps.iter().zip(ids).enumerate() {
+            made.clear();
+            while let [(at, t), rest @ ..] = queue
+                && *at as usize <= j
+            {
+                e.emit((*t, step.op, j), &mut made, 0);
+                queue = rest;
+            }
+            let redundant = step.again.is_some_and(|t| e.there[t as usize]);
+            if !redundant && !e.drops(j) {
+                e.out.push((*step, id));
+            }
+            let op = &p.ops[step.op as usize];
+            for &t in op.reads.iter().chain(&op.writes) {
+                e.touched(t, j);
+            }
+            // What was made for another's sake stays when it is needed later.
+            for &t in &made {
+                let later = e.next(t, j).is_some();
+                e.there[t as usize] = if op.reads.contains(&t) { e.there[t as usize] } else { later };
+            }
+        }
+        prune(p, &mut e.out);
+        e.out
+    }
+}
+
+/// Leaves out runs whose operands, or whose result, have another content there than in the first run.
+pub(crate) fn sound(p: &Problem, steps: &mut Vec<(Step, u32)>) {
+    let mut ran = vec![u32::MAX; p.ops.len()];
+    for (i, (step, _)) in steps.iter().enumerate() {
+        if step.again.is_none() {
+            ran[step.op as usize] = i as u32;
+        }
+    }
+    let mut i = 0;
+    steps.retain(|(step, _)| {
+        i += 1;
+        let Some(t) = step.again else { return true };
+        let seen = |t: u32| {
+            let writes = &p.tensors[t as usize].writes;
+            writes.iter().filter(|&&w| ran[w as usize] < i).count()
+        };
+        let same = |&y: &u32| seen(y) == content(p, y, step.op);
+        seen(t) == content(p, t, step.op) + 1 && p.ops[step.op as usize].reads.iter().all(same)
+    });
+    prune(p, steps);
+}
+
+/// The gap of a tensor around a step, which does not touch it.
+fn covering(s: &Sequence, t: u32, at: usize) -> Option<usize> {
+    let n = s.steps.len() as i32;
+    let at = at as i32;
+    let covers = |g: &usize| {
+        let gap = &s.gaps[*g];
+        (gap.from < at && at < gap.to) || (gap.to >= n && at < gap.to - n)
+    };
+    s.gaps_of(t).find(covers)
+}
+
+struct Edit<'a> {
+    redo: &'a Redo,
+    p: &'a Problem,
+    s: &'a Sequence,
+    ran: &'a [u32],
+    wanted: &'a [(u32, u32)],
+    dropped: &'a [bool],
+    reach: f64,
+    /// By tensor, whether its content is somewhere.
+    there: Vec<bool>,
+    out: Vec<(Step, u32)>,
+    next_id: u32,
+}
+
+impl Edit<'_> {
+    fn drops(&self, step: usize) -> bool {
+        self.dropped.get(step).copied().unwrap_or(false)
+    }
+
+    /// After the step `j`: a content is there until it is made anew, or for good when nothing reads it.
+    fn touched(&mut self, t: u32, j: usize) {
+        if self.p.tensors[t as usize].kind != Kind::Transient {
+            return;
+        }
+        self.there[t as usize] =
+            self.next(t, j).is_some_and(|x| !x.fresh && self.wanted.binary_search(&(x.step, t)).is_err());
+    }
+
+    /// The next touch of `t` after the step `j` that is not left out.
+    fn next(&self, t: u32, j: usize) -> Option<Touch> {
+        let touches = self.s.touches_of(t);
+        let later = touches.partition_point(|x| x.step as usize <= j);
+        touches[later..].iter().find(|x| !self.drops(x.step as usize)).copied()
+    }
+
+    fn emit(&mut self, (t, op, at): (u32, u32, usize), made: &mut Vec<u32>, depth: usize) -> bool {
+        if self.there[t as usize] {
+            return true;
+        }
+        let maker = Redo::maker(self.p, self.ran, t, op, at as u32).filter(|_| depth < DEPTH);
+        let Some(w) = maker else { return false };
+        for &y in &self.p.ops[w as usize].reads {
+            if self.there[y as usize] {
+                continue;
+            }
+            let again = Redo::maker(self.p, self.ran, y, w, at as u32);
+            if again.is_some_and(|m| self.redo.shallow(self.p, y, m, self.reach)) {
+                self.emit((y, w, at), made, depth + 1);
+            }
+        }
+        self.out.push((Step { op: w, again: Some(t) }, self.next_id));
+        self.next_id += 1;
+        self.there[t as usize] = true;
+        made.push(t);
+        true
+    }
+}
+
+/// Leaves out runs that nothing reads.
+fn prune(p: &Problem, steps: &mut Vec<(Step, u32)>) {
+    let mut read = vec![false; p.tensors.len()];
+    let mut keep = vec![true; steps.len()];
+    for (i, (step, _)) in steps.iter().enumerate().rev() {
+        let op = &p.ops[step.op as usize];
+        if step.again.is_some_and(|t| !read[t as usize]) {
+            keep[i] = false;
+            continue;
+        }
+        for &t in &op.writes {
+            if step.again.is_none_or(|wanted| wanted == t) {
+                read[t as usize] = false;
+            }
+        }
+        for &t in &op.reads {
+            read[t as usize] = true;
+        }
+    }
+    let mut keep = keep.into_iter();
+    steps.retain(|_| keep.next().unwrap_or(true));
+}
