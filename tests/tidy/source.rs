@@ -7,6 +7,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("codegen/plan/src/file.rs", "maps the initial state instead of copying it"),
     ("ir/kernels/src/matmul.rs", "the gemm crate takes raw pointers"),
     ("ir/kernels/tests/allocation.rs", "counts allocations with a global allocator"),
+    ("passes/planner/tests/allocation.rs", "counts allocations with a global allocator"),
     ("runtime/src/cpu/arena.rs", "one allocation of an exact size, shared by the stream threads"),
     ("runtime/tests/allocation.rs", "counts allocations with a global allocator"),
 ];
@@ -17,6 +18,8 @@ const COMPILE: &[&str] = &[
     "ir/kernels/src/",
     "frontend/src/",
     "passes/src/",
+    "passes/layout/src/",
+    "passes/planner/src/",
     "codegen/src/",
     "codegen/plan/src/",
     "codegen/check/src/",

@@ -3,9 +3,10 @@
 //! Usage: `cargo run --release -p memc-planner --example evaluator PROBLEM.json...`
 //!
 //! Memory is half of what everything at once needs, or what the device has if that is less; gaps are swapped, those with
-//! most bytes times steps first, until that much suffices or no gap is left. One thread. An op-event is an op or a copy of the steady-state
-//! step that an evaluation is about; the steps that lead there count for time, not for events. Times are means of
-//! repetitions, by the processor time of the thread where the system tells it.
+//! most bytes times steps first, until that much suffices or no gap is left. `evaluate` is the recurrence that searches
+//! use, `simulate` the discrete-event model, `realise` all from a script to its figures, layout included. One thread. An
+//! op-event is an op or a copy of the steady-state step that an evaluation is about; the steps that lead there count for
+//! time, not for events. Times are those of the fastest of many batches of repetitions.
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::exit, reason = "a measuring program")]
 #![allow(clippy::disallowed_methods, reason = "it reads the clock")]
 
@@ -19,32 +20,25 @@ use memc_planner::{
 };
 use serde_json::json;
 
-/// Least time of a measurement in ns.
-const LEAST: u64 = 300_000_000;
+/// Time of all batches of calls, and least time of one batch, in seconds.
+const SECONDS: (f64, f64) = (1.0, 0.0002);
 
-/// Nanoseconds that the thread has spent on a processor, or by the clock.
-fn now(begin: Instant) -> u64 {
-    let busy = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let first = busy.as_deref().and_then(|text| text.split(' ').next()?.parse().ok());
-    first.unwrap_or_else(|| begin.elapsed().as_nanos() as u64)
-}
-
-/// Mean time of a call in ns.
+/// Mean time of a call in ns, in the batch of calls that other programs on the machine disturbed least.
 fn time<R>(mut f: impl FnMut() -> R) -> f64 {
-    let begin = Instant::now();
     black_box(f());
-    let (start, mut calls, mut batch) = (now(begin), 0u64, 1u64);
-    loop {
+    let (begin, mut batch, mut least) = (Instant::now(), 1u32, f64::MAX);
+    while begin.elapsed().as_secs_f64() < SECONDS.0 {
+        let start = Instant::now();
         for _ in 0..batch {
             black_box(f());
         }
-        calls += batch;
-        batch = (batch * 2).min(4096);
-        let spent = now(begin) - start;
-        if spent > LEAST {
-            return spent as f64 / calls as f64;
+        let spent = start.elapsed().as_secs_f64();
+        least = least.min(spent / f64::from(batch));
+        if spent < SECONDS.1 && batch < 1 << 20 {
+            batch *= 2;
         }
     }
+    1e9 * least
 }
 
 /// Swaps large and long gaps until `capacity` is enough.

@@ -1,0 +1,199 @@
+//! The fast recurrence against the same one written plainly.
+
+use super::{Cause, Copies, Timing};
+use crate::problem::Problem;
+use crate::sample::{Draw, Seed, sample};
+use crate::scheme::{Scheme, Swap};
+use crate::sequence::{Sequence, Step};
+
+/// Start, end and cause.
+type Span = (u64, u64, Cause);
+
+/// One walk over the step after another, until the time of a step repeats or a third is done.
+#[derive(Default)]
+struct Plain {
+    compute: u64,
+    d2h: u64,
+    h2d: u64,
+    room: (u64, u32),
+    last: (u32, u32),
+    /// Copies that a position waits for, in this step and the next: end and gap.
+    rooms: [Vec<(u64, u32)>; 2],
+    needs: [Vec<(u64, u32)>; 2],
+    steps: Vec<Span>,
+    outs: Vec<Span>,
+    backs: Vec<Span>,
+}
+
+impl Plain {
+    /// The time of a step, and when everything runs from the step's beginning on.
+    fn evaluate(s: &Scheme, copies: &Copies, outs: &[i32]) -> (u64, Plain) {
+        let (n, gaps) = (s.sequence.steps.len(), s.swaps.len());
+        let none = vec![(0, u32::MAX); n + 1];
+        let nothing = |count| vec![(0, 0, Cause::Compute); count];
+        let mut x = Plain {
+            rooms: [none.clone(), none.clone()],
+            needs: [none.clone(), none.clone()],
+            steps: nothing(n),
+            outs: nothing(gaps),
+            backs: nothing(gaps),
+            ..Plain::default()
+        };
+        let (mut base, mut step_ns) = (0, 0);
+        for walk in 0..3 {
+            base = x.compute;
+            x.rooms = [std::mem::take(&mut x.rooms[1]), none.clone()];
+            x.needs = [std::mem::take(&mut x.needs[1]), none.clone()];
+            x.walk(s, copies, outs);
+            let same = x.compute - base == step_ns;
+            step_ns = x.compute - base;
+            if walk > 0 && same {
+                break;
+            }
+        }
+        for span in x.steps.iter_mut().chain(&mut x.outs).chain(&mut x.backs) {
+            (span.0, span.1) = (span.0.saturating_sub(base), span.1.saturating_sub(base));
+        }
+        (step_ns, x)
+    }
+
+    fn walk(&mut self, s: &Scheme, copies: &Copies, outs: &[i32]) {
+        let n = s.sequence.steps.len() as i32;
+        for i in 0..=n {
+            for &g in copies.order.iter().filter(|&&g| outs[g as usize].min(n) == i) {
+                self.out(s, copies, g);
+            }
+            if self.rooms[0][i as usize].0 > self.room.0 {
+                self.room = self.rooms[0][i as usize];
+            }
+            if i == n {
+                return;
+            }
+            for &g in &copies.order {
+                let (gap, swap) = (&s.sequence.gaps[g as usize], s.swaps[g as usize]);
+                let at = swap.map(|w| if w.back >= n { w.back - n } else { w.back.max(0) });
+                if at == Some(i) && !gap.dead {
+                    self.back(s, copies, g);
+                }
+            }
+            let i = i as usize;
+            let need = self.needs[0][i];
+            let mut span = self.earliest();
+            if need.0 > span.0 {
+                span = (need.0, Cause::In(need.1));
+            }
+            self.compute = span.0 + s.sequence.ns[i];
+            self.steps[i] = (span.0, self.compute, span.1);
+            if s.sequence.output_ns[i] > 0 {
+                self.d2h = self.d2h.max(self.compute) + s.sequence.output_ns[i];
+            }
+        }
+    }
+
+    /// When something that takes bytes may begin, and what it waits for.
+    fn earliest(&self) -> (u64, Cause) {
+        if self.room.0 > self.compute {
+            (self.room.0, Cause::Out(self.room.1))
+        } else {
+            (self.compute, Cause::Compute)
+        }
+    }
+
+    fn out(&mut self, s: &Scheme, copies: &Copies, g: u32) {
+        let (n, k) = (s.sequence.steps.len() as i32, g as usize);
+        let start = self.compute.max(self.d2h);
+        let cause = if self.d2h > self.compute { Cause::Out(self.last.0) } else { Cause::Compute };
+        self.d2h = start + copies.out[k];
+        self.last.0 = g;
+        self.outs[k] = (start, self.d2h, cause);
+        if let Some(swap) = s.swaps[k] {
+            let (step, at) = if swap.drop > n { (1, swap.drop - n) } else { (0, swap.drop) };
+            let room = &mut self.rooms[step][at as usize];
+            *room = (*room).max((self.d2h, g));
+        }
+    }
+
+    fn back(&mut self, s: &Scheme, copies: &Copies, g: u32) {
+        let (n, k) = (s.sequence.steps.len() as i32, g as usize);
+        let (to, back) = (s.sequence.gaps[k].to, s.swaps[k].map_or(0, |w| w.back));
+        let (mut start, mut cause) = self.earliest();
+        if self.outs[k].1 > start && (back < n || to < n) {
+            (start, cause) = (self.outs[k].1, Cause::Out(g));
+        }
+        if self.h2d > start {
+            (start, cause) = (self.h2d, Cause::In(self.last.1));
+        }
+        self.h2d = start + copies.back[k];
+        self.last.1 = g;
+        self.backs[k] = (start, self.h2d, cause);
+        let (step, at) = if to >= n { (usize::from(back < n), to - n) } else { (0, to) };
+        let need = &mut self.needs[step][at as usize];
+        *need = (*need).max((self.h2d, g));
+    }
+}
+
+/// The ops in order, some of them again later.
+fn steps(p: &Problem, draw: &mut Seed) -> Vec<Step> {
+    let mut steps: Vec<Step> = (0..p.ops.len() as u32).map(|op| Step { op, again: None }).collect();
+    for op in 0..p.ops.len() as u64 {
+        let writes = &p.ops[op as usize].writes;
+        if p.ops[op as usize].repeatable && draw.below(4) == 0 && !writes.is_empty() {
+            let again = Some(writes[draw.below(writes.len() as u64) as usize]);
+            let at = op + 1 + draw.below(p.ops.len() as u64 - op);
+            steps.insert(at as usize, Step { op: op as u32, again });
+        }
+    }
+    steps
+}
+
+/// Swaps some gaps, each for a part of it, and keeps some states on both sides.
+fn scheme(p: &Problem, draw: &mut Seed) -> Scheme {
+    let mut s = Scheme::keep_all(Sequence::new(p, steps(p, draw)));
+    let n = s.sequence.steps.len();
+    let share = 1 + draw.below(4);
+    for (gap, swap) in s.sequence.gaps.iter().zip(&mut s.swaps) {
+        let longest = Swap::longest(gap, n);
+        if !gap.arrives() && longest.back > longest.drop && draw.below(4) < share {
+            let drop = longest.drop + draw.below((longest.back - longest.drop) as u64) as i32;
+            let back = longest.back - draw.below((longest.back - drop) as u64) as i32;
+            *swap = Some(Swap { drop, back });
+        }
+    }
+    for (tensor, mirrored) in p.tensors.iter().zip(&mut s.mirrored) {
+        *mirrored = tensor.persistent() && draw.below(2) == 0;
+    }
+    s.early = draw.below(2) == 0;
+    s
+}
+
+#[test]
+fn the_fast_recurrence_is_the_plain_one() {
+    // One workspace for all: nothing of a scheme may be left when the next is evaluated.
+    let mut timing = Timing::default();
+    let (mut evaluated, mut stalled) = (0, 0);
+    for seed in 0..800 {
+        let mut draw = Seed(seed);
+        let Some(sample) = sample(&mut draw, 30) else { continue };
+        let p = &sample.problem;
+        let s = scheme(p, &mut draw);
+        let copies = Copies::new(p, &s.sequence.gaps);
+        let schemes = [s.clone(), Scheme::keep_all(s.sequence.clone()), s];
+        for s in schemes {
+            let outs = s.copies_out(p);
+            let (step_ns, plain) = Plain::evaluate(&s, &copies, &outs);
+            assert_eq!(timing.evaluate(&s, &copies, &outs), step_ns, "seed {seed}");
+            let spans = |a: &[u64], b: &[u64], c: &[Cause]| -> Vec<Span> {
+                a.iter().zip(b).zip(c).map(|((&a, &b), &c)| (a, b, c)).collect()
+            };
+            let pairs = |a: &[(u64, u64)], c: &[Cause]| -> Vec<Span> {
+                a.iter().zip(c).map(|(&(a, b), &c)| (a, b, c)).collect()
+            };
+            assert_eq!(spans(&timing.start, &timing.end, &timing.cause), plain.steps, "seed {seed}");
+            assert_eq!(pairs(&timing.out, &timing.out_cause), plain.outs, "seed {seed}");
+            assert_eq!(pairs(&timing.back, &timing.back_cause), plain.backs, "seed {seed}");
+            evaluated += 1;
+            stalled += u32::from(step_ns > s.sequence.compute_ns());
+        }
+    }
+    assert!(evaluated > 1500 && stalled > 500, "{stalled} of {evaluated} wait for copies");
+}

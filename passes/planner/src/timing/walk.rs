@@ -1,0 +1,183 @@
+//! One walk over a step's commands, and what walks leave for each other.
+
+use super::Cause;
+
+/// No copy, no step.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// What there is to know before a step: the copies issued there, and the latest ends of copies that it waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cell {
+    /// End of the last copy to the host whose bytes are given up here.
+    pub(super) room: u64,
+    /// End of the last copy to the device that the step needs.
+    pub(super) need: u64,
+    pub(super) room_gap: u32,
+    pub(super) need_gap: u32,
+    /// First copies in `leaves` and `returns`.
+    pub(super) leave: u32,
+    pub(super) back: u32,
+}
+
+/// Nothing issued, nothing to wait for.
+pub(super) const EMPTY: Cell =
+    Cell { room: 0, need: 0, room_gap: NONE, need_gap: NONE, leave: NONE, back: NONE };
+
+impl Cell {
+    pub(super) fn make_room(&mut self, time: u64, gap: u32) {
+        if (time, gap) > (self.room, self.room_gap) {
+            (self.room, self.room_gap) = (time, gap);
+        }
+    }
+
+    pub(super) fn await_copy(&mut self, time: u64, gap: u32) {
+        if (time, gap) > (self.need, self.need_gap) {
+            (self.need, self.need_gap) = (time, gap);
+        }
+    }
+}
+
+/// A copy to the host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leave {
+    pub(super) ns: u64,
+    /// Its end in the last walk; 0 before it is made.
+    pub(super) done: u64,
+    pub(super) gap: u32,
+    /// The next copy at the same position.
+    pub(super) next: u32,
+    /// The step that may take the bytes, if one may.
+    pub(super) cell: u32,
+    /// Whether that is one of the next step.
+    pub(super) ahead: bool,
+}
+
+/// A copy to the device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Return {
+    pub(super) ns: u64,
+    pub(super) gap: u32,
+    /// The next copy at the same position.
+    pub(super) next: u32,
+    /// The step that needs it.
+    pub(super) cell: u32,
+    /// The copy to the host that must be done.
+    pub(super) after: u32,
+    /// Whether the step is one of the next step.
+    pub(super) ahead: bool,
+}
+
+/// One walk over the step.
+pub(super) struct Walk<'a> {
+    pub(super) c: Clock,
+    pub(super) cells: &'a mut [Cell],
+    pub(super) leaves: &'a mut [Leave],
+    pub(super) returns: &'a [Return],
+    pub(super) out: &'a mut [(u64, u64)],
+    pub(super) back: &'a mut [(u64, u64)],
+    pub(super) out_cause: &'a mut [Cause],
+    pub(super) back_cause: &'a mut [Cause],
+    pub(super) late_room: &'a mut Vec<(u32, u64, u32)>,
+    pub(super) late_need: &'a mut Vec<(u32, u64, u32)>,
+}
+
+impl Walk<'_> {
+    /// Runs a step: its start and end from the beginning of all steps, and what it waited for.
+    pub(super) fn step(&mut self, i: usize, ns: u64, output_ns: u64) -> (u64, u64, Cause) {
+        if self.cells[i].back != NONE {
+            self.bring_back(i);
+        }
+        let (cell, c) = (&mut self.cells[i], &mut self.c);
+        let (mut start, mut cause) = (c.compute, Cause::Compute);
+        if c.room > start {
+            (start, cause) = (c.room, Cause::Out(c.room_gap));
+        }
+        if cell.need > start {
+            (start, cause) = (cell.need, Cause::In(cell.need_gap));
+        }
+        (cell.need, cell.need_gap) = (0, NONE);
+        c.compute = start + ns;
+        if output_ns > 0 {
+            c.d2h = c.d2h.max(c.compute) + output_ns;
+        }
+        (start - c.base, c.compute - c.base, cause)
+    }
+
+    /// Issues the copies to the host of a position, and gives up what is to be given up there.
+    pub(super) fn leave(&mut self, i: usize) {
+        let c = &mut self.c;
+        let mut k = self.cells[i].leave;
+        while let Some(leave) = self.leaves.get_mut(k as usize) {
+            let gap = leave.gap;
+            let start = c.compute.max(c.d2h);
+            self.out_cause[gap as usize] =
+                if c.d2h > c.compute { Cause::Out(c.last_out) } else { Cause::Compute };
+            c.d2h = start + leave.ns;
+            c.last_out = gap;
+            leave.done = c.d2h;
+            self.out[gap as usize] = (start - c.base, c.d2h - c.base);
+            k = leave.next;
+            // The position of the next step is behind, unless the copy is made early.
+            if leave.ahead && leave.cell as usize >= i {
+                self.late_room.push((leave.cell, c.d2h, gap));
+            } else if leave.cell != NONE {
+                self.cells[leave.cell as usize].make_room(c.d2h, gap);
+            }
+        }
+        let cell = &mut self.cells[i];
+        if cell.room > c.room {
+            (c.room, c.room_gap) = (cell.room, cell.room_gap);
+        }
+        (cell.room, cell.room_gap) = (0, NONE);
+    }
+
+    /// Issues the copies to the device of a position.
+    fn bring_back(&mut self, i: usize) {
+        let c = &mut self.c;
+        let mut k = self.cells[i].back;
+        while let Some(&Return { ns, gap, next, cell, after, ahead }) = self.returns.get(k as usize) {
+            let (mut start, mut cause) = (c.compute, Cause::Compute);
+            if c.room > start {
+                (start, cause) = (c.room, Cause::Out(c.room_gap));
+            }
+            let done = self.leaves.get(after as usize).map_or(0, |l| l.done);
+            if done > start {
+                (start, cause) = (done, Cause::Out(gap));
+            }
+            if c.h2d > start {
+                (start, cause) = (c.h2d, Cause::In(c.last_in));
+            }
+            c.h2d = start + ns;
+            c.last_in = gap;
+            self.back[gap as usize] = (start - c.base, c.h2d - c.base);
+            self.back_cause[gap as usize] = cause;
+            if ahead && cell as usize >= i {
+                self.late_need.push((cell, c.h2d, gap));
+            } else {
+                self.cells[cell as usize].await_copy(c.h2d, gap);
+            }
+            k = next;
+        }
+    }
+}
+
+/// Where the three streams are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Clock {
+    /// When the step began.
+    pub(super) base: u64,
+    pub(super) compute: u64,
+    pub(super) d2h: u64,
+    pub(super) h2d: u64,
+    pub(super) room: u64,
+    pub(super) room_gap: u32,
+    pub(super) last_out: u32,
+    pub(super) last_in: u32,
+}
+
+impl Clock {
+    /// Whether the next step cannot notice this one's copies: it will be the same.
+    pub(super) fn idle(&self) -> bool {
+        self.d2h.max(self.h2d).max(self.room) <= self.compute
+    }
+}
