@@ -278,7 +278,8 @@ impl Problem {
     }
 
     /// For every position, the positions that must precede it in any order: its operands' writers, and those whose
-    /// operands it overwrites.
+    /// operands it overwrites. A transient that nothing has written appears at the op that touches it first, which stays
+    /// the first.
     pub fn predecessors(&self) -> Vec<Vec<u32>> {
         let mut writer: Vec<Option<u32>> = vec![None; self.tensors.len()];
         let mut readers: Vec<Vec<u32>> = vec![Vec::new(); self.tensors.len()];
@@ -286,7 +287,9 @@ impl Problem {
         for (i, op) in self.ops.iter().enumerate() {
             let mut before: BTreeSet<u32> = op.after.iter().copied().collect();
             for &t in op.reads.iter().chain(&op.writes) {
-                before.extend(writer[t as usize]);
+                let tensor = &self.tensors[t as usize];
+                let appears = tensor.touches.first().filter(|_| tensor.kind == Kind::Transient);
+                before.extend(writer[t as usize].or(appears.copied()));
             }
             for &t in &op.writes {
                 before.append(&mut std::mem::take(&mut readers[t as usize]).into_iter().collect());
@@ -304,4 +307,39 @@ impl Problem {
 
 fn align(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(ALIGN).filter(|&b| u128::from(b) <= MOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A transient that appears where it is first read, is read again, then overwritten and read.
+    #[test]
+    fn what_appears_unwritten_appears_where_it_is_touched_first() {
+        let tensor = |name: &str, kind| Tensor {
+            name: name.into(),
+            bytes: 0,
+            size: ALIGN,
+            kind,
+            touches: Vec::new(),
+            writes: Vec::new(),
+        };
+        let op = |name: &str, reads: &[u32], writes: &[u32]| Op {
+            name: name.into(),
+            reads: reads.to_vec(),
+            writes: writes.to_vec(),
+            ..Op::default()
+        };
+        let tensors = vec![tensor("mask", Kind::Transient), tensor("w", Kind::Persistent)];
+        let ops = vec![
+            op("first", &[0, 1], &[]),
+            op("second", &[0], &[]),
+            op("other", &[1], &[]),
+            op("overwrite", &[], &[0]),
+            op("last", &[0], &[]),
+        ];
+        let p = Problem::new("mask", Device::default(), tensors, ops).expect("valid");
+        let none: Vec<u32> = Vec::new();
+        assert_eq!(p.predecessors(), [none.clone(), vec![0], none, vec![0, 1], vec![3]]);
+    }
 }

@@ -137,13 +137,21 @@ pub fn named(name: &str) -> Option<&'static Planner> {
     PLANNERS.iter().find(|p| p.name == name)
 }
 
-/// Times that a planner is asked again with less room.
-const RETRIES: usize = 6;
+/// Times that a planner is asked, with less room where the layout of what it chose is too high.
+const CALLS: usize = 8;
+
+/// Work after which a planner with a plan that fits is not asked for a better one: evaluations times ops.
+const WORK: u64 = 10_000_000;
+
+/// Rooms that differ by less than this part of the capacity are not told apart.
+const GRAIN: u64 = 500;
 
 /// Work spent on a layout that fits.
 const LAYOUT: u64 = 10_000_000;
 
 /// Runs a planner, lays its choice out and evaluates it; the arena's height is at most the capacity.
+///
+/// Where a layout is too high, the planner is asked again with less room; the best of what fits is returned.
 pub fn solve(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<(Realised, u64), NoPlan> {
     let (op, bytes) = p.largest_working_set();
     if bytes > request.capacity {
@@ -151,24 +159,44 @@ pub fn solve(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<(R
         let capacity = request.capacity;
         return Err(NoPlan::Infeasible(format!("{name} needs {bytes} bytes at once, there are {capacity}")));
     }
-    let mut room = request.capacity;
-    let mut evaluations = 0;
-    for _ in 0..=RETRIES {
-        let found = (planner.plan)(p, &Request { capacity: room, ..*request })?;
-        evaluations += found.evaluations;
-        let realised =
-            realise_within(p, found.decisions, Some(request.capacity), LAYOUT).map_err(NoPlan::Failed)?;
-        let over = realised.evaluation.dev_bytes.saturating_sub(request.capacity);
-        if over == 0 {
-            return Ok((realised, evaluations));
+    let capacity = request.capacity;
+    let (mut evaluations, mut best) = (0, None::<Realised>);
+    // A room between what fits, or is too little for the planner, and what does not.
+    let (mut low, mut high, mut room) = (bytes, capacity, capacity);
+    for call in 0..CALLS {
+        let found = match (planner.plan)(p, &Request { capacity: room, ..*request }) {
+            Ok(found) => Some(found),
+            Err(NoPlan::Infeasible(_)) if call > 0 => None,
+            Err(e) => return Err(e),
+        };
+        let mut less = 0;
+        if let Some(found) = found {
+            evaluations += found.evaluations;
+            let realised =
+                realise_within(p, found.decisions, Some(capacity), LAYOUT).map_err(NoPlan::Failed)?;
+            let over = realised.evaluation.dev_bytes.saturating_sub(capacity);
+            if over == 0 {
+                low = room;
+                if best.as_ref().is_none_or(|b| realised.key() < b.key()) {
+                    best = Some(realised);
+                }
+            } else if realised.evaluation.load_bytes > capacity {
+                break;
+            } else {
+                high = room;
+                less = over.max((capacity / 200) << call);
+            }
+        } else {
+            low = room;
         }
-        if realised.evaluation.load_bytes > request.capacity {
+        let dear = evaluations.saturating_mul(p.ops.len() as u64) > WORK;
+        if high.saturating_sub(low) <= capacity / GRAIN || best.is_some() && (dear || (request.stop)()) {
             break;
         }
-        room = room.saturating_sub(over.max(request.capacity / 200));
+        // Down until something fits, then between what fits and what does not.
+        let down = best.is_none() && less > 0 && less < high - low;
+        room = if down { high - less } else { low + (high - low) / 2 };
     }
-    Err(NoPlan::Infeasible(format!(
-        "{} finds no plan whose layout fits {} bytes",
-        planner.name, request.capacity
-    )))
+    let none = || format!("{} finds no plan whose layout fits {capacity} bytes", planner.name);
+    best.map(|best| (best, evaluations)).ok_or_else(|| NoPlan::Infeasible(none()))
 }
