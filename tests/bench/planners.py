@@ -1,10 +1,13 @@
-"""Plans problems with every planner at several budgets and prints one JSON object, or a table with --table.
+"""Plans problems and models with every planner at several budgets and prints one JSON object, or tables with --table.
 
-Usage: python tests/bench/planners.py PROBLEM.json... [--shares 1,0.75,0.5] [--planners memc,belady] [--no-recompute]
+Usage: python tests/bench/planners.py [PROBLEM.json...] [--shares 1,0.75,0.5] [--modes swap,both] [--models] [--planners memc,belady]
 Needs: a release build of memc.
 
-Shares are of the problem's device memory. `over_ideal` is the step's time over that of the unplanned step, by the one
-evaluator; `published` is what the problem file reports of other systems, over its ideal.
+A cell is a problem, a budget and what is allowed: `swap`, `recompute` or `both`. Shares are of the device memory of a
+problem file, and of the unplanned peak of a model; --models adds those of MODELS at 75 % and 50 %. `over_ideal` is the
+step's time over that of the unplanned step, by the one evaluator; `over_bound` that over the certified bound for the
+cell; `over_best` the default planner's time over that of the fastest other; `published` is what the problem file reports
+of other systems, over its ideal.
 """
 import argparse
 import json
@@ -13,73 +16,152 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = ROOT / "target" / "release" / "memc"
+# Model, device profile, arguments that the model needs.
+MODELS = [
+    ("models/cnn_bn/training_model.onnx", "gtx1080ti", []),
+    ("models/bert_tiny_nodrop/training_model.onnx", "gtx1080ti", []),
+    ("models/zoo/vgg16.onnx", "gtx1080ti", ["--dim=batch=64", "--loss=cross-entropy", "--optimizer=momentum"]),
+    ("models/zoo/resnet50.onnx", "v100-16g", ["--dim=batch=64", "--loss=cross-entropy", "--optimizer=momentum"]),
+    ("models/zoo/inception_v3.onnx", "v100-16g", ["--dim=batch=64", "--loss=output", "--optimizer=momentum"]),
+    ("models/zoo/bert_base.onnx", "v100-16g", ["--dim=batch=16", "--loss=mse:output=qa_outputs", "--optimizer=adamw"]),
+    ("models/zoo/rnn_8_8k.onnx", "v100-16g", ["--dim=batch=64", "--loss=cross-entropy", "--optimizer=sgd"]),
+]
+MODEL_SHARES = [0.75, 0.5]
+MODES = {"both": [], "swap": ["--no-recompute"], "recompute": ["--no-swap"]}
+DEFAULT = "memc"
+# Times equal to the nanosecond but for rounding in a ratio.
+SAME = 1 + 1e-9
+NEAR = 1.05
+
+
+def memc(*args, limit=None):
+    return subprocess.run([BIN, *map(str, args)], capture_output=True, text=True, cwd=ROOT, timeout=limit)
 
 
 def known():
-    lines = subprocess.run([BIN, "list", "planners"], check=True, capture_output=True, text=True).stdout.splitlines()
+    lines = memc("list", "planners").stdout.splitlines()
     names = [line.split()[0] for line in lines[1:] if line.strip()]
     return [name for name in names if name != "keep-all"]
 
 
-def planned(problem, budget, planner, args):
-    command = [BIN, "plan", problem, "--gpu-mem", f"{budget}B", "--planner", planner, "--json", "--effort", str(args.effort)]
-    if args.no_recompute:
-        command += ["--no-recompute"]
+def planned(cell, planner, args):
+    command = ["plan", cell["path"], *cell["arguments"], *MODES[cell["mode"]], "--gpu-mem", f"{cell['budget']}B",
+               "--planner", planner, "--json", "--effort", args.effort]
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=args.limit)
+        run = memc(*command, limit=args.limit)
     except subprocess.TimeoutExpired:
         return {"planner": planner, "timeout_s": args.limit}
-    if run.returncode not in (0, 4):
+    if run.returncode not in (0, 4) or not run.stdout:
         return {"planner": planner, "error": run.stderr.strip()}
     report = json.loads(run.stdout)
+    bound = report.get("bound_ns")
     return {
-        "planner": planner, "feasible": report["feasible"], "over_ideal": report["step_over_ideal"],
-        "bound_over_ideal": report["bound_ns"] / report["ideal_ns"] if report.get("bound_ns") else None,
-        "swap_out_bytes": report["swap_out_bytes"], "swap_in_bytes": report["swap_in_bytes"],
-        "recompute_ns": report["recompute_ns"], "arena_bytes": report["arena_bytes"],
-        "plan_s": round(report["plan_ns"] / 1e9, 2),
+        "planner": planner, "feasible": report["feasible"], "step_ns": report.get("step_ns"),
+        "over_ideal": report.get("step_over_ideal"), "bound_ns": bound,
+        "bound_over_ideal": bound / report["ideal_ns"] if bound else None,
+        "swap_out_bytes": report.get("swap_out_bytes"), "swap_in_bytes": report.get("swap_in_bytes"),
+        "recompute_ns": report.get("recompute_ns"), "arena_bytes": report.get("arena_bytes"),
+        "plan_s": round(report["plan_ns"] / 1e9, 2) if "plan_ns" in report else None,
     }
 
 
-def cell(row):
-    if row.get("over_ideal") is None:
-        return "-" if row.get("feasible") is False else "failed"
+def cells_of_problem(path, args):
+    problem = json.loads(path.read_text())
+    reference = problem.get("reference", {})
+    ideal = reference.get("ideal_ns")
+    published = {k: v / ideal for k, v in reference.items() if ideal and k != "ideal_ns"}
+    for share in map(float, args.shares.split(",")):
+        budget = int(problem["device"]["memory_bytes"] * share)
+        for mode in args.modes.split(","):
+            yield {"problem": path.stem, "path": path.resolve(), "arguments": [], "share": share, "mode": mode, "budget": budget,
+                   "published": published}
+
+
+def cells_of_model(path, device, arguments, args):
+    arguments = [*arguments, "--device", device]
+    estimate = memc("estimate", path, *arguments, "--json")
+    if estimate.returncode:
+        raise SystemExit(f"{path}: {estimate.stderr.strip()}")
+    need = json.loads(estimate.stdout)
+    name = pathlib.Path(path)
+    name = name.parent.name if name.stem == "training_model" else name.stem
+    for share in MODEL_SHARES:
+        budget = max(int(need["peak_bytes"] * share), need["smallest_feasible_bytes"])
+        for mode in args.modes.split(","):
+            yield {"problem": f"{name} on {device}", "path": path, "arguments": arguments, "share": share, "mode": mode,
+                   "budget": budget, "published": {}}
+
+
+def judge(cell):
+    """How the default planner does beside the others and the bound."""
+    times = {r["planner"]: r["step_ns"] for r in cell["rows"] if r.get("feasible") and r.get("step_ns")}
+    mine = times.pop(DEFAULT, None)
+    bound = max((r["bound_ns"] for r in cell["rows"] if r["planner"] == DEFAULT and r.get("bound_ns")), default=None)
+    best = min(times, key=times.get, default=None)
+    cell["best_other"] = best
+    cell["over_best"] = mine / times[best] if mine and best else None
+    cell["over_bound"] = mine / bound if mine and bound else None
+    cell["wins"] = mine is not None and (best is None or mine <= times[best] * SAME) or mine is None and best is None
+
+
+def cell_text(row):
+    if row.get("over_ideal") is None or not row.get("feasible"):
+        return "-" if row.get("feasible") is False else "timeout" if "timeout_s" in row else "failed"
     return f"{row['over_ideal']:.4f} ({row['plan_s']:.1f} s)"
 
 
-def table(results):
-    budgets = [(r["problem"], r["share"]) for r in results]
-    print("| planner | " + " | ".join(f"{p} × {s:g}" for p, s in budgets) + " |")
-    print("|---" * (len(budgets) + 1) + "|")
-    for i, row in enumerate(results[0]["rows"]):
-        print(f"| {row['planner']} | " + " | ".join(cell(r["rows"][i]) for r in results) + " |")
+def ratio(value):
+    return f"{value:.4f}" if value is not None else "-"
+
+
+def summary(cells):
+    wins = sum(c["wins"] for c in cells)
+    near = sum(c["over_bound"] is not None and c["over_bound"] <= NEAR for c in cells)
+    return {"cells": len(cells), "not_beaten": wins, "near_bound": near,
+            "text": f"{DEFAULT} <= all others in {wins} of {len(cells)} cells; step / bound <= {NEAR} in {near} of {len(cells)}"}
+
+
+def table(cells):
+    heads = [f"{c['problem']} × {c['share']:g} {c['mode']}" for c in cells]
+    print("| cell | " + f"{DEFAULT} / ideal | {DEFAULT} / best other | best other | {DEFAULT} / bound |")
+    print("|---" * 5 + "|")
+    for head, c in zip(heads, cells):
+        mine = next((r.get("over_ideal") for r in c["rows"] if r["planner"] == DEFAULT), None)
+        print(f"| {head} | {ratio(mine)} | {ratio(c['over_best'])} | {c['best_other'] or '-'} | {ratio(c['over_bound'])} |")
+    print(f"\n{summary(cells)['text']}\n")
+    print("| planner | " + " | ".join(heads) + " |")
+    print("|---" * (len(heads) + 1) + "|")
+    for i, row in enumerate(cells[0]["rows"]):
+        print(f"| {row['planner']} | " + " | ".join(cell_text(c["rows"][i]) for c in cells) + " |")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("problems", type=pathlib.Path, nargs="+")
+    parser.add_argument("problems", type=pathlib.Path, nargs="*")
     parser.add_argument("--shares", default="1,0.75,0.5")
+    parser.add_argument("--modes", default="swap,both", help="of " + ", ".join(MODES))
+    parser.add_argument("--models", action="store_true", help="those of MODELS as well")
+    parser.add_argument("--only", default="", help="cells whose name holds this text")
     parser.add_argument("--planners", default="")
-    parser.add_argument("--no-recompute", action="store_true")
     parser.add_argument("--effort", type=int, default=2)
     parser.add_argument("--limit", type=float, default=600, help="seconds for one plan")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     planners = args.planners.split(",") if args.planners else known()
-    results = []
-    for path in args.problems:
-        problem = json.loads(path.read_text())
-        reference = problem.get("reference", {})
-        ideal = reference.get("ideal_ns")
-        published = {k: v / ideal for k, v in reference.items() if ideal and k != "ideal_ns"}
-        for share in map(float, args.shares.split(",")):
-            budget = int(problem["device"]["memory_bytes"] * share)
-            rows = [planned(path, budget, name, args) for name in planners]
-            results.append({"problem": path.stem, "share": share, "published": published, "rows": rows})
+    cells = [cell for path in args.problems for cell in cells_of_problem(path, args)]
+    if args.models:
+        cells += [cell for model in MODELS if args.only in model[0] for cell in cells_of_model(*model, args)]
+    cells = [cell for cell in cells if args.only in f"{cell['path']}"]
+    if not cells:
+        parser.error("no problem: name files, or give --models")
+    for cell in cells:
+        cell["rows"] = [planned(cell, name, args) for name in planners]
+        judge(cell)
+        cell["path"] = str(cell["path"])
     if args.table:
-        table(results)
+        table(cells)
     else:
-        print(json.dumps({"results": results}))
+        print(json.dumps({"summary": summary(cells), "cells": cells}))
 
 
 if __name__ == "__main__":
