@@ -1,0 +1,153 @@
+"""Problems and plans by `memc`, each made once: results are kept in target/papers under what they depend on.
+
+A plan is kept by the problem's content, its arguments and the program's hash. With `fresh`, only these planners' plans
+must be of this very program; others may be of an earlier one. Problems are those of the present program alone.
+"""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = ROOT / "target" / "release" / "memc"
+KEPT = ROOT / "target" / "papers"
+
+
+def digest(data):
+    return hashlib.blake2b(data, digest_size=10).hexdigest()
+
+
+class Lab:
+    def __init__(self, fresh=None, limit=900, skip=()):
+        self.fresh, self.limit, self.skip = fresh, limit, skip
+        self.program = digest(BIN.read_bytes())
+        self.problems = KEPT / self.program
+        for folder in KEPT.glob("*/"):
+            if folder != self.problems:
+                shutil.rmtree(folder)
+        self.problems.mkdir(parents=True, exist_ok=True)
+        # A copy, so that building meanwhile changes nothing.
+        self.bin = self.problems / "memc"
+        if not self.bin.exists():
+            shutil.copy2(BIN, self.bin)
+        self.log = KEPT / "plans.jsonl"
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        self.plans, self.any, self.used = {}, {}, {}
+        for row in map(json.loads, lines):
+            self.plans[row["key"], row["program"]] = self.any[row["key"]] = row
+
+    def run(self, *command):
+        """Output and seconds of a command, which may find a budget infeasible; nothing after the time limit."""
+        begun = time.monotonic()
+        try:
+            done = subprocess.run([self.bin, *map(str, command)], capture_output=True, text=True, timeout=self.limit, cwd=ROOT)
+        except subprocess.TimeoutExpired:
+            return None, self.limit
+        if done.returncode not in (0, 4):
+            sys.exit(f"memc {' '.join(map(str, command))}: {done.stderr.strip()}")
+        return done.stdout, time.monotonic() - begun
+
+    def problem(self, network, batch, device, optimizer, rewrite=False, edit=None, flags=()):
+        """File of a training step's problem; `edit` changes it (and must change with its name)."""
+        loss = "output" if network == "inception_v3" else "cross-entropy:axis=1" if network.startswith("bert") else "cross-entropy"
+        args = [f"models/zoo/{network}.onnx", "--loss", loss, "--optimizer", optimizer, "--device", device]
+        args += ["--dim", f"batch={batch}", *([] if rewrite else ["--no-mem-rewrite"]), *flags]
+        key = digest(repr((args, edit and edit.__name__)).encode())
+        path = self.problems / f"{network}.{batch}.{device}.{key}.json"
+        if not path.exists():
+            made, _ = self.run("export-problem", *args)
+            made = json.dumps(edit(json.loads(made))) if edit else made
+            # The whole file or none.
+            part = path.with_suffix(".part")
+            part.write_text(made)
+            part.rename(path)
+        return path
+
+    def plan(self, problem, planner, budget, *flags):
+        """What `memc plan --json` says, with `wall_s`; nothing but that after the time limit."""
+        key = digest(problem.read_bytes()) + f" {planner} {budget} {' '.join(flags)}"
+        row = self.plans.get((key, self.program))
+        if row is None and self.fresh is not None and planner not in self.fresh:
+            row = self.any.get(key)
+        if row is None and problem.name.split(".")[0] in self.skip:
+            return {"feasible": None, "skipped": True}
+        if row is None:
+            out, seconds = self.run("plan", problem, "--gpu-mem", f"{budget}B", "--planner", planner, "--json", *flags)
+            report = json.loads(out) if out else {"feasible": None}
+            row = {"key": key, "program": self.program, "report": report | {"wall_s": round(seconds, 1)}}
+            self.plans[key, self.program] = self.any[key] = row
+            with self.log.open("a") as log:
+                log.write(json.dumps(row) + "\n")
+            print(f"{problem.name} {planner} {budget / 2**20:.0f} MiB: {show(row['report'])}", file=sys.stderr)
+        self.used[key] = row
+        return row["report"]
+
+    def unplanned(self, problem):
+        """Bytes of the arena that a step needs without a plan."""
+        return self.kept(problem)["unplanned_peak_bytes"]
+
+    def kept(self, problem):
+        """The report of a step that keeps everything; it has the smallest budget with any plan, too."""
+        return self.plan(problem, "keep-all", 1 << 50)
+
+    def least(self, problem, planner, good=lambda r: r["feasible"], flags=()):
+        """The least budget found by bisection with a good plan, within one in two hundred of what no plan needs."""
+        peak = self.unplanned(problem)
+        low, high = 0, peak
+        while high - low > peak // 200:
+            middle = (low + high) // 2
+            low, high = (low, middle) if good(self.plan(problem, planner, middle, *flags)) else (middle, high)
+        return high
+
+    def layout(self, problem, algorithm):
+        """What `memc layout --json` says of a problem with every tensor on the device."""
+        path = problem.with_suffix(".csv")
+        if not path.exists():
+            path.write_text(lives(json.loads(problem.read_text())))
+        out, _ = self.run("layout", path, "--algorithm", algorithm, "--json")
+        return json.loads(out)
+
+
+def lives(problem):
+    """The live ranges of a step that keeps everything, with its workspaces, in the form that `memc layout` reads."""
+    ops, spans = problem["ops"], {}
+    for i, op in enumerate(ops):
+        for t in op["reads"] + op["writes"]:
+            spans.setdefault(t, [i, i])[1] = i + 1
+    lines = ["id,lower,upper,size"]
+    aligned = lambda size: -(-max(size, 1) // 64) * 64
+    for t in problem["tensors"]:
+        if t["id"] in spans:
+            low, high = spans[t["id"]]
+            low, high = {"transient": (low, high), "input": (0, high), "persistent": (0, len(ops))}[t["kind"]]
+            lines.append(f"{t['id']},{low},{high},{aligned(t['bytes'])}")
+    lines += [f"w{i},{i},{i + 1},{aligned(op['workspace_bytes'])}" for i, op in enumerate(ops) if op["workspace_bytes"]]
+    return "\n".join(lines) + "\n"
+
+
+def show(report):
+    if report["feasible"] is None:
+        return f"no plan in {report['wall_s']:.0f} s"
+    if not report["feasible"]:
+        return f"infeasible ({report['wall_s']:.1f} s)"
+    return f"{report['step_over_ideal']:.4f} of the unplanned step ({report['plan_ns'] / 1e9:.1f} of {report['wall_s']:.1f} s)"
+
+
+def largest(start, holds):
+    """The largest integer found at which `holds`, near `start` first, within one in fifty."""
+    low = max(1, start)
+    while low and not holds(low):
+        low = low * 4 // 5
+    if not low:
+        return 0
+    high = low * 5 // 4 + 1
+    while holds(high):
+        low, high = high, high * 5 // 4 + 1
+    while high - low > max(1, low // 50):
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

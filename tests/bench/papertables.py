@@ -1,0 +1,358 @@
+"""The tables of the papers: what was published, and how it is posed here. Used by papers.py."""
+
+import json
+from collections import namedtuple
+from functools import cache
+
+from lab import largest
+
+Table = namedtuple("Table", "title make notes")
+
+MB, GB, MIB, GIB = 10**6, 10**9, 1 << 20, 1 << 30
+SGD, MOMENTUM, ADAM = "sgd:lr=0.01", "momentum:lr=0.1,momentum=0.9", "adam:lr=0.001"
+# Device memory less what its context takes, as in memc's profiles.
+V100, GTX1080TI, RTX2080TI, A100 = ((m - 512) * MIB for m in (16_160, 11_178, 11_019, 81_251))
+NOT_GIVEN = "not given"
+
+
+def percent(x):
+    return f"{100 * x:.1f} %"
+
+
+def speed(report):
+    """Throughput over that of the unplanned step."""
+    if report["feasible"]:
+        return percent(report["ideal_ns"] / report["step_ns"])
+    if report.get("skipped"):
+        return "not measured"
+    return "no plan" if report["feasible"] is False else "out of time"
+
+
+def overhead(report):
+    return percent(report["step_over_ideal"] - 1) if report["feasible"] else speed(report)
+
+
+def seconds(report):
+    if report.get("skipped"):
+        return "-"
+    return f"{report['plan_ns'] / 1e9:.1f}" if report["feasible"] is not None else f"over {report['wall_s']:.0f}"
+
+
+def table(head, rows):
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [head, ["---"] * len(head), *rows]) + "\n"
+
+
+# Network, batch, memory in GB (table 1), and throughput over ideal of ODSwap and SwapAdvisor as far as the text says it.
+SWAPADVISOR = [
+    ("wresnet152_10", 64, 180, "80 %", "95 %"), ("inception_v4_4", 16, None, NOT_GIVEN, "80 %"),
+    ("inception_v4_4", 64, 71, NOT_GIVEN, "at most 65 %"), ("nasnet_a_r25", 16, None, NOT_GIVEN, "80 %"),
+    ("nasnet_a_r25", 64, 193, NOT_GIVEN, "53 %"), ("rnn_8_8k", 256, 118, "below 1 %", "70 to 80 %"),
+    ("brnn_4_8k", 128, 99, "below 1 %", "70 to 80 %"),
+]
+
+
+def swapadvisor_6(lab):
+    rows = []
+    for network, batch, memory, online, paper in SWAPADVISOR:
+        problem = lab.problem(network, batch, "v100-16g", SGD)
+        plans = [lab.plan(problem, planner, V100) for planner in ("odswap", "swapadvisor", "memc")]
+        bounds = [r["ideal_ns"] / r["bound_ns"] for r in plans if r["feasible"]]
+        rows.append([f"`{network}`", batch, f"{memory} GB" if memory else NOT_GIVEN,
+                     next((f"{r['unplanned_peak_bytes'] / GB:.0f} GB" for r in plans if r["feasible"]), "-"), online, speed(plans[0]), paper, *map(speed, plans[1:]), percent(max(bounds)) if bounds else "-",
+                     ", ".join(map(seconds, plans))])
+    return table(["network", "batch", "memory, published", "unplanned here", "ODSwap, published", "`odswap`",
+                  "SwapAdvisor, published", "`swapadvisor`", "`memc`", "bound", "planning, s"], rows)
+
+
+def forward(problem):
+    """What the loss needs of a step: the forward pass."""
+    ops, needed, kept = problem["ops"], set(), []
+    last = next(i for i, op in enumerate(ops) if op.get("outputs"))
+    for op in reversed(ops[:last + 1]):
+        if op is ops[last] or needed & set(op["writes"]):
+            needed |= set(op["reads"]) | set(op["writes"])
+            kept.append(op | {"after": []})
+    problem["ops"] = kept[::-1]
+    problem["tensors"] = [t for t in problem["tensors"] if t["id"] in needed]
+    return problem
+
+
+def swapadvisor_2(lab):
+    published = {64: (0.024, None, None), 128: (0.022, 0.077, None), 192: (0.018, 0.044, None),
+                 512: (0.017, 0.040, 0.238), 640: (0.017, 0.040, 0.123)}
+    rows = []
+    for mb, times in published.items():
+        row = [f"{mb} MB"]
+        for i, batch in enumerate((1, 16, 64)):
+            # Training the last bias alone leaves the forward pass and a few small ops, which are cut off.
+            problem = lab.problem("resnet152", batch, "v100-16g", SGD, edit=forward, flags=("--trainable", "fc.bias"))
+            full = published[640][i]
+            row.append(f"{times[i] / full:.2f}" if times[i] else "none")
+            for planner in ("swapadvisor", "memc"):
+                r = lab.plan(problem, planner, mb * MIB)
+                row.append(f"{r['step_over_ideal']:.2f}" if r["feasible"] else "none")
+        rows.append(row)
+    head = ["memory"]
+    for batch in (1, 16, 64):
+        head += [f"batch {batch}, published", "`swapadvisor`", "`memc`"]
+    return table(head, rows)
+
+
+def most(lab, pose, planner, budget, start):
+    """The largest batch that a planner finds a plan for, within one in fifty."""
+    if planner == "keep-all":
+        return largest(start, lambda batch: lab.unplanned(pose(batch)) <= budget)
+    if planner == "memc":
+        return largest(start, lambda batch: lab.kept(pose(batch))["smallest_feasible_bytes"] <= budget)
+    return largest(start, lambda batch: bool(lab.plan(pose(batch), planner, budget, "--effort", "0")["feasible"]))
+
+
+# Network in the zoo, and HOME's figures: largest batches and samples per second of PyTorch, Capuchin and HOME.
+HOME = [
+    ("mobilenet", "MobileNet", (2012, 3954, 4200), (1706, 2999, 3426)),
+    ("plain20_cifar10", "Plain20", (1040, 2843, 2926), (2368, 2012, 2554)),
+    ("squeezenet1_0", "SqueezeNet", (1667, 4056, 4347), (6273, 5719, 6613)),
+    ("vgg16_cifar10", "VGG16", (2759, 4250, 5125), (2786, 5120, 6211)),
+    ("resnet18_cifar10", "ResNet", (1255, 2014, 2576), (2285, 2179, 2519)),
+    ("inception_v3", "InceptionV3", (125, 345, 365), (257, 240, 280)),
+]
+
+
+def home_pose(lab, network):
+    return cache(lambda batch: lab.problem(network, batch, "rtx2080ti", MOMENTUM))
+
+
+def home_kept(lab, network):
+    pose = home_pose(lab, network)
+    return most(lab, pose, "keep-all", RTX2080TI, int(64 * RTX2080TI / lab.unplanned(pose(64))))
+
+
+def home_2(lab):
+    rows = []
+    for network, name, batches, speeds in HOME:
+        pose = home_pose(lab, network)
+        kept = home_kept(lab, network)
+        row = [f"{name} (`{network}`)", batches[0], kept]
+        for i, planner in ((1, "capuchin"), (2, "home")):
+            own = most(lab, pose, planner, RTX2080TI, kept * batches[i] // batches[0])
+            r = lab.plan(pose(own), planner, RTX2080TI)
+            row += [f"{batches[i] / batches[0]:.2f}", f"{own / kept:.2f}", f"{speeds[i] / speeds[0]:.2f}", speed(r)]
+        limit = most(lab, pose, "memc", RTX2080TI, 5 * kept)
+        rows.append([*row, speed(lab.plan(pose(own), "memc", RTX2080TI)), f"{limit / kept:.1f}"])
+    return table(["network", "PyTorch's largest batch", "`keep-all`", "Capuchin ÷ PyTorch", "`capuchin` ÷ `keep-all`",
+                  "its speed ÷ PyTorch's", "`capuchin` ÷ ideal", "HOME ÷ PyTorch", "`home` ÷ `keep-all`",
+                  "its speed ÷ PyTorch's", "`home` ÷ ideal", "`memc` ÷ ideal at `home`'s batch", "`memc`'s limit ÷ `keep-all`"],
+                 rows)
+
+
+def home_6(lab):
+    # Batches of the text over the largest of PyTorch: figures 7(a), 7(b) and section 4.2.
+    shares = {"VGG16": 3950 / 2759, "InceptionV3": 170 / 125, "MobileNet": 3500 / 2012}
+    planners = ("vdnn-conv", "superneurons", "capuchin", "home", "memc")
+    rows = []
+    for network, name, *_ in HOME:
+        pose = home_pose(lab, network)
+        share = shares.get(name, 1.5)
+        batch = int(home_kept(lab, network) * share)
+        plans = {planner: lab.plan(pose(batch), planner, RTX2080TI) for planner in planners}
+        over = [f"{plans[p]['step_ns'] / plans['home']['step_ns']:.2f}"
+                if plans[p]["feasible"] and plans["home"]["feasible"] else "-" for p in planners[:3]]
+        rows.append([f"{name} (`{network}`)", f"{share:.2f}", batch, *(speed(plans[p]) for p in planners), *over])
+    return table(["network", "batch ÷ PyTorch's largest", "batch", *(f"`{p}`" for p in planners), "`home` ÷ `vdnn-conv`",
+                  "÷ `superneurons`", "÷ `capuchin`"], rows)
+
+
+# SmartPool: load in MB, competitive ratios of CnMem and SmartPool, load without overhead; an iteration's time in ms (that
+# with cudaMalloc over SmartPool's speed-up).
+SMARTPOOL = [
+    ("resnet18_cifar10", 1452, 1.033, 1.003, 1152, 359 / 1.83), ("resnet34_cifar10", 2824, 1.028, 1.001, 2124, 684 / 1.85),
+    ("resnet50_cifar10", 4418, 1.030, 1.003, 2906, 993 / 1.88), ("resnet101_cifar10", 8367, 1.028, 1.0005, 5658, 2086 / 1.97),
+    ("vgg11_cifar10", 389, 1.169, 1.013, 284, 76 / 1.75), ("vgg13_cifar10", 509, 1.115, 1.016, 360, 94 / 1.71),
+    ("vgg16_cifar10", 647, 1.113, 1.012, 447, 122 / 1.73), ("vgg19_cifar10", 785, 1.072, 1.011, 561, 162 / 1.94),
+]
+
+
+def smartpool_1(lab):
+    rows = []
+    for network, load, cnmem, smartpool, *_ in SMARTPOOL:
+        problem = lab.problem(network, 100, "gtx1080ti", MOMENTUM)
+        own = {a: lab.layout(problem, a) for a in ("first-fit", "smartpool", "search")}
+        ratio = {a: r["height"] / r["load"] for a, r in own.items()}
+        rows.append([f"`{network}`", load, f"{own['search']['load'] / MB:.0f}", cnmem, smartpool,
+                     *(f"{ratio[a]:.4f}" for a in own)])
+    return table(["network, batch 100", "load, published, MB", "load here, MB", "CnMem", "SmartPool", "`first-fit`",
+                  "`smartpool`", "`memc`"], rows)
+
+
+def paced(ms):
+    """Ops slower or faster by one factor, so that together they take `ms`."""
+    def edit(problem):
+        factor = ms * 1e6 / sum(op["time_ns"] for op in problem["ops"])
+        for op in problem["ops"]:
+            op["time_ns"] = round(op["time_ns"] * factor)
+        return problem
+    edit.__name__ = f"paced {ms:.3f}"
+    return edit
+
+
+def smartpool_2(lab):
+    rows = []
+    # A wait of less than a hundredth of the step is taken as none: the figures of the paper cannot show it.
+    hidden = lambda r: r["feasible"] and r["step_over_ideal"] <= 1.01
+    for network, load, _, _, reduced, ms in SMARTPOOL:
+        problem = lab.problem(network, 100, "gtx1080ti", MOMENTUM)
+        slower = lab.problem(network, 100, "gtx1080ti", MOMENTUM, edit=paced(ms))
+        peak = lab.unplanned(problem)
+        budget = lab.least(problem, "autoswap", hidden)
+        plans = [lab.plan(problem, "memc", b, "--no-recompute") for b in (budget, int(peak * reduced / load))]
+        at_pace = lab.least(slower, "autoswap", hidden)
+        plans.append(lab.plan(slower, "memc", at_pace, "--no-recompute"))
+        rows.append([f"`{network}`", percent(1 - reduced / load), f"{ms:.0f}", f"{plans[0]['ideal_ns'] / 1e6:.0f}",
+                     percent(1 - budget / peak), *map(overhead, plans[:2]), percent(1 - at_pace / peak), overhead(plans[2])])
+    return table(["network, batch 100", "reduction, published", "step, published, ms", "step, modelled, ms", "`autoswap`",
+                  "`memc` there: more time", "`memc` at the published reduction: more time",
+                  "`autoswap`, ops at the published pace", "`memc` there: more time"], rows)
+
+
+DELTA = [("resnet101", 128, 16553, 16059, 4577), ("resnext50_32x4d", 128, 14726, 13988, 5356),
+         ("bert_base", 32, 19845.4, 19071.3, 19023.5)]
+
+
+def delta_2(lab):
+    rows = []
+    for network, batch, baseline, dtr, delta in DELTA:
+        problem = lab.problem(network, batch, "a100-80g", ADAM)
+        peak = lab.unplanned(problem)
+        least = lambda planner: percent(lab.least(problem, planner) / peak)
+        row = [f"`{network}`, batch {batch}", f"{baseline:,.0f}", f"{peak / MIB:,.0f}", percent(dtr / baseline), least("dtr"),
+               percent(delta / baseline), least("delta")]
+        plans = [lab.plan(problem, p, int(peak * delta / baseline)) for p in ("dtr", "delta", "memc")]
+        smallest = plans[-1]["smallest_feasible_bytes"] / peak if plans[-1]["feasible"] is not None else 1
+        rows.append([*row, percent(smallest), *map(overhead, plans)])
+    return table(["network", "baseline, published, MB", "unplanned here, MiB", "DTR ÷ baseline", "least of `dtr`",
+                  "DELTA ÷ baseline", "least of `delta`", "least of `memc`", "`dtr` in DELTA's share: more time", "`delta`",
+                  "`memc`"], rows)
+
+
+def delta_3(lab):
+    published = {"resnet50": (891, 1072, 1814), "resnet101": (594, 761, 1336)}
+    rows = []
+    for network, batches in published.items():
+        pose = cache(lambda batch: lab.problem(network, batch, "a100-80g", ADAM))
+        own = [most(lab, pose, "keep-all", A100, batches[0])]
+        starts = [("dtr", own[0] * batches[1] // batches[0]), ("delta", own[0] * batches[2] // batches[0]), ("memc", 6 * own[0])]
+        own += [most(lab, pose, planner, A100, start) for planner, start in starts]
+        at = pose(own[0] * batches[2] // batches[0])
+        row = [f"`{network}`", batches[0], own[0]]
+        row += [x for i in (1, 2) for x in (f"{batches[i] / batches[0]:.2f}", f"{own[i] / own[0]:.2f}")]
+        rows.append([*row, f"{own[3] / own[0]:.2f}", *(overhead(lab.plan(at, p, A100)) for p in ("dtr", "delta", "memc"))])
+    return table(["network", "largest batch, published", "`keep-all`", "DTR", "`dtr`", "DELTA", "`delta`", "`memc`",
+                  "`dtr` at DELTA's growth: more time", "`delta`", "`memc`"], rows)
+
+
+def slow(problem):
+    """Ops that take ten times as long."""
+    for op in problem["ops"]:
+        op["time_ns"] *= 10
+    return problem
+
+
+def tensile_1(lab):
+    rows = []
+    for edit in (None, slow):
+        problem = lab.problem("vgg16", 2, "rtx2080ti", SGD, edit=edit)
+        posed = json.loads(problem.read_text())
+        # The paper's vanilla run: nothing is freed before the step ends.
+        vanilla = sum(t["bytes"] for t in posed["tensors"]) + max(op["workspace_bytes"] for op in posed["ops"])
+        for name, planner, saved, extra in (("vDNN", "vdnn-all", 0.2733, 0.8580), ("Capuchin", "capuchin", 0.1003, 0.8971),
+                                            ("TENSILE", "tensile", 0.2241, 0.0971)):
+            budget = lab.least(problem, planner)
+            own = lab.plan(problem, planner, budget)
+            at = [lab.plan(problem, "memc", b) for b in (budget, int(vanilla * (1 - saved)))]
+            rows.append([name, "10 times slower" if edit else "modelled", percent(saved), percent(extra),
+                         percent(1 - budget / vanilla), overhead(own), *map(overhead, at)])
+    return table(["method", "ops", "memory saved, published", "more time, published", "most saved here", "more time",
+                  "`memc`, the same saved", "`memc`, as much saved as published"], rows)
+
+
+TABLES = {
+    "swapadvisor-6": Table("SwapAdvisor, figure 6: training throughput over that with unlimited memory", swapadvisor_6, """
+V100 with 16 GB, less 0.5 GiB for its context; SGD. The figure is a plot: published numbers are those of section 6.2 (`95 %`
+is said of WResNet without a batch) and memory is that of table 1. *Bound*: no plan in the row is proved to be able to
+exceed it. *Planning* are seconds of `odswap`, `swapadvisor`, `memc`; the paper searches for 30
+minutes on 72 virtual cores.
+
+- The steps here need less memory than MXNet's: gradients are applied as soon as they are complete, tensors go with their
+  last use, and ops overwrite operands. Inception at batch 16 fits, so that nothing is left to plan.
+- MXNet runs RNNs in a random topological order, which is why ODSwap stays below 1 %. The order that memc's importer gives
+  runs a layer's cells together, and `odswap` keeps it.
+- WResNet-152-10 is where `swapadvisor` falls short of the paper: no more than 9.0 GB of its pool of 15.0 GB are in use at
+  once. What contributes has not been measured apart; candidates are ops that ask for 2.9 GB of scratch (in the paper scratch is up to
+  1 GB) and the number of individuals, 2,304. Nothing here waits for the link's throughput alone: the bound is the ideal.
+- RNN was planned by hand-run commands of an earlier build, with the same options.
+"""),
+    "swapadvisor-2": Table("SwapAdvisor, table 2: inference of ResNet-152 in little memory", swapadvisor_2, """
+Time over that with 640 MB, which is the unlimited one in the paper for every batch. Posed as the ancestors of the loss in
+a step that trains the last bias alone: the forward pass with batch normalisation by the batch's statistics, and with the positions
+that max pooling keeps for a backward pass (25.7 MB at batch 16). Weights are only read. *None*: no plan.
+
+- The modelled V100 runs batch 1 in a third of the published 17 ms, the link is the published one: weights that do not stay
+  (240 MB in all) take 15 ms, so that ratios at batch 1 are worse by about as much.
+- At larger batches `memc` hides the weights' copies entirely. `swapadvisor` finds no pool for two of the published cells: of
+  7,632 pools that it tried for batch 16 in 128 MB, none has an object for every tensor of every op.
+"""),
+    "home-2": Table("HOME, table 2: largest batch", home_2, """
+RTX 2080 Ti with 11 GB, less 0.5 GiB; momentum. Largest batches are those that a planner finds any plan for (at effort 0, to
+within one in fifty). HOME trains on CIFAR-10; MobileNet, SqueezeNet and InceptionV3 are here at ImageNet's sizes, as the
+zoo has them, and its ResNet is taken to have 18 layers, so that batches compare by ratio alone.
+"""),
+    "home-6": Table("HOME, figure 6: throughput beyond the largest batch without swapping", home_6, """
+The figure is a plot. Its text: HOME is up to 5.7 times as fast as vDNN, 2 times as SuperNeurons, 1.3 times as Capuchin, at equal
+batches. VGG16 and InceptionV3 are at the batches of figure 7 (3950 and 170) over PyTorch's largest, MobileNet at that of section 4.2
+(3500), the others at 1.5 times. Throughput is over the unplanned step's; the last columns are HOME's over theirs.
+"""),
+    "smartpool-1": Table("SmartPool, table I: pool over load", smartpool_1, """
+Nothing swapped, batch 100, momentum. `first-fit` in order of allocation stands beside CnMem, whose pool is not a planner here.
+
+- Loads are lower than in SINGA, which keeps the output of every layer and a gradient for every weight ([models](../../models/README.md)).
+- SmartPool's pools are as close to the load as published; `memc layout` reaches it on every network.
+"""),
+    "smartpool-2": Table("AutoSwap, table II: load taken away without overhead", smartpool_2, """
+GTX 1080 Ti, batch 100. Without overhead means within 1 %; the reduction is that of the arena. The published step is table I's
+cudaMalloc time over SmartPool's speed-up. In the last two columns every op is slower by one factor, so that the step takes the
+published time: the link is then as busy as it was.
+
+- At modelled speeds the ResNets of 18 and 34 layers give up what was published, the others less: the modelled step is three
+  to five times as fast as SINGA's was, while the link is not. At the published pace `autoswap` hides more than published.
+- `autoswap` is within 1 % at its own budget, where `memc` takes up to 1.9 %: its search does not start from `autoswap`'s plans.
+"""),
+    "delta-2": Table("DELTA, table II: memory", delta_2, """
+A100 with 80 GB; Adam. The paper gives no budget and no step time for these cells. *Least* is the smallest budget with a plan, over the
+unplanned arena. DELTA evicts activations alone; `memc` moves weights and Adam's moments, too.
+"""),
+    "delta-3": Table("DELTA, tables III and IV: largest batch", delta_3, """
+A100 with 80 GB; Adam. Growth is over the largest batch without a planner. The last columns are at the growth that DELTA
+published. The paper blames fragmentation for DTR's largest batches (it uses 33 of 80 GB); a static arena has none to speak of.
+"""),
+    "tensile-1": Table("TENSILE, table 1: one job", tensile_1, """
+RTX 2080 Ti. The paper says *VGG* at batch 2; here VGG-16 at 224x224 with SGD. Memory saved is of the vanilla run, which frees
+nothing before the end: freeing at the last use is part of TENSILE (algorithm 3, line 2). Capuchin's published saving is what its
+11 GB left it to do.
+
+- At batch 2 the 0.5 GB of weights take longer to copy than the step takes to compute (25 ms), so that what hides is little. The paper's
+  own framework synchronises after every op from Python. With ops ten times as slow `tensile` saves 24.0 % without waiting, and
+  `vdnn-all` 29.3 %.
+- There `memc` saves what was published in no more time; at modelled speed it waits for the link, too.
+"""),
+}
+HEAD = """# The papers' tables
+
+Published figures of five papers on memory planning, what their methods give here on the same networks, and `memc`. Written by
+`tests/bench/papers.py`, which runs everything again (`--planners memc` for the default planner alone).
+
+Steps are simulated on the published hardware's profile (`memc list devices`); networks are those of
+[the zoo](../../models/README.md#the-zoo), with the backward pass as written (`--no-mem-rewrite`), since the papers' frameworks keep
+what it reads. So ratios compare, milliseconds do not. *Not given*: the paper has no number. More time is over the unplanned
+step; it is negative where a planner overlaps the input's copy with the step before. *No plan*: the method does not reach the budget;
+*out of time*: it was stopped; *not measured*: nobody asked it (`--skip`). Planning times are from two cores that others used, too.
+"""
