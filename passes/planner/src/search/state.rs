@@ -36,6 +36,8 @@ pub(crate) struct State<'a> {
     pub(crate) room: Vec<u64>,
     redo: Redo,
     pub(crate) copies: Copies,
+    /// What a copy costs besides its time, in ns: a small one waits in a queue like any other.
+    pub(crate) each_ns: f64,
     /// Bytes that may be in use during every step.
     pub(crate) capacity: Vec<u64>,
     /// Bytes every step needs when swapped tensors are away as long as possible.
@@ -85,7 +87,9 @@ impl<'a> State<'a> {
         let scheme = Scheme { early: true, ..Scheme::keep_all(sequence) };
         let (least, outs) = (scheme.usage(), scheme.copies_out(p));
         let used = least.clone();
+        let each_ns = copies.back.iter().sum::<u64>() as f64 / copies.back.len().max(1) as f64 * EACH;
         let mut state = State {
+            each_ns,
             p,
             may,
             scheme,
@@ -369,3 +373,6 @@ impl<'a> State<'a> {
         }
     }
 }
+
+/// The part of a mean copy's time that every copy costs besides its own.
+const EACH: f64 = 0.25;
