@@ -3,6 +3,8 @@
 //! Time is cut into *sections*, one for each maximal set of buffers that live at once. A section is a phase of births
 //! followed by deaths, so two buffers share a section exactly if they live at the same time.
 
+use std::sync::OnceLock;
+
 use crate::instance::Instance;
 
 /// One component: buffers connected through time, those of zero bytes left out.
@@ -20,12 +22,39 @@ pub(crate) struct Compact {
     pub(crate) live: Vec<Vec<(u32, u32)>>,
     /// Bytes live in every section.
     pub(crate) load: Vec<u64>,
+    meets: OnceLock<Vec<bool>>,
 }
+
+/// Most buffers of which a table of pairs is made.
+const FEW: usize = 1024;
 
 impl Compact {
     /// Number of buffers.
     pub(crate) fn len(&self) -> usize {
         self.size.len()
+    }
+
+    /// For every pair of buffers (first times [`Compact::len`] plus second) whether they live at once, if they are few.
+    pub(crate) fn meets(&self) -> Option<&[bool]> {
+        let n = self.len();
+        let table = || {
+            let mut alive: Vec<Vec<u32>> = vec![Vec::new(); self.load.len()];
+            for (b, live) in self.live.iter().enumerate() {
+                for section in live.iter().flat_map(|r| r.0..r.1) {
+                    alive[section as usize].push(b as u32);
+                }
+            }
+            let mut meets = vec![false; n * n];
+            for members in &alive {
+                for &a in members {
+                    for &b in members.iter().filter(|&&b| b != a) {
+                        meets[a as usize * n + b as usize] = true;
+                    }
+                }
+            }
+            meets
+        };
+        (n <= FEW).then(|| self.meets.get_or_init(table).as_slice())
     }
 
     /// From the first to one past the last section of a buffer, holes included.
@@ -154,5 +183,6 @@ fn component(
         index: members,
         live,
         load,
+        meets: OnceLock::new(),
     }
 }

@@ -46,41 +46,19 @@ impl Member {
 pub(crate) struct Placed<'a> {
     c: &'a Compact,
     nodes: Vec<Vec<Member>>,
-    flat: Option<Flat>,
+    flat: Option<Flat<'a>>,
     obstacles: Vec<Obstacle>,
 }
 
-/// Most buffers of which a table of pairs is made.
-const FEW: usize = 1024;
-
 /// All buffers with offsets, twice, and who meets whom.
-struct Flat {
+struct Flat<'a> {
     by_start: Vec<Obstacle>,
     by_end: Vec<Obstacle>,
     /// For every pair of buffers whether they live at once.
-    meets: Vec<bool>,
+    meets: &'a [bool],
 }
 
-impl Flat {
-    fn new(c: &Compact) -> Flat {
-        let n = c.len();
-        let mut alive: Vec<Vec<u32>> = vec![Vec::new(); c.load.len()];
-        for (b, live) in c.live.iter().enumerate() {
-            for section in live.iter().flat_map(|r| r.0..r.1) {
-                alive[section as usize].push(b as u32);
-            }
-        }
-        let mut meets = vec![false; n * n];
-        for members in &alive {
-            for &a in members {
-                for &b in members.iter().filter(|&&b| b != a) {
-                    meets[a as usize * n + b as usize] = true;
-                }
-            }
-        }
-        Flat { by_start: Vec::new(), by_end: Vec::new(), meets }
-    }
-
+impl Flat<'_> {
     /// Those of a list that meet `b`, in its order.
     fn meeting(&self, list: &[Obstacle], b: usize, out: &mut Vec<Obstacle>) {
         let n = self.meets.len().isqrt();
@@ -105,7 +83,7 @@ fn centre(first: u32, end: u32) -> u32 {
 
 impl<'a> Placed<'a> {
     pub(crate) fn new(c: &'a Compact) -> Placed<'a> {
-        let flat = (c.len() <= FEW).then(|| Flat::new(c));
+        let flat = c.meets().map(|meets| Flat { by_start: Vec::new(), by_end: Vec::new(), meets });
         let nodes = if flat.is_some() { 0 } else { c.load.len() };
         Placed { c, nodes: vec![Vec::new(); nodes], flat, obstacles: Vec::new() }
     }

@@ -9,6 +9,7 @@ mod state;
 
 use rayon::prelude::*;
 
+use crate::bound::{self, Allow};
 use crate::place::What;
 use crate::planners::{Progress, Request};
 use crate::problem::Problem;
@@ -66,6 +67,9 @@ pub fn search<'a>(p: &'a Problem, request: &'a Request<'a>, limits: Limits) -> R
     let mut starts: Vec<Vec<u32>> = vec![(0..p.ops.len() as u32).collect()];
     starts.extend(precedence.as_ref().map(|x| x.sinking(p)));
     starts.dedup();
+    let allow = Allow { swap: request.swap, recompute: request.recompute };
+    // Where nothing fits the search finds out.
+    let floor = bound::order_free(p, request.capacity, allow).unwrap_or_else(|_| p.compute_ns());
     let may = May { swap: request.swap, recompute: request.recompute };
     let runs: Vec<Result<Outcome, String>> = RATES
         .par_iter()
@@ -78,6 +82,7 @@ pub fn search<'a>(p: &'a Problem, request: &'a Request<'a>, limits: Limits) -> R
             let mut run = Run {
                 p,
                 request,
+                floor,
                 rate,
                 again,
                 limits,
@@ -108,6 +113,8 @@ pub fn search<'a>(p: &'a Problem, request: &'a Request<'a>, limits: Limits) -> R
 struct Run<'a> {
     p: &'a Problem,
     request: &'a Request<'a>,
+    /// No step is shorter, in ns.
+    floor: u64,
     rate: f64,
     again: f64,
     limits: Limits,
@@ -130,33 +137,49 @@ impl<'a> Run<'a> {
         let Some(start) = self.start(&mut prices) else { return Ok(()) };
         let until = self.limits.work / 4;
         let Some(mut state) = self.learn(start, &mut prices, until) else { return Ok(()) };
+        self.judge(&state.scheme)?;
         let mut last: Option<Scheme> = None;
+        let (mut key, mut idle) = (self.best.as_ref().map(Realised::key), 0);
         for round in 0..self.limits.layouts as u64 {
             // Half of what is left goes into the first choice, the rest into those that layouts made necessary.
             let left = self.limits.work.saturating_sub(self.work);
             let share = if round == 0 { left / 2 } else { left / (self.limits.layouts as u64 - round) };
             let until = self.work + share;
+            if self.done() {
+                break;
+            }
             state = self.improve(state, &prices, until)?;
             let mut high = None;
             if last.as_ref() != Some(&state.scheme) {
                 let r = self.judge(&state.scheme)?;
                 high = Some(r).filter(|r| r.evaluation.dev_bytes > self.request.capacity);
             }
-            if (self.request.stop)() || (self.best.is_some() && self.work >= self.limits.work) {
+            if self.done() || (self.best.is_some() && self.work >= self.limits.work) {
                 break;
             }
             last = Some(state.scheme.clone());
+            let now = self.best.as_ref().map(Realised::key);
+            idle = if now == key { idle + 1 } else { 0 };
+            key = now;
+            // It came to an end of its own, again.
+            if self.work < until && idle >= IDLE && key.is_some() {
+                break;
+            }
             if let Some(high) = high {
                 self.tighten(&mut state, &high);
                 if !select::greedy(&mut state, &prices, &mut self.work) {
                     break;
                 }
             } else if self.work < until {
-                // It came to an end of its own.
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Whether nothing better can be found.
+    fn done(&self) -> bool {
+        self.best.as_ref().is_some_and(|b| b.evaluation.step_ns <= self.floor) || (self.request.stop)()
     }
 
     /// Lays a choice out and evaluates it in full.
@@ -227,8 +250,7 @@ impl<'a> Run<'a> {
                 best = Some((step, s.clone()));
                 stale = 0;
             }
-            if step <= self.p.compute_ns() || stale > PATIENCE || self.work >= until || (self.request.stop)()
-            {
+            if step <= self.floor || stale > PATIENCE || self.work >= until || (self.request.stop)() {
                 break;
             }
             s.time();
@@ -244,17 +266,17 @@ impl<'a> Run<'a> {
         s.commit();
         let mut present = self.value(&s, step)?;
         let mut best = (present, s.clone());
-        let compute = self.p.compute_ns();
-        let patience = PATIENCE_MOVES + 20 * s.open.len();
+        let floor = self.floor;
+        let patience = PATIENCE_MOVES + 2 * s.open.len();
         let mut stale = 0;
-        while self.work < until && best.0 > compute && stale < patience && !(self.request.stop)() {
+        while self.work < until && best.0 > floor && stale < patience && !self.done() {
             stale += 1;
             let with = (prices, self.precedence);
             let moved = improve::step(&mut s, with, &mut self.random, DECODES, &mut self.work);
             self.work += (DECODES * 2 * (s.steps() + s.open.len())) as u64;
             self.evaluations += DECODES as u64;
             // Slightly worse is good enough to go on from.
-            let limit = present + present.saturating_sub(compute) / SLACK;
+            let limit = present + present.saturating_sub(floor) / SLACK;
             let mut accepted = moved.filter(|&step| step <= limit);
             if let Some(step) = accepted {
                 accepted = Some(self.value(&s, step)?).filter(|&value| value <= limit);
@@ -307,8 +329,11 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Moves in a row without a faster step before a search is given up, and 20 for each gap.
+/// Moves in a row without a faster step before a search is given up, and 2 for each gap.
 const PATIENCE_MOVES: usize = 200;
+
+/// Rounds in a row that end by themselves with nothing better before the search does.
+const IDLE: u32 = 2;
 
 /// Steps up to this many runs are evaluated in full at every move.
 const SMALL: usize = 40;

@@ -57,7 +57,8 @@ impl Prices {
             let wraps = gap.wraps(n);
             let wanted = if swapped(g) { !gap.dead || wraps } else { wraps && mirrored };
             if let Some(at) = dirty.filter(|_| wanted) {
-                cost += (s.copies.out[g] as f64 + s.each_ns) * (1.0 + self.out[s.anchor[(at as usize).min(n)] as usize]);
+                cost += (s.copies.out[g] as f64 + s.each_ns)
+                    * (1.0 + self.out[s.anchor[(at as usize).min(n)] as usize]);
                 dirty = None;
             }
             if swapped(g) && !gap.dead {
