@@ -2,6 +2,7 @@
 
 use clap::Args;
 use memc_ir::Bytes;
+use memc_planner::bound::Allow;
 use memc_planner::planners::{NoPlan, PLANNERS, Planner};
 use serde_json::Value;
 
@@ -62,18 +63,19 @@ pub(crate) fn run(args: &Compare) -> Result<(), Error> {
         let objects = reports.iter().map(Report::json).collect::<Result<Vec<Value>, _>>()?;
         format!("{}\n", Value::from(objects))
     } else {
-        text(&posed, budget, &reports)?
+        text(&posed, budget, &reports, args.how.allow())?
     };
     progress.done();
     emit(&text)?;
     if reports.iter().any(|r| r.outcome.plan.is_ok()) {
         return Ok(());
     }
-    let said = posed.infeasible("no planner that was asked finds a plan", budget)?.to_string();
+    let said =
+        posed.infeasible("no planner that was asked finds a plan", budget, args.how.allow())?.to_string();
     Err(Error::Said(said))
 }
 
-fn text(posed: &Posed, budget: u64, reports: &[Report<'_>]) -> Result<String, Error> {
+fn text(posed: &Posed, budget: u64, reports: &[Report<'_>], allow: Allow) -> Result<String, Error> {
     let mut failures = String::new();
     let mut rows = Vec::new();
     for r in reports {
@@ -114,7 +116,7 @@ fn text(posed: &Posed, budget: u64, reports: &[Report<'_>]) -> Result<String, Er
         Bytes(budget),
         ms(posed.ideal_ns()),
         Bytes(posed.given().kept.evaluation.dev_bytes + posed.reserve_bytes).short(),
-        Bytes(posed.smallest()?).short(),
+        Bytes(posed.smallest(allow)?).short(),
     ))
 }
 

@@ -103,7 +103,9 @@ fn choose<'a>(
     };
     let (at, realised) = match &outcome.plan {
         Ok(solved) => (solved.at, solved.realised.clone()),
-        Err(NoPlan::Infeasible(why)) => return Err(posed.infeasible(why, budget)?),
+        Err(NoPlan::Infeasible(why)) => {
+            return Err(posed.infeasible(why, budget, args.search.how.allow())?);
+        }
         Err(NoPlan::Failed(text)) => return Err(Error::Internal(text.clone())),
     };
     let Some(problem) = posed.tried()[at].model() else {

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Explain) -> Result<(), Error> {
     };
     let (o, realised) = match (&outcome.plan, outcome.of(&posed)) {
         (_, Some(found)) => found,
-        (Err(NoPlan::Infeasible(why)), _) => return Err(posed.infeasible(why, budget)?),
+        (Err(NoPlan::Infeasible(why)), _) => return Err(posed.infeasible(why, budget, how.allow())?),
         (Err(NoPlan::Failed(why)), _) => return Err(Error::Internal(why.clone())),
         (Ok(_), None) => return Err(Error::Internal("the plan is of no problem".into())),
     };

@@ -123,7 +123,7 @@ pub(crate) fn run(args: &MaxBatch) -> Result<(), Error> {
         return Ok(());
     }
     let why = format!("{} finds no plan for {dim} = 1 that is fast enough", planner.name);
-    Err(Error::Said(first.infeasible(&why, hunt.budget)?.to_string()))
+    Err(Error::Said(first.infeasible(&why, hunt.budget, args.search.how.allow())?.to_string()))
 }
 
 impl Hunt<'_> {

@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Plan) -> Result<(), Error> {
             emit(&text)
         }
         Err(NoPlan::Infeasible(why)) => {
-            let error = posed.infeasible(why, budget)?;
+            let error = posed.infeasible(why, budget, how.allow())?;
             if args.json {
                 emit(&text)?;
                 return Err(Error::Said(error.to_string()));

@@ -41,7 +41,8 @@ pub(crate) struct How {
     /// Seed of the search
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) search_seed: u64,
-    /// Stop each search with the best plan so far after this time, as 10s or 500ms; results then depend on the machine
+    /// Stop each search with the best plan so far after this time, as 10s or 500ms; results then depend on the machine.
+    /// A method that makes one plan finishes it
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) time_limit: Option<Duration>,
 }

@@ -1,13 +1,13 @@
 //! A planning problem as a command poses it: read from a file or made of a model, in every order to be tried.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use memc_ir::{Bytes, Module};
 use memc_passes::plan::{Infeasible, Problem};
 use memc_passes::{DeviceProfile, Pipeline};
 use memc_planner::bound::{self, Allow};
-use memc_planner::planners::smallest_feasible;
+use memc_planner::planners::{self, Request};
 use memc_planner::{ALIGN, Action, Decisions, Order, Realised, realise};
 
 use crate::cli::{Source, Target};
@@ -66,7 +66,8 @@ pub(crate) struct Posed {
     /// Bytes of a budget that are not the arena's.
     pub(crate) reserve_bytes: u64,
     memory_bytes: Option<u64>,
-    smallest: OnceCell<u64>,
+    /// What was found before.
+    smallest: RefCell<BTreeMap<Allow, u64>>,
     /// What was bounded before: by problem, capacity and what scripts may do.
     bounds: RefCell<BTreeMap<(usize, u64, Allow), Option<Bounds>>>,
 }
@@ -111,7 +112,7 @@ pub(crate) fn pose(
             first: 0,
             reserve_bytes: 0,
             memory_bytes,
-            smallest: OnceCell::new(),
+            smallest: RefCell::default(),
             bounds: RefCell::default(),
         });
     }
@@ -151,7 +152,7 @@ impl Posed {
             problems,
             reserve_bytes: profile.reserve_bytes,
             memory_bytes: own.or_else(|| (profile.name == "cpu").then(host_memory).flatten()),
-            smallest: OnceCell::new(),
+            smallest: RefCell::default(),
             bounds: RefCell::default(),
         })
     }
@@ -198,18 +199,18 @@ impl Posed {
         budget.saturating_sub(self.reserve_bytes) / ALIGN * ALIGN
     }
 
-    /// The smallest budget for which there is a plan, in whichever order.
-    pub(crate) fn smallest(&self) -> Result<u64, Error> {
-        if let Some(&known) = self.smallest.get() {
+    /// The smallest budget for which a quick method knows a plan, in whichever order.
+    pub(crate) fn smallest(&self, allow: Allow) -> Result<u64, Error> {
+        if let Some(&known) = self.smallest.borrow().get(&allow) {
             return Ok(known);
         }
         let mut least = u64::MAX;
         for o in self.tried() {
-            let kept = o.kept.evaluation.dev_bytes;
-            least = least.min(smallest_feasible(o.numbers(), kept).map_err(Error::Internal)?);
+            least = least.min(smallest(o, allow)?);
         }
         let total = least.saturating_add(self.reserve_bytes);
-        Ok(*self.smallest.get_or_init(|| total))
+        self.smallest.borrow_mut().insert(allow, total);
+        Ok(total)
     }
 
     /// The certified bounds on plans of the problem in one of its orders; none where nothing fits.
@@ -229,8 +230,8 @@ impl Posed {
     }
 
     /// Why there is no plan, for people: what a planner said, what would fit, and the op that needs the most.
-    pub(crate) fn infeasible(&self, why: &str, budget: u64) -> Result<Error, Error> {
-        let smallest = self.smallest()?;
+    pub(crate) fn infeasible(&self, why: &str, budget: u64, allow: Allow) -> Result<Error, Error> {
+        let smallest = self.smallest(allow)?;
         if smallest > budget {
             let at = &self.tried()[0];
             let report = Infeasible::new(at.numbers(), at.model(), budget, smallest);
@@ -245,6 +246,39 @@ impl Posed {
             None,
         ))
     }
+}
+
+/// Planners that need no link to the host, quick ones.
+const RECOMPUTING: [&str; 2] = ["dtr", "checkpoint-sqrt"];
+
+/// Budgets between which a plan without swapping is looked for, as a part of what the unplanned step takes.
+const FINENESS: u64 = 512;
+
+/// The smallest arena for which a quick method finds a plan.
+fn smallest(o: &Ordered, allow: Allow) -> Result<u64, Error> {
+    let (p, kept) = (o.numbers(), o.kept.evaluation.dev_bytes);
+    if allow.swap && p.device.can_swap() {
+        return planners::smallest_feasible(p, kept).map_err(Error::Internal);
+    }
+    if !allow.recompute {
+        return Ok(kept);
+    }
+    let fits = |capacity: u64| {
+        let request = Request { swap: false, effort: 0, ..Request::new(capacity) };
+        RECOMPUTING
+            .iter()
+            .filter_map(|name| planners::named(name))
+            .any(|m| planners::solve(p, m, &request).is_ok())
+    };
+    let (mut low, mut high) = (p.largest_working_set().1, kept);
+    if low >= high || fits(low) {
+        return Ok(low.min(high));
+    }
+    while high - low > ALIGN.max(kept / FINENESS) {
+        let middle = (low + (high - low) / 2).div_ceil(ALIGN) * ALIGN;
+        if fits(middle) { high = middle } else { low = middle }
+    }
+    Ok(high)
 }
 
 fn unknown_memory() -> Error {

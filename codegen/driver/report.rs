@@ -1,6 +1,7 @@
 //! What a plan costs, as text and as JSON: one form for every command that plans.
 
 use memc_ir::Bytes;
+use memc_planner::bound::Allow;
 use memc_planner::planners::NoPlan;
 use serde_json::{Value, json};
 
@@ -28,12 +29,14 @@ pub(crate) struct Report<'a> {
     pub(crate) outcome: &'a Outcome,
     /// The certified bound in ns that holds for the plan, and for what it holds.
     pub(crate) bound: Option<(u64, &'static str)>,
+    /// What the planner may do.
+    pub(crate) allow: Allow,
 }
 
 impl<'a> Report<'a> {
     /// With the bound that holds for the plan.
     pub(crate) fn new(posed: &'a Posed, outcome: &'a Outcome, how: &How) -> Report<'a> {
-        Report { posed, outcome, bound: outcome.bound(posed, how) }
+        Report { posed, outcome, bound: outcome.bound(posed, how), allow: how.allow() }
     }
 
     /// Step over ideal, and over the bound.
@@ -69,7 +72,7 @@ impl<'a> Report<'a> {
             "recompute_ns": e.map(|e| e.recompute_ns), "recompute_ops": e.map(|e| e.recompute_ops),
             "stall_in_ns": e.map(|e| e.stall_in_ns), "stall_out_ns": e.map(|e| e.stall_out_ns),
             "evaluations": outcome.evaluations, "plan_ns": outcome.plan_ns, "stopped": outcome.stopped,
-            "smallest_feasible_bytes": posed.smallest()?,
+            "smallest_feasible_bytes": posed.smallest(self.allow)?,
         }))
     }
 
@@ -96,7 +99,7 @@ impl<'a> Report<'a> {
             outcome.planner,
             self.verdict(),
             Bytes(outcome.budget),
-            Bytes(posed.smallest()?),
+            Bytes(posed.smallest(self.allow)?),
         ))
     }
 

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use memc_ir::Bytes;
+use memc_planner::bound::Allow;
 use memc_planner::planners::NoPlan;
 use serde_json::{Value, json};
 
@@ -62,7 +63,11 @@ pub(crate) fn run(args: &Sweep) -> Result<(), Error> {
         }
     }
     progress.about("");
-    let text = if args.json { to_json(&posed, &points)? } else { to_text(&posed, planner.name, &points)? };
+    let text = if args.json {
+        to_json(&posed, &points, how.allow())?
+    } else {
+        to_text(&posed, planner.name, &points, how.allow())?
+    };
     progress.done();
     emit(&text)?;
     if fastest < u64::MAX {
@@ -70,12 +75,12 @@ pub(crate) fn run(args: &Sweep) -> Result<(), Error> {
     }
     let largest = budgets.iter().copied().max().unwrap_or(0);
     let why = format!("{} finds no plan for any of these budgets", planner.name);
-    Err(Error::Said(posed.infeasible(&why, largest)?.to_string()))
+    Err(Error::Said(posed.infeasible(&why, largest, how.allow())?.to_string()))
 }
 
-fn to_json(posed: &Posed, points: &[Point]) -> Result<String, Error> {
+fn to_json(posed: &Posed, points: &[Point], allow: Allow) -> Result<String, Error> {
     let object = |point: &Point| -> Result<Value, Error> {
-        let mut object = Report { posed, outcome: &point.outcome, bound: point.bound }.json()?;
+        let mut object = Report { posed, outcome: &point.outcome, bound: point.bound, allow }.json()?;
         object["pareto"] = point.pareto.into();
         Ok(object)
     };
@@ -83,8 +88,8 @@ fn to_json(posed: &Posed, points: &[Point]) -> Result<String, Error> {
     Ok(format!("{}\n", json!(objects)))
 }
 
-fn to_text(posed: &Posed, planner: &str, points: &[Point]) -> Result<String, Error> {
-    let (smallest, ideal) = (posed.smallest()?, posed.ideal_ns());
+fn to_text(posed: &Posed, planner: &str, points: &[Point], allow: Allow) -> Result<String, Error> {
+    let (smallest, ideal) = (posed.smallest(allow)?, posed.ideal_ns());
     let row = |point: &Point| -> Vec<String> {
         let dash = || "-".to_string();
         let budget = Bytes(point.outcome.budget).short();

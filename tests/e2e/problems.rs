@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{json, memc_fails, memc_ok, number, put};
+use crate::support::{json, memc, memc_fails, memc_ok, number, put};
 
 /// Two ops, each with one tensor, on a device that swaps.
 fn small() -> Value {
@@ -116,4 +116,22 @@ fn zero_bandwidth_means_no_swapping() {
         let said = memc_fails(4, &["plan", &path, "--gpu-mem", "4M"]);
         assert!(said.contains("no plan fits") && said.contains("forward"), "{said}");
     }
+}
+
+/// What is said to be the smallest budget keeps to what the planner may do, and works.
+#[test]
+fn the_smallest_budget_is_one_without_swapping_where_that_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let problem = crate::planning::chain(folder.path(), 12, crate::planning::LINK);
+    let plan = |budget: &str, flags: &[&str]| {
+        let out = memc(&[&["plan", &problem, "--gpu-mem", budget, "--json"], flags].concat());
+        json(&String::from_utf8(out.stdout).unwrap())
+    };
+    let smallest = |flags: &[&str]| number(&plan("3M", flags), "smallest_feasible_bytes");
+    let (all, rerun, none) =
+        (smallest(&[]), smallest(&["--no-swap"]), smallest(&["--no-swap", "--no-recompute"]));
+    assert!(all <= rerun && rerun < none, "{all} {rerun} {none}");
+    assert_eq!(none, number(&plan("1G", &[]), "unplanned_peak_bytes"));
+    let out = plan(&format!("{rerun}B"), &["--no-swap", "--planner", "dtr"]);
+    assert!(out["feasible"] == true && number(&out, "recompute_ops") > 0, "{out}");
 }
