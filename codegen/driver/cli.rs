@@ -81,7 +81,7 @@ Doubles the dimension from 1 until there is no plan, then bisects. `unplanned` i
 
 Examples:
   memc max-batch models/zoo/resnet50.onnx --loss cross-entropy --optimizer momentum:lr=0.1 \\
-    --dim batch --gpu-mem 11G --device gtx-1080-ti --effort 0
+    --dim batch --gpu-mem 11G --device gtx1080ti --effort 0
   memc max-batch model.onnx --dim batch --dim seq=128 --gpu-mem 16G --max-slowdown 1.3")]
     MaxBatch(MaxBatch),
     /// Say what a plan does to each tensor and why, and what its kernels wait for

@@ -232,8 +232,10 @@ impl Posed {
     /// Why there is no plan, for people: what a planner said, what would fit, and the op that needs the most.
     pub(crate) fn infeasible(&self, why: &str, budget: u64, allow: Allow) -> Result<Error, Error> {
         let smallest = self.smallest(allow)?;
-        if smallest > budget {
-            let at = &self.tried()[0];
+        let at = &self.tried()[0];
+        // Where a walk may swap it comes down to the least there is, or nearly; checkpoints do not.
+        let least = at.numbers().largest_working_set().1.saturating_add(self.reserve_bytes);
+        if least > budget || (smallest > budget && allow.swap && at.numbers().device.can_swap()) {
             let report = Infeasible::new(at.numbers(), at.model(), budget, smallest);
             return Ok(Error::Infeasible(report.to_string(), Some(Box::new(report))));
         }
@@ -248,38 +250,21 @@ impl Posed {
     }
 }
 
-/// Planners that need no link to the host, quick ones.
-const RECOMPUTING: [&str; 2] = ["dtr", "checkpoint-sqrt"];
-
-/// Budgets between which a plan without swapping is looked for, as a part of what the unplanned step takes.
-const FINENESS: u64 = 512;
-
-/// The smallest arena for which a quick method finds a plan.
+/// The smallest arena for which a quick method knows a plan: Belady's walks where they may swap, checkpoints elsewhere.
 fn smallest(o: &Ordered, allow: Allow) -> Result<u64, Error> {
     let (p, kept) = (o.numbers(), o.kept.evaluation.dev_bytes);
     if allow.swap && p.device.can_swap() {
         return planners::smallest_feasible(p, kept).map_err(Error::Internal);
     }
-    if !allow.recompute {
-        return Ok(kept);
-    }
-    let fits = |capacity: u64| {
-        let request = Request { swap: false, effort: 0, ..Request::new(capacity) };
-        RECOMPUTING
-            .iter()
-            .filter_map(|name| planners::named(name))
-            .any(|m| planners::solve(p, m, &request).is_ok())
-    };
-    let (mut low, mut high) = (p.largest_working_set().1, kept);
-    if low >= high || fits(low) {
-        return Ok(low.min(high));
-    }
-    while high - low > ALIGN.max(kept / FINENESS) {
-        let middle = (low + (high - low) / 2).div_ceil(ALIGN) * ALIGN;
-        if fits(middle) { high = middle } else { low = middle }
-    }
-    Ok(high)
+    let request = Request { swap: false, effort: 0, ..Request::new(kept) };
+    let found =
+        planners::named(CHECKPOINTS).filter(|_| allow.recompute).map(|m| planners::solve(p, m, &request));
+    let bytes = found.and_then(Result::ok).map_or(kept, |(r, _)| r.evaluation.dev_bytes);
+    Ok(bytes.min(kept))
 }
+
+/// The planner that needs no link to the host, takes no time, and as much memory whatever the budget.
+const CHECKPOINTS: &str = "checkpoint-sqrt";
 
 fn unknown_memory() -> Error {
     Error::Usage("the memory of the device is not known here: give --gpu-mem in bytes, as 16G".into())

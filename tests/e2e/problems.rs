@@ -124,7 +124,8 @@ fn the_smallest_budget_is_one_without_swapping_where_that_is_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let problem = crate::planning::chain(folder.path(), 12, crate::planning::LINK);
     let plan = |budget: &str, flags: &[&str]| {
-        let out = memc(&[&["plan", &problem, "--gpu-mem", budget, "--json"], flags].concat());
+        let out =
+            memc(&[&["plan", &problem, "--effort", "0", "--gpu-mem", budget, "--json"], flags].concat());
         json(&String::from_utf8(out.stdout).unwrap())
     };
     let smallest = |flags: &[&str]| number(&plan("3M", flags), "smallest_feasible_bytes");
@@ -132,6 +133,12 @@ fn the_smallest_budget_is_one_without_swapping_where_that_is_asked_for() {
         (smallest(&[]), smallest(&["--no-swap"]), smallest(&["--no-swap", "--no-recompute"]));
     assert!(all <= rerun && rerun < none, "{all} {rerun} {none}");
     assert_eq!(none, number(&plan("1G", &[]), "unplanned_peak_bytes"));
-    let out = plan(&format!("{rerun}B"), &["--no-swap", "--planner", "dtr"]);
+    let out = plan(&format!("{rerun}B"), &["--no-swap", "--planner", "checkpoint-sqrt"]);
     assert!(out["feasible"] == true && number(&out, "recompute_ops") > 0, "{out}");
+    let said =
+        memc_fails(4, &["plan", &problem, "--gpu-mem", "4M", "--no-swap", "--planner", "checkpoint-sqrt"]);
+    assert!(
+        said.contains("smallest budget with a plan by some method") && !said.contains("no plan fits"),
+        "{said}"
+    );
 }
