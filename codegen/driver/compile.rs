@@ -178,6 +178,7 @@ fn report(
             })
         ));
     }
+    let unplanned = found.posed.given().kept.evaluation.step_ns;
     let mut text = table(
         &["", "unplanned", "planned"],
         &[
@@ -186,7 +187,7 @@ fn report(
                 Bytes(claims.unplanned_peak_bytes).short(),
                 Bytes(claims.peak_bytes).short(),
             ],
-            vec!["step (modelled)".into(), ms(claims.ideal_ns), ms(claims.step_ns)],
+            vec!["step (modelled)".into(), ms(unplanned), ms(claims.step_ns)],
             vec!["swapped out".into(), "-".into(), Bytes(claims.swap_out_bytes).short()],
             vec!["swapped in".into(), "-".into(), Bytes(claims.swap_in_bytes).short()],
             vec![

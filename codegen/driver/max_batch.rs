@@ -29,7 +29,7 @@ pub(crate) struct MaxBatch {
     /// Without it, that of the device
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) gpu_mem: Option<Size>,
-    /// Only plans whose step takes at most this many times the unplanned one, as 1.3
+    /// Only plans whose step takes at most this many times the ideal one, as 1.3; what fits unplanned counts in any case
     #[arg(long, value_name = "RATIO", value_parser = ratio)]
     pub(crate) max_slowdown: Option<f64>,
     /// The largest size to try
@@ -54,6 +54,8 @@ fn ratio(text: &str) -> Result<f64, String> {
 struct Probe {
     unplanned_bytes: u64,
     ideal_ns: u64,
+    /// The step with everything on the device.
+    unplanned_ns: u64,
     /// Whether everything fits on the device.
     unplanned: bool,
     /// What the planner made of it, once it was asked.
@@ -189,6 +191,7 @@ impl Hunt<'_> {
         Probe {
             unplanned_bytes,
             ideal_ns: posed.ideal_ns(),
+            unplanned_ns: posed.given().kept.evaluation.step_ns,
             unplanned: unplanned_bytes <= self.budget,
             plan: None,
         }
@@ -252,7 +255,9 @@ impl Hunt<'_> {
             let dash = || "-".to_string();
             let per_s = |ns: u64| format!("{:.1}", *size as f64 * 1e9 / ns.max(1) as f64);
             let (plan, verdict) = match (&p.plan, p.unplanned) {
-                (None, true) => (Some([p.ideal_ns, p.ideal_ns, p.unplanned_bytes, 0, 0]), "fits unplanned"),
+                (None, true) => {
+                    (Some([p.unplanned_ns, p.ideal_ns, p.unplanned_bytes, 0, 0]), "fits unplanned")
+                }
                 (None, false) => (None, "does not fit unplanned"),
                 (Some(v), _) => (v.plan, v.why),
             };
@@ -279,7 +284,7 @@ impl Hunt<'_> {
             0 => String::new(),
             n => format!(", {:.2} times as many", over(planned, n)),
         };
-        let slow = self.args.max_slowdown.map(|m| format!(" and a step of {m} times the unplanned one"));
+        let slow = self.args.max_slowdown.map(|m| format!(" and a step of {m} times the ideal one"));
         format!(
             "{}\n{model}: largest {} in a budget of {}{}: {unplanned} unplanned, {planned} by {}{gain}\n",
             table(&header, &rows),

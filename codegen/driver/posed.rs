@@ -172,7 +172,7 @@ impl Posed {
         &self.given().numbers().name
     }
 
-    /// Time of the unplanned step in ns.
+    /// Time of all ops in ns, each once: the step when nothing waits.
     pub(crate) fn ideal_ns(&self) -> u64 {
         self.given().numbers().compute_ns()
     }

@@ -103,7 +103,7 @@ impl<'a> Report<'a> {
         ))
     }
 
-    /// The step's time in terms of the unplanned one and of the bound.
+    /// The step's time in terms of the ideal one and of the bound.
     pub(crate) fn verdict(&self) -> String {
         let Some((ratio, _)) = self.ratios() else { return "no plan".into() };
         let step = self.outcome.of(self.posed).map_or(0, |(_, r)| r.evaluation.step_ns);
@@ -112,6 +112,6 @@ impl<'a> Report<'a> {
             format!(", {:.4} of the certified bound ({what}: {bound:.4})", over(step, ns))
         });
         let stopped = if self.outcome.stopped { " (search stopped early)" } else { "" };
-        format!("{ratio:.4} of the unplanned step{bound}{stopped}")
+        format!("{ratio:.4} of the ideal step{bound}{stopped}")
     }
 }

@@ -108,8 +108,11 @@ pub(crate) fn solve(
             Err(e @ NoPlan::Failed(_)) => failure = Some(e),
             Err(e) => failure = failure.or(Some(e)),
         }
-        let ideal = best.as_ref().is_some_and(|b| b.realised.evaluation.step_ns <= posed.ideal_ns());
-        if ideal || STOP.load(Ordering::Relaxed) {
+        // Nothing is decided where everything fits, and nothing is faster than the ideal.
+        let done = best.as_ref().map(|b| b.realised.evaluation).is_some_and(|e| {
+            e.step_ns <= posed.ideal_ns() || e.swap_in_bytes + e.swap_out_bytes + e.recompute_ops == 0
+        });
+        if done || STOP.load(Ordering::Relaxed) {
             break;
         }
     }
@@ -144,7 +147,7 @@ struct Session<'a> {
     /// Time of the best step so far in ns.
     best: AtomicU64,
     progress: &'a Progress,
-    /// Time of the unplanned step in ns.
+    /// Time of the ideal step in ns.
     ideal: u64,
     /// What no plan is faster than, in ns; 0 where that is not known.
     bound: u64,
@@ -171,7 +174,7 @@ impl Session<'_> {
             bound => format!(", {:.4} of the bound {:.3} ms", over(best, bound), bound as f64 / 1e6),
         };
         self.progress.stage(&format!(
-            "planning: {:.3} ms, {:.4} of the unplanned step{bound}, {evaluations} plans",
+            "planning: {:.3} ms, {:.4} of the ideal{bound}, {evaluations} plans",
             best as f64 / 1e6,
             over(best, self.ideal)
         ));
