@@ -289,7 +289,8 @@ minutes on 72 virtual cores.
 - WResNet-152-10 is where `swapadvisor` falls short of the paper: no more than 9.0 GB of its pool of 15.0 GB are in use at
   once. What contributes has not been measured apart; candidates are ops that ask for 2.9 GB of scratch (in the paper scratch is up to
   1 GB) and the number of individuals, 2,304. Nothing here waits for the link's throughput alone: the bound is the ideal.
-- RNN was planned by hand-run commands of an earlier build, with the same options.
+- RNN was planned by hand-run commands of an earlier build, with the same options. NasNet at batch 16 was stopped after 90 s with `odswap`
+  and `swapadvisor`, on a machine at a load above ten.
 """),
     "swapadvisor-2": Table("SwapAdvisor, table 2: inference of ResNet-152 in little memory", swapadvisor_2, """
 Time over that with 640 MB, which is the unlimited one in the paper for every batch. Posed as the ancestors of the loss in
@@ -354,5 +355,5 @@ Steps are simulated on the published hardware's profile (`memc list devices`); n
 [the zoo](../../models/README.md#the-zoo), with the backward pass as written (`--no-mem-rewrite`), since the papers' frameworks keep
 what it reads. So ratios compare, milliseconds do not. *Not given*: the paper has no number. More time is over the unplanned
 step; it is negative where a planner overlaps the input's copy with the step before. *No plan*: the method does not reach the budget;
-*out of time*: it was stopped; *not measured*: nobody asked it (`--skip`). Planning times are from two cores that others used, too.
+*out of time*: it was stopped; *not measured*: left out (`--skip`). Planning times are from two cores that others used, too.
 """
