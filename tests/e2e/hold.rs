@@ -54,7 +54,7 @@ pub(crate) fn hold(t: &Training<'_>) -> Ran {
     for (i, budget) in [peak, peak / 4 * 3, peak / 2, smallest].into_iter().enumerate() {
         let budget = format!("{}B", budget.max(smallest));
         let plan_text = plan.display().to_string();
-        let args = ["compile", &model, "--gpu-mem", &budget, "-o", &plan_text, "--json"];
+        let args = ["compile", &model, "--gpu-mem", &budget, "--effort", "1", "-o", &plan_text, "--json"];
         let printed = json(&memc_ok(&[&args[..], &more[..]].concat()));
         assert!(number(&printed, "arena_bytes") <= number(&printed, "gpu_mem_bytes"), "{model} {printed}");
         let options = RunOptions {

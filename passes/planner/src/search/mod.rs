@@ -336,7 +336,7 @@ const PATIENCE_MOVES: usize = 200;
 const IDLE: u32 = 2;
 
 /// Steps up to this many runs are evaluated in full at every move.
-const SMALL: usize = 40;
+const SMALL: usize = 16;
 
 /// A move is accepted when it adds at most this part of the time above the ideal.
 const SLACK: u64 = 200;
