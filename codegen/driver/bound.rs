@@ -6,23 +6,15 @@ use memc_planner::Order;
 use memc_planner::bound::{Allow, Bound as Bounds, Infeasible, bound};
 use serde_json::{Value, json};
 
-use crate::cli::{Source, Target};
+use crate::cli::Question;
 use crate::exit::Error;
 use crate::output::{Progress, emit, table};
 use crate::posed::{Posed, pose};
-use crate::size::{self, Size};
 
 #[derive(Args)]
 pub(crate) struct Bound {
-    /// A planning problem (.json, memc-problem/1) or a model
     #[command(flatten)]
-    pub(crate) source: Source,
-    /// Device memory the step may take, with a binary suffix or as a share of the device: 16G, 512MiB, 90%.
-    /// Without it, that of the device
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub(crate) gpu_mem: Option<Size>,
-    #[command(flatten)]
-    pub(crate) target: Target,
+    pub(crate) question: Question,
     /// Only scripts that swap nothing
     #[arg(long)]
     pub(crate) no_swap: bool,
@@ -36,8 +28,8 @@ pub(crate) struct Bound {
 
 pub(crate) fn run(args: &Bound) -> Result<(), Error> {
     let progress = Progress::new(args.json);
-    let posed = pose(&args.source, &args.target, Some(Order::Given), &progress)?;
-    let budget = posed.budget(args.gpu_mem)?;
+    let posed = pose(&args.question.source, &args.question.target, Some(Order::Given), &progress)?;
+    let budget = posed.budget(args.question.gpu_mem)?;
     let capacity = posed.capacity(budget);
     let numbers = posed.given().numbers();
     progress.stage("bounding");

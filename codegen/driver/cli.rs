@@ -226,6 +226,19 @@ pub(crate) struct ExportProblem {
     pub(crate) output: Option<PathBuf>,
 }
 
+/// A step and the memory it may take.
+#[derive(Args, Clone)]
+pub(crate) struct Question {
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Device memory the step may take, with a binary suffix or as a share of the device: 16G, 512MiB, 90%.
+    /// Without it, that of the device
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) gpu_mem: Option<Size>,
+    #[command(flatten)]
+    pub(crate) target: Target,
+}
+
 /// The device of a model. A problem names its own.
 #[derive(Args, Clone)]
 pub(crate) struct Target {

@@ -6,29 +6,21 @@ use memc_planner::bound::Allow;
 use memc_planner::planners::{NoPlan, PLANNERS, Planner};
 use serde_json::Value;
 
-use crate::cli::{How, Source, Target};
+use crate::cli::{How, Question};
 use crate::exit::Error;
 use crate::output::{Progress, emit, table};
 use crate::planner::named;
 use crate::posed::{Posed, pose};
 use crate::report::{Report, ms};
-use crate::size::{self, Size};
 use crate::solve::solve;
 
 #[derive(Args)]
 pub(crate) struct Compare {
-    /// A planning problem (.json, memc-problem/1) or a model
     #[command(flatten)]
-    pub(crate) source: Source,
-    /// Device memory the step may take, with a binary suffix or as a share of the device: 16G, 512MiB, 90%.
-    /// Without it, that of the device
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub(crate) gpu_mem: Option<Size>,
+    pub(crate) question: Question,
     /// Planners to compare, separated by commas [default: all of `memc list planners`]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) planners: Vec<String>,
-    #[command(flatten)]
-    pub(crate) target: Target,
     #[command(flatten)]
     pub(crate) how: How,
     /// Print a JSON list with an object for each planner, as `memc plan --json` prints it
@@ -42,8 +34,8 @@ pub(crate) fn run(args: &Compare) -> Result<(), Error> {
         [] => PLANNERS.iter().collect(),
         names => names.iter().map(|n| named(n.trim())).collect::<Result<_, _>>()?,
     };
-    let posed = pose(&args.source, &args.target, args.how.order(), &progress)?;
-    let budget = posed.budget(args.gpu_mem)?;
+    let posed = pose(&args.question.source, &args.question.target, args.how.order(), &progress)?;
+    let budget = posed.budget(args.question.gpu_mem)?;
     let mut outcomes = Vec::new();
     for (i, planner) in planners.iter().enumerate() {
         progress.about(&format!("{} ({} of {})", planner.name, i + 1, planners.len()));

@@ -7,32 +7,23 @@ use memc_planner::account::{Account, Back, Cause, Gap, Late, Stall, account};
 use memc_planner::planners::NoPlan;
 use serde_json::{Value, json};
 
-use crate::cli::{ScriptFiles, Search, Source, Target};
+use crate::cli::{Question, ScriptFiles, Search};
 use crate::exit::Error;
-use crate::output::{Progress, apart, counted, emit, narrow_table, table, write_file};
-use crate::planner::named;
-use crate::posed::{Ordered, pose};
+use crate::output::{Progress, counted, emit, narrow_table, table, write_file};
+use crate::posed::Ordered;
 use crate::report::{Report, ms, over};
-use crate::size::{self, Size};
-use crate::solve::{Script, solve};
+use crate::solve::answer;
 
 #[derive(Args)]
 pub(crate) struct Explain {
-    /// A planning problem (.json, memc-problem/1) or a model
     #[command(flatten)]
-    pub(crate) source: Source,
-    /// Device memory the step may take, with a binary suffix or as a share of the device: 16G, 512MiB, 90%.
-    /// Without it, that of the device
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub(crate) gpu_mem: Option<Size>,
+    pub(crate) question: Question,
     /// Only tensors whose names match, those that stay on the device included; * stands for any characters
     #[arg(long, value_name = "GLOB", value_parser = Pattern::new)]
     pub(crate) tensor: Option<Pattern>,
     /// Rows of each table, the most expensive first
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) top: usize,
-    #[command(flatten)]
-    pub(crate) target: Target,
     #[command(flatten)]
     pub(crate) search: Search,
     #[command(flatten)]
@@ -44,22 +35,13 @@ pub(crate) struct Explain {
 
 pub(crate) fn run(args: &Explain) -> Result<(), Error> {
     let progress = Progress::new(args.json);
-    let files = [Some(&args.source.model), args.script.apply.as_ref()];
-    apart(&files, &[args.script.decisions.as_ref()])?;
+    let (posed, outcome) = answer(&args.question, &args.search, &args.script, &progress)?;
     let how = &args.search.how;
-    let planner = named(&args.search.planner)?;
-    let script = Script::read(&args.script)?;
-    let order = script.as_ref().map_or_else(|| how.order(), |s| Some(s.order()));
-    let posed = pose(&args.source, &args.target, order, &progress)?;
-    let budget = posed.budget(args.gpu_mem)?;
-    progress.stage("planning");
-    let outcome = match &script {
-        Some(script) => script.apply(&posed, budget)?,
-        None => solve(&posed, planner, how, budget, &progress)?,
-    };
     let (o, realised) = match (&outcome.plan, outcome.of(&posed)) {
         (_, Some(found)) => found,
-        (Err(NoPlan::Infeasible(why)), _) => return Err(posed.infeasible(why, budget, how.allow())?),
+        (Err(NoPlan::Infeasible(why)), _) => {
+            return Err(posed.infeasible(why, outcome.budget, how.allow())?);
+        }
         (Err(NoPlan::Failed(why)), _) => return Err(Error::Internal(why.clone())),
         (Ok(_), None) => return Err(Error::Internal("the plan is of no problem".into())),
     };

@@ -10,33 +10,26 @@ use memc_passes::DeviceProfile;
 use memc_planner::planners::{NoPlan, Planner};
 use serde_json::{Value, json};
 
-use crate::cli::{Search, Source, Target};
+use crate::cli::{Question, Search};
 use crate::device;
 use crate::exit::Error;
 use crate::output::{Progress, emit, table};
 use crate::planner::named;
 use crate::posed::Posed;
 use crate::report::{ms, over};
-use crate::size::{self, Size};
 use crate::solve::solve;
 use crate::source;
 
 #[derive(Args)]
 pub(crate) struct MaxBatch {
     #[command(flatten)]
-    pub(crate) source: Source,
-    /// Device memory the step may take, with a binary suffix or as a share of the device: 16G, 512MiB, 90%.
-    /// Without it, that of the device
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub(crate) gpu_mem: Option<Size>,
+    pub(crate) question: Question,
     /// Only plans whose step takes at most this many times the ideal one, as 1.3; what fits unplanned counts in any case
     #[arg(long, value_name = "RATIO", value_parser = ratio)]
     pub(crate) max_slowdown: Option<f64>,
     /// The largest size to try
     #[arg(long, value_name = "N", default_value_t = 65536, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub(crate) up_to: u64,
-    #[command(flatten)]
-    pub(crate) target: Target,
     #[command(flatten)]
     pub(crate) search: Search,
     /// Print one JSON object instead of text
@@ -85,19 +78,26 @@ struct Hunt<'a> {
 
 pub(crate) fn run(args: &MaxBatch) -> Result<(), Error> {
     let progress = Progress::new(args.json);
-    let open: Vec<&str> =
-        args.source.import.dims.iter().filter(|d| d.size.is_none()).map(|d| d.name.as_str()).collect();
+    let open: Vec<&str> = args
+        .question
+        .source
+        .import
+        .dims
+        .iter()
+        .filter(|d| d.size.is_none())
+        .map(|d| d.name.as_str())
+        .collect();
     let [dim] = open.as_slice() else {
         let text =
             "name the one dimension to enlarge, as --dim batch, and give others a size, as --dim seq=128";
         return Err(Error::Usage(text.into()));
     };
-    let (planner, profile) = (named(&args.search.planner)?, &*device::find(&args.target.device)?);
+    let (planner, profile) = (named(&args.search.planner)?, &*device::find(&args.question.target.device)?);
     progress.stage("importing");
-    if source::load(&args.source).is_ok() {
+    if source::load(&args.question.source).is_ok() {
         return Err(Error::Model(format!(
             "{}: every shape has a size, so there is no `{dim}` to enlarge: export the model with a symbolic batch",
-            args.source.model.display()
+            args.question.source.model.display()
         )));
     }
     let mut hunt = Hunt {
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &MaxBatch) -> Result<(), Error> {
         interrupted: false,
     };
     let first = hunt.pose(1, true)?;
-    hunt.budget = first.budget(args.gpu_mem)?;
+    hunt.budget = first.budget(args.question.gpu_mem)?;
     let unplanned = hunt.largest(0, &Hunt::fits_unplanned)?;
     let planned = hunt.largest(unplanned, &Hunt::fits_planned)?;
     progress.about("");
@@ -133,7 +133,7 @@ impl Hunt<'_> {
     fn pose(&self, size: u64, tell: bool) -> Result<Posed, Error> {
         self.progress.about(&format!("{} = {size}", self.dim));
         self.progress.stage("importing");
-        let mut source = self.args.source.clone();
+        let mut source = self.args.question.source.clone();
         for d in source.import.dims.iter_mut().filter(|d| d.size.is_none()) {
             d.size = Some(size);
         }
@@ -142,7 +142,7 @@ impl Hunt<'_> {
             self.progress.notes(&loaded.notes, &loaded.warnings);
         }
         let mut graph = loaded.module;
-        source::canonicalise(&mut graph, self.profile, !self.args.target.no_mem_rewrite)?;
+        source::canonicalise(&mut graph, self.profile, !self.args.question.target.no_mem_rewrite)?;
         Posed::of(&graph, self.profile, self.args.search.how.order())
     }
 

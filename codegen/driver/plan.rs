@@ -4,26 +4,17 @@ use clap::Args;
 use memc_planner::Order;
 use memc_planner::planners::NoPlan;
 
-use crate::cli::{ExportProblem, ScriptFiles, Search, Source, Target};
+use crate::cli::{ExportProblem, Question, ScriptFiles, Search};
 use crate::exit::Error;
 use crate::output::{Progress, apart, emit, write_file};
-use crate::planner::named;
 use crate::posed::pose;
 use crate::report::Report;
-use crate::size::{self, Size};
-use crate::solve::{Script, solve};
+use crate::solve::answer;
 
 #[derive(Args)]
 pub(crate) struct Plan {
-    /// A planning problem (.json, memc-problem/1) or a model
     #[command(flatten)]
-    pub(crate) source: Source,
-    /// Device memory the step may take, with a binary suffix or as a share of the device: 16G, 512MiB, 90%.
-    /// Without it, that of the device
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
-    pub(crate) gpu_mem: Option<Size>,
-    #[command(flatten)]
-    pub(crate) target: Target,
+    pub(crate) question: Question,
     #[command(flatten)]
     pub(crate) search: Search,
     #[command(flatten)]
@@ -47,19 +38,8 @@ pub(crate) fn export(args: &ExportProblem) -> Result<(), Error> {
 
 pub(crate) fn run(args: &Plan) -> Result<(), Error> {
     let progress = Progress::new(args.json);
-    let files = [Some(&args.source.model), args.script.apply.as_ref()];
-    apart(&files, &[args.script.decisions.as_ref()])?;
+    let (posed, outcome) = answer(&args.question, &args.search, &args.script, &progress)?;
     let how = &args.search.how;
-    let planner = named(&args.search.planner)?;
-    let script = Script::read(&args.script)?;
-    let order = script.as_ref().map_or_else(|| how.order(), |s| Some(s.order()));
-    let posed = pose(&args.source, &args.target, order, &progress)?;
-    let budget = posed.budget(args.gpu_mem)?;
-    progress.stage("planning");
-    let outcome = match &script {
-        Some(script) => script.apply(&posed, budget)?,
-        None => solve(&posed, planner, how, budget, &progress)?,
-    };
     progress.stage("proving a bound");
     let report = Report::new(&posed, &outcome, how);
     let text = if args.json { format!("{}\n", report.json()?) } else { report.text()? };
@@ -73,7 +53,7 @@ pub(crate) fn run(args: &Plan) -> Result<(), Error> {
             emit(&text)
         }
         Err(NoPlan::Infeasible(why)) => {
-            let error = posed.infeasible(why, budget, how.allow())?;
+            let error = posed.infeasible(why, outcome.budget, how.allow())?;
             if args.json {
                 emit(&text)?;
                 return Err(Error::Said(error.to_string()));

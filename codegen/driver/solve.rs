@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 use memc_planner::planners::{self, NoPlan, Planner, Progress as Found, Request};
 use memc_planner::{Decisions, Realised, realise};
 
-use crate::cli::{How, ScriptFiles};
+use crate::cli::{How, Question, ScriptFiles, Search};
 use crate::exit::Error;
-use crate::output::{Progress, STOP, Writing};
-use crate::posed::{Ordered, Posed};
+use crate::output::{Progress, STOP, Writing, apart};
+use crate::planner::named;
+use crate::posed::{Ordered, Posed, pose};
 use crate::report::over;
 use crate::source::read_text;
 use crate::time::{now, since};
@@ -54,6 +55,25 @@ impl Outcome {
         let bounds = posed.bound(solved.at, self.budget, how.allow())?;
         Some(bounds.of(&solved.realised.decisions))
     }
+}
+
+/// What the decision file of `--apply` makes of a question, or else the planner that is asked for.
+pub(crate) fn answer(
+    question: &Question,
+    search: &Search,
+    files: &ScriptFiles,
+    progress: &Progress,
+) -> Result<(Posed, Outcome), Error> {
+    apart(&[Some(&question.source.model), files.apply.as_ref()], &[files.decisions.as_ref()])?;
+    let (how, planner, script) = (&search.how, named(&search.planner)?, Script::read(files)?);
+    let order = script.as_ref().map_or_else(|| how.order(), |s| Some(s.order()));
+    let posed = pose(&question.source, &question.target, order, progress)?;
+    let budget = posed.budget(question.gpu_mem)?;
+    let outcome = match &script {
+        Some(script) => script.apply(&posed, budget)?,
+        None => solve(&posed, planner, how, budget, progress)?,
+    };
+    Ok((posed, outcome))
 }
 
 /// Runs a planner on every order that is tried and keeps the fastest plan.

@@ -15,8 +15,8 @@ use std::process::exit;
 use std::time::Instant;
 
 use memc_planner::{
-    Access, Command, Copies, Decisions, Job, Problem, Scheme, Sequence, Space, Swap, Timing, Trace, What,
-    awaits, json, realise, simulate, trace,
+    Copies, Decisions, Problem, Scheme, Sequence, Swap, Timing, awaits, json, realise, schedule, simulate,
+    trace,
 };
 use serde_json::json;
 
@@ -78,8 +78,7 @@ fn report(path: &str) -> Result<serde_json::Value, String> {
     let evaluate = time(|| timing.evaluate(&s, &copies, &outs));
     let decisions = s.decisions(&p);
     let realised = realise(&p, decisions.clone())?;
-    let accesses = accesses(&realised.trace);
-    let jobs = jobs(&realised.trace.commands);
+    let (jobs, accesses) = schedule(&p, &realised.trace);
     let simulated = time(|| simulate(&p.device, &jobs, &realised.awaits));
     let ms = |ns: f64| ns / 1e6;
     Ok(json!({
@@ -98,28 +97,6 @@ fn report(path: &str) -> Result<serde_json::Value, String> {
         "trace_ms": ms(time(|| trace(&p, &decisions))),
         "awaits_ms": ms(time(|| awaits(&accesses))),
     }))
-}
-
-/// Bytes that commands touch.
-fn accesses(t: &Trace) -> Vec<Access> {
-    let range = |&s: &u32| {
-        let slot = &t.slots[s as usize];
-        let from = slot.offset.unwrap_or(0);
-        (usize::from(slot.space == Space::Host), from, from + slot.bytes)
-    };
-    let access = |c: &Command| Access {
-        stream: c.stream,
-        reads: c.reads.iter().map(range).collect(),
-        writes: c.writes.iter().map(range).collect(),
-    };
-    t.commands.iter().map(access).collect()
-}
-
-/// Commands with what time depends on; the host waits for results before it issues the next step.
-fn jobs(commands: &[Command]) -> Vec<Job> {
-    let last = commands.iter().rposition(|c| matches!(c.what, What::Output { .. }));
-    let job = |(i, c): (usize, &Command)| Job { stream: c.stream, ns: c.ns, gate: Some(i) == last };
-    commands.iter().enumerate().map(job).collect()
 }
 
 fn main() {

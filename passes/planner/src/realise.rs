@@ -99,7 +99,8 @@ fn finish(p: &Problem, mut decisions: Decisions, mut trace: Trace) -> Result<Rea
     for slot in &trace.slots {
         settle(&mut decisions, slot);
     }
-    let (jobs, awaits) = schedule(p, &trace);
+    let (jobs, accesses) = schedule(p, &trace);
+    let awaits = awaits(&accesses);
     let timeline = simulate(&p.device, &jobs, &awaits).map_err(|d| {
         format!("the script waits for itself at command {} ({:?})", d.0, trace.commands[d.0 as usize].what)
     })?;
@@ -107,8 +108,9 @@ fn finish(p: &Problem, mut decisions: Decisions, mut trace: Trace) -> Result<Rea
     Ok(Realised { decisions, trace, awaits, timeline, evaluation })
 }
 
-/// Jobs and awaits of a trace whose slots have offsets.
-fn schedule(p: &Problem, trace: &Trace) -> (Vec<Job>, Vec<Vec<Await>>) {
+/// What the commands of a trace whose slots have offsets take, and which bytes they touch: what [`simulate`] and
+/// [`awaits`] work on.
+pub fn schedule(p: &Problem, trace: &Trace) -> (Vec<Job>, Vec<Access>) {
     let range = |&s: &u32| -> Range {
         let slot = &trace.slots[s as usize];
         let from = slot.offset.unwrap_or(0);
@@ -119,7 +121,6 @@ fn schedule(p: &Problem, trace: &Trace) -> (Vec<Job>, Vec<Vec<Await>>) {
         reads: c.reads.iter().map(range).collect(),
         writes: c.writes.iter().map(range).collect(),
     };
-    let accesses: Vec<Access> = trace.commands.iter().map(access).collect();
     let input =
         |c: &Command| matches!(c.what, What::In(t) if p.tensors[t as usize].kind == crate::Kind::Input);
     let last_input = trace.commands.iter().rposition(input);
@@ -129,7 +130,7 @@ fn schedule(p: &Problem, trace: &Trace) -> (Vec<Job>, Vec<Vec<Await>>) {
         ns: c.ns,
         gate: Some(i) == last_input || Some(i) == last_output,
     };
-    (trace.commands.iter().enumerate().map(job).collect(), awaits(&accesses))
+    (trace.commands.iter().enumerate().map(job).collect(), trace.commands.iter().map(access).collect())
 }
 
 /// Writes a slot's offset into the script.

@@ -6,13 +6,6 @@ use crate::sequence::{Sequence, Step, Touch};
 /// Longest chain of ops that are run again for one content.
 const DEPTH: usize = 24;
 
-/// What the order of a problem says about running ops again.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Redo {
-    /// Copy time in ns of a byte, there and back, or what stands for it without a link.
-    ns_per_byte: f64,
-}
-
 /// Memory that a chain takes besides the op's own: bytes during steps, half-open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {
@@ -24,8 +17,6 @@ pub(crate) struct Extent {
 /// What it takes to have a content again before a step.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Chain {
-    /// Time of the ops in ns.
-    pub(crate) ns: u64,
     /// Ops, operands' first.
     pub(crate) ops: Vec<u32>,
     /// What else has to stay.
@@ -37,28 +28,38 @@ fn content(p: &Problem, t: u32, op: u32) -> usize {
     p.tensors[t as usize].writes.partition_point(|&w| w < op)
 }
 
-impl Redo {
-    pub(crate) fn new(p: &Problem) -> Redo {
-        let d = &p.device;
-        let ns_per_byte = if d.can_swap() {
-            1e9 / d.h2d_bytes_per_s as f64 + 1e9 / d.d2h_bytes_per_s as f64
-        } else {
-            let bytes: u64 = p.tensors.iter().map(|t| t.bytes).sum();
-            p.compute_ns() as f64 / bytes.max(1) as f64
-        };
-        Redo { ns_per_byte }
+/// Copy time in ns of a byte, there and back, or what stands for it without a link.
+pub(crate) fn ns_per_byte(p: &Problem) -> f64 {
+    let d = &p.device;
+    if d.can_swap() {
+        return 1e9 / d.h2d_bytes_per_s as f64 + 1e9 / d.d2h_bytes_per_s as f64;
     }
+    let bytes: u64 = p.tensors.iter().map(|t| t.bytes).sum();
+    p.compute_ns() as f64 / bytes.max(1) as f64
+}
 
-    /// The op that makes the content of `t` that `op` needs, if it can run again before the step `at`; `ran` is the step
-    /// of every op's first run.
-    fn maker(p: &Problem, ran: &[u32], t: u32, op: u32, at: u32) -> Option<u32> {
+/// Steps, and what decides how contents are made again among them.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) p: &'a Problem,
+    pub(crate) s: &'a Sequence,
+    /// The step of every op's first run.
+    pub(crate) ran: &'a [u32],
+    /// An operand that is gone is made again when that takes at most this many ns for each of its bytes.
+    pub(crate) reach: f64,
+}
+
+impl View<'_> {
+    /// The op that makes the content of `t` that `op` needs, if it can run again before the step `at`.
+    fn maker(&self, t: u32, op: u32, at: usize) -> Option<u32> {
+        let p = self.p;
         let tensor = &p.tensors[t as usize];
         if tensor.kind != Kind::Transient {
             return None;
         }
         let current = |t: u32| {
             let writes = &p.tensors[t as usize].writes;
-            writes.iter().filter(|&&w| ran[w as usize] < at).count()
+            writes.iter().filter(|&&w| (self.ran[w as usize] as usize) < at).count()
         };
         let wanted = content(p, t, op);
         let w = *tensor.writes.get(wanted.checked_sub(1)?)?;
@@ -72,94 +73,30 @@ impl Redo {
         .then_some(w)
     }
 
-    /// Whether an operand that is not there any more is better made again than kept.
-    fn shallow(&self, p: &Problem, t: u32, maker: u32, reach: f64) -> bool {
-        p.ops[maker as usize].time_ns as f64 <= reach * self.ns_per_byte * p.tensors[t as usize].size as f64
+    /// Whether an operand of `op` that is not there any more is better made again than kept.
+    fn remade(&self, t: u32, op: u32, at: usize) -> bool {
+        let most = self.reach * self.p.tensors[t as usize].size as f64;
+        self.maker(t, op, at).is_some_and(|w| self.p.ops[w as usize].time_ns as f64 <= most)
     }
 
     /// What it takes to have `t` again before the step `at`, which touches it; `away(gap)` says whether a gap is swapped.
-    pub(crate) fn chain(
-        &self,
-        p: &Problem,
-        s: &Sequence,
-        ran: &[u32],
-        (t, at): (u32, usize),
-        reach: f64,
-        away: &dyn Fn(usize) -> bool,
-    ) -> Option<Chain> {
-        let mut chain = Chain::default();
-        let mut made = Vec::new();
-        self.follow(p, s, ran, (t, s.steps[at].op, at), reach, away, &mut chain, &mut made, 0)
-            .then_some(chain)
+    pub(crate) fn chain(&self, t: u32, at: usize, away: &dyn Fn(usize) -> bool) -> Option<Chain> {
+        let mut follower = Follower { view: *self, at, away, chain: Chain::default(), made: Vec::new() };
+        follower.follow(t, self.s.steps[at].op, 0).then_some(follower.chain)
     }
 
-    #[allow(clippy::too_many_arguments, reason = "a recursion's fixed surroundings")]
-    fn follow(
-        &self,
-        p: &Problem,
-        s: &Sequence,
-        ran: &[u32],
-        (t, op, at): (u32, u32, usize),
-        reach: f64,
-        away: &dyn Fn(usize) -> bool,
-        chain: &mut Chain,
-        made: &mut Vec<u32>,
-        depth: usize,
-    ) -> bool {
-        if depth >= DEPTH {
-            return false;
-        }
-        let Some(w) = Redo::maker(p, ran, t, op, at as u32) else { return false };
-        made.push(t);
-        for &y in &p.ops[w as usize].reads {
-            if made.contains(&y) {
-                continue;
-            }
-            let (tensor, touches) = (&p.tensors[y as usize], s.touches_of(y));
-            let next = touches.partition_point(|x| (x.step as usize) < at);
-            if tensor.kind != Kind::Transient || touches.get(next).is_some_and(|x| !x.fresh) {
-                // There, or on its way back from the host earlier than otherwise.
-                if let Some(g) = covering(s, y, at).filter(|&g| away(g)) {
-                    let to = (s.gaps[g].to as usize).min(s.steps.len());
-                    chain.extents.push(Extent { from: at, to, bytes: tensor.bytes });
-                }
-                continue;
-            }
-            let again = Redo::maker(p, ran, y, w, at as u32).filter(|&m| self.shallow(p, y, m, reach));
-            if again.is_some() && self.follow(p, s, ran, (y, w, at), reach, away, chain, made, depth + 1) {
-                if let Some(later) = touches.get(next) {
-                    chain.extents.push(Extent { from: at, to: later.step as usize, bytes: tensor.bytes });
-                }
-                continue;
-            }
-            let Some(last) = next.checked_sub(1).and_then(|i| touches.get(i)) else { return false };
-            chain.extents.push(Extent { from: last.step as usize + 1, to: at, bytes: tensor.bytes });
-        }
-        chain.ns += p.ops[w as usize].time_ns;
-        chain.ops.push(w);
-        true
-    }
-
-    /// The steps with `wanted` contents made again before steps (step, tensor; sorted), and without the steps `dropped`.
+    /// The steps with `wanted` contents made again before steps (step, tensor; sorted), and without the steps `dropped`;
+    /// with their `ids`.
     ///
     /// Steps that no longer serve anything are left out. Ids of new steps are counted on from the largest.
-    #[allow(clippy::too_many_arguments, reason = "what a state holds, which is being replaced")]
-    pub(crate) fn edit(
-        &self,
-        p: &Problem,
-        s: &Sequence,
-        ids: &[u32],
-        ran: &[u32],
-        wanted: &[(u32, u32)],
-        dropped: &[bool],
-        reach: f64,
-    ) -> Vec<(Step, u32)> {
+    pub(crate) fn edit(&self, ids: &[u32], wanted: &[(u32, u32)], dropped: &[bool]) -> Vec<(Step, u32)> {
+        let p = self.p;
         let next_id = ids.iter().copied().max().unwrap_or(0).max(p.ops.len() as u32) + 1;
         let there = p.tensors.iter().map(|t| t.kind != Kind::Transient).collect();
-        let mut e = Edit { redo: self, p, s, ran, wanted, dropped, reach, there, out: Vec::new(), next_id };
+        let mut e = Edit { view: *self, wanted, dropped, there, out: Vec::new(), next_id };
         let mut queue = wanted;
         let mut made = Vec::new();
-        for (j, (step, &id)) in s.steps.iter().zip(ids).enumerate() {
+        for (j, (step, &id)) in self.s.steps.iter().zip(ids).enumerate() {
             made.clear();
             while let [(at, t), rest @ ..] = queue
                 && *at as usize <= j
@@ -176,13 +113,56 @@ impl Redo {
                 e.touched(t, j);
             }
             // What was made for another's sake stays when it is needed later.
-            for &t in &made {
-                let later = e.next(t, j).is_some();
-                e.there[t as usize] = if op.reads.contains(&t) { e.there[t as usize] } else { later };
+            for &t in made.iter().filter(|t| !op.reads.contains(t)) {
+                e.there[t as usize] = e.next(t, j).is_some();
             }
         }
         prune(p, &mut e.out);
         e.out
+    }
+}
+
+struct Follower<'a> {
+    view: View<'a>,
+    at: usize,
+    away: &'a dyn Fn(usize) -> bool,
+    chain: Chain,
+    made: Vec<u32>,
+}
+
+impl Follower<'_> {
+    /// Adds what the content of `t` that `op` needs takes; `false` where it cannot be made.
+    fn follow(&mut self, t: u32, op: u32, depth: usize) -> bool {
+        let View { p, s, .. } = self.view;
+        let at = self.at;
+        let Some(w) = self.view.maker(t, op, at).filter(|_| depth < DEPTH) else { return false };
+        self.made.push(t);
+        for &y in &p.ops[w as usize].reads {
+            if self.made.contains(&y) {
+                continue;
+            }
+            let (tensor, touches) = (&p.tensors[y as usize], s.touches_of(y));
+            let next = touches.partition_point(|x| (x.step as usize) < at);
+            let bytes = tensor.bytes;
+            if tensor.kind != Kind::Transient || touches.get(next).is_some_and(|x| !x.fresh) {
+                // There, or on its way back from the host earlier than otherwise.
+                if let Some(g) = covering(s, y, at).filter(|&g| (self.away)(g)) {
+                    let to = (s.gaps[g].to as usize).min(s.steps.len());
+                    self.chain.extents.push(Extent { from: at, to, bytes });
+                }
+                continue;
+            }
+            if self.view.remade(y, w, at) && self.follow(y, w, depth + 1) {
+                if let Some(later) = touches.get(next) {
+                    self.chain.extents.push(Extent { from: at, to: later.step as usize, bytes });
+                }
+                continue;
+            }
+            let Some(last) = next.checked_sub(1).and_then(|i| touches.get(i)) else { return false };
+            self.chain.extents.push(Extent { from: last.step as usize + 1, to: at, bytes });
+        }
+        self.chain.ops.push(w);
+        true
     }
 }
 
@@ -220,13 +200,9 @@ fn covering(s: &Sequence, t: u32, at: usize) -> Option<usize> {
 }
 
 struct Edit<'a> {
-    redo: &'a Redo,
-    p: &'a Problem,
-    s: &'a Sequence,
-    ran: &'a [u32],
+    view: View<'a>,
     wanted: &'a [(u32, u32)],
     dropped: &'a [bool],
-    reach: f64,
     /// By tensor, whether its content is somewhere.
     there: Vec<bool>,
     out: Vec<(Step, u32)>,
@@ -240,7 +216,7 @@ impl Edit<'_> {
 
     /// After the step `j`: a content is there until it is made anew, or for good when nothing reads it.
     fn touched(&mut self, t: u32, j: usize) {
-        if self.p.tensors[t as usize].kind != Kind::Transient {
+        if self.view.p.tensors[t as usize].kind != Kind::Transient {
             return;
         }
         self.there[t as usize] =
@@ -249,7 +225,7 @@ impl Edit<'_> {
 
     /// The next touch of `t` after the step `j` that is not left out.
     fn next(&self, t: u32, j: usize) -> Option<Touch> {
-        let touches = self.s.touches_of(t);
+        let touches = self.view.s.touches_of(t);
         let later = touches.partition_point(|x| x.step as usize <= j);
         touches[later..].iter().find(|x| !self.drops(x.step as usize)).copied()
     }
@@ -258,14 +234,9 @@ impl Edit<'_> {
         if self.there[t as usize] {
             return true;
         }
-        let maker = Redo::maker(self.p, self.ran, t, op, at as u32).filter(|_| depth < DEPTH);
-        let Some(w) = maker else { return false };
-        for &y in &self.p.ops[w as usize].reads {
-            if self.there[y as usize] {
-                continue;
-            }
-            let again = Redo::maker(self.p, self.ran, y, w, at as u32);
-            if again.is_some_and(|m| self.redo.shallow(self.p, y, m, self.reach)) {
+        let Some(w) = self.view.maker(t, op, at).filter(|_| depth < DEPTH) else { return false };
+        for &y in &self.view.p.ops[w as usize].reads {
+            if !self.there[y as usize] && self.view.remade(y, w, at) {
                 self.emit((y, w, at), made, depth + 1);
             }
         }

@@ -24,7 +24,7 @@ use state::{May, State};
 /// What a search may spend.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Gaps and steps looked at while choosing, for each of [`RATES`].
+    /// Gaps and steps looked at while choosing, for each of [`SEARCHES`].
     pub work: u64,
     /// Layouts tried for one choice.
     pub layouts: usize,
@@ -47,8 +47,9 @@ impl Limits {
     }
 }
 
-/// How fast prices learn; each is tried on its own.
-pub const RATES: [f64; 4] = [1.0, 4.0, 16.0, 64.0];
+/// What is searched with, each on its own: how fast prices learn, and what running an op again costs compared to its
+/// time, when a copy's time counts once.
+const SEARCHES: [(f64, f64); 4] = [(1.0, 16.0), (4.0, 4.0), (16.0, 1.0), (64.0, 64.0)];
 
 /// What a search found.
 pub struct Outcome {
@@ -57,9 +58,6 @@ pub struct Outcome {
     /// Plans that were evaluated.
     pub evaluations: u64,
 }
-
-/// What running an op again costs compared to its time, when a copy's time counts once: each is tried with a rate.
-pub const AGAIN: [f64; 4] = [16.0, 4.0, 1.0, 64.0];
 
 /// Searches from the problem's order, and others unless it is to be kept.
 pub fn search<'a>(p: &'a Problem, request: &'a Request<'a>, limits: Limits) -> Result<Outcome, String> {
@@ -71,10 +69,9 @@ pub fn search<'a>(p: &'a Problem, request: &'a Request<'a>, limits: Limits) -> R
     // Where nothing fits the search finds out.
     let floor = bound::order_free(p, request.capacity, allow).unwrap_or_else(|_| p.compute_ns());
     let may = May { swap: request.swap, recompute: request.recompute };
-    let runs: Vec<Result<Outcome, String>> = RATES
+    let runs: Vec<Result<Outcome, String>> = SEARCHES
         .par_iter()
-        .zip(&AGAIN)
-        .map(|(&rate, &again)| {
+        .map(|&(rate, again)| {
             let state = |order: &Vec<u32>| {
                 let sequence = Sequence::of_order(p, order.iter().copied());
                 State::new(p, sequence, vec![request.capacity; p.ops.len()], may)
@@ -137,8 +134,7 @@ impl<'a> Run<'a> {
         let Some(start) = self.start(&mut prices) else { return Ok(()) };
         let until = self.limits.work / 4;
         let Some(mut state) = self.learn(start, &mut prices, until) else { return Ok(()) };
-        self.judge(&state.scheme)?;
-        let mut last: Option<Scheme> = None;
+        let mut judged = (state.scheme.clone(), self.judge(&state.scheme)?);
         let (mut key, mut idle) = (self.best.as_ref().map(Realised::key), 0);
         for round in 0..self.limits.layouts as u64 {
             // Half of what is left goes into the first choice, the rest into those that layouts made necessary.
@@ -149,15 +145,12 @@ impl<'a> Run<'a> {
                 break;
             }
             state = self.improve(state, &prices, until)?;
-            let mut high = None;
-            if last.as_ref() != Some(&state.scheme) {
-                let r = self.judge(&state.scheme)?;
-                high = Some(r).filter(|r| r.evaluation.dev_bytes > self.request.capacity);
+            if judged.0 != state.scheme {
+                judged = (state.scheme.clone(), self.judge(&state.scheme)?);
             }
             if self.done() || (self.best.is_some() && self.work >= self.limits.work) {
                 break;
             }
-            last = Some(state.scheme.clone());
             let now = self.best.as_ref().map(Realised::key);
             idle = if now == key { idle + 1 } else { 0 };
             key = now;
@@ -165,8 +158,8 @@ impl<'a> Run<'a> {
             if self.work < until && idle >= IDLE && key.is_some() {
                 break;
             }
-            if let Some(high) = high {
-                self.tighten(&mut state, &high);
+            if judged.1.evaluation.dev_bytes > self.request.capacity {
+                self.tighten(&mut state, &judged.1);
                 if !select::greedy(&mut state, &prices, &mut self.work) {
                     break;
                 }

@@ -1,6 +1,6 @@
 //! A set of swapped gaps, decoded into a scheme whose copies are hidden as well as memory allows.
 
-use super::again::{self, Chain, Redo};
+use super::again::{self, Chain, View};
 use crate::problem::{Kind, Problem};
 use crate::scheme::{Scheme, Swap};
 use crate::sequence::{Sequence, Step};
@@ -34,7 +34,8 @@ pub(crate) struct State<'a> {
     pub(crate) anchor: Vec<u32>,
     /// Bytes that may be in use when an op runs, and what runs again for it.
     pub(crate) room: Vec<u64>,
-    redo: Redo,
+    /// Copy time in ns of a byte, there and back.
+    ns_per_byte: f64,
     pub(crate) copies: Copies,
     /// What a copy costs besides its time, in ns: a small one waits in a queue like any other.
     pub(crate) each_ns: f64,
@@ -97,7 +98,7 @@ impl<'a> State<'a> {
             ran,
             anchor,
             room,
-            redo: Redo::new(p),
+            ns_per_byte: again::ns_per_byte(p),
             copies,
             capacity: Vec::new(),
             least,
@@ -129,7 +130,7 @@ impl<'a> State<'a> {
 
     /// What it takes to make a tensor again at the end of a gap, if that can be.
     pub(crate) fn chain(&self, g: usize, reach: f64) -> Option<Chain> {
-        let (gap, s) = (&self.scheme.sequence.gaps[g], &self.scheme.sequence);
+        let gap = &self.scheme.sequence.gaps[g];
         let possible = self.may.recompute
             && gap.from >= 0
             && gap.open()
@@ -138,14 +139,19 @@ impl<'a> State<'a> {
         if !possible {
             return None;
         }
-        let away = |g: usize| self.swapped(g);
-        self.redo.chain(self.p, s, &self.ran, (gap.tensor, gap.to as usize), reach, &away)
+        self.view(reach).chain(gap.tensor, gap.to as usize, &|g| self.swapped(g))
+    }
+
+    /// The steps, for running ops again: an operand that is gone is made again when that takes at most the part `reach`
+    /// of its copies' time.
+    fn view(&self, reach: f64) -> View<'_> {
+        let (s, reach) = (&self.scheme.sequence, reach * self.ns_per_byte);
+        View { p: self.p, s, ran: &self.ran, reach }
     }
 
     /// Has contents made again before steps (step, tensor; sorted), and leaves steps out.
     pub(crate) fn restructure(&mut self, wanted: &[(u32, u32)], dropped: &[bool], reach: f64) {
-        let steps =
-            self.redo.edit(self.p, &self.scheme.sequence, &self.ids, &self.ran, wanted, dropped, reach);
+        let steps = self.view(reach).edit(&self.ids, wanted, dropped);
         let (steps, ids) = steps.into_iter().unzip();
         self.replace(Sequence::new(self.p, steps), ids);
     }
