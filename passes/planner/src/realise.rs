@@ -196,6 +196,11 @@ fn figures(p: &Problem, trace: &Trace, timeline: &Timeline) -> Evaluation {
 
 /// Most bytes live at once on the device: no layout is lower.
 pub fn load(trace: &Trace) -> u64 {
+    live(trace).into_iter().max().unwrap_or(0)
+}
+
+/// Bytes live on the device at every moment of script time.
+pub(crate) fn live(trace: &Trace) -> Vec<u64> {
     let mut delta = vec![0i128; trace.end as usize + 1];
     for slot in trace.slots.iter().filter(|s| s.space == Space::Dev) {
         for &(from, to) in &slot.live {
@@ -204,9 +209,9 @@ pub fn load(trace: &Trace) -> u64 {
         }
     }
     let mut live = 0i128;
-    let most = delta.iter().map(|d| {
+    let at = delta.iter().map(|d| {
         live += d;
-        live
+        live.max(0) as u64
     });
-    most.max().unwrap_or(0).max(0) as u64
+    at.collect()
 }

@@ -1,8 +1,10 @@
 //! The default planner's search: gaps chosen by prices that stalls teach, until the step fits and the layout does.
 
 mod again;
+mod decode;
 mod improve;
 mod order;
+mod polish;
 mod prices;
 mod select;
 mod state;
@@ -13,7 +15,7 @@ use crate::bound::{self, Allow};
 use crate::place::What;
 use crate::planners::{Progress, Request};
 use crate::problem::Problem;
-use crate::realise::{Realised, realise_within};
+use crate::realise::{Realised, live, realise_within};
 use crate::scheme::Scheme;
 use crate::sequence::Sequence;
 use improve::Random;
@@ -60,7 +62,7 @@ pub struct Outcome {
 }
 
 /// Searches from the problem's order, and others unless it is to be kept.
-pub fn search<'a>(p: &'a Problem, request: &'a Request<'a>, limits: Limits) -> Result<Outcome, String> {
+pub fn search(p: &Problem, request: &Request<'_>, limits: Limits) -> Result<Outcome, String> {
     let precedence = (!request.fixed_order).then(|| Precedence::new(p));
     let mut starts: Vec<Vec<u32>> = vec![(0..p.ops.len() as u32).collect()];
     starts.extend(precedence.as_ref().map(|x| x.sinking(p)));
@@ -69,7 +71,7 @@ pub fn search<'a>(p: &'a Problem, request: &'a Request<'a>, limits: Limits) -> R
     // Where nothing fits the search finds out.
     let floor = bound::order_free(p, request.capacity, allow).unwrap_or_else(|_| p.compute_ns());
     let may = May { swap: request.swap, recompute: request.recompute };
-    let runs: Vec<Result<Outcome, String>> = SEARCHES
+    let runs: Vec<Result<Run<'_>, String>> = SEARCHES
         .par_iter()
         .map(|&(rate, again)| {
             let state = |order: &Vec<u32>| {
@@ -87,24 +89,31 @@ pub fn search<'a>(p: &'a Problem, request: &'a Request<'a>, limits: Limits) -> R
                 precedence: precedence.as_ref(),
                 random: Random(request.seed ^ rate.to_bits()),
                 best: None,
+                chosen: None,
                 evaluations: 0,
                 work: 0,
             };
             run.search()?;
-            Ok(Outcome { best: run.best, evaluations: run.evaluations })
+            Ok(run)
         })
         .collect();
-    let mut out = Outcome { best: None, evaluations: 0 };
+    let mut evaluations = 0;
+    let mut first: Option<Run<'_>> = None;
     for run in runs {
         let run = run?;
-        out.evaluations += run.evaluations;
-        if let Some(r) = run.best
-            && out.best.as_ref().is_none_or(|b| r.key() < b.key())
-        {
-            out.best = Some(r);
+        evaluations += run.evaluations;
+        let key = |run: &Run<'_>| run.best.as_ref().map(Realised::key);
+        // One without a plan has none to offer.
+        if key(&run).is_some_and(|k| first.as_ref().and_then(key).is_none_or(|best| k < best)) {
+            first = Some(run);
         }
     }
-    Ok(out)
+    let Some(mut run) = first else { return Ok(Outcome { best: None, evaluations }) };
+    let before = run.evaluations;
+    if let Some(state) = run.chosen.take() {
+        run.polish(state, limits.layout_work)?;
+    }
+    Ok(Outcome { best: run.best, evaluations: evaluations + run.evaluations - before })
 }
 
 struct Run<'a> {
@@ -121,6 +130,8 @@ struct Run<'a> {
     random: Random,
     /// The best plan that fits.
     best: Option<Realised>,
+    /// What it was decoded from.
+    chosen: Option<State<'a>>,
     evaluations: u64,
     work: u64,
 }
@@ -134,7 +145,7 @@ impl<'a> Run<'a> {
         let Some(start) = self.start(&mut prices) else { return Ok(()) };
         let until = self.limits.work / 4;
         let Some(mut state) = self.learn(start, &mut prices, until) else { return Ok(()) };
-        let mut judged = (state.scheme.clone(), self.judge(&state.scheme)?);
+        let mut judged = (state.scheme.clone(), self.judge(&state, &state.scheme)?);
         let (mut key, mut idle) = (self.best.as_ref().map(Realised::key), 0);
         for round in 0..self.limits.layouts as u64 {
             // Half of what is left goes into the first choice, the rest into those that layouts made necessary.
@@ -146,7 +157,7 @@ impl<'a> Run<'a> {
             }
             state = self.improve(state, &prices, until)?;
             if judged.0 != state.scheme {
-                judged = (state.scheme.clone(), self.judge(&state.scheme)?);
+                judged = (state.scheme.clone(), self.judge(&state, &state.scheme)?);
             }
             if self.done() || (self.best.is_some() && self.work >= self.limits.work) {
                 break;
@@ -176,28 +187,37 @@ impl<'a> Run<'a> {
     }
 
     /// Lays a choice out and evaluates it in full.
-    fn judge(&mut self, scheme: &Scheme) -> Result<Realised, String> {
-        let capacity = self.request.capacity;
-        let r = realise_within(self.p, scheme.decisions(self.p), Some(capacity), self.limits.layout_work)?;
+    fn judge(&mut self, s: &State<'a>, scheme: &Scheme) -> Result<Realised, String> {
+        let r = self.lay_out(scheme, self.limits.layout_work)?;
         self.evaluations += 1;
         let better = self.best.as_ref().is_none_or(|b| r.key() < b.key());
-        if better && r.evaluation.dev_bytes <= capacity {
-            let (step_ns, evaluations) = (r.evaluation.step_ns, self.evaluations);
-            (self.request.watch)(Progress { step_ns, evaluations });
-            self.best = Some(r.clone());
+        if better && r.evaluation.dev_bytes <= self.request.capacity {
+            self.found(r.clone());
+            self.chosen = Some(s.clone());
         }
         Ok(r)
     }
 
+    fn lay_out(&self, scheme: &Scheme, work: u64) -> Result<Realised, String> {
+        realise_within(self.p, scheme.decisions(self.p), Some(self.request.capacity), work)
+    }
+
+    /// Takes a plan for the best.
+    fn found(&mut self, r: Realised) {
+        let (step_ns, evaluations) = (r.evaluation.step_ns, self.evaluations);
+        (self.request.watch)(Progress { step_ns, evaluations });
+        self.best = Some(r);
+    }
+
     /// What a choice is worth, in ns: its step by the fast timing; of a small one the true step, and more if it is too high.
-    fn value(&mut self, s: &State<'_>, step: u64) -> Result<u64, String> {
+    fn value(&mut self, s: &State<'a>, step: u64) -> Result<u64, String> {
         if s.steps() > SMALL {
             return Ok(step);
         }
         let capacity = self.request.capacity;
-        let mut r = self.judge(&s.scheme)?;
+        let mut r = self.judge(s, &s.scheme)?;
         if r.evaluation.dev_bytes > capacity {
-            r = self.judge(&s.scheme.clone().longest())?;
+            r = self.judge(s, &s.scheme.clone().longest())?;
         }
         Ok(if r.evaluation.dev_bytes <= capacity { r.evaluation.step_ns } else { step.saturating_mul(4) })
     }
@@ -290,8 +310,10 @@ impl<'a> Run<'a> {
         Ok(best.1)
     }
 
-    /// Allows fewer bytes while slots that the layout put too high are live.
+    /// Allows fewer bytes where much is live while slots that the layout put too high are.
     fn tighten(&self, s: &mut State<'a>, r: &Realised) {
+        let (n, capacity) = (s.steps(), self.request.capacity);
+        // For every moment of script time the step that it belongs to.
         let mut step_at = vec![0u32; r.trace.end as usize + 2];
         for c in &r.trace.commands {
             step_at[c.at as usize + 1] = u32::from(matches!(c.what, What::Run { .. }));
@@ -299,17 +321,21 @@ impl<'a> Run<'a> {
         for i in 1..step_at.len() {
             step_at[i] += step_at[i - 1];
         }
-        let n = s.steps();
+        let mut load = vec![0u64; n + 1];
+        for (live, &step) in live(&r.trace).into_iter().zip(&step_at) {
+            let load = &mut load[step as usize];
+            *load = live.max(*load);
+        }
         let mut less = vec![0u64; n];
         for slot in r.trace.slots.iter().filter(|s| s.space == crate::Space::Dev) {
-            let over = (slot.offset.unwrap_or(0) + slot.bytes).saturating_sub(self.request.capacity);
+            let over = (slot.offset.unwrap_or(0) + slot.bytes).saturating_sub(capacity);
             if over == 0 {
                 continue;
             }
             for &(from, to) in &slot.live {
                 let (a, b) = (step_at[from as usize] as usize, step_at[to as usize] as usize);
-                for less in &mut less[a.min(n)..b.min(n)] {
-                    *less = (*less).max(over);
+                for i in (a.min(n)..b.min(n)).filter(|&i| load[i] + over > capacity) {
+                    less[i] = less[i].max(over);
                 }
             }
         }

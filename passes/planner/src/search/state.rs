@@ -1,6 +1,7 @@
 //! A set of swapped gaps, decoded into a scheme whose copies are hidden as well as memory allows.
 
 use super::again::{self, Chain, View};
+use super::decode::Decoder;
 use crate::problem::{Kind, Problem};
 use crate::scheme::{Scheme, Swap};
 use crate::sequence::{Sequence, Step};
@@ -49,14 +50,12 @@ pub(crate) struct State<'a> {
     pub(crate) outs: Vec<i32>,
     /// The last evaluation that [`State::time`] was asked for.
     pub(crate) timing: Timing,
-    trial: Timing,
+    pub(super) trial: Timing,
     /// What [`State::set`] and [`State::mirror`] changed since the last [`State::commit`].
     journal: Vec<Change>,
     /// The state before the first change of the steps since then.
     before: Option<Box<State<'a>>>,
-    used: Vec<u64>,
-    /// Copies to the host by the order in which they are issued: step, end of the gap, gap.
-    queue: Vec<(i32, i32, u32)>,
+    pub(super) decoder: Decoder,
 }
 
 impl<'a> State<'a> {
@@ -87,7 +86,6 @@ impl<'a> State<'a> {
         }
         let scheme = Scheme { early: true, ..Scheme::keep_all(sequence) };
         let (least, outs) = (scheme.usage(), scheme.copies_out(p));
-        let used = least.clone();
         let each_ns = copies.back.iter().sum::<u64>() as f64 / copies.back.len().max(1) as f64 * EACH;
         let mut state = State {
             each_ns,
@@ -106,10 +104,9 @@ impl<'a> State<'a> {
             outs,
             timing: Timing::default(),
             trial: Timing::default(),
-            used,
+            decoder: Decoder::default(),
             journal: Vec::new(),
             before: None,
-            queue: Vec::new(),
         };
         state.resize();
         state
@@ -276,107 +273,9 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Chooses when tensors leave and return, and returns the time of a step in ns.
-    ///
-    /// Releases are put off until copies to the host are done, copies to the device begin as early as they have to for
-    /// the steps to find them done, both as far as memory allows: by the steps' times without stalls first, then by
-    /// those that come out.
-    pub(crate) fn decode(&mut self, rounds: usize) -> u64 {
-        let n = self.steps();
-        let mut best: Option<(u64, Vec<Option<Swap>>)> = None;
-        let mut start = vec![0u64; n + 1];
-        for i in 0..n {
-            start[i + 1] = start[i] + self.scheme.sequence.ns[i];
-        }
-        for _ in 0..rounds {
-            self.stretch(&start);
-            let step = self.trial.evaluate(&self.scheme, &self.copies, &self.outs);
-            let better = best.as_ref().is_none_or(|b| step < b.0);
-            let same = best.as_ref().is_some_and(|b| step == b.0);
-            if better {
-                best = Some((step, self.scheme.swaps.clone()));
-            }
-            if step == start[n] || same {
-                break;
-            }
-            start[..n].copy_from_slice(&self.trial.start);
-            start[n] = step;
-        }
-        let Some((step, swaps)) = best else { return u64::MAX };
-        self.scheme.swaps = swaps;
-        step
-    }
-
     /// Evaluates the scheme as it is.
     pub(crate) fn time(&mut self) -> u64 {
         self.timing.evaluate(&self.scheme, &self.copies, &self.outs)
-    }
-
-    fn stretch(&mut self, start: &[u64]) {
-        let n = self.steps();
-        self.used.clone_from(&self.least);
-        for (gap, swap) in self.scheme.sequence.gaps.iter().zip(&mut self.scheme.swaps) {
-            if swap.is_some() {
-                *swap = Some(Swap::longest(gap, n));
-            }
-        }
-        self.put_off(start);
-        self.fetch_early(start);
-    }
-
-    /// Releases: as late as the copy to the host takes.
-    fn put_off(&mut self, start: &[u64]) {
-        let n = self.steps();
-        let mut free = 0u64;
-        self.queue.clear();
-        for (g, &at) in self.outs.iter().enumerate().filter(|(_, at)| **at >= 0) {
-            self.queue.push((at, self.scheme.sequence.gaps[g].to, g as u32));
-        }
-        self.queue.sort_unstable();
-        for &(at, _, g) in &self.queue {
-            let g = g as usize;
-            free = free.max(start[at.min(n as i32) as usize]) + self.copies.out[g];
-            let gap = &self.scheme.sequence.gaps[g];
-            let Some(swap) = &mut self.scheme.swaps[g] else { continue };
-            let limit = gap.to.min(n as i32);
-            while swap.drop < limit && start[swap.drop as usize] < free {
-                let used = &mut self.used[swap.drop as usize];
-                if *used + gap.bytes > self.capacity[swap.drop as usize] {
-                    break;
-                }
-                *used += gap.bytes;
-                swap.drop += 1;
-            }
-        }
-    }
-
-    /// Copies to the device: as early as they and those behind them take.
-    fn fetch_early(&mut self, start: &[u64]) {
-        let n = self.steps() as i32;
-        let period = start[n as usize];
-        let at = |i: i32| if i >= n { start[(i - n) as usize] + period } else { start[i as usize] };
-        let mut latest = u64::MAX;
-        for &g in self.copies.order.iter().rev() {
-            let g = g as usize;
-            let (gap, Some(swap)) = (&self.scheme.sequence.gaps[g], &mut self.scheme.swaps[g]) else {
-                continue;
-            };
-            if gap.dead {
-                continue;
-            }
-            latest = latest.min(at(gap.to)).saturating_sub(self.copies.back[g]);
-            let limit = if gap.arrives() { 0 } else { swap.drop };
-            while swap.back > limit && at(swap.back) > latest {
-                let i = swap.back - 1;
-                let i = if i >= n { i - n } else { i } as usize;
-                let used = &mut self.used[i];
-                if *used + gap.bytes > self.capacity[i] {
-                    break;
-                }
-                *used += gap.bytes;
-                swap.back -= 1;
-            }
-        }
     }
 }
 

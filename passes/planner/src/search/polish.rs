@@ -1,0 +1,124 @@
+//! The last mile of a plan: bytes that its layout turns out to have room for hide copies that a kernel still waits for.
+//!
+//! A choice is decoded within a capacity for every step, which falls where layouts are too high. Around one wait at a time
+//! the whole capacity is allowed again: if a layout fits, and the step is faster, it stays.
+
+use rayon::prelude::*;
+
+use super::Run;
+use super::state::State;
+use crate::place::{Stream, What};
+use crate::realise::Realised;
+
+/// Waits looked at in one round, the longest first.
+const WAITS: usize = 12;
+
+/// Rounds at most.
+const ROUNDS: usize = 16;
+
+/// Rounds of decoding one choice.
+const DECODES: usize = 4;
+
+/// Steps during which more bytes would spare a kernel a wait of so many ns, half-open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Wait {
+    ns: u64,
+    from: usize,
+    to: usize,
+}
+
+impl<'a> Run<'a> {
+    /// Allows more bytes around waits of the best plan for as long as that makes it faster; `work`: on one layout.
+    pub(super) fn polish(&mut self, mut s: State<'a>, work: u64) -> Result<(), String> {
+        for _ in 0..ROUNDS {
+            let Some(best) = self.best.as_ref().filter(|_| !self.done()) else { break };
+            let mut waits = waits(best);
+            waits.sort_by_key(|w| (std::cmp::Reverse(w.ns), w.from));
+            waits.truncate(WAITS);
+            // All at once, and each by itself.
+            let sets = std::iter::once(waits.as_slice()).chain(waits.chunks(1)).filter(|set| !set.is_empty());
+            let trials: Vec<(&[Wait], u64)> = sets.flat_map(|set| [(set, 1), (set, 2)]).collect();
+            let tried: Vec<Option<(Realised, State<'a>)>> = trials
+                .par_iter()
+                .map(|&(set, part)| self.allow(&s, set, part, work))
+                .collect::<Result<_, _>>()?;
+            self.evaluations += trials.len() as u64;
+            let fastest = tried.into_iter().flatten().min_by_key(|(r, _)| r.key());
+            let Some((r, state)) = fastest else { break };
+            if self.best.as_ref().is_some_and(|b| b.key() <= r.key()) {
+                break;
+            }
+            self.found(r);
+            s = state;
+        }
+        Ok(())
+    }
+
+    /// The plan with a part of what capacity holds back given free around some waits, if that changes it and it fits.
+    fn allow(
+        &self,
+        s: &State<'a>,
+        waits: &[Wait],
+        part: u64,
+        work: u64,
+    ) -> Result<Option<(Realised, State<'a>)>, String> {
+        let capacity = self.request.capacity;
+        let mut s = s.clone();
+        for w in waits {
+            for room in s.capacity.get_mut(w.from..w.to).unwrap_or_default() {
+                *room += capacity.saturating_sub(*room) / part;
+            }
+        }
+        let before = s.scheme.clone();
+        s.decode(DECODES);
+        if s.scheme == before || (self.request.stop)() {
+            return Ok(None);
+        }
+        let r = self.lay_out(&s.scheme, work)?;
+        Ok((r.evaluation.dev_bytes <= capacity).then_some((r, s)))
+    }
+}
+
+/// What kernels of a plan wait for, as far as more bytes could help.
+fn waits(r: &Realised) -> Vec<Wait> {
+    let (commands, spans) = (&r.trace.commands, &r.timeline.spans);
+    let runs: Vec<usize> =
+        (0..commands.len()).filter(|&c| matches!(commands[c].what, What::Run { .. })).collect();
+    let mut before: Vec<Option<usize>> = vec![None; commands.len()];
+    let mut last = None;
+    for (c, command) in commands.iter().enumerate().filter(|(_, c)| c.stream == Stream::HostToDevice) {
+        debug_assert!(matches!(command.what, What::In(_)));
+        before[c] = last;
+        last = Some(c);
+    }
+    // Steps that run in a time, half-open.
+    let between = |from: u64, to: u64| {
+        let first = runs.partition_point(|&c| spans[c].end <= from);
+        (first, runs.partition_point(|&c| spans[c].start < to).max(first))
+    };
+    let mut out = Vec::new();
+    for (i, &c) in runs.iter().enumerate() {
+        let span = &spans[c];
+        let Some(cause) = span.cause.filter(|_| span.stall > 0).map(|x| x as usize) else { continue };
+        let (from, to) = match commands[cause].what {
+            // What leaves would have to stay until it has left.
+            What::Out(_) | What::Output { .. } => {
+                (i, between(span.start, spans[cause].end + span.stall).1.max(i + 1))
+            }
+            // The first of the copies that follow on each other would have to begin earlier.
+            What::In(_) => {
+                let mut first = cause;
+                while spans[first].stall == 0
+                    && let Some(earlier) = before[first]
+                {
+                    first = earlier;
+                }
+                let start = spans[first].start;
+                between(start.saturating_sub(span.stall), start.max(1))
+            }
+            What::Run { .. } => continue,
+        };
+        out.push(Wait { ns: span.stall, from, to });
+    }
+    out
+}
