@@ -153,6 +153,16 @@ const LAYOUT: u64 = 10_000_000;
 ///
 /// Where a layout is too high, the planner is asked again with less room; the best of what fits is returned.
 pub fn solve(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<(Realised, u64), NoPlan> {
+    solve_with(p, planner, request, LAYOUT)
+}
+
+/// As [`solve`], with so much work for every layout.
+fn solve_with(
+    p: &Problem,
+    planner: &Planner,
+    request: &Request<'_>,
+    layout_work: u64,
+) -> Result<(Realised, u64), NoPlan> {
     let (op, bytes) = p.largest_working_set();
     if bytes > request.capacity {
         let name = p.ops.get(op).map_or("the step", |op| op.label.as_str());
@@ -173,7 +183,7 @@ pub fn solve(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<(R
         if let Some(found) = found {
             evaluations += found.evaluations;
             let realised =
-                realise_within(p, found.decisions, Some(capacity), LAYOUT).map_err(NoPlan::Failed)?;
+                realise_within(p, found.decisions, Some(capacity), layout_work).map_err(NoPlan::Failed)?;
             let over = realised.evaluation.dev_bytes.saturating_sub(capacity);
             if over == 0 {
                 low = room;

@@ -173,7 +173,8 @@ impl State<'_> {
             d.start.push(now as u64);
             if i < n {
                 now += s.sequence.ns[i] as i64;
-                free = free.max(now * i64::from(s.sequence.output_ns[i] > 0)) + s.sequence.output_ns[i] as i64;
+                free =
+                    free.max(now * i64::from(s.sequence.output_ns[i] > 0)) + s.sequence.output_ns[i] as i64;
             }
         }
     }

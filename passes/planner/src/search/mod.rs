@@ -2,6 +2,7 @@
 
 mod again;
 mod decode;
+mod import;
 mod improve;
 mod order;
 mod polish;
@@ -12,6 +13,7 @@ mod state;
 use rayon::prelude::*;
 
 use crate::bound::{self, Allow};
+use crate::decisions::Decisions;
 use crate::place::What;
 use crate::planners::{Progress, Request};
 use crate::problem::Problem;
@@ -61,8 +63,13 @@ pub struct Outcome {
     pub evaluations: u64,
 }
 
-/// Searches from the problem's order, and others unless it is to be kept.
-pub fn search(p: &Problem, request: &Request<'_>, limits: Limits) -> Result<Outcome, String> {
+/// Searches from the problem's order, and others unless it is to be kept, and from the best of some scripts.
+pub fn search(
+    p: &Problem,
+    request: &Request<'_>,
+    limits: Limits,
+    known: &[Decisions],
+) -> Result<Outcome, String> {
     let precedence = (!request.fixed_order).then(|| Precedence::new(p));
     let mut starts: Vec<Vec<u32>> = vec![(0..p.ops.len() as u32).collect()];
     starts.extend(precedence.as_ref().map(|x| x.sinking(p)));
@@ -71,9 +78,11 @@ pub fn search(p: &Problem, request: &Request<'_>, limits: Limits) -> Result<Outc
     // Where nothing fits the search finds out.
     let floor = bound::order_free(p, request.capacity, allow).unwrap_or_else(|_| p.compute_ns());
     let may = May { swap: request.swap, recompute: request.recompute };
+    let known = best_known(p, request, known, may);
     let runs: Vec<Result<Run<'_>, String>> = SEARCHES
         .par_iter()
-        .map(|&(rate, again)| {
+        .enumerate()
+        .map(|(i, &(rate, again))| {
             let state = |order: &Vec<u32>| {
                 let sequence = Sequence::of_order(p, order.iter().copied());
                 State::new(p, sequence, vec![request.capacity; p.ops.len()], may)
@@ -86,6 +95,8 @@ pub fn search(p: &Problem, request: &Request<'_>, limits: Limits) -> Result<Outc
                 again,
                 limits,
                 starts: starts.iter().map(state).collect(),
+                // Half of the searches, so that what they find differs.
+                known: known.as_ref().filter(|_| i % 2 == 1),
                 precedence: precedence.as_ref(),
                 random: Random(request.seed ^ rate.to_bits()),
                 best: None,
@@ -116,6 +127,24 @@ pub fn search(p: &Problem, request: &Request<'_>, limits: Limits) -> Result<Outc
     Ok(Outcome { best: run.best, evaluations: evaluations + run.evaluations - before })
 }
 
+/// The fastest choice that scripts amount to within a capacity, with the time of its step in ns.
+fn best_known<'a>(
+    p: &'a Problem,
+    request: &Request<'_>,
+    known: &[Decisions],
+    may: May,
+) -> Option<(u64, State<'a>)> {
+    let prices = Prices::new(p.ops.len(), 1.0);
+    let fitted = |d: &Decisions| {
+        let mut state = import::import(p, d, request.capacity, may)?;
+        let fits = select::greedy(&mut state, &prices, &mut 0);
+        state.commit();
+        fits.then(|| (state.decode(DECODES), state))
+    };
+    let all: Vec<Option<(u64, State<'a>)>> = known.par_iter().map(fitted).collect();
+    all.into_iter().flatten().min_by_key(|k| k.0)
+}
+
 struct Run<'a> {
     p: &'a Problem,
     request: &'a Request<'a>,
@@ -126,6 +155,8 @@ struct Run<'a> {
     limits: Limits,
     /// States that nothing has been chosen in; the one that is searched from, once that is known.
     starts: Vec<State<'a>>,
+    /// Another choice to search from if it is faster, with the time of its step in ns.
+    known: Option<&'a (u64, State<'a>)>,
     precedence: Option<&'a Precedence>,
     random: Random,
     /// The best plan that fits.
@@ -142,9 +173,11 @@ const PATIENCE: u32 = 40;
 impl<'a> Run<'a> {
     fn search(&mut self) -> Result<(), String> {
         let mut prices = Prices::new(self.p.ops.len(), self.again);
-        let Some(start) = self.start(&mut prices) else { return Ok(()) };
         let until = self.limits.work / 4;
-        let Some(mut state) = self.learn(start, &mut prices, until) else { return Ok(()) };
+        let start = self.start(&mut prices);
+        let learned = start.and_then(|s| self.learn(s, &mut prices, until)).map(|mut s| (s.time(), s));
+        let known = self.known.filter(|k| learned.as_ref().is_none_or(|l| k.0 < l.0));
+        let Some((_, mut state)) = known.cloned().or(learned) else { return Ok(()) };
         let mut judged = (state.scheme.clone(), self.judge(&state, &state.scheme)?);
         let (mut key, mut idle) = (self.best.as_ref().map(Realised::key), 0);
         for round in 0..self.limits.layouts as u64 {

@@ -36,7 +36,6 @@ impl Precedence {
         let mut waits: Vec<usize> = self.before.iter().map(Vec::len).collect();
         let mut touches: Vec<usize> = p.tensors.iter().map(|t| t.touches.len()).collect();
         let mut live = vec![false; p.tensors.len()];
-        let mut ready: BTreeSet<u32> = (0..p.ops.len() as u32).filter(|&i| waits[i as usize] == 0).collect();
         let mut out = Vec::with_capacity(p.ops.len());
         let added = |i: u32, touches: &[usize], live: &[bool]| -> i128 {
             let op = &p.ops[i as usize];
@@ -53,18 +52,40 @@ impl Precedence {
             };
             tensors.map(change).sum()
         };
-        while let Some(next) = ready.iter().copied().min_by_key(|&i| (added(i, &touches, &live), i)) {
-            ready.remove(&next);
+        // Those that may run, and the bytes that they add.
+        let mut ready: BTreeSet<(i128, u32)> = BTreeSet::new();
+        let mut key: Vec<Option<i128>> = vec![None; p.ops.len()];
+        let mut update = |i: u32, ready: &mut BTreeSet<(i128, u32)>, new: Option<i128>| {
+            if let Some(old) = std::mem::replace(&mut key[i as usize], new) {
+                ready.remove(&(old, i));
+            }
+            ready.extend(new.map(|new| (new, i)));
+        };
+        for i in (0..p.ops.len() as u32).filter(|&i| waits[i as usize] == 0) {
+            update(i, &mut ready, Some(added(i, &touches, &live)));
+        }
+        while let Some(&(_, next)) = ready.first() {
+            update(next, &mut ready, None);
+            waits[next as usize] = usize::MAX;
             out.push(next);
             let op = &p.ops[next as usize];
-            for &t in op.reads.iter().chain(op.writes.iter().filter(|t| !op.reads.contains(t))) {
+            let tensors = op.reads.iter().chain(op.writes.iter().filter(|t| !op.reads.contains(t)));
+            let mut changed = Vec::new();
+            for &t in tensors {
                 touches[t as usize] -= 1;
-                live[t as usize] = true;
+                if !std::mem::replace(&mut live[t as usize], true) || touches[t as usize] == 1 {
+                    changed.push(t);
+                }
             }
             for &a in &self.after[next as usize] {
                 waits[a as usize] -= 1;
                 if waits[a as usize] == 0 {
-                    ready.insert(a);
+                    update(a, &mut ready, Some(added(a, &touches, &live)));
+                }
+            }
+            for &i in changed.iter().flat_map(|&t| &p.tensors[t as usize].touches) {
+                if waits[i as usize] == 0 {
+                    update(i, &mut ready, Some(added(i, &touches, &live)));
                 }
             }
         }
