@@ -37,6 +37,14 @@ fn malformed_problems_are_exit_3_and_name_what_is_wrong() {
         (changed(|p| p["tensors"][1]["bytes"] = json!(1e300)), &["tensor 8", "below 2^60"]),
         (changed(|p| p["tensors"][1]["bytes"] = json!((1u64 << 60) - 1)), &["too large"]),
         (changed(|p| p["ops"][0]["time_ns"] = json!((1u64 << 60) - 1)), &["too large to plan", "forward"]),
+        (
+            changed(|p| p["ops"][0]["time_ns"] = json!(1u64 << 56)),
+            &["too large to plan", "2^52 ns", "forward"],
+        ),
+        (
+            changed(|p| p["device"]["copy_latency_ns"] = json!(1u64 << 55)),
+            &["too large to plan", "2^52 ns", "latency is 36028797018963968 ns"],
+        ),
         (changed(|p| p["ops"][0]["time_ns"] = json!("soon")), &["op 0 (forward)", "time_ns"]),
         (changed(|p| p["ops"][0]["workspace_bytes"] = json!(-4)), &["op 0 (forward)", "workspace_bytes"]),
         (changed(|p| p["ops"][0]["after"] = json!([1])), &["cycle", "forward", "update"]),

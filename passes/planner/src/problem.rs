@@ -9,8 +9,11 @@ use std::fmt;
 /// Offsets and sizes in an arena are multiples of this many bytes.
 pub const ALIGN: u64 = 64;
 
-/// No sum of bytes or times that planning forms may exceed this.
+/// No sum of bytes that planning forms may exceed this.
 const MOST: u128 = 1 << 60;
+
+/// No sum of times that planning forms may exceed this many ns, 52 days: the event model counts in parts of a ns.
+const MOST_NS: u128 = 1 << 52;
 
 /// The link between device and host, and the device's size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -34,11 +37,11 @@ impl Device {
     }
     /// Time of a copy of `bytes` from host to device in ns, undisturbed.
     pub fn h2d_ns(&self, bytes: u64) -> u64 {
-        self.copy_latency_ns + copy_ns(bytes, self.h2d_bytes_per_s)
+        self.copy_latency_ns.saturating_add(copy_ns(bytes, self.h2d_bytes_per_s))
     }
     /// Time of a copy of `bytes` from device to host in ns, undisturbed.
     pub fn d2h_ns(&self, bytes: u64) -> u64 {
-        self.copy_latency_ns + copy_ns(bytes, self.d2h_bytes_per_s)
+        self.copy_latency_ns.saturating_add(copy_ns(bytes, self.d2h_bytes_per_s))
     }
     /// How much slower copies are while both directions run, as a fraction of at most 1.
     pub fn duplex_rate(&self) -> (u64, u64) {
@@ -233,23 +236,44 @@ impl Problem {
     /// Bounds every sum that planning forms: a tensor is copied at most twice for each op that touches it, and an op
     /// runs again at most once for each touch of what it writes.
     fn check_size(&self) -> Result<(), Malformed> {
-        let copies = |t: &Tensor| {
-            let times = t.touches.len() as u128 + 2;
-            let ns = u128::from(self.device.h2d_ns(t.size)) + u128::from(self.device.d2h_ns(t.size));
-            times * (u128::from(t.bytes) + ns)
-        };
+        let copies = |t: &Tensor| t.touches.len() as u128 + 2;
+        let copy =
+            |t: &Tensor| u128::from(self.device.h2d_ns(t.size)) + u128::from(self.device.d2h_ns(t.size));
         let runs = |op: &Op| {
             let times: usize = op.writes.iter().map(|&t| self.tensors[t as usize].touches.len() + 1).sum();
-            (times as u128 + 1) * (u128::from(op.time_ns) + u128::from(op.workspace))
+            times as u128 + 1
         };
-        let total = self.tensors.iter().map(copies).sum::<u128>() + self.ops.iter().map(runs).sum::<u128>();
-        if total <= MOST {
+        let outputs = |op: &Op| -> u128 {
+            op.outputs.iter().map(|&(_, bytes)| u128::from(self.device.d2h_ns(bytes))).sum()
+        };
+        let bytes = self.tensors.iter().map(|t| copies(t) * u128::from(t.bytes)).sum::<u128>()
+            + self.ops.iter().map(|op| runs(op) * u128::from(op.workspace)).sum::<u128>();
+        if bytes > MOST {
+            let largest = self.ops.iter().max_by_key(|op| op.workspace).map(|op| op.label.as_str());
+            return Err(Malformed(format!(
+                "the step is too large to plan: its bytes exceed 2^60 (the op with the most workspace is {})",
+                largest.unwrap_or_default()
+            )));
+        }
+        let run_ns = self.ops.iter().map(|op| runs(op) * u128::from(op.time_ns)).sum::<u128>();
+        let copy_ns = self.tensors.iter().map(|t| copies(t) * copy(t)).sum::<u128>()
+            + self.ops.iter().map(outputs).sum::<u128>();
+        if run_ns + copy_ns <= MOST_NS {
             return Ok(());
         }
-        let largest = self.ops.iter().max_by_key(|op| (op.time_ns, op.workspace)).map(|op| op.label.as_str());
+        let why = if run_ns >= copy_ns {
+            let longest = self.ops.iter().max_by_key(|op| op.time_ns);
+            longest.map(|op| format!("the longest op is {}, of {} ns", op.label, op.time_ns))
+        } else {
+            let longest = self.tensors.iter().max_by_key(|t| copy(t));
+            longest.map(|t| {
+                let latency = self.device.copy_latency_ns;
+                format!("copying {} both ways takes {} ns, a copy's latency is {latency} ns", t.name, copy(t))
+            })
+        };
         Err(Malformed(format!(
-            "the step is too large to plan: its bytes and times exceed 2^60 (the largest op is {})",
-            largest.unwrap_or_default()
+            "the step is too large to plan: its times exceed 2^52 ns, with every copy and repeated run that planning weighs ({})",
+            why.unwrap_or_default()
         )))
     }
 
