@@ -1,7 +1,7 @@
 //! Which completions on other streams every command has to await.
 //!
 //! Works on bytes, after layout: two commands conflict when they touch a common byte of one arena and at least one writes
-//! it. Commands of one stream are ordered anyway. For every other conflicting pair, in issue order and across the
+//! it, or when one is to come after the other. Commands of one stream are ordered anyway. For every other such pair, in issue order and across the
 //! boundary to the previous step, the later command awaits the earlier one, unless what it awaits already implies it
 //! (vector clocks over the three streams). The step is walked twice; awaits that the first walk needs within a
 //! step are kept even where the second finds them implied, since what implies them may be one of them.
@@ -22,6 +22,8 @@ pub struct Access {
     pub reads: Vec<Range>,
     /// Bytes it writes.
     pub writes: Vec<Range>,
+    /// An earlier command that it comes after, whatever the two touch.
+    pub after: Option<u32>,
 }
 
 /// A dependence on a command of another stream.
@@ -52,7 +54,11 @@ struct Cell {
 
 /// The awaits of every command, ascending.
 pub fn awaits(commands: &[Access]) -> Vec<Vec<Await>> {
-    let mut w = Walker { after: vec![[0; 3]; 2 * commands.len()], ..Walker::default() };
+    let mut w = Walker {
+        after: vec![[0; 3]; 2 * commands.len()],
+        ran: vec![None; commands.len()],
+        ..Walker::default()
+    };
     let mut out: Vec<Vec<Await>> = vec![Vec::new(); commands.len()];
     for walk in 0..2u8 {
         for (i, access) in commands.iter().enumerate() {
@@ -73,6 +79,8 @@ struct Walker {
     clocks: [[u64; 3]; 3],
     /// The clock right after every execution, by walk and command.
     after: Vec<[u64; 3]>,
+    /// The last execution of every command.
+    ran: Vec<Option<Run>>,
 }
 
 impl Walker {
@@ -88,6 +96,7 @@ impl Walker {
                 needs.extend(cell.readers.iter().flatten());
             });
         }
+        needs.extend(access.after.and_then(|after| self.ran.get(after as usize).copied().flatten()));
         // Latest first: awaiting it usually implies the rest.
         needs.retain(|r| r.stream != stream);
         needs.sort_by_key(|r| (std::cmp::Reverse((r.walk, r.number)), r.stream));
@@ -104,6 +113,7 @@ impl Walker {
         self.clocks[stream][stream] += 1;
         let run = Run { command: index as u32, walk, stream, number: self.clocks[stream][stream] };
         self.after[usize::from(walk) * commands + index] = self.clocks[stream];
+        self.ran[index] = Some(run);
         for &range in &access.reads {
             self.cells(range, |cell| cell.readers[stream] = Some(run));
         }

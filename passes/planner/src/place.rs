@@ -97,6 +97,8 @@ pub struct Command {
     pub reads: Vec<u32>,
     /// Slots it writes.
     pub writes: Vec<u32>,
+    /// A command that it comes after, whatever the two touch: the run that hands a result out.
+    pub after: Option<u32>,
 }
 
 /// A script in terms of memory and streams.

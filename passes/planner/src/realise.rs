@@ -120,6 +120,7 @@ pub fn schedule(p: &Problem, trace: &Trace) -> (Vec<Job>, Vec<Access>) {
         stream: c.stream,
         reads: c.reads.iter().map(range).collect(),
         writes: c.writes.iter().map(range).collect(),
+        after: c.after,
     };
     let input =
         |c: &Command| matches!(c.what, What::In(t) if p.tensors[t as usize].kind == crate::Kind::Input);

@@ -116,10 +116,77 @@ pub fn sample(draw: &mut impl Draw, most: usize) -> Option<Sample> {
         }
         ops.push(op);
     }
-    let problem = Problem::new("sample", device, tensors, ops).ok()?;
+    budgeted(Problem::new("sample", device, tensors, ops).ok()?, unit, draw)
+}
+
+/// Any problem of 2 to `most` ops that is one: ops that read and write what they please, tensors that are overwritten
+/// unread, inputs that are written, results handed out by ops that only read them, no time, no bytes, no link.
+pub fn any(draw: &mut impl Draw, most: usize) -> Option<Sample> {
+    const RATES: [u64; 5] = [0, 1000, 1_000_000_000, 1_000_000_000, 16_000_000_000];
+    let mut of = |limit: usize| draw.below(limit as u64) as usize;
+    let device = Device {
+        memory_bytes: 0,
+        h2d_bytes_per_s: RATES[of(RATES.len())],
+        d2h_bytes_per_s: RATES[of(RATES.len())],
+        duplex_bytes_per_s: [0, 1, 1_500_000_000][of(3)],
+        copy_latency_ns: [0, 1000][of(2)],
+    };
+    let kinds = [Kind::Transient, Kind::Transient, Kind::Transient, Kind::Persistent, Kind::Input];
+    let tensor = |i: usize, kind, size| Tensor {
+        name: format!("t{i}"),
+        bytes: 0,
+        size,
+        kind,
+        touches: Vec::new(),
+        writes: Vec::new(),
+    };
+    let tensors: Vec<Tensor> = (0..1 + of(12))
+        .map(|i| tensor(i, kinds[of(kinds.len())], [0, 64, 4096, 5000, 8192, 1 << 20][of(6)]))
+        .collect();
+    // The tensors with a content, and those that have yet to appear.
+    let (mut known, mut new): (Vec<u32>, Vec<u32>) =
+        (0..tensors.len() as u32).partition(|&t| tensors[t as usize].kind != Kind::Transient);
+    let mut ops: Vec<Op> = Vec::new();
+    for i in 0..2 + of(most.saturating_sub(1)) {
+        let mut op = Op {
+            name: format!("o{i}"),
+            label: format!("{}{i}", ["conv", "matmul", "relu"][of(3)]),
+            time_ns: [0, 1, 1000, 5000, 100_000][of(5)],
+            workspace: [0, 0, 0, 100, 4096][of(5)],
+            ..Op::default()
+        };
+        for _ in 0..of(4) {
+            op.reads.extend((!known.is_empty()).then(|| known[of(known.len())]));
+        }
+        // A tensor that nothing has written appears where it is read.
+        let appears = !new.is_empty() && of(8) == 0;
+        let fresh = (!new.is_empty() && of(5) > 0).then(|| new.swap_remove(0));
+        match fresh {
+            Some(t) if appears => op.reads.push(t),
+            fresh => op.writes.extend(fresh),
+        }
+        if !known.is_empty() && of(3) == 0 {
+            op.writes.push(known[of(known.len())]);
+        }
+        known.extend(fresh);
+        op.repeatable = !op.writes.iter().any(|t| op.reads.contains(t)) && of(8) > 0;
+        if i > 0 && of(10) == 0 {
+            op.after.push(of(i) as u32);
+        }
+        let touched: Vec<u32> = op.reads.iter().chain(&op.writes).copied().collect();
+        if !touched.is_empty() && of(8) == 0 {
+            op.outputs.push((touched[of(touched.len())], [4, 5000, 100_000][of(3)]));
+        }
+        ops.push(op);
+    }
+    budgeted(Problem::new("any", device, tensors, ops).ok()?, ALIGN, draw)
+}
+
+/// A budget between the largest working set and what the unplanned step takes, in units.
+fn budgeted(problem: Problem, unit: u64, draw: &mut impl Draw) -> Option<Sample> {
     let least = problem.largest_working_set().1;
     let kept = crate::realise(&problem, crate::Decisions::keep_all(&problem)).ok()?.evaluation.load_bytes;
     let room = kept.saturating_sub(least) / unit;
-    let capacity = least + of(room + 1) * unit;
+    let capacity = least + draw.below(room + 1) * unit;
     Some(Sample { problem, capacity })
 }

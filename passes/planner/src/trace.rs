@@ -81,7 +81,11 @@ impl Tracer<'_> {
 
     fn command(&mut self, what: What, stream: Stream, ns: u64, reads: Vec<u32>, writes: Vec<u32>) {
         let at = self.tick();
-        self.out.commands.push(Command { what, stream, at, ns, reads, writes });
+        // A result is handed out once the op has run, even if it only reads the tensor.
+        let output = matches!(what, What::Output { .. });
+        let run = |c: &Command| matches!(c.what, What::Run { .. });
+        let after = self.out.commands.iter().rposition(run).filter(|_| output).map(|i| i as u32);
+        self.out.commands.push(Command { what, stream, at, ns, reads, writes, after });
     }
 
     fn home(&mut self, t: u32) -> Result<(), String> {

@@ -2,7 +2,7 @@
 
 use memc_planner::bound::{Allow, bound, order_free};
 use memc_planner::exact::{Judge, optimum};
-use memc_planner::sample::{ALLOWED, Draw, Sample, Seed, sample};
+use memc_planner::sample::{ALLOWED, Draw, Sample, Seed, any, sample};
 use memc_planner::{
     Await, Command, Decisions, Device, Job, Kind, Op, Problem, Realised, Scheme, Sequence, Step, Swap,
     Tensor, What, realise, simulate, trace,
@@ -17,10 +17,16 @@ fn samples(count: u64, most: usize) -> impl Iterator<Item = (u64, Sample)> {
     (0..count).filter_map(move |seed| sample(&mut Seed(seed), most).map(|s| (seed, s)))
 }
 
+/// Those, and problems of any shape.
+fn all_samples(count: u64, most: usize) -> impl Iterator<Item = (u64, Sample)> {
+    let others = (0..count).filter_map(move |seed| any(&mut Seed(seed), most).map(|s| (seed, s)));
+    samples(count, most).chain(others)
+}
+
 #[test]
 fn no_bound_exceeds_the_exact_optimum() {
     let (mut found, mut tight) = (0, 0);
-    for (seed, s) in samples(100, 8) {
+    for (seed, s) in all_samples(100, 8) {
         for allow in ALLOWED {
             for fixed_order in [true, false] {
                 let best = |limit| optimum(&s.problem, s.capacity, (allow, Judge::Bytes), fixed_order, limit);
@@ -102,7 +108,7 @@ fn mean_ns(p: &Problem, r: &Realised) -> f64 {
 #[test]
 fn no_script_is_faster_than_the_bound_for_its_arena() {
     let mut judged = 0;
-    for (seed, s) in samples(120, 10) {
+    for (seed, s) in all_samples(120, 10) {
         for allow in ALLOWED {
             let mut draw = Seed(seed.wrapping_mul(977));
             for _ in 0..8 {
@@ -170,6 +176,30 @@ fn below_the_largest_working_set_nothing_is_feasible() {
             assert_eq!(optimum(&s.problem, most - 64, (allow, Judge::Bytes), true, 10), None);
         }
     }
+}
+
+/// A result that an op only reads is handed out once it has run: by the event model and by the bound.
+#[test]
+fn results_are_handed_out_once_their_op_has_run() {
+    let device = Device { d2h_bytes_per_s: 1_000_000_000, ..Device::default() };
+    let a = Tensor {
+        name: "a".into(),
+        bytes: 0,
+        size: 6400,
+        kind: Kind::Transient,
+        touches: Vec::new(),
+        writes: Vec::new(),
+    };
+    let make = Op { name: "make".into(), time_ns: 1000, writes: vec![0], ..Op::default() };
+    let read =
+        Op { name: "read".into(), time_ns: 2000, reads: vec![0], outputs: vec![(0, 5000)], ..Op::default() };
+    let p = Problem::new("late", device, vec![a], vec![make, read]).expect("valid");
+    let r = realise(&p, Decisions::keep_all(&p)).expect("runs");
+    let copy = r.trace.commands.iter().position(|c| matches!(c.what, What::Output { .. }));
+    let span = r.timeline.spans[copy.expect("a result is handed out")];
+    assert_eq!((span.start, span.end), (3000, 8000));
+    let b = bound(&p, r.evaluation.dev_bytes, BOTH).expect("fits");
+    assert!(b.fixed_order_ns <= 8000 && r.evaluation.step_ns == 8000, "{b:?} {:?}", r.evaluation);
 }
 
 /// `a` is made, `b` and `c` fill the memory, then `a` is read. Copies of `a` take 4 us each way.

@@ -34,6 +34,8 @@ fn access(m: &Module, id: OpId) -> Result<Access, String> {
         },
         reads: ranges(&mut op.operands.iter().filter_map(|&v| m.slot_of(v)))?,
         writes: ranges(&mut op.slots.iter().copied().chain(op.workspace))?,
+        // The results of a module are written by the ops that hand them out.
+        after: None,
     })
 }
 

@@ -59,7 +59,8 @@ fn apart(trace: &Trace) -> Vec<Access> {
         })
         .collect();
     let of = |list: &[u32]| list.iter().map(|&s| ranges[s as usize]).collect();
-    let access = |c: &Command| Access { stream: c.stream, reads: of(&c.reads), writes: of(&c.writes) };
+    let access =
+        |c: &Command| Access { stream: c.stream, reads: of(&c.reads), writes: of(&c.writes), after: c.after };
     trace.commands.iter().map(access).collect()
 }
 

@@ -18,6 +18,8 @@ pub(super) struct Augmented {
     /// What every node touches: where its part of the list ends; cell and whether it writes it.
     ends: Vec<u32>,
     touches: Vec<(u32, bool)>,
+    /// For every node, one that it comes after, whatever it touches: the op whose result it copies.
+    after: Vec<u32>,
 }
 
 impl Augmented {
@@ -65,7 +67,9 @@ impl Augmented {
             x.runs.push(node as u32);
             for &(t, bytes) in &op.outputs {
                 x.touches.push((block[t as usize], false));
-                last_output = Some(x.node(Stream::DeviceToHost, p.device.d2h_ns(bytes)));
+                let output = x.node(Stream::DeviceToHost, p.device.d2h_ns(bytes));
+                x.after[output] = node as u32;
+                last_output = Some(output);
             }
         }
         for gate in [last_input, last_output].into_iter().flatten() {
@@ -78,6 +82,7 @@ impl Augmented {
     fn node(&mut self, stream: Stream, ns: u64) -> usize {
         self.jobs.push(Job { stream, ns, gate: false });
         self.ends.push(self.touches.len() as u32);
+        self.after.push(NONE);
         self.jobs.len() - 1
     }
 
@@ -103,6 +108,8 @@ impl Augmented {
                     needs.extend(readers[cell as usize]);
                 }
             }
+            let after = self.after[node];
+            needs.extend((after != NONE).then(|| run as u32 - (node as u32 - after)));
             needs.retain(|&r| r != NONE && self.jobs[r as usize % n].stream as usize != stream);
             needs.sort_unstable_by_key(|&r| std::cmp::Reverse(r));
             for &need in &needs {
