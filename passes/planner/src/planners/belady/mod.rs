@@ -96,3 +96,32 @@ pub fn smallest_feasible(p: &Problem, kept: u64) -> Result<u64, String> {
     }
     Ok(high)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::sample::{device, op, tensor};
+    use super::*;
+    use crate::decisions::Action;
+    use crate::problem::Kind;
+
+    /// What is overwritten unread is computed again from the last op that made it anew.
+    #[test]
+    fn what_was_overwritten_is_not_computed_again() {
+        let tensors =
+            [("t", 1 << 20), ("large", 1 << 21)].map(|(name, size)| tensor(name, Kind::Transient, size));
+        let ops = vec![
+            op("first", 1000, &[], &[0]),
+            op("read", 1000, &[0], &[]),
+            op("second", 1000, &[], &[0]),
+            op("fill", 1000, &[], &[1]),
+            op("last", 1000, &[0], &[]),
+        ];
+        let p = Problem::new("overwritten", device(), tensors.to_vec(), ops).expect("valid");
+        let found = plan(&p, &Request::new(1 << 21)).expect("computes t again");
+        let again = found.decisions.actions.iter().filter_map(|a| match a {
+            Action::Run(run) if run.again => Some(run.op),
+            _ => None,
+        });
+        assert_eq!(again.collect::<Vec<_>>(), [2]);
+    }
+}

@@ -268,7 +268,10 @@ impl<'a> Walk<'a> {
         if self.knobs.recompute <= 0.0 || tensor.kind != Kind::Transient || next == u32::MAX {
             return None;
         }
+        // What was there before the content was made anew is of no use.
         let chain = &tensor.writes[..tensor.writes.partition_point(|&w| w < next)];
+        let anew = |&w: &u32| !self.p.ops[w as usize].reads.contains(&t);
+        let chain = &chain[chain.iter().rposition(anew)?..];
         let mut time = 0;
         for &w in chain {
             let op = &self.p.ops[w as usize];
@@ -283,15 +286,18 @@ impl<'a> Walk<'a> {
             }
             for &o in op.reads.iter().filter(|&&o| o != t) {
                 let operand = &self.p.tensors[o as usize];
-                let alive =
-                    operand.kind != Kind::Transient || operand.touches.last().is_some_and(|&l| l >= next);
+                // What an op has written into an input dies with its last use; what arrived is in host memory.
+                let alive = match operand.kind {
+                    Kind::Persistent => true,
+                    Kind::Input if operand.writes.first().is_none_or(|&first| first >= next) => true,
+                    _ => operand.touches.last().is_some_and(|&l| l >= next),
+                };
                 if !alive || operand.written_between(w, next) {
                     return None;
                 }
             }
         }
-        let first = self.p.ops.get(*chain.first()? as usize)?;
-        (!first.reads.contains(&t)).then_some((chain, time))
+        Some((chain, time))
     }
 
     /// Time of the tensor's [`Walk::redo_chain`], which depends on nothing but its next touch.

@@ -81,8 +81,10 @@ impl<'a> Net<'a> {
             let appears =
                 |t: &&u32| transient(t) && p.tensors[**t as usize].touches.first() == Some(&(i as u32));
             let given = op.reads.iter().filter(appears).map(bytes).sum::<u64>();
+            // What an op that runs again writes is there beside what it wrote first.
+            let another = results.iter().map(bytes).sum::<u64>();
             net.results.push(results);
-            net.needs.push((fresh + given + op.workspace, fresh + op.workspace));
+            net.needs.push((fresh + given + op.workspace, another + op.workspace));
             net.given.push(given);
         }
         let mut tried = vec![u32::MAX; p.tensors.len()];
@@ -100,19 +102,20 @@ impl<'a> Net<'a> {
         net
     }
 
-    /// The only writer of a tensor, if running it again gives the tensor again.
-    fn producer(&self, t: u32) -> Option<u32> {
+    /// The only writer of a tensor, if it has run before an op and running it again gives the tensor again.
+    fn producer(&self, t: u32, at: u32) -> Option<u32> {
         let tensor = &self.p.tensors[t as usize];
         let &[writer] = tensor.writes.as_slice() else { return None };
         let op = &self.p.ops[writer as usize];
-        (tensor.kind == Kind::Transient && op.repeatable && !op.in_place(t)).then_some(writer)
+        let made = tensor.kind == Kind::Transient && writer < at;
+        (made && op.repeatable && !op.in_place(t)).then_some(writer)
     }
 
     /// Whether a tensor can be computed again before an op, from what is on the device then or can be computed again too.
     fn repeatable(&self, t: u32, at: u32, tried: &mut [u32]) -> bool {
         let mut open = vec![t];
         while let Some(u) = open.pop() {
-            let Some(writer) = self.producer(u) else { return false };
+            let Some(writer) = self.producer(u, at) else { return false };
             for &operand in &self.p.ops[writer as usize].reads {
                 let tensor = &self.p.tensors[operand as usize];
                 if tensor.written_between(writer, at) {
@@ -144,7 +147,7 @@ impl<'a> Net<'a> {
                 if !self.missing(t, i, policy, &again) {
                     continue;
                 }
-                stack.push((t, self.producer(t)?, 0));
+                stack.push((t, self.producer(t, i)?, 0));
                 while let Some(top) = stack.last_mut() {
                     let (t, writer, next) = *top;
                     let Some(&u) = p.ops[writer as usize].reads.get(next) else {
@@ -165,7 +168,7 @@ impl<'a> Net<'a> {
                         return None;
                     }
                     if self.missing(u, i, policy, &again) {
-                        stack.push((u, self.producer(u)?, 0));
+                        stack.push((u, self.producer(u, i)?, 0));
                     }
                 }
             }

@@ -74,6 +74,8 @@ const POPULATION: usize = 144;
 const MUTATION: f64 = 0.1;
 /// Ops evaluated at effort 0.
 const OPS: u64 = 320_000;
+/// Generations without an individual that has a time after which the search ends: pools are all that chance decides there.
+const HOPELESS: u64 = 4;
 /// Random pools drawn for an individual of the first generation until one fits.
 const DRAWS: usize = 64;
 
@@ -94,7 +96,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let mut best: Option<Individual> = None;
     keep_best(&mut best, &population);
     for generation in 1..generations.max(2) {
-        if (request.stop)() {
+        if (request.stop)() || (best.is_none() && generation >= HOPELESS) {
             break;
         }
         let children = children(&g, request, &population, generation);

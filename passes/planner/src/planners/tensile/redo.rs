@@ -1,9 +1,9 @@
 //! Recomputation tasks (Sec. 4.4): accesses that were never released, by memory saving per second, until the step fits.
 
 use super::swap::Tasks;
-use crate::problem::Problem;
+use crate::problem::{Kind, Problem};
 use crate::scheme::{Scheme, Swap};
-use crate::sequence::{Sequence, Step};
+use crate::sequence::{Gap, Sequence, Step};
 
 /// Recomputation on top of the swap tasks.
 pub(super) struct Redo<'a> {
@@ -41,8 +41,8 @@ impl<'a> Redo<'a> {
         for (op, redone) in self.before.iter().enumerate() {
             block.push(steps.len() as i32);
             for &g in redone {
-                let t = old.sequence.gaps[g].tensor;
-                steps.extend(self.producer(t).map(|op| Step { op, again: Some(t) }));
+                let gap = &old.sequence.gaps[g];
+                steps.extend(self.producer(gap).map(|op| Step { op, again: Some(gap.tensor) }));
             }
             run.push(steps.len() as i32);
             steps.push(Step { op: op as u32, again: None });
@@ -68,12 +68,13 @@ impl<'a> Redo<'a> {
         new
     }
 
-    /// The only writer of a tensor, if running it again gives the tensor again.
-    fn producer(&self, t: u32) -> Option<u32> {
-        let tensor = &self.p.tensors[t as usize];
+    /// The only writer of a tensor, if running it again gives what there is in the gap.
+    fn producer(&self, gap: &Gap) -> Option<u32> {
+        let tensor = &self.p.tensors[gap.tensor as usize];
         let &[writer] = tensor.writes.as_slice() else { return None };
         let op = &self.p.ops[writer as usize];
-        (!tensor.persistent() && op.repeatable && !op.in_place(t)).then_some(writer)
+        let made = tensor.kind == Kind::Transient && writer as i32 <= gap.from;
+        (made && op.repeatable && !op.in_place(gap.tensor)).then_some(writer)
     }
 
     /// Whether a tensor is on the device without a break from op `writer` to op `at`, with the same content.
@@ -99,7 +100,7 @@ impl<'a> Redo<'a> {
             if self.gaps[g] || self.tasks.swapped[t as usize] {
                 continue;
             }
-            let Some(writer) = self.producer(t) else { continue };
+            let Some(writer) = self.producer(gap) else { continue };
             let op = &self.p.ops[writer as usize];
             let needed = self.read[t as usize].iter().any(|&at| gap.from < at && at <= gap.to);
             if needed || !op.reads.iter().all(|&u| self.kept(u, writer, gap.to)) {

@@ -4,6 +4,7 @@ pub(super) mod sample;
 
 use super::*;
 use crate::realise::{load, realise};
+use crate::sample::{Sample, Seed, any};
 use crate::trace::trace;
 
 /// Runs every planner on random problems at random budgets, and checks what it returns.
@@ -39,6 +40,35 @@ fn scripts_are_accepted_and_fit() {
     })
     .budget_ms(1_500);
 }
+
+/// Whatever a problem is, no planner contradicts itself, at the budgets that are asked for.
+#[test]
+fn no_planner_fails_on_any_problem() {
+    let (mut found, mut failures) = (vec![0; PLANNERS.len()], Vec::new());
+    for seed in 0..SEEDS {
+        let Sample { problem: p, capacity } = any(&mut Seed(seed), 14).expect("it is a problem");
+        // Those that search end with what they have first.
+        let request = Request { effort: 0, seed, stop: &|| true, ..Request::new(capacity) };
+        for (planner, found) in PLANNERS.iter().zip(&mut found) {
+            let script = match (planner.plan)(&p, &request) {
+                Err(NoPlan::Infeasible(_)) => continue,
+                Err(NoPlan::Failed(why)) => Err(why),
+                Ok(script) => realise(&p, script.decisions),
+            };
+            match script {
+                Ok(r) if r.evaluation.load_bytes <= capacity => *found += 1,
+                Ok(_) if planner.name == "keep-all" => {}
+                Ok(r) => failures.push((seed, planner.name, format!("{} bytes", r.evaluation.load_bytes))),
+                Err(why) => failures.push((seed, planner.name, why)),
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} failures: {failures:#?}", failures.len());
+    assert!(found.iter().all(|&n| n > SEEDS / 10), "{found:?}");
+}
+
+/// Problems of [`no_planner_fails_on_any_problem`].
+const SEEDS: u64 = 400;
 
 /// With room for everything, no planner that looks at the budget changes the step.
 #[test]

@@ -59,12 +59,12 @@ fn redo_limit(p: &Problem, again: &[Vec<u32>], w: u32) -> u32 {
         let tensor = &p.tensors[r as usize];
         let had = content(p, r, w) as usize;
         let overwritten = tensor.writes.get(had).copied().unwrap_or(NEVER);
-        if tensor.kind != Kind::Transient {
-            return overwritten;
-        }
+        // Once nothing reads a content any more it is gone, but for what a step begins or ends with.
         let end = match tensor.writes.get(had) {
+            Some(_) if tensor.kind == Kind::Input && had == 0 => overwritten,
             Some(&o) if p.ops[o as usize].reads.contains(&r) => o,
             Some(&o) => tensor.touches[..tensor.touches.partition_point(|&x| x < o)].last().map_or(0, |&x| x),
+            None if tensor.kind == Kind::Persistent || tensor.kind == Kind::Input && had == 0 => NEVER,
             None => tensor.touches.last().copied().unwrap_or(0),
         };
         overwritten.min(end.max(again[r as usize][had]))
