@@ -4,7 +4,8 @@
 //! list past the table is faster than anything clever. Of many, they are in a centred interval tree over sections, flattened: a live range lies in the one node
 //! that is the most even section it contains, so a query meets the nodes inside its range, all of whose members it
 //! overlaps, and at most two per level outside. Lists of nodes are sorted by offset, which makes putting the obstacles of
-//! a buffer in order a merge of a few runs. With `k` obstacles a placement takes `O(k log log n)` or so.
+//! a buffer in order a merge of a few runs. With `k` obstacles a placement takes `O(k log log n)` or so. A buffer that
+//! lives so long that it meets much of what is placed reads a list of all by offset instead, where there is one.
 
 use crate::compact::Compact;
 
@@ -47,7 +48,37 @@ pub(crate) struct Placed<'a> {
     c: &'a Compact,
     nodes: Vec<Vec<Member>>,
     flat: Option<Flat<'a>>,
+    sorted: Option<Sorted>,
     obstacles: Vec<Obstacle>,
+}
+
+/// All live ranges with offsets, by offset, in chunks of at most [`CHUNK`].
+#[derive(Default)]
+struct Sorted(Vec<Vec<Member>>);
+
+/// Live ranges in a chunk, at most.
+const CHUNK: usize = 512;
+
+/// The part of the component's sections from which on a buffer reads the list of all.
+const LONG: usize = 8;
+
+impl Sorted {
+    fn insert(&mut self, m: Member) {
+        let after = self.0.partition_point(|chunk| chunk.first().is_some_and(|first| first.at <= m.at));
+        let i = after.saturating_sub(1);
+        let Some(chunk) = self.0.get_mut(i) else { return self.0.push(vec![m]) };
+        chunk.insert(chunk.partition_point(|other| other.at <= m.at), m);
+        if chunk.len() > CHUNK {
+            let upper = chunk.split_off(CHUNK / 2);
+            self.0.insert(i + 1, upper);
+        }
+    }
+
+    /// Those that overlap one of the ranges, by offset.
+    fn meeting(&self, live: &[(u32, u32)]) -> impl Iterator<Item = Obstacle> {
+        let meets = |m: &&Member| live.iter().any(|l| m.live.0 < l.1 && l.0 < m.live.1);
+        self.0.iter().flatten().filter(meets).map(Member::obstacle)
+    }
 }
 
 /// All buffers with offsets, twice, and who meets whom.
@@ -85,7 +116,13 @@ impl<'a> Placed<'a> {
     pub(crate) fn new(c: &'a Compact) -> Placed<'a> {
         let flat = c.meets().map(|meets| Flat { by_start: Vec::new(), by_end: Vec::new(), meets });
         let nodes = if flat.is_some() { 0 } else { c.load.len() };
-        Placed { c, nodes: vec![Vec::new(); nodes], flat, obstacles: Vec::new() }
+        Placed { c, nodes: vec![Vec::new(); nodes], flat, sorted: None, obstacles: Vec::new() }
+    }
+
+    /// With the list of all by offset, for placing every buffer once: nothing can be removed.
+    fn once(c: &'a Compact) -> Placed<'a> {
+        let placed = Placed::new(c);
+        Placed { sorted: placed.flat.is_none().then(Sorted::default), ..placed }
     }
 
     pub(crate) fn insert(&mut self, b: usize, at: u64) {
@@ -98,7 +135,11 @@ impl<'a> Placed<'a> {
         }
         for &live in &self.c.live[b] {
             let node = &mut self.nodes[centre(live.0, live.1) as usize];
-            node.insert(node.partition_point(|m| m.at <= at), Member { at, end, live, buffer: b as u32 });
+            let member = Member { at, end, live, buffer: b as u32 };
+            node.insert(node.partition_point(|m| m.at <= at), member);
+            if let Some(sorted) = &mut self.sorted {
+                sorted.insert(member);
+            }
         }
     }
 
@@ -120,11 +161,30 @@ impl<'a> Placed<'a> {
 
     /// Where a buffer goes; above all obstacles when no gap is large enough.
     pub(crate) fn find(&mut self, b: usize, fit: Fit) -> u64 {
+        let (size, align) = (self.c.size[b], self.c.align[b]);
+        if let Some(sorted) = self.sorted.as_ref().filter(|_| self.long(b)) {
+            return gap(sorted.meeting(&self.c.live[b]), size, align, fit);
+        }
         let mut obstacles = std::mem::take(&mut self.obstacles);
         self.obstacles(b, &mut obstacles);
-        let at = gap(&obstacles, self.c.size[b], self.c.align[b], fit);
+        let at = gap(obstacles.iter().copied(), size, align, fit);
         self.obstacles = obstacles;
         at
+    }
+
+    /// Where the highest of what meets a buffer ends.
+    fn top(&self, b: usize, obstacles: &mut Vec<Obstacle>) -> u64 {
+        match &self.flat {
+            Some(flat) => flat.meeting(&flat.by_end, b, obstacles),
+            None => self.gather(b, obstacles),
+        }
+        obstacles.iter().map(|o| o.end).max().unwrap_or(0)
+    }
+
+    /// Whether a buffer lives so long that it probably meets much of what is placed.
+    fn long(&self, b: usize) -> bool {
+        let sections: usize = self.c.live[b].iter().map(|l| (l.1 - l.0) as usize).sum();
+        sections * LONG >= self.c.load.len()
     }
 
     /// All that lives at the same time as a buffer, by offset. What meets it in several live ranges is there several times.
@@ -132,6 +192,13 @@ impl<'a> Placed<'a> {
         if let Some(flat) = &self.flat {
             return flat.meeting(&flat.by_start, b, obstacles);
         }
+        self.gather(b, obstacles);
+        // Stable sorting finds the runs.
+        obstacles.sort_by_key(|o| o.at);
+    }
+
+    /// What the nodes hold that lives at the same time as a buffer, by node.
+    fn gather(&self, b: usize, obstacles: &mut Vec<Obstacle>) {
         obstacles.clear();
         for &(first, end) in &self.c.live[b] {
             self.above(first, end, obstacles);
@@ -139,8 +206,6 @@ impl<'a> Placed<'a> {
                 obstacles.extend(node.iter().map(Member::obstacle));
             }
         }
-        // Stable sorting finds the runs.
-        obstacles.sort_by_key(|o| o.at);
     }
 
     /// The obstacles of a buffer by their ends.
@@ -192,10 +257,10 @@ fn remove(list: &mut Vec<Obstacle>, b: usize, before: impl Fn(&Obstacle) -> bool
 }
 
 /// The gap that `fit` chooses between obstacles sorted by offset.
-pub(crate) fn gap(obstacles: &[Obstacle], bytes: u64, align: u64, fit: Fit) -> u64 {
+pub(crate) fn gap(obstacles: impl Iterator<Item = Obstacle>, bytes: u64, align: u64, fit: Fit) -> u64 {
     let up = |at: u64| if align == 1 { at } else { at.div_ceil(align) * align };
     let (mut top, mut best) = (0u64, None);
-    for &Obstacle { at: from, end: to, .. } in obstacles {
+    for Obstacle { at: from, end: to, .. } in obstacles {
         let at = up(top);
         if from >= at && from - at >= bytes {
             if fit == Fit::First {
@@ -218,9 +283,7 @@ pub(crate) fn sink(c: &Compact, offsets: &[u64]) -> Vec<u64> {
     let mut sunk = offsets.to_vec();
     for b in order {
         if c.fixed[b].is_none() {
-            placed.obstacles(b, &mut below);
-            let top = below.iter().map(|o| o.end).max().unwrap_or(0);
-            sunk[b] = top.div_ceil(c.align[b]) * c.align[b];
+            sunk[b] = placed.top(b, &mut below).div_ceil(c.align[b]) * c.align[b];
         }
         placed.insert(b, sunk[b]);
     }
@@ -229,7 +292,7 @@ pub(crate) fn sink(c: &Compact, offsets: &[u64]) -> Vec<u64> {
 
 /// Places all buffers in the given order, those with a fixed offset before all others.
 pub(crate) fn in_order(c: &Compact, order: &[u32], fit: Fit) -> Vec<u64> {
-    let mut placed = Placed::new(c);
+    let mut placed = Placed::once(c);
     let mut offsets: Vec<u64> = c.fixed.iter().map(|at| at.unwrap_or(0)).collect();
     for (b, &at) in offsets.iter().enumerate().filter(|(b, _)| c.fixed[*b].is_some()) {
         placed.insert(b, at);

@@ -89,7 +89,7 @@ impl<'a> Repair<'a> {
             let b = b as usize;
             self.placed.obstacles(b, &mut obstacles);
             work.spend(obstacles.len() as u64 + 16);
-            let free = gap(&obstacles, size, self.c.align[b], Fit::Best);
+            let free = gap(obstacles.iter().copied(), size, self.c.align[b], Fit::Best);
             if free + size <= self.target {
                 self.put(b, free);
                 continue;

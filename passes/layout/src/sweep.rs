@@ -3,9 +3,12 @@
 //! The buffers live in the fullest section are stacked without a gap. After that the two sides of the section are
 //! independent: later buffers are placed in order of birth, each into a gap between those live at its birth, and earlier
 //! ones likewise in reversed time. Nothing placed on one side and absent at the peak can meet the other side, so each
-//! placement looks at the gaps of one instant only and a sweep takes `O(n g)` for `g` gaps at once.
+//! placement looks at the gaps of one instant only and a sweep takes `O(n g)` for `g` gaps at once. Blocks that touch have
+//! none between them.
 //!
 //! Holes in live ranges are not used, and instances with fixed offsets are not for it.
+
+use std::collections::BTreeMap;
 
 use crate::compact::Compact;
 
@@ -38,52 +41,62 @@ pub(crate) struct Plan {
     pub(crate) rule: Rule,
 }
 
+/// Free bytes between two live blocks that do not touch, or below the first one.
+#[derive(Clone, Copy)]
+struct Gap {
+    low: u64,
+    high: u64,
+    /// The buffer that ends at `low`, and the one that begins at `high`.
+    below: Option<u32>,
+    above: u32,
+}
+
 struct Side<'a> {
     c: &'a Compact,
     rule: Rule,
     target: u64,
     sections: u32,
-    /// Live blocks by offset: (offset, end, buffer).
-    blocks: Vec<(u64, u64, u32)>,
+    /// Live blocks by offset: end and buffer.
+    blocks: BTreeMap<u64, (u64, u32)>,
+    /// Between the blocks, by offset; what is above the last one is not among them.
+    gaps: Vec<Gap>,
     /// Death of every buffer in this side's time.
     death: Vec<u32>,
 }
 
 impl Side<'_> {
-    /// Index in `blocks` to insert at, and the offset.
-    fn choose(&self, b: usize) -> (usize, u64) {
+    /// The offset, and the gap that it is in; none above the last block.
+    fn choose(&self, b: usize) -> (Option<usize>, u64) {
         let (size, align) = (self.c.size[b], self.c.align[b]);
         let up = |at: u64| if align == 1 { at } else { at.div_ceil(align) * align };
         let short = match self.rule {
             Rule::TwoEnded(share) => u64::from(self.death[b]) * u64::from(share) < u64::from(self.sections),
             _ => false,
         };
-        let mut best: Option<(u64, usize, u64)> = None;
-        for i in 0..=self.blocks.len() {
-            let low = if i == 0 { 0 } else { self.blocks[i - 1].1 };
-            let end = self.blocks.get(i).map(|x| x.0);
+        let apart = |mate: Option<u32>, edge: u32| {
+            u64::from(mate.map_or(edge, |m| self.death[m as usize]).abs_diff(self.death[b]))
+        };
+        let (end, last) = self.last();
+        let mut best: Option<(u64, Option<usize>, u64)> = None;
+        for i in 0..=self.gaps.len() {
+            let gap = self.gaps.get(i);
+            let low = gap.map_or(end, |g| g.low);
             let at = up(low);
-            let high = end.unwrap_or_else(|| self.target.max(at + size));
+            let high = gap.map_or_else(|| self.target.max(at + size), |g| g.high);
             if high < at || high - at < size {
                 continue;
             }
-            let over = end.is_none() && at + size > self.target;
+            let over = gap.is_none() && at + size > self.target;
             let top = (high - size) / align * align;
             let (score, at) = match self.rule {
                 _ if over => (u64::MAX, at),
                 Rule::Best => (high - low - size, at),
-                Rule::TwoEnded(_) if short => ((self.blocks.len() - i) as u64, top),
+                Rule::TwoEnded(_) if short => ((self.gaps.len() - i) as u64, top),
                 Rule::TwoEnded(_) => (i as u64, at),
                 Rule::Mates => {
-                    let apart = |j: Option<usize>| {
-                        let mate = j.and_then(|j| self.blocks.get(j));
-                        let edge = if j.is_none() { self.sections } else { 0 };
-                        let mate = mate.map_or(edge, |m| self.death[m.2 as usize]);
-                        u64::from(mate.abs_diff(self.death[b]))
-                    };
-                    let exact = high - low == size;
-                    let (below, above) = (apart(i.checked_sub(1)), apart(Some(i)));
-                    match (exact, below <= above) {
+                    let below = apart(gap.map_or(last, |g| g.below), self.sections);
+                    let above = apart(gap.map(|g| g.above), 0);
+                    match (high - low == size, below <= above) {
                         (true, _) => (below.min(above) / 2, at),
                         (false, true) => (below, at),
                         (false, false) => (above, top),
@@ -91,16 +104,48 @@ impl Side<'_> {
                 }
             };
             if best.is_none_or(|b| score < b.0) {
-                best = Some((score, i, at));
+                best = Some((score, gap.map(|_| i), at));
             }
         }
-        best.map_or((self.blocks.len(), up(self.blocks.last().map_or(0, |b| b.1))), |(_, i, at)| (i, at))
+        best.map_or((None, up(end)), |(_, i, at)| (i, at))
+    }
+
+    /// Where the last block ends, and its buffer.
+    fn last(&self) -> (u64, Option<u32>) {
+        self.blocks.last_key_value().map_or((0, None), |(_, &(end, b))| (end, Some(b)))
     }
 
     fn place(&mut self, b: usize) -> u64 {
-        let (i, at) = self.choose(b);
-        self.blocks.insert(i, (at, at + self.c.size[b], b as u32));
+        let (gap, at) = self.choose(b);
+        let (end, me) = (at + self.c.size[b], b as u32);
+        let (low, below) = self.last();
+        let (i, low, below, above) = match gap {
+            Some(i) => {
+                let g = self.gaps.remove(i);
+                (i, g.low, g.below, Some((g.high, g.above)))
+            }
+            None => (self.gaps.len(), low, below, None),
+        };
+        if let Some((high, above)) = above.filter(|a| end < a.0) {
+            self.gaps.insert(i, Gap { low: end, high, below: Some(me), above });
+        }
+        if low < at {
+            self.gaps.insert(i, Gap { low, high: at, below, above: me });
+        }
+        self.blocks.insert(at, (end, me));
         at
+    }
+
+    /// Frees the block at an offset.
+    fn free(&mut self, at: u64) {
+        let Some((end, _)) = self.blocks.remove(&at) else { return };
+        let before = self.blocks.range(..at).next_back().map(|(_, &block)| block);
+        let after = self.blocks.range(end..).next().map(|(&at, &(_, b))| (at, b));
+        let (low, below) = before.map_or((0, None), |(end, b)| (end, Some(b)));
+        let first = self.gaps.partition_point(|g| g.low < low);
+        let beside = self.gaps[first..].iter().take_while(|g| after.is_none_or(|a| g.high <= a.0)).count();
+        let merged = after.map(|(high, above)| Gap { low, high, below, above });
+        self.gaps.splice(first..first + beside, merged);
     }
 }
 
@@ -121,13 +166,18 @@ pub(crate) fn sweep(c: &Compact, plan: Plan) -> Vec<u64> {
         Stack::LastToDie => at_peak.sort_by_key(|&b| (u32::MAX - hull(b).1, hull(b).0, b)),
     }
     let mut offsets = vec![0; c.len()];
-    let mut stacked = Vec::with_capacity(at_peak.len());
+    let (mut stacked, mut gaps) = (BTreeMap::new(), Vec::new());
+    let mut below = None;
     let mut top = 0u64;
     for &b in &at_peak {
         let at = top.div_ceil(c.align[b as usize]) * c.align[b as usize];
+        if top < at {
+            gaps.push(Gap { low: top, high: at, below, above: b });
+        }
         offsets[b as usize] = at;
         top = at + c.size[b as usize];
-        stacked.push((at, top, b));
+        stacked.insert(at, (top, b));
+        below = Some(b);
     }
     let total = c.load.len() as u32;
     for forward in [true, false] {
@@ -142,15 +192,19 @@ pub(crate) fn sweep(c: &Compact, plan: Plan) -> Vec<u64> {
         births.sort_by_key(|&b| {
             (distance(b).0, u64::MAX - c.size[b as usize], u32::MAX - death[b as usize], b)
         });
-        let mut side =
-            Side { c, rule: plan.rule, target: c.max_load(), sections, blocks: stacked.clone(), death };
+        let mut dying: Vec<u32> = at_peak.iter().chain(&births).copied().collect();
+        dying.sort_by_key(|&b| death[b as usize]);
+        let mut dying = dying.into_iter().peekable();
+        let (target, blocks) = (c.max_load(), stacked.clone());
+        let mut side = Side { c, rule: plan.rule, target, sections, blocks, gaps: gaps.clone(), death };
         let mut now = 0;
         for b in births {
             let born = distance(b).0;
             if born > now {
                 now = born;
-                let death = &side.death;
-                side.blocks.retain(|x| death[x.2 as usize] > now);
+                while let Some(gone) = dying.next_if(|&b| side.death[b as usize] <= now) {
+                    side.free(offsets[gone as usize]);
+                }
             }
             offsets[b as usize] = side.place(b as usize);
         }

@@ -1,6 +1,6 @@
 //! The device arena as the planner sees it while it walks the step: who is where, and where there is room.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Who occupies a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,41 +17,57 @@ pub(super) struct Arena {
     base: u64,
     capacity: u64,
     blocks: BTreeMap<u64, (u64, Owner)>,
+    /// Bytes and offset of every hole between them.
+    holes: BTreeSet<(u64, u64)>,
 }
 
 impl Arena {
     pub(super) fn new(base: u64, capacity: u64) -> Arena {
-        Arena { base, capacity: capacity.max(base), blocks: BTreeMap::new() }
+        let mut arena =
+            Arena { base, capacity: capacity.max(base), blocks: BTreeMap::new(), holes: BTreeSet::new() };
+        arena.clear();
+        arena
     }
 
     pub(super) fn insert(&mut self, at: u64, bytes: u64, owner: Owner) {
+        let (low, high) = self.between(at);
+        self.holes.remove(&(high - low, low));
+        self.open(low, at);
+        self.open(at + bytes, high);
         self.blocks.insert(at, (bytes, owner));
     }
 
     pub(super) fn remove(&mut self, at: u64) {
-        self.blocks.remove(&at);
+        if let Some((bytes, _)) = self.blocks.remove(&at) {
+            let (low, high) = self.between(at);
+            self.holes.remove(&(at - low, low));
+            self.holes.remove(&(high - (at + bytes), at + bytes));
+            self.open(low, high);
+        }
     }
 
     pub(super) fn clear(&mut self) {
         self.blocks.clear();
+        self.holes.clear();
+        self.open(self.base, self.capacity);
+    }
+
+    /// Where the block before an offset ends, and where the one after it begins.
+    fn between(&self, at: u64) -> (u64, u64) {
+        let before = self.blocks.range(..at).next_back().map_or(self.base, |(&at, &(bytes, _))| at + bytes);
+        let after = self.blocks.range(at + 1..).next().map_or(self.capacity, |(&at, _)| at);
+        (before, after)
+    }
+
+    fn open(&mut self, low: u64, high: u64) {
+        if low < high {
+            self.holes.insert((high - low, low));
+        }
     }
 
     /// The tightest hole of at least `bytes`; the lowest of equals.
     pub(super) fn hole(&self, bytes: u64) -> Option<u64> {
-        let mut best: Option<(u64, u64)> = None;
-        let mut top = self.base;
-        let ends = self
-            .blocks
-            .iter()
-            .map(|(&at, &(size, _))| (at, at + size))
-            .chain([(self.capacity, self.capacity)]);
-        for (from, to) in ends {
-            if from >= top && from - top >= bytes && best.is_none_or(|(size, _)| from - top < size) {
-                best = Some((from - top, top));
-            }
-            top = top.max(to);
-        }
-        best.map(|(_, at)| at)
+        self.holes.range((bytes, 0)..).next().map(|&(_, at)| at)
     }
 
     /// The tensors to evict for a hole of at least `bytes`: the run of neighbours with the least total `cost`.

@@ -152,8 +152,9 @@ impl Slots {
                 Action::Drop(t) => {
                     released[*t as usize] = slot;
                     // What came and went without a run between need not have come.
-                    match s.copies.iter().rposition(|c| c.tensor == *t && c.slot == slot) {
-                        Some(k) => drop(s.copies.remove(k)),
+                    let first = s.copies.partition_point(|c| c.slot < slot);
+                    match s.copies[first..].iter().rposition(|c| c.tensor == *t) {
+                        Some(k) => drop(s.copies.remove(first + k)),
                         None => s.before[slot].push(action.clone()),
                     }
                 }

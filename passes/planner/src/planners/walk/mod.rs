@@ -9,7 +9,7 @@ mod bring;
 mod facts;
 mod hoist;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::decisions::{Action, Decisions, Home};
 use crate::problem::{Kind, Problem};
@@ -110,6 +110,8 @@ pub(crate) struct Walk<'a> {
     pub(crate) used: u64,
     /// Whether each tensor is on the device.
     pub(crate) here: Vec<bool>,
+    /// Those that are.
+    present: BTreeSet<u32>,
     /// Its content there: how many writes it has seen.
     pub(crate) seen: Vec<u32>,
     /// Its content in host memory.
@@ -148,6 +150,7 @@ impl<'a> Walk<'a> {
             capacity: request.capacity,
             used: 0,
             here: vec![false; n],
+            present: BTreeSet::new(),
             seen: vec![0; n],
             host: vec![None; n],
             next: p.tensors.iter().map(|t| t.touches.first().copied().unwrap_or(NEVER)).collect(),
@@ -169,6 +172,7 @@ impl<'a> Walk<'a> {
                 Kind::Persistent if resident(t as u32) && !tensor.touches.is_empty() => {
                     w.homes.insert(t as u32, Home::Dev(None));
                     (w.here[t], w.used) = (true, w.used + tensor.bytes);
+                    w.present.insert(t as u32);
                 }
                 Kind::Persistent => {
                     w.homes.insert(t as u32, Home::Host);
@@ -257,7 +261,7 @@ impl<'a> Walk<'a> {
                 return Ok(());
             }
             let mut best: Option<(f64, u32)> = None;
-            for t in (0..self.p.tensors.len() as u32).filter(|&t| self.movable(t)) {
+            for t in self.present.iter().copied().filter(|&t| self.movable(t)) {
                 if let Some(score) = policy.score(self, t)
                     && best.is_none_or(|b| score < b.0)
                 {
@@ -293,11 +297,13 @@ impl<'a> Walk<'a> {
     fn drop(&mut self, t: u32) {
         self.actions.push(Action::Drop(t));
         self.here[t as usize] = false;
+        self.present.remove(&t);
         self.used -= self.bytes(t);
     }
 
     fn occupy(&mut self, t: u32, seen: u32) {
         self.here[t as usize] = true;
+        self.present.insert(t);
         self.seen[t as usize] = seen;
         self.used += self.bytes(t);
         self.last[t as usize] = self.clock;
