@@ -98,13 +98,13 @@ class Lab:
         """The report of a step that keeps everything; it has the smallest budget with any plan, too."""
         return self.plan(problem, "keep-all", 1 << 50)
 
-    def least(self, problem, planner, good=lambda r: r["feasible"], flags=()):
-        """The least budget found by bisection with a good plan, within one in two hundred of what no plan needs."""
+    def least(self, problem, planner, good=lambda r: r["feasible"], within=200):
+        """The least budget found by bisection with a good plan, to within a part of what no plan needs."""
         peak = self.unplanned(problem)
         low, high = 0, peak
-        while high - low > peak // 200:
+        while high - low > peak // within:
             middle = (low + high) // 2
-            low, high = (low, middle) if good(self.plan(problem, planner, middle, *flags)) else (middle, high)
+            low, high = (low, middle) if good(self.plan(problem, planner, middle)) else (middle, high)
         return high
 
     def layout(self, problem, algorithm):

@@ -223,11 +223,11 @@ def delta_2(lab):
     for network, batch, baseline, dtr, delta in DELTA:
         problem = lab.problem(network, batch, "a100-80g", ADAM)
         peak = lab.unplanned(problem)
-        least = lambda planner: percent(lab.least(problem, planner) / peak)
+        least = lambda planner: percent(lab.least(problem, planner, within=50) / peak)
         row = [f"`{network}`, batch {batch}", f"{baseline:,.0f}", f"{peak / MIB:,.0f}", percent(dtr / baseline), least("dtr"),
                percent(delta / baseline), least("delta")]
         plans = [lab.plan(problem, p, int(peak * delta / baseline)) for p in ("dtr", "delta", "memc")]
-        smallest = plans[-1]["smallest_feasible_bytes"] / peak if plans[-1]["feasible"] is not None else 1
+        smallest = lab.kept(problem)["smallest_feasible_bytes"] / peak
         rows.append([*row, percent(smallest), *map(overhead, plans)])
     return table(["network", "baseline, published, MB", "unplanned here, MiB", "DTR ÷ baseline", "least of `dtr`",
                   "DELTA ÷ baseline", "least of `delta`", "least of `memc`", "`dtr` in DELTA's share: more time", "`delta`",
@@ -330,12 +330,18 @@ published time: the link is then as busy as it was.
 - `autoswap` is within 1 % at its own budget, where `memc` takes up to 1.9 %: its search does not start from `autoswap`'s plans.
 """),
     "delta-2": Table("DELTA, table II: memory", delta_2, """
-A100 with 80 GB; Adam. The paper gives no budget and no step time for these cells. *Least* is the smallest budget with a plan, over the
-unplanned arena. DELTA evicts activations alone; `memc` moves weights and Adam's moments, too.
+A100 with 80 GB; Adam. The paper gives no budget and no step time for these cells. *Least* is the smallest budget with a plan, to
+within one in fifty of the unplanned arena, and over it. DELTA evicts activations alone; `memc` moves weights and Adam's moments, too.
 """),
     "delta-3": Table("DELTA, tables III and IV: largest batch", delta_3, """
-A100 with 80 GB; Adam. Growth is over the largest batch without a planner. The last columns are at the growth that DELTA
-published. The paper blames fragmentation for DTR's largest batches (it uses 33 of 80 GB); a static arena has none to speak of.
+A100 with 80 GB; Adam. Growth is over the largest batch without a planner, to within one in fifty, however slow the step
+(`dtr` and `delta` at effort 0; for `memc` that there is a plan is what counts). The last columns are at the growth that
+DELTA published.
+
+- The paper blames fragmentation for DTR's largest batches (it uses 33 of 80 GB). Here addresses are laid out ahead of time, and
+  `dtr` goes up to 2.1 and 2.0 times the batch. Its step takes 25 % and 23 % more time there.
+- `delta` goes on after the paper's batches, to steps of 2.9 and 2.2 times the unplanned one. At the growth that was published it takes
+  30 % and 33 % more time; the paper gives no time there.
 """),
     "tensile-1": Table("TENSILE, table 1: one job", tensile_1, """
 RTX 2080 Ti. The paper says *VGG* at batch 2; here VGG-16 at 224x224 with SGD. Memory saved is of the vanilla run, which frees
