@@ -20,6 +20,8 @@ pub struct Options {
     pub work: u64,
     /// Seed of all choices by chance.
     pub seed: u64,
+    /// Whether to try all quick algorithms, or only those that reach a height the most often.
+    pub all: bool,
 }
 
 /// Largest effort.
@@ -36,7 +38,7 @@ impl Options {
             4 => 6_000_000_000,
             _ => 60_000_000_000,
         };
-        Options { capacity: None, work, seed: 0 }
+        Options { capacity: None, work, seed: 0, all: true }
     }
 }
 
@@ -144,33 +146,37 @@ impl Part {
         self.height <= goal
     }
 
-    /// Tries the quick algorithms, quickest first, and mends what they leave too high.
+    /// Tries the quick algorithms, first those that succeed the most often, and mends what they leave too high.
     fn quick(&mut self, goal: u64, options: &Options, work: &mut Work<'_>) {
         const STACKS: [Stack; 3] = [Stack::LastToDie, Stack::Longest, Stack::Oldest];
         const RULES: [Rule; 4] = [Rule::TwoEnded(1), Rule::Mates, Rule::Best, Rule::TwoEnded(4)];
         const ORDERS: [(Order, Fit); 8] = [
             (Order::Size, Fit::First),
-            (Order::Size, Fit::Best),
             (Order::Lifetime, Fit::Best),
             (Order::Contention, Fit::First),
+            (Order::Size, Fit::Best),
             (Order::Area, Fit::First),
             (Order::Start, Fit::Best),
             (Order::End, Fit::Best),
             (Order::ContentionArea, Fit::Best),
         ];
-        let rules = if self.c.has_fixed() { &[] } else { &RULES[..] };
-        for &rule in rules {
-            for stack in STACKS {
+        let (rules, stacks, orders) = if options.all {
+            (&RULES[..], &STACKS[..], &ORDERS[..])
+        } else {
+            (&RULES[..1], &STACKS[..1], &ORDERS[..3])
+        };
+        for &rule in if self.c.has_fixed() { &[] } else { rules } {
+            for &stack in stacks {
                 if self.offer(sweep(&self.c, Plan { stack, rule }), goal) || work.stopped() {
                     return;
                 }
             }
             // Far too high is not mended, but rearranged.
-            if near(self.height, goal) && self.mend(goal, STACKS.len(), options, work) {
+            if near(self.height, goal) && self.mend(goal, stacks.len(), options, work) {
                 return;
             }
         }
-        for (by, fit) in ORDERS {
+        for &(by, fit) in orders {
             if self.c.len() > LARGE && near(self.height, goal) {
                 return;
             }

@@ -26,7 +26,7 @@ pub use awaits::{Access, Await, Range, awaits};
 pub use decisions::{Action, Decisions, Home, Order, Place, Run};
 pub use place::{Command, Slot, Space, Stream, Trace, What};
 pub use problem::{ALIGN, Device, Kind, Malformed, Op, Problem, Tensor};
-pub use realise::{Evaluation, Realised, load, realise, realise_within, schedule};
+pub use realise::{Evaluation, Realised, load, realise, realise_with, schedule};
 pub use scheme::{Scheme, Swap};
 pub use sequence::{Gap, Sequence, Step, Touch};
 pub use simulate::{Deadlock, Job, Span, Timeline, simulate};

@@ -5,12 +5,10 @@ use memc_layout::{Algorithm, Buffer, Instance, Options, Range, check, place, sol
 use crate::place::{Slot, Space};
 use crate::problem::ALIGN;
 
-/// Gives every slot of an arena without an offset one; `room`: a height that is low enough, and the work to spend on
-/// reaching it.
-pub(crate) fn pack(slots: &mut [Slot], space: Space, room: (Option<u64>, u64)) -> Result<(), String> {
+/// Gives every slot of an arena without an offset one.
+pub(crate) fn pack(slots: &mut [Slot], space: Space, options: &Options) -> Result<(), String> {
     let (mine, instance) = instance(slots, space)?;
-    let options = Options { capacity: room.0, work: room.1, seed: 0 };
-    let solution = solve(&instance, &options, &|| false);
+    let solution = solve(&instance, options, &|| false);
     settle(slots, &mine, &instance, solution.offsets)
 }
 

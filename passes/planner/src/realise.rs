@@ -1,6 +1,6 @@
 //! From a script to figures: trace, layout, awaits, timeline.
 
-use memc_layout::Algorithm;
+use memc_layout::{Algorithm, Options};
 
 use crate::awaits::{Access, Await, Range, awaits};
 use crate::decisions::{Action, Decisions, Home};
@@ -64,21 +64,16 @@ impl Realised {
 ///
 /// Fails when the script is impossible; says at which action.
 pub fn realise(p: &Problem, decisions: Decisions) -> Result<Realised, String> {
-    realise_within(p, decisions, None, QUICK)
+    realise_with(p, decisions, &Options { work: QUICK, ..Options::effort(0) })
 }
 
-/// Work of a layout when nothing says that it is too high; the unit is that of [`memc_layout::Options`].
+/// Work of a layout when nothing says that it is too high.
 const QUICK: u64 = 200_000;
 
-/// As [`realise`]; when the device arena is higher than `capacity`, spends up to `work` on a lower layout.
-pub fn realise_within(
-    p: &Problem,
-    decisions: Decisions,
-    capacity: Option<u64>,
-    work: u64,
-) -> Result<Realised, String> {
+/// As [`realise`], with a layout as `options` say.
+pub fn realise_with(p: &Problem, decisions: Decisions, options: &Options) -> Result<Realised, String> {
     let mut trace = trace(p, &decisions)?;
-    pack::pack(&mut trace.slots, Space::Dev, (capacity, work))?;
+    pack::pack(&mut trace.slots, Space::Dev, options)?;
     finish(p, decisions, trace)
 }
 
@@ -95,7 +90,7 @@ pub(crate) fn realise_by(
 
 /// From a trace whose slots on the device have offsets.
 fn finish(p: &Problem, mut decisions: Decisions, mut trace: Trace) -> Result<Realised, String> {
-    pack::pack(&mut trace.slots, Space::Host, (None, 0))?;
+    pack::pack(&mut trace.slots, Space::Host, &Options::effort(0))?;
     for slot in &trace.slots {
         settle(&mut decisions, slot);
     }

@@ -28,9 +28,11 @@ mod walk;
 
 pub use belady::smallest_feasible;
 
+use memc_layout::Options;
+
 use crate::decisions::Decisions;
 use crate::problem::Problem;
-use crate::realise::{Realised, realise_within};
+use crate::realise::{Realised, realise_with};
 
 /// What a planner is asked for.
 #[derive(Clone, Copy)]
@@ -182,8 +184,8 @@ fn solve_with(
         let mut less = 0;
         if let Some(found) = found {
             evaluations += found.evaluations;
-            let realised =
-                realise_within(p, found.decisions, Some(capacity), layout_work).map_err(NoPlan::Failed)?;
+            let options = Options { capacity: Some(capacity), work: layout_work, seed: 0, all: true };
+            let realised = realise_with(p, found.decisions, &options).map_err(NoPlan::Failed)?;
             let over = realised.evaluation.dev_bytes.saturating_sub(capacity);
             if over == 0 {
                 low = room;

@@ -7,17 +7,18 @@ mod improve;
 mod order;
 mod polish;
 mod prices;
+mod room;
 mod select;
 mod state;
 
+use memc_layout::Options;
 use rayon::prelude::*;
 
 use crate::bound::{self, Allow};
 use crate::decisions::Decisions;
-use crate::place::What;
 use crate::planners::{Progress, Request};
 use crate::problem::Problem;
-use crate::realise::{Realised, live, realise_within};
+use crate::realise::{Realised, realise_with};
 use crate::scheme::Scheme;
 use crate::sequence::Sequence;
 use improve::Random;
@@ -42,7 +43,7 @@ impl Limits {
         let (work, layouts, layout_work) = match effort {
             0 => (0, 4, 100_000),
             1 => (20_000_000, 8, 200_000),
-            2 => (300_000_000, 10, 400_000),
+            2 => (300_000_000, 16, 800_000),
             3 => (1_000_000_000, 32, 2_000_000),
             4 => (5_000_000_000, 64, 10_000_000),
             _ => (25_000_000_000, 128, 50_000_000),
@@ -207,8 +208,8 @@ impl<'a> Run<'a> {
                 if !select::greedy(&mut state, &prices, &mut self.work) {
                     break;
                 }
-            } else if self.work < until {
-                break;
+            } else {
+                self.loosen(&mut state);
             }
         }
         Ok(())
@@ -232,7 +233,10 @@ impl<'a> Run<'a> {
     }
 
     fn lay_out(&self, scheme: &Scheme, work: u64) -> Result<Realised, String> {
-        realise_within(self.p, scheme.decisions(self.p), Some(self.request.capacity), work)
+        let capacity = Some(self.request.capacity);
+        // Many layouts fail, most of them whatever is tried.
+        let options = Options { capacity, work, seed: 0, all: false };
+        realise_with(self.p, scheme.decisions(self.p), &options)
     }
 
     /// Takes a plan for the best.
@@ -341,43 +345,6 @@ impl<'a> Run<'a> {
             }
         }
         Ok(best.1)
-    }
-
-    /// Allows fewer bytes where much is live while slots that the layout put too high are.
-    fn tighten(&self, s: &mut State<'a>, r: &Realised) {
-        let (n, capacity) = (s.steps(), self.request.capacity);
-        // For every moment of script time the step that it belongs to.
-        let mut step_at = vec![0u32; r.trace.end as usize + 2];
-        for c in &r.trace.commands {
-            step_at[c.at as usize + 1] = u32::from(matches!(c.what, What::Run { .. }));
-        }
-        for i in 1..step_at.len() {
-            step_at[i] += step_at[i - 1];
-        }
-        let mut load = vec![0u64; n + 1];
-        for (live, &step) in live(&r.trace).into_iter().zip(&step_at) {
-            let load = &mut load[step as usize];
-            *load = live.max(*load);
-        }
-        let mut less = vec![0u64; n];
-        for slot in r.trace.slots.iter().filter(|s| s.space == crate::Space::Dev) {
-            let over = (slot.offset.unwrap_or(0) + slot.bytes).saturating_sub(capacity);
-            if over == 0 {
-                continue;
-            }
-            for &(from, to) in &slot.live {
-                let (a, b) = (step_at[from as usize] as usize, step_at[to as usize] as usize);
-                for i in (a.min(n)..b.min(n)).filter(|&i| load[i] + over > capacity) {
-                    less[i] = less[i].max(over);
-                }
-            }
-        }
-        for (i, less) in less.into_iter().enumerate() {
-            let floor = s.scheme.sequence.needs[i];
-            let Some(room) = s.room.get_mut(s.anchor[i] as usize) else { continue };
-            *room = (*room).min(s.capacity[i].saturating_sub(less / 2).max(floor.min(s.capacity[i])));
-        }
-        s.resize();
     }
 }
 
