@@ -4,7 +4,8 @@
 //! `tensors` have `id`, `bytes`, `kind` (`transient`, `persistent`, or `input`: in host memory when a step starts);
 //! `ops`, in execution order, have `id`, `name`, `time_ns`, `reads`, `writes`, `workspace_bytes`. Optional: a tensor's
 //! `name`; an op's `outputs` (results copied to the host once it has run, as `[tensor, bytes]`), `after` (ids of ops that must run before
-//! it), `repeatable` (whether it may run again; without it, an op that updates nothing in place may).
+//! it), `repeatable` (whether the same operands give the same results again; without it, an op that updates nothing in
+//! place is taken to be. One that updates a tensor and says so runs again once what it had read there has been computed).
 
 use std::collections::BTreeMap;
 

@@ -137,9 +137,9 @@ pub struct Op {
 }
 
 impl Op {
-    /// Whether the op updates a tensor in place.
-    pub fn in_place(&self, t: u32) -> bool {
-        self.reads.contains(&t) && self.writes.contains(&t)
+    /// Whether the op updates any tensor in place.
+    pub fn updates(&self) -> bool {
+        self.writes.iter().any(|t| self.reads.contains(t))
     }
 }
 

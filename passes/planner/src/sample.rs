@@ -169,7 +169,7 @@ pub fn any(draw: &mut impl Draw, most: usize) -> Option<Sample> {
             op.writes.push(known[of(known.len())]);
         }
         known.extend(fresh);
-        op.repeatable = !op.writes.iter().any(|t| op.reads.contains(t)) && of(8) > 0;
+        op.repeatable = of(8) > if op.updates() { 5 } else { 0 };
         if i > 0 && of(10) == 0 {
             op.after.push(of(i) as u32);
         }

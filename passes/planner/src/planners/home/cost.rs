@@ -165,14 +165,22 @@ impl<'a> Model<'a> {
         for &(_, bytes) in &op.outputs {
             c.d2h = c.d2h.max(c.compute) + p.device.d2h_ns(bytes);
         }
+        // Copies begin with the content, beside the ops that read it; what it takes is free after the last of them.
         let net = self.net;
-        for &t in op.reads.iter().chain(&net.results[step.op as usize]) {
-            let Some(k) = net.map_of[t as usize] else { continue };
-            if policy[k as usize] == SWAP && net.maps[k as usize].leaves == step.op {
+        let touched = || op.reads.iter().chain(&net.results[step.op as usize]);
+        let swapped = |t: u32| net.map_of[t as usize].filter(|&k| policy[k as usize] == SWAP);
+        for &t in touched() {
+            if swapped(t).is_some_and(|k| net.maps[k as usize].made == step.op) {
                 c.d2h = c.d2h.max(c.compute) + p.device.d2h_ns(p.tensors[t as usize].size);
                 self.out[t as usize] = c.d2h;
+            }
+        }
+        for &t in touched() {
+            if swapped(t).is_some_and(|k| net.maps[k as usize].leaves == step.op) {
+                let end = self.out[t as usize];
                 self.drop_at[t as usize] = NONE;
-                self.queue.push((c.d2h, t));
+                let place = c.head + self.queue[c.head..].partition_point(|q| q.0 <= end);
+                self.queue.insert(place, (end, t));
             }
         }
     }
@@ -249,6 +257,7 @@ impl<'a> Model<'a> {
     pub(super) fn scheme(&self, policy: &[u8]) -> Scheme {
         let p = self.net.p;
         let mut scheme = Scheme::keep_all(Sequence::new(p, self.steps.clone()));
+        scheme.early = true;
         for f in &self.fetches {
             let (drop, back) =
                 (self.drop_at[f.tensor as usize] as i32, self.back_at[f.tensor as usize] as i32);

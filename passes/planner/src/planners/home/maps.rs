@@ -15,6 +15,8 @@ pub(super) const RECOMPUTE: u8 = 2;
 pub(super) struct Map {
     /// The op after which the forward propagation needs it no longer.
     pub(super) leaves: u32,
+    /// The op whose run gives it the content that leaves.
+    pub(super) made: u32,
     /// Placements that it can have.
     pub(super) actions: Vec<u8>,
 }
@@ -97,7 +99,11 @@ impl<'a> Net<'a> {
             actions.extend(swap.then_some(SWAP));
             actions.extend((recompute && net.repeatable(t, back, &mut tried)).then_some(RECOMPUTE));
             net.map_of[t as usize] = Some(net.maps.len() as u32);
-            net.maps.push(Map { leaves, actions });
+            let writes = &p.tensors[t as usize].writes;
+            let made = writes[..writes.partition_point(|&w| w <= leaves)].last().copied();
+            // What nothing has written by then appears where it is touched first.
+            let made = made.or(p.tensors[t as usize].touches.first().copied()).unwrap_or(leaves);
+            net.maps.push(Map { leaves, made, actions });
         }
         net
     }
@@ -108,7 +114,8 @@ impl<'a> Net<'a> {
         let &[writer] = tensor.writes.as_slice() else { return None };
         let op = &self.p.ops[writer as usize];
         let made = tensor.kind == Kind::Transient && writer < at;
-        (made && op.repeatable && !op.in_place(t)).then_some(writer)
+        // What it updates in place is no longer what it was.
+        (made && op.repeatable && !op.updates()).then_some(writer)
     }
 
     /// Whether a tensor can be computed again before an op, from what is on the device then or can be computed again too.

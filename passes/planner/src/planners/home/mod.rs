@@ -6,12 +6,15 @@
 //! - Sec. 3.3, Algorithm 1: random particles are evaluated and updated again and again; the best policy ever seen is the result.
 //! - Sec. 3.5, Algorithm 3: in every particle every action in turn becomes that of the best particle of the last iteration or
 //!   that of the particle's own best policy, whichever gives the lower cost with the rest as it is.
-//! - Sec. 3.4, Algorithm 2, Fig. 4: swap-outs run beside the computation from the last use in forward propagation and are waited
-//!   for when memory does not suffice, the first one first; a swapped map comes back while the stage before the one that
+//! - Sec. 3.4, Algorithm 2, Fig. 4: swap-outs run beside the computation as soon as the map is there, also beside the op that uses
+//!   it last in forward propagation (OFFLOAD2 beside FWD3), and are waited for when memory does not suffice, the first one
+//!   first; a swapped map comes back while the stage before the one that
 //!   needs it runs; a recomputed one is released after its last use and computed again before its next one, which may
 //!   take that others are as well (Sec. 2.2).
 //!
-//! The paper is silent, and here:
+//! The paper is silent, or contradicts itself, and here:
+//! - Sec. 3.6 lets copies to the host begin when forward propagation needs a tensor no longer: as in Fig. 4, only its release
+//!   waits for that;
 //! - what a feature map is where ops are no layers: a transient tensor that waits, read again, across the point of the step where
 //!   the most bytes wait, which is where the propagation turns; everything else is retained, parameters too;
 //! - a stage of the backward propagation goes from one op that needs a feature map first to the next such op;

@@ -74,7 +74,8 @@ impl<'a> Redo<'a> {
         let &[writer] = tensor.writes.as_slice() else { return None };
         let op = &self.p.ops[writer as usize];
         let made = tensor.kind == Kind::Transient && writer as i32 <= gap.from;
-        (made && op.repeatable && !op.in_place(gap.tensor)).then_some(writer)
+        // What it updates in place is no longer what it was.
+        (made && op.repeatable && !op.updates()).then_some(writer)
     }
 
     /// Whether a tensor is on the device without a break from op `writer` to op `at`, with the same content.
