@@ -241,7 +241,7 @@ impl Posed {
         }
         Ok(Error::Infeasible(
             format!(
-                "{why}\n  smallest budget with a plan by some method: {}\nhint: give more --gpu-mem, or another --planner; \
+                "{why}\n  smallest budget known to have a plan: {}\nhint: give more --gpu-mem, or another --planner; \
                  `memc compare` shows what each finds",
                 Bytes(smallest)
             ),
@@ -250,21 +250,12 @@ impl Posed {
     }
 }
 
-/// The smallest arena for which a quick method knows a plan: Belady's walks where they may swap, checkpoints elsewhere.
+/// The smallest arena for which a quick method knows a plan.
 fn smallest(o: &Ordered, allow: Allow) -> Result<u64, Error> {
-    let (p, kept) = (o.numbers(), o.kept.evaluation.dev_bytes);
-    if allow.swap && p.device.can_swap() {
-        return planners::smallest_feasible(p, kept).map_err(Error::Internal);
-    }
-    let request = Request { swap: false, effort: 0, ..Request::new(kept) };
-    let found =
-        planners::named(CHECKPOINTS).filter(|_| allow.recompute).map(|m| planners::solve(p, m, &request));
-    let bytes = found.and_then(Result::ok).map_or(kept, |(r, _)| r.evaluation.dev_bytes);
-    Ok(bytes.min(kept))
+    let kept = o.kept.evaluation.dev_bytes;
+    let request = Request { swap: allow.swap, recompute: allow.recompute, ..Request::new(kept) };
+    planners::smallest(o.numbers(), kept, &request).map_err(Error::Internal)
 }
-
-/// The planner that needs no link to the host, takes no time, and as much memory whatever the budget.
-const CHECKPOINTS: &str = "checkpoint-sqrt";
 
 fn unknown_memory() -> Error {
     Error::Usage("the memory of the device is not known here: give --gpu-mem in bytes, as 16G".into())

@@ -17,6 +17,7 @@ mod odswap;
 mod random;
 #[cfg(test)]
 mod samples;
+mod smallest;
 mod smartpool;
 mod superneurons;
 mod swapadvisor;
@@ -27,6 +28,7 @@ mod vdnn;
 mod walk;
 
 pub use belady::smallest_feasible;
+pub use smallest::smallest;
 
 use memc_layout::Options;
 

@@ -38,8 +38,11 @@ const SHARES: [u64; 4] = [100, 85, 70, 50];
 
 fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let capacity = request.capacity;
-    if !request.swap || !p.device.can_swap() {
-        return Err(NoPlan::Infeasible("belady needs a link to the host".into()));
+    if !p.device.can_swap() {
+        return Err(NoPlan::Infeasible("the device has no link to the host (bandwidth 0)".into()));
+    }
+    if !request.swap {
+        return Err(NoPlan::Infeasible("belady does nothing but swap, which is not allowed".into()));
     }
     let mut homes: Vec<BTreeSet<u32>> =
         SHARES.iter().map(|share| residents(p, capacity / 100 * share)).collect();
