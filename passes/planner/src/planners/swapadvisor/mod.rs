@@ -32,7 +32,8 @@
 //! - which free object: the one free for longest; a parameter returns to the object in which the step found it;
 //! - a parameter that ends the step elsewhere, or not on the device, is no initial resident, and the second pass is run again;
 //! - what host memory holds already, or what is overwritten next, is released without a copy;
-//! - swap-ins run in the order in which ops need them, swap-outs in the order in which tensors become free;
+//! - swap-ins run in the order in which their objects become free, then in that in which ops need them, swap-outs in the order
+//!   in which tensors become free;
 //! - the deviation of CNT's mutation: half of the count, at least one; CNT follows a mutated CLS through CNT_EXT;
 //! - an individual's time is that of a step in steady state, which may overlap the next one's copies.
 //!

@@ -72,8 +72,6 @@ struct Pass<'a> {
     pinned: Vec<u32>,
     /// Requests that found no free object.
     pressure: Vec<bool>,
-    /// Position before which the latest copy to the device begins.
-    issued: u32,
     moves: Moves,
 }
 
@@ -118,7 +116,6 @@ impl<'a> Pass<'a> {
             astray: vec![false; tensors],
             pinned: vec![0; tensors],
             pressure: vec![false; requests],
-            issued: 0,
             moves: Moves::default(),
         };
         x.reset(&[]);
@@ -136,7 +133,6 @@ impl<'a> Pass<'a> {
         self.appeared.fill(false);
         self.astray.fill(false);
         self.pinned.fill(0);
-        self.issued = 0;
         self.moves.home.clear();
         self.moves.home.resize(self.block.len(), NONE);
         self.moves.acts.clear();
@@ -241,9 +237,9 @@ impl<'a> Pass<'a> {
             self.dirty[t as usize] = true;
             return;
         }
-        // As early as its block is free and it has left its last one, in the order in which ops need them.
-        self.issued = self.issued.max(self.free[block as usize]).max(self.last[t as usize]);
-        self.moves.acts.push((self.issued, Act::In(block), t));
+        // As early as its block is free and it has left its last one (Sec. 4.2): one that waits holds up no other.
+        let ready = self.free[block as usize].max(self.last[t as usize]);
+        self.moves.acts.push((ready, Act::In(block), t));
         self.dirty[t as usize] = false;
     }
 
