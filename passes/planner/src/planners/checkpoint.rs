@@ -5,9 +5,9 @@
 //! Static: the budget does not change it.
 //!
 //! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
-//! reviews, so what is called silent may be said there.
+//! reviews; the paper itself was not at hand.
 //!
-//! The paper is silent, or means layered networks, on:
+//! Not found in the accounts used (the paper means layered networks), and here:
 //! - where the forward pass ends: at the op with the most live bytes;
 //! - what n counts in a graph of ops: the forward ops that make a tensor which the backward pass reads and which can
 //!   be computed again; segments have the same number of them, to within one;

@@ -7,9 +7,9 @@
 //! the last touch, recomputation included. Weights and inputs are constants, which are never evicted.
 //!
 //! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
-//! reviews, so what is called silent may be said there.
+//! reviews; the paper itself was not at hand.
 //!
-//! The paper is silent, or means an eager framework, on:
+//! Not found in the accounts used (the paper means an eager framework), and here:
 //! - when content dies: an op's operand is released right after its last use in the step, which is the paper's "eager
 //!   eviction"; unlike its "banishing", a released tensor comes back where another's recomputation needs it, and then
 //!   stays until the heuristic evicts it;

@@ -9,9 +9,9 @@
 //! needs; memory-centric otherwise, for every use anew.
 //!
 //! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
-//! reviews, so what is called silent may be said there.
+//! reviews; the paper itself was not at hand.
 //!
-//! The paper is silent, or means cuDNN layers, on:
+//! Not found in the accounts used (the paper means cuDNN layers), and here:
 //! - which ops are expensive: those with "conv", "gemm", "matmul" or "linear" in their label (the paper: convolutions
 //!   and fully connected layers);
 //! - what is neither expensive nor can be computed again from what its segment begins with, such as the results of an

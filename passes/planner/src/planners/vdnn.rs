@@ -9,9 +9,9 @@
 //! again, and the budget changes nothing.
 //!
 //! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
-//! reviews, so what is called silent may be said there.
+//! reviews; the paper itself was not at hand.
 //!
-//! The paper is silent, or means chains of cuDNN layers, on:
+//! Not found in the accounts used (the paper means chains of cuDNN layers), and here:
 //! - what a layer is in a graph of ops: in the backward pass, a run of ops up to the next one that reads what another
 //!   forward op made; a convolution is an op with "conv" in its label;
 //! - what the first layer of the backward pass needs: it stays, as it would be wanted back at once;

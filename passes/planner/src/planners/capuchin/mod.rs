@@ -7,9 +7,9 @@
 //! 5 % of the copy's time in the next iteration (feedback-driven adjustment). What is recomputed is so on demand.
 //!
 //! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
-//! reviews, so what is called silent may be said there.
+//! reviews; the paper itself was not at hand.
 //!
-//! The paper is silent on:
+//! Not found in the accounts used, and here:
 //! - access times: the problem's op times, which is what it measures;
 //! - when feedback ends: when no access waits for a copy any more, or after 20 iterations; the best one counts;
 //! - an in-trigger that memory does not allow: the first access after it that does;
