@@ -19,6 +19,12 @@ fn toy() -> &'static DeviceProfile {
     DeviceProfile::named("toy").unwrap()
 }
 
+/// The same with copies in both directions at once that have no more of the link than one alone.
+static HALF_DUPLEX: std::sync::LazyLock<DeviceProfile> = std::sync::LazyLock::new(|| {
+    let one_way = toy().h2d_bytes_per_s.max(toy().d2h_bytes_per_s);
+    DeviceProfile { duplex_total_bytes_per_s: one_way, ..toy().clone() }
+});
+
 /// A random step: states, an input, layers of element-wise ops, matrix products, views and reductions, then updates of
 /// the states in place or by ops that cannot be in place, in an order that mixes old and new values.
 fn random_step(u: &mut Unstructured<'_>) -> Result<Module> {
@@ -174,14 +180,15 @@ fn every_plan_of_a_random_step_is_proved_at_every_budget() {
         };
         memc_passes::Pipeline::parse("cse,dce").unwrap().run(&mut source, cx).unwrap();
         verify(&source).unwrap_or_else(|d| panic!("{}", memc_ir::print_annotated(&source, &d)));
-        let p = Problem::new(&source, toy()).unwrap();
+        let profile: &DeviceProfile = if u.arbitrary()? { toy() } else { &HALF_DUPLEX };
+        let p = Problem::new(&source, profile).unwrap();
         let kept = keep_all(&p).unwrap_or_else(|e| panic!("{e:?}\n{}", print(&p.module)));
         prove(&source, &kept.module, kept.dev_bytes);
         let smallest = smallest_feasible(&p).unwrap_or_else(|e| panic!("{e:?}"));
         assert!(smallest <= kept.dev_bytes.max(p.numbers.largest_working_set().1));
         let spread = kept.dev_bytes.saturating_sub(smallest);
         for budget in [smallest, smallest + spread / 4, smallest + spread / 2] {
-            let planned = plan(&p, toy(), &PLANNERS[0], &Request::new(budget))
+            let planned = plan(&p, profile, &PLANNERS[0], &Request::new(budget))
                 .unwrap_or_else(|e| panic!("{budget}: {e:?}"));
             assert!(planned.dev_bytes <= budget);
             let lowered = prove(&source, &planned.module, budget);
@@ -196,7 +203,7 @@ fn every_plan_of_a_random_step_is_proved_at_every_budget() {
         let hopeless = p.numbers.largest_working_set().1.saturating_sub(64);
         if hopeless < smallest && hopeless < kept.dev_bytes {
             assert!(matches!(
-                plan(&p, toy(), &PLANNERS[0], &Request::new(hopeless)),
+                plan(&p, profile, &PLANNERS[0], &Request::new(hopeless)),
                 Err(PlanError::Infeasible(_))
             ));
         }
