@@ -234,8 +234,8 @@ impl<'a> Run<'a> {
 
     fn lay_out(&self, scheme: &Scheme, work: u64) -> Result<Realised, String> {
         let capacity = Some(self.request.capacity);
-        // Many layouts fail, most of them whatever is tried.
-        let options = Options { capacity, work, seed: 0, all: false };
+        // Many layouts fail, most of them whatever is tried; a first plan is worth trying all.
+        let options = Options { capacity, work, seed: 0, all: self.best.is_none() };
         realise_with(self.p, scheme.decisions(self.p), &options)
     }
 

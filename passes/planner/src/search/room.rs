@@ -30,7 +30,9 @@ impl<'a> Run<'a> {
             }
             for &(from, to) in &slot.live {
                 let (a, b) = (step_at[from as usize] as usize, step_at[to as usize] as usize);
-                for i in (a.min(n)..b.min(n)).filter(|&i| load[i] + over > capacity) {
+                let life = a.min(n)..b.min(n);
+                let most = load[life.clone()].iter().copied().max().unwrap_or(0);
+                for i in life.filter(|&i| load[i] + over > most) {
                     less[i] = less[i].max(over);
                 }
             }
