@@ -29,7 +29,7 @@ use state::{May, State};
 /// What a search may spend.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Gaps and steps looked at while choosing, for each of [`SEARCHES`].
+    /// Gaps and steps looked at while choosing, for each of the searches with different prices.
     pub work: u64,
     /// Layouts tried for one choice.
     pub layouts: usize,
