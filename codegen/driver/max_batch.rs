@@ -78,15 +78,9 @@ struct Hunt<'a> {
 
 pub(crate) fn run(args: &MaxBatch) -> Result<(), Error> {
     let progress = Progress::new(args.json);
-    let open: Vec<&str> = args
-        .question
-        .source
-        .import
-        .dims
-        .iter()
-        .filter(|d| d.size.is_none())
-        .map(|d| d.name.as_str())
-        .collect();
+    let source = &args.question.source;
+    let open: Vec<&str> =
+        source.import.dims.iter().filter(|d| d.size.is_none()).map(|d| d.name.as_str()).collect();
     let [dim] = open.as_slice() else {
         let text =
             "name the one dimension to enlarge, as --dim batch, and give others a size, as --dim seq=128";
@@ -94,10 +88,10 @@ pub(crate) fn run(args: &MaxBatch) -> Result<(), Error> {
     };
     let (planner, profile) = (named(&args.search.planner)?, &*device::find(&args.question.target.device)?);
     progress.stage("importing");
-    if source::load(&args.question.source).is_ok() {
+    if source::load(source).is_ok() {
         return Err(Error::Model(format!(
             "{}: every shape has a size, so there is no `{dim}` to enlarge: export the model with a symbolic batch",
-            args.question.source.model.display()
+            source.model.display()
         )));
     }
     let mut hunt = Hunt {

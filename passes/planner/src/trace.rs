@@ -82,9 +82,11 @@ impl Tracer<'_> {
     fn command(&mut self, what: What, stream: Stream, ns: u64, reads: Vec<u32>, writes: Vec<u32>) {
         let at = self.tick();
         // A result is handed out once the op has run, even if it only reads the tensor.
-        let output = matches!(what, What::Output { .. });
         let run = |c: &Command| matches!(c.what, What::Run { .. });
-        let after = self.out.commands.iter().rposition(run).filter(|_| output).map(|i| i as u32);
+        let after = match what {
+            What::Output { .. } => self.out.commands.iter().rposition(run).map(|i| i as u32),
+            _ => None,
+        };
         self.out.commands.push(Command { what, stream, at, ns, reads, writes, after });
     }
 

@@ -41,65 +41,57 @@ const QUICK: [&Planner; 14] = [
 /// what they choose is a start for the search.
 const FEW: usize = 256;
 
-/// What another planner found.
-#[derive(Default)]
-struct Known {
-    /// A plan that fits.
-    realised: Option<Realised>,
-    /// What it chose.
-    decisions: Option<Decisions>,
-    /// Why there is none.
-    error: Option<NoPlan>,
-    evaluations: u64,
-}
+/// What another planner chose, its plan if one was made of that, and how many it evaluated.
+type Asked = (Decisions, Option<Realised>, u64);
 
 fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let limits = Limits::effort(request.effort);
-    let mut best: Option<Realised> = None;
-    let mut evaluations = 0;
-    let mut consider = |r: Realised, evaluations| {
+    let (mut best, mut evaluations) = (None::<Realised>, 0);
+    let consider = |best: &mut Option<Realised>, r: Realised, evaluations| {
         (request.watch)(Progress { step_ns: r.evaluation.step_ns, evaluations });
         if best.as_ref().is_none_or(|b| r.key() < b.key()) {
-            best = Some(r);
+            *best = Some(r);
         }
     };
-    // The first of them always fits where anything can, and is there at once.
+    let (mut starts, mut error) = (Vec::new(), None);
+    // The first of them always fits where anything can, and is there at once; when it gives up, its reason holds for all.
     let (first, rest) = QUICK.split_at(1);
-    let mut known: Vec<Known> = Vec::new();
     for (planners, whole) in [(first, true), (rest, p.ops.len() <= FEW)] {
-        if known.iter().any(|k| k.realised.is_some()) && (request.stop)() {
+        if best.is_some() && (request.stop)() {
             break;
         }
         let ask = |planner: &&Planner| ask(p, planner, request, whole.then_some(limits.layout_work));
-        let asked: Vec<Known> = planners.par_iter().map(ask).collect();
+        let asked: Vec<Result<Asked, NoPlan>> = planners.par_iter().map(ask).collect();
         for asked in asked {
-            evaluations += asked.evaluations;
-            asked.realised.iter().cloned().for_each(|r| consider(r, evaluations));
-            known.push(asked);
+            match asked {
+                Ok((decisions, realised, n)) => {
+                    evaluations += n;
+                    realised.into_iter().for_each(|r| consider(&mut best, r, evaluations));
+                    starts.push(decisions);
+                }
+                Err(e) => error = error.or(Some(e)),
+            }
         }
     }
-    let starts: Vec<Decisions> = known.iter_mut().filter_map(|k| k.decisions.take()).collect();
     let found = search::search(p, request, limits, &starts).map_err(NoPlan::Failed)?;
     evaluations += found.evaluations;
-    found.best.into_iter().for_each(|r| consider(r, evaluations));
+    found.best.into_iter().for_each(|r| consider(&mut best, r, evaluations));
     match best {
         Some(best) => Ok(Found { decisions: best.decisions, evaluations }),
-        // What the first one says holds for all: it gives up last.
-        None => Err(known.into_iter().find_map(|k| k.error).unwrap_or(NoPlan::Infeasible(String::new()))),
+        None => Err(error.unwrap_or(NoPlan::Infeasible(String::new()))),
     }
 }
 
 /// Asks for a plan, with so much work for a layout, or for decisions alone.
-fn ask(p: &Problem, planner: &Planner, request: &Request<'_>, layout_work: Option<u64>) -> Known {
+fn ask(
+    p: &Problem,
+    planner: &Planner,
+    request: &Request<'_>,
+    layout_work: Option<u64>,
+) -> Result<Asked, NoPlan> {
     let quiet = Request { watch: &|_| {}, ..*request };
-    let solved = match layout_work {
-        Some(work) => {
-            solve_with(p, planner, &quiet, work).map(|(r, n)| (Some(r.decisions.clone()), Some(r), n))
-        }
-        None => (planner.plan)(p, &quiet).map(|found| (Some(found.decisions), None, found.evaluations)),
+    let Some(work) = layout_work else {
+        return (planner.plan)(p, &quiet).map(|found| (found.decisions, None, found.evaluations));
     };
-    match solved {
-        Ok((decisions, realised, evaluations)) => Known { realised, decisions, error: None, evaluations },
-        Err(error) => Known { error: Some(error), ..Known::default() },
-    }
+    solve_with(p, planner, &quiet, work).map(|(r, n)| (r.decisions.clone(), Some(r), n))
 }

@@ -217,3 +217,31 @@ impl State<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three copies done at 10, 20 and 30; without room for all, the first goes, once it is done, and the others stay until
+    /// theirs are.
+    #[test]
+    fn where_room_is_short_the_first_in_the_queue_goes_first() {
+        let mut staying = Staying::default();
+        for done in [10, 20, 30] {
+            staying.push(done, 100, 0, 9);
+        }
+        let mut now = 5;
+        let mut pass = |position, now: &mut i64, room| {
+            let mut gone: Vec<usize> = Vec::new();
+            staying.pass(position, now, room, |place| gone.push(place));
+            gone
+        };
+        assert!(pass(0, &mut now, 300).is_empty());
+        assert_eq!((pass(1, &mut now, 250), now), (vec![0], 10));
+        assert!(pass(2, &mut now, 250).is_empty());
+        now = 20;
+        assert_eq!((pass(3, &mut now, 250), now), (vec![1], 20));
+        // It has to go, done or not.
+        assert_eq!((pass(9, &mut now, 250), now), (vec![2], 20));
+    }
+}

@@ -41,3 +41,38 @@ pub(super) fn import<'a>(p: &'a Problem, d: &Decisions, capacity: u64, may: May)
     s.commit();
     realise(p, s.scheme.decisions(p)).is_ok().then_some(s)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::{Draw, Seed, sample};
+
+    /// The script of a choice, read again, is that choice.
+    #[test]
+    fn what_a_choice_does_is_read_again() {
+        let may = May { swap: true, recompute: true };
+        let mut swapped = 0;
+        for seed in 0..200 {
+            let mut draw = Seed(seed);
+            let Some(s) = sample(&mut draw, 10) else { continue };
+            let (p, capacity) = (&s.problem, s.capacity);
+            let order = Sequence::of_order(p, 0..p.ops.len() as u32);
+            let mut chosen = State::new(p, order, vec![capacity; p.ops.len()], may);
+            for g in (0..chosen.open.len()).filter(|_| draw.below(2) == 0) {
+                chosen.set(g, chosen.open[g]);
+            }
+            let read = import(p, &chosen.scheme.decisions(p), capacity, may).expect("it can be said");
+            assert_eq!(read.scheme.sequence, chosen.scheme.sequence, "seed {seed}");
+            for g in (0..chosen.open.len()).filter(|&g| chosen.open[g]) {
+                assert_eq!(
+                    read.swapped(g),
+                    chosen.swapped(g),
+                    "seed {seed}: {:?}",
+                    chosen.scheme.sequence.gaps[g]
+                );
+                swapped += usize::from(read.swapped(g));
+            }
+        }
+        assert!(swapped > 50, "{swapped}");
+    }
+}

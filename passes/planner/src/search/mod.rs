@@ -123,7 +123,7 @@ pub fn search(
     let Some(mut run) = first else { return Ok(Outcome { best: None, evaluations }) };
     let before = run.evaluations;
     if let Some(state) = run.chosen.take() {
-        run.polish(state, limits.layout_work)?;
+        run.polish(state)?;
     }
     Ok(Outcome { best: run.best, evaluations: evaluations + run.evaluations - before })
 }
@@ -176,7 +176,7 @@ impl<'a> Run<'a> {
         let mut prices = Prices::new(self.p.ops.len(), self.again);
         let until = self.limits.work / 4;
         let start = self.start(&mut prices);
-        let learned = start.and_then(|s| self.learn(s, &mut prices, until)).map(|mut s| (s.time(), s));
+        let learned = start.and_then(|s| self.learn(s, &mut prices, until));
         let known = self.known.filter(|k| learned.as_ref().is_none_or(|l| k.0 < l.0));
         let Some((_, mut state)) = known.cloned().or(learned) else { return Ok(()) };
         let mut judged = (state.scheme.clone(), self.judge(&state, &state.scheme)?);
@@ -222,7 +222,7 @@ impl<'a> Run<'a> {
 
     /// Lays a choice out and evaluates it in full.
     fn judge(&mut self, s: &State<'a>, scheme: &Scheme) -> Result<Realised, String> {
-        let r = self.lay_out(scheme, self.limits.layout_work)?;
+        let r = self.lay_out(scheme)?;
         self.evaluations += 1;
         let better = self.best.as_ref().is_none_or(|b| r.key() < b.key());
         if better && r.evaluation.dev_bytes <= self.request.capacity {
@@ -232,8 +232,8 @@ impl<'a> Run<'a> {
         Ok(r)
     }
 
-    fn lay_out(&self, scheme: &Scheme, work: u64) -> Result<Realised, String> {
-        let capacity = Some(self.request.capacity);
+    fn lay_out(&self, scheme: &Scheme) -> Result<Realised, String> {
+        let (capacity, work) = (Some(self.request.capacity), self.limits.layout_work);
         // Many layouts fail, most of them whatever is tried; a first plan is worth trying all.
         let options = Options { capacity, work, seed: 0, all: self.best.is_none() };
         realise_with(self.p, scheme.decisions(self.p), &options)
@@ -270,8 +270,7 @@ impl<'a> Run<'a> {
         for state in starts {
             let mut mine = prices.clone();
             let until = self.work + share;
-            let Some(mut learned) = self.learn(state, &mut mine, until) else { continue };
-            let step = learned.time();
+            let Some((step, learned)) = self.learn(state, &mut mine, until) else { continue };
             if best.as_ref().is_none_or(|b| step < b.0) {
                 best = Some((step, learned, mine));
             }
@@ -282,8 +281,9 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Chooses gaps again and again, each time with what the last choice's stalls taught, and keeps the fastest.
-    fn learn(&mut self, mut s: State<'a>, prices: &mut Prices, until: u64) -> Option<State<'a>> {
+    /// Chooses gaps again and again, each time with what the last choice's stalls taught; the fastest, with the
+    /// time of its step in ns.
+    fn learn(&mut self, mut s: State<'a>, prices: &mut Prices, until: u64) -> Option<(u64, State<'a>)> {
         let mut best: Option<(u64, State<'a>)> = None;
         let mut stale = 0;
         loop {
@@ -306,7 +306,7 @@ impl<'a> Run<'a> {
             s.time();
             prices.learn(&s, self.rate);
         }
-        best.map(|b| b.1)
+        best
     }
 
     /// Moves on from a choice while that makes it faster, and returns the fastest.

@@ -5,8 +5,8 @@
 
 use rayon::prelude::*;
 
-use super::Run;
 use super::state::State;
+use super::{DECODES, Run};
 use crate::place::{Stream, What};
 use crate::realise::Realised;
 
@@ -15,9 +15,6 @@ const WAITS: usize = 12;
 
 /// Rounds at most.
 const ROUNDS: usize = 16;
-
-/// Rounds of decoding one choice.
-const DECODES: usize = 4;
 
 /// Steps during which more bytes would spare a kernel a wait of so many ns, half-open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,8 +25,8 @@ struct Wait {
 }
 
 impl<'a> Run<'a> {
-    /// Allows more bytes around waits of the best plan for as long as that makes it faster; `work`: on one layout.
-    pub(super) fn polish(&mut self, mut s: State<'a>, work: u64) -> Result<(), String> {
+    /// Allows more bytes around waits of the best plan for as long as that makes it faster.
+    pub(super) fn polish(&mut self, mut s: State<'a>) -> Result<(), String> {
         for _ in 0..ROUNDS {
             let Some(best) = self.best.as_ref().filter(|_| !self.done()) else { break };
             let mut waits = waits(best);
@@ -38,10 +35,8 @@ impl<'a> Run<'a> {
             // All at once, and each by itself.
             let sets = std::iter::once(waits.as_slice()).chain(waits.chunks(1)).filter(|set| !set.is_empty());
             let trials: Vec<(&[Wait], u64)> = sets.flat_map(|set| [(set, 1), (set, 2)]).collect();
-            let tried: Vec<Option<(Realised, State<'a>)>> = trials
-                .par_iter()
-                .map(|&(set, part)| self.allow(&s, set, part, work))
-                .collect::<Result<_, _>>()?;
+            let tried: Vec<Option<(Realised, State<'a>)>> =
+                trials.par_iter().map(|&(set, part)| self.allow(&s, set, part)).collect::<Result<_, _>>()?;
             self.evaluations += trials.len() as u64;
             let fastest = tried.into_iter().flatten().min_by_key(|(r, _)| r.key());
             let Some((r, state)) = fastest else { break };
@@ -60,7 +55,6 @@ impl<'a> Run<'a> {
         s: &State<'a>,
         waits: &[Wait],
         part: u64,
-        work: u64,
     ) -> Result<Option<(Realised, State<'a>)>, String> {
         let capacity = self.request.capacity;
         let mut s = s.clone();
@@ -74,7 +68,7 @@ impl<'a> Run<'a> {
         if s.scheme == before || (self.request.stop)() {
             return Ok(None);
         }
-        let r = self.lay_out(&s.scheme, work)?;
+        let r = self.lay_out(&s.scheme)?;
         Ok((r.evaluation.dev_bytes <= capacity).then_some((r, s)))
     }
 }
@@ -86,8 +80,7 @@ fn waits(r: &Realised) -> Vec<Wait> {
         (0..commands.len()).filter(|&c| matches!(commands[c].what, What::Run { .. })).collect();
     let mut before: Vec<Option<usize>> = vec![None; commands.len()];
     let mut last = None;
-    for (c, command) in commands.iter().enumerate().filter(|(_, c)| c.stream == Stream::HostToDevice) {
-        debug_assert!(matches!(command.what, What::In(_)));
+    for (c, _) in commands.iter().enumerate().filter(|(_, c)| c.stream == Stream::HostToDevice) {
         before[c] = last;
         last = Some(c);
     }
