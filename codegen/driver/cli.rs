@@ -150,6 +150,9 @@ Examples:
         /// What to list
         #[arg(value_parser = ["devices", "losses", "optimizers", "ops", "passes", "planners", "rewrites", "rules"])]
         what: String,
+        /// Print an array of JSON objects, one per row, keyed by the columns' heads
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -169,11 +172,8 @@ impl Command {
             Command::Check(a) => a.json,
             Command::FitProfile(a) => a.json,
             Command::Dump(a) => a.json,
-            Command::ExportProblem(_)
-            | Command::Diff(_)
-            | Command::Opt(_)
-            | Command::Verify(_)
-            | Command::List { .. } => false,
+            Command::List { json, .. } => *json,
+            Command::ExportProblem(_) | Command::Diff(_) | Command::Opt(_) | Command::Verify(_) => false,
         }
     }
 }

@@ -7,7 +7,6 @@ use memc_ir::Bytes;
 use memc_passes::{DeviceProfile, PROFILES};
 
 use crate::exit::Error;
-use crate::output::table;
 use crate::source::read_text;
 
 /// The profile that `--device` names: a file's, where it ends in `.json`, or a built-in one.
@@ -42,8 +41,11 @@ fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     best.map(|(_, known)| known)
 }
 
-/// The devices as a table: throughputs of arithmetic in TFLOP/s, of memory and link in GB/s.
-pub(crate) fn listing() -> String {
+/// What the columns of [`listing`] are in.
+pub(crate) const FOOTNOTE: &str = "f32 to tf32: TFLOP/s, 16-bit ones and tf32 in matrix products; link: GB/s one way, and both ways together\n";
+
+/// A row for each device.
+pub(crate) fn listing() -> (&'static [&'static str], Vec<Vec<String>>) {
     let figure = |x: f64, unit: f64| {
         let x = x / unit;
         let scale = 10f64.powi(2 - x.abs().max(1e-3).log10().floor() as i32);
@@ -66,10 +68,6 @@ pub(crate) fn listing() -> String {
         ]
     };
     let header =
-        ["device", "memory", "reserve", "f32", "f16", "bf16", "tf32", "GB/s", "link (both ways)", "is"];
-    let rows: Vec<Vec<String>> = PROFILES.iter().map(row).collect();
-    format!(
-        "{}\nf32 to tf32: TFLOP/s, 16-bit ones and tf32 in matrix products; link: GB/s one way, and both ways together\n",
-        table(&header, &rows)
-    )
+        &["device", "memory", "reserve", "f32", "f16", "bf16", "tf32", "GB/s", "link (both ways)", "is"];
+    (header, PROFILES.iter().map(row).collect())
 }

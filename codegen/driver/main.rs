@@ -88,6 +88,6 @@ fn run(command: &Command) -> Result<(), Error> {
         Command::Diff(args) => dump::diff(args),
         Command::Opt(args) => opt::opt(args),
         Command::Verify(args) => opt::verify(args),
-        Command::List { what } => opt::list(what),
+        Command::List { what, json } => opt::list(what, *json),
     }
 }

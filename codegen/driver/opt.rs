@@ -7,10 +7,12 @@ use memc_passes::graph::{RECOVERIES, RULES, memory};
 use memc_passes::{Fired, PASSES, PassCx, Pipeline};
 use memc_planner::planners::{PLANNERS, Planner};
 
+use serde_json::Value;
+
 use crate::cli::{Opt, Verify};
 use crate::device;
 use crate::exit::Error;
-use crate::output::{counted, emit, narrow_table, say, write_file};
+use crate::output::{counted, emit, narrow_table, say, table, write_file};
 use crate::source;
 
 pub(crate) fn opt(args: &Opt) -> Result<(), Error> {
@@ -69,12 +71,10 @@ fn root(pattern: &str) -> &str {
     word.unwrap_or_default()
 }
 
-pub(crate) fn list(what: &str) -> Result<(), Error> {
-    if what == "devices" {
-        return emit(&device::listing());
-    }
+pub(crate) fn list(what: &str, json: bool) -> Result<(), Error> {
     let phases = |(a, b): (Phase, Phase)| format!("{} -> {}", a.name(), b.name());
     let (header, rows): (&[&str], Vec<Vec<String>>) = match what {
+        "devices" => device::listing(),
         "passes" => {
             let options =
                 |p: &memc_passes::PassDef| p.options.iter().map(|o| o.name).collect::<Vec<_>>().join(",");
@@ -120,5 +120,14 @@ pub(crate) fn list(what: &str) -> Result<(), Error> {
             (&["op", "operands", "results", "attributes"], memc_ir::ops::OP_DEFS.iter().map(row).collect())
         }
     };
+    if json {
+        let object = |row: &Vec<String>| -> serde_json::Map<String, Value> {
+            header.iter().zip(row).map(|(h, cell)| (h.to_string(), Value::from(cell.as_str()))).collect()
+        };
+        return emit(&format!("{}\n", Value::from(rows.iter().map(object).collect::<Vec<_>>())));
+    }
+    if what == "devices" {
+        return emit(&format!("{}\n{}", table(header, &rows), device::FOOTNOTE));
+    }
     emit(&narrow_table(header, &rows))
 }

@@ -39,8 +39,7 @@ def memc(*args, limit=None):
 
 
 def known():
-    lines = memc("list", "planners").stdout.splitlines()
-    names = [line.split()[0] for line in lines[1:] if line.strip()]
+    names = [row["planner"] for row in json.loads(memc("list", "planners", "--json").stdout)]
     return [name for name in names if name != "keep-all"]
 
 
@@ -90,6 +89,12 @@ def cells_of_model(path, device, arguments, args):
         for mode in args.modes.split(","):
             yield {"problem": f"{name} on {device}", "path": path, "arguments": arguments, "share": share, "mode": mode,
                    "budget": budget, "published": {}}
+
+
+def rows_of(files):
+    """Rows of earlier outputs, by cell and planner."""
+    cells = (c for f in files for c in json.loads(f.read_text())["cells"])
+    return {(c["problem"], c["share"], c["mode"], c["budget"], r["planner"]): r for c in cells for r in c["rows"]}
 
 
 def judge(cell):
@@ -145,6 +150,7 @@ def main():
     parser.add_argument("--planners", default="")
     parser.add_argument("--effort", type=int, default=2)
     parser.add_argument("--limit", type=float, default=600, help="seconds for one plan")
+    parser.add_argument("--known", type=pathlib.Path, nargs="*", default=[], help="earlier outputs: what they hold is not planned again")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     planners = args.planners.split(",") if args.planners else known()
@@ -154,8 +160,10 @@ def main():
     cells = [cell for cell in cells if args.only in f"{cell['path']}"]
     if not cells:
         parser.error("no problem: name files, or give --models")
+    earlier = rows_of(args.known)
     for cell in cells:
-        cell["rows"] = [planned(cell, name, args) for name in planners]
+        key = (cell["problem"], cell["share"], cell["mode"], cell["budget"])
+        cell["rows"] = [earlier.get((*key, name)) or planned(cell, name, args) for name in planners]
         judge(cell)
         cell["path"] = str(cell["path"])
     if args.table:

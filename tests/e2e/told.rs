@@ -2,6 +2,7 @@
 
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
+use serde_json::Value;
 
 use crate::support::{memc, memc_fails, memc_ok, put};
 
@@ -52,6 +53,8 @@ fn a_step_without_an_optimizer_says_that_nothing_is_trained() {
 fn lists_show_what_the_command_line_takes() {
     assert!(memc_ok(&["list", "optimizers"]).contains("beta1=0.9, beta2=0.999"));
     assert!(memc_ok(&["list", "losses"]).contains("axis=-1"));
+    let planners: Value = serde_json::from_str(&memc_ok(&["list", "planners", "--json"])).expect("JSON");
+    assert_eq!(planners[0]["planner"], "memc");
     assert!(memc_ok(&["list", "rewrites"]).contains("memory-rewrite"));
     for what in ["losses", "optimizers", "ops", "passes", "rewrites", "rules"] {
         let text = memc_ok(&["list", what]);
