@@ -46,6 +46,7 @@ def known():
 def planned(cell, planner, args):
     command = ["plan", cell["path"], *cell["arguments"], *MODES[cell["mode"]], "--gpu-mem", f"{cell['budget']}B",
                "--planner", planner, "--json", "--effort", args.effort]
+    command += ["--time-limit", f"{args.time_limit}s"] if args.time_limit else []
     try:
         run = memc(*command, limit=args.limit)
     except subprocess.TimeoutExpired:
@@ -149,7 +150,8 @@ def main():
     parser.add_argument("--only", default="", help="cells whose name holds this text")
     parser.add_argument("--planners", default="")
     parser.add_argument("--effort", type=int, default=2)
-    parser.add_argument("--limit", type=float, default=600, help="seconds for one plan")
+    parser.add_argument("--time-limit", type=int, help="seconds after which a search gives its best")
+    parser.add_argument("--limit", type=float, default=600, help="seconds after which a plan is given up")
     parser.add_argument("--known", type=pathlib.Path, nargs="*", default=[], help="earlier outputs: what they hold is not planned again")
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()

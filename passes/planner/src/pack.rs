@@ -7,37 +7,95 @@ use crate::problem::ALIGN;
 
 /// Gives every slot of an arena without an offset one.
 pub(crate) fn pack(slots: &mut [Slot], space: Space, options: &Options) -> Result<(), String> {
-    let (mine, instance) = instance(slots, space)?;
-    let solution = solve(&instance, options, &|| false);
-    settle(slots, &mine, &instance, solution.offsets)
+    let split = split(slots, space);
+    let capacity = options.capacity.map(|c| c.saturating_sub(split.base));
+    let instance = instance(slots, &split.others)?;
+    let solution = solve(&instance, &Options { capacity, ..*options }, &|| false);
+    settle(slots, &split, &instance, &solution.offsets)
 }
 
 /// Gives every slot of an arena the offset that one algorithm chooses, and returns the height.
 pub(crate) fn pack_by(slots: &mut [Slot], space: Space, algorithm: Algorithm) -> Result<u64, String> {
-    let (mine, instance) = instance(slots, space)?;
+    let split = split(slots, space);
+    let instance = instance(slots, &split.others)?;
     let solution = place(&instance, algorithm);
-    settle(slots, &mine, &instance, solution.offsets)?;
-    Ok(solution.height)
+    settle(slots, &split, &instance, &solution.offsets)?;
+    Ok(split.base + solution.height)
 }
 
-/// The slots of an arena that are ever taken, as buffers.
-fn instance(slots: &[Slot], space: Space) -> Result<(Vec<usize>, Instance), String> {
-    let mine: Vec<usize> =
-        (0..slots.len()).filter(|&i| slots[i].space == space && !slots[i].live.is_empty()).collect();
+/// The slots of an arena that are ever taken.
+struct Split {
+    /// Those that live throughout, which overlap with all: stacked at the bottom, they cost nobody a byte.
+    throughout: Vec<usize>,
+    /// Bytes of these.
+    base: u64,
+    others: Vec<usize>,
+}
+
+fn split(slots: &[Slot], space: Space) -> Split {
+    let taken = |i: &usize| slots[*i].space == space && !slots[*i].live.is_empty();
+    let mut split =
+        Split { throughout: Vec::new(), base: 0, others: (0..slots.len()).filter(taken).collect() };
+    if split.others.iter().any(|&i| slots[i].offset.is_some()) {
+        return split;
+    }
+    let ranges = || split.others.iter().flat_map(|&i| &slots[i].live);
+    let span = (ranges().map(|r| r.0).min().unwrap_or(0), ranges().map(|r| r.1).max().unwrap_or(0));
+    let (throughout, others) = split.others.iter().partition(|&&i| slots[i].live == [span]);
+    (split.throughout, split.others) = (throughout, others);
+    split.base = split.throughout.iter().map(|&i| slots[i].bytes).sum();
+    split
+}
+
+/// Slots as buffers.
+fn instance(slots: &[Slot], mine: &[usize]) -> Result<Instance, String> {
     let buffer = |&i: &usize| {
         let range = |&(start, end): &(u32, u32)| Range { start: start.into(), end: end.into() };
         let live = slots[i].live.iter().map(range).collect();
         Buffer { live, bytes: slots[i].bytes, align: ALIGN, offset: slots[i].offset }
     };
     let buffers: Vec<Buffer> = mine.iter().map(buffer).collect();
-    let instance = Instance::new(buffers).map_err(|e| format!("the slots of the script: {e}"))?;
-    Ok((mine, instance))
+    Instance::new(buffers).map_err(|e| format!("the slots of the script: {e}"))
 }
 
-fn settle(slots: &mut [Slot], mine: &[usize], instance: &Instance, offsets: Vec<u64>) -> Result<(), String> {
-    check(instance, &offsets).map_err(|e| format!("the offsets of the script: {e}"))?;
-    for (&i, offset) in mine.iter().zip(offsets) {
-        slots[i].offset = Some(offset);
+fn settle(slots: &mut [Slot], split: &Split, instance: &Instance, offsets: &[u64]) -> Result<(), String> {
+    check(instance, offsets).map_err(|e| format!("the offsets of the script: {e}"))?;
+    let mut at = 0;
+    for &i in &split.throughout {
+        slots[i].offset = Some(at);
+        at += slots[i].bytes;
+    }
+    for (&i, offset) in split.others.iter().zip(offsets) {
+        slots[i].offset = Some(split.base + offset);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::Site;
+
+    fn slot(bytes: u64, live: &[(u32, u32)]) -> Slot {
+        Slot { space: Space::Dev, bytes, offset: None, live: live.to_vec(), site: Site::Home(0) }
+    }
+
+    /// What lives throughout is at the bottom, the others share what is above it.
+    #[test]
+    fn what_lives_throughout_is_below_the_others() {
+        let mut slots =
+            [slot(512, &[(0, 4)]), slot(256, &[(0, 9)]), slot(512, &[(4, 9)]), slot(256, &[(0, 9)])];
+        let height = pack_by(&mut slots, Space::Dev, Algorithm::BestFit).expect("it can be laid out");
+        assert_eq!(height, 1024);
+        assert_eq!(slots.map(|s| s.offset), [Some(512), Some(0), Some(512), Some(256)]);
+    }
+
+    /// Offsets that are given stay.
+    #[test]
+    fn given_offsets_stay() {
+        let mut slots = [slot(256, &[(0, 9)]), slot(256, &[(0, 9)])];
+        slots[0].offset = Some(256);
+        pack(&mut slots, Space::Dev, &Options::effort(0)).expect("it can be laid out");
+        assert_eq!(slots.map(|s| s.offset), [Some(256), Some(0)]);
+    }
 }

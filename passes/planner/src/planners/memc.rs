@@ -30,12 +30,15 @@ const QUICK: [&Planner; 14] = [
     &autoswap::WDOA,
     &autoswap::SWDOA,
     &autoswap::COMBINED,
-    &capuchin::PLANNER,
-    &tensile::PLANNER,
     &dtr::PLANNER,
     &vdnn::ALL,
     &checkpoint::PLANNER,
+    &capuchin::PLANNER,
+    &tensile::PLANNER,
 ];
+
+/// The last of [`QUICK`], which go over all ops dozens of times, and the ops from which on they are not asked.
+const THOROUGH: (usize, usize) = (2, 8192);
 
 /// Ops up to which others are asked until their layouts fit, and their plans are candidates; beyond, once, and then only
 /// what they choose is a start for the search.
@@ -55,7 +58,8 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     };
     let (mut starts, mut error) = (Vec::new(), None);
     // The first of them always fits where anything can, and is there at once; when it gives up, its reason holds for all.
-    let (first, rest) = QUICK.split_at(1);
+    let few = p.ops.len() < THOROUGH.1;
+    let (first, rest) = QUICK[..QUICK.len() - if few { 0 } else { THOROUGH.0 }].split_at(1);
     for (planners, whole) in [(first, true), (rest, p.ops.len() <= FEW)] {
         if best.is_some() && (request.stop)() {
             break;

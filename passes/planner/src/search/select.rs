@@ -35,6 +35,9 @@ impl Candidate {
     }
 }
 
+/// Of this many steps each, one more candidate is taken at a time.
+const BATCH: usize = 2048;
+
 /// Times that the steps are changed for one choice.
 const ROUNDS: usize = 12;
 
@@ -81,6 +84,7 @@ impl<'s, 'a> Round<'s, 'a> {
 
     fn choose(mut self, work: &mut u64, wanted: &mut Vec<(u32, u32)>) -> bool {
         let n = self.s.steps();
+        let batch = 1 + n / BATCH;
         let mut candidates: Option<Vec<Candidate>> = None;
         let fits = loop {
             let s = &*self.s;
@@ -98,22 +102,35 @@ impl<'s, 'a> Round<'s, 'a> {
                 (0..s.p.tensors.len() as u32).for_each(|t| self.of_tensor(t, &mut list));
                 list
             });
-            let mut best: Option<(f64, &Candidate)> = None;
-            for c in list.iter() {
+            // The best, the first of equals first.
+            let mut best: Vec<(f64, usize)> = Vec::new();
+            for (k, c) in list.iter().enumerate() {
                 let Some(area) = self.area(c, worst) else { continue };
                 // More than is over capacity is no use.
                 let bytes = s.scheme.sequence.gaps[c.gap].bytes.min(excess(worst)) as f64;
                 let score = bytes * area / c.cost.max(1.0);
-                if best.is_none_or(|(b, _)| score > b) {
-                    best = Some((score, c));
+                let place = best.partition_point(|b| b.0 >= score);
+                if place < batch {
+                    best.truncate(batch - 1);
+                    best.insert(place, (score, k));
                 }
             }
             // What runs again may take less than was estimated for each on its own.
-            let Some((_, c)) = best else { break !wanted.is_empty() };
-            let (c, gap) = (c.clone(), s.scheme.sequence.gaps[c.gap]);
-            self.take(&c, wanted);
-            list.retain(|c| self.s.scheme.sequence.gaps[c.gap].tensor != gap.tensor);
-            self.of_tensor(gap.tensor, list);
+            if best.is_empty() {
+                break !wanted.is_empty();
+            }
+            let mut taken: Vec<u32> = Vec::new();
+            for c in best.into_iter().map(|(_, k)| list[k].clone()).collect::<Vec<Candidate>>() {
+                let tensor = self.s.scheme.sequence.gaps[c.gap].tensor;
+                if !taken.contains(&tensor)
+                    && (taken.is_empty() || self.s.least[worst] > self.s.capacity[worst])
+                {
+                    self.take(&c, wanted);
+                    taken.push(tensor);
+                }
+            }
+            list.retain(|c| !taken.contains(&self.s.scheme.sequence.gaps[c.gap].tensor));
+            taken.into_iter().for_each(|t| self.of_tensor(t, list));
         };
         for (from, to, freed) in std::mem::take(&mut self.estimates) {
             self.free(from, to, -freed);

@@ -95,21 +95,74 @@ pub(super) fn aoa(load: &Load, gap: &Gap, copies_ns: u64) -> f64 {
 /// Submodular WDOA of every gap: the area that it had when it was the largest of those left, each taken out of the
 /// load in turn.
 pub(super) fn swdoa(scheme: &Scheme, load: &Load, gaps: &[usize]) -> Vec<f64> {
-    let mut load = Load { bytes: load.bytes.clone(), start: load.start.clone() };
+    let mut areas = Areas::new(load);
     let mut scores = vec![0.0; gaps.len()];
     // Areas only fall, so one computed earlier bounds the present one from above.
-    let entry = |load: &Load, k: usize| (load.area(&scheme.sequence.gaps[gaps[k]]), Reverse(k));
-    let mut heap: BinaryHeap<(u128, Reverse<usize>)> = (0..gaps.len()).map(|k| entry(&load, k)).collect();
+    let entry = |areas: &Areas<'_>, k: usize| (areas.of(&scheme.sequence.gaps[gaps[k]]), Reverse(k));
+    let mut heap: BinaryHeap<(u128, Reverse<usize>)> = (0..gaps.len()).map(|k| entry(&areas, k)).collect();
     while let Some((_, Reverse(k))) = heap.pop() {
-        let now = entry(&load, k);
+        let now = entry(&areas, k);
         if heap.peek().is_some_and(|next| *next > now) {
             heap.push(now);
             continue;
         }
         scores[k] = now.0 as f64;
-        load.remove(&scheme.sequence.gaps[gaps[k]]);
+        areas.remove(&scheme.sequence.gaps[gaps[k]]);
     }
     scores
+}
+
+/// Areas under a load curve that variables are taken out of, each in logarithmic time: sums over ranges of what is added
+/// to ranges, by two binary indexed trees (Fenwick, 1994).
+struct Areas<'a> {
+    load: &'a Load,
+    /// Area of the whole load up to every step.
+    whole: Vec<i128>,
+    /// Over what starts to be removed at steps: bytes, and bytes times the start of the step in ns.
+    removed: Vec<(i128, i128)>,
+}
+
+impl<'a> Areas<'a> {
+    fn new(load: &'a Load) -> Self {
+        let mut whole = vec![0i128];
+        for (bytes, ns) in load.bytes.iter().zip(load.start.windows(2)) {
+            whole.push(whole[whole.len() - 1] + i128::from(*bytes) * i128::from(ns[1] - ns[0]));
+        }
+        let removed = vec![(0, 0); load.start.len()];
+        Areas { load, whole, removed }
+    }
+
+    /// [`Load::area`] of what is left.
+    fn of(&self, gap: &Gap) -> u128 {
+        let left: i128 =
+            self.load.absent(gap).iter().map(|&(a, b)| self.until(b) - self.until(a.min(b))).sum();
+        left.max(0) as u128
+    }
+
+    fn until(&self, step: usize) -> i128 {
+        let (mut bytes, mut weighted, mut i) = (0, 0, step);
+        while i > 0 {
+            bytes += self.removed[i - 1].0;
+            weighted += self.removed[i - 1].1;
+            i &= i - 1;
+        }
+        self.whole[step] - (bytes * i128::from(self.load.start[step]) - weighted)
+    }
+
+    fn remove(&mut self, gap: &Gap) {
+        let bytes = i128::from(gap.bytes);
+        for (a, b) in self.load.absent(gap).into_iter().filter(|(a, b)| a < b) {
+            for (step, bytes) in [(a, bytes), (b, -bytes)] {
+                let weighted = bytes * i128::from(self.load.start[step]);
+                let mut i = step + 1;
+                while i <= self.removed.len() {
+                    self.removed[i - 1].0 += bytes;
+                    self.removed[i - 1].1 += weighted;
+                    i += i & i.wrapping_neg();
+                }
+            }
+        }
+    }
 }
 
 /// Mean 0 and deviation 1.
