@@ -19,6 +19,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
     ("memc-plan", "codegen/plan", &[]),
     ("memc-codegen", "codegen", &["memc-ir", "memc-plan"]),
     ("memc-check", "codegen/check", &["memc-ir", "memc-plan"]),
+    ("memc-cuda", "codegen/cuda", &["memc-ir"]),
     ("memc-runtime", "runtime", &["memc-ir", "memc-kernels", "memc-plan"]),
     (
         "memc",

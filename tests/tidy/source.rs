@@ -23,6 +23,7 @@ const COMPILE: &[&str] = &[
     "codegen/src/",
     "codegen/plan/src/",
     "codegen/check/src/",
+    "codegen/cuda/src/",
 ];
 
 /// Names that bring the machine, the moment or the hasher into a plan.

@@ -1,0 +1,258 @@
+//! Gather and scatter.
+//!
+//! A scatter copies its operand and then writes along the scattered axis: positions that no two threads share are
+//! side by side, and each thread goes in the order of the indices. 16-bit floats are added in `f32` in the workspace.
+
+use std::fmt::Write;
+
+use memc_ir::attr::ScatterMode;
+use memc_ir::{DType, OpKind, TensorType};
+
+use crate::Call;
+use crate::kernel::{Arg, Entry, Launch, Lowering, blocks, name, raw};
+use crate::norm::around;
+use crate::reduce::row_block;
+use crate::walk::{Walk, strides};
+
+/// Gather and scatter; `None` for every other op.
+pub(crate) fn lower(call: &Call) -> Option<Lowering> {
+    match call.op {
+        OpKind::Gather { axis } => gather(call, *axis),
+        OpKind::GatherGrad { axis, .. } => gather_grad(call, *axis),
+        OpKind::GatherElements { axis } => gather_elements(call, *axis),
+        OpKind::GatherNd { batch_dims } => gather_nd(call, *batch_dims),
+        OpKind::ScatterElements { axis, mode } => scatter_elements(call, *axis, *mode),
+        OpKind::ScatterNd { mode, batch_dims } => scatter_nd(call, *mode, *batch_dims),
+        _ => None,
+    }
+}
+
+fn gather(call: &Call, axis: i64) -> Option<Lowering> {
+    let ([data, indices], [y]) = (call.operands, call.results) else { return None };
+    let (_, extent, inner) = around(&data.shape, axis)?;
+    let (t, i) = (raw(y.dtype), name(indices.dtype));
+    let entry = Entry::new()
+        .operand(0, t, "data")
+        .operand(1, i, "indices")
+        .result(0, t, "y")
+        .int("extent", extent)
+        .int("inner", inner)
+        .int("count", indices.numel());
+    let body = format!(
+        "const idx row = i / (idx)inner;\nconst i64 at = resolve(indices[row % (idx)count], extent);\n\
+         y[i] = at < 0 ? ({t})0 : data[((i64)(row / (idx)count) * extent + at) * inner + i % (idx)inner];"
+    );
+    Some(Lowering::of(entry.each("gather", y.numel(), &body)))
+}
+
+fn gather_grad(call: &Call, axis: i64) -> Option<Lowering> {
+    let ([indices, dy], [y]) = (call.operands, call.results) else { return None };
+    let (outer, extent, inner) = around(&y.shape, axis)?;
+    if y.numel() == 0 {
+        return Some(Lowering::default());
+    }
+    let (t, i) = (name(dy.dtype), name(indices.dtype));
+    let entry = Entry::new()
+        .operand(0, i, "indices")
+        .operand(1, t, "dy")
+        .result(0, t, "y")
+        .int("outer", outer)
+        .int("extent", extent)
+        .int("inner", inner)
+        .int("count", indices.numel());
+    let body = format!("gather_grad_rows<{t}, {i}>(indices, dy, y, outer, extent, inner, count);");
+    let block = row_block(inner.max(indices.numel()));
+    Some(Lowering::of([entry.launch("gather_grad", [blocks(outer * extent), 1, 1], block, &body)]))
+}
+
+/// Strides of `data`, zero along `axis`, and the stride of `axis`.
+fn along(data: &TensorType, axis: i64) -> Option<(Vec<i64>, i64)> {
+    let mut own = strides(&data.shape);
+    let step = std::mem::take(own.get_mut(usize::try_from(axis).ok()?)?);
+    Some((own, step))
+}
+
+fn gather_elements(call: &Call, axis: i64) -> Option<Lowering> {
+    let ([data, indices], [y]) = (call.operands, call.results) else { return None };
+    let (own, step) = along(data, axis)?;
+    let (_, extent, _) = around(&data.shape, axis)?;
+    let (t, i) = (raw(y.dtype), name(indices.dtype));
+    let entry = Entry::new()
+        .operand(0, t, "data")
+        .operand(1, i, "indices")
+        .result(0, t, "y")
+        .int("extent", extent)
+        .int("step", step);
+    let (entry, mut body) = Walk::new(&y.shape, &[own]).offsets(entry, "o", "i");
+    let _ = write!(
+        body,
+        "const i64 at = resolve(indices[i], extent);\ny[i] = at < 0 ? ({t})0 : data[o0 + at * step];"
+    );
+    Some(Lowering::of(entry.each("gather_elements", y.numel(), &body)))
+}
+
+/// How index tuples address slices of `data`.
+struct Tuples<'a> {
+    addressed: &'a [u64],
+    /// Batches, tuples of a batch, and elements of a slice.
+    batches: u64,
+    each: u64,
+    inner: u64,
+}
+
+impl<'a> Tuples<'a> {
+    fn new(data: &'a TensorType, indices: &TensorType, batch_dims: i64) -> Option<Tuples<'a>> {
+        let (&depth, outer) = indices.shape.split_last()?;
+        let (batch, each) = outer.split_at_checked(usize::try_from(batch_dims).ok()?)?;
+        let behind = data.shape.get(batch.len()..)?;
+        let (addressed, inner) = behind.split_at_checked(usize::try_from(depth).ok()?)?;
+        let product = |shape: &[u64]| shape.iter().product::<u64>();
+        Some(Tuples { addressed, batches: product(batch), each: product(each), inner: product(inner) })
+    }
+
+    /// Adds the parameters, and statements that define `slice`, the number of the slice that tuple `t` names, or -1.
+    fn slice(&self, mut entry: Entry) -> (Entry, String) {
+        let depth = self.addressed.len();
+        let mut text = String::from("i64 slice = 0;\n");
+        for (a, &extent) in self.addressed.iter().enumerate() {
+            entry = entry.int(&format!("d{a}"), extent);
+            let _ = writeln!(text, "const i64 at{a} = resolve(indices[(i64)t * {depth} + {a}], d{a});");
+            let _ = writeln!(text, "slice = slice < 0 || at{a} < 0 ? -1 : slice * d{a} + at{a};");
+        }
+        (entry, text)
+    }
+
+    fn slices(&self) -> u64 {
+        self.addressed.iter().product()
+    }
+}
+
+fn gather_nd(call: &Call, batch_dims: i64) -> Option<Lowering> {
+    let ([data, indices], [y]) = (call.operands, call.results) else { return None };
+    let tuples = Tuples::new(data, indices, batch_dims)?;
+    let (t, i) = (raw(y.dtype), name(indices.dtype));
+    let entry = Entry::new()
+        .operand(0, t, "data")
+        .operand(1, i, "indices")
+        .result(0, t, "y")
+        .int("inner", tuples.inner)
+        .int("each", tuples.each)
+        .int("slices", tuples.slices());
+    let (entry, slice) = tuples.slice(entry);
+    let body = format!(
+        "const idx t = i / (idx)inner;\n{slice}const i64 batch = (i64)(t / (idx)each) * slices;\n\
+         y[i] = slice < 0 ? ({t})0 : data[(batch + slice) * inner + i % (idx)inner];"
+    );
+    Some(Lowering::of(entry.each("gather_nd", y.numel(), &body)))
+}
+
+/// Where a scatter adds or writes: the result itself, or its elements as `f32` in the workspace, with the launches before
+/// and after.
+struct Target {
+    at: Arg,
+    ctype: &'static str,
+    /// The statement that takes update `u` to `to`.
+    put: &'static str,
+    /// The type of updates.
+    update: &'static str,
+    before: Option<Launch>,
+    after: Option<Launch>,
+    workspace: u64,
+}
+
+impl Target {
+    fn new(call: &Call, mode: ScatterMode) -> Option<Target> {
+        let y = call.results.first()?;
+        let elements = y.numel();
+        if mode == ScatterMode::Replace {
+            let (ctype, before) = (raw(y.dtype), crate::shape::copy(call).launches.pop());
+            let (at, put) = (Arg::Result(0), "*to = u;");
+            return Some(Target { at, ctype, put, update: ctype, before, after: None, workspace: 0 });
+        }
+        let t = name(y.dtype);
+        if !matches!(y.dtype, DType::F16 | DType::BF16) {
+            let (before, put) = (crate::shape::copy(call).launches.pop(), "*to = plus(*to, u);");
+            return Some(Target {
+                at: Arg::Result(0),
+                ctype: t,
+                put,
+                update: t,
+                before,
+                after: None,
+                workspace: 0,
+            });
+        }
+        let before = Entry::new().operand(0, t, "x").workspace(0, "f32", "sums");
+        let after = Entry::new().workspace(0, "f32", "sums").result(0, t, "y");
+        Some(Target {
+            at: Arg::Workspace(0),
+            ctype: "f32",
+            put: "*to = plus(*to, up(u));",
+            update: t,
+            before: before.each("widen", elements, "sums[i] = up(x[i]);"),
+            after: after.each("narrow", elements, &format!("y[i] = down<{t}>(sums[i]);")),
+            workspace: elements.saturating_mul(4),
+        })
+    }
+
+    fn lowering(self, scatter: Option<Launch>) -> Lowering {
+        let launches = [self.before, scatter, self.after];
+        Lowering::of(launches.into_iter().flatten()).with_workspace(self.workspace)
+    }
+}
+
+fn scatter_elements(call: &Call, axis: i64, mode: ScatterMode) -> Option<Lowering> {
+    let [data, indices, _] = call.operands else { return None };
+    let target = Target::new(call, mode)?;
+    let (own, step) = along(data, axis)?;
+    let (_, extent, _) = around(&data.shape, axis)?;
+    let (from, stride) = along(indices, axis)?;
+    let (_, count, _) = around(&indices.shape, axis)?;
+    let mut lanes = indices.shape.clone();
+    *lanes.get_mut(usize::try_from(axis).ok()?)? = 1;
+    let walk = Walk::new(&lanes, &[own, from]);
+    let entry = Entry::new()
+        .operand(1, name(indices.dtype), "indices")
+        .operand(2, target.update, "updates")
+        .buffer(target.at, target.ctype, "y")
+        .int("extent", extent)
+        .int("step", step)
+        .int("count", count)
+        .int("stride", stride);
+    let (entry, mut body) = walk.offsets(entry, "o", "i");
+    let _ = write!(
+        body,
+        "for (i64 j = 0; j < count; ++j) {{\nconst i64 at = resolve(indices[o1 + j * stride], extent);\n\
+         if (at < 0) continue;\nconst {} u = updates[o1 + j * stride];\n{}* to = y + o0 + at * step;\n{}\n}}",
+        target.update, target.ctype, target.put
+    );
+    let scatter = if indices.numel() == 0 { None } else { entry.each("scatter_elements", walk.len(), &body) };
+    Some(target.lowering(scatter))
+}
+
+fn scatter_nd(call: &Call, mode: ScatterMode, batch_dims: i64) -> Option<Lowering> {
+    let [data, indices, updates] = call.operands else { return None };
+    let target = Target::new(call, mode)?;
+    let tuples = Tuples::new(data, indices, batch_dims)?;
+    let entry = Entry::new()
+        .operand(1, name(indices.dtype), "indices")
+        .operand(2, target.update, "updates")
+        .buffer(target.at, target.ctype, "y")
+        .int("inner", tuples.inner)
+        .int("each", tuples.each)
+        .int("slices", tuples.slices());
+    let (entry, slice) = tuples.slice(entry);
+    let body = format!(
+        "const i64 batch = (i64)(i / (idx)inner), j = (i64)(i % (idx)inner);\n\
+         for (i64 t = batch * each; t < (batch + 1) * each; ++t) {{\n{slice}\
+         if (slice < 0) continue;\nconst {} u = updates[t * inner + j];\n\
+         {}* to = y + (batch * slices + slice) * inner + j;\n{}\n}}",
+        target.update, target.ctype, target.put
+    );
+    let scatter = if updates.numel() == 0 {
+        None
+    } else {
+        entry.each("scatter_nd", tuples.batches * tuples.inner, &body)
+    };
+    Some(target.lowering(scatter))
+}

@@ -1,0 +1,212 @@
+//! Kernels and launches, and how their text is put together.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use memc_ir::DType;
+
+/// Device functions that every kernel may call; see the files.
+pub const PREAMBLE: &str = concat!(
+    include_str!("device/scalar.cuh"),
+    include_str!("device/block.cuh"),
+    include_str!("device/reduce.cuh"),
+    include_str!("device/norm.cuh"),
+    include_str!("device/index.cuh"),
+    include_str!("device/random.cuh"),
+    include_str!("device/pool.cuh"),
+    include_str!("device/product.cuh"),
+);
+
+/// One `__global__` function, to be compiled after [`PREAMBLE`].
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Kernel {
+    /// Its name: what it is for, and a hash of its text.
+    pub name: String,
+    /// CUDA C++ text of the whole function.
+    pub source: String,
+}
+
+/// One parameter of a launch, in the order of the kernel's.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Arg {
+    /// Address of an operand, by index.
+    Operand(usize),
+    /// Address of a result, by index.
+    Result(usize),
+    /// Address of this byte of the workspace.
+    Workspace(u64),
+    /// A 64-bit integer.
+    I64(i64),
+}
+
+/// One launch of a kernel. Launches of an op run one after another.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Launch {
+    /// What to launch.
+    pub kernel: Kernel,
+    /// Blocks along x, y and z.
+    pub grid: [u32; 3],
+    /// Threads of a block, along x alone.
+    pub block: u32,
+    /// Its parameters.
+    pub args: Vec<Arg>,
+}
+
+/// An op as launches.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Lowering {
+    /// In the order to run them; none where there is nothing to write.
+    pub launches: Vec<Launch>,
+    /// Scratch bytes that the launches share, aligned like operands.
+    pub workspace: u64,
+}
+
+impl Lowering {
+    /// Without workspace.
+    pub(crate) fn of(launches: impl IntoIterator<Item = Launch>) -> Lowering {
+        Lowering { launches: launches.into_iter().collect(), workspace: 0 }
+    }
+
+    pub(crate) fn with_workspace(mut self, bytes: u64) -> Lowering {
+        self.workspace = if self.launches.is_empty() { 0 } else { bytes };
+        self
+    }
+}
+
+/// The text of one translation unit with these kernels, each once, in order of names.
+pub fn program<'a>(kernels: impl IntoIterator<Item = &'a Kernel>) -> String {
+    let distinct: BTreeMap<&str, &str> = kernels.into_iter().map(|k| (&*k.name, &*k.source)).collect();
+    let mut text = String::from(PREAMBLE);
+    distinct.values().for_each(|source| text.push_str(source));
+    text
+}
+
+/// The name of an element type in kernels.
+pub(crate) fn name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Bool => "b8",
+        other => other.name(),
+    }
+}
+
+/// The unsigned integer as wide as an element.
+pub(crate) fn raw(dtype: DType) -> &'static str {
+    match dtype.bytes() {
+        1 => "u8",
+        2 => "u16",
+        4 => "u32",
+        _ => "u64",
+    }
+}
+
+/// A float literal, bit for bit.
+pub(crate) fn float(value: f32) -> String {
+    format!("of_bits(0x{:08x}u)", value.to_bits())
+}
+
+/// An integer literal.
+pub(crate) fn int(value: i64) -> String {
+    if value == i64::MIN { "LOWEST_I64".into() } else { format!("{value}LL") }
+}
+
+/// Most threads of a block, and those of most blocks.
+pub(crate) const BLOCK: u32 = 256;
+/// Most blocks of a launch whose threads take one element after another.
+const GRID: u64 = 4096;
+
+/// Blocks along one axis for that many units, each of which takes a block.
+pub(crate) fn blocks(units: u64) -> u32 {
+    units.clamp(1, 1 << 30) as u32
+}
+
+/// A kernel under construction, with the arguments of its launch.
+#[derive(Default)]
+pub(crate) struct Entry {
+    params: String,
+    args: Vec<Arg>,
+}
+
+impl Entry {
+    pub(crate) fn new() -> Entry {
+        Entry::default()
+    }
+
+    fn param(mut self, text: String, arg: Arg) -> Entry {
+        if !self.args.is_empty() {
+            self.params.push_str(", ");
+        }
+        self.params.push_str(&text);
+        self.args.push(arg);
+        self
+    }
+
+    /// Operand `i` as `const T* name`.
+    pub(crate) fn operand(self, i: usize, ctype: &str, name: &str) -> Entry {
+        self.param(format!("const {ctype}* {name}"), Arg::Operand(i))
+    }
+
+    /// Result `j` as `T* name`.
+    pub(crate) fn result(self, j: usize, ctype: &str, name: &str) -> Entry {
+        self.param(format!("{ctype}* {name}"), Arg::Result(j))
+    }
+
+    /// The workspace from byte `at` on as `T* name`.
+    pub(crate) fn workspace(self, at: u64, ctype: &str, name: &str) -> Entry {
+        self.param(format!("{ctype}* {name}"), Arg::Workspace(at))
+    }
+
+    /// A buffer that is a result or a place in the workspace.
+    pub(crate) fn buffer(self, arg: Arg, ctype: &str, name: &str) -> Entry {
+        self.param(format!("{ctype}* {name}"), arg)
+    }
+
+    /// An integer parameter.
+    pub(crate) fn int(self, name: &str, value: impl Into<i128>) -> Entry {
+        // Extents are below 2^48 and strides no larger than a tensor, so that nothing is cut.
+        let value = value.into().clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+        self.param(format!("i64 {name}"), Arg::I64(value))
+    }
+
+    /// The launch of a kernel with this body.
+    pub(crate) fn launch(self, stem: &str, grid: [u32; 3], block: u32, body: &str) -> Launch {
+        let mut text = format!("({}) {{\n", self.params);
+        for line in body.trim().lines() {
+            let _ = writeln!(text, "  {line}");
+        }
+        text.push_str("}\n");
+        let hash = blake3::hash(text.as_bytes()).to_hex();
+        let name = format!("{stem}_{}", &hash[..16]);
+        let bounds = format!("__launch_bounds__({BLOCK})");
+        let source = format!("extern \"C\" __global__ void {bounds} {name}{text}");
+        Launch { kernel: Kernel { name, source }, grid, block, args: self.args }
+    }
+
+    /// The launch of a kernel that does `body` for every `i` below `n`; none where `n` is zero.
+    pub(crate) fn each(self, stem: &str, n: u64, body: &str) -> Option<Launch> {
+        self.each_after(stem, n, "", body)
+    }
+
+    /// [`Entry::each`], with statements that every thread runs before its first `i`.
+    pub(crate) fn each_after(self, stem: &str, n: u64, before: &str, body: &str) -> Option<Launch> {
+        self.loop_of("n", stem, n, before, body)
+    }
+
+    /// [`Entry::each`] with another name for the count.
+    pub(crate) fn each_of(self, count: &str, stem: &str, n: u64, body: &str) -> Option<Launch> {
+        self.loop_of(count, stem, n, "", body)
+    }
+
+    fn loop_of(self, count: &str, stem: &str, n: u64, before: &str, body: &str) -> Option<Launch> {
+        if n == 0 {
+            return None;
+        }
+        let grid = n.div_ceil(BLOCK.into()).min(GRID);
+        let text = format!(
+            "{before}\nfor (idx i = (idx)thread_in_grid(); i < (idx){count}; i += (idx)threads_in_grid()) {{\n{body}\n}}"
+        );
+        // 32-bit arithmetic on indices is several times as fast.
+        let idx = if n < 1 << 31 { "u32" } else { "u64" };
+        let text = format!("typedef {idx} idx;\n{}", text.trim());
+        Some(self.int(count, n).launch(stem, [blocks(grid), 1, 1], BLOCK, &text))
+    }
+}

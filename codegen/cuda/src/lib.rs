@@ -1,0 +1,58 @@
+//! CUDA kernels as text: for an op at fixed types, what to launch, in what order, on which buffers.
+//!
+//! [`lower`] answers for one op; [`program`] joins the kernels of many into one translation unit for NVRTC, which needs
+//! no CUDA headers. The contract:
+//!
+//! - **Meaning.** Results are those of `memc-kernels`: the same bits where an op copies, compares, counts or draws random
+//!   words, and where it sums in the same order; otherwise within the rounding of `f32`.
+//! - **Deterministic.** No atomics on floats: sums are trees, or go in index order, cut by types alone. The same bits
+//!   from run to run on one machine.
+//! - **No hidden memory.** Scratch is [`Lowering::workspace`] bytes that the caller supplies, with any contents.
+//! - **In place.** An operand may share its bytes with a result where the op's row declares the pair.
+//! - **Bounded.** An index value out of range reads as zero and writes nothing. A label out of range gives NaN.
+//!
+//! Kernels take extents and strides as parameters, so that one text serves many shapes; element types, the number of
+//! axes and attributes are part of the text. Equal texts have equal names.
+//!
+//! This crate compiles and launches nothing, and knows no library: matrix products and convolutions are plain tiled
+//! loops, for machines without cuBLAS and cuDNN.
+
+mod conv;
+mod elementwise;
+mod error;
+mod index;
+mod kernel;
+mod lower;
+mod norm;
+mod optim;
+mod pool;
+mod product;
+mod random;
+mod reduce;
+mod shape;
+mod walk;
+
+use memc_ir::{OpKind, TensorType};
+
+pub use error::CudaError;
+pub use kernel::{Arg, Kernel, Launch, Lowering, PREAMBLE, program};
+
+/// An op with the types of its operands and results.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call<'a> {
+    pub(crate) op: &'a OpKind,
+    pub(crate) operands: &'a [TensorType],
+    pub(crate) results: &'a [TensorType],
+}
+
+/// The launches that compute `op` on operands of these types.
+///
+/// # Errors
+///
+/// [`CudaError::Types`] when the types do not satisfy the op's type rule; [`CudaError::Missing`] for an op that has no
+/// kernel yet.
+pub fn lower(op: &OpKind, operands: &[TensorType]) -> Result<Lowering, CudaError> {
+    let types: Vec<&TensorType> = operands.iter().collect();
+    let results = op.infer(&types).map_err(|reason| CudaError::Types { op: op.mnemonic(), reason })?;
+    lower::dispatch(&Call { op, operands, results: &results })
+}

@@ -1,0 +1,322 @@
+//! Softmax, cross-entropy, batch and layer normalisation, and their gradients.
+
+use memc_ir::attr::Reduction;
+use memc_ir::{OpKind, TensorType};
+
+use crate::Call;
+use crate::kernel::{Arg, BLOCK, Entry, Launch, Lowering, blocks, float, int, name};
+use crate::reduce::{parts, row_block};
+
+/// Normalisations and losses; `None` for every other op.
+pub(crate) fn lower(call: &Call) -> Option<Lowering> {
+    match call.op {
+        OpKind::Softmax { axis } => softmax(call, *axis, false),
+        OpKind::LogSoftmax { axis } => softmax(call, *axis, true),
+        OpKind::SoftmaxGrad { axis } => softmax_grad(call, *axis),
+        OpKind::CrossEntropy { reduction, ignore_index } => cross_entropy(call, *reduction, *ignore_index),
+        OpKind::CrossEntropyGrad { reduction, ignore_index } => {
+            cross_entropy_grad(call, *reduction, *ignore_index)
+        }
+        OpKind::LayerNorm { axis, epsilon } => layer_norm(call, *axis, epsilon.0),
+        OpKind::LayerNormGrad { axis } => layer_norm_grad(call, *axis),
+        OpKind::BatchNormStats { epsilon } => batch_norm_stats(call, epsilon.0),
+        OpKind::BatchNorm {} => batch_norm(call),
+        OpKind::BatchNormGrad {} => batch_norm_grad(call),
+        _ => None,
+    }
+}
+
+/// Extents before, at and behind `axis`.
+pub(crate) fn around(shape: &[u64], axis: i64) -> Option<(u64, u64, u64)> {
+    let axis = usize::try_from(axis).ok()?;
+    let (outer, rest) = shape.split_at_checked(axis)?;
+    let (&extent, inner) = rest.split_first()?;
+    Some((outer.iter().product(), extent, inner.iter().product()))
+}
+
+/// Rows, and elements of a row, of a tensor normalised over the axes from `axis` on.
+fn rows(shape: &[u64], axis: i64) -> Option<(u64, u64)> {
+    let (outer, inner) = shape.split_at_checked(usize::try_from(axis).ok()?)?;
+    Some((outer.iter().product(), inner.iter().product()))
+}
+
+/// A launch with a block for each of `rows` rows of `n` elements.
+fn by_rows(entry: Entry, stem: &str, rows: u64, n: u64, body: &str) -> Launch {
+    entry.launch(stem, [blocks(rows), 1, 1], row_block(n), body)
+}
+
+/// Where the column of element `i` begins, when columns of `n` elements are `inner` apart.
+const COLUMN: &str = "const i64 at = (i64)i / inner * n * inner + (i64)i % inner;\n";
+
+fn softmax(call: &Call, axis: i64, log: bool) -> Option<Lowering> {
+    let (x, y) = (call.operands.first()?, call.results.first()?);
+    let (outer, n, inner) = around(&y.shape, axis)?;
+    if y.numel() == 0 {
+        return Some(Lowering::default());
+    }
+    let t = name(x.dtype);
+    let entry = Entry::new().operand(0, t, "x").result(0, t, "y").int("n", n);
+    Some(Lowering::of(if inner == 1 {
+        let body = format!("softmax_rows<{t}, {log}>(x, y, rows, n);");
+        Some(by_rows(entry.int("rows", outer), "softmax", outer, n, &body))
+    } else {
+        let body = format!("{COLUMN}softmax_column<{t}, {log}>(x + at, y + at, n, inner);");
+        columns(entry.int("inner", inner), "softmax", outer * inner, &body)
+    }))
+}
+
+/// A launch with a thread for each of `count` columns.
+fn columns(entry: Entry, stem: &str, count: u64, body: &str) -> Option<Launch> {
+    entry.each_of("columns", stem, count, body)
+}
+
+fn softmax_grad(call: &Call, axis: i64) -> Option<Lowering> {
+    let dx = call.results.first()?;
+    let (outer, n, inner) = around(&dx.shape, axis)?;
+    if dx.numel() == 0 {
+        return Some(Lowering::default());
+    }
+    let t = name(dx.dtype);
+    let entry = Entry::new().operand(0, t, "dy").operand(1, t, "y").result(0, t, "dx").int("n", n);
+    Some(Lowering::of(if inner == 1 {
+        let body = format!("softmax_grad_rows<{t}>(dy, y, dx, rows, n);");
+        Some(by_rows(entry.int("rows", outer), "softmax_grad", outer, n, &body))
+    } else {
+        let body = format!("{COLUMN}softmax_grad_column<{t}>(dy + at, y + at, dx + at, n, inner);");
+        columns(entry.int("inner", inner), "softmax_grad", outer * inner, &body)
+    }))
+}
+
+fn cross_entropy(call: &Call, reduction: Reduction, ignore: i64) -> Option<Lowering> {
+    let ([logits, labels], [loss, _]) = (call.operands, call.results) else { return None };
+    let (outer, n, inner) = around(&logits.shape, 1)?;
+    let (t, i, positions) = (name(logits.dtype), name(labels.dtype), labels.numel());
+    let ignore = int(ignore);
+    let entry = Entry::new()
+        .operand(0, t, "x")
+        .operand(1, i, "labels")
+        .result(1, t, "y")
+        .workspace(0, "f32", "losses")
+        .int("n", n);
+    let each = if positions == 0 {
+        None
+    } else if inner == 1 {
+        let body = format!("cross_entropy_rows<{t}, {i}>(x, labels, y, losses, rows, n, {ignore});");
+        Some(by_rows(entry.int("rows", outer), "cross_entropy", outer, n, &body))
+    } else {
+        let body = format!(
+            "{COLUMN}cross_entropy_column<{t}>(x + at, labels[i], y + at, losses + i, n, inner, {ignore});"
+        );
+        columns(entry.int("inner", inner), "cross_entropy", positions, &body)
+    };
+    let entry = Entry::new().workspace(0, "f32", "losses").operand(1, i, "labels").result(0, t, "loss");
+    let total = if reduction == Reduction::None {
+        entry.each("losses", loss.numel(), &format!("loss[i] = down<{t}>(losses[i]);"))
+    } else {
+        let mean = reduction == Reduction::Mean;
+        let body = format!("total_loss<{t}, {i}>(losses, labels, loss, positions, {ignore}, {mean});");
+        Some(entry.int("positions", positions).launch("loss", [1; 3], row_block(positions), &body))
+    };
+    Some(Lowering::of([each, total].into_iter().flatten()).with_workspace(positions * 4))
+}
+
+fn cross_entropy_grad(call: &Call, reduction: Reduction, ignore: i64) -> Option<Lowering> {
+    let ([_, log_prob, labels], [_]) = (call.operands, call.results) else { return None };
+    let (_, classes, inner) = around(&log_prob.shape, 1)?;
+    let (t, i, ignore) = (name(log_prob.dtype), name(labels.dtype), int(ignore));
+    let is_mean = reduction == Reduction::Mean;
+    let count = Entry::new().operand(2, i, "labels").workspace(0, "f32", "share");
+    let body = format!(
+        "const u64 count = counted(labels, positions, {ignore});\n\
+         if (threadIdx.x == 0) share[0] = 1.0f / (f32)(count > 0 ? count : 1);"
+    );
+    let block = row_block(labels.numel());
+    let count = count.int("positions", labels.numel()).launch("count", [1; 3], block, &body);
+    let mut entry = Entry::new()
+        .operand(0, t, "dloss")
+        .operand(1, t, "log_prob")
+        .operand(2, i, "labels")
+        .result(0, t, "dx")
+        .int("classes", classes)
+        .int("inner", inner);
+    let slope = match reduction {
+        Reduction::None => "up(dloss[position])",
+        Reduction::Sum => "up(dloss[0])",
+        Reduction::Mean => {
+            entry = entry.workspace(0, "f32", "share");
+            "up(dloss[0]) * share[0]"
+        }
+    };
+    let body = format!(
+        "const i64 position = (i64)i / inner / classes * inner + (i64)i % inner;\n\
+         const i64 label = labels[position];\n\
+         const f32 hit = label == (i64)i / inner % classes ? 1.0f : 0.0f;\n\
+         const f32 d = label < 0 || label >= classes ? of_bits(0x7fc00000u) : (expf(up(log_prob[i])) - hit) * ({slope});\n\
+         dx[i] = down<{t}>(label == {ignore} ? 0.0f : d);"
+    );
+    let grad = entry.each("cross_entropy_grad", log_prob.numel(), &body);
+    let launches = is_mean.then_some(count).into_iter().filter(|_| grad.is_some());
+    let lowering = Lowering::of(launches.chain(grad.clone()));
+    Some(lowering.with_workspace(if is_mean { 4 } else { 0 }))
+}
+
+fn layer_norm(call: &Call, axis: i64, epsilon: f32) -> Option<Lowering> {
+    let (x, scale) = (call.operands.first()?, call.operands.get(1)?);
+    let (rows, n) = rows(&x.shape, axis)?;
+    if rows == 0 {
+        return Some(Lowering::default());
+    }
+    let (t, s, bias) = (name(x.dtype), name(scale.dtype), call.operands.len() > 2);
+    let entry = Entry::new()
+        .operand(0, t, "x")
+        .operand(1, s, "scale")
+        .operand(if bias { 2 } else { 1 }, s, "bias")
+        .result(0, t, "y")
+        .result(1, "f32", "mean")
+        .result(2, "f32", "inv_std")
+        .int("rows", rows)
+        .int("n", n);
+    let epsilon = float(epsilon);
+    let body =
+        format!("layer_norm_rows<{t}, {s}, {bias}>(x, scale, bias, y, mean, inv_std, rows, n, {epsilon});");
+    Some(Lowering::of([by_rows(entry, "layer_norm", rows, n, &body)]))
+}
+
+fn layer_norm_grad(call: &Call, axis: i64) -> Option<Lowering> {
+    let [_, x, scale, ..] = call.operands else { return None };
+    let (rows, n) = rows(&x.shape, axis)?;
+    let (t, s) = (name(x.dtype), name(scale.dtype));
+    if n == 0 {
+        return Some(Lowering::default());
+    }
+    let groups = n.div_ceil(32);
+    let parts = parts(groups, rows, 128);
+    // Before dx, which may lie in the bytes of dy or x.
+    let affine = Entry::new()
+        .operand(0, t, "dy")
+        .operand(1, t, "x")
+        .operand(3, "f32", "mean")
+        .operand(4, "f32", "inv_std")
+        .workspace(0, "f64", "partial")
+        .int("rows", rows)
+        .int("n", n)
+        .int("parts", parts)
+        .launch(
+            "layer_norm_affine",
+            [blocks(groups * parts), 1, 1],
+            BLOCK,
+            &format!("layer_norm_affine<{t}>(dy, x, mean, inv_std, partial, rows, n, parts);"),
+        );
+    let body = format!(
+        "f64 scale = 0, bias = 0;\nfor (i64 p = 0; p < parts; ++p) {{\nscale += partial[(i64)i * parts + p];\n\
+         bias += partial[((i64)i + (i64)n) * parts + p];\n}}\ndscale[i] = down<{s}>((f32)scale);\n\
+         dbias[i] = down<{s}>((f32)bias);"
+    );
+    let finish = Entry::new()
+        .workspace(0, "f64", "partial")
+        .result(1, s, "dscale")
+        .result(2, s, "dbias")
+        .int("parts", parts)
+        .each("layer_norm_affine_parts", n, &body);
+    let dx = (rows > 0).then(|| {
+        let entry = Entry::new()
+            .operand(0, t, "dy")
+            .operand(1, t, "x")
+            .operand(2, s, "scale")
+            .operand(3, "f32", "mean")
+            .operand(4, "f32", "inv_std")
+            .result(0, t, "dx")
+            .int("rows", rows)
+            .int("n", n);
+        let body = format!("layer_norm_grad_rows<{t}, {s}>(dy, x, scale, mean, inv_std, dx, rows, n);");
+        by_rows(entry, "layer_norm_grad", rows, n, &body)
+    });
+    let launches = [Some(affine), finish, dx].into_iter().flatten();
+    Some(Lowering::of(launches).with_workspace(n.saturating_mul(parts).saturating_mul(16)))
+}
+
+/// Batch, channels and elements of a plane.
+fn planes(x: &TensorType) -> Option<(u64, u64, u64)> {
+    let [batch, channels, plane @ ..] = x.shape.as_slice() else { return None };
+    Some((*batch, *channels, plane.iter().product()))
+}
+
+fn batch_norm_stats(call: &Call, epsilon: f32) -> Option<Lowering> {
+    let x = call.operands.first()?;
+    let (batch, channels, plane) = planes(x)?;
+    let t = name(x.dtype);
+    let entry = Entry::new()
+        .operand(0, t, "x")
+        .result(0, "f32", "mean")
+        .result(1, "f32", "var")
+        .result(2, "f32", "inv_std")
+        .int("batch", batch)
+        .int("channels", channels)
+        .int("plane", plane);
+    let epsilon = float(epsilon);
+    let body = format!("batch_norm_channel<{t}>(x, mean, var, inv_std, batch, channels, plane, {epsilon});");
+    Some(Lowering::of([by_rows(entry, "batch_norm_stats", channels, batch * plane, &body)]))
+}
+
+fn batch_norm(call: &Call) -> Option<Lowering> {
+    let (x, scale) = (call.operands.first()?, call.operands.get(1)?);
+    let (_, channels, plane) = planes(x)?;
+    let (t, s) = (name(x.dtype), name(scale.dtype));
+    let entry = Entry::new()
+        .operand(0, t, "x")
+        .operand(1, s, "scale")
+        .operand(2, s, "bias")
+        .operand(3, "f32", "mean")
+        .operand(4, "f32", "inv_std")
+        .result(0, t, "y")
+        .int("channels", channels)
+        .int("plane", plane);
+    let body = format!(
+        "const idx c = i / (idx)plane % (idx)channels;\n\
+         y[i] = down<{t}>((up(x[i]) - mean[c]) * (inv_std[c] * up(scale[c])) + up(bias[c]));"
+    );
+    Some(Lowering::of(entry.each("batch_norm", x.numel(), &body)))
+}
+
+fn batch_norm_grad(call: &Call) -> Option<Lowering> {
+    let [_, x, scale, ..] = call.operands else { return None };
+    let (batch, channels, plane) = planes(x)?;
+    let (t, s) = (name(x.dtype), name(scale.dtype));
+    if channels == 0 {
+        return Some(Lowering::default());
+    }
+    // Before dx, which may lie in the bytes of dy or x.
+    let entry = Entry::new()
+        .operand(0, t, "dy")
+        .operand(1, t, "x")
+        .operand(3, "f32", "mean")
+        .operand(4, "f32", "inv_std")
+        .result(1, s, "dscale")
+        .result(2, s, "dbias")
+        .workspace(0, "f32", "sums")
+        .int("batch", batch)
+        .int("channels", channels)
+        .int("plane", plane);
+    let body = format!(
+        "batch_norm_sums<{t}, {s}>(dy, x, mean, inv_std, dscale, dbias, sums, batch, channels, plane);"
+    );
+    let sums = by_rows(entry, "batch_norm_sums", channels, batch * plane, &body);
+    let entry = Entry::new()
+        .operand(0, t, "dy")
+        .operand(1, t, "x")
+        .operand(2, s, "scale")
+        .operand(3, "f32", "mean")
+        .operand(4, "f32", "inv_std")
+        .buffer(Arg::Workspace(0), "f32", "sums")
+        .result(0, t, "dx")
+        .int("count", batch * plane)
+        .int("channels", channels)
+        .int("plane", plane);
+    let body = format!(
+        "const idx c = i / (idx)plane % (idx)channels;\n\
+         const f32 shift = sums[2 * c + 1] / (f32)count, slope = inv_std[c] * sums[2 * c] / (f32)count;\n\
+         dx[i] = down<{t}>(up(scale[c]) * inv_std[c] * (up(dy[i]) - shift - (up(x[i]) - mean[c]) * slope));"
+    );
+    let dx = entry.each("batch_norm_grad", x.numel(), &body);
+    Some(Lowering::of([Some(sums), dx].into_iter().flatten()).with_workspace(channels * 8))
+}

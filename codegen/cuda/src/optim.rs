@@ -1,0 +1,84 @@
+//! Optimizer updates: element-wise, with a learning rate and a step number read once by each thread.
+
+use memc_ir::OpKind;
+
+use crate::Call;
+use crate::elementwise::{Body, map};
+use crate::kernel::{Lowering, float};
+
+/// The gradient with that of `l2 / 2 * w^2`.
+fn regularised(l2: f32) -> String {
+    if l2 == 0.0 { "f32 g = x1;\n".into() } else { format!("f32 g = x1 + {} * x0;\n", float(l2)) }
+}
+
+/// Optimizers; `None` for every other op.
+pub(crate) fn lower(call: &Call) -> Option<Lowering> {
+    let has_step = |at: usize| call.operands.len() > at;
+    Some(match call.op {
+        OpKind::Sgd {} => {
+            let before = "const f32 lr = up(a2[0]);".into();
+            map(call, &Body { before, lines: String::new(), results: vec!["x0 - lr * x1".into()] }, 2)
+        }
+        OpKind::Momentum { alpha, beta, l2, nesterov } => {
+            let beta = float(beta.0);
+            let beta = if has_step(4) { format!("a4[0] <= 1 ? 1.0f : {beta}") } else { beta };
+            let before = format!("const f32 lr = up(a3[0]), alpha = {}, beta = {beta};", float(alpha.0));
+            let lines = format!("{}const f32 v = alpha * x2 + beta * g;\n", regularised(l2.0));
+            let by = if *nesterov { "(g + alpha * v)" } else { "v" };
+            map(call, &Body { before, lines, results: vec![format!("x0 - lr * {by}"), "v".into()] }, 3)
+        }
+        OpKind::Adagrad { epsilon, l2, decay } => {
+            let earlier = if has_step(4) { "(f32)(a4[0] == LOWEST_I64 ? a4[0] : a4[0] - 1)" } else { "0.0f" };
+            let before = format!(
+                "const f32 rate = up(a3[0]) / (1.0f + {earlier} * {}), epsilon = {};",
+                float(decay.0),
+                float(epsilon.0)
+            );
+            let lines = format!("{}const f32 h = x2 + g * g;\n", regularised(l2.0));
+            map(
+                call,
+                &Body {
+                    before,
+                    lines,
+                    results: vec!["x0 - rate * g / (sqrtf(h) + epsilon)".into(), "h".into()],
+                },
+                3,
+            )
+        }
+        OpKind::AdamW { alpha, beta, epsilon, weight_decay, bias_correction, decay_first, l2 } => {
+            let (alpha, beta) = (alpha.0, beta.0);
+            let mut before = format!(
+                "const f32 lr = up(a4[0]), alpha = {}, beta = {}, rest_a = {}, rest_b = {}, epsilon = {}, decay = lr * {};\n\
+                 f32 first = 1.0f, root = 1.0f;\n",
+                float(alpha),
+                float(beta),
+                float(1.0 - alpha),
+                float(1.0 - beta),
+                float(epsilon.0),
+                float(weight_decay.0)
+            );
+            if *bias_correction {
+                before.push_str(
+                    "if (a5[0] >= 1) {\n  first = (f32)(1.0 - pow((f64)alpha, (f64)a5[0]));\n  \
+                     root = (f32)sqrt(1.0 - pow((f64)beta, (f64)a5[0]));\n}\n",
+                );
+            }
+            // The one form corrects the denominator, the other the step size.
+            before.push_str(if *decay_first {
+                "const f32 rate = lr / first;"
+            } else {
+                "const f32 rate = lr * root / first;"
+            });
+            let (early, late) =
+                if *decay_first { ("w -= decay * w;\n", "") } else { ("", "w -= decay * w;\n") };
+            let scaled = if *decay_first { "sqrtf(v) / root" } else { "sqrtf(v)" };
+            let lines = format!(
+                "{}const f32 m = alpha * x2 + rest_a * g;\nconst f32 v = beta * x3 + rest_b * g * g;\nf32 w = x0;\n\
+                 {early}w -= rate * m / ({scaled} + epsilon);\n{late}",
+                regularised(l2.0)
+            );
+            map(call, &Body { before, lines, results: vec!["w".into(), "m".into(), "v".into()] }, 4)
+        }
+        _ => return None,
+    })
+}

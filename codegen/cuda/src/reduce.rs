@@ -1,0 +1,84 @@
+//! Reductions over axes. A fold that would leave most of a device idle is cut into parts, whose number depends on types
+//! only.
+
+use memc_ir::{OpKind, TensorType};
+
+use crate::Call;
+use crate::kernel::{Arg, BLOCK, Entry, Lowering, blocks, name};
+use crate::walk::{Walk, strides};
+
+/// Blocks that fill a device.
+const FULL: u64 = 512;
+
+/// Reductions; `None` for every other op.
+pub(crate) fn lower(call: &Call) -> Option<Lowering> {
+    let ([x], [y]) = (call.operands, call.results) else { return None };
+    let all: Vec<u64> = (0..x.rank() as u64).collect();
+    let (kind, axes) = match call.op {
+        OpKind::ReduceSum { axes, .. } => ("ReduceSum", axes),
+        OpKind::ReduceMean { axes, .. } => ("ReduceMean", axes),
+        OpKind::ReduceMax { axes, .. } => ("ReduceMax", axes),
+        OpKind::SumSquares {} => ("ReduceSquares", &all),
+        _ => return None,
+    };
+    Some(reduce(x, y, axes, kind))
+}
+
+/// Threads of a block that takes rows of `n` elements together: whole warps.
+pub(crate) fn row_block(n: u64) -> u32 {
+    let wanted = u32::try_from(n.div_ceil(4)).unwrap_or(BLOCK);
+    wanted.next_power_of_two().clamp(32, BLOCK)
+}
+
+/// Parts that each of `units` folds of `count` elements is cut into, at least `least` elements to a part.
+pub(crate) fn parts(units: u64, count: u64, least: u64) -> u64 {
+    (FULL / units.max(1)).min(count / least).max(1)
+}
+
+fn reduce(x: &TensorType, y: &TensorType, axes: &[u64], kind: &str) -> Lowering {
+    let (mut kept, mut along, mut rows) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()), true);
+    for ((a, &d), stride) in (0u64..).zip(&x.shape).zip(strides(&x.shape)) {
+        let is_reduced = axes.contains(&a);
+        let side = if is_reduced { &mut along } else { &mut kept };
+        side.0.push(d);
+        side.1.push(stride);
+        if d != 1 {
+            rows = is_reduced;
+        }
+    }
+    let (kept, along) = (Walk::new(&kept.0, &[kept.1]), Walk::new(&along.0, &[along.1]));
+    let (results, count) = (y.numel(), along.len());
+    if results == 0 {
+        return Lowering::default();
+    }
+    let units = if rows { results } else { results.div_ceil(32) };
+    let parts = parts(units, count, if rows { 2048 } else { 128 });
+    let rule = format!("{kind}<{}>", name(x.dtype));
+    let entry = Entry::new()
+        .operand(0, name(x.dtype), "x")
+        .result(0, name(y.dtype), "y")
+        .workspace(0, &format!("typename {rule}::Acc"), "partial")
+        .int("results", results)
+        .int("count", count)
+        .int("parts", parts);
+    let (entry, kept) = kept.offsets(entry, "k", "p");
+    let (entry, along) = along.offsets(entry, "r", "p");
+    let idx = if x.numel() < 1 << 31 { "u32" } else { "u64" };
+    let (form, block) = if rows { ("reduce_rows", row_block(count)) } else { ("reduce_columns", BLOCK) };
+    let body = format!(
+        "typedef {idx} idx;\nauto kept = [=](i64 at) {{\nconst idx p = (idx)at;\n(void)p;\n{kept}return k0;\n}};\n\
+         auto along = [=](i64 at) {{\nconst idx p = (idx)at;\n(void)p;\n{along}return r0;\n}};\n\
+         {form}<{rule}>(x, y, partial, results, count, parts, kept, along);"
+    );
+    let first = entry.launch("reduce", [blocks(units * parts), 1, 1], block, &body);
+    let second = (parts > 1).then(|| {
+        Entry::new()
+            .result(0, name(y.dtype), "y")
+            .buffer(Arg::Workspace(0), &format!("typename {rule}::Acc"), "partial")
+            .int("count", count)
+            .int("parts", parts)
+            .each("reduce_parts", results, &format!("reduce_parts<{rule}>(y, partial, i, count, parts);"))
+    });
+    let workspace = if parts > 1 { results.saturating_mul(parts).saturating_mul(8) } else { 0 };
+    Lowering::of([Some(first), second.flatten()].into_iter().flatten()).with_workspace(workspace)
+}

@@ -1,0 +1,112 @@
+//! Index arithmetic in kernels: from a flat position in an iteration space to offsets in tensors.
+
+use std::fmt::Write;
+
+use crate::kernel::Entry;
+
+/// An iteration space and, for each of several tensors, strides in elements. Adjacent axes are merged where all tensors
+/// allow it, and axes of extent 1 are left out.
+#[derive(Clone, Debug)]
+pub(crate) struct Walk {
+    /// Extent and strides of each axis, outermost first.
+    axes: Vec<(u64, Vec<i64>)>,
+    tensors: usize,
+}
+
+/// Row-major strides of a shape, in elements.
+pub(crate) fn strides(shape: &[u64]) -> Vec<i64> {
+    let mut next = 1i64;
+    let mut strides: Vec<i64> = shape
+        .iter()
+        .rev()
+        .map(|&d| {
+            let stride = next;
+            next = next.saturating_mul(i64::try_from(d.max(1)).unwrap_or(i64::MAX));
+            stride
+        })
+        .collect();
+    strides.reverse();
+    strides
+}
+
+/// Strides with which a tensor of `shape` is read under a result of `rank` axes: zero where it broadcasts.
+pub(crate) fn broadcast(shape: &[u64], rank: usize) -> Vec<i64> {
+    let skipped = shape.len().saturating_sub(rank);
+    let own = strides(shape);
+    let kept = shape.iter().zip(own).skip(skipped).map(|(&d, s)| if d == 1 { 0 } else { s });
+    let mut all = vec![0; rank.saturating_sub(shape.len())];
+    all.extend(kept);
+    all
+}
+
+impl Walk {
+    /// Over axes of `extents`, with one list of strides for each tensor.
+    pub(crate) fn new(extents: &[u64], strides: &[Vec<i64>]) -> Walk {
+        let mut axes: Vec<(u64, Vec<i64>)> = Vec::new();
+        for (a, &extent) in extents.iter().enumerate() {
+            if extent == 1 {
+                continue;
+            }
+            let own: Vec<i64> = strides.iter().map(|s| s.get(a).copied().unwrap_or(0)).collect();
+            if let Some((outer, steps)) = axes.last_mut() {
+                let next = |s: i64| s.checked_mul(i64::try_from(extent).unwrap_or(i64::MAX));
+                if steps.iter().zip(&own).all(|(&outer, &inner)| next(inner) == Some(outer)) {
+                    *outer = outer.saturating_mul(extent);
+                    *steps = own;
+                    continue;
+                }
+            }
+            axes.push((extent, own));
+        }
+        Walk { axes, tensors: strides.len() }
+    }
+
+    /// Positions in all.
+    pub(crate) fn len(&self) -> u64 {
+        self.axes.iter().map(|(extent, _)| *extent).product()
+    }
+
+    /// Whether tensor `t` is read in order, one element after another.
+    fn is_flat(&self, t: usize) -> bool {
+        match self.axes.as_slice() {
+            [] => true,
+            [(_, strides)] => strides.get(t) == Some(&1),
+            _ => false,
+        }
+    }
+
+    fn is_fixed(&self, t: usize) -> bool {
+        self.axes.iter().all(|(_, strides)| strides.get(t).is_none_or(|&s| s == 0))
+    }
+
+    /// Adds the parameters of the walk, named with `tag`, and statements that define `{tag}0`, `{tag}1`, ..., the offsets
+    /// of the tensors at position `position` of type `idx`.
+    pub(crate) fn offsets(&self, mut entry: Entry, tag: &str, position: &str) -> (Entry, String) {
+        let mut text = String::new();
+        let open: Vec<usize> = (0..self.tensors).filter(|&t| !self.is_flat(t) && !self.is_fixed(t)).collect();
+        for t in 0..self.tensors {
+            let start =
+                if self.is_flat(t) && !self.is_fixed(t) { format!("(i64){position}") } else { "0".into() };
+            let _ = writeln!(text, "i64 {tag}{t} = {start};");
+        }
+        if open.is_empty() {
+            return (entry, text);
+        }
+        let _ = writeln!(text, "idx {tag}_rest = {position};");
+        for (a, (extent, strides)) in self.axes.iter().enumerate().rev() {
+            let at = if a == 0 {
+                format!("{tag}_rest")
+            } else {
+                entry = entry.int(&format!("{tag}_d{a}"), *extent);
+                let _ = writeln!(text, "idx {tag}_at{a} = {tag}_rest % (idx){tag}_d{a};");
+                let _ = writeln!(text, "{tag}_rest /= (idx){tag}_d{a};");
+                format!("{tag}_at{a}")
+            };
+            for &t in &open {
+                entry = entry.int(&format!("{tag}_s{t}_{a}"), strides.get(t).copied().unwrap_or(0));
+                let _ = writeln!(text, "{tag}{t} += (i64){at} * {tag}_s{t}_{a};");
+            }
+        }
+        (entry, text)
+    }
+}

@@ -1,0 +1,136 @@
+//! Every kernel on the CPU, its text compiled by g++ as it is, against the CPU kernel of its op: under the address and
+//! undefined-behaviour sanitizers, with exactly allocated buffers.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+#![allow(clippy::print_stderr, reason = "what was skipped or run must be seen")]
+
+#[path = "emulation/cases.rs"]
+mod cases;
+#[path = "../../../ir/kernels/tests/common/mod.rs"]
+mod common;
+#[path = "emulation/process.rs"]
+mod process;
+
+use std::collections::BTreeSet;
+
+use common::{Sample, result_types, run, samples};
+use memc_cuda::{CudaError, lower};
+use memc_ir::ops::OP_DEFS;
+use memc_ir::{DType, OpKind, TensorType};
+use memc_kernels::interp::Tensor;
+
+use crate::process::Job;
+
+/// Ops that do the CPU kernel's arithmetic in its order: the same bits. Integers are always exact.
+fn is_exact(op: &OpKind) -> bool {
+    use OpKind::*;
+    match op {
+        Sin {} | Cos {} | Exp {} | Log {} | Tanh {} | Sigmoid {} | Erf {} | Gelu { .. } | GeluGrad { .. } => {
+            false
+        }
+        Pow {} | MatMul { .. } | Gemm { .. } | Conv { .. } | ConvGradInput { .. } | ConvGradWeight { .. } => {
+            false
+        }
+        BatchNormStats { .. } | BatchNormGrad {} | LayerNorm { .. } | LayerNormGrad { .. } => false,
+        Softmax { .. } | LogSoftmax { .. } | SoftmaxGrad { .. } => false,
+        CrossEntropy { .. } | CrossEntropyGrad { .. } => false,
+        ReduceSum { .. } | ReduceMean { .. } | SumSquares {} | RandomNormal { .. } => false,
+        _ => true,
+    }
+}
+
+/// Largest error of a float, relative to the largest one of its tensor, or 1: for 16 bits, two neighbours.
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => 1e-3,
+        DType::BF16 => 8e-3,
+        _ => 4e-6,
+    }
+}
+
+fn floats(t: &Tensor) -> Option<Vec<f32>> {
+    let halves = || t.data.bytes().chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]]));
+    Some(match t.ty.dtype {
+        DType::F32 => t.elements::<f32>()?.to_vec(),
+        DType::F16 => halves().map(half_to_float).collect(),
+        DType::BF16 => halves().map(|b| f32::from_bits(u32::from(b) << 16)).collect(),
+        _ => return None,
+    })
+}
+
+fn half_to_float(bits: u16) -> f32 {
+    let sign = if bits >> 15 == 1 { -1.0 } else { 1.0 };
+    let (exponent, fraction) = (i32::from(bits >> 10 & 31), f32::from(bits & 1023));
+    sign * match exponent {
+        0 => fraction * 2f32.powi(-24),
+        31 if fraction == 0.0 => f32::INFINITY,
+        31 => f32::NAN,
+        _ => (1024.0 + fraction) * 2f32.powi(exponent - 25),
+    }
+}
+
+/// Why `got` is not `want`, if so.
+fn difference(op: &OpKind, got: &Tensor, want: &Tensor) -> Option<String> {
+    let (Some(g), Some(w)) = (floats(got), floats(want)) else {
+        let at = got.data.bytes().iter().zip(want.data.bytes()).position(|(g, w)| g != w)?;
+        return Some(format!("byte {at} differs"));
+    };
+    let size = w.iter().filter(|w| w.is_finite()).fold(1.0f64, |m, &w| m.max(f64::from(w).abs()));
+    let limit = if is_exact(op) { 0.0 } else { tolerance(want.ty.dtype) * size };
+    g.iter().zip(&w).enumerate().find_map(|(i, (&g, &w))| {
+        let close = f64::from(g - w).abs() <= limit || g == w || (g.is_nan() && w.is_nan());
+        (!close).then(|| format!("element {i} is {g:e} instead of {w:e}, largest {size:e}"))
+    })
+}
+
+fn name_of(sample: &Sample) -> String {
+    let types: Vec<String> = sample.operands.iter().map(|t| t.ty.to_string()).collect();
+    format!("{} {} {}", sample.op.mnemonic(), sample.op.attrs_text(), types.join(", "))
+}
+
+/// Every sample by itself and, in turn, with one of the pairs that may share bytes.
+fn jobs(samples: &[Sample]) -> (Vec<Job<'_>>, BTreeSet<&'static str>) {
+    let (mut jobs, mut missing) = (Vec::new(), BTreeSet::new());
+    for (i, sample) in samples.iter().enumerate() {
+        let types: Vec<TensorType> = sample.operands.iter().map(|t| t.ty.clone()).collect();
+        let lowering = match lower(&sample.op, &types) {
+            Ok(lowering) => lowering,
+            Err(CudaError::Missing { op }) => {
+                missing.insert(op);
+                continue;
+            }
+            Err(e) => panic!("{}: {e}", name_of(sample)),
+        };
+        let results = result_types(sample);
+        let pairs =
+            sample.op.inplace_pairs(&types.iter().collect::<Vec<_>>(), &results.iter().collect::<Vec<_>>());
+        let pair = if pairs.is_empty() { None } else { Some(pairs[i % pairs.len()]) };
+        jobs.push(Job { sample, results: results.clone(), lowering: lowering.clone(), shared: None });
+        jobs.extend(pair.map(|shared| Job { sample, results, lowering, shared: Some(shared) }));
+    }
+    (jobs, missing)
+}
+
+#[test]
+fn kernels_compute_what_the_cpu_kernels_compute() {
+    let mut all: Vec<Sample> = [0, 1, 3].into_iter().flat_map(samples).collect();
+    all.extend(cases::more());
+    // Some ops refuse empty operands.
+    all.retain(|s| s.op.infer(&s.operands.iter().map(|t| &t.ty).collect::<Vec<_>>()).is_ok());
+    let (jobs, missing) = jobs(&all);
+    assert!(missing.is_empty(), "ops without a kernel: {missing:?}");
+    let seen: BTreeSet<&str> = all.iter().map(|s| s.op.mnemonic()).collect();
+    let unseen: Vec<&str> = OP_DEFS.iter().map(|d| d.mnemonic).filter(|m| !seen.contains(m)).collect();
+    assert!(unseen.is_empty(), "no sample of {unseen:?}");
+    let Some(outcomes) = process::run(&jobs) else { return };
+    let mut wrong = Vec::new();
+    for (job, got) in jobs.iter().zip(&outcomes) {
+        let want = run(job.sample, &[]).unwrap_or_else(|e| panic!("{}: {e}", name_of(job.sample)));
+        for (j, (got, want)) in got.iter().zip(&want).enumerate() {
+            let why = difference(&job.sample.op, got, want);
+            wrong.extend(why.map(|why| {
+                format!("{} (in place: {:?}), result {j}: {why}", name_of(job.sample), job.shared)
+            }));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {} runs:\n{}", wrong.len(), jobs.len(), wrong.join("\n"));
+}

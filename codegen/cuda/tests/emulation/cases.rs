@@ -1,0 +1,189 @@
+//! Random shapes at which kernels change their form: several blocks and parts, ends that are no multiples, empty axes.
+
+use memc_ir::attr::{F32, Reduction, ScatterMode};
+use memc_ir::{DType, OpKind};
+
+use crate::common::{Random, Sample};
+
+fn push(all: &mut Vec<Sample>, op: OpKind, operands: Vec<memc_kernels::interp::Tensor>) {
+    all.push(Sample { op, operands });
+}
+
+pub(crate) fn more() -> Vec<Sample> {
+    let (r, mut all) = (&mut Random::new(5), Vec::new());
+    for _ in 0..2 {
+        elementwise(r, &mut all);
+        rows(r, &mut all);
+        products(r, &mut all);
+        images(r, &mut all);
+        indices(r, &mut all);
+    }
+    empty(r, &mut all);
+    all
+}
+
+/// An extent between `low` and `high`, seldom a multiple of anything.
+fn extent(r: &mut Random, low: u64, high: u64) -> u64 {
+    low + r.below(high - low)
+}
+
+fn elementwise(r: &mut Random, all: &mut Vec<Sample>) {
+    let (a, b, c) = (extent(r, 2, 9), extent(r, 2, 70), extent(r, 2, 40));
+    for dtype in [DType::F32, DType::BF16, DType::I64] {
+        let (x, y) = (r.tensor(dtype, &[a, 1, c]), r.tensor(dtype, &[b, 1]));
+        push(all, OpKind::Mul {}, vec![x, y]);
+        let (cond, x, y) =
+            (r.tensor(DType::Bool, &[b, c]), r.tensor(dtype, &[a, 1, 1]), r.tensor(dtype, &[c]));
+        push(all, OpKind::Select {}, vec![cond, x, y]);
+    }
+    for from in DType::ALL {
+        for to in DType::ALL {
+            let x = r.tensor(from, &[a, c]);
+            push(all, OpKind::Cast { to }, vec![x]);
+        }
+    }
+    for perm in [vec![1, 0, 2], vec![2, 1, 0], vec![0, 2, 1]] {
+        let x = r.f32(&[a, b, c]);
+        push(all, OpKind::Transpose { perm }, vec![x]);
+    }
+}
+
+fn rows(r: &mut Random, all: &mut Vec<Sample>) {
+    let (a, b, c) = (extent(r, 2, 20), extent(r, 30, 90), extent(r, 130, 700));
+    for dtype in [DType::F32, DType::F16, DType::I32, DType::I8] {
+        for axes in [vec![0], vec![1], vec![2], vec![0, 1], vec![0, 2], vec![1, 2], vec![0, 1, 2]] {
+            let x = r.tensor(dtype, &[a, b, 11]);
+            push(all, OpKind::ReduceSum { axes: axes.clone(), keepdims: false }, vec![x.clone()]);
+            push(all, OpKind::ReduceMax { axes, keepdims: true }, vec![x]);
+        }
+        let x = r.tensor(dtype, &[2, 7 * c]);
+        push(all, OpKind::ReduceMean { axes: vec![1], keepdims: false }, vec![x.clone()]);
+        let x = r.tensor(dtype, &[5 * c, 3]);
+        push(all, OpKind::ReduceMean { axes: vec![0], keepdims: false }, vec![x]);
+    }
+    let x = r.f32(&[8000 + c]);
+    push(all, OpKind::SumSquares {}, vec![x]);
+    for (shape, axis) in [([a, 3, c], 2), ([a, c, 3], 1), ([c, 2, 2], 0)] {
+        let (x, dy) = (r.f32(&shape), r.f32(&shape));
+        push(all, OpKind::Softmax { axis }, vec![x.clone()]);
+        push(all, OpKind::LogSoftmax { axis }, vec![x.clone()]);
+        push(all, OpKind::SoftmaxGrad { axis }, vec![dy, x]);
+    }
+    let (x, dy, scale, bias) = (r.f32(&[b, c]), r.f32(&[b, c]), r.positive(&[c]), r.f32(&[c]));
+    push(all, OpKind::LayerNorm { axis: 1, epsilon: F32(1e-5) }, vec![x.clone(), scale.clone(), bias]);
+    let (mean, inv_std) = (r.f32(&[b, 1]), r.positive(&[b, 1]));
+    push(all, OpKind::LayerNormGrad { axis: 1 }, vec![dy, x, scale, mean, inv_std]);
+    let (x, dy, scale) = (r.f32(&[700 + b, 5]), r.f32(&[700 + b, 5]), r.positive(&[5]));
+    let (mean, inv_std) = (r.f32(&[700 + b, 1]), r.positive(&[700 + b, 1]));
+    push(all, OpKind::LayerNormGrad { axis: 1 }, vec![dy, x, scale, mean, inv_std]);
+    for reduction in [Reduction::Mean, Reduction::Sum] {
+        let (logits, labels) = (r.f32(&[b, c]), r.indices(&[b], -1, c as i64));
+        let op = OpKind::CrossEntropy { reduction, ignore_index: -1 };
+        push(all, op, vec![logits.clone(), labels.clone()]);
+        let op = OpKind::CrossEntropyGrad { reduction, ignore_index: -1 };
+        let dloss = r.f32(&[]);
+        push(all, op, vec![dloss, logits, labels]);
+    }
+}
+
+fn products(r: &mut Random, all: &mut Vec<Sample>) {
+    for (trans_a, trans_b) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (m, n, k) = (extent(r, 1, 140), extent(r, 1, 140), extent(r, 1, 50));
+        let (a, b) = (if trans_a { [k, m] } else { [m, k] }, if trans_b { [n, k] } else { [k, n] });
+        let (alpha, beta) = (F32(0.5), F32(-1.5));
+        let (x, y) = (r.f32(&[&[3, 1], &a[..]].concat()), r.f32(&[&[2], &b[..]].concat()));
+        push(all, OpKind::MatMul { trans_a, trans_b, alpha }, vec![x, y]);
+        let (x, y, c) = (r.f32(&a), r.f32(&b), r.f32(&[m, 1]));
+        push(all, OpKind::Gemm { trans_a, trans_b, alpha, beta }, vec![x, y, c]);
+    }
+}
+
+fn images(r: &mut Random, all: &mut Vec<Sample>) {
+    let (h, w) = (extent(r, 7, 14), extent(r, 7, 14));
+    for (channels, m, groups) in [(9, 10, 1), (18, 20, 2), (6, 6, 6), (4, 8, 4), (16, 2, 2)] {
+        let strides = vec![1 + r.below(2), 1 + r.below(2)];
+        let dilations = vec![1 + r.below(2), 1 + r.below(2)];
+        let pads = vec![r.below(3), r.below(3), r.below(3), r.below(3)];
+        let (x, weight) = (r.f32(&[3, channels, h, w]), r.f32(&[m, channels / groups, 3, 2]));
+        let groups = groups as i64;
+        let conv = OpKind::Conv {
+            strides: strides.clone(),
+            pads: pads.clone(),
+            dilations: dilations.clone(),
+            groups,
+        };
+        let Ok(types) = conv.infer(&[&x.ty, &weight.ty]) else { continue };
+        let dy = r.f32(&types[0].shape);
+        push(all, conv, vec![x.clone(), weight.clone()]);
+        let (s, p, d) = (strides.clone(), pads.clone(), dilations.clone());
+        let op = OpKind::ConvGradInput { strides: s, pads: p, dilations: d, groups, size: vec![h, w] };
+        push(all, op, vec![dy.clone(), weight]);
+        let op = OpKind::ConvGradWeight { strides, pads, dilations, groups, kernel: vec![3, 2] };
+        push(all, op, vec![dy, x]);
+    }
+    for ceil in [false, true] {
+        let (kernel, strides) = (vec![3, 2 + r.below(2)], vec![1 + r.below(3), 1 + r.below(3)]);
+        let (pads, dilations) = (vec![r.below(3), 1, r.below(3), 0], vec![1 + r.below(2), 1]);
+        let x = r.f32(&[2, 3, h, w]);
+        let (k, s, p) = (kernel.clone(), strides.clone(), pads.clone());
+        let pool = OpKind::MaxPool { kernel: k, strides: s, pads: p, dilations: dilations.clone(), ceil };
+        let Ok(types) = pool.infer(&[&x.ty]) else { continue };
+        push(all, pool, vec![x.clone()]);
+        let dy = r.f32(&types[0].shape);
+        let (k, s, p) = (kernel.clone(), strides.clone(), pads.clone());
+        push(
+            all,
+            OpKind::MaxPoolGradInput { kernel: k, strides: s, pads: p, dilations, ceil },
+            vec![dy, x.clone()],
+        );
+        let average = OpKind::AveragePool { kernel, strides, pads, ceil, count_pad: ceil };
+        let Ok(types) = average.infer(&[&x.ty]) else { continue };
+        let dy = r.f32(&types[0].shape);
+        if let OpKind::AveragePool { kernel, strides, pads, ceil, count_pad } = average.clone() {
+            let shape = x.ty.shape.clone();
+            let op = OpKind::AveragePoolGrad { kernel, strides, pads, ceil, count_pad, shape };
+            push(all, op, vec![dy]);
+        }
+        push(all, average, vec![x]);
+    }
+    let (x, dy) = (r.f32(&[5, 3, h, w]), r.f32(&[5, 3, h, w]));
+    push(all, OpKind::BatchNormStats { epsilon: F32(1e-5) }, vec![x.clone()]);
+    let [scale, mean, inv_std] = [(); 3].map(|()| r.positive(&[3]));
+    push(all, OpKind::BatchNormGrad {}, vec![dy, x, scale, mean, inv_std]);
+}
+
+fn indices(r: &mut Random, all: &mut Vec<Sample>) {
+    let (rows, width, count) = (extent(r, 3, 30), extent(r, 1, 300), extent(r, 200, 600));
+    let (data, index) = (r.f32(&[rows, width]), r.indices(&[count], -(rows as i64), rows as i64));
+    push(all, OpKind::Gather { axis: 0 }, vec![data, index.clone()]);
+    let dy = r.f32(&[count, width]);
+    push(all, OpKind::GatherGrad { axis: 0, dim: rows as i64 }, vec![index, dy]);
+    for mode in [ScatterMode::Replace, ScatterMode::Add] {
+        for dtype in [DType::F32, DType::F16] {
+            let (data, index) =
+                (r.tensor(dtype, &[rows, 5]), r.indices(&[count, 4], -(rows as i64), rows as i64));
+            let updates = r.tensor(dtype, &[count, 4]);
+            push(all, OpKind::ScatterElements { axis: 0, mode }, vec![data.clone(), index, updates]);
+            let (index, updates) = (r.indices(&[count, 1], 0, rows as i64), r.tensor(dtype, &[count, 5]));
+            push(all, OpKind::ScatterNd { mode, batch_dims: 0 }, vec![data, index, updates]);
+        }
+    }
+}
+
+/// Axes of no elements, where a result has some all the same.
+fn empty(r: &mut Random, all: &mut Vec<Sample>) {
+    for dtype in [DType::F32, DType::I64, DType::U8] {
+        for axes in [vec![1], vec![0]] {
+            let x = r.tensor(dtype, &[3, 0]);
+            push(all, OpKind::ReduceSum { axes: axes.clone(), keepdims: false }, vec![x.clone()]);
+            push(all, OpKind::ReduceMax { axes, keepdims: false }, vec![x]);
+        }
+    }
+    let (trans_a, trans_b, alpha) = (false, false, F32(1.0));
+    let (x, y) = (r.f32(&[3, 0]), r.f32(&[0, 5]));
+    push(all, OpKind::MatMul { trans_a, trans_b, alpha }, vec![x.clone(), y.clone()]);
+    let c = r.f32(&[5]);
+    push(all, OpKind::Gemm { trans_a, trans_b, alpha, beta: F32(2.0) }, vec![x, y, c]);
+    let (index, dy) = (r.indices(&[0], 0, 1), r.f32(&[0, 7]));
+    push(all, OpKind::GatherGrad { axis: 0, dim: 4 }, vec![index, dy]);
+}
