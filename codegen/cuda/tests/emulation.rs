@@ -23,19 +23,37 @@ use crate::process::Job;
 /// Ops that do the CPU kernel's arithmetic in its order: the same bits. Integers are always exact.
 fn is_exact(op: &OpKind) -> bool {
     use OpKind::*;
-    match op {
-        Sin {} | Cos {} | Exp {} | Log {} | Tanh {} | Sigmoid {} | Erf {} | Gelu { .. } | GeluGrad { .. } => {
-            false
-        }
-        Pow {} | MatMul { .. } | Gemm { .. } | Conv { .. } | ConvGradInput { .. } | ConvGradWeight { .. } => {
-            false
-        }
-        BatchNormStats { .. } | BatchNormGrad {} | LayerNorm { .. } | LayerNormGrad { .. } => false,
-        Softmax { .. } | LogSoftmax { .. } | SoftmaxGrad { .. } => false,
-        CrossEntropy { .. } | CrossEntropyGrad { .. } => false,
-        ReduceSum { .. } | ReduceMean { .. } | SumSquares {} | RandomNormal { .. } => false,
-        _ => true,
-    }
+    !matches!(
+        op,
+        Sin {}
+            | Cos {}
+            | Exp {}
+            | Log {}
+            | Tanh {}
+            | Sigmoid {}
+            | Erf {}
+            | Gelu { .. }
+            | GeluGrad { .. }
+            | Pow {}
+            | MatMul { .. }
+            | Gemm { .. }
+            | Conv { .. }
+            | ConvGradInput { .. }
+            | ConvGradWeight { .. }
+            | BatchNormStats { .. }
+            | BatchNormGrad {}
+            | LayerNorm { .. }
+            | LayerNormGrad { .. }
+            | Softmax { .. }
+            | LogSoftmax { .. }
+            | SoftmaxGrad { .. }
+            | CrossEntropy { .. }
+            | CrossEntropyGrad { .. }
+            | ReduceSum { .. }
+            | ReduceMean { .. }
+            | SumSquares {}
+            | RandomNormal { .. }
+    )
 }
 
 /// Largest error of a float, relative to the largest one of its tensor, or 1: for 16 bits, two neighbours.
