@@ -24,7 +24,7 @@ pub(crate) struct Job<'a> {
 const UNITS: usize = 2;
 const FLAGS: &[&str] = &[
     "-std=c++17",
-    "-O1",
+    "-O0",
     "-w",
     "-fno-strict-aliasing",
     "-ffp-contract=off",
