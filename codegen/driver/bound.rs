@@ -3,7 +3,7 @@
 use clap::Args;
 use memc_ir::Bytes;
 use memc_planner::Order;
-use memc_planner::bound::{Allow, Bound as Bounds, Infeasible, bound};
+use memc_planner::bound::{Allow, Bound as Bounds, Infeasible, bound, order_free};
 use serde_json::{Value, json};
 
 use crate::cli::Question;
@@ -33,13 +33,17 @@ pub(crate) fn run(args: &Bound) -> Result<(), Error> {
     let capacity = posed.capacity(budget);
     let numbers = posed.given().numbers();
     progress.stage("bounding");
-    let found: Vec<Row> =
-        allowed(args).into_iter().map(|allow| (allow, bound(numbers, capacity, allow))).collect();
+    let row = |allow| Row {
+        allow,
+        fixed: bound(numbers, capacity, allow),
+        free: order_free(numbers, capacity, allow).ok(),
+    };
+    let found: Vec<Row> = allowed(args).into_iter().map(row).collect();
     progress.done();
-    let least = found.iter().filter_map(|(_, b)| b.as_ref().err()).min_by_key(|e| e.bytes);
+    let least = found.iter().filter_map(|row| row.fixed.as_ref().err()).min_by_key(|e| e.bytes);
     let text = if args.json { to_json(&posed, budget, &found) } else { to_text(&posed, budget, &found) };
     match least {
-        Some(e) if found.iter().all(|(_, b)| b.is_err()) => {
+        Some(e) if found.iter().all(|row| row.free.is_none()) => {
             let text = format!("nothing fits {}: {}", Bytes(budget), why(&posed, e));
             if args.json {
                 emit(&to_json(&posed, budget, &found))?;
@@ -51,7 +55,14 @@ pub(crate) fn run(args: &Bound) -> Result<(), Error> {
     }
 }
 
-type Row = (Allow, Result<Bounds, Infeasible>);
+/// Bounds on what some scripts take.
+struct Row {
+    allow: Allow,
+    /// Of those that keep the given order.
+    fixed: Result<Bounds, Infeasible>,
+    /// Of all, in ns; none where nothing fits.
+    free: Option<u64>,
+}
 
 /// What the options leave, the freest last.
 fn allowed(args: &Bound) -> Vec<Allow> {
@@ -91,22 +102,20 @@ fn ratio(ns: u64, ideal: u64) -> f64 {
 fn to_text(posed: &Posed, budget: u64, found: &[Row]) -> String {
     let ms = |ns: u64| format!("{:.3} ms", ns as f64 / 1e6);
     let ideal = posed.given().numbers().compute_ns();
-    let cells = |b: &Result<Bounds, Infeasible>| match b {
-        Err(_) => ["infeasible".into(), "-".into(), "infeasible".into(), "-".into()],
-        Ok(b) => [
-            ms(b.fixed_order_ns),
-            format!("{:.4}", ratio(b.fixed_order_ns, ideal)),
-            ms(b.order_free_ns),
-            format!("{:.4}", ratio(b.order_free_ns, ideal)),
-        ],
+    let cells = |ns: Option<u64>| match ns {
+        None => ["infeasible".into(), "-".into()],
+        Some(ns) => [ms(ns), format!("{:.4}", ratio(ns, ideal))],
     };
-    let rows: Vec<Vec<String>> = found
-        .iter()
-        .map(|(allow, b)| std::iter::once(name(*allow).to_string()).chain(cells(b)).collect())
-        .collect();
-    let infeasible = found.iter().filter_map(|(allow, b)| {
-        let e = b.as_ref().err()?;
-        Some(format!("{}: {}\n", name(*allow), why(posed, e)))
+    let fixed = |row: &Row| row.fixed.as_ref().ok().map(|b| b.fixed_order_ns);
+    let row = |row: &Row| {
+        let cells = cells(fixed(row)).into_iter().chain(cells(row.free));
+        std::iter::once(name(row.allow).to_string()).chain(cells).collect()
+    };
+    let rows: Vec<Vec<String>> = found.iter().map(row).collect();
+    let infeasible = found.iter().filter_map(|row| {
+        let e = row.fixed.as_ref().err()?;
+        let order = if row.free.is_some() { " in the given order" } else { "" };
+        Some(format!("{}{order}: {}\n", name(row.allow), why(posed, e)))
     });
     let infeasible: String = infeasible.collect();
     format!(
@@ -120,15 +129,14 @@ fn to_text(posed: &Posed, budget: u64, found: &[Row]) -> String {
 
 fn to_json(posed: &Posed, budget: u64, found: &[Row]) -> String {
     let ideal = posed.given().numbers().compute_ns();
-    let row = |(allow, b): &Row| -> Value {
-        let ok = b.as_ref().ok();
+    let row = |row: &Row| -> Value {
         let over = |ns: Option<u64>| ns.map(|ns| ratio(ns, ideal));
-        let (fixed, free) = (ok.map(|b| b.fixed_order_ns), ok.map(|b| b.order_free_ns));
+        let fixed = row.fixed.as_ref().ok().map(|b| b.fixed_order_ns);
         json!({
-            "swap": allow.swap, "recompute": allow.recompute, "feasible": ok.is_some(),
+            "swap": row.allow.swap, "recompute": row.allow.recompute, "feasible": row.free.is_some(),
             "fixed_order_ns": fixed, "fixed_order_over_ideal": over(fixed),
-            "order_free_ns": free, "order_free_over_ideal": over(free),
-            "least_bytes": b.as_ref().err().map(|e| e.bytes + posed.reserve_bytes),
+            "order_free_ns": row.free, "order_free_over_ideal": over(row.free),
+            "least_bytes": row.fixed.as_ref().err().map(|e| e.bytes + posed.reserve_bytes),
         })
     };
     let bounds: Vec<Value> = found.iter().map(row).collect();

@@ -211,7 +211,7 @@ pub(crate) struct ScriptFiles {
     #[arg(long, value_name = "FILE")]
     pub(crate) decisions: Option<PathBuf>,
     /// Carry out the decisions in a file instead of planning
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["decisions", "planner"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["decisions", "planner", "no_swap", "no_recompute", "fixed_order", "order"])]
     pub(crate) apply: Option<PathBuf>,
 }
 

@@ -43,6 +43,7 @@ pub(crate) fn run(args: &Compare) -> Result<(), Error> {
         let last = outcome.interrupted;
         outcomes.push(outcome);
         if last {
+            progress.left_out(planners.len() - i - 1, "planner");
             break;
         }
     }
@@ -89,31 +90,26 @@ fn text(posed: &Posed, budget: u64, reports: &[Report<'_>], allow: Allow) -> Res
             ms(e.step_ns),
             format!("{ideal:.4}"),
             bound,
-            gib(e.load_bytes + posed.reserve_bytes),
-            gib(e.swap_out_bytes),
-            gib(e.swap_in_bytes),
+            Bytes(e.load_bytes + posed.reserve_bytes).short(),
+            Bytes(e.swap_out_bytes).short(),
+            Bytes(e.swap_in_bytes).short(),
             ms(e.recompute_ns),
             format!("{:.2} s{early}", r.outcome.plan_ns as f64 / 1e9),
         ]);
     }
     let header =
-        ["planner", "step", "/ ideal", "/ bound", "peak GiB", "out GiB", "in GiB", "recomputed", "plan time"];
+        ["planner", "step", "/ ideal", "/ bound", "peak", "swapped out", "in", "recomputed", "plan time"];
     let body = if rows.is_empty() { String::new() } else { table(&header, &rows) + "\n" };
     if !failures.is_empty() {
         failures.push('\n');
     }
     Ok(format!(
-        "{body}{failures}{} in a budget of {}; ideal {}, unplanned peak {}; smallest feasible {}\n",
+        "{body}{failures}{} in a budget of {}; ideal {}, unplanned peak {}; smallest feasible {}\n\
+         / bound: over the certified bound for the order as given, or for any order where a plan has another\n",
         posed.name(),
         Bytes(budget),
         ms(posed.ideal_ns()),
         Bytes(posed.given().kept.evaluation.dev_bytes + posed.reserve_bytes).short(),
         Bytes(posed.smallest(allow)?).short(),
     ))
-}
-
-/// GiB with as many digits as tell small figures from none.
-pub(crate) fn gib(bytes: u64) -> String {
-    let gib = bytes as f64 / (1u64 << 30) as f64;
-    if bytes > 0 && gib < 0.01 { format!("{gib:.6}") } else { format!("{gib:.3}") }
 }

@@ -9,7 +9,7 @@ use memc_frontend::{ImportOptions, Loss, OptimizerSpec};
 #[derive(Args, Clone)]
 pub(crate) struct Source {
     /// ONNX training model, one-file training step, forward model with or without training information, or IR file
-    /// (.mir)
+    /// (.mir); for commands that plan without writing a plan also a planning problem (.json, memc-problem/1)
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) import: ImportArgs,

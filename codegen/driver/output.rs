@@ -159,6 +159,13 @@ impl Progress {
         self.bar.suspend(|| say(text));
     }
 
+    /// Says how many things an interrupt left undone.
+    pub(crate) fn left_out(&self, n: usize, noun: &str) {
+        if n > 0 {
+            self.say(&format!("interrupted: {} left out", counted(n, noun)));
+        }
+    }
+
     /// What was found where, unless only JSON is wanted; warnings always.
     pub(crate) fn notes(&self, notes: &[String], warnings: &[String]) {
         self.bar.suspend(|| {

@@ -68,6 +68,8 @@ pub(crate) struct Posed {
     memory_bytes: Option<u64>,
     /// What was found before.
     smallest: RefCell<BTreeMap<Allow, u64>>,
+    /// The smallest budget with a plan so far.
+    planned: RefCell<BTreeMap<Allow, u64>>,
     /// What was bounded before: by problem, capacity and what scripts may do.
     bounds: RefCell<BTreeMap<(usize, u64, Allow), Option<Bounds>>>,
 }
@@ -102,6 +104,7 @@ pub(crate) fn pose(
 ) -> Result<Posed, Error> {
     progress.stage("importing");
     if source.model.extension().is_some_and(|e| e == "json") {
+        refuse_options(source, target)?;
         let text = source::read_text(&source.model)?;
         let at = |e| Error::Model(format!("{}: {e}", source.model.display()));
         let numbers = memc_planner::json::parse(&text).map_err(at)?;
@@ -113,6 +116,7 @@ pub(crate) fn pose(
             reserve_bytes: 0,
             memory_bytes,
             smallest: RefCell::default(),
+            planned: RefCell::default(),
             bounds: RefCell::default(),
         });
     }
@@ -122,6 +126,32 @@ pub(crate) fn pose(
     let mut graph = loaded.module;
     source::canonicalise(&mut graph, profile, !target.no_mem_rewrite)?;
     Posed::of(&graph, profile, order)
+}
+
+/// Refuses what says how to read a model, or for which device: a problem has its own ops, sizes and times.
+fn refuse_options(source: &Source, target: &Target) -> Result<(), Error> {
+    let i = &source.import;
+    let given = [
+        ("--device", target.device != "cpu"),
+        ("--dim", !i.dims.is_empty()),
+        ("--loss", i.loss.is_some()),
+        ("--optimizer", i.optimizer.is_some()),
+        ("--checkpoint", i.checkpoint.is_some()),
+        ("--trainable", !i.trainable.is_empty()),
+        ("--freeze", !i.freeze.is_empty()),
+        ("--optimizer-model", i.optimizer_model.is_some()),
+        ("--no-optimizer", i.no_optimizer),
+        ("--carry", !i.carry.is_empty()),
+        ("--accumulate", i.accumulate != 1),
+        ("--no-mem-rewrite", target.no_mem_rewrite),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        None => Ok(()),
+        Some((name, _)) => Err(Error::Usage(format!(
+            "{}: {name} is for models; a planning problem has its own sizes, times and device",
+            source.model.display()
+        ))),
+    }
 }
 
 /// The graph with its ops in the order that memory would like best.
@@ -153,6 +183,7 @@ impl Posed {
             reserve_bytes: profile.reserve_bytes,
             memory_bytes: own.or_else(|| (profile.name == "cpu").then(host_memory).flatten()),
             smallest: RefCell::default(),
+            planned: RefCell::default(),
             bounds: RefCell::default(),
         })
     }
@@ -191,7 +222,7 @@ impl Posed {
     /// The budget in bytes: as given, or the memory that the problem's device has.
     pub(crate) fn budget(&self, size: Option<Size>) -> Result<u64, Error> {
         let own = Some(self.given().numbers().device.memory_bytes).filter(|&b| b > 0);
-        size.map_or_else(|| own.ok_or_else(unknown_memory), |size| self.bytes(size))
+        size.map_or_else(|| own.or(self.memory_bytes).ok_or_else(unknown_memory), |size| self.bytes(size))
     }
 
     /// What a budget leaves for the arena.
@@ -199,10 +230,19 @@ impl Posed {
         budget.saturating_sub(self.reserve_bytes) / ALIGN * ALIGN
     }
 
-    /// The smallest budget for which a quick method knows a plan, in whichever order.
+    /// Takes note of a plan with an arena of so many bytes.
+    pub(crate) fn fits(&self, allow: Allow, arena_bytes: u64) {
+        let budget = arena_bytes.saturating_add(self.reserve_bytes);
+        let mut planned = self.planned.borrow_mut();
+        let least = planned.entry(allow).or_insert(budget);
+        *least = budget.min(*least);
+    }
+
+    /// The smallest budget for which a quick method, or any planner that was asked, knows a plan, in whichever order.
     pub(crate) fn smallest(&self, allow: Allow) -> Result<u64, Error> {
+        let planned = self.planned.borrow().get(&allow).copied().unwrap_or(u64::MAX);
         if let Some(&known) = self.smallest.borrow().get(&allow) {
-            return Ok(known);
+            return Ok(known.min(planned));
         }
         let mut least = u64::MAX;
         for o in self.tried() {
@@ -210,10 +250,10 @@ impl Posed {
         }
         let total = least.saturating_add(self.reserve_bytes);
         self.smallest.borrow_mut().insert(allow, total);
-        Ok(total)
+        Ok(total.min(planned))
     }
 
-    /// The certified bounds on plans of the problem in one of its orders; none where nothing fits.
+    /// The certified bounds on plans of the problem in one of its orders; none where nothing fits in any order.
     pub(crate) fn bound(&self, at: usize, budget: u64, allow: Allow) -> Option<Bounds> {
         let o = self.tried().get(at)?;
         // A problem that fits needs no more room than it takes.
@@ -223,7 +263,10 @@ impl Posed {
         known.unwrap_or_else(|| {
             let bounds =
                 |b: bound::Bound| Bounds { fixed_order_ns: b.fixed_order_ns, order_free_ns: b.order_free_ns };
-            let found = bound::bound(o.numbers(), capacity, allow).ok().map(bounds);
+            let any = |_| bound::order_free(o.numbers(), capacity, allow);
+            // Where nothing fits in the given order something may in another.
+            let any = |e| any(e).map(|ns| Bounds { fixed_order_ns: ns, order_free_ns: ns });
+            let found = bound::bound(o.numbers(), capacity, allow).map(bounds).or_else(any).ok();
             self.bounds.borrow_mut().insert(key, found);
             found
         })

@@ -109,7 +109,7 @@ impl<'a> Report<'a> {
         let step = self.outcome.of(self.posed).map_or(0, |(_, r)| r.evaluation.step_ns);
         let bound = self.bound.map_or_else(String::new, |(ns, what)| {
             let bound = over(ns, self.posed.ideal_ns());
-            format!(", {:.4} of the certified bound ({what}: {bound:.4})", over(step, ns))
+            format!(", {:.4} of the certified bound ({what}: {bound:.4} of the ideal)", over(step, ns))
         });
         let stopped = if self.outcome.stopped { " (search stopped early)" } else { "" };
         format!("{ratio:.4} of the ideal step{bound}{stopped}")

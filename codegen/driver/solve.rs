@@ -146,6 +146,9 @@ pub(crate) fn solve(
     if interrupted {
         progress.say("interrupted: going on with the best plan found so far");
     }
+    if let Some(best) = &best {
+        posed.fits(how.allow(), best.realised.evaluation.dev_bytes);
+    }
     let none = || NoPlan::Failed("no order was planned".into());
     Ok(Outcome {
         planner: planner.name.to_string(),
@@ -228,7 +231,7 @@ impl Script {
     /// Carries the decisions out instead of planning.
     pub(crate) fn apply(&self, posed: &Posed, budget: u64) -> Result<Outcome, Error> {
         let begun = now();
-        let at = |e| Error::Usage(format!("{}: {e}", self.file.display()));
+        let at = |e| Error::Model(format!("{}: {e}", self.file.display()));
         let p = posed.tried()[0].numbers();
         let realised = realise(p, Decisions::parse(&self.text, p).map_err(at)?).map_err(at)?;
         let (need, have) = (realised.evaluation.dev_bytes, posed.capacity(budget));

@@ -59,6 +59,7 @@ pub(crate) fn run(args: &Sweep) -> Result<(), Error> {
         points.push(Point { outcome, bound, pareto: step < fastest });
         fastest = fastest.min(step);
         if last {
+            progress.left_out(budgets.len() - i - 1, "budget");
             break;
         }
     }

@@ -15,8 +15,9 @@ fn check(model: &str, tolerance: f32) {
         let plan_text = plan.display().to_string();
         args.push(&plan_text);
         let estimate = memc_ok(&["estimate", &path, "--accumulate", "2", "--json"]);
-        let peak = crate::support::number(&crate::support::json(&estimate), "peak_bytes");
-        let bytes = format!("{}B", if budget == "100%" { peak } else { peak / 10 * 6 });
+        let figure = |name| crate::support::number(&crate::support::json(&estimate), name);
+        let (peak, least) = (figure("peak_bytes"), figure("smallest_feasible_bytes"));
+        let bytes = format!("{}B", if budget == "100%" { peak } else { least.max(peak / 10 * 6) });
         args.extend(["--gpu-mem", &bytes]);
         memc_ok(&args);
         let losses = floats(&arrays["losses"]);

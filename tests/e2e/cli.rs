@@ -143,7 +143,7 @@ fn saved_decisions_replay_with_default_options() {
 }
 
 #[test]
-fn decisions_that_cannot_be_carried_out_are_the_users_error() {
+fn decisions_that_cannot_be_carried_out_are_bad_data() {
     let folder = tempfile::tempdir().unwrap();
     let decisions = folder.path().join("a.dec");
     let path = decisions.display().to_string();
@@ -167,7 +167,7 @@ fn decisions_that_cannot_be_carried_out_are_the_users_error() {
     for text in broken {
         std::fs::write(&decisions, &text).unwrap();
         let plan = folder.path().join("b.plan").display().to_string();
-        let said = memc_fails(2, &["compile", MODEL, "--gpu-mem", "300K", "-o", &plan, "--apply", &path]);
+        let said = memc_fails(3, &["compile", MODEL, "--gpu-mem", "300K", "-o", &plan, "--apply", &path]);
         assert!(said.contains("a.dec") && !said.contains("bug"), "{said}");
     }
 }

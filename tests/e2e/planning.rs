@@ -142,7 +142,7 @@ fn saved_decisions_of_plan_are_carried_out_by_plan_and_compile() {
         }
     }
     let other = chain(folder.path(), 4, LINK);
-    let said = memc_fails(2, &["plan", &other, "--gpu-mem", "1G", "--apply", &file("a.dec")]);
+    let said = memc_fails(3, &["plan", &other, "--gpu-mem", "1G", "--apply", &file("a.dec")]);
     assert!(said.contains("a.dec: line 3: no tensor is called"), "{said}");
 }
 
@@ -304,4 +304,44 @@ fn an_explanation_tells_recomputation_from_copies() {
         .sum();
     assert_eq!(again, number(&out, "recompute_ns"));
     assert!(again > 0 && tensors.iter().any(|t| t["does"] == "recompute"));
+}
+
+/// Branches that all begin before the first ends: only another order fits. The plan has a bound and needs no more than the
+/// budget, and `bound` says so.
+#[test]
+fn what_fits_in_another_order_only_is_planned_and_bounded() {
+    let folder = tempfile::tempdir().unwrap();
+    let big = |i: u64| json!({"id": i, "time_ns": 1000, "reads": [0], "writes": [i]});
+    let small = |i: u64| json!({"id": i + 3, "time_ns": 1000, "reads": [i], "writes": [i + 3]});
+    let mut ops = vec![json!({"id": 0, "time_ns": 1000, "reads": [], "writes": [0]})];
+    ops.extend((1..4).map(big).chain((1..4).map(small)));
+    ops.push(json!({"id": 7, "time_ns": 1000, "reads": [4, 5, 6], "writes": [7]}));
+    let bytes = |id: u64| if (1..4).contains(&id) { 200 << 10 } else { 1 << 10 };
+    let tensor = |id| json!({"id": id, "name": format!("t{id}"), "bytes": bytes(id), "kind": "transient"});
+    let device = json!({"memory_bytes": 1 << 30, "h2d_bytes_per_s": 0, "d2h_bytes_per_s": 0});
+    let problem = json!({"format": "memc-problem/1", "name": "branches", "device": device,
+        "tensors": (0..8).map(tensor).collect::<Vec<_>>(), "ops": ops});
+    let path = put(folder.path(), "branches.json", problem.to_string().as_bytes()).display().to_string();
+    let only = ["--gpu-mem", "300K", "--no-recompute", "--json"];
+    let plan = json(&memc_ok(&[&["plan", &path], &only[..]].concat()));
+    assert_eq!((&plan["step_ns"], &plan["bound_ns"]), (&json!(8000), &json!(8000)));
+    assert!(number(&plan, "smallest_feasible_bytes") <= 300 << 10, "{plan}");
+    let bounds = json(&memc_ok(&[&["bound", &path], &only[..]].concat()));
+    assert_eq!(bounds["bounds"][0]["fixed_order_ns"], Value::Null);
+    assert_eq!(bounds["bounds"][0]["order_free_ns"], 8000);
+}
+
+/// What restricts a planner does not restrict a script, and what a model is read with is nothing to a problem: both are
+/// refused.
+#[test]
+fn options_that_would_do_nothing_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let problem = chain(folder.path(), 12, LINK);
+    let saved = folder.path().join("a.dec").display().to_string();
+    memc_ok(&["plan", &problem, "--gpu-mem", "6M", "--effort", "0", "--decisions", &saved]);
+    memc_fails(2, &["plan", &problem, "--gpu-mem", "6M", "--apply", &saved, "--no-recompute"]);
+    for option in [["--device", "v100-16g"], ["--dim", "batch=4"], ["--loss", "mse"]] {
+        let said = memc_fails(2, &[&["plan", &problem, "--gpu-mem", "6M"], &option[..]].concat());
+        assert!(said.contains(option[0]) && said.contains("planning problem"), "{said}");
+    }
 }

@@ -6,11 +6,18 @@ use crate::place::{Slot, Space};
 use crate::problem::ALIGN;
 
 /// Gives every slot of an arena without an offset one.
-pub(crate) fn pack(slots: &mut [Slot], space: Space, options: &Options) -> Result<(), String> {
+///
+/// When `stop` says so, the best layout so far is taken.
+pub(crate) fn pack(
+    slots: &mut [Slot],
+    space: Space,
+    options: &Options,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), String> {
     let split = split(slots, space);
     let capacity = options.capacity.map(|c| c.saturating_sub(split.base));
     let instance = instance(slots, &split.others)?;
-    let solution = solve(&instance, &Options { capacity, ..*options }, &|| false);
+    let solution = solve(&instance, &Options { capacity, ..*options }, stop);
     settle(slots, &split, &instance, &solution.offsets)
 }
 
@@ -39,9 +46,11 @@ fn split(slots: &[Slot], space: Space) -> Split {
     if split.others.iter().any(|&i| slots[i].offset.is_some()) {
         return split;
     }
-    let ranges = || split.others.iter().flat_map(|&i| &slots[i].live);
-    let span = (ranges().map(|r| r.0).min().unwrap_or(0), ranges().map(|r| r.1).max().unwrap_or(0));
-    let (throughout, others) = split.others.iter().partition(|&&i| slots[i].live == [span]);
+    let ends = || split.others.iter().flat_map(|&i| &slots[i].live).map(|r| r.1);
+    let (first, last) = (ends().min().unwrap_or(0), ends().max().unwrap_or(0));
+    // Before anything ends, and until all ends.
+    let throughout = |&&i: &&usize| matches!(slots[i].live[..], [(from, to)] if from < first && to == last);
+    let (throughout, others) = split.others.iter().partition(throughout);
     (split.throughout, split.others) = (throughout, others);
     split.base = split.throughout.iter().map(|&i| slots[i].bytes).sum();
     split
@@ -84,7 +93,7 @@ mod tests {
     #[test]
     fn what_lives_throughout_is_below_the_others() {
         let mut slots =
-            [slot(512, &[(0, 4)]), slot(256, &[(0, 9)]), slot(512, &[(4, 9)]), slot(256, &[(0, 9)])];
+            [slot(512, &[(2, 4)]), slot(256, &[(0, 9)]), slot(512, &[(4, 9)]), slot(256, &[(1, 9)])];
         let height = pack_by(&mut slots, Space::Dev, Algorithm::BestFit).expect("it can be laid out");
         assert_eq!(height, 1024);
         assert_eq!(slots.map(|s| s.offset), [Some(512), Some(0), Some(512), Some(256)]);
@@ -95,7 +104,7 @@ mod tests {
     fn given_offsets_stay() {
         let mut slots = [slot(256, &[(0, 9)]), slot(256, &[(0, 9)])];
         slots[0].offset = Some(256);
-        pack(&mut slots, Space::Dev, &Options::effort(0)).expect("it can be laid out");
+        pack(&mut slots, Space::Dev, &Options::effort(0), &|| false).expect("it can be laid out");
         assert_eq!(slots.map(|s| s.offset), [Some(256), Some(0)]);
     }
 }

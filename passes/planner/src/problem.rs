@@ -246,13 +246,17 @@ impl Problem {
         let outputs = |op: &Op| -> u128 {
             op.outputs.iter().map(|&(_, bytes)| u128::from(self.device.d2h_ns(bytes))).sum()
         };
+        let handed_out = |op: &Op| op.outputs.iter().map(|o| u128::from(o.1)).sum::<u128>();
         let bytes = self.tensors.iter().map(|t| copies(t) * u128::from(t.bytes)).sum::<u128>()
-            + self.ops.iter().map(|op| runs(op) * u128::from(op.workspace)).sum::<u128>();
+            + self.ops.iter().map(|op| runs(op) * u128::from(op.workspace) + handed_out(op)).sum::<u128>();
         if bytes > MOST {
-            let largest = self.ops.iter().max_by_key(|op| op.workspace).map(|op| op.label.as_str());
+            let own = |op: &&Op| u128::from(op.workspace) + handed_out(op);
+            let op = self.ops.iter().max_by_key(own).map(|op| op.label.as_str());
+            let tensor = self.tensors.iter().max_by_key(|t| t.bytes).map(|t| t.name.as_str());
             return Err(Malformed(format!(
-                "the step is too large to plan: its bytes exceed 2^60 (the op with the most workspace is {})",
-                largest.unwrap_or_default()
+                "the step is too large to plan: its bytes exceed 2^60 (the op with the most workspace and outputs is {}, the largest tensor {})",
+                op.unwrap_or_default(),
+                tensor.unwrap_or("none")
             )));
         }
         let run_ns = self.ops.iter().map(|op| runs(op) * u128::from(op.time_ns)).sum::<u128>();

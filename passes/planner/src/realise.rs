@@ -64,16 +64,21 @@ impl Realised {
 ///
 /// Fails when the script is impossible; says at which action.
 pub fn realise(p: &Problem, decisions: Decisions) -> Result<Realised, String> {
-    realise_with(p, decisions, &Options { work: QUICK, ..Options::effort(0) })
+    realise_with(p, decisions, &Options { work: QUICK, ..Options::effort(0) }, &|| false)
 }
 
 /// Work of a layout when nothing says that it is too high.
 const QUICK: u64 = 200_000;
 
-/// As [`realise`], with a layout as `options` say.
-pub fn realise_with(p: &Problem, decisions: Decisions, options: &Options) -> Result<Realised, String> {
+/// As [`realise`], with a layout as `options` say, or the best until `stop` says so.
+pub fn realise_with(
+    p: &Problem,
+    decisions: Decisions,
+    options: &Options,
+    stop: &dyn Fn() -> bool,
+) -> Result<Realised, String> {
     let mut trace = trace(p, &decisions)?;
-    pack::pack(&mut trace.slots, Space::Dev, options)?;
+    pack::pack(&mut trace.slots, Space::Dev, options, stop)?;
     finish(p, decisions, trace)
 }
 
@@ -90,7 +95,7 @@ pub(crate) fn realise_by(
 
 /// From a trace whose slots on the device have offsets.
 fn finish(p: &Problem, mut decisions: Decisions, mut trace: Trace) -> Result<Realised, String> {
-    pack::pack(&mut trace.slots, Space::Host, &Options::effort(0))?;
+    pack::pack(&mut trace.slots, Space::Host, &Options::effort(0), &|| false)?;
     for slot in &trace.slots {
         settle(&mut decisions, slot);
     }

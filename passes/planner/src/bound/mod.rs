@@ -79,7 +79,8 @@ pub struct Away {
     pub part: f64,
 }
 
-/// Bounds for a device arena of `capacity` bytes. Fails where no script fits.
+/// Bounds for a device arena of `capacity` bytes. Fails where no script fits that keeps the problem's order; in another
+/// one may, if [`order_free`] has a bound.
 pub fn bound(p: &Problem, capacity: u64, allow: Allow) -> Result<Bound, Infeasible> {
     let ideal_ns = p.compute_ns();
     let order_free_ns = order_free(p, capacity, allow)?;

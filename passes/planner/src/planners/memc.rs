@@ -61,8 +61,10 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let few = p.ops.len() < THOROUGH.1;
     let (first, rest) = QUICK[..QUICK.len() - if few { 0 } else { THOROUGH.0 }].split_at(1);
     for (planners, whole) in [(first, true), (rest, p.ops.len() <= FEW)] {
-        if best.is_some() && (request.stop)() {
-            break;
+        // The least effort is the first plan, where others take long.
+        let enough = (request.stop)() || request.effort == 0 && p.ops.len() > FEW;
+        if let Some(best) = best.take_if(|_| enough) {
+            return Ok(Found { decisions: best.decisions, evaluations });
         }
         let ask = |planner: &&Planner| ask(p, planner, request, whole.then_some(limits.layout_work));
         let asked: Vec<Result<Asked, NoPlan>> = planners.par_iter().map(ask).collect();
@@ -82,6 +84,9 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     found.best.into_iter().for_each(|r| consider(&mut best, r, evaluations));
     match best {
         Some(best) => Ok(Found { decisions: best.decisions, evaluations }),
+        None if !(request.recompute || request.swap && p.device.can_swap()) => Err(NoPlan::Infeasible(
+            "nothing may leave the device or be computed again, and no order that was tried fits".into(),
+        )),
         None => Err(error.unwrap_or(NoPlan::Infeasible(String::new()))),
     }
 }

@@ -187,7 +187,8 @@ fn solve_with(
         if let Some(found) = found {
             evaluations += found.evaluations;
             let options = Options { capacity: Some(capacity), work: layout_work, seed: 0, all: true };
-            let realised = realise_with(p, found.decisions, &options).map_err(NoPlan::Failed)?;
+            let stop = || best.is_some() && (request.stop)();
+            let realised = realise_with(p, found.decisions, &options, &stop).map_err(NoPlan::Failed)?;
             let over = realised.evaluation.dev_bytes.saturating_sub(capacity);
             if over == 0 {
                 low = room;

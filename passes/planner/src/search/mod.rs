@@ -137,6 +137,9 @@ fn best_known<'a>(
 ) -> Option<(u64, State<'a>)> {
     let prices = Prices::new(p.ops.len(), 1.0);
     let fitted = |d: &Decisions| {
+        if (request.stop)() {
+            return None;
+        }
         let mut state = import::import(p, d, request.capacity, may)?;
         let fits = select::greedy(&mut state, &prices, &mut 0);
         state.commit();
@@ -236,7 +239,8 @@ impl<'a> Run<'a> {
         let (capacity, work) = (Some(self.request.capacity), self.limits.layout_work);
         // Many layouts fail, most of them whatever is tried; a first plan is worth trying all.
         let options = Options { capacity, work, seed: 0, all: self.best.is_none() };
-        realise_with(self.p, scheme.decisions(self.p), &options)
+        let stop = || self.best.is_some() && (self.request.stop)();
+        realise_with(self.p, scheme.decisions(self.p), &options, &stop)
     }
 
     /// Takes a plan for the best.

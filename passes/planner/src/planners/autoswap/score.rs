@@ -36,7 +36,7 @@ impl Load {
     }
 
     /// Steps between the accesses at a gap's ends, half-open; those of the second range are in the next iteration.
-    fn absent(&self, gap: &Gap) -> [(usize, usize); 2] {
+    pub(super) fn absent(&self, gap: &Gap) -> [(usize, usize); 2] {
         let n = self.bytes.len();
         let (a, b) = ((gap.from + 1).max(0) as usize, gap.to.max(0) as usize);
         [(a.min(n), b.min(n)), (0, b.saturating_sub(n))]
@@ -49,12 +49,6 @@ impl Load {
     /// Time between the accesses in ns.
     fn between(&self, gap: &Gap) -> u64 {
         self.absent(gap).iter().map(|&(a, b)| self.start[b] - self.start[a]).sum()
-    }
-
-    /// Area under the load curve between the accesses, in bytes times ns.
-    pub(super) fn area(&self, gap: &Gap) -> u128 {
-        let step = |i: usize| u128::from(self.bytes[i]) * u128::from(self.start[i + 1] - self.start[i]);
-        self.absent(gap).iter().flat_map(|&(a, b)| a..b).map(step).sum()
     }
 
     /// Takes the variable out of the load between its accesses.
@@ -114,7 +108,7 @@ pub(super) fn swdoa(scheme: &Scheme, load: &Load, gaps: &[usize]) -> Vec<f64> {
 
 /// Areas under a load curve that variables are taken out of, each in logarithmic time: sums over ranges of what is added
 /// to ranges, by two binary indexed trees (Fenwick, 1994).
-struct Areas<'a> {
+pub(super) struct Areas<'a> {
     load: &'a Load,
     /// Area of the whole load up to every step.
     whole: Vec<i128>,
@@ -123,7 +117,7 @@ struct Areas<'a> {
 }
 
 impl<'a> Areas<'a> {
-    fn new(load: &'a Load) -> Self {
+    pub(super) fn new(load: &'a Load) -> Self {
         let mut whole = vec![0i128];
         for (bytes, ns) in load.bytes.iter().zip(load.start.windows(2)) {
             whole.push(whole[whole.len() - 1] + i128::from(*bytes) * i128::from(ns[1] - ns[0]));
@@ -132,8 +126,8 @@ impl<'a> Areas<'a> {
         Areas { load, whole, removed }
     }
 
-    /// [`Load::area`] of what is left.
-    fn of(&self, gap: &Gap) -> u128 {
+    /// Area under the load curve between the accesses at a gap's ends, in bytes times ns.
+    pub(super) fn of(&self, gap: &Gap) -> u128 {
         let left: i128 =
             self.load.absent(gap).iter().map(|&(a, b)| self.until(b) - self.until(a.min(b))).sum();
         left.max(0) as u128
@@ -149,7 +143,7 @@ impl<'a> Areas<'a> {
         self.whole[step] - (bytes * i128::from(self.load.start[step]) - weighted)
     }
 
-    fn remove(&mut self, gap: &Gap) {
+    pub(super) fn remove(&mut self, gap: &Gap) {
         let bytes = i128::from(gap.bytes);
         for (a, b) in self.load.absent(gap).into_iter().filter(|(a, b)| a < b) {
             for (step, bytes) in [(a, bytes), (b, -bytes)] {
@@ -186,7 +180,10 @@ fn combined(scheme: &Scheme, load: &Load, copies: &Copies, gaps: &[usize], weigh
         let scores = match k {
             0 => each(&|gap, ns| aoa(load, gap, ns)),
             1 => each(&|gap, ns| doa(load, gap, ns)),
-            2 => each(&|gap, _| load.area(gap) as f64),
+            2 => {
+                let areas = Areas::new(load);
+                each(&|gap, _| areas.of(gap) as f64)
+            }
             _ => swdoa(scheme, load, gaps),
         };
         for (sum, score) in total.iter_mut().zip(standardised(scores)) {
