@@ -340,7 +340,7 @@ published time: the link is then as busy as it was.
 
 - At modelled speeds the ResNets of 18 and 34 layers give up what was published, the others less: the modelled step is three
   to five times as fast as SINGA's was, while the link is not. At the published pace `autoswap` hides more than published.
-- `memc`'s cells are of an earlier build, whose search did not start from `autoswap`'s plans.
+- `memc`'s cells are of an early build, whose search did not start from `autoswap`'s plans.
 """),
     "delta-2": Table("DELTA, table II: memory", delta_2, """
 A100 with 80 GB; Adam. The paper gives no budget and no step time for these cells. *Least* is the smallest budget with a plan, to
@@ -381,4 +381,5 @@ Steps are simulated on the published hardware's profile (`memc list devices`); n
 what it reads. So ratios compare, milliseconds do not. *Not given*: the paper has no number. More time is over the unplanned
 step; it is negative where a planner overlaps the input's copy with the step before. *No plan*: the method does not reach the budget;
 *out of time*: it was stopped; *not measured*: left out (`--skip`). Planning times are from two cores that others used, too.
+`memc`'s cells of SwapAdvisor's table 2, AutoSwap, DELTA's largest batches and TENSILE are of an earlier build than the others.
 """
