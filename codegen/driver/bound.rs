@@ -3,7 +3,7 @@
 use clap::Args;
 use memc_ir::Bytes;
 use memc_planner::Order;
-use memc_planner::bound::{Allow, Bound as Bounds, Infeasible, bound, order_free};
+use memc_planner::bound::{Allow, Bound as Bounds, Infeasible, bound};
 use serde_json::{Value, json};
 
 use crate::cli::Question;
@@ -33,17 +33,13 @@ pub(crate) fn run(args: &Bound) -> Result<(), Error> {
     let capacity = posed.capacity(budget);
     let numbers = posed.given().numbers();
     progress.stage("bounding");
-    let row = |allow| Row {
-        allow,
-        fixed: bound(numbers, capacity, allow),
-        free: order_free(numbers, capacity, allow).ok(),
-    };
-    let found: Vec<Row> = allowed(args).into_iter().map(row).collect();
+    let found: Vec<Row> =
+        allowed(args).into_iter().map(|allow| (allow, bound(numbers, capacity, allow))).collect();
     progress.done();
-    let least = found.iter().filter_map(|row| row.fixed.as_ref().err()).min_by_key(|e| e.bytes);
+    let least = found.iter().filter_map(|(_, b)| b.as_ref().err()).min_by_key(|e| e.bytes);
     let text = if args.json { to_json(&posed, budget, &found) } else { to_text(&posed, budget, &found) };
     match least {
-        Some(e) if found.iter().all(|row| row.free.is_none()) => {
+        Some(e) if found.iter().all(|(_, b)| b.is_err()) => {
             let text = format!("nothing fits {}: {}", Bytes(budget), why(&posed, e));
             if args.json {
                 emit(&to_json(&posed, budget, &found))?;
@@ -55,13 +51,17 @@ pub(crate) fn run(args: &Bound) -> Result<(), Error> {
     }
 }
 
-/// Bounds on what some scripts take.
-struct Row {
-    allow: Allow,
-    /// Of those that keep the given order.
-    fixed: Result<Bounds, Infeasible>,
-    /// Of all, in ns; none where nothing fits.
-    free: Option<u64>,
+type Row = (Allow, Result<Bounds, Infeasible>);
+
+/// The bounds of a row in ns: for the given order, and for every order.
+fn times(b: &Result<Bounds, Infeasible>) -> [Option<u64>; 2] {
+    let b = b.as_ref().ok();
+    [b.and_then(|b| b.fixed_order.ok()), b.map(|b| b.order_free_ns)]
+}
+
+/// Why nothing fits, in any order or in the given one.
+fn failure(b: &Result<Bounds, Infeasible>) -> Option<&Infeasible> {
+    b.as_ref().map_or_else(Some, |b| b.fixed_order.as_ref().err())
 }
 
 /// What the options leave, the freest last.
@@ -106,16 +106,13 @@ fn to_text(posed: &Posed, budget: u64, found: &[Row]) -> String {
         None => ["infeasible".into(), "-".into()],
         Some(ns) => [ms(ns), format!("{:.4}", ratio(ns, ideal))],
     };
-    let fixed = |row: &Row| row.fixed.as_ref().ok().map(|b| b.fixed_order_ns);
-    let row = |row: &Row| {
-        let cells = cells(fixed(row)).into_iter().chain(cells(row.free));
-        std::iter::once(name(row.allow).to_string()).chain(cells).collect()
+    let row = |(allow, b): &Row| {
+        std::iter::once(name(*allow).to_string()).chain(times(b).into_iter().flat_map(cells)).collect()
     };
     let rows: Vec<Vec<String>> = found.iter().map(row).collect();
-    let infeasible = found.iter().filter_map(|row| {
-        let e = row.fixed.as_ref().err()?;
-        let order = if row.free.is_some() { " in the given order" } else { "" };
-        Some(format!("{}{order}: {}\n", name(row.allow), why(posed, e)))
+    let infeasible = found.iter().filter_map(|(allow, b)| {
+        let order = if b.is_ok() { " in the given order" } else { "" };
+        Some(format!("{}{order}: {}\n", name(*allow), why(posed, failure(b)?)))
     });
     let infeasible: String = infeasible.collect();
     format!(
@@ -129,14 +126,14 @@ fn to_text(posed: &Posed, budget: u64, found: &[Row]) -> String {
 
 fn to_json(posed: &Posed, budget: u64, found: &[Row]) -> String {
     let ideal = posed.given().numbers().compute_ns();
-    let row = |row: &Row| -> Value {
+    let row = |(allow, b): &Row| -> Value {
         let over = |ns: Option<u64>| ns.map(|ns| ratio(ns, ideal));
-        let fixed = row.fixed.as_ref().ok().map(|b| b.fixed_order_ns);
+        let [fixed, free] = times(b);
         json!({
-            "swap": row.allow.swap, "recompute": row.allow.recompute, "feasible": row.free.is_some(),
+            "swap": allow.swap, "recompute": allow.recompute, "feasible": b.is_ok(),
             "fixed_order_ns": fixed, "fixed_order_over_ideal": over(fixed),
-            "order_free_ns": row.free, "order_free_over_ideal": over(row.free),
-            "least_bytes": row.fixed.as_ref().err().map(|e| e.bytes + posed.reserve_bytes),
+            "order_free_ns": free, "order_free_over_ideal": over(free),
+            "least_bytes": failure(b).map(|e| e.bytes + posed.reserve_bytes),
         })
     };
     let bounds: Vec<Value> = found.iter().map(row).collect();

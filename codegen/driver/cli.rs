@@ -240,7 +240,7 @@ pub(crate) struct Question {
 }
 
 /// The device of a model. A problem names its own.
-#[derive(Args, Clone)]
+#[derive(Args, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     /// Device whose times and limits apply to a model: one of `memc list devices` or a profile file (.json)
     #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "cpu")]
@@ -248,6 +248,12 @@ pub(crate) struct Target {
     /// Keep every gradient as the model computes it, whatever it needs of the forward pass
     #[arg(long)]
     pub(crate) no_mem_rewrite: bool,
+}
+
+impl Default for Target {
+    fn default() -> Self {
+        Target { device: "cpu".into(), no_mem_rewrite: false }
+    }
 }
 
 #[derive(Args)]

@@ -216,8 +216,7 @@ impl Hunt<'_> {
         self.progress.stage("proving a bound");
         // What the bounds rule out is not planned for.
         let bounds: Vec<_> = (0..posed.tried().len())
-            .filter_map(|at| posed.bound(at, self.budget, how.allow()))
-            .map(|b| if how.fixed_order { b.fixed_order_ns } else { b.order_free_ns })
+            .filter_map(|at| posed.bound(at, self.budget, how.allow())?.least(how.fixed_order))
             .collect();
         if bounds.is_empty() {
             return Ok(refused("an op does not fit"));

@@ -6,7 +6,6 @@ use memc_ir::{Phase, print};
 use memc_passes::graph::{RECOVERIES, RULES, memory};
 use memc_passes::{Fired, PASSES, PassCx, Pipeline};
 use memc_planner::planners::{PLANNERS, Planner};
-
 use serde_json::Value;
 
 use crate::cli::{Opt, Verify};

@@ -77,20 +77,26 @@ pub(crate) struct Posed {
 /// Certified bounds on the step time in ns.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds {
-    /// Of plans that keep the problem's order.
-    pub(crate) fixed_order_ns: u64,
+    /// Of plans that keep the problem's order, if there may be one.
+    fixed_order_ns: Option<u64>,
     /// Of every plan.
-    pub(crate) order_free_ns: u64,
+    order_free_ns: u64,
 }
 
 impl Bounds {
+    /// That of all plans that are asked for, if there may be one.
+    pub(crate) fn least(&self, fixed_order: bool) -> Option<u64> {
+        if fixed_order { self.fixed_order_ns } else { Some(self.order_free_ns) }
+    }
+
     /// The one that holds for a script, and what it holds for.
     pub(crate) fn of(&self, decisions: &Decisions) -> (u64, &'static str) {
         let first =
             |a: &Action| if let Action::Run(run) = a { Some(run.op).filter(|_| !run.again) } else { None };
-        match decisions.actions.iter().filter_map(first).is_sorted() {
-            true => (self.fixed_order_ns, "fixed order"),
-            false => (self.order_free_ns, "any order"),
+        let keeps = decisions.actions.iter().filter_map(first).is_sorted();
+        match self.fixed_order_ns.filter(|_| keeps) {
+            Some(ns) => (ns, "fixed order"),
+            None => (self.order_free_ns, "any order"),
         }
     }
 }
@@ -104,7 +110,11 @@ pub(crate) fn pose(
 ) -> Result<Posed, Error> {
     progress.stage("importing");
     if source.model.extension().is_some_and(|e| e == "json") {
-        refuse_options(source, target)?;
+        source::refuse_options(source, "a planning problem has its own sizes, times and device")?;
+        if target != &Target::default() {
+            let text = "--device and --no-mem-rewrite are for models; a planning problem has its own times and device";
+            return Err(Error::Usage(text.into()));
+        }
         let text = source::read_text(&source.model)?;
         let at = |e| Error::Model(format!("{}: {e}", source.model.display()));
         let numbers = memc_planner::json::parse(&text).map_err(at)?;
@@ -126,32 +136,6 @@ pub(crate) fn pose(
     let mut graph = loaded.module;
     source::canonicalise(&mut graph, profile, !target.no_mem_rewrite)?;
     Posed::of(&graph, profile, order)
-}
-
-/// Refuses what says how to read a model, or for which device: a problem has its own ops, sizes and times.
-fn refuse_options(source: &Source, target: &Target) -> Result<(), Error> {
-    let i = &source.import;
-    let given = [
-        ("--device", target.device != "cpu"),
-        ("--dim", !i.dims.is_empty()),
-        ("--loss", i.loss.is_some()),
-        ("--optimizer", i.optimizer.is_some()),
-        ("--checkpoint", i.checkpoint.is_some()),
-        ("--trainable", !i.trainable.is_empty()),
-        ("--freeze", !i.freeze.is_empty()),
-        ("--optimizer-model", i.optimizer_model.is_some()),
-        ("--no-optimizer", i.no_optimizer),
-        ("--carry", !i.carry.is_empty()),
-        ("--accumulate", i.accumulate != 1),
-        ("--no-mem-rewrite", target.no_mem_rewrite),
-    ];
-    match given.iter().find(|(_, given)| *given) {
-        None => Ok(()),
-        Some((name, _)) => Err(Error::Usage(format!(
-            "{}: {name} is for models; a planning problem has its own sizes, times and device",
-            source.model.display()
-        ))),
-    }
 }
 
 /// The graph with its ops in the order that memory would like best.
@@ -261,12 +245,11 @@ impl Posed {
         let key = (at, capacity, allow);
         let known = self.bounds.borrow().get(&key).copied();
         known.unwrap_or_else(|| {
-            let bounds =
-                |b: bound::Bound| Bounds { fixed_order_ns: b.fixed_order_ns, order_free_ns: b.order_free_ns };
-            let any = |_| bound::order_free(o.numbers(), capacity, allow);
-            // Where nothing fits in the given order something may in another.
-            let any = |e| any(e).map(|ns| Bounds { fixed_order_ns: ns, order_free_ns: ns });
-            let found = bound::bound(o.numbers(), capacity, allow).map(bounds).or_else(any).ok();
+            let bounds = |b: bound::Bound| Bounds {
+                fixed_order_ns: b.fixed_order.ok(),
+                order_free_ns: b.order_free_ns,
+            };
+            let found = bound::bound(o.numbers(), capacity, allow).ok().map(bounds);
             self.bounds.borrow_mut().insert(key, found);
             found
         })

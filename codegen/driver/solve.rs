@@ -88,10 +88,8 @@ pub(crate) fn solve(
     progress: &Progress,
 ) -> Result<Outcome, Error> {
     let capacity = posed.capacity(budget);
-    let bounds = |at| {
-        let bounds = posed.bound(at, budget, how.allow());
-        bounds.map_or(0, |b| if how.fixed_order { b.fixed_order_ns } else { b.order_free_ns })
-    };
+    let bounds =
+        |at| posed.bound(at, budget, how.allow()).and_then(|b| b.least(how.fixed_order)).unwrap_or(0);
     // No order's plan is faster than the least of their bounds.
     progress.stage("proving a bound");
     let bound = if progress.visible() { (0..posed.tried().len()).map(bounds).min().unwrap_or(0) } else { 0 };

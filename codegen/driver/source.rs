@@ -35,6 +35,14 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
     })
 }
 
+/// Refuses options that say how to read a model where there is nothing that they would apply to.
+pub(crate) fn refuse_options(source: &Source, why: &str) -> Result<(), Error> {
+    if source.import.options() == ImportOptions::default() {
+        return Ok(());
+    }
+    Err(Error::Usage(format!("options such as --device, --dim and --loss apply to ONNX models; {why}")))
+}
+
 /// Imports an ONNX model, or parses an IR file; verifies either.
 ///
 /// A forward model goes through the graph passes before it is differentiated, so that gradients are those of the ops
@@ -42,18 +50,17 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Error> {
 pub(crate) fn load(source: &Source) -> Result<Loaded, Error> {
     let path = &source.model;
     if path.extension().is_some_and(|e| e == "mir") {
-        let import = &source.import;
-        if import.options() != ImportOptions::default() {
-            let text =
-                "options that say how to read a model apply to ONNX models; an IR file is read as it is";
-            return Err(Error::Usage(text.into()));
-        }
+        refuse_options(source, "an IR file is read as it is")?;
         let text = read_text(path)?;
         let at = |d: memc_ir::Diag| Error::Model(format!("{}: {d}", path.display()));
         let module = memc_ir::parse(&text).map_err(at)?;
         check(&module, path)?;
         let (notes, warnings, options, fired) = Default::default();
         return Ok(Loaded { module, notes, warnings, options, fired });
+    }
+    if path.extension().is_some_and(|e| e == "json") {
+        let text = "a planning problem? `memc plan`, `compare`, `sweep`, `explain` and `bound` take those; this command needs a model";
+        return Err(Error::Model(format!("{}: {text}", path.display())));
     }
     let args = &source.import;
     let options = args.options();

@@ -86,11 +86,7 @@ pub(crate) fn screen(bytes: &[u8]) -> Result<(), ImportError> {
     walk(bytes, Kind::Model).map_err(|(at, what)| {
         let start = bytes.get(..64).unwrap_or(bytes);
         let text = start.iter().all(|b| b.is_ascii_graphic() || b.is_ascii_whitespace());
-        let what = if text {
-            "it is text (planning problems are for `memc plan` and its kin)".into()
-        } else {
-            format!("at byte {at}, {what}")
-        };
+        let what = if text { "it is text".into() } else { format!("at byte {at}, {what}") };
         ImportError::BadModel(format!("not an ONNX model: {what}"))
     })
 }

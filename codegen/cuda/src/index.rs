@@ -27,17 +27,16 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
     }
 }
 
+/// A kernel that reads elements of type `t` by indices of type `i`.
+fn gathering(t: &str, i: &str) -> Entry {
+    Entry::new().operand(0, t, "data").operand(1, i, "indices").result(0, t, "y")
+}
+
 fn gather(call: &Call, axis: i64) -> Option<Lowering> {
     let ([data, indices], [y]) = (call.operands, call.results) else { return None };
     let (_, extent, inner) = around(&data.shape, axis)?;
     let (t, i) = (raw(y.dtype), name(indices.dtype));
-    let entry = Entry::new()
-        .operand(0, t, "data")
-        .operand(1, i, "indices")
-        .result(0, t, "y")
-        .int("extent", extent)
-        .int("inner", inner)
-        .int("count", indices.numel());
+    let entry = gathering(t, i).int("extent", extent).int("inner", inner).int("count", indices.numel());
     let body = format!(
         "const idx row = i / (idx)inner;\nconst i64 at = resolve(indices[row % (idx)count], extent);\n\
          y[i] = at < 0 ? ({t})0 : data[((i64)(row / (idx)count) * extent + at) * inner + i % (idx)inner];"
@@ -77,12 +76,7 @@ fn gather_elements(call: &Call, axis: i64) -> Option<Lowering> {
     let (own, step) = along(data, axis)?;
     let (_, extent, _) = around(&data.shape, axis)?;
     let (t, i) = (raw(y.dtype), name(indices.dtype));
-    let entry = Entry::new()
-        .operand(0, t, "data")
-        .operand(1, i, "indices")
-        .result(0, t, "y")
-        .int("extent", extent)
-        .int("step", step);
+    let entry = gathering(t, i).int("extent", extent).int("step", step);
     let (entry, mut body) = Walk::new(&y.shape, &[own]).offsets(entry, "o", "i");
     let _ = write!(
         body,
@@ -131,13 +125,8 @@ fn gather_nd(call: &Call, batch_dims: i64) -> Option<Lowering> {
     let ([data, indices], [y]) = (call.operands, call.results) else { return None };
     let tuples = Tuples::new(data, indices, batch_dims)?;
     let (t, i) = (raw(y.dtype), name(indices.dtype));
-    let entry = Entry::new()
-        .operand(0, t, "data")
-        .operand(1, i, "indices")
-        .result(0, t, "y")
-        .int("inner", tuples.inner)
-        .int("each", tuples.each)
-        .int("slices", tuples.slices());
+    let entry =
+        gathering(t, i).int("inner", tuples.inner).int("each", tuples.each).int("slices", tuples.slices());
     let (entry, slice) = tuples.slice(entry);
     let body = format!(
         "const idx t = i / (idx)inner;\n{slice}const i64 batch = (i64)(t / (idx)each) * slices;\n\
@@ -164,23 +153,21 @@ impl Target {
     fn new(call: &Call, mode: ScatterMode) -> Option<Target> {
         let y = call.results.first()?;
         let elements = y.numel();
+        let in_place = |ctype, put| Target {
+            at: Arg::Result(0),
+            ctype,
+            put,
+            update: ctype,
+            before: crate::shape::copy(call).launches.pop(),
+            after: None,
+            workspace: 0,
+        };
         if mode == ScatterMode::Replace {
-            let (ctype, before) = (raw(y.dtype), crate::shape::copy(call).launches.pop());
-            let (at, put) = (Arg::Result(0), "*to = u;");
-            return Some(Target { at, ctype, put, update: ctype, before, after: None, workspace: 0 });
+            return Some(in_place(raw(y.dtype), "*to = u;"));
         }
         let t = name(y.dtype);
         if !matches!(y.dtype, DType::F16 | DType::BF16) {
-            let (before, put) = (crate::shape::copy(call).launches.pop(), "*to = plus(*to, u);");
-            return Some(Target {
-                at: Arg::Result(0),
-                ctype: t,
-                put,
-                update: t,
-                before,
-                after: None,
-                workspace: 0,
-            });
+            return Some(in_place(t, "*to = plus(*to, u);"));
         }
         let before = Entry::new().operand(0, t, "x").workspace(0, "f32", "sums");
         let after = Entry::new().workspace(0, "f32", "sums").result(0, t, "y");
@@ -193,6 +180,14 @@ impl Target {
             after: after.each("narrow", elements, &format!("y[i] = down<{t}>(sums[i]);")),
             workspace: elements.saturating_mul(4),
         })
+    }
+
+    /// A kernel that takes updates there by indices of type `i`.
+    fn entry(&self, i: &str) -> Entry {
+        Entry::new()
+            .operand(1, i, "indices")
+            .operand(2, self.update, "updates")
+            .buffer(self.at, self.ctype, "y")
     }
 
     fn lowering(self, scatter: Option<Launch>) -> Lowering {
@@ -211,10 +206,8 @@ fn scatter_elements(call: &Call, axis: i64, mode: ScatterMode) -> Option<Lowerin
     let mut lanes = indices.shape.clone();
     *lanes.get_mut(usize::try_from(axis).ok()?)? = 1;
     let walk = Walk::new(&lanes, &[own, from]);
-    let entry = Entry::new()
-        .operand(1, name(indices.dtype), "indices")
-        .operand(2, target.update, "updates")
-        .buffer(target.at, target.ctype, "y")
+    let entry = target
+        .entry(name(indices.dtype))
         .int("extent", extent)
         .int("step", step)
         .int("count", count)
@@ -234,10 +227,8 @@ fn scatter_nd(call: &Call, mode: ScatterMode, batch_dims: i64) -> Option<Lowerin
     let [data, indices, updates] = call.operands else { return None };
     let target = Target::new(call, mode)?;
     let tuples = Tuples::new(data, indices, batch_dims)?;
-    let entry = Entry::new()
-        .operand(1, name(indices.dtype), "indices")
-        .operand(2, target.update, "updates")
-        .buffer(target.at, target.ctype, "y")
+    let entry = target
+        .entry(name(indices.dtype))
         .int("inner", tuples.inner)
         .int("each", tuples.each)
         .int("slices", tuples.slices());

@@ -182,6 +182,11 @@ fn layer_norm(call: &Call, axis: i64, epsilon: f32) -> Option<Lowering> {
     Some(Lowering::of([by_rows(entry, "layer_norm", rows, n, &body)]))
 }
 
+/// A kernel that reads the gradient of what was normalised, its input, and its statistics.
+fn of_normalised(t: &str) -> Entry {
+    Entry::new().operand(0, t, "dy").operand(1, t, "x").operand(3, "f32", "mean").operand(4, "f32", "inv_std")
+}
+
 fn layer_norm_grad(call: &Call, axis: i64) -> Option<Lowering> {
     let [_, x, scale, ..] = call.operands else { return None };
     let (rows, n) = rows(&x.shape, axis)?;
@@ -192,11 +197,7 @@ fn layer_norm_grad(call: &Call, axis: i64) -> Option<Lowering> {
     let groups = n.div_ceil(32);
     let parts = parts(groups, rows, 128);
     // Before dx, which may lie in the bytes of dy or x.
-    let affine = Entry::new()
-        .operand(0, t, "dy")
-        .operand(1, t, "x")
-        .operand(3, "f32", "mean")
-        .operand(4, "f32", "inv_std")
+    let affine = of_normalised(t)
         .workspace(0, "f64", "partial")
         .int("rows", rows)
         .int("n", n)
@@ -219,15 +220,7 @@ fn layer_norm_grad(call: &Call, axis: i64) -> Option<Lowering> {
         .int("parts", parts)
         .each("layer_norm_affine_parts", n, &body);
     let dx = (rows > 0).then(|| {
-        let entry = Entry::new()
-            .operand(0, t, "dy")
-            .operand(1, t, "x")
-            .operand(2, s, "scale")
-            .operand(3, "f32", "mean")
-            .operand(4, "f32", "inv_std")
-            .result(0, t, "dx")
-            .int("rows", rows)
-            .int("n", n);
+        let entry = of_normalised(t).operand(2, s, "scale").result(0, t, "dx").int("rows", rows).int("n", n);
         let body = format!("layer_norm_grad_rows<{t}, {s}>(dy, x, scale, mean, inv_std, dx, rows, n);");
         by_rows(entry, "layer_norm_grad", rows, n, &body)
     });
@@ -286,11 +279,7 @@ fn batch_norm_grad(call: &Call) -> Option<Lowering> {
         return Some(Lowering::default());
     }
     // Before dx, which may lie in the bytes of dy or x.
-    let entry = Entry::new()
-        .operand(0, t, "dy")
-        .operand(1, t, "x")
-        .operand(3, "f32", "mean")
-        .operand(4, "f32", "inv_std")
+    let entry = of_normalised(t)
         .result(1, s, "dscale")
         .result(2, s, "dbias")
         .workspace(0, "f32", "sums")
@@ -301,12 +290,8 @@ fn batch_norm_grad(call: &Call) -> Option<Lowering> {
         "batch_norm_sums<{t}, {s}>(dy, x, mean, inv_std, dscale, dbias, sums, batch, channels, plane);"
     );
     let sums = by_rows(entry, "batch_norm_sums", channels, batch * plane, &body);
-    let entry = Entry::new()
-        .operand(0, t, "dy")
-        .operand(1, t, "x")
+    let entry = of_normalised(t)
         .operand(2, s, "scale")
-        .operand(3, "f32", "mean")
-        .operand(4, "f32", "inv_std")
         .buffer(Arg::Workspace(0), "f32", "sums")
         .result(0, t, "dx")
         .int("count", batch * plane)

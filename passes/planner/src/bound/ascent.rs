@@ -30,19 +30,15 @@ const MOMENTS: (f64, f64) = (0.95, 0.99);
 /// Highest link price in slots that cannot last longer.
 const HIGHEST: f64 = 4.0;
 
-/// Prices on chosen instants, and what the ways at good prices use on average.
+/// Prices on chosen instants.
 pub(super) struct Ascent {
     pub(super) chosen: Vec<u32>,
-    pub(super) frame: Frame,
     pub(super) dual: Dual,
-    /// For every item and leg, the part of it that is away.
-    pub(super) away: Vec<Vec<f64>>,
 }
 
 /// Good prices for a frame.
 pub(super) fn ascend(fine: &Frame) -> Ascent {
-    let mut best =
-        Ascent { chosen: vec![0], frame: fine.coarse(&[0], true), dual: Dual::zero(1), away: Vec::new() };
+    let mut best = Ascent { chosen: vec![0], dual: Dual::zero(1) };
     for (level, (size, steps)) in LEVELS.into_iter().enumerate() {
         let chosen = fine.choose(size, &best.chosen);
         if level > 0 && chosen.len() == best.chosen.len() {
@@ -51,8 +47,8 @@ pub(super) fn ascend(fine: &Frame) -> Ascent {
         let frame = fine.coarse(&chosen, true);
         let start = best.dual.onto(&best.chosen, &chosen);
         let step = if level == 0 { 1.0 } else { LATER };
-        let (dual, away, done) = climb(&frame, start, steps, step);
-        best = Ascent { chosen, frame, dual, away };
+        let (dual, done) = climb(&frame, start, steps, step);
+        best = Ascent { chosen, dual };
         if done {
             break;
         }
@@ -134,8 +130,8 @@ impl Dual {
     }
 }
 
-/// Ascent on one frame: the best prices met, the mean of the ways in the later half, and whether the prices are optimal.
-fn climb(frame: &Frame, start: Dual, steps: usize, first: f64) -> (Dual, Vec<Vec<f64>>, bool) {
+/// Ascent on one frame: the best prices met, and whether they are optimal.
+fn climb(frame: &Frame, start: Dual, steps: usize, first: f64) -> (Dual, bool) {
     let count = frame.fixed.len();
     let memory_step = frame.moving() * 8.0 / count as f64;
     let mut walker = Walker::default();
@@ -150,8 +146,6 @@ fn climb(frame: &Frame, start: Dual, steps: usize, first: f64) -> (Dual, Vec<Vec
     let mut best = (f64::NEG_INFINITY, at.clone());
     let mut gradient = Dual::zero(count);
     let mut moments = (Dual::zero(count), Dual::zero(count));
-    let mut away = used.away.clone();
-    let mut ways = 0.0;
     for step in 0..steps {
         at.prices(frame, &mut prices);
         let value = value(frame, &at, &prices, &mut walker, &mut used);
@@ -160,13 +154,7 @@ fn climb(frame: &Frame, start: Dual, steps: usize, first: f64) -> (Dual, Vec<Vec
             best = (value, at.clone());
         }
         if step == 0 && at.stays(&gradient) {
-            return (at, std::mem::take(&mut used.away), true);
-        }
-        if step * 2 >= steps {
-            ways += 1.0;
-            for (sum, one) in away.iter_mut().flatten().zip(used.away.iter().flatten()) {
-                *sum += one;
-            }
+            return (at, true);
         }
         let length = first * FALL.powf(step as f64 / steps as f64);
         let bias = (1.0 - MOMENTS.0.powi(step as i32 + 1), 1.0 - MOMENTS.1.powi(step as i32 + 1));
@@ -185,10 +173,7 @@ fn climb(frame: &Frame, start: Dual, steps: usize, first: f64) -> (Dual, Vec<Vec
         advance(&mut at.to_device, &gradient.to_device, &mut m.to_device, &mut v.to_device, length * STEP);
         at.project(frame);
     }
-    for sum in away.iter_mut().flatten() {
-        *sum /= f64::max(ways, 1.0);
-    }
-    (best.1, away, false)
+    (best.1, false)
 }
 
 impl Dual {

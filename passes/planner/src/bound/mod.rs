@@ -18,7 +18,7 @@ mod frame;
 mod order_free;
 mod paths;
 
-use crate::problem::{ALIGN, Problem};
+use crate::problem::Problem;
 use ascent::{Ascent, ascend, certify};
 use frame::Frame;
 
@@ -40,60 +40,25 @@ pub struct Infeasible {
     pub bytes: u64,
 }
 
-/// Lower bounds on the step time, and what led to them.
-#[derive(Clone, PartialEq, Debug, Default)]
+/// Lower bounds on the step time.
+#[derive(Clone, PartialEq, Debug)]
 pub struct Bound {
     /// Sum of the ops' times in ns.
     pub ideal_ns: u64,
-    /// For the problem's order, in ns.
-    pub fixed_order_ns: u64,
-    /// For every order, in ns; at most [`Bound::fixed_order_ns`].
+    /// For every order, in ns; at most that for the problem's.
     pub order_free_ns: u64,
-    /// What memory and the links are worth.
-    pub prices: Prices,
-    /// The relaxation's solution, about: gaps of which a part is away, by tensor.
-    pub away: Vec<Away>,
+    /// For the problem's order, in ns; where no script in it fits, one in another may.
+    pub fixed_order: Result<u64, Infeasible>,
 }
 
-/// What the last byte and the last ns are worth, for every position of the order.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Prices {
-    /// Ns that a byte on the device costs while the op runs; only some positions of a long step have a price.
-    pub memory: Vec<f64>,
-    /// Ns that a ns of copying to the host costs meanwhile.
-    pub to_host: Vec<f64>,
-    /// Ns that a ns of copying to the device costs meanwhile.
-    pub to_device: Vec<f64>,
-}
-
-/// A gap between touches of a tensor that the relaxation uses.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Away {
-    /// The tensor.
-    pub tensor: u32,
-    /// Position of the touch that the gap follows; `None`: the beginning of the step.
-    pub after: Option<u32>,
-    /// Position of the touch that ends it; `None`: the end of the step.
-    pub before: Option<u32>,
-    /// The part of the tensor, averaged over the gap, that is not on the device: 0 to 1.
-    pub part: f64,
-}
-
-/// Bounds for a device arena of `capacity` bytes. Fails where no script fits that keeps the problem's order; in another
-/// one may, if [`order_free`] has a bound.
+/// Bounds for a device arena of `capacity` bytes. Fails where no script fits in any order.
 pub fn bound(p: &Problem, capacity: u64, allow: Allow) -> Result<Bound, Infeasible> {
-    let ideal_ns = p.compute_ns();
     let order_free_ns = order_free(p, capacity, allow)?;
-    let frame = Frame::new(p, capacity, allow)?;
-    let ascent = ascend(&frame);
-    let certified = certify(&frame.coarse(&ascent.chosen, false), &ascent.dual).unwrap_or(ideal_ns);
-    Ok(Bound {
-        ideal_ns,
-        fixed_order_ns: certified.max(order_free_ns),
-        order_free_ns,
-        prices: prices(p, &frame, &ascent),
-        away: away(&frame, &ascent),
-    })
+    let fixed_order = Frame::new(p, capacity, allow).map(|frame| {
+        let Ascent { chosen, dual } = ascend(&frame);
+        certify(&frame.coarse(&chosen, false), &dual).unwrap_or(0).max(order_free_ns)
+    });
+    Ok(Bound { ideal_ns: p.compute_ns(), order_free_ns, fixed_order })
 }
 
 /// The bound for every order alone, in ns. Fails where no script fits.
@@ -110,38 +75,4 @@ impl Problem {
         let share = u128::from(op.time_ns) * bytes(t) / all.max(1);
         op.repeatable.then_some(share as u64)
     }
-}
-
-fn prices(p: &Problem, frame: &Frame, ascent: &Ascent) -> Prices {
-    let slot_of = frame.slot_of(&ascent.chosen);
-    let mut memory = vec![0.0; p.ops.len()];
-    for (&instant, &price) in ascent.chosen.iter().zip(&ascent.dual.memory) {
-        // What lies between two ops counts for the first.
-        if let Some(at) = memory.get_mut((instant.max(1) as usize - 1) / 2) {
-            *at += price / ALIGN as f64;
-        }
-    }
-    let of = |list: &[f64]| (0..p.ops.len()).map(|i| list[slot_of[2 * i + 1] as usize]).collect();
-    Prices { memory, to_host: of(&ascent.dual.to_host), to_device: of(&ascent.dual.to_device) }
-}
-
-fn away(frame: &Frame, ascent: &Ascent) -> Vec<Away> {
-    let slot_of = frame.slot_of(&ascent.chosen);
-    let last = frame.fixed.len() as u32;
-    let mut out = Vec::new();
-    for (item, parts) in ascent.frame.items.iter().zip(&ascent.away) {
-        for &member in &item.members {
-            let fine = &frame.items[member as usize];
-            // Legs of tensors that take one way may have different numbers.
-            let legs = coarse::coarse_item(fine, &slot_of).legs;
-            for (leg, &part) in legs.iter().zip(parts).filter(|(_, part)| **part > 1e-3) {
-                let gap = &fine.legs[leg.number as usize];
-                let after = (gap.from > 0).then(|| gap.from / 2 - 1);
-                let before = (gap.to < last).then(|| (gap.to - 1) / 2);
-                out.push(Away { tensor: fine.tensor, after, before, part });
-            }
-        }
-    }
-    out.sort_by_key(|a| (a.tensor, a.after, a.before.unwrap_or(u32::MAX)));
-    out
 }

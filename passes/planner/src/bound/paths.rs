@@ -51,27 +51,16 @@ pub(super) struct Use {
     pub(super) to_host: Vec<f64>,
     pub(super) to_device: Vec<f64>,
     pub(super) compute: Vec<f64>,
-    /// For every item and leg, the part of its instants that it is away: 0 or 1 for one way.
-    pub(super) away: Vec<Vec<f64>>,
 }
 
 impl Use {
     pub(super) fn new(frame: &Frame) -> Use {
         let n = frame.fixed.len();
-        Use {
-            delta: vec![0.0; n + 1],
-            to_host: vec![0.0; n],
-            to_device: vec![0.0; n],
-            compute: vec![0.0; n],
-            away: frame.items.iter().map(|i| vec![0.0; i.legs.len()]).collect(),
-        }
+        Use { delta: vec![0.0; n + 1], to_host: vec![0.0; n], to_device: vec![0.0; n], compute: vec![0.0; n] }
     }
 
     pub(super) fn clear(&mut self) {
         for list in [&mut self.delta, &mut self.to_host, &mut self.to_device, &mut self.compute] {
-            list.fill(0.0);
-        }
-        for list in &mut self.away {
             list.fill(0.0);
         }
     }
@@ -288,14 +277,12 @@ impl Walker {
                     }
                 }
             }
-            let mut away = 0usize;
             for slot in (leg.from as usize..leg.to as usize).rev() {
                 let choice = self.choices[mark + slot - leg.from as usize];
                 let inside = slot + 1 < leg.to as usize;
                 if matches!(at, At::Device | At::Both) && inside {
                     used.resident(slot + 1, slot + 2, item.units);
                 }
-                away += usize::from(inside && matches!(at, At::Host | At::Lost));
                 if at == At::Lost {
                     at = if choice & LOST_FROM_HOST > 0 {
                         At::Host
@@ -334,7 +321,6 @@ impl Walker {
                     at = At::Lost;
                 }
             }
-            used.away[index][l] += away as f64 / (leg.to - leg.from).saturating_sub(1).max(1) as f64;
         }
         if at == At::Both && matches!(item.begin, Begin::Arrives(_)) {
             used.to_device[arrival] += in_ns;

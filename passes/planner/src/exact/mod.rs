@@ -54,7 +54,7 @@ pub fn optimum(
     limit: u64,
 ) -> Option<Optimum> {
     let bound = bound::bound(p, capacity, allow).ok()?;
-    let stop = if fixed_order { bound.fixed_order_ns } else { bound.order_free_ns };
+    let stop = if fixed_order { bound.fixed_order.ok()? } else { bound.order_free_ns };
     let allow = Allow { swap: allow.swap && p.device.can_swap(), ..allow };
     let mut x = Exact { p, capacity, allow, judge, stop, limit, evaluations: 0, best: None };
     let most = if allow.recompute { RUNS_AGAIN } else { 0 };

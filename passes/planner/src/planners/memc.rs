@@ -19,9 +19,8 @@ pub(super) const PLANNER: Planner = Planner {
     plan,
 };
 
-/// Planners whose plans take milliseconds for a thousand ops.
-const QUICK: [&Planner; 14] = [
-    &belady::PLANNER,
+/// Planners, besides Belady's walks, whose plans take milliseconds for a thousand ops.
+const QUICK: [&Planner; 11] = [
     &superneurons::PLANNER,
     &odswap::PLANNER,
     &delta::PLANNER,
@@ -33,12 +32,13 @@ const QUICK: [&Planner; 14] = [
     &dtr::PLANNER,
     &vdnn::ALL,
     &checkpoint::PLANNER,
-    &capuchin::PLANNER,
-    &tensile::PLANNER,
 ];
 
-/// The last of [`QUICK`], which go over all ops dozens of times, and the ops from which on they are not asked.
-const THOROUGH: (usize, usize) = (2, 8192);
+/// Planners that go over all ops dozens of times.
+const THOROUGH: [&Planner; 2] = [&capuchin::PLANNER, &tensile::PLANNER];
+
+/// Ops from which on [`THOROUGH`] ones are not asked.
+const MANY: usize = 8192;
 
 /// Ops up to which others are asked until their layouts fit, and their plans are candidates; beyond, once, and then only
 /// what they choose is a start for the search.
@@ -57,10 +57,10 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         }
     };
     let (mut starts, mut error) = (Vec::new(), None);
-    // The first of them always fits where anything can, and is there at once; when it gives up, its reason holds for all.
-    let few = p.ops.len() < THOROUGH.1;
-    let (first, rest) = QUICK[..QUICK.len() - if few { 0 } else { THOROUGH.0 }].split_at(1);
-    for (planners, whole) in [(first, true), (rest, p.ops.len() <= FEW)] {
+    let thorough = THOROUGH.iter().filter(|_| p.ops.len() < MANY);
+    let others: Vec<&Planner> = QUICK.iter().chain(thorough).copied().collect();
+    // Belady's walks always fit where anything can, and are there at once; when they give up, their reason holds for all.
+    for (planners, whole) in [(&[&belady::PLANNER][..], true), (&others, p.ops.len() <= FEW)] {
         // The least effort is the first plan, where others take long.
         let enough = (request.stop)() || request.effort == 0 && p.ops.len() > FEW;
         if let Some(best) = best.take_if(|_| enough) {
