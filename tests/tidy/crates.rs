@@ -20,6 +20,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
     ("memc-codegen", "codegen", &["memc-ir", "memc-plan"]),
     ("memc-check", "codegen/check", &["memc-ir", "memc-plan"]),
     ("memc-cuda", "codegen/cuda", &["memc-ir"]),
+    ("memc-gpu", "runtime/gpu", &[]),
     ("memc-runtime", "runtime", &["memc-ir", "memc-kernels", "memc-plan"]),
     (
         "memc",
@@ -44,8 +45,10 @@ const COMPILER: &[&str] = &["memc-codegen", "memc-frontend", "memc-layout", "mem
 /// Published crates that belong to one part of the design.
 const HOMES: &[(&str, &[&str])] = &[
     ("clap", &["memc", "memc-runtime"]),
+    ("cudarc", &["memc-gpu"]),
     ("egg", &["memc-passes"]),
     ("gemm", &["memc-kernels"]),
+    ("libloading", &["memc-gpu"]),
     ("onnx-protobuf", &["memc-frontend"]),
     ("prost", &["memc-plan"]),
     ("protobuf", &["memc-frontend"]),

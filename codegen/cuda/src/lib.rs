@@ -4,7 +4,8 @@
 //! no CUDA headers. The contract:
 //!
 //! - **Meaning.** Results are those of `memc-kernels`: the same bits where an op copies, compares, counts or draws random
-//!   words, and where it sums in the same order; otherwise within the rounding of `f32`.
+//!   words, and where it sums in the same order; otherwise within the rounding of `f32`. This asks for a compiler that
+//!   fuses no product and sum by itself (`--fmad=false`); where kernels want that, in products, they say so.
 //! - **Deterministic.** No atomics on floats: sums are trees, or go in index order, cut by types alone. The same bits
 //!   from run to run on one machine.
 //! - **No hidden memory.** Scratch is [`Lowering::workspace`] bytes that the caller supplies, with any contents.

@@ -26,7 +26,7 @@ FN void tiled(i64 m, i64 n, i64 begin, i64 end, A a, B b, Put put) {
           y[q] = right[t][col + 16 * q];
         }
         for (u32 r = 0; r < 4; ++r) {
-          for (u32 c = 0; c < 4; ++c) sum[r][c] += x[r] * y[c];
+          for (u32 c = 0; c < 4; ++c) sum[r][c] = __fmaf_rn(x[r], y[c], sum[r][c]);
         }
       }
       __syncthreads();
@@ -122,7 +122,7 @@ FN void conv_forward_at(Conv g, const T* x, const T* w, const T* bias, T* y, i64
   const i64 channel = e / pixels % (g.groups * g.m), n = e / pixels / (g.groups * g.m);
   const T* from = x + (n * g.groups + channel / g.m) * image;
   f32 sum = 0.0f;
-  for (i64 t = 0; t < depth; ++t) sum += up(w[channel * depth + t]) * column(g, from, t, e % pixels);
+  for (i64 t = 0; t < depth; ++t) sum = __fmaf_rn(up(w[channel * depth + t]), column(g, from, t, e % pixels), sum);
   y[e] = down<T>(BIAS ? sum + up(bias[channel]) : sum);
 }
 
@@ -134,7 +134,8 @@ template <class T> FN void conv_grad_input_at(Conv g, const T* dy, const T* w, T
   for (i64 m = group * g.m; m < (group + 1) * g.m; ++m) {
     for (i64 tap = 0; tap < taps; ++tap) {
       const i64 at = g.output(p / g.width, p % g.width, tap / g.kw, tap % g.kw);
-      if (at >= 0) sum += up(w[(m * g.channels + c) * taps + tap]) * up(dy[(n * g.groups * g.m + m) * pixels + at]);
+      if (at < 0) continue;
+      sum = __fmaf_rn(up(w[(m * g.channels + c) * taps + tap]), up(dy[(n * g.groups * g.m + m) * pixels + at]), sum);
     }
   }
   dx[e] = down<T>(sum);

@@ -3,13 +3,21 @@
 use memc_ir::attr::{F32, Reduction, ScatterMode};
 use memc_ir::{DType, OpKind};
 
-use crate::common::{Random, Sample};
+use crate::common::{Random, Sample, samples};
 
 fn push(all: &mut Vec<Sample>, op: OpKind, operands: Vec<memc_kernels::interp::Tensor>) {
     all.push(Sample { op, operands });
 }
 
-pub(crate) fn more() -> Vec<Sample> {
+/// The samples of all ops at several seeds, and those below; without those whose op refuses empty operands.
+pub(crate) fn all() -> Vec<Sample> {
+    let mut all: Vec<Sample> = [0, 1, 3].into_iter().flat_map(samples).collect();
+    all.extend(more());
+    all.retain(|s| s.op.infer(&s.operands.iter().map(|t| &t.ty).collect::<Vec<_>>()).is_ok());
+    all
+}
+
+fn more() -> Vec<Sample> {
     let (r, mut all) = (&mut Random::new(5), Vec::new());
     for _ in 0..2 {
         elementwise(r, &mut all);

@@ -222,6 +222,7 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
 }
 
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
+inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline float __uint_as_float(unsigned bits) {

@@ -1,0 +1,56 @@
+//! What can go wrong with a GPU and its libraries.
+
+use std::fmt;
+
+use crate::Component;
+
+/// Why a GPU, or one of its libraries, did not do what it was asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum GpuError {
+    /// A library is not there, or does not open.
+    Missing {
+        /// Which.
+        component: Component,
+        /// What came of looking for it.
+        why: String,
+    },
+    /// A library lacks a function that is needed: it is too old.
+    Symbol {
+        /// Which library.
+        component: Component,
+        /// Name of the function.
+        symbol: &'static str,
+    },
+    /// Kernel text does not compile.
+    Compile {
+        /// What the compiler says, or the beginning of it.
+        log: String,
+    },
+    /// A function of a library returned an error.
+    Call {
+        /// Name of the function.
+        function: &'static str,
+        /// The library's name of the error.
+        error: String,
+    },
+}
+
+impl fmt::Display for GpuError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GpuError::Missing { component, why } => {
+                write!(f, "{} was not found ({why}); {}", component.library(), component.remedy())
+            }
+            GpuError::Symbol { component, symbol } => write!(
+                f,
+                "{} has no function `{symbol}`: it is older than CUDA 12; {}",
+                component.library(),
+                component.remedy()
+            ),
+            GpuError::Compile { log } => write!(f, "NVRTC refuses the kernels of this program:\n{log}"),
+            GpuError::Call { function, error } => write!(f, "{function} failed: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for GpuError {}

@@ -1,0 +1,19 @@
+//! One NVIDIA GPU, as far as a program that replays a schedule needs it: finding CUDA's libraries, compiling kernel
+//! text, and what devices there are.
+//!
+//! Contract:
+//!
+//! - **Nothing is linked.** Libraries are opened when first asked for ([`Libraries::get`]), and stay open. A machine
+//!   without any of them gives errors that name what is missing and what would bring it; nothing panics.
+//! - **Checked before called.** The bindings (cudarc) panic where a library or a symbol is missing; every symbol that is
+//!   used here is looked up first.
+//!
+//! This crate knows no plan, no op and no schedule.
+
+mod error;
+mod locate;
+mod nvrtc;
+
+pub use error::GpuError;
+pub use locate::{Component, Libraries, Library, Search, VARIABLE};
+pub use nvrtc::{Arch, Nvrtc};
