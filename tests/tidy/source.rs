@@ -8,6 +8,8 @@ const UNSAFE: &[(&str, &str)] = &[
     ("ir/kernels/src/matmul.rs", "the gemm crate takes raw pointers"),
     ("ir/kernels/tests/allocation.rs", "counts allocations with a global allocator"),
     ("passes/planner/tests/allocation.rs", "counts allocations with a global allocator"),
+    ("runtime/gpu/src/api.rs", "the driver is a C library"),
+    ("runtime/gpu/src/devices.rs", "the driver is a C library"),
     ("runtime/gpu/src/locate.rs", "opens libraries and asks them for their versions"),
     ("runtime/gpu/src/nvrtc.rs", "the compiler is a C library"),
     ("runtime/src/cpu/arena.rs", "one allocation of an exact size, shared by the stream threads"),

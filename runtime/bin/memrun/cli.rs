@@ -18,6 +18,7 @@ Examples:
   memrun model.plan --verify --check-memory --delay-seed 1
   memrun model.plan --plan-info         names of inputs and outputs, sizes
   memrun profile model.plan -o cpu.json kernel times, for memc --device cpu.json
+  memrun devices                        CPU, GPUs, CUDA's libraries
 
 Arrays from an .npz file, such as models/mlp_s/reference.npz of memc:
   python -c \"import numpy as n; z = n.load('reference.npz'); \\
@@ -99,6 +100,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Measure a plan's kernels and the machine, and write a profile that memc plans with
     Profile(Profile),
+    /// Show the devices and CUDA's libraries, and what is lost where one is missing
+    Devices(Devices),
 }
 
 #[derive(Args, Debug)]
@@ -118,6 +121,13 @@ pub(crate) struct Profile {
     /// Threads for kernels [default: as many as the machine has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     threads: Option<u16>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Devices {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 impl Profile {

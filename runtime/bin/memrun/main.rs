@@ -1,6 +1,7 @@
 //! `memrun`: replays a plan and reports. Everything that runs is in the library; this is its command line.
 
 mod cli;
+mod devices;
 mod report;
 
 use std::{
@@ -35,8 +36,13 @@ fn main() -> ExitCode {
 
 /// Runs the command and returns the exit code.
 fn execute(cli: &Cli) -> u8 {
-    if let Some(Command::Profile(args)) = &cli.command {
-        return measure(args).unwrap_or_else(|error| report::failed(cli, None, &Progress::silent(), &error));
+    match &cli.command {
+        Some(Command::Profile(args)) => {
+            let failed = |error| report::failed(cli, None, &Progress::silent(), &error);
+            return measure(args).unwrap_or_else(failed);
+        }
+        Some(Command::Devices(args)) => return report::print(&devices::describe(args.json)),
+        None => {}
     }
     let file = match PlanFile::open(cli.plan()) {
         Ok(file) => file,

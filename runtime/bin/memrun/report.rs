@@ -322,7 +322,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Writes to standard output and returns the exit code: a reader that has left is as good as one that has read.
-fn print(text: &str) -> u8 {
+pub(crate) fn print(text: &str) -> u8 {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {

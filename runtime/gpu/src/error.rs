@@ -21,6 +21,24 @@ pub enum GpuError {
         /// Name of the function.
         symbol: &'static str,
     },
+    /// The driver is too old.
+    Old {
+        /// The version of CUDA that it supports.
+        supports: String,
+    },
+    /// There is a driver, but no device.
+    NoDevice,
+    /// A kernel did what it must not, such as touching an address that is not its own. The device's memory is lost to this
+    /// process.
+    Crash {
+        /// The driver's words.
+        error: String,
+    },
+    /// The device failed or went away.
+    Lost {
+        /// The driver's words.
+        error: String,
+    },
     /// Kernel text does not compile.
     Compile {
         /// What the compiler says, or the beginning of it.
@@ -47,6 +65,18 @@ impl fmt::Display for GpuError {
                 component.library(),
                 component.remedy()
             ),
+            GpuError::Old { supports } => {
+                write!(f, "the driver supports CUDA {supports}, and 12.0 is needed; install a newer driver")
+            }
+            GpuError::NoDevice => f.write_str(
+                "there is a driver but no GPU; check CUDA_VISIBLE_DEVICES, and that the container is given one",
+            ),
+            GpuError::Crash { error } => {
+                write!(f, "a kernel failed ({error}); nothing that this process computed since can be trusted")
+            }
+            GpuError::Lost { error } => {
+                write!(f, "the GPU failed or is gone ({error}); see the system's log, and reset it")
+            }
             GpuError::Compile { log } => write!(f, "NVRTC refuses the kernels of this program:\n{log}"),
             GpuError::Call { function, error } => write!(f, "{function} failed: {error}"),
         }

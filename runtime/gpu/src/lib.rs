@@ -10,10 +10,13 @@
 //!
 //! This crate knows no plan, no op and no schedule.
 
+mod api;
+mod devices;
 mod error;
 mod locate;
 mod nvrtc;
 
+pub use devices::{DeviceInfo, devices};
 pub use error::GpuError;
-pub use locate::{Component, Libraries, Library, Search, VARIABLE};
+pub use locate::{Component, Libraries, Library, Search, Status, VARIABLE};
 pub use nvrtc::{Arch, Nvrtc};

@@ -67,10 +67,8 @@ impl Component {
         match self {
             Component::Driver => "no program runs on a GPU",
             Component::Nvrtc => "kernels cannot be compiled: only programs compiled before run on a GPU",
-            Component::CublasLt | Component::Cublas => {
-                "matrix products run as generated kernels, several times slower"
-            }
-            Component::Cudnn => "convolutions and pooling run as generated kernels, several times slower",
+            Component::CublasLt | Component::Cublas => "matrix products run as generated kernels",
+            Component::Cudnn => "convolutions and pooling run as generated kernels",
         }
     }
 
@@ -167,6 +165,17 @@ impl Library {
     }
 }
 
+/// What came of looking for a library.
+#[derive(Clone, Copy, Debug)]
+pub struct Status<'a> {
+    /// Which.
+    pub component: Component,
+    /// The library, where it was found.
+    pub found: Option<&'a Library>,
+    /// Why it was not; empty where it was.
+    pub why: &'a str,
+}
+
 /// The libraries of this machine.
 #[derive(Debug)]
 pub struct Libraries {
@@ -201,6 +210,17 @@ impl Libraries {
             }
         }
         libraries
+    }
+
+    /// What came of looking for each, in the order of [`Component::ALL`].
+    pub fn status(&self) -> impl Iterator<Item = Status<'_>> {
+        let found = |component| self.found.iter().find(move |library| library.component == component);
+        let why = |component| self.missing.iter().find(move |(c, _)| *c == component);
+        Component::ALL.into_iter().map(move |component| Status {
+            component,
+            found: found(component),
+            why: why(component).map_or("", |(_, why)| why),
+        })
     }
 
     /// One of them.

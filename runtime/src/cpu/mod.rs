@@ -24,7 +24,7 @@ use rayon::ThreadPool;
 use crate::{Device, Error, Executor, Program};
 
 /// Bytes that the process may still take, where the system tells.
-pub(crate) fn available() -> Option<u64> {
+pub fn available() -> Option<u64> {
     memory::available().map(|(bytes, _)| bytes)
 }
 

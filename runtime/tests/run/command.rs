@@ -241,3 +241,36 @@ body {
     assert_eq!(fs::read(folder.path("z.npy")).unwrap()[128..], f32::NAN.to_le_bytes());
     assert_eq!(memrun(&folder, "model.plan --input x=@z.npy").status.code(), Some(0));
 }
+
+/// `devices` works with and without CUDA's libraries: every one is listed with its version, or with why it is missing,
+/// what that costs and what brings it; a file that is no library is named.
+#[test]
+fn devices_lists_what_is_there_and_what_is_missing() {
+    let folder = Folder::of(CLASSIFIER);
+    fs::write(folder.path("libcudnn.so.9"), "not a library").unwrap();
+    let devices = |arguments: &str| {
+        let mut command = command(&folder, arguments);
+        let output = command.env("MEMRUN_CUDA_LIBS", folder.path("")).output().expect("memrun starts");
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let (printed, object) = (devices("devices"), devices("devices --json"));
+    let object: Value = serde_json::from_str(&object).unwrap();
+    assert!(object["cpu"]["threads"].as_u64().unwrap() > 0);
+    assert!(printed.contains("  cpu "), "{printed}");
+    assert_eq!(object["gpus"].as_array().unwrap().is_empty(), object["no_gpu_because"].is_string());
+    let libraries = object["libraries"].as_array().unwrap();
+    let names: Vec<&str> = libraries.iter().map(|l| l["library"].as_str().unwrap()).collect();
+    assert_eq!(names, ["driver", "NVRTC", "cuBLASLt", "cuBLAS", "cuDNN"]);
+    for library in libraries {
+        let said: &[&str] = if library["found"] == true { &["path"] } else { &["why", "costs", "remedy"] };
+        for key in said {
+            let what = library[key].as_str().unwrap();
+            assert!(!what.is_empty() && printed.contains(what), "{printed} lacks {what}");
+        }
+    }
+    if libraries[4]["found"] == false {
+        let why = libraries[4]["why"].as_str().unwrap();
+        assert!(why.contains("libcudnn.so.9") && !why.contains("folders"), "{why}");
+    }
+}
