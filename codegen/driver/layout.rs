@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::exit::Error;
 use crate::output::{Progress, STOP, Writing, apart, emit, say, write_file};
+use crate::size::{self, Size};
 use crate::source;
 use crate::time::{duration, now, since};
 
@@ -17,8 +18,8 @@ use crate::time::{duration, now, since};
 pub(crate) struct Args {
     /// Buffers as comma-separated values; an offset in a column of that name is kept
     pub(crate) instance: PathBuf,
-    /// Largest height; without it, the lowest layout is looked for
-    #[arg(long, value_name = "N")]
+    /// Largest height, in the instance's units; without it, the lowest layout is looked for
+    #[arg(long, value_name = "N", value_parser = height)]
     pub(crate) capacity: Option<u64>,
     /// One algorithm instead of the search with all of them
     #[arg(long, value_name = "NAME", default_value = SEARCH, value_parser = algorithms())]
@@ -39,6 +40,19 @@ pub(crate) struct Args {
     /// Write the layout here instead of to stdout
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+}
+
+/// Parses a height: an instance does not say what its units are, so there is none to write.
+fn height(text: &str) -> Result<u64, String> {
+    let plain = "write a number in the units of the instance's sizes";
+    match (text.trim().parse(), size::parse(text)) {
+        (Ok(height), _) => Ok(height),
+        (_, Ok(Size::Bytes(bytes))) => {
+            Err(format!("`{text}` has a unit: {plain}, {bytes} where they are bytes"))
+        }
+        (_, Ok(Size::Percent(_))) => Err(format!("`{text}` is a share, but of what is not known: {plain}")),
+        _ => Err(format!("`{text}` is not a height: {plain}, such as 1048576")),
+    }
 }
 
 /// The algorithm that is none of the named ones, but all of them and a search.

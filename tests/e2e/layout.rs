@@ -51,6 +51,23 @@ fn a_capacity_that_is_too_small_is_exit_4_with_load_and_best_height() {
     assert_eq!((number(&out, "exit_code"), number(&out, "bound")), (4, 1_039_360));
 }
 
+/// A capacity is in the instance's units; one with a unit is refused with the number to write.
+#[test]
+fn a_capacity_with_a_unit_is_exit_2_and_says_what_to_write() {
+    let path = instance("B.csv");
+    for (text, hint) in [
+        ("1M", "1048576 where they are bytes"),
+        ("1.5KiB", "1536 where they are bytes"),
+        ("90%", "a share"),
+        ("1MB", "not a height"),
+        ("-4", "not a height"),
+        ("1e6", "such as 1048576"),
+    ] {
+        let said = memc_fails(2, &["layout", &path, &format!("--capacity={text}")]);
+        assert!(said.contains(hint) && said.contains("units of the instance's sizes"), "{text}: {said}");
+    }
+}
+
 #[test]
 fn malformed_instances_are_exit_3_with_their_line() {
     let folder = tempfile::tempdir().unwrap();
