@@ -172,8 +172,12 @@ impl Command {
             Command::Check(a) => a.json,
             Command::FitProfile(a) => a.json,
             Command::Dump(a) => a.json,
+            Command::Diff(a) => a.json,
+            Command::Opt(a) => a.json,
+            Command::Verify(a) => a.json,
             Command::List { json, .. } => *json,
-            Command::ExportProblem(_) | Command::Diff(_) | Command::Opt(_) | Command::Verify(_) => false,
+            // Its output is JSON already.
+            Command::ExportProblem(_) => false,
         }
     }
 }
@@ -320,6 +324,9 @@ pub(crate) struct Diff {
     pub(crate) old: PathBuf,
     /// The other
     pub(crate) new: PathBuf,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args)]
@@ -338,6 +345,9 @@ pub(crate) struct Opt {
     /// Print which rules rewrote which values, to stderr
     #[arg(long)]
     pub(crate) explain: bool,
+    /// Print one JSON object: what the passes counted, which rules rewrote which values, and the IR where no file takes it
+    #[arg(long, conflicts_with_all = ["stats", "explain"])]
+    pub(crate) json: bool,
     /// Write the IR here instead of to stdout
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -347,4 +357,7 @@ pub(crate) struct Opt {
 pub(crate) struct Verify {
     #[command(flatten)]
     pub(crate) source: Source,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
 }

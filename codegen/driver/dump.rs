@@ -28,11 +28,14 @@ pub(crate) fn dump(args: &Dump) -> Result<(), Error> {
 pub(crate) fn diff(args: &Diff) -> Result<(), Error> {
     let (old, new) = (open(&args.old)?, open(&args.new)?);
     let lines = memc_plan::diff(old.plan(), new.plan());
-    if lines.is_empty() {
-        return emit("the plans are equal\n");
-    }
-    emit(&(lines.join("\n") + "\n"))?;
-    Err(Error::Different)
+    let equal = lines.is_empty();
+    let text = match (args.json, equal) {
+        (true, _) => json!({"equal": equal, "differences": lines}).to_string(),
+        (false, true) => "the plans are equal".into(),
+        (false, false) => lines.join("\n"),
+    };
+    emit(&(text + "\n"))?;
+    if equal { Ok(()) } else { Err(Error::Different) }
 }
 
 fn slice(s: &Slice) -> Value {

@@ -58,7 +58,9 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            if cli.command.wants_json() && !matches!(e, Error::Rejected(_) | Error::Said(_)) {
+            if cli.command.wants_json()
+                && !matches!(e, Error::Rejected(_) | Error::Said(_) | Error::Different)
+            {
                 // Best effort: the exit code and stderr tell the same.
                 let _ = emit(&format!("{}\n", e.to_json()));
             }

@@ -6,7 +6,7 @@ use memc_ir::{Phase, print};
 use memc_passes::graph::{RECOVERIES, RULES, memory};
 use memc_passes::{Fired, PASSES, PassCx, Pipeline};
 use memc_planner::planners::{PLANNERS, Planner};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cli::{Opt, Verify};
 use crate::device;
@@ -32,20 +32,42 @@ pub(crate) fn opt(args: &Opt) -> Result<(), Error> {
         }
         lines.iter().for_each(|line| say(line));
     }
-    match &args.output {
-        Some(path) => write_file(path, print(&module).as_bytes()),
-        None => emit(&print(&module)),
+    let ir = print(&module);
+    if let Some(path) = &args.output {
+        write_file(path, ir.as_bytes())?;
+    }
+    match (args.json, &args.output) {
+        (true, output) => emit(&format!("{}\n", to_json(&cx, output.is_none().then_some(ir)))),
+        (false, None) => emit(&ir),
+        (false, Some(_)) => Ok(()),
     }
 }
 
-/// A line for every rule that was applied: how often, and the values that it computes in another way.
-fn explain(fired: &[Fired]) -> Vec<String> {
+/// What passes counted and rewrote, and the IR that they left, where it is wanted.
+fn to_json(cx: &PassCx<'_>, ir: Option<String>) -> Value {
+    let count = |(pass, what, n): &(&str, String, u64)| json!({"pass": pass, "counted": what, "count": n});
+    let rule = |((pass, rule), (count, values)): (&(&str, &str), &(u64, Vec<&str>))| json!({"pass": pass, "rule": rule, "count": count, "values": values});
+    json!({
+        "stats": cx.stats.iter().map(count).collect::<Vec<_>>(),
+        "rewrites": by_rule(&cx.fired).iter().map(rule).collect::<Vec<_>>(),
+        "ir": ir,
+    })
+}
+
+/// For every rule that was applied, by pass and name: how often, and the values that it computes in another way.
+fn by_rule(fired: &[Fired]) -> BTreeMap<(&str, &str), (u64, Vec<&str>)> {
     let mut rules: BTreeMap<(&str, &str), (u64, Vec<&str>)> = BTreeMap::new();
     for f in fired {
         let (count, values) = rules.entry((f.pass, f.rule)).or_default();
         *count += f.count;
         values.push(&f.at);
     }
+    rules
+}
+
+/// A line for every rule that was applied.
+fn explain(fired: &[Fired]) -> Vec<String> {
+    let rules = by_rule(fired);
     let line = |((pass, rule), (count, values)): (&(&str, &str), &(u64, Vec<&str>))| {
         format!("{pass}: {count} {rule} at {}", values.join(", "))
     };
@@ -55,6 +77,13 @@ fn explain(fired: &[Fired]) -> Vec<String> {
 pub(crate) fn verify(args: &Verify) -> Result<(), Error> {
     let loaded = source::load(&args.source)?;
     let m = &loaded.module;
+    if args.json {
+        let phase = m.phase.name();
+        let object = json!({
+            "model": m.name, "valid": true, "ops": m.order.len(), "values": m.values.len(), "phase": phase,
+        });
+        return emit(&format!("{object}\n"));
+    }
     emit(&format!(
         "{}: {}, {}, valid in the {} phase\n",
         m.name,

@@ -4,7 +4,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use serde_json::Value;
 
-use crate::support::{memc, memc_fails, memc_ok, put};
+use crate::support::{json, memc, memc_fails, memc_ok, number, put};
 
 const FORWARD: &str = "models/gen/mlp_s.forward.onnx";
 
@@ -71,6 +71,44 @@ fn opt_explains_that_nothing_was_rewritten() {
     let model = "models/mlp_s_step/adamw.onnx";
     assert!(said(&["opt", model, "--explain", "-o", &file]).contains("no rule rewrote anything"));
     assert!(said(&["opt", model, "--explain", "--pass", "all", "-o", &file]).contains("recover: 6 adamw"));
+}
+
+/// What people read of `verify`, `diff` and `opt`, scripts read as an object; so are failures.
+#[test]
+fn verify_diff_and_opt_print_objects_for_scripts() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let model = "models/mlp_s_step/adamw.onnx";
+    let valid = json(&memc_ok(&["verify", model, "--json"]));
+    assert_eq!((&valid["valid"], &valid["phase"]), (&Value::from(true), &Value::from("graph")));
+    let text = format!("{} ops, {} values", number(&valid, "ops"), number(&valid, "values"));
+    assert!(memc_ok(&["verify", model]).contains(&text), "{text}");
+    let broken = put(folder.path(), "broken.mir", b"module {").display().to_string();
+    let out = memc(&["verify", &broken, "--json"]);
+    assert_eq!(json(&String::from_utf8(out.stdout).unwrap())["exit_code"], 3);
+
+    for budget in ["250K", "1M"] {
+        let model = "models/cnn_bn/training_model.onnx";
+        memc_ok(&["compile", model, "--gpu-mem", budget, "--effort", "0", "-o", &file(budget)]);
+    }
+    let diff = |other: &str| memc(&["diff", &file("250K"), &file(other), "--json"]);
+    let (same, other) = (diff("250K"), diff("1M"));
+    assert_eq!((same.status.code(), other.status.code()), (Some(0), Some(1)));
+    let [same, other] = [same, other].map(|out| json(&String::from_utf8(out.stdout).unwrap()));
+    assert_eq!((&same["equal"], &other["equal"]), (&Value::from(true), &Value::from(false)));
+    assert!(same["differences"].as_array().unwrap().is_empty(), "{same}");
+    let lines = other["differences"].as_array().unwrap();
+    assert!(lines.iter().any(|l| l.as_str().unwrap().contains("budget")), "{other}");
+
+    let opt = ["opt", model, "--pass", "all"];
+    let out = json(&memc_ok(&[&opt[..], &["--json"]].concat()));
+    assert_eq!(out["ir"].as_str().unwrap(), memc_ok(&opt));
+    let rules = out["rewrites"].as_array().unwrap();
+    let adamw = rules.iter().find(|r| r["rule"] == "adamw").unwrap();
+    assert_eq!((number(adamw, "count"), adamw["pass"].as_str()), (6, Some("recover")));
+    assert!(!out["stats"].as_array().unwrap().is_empty(), "{out}");
+    let out = json(&memc_ok(&[&opt[..], &["--json", "-o", &file("a.mir")]].concat()));
+    assert!(out["ir"].is_null() && std::fs::read_to_string(file("a.mir")).unwrap() == memc_ok(&opt));
 }
 
 /// A file that is no model and a folder that is not there are called that.
