@@ -10,6 +10,7 @@ use crate::cli::Question;
 use crate::exit::Error;
 use crate::output::{Progress, emit, table};
 use crate::posed::{Posed, pose};
+use crate::report::{over, quotient};
 
 #[derive(Args)]
 pub(crate) struct Bound {
@@ -95,16 +96,12 @@ fn why(posed: &Posed, e: &Infeasible) -> String {
     format!("{} has to have {} on the device", op, Bytes(e.bytes + posed.reserve_bytes))
 }
 
-fn ratio(ns: u64, ideal: u64) -> f64 {
-    ns as f64 / ideal.max(1) as f64
-}
-
 fn to_text(posed: &Posed, budget: u64, found: &[Row]) -> String {
     let ms = |ns: u64| format!("{:.3} ms", ns as f64 / 1e6);
     let ideal = posed.given().numbers().compute_ns();
     let cells = |ns: Option<u64>| match ns {
         None => ["infeasible".into(), "-".into()],
-        Some(ns) => [ms(ns), format!("{:.4}", ratio(ns, ideal))],
+        Some(ns) => [ms(ns), quotient(ns, ideal)],
     };
     let row = |(allow, b): &Row| {
         std::iter::once(name(*allow).to_string()).chain(times(b).into_iter().flat_map(cells)).collect()
@@ -127,7 +124,7 @@ fn to_text(posed: &Posed, budget: u64, found: &[Row]) -> String {
 fn to_json(posed: &Posed, budget: u64, found: &[Row]) -> String {
     let ideal = posed.given().numbers().compute_ns();
     let row = |(allow, b): &Row| -> Value {
-        let over = |ns: Option<u64>| ns.map(|ns| ratio(ns, ideal));
+        let over = |ns: Option<u64>| over(ns?, ideal);
         let [fixed, free] = times(b);
         json!({
             "swap": allow.swap, "recompute": allow.recompute, "feasible": b.is_ok(),

@@ -11,7 +11,7 @@ use crate::exit::Error;
 use crate::output::{Progress, emit, table};
 use crate::planner::named;
 use crate::posed::{Posed, pose};
-use crate::report::{Report, ms};
+use crate::report::{Report, ms, quotient};
 use crate::solve::solve;
 
 #[derive(Args)]
@@ -63,9 +63,9 @@ pub(crate) fn run(args: &Compare) -> Result<(), Error> {
     if reports.iter().any(|r| r.outcome.plan.is_ok()) {
         return Ok(());
     }
-    let said =
-        posed.infeasible("no planner that was asked finds a plan", budget, args.how.allow())?.to_string();
-    Err(Error::Said(said))
+    let asked: Vec<&str> = planners.iter().map(|p| p.name).collect();
+    let why = "no planner that was asked finds a plan";
+    Err(Error::Said(posed.infeasible(&asked, why, budget, args.how.allow())?.to_string()))
 }
 
 fn text(posed: &Posed, budget: u64, reports: &[Report<'_>], allow: Allow) -> Result<String, Error> {
@@ -81,14 +81,14 @@ fn text(posed: &Posed, budget: u64, reports: &[Report<'_>], allow: Allow) -> Res
             ));
             continue;
         };
-        let (e, (ideal, bound)) = (&plan.evaluation, r.ratios().unwrap_or_default());
+        let e = &plan.evaluation;
         let mark = if rows.is_empty() { "*" } else { "" };
-        let bound = bound.map_or_else(|| "-".into(), |b| format!("{b:.4}"));
+        let bound = r.bound.map_or_else(|| "-".into(), |b| quotient(e.step_ns, b.0));
         let early = if r.outcome.stopped { ", stopped" } else { "" };
         rows.push(vec![
             format!("{}{mark}", r.outcome.planner),
             ms(e.step_ns),
-            format!("{ideal:.4}"),
+            quotient(e.step_ns, posed.ideal_ns()),
             bound,
             Bytes(e.load_bytes + posed.reserve_bytes).short(),
             Bytes(e.swap_out_bytes).short(),

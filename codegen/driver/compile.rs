@@ -104,7 +104,7 @@ fn choose<'a>(
     let (at, realised) = match &outcome.plan {
         Ok(solved) => (solved.at, solved.realised.clone()),
         Err(NoPlan::Infeasible(why)) => {
-            return Err(posed.infeasible(why, budget, args.search.how.allow())?);
+            return Err(posed.infeasible(&[&outcome.planner], why, budget, args.search.how.allow())?);
         }
         Err(NoPlan::Failed(text)) => return Err(Error::Internal(text.clone())),
     };

@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Explain) -> Result<(), Error> {
     let (o, realised) = match (&outcome.plan, outcome.of(&posed)) {
         (_, Some(found)) => found,
         (Err(NoPlan::Infeasible(why)), _) => {
-            return Err(posed.infeasible(why, outcome.budget, how.allow())?);
+            return Err(posed.infeasible(&[&outcome.planner], why, outcome.budget, how.allow())?);
         }
         (Err(NoPlan::Failed(why)), _) => return Err(Error::Internal(why.clone())),
         (Ok(_), None) => return Err(Error::Internal("the plan is of no problem".into())),
@@ -125,7 +125,7 @@ impl<'a> Told<'a> {
     /// The share of a gap's copies that nothing waited for; `None` where there are none.
     fn hidden(gap: &Gap) -> Option<f64> {
         let copies = gap.out_ns + gap.in_ns;
-        (copies > 0).then(|| over(gap.hidden_ns(), copies))
+        over(gap.hidden_ns(), copies)
     }
 
     fn text(&self, top: usize, kept: bool) -> String {
@@ -186,7 +186,8 @@ impl<'a> Told<'a> {
                 .take(top)
                 .map(|s| {
                     let (what, late) = self.cause(s.cause);
-                    vec![self.op(s.op).to_string(), ms(s.at_ns), ms(s.ns), what, late]
+                    let again = if s.again { " (again)" } else { "" };
+                    vec![format!("{}{again}", self.op(s.op)), ms(s.at_ns), ms(s.ns), what, late]
                 })
                 .collect();
             out.push('\n');
@@ -197,6 +198,7 @@ impl<'a> Told<'a> {
             out.push_str(&more(stalls.len(), top, "stall"));
         }
         let step = self.step_ns();
+        let share = |ns| over(ns, step).map_or_else(|| "-".into(), |part| format!("{:.1} %", 100.0 * part));
         let causes: Vec<String> = self
             .by_cause()
             .iter()
@@ -204,9 +206,9 @@ impl<'a> Told<'a> {
             .collect();
         let waiting = if causes.is_empty() { "no kernel waits".into() } else { causes.join(", ") };
         out.push_str(&format!(
-            "\n{waiting}\nlinks busy: to the host {:.1} % of the step, to the device {:.1} %\n{} by {}: {} in a budget of {}\n",
-            100.0 * over(self.account.to_host_ns, step),
-            100.0 * over(self.account.to_device_ns, step),
+            "\n{waiting}\nlinks busy: to the host {} of the step, to the device {}\n{} by {}: {} in a budget of {}\n",
+            share(self.account.to_host_ns),
+            share(self.account.to_device_ns),
             self.report.posed.name(),
             self.report.outcome.planner,
             self.report.verdict(),

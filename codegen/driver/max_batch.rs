@@ -16,7 +16,7 @@ use crate::exit::Error;
 use crate::output::{Progress, emit, table};
 use crate::planner::named;
 use crate::posed::Posed;
-use crate::report::{ms, over};
+use crate::report::{ms, over, quotient};
 use crate::solve::solve;
 use crate::source;
 
@@ -119,7 +119,9 @@ pub(crate) fn run(args: &MaxBatch) -> Result<(), Error> {
         return Ok(());
     }
     let why = format!("{} finds no plan for {dim} = 1 that is fast enough", planner.name);
-    Err(Error::Said(first.infeasible(&why, hunt.budget, args.search.how.allow())?.to_string()))
+    Err(Error::Said(
+        first.infeasible(&[planner.name], &why, hunt.budget, args.search.how.allow())?.to_string(),
+    ))
 }
 
 impl Hunt<'_> {
@@ -211,7 +213,8 @@ impl Hunt<'_> {
 
     fn verdict(&mut self, posed: &Posed) -> Result<Verdict, Error> {
         let how = &self.args.search.how;
-        let slow = |ns: u64| self.args.max_slowdown.is_some_and(|most| over(ns, posed.ideal_ns()) > most);
+        let slow =
+            |ns: u64| self.args.max_slowdown.is_some_and(|most| ns as f64 > posed.ideal_ns() as f64 * most);
         let refused = |why| Verdict { accepted: false, plan: None, why };
         self.progress.stage("proving a bound");
         // What the bounds rule out is not planned for.
@@ -246,7 +249,7 @@ impl Hunt<'_> {
     fn text(&self, model: &str, unplanned: u64, planned: u64) -> String {
         let row = |(size, p): (&u64, &Probe)| -> Vec<String> {
             let dash = || "-".to_string();
-            let per_s = |ns: u64| format!("{:.1}", *size as f64 * 1e9 / ns.max(1) as f64);
+            let per_s = |ns: u64| over(*size, ns).map_or_else(dash, |per_ns| format!("{:.1}", per_ns * 1e9));
             let (plan, verdict) = match (&p.plan, p.unplanned) {
                 (None, true) => {
                     (Some([p.unplanned_ns, p.ideal_ns, p.unplanned_bytes, 0, 0]), "fits unplanned")
@@ -259,8 +262,8 @@ impl Hunt<'_> {
                 Some([step, bound, peak, out, into]) => vec![
                     Bytes(peak).short(),
                     ms(step),
-                    format!("{:.4}", over(step, p.ideal_ns)),
-                    format!("{:.4}", over(step, bound)),
+                    quotient(step, p.ideal_ns),
+                    quotient(step, bound),
                     per_s(step),
                     Bytes(out).short(),
                     Bytes(into).short(),
@@ -275,7 +278,7 @@ impl Hunt<'_> {
         let header = [self.dim, "unplanned", "peak", "step", "/ ideal", "/ bound", "per s", "out", "in", ""];
         let gain = match unplanned {
             0 => String::new(),
-            n => format!(", {:.2} times as many", over(planned, n)),
+            n => format!(", {:.2} times as many", planned as f64 / n as f64),
         };
         let slow = self.args.max_slowdown.map(|m| format!(" and a step of {m} times the ideal one"));
         format!(

@@ -53,7 +53,7 @@ pub(crate) fn run(args: &Plan) -> Result<(), Error> {
             emit(&text)
         }
         Err(NoPlan::Infeasible(why)) => {
-            let error = posed.infeasible(why, outcome.budget, how.allow())?;
+            let error = posed.infeasible(&[&outcome.planner], why, outcome.budget, how.allow())?;
             if args.json {
                 emit(&text)?;
                 return Err(Error::Said(error.to_string()));

@@ -8,7 +8,7 @@ use memc_passes::plan::{Infeasible, Problem};
 use memc_passes::{DeviceProfile, Pipeline};
 use memc_planner::bound::{self, Allow};
 use memc_planner::planners::{self, Request};
-use memc_planner::{ALIGN, Action, Decisions, Order, Realised, realise};
+use memc_planner::{ALIGN, Decisions, Order, Realised, realise};
 
 use crate::cli::{Source, Target};
 use crate::device;
@@ -91,10 +91,7 @@ impl Bounds {
 
     /// The one that holds for a script, and what it holds for.
     pub(crate) fn of(&self, decisions: &Decisions) -> (u64, &'static str) {
-        let first =
-            |a: &Action| if let Action::Run(run) = a { Some(run.op).filter(|_| !run.again) } else { None };
-        let keeps = decisions.actions.iter().filter_map(first).is_sorted();
-        match self.fixed_order_ns.filter(|_| keeps) {
+        match self.fixed_order_ns.filter(|_| decisions.keeps_order()) {
             Some(ns) => (ns, "fixed order"),
             None => (self.order_free_ns, "any order"),
         }
@@ -256,18 +253,38 @@ impl Posed {
     }
 
     /// Why there is no plan, for people: what a planner said, what would fit, and the op that needs the most.
-    pub(crate) fn infeasible(&self, why: &str, budget: u64, allow: Allow) -> Result<Error, Error> {
+    ///
+    /// The budget that is said to have a plan has one by the default planner, whichever were `asked`.
+    pub(crate) fn infeasible(
+        &self,
+        asked: &[&str],
+        why: &str,
+        budget: u64,
+        allow: Allow,
+    ) -> Result<Error, Error> {
+        let default = planners::PLANNERS.first().map_or("", |p| p.name);
+        let other = !asked.contains(&default);
         let smallest = self.smallest(allow)?;
         let at = &self.tried()[0];
         // Where a walk may swap it comes down to the least there is, or nearly; checkpoints do not.
         let least = at.numbers().largest_working_set().1.saturating_add(self.reserve_bytes);
         if least > budget || (smallest > budget && allow.swap && at.numbers().device.can_swap()) {
             let report = Infeasible::new(at.numbers(), at.model(), budget, smallest);
-            return Ok(Error::Infeasible(report.to_string(), Some(Box::new(report))));
+            let note = match (other, least > budget) {
+                (true, true) => {
+                    format!("\nnote: that is enough for --planner {default}; others may need more")
+                }
+                (true, false) => {
+                    format!("\nnote: that is enough for --planner {default}; others may need more: {why}")
+                }
+                _ => String::new(),
+            };
+            return Ok(Error::Infeasible(format!("{report}{note}"), Some(Box::new(report))));
         }
+        let by = if other { format!(", with --planner {default}") } else { String::new() };
         Ok(Error::Infeasible(
             format!(
-                "{why}\n  smallest budget known to have a plan: {}\nhint: give more --gpu-mem, or another --planner; \
+                "{why}\n  smallest budget known to have a plan: {}{by}\nhint: give more --gpu-mem, or another --planner; \
                  `memc compare` shows what each finds",
                 Bytes(smallest)
             ),

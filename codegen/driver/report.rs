@@ -16,9 +16,14 @@ pub(crate) fn ms(ns: u64) -> String {
     format!("{:.3} ms", ns as f64 / 1e6)
 }
 
-/// A quotient.
-pub(crate) fn over(a: u64, b: u64) -> f64 {
-    a as f64 / b.max(1) as f64
+/// A quotient; none of nothing.
+pub(crate) fn over(a: u64, b: u64) -> Option<f64> {
+    (b > 0).then(|| a as f64 / b as f64)
+}
+
+/// A quotient for people.
+pub(crate) fn quotient(a: u64, b: u64) -> String {
+    over(a, b).map_or_else(|| "-".into(), |q| format!("{q:.4}"))
 }
 
 /// An outcome and what it is compared with.
@@ -39,12 +44,6 @@ impl<'a> Report<'a> {
         Report { posed, outcome, bound: outcome.bound(posed, how), allow: how.allow() }
     }
 
-    /// Step over ideal, and over the bound.
-    pub(crate) fn ratios(&self) -> Option<(f64, Option<f64>)> {
-        let step = self.outcome.of(self.posed)?.1.evaluation.step_ns;
-        Some((over(step, self.posed.ideal_ns()), self.bound.map(|b| over(step, b.0))))
-    }
-
     /// Why there is no plan.
     pub(crate) fn why(&self) -> Option<&'a str> {
         match &self.outcome.plan {
@@ -58,13 +57,14 @@ impl<'a> Report<'a> {
         let (posed, outcome) = (self.posed, self.outcome);
         let found = outcome.of(posed);
         let e = found.map(|(_, r)| r.evaluation);
-        let ratios = self.ratios();
+        let over_step = |ns: u64| over(e?.step_ns, ns);
         Ok(json!({
             "problem": posed.name(), "planner": outcome.planner, "gpu_mem_bytes": outcome.budget,
             "feasible": e.is_some(), "why": self.why(), "order": found.map(|(o, _)| o.order.name()),
+            "order_changed": found.map(|(_, r)| !r.decisions.keeps_order()),
             "ideal_ns": posed.ideal_ns(), "step_ns": e.map(|e| e.step_ns),
             "bound_ns": self.bound.map(|b| b.0), "bound_holds_for": self.bound.map(|b| b.1),
-            "step_over_ideal": ratios.map(|r| r.0), "step_over_bound": ratios.and_then(|r| r.1),
+            "step_over_ideal": over_step(posed.ideal_ns()), "step_over_bound": self.bound.and_then(|b| over_step(b.0)),
             "peak_bytes": e.map(|e| e.load_bytes + posed.reserve_bytes), "arena_bytes": e.map(|e| e.dev_bytes),
             "host_bytes": e.map(|e| e.host_bytes),
             "unplanned_peak_bytes": posed.given().kept.evaluation.dev_bytes + posed.reserve_bytes,
@@ -79,11 +79,13 @@ impl<'a> Report<'a> {
     /// The plan beside the unplanned step; nothing where there is no plan.
     pub(crate) fn text(&self) -> Result<String, Error> {
         let (posed, outcome) = (self.posed, self.outcome);
-        let Some((_, r)) = outcome.of(posed) else { return Ok(String::new()) };
+        let Some((o, r)) = outcome.of(posed) else { return Ok(String::new()) };
         let (e, kept) = (&r.evaluation, &posed.given().kept.evaluation);
         let row = |what: &str, unplanned: String, planned: String| vec![what.to_string(), unplanned, planned];
         let again = format!("{}, {}", counted(e.recompute_ops as usize, "op"), ms(e.recompute_ns));
+        let changed = if r.decisions.keeps_order() { "" } else { ", then changed" };
         let rows = [
+            row("order of ops", "given".into(), format!("{}{changed}", o.order.name())),
             row("arena", Bytes(kept.dev_bytes).short(), Bytes(e.dev_bytes).short()),
             row("step (modelled)", ms(kept.step_ns), ms(e.step_ns)),
             row("swapped out", "-".into(), Bytes(e.swap_out_bytes).short()),
@@ -105,13 +107,13 @@ impl<'a> Report<'a> {
 
     /// The step's time in terms of the ideal one and of the bound.
     pub(crate) fn verdict(&self) -> String {
-        let Some((ratio, _)) = self.ratios() else { return "no plan".into() };
-        let step = self.outcome.of(self.posed).map_or(0, |(_, r)| r.evaluation.step_ns);
+        let Some((_, r)) = self.outcome.of(self.posed) else { return "no plan".into() };
+        let (step, ideal) = (r.evaluation.step_ns, self.posed.ideal_ns());
         let bound = self.bound.map_or_else(String::new, |(ns, what)| {
-            let bound = over(ns, self.posed.ideal_ns());
-            format!(", {:.4} of the certified bound ({what}: {bound:.4} of the ideal)", over(step, ns))
+            let (step, bound) = (quotient(step, ns), quotient(ns, ideal));
+            format!(", {step} of the certified bound ({what}: {bound} of the ideal)")
         });
         let stopped = if self.outcome.stopped { " (search stopped early)" } else { "" };
-        format!("{ratio:.4} of the ideal step{bound}{stopped}")
+        format!("{} of the ideal step{bound}{stopped}", quotient(step, ideal))
     }
 }

@@ -11,7 +11,7 @@ use crate::exit::Error;
 use crate::output::{Progress, STOP, Writing, apart};
 use crate::planner::named;
 use crate::posed::{Ordered, Posed, pose};
-use crate::report::over;
+use crate::report::{ms, quotient};
 use crate::source::read_text;
 use crate::time::{now, since};
 
@@ -101,7 +101,7 @@ pub(crate) fn solve(
         cut: AtomicBool::new(false),
         best: AtomicU64::new(u64::MAX),
         progress,
-        ideal: posed.ideal_ns().max(1),
+        ideal: posed.ideal_ns(),
         bound,
     };
     let orders = posed.tried().len();
@@ -124,7 +124,9 @@ pub(crate) fn solve(
                 }
             }
             Err(e @ NoPlan::Failed(_)) => failure = Some(e),
-            Err(e) => failure = failure.or(Some(e)),
+            Err(NoPlan::Infeasible(why)) => {
+                failure = failure.or_else(|| Some(NoPlan::Infeasible(why + &forbidden(planner, how))));
+            }
         }
         // Nothing is decided where everything fits, and nothing is faster than the ideal.
         let done = best.as_ref().map(|b| b.realised.evaluation).is_some_and(|e| {
@@ -157,6 +159,14 @@ pub(crate) fn solve(
         stopped: stopped || interrupted,
         interrupted,
     })
+}
+
+/// What a planner without a plan would do if options did not forbid it.
+fn forbidden(planner: &Planner, how: &How) -> String {
+    let swap = (how.no_swap && planner.swaps).then_some("; --no-swap keeps it from swapping");
+    let again = (how.no_recompute && planner.recomputes)
+        .then_some("; --no-recompute keeps it from running ops again");
+    swap.into_iter().chain(again).collect()
 }
 
 /// What ends a search, and what is known of it while it runs.
@@ -192,12 +202,12 @@ impl Session<'_> {
         let best = self.best.fetch_min(step_ns, Ordering::Relaxed).min(step_ns);
         let bound = match self.bound {
             0 => String::new(),
-            bound => format!(", {:.4} of the bound {:.3} ms", over(best, bound), bound as f64 / 1e6),
+            bound => format!(", {} of the bound {}", quotient(best, bound), ms(bound)),
         };
         self.progress.stage(&format!(
-            "planning: {:.3} ms, {:.4} of the ideal{bound}, {evaluations} plans",
-            best as f64 / 1e6,
-            over(best, self.ideal)
+            "planning: {}, {} of the ideal{bound}, {evaluations} plans",
+            ms(best),
+            quotient(best, self.ideal)
         ));
     }
 }

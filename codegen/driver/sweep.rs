@@ -11,7 +11,7 @@ use crate::exit::Error;
 use crate::output::{Progress, emit, table};
 use crate::planner::named;
 use crate::posed::{Posed, pose};
-use crate::report::{Report, ms, over};
+use crate::report::{Report, ms, quotient};
 use crate::size::{self, Range};
 use crate::solve::{Outcome, solve};
 
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Sweep) -> Result<(), Error> {
     }
     let largest = budgets.iter().copied().max().unwrap_or(0);
     let why = format!("{} finds no plan for any of these budgets", planner.name);
-    Err(Error::Said(posed.infeasible(&why, largest, how.allow())?.to_string()))
+    Err(Error::Said(posed.infeasible(&[planner.name], &why, largest, how.allow())?.to_string()))
 }
 
 fn to_json(posed: &Posed, points: &[Point], allow: Allow) -> Result<String, Error> {
@@ -107,9 +107,9 @@ fn to_text(posed: &Posed, planner: &str, points: &[Point], allow: Allow) -> Resu
         vec![
             budget,
             ms(e.step_ns),
-            format!("{:.4}", over(e.step_ns, ideal)),
-            bound.map_or_else(dash, |b| format!("{:.4}", over(b, ideal))),
-            bound.map_or_else(dash, |b| format!("{:.4}", over(e.step_ns, b))),
+            quotient(e.step_ns, ideal),
+            bound.map_or_else(dash, |b| quotient(b, ideal)),
+            bound.map_or_else(dash, |b| quotient(e.step_ns, b)),
             Bytes(e.load_bytes + posed.reserve_bytes).short(),
             Bytes(e.swap_out_bytes).short(),
             Bytes(e.swap_in_bytes).short(),

@@ -306,6 +306,19 @@ fn an_explanation_tells_recomputation_from_copies() {
     assert!(again > 0 && tensors.iter().any(|t| t["does"] == "recompute"));
 }
 
+/// In the table of stalls a run that is an op's second is marked.
+#[test]
+fn a_stall_before_a_second_run_is_told_from_one_before_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let problem = chain(folder.path(), 12, LINK);
+    let args = ["explain", &problem, "--gpu-mem", "4M", "--planner", "capuchin", "--top", "100"];
+    let stalls = json(&memc_ok(&[&args[..], &["--json"]].concat()))["stalls"].clone();
+    let stalls = stalls.as_array().unwrap();
+    let second = stalls.iter().filter(|s| s["again"] == true).count();
+    assert!(second > 0 && second < stalls.len(), "both kinds wait: {stalls:?}");
+    assert_eq!(memc_ok(&args).matches(" (again)").count(), second);
+}
+
 /// Branches that all begin before the first ends: only another order fits. The plan has a bound and needs no more than the
 /// budget, and `bound` says so.
 #[test]
@@ -325,6 +338,11 @@ fn what_fits_in_another_order_only_is_planned_and_bounded() {
     let only = ["--gpu-mem", "300K", "--no-recompute", "--json"];
     let plan = json(&memc_ok(&[&["plan", &path], &only[..]].concat()));
     assert_eq!((&plan["step_ns"], &plan["bound_ns"]), (&json!(8000), &json!(8000)));
+    assert_eq!((&plan["order"], &plan["order_changed"]), (&json!("given"), &json!(true)));
+    let text = memc_ok(&["plan", &path, "--gpu-mem", "300K", "--no-recompute"]);
+    assert!(text.contains("given, then changed"), "{text}");
+    let whole = json(&memc_ok(&["plan", &path, "--gpu-mem", "1M", "--json"]));
+    assert_eq!(whole["order_changed"], false);
     assert!(number(&plan, "smallest_feasible_bytes") <= 300 << 10, "{plan}");
     let bounds = json(&memc_ok(&[&["bound", &path], &only[..]].concat()));
     assert_eq!(bounds["bounds"][0]["fixed_order_ns"], Value::Null);

@@ -70,6 +70,13 @@ fn malformed_problems_are_exit_3_and_name_what_is_wrong() {
         (changed(|p| p["format"] = json!("memc-problem/2")), &["memc-problem/2", "memc-problem/1"]),
         (changed(|p| p["ops"] = json!({})), &["ops must be a list"]),
         (json!([]), &["the file must be an object"]),
+        (changed(|p| p["opps"] = json!([])), &["the file: unknown field `opps`", "ops"]),
+        (changed(|p| p["device"]["h2d"] = json!(1)), &["device: unknown field `h2d`", "h2d_bytes_per_s"]),
+        (changed(|p| p["tensors"][1]["size"] = json!(1)), &["tensor 8: unknown field `size`", "bytes"]),
+        (
+            changed(|p| p["ops"][1]["workspace_byte"] = json!(1)),
+            &["op 1 (update): unknown field `workspace_byte`", "workspace_bytes"],
+        ),
     ];
     for (problem, parts) in cases {
         let path = put(folder.path(), "bad.json", problem.to_string().as_bytes()).display().to_string();
@@ -81,6 +88,92 @@ fn malformed_problems_are_exit_3_and_name_what_is_wrong() {
             );
         }
     }
+}
+
+/// What is for people only is accepted, whatever it holds.
+#[test]
+fn names_origin_and_reference_are_read_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let problem = changed(|p| {
+        p["origin"] = json!("a trace");
+        p["reference"] = json!({"ideal_ms": 1.0, "others": [1, 2]});
+        p["device"]["name"] = json!("a device");
+    });
+    let path = put(folder.path(), "said.json", problem.to_string().as_bytes()).display().to_string();
+    let plan = json(&memc_ok(&["plan", &path, "--gpu-mem", "1G", "--json"]));
+    assert_eq!(plan["step_ns"], 2000);
+}
+
+/// Ops without times have no ratios: no number stands where there is none.
+#[test]
+fn a_step_that_takes_no_time_has_no_ratios() {
+    let folder = tempfile::tempdir().unwrap();
+    let problem = changed(|p| (0..2).for_each(|op| p["ops"][op]["time_ns"] = json!(0)));
+    let path = put(folder.path(), "idle.json", problem.to_string().as_bytes()).display().to_string();
+    let of = |command: &str, budget: &str, flags: &[&str]| {
+        memc_ok(&[&[command, &path, "--effort", "0", "--gpu-mem", budget], flags].concat())
+    };
+    let rows = [
+        json(&of("plan", "1G", &["--json"])),
+        json(&of("compare", "1G", &["--json", "--planners", "memc"]))[0].clone(),
+        json(&of("sweep", "8M:8M:1M", &["--json"]))[0].clone(),
+        json(&of("explain", "1G", &["--json"])),
+    ];
+    for row in rows {
+        assert_eq!((&row["ideal_ns"], &row["step_ns"]), (&json!(0), &json!(0)), "{row}");
+        assert!(row["step_over_ideal"].is_null() && row["step_over_bound"].is_null(), "{row}");
+    }
+    let bound = json(&memc_ok(&["bound", &path, "--gpu-mem", "1G", "--json"]));
+    assert!(bound["bounds"][0]["fixed_order_over_ideal"].is_null(), "{bound}");
+    let texts = [
+        (of("plan", "1G", &[]), "- of the ideal step, - of the certified bound"),
+        (of("compare", "1G", &["--planners", "memc"]), "0.000 ms        -        -"),
+        (of("sweep", "8M:8M:1M", &[]), "0.000 ms        -      -        -"),
+        (of("explain", "1G", &[]), "to the host - of the step, to the device -"),
+        (memc_ok(&["bound", &path, "--gpu-mem", "1G"]), "0.000 ms        -     0.000 ms        -"),
+    ];
+    for (text, part) in texts {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+/// A published method that fails says why: with the flag that keeps it from its means, and bytes that can be read. What is
+/// said to be enough is so for the planner that is named.
+#[test]
+fn a_planner_without_a_plan_says_what_is_forbidden_and_whose_the_smallest_budget_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let problem = crate::planning::chain(folder.path(), 12, crate::planning::LINK);
+    let fails = |budget: &str, flags: &[&str]| {
+        memc_fails(4, &[&["plan", &problem, "--effort", "0", "--gpu-mem", budget], flags].concat())
+    };
+    for (flags, parts) in [
+        (
+            &["--planner", "dtr", "--no-recompute"][..],
+            &["dtr", "; --no-recompute keeps it from running ops again"][..],
+        ),
+        (&["--planner", "odswap", "--no-swap"], &["odswap", "; --no-swap keeps it from swapping"]),
+        (&["--planner", "vdnn-all", "--no-swap"], &["MiB (", "; --no-swap keeps it from swapping"]),
+        (&["--planner", "belady", "--no-swap"], &["belady", "; --no-swap keeps it from swapping"]),
+        (
+            &["--planner", "smartpool", "--no-swap"],
+            &["smartpool swaps nothing and needs 13.00 MiB (13,631,488 B)"],
+        ),
+    ] {
+        let said = fails("6M", flags);
+        assert!(parts.iter().all(|part| said.contains(part)), "{flags:?}: {said}");
+        assert!(said.contains("with --planner memc") && !said.contains("no plan fits"), "{flags:?}: {said}");
+    }
+    let said = fails("6M", &["--planner", "smartpool", "--no-recompute"]);
+    assert!(!said.contains("--no-recompute") && said.contains("--planner memc"), "{said}");
+    let said = fails("2M", &["--planner", "dtr"]);
+    assert!(said.contains("that is enough for --planner memc; others may need more"), "{said}");
+    assert!(!fails("2M", &[]).contains("--planner memc"));
+    let told = fails("6M", &["--planner", "checkpoint-sqrt"]);
+    let budget =
+        told.split("a plan: ").nth(1).and_then(|t| t.split(&['(', ' '][..]).find(|w| w.contains(',')));
+    let budget = format!("{}B", budget.unwrap_or_else(|| panic!("{told}")).replace(',', ""));
+    memc_ok(&["plan", &problem, "--effort", "0", "--gpu-mem", &budget, "--planner", "memc"]);
+    fails(&budget, &["--planner", "checkpoint-sqrt"]);
 }
 
 /// A file that ends early, wherever it does, is refused and no crash.

@@ -15,7 +15,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
     ("memc-frontend", "frontend", &["memc-ir"]),
     ("memc-layout", "passes/layout", &[]),
     ("memc-passes", "passes", &["memc-ir", "memc-kernels", "memc-layout", "memc-planner"]),
-    ("memc-planner", "passes/planner", &["memc-layout"]),
+    ("memc-planner", "passes/planner", &["memc-ir", "memc-layout"]),
     ("memc-plan", "codegen/plan", &[]),
     ("memc-codegen", "codegen", &["memc-ir", "memc-plan"]),
     ("memc-check", "codegen/check", &["memc-ir", "memc-plan"]),

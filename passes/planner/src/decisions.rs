@@ -170,6 +170,15 @@ impl Decisions {
         out
     }
 
+    /// Whether ops first run in the problem's order.
+    pub fn keeps_order(&self) -> bool {
+        let first = |a: &Action| match a {
+            Action::Run(run) => Some(run.op).filter(|_| !run.again),
+            _ => None,
+        };
+        self.actions.iter().filter_map(first).is_sorted()
+    }
+
     /// The order that a text form says its problem was posed in.
     pub fn order_in(text: &str) -> Order {
         let greedy = text.lines().take(2).any(|l| l.trim() == "order greedy");

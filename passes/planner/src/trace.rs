@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use memc_ir::Bytes;
+
 use crate::decisions::{Action, Decisions, Home, Place, Run};
 use crate::place::{Command, Site, Slot, Space, Stream, Trace, What};
 use crate::problem::{ALIGN, Kind, Problem};
@@ -257,7 +259,7 @@ impl Tracer<'_> {
             }
         }
         if run.workspace.is_some() != (op.workspace > 0) {
-            return Err(format!("{} needs {} bytes of workspace", op.name, op.workspace));
+            return Err(format!("{} needs {} of workspace", op.name, Bytes(op.workspace)));
         }
         let workspace =
             run.workspace.map(|offset| self.slot(Space::Dev, op.workspace, offset, Site::Workspace(index)));

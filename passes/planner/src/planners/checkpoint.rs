@@ -19,6 +19,8 @@
 
 use std::collections::BTreeMap;
 
+use memc_ir::Bytes;
+
 use super::walk::{Facts, How, Policy, Walk, content, usage, writer};
 use super::{Found, NoPlan, Planner, Request};
 use crate::problem::{Kind, Problem};
@@ -28,6 +30,8 @@ pub(super) const PLANNER: Planner = Planner {
     name: "checkpoint-sqrt",
     summary: "keeps the borders of √n segments of the forward pass and computes the rest again",
     source: "Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016",
+    swaps: false,
+    recomputes: true,
     plan,
 };
 
@@ -42,7 +46,8 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     if peak > request.capacity {
         let segments = policy.groups.len();
         return Err(NoPlan::Infeasible(format!(
-            "checkpoint-sqrt needs {peak} bytes with its {segments} segments, whatever the budget"
+            "checkpoint-sqrt needs {} with its {segments} segments, whatever the budget",
+            Bytes(peak)
         )));
     }
     Ok(Found { decisions, evaluations: 1 })
@@ -166,6 +171,6 @@ mod tests {
     fn too_small_a_budget_is_said() {
         let p = sample::chain(16, 1 << 20, 1000, 1000);
         let Err(NoPlan::Infeasible(why)) = plan(&p, &Request::new(5 << 20)) else { panic!("it cannot fit") };
-        assert!(why.contains("bytes with its 4 segments"), "{why}");
+        assert!(why.contains(" MiB (") && why.contains(" B) with its 4 segments"), "{why}");
     }
 }

@@ -31,6 +31,8 @@ pub(super) const PLANNER: Planner = Planner {
     name: "delta",
     summary: "filter, director and prefetcher: evicts by bytes and staleness, offloads or computes again",
     source: "Tang et al., DELTA, 2022, algorithms 1 to 4",
+    swaps: true,
+    recomputes: true,
     plan,
 };
 

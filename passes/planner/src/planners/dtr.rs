@@ -28,6 +28,8 @@ pub(super) const PLANNER: Planner = Planner {
     name: "dtr",
     summary: "evicts greedily by h_DTR^eq and computes again on access; no swapping",
     source: "Kirisame et al., Dynamic Tensor Rematerialization, 2020",
+    swaps: false,
+    recomputes: true,
     plan,
 };
 

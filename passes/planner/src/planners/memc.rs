@@ -16,6 +16,8 @@ pub(super) const PLANNER: Planner = Planner {
     name: "memc",
     summary: "searches order, swaps and repeated runs together, from what the quick ones of the others find",
     source: "this project",
+    swaps: true,
+    recomputes: true,
     plan,
 };
 
@@ -84,9 +86,11 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     found.best.into_iter().for_each(|r| consider(&mut best, r, evaluations));
     match best {
         Some(best) => Ok(Found { decisions: best.decisions, evaluations }),
-        None if !(request.recompute || request.swap && p.device.can_swap()) => Err(NoPlan::Infeasible(
-            "nothing may leave the device or be computed again, and no order that was tried fits".into(),
-        )),
+        None if !(request.swap && p.device.can_swap()) => {
+            let again = if request.recompute { "" } else { " or be computed again" };
+            let why = format!("nothing can leave the device{again}, and nothing that was tried fits");
+            Err(NoPlan::Infeasible(why))
+        }
         None => Err(error.unwrap_or(NoPlan::Infeasible(String::new()))),
     }
 }

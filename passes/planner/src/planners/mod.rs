@@ -30,6 +30,7 @@ mod walk;
 pub use belady::smallest_feasible;
 pub use smallest::smallest;
 
+use memc_ir::Bytes;
 use memc_layout::Options;
 
 use crate::decisions::Decisions;
@@ -108,6 +109,10 @@ pub struct Planner {
     pub summary: &'static str,
     /// Where it is published.
     pub source: &'static str,
+    /// Whether its method moves tensors to the host.
+    pub swaps: bool,
+    /// Whether its method runs ops again.
+    pub recomputes: bool,
     /// The planner.
     pub plan: fn(&Problem, &Request<'_>) -> Result<Found, NoPlan>,
 }
@@ -170,8 +175,8 @@ fn solve_with(
     let (op, bytes) = p.largest_working_set();
     if bytes > request.capacity {
         let name = p.ops.get(op).map_or("the step", |op| op.label.as_str());
-        let capacity = request.capacity;
-        return Err(NoPlan::Infeasible(format!("{name} needs {bytes} bytes at once, there are {capacity}")));
+        let (need, have) = (Bytes(bytes), Bytes(request.capacity));
+        return Err(NoPlan::Infeasible(format!("{name} needs {need} at once, there are {have}")));
     }
     let capacity = request.capacity;
     let (mut evaluations, mut best) = (0, None::<Realised>);
@@ -212,6 +217,6 @@ fn solve_with(
         let down = best.is_none() && less > 0 && less < high - low;
         room = if down { high - less } else { low + (high - low) / 2 };
     }
-    let none = || format!("{} finds no plan whose layout fits {capacity} bytes", planner.name);
+    let none = || format!("{} finds no plan whose layout fits {}", planner.name, Bytes(capacity));
     best.map(|best| (best, evaluations)).ok_or_else(|| NoPlan::Infeasible(none()))
 }

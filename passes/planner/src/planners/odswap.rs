@@ -24,6 +24,8 @@ pub(super) const PLANNER: Planner = Planner {
     name: "odswap",
     summary: "swaps out on demand, least recently used first, and prefetches",
     source: "baseline of Huang et al., SwapAdvisor, 2020, section 6.1",
+    swaps: true,
+    recomputes: false,
     plan,
 };
 

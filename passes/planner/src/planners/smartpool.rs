@@ -10,6 +10,7 @@
 //! - how a variable's memory between steps counts: what outlives the step keeps one place throughout;
 //! - the limit: it has none; where the pool is higher than the budget there is no plan.
 
+use memc_ir::Bytes;
 use memc_layout::Algorithm;
 
 use super::{Found, NoPlan, Planner};
@@ -25,10 +26,12 @@ pub(super) const PLANNER: Planner = Planner {
     name: "smartpool",
     summary: "everything stays on the device, laid out by descending size and best fit",
     source: "Zhang et al., Efficient Memory Management for GPU-based Deep Learning Systems, 2019, section III",
+    swaps: false,
+    recomputes: false,
     plan: |p, request| {
         let (decisions, height) = lay_out(p, Decisions::keep_all(p))?;
         if height > request.capacity {
-            return Err(NoPlan::Infeasible(format!("smartpool swaps nothing and needs {height} bytes")));
+            return Err(NoPlan::Infeasible(format!("smartpool swaps nothing and needs {}", Bytes(height))));
         }
         Ok(Found { decisions, evaluations: 1 })
     },

@@ -38,6 +38,8 @@ pub(super) const PLANNER: Planner = Planner {
     name: "superneurons",
     summary: "caches results of expensive layers by recency, swapping them, and computes cheap layers again",
     source: "Wang et al., SuperNeurons, 2018",
+    swaps: true,
+    recomputes: true,
     plan,
 };
 

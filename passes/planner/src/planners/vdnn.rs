@@ -23,6 +23,8 @@
 
 use std::collections::BTreeMap;
 
+use memc_ir::Bytes;
+
 use super::walk::{Facts, How, Policy, Walk, hoist, usage};
 use super::{Found, NoPlan, Planner, Request};
 use crate::decisions::{Action, Decisions};
@@ -33,6 +35,8 @@ pub(super) const ALL: Planner = Planner {
     name: "vdnn-all",
     summary: "offloads every feature map in the forward pass and prefetches a layer ahead",
     source: "Rhu et al., vDNN, 2016",
+    swaps: true,
+    recomputes: false,
     plan: |p, request| plan(p, request, false),
 };
 
@@ -41,6 +45,8 @@ pub(super) const CONV: Planner = Planner {
     name: "vdnn-conv",
     summary: "offloads the inputs of convolutions in the forward pass and prefetches a layer ahead",
     source: "Rhu et al., vDNN, 2016",
+    swaps: true,
+    recomputes: false,
     plan: |p, request| plan(p, request, true),
 };
 
@@ -68,7 +74,7 @@ fn plan(p: &Problem, request: &Request<'_>, conv_only: bool) -> Result<Found, No
     let decisions = overlap(p, hoist(p, decisions, u64::MAX, &lead));
     let peak = usage(p, &decisions).into_iter().max().unwrap_or(0);
     if peak > request.capacity {
-        return Err(NoPlan::Infeasible(format!("{name} needs {peak} bytes, whatever the budget")));
+        return Err(NoPlan::Infeasible(format!("{name} needs {}, whatever the budget", Bytes(peak))));
     }
     Ok(Found { decisions, evaluations: 1 })
 }

@@ -26,6 +26,8 @@ mod bayes;
 mod schedule;
 mod score;
 
+use memc_ir::Bytes;
+
 use super::{Found, NoPlan, Planner, Request, smartpool};
 use crate::problem::Problem;
 use crate::scheme::Scheme;
@@ -38,6 +40,8 @@ pub(super) const COMBINED: Planner = Planner {
     name: "autoswap",
     summary: "swaps around the load peak by a combination of four scores, tuned by Bayesian optimisation",
     source: "Zhang et al., Efficient Memory Management for GPU-based Deep Learning Systems, 2019, section IV",
+    swaps: true,
+    recomputes: false,
     plan: combined,
 };
 
@@ -48,6 +52,8 @@ macro_rules! single {
             name: $name,
             summary: concat!("swaps around the load peak by ", $what),
             source: "Zhang et al., Efficient Memory Management for GPU-based Deep Learning Systems, 2019, section IV-B",
+            swaps: true,
+            recomputes: false,
             plan: |p, request| {
                 let mut search = Search::new(p, request);
                 search.try_weights(&$weights)?;
@@ -118,7 +124,8 @@ impl<'a> Search<'a> {
         let mut scheme = self.keep.clone();
         if let Err(load) = score::select(&mut scheme, &self.copies, self.capacity, weights, self.swap) {
             return Err(NoPlan::Infeasible(format!(
-                "autoswap comes down to a load of {load} bytes with every candidate away"
+                "autoswap comes down to a load of {} with every candidate away",
+                Bytes(load)
             )));
         }
         let outs = scheme.copies_out(self.p);

@@ -10,6 +10,7 @@ mod walk;
 
 use std::collections::BTreeSet;
 
+use memc_ir::Bytes;
 use rayon::prelude::*;
 
 use super::{Found, NoPlan, Planner, Request};
@@ -24,6 +25,8 @@ pub(super) const PLANNER: Planner = Planner {
     name: "belady",
     summary: "evicts what is needed last, settling addresses on the way; recomputes what is cheaper than its copies",
     source: "after SwapAdvisor (ASPLOS 2020), section 4.2",
+    swaps: true,
+    recomputes: true,
     plan,
 };
 
@@ -42,7 +45,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         return Err(NoPlan::Infeasible("the device has no link to the host (bandwidth 0)".into()));
     }
     if !request.swap {
-        return Err(NoPlan::Infeasible("belady does nothing but swap, which is not allowed".into()));
+        return Err(NoPlan::Infeasible("belady finds nothing without swapping".into()));
     }
     let mut homes: Vec<BTreeSet<u32>> =
         SHARES.iter().map(|share| residents(p, capacity / 100 * share)).collect();
@@ -66,7 +69,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     }
     match best {
         Some(best) => Ok(Found { decisions: best.decisions, evaluations }),
-        None => Err(NoPlan::Infeasible(format!("no walk makes room within {capacity} bytes"))),
+        None => Err(NoPlan::Infeasible(format!("no walk makes room within {}", Bytes(capacity)))),
     }
 }
 

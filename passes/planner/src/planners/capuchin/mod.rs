@@ -39,6 +39,8 @@ pub(super) const PLANNER: Planner = Planner {
     name: "capuchin",
     summary: "swaps by free time with adjusted in-triggers, recomputes where a swap cannot hide",
     source: "Peng et al., Capuchin, 2020",
+    swaps: true,
+    recomputes: true,
     plan,
 };
 

@@ -40,6 +40,7 @@ mod maps;
 #[cfg(test)]
 mod tests;
 
+use memc_ir::Bytes;
 use rayon::prelude::*;
 
 use self::cost::{Cost, IMPOSSIBLE, Model};
@@ -53,6 +54,8 @@ pub(super) const PLANNER: Planner = Planner {
     name: "home",
     summary: "particle swarm over retaining, swapping or recomputing every feature map",
     source: "He et al., HOME, IEEE Transactions on Computers 2022",
+    swaps: true,
+    recomputes: true,
     plan,
 };
 
@@ -113,12 +116,12 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
             let lacking = if cost == IMPOSSIBLE {
                 String::new()
             } else {
-                format!(", the best lacks {} bytes", cost.over)
+                format!(", the best lacks {}", Bytes(cost.over))
             };
             Err(NoPlan::Infeasible(format!(
-                "none of {evaluations} policies for {} feature maps fits {} bytes{lacking}; all else is retained",
+                "none of {evaluations} policies for {} feature maps fits {}{lacking}; all else is retained",
                 net.maps.len(),
-                request.capacity
+                Bytes(request.capacity)
             )))
         }
     }

@@ -54,6 +54,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use memc_ir::Bytes;
 use self::engine::{Augmented, script};
 use self::graph::Graph;
 use self::pool::Pool;
@@ -68,6 +69,8 @@ pub(super) const PLANNER: Planner = Planner {
     source: "Huang et al., SwapAdvisor, ASPLOS 2020",
     plan,
 };
+    swaps: true,
+    recomputes: false,
 
 /// N_p, the number of individuals that survive.
 const POPULATION: usize = 144;
@@ -109,8 +112,8 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     }
     let Some(best) = best else {
         return Err(NoPlan::Infeasible(format!(
-            "none of {evaluations} size-class pools has an object for every tensor of every op within {} bytes",
-            request.capacity
+            "none of {evaluations} size-class pools has an object for every tensor of every op within {}",
+            Bytes(request.capacity)
         )));
     };
     let moves =

@@ -37,6 +37,8 @@ mod swap;
 #[cfg(test)]
 mod tests;
 
+use memc_ir::Bytes;
+
 use super::{Found, NoPlan, Planner, Request};
 use crate::problem::Problem;
 
@@ -45,6 +47,8 @@ pub(super) const PLANNER: Planner = Planner {
     name: "tensile",
     summary: "greedy on the memory peak: swaps that hide behind computation, then recomputation",
     source: "Zhang et al., TENSILE, 2021",
+    swaps: true,
+    recomputes: true,
     plan,
 };
 
@@ -68,8 +72,9 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         let later = scheme.sequence.steps[at..].iter().find(|s| s.again.is_none()).map_or(step, |s| s.op);
         if !request.recompute || (request.stop)() || !redo.extend(later) {
             return Err(NoPlan::Infeasible(format!(
-                "the smallest memory peak that TENSILE reaches is {bytes} bytes, at {}: no copy of the rest hides behind \
+                "the smallest memory peak that TENSILE reaches is {}, at {}: no copy of the rest hides behind \
                  computation{}",
+                Bytes(bytes),
                 p.ops.get(step as usize).map_or("the first op", |op| op.name.as_str()),
                 if request.recompute {
                     ", nothing more can be recomputed from what stays on the device"
