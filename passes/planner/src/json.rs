@@ -6,6 +6,8 @@
 //! `name`; an op's `outputs` (results copied to the host once it has run, as `[tensor, bytes]`), `after` (ids of ops that must run before
 //! it), `repeatable` (whether the same operands give the same results again; without it, an op that updates nothing in
 //! place is taken to be. One that updates a tensor and says so runs again once what it had read there has been computed).
+//! The file's and the device's `name`, and the file's `origin` and `reference`, which may be anything, are for people. There
+//! are no other fields.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +22,7 @@ pub const FORMAT: &str = "memc-problem/1";
 pub fn parse(text: &str) -> Result<Problem, Malformed> {
     let root: Value = serde_json::from_str(text).map_err(|e| Malformed(format!("not JSON: {e}")))?;
     let root = object(&root, "the file")?;
+    known(root, &["format", "name", "origin", "device", "tensors", "ops", "reference"], "the file")?;
     let format = root.get("format").and_then(Value::as_str).unwrap_or("none");
     if format != FORMAT {
         return Err(Malformed(format!("the format is {format}, expected {FORMAT}")));
@@ -31,6 +34,7 @@ pub fn parse(text: &str) -> Result<Problem, Malformed> {
         let t = object(t, &format!("tensors[{i}]"))?;
         let id = number(t, "id", &format!("tensors[{i}]"))?;
         let what = format!("tensor {id}");
+        known(t, &["id", "name", "bytes", "kind"], &what)?;
         if index.insert(id, tensors.len() as u32).is_some() {
             return Err(Malformed(format!("{what} is there twice")));
         }
@@ -51,6 +55,10 @@ pub fn parse(text: &str) -> Result<Problem, Malformed> {
     Problem::new(name, device, tensors, ops)
 }
 
+/// What an op may say.
+const OP: &[&str] =
+    &["id", "name", "time_ns", "reads", "writes", "workspace_bytes", "outputs", "after", "repeatable"];
+
 fn ops(list_of_ops: &[Value], tensors: &BTreeMap<u64, u32>) -> Result<Vec<Op>, Malformed> {
     let mut index: BTreeMap<u64, u32> = BTreeMap::new();
     let mut raw = Vec::new();
@@ -66,6 +74,7 @@ fn ops(list_of_ops: &[Value], tensors: &BTreeMap<u64, u32>) -> Result<Vec<Op>, M
     let mut out = Vec::with_capacity(raw.len());
     for (id, label, op) in raw {
         let what = format!("op {id} ({label})");
+        known(op, OP, &what)?;
         let ids = |field: &str| -> Result<Vec<u32>, Malformed> {
             let of = |v: &Value| {
                 let id =
@@ -165,8 +174,19 @@ fn unique<'a>(names: impl Iterator<Item = &'a mut String>) {
     }
 }
 
+/// What the device may say.
+const DEVICE: &[&str] = &[
+    "name",
+    "memory_bytes",
+    "h2d_bytes_per_s",
+    "d2h_bytes_per_s",
+    "duplex_total_bytes_per_s",
+    "copy_latency_ns",
+];
+
 fn device(v: Option<&Value>) -> Result<Device, Malformed> {
     let d = object(v.unwrap_or(&Value::Null), "device")?;
+    known(d, DEVICE, "device")?;
     let rate = |field: &str| match d.get(field) {
         None => Ok(0),
         Some(v) => {
@@ -186,6 +206,14 @@ fn device(v: Option<&Value>) -> Result<Device, Malformed> {
 
 fn object<'a>(v: &'a Value, what: &str) -> Result<&'a Map<String, Value>, Malformed> {
     v.as_object().ok_or_else(|| Malformed(format!("{what} must be an object")))
+}
+
+/// Refuses fields that mean nothing here: one that is misspelt would be lost.
+fn known(o: &Map<String, Value>, fields: &[&str], what: &str) -> Result<(), Malformed> {
+    match o.keys().find(|key| !fields.contains(&key.as_str())) {
+        None => Ok(()),
+        Some(key) => Err(Malformed(format!("{what}: unknown field `{key}` (known: {})", fields.join(", ")))),
+    }
 }
 
 fn list<'a>(o: &'a Map<String, Value>, field: &str, what: &str) -> Result<&'a [Value], Malformed> {
