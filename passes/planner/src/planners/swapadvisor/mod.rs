@@ -38,7 +38,9 @@
 //! - an individual's time is that of a step in steady state, which may overlap the next one's copies.
 //!
 //! The paper searches for 30 minutes on 72 virtual cores; here the number of ops that are evaluated is bounded: 320,000 at
-//! effort 0, and four times as many at each effort above, which is 3,700 individuals of 1,400 ops at effort 2.
+//! effort 0, and four times as many at each effort above, which is 3,700 individuals of 1,400 ops at effort 2. A search also
+//! ends, which the paper's does not, after 200 generations without a better individual, or as many as there are ops if those
+//! are more: few ops have few schedules and pools, and at effort 2 more than 178 ops do not get that many generations.
 //!
 //! Its method ends where no mapping of sizes to classes gives every op its objects within the budget. It does not
 //! recompute.
@@ -52,9 +54,9 @@ mod tests;
 
 use std::sync::Arc;
 
+use memc_ir::Bytes;
 use rayon::prelude::*;
 
-use memc_ir::Bytes;
 use self::engine::{Augmented, script};
 use self::graph::Graph;
 use self::pool::Pool;
@@ -67,10 +69,10 @@ pub(super) const PLANNER: Planner = Planner {
     name: "swapadvisor",
     summary: "genetic search over the order and a size-class pool, Belady swapping",
     source: "Huang et al., SwapAdvisor, ASPLOS 2020",
-    plan,
-};
     swaps: true,
     recomputes: false,
+    plan,
+};
 
 /// N_p, the number of individuals that survive.
 const POPULATION: usize = 144;
@@ -80,6 +82,8 @@ const MUTATION: f64 = 0.1;
 const OPS: u64 = 320_000;
 /// Generations without an individual that has a time after which the search ends: pools are all that chance decides there.
 const HOPELESS: u64 = 4;
+/// Generations without a better individual after which the search ends, unless there are more ops.
+const STALE: u64 = 200;
 /// Random pools drawn for an individual of the first generation until one fits.
 const DRAWS: usize = 64;
 
@@ -99,13 +103,17 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let mut evaluations = population.len() as u64;
     let mut best: Option<Individual> = None;
     keep_best(&mut best, &population);
+    let (stale, mut better) = (STALE.max(p.ops.len() as u64), 0);
     for generation in 1..generations.max(2) {
-        if (request.stop)() || (best.is_none() && generation >= HOPELESS) {
+        let hopeless = best.is_none() && generation >= HOPELESS;
+        if (request.stop)() || hopeless || generation - better > stale {
             break;
         }
         let children = children(&g, request, &population, generation);
         evaluations += children.len() as u64;
-        keep_best(&mut best, &children);
+        if keep_best(&mut best, &children) {
+            better = generation;
+        }
         population.extend(children);
         let fastest = best.as_ref().and_then(|b| b.time).unwrap_or(1);
         population = survivors(population, fastest, &mut Random::new(request.seed, stream(generation, 0)));
@@ -126,14 +134,18 @@ fn stream(generation: u64, part: usize) -> u64 {
     (generation << 20) + part as u64
 }
 
-fn keep_best(best: &mut Option<Individual>, individuals: &[Individual]) {
+/// Keeps the fastest; whether it is another now.
+fn keep_best(best: &mut Option<Individual>, individuals: &[Individual]) -> bool {
+    let mut better = false;
     for individual in individuals {
         if let Some(time) = individual.time
             && best.as_ref().and_then(|b| b.time).is_none_or(|b| time < b)
         {
             *best = Some(individual.clone());
+            better = true;
         }
     }
+    better
 }
 
 /// The time of a step of an individual whose pool is repaired.

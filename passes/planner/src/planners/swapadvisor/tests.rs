@@ -177,6 +177,18 @@ fn a_seed_gives_one_script_at_any_thread_count() {
     assert_eq!(on(1, &request), on(4, &request));
 }
 
+/// Three ops have few schedules and pools: the search ends long before as many individuals as the effort allows.
+#[test]
+fn a_search_that_finds_nothing_better_ends() {
+    let tensors = ["a", "b", "c"].map(|name| tensor(name, 2, Kind::Transient));
+    let ops = [op("f", 1, &[], &[0]), op("g", 1, &[0], &[1]), op("h", 1, &[0, 1], &[2])];
+    let p = Problem::new("few", device(), tensors.to_vec(), ops.to_vec())
+        .expect("invariant: three ops are a problem");
+    let found =
+        (PLANNER.plan)(&p, &Request { effort: 5, ..Request::new(8 * UNIT) }).expect("invariant: it fits");
+    assert!(found.evaluations <= 144 * 210, "{} individuals", found.evaluations);
+}
+
 /// A planner that finds no pool says so.
 #[test]
 fn a_budget_below_every_pool_is_infeasible() {
