@@ -81,7 +81,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
             }
         }
     }
-    let found = search::search(p, request, limits, &starts).map_err(NoPlan::Failed)?;
+    let found = search::search(p, request, limits, &starts, best.is_some()).map_err(NoPlan::Failed)?;
     evaluations += found.evaluations;
     found.best.into_iter().for_each(|r| consider(&mut best, r, evaluations));
     match best {

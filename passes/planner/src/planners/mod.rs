@@ -23,7 +23,7 @@ mod superneurons;
 mod swapadvisor;
 mod tensile;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod vdnn;
 mod walk;
 

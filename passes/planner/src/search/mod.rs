@@ -65,11 +65,14 @@ pub struct Outcome {
 }
 
 /// Searches from the problem's order, and others unless it is to be kept, and from the best of some scripts.
+///
+/// `planned`: whether there is a plan to fall back on; told to stop, a search without one first looks for one.
 pub fn search(
     p: &Problem,
     request: &Request<'_>,
     limits: Limits,
     known: &[Decisions],
+    planned: bool,
 ) -> Result<Outcome, String> {
     let precedence = (!request.fixed_order).then(|| Precedence::new(p));
     let mut starts: Vec<Vec<u32>> = vec![(0..p.ops.len() as u32).collect()];
@@ -95,6 +98,7 @@ pub fn search(
                 rate,
                 again,
                 limits,
+                planned,
                 starts: starts.iter().map(state).collect(),
                 // Half of the searches, so that what they find differs.
                 known: known.as_ref().filter(|_| i % 2 == 1),
@@ -157,6 +161,8 @@ struct Run<'a> {
     rate: f64,
     again: f64,
     limits: Limits,
+    /// Whether there is a plan even if this finds none.
+    planned: bool,
     /// States that nothing has been chosen in; the one that is searched from, once that is known.
     starts: Vec<State<'a>>,
     /// Another choice to search from if it is faster, with the time of its step in ns.
@@ -176,6 +182,9 @@ const PATIENCE: u32 = 40;
 
 impl<'a> Run<'a> {
     fn search(&mut self) -> Result<(), String> {
+        if self.planned && (self.request.stop)() {
+            return Ok(());
+        }
         let mut prices = Prices::new(self.p.ops.len(), self.again);
         let until = self.limits.work / 4;
         let start = self.start(&mut prices);
@@ -239,7 +248,7 @@ impl<'a> Run<'a> {
         let (capacity, work) = (Some(self.request.capacity), self.limits.layout_work);
         // Many layouts fail, most of them whatever is tried; a first plan is worth trying all.
         let options = Options { capacity, work, seed: 0, all: self.best.is_none() };
-        let stop = || self.best.is_some() && (self.request.stop)();
+        let stop = || (self.planned || self.best.is_some()) && (self.request.stop)();
         realise_with(self.p, scheme.decisions(self.p), &options, &stop)
     }
 

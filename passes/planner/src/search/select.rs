@@ -46,11 +46,16 @@ const ROUNDS: usize = 12;
 ///
 /// Each is chosen by the bytes over capacity that it takes away, summed over steps, for its cost.
 pub(crate) fn greedy(s: &mut State<'_>, prices: &Prices, work: &mut u64) -> bool {
+    greedy_by(s, prices, work, BATCH)
+}
+
+/// As [`greedy`], with one more candidate at a time of so many steps each.
+fn greedy_by(s: &mut State<'_>, prices: &Prices, work: &mut u64, steps: usize) -> bool {
     for round in 0..ROUNDS {
         let mut wanted = Vec::new();
         // What is made again for its own sake may call for more of it; copies do not.
         let redo = round < ROUNDS / 2 || !s.may.swap;
-        let fits = Round::new(s, prices, redo).choose(work, &mut wanted);
+        let fits = Round::new(s, prices, redo).choose(work, &mut wanted, steps);
         if !fits {
             return false;
         }
@@ -82,9 +87,9 @@ impl<'s, 'a> Round<'s, 'a> {
         Round { s, prices, estimates: Vec::new(), gone: vec![false; gaps], redo, over: vec![0.0; n + 1] }
     }
 
-    fn choose(mut self, work: &mut u64, wanted: &mut Vec<(u32, u32)>) -> bool {
+    fn choose(mut self, work: &mut u64, wanted: &mut Vec<(u32, u32)>, steps: usize) -> bool {
         let n = self.s.steps();
-        let batch = 1 + n / BATCH;
+        let batch = 1 + n / steps;
         let mut candidates: Option<Vec<Candidate>> = None;
         let fits = loop {
             let s = &*self.s;
@@ -283,5 +288,61 @@ fn keep_if_it_fits(s: &mut State<'_>, prices: &Prices, g: usize) {
     let mirrored = s.scheme.mirrored[gap.tensor as usize];
     if fits(s, g) && prices.cost(s, gap.tensor, &[g], mirrored) < prices.cost(s, gap.tensor, &[], mirrored) {
         s.set(g, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::state::May;
+    use super::*;
+    use crate::planners::tests::sample;
+    use crate::problem::Problem;
+    use crate::realise::realise;
+    use crate::sequence::Sequence;
+
+    /// Layers of the chains, each with a forward and a backward op: two candidates at a time.
+    const LAYERS: u32 = 1100;
+
+    /// A chain whose activations have many sizes.
+    fn uneven() -> Problem {
+        let p = sample::chain(LAYERS, 4096, 3000, 6000);
+        let mut tensors = p.tensors.clone();
+        for (i, t) in tensors.iter_mut().take(LAYERS as usize).enumerate() {
+            t.size = 1024 * (1 + (i as u64 * 37) % 11);
+        }
+        Problem::new("uneven", p.device, tensors, p.ops).expect("a chain of other sizes")
+    }
+
+    /// A choice with so many steps for each candidate more at a time: its step time in ns, the work it took, and its
+    /// script, which keeps to the capacity.
+    fn chosen(p: &Problem, capacity: u64, may: May, steps: usize) -> (u64, u64, String) {
+        let sequence = Sequence::of_order(p, 0..p.ops.len() as u32);
+        let mut state = State::new(p, sequence, vec![capacity; p.ops.len()], may);
+        let mut work = 0;
+        assert!(greedy_by(&mut state, &Prices::new(p.ops.len(), 1.0), &mut work, steps), "it fits");
+        state.commit();
+        let time = state.decode(2);
+        let decisions = state.scheme.decisions(p);
+        let script = decisions.print(p);
+        let load = realise(p, decisions).expect("the script runs").evaluation.load_bytes;
+        assert!(load <= capacity, "{load} of {capacity}");
+        (time, work, script)
+    }
+
+    /// Of more than [`BATCH`] steps several candidates are taken at a time: the plan fits, is the same again, takes less work
+    /// and is hardly slower than one candidate at a time makes it.
+    #[test]
+    fn several_candidates_at_a_time_do_nearly_as_well_as_one() {
+        let p = uneven();
+        assert!(p.ops.len() > BATCH);
+        let capacity = p.tensors.iter().map(|t| t.bytes).sum::<u64>() * 6 / 10;
+        for may in [May { swap: true, recompute: false }, May { swap: false, recompute: true }] {
+            let several = chosen(&p, capacity, may, BATCH);
+            assert!(several == chosen(&p, capacity, may, BATCH), "{may:?}: not the same again");
+            let ((time, work, _), (one, more, _)) = (several, chosen(&p, capacity, may, usize::MAX));
+            assert!(work < more * 3 / 4, "{may:?}: {work} of {more}, so not several at a time");
+            assert!(time as f64 <= one as f64 * 1.01, "{may:?}: {time} ns, one at a time {one} ns");
+            assert!(time > p.compute_ns(), "{may:?}: room has to be made");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! What holds for every planner.
 
-pub(super) mod sample;
+pub(crate) mod sample;
 
 use super::*;
 use crate::realise::{load, realise};
@@ -103,4 +103,18 @@ fn scripts_do_not_depend_on_threads() {
         Ok(())
     })
     .budget_ms(1_500);
+}
+
+/// Told to stop, a search lays nothing out any more where there is a plan already, and looks for one where there is none.
+#[test]
+fn a_search_that_is_to_stop_only_looks_for_a_first_plan() {
+    let p = sample::chain(32, 4096, 100, 200);
+    let request = Request { stop: &|| true, ..Request::new(40 * 1024) };
+    let search = |planned| {
+        let limits = crate::search::Limits::effort(5);
+        crate::search::search(&p, &request, limits, &[], planned).expect("the search does not fail")
+    };
+    let (with, without) = (search(true), search(false));
+    assert!(with.best.is_none() && with.evaluations == 0, "{} evaluations", with.evaluations);
+    assert!(without.best.is_some_and(|r| r.evaluation.dev_bytes <= 40 * 1024));
 }
