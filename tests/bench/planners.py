@@ -7,9 +7,14 @@ A cell is a problem, a budget and what is allowed: `swap` in the given order, `r
 problem file, and of the unplanned peak of a model; --models adds those of MODELS at 75 % and 50 %. `over_ideal` is the
 step's time over that of the unplanned step, by the one evaluator; `over_bound` that over the certified bound for the
 cell; `over_best` the default planner's time over that of the fastest other; `published` is what the problem file reports
-of other systems, over its ideal.
+of other systems, over its ideal. Every row says at which `effort` and by which `build` (the beginning of the program's SHA-256) it was
+planned. --known takes rows of earlier outputs over: those of another effort are planned again, those of other builds are
+counted in the summary.
 """
 import argparse
+import collections
+import functools
+import hashlib
 import json
 import pathlib
 import subprocess
@@ -43,20 +48,29 @@ def known():
     return [name for name in names if name != "keep-all"]
 
 
+@functools.cache
+def build():
+    return hashlib.sha256(BIN.read_bytes()).hexdigest()[:12]
+
+
 def planned(cell, planner, args):
+    return {"planner": planner, "effort": args.effort, "build": build(), **outcome(cell, planner, args)}
+
+
+def outcome(cell, planner, args):
     command = ["plan", cell["path"], *cell["arguments"], *MODES[cell["mode"]], "--gpu-mem", f"{cell['budget']}B",
                "--planner", planner, "--json", "--effort", args.effort]
     command += ["--time-limit", f"{args.time_limit}s"] if args.time_limit else []
     try:
         run = memc(*command, limit=args.limit)
     except subprocess.TimeoutExpired:
-        return {"planner": planner, "timeout_s": args.limit}
+        return {"timeout_s": args.limit}
     if run.returncode not in (0, 4) or not run.stdout:
-        return {"planner": planner, "error": run.stderr.strip()}
+        return {"error": run.stderr.strip()}
     report = json.loads(run.stdout)
     bound = report.get("bound_ns")
     return {
-        "planner": planner, "feasible": report["feasible"], "step_ns": report.get("step_ns"),
+        "feasible": report["feasible"], "step_ns": report.get("step_ns"),
         "over_ideal": report.get("step_over_ideal"), "bound_ns": bound,
         "bound_over_ideal": bound / report["ideal_ns"] if bound else None,
         "swap_out_bytes": report.get("swap_out_bytes"), "swap_in_bytes": report.get("swap_in_bytes"),
@@ -92,11 +106,11 @@ def cells_of_model(path, device, arguments, args):
                    "budget": budget, "published": {}}
 
 
-def rows_of(files):
-    """Rows of earlier outputs, by cell and planner; those that failed or were given up are planned again."""
+def rows_of(files, effort):
+    """Rows of earlier outputs, by cell and planner; those that failed, were given up or are of another effort are planned again."""
     cells = (c for f in files for c in json.loads(f.read_text())["cells"])
     rows = (((c["problem"], c["share"], c["mode"], c["budget"], r["planner"]), r) for c in cells for r in c["rows"])
-    return {key: row for key, row in rows if "feasible" in row}
+    return {key: row for key, row in rows if "feasible" in row and row.get("effort", effort) == effort}
 
 
 def judge(cell):
@@ -123,9 +137,12 @@ def ratio(value):
 
 def summary(cells):
     wins = sum(c["wins"] for c in cells)
+    builds = collections.Counter(r.get("build", "unknown") for c in cells for r in c["rows"])
+    others = sum(n for name, n in builds.items() if name != build())
     near = sum(c["over_bound"] is not None and c["over_bound"] <= NEAR for c in cells)
-    return {"cells": len(cells), "not_beaten": wins, "near_bound": near,
-            "text": f"{DEFAULT} <= all others in {wins} of {len(cells)} cells; step / bound <= {NEAR} in {near} of {len(cells)}"}
+    text = f"{DEFAULT} <= all others in {wins} of {len(cells)} cells; step / bound <= {NEAR} in {near} of {len(cells)}"
+    text += f"; {others} of {builds.total()} rows are of other builds" if others else ""
+    return {"cells": len(cells), "not_beaten": wins, "near_bound": near, "builds": builds, "text": text}
 
 
 def table(cells):
@@ -163,7 +180,7 @@ def main():
     cells = [cell for cell in cells if args.only in f"{cell['path']}"]
     if not cells:
         parser.error("no problem: name files, or give --models")
-    earlier = rows_of(args.known)
+    earlier = rows_of(args.known, args.effort)
     for cell in cells:
         key = (cell["problem"], cell["share"], cell["mode"], cell["budget"])
         cell["rows"] = [earlier.get((*key, name)) or planned(cell, name, args) for name in planners]

@@ -14,7 +14,7 @@ const DESCRIBED: usize = 20;
 fn main() {
     let argument = |k: usize| std::env::args().nth(k).and_then(|a| a.parse::<u32>().ok());
     let (count, effort) = (argument(1).unwrap_or(200), argument(2).unwrap_or(2));
-    let mut rows = rows::rows(count as usize, effort);
+    let (mut rows, unproven) = rows::rows(count as usize, effort);
     rows.sort_by(|a, b| b.gap().unwrap_or(f64::MAX).total_cmp(&a.gap().unwrap_or(f64::MAX)));
     // Ascending.
     let gaps: Vec<f64> = rows.iter().rev().filter_map(rows::Row::gap).collect();
@@ -23,6 +23,7 @@ fn main() {
     let mean = gaps.iter().map(|g| g.max(0.0)).sum::<f64>() / gaps.len().max(1) as f64;
     let report = json!({
         "problems": rows.len(),
+        "left_out_unproven": unproven,
         "effort": effort,
         "without_plan": rows.len() - gaps.len(),
         "mean_gap": mean,

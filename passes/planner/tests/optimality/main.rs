@@ -9,7 +9,7 @@ const COUNT: usize = 200;
 
 #[test]
 fn plans_of_small_problems_are_near_the_optimum() {
-    let mut rows = rows(COUNT, 2);
+    let (mut rows, _) = rows(COUNT, 2);
     rows.sort_by(|a, b| b.gap().unwrap_or(f64::MAX).total_cmp(&a.gap().unwrap_or(f64::MAX)));
     let gaps: Vec<f64> = rows.iter().filter_map(|r| r.gap()).map(|g| g.max(0.0)).collect();
     let without = rows.len() - gaps.len();

@@ -45,22 +45,38 @@ impl Row {
     }
 }
 
-/// The first `count` problems whose optimum is proven, planned with an effort.
-pub(crate) fn rows(count: usize, effort: u32) -> Vec<Row> {
-    (0..).filter_map(|seed| row(seed, effort)).take(count).collect()
+/// The first `count` problems whose optimum is proven, planned with an effort; and how many before the last of them have
+/// none that is, since the exact search would have to evaluate more scripts.
+pub(crate) fn rows(count: usize, effort: u32) -> (Vec<Row>, usize) {
+    let (mut rows, mut unproven) = (Vec::new(), 0);
+    for seed in 0.. {
+        if rows.len() == count {
+            break;
+        }
+        match row(seed, effort) {
+            Some(Ok(row)) => rows.push(row),
+            Some(Err(Unproven)) => unproven += 1,
+            None => {}
+        }
+    }
+    (rows, unproven)
 }
 
-fn row(seed: u64, effort: u32) -> Option<Row> {
+/// The exact search hit its limit.
+struct Unproven;
+
+/// `None` where there is no problem, or no script that fits.
+fn row(seed: u64, effort: u32) -> Option<Result<Row, Unproven>> {
     let sample = sample::sample(&mut Seed(seed), OPS)?;
     let judged = (ALLOWED[2], Judge::Layout);
     let optimum = exact::optimum(&sample.problem, sample.capacity, judged, false, SCRIPTS)?;
     if !optimum.proven {
-        return None;
+        return Some(Err(Unproven));
     }
     let planner = planners::named("memc").expect("the default planner is known");
     let request = Request { effort, ..Request::new(sample.capacity) };
     let planned = planners::solve(&sample.problem, planner, &request).ok().map(|(r, _)| r);
-    Some(Row { seed, sample, planned, optimum })
+    Some(Ok(Row { seed, sample, planned, optimum }))
 }
 
 /// What a script does that running the ops as given with everything on the device does not.
