@@ -14,6 +14,9 @@ pub trait Device {
     /// Name for humans, such as `cpu`.
     fn name(&self) -> &'static str;
 
+    /// Threads of this machine that kernels run on; 0 where they do not run on it.
+    fn threads(&self) -> usize;
+
     /// Reserves both arenas, touches their pages, and prepares the program's sections for replay.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use std::{fmt, io, path::Path, path::PathBuf};
 
+use memc_gpu::GpuError;
 use memc_plan::PlanError;
 
 /// Why a run ended early. Messages say what is wrong, where, and what to do next.
@@ -17,6 +18,8 @@ pub enum Error {
     Mismatch(String),
     /// The plan is damaged, breaks a rule, or does not fit the device: exit code 7.
     Plan(String),
+    /// The device is not there, or has failed: exit code 8.
+    Device(String),
     /// A defect of this program: exit code 70.
     Internal(String),
     /// The file system refused: exit code 74.
@@ -40,6 +43,7 @@ impl Error {
             Error::Memory(_) => 5,
             Error::Mismatch(_) => 6,
             Error::Plan(_) => 7,
+            Error::Device(_) => 8,
             Error::Internal(_) => 70,
             Error::Io { .. } => 74,
         }
@@ -59,6 +63,17 @@ impl Error {
     }
 }
 
+impl From<GpuError> for Error {
+    fn from(error: GpuError) -> Error {
+        let text = error.to_string();
+        match error {
+            GpuError::Memory { .. } => Error::Memory(text),
+            GpuError::Compile { .. } | GpuError::Bounds { .. } => Error::Internal(text),
+            _ => Error::Device(text),
+        }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -66,7 +81,8 @@ impl fmt::Display for Error {
             | Error::Data(what)
             | Error::Memory(what)
             | Error::Mismatch(what)
-            | Error::Plan(what) => f.write_str(what),
+            | Error::Plan(what)
+            | Error::Device(what) => f.write_str(what),
             Error::Internal(what) => {
                 write!(
                     f,

@@ -23,6 +23,8 @@ use crate::Error;
 #[derive(Debug)]
 pub struct Program {
     pub(crate) dev_bytes: usize,
+    /// What the plan was compiled for.
+    pub(crate) budget_bytes: u64,
     pub(crate) host_bytes: usize,
     pub(crate) kernels: Vec<Kernel>,
     pub(crate) events: usize,

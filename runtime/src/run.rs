@@ -7,7 +7,7 @@ use memc_plan::PlanFile;
 use crate::{
     Device, Error, FeedOptions, Feeder, Initial, Program, Reference, Session, StateFile, StateWriter,
     cpu::{self, Cpu},
-    output,
+    gpu, output,
     state::{is_variable, list},
     verify,
 };
@@ -33,8 +33,20 @@ pub struct RunOptions {
     pub outputs: Vec<(String, PathBuf)>,
     /// Compare every output and state with those of the unplanned run.
     pub verify: bool,
-    /// How the CPU device runs.
+    /// What to run on.
+    pub device: DeviceName,
+    /// How the CPU device runs; `check_memory` is for every device.
     pub cpu: cpu::Options,
+}
+
+/// A device by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceName {
+    /// Arenas in ordinary memory, streams as threads.
+    #[default]
+    Cpu,
+    /// The NVIDIA GPU with this number.
+    Cuda(usize),
 }
 
 /// Follows a run.
@@ -69,6 +81,28 @@ pub struct Report {
 /// # Errors
 /// Any [`Error`]. A file to save to is then what it was.
 pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Result<Report, Error> {
+    match options.device {
+        DeviceName::Cpu => run_on(&Cpu::new(options.cpu)?, file, options, watch),
+        DeviceName::Cuda(_) if options.verify => Err(Error::Usage(
+            "--verify compares bits with the CPU's kernels; leave it out on a GPU, or use --device cpu"
+                .to_owned(),
+        )),
+        DeviceName::Cuda(ordinal) => {
+            run_on(&gpu::cuda(ordinal, options.cpu.check_memory), file, options, watch)
+        }
+    }
+}
+
+/// [`run`] on a device that the caller has made; the device that the options name is ignored.
+///
+/// # Errors
+/// Those of [`run`].
+pub fn run_on(
+    device: &dyn Device,
+    file: &PlanFile,
+    options: &RunOptions,
+    watch: &mut dyn Watch,
+) -> Result<Report, Error> {
     let plan = file.plan();
     let program = Arc::new(Program::new(plan)?);
     let resume = options.resume.as_ref().map(|path| StateFile::open(path, plan)).transpose()?;
@@ -99,7 +133,6 @@ pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Resu
         drop(StateWriter::create(path, plan, 0)?);
     }
     let synthetic = feeder.synthetic().to_vec();
-    let device = Cpu::new(options.cpu)?;
     let mut reference = match options.verify {
         true => {
             let pool = cpu::pool(options.cpu.threads)?;
@@ -108,7 +141,7 @@ pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Resu
         false => None,
     };
 
-    let mut session = Session::start(&device, plan, program.clone(), &initial, &mut feeder)?;
+    let mut session = Session::start(device, plan, program.clone(), &initial, &mut feeder)?;
     let mut steps = 0;
     while steps < options.steps && !watch.should_stop() {
         let start = now();

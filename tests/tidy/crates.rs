@@ -21,7 +21,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
     ("memc-check", "codegen/check", &["memc-ir", "memc-plan"]),
     ("memc-cuda", "codegen/cuda", &["memc-ir"]),
     ("memc-gpu", "runtime/gpu", &[]),
-    ("memc-runtime", "runtime", &["memc-gpu", "memc-ir", "memc-kernels", "memc-plan"]),
+    ("memc-runtime", "runtime", &["memc-cuda", "memc-gpu", "memc-ir", "memc-kernels", "memc-plan"]),
     (
         "memc",
         "",

@@ -9,10 +9,12 @@ const UNSAFE: &[(&str, &str)] = &[
     ("ir/kernels/tests/allocation.rs", "counts allocations with a global allocator"),
     ("passes/planner/tests/allocation.rs", "counts allocations with a global allocator"),
     ("runtime/gpu/src/api.rs", "the driver is a C library"),
+    ("runtime/gpu/src/cuda.rs", "the driver is a C library; the arenas are raw memory"),
     ("runtime/gpu/src/devices.rs", "the driver is a C library"),
     ("runtime/gpu/src/locate.rs", "opens libraries and asks them for their versions"),
     ("runtime/gpu/src/nvrtc.rs", "the compiler is a C library"),
     ("runtime/src/cpu/arena.rs", "one allocation of an exact size, shared by the stream threads"),
+    ("runtime/tests/run/mock.rs", "queues share memory, and kernels are called by name"),
     ("runtime/tests/allocation.rs", "counts allocations with a global allocator"),
 ];
 

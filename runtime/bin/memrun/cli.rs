@@ -5,8 +5,8 @@ use std::{
     str::FromStr,
 };
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use memc_runtime::{ProfileOptions, RunOptions, cpu};
+use clap::{Args, Parser, Subcommand};
+use memc_runtime::{DeviceName, ProfileOptions, RunOptions, cpu};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,7 +32,8 @@ A loss that is not a finite number is a warning, not a failure.
 Exit codes:
   0 done                  2 usage                  3 bad data
   5 no memory             6 verify: different      7 bad plan
-  70 internal error       74 input or output       130 interrupted";
+  8 device fails          70 internal error        74 input or output
+  130 interrupted";
 
 /// Runs a plan that memc compiled: training steps within a fixed amount of device memory.
 #[derive(Debug, Parser)]
@@ -72,8 +73,8 @@ pub(crate) struct Cli {
     /// Run the unplanned graph beside the plan, and compare every output and state bit for bit
     #[arg(long)]
     verify: bool,
-    /// Device to run on
-    #[arg(long, value_enum, default_value_t = DeviceName::Cpu)]
+    /// Device to run on: cpu, cuda, or cuda:N for the GPU with a number of `memrun devices`
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
     device: DeviceName,
     /// Threads for kernels [default: as many as the machine has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
@@ -145,11 +146,14 @@ fn files(inputs: &[NamedFile]) -> Vec<(String, PathBuf)> {
     inputs.iter().map(|i| (i.name.clone(), i.path.clone())).collect()
 }
 
-/// A device by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum DeviceName {
-    /// Arenas in ordinary memory, streams as threads
-    Cpu,
+fn device(text: &str) -> Result<DeviceName, &'static str> {
+    let number = |n: &str| n.parse().ok().filter(|_| n.bytes().all(|b| b.is_ascii_digit()));
+    match text.split_once(':') {
+        None if text == "cpu" => Ok(DeviceName::Cpu),
+        None if text == "cuda" => Ok(DeviceName::Cuda(0)),
+        Some(("cuda", n)) => number(n).map(DeviceName::Cuda).ok_or("expected a number after `cuda:`"),
+        _ => Err("expected cpu, cuda or cuda:N"),
+    }
 }
 
 impl Cli {
@@ -160,7 +164,6 @@ impl Cli {
 
     /// The run that the command line asks for.
     pub(crate) fn options(&self) -> RunOptions {
-        let DeviceName::Cpu = self.device;
         RunOptions {
             steps: self.steps,
             inputs: files(&self.inputs),
@@ -171,6 +174,7 @@ impl Cli {
             resume: self.resume.clone(),
             init: self.init.clone(),
             verify: self.verify,
+            device: self.device,
             cpu: cpu::Options {
                 threads: self.threads.map_or(0, usize::from),
                 check_memory: self.check_memory,

@@ -39,6 +39,28 @@ pub enum GpuError {
         /// The driver's words.
         error: String,
     },
+    /// Memory was refused.
+    Memory {
+        /// What for.
+        what: &'static str,
+        /// Bytes asked for.
+        needs: u64,
+        /// Bytes of the device that are free.
+        free: u64,
+        /// All bytes of the device.
+        total: u64,
+        /// The driver's words.
+        error: String,
+    },
+    /// A place is not within its arena, or a number not within its table.
+    Bounds {
+        /// The first byte or number.
+        start: usize,
+        /// How many.
+        len: usize,
+        /// The size of the arena or table.
+        arena: usize,
+    },
     /// Kernel text does not compile.
     Compile {
         /// What the compiler says, or the beginning of it.
@@ -76,6 +98,14 @@ impl fmt::Display for GpuError {
             }
             GpuError::Lost { error } => {
                 write!(f, "the GPU failed or is gone ({error}); see the system's log, and reset it")
+            }
+            GpuError::Memory { what, needs, free, total, error } => write!(
+                f,
+                "{what} of {needs} bytes was refused ({error}); of the GPU's {total} bytes {free} are free, and the rest is held \
+                 by this process's context and by other processes, which nvidia-smi lists"
+            ),
+            GpuError::Bounds { start, len, arena } => {
+                write!(f, "{len} from {start} on are not within {arena}")
             }
             GpuError::Compile { log } => write!(f, "NVRTC refuses the kernels of this program:\n{log}"),
             GpuError::Call { function, error } => write!(f, "{function} failed: {error}"),

@@ -1,5 +1,5 @@
 //! One NVIDIA GPU, as far as a program that replays a schedule needs it: finding CUDA's libraries, compiling kernel
-//! text, and what devices there are.
+//! text, what devices there are, and a [`Driver`] with arenas, queues and events.
 //!
 //! Contract:
 //!
@@ -11,12 +11,17 @@
 //! This crate knows no plan, no op and no schedule.
 
 mod api;
+mod cache;
+mod cuda;
 mod devices;
+mod driver;
 mod error;
 mod locate;
 mod nvrtc;
 
+pub use cuda::Cuda;
 pub use devices::{DeviceInfo, devices};
+pub use driver::{Arena, Driver, Function, Queue, Span, Word, check_span};
 pub use error::GpuError;
 pub use locate::{Component, Libraries, Library, Search, Status, VARIABLE};
 pub use nvrtc::{Arch, Nvrtc};

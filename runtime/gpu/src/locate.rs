@@ -66,7 +66,7 @@ impl Component {
     pub fn absence(self) -> &'static str {
         match self {
             Component::Driver => "no program runs on a GPU",
-            Component::Nvrtc => "kernels cannot be compiled: only programs compiled before run on a GPU",
+            Component::Nvrtc => "kernels cannot be compiled: no program runs on a GPU",
             Component::CublasLt | Component::Cublas => "matrix products run as generated kernels",
             Component::Cudnn => "convolutions and pooling run as generated kernels",
         }

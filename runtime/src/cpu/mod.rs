@@ -13,7 +13,6 @@ mod delays;
 mod event;
 mod exec;
 mod memory;
-mod progress;
 mod stream;
 pub(crate) mod timed;
 
@@ -63,16 +62,15 @@ impl Cpu {
     pub fn new(options: Options) -> Result<Cpu, Error> {
         Ok(Cpu { options, pool: Arc::new(pool(options.threads)?) })
     }
-
-    /// The number of threads that kernels run on.
-    pub fn threads(&self) -> usize {
-        self.pool.current_num_threads()
-    }
 }
 
 impl Device for Cpu {
     fn name(&self) -> &'static str {
         "cpu"
+    }
+
+    fn threads(&self) -> usize {
+        self.pool.current_num_threads()
     }
 
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {

@@ -23,10 +23,10 @@ use super::{
     delays::Delays,
     event::{Events, Ticket},
     exec::Runner,
-    progress::Progress,
 };
 use crate::device::{Executor, HostSide};
 use crate::program::Action;
+use crate::progress::Progress;
 use crate::{Error, Program};
 
 /// Device streams; the issuing thread comes after them in arrays of [`PARTIES`].
@@ -289,9 +289,7 @@ impl Executor for Streams {
         let progress = std::mem::replace(&mut self.progress, Progress::Within);
         if !progress.allows(section) {
             self.shared.stop(None);
-            return Err(Error::Internal(format!(
-                "the {section} was run out of order: a prologue, any number of bodies and an epilogue make a run"
-            )));
+            return Err(Progress::refuse(section));
         }
         for index in 0..self.program.section(section).len() {
             if let Some(delay) = self.delays.as_mut().and_then(Delays::next) {

@@ -11,8 +11,9 @@ use std::{
 use memc_plan::Section;
 use rayon::ThreadPool;
 
-use super::{arena::Arenas, exec::Runner, memory, pool, progress::Progress};
+use super::{arena::Arenas, exec::Runner, memory, pool};
 use crate::program::{Action, Command};
+use crate::progress::Progress;
 use crate::{Device, Error, Executor, HostSide, Program};
 
 /// Times in ns that each kernel of a program took in bodies of its runs, by kernel.
@@ -47,6 +48,10 @@ impl Device for Timed {
         "cpu"
     }
 
+    fn threads(&self) -> usize {
+        self.pool.current_num_threads()
+    }
+
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
         memory::check(&program)?;
         let arenas = Arc::new(Arenas::reserve(program.dev_bytes, program.host_bytes, 0)?);
@@ -77,7 +82,7 @@ impl Executor for InOrder {
     fn run(&mut self, section: Section, host: &mut dyn HostSide) -> Result<(), Error> {
         let progress = std::mem::replace(&mut self.progress, Progress::Within);
         if !progress.allows(section) {
-            return Err(Error::Internal(format!("the {section} was run out of order")));
+            return Err(Progress::refuse(section));
         }
         let (program, runner) = (self.program.clone(), &mut self.runner);
         for batch in program.section(section).chunk_by(|a, b| is_exchange(a) == is_exchange(b)) {

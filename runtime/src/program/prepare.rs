@@ -43,6 +43,7 @@ pub(super) fn prepare(plan: &Plan) -> Result<Program, Error> {
 
     let mut program = Program {
         dev_bytes,
+        budget_bytes: plan.meta.budget_bytes,
         host_bytes,
         kernels,
         events: index(plan.events),

@@ -101,7 +101,9 @@ fn usage_errors_exit_with_2() {
         ("model.plan --threads 0", "--threads"),
         ("model.plan --lr nan", "finite"),
         ("model.plan --input x", "NAME=@FILE"),
-        ("model.plan --device cuda", "cuda"),
+        ("model.plan --device gpu", "cuda:N"),
+        ("model.plan --device cuda:-1", "number"),
+        ("model.plan --device cuda --verify", "--device cpu"),
         ("model.plan --output loss", "NAME=FILE"),
         ("model.plan --output w=x.npy", "no such output; it has `loss`"),
         ("model.plan --input image=@x.npy", "`input`, `labels`"),
@@ -240,6 +242,19 @@ body {
     assert!(!text(&output.stderr).contains("synthetic"));
     assert_eq!(fs::read(folder.path("z.npy")).unwrap()[128..], f32::NAN.to_le_bytes());
     assert_eq!(memrun(&folder, "model.plan --input x=@z.npy").status.code(), Some(0));
+}
+
+/// Where there is no GPU, asking for one says why; where there is one, the plan runs on it.
+#[test]
+fn a_gpu_runs_the_plan_or_is_missed() {
+    let folder = Folder::of(CLASSIFIER);
+    match memc_gpu::devices() {
+        Err(why) => fails(&folder, "model.plan --device cuda", 8, &[&why.to_string()]),
+        Ok(_) => {
+            let output = memrun(&folder, "model.plan --device cuda --steps 3");
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        }
+    }
 }
 
 /// `devices` works with and without CUDA's libraries: every one is listed with its version, or with why it is missing,

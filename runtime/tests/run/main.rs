@@ -1,7 +1,9 @@
-//! Tests of the CPU device and of `memrun`, on plans written by hand.
+//! Tests of the devices and of `memrun`, on plans written by hand.
 
 mod command;
 mod generated;
+mod gpu;
+mod mock;
 mod narrow;
 mod profile;
 mod refused;

@@ -2,9 +2,11 @@
 
 use memc_plan::Section;
 
+use crate::Error;
+
 /// How far the issuing thread has come.
 #[derive(Clone, Copy)]
-pub(super) enum Progress {
+pub(crate) enum Progress {
     New,
     After(Section),
     /// Within a section, or left within one by an error or panic.
@@ -13,11 +15,18 @@ pub(super) enum Progress {
 
 impl Progress {
     /// Whether `section` is next in prologue, any number of bodies, epilogue.
-    pub(super) fn allows(self, section: Section) -> bool {
+    pub(crate) fn allows(self, section: Section) -> bool {
         use Section::{Body, Epilogue, Prologue};
         match section {
             Prologue => matches!(self, Progress::New),
             Body | Epilogue => matches!(self, Progress::After(Prologue | Body)),
         }
+    }
+
+    /// What a section gets that is not next.
+    pub(crate) fn refuse(section: Section) -> Error {
+        Error::Internal(format!(
+            "the {section} was run out of order: a prologue, any number of bodies and an epilogue make a run"
+        ))
     }
 }

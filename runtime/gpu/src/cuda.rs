@@ -1,0 +1,353 @@
+//! A GPU through NVIDIA's driver: one device arena, one page-locked host arena, three non-blocking streams, events
+//! without timing, one module.
+//!
+//! The device's primary context is current in the thread that opened the device, which is the only one to use it. Handles
+//! are freed when the device is dropped, after its streams have run dry.
+
+use std::ffi::{CString, c_void};
+use std::ptr::null_mut;
+
+use cudarc::driver::sys::{self, CUresult};
+
+use crate::api::{done, start};
+use crate::cache::Cache;
+use crate::devices::{Context, free, handle, info};
+use crate::driver::{Arena, Driver, Function, Queue, Span, Word, check_span};
+use crate::{Component, DeviceInfo, GpuError, Libraries, Nvrtc};
+
+/// Functions that are called beyond those that list devices.
+const SYMBOLS: &[&str] = &[
+    "cuCtxGetStreamPriorityRange",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventRecord",
+    "cuEventSynchronize",
+    "cuLaunchKernel",
+    "cuMemAlloc_v2",
+    "cuMemFreeHost",
+    "cuMemFree_v2",
+    "cuMemHostAlloc",
+    "cuMemcpyAsync",
+    "cuMemcpyDtoH_v2",
+    "cuMemcpyHtoD_v2",
+    "cuMemsetD8Async",
+    "cuMemsetD8_v2",
+    "cuModuleGetFunction",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuStreamCreateWithPriority",
+    "cuStreamDestroy_v2",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+];
+
+/// A GPU; see the module.
+#[derive(Debug)]
+pub struct Cuda {
+    info: DeviceInfo,
+    streams: [sys::CUstream; Queue::ALL.len()],
+    events: Vec<sys::CUevent>,
+    module: sys::CUmodule,
+    functions: Vec<sys::CUfunction>,
+    device: (sys::CUdeviceptr, usize),
+    host: (*mut u8, usize),
+    /// Room for the parameters of a launch.
+    values: Vec<u64>,
+    pointers: Vec<*mut c_void>,
+    /// Released last: fields are dropped after `drop`.
+    _context: Context,
+}
+
+impl Cuda {
+    /// Opens the device with this number.
+    ///
+    /// # Errors
+    /// Those of the driver where it or the device cannot be used.
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    pub fn open(ordinal: usize) -> Result<Cuda, GpuError> {
+        start()?;
+        Libraries::get().require(Component::Driver)?.require(SYMBOLS)?;
+        let device = handle(i32::try_from(ordinal).unwrap_or(i32::MAX))?;
+        let info = info(ordinal, device)?;
+        let context = Context::retain(device)?;
+        let mut cuda = Cuda {
+            info,
+            streams: [null_mut(); Queue::ALL.len()],
+            events: Vec::new(),
+            module: null_mut(),
+            functions: Vec::new(),
+            device: (0, 0),
+            host: (null_mut(), 0),
+            values: Vec::new(),
+            pointers: Vec::new(),
+            _context: context,
+        };
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: two integers to write.
+        let range = unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) };
+        done("cuCtxGetStreamPriorityRange", range)?;
+        for (queue, stream) in Queue::ALL.into_iter().zip(&mut cuda.streams) {
+            let priority = if queue == Queue::Compute { greatest } else { least };
+            let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+            // SAFETY: a handle to write.
+            let made = unsafe { sys::cuStreamCreateWithPriority(stream, flags, priority) };
+            done("cuStreamCreateWithPriority", made)?;
+        }
+        Ok(cuda)
+    }
+
+    /// What it is.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn stream(&self, queue: Queue) -> sys::CUstream {
+        let [compute, d2h, h2d] = self.streams;
+        match queue {
+            Queue::Compute => compute,
+            Queue::D2h => d2h,
+            Queue::H2d => h2d,
+        }
+    }
+
+    fn event(&self, event: usize) -> Result<sys::CUevent, GpuError> {
+        let arena = self.events.len();
+        self.events.get(event).copied().ok_or(GpuError::Bounds { start: event, len: 1, arena })
+    }
+
+    /// The address of a place, in the address space that both arenas share.
+    fn address(&self, span: Span) -> Result<sys::CUdeviceptr, GpuError> {
+        let (base, bytes) = match span.arena {
+            Arena::Device => self.device,
+            Arena::Host => (self.host.0 as sys::CUdeviceptr, self.host.1),
+        };
+        check_span(span.start, span.len, bytes)?;
+        Ok(base + span.start as u64)
+    }
+
+    /// Why so many bytes were refused.
+    fn refused(what: &'static str, needs: usize, error: GpuError) -> GpuError {
+        let (free, total) = free().unwrap_or_default();
+        GpuError::Memory { what, needs: needs as u64, free, total, error: error.to_string() }
+    }
+}
+
+impl Driver for Cuda {
+    fn name(&self) -> String {
+        format!("{}, {}", self.info.name, self.info.arch)
+    }
+
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn build(&mut self, text: &str) -> Result<(), GpuError> {
+        let nvrtc = Nvrtc::find()?;
+        let (options, cache) = (nvrtc.options(self.info.arch), Cache::of_user());
+        let image = match cache.as_ref().and_then(|cache| cache.get(text, &options)) {
+            Some(image) => image,
+            None => {
+                let image = nvrtc.compile(text, self.info.arch)?;
+                // Without a cache the next run compiles again, and computes the same.
+                let _ = cache.map(|cache| cache.put(text, &options, &image));
+                image
+            }
+        };
+        // SAFETY: the image is machine code from the compiler, whole by its hash where it comes from the cache.
+        done("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut self.module, image.as_ptr().cast()) })
+    }
+
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn function(&mut self, name: &str) -> Result<Function, GpuError> {
+        let unknown =
+            || GpuError::Call { function: "cuModuleGetFunction", error: format!("no kernel {name}") };
+        let text = CString::new(name).map_err(|_| unknown())?;
+        if self.module.is_null() {
+            return Err(unknown());
+        }
+        let mut function = null_mut();
+        // SAFETY: the module is loaded; a handle to write and a terminated text.
+        match unsafe { sys::cuModuleGetFunction(&mut function, self.module, text.as_ptr()) } {
+            CUresult::CUDA_ERROR_NOT_FOUND => return Err(unknown()),
+            result => done("cuModuleGetFunction", result)?,
+        }
+        self.functions.push(function);
+        Ok(Function(self.functions.len() - 1))
+    }
+
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn reserve(&mut self, device: usize, host: usize, events: usize, fill: u8) -> Result<(), GpuError> {
+        if self.device.1 > 0 || self.host.1 > 0 || !self.events.is_empty() {
+            return Err(GpuError::Call { function: "reserve", error: "the arenas are reserved".to_owned() });
+        }
+        if device > 0 {
+            // SAFETY: an address to write; freed once, when the device is dropped.
+            let result = unsafe { sys::cuMemAlloc_v2(&mut self.device.0, device) };
+            done("cuMemAlloc", result).map_err(|e| Cuda::refused("the device arena", device, e))?;
+            self.device.1 = device;
+            // SAFETY: the bytes were just reserved.
+            done("cuMemsetD8", unsafe { sys::cuMemsetD8_v2(self.device.0, fill, device) })?;
+        }
+        if host > 0 {
+            let mut start = null_mut();
+            // SAFETY: an address to write; freed once, when the device is dropped.
+            let result = unsafe { sys::cuMemHostAlloc(&mut start, host, sys::CU_MEMHOSTALLOC_PORTABLE) };
+            done("cuMemHostAlloc", result)
+                .map_err(|e| Cuda::refused("the page-locked host arena", host, e))?;
+            self.host = (start.cast(), host);
+            // SAFETY: the bytes were just reserved, and nothing else knows of them.
+            unsafe { self.host.0.write_bytes(fill, host) };
+        }
+        for _ in 0..events {
+            let mut event = null_mut();
+            let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+            // SAFETY: a handle to write.
+            done("cuEventCreate", unsafe { sys::cuEventCreate(&mut event, flags) })?;
+            self.events.push(event);
+        }
+        // SAFETY: has no conditions; the fill above ran on the default stream, which the others do not wait for.
+        done("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(null_mut()) })
+    }
+
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn launch(
+        &mut self,
+        function: Function,
+        grid: [u32; 3],
+        block: u32,
+        words: &[Word],
+    ) -> Result<(), GpuError> {
+        let arena = self.functions.len();
+        let bounds = GpuError::Bounds { start: function.0, len: 1, arena };
+        let handle = *self.functions.get(function.0).ok_or(bounds)?;
+        self.values.clear();
+        for word in words {
+            self.values.push(match *word {
+                Word::Address(start) => self.address(Span { arena: Arena::Device, start, len: 0 })?,
+                Word::Int(value) => value.cast_unsigned(),
+            });
+        }
+        self.pointers.clear();
+        self.pointers.extend(self.values.iter_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>()));
+        let ([x, y, z], stream) = (grid, self.stream(Queue::Compute));
+        // SAFETY: the function is one of the module's; all parameters of its kernels are of eight bytes, and the caller
+        // passes as many as the kernel has. The driver reads them before it returns.
+        let result = unsafe {
+            sys::cuLaunchKernel(
+                handle,
+                x,
+                y,
+                z,
+                block,
+                1,
+                1,
+                0,
+                stream,
+                self.pointers.as_mut_ptr(),
+                null_mut(),
+            )
+        };
+        done("cuLaunchKernel", result)
+    }
+
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn copy(&mut self, queue: Queue, from: Span, to: Span) -> Result<(), GpuError> {
+        if from.len != to.len {
+            return Err(GpuError::Bounds { start: to.start, len: from.len, arena: to.len });
+        }
+        let (source, target) = (self.address(from)?, self.address(to)?);
+        if to.len == 0 {
+            return Ok(());
+        }
+        // SAFETY: both places are within the arenas, which outlive the streams' work.
+        done("cuMemcpyAsync", unsafe { sys::cuMemcpyAsync(target, source, to.len, self.stream(queue)) })
+    }
+
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn fill(&mut self, queue: Queue, start: usize, len: usize, byte: u8) -> Result<(), GpuError> {
+        let at = self.address(Span { arena: Arena::Device, start, len })?;
+        if len == 0 {
+            return Ok(());
+        }
+        // SAFETY: the place is within the arena, which outlives the streams' work.
+        done("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(at, byte, len, self.stream(queue)) })
+    }
+
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn record(&mut self, queue: Queue, event: usize) -> Result<(), GpuError> {
+        // SAFETY: event and stream exist.
+        done("cuEventRecord", unsafe { sys::cuEventRecord(self.event(event)?, self.stream(queue)) })
+    }
+
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn wait(&mut self, queue: Queue, event: usize) -> Result<(), GpuError> {
+        // SAFETY: event and stream exist.
+        done("cuStreamWaitEvent", unsafe {
+            sys::cuStreamWaitEvent(self.stream(queue), self.event(event)?, 0)
+        })
+    }
+
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn await_event(&mut self, event: usize) -> Result<(), GpuError> {
+        // SAFETY: the event exists.
+        done("cuEventSynchronize", unsafe { sys::cuEventSynchronize(self.event(event)?) })
+    }
+
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn synchronize(&mut self) -> Result<(), GpuError> {
+        self.streams.iter().try_for_each(|stream| {
+            // SAFETY: the stream exists.
+            done("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(*stream) })
+        })
+    }
+
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn upload(&mut self, start: usize, bytes: &[u8]) -> Result<(), GpuError> {
+        let at = self.address(Span { arena: Arena::Device, start, len: bytes.len() })?;
+        // SAFETY: the place is within the arena; the bytes are readable, and copied when the call returns.
+        done("cuMemcpyHtoD", unsafe { sys::cuMemcpyHtoD_v2(at, bytes.as_ptr().cast(), bytes.len()) })?;
+        // SAFETY: has no conditions. From pageable memory the call may return before the last bytes have arrived.
+        done("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(null_mut()) })
+    }
+
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn download(&mut self, start: usize, bytes: &mut [u8]) -> Result<(), GpuError> {
+        let at = self.address(Span { arena: Arena::Device, start, len: bytes.len() })?;
+        // SAFETY: the place is within the arena; the bytes are writable, and written when the call returns.
+        done("cuMemcpyDtoH", unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), at, bytes.len()) })
+    }
+
+    #[allow(unsafe_code, reason = "slices of the arena are given out by offset")]
+    fn host(&mut self, start: usize, len: usize) -> Result<&mut [u8], GpuError> {
+        check_span(start, len, self.host.1)?;
+        if len == 0 {
+            return Ok(&mut []);
+        }
+        // SAFETY: the place is within the arena, whose bytes are initialised; the slice borrows the device. The caller
+        // has ordered the queues' commands that touch these bytes before or after the use of the slice.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.host.0.add(start), len) })
+    }
+}
+
+impl Drop for Cuda {
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn drop(&mut self) {
+        // Queues may still use the arenas; where the device is lost there is nothing to wait for.
+        let _ = self.synchronize();
+        // SAFETY: every handle was made, is freed once, and nothing uses it any more. Errors have nobody to go to.
+        unsafe {
+            for &event in &self.events {
+                sys::cuEventDestroy_v2(event);
+            }
+            for &stream in self.streams.iter().filter(|stream| !stream.is_null()) {
+                sys::cuStreamDestroy_v2(stream);
+            }
+            if !self.module.is_null() {
+                sys::cuModuleUnload(self.module);
+            }
+            if self.device.1 > 0 {
+                sys::cuMemFree_v2(self.device.0);
+            }
+            if self.host.1 > 0 {
+                sys::cuMemFreeHost(self.host.0.cast());
+            }
+        }
+    }
+}

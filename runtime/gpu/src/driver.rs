@@ -1,0 +1,171 @@
+//! What replaying a schedule asks of a device: two arenas, three queues, events, launches.
+//!
+//! [`Cuda`](crate::Cuda) implements it with NVIDIA's driver; tests implement it without a GPU. The contract is CUDA's:
+//! commands of a queue run in the order of issue, a wait binds to the last record before it, and nothing else orders
+//! queues. Calls return when a command is issued; an error of a command may be returned by any later call, and none
+//! succeeds after it.
+//!
+//! Places are offsets in the arenas, so that no address leaves an implementation; it checks that they are in bounds. That
+//! no two commands touch the same bytes at the same time is up to the caller, and that kernels keep to their buffers is
+//! up to their text.
+
+use crate::GpuError;
+
+/// A queue of commands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Queue {
+    /// Launches.
+    Compute,
+    /// Copies from the device to the host.
+    D2h,
+    /// Copies from the host to the device.
+    H2d,
+}
+
+impl Queue {
+    /// All of them.
+    pub const ALL: [Queue; 3] = [Queue::Compute, Queue::D2h, Queue::H2d];
+}
+
+/// One of the two arenas.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arena {
+    /// Memory of the device.
+    Device,
+    /// Page-locked memory of the host.
+    Host,
+}
+
+/// The bytes `start..start + len` of an arena.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// Which arena.
+    pub arena: Arena,
+    /// The first byte.
+    pub start: usize,
+    /// How many.
+    pub len: usize,
+}
+
+/// A kernel of the program that was built.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Function(pub(crate) usize);
+
+impl Function {
+    /// The function with this number; numbers are the implementation's.
+    pub fn new(number: usize) -> Function {
+        Function(number)
+    }
+
+    /// Its number.
+    pub fn number(self) -> usize {
+        self.0
+    }
+}
+
+/// A parameter of a launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Word {
+    /// The address of this byte of the device arena.
+    Address(usize),
+    /// A number.
+    Int(i64),
+}
+
+/// A device that replays schedules; see the module.
+pub trait Driver {
+    /// Name for humans.
+    fn name(&self) -> String;
+
+    /// Compiles and loads the one program of this device.
+    ///
+    /// # Errors
+    /// Those of compiling, and of a device that refuses the result.
+    fn build(&mut self, text: &str) -> Result<(), GpuError>;
+
+    /// A kernel of the program.
+    ///
+    /// # Errors
+    /// [`GpuError::Call`] without one of this name.
+    fn function(&mut self, name: &str) -> Result<Function, GpuError>;
+
+    /// Reserves both arenas, of so many bytes, filled with `fill`, and events `0..events`.
+    ///
+    /// # Errors
+    /// [`GpuError::Memory`] where an arena is refused.
+    fn reserve(&mut self, device: usize, host: usize, events: usize, fill: u8) -> Result<(), GpuError>;
+
+    /// Launches on the compute queue, with blocks of `block` threads along x.
+    ///
+    /// # Errors
+    /// That of this or an earlier command.
+    fn launch(
+        &mut self,
+        function: Function,
+        grid: [u32; 3],
+        block: u32,
+        words: &[Word],
+    ) -> Result<(), GpuError>;
+
+    /// Copies between places of the same length.
+    ///
+    /// # Errors
+    /// That of this or an earlier command.
+    fn copy(&mut self, queue: Queue, from: Span, to: Span) -> Result<(), GpuError>;
+
+    /// Sets every byte of a place of the device arena.
+    ///
+    /// # Errors
+    /// That of this or an earlier command.
+    fn fill(&mut self, queue: Queue, start: usize, len: usize, byte: u8) -> Result<(), GpuError>;
+
+    /// Records an event.
+    ///
+    /// # Errors
+    /// That of this or an earlier command.
+    fn record(&mut self, queue: Queue, event: usize) -> Result<(), GpuError>;
+
+    /// Makes a queue wait for an event.
+    ///
+    /// # Errors
+    /// That of this or an earlier command.
+    fn wait(&mut self, queue: Queue, event: usize) -> Result<(), GpuError>;
+
+    /// Blocks the caller until an event has happened.
+    ///
+    /// # Errors
+    /// That of an earlier command.
+    fn await_event(&mut self, event: usize) -> Result<(), GpuError>;
+
+    /// Blocks the caller until all queues are empty.
+    ///
+    /// # Errors
+    /// That of an earlier command.
+    fn synchronize(&mut self) -> Result<(), GpuError>;
+
+    /// Copies to the device arena at once, in no queue.
+    ///
+    /// # Errors
+    /// That of this or an earlier command.
+    fn upload(&mut self, start: usize, bytes: &[u8]) -> Result<(), GpuError>;
+
+    /// Copies from the device arena at once, in no queue.
+    ///
+    /// # Errors
+    /// That of this or an earlier command.
+    fn download(&mut self, start: usize, bytes: &mut [u8]) -> Result<(), GpuError>;
+
+    /// Bytes of the host arena.
+    ///
+    /// # Errors
+    /// [`GpuError::Bounds`].
+    fn host(&mut self, start: usize, len: usize) -> Result<&mut [u8], GpuError>;
+}
+
+/// Checks that a place is within an arena of so many bytes.
+///
+/// # Errors
+/// [`GpuError::Bounds`].
+pub fn check_span(start: usize, len: usize, arena: usize) -> Result<(), GpuError> {
+    if start <= arena && len <= arena - start { Ok(()) } else { Err(GpuError::Bounds { start, len, arena }) }
+}

@@ -1,0 +1,56 @@
+//! Programs on a device that has a [`Driver`]: kernels generated for every op and compiled as one program, two arenas,
+//! three queues.
+//!
+//! Contract: the same kernels, in the same order of each queue, as the plan has commands; nothing is allocated after the
+//! program is opened. Kernels of this device may need more scratch than the plan lists for the CPU's: one region behind
+//! the arena serves all of them, since launches run one after another; it counts against the plan's budget, and a plan
+//! that leaves no room for it is refused.
+//!
+//! Results are those of `memc-kernels` within rounding. Index values and labels out of range are not errors here, as
+//! `memc-cuda` says.
+
+mod lower;
+mod replay;
+
+use std::sync::Arc;
+
+use memc_gpu::{Cuda, Driver, GpuError};
+
+use crate::{Device, Error, Executor, Program};
+
+/// A device that is opened anew for every program.
+#[derive(Debug)]
+pub struct Gpu<F> {
+    name: &'static str,
+    open: F,
+    check_memory: bool,
+}
+
+impl<D: Driver + 'static, F: Fn() -> Result<D, GpuError>> Gpu<F> {
+    /// A device whose drivers `open` makes. `check_memory` fills undefined memory (at the start, after a free, a result
+    /// before it is written) with `0xff`, which is NaN in floats.
+    pub fn new(name: &'static str, open: F, check_memory: bool) -> Gpu<F> {
+        Gpu { name, open, check_memory }
+    }
+}
+
+/// The NVIDIA GPU with this number.
+pub fn cuda(ordinal: usize, check_memory: bool) -> Gpu<impl Fn() -> Result<Cuda, GpuError>> {
+    Gpu::new("cuda", move || Cuda::open(ordinal), check_memory)
+}
+
+impl<D: Driver + 'static, F: Fn() -> Result<D, GpuError>> Device for Gpu<F> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn threads(&self) -> usize {
+        0
+    }
+
+    fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
+        let lowered = lower::lower(&program)?;
+        let driver = (self.open)()?;
+        Ok(Box::new(replay::Replay::new(program, &lowered, driver, self.check_memory)?))
+    }
+}

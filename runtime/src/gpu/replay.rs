@@ -1,0 +1,202 @@
+//! Replaying a program's sections on a driver's queues.
+//!
+//! Everything that a command needs is worked out when the program is opened: functions, parameters, places.
+
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
+
+use memc_gpu::{Arena, Driver, Function, GpuError, Queue, Span, Word};
+use memc_plan::{Section, Space, Stream};
+
+use super::lower::Lowered;
+use crate::device::{Executor, HostSide};
+use crate::program::{Action, Launch, Place, Source};
+use crate::progress::Progress;
+use crate::{Error, Program};
+
+/// What undefined bytes hold in checking mode.
+const POISON: u8 = 0xff;
+
+/// A launch, ready to be issued.
+struct Ready {
+    function: Function,
+    grid: [u32; 3],
+    block: u32,
+    words: Vec<Word>,
+}
+
+/// A program on a device.
+pub(super) struct Replay<D> {
+    program: Arc<Program>,
+    driver: D,
+    launches: Vec<Ready>,
+    /// For each section and command the launches that it issues.
+    issued: [Vec<Range<usize>>; Section::ALL.len()],
+    /// Room for a tensor that the host loads to or stores from the device arena.
+    staging: Vec<u8>,
+    check_memory: bool,
+    progress: Progress,
+}
+
+impl<D: Driver> Replay<D> {
+    /// Compiles the program's kernels and reserves its memory.
+    pub(super) fn new(
+        program: Arc<Program>,
+        lowered: &Lowered,
+        mut driver: D,
+        check_memory: bool,
+    ) -> Result<Replay<D>, Error> {
+        let fill = if check_memory { POISON } else { 0 };
+        driver.reserve(lowered.device_bytes, program.host_bytes, program.events, fill)?;
+        if lowered.kernels(&program).next().is_some() {
+            driver.build(&memc_cuda::program(lowered.kernels(&program)))?;
+        }
+        let mut functions = BTreeMap::new();
+        let mut launches = Vec::new();
+        let mut issued = [const { Vec::new() }; Section::ALL.len()];
+        for (section, issued) in Section::ALL.into_iter().zip(&mut issued) {
+            for command in program.section(section) {
+                let begin = launches.len();
+                if let Action::Launch(launch) = &command.action {
+                    for call in lowered.calls(launch)? {
+                        let name = call.launch.kernel.name.as_str();
+                        let function = match functions.get(name) {
+                            Some(function) => *function,
+                            None => *functions.entry(name).or_insert(driver.function(name)?),
+                        };
+                        let (grid, block, words) = (call.launch.grid, call.launch.block, call.words);
+                        launches.push(Ready { function, grid, block, words });
+                    }
+                }
+                issued.push(begin..launches.len());
+            }
+        }
+        let homes = program.homes.iter().filter(|home| home.space == Space::Dev);
+        let staging = vec![0; homes.map(|home| home.len).max().unwrap_or(0)];
+        Ok(Replay { driver, launches, issued, staging, check_memory, progress: Progress::New, program })
+    }
+
+    fn command(
+        &mut self,
+        section: Section,
+        index: usize,
+        stream: Stream,
+        action: &Action,
+        host: &mut dyn HostSide,
+    ) -> Result<(), Error> {
+        let Some(queue) = queue(stream) else { return self.on_host(action, host) };
+        let driver = &mut self.driver;
+        match action {
+            Action::Launch(launch) => self.launch(section, index, launch)?,
+            Action::Copy { src, dst } => driver.copy(queue, span(*src), span(*dst))?,
+            Action::Free(place) => {
+                if self.check_memory && place.space == Space::Dev {
+                    driver.fill(queue, place.start, place.len, POISON)?;
+                }
+            }
+            Action::Record(event) => driver.record(queue, *event)?,
+            Action::Wait(event) => driver.wait(queue, *event)?,
+            Action::Load(_) | Action::Store(_) | Action::Write(_) | Action::Read(_) => {
+                self.on_host(action, host)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, section: Section, index: usize, launch: &Launch) -> Result<(), GpuError> {
+        if self.check_memory {
+            // Results that share their bytes with an operand are still to be read.
+            let shared = |j| launch.operands.iter().any(|o| matches!(o, Source::Result(k) if *k == j));
+            for (_, place) in launch.results.iter().enumerate().filter(|(j, _)| !shared(*j)) {
+                self.driver.fill(Queue::Compute, place.start, place.len, POISON)?;
+            }
+        }
+        let range = self.issued.get(section as usize).and_then(|issued| issued.get(index)).cloned();
+        let ready = self.launches.get(range.unwrap_or_default()).unwrap_or_default();
+        ready.iter().try_for_each(|r| self.driver.launch(r.function, r.grid, r.block, &r.words))
+    }
+
+    /// A command of the issuing thread.
+    fn on_host(&mut self, action: &Action, host: &mut dyn HostSide) -> Result<(), Error> {
+        let program = self.program.clone();
+        let place = |places: &[Place], i: usize| places.get(i).copied();
+        match *action {
+            Action::Wait(event) => self.driver.await_event(event)?,
+            Action::Load(state) => {
+                let Some(home) = place(&program.homes, state) else { return Ok(()) };
+                match home.space {
+                    Space::Host => host.load(state, self.driver.host(home.start, home.len)?)?,
+                    Space::Dev => {
+                        let bytes = self.staging.get_mut(..home.len).unwrap_or_default();
+                        host.load(state, bytes)?;
+                        self.driver.upload(home.start, bytes)?;
+                    }
+                }
+            }
+            Action::Store(state) => {
+                let Some(home) = place(&program.homes, state) else { return Ok(()) };
+                match home.space {
+                    Space::Host => host.store(state, self.driver.host(home.start, home.len)?)?,
+                    Space::Dev => {
+                        let bytes = self.staging.get_mut(..home.len).unwrap_or_default();
+                        self.driver.download(home.start, bytes)?;
+                        host.store(state, bytes)?;
+                    }
+                }
+            }
+            Action::Write(input) => {
+                let Some(slot) = place(&program.slots, input) else { return Ok(()) };
+                host.write(input, self.driver.host(slot.start, slot.len)?)?;
+            }
+            Action::Read(output) => {
+                let Some(slot) = place(&program.results, output) else { return Ok(()) };
+                host.read(output, self.driver.host(slot.start, slot.len)?)?;
+            }
+            Action::Free(place) => {
+                if self.check_memory && place.space == Space::Host {
+                    self.driver.host(place.start, place.len)?.fill(POISON);
+                }
+            }
+            Action::Record(_) | Action::Launch(_) | Action::Copy { .. } => {
+                return Err(Error::Internal("the host has no queue for this command".to_owned()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The queue of a stream; none for the host.
+fn queue(stream: Stream) -> Option<Queue> {
+    match stream {
+        Stream::Compute => Some(Queue::Compute),
+        Stream::D2h => Some(Queue::D2h),
+        Stream::H2d => Some(Queue::H2d),
+        Stream::Host => None,
+    }
+}
+
+fn span(place: Place) -> Span {
+    let arena = match place.space {
+        Space::Dev => Arena::Device,
+        Space::Host => Arena::Host,
+    };
+    Span { arena, start: place.start, len: place.len }
+}
+
+impl<D: Driver> Executor for Replay<D> {
+    fn run(&mut self, section: Section, host: &mut dyn HostSide) -> Result<(), Error> {
+        let progress = std::mem::replace(&mut self.progress, Progress::Within);
+        if !progress.allows(section) {
+            return Err(Progress::refuse(section));
+        }
+        let program = self.program.clone();
+        for (index, command) in program.section(section).iter().enumerate() {
+            self.command(section, index, command.stream, &command.action, host)?;
+        }
+        self.progress = Progress::After(section);
+        Ok(())
+    }
+
+    fn synchronize(&mut self) -> Result<(), Error> {
+        Ok(self.driver.synchronize()?)
+    }
+}

@@ -1,0 +1,373 @@
+//! A driver without a GPU: a thread for each queue, random delays, and kernels whose text g++ compiles for the CPU.
+//!
+//! Events are CUDA's: a wait binds to the last record before it. Nothing but queues and events orders commands, so that a
+//! schedule that lacks an order computes something else for some seed.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::print_stderr, reason = "what was skipped must be seen")]
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use memc_gpu::{Arena, Driver, Function, GpuError, Queue, Span, Word, check_span};
+
+/// Whether there is a compiler. Without one a test is skipped with a word, except where CI is set.
+#[allow(clippy::disallowed_methods, reason = "CI must not skip")]
+pub(crate) fn has_compiler() -> bool {
+    let found =
+        Command::new("g++").arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success());
+    assert!(found || std::env::var_os("CI").is_none(), "g++ is needed to run kernels on the CPU");
+    if !found {
+        eprintln!("SKIPPED: plans on the mock driver (there is no g++)");
+    }
+    found
+}
+
+/// Places start at a line, as in memory of a device.
+#[repr(align(256))]
+#[derive(Clone, Copy)]
+struct Line(#[allow(dead_code, reason = "read through pointers")] [u8; 256]);
+
+/// One arena, which queues and host share like threads of a GPU do.
+struct Bytes {
+    start: *mut u8,
+    len: usize,
+    _lines: Vec<Line>,
+}
+
+// SAFETY: the bytes are plain data; who touches which when is what the schedule orders.
+#[allow(unsafe_code, reason = "queues share the arenas")]
+unsafe impl Send for Bytes {}
+// SAFETY: as above.
+#[allow(unsafe_code, reason = "queues share the arenas")]
+unsafe impl Sync for Bytes {}
+
+impl Bytes {
+    fn new(len: usize, fill: u8) -> Bytes {
+        let mut lines = vec![Line([fill; 256]); len.div_ceil(256)];
+        Bytes { start: lines.as_mut_ptr().cast(), len, _lines: lines }
+    }
+
+    #[allow(unsafe_code, reason = "an offset within the allocation")]
+    fn at(&self, start: usize) -> *mut u8 {
+        assert!(start <= self.len);
+        // SAFETY: the offset is within the allocation.
+        unsafe { self.start.add(start) }
+    }
+}
+
+/// A program that g++ compiled.
+struct Program {
+    names: Vec<String>,
+    /// Parameters of a kernel.
+    arity: extern "C" fn(u64) -> u64,
+    launch: extern "C" fn(u64, *const u64, u64, *const u64),
+    _library: Library,
+}
+
+/// Fibers of the emulation are global.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+const FLAGS: &[&str] = &[
+    "-std=c++17",
+    "-O1",
+    "-w",
+    "-shared",
+    "-fPIC",
+    "-fno-gnu-unique",
+    "-fno-strict-aliasing",
+    "-ffp-contract=off",
+];
+
+const ENTRY: &str = "
+extern \"C\" uint64_t mock_arity(uint64_t kernel) { return emulation::table().at(kernel).arity; }
+extern \"C\" void mock_launch(uint64_t index, const uint64_t* grid, uint64_t block, const uint64_t* words) {
+  struct Call { const emulation::Kernel* kernel; const uint64_t* words; } call{&emulation::table().at(index), words};
+  auto run = [](void* p) { ((Call*)p)->kernel->call(((Call*)p)->kernel->function, ((Call*)p)->words); };
+  emulation::launch(grid, (unsigned)block, run, &call);
+}
+";
+
+impl Program {
+    #[allow(unsafe_code, reason = "opens the compiled program")]
+    fn build(text: &str) -> Program {
+        let start = "extern \"C\" __global__ void ";
+        let lines =
+            text.lines().filter_map(|line| line.strip_prefix(start)?.split_once(") ")?.1.split_once('('));
+        let names: Vec<String> = lines.map(|(name, _)| name.to_owned()).collect();
+        assert_eq!(names.len(), text.matches("__global__").count(), "a kernel is not found in the text");
+        let mut unit = format!("#include \"shim.h\"\n{text}");
+        for (i, name) in names.iter().enumerate() {
+            let _ = writeln!(unit, "static emulation::Register register_{i}({i}, &{name});");
+        }
+        unit.push_str(ENTRY);
+        let path = compile(&unit);
+        // SAFETY: the library was just built from the texts above; its functions have the types of ENTRY.
+        unsafe {
+            let library = Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL).unwrap();
+            let arity = *library.get(b"mock_arity").unwrap();
+            let launch = *library.get(b"mock_launch").unwrap();
+            Program { names, arity, launch, _library: library }
+        }
+    }
+
+    fn run(&self, kernel: usize, grid: [u32; 3], block: u32, words: &[u64]) {
+        let _one = ONE_AT_A_TIME.lock().unwrap();
+        (self.launch)(kernel as u64, grid.map(u64::from).as_ptr(), block.into(), words.as_ptr());
+    }
+}
+
+/// The shared library of a unit; the one of an earlier call or run for the same text.
+fn compile(unit: &str) -> PathBuf {
+    static COMPILER: Mutex<()> = Mutex::new(());
+    let _one = COMPILER.lock().unwrap();
+    let shim = Path::new(env!("CARGO_MANIFEST_DIR")).join("../codegen/cuda/tests/emulation");
+    let mut hash = blake3::Hasher::new();
+    hash.update(unit.as_bytes()).update(&std::fs::read(shim.join("shim.h")).unwrap());
+    hash.update(FLAGS.concat().as_bytes());
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = folder.join(format!("{}.so", hash.finalize().to_hex()));
+    if !path.exists() {
+        let (source, beside) = (path.with_extension("cpp"), path.with_extension("new"));
+        std::fs::write(&source, unit).unwrap();
+        let mut command = Command::new("g++");
+        command.args(FLAGS).arg("-I").arg(&shim).arg("-o").args([&beside, &source]);
+        assert!(command.status().unwrap().success(), "g++ refuses {}", source.display());
+        std::fs::rename(beside, &path).unwrap();
+    }
+    path
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Records that the queues have passed.
+#[derive(Default)]
+struct Board {
+    passed: Mutex<[u64; 3]>,
+    moved: Condvar,
+}
+
+impl Board {
+    fn pass(&self, queue: usize) {
+        self.passed.lock().unwrap()[queue] += 1;
+        self.moved.notify_all();
+    }
+
+    fn wait(&self, (queue, record): (usize, u64)) {
+        let passed = self.passed.lock().unwrap();
+        drop(self.moved.wait_while(passed, |passed| passed[queue] < record).unwrap());
+    }
+}
+
+/// How a mock behaves.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Behaviour {
+    /// Delay commands at random, by this seed.
+    pub(crate) seed: Option<u64>,
+    /// Fail at the launch with this number, and from then on.
+    pub(crate) crash_at: Option<usize>,
+    /// Do not wait for events.
+    pub(crate) ignore_waits: bool,
+}
+
+/// The driver; see the module.
+pub(crate) struct Mock {
+    behaviour: Behaviour,
+    queues: Vec<mpsc::Sender<Job>>,
+    threads: Vec<JoinHandle<()>>,
+    board: Arc<Board>,
+    issued: [u64; 3],
+    /// What each event stands for: a record of a queue.
+    events: Vec<Option<(usize, u64)>>,
+    arenas: [Arc<Bytes>; 2],
+    program: Option<Arc<Program>>,
+    functions: BTreeMap<String, usize>,
+    launches: usize,
+}
+
+/// The next number of a sequence (xorshift64*, Vigna 2016).
+fn next(state: &mut u64) -> u64 {
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33
+}
+
+impl Mock {
+    pub(crate) fn new(behaviour: Behaviour) -> Mock {
+        let (mut queues, mut threads) = (Vec::new(), Vec::new());
+        for queue in 0..3u64 {
+            let (send, receive) = mpsc::channel::<Job>();
+            let mut state = behaviour.seed.map(|seed| ((seed + 1) * 0x9e37_79b9) ^ ((queue + 1) << 40));
+            queues.push(send);
+            threads.push(thread::spawn(move || {
+                while let Ok(job) = receive.recv() {
+                    if let Some(state) = &mut state
+                        && next(state).is_multiple_of(2)
+                    {
+                        thread::sleep(Duration::from_micros(next(state) % 300));
+                    }
+                    job();
+                }
+            }));
+        }
+        let empty = || Arc::new(Bytes::new(0, 0));
+        Mock {
+            behaviour,
+            queues,
+            threads,
+            board: Arc::default(),
+            issued: [0; 3],
+            events: Vec::new(),
+            arenas: [empty(), empty()],
+            program: None,
+            functions: BTreeMap::new(),
+            launches: 0,
+        }
+    }
+
+    fn crashed(&self) -> Result<(), GpuError> {
+        match self.behaviour.crash_at {
+            Some(at) if self.launches > at => Err(GpuError::Crash { error: "the mock's".to_owned() }),
+            _ => Ok(()),
+        }
+    }
+
+    fn issue(&mut self, queue: Queue, job: impl FnOnce() + Send + 'static) -> Result<(), GpuError> {
+        self.crashed()?;
+        self.queues[queue as usize].send(Box::new(job)).unwrap();
+        Ok(())
+    }
+
+    fn arena(&self, arena: Arena) -> Arc<Bytes> {
+        self.arenas[arena as usize].clone()
+    }
+}
+
+#[allow(unsafe_code, reason = "queues copy between the arenas")]
+impl Driver for Mock {
+    fn name(&self) -> String {
+        "mock".to_owned()
+    }
+
+    fn build(&mut self, text: &str) -> Result<(), GpuError> {
+        let program = Program::build(text);
+        self.functions = program.names.iter().cloned().zip(0..).collect();
+        self.program = Some(Arc::new(program));
+        Ok(())
+    }
+
+    fn function(&mut self, name: &str) -> Result<Function, GpuError> {
+        let unknown = || GpuError::Call { function: "function", error: name.to_owned() };
+        self.functions.get(name).map(|&number| Function::new(number)).ok_or_else(unknown)
+    }
+
+    fn reserve(&mut self, device: usize, host: usize, events: usize, fill: u8) -> Result<(), GpuError> {
+        self.arenas = [device, host].map(|len| Arc::new(Bytes::new(len, fill)));
+        self.events = vec![None; events];
+        Ok(())
+    }
+
+    fn launch(&mut self, f: Function, grid: [u32; 3], block: u32, words: &[Word]) -> Result<(), GpuError> {
+        self.launches += 1;
+        let (program, device) = (self.program.clone().unwrap(), self.arena(Arena::Device));
+        assert_eq!((program.arity)(f.number() as u64), words.len() as u64, "{}", program.names[f.number()]);
+        let words: Vec<u64> = words
+            .iter()
+            .map(|word| match *word {
+                Word::Address(start) => device.at(start) as u64,
+                Word::Int(value) => value as u64,
+            })
+            .collect();
+        self.issue(Queue::Compute, move || {
+            let _used = device;
+            program.run(f.number(), grid, block, &words);
+        })
+    }
+
+    fn copy(&mut self, queue: Queue, from: Span, to: Span) -> Result<(), GpuError> {
+        let (source, target) = (self.arena(from.arena), self.arena(to.arena));
+        check_span(from.start, from.len, source.len)?;
+        check_span(to.start, from.len, target.len)?;
+        assert_eq!(from.len, to.len);
+        self.issue(queue, move || {
+            // SAFETY: both places are within their arenas, and a copy's places are disjoint.
+            unsafe { source.at(from.start).copy_to_nonoverlapping(target.at(to.start), from.len) };
+        })
+    }
+
+    fn fill(&mut self, queue: Queue, start: usize, len: usize, byte: u8) -> Result<(), GpuError> {
+        let device = self.arena(Arena::Device);
+        check_span(start, len, device.len)?;
+        self.issue(queue, move || {
+            // SAFETY: the place is within the arena.
+            unsafe { device.at(start).write_bytes(byte, len) };
+        })
+    }
+
+    fn record(&mut self, queue: Queue, event: usize) -> Result<(), GpuError> {
+        let (board, number) = (self.board.clone(), queue as usize);
+        self.issue(queue, move || board.pass(number))?;
+        self.issued[number] += 1;
+        self.events[event] = Some((number, self.issued[number]));
+        Ok(())
+    }
+
+    fn wait(&mut self, queue: Queue, event: usize) -> Result<(), GpuError> {
+        let (board, ticket) = (self.board.clone(), self.events[event]);
+        let ticket = ticket.filter(|_| !self.behaviour.ignore_waits);
+        self.issue(queue, move || ticket.into_iter().for_each(|ticket| board.wait(ticket)))
+    }
+
+    fn await_event(&mut self, event: usize) -> Result<(), GpuError> {
+        self.crashed()?;
+        self.events[event].into_iter().for_each(|ticket| self.board.wait(ticket));
+        Ok(())
+    }
+
+    fn synchronize(&mut self) -> Result<(), GpuError> {
+        for queue in Queue::ALL {
+            let (done, wait) = mpsc::channel();
+            self.issue(queue, move || done.send(()).unwrap())?;
+            wait.recv().unwrap();
+        }
+        Ok(())
+    }
+
+    fn upload(&mut self, start: usize, bytes: &[u8]) -> Result<(), GpuError> {
+        self.crashed()?;
+        let device = self.arena(Arena::Device);
+        check_span(start, bytes.len(), device.len)?;
+        // SAFETY: the place is within the arena.
+        unsafe { device.at(start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn download(&mut self, start: usize, bytes: &mut [u8]) -> Result<(), GpuError> {
+        self.crashed()?;
+        let device = self.arena(Arena::Device);
+        check_span(start, bytes.len(), device.len)?;
+        // SAFETY: the place is within the arena.
+        unsafe { device.at(start).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn host(&mut self, start: usize, len: usize) -> Result<&mut [u8], GpuError> {
+        let host = &self.arenas[Arena::Host as usize];
+        check_span(start, len, host.len)?;
+        // SAFETY: the place is within the arena; the schedule orders the queues' accesses to it.
+        Ok(unsafe { std::slice::from_raw_parts_mut(host.at(start), len) })
+    }
+}
+
+impl Drop for Mock {
+    fn drop(&mut self) {
+        self.queues.clear();
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+    }
+}
