@@ -70,6 +70,8 @@ fn malformed_problems_are_exit_3_and_name_what_is_wrong() {
         (changed(|p| p["format"] = json!("memc-problem/2")), &["memc-problem/2", "memc-problem/1"]),
         (changed(|p| p["ops"] = json!({})), &["ops must be a list"]),
         (json!([]), &["the file must be an object"]),
+        (changed(|p| p["tensors"][1]["name"] = json!(8)), &["tensor 8: name must be a string"]),
+        (changed(|p| p["ops"][1]["name"] = json!(["up"])), &["op 1: name must be a string"]),
         (changed(|p| p["opps"] = json!([])), &["the file: unknown field `opps`", "ops"]),
         (changed(|p| p["device"]["h2d"] = json!(1)), &["device: unknown field `h2d`", "h2d_bytes_per_s"]),
         (changed(|p| p["tensors"][1]["size"] = json!(1)), &["tensor 8: unknown field `size`", "bytes"]),

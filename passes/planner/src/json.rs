@@ -44,14 +44,14 @@ pub fn parse(text: &str) -> Result<Problem, Malformed> {
             Some("input") => Kind::Input,
             _ => return Err(Malformed(format!("{what}: kind must be transient, persistent or input"))),
         };
-        let name = t.get("name").and_then(Value::as_str).map_or_else(|| format!("t{id}"), str::to_string);
+        let name = name(t, &what)?.map_or_else(|| format!("t{id}"), str::to_string);
         let bytes = number(t, "bytes", &what)?;
         tensors.push(Tensor { name, bytes: 0, size: bytes, kind, touches: Vec::new(), writes: Vec::new() });
     }
     let ops = ops(list(root, "ops", "the file")?, &index)?;
     in_order(&tensors, &ops)?;
     unique(tensors.iter_mut().map(|t| &mut t.name));
-    let name = root.get("name").and_then(Value::as_str).unwrap_or("problem");
+    let name = name(root, "the file")?.unwrap_or("problem");
     Problem::new(name, device, tensors, ops)
 }
 
@@ -65,7 +65,7 @@ fn ops(list_of_ops: &[Value], tensors: &BTreeMap<u64, u32>) -> Result<Vec<Op>, M
     for (i, op) in list_of_ops.iter().enumerate() {
         let op = object(op, &format!("ops[{i}]"))?;
         let id = number(op, "id", &format!("ops[{i}]"))?;
-        let label = op.get("name").and_then(Value::as_str).unwrap_or("op");
+        let label = name(op, &format!("op {id}"))?.unwrap_or("op");
         if index.insert(id, i as u32).is_some() {
             return Err(Malformed(format!("op {id} ({label}) is there twice")));
         }
@@ -214,6 +214,12 @@ fn known(o: &Map<String, Value>, fields: &[&str], what: &str) -> Result<(), Malf
         None => Ok(()),
         Some(key) => Err(Malformed(format!("{what}: unknown field `{key}` (known: {})", fields.join(", ")))),
     }
+}
+
+/// What something is called, if it says.
+fn name<'a>(o: &'a Map<String, Value>, what: &str) -> Result<Option<&'a str>, Malformed> {
+    let text = |v: &'a Value| v.as_str().ok_or_else(|| Malformed(format!("{what}: name must be a string")));
+    o.get("name").map(text).transpose()
 }
 
 fn list<'a>(o: &'a Map<String, Value>, field: &str, what: &str) -> Result<&'a [Value], Malformed> {
