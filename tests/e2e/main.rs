@@ -8,8 +8,11 @@ mod accumulate;
 mod cli;
 mod damage;
 mod devices;
+mod gpu;
 mod hold;
 mod layout;
+#[path = "../../runtime/tests/run/mock.rs"]
+mod mock;
 mod models;
 mod planning;
 mod problems;

@@ -71,7 +71,7 @@ pub(crate) struct Ran {
 
 /// Collects losses.
 #[derive(Default)]
-struct Losses(Vec<f32>);
+pub(crate) struct Losses(pub(crate) Vec<f32>);
 
 impl Watch for Losses {
     fn step(&mut self, _: u64, loss: Option<f32>, _: u64) {
@@ -92,10 +92,14 @@ pub(crate) fn run(plan: &Path, folder: &Path, mut options: RunOptions) -> Ran {
     options.save = Some(saved.clone());
     let mut losses = Losses::default();
     memc_runtime::run(&file, &options, &mut losses).unwrap_or_else(|e| panic!("{}: {e}", plan.display()));
-    let bytes = std::fs::read(&saved).unwrap();
+    Ran { losses: losses.0, states: self::saved(&saved) }
+}
+
+/// The tensors of a saved state by name.
+pub(crate) fn saved(path: &Path) -> BTreeMap<String, Vec<u8>> {
+    let bytes = std::fs::read(path).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-    let states = tensors.iter().map(|(name, view)| (name.to_string(), view.data().to_vec())).collect();
-    Ran { losses: losses.0, states }
+    tensors.iter().map(|(name, view)| (name.to_string(), view.data().to_vec())).collect()
 }
 
 /// How runs in these tests go: poisoned memory, adversarial delays.

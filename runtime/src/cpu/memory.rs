@@ -19,7 +19,7 @@ pub(super) fn available() -> Option<(u64, &'static str)> {
     machine.into_iter().chain(group).min_by_key(|(bytes, _)| *bytes)
 }
 
-/// Compares the arenas with the available memory.
+/// Compares both arenas with the available memory.
 pub(super) fn check(program: &Program) -> Result<(), Error> {
     let needs = (program.dev_bytes as u64).saturating_add(program.host_bytes as u64);
     match available() {
@@ -66,6 +66,19 @@ fn group_available(groups: &str, root: &Path) -> Option<u64> {
         }
     }
     least
+}
+
+/// Compares the host arena alone with the available memory: the other one is a device's own.
+pub(crate) fn check_host(program: &Program) -> Result<(), Error> {
+    match available() {
+        Some((bytes, limit)) if program.host_bytes as u64 > bytes => Err(Error::Memory(format!(
+            "the plan needs {} of page-locked host arena, but {limit} is {}; compile for a larger --gpu-mem, which \
+             swaps less, or free memory",
+            Bytes(program.host_bytes as u64),
+            Bytes(bytes),
+        ))),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

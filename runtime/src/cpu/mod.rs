@@ -12,7 +12,7 @@ mod arena;
 mod delays;
 mod event;
 mod exec;
-mod memory;
+pub(crate) mod memory;
 mod stream;
 pub(crate) mod timed;
 

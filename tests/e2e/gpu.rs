@@ -1,0 +1,101 @@
+//! Committed models on the GPU's path: kernels generated for every op, compiled for the CPU, and replayed by the runtime's
+//! own code on a driver without a GPU.
+
+use memc_plan::PlanFile;
+use memc_runtime::gpu::Gpu;
+use memc_runtime::{RunOptions, run_on};
+
+use crate::mock::{Behaviour, Mock, has_compiler};
+use crate::support::{Losses, Ran, json, memc_ok, number, put, run, saved};
+
+/// A device that leaves room for kernels' scratch.
+const PROFILE: &str = r#"{"format": "memc-profile/1", "name": "emulated", "kernels": "plain", "processors": 8,
+    "f32_flops_per_s": 1e10, "memory_bytes_per_s": 1e10, "d2h_bytes_per_s": 1e9, "h2d_bytes_per_s": 1e9,
+    "duplex_total_bytes_per_s": 2e9, "kernel_latency_ns": 1000, "copy_latency_ns": 1000, "reserve_bytes": 8388608}"#;
+const RESERVE: u64 = 8_388_608;
+const STEPS: u64 = 3;
+
+/// Largest difference from the CPU, relative to 1 and the number: of a loss, and of a state.
+const LOSS: f32 = 1e-4;
+const STATE: f32 = 2e-3;
+
+fn far(got: f32, want: f32, limit: f32) -> bool {
+    (got - want).abs() > limit * (1.0 + want.abs())
+}
+
+/// Compiles a model for 100, 60 and 40 % of its unplanned peak. Every plan gives the same bits at any timing, whatever its
+/// budget, and the CPU device's numbers within rounding.
+fn hold(model: &str) {
+    let model = format!("models/{model}/training_model.onnx");
+    let folder = tempfile::tempdir().unwrap();
+    let device = put(folder.path(), "device.json", PROFILE.as_bytes()).display().to_string();
+    let estimate = json(&memc_ok(&["estimate", &model, "--device", &device, "--json"]));
+    let (peak, least) = (number(&estimate, "peak_bytes"), number(&estimate, "smallest_feasible_bytes"));
+    let mut first: Option<Ran> = None;
+    for (i, percent) in [100, 60, 40].into_iter().enumerate() {
+        let budget = format!("{}B", least.max(RESERVE + (peak - RESERVE) * percent / 100));
+        let path = folder.path().join("model.plan");
+        let plan = path.display().to_string();
+        memc_ok(&[
+            "compile",
+            &model,
+            "--device",
+            &device,
+            "--gpu-mem",
+            &budget,
+            "--effort",
+            "1",
+            "-o",
+            &plan,
+        ]);
+        let file = PlanFile::open(&path).unwrap();
+        let behaviour = Behaviour { seed: (i > 0).then_some(i as u64), ..Behaviour::default() };
+        let mock = Gpu::new("mock", move || Ok(Mock::new(behaviour)), true);
+        let to = folder.path().join("mock.safetensors");
+        let options = RunOptions { steps: STEPS, save: Some(to.clone()), ..RunOptions::default() };
+        let mut losses = Losses::default();
+        run_on(&mock, &file, &options, &mut losses).unwrap_or_else(|e| panic!("{model} at {percent} %: {e}"));
+        let ran = Ran { losses: losses.0, states: saved(&to) };
+        match &first {
+            Some(first) => {
+                assert_eq!(first.losses, ran.losses, "{model} at {percent} %: losses depend on the budget");
+                assert!(first.states == ran.states, "{model} at {percent} %: states depend on the budget");
+            }
+            None => {
+                let cpu = run(&path, folder.path(), RunOptions { steps: STEPS, ..RunOptions::default() });
+                compare(&model, &ran, &cpu);
+                first = Some(ran);
+            }
+        }
+    }
+}
+
+fn compare(model: &str, ran: &Ran, cpu: &Ran) {
+    assert_eq!(ran.losses.len(), cpu.losses.len());
+    for (got, want) in ran.losses.iter().zip(&cpu.losses) {
+        assert!(!far(*got, *want, LOSS), "{model}: losses {:?}, on the CPU {:?}", ran.losses, cpu.losses);
+    }
+    assert!(ran.states.keys().eq(cpu.states.keys()));
+    for (name, want) in &cpu.states {
+        let numbers = |bytes: &[u8]| -> Vec<f32> {
+            bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+        };
+        for (i, (got, want)) in numbers(&ran.states[name]).iter().zip(numbers(want)).enumerate() {
+            assert!(!far(*got, want, STATE), "{model}: {name} at {i} is {got}, on the CPU {want}");
+        }
+    }
+}
+
+#[test]
+fn an_image_model_gives_the_same_bits_at_any_budget() {
+    if has_compiler() {
+        hold("cnn_bn_sgd");
+    }
+}
+
+#[test]
+fn a_language_model_gives_the_same_bits_at_any_budget() {
+    if has_compiler() {
+        hold("bert_tiny_nodrop_sgd");
+    }
+}
