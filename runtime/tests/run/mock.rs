@@ -122,12 +122,17 @@ impl Program {
     }
 }
 
+/// The folder of the header that emulates a GPU's built-ins.
+pub(crate) fn shim() -> PathBuf {
+    let mut here = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    here.find_map(|up| Some(up.join("codegen/cuda/tests/emulation")).filter(|shim| shim.exists())).unwrap()
+}
+
 /// The shared library of a unit; the one of an earlier call or run for the same text.
 fn compile(unit: &str) -> PathBuf {
     static COMPILER: Mutex<()> = Mutex::new(());
     let _one = COMPILER.lock().unwrap();
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
-    let shim = here.map(|up| up.join("codegen/cuda/tests/emulation")).find(|shim| shim.exists()).unwrap();
+    let shim = shim();
     let mut hash = blake3::Hasher::new();
     hash.update(unit.as_bytes()).update(&std::fs::read(shim.join("shim.h")).unwrap());
     hash.update(FLAGS.concat().as_bytes());

@@ -1,0 +1,202 @@
+// NVIDIA's driver and NVRTC without a GPU, as far as memrun calls them: one file under both names.
+//
+// NVRTC compiles with g++ and a header that emulates a GPU's built-ins; its machine code is the path of a library, which
+// the driver opens. Every command runs at once, in the order of issue. What a program must do with handles and flags is
+// checked: a wrong call returns CUDA_ERROR_INVALID_VALUE, and handles that are left when the context goes are told on
+// standard error. FAKE_CUDA names a failure.
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+static bool fails(const char* how) {
+  const char* wanted = getenv("FAKE_CUDA");
+  return wanted != nullptr && strcmp(wanted, how) == 0;
+}
+
+enum { SUCCESS = 0, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 100, NO_SUCH_DEVICE = 101, NOT_FOUND = 500, ILLEGAL = 700 };
+static const size_t TOTAL = 1 << 30;
+static std::set<void*> allocations, pinned, streams, events;
+static int contexts, modules, launches;
+static bool crashed;
+
+struct Module {
+  uint64_t (*find)(const char*);
+  uint64_t (*arity)(uint64_t);
+  void (*launch)(uint64_t, const uint64_t*, uint64_t, const uint64_t*);
+};
+struct Function {
+  Module* module;
+  uint64_t index;
+};
+
+static int state() { return crashed ? ILLEGAL : contexts > 0 ? SUCCESS : INVALID; }
+static int use(const std::set<void*>& handles, void* handle) { return handles.count(handle) == 0 ? INVALID : state(); }
+static void* fresh(std::set<void*>& handles) {
+  void* handle = malloc(1);
+  handles.insert(handle);
+  return handle;
+}
+static int drop(std::set<void*>& handles, void* handle) {
+  if (handles.erase(handle) == 0) return INVALID;
+  free(handle);
+  return SUCCESS;
+}
+
+extern "C" {
+int cuInit(unsigned) { return fails("no device") ? NO_DEVICE : SUCCESS; }
+int cuDriverGetVersion(int* version) { return *version = fails("old") ? 11080 : 13000, SUCCESS; }
+int cuDeviceGetCount(int* count) { return *count = 1, SUCCESS; }
+int cuDeviceGet(int* device, int ordinal) { return *device = 7, ordinal == 0 ? SUCCESS : NO_SUCH_DEVICE; }
+int cuDeviceGetName(char* name, int size, int) { return snprintf(name, size, "Fake GPU"), SUCCESS; }
+int cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = TOTAL, SUCCESS; }
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+  *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 16 ? 132 : attribute == 40 ? 3 : -1;
+  return *value < 0 ? INVALID : SUCCESS;
+}
+int cuDevicePrimaryCtxRetain(void** context, int) { return ++contexts, *context = &contexts, SUCCESS; }
+int cuDevicePrimaryCtxRelease_v2(int) {
+  size_t left = allocations.size() + pinned.size() + streams.size() + events.size() + modules;
+  if (--contexts == 0 && left > 0) fprintf(stderr, "fake CUDA: %zu handles are left\n", left);
+  return SUCCESS;
+}
+int cuCtxSetCurrent(void* context) { return context == &contexts ? SUCCESS : INVALID; }
+int cuCtxGetStreamPriorityRange(int* least, int* greatest) { return *least = 0, *greatest = -5, state(); }
+int cuMemGetInfo_v2(size_t* free, size_t* total) { return *free = TOTAL / 2, *total = TOTAL, state(); }
+int cuMemAlloc_v2(uint64_t* start, size_t bytes) {
+  if (fails("memory")) return NO_MEMORY;
+  void* place = aligned_alloc(256, (bytes + 255) / 256 * 256);
+  allocations.insert(place);
+  *start = (uint64_t)place;
+  return state();
+}
+int cuMemFree_v2(uint64_t start) { return drop(allocations, (void*)start); }
+int cuMemHostAlloc(void** start, size_t bytes, unsigned flags) {
+  // Portable, and not write-combined: the host reads it.
+  if (flags != 1) return INVALID;
+  *start = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  pinned.insert(*start);
+  return state();
+}
+int cuMemFreeHost(void* start) { return drop(pinned, start); }
+int cuMemsetD8_v2(uint64_t start, unsigned char byte, size_t n) { return memset((void*)start, byte, n), state(); }
+int cuMemsetD8Async(uint64_t start, unsigned char byte, size_t n, void* stream) {
+  return memset((void*)start, byte, n), use(streams, stream);
+}
+int cuMemcpyAsync(uint64_t to, uint64_t from, size_t n, void* stream) {
+  return memmove((void*)to, (void*)from, n), use(streams, stream);
+}
+int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t n) { return memcpy((void*)to, from, n), state(); }
+int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t n) { return memcpy(to, (void*)from, n), state(); }
+int cuStreamCreateWithPriority(void** stream, unsigned flags, int priority) {
+  // Streams that wait for nothing but events; only the first, that of kernels, has priority.
+  if (flags != 1 || priority != (streams.empty() ? -5 : 0)) return INVALID;
+  return *stream = fresh(streams), state();
+}
+int cuStreamDestroy_v2(void* stream) { return drop(streams, stream); }
+int cuStreamSynchronize(void* stream) { return stream == nullptr ? state() : use(streams, stream); }
+int cuStreamWaitEvent(void* stream, void* event, unsigned flags) {
+  return flags != 0 || events.count(event) == 0 ? INVALID : use(streams, stream);
+}
+int cuEventCreate(void** event, unsigned flags) {
+  // Timing would make every record slower.
+  return flags != 2 ? INVALID : (*event = fresh(events), state());
+}
+int cuEventDestroy_v2(void* event) { return drop(events, event); }
+int cuEventRecord(void* event, void* stream) { return events.count(event) == 0 ? INVALID : use(streams, stream); }
+int cuEventSynchronize(void* event) { return use(events, event); }
+int cuModuleLoadData(void** module, const void* image) {
+  void* library = dlopen((const char*)image, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return fprintf(stderr, "fake CUDA: %s\n", dlerror()), INVALID;
+  Module* loaded = new Module;
+  *(void**)&loaded->find = dlsym(library, "fake_find");
+  *(void**)&loaded->arity = dlsym(library, "fake_arity");
+  *(void**)&loaded->launch = dlsym(library, "fake_launch");
+  return ++modules, *module = loaded, state();
+}
+int cuModuleUnload(void*) { return --modules, SUCCESS; }
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+  uint64_t index = ((Module*)module)->find(name);
+  if (index == UINT64_MAX) return NOT_FOUND;
+  return *function = new Function{(Module*)module, index}, state();
+}
+int cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                   void* stream, void** params, void** extra) {
+  if (by != 1 || bz != 1 || shared != 0 || extra != nullptr || stream == nullptr) return INVALID;
+  crashed = crashed || (fails("crash") && ++launches > 12);
+  if (crashed) return ILLEGAL;
+  Function* function = (Function*)f;
+  std::vector<uint64_t> words(function->module->arity(function->index));
+  for (size_t i = 0; i < words.size(); ++i) memcpy(&words[i], params[i], 8);
+  uint64_t grid[3] = {gx, gy, gz};
+  function->module->launch(function->index, grid, bx, words.data());
+  return use(streams, stream);
+}
+int cuGetErrorName(int error, const char** name) {
+  return *name = error == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : error == ILLEGAL ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+                                                                                     : "CUDA_ERROR_OF_THE_FAKE",
+         SUCCESS;
+}
+int cuGetErrorString(int, const char** meaning) { return *meaning = "as FAKE_CUDA asks", SUCCESS; }
+
+struct Unit {
+  std::string text, log, image;
+};
+int nvrtcVersion(int* major, int* minor) { return *major = 13, *minor = 0, 0; }
+int nvrtcGetNumSupportedArchs(int* count) { return *count = 1, 0; }
+int nvrtcGetSupportedArchs(int* archs) { return *archs = 90, 0; }
+const char* nvrtcGetErrorString(int) { return "an error of the fake"; }
+int nvrtcCreateProgram(void** program, const char* text, const char*, int, const char* const*, const char* const*) {
+  return *program = new Unit{text, "", ""}, 0;
+}
+int nvrtcDestroyProgram(void** program) { return delete (Unit*)*program, 0; }
+int nvrtcCompileProgram(void* program, int count, const char* const* options) {
+  Unit& unit = *(Unit*)program;
+  bool arch = false;
+  for (int i = 0; i < count; ++i) arch |= strcmp(options[i], "--gpu-architecture=sm_90") == 0;
+  if (!arch || fails("compile")) return unit.log = "memrun.cu(1): error: as FAKE_CUDA asks", 6;
+  std::string stem = std::string(getenv("FAKE_CUDA_FOLDER")) + "/" + std::to_string(std::hash<std::string>{}(unit.text));
+  std::ofstream source(stem + ".cpp");
+  source << "#include \"shim.h\"\n" << unit.text << "static const char* names[] = {\n";
+  std::istringstream lines(unit.text);
+  std::ostringstream registers;
+  const std::string head = "extern \"C\" __global__ void ";
+  int kernels = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.compare(0, head.size(), head) != 0) continue;
+    size_t begin = line.find(") ", head.size()) + 2;
+    std::string name = line.substr(begin, line.find('(', begin) - begin);
+    source << "\"" << name << "\",\n";
+    registers << "static emulation::Register r" << kernels << "(" << kernels << ", &" << name << ");\n";
+    ++kernels;
+  }
+  source << "nullptr};\n" << registers.str() << R"(
+extern "C" uint64_t fake_find(const char* name) {
+  for (uint64_t i = 0; names[i] != nullptr; ++i) if (strcmp(names[i], name) == 0) return i;
+  return UINT64_MAX;
+}
+extern "C" uint64_t fake_arity(uint64_t kernel) { return emulation::table().at(kernel).arity; }
+extern "C" void fake_launch(uint64_t index, const uint64_t* grid, uint64_t block, const uint64_t* words) {
+  struct Call { const emulation::Kernel* kernel; const uint64_t* words; } call{&emulation::table().at(index), words};
+  auto run = [](void* p) { ((Call*)p)->kernel->call(((Call*)p)->kernel->function, ((Call*)p)->words); };
+  emulation::launch(grid, (unsigned)block, run, &call);
+}
+)";
+  source.close();
+  unit.image = stem + ".so";
+  std::string command = "g++ -std=c++17 -O1 -w -shared -fPIC -fno-gnu-unique -fno-strict-aliasing -ffp-contract=off -I '" +
+                        std::string(getenv("FAKE_CUDA_SHIM")) + "' -o '" + unit.image + "' '" + stem + ".cpp'";
+  return system(command.c_str()) == 0 ? 0 : 6;
+}
+int nvrtcGetProgramLogSize(void* program, size_t* size) { return *size = ((Unit*)program)->log.size() + 1, 0; }
+int nvrtcGetProgramLog(void* program, char* log) { return strcpy(log, ((Unit*)program)->log.c_str()), 0; }
+int nvrtcGetCUBINSize(void* program, size_t* size) { return *size = ((Unit*)program)->image.size() + 1, 0; }
+int nvrtcGetCUBIN(void* program, char* image) { return strcpy(image, ((Unit*)program)->image.c_str()), 0; }
+}

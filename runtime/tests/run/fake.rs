@@ -1,0 +1,114 @@
+//! `memrun --device cuda` as it is, on libraries that take the place of NVIDIA's driver and NVRTC; see `fake.cpp`.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::mock::{has_compiler, shim};
+use crate::{CLASSIFIER, Folder, floats, steps};
+
+/// A folder with a plan and the libraries.
+struct Fake {
+    folder: Folder,
+}
+
+impl Fake {
+    /// None without a compiler.
+    fn new() -> Option<Fake> {
+        if !has_compiler() {
+            return None;
+        }
+        let folder = Folder::of(CLASSIFIER);
+        let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/run/fake.cpp");
+        let driver = folder.path("libcuda.so.1");
+        let mut command = Command::new("g++");
+        command.args(["-std=c++17", "-O1", "-shared", "-fPIC", "-o"]).args([&driver, &source]).arg("-ldl");
+        assert!(command.status().unwrap().success());
+        std::fs::copy(driver, folder.path("libnvrtc.so.13")).unwrap();
+        Some(Fake { folder })
+    }
+
+    /// Runs memrun in the folder, with a failure or none.
+    fn memrun(&self, arguments: &str, failure: &str) -> Output {
+        let folder = self.folder.path("");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_memrun"));
+        command.current_dir(&folder).args(arguments.split_whitespace());
+        // The loader asks this folder first, also on a machine that has the real libraries.
+        command.env("LD_LIBRARY_PATH", &folder).env("XDG_CACHE_HOME", folder.join("cache"));
+        command.env("FAKE_CUDA", failure).env("FAKE_CUDA_FOLDER", &folder).env("FAKE_CUDA_SHIM", shim());
+        command.output().unwrap()
+    }
+
+    /// Requires success, and that nothing is said on standard error but that data is synthetic.
+    fn succeeds(&self, arguments: &str, failure: &str) -> String {
+        let output = self.memrun(arguments, failure);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments}: {said}");
+        assert!(said.lines().all(|line| line.contains("synthetic")), "{said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn fails(&self, arguments: &str, failure: &str, code: i32, parts: &[&str]) {
+        let output = self.memrun(arguments, failure);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{failure}: {said}");
+        let errors: Vec<&str> = said.lines().filter(|line| !line.contains("synthetic")).collect();
+        for part in parts {
+            assert!(said.contains(part), "{failure}: {said} lacks {part}");
+        }
+        assert!(errors[0].starts_with("memrun: error: ") && !said.contains("panic"), "{said}");
+    }
+}
+
+/// The whole path from command line to driver: numbers are the CPU's within rounding, the same with poisoned memory, and no
+/// handle is left. A program is compiled once: the second run finds it, though the compiler would fail.
+#[test]
+fn memrun_runs_a_plan_through_the_driver() {
+    let Some(fake) = Fake::new() else { return };
+    let run = |more: &str, failure: &str| -> (Value, Vec<u8>) {
+        let arguments = format!("model.plan --device cuda --steps 4 --json --save out.safetensors {more}");
+        let object = serde_json::from_str(&fake.succeeds(&arguments, failure)).unwrap();
+        (object, std::fs::read(fake.folder.path("out.safetensors")).unwrap())
+    };
+    let (object, states) = run("", "");
+    assert_eq!((&object["device"], &object["steps"]), (&Value::from("cuda"), &Value::from(4)));
+    let (again, same) = run("--check-memory", "compile");
+    assert!(object["losses"] == again["losses"] && states == same);
+    let (losses, on_cpu) = fake.folder.run_and_save(&steps(4));
+    for (got, want) in object["losses"].as_array().unwrap().iter().zip(losses) {
+        assert!((got.as_f64().unwrap() - f64::from(want)).abs() < 1e-5, "{got} instead of {want}");
+    }
+    for ((name, got), (_, want)) in floats(&states).iter().zip(&floats(&on_cpu)) {
+        assert!(got.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-3), "{name}");
+    }
+}
+
+/// The device is listed with what a program needs to know of it.
+#[test]
+fn devices_shows_the_gpu() {
+    let Some(fake) = Fake::new() else { return };
+    let printed = fake.succeeds("devices", "");
+    for part in
+        ["cuda:0", "Fake GPU, sm_90, 512", "free of 1.00 GiB", "132 multi", "copy engines: 3", "CUDA 13.0"]
+    {
+        assert!(printed.contains(part), "{printed} lacks {part}");
+    }
+    let object: Value = serde_json::from_str(&fake.succeeds("devices --json", "")).unwrap();
+    assert_eq!(object["gpus"][0]["memory_bytes"], 1 << 30);
+    assert_eq!(object["libraries"][1]["version"], "13.0");
+}
+
+/// Whatever fails, there is one message that says so, with its exit code.
+#[test]
+fn failures_of_the_driver_are_told() {
+    let Some(fake) = Fake::new() else { return };
+    let run = "model.plan --device cuda --steps 4 --save lost.safetensors";
+    fake.fails(run, "old", 8, &["supports CUDA 11.8", "12.0 is needed"]);
+    fake.fails(run, "no device", 8, &["no GPU", "CUDA_VISIBLE_DEVICES"]);
+    fake.fails(run, "memory", 5, &["device arena", "OUT_OF_MEMORY", "536870912 are free"]);
+    fake.fails(run, "compile", 70, &["memrun.cu(1): error"]);
+    fake.fails(run, "crash", 8, &["ILLEGAL_ADDRESS", "can be trusted"]);
+    fake.fails("model.plan --device cuda:1", "", 8, &["cuDeviceGet"]);
+    assert!(!fake.folder.path("lost.safetensors").exists(), "nothing is saved from a broken context");
+}
