@@ -151,7 +151,12 @@ impl Driver for Cuda {
             }
         };
         // SAFETY: the image is machine code from the compiler, whole by its hash where it comes from the cache.
-        done("cuModuleLoadData", unsafe { sys::cuModuleLoadData(&mut self.module, image.as_ptr().cast()) })
+        let result = unsafe { sys::cuModuleLoadData(&mut self.module, image.as_ptr().cast()) };
+        done("cuModuleLoadData", result).map_err(|error| {
+            let driver = Libraries::get().require(Component::Driver).ok();
+            let supports = driver.and_then(|driver| driver.version.clone()).unwrap_or_default();
+            GpuError::Refused { compiler: nvrtc.version(), supports, error: error.to_string() }
+        })
     }
 
     #[allow(unsafe_code, reason = "the driver is a C library")]

@@ -61,6 +61,15 @@ pub enum GpuError {
         /// The size of the arena or table.
         arena: usize,
     },
+    /// The driver does not take what the compiler made.
+    Refused {
+        /// Version of the compiler.
+        compiler: String,
+        /// The version of CUDA that the driver supports.
+        supports: String,
+        /// The driver's words.
+        error: String,
+    },
     /// Kernel text does not compile.
     Compile {
         /// What the compiler says, or the beginning of it.
@@ -107,6 +116,11 @@ impl fmt::Display for GpuError {
             GpuError::Bounds { start, len, arena } => {
                 write!(f, "{len} from {start} on are not within {arena}")
             }
+            GpuError::Refused { compiler, supports, error } => write!(
+                f,
+                "the driver, for {supports}, refuses what NVRTC {compiler} compiled ({error}); where NVRTC is the newer one, \
+                 install an older wheel of nvidia-cuda-nvrtc, or a newer driver"
+            ),
             GpuError::Compile { log } => write!(f, "NVRTC refuses the kernels of this program:\n{log}"),
             GpuError::Call { function, error } => write!(f, "{function} failed: {error}"),
         }

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use libloading::os::unix::{Library as Handle, RTLD_GLOBAL, RTLD_NOW};
+use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 
 use crate::GpuError;
 
@@ -241,7 +241,7 @@ impl Libraries {
 #[allow(unsafe_code, reason = "opening a library runs its initialisers")]
 fn open_file(name: &Path) -> Result<Handle, String> {
     // SAFETY: NVIDIA's libraries, which these names stand for, may be initialised at any time from any thread.
-    unsafe { Handle::open(Some(name), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| error.to_string())
+    unsafe { Handle::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| error.to_string())
 }
 
 fn open(component: Component, folders: &[PathBuf]) -> Result<(PathBuf, Handle), String> {

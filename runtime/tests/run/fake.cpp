@@ -114,7 +114,7 @@ int cuEventRecord(void* event, void* stream) { return events.count(event) == 0 ?
 int cuEventSynchronize(void* event) { return use(events, event); }
 int cuModuleLoadData(void** module, const void* image) {
   void* library = dlopen((const char*)image, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return fprintf(stderr, "fake CUDA: %s\n", dlerror()), INVALID;
+  if (library == nullptr || fails("image")) return INVALID;
   Module* loaded = new Module;
   *(void**)&loaded->find = dlsym(library, "fake_find");
   *(void**)&loaded->arity = dlsym(library, "fake_arity");

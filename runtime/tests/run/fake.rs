@@ -1,4 +1,5 @@
 //! `memrun --device cuda` as it is, on libraries that take the place of NVIDIA's driver and NVRTC; see `fake.cpp`.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -108,6 +109,7 @@ fn failures_of_the_driver_are_told() {
     fake.fails(run, "no device", 8, &["no GPU", "CUDA_VISIBLE_DEVICES"]);
     fake.fails(run, "memory", 5, &["device arena", "OUT_OF_MEMORY", "536870912 are free"]);
     fake.fails(run, "compile", 70, &["memrun.cu(1): error"]);
+    fake.fails(run, "image", 8, &["for CUDA 13.0, refuses what NVRTC 13.0 compiled", "newer driver"]);
     fake.fails(run, "crash", 8, &["ILLEGAL_ADDRESS", "can be trusted"]);
     fake.fails("model.plan --device cuda:1", "", 8, &["cuDeviceGet"]);
     assert!(!fake.folder.path("lost.safetensors").exists(), "nothing is saved from a broken context");
