@@ -68,8 +68,9 @@ impl Cuda {
         start()?;
         Libraries::get().require(Component::Driver)?.require(SYMBOLS)?;
         let device = handle(i32::try_from(ordinal).unwrap_or(i32::MAX))?;
-        let info = info(ordinal, device)?;
+        // First of all, so that asking for what is free does not make and destroy a context of its own.
         let context = Context::retain(device)?;
+        let info = info(ordinal, device)?;
         let mut cuda = Cuda {
             info,
             streams: [null_mut(); Queue::ALL.len()],
