@@ -160,7 +160,7 @@ impl State<'_> {
                 let from = s.swaps[g as usize].map_or(i32::MAX, |swap| swap.drop);
                 d.staying.push(free, gaps[g as usize].bytes, from, to.min(n as i32));
             }
-            let room = self.capacity.get(i).map_or(u64::MAX, |c| c.saturating_sub(self.least[i]));
+            let room = self.capacity.all.get(i).map_or(u64::MAX, |c| c.saturating_sub(self.least[i]));
             d.staying.pass(i as i32, &mut now, room, |place| {
                 if let Some(swap) = &mut s.swaps[d.outs[place].2 as usize] {
                     swap.drop = i as i32;
@@ -204,7 +204,7 @@ impl State<'_> {
                 d.staying.push(free, gap.bytes, -gap.to, -first);
             }
             let before = i.checked_sub(1).map(|i| if i >= n { i - n } else { i });
-            let room = before.map_or(u64::MAX, |i| self.capacity[i].saturating_sub(d.used[i]));
+            let room = before.map_or(u64::MAX, |i| self.capacity.all[i].saturating_sub(d.used[i]));
             d.staying.pass(-(i as i32), &mut now, room, |place| {
                 if let Some(swap) = &mut s.swaps[d.backs[place] as usize] {
                     swap.back = i as i32;

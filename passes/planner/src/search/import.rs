@@ -22,7 +22,7 @@ pub(super) fn import<'a>(p: &'a Problem, d: &Decisions, capacity: u64, may: May)
             Action::In(_) | Action::Out(_) => {}
         }
     }
-    let mut s = State::new(p, Sequence::new(p, steps), vec![capacity; p.ops.len()], may);
+    let mut s = State::new(p, Sequence::new(p, steps), capacity, may);
     for (t, at) in drops {
         let gaps = s.scheme.sequence.gaps_of(t);
         let left = |g: &usize| {
@@ -57,7 +57,7 @@ mod tests {
             let Some(s) = sample(&mut draw, 10) else { continue };
             let (p, capacity) = (&s.problem, s.capacity);
             let order = Sequence::of_order(p, 0..p.ops.len() as u32);
-            let mut chosen = State::new(p, order, vec![capacity; p.ops.len()], may);
+            let mut chosen = State::new(p, order, capacity, may);
             for g in (0..chosen.open.len()).filter(|_| draw.below(2) == 0) {
                 chosen.set(g, chosen.open[g]);
             }

@@ -24,6 +24,7 @@ use crate::sequence::Sequence;
 use improve::Random;
 use order::Precedence;
 use prices::Prices;
+use room::First;
 use state::{May, State};
 
 /// What a search may spend.
@@ -89,7 +90,7 @@ pub fn search(
         .map(|(i, &(rate, again))| {
             let state = |order: &Vec<u32>| {
                 let sequence = Sequence::of_order(p, order.iter().copied());
-                State::new(p, sequence, vec![request.capacity; p.ops.len()], may)
+                State::new(p, sequence, request.capacity, may)
             };
             let mut run = Run {
                 p,
@@ -106,6 +107,7 @@ pub fn search(
                 random: Random(request.seed ^ rate.to_bits()),
                 best: None,
                 chosen: None,
+                first: None,
                 evaluations: 0,
                 work: 0,
             };
@@ -113,18 +115,12 @@ pub fn search(
             Ok(run)
         })
         .collect();
-    let mut evaluations = 0;
-    let mut first: Option<Run<'_>> = None;
-    for run in runs {
-        let run = run?;
-        evaluations += run.evaluations;
-        let key = |run: &Run<'_>| run.best.as_ref().map(Realised::key);
-        // One without a plan has none to offer.
-        if key(&run).is_some_and(|k| first.as_ref().and_then(key).is_none_or(|best| k < best)) {
-            first = Some(run);
-        }
-    }
-    let Some(mut run) = first else { return Ok(Outcome { best: None, evaluations }) };
+    let mut runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
+    room::fit_again(&mut runs)?;
+    let evaluations: u64 = runs.iter().map(|run| run.evaluations).sum();
+    // One without a plan has none to offer; of equals the first.
+    let best = runs.into_iter().filter(|run| run.best.is_some()).min_by_key(Run::key);
+    let Some(mut run) = best else { return Ok(Outcome { best: None, evaluations }) };
     let before = run.evaluations;
     if let Some(state) = run.chosen.take() {
         run.polish(state)?;
@@ -173,6 +169,8 @@ struct Run<'a> {
     best: Option<Realised>,
     /// What it was decoded from.
     chosen: Option<State<'a>>,
+    /// What layouts were made for.
+    first: Option<First<'a>>,
     evaluations: u64,
     work: u64,
 }
@@ -190,41 +188,28 @@ impl<'a> Run<'a> {
         let start = self.start(&mut prices);
         let learned = start.and_then(|s| self.learn(s, &mut prices, until));
         let known = self.known.filter(|k| learned.as_ref().is_none_or(|l| k.0 < l.0));
-        let Some((_, mut state)) = known.cloned().or(learned) else { return Ok(()) };
-        let mut judged = (state.scheme.clone(), self.judge(&state, &state.scheme)?);
-        let (mut key, mut idle) = (self.best.as_ref().map(Realised::key), 0);
-        for round in 0..self.limits.layouts as u64 {
-            // Half of what is left goes into the first choice, the rest into those that layouts made necessary.
-            let left = self.limits.work.saturating_sub(self.work);
-            let share = if round == 0 { left / 2 } else { left / (self.limits.layouts as u64 - round) };
-            let until = self.work + share;
-            if self.done() {
-                break;
-            }
-            state = self.improve(state, &prices, until)?;
-            if judged.0 != state.scheme {
-                judged = (state.scheme.clone(), self.judge(&state, &state.scheme)?);
-            }
-            if self.done() || (self.best.is_some() && self.work >= self.limits.work) {
-                break;
-            }
-            let now = self.best.as_ref().map(Realised::key);
-            idle = if now == key { idle + 1 } else { 0 };
-            key = now;
-            // It came to an end of its own, again.
-            if self.work < until && idle >= IDLE && key.is_some() {
-                break;
-            }
-            if judged.1.evaluation.dev_bytes > self.request.capacity {
-                self.tighten(&mut state, &judged.1);
-                if !select::greedy(&mut state, &prices, &mut self.work) {
-                    break;
-                }
-            } else {
-                self.loosen(&mut state);
-            }
+        let Some((_, state)) = known.cloned().or(learned) else { return Ok(()) };
+        self.judge(&state, &state.scheme)?;
+        if self.done() {
+            return Ok(());
         }
-        Ok(())
+        // Half of what is left goes into the first choice, the rest into those that layouts make necessary.
+        let until = self.work + self.limits.work.saturating_sub(self.work) / 2;
+        let mut state = self.improve(state, &prices, until)?;
+        let value = state.decode(DECODES);
+        let first = First { value, state, prices };
+        self.first = Some(first.clone());
+        self.fit(first, false, self.limits.layouts, self.limits.work)
+    }
+
+    /// Time of its plan's step.
+    fn step_ns(&self) -> Option<u64> {
+        Some(self.best.as_ref()?.evaluation.step_ns)
+    }
+
+    /// What its plan is worth.
+    fn key(&self) -> Option<(u64, u64, u64)> {
+        self.best.as_ref().map(Realised::key)
     }
 
     /// Whether nothing better can be found.
@@ -363,9 +348,6 @@ impl<'a> Run<'a> {
 
 /// Moves in a row without a faster step before a search is given up, and 2 for each gap.
 const PATIENCE_MOVES: usize = 200;
-
-/// Rounds in a row that end by themselves with nothing better before the search does.
-const IDLE: u32 = 2;
 
 /// Steps up to this many runs are evaluated in full at every move.
 const SMALL: usize = 16;

@@ -11,10 +11,10 @@ use crate::place::{Stream, What};
 use crate::realise::Realised;
 
 /// Waits looked at in one round, the longest first.
-const WAITS: usize = 12;
+const WAITS: usize = 32;
 
 /// Rounds at most.
-const ROUNDS: usize = 16;
+const ROUNDS: usize = 32;
 
 /// Steps during which more bytes would spare a kernel a wait of so many ns, half-open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +34,7 @@ impl<'a> Run<'a> {
             waits.truncate(WAITS);
             // All at once, and each by itself.
             let sets = std::iter::once(waits.as_slice()).chain(waits.chunks(1)).filter(|set| !set.is_empty());
-            let trials: Vec<(&[Wait], u64)> = sets.flat_map(|set| [(set, 1), (set, 2)]).collect();
+            let trials: Vec<(&[Wait], u64)> = sets.flat_map(|set| [(set, 1), (set, 2), (set, 4)]).collect();
             let tried: Vec<Option<(Realised, State<'a>)>> =
                 trials.par_iter().map(|&(set, part)| self.allow(&s, set, part)).collect::<Result<_, _>>()?;
             self.evaluations += trials.len() as u64;
@@ -59,7 +59,7 @@ impl<'a> Run<'a> {
         let capacity = self.request.capacity;
         let mut s = s.clone();
         for w in waits {
-            for room in s.capacity.get_mut(w.from..w.to).unwrap_or_default() {
+            for room in s.capacity.all.get_mut(w.from..w.to).unwrap_or_default() {
                 *room += capacity.saturating_sub(*room) / part;
             }
         }

@@ -1,13 +1,93 @@
 //! How many bytes a choice may use at every step, so that a layout fits what there is.
 
-use super::Run;
+use rayon::prelude::*;
+
+use super::prices::Prices;
 use super::state::State;
+use super::{Run, select};
 use crate::place::{Space, What};
 use crate::realise::{Realised, live};
 
+/// A choice that keeps to the capacity, whatever its layout.
+#[derive(Clone)]
+pub(super) struct First<'a> {
+    /// Time of its step in ns.
+    pub(super) value: u64,
+    pub(super) state: State<'a>,
+    pub(super) prices: Prices,
+}
+
+/// Lays the best first choices out in another way, where no plan comes near them.
+pub(super) fn fit_again(runs: &mut [Run<'_>]) -> Result<(), String> {
+    let best = runs.iter().filter_map(Run::step_ns).min();
+    let lost = |first: &First<'_>| best.is_none_or(|best| first.value + first.value / LOSS < best);
+    let mut again: Vec<&mut Run<'_>> =
+        runs.iter_mut().filter(|run| run.first.as_ref().is_some_and(lost)).collect();
+    again.sort_by_key(|run| run.first.as_ref().map(|first| first.value));
+    again.truncate(AGAIN);
+    again.into_par_iter().try_for_each(Run::fit_again)
+}
+
+/// First choices that are laid out in another way.
+const AGAIN: usize = 2;
+
+/// The part of a first choice's time that its layout may cost.
+const LOSS: u64 = 200;
+
+/// Rounds in a row that end by themselves with nothing better before the search does.
+const IDLE: u32 = 2;
+
 impl<'a> Run<'a> {
-    /// Allows fewer bytes where much is live while slots that the layout put too high are.
-    pub(super) fn tighten(&self, s: &mut State<'a>, r: &Realised) {
+    /// Chooses again and again, with less room where the last layout was too high and more where it was not.
+    pub(super) fn fit(
+        &mut self,
+        first: First<'a>,
+        passing: bool,
+        layouts: usize,
+        until: u64,
+    ) -> Result<(), String> {
+        let First { mut state, prices, .. } = first;
+        let mut judged = (state.scheme.clone(), self.judge(&state, &state.scheme)?);
+        let (mut key, mut idle) = (self.key(), 0);
+        for left in (1..layouts as u64).rev() {
+            if self.done() || (self.best.is_some() && self.work >= until) {
+                break;
+            }
+            if judged.1.evaluation.dev_bytes > self.request.capacity {
+                self.tighten(&mut state, &judged.1, passing);
+                if !select::greedy(&mut state, &prices, &mut self.work) {
+                    break;
+                }
+            } else {
+                self.loosen(&mut state);
+            }
+            let share = self.work + until.saturating_sub(self.work) / left;
+            state = self.improve(state, &prices, share)?;
+            if judged.0 != state.scheme {
+                judged = (state.scheme.clone(), self.judge(&state, &state.scheme)?);
+            }
+            let now = self.key();
+            idle = if now == key { idle + 1 } else { 0 };
+            key = now;
+            // It came to an end of its own, again.
+            if self.work < share && idle >= IDLE && key.is_some() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Layouts for the first choice again: only what is kept makes room for what is too high. Where links have time to
+    /// spare that costs less than waiting for what is on its way.
+    fn fit_again(&mut self) -> Result<(), String> {
+        let Some(first) = self.first.take().filter(|_| !self.done()) else { return Ok(()) };
+        let until = self.work + self.limits.work / 8;
+        self.fit(first, true, self.limits.layouts / 2, until)
+    }
+
+    /// Allows fewer bytes where much is live while slots that the layout put too high are: of what is kept, and unless
+    /// `passing` says that it may take what there is, of what is on its way.
+    pub(super) fn tighten(&self, s: &mut State<'a>, r: &Realised, passing: bool) {
         let (n, capacity) = (s.steps(), self.request.capacity);
         // For every moment of script time the step that it belongs to.
         let mut step_at = vec![0u32; r.trace.end as usize + 2];
@@ -39,8 +119,11 @@ impl<'a> Run<'a> {
         }
         for (i, less) in less.into_iter().enumerate() {
             let floor = s.scheme.sequence.needs[i];
-            let Some(room) = s.room.get_mut(s.anchor[i] as usize) else { continue };
-            *room = (*room).min(s.capacity[i].saturating_sub(less / 2).max(floor.min(s.capacity[i])));
+            let lists = [(&mut s.room.kept, &s.capacity.kept), (&mut s.room.all, &s.capacity.all)];
+            for (room, now) in lists.into_iter().take(if passing { 1 } else { 2 }) {
+                let Some(room) = room.get_mut(s.anchor[i] as usize) else { continue };
+                *room = (*room).min(now[i].saturating_sub(less / 2).max(floor.min(now[i])));
+            }
         }
         s.resize();
     }
@@ -48,7 +131,7 @@ impl<'a> Run<'a> {
     /// Allows more bytes again: half of what was taken away.
     pub(super) fn loosen(&self, s: &mut State<'a>) {
         let capacity = self.request.capacity;
-        for room in &mut s.room {
+        for room in s.room.kept.iter_mut().chain(&mut s.room.all) {
             *room += capacity.saturating_sub(*room) / 2;
         }
         s.resize();

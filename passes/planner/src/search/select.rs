@@ -93,7 +93,7 @@ impl<'s, 'a> Round<'s, 'a> {
         let mut candidates: Option<Vec<Candidate>> = None;
         let fits = loop {
             let s = &*self.s;
-            let excess = |i: usize| s.least[i].saturating_sub(s.capacity[i]);
+            let excess = |i: usize| s.least[i].saturating_sub(s.capacity.kept[i]);
             let Some(worst) = (0..n).max_by_key(|&i| (excess(i), std::cmp::Reverse(i))) else { break true };
             if excess(worst) == 0 {
                 break true;
@@ -128,7 +128,7 @@ impl<'s, 'a> Round<'s, 'a> {
             for c in best.into_iter().map(|(_, k)| list[k].clone()).collect::<Vec<Candidate>>() {
                 let tensor = self.s.scheme.sequence.gaps[c.gap].tensor;
                 if !taken.contains(&tensor)
-                    && (taken.is_empty() || self.s.least[worst] > self.s.capacity[worst])
+                    && (taken.is_empty() || self.s.least[worst] > self.s.capacity.kept[worst])
                 {
                     self.take(&c, wanted);
                     taken.push(tensor);
@@ -252,7 +252,7 @@ fn relax(s: &mut State<'_>, prices: &Prices) {
             let here = touches.partition_point(|x| (x.step as usize) < i);
             let Some(last) = here.checked_sub(1).map(|k| touches[k].step as usize) else { continue };
             let bytes = s.p.tensors[t as usize].bytes;
-            if (last + 1..i).all(|k| least[k] + bytes <= s.capacity[k]) {
+            if (last + 1..i).all(|k| least[k] + bytes <= s.capacity.kept[k]) {
                 least[last + 1..i].iter_mut().for_each(|l| *l += bytes);
                 dropped[i] = true;
             }
@@ -279,7 +279,7 @@ fn relax(s: &mut State<'_>, prices: &Prices) {
 /// Whether there is room for a gap's bytes throughout.
 fn fits(s: &State<'_>, g: usize) -> bool {
     let bytes = s.scheme.sequence.gaps[g].bytes;
-    s.freed(g).iter().all(|&(a, b)| (a..b).all(|i| s.least[i] + bytes <= s.capacity[i]))
+    s.freed(g).iter().all(|&(a, b)| (a..b).all(|i| s.least[i] + bytes <= s.capacity.kept[i]))
 }
 
 /// Keeps a swapped gap when there is room throughout and its tensor's copies cost less for it.
@@ -317,7 +317,7 @@ mod tests {
     /// script, which keeps to the capacity.
     fn chosen(p: &Problem, capacity: u64, may: May, steps: usize) -> (u64, u64, String) {
         let sequence = Sequence::of_order(p, 0..p.ops.len() as u32);
-        let mut state = State::new(p, sequence, vec![capacity; p.ops.len()], may);
+        let mut state = State::new(p, sequence, capacity, may);
         let mut work = 0;
         assert!(greedy_by(&mut state, &Prices::new(p.ops.len(), 1.0), &mut work, steps), "it fits");
         state.commit();

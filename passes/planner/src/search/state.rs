@@ -21,6 +21,15 @@ pub(crate) struct May {
     pub(crate) recompute: bool,
 }
 
+/// Bytes that may be in use.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Room {
+    /// By what has to be there: what a choice keeps.
+    pub(crate) kept: Vec<u64>,
+    /// By that and what is on its way.
+    pub(crate) all: Vec<u64>,
+}
+
 /// A choice of gaps to swap and of ops to run again within a capacity, and its decoding.
 #[derive(Clone, Debug)]
 pub(crate) struct State<'a> {
@@ -33,15 +42,15 @@ pub(crate) struct State<'a> {
     pub(crate) ran: Vec<u32>,
     /// For every step, the op that is next to run for the first time; one more entry at the end.
     pub(crate) anchor: Vec<u32>,
-    /// Bytes that may be in use when an op runs, and what runs again for it.
-    pub(crate) room: Vec<u64>,
+    /// When an op runs, and what runs again for it.
+    pub(crate) room: Room,
     /// Copy time in ns of a byte, there and back.
     ns_per_byte: f64,
     pub(crate) copies: Copies,
     /// What a copy costs besides its time, in ns: a small one waits in a queue like any other.
     pub(crate) each_ns: f64,
-    /// Bytes that may be in use during every step.
-    pub(crate) capacity: Vec<u64>,
+    /// During every step.
+    pub(crate) capacity: Room,
     /// Bytes every step needs when swapped tensors are away as long as possible.
     pub(crate) least: Vec<u64>,
     /// Whether each gap may be swapped.
@@ -59,8 +68,10 @@ pub(crate) struct State<'a> {
 }
 
 impl<'a> State<'a> {
-    /// Nothing swapped but what has to be; `room`: by op.
-    pub(crate) fn new(p: &'a Problem, sequence: Sequence, room: Vec<u64>, may: May) -> State<'a> {
+    /// Nothing swapped but what has to be.
+    pub(crate) fn new(p: &'a Problem, sequence: Sequence, capacity: u64, may: May) -> State<'a> {
+        let room = vec![capacity; p.ops.len()];
+        let room = Room { kept: room.clone(), all: room };
         let mut again = p.ops.len() as u32;
         let id = |step: &Step| {
             again += u32::from(step.again.is_some());
@@ -70,7 +81,7 @@ impl<'a> State<'a> {
         State::with_ids(p, sequence, ids, room, may)
     }
 
-    fn with_ids(p: &'a Problem, sequence: Sequence, ids: Vec<u32>, room: Vec<u64>, may: May) -> State<'a> {
+    fn with_ids(p: &'a Problem, sequence: Sequence, ids: Vec<u32>, room: Room, may: May) -> State<'a> {
         let copies = Copies::new(p, &sequence.gaps);
         let n = sequence.steps.len();
         let swap = may.swap && p.device.can_swap();
@@ -98,7 +109,7 @@ impl<'a> State<'a> {
             room,
             ns_per_byte: again::ns_per_byte(p),
             copies,
-            capacity: Vec::new(),
+            capacity: Room::default(),
             least,
             open,
             outs,
@@ -114,9 +125,12 @@ impl<'a> State<'a> {
 
     /// The capacity of every step from that of the ops.
     pub(crate) fn resize(&mut self) {
-        let most = self.room.iter().copied().max().unwrap_or(0);
-        let room = |op: &u32| self.room.get(*op as usize).copied().unwrap_or(most);
-        self.capacity = self.anchor[..self.steps()].iter().map(room).collect();
+        let steps = &self.anchor[..self.steps()];
+        let of = |room: &[u64]| {
+            let most = room.iter().copied().max().unwrap_or(0);
+            steps.iter().map(|&op| room.get(op as usize).copied().unwrap_or(most)).collect()
+        };
+        self.capacity = Room { kept: of(&self.room.kept), all: of(&self.room.all) };
     }
 
     /// The tensor of a gap, and the id of the step that it follows.
