@@ -23,9 +23,8 @@ impl Frame {
         let outputs =
             self.outputs.iter().map(|o| Output { from: slot_of[o.from as usize], ns: o.ns }).collect();
         let mut groups: BTreeMap<Vec<u32>, Item> = BTreeMap::new();
-        let coarse =
-            |(i, item): (usize, &Item)| Item { members: vec![i as u32], ..coarse_item(item, &slot_of) };
-        let mut items: Vec<Item> = self.items.iter().enumerate().map(coarse).filter(Item::moves).collect();
+        let coarse = |item: &Item| coarse_item(item, &slot_of);
+        let mut items: Vec<Item> = self.items.iter().map(coarse).filter(Item::moves).collect();
         for item in items.drain(..if join { items.len() } else { 0 }) {
             match groups.entry(item.shape()) {
                 std::collections::btree_map::Entry::Vacant(v) => {
@@ -35,7 +34,7 @@ impl Frame {
             }
         }
         items.extend(groups.into_values());
-        Frame { fixed, stall, room, items, outputs, coupling: self.coupling }
+        Frame { fixed, stall, room, items, outputs, coupling: self.coupling, mirrors: self.mirrors }
     }
 
     /// For every slot, the slot of the coarse frame that it is in.
@@ -108,7 +107,6 @@ impl Item {
     fn join(&mut self, other: &Item) {
         let add = |a: &mut Option<u64>, b: Option<u64>| *a = a.zip(b).map(|(a, b)| a + b);
         self.units += other.units;
-        self.members.extend(&other.members);
         add(&mut self.out_ns, other.out_ns);
         add(&mut self.in_ns, other.in_ns);
         for (a, b) in self.legs.iter_mut().zip(&other.legs) {

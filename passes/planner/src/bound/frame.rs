@@ -32,8 +32,6 @@ pub(super) struct Leg {
     pub(super) redo: Option<u64>,
     /// What it ends with.
     pub(super) after: After,
-    /// Its number among the tensor's legs.
-    pub(super) number: u32,
 }
 
 /// How a tensor begins its legs.
@@ -62,8 +60,6 @@ pub(super) struct Item {
     pub(super) constant: bool,
     pub(super) begin: Begin,
     pub(super) legs: Vec<Leg>,
-    /// Of an item that is several tensors: their items in the fine frame.
-    pub(super) members: Vec<u32>,
 }
 
 /// A copy to the host that every script makes.
@@ -87,6 +83,8 @@ pub(super) struct Frame {
     pub(super) outputs: Vec<Output>,
     /// Thousand-and-twenty-fourths of one direction's rate that a copy in the other direction takes.
     pub(super) coupling: u64,
+    /// Whether a state that is on the device when a step begins may be in host memory as well.
+    pub(super) mirrors: bool,
 }
 
 /// Denominator of [`Frame::coupling`], and of the rates of the event simulation.
@@ -133,7 +131,7 @@ impl Frame {
         }
         let room = used.iter().map(|u| total - u).collect();
         let stall = (0..fixed.len()).map(|slot| slot % 2 == 0 || slot > 2 * n).collect();
-        Ok(Frame { fixed, stall, room, items, outputs, coupling: coupling(p) })
+        Ok(Frame { fixed, stall, room, items, outputs, coupling: coupling(p), mirrors: p.mirrors })
     }
 }
 
@@ -199,22 +197,15 @@ impl Builder<'_> {
         let mut legs = Vec::new();
         let leg = |from: u32, to: Option<u32>, maker: Option<u32>, legs: &mut Vec<Leg>| {
             let redo = maker.filter(|_| self.allow.recompute).and_then(|w| p.share(w, t));
-            let number = legs.len() as u32;
             let start = |at: u32| 2 * at + 1;
             match to {
-                None => legs.push(Leg {
-                    from,
-                    to: 2 * p.ops.len() as u32 + 2,
-                    redo,
-                    after: After::Boundary,
-                    number,
-                }),
+                None => legs.push(Leg { from, to: 2 * p.ops.len() as u32 + 2, redo, after: After::Boundary }),
                 Some(to) if writes(to) && !reads(to) => {
-                    legs.push(Leg { from, to: from, redo: None, after: After::Dead, number })
+                    legs.push(Leg { from, to: from, redo: None, after: After::Dead })
                 }
                 Some(to) => {
                     let after = if writes(to) { After::Write } else { After::Read(start(to)) };
-                    legs.push(Leg { from, to: start(to), redo, after, number });
+                    legs.push(Leg { from, to: start(to), redo, after });
                 }
             }
         };
@@ -249,7 +240,6 @@ impl Builder<'_> {
             constant,
             begin,
             legs,
-            members: Vec::new(),
         })
     }
 }

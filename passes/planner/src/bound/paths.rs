@@ -173,6 +173,11 @@ impl Walker {
                 end = u8::from(x);
             } else {
                 s.lost = never;
+                if !frame.mirrors && !item.constant {
+                    let (c, x) = min(s.device, s.both);
+                    end = u8::from(x);
+                    s = States { device: c, both: never, ..s };
+                }
                 let here = prices.memory[0].times(item.units);
                 s.device = s.device + here;
                 s.both = s.both + here;
@@ -274,6 +279,9 @@ impl Walker {
                 After::Boundary => {
                     if matches!(at, At::Device | At::Both) {
                         used.resident(0, 1, item.units);
+                    }
+                    if at == At::Device && end & 1 > 0 {
+                        at = At::Both;
                     }
                 }
             }

@@ -184,7 +184,7 @@ impl Exact<'_> {
         self.evaluations += 1;
         let swapped = |t: usize| scheme.sequence.gaps_of(t as u32).any(|g| scheme.swaps[g].is_some());
         let states: Vec<bool> = (0..self.p.tensors.len())
-            .map(|t| self.p.tensors[t].persistent() && !self.p.tensors[t].touches.is_empty() && swapped(t))
+            .map(|t| self.p.mirrors && self.p.tensors[t].persistent() && swapped(t))
             .collect();
         let none = vec![false; states.len()];
         let mirrored = if states == none { vec![none] } else { vec![none, states] };
