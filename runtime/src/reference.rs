@@ -11,7 +11,7 @@ use memc_kernels::{
 };
 use memc_plan::{Plan, PlanFile};
 
-use crate::{Error, Feeder, Initial, cpu::available};
+use crate::{Error, Feeder, Initial, available};
 
 /// The source graph, run step by step.
 #[derive(Debug)]

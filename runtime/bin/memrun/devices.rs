@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use memc_gpu::{DeviceInfo, GpuError, Libraries, Status, devices};
 use memc_ir::Bytes;
-use memc_runtime::cpu;
+use memc_runtime::available;
 use serde_json::{Value, json};
 
 /// The text to print, lines ended; with `json` one object.
@@ -35,7 +35,7 @@ fn threads() -> usize {
 }
 
 fn cpu_line() -> String {
-    let memory = cpu::available().map(|bytes| format!(", {} available", Bytes(bytes))).unwrap_or_default();
+    let memory = available().map(|bytes| format!(", {} available", Bytes(bytes))).unwrap_or_default();
     format!("{} threads{memory}", threads())
 }
 
@@ -96,7 +96,7 @@ fn object(libraries: &Libraries, gpus: &Result<Vec<DeviceInfo>, GpuError>) -> Va
         }
     };
     json!({
-        "cpu": { "threads": threads(), "available_bytes": cpu::available() },
+        "cpu": { "threads": threads(), "available_bytes": available() },
         "gpus": gpus.iter().flatten().map(gpu).collect::<Vec<_>>(),
         "no_gpu_because": gpus.as_ref().err().map(ToString::to_string),
         "libraries": libraries.status().map(library).collect::<Vec<_>>(),

@@ -12,7 +12,6 @@ mod arena;
 mod delays;
 mod event;
 mod exec;
-pub(crate) mod memory;
 mod stream;
 pub(crate) mod timed;
 
@@ -20,12 +19,7 @@ use std::sync::Arc;
 
 use rayon::ThreadPool;
 
-use crate::{Device, Error, Executor, Program};
-
-/// Bytes that the process may still take, where the system tells.
-pub fn available() -> Option<u64> {
-    memory::available().map(|(bytes, _)| bytes)
-}
+use crate::{Device, Error, Executor, Program, memory};
 
 /// Threads for kernels; 0 for as many as the machine has. A program on the device takes one of its pool's threads for
 /// good, so that other work needs a pool of its own.
@@ -74,7 +68,7 @@ impl Device for Cpu {
     }
 
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
-        memory::check(&program)?;
+        memory::check(program.dev_bytes, program.host_bytes)?;
         let fill = if self.options.check_memory { exec::POISON } else { 0 };
         let arenas = arena::Arenas::reserve(program.dev_bytes, program.host_bytes, fill)?;
         Ok(Box::new(stream::Streams::start(program, arenas, &self.options, &self.pool)?))

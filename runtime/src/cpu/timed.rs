@@ -53,7 +53,7 @@ impl Device for Timed {
     }
 
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
-        memory::check(&program)?;
+        memory::check(program.dev_bytes, program.host_bytes)?;
         let arenas = Arc::new(Arenas::reserve(program.dev_bytes, program.host_bytes, 0)?);
         let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
         *times = vec![Vec::new(); program.kernels.len()];

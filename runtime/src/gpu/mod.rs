@@ -16,8 +16,7 @@ use std::sync::Arc;
 
 use memc_gpu::{Cuda, Driver, GpuError};
 
-use crate::cpu::memory;
-use crate::{Device, Error, Executor, Program};
+use crate::{Device, Error, Executor, Program, memory};
 
 /// A device that is opened anew for every program.
 #[derive(Debug)]
@@ -50,7 +49,7 @@ impl<D: Driver + 'static, F: Fn() -> Result<D, GpuError>> Device for Gpu<F> {
     }
 
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
-        memory::check_host(&program)?;
+        memory::check(0, program.host_bytes)?;
         let lowered = lower::lower(&program)?;
         let driver = (self.open)()?;
         Ok(Box::new(replay::Replay::new(program, &lowered, driver, self.check_memory)?))

@@ -7,31 +7,38 @@ use std::{fs, path::Path};
 
 use memc_ir::Bytes;
 
-use crate::{Error, Program};
+use crate::Error;
+
+/// Bytes that the process may still take, where the system tells.
+pub fn available() -> Option<u64> {
+    least().map(|(bytes, _)| bytes)
+}
+
+/// Compares what arenas take of this machine's memory with what is available: of a device with memory of its own the
+/// host arena alone.
+pub(crate) fn check(dev_bytes: usize, host_bytes: usize) -> Result<(), Error> {
+    let (dev, host) = (dev_bytes as u64, host_bytes as u64);
+    let Some((bytes, limit)) = least().filter(|(bytes, _)| dev.saturating_add(host) > *bytes) else {
+        return Ok(());
+    };
+    let remedy = if dev == 0 { "larger --gpu-mem, which swaps less" } else { "smaller --gpu-mem" };
+    Err(Error::Memory(format!(
+        "the plan takes {} of this machine's memory as device arena and {} as host arena, but {limit} is {}; \
+         compile for a {remedy}, or free memory",
+        Bytes(dev),
+        Bytes(host),
+        Bytes(bytes),
+    )))
+}
 
 /// Bytes that the process may still take, and what limits them.
-pub(super) fn available() -> Option<(u64, &'static str)> {
+fn least() -> Option<(u64, &'static str)> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let group = group_available(&groups, Path::new("/sys/fs/cgroup"));
     let machine = machine.map(|bytes| (bytes, "the memory that the machine has available"));
     let group = group.map(|bytes| (bytes, "the memory limit of the control group (container)"));
     machine.into_iter().chain(group).min_by_key(|(bytes, _)| *bytes)
-}
-
-/// Compares both arenas with the available memory.
-pub(super) fn check(program: &Program) -> Result<(), Error> {
-    let needs = (program.dev_bytes as u64).saturating_add(program.host_bytes as u64);
-    match available() {
-        Some((bytes, limit)) if needs > bytes => Err(Error::Memory(format!(
-            "the plan needs {} of device arena and {} of host arena, but {limit} is {}; \
-             compile for a smaller --gpu-mem, or free memory",
-            Bytes(program.dev_bytes as u64),
-            Bytes(program.host_bytes as u64),
-            Bytes(bytes),
-        ))),
-        _ => Ok(()),
-    }
 }
 
 /// `MemAvailable` of `/proc/meminfo`, in bytes.
@@ -66,19 +73,6 @@ fn group_available(groups: &str, root: &Path) -> Option<u64> {
         }
     }
     least
-}
-
-/// Compares the host arena alone with the available memory: the other one is a device's own.
-pub(crate) fn check_host(program: &Program) -> Result<(), Error> {
-    match available() {
-        Some((bytes, limit)) if program.host_bytes as u64 > bytes => Err(Error::Memory(format!(
-            "the plan needs {} of page-locked host arena, but {limit} is {}; compile for a larger --gpu-mem, which \
-             swaps less, or free memory",
-            Bytes(program.host_bytes as u64),
-            Bytes(bytes),
-        ))),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]
