@@ -54,13 +54,13 @@ fn gpu_line(gpu: &DeviceInfo) -> String {
 
 fn library_line(status: &Status) -> String {
     match status.found {
-        Some(library) => {
+        Ok(library) => {
             let version = library.version.as_deref().unwrap_or("unknown version");
             format!("{version}, {}", library.path.display())
         }
-        None => {
+        Err(why) => {
             let component = status.component;
-            format!("missing: {}; {} ({})", component.absence(), component.remedy(), status.why)
+            format!("missing: {}; {} ({why})", component.absence(), component.remedy())
         }
     }
 }
@@ -80,16 +80,16 @@ fn object(libraries: &Libraries, gpus: &Result<Vec<DeviceInfo>, GpuError>) -> Va
     let library = |status: Status| {
         let component = status.component;
         match status.found {
-            Some(library) => json!({
+            Ok(library) => json!({
                 "library": component.name(),
                 "found": true,
                 "version": library.version,
                 "path": library.path.to_string_lossy(),
             }),
-            None => json!({
+            Err(why) => json!({
                 "library": component.name(),
                 "found": false,
-                "why": status.why,
+                "why": why,
                 "costs": component.absence(),
                 "remedy": component.remedy(),
             }),

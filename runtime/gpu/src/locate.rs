@@ -98,7 +98,7 @@ pub struct Search {
 
 impl Search {
     /// The folders that an environment points to: [`VARIABLE`], the NVIDIA wheels of the active Python environment
-    /// (`VIRTUAL_ENV`, `CONDA_PREFIX`), `CUDA_HOME` and `CUDA_PATH`, and where drivers and toolkits are installed.
+    /// (`VIRTUAL_ENV`, `CONDA_PREFIX`), `lib64` and `lib` of `CUDA_HOME` and `CUDA_PATH`.
     pub fn new(variable: impl Fn(&str) -> Option<OsString>) -> Search {
         let mut folders: Vec<PathBuf> = variable(VARIABLE)
             .iter()
@@ -108,13 +108,9 @@ impl Search {
         for environment in ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| variable(name)) {
             folders.extend(wheels(Path::new(&environment)));
         }
-        let toolkits = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| variable(name)).map(PathBuf::from);
-        for toolkit in toolkits.chain(["/usr/local/cuda".into(), "/opt/cuda".into()]) {
-            folders.extend(["lib64", "lib", "targets/x86_64-linux/lib"].map(|inner| toolkit.join(inner)));
+        for toolkit in ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| variable(name)) {
+            folders.extend(["lib64", "lib"].map(|inner| Path::new(&toolkit).join(inner)));
         }
-        let system =
-            ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib"];
-        folders.extend(system.map(PathBuf::from));
         Search { folders }
     }
 }
@@ -170,18 +166,15 @@ impl Library {
 pub struct Status<'a> {
     /// Which.
     pub component: Component,
-    /// The library, where it was found.
-    pub found: Option<&'a Library>,
-    /// Why it was not; empty where it was.
-    pub why: &'a str,
+    /// The library, or why there is none.
+    pub found: Result<&'a Library, &'a str>,
 }
 
 /// The libraries of this machine.
 #[derive(Debug)]
 pub struct Libraries {
-    found: Vec<Library>,
-    /// What did not open, and why.
-    missing: Vec<(Component, String)>,
+    /// Each, or why it did not open.
+    each: [(Component, Result<Library, String>); 5],
     /// Where was looked.
     pub search: Search,
 }
@@ -199,27 +192,15 @@ impl Libraries {
 
     /// Opens what there is.
     fn open(search: Search) -> Libraries {
-        let mut libraries = Libraries { found: Vec::new(), missing: Vec::new(), search };
-        for component in Component::ALL {
-            match open(component, &libraries.search.folders) {
-                Ok((path, handle)) => {
-                    let version = version(component, &handle);
-                    libraries.found.push(Library { component, path, version, handle });
-                }
-                Err(why) => libraries.missing.push((component, why)),
-            }
-        }
-        libraries
+        let each = Component::ALL.map(|component| (component, open(component, &search.folders)));
+        Libraries { each, search }
     }
 
     /// What came of looking for each, in the order of [`Component::ALL`].
     pub fn status(&self) -> impl Iterator<Item = Status<'_>> {
-        let found = |component| self.found.iter().find(move |library| library.component == component);
-        let why = |component| self.missing.iter().find(move |(c, _)| *c == component);
-        Component::ALL.into_iter().map(move |component| Status {
-            component,
-            found: found(component),
-            why: why(component).map_or("", |(_, why)| why),
+        self.each.iter().map(|(component, found)| Status {
+            component: *component,
+            found: found.as_ref().map_err(String::as_str),
         })
     }
 
@@ -228,12 +209,8 @@ impl Libraries {
     /// # Errors
     /// [`GpuError::Missing`].
     pub fn require(&self, component: Component) -> Result<&Library, GpuError> {
-        let why = || {
-            let missing = self.missing.iter().find(|(c, _)| *c == component);
-            missing.map(|(_, why)| why.clone()).unwrap_or_default()
-        };
-        let found = self.found.iter().find(|library| library.component == component);
-        found.ok_or_else(|| GpuError::Missing { component, why: why() })
+        let found = self.status().find(|status| status.component == component).map_or(Err(""), |s| s.found);
+        found.map_err(|why| GpuError::Missing { component, why: why.to_owned() })
     }
 }
 
@@ -244,10 +221,11 @@ fn open_file(name: &Path) -> Result<Handle, String> {
     unsafe { Handle::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| error.to_string())
 }
 
-fn open(component: Component, folders: &[PathBuf]) -> Result<(PathBuf, Handle), String> {
+fn open(component: Component, folders: &[PathBuf]) -> Result<Library, String> {
+    let library = |path, handle| Library { component, path, version: version(component, &handle), handle };
     for name in component.files() {
         if let Ok(handle) = open_file(Path::new(name)) {
-            return Ok((name.into(), handle));
+            return Ok(library(name.into(), handle));
         }
     }
     let mut refused = None;
@@ -257,7 +235,7 @@ fn open(component: Component, folders: &[PathBuf]) -> Result<(PathBuf, Handle), 
                 open_builtins(folder);
             }
             match open_file(&path) {
-                Ok(handle) => return Ok((path, handle)),
+                Ok(handle) => return Ok(library(path, handle)),
                 Err(error) => refused = refused.or(Some(format!("{}: {error}", path.display()))),
             }
         }
@@ -332,15 +310,15 @@ mod tests {
             "CUDA_HOME" => Some("/toolkit".into()),
             _ => None,
         });
-        let first: Vec<&Path> = search.folders.iter().map(PathBuf::as_path).take(4).collect();
-        assert_eq!(first, [Path::new("/first"), Path::new("/second"), &wheel, Path::new("/toolkit/lib64")]);
+        let folders =
+            ["/first".into(), "/second".into(), wheel, "/toolkit/lib64".into(), "/toolkit/lib".into()];
+        assert_eq!(search.folders, folders);
     }
 
-    /// An empty environment leaves the places where systems install libraries.
+    /// An empty environment leaves what the loader knows.
     #[test]
-    fn an_empty_environment_is_no_error() {
-        let search = Search::new(|_| None);
-        assert!(search.folders.contains(&PathBuf::from("/usr/local/cuda/lib64")));
+    fn an_empty_environment_names_no_folder() {
+        assert_eq!(Search::new(|_| None), Search::default());
     }
 
     /// A file that is no library is refused with its path and the loader's reason.
