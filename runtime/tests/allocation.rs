@@ -110,7 +110,7 @@ impl Driver for Idle {
         Ok(())
     }
     fn function(&mut self, _: &str) -> Result<Function, GpuError> {
-        Ok(Function::new(0))
+        Ok(Function(0))
     }
     fn reserve(&mut self, _: usize, host: usize, _: usize, _: u8) -> Result<(), GpuError> {
         self.host = vec![0; host];

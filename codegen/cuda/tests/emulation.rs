@@ -7,6 +7,8 @@
 mod cases;
 #[path = "../../../ir/kernels/tests/common/mod.rs"]
 mod common;
+#[path = "emulation/compiler.rs"]
+mod compiler;
 #[path = "emulation/process.rs"]
 mod process;
 

@@ -47,21 +47,9 @@ pub struct Span {
     pub len: usize,
 }
 
-/// A kernel of the program that was built.
+/// A kernel of the program that was built, by a number of the implementation's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Function(pub(crate) usize);
-
-impl Function {
-    /// The function with this number; numbers are the implementation's.
-    pub fn new(number: usize) -> Function {
-        Function(number)
-    }
-
-    /// Its number.
-    pub fn number(self) -> usize {
-        self.0
-    }
-}
+pub struct Function(pub usize);
 
 /// A parameter of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

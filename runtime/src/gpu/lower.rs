@@ -36,12 +36,8 @@ pub(super) struct Lowered {
 pub(super) fn lower(program: &Program) -> Result<Lowered, Error> {
     let lowerings = program.kernels.iter().map(|kernel| memc_cuda::lower(&kernel.op, &kernel.operands));
     let kernels = lowerings.collect::<Result<Vec<_>, _>>().map_err(|error| Error::Plan(error.to_string()))?;
-    let needs = |launch: &Launch| {
-        let bytes = kernels.get(launch.kernel).map_or(0, |lowering| lowering.workspace);
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        if bytes > launch.workspace.len { bytes } else { 0 }
-    };
-    let scratch_bytes = launches(program).map(needs).max().unwrap_or(0);
+    let needs = |launch: &Launch| unplanned(kernels.get(launch.kernel)?, launch);
+    let scratch_bytes = launches(program).filter_map(needs).max().unwrap_or(0);
     let scratch = match scratch_bytes {
         0 => program.dev_bytes,
         _ => program.dev_bytes.checked_next_multiple_of(ALIGN).unwrap_or(usize::MAX),
@@ -57,6 +53,12 @@ pub(super) fn lower(program: &Program) -> Result<Lowered, Error> {
         )));
     }
     Ok(Lowered { kernels, device_bytes, scratch })
+}
+
+/// Bytes of workspace that a launch takes from the scratch region: all, where they are more than planned.
+fn unplanned(lowering: &Lowering, launch: &Launch) -> Option<usize> {
+    let bytes = usize::try_from(lowering.workspace).unwrap_or(usize::MAX);
+    (bytes > launch.workspace.len).then_some(bytes)
 }
 
 /// All launches of a program.
@@ -85,8 +87,7 @@ impl Lowered {
             Source::Place(place) => Some(place),
             Source::Result(j) => result(j),
         };
-        let planned = usize::try_from(lowering.workspace).is_ok_and(|bytes| bytes <= launch.workspace.len);
-        let workspace = if planned { launch.workspace.start } else { self.scratch };
+        let workspace = unplanned(lowering, launch).map_or(launch.workspace.start, |_| self.scratch);
         let start = |place: Place| Word::Address(place.start);
         let word = |arg: &Arg| match *arg {
             Arg::Operand(i) => operand(i).map(start),

@@ -3,30 +3,21 @@
 //! Events are CUDA's: a wait binds to the last record before it. Nothing but queues and events orders commands, so that a
 //! schedule that lacks an order computes something else for some seed.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
-#![allow(clippy::print_stderr, reason = "what was skipped must be seen")]
+
+#[path = "../../../codegen/cuda/tests/emulation/compiler.rs"]
+mod compiler;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+pub(crate) use compiler::has_compiler;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use memc_gpu::{Arena, Driver, Function, GpuError, Queue, Span, Word, check_span};
-
-/// Whether there is a compiler. Without one a test is skipped with a word, except where CI is set.
-#[allow(clippy::disallowed_methods, reason = "CI must not skip")]
-pub(crate) fn has_compiler() -> bool {
-    let found =
-        Command::new("g++").arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success());
-    assert!(found || std::env::var_os("CI").is_none(), "g++ is needed to run kernels on the CPU");
-    if !found {
-        eprintln!("SKIPPED: plans on the mock driver (there is no g++)");
-    }
-    found
-}
 
 /// Places start at a line, as in memory of a device.
 #[repr(align(256))]
@@ -270,7 +261,7 @@ impl Driver for Mock {
 
     fn function(&mut self, name: &str) -> Result<Function, GpuError> {
         let unknown = || GpuError::Call { function: "function", error: name.to_owned() };
-        self.functions.get(name).map(|&number| Function::new(number)).ok_or_else(unknown)
+        self.functions.get(name).map(|&number| Function(number)).ok_or_else(unknown)
     }
 
     fn reserve(&mut self, device: usize, host: usize, events: usize, fill: u8) -> Result<(), GpuError> {
@@ -282,7 +273,7 @@ impl Driver for Mock {
     fn launch(&mut self, f: Function, grid: [u32; 3], block: u32, words: &[Word]) -> Result<(), GpuError> {
         self.launches += 1;
         let (program, device) = (self.program.clone().unwrap(), self.arena(Arena::Device));
-        assert_eq!((program.arity)(f.number() as u64), words.len() as u64, "{}", program.names[f.number()]);
+        assert_eq!((program.arity)(f.0 as u64), words.len() as u64, "{}", program.names[f.0]);
         let words: Vec<u64> = words
             .iter()
             .map(|word| match *word {
@@ -292,7 +283,7 @@ impl Driver for Mock {
             .collect();
         self.issue(Queue::Compute, move || {
             let _used = device;
-            program.run(f.number(), grid, block, &words);
+            program.run(f.0, grid, block, &words);
         })
     }
 

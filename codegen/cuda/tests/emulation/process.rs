@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use memc_cuda::{Arg, Kernel, Lowering, PREAMBLE};
 use memc_ir::TensorType;
 use memc_kernels::interp::Tensor;
 
 use crate::common::Sample;
+use crate::compiler::has_compiler;
 
 /// One op to run.
 pub(crate) struct Job<'a> {
@@ -31,18 +32,6 @@ const FLAGS: &[&str] = &[
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
 ];
-
-/// Whether there is a compiler. Without one the test is skipped, except where CI is set.
-#[allow(clippy::disallowed_methods, reason = "CI must not skip")]
-fn has_compiler() -> bool {
-    let found =
-        Command::new("g++").arg("--version").stdout(Stdio::null()).status().is_ok_and(|s| s.success());
-    assert!(found || std::env::var_os("CI").is_none(), "g++ is needed to run kernels on the CPU");
-    if !found {
-        eprintln!("SKIPPED: kernels on the CPU (there is no g++)");
-    }
-    found
-}
 
 fn compile(folder: &Path, kernels: &BTreeMap<&str, (usize, &Kernel)>) -> PathBuf {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/emulation");
