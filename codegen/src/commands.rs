@@ -15,20 +15,24 @@ use crate::tables::{Kernels, slice, value_slice};
 pub(crate) fn emit(p: &mut Plan, m: &Module) -> Result<(), String> {
     let mut e = Emitter { m, events: BTreeMap::new(), recorded: BTreeSet::new(), primed: Vec::new() };
     let body = e.body(p)?;
+    p.events = e.events.len() as u32;
     let host = memc_plan::Stream::Host;
     for (i, s) in p.states.iter().enumerate() {
         p.prologue.push(command(host, Action::Load { state: i as u32 }, &s.name));
     }
+    for mirror in m.mirrors.values() {
+        let action = Action::Copy { src: value_slice(m, mirror.of)?, dst: value_slice(m, mirror.value)? };
+        p.prologue.push(command(memc_plan::Stream::D2h, action, &m.values[mirror.of].name));
+    }
+    if !m.mirrors.is_empty() {
+        p.prologue.extend(join(&mut p.events, memc_plan::Stream::D2h));
+    }
     for &(op, event) in &e.primed {
         p.prologue.push(command(e.stream(op)?, Action::Record { event }, "as if the previous step had run"));
     }
-    p.events = e.events.len() as u32;
     p.body = body;
     for stream in [memc_plan::Stream::Compute, memc_plan::Stream::D2h, memc_plan::Stream::H2d] {
-        let event = p.events;
-        p.events += 1;
-        p.epilogue.push(command(stream, Action::Record { event }, ""));
-        p.epilogue.push(command(host, Action::Wait { event }, ""));
+        p.epilogue.extend(join(&mut p.events, stream));
     }
     for (i, s) in p.states.iter().enumerate().filter(|(_, s)| s.role != "const") {
         p.epilogue.push(command(host, Action::Store { state: i as u32 }, &s.name));
@@ -38,6 +42,16 @@ pub(crate) fn emit(p: &mut Plan, m: &Module) -> Result<(), String> {
 
 fn command(stream: memc_plan::Stream, action: Action, label: &str) -> Command {
     Command { stream, action, label: label.to_string() }
+}
+
+/// The host waits for all that was issued on a stream.
+fn join(events: &mut u32, stream: memc_plan::Stream) -> [Command; 2] {
+    let event = *events;
+    *events += 1;
+    [
+        command(stream, Action::Record { event }, ""),
+        command(memc_plan::Stream::Host, Action::Wait { event }, ""),
+    ]
 }
 
 struct Emitter<'a> {
@@ -104,11 +118,20 @@ impl Emitter<'_> {
     }
 
     /// Slots that only kernels touch, by the last kernel that touches them before they are freed: there the bytes
-    /// become undefined. Slots that copies touch too are left alone, since no one stream is last with them.
+    /// become undefined. Slots that copies touch too, be it later in the step, are left alone, since no one stream is last
+    /// with them.
     fn last_uses(&self) -> BTreeMap<OpId, Vec<SlotId>> {
         let m = self.m;
         let mut last: Vec<Option<OpId>> = vec![None; m.slots.len()];
+        let touched = |id: OpId| {
+            let op = &m.ops[id];
+            let read = op.operands.iter().filter_map(|&v| m.slot_of(v));
+            read.chain(op.slots.iter().copied()).chain(op.workspace)
+        };
         let mut copied = vec![false; m.slots.len()];
+        for id in m.order.iter().filter(|&&id| m.ops[id].kind().is_none()) {
+            touched(*id).for_each(|s| copied[s.index()] = true);
+        }
         let mut out: BTreeMap<OpId, Vec<SlotId>> = BTreeMap::new();
         for &id in &m.order {
             let op = &m.ops[id];
@@ -122,11 +145,7 @@ impl Emitter<'_> {
             if m.ops[id].is_view() {
                 continue;
             }
-            let read = op.operands.iter().filter_map(|&v| m.slot_of(v));
-            for s in read.chain(op.slots.iter().copied()).chain(op.workspace) {
-                last[s.index()] = Some(id);
-                copied[s.index()] |= op.kind().is_none();
-            }
+            touched(id).for_each(|s| last[s.index()] = Some(id));
         }
         out
     }

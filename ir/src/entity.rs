@@ -40,6 +40,8 @@ ids! {
     InputId,
     /// A tensor that persists between steps.
     StateId,
+    /// A second home of a state or constant.
+    MirrorId,
 }
 
 /// A growable map from ids to entries.

@@ -15,11 +15,11 @@ mod types;
 mod verify;
 
 pub use diag::{Anchor, Diag, Diags};
-pub use entity::{Arena, ConstId, Id, InputId, OpId, SlotId, StateId, ValueId};
+pub use entity::{Arena, ConstId, Id, InputId, MirrorId, OpId, SlotId, StateId, ValueId};
 pub use init::{Blob, Init};
 pub use module::{
-    Await, Code, Const, Def, Feed, Input, Module, Op, Output, OutputRole, Phase, Role, SLOT_ALIGN, Slot,
-    Space, State, Stream, Value, aligned,
+    Await, Code, Const, Def, Feed, Input, Mirror, Module, Op, Output, OutputRole, Phase, Role, SLOT_ALIGN,
+    Slot, Space, State, Stream, Value, aligned,
 };
 pub use ops::{Class, Cost, OpKind};
 pub use parse::{parse, parse_op, parse_type};

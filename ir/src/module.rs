@@ -8,7 +8,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 
 use crate::attr::F32;
-use crate::entity::{Arena, ConstId, InputId, OpId, SlotId, StateId, ValueId};
+use crate::entity::{Arena, ConstId, InputId, MirrorId, OpId, SlotId, StateId, ValueId};
 use crate::init::Init;
 use crate::ops::{Class, OpKind};
 use crate::types::TensorType;
@@ -52,6 +52,8 @@ pub enum Def {
     State(StateId),
     /// The same in every step.
     Const(ConstId),
+    /// Mem phase: what a state or constant holds, in its second home.
+    Mirror(MirrorId),
     /// The given result of an op.
     Op(OpId, u32),
 }
@@ -142,6 +144,18 @@ pub struct Const {
     pub data: Arc<[u8]>,
     /// Mem phase: the slot, device or host, where it stays.
     pub slot: Option<SlotId>,
+}
+
+/// Mem phase: a second home, in host memory, of a state or constant whose home is on the device. When a step starts and
+/// when it ends, both hold the same content.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Mirror {
+    /// The content at the start of the step, as read from host memory.
+    pub value: ValueId,
+    /// The value that the state or constant defines.
+    pub of: ValueId,
+    /// The slot in host memory.
+    pub slot: SlotId,
 }
 
 /// What an op does.
@@ -296,6 +310,8 @@ pub struct Module {
     pub states: Arena<StateId, State>,
     /// Constants.
     pub consts: Arena<ConstId, Const>,
+    /// Second homes of states and constants.
+    pub mirrors: Arena<MirrorId, Mirror>,
     /// Values.
     pub values: Arena<ValueId, Value>,
     /// Operations, live or not.

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::attr::{Attr, Scalar};
 use crate::diag::{Anchor, Diags};
 use crate::entity::{Id, OpId, SlotId, ValueId};
-use crate::module::{Code, Const, Def, Feed, Input, Module, Phase, Space, State};
+use crate::module::{Code, Const, Def, Feed, Input, Mirror, Module, Phase, Space, State};
 use crate::types::TensorType;
 
 /// Constants with more elements than this print as hexadecimal bytes.
@@ -127,6 +127,7 @@ impl Printer<'_> {
                 Def::Input(i) => m.inputs.get(i).map(|x| self.input(x)),
                 Def::State(s) => m.states.get(s).map(|x| self.state(x)),
                 Def::Const(c) => m.consts.get(c).map(|x| self.constant(x)),
+                Def::Mirror(i) => m.mirrors.get(i).map(|x| self.mirror(x)),
                 Def::Op(..) => None,
             };
             if let Some(line) = line {
@@ -202,6 +203,11 @@ impl Printer<'_> {
             None => "?".into(),
         };
         format!("{} = const {payload} : {}{}", self.value(c.value), self.ty(c.value), self.home(c.slot))
+    }
+
+    fn mirror(&self, x: &Mirror) -> String {
+        let (v, of) = (x.value, x.of);
+        format!("{} = mirror {} : {}{}", self.value(v), self.value(of), self.ty(v), self.home(Some(x.slot)))
     }
 
     fn list(&self, values: &[ValueId]) -> String {

@@ -2,7 +2,7 @@
 //! taken. The other rules have golden files.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-use memc_ir::{Anchor, Module, OpId, OpKind, SlotId, ValueId, parse, verify};
+use memc_ir::{Anchor, Module, OpId, OpKind, Slot, SlotId, Space, ValueId, parse, verify};
 
 fn module() -> Module {
     let text = "module @m graph\n%x = input : f32[4]\n%w = state {role = param, init = zeros} : f32[4]\n\
@@ -34,6 +34,16 @@ fn s1_ids_out_of_range_are_reported_where_they_are_used() {
     assert!(matches!(violations(carry)[..], [("S1", Anchor::Carry(_))]));
     let home = |m: &mut Module| m.inputs.iter_mut().for_each(|(_, i)| i.slot = Some(SlotId(FAR)));
     assert!(matches!(violations(home)[..], [("S1", Anchor::Value(_))]));
+    let mirror = |of| {
+        move |m: &mut Module| {
+            let ty = m.values[ValueId(0)].ty.clone();
+            let slot = m.slots.push(Slot { space: Space::Host, bytes: 64, offset: None });
+            m.add_mirror("mirror", ty, of, slot);
+        }
+    };
+    for of in [ValueId(FAR), module().value_named("a").unwrap()] {
+        assert!(matches!(violations(mirror(of))[..], [("S1", Anchor::Value(_))]));
+    }
 }
 
 #[test]

@@ -367,7 +367,7 @@ impl Lowering<'_> {
         let stays = |&v: &ValueId| match self.m.values[self.root(v)].def {
             Def::Input(_) | Def::Const(_) => true,
             Def::State(s) => self.m.states[s].next.is_none(),
-            Def::Op(..) => false,
+            Def::Mirror(_) | Def::Op(..) => false,
         };
         op.results.len() == 1 && op.operands.iter().all(stays)
     }

@@ -16,7 +16,7 @@ use std::fmt::Write;
 
 use memc_check::{CheckError, CheckErrors, Report, check};
 use memc_ir::Module;
-use memc_plan::Plan;
+use memc_plan::{Action, Plan};
 
 use mutate::KINDS;
 use random::{Random, digest, mix};
@@ -58,7 +58,10 @@ fn subjects() -> Vec<Subject> {
         Subject { name: format!("random {seed}"), source, plan }
     };
     let compiled = COMPILED.iter().map(|&(model, budget, device)| compiled_subject(model, budget, device));
-    (0..SUBJECTS).map(random_subject).chain(compiled).collect()
+    let all: Vec<Subject> = (0..SUBJECTS).map(random_subject).chain(compiled).collect();
+    let mirrors = |plan: &Plan| plan.prologue.iter().any(|c| matches!(c.action, Action::Copy { .. }));
+    assert!(all.iter().any(|x| mirrors(&x.plan)), "in no plan a state begins a step on both sides");
+    all
 }
 
 /// A committed model as the command compiles it: real schedules, with swaps, recomputation and host homes.

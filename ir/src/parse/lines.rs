@@ -132,7 +132,8 @@ impl Parser {
                 }
                 Ok(())
             }
-            ("input" | "state" | "const", _) => c.fail(format!("`{mnemonic}` defines one value")),
+            ("mirror", [name]) => self.mirror(c, name),
+            ("input" | "state" | "const" | "mirror", _) => c.fail(format!("`{mnemonic}` defines one value")),
             _ => self.op(c, &mnemonic, &names),
         }
     }
@@ -211,6 +212,19 @@ impl Parser {
         let m = self.module();
         let id = m.add_state(name, ty, role, init);
         m.states[id].slot = slot;
+        Ok(())
+    }
+
+    fn mirror(&mut self, c: &mut Cursor, name: &str) -> Result<(), Diag> {
+        let of = c.value()?;
+        c.expect(":")?;
+        let ty = c.ty()?;
+        c.expect_word("in")?;
+        let slot = self.slot_ref(c)?;
+        let Some(of) = self.module().value_named(&of) else {
+            return Err(Diag::new("P2", Anchor::Line(c.number), format!("%{of} is not defined")));
+        };
+        self.module().add_mirror(name, ty, of, slot);
         Ok(())
     }
 

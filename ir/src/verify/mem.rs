@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use super::Sink;
 use crate::diag::Anchor;
-use crate::entity::{Id, OpId, SlotId, ValueId};
-use crate::module::{Code, Module, Op, SLOT_ALIGN, Space, Stream};
+use crate::entity::{Id, OpId, SlotId, StateId, ValueId};
+use crate::module::{Code, Def, Mirror, Module, Op, SLOT_ALIGN, Space, Stream};
 use crate::print::{slot_name, value_name};
 
 pub(super) fn check(m: &Module, sink: &mut Sink) {
@@ -42,7 +42,8 @@ impl<'a> Contents<'a> {
             holds: vec![BTreeSet::new(); m.slots.len()],
         };
         for (v, slot) in m.homes() {
-            let space = matches!(m.values[v].def, crate::Def::Input(_)).then_some(Space::Host);
+            let on_host = matches!(m.values[v].def, Def::Input(_) | Def::Mirror(_));
+            let space = on_host.then_some(Space::Host);
             let Some(slot) = slot else {
                 sink.report("M1", Anchor::Value(v), format!("{} has no slot", value_name(m, v)));
                 continue;
@@ -58,7 +59,21 @@ impl<'a> Contents<'a> {
             s.fits(v, slot, space, Anchor::Value(v), sink);
             s.holds[slot.index()].insert(v);
         }
+        for mirror in m.mirrors.values() {
+            s.mirror(mirror, sink);
+        }
         s
+    }
+
+    fn mirror(&mut self, mirror: &Mirror, sink: &mut Sink) {
+        let (m, v, of) = (self.m, mirror.value, mirror.of);
+        let on_device = m.slot_of(of).is_some_and(|slot| m.slots[slot].space == Space::Dev);
+        if !on_device || m.values[v].ty != m.values[of].ty {
+            let (v, of) = (value_name(m, v), value_name(m, of));
+            sink.report("M1", Anchor::Value(mirror.value), format!("{v} is no mirror of {of} on the device"));
+        }
+        self.root[v.index()] = of;
+        self.holds[mirror.slot.index()] = BTreeSet::from([of]);
     }
 
     fn fits(&self, v: ValueId, slot: SlotId, space: Option<Space>, at: Anchor, sink: &mut Sink) {
@@ -185,20 +200,15 @@ impl<'a> Contents<'a> {
 
     fn end(&self, sink: &mut Sink) {
         for (id, s) in self.m.states.iter() {
-            let Some(home) = s.slot else { continue };
-            let (want, at) = match s.next {
-                Some(next) => (next, Anchor::Carry(id)),
-                None => (s.value, Anchor::Value(s.value)),
-            };
-            if !self.holds[home.index()].contains(&self.root[want.index()]) {
-                let message =
-                    format!("{} does not end in {}", value_name(self.m, want), slot_name(self.m, home));
-                sink.report("M6", at, message);
-            }
+            s.slot.into_iter().for_each(|home| self.ends(id, home, sink));
         }
         for c in self.m.consts.values() {
-            if c.slot.is_some_and(|s| !self.holds[s.index()].contains(&c.value)) {
-                sink.report("M6", Anchor::Value(c.value), "a constant's slot is overwritten");
+            c.slot.into_iter().for_each(|home| self.stays(c.value, home, sink));
+        }
+        for mirror in self.m.mirrors.values() {
+            match self.m.values[mirror.of].def {
+                Def::State(id) => self.ends(id, mirror.slot, sink),
+                _ => self.stays(mirror.of, mirror.slot, sink),
             }
         }
         for (i, o) in self.m.outputs.iter().enumerate() {
@@ -212,6 +222,24 @@ impl<'a> Contents<'a> {
                 let message = format!("{} is freed and not allocated again", slot_name(self.m, slot));
                 sink.report("M2", Anchor::Slot(slot), message);
             }
+        }
+    }
+
+    fn ends(&self, id: StateId, home: SlotId, sink: &mut Sink) {
+        let s = &self.m.states[id];
+        let (want, at) = match s.next {
+            Some(next) => (next, Anchor::Carry(id)),
+            None => (s.value, Anchor::Value(s.value)),
+        };
+        if !self.holds[home.index()].contains(&self.root[want.index()]) {
+            let message = format!("{} does not end in {}", value_name(self.m, want), slot_name(self.m, home));
+            sink.report("M6", at, message);
+        }
+    }
+
+    fn stays(&self, constant: ValueId, home: SlotId, sink: &mut Sink) {
+        if !self.holds[home.index()].contains(&constant) {
+            sink.report("M6", Anchor::Value(constant), "a constant's slot is overwritten");
         }
     }
 

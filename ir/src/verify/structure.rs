@@ -24,6 +24,7 @@ fn ids(m: &Module, sink: &mut Sink) {
             Def::Input(i) => m.inputs.get(i).map(|x| x.value),
             Def::State(s) => m.states.get(s).map(|x| x.value),
             Def::Const(c) => m.consts.get(c).map(|x| x.value),
+            Def::Mirror(i) => m.mirrors.get(i).map(|x| x.value),
             Def::Op(op, i) => m.ops.get(op).and_then(|op| op.results.get(i as usize)).copied(),
         };
         if points_back != Some(v) {
@@ -58,6 +59,12 @@ fn ids(m: &Module, sink: &mut Sink) {
     for (v, slot) in m.homes() {
         if slot.is_some_and(|s| s.index() >= m.slots.len()) {
             sink.report("S1", Anchor::Value(v), "the slot is out of range");
+        }
+    }
+    for mirror in m.mirrors.values() {
+        let of = m.values.get(mirror.of).map(|x| x.def);
+        if !matches!(of, Some(Def::State(_) | Def::Const(_))) {
+            sink.report("S1", Anchor::Value(mirror.value), "only a state or a constant has a mirror");
         }
     }
     for (id, s) in m.states.iter() {

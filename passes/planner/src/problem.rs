@@ -154,8 +154,6 @@ pub struct Problem {
     pub tensors: Vec<Tensor>,
     /// The ops in a valid order.
     pub ops: Vec<Op>,
-    /// Whether a persistent tensor may be on both sides when a step begins.
-    pub mirrors: bool,
 }
 
 /// Why a problem is none.
@@ -228,7 +226,7 @@ impl Problem {
                 name(late)
             )));
         }
-        let p = Problem { name: name.to_string(), device, tensors, ops, mirrors: true };
+        let p = Problem { name: name.to_string(), device, tensors, ops };
         p.check_size()?;
         Ok(p)
     }

@@ -91,7 +91,7 @@ impl<'a> Scheduler<'a> {
             .values()
             .map(|v| match v.def {
                 Def::Input(_) => Bytes::Input { here: false },
-                Def::State(_) | Def::Const(_) => Bytes::Persistent,
+                Def::State(_) | Def::Const(_) | Def::Mirror(_) => Bytes::Persistent,
                 Def::Op(..) => Bytes::Transient,
             })
             .collect();

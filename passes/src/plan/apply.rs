@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use memc_ir::{Await, Code, Def, Id, Module, OpId, Phase, Slot, SlotId, Space, ValueId};
+use memc_ir::{Await, Code, Def, Id, Module, OpId, Phase, Slot, SlotId, Space, Value, ValueId};
 use memc_planner::{Action, Decisions, Home, Place, Realised, Run};
 
 use super::problem::Problem;
@@ -67,7 +67,7 @@ struct Emitter<'a> {
     m: Module,
     resident: Vec<Option<Residency>>,
     host: Vec<Option<HostCopy>>,
-    /// Host slots of states and inputs, which are never freed.
+    /// Host slots of states, constants and inputs, which are never freed.
     host_home: Vec<Option<SlotId>>,
     /// Device slots of states and constants, to which they always return.
     dev_home: Vec<Option<SlotId>>,
@@ -107,13 +107,10 @@ impl<'a> Emitter<'a> {
         let space = match (kind, home) {
             (Kind::Transient, _) => return Ok(()),
             (Kind::Input(_), _) | (_, Some(Home::Host)) => Space::Host,
-            (_, Some(Home::Dev(_))) => Space::Dev,
-            (_, Some(Home::Both(_))) => {
-                return Err(format!("%{} is to have two homes, but a state has one", tensor.name));
-            }
+            (_, Some(Home::Dev(_) | Home::Both(_))) => Space::Dev,
             (_, None) => return Err(format!("%{} has no home", tensor.name)),
         };
-        let offset = if let Some(Home::Dev(at)) = home { at } else { None };
+        let offset = if let Some(Home::Dev(at) | Home::Both(at)) = home { at } else { None };
         let slot = self.m.slots.push(Slot { space, bytes: tensor.bytes, offset });
         match kind {
             Kind::State(s) => self.m.states[s].slot = Some(slot),
@@ -124,6 +121,14 @@ impl<'a> Emitter<'a> {
         if space == Space::Dev {
             self.resident[t] = Some(Residency { slot, holds: BTreeMap::from([(value, value)]) });
             self.dev_home[t] = Some(slot);
+            if matches!(home, Some(Home::Both(_))) {
+                let slot = self.m.slots.push(Slot { space: Space::Host, bytes: tensor.bytes, offset: None });
+                let Value { name, ty, .. } = &self.p.module.values[value];
+                let mirror = self.m.add_mirror(name, ty.clone(), value, slot);
+                let copy = self.m.mirrors[mirror].value;
+                self.host[t] = Some(HostCopy { original: value, value: copy });
+                self.host_home[t] = Some(slot);
+            }
         } else {
             self.host[t] = Some(HostCopy { original: value, value });
             self.host_home[t] = Some(slot);
@@ -349,8 +354,8 @@ impl<'a> Emitter<'a> {
         for s in self.p.module.states.ids() {
             let Some(next) = self.p.module.states[s].next else { continue };
             let t = self.p.storages.of[self.p.module.states[s].value.index()];
-            self.m.states[s].next = Some(match (self.host_home[t as usize], self.host[t as usize]) {
-                (Some(_), Some(copy)) => copy.value,
+            self.m.states[s].next = Some(match (self.dev_home[t as usize], self.host[t as usize]) {
+                (None, Some(copy)) => copy.value,
                 _ => self.resolve(next)?,
             });
         }

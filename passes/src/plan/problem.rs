@@ -73,10 +73,8 @@ impl Problem {
             ops.push(id);
             outputs.push(mine);
         }
-        let mut numbers = memc_planner::Problem::new(&m.name, device(profile), tensors, numbers)
+        let numbers = memc_planner::Problem::new(&m.name, device(profile), tensors, numbers)
             .map_err(|e| e.to_string())?;
-        // A state of a plan has one home.
-        numbers.mirrors = false;
         Ok(Problem { module: m, numbers, kinds, ops, outputs, storages })
     }
 

@@ -34,7 +34,7 @@ impl Frame {
             }
         }
         items.extend(groups.into_values());
-        Frame { fixed, stall, room, items, outputs, coupling: self.coupling, mirrors: self.mirrors }
+        Frame { fixed, stall, room, items, outputs, coupling: self.coupling }
     }
 
     /// For every slot, the slot of the coarse frame that it is in.

@@ -83,8 +83,6 @@ pub(super) struct Frame {
     pub(super) outputs: Vec<Output>,
     /// Thousand-and-twenty-fourths of one direction's rate that a copy in the other direction takes.
     pub(super) coupling: u64,
-    /// Whether a state that is on the device when a step begins may be in host memory as well.
-    pub(super) mirrors: bool,
 }
 
 /// Denominator of [`Frame::coupling`], and of the rates of the event simulation.
@@ -131,7 +129,7 @@ impl Frame {
         }
         let room = used.iter().map(|u| total - u).collect();
         let stall = (0..fixed.len()).map(|slot| slot % 2 == 0 || slot > 2 * n).collect();
-        Ok(Frame { fixed, stall, room, items, outputs, coupling: coupling(p), mirrors: p.mirrors })
+        Ok(Frame { fixed, stall, room, items, outputs, coupling: coupling(p) })
     }
 }
 

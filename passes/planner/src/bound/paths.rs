@@ -173,11 +173,6 @@ impl Walker {
                 end = u8::from(x);
             } else {
                 s.lost = never;
-                if !frame.mirrors && !item.constant {
-                    let (c, x) = min(s.device, s.both);
-                    end = u8::from(x);
-                    s = States { device: c, both: never, ..s };
-                }
                 let here = prices.memory[0].times(item.units);
                 s.device = s.device + here;
                 s.both = s.both + here;

@@ -183,9 +183,8 @@ impl Exact<'_> {
     fn evaluate(&mut self, scheme: &Scheme) {
         self.evaluations += 1;
         let swapped = |t: usize| scheme.sequence.gaps_of(t as u32).any(|g| scheme.swaps[g].is_some());
-        let states: Vec<bool> = (0..self.p.tensors.len())
-            .map(|t| self.p.mirrors && self.p.tensors[t].persistent() && swapped(t))
-            .collect();
+        let states: Vec<bool> =
+            (0..self.p.tensors.len()).map(|t| self.p.tensors[t].persistent() && swapped(t)).collect();
         let none = vec![false; states.len()];
         let mirrored = if states == none { vec![none] } else { vec![none, states] };
         for mirrored in mirrored {

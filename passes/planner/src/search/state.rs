@@ -220,7 +220,7 @@ impl<'a> State<'a> {
 
     /// Whether a tensor may be on both sides when a step begins.
     pub(crate) fn may_mirror(&self, t: u32) -> bool {
-        self.p.mirrors && self.p.tensors[t as usize].persistent() && self.may.swap && self.p.device.can_swap()
+        self.p.tensors[t as usize].persistent() && self.may.swap && self.p.device.can_swap()
     }
 
     /// Has a persistent tensor on both sides when a step begins, or not.
