@@ -50,6 +50,47 @@ pub(crate) struct Placed<'a> {
     flat: Option<Flat<'a>>,
     sorted: Option<Sorted>,
     obstacles: Vec<Obstacle>,
+    order: Order,
+}
+
+/// Memory for putting obstacles in order, kept between calls.
+#[derive(Default)]
+struct Order {
+    keys: Vec<u64>,
+    before: Vec<Obstacle>,
+}
+
+impl Order {
+    /// Sorts by offset; of equals, the first stays the first.
+    fn by_start(&mut self, list: &mut Vec<Obstacle>) {
+        let bits = usize::BITS - list.len().leading_zeros();
+        if list.iter().any(|o| o.at.leading_zeros() < bits) {
+            return list.sort_by_key(|o| o.at);
+        }
+        // Numbers that hold the offset and the place in the list are sorted faster.
+        self.keys.clear();
+        self.keys.extend(list.iter().zip(0..).map(|(o, i): (_, u64)| o.at << bits | i));
+        self.keys.sort_unstable();
+        self.before.clone_from(list);
+        list.clear();
+        list.extend(self.keys.iter().map(|key| self.before[(key & ((1 << bits) - 1)) as usize]));
+    }
+
+    /// Sorts by end; of equals, by buffer.
+    fn by_end(&mut self, list: &mut Vec<Obstacle>, c: &Compact) {
+        let bits = usize::BITS - c.len().leading_zeros();
+        if list.iter().any(|o| o.end.leading_zeros() < bits) {
+            return list.sort_unstable_by_key(|o| (o.end, o.buffer));
+        }
+        self.keys.clear();
+        self.keys.extend(list.iter().map(|o| o.end << bits | u64::from(o.buffer)));
+        self.keys.sort_unstable();
+        list.clear();
+        list.extend(self.keys.iter().map(|key| {
+            let (end, buffer) = (key >> bits, (key & ((1 << bits) - 1)) as u32);
+            Obstacle { at: end - c.size[buffer as usize], end, buffer }
+        }));
+    }
 }
 
 /// All live ranges with offsets, by offset, in chunks of at most [`CHUNK`].
@@ -116,7 +157,14 @@ impl<'a> Placed<'a> {
     pub(crate) fn new(c: &'a Compact) -> Placed<'a> {
         let flat = c.meets().map(|meets| Flat { by_start: Vec::new(), by_end: Vec::new(), meets });
         let nodes = if flat.is_some() { 0 } else { c.load.len() };
-        Placed { c, nodes: vec![Vec::new(); nodes], flat, sorted: None, obstacles: Vec::new() }
+        Placed {
+            c,
+            nodes: vec![Vec::new(); nodes],
+            flat,
+            sorted: None,
+            obstacles: Vec::new(),
+            order: Order::default(),
+        }
     }
 
     /// With the list of all by offset, for placing every buffer once: nothing can be removed.
@@ -188,13 +236,12 @@ impl<'a> Placed<'a> {
     }
 
     /// All that lives at the same time as a buffer, by offset. What meets it in several live ranges is there several times.
-    pub(crate) fn obstacles(&self, b: usize, obstacles: &mut Vec<Obstacle>) {
+    pub(crate) fn obstacles(&mut self, b: usize, obstacles: &mut Vec<Obstacle>) {
         if let Some(flat) = &self.flat {
             return flat.meeting(&flat.by_start, b, obstacles);
         }
         self.gather(b, obstacles);
-        // Stable sorting finds the runs.
-        obstacles.sort_by_key(|o| o.at);
+        self.order.by_start(obstacles);
     }
 
     /// What the nodes hold that lives at the same time as a buffer, by node.
@@ -209,13 +256,13 @@ impl<'a> Placed<'a> {
     }
 
     /// The obstacles of a buffer by their ends.
-    pub(crate) fn ends(&self, b: usize, obstacles: &[Obstacle], ends: &mut Vec<Obstacle>) {
+    pub(crate) fn ends(&mut self, b: usize, obstacles: &[Obstacle], ends: &mut Vec<Obstacle>) {
         if let Some(flat) = &self.flat {
             return flat.meeting(&flat.by_end, b, ends);
         }
         ends.clear();
         ends.extend_from_slice(obstacles);
-        ends.sort_unstable_by_key(|o| (o.end, o.buffer));
+        self.order.by_end(ends, self.c);
     }
 
     /// Obstacles in the nodes outside `[first, end)` that can hold ranges reaching into it.
