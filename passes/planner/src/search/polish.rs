@@ -35,11 +35,20 @@ impl<'a> Run<'a> {
             // All at once, and each by itself.
             let sets = std::iter::once(waits.as_slice()).chain(waits.chunks(1)).filter(|set| !set.is_empty());
             let trials: Vec<(&[Wait], u64)> = sets.flat_map(|set| [(set, 1), (set, 2), (set, 4)]).collect();
-            let tried: Vec<Option<(Realised, State<'a>)>> =
-                trials.par_iter().map(|&(set, part)| self.allow(&s, set, part)).collect::<Result<_, _>>()?;
-            self.evaluations += trials.len() as u64;
-            let fastest = tried.into_iter().flatten().min_by_key(|(r, _)| r.key());
-            let Some((r, state)) = fastest else { break };
+            let choices: Vec<State<'a>> =
+                trials.par_iter().filter_map(|&(set, part)| self.allow(&s, set, part)).collect();
+            // Many come to the same.
+            let mut distinct: Vec<State<'a>> = Vec::new();
+            for choice in choices {
+                if distinct.iter().all(|other| other.scheme.swaps != choice.scheme.swaps) {
+                    distinct.push(choice);
+                }
+            }
+            let tried: Vec<Option<Realised>> =
+                distinct.par_iter().map(|choice| self.fitting(choice)).collect::<Result<_, _>>()?;
+            self.evaluations += tried.len() as u64;
+            let fits = tried.into_iter().zip(distinct).filter_map(|(r, state)| Some((r?, state)));
+            let Some((r, state)) = fits.min_by_key(|(r, _)| r.key()) else { break };
             if self.best.as_ref().is_some_and(|b| b.key() <= r.key()) {
                 break;
             }
@@ -49,13 +58,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// The plan with a part of what capacity holds back given free around some waits, if that changes it and it fits.
-    fn allow(
-        &self,
-        s: &State<'a>,
-        waits: &[Wait],
-        part: u64,
-    ) -> Result<Option<(Realised, State<'a>)>, String> {
+    /// The choice with a part of what capacity holds back given free around some waits, if that changes it.
+    fn allow(&self, s: &State<'a>, waits: &[Wait], part: u64) -> Option<State<'a>> {
         let capacity = self.request.capacity;
         let mut s = s.clone();
         for w in waits {
@@ -63,13 +67,18 @@ impl<'a> Run<'a> {
                 *room += capacity.saturating_sub(*room) / part;
             }
         }
-        let before = s.scheme.clone();
+        let before = s.scheme.swaps.clone();
         s.decode(DECODES);
-        if s.scheme == before || (self.request.stop)() {
+        (s.scheme.swaps != before).then_some(s)
+    }
+
+    /// The plan of a choice, if it fits.
+    fn fitting(&self, s: &State<'a>) -> Result<Option<Realised>, String> {
+        if (self.request.stop)() {
             return Ok(None);
         }
         let r = self.lay_out(&s.scheme)?;
-        Ok((r.evaluation.dev_bytes <= capacity).then_some((r, s)))
+        Ok((r.evaluation.dev_bytes <= self.request.capacity).then_some(r))
     }
 }
 
