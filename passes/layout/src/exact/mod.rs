@@ -33,9 +33,6 @@ const BASE: u64 = 200;
 /// Every so many rounds choose sections in the second and in the third way.
 const OTHERS: u64 = 4;
 
-/// How much more than the work there is the first propagation, which is not part of it, may take.
-const ROOT: u64 = 16;
-
 /// A search for a layout of one height, which can be continued.
 pub(crate) struct Exact<'a> {
     search: Search<'a>,
@@ -45,9 +42,9 @@ pub(crate) struct Exact<'a> {
 
 impl<'a> Exact<'a> {
     /// A search for a layout no higher than `capacity`; none where the component is too large for it, or to look at all
-    /// its sections once takes far more than `work`.
+    /// its sections once takes more than `work`.
     pub(crate) fn new(c: &'a Compact, capacity: u64, seed: u64, work: u64) -> Option<Exact<'a>> {
-        if c.len() > MOST_BUFFERS || root_steps(c) / ROOT > work {
+        if c.len() > MOST_BUFFERS || root_steps(c) > work {
             return None;
         }
         let mut search = Search::new(c, capacity.min(i64::MAX as u64), seed);
