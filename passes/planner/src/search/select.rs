@@ -336,7 +336,10 @@ mod tests {
         let p = uneven();
         assert!(p.ops.len() > BATCH);
         let capacity = p.tensors.iter().map(|t| t.bytes).sum::<u64>() * 6 / 10;
-        for may in [May { swap: true, recompute: false }, May { swap: false, recompute: true }] {
+        for may in [
+            May { swap: true, recompute: false, mirror: true },
+            May { swap: false, recompute: true, mirror: true },
+        ] {
             let several = chosen(&p, capacity, may, BATCH);
             assert!(several == chosen(&p, capacity, may, BATCH), "{may:?}: not the same again");
             let ((time, work, _), (one, more, _)) = (several, chosen(&p, capacity, may, usize::MAX));

@@ -19,6 +19,8 @@ enum Change {
 pub(crate) struct May {
     pub(crate) swap: bool,
     pub(crate) recompute: bool,
+    /// Have states on both sides when a step begins.
+    pub(crate) mirror: bool,
 }
 
 /// Bytes that may be in use.
@@ -220,7 +222,10 @@ impl<'a> State<'a> {
 
     /// Whether a tensor may be on both sides when a step begins.
     pub(crate) fn may_mirror(&self, t: u32) -> bool {
-        self.p.tensors[t as usize].persistent() && self.may.swap && self.p.device.can_swap()
+        self.may.mirror
+            && self.p.tensors[t as usize].persistent()
+            && self.may.swap
+            && self.p.device.can_swap()
     }
 
     /// Has a persistent tensor on both sides when a step begins, or not.
