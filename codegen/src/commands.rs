@@ -1,7 +1,8 @@
 //! Commands: launches and copies in host issue order, events for the awaits, and the host's part.
 //!
 //! An awaited op records an event of its own; an op that awaits waits on it. An event that the body waits on before
-//! it records it stands for the previous step and is recorded once in the prologue. The host writes inputs before
+//! it records it stands for the previous step and is recorded once in the prologue, which loads homes and copies them to
+//! their mirrors. The host writes inputs before
 //! anything is issued, once the previous step's copies of them are done, and reads outputs when their copies are.
 
 use std::collections::{BTreeMap, BTreeSet};

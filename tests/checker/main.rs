@@ -26,7 +26,7 @@ use sim::Oracle;
 const SUBJECTS: u64 = 10;
 /// Models that are compiled and mutated, with budgets and devices that make the planner swap, and once recompute.
 const COMPILED: [(&str, &str, &str); 6] = [
-    ("models/mlp_s/training_model.onnx", "10K", "cpu"),
+    ("models/mlp_s/training_model.onnx", "10000B", "cpu"),
     ("models/mlp_s_sgd/training_model.onnx", "5K", "cpu"),
     ("models/cnn_bn_step/adamw.onnx", "435840B", "toy"),
     ("models/cnn_bn/training_model.onnx", "400K", "cpu"),

@@ -1,9 +1,11 @@
 //! `memc plan`, `compare`, `sweep`, `bound` and `export-problem`: what they print, and that they agree.
 
+use memc_plan::{Action, Command, PlanFile};
 use memc_planner::planners::PLANNERS;
+use memc_runtime::RunOptions;
 use serde_json::{Value, json};
 
-use crate::support::{json, memc, memc_fails, memc_ok, number, put};
+use crate::support::{adversarial, json, memc, memc_fails, memc_ok, number, put, run};
 
 const MODEL: &str = "models/cnn_bn/training_model.onnx";
 
@@ -144,6 +146,22 @@ fn saved_decisions_of_plan_are_carried_out_by_plan_and_compile() {
     let other = chain(folder.path(), 4, LINK);
     let said = memc_fails(3, &["plan", &other, "--gpu-mem", "1G", "--apply", &file("a.dec")]);
     assert!(said.contains("a.dec: line 3: no tensor is called"), "{said}");
+}
+
+/// A state that begins a step on both sides: the prologue fills its mirror, and every step is the unplanned one.
+#[test]
+fn a_state_on_both_sides_is_copied_to_its_mirror_and_runs_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (saved, plan) = (file("a.dec"), file("a.plan"));
+    let model = "models/mlp_s/training_model.onnx";
+    memc_ok(&["compile", model, "--gpu-mem", "10000B", "--decisions", &saved, "-o", &plan]);
+    let homes = std::fs::read_to_string(&saved).unwrap().matches(" both").count();
+    let copies = |c: &&Command| matches!(c.action, Action::Copy { .. });
+    let filled = PlanFile::open(&plan).unwrap().plan().prologue.iter().filter(copies).count();
+    assert!(homes > 0 && filled == homes, "{homes} homes, {filled} copies");
+    let options = RunOptions { steps: 4, verify: true, cpu: adversarial(7), ..RunOptions::default() };
+    run(plan.as_ref(), folder.path(), options);
 }
 
 #[test]

@@ -31,7 +31,8 @@ pub struct Scheme {
     pub sequence: Sequence,
     /// For every gap of the sequence.
     pub swaps: Vec<Option<Swap>>,
-    /// For every tensor, whether it is on both sides when a step begins, unless it is on the host alone.
+    /// For every tensor, whether it is on both sides when a step begins, if that saves it a copy and it is not on the host
+    /// alone.
     pub mirrored: Vec<bool>,
     /// Whether copies to the host begin as soon as the content is there, rather than with the gap.
     pub early: bool,
@@ -70,11 +71,11 @@ impl Scheme {
     /// [`Scheme::copies_out`] for the gaps of one tensor.
     pub fn copies_out_of(&self, p: &Problem, t: u32, out: &mut [i32]) {
         let (s, tensor) = (&self.sequence, &p.tensors[t as usize]);
-        let (gaps, n) = (s.gaps_of(t), s.steps.len());
+        let (gaps, n, mirrors) = (s.gaps_of(t), s.steps.len(), self.mirrors(t));
         let mut dirty = match tensor.kind {
             Kind::Transient => gaps.clone().next().map(|g| s.gaps[g].from + 1),
             Kind::Input => None,
-            Kind::Persistent if self.home_on_host(gaps.clone()) || self.mirrored[t as usize] => None,
+            Kind::Persistent if self.home_on_host(gaps.clone()) || mirrors => None,
             Kind::Persistent => Some(0),
         };
         for g in gaps {
@@ -85,7 +86,7 @@ impl Scheme {
             let wraps = gap.wraps(n);
             let wanted = match self.swaps[g] {
                 Some(_) => !gap.dead || wraps,
-                None => wraps && self.mirrored[t as usize],
+                None => wraps && mirrors,
             };
             out[g] = match dirty {
                 Some(at) if wanted => {
@@ -95,6 +96,12 @@ impl Scheme {
                 _ => -1,
             };
         }
+    }
+
+    /// Whether a tensor is on both sides when a step begins: it leaves and returns before it changes.
+    fn mirrors(&self, t: u32) -> bool {
+        let mut unchanged = self.sequence.gaps_of(t).take_while(|&g| !self.sequence.gaps[g].dirty);
+        self.mirrored[t as usize] && unchanged.any(|g| self.copies_in(g))
     }
 
     /// Whether the tensor of these gaps is in host memory alone when a step begins.
@@ -169,7 +176,7 @@ impl Scheme {
             if p.tensors[t as usize].persistent() {
                 let gaps = s.gaps_of(t);
                 let host = gaps.is_empty() || self.home_on_host(gaps);
-                let home = match self.mirrored[t as usize] {
+                let home = match self.mirrors(t) {
                     _ if host => Home::Host,
                     true => Home::Both(None),
                     false => Home::Dev(None),

@@ -42,6 +42,9 @@ impl Prices {
         let gaps = sequence.gaps_of(t);
         let swapped = |g: usize| s.swapped(g) != flipped.contains(&g);
         let on_host = |g: usize| sequence.gaps[g].wraps(n) && swapped(g);
+        // See `Scheme::mirrors`.
+        let mut unchanged = gaps.clone().take_while(|&g| !sequence.gaps[g].dirty);
+        let mirrored = mirrored && unchanged.any(|g| swapped(g) && !sequence.gaps[g].dead);
         let mut dirty = match s.p.tensors[t as usize].kind {
             Kind::Transient => gaps.clone().next().map(|g| sequence.gaps[g].from + 1),
             Kind::Input => None,
