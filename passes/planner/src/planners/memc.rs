@@ -1,5 +1,6 @@
 //! The default planner: what the quick ones of the others find, and a search from there.
 
+use memc_layout::Algorithm;
 use rayon::prelude::*;
 
 use super::{
@@ -8,7 +9,7 @@ use super::{
 };
 use crate::decisions::Decisions;
 use crate::problem::Problem;
-use crate::realise::Realised;
+use crate::realise::{Realised, realise_by};
 use crate::search::{self, Limits};
 
 /// The default.
@@ -42,15 +43,28 @@ const THOROUGH: [&Planner; 2] = [&capuchin::PLANNER, &tensile::PLANNER];
 /// Ops from which on [`THOROUGH`] ones are not asked.
 const MANY: usize = 8192;
 
-/// Ops up to which others are asked until their layouts fit, and their plans are candidates; beyond, once, and then only
-/// what they choose is a start for the search.
+/// Ops up to which all others are asked until their layouts fit, and their plans are candidates; beyond, only those that
+/// promise most are.
 const FEW: usize = 256;
 
-/// What another planner chose, its plan if one was made of that, and how many it evaluated.
-type Asked = (Decisions, Option<Realised>, u64);
+/// How many those are.
+const PROMISING: usize = 4;
+
+/// What another planner chose.
+struct Asked<'a> {
+    planner: &'a Planner,
+    decisions: Decisions,
+    /// Its plan, if one was made of that.
+    realised: Option<Realised>,
+    /// Its step in ns, if any layout would do.
+    promised: Option<u64>,
+    evaluations: u64,
+}
 
 fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
-    let limits = Limits::effort(request.effort);
+    let mut limits = Limits::effort(request.effort);
+    // In small steps more moves are made for the same work, and fewer are left to make.
+    limits.work = limits.work / 512 * (p.ops.len() as u64).clamp(128, 512);
     let (mut best, mut evaluations) = (None::<Realised>, 0);
     let consider = |best: &mut Option<Realised>, r: Realised, evaluations| {
         (request.watch)(Progress { step_ns: r.evaluation.step_ns, evaluations });
@@ -64,22 +78,26 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     // Belady's walks always fit where anything can, and are there at once; when they give up, their reason holds for all.
     for (planners, whole) in [(&[&belady::PLANNER][..], true), (&others, p.ops.len() <= FEW)] {
         // The least effort is the first plan, where others take long.
-        let enough = (request.stop)() || request.effort == 0 && p.ops.len() > FEW;
+        let enough = (request.stop)() || request.effort == 0 && p.ops.len() >= MANY;
         if let Some(best) = best.take_if(|_| enough) {
             return Ok(Found { decisions: best.decisions, evaluations });
         }
-        let ask = |planner: &&Planner| ask(p, planner, request, whole.then_some(limits.layout_work));
-        let asked: Vec<Result<Asked, NoPlan>> = planners.par_iter().map(ask).collect();
-        for asked in asked {
-            match asked {
-                Ok((decisions, realised, n)) => {
-                    evaluations += n;
-                    realised.into_iter().for_each(|r| consider(&mut best, r, evaluations));
-                    starts.push(decisions);
-                }
-                Err(e) => error = error.or(Some(e)),
-            }
+        let work = whole.then_some(limits.layout_work);
+        let (asked, reasons) = ask(p, planners, request, work);
+        error = error.or(reasons.into_iter().next());
+        let mut promising: Vec<(u64, &Planner)> =
+            asked.iter().filter_map(|a| Some((a.promised?, a.planner))).collect();
+        promising.sort_by_key(|x| x.0);
+        let promising: Vec<&Planner> = promising.into_iter().take(PROMISING).map(|x| x.1).collect();
+        let (whole, _) = ask(p, &promising, request, Some(limits.layout_work));
+        for mut a in asked.into_iter().chain(whole) {
+            evaluations += a.evaluations;
+            a.realised.take().into_iter().for_each(|r| consider(&mut best, r, evaluations));
+            starts.push(a.decisions);
         }
+    }
+    if let Some(best) = best.take_if(|_| request.effort == 0 && p.ops.len() > FEW) {
+        return Ok(Found { decisions: best.decisions, evaluations });
     }
     let found = search::search(p, request, limits, &starts, best.is_some()).map_err(NoPlan::Failed)?;
     evaluations += found.evaluations;
@@ -95,16 +113,32 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     }
 }
 
-/// Asks for a plan, with so much work for a layout, or for decisions alone.
-fn ask(
+/// Asks each for a plan, with so much work for a layout, or for decisions alone; and why some have none.
+fn ask<'a>(
     p: &Problem,
-    planner: &Planner,
+    planners: &[&'a Planner],
     request: &Request<'_>,
     layout_work: Option<u64>,
-) -> Result<Asked, NoPlan> {
+) -> (Vec<Asked<'a>>, Vec<NoPlan>) {
     let quiet = Request { watch: &|_| {}, ..*request };
-    let Some(work) = layout_work else {
-        return (planner.plan)(p, &quiet).map(|found| (found.decisions, None, found.evaluations));
+    let ask = |&planner: &&'a Planner| {
+        if let Some(work) = layout_work {
+            let (r, evaluations) = solve_with(p, planner, &quiet, work)?;
+            let decisions = r.decisions.clone();
+            return Ok(Asked { planner, decisions, realised: Some(r), promised: None, evaluations });
+        }
+        let Found { decisions, evaluations } = (planner.plan)(p, &quiet)?;
+        let laid = realise_by(p, decisions.clone(), Algorithm::FirstFit).map_err(NoPlan::Failed)?.evaluation;
+        let promised = (laid.load_bytes <= request.capacity).then_some(laid.step_ns);
+        Ok(Asked { planner, decisions, realised: None, promised, evaluations })
     };
-    solve_with(p, planner, &quiet, work).map(|(r, n)| (r.decisions.clone(), Some(r), n))
+    let asked: Vec<Result<Asked<'a>, NoPlan>> = planners.par_iter().map(ask).collect();
+    let (mut found, mut reasons) = (Vec::new(), Vec::new());
+    for asked in asked {
+        match asked {
+            Ok(asked) => found.push(asked),
+            Err(why) => reasons.push(why),
+        }
+    }
+    (found, reasons)
 }

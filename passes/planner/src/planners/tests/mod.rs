@@ -3,6 +3,7 @@
 pub(crate) mod sample;
 
 use super::*;
+use crate::decisions::{Action, Home};
 use crate::realise::{load, realise};
 use crate::sample::{Sample, Seed, any};
 use crate::trace::trace;
@@ -30,6 +31,16 @@ fn scripts_are_accepted_and_fit() {
                         .unwrap_or_else(|e| panic!("{}: {e}\n{}", planner.name, found.decisions.print(&p)));
                     let (load, name) = (load(&t), planner.name);
                     assert!(load <= request.capacity, "{name}: {load} of {} bytes", request.capacity);
+                    assert!(!request.fixed_order || found.decisions.keeps_order(), "{name} reorders");
+                    for (t, _) in
+                        found.decisions.homes.iter().filter(|(_, home)| matches!(home, Home::Both(_)))
+                    {
+                        let returns = |a: &Action| matches!(a, Action::In((back, _)) if back == t);
+                        assert!(
+                            found.decisions.actions.iter().any(returns),
+                            "{name}: a copy that nothing reads"
+                        );
+                    }
                     let r = realise(&p, found.decisions).unwrap_or_else(|e| panic!("{name}: {e}"));
                     let e = r.evaluation;
                     let (swaps, recomputes) =
@@ -69,6 +80,26 @@ fn no_planner_fails_on_any_problem() {
     assert!(failures.is_empty(), "{} failures: {failures:#?}", failures.len());
     assert!(found.iter().all(|&n| n > SEEDS / 10), "{found:?}");
 }
+
+/// In steps too large for asking every planner for a plan that fits, the default planner is not behind one either, even
+/// without a search of its own.
+#[test]
+fn no_quick_planner_is_ahead_in_a_large_step() {
+    let p = sample::chain(150, 4096, 100, 200);
+    let peak = realise(&p, Decisions::keep_all(&p)).expect("the unplanned step runs").evaluation.load_bytes;
+    for share in [3, 4, 6] {
+        let request = Request { effort: 0, ..Request::new(peak * share / 8) };
+        let step = |planner| solve(&p, planner, &request).ok().map(|(r, _)| r.evaluation.step_ns);
+        let ours = step(named("memc").expect("the default planner")).expect("a plan");
+        for planner in PLANNERS.iter().filter(|planner| !SLOW.contains(&planner.name)) {
+            let theirs = step(planner);
+            assert!(theirs.is_none_or(|theirs| ours <= theirs), "{}: {ours} > {theirs:?}", planner.name);
+        }
+    }
+}
+
+/// Planners that the default one does not ask.
+const SLOW: &[&str] = &["home", "swapadvisor"];
 
 /// Problems of [`no_planner_fails_on_any_problem`].
 const SEEDS: u64 = 400;
