@@ -4,8 +4,8 @@ use memc_layout::Algorithm;
 use rayon::prelude::*;
 
 use super::{
-    Found, NoPlan, Planner, Progress, Request, autoswap, belady, capuchin, checkpoint, delta, dtr, odswap,
-    solve_with, superneurons, tensile, vdnn,
+    CALLS, Found, NoPlan, Planner, Progress, Request, autoswap, belady, capuchin, checkpoint, delta, dtr,
+    odswap, solve_with, superneurons, tensile, vdnn,
 };
 use crate::decisions::Decisions;
 use crate::problem::Problem;
@@ -47,8 +47,8 @@ const MANY: usize = 8192;
 /// promise most are.
 const FEW: usize = 256;
 
-/// How many those are.
-const PROMISING: usize = 4;
+/// How many those are, and how often each is asked.
+const PROMISING: (usize, usize) = (4, 2);
 
 /// What another planner chose.
 struct Asked<'a> {
@@ -82,14 +82,14 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         if let Some(best) = best.take_if(|_| enough) {
             return Ok(Found { decisions: best.decisions, evaluations });
         }
-        let work = whole.then_some(limits.layout_work);
-        let (asked, reasons) = ask(p, planners, request, work);
+        let work = limits.layout_work;
+        let (asked, reasons) = ask(p, planners, request, whole.then_some((work, CALLS)));
         error = error.or(reasons.into_iter().next());
         let mut promising: Vec<(u64, &Planner)> =
             asked.iter().filter_map(|a| Some((a.promised?, a.planner))).collect();
         promising.sort_by_key(|x| x.0);
-        let promising: Vec<&Planner> = promising.into_iter().take(PROMISING).map(|x| x.1).collect();
-        let (whole, _) = ask(p, &promising, request, Some(limits.layout_work));
+        let promising: Vec<&Planner> = promising.into_iter().take(PROMISING.0).map(|x| x.1).collect();
+        let (whole, _) = ask(p, &promising, request, Some((work, PROMISING.1)));
         for mut a in asked.into_iter().chain(whole) {
             evaluations += a.evaluations;
             a.realised.take().into_iter().for_each(|r| consider(&mut best, r, evaluations));
@@ -113,17 +113,18 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     }
 }
 
-/// Asks each for a plan, with so much work for a layout, or for decisions alone; and why some have none.
+/// Asks each for a plan, with so much work for a layout and at most so many times, or for decisions alone; and why some
+/// have none.
 fn ask<'a>(
     p: &Problem,
     planners: &[&'a Planner],
     request: &Request<'_>,
-    layout_work: Option<u64>,
+    whole: Option<(u64, usize)>,
 ) -> (Vec<Asked<'a>>, Vec<NoPlan>) {
     let quiet = Request { watch: &|_| {}, ..*request };
     let ask = |&planner: &&'a Planner| {
-        if let Some(work) = layout_work {
-            let (r, evaluations) = solve_with(p, planner, &quiet, work)?;
+        if let Some((work, calls)) = whole {
+            let (r, evaluations) = solve_with(p, planner, &quiet, work, calls)?;
             let decisions = r.decisions.clone();
             return Ok(Asked { planner, decisions, realised: Some(r), promised: None, evaluations });
         }

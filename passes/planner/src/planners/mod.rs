@@ -162,15 +162,16 @@ const LAYOUT: u64 = 10_000_000;
 ///
 /// Where a layout is too high, the planner is asked again with less room; the best of what fits is returned.
 pub fn solve(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<(Realised, u64), NoPlan> {
-    solve_with(p, planner, request, LAYOUT)
+    solve_with(p, planner, request, LAYOUT, CALLS)
 }
 
-/// As [`solve`], with so much work for every layout.
+/// As [`solve`], with so much work for every layout, and asking at most so many times.
 fn solve_with(
     p: &Problem,
     planner: &Planner,
     request: &Request<'_>,
     layout_work: u64,
+    calls: usize,
 ) -> Result<(Realised, u64), NoPlan> {
     let (op, bytes) = p.largest_working_set();
     if bytes > request.capacity {
@@ -182,7 +183,7 @@ fn solve_with(
     let (mut evaluations, mut best) = (0, None::<Realised>);
     // A room between what fits, or is too little for the planner, and what does not.
     let (mut low, mut high, mut room) = (bytes, capacity, capacity);
-    for call in 0..CALLS {
+    for call in 0..calls {
         let found = match (planner.plan)(p, &Request { capacity: room, ..*request }) {
             Ok(found) => Some(found),
             Err(NoPlan::Infeasible(_)) if call > 0 => None,
