@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use memc_planner::planners::{self, NoPlan, Planner, Progress as Found, Request};
-use memc_planner::{Decisions, Realised, realise};
+use memc_planner::{Decisions, Evaluation, Realised, realise};
 
 use crate::cli::{How, Question, ScriptFiles, Search};
 use crate::exit::Error;
@@ -110,7 +110,13 @@ pub(crate) fn solve(
         let stop = || session.stop(at + 1, orders);
         let watch = |found: Found| session.found(found.step_ns, found.evaluations);
         let request = Request { stop: &stop, watch: &watch, ..how.request(capacity) };
-        let found = match o.kept.evaluation.dev_bytes <= capacity {
+        let fits = o.kept.evaluation.dev_bytes <= capacity;
+        // Nothing is decided where everything fits.
+        let keeps = |e: &Evaluation| e.swap_in_bytes + e.swap_out_bytes + e.recompute_ops == 0;
+        if !fits && best.as_ref().is_some_and(|b| keeps(&b.realised.evaluation)) {
+            continue;
+        }
+        let found = match fits {
             true => Ok((o.kept.clone(), 1)),
             false => planners::solve(o.numbers(), planner, &request),
         };
@@ -128,10 +134,8 @@ pub(crate) fn solve(
                 failure = failure.or_else(|| Some(NoPlan::Infeasible(why + &forbidden(planner, how))));
             }
         }
-        // Nothing is decided where everything fits, and nothing is faster than the ideal.
-        let done = best.as_ref().map(|b| b.realised.evaluation).is_some_and(|e| {
-            e.step_ns <= posed.ideal_ns() || e.swap_in_bytes + e.swap_out_bytes + e.recompute_ops == 0
-        });
+        // Nothing is faster than the ideal.
+        let done = best.as_ref().is_some_and(|b| b.realised.evaluation.step_ns <= posed.ideal_ns());
         if done || STOP.load(Ordering::Relaxed) {
             break;
         }

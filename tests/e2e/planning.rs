@@ -148,6 +148,18 @@ fn saved_decisions_of_plan_are_carried_out_by_plan_and_compile() {
     assert!(said.contains("a.dec: line 3: no tensor is called"), "{said}");
 }
 
+/// Where everything fits in several orders, the fastest of them is the plan, so that more memory is not slower.
+#[test]
+fn where_everything_fits_the_fastest_order_is_taken() {
+    let model = "models/mlp_s/training_model.onnx";
+    let plan =
+        |more: &[&str]| json(&memc_ok(&[&["plan", model, "--gpu-mem", "1M", "--json"], more].concat()));
+    let (given, best) = (plan(&["--order", "given"]), plan(&[]));
+    assert!(number(&given, "step_ns") > number(&given, "ideal_ns"), "{given}");
+    assert!(best["order"] == "greedy" && number(&best, "step_ns") == number(&best, "ideal_ns"), "{best}");
+    assert_eq!(number(&best, "swap_in_bytes") + number(&best, "swap_out_bytes"), 0);
+}
+
 /// A state that begins a step on both sides: the prologue fills its mirror, and every step is the unplanned one.
 #[test]
 fn a_state_on_both_sides_is_copied_to_its_mirror_and_runs_the_same() {
