@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use memc_planner::planners::{self, NoPlan, Planner, Progress as Found, Request};
-use memc_planner::{Decisions, Evaluation, Realised, realise};
+use memc_planner::{Decisions, Realised, realise};
 
 use crate::cli::{How, Question, ScriptFiles, Search};
 use crate::exit::Error;
@@ -111,9 +111,9 @@ pub(crate) fn solve(
         let watch = |found: Found| session.found(found.step_ns, found.evaluations);
         let request = Request { stop: &stop, watch: &watch, ..how.request(capacity) };
         let fits = o.kept.evaluation.dev_bytes <= capacity;
+        let kept = best.as_ref().map(|b| &b.realised.evaluation);
         // Nothing is decided where everything fits.
-        let keeps = |e: &Evaluation| e.swap_in_bytes + e.swap_out_bytes + e.recompute_ops == 0;
-        if !fits && best.as_ref().is_some_and(|b| keeps(&b.realised.evaluation)) {
+        if !fits && kept.is_some_and(|e| e.swap_in_bytes + e.swap_out_bytes + e.recompute_ops == 0) {
             continue;
         }
         let found = match fits {

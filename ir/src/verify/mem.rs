@@ -41,6 +41,9 @@ impl<'a> Contents<'a> {
             allocated: vec![false; m.slots.len()],
             holds: vec![BTreeSet::new(); m.slots.len()],
         };
+        for mirror in m.mirrors.values() {
+            s.mirror(mirror, sink);
+        }
         for (v, slot) in m.homes() {
             let on_host = matches!(m.values[v].def, Def::Input(_) | Def::Mirror(_));
             let space = on_host.then_some(Space::Host);
@@ -57,10 +60,7 @@ impl<'a> Contents<'a> {
             }
             s.allocated[slot.index()] = true;
             s.fits(v, slot, space, Anchor::Value(v), sink);
-            s.holds[slot.index()].insert(v);
-        }
-        for mirror in m.mirrors.values() {
-            s.mirror(mirror, sink);
+            s.holds[slot.index()].insert(s.root[v.index()]);
         }
         s
     }
@@ -72,8 +72,7 @@ impl<'a> Contents<'a> {
             let (v, of) = (value_name(m, v), value_name(m, of));
             sink.report("M1", Anchor::Value(mirror.value), format!("{v} is no mirror of {of} on the device"));
         }
-        self.root[v.index()] = of;
-        self.holds[mirror.slot.index()] = BTreeSet::from([of]);
+        self.root[mirror.value.index()] = mirror.of;
     }
 
     fn fits(&self, v: ValueId, slot: SlotId, space: Option<Space>, at: Anchor, sink: &mut Sink) {

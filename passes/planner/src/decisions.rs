@@ -1,20 +1,5 @@
 //! What a planner decides, as a script that prints, diffs and replays.
-//!
-//! ```text
-//! decisions 1
-//! order greedy
-//! home %w dev @ 0
-//! home %m host
-//! in %x @ 64
-//! run %h at %h @ 128, ws @ 4096
-//! out %h
-//! drop %h
-//! redo %h at %h @ 0
-//! ```
-//!
-//! Tensors are named by the value that first fills them, ops by their first result. An offset (`@ n`) may be
-//! left out; layout fills it in. `order` says which order pass ran before the problem was posed, as tensors depend on
-//! it; without the line none did.
+//! `FORMATS.md` of this crate has an example and says what each line means.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

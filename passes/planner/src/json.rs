@@ -1,13 +1,5 @@
 //! `memc-problem/1`: a planning problem as JSON, for other planners and from other tools.
-//!
-//! `device` has `memory_bytes`, `h2d_bytes_per_s`, `d2h_bytes_per_s`, `duplex_total_bytes_per_s` and `copy_latency_ns`;
-//! `tensors` have `id`, `bytes`, `kind` (`transient`, `persistent`, or `input`: in host memory when a step starts);
-//! `ops`, in execution order, have `id`, `name`, `time_ns`, `reads`, `writes`, `workspace_bytes`. Optional: a tensor's
-//! `name`; an op's `outputs` (results copied to the host once it has run, as `[tensor, bytes]`), `after` (ids of ops that must run before
-//! it), `repeatable` (whether the same operands give the same results again; without it, an op that updates nothing in
-//! place is taken to be. One that updates a tensor and says so runs again once what it had read there has been computed).
-//! The file's and the device's `name`, and the file's `origin` and `reference`, which may be anything, are for people. There
-//! are no other fields.
+//! `FORMATS.md` of this crate has an example and says what each field means.
 
 use std::collections::BTreeMap;
 

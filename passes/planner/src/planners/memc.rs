@@ -5,9 +5,8 @@ use rayon::prelude::*;
 
 use super::{
     CALLS, Found, NoPlan, Planner, Progress, Request, autoswap, belady, capuchin, checkpoint, delta, dtr,
-    odswap, solve_with, superneurons, tensile, vdnn,
+    fit, odswap, superneurons, tensile, vdnn,
 };
-use crate::decisions::Decisions;
 use crate::problem::Problem;
 use crate::realise::{Realised, realise_by};
 use crate::search::{self, Limits};
@@ -43,28 +42,17 @@ const THOROUGH: [&Planner; 2] = [&capuchin::PLANNER, &tensile::PLANNER];
 /// Ops from which on [`THOROUGH`] ones are not asked.
 const MANY: usize = 8192;
 
-/// Ops up to which all others are asked until their layouts fit, and their plans are candidates; beyond, only those that
-/// promise most are.
+/// Ops up to which plans that fit are made of what all others answer; beyond, only of what promises most.
 const FEW: usize = 256;
 
-/// How many those are, and how often each is asked.
-const PROMISING: (usize, usize) = (4, 2);
+/// How many those are.
+const PROMISING: usize = 4;
 
-/// What another planner chose.
-struct Asked<'a> {
-    planner: &'a Planner,
-    decisions: Decisions,
-    /// Its plan, if one was made of that.
-    realised: Option<Realised>,
-    /// Its step in ns, if any layout would do.
-    promised: Option<u64>,
-    evaluations: u64,
-}
+/// How often each of those is asked.
+const TWICE: usize = 2;
 
 fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
-    let mut limits = Limits::effort(request.effort);
-    // In small steps more moves are made for the same work, and fewer are left to make.
-    limits.work = limits.work / 512 * (p.ops.len() as u64).clamp(128, 512);
+    let limits = Limits::effort(request.effort, p.ops.len());
     let (mut best, mut evaluations) = (None::<Realised>, 0);
     let consider = |best: &mut Option<Realised>, r: Realised, evaluations| {
         (request.watch)(Progress { step_ns: r.evaluation.step_ns, evaluations });
@@ -72,6 +60,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
             *best = Some(r);
         }
     };
+    let quiet = Request { watch: &|_| {}, ..*request };
     let (mut starts, mut error) = (Vec::new(), None);
     let thorough = THOROUGH.iter().filter(|_| p.ops.len() < MANY);
     let others: Vec<&Planner> = QUICK.iter().chain(thorough).copied().collect();
@@ -82,18 +71,36 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         if let Some(best) = best.take_if(|_| enough) {
             return Ok(Found { decisions: best.decisions, evaluations });
         }
-        let work = limits.layout_work;
-        let (asked, reasons) = ask(p, planners, request, whole.then_some((work, CALLS)));
-        error = error.or(reasons.into_iter().next());
-        let mut promising: Vec<(u64, &Planner)> =
-            asked.iter().filter_map(|a| Some((a.promised?, a.planner))).collect();
-        promising.sort_by_key(|x| x.0);
-        let promising: Vec<&Planner> = promising.into_iter().take(PROMISING.0).map(|x| x.1).collect();
-        let (whole, _) = ask(p, &promising, request, Some((work, PROMISING.1)));
-        for mut a in asked.into_iter().chain(whole) {
-            evaluations += a.evaluations;
-            a.realised.take().into_iter().for_each(|r| consider(&mut best, r, evaluations));
-            starts.push(a.decisions);
+        let answers: Vec<_> =
+            planners.par_iter().map(|&planner| (planner, (planner.plan)(p, &quiet))).collect();
+        let mut asked = Vec::new();
+        for (planner, answer) in answers {
+            match answer {
+                Ok(found) => asked.push((planner, found)),
+                Err(why) => error = error.or(Some(why)),
+            }
+        }
+        let calls = if whole { CALLS } else { TWICE };
+        if !whole {
+            for (_, found) in &mut asked {
+                evaluations += std::mem::take(&mut found.evaluations);
+                starts.push(found.decisions.clone());
+            }
+            asked = promising(p, request.capacity, asked)?;
+        }
+        let fitted: Vec<_> = asked
+            .into_par_iter()
+            .map(|(planner, found)| fit(p, planner, &quiet, found, (limits.layout_work, calls)))
+            .collect();
+        for fitted in fitted {
+            match fitted {
+                Ok((r, spent)) => {
+                    evaluations += spent;
+                    starts.push(r.decisions.clone());
+                    consider(&mut best, r, evaluations);
+                }
+                Err(why) => error = error.or(Some(why)),
+            }
         }
     }
     if let Some(best) = best.take_if(|_| request.effort == 0 && p.ops.len() > FEW) {
@@ -113,33 +120,23 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     }
 }
 
-/// Asks each for a plan, with so much work for a layout and at most so many times, or for decisions alone; and why some
-/// have none.
-fn ask<'a>(
+/// The answers whose steps would be shortest if any layout did; of those that cannot fit none.
+fn promising<'a>(
     p: &Problem,
-    planners: &[&'a Planner],
-    request: &Request<'_>,
-    whole: Option<(u64, usize)>,
-) -> (Vec<Asked<'a>>, Vec<NoPlan>) {
-    let quiet = Request { watch: &|_| {}, ..*request };
-    let ask = |&planner: &&'a Planner| {
-        if let Some((work, calls)) = whole {
-            let (r, evaluations) = solve_with(p, planner, &quiet, work, calls)?;
-            let decisions = r.decisions.clone();
-            return Ok(Asked { planner, decisions, realised: Some(r), promised: None, evaluations });
-        }
-        let Found { decisions, evaluations } = (planner.plan)(p, &quiet)?;
-        let laid = realise_by(p, decisions.clone(), Algorithm::FirstFit).map_err(NoPlan::Failed)?.evaluation;
-        let promised = (laid.load_bytes <= request.capacity).then_some(laid.step_ns);
-        Ok(Asked { planner, decisions, realised: None, promised, evaluations })
-    };
-    let asked: Vec<Result<Asked<'a>, NoPlan>> = planners.par_iter().map(ask).collect();
-    let (mut found, mut reasons) = (Vec::new(), Vec::new());
-    for asked in asked {
-        match asked {
-            Ok(asked) => found.push(asked),
-            Err(why) => reasons.push(why),
+    capacity: u64,
+    asked: Vec<(&'a Planner, Found)>,
+) -> Result<Vec<(&'a Planner, Found)>, NoPlan> {
+    let laid: Vec<_> = asked
+        .par_iter()
+        .map(|(_, found)| realise_by(p, found.decisions.clone(), Algorithm::FirstFit))
+        .collect();
+    let mut promising = Vec::new();
+    for (answer, laid) in asked.into_iter().zip(laid) {
+        let e = laid.map_err(NoPlan::Failed)?.evaluation;
+        if e.load_bytes <= capacity {
+            promising.push((e.step_ns, answer));
         }
     }
-    (found, reasons)
+    promising.sort_by_key(|x| x.0);
+    Ok(promising.into_iter().take(PROMISING).map(|x| x.1).collect())
 }

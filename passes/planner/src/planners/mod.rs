@@ -162,33 +162,37 @@ const LAYOUT: u64 = 10_000_000;
 ///
 /// Where a layout is too high, the planner is asked again with less room; the best of what fits is returned.
 pub fn solve(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<(Realised, u64), NoPlan> {
-    solve_with(p, planner, request, LAYOUT, CALLS)
+    largest(p, request.capacity)?;
+    let first = (planner.plan)(p, request)?;
+    fit(p, planner, request, first, (LAYOUT, CALLS))
 }
 
-/// As [`solve`], with so much work for every layout, and asking at most so many times.
-fn solve_with(
+/// Bytes of the largest working set, which fits.
+fn largest(p: &Problem, capacity: u64) -> Result<u64, NoPlan> {
+    let (op, bytes) = p.largest_working_set();
+    if bytes <= capacity {
+        return Ok(bytes);
+    }
+    let name = p.ops.get(op).map_or("the step", |op| op.label.as_str());
+    let (need, have) = (Bytes(bytes), Bytes(capacity));
+    Err(NoPlan::Infeasible(format!("{name} needs {need} at once, there are {have}")))
+}
+
+/// Makes a plan that fits of a planner's first answer, and of further ones for less room, with so much work for every
+/// layout and at most so many answers.
+fn fit(
     p: &Problem,
     planner: &Planner,
     request: &Request<'_>,
-    layout_work: u64,
-    calls: usize,
+    first: Found,
+    (layout_work, calls): (u64, usize),
 ) -> Result<(Realised, u64), NoPlan> {
-    let (op, bytes) = p.largest_working_set();
-    if bytes > request.capacity {
-        let name = p.ops.get(op).map_or("the step", |op| op.label.as_str());
-        let (need, have) = (Bytes(bytes), Bytes(request.capacity));
-        return Err(NoPlan::Infeasible(format!("{name} needs {need} at once, there are {have}")));
-    }
     let capacity = request.capacity;
     let (mut evaluations, mut best) = (0, None::<Realised>);
     // A room between what fits, or is too little for the planner, and what does not.
-    let (mut low, mut high, mut room) = (bytes, capacity, capacity);
+    let (mut low, mut high, mut room) = (largest(p, capacity)?, capacity, capacity);
+    let mut found = Some(first);
     for call in 0..calls {
-        let found = match (planner.plan)(p, &Request { capacity: room, ..*request }) {
-            Ok(found) => Some(found),
-            Err(NoPlan::Infeasible(_)) if call > 0 => None,
-            Err(e) => return Err(e),
-        };
         let mut less = 0;
         if let Some(found) = found {
             evaluations += found.evaluations;
@@ -211,12 +215,18 @@ fn solve_with(
             low = room;
         }
         let dear = evaluations.saturating_mul(p.ops.len() as u64) > WORK;
-        if high.saturating_sub(low) <= capacity / GRAIN || best.is_some() && (dear || (request.stop)()) {
+        let enough = best.is_some() && (dear || (request.stop)());
+        if call + 1 == calls || high.saturating_sub(low) <= capacity / GRAIN || enough {
             break;
         }
         // Down until something fits, then between what fits and what does not.
         let down = best.is_none() && less > 0 && less < high - low;
         room = if down { high - less } else { low + (high - low) / 2 };
+        found = match (planner.plan)(p, &Request { capacity: room, ..*request }) {
+            Ok(found) => Some(found),
+            Err(NoPlan::Infeasible(_)) => None,
+            Err(e) => return Err(e),
+        };
     }
     let none = || format!("{} finds no plan whose layout fits {}", planner.name, Bytes(capacity));
     best.map(|best| (best, evaluations)).ok_or_else(|| NoPlan::Infeasible(none()))

@@ -39,8 +39,9 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Limits for an effort from 0 to 5.
-    pub fn effort(effort: u32) -> Limits {
+    /// Limits for an effort from 0 to 5. In steps of few ops more moves are made for the same work, and fewer are left to
+    /// make: they get less.
+    pub fn effort(effort: u32, ops: usize) -> Limits {
         let (work, layouts, layout_work) = match effort {
             0 => (0, 4, 100_000),
             1 => (20_000_000, 8, 200_000),
@@ -49,7 +50,7 @@ impl Limits {
             4 => (5_000_000_000, 64, 10_000_000),
             _ => (25_000_000_000, 128, 50_000_000),
         };
-        Limits { work, layouts, layout_work }
+        Limits { work: work / 512 * (ops as u64).clamp(128, 512), layouts, layout_work }
     }
 }
 

@@ -142,7 +142,7 @@ fn a_search_that_is_to_stop_only_looks_for_a_first_plan() {
     let p = sample::chain(32, 4096, 100, 200);
     let request = Request { stop: &|| true, ..Request::new(40 * 1024) };
     let search = |planned| {
-        let limits = crate::search::Limits::effort(5);
+        let limits = crate::search::Limits::effort(5, p.ops.len());
         crate::search::search(&p, &request, limits, &[], planned).expect("the search does not fail")
     };
     let (with, without) = (search(true), search(false));
