@@ -237,8 +237,7 @@ impl Posed {
     /// The certified bounds on plans of the problem in one of its orders; none where nothing fits in any order.
     pub(crate) fn bound(&self, at: usize, budget: u64, allow: Allow) -> Option<Bounds> {
         let o = self.tried().get(at)?;
-        // A problem that fits needs no more room than it takes.
-        let capacity = self.capacity(budget).min(o.kept.evaluation.dev_bytes);
+        let capacity = self.capacity(budget);
         let key = (at, capacity, allow);
         let known = self.bounds.borrow().get(&key).copied();
         known.unwrap_or_else(|| {

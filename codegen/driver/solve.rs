@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use memc_planner::planners::{self, NoPlan, Planner, Progress as Found, Request};
+use memc_planner::planners::{self, NoPlan, PLANNERS, Planner, Progress as Found, Request};
 use memc_planner::{Decisions, Realised, realise};
 
 use crate::cli::{How, Question, ScriptFiles, Search};
@@ -93,6 +93,12 @@ pub(crate) fn solve(
     // No order's plan is faster than the least of their bounds.
     progress.stage("proving a bound");
     let bound = if progress.visible() { (0..posed.tried().len()).map(bounds).min().unwrap_or(0) } else { 0 };
+    let fits = |o: &Ordered| o.kept.evaluation.dev_bytes <= capacity;
+    // With nothing to make room for, published methods decide nothing; a search still hides copies of inputs.
+    let tried = || posed.tried().iter().enumerate().filter(|(_, o)| fits(o));
+    let kept_ns = tried().map(|(_, o)| o.kept.evaluation.step_ns).min();
+    let near = || tried().map(|(at, _)| bounds(at)).min().map_or(0, |bound| bound + bound / 1000);
+    let search = planner.name == PLANNERS[0].name && kept_ns.is_some_and(|ns| ns > near());
     progress.stage("planning");
     let begun = now();
     let session = Session {
@@ -110,15 +116,14 @@ pub(crate) fn solve(
         let stop = || session.stop(at + 1, orders);
         let watch = |found: Found| session.found(found.step_ns, found.evaluations);
         let request = Request { stop: &stop, watch: &watch, ..how.request(capacity) };
-        let fits = o.kept.evaluation.dev_bytes <= capacity;
-        let kept = best.as_ref().map(|b| &b.realised.evaluation);
-        // Nothing is decided where everything fits.
-        if !fits && kept.is_some_and(|e| e.swap_in_bytes + e.swap_out_bytes + e.recompute_ops == 0) {
+        // Where another order lets everything stay, this one need not make room.
+        if best.as_ref().is_some_and(|b| posed.tried().get(b.at).is_some_and(fits)) && !fits(o) {
             continue;
         }
-        let found = match fits {
-            true => Ok((o.kept.clone(), 1)),
-            false => planners::solve(o.numbers(), planner, &request),
+        let found = if fits(o) && !search {
+            Ok((o.kept.clone(), 1))
+        } else {
+            planners::solve(o.numbers(), planner, &request).map(|found| faster(o, fits(o), found))
         };
         match found {
             Ok((mut realised, n)) => {
@@ -163,6 +168,12 @@ pub(crate) fn solve(
         stopped: stopped || interrupted,
         interrupted,
     })
+}
+
+/// What was found, or to keep everything where that fits and is as fast.
+fn faster(o: &Ordered, fits: bool, (found, evaluations): (Realised, u64)) -> (Realised, u64) {
+    let kept = fits && o.kept.evaluation.step_ns <= found.evaluation.step_ns;
+    (if kept { o.kept.clone() } else { found }, evaluations)
 }
 
 /// What a planner without a plan would do if options did not forbid it.
