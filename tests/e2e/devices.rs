@@ -89,3 +89,16 @@ fn without_a_link_nothing_is_swapped() {
         code => panic!("{code:?}: {}", String::from_utf8_lossy(&small.stderr)),
     }
 }
+
+/// A problem is no device, and a device no problem; either is told what it is.
+#[test]
+fn a_problem_where_a_profile_belongs_is_called_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let problem = folder.path().join("p.json").display().to_string();
+    memc_ok(&["export-problem", "models/mlp_s/training_model.onnx", "-o", &problem]);
+    for args in [&["plan", MODEL, "--gpu-mem", "1M", "--device", &problem][..], &["fit-profile", &problem]] {
+        let said = memc_fails(3, args);
+        assert!(said.contains("p.json: a planning problem, not the profile of a device"), "{said}");
+        assert!(said.contains("in place of a model") && said.contains("memrun profile"), "{said}");
+    }
+}

@@ -60,14 +60,22 @@ fn malformed_problems_are_exit_3_and_name_what_is_wrong() {
         ),
         (changed(|p| p["ops"][1]["writes"] = json!([7, 7])), &["update writes tensor w twice"]),
         (changed(|p| p["ops"][1]["outputs"] = json!([[8, -1]])), &["op 1 (update)", "outputs"]),
+        (
+            changed(|p| p["ops"][1]["outputs"] = json!([[8, (4 << 20) + 1]])),
+            &["op update hands out 4194305 bytes of tensor x, which has 4194304"],
+        ),
+        (changed(|p| p["ops"] = json!([])), &["no ops"]),
         (changed(|p| p["ops"][1]["id"] = json!(0)), &["op 0 (update) is there twice"]),
         (changed(|p| p["tensors"][1]["id"] = json!(7)), &["tensor 7 is there twice"]),
         (
             changed(|p| p["tensors"][1]["kind"] = json!("eternal")),
             &["tensor 8", "transient, persistent or input"],
         ),
-        (changed(|p| p["device"]["h2d_bytes_per_s"] = json!(-1)), &["h2d_bytes_per_s", "non-negative"]),
+        (changed(|p| p["device"]["h2d_bytes_per_s"] = json!(-1)), &["h2d_bytes_per_s", "from 1 to 1e18"]),
+        (changed(|p| p["device"]["d2h_bytes_per_s"] = json!(1e300)), &["d2h_bytes_per_s", "from 1 to 1e18"]),
+        (changed(|p| p["device"]["d2h_bytes_per_s"] = json!(0.5)), &["d2h_bytes_per_s", "0 for no link"]),
         (changed(|p| p["format"] = json!("memc-problem/2")), &["memc-problem/2", "memc-problem/1"]),
+        (json!({"format": "memc-profile/1", "kernels": "gpu"}), &["memc-profile/1", "--device takes"]),
         (changed(|p| p["ops"] = json!({})), &["ops must be a list"]),
         (json!([]), &["the file must be an object"]),
         (changed(|p| p["tensors"][1]["name"] = json!(8)), &["tensor 8: name must be a string"]),
@@ -90,6 +98,43 @@ fn malformed_problems_are_exit_3_and_name_what_is_wrong() {
             );
         }
     }
+}
+
+/// Of two values of one key neither is meant more than the other.
+#[test]
+fn a_key_that_an_object_has_twice_is_exit_3() {
+    let folder = tempfile::tempdir().unwrap();
+    for (once, twice, key) in [
+        ("\"time_ns\":1000", "\"time_ns\":1000,\n\"time_ns\":2000", "time_ns"),
+        ("\"ops\":", "\n\"tensors\":[],\"ops\":", "tensors"),
+    ] {
+        let text = small().to_string().replacen(once, twice, 1);
+        let path = put(folder.path(), "twice.json", text.as_bytes()).display().to_string();
+        let said = memc_fails(3, &["plan", &path, "--gpu-mem", "1G"]);
+        assert!(said.contains(&format!("twice.json: one object has `{key}` twice at line 2")), "{said}");
+    }
+}
+
+/// A trace may have tensors that it never saw written: they appear where they are read first. An input's bytes may be
+/// used for what is computed from it.
+#[test]
+fn transients_that_nothing_writes_and_inputs_that_ops_write_are_planned() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = |problem: Value| {
+        let path = put(folder.path(), "good.json", problem.to_string().as_bytes()).display().to_string();
+        json(&memc_ok(&["plan", &path, "--gpu-mem", "5M", "--json"]))
+    };
+    let unwritten = plan(changed(|p| p["ops"][0]["writes"] = json!([])));
+    assert_eq!(
+        (number(&unwritten, "step_ns"), number(&unwritten, "swap_in_bytes")),
+        (2000, 0),
+        "{unwritten}"
+    );
+    let input = plan(changed(|p| {
+        p["tensors"][1]["kind"] = json!("input");
+        p["ops"][0]["reads"] = json!([7, 8]);
+    }));
+    assert!(number(&input, "step_ns") >= 2000, "{input}");
 }
 
 /// What is for people only is accepted, whatever it holds.

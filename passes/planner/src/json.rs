@@ -5,20 +5,29 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
+pub use crate::keys::value;
 use crate::problem::{Device, Kind, Malformed, Op, Problem, Tensor};
 
 /// The value of `format`.
 pub const FORMAT: &str = "memc-problem/1";
 
+/// That of a device profile, which is easily taken for a problem.
+const PROFILE: &str = "memc-profile/1";
+
+/// Largest throughput that is believed, in bytes per second.
+const MOST_PER_S: f64 = 1e18;
+
 /// Reads a problem; errors name the op or tensor.
 pub fn parse(text: &str) -> Result<Problem, Malformed> {
-    let root: Value = serde_json::from_str(text).map_err(|e| Malformed(format!("not JSON: {e}")))?;
+    let root = value(text).map_err(Malformed)?;
     let root = object(&root, "the file")?;
-    known(root, &["format", "name", "origin", "device", "tensors", "ops", "reference"], "the file")?;
     let format = root.get("format").and_then(Value::as_str).unwrap_or("none");
     if format != FORMAT {
-        return Err(Malformed(format!("the format is {format}, expected {FORMAT}")));
+        let profile =
+            if format == PROFILE { "; it is a device, which --device takes beside a model" } else { "" };
+        return Err(Malformed(format!("the format is {format}, expected {FORMAT}{profile}")));
     }
+    known(root, &["format", "name", "origin", "device", "tensors", "ops", "reference"], "the file")?;
     let device = device(root.get("device"))?;
     let mut tensors = Vec::new();
     let mut index: BTreeMap<u64, u32> = BTreeMap::new();
@@ -41,7 +50,11 @@ pub fn parse(text: &str) -> Result<Problem, Malformed> {
         tensors.push(Tensor { name, bytes: 0, size: bytes, kind, touches: Vec::new(), writes: Vec::new() });
     }
     let ops = ops(list(root, "ops", "the file")?, &index)?;
+    if ops.is_empty() {
+        return Err(Malformed("there are no ops: a step runs at least one".into()));
+    }
     in_order(&tensors, &ops)?;
+    handed_out(&tensors, &ops)?;
     unique(tensors.iter_mut().map(|t| &mut t.name));
     let name = name(root, "the file")?.unwrap_or("problem");
     Problem::new(name, device, tensors, ops)
@@ -57,7 +70,7 @@ fn ops(list_of_ops: &[Value], tensors: &BTreeMap<u64, u32>) -> Result<Vec<Op>, M
     for (i, op) in list_of_ops.iter().enumerate() {
         let op = object(op, &format!("ops[{i}]"))?;
         let id = number(op, "id", &format!("ops[{i}]"))?;
-        let label = name(op, &format!("op {id}"))?.unwrap_or("op");
+        let label = name(op, &format!("op {id}"))?.map_or_else(|| format!("op{id}"), str::to_string);
         if index.insert(id, i as u32).is_some() {
             return Err(Malformed(format!("op {id} ({label}) is there twice")));
         }
@@ -104,8 +117,8 @@ fn ops(list_of_ops: &[Value], tensors: &BTreeMap<u64, u32>) -> Result<Vec<Op>, M
             }
         };
         out.push(Op {
-            name: label.to_string(),
-            label: label.to_string(),
+            name: label.clone(),
+            label,
             time_ns: number(op, "time_ns", &what)?,
             reads,
             writes,
@@ -138,6 +151,21 @@ fn in_order(tensors: &[Tensor], ops: &[Op]) -> Result<(), Malformed> {
                 )));
             }
             written[t] = true;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses results that are more than the tensors that they are in.
+fn handed_out(tensors: &[Tensor], ops: &[Op]) -> Result<(), Malformed> {
+    for op in ops {
+        let more = op.outputs.iter().find(|&&(t, bytes)| bytes > tensors[t as usize].size);
+        if let Some(&(t, bytes)) = more {
+            let Tensor { name, size, .. } = &tensors[t as usize];
+            return Err(Malformed(format!(
+                "op {} hands out {bytes} bytes of tensor {name}, which has {size}",
+                op.name
+            )));
         }
     }
     Ok(())
@@ -182,9 +210,12 @@ fn device(v: Option<&Value>) -> Result<Device, Malformed> {
     let rate = |field: &str| match d.get(field) {
         None => Ok(0),
         Some(v) => {
-            let n = v.as_f64().filter(|n| n.is_finite() && *n >= 0.0 && *n < 1e18);
-            n.map(|n| n as u64)
-                .ok_or_else(|| Malformed(format!("device: {field} must be a non-negative number")))
+            let n = v.as_f64().filter(|&n| n == 0.0 || (1.0..=MOST_PER_S).contains(&n));
+            n.map(|n| n as u64).ok_or_else(|| {
+                Malformed(format!(
+                    "device: {field} must be a number of bytes per second from 1 to 1e18, or 0 for no link"
+                ))
+            })
         }
     };
     Ok(Device {
@@ -208,10 +239,10 @@ fn known(o: &Map<String, Value>, fields: &[&str], what: &str) -> Result<(), Malf
     }
 }
 
-/// What something is called, if it says.
+/// What something is called, if it says; a name that cannot be seen is none.
 fn name<'a>(o: &'a Map<String, Value>, what: &str) -> Result<Option<&'a str>, Malformed> {
     let text = |v: &'a Value| v.as_str().ok_or_else(|| Malformed(format!("{what}: name must be a string")));
-    o.get("name").map(text).transpose()
+    Ok(o.get("name").map(text).transpose()?.filter(|n| !n.trim().is_empty()))
 }
 
 fn list<'a>(o: &'a Map<String, Value>, field: &str, what: &str) -> Result<&'a [Value], Malformed> {

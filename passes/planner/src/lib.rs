@@ -9,6 +9,7 @@ pub mod bound;
 mod decisions;
 pub mod exact;
 pub mod json;
+mod keys;
 mod pack;
 mod place;
 pub mod planners;

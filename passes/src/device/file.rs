@@ -71,7 +71,7 @@ fn rate(value: &Value) -> Option<f64> {
 
 /// A throughput of what need not be there.
 fn link(value: &Value) -> Option<f64> {
-    value.as_f64().filter(|x| (0.0..=MOST_PER_S).contains(x))
+    value.as_f64().filter(|&x| x == 0.0 || (1.0..=MOST_PER_S).contains(&x))
 }
 
 const ENTRIES: &[&str] = &[
@@ -100,13 +100,18 @@ impl DeviceProfile {
     ///
     /// The error says which entry is missing or wrong, and what it should be.
     pub fn parse(text: &str) -> Result<DeviceProfile, String> {
-        let value: Value = serde_json::from_str(text).map_err(|e| format!("not JSON: {e}"))?;
+        let value = memc_planner::json::value(text)?;
+        if value.get("format").and_then(Value::as_str) == Some(memc_planner::json::FORMAT) {
+            return Err("a planning problem, not the profile of a device: plan it in place of a model, \
+                        or pass what `memrun profile` wrote"
+                .into());
+        }
         let e = Entries::new(&value, String::new(), ENTRIES)?;
         if e.text("format")? != FORMAT {
             return Err(e.wrong("format", &format!("\"{FORMAT}\"")));
         }
         let per_s = "a positive number per second, at most 1e18";
-        let link_per_s = "a number of bytes per second, 0 for no link, at most 1e18";
+        let link_per_s = "a number of bytes per second from 1 to 1e18, or 0 for no link";
         let kernels = |v: &Value| {
             let name = v.as_str()?;
             [Kernels::Plain, Kernels::Gpu].into_iter().find(|k| k.name() == name)
