@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use memc_planner::planners::{self, NoPlan, PLANNERS, Planner, Progress as Found, Request};
-use memc_planner::{Decisions, Realised, realise};
+use memc_planner::{Decisions, Realised, replay};
 
 use crate::cli::{How, Question, ScriptFiles, Search};
 use crate::exit::Error;
@@ -255,8 +255,7 @@ impl Script {
     pub(crate) fn apply(&self, posed: &Posed, budget: u64) -> Result<Outcome, Error> {
         let begun = now();
         let at = |e| Error::Model(format!("{}: {e}", self.file.display()));
-        let p = posed.tried()[0].numbers();
-        let realised = realise(p, Decisions::parse(&self.text, p).map_err(at)?).map_err(at)?;
+        let realised = replay(posed.tried()[0].numbers(), &self.text).map_err(at)?;
         let (need, have) = (realised.evaluation.dev_bytes, posed.capacity(budget));
         if need > have {
             let (need, have) = (memc_ir::Bytes(need), memc_ir::Bytes(have));

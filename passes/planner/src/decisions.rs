@@ -40,6 +40,17 @@ pub enum Home {
     Host,
 }
 
+impl Home {
+    /// Spelling in files, without the offset.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Home::Dev(_) => "dev",
+            Home::Both(_) => "both",
+            Home::Host => "host",
+        }
+    }
+}
+
 /// A place for a tensor: its index in the problem, and an offset in bytes unless layout chooses.
 pub type Place = (u32, Option<u64>);
 
@@ -122,12 +133,11 @@ impl Decisions {
             let _ = writeln!(out, "order {}", self.order.name());
         }
         for (&t, home) in &self.homes {
-            let text = match home {
-                Home::Dev(at) => format!("dev{}", offset(*at)),
-                Home::Both(at) => format!("both{}", offset(*at)),
-                Home::Host => "host".into(),
+            let at = match home {
+                Home::Dev(at) | Home::Both(at) => *at,
+                Home::Host => None,
             };
-            let _ = writeln!(out, "home {} {text}", tensor(t));
+            let _ = writeln!(out, "home {} {}{}", tensor(t), home.name(), offset(at));
         }
         for action in &self.actions {
             match action {
@@ -172,6 +182,11 @@ impl Decisions {
 
     /// Reads the text form; errors name the line.
     pub fn parse(text: &str, problem: &Problem) -> Result<Decisions, String> {
+        Decisions::with_lines(text, problem).map(|read| read.0)
+    }
+
+    /// As [`Decisions::parse`], with the lines of the text.
+    pub(crate) fn with_lines(text: &str, problem: &Problem) -> Result<(Decisions, Lines), String> {
         let names = Names::new(problem);
         let mut lines =
             text.lines().enumerate().map(|(i, l)| (i + 1, l.trim())).filter(|(_, l)| !l.is_empty());
@@ -179,11 +194,24 @@ impl Decisions {
             return Err("a decision file starts with `decisions 1`".into());
         }
         let mut d = Decisions { order: Decisions::order_in(text), ..Decisions::default() };
+        let mut at = Lines::default();
         for (number, line) in lines.filter(|&(number, line)| number > 2 || line != "order greedy") {
-            names.line(line, &mut d).map_err(|e| format!("line {number}: {e}"))?;
+            match names.line(line, &mut d).map_err(|e| format!("line {number}: {e}"))? {
+                Some(tensor) => _ = at.homes.insert(tensor, number),
+                None => at.actions.push(number),
+            }
         }
-        Ok(d)
+        Ok((d, at))
     }
+}
+
+/// Where a text form says what, in lines from 1.
+#[derive(Default)]
+pub(crate) struct Lines {
+    /// The home of a tensor.
+    pub(crate) homes: BTreeMap<u32, usize>,
+    /// Every action.
+    pub(crate) actions: Vec<usize>,
 }
 
 /// A name without separators: whitespace, control characters, commas and backslashes are escaped.
@@ -223,7 +251,8 @@ impl Names {
         Ok((self.tensor(tensor)?, at))
     }
 
-    fn line(&self, line: &str, d: &mut Decisions) -> Result<(), String> {
+    /// Reads a line: an action, or the home of the tensor that is returned.
+    fn line(&self, line: &str, d: &mut Decisions) -> Result<Option<u32>, String> {
         let (word, rest) = line.split_once(' ').ok_or("expected a word and a name")?;
         match word {
             "home" => {
@@ -245,6 +274,7 @@ impl Names {
                 if d.homes.insert(tensor, home).is_some() {
                     return Err("the tensor has a home already".into());
                 }
+                return Ok(Some(tensor));
             }
             "in" => d.actions.push(Action::In(self.place(rest)?)),
             "out" => d.actions.push(Action::Out(self.tensor(rest)?)),
@@ -267,7 +297,7 @@ impl Names {
             }
             _ => return Err(format!("unknown action `{word}`")),
         }
-        Ok(())
+        Ok(None)
     }
 }
 

@@ -77,7 +77,7 @@ pub fn realise_with(
     options: &Options,
     stop: &dyn Fn() -> bool,
 ) -> Result<Realised, String> {
-    let mut trace = trace(p, &decisions)?;
+    let mut trace = trace(p, &decisions).map_err(|e| e.to_string())?;
     pack::pack(&mut trace.slots, Space::Dev, options, stop)?;
     finish(p, decisions, trace)
 }
@@ -88,7 +88,7 @@ pub(crate) fn realise_by(
     decisions: Decisions,
     algorithm: Algorithm,
 ) -> Result<Realised, String> {
-    let mut trace = trace(p, &decisions)?;
+    let mut trace = trace(p, &decisions).map_err(|e| e.to_string())?;
     pack::pack_by(&mut trace.slots, Space::Dev, algorithm)?;
     finish(p, decisions, trace)
 }

@@ -4,6 +4,7 @@
 //! a step otherwise than the next one begins is refused, with the action that is wrong.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use memc_ir::Bytes;
 
@@ -37,8 +38,32 @@ struct Tracer<'a> {
     expiring: BTreeMap<usize, (u32, u32)>,
 }
 
+/// Why a script cannot be carried out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refused {
+    /// The index of the action that is wrong; none: how the step begins or ends.
+    pub action: Option<usize>,
+    /// What is wrong.
+    pub why: String,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.action {
+            Some(i) => write!(f, "action {} of the script: {}", i + 1, self.why),
+            None => f.write_str(&self.why),
+        }
+    }
+}
+
+impl From<String> for Refused {
+    fn from(why: String) -> Refused {
+        Refused { action: None, why }
+    }
+}
+
 /// Carries out a script symbolically; errors name the action.
-pub fn trace(p: &Problem, d: &Decisions) -> Result<Trace, String> {
+pub fn trace(p: &Problem, d: &Decisions) -> Result<Trace, Refused> {
     let mut x = Tracer {
         p,
         d,
@@ -53,9 +78,9 @@ pub fn trace(p: &Problem, d: &Decisions) -> Result<Trace, String> {
         x.home(t)?;
     }
     for (i, action) in d.actions.iter().enumerate() {
-        x.action(i, action).map_err(|why| format!("action {} of the script: {why}", i + 1))?;
+        x.action(i, action).map_err(|why| Refused { action: Some(i), why })?;
     }
-    x.finish()
+    Ok(x.finish()?)
 }
 
 impl Tracer<'_> {

@@ -85,7 +85,7 @@ fn run_apply(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(
     (crate::graph::order::PASS.run)(m, &order, cx)?;
     let p = problem(m, cx)?;
     let at = |e| PassError::Usage(format!("{file}: {e}"));
-    let decisions = Decisions::parse(&text, &p.numbers).map_err(at)?;
+    let decisions = memc_planner::read(&p.numbers, &text).map_err(at)?;
     *m = super::apply(&p, &decisions).map_err(at)?;
     Ok(())
 }

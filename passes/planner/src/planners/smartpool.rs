@@ -39,7 +39,7 @@ pub(super) const PLANNER: Planner = Planner {
 
 /// Gives every place in a script the offset that SmartPool chooses; also returns the pool's height in bytes.
 pub(super) fn lay_out(p: &Problem, mut decisions: Decisions) -> Result<(Decisions, u64), NoPlan> {
-    let mut trace = trace(p, &decisions).map_err(NoPlan::Failed)?;
+    let mut trace = trace(p, &decisions).map_err(|e| NoPlan::Failed(e.to_string()))?;
     let height = pack::pack_by(&mut trace.slots, Space::Dev, Algorithm::SmartPool).map_err(NoPlan::Failed)?;
     for slot in trace.slots.iter().filter(|s| s.space == Space::Dev) {
         settle(&mut decisions, slot);

@@ -1,0 +1,112 @@
+//! Carrying out a script that is given as text: what is wrong is said with its line.
+
+use memc_layout::{Buffer, Conflict, Instance, Range, check};
+
+use crate::decisions::{Decisions, Lines};
+use crate::place::{Site, Slot, Space, Trace};
+use crate::problem::{ALIGN, Problem};
+use crate::realise::{Realised, realise};
+use crate::trace::trace;
+
+/// Reads a script and carries it out symbolically; errors name the line.
+pub fn read(p: &Problem, text: &str) -> Result<Decisions, String> {
+    traced(p, text).map(|(decisions, ..)| decisions)
+}
+
+/// Reads a script and carries it out on the model of the device; errors name the line where it is one that is wrong.
+pub fn replay(p: &Problem, text: &str) -> Result<Realised, String> {
+    let (decisions, trace, lines) = traced(p, text)?;
+    apart(p, &trace, &lines)?;
+    realise(p, decisions)
+}
+
+fn traced(p: &Problem, text: &str) -> Result<(Decisions, Trace, Lines), String> {
+    let (decisions, lines) = Decisions::with_lines(text, p)?;
+    let trace =
+        trace(p, &decisions).map_err(|refused| match refused.action.and_then(|i| lines.actions.get(i)) {
+            Some(line) => format!("line {line}: {}", refused.why),
+            None => refused.why,
+        })?;
+    Ok((decisions, trace, lines))
+}
+
+/// Refuses places on the device that are given and overlap.
+fn apart(p: &Problem, trace: &Trace, lines: &Lines) -> Result<(), String> {
+    let given = |s: &&Slot| s.space == Space::Dev && s.offset.is_some() && !s.live.is_empty();
+    let slots: Vec<&Slot> = trace.slots.iter().filter(given).collect();
+    let buffer = |s: &&Slot| {
+        let range = |&(start, end): &(u32, u32)| Range { start: start.into(), end: end.into() };
+        Buffer { live: s.live.iter().map(range).collect(), bytes: s.bytes, align: ALIGN, offset: None }
+    };
+    let instance = Instance::new(slots.iter().map(buffer).collect()).map_err(|e| e.to_string())?;
+    let offsets: Vec<u64> = slots.iter().filter_map(|s| s.offset).collect();
+    match check(&instance, &offsets) {
+        Err(Conflict::Overlap(a, b)) => {
+            let said = |i: usize| slots.get(i).map_or_else(String::new, |s| place(p, s, lines));
+            Err(format!("{} and {} overlap", said(a), said(b)))
+        }
+        other => other.map(|_| ()).map_err(|e| e.to_string()),
+    }
+}
+
+/// What a place is and where it is said.
+fn place(p: &Problem, slot: &Slot, lines: &Lines) -> String {
+    let (what, line) = match slot.site {
+        Site::Home(t) => {
+            let tensor = p.tensors.get(t as usize).map_or("", |t| t.name.as_str());
+            (format!("the home of %{tensor}"), lines.homes.get(&t))
+        }
+        Site::In(i) => ("a place to copy to".into(), lines.actions.get(i)),
+        Site::At(i, k) => (format!("place {} of a run", k + 1), lines.actions.get(i)),
+        Site::Scratch(i, _) => ("the scratch of a run".into(), lines.actions.get(i)),
+        Site::Workspace(i) => ("the workspace of a run".into(), lines.actions.get(i)),
+        Site::Host => ("a place in host memory".into(), None),
+    };
+    let offset = slot.offset.unwrap_or(0);
+    let line = line.map_or_else(String::new, |line| format!(" in line {line}"));
+    format!("{what}{line} (@ {offset}, {} B)", slot.bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two states of 64 bytes, and an op that updates the first by the second with 64 bytes of workspace.
+    const PROBLEM: &str = r#"{"format": "memc-problem/1", "device": {"memory_bytes": 0, "h2d_bytes_per_s": 1e9, "d2h_bytes_per_s": 1e9},
+        "tensors": [{"id": 0, "name": "w", "bytes": 64, "kind": "persistent"}, {"id": 1, "name": "m", "bytes": 64, "kind": "persistent"}],
+        "ops": [{"id": 0, "name": "step", "time_ns": 1, "reads": [0, 1], "writes": [0], "workspace_bytes": 64}]}"#;
+
+    /// What becomes of a script after its first line, which an empty one follows.
+    fn said(rest: &str) -> Result<u64, String> {
+        let p = crate::json::parse(PROBLEM).expect("a problem");
+        replay(&p, &format!("decisions 1\n\n{rest}")).map(|r| r.evaluation.dev_bytes)
+    }
+
+    #[test]
+    fn what_is_right_is_carried_out() {
+        assert_eq!(said("home %w dev @ 0\nhome %m dev\nrun %step at ws @ 128"), Ok(192));
+        assert_eq!(said("home %w dev\nhome %m host\nin %m\nrun %step at ws\nout %m\ndrop %m"), Ok(192));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        let homes = "home %w dev @ 0\nhome %m host\n";
+        for (rest, expected) in [
+            ("home %w both\nhome %x dev", "line 4: no tensor is called %x"),
+            (&format!("{homes}\nrun %step at ws"), "line 6: step needs %m, which is not on the device"),
+            (&format!("{homes}in %m\nin %m"), "line 6: %m is on the device already"),
+            (
+                &format!("{homes}in %m @ 0\nrun %step at ws\ndrop %m"),
+                "the home of %w in line 3 (@ 0, 64 B) and a place to copy to in line 5 (@ 0, 64 B) overlap",
+            ),
+            (
+                &format!("{homes}in %m @ 64\nrun %step at ws @ 64\ndrop %m"),
+                "a place to copy to in line 5 (@ 64, 64 B) and the workspace of a run in line 6 (@ 64, 64 B) overlap",
+            ),
+            (homes, "step never runs"),
+            ("home %w dev", "%m has no home"),
+        ] {
+            assert_eq!(said(rest), Err(expected.into()), "{rest}");
+        }
+    }
+}
