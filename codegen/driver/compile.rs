@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::cli::Compile;
 use crate::device;
 use crate::exit::Error;
-use crate::output::{Progress, STOP, Writing, apart, counted, emit, table};
+use crate::output::{Progress, STOP, Writing, counted, emit, ready, replaceable, table};
 use crate::planner::named;
 use crate::posed::Posed;
 use crate::report::{Report, ms};
@@ -33,7 +33,8 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
         import.checkpoint.as_ref(),
         args.script.apply.as_ref(),
     ];
-    apart(&inputs, &[Some(&args.output), args.script.decisions.as_ref()])?;
+    ready(&inputs, &[Some(&args.output), args.script.decisions.as_ref()])?;
+    replaceable(&args.output)?;
     let profile = &*device::find(&args.device)?;
     progress.stage("importing");
     let mut loaded = source::load(&args.source)?;

@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use crate::cli::FitProfile;
 use crate::device;
 use crate::exit::Error;
-use crate::output::{apart, counted, emit, table, write_file};
+use crate::output::{counted, emit, ready, table, write_file};
 
 pub(crate) fn run(args: &FitProfile) -> Result<(), Error> {
     let inputs: Vec<Option<&PathBuf>> = args.profiles.iter().map(Some).collect();
-    apart(&inputs, &[args.output.as_ref()])?;
+    ready(&inputs, &[args.output.as_ref()])?;
     let mut profiles = args.profiles.iter().map(|path| device::read(path)).collect::<Result<Vec<_>, _>>()?;
     let others = profiles.split_off(1.min(profiles.len()));
     let Some(mut profile) = profiles.pop() else {

@@ -8,7 +8,7 @@ use memc_layout::{Algorithm, Options, Solution, csv};
 use serde_json::json;
 
 use crate::exit::Error;
-use crate::output::{Progress, STOP, Writing, apart, emit, say, write_file};
+use crate::output::{Progress, STOP, Writing, emit, ready, say, write_file};
 use crate::size::{self, Size};
 use crate::source;
 use crate::time::{duration, now, since};
@@ -64,7 +64,7 @@ fn algorithms() -> Vec<&'static str> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    apart(&[Some(&args.instance)], &[args.output.as_ref()])?;
+    ready(&[Some(&args.instance)], &[args.output.as_ref()])?;
     let text = source::read_text(&args.instance)?;
     let named = csv::read(&text).map_err(|e| Error::Model(format!("{}: {e}", args.instance.display())))?;
     let progress = Progress::new(args.json);

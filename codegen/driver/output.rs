@@ -53,8 +53,9 @@ impl Drop for Writing {
     }
 }
 
-/// Refuses output files that are also inputs, or the same file twice: one would silently replace the other.
-pub(crate) fn apart(inputs: &[Option<&PathBuf>], outputs: &[Option<&PathBuf>]) -> Result<(), Error> {
+/// Refuses output files that are also inputs, or the same file twice, since one would silently replace the other; and
+/// those that cannot be written, which is better known now than after the work.
+pub(crate) fn ready(inputs: &[Option<&PathBuf>], outputs: &[Option<&PathBuf>]) -> Result<(), Error> {
     let real = |p: &PathBuf| std::fs::canonicalize(p).unwrap_or_else(|_| p.clone());
     let mut taken: Vec<PathBuf> = inputs.iter().flatten().map(|p| real(p)).collect();
     for output in outputs.iter().flatten() {
@@ -66,7 +67,22 @@ pub(crate) fn apart(inputs: &[Option<&PathBuf>], outputs: &[Option<&PathBuf>]) -
         }
         taken.push(path);
     }
-    Ok(())
+    outputs.iter().flatten().try_for_each(|path| writable(path))
+}
+
+/// Whether [`write_file`] can write to a file. What is no regular file, as a pipe or device, is left alone until then.
+fn writable(path: &Path) -> Result<(), Error> {
+    match std::fs::metadata(path) {
+        Ok(data) if !data.is_file() && !data.is_dir() => Ok(()),
+        _ => replaceable(path),
+    }
+}
+
+/// Whether a file can be replaced as a whole.
+pub(crate) fn replaceable(path: &Path) -> Result<(), Error> {
+    let _writing = Writing::begin();
+    let begun = memc_plan::Replace::begin(path);
+    begun.map(drop).map_err(|e| Error::Io(format!("cannot write `{}`: {e}", path.display())))
 }
 
 /// Replaces a file as a whole or not at all. A link stays and its target is replaced; what is no regular file, as a

@@ -6,7 +6,7 @@ use memc_planner::planners::NoPlan;
 
 use crate::cli::{ExportProblem, Question, ScriptFiles, Search};
 use crate::exit::Error;
-use crate::output::{Progress, apart, emit, write_file};
+use crate::output::{Progress, emit, ready, write_file};
 use crate::posed::pose;
 use crate::report::Report;
 use crate::solve::answer;
@@ -26,7 +26,7 @@ pub(crate) struct Plan {
 
 pub(crate) fn export(args: &ExportProblem) -> Result<(), Error> {
     let progress = Progress::new(false);
-    apart(&[Some(&args.source.model)], &[args.output.as_ref()])?;
+    ready(&[Some(&args.source.model)], &[args.output.as_ref()])?;
     let posed = pose(&args.source, &args.target, Some(Order::Given), &progress)?;
     progress.done();
     let text = memc_planner::json::print(posed.given().numbers());

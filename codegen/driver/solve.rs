@@ -8,7 +8,7 @@ use memc_planner::{Decisions, Realised, replay};
 
 use crate::cli::{How, Question, ScriptFiles, Search};
 use crate::exit::Error;
-use crate::output::{Progress, STOP, Writing, apart};
+use crate::output::{Progress, STOP, Writing, ready};
 use crate::planner::named;
 use crate::posed::{Ordered, Posed, pose};
 use crate::report::{ms, quotient};
@@ -64,7 +64,7 @@ pub(crate) fn answer(
     files: &ScriptFiles,
     progress: &Progress,
 ) -> Result<(Posed, Outcome), Error> {
-    apart(&[Some(&question.source.model), files.apply.as_ref()], &[files.decisions.as_ref()])?;
+    ready(&[Some(&question.source.model), files.apply.as_ref()], &[files.decisions.as_ref()])?;
     let (how, planner, script) = (&search.how, named(&search.planner)?, Script::read(files)?);
     let order = script.as_ref().map_or_else(|| how.order(), |s| Some(s.order()));
     let posed = pose(&question.source, &question.target, order, progress)?;

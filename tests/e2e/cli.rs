@@ -270,7 +270,9 @@ fn models_and_recipes_that_do_not_fit_are_refused_with_what_would() {
 
 #[test]
 fn failures_are_json_too_when_json_is_asked_for() {
-    let out = memc(&["compile", MODEL, "--gpu-mem", "64K", "--json", "-o", "/nonexistent/x"]);
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("a.plan").display().to_string();
+    let out = memc(&["compile", MODEL, "--gpu-mem", "64K", "--json", "-o", &plan]);
     assert_eq!(out.status.code(), Some(4));
     let error = json(&String::from_utf8(out.stdout).unwrap());
     assert_eq!(number(&error, "exit_code"), 4);
@@ -308,10 +310,9 @@ fn saved_decisions_replay_to_the_same_schedule() {
     {
         assert_eq!(first[field], second[field], "{field}");
     }
-    let too_small = memc_fails(
-        4,
-        &["compile", MODEL, "--gpu-mem", "230K", "--apply", &decisions, "-o", "/nonexistent/x"],
-    );
+    let plan = folder.path().join("c.plan").display().to_string();
+    let too_small =
+        memc_fails(4, &["compile", MODEL, "--gpu-mem", "230K", "--apply", &decisions, "-o", &plan]);
     assert!(too_small.contains("decisions take"), "{too_small}");
 }
 

@@ -115,7 +115,30 @@ fn verify_diff_and_opt_print_objects_for_scripts() {
 #[test]
 fn files_that_cannot_be_used_are_named() {
     assert!(memc_fails(3, &["estimate", "README.md"]).contains("README.md: not an ONNX model: it is text"));
-    let text =
-        memc_fails(74, &["compile", FORWARD, "--loss", "mse", "--no-optimizer", "-o", "/nonexistent/x"]);
-    assert!(text.contains("no folder `/nonexistent`") && !text.contains(".tmp"), "{text}");
+}
+
+/// What cannot be written is said before anything is planned, and nothing is left half done.
+#[test]
+fn places_that_take_no_file_are_refused_before_the_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let compile = ["compile", FORWARD, "--loss", "mse", "--no-optimizer", "--gpu-mem", "1B"];
+    let inside = folder.path().display().to_string();
+    for (path, said) in [
+        ("/nonexistent/x", "no folder `/nonexistent`"),
+        ("/proc/x", "`/proc/x`: the folder `/proc` takes no files"),
+        (&inside, "not a regular file"),
+    ] {
+        let text = memc_fails(74, &[&compile[..], &["-o", path]].concat());
+        assert!(text.contains(said) && !text.contains(".memc-") && text.lines().count() == 1, "{text}");
+        let text = memc_fails(74, &[&compile[..], &["-o", &file("a.plan"), "--decisions", path]].concat());
+        assert!(text.contains(said), "{text}");
+        for command in ["plan", "explain"] {
+            let text = memc_fails(74, &[&[command], &compile[1..], &["--decisions", path]].concat());
+            assert!(text.contains(said), "{text}");
+        }
+    }
+    let text = memc_fails(74, &[&compile[..], &["-o", "/dev/null"]].concat());
+    assert!(text.contains("`/dev/null`: not a regular file") && text.lines().count() == 1, "{text}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

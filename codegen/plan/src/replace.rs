@@ -40,6 +40,9 @@ impl Replace {
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         let temp = builder.tempfile_in(&folder).map_err(|e| match e.kind() {
             // The library's message has the temporary file's name, which nobody asked for.
+            kind @ io::ErrorKind::NotFound if folder.is_dir() => {
+                io::Error::new(kind, format!("the folder `{}` takes no files", folder.display()))
+            }
             kind @ io::ErrorKind::NotFound => {
                 io::Error::new(kind, format!("there is no folder `{}`", folder.display()))
             }
