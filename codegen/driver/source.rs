@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use memc_frontend::{Import, ImportError, ImportOptions};
-use memc_ir::{Bytes, Module, Phase, print_annotated, verify};
+use memc_ir::{Bytes, Module, Phase, print_diags, verify};
 use memc_passes::graph::memory::{self, counts, stash_bytes};
 use memc_passes::{
     DeviceProfile, FORWARD_PIPELINE, Fired, GRAPH_PIPELINE, MEMORY_PIPELINE, PROFILES, PassCx, Pipeline,
@@ -78,13 +78,15 @@ pub(crate) fn load(source: &Source) -> Result<Loaded, Error> {
         fired = cx.fired;
     }
     let Import { module, notes, warnings } = draft.complete().map_err(failed)?;
-    verify(&module).map_err(|d| Error::Internal(print_annotated(&module, &d)))?;
+    verify(&module)
+        .map_err(|d| Error::Internal(format!("invalid module\n{}", print_diags(&module, &d).trim_end())))?;
     Ok(Loaded { module, notes, warnings, options: recorded(args), fired })
 }
 
 fn check(module: &Module, path: &Path) -> Result<(), Error> {
     verify(module).map_err(|d| {
-        Error::Model(format!("{}: invalid module\n{}", path.display(), print_annotated(module, &d)))
+        let text = print_diags(module, &d);
+        Error::Model(format!("{}: invalid module\n{}", path.display(), text.trim_end()))
     })
 }
 

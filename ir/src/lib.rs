@@ -23,7 +23,7 @@ pub use module::{
 };
 pub use ops::{Class, Cost, OpKind};
 pub use parse::{parse, parse_op, parse_type};
-pub use print::{print, print_annotated, slot_name, value_name};
+pub use print::{print, print_annotated, print_diags, slot_name, value_name};
 pub use traffic::Traffic;
 pub use types::{Bytes, DType, MAX_ELEMENTS, MAX_RANK, TensorType};
 pub use verify::{RULES, Rule, verify};

@@ -26,15 +26,28 @@ pub fn print(module: &Module) -> String {
 
 /// The module in its text form with every diagnostic under the line it is about, as `;~ M3: message`.
 pub fn print_annotated(module: &Module, diags: &Diags) -> String {
+    annotated(module, diags, true)
+}
+
+/// Every diagnostic under the line of the text form that it is about, as `;~ M3: message`; lines that are right are
+/// left out.
+pub fn print_diags(module: &Module, diags: &Diags) -> String {
+    annotated(module, diags, false)
+}
+
+fn annotated(module: &Module, diags: &Diags, all: bool) -> String {
     let mut pending: BTreeMap<Anchor, Vec<String>> = BTreeMap::new();
     for d in &diags.0 {
         pending.entry(d.at).or_default().push(d.to_string());
     }
     let mut out = String::new();
     for (at, line) in lines(module) {
-        out.push_str(&line);
-        out.push('\n');
-        for note in at.and_then(|at| pending.remove(&at)).unwrap_or_default() {
+        let notes = at.and_then(|at| pending.remove(&at)).unwrap_or_default();
+        if all || !notes.is_empty() {
+            out.push_str(&line);
+            out.push('\n');
+        }
+        for note in notes {
             let _ = writeln!(out, ";~ {note}");
         }
     }

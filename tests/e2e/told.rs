@@ -142,3 +142,15 @@ fn places_that_take_no_file_are_refused_before_the_work() {
     assert!(text.contains("`/dev/null`: not a regular file") && text.lines().count() == 1, "{text}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
+
+/// Of IR that breaks rules only the lines that do are shown, each with the rules.
+#[test]
+fn verify_shows_the_lines_that_are_wrong_and_no_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "module @wrong graph\n%x = input : f32[3]\n%right = relu %x : f32[3]\n%y = relu %right : f32[4]\n\
+                yield output %y as \"y\"\n";
+    let path = put(folder.path(), "wrong.mir", text.as_bytes()).display().to_string();
+    let said = memc_fails(3, &["verify", &path]);
+    assert!(said.contains("%y = relu %right : f32[4]\n;~ "), "{said}");
+    assert!(!said.contains("%right = relu") && !said.contains("input :"), "{said}");
+}
