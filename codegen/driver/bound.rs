@@ -37,19 +37,23 @@ pub(crate) fn run(args: &Bound) -> Result<(), Error> {
     let found: Vec<Row> =
         allowed(args).into_iter().map(|allow| (allow, bound(numbers, capacity, allow))).collect();
     progress.done();
-    let least = found.iter().filter_map(|(_, b)| b.as_ref().err()).min_by_key(|e| e.bytes);
-    let text = if args.json { to_json(&posed, budget, &found) } else { to_text(&posed, budget, &found) };
-    match least {
-        Some(e) if found.iter().all(|(_, b)| b.is_err()) => {
-            let text = format!("nothing fits {}: {}", Bytes(budget), why(&posed, e));
-            if args.json {
-                emit(&to_json(&posed, budget, &found))?;
-                return Err(Error::Said(text));
-            }
-            Err(Error::Infeasible(text, None))
-        }
-        _ => emit(&text),
+    let none = infeasible(&posed, budget, &found);
+    if args.json {
+        emit(&to_json(&posed, budget, &found, none.as_deref()))?;
+        return none.map_or(Ok(()), |why| Err(Error::Said(why)));
     }
+    match none {
+        Some(why) => Err(Error::Infeasible(why, None)),
+        None => emit(&to_text(&posed, budget, &found)),
+    }
+}
+
+/// Why there is no plan, whatever scripts may do, if there is none.
+fn infeasible(posed: &Posed, budget: u64, found: &[Row]) -> Option<String> {
+    let failures: Option<Vec<(Allow, &Infeasible)>> =
+        found.iter().map(|(allow, b)| Some((*allow, b.as_ref().err()?))).collect();
+    let (allow, least) = failures?.into_iter().min_by_key(|f| f.1.bytes)?;
+    Some(format!("nothing fits {}: {}", Bytes(budget), why(posed, allow, least)))
 }
 
 type Row = (Allow, Result<Bounds, Infeasible>);
@@ -91,9 +95,13 @@ fn name(allow: Allow) -> &'static str {
 }
 
 /// What does not fit.
-fn why(posed: &Posed, e: &Infeasible) -> String {
-    let op = posed.given().numbers().ops.get(e.op).map_or("the step", |op| op.label.as_str());
-    format!("{} has to have {} on the device", op, Bytes(e.bytes + posed.reserve_bytes))
+fn why(posed: &Posed, allow: Allow, e: &Infeasible) -> String {
+    let p = posed.given().numbers();
+    let op = p.ops.get(e.op).map_or("the step", |op| op.label.as_str());
+    // Of an op that does not fit by itself, it does not matter what the link could do for others.
+    let others = p.ops.get(e.op).is_some_and(|_| p.working_set_bytes(e.op) < e.bytes);
+    let note = posed.cut_off(allow).filter(|_| others).map_or_else(String::new, |note| format!("; {note}"));
+    format!("{} has to have {} on the device{note}", op, Bytes(e.bytes + posed.reserve_bytes))
 }
 
 fn to_text(posed: &Posed, budget: u64, found: &[Row]) -> String {
@@ -109,7 +117,7 @@ fn to_text(posed: &Posed, budget: u64, found: &[Row]) -> String {
     let rows: Vec<Vec<String>> = found.iter().map(row).collect();
     let infeasible = found.iter().filter_map(|(allow, b)| {
         let order = if b.is_ok() { " in the given order" } else { "" };
-        Some(format!("{}{order}: {}\n", name(*allow), why(posed, failure(b)?)))
+        Some(format!("{}{order}: {}\n", name(*allow), why(posed, *allow, failure(b)?)))
     });
     let infeasible: String = infeasible.collect();
     format!(
@@ -121,7 +129,7 @@ fn to_text(posed: &Posed, budget: u64, found: &[Row]) -> String {
     )
 }
 
-fn to_json(posed: &Posed, budget: u64, found: &[Row]) -> String {
+fn to_json(posed: &Posed, budget: u64, found: &[Row], none: Option<&str>) -> String {
     let ideal = posed.given().numbers().compute_ns();
     let row = |(allow, b): &Row| -> Value {
         let over = |ns: Option<u64>| over(ns?, ideal);
@@ -131,11 +139,13 @@ fn to_json(posed: &Posed, budget: u64, found: &[Row]) -> String {
             "fixed_order_ns": fixed, "fixed_order_over_ideal": over(fixed),
             "order_free_ns": free, "order_free_over_ideal": over(free),
             "least_bytes": failure(b).map(|e| e.bytes + posed.reserve_bytes),
+            "why": failure(b).map(|e| why(posed, *allow, e)),
         })
     };
     let bounds: Vec<Value> = found.iter().map(row).collect();
     let object = json!({
-        "problem": posed.given().numbers().name, "gpu_mem_bytes": budget, "ideal_ns": ideal, "bounds": bounds,
+        "problem": posed.given().numbers().name, "gpu_mem_bytes": budget, "ideal_ns": ideal,
+        "feasible": none.is_none(), "why": none, "bounds": bounds,
     });
     format!("{object}\n")
 }

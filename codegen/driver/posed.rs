@@ -251,6 +251,17 @@ impl Posed {
         })
     }
 
+    /// Why nothing is swapped although it may be, where the device cannot.
+    pub(crate) fn cut_off(&self, allow: Allow) -> Option<String> {
+        let device = &self.given().numbers().device;
+        let links =
+            [("h2d_bytes_per_s", device.h2d_bytes_per_s), ("d2h_bytes_per_s", device.d2h_bytes_per_s)];
+        let dead: Vec<&str> = links.iter().filter(|l| l.1 == 0).map(|l| l.0).collect();
+        let says = if dead.len() == 1 { "is" } else { "are" };
+        let text = || format!("the device's {} {says} 0, so that nothing can be swapped", dead.join(" and "));
+        (allow.swap && !dead.is_empty()).then(text)
+    }
+
     /// Why there is no plan, for people: what a planner said, what would fit, and the op that needs the most.
     ///
     /// The budget that is said to have a plan has one by the default planner, whichever were `asked`.
@@ -281,10 +292,11 @@ impl Posed {
             return Ok(Error::Infeasible(format!("{report}{note}"), Some(Box::new(report))));
         }
         let by = if other { format!(", with --planner {default}") } else { String::new() };
+        let note = self.cut_off(allow).map_or_else(String::new, |note| format!("\nnote: {note}"));
         Ok(Error::Infeasible(
             format!(
-                "{why}\n  smallest budget known to have a plan: {}{by}\nhint: give more --gpu-mem, or another --planner; \
-                 `memc compare` shows what each finds",
+                "{why}\n  smallest budget known to have a plan: {}{by}{note}\nhint: give more --gpu-mem, or another \
+                 --planner; `memc compare` shows what each finds",
                 Bytes(smallest)
             ),
             None,

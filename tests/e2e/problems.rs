@@ -137,6 +137,19 @@ fn transients_that_nothing_writes_and_inputs_that_ops_write_are_planned() {
     assert!(number(&input, "step_ns") >= 2000, "{input}");
 }
 
+/// Who has no name that can be seen is called by its id.
+#[test]
+fn empty_names_are_replaced_by_ids() {
+    let folder = tempfile::tempdir().unwrap();
+    let problem = changed(|p| {
+        p["tensors"][1]["name"] = json!("");
+        p["ops"][0]["name"] = json!("  ");
+    });
+    let path = put(folder.path(), "unnamed.json", problem.to_string().as_bytes()).display().to_string();
+    let said = memc_fails(4, &["plan", &path, "--gpu-mem", "4M"]);
+    assert!(said.contains("working set peaks at op0: ") && said.contains("4.00 MiB  t8\n"), "{said}");
+}
+
 /// What is for people only is accepted, whatever it holds.
 #[test]
 fn names_origin_and_reference_are_read_over() {
@@ -263,7 +276,53 @@ fn zero_bandwidth_means_no_swapping() {
         }
         let said = memc_fails(4, &["plan", &path, "--gpu-mem", "4M"]);
         assert!(said.contains("no plan fits") && said.contains("forward"), "{said}");
+        assert!(!said.contains(field), "no link would help an op that does not fit: {said}");
     }
+}
+
+/// Where it is for want of a link that nothing fits, that is said, unless swapping is not wanted anyway.
+#[test]
+fn a_budget_that_only_a_link_would_do_for_says_that_there_is_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let problem = changed(|p| {
+        p["device"] = json!({"memory_bytes": 1u64 << 30, "h2d_bytes_per_s": 1e9});
+        p["tensors"][1] = json!({"id": 8, "name": "m", "bytes": 4 << 20, "kind": "persistent"});
+        p["ops"][1] = json!({"id": 1, "name": "other", "time_ns": 1, "reads": [7], "writes": [7]});
+        p["ops"][0] = json!({"id": 0, "name": "first", "time_ns": 1, "reads": [8], "writes": [8]});
+    });
+    let path = put(folder.path(), "alone.json", problem.to_string().as_bytes()).display().to_string();
+    let why = "the device's d2h_bytes_per_s is 0, so that nothing can be swapped";
+    for command in ["plan", "compare"] {
+        let args = [command, &path, "--gpu-mem", "4M"];
+        let said = memc_fails(4, &args);
+        assert!(said.contains(why), "{said}");
+        let said = memc_fails(4, &[&args[..], &["--no-swap"]].concat());
+        assert!(!said.contains("d2h_bytes_per_s"), "{said}");
+    }
+    let text = memc_ok(&["bound", &path, "--gpu-mem", "4M"]);
+    let row = |what: &str| {
+        let row =
+            text.lines().find(|l| l.starts_with(&format!("{what} in the given order: first has to have")));
+        row.unwrap_or_else(|| panic!("{what}: {text}"))
+    };
+    assert!(row("swap only").ends_with(why) && !row("recompute only").contains("d2h"), "{text}");
+    let bound = json(&memc_ok(&["bound", &path, "--gpu-mem", "4M", "--json"]));
+    assert!(bound["feasible"] == true && bound["why"].is_null(), "{bound}");
+    assert!(bound["bounds"][2]["why"].as_str().unwrap().ends_with(why), "{bound}");
+}
+
+/// Where nothing fits, `bound` says why in words and as an object, as `plan` does.
+#[test]
+fn a_bound_that_there_is_none_says_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = put(folder.path(), "small.json", small().to_string().as_bytes()).display().to_string();
+    let out = memc(&["bound", &path, "--gpu-mem", "4M", "--json"]);
+    let bound = json(&String::from_utf8(out.stdout).unwrap());
+    let why = bound["why"].as_str().unwrap();
+    assert!(out.status.code() == Some(4) && bound["feasible"] == false, "{bound}");
+    assert!(why.contains("forward has to have 5.00 MiB"), "{bound}");
+    assert!(String::from_utf8(out.stderr).unwrap().contains(why));
+    assert!(memc_fails(4, &["bound", &path, "--gpu-mem", "4M"]).contains(why));
 }
 
 /// What is said to be the smallest budget keeps to what the planner may do, and works.

@@ -19,7 +19,7 @@ pub struct Infeasible {
     pub updates: bool,
     /// Bytes that op needs at once.
     pub working_set_bytes: u64,
-    /// That op's largest tensors: name, type (nothing where it is not known), bytes.
+    /// That op's largest tensors: name, type (nothing where there is none), bytes.
     pub tensors: Vec<(String, String, u64)>,
 }
 
@@ -37,14 +37,14 @@ impl Infeasible {
         let (position, working_set_bytes) = numbers.largest_working_set();
         let op = numbers.ops.get(position);
         let set = op.map(|_| numbers.working_set(position)).unwrap_or_default();
-        let named = |t: u32| {
+        let tensor = |t: u32| {
             let tensor = &numbers.tensors[t as usize];
             let ty = model.map(|p| p.tensor_type(t).to_string()).unwrap_or_default();
-            (tensor.name.clone(), ty, tensor.bytes)
+            (named(&tensor.name, "t", t as usize), ty, tensor.bytes)
         };
-        let mut tensors: Vec<(String, String, u64)> = set.into_iter().map(named).collect();
+        let mut tensors: Vec<(String, String, u64)> = set.into_iter().map(tensor).collect();
         if let Some(op) = op.filter(|op| op.workspace > 0) {
-            tensors.push(("workspace".into(), "bytes".into(), op.workspace));
+            tensors.push(("workspace".into(), String::new(), op.workspace));
         }
         tensors.sort_by(|a, b| b.2.cmp(&a.2).then(a.0.cmp(&b.0)));
         tensors.truncate(NAMED);
@@ -53,12 +53,23 @@ impl Infeasible {
         Infeasible {
             budget_bytes,
             smallest_bytes,
-            op: op.map(|op| op.label.clone()).unwrap_or_default(),
+            op: named(op.map_or("", |op| &op.label), "op", position),
             updates: model.is_some_and(kind),
             working_set_bytes,
             tensors,
         }
     }
+}
+
+/// What something is called: as in problem files, `what` and its position, where its name is empty.
+fn named(name: &str, what: &str, position: usize) -> String {
+    if name.is_empty() { format!("{what}{position}") } else { name.to_string() }
+}
+
+/// A name as it stands among other words: quoted where it has blanks or what cannot be seen.
+fn quoted(name: &str) -> String {
+    let plain = name.chars().all(|c| !c.is_whitespace() && !c.is_control());
+    if plain { name.to_string() } else { format!("{name:?}") }
 }
 
 /// Whether an op is an optimizer's: its operands begin with a parameter and its gradient.
@@ -70,10 +81,10 @@ impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "no plan fits {}", Bytes(self.budget_bytes))?;
         writeln!(f, "  smallest feasible: {}", Bytes(self.smallest_bytes))?;
-        writeln!(f, "  working set peaks at {}: {}", self.op, Bytes(self.working_set_bytes))?;
+        writeln!(f, "  working set peaks at {}: {}", quoted(&self.op), Bytes(self.working_set_bytes))?;
         for (name, ty, bytes) in &self.tensors {
             let ty = if ty.is_empty() { String::new() } else { format!(" : {ty}") };
-            writeln!(f, "    {:>12}  {name}{ty}", Bytes(*bytes).short())?;
+            writeln!(f, "    {:>12}  {}{ty}", Bytes(*bytes).short(), quoted(name))?;
         }
         let batch = if self.updates {
             "; a smaller batch does not help, since that op updates a parameter"
