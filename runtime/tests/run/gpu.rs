@@ -1,5 +1,6 @@
 //! The GPU's replay of plans, on a driver without a GPU: the runtime's path from plan to queues as it is.
 
+use memc_gpu::GpuError;
 use memc_runtime::gpu::Gpu;
 use memc_runtime::{Error, RunOptions, run_on};
 
@@ -85,4 +86,13 @@ fn a_budget_without_room_for_scratch_is_refused() {
     let error = on_mock(&folder, Behaviour::default(), false, &steps(1)).unwrap_err();
     assert_eq!(error.exit_code(), 5, "{error}");
     assert!(error.to_string().contains("scratch") && error.to_string().contains("reserve_bytes"), "{error}");
+}
+
+/// A device that is not there is what a run says, also of a plan that would not fit one.
+#[test]
+fn a_device_that_is_not_there_comes_before_what_it_would_need() {
+    let folder = Folder::of(&CLASSIFIER.replace("budget 16384", "budget 15400"));
+    let none = Gpu::new("none", || Err::<Mock, _>(GpuError::NoDevice), false);
+    let error = run_on(&none, &folder.plan(), &steps(1), &mut Log::default()).unwrap_err();
+    assert_eq!(error.exit_code(), 8, "{error}");
 }
