@@ -56,7 +56,15 @@ fn to_json(file: &PlanFile) -> Value {
         .iter()
         .map(|k| json!({"op": k.op, "attrs": k.attrs, "operands": k.operands, "results": k.results, "workspace_bytes": k.workspace_bytes}))
         .collect();
-    let states: Vec<Value> = plan.states.iter().map(state).collect();
+    let states: Vec<Value> = plan
+        .states
+        .iter()
+        .map(|s| {
+            let init = init(&s.init);
+            let mirror = plan.mirror(s).as_ref().map(slice);
+            json!({"name": s.name, "role": s.role, "type": s.ty, "home": slice(&s.home), "mirror": mirror, "init": init})
+        })
+        .collect();
     let inputs: Vec<Value> = plan.inputs.iter().map(input).collect();
     let outputs: Vec<Value> = plan
         .outputs
@@ -76,15 +84,14 @@ fn to_json(file: &PlanFile) -> Value {
     out
 }
 
-fn state(s: &memc_plan::State) -> Value {
-    let init = match &s.init {
+fn init(init: &Init) -> Value {
+    match init {
         Init::Zeros => json!({"kind": "zeros"}),
         Init::Data { offset, bytes, hash } => {
             json!({"kind": "data", "offset": offset, "bytes": bytes, "hash": hex(hash)})
         }
         Init::Random { seed, kind } => json!({"kind": kind, "seed": seed}),
-    };
-    json!({"name": s.name, "role": s.role, "type": s.ty, "home": slice(&s.home), "init": init})
+    }
 }
 
 fn input(i: &memc_plan::Input) -> Value {

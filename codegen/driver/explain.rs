@@ -3,6 +3,7 @@
 use clap::Args;
 use glob::Pattern;
 use memc_ir::Bytes;
+use memc_planner::Home;
 use memc_planner::account::{Account, Back, Cause, Gap, Late, Stall, account};
 use memc_planner::planners::NoPlan;
 use serde_json::{Value, json};
@@ -103,6 +104,17 @@ impl<'a> Told<'a> {
         if self.o.model().is_some() { &op.label } else { &op.name }
     }
 
+    /// Where a persistent tensor is when a step begins.
+    fn home(&self, t: u32) -> Option<&'static str> {
+        let (_, realised) = self.report.outcome.of(self.report.posed)?;
+        realised.decisions.homes.get(&t).map(Home::name)
+    }
+
+    /// The mark of a tensor that begins a step on both sides.
+    fn sides(&self, t: u32) -> &'static str {
+        if self.home(t) == Some("both") { "*" } else { "" }
+    }
+
     /// For every tensor its gaps and what they amount to.
     fn tensors(&self) -> Vec<(Does, Vec<&'a Gap>)> {
         let mut out = vec![(Does::Keep, Vec::new()); self.chosen.len()];
@@ -158,7 +170,8 @@ impl<'a> Told<'a> {
             let stay = (0..all.len()).filter(|&t| all[t].0 == Does::Keep && self.chosen[t]);
             rows.extend(stay.take(top).map(|t| {
                 let tensor = &p.tensors[t];
-                let cells = [tensor.name.clone(), "keep".into(), Bytes(tensor.bytes).short()];
+                let does = format!("keep{}", self.sides(t as u32));
+                let cells = [tensor.name.clone(), does, Bytes(tensor.bytes).short()];
                 cells.into_iter().chain((0..6).map(|_| "-".to_string())).collect()
             }));
         }
@@ -177,6 +190,13 @@ impl<'a> Told<'a> {
             out.push('\n');
             out.push_str(&narrow_table(&header, &rows));
             out.push_str(&more(moves.len(), top, "gap"));
+        }
+        let both = (0..all.len()).filter(|&t| self.chosen[t] && self.home(t as u32) == Some("both")).count();
+        if both > 0 {
+            out.push_str(&format!(
+                "* begins a step on both sides, on the device and in host memory: {}; it leaves without a copy until an op changes it\n",
+                counted(both, "tensor")
+            ));
         }
         let mut stalls: Vec<&Stall> = self.account.stalls.iter().collect();
         stalls.sort_by_key(|s| (std::cmp::Reverse(s.ns), s.at_ns));
@@ -231,7 +251,7 @@ impl<'a> Told<'a> {
         let time = |ns: u64| if ns == 0 { "-".to_string() } else { ms(ns) };
         vec![
             self.tensor(gap.tensor).to_string(),
-            does.into(),
+            format!("{does}{}", self.sides(gap.tensor)),
             Bytes(self.o.numbers().tensors[gap.tensor as usize].bytes).short(),
             after,
             before,
@@ -297,9 +317,9 @@ impl<'a> Told<'a> {
             })
         };
         let tensor = |(t, (does, gaps)): (usize, &(Does, Vec<&Gap>))| {
-            let tensor = &p.tensors[t];
+            let (tensor, home) = (&p.tensors[t], self.home(t as u32));
             json!({
-                "name": tensor.name, "bytes": tensor.bytes, "kind": tensor.kind.name(), "does": does.name(),
+                "name": tensor.name, "bytes": tensor.bytes, "kind": tensor.kind.name(), "home": home, "does": does.name(),
                 "gaps": gaps.iter().map(gap).collect::<Vec<Value>>(),
             })
         };

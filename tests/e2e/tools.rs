@@ -1,4 +1,4 @@
-//! `memc max-batch`, and what an interrupt leaves of a search.
+//! `memc max-batch`, what an interrupt leaves of a search, and how states on both sides are told.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -113,4 +113,43 @@ fn an_interrupt_keeps_the_best_plan_found_so_far() {
     assert_eq!((out["stopped"].as_bool(), out["feasible"].as_bool()), (Some(true), Some(true)), "{out}");
     let again = json(&memc_ok(&["plan", &problem, "--gpu-mem", "40M", "--json", "--apply", &saved]));
     assert_eq!(again["step_ns"], out["step_ns"]);
+}
+
+/// A state that begins a step on both sides is called that by `explain`, and `dump` says where its mirror lies.
+#[test]
+fn states_on_both_sides_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let (saved, plan) = (file("a.dec"), file("a.plan"));
+    let (model, budget) = ("models/mlp_s/training_model.onnx", ["--gpu-mem", "10000B"]);
+    memc_ok(&[&["compile", model, "--decisions", &saved, "-o", &plan], &budget[..]].concat());
+    let decisions = std::fs::read_to_string(&saved).unwrap();
+    let name = |l: &str| l.strip_prefix("home %")?.split_once(" both").map(|(name, _)| name.to_string());
+    let both: Vec<String> = decisions.lines().filter_map(name).collect();
+    assert!(!both.is_empty(), "{decisions}");
+
+    let explain = [&["explain", model, "--apply", &saved], &budget[..]].concat();
+    let told = json(&memc_ok(&[&explain[..], &["--json"]].concat()));
+    let tensors = told["tensors"].as_array().unwrap();
+    let sides = |home: &str| tensors.iter().filter(|t| t["home"] == home).count();
+    let of_both = tensors.iter().filter(|t| both.iter().any(|name| t["name"] == name.as_str()));
+    assert!(of_both.clone().all(|t| t["home"] == "both"), "{told}");
+    assert_eq!((of_both.count(), sides("both")), (both.len(), both.len()), "{told}");
+    let count = |home: &str| decisions.lines().filter(|l| l.starts_with("home ") && l.contains(home)).count();
+    assert_eq!((sides("dev"), sides("host")), (count(" dev"), count(" host")), "{told}");
+    let text = memc_ok(&explain);
+    assert!(text.contains(" swap* ") && text.contains("* begins a step on both sides"), "{text}");
+
+    let states = json(&memc_ok(&["dump", &plan, "--json"]))["states"].as_array().unwrap().clone();
+    let mirrored: Vec<&str> = states
+        .iter()
+        .filter(|s| s["mirror"]["space"] == "host")
+        .map(|s| s["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(mirrored, both);
+    let lines = memc_ok(&["dump", &plan]);
+    assert_eq!(
+        lines.lines().filter(|l| l.starts_with("state ") && l.contains(" ; mirror host+")).count(),
+        both.len()
+    );
 }

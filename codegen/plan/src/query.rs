@@ -1,6 +1,6 @@
 //! Reading a plan: names, iteration over sections, and counts.
 
-use crate::{Action, Claims, Command, Meta, Plan, Slice, Space, Stream};
+use crate::{Action, Claims, Command, Meta, Plan, Slice, Space, State, Stream};
 
 /// One of a plan's three command lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -167,6 +167,15 @@ impl Plan {
         Section::ALL
             .into_iter()
             .flat_map(|s| self.section(s).iter().enumerate().map(move |(index, command)| (s, index, command)))
+    }
+
+    /// Where the content of a state lies in host memory as well when a step begins, if it does: the prologue copies it
+    /// there from its home.
+    pub fn mirror(&self, state: &State) -> Option<Slice> {
+        self.prologue.iter().find_map(|command| match command.action {
+            Action::Copy { src, dst } if src == state.home && dst.space == Space::Host => Some(dst),
+            _ => None,
+        })
     }
 
     /// What a section consists of.

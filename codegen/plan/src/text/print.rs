@@ -35,7 +35,9 @@ impl fmt::Display for PlanText<'_> {
             writeln!(f, "kernel k{index} = {kernel}")?;
         }
         for (index, state) in plan.states.iter().enumerate() {
-            writeln!(f, "state s{index} {state}")?;
+            write!(f, "state s{index} {state}")?;
+            plan.mirror(state).iter().try_for_each(|slice| write!(f, " ; mirror {slice}"))?;
+            writeln!(f)?;
         }
         for (index, input) in plan.inputs.iter().enumerate() {
             writeln!(f, "input i{index} {input}")?;
