@@ -12,6 +12,7 @@ use crate::output::{Progress, emit, table};
 use crate::planner::named;
 use crate::posed::{Posed, pose};
 use crate::report::{Report, ms, quotient};
+use crate::series::Series;
 use crate::solve::solve;
 
 #[derive(Args)]
@@ -36,16 +37,14 @@ pub(crate) fn run(args: &Compare) -> Result<(), Error> {
     };
     let posed = pose(&args.question.source, &args.question.target, args.how.order(), &progress)?;
     let budget = posed.budget(args.question.gpu_mem)?;
-    let mut outcomes = Vec::new();
+    let (mut outcomes, mut series) = (Vec::new(), Series::default());
     for (i, planner) in planners.iter().enumerate() {
         progress.about(&format!("{} ({} of {})", planner.name, i + 1, planners.len()));
-        let outcome = solve(&posed, planner, &args.how, budget, &progress)?;
-        let last = outcome.interrupted;
-        outcomes.push(outcome);
-        if last {
-            progress.left_out(planners.len() - i - 1, "planner");
+        let Some(outcome) = series.next(|| solve(&posed, planner, &args.how, budget, &progress))? else {
+            progress.left_out(planners.len() - i, "planner");
             break;
-        }
+        };
+        outcomes.push(outcome);
     }
     progress.about("");
     progress.stage("proving a bound");
@@ -74,11 +73,9 @@ fn text(posed: &Posed, budget: u64, reports: &[Report<'_>], allow: Allow) -> Res
     for r in reports {
         let Some((_, plan)) = r.outcome.of(posed) else {
             let verdict = if let Err(NoPlan::Failed(_)) = r.outcome.plan { "failed" } else { "no plan" };
-            failures.push_str(&format!(
-                "{}: {verdict}: {}\n",
-                r.outcome.planner,
-                r.why().unwrap_or_default()
-            ));
+            let early = if r.outcome.stopped { " (search stopped early)" } else { "" };
+            let why = r.why().unwrap_or_default();
+            failures.push_str(&format!("{}: {verdict}: {why}{early}\n", r.outcome.planner));
             continue;
         };
         let e = &plan.evaluation;

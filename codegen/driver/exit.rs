@@ -23,6 +23,8 @@ pub(crate) enum Error {
         load: u64,
         /// A height that no layout is below.
         bound: u64,
+        /// What was found instead, and what may find one.
+        why: String,
     },
     /// 4: as above; with `--json` the report on stdout says so.
     Said(String),
@@ -65,14 +67,7 @@ impl fmt::Display for Error {
             | Error::Rejected(t)
             | Error::Said(t)
             | Error::Io(t) => f.write_str(t),
-            Error::NoLayout { capacity, height, load, bound } => {
-                let proof = match (bound > capacity, bound > load) {
-                    (true, false) => ": more is live at once",
-                    (true, true) => ": proved",
-                    (false, _) => " was found; more --effort may find one",
-                };
-                write!(f, "no layout of height {capacity}{proof} (load {load}, lowest found {height})")
-            }
+            Error::NoLayout { capacity, why, .. } => write!(f, "no layout of height {capacity}{why}"),
             Error::Internal(t) => {
                 write!(f, "{t}\nthis is a bug in memc; please report it with the model and this command line")
             }
@@ -120,7 +115,7 @@ impl Error {
     /// The error as the object that `--json` promises.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         let mut out = serde_json::json!({"error": self.to_string(), "exit_code": self.code()});
-        if let Error::NoLayout { capacity, height, load, bound } = self {
+        if let Error::NoLayout { capacity, height, load, bound, .. } = self {
             out["capacity"] = (*capacity).into();
             out["height"] = (*height).into();
             out["load"] = (*load).into();

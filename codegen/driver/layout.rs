@@ -1,5 +1,6 @@
 //! `memc layout`: offsets for the buffers of an instance in a text file.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -70,7 +71,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     let progress = Progress::new(args.json);
     progress.stage("laying out");
     let begun = now();
-    let solution = {
+    let (solution, ended) = {
         // An interrupt ends the search, which keeps the best so far.
         let _searching = Writing::begin();
         solve(args, &named.instance, begun)
@@ -80,12 +81,20 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     memc_layout::check(&named.instance, &solution.offsets)
         .map_err(|e| Error::Internal(format!("the layout is wrong: {e}")))?;
     if let Some(capacity) = args.capacity.filter(|&capacity| solution.height > capacity) {
+        if ended == Some(End::Interrupt) && solution.bound <= capacity {
+            return Err(Error::Interrupted);
+        }
+        let Solution { height, load, bound, .. } = solution;
         return Err(Error::NoLayout {
             capacity,
-            height: solution.height,
-            load: solution.load,
-            bound: solution.bound,
+            height,
+            load,
+            bound,
+            why: why(args, capacity, &solution, ended),
         });
+    }
+    if ended == Some(End::Interrupt) {
+        say("interrupted: going on with the best layout found so far");
     }
     let layout = csv::write(&named, &solution.offsets);
     if let Some(path) = &args.output {
@@ -99,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
                 "instance": args.instance.display().to_string(), "buffers": solution.offsets.len(),
                 "algorithm": args.algorithm, "capacity": args.capacity, "height": solution.height,
                 "load": solution.load, "bound": solution.bound, "ratio": ratio,
-                "optimal": solution.optimal(), "stopped": STOP.load(Ordering::Relaxed),
+                "optimal": solution.optimal(), "stopped": ended.is_some(),
                 "solve_ns": solve_ns,
             })
         ));
@@ -107,7 +116,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if args.output.is_none() {
         emit(&layout)?;
     }
-    let verdict = if solution.optimal() { "optimal" } else { "not proved optimal" };
+    let verdict = match (solution.optimal(), ended) {
+        (true, _) => "optimal",
+        (false, None) => "not proved optimal",
+        (false, Some(_)) => "not proved optimal (search stopped early)",
+    };
     say(&format!(
         "height {}, load {}, ratio {ratio:.4}, {verdict}, {:.3} s",
         solution.height,
@@ -117,13 +130,54 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     Ok(())
 }
 
-fn solve(args: &Args, instance: &memc_layout::Instance, begun: Instant) -> Solution {
+/// What ended a search before it was done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Interrupt,
+    Time,
+}
+
+fn effort(args: &Args) -> u8 {
+    args.effort.unwrap_or(if args.time_limit.is_some() { memc_layout::MAX_EFFORT } else { 2 })
+}
+
+/// A layout, and what ended the search for it early.
+fn solve(args: &Args, instance: &memc_layout::Instance, begun: Instant) -> (Solution, Option<End>) {
     if let Some(algorithm) = Algorithm::named(&args.algorithm) {
-        return memc_layout::place(instance, algorithm);
+        return (memc_layout::place(instance, algorithm), None);
     }
-    let effort = args.effort.unwrap_or(if args.time_limit.is_some() { memc_layout::MAX_EFFORT } else { 2 });
-    let options = Options { capacity: args.capacity, seed: args.seed, ..Options::effort(effort) };
-    let stop =
-        || STOP.load(Ordering::Relaxed) || args.time_limit.is_some_and(|limit| begun.elapsed() >= limit);
-    memc_layout::solve(instance, &options, &stop)
+    let options = Options { capacity: args.capacity, seed: args.seed, ..Options::effort(effort(args)) };
+    let ended = Cell::new(None);
+    let stop = || {
+        if STOP.load(Ordering::Relaxed) {
+            ended.set(Some(End::Interrupt));
+        } else if ended.get().is_none() && args.time_limit.is_some_and(|limit| begun.elapsed() >= limit) {
+            ended.set(Some(End::Time));
+        }
+        ended.get().is_some()
+    };
+    let solution = memc_layout::solve(instance, &options, &stop);
+    (solution, ended.get())
+}
+
+/// Why there is no layout within the capacity, or what may find one.
+fn why(args: &Args, capacity: u64, found: &Solution, ended: Option<End>) -> String {
+    let Solution { height, load, bound, .. } = found;
+    if *bound > capacity {
+        let proof = if bound > load { "proved" } else { "more is live at once" };
+        return format!(": {proof} (load {load}, lowest found {height})");
+    }
+    if args.algorithm != SEARCH {
+        let name = &args.algorithm;
+        return format!(
+            " by {name}; leave --algorithm out to search for one (load {load}, {name} reaches {height})"
+        );
+    }
+    let more = match (ended, effort(args) < memc_layout::MAX_EFFORT) {
+        (Some(_), _) => " in time; a longer --time-limit",
+        (None, true) => "; more --effort",
+        (None, false) => "; another --seed",
+    };
+    // A search within a capacity has no layout at all until it has one of that height.
+    format!(" was found{more} may find one (load {load}, the quick algorithms' lowest is {height})")
 }

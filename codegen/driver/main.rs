@@ -20,6 +20,7 @@ mod plan;
 mod planner;
 mod posed;
 mod report;
+mod series;
 mod size;
 mod solve;
 mod source;
@@ -33,7 +34,7 @@ use mimalloc::MiMalloc;
 
 use cli::Command;
 use exit::Error;
-use output::{STOP, WRITING, emit, say};
+use output::{STOP, Writing, emit, say};
 
 /// Compiling makes and drops many small nodes; their cost must not grow with the graph.
 #[global_allocator]
@@ -43,7 +44,7 @@ fn main() -> ExitCode {
     let cli = cli::parse();
     // A file that is being written, or a search that keeps its best, ends by itself; a second interrupt does not wait.
     let handler = || {
-        if STOP.swap(true, Ordering::Relaxed) || !WRITING.load(Ordering::Relaxed) {
+        if STOP.swap(true, Ordering::Relaxed) || !Writing::held() {
             say(&format!("memc: error: {}", Error::Interrupted));
             #[allow(clippy::exit, reason = "an interrupt must not wait for the command")]
             std::process::exit(130);

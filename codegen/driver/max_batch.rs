@@ -17,6 +17,7 @@ use crate::output::{Progress, emit, table};
 use crate::planner::named;
 use crate::posed::Posed;
 use crate::report::{ms, over, quotient};
+use crate::series::Series;
 use crate::solve::solve;
 use crate::source;
 
@@ -55,6 +56,13 @@ struct Probe {
     plan: Option<Verdict>,
 }
 
+impl Probe {
+    /// Whether a time limit or an interrupt ended the search for its plan.
+    fn stopped(&self) -> bool {
+        self.plan.as_ref().is_some_and(|v| v.stopped)
+    }
+}
+
 /// A planner's answer.
 struct Verdict {
     /// Whether there is a plan, and one that is fast enough.
@@ -62,6 +70,14 @@ struct Verdict {
     /// Step, bound, peak, bytes out and in.
     plan: Option<[u64; 5]>,
     why: &'static str,
+    /// Whether a time limit or an interrupt ended the search.
+    stopped: bool,
+}
+
+impl Verdict {
+    fn refused(why: &'static str) -> Verdict {
+        Verdict { accepted: false, plan: None, why, stopped: false }
+    }
 }
 
 /// The search: sizes and what became of them.
@@ -73,6 +89,7 @@ struct Hunt<'a> {
     progress: &'a Progress,
     probes: BTreeMap<u64, Probe>,
     budget: u64,
+    series: Series,
     interrupted: bool,
 }
 
@@ -102,6 +119,7 @@ pub(crate) fn run(args: &MaxBatch) -> Result<(), Error> {
         progress: &progress,
         probes: BTreeMap::new(),
         budget: 0,
+        series: Series::default(),
         interrupted: false,
     };
     let first = hunt.pose(1, true)?;
@@ -110,6 +128,13 @@ pub(crate) fn run(args: &MaxBatch) -> Result<(), Error> {
     let planned = hunt.largest(unplanned, &Hunt::fits_planned)?;
     progress.about("");
     progress.done();
+    hunt.interrupted = hunt.series.interrupted();
+    if hunt.interrupted {
+        if planned == 0 {
+            return Err(Error::Interrupted);
+        }
+        progress.say("interrupted: the answer is the largest size known so far");
+    }
     let (up_to, name) = (args.up_to, first.name());
     emit(&if args.json { hunt.json(name, unplanned, planned) } else { hunt.text(name, unplanned, planned) })?;
     if planned >= up_to && !args.json {
@@ -151,7 +176,7 @@ impl Hunt<'_> {
         let most = self.args.up_to;
         let (mut low, mut high) = (known.min(most), most + 1);
         let mut next = (low * 2).max(1);
-        while next < high && !self.interrupted {
+        while next < high && !self.series.interrupted() {
             if fits(self, next)? {
                 low = next
             } else {
@@ -159,10 +184,10 @@ impl Hunt<'_> {
             }
             next *= 2;
         }
-        if high > most && low < most && !self.interrupted {
+        if high > most && low < most && !self.series.interrupted() {
             if fits(self, most)? { low = most } else { high = most }
         }
-        while high - low > 1 && !self.interrupted {
+        while high - low > 1 && !self.series.interrupted() {
             let middle = low + (high - low) / 2;
             if fits(self, middle)? { low = middle } else { high = middle }
         }
@@ -174,8 +199,8 @@ impl Hunt<'_> {
         match self.pose(size, false) {
             Ok(posed) => Ok(Some(posed)),
             Err(Error::Model(_)) if size > 1 => {
-                let verdict = Verdict { accepted: false, plan: None, why: "too large to plan" };
-                self.probes.insert(size, Probe { plan: Some(verdict), ..Probe::default() });
+                let plan = Some(Verdict::refused("too large to plan"));
+                self.probes.insert(size, Probe { plan, ..Probe::default() });
                 Ok(None)
             }
             Err(e) => Err(e),
@@ -197,6 +222,9 @@ impl Hunt<'_> {
         let Some(posed) = self.posed(size)? else { return Ok(false) };
         let probe = self.probe(&posed);
         let fits = probe.unplanned;
+        if fits {
+            self.series.keep();
+        }
         self.probes.insert(size, probe);
         Ok(fits)
     }
@@ -204,46 +232,56 @@ impl Hunt<'_> {
     fn fits_planned(&mut self, size: u64) -> Result<bool, Error> {
         let Some(posed) = self.posed(size)? else { return Ok(false) };
         let mut probe = self.probe(&posed);
-        let verdict = self.verdict(&posed)?;
-        let fits = verdict.accepted;
-        probe.plan = Some(verdict);
+        probe.plan = self.verdict(&posed)?;
+        let fits = probe.plan.as_ref().is_some_and(|v| v.accepted);
+        if fits {
+            self.series.keep();
+        }
         self.probes.insert(size, probe);
         Ok(fits)
     }
 
-    fn verdict(&mut self, posed: &Posed) -> Result<Verdict, Error> {
+    /// What the planner makes of a size; nothing where an interrupt came before there was a plan.
+    fn verdict(&mut self, posed: &Posed) -> Result<Option<Verdict>, Error> {
         let how = &self.args.search.how;
         let slow =
             |ns: u64| self.args.max_slowdown.is_some_and(|most| ns as f64 > posed.ideal_ns() as f64 * most);
-        let refused = |why| Verdict { accepted: false, plan: None, why };
         self.progress.stage("proving a bound");
         // What the bounds rule out is not planned for.
         let bounds: Vec<_> = (0..posed.tried().len())
             .filter_map(|at| posed.bound(at, self.budget, how.allow())?.least(how.fixed_order))
             .collect();
         if bounds.is_empty() {
-            return Ok(refused("an op does not fit"));
+            return Ok(Some(Verdict::refused("an op does not fit")));
         }
         if bounds.iter().all(|&b| slow(b)) {
-            return Ok(refused("every plan is too slow"));
+            return Ok(Some(Verdict::refused("every plan is too slow")));
         }
-        let outcome = solve(posed, self.planner, how, self.budget, self.progress)?;
-        self.interrupted |= outcome.interrupted;
+        let (planner, budget, progress) = (self.planner, self.budget, self.progress);
+        let search = || solve(posed, planner, how, budget, progress);
+        let Some(outcome) = self.series.next(search)? else { return Ok(None) };
+        let stopped = outcome.stopped;
         let Some((_, r)) = outcome.of(posed) else {
             return match outcome.plan {
                 Err(NoPlan::Failed(text)) => Err(Error::Internal(text)),
-                _ => Ok(refused("no plan")),
+                _ => Ok(Some(Verdict { stopped, ..Verdict::refused("no plan") })),
             };
         };
         let e = &r.evaluation;
         let bound = outcome.bound(posed, how).map_or(0, |b| b.0);
         let peak = e.load_bytes + posed.reserve_bytes;
         let accepted = !slow(e.step_ns);
-        Ok(Verdict {
+        Ok(Some(Verdict {
             accepted,
             plan: Some([e.step_ns, bound, peak, e.swap_out_bytes, e.swap_in_bytes]),
             why: if accepted { "fits" } else { "too slow" },
-        })
+            stopped,
+        }))
+    }
+
+    /// Whether a search might have found more with more time.
+    fn stopped(&self) -> bool {
+        self.probes.values().any(Probe::stopped)
     }
 
     fn text(&self, model: &str, unplanned: u64, planned: u64) -> String {
@@ -271,7 +309,7 @@ impl Hunt<'_> {
             };
             let mut row = vec![size.to_string(), Bytes(p.unplanned_bytes).short()];
             row.extend(cells);
-            row.push(verdict.into());
+            row.push(if p.stopped() { format!("{verdict}, stopped") } else { verdict.into() });
             row
         };
         let rows: Vec<Vec<String>> = self.probes.iter().map(row).collect();
@@ -281,8 +319,13 @@ impl Hunt<'_> {
             n => format!(", {:.2} times as many", planned as f64 / n as f64),
         };
         let slow = self.args.max_slowdown.map(|m| format!(" and a step of {m} times the ideal one"));
+        let so_far = if self.interrupted { " known so far (interrupted)" } else { "" };
+        let stopped = match self.stopped() {
+            true => "stopped: a time limit or an interrupt ended the search for a plan\n",
+            false => "",
+        };
         format!(
-            "{}\n{model}: largest {} in a budget of {}{}: {unplanned} unplanned, {planned} by {}{gain}\n",
+            "{}\n{model}: largest {}{so_far} in a budget of {}{}: {unplanned} unplanned, {planned} by {}{gain}\n{stopped}",
             table(&header, &rows),
             self.dim,
             Bytes(self.budget),
@@ -300,6 +343,7 @@ impl Hunt<'_> {
                 "fits_unplanned": p.unplanned, "planned": plan.is_some(), "fits": plan.map(|v| v.accepted),
                 "verdict": plan.map(|v| v.why), "step_ns": figure(0), "bound_ns": figure(1),
                 "peak_bytes": figure(2), "swap_out_bytes": figure(3), "swap_in_bytes": figure(4),
+                "stopped": p.stopped(),
             })
         };
         let probes: Vec<Value> = self.probes.iter().map(probe).collect();
@@ -307,7 +351,7 @@ impl Hunt<'_> {
             "problem": model, "planner": self.planner.name, "dim": self.dim, "gpu_mem_bytes": self.budget,
             "max_slowdown": self.args.max_slowdown, "up_to": self.args.up_to,
             "largest_unplanned": unplanned, "largest_planned": planned, "interrupted": self.interrupted,
-            "probes": probes,
+            "stopped": self.interrupted || self.stopped(), "probes": probes,
         });
         format!("{object}\n")
     }

@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -24,32 +24,28 @@ pub(crate) fn say(text: &str) {
 
 /// Set when the user interrupts while a file is being written or a search can keep its best result.
 pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
-/// Whether a file is being written or a search runs: an interrupt then waits for it, and it leaves no pieces behind.
-pub(crate) static WRITING: AtomicBool = AtomicBool::new(false);
+/// How many files are being written, and searches have something to keep: an interrupt then waits for them, and leaves
+/// no pieces behind.
+static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// While this lives, an interrupt only sets [`STOP`].
-pub(crate) struct Writing;
+/// While one lives, an interrupt only sets [`STOP`].
+pub(crate) struct Writing(());
 
 impl Writing {
     pub(crate) fn begin() -> Writing {
-        Writing::hold();
-        Writing
+        HELD.fetch_add(1, Ordering::Relaxed);
+        Writing(())
     }
 
-    /// From now on an interrupt only sets [`STOP`], until [`Writing::release`].
-    pub(crate) fn hold() {
-        WRITING.store(true, Ordering::Relaxed);
-    }
-
-    /// From now on an interrupt ends the command.
-    pub(crate) fn release() {
-        WRITING.store(false, Ordering::Relaxed);
+    /// Whether one lives.
+    pub(crate) fn held() -> bool {
+        HELD.load(Ordering::Relaxed) > 0
     }
 }
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        Writing::release();
+        HELD.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,5 +1,6 @@
 //! One planner on one posed problem and budget: the better of its orders, within a time, kept on an interrupt.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -106,6 +107,7 @@ pub(crate) fn solve(
         limit: how.time_limit,
         cut: AtomicBool::new(false),
         best: AtomicU64::new(u64::MAX),
+        keeping: OnceLock::new(),
         progress,
         ideal: posed.ideal_ns(),
         bound,
@@ -192,6 +194,8 @@ struct Session<'a> {
     cut: AtomicBool,
     /// Time of the best step so far in ns.
     best: AtomicU64,
+    /// Once a plan has been found, until the search has ended.
+    keeping: OnceLock<Writing>,
     progress: &'a Progress,
     /// Time of the ideal step in ns.
     ideal: u64,
@@ -213,7 +217,7 @@ impl Session<'_> {
 
     fn found(&self, step_ns: u64, evaluations: u64) {
         // An interrupt now has something to keep.
-        Writing::hold();
+        self.keeping.get_or_init(Writing::begin);
         let best = self.best.fetch_min(step_ns, Ordering::Relaxed).min(step_ns);
         let bound = match self.bound {
             0 => String::new(),
@@ -224,12 +228,6 @@ impl Session<'_> {
             ms(best),
             quotient(best, self.ideal)
         ));
-    }
-}
-
-impl Drop for Session<'_> {
-    fn drop(&mut self) {
-        Writing::release();
     }
 }
 

@@ -12,6 +12,7 @@ use crate::output::{Progress, emit, table};
 use crate::planner::named;
 use crate::posed::{Posed, pose};
 use crate::report::{Report, ms, quotient};
+use crate::series::Series;
 use crate::size::{self, Range};
 use crate::solve::{Outcome, solve};
 
@@ -47,21 +48,19 @@ pub(crate) fn run(args: &Sweep) -> Result<(), Error> {
     let how = &args.search.how;
     let posed = pose(&args.source, &args.target, how.order(), &progress)?;
     let budgets: Vec<u64> = args.gpu_mem.sizes().map(|s| posed.bytes(s)).collect::<Result<_, _>>()?;
-    let mut points = Vec::new();
+    let (mut points, mut series) = (Vec::new(), Series::default());
     let mut fastest = u64::MAX;
     for (i, &budget) in budgets.iter().enumerate() {
         progress.about(&format!("{} ({} of {})", Bytes(budget).short(), i + 1, budgets.len()));
-        let outcome = solve(&posed, planner, how, budget, &progress)?;
+        let Some(outcome) = series.next(|| solve(&posed, planner, how, budget, &progress))? else {
+            progress.left_out(budgets.len() - i, "budget");
+            break;
+        };
         progress.stage("proving a bound");
         let bound = outcome.bound(&posed, how);
         let step = outcome.of(&posed).map_or(u64::MAX, |(_, r)| r.evaluation.step_ns);
-        let last = outcome.interrupted;
         points.push(Point { outcome, bound, pareto: step < fastest });
         fastest = fastest.min(step);
-        if last {
-            progress.left_out(budgets.len() - i - 1, "budget");
-            break;
-        }
     }
     progress.about("");
     let text = if args.json {
@@ -89,6 +88,11 @@ fn to_json(posed: &Posed, points: &[Point], allow: Allow) -> Result<String, Erro
     Ok(format!("{}\n", json!(objects)))
 }
 
+/// What holds of a row.
+fn notes(of: &[(bool, &str)]) -> String {
+    of.iter().filter(|n| n.0).map(|n| n.1).collect::<Vec<_>>().join(", ")
+}
+
 fn to_text(posed: &Posed, planner: &str, points: &[Point], allow: Allow) -> Result<String, Error> {
     let (smallest, ideal) = (posed.smallest(allow)?, posed.ideal_ns());
     let row = |point: &Point| -> Vec<String> {
@@ -100,6 +104,7 @@ fn to_text(posed: &Posed, planner: &str, points: &[Point], allow: Allow) -> Resu
                 _ if point.outcome.budget < smallest => "below the smallest feasible".into(),
                 _ => "no plan found".into(),
             };
+            let why = notes(&[(true, &why), (point.outcome.stopped, "stopped")]);
             return vec![budget, dash(), dash(), dash(), dash(), dash(), dash(), dash(), dash(), why];
         };
         let e = &r.evaluation;
@@ -114,15 +119,21 @@ fn to_text(posed: &Posed, planner: &str, points: &[Point], allow: Allow) -> Resu
             Bytes(e.swap_out_bytes).short(),
             Bytes(e.swap_in_bytes).short(),
             ms(e.recompute_ns),
-            if point.pareto { "Pareto".into() } else { String::new() },
+            notes(&[(point.pareto, "Pareto"), (point.outcome.stopped, "stopped")]),
         ]
     };
     let rows: Vec<Vec<String>> = points.iter().map(row).collect();
     let header =
         ["budget", "step", "/ ideal", "bound", "/ bound", "peak", "swapped out", "in", "recomputed", ""];
+    let stopped = match points.iter().any(|p| p.outcome.stopped) {
+        true => {
+            "stopped: a time limit or an interrupt ended the search, so that a faster step may be found\n"
+        }
+        false => "",
+    };
     Ok(format!(
         "{}\n{} by {planner}: ideal {}, unplanned peak {}; smallest feasible {}\nbound: the certified one, over the ideal; \
-         Pareto: no smaller budget here has as fast a step\n",
+         Pareto: no smaller budget here has as fast a step\n{stopped}",
         table(&header, &rows),
         posed.name(),
         ms(ideal),

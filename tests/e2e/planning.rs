@@ -235,6 +235,10 @@ fn a_time_limit_ends_the_search_with_a_plan_and_has_a_unit() {
         assert!(said.contains(hint), "{said}");
     }
     assert!(memc_ok(&["plan", "--help"]).contains("depend on the machine"));
+    let sweep = ["sweep", &problem, "--gpu-mem", "9M:10M:1M", "--effort", "5", "--time-limit", "1ms"];
+    assert!(list(&memc_ok(&[&sweep[..], &["--json"]].concat())).iter().all(|row| row["stopped"] == true));
+    let text = memc_ok(&sweep);
+    assert!(text.contains("Pareto, stopped\n") && text.contains("stopped: a time limit"), "{text}");
 }
 
 /// The exported problem of a model, planned, is the model, planned.

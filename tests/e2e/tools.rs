@@ -85,6 +85,23 @@ fn interrupted(args: &[&str], after: Duration) -> (Option<i32>, String, String) 
     (out.status.code(), text(out.stdout), text(out.stderr))
 }
 
+/// Interrupts a command ever later, however slow the machine, until there is something that it keeps; `nothing` looks
+/// at what it said as long as there is not.
+fn with_a_result(args: &[&str], nothing: impl Fn(&str)) -> (String, String) {
+    let mut after = Duration::from_millis(250);
+    loop {
+        match interrupted(args, after) {
+            // Without a code the handler was not set yet.
+            (Some(130) | None, _, said) if after < Duration::from_secs(60) => nothing(&said),
+            (code, out, said) => {
+                assert_eq!(code, Some(0), "{said}");
+                return (out, said);
+            }
+        }
+        after *= 2;
+    }
+}
+
 /// Before a plan is found an interrupt ends the command with 130; from then on the plan is kept.
 #[test]
 fn an_interrupt_keeps_the_best_plan_found_so_far() {
@@ -92,22 +109,9 @@ fn an_interrupt_keeps_the_best_plan_found_so_far() {
     let problem = chain(folder.path(), 200, LINK / 8);
     let saved = folder.path().join("best.txt").display().to_string();
     let plan = ["plan", &problem, "--gpu-mem", "40M", "--effort", "5", "--json", "--decisions", &saved];
-    let mut after = Duration::from_millis(250);
-    // Patience until a plan is there, however slow the machine.
-    let (out, said) = loop {
-        let (code, out, said) = interrupted(&plan, after);
-        match code {
-            // Without a code the handler was not set yet.
-            Some(130) | None if after < Duration::from_secs(60) => {
-                assert!(!std::path::Path::new(&saved).exists(), "{said}");
-                after *= 2;
-            }
-            code => {
-                assert_eq!(code, Some(0), "{said}");
-                break (out, said);
-            }
-        }
-    };
+    let (out, said) = with_a_result(&plan, |said| {
+        assert!(!std::path::Path::new(&saved).exists(), "{said}");
+    });
     assert!(said.contains("interrupted: going on with the best plan found so far"), "{said}");
     let out = json(&out);
     assert_eq!((out["stopped"].as_bool(), out["feasible"].as_bool()), (Some(true), Some(true)), "{out}");
@@ -152,4 +156,69 @@ fn states_on_both_sides_are_told() {
         lines.lines().filter(|l| l.starts_with("state ") && l.contains(" ; mirror host+")).count(),
         both.len()
     );
+}
+
+/// The search for the first of three budgets goes on for longer than any interrupt takes to come.
+#[test]
+fn an_interrupted_sweep_ends_with_the_rows_that_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let problem = chain(folder.path(), 200, LINK / 8);
+    let sweep = ["sweep", &problem, "--gpu-mem", "40M:42M:1M", "--effort", "5"];
+    let (out, said) = with_a_result(&[&sweep[..], &["--json"]].concat(), |_| ());
+    let rows = json(&out).as_array().unwrap().clone();
+    assert_eq!(rows.len(), 1, "{out}");
+    assert_eq!((&rows[0]["feasible"], &rows[0]["stopped"]), (&true.into(), &true.into()), "{out}");
+    assert!(said.contains("interrupted: 2 budgets left out"), "{said}");
+}
+
+/// The first planner is quick, the second goes on for longer than any interrupt takes to come.
+#[test]
+fn an_interrupted_comparison_keeps_the_planners_that_were_done() {
+    let folder = tempfile::tempdir().unwrap();
+    let problem = chain(folder.path(), 200, LINK / 8);
+    let compare =
+        ["compare", &problem, "--gpu-mem", "40M", "--effort", "5", "--planners", "belady,memc,capuchin"];
+    let (out, said) = with_a_result(&[&compare[..], &["--json"]].concat(), |_| ());
+    let rows = json(&out).as_array().unwrap().clone();
+    let of = |name: &str| rows.iter().find(|r| r["planner"] == name);
+    assert!(of("belady").is_some_and(|r| r["feasible"] == true && r["stopped"] == false), "{out}");
+    assert!(of("memc").is_none_or(|r| r["feasible"] == true && r["stopped"] == true), "{out}");
+    assert!(of("capuchin").is_none() && said.contains("left out"), "{said}");
+}
+
+/// Planning for the first size beyond those that fit unplanned goes on for longer than any interrupt takes to come.
+#[test]
+fn an_interrupted_max_batch_says_that_its_answer_is_not_final() {
+    let model = "models/gen/bert_tiny_nodrop.dynamic.onnx";
+    let args = [
+        "max-batch",
+        model,
+        "--loss",
+        "mse",
+        "--dim",
+        "batch",
+        "--gpu-mem",
+        "4M",
+        "--device",
+        "toy",
+        "--effort",
+        "5",
+    ];
+    let (out, said) = with_a_result(&[&args[..], &["--json"]].concat(), |_| ());
+    let out = json(&out);
+    assert_eq!((&out["interrupted"], &out["stopped"]), (&true.into(), &true.into()), "{out}");
+    assert!(number(&out, "largest_planned") > 0, "{out}");
+    assert!(said.contains("interrupted: the answer is the largest size known so far"), "{said}");
+    let (text, _) = with_a_result(&args, |_| ());
+    assert!(text.contains("largest batch known so far (interrupted)"), "{text}");
+}
+
+#[test]
+fn an_interrupted_layout_search_ends_with_its_best_and_claims_no_optimum() {
+    let layout = ["layout", "passes/layout/tests/data/D.csv", "--effort", "5", "--json"];
+    let (out, said) = with_a_result(&layout, |_| ());
+    let out = json(&out);
+    assert_eq!((&out["stopped"], &out["optimal"]), (&true.into(), &false.into()), "{out}");
+    assert!(number(&out, "height") > number(&out, "load"), "{out}");
+    assert!(said.contains("interrupted: going on with the best layout found so far"), "{said}");
 }
