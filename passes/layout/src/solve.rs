@@ -127,6 +127,15 @@ const GOAL: u64 = 4;
 /// A range of heights as small as this power of a half of the bound is not divided further.
 const CLOSE: u32 = 11;
 
+/// Work from which on the lowest layout is looked for by a descent; less ends at the goal.
+const DESCENT: u64 = 1 << 22;
+
+/// A descent begins with steps of this part of what lies between the layout and the goal,
+const STEPS: u64 = 8;
+
+/// but of no less than this power of a half of the bound, or half of what there is.
+const COARSE: u32 = CLOSE - 2;
+
 /// Work of mending a quick layout, for each buffer.
 const MEND: u64 = 128;
 
@@ -192,6 +201,7 @@ impl Part {
         let c = self.c.clone();
         let mut attempts: Vec<Attempt<'_>> = Vec::new();
         let mut effort = FIRST_EFFORT;
+        let lowest = options.capacity.is_none() && options.work >= DESCENT;
         while self.height > goal && self.height > self.bound && work.left() > 0 {
             if options.capacity.is_some() && self.bound > goal {
                 return;
@@ -199,6 +209,11 @@ impl Part {
             // The goal itself first: most components of training steps reach it.
             let mut low = goal.max(self.bound);
             let mut target = low;
+            // From the second round on, the lowest layout is lowered by steps, each halved where it fails.
+            let descends = lowest && effort > FIRST_EFFORT;
+            let gap = self.height - low;
+            let mut step = (gap / STEPS).max((self.bound >> COARSE).min(gap / 2));
+            let mut begun = false;
             while self.height > low && work.left() > 0 {
                 if attempts.last().is_none_or(|a| a.target() != target) {
                     // The first attempt is that at the goal, which is continued in every round.
@@ -207,9 +222,11 @@ impl Part {
                         attempts.push(Attempt::new(&c, &self.bases, target, options.seed, work.left()));
                     }
                 }
-                // Heights between are for when the goal is out of reach: most of the work goes to the goal.
-                let share = if target == goal { effort * GOAL } else { effort };
+                // Heights between are for when the goal is out of reach: most of the work goes to the goal, or as much to
+                // every step down.
+                let share = if descends || target == goal { effort * GOAL } else { effort };
                 let outcome = attempts.last_mut().map_or(Outcome::Open, |a| a.run(share, work));
+                let found = matches!(outcome, Outcome::Found(_));
                 match outcome {
                     Outcome::Found(offsets) => {
                         self.offer(sink(&c, &offsets), target);
@@ -218,7 +235,19 @@ impl Part {
                         self.bound = self.bound.max(target + 1);
                         low = self.bound;
                     }
-                    Outcome::Open => low = target,
+                    Outcome::Open if !descends => low = target,
+                    Outcome::Open => {}
+                }
+                if descends {
+                    if begun && !found {
+                        step /= 2;
+                    }
+                    begun = true;
+                    if step <= self.bound >> CLOSE {
+                        break;
+                    }
+                    target = self.height.saturating_sub(step).max(low);
+                    continue;
                 }
                 // Close enough for this much work per attempt.
                 if options.capacity.is_some_and(|capacity| capacity <= target)
@@ -228,7 +257,7 @@ impl Part {
                 }
                 target = low + (self.height - low) / 2;
             }
-            effort = effort.saturating_mul(4).min(1 << 40);
+            effort = effort.saturating_mul(if lowest { 2 } else { 4 }).min(1 << 40);
         }
     }
 

@@ -29,3 +29,13 @@ fn the_lowest_layout_of_minimalloc_c_is_as_low_as_its_load() {
 fn a_training_step_is_laid_out_at_its_load_without_a_search() {
     assert_eq!(height(include_str!("data/resnet50.csv"), None, 0), (1_515_472_556, 1_515_472_556));
 }
+
+/// Looking for the lowest layout goes on from one layout to the next, so that it does not end above what the search within a
+/// capacity stops at.
+#[test]
+fn the_lowest_layout_of_minimalloc_d_is_lower_than_one_within_its_capacity() {
+    let text = include_str!("data/D.csv");
+    let (lowest, _) = height(text, None, 2);
+    let (within, _) = height(text, Some(1 << 20), 2);
+    assert!(lowest < within && within <= 1 << 20, "{lowest} {within}");
+}
