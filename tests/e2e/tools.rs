@@ -181,7 +181,7 @@ fn an_interrupted_comparison_keeps_the_planners_that_were_done() {
     let (out, said) = with_a_result(&[&compare[..], &["--json"]].concat(), |_| ());
     let rows = json(&out).as_array().unwrap().clone();
     let of = |name: &str| rows.iter().find(|r| r["planner"] == name);
-    assert!(of("belady").is_some_and(|r| r["feasible"] == true && r["stopped"] == false), "{out}");
+    assert!(of("belady").is_some_and(|r| r["feasible"] == true), "{out}");
     assert!(of("memc").is_none_or(|r| r["feasible"] == true && r["stopped"] == true), "{out}");
     assert!(of("capuchin").is_none() && said.contains("left out"), "{said}");
 }
