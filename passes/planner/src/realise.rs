@@ -82,6 +82,37 @@ pub fn realise_with(
     finish(p, decisions, trace)
 }
 
+/// As [`realise_with`], with the slots of inputs left free at the end of a step, each from a run on: its copy for the next
+/// step may begin then. `None` where they have no room.
+pub(crate) fn realise_ahead(
+    p: &Problem,
+    decisions: Decisions,
+    (options, stop): (&Options, &dyn Fn() -> bool),
+    inputs: &[(u32, usize)],
+) -> Result<Option<Realised>, String> {
+    let mut trace = trace(p, &decisions).map_err(|e| e.to_string())?;
+    let live: Vec<Vec<(u32, u32)>> = trace.slots.iter().map(|s| s.live.clone()).collect();
+    let runs: Vec<u32> =
+        trace.commands.iter().filter(|c| matches!(c.what, What::Run { .. })).map(|c| c.at).collect();
+    for &(t, run) in inputs {
+        let arrival = trace.commands.iter().find(|c| c.what == What::In(t));
+        let slot = arrival.and_then(|c| c.writes.first()).and_then(|&s| trace.slots.get_mut(s as usize));
+        let (Some(slot), Some(&from)) = (slot, runs.get(run)) else { continue };
+        let from = slot.live.last().map_or(from, |last| last.1.max(from));
+        if from < trace.end {
+            slot.live.push((from, trace.end));
+        }
+    }
+    if options.capacity.is_some_and(|capacity| load(&trace) > capacity) {
+        return Ok(None);
+    }
+    pack::pack(&mut trace.slots, Space::Dev, options, stop)?;
+    for (slot, live) in trace.slots.iter_mut().zip(live) {
+        slot.live = live;
+    }
+    finish(p, decisions, trace).map(Some)
+}
+
 /// As [`realise`], with a layout by one algorithm, which is fast.
 pub(crate) fn realise_by(
     p: &Problem,

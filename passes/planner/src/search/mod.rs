@@ -1,6 +1,7 @@
 //! The default planner's search: gaps chosen by prices that stalls teach, until the step fits and the layout does.
 
 mod again;
+mod ahead;
 mod decode;
 mod import;
 mod improve;
@@ -127,7 +128,8 @@ pub fn search(
     let Some(mut run) = best else { return Ok(Outcome { best: None, evaluations }) };
     let before = run.evaluations;
     if let Some(state) = run.chosen.take() {
-        run.polish(state)?;
+        let state = run.polish(state)?;
+        run.ahead(state)?;
     }
     Ok(Outcome { best: run.best, evaluations: evaluations + run.evaluations - before })
 }

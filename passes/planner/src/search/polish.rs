@@ -26,7 +26,7 @@ struct Wait {
 
 impl<'a> Run<'a> {
     /// Allows more bytes around waits of the best plan for as long as that makes it faster.
-    pub(super) fn polish(&mut self, mut s: State<'a>) -> Result<(), String> {
+    pub(super) fn polish(&mut self, mut s: State<'a>) -> Result<State<'a>, String> {
         for _ in 0..ROUNDS {
             let Some(best) = self.best.as_ref().filter(|_| !self.done()) else { break };
             let mut waits = waits(best);
@@ -55,7 +55,7 @@ impl<'a> Run<'a> {
             self.found(r);
             s = state;
         }
-        Ok(())
+        Ok(s)
     }
 
     /// The choice with a part of what capacity holds back given free around some waits, if that changes it.

@@ -1,0 +1,148 @@
+//! Inputs of the next step arrive while this one ends, where their bytes are free by then.
+//!
+//! A choice knows of one step alone: what an input takes when the step begins may be in use until the step before ends, and
+//! the first ops wait for its copy. So layouts are tried that leave its slot free for as long as the copy takes; where the
+//! input is used again late in the step, it leaves in between and comes back to another slot.
+
+use memc_layout::Options;
+use rayon::prelude::*;
+
+use super::state::State;
+use super::{DECODES, Run};
+use crate::place::What;
+use crate::problem::Kind;
+use crate::realise::{Realised, realise_ahead};
+
+/// How many times half as long as the copies of all inputs take their slots are free, one after the other.
+const TAILS: [u64; 4] = [1, 2, 4, 8];
+
+impl<'a> Run<'a> {
+    /// Has inputs that ops of the best plan wait for arrive in the step before, if that makes it faster.
+    pub(super) fn ahead(&mut self, s: State<'a>) -> Result<(), String> {
+        let Some(best) = self.best.as_ref().filter(|_| !self.done()) else { return Ok(()) };
+        if !self.awaits_input(best) {
+            return Ok(());
+        }
+        let p = self.p;
+        let inputs: Vec<u32> =
+            (0..p.tensors.len() as u32).filter(|&t| p.tensors[t as usize].kind == Kind::Input).collect();
+        let mut away = s.clone();
+        let mut gaps = Vec::new();
+        for &t in &inputs {
+            let list = away.scheme.sequence.gaps_of(t);
+            let long = |&g: &usize| away.scheme.sequence.gaps[g].to - away.scheme.sequence.gaps[g].from;
+            if let Some(g) = list.filter(|&g| away.open[g]).max_by_key(long) {
+                if !away.swapped(g) {
+                    away.set(g, true);
+                }
+                gaps.push(g);
+            }
+        }
+        away.decode(DECODES);
+        let mut trials = Vec::new();
+        for mut choice in [s, away] {
+            choice.time();
+            for times in TAILS {
+                let mut choice = choice.clone();
+                let from = self.tail(&choice, &inputs, times);
+                // Back before the next step's copies begin, which they would hold up.
+                let before = self.tail(&choice, &inputs, times + 2) as i32;
+                let arrivals = inputs.iter().flat_map(|&t| choice.scheme.sequence.gaps_of(t).take(1));
+                let early: Vec<(usize, i32)> =
+                    arrivals.map(|g| (g, 0)).chain(gaps.iter().map(|&g| (g, before))).collect();
+                for (g, at) in early {
+                    if let Some(swap) = &mut choice.scheme.swaps[g] {
+                        swap.back = swap.back.min(at).max(swap.drop);
+                    }
+                }
+                trials.push((choice, from));
+            }
+        }
+        let tried: Vec<Option<Realised>> = trials
+            .par_iter()
+            .map(|(choice, from)| self.arriving(choice, &inputs, *from))
+            .collect::<Result<_, _>>()?;
+        self.evaluations += tried.len() as u64;
+        for r in tried.into_iter().flatten() {
+            if self.best.as_ref().is_none_or(|best| r.key() < best.key()) {
+                self.found(r);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an op waits for an input.
+    fn awaits_input(&self, r: &Realised) -> bool {
+        let input = |c: u32| match r.trace.commands[c as usize].what {
+            What::In(t) => self.p.tensors[t as usize].kind == Kind::Input,
+            _ => false,
+        };
+        r.timeline.spans.iter().any(|s| s.stall > 0 && s.cause.is_some_and(input))
+    }
+
+    /// The step from which on some times as long is left as the copies of all inputs take.
+    fn tail(&self, s: &State<'a>, inputs: &[u32], times: u64) -> usize {
+        let copies: u64 = inputs.iter().map(|&t| self.p.device.h2d_ns(self.p.tensors[t as usize].size)).sum();
+        let end = s.timing.end.last().copied().unwrap_or(0);
+        s.timing.end.partition_point(|&at| at.saturating_add(copies.saturating_mul(times) / 2) <= end)
+    }
+
+    /// The plan of a choice with the slots of inputs free from a step on, if it fits.
+    fn arriving(&self, s: &State<'a>, inputs: &[u32], from: usize) -> Result<Option<Realised>, String> {
+        if (self.request.stop)() {
+            return Ok(None);
+        }
+        let (capacity, work) = (self.request.capacity, self.limits.layout_work);
+        let options = Options { capacity: Some(capacity), work, seed: 0, all: true };
+        let from: Vec<(u32, usize)> = inputs.iter().map(|&t| (t, from)).collect();
+        let r = realise_ahead(self.p, s.scheme.decisions(self.p), (&options, self.request.stop), &from)?;
+        Ok(r.filter(|r| r.evaluation.dev_bytes <= capacity))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::planners::{Request, named, solve};
+
+    /// Ten ops of 1,000 ns, the first and, if so said, the last of which read an input whose copy takes 2,048 ns.
+    fn step(late: bool) -> crate::Problem {
+        let kind = |t: usize| if t == 0 { "input" } else { "transient" };
+        let tensor = |t: usize| format!(r#"{{"id": {t}, "bytes": 2048, "kind": "{}"}}"#, kind(t));
+        let reads = |i: usize| match i {
+            0 => "0".to_string(),
+            9 if late => "0, 9".to_string(),
+            _ => i.to_string(),
+        };
+        let op = |i: usize| {
+            let (reads, write) = (reads(i), i + 1);
+            format!(
+                r#"{{"id": {i}, "name": "op", "time_ns": 1000, "reads": [{reads}], "writes": [{write}]}}"#
+            )
+        };
+        let tensors: Vec<String> = (0..=10).map(tensor).collect();
+        let ops: Vec<String> = (0..10).map(op).collect();
+        let text = format!(
+            r#"{{"format": "memc-problem/1", "device": {{"memory_bytes": 65536, "h2d_bytes_per_s": 1e9,
+                "d2h_bytes_per_s": 1e9, "duplex_total_bytes_per_s": 2e9, "copy_latency_ns": 0}},
+                "tensors": [{}], "ops": [{}]}}"#,
+            tensors.join(","),
+            ops.join(",")
+        );
+        crate::json::parse(&text).expect("the problem is well-formed")
+    }
+
+    /// Three tensors' room is one more than two ops in a row need: the input's slot stays free at the end of the step. Read
+    /// by the last op, too, it takes a fourth, to come back to while the next step's arrives.
+    #[test]
+    fn an_input_arrives_while_the_step_before_ends() {
+        let planned = |planner: &str, late: bool, tensors: u64| {
+            let planner = named(planner).expect("there is such a planner");
+            let request = Request { fixed_order: true, recompute: false, ..Request::new(tensors * 2048) };
+            solve(&step(late), planner, &request).expect("there is a plan").0.evaluation.step_ns
+        };
+        for (late, tensors) in [(false, 3), (true, 4)] {
+            assert!(planned("keep-all", late, tensors) > 10_000);
+            assert_eq!(planned("memc", late, tensors), 10_000, "late: {late}");
+        }
+    }
+}
