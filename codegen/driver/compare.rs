@@ -11,7 +11,7 @@ use crate::exit::Error;
 use crate::output::{Progress, emit, table};
 use crate::planner::named;
 use crate::posed::{Posed, pose};
-use crate::report::{Report, ms, quotient};
+use crate::report::{Report, STOPPED, ms, quotient};
 use crate::series::Series;
 use crate::solve::solve;
 
@@ -100,9 +100,10 @@ fn text(posed: &Posed, budget: u64, reports: &[Report<'_>], allow: Allow) -> Res
     if !failures.is_empty() {
         failures.push('\n');
     }
+    let stopped = if reports.iter().any(|r| r.outcome.stopped) { STOPPED } else { "" };
     Ok(format!(
         "{body}{failures}{} in a budget of {}; ideal {}, unplanned peak {}; smallest feasible {}\n\
-         / bound: over the certified bound for the order as given, or for any order where a plan has another\n",
+         / bound: over the certified bound for the order as given, or for any order where a plan has another\n{stopped}",
         posed.name(),
         Bytes(budget),
         ms(posed.ideal_ns()),

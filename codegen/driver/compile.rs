@@ -162,13 +162,14 @@ fn report(
     let meta = &lowered.plan.meta;
     let claims = &meta.claims;
     if args.json {
+        let planned = found.json()?;
         let hex: String = hash.iter().map(|b| format!("{b:02x}")).collect();
         return emit(&format!(
             "{}\n",
             json!({
                 "model": meta.model, "planner": meta.planner, "device": meta.profile, "plan": args.output, "plan_hash": hex,
                 "gpu_mem_bytes": meta.budget_bytes, "arena_bytes": meta.dev_bytes, "host_bytes": meta.host_bytes,
-                "peak_bytes": claims.peak_bytes, "unplanned_peak_bytes": claims.unplanned_peak_bytes,
+                "peak_bytes": planned["peak_bytes"], "unplanned_peak_bytes": planned["unplanned_peak_bytes"],
                 "ideal_ns": claims.ideal_ns, "step_ns": claims.step_ns,
                 "bound_ns": found.bound.map(|b| b.0), "bound_holds_for": found.bound.map(|b| b.1),
                 "swap_out_bytes": claims.swap_out_bytes, "swap_in_bytes": claims.swap_in_bytes,

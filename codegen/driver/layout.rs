@@ -157,6 +157,8 @@ fn solve(args: &Args, instance: &memc_layout::Instance, begun: Instant) -> (Solu
         ended.get().is_some()
     };
     let solution = memc_layout::solve(instance, &options, &stop);
+    // From here on an interrupt is for what comes next.
+    STOP.store(false, Ordering::Relaxed);
     (solution, ended.get())
 }
 

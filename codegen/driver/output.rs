@@ -76,9 +76,13 @@ fn writable(path: &Path) -> Result<(), Error> {
 
 /// Whether a file can be replaced as a whole.
 pub(crate) fn replaceable(path: &Path) -> Result<(), Error> {
-    let _writing = Writing::begin();
-    let begun = memc_plan::Replace::begin(path);
-    begun.map(drop).map_err(|e| Error::Io(format!("cannot write `{}`: {e}", path.display())))
+    let writing = Writing::begin();
+    let begun = memc_plan::Replace::begin(path).map(drop);
+    drop(writing);
+    if STOP.swap(false, Ordering::Relaxed) {
+        return Err(Error::Interrupted);
+    }
+    begun.map_err(|e| Error::Io(format!("cannot write `{}`: {e}", path.display())))
 }
 
 /// Replaces a file as a whole or not at all. A link stays and its target is replaced; what is no regular file, as a
@@ -120,8 +124,10 @@ const WIDEST: u16 = 118;
 fn laid_out(mut t: comfy_table::Table, header: &[&str], rows: &[Vec<String>]) -> String {
     t.load_style(comfy_table::presets::NOTHING);
     t.set_header(header.to_vec());
+    // Names may have anything in them, and a terminal obeys it.
+    let seen = |c: char| if c.is_control() { c.escape_default().collect() } else { String::from(c) };
     for row in rows {
-        t.add_row(row.clone());
+        t.add_row(row.iter().map(|cell| cell.chars().map(seen).collect::<String>()));
     }
     let figures = |i: usize| {
         rows.iter().all(|r| r.get(i).is_some_and(|c| c.starts_with(|c: char| c.is_ascii_digit() || c == '-')))

@@ -88,14 +88,6 @@ impl Bounds {
     pub(crate) fn least(&self, fixed_order: bool) -> Option<u64> {
         if fixed_order { self.fixed_order_ns } else { Some(self.order_free_ns) }
     }
-
-    /// The one that holds for a script, and what it holds for.
-    pub(crate) fn of(&self, decisions: &Decisions) -> (u64, &'static str) {
-        match self.fixed_order_ns.filter(|_| decisions.keeps_order()) {
-            Some(ns) => (ns, "fixed order"),
-            None => (self.order_free_ns, "any order"),
-        }
-    }
 }
 
 /// Reads a problem file, or poses the problem of a model; without an order, in every one worth trying.

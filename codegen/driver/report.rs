@@ -26,6 +26,10 @@ pub(crate) fn quotient(a: u64, b: u64) -> String {
     over(a, b).map_or_else(|| "-".into(), |q| format!("{q:.4}"))
 }
 
+/// What a table says of rows that are marked as stopped.
+pub(crate) const STOPPED: &str =
+    "stopped: a time limit or an interrupt ended the search, so that a faster step may be found\n";
+
 /// An outcome and what it is compared with.
 pub(crate) struct Report<'a> {
     /// The problem.

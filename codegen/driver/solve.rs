@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use memc_planner::planners::{self, NoPlan, PLANNERS, Planner, Progress as Found, Request};
-use memc_planner::{Decisions, Realised, replay};
+use memc_planner::{Decisions, Kind, Realised, replay};
 
 use crate::cli::{How, Question, ScriptFiles, Search};
 use crate::exit::Error;
@@ -17,6 +17,7 @@ use crate::source::read_text;
 use crate::time::{now, since};
 
 /// A plan.
+#[derive(Clone)]
 pub(crate) struct Solved {
     /// Which of [`Posed::tried`] it is of.
     pub(crate) at: usize,
@@ -53,8 +54,14 @@ impl Outcome {
     /// else every order.
     pub(crate) fn bound(&self, posed: &Posed, how: &How) -> Option<(u64, &'static str)> {
         let solved = self.plan.as_ref().ok()?;
-        let bounds = posed.bound(solved.at, self.budget, how.allow())?;
-        Some(bounds.of(&solved.realised.decisions))
+        let bound = |at| posed.bound(at, self.budget, how.allow());
+        let decisions = &solved.realised.decisions;
+        if let Some(ns) = bound(solved.at)?.least(true).filter(|_| decisions.keeps_order()) {
+            return Some((ns, "fixed order"));
+        }
+        // Problems in different orders differ in more than that: what is overwritten in place in one is copied in another.
+        let least = (0..posed.tried().len()).filter_map(|at| bound(at)?.least(false)).min();
+        Some((least?, "any order"))
     }
 }
 
@@ -99,7 +106,8 @@ pub(crate) fn solve(
     let tried = || posed.tried().iter().enumerate().filter(|(_, o)| fits(o));
     let kept_ns = tried().map(|(_, o)| o.kept.evaluation.step_ns).min();
     let near = || tried().map(|(at, _)| bounds(at)).min().map_or(0, |bound| bound + bound / 1000);
-    let search = planner.name == PLANNERS[0].name && kept_ns.is_some_and(|ns| ns > near());
+    let limited = budget < u64::MAX;
+    let search = limited && planner.name == PLANNERS[0].name && kept_ns.is_some_and(|ns| ns > near());
     progress.stage("planning");
     let begun = now();
     let session = Session {
@@ -122,10 +130,11 @@ pub(crate) fn solve(
         if best.as_ref().is_some_and(|b| posed.tried().get(b.at).is_some_and(fits)) && !fits(o) {
             continue;
         }
-        let found = if fits(o) && !search {
-            Ok((o.kept.clone(), 1))
+        let found = if fits(o) {
+            session.found(o.kept.evaluation.step_ns, 1);
+            Ok(if search { beyond(o, planner, &request) } else { (o.kept.clone(), 1) })
         } else {
-            planners::solve(o.numbers(), planner, &request).map(|found| faster(o, fits(o), found))
+            planners::solve(o.numbers(), planner, &request)
         };
         match found {
             Ok((mut realised, n)) => {
@@ -172,10 +181,18 @@ pub(crate) fn solve(
     })
 }
 
-/// What was found, or to keep everything where that fits and is as fast.
-fn faster(o: &Ordered, fits: bool, (found, evaluations): (Realised, u64)) -> (Realised, u64) {
-    let kept = fits && o.kept.evaluation.step_ns <= found.evaluation.step_ns;
-    (if kept { o.kept.clone() } else { found }, evaluations)
+/// What a search finds where everything fits, if it is faster than to keep everything.
+///
+/// It may take as much more room as hiding the inputs' copies can be worth: each input twice, once for this step and once
+/// for the next.
+fn beyond(o: &Ordered, planner: &Planner, request: &Request<'_>) -> (Realised, u64) {
+    let inputs = o.numbers().tensors.iter().filter(|t| t.kind == Kind::Input).map(|t| t.bytes);
+    let room = inputs.fold(o.kept.evaluation.dev_bytes, |room, bytes| room.saturating_add(2 * bytes));
+    let request = Request { capacity: request.capacity.min(room), ..*request };
+    match planners::solve(o.numbers(), planner, &request) {
+        Ok(found) if found.0.evaluation.step_ns < o.kept.evaluation.step_ns => found,
+        other => (o.kept.clone(), other.map_or(1, |found| found.1)),
+    }
 }
 
 /// What a planner without a plan would do if options did not forbid it.

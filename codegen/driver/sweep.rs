@@ -11,10 +11,10 @@ use crate::exit::Error;
 use crate::output::{Progress, emit, table};
 use crate::planner::named;
 use crate::posed::{Posed, pose};
-use crate::report::{Report, ms, quotient};
+use crate::report::{Report, STOPPED, ms, quotient};
 use crate::series::Series;
 use crate::size::{self, Range};
-use crate::solve::{Outcome, solve};
+use crate::solve::{Outcome, Solved, solve};
 
 #[derive(Args)]
 pub(crate) struct Sweep {
@@ -49,16 +49,23 @@ pub(crate) fn run(args: &Sweep) -> Result<(), Error> {
     let posed = pose(&args.source, &args.target, how.order(), &progress)?;
     let budgets: Vec<u64> = args.gpu_mem.sizes().map(|s| posed.bytes(s)).collect::<Result<_, _>>()?;
     let (mut points, mut series) = (Vec::new(), Series::default());
-    let mut fastest = u64::MAX;
+    let (mut fastest, mut best) = (u64::MAX, None::<Solved>);
     for (i, &budget) in budgets.iter().enumerate() {
         progress.about(&format!("{} ({} of {})", Bytes(budget).short(), i + 1, budgets.len()));
-        let Some(outcome) = series.next(|| solve(&posed, planner, how, budget, &progress))? else {
+        let Some(mut outcome) = series.next(|| solve(&posed, planner, how, budget, &progress))? else {
             progress.left_out(budgets.len() - i, "budget");
             break;
         };
+        // A plan fits in more memory, too.
+        let step_ns = |solved: &Solved| solved.realised.evaluation.step_ns;
+        let found = outcome.plan.as_ref().map_or(u64::MAX, step_ns);
+        if let Some(known) = best.take_if(|known| step_ns(known) < found) {
+            outcome.plan = Ok(known);
+        }
         progress.stage("proving a bound");
         let bound = outcome.bound(&posed, how);
-        let step = outcome.of(&posed).map_or(u64::MAX, |(_, r)| r.evaluation.step_ns);
+        let step = outcome.plan.as_ref().map_or(u64::MAX, step_ns);
+        best = outcome.plan.as_ref().ok().cloned().or(best);
         points.push(Point { outcome, bound, pareto: step < fastest });
         fastest = fastest.min(step);
     }
@@ -125,12 +132,7 @@ fn to_text(posed: &Posed, planner: &str, points: &[Point], allow: Allow) -> Resu
     let rows: Vec<Vec<String>> = points.iter().map(row).collect();
     let header =
         ["budget", "step", "/ ideal", "bound", "/ bound", "peak", "swapped out", "in", "recomputed", ""];
-    let stopped = match points.iter().any(|p| p.outcome.stopped) {
-        true => {
-            "stopped: a time limit or an interrupt ended the search, so that a faster step may be found\n"
-        }
-        false => "",
-    };
+    let stopped = if points.iter().any(|p| p.outcome.stopped) { STOPPED } else { "" };
     Ok(format!(
         "{}\n{} by {planner}: ideal {}, unplanned peak {}; smallest feasible {}\nbound: the certified one, over the ideal; \
          Pareto: no smaller budget here has as fast a step\n{stopped}",

@@ -6,6 +6,7 @@
 
 mod accumulate;
 mod cli;
+mod copies;
 mod damage;
 mod devices;
 mod gpu;

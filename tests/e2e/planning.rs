@@ -1,11 +1,9 @@
 //! `memc plan`, `compare`, `sweep`, `bound` and `export-problem`: what they print, and that they agree.
 
-use memc_plan::{Action, Command, PlanFile};
 use memc_planner::planners::PLANNERS;
-use memc_runtime::RunOptions;
 use serde_json::{Value, json};
 
-use crate::support::{adversarial, json, memc, memc_fails, memc_ok, number, put, run};
+use crate::support::{json, memc, memc_fails, memc_ok, number, put};
 
 const MODEL: &str = "models/cnn_bn/training_model.onnx";
 
@@ -164,22 +162,6 @@ fn where_everything_fits_the_fastest_order_is_taken() {
     }
 }
 
-/// A state that begins a step on both sides: the prologue fills its mirror, and every step is the unplanned one.
-#[test]
-fn a_state_on_both_sides_is_copied_to_its_mirror_and_runs_the_same() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str| folder.path().join(name).display().to_string();
-    let (saved, plan) = (file("a.dec"), file("a.plan"));
-    let model = "models/mlp_s/training_model.onnx";
-    memc_ok(&["compile", model, "--gpu-mem", "10000B", "--decisions", &saved, "-o", &plan]);
-    let homes = std::fs::read_to_string(&saved).unwrap().matches(" both").count();
-    let copies = |c: &&Command| matches!(c.action, Action::Copy { .. });
-    let filled = PlanFile::open(&plan).unwrap().plan().prologue.iter().filter(copies).count();
-    assert!(homes > 0 && filled == homes, "{homes} homes, {filled} copies");
-    let options = RunOptions { steps: 4, verify: true, cpu: adversarial(7), ..RunOptions::default() };
-    run(plan.as_ref(), folder.path(), options);
-}
-
 #[test]
 fn sweep_has_a_row_for_every_budget_and_marks_those_that_pay() {
     let folder = tempfile::tempdir().unwrap();
@@ -200,6 +182,17 @@ fn sweep_has_a_row_for_every_budget_and_marks_those_that_pay() {
     let text = memc_ok(&sweep);
     assert!(text.contains("below the smallest feasible") && text.contains("Pareto"), "{text}");
     memc_fails(4, &["sweep", &problem, "--gpu-mem", "1M:2M:1M"]);
+}
+
+/// A plan for a budget is one for every larger one, and the bound of a row holds for plans of all orders that are tried.
+#[test]
+fn more_memory_is_not_slower_in_a_sweep() {
+    let rows = list(&memc_ok(&["sweep", MODEL, "--gpu-mem", "222K:262K:4K", "--effort", "1", "--json"]));
+    let steps: Vec<u64> = rows.iter().map(|r| number(r, "step_ns")).collect();
+    assert!(steps.is_sorted_by(|a, b| a >= b), "{steps:?}");
+    let bounds = rows.iter().map(|r| number(r, "bound_ns"));
+    assert!(rows.iter().any(|r| r["bound_holds_for"] == "any order"));
+    assert!(bounds.max() <= steps.iter().min().copied(), "{steps:?}");
 }
 
 #[test]

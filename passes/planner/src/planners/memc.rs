@@ -86,7 +86,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
                 evaluations += std::mem::take(&mut found.evaluations);
                 starts.push(found.decisions.clone());
             }
-            asked = promising(p, request.capacity, asked)?;
+            asked = promising(p, request.capacity, asked);
         }
         let fitted: Vec<_> = asked
             .into_par_iter()
@@ -121,22 +121,19 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
 }
 
 /// The answers whose steps would be shortest if any layout did; of those that cannot fit none.
-fn promising<'a>(
-    p: &Problem,
-    capacity: u64,
-    asked: Vec<(&'a Planner, Found)>,
-) -> Result<Vec<(&'a Planner, Found)>, NoPlan> {
+fn promising<'a>(p: &Problem, capacity: u64, asked: Vec<(&'a Planner, Found)>) -> Vec<(&'a Planner, Found)> {
     let laid: Vec<_> = asked
         .par_iter()
         .map(|(_, found)| realise_by(p, found.decisions.clone(), Algorithm::FirstFit))
         .collect();
     let mut promising = Vec::new();
     for (answer, laid) in asked.into_iter().zip(laid) {
-        let e = laid.map_err(NoPlan::Failed)?.evaluation;
-        if e.load_bytes <= capacity {
-            promising.push((e.step_ns, answer));
+        if let Ok(Realised { evaluation, .. }) = laid
+            && evaluation.load_bytes <= capacity
+        {
+            promising.push((evaluation.step_ns, answer));
         }
     }
     promising.sort_by_key(|x| x.0);
-    Ok(promising.into_iter().take(PROMISING).map(|x| x.1).collect())
+    promising.into_iter().take(PROMISING).map(|x| x.1).collect()
 }

@@ -13,7 +13,7 @@ use crate::place::What;
 use crate::problem::Kind;
 use crate::realise::{Realised, realise_ahead};
 
-/// How many times half as long as the copies of all inputs take their slots are free, one after the other.
+/// Lengths of the tail that are tried, in halves of the time that the copies of all inputs take.
 const TAILS: [u64; 4] = [1, 2, 4, 8];
 
 impl<'a> Run<'a> {
@@ -27,11 +27,12 @@ impl<'a> Run<'a> {
         let inputs: Vec<u32> =
             (0..p.tensors.len() as u32).filter(|&t| p.tensors[t as usize].kind == Kind::Input).collect();
         let mut away = s.clone();
+        // For inputs that are used again, the longest time between two uses.
         let mut gaps = Vec::new();
         for &t in &inputs {
-            let list = away.scheme.sequence.gaps_of(t);
+            let own = away.scheme.sequence.gaps_of(t);
             let long = |&g: &usize| away.scheme.sequence.gaps[g].to - away.scheme.sequence.gaps[g].from;
-            if let Some(g) = list.filter(|&g| away.open[g]).max_by_key(long) {
+            if let Some(g) = own.filter(|&g| away.open[g]).max_by_key(long) {
                 if !away.swapped(g) {
                     away.set(g, true);
                 }
@@ -39,7 +40,7 @@ impl<'a> Run<'a> {
             }
         }
         away.decode(DECODES);
-        let mut trials = Vec::new();
+        let mut trials: Vec<(State<'a>, usize)> = Vec::new();
         for mut choice in [s, away] {
             choice.time();
             for times in TAILS {
@@ -55,7 +56,12 @@ impl<'a> Run<'a> {
                         swap.back = swap.back.min(at).max(swap.drop);
                     }
                 }
-                trials.push((choice, from));
+                let same = |(other, at): &(State<'a>, usize)| {
+                    (*at, &other.scheme.swaps) == (from, &choice.scheme.swaps)
+                };
+                if !trials.iter().any(same) {
+                    trials.push((choice, from));
+                }
             }
         }
         let tried: Vec<Option<Realised>> = trials
@@ -71,7 +77,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Whether an op waits for an input.
+    /// Whether an op waits for an input's copy.
     fn awaits_input(&self, r: &Realised) -> bool {
         let input = |c: u32| match r.trace.commands[c as usize].what {
             What::In(t) => self.p.tensors[t as usize].kind == Kind::Input,
