@@ -322,7 +322,7 @@ batches. VGG16 and InceptionV3 are at the batches of figure 7 (3950 and 170) ove
 (3500), the others at 1.5 times. Throughput is over the unplanned step's; the last columns are HOME's over theirs.
 
 - `home` is fastest of the published methods on all six: up to 2.3 times as fast as `vdnn-conv`, 1.6 times as `superneurons`, 1.7
-  times as `capuchin`. `memc` is faster than `home` on all six, by 2 to 8 %.
+  times as `capuchin`. `memc` is faster than `home` on all six, by 2 to 10 %.
 - `vdnn-conv` has no plan on three networks: the inputs of convolutions alone do not make enough room. The paper says that of
   InceptionV3 beyond batch 160.
 """),
@@ -367,7 +367,7 @@ nothing before the end: freeing at the last use is part of TENSILE (algorithm 3,
 - At batch 2 the 0.5 GB of weights take longer to copy than the step takes to compute (25 ms), so that what hides is little. The paper's
   own framework synchronises after every op from Python. With ops ten times as slow `tensile` saves 24.0 % without waiting, and
   `vdnn-all` 29.3 %.
-- `memc` saves as much in at most 0.4 % more time, at modelled speed, too, mostly by another order of the ops; but for the least that
+- `memc` saves as much without more time, at modelled speed, too, mostly by another order of the ops; but for the least that
   `capuchin` gets by with, where that takes 490 % more and `memc` 27 %.
 """),
 }
