@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use memc_layout::{Algorithm, Options, Solution, csv};
@@ -147,19 +147,53 @@ fn solve(args: &Args, instance: &memc_layout::Instance, begun: Instant) -> (Solu
         return (memc_layout::place(instance, algorithm), None);
     }
     let options = Options { capacity: args.capacity, seed: args.seed, ..Options::effort(effort(args)) };
-    let ended = Cell::new(None);
+    let late = AtomicBool::new(false);
     let stop = || {
-        if STOP.load(Ordering::Relaxed) {
-            ended.set(Some(End::Interrupt));
-        } else if ended.get().is_none() && args.time_limit.is_some_and(|limit| begun.elapsed() >= limit) {
-            ended.set(Some(End::Time));
+        if args.time_limit.is_some_and(|limit| begun.elapsed() >= limit) {
+            late.store(true, Ordering::Relaxed);
         }
-        ended.get().is_some()
+        late.load(Ordering::Relaxed) || STOP.load(Ordering::Relaxed)
     };
-    let solution = memc_layout::solve(instance, &options, &stop);
+    let solution = match args.capacity {
+        Some(capacity) => race(instance, &options, capacity, &stop),
+        None => memc_layout::solve(instance, &options, &stop),
+    };
     // From here on an interrupt is for what comes next.
-    STOP.store(false, Ordering::Relaxed);
-    (solution, ended.get())
+    let ended = match (STOP.swap(false, Ordering::Relaxed), late.into_inner()) {
+        (true, _) => Some(End::Interrupt),
+        (false, true) => Some(End::Time),
+        (false, false) => None,
+    };
+    (solution, ended)
+}
+
+/// Searches with two seeds at once, until one settles whether there is a layout.
+///
+/// Which one depends on the work that both took, not on the machine: a search gives up once it has taken more.
+fn race(
+    instance: &memc_layout::Instance,
+    options: &Options,
+    capacity: u64,
+    stop: &(dyn Fn() -> bool + Sync),
+) -> Solution {
+    // By search, how often it had asked whether to stop, which it does after equal amounts of work.
+    let settled = [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)];
+    let search = |i: usize, other: usize| {
+        let asked = Cell::new(0);
+        let behind = || {
+            asked.set(asked.get() + 1);
+            stop() || (settled[other].load(Ordering::Relaxed), other) < (asked.get(), i)
+        };
+        let seed = options.seed.wrapping_mul(2).wrapping_add(i as u64);
+        let found = memc_layout::solve(instance, &Options { seed, ..*options }, &behind);
+        let settles = found.height <= capacity || found.bound > capacity;
+        if settles {
+            settled[i].store(asked.get(), Ordering::Relaxed);
+        }
+        ((!settles, if settles { asked.get() } else { found.height }, i), found)
+    };
+    let (first, second) = rayon::join(|| search(0, 1), || search(1, 0));
+    if second.0 < first.0 { second.1 } else { first.1 }
 }
 
 /// Why there is no layout within the capacity, or what may find one.

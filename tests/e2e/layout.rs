@@ -1,5 +1,7 @@
 //! `memc layout`: what it prints, refuses and keeps.
 
+use std::process::Command;
+
 use memc_layout::{check, csv};
 
 use crate::support::{json, memc, memc_fails, memc_ok, number, put, root};
@@ -17,6 +19,20 @@ fn the_layout_on_stdout_is_one_of_the_instance_within_the_capacity() {
     assert_eq!(given.ids, layout.ids);
     let offsets: Vec<u64> = layout.instance.buffers().iter().map(|b| b.offset.unwrap()).collect();
     assert!(check(&given.instance, &offsets).unwrap() <= 1 << 20);
+}
+
+/// Two searches race within a capacity, and the one that took less work wins, on one thread or two.
+#[test]
+fn a_layout_within_a_capacity_is_the_same_on_any_number_of_threads() {
+    for (capacity, seed) in [("1048576", "0"), ("1060000", "1")] {
+        let layout = |threads: &str| {
+            let mut memc = Command::new(env!("CARGO_BIN_EXE_memc"));
+            memc.env("RAYON_NUM_THREADS", threads).args(["layout", &instance("D.csv"), "--effort", "3"]);
+            memc.args(["--capacity", capacity, "--seed", seed]).output().unwrap().stdout
+        };
+        let found = layout("1");
+        assert!(!found.is_empty() && found == layout("2") && found == layout("3"), "{capacity}");
+    }
 }
 
 #[test]
