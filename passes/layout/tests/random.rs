@@ -106,7 +106,7 @@ fn small_instances_are_solved_as_trying_everything_does() {
         }
         let instance = Instance::new(buffers).expect("the generator makes valid instances");
         let optimum = exhaustive(&instance);
-        let options = Options { work: 1_000_000, ..Options::effort(0) };
+        let options = Options { work: 10_000_000, ..Options::effort(0) };
         let lowest = solve(&instance, &options, &|| false);
         assert_eq!((lowest.height, lowest.bound), (optimum, optimum), "{instance:?}");
         let under = solve(&instance, &Options { capacity: Some(optimum - 1), ..options }, &|| false);
