@@ -185,7 +185,7 @@ fn report(
         &["", "unplanned", "planned"],
         &[
             vec![
-                "peak device memory".into(),
+                "arena".into(),
                 Bytes(claims.unplanned_peak_bytes).short(),
                 Bytes(claims.peak_bytes).short(),
             ],

@@ -16,7 +16,7 @@ use crate::exit::Error;
 use crate::output::{Progress, emit, table};
 use crate::planner::named;
 use crate::posed::Posed;
-use crate::report::{ms, over, quotient};
+use crate::report::{STOPPED, ms, over, quotient};
 use crate::series::Series;
 use crate::solve::solve;
 use crate::source;
@@ -320,10 +320,7 @@ impl Hunt<'_> {
         };
         let slow = self.args.max_slowdown.map(|m| format!(" and a step of {m} times the ideal one"));
         let so_far = if self.interrupted { " known so far (interrupted)" } else { "" };
-        let stopped = match self.stopped() {
-            true => "stopped: a time limit or an interrupt ended the search for a plan\n",
-            false => "",
-        };
+        let stopped = if self.stopped() { STOPPED } else { "" };
         format!(
             "{}\n{model}: largest {}{so_far} in a budget of {}{}: {unplanned} unplanned, {planned} by {}{gain}\n{stopped}",
             table(&header, &rows),

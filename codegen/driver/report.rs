@@ -28,7 +28,7 @@ pub(crate) fn quotient(a: u64, b: u64) -> String {
 
 /// What a table says of rows that are marked as stopped.
 pub(crate) const STOPPED: &str =
-    "stopped: a time limit or an interrupt ended the search, so that a faster step may be found\n";
+    "stopped: a time limit or an interrupt ended the search; with more time it may find more\n";
 
 /// An outcome and what it is compared with.
 pub(crate) struct Report<'a> {

@@ -49,25 +49,23 @@ pub(crate) fn run(args: &Sweep) -> Result<(), Error> {
     let posed = pose(&args.source, &args.target, how.order(), &progress)?;
     let budgets: Vec<u64> = args.gpu_mem.sizes().map(|s| posed.bytes(s)).collect::<Result<_, _>>()?;
     let (mut points, mut series) = (Vec::new(), Series::default());
-    let (mut fastest, mut best) = (u64::MAX, None::<Solved>);
+    let (step_ns, mut fastest) = (|solved: &Solved| solved.realised.evaluation.step_ns, None::<Solved>);
     for (i, &budget) in budgets.iter().enumerate() {
         progress.about(&format!("{} ({} of {})", Bytes(budget).short(), i + 1, budgets.len()));
         let Some(mut outcome) = series.next(|| solve(&posed, planner, how, budget, &progress))? else {
             progress.left_out(budgets.len() - i, "budget");
             break;
         };
-        // A plan fits in more memory, too.
-        let step_ns = |solved: &Solved| solved.realised.evaluation.step_ns;
         let found = outcome.plan.as_ref().map_or(u64::MAX, step_ns);
-        if let Some(known) = best.take_if(|known| step_ns(known) < found) {
+        let pareto = found < fastest.as_ref().map_or(u64::MAX, step_ns);
+        // A plan fits in more memory, too.
+        if let Some(known) = fastest.take_if(|known| step_ns(known) < found) {
             outcome.plan = Ok(known);
         }
         progress.stage("proving a bound");
         let bound = outcome.bound(&posed, how);
-        let step = outcome.plan.as_ref().map_or(u64::MAX, step_ns);
-        best = outcome.plan.as_ref().ok().cloned().or(best);
-        points.push(Point { outcome, bound, pareto: step < fastest });
-        fastest = fastest.min(step);
+        fastest = outcome.plan.as_ref().ok().cloned();
+        points.push(Point { outcome, bound, pareto });
     }
     progress.about("");
     let text = if args.json {
@@ -77,7 +75,7 @@ pub(crate) fn run(args: &Sweep) -> Result<(), Error> {
     };
     progress.done();
     emit(&text)?;
-    if fastest < u64::MAX {
+    if fastest.is_some() {
         return Ok(());
     }
     let largest = budgets.iter().copied().max().unwrap_or(0);
