@@ -174,10 +174,9 @@ impl Emitter<'_> {
         };
         let (reads, writes) = (slices(&op.operands)?, slices(&op.results)?);
         let action = match (&op.code, reads.first(), writes.first()) {
-            (Code::Compute(kind), ..) => {
-                let kernel = kernels.get(p, m, id)?;
-                let bytes = kind.cost(&m.operand_types(id), &m.result_types(id)).workspace;
-                let workspace = op.workspace.map(|s| slice(m, s, bytes)).transpose()?;
+            (Code::Compute(_), ..) => {
+                let workspace = op.workspace.map(|s| slice(m, s, m.slots[s].bytes)).transpose()?;
+                let kernel = kernels.get(p, m, id, workspace.map_or(0, |w| w.bytes))?;
                 Action::Launch { kernel, reads, writes, workspace }
             }
             (_, Some(&src), Some(&dst)) => Action::Copy { src, dst },

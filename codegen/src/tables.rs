@@ -81,17 +81,25 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    /// The kernel of a compute op, added to the plan when it is new.
-    pub(crate) fn get(&mut self, p: &mut plan::Plan, m: &Module, op: OpId) -> Result<u32, String> {
+    /// The kernel of a compute op that is launched with so many bytes of workspace, added to the plan when it is new.
+    /// Its own are the least that any of its launches has.
+    pub(crate) fn get(
+        &mut self,
+        p: &mut plan::Plan,
+        m: &Module,
+        op: OpId,
+        workspace_bytes: u64,
+    ) -> Result<u32, String> {
         let Some(kind) = m.ops[op].kind() else { return Err("only compute ops have kernels".into()) };
         let (operands, results) = (m.operand_types(op), m.result_types(op));
         let text = |types: &[&TensorType]| types.iter().map(ToString::to_string).collect::<Vec<_>>();
         let key = (kind.mnemonic().to_string(), kind.attrs_text(), text(&operands), text(&results));
         if let Some(&k) = self.index.get(&key) {
+            let kernels = p.kernels.get_mut(k as usize).into_iter();
+            kernels.for_each(|k| k.workspace_bytes = k.workspace_bytes.min(workspace_bytes));
             return Ok(k);
         }
         let index = p.kernels.len() as u32;
-        let workspace_bytes = kind.cost(&operands, &results).workspace;
         let (op, attrs, operands, results) = key.clone();
         p.kernels.push(plan::Kernel { op, attrs, operands, results, workspace_bytes });
         self.index.insert(key, index);

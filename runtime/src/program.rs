@@ -15,6 +15,7 @@ mod prepare;
 mod races;
 
 use memc_ir::{OpKind, TensorType};
+use memc_kernels::KernelError;
 use memc_plan::{Plan, Section, Space, Stream};
 
 use crate::Error;
@@ -102,6 +103,22 @@ pub(crate) struct Launch {
     pub(crate) label: String,
     /// For each operand, the name of the input that it holds, where that can be told.
     pub(crate) fed_by: Vec<Option<String>>,
+}
+
+impl Launch {
+    /// Names the op, and the input whose contents a kernel refuses.
+    pub(crate) fn refused(&self, op: &OpKind, error: &KernelError) -> Error {
+        let at = if self.label.is_empty() { String::new() } else { format!("at {}: ", self.label) };
+        match error {
+            KernelError::Index { operand, .. } => {
+                let position = op.def().operands.iter().position(|name| name == operand);
+                let input = position.and_then(|i| self.fed_by.get(i)).and_then(Option::as_ref);
+                let from = input.map(|name| format!(" (the operand is input `{name}`)")).unwrap_or_default();
+                Error::Data(format!("{at}{error}{from}"))
+            }
+            KernelError::Call { .. } => Error::Internal(format!("{at}{error}")),
+        }
+    }
 }
 
 /// One entry of a section.

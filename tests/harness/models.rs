@@ -33,10 +33,13 @@ fn models() -> Vec<PathBuf> {
         .collect()
 }
 
+pub(super) fn profile() -> &'static DeviceProfile {
+    DeviceProfile::named("cpu").unwrap()
+}
+
 pub(super) fn run(m: &mut Module, pipeline: &str) -> Vec<(&'static str, String, u64)> {
-    let profile = DeviceProfile::named("cpu").unwrap();
     let read_file = &|_: &str| Err("no files here".into());
-    let mut cx = PassCx { profile, read_file, stats: Vec::new(), fired: Vec::new() };
+    let mut cx = PassCx { profile: profile(), read_file, stats: Vec::new(), fired: Vec::new() };
     Pipeline::parse(pipeline).unwrap().run(m, &mut cx).unwrap();
     cx.stats
 }
@@ -76,7 +79,7 @@ fn noise(m: &Module) -> f32 {
 fn measures(m: &Module) -> [u64; 3] {
     let transposes =
         m.order.iter().filter(|&&op| m.ops[op].kind().is_some_and(|k| k.mnemonic() == "transpose"));
-    [m.order.len() as u64, transposes.count() as u64, peak_live_bytes(m).unwrap().bytes]
+    [m.order.len() as u64, transposes.count() as u64, peak_live_bytes(m, profile()).unwrap().bytes]
 }
 
 /// Runs one step of every model before and after the pipeline, from the models' initial states.

@@ -7,7 +7,7 @@ use memc_ir::Module;
 use memc_passes::analysis::peak_live_bytes;
 use memc_passes::{FORWARD_PIPELINE, GRAPH_PIPELINE};
 
-use super::models::run;
+use super::models::{profile, run};
 
 /// Panics where the steps of one model differ by more than one part in twenty in ops or in bytes live at once.
 pub(crate) fn check() {
@@ -39,5 +39,5 @@ fn measures(name: &str, options: &ImportOptions) -> (u64, u64) {
     run(&mut m, GRAPH_PIPELINE);
     run(&mut m, "order");
     let kernels = m.order.iter().filter(|&&op| !m.ops[op].is_view()).count() as u64;
-    (kernels, peak_live_bytes(&m).unwrap().bytes)
+    (kernels, peak_live_bytes(&m, profile()).unwrap().bytes)
 }

@@ -14,7 +14,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
     ("memc-reference", "ir/reference", &["memc-ir"]),
     ("memc-frontend", "frontend", &["memc-ir"]),
     ("memc-layout", "passes/layout", &[]),
-    ("memc-passes", "passes", &["memc-ir", "memc-kernels", "memc-layout", "memc-planner"]),
+    ("memc-passes", "passes", &["memc-cuda", "memc-ir", "memc-kernels", "memc-layout", "memc-planner"]),
     ("memc-planner", "passes/planner", &["memc-ir", "memc-layout"]),
     ("memc-plan", "codegen/plan", &[]),
     ("memc-codegen", "codegen", &["memc-ir", "memc-plan"]),

@@ -5,6 +5,8 @@ use std::fmt::Write;
 
 use memc_ir::DType;
 
+use crate::check::IndexCheck;
+
 /// Device functions that every kernel may call; see the files.
 pub const PREAMBLE: &str = concat!(
     include_str!("device/scalar.cuh"),
@@ -35,6 +37,8 @@ pub enum Arg {
     Result(usize),
     /// Address of this byte of the workspace.
     Workspace(u64),
+    /// Address of the eight bytes that take the report of this check.
+    Report(usize),
     /// A 64-bit integer.
     I64(i64),
 }
@@ -59,12 +63,14 @@ pub struct Lowering {
     pub launches: Vec<Launch>,
     /// Scratch bytes that the launches share, aligned like operands.
     pub workspace: u64,
+    /// What the first launches check; a report is [`NO_REPORT`](crate::NO_REPORT) before them.
+    pub checks: Vec<IndexCheck>,
 }
 
 impl Lowering {
     /// Without workspace.
     pub(crate) fn of(launches: impl IntoIterator<Item = Launch>) -> Lowering {
-        Lowering { launches: launches.into_iter().collect(), workspace: 0 }
+        Lowering { launches: launches.into_iter().collect(), ..Lowering::default() }
     }
 
     pub(crate) fn with_workspace(mut self, bytes: u64) -> Lowering {
@@ -158,6 +164,11 @@ impl Entry {
     /// A buffer that is a result or a place in the workspace.
     pub(crate) fn buffer(self, arg: Arg, ctype: &str, name: &str) -> Entry {
         self.param(format!("{ctype}* {name}"), arg)
+    }
+
+    /// The place of a check's report as `u64* name`.
+    pub(crate) fn report(self, check: usize, name: &str) -> Entry {
+        self.param(format!("u64* {name}"), Arg::Report(check))
     }
 
     /// An integer parameter.

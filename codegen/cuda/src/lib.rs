@@ -10,7 +10,8 @@
 //!   from run to run on one machine.
 //! - **No hidden memory.** Scratch is [`Lowering::workspace`] bytes that the caller supplies, with any contents.
 //! - **In place.** An operand may share its bytes with a result where the op's row declares the pair.
-//! - **Bounded.** An index value out of range reads as zero and writes nothing. A label out of range gives NaN.
+//! - **Bounded.** An index value out of range reads as zero and writes nothing, a label out of range gives NaN, and a
+//!   launch ahead of the op's reports the first of them ([`IndexCheck`]).
 //!
 //! Kernels take extents and strides as parameters, so that one text serves many shapes; element types, the number of
 //! axes and attributes are part of the text. Equal texts have equal names.
@@ -18,12 +19,14 @@
 //! This crate compiles and launches nothing, and knows no library: matrix products and convolutions are plain tiled
 //! loops, for machines without cuBLAS and cuDNN.
 
+mod check;
 mod conv;
 mod elementwise;
 mod error;
 mod index;
 mod kernel;
 mod lower;
+mod multi;
 mod norm;
 mod optim;
 mod pool;
@@ -35,8 +38,10 @@ mod walk;
 
 use memc_ir::{OpKind, TensorType};
 
+pub use check::{IndexCheck, NO_REPORT, report};
 pub use error::CudaError;
 pub use kernel::{Arg, Kernel, Launch, Lowering, PREAMBLE, program};
+pub use multi::{MOST_UPDATES, is_small_update, updates};
 
 /// An op with the types of its operands and results.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +49,12 @@ pub(crate) struct Call<'a> {
     pub(crate) op: &'a OpKind,
     pub(crate) operands: &'a [TensorType],
     pub(crate) results: &'a [TensorType],
+}
+
+/// Scratch bytes of the launches that compute `op` on operands of these types; 0 for an op without kernels.
+pub fn workspace(op: &OpKind, operands: &[&TensorType]) -> u64 {
+    let operands: Vec<TensorType> = operands.iter().map(|t| (*t).clone()).collect();
+    lower(op, &operands).map_or(0, |lowering| lowering.workspace)
 }
 
 /// The launches that compute `op` on operands of these types.
@@ -55,5 +66,8 @@ pub(crate) struct Call<'a> {
 pub fn lower(op: &OpKind, operands: &[TensorType]) -> Result<Lowering, CudaError> {
     let types: Vec<&TensorType> = operands.iter().collect();
     let results = op.infer(&types).map_err(|reason| CudaError::Types { op: op.mnemonic(), reason })?;
-    lower::dispatch(&Call { op, operands, results: &results })
+    let call = Call { op, operands, results: &results };
+    let mut lowering = lower::dispatch(&call)?;
+    check::add(&call, &mut lowering);
+    Ok(lowering)
 }

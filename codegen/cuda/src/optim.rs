@@ -13,11 +13,18 @@ fn regularised(l2: f32) -> String {
 
 /// Optimizers; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
+    let (body, elements) = update(call)?;
+    Some(map(call, &body, elements))
+}
+
+/// What a thread does for an element of the parameter, and how many operands have one for each; those after them are
+/// single numbers.
+pub(crate) fn update(call: &Call) -> Option<(Body, usize)> {
     let has_step = |at: usize| call.operands.len() > at;
     Some(match call.op {
         OpKind::Sgd {} => {
             let before = "const f32 lr = up(a2[0]);".into();
-            map(call, &Body { before, lines: String::new(), results: vec!["x0 - lr * x1".into()] }, 2)
+            (Body { before, lines: String::new(), results: vec!["x0 - lr * x1".into()] }, 2)
         }
         OpKind::Momentum { alpha, beta, l2, nesterov } => {
             let beta = float(beta.0);
@@ -25,7 +32,7 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
             let before = format!("const f32 lr = up(a3[0]), alpha = {}, beta = {beta};", float(alpha.0));
             let lines = format!("{}const f32 v = alpha * x2 + beta * g;\n", regularised(l2.0));
             let by = if *nesterov { "(g + alpha * v)" } else { "v" };
-            map(call, &Body { before, lines, results: vec![format!("x0 - lr * {by}"), "v".into()] }, 3)
+            (Body { before, lines, results: vec![format!("x0 - lr * {by}"), "v".into()] }, 3)
         }
         OpKind::Adagrad { epsilon, l2, decay } => {
             let earlier = if has_step(4) { "(f32)(a4[0] == LOWEST_I64 ? a4[0] : a4[0] - 1)" } else { "0.0f" };
@@ -35,15 +42,8 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
                 float(epsilon.0)
             );
             let lines = format!("{}const f32 h = x2 + g * g;\n", regularised(l2.0));
-            map(
-                call,
-                &Body {
-                    before,
-                    lines,
-                    results: vec!["x0 - rate * g / (sqrtf(h) + epsilon)".into(), "h".into()],
-                },
-                3,
-            )
+            let w = "x0 - rate * g / (sqrtf(h) + epsilon)".into();
+            (Body { before, lines, results: vec![w, "h".into()] }, 3)
         }
         OpKind::AdamW { alpha, beta, epsilon, weight_decay, bias_correction, decay_first, l2 } => {
             let (alpha, beta) = (alpha.0, beta.0);
@@ -77,7 +77,7 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
                  {early}w -= rate * m / ({scaled} + epsilon);\n{late}",
                 regularised(l2.0)
             );
-            map(call, &Body { before, lines, results: vec!["w".into(), "m".into(), "v".into()] }, 4)
+            (Body { before, lines, results: vec!["w".into(), "m".into(), "v".into()] }, 4)
         }
         _ => return None,
     })

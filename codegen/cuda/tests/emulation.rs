@@ -14,10 +14,11 @@ mod process;
 
 use std::collections::BTreeSet;
 
-use common::{Sample, result_types, run};
-use memc_cuda::{CudaError, lower};
+use common::{Random, Sample, result_types, run};
+use memc_cuda::{CudaError, Lowering, is_small_update, lower, report};
 use memc_ir::ops::OP_DEFS;
 use memc_ir::{DType, OpKind, TensorType};
+use memc_kernels::KernelError;
 use memc_kernels::interp::Tensor;
 
 use crate::process::Job;
@@ -138,16 +139,85 @@ fn kernels_compute_what_the_cpu_kernels_compute() {
     let seen: BTreeSet<&str> = all.iter().map(|s| s.op.mnemonic()).collect();
     let unseen: Vec<&str> = OP_DEFS.iter().map(|d| d.mnemonic).filter(|m| !seen.contains(m)).collect();
     assert!(unseen.is_empty(), "no sample of {unseen:?}");
-    let Some(outcomes) = process::run(&jobs) else { return };
-    let mut wrong = Vec::new();
+    let Some(outcomes) = process::run("emulation", &jobs) else { return };
+    let (mut wrong, mut refused) = (Vec::new(), BTreeSet::new());
     for (job, got) in jobs.iter().zip(&outcomes) {
-        let want = run(job.sample, &[]).unwrap_or_else(|e| panic!("{}: {e}", name_of(job.sample)));
-        for (j, (got, want)) in got.iter().zip(&want).enumerate() {
+        // Of an op's reports, the one that comes first in its operand.
+        let report = got.reports.iter().filter_map(|&word| report(word)).min();
+        let want = match run(job.sample, &[]) {
+            Ok(want) => want,
+            Err(KernelError::Index { position, value, .. }) => {
+                refused.insert(job.sample.op.mnemonic());
+                if report != Some((position as u64, value)) {
+                    wrong.push(format!("{}: {report:?}, not {value} at {position}", name_of(job.sample)));
+                }
+                continue;
+            }
+            Err(e) => panic!("{}: {e}", name_of(job.sample)),
+        };
+        if let Some(report) = report {
+            wrong.push(format!("{}: reports {report:?} of legal indices", name_of(job.sample)));
+        }
+        for (j, (got, want)) in got.results.iter().zip(&want).enumerate() {
             let why = difference(&job.sample.op, got, want);
             wrong.extend(why.map(|why| {
                 format!("{} (in place: {:?}), result {j}: {why}", name_of(job.sample), job.shared)
             }));
         }
     }
+    assert_eq!(refused.len(), 9, "ops that refuse an index: {refused:?}");
     assert!(wrong.is_empty(), "{} of {} runs:\n{}", wrong.len(), jobs.len(), wrong.join("\n"));
+}
+
+/// Updates that share a launch compute the same bits as each by itself.
+#[test]
+fn updates_of_one_launch_are_those_of_several() {
+    let mut r = Random::new(9);
+    let mut joint = Vec::new();
+    for sample in common::samples(2) {
+        let types: Vec<TensorType> = sample.operands.iter().map(|t| t.ty.clone()).collect();
+        if !is_small_update(&sample.op, &types) {
+            continue;
+        }
+        let sizes = [1, 31, 256, 1000 + r.below(2000)];
+        let updates: Vec<Sample> = sizes.map(|n| resized(&mut r, &sample, n)).into();
+        let shapes: Vec<Vec<TensorType>> =
+            updates.iter().map(|u| u.operands.iter().map(|t| t.ty.clone()).collect()).collect();
+        let shapes: Vec<&[TensorType]> = shapes.iter().map(Vec::as_slice).collect();
+        let launch = updates_of(&sample.op, &shapes);
+        let operands = updates.iter().flat_map(|u| u.operands.clone()).collect();
+        joint.push((updates, launch, Sample { op: sample.op.clone(), operands }));
+    }
+    assert!(joint.len() >= 8, "{} samples are updates", joint.len());
+    let jobs: Vec<Job> = joint
+        .iter()
+        .map(|(updates, launch, sample)| Job {
+            sample,
+            results: updates.iter().flat_map(result_types).collect(),
+            lowering: Lowering { launches: vec![launch.clone()], ..Lowering::default() },
+            shared: None,
+        })
+        .collect();
+    let Some(outcomes) = process::run("updates", &jobs) else { return };
+    for ((updates, _, sample), got) in joint.iter().zip(outcomes) {
+        let want = updates.iter().flat_map(|u| run(u, &[]).unwrap());
+        for (j, (got, want)) in got.results.iter().zip(want).enumerate() {
+            assert_eq!(difference(&sample.op, got, &want), None, "{}, result {j}", name_of(sample));
+        }
+    }
+}
+
+/// An update of a parameter of `n` elements; what is one number stays one.
+fn resized(r: &mut Random, sample: &Sample, n: u64) -> Sample {
+    let parameter = &sample.operands[0].ty;
+    let mut resize = |t: &Tensor| match t.ty.shape == parameter.shape {
+        true if t.ty.dtype == DType::F32 => r.positive(&[n]),
+        true => r.tensor(t.ty.dtype, &[n]),
+        false => t.clone(),
+    };
+    Sample { op: sample.op.clone(), operands: sample.operands.iter().map(&mut resize).collect() }
+}
+
+fn updates_of(op: &OpKind, shapes: &[&[TensorType]]) -> memc_cuda::Launch {
+    memc_cuda::updates(op, shapes).unwrap_or_else(|| panic!("{} is no update", op.mnemonic()))
 }

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use memc_cuda::{Kernel, lower, program};
+use memc_cuda::{Kernel, MOST_UPDATES, lower, program, updates};
 use memc_gpu::{Arch, GpuError, Nvrtc};
 use memc_ir::TensorType;
 
@@ -41,7 +41,8 @@ fn kernels() -> Vec<Kernel> {
     let mut kernels = BTreeMap::new();
     for sample in cases::all() {
         let types: Vec<TensorType> = sample.operands.iter().map(|t| t.ty.clone()).collect();
-        for launch in lower(&sample.op, &types).unwrap().launches {
+        let joint = updates(&sample.op, &[types.as_slice(); MOST_UPDATES]);
+        for launch in lower(&sample.op, &types).unwrap().launches.into_iter().chain(joint) {
             kernels.insert(launch.kernel.name.clone(), launch.kernel);
         }
     }

@@ -142,7 +142,7 @@ impl<'a> Contents<'a> {
             op.kind().map_or(0, |k| k.cost(&self.types(&op.operands), &self.types(&op.results)).workspace);
         match op.workspace {
             None if need == 0 => {}
-            Some(s) if need > 0 && self.m.slots[s].space == Space::Dev && self.m.slots[s].bytes >= need => {
+            Some(s) if self.m.slots[s].space == Space::Dev && self.m.slots[s].bytes >= need => {
                 if !self.allocated[s.index()] || self.home[s.index()] {
                     sink.report("M2", at, format!("workspace {} is not allocated", slot_name(self.m, s)));
                 }

@@ -44,7 +44,7 @@ rules! {
     "M2" "slots are allocated before use and freed; a home on the device may be freed if it is allocated again, one in host memory stays";
     "M3" "a read slot holds the value that is read";
     "M4" "results share bytes with operands only where the row allows it";
-    "M5" "an op has a workspace slot exactly when its row asks for one";
+    "M5" "an op has a workspace slot of at least the bytes that its row asks for";
     "M6" "every state ends the step in its home, and in its mirror where it has one";
     "M7" "offsets are aligned, and live slots of one space do not overlap";
     "M8" "an op that reads a copy's result runs after the copy";

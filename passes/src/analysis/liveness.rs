@@ -2,6 +2,7 @@
 
 use memc_ir::{Id, Module, OpId, aligned};
 
+use crate::device::DeviceProfile;
 use crate::plan::storage::{self, Kind};
 
 /// The moment of a step at which most bytes are live.
@@ -13,14 +14,14 @@ pub struct Peak {
     pub op: Option<OpId>,
 }
 
-/// The first peak of `module`, which must pass the verifier.
+/// The first peak of `module`, which must pass the verifier, with the workspaces of this device.
 ///
 /// Bytes are shared as `to-mem` shares them: views with what they show, results with dying operands where the row
 /// allows it, next states with their homes. States and constants are live throughout, other tensors from the first
 /// op that touches them to the last. Where an address space would be fragmented is not considered.
 ///
 /// Fails only where a `copy` that the module needs is rejected, which verified modules do not cause.
-pub fn peak_live_bytes(module: &Module) -> Result<Peak, String> {
+pub fn peak_live_bytes(module: &Module, profile: &DeviceProfile) -> Result<Peak, String> {
     let mut m = module.clone();
     storage::legalise(&mut m)?;
     let storages = storage::assign(&m);
@@ -52,8 +53,8 @@ pub fn peak_live_bytes(module: &Module) -> Result<Peak, String> {
         live = live.saturating_add(begin[i]);
         // A copy that `legalise` added stands for the op before it.
         own = if id.index() < module.ops.len() { Some(id) } else { own };
-        let cost = m.ops[id].kind().map(|k| k.cost(&m.operand_types(id), &m.result_types(id)));
-        let now = live.saturating_add(aligned(cost.map_or(0, |c| c.workspace)));
+        let needs = |k| profile.workspace(k, &m.operand_types(id), &m.result_types(id));
+        let now = live.saturating_add(aligned(m.ops[id].kind().map_or(0, needs)));
         if now > peak.bytes {
             peak = Peak { bytes: now, op: own };
         }
@@ -69,7 +70,7 @@ mod tests {
 
     fn peak(text: &str) -> (u64, String) {
         let m = parse(text).unwrap();
-        let p = peak_live_bytes(&m).unwrap();
+        let p = peak_live_bytes(&m, DeviceProfile::named("toy").unwrap()).unwrap();
         (p.bytes, p.op.map_or_else(String::new, |op| value_name(&m, m.ops[op].results[0])))
     }
 

@@ -85,6 +85,18 @@ impl DeviceProfile {
         whole(self.measured.as_ref().map_or(ns, |m| m.op_ns(op, operands, results, ns)))
     }
 
+    /// Scratch bytes of an op on operands and results of these types: at least what the op's row asks for, so that the
+    /// plan also runs on the embedded device, and on a GPU what its kernels take.
+    ///
+    /// The types must satisfy [`OpKind::infer`].
+    pub fn workspace(&self, op: &OpKind, operands: &[&TensorType], results: &[&TensorType]) -> u64 {
+        let row = op.cost(operands, results).workspace;
+        match self.kernels {
+            Kernels::Plain => row,
+            Kernels::Gpu => row.max(memc_cuda::workspace(op, operands)),
+        }
+    }
+
     /// Whether tensors can leave the device for the host and come back.
     pub fn can_swap(&self) -> bool {
         self.d2h_bytes_per_s > 0.0 && self.h2d_bytes_per_s > 0.0

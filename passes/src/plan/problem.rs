@@ -64,7 +64,7 @@ impl Problem {
                 name,
                 reads: m.ops[id].operands.iter().map(tensor).collect(),
                 writes: m.ops[id].results.iter().map(tensor).collect(),
-                workspace: kind.cost(&operands, &results).workspace,
+                workspace: profile.workspace(kind, &operands, &results),
                 time_ns: profile.op_ns(kind, &operands, &results),
                 outputs: mine.iter().map(result).collect(),
                 repeatable: true,

@@ -227,6 +227,7 @@ impl Driver for Cuda {
         for word in words {
             self.values.push(match *word {
                 Word::Address(start) => self.address(Span { arena: Arena::Device, start, len: 0 })?,
+                Word::Host(start) => self.address(Span { arena: Arena::Host, start, len: 0 })?,
                 Word::Int(value) => value.cast_unsigned(),
             });
         }

@@ -56,6 +56,8 @@ pub struct Function(pub usize);
 pub enum Word {
     /// The address of this byte of the device arena.
     Address(usize),
+    /// The address of this byte of the host arena, which kernels reach too, if slowly.
+    Host(usize),
     /// A number.
     Int(i64),
 }

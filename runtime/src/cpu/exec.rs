@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use memc_kernels::{Call, KernelError, execute};
+use memc_kernels::{Call, execute};
 
 use super::arena::{Arenas, Scratch};
 use crate::device::HostSide;
@@ -82,20 +82,6 @@ impl Runner {
             }
             execute(&call, operands, results, workspace)
         });
-        done.map_err(|error| explain(launch, kernel.op.def().operands, &error))
-    }
-}
-
-/// Names the op, and the input whose contents a kernel refuses.
-fn explain(launch: &Launch, operands: &[&str], error: &KernelError) -> Error {
-    let at = if launch.label.is_empty() { String::new() } else { format!("at {}: ", launch.label) };
-    match error {
-        KernelError::Index { operand, .. } => {
-            let position = operands.iter().position(|name| name == operand);
-            let input = position.and_then(|i| launch.fed_by.get(i)).and_then(Option::as_ref);
-            let from = input.map(|name| format!(" (the operand is input `{name}`)")).unwrap_or_default();
-            Error::Data(format!("{at}{error}{from}"))
-        }
-        KernelError::Call { .. } => Error::Internal(format!("{at}{error}")),
+        done.map_err(|error| launch.refused(&kernel.op, &error))
     }
 }

@@ -1,20 +1,24 @@
 //! From a program's launches to those of generated kernels, with places in the device arena.
 
-use memc_cuda::{Arg, Kernel, Launch as KernelLaunch, Lowering};
+use std::borrow::Cow;
+
+use memc_cuda::{Arg, IndexCheck, Launch as KernelLaunch, Lowering};
 use memc_gpu::Word;
-use memc_ir::Bytes;
+use memc_ir::{Bytes, TensorType};
 use memc_plan::Section;
 
-use crate::program::{Action, Launch, Place, Source};
+use super::joint;
+use super::report::{self, Reports};
+use crate::program::{Action, Kernel, Launch, Place, Source};
 use crate::{Error, Program};
 
 /// Alignment of the scratch region, as good as that of an allocation.
 const ALIGN: usize = 256;
 
 /// One launch of a generated kernel.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Call<'a> {
-    pub(super) launch: &'a KernelLaunch,
+    pub(super) launch: Cow<'a, KernelLaunch>,
     pub(super) words: Vec<Word>,
 }
 
@@ -72,33 +76,92 @@ fn launches(program: &Program) -> impl Iterator<Item = &Launch> {
 }
 
 impl Lowered {
-    /// The kernels that the program's launches use.
-    pub(super) fn kernels<'a>(&'a self, program: &'a Program) -> impl Iterator<Item = &'a Kernel> {
-        let lowerings = launches(program).filter_map(|launch| self.kernels.get(launch.kernel));
-        lowerings.flat_map(|lowering| &lowering.launches).map(|launch| &launch.kernel)
+    /// What the kernels of a launch of the program check.
+    pub(super) fn checks(&self, launch: &Launch) -> &[IndexCheck] {
+        self.kernels.get(launch.kernel).map_or(&[], |lowering| &lowering.checks)
     }
 
-    /// The launches of generated kernels for a launch of the program.
-    pub(super) fn calls(&self, launch: &Launch) -> Result<Vec<Call<'_>>, Error> {
+    /// The launches of generated kernels for each command of a section, in order; `is_joint` lets updates share one.
+    pub(super) fn section(
+        &self,
+        program: &Program,
+        section: Section,
+        reports: &Reports,
+        is_joint: bool,
+    ) -> Result<Vec<Vec<Call<'_>>>, Error> {
+        let commands = program.section(section);
+        let groups = if is_joint { joint::groups(program, commands) } else { Vec::new() };
+        let mut all: Vec<Vec<Call<'_>>> = Vec::with_capacity(commands.len());
+        let mut shared = groups.iter().flatten().copied().peekable();
+        for (index, command) in commands.iter().enumerate() {
+            all.push(match &command.action {
+                Action::Launch(_) if shared.next_if_eq(&index).is_some() => Vec::new(),
+                Action::Launch(launch) => self.calls(launch, reports.place(section, index))?,
+                _ => Vec::new(),
+            });
+        }
+        for group in &groups {
+            let launches = group.iter().filter_map(|&index| match &commands.get(index)?.action {
+                Action::Launch(launch) => Some(launch),
+                _ => None,
+            });
+            let call = joint_call(program, &launches.collect::<Vec<_>>())?;
+            group
+                .last()
+                .and_then(|&last| all.get_mut(last))
+                .into_iter()
+                .for_each(|calls| calls.push(call.clone()));
+        }
+        Ok(all)
+    }
+
+    /// The launches of generated kernels for a launch of the program, whose reports lie in the host arena from `reports`
+    /// on.
+    fn calls(&self, launch: &Launch, reports: usize) -> Result<Vec<Call<'_>>, Error> {
         let wrong = || Error::Internal(format!("{} has other operands than its kernel", launch.label));
         let lowering = self.kernels.get(launch.kernel).ok_or_else(wrong)?;
-        let result = |j: usize| launch.results.get(j).copied();
-        let operand = |i: usize| match *launch.operands.get(i)? {
-            Source::Place(place) => Some(place),
-            Source::Result(j) => result(j),
-        };
         let workspace = unplanned(lowering, launch).map_or(launch.workspace.start, |_| self.scratch);
-        let start = |place: Place| Word::Address(place.start);
         let word = |arg: &Arg| match *arg {
-            Arg::Operand(i) => operand(i).map(start),
-            Arg::Result(j) => result(j).map(start),
+            Arg::Operand(i) => operand(launch, i).map(start),
+            Arg::Result(j) => launch.results.get(j).copied().map(start),
             Arg::Workspace(at) => Some(Word::Address(workspace.checked_add(usize::try_from(at).ok()?)?)),
+            Arg::Report(check) => Some(Word::Host(reports + check * report::BYTES)),
             Arg::I64(value) => Some(Word::Int(value)),
         };
         let calls = lowering.launches.iter().map(|launch| {
             let words = launch.args.iter().map(word).collect::<Option<_>>()?;
-            Some(Call { launch, words })
+            Some(Call { launch: Cow::Borrowed(launch), words })
         });
         calls.collect::<Option<_>>().ok_or_else(wrong)
     }
+}
+
+fn start(place: Place) -> Word {
+    Word::Address(place.start)
+}
+
+fn operand(launch: &Launch, i: usize) -> Option<Place> {
+    match *launch.operands.get(i)? {
+        Source::Place(place) => Some(place),
+        Source::Result(j) => launch.results.get(j).copied(),
+    }
+}
+
+/// One launch for updates that [`joint::groups`] has put together.
+fn joint_call(program: &Program, launches: &[&Launch]) -> Result<Call<'static>, Error> {
+    let wrong = || Error::Internal("updates that cannot share a launch".to_owned());
+    let kernels = launches.iter().map(|launch| program.kernels.get(launch.kernel));
+    let kernels: Vec<&Kernel> = kernels.collect::<Option<_>>().ok_or_else(wrong)?;
+    let first = kernels.first().ok_or_else(wrong)?;
+    let shapes: Vec<&[TensorType]> = kernels.iter().map(|kernel| kernel.operands.as_slice()).collect();
+    let launch = memc_cuda::updates(&first.op, &shapes).ok_or_else(wrong)?;
+    let (operands, results) = (first.operands.len(), first.results.len());
+    let word = |arg: &Arg| match *arg {
+        Arg::Operand(i) => operand(launches.get(i / operands)?, i % operands).map(start),
+        Arg::Result(j) => launches.get(j / results)?.results.get(j % results).copied().map(start),
+        Arg::I64(value) => Some(Word::Int(value)),
+        Arg::Workspace(_) | Arg::Report(_) => None,
+    };
+    let words = launch.args.iter().map(word).collect::<Option<_>>().ok_or_else(wrong)?;
+    Ok(Call { launch: Cow::Owned(launch), words })
 }

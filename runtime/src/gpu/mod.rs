@@ -2,15 +2,17 @@
 //! three queues.
 //!
 //! Contract: the same kernels, in the same order of each queue, as the plan has commands; nothing is allocated after the
-//! program is opened. Kernels of this device may need more scratch than the plan lists for the CPU's: one region behind
-//! the arena serves all of them, since launches run one after another; it counts against the plan's budget, and a plan
-//! that leaves no room for it is refused.
+//! program is opened, except that small updates may share a launch ([`joint`]). A plan that was made for another kind of
+//! device lists less scratch than kernels of this one need: one region behind the arena serves all of them, since launches
+//! run one after another; it counts against the plan's budget, and a plan that leaves no room for it is refused.
 //!
-//! Results are those of `memc-kernels` within rounding. Index values and labels out of range are not errors here, as
-//! `memc-cuda` says.
+//! Results are those of `memc-kernels` within rounding. An index value or label out of range ends the run before an output
+//! or a state is taken that follows it.
 
+mod joint;
 mod lower;
 mod replay;
+mod report;
 
 use std::sync::Arc;
 

@@ -8,6 +8,7 @@ use memc_gpu::{Arena, Driver, Function, GpuError, Queue, Span, Word};
 use memc_plan::{Section, Space, Stream};
 
 use super::lower::Lowered;
+use super::report::Reports;
 use crate::device::{Executor, HostSide};
 use crate::program::{Action, Launch, Place, Source};
 use crate::progress::Progress;
@@ -31,6 +32,7 @@ pub(super) struct Replay<D> {
     launches: Vec<Ready>,
     /// For each section and command the launches that it issues.
     issued: [Vec<Range<usize>>; Section::ALL.len()],
+    reports: Reports,
     /// Room for a tensor that the host loads to or stores from the device arena.
     staging: Vec<u8>,
     check_memory: bool,
@@ -46,33 +48,37 @@ impl<D: Driver> Replay<D> {
         check_memory: bool,
     ) -> Result<Replay<D>, Error> {
         let fill = if check_memory { POISON } else { 0 };
-        driver.reserve(lowered.device_bytes, program.host_bytes, program.events, fill)?;
-        if lowered.kernels(&program).next().is_some() {
-            driver.build(&memc_cuda::program(lowered.kernels(&program)))?;
+        let reports = Reports::of(&program, lowered);
+        driver.reserve(lowered.device_bytes, reports.host_bytes(), program.events, fill)?;
+        reports.clear(&mut driver)?;
+        let calls = |section| lowered.section(&program, section, &reports, !check_memory);
+        let calls = Section::ALL.into_iter().map(calls).collect::<Result<Vec<_>, _>>()?;
+        let all = || calls.iter().flatten().flatten();
+        if all().next().is_some() {
+            driver.build(&memc_cuda::program(all().map(|call| &call.launch.kernel)))?;
         }
         let mut functions = BTreeMap::new();
         let mut launches = Vec::new();
         let mut issued = [const { Vec::new() }; Section::ALL.len()];
-        for (section, issued) in Section::ALL.into_iter().zip(&mut issued) {
-            for command in program.section(section) {
+        for (calls, issued) in calls.iter().zip(&mut issued) {
+            for calls in calls {
                 let begin = launches.len();
-                if let Action::Launch(launch) = &command.action {
-                    for call in lowered.calls(launch)? {
-                        let name = call.launch.kernel.name.as_str();
-                        let function = match functions.get(name) {
-                            Some(function) => *function,
-                            None => *functions.entry(name).or_insert(driver.function(name)?),
-                        };
-                        let (grid, block, words) = (call.launch.grid, call.launch.block, call.words);
-                        launches.push(Ready { function, grid, block, words });
-                    }
+                for call in calls {
+                    let name = call.launch.kernel.name.as_str();
+                    let function = match functions.get(name) {
+                        Some(function) => *function,
+                        None => *functions.entry(name).or_insert(driver.function(name)?),
+                    };
+                    let (grid, block, words) = (call.launch.grid, call.launch.block, call.words.clone());
+                    launches.push(Ready { function, grid, block, words });
                 }
                 issued.push(begin..launches.len());
             }
         }
         let homes = program.homes.iter().filter(|home| home.space == Space::Dev);
         let staging = vec![0; homes.map(|home| home.len).max().unwrap_or(0)];
-        Ok(Replay { driver, launches, issued, staging, check_memory, progress: Progress::New, program })
+        let progress = Progress::New;
+        Ok(Replay { driver, launches, issued, reports, staging, check_memory, progress, program })
     }
 
     fn command(
@@ -134,6 +140,7 @@ impl<D: Driver> Replay<D> {
             }
             Action::Store(state) => {
                 let Some(home) = place(&program.homes, state) else { return Ok(()) };
+                self.reports.read(&mut self.driver, &program)?;
                 match home.space {
                     Space::Host => host.store(state, self.driver.host(home.start, home.len)?)?,
                     Space::Dev => {
@@ -149,6 +156,7 @@ impl<D: Driver> Replay<D> {
             }
             Action::Read(output) => {
                 let Some(slot) = place(&program.results, output) else { return Ok(()) };
+                self.reports.read(&mut self.driver, &program)?;
                 host.read(output, self.driver.host(slot.start, slot.len)?)?;
             }
             Action::Free(place) => {

@@ -5,7 +5,7 @@ use memc_runtime::gpu::Gpu;
 use memc_runtime::{Error, RunOptions, run_on};
 
 use crate::mock::{Behaviour, Mock, has_compiler};
-use crate::{CLASSIFIER, Folder, Log, floats, steps};
+use crate::{CLASSIFIER, Folder, Log, floats, npy, steps};
 
 /// Runs the plan on a mock; the losses and the bytes of the saved state.
 fn on_mock(
@@ -76,6 +76,107 @@ fn nothing_is_saved_after_a_failure() {
         assert_eq!(error.exit_code(), 8, "{error}");
         assert!(error.to_string().contains("can be trusted"), "{error}");
         assert_eq!(folder.entries(), ["model.plan"]);
+    }
+}
+
+/// A label out of range ends the run in the words of the CPU device, in its step, and nothing is saved.
+#[test]
+fn a_label_out_of_range_is_told_as_on_the_cpu() {
+    if !has_compiler() {
+        return;
+    }
+    let folder = Folder::of(CLASSIFIER);
+    // Right labels in the first step, one of the second is wrong.
+    let mut labels: Vec<u8> = (0..64i64).flat_map(|i| (i % 10).to_le_bytes()).collect();
+    labels[8 * 40..8 * 41].copy_from_slice(&10i64.to_le_bytes());
+    npy(&folder.path("y.npy"), "<i8", &[2, 32], &labels);
+    let inputs = vec![("labels".to_owned(), folder.path("y.npy"))];
+    let options = RunOptions { inputs, ..steps(2) };
+    for check_memory in [false, true] {
+        let error = on_mock(&folder, Behaviour::default(), check_memory, &options).unwrap_err();
+        let wanted = folder.run(&options).unwrap_err();
+        assert_eq!((error.exit_code(), error.to_string()), (3, wanted.to_string()));
+    }
+    assert_eq!(folder.entries(), ["model.plan", "y.npy"]);
+}
+
+/// Three updates, the last two of which no event separates.
+const UPDATES: &str = "plan 1
+producer hand
+model updates
+budget 16384 reserve 0
+arena dev 4096 host 2048
+kernel k0 = sgd(f32[16], f32[16], f32[]) -> (f32[16])
+kernel k1 = sgd(f32[300], f32[300], f32[]) -> (f32[300])
+state s0 a param f32[16] dev+0:64 random 1 uniform:0.25
+state s1 b param f32[300] dev+64:1200 random 2 uniform:0.25
+state s2 c param f32[16] dev+1280:64 random 3 uniform:0.25
+input i0 g f32[300] host+0:1200 data left micro 0 range 0..0
+input i1 h f32[16] host+1216:64 data right micro 0 range 0..0
+input i2 lr f32[] host+1280:4 rate 0.05
+events 3
+prologue {
+  host load s0
+  host load s1
+  host load s2
+  h2d record e0
+  compute record e2
+}
+body {
+  host wait e0
+  host write i0
+  host write i1
+  host write i2
+  h2d wait e2
+  h2d copy host+0:1200 -> dev+1344:1200
+  h2d copy host+1216:64 -> dev+2560:64
+  h2d copy host+1280:4 -> dev+2624:4
+  h2d record e0
+  compute wait e0
+  compute launch k0 r dev+0:64 r dev+2560:64 r dev+2624:4 w dev+0:64
+  compute record e1
+  compute launch k1 r dev+64:1200 r dev+1344:1200 r dev+2624:4 w dev+64:1200
+  compute free dev+1344:1200
+  compute launch k0 r dev+1280:64 r dev+2560:64 r dev+2624:4 w dev+1280:64
+  compute record e2
+}
+epilogue {
+  host wait e2
+  host store s0
+  host store s1
+  host store s2
+}
+source text
+|module @updates graph
+|
+|%g = input {source = \"left\"} : f32[300]
+|%h = input {source = \"right\"} : f32[16]
+|%lr = input {feed = learning_rate, default = 0.05} : f32[]
+|%a = state {role = param, init = uniform(1, 0.25)} : f32[16]
+|%b = state {role = param, init = uniform(2, 0.25)} : f32[300]
+|%c = state {role = param, init = uniform(3, 0.25)} : f32[16]
+|%a_new = sgd %a, %h, %lr : f32[16]
+|%b_new = sgd %b, %g, %lr : f32[300]
+|%c_new = sgd %c, %h, %lr : f32[16]
+|carry %a <- %a_new
+|carry %b <- %b_new
+|carry %c <- %c_new
+";
+
+/// Updates that follow each other share a launch, except where memory is poisoned between them; the bits are the CPU's.
+#[test]
+fn updates_share_a_launch() {
+    if !has_compiler() {
+        return;
+    }
+    let folder = Folder::of(UPDATES);
+    let (_, wanted) = folder.run_and_save(&steps(3));
+    // Two launches a step, or three: the mock fails at the launch with this number.
+    for (check_memory, launches) in [(false, 6), (true, 9)] {
+        let fails = |crash_at| Behaviour { crash_at: Some(crash_at), ..Behaviour::default() };
+        let (_, states) = on_mock(&folder, fails(launches), check_memory, &steps(3)).unwrap();
+        assert_eq!(floats(&states), floats(&wanted));
+        assert!(on_mock(&folder, fails(launches - 1), check_memory, &steps(3)).is_err());
     }
 }
 

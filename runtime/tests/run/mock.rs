@@ -272,17 +272,19 @@ impl Driver for Mock {
 
     fn launch(&mut self, f: Function, grid: [u32; 3], block: u32, words: &[Word]) -> Result<(), GpuError> {
         self.launches += 1;
-        let (program, device) = (self.program.clone().unwrap(), self.arena(Arena::Device));
+        let program = self.program.clone().unwrap();
+        let (device, host) = (self.arena(Arena::Device), self.arena(Arena::Host));
         assert_eq!((program.arity)(f.0 as u64), words.len() as u64, "{}", program.names[f.0]);
         let words: Vec<u64> = words
             .iter()
             .map(|word| match *word {
                 Word::Address(start) => device.at(start) as u64,
+                Word::Host(start) => host.at(start) as u64,
                 Word::Int(value) => value as u64,
             })
             .collect();
         self.issue(Queue::Compute, move || {
-            let _used = device;
+            let _used = (device, host);
             program.run(f.0, grid, block, &words);
         })
     }

@@ -6,6 +6,13 @@ FN i64 resolve(i64 index, i64 extent) {
   return at >= 0 && at < extent ? at : -1;
 }
 
+// Leaves the least of what threads report: the flat position above, the value below, each cut to 32 bits.
+FN void report_index(u64* found, i64 at, i64 value) {
+  i64 low = -2147483647LL - 1, high = 2147483647LL, last = 4294967294LL;
+  u64 position = (u64)(at < last ? at : last), shown = (u32)(value < low ? low : value > high ? high : value);
+  atomicMin(found, position << 32 | shown);
+}
+
 FN f32 plus(f32 a, f32 b) { return a + b; }
 template <class T> FN T plus(T a, T b) { return down<T>(op_add(up(a), up(b))); }
 

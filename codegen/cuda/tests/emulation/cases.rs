@@ -27,6 +27,7 @@ fn more() -> Vec<Sample> {
         indices(r, &mut all);
     }
     empty(r, &mut all);
+    wrong_indices(r, &mut all);
     all
 }
 
@@ -194,4 +195,26 @@ fn empty(r: &mut Random, all: &mut Vec<Sample>) {
     push(all, OpKind::Gemm { trans_a, trans_b, alpha, beta: F32(2.0) }, vec![x, y, c]);
     let (index, dy) = (r.indices(&[0], 0, 1), r.f32(&[0, 7]));
     push(all, OpKind::GatherGrad { axis: 0, dim: 4 }, vec![index, dy]);
+}
+
+/// Indices of which some are out of range, for every op that takes them.
+fn wrong_indices(r: &mut Random, all: &mut Vec<Sample>) {
+    let mode = ScatterMode::Add;
+    // Most are legal, so that the first that is not stands anywhere.
+    let (x, tuples) = (r.f32(&[6, 9]), r.indices(&[40, 2], -7, 8));
+    push(all, OpKind::Gather { axis: 0 }, vec![x.clone(), r.indices(&[700], -7, 8)]);
+    push(all, OpKind::GatherGrad { axis: 0, dim: 6 }, vec![r.indices(&[50], -7, 8), r.f32(&[50, 9])]);
+    push(all, OpKind::GatherElements { axis: 1 }, vec![x.clone(), r.indices(&[6, 30], -10, 11)]);
+    let updates = r.f32(&[6, 30]);
+    let op = OpKind::ScatterElements { axis: 1, mode };
+    push(all, op, vec![x.clone(), r.indices(&[6, 30], -10, 11), updates]);
+    push(all, OpKind::GatherNd { batch_dims: 0 }, vec![x.clone(), tuples.clone()]);
+    let updates = r.f32(&[40]);
+    push(all, OpKind::ScatterNd { mode, batch_dims: 0 }, vec![x.clone(), tuples, updates]);
+    let (reduction, ignore_index, labels) = (Reduction::Mean, -1, r.indices(&[6], -9, 20));
+    push(all, OpKind::CrossEntropy { reduction, ignore_index }, vec![x.clone(), labels.clone()]);
+    let dloss = r.f32(&[]);
+    push(all, OpKind::CrossEntropyGrad { reduction, ignore_index }, vec![dloss, x, labels]);
+    let (dy, indices) = (r.f32(&[2, 3, 2, 2]), r.indices(&[2, 3, 2, 2], -30, 120));
+    push(all, OpKind::MaxPoolGrad { shape: vec![2, 3, 4, 4] }, vec![dy, indices]);
 }

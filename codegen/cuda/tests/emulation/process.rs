@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use memc_cuda::{Arg, Kernel, Lowering, PREAMBLE};
+use memc_cuda::{Arg, Kernel, Lowering, NO_REPORT, PREAMBLE};
 use memc_ir::TensorType;
 use memc_kernels::interp::Tensor;
 
@@ -81,7 +81,7 @@ impl Script {
     /// Operands, results, workspace; what a kernel must write is poisoned.
     fn job(&mut self, job: &Job, kernels: &BTreeMap<&str, (usize, &Kernel)>) {
         let (operands, results) = (job.sample.operands.len(), job.results.len());
-        self.word((operands + results + 1) as u64);
+        self.word((operands + results + 2) as u64);
         job.sample.operands.iter().for_each(|t| self.buffer(t.data.bytes()));
         for (j, ty) in job.results.iter().enumerate() {
             match job.shared.filter(|&(_, result)| result == j) {
@@ -90,6 +90,7 @@ impl Script {
             }
         }
         self.buffer(&vec![0xaa; job.lowering.workspace as usize]);
+        self.buffer(&NO_REPORT.to_le_bytes().repeat(job.lowering.checks.len()));
         self.word(job.lowering.launches.len() as u64);
         for launch in &job.lowering.launches {
             self.word(kernels[&*launch.kernel.name].0 as u64);
@@ -105,22 +106,31 @@ impl Script {
                     },
                     Arg::Result(j) => result(j),
                     Arg::Workspace(offset) => (1, (operands + results) as u64, offset),
+                    Arg::Report(check) => (1, (operands + results + 1) as u64, 8 * check as u64),
                     Arg::I64(value) => (0, value as u64, 0),
                 };
                 [is_address, value, offset].into_iter().for_each(|w| self.word(w));
             }
         }
-        self.word(results as u64);
+        self.word(results as u64 + 1);
         (0..results).for_each(|j| self.word((operands + j) as u64));
+        self.word((operands + results + 1) as u64);
     }
 }
 
-/// The results of every job; `None` where there is no compiler.
-pub(crate) fn run(jobs: &[Job]) -> Option<Vec<Vec<Tensor>>> {
+/// What a job has computed.
+pub(crate) struct Outcome {
+    pub(crate) results: Vec<Tensor>,
+    /// A word for each check.
+    pub(crate) reports: Vec<u64>,
+}
+
+/// What every job computes, in a folder of this name; `None` where there is no compiler.
+pub(crate) fn run(name: &str, jobs: &[Job]) -> Option<Vec<Outcome>> {
     if !has_compiler() {
         return None;
     }
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulation");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&folder).unwrap();
     let mut kernels: BTreeMap<&str, (usize, &Kernel)> = BTreeMap::new();
     for launch in jobs.iter().flat_map(|job| &job.lowering.launches) {
@@ -138,14 +148,23 @@ pub(crate) fn run(jobs: &[Job]) -> Option<Vec<Vec<Tensor>>> {
     assert!(ran.status.success(), "{}: {}", ran.status, String::from_utf8_lossy(&ran.stderr));
     let bytes = std::fs::read(&output).unwrap();
     let mut rest = bytes.as_slice();
-    let mut read = |ty: &TensorType| {
-        let mut tensor = Tensor::zeros(ty.clone()).unwrap();
-        let (head, tail) = rest.split_at(ty.bytes() as usize);
-        tensor.data.bytes_mut().copy_from_slice(head);
+    let mut take = |bytes: u64| {
+        let (head, tail) = rest.split_at(bytes as usize);
         rest = tail;
-        tensor
+        head
     };
-    let outcomes = jobs.iter().map(|job| job.results.iter().map(&mut read).collect()).collect();
+    let mut outcome = |job: &Job| {
+        let mut tensor = |ty: &TensorType| {
+            let mut tensor = Tensor::zeros(ty.clone()).unwrap();
+            tensor.data.bytes_mut().copy_from_slice(take(ty.bytes()));
+            tensor
+        };
+        let results = job.results.iter().map(&mut tensor).collect();
+        let words = take(8 * job.lowering.checks.len() as u64).chunks_exact(8);
+        let reports = words.map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+        Outcome { results, reports }
+    };
+    let outcomes = jobs.iter().map(&mut outcome).collect();
     assert!(rest.is_empty(), "{} bytes too many", rest.len());
     eprintln!("{} runs of {} kernels", jobs.len(), kernels.len());
     Some(outcomes)

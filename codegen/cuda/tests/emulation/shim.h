@@ -221,6 +221,13 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
   return votes;
 }
 
+// Threads take turns.
+inline unsigned long long atomicMin(unsigned long long* at, unsigned long long value) {
+  unsigned long long old = *at;
+  if (value < old) *at = value;
+  return old;
+}
+
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline double __dadd_rn(double a, double b) { return a + b; }

@@ -250,13 +250,13 @@ impl Builder<'_> {
     fn costs(&self, kind: &OpKind, classes: &[ClassId], operands: &[&TensorType]) -> (u64, u64) {
         let results = kind.infer(operands).unwrap_or_default();
         let results: Vec<&TensorType> = results.iter().collect();
-        let cost = kind.cost(operands, &results);
         let first = |i: usize| !classes[..i].contains(&classes[i]);
         let reads = (0..operands.len()).filter(|&i| first(i)).map(|i| aligned(operands[i].bytes()));
         let writes = results.iter().map(|t| aligned(t.bytes()));
         let pairs = kind.inplace_pairs(operands, &results);
         let shared = pairs.first().map_or(0, |&(_, j)| aligned(results[j].bytes()));
-        let bytes = reads.chain(writes).fold(aligned(cost.workspace), u64::saturating_add);
+        let workspace = self.profile.workspace(kind, operands, &results);
+        let bytes = reads.chain(writes).fold(aligned(workspace), u64::saturating_add);
         (self.profile.op_ns(kind, operands, &results), bytes - shared.min(bytes))
     }
 }
