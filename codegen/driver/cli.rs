@@ -190,6 +190,9 @@ pub(crate) struct Compile {
     /// Without it everything stays on the device
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) gpu_mem: Option<Size>,
+    /// Host memory that the plan may take, such as 64G. Where swapping takes more, nothing is swapped
+    #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
+    pub(crate) host_mem: Option<u64>,
     /// The plan to write
     #[arg(short, long, value_name = "FILE", default_value = "model.plan")]
     pub(crate) output: PathBuf,

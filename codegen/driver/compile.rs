@@ -10,7 +10,7 @@ use memc_plan::{Claims, Meta};
 use memc_planner::planners::NoPlan;
 use serde_json::json;
 
-use crate::cli::Compile;
+use crate::cli::{Compile, How};
 use crate::device;
 use crate::exit::Error;
 use crate::output::{Progress, STOP, Writing, counted, emit, ready, replaceable, table};
@@ -51,10 +51,29 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
     let order = script.as_ref().map_or_else(|| args.search.how.order(), |s| Some(s.order()));
     let posed = Posed::of(&graph, profile, order)?;
     let budget = args.gpu_mem.map(|size| posed.bytes(size)).transpose()?;
-    let chosen = choose(args, &posed, script.as_ref(), budget, &progress)?;
-
-    progress.stage("lowering and checking");
-    let lowered = finish(args, &graph, &chosen, &loaded, profile, budget)?;
+    let host = args.host_mem.unwrap_or(u64::MAX);
+    let make = |how: &How| -> Result<(Chosen<'_>, Lowered), Error> {
+        let chosen = choose(args, how, &posed, script.as_ref(), budget, &progress)?;
+        progress.stage("lowering and checking");
+        let lowered = finish(args, &graph, &chosen, &loaded, profile, budget)?;
+        Ok((chosen, lowered))
+    };
+    let mut how = args.search.how.clone();
+    let (mut chosen, mut lowered) = make(&how)?;
+    if lowered.plan.meta.host_bytes > host && script.is_none() && !how.no_swap {
+        // What is left in host memory then is inputs and outputs.
+        how.no_swap = true;
+        let swaps = lowered.plan.meta.host_bytes;
+        (chosen, lowered) = make(&how).map_err(|e| too_much_swapped(swaps, host, e))?;
+    }
+    if lowered.plan.meta.host_bytes > host {
+        let (has, may) = (Bytes(lowered.plan.meta.host_bytes), Bytes(host));
+        let text = format!(
+            "the plan takes {has} of host memory, more than --host-mem {may}\n\
+             hint: inputs and outputs pass through host memory, too; pass a larger --host-mem, or a smaller batch"
+        );
+        return Err(Error::Infeasible(text, None));
+    }
     progress.stage("writing");
     let hash = {
         let _writing = Writing::begin();
@@ -64,7 +83,7 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
         crate::output::write_file(file, r.decisions.print(o.numbers()).as_bytes())?;
     }
     progress.stage("proving a bound");
-    let bound = Report::new(&posed, &chosen.outcome, &args.search.how);
+    let bound = Report::new(&posed, &chosen.outcome, &how);
     progress.done();
     report(args, &lowered, &bound, &stash, &hash)
 }
@@ -92,6 +111,7 @@ struct Chosen<'a> {
 /// everything stays on the device.
 fn choose<'a>(
     args: &Compile,
+    how: &How,
     posed: &'a Posed,
     script: Option<&Script>,
     budget: Option<u64>,
@@ -100,12 +120,12 @@ fn choose<'a>(
     let budget = budget.unwrap_or(u64::MAX);
     let outcome = match script {
         Some(script) => script.apply(posed, budget)?,
-        None => solve(posed, named(&args.search.planner)?, &args.search.how, budget, progress)?,
+        None => solve(posed, named(&args.search.planner)?, how, budget, progress)?,
     };
     let (at, realised) = match &outcome.plan {
         Ok(solved) => (solved.at, solved.realised.clone()),
         Err(NoPlan::Infeasible(why)) => {
-            return Err(posed.infeasible(&[&outcome.planner], why, budget, args.search.how.allow())?);
+            return Err(posed.infeasible(&[&outcome.planner], why, budget, how.allow())?);
         }
         Err(NoPlan::Failed(text)) => return Err(Error::Internal(text.clone())),
     };
@@ -114,6 +134,21 @@ fn choose<'a>(
     };
     let planned = carry_out(problem, realised, outcome.evaluations).map_err(Error::Internal)?;
     Ok(Chosen { posed, outcome, planned })
+}
+
+/// Why no plan keeps to a limit of host memory: the one that swaps takes too much, and none does without.
+fn too_much_swapped(swaps: u64, host: u64, without: Error) -> Error {
+    match without {
+        Error::Infeasible(text, _) => {
+            let (swaps, host) = (Bytes(swaps), Bytes(host));
+            let text = format!(
+                "the plan takes {swaps} of host memory, more than --host-mem {host}, and without swapping {text}; \
+                 or pass a larger --host-mem"
+            );
+            Error::Infeasible(text, None)
+        }
+        other => other,
+    }
 }
 
 fn finish(

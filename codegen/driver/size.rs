@@ -110,6 +110,14 @@ pub(crate) fn range(text: &str) -> Result<Range, String> {
     Ok(Range(sizes))
 }
 
+/// A size in bytes: one that is not a share of anything.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    match parse(text)? {
+        Size::Bytes(bytes) => Ok(bytes),
+        Size::Percent(_) => Err(format!("`{text}` is a share: write a size such as 64G")),
+    }
+}
+
 /// `number * 2^shift`, rounded down, with exact decimal fractions.
 fn scaled(number: &str, shift: u32) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -165,6 +173,13 @@ mod tests {
             let message = parse(text).unwrap_err();
             assert!(message.contains(hint), "{text}: {message}");
         }
+    }
+
+    #[test]
+    fn shares_are_no_bytes() {
+        assert_eq!(bytes("64G"), Ok(64 << 30));
+        assert!(bytes("50%").is_err_and(|e| e.contains("64G")));
+        assert!(bytes("64").is_err());
     }
 
     #[test]

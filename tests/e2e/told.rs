@@ -154,3 +154,33 @@ fn verify_shows_the_lines_that_are_wrong_and_no_others() {
     assert!(said.contains("%y = relu %right : f32[4]\n;~ "), "{said}");
     assert!(!said.contains("%right = relu") && !said.contains("input :"), "{said}");
 }
+
+/// Where swapping takes more host memory than there is, the step is planned without; where that is not enough either, both
+/// are told.
+#[test]
+fn host_memory_is_limited() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("model.plan").display().to_string();
+    let model = "models/bert_tiny_nodrop/training_model.onnx";
+    let limited = |gpu: &str, limit: &str, check: &dyn Fn(&[&str]) -> String| {
+        check(&[
+            "compile",
+            model,
+            "--effort",
+            "0",
+            "-o",
+            &plan,
+            "--json",
+            "--gpu-mem",
+            gpu,
+            "--host-mem",
+            limit,
+        ])
+    };
+    let host = |limit| number(&json(&limited("445K", limit, &memc_ok)), "host_bytes");
+    assert!(host("1M") > 10 << 10 && host("10K") <= 10 << 10);
+    let text = limited("400K", "10K", &|args| memc_fails(4, args));
+    assert!(text.contains("of host memory, more than --host-mem 10.00 KiB"), "{text}");
+    assert!(text.contains("without swapping") && text.contains("larger --host-mem"), "{text}");
+    assert!(memc_fails(2, &["compile", model, "--host-mem", "10"]).contains("10G"));
+}
