@@ -17,6 +17,9 @@ pub trait Device {
     /// Threads of this machine that kernels run on; 0 where they do not run on it.
     fn threads(&self) -> usize;
 
+    /// Whether its kernels are those of `memc-kernels`, to the bit.
+    fn has_reference_kernels(&self) -> bool;
+
     /// Reserves both arenas, touches their pages, and prepares the program's sections for replay.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod beside;
 pub mod cpu;
 mod device;
 mod error;
@@ -15,6 +16,7 @@ mod reference;
 mod run;
 mod session;
 mod state;
+mod unplanned;
 mod verify;
 
 pub use device::{Device, Executor, HostSide};

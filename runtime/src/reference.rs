@@ -42,11 +42,7 @@ impl Reference {
         let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
         let states = plan.states.iter().map(|state| named(&module, "state", &state.name, &state.ty));
         let states = states.collect::<Result<Vec<_>, _>>()?;
-        let outputs = plan.outputs.iter().map(|output| {
-            let found = module.outputs.iter().find(|o| o.name == output.name);
-            let found = found.ok_or_else(|| unknown("output", &output.name))?;
-            typed(&module, found.value, "output", &output.name, &output.ty)
-        });
+        let outputs = plan.outputs.iter().map(|o| output(&module, &o.name, &o.ty));
         let outputs = outputs.collect::<Result<Vec<_>, _>>()?;
         let dead = dead_after(&module);
         let values = vec![None; module.values.len()];
@@ -184,7 +180,8 @@ impl Reference {
     }
 }
 
-fn source(what: &str) -> Error {
+/// An error of a plan's source graph.
+pub(crate) fn source(what: &str) -> Error {
     Error::Plan(format!("the plan's source graph: {what}; compile the model again"))
 }
 
@@ -196,7 +193,8 @@ fn zeros(ty: &TensorType) -> Result<Tensor, Error> {
     Tensor::zeros(ty.clone()).map_err(|error| Error::Memory(error.to_string()))
 }
 
-fn parse(plan: &Plan) -> Result<Module, Error> {
+/// A plan's source graph, verified.
+pub(crate) fn parse(plan: &Plan) -> Result<Module, Error> {
     let module = memc_ir::parse(&plan.meta.source).map_err(|error| source(&error.to_string()))?;
     memc_ir::verify(&module).map_err(|errors| source(&errors.to_string()))?;
     if module.phase != Phase::Graph {
@@ -206,9 +204,15 @@ fn parse(plan: &Plan) -> Result<Module, Error> {
 }
 
 /// The value of this name and type.
-fn named(module: &Module, what: &str, name: &str, ty: &str) -> Result<ValueId, Error> {
+pub(crate) fn named(module: &Module, what: &str, name: &str, ty: &str) -> Result<ValueId, Error> {
     let value = module.value_named(name).ok_or_else(|| unknown(what, name))?;
     typed(module, value, what, name, ty)
+}
+
+/// The value of the output of this name and type.
+pub(crate) fn output(module: &Module, name: &str, ty: &str) -> Result<ValueId, Error> {
+    let found = module.outputs.iter().find(|output| output.name == name);
+    typed(module, found.ok_or_else(|| unknown("output", name))?.value, "output", name, ty)
 }
 
 fn typed(module: &Module, value: ValueId, what: &str, name: &str, ty: &str) -> Result<ValueId, Error> {

@@ -4,8 +4,9 @@ use std::{path::PathBuf, sync::Arc, time::Instant};
 
 use memc_plan::PlanFile;
 
+use crate::beside::Beside;
 use crate::{
-    Device, Error, FeedOptions, Feeder, Initial, Program, Reference, Session, StateFile, StateWriter,
+    Device, Error, FeedOptions, Feeder, Initial, Program, Session, StateFile, StateWriter,
     cpu::{self, Cpu},
     gpu, output,
     state::{is_variable, list},
@@ -83,10 +84,6 @@ pub struct Report {
 pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Result<Report, Error> {
     match options.device {
         DeviceName::Cpu => run_on(&Cpu::new(options.cpu)?, file, options, watch),
-        DeviceName::Cuda(_) if options.verify => Err(Error::Usage(
-            "--verify compares bits with the CPU's kernels; leave it out on a GPU, or use --device cpu"
-                .to_owned(),
-        )),
         DeviceName::Cuda(ordinal) => {
             run_on(&gpu::cuda(ordinal, options.cpu.check_memory), file, options, watch)
         }
@@ -133,27 +130,23 @@ pub fn run_on(
         drop(StateWriter::create(path, plan, 0)?);
     }
     let synthetic = feeder.synthetic().to_vec();
-    let mut reference = match options.verify {
-        true => {
-            let pool = cpu::pool(options.cpu.threads)?;
-            Some((Reference::new(file, &initial)?, Feeder::new(plan, &program, &feed)?, pool))
-        }
-        false => None,
-    };
-
+    let mut again = options.verify.then(|| Feeder::new(plan, &program, &feed)).transpose()?;
     let mut session = Session::start(device, plan, program.clone(), &initial, &mut feeder)?;
+    let pool = || cpu::pool(options.cpu.threads);
+    let beside = again.as_mut().map(|feeder| Beside::start(device, file, &initial, feeder, pool()?));
+    let mut beside = beside.transpose()?;
     let mut steps = 0;
     while steps < options.steps && !watch.should_stop() {
         let start = now();
         session.step()?;
         let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         steps += 1;
-        if let Some((reference, feeder, pool)) = &mut reference {
+        if let Some(beside) = &mut beside {
             let step = session.steps_done();
-            pool.install(|| reference.step(feeder, step))?;
+            beside.step(step)?;
             let when = format!("after step {step}");
             for (i, (output, ty)) in plan.outputs.iter().zip(&program.types.outputs).enumerate() {
-                verify::same("output", &output.name, &when, ty, session.output(i), reference.output(i))?;
+                verify::same("output", &output.name, &when, ty, session.output(i), beside.output(i))?;
             }
         }
         watch.step(session.steps_done(), session.loss(), ns);
@@ -168,13 +161,14 @@ pub fn run_on(
     }
     let done = session.steps_done();
     let mut writer = options.save.as_ref().map(|path| StateWriter::create(path, plan, done)).transpose()?;
+    beside.as_mut().map_or(Ok(()), Beside::end)?;
     let mut compared = vec![false; plan.states.len()];
     session.finish(&mut |state, bytes| {
-        if let Some((reference, ..)) = &reference
+        if let Some(beside) = &beside
             && let Some(entry) = plan.states.get(state)
             && let Some(ty) = program.types.states.get(state)
         {
-            verify::same("state", &entry.name, "at the end", ty, bytes, reference.state(state))?;
+            verify::same("state", &entry.name, "at the end", ty, bytes, beside.state(state))?;
             compared.iter_mut().skip(state).take(1).for_each(|seen| *seen = true);
         }
         writer.as_mut().map_or(Ok(()), |writer| writer.put(state, bytes))

@@ -67,6 +67,10 @@ impl Device for Cpu {
         self.pool.current_num_threads()
     }
 
+    fn has_reference_kernels(&self) -> bool {
+        true
+    }
+
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
         memory::check(program.dev_bytes, program.host_bytes)?;
         let fill = if self.options.check_memory { exec::POISON } else { 0 };

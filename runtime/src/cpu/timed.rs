@@ -52,6 +52,10 @@ impl Device for Timed {
         self.pool.current_num_threads()
     }
 
+    fn has_reference_kernels(&self) -> bool {
+        true
+    }
+
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
         memory::check(program.dev_bytes, program.host_bytes)?;
         let arenas = Arc::new(Arenas::reserve(program.dev_bytes, program.host_bytes, 0)?);

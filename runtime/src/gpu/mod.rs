@@ -50,6 +50,10 @@ impl<D: Driver + 'static, F: Fn() -> Result<D, GpuError>> Device for Gpu<F> {
         0
     }
 
+    fn has_reference_kernels(&self) -> bool {
+        false
+    }
+
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
         // Where there is no device, that is what to say, whatever else the plan wants.
         let driver = (self.open)()?;

@@ -103,7 +103,6 @@ fn usage_errors_exit_with_2() {
         ("model.plan --input x", "NAME=@FILE"),
         ("model.plan --device gpu", "cuda:N"),
         ("model.plan --device cuda:-1", "number"),
-        ("model.plan --device cuda --verify", "--device cpu"),
         ("model.plan --output loss", "NAME=FILE"),
         ("model.plan --output w=x.npy", "no such output; it has `loss`"),
         ("model.plan --input image=@x.npy", "`input`, `labels`"),

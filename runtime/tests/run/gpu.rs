@@ -79,6 +79,28 @@ fn nothing_is_saved_after_a_failure() {
     }
 }
 
+/// The unplanned run on the same device has the same bits at any timing, and a plan that computes something else is told.
+#[test]
+fn a_run_is_verified_on_its_own_device() {
+    if !has_compiler() {
+        return;
+    }
+    let options = RunOptions { verify: true, ..steps(3) };
+    for (text, seeds) in [(CLASSIFIER, 0..4), (UPDATES, 4..6)] {
+        let folder = Folder::of(text);
+        for seed in seeds {
+            on_mock(&folder, Behaviour { seed: Some(seed), ..Behaviour::default() }, seed % 2 == 0, &options)
+                .unwrap();
+        }
+    }
+    let right = "launch k0 r dev+0:64 r dev+2560:64";
+    assert!(UPDATES.contains(right));
+    let folder = Folder::of(&UPDATES.replace(right, "launch k0 r dev+0:64 r dev+1280:64"));
+    let error = on_mock(&folder, Behaviour::default(), false, &options).unwrap_err();
+    assert_eq!(error.exit_code(), 6, "{error}");
+    assert!(error.to_string().contains("state `a`"), "{error}");
+}
+
 /// A label out of range ends the run in the words of the CPU device, in its step, and nothing is saved.
 #[test]
 fn a_label_out_of_range_is_told_as_on_the_cpu() {
