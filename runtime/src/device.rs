@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use memc_plan::Section;
+use memc_plan::{Lap, Section};
 
 use crate::{Error, Program};
 
@@ -37,11 +37,33 @@ pub trait Executor {
     /// The first error of any stream, or of `host`; [`Error::Internal`] for a section out of this order.
     fn run(&mut self, section: Section, host: &mut dyn HostSide) -> Result<(), Error>;
 
+    /// Takes what [`Executor::traced`] needs, before the first body.
+    ///
+    /// # Errors
+    /// Where the device tells no times.
+    fn prepare_trace(&mut self) -> Result<(), Error> {
+        Err(Error::Internal("this device traces nothing".to_owned()))
+    }
+
+    /// Runs the body as [`Executor::run`] does, and waits for it: when each launch, copy, write and read of it ran, in ns
+    /// from the first of them.
+    ///
+    /// # Errors
+    /// Those of [`Executor::run`].
+    fn traced(&mut self, _host: &mut dyn HostSide) -> Result<Vec<Lap>, Error> {
+        Err(Error::Internal("this device traces nothing".to_owned()))
+    }
+
     /// Waits until all streams have run what was issued.
     ///
     /// # Errors
     /// The first error of any stream.
     fn synchronize(&mut self) -> Result<(), Error>;
+
+    /// What the user should know of how the program runs.
+    fn note(&self) -> Option<&str> {
+        None
+    }
 }
 
 /// The host's end of a plan: what happens at its host commands. Indices are those of the plan's tables, and byte

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod beside;
+mod clock;
 pub mod cpu;
 mod device;
 mod error;

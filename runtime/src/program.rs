@@ -128,6 +128,13 @@ pub(crate) struct Command {
     pub(crate) action: Action,
 }
 
+impl Command {
+    /// Whether it moves or computes anything within a body.
+    pub(crate) fn takes_time(&self) -> bool {
+        matches!(self.action, Action::Launch(_) | Action::Copy { .. } | Action::Write(_) | Action::Read(_))
+    }
+}
+
 /// What a command does; indices are in range.
 #[derive(Debug)]
 pub(crate) enum Action {

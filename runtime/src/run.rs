@@ -1,12 +1,17 @@
 //! A whole run: open everything, step, compare, save.
 
-use std::{path::PathBuf, sync::Arc, time::Instant};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use memc_plan::PlanFile;
+use memc_plan::{Lap, PlanFile, Replace, Trace};
 
 use crate::beside::Beside;
 use crate::{
     Device, Error, FeedOptions, Feeder, Initial, Program, Session, StateFile, StateWriter,
+    clock::{elapsed_ns, now},
     cpu::{self, Cpu},
     gpu, output,
     state::{is_variable, list},
@@ -34,8 +39,12 @@ pub struct RunOptions {
     pub outputs: Vec<(String, PathBuf)>,
     /// Compare every output and state with those of the unplanned run.
     pub verify: bool,
+    /// Where to write the last step's timeline.
+    pub trace: Option<PathBuf>,
     /// What to run on.
     pub device: DeviceName,
+    /// Issue every command of every step, on a device that would capture and replay them.
+    pub no_graph: bool,
     /// How the CPU device runs; `check_memory` is for every device.
     pub cpu: cpu::Options,
 }
@@ -85,7 +94,8 @@ pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Resu
     match options.device {
         DeviceName::Cpu => run_on(&Cpu::new(options.cpu)?, file, options, watch),
         DeviceName::Cuda(ordinal) => {
-            run_on(&gpu::cuda(ordinal, options.cpu.check_memory), file, options, watch)
+            let device = gpu::cuda(ordinal, options.cpu.check_memory).without_graph(options.no_graph);
+            run_on(&device, file, options, watch)
         }
     }
 }
@@ -130,16 +140,26 @@ pub fn run_on(
         drop(StateWriter::create(path, plan, 0)?);
     }
     let synthetic = feeder.synthetic().to_vec();
+    if let Some(path) = &options.trace {
+        drop(Replace::begin(path).map_err(|error| Error::io(path, error))?);
+    }
     let mut again = options.verify.then(|| Feeder::new(plan, &program, &feed)).transpose()?;
     let mut session = Session::start(device, plan, program.clone(), &initial, &mut feeder)?;
+    session.note().into_iter().for_each(|note| watch.note(note));
+    if options.trace.is_some() {
+        session.prepare_trace()?;
+    }
     let pool = || cpu::pool(options.cpu.threads);
     let beside = again.as_mut().map(|feeder| Beside::start(device, file, &initial, feeder, pool()?));
     let mut beside = beside.transpose()?;
     let mut steps = 0;
     while steps < options.steps && !watch.should_stop() {
         let start = now();
-        session.step()?;
-        let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        match options.trace.as_ref().filter(|_| steps + 1 == options.steps) {
+            None => session.step()?,
+            Some(path) => write_trace(path, file, device.name(), &session.traced_step()?)?,
+        }
+        let ns = elapsed_ns(start);
         steps += 1;
         if let Some(beside) = &mut beside {
             let step = session.steps_done();
@@ -152,6 +172,9 @@ pub fn run_on(
         watch.step(session.steps_done(), session.loss(), ns);
     }
 
+    if options.trace.is_some() && steps < options.steps {
+        watch.note("the run was interrupted before the step whose trace was asked for");
+    }
     for (index, path) in outputs {
         if let Some(ty) = program.types.outputs.get(index)
             && steps > 0
@@ -191,7 +214,13 @@ pub fn run_on(
     })
 }
 
-#[allow(clippy::disallowed_methods, reason = "steps are timed; no result depends on it")]
-fn now() -> Instant {
-    Instant::now()
+/// Writes a step's timeline.
+fn write_trace(path: &Path, file: &PlanFile, device: &str, laps: &[Lap]) -> Result<(), Error> {
+    let step_ns = laps.iter().map(|lap| lap.end_ns).max().unwrap_or(0);
+    let origin = format!("measured on {device}");
+    let trace = Trace { plan: file.plan(), laps, step_ns, origin: &origin };
+    let failed = |error| Error::io(path, error);
+    let mut to = Replace::begin(path).map_err(failed)?;
+    to.file().write_all(trace.json().as_bytes()).map_err(failed)?;
+    to.finish().map_err(failed)
 }

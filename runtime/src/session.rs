@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use memc_ir::attr::Scalar;
-use memc_plan::{Plan, Section};
+use memc_plan::{Lap, Plan, Section};
 
 use crate::{Device, Error, Executor, Feeder, HostSide, Initial, Program};
 
@@ -59,6 +59,28 @@ impl<'a> Session<'a> {
     pub fn step(&mut self) -> Result<(), Error> {
         self.host.step = self.host.step.saturating_add(1);
         self.executor.run(Section::Body, &mut self.host)
+    }
+
+    /// Takes what [`Session::traced_step`] needs, before the first step.
+    ///
+    /// # Errors
+    /// Where the device tells no times.
+    pub fn prepare_trace(&mut self) -> Result<(), Error> {
+        self.executor.prepare_trace()
+    }
+
+    /// Runs one step, waits for it, and says when its commands ran.
+    ///
+    /// # Errors
+    /// Those of [`Session::step`].
+    pub fn traced_step(&mut self) -> Result<Vec<Lap>, Error> {
+        self.host.step = self.host.step.saturating_add(1);
+        self.executor.traced(&mut self.host)
+    }
+
+    /// What the user should know of how the plan runs.
+    pub fn note(&self) -> Option<&str> {
+        self.executor.note()
     }
 
     /// Steps done, those of the resumed run included.

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use memc_gpu::{Driver, Function, GpuError, Queue, Span, Word};
+use memc_gpu::{Clock, Driver, Facts, Function, GpuError, Graph, Graphs, Queue, Span, Word};
 use memc_plan::{NoData, PlanFile};
 use memc_runtime::{Device, FeedOptions, Feeder, Initial, Program, Session, cpu, gpu};
 
@@ -151,6 +151,40 @@ impl Driver for Idle {
     }
 }
 
+impl Graphs for Idle {
+    fn begin_capture(&mut self) -> Result<(), GpuError> {
+        Ok(())
+    }
+    fn end_capture(&mut self) -> Result<Graph, GpuError> {
+        Ok(Graph(0))
+    }
+    fn replay(&mut self, _: Graph) -> Result<(), GpuError> {
+        self.commands += 1;
+        Ok(())
+    }
+    fn record_outside(&mut self, _: Queue, _: usize) -> Result<(), GpuError> {
+        Ok(())
+    }
+    fn wait_outside(&mut self, _: Queue, _: usize) -> Result<(), GpuError> {
+        Ok(())
+    }
+}
+
+impl Clock for Idle {
+    fn reserve_marks(&mut self, _: usize) -> Result<(), GpuError> {
+        Ok(())
+    }
+    fn mark(&mut self, _: Queue, _: usize) -> Result<(), GpuError> {
+        Ok(())
+    }
+    fn elapsed_ns(&mut self, _: usize, _: usize) -> Result<i64, GpuError> {
+        Ok(0)
+    }
+    fn facts(&self) -> Result<Facts, GpuError> {
+        Err(GpuError::NoDevice)
+    }
+}
+
 #[test]
 fn steps_allocate_nothing_once_warm() {
     let mut plan = memc_plan::text::parse(PLAN).unwrap();
@@ -164,8 +198,11 @@ fn steps_allocate_nothing_once_warm() {
         let options = cpu::Options { threads, check_memory: true, delay_seed: Some(1) };
         Box::new(cpu::Cpu::new(options).unwrap()) as Box<dyn Device>
     });
-    let on_gpu: Box<dyn Device> = Box::new(gpu::Gpu::new("idle", || Ok(Idle::default()), true));
-    for device in on_cpu.into_iter().chain([on_gpu]) {
+    let on_gpu = [false, true].map(|no_graph| {
+        let device = gpu::Gpu::new("idle", || Ok(Idle::default()), true).without_graph(no_graph);
+        Box::new(device) as Box<dyn Device>
+    });
+    for device in on_cpu.into_iter().chain(on_gpu) {
         let threads = device.threads();
         let initial = Initial::new(&file, None, None).unwrap();
         let mut feeder = Feeder::new(file.plan(), &program, &FeedOptions::default()).unwrap();

@@ -3,10 +3,12 @@
 mod diff;
 mod error;
 mod file;
+mod live;
 mod model;
 mod query;
 mod replace;
 pub mod text;
+mod trace;
 mod validate;
 mod wire;
 mod write;
@@ -20,6 +22,7 @@ pub use model::{
 };
 pub use query::{Counts, Section};
 pub use replace::Replace;
+pub use trace::{Lap, Trace};
 pub use write::{InitialData, NoData, write};
 
 /// Version of the file format and of the text form.

@@ -79,6 +79,13 @@ pub(crate) struct Cli {
     /// Threads for kernels [default: as many as the machine has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     threads: Option<u16>,
+    /// Issue every command of every step, instead of capturing the step once as a CUDA graph and replaying that
+    #[arg(long)]
+    no_graph: bool,
+    /// Write when every command of the last step ran, and the memory in use, as a trace for Perfetto or chrome://tracing;
+    /// `memc trace` writes the planned step alike
+    #[arg(long, value_name = "FILE.json")]
+    trace: Option<PathBuf>,
     /// Fill undefined memory with NaN, to show that nothing depends on it
     #[arg(long)]
     check_memory: bool,
@@ -174,7 +181,9 @@ impl Cli {
             resume: self.resume.clone(),
             init: self.init.clone(),
             verify: self.verify,
+            trace: self.trace.clone(),
             device: self.device,
+            no_graph: self.no_graph,
             cpu: cpu::Options {
                 threads: self.threads.map_or(0, usize::from),
                 check_memory: self.check_memory,

@@ -4,6 +4,9 @@
 //! The device's primary context is current in the thread that opened the device, which is the only one to use it. Handles
 //! are freed when the device is dropped, after its streams have run dry.
 
+mod clock;
+mod graph;
+
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 
@@ -54,6 +57,8 @@ pub struct Cuda {
     /// Room for the parameters of a launch.
     values: Vec<u64>,
     pointers: Vec<*mut c_void>,
+    captured: graph::Captured,
+    marks: clock::Marks,
     /// Released last: fields are dropped after `drop`.
     _context: Context,
 }
@@ -81,6 +86,8 @@ impl Cuda {
             host: (null_mut(), 0),
             values: Vec::new(),
             pointers: Vec::new(),
+            captured: graph::Captured::default(),
+            marks: clock::Marks::default(),
             _context: context,
         };
         let (mut least, mut greatest) = (0, 0);
@@ -114,6 +121,14 @@ impl Cuda {
     fn event(&self, event: usize) -> Result<sys::CUevent, GpuError> {
         let arena = self.events.len();
         self.events.get(event).copied().ok_or(GpuError::Bounds { start: event, len: 1, arena })
+    }
+
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn new_event(&self, flags: sys::CUevent_flags) -> Result<sys::CUevent, GpuError> {
+        let mut event = null_mut();
+        // SAFETY: a handle to write.
+        done("cuEventCreate", unsafe { sys::cuEventCreate(&mut event, flags as u32) })?;
+        Ok(event)
     }
 
     /// The address of a place, in the address space that both arenas share.
@@ -202,11 +217,7 @@ impl Driver for Cuda {
             unsafe { self.host.0.write_bytes(fill, host) };
         }
         for _ in 0..events {
-            let mut event = null_mut();
-            let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-            // SAFETY: a handle to write.
-            done("cuEventCreate", unsafe { sys::cuEventCreate(&mut event, flags) })?;
-            self.events.push(event);
+            self.events.push(self.new_event(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?);
         }
         // SAFETY: has no conditions; the fill above ran on the default stream, which the others do not wait for.
         done("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(null_mut()) })
@@ -299,7 +310,7 @@ impl Driver for Cuda {
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
     fn synchronize(&mut self) -> Result<(), GpuError> {
-        self.streams.iter().try_for_each(|stream| {
+        self.streams.iter().chain(self.captured.streams()).try_for_each(|stream| {
             // SAFETY: the stream exists.
             done("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(*stream) })
         })
@@ -338,6 +349,8 @@ impl Drop for Cuda {
     fn drop(&mut self) {
         // Queues may still use the arenas; where the device is lost there is nothing to wait for.
         let _ = self.synchronize();
+        self.captured.destroy();
+        self.marks.destroy();
         // SAFETY: every handle was made, is freed once, and nothing uses it any more. Errors have nobody to go to.
         unsafe {
             for &event in &self.events {

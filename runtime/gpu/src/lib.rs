@@ -12,16 +12,20 @@
 
 mod api;
 mod cache;
+mod clock;
 mod cuda;
 mod devices;
 mod driver;
 mod error;
+mod graph;
 mod locate;
 mod nvrtc;
 
+pub use clock::{Clock, Facts};
 pub use cuda::Cuda;
 pub use devices::{DeviceInfo, devices};
 pub use driver::{Arena, Driver, Function, Queue, Span, Word, check_span};
 pub use error::GpuError;
+pub use graph::{Graph, Graphs};
 pub use locate::{Component, Libraries, Library, Search, Status, VARIABLE};
 pub use nvrtc::{Arch, Nvrtc};

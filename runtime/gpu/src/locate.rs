@@ -159,6 +159,17 @@ impl Library {
             None => Ok(()),
         }
     }
+
+    /// A function that the bindings lack.
+    ///
+    /// # Safety
+    /// The function must have the type `T` in every version of the library.
+    #[allow(unsafe_code, reason = "looking up a symbol")]
+    pub(crate) unsafe fn function<T: Copy>(&self, symbol: &'static str) -> Result<T, GpuError> {
+        // SAFETY: as the caller promises. The library stays open.
+        let found = unsafe { self.handle.get::<T>(symbol.as_bytes()) };
+        found.map(|f| *f).map_err(|_| GpuError::Symbol { component: self.component, symbol })
+    }
 }
 
 /// What came of looking for a library.

@@ -12,6 +12,7 @@ mod arena;
 mod delays;
 mod event;
 mod exec;
+mod laps;
 mod stream;
 pub(crate) mod timed;
 

@@ -10,11 +10,14 @@ use std::{
     any::Any,
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::{self, JoinHandle},
 };
 
-use memc_plan::{Section, Stream};
+use memc_plan::{Lap, Section, Stream};
 use rayon::ThreadPool;
 
 use super::{
@@ -23,9 +26,10 @@ use super::{
     delays::Delays,
     event::{Events, Ticket},
     exec::Runner,
+    laps::Laps,
 };
 use crate::device::{Executor, HostSide};
-use crate::program::Action;
+use crate::program::{Action, Command};
 use crate::progress::Progress;
 use crate::{Error, Program};
 
@@ -70,6 +74,9 @@ enum Sleep {
 struct Shared {
     board: Mutex<Board>,
     wake: [Condvar; PARTIES],
+    /// Whether commands note their times.
+    traces: AtomicBool,
+    laps: Laps,
 }
 
 impl Shared {
@@ -134,6 +141,14 @@ impl Shared {
                     }
                 }
             }
+        }
+    }
+
+    /// Runs a command, and notes its time where that is asked for.
+    fn timed<T>(&self, section: Section, index: usize, run: impl FnOnce() -> T) -> T {
+        match section == Section::Body && self.traces.load(Ordering::Relaxed) {
+            true => self.laps.time(index, run),
+            false => run(),
         }
     }
 
@@ -207,6 +222,8 @@ impl Streams {
                 failure: None,
             }),
             wake: Default::default(),
+            traces: AtomicBool::new(false),
+            laps: Laps::default(),
         });
         let mut streams = Streams {
             events: Events::new(program.events),
@@ -276,7 +293,7 @@ impl Streams {
                 }
             }
             Action::Load(_) | Action::Store(_) | Action::Write(_) | Action::Read(_) => {
-                self.host.exchange(&command.action, host)?;
+                self.shared.timed(section, index, || self.host.exchange(&command.action, host))?;
             }
         }
         Ok(())
@@ -302,6 +319,20 @@ impl Executor for Streams {
         }
         self.progress = Progress::After(section);
         Ok(())
+    }
+
+    fn prepare_trace(&mut self) -> Result<(), Error> {
+        self.shared.laps.prepare(self.program.section(Section::Body).len());
+        Ok(())
+    }
+
+    fn traced(&mut self, host: &mut dyn HostSide) -> Result<Vec<Lap>, Error> {
+        // Commands of the step before that are still running note their times too, and those of this step replace them.
+        self.shared.traces.store(true, Ordering::Relaxed);
+        let ran = self.run(Section::Body, host).and_then(|()| self.synchronize());
+        self.shared.traces.store(false, Ordering::Relaxed);
+        let body = self.program.section(Section::Body).iter();
+        ran.map(|()| self.shared.laps.take(body.map(Command::takes_time)))
     }
 
     fn synchronize(&mut self) -> Result<(), Error> {
@@ -336,7 +367,8 @@ fn drain(shared: &Shared, program: &Program, queue: usize, mut runner: Runner, m
             thread::sleep(delay);
         }
         let Some(command) = program.section(section).get(index) else { continue };
-        let failure = match catch_unwind(AssertUnwindSafe(|| runner.run(&command.action))) {
+        let run = || shared.timed(section, index, || runner.run(&command.action));
+        let failure = match catch_unwind(AssertUnwindSafe(run)) {
             Ok(Ok(())) => continue,
             Ok(Err(error)) => error,
             Err(panic) => {

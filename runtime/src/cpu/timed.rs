@@ -3,15 +3,13 @@
 //! Contract: a section's commands run in the order of issue, which is one of the orders that events allow, with real
 //! data and the caches that a step leaves. What streams cost each other, and handing commands over, is not in the times.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Instant,
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use memc_plan::Section;
 use rayon::ThreadPool;
 
 use super::{arena::Arenas, exec::Runner, memory, pool};
+use crate::clock::{elapsed_ns, now};
 use crate::program::{Action, Command};
 use crate::progress::Progress;
 use crate::{Device, Error, Executor, HostSide, Program};
@@ -123,14 +121,4 @@ fn timed(runner: &mut Runner, commands: &[Command]) -> Result<Vec<(usize, u64)>,
         }
     }
     Ok(times)
-}
-
-#[allow(clippy::disallowed_methods, reason = "kernels are timed; no result depends on it")]
-pub(crate) fn now() -> Instant {
-    Instant::now()
-}
-
-/// Whole ns since `start`.
-pub(crate) fn elapsed_ns(start: Instant) -> u64 {
-    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }

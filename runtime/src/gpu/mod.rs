@@ -1,6 +1,11 @@
 //! Programs on a device that has a [`Driver`]: kernels generated for every op and compiled as one program, two arenas,
 //! three queues.
 //!
+//! A step runs by graphs: the commands of the body are captured once over the three queues, and a launch replays them all.
+//! Two graphs take turns and are ordered by events of theirs, so that a step's first copies may run beside the last of the
+//! step before it, as when commands are issued one by one. This costs a second set of nodes on the device, and a wait for
+//! the device after the first step.
+//!
 //! Contract: the same kernels, in the same order of each queue, as the plan has commands; nothing is allocated after the
 //! program is opened, except that small updates may share a launch ([`joint`]). A plan that was made for another kind of
 //! device lists less scratch than kernels of this one need: one region behind the arena serves all of them, since launches
@@ -9,14 +14,17 @@
 //! Results are those of `memc-kernels` within rounding. An index value or label out of range ends the run before an output
 //! or a state is taken that follows it.
 
+mod capture;
 mod joint;
 mod lower;
 mod replay;
 mod report;
+mod split;
+mod trace;
 
 use std::sync::Arc;
 
-use memc_gpu::{Cuda, Driver, GpuError};
+use memc_gpu::{Clock, Cuda, GpuError, Graphs};
 
 use crate::{Device, Error, Executor, Program, memory};
 
@@ -25,14 +33,21 @@ use crate::{Device, Error, Executor, Program, memory};
 pub struct Gpu<F> {
     name: &'static str,
     open: F,
-    check_memory: bool,
+    how: replay::How,
 }
 
-impl<D: Driver + 'static, F: Fn() -> Result<D, GpuError>> Gpu<F> {
+impl<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>> Gpu<F> {
     /// A device whose drivers `open` makes. `check_memory` fills undefined memory (at the start, after a free, a result
     /// before it is written) with `0xff`, which is NaN in floats.
     pub fn new(name: &'static str, open: F, check_memory: bool) -> Gpu<F> {
-        Gpu { name, open, check_memory }
+        Gpu { name, open, how: replay::How { check_memory, no_graph: false } }
+    }
+
+    /// The same device, which issues every command of every step where `no_graph` is set.
+    #[must_use]
+    pub fn without_graph(mut self, no_graph: bool) -> Gpu<F> {
+        self.how.no_graph = no_graph;
+        self
     }
 }
 
@@ -41,7 +56,7 @@ pub fn cuda(ordinal: usize, check_memory: bool) -> Gpu<impl Fn() -> Result<Cuda,
     Gpu::new("cuda", move || Cuda::open(ordinal), check_memory)
 }
 
-impl<D: Driver + 'static, F: Fn() -> Result<D, GpuError>> Device for Gpu<F> {
+impl<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>> Device for Gpu<F> {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -59,6 +74,6 @@ impl<D: Driver + 'static, F: Fn() -> Result<D, GpuError>> Device for Gpu<F> {
         let driver = (self.open)()?;
         memory::check(0, program.host_bytes)?;
         let lowered = lower::lower(&program)?;
-        Ok(Box::new(replay::Replay::new(program, &lowered, driver, self.check_memory)?))
+        Ok(Box::new(replay::Replay::new(program, &lowered, driver, self.how)?))
     }
 }

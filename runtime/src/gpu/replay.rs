@@ -1,16 +1,19 @@
 //! Replaying a program's sections on a driver's queues.
 //!
-//! Everything that a command needs is worked out when the program is opened: functions, parameters, places.
+//! Everything that a command needs is worked out when the program is opened: functions, parameters, places. The first body
+//! is issued command by command; then it is captured, unless that was declined, and replayed from the next step on.
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
-use memc_gpu::{Arena, Driver, Function, GpuError, Queue, Span, Word};
-use memc_plan::{Section, Space, Stream};
+use memc_gpu::{Arena, Clock, Function, GpuError, Graphs, Queue, Span, Word};
+use memc_plan::{Lap, Section, Space, Stream};
 
+use super::capture::Captured;
 use super::lower::Lowered;
 use super::report::Reports;
+use super::split::Split;
 use crate::device::{Executor, HostSide};
-use crate::program::{Action, Launch, Place, Source};
+use crate::program::{Action, Command, Launch, Place, Source};
 use crate::progress::Progress;
 use crate::{Error, Program};
 
@@ -25,33 +28,53 @@ struct Ready {
     words: Vec<Word>,
 }
 
+/// How a program is replayed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct How {
+    /// Fill undefined memory with [`POISON`].
+    pub(super) check_memory: bool,
+    /// Issue every command of every step.
+    pub(super) no_graph: bool,
+}
+
 /// A program on a device.
 pub(super) struct Replay<D> {
-    program: Arc<Program>,
-    driver: D,
+    pub(super) program: Arc<Program>,
+    pub(super) driver: D,
     launches: Vec<Ready>,
     /// For each section and command the launches that it issues.
     issued: [Vec<Range<usize>>; Section::ALL.len()],
     reports: Reports,
     /// Room for a tensor that the host loads to or stores from the device arena.
     staging: Vec<u8>,
-    check_memory: bool,
-    progress: Progress,
+    how: How,
+    /// For each event of the program the driver's event that stands for its last record.
+    pub(super) latest: Vec<usize>,
+    /// The body as graphs; `None` where it is not to be captured.
+    pub(super) captured: Option<Captured>,
+    note: Option<&'static str>,
+    pub(super) progress: Progress,
 }
 
-impl<D: Driver> Replay<D> {
+/// Said of a body that cannot be one graph.
+const UNSPLIT: &str = "the plan's step has host commands between those of the device, and is issued command by command \
+                       instead of as one graph; memc writes no such plans";
+
+impl<D: Graphs + Clock> Replay<D> {
     /// Compiles the program's kernels and reserves its memory.
     pub(super) fn new(
         program: Arc<Program>,
         lowered: &Lowered,
         mut driver: D,
-        check_memory: bool,
+        how: How,
     ) -> Result<Replay<D>, Error> {
-        let fill = if check_memory { POISON } else { 0 };
+        let fill = if how.check_memory { POISON } else { 0 };
+        let split = if how.no_graph { None } else { Split::of(&program) };
+        let events = split.as_ref().map_or(program.events, Split::all_events);
         let reports = Reports::of(&program, lowered);
-        driver.reserve(lowered.device_bytes, reports.host_bytes(), program.events, fill)?;
+        driver.reserve(lowered.device_bytes, reports.host_bytes(), events, fill)?;
         reports.clear(&mut driver)?;
-        let calls = |section| lowered.section(&program, section, &reports, !check_memory);
+        let calls = |section| lowered.section(&program, section, &reports, !how.check_memory);
         let calls = Section::ALL.into_iter().map(calls).collect::<Result<Vec<_>, _>>()?;
         let all = || calls.iter().flatten().flatten();
         if all().next().is_some() {
@@ -77,39 +100,68 @@ impl<D: Driver> Replay<D> {
         }
         let homes = program.homes.iter().filter(|home| home.space == Space::Dev);
         let staging = vec![0; homes.map(|home| home.len).max().unwrap_or(0)];
-        let progress = Progress::New;
-        Ok(Replay { driver, launches, issued, reports, staging, check_memory, progress, program })
+        let note = (split.is_none() && !how.no_graph).then_some(UNSPLIT);
+        Ok(Replay {
+            driver,
+            launches,
+            issued,
+            reports,
+            staging,
+            how,
+            latest: (0..program.events).collect(),
+            captured: split.map(Captured::new),
+            note,
+            progress: Progress::New,
+            program,
+        })
     }
 
-    fn command(
+    /// Issues a command.
+    pub(super) fn command(
         &mut self,
         section: Section,
         index: usize,
-        stream: Stream,
-        action: &Action,
+        command: &Command,
         host: &mut dyn HostSide,
     ) -> Result<(), Error> {
-        let Some(queue) = queue(stream) else { return self.on_host(action, host) };
+        match (&command.action, queue(command.stream)) {
+            (action, None) => self.on_host(action, host),
+            (Action::Load(_) | Action::Store(_) | Action::Write(_) | Action::Read(_), Some(_)) => {
+                self.on_host(&command.action, host)
+            }
+            (action, Some(queue)) => Ok(self.on_device(section, index, queue, action)?),
+        }
+    }
+
+    /// A command of a queue.
+    pub(super) fn on_device(
+        &mut self,
+        section: Section,
+        index: usize,
+        queue: Queue,
+        action: &Action,
+    ) -> Result<(), GpuError> {
         let driver = &mut self.driver;
         match action {
             Action::Launch(launch) => self.launch(section, index, launch)?,
             Action::Copy { src, dst } => driver.copy(queue, span(*src), span(*dst))?,
             Action::Free(place) => {
-                if self.check_memory && place.space == Space::Dev {
+                if self.how.check_memory && place.space == Space::Dev {
                     driver.fill(queue, place.start, place.len, POISON)?;
                 }
             }
-            Action::Record(event) => driver.record(queue, *event)?,
-            Action::Wait(event) => driver.wait(queue, *event)?,
-            Action::Load(_) | Action::Store(_) | Action::Write(_) | Action::Read(_) => {
-                self.on_host(action, host)?;
+            Action::Record(event) => {
+                driver.record(queue, *event)?;
+                self.latest.get_mut(*event).into_iter().for_each(|latest| *latest = *event);
             }
+            Action::Wait(event) => driver.wait(queue, self.latest.get(*event).copied().unwrap_or(*event))?,
+            Action::Load(_) | Action::Store(_) | Action::Write(_) | Action::Read(_) => {}
         }
         Ok(())
     }
 
     fn launch(&mut self, section: Section, index: usize, launch: &Launch) -> Result<(), GpuError> {
-        if self.check_memory {
+        if self.how.check_memory {
             // Results that share their bytes with an operand are still to be read.
             let shared = |j| launch.operands.iter().any(|o| matches!(o, Source::Result(k) if *k == j));
             for (_, place) in launch.results.iter().enumerate().filter(|(j, _)| !shared(*j)) {
@@ -122,11 +174,13 @@ impl<D: Driver> Replay<D> {
     }
 
     /// A command of the issuing thread.
-    fn on_host(&mut self, action: &Action, host: &mut dyn HostSide) -> Result<(), Error> {
+    pub(super) fn on_host(&mut self, action: &Action, host: &mut dyn HostSide) -> Result<(), Error> {
         let program = self.program.clone();
         let place = |places: &[Place], i: usize| places.get(i).copied();
         match *action {
-            Action::Wait(event) => self.driver.await_event(event)?,
+            Action::Wait(event) => {
+                self.driver.await_event(self.latest.get(event).copied().unwrap_or(event))?;
+            }
             Action::Load(state) => {
                 let Some(home) = place(&program.homes, state) else { return Ok(()) };
                 match home.space {
@@ -160,7 +214,7 @@ impl<D: Driver> Replay<D> {
                 host.read(output, self.driver.host(slot.start, slot.len)?)?;
             }
             Action::Free(place) => {
-                if self.check_memory && place.space == Space::Host {
+                if self.how.check_memory && place.space == Space::Host {
                     self.driver.host(place.start, place.len)?.fill(POISON);
                 }
             }
@@ -173,7 +227,7 @@ impl<D: Driver> Replay<D> {
 }
 
 /// The queue of a stream; none for the host.
-fn queue(stream: Stream) -> Option<Queue> {
+pub(super) fn queue(stream: Stream) -> Option<Queue> {
     match stream {
         Stream::Compute => Some(Queue::Compute),
         Stream::D2h => Some(Queue::D2h),
@@ -190,21 +244,60 @@ fn span(place: Place) -> Span {
     Span { arena, start: place.start, len: place.len }
 }
 
-impl<D: Driver> Executor for Replay<D> {
-    fn run(&mut self, section: Section, host: &mut dyn HostSide) -> Result<(), Error> {
+impl<D: Graphs + Clock> Replay<D> {
+    /// Begins a section.
+    pub(super) fn enter(&mut self, section: Section) -> Result<(), Error> {
         let progress = std::mem::replace(&mut self.progress, Progress::Within);
-        if !progress.allows(section) {
-            return Err(Progress::refuse(section));
-        }
+        if progress.allows(section) { Ok(()) } else { Err(Progress::refuse(section)) }
+    }
+
+    /// Issues the commands of a section one by one.
+    fn issue(&mut self, section: Section, host: &mut dyn HostSide) -> Result<(), Error> {
+        self.after_graphs()?;
         let program = self.program.clone();
         for (index, command) in program.section(section).iter().enumerate() {
-            self.command(section, index, command.stream, &command.action, host)?;
+            self.command(section, index, command, host)?;
+        }
+        Ok(())
+    }
+}
+
+impl<D: Graphs + Clock> Executor for Replay<D> {
+    fn run(&mut self, section: Section, host: &mut dyn HostSide) -> Result<(), Error> {
+        self.enter(section)?;
+        match self.captured.take_if(|_| section == Section::Body) {
+            None => self.issue(section, host)?,
+            Some(mut captured) => {
+                if captured.ready() {
+                    self.launch_half(&mut captured, host)?;
+                } else {
+                    self.issue(section, host)?;
+                    self.capture(&mut captured)?;
+                }
+                self.captured = Some(captured);
+            }
         }
         self.progress = Progress::After(section);
         Ok(())
     }
 
+    fn prepare_trace(&mut self) -> Result<(), Error> {
+        self.prepare_marks()
+    }
+
+    fn traced(&mut self, host: &mut dyn HostSide) -> Result<Vec<Lap>, Error> {
+        self.enter(Section::Body)?;
+        self.after_graphs()?;
+        let laps = self.trace(host)?;
+        self.progress = Progress::After(Section::Body);
+        Ok(laps)
+    }
+
     fn synchronize(&mut self) -> Result<(), Error> {
         Ok(self.driver.synchronize()?)
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.note
     }
 }

@@ -8,7 +8,7 @@ use rayon::ThreadPool;
 
 use super::median;
 use crate::Error;
-use crate::cpu::timed::{elapsed_ns, now};
+use crate::clock::{elapsed_ns, now};
 
 /// Rows and columns of the matrix product that tells arithmetic throughput.
 const SIDE: u64 = 768;

@@ -1,16 +1,20 @@
 // NVIDIA's driver and NVRTC without a GPU, as far as memrun calls them: one file under both names.
 //
 // NVRTC compiles with g++ and a header that emulates a GPU's built-ins; its machine code is the path of a library, which
-// the driver opens. Every command runs at once, in the order of issue. What a program must do with handles and flags is
-// checked: a wrong call returns CUDA_ERROR_INVALID_VALUE, and handles that are left when the context goes are told on
-// standard error. FAKE_CUDA names a failure.
+// the driver opens. Every command runs at once, in the order of issue, or when its graph is launched. What a program must do
+// with handles and flags is checked: a wrong call returns CUDA_ERROR_INVALID_VALUE, one that CUDA forbids during a capture
+// the error that CUDA has for it, and handles that are left when the context goes are told on standard error. FAKE_CUDA
+// names a failure.
 #include <dlfcn.h>
 
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <fstream>
+#include <functional>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
@@ -23,7 +27,7 @@ static bool fails(const char* how) {
 
 enum { SUCCESS = 0, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 100, NO_SUCH_DEVICE = 101, NOT_FOUND = 500, ILLEGAL = 700 };
 static const size_t TOTAL = 1 << 30;
-static std::set<void*> allocations, pinned, streams, events;
+static std::set<void*> allocations, pinned, streams, events, graphs, ready;
 static int contexts, modules, launches;
 static bool crashed;
 
@@ -50,6 +54,49 @@ static int drop(std::set<void*>& handles, void* handle) {
   return SUCCESS;
 }
 
+// A capture: how far each stream is, and what of other streams comes before that.
+enum { UNSUPPORTED = 900, INVALIDATED = 901, UNMATCHED = 903, UNJOINED = 904, ISOLATION = 905, CAPTURED = 907 };
+struct Line {
+  uint64_t count = 0;
+  std::map<void*, uint64_t> before;
+};
+using Nodes = std::vector<std::function<void()>>;
+static struct {
+  uint64_t number = 0;
+  void* origin = nullptr;
+  bool broken = false;
+  std::map<void*, Line> lines;
+  Nodes nodes;
+} capture;
+static uint64_t captures;
+struct Event {
+  unsigned flags;
+  uint64_t captured = 0;
+  void* stream = nullptr;
+  Line at;
+  double ms = -1;
+};
+static std::map<void*, Event> recorded;
+static std::map<void*, Nodes> captured_nodes;
+
+static bool capturing(void* stream) { return capture.origin != nullptr && capture.lines.count(stream) > 0; }
+static int refuse(int error) { return capture.broken = true, error; }
+// A call that is not allowed while this thread captures.
+static int outside() { return capture.origin != nullptr ? refuse(UNSUPPORTED) : SUCCESS; }
+static int run(void* stream, std::function<void()> command) {
+  if (int error = use(streams, stream)) return error;
+  if (!capturing(stream)) return command(), state();
+  if (capture.broken) return INVALIDATED;
+  capture.nodes.push_back(command);
+  ++capture.lines[stream].count;
+  return SUCCESS;
+}
+static double now_ms() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1e3 + now.tv_nsec / 1e6;
+}
+
 extern "C" {
 int cuInit(unsigned) { return fails("no device") ? NO_DEVICE : SUCCESS; }
 int cuDriverGetVersion(int* version) { return *version = fails("old") ? 11080 : 13000, SUCCESS; }
@@ -64,6 +111,7 @@ int cuDeviceGetAttribute(int* value, int attribute, int) {
 int cuDevicePrimaryCtxRetain(void** context, int) { return ++contexts, *context = &contexts, SUCCESS; }
 int cuDevicePrimaryCtxRelease_v2(int) {
   size_t left = allocations.size() + pinned.size() + streams.size() + events.size() + modules;
+  left += graphs.size() + ready.size();
   if (--contexts == 0 && left > 0) fprintf(stderr, "fake CUDA: %zu handles are left\n", left);
   return SUCCESS;
 }
@@ -72,6 +120,7 @@ int cuCtxGetStreamPriorityRange(int* least, int* greatest) { return *least = 0, 
 int cuMemGetInfo_v2(size_t* free, size_t* total) { return *free = TOTAL / 2, *total = TOTAL, state(); }
 int cuMemAlloc_v2(uint64_t* start, size_t bytes) {
   if (fails("memory")) return NO_MEMORY;
+  if (int error = outside()) return error;
   void* place = aligned_alloc(256, (bytes + 255) / 256 * 256);
   allocations.insert(place);
   *start = (uint64_t)place;
@@ -88,31 +137,102 @@ int cuMemHostAlloc(void** start, size_t bytes, unsigned flags) {
 int cuMemFreeHost(void* start) { return drop(pinned, start); }
 int cuMemsetD8_v2(uint64_t start, unsigned char byte, size_t n) { return memset((void*)start, byte, n), state(); }
 int cuMemsetD8Async(uint64_t start, unsigned char byte, size_t n, void* stream) {
-  return memset((void*)start, byte, n), use(streams, stream);
+  return run(stream, [=] { memset((void*)start, byte, n); });
 }
 int cuMemcpyAsync(uint64_t to, uint64_t from, size_t n, void* stream) {
-  return memmove((void*)to, (void*)from, n), use(streams, stream);
+  return run(stream, [=] { memmove((void*)to, (void*)from, n); });
 }
-int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t n) { return memcpy((void*)to, from, n), state(); }
-int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t n) { return memcpy(to, (void*)from, n), state(); }
+int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t n) {
+  if (int error = outside()) return error;
+  return memcpy((void*)to, from, n), state();
+}
+int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t n) {
+  if (int error = outside()) return error;
+  return memcpy(to, (void*)from, n), state();
+}
 int cuStreamCreateWithPriority(void** stream, unsigned flags, int priority) {
   // Streams that wait for nothing but events; only the first, that of kernels, has priority.
   if (flags != 1 || priority != (streams.empty() ? -5 : 0)) return INVALID;
   return *stream = fresh(streams), state();
 }
 int cuStreamDestroy_v2(void* stream) { return drop(streams, stream); }
-int cuStreamSynchronize(void* stream) { return stream == nullptr ? state() : use(streams, stream); }
-int cuStreamWaitEvent(void* stream, void* event, unsigned flags) {
-  return flags != 0 || events.count(event) == 0 ? INVALID : use(streams, stream);
+int cuStreamSynchronize(void* stream) {
+  if (capture.origin != nullptr && (stream == nullptr || capturing(stream))) return refuse(UNSUPPORTED);
+  return stream == nullptr ? state() : use(streams, stream);
+}
+int cuStreamWaitEvent(void* stream, void* handle, unsigned flags) {
+  if (flags > 1 || events.count(handle) == 0 || use(streams, stream) != SUCCESS) return INVALID;
+  Event& event = recorded[handle];
+  if (flags == 1) return capturing(stream) ? run(stream, [] {}) : INVALID;
+  if (event.captured == 0) return capturing(stream) ? refuse(ISOLATION) : state();
+  if (capture.origin == nullptr || event.captured != capture.number) return CAPTURED;
+  Line& line = capture.lines[stream];
+  for (auto& [other, count] : event.at.before) line.before[other] = std::max(line.before[other], count);
+  line.before[event.stream] = std::max(line.before[event.stream], event.at.count);
+  return SUCCESS;
 }
 int cuEventCreate(void** event, unsigned flags) {
-  // Timing would make every record slower.
-  return flags != 2 ? INVALID : (*event = fresh(events), state());
+  if (flags != 2 && flags != 0) return INVALID;
+  *event = fresh(events);
+  recorded[*event] = Event{flags};
+  return state();
 }
-int cuEventDestroy_v2(void* event) { return drop(events, event); }
-int cuEventRecord(void* event, void* stream) { return events.count(event) == 0 ? INVALID : use(streams, stream); }
-int cuEventSynchronize(void* event) { return use(events, event); }
+int cuEventDestroy_v2(void* event) { return recorded.erase(event), drop(events, event); }
+int cuEventRecordWithFlags(void* handle, void* stream, unsigned flags) {
+  if (flags > 1 || events.count(handle) == 0 || use(streams, stream) != SUCCESS) return INVALID;
+  Event& event = recorded[handle];
+  if (flags == 1) return capturing(stream) ? run(stream, [&event] { event.ms = now_ms(); }) : INVALID;
+  event.captured = capturing(stream) ? capture.number : 0;
+  if (event.captured == 0) return event.ms = now_ms(), state();
+  event.stream = stream;
+  event.at = capture.lines[stream];
+  return SUCCESS;
+}
+int cuEventRecord(void* event, void* stream) { return cuEventRecordWithFlags(event, stream, 0); }
+int cuEventSynchronize(void* event) {
+  if (int error = use(events, event)) return error;
+  return recorded[event].captured != 0 ? refuse(CAPTURED) : state();
+}
+int cuEventElapsedTime(float* ms, void* from, void* to) {
+  if (events.count(from) == 0 || events.count(to) == 0) return INVALID;
+  Event &a = recorded[from], &b = recorded[to];
+  if (a.flags != 0 || b.flags != 0 || a.ms < 0 || b.ms < 0) return INVALID;
+  return *ms = b.ms - a.ms, state();
+}
+int cuStreamBeginCapture_v2(void* stream, int mode) {
+  if (fails("capture")) return 801;
+  if (mode != 1 || capture.origin != nullptr || use(streams, stream) != SUCCESS) return INVALID;
+  capture = {++captures, stream, false, {{stream, Line()}}, {}};
+  return SUCCESS;
+}
+int cuStreamEndCapture(void* stream, void** graph) {
+  *graph = nullptr;
+  if (stream != capture.origin || stream == nullptr) return refuse(UNMATCHED);
+  auto ended = capture;
+  capture.origin = nullptr;
+  if (ended.broken) return INVALIDATED;
+  for (auto& [other, line] : ended.lines)
+    if (other != stream && ended.lines[stream].before[other] != line.count) return UNJOINED;
+  *graph = fresh(graphs);
+  captured_nodes[*graph] = ended.nodes;
+  return SUCCESS;
+}
+int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long flags) {
+  if (flags != 0 || graphs.count(graph) == 0) return INVALID;
+  *executable = fresh(ready);
+  captured_nodes[*executable] = captured_nodes[graph];
+  return state();
+}
+int cuGraphDestroy(void* graph) { return captured_nodes.erase(graph), drop(graphs, graph); }
+int cuGraphExecDestroy(void* graph) { return captured_nodes.erase(graph), drop(ready, graph); }
+int cuGraphUpload(void* graph, void* stream) { return use(ready, graph) == SUCCESS ? use(streams, stream) : INVALID; }
+int cuGraphLaunch(void* graph, void* stream) {
+  if (ready.count(graph) == 0 || capturing(stream)) return INVALID;
+  for (auto& node : captured_nodes[graph]) node();
+  return use(streams, stream);
+}
 int cuModuleLoadData(void** module, const void* image) {
+  if (int error = outside()) return error;
   void* library = dlopen((const char*)image, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr || fails("image")) return INVALID;
   Module* loaded = new Module;
@@ -130,14 +250,15 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
 int cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                    void* stream, void** params, void** extra) {
   if (by != 1 || bz != 1 || shared != 0 || extra != nullptr || stream == nullptr) return INVALID;
-  crashed = crashed || (fails("crash") && ++launches > 12);
   if (crashed) return ILLEGAL;
   Function* function = (Function*)f;
   std::vector<uint64_t> words(function->module->arity(function->index));
   for (size_t i = 0; i < words.size(); ++i) memcpy(&words[i], params[i], 8);
-  uint64_t grid[3] = {gx, gy, gz};
-  function->module->launch(function->index, grid, bx, words.data());
-  return use(streams, stream);
+  return run(stream, [=] {
+    uint64_t grid[3] = {gx, gy, gz};
+    crashed = crashed || (fails("crash") && ++launches > 12);
+    if (!crashed) function->module->launch(function->index, grid, bx, words.data());
+  });
 }
 int cuGetErrorName(int error, const char** name) {
   return *name = error == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : error == ILLEGAL ? "CUDA_ERROR_ILLEGAL_ADDRESS"

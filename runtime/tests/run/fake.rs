@@ -62,8 +62,8 @@ impl Fake {
     }
 }
 
-/// The whole path from command line to driver: numbers are the CPU's within rounding, the same with poisoned memory, and no
-/// handle is left. A program is compiled once: the second run finds it, though the compiler would fail.
+/// The whole path from command line to driver: numbers are the CPU's within rounding, the same with poisoned memory, without a
+/// graph and with a traced step, and no handle is left. A program is compiled once: the second run finds it, though the compiler would fail.
 #[test]
 fn memrun_runs_a_plan_through_the_driver() {
     let Some(fake) = Fake::new() else { return };
@@ -76,6 +76,10 @@ fn memrun_runs_a_plan_through_the_driver() {
     assert_eq!((&object["device"], &object["steps"]), (&Value::from("cuda"), &Value::from(4)));
     let (again, same) = run("--check-memory", "compile");
     assert!(object["losses"] == again["losses"] && states == same);
+    for more in ["--no-graph", "--trace trace.json", "--no-graph --trace trace.json"] {
+        let (again, same) = run(more, "");
+        assert!(object["losses"] == again["losses"] && states == same, "{more}");
+    }
     let (losses, on_cpu) = fake.folder.run_and_save(&steps(4));
     for (got, want) in object["losses"].as_array().unwrap().iter().zip(losses) {
         assert!((got.as_f64().unwrap() - f64::from(want)).abs() < 1e-5, "{got} instead of {want}");
@@ -110,6 +114,7 @@ fn failures_of_the_driver_are_told() {
     fake.fails(run, "memory", 5, &["device arena", "OUT_OF_MEMORY", "536870912 are free"]);
     fake.fails(run, "compile", 70, &["memrun.cu(1): error"]);
     fake.fails(run, "image", 8, &["for CUDA 13.0, refuses what NVRTC 13.0 compiled", "newer driver"]);
+    fake.fails(run, "capture", 8, &["captured as a CUDA graph: cuStreamBeginCapture", "--no-graph"]);
     fake.fails(run, "crash", 8, &["ILLEGAL_ADDRESS", "can be trusted"]);
     fake.fails("model.plan --device cuda:1", "", 8, &["cuDeviceGet"]);
     assert!(!fake.folder.path("lost.safetensors").exists(), "nothing is saved from a broken context");

@@ -1,6 +1,6 @@
 //! The GPU's replay of plans, on a driver without a GPU: the runtime's path from plan to queues as it is.
 
-use memc_gpu::GpuError;
+use memc_gpu::{Driver, GpuError, Graphs, Queue};
 use memc_runtime::gpu::Gpu;
 use memc_runtime::{Error, RunOptions, run_on};
 
@@ -15,6 +15,7 @@ fn on_mock(
     options: &RunOptions,
 ) -> Result<(Vec<f32>, Vec<u8>), Error> {
     let device = Gpu::new("mock", move || Ok(Mock::new(behaviour)), check_memory);
+    let device = device.without_graph(options.no_graph);
     let path = folder.path("mock.safetensors");
     let options = RunOptions { save: Some(path.clone()), ..options.clone() };
     let mut log = Log::default();
@@ -22,21 +23,27 @@ fn on_mock(
     Ok((log.losses, std::fs::read(path).expect("the state was saved")))
 }
 
-/// Random delays of all queues and poisoned memory change no bit of losses and states; they are the CPU's within
-/// rounding.
+fn no_graph(steps: u64) -> RunOptions {
+    RunOptions { steps, no_graph: true, ..RunOptions::default() }
+}
+
+/// Random delays of all queues, random orders of captured commands and poisoned memory change no bit of losses and states,
+/// whether the step is captured or not; they are the CPU's within rounding.
 #[test]
 fn a_plan_gives_the_same_bits_at_any_timing() {
     if !has_compiler() {
         return;
     }
     let folder = Folder::of(CLASSIFIER);
-    let plain = on_mock(&folder, Behaviour::default(), false, &steps(4)).unwrap();
+    let plain = on_mock(&folder, Behaviour::default(), false, &no_graph(5)).unwrap();
     for seed in 0..40 {
         let behaviour = Behaviour { seed: Some(seed), ..Behaviour::default() };
-        let got = on_mock(&folder, behaviour, seed % 2 == 0, &steps(4)).unwrap();
-        assert_eq!(got, plain, "seed {seed}");
+        for options in [steps(5), no_graph(5)] {
+            let got = on_mock(&folder, behaviour, seed % 2 == 0, &options).unwrap();
+            assert_eq!(got, plain, "seed {seed}, no graph: {}", options.no_graph);
+        }
     }
-    let (losses, states) = folder.run_and_save(&steps(4));
+    let (losses, states) = folder.run_and_save(&steps(5));
     let close = |a: f32, b: f32| (a - b).abs() <= 1e-5 * (1.0 + b.abs());
     assert!(losses.iter().zip(&plain.0).all(|(a, b)| close(*a, *b)), "{losses:?} and {:?}", plain.0);
     for ((name, want), (_, got)) in floats(&states).iter().zip(&floats(&plain.1)) {
@@ -48,19 +55,78 @@ fn a_plan_gives_the_same_bits_at_any_timing() {
     }
 }
 
-/// A schedule whose waits do nothing computes something else: the mock does not order more than the plan.
+/// A schedule in which any one event of the body is not waited for computes something else: neither queues nor graphs of the
+/// mock order more than the plan. The events are those of the plan, and what the two graphs have of the one that a body
+/// waits for before it records it.
 #[test]
-fn without_waits_timing_shows() {
+fn without_a_wait_timing_shows() {
     if !has_compiler() {
         return;
     }
     let folder = Folder::of(CLASSIFIER);
-    let plain = on_mock(&folder, Behaviour::default(), true, &steps(4)).unwrap();
-    let differs = (0..20).any(|seed| {
-        let behaviour = Behaviour { seed: Some(seed), ignore_waits: true, ..Behaviour::default() };
-        on_mock(&folder, behaviour, true, &steps(4)).unwrap() != plain
-    });
-    assert!(differs);
+    let plain = on_mock(&folder, Behaviour::default(), true, &no_graph(6)).unwrap();
+    // Of the plan's events 5 and 6 cross the border of a graph, as those after the plan's, with the ends of three queues.
+    let eager = (0..6).map(|event| (no_graph(6), 1 << event));
+    let captured = (0..5).map(|event| 1 << event).chain([1 << 7 | 1 << 12]).map(|mask| (steps(6), mask));
+    for (options, ignored_waits) in eager.chain(captured) {
+        let differs = (0..60).any(|seed| {
+            let behaviour = Behaviour { seed: Some(seed), ignored_waits, ..Behaviour::default() };
+            on_mock(&folder, behaviour, true, &options).unwrap() != plain
+        });
+        assert!(differs, "events {ignored_waits:#b}, no graph: {}", options.no_graph);
+    }
+}
+
+/// A driver that captures nothing is told, with the way out.
+#[test]
+fn a_driver_that_cannot_capture_is_told() {
+    if !has_compiler() {
+        return;
+    }
+    let folder = Folder::of(CLASSIFIER);
+    let behaviour = Behaviour { cannot_capture: true, ..Behaviour::default() };
+    let error = on_mock(&folder, behaviour, false, &steps(2)).unwrap_err();
+    assert_eq!(error.exit_code(), 8, "{error}");
+    assert!(error.to_string().contains("INVALIDATED") && error.to_string().contains("--no-graph"), "{error}");
+    on_mock(&folder, behaviour, false, &no_graph(2)).unwrap();
+}
+
+/// The mock's captures have CUDA's isolation: what was recorded outside cannot be waited for inside.
+#[test]
+fn a_capture_waits_for_nothing_outside() {
+    let mut mock = Mock::new(Behaviour::default());
+    mock.reserve(0, 0, 2, 0).unwrap();
+    mock.record(Queue::D2h, 0).unwrap();
+    mock.begin_capture().unwrap();
+    mock.record(Queue::Compute, 1).unwrap();
+    mock.wait(Queue::H2d, 1).unwrap();
+    let error = mock.wait(Queue::Compute, 0).unwrap_err();
+    assert!(error.to_string().contains("ISOLATION"), "{error}");
+    assert!(mock.end_capture().is_err());
+    mock.begin_capture().unwrap();
+    mock.wait_outside(Queue::Compute, 0).unwrap();
+    let graph = mock.end_capture().unwrap();
+    mock.replay(graph).unwrap();
+    mock.synchronize().unwrap();
+}
+
+/// A body with the host between commands of the device runs command by command, as a note says, with the same bits.
+#[test]
+fn a_body_that_is_no_graph_runs_and_is_told() {
+    if !has_compiler() {
+        return;
+    }
+    let folder = Folder::of(CLASSIFIER);
+    let plain = on_mock(&folder, Behaviour::default(), false, &steps(4)).unwrap();
+    let read = "  host wait e6\n  host read o0\n";
+    let copied = "  d2h record e6\n";
+    assert!(CLASSIFIER.contains(read) && CLASSIFIER.contains(copied));
+    let folder = Folder::of(&CLASSIFIER.replace(read, "").replace(copied, &format!("{copied}{read}")));
+    assert_eq!(on_mock(&folder, Behaviour::default(), false, &steps(4)).unwrap(), plain);
+    let device = Gpu::new("mock", || Ok(Mock::new(Behaviour::default())), false);
+    let mut log = Log::default();
+    run_on(&device, &folder.plan(), &steps(2), &mut log).unwrap();
+    assert!(log.notes.iter().any(|note| note.contains("command by command")), "{:?}", log.notes);
 }
 
 /// After a kernel has failed the run ends with the device's error, and no state is saved from what it left.

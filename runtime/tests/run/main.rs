@@ -10,6 +10,7 @@ mod profile;
 mod refused;
 mod runs;
 mod states;
+mod trace;
 
 use std::{
     collections::BTreeMap,

@@ -1,23 +1,29 @@
 //! A driver without a GPU: a thread for each queue, random delays, and kernels whose text g++ compiles for the CPU.
 //!
-//! Events are CUDA's: a wait binds to the last record before it. Nothing but queues and events orders commands, so that a
-//! schedule that lacks an order computes something else for some seed.
+//! Events are CUDA's: a wait binds to the last record before it. Nothing but queues and events orders commands, also of
+//! captured graphs, so that a schedule that lacks an order computes something else for some seed.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "../../../codegen/cuda/tests/emulation/compiler.rs"]
 mod compiler;
 
+#[path = "mock/capture.rs"]
+mod capture;
+#[path = "mock/clock.rs"]
+mod clock;
+#[path = "mock/worker.rs"]
+mod worker;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Condvar, Mutex, mpsc};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, mpsc};
 
 pub(crate) use compiler::has_compiler;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use memc_gpu::{Arena, Driver, Function, GpuError, Queue, Span, Word, check_span};
+use worker::{Board, Worker, worker};
 
 /// Places start at a line, as in memory of a device.
 #[repr(align(256))]
@@ -140,25 +146,13 @@ fn compile(unit: &str) -> PathBuf {
     path
 }
 
-type Job = Box<dyn FnOnce() + Send>;
-
-/// Records that the queues have passed.
-#[derive(Default)]
-struct Board {
-    passed: Mutex<[u64; 3]>,
-    moved: Condvar,
-}
-
-impl Board {
-    fn pass(&self, queue: usize) {
-        self.passed.lock().unwrap()[queue] += 1;
-        self.moved.notify_all();
-    }
-
-    fn wait(&self, (queue, record): (usize, u64)) {
-        let passed = self.passed.lock().unwrap();
-        drop(self.moved.wait_while(passed, |passed| passed[queue] < record).unwrap());
-    }
+/// What an event stands for.
+#[derive(Clone, Copy)]
+enum Record {
+    /// A record that was issued.
+    Outside(u64),
+    /// A place in the capture with a number: after this node.
+    Captured(usize, Option<usize>),
 }
 
 /// How a mock behaves.
@@ -168,59 +162,45 @@ pub(crate) struct Behaviour {
     pub(crate) seed: Option<u64>,
     /// Fail at the launch with this number, and from then on.
     pub(crate) crash_at: Option<usize>,
-    /// Do not wait for events.
-    pub(crate) ignore_waits: bool,
+    /// Do not wait for the events whose bits are set.
+    pub(crate) ignored_waits: u64,
+    /// Refuse every capture at its end.
+    pub(crate) cannot_capture: bool,
 }
 
 /// The driver; see the module.
 pub(crate) struct Mock {
     behaviour: Behaviour,
-    queues: Vec<mpsc::Sender<Job>>,
-    threads: Vec<JoinHandle<()>>,
+    queues: Vec<Worker>,
     board: Arc<Board>,
-    issued: [u64; 3],
-    /// What each event stands for: a record of a queue.
-    events: Vec<Option<(usize, u64)>>,
+    /// Records and launches issued.
+    issued: u64,
+    events: Vec<Option<Record>>,
+    captures: usize,
+    capture: Option<capture::Capture>,
+    graphs: Vec<capture::Made>,
+    marks: clock::Marks,
     arenas: [Arc<Bytes>; 2],
     program: Option<Arc<Program>>,
     functions: BTreeMap<String, usize>,
     launches: usize,
 }
 
-/// The next number of a sequence (xorshift64*, Vigna 2016).
-fn next(state: &mut u64) -> u64 {
-    *state ^= *state >> 12;
-    *state ^= *state << 25;
-    *state ^= *state >> 27;
-    state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33
-}
-
 impl Mock {
     pub(crate) fn new(behaviour: Behaviour) -> Mock {
-        let (mut queues, mut threads) = (Vec::new(), Vec::new());
-        for queue in 0..3u64 {
-            let (send, receive) = mpsc::channel::<Job>();
-            let mut state = behaviour.seed.map(|seed| ((seed + 1) * 0x9e37_79b9) ^ ((queue + 1) << 40));
-            queues.push(send);
-            threads.push(thread::spawn(move || {
-                while let Ok(job) = receive.recv() {
-                    if let Some(state) = &mut state
-                        && next(state).is_multiple_of(2)
-                    {
-                        thread::sleep(Duration::from_micros(next(state) % 300));
-                    }
-                    job();
-                }
-            }));
-        }
+        let queue =
+            |queue: u64| worker(behaviour.seed.map(|seed| ((seed + 1) * 0x9e37_79b9) ^ ((queue + 1) << 40)));
         let empty = || Arc::new(Bytes::new(0, 0));
         Mock {
             behaviour,
-            queues,
-            threads,
+            queues: (0..3).map(queue).collect(),
             board: Arc::default(),
-            issued: [0; 3],
+            issued: 0,
             events: Vec::new(),
+            captures: 0,
+            capture: None,
+            graphs: Vec::new(),
+            marks: clock::Marks::default(),
             arenas: [empty(), empty()],
             program: None,
             functions: BTreeMap::new(),
@@ -235,10 +215,31 @@ impl Mock {
         }
     }
 
-    fn issue(&mut self, queue: Queue, job: impl FnOnce() + Send + 'static) -> Result<(), GpuError> {
+    fn issue(&mut self, queue: Queue, job: impl Fn() + Send + Sync + 'static) -> Result<(), GpuError> {
         self.crashed()?;
-        self.queues[queue as usize].send(Box::new(job)).unwrap();
+        match &mut self.capture {
+            Some(capture) => capture.command(queue, Arc::new(job)),
+            None => self.queues[queue as usize].queue.send(Arc::new(job)).unwrap(),
+        }
         Ok(())
+    }
+
+    /// A number for a record.
+    fn fresh(&mut self) -> u64 {
+        self.issued += 1;
+        self.issued
+    }
+
+    /// The record that an event stands for, if it was issued.
+    fn ticket(&self, event: usize) -> Option<u64> {
+        match self.events[event] {
+            Some(Record::Outside(ticket)) => Some(ticket),
+            _ => None,
+        }
+    }
+
+    fn ignores(&self, event: usize) -> bool {
+        self.behaviour.ignored_waits >> event.min(63) & 1 == 1
     }
 
     fn arena(&self, arena: Arena) -> Arc<Bytes> {
@@ -271,7 +272,10 @@ impl Driver for Mock {
     }
 
     fn launch(&mut self, f: Function, grid: [u32; 3], block: u32, words: &[Word]) -> Result<(), GpuError> {
-        self.launches += 1;
+        match &mut self.capture {
+            Some(capture) => capture.launches += 1,
+            None => self.launches += 1,
+        }
         let program = self.program.clone().unwrap();
         let (device, host) = (self.arena(Arena::Device), self.arena(Arena::Host));
         assert_eq!((program.arity)(f.0 as u64), words.len() as u64, "{}", program.names[f.0]);
@@ -284,7 +288,7 @@ impl Driver for Mock {
             })
             .collect();
         self.issue(Queue::Compute, move || {
-            let _used = (device, host);
+            let _used = (&device, &host);
             program.run(f.0, grid, block, &words);
         })
     }
@@ -310,29 +314,40 @@ impl Driver for Mock {
     }
 
     fn record(&mut self, queue: Queue, event: usize) -> Result<(), GpuError> {
-        let (board, number) = (self.board.clone(), queue as usize);
-        self.issue(queue, move || board.pass(number))?;
-        self.issued[number] += 1;
-        self.events[event] = Some((number, self.issued[number]));
+        if let Some(capture) = &mut self.capture {
+            self.events[event] = Some(capture.record(queue));
+            return Ok(());
+        }
+        let (board, ticket) = (self.board.clone(), self.fresh());
+        self.issue(queue, move || board.pass(ticket))?;
+        self.events[event] = Some(Record::Outside(ticket));
         Ok(())
     }
 
     fn wait(&mut self, queue: Queue, event: usize) -> Result<(), GpuError> {
-        let (board, ticket) = (self.board.clone(), self.events[event]);
-        let ticket = ticket.filter(|_| !self.behaviour.ignore_waits);
+        let (on, ignore) = (self.events[event], self.ignores(event));
+        if let Some(capture) = &mut self.capture {
+            return capture.wait(queue, on, ignore);
+        }
+        assert!(!matches!(on, Some(Record::Captured(..))), "CUDA_ERROR_CAPTURED_EVENT");
+        let (board, ticket) = (self.board.clone(), self.ticket(event).filter(|_| !ignore));
         self.issue(queue, move || ticket.into_iter().for_each(|ticket| board.wait(ticket)))
     }
 
     fn await_event(&mut self, event: usize) -> Result<(), GpuError> {
         self.crashed()?;
-        self.events[event].into_iter().for_each(|ticket| self.board.wait(ticket));
+        self.not_capturing("cuEventSynchronize")?;
+        assert!(!matches!(self.events[event], Some(Record::Captured(..))), "CUDA_ERROR_CAPTURED_EVENT");
+        self.ticket(event).into_iter().for_each(|ticket| self.board.wait(ticket));
         Ok(())
     }
 
     fn synchronize(&mut self) -> Result<(), GpuError> {
-        for queue in Queue::ALL {
+        self.crashed()?;
+        self.not_capturing("cuStreamSynchronize")?;
+        for worker in self.queues.iter().chain(self.graphs.iter().map(|graph| &graph.thread)) {
             let (done, wait) = mpsc::channel();
-            self.issue(queue, move || done.send(()).unwrap())?;
+            worker.queue.send(Arc::new(move || done.send(()).unwrap())).unwrap();
             wait.recv().unwrap();
         }
         Ok(())
@@ -340,6 +355,7 @@ impl Driver for Mock {
 
     fn upload(&mut self, start: usize, bytes: &[u8]) -> Result<(), GpuError> {
         self.crashed()?;
+        self.not_capturing("cuMemcpy")?;
         let device = self.arena(Arena::Device);
         check_span(start, bytes.len(), device.len)?;
         // SAFETY: the place is within the arena.
@@ -349,6 +365,7 @@ impl Driver for Mock {
 
     fn download(&mut self, start: usize, bytes: &mut [u8]) -> Result<(), GpuError> {
         self.crashed()?;
+        self.not_capturing("cuMemcpy")?;
         let device = self.arena(Arena::Device);
         check_span(start, bytes.len(), device.len)?;
         // SAFETY: the place is within the arena.
@@ -366,7 +383,10 @@ impl Driver for Mock {
 
 impl Drop for Mock {
     fn drop(&mut self) {
-        self.queues.clear();
-        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        let graphs = self.graphs.drain(..).map(|graph| graph.thread);
+        for Worker { queue, thread } in self.queues.drain(..).chain(graphs) {
+            drop(queue);
+            drop(thread.join());
+        }
     }
 }

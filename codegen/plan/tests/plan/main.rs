@@ -5,6 +5,7 @@ mod generate;
 mod hostile;
 mod round_trip;
 mod text;
+mod trace;
 mod validate;
 mod write;
 

@@ -1,0 +1,43 @@
+//! Times on the device, and what it is.
+
+use crate::{Driver, GpuError, Queue};
+
+/// What a profile says of a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Facts {
+    /// The maker's name.
+    pub name: String,
+    /// Multiprocessors.
+    pub processors: u32,
+    /// Bytes of its memory that nobody has taken now.
+    pub free_bytes: u64,
+    /// All bytes of its memory.
+    pub total_bytes: u64,
+}
+
+/// A driver that tells times.
+pub trait Clock: Driver {
+    /// Makes room for marks `0..marks`, in place of former ones.
+    ///
+    /// # Errors
+    /// That of this or an earlier command.
+    fn reserve_marks(&mut self, marks: usize) -> Result<(), GpuError>;
+
+    /// Notes the time at which a queue has run what was issued to it before, in a capture at every launch of the graph.
+    ///
+    /// # Errors
+    /// That of this or an earlier command.
+    fn mark(&mut self, queue: Queue, mark: usize) -> Result<(), GpuError>;
+
+    /// Time in ns from one mark to another, of any queues; negative where the second was passed first.
+    ///
+    /// # Errors
+    /// That of an earlier command; where a mark was not passed.
+    fn elapsed_ns(&mut self, from: usize, to: usize) -> Result<i64, GpuError>;
+
+    /// The device as it is now.
+    ///
+    /// # Errors
+    /// That of an earlier command.
+    fn facts(&self) -> Result<Facts, GpuError>;
+}

@@ -1,0 +1,29 @@
+//! The host's clock. Nothing that a run computes depends on it.
+
+use std::time::Instant;
+
+use memc_plan::Lap;
+
+#[allow(clippy::disallowed_methods, reason = "steps and commands are timed; no result depends on it")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Whole ns since `start`.
+pub(crate) fn elapsed_ns(start: Instant) -> u64 {
+    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Laps of commands with start and end in ns from anywhere, counted from the first start, in order of commands.
+pub(crate) fn from_first(times: &[(usize, i64, i64)]) -> Vec<Lap> {
+    let first = times.iter().map(|(_, start, _)| *start).min().unwrap_or(0);
+    let from = |ns: i64| u64::try_from(ns.saturating_sub(first)).unwrap_or(0);
+    let lap = |&(command, start, end): &(usize, i64, i64)| Lap {
+        command,
+        start_ns: from(start),
+        end_ns: from(end.max(start)),
+    };
+    let mut laps: Vec<Lap> = times.iter().map(lap).collect();
+    laps.sort_by_key(|lap| lap.command);
+    laps
+}

@@ -1,0 +1,146 @@
+//! The body as two captured graphs; see [`super::split`].
+//!
+//! A wait for an event that the body records only later stands for the previous step: the other half's record of it. One
+//! for an event that no body records was met by the prologue, and is left out: before the first launch, and after commands
+//! that were issued one by one, the host waits for the device.
+
+use memc_gpu::{Clock, GpuError, Graph, Graphs, Queue};
+use memc_plan::Section;
+
+use super::replay::{Replay, queue};
+use super::split::{HALVES, Split};
+use crate::Error;
+use crate::device::HostSide;
+use crate::program::Action;
+
+/// The graphs, once there are some.
+pub(super) struct Captured {
+    pub(super) split: Split,
+    graphs: Vec<Graph>,
+    /// The half that is launched next.
+    next: usize,
+    /// Whether queues have commands that no graph is ordered after.
+    behind: bool,
+}
+
+impl Captured {
+    pub(super) fn new(split: Split) -> Captured {
+        Captured { split, graphs: Vec::with_capacity(HALVES), next: 0, behind: true }
+    }
+
+    /// Whether the graphs are there.
+    pub(super) fn ready(&self) -> bool {
+        self.graphs.len() == HALVES
+    }
+}
+
+impl<D: Graphs + Clock> Replay<D> {
+    /// Captures the body; the kernels must have run before, since what loads them late cannot be captured.
+    pub(super) fn capture(&mut self, captured: &mut Captured) -> Result<(), Error> {
+        if captured.split.device.is_empty() || captured.ready() {
+            return Ok(());
+        }
+        self.driver.synchronize()?;
+        for half in 0..HALVES {
+            let graph = self.half(&captured.split, half).map_err(|error| match error {
+                GpuError::Call { .. } | GpuError::Symbol { .. } => Error::Device(format!(
+                    "the step cannot be captured as a CUDA graph: {error}; try --no-graph"
+                )),
+                other => other.into(),
+            })?;
+            captured.graphs.push(graph);
+        }
+        Ok(())
+    }
+
+    fn half(&mut self, split: &Split, half: usize) -> Result<Graph, GpuError> {
+        self.driver.begin_capture()?;
+        let issued = self.issue_half(split, half);
+        let graph = self.driver.end_capture();
+        issued.and(graph)
+    }
+
+    fn issue_half(&mut self, split: &Split, half: usize) -> Result<(), GpuError> {
+        let (program, other) = (self.program.clone(), HALVES - 1 - half);
+        let body = program.section(Section::Body);
+        for queue in Queue::ALL {
+            self.driver.wait_outside(queue, split.end(other, queue))?;
+        }
+        let mut last = vec![None; program.events];
+        for index in split.device.clone() {
+            if let Some(Action::Record(event)) = body.get(index).map(|command| &command.action) {
+                last.get_mut(*event).into_iter().for_each(|last| *last = Some(index));
+            }
+        }
+        let mut recorded = vec![false; program.events];
+        for index in split.device.clone() {
+            let Some((command, queue)) = body.get(index).and_then(|c| Some((c, queue(c.stream)?))) else {
+                continue;
+            };
+            match command.action {
+                Action::Wait(event) if recorded.get(event) == Some(&true) => {
+                    self.driver.wait(queue, event)?
+                }
+                Action::Wait(event) => {
+                    if let Some(event) = split.outside(other, event) {
+                        self.driver.wait_outside(queue, event)?;
+                    }
+                }
+                Action::Record(event) => {
+                    self.driver.record(queue, event)?;
+                    recorded.get_mut(event).into_iter().for_each(|seen| *seen = true);
+                    if let Some(outside) = split.outside(half, event)
+                        && last.get(event) == Some(&Some(index))
+                    {
+                        self.driver.record_outside(queue, outside)?;
+                    }
+                }
+                _ => self.on_device(Section::Body, index, queue, &command.action)?,
+            }
+        }
+        for queue in Queue::ALL {
+            self.driver.record_outside(queue, split.end(half, queue))?;
+        }
+        Ok(())
+    }
+
+    /// Runs the body by its graph.
+    pub(super) fn launch_half(
+        &mut self,
+        captured: &mut Captured,
+        host: &mut dyn HostSide,
+    ) -> Result<(), Error> {
+        let (program, split, half) = (self.program.clone(), &captured.split, captured.next);
+        let body = program.section(Section::Body);
+        for command in body.get(..split.device.start).unwrap_or_default() {
+            self.on_host(&command.action, host)?;
+        }
+        if captured.behind {
+            self.driver.synchronize()?;
+        }
+        if let Some(&graph) = captured.graphs.get(half) {
+            self.driver.replay(graph)?;
+        }
+        for (event, last) in self.latest.iter_mut().enumerate() {
+            *last = split.outside(half, event).unwrap_or(*last);
+        }
+        for command in body.get(split.device.end..).unwrap_or_default() {
+            self.on_host(&command.action, host)?;
+        }
+        (captured.next, captured.behind) = (HALVES - 1 - half, false);
+        Ok(())
+    }
+
+    /// Orders commands that are issued one by one after the graph that was launched last.
+    pub(super) fn after_graphs(&mut self) -> Result<(), GpuError> {
+        let Some(captured) = &mut self.captured else { return Ok(()) };
+        if !captured.behind {
+            let last = HALVES - 1 - captured.next;
+            for queue in Queue::ALL {
+                self.driver.wait(queue, captured.split.end(last, queue))?;
+            }
+        }
+        captured.behind = true;
+        Ok(())
+    }
+}
