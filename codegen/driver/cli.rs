@@ -127,6 +127,14 @@ Examples:
   memc fit-profile a.json b.json -o both.json
   memc compile model.onnx --device both.json --gpu-mem 1G")]
     FitProfile(FitProfile),
+    /// Write when every command of a plan runs by the cost model, as a trace for Perfetto or chrome://tracing
+    #[command(after_help = "\
+The tracks and slices are those of `memrun --trace`, so that both open side by side.
+
+Examples:
+  memc trace model.plan -o planned.json
+  memc trace model.plan -o planned.json --device measured.json")]
+    Trace(crate::trace::Args),
     /// Print a plan
     #[command(after_help = "Example:\n  memc dump model.plan | less")]
     Dump(Dump),
@@ -177,7 +185,7 @@ impl Command {
             Command::Verify(a) => a.json,
             Command::List { json, .. } => *json,
             // Its output is JSON already.
-            Command::ExportProblem(_) => false,
+            Command::ExportProblem(_) | Command::Trace(_) => false,
         }
     }
 }

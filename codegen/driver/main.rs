@@ -26,6 +26,7 @@ mod solve;
 mod source;
 mod sweep;
 mod time;
+mod trace;
 
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -87,6 +88,7 @@ fn run(command: &Command) -> Result<(), Error> {
         Command::ExportProblem(args) => plan::export(args),
         Command::Check(args) => check::run(args),
         Command::FitProfile(args) => fit::run(args),
+        Command::Trace(args) => trace::run(args),
         Command::Dump(args) => dump::dump(args),
         Command::Diff(args) => dump::diff(args),
         Command::Opt(args) => opt::opt(args),

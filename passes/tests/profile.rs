@@ -30,6 +30,10 @@ fn what_is_printed_reads_back_as_it_was() {
     let softmax = r#"{"op": "softmax", "attrs": "{axis = 1}", "operands": ["f16[4,9]"], "time_ns": 5000}"#;
     let measured = DeviceProfile::parse(&profile(&format!("{MATMUL}, {softmax}"))).unwrap();
     assert_eq!(DeviceProfile::parse(&measured.print()).unwrap(), measured);
+    let slowed = profile("").replace("\"reserve", "\"compute_slowdown_under_copies\": 1.25, \"reserve");
+    let slowed = DeviceProfile::parse(&slowed).unwrap();
+    assert_eq!(slowed.compute_slowdown, Some(1.25));
+    assert_eq!(DeviceProfile::parse(&slowed.print()).unwrap(), slowed);
     for built_in in PROFILES {
         assert_eq!(&DeviceProfile::parse(&built_in.print()).unwrap(), built_in);
     }
@@ -97,6 +101,11 @@ fn wrong_files_are_refused_with_the_entry_that_is_wrong() {
         ("\"duplex_total_bytes_per_s\": 2.5e9", "\"duplex_total_bytes_per_s\": 0", "positive where both"),
         ("\"copy_latency_ns\": 10", "\"copy_latency_ns\": 1.5", "`copy_latency_ns` must be whole"),
         ("\"copy_latency_ns\": 10", "\"copy_latency_ns\": 10, \"copy_ns\": 3", "no entry `copy_ns`"),
+        (
+            "\"reserve_bytes\": 5",
+            "\"reserve_bytes\": 5, \"compute_slowdown_under_copies\": 0.5",
+            "`compute_slowdown_under_copies` must be a factor from 1",
+        ),
         ("\"matmul\"", "\"matmuls\"", "ops[0]: unknown op `matmuls`"),
         ("\"time_ns\": 777", "\"time_ns\": 0", "ops[0]: `time_ns` must be at least 1"),
         ("\"time_ns\": 777", "\"time\": 7", "ops[0]: has no entry `time`"),

@@ -25,7 +25,7 @@ pub use error::{Error, INTERRUPTED};
 pub use feed::{FeedOptions, Feeder};
 pub use init::Initial;
 pub use memory::available;
-pub use profile::{Machine, Profile, ProfileOptions, profile};
+pub use profile::{Machine, Profile, ProfileOptions, profile, profile_gpu};
 pub use program::Program;
 pub use reference::Reference;
 pub use run::{DeviceName, Report, RunOptions, Watch, run, run_on};

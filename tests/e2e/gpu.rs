@@ -3,7 +3,7 @@
 
 use memc_plan::PlanFile;
 use memc_runtime::gpu::Gpu;
-use memc_runtime::{RunOptions, run_on};
+use memc_runtime::{ProfileOptions, RunOptions, profile_gpu, run_on};
 
 use crate::mock::{Behaviour, Mock, has_compiler};
 use crate::support::{Losses, Ran, json, memc_ok, number, put, run, saved};
@@ -24,7 +24,7 @@ fn far(got: f32, want: f32, limit: f32) -> bool {
 }
 
 /// Compiles a model for 100, 60 and 40 % of its unplanned peak. Every plan gives the same bits at any timing, whatever its
-/// budget, and the CPU device's numbers within rounding.
+/// budget, captured as a graph or not, and the CPU device's numbers within rounding.
 fn hold(model: &str) {
     let model = format!("models/{model}/training_model.onnx");
     let folder = tempfile::tempdir().unwrap();
@@ -49,23 +49,24 @@ fn hold(model: &str) {
             &plan,
         ]);
         let file = PlanFile::open(&path).unwrap();
-        let behaviour = Behaviour { seed: (i > 0).then_some(i as u64), ..Behaviour::default() };
-        let mock = Gpu::new("mock", move || Ok(Mock::new(behaviour)), true);
-        let to = folder.path().join("mock.safetensors");
-        let options = RunOptions { steps: STEPS, save: Some(to.clone()), ..RunOptions::default() };
-        let mut losses = Losses::default();
-        run_on(&mock, &file, &options, &mut losses).unwrap_or_else(|e| panic!("{model} at {percent} %: {e}"));
-        let ran = Ran { losses: losses.0, states: saved(&to) };
-        match &first {
-            Some(first) => {
-                assert_eq!(first.losses, ran.losses, "{model} at {percent} %: losses depend on the budget");
-                assert!(first.states == ran.states, "{model} at {percent} %: states depend on the budget");
-            }
-            None => {
+        for no_graph in [false, true] {
+            let behaviour = Behaviour { seed: (i > 0).then_some(i as u64), ..Behaviour::default() };
+            let mock = Gpu::new("mock", move || Ok(Mock::new(behaviour)), true).without_graph(no_graph);
+            let to = folder.path().join("mock.safetensors");
+            let options = RunOptions { steps: STEPS, save: Some(to.clone()), ..RunOptions::default() };
+            let mut losses = Losses::default();
+            run_on(&mock, &file, &options, &mut losses)
+                .unwrap_or_else(|e| panic!("{model} at {percent} %: {e}"));
+            let ran = Ran { losses: losses.0, states: saved(&to) };
+            let Some(first) = &first else {
                 let cpu = run(&path, folder.path(), RunOptions { steps: STEPS, ..RunOptions::default() });
                 compare(&model, &ran, &cpu);
                 first = Some(ran);
-            }
+                continue;
+            };
+            let at = format!("{model} at {percent} %, no graph: {no_graph}");
+            assert_eq!(first.losses, ran.losses, "{at}: losses depend on the plan");
+            assert!(first.states == ran.states, "{at}: states depend on the plan");
         }
     }
 }
@@ -98,4 +99,27 @@ fn a_language_model_gives_the_same_bits_at_any_budget() {
     if has_compiler() {
         hold("bert_tiny_nodrop_sgd");
     }
+}
+
+/// What is measured of a device is a profile that plans for it, with the measured times.
+#[test]
+fn a_measured_device_is_planned_for() {
+    if !has_compiler() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.plan");
+    let plan = path.display().to_string();
+    let model = "models/mlp_s/training_model.onnx";
+    let device = put(folder.path(), "device.json", PROFILE.as_bytes()).display().to_string();
+    memc_ok(&["compile", model, "--device", &device, "-o", &plan]);
+    let open = || Ok(Mock::new(Behaviour::default()));
+    let options = ProfileOptions { steps: 2, ..ProfileOptions::default() };
+    let measured = profile_gpu(&open, &PlanFile::open(&path).unwrap(), &options).unwrap();
+    let text = measured.to_json().to_string();
+    let device = put(folder.path(), "measured.json", text.as_bytes()).display().to_string();
+    let out = json(&memc_ok(&["compile", model, "--device", &device, "-o", &plan, "--json"]));
+    assert_eq!(out["device"], "mock-gpu");
+    let ops: u64 = measured.ops.iter().map(|op| op.time_ns).sum();
+    assert!(number(&out, "ideal_ns") >= ops, "{out}");
 }

@@ -21,3 +21,4 @@ mod recipes;
 mod support;
 mod told;
 mod tools;
+mod trace;

@@ -32,6 +32,6 @@ pub use realise::{Evaluation, Realised, load, realise, realise_with, schedule};
 pub use replay::{read, replay};
 pub use scheme::{Scheme, Swap};
 pub use sequence::{Gap, Sequence, Step, Touch};
-pub use simulate::{Deadlock, Job, Span, Timeline, simulate};
+pub use simulate::{Deadlock, Job, Span, Timeline, simulate, simulate_issued};
 pub use timing::{Cause, Copies, Timing};
 pub use trace::{Refused, trace};

@@ -53,15 +53,31 @@ pub struct Deadlock(pub u32);
 
 /// Simulates a step that repeats; `awaits` has a list for every job.
 pub fn simulate(device: &Device, jobs: &[Job], awaits: &[Vec<Await>]) -> Result<Timeline, Deadlock> {
+    // A copy may run ahead of its step; what counts is where it lies relative to its own.
+    steady(device, jobs, awaits, |_, before| before.into_iter().max().unwrap_or(0))
+}
+
+/// [`simulate`], with times counted from the one at which the host issues the step: no command is earlier.
+pub fn simulate_issued(device: &Device, jobs: &[Job], awaits: &[Vec<Await>]) -> Result<Timeline, Deadlock> {
+    let first = |sim: &Sim| sim.spans.iter().map(|span| span.start).min().unwrap_or(0);
+    steady(device, jobs, awaits, |sim, _| if sim.gates == 0 { first(sim) } else { sim.issued })
+}
+
+/// Simulates, and counts times from the one that `base` says.
+fn steady(
+    device: &Device,
+    jobs: &[Job],
+    awaits: &[Vec<Await>],
+    base: impl Fn(&Sim, [u64; 3]) -> u64,
+) -> Result<Timeline, Deadlock> {
     let mut sim = Sim::new(device, jobs, awaits);
     let mut ends = [[0u64; 3]; WARM_UP as usize + 1];
     sim.run(&mut ends)?;
     let (last, before) = (ends[WARM_UP as usize], ends[WARM_UP as usize - 1]);
     // A stream may still be catching up with the others; the slowest one sets the pace.
     let step_ns = last.iter().zip(before).map(|(l, b)| l.saturating_sub(b)).max().unwrap_or(0);
-    let base = before.into_iter().max().unwrap_or(0);
+    let base = base(&sim, before);
     for span in &mut sim.spans {
-        // A copy may run ahead of its step; what counts is where it lies relative to its own.
         span.start = span.start.saturating_sub(base);
         span.end = span.end.saturating_sub(base);
     }
@@ -96,6 +112,8 @@ struct Sim<'a> {
     done: Vec<u32>,
     gates: u32,
     gates_done: u32,
+    /// When the step that counts was issued.
+    issued: u64,
     slow: u64,
     spans: Vec<Span>,
     now: u64,
@@ -116,6 +134,7 @@ impl<'a> Sim<'a> {
             done: vec![0; jobs.len()],
             gates: jobs.iter().filter(|j| j.gate).count() as u32,
             gates_done: 0,
+            issued: 0,
             slow,
             spans: vec![Span::default(); jobs.len()],
             now: 0,
@@ -189,7 +208,12 @@ impl<'a> Sim<'a> {
         q.met = 0;
         q.cause = None;
         self.done[job] += 1;
-        self.gates_done += u32::from(self.jobs[job].gate);
+        if self.jobs[job].gate {
+            self.gates_done += 1;
+            if self.gates_done == self.gates * WARM_UP {
+                self.issued = self.now;
+            }
+        }
         ends[q.step as usize][s] = self.now;
         if q.step == WARM_UP {
             self.spans[job].end = self.now;

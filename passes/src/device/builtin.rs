@@ -59,6 +59,7 @@ const fn gpu(g: Gpu) -> DeviceProfile {
         copy_latency_ns: g.copy_latency_ns,
         memory_bytes: Some(g.memory_mib * MIB),
         reserve_bytes: g.reserve_mib * MIB,
+        compute_slowdown: None,
         kernels: Kernels::Gpu,
         measured: None,
     }
@@ -84,6 +85,7 @@ const fn plain(
         copy_latency_ns: latency,
         memory_bytes: None,
         reserve_bytes: 0,
+        compute_slowdown: None,
         kernels: Kernels::Plain,
         measured: None,
     }

@@ -92,6 +92,7 @@ const ENTRIES: &[&str] = &[
     "copy_latency_ns",
     "memory_bytes",
     "reserve_bytes",
+    "compute_slowdown_under_copies",
     "ops",
 ];
 
@@ -137,6 +138,9 @@ impl DeviceProfile {
             copy_latency_ns: e.ns("copy_latency_ns")?,
             memory_bytes: e.maybe("memory_bytes", "a number of bytes", Value::as_u64)?,
             reserve_bytes: e.get("reserve_bytes", "a number of bytes", Value::as_u64)?,
+            compute_slowdown: e.maybe("compute_slowdown_under_copies", "a factor from 1 to 1000", |v| {
+                v.as_f64().filter(|times| (1.0..=1e3).contains(times))
+            })?,
             measured: None,
         };
         if profile.can_swap() && profile.duplex_total_bytes_per_s <= 0.0 {
@@ -176,6 +180,7 @@ impl DeviceProfile {
             "copy_latency_ns": self.copy_latency_ns,
             "memory_bytes": self.memory_bytes,
             "reserve_bytes": self.reserve_bytes,
+            "compute_slowdown_under_copies": self.compute_slowdown,
             "ops": ops.collect::<Vec<_>>(),
         });
         format!("{value:#}\n")

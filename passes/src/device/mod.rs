@@ -62,6 +62,9 @@ pub struct DeviceProfile {
     pub memory_bytes: Option<u64>,
     /// Bytes of the budget that the driver and its libraries take.
     pub reserve_bytes: u64,
+    /// How many times longer kernels take that run beside copies in both directions, where that was measured; the cost model
+    /// leaves it out.
+    pub compute_slowdown: Option<f64>,
     /// How near to the peaks kernels come.
     pub kernels: Kernels,
     /// What was measured, and what is learned from it.

@@ -11,7 +11,7 @@ mod timepoints;
 
 pub use apply::{apply, apply_realised};
 pub use infeasible::Infeasible;
-pub use problem::{Breakdown, Problem};
+pub use problem::{Breakdown, Problem, device};
 pub use select::{PlanError, Planned, carry_out, keep_all, plan, realise, smallest_feasible};
 pub use storage::Kind;
 pub use timepoints::place_awaits;

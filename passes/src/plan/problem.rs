@@ -111,7 +111,8 @@ impl Problem {
 }
 
 /// What planners need of a profile.
-fn device(profile: &DeviceProfile) -> Device {
+/// What the planner's numbers know of a device.
+pub fn device(profile: &DeviceProfile) -> Device {
     Device {
         memory_bytes: profile.memory_bytes.unwrap_or(0),
         h2d_bytes_per_s: profile.h2d_bytes_per_s as u64,

@@ -17,7 +17,10 @@ Examples:
   memrun model.plan --input input=@x.npy --output fc1.weight_grad=g.npy
   memrun model.plan --verify --check-memory --delay-seed 1
   memrun model.plan --plan-info         names of inputs and outputs, sizes
+  memrun model.plan --steps 5 --trace step.json
+                                        timeline of the last step, for Perfetto
   memrun profile model.plan -o cpu.json kernel times, for memc --device cpu.json
+  memrun profile model.plan --device cuda -o h200.json
   memrun devices                        CPU, GPUs, CUDA's libraries
 
 Arrays from an .npz file, such as models/mlp_s/reference.npz of memc:
@@ -120,6 +123,9 @@ pub(crate) struct Profile {
     /// The profile to write
     #[arg(short, long, value_name = "FILE.json")]
     pub(crate) output: PathBuf,
+    /// Device to measure: cpu, cuda, or cuda:N for the GPU with a number of `memrun devices`
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
+    device: DeviceName,
     /// Steps to take the median of
     #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     steps: u64,
@@ -143,6 +149,7 @@ impl Profile {
     pub(crate) fn options(&self) -> ProfileOptions {
         ProfileOptions {
             steps: self.steps,
+            device: self.device,
             threads: self.threads.map_or(0, usize::from),
             inputs: files(&self.inputs),
         }

@@ -183,13 +183,14 @@ pub(crate) fn failed(cli: &Cli, file: Option<&PlanFile>, progress: &Progress, fa
 pub(crate) fn measured(path: &Path, profile: &Profile) -> u8 {
     let m = &profile.machine;
     print(&format!(
-        "{}: {} kernels on {} threads; {:.1} GFLOP/s, memory {:.1} GB/s, copies {:.1} GB/s one way, {:.1} both ways\n",
+        "{}: {} kernels on {}; {:.1} GFLOP/s, memory {:.1} GB/s, copies {:.1} GB/s out, {:.1} in, {:.1} both ways\n",
         path.display(),
         profile.ops.len(),
-        profile.threads,
+        profile.name,
         m.flops_per_s as f64 / 1e9,
         m.memory_bytes_per_s as f64 / 1e9,
-        m.copy_bytes_per_s as f64 / 1e9,
+        m.d2h_bytes_per_s as f64 / 1e9,
+        m.h2d_bytes_per_s as f64 / 1e9,
         m.duplex_bytes_per_s as f64 / 1e9,
     ))
 }

@@ -17,6 +17,8 @@
 mod capture;
 mod joint;
 mod lower;
+pub(crate) mod machine;
+pub(crate) mod measure;
 mod replay;
 mod report;
 mod split;

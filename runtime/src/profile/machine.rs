@@ -1,4 +1,4 @@
-//! What the machine reaches, apart from any plan: arithmetic, memory, copies, handing over.
+//! What a machine reaches, apart from any plan, and measuring it on the CPU: arithmetic, memory, copies, handing over.
 
 use std::{sync::mpsc, thread};
 
@@ -28,12 +28,22 @@ pub struct Machine {
     pub flops_per_s: u64,
     /// Bytes per second read and written by a kernel that does little else.
     pub memory_bytes_per_s: u64,
-    /// Bytes per second of one copy between the arenas.
-    pub copy_bytes_per_s: u64,
+    /// Bytes per second of one copy from the device to the host.
+    pub d2h_bytes_per_s: u64,
+    /// Bytes per second of one copy from the host to the device.
+    pub h2d_bytes_per_s: u64,
     /// Bytes per second of two copies together.
     pub duplex_bytes_per_s: u64,
-    /// Time in ns until a sleeping stream has a command.
-    pub hand_over_ns: u64,
+    /// Fixed time of a copy in ns.
+    pub copy_latency_ns: u64,
+    /// Fixed time of a kernel in ns, where that was measured.
+    pub kernel_latency_ns: Option<u64>,
+    /// How many times longer kernels take beside copies in both directions, where that was measured.
+    pub compute_slowdown: Option<f64>,
+    /// Bytes of the device's memory, where it has its own.
+    pub memory_bytes: Option<u64>,
+    /// What of them no plan can have.
+    pub reserve_bytes: u64,
 }
 
 impl Machine {
@@ -42,18 +52,24 @@ impl Machine {
         let square = format!("f32[{SIDE},{SIDE}]");
         let product = pool.install(|| kernel_ns("matmul", &[&square, &square]))?;
         let stream = pool.install(|| kernel_ns("neg", &[&format!("f32[{LARGE}]")]))?;
+        let copy = copies(1);
         Ok(Machine {
             flops_per_s: per_second(2 * SIDE * SIDE * SIDE, product),
             memory_bytes_per_s: per_second(2 * 4 * LARGE, stream),
-            copy_bytes_per_s: copies(1),
+            d2h_bytes_per_s: copy,
+            h2d_bytes_per_s: copy,
             duplex_bytes_per_s: copies(2),
-            hand_over_ns: hand_over_ns(),
+            copy_latency_ns: hand_over_ns(),
+            kernel_latency_ns: None,
+            compute_slowdown: None,
+            memory_bytes: None,
+            reserve_bytes: 0,
         })
     }
 }
 
 /// So many things in `ns` nanoseconds, per second.
-fn per_second(things: u64, ns: u64) -> u64 {
+pub(crate) fn per_second(things: u64, ns: u64) -> u64 {
     (things as f64 * 1e9 / ns.max(1) as f64) as u64
 }
 

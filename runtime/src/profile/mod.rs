@@ -1,4 +1,4 @@
-//! Measuring a plan on the CPU device: what every kernel takes, and what the machine's memory and copies reach.
+//! Measuring a plan on a device: what every kernel takes, and what the machine's memory and copies reach.
 //!
 //! The result is a device profile as `memc --device FILE` reads it (`memc-profile/1`, described with the cost model).
 //! Kernels are timed in steps of the plan, one at a time; the first step, which warms up, does not count.
@@ -7,20 +7,25 @@ mod machine;
 
 use std::{path::PathBuf, sync::Arc};
 
+use memc_gpu::{Clock, Cuda, Facts, GpuError, Graphs};
 use memc_plan::PlanFile;
 use serde_json::{Map, Value, json};
 
 pub use machine::Machine;
+pub(crate) use machine::per_second;
 
 use crate::cpu::timed::Timed;
-use crate::{Error, FeedOptions, Feeder, Initial, Program, Session};
+use crate::gpu::{machine as gpu_machine, measure};
+use crate::{Device, DeviceName, Error, FeedOptions, Feeder, Initial, Program, Session};
 
 /// What to measure.
 #[derive(Clone, Debug, Default)]
 pub struct ProfileOptions {
     /// Steps whose kernels are timed, at least 1.
     pub steps: u64,
-    /// Threads that kernels run on; 0 for as many as the machine has.
+    /// What to measure it on.
+    pub device: DeviceName,
+    /// Threads that kernels of the CPU device run on; 0 for as many as the machine has.
     pub threads: usize,
     /// Files by the name under which the model takes the data; other inputs are synthetic.
     pub inputs: Vec<(String, PathBuf)>,
@@ -29,8 +34,12 @@ pub struct ProfileOptions {
 /// What was measured.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// Threads that kernels ran on.
-    pub threads: usize,
+    /// What plans and listings call the device.
+    pub name: String,
+    /// What an op that was not measured comes near to: `plain` or `gpu`.
+    pub kernels: &'static str,
+    /// Threads that kernels ran on, or multiprocessors.
+    pub processors: u64,
     /// What the machine reaches.
     pub machine: Machine,
     /// Every kernel that ran.
@@ -57,35 +66,92 @@ pub struct Op {
 /// # Errors
 /// Those of a run.
 pub fn profile(file: &PlanFile, options: &ProfileOptions) -> Result<Profile, Error> {
+    if let DeviceName::Cuda(ordinal) = options.device {
+        return profile_gpu(&|| Cuda::open(ordinal), file, options);
+    }
+    let program = Arc::new(Program::new(file.plan())?);
+    let device = Timed::new(options.threads)?;
+    steps(&device, file, &program, options, || {
+        device.take();
+    })?;
+    let threads = device.pool().current_num_threads();
+    Ok(Profile {
+        name: format!("cpu-{threads}-threads"),
+        kernels: "plain",
+        processors: threads as u64,
+        machine: Machine::measure(device.pool())?,
+        ops: ops(&program, device.take()),
+    })
+}
+
+/// [`profile`] on a device whose drivers `open` makes: one for the plan's steps, and then one for what it reaches.
+///
+/// # Errors
+/// Those of a run.
+pub fn profile_gpu<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>>(
+    open: &F,
+    file: &PlanFile,
+    options: &ProfileOptions,
+) -> Result<Profile, Error> {
+    let program = Arc::new(Program::new(file.plan())?);
+    let device = measure::Timed::new(open);
+    steps(&device, file, &program, options, || ())?;
+    let taken = device.take();
+    let machine = gpu_machine::machine(open()?)?;
+    let Some((facts, arena)) = taken.device else {
+        return Err(Error::Internal("no step was measured".to_owned()));
+    };
+    // What is neither free nor the plan's: the context, the kernels, the graphs, and what other processes have.
+    let reserve_bytes = facts.total_bytes.saturating_sub(facts.free_bytes).saturating_sub(arena);
+    Ok(Profile {
+        name: name(&facts),
+        kernels: "gpu",
+        processors: facts.processors.max(1).into(),
+        machine: Machine { reserve_bytes, ..machine },
+        ops: ops(&program, taken.times),
+    })
+}
+
+/// A device's name as one word.
+fn name(facts: &Facts) -> String {
+    let parts = facts.name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join("-").to_ascii_lowercase()
+}
+
+/// Runs a step that warms up, and those that count.
+fn steps(
+    device: &dyn Device,
+    file: &PlanFile,
+    program: &Arc<Program>,
+    options: &ProfileOptions,
+    warm: impl Fn(),
+) -> Result<(), Error> {
     let plan = file.plan();
-    let program = Arc::new(Program::new(plan)?);
     let initial = Initial::new(file, None, None)?;
     let steps = options.steps.max(1).saturating_add(1);
     let feed = FeedOptions { inputs: options.inputs.clone(), lr: None, seed: 0, done: 0, steps };
-    let mut feeder = Feeder::new(plan, &program, &feed)?;
-    let device = Timed::new(options.threads)?;
-    let mut session = Session::start(&device, plan, program.clone(), &initial, &mut feeder)?;
+    let mut feeder = Feeder::new(plan, program, &feed)?;
+    let mut session = Session::start(device, plan, program.clone(), &initial, &mut feeder)?;
     for step in 0..steps {
         session.step()?;
         if step == 0 {
-            device.take();
+            warm();
         }
     }
-    drop(session);
-    let measured = program.kernels.iter().zip(device.take()).filter(|(_, times)| !times.is_empty());
-    let ops = measured.map(|(kernel, mut times)| Op {
+    Ok(())
+}
+
+/// The kernels that have times.
+fn ops(program: &Program, times: Vec<Vec<u64>>) -> Vec<Op> {
+    let measured = program.kernels.iter().zip(times).filter(|(_, times)| !times.is_empty());
+    let op = |(kernel, mut times): (&crate::program::Kernel, Vec<u64>)| Op {
         op: kernel.op.mnemonic().to_owned(),
         attrs: kernel.op.attrs_text(),
         operands: kernel.operands.iter().map(ToString::to_string).collect(),
         time_ns: median(&mut times),
         samples: times.len(),
-    });
-    let ops = ops.collect();
-    Ok(Profile {
-        threads: device.pool().current_num_threads(),
-        machine: Machine::measure(device.pool())?,
-        ops,
-    })
+    };
+    measured.map(op).collect()
 }
 
 /// The middle of some numbers, the lower of two; 0 of none.
@@ -110,20 +176,27 @@ impl Profile {
             row.insert("samples".to_owned(), json!(op.samples));
             Value::Object(row)
         });
-        json!({
+        let mut profile = json!({
             "format": "memc-profile/1",
-            "name": format!("cpu-{}-threads", self.threads),
-            "kernels": "plain",
-            "processors": self.threads,
+            "name": self.name,
+            "kernels": self.kernels,
+            "processors": self.processors,
             "f32_flops_per_s": m.flops_per_s,
             "memory_bytes_per_s": m.memory_bytes_per_s,
-            "d2h_bytes_per_s": m.copy_bytes_per_s,
-            "h2d_bytes_per_s": m.copy_bytes_per_s,
+            "d2h_bytes_per_s": m.d2h_bytes_per_s,
+            "h2d_bytes_per_s": m.h2d_bytes_per_s,
             "duplex_total_bytes_per_s": m.duplex_bytes_per_s,
-            "kernel_latency_ns": least,
-            "copy_latency_ns": m.hand_over_ns,
-            "reserve_bytes": 0,
-            "ops": ops.collect::<Vec<_>>(),
-        })
+            "kernel_latency_ns": m.kernel_latency_ns.unwrap_or(least),
+            "copy_latency_ns": m.copy_latency_ns,
+            "reserve_bytes": m.reserve_bytes,
+        });
+        if let Some(bytes) = m.memory_bytes {
+            profile["memory_bytes"] = json!(bytes);
+        }
+        if let Some(times) = m.compute_slowdown {
+            profile["compute_slowdown_under_copies"] = json!(times);
+        }
+        profile["ops"] = ops.collect();
+        profile
     }
 }

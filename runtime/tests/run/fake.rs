@@ -89,6 +89,29 @@ fn memrun_runs_a_plan_through_the_driver() {
     }
 }
 
+/// A plan is measured through the driver: every kernel, and what the device reaches.
+#[test]
+fn memrun_measures_a_plan_through_the_driver() {
+    let Some(fake) = Fake::new() else { return };
+    let said = fake.succeeds("profile model.plan --device cuda --steps 2 -o gpu.json", "");
+    assert!(said.starts_with("gpu.json: 7 kernels on fake-gpu; "), "{said}");
+    let text = std::fs::read_to_string(fake.folder.path("gpu.json")).unwrap();
+    let profile: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&profile["name"], &profile["kernels"]), (&Value::from("fake-gpu"), &Value::from("gpu")));
+    assert_eq!(
+        (&profile["processors"], &profile["memory_bytes"]),
+        (&Value::from(132), &Value::from(1 << 30))
+    );
+    assert!(profile["reserve_bytes"].as_u64().unwrap() <= 1 << 29);
+    for field in ["f32_flops_per_s", "memory_bytes_per_s", "duplex_total_bytes_per_s", "kernel_latency_ns"] {
+        assert!(profile[field].as_u64().unwrap() > 0, "{field} in {profile}");
+    }
+    let times = profile["ops"].as_array().unwrap();
+    assert!(times.len() == 7 && times.iter().all(|op| op["time_ns"].as_u64() > Some(0)), "{times:?}");
+    fake.fails("profile model.plan --device cuda -o lost.json", "no device", 8, &["no GPU"]);
+    assert!(!fake.folder.path("lost.json").exists());
+}
+
 /// The device is listed with what a program needs to know of it.
 #[test]
 fn devices_shows_the_gpu() {

@@ -1,16 +1,13 @@
 //! Measuring a plan.
 
-use memc_runtime::{ProfileOptions, profile};
+use memc_runtime::{Profile, ProfileOptions, profile, profile_gpu};
 
+use crate::mock::{Behaviour, Mock, has_compiler};
 use crate::{CLASSIFIER, Folder};
 
-/// Every kernel that the body launches is there once, with a time for each launch of each step that counts.
-#[test]
-fn every_kernel_of_a_step_is_measured() {
-    let folder = Folder::of(CLASSIFIER);
+/// Every kernel that the body launches is there once, with a time for each launch of each of four steps.
+fn hold(folder: &Folder, measured: &Profile) {
     let plan = folder.plan();
-    let options = ProfileOptions { steps: 4, threads: 1, ..ProfileOptions::default() };
-    let measured = profile(&plan, &options).expect("the plan runs");
     let launches = plan.plan().body.iter().filter_map(|c| match &c.action {
         memc_plan::Action::Launch { kernel, .. } => Some(*kernel),
         _ => None,
@@ -22,8 +19,44 @@ fn every_kernel_of_a_step_is_measured() {
     assert_eq!(measured.ops.len(), kernels.len());
     assert_eq!(measured.ops.iter().map(|op| op.samples).sum::<usize>(), 4 * launches.len());
     assert!(measured.ops.iter().all(|op| op.time_ns > 0));
-    let machine = &measured.machine;
-    assert!(machine.flops_per_s > 0 && machine.memory_bytes_per_s > 0 && machine.copy_bytes_per_s > 0);
+    let m = &measured.machine;
+    let rates =
+        [m.flops_per_s, m.memory_bytes_per_s, m.d2h_bytes_per_s, m.h2d_bytes_per_s, m.duplex_bytes_per_s];
+    assert!(rates.iter().all(|rate| *rate > 0), "{m:?}");
+}
+
+#[test]
+fn every_kernel_of_a_step_is_measured() {
+    let folder = Folder::of(CLASSIFIER);
+    let options = ProfileOptions { steps: 4, threads: 1, ..ProfileOptions::default() };
+    hold(&folder, &profile(&folder.plan(), &options).expect("the plan runs"));
+}
+
+/// On a GPU the same kernels are measured, and more of the machine. What is neither free nor the plan's is the reserve.
+#[test]
+fn every_kernel_of_a_step_is_measured_on_a_gpu() {
+    if !has_compiler() {
+        return;
+    }
+    let folder = Folder::of(CLASSIFIER);
+    let options = ProfileOptions { steps: 4, ..ProfileOptions::default() };
+    let open = || Ok(Mock::new(Behaviour::default()));
+    let measured = profile_gpu(&open, &folder.plan(), &options).expect("the plan runs");
+    hold(&folder, &measured);
+    assert_eq!((measured.name.as_str(), measured.processors), ("mock-gpu", 8));
+    let m = &measured.machine;
+    assert!(
+        m.copy_latency_ns > 0 && m.kernel_latency_ns > Some(0) && m.compute_slowdown >= Some(1.0),
+        "{m:?}"
+    );
+    let arena = folder.plan().plan().meta.dev_bytes;
+    let least = (1 << 28) - (1 << 24) - arena;
+    assert_eq!(m.memory_bytes, Some(1 << 28));
+    // Scratch of kernels is the plan's too.
+    assert!(m.reserve_bytes <= least && m.reserve_bytes > least - 4096, "{m:?}");
+    let json = measured.to_json();
+    assert_eq!(json["kernels"], "gpu");
+    assert!(json["compute_slowdown_under_copies"].as_f64() >= Some(1.0), "{json}");
 }
 
 /// Measuring writes the file that the command names, and a plan that is none is refused as in a run.

@@ -31,6 +31,6 @@ impl Clock for Mock {
     }
 
     fn facts(&self) -> Result<Facts, GpuError> {
-        Ok(Facts { name: "Mock GPU".to_owned(), processors: 8, free_bytes: 3 << 28, total_bytes: 1 << 30 })
+        Ok(Facts { name: "Mock GPU".to_owned(), processors: 8, free_bytes: 1 << 24, total_bytes: 1 << 28 })
     }
 }

@@ -1,0 +1,199 @@
+//! `memc trace`: the planned timeline of a plan's step.
+//!
+//! Nothing of the plan is believed but its commands: launches take what the profile says of their op, copies what it says
+//! of the link, and events order them, in the event model that judges plans. The step that repeats is shown, from the time
+//! at which the host issues it; copies that run beside the next step end after it.
+
+use std::path::PathBuf;
+
+use memc_ir::{OpKind, TensorType, parse_op, parse_type};
+use memc_passes::DeviceProfile;
+use memc_plan::{Action, Kernel, Lap, Plan, Space, Stream, Trace};
+use memc_planner::{Await, Job, Timeline, simulate_issued};
+
+use crate::device;
+use crate::exit::Error;
+use crate::output::{emit, ready, write_file};
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The plan
+    #[arg(value_name = "model.plan")]
+    plan: PathBuf,
+    /// Write the trace here instead of to stdout
+    #[arg(short, long, value_name = "FILE.json")]
+    output: Option<PathBuf>,
+    /// Device whose times apply: one of `memc list devices` or a profile file (.json) [default: that of the plan]
+    #[arg(long, visible_alias = "profile", value_name = "PROFILE")]
+    device: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    ready(&[Some(&args.plan)], &[args.output.as_ref()])?;
+    let file = crate::dump::open(&args.plan)?;
+    let plan = file.plan();
+    let profile = match &args.device {
+        Some(name) => device::find(name)?,
+        None => device::find(&plan.meta.profile).map_err(|_| {
+            Error::Usage(format!(
+                "the plan is for the device `{}`, which is no built-in one; give its profile: --device FILE.json",
+                plan.meta.profile
+            ))
+        })?,
+    };
+    let steps =
+        Steps::of(plan, &profile).map_err(|why| Error::Plan(format!("{}: {why}", args.plan.display())))?;
+    let numbers = memc_passes::plan::device(&profile);
+    let timeline = simulate_issued(&numbers, &steps.jobs, &steps.awaits).map_err(|deadlock| {
+        let command = usize::try_from(deadlock.0).ok().and_then(|job| steps.command.get(job)).copied();
+        Error::Plan(format!(
+            "{}: command {} of the body waits for itself",
+            args.plan.display(),
+            command.unwrap_or(0)
+        ))
+    })?;
+    let origin = format!("planned for {}", profile.name);
+    let laps = steps.laps(plan, &timeline);
+    let json = Trace { plan, laps: &laps, step_ns: timeline.step_ns, origin: &origin }.json();
+    match &args.output {
+        Some(path) => write_file(path, json.as_bytes()),
+        None => emit(&json),
+    }
+}
+
+/// A body as the event model takes it.
+#[derive(Default)]
+struct Steps {
+    jobs: Vec<Job>,
+    awaits: Vec<Vec<Await>>,
+    /// The command of each job.
+    command: Vec<usize>,
+    /// For each event, the job that its last record in the body comes after.
+    recorded: Vec<Option<usize>>,
+}
+
+impl Steps {
+    fn of(plan: &Plan, profile: &DeviceProfile) -> Result<Steps, String> {
+        let kernels = plan.kernels.iter().map(|k| kernel_ns(k, profile)).collect::<Result<Vec<u64>, _>>()?;
+        let mut steps = Steps { recorded: last_records(plan), ..Steps::default() };
+        let mut seen = vec![None; steps.recorded.len()];
+        let mut last: [Option<usize>; Stream::ALL.len()] = [None; Stream::ALL.len()];
+        let mut waits: [Vec<Await>; Stream::ALL.len()] = Default::default();
+        for (index, command) in plan.body.iter().enumerate() {
+            let stream = command.stream as usize;
+            let ns = match &command.action {
+                Action::Launch { kernel, .. } => kernels.get(at(*kernel)).copied().unwrap_or(0),
+                Action::Copy { src, dst } => match (src.space, dst.space) {
+                    (Space::Dev, Space::Host) => profile.d2h_ns(src.bytes).unwrap_or(0),
+                    (Space::Host, Space::Dev) => profile.h2d_ns(src.bytes).unwrap_or(0),
+                    (Space::Dev, Space::Dev) | (Space::Host, Space::Host) => {
+                        return Err(format!("command {index} of the body copies within one memory"));
+                    }
+                },
+                Action::Record { event } => {
+                    seen.iter_mut().skip(at(*event)).take(1).for_each(|seen| *seen = last[stream]);
+                    continue;
+                }
+                Action::Wait { event } => {
+                    let now = seen.get(at(*event)).copied().flatten();
+                    let before = steps.recorded.get(at(*event)).copied().flatten();
+                    if let Some(job) = now.or(before) {
+                        let job_of = u32::try_from(job).map_err(|_| "too many commands".to_owned())?;
+                        waits[stream].push(Await { command: job_of, previous: now.is_none() });
+                    }
+                    continue;
+                }
+                _ => continue,
+            };
+            last[stream] = Some(steps.jobs.len());
+            let Some(stream_of) = queue(command.stream) else {
+                return Err(format!("command {index} of the body has no stream"));
+            };
+            steps.jobs.push(Job { stream: stream_of, ns, gate: false });
+            steps.awaits.push(std::mem::take(&mut waits[stream]));
+            steps.command.push(index);
+        }
+        for gate in &waits[Stream::Host as usize] {
+            steps.jobs.iter_mut().skip(at(gate.command)).take(1).for_each(|job| job.gate = true);
+        }
+        Ok(steps)
+    }
+
+    /// When every command runs; the host writes when it issues the step, and reads when it has waited.
+    fn laps(&self, plan: &Plan, timeline: &Timeline) -> Vec<Lap> {
+        let ran = self.command.iter().zip(&timeline.spans);
+        let mut laps: Vec<Lap> =
+            ran.map(|(&command, span)| Lap { command, start_ns: span.start, end_ns: span.end }).collect();
+        let mut now = 0;
+        let mut issued = 0;
+        for (command, entry) in plan.body.iter().enumerate() {
+            match entry.action {
+                Action::HostWrite { .. } | Action::HostRead { .. } => {
+                    laps.push(Lap { command, start_ns: now, end_ns: now });
+                }
+                // A job that was not issued yet is the previous step's, which is over when this one is issued.
+                Action::Wait { event } if entry.stream == Stream::Host => {
+                    let job = self.recorded.get(at(event)).copied().flatten().filter(|&job| job < issued);
+                    let end = job.and_then(|job| timeline.spans.get(job)).map_or(0, |span| span.end);
+                    now = now.max(end);
+                }
+                Action::Launch { .. } | Action::Copy { .. } => issued += 1,
+                _ => {}
+            }
+        }
+        laps.sort_by_key(|lap| lap.command);
+        laps
+    }
+}
+
+fn at(n: u32) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+fn queue(stream: Stream) -> Option<memc_planner::Stream> {
+    match stream {
+        Stream::Compute => Some(memc_planner::Stream::Compute),
+        Stream::D2h => Some(memc_planner::Stream::DeviceToHost),
+        Stream::H2d => Some(memc_planner::Stream::HostToDevice),
+        Stream::Host => None,
+    }
+}
+
+/// For each event, the last job before its last record on the record's stream.
+fn last_records(plan: &Plan) -> Vec<Option<usize>> {
+    let mut recorded = vec![None; at(plan.events)];
+    let mut last: [Option<usize>; Stream::ALL.len()] = [None; Stream::ALL.len()];
+    let mut jobs = 0;
+    for command in &plan.body {
+        match command.action {
+            Action::Launch { .. } | Action::Copy { .. } => {
+                last[command.stream as usize] = Some(jobs);
+                jobs += 1;
+            }
+            Action::Record { event } => {
+                recorded
+                    .iter_mut()
+                    .skip(at(event))
+                    .take(1)
+                    .for_each(|of| *of = last[command.stream as usize]);
+            }
+            _ => {}
+        }
+    }
+    recorded
+}
+
+/// What a profile says of a kernel.
+fn kernel_ns(kernel: &Kernel, profile: &DeviceProfile) -> Result<u64, String> {
+    let op: OpKind = parse_op(&kernel.op, &kernel.attrs)?;
+    let types = |texts: &[String]| {
+        texts.iter().map(|text| parse_type(text)).collect::<Result<Vec<TensorType>, String>>()
+    };
+    let (operands, results) = (types(&kernel.operands)?, types(&kernel.results)?);
+    let (operands, results): (Vec<&TensorType>, Vec<&TensorType>) =
+        (operands.iter().collect(), results.iter().collect());
+    if op.infer(&operands)?.iter().ne(results.iter().copied()) {
+        return Err(format!("kernel `{}` has other results than its op", kernel.op));
+    }
+    Ok(profile.op_ns(&op, &operands, &results))
+}

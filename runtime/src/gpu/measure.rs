@@ -1,0 +1,168 @@
+//! Measuring a program's kernels on a device: one command at a time, each kernel between two marks.
+//!
+//! Contract: the first step warms up; the others run the body's commands one after another on one queue, as a captured
+//! graph, so that what the host takes to issue a command is in no time. Marks themselves take some hundred ns that are.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use memc_gpu::{Clock, Facts, GpuError, Graph, Graphs, Queue};
+use memc_plan::Section;
+
+use super::lower;
+use super::replay::{How, Replay, queue};
+use super::split::Split;
+use crate::program::Action;
+use crate::progress::Progress;
+use crate::{Device, Error, Executor, HostSide, Program, memory};
+
+/// What was taken down of a program's steps.
+#[derive(Default)]
+pub(crate) struct Taken {
+    /// Times in ns of each kernel of the program.
+    pub(crate) times: Vec<Vec<u64>>,
+    /// The device while all of the program is on it, and the bytes of its arena.
+    pub(crate) device: Option<(Facts, u64)>,
+}
+
+/// A device that takes down times.
+pub(crate) struct Timed<'a, F> {
+    open: &'a F,
+    taken: Arc<Mutex<Taken>>,
+}
+
+impl<'a, F> Timed<'a, F> {
+    pub(crate) fn new(open: &'a F) -> Timed<'a, F> {
+        Timed { open, taken: Arc::default() }
+    }
+
+    /// What was taken down, from now on by nobody.
+    pub(crate) fn take(&self) -> Taken {
+        std::mem::take(&mut self.taken.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>> Device for Timed<'_, F> {
+    fn name(&self) -> &'static str {
+        "timed"
+    }
+
+    fn threads(&self) -> usize {
+        0
+    }
+
+    fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
+        let driver = (self.open)()?;
+        memory::check(0, program.host_bytes)?;
+        let lowered = lower::lower(&program)?;
+        let Some(split) = Split::of(&program) else {
+            return Err(Error::Plan(
+                "the step has host commands between those of the device, whose times cannot be told"
+                    .to_owned(),
+            ));
+        };
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.times = vec![Vec::new(); program.kernels.len()];
+        drop(taken);
+        let bytes = lowered.device_bytes as u64;
+        let replay = Replay::new(program, &lowered, driver, How { check_memory: false, no_graph: true })?;
+        Ok(Box::new(InOrder {
+            replay,
+            split,
+            chain: None,
+            marked: Vec::new(),
+            bytes,
+            taken: self.taken.clone(),
+        }))
+    }
+}
+
+/// A program, one command at a time.
+struct InOrder<D> {
+    replay: Replay<D>,
+    split: Split,
+    /// The body's commands of the device, on one queue.
+    chain: Option<Graph>,
+    /// The kernel of each pair of marks.
+    marked: Vec<usize>,
+    /// Bytes of the device arena.
+    bytes: u64,
+    taken: Arc<Mutex<Taken>>,
+}
+
+impl<D: Graphs + Clock> InOrder<D> {
+    fn capture(&mut self) -> Result<(), Error> {
+        let program = self.replay.program.clone();
+        let body = program.section(Section::Body);
+        let launches = body.iter().filter(|command| matches!(command.action, Action::Launch(_))).count();
+        self.replay.driver.synchronize()?;
+        self.replay.driver.reserve_marks(2 * launches)?;
+        self.replay.driver.begin_capture()?;
+        let issued = self.split.device.clone().try_for_each(|index| match body.get(index) {
+            Some(command) if queue(command.stream).is_some() => self.issue(index, &command.action),
+            _ => Ok(()),
+        });
+        let chain = self.replay.driver.end_capture();
+        issued?;
+        self.chain = Some(chain?);
+        let facts = self.replay.driver.facts()?;
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).device = Some((facts, self.bytes));
+        Ok(())
+    }
+
+    fn issue(&mut self, index: usize, action: &Action) -> Result<(), GpuError> {
+        match action {
+            // One queue needs no events.
+            Action::Record(_) | Action::Wait(_) => Ok(()),
+            Action::Launch(launch) => {
+                let mark = 2 * self.marked.len();
+                self.marked.push(launch.kernel);
+                self.replay.driver.mark(Queue::Compute, mark)?;
+                self.replay.on_device(Section::Body, index, Queue::Compute, action)?;
+                self.replay.driver.mark(Queue::Compute, mark + 1)
+            }
+            _ => self.replay.on_device(Section::Body, index, Queue::Compute, action),
+        }
+    }
+
+    fn step(&mut self, chain: Graph, host: &mut dyn HostSide) -> Result<(), Error> {
+        let program = self.replay.program.clone();
+        let (body, device) = (program.section(Section::Body), &self.split.device);
+        for command in body.get(..device.start).unwrap_or_default() {
+            self.replay.on_host(&command.action, host)?;
+        }
+        self.replay.driver.replay(chain)?;
+        self.replay.driver.synchronize()?;
+        for command in body.get(device.end..).unwrap_or_default() {
+            self.replay.on_host(&command.action, host)?;
+        }
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        for (pair, kernel) in self.marked.iter().enumerate() {
+            let ns = self.replay.driver.elapsed_ns(2 * pair, 2 * pair + 1)?;
+            taken.times.get_mut(*kernel).into_iter().for_each(|times| times.push(ns.max(1).unsigned_abs()));
+        }
+        Ok(())
+    }
+}
+
+impl<D: Graphs + Clock> Executor for InOrder<D> {
+    fn run(&mut self, section: Section, host: &mut dyn HostSide) -> Result<(), Error> {
+        match self.chain {
+            Some(chain) if section == Section::Body => {
+                self.replay.enter(section)?;
+                self.step(chain, host)?;
+                self.replay.progress = Progress::After(section);
+            }
+            _ => {
+                self.replay.run(section, host)?;
+                if section == Section::Body {
+                    self.capture()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn synchronize(&mut self) -> Result<(), Error> {
+        self.replay.synchronize()
+    }
+}
