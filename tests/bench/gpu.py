@@ -1,14 +1,17 @@
-"""Checks memrun on a GPU: the same bits at every budget, with poisoned memory and again, and the CPU's numbers.
+"""Checks memrun on a GPU: the same bits at every budget, captured as a graph and not, with poisoned memory, and the CPU's
+numbers. Measures it: a profile of every plan, and what that predicts of the plan's step beside what the step took.
 
 Usage: python3 tests/bench/gpu.py prepare FOLDER [--bin target/release] [--profile h200] [MODEL...]
        python3 tests/bench/gpu.py run FOLDER [--device cuda] [--steps 5] [--limit 540] [--out FILE]
-Needs nothing but Python. `prepare` compiles plans at 100, 60 and 40 % of each model's unplanned peak and puts memrun beside
-them, so that the folder is all that a machine with a GPU needs (and CUDA's libraries: `memrun devices`). `run` prints one
+Needs nothing but Python. `prepare` compiles plans at 100, 60 and 40 % of each model's unplanned peak and puts memc and memrun
+beside them, so that the folder is all that a machine with a GPU needs (and CUDA's libraries: `memrun devices`). `run` prints one
 JSON object a line, so that a run that is cut short still says what it did; the last has the verdict. Models are files
 below `models/`.
 
 A plan's states are those after `--steps` steps on synthetic data. `step_ns` is the median of the steps without the first;
-`start_s` is the time of the whole first process without its steps: on a new machine it compiles the kernels.
+`start_s` is the time of the whole first process without its steps: on a new machine it compiles the kernels. For each plan
+N.plan the folder gets N.profile.json (`memrun profile`), N.measured.json (`memrun --trace`) and N.planned.json (`memc trace`
+with that profile); `simulated_ns` is the step of the last, and `error` that over the measured one, less 1.
 """
 import argparse
 import array
@@ -25,6 +28,8 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS = ["mlp_s", "cnn_bn", "resnet_tiny", "bert_tiny_nodrop", "bert_tiny_dropout", "lstm_sgd"]
 SHARES = [100, 60, 40]
+BINARIES = ["memrun", "memc"]
+HOWS = [[], ["--no-graph"], ["--check-memory"], ["--no-graph", "--check-memory"]]
 # Largest difference from the CPU, relative to 1 and the number.
 LOSS, STATE = 1e-4, 5e-3
 
@@ -39,9 +44,10 @@ def command(*args):
 def prepare(args):
     folder = pathlib.Path(args.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(pathlib.Path(args.bin) / "memrun", folder / "memrun")
-    if shutil.which("strip"):
-        subprocess.run(["strip", folder / "memrun"], check=True)
+    for name in BINARIES:
+        shutil.copy(pathlib.Path(args.bin) / name, folder / name)
+        if shutil.which("strip"):
+            subprocess.run(["strip", folder / name], check=True)
     memc, plans = (pathlib.Path(args.bin) / "memc").resolve(), []
     for name in args.models or MODELS:
         path = f"models/{name}" if name.endswith(".onnx") else f"models/{name}/training_model.onnx"
@@ -98,35 +104,61 @@ class Runner:
         for to in filter(None, (sys.stdout, self.out)):
             print(json.dumps(row), file=to, flush=True)
 
-    def memrun(self, plan, device, *more):
-        saved = self.folder / "out.safetensors"
-        line = [self.folder / "memrun", self.folder / plan, "--device", device, "--steps", str(self.steps),
-                "--json", "--no-progress", "--save", saved, *more]
-        start, left = time.monotonic(), max(1, self.end - time.monotonic())
+    def call(self, *line):
+        """Standard output of a command, and what went wrong."""
+        left = max(1, self.end - time.monotonic())
         try:
             ran = subprocess.run([str(a) for a in line], capture_output=True, text=True, timeout=left)
         except subprocess.TimeoutExpired:
-            return {"error": "no time is left"}, None
-        took = time.monotonic() - start
+            return None, {"error": "no time is left"}
         if ran.returncode != 0:
-            return {"error": ran.stderr.strip()[-2000:], "exit_code": ran.returncode}, None
-        said = json.loads(ran.stdout)
+            return None, {"error": ran.stderr.strip()[-2000:], "exit_code": ran.returncode}
+        return ran.stdout, None
+
+    def memrun(self, plan, device, *more):
+        saved = self.folder / "out.safetensors"
+        start = time.monotonic()
+        out, wrong = self.call(self.folder / "memrun", self.folder / plan, "--device", device, "--steps", self.steps,
+                               "--json", "--no-progress", "--save", saved, *more)
+        took = time.monotonic() - start
+        if wrong:
+            return wrong, None
+        said = json.loads(out)
         states = tensors(saved)
         saved.unlink()
         row = {"losses": said["losses"], "step_ns": statistics.median(said["step_ns"][1:] or said["step_ns"]),
                "start_s": round(took - sum(said["step_ns"]) / 1e9, 3), "states": digest(states)}
         return row, states
 
+    def predict(self, plan, device, measured_ns):
+        """What the profile of a plan says that its step takes."""
+        stem = self.folder / pathlib.Path(plan).stem
+        profile, planned = f"{stem}.profile.json", f"{stem}.planned.json"
+        path = self.folder / plan
+        for line in (["memrun", "profile", path, "--device", device, "-o", profile],
+                     ["memrun", path, "--device", device, "--steps", self.steps, "--no-progress", "--json",
+                      "--trace", f"{stem}.measured.json"],
+                     ["memc", "trace", path, "--device", profile, "-o", planned]):
+            _, wrong = self.call(self.folder / line[0], *line[1:])
+            if wrong:
+                return wrong
+        simulated = json.loads(pathlib.Path(planned).read_text())["otherData"]["step_ns"]
+        machine = json.loads(pathlib.Path(profile).read_text())
+        machine.pop("ops")
+        return {"simulated_ns": simulated, "measured_ns": measured_ns, "error": simulated / measured_ns - 1,
+                "profile": machine}
+
 
 def run(args):
     runner, wrong = Runner(args), []
-    os.chmod(runner.folder / "memrun", 0o755)
+    for name in BINARIES:
+        os.chmod(runner.folder / name, 0o755)
     devices = subprocess.run([runner.folder / "memrun", "devices", "--json"], capture_output=True, text=True)
     runner.say(devices=json.loads(devices.stdout or "null"))
     first, checks = {}, 0
     for entry in json.loads((runner.folder / "plans.json").read_text()):
         model = entry["model"]
-        for how in ([], ["--check-memory"]):
+        for how in HOWS:
             row, states = runner.memrun(entry["plan"], args.device, *how)
             runner.say(**entry, device=args.device, how=" ".join(how), **row)
             at = f"{model} at {entry['share']} % {' '.join(how)}".strip()
@@ -137,6 +169,11 @@ def run(args):
             bits = (row["losses"], row["states"])
             if first.setdefault(model, bits) != bits:
                 wrong.append(f"{at}: other bits than the first plan")
+            if not how:
+                predicted = runner.predict(entry["plan"], args.device, row["step_ns"])
+                runner.say(plan=entry["plan"], model=model, share=entry["share"], **predicted)
+                if "simulated_ns" not in predicted:
+                    wrong.append(f"{at}, its profile: {predicted['error']}")
             if entry["share"] == 100 and not how:
                 cpu, on_cpu = runner.memrun(entry["plan"], "cpu")
                 if on_cpu is None:

@@ -50,6 +50,10 @@ impl<D: Graphs + Clock> Replay<D> {
             })?;
             captured.graphs.push(graph);
         }
+        // An event that was captured means nothing outside; everything that it stood for has happened.
+        for (event, latest) in self.latest.iter_mut().enumerate() {
+            *latest = captured.split.outside(HALVES - 1, event).unwrap_or(*latest);
+        }
         Ok(())
     }
 

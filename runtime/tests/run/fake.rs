@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::mock::{has_compiler, shim};
-use crate::{CLASSIFIER, Folder, floats, steps};
+use crate::{Folder, floats, host_waits, steps};
 
 /// A folder with a plan and the libraries.
 struct Fake {
@@ -20,7 +20,7 @@ impl Fake {
         if !has_compiler() {
             return None;
         }
-        let folder = Folder::of(CLASSIFIER);
+        let folder = Folder::of(&host_waits());
         let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/run/fake.cpp");
         let driver = folder.path("libcuda.so.1");
         let mut command = Command::new("g++");

@@ -5,7 +5,7 @@ use memc_runtime::gpu::Gpu;
 use memc_runtime::{Error, RunOptions, run_on};
 
 use crate::mock::{Behaviour, Mock, has_compiler};
-use crate::{CLASSIFIER, Folder, Log, floats, npy, steps};
+use crate::{CLASSIFIER, Folder, Log, floats, host_waits, npy, steps};
 
 /// Runs the plan on a mock; the losses and the bytes of the saved state.
 fn on_mock(
@@ -42,6 +42,12 @@ fn a_plan_gives_the_same_bits_at_any_timing() {
             let got = on_mock(&folder, behaviour, seed % 2 == 0, &options).unwrap();
             assert_eq!(got, plain, "seed {seed}, no graph: {}", options.no_graph);
         }
+        let waits = Folder::of(&host_waits());
+        assert_eq!(
+            on_mock(&waits, behaviour, true, &steps(5)).unwrap(),
+            plain,
+            "seed {seed}, the host waits"
+        );
     }
     let (losses, states) = folder.run_and_save(&steps(5));
     let close = |a: f32, b: f32| (a - b).abs() <= 1e-5 * (1.0 + b.abs());

@@ -23,6 +23,13 @@ use memc_runtime::{Error, Report, RunOptions, Watch, run};
 /// A classifier with swapped optimizer state; see the file.
 const CLASSIFIER: &str = include_str!("classifier.plan");
 
+/// The same, with the host waiting for the copies of its inputs as in compiled plans, before it writes the next ones.
+fn host_waits() -> String {
+    let primed = "  d2h record e5\n}\nbody {\n";
+    assert!(CLASSIFIER.contains(primed));
+    CLASSIFIER.replace(primed, "  d2h record e5\n  h2d record e0\n}\nbody {\n  host wait e0\n")
+}
+
 /// A folder with a plan, removed at the end.
 struct Folder {
     folder: tempfile::TempDir,
