@@ -83,6 +83,7 @@ impl Shape {
             Arg::Result(j) => results.get(j).copied().map(Word::Address),
             Arg::Workspace(byte) => usize::try_from(byte).ok().map(|byte| Word::Address(workspace + byte)),
             Arg::I64(value) => Some(Word::Int(value)),
+            Arg::Report(_) => None,
         };
         let mut calls = Vec::new();
         for launch in &self.lowering.launches {

@@ -50,6 +50,10 @@ impl<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>> Device for Tim
         0
     }
 
+    fn has_reference_kernels(&self) -> bool {
+        false
+    }
+
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
         let driver = (self.open)()?;
         memory::check(0, program.host_bytes)?;
@@ -64,7 +68,8 @@ impl<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>> Device for Tim
         taken.times = vec![Vec::new(); program.kernels.len()];
         drop(taken);
         let bytes = lowered.device_bytes as u64;
-        let replay = Replay::new(program, &lowered, driver, How { check_memory: false, no_graph: true })?;
+        let how = How { no_graph: true, no_joint: true, ..How::default() };
+        let replay = Replay::new(program, &lowered, driver, how)?;
         Ok(Box::new(InOrder {
             replay,
             split,

@@ -42,7 +42,7 @@ impl<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>> Gpu<F> {
     /// A device whose drivers `open` makes. `check_memory` fills undefined memory (at the start, after a free, a result
     /// before it is written) with `0xff`, which is NaN in floats.
     pub fn new(name: &'static str, open: F, check_memory: bool) -> Gpu<F> {
-        Gpu { name, open, how: replay::How { check_memory, no_graph: false } }
+        Gpu { name, open, how: replay::How { check_memory, ..replay::How::default() } }
     }
 
     /// The same device, which issues every command of every step where `no_graph` is set.

@@ -35,6 +35,8 @@ pub(super) struct How {
     pub(super) check_memory: bool,
     /// Issue every command of every step.
     pub(super) no_graph: bool,
+    /// Launch every update by itself.
+    pub(super) no_joint: bool,
 }
 
 /// A program on a device.
@@ -74,7 +76,8 @@ impl<D: Graphs + Clock> Replay<D> {
         let reports = Reports::of(&program, lowered);
         driver.reserve(lowered.device_bytes, reports.host_bytes(), events, fill)?;
         reports.clear(&mut driver)?;
-        let calls = |section| lowered.section(&program, section, &reports, !how.check_memory);
+        let calls =
+            |section| lowered.section(&program, section, &reports, !(how.check_memory || how.no_joint));
         let calls = Section::ALL.into_iter().map(calls).collect::<Result<Vec<_>, _>>()?;
         let all = || calls.iter().flatten().flatten();
         if all().next().is_some() {

@@ -77,7 +77,8 @@ fn without_a_wait_timing_shows() {
     for (options, ignored_waits) in eager.chain(captured) {
         let differs = (0..60).any(|seed| {
             let behaviour = Behaviour { seed: Some(seed), ignored_waits, ..Behaviour::default() };
-            on_mock(&folder, behaviour, true, &options).unwrap() != plain
+            // What is read too early may also be refused, as labels that are none.
+            on_mock(&folder, behaviour, true, &options).map_or(true, |got| got != plain)
         });
         assert!(differs, "events {ignored_waits:#b}, no graph: {}", options.no_graph);
     }
