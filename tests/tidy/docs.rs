@@ -15,6 +15,7 @@ const HOSTS: &[&str] = &[
     "onnx.ai",
     "onnxruntime.ai",
     "rustup.rs",
+    "ui.perfetto.dev",
     "www.apache.org",
 ];
 

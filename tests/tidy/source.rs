@@ -10,6 +10,8 @@ const UNSAFE: &[(&str, &str)] = &[
     ("passes/planner/tests/allocation.rs", "counts allocations with a global allocator"),
     ("runtime/gpu/src/api.rs", "the driver is a C library"),
     ("runtime/gpu/src/cuda.rs", "the driver is a C library; the arenas are raw memory"),
+    ("runtime/gpu/src/cuda/clock.rs", "the driver is a C library"),
+    ("runtime/gpu/src/cuda/graph.rs", "the driver is a C library"),
     ("runtime/gpu/src/devices.rs", "the driver is a C library"),
     ("runtime/gpu/src/locate.rs", "opens libraries and asks them for their versions"),
     ("runtime/gpu/src/nvrtc.rs", "the compiler is a C library"),

@@ -10,7 +10,7 @@ use crate::{Component, GpuError, Libraries, Queue};
 
 /// The function for the time between two events that every driver has; the bindings have that of newer drivers alone.
 const ELAPSED: &str = "cuEventElapsedTime";
-type Elapsed = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
+type Elapsed = extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
 
 /// The pool of marks.
 #[derive(Debug, Default)]
@@ -57,9 +57,9 @@ impl Clock for Cuda {
         let driver = Libraries::get().require(Component::Driver)?;
         let mut ms = 0f32;
         let (from, to) = (self.marks.get(from)?, self.marks.get(to)?);
-        // SAFETY: the function has this type in every version of the driver; the events exist, and a number is written.
-        let result = unsafe { driver.function::<Elapsed>(ELAPSED)?(&mut ms, from, to) };
-        done(ELAPSED, result)?;
+        // SAFETY: the function has this type in every version of the driver. The events exist, and a number is written.
+        let elapsed = unsafe { driver.function::<Elapsed>(ELAPSED)? };
+        done(ELAPSED, elapsed(&mut ms, from, to))?;
         Ok((f64::from(ms) * 1e6) as i64)
     }
 
