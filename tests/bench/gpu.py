@@ -1,5 +1,6 @@
-"""Checks memrun on a GPU: the same bits at every budget, captured as a graph and not, with poisoned memory, and the CPU's
-numbers. Measures it: a profile of every plan, and what that predicts of the plan's step beside what the step took.
+"""Checks memrun on a GPU: the same bits at every budget, captured as a graph and not, with poisoned memory, and as an unplanned
+run on the same GPU has them; and the CPU's numbers. Measures it: a profile of every plan, and what that predicts of the plan's
+step beside what the step took.
 
 Usage: python3 tests/bench/gpu.py prepare FOLDER [--bin target/release] [--profile h200] [MODEL...]
        python3 tests/bench/gpu.py run FOLDER [--device cuda] [--steps 5] [--limit 540] [--out FILE]
@@ -29,7 +30,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS = ["mlp_s", "cnn_bn", "resnet_tiny", "bert_tiny_nodrop", "bert_tiny_dropout", "lstm_sgd"]
 SHARES = [100, 60, 40]
 BINARIES = ["memrun", "memc"]
-HOWS = [[], ["--no-graph"], ["--check-memory"], ["--no-graph", "--check-memory"]]
+HOWS = [[], ["--no-graph"], ["--check-memory"], ["--no-graph", "--check-memory"], ["--verify"]]
 # Largest difference from the CPU, relative to 1 and the number.
 LOSS, STATE = 1e-4, 5e-3
 
