@@ -16,8 +16,9 @@
 //! Kernels take extents and strides as parameters, so that one text serves many shapes; element types, the number of
 //! axes and attributes are part of the text. Equal texts have equal names.
 //!
-//! This crate compiles and launches nothing, and knows no library: matrix products and convolutions are plain tiled
-//! loops, for machines without cuBLAS and cuDNN.
+//! This crate compiles and launches nothing. Matrix products and convolutions are plain tiled loops, for machines without
+//! cuBLASLt and cuDNN; [`library`] says which of them are one call of these libraries, and [`allowance`] how much workspace
+//! such a call may take.
 
 mod check;
 mod conv;
@@ -25,6 +26,7 @@ mod elementwise;
 mod error;
 mod index;
 mod kernel;
+mod library;
 mod lower;
 mod multi;
 mod norm;
@@ -41,6 +43,11 @@ use memc_ir::{OpKind, TensorType};
 pub use check::{IndexCheck, NO_REPORT, report};
 pub use error::CudaError;
 pub use kernel::{Arg, Kernel, Launch, Lowering, PREAMBLE, program};
+pub use library::{
+    Addend, Convolution, LibraryCall, PLACE_ALIGN, Pass, Product, WORKSPACE_ALIGN, allowance, library,
+};
+/// Element types of library calls.
+pub use memc_ir::DType;
 pub use multi::{MOST_UPDATES, is_small_update, updates};
 
 /// An op with the types of its operands and results.

@@ -1,4 +1,4 @@
-//! Matrix products in tiles, for machines without cuBLAS.
+//! Matrix products in tiles, for machines without cuBLASLt.
 
 use memc_ir::OpKind;
 

@@ -66,6 +66,15 @@ impl Walk {
         self.axes.iter().map(|(extent, _)| *extent).product()
     }
 
+    /// Positions in all, and the step of each tensor from one to the next; `None` where steps differ.
+    pub(crate) fn even<const N: usize>(&self) -> Option<(u64, [i64; N])> {
+        match self.axes.as_slice() {
+            [] => Some((1, [0; N])),
+            [(extent, strides)] => Some((*extent, *strides.first_chunk()?)),
+            _ => None,
+        }
+    }
+
     /// Whether tensor `t` is read in order, one element after another.
     fn is_flat(&self, t: usize) -> bool {
         match self.axes.as_slice() {
