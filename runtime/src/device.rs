@@ -60,9 +60,9 @@ pub trait Executor {
     /// The first error of any stream.
     fn synchronize(&mut self) -> Result<(), Error>;
 
-    /// What the user should know of how the program runs.
-    fn note(&self) -> Option<&str> {
-        None
+    /// What the user should know of how the program runs here.
+    fn notes(&self) -> &[String] {
+        &[]
     }
 }
 

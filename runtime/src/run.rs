@@ -6,6 +6,7 @@ use std::{
     sync::Arc,
 };
 
+use memc_gpu::LibraryOptions;
 use memc_plan::{Lap, PlanFile, Replace, Trace};
 
 use crate::beside::Beside;
@@ -47,6 +48,8 @@ pub struct RunOptions {
     pub no_graph: bool,
     /// How the CPU device runs; `check_memory` is for every device.
     pub cpu: cpu::Options,
+    /// What a GPU may leave to libraries.
+    pub libraries: LibraryOptions,
 }
 
 /// A device by name.
@@ -92,9 +95,14 @@ pub struct Report {
 /// Any [`Error`]. A file to save to is then what it was.
 pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Result<Report, Error> {
     match options.device {
+        DeviceName::Cpu if options.libraries != LibraryOptions::default() => Err(Error::Usage(
+            "--tf32, --allow-nondeterminism and --no-libraries are for a GPU; add --device cuda, or leave them out"
+                .to_owned(),
+        )),
         DeviceName::Cpu => run_on(&Cpu::new(options.cpu)?, file, options, watch),
         DeviceName::Cuda(ordinal) => {
-            let device = gpu::cuda(ordinal, options.cpu.check_memory).without_graph(options.no_graph);
+            let device = gpu::cuda(ordinal, options.libraries, options.cpu.check_memory);
+            let device = device.without_graph(options.no_graph);
             run_on(&device, file, options, watch)
         }
     }
@@ -145,7 +153,7 @@ pub fn run_on(
     }
     let mut again = options.verify.then(|| Feeder::new(plan, &program, &feed)).transpose()?;
     let mut session = Session::start(device, plan, program.clone(), &initial, &mut feeder)?;
-    session.note().into_iter().for_each(|note| watch.note(note));
+    session.notes().iter().for_each(|note| watch.note(note));
     if options.trace.is_some() {
         session.prepare_trace()?;
     }

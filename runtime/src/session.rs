@@ -52,6 +52,11 @@ impl<'a> Session<'a> {
         Ok(Session { executor, host })
     }
 
+    /// What the user should know of how the program runs on the device.
+    pub fn notes(&self) -> &[String] {
+        self.executor.notes()
+    }
+
     /// Runs one step.
     ///
     /// # Errors
@@ -76,11 +81,6 @@ impl<'a> Session<'a> {
     pub fn traced_step(&mut self) -> Result<Vec<Lap>, Error> {
         self.host.step = self.host.step.saturating_add(1);
         self.executor.traced(&mut self.host)
-    }
-
-    /// What the user should know of how the plan runs.
-    pub fn note(&self) -> Option<&str> {
-        self.executor.note()
     }
 
     /// Steps done, those of the resumed run included.

@@ -8,7 +8,9 @@ use std::{
     },
 };
 
-use memc_gpu::{Clock, Driver, Facts, Function, GpuError, Graph, Graphs, Queue, Span, Word};
+use memc_gpu::{
+    Clock, Driver, Facts, Function, GpuError, Graph, Graphs, LibraryCall, LibraryOp, Queue, Span, Word,
+};
 use memc_plan::{NoData, PlanFile};
 use memc_runtime::{Device, FeedOptions, Feeder, Initial, Program, Session, cpu, gpu};
 
@@ -118,6 +120,13 @@ impl Driver for Idle {
     }
     fn launch(&mut self, _: Function, _: [u32; 3], _: u32, words: &[Word]) -> Result<(), GpuError> {
         self.commands += words.len();
+        Ok(())
+    }
+    fn plan_library(&mut self, _: &LibraryCall, _: usize) -> Result<Option<LibraryOp>, GpuError> {
+        Ok(None)
+    }
+    fn call(&mut self, _: LibraryOp, places: &[Span], _: Span) -> Result<(), GpuError> {
+        self.commands += places.len();
         Ok(())
     }
     fn copy(&mut self, _: Queue, _: Span, _: Span) -> Result<(), GpuError> {

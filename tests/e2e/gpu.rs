@@ -24,14 +24,15 @@ fn far(got: f32, want: f32, limit: f32) -> bool {
 }
 
 /// Compiles a model for 100, 60 and 40 % of its unplanned peak. Every plan gives the same bits at any timing, whatever its
-/// budget, captured as a graph or not, and the CPU device's numbers within rounding.
+/// budget, captured as a graph or not, and the CPU device's numbers within rounding; with generated kernels alone, and with
+/// library calls.
 fn hold(model: &str) {
     let model = format!("models/{model}/training_model.onnx");
     let folder = tempfile::tempdir().unwrap();
     let device = put(folder.path(), "device.json", PROFILE.as_bytes()).display().to_string();
     let estimate = json(&memc_ok(&["estimate", &model, "--device", &device, "--json"]));
     let (peak, least) = (number(&estimate, "peak_bytes"), number(&estimate, "smallest_feasible_bytes"));
-    let mut first: Option<Ran> = None;
+    let mut first: [Option<Ran>; 2] = [None, None];
     for (i, percent) in [100, 60, 40].into_iter().enumerate() {
         let budget = format!("{}B", least.max(RESERVE + (peak - RESERVE) * percent / 100));
         let path = folder.path().join("model.plan");
@@ -49,8 +50,10 @@ fn hold(model: &str) {
             &plan,
         ]);
         let file = PlanFile::open(&path).unwrap();
-        for no_graph in [false, true] {
-            let behaviour = Behaviour { seed: (i > 0).then_some(i as u64), ..Behaviour::default() };
+        let ways = [(false, false), (false, true), (true, false), (true, true)];
+        for (has_libraries, no_graph) in ways {
+            let seed = (i > 0).then_some(i as u64);
+            let behaviour = Behaviour { seed, has_libraries, ..Behaviour::default() };
             let mock = Gpu::new("mock", move || Ok(Mock::new(behaviour)), true).without_graph(no_graph);
             let to = folder.path().join("mock.safetensors");
             let options = RunOptions { steps: STEPS, save: Some(to.clone()), ..RunOptions::default() };
@@ -58,10 +61,11 @@ fn hold(model: &str) {
             run_on(&mock, &file, &options, &mut losses)
                 .unwrap_or_else(|e| panic!("{model} at {percent} %: {e}"));
             let ran = Ran { losses: losses.0, states: saved(&to) };
-            let Some(first) = &first else {
+            let first = &mut first[usize::from(has_libraries)];
+            let Some(first) = first else {
                 let cpu = run(&path, folder.path(), RunOptions { steps: STEPS, ..RunOptions::default() });
                 compare(&model, &ran, &cpu);
-                first = Some(ran);
+                *first = Some(ran);
                 continue;
             };
             let at = format!("{model} at {percent} %, no graph: {no_graph}");

@@ -5,6 +5,8 @@
 #![allow(clippy::print_stderr, reason = "a slow test says which model it is at when it fails")]
 
 mod accumulate;
+#[path = "../../runtime/tests/run/arena.rs"]
+mod arena;
 mod cli;
 mod copies;
 mod damage;
@@ -15,6 +17,8 @@ mod layout;
 #[path = "../../runtime/tests/run/mock.rs"]
 mod mock;
 mod models;
+#[path = "../../runtime/tests/run/plain.rs"]
+mod plain;
 mod planning;
 mod problems;
 mod recipes;

@@ -20,7 +20,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
     ("memc-codegen", "codegen", &["memc-ir", "memc-plan"]),
     ("memc-check", "codegen/check", &["memc-ir", "memc-plan"]),
     ("memc-cuda", "codegen/cuda", &["memc-ir"]),
-    ("memc-gpu", "runtime/gpu", &[]),
+    ("memc-gpu", "runtime/gpu", &["memc-cuda"]),
     ("memc-runtime", "runtime", &["memc-cuda", "memc-gpu", "memc-ir", "memc-kernels", "memc-plan"]),
     (
         "memc",

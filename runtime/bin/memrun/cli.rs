@@ -6,6 +6,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand};
+use memc_gpu::LibraryOptions;
 use memc_runtime::{DeviceName, ProfileOptions, RunOptions, cpu};
 
 const EXAMPLES: &str = "\
@@ -95,6 +96,15 @@ pub(crate) struct Cli {
     /// Delay commands at random, to show that nothing depends on timing
     #[arg(long, value_name = "SEED")]
     delay_seed: Option<u64>,
+    /// On a GPU, let libraries round products of f32 to TF32: faster, with 10 bits of mantissa instead of 23
+    #[arg(long)]
+    tf32: bool,
+    /// On a GPU, let libraries take ways that may give other bits in every run
+    #[arg(long)]
+    allow_nondeterminism: bool,
+    /// On a GPU, use generated kernels also where cuBLASLt or cuDNN is there: to compare numbers, or where one fails
+    #[arg(long, conflicts_with_all = ["tf32", "allow_nondeterminism"])]
+    no_libraries: bool,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -195,6 +205,11 @@ impl Cli {
                 threads: self.threads.map_or(0, usize::from),
                 check_memory: self.check_memory,
                 delay_seed: self.delay_seed,
+            },
+            libraries: LibraryOptions {
+                is_off: self.no_libraries,
+                tf32: self.tf32,
+                allow_nondeterminism: self.allow_nondeterminism,
             },
         }
     }

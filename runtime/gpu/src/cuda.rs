@@ -11,12 +11,14 @@ use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 
 use cudarc::driver::sys::{self, CUresult};
+use memc_cuda::LibraryCall;
 
 use crate::api::{done, start};
 use crate::cache::Cache;
 use crate::devices::{Context, free, handle, info};
-use crate::driver::{Arena, Driver, Function, Queue, Span, Word, check_span};
-use crate::{Component, DeviceInfo, GpuError, Libraries, Nvrtc};
+use crate::driver::{Arena, Driver, Function, LibraryOp, Queue, Span, Word, check_span};
+use crate::library::Calls;
+use crate::{Component, DeviceInfo, GpuError, Libraries, LibraryOptions, Nvrtc};
 
 /// Functions that are called beyond those that list devices.
 const SYMBOLS: &[&str] = &[
@@ -52,6 +54,7 @@ pub struct Cuda {
     events: Vec<sys::CUevent>,
     module: sys::CUmodule,
     functions: Vec<sys::CUfunction>,
+    calls: Calls,
     device: (sys::CUdeviceptr, usize),
     host: (*mut u8, usize),
     /// Room for the parameters of a launch.
@@ -64,12 +67,12 @@ pub struct Cuda {
 }
 
 impl Cuda {
-    /// Opens the device with this number.
+    /// Opens the device with this number, with a choice of libraries.
     ///
     /// # Errors
     /// Those of the driver where it or the device cannot be used.
     #[allow(unsafe_code, reason = "the driver is a C library")]
-    pub fn open(ordinal: usize) -> Result<Cuda, GpuError> {
+    pub fn open(ordinal: usize, libraries: LibraryOptions) -> Result<Cuda, GpuError> {
         start()?;
         Libraries::get().require(Component::Driver)?.require(SYMBOLS)?;
         let device = handle(i32::try_from(ordinal).unwrap_or(i32::MAX))?;
@@ -82,6 +85,7 @@ impl Cuda {
             events: Vec::new(),
             module: null_mut(),
             functions: Vec::new(),
+            calls: Calls::new(libraries),
             device: (0, 0),
             host: (null_mut(), 0),
             values: Vec::new(),
@@ -265,6 +269,21 @@ impl Driver for Cuda {
         done("cuLaunchKernel", result)
     }
 
+    fn plan_library(&mut self, call: &LibraryCall, workspace: usize) -> Result<Option<LibraryOp>, GpuError> {
+        let stream = self.stream(Queue::Compute);
+        self.calls.plan(call, workspace, stream.cast())
+    }
+
+    fn call(&mut self, op: LibraryOp, places: &[Span], workspace: Span) -> Result<(), GpuError> {
+        self.values.clear();
+        for place in places {
+            self.values.push(self.address(*place)?);
+        }
+        let operands = self.values.iter().copied().zip(places.iter().map(|place| place.len));
+        let scratch = (self.address(workspace)?, workspace.len);
+        self.calls.run(op, operands, scratch, self.stream(Queue::Compute).cast())
+    }
+
     #[allow(unsafe_code, reason = "the driver is a C library")]
     fn copy(&mut self, queue: Queue, from: Span, to: Span) -> Result<(), GpuError> {
         if from.len != to.len {
@@ -351,6 +370,7 @@ impl Drop for Cuda {
         let _ = self.synchronize();
         self.captured.destroy();
         self.marks.destroy();
+        self.calls.close();
         // SAFETY: every handle was made, is freed once, and nothing uses it any more. Errors have nobody to go to.
         unsafe {
             for &event in &self.events {

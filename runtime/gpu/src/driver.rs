@@ -9,6 +9,8 @@
 //! no two commands touch the same bytes at the same time is up to the caller, and that kernels keep to their buffers is
 //! up to their text.
 
+use memc_cuda::LibraryCall;
+
 use crate::GpuError;
 
 /// A queue of commands.
@@ -50,6 +52,10 @@ pub struct Span {
 /// A kernel of the program that was built, by a number of the implementation's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Function(pub usize);
+
+/// A library call that was planned, by a number of the implementation's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LibraryOp(pub usize);
 
 /// A parameter of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,6 +102,20 @@ pub trait Driver {
         block: u32,
         words: &[Word],
     ) -> Result<(), GpuError>;
+
+    /// Chooses how a library computes a call, given so many bytes of workspace, for good: from the call and this number
+    /// alone. None where it does not, or not in so little, and a kernel has to.
+    ///
+    /// # Errors
+    /// Those that [`GpuError::lacks`] names without a library that can be used; that of the library where it fails.
+    fn plan_library(&mut self, call: &LibraryCall, workspace: usize) -> Result<Option<LibraryOp>, GpuError>;
+
+    /// Makes a call on the compute queue: the places of the operands, in the op's order, and of the result, and a
+    /// workspace of at least as many bytes as it was planned with.
+    ///
+    /// # Errors
+    /// That of this or an earlier command.
+    fn call(&mut self, op: LibraryOp, places: &[Span], workspace: Span) -> Result<(), GpuError>;
 
     /// Copies between places of the same length.
     ///

@@ -21,6 +21,13 @@ pub enum GpuError {
         /// Name of the function.
         symbol: &'static str,
     },
+    /// A library other than the driver is too old.
+    Outdated {
+        /// Which.
+        component: Component,
+        /// Its version.
+        version: String,
+    },
     /// The driver is too old.
     Old {
         /// The version of CUDA that it supports.
@@ -75,6 +82,15 @@ pub enum GpuError {
         /// What the compiler says, or the beginning of it.
         log: String,
     },
+    /// A library that a program can do without failed.
+    Library {
+        /// Which.
+        component: Component,
+        /// Name of the function.
+        function: &'static str,
+        /// The library's words.
+        error: String,
+    },
     /// A function of a library returned an error.
     Call {
         /// Name of the function.
@@ -82,6 +98,18 @@ pub enum GpuError {
         /// The library's name of the error.
         error: String,
     },
+}
+
+impl GpuError {
+    /// The library that is not there, or too old to be used, where this is what the error says.
+    pub fn lacks(&self) -> Option<Component> {
+        match self {
+            GpuError::Missing { component, .. }
+            | GpuError::Symbol { component, .. }
+            | GpuError::Outdated { component, .. } => Some(*component),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for GpuError {
@@ -92,8 +120,16 @@ impl fmt::Display for GpuError {
             }
             GpuError::Symbol { component, symbol } => write!(
                 f,
-                "{} has no function `{symbol}`: it is older than CUDA 12; {}",
+                "{} has no function `{symbol}`: it is older than version {}; {}",
                 component.library(),
+                component.oldest(),
+                component.remedy()
+            ),
+            GpuError::Outdated { component, version } => write!(
+                f,
+                "{} is of version {version}, and {} is needed; {}",
+                component.library(),
+                component.oldest(),
                 component.remedy()
             ),
             GpuError::Old { supports } => {
@@ -122,6 +158,10 @@ impl fmt::Display for GpuError {
                  install an older wheel of nvidia-cuda-nvrtc, or a newer driver"
             ),
             GpuError::Compile { log } => write!(f, "NVRTC refuses the kernels of this program:\n{log}"),
+            GpuError::Library { component, function, error } => {
+                let name = component.name();
+                write!(f, "{function} failed: {error}; --no-libraries does without {name}, more slowly")
+            }
             GpuError::Call { function, error } => write!(f, "{function} failed: {error}"),
         }
     }

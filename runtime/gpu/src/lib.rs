@@ -8,24 +8,32 @@
 //! - **Checked before called.** The bindings (cudarc) panic where a library or a symbol is missing; every symbol that is
 //!   used here is looked up first.
 //!
+//! - **One queue and one memory for all work.** Kernels and calls of cuBLASLt and cuDNN run in the compute queue, on the
+//!   arenas, with no scratch but what the caller gives them there.
+//!
 //! This crate knows no plan, no op and no schedule.
 
 mod api;
+mod blas;
 mod cache;
 mod clock;
 mod cuda;
 mod devices;
+mod dnn;
 mod driver;
 mod error;
 mod graph;
+mod library;
 mod locate;
 mod nvrtc;
 
 pub use clock::{Clock, Facts};
 pub use cuda::Cuda;
 pub use devices::{DeviceInfo, devices};
-pub use driver::{Arena, Driver, Function, Queue, Span, Word, check_span};
+pub use driver::{Arena, Driver, Function, LibraryOp, Queue, Span, Word, check_span};
 pub use error::GpuError;
 pub use graph::{Graph, Graphs};
+pub use library::LibraryOptions;
 pub use locate::{Component, Libraries, Library, Search, Status, VARIABLE};
+pub use memc_cuda::{Addend, Convolution, LibraryCall, Pass, Product};
 pub use nvrtc::{Arch, Nvrtc};

@@ -22,18 +22,16 @@ pub enum Component {
     Driver,
     /// The compiler of kernels.
     Nvrtc,
-    /// Matrix products with epilogues.
-    CublasLt,
     /// Matrix products.
-    Cublas,
-    /// Convolutions, pooling, batch normalisation.
+    CublasLt,
+    /// Convolutions.
     Cudnn,
 }
 
 impl Component {
     /// All of them, in the order in which they may be opened: each after those it needs.
-    pub const ALL: [Component; 5] =
-        [Component::Driver, Component::Nvrtc, Component::CublasLt, Component::Cublas, Component::Cudnn];
+    pub const ALL: [Component; 4] =
+        [Component::Driver, Component::Nvrtc, Component::CublasLt, Component::Cudnn];
 
     /// Name for humans.
     pub fn name(self) -> &'static str {
@@ -41,7 +39,6 @@ impl Component {
             Component::Driver => "driver",
             Component::Nvrtc => "NVRTC",
             Component::CublasLt => "cuBLASLt",
-            Component::Cublas => "cuBLAS",
             Component::Cudnn => "cuDNN",
         }
     }
@@ -57,8 +54,15 @@ impl Component {
             Component::Driver => &["libcuda.so", "libcuda.so.1"],
             Component::Nvrtc => &["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"],
             Component::CublasLt => &["libcublasLt.so", "libcublasLt.so.13", "libcublasLt.so.12"],
-            Component::Cublas => &["libcublas.so", "libcublas.so.13", "libcublas.so.12"],
             Component::Cudnn => &["libcudnn.so", "libcudnn.so.9"],
+        }
+    }
+
+    /// The oldest version that can be used, the first number of it.
+    pub fn oldest(self) -> u32 {
+        match self {
+            Component::Driver | Component::Nvrtc | Component::CublasLt => 12,
+            Component::Cudnn => 9,
         }
     }
 
@@ -67,8 +71,8 @@ impl Component {
         match self {
             Component::Driver => "no program runs on a GPU",
             Component::Nvrtc => "kernels cannot be compiled: no program runs on a GPU",
-            Component::CublasLt | Component::Cublas => "matrix products run as generated kernels",
-            Component::Cudnn => "convolutions and pooling run as generated kernels",
+            Component::CublasLt => "matrix products run as generated kernels, which are slower",
+            Component::Cudnn => "convolutions run as generated kernels, which are slower",
         }
     }
 
@@ -79,7 +83,7 @@ impl Component {
             Component::Nvrtc => {
                 "install the Python wheel nvidia-cuda-nvrtc, or name its folder in MEMRUN_CUDA_LIBS"
             }
-            Component::CublasLt | Component::Cublas => {
+            Component::CublasLt => {
                 "install the Python wheel nvidia-cublas, or name its folder in MEMRUN_CUDA_LIBS"
             }
             Component::Cudnn => {
@@ -185,7 +189,7 @@ pub struct Status<'a> {
 #[derive(Debug)]
 pub struct Libraries {
     /// Each, or why it did not open.
-    each: [(Component, Result<Library, String>); 5],
+    each: [(Component, Result<Library, String>); 4],
     /// Where was looked.
     pub search: Search,
 }
@@ -270,10 +274,9 @@ fn open_builtins(folder: &Path) {
 #[allow(unsafe_code, reason = "calls functions of the libraries by name")]
 fn version(component: Component, library: &Handle) -> Option<String> {
     // SAFETY: the functions have these types in every version of the libraries since CUDA 8 and cuDNN 2 (cuda.h, nvrtc.h,
-    // cublas_api.h, cublasLt.h, cudnn_version.h).
+    // cublasLt.h, cudnn_version.h).
     type One = unsafe extern "C" fn(*mut i32) -> u32;
     type Two = unsafe extern "C" fn(*mut i32, *mut i32) -> u32;
-    type Property = unsafe extern "C" fn(i32, *mut i32) -> u32;
     type Number = unsafe extern "C" fn() -> usize;
     let (mut major, mut minor) = (0, 0);
     // SAFETY: the types are right; the functions write the integers they are given pointers to, and need no device.
@@ -287,18 +290,18 @@ fn version(component: Component, library: &Handle) -> Option<String> {
                 let done = library.get::<Two>(b"nvrtcVersion").ok()?(&mut major, &mut minor) == 0;
                 done.then(|| format!("{major}.{minor}"))
             }
-            Component::Cublas => {
-                let get = library.get::<Property>(b"cublasGetProperty").ok()?;
-                let done = get(0, &mut major) == 0 && get(1, &mut minor) == 0;
-                done.then(|| format!("{major}.{minor}"))
-            }
             Component::CublasLt => {
                 let number = library.get::<Number>(b"cublasLtGetVersion").ok()?();
                 Some(format!("{}.{}", number / 10_000, number % 10_000 / 100))
             }
             Component::Cudnn => {
                 let number = library.get::<Number>(b"cudnnGetVersion").ok()?();
-                Some(format!("{}.{}.{}", number / 10_000, number % 10_000 / 100, number % 100))
+                // Before version 9 a major version counted thousands.
+                let (major, rest) = match number {
+                    ..10_000 => (number / 1000, number % 1000),
+                    _ => (number / 10_000, number % 10_000),
+                };
+                Some(format!("{major}.{}.{}", rest / 100, rest % 100))
             }
         }
     }

@@ -8,6 +8,7 @@ use memc_ir::{Bytes, TensorType};
 use memc_plan::Section;
 
 use super::joint;
+use super::library::Taken;
 use super::report::{self, Reports};
 use crate::program::{Action, Kernel, Launch, Place, Source};
 use crate::{Error, Program};
@@ -25,7 +26,7 @@ pub(super) struct Call<'a> {
 /// What a device needs to run a program.
 #[derive(Debug)]
 pub(super) struct Lowered {
-    /// By kernel of the program.
+    /// By kernel of the program; nothing for one that a library computes.
     kernels: Vec<Lowering>,
     /// Bytes of the device arena with the scratch region.
     pub(super) device_bytes: usize,
@@ -33,12 +34,15 @@ pub(super) struct Lowered {
     scratch: usize,
 }
 
-/// Lowers every kernel of a program.
+/// Lowers every kernel of a program that no library computes.
 ///
 /// # Errors
 /// [`Error::Plan`] for an op without a kernel, [`Error::Memory`] if the budget leaves no room for scratch.
-pub(super) fn lower(program: &Program) -> Result<Lowered, Error> {
-    let lowerings = program.kernels.iter().map(|kernel| memc_cuda::lower(&kernel.op, &kernel.operands));
+pub(super) fn lower(program: &Program, taken: &Taken) -> Result<Lowered, Error> {
+    let lowerings = program.kernels.iter().enumerate().map(|(index, kernel)| match taken.op(index) {
+        Some(_) => Ok(Lowering::default()),
+        None => memc_cuda::lower(&kernel.op, &kernel.operands),
+    });
     let kernels = lowerings.collect::<Result<Vec<_>, _>>().map_err(|error| Error::Plan(error.to_string()))?;
     let needs = |launch: &Launch| unplanned(kernels.get(launch.kernel)?, launch);
     let scratch_bytes = launches(program).filter_map(needs).max().unwrap_or(0);
@@ -66,7 +70,7 @@ fn unplanned(lowering: &Lowering, launch: &Launch) -> Option<usize> {
 }
 
 /// All launches of a program.
-fn launches(program: &Program) -> impl Iterator<Item = &Launch> {
+pub(super) fn launches(program: &Program) -> impl Iterator<Item = &Launch> {
     Section::ALL.into_iter().flat_map(|section| program.section(section)).filter_map(|command| match &command
         .action
     {
@@ -140,7 +144,8 @@ fn start(place: Place) -> Word {
     Word::Address(place.start)
 }
 
-fn operand(launch: &Launch, i: usize) -> Option<Place> {
+/// Where a launch finds an operand.
+pub(super) fn operand(launch: &Launch, i: usize) -> Option<Place> {
     match *launch.operands.get(i)? {
         Source::Place(place) => Some(place),
         Source::Result(j) => launch.results.get(j).copied(),

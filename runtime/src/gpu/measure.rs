@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use memc_gpu::{Clock, Facts, GpuError, Graph, Graphs, Queue};
 use memc_plan::Section;
 
-use super::lower;
 use super::replay::{How, Replay, queue};
 use super::split::Split;
+use super::{library, lower};
 use crate::program::Action;
 use crate::progress::Progress;
 use crate::{Device, Error, Executor, HostSide, Program, memory};
@@ -55,9 +55,10 @@ impl<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>> Device for Tim
     }
 
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
-        let driver = (self.open)()?;
+        let mut driver = (self.open)()?;
         memory::check(0, program.host_bytes)?;
-        let lowered = lower::lower(&program)?;
+        let calls = library::take(&program, &mut driver)?;
+        let lowered = lower::lower(&program, &calls)?;
         let Some(split) = Split::of(&program) else {
             return Err(Error::Plan(
                 "the step has host commands between those of the device, whose times cannot be told"
@@ -69,7 +70,7 @@ impl<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>> Device for Tim
         drop(taken);
         let bytes = lowered.device_bytes as u64;
         let how = How { no_graph: true, no_joint: true, ..How::default() };
-        let replay = Replay::new(program, &lowered, driver, how)?;
+        let replay = Replay::new(program, &lowered, calls, driver, how)?;
         Ok(Box::new(InOrder {
             replay,
             split,

@@ -1,5 +1,8 @@
-//! Programs on a device that has a [`Driver`]: kernels generated for every op and compiled as one program, two arenas,
-//! three queues.
+//! Programs on a device that has a [`Driver`]: kernels that are generated and compiled as one program, calls of libraries, two
+//! arenas, three queues.
+//!
+//! A matrix product or convolution is a library's call where `memc-cuda` describes it as one, the library is there, and it
+//! has a way that takes no more workspace than the plan lists. Otherwise it is a generated kernel.
 //!
 //! A step runs by graphs: the commands of the body are captured once over the three queues, and a launch replays them all.
 //! Two graphs take turns and are ordered by events of theirs, so that a step's first copies may run beside the last of the
@@ -16,6 +19,7 @@
 
 mod capture;
 mod joint;
+mod library;
 mod lower;
 pub(crate) mod machine;
 pub(crate) mod measure;
@@ -26,7 +30,7 @@ mod trace;
 
 use std::sync::Arc;
 
-use memc_gpu::{Clock, Cuda, GpuError, Graphs};
+use memc_gpu::{Clock, Cuda, GpuError, Graphs, LibraryOptions};
 
 use crate::{Device, Error, Executor, Program, memory};
 
@@ -53,9 +57,13 @@ impl<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>> Gpu<F> {
     }
 }
 
-/// The NVIDIA GPU with this number.
-pub fn cuda(ordinal: usize, check_memory: bool) -> Gpu<impl Fn() -> Result<Cuda, GpuError>> {
-    Gpu::new("cuda", move || Cuda::open(ordinal), check_memory)
+/// The NVIDIA GPU with this number, and a choice of libraries.
+pub fn cuda(
+    ordinal: usize,
+    libraries: LibraryOptions,
+    check_memory: bool,
+) -> Gpu<impl Fn() -> Result<Cuda, GpuError>> {
+    Gpu::new("cuda", move || Cuda::open(ordinal, libraries), check_memory)
 }
 
 impl<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>> Device for Gpu<F> {
@@ -73,9 +81,10 @@ impl<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>> Device for Gpu
 
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
         // Where there is no device, that is what to say, whatever else the plan wants.
-        let driver = (self.open)()?;
+        let mut driver = (self.open)()?;
         memory::check(0, program.host_bytes)?;
-        let lowered = lower::lower(&program)?;
-        Ok(Box::new(replay::Replay::new(program, &lowered, driver, self.how)?))
+        let taken = library::take(&program, &mut driver)?;
+        let lowered = lower::lower(&program, &taken)?;
+        Ok(Box::new(replay::Replay::new(program, &lowered, taken, driver, self.how)?))
     }
 }

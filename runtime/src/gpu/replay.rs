@@ -9,6 +9,7 @@ use memc_gpu::{Arena, Clock, Function, GpuError, Graphs, Queue, Span, Word};
 use memc_plan::{Lap, Section, Space, Stream};
 
 use super::capture::Captured;
+use super::library::{Call, Taken};
 use super::lower::Lowered;
 use super::report::Reports;
 use super::split::Split;
@@ -21,11 +22,20 @@ use crate::{Error, Program};
 const POISON: u8 = 0xff;
 
 /// A launch, ready to be issued.
-struct Ready {
-    function: Function,
-    grid: [u32; 3],
-    block: u32,
-    words: Vec<Word>,
+enum Ready {
+    /// Of a generated kernel.
+    Kernel { function: Function, grid: [u32; 3], block: u32, words: Vec<Word> },
+    /// A library's.
+    Call(Call),
+}
+
+impl Ready {
+    fn issue(&self, driver: &mut impl memc_gpu::Driver) -> Result<(), GpuError> {
+        match self {
+            Ready::Kernel { function, grid, block, words } => driver.launch(*function, *grid, *block, words),
+            Ready::Call(call) => driver.call(call.op, &call.places, call.workspace),
+        }
+    }
 }
 
 /// How a program is replayed.
@@ -54,7 +64,7 @@ pub(super) struct Replay<D> {
     pub(super) latest: Vec<usize>,
     /// The body as graphs; `None` where it is not to be captured.
     pub(super) captured: Option<Captured>,
-    note: Option<&'static str>,
+    notes: Vec<String>,
     pub(super) progress: Progress,
 }
 
@@ -67,6 +77,7 @@ impl<D: Graphs + Clock> Replay<D> {
     pub(super) fn new(
         program: Arc<Program>,
         lowered: &Lowered,
+        taken: Taken,
         mut driver: D,
         how: How,
     ) -> Result<Replay<D>, Error> {
@@ -86,9 +97,12 @@ impl<D: Graphs + Clock> Replay<D> {
         let mut functions = BTreeMap::new();
         let mut launches = Vec::new();
         let mut issued = [const { Vec::new() }; Section::ALL.len()];
-        for (calls, issued) in calls.iter().zip(&mut issued) {
-            for calls in calls {
+        for ((section, calls), issued) in Section::ALL.into_iter().zip(&calls).zip(&mut issued) {
+            for (command, calls) in program.section(section).iter().zip(calls) {
                 let begin = launches.len();
+                if let Action::Launch(launch) = &command.action {
+                    launches.extend(taken.call(launch).map(Ready::Call));
+                }
                 for call in calls {
                     let name = call.launch.kernel.name.as_str();
                     let function = match functions.get(name) {
@@ -96,14 +110,15 @@ impl<D: Graphs + Clock> Replay<D> {
                         None => *functions.entry(name).or_insert(driver.function(name)?),
                     };
                     let (grid, block, words) = (call.launch.grid, call.launch.block, call.words.clone());
-                    launches.push(Ready { function, grid, block, words });
+                    launches.push(Ready::Kernel { function, grid, block, words });
                 }
                 issued.push(begin..launches.len());
             }
         }
         let homes = program.homes.iter().filter(|home| home.space == Space::Dev);
         let staging = vec![0; homes.map(|home| home.len).max().unwrap_or(0)];
-        let note = (split.is_none() && !how.no_graph).then_some(UNSPLIT);
+        let mut notes: Vec<String> = taken.notes.into_iter().collect();
+        notes.extend((split.is_none() && !how.no_graph).then(|| UNSPLIT.to_owned()));
         Ok(Replay {
             driver,
             launches,
@@ -113,7 +128,7 @@ impl<D: Graphs + Clock> Replay<D> {
             how,
             latest: (0..program.events).collect(),
             captured: split.map(Captured::new),
-            note,
+            notes,
             progress: Progress::New,
             program,
         })
@@ -173,7 +188,7 @@ impl<D: Graphs + Clock> Replay<D> {
         }
         let range = self.issued.get(section as usize).and_then(|issued| issued.get(index)).cloned();
         let ready = self.launches.get(range.unwrap_or_default()).unwrap_or_default();
-        ready.iter().try_for_each(|r| self.driver.launch(r.function, r.grid, r.block, &r.words))
+        ready.iter().try_for_each(|ready| ready.issue(&mut self.driver))
     }
 
     /// A command of the issuing thread.
@@ -239,7 +254,7 @@ pub(super) fn queue(stream: Stream) -> Option<Queue> {
     }
 }
 
-fn span(place: Place) -> Span {
+pub(super) fn span(place: Place) -> Span {
     let arena = match place.space {
         Space::Dev => Arena::Device,
         Space::Host => Arena::Host,
@@ -300,7 +315,7 @@ impl<D: Graphs + Clock> Executor for Replay<D> {
         Ok(self.driver.synchronize()?)
     }
 
-    fn note(&self) -> Option<&str> {
-        self.note
+    fn notes(&self) -> &[String] {
+        &self.notes
     }
 }

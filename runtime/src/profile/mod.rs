@@ -7,7 +7,7 @@ mod machine;
 
 use std::{path::PathBuf, sync::Arc};
 
-use memc_gpu::{Clock, Cuda, Facts, GpuError, Graphs};
+use memc_gpu::{Clock, Cuda, Facts, GpuError, Graphs, LibraryOptions};
 use memc_plan::PlanFile;
 use serde_json::{Map, Value, json};
 
@@ -67,7 +67,7 @@ pub struct Op {
 /// Those of a run.
 pub fn profile(file: &PlanFile, options: &ProfileOptions) -> Result<Profile, Error> {
     if let DeviceName::Cuda(ordinal) = options.device {
-        return profile_gpu(&|| Cuda::open(ordinal), file, options);
+        return profile_gpu(&|| Cuda::open(ordinal, LibraryOptions::default()), file, options);
     }
     let program = Arc::new(Program::new(file.plan())?);
     let device = Timed::new(options.threads)?;

@@ -28,6 +28,8 @@ static bool fails(const char* how) {
 enum { SUCCESS = 0, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 100, NO_SUCH_DEVICE = 101, NOT_FOUND = 500, ILLEGAL = 700 };
 static const size_t TOTAL = 1 << 30;
 static std::set<void*> allocations, pinned, streams, events, graphs, ready;
+static std::map<void*, size_t> sizes;
+static std::set<void*> compute;
 static int contexts, modules, launches;
 static bool crashed;
 
@@ -123,6 +125,7 @@ int cuMemAlloc_v2(uint64_t* start, size_t bytes) {
   if (int error = outside()) return error;
   void* place = aligned_alloc(256, (bytes + 255) / 256 * 256);
   allocations.insert(place);
+  sizes[place] = bytes;
   *start = (uint64_t)place;
   return state();
 }
@@ -151,11 +154,13 @@ int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t n) {
   return memcpy(to, (void*)from, n), state();
 }
 int cuStreamCreateWithPriority(void** stream, unsigned flags, int priority) {
-  // Streams that wait for nothing but events; only the first, that of kernels, has priority.
-  if (flags != 1 || priority != (streams.empty() ? -5 : 0)) return INVALID;
-  return *stream = fresh(streams), state();
+  // Streams that wait for nothing but events; only that of kernels, which comes first, has priority.
+  if (flags != 1 || (priority != -5 && (priority != 0 || streams.empty()))) return INVALID;
+  *stream = fresh(streams);
+  if (priority == -5) compute.insert(*stream);
+  return state();
 }
-int cuStreamDestroy_v2(void* stream) { return drop(streams, stream); }
+int cuStreamDestroy_v2(void* stream) { return compute.erase(stream), drop(streams, stream); }
 int cuStreamSynchronize(void* stream) {
   if (capture.origin != nullptr && (stream == nullptr || capturing(stream))) return refuse(UNSUPPORTED);
   return stream == nullptr ? state() : use(streams, stream);
@@ -259,6 +264,18 @@ int cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
     crashed = crashed || (fails("crash") && ++launches > 12);
     if (!crashed) function->module->launch(function->index, grid, bx, words.data());
   });
+}
+// What the fakes of other libraries ask this one.
+int fake_is_within(const void* place, size_t bytes) {
+  for (void* start : allocations) {
+    if (place >= start && (const char*)place + bytes <= (char*)start + sizes[start]) return 1;
+  }
+  return 0;
+}
+int fake_is_compute(void* stream) { return compute.count(stream) == 1 && state() == SUCCESS; }
+// Runs work of theirs in a stream.
+int fake_issue(void* stream, void (*work)(void*), void* data) {
+  return run(stream, [=] { work(data); });
 }
 int cuGetErrorName(int error, const char** name) {
   return *name = error == NO_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : error == ILLEGAL ? "CUDA_ERROR_ILLEGAL_ADDRESS"

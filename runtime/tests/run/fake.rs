@@ -1,48 +1,78 @@
-//! `memrun --device cuda` as it is, on libraries that take the place of NVIDIA's driver and NVRTC; see `fake.cpp`.
+//! `memrun --device cuda` as it is, on libraries that take the place of NVIDIA's: driver and NVRTC (`fake.cpp`), cuBLASLt and
+//! cuDNN (`fake_library.h`).
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 use serde_json::Value;
 
 use crate::mock::{has_compiler, shim};
 use crate::{Folder, floats, host_waits, steps};
 
+/// The libraries, by source and names.
+const LIBRARIES: [(&str, &[&str]); 3] = [
+    ("fake", &["libcuda.so.1", "libnvrtc.so.13"]),
+    ("fake_blas", &["libcublasLt.so.13"]),
+    ("fake_dnn", &["libcudnn.so.9"]),
+];
+
 /// A folder with a plan and the libraries.
-struct Fake {
-    folder: Folder,
+pub(crate) struct Fake {
+    pub(crate) folder: Folder,
+}
+
+/// The libraries, compiled once.
+fn compiled() -> &'static Path {
+    static COMPILED: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let made = COMPILED.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        for (stem, _) in LIBRARIES {
+            let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/run/{stem}.cpp"));
+            let mut command = Command::new("g++");
+            command.args(["-std=c++17", "-O1", "-shared", "-fPIC", "-o"]);
+            command.args([&folder.path().join(stem), &source]).arg("-ldl");
+            assert!(command.status().unwrap().success());
+        }
+        folder
+    });
+    made.path()
 }
 
 impl Fake {
     /// None without a compiler.
-    fn new() -> Option<Fake> {
+    pub(crate) fn new(plan: &str) -> Option<Fake> {
         if !has_compiler() {
             return None;
         }
-        let folder = Folder::of(&host_waits());
-        let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/run/fake.cpp");
-        let driver = folder.path("libcuda.so.1");
-        let mut command = Command::new("g++");
-        command.args(["-std=c++17", "-O1", "-shared", "-fPIC", "-o"]).args([&driver, &source]).arg("-ldl");
-        assert!(command.status().unwrap().success());
-        std::fs::copy(driver, folder.path("libnvrtc.so.13")).unwrap();
+        let folder = Folder::of(plan);
+        for (stem, names) in LIBRARIES {
+            for name in names {
+                std::fs::copy(compiled().join(stem), folder.path(name)).unwrap();
+            }
+        }
         Some(Fake { folder })
     }
 
     /// Runs memrun in the folder, with a failure or none.
-    fn memrun(&self, arguments: &str, failure: &str) -> Output {
+    pub(crate) fn memrun(&self, arguments: &str, failure: &str) -> Output {
         let folder = self.folder.path("");
         let mut command = Command::new(env!("CARGO_BIN_EXE_memrun"));
         command.current_dir(&folder).args(arguments.split_whitespace());
         // The loader asks this folder first, also on a machine that has the real libraries.
         command.env("LD_LIBRARY_PATH", &folder).env("XDG_CACHE_HOME", folder.join("cache"));
         command.env("FAKE_CUDA", failure).env("FAKE_CUDA_FOLDER", &folder).env("FAKE_CUDA_SHIM", shim());
+        command.env("FAKE_LIBRARY", failure).env("FAKE_LIBRARY_LOG", folder.join("calls.log"));
+        // What an environment has of the real ones stays out of it.
+        for variable in ["MEMRUN_CUDA_LIBS", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH"] {
+            command.env_remove(variable);
+        }
         command.output().unwrap()
     }
 
     /// Requires success, and that nothing is said on standard error but that data is synthetic.
-    fn succeeds(&self, arguments: &str, failure: &str) -> String {
+    pub(crate) fn succeeds(&self, arguments: &str, failure: &str) -> String {
         let output = self.memrun(arguments, failure);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(0), "{arguments}: {said}");
@@ -50,7 +80,7 @@ impl Fake {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn fails(&self, arguments: &str, failure: &str, code: i32, parts: &[&str]) {
+    pub(crate) fn fails(&self, arguments: &str, failure: &str, code: i32, parts: &[&str]) {
         let output = self.memrun(arguments, failure);
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(code), "{failure}: {said}");
@@ -66,7 +96,7 @@ impl Fake {
 /// graph and with a traced step, and no handle is left. A program is compiled once: the second run finds it, though the compiler would fail.
 #[test]
 fn memrun_runs_a_plan_through_the_driver() {
-    let Some(fake) = Fake::new() else { return };
+    let Some(fake) = Fake::new(&host_waits()) else { return };
     let run = |more: &str, failure: &str| -> (Value, Vec<u8>) {
         let arguments = format!("model.plan --device cuda --steps 4 --json --save out.safetensors {more}");
         let object = serde_json::from_str(&fake.succeeds(&arguments, failure)).unwrap();
@@ -92,7 +122,7 @@ fn memrun_runs_a_plan_through_the_driver() {
 /// A plan is measured through the driver: every kernel, and what the device reaches.
 #[test]
 fn memrun_measures_a_plan_through_the_driver() {
-    let Some(fake) = Fake::new() else { return };
+    let Some(fake) = Fake::new(&host_waits()) else { return };
     let said = fake.succeeds("profile model.plan --device cuda --steps 2 -o gpu.json", "");
     assert!(said.starts_with("gpu.json: 7 kernels on fake-gpu; "), "{said}");
     let text = std::fs::read_to_string(fake.folder.path("gpu.json")).unwrap();
@@ -115,7 +145,7 @@ fn memrun_measures_a_plan_through_the_driver() {
 /// The device is listed with what a program needs to know of it.
 #[test]
 fn devices_shows_the_gpu() {
-    let Some(fake) = Fake::new() else { return };
+    let Some(fake) = Fake::new(&host_waits()) else { return };
     let printed = fake.succeeds("devices", "");
     for part in
         ["cuda:0", "Fake GPU, sm_90, 512", "free of 1.00 GiB", "132 multi", "copy engines: 3", "CUDA 13.0"]
@@ -130,7 +160,7 @@ fn devices_shows_the_gpu() {
 /// Whatever fails, there is one message that says so, with its exit code.
 #[test]
 fn failures_of_the_driver_are_told() {
-    let Some(fake) = Fake::new() else { return };
+    let Some(fake) = Fake::new(&host_waits()) else { return };
     let run = "model.plan --device cuda --steps 4 --save lost.safetensors";
     fake.fails(run, "old", 8, &["supports CUDA 11.8", "12.0 is needed"]);
     fake.fails(run, "no device", 8, &["no GPU", "CUDA_VISIBLE_DEVICES"]);

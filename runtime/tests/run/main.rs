@@ -1,11 +1,14 @@
 //! Tests of the devices and of `memrun`, on plans written by hand.
 
+mod arena;
 mod command;
 mod fake;
 mod generated;
 mod gpu;
+mod libraries;
 mod mock;
 mod narrow;
+mod plain;
 mod profile;
 mod refused;
 mod runs;

@@ -22,41 +22,11 @@ use std::sync::{Arc, Mutex, mpsc};
 
 pub(crate) use compiler::has_compiler;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use memc_gpu::{Arena, Driver, Function, GpuError, Queue, Span, Word, check_span};
+use memc_gpu::{Arena, Driver, Function, GpuError, LibraryCall, LibraryOp, Queue, Span, Word, check_span};
 use worker::{Board, Worker, worker};
 
-/// Places start at a line, as in memory of a device.
-#[repr(align(256))]
-#[derive(Clone, Copy)]
-struct Line(#[allow(dead_code, reason = "read through pointers")] [u8; 256]);
-
-/// One arena, which queues and host share like threads of a GPU do.
-struct Bytes {
-    start: *mut u8,
-    len: usize,
-    _lines: Vec<Line>,
-}
-
-// SAFETY: the bytes are plain data; who touches which when is what the schedule orders.
-#[allow(unsafe_code, reason = "queues share the arenas")]
-unsafe impl Send for Bytes {}
-// SAFETY: as above.
-#[allow(unsafe_code, reason = "queues share the arenas")]
-unsafe impl Sync for Bytes {}
-
-impl Bytes {
-    fn new(len: usize, fill: u8) -> Bytes {
-        let mut lines = vec![Line([fill; 256]); len.div_ceil(256)];
-        Bytes { start: lines.as_mut_ptr().cast(), len, _lines: lines }
-    }
-
-    #[allow(unsafe_code, reason = "an offset within the allocation")]
-    fn at(&self, start: usize) -> *mut u8 {
-        assert!(start <= self.len);
-        // SAFETY: the offset is within the allocation.
-        unsafe { self.start.add(start) }
-    }
-}
+use crate::arena::Bytes;
+use crate::plain;
 
 /// A program that g++ compiled.
 struct Program {
@@ -166,6 +136,8 @@ pub(crate) struct Behaviour {
     pub(crate) ignored_waits: u64,
     /// Refuse every capture at its end.
     pub(crate) cannot_capture: bool,
+    /// Take library calls.
+    pub(crate) has_libraries: bool,
 }
 
 /// The driver; see the module.
@@ -183,6 +155,7 @@ pub(crate) struct Mock {
     arenas: [Arc<Bytes>; 2],
     program: Option<Arc<Program>>,
     functions: BTreeMap<String, usize>,
+    calls: Vec<(LibraryCall, usize)>,
     launches: usize,
 }
 
@@ -204,6 +177,7 @@ impl Mock {
             arenas: [empty(), empty()],
             program: None,
             functions: BTreeMap::new(),
+            calls: Vec::new(),
             launches: 0,
         }
     }
@@ -290,6 +264,36 @@ impl Driver for Mock {
         self.issue(Queue::Compute, move || {
             let _used = (&device, &host);
             program.run(f.0, grid, block, &words);
+        })
+    }
+
+    fn plan_library(&mut self, call: &LibraryCall, workspace: usize) -> Result<Option<LibraryOp>, GpuError> {
+        if !self.behaviour.has_libraries {
+            return Ok(None);
+        }
+        self.calls.push((*call, workspace));
+        Ok(Some(LibraryOp(self.calls.len() - 1)))
+    }
+
+    fn call(&mut self, op: LibraryOp, places: &[Span], workspace: Span) -> Result<(), GpuError> {
+        self.launches += 1;
+        let ((call, bytes), device) = (self.calls[op.0], self.arena(Arena::Device));
+        assert!(workspace.len >= bytes && places.len() == call.elements().len());
+        let within = |place: &Span| check_span(place.start, place.len, device.len);
+        places.iter().chain([&workspace]).try_for_each(within)?;
+        let places = places.to_vec();
+        self.issue(Queue::Compute, move || {
+            let (result, operands) = places.split_last().unwrap();
+            // SAFETY: the places are within the arena, which lives as long as this; the result is written after operands
+            // are read, and the workspace meets neither.
+            let at = |place: &Span| unsafe { std::slice::from_raw_parts(device.at(place.start), place.len) };
+            let bytes = plain::compute(&call, operands.iter().map(at));
+            assert_eq!(bytes.len(), result.len);
+            // SAFETY: as above.
+            unsafe {
+                device.at(workspace.start).write_bytes(0xff, workspace.len);
+                device.at(result.start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            }
         })
     }
 

@@ -1,0 +1,323 @@
+//! Matrix products by cuBLASLt.
+//!
+//! cuBLASLt's matrices are stored by columns, so that a row-major matrix is the transpose of what it sees: `y = a b` by rows is
+//! `y' = b' a'` by columns, with the operands in the other order and nothing moved.
+//!
+//! Sums are kept in `f32` ([`CUBLAS_COMPUTE_32F`](sys::cublasComputeType_t), which uses no TF32; `CUBLAS_COMPUTE_32F_FAST_TF32`
+//! does). Where a sum is cut into parts, only those ways are allowed that keep the parts in `f32` in the workspace and add
+//! them up in a step of its own (`CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE`), besides those that do not cut: they have one
+//! order, and round once. Reduction in place is ordered too, by counters, but it rounds parts to the type of the result. The
+//! header says what each scheme does (`cublasLt.h`, `cublasLtReductionScheme_t`); that the same call of the same version
+//! gives the same bits on GPUs of one architecture with as many multiprocessors is the promise of cuBLAS (cuBLAS
+//! documentation, "Results Reproducibility"), which it makes for cuBLASLt where the workspace is the caller's and the
+//! algorithm is fixed.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use cudarc::cublaslt::sys::{
+    self, cublasComputeType_t as Compute, cublasLtEpilogue_t as Epilogue,
+    cublasLtMatmulDescAttributes_t as DescAttribute, cublasLtMatmulPreferenceAttributes_t as Preference,
+    cublasLtMatrixLayoutAttribute_t as LayoutAttribute, cublasStatus_t as Status, cudaDataType_t as Type,
+};
+use memc_cuda::{Addend, DType, PLACE_ALIGN, Product};
+
+use crate::library::{Handle, LibraryOptions, Refusal, require};
+use crate::{Component, GpuError};
+
+/// Functions that are called.
+const SYMBOLS: &[&str] = &[
+    "cublasLtCreate",
+    "cublasLtDestroy",
+    "cublasLtGetStatusName",
+    "cublasLtGetStatusString",
+    "cublasLtMatmul",
+    "cublasLtMatmulAlgoGetHeuristic",
+    "cublasLtMatmulDescCreate",
+    "cublasLtMatmulDescDestroy",
+    "cublasLtMatmulDescSetAttribute",
+    "cublasLtMatmulPreferenceCreate",
+    "cublasLtMatmulPreferenceDestroy",
+    "cublasLtMatmulPreferenceSetAttribute",
+    "cublasLtMatrixLayoutCreate",
+    "cublasLtMatrixLayoutDestroy",
+    "cublasLtMatrixLayoutSetAttribute",
+];
+
+/// Ways that the heuristic is asked for; the first that fits is the best.
+const WAYS: usize = 8;
+
+type Layout = Handle<sys::cublasLtMatrixLayoutOpaque_t, Status>;
+
+/// The library's two texts for a status.
+#[allow(unsafe_code, reason = "cuBLASLt is a C library")]
+fn text(status: Status) -> String {
+    let text = |pointer: *const c_char| match pointer.is_null() {
+        true => "unknown".into(),
+        // SAFETY: a constant text of the library.
+        false => unsafe { CStr::from_ptr(pointer) }.to_string_lossy(),
+    };
+    // SAFETY: has no conditions.
+    let (name, meaning) =
+        unsafe { (sys::cublasLtGetStatusName(status), sys::cublasLtGetStatusString(status)) };
+    format!("{}, {}", text(name), text(meaning))
+}
+
+/// What a function returned.
+fn done(function: &'static str, status: Status) -> Result<(), GpuError> {
+    match status {
+        Status::CUBLAS_STATUS_SUCCESS => Ok(()),
+        _ => Err(GpuError::Library { component: Component::CublasLt, function, error: text(status) }),
+    }
+}
+
+/// [`done`], where a call that the library does not do is no failure.
+fn planned(function: &'static str, status: Status) -> Result<(), Refusal> {
+    match status {
+        Status::CUBLAS_STATUS_NOT_SUPPORTED => Err(Refusal::Unsupported),
+        _ => Ok(done(function, status)?),
+    }
+}
+
+/// A product with the way to compute it.
+#[derive(Debug)]
+pub(crate) struct Matmul {
+    desc: Handle<sys::cublasLtMatmulDescOpaque_t, Status>,
+    /// Of the library's A, which is `b`.
+    left: Layout,
+    /// Of the library's B, which is `a`.
+    right: Layout,
+    /// Of C and D.
+    result: Layout,
+    algorithm: sys::cublasLtMatmulAlgo_t,
+    alpha: f32,
+    addend: Addend,
+    /// Bytes that it takes.
+    pub(crate) workspace: usize,
+}
+
+/// The library.
+#[derive(Debug)]
+pub(crate) struct Blas {
+    handle: Handle<sys::cublasLtContext, Status>,
+}
+
+impl Blas {
+    /// Starts it in the current context.
+    #[allow(unsafe_code, reason = "cuBLASLt is a C library")]
+    pub(crate) fn start() -> Result<Blas, GpuError> {
+        require(Component::CublasLt, SYMBOLS)?;
+        // SAFETY: a handle to write; a context is current.
+        let create = |handle| done("cublasLtCreate", unsafe { sys::cublasLtCreate(handle) });
+        Ok(Blas { handle: Handle::new(create, sys::cublasLtDestroy)? })
+    }
+
+    /// Chooses a way that takes no more than so many bytes of workspace.
+    #[allow(unsafe_code, reason = "cuBLASLt is a C library")]
+    pub(crate) fn plan(
+        &self,
+        product: &Product,
+        workspace: usize,
+        options: LibraryOptions,
+    ) -> Result<Matmul, Refusal> {
+        let element = match product.dtype {
+            DType::F32 => Type::CUDA_R_32F,
+            DType::F16 => Type::CUDA_R_16F,
+            DType::BF16 => Type::CUDA_R_16BF,
+            _ => return Err(Refusal::Unsupported),
+        };
+        let compute = match element {
+            Type::CUDA_R_32F if options.tf32 => Compute::CUBLAS_COMPUTE_32F_FAST_TF32,
+            _ => Compute::CUBLAS_COMPUTE_32F,
+        };
+        let create = |desc| {
+            // SAFETY: a handle to write.
+            let status = unsafe { sys::cublasLtMatmulDescCreate(desc, compute, Type::CUDA_R_32F) };
+            planned("cublasLtMatmulDescCreate", status)
+        };
+        let desc = Handle::new(create, sys::cublasLtMatmulDescDestroy)?;
+        // The values of `cublasOperation_t`: 0 for a matrix as it is stored, 1 for its transpose.
+        describe(&desc, DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, &i32::from(product.trans_b))?;
+        describe(&desc, DescAttribute::CUBLASLT_MATMUL_DESC_TRANSB, &i32::from(product.trans_a))?;
+        if product.addend == Addend::Row {
+            let epilogue = Epilogue::CUBLASLT_EPILOGUE_BIAS as u32;
+            describe(&desc, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
+            // The heuristic takes this address, though it reads nothing there, for one as aligned as the row will be
+            // (`cublasLt.h`, `CUBLASLT_MATMUL_DESC_BIAS_POINTER`): no more than slots are.
+            describe(&desc, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &PLACE_ALIGN)?;
+        }
+        let [m, n, k] = [product.m, product.n, product.k].map(u64::from);
+        let turned =
+            |flag: bool, rows: u64, columns: u64| if flag { (columns, rows) } else { (rows, columns) };
+        let layout = |(rows, columns), stride| layout(element, rows, columns, product.batch, stride);
+        let left = layout(turned(product.trans_b, n, k), product.stride_b)?;
+        let right = layout(turned(product.trans_a, k, m), product.stride_a)?;
+        let result = layout((n, m), m * n)?;
+        let (algorithm, workspace) =
+            self.choose(&desc, [&left, &right, &result], workspace, options.allow_nondeterminism)?;
+        let (alpha, addend) = (product.alpha, product.addend);
+        Ok(Matmul { desc, left, right, result, algorithm, alpha, addend, workspace })
+    }
+
+    /// The heuristic's best way, and the workspace that it takes.
+    #[allow(unsafe_code, reason = "cuBLASLt is a C library")]
+    fn choose(
+        &self,
+        desc: &Handle<sys::cublasLtMatmulDescOpaque_t, Status>,
+        [left, right, result]: [&Layout; 3],
+        workspace: usize,
+        any_order: bool,
+    ) -> Result<(sys::cublasLtMatmulAlgo_t, usize), Refusal> {
+        let create = |preference| {
+            // SAFETY: a handle to write.
+            let status = unsafe { sys::cublasLtMatmulPreferenceCreate(preference) };
+            planned("cublasLtMatmulPreferenceCreate", status)
+        };
+        let preference = Handle::new(create, sys::cublasLtMatmulPreferenceDestroy)?;
+        let set = |attribute, value: &[u8]| {
+            // SAFETY: the preference exists; the library reads that many bytes.
+            let status = unsafe {
+                sys::cublasLtMatmulPreferenceSetAttribute(
+                    preference.pointer,
+                    attribute,
+                    value.as_ptr().cast(),
+                    value.len(),
+                )
+            };
+            planned("cublasLtMatmulPreferenceSetAttribute", status)
+        };
+        set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &(workspace as u64).to_ne_bytes())?;
+        let schemes = match any_order {
+            true => sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_MASK,
+            false => sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+        };
+        set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &(schemes as u32).to_ne_bytes())?;
+        for attribute in [
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+        ] {
+            set(attribute, &(PLACE_ALIGN as u32).to_ne_bytes())?;
+        }
+        // SAFETY: numbers, all of which may be zero; zero is a success among the statuses.
+        let mut ways: [sys::cublasLtMatmulHeuristicResult_t; WAYS] = unsafe { std::mem::zeroed() };
+        let mut count = 0;
+        // SAFETY: everything that is passed exists; there is room for as many results as are asked for.
+        let status = unsafe {
+            sys::cublasLtMatmulAlgoGetHeuristic(
+                self.handle.pointer,
+                desc.pointer,
+                left.pointer,
+                right.pointer,
+                result.pointer,
+                result.pointer,
+                preference.pointer,
+                WAYS as i32,
+                ways.as_mut_ptr(),
+                &mut count,
+            )
+        };
+        planned("cublasLtMatmulAlgoGetHeuristic", status)?;
+        let found = ways.iter().take(usize::try_from(count).unwrap_or(0));
+        let mut fit = found
+            .filter(|way| way.state == Status::CUBLAS_STATUS_SUCCESS && way.workspaceSize <= workspace)
+            .map(|way| (way.algo, way.workspaceSize));
+        fit.next().ok_or(Refusal::Unsupported)
+    }
+
+    /// Multiplies what is at these addresses: operands in the op's order, then the result.
+    #[allow(unsafe_code, reason = "cuBLASLt is a C library")]
+    pub(crate) fn run(
+        &self,
+        way: &Matmul,
+        addresses: [u64; 4],
+        workspace: u64,
+        stream: *mut c_void,
+    ) -> Result<(), GpuError> {
+        let [a, b, third, fourth] = addresses;
+        let (c, d, beta) = match way.addend {
+            Addend::None => (third, third, 0.0f32),
+            Addend::Matrix { beta } => (third, fourth, beta),
+            Addend::Row => {
+                set_bias(&way.desc, third)?;
+                (fourth, fourth, 0.0)
+            }
+        };
+        // SAFETY: the handles exist. The addresses are those of matrices as the layouts describe, in the device's arena, and
+        // of the workspace that the algorithm takes; they stay there until the stream has run dry.
+        let status = unsafe {
+            sys::cublasLtMatmul(
+                self.handle.pointer,
+                way.desc.pointer,
+                (&raw const way.alpha).cast(),
+                b as *const c_void,
+                way.left.pointer,
+                a as *const c_void,
+                way.right.pointer,
+                (&raw const beta).cast(),
+                c as *const c_void,
+                way.result.pointer,
+                d as *mut c_void,
+                way.result.pointer,
+                &way.algorithm,
+                workspace as *mut c_void,
+                way.workspace,
+                stream.cast(),
+            )
+        };
+        done("cublasLtMatmul", status)
+    }
+}
+
+/// Sets an attribute of a product.
+#[allow(unsafe_code, reason = "cuBLASLt is a C library")]
+fn describe<T>(
+    desc: &Handle<sys::cublasLtMatmulDescOpaque_t, Status>,
+    attribute: DescAttribute,
+    value: &T,
+) -> Result<(), GpuError> {
+    // SAFETY: the product exists; the library reads the value, which is of the attribute's type.
+    let status = unsafe {
+        sys::cublasLtMatmulDescSetAttribute(
+            desc.pointer,
+            attribute,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>(),
+        )
+    };
+    done("cublasLtMatmulDescSetAttribute", status)
+}
+
+/// Says where the row is that is added.
+fn set_bias(desc: &Handle<sys::cublasLtMatmulDescOpaque_t, Status>, address: u64) -> Result<(), GpuError> {
+    describe(desc, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &address)
+}
+
+/// Matrices stored densely by columns.
+#[allow(unsafe_code, reason = "cuBLASLt is a C library")]
+fn layout(element: Type, rows: u64, columns: u64, batch: u32, stride: u64) -> Result<Layout, Refusal> {
+    let ld = i64::try_from(rows).map_err(|_| Refusal::Unsupported)?;
+    let create = |layout| {
+        // SAFETY: a handle to write.
+        let status = unsafe { sys::cublasLtMatrixLayoutCreate(layout, element, rows, columns, ld) };
+        planned("cublasLtMatrixLayoutCreate", status)
+    };
+    let layout = Handle::new(create, sys::cublasLtMatrixLayoutDestroy)?;
+    if batch > 1 {
+        let set = |attribute, value: &[u8]| {
+            // SAFETY: the layout exists; the library reads that many bytes.
+            let status = unsafe {
+                sys::cublasLtMatrixLayoutSetAttribute(
+                    layout.pointer,
+                    attribute,
+                    value.as_ptr().cast(),
+                    value.len(),
+                )
+            };
+            planned("cublasLtMatrixLayoutSetAttribute", status)
+        };
+        set(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch.to_ne_bytes())?;
+        set(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride.to_ne_bytes())?;
+    }
+    Ok(layout)
+}

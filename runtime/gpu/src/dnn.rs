@@ -1,0 +1,400 @@
+//! Convolutions by cuDNN, with its functions of one convolution each.
+//!
+//! Only ways that cuDNN itself calls deterministic are taken (`cudnnDeterminism_t`; NVIDIA cuDNN documentation, "Reproducibility
+//! (Determinism)": of the forward pass all, of the gradients not `ALGO_0` and `ALGO_3`). Sums are kept in `f32`. The kind of
+//! arithmetic (`cudnnMathType_t`) is set, not left to the library, whose default rounds products of `f32` to TF32:
+//!
+//! - `f32`: `CUDNN_FMA_MATH`, which uses no tensor core; with TF32 allowed `CUDNN_DEFAULT_MATH`;
+//! - 16 bits: `CUDNN_TENSOR_OP_MATH`, whose products are exact. Ways by Fourier and Winograd transforms are left out, since
+//!   what they transform is rounded to 16 bits on the way. `f32` has them.
+//!
+//! `CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION` is never taken: it rounds `f32` to 16 bits.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use cudarc::cudnn::sys::{
+    self, cudnnConvolutionBwdDataAlgo_t as DataWay, cudnnConvolutionBwdFilterAlgo_t as WeightWay,
+    cudnnConvolutionFwdAlgo_t as ForwardWay, cudnnDataType_t as Type, cudnnMathType_t as Math,
+    cudnnStatus_t as Status,
+};
+use memc_cuda::{Convolution, DType, Pass};
+
+use crate::library::{Handle, LibraryOptions, Refusal, require};
+use crate::{Component, GpuError};
+
+/// Functions that are called.
+const SYMBOLS: &[&str] = &[
+    "cudnnAddTensor",
+    "cudnnConvolutionBackwardData",
+    "cudnnConvolutionBackwardFilter",
+    "cudnnConvolutionForward",
+    "cudnnCreate",
+    "cudnnCreateConvolutionDescriptor",
+    "cudnnCreateFilterDescriptor",
+    "cudnnCreateTensorDescriptor",
+    "cudnnDestroy",
+    "cudnnDestroyConvolutionDescriptor",
+    "cudnnDestroyFilterDescriptor",
+    "cudnnDestroyTensorDescriptor",
+    "cudnnGetConvolutionBackwardDataAlgorithm_v7",
+    "cudnnGetConvolutionBackwardDataWorkspaceSize",
+    "cudnnGetConvolutionBackwardFilterAlgorithm_v7",
+    "cudnnGetConvolutionBackwardFilterWorkspaceSize",
+    "cudnnGetConvolutionForwardAlgorithm_v7",
+    "cudnnGetConvolutionForwardWorkspaceSize",
+    "cudnnGetErrorString",
+    "cudnnGetLastErrorString",
+    "cudnnSetConvolution2dDescriptor",
+    "cudnnSetConvolutionGroupCount",
+    "cudnnSetConvolutionMathType",
+    "cudnnSetFilter4dDescriptor",
+    "cudnnSetStream",
+    "cudnnSetTensor4dDescriptor",
+];
+
+/// Ways that the heuristic is asked for: more than there are.
+const WAYS: usize = 16;
+
+type Tensor = Handle<sys::cudnnTensorStruct, Status>;
+type Weight = Handle<sys::cudnnFilterStruct, Status>;
+type Window = Handle<sys::cudnnConvolutionStruct, Status>;
+
+/// The library's texts for a status: its name, and what it says of the last failure, if anything.
+#[allow(unsafe_code, reason = "cuDNN is a C library")]
+fn text(status: Status) -> String {
+    let mut last: [c_char; 512] = [0; 512];
+    // SAFETY: the name is a constant text; of the other text the library writes as much as there is room for, and ends it.
+    let (name, last) = unsafe {
+        sys::cudnnGetLastErrorString(last.as_mut_ptr(), last.len());
+        (CStr::from_ptr(sys::cudnnGetErrorString(status)), CStr::from_ptr(last.as_ptr()))
+    };
+    let (name, last) = (name.to_string_lossy(), last.to_string_lossy());
+    match last.lines().next() {
+        Some(line) if !line.trim().is_empty() => format!("{name}, {}", line.trim()),
+        _ => name.into_owned(),
+    }
+}
+
+/// What a function returned.
+fn done(function: &'static str, status: Status) -> Result<(), GpuError> {
+    match status {
+        Status::CUDNN_STATUS_SUCCESS => Ok(()),
+        _ => Err(GpuError::Library { component: Component::Cudnn, function, error: text(status) }),
+    }
+}
+
+/// [`done`], where a call that the library does not do is no failure.
+fn planned(function: &'static str, status: Status) -> Result<(), Refusal> {
+    // All statuses of this kind, whatever their reason.
+    match status as u32 / 1000 {
+        3 => Err(Refusal::Unsupported),
+        _ => Ok(done(function, status)?),
+    }
+}
+
+/// The function to call, with its way.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Forward(ForwardWay),
+    GradInput(DataWay),
+    GradWeight(WeightWay),
+}
+
+/// A convolution with the way to compute it.
+#[derive(Debug)]
+pub(crate) struct Filtering {
+    x: Tensor,
+    w: Weight,
+    y: Tensor,
+    bias: Option<Tensor>,
+    window: Window,
+    way: Way,
+    /// Bytes that it takes.
+    pub(crate) workspace: usize,
+}
+
+/// Which of the heuristic's ways may be taken.
+#[derive(Clone, Copy)]
+struct Rules {
+    /// The most that is allowed of arithmetic.
+    math: Math,
+    /// Whether products may be those of transforms.
+    transforms: bool,
+    any_order: bool,
+    /// Most bytes of workspace.
+    workspace: usize,
+}
+
+impl Rules {
+    fn allow(&self, math: Math, is_direct: bool, determinism: sys::cudnnDeterminism_t) -> bool {
+        let is_precise = match self.math {
+            Math::CUDNN_FMA_MATH => math == Math::CUDNN_FMA_MATH,
+            _ => math != Math::CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION,
+        };
+        let is_ordered = determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC;
+        is_precise && (is_direct || self.transforms) && (is_ordered || self.any_order)
+    }
+}
+
+/// The heuristic's best way that the rules allow, and the workspace that it takes: for one of the three passes the function
+/// with the heuristic, that which says how much workspace a way takes, and the ways that sum products as they are.
+macro_rules! choose {
+    ($Way:path, $window:expr, $rules:expr, $Offer:ty, $direct:pat,
+     $heuristic:ident($($asked:expr),*), $size:ident($($sized:expr),*)) => {{
+        let (window, rules): (&Window, Rules) = ($window, $rules);
+        let mut count = 0;
+        // SAFETY: numbers, all of which may be zero; zero is a value of each of their enumerations.
+        let mut offers: [$Offer; WAYS] = unsafe { std::mem::zeroed() };
+        // SAFETY: everything that is passed exists; there is room for as many results as are asked for.
+        let status = unsafe { sys::$heuristic($($asked),*, WAYS as i32, &mut count, offers.as_mut_ptr()) };
+        planned(stringify!($heuristic), status)?;
+        let mut chosen = Err(Refusal::Unsupported);
+        for offer in offers.iter().take(usize::try_from(count).unwrap_or(0)) {
+            let is_direct = matches!(offer.algo, $direct);
+            if offer.status != Status::CUDNN_STATUS_SUCCESS
+                || !rules.allow(offer.mathType, is_direct, offer.determinism)
+            {
+                continue;
+            }
+            // A way is one with its arithmetic, also when it runs.
+            set_math(window, offer.mathType)?;
+            let mut bytes = 0;
+            // SAFETY: everything that is passed exists; a number to write.
+            let status = unsafe { sys::$size($($sized),*, offer.algo, &mut bytes) };
+            match planned(stringify!($size), status) {
+                Ok(()) if bytes <= rules.workspace => {
+                    chosen = Ok(($Way(offer.algo), bytes));
+                    break;
+                }
+                Ok(()) | Err(Refusal::Unsupported) => {}
+                Err(failed) => return Err(failed),
+            }
+        }
+        chosen?
+    }};
+}
+
+/// The library, on one stream.
+#[derive(Debug)]
+pub(crate) struct Dnn {
+    handle: Handle<sys::cudnnContext, Status>,
+}
+
+#[allow(unsafe_code, reason = "cuDNN is a C library")]
+impl Dnn {
+    /// Starts it in the current context, on a stream.
+    pub(crate) fn start(stream: *mut c_void) -> Result<Dnn, GpuError> {
+        require(Component::Cudnn, SYMBOLS)?;
+        // SAFETY: a handle to write; a context is current.
+        let create = |handle| done("cudnnCreate", unsafe { sys::cudnnCreate(handle) });
+        let handle = Handle::new(create, sys::cudnnDestroy)?;
+        // SAFETY: both exist, and the stream outlives the library.
+        done("cudnnSetStream", unsafe { sys::cudnnSetStream(handle.pointer, stream.cast()) })?;
+        Ok(Dnn { handle })
+    }
+
+    /// Chooses a way that takes no more than so many bytes of workspace.
+    pub(crate) fn plan(
+        &self,
+        c: &Convolution,
+        workspace: usize,
+        options: LibraryOptions,
+    ) -> Result<Filtering, Refusal> {
+        use DataWay::{
+            CUDNN_CONVOLUTION_BWD_DATA_ALGO_0 as DATA_0, CUDNN_CONVOLUTION_BWD_DATA_ALGO_1 as DATA_1,
+        };
+        use ForwardWay::{
+            CUDNN_CONVOLUTION_FWD_ALGO_GEMM as GEMM, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM as IMPLICIT,
+            CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM as PRECOMPUTED,
+        };
+        use WeightWay::{
+            CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 as WEIGHT_0, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 as WEIGHT_1,
+            CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3 as WEIGHT_3,
+        };
+        let (element, math) = match c.dtype {
+            DType::F32 if options.tf32 => (Type::CUDNN_DATA_FLOAT, Math::CUDNN_DEFAULT_MATH),
+            DType::F32 => (Type::CUDNN_DATA_FLOAT, Math::CUDNN_FMA_MATH),
+            DType::F16 => (Type::CUDNN_DATA_HALF, Math::CUDNN_TENSOR_OP_MATH),
+            DType::BF16 => (Type::CUDNN_DATA_BFLOAT16, Math::CUDNN_TENSOR_OP_MATH),
+            _ => return Err(Refusal::Unsupported),
+        };
+        let (x, w, y) = (tensor(element, c.x)?, weight(element, c.w)?, tensor(element, c.y)?);
+        let bias = match c.pass {
+            Pass::Forward { has_bias: true } => Some(tensor(element, [1, c.y[1], 1, 1])?),
+            _ => None,
+        };
+        let window = window(c)?;
+        // The heuristic offers what this allows.
+        set_math(&window, math)?;
+        let any_order = options.allow_nondeterminism;
+        let rules = Rules { math, transforms: c.dtype == DType::F32, any_order, workspace };
+        let (lib, cd) = (self.handle.pointer, window.pointer);
+        let (xd, wd, yd) = (x.pointer, w.pointer, y.pointer);
+        let (way, workspace) = match c.pass {
+            Pass::Forward { .. } => choose!(
+                Way::Forward,
+                &window,
+                rules,
+                sys::cudnnConvolutionFwdAlgoPerf_t,
+                IMPLICIT | PRECOMPUTED | GEMM,
+                cudnnGetConvolutionForwardAlgorithm_v7(lib, xd, wd, cd, yd),
+                cudnnGetConvolutionForwardWorkspaceSize(lib, xd, wd, cd, yd)
+            ),
+            Pass::GradInput => choose!(
+                Way::GradInput,
+                &window,
+                rules,
+                sys::cudnnConvolutionBwdDataAlgoPerf_t,
+                DATA_0 | DATA_1,
+                cudnnGetConvolutionBackwardDataAlgorithm_v7(lib, wd, yd, cd, xd),
+                cudnnGetConvolutionBackwardDataWorkspaceSize(lib, wd, yd, cd, xd)
+            ),
+            Pass::GradWeight => choose!(
+                Way::GradWeight,
+                &window,
+                rules,
+                sys::cudnnConvolutionBwdFilterAlgoPerf_t,
+                WEIGHT_0 | WEIGHT_1 | WEIGHT_3,
+                cudnnGetConvolutionBackwardFilterAlgorithm_v7(lib, xd, yd, cd, wd),
+                cudnnGetConvolutionBackwardFilterWorkspaceSize(lib, xd, yd, cd, wd)
+            ),
+        };
+        Ok(Filtering { x, w, y, bias, window, way, workspace })
+    }
+
+    /// Convolves what is at these addresses: operands in the op's order, then the result.
+    pub(crate) fn run(&self, f: &Filtering, addresses: [u64; 4], workspace: u64) -> Result<(), GpuError> {
+        let [first, second, third, fourth] = addresses.map(|address| address as *mut c_void);
+        let (lib, cd, scratch) = (self.handle.pointer, f.window.pointer, workspace as *mut c_void);
+        let (xd, wd, yd) = (f.x.pointer, f.w.pointer, f.y.pointer);
+        let (one, zero) = (1.0f32, 0.0f32);
+        let (one, zero): (*const c_void, *const c_void) = ((&raw const one).cast(), (&raw const zero).cast());
+        match f.way {
+            Way::Forward(way) => {
+                let y = if f.bias.is_some() { fourth } else { third };
+                // SAFETY: the handles exist. The addresses are those of tensors as the descriptors say, in the device's
+                // arena, and of the workspace that the way takes; they stay there until the stream has run dry.
+                let status = unsafe {
+                    sys::cudnnConvolutionForward(
+                        lib,
+                        one,
+                        xd,
+                        first,
+                        wd,
+                        second,
+                        cd,
+                        way,
+                        scratch,
+                        f.workspace,
+                        zero,
+                        yd,
+                        y,
+                    )
+                };
+                done("cudnnConvolutionForward", status)?;
+                let Some(bias) = &f.bias else { return Ok(()) };
+                // SAFETY: as above.
+                let status = unsafe { sys::cudnnAddTensor(lib, one, bias.pointer, third, one, yd, y) };
+                done("cudnnAddTensor", status)
+            }
+            Way::GradInput(way) => {
+                // SAFETY: as above.
+                let status = unsafe {
+                    sys::cudnnConvolutionBackwardData(
+                        lib,
+                        one,
+                        wd,
+                        second,
+                        yd,
+                        first,
+                        cd,
+                        way,
+                        scratch,
+                        f.workspace,
+                        zero,
+                        xd,
+                        third,
+                    )
+                };
+                done("cudnnConvolutionBackwardData", status)
+            }
+            Way::GradWeight(way) => {
+                // SAFETY: as above.
+                let status = unsafe {
+                    sys::cudnnConvolutionBackwardFilter(
+                        lib,
+                        one,
+                        xd,
+                        second,
+                        yd,
+                        first,
+                        cd,
+                        way,
+                        scratch,
+                        f.workspace,
+                        zero,
+                        wd,
+                        third,
+                    )
+                };
+                done("cudnnConvolutionBackwardFilter", status)
+            }
+        }
+    }
+}
+
+/// A dense tensor.
+#[allow(unsafe_code, reason = "cuDNN is a C library")]
+fn tensor(element: Type, [n, c, h, w]: [i32; 4]) -> Result<Tensor, Refusal> {
+    // SAFETY: a handle to write.
+    let create =
+        |desc| planned("cudnnCreateTensorDescriptor", unsafe { sys::cudnnCreateTensorDescriptor(desc) });
+    let tensor = Handle::new(create, sys::cudnnDestroyTensorDescriptor)?;
+    let order = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;
+    // SAFETY: the descriptor exists.
+    let status = unsafe { sys::cudnnSetTensor4dDescriptor(tensor.pointer, order, element, n, c, h, w) };
+    planned("cudnnSetTensor4dDescriptor", status)?;
+    Ok(tensor)
+}
+
+/// Dense weights.
+#[allow(unsafe_code, reason = "cuDNN is a C library")]
+fn weight(element: Type, [k, c, h, w]: [i32; 4]) -> Result<Weight, Refusal> {
+    // SAFETY: a handle to write.
+    let create =
+        |desc| planned("cudnnCreateFilterDescriptor", unsafe { sys::cudnnCreateFilterDescriptor(desc) });
+    let weight = Handle::new(create, sys::cudnnDestroyFilterDescriptor)?;
+    let order = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;
+    // SAFETY: the descriptor exists.
+    let status = unsafe { sys::cudnnSetFilter4dDescriptor(weight.pointer, element, order, k, c, h, w) };
+    planned("cudnnSetFilter4dDescriptor", status)?;
+    Ok(weight)
+}
+
+/// How the window moves. The kind of arithmetic is still to be set.
+#[allow(unsafe_code, reason = "cuDNN is a C library")]
+fn window(c: &Convolution) -> Result<Window, Refusal> {
+    let create = |desc| {
+        // SAFETY: a handle to write.
+        planned("cudnnCreateConvolutionDescriptor", unsafe { sys::cudnnCreateConvolutionDescriptor(desc) })
+    };
+    let window = Handle::new(create, sys::cudnnDestroyConvolutionDescriptor)?;
+    let ([top, left], [down, across], [dh, dw]) = (c.pads, c.strides, c.dilations);
+    let (mode, sums) = (sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION, Type::CUDNN_DATA_FLOAT);
+    // SAFETY: the descriptor exists.
+    let status = unsafe {
+        sys::cudnnSetConvolution2dDescriptor(window.pointer, top, left, down, across, dh, dw, mode, sums)
+    };
+    planned("cudnnSetConvolution2dDescriptor", status)?;
+    // SAFETY: as above.
+    let status = unsafe { sys::cudnnSetConvolutionGroupCount(window.pointer, c.groups) };
+    planned("cudnnSetConvolutionGroupCount", status)?;
+    Ok(window)
+}
+
+#[allow(unsafe_code, reason = "cuDNN is a C library")]
+fn set_math(window: &Window, math: Math) -> Result<(), Refusal> {
+    // SAFETY: the descriptor exists.
+    let status = unsafe { sys::cudnnSetConvolutionMathType(window.pointer, math) };
+    planned("cudnnSetConvolutionMathType", status)
+}

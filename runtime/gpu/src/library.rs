@@ -1,0 +1,200 @@
+//! Calls of cuBLASLt and cuDNN: the way to compute one is chosen when a program is opened, and then only takes addresses.
+//!
+//! Contract:
+//!
+//! - **One way for one call.** It is chosen by the library's own heuristic, from what the call is and the workspace that it
+//!   may have, never from addresses: the same kernel of a program gives the same bits wherever and whenever it runs.
+//! - **Deterministic, in full precision**, unless [`LibraryOptions`] says otherwise; `blas` and `dnn` say how.
+//! - **No hidden memory.** Scratch is the workspace of the call. The handles take some memory of the device when they are
+//!   made, on the first call planned: it belongs to what the context takes, like the libraries' code, and does not grow.
+//! - **In order.** All work goes to the compute queue.
+
+use std::ffi::c_void;
+
+use memc_cuda::{LibraryCall, PLACE_ALIGN, WORKSPACE_ALIGN};
+
+use crate::blas::{Blas, Matmul};
+use crate::dnn::{Dnn, Filtering};
+use crate::driver::check_span;
+use crate::{Component, GpuError, Libraries, LibraryOp};
+
+/// Which libraries' ways may be chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LibraryOptions {
+    /// None: everything is generated.
+    pub is_off: bool,
+    /// Products of `f32` may be rounded to TF32's 10 bits of mantissa.
+    pub tf32: bool,
+    /// Also ways that may give other bits in every run.
+    pub allow_nondeterminism: bool,
+}
+
+/// Why there is no way to compute a call.
+pub(crate) enum Refusal {
+    /// The library does not do this.
+    Unsupported,
+    /// It failed.
+    Failed(GpuError),
+}
+
+impl From<GpuError> for Refusal {
+    fn from(error: GpuError) -> Refusal {
+        Refusal::Failed(error)
+    }
+}
+
+/// A function that takes something back.
+// SAFETY: to be called once, with what the same library made.
+type Destroy<T, S> = unsafe fn(*mut T) -> S;
+
+/// Something that a library made and takes back.
+#[derive(Debug)]
+pub(crate) struct Handle<T, S> {
+    pub(crate) pointer: *mut T,
+    destroy: Destroy<T, S>,
+}
+
+impl<T, S> Handle<T, S> {
+    /// Takes what `create` writes; it is given to `destroy` at the end.
+    pub(crate) fn new<E>(
+        create: impl FnOnce(*mut *mut T) -> Result<(), E>,
+        destroy: Destroy<T, S>,
+    ) -> Result<Handle<T, S>, E> {
+        let mut pointer = std::ptr::null_mut();
+        create(&mut pointer)?;
+        Ok(Handle { pointer, destroy })
+    }
+}
+
+impl<T, S> Drop for Handle<T, S> {
+    #[allow(unsafe_code, reason = "the libraries are written in C")]
+    fn drop(&mut self) {
+        // SAFETY: made by the library that takes it back, once. An error has nobody to go to.
+        unsafe { (self.destroy)(self.pointer) };
+    }
+}
+
+/// Opens a library of at least the version that is needed, with these functions.
+pub(crate) fn require(component: Component, symbols: &[&'static str]) -> Result<(), GpuError> {
+    let library = Libraries::get().require(component)?;
+    let major = library.version.as_deref().and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    match (major, &library.version) {
+        (Some(major), Some(version)) if major < component.oldest() => {
+            Err(GpuError::Outdated { component, version: version.clone() })
+        }
+        _ => library.require(symbols),
+    }
+}
+
+/// A call with the way to compute it.
+#[derive(Debug)]
+struct Planned {
+    /// Bytes of each operand and of the result.
+    bytes: Vec<usize>,
+    way: Way,
+}
+
+#[derive(Debug)]
+enum Way {
+    Matmul(Matmul),
+    Filtering(Filtering),
+}
+
+/// The calls of a device; libraries are started when the first call of theirs is planned.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    options: LibraryOptions,
+    planned: Vec<Planned>,
+    blas: Option<Blas>,
+    dnn: Option<Dnn>,
+}
+
+/// A library, started now or before.
+fn started<T>(slot: &mut Option<T>, start: impl FnOnce() -> Result<T, GpuError>) -> Result<&T, GpuError> {
+    Ok(match slot {
+        Some(library) => library,
+        None => slot.insert(start()?),
+    })
+}
+
+impl Calls {
+    pub(crate) fn new(options: LibraryOptions) -> Calls {
+        Calls { options, planned: Vec::new(), blas: None, dnn: None }
+    }
+
+    /// Chooses a way; see [`Driver::plan_library`](crate::Driver::plan_library).
+    pub(crate) fn plan(
+        &mut self,
+        call: &LibraryCall,
+        workspace: usize,
+        stream: *mut c_void,
+    ) -> Result<Option<LibraryOp>, GpuError> {
+        if self.options.is_off {
+            return Ok(None);
+        }
+        // However the workspace lies, this much of it is left when its start is aligned.
+        let usable = workspace.saturating_sub((WORKSPACE_ALIGN - PLACE_ALIGN) as usize);
+        let (way, element) = match call {
+            LibraryCall::Product(p) => {
+                let blas = started(&mut self.blas, Blas::start)?;
+                (blas.plan(p, usable, self.options).map(Way::Matmul), p.dtype.bytes())
+            }
+            LibraryCall::Convolution(c) => {
+                let dnn = started(&mut self.dnn, || Dnn::start(stream))?;
+                (dnn.plan(c, usable, self.options).map(Way::Filtering), c.dtype.bytes())
+            }
+        };
+        let way = match way {
+            Ok(way) => way,
+            Err(Refusal::Unsupported) => return Ok(None),
+            Err(Refusal::Failed(error)) => return Err(error),
+        };
+        let bytes = call.elements().into_iter().map(|n| usize::try_from(n * element).unwrap_or(usize::MAX));
+        self.planned.push(Planned { bytes: bytes.collect(), way });
+        Ok(Some(LibraryOp(self.planned.len() - 1)))
+    }
+
+    /// Makes a call whose operands and result, and workspace, are at these addresses, each with its bytes.
+    pub(crate) fn run(
+        &self,
+        op: LibraryOp,
+        places: impl Iterator<Item = (u64, usize)> + Clone,
+        workspace: (u64, usize),
+        stream: *mut c_void,
+    ) -> Result<(), GpuError> {
+        let unknown = GpuError::Bounds { start: op.0, len: 1, arena: self.planned.len() };
+        let planned = self.planned.get(op.0).ok_or(unknown)?;
+        let mut addresses = [0; 4];
+        let given = places.clone().count();
+        if given != planned.bytes.len() || given > addresses.len() {
+            return Err(GpuError::Bounds { start: given, len: 0, arena: planned.bytes.len() });
+        }
+        for ((slot, (address, len)), &bytes) in addresses.iter_mut().zip(places).zip(&planned.bytes) {
+            if len != bytes || !address.is_multiple_of(PLACE_ALIGN) {
+                return Err(GpuError::Bounds { start: address as usize, len, arena: bytes });
+            }
+            *slot = address;
+        }
+        let needs = match &planned.way {
+            Way::Matmul(way) => way.workspace,
+            Way::Filtering(way) => way.workspace,
+        };
+        let start = workspace.0.next_multiple_of(WORKSPACE_ALIGN);
+        if needs > 0 {
+            check_span((start - workspace.0) as usize, needs, workspace.1)?;
+        }
+        let scratch = if needs == 0 { 0 } else { start };
+        match (&planned.way, &self.blas, &self.dnn) {
+            (Way::Matmul(way), Some(blas), _) => blas.run(way, addresses, scratch, stream),
+            (Way::Filtering(way), _, Some(dnn)) => dnn.run(way, addresses, scratch),
+            // Nothing is planned before its library is started.
+            _ => Ok(()),
+        }
+    }
+
+    /// Forgets all calls and stops the libraries, which must have run dry.
+    pub(crate) fn close(&mut self) {
+        self.planned.clear();
+        (self.blas, self.dnn) = (None, None);
+    }
+}

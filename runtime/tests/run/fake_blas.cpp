@@ -1,0 +1,192 @@
+// cuBLASLt without a GPU; see the header.
+#include "fake_library.h"
+
+enum { INVALID = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15, BF16 = 14 };
+
+struct Desc {
+  int compute, scale, trans_a, trans_b;
+  uint32_t epilogue = 1;
+  void* bias;
+};
+struct Layout {
+  int type;
+  i64 rows, columns, ld, batch = 1, stride = 0;
+  i64 bytes() const { return ((batch - 1) * stride + (columns - 1) * ld + rows) * width(type); }
+};
+struct Preference {
+  uint64_t workspace = 0;
+  uint32_t schemes = 7, align[4] = {256, 256, 256, 256};
+};
+// The 64 bytes that a caller keeps.
+struct Algorithm {
+  uint64_t magic, scheme, workspace, align, problem, unused[3];
+};
+struct Heuristic {
+  Algorithm algorithm;
+  size_t workspace;
+  int state;
+  float waves;
+  int reserved[4];
+};
+static const uint64_t MAGIC = 0x66616b65;
+static int products;
+
+// Tells one problem from another; addresses have no part in it.
+static uint64_t problem(const Desc& d, const Layout* a, const Layout* b, const Layout* c, const Layout* r) {
+  uint64_t hash = 1469598103934665603u;
+  auto mix = [&](uint64_t x) { hash = (hash ^ x) * 1099511628211u; };
+  for (uint64_t x : {(uint64_t)d.compute, (uint64_t)d.trans_a, (uint64_t)d.trans_b, (uint64_t)d.epilogue}) mix(x);
+  for (const Layout* l : {a, b, c, r})
+    for (i64 x : {(i64)l->type, l->rows, l->columns, l->ld, l->batch, l->stride}) mix((uint64_t)x);
+  return hash;
+}
+
+static bool is_product(const Desc& d, const Layout* a, const Layout* b, const Layout* c, const Layout* r) {
+  i64 m = d.trans_a ? a->columns : a->rows, k = d.trans_a ? a->rows : a->columns;
+  i64 inner = d.trans_b ? b->columns : b->rows, n = d.trans_b ? b->rows : b->columns;
+  bool fits = inner == k && r->rows == m && r->columns == n && c->rows == m && c->columns == n;
+  for (const Layout* l : {a, b, c, r}) {
+    fits = fits && l->type == r->type && l->batch == r->batch && l->rows > 0 && l->columns > 0 && l->ld >= l->rows;
+  }
+  return fits && (r->batch == 1 || r->stride >= r->ld * r->columns) && d.scale == 0;
+}
+
+extern "C" {
+size_t cublasLtGetVersion() { return fails("old library") ? 111103 : 130100; }
+const char* cublasLtGetStatusName(int status) {
+  return status == EXECUTION_FAILED ? "CUBLAS_STATUS_EXECUTION_FAILED" : "CUBLAS_STATUS_INVALID_VALUE";
+}
+const char* cublasLtGetStatusString(int) { return "as FAKE_LIBRARY asks"; }
+int cublasLtCreate(void** handle) {
+  MAY_FAIL;
+  return make<int>(handle, LIBRARY), 0;
+}
+int cublasLtDestroy(void* handle) { return drop<int>(handle, LIBRARY, INVALID); }
+int cublasLtMatmulDescCreate(void** desc, int compute, int scale) {
+  MAY_FAIL;
+  make<Desc>(desc, DESC);
+  ((Desc*)*desc)->compute = compute;
+  ((Desc*)*desc)->scale = scale;
+  return 0;
+}
+int cublasLtMatmulDescDestroy(void* desc) { return drop<Desc>(desc, DESC, INVALID); }
+int cublasLtMatmulDescSetAttribute(void* handle, int attribute, const void* value, size_t bytes) {
+  MAY_FAIL;
+  REQUIRE(is(handle, DESC));
+  Desc& desc = *(Desc*)handle;
+  std::map<int, std::pair<void*, size_t>> fields = {
+      {3, {&desc.trans_a, 4}}, {4, {&desc.trans_b, 4}}, {7, {&desc.epilogue, 4}}, {8, {&desc.bias, 8}}};
+  REQUIRE(fields.count(attribute) == 1 && fields[attribute].second == bytes);
+  memcpy(fields[attribute].first, value, bytes);
+  return 0;
+}
+int cublasLtMatrixLayoutCreate(void** layout, int type, uint64_t rows, uint64_t columns, i64 ld) {
+  MAY_FAIL;
+  REQUIRE(type == 0 || type == 2 || type == BF16);
+  make<Layout>(layout, LAYOUT);
+  *(Layout*)*layout = Layout{type, (i64)rows, (i64)columns, ld};
+  return 0;
+}
+int cublasLtMatrixLayoutDestroy(void* layout) { return drop<Layout>(layout, LAYOUT, INVALID); }
+int cublasLtMatrixLayoutSetAttribute(void* handle, int attribute, const void* value, size_t bytes) {
+  MAY_FAIL;
+  REQUIRE(is(handle, LAYOUT));
+  Layout& layout = *(Layout*)handle;
+  REQUIRE((attribute == 5 && bytes == 4) || (attribute == 6 && bytes == 8));
+  if (attribute == 5) layout.batch = *(const int32_t*)value;
+  else layout.stride = *(const i64*)value;
+  return 0;
+}
+int cublasLtMatmulPreferenceCreate(void** preference) {
+  MAY_FAIL;
+  return make<Preference>(preference, PREFERENCE), 0;
+}
+int cublasLtMatmulPreferenceDestroy(void* preference) { return drop<Preference>(preference, PREFERENCE, INVALID); }
+int cublasLtMatmulPreferenceSetAttribute(void* handle, int attribute, const void* value, size_t bytes) {
+  MAY_FAIL;
+  REQUIRE(is(handle, PREFERENCE));
+  Preference& preference = *(Preference*)handle;
+  REQUIRE(bytes == (attribute == 1 ? 8 : 4) && (attribute == 1 || attribute == 3 || (attribute >= 5 && attribute <= 8)));
+  if (attribute == 1) preference.workspace = *(const uint64_t*)value;
+  else (attribute == 3 ? preference.schemes : preference.align[attribute - 5]) = *(const uint32_t*)value;
+  return 0;
+}
+int cublasLtMatmulAlgoGetHeuristic(void* handle, void* d, void* a, void* b, void* c, void* r, void* p, int wanted,
+                                   Heuristic* found, int* count) {
+  MAY_FAIL;
+  REQUIRE(is(handle, LIBRARY) && is(d, DESC) && is(p, PREFERENCE));
+  REQUIRE(is(a, LAYOUT) && is(b, LAYOUT) && is(c, LAYOUT) && is(r, LAYOUT));
+  const Desc& desc = *(Desc*)d;
+  const Preference& preference = *(Preference*)p;
+  const Layout& result = *(Layout*)r;
+  REQUIRE(is_product(desc, (Layout*)a, (Layout*)b, (Layout*)c, &result));
+  REQUIRE(desc.compute == 68 || (desc.compute == 77 && result.type == 0));
+  REQUIRE(desc.epilogue == 1 || (desc.epilogue == 4 && desc.bias != nullptr));
+  *count = 0;
+  // An odd thing that the library does not do.
+  if (fails("unsupported") || result.rows == 13) return NOT_SUPPORTED;
+  uint32_t align = ~0u;
+  for (uint32_t each : preference.align) align = std::min(align, each);
+  uint64_t hash = problem(desc, (Layout*)a, (Layout*)b, (Layout*)c, &result);
+  i64 elements = result.rows * result.columns * result.batch;
+  auto offer = [&](uint64_t scheme, uint64_t workspace, int state) {
+    if ((scheme & preference.schemes) != scheme || workspace > preference.workspace || *count == wanted) return;
+    found[(*count)++] = Heuristic{{MAGIC, scheme, workspace, align, hash, {}}, workspace, state, 1, {}};
+  };
+  // The fastest first. What cannot run says so in its state alone.
+  offer(0, 0, NOT_SUPPORTED);
+  offer(4, (uint64_t)(2 * elements * width(result.type)), 0);
+  offer(1, 1024, 0);
+  offer(2, (uint64_t)(2 * elements * 4), 0);
+  offer(0, 0, 0);
+  return 0;
+}
+int cublasLtMatmul(void* handle, void* d, const float* alpha, const void* a, void* ad, const void* b, void* bd,
+                   const float* beta, const void* c, void* cd, void* r, void* rd, const Algorithm* algorithm,
+                   void* workspace, size_t bytes, void* stream) {
+  MAY_FAIL;
+  REQUIRE(is(handle, LIBRARY) && is(d, DESC) && is(ad, LAYOUT) && is(bd, LAYOUT) && is(cd, LAYOUT) && is(rd, LAYOUT));
+  REQUIRE(is_compute(stream));
+  const Desc desc = *(Desc*)d;
+  const Layout A = *(Layout*)ad, B = *(Layout*)bd, C = *(Layout*)cd, R = *(Layout*)rd;
+  REQUIRE(algorithm->magic == MAGIC && algorithm->problem == problem(desc, &A, &B, &C, &R));
+  i64 align = (i64)algorithm->align;
+  REQUIRE(within(a, A.bytes(), align) && within(b, B.bytes(), align));
+  REQUIRE(within(c, C.bytes(), align) && within(r, R.bytes(), align));
+  REQUIRE(apart(a, A.bytes(), r, R.bytes()) && apart(b, B.bytes(), r, R.bytes()));
+  REQUIRE(c == r || apart(c, C.bytes(), r, R.bytes()));
+  REQUIRE(bytes >= algorithm->workspace && (bytes == 0 || within(workspace, (i64)bytes, 256)));
+  for (auto used : {std::make_pair(a, A.bytes()), std::make_pair(b, B.bytes()), std::make_pair(c, C.bytes())}) {
+    REQUIRE(bytes == 0 || apart(workspace, (i64)bytes, used.first, used.second));
+  }
+  REQUIRE(desc.epilogue == 1 || (within(desc.bias, R.rows * width(R.type), align)));
+  float scale = *alpha, keep = *beta;
+  uint64_t scheme = algorithm->scheme;
+  int calls = ++products;
+  note("cublasLtMatmul scheme=" + std::to_string(scheme) + " compute=" + std::to_string(desc.compute) +
+       " workspace=" + std::to_string(bytes) + " batch=" + std::to_string(R.batch));
+  issue(stream, [=] {
+    if (bytes > 0) memset(workspace, 0xff, bytes);
+    i64 k = desc.trans_a ? A.rows : A.columns;
+    Order order = scheme == 1 ? ANY : scheme == 0 ? FORWARD : HALVES;
+    std::vector<float> results((size_t)(R.rows * R.columns * R.batch));
+    for (i64 z = 0, at = 0; z < R.batch; ++z)
+      for (i64 j = 0; j < R.columns; ++j)
+        for (i64 i = 0; i < R.rows; ++i, ++at) {
+          float total = sum(k, order, calls, [&](i64 t) {
+            i64 left = desc.trans_a ? t + i * A.ld : i + t * A.ld, right = desc.trans_b ? j + t * B.ld : t + j * B.ld;
+            bool tf32 = desc.compute == 77;
+            return coarse(get(A.type, a, z * A.stride + left), tf32) * coarse(get(B.type, b, z * B.stride + right), tf32);
+          });
+          float value = scale * total;
+          if (keep != 0) value += keep * get(C.type, c, z * C.stride + i + j * C.ld);
+          if (desc.epilogue == 4) value += get(R.type, desc.bias, i);
+          results[(size_t)at] = value;
+        }
+    for (i64 z = 0, at = 0; z < R.batch; ++z)
+      for (i64 j = 0; j < R.columns; ++j)
+        for (i64 i = 0; i < R.rows; ++i, ++at) put(R.type, r, z * R.stride + i + j * R.ld, results[(size_t)at]);
+  });
+  return 0;
+}
+}

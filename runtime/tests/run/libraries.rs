@@ -1,0 +1,358 @@
+//! Matrix products and convolutions by libraries, through the command line, on fakes that keep to the libraries' conventions.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::fmt::Write;
+
+use memc_ir::attr::F32;
+use memc_ir::{DType, OpKind, TensorType, aligned};
+
+use crate::fake::Fake;
+use crate::{CLASSIFIER, plain, steps};
+
+/// An op on operands of these types.
+type Case = (OpKind, Vec<TensorType>);
+
+const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+
+fn ty(dtype: DType, shape: &[u64]) -> TensorType {
+    TensorType::new(dtype, shape)
+}
+
+fn matmul(dtype: DType, a: &[u64], b: &[u64], [trans_a, trans_b]: [bool; 2]) -> Case {
+    let op = OpKind::MatMul { trans_a, trans_b, alpha: F32(0.75) };
+    (op, vec![ty(dtype, a), ty(dtype, b)])
+}
+
+fn gemm(dtype: DType, c: &[u64], beta: f32) -> Case {
+    let op = OpKind::Gemm { trans_a: false, trans_b: true, alpha: F32(0.5), beta: F32(beta) };
+    (op, vec![ty(dtype, &[5, 7]), ty(dtype, &[6, 7]), ty(dtype, c)])
+}
+
+/// Every form of transposes, batches and addends.
+fn products(dtype: DType) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let sides = |m: u64, n: u64, trans: bool| if trans { [n, m] } else { [m, n] };
+    for [trans_a, trans_b] in [[false, false], [false, true], [true, false], [true, true]] {
+        let (a, b) = (sides(5, 7, trans_a), sides(7, 6, trans_b));
+        for (lead_a, lead_b) in
+            [(&[][..], &[][..]), (&[2, 3], &[2, 3]), (&[3], &[]), (&[], &[3]), (&[2, 1], &[1, 3])]
+        {
+            let (a, b) = ([lead_a, &a].concat(), [lead_b, &b].concat());
+            cases.push(matmul(dtype, &a, &b, [trans_a, trans_b]));
+        }
+    }
+    // What no call describes, and what the fake does not take.
+    cases.extend([gemm(dtype, &[5, 1], 1.0), matmul(dtype, &[4, 9], &[9, 13], [false, false])]);
+    let addends: [(&[u64], f32); 5] =
+        [(&[5, 6], 0.25), (&[6], 1.0), (&[1, 6], 1.0), (&[6], 0.0), (&[6], 0.5)];
+    cases.extend(addends.map(|(c, beta)| gemm(dtype, c, beta)));
+    cases
+}
+
+/// A window: kernel, strides, pads, dilations, groups.
+type Window = ([u64; 2], [u64; 2], [u64; 4], [u64; 2], u64);
+
+const WINDOWS: [Window; 8] = [
+    ([3, 3], [1, 1], [1, 1, 1, 1], [1, 1], 1),
+    ([3, 3], [2, 2], [1, 1, 0, 0], [1, 1], 1),
+    ([3, 2], [2, 1], [0, 1, 0, 1], [1, 2], 2),
+    ([3, 3], [1, 1], [2, 2, 2, 2], [2, 2], 4),
+    ([1, 1], [1, 1], [0, 0, 0, 0], [1, 1], 1),
+    ([1, 1], [2, 2], [0, 0, 0, 0], [1, 1], 1),
+    // What no call describes, and what the fake does not take.
+    ([3, 3], [1, 1], [0, 0, 1, 1], [1, 1], 1),
+    ([2, 2], [1, 1], [1, 1, 1, 1], [3, 3], 1),
+];
+
+/// A convolution, with and without bias, and its gradients, for every window.
+fn convolutions(dtype: DType) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (kernel, strides, pads, dilations, groups) in WINDOWS {
+        let (x, w) = (ty(dtype, &[2, 4, 8, 6]), ty(dtype, &[8, 4 / groups, kernel[0], kernel[1]]));
+        let groups = i64::try_from(groups).unwrap();
+        let (strides, pads, dilations) = (strides.to_vec(), pads.to_vec(), dilations.to_vec());
+        let forward = OpKind::Conv {
+            strides: strides.clone(),
+            pads: pads.clone(),
+            dilations: dilations.clone(),
+            groups,
+        };
+        let y = forward.infer(&[&x, &w]).unwrap().remove(0);
+        let grad_input = OpKind::ConvGradInput {
+            strides: strides.clone(),
+            pads: pads.clone(),
+            dilations: dilations.clone(),
+            groups,
+            size: vec![8, 6],
+        };
+        let grad_weight =
+            OpKind::ConvGradWeight { strides, pads, dilations, groups, kernel: kernel.to_vec() };
+        cases.push((forward.clone(), vec![x.clone(), w.clone(), ty(dtype, &[8])]));
+        cases.push((forward, vec![x.clone(), w.clone()]));
+        cases.push((grad_input, vec![y.clone(), w]));
+        cases.push((grad_weight, vec![y, x]));
+    }
+    cases
+}
+
+/// Bytes of workspace that a kernel lists: what the CPU's takes, and more.
+fn listed((op, operands): &Case, more: u64) -> u64 {
+    let types: Vec<&TensorType> = operands.iter().collect();
+    let results = op.infer(&types).unwrap();
+    op.cost(&types, &results.iter().collect::<Vec<_>>()).workspace.max(more)
+}
+
+/// A plan that runs the cases once a step, each on random operands, with so much workspace; operands and results are states.
+fn plan<'a>(cases: impl IntoIterator<Item = (&'a Case, u64)>) -> String {
+    let (mut kernels, mut states, mut loads) = (String::new(), String::new(), String::new());
+    let (mut launches, mut stores) = (String::new(), String::new());
+    let (mut end, mut count) = (0, 0);
+    let mut slot = |bytes: u64| {
+        let start = end;
+        end += aligned(bytes);
+        format!("dev+{start}:{bytes}")
+    };
+    let mut state = |name: String, ty: &TensorType, init: &str, at: &str| {
+        writeln!(states, "state s{count} {name} param {ty} {at} {init}").unwrap();
+        writeln!(loads, "  host load s{count}").unwrap();
+        writeln!(stores, "  host store s{count}").unwrap();
+        count += 1;
+    };
+    for (k, (case, bytes)) in cases.into_iter().enumerate() {
+        let (op, operands) = case;
+        let result = op.infer(&operands.iter().collect::<Vec<_>>()).unwrap().remove(0);
+        let types: Vec<String> = operands.iter().map(ToString::to_string).collect();
+        let (name, attrs, workspace) = (op.mnemonic(), op.attrs_text(), listed(case, bytes));
+        let types = types.join(", ");
+        writeln!(kernels, "kernel k{k} = {name}({types}) {attrs:?} -> ({result}) workspace {workspace}")
+            .unwrap();
+        write!(launches, "  compute launch k{k}").unwrap();
+        for (i, ty) in operands.iter().enumerate() {
+            let at = slot(ty.bytes());
+            // Operands of the same types are the same, so that the same kernels must give the same bits.
+            state(format!("k{k}_{i}"), ty, &format!("random {i} normal:0.0:1.0"), &at);
+            write!(launches, " r {at}").unwrap();
+        }
+        let at = slot(result.bytes());
+        state(format!("k{k}"), &result, "zeros", &at);
+        write!(launches, " w {at}").unwrap();
+        if workspace > 0 {
+            // Not at a boundary of 256 bytes.
+            let _gap = slot(64);
+            write!(launches, " ws {}", slot(workspace)).unwrap();
+        }
+        launches.push('\n');
+    }
+    let end = aligned(end);
+    format!(
+        "plan 1\nproducer hand\nmodel calls\nbudget {} reserve 0\narena dev {end} host 0\n{kernels}{states}events 1\n\
+         prologue {{\n{loads}  compute record e0\n}}\nbody {{\n{launches}  compute record e0\n}}\n\
+         epilogue {{\n  host wait e0\n{stores}}}\n",
+        end + (64 << 20)
+    )
+}
+
+/// Results by kernel.
+type Results = Vec<(DType, Vec<f32>)>;
+
+fn results(file: &[u8]) -> Results {
+    let tensors = safetensors::SafeTensors::deserialize(file).unwrap();
+    let kernel = |k: usize| tensors.tensor(&format!("k{k}")).ok();
+    let dtype = |ty: safetensors::Dtype| match ty {
+        safetensors::Dtype::F32 => DType::F32,
+        safetensors::Dtype::F16 => DType::F16,
+        _ => DType::BF16,
+    };
+    let views = (0..).map_while(kernel).map(|view| (dtype(view.dtype()), view.data().to_vec()));
+    views.map(|(dtype, bytes)| (dtype, plain::read(dtype, &bytes))).collect()
+}
+
+/// Results on the fakes, what was called, and what was said.
+fn run(fake: &Fake, options: &str, failure: &str) -> (Results, Vec<String>, String) {
+    let log = fake.folder.path("calls.log");
+    drop(std::fs::remove_file(&log));
+    let arguments = format!("model.plan --device cuda --save out.safetensors {options}");
+    let output = fake.memrun(&arguments, failure);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{options} {failure}: {said}");
+    assert!(said.lines().all(|line| line.starts_with("memrun: note: ")), "{said}");
+    let calls = std::fs::read_to_string(log).unwrap_or_default().lines().map(str::to_owned).collect();
+    (results(&std::fs::read(fake.folder.path("out.safetensors")).unwrap()), calls, said)
+}
+
+fn assert_close(cases: &[Case], got: &Results, want: &Results) {
+    assert_eq!((got.len(), want.len()), (cases.len(), cases.len()));
+    for ((case, (dtype, got)), (_, want)) in cases.iter().zip(got).zip(want) {
+        let limit = match dtype {
+            DType::F32 => 1e-5,
+            DType::F16 => 2e-3,
+            _ => 1.6e-2,
+        };
+        let is_close = |a: f32, b: f32| (a - b).abs() <= limit * (1.0 + b.abs());
+        let far = got.iter().zip(want).find(|(a, b)| !is_close(**a, **b));
+        assert!(far.is_none() && got.len() == want.len(), "{case:?}: {far:?}");
+    }
+}
+
+/// Every form of a product and of a convolution gives the CPU's numbers, and is a library's wherever it can be. Poisoned memory
+/// and replaying the step as a graph change no bit.
+#[test]
+fn library_calls_give_the_numbers_of_the_cpu() {
+    let cases: Vec<Case> = FLOATS.into_iter().flat_map(|t| [products(t), convolutions(t)].concat()).collect();
+    let with_room = |case: &Case| memc_cuda::allowance(&case.0, &case.1);
+    let Some(fake) = Fake::new(&plan(cases.iter().map(|case| (case, with_room(case))))) else { return };
+    let want = results(&fake.folder.run_and_save(&steps(1)).1);
+    let (got, calls, said) = run(&fake, "--no-graph", "");
+    assert_eq!(said, "");
+    assert_close(&cases, &got, &want);
+    let (again, _, _) = run(&fake, "--check-memory --steps 4", "");
+    assert!(got == again);
+    let call = |(op, operands): &&Case| memc_cuda::library(op, operands).is_some();
+    let taken = cases.iter().filter(call).count();
+    // Of each type the fakes refuse a product of 13 columns, and three or four convolutions dilated by 3.
+    assert_eq!(calls.len(), taken - 3 - 4 - 3 - 3, "{calls:#?}");
+    for (what, count) in [("batch=6", 1), ("batch=3", 1), ("groups=2", 1), ("groups=4", 1), ("scheme=2", 1)] {
+        assert!(calls.iter().filter(|call| call.contains(what)).count() >= count, "{what}: {calls:#?}");
+    }
+}
+
+/// A few kernels that libraries take.
+fn few() -> Vec<Case> {
+    let mut cases = convolutions(DType::F32);
+    cases.truncate(6);
+    cases.insert(0, matmul(DType::F32, &[3, 5, 7], &[3, 6, 7], [false, true]));
+    cases.push(gemm(DType::F32, &[6], 1.0));
+    cases
+}
+
+/// The way depends on the least workspace of all launches of a kernel: with the same operands they give the same bits. Ways
+/// that take more, or that have no order, or that round, are not taken, unless they are asked for.
+#[test]
+fn ways_fit_the_workspace_and_the_options() {
+    let cases = few();
+    let room = |case: &Case| memc_cuda::allowance(&case.0, &case.1);
+    let ways = |calls: &[String], name: &str| -> Vec<String> {
+        let named =
+            calls.iter().filter_map(|call| call.strip_prefix(name)).map(|rest| rest.trim().to_owned());
+        named.collect()
+    };
+    let Some(fake) = Fake::new(&plan(cases.iter().map(|case| (case, room(case))))) else { return };
+    let (_, calls, _) = run(&fake, "", "");
+    let matmuls = ways(&calls, "cublasLtMatmul");
+    assert!(matmuls[0].starts_with("scheme=2 compute=68 workspace=7"), "{matmuls:?}");
+    assert!(ways(&calls, "cudnnConvolutionForward")[0].starts_with("algorithm=7 math=3"), "{calls:#?}");
+    // What f32 is transformed with would be rounded in 16 bits.
+    let narrow = convolutions(DType::F16);
+    let fake16 = Fake::new(&plan(narrow.iter().map(|case| (case, room(case))))).unwrap();
+    let (_, calls, _) = run(&fake16, "", "");
+    let precise = |call: &String| {
+        !call.contains("algorithm=7") && !call.contains("algorithm=5") && !call.contains("math=2")
+    };
+    assert!(calls.iter().all(precise), "{calls:#?}");
+    let (_, calls, _) = run(&fake, "--tf32", "");
+    assert!(ways(&calls, "cublasLtMatmul")[0].starts_with("scheme=2 compute=77"), "{calls:#?}");
+    assert!(calls.iter().any(|call| call.contains("math=0")), "{calls:#?}");
+    let (_, calls, _) = run(&fake, "--allow-nondeterminism", "");
+    assert!(ways(&calls, "cublasLtMatmul")[0].starts_with("scheme=4"), "{calls:#?}");
+
+    // Twice, of which only one has room beyond what the CPU's kernels list.
+    for is_last in [false, true] {
+        let bytes = |case: &Case, has_room: bool| if has_room { room(case) } else { 0 };
+        let twice =
+            [!is_last, is_last].into_iter().flat_map(|has_room| cases.iter().map(move |c| (c, has_room)));
+        let fake = Fake::new(&plan(twice.map(|(case, has_room)| (case, bytes(case, has_room))))).unwrap();
+        let (got, calls, _) = run(&fake, "", "");
+        let (first, second) = got.split_at(cases.len());
+        assert!(first == second);
+        let matmuls = ways(&calls, "cublasLtMatmul");
+        assert!(matmuls.iter().all(|way| way.starts_with("scheme=0 compute=68 workspace=0")), "{matmuls:?}");
+    }
+}
+
+/// The gradient of a weight has one way that keeps an order, and it takes workspace; without, a kernel is generated.
+#[test]
+fn no_way_without_order_is_taken_for_lack_of_workspace() {
+    let mut cases = convolutions(DType::F32);
+    let pointwise = cases.swap_remove(4 * 4 + 3);
+    assert!(listed(&pointwise, 0) <= 192, "no more than aligning takes");
+    let Some(fake) = Fake::new(&plan([(&pointwise, 0)])) else { return };
+    assert_eq!(run(&fake, "", "").1.len(), 0);
+    let (_, calls, _) = run(&fake, "--allow-nondeterminism", "");
+    assert!(calls[0].contains("BackwardFilter algorithm=0"), "{calls:?}");
+}
+
+/// Without a library, with one that is too old, with one that takes nothing, or where none is wanted, the plan runs as generated
+/// kernels; what is missing is told once.
+#[test]
+fn what_is_missing_is_told_once() {
+    let cases = few();
+    let Some(fake) = Fake::new(&plan(cases.iter().map(|case| (case, 4096)))) else { return };
+    let want = results(&fake.folder.run_and_save(&steps(1)).1);
+    let check = |failure: &str, notes: &[&str]| {
+        let (got, calls, said) = run(&fake, "", failure);
+        assert_close(&cases, &got, &want);
+        assert_eq!((calls.len(), said.lines().count()), (0, notes.len()), "{said}");
+        for note in notes {
+            assert!(said.contains(note), "{said} lacks {note}");
+        }
+    };
+    check("unsupported", &[]);
+    let (generated, calls, said) = run(&fake, "--no-libraries", "cublasLtCreate");
+    assert_eq!((calls.len(), said.as_str()), (0, ""));
+    assert_close(&cases, &generated, &want);
+    check(
+        "old library",
+        &[
+            "matrix products run as generated kernels, which are slower: libcublasLt.so is of version 11.11, and 12 is needed",
+            "convolutions run as generated kernels, which are slower: libcudnn.so is of version 8.9.7, and 9 is needed",
+        ],
+    );
+    for name in ["libcublasLt.so", "libcublasLt.so.13", "libcublasLt.so.12", "libcudnn.so", "libcudnn.so.9"] {
+        std::fs::write(fake.folder.path(name), "not a library").unwrap();
+    }
+    check("", &["libcublasLt.so was not found", "libcudnn.so was not found"]);
+}
+
+/// Whatever function fails, there is one message with its name and the library's words, and nothing is saved.
+#[test]
+fn failures_of_the_libraries_are_told() {
+    let cases = few();
+    let Some(fake) = Fake::new(&plan(cases.iter().map(|case| (case, 4096)))) else { return };
+    let run = "model.plan --device cuda --save lost.safetensors";
+    for (source, status) in
+        [(include_str!("fake_blas.cpp"), "CUBLAS"), (include_str!("fake_dnn.cpp"), "CUDNN")]
+    {
+        let mut functions = 0;
+        for (before, _) in source.match_indices("MAY_FAIL;").filter_map(|(at, _)| source.split_at_checked(at))
+        {
+            let line = before.lines().rev().find(|line| line.starts_with("int cu")).unwrap();
+            let name = line.trim_start_matches("int ").split('(').next().unwrap();
+            let text = format!("{name} failed: {status}_STATUS_EXECUTION_FAILED, as FAKE_LIBRARY asks");
+            fake.fails(run, name, 8, &[&text, "--no-libraries does without cu"]);
+            functions += 1;
+        }
+        assert!(functions >= 9, "{functions}");
+    }
+    assert!(!fake.folder.path("lost.safetensors").exists());
+}
+
+/// A planned run equals an unplanned one on the same device bit for bit, with TF32 and without libraries too.
+#[test]
+fn planned_and_unplanned_runs_take_the_same_ways() {
+    let Some(fake) = Fake::new(CLASSIFIER) else { return };
+    for options in ["", "--tf32", "--no-libraries"] {
+        let printed = fake.succeeds(&format!("model.plan --device cuda --steps 3 --verify {options}"), "");
+        assert!(printed.contains("verified=bit-identical"), "{printed}");
+    }
+}
+
+/// What is for a GPU alone is refused on the CPU device.
+#[test]
+fn options_of_libraries_are_refused_on_the_cpu() {
+    let Some(fake) = Fake::new(&plan([])) else { return };
+    for option in ["--tf32", "--allow-nondeterminism", "--no-libraries"] {
+        fake.fails(&format!("model.plan {option}"), "", 2, &[option, "--device cuda"]);
+    }
+    let both = fake.memrun("model.plan --device cuda --no-libraries --tf32", "");
+    assert_eq!(both.status.code(), Some(2));
+}
