@@ -26,6 +26,8 @@ pub struct Program {
     pub(crate) dev_bytes: usize,
     /// What the plan was compiled for.
     pub(crate) budget_bytes: u64,
+    /// What the plan sets aside of it for the driver, kernels and libraries.
+    pub(crate) reserve_bytes: u64,
     pub(crate) host_bytes: usize,
     pub(crate) kernels: Vec<Kernel>,
     pub(crate) events: usize,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use memc_gpu::{
-    Clock, Driver, Facts, Function, GpuError, Graph, Graphs, LibraryCall, LibraryOp, Queue, Span, Word,
+    Clock, Driver, Facts, Function, GpuError, Graph, Graphs, LibraryCall, LibraryOp, Queue, Sizes, Span, Word,
 };
 use memc_plan::{NoData, PlanFile};
 use memc_runtime::{Device, FeedOptions, Feeder, Initial, Program, Session, cpu, gpu};
@@ -101,6 +101,7 @@ epilogue {
 #[derive(Default)]
 struct Idle {
     host: Vec<u8>,
+    reports: Vec<u8>,
     commands: usize,
 }
 
@@ -114,9 +115,15 @@ impl Driver for Idle {
     fn function(&mut self, _: &str) -> Result<Function, GpuError> {
         Ok(Function(0))
     }
-    fn reserve(&mut self, _: usize, host: usize, _: usize, _: u8) -> Result<(), GpuError> {
-        self.host = vec![0; host];
+    fn reserve(&mut self, sizes: Sizes, _: usize, _: u8) -> Result<(), GpuError> {
+        (self.host, self.reports) = (vec![0; sizes.host], vec![0; sizes.reports]);
         Ok(())
+    }
+    fn is_page_locked(&self) -> bool {
+        true
+    }
+    fn reports(&mut self) -> &mut [u8] {
+        &mut self.reports
     }
     fn launch(&mut self, _: Function, _: [u32; 3], _: u32, words: &[Word]) -> Result<(), GpuError> {
         self.commands += words.len();
@@ -190,7 +197,7 @@ impl Clock for Idle {
         Ok(0)
     }
     fn facts(&self) -> Result<Facts, GpuError> {
-        Err(GpuError::NoDevice)
+        Ok(Facts { name: String::new(), processors: 1, free_bytes: 0, total_bytes: 0 })
     }
 }
 
@@ -211,7 +218,9 @@ fn steps_allocate_nothing_once_warm() {
         let device = gpu::Gpu::new("idle", || Ok(Idle::default()), true).without_graph(no_graph);
         Box::new(device) as Box<dyn Device>
     });
-    for device in on_cpu.into_iter().chain(on_gpu) {
+    // Threads of a device that is dropped end when they like, and may allocate then.
+    let devices: Vec<Box<dyn Device>> = on_cpu.into_iter().chain(on_gpu).collect();
+    for device in &devices {
         let threads = device.threads();
         let initial = Initial::new(&file, None, None).unwrap();
         let mut feeder = Feeder::new(file.plan(), &program, &FeedOptions::default()).unwrap();

@@ -15,12 +15,14 @@ const UNSAFE: &[(&str, &str)] = &[
     ("runtime/gpu/src/cuda/graph.rs", "the driver is a C library"),
     ("runtime/gpu/src/devices.rs", "the driver is a C library"),
     ("runtime/gpu/src/dnn.rs", "cuDNN is a C library"),
+    ("runtime/gpu/src/host.rs", "memory that the driver and the host share is raw"),
     ("runtime/gpu/src/library.rs", "frees what the libraries made"),
     ("runtime/gpu/src/locate.rs", "opens libraries and asks them for their versions"),
     ("runtime/gpu/src/nvrtc.rs", "the compiler is a C library"),
     ("runtime/src/cpu/arena.rs", "one allocation of an exact size, shared by the stream threads"),
     ("runtime/tests/run/arena.rs", "queues share memory"),
-    ("runtime/tests/run/mock.rs", "queues share memory, and kernels are called by name"),
+    ("runtime/tests/run/mock.rs", "queues share memory"),
+    ("runtime/tests/run/mock/program.rs", "kernels are called by name"),
     ("runtime/tests/allocation.rs", "counts allocations with a global allocator"),
 ];
 

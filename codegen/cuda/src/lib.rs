@@ -58,10 +58,11 @@ pub(crate) struct Call<'a> {
     pub(crate) results: &'a [TensorType],
 }
 
-/// Scratch bytes of the launches that compute `op` on operands of these types; 0 for an op without kernels.
+/// Scratch bytes with which a GPU computes `op` on operands of these types in any way: those of generated kernels, and
+/// what a library may use.
 pub fn workspace(op: &OpKind, operands: &[&TensorType]) -> u64 {
     let operands: Vec<TensorType> = operands.iter().map(|t| (*t).clone()).collect();
-    lower(op, &operands).map_or(0, |lowering| lowering.workspace)
+    lower(op, &operands).map_or(0, |lowering| lowering.workspace).max(allowance(op, &operands))
 }
 
 /// The launches that compute `op` on operands of these types.

@@ -16,7 +16,8 @@ use memc_cuda::LibraryCall;
 use crate::api::{done, start};
 use crate::cache::Cache;
 use crate::devices::{Context, free, handle, info};
-use crate::driver::{Arena, Driver, Function, LibraryOp, Queue, Span, Word, check_span};
+use crate::driver::{Arena, Driver, Function, LibraryOp, Queue, Sizes, Span, Word, check_span};
+use crate::host::HostMemory;
 use crate::library::Calls;
 use crate::{Component, DeviceInfo, GpuError, Libraries, LibraryOptions, Nvrtc};
 
@@ -56,7 +57,8 @@ pub struct Cuda {
     functions: Vec<sys::CUfunction>,
     calls: Calls,
     device: (sys::CUdeviceptr, usize),
-    host: (*mut u8, usize),
+    host: HostMemory,
+    reports: HostMemory,
     /// Room for the parameters of a launch.
     values: Vec<u64>,
     pointers: Vec<*mut c_void>,
@@ -87,7 +89,8 @@ impl Cuda {
             functions: Vec::new(),
             calls: Calls::new(libraries),
             device: (0, 0),
-            host: (null_mut(), 0),
+            host: HostMemory::none(),
+            reports: HostMemory::none(),
             values: Vec::new(),
             pointers: Vec::new(),
             captured: graph::Captured::default(),
@@ -139,7 +142,7 @@ impl Cuda {
     fn address(&self, span: Span) -> Result<sys::CUdeviceptr, GpuError> {
         let (base, bytes) = match span.arena {
             Arena::Device => self.device,
-            Arena::Host => (self.host.0 as sys::CUdeviceptr, self.host.1),
+            Arena::Host => self.host.range(),
         };
         check_span(span.start, span.len, bytes)?;
         Ok(base + span.start as u64)
@@ -198,10 +201,11 @@ impl Driver for Cuda {
     }
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
-    fn reserve(&mut self, device: usize, host: usize, events: usize, fill: u8) -> Result<(), GpuError> {
-        if self.device.1 > 0 || self.host.1 > 0 || !self.events.is_empty() {
+    fn reserve(&mut self, sizes: Sizes, events: usize, fill: u8) -> Result<(), GpuError> {
+        if self.device.1 > 0 || self.host.range().1 > 0 || !self.events.is_empty() {
             return Err(GpuError::Call { function: "reserve", error: "the arenas are reserved".to_owned() });
         }
+        let Sizes { device, host, reports } = sizes;
         if device > 0 {
             // SAFETY: an address to write; freed once, when the device is dropped.
             let result = unsafe { sys::cuMemAlloc_v2(&mut self.device.0, device) };
@@ -210,16 +214,13 @@ impl Driver for Cuda {
             // SAFETY: the bytes were just reserved.
             done("cuMemsetD8", unsafe { sys::cuMemsetD8_v2(self.device.0, fill, device) })?;
         }
-        if host > 0 {
-            let mut start = null_mut();
-            // SAFETY: an address to write; freed once, when the device is dropped.
-            let result = unsafe { sys::cuMemHostAlloc(&mut start, host, sys::CU_MEMHOSTALLOC_PORTABLE) };
-            done("cuMemHostAlloc", result)
-                .map_err(|e| Cuda::refused("the page-locked host arena", host, e))?;
-            self.host = (start.cast(), host);
-            // SAFETY: the bytes were just reserved, and nothing else knows of them.
-            unsafe { self.host.0.write_bytes(fill, host) };
-        }
+        self.reports = HostMemory::locked(reports, fill)
+            .map_err(|error| Cuda::refused("the page-locked words of kernels", reports, error))?;
+        self.host = match HostMemory::locked(host, fill) {
+            Ok(locked) => locked,
+            Err(error) => HostMemory::pageable(host, fill)
+                .ok_or_else(|| Cuda::refused("the host arena", host, error))?,
+        };
         for _ in 0..events {
             self.events.push(self.new_event(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?);
         }
@@ -242,7 +243,11 @@ impl Driver for Cuda {
         for word in words {
             self.values.push(match *word {
                 Word::Address(start) => self.address(Span { arena: Arena::Device, start, len: 0 })?,
-                Word::Host(start) => self.address(Span { arena: Arena::Host, start, len: 0 })?,
+                Word::Report(start) => {
+                    let (base, bytes) = self.reports.range();
+                    check_span(start, 0, bytes)?;
+                    base + start as u64
+                }
                 Word::Int(value) => value.cast_unsigned(),
             });
         }
@@ -351,15 +356,17 @@ impl Driver for Cuda {
         done("cuMemcpyDtoH", unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), at, bytes.len()) })
     }
 
-    #[allow(unsafe_code, reason = "slices of the arena are given out by offset")]
     fn host(&mut self, start: usize, len: usize) -> Result<&mut [u8], GpuError> {
-        check_span(start, len, self.host.1)?;
-        if len == 0 {
-            return Ok(&mut []);
-        }
-        // SAFETY: the place is within the arena, whose bytes are initialised; the slice borrows the device. The caller
-        // has ordered the queues' commands that touch these bytes before or after the use of the slice.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.host.0.add(start), len) })
+        self.host.bytes(start, len)
+    }
+
+    fn is_page_locked(&self) -> bool {
+        self.host.is_locked()
+    }
+
+    fn reports(&mut self) -> &mut [u8] {
+        let (_, len) = self.reports.range();
+        self.reports.bytes(0, len).unwrap_or_default()
     }
 }
 
@@ -384,9 +391,6 @@ impl Drop for Cuda {
             }
             if self.device.1 > 0 {
                 sys::cuMemFree_v2(self.device.0);
-            }
-            if self.host.1 > 0 {
-                sys::cuMemFreeHost(self.host.0.cast());
             }
         }
     }

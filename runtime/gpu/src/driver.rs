@@ -34,7 +34,7 @@ impl Queue {
 pub enum Arena {
     /// Memory of the device.
     Device,
-    /// Page-locked memory of the host.
+    /// Memory of the host, page-locked where that can be had.
     Host,
 }
 
@@ -57,13 +57,24 @@ pub struct Function(pub usize);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LibraryOp(pub usize);
 
+/// How much memory a program takes, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sizes {
+    /// The device arena.
+    pub device: usize,
+    /// The host arena.
+    pub host: usize,
+    /// What kernels report to the host, in page-locked memory that they reach, if slowly.
+    pub reports: usize,
+}
+
 /// A parameter of a launch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Word {
     /// The address of this byte of the device arena.
     Address(usize),
-    /// The address of this byte of the host arena, which kernels reach too, if slowly.
-    Host(usize),
+    /// The address of this byte of the reports.
+    Report(usize),
     /// A number.
     Int(i64),
 }
@@ -85,11 +96,16 @@ pub trait Driver {
     /// [`GpuError::Call`] without one of this name.
     fn function(&mut self, name: &str) -> Result<Function, GpuError>;
 
-    /// Reserves both arenas, of so many bytes, filled with `fill`, and events `0..events`.
+    /// Reserves both arenas and the reports, filled with `fill`, and events `0..events`. Where the host arena cannot be
+    /// page-locked it is pageable memory.
     ///
     /// # Errors
     /// [`GpuError::Memory`] where an arena is refused.
-    fn reserve(&mut self, device: usize, host: usize, events: usize, fill: u8) -> Result<(), GpuError>;
+    fn reserve(&mut self, sizes: Sizes, events: usize, fill: u8) -> Result<(), GpuError>;
+
+    /// Whether the host arena is page-locked. Copies of pageable memory are staged by the driver: they are slow, hold up
+    /// the issuing thread, and cannot be captured.
+    fn is_page_locked(&self) -> bool;
 
     /// Launches on the compute queue, with blocks of `block` threads along x.
     ///
@@ -170,6 +186,9 @@ pub trait Driver {
     /// # Errors
     /// [`GpuError::Bounds`].
     fn host(&mut self, start: usize, len: usize) -> Result<&mut [u8], GpuError>;
+
+    /// All bytes of the reports.
+    fn reports(&mut self) -> &mut [u8];
 }
 
 /// Checks that a place is within an arena of so many bytes.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memc_gpu::{Driver, LibraryOp, Span};
+use memc_gpu::{Clock, LibraryOp, Span};
 use memc_ir::{OpKind, TensorType};
 
 use super::lower::{launches, operand};
@@ -16,6 +16,8 @@ pub(super) struct Taken {
     /// For each kernel of the program the call that computes it, and how many of its operands, the first ones, the call
     /// takes; none where it is generated.
     ops: Vec<Option<(LibraryOp, usize)>>,
+    /// Bytes of the device that were free before libraries were asked.
+    pub(super) free_bytes: u64,
     /// What is lost with a library that is not there, once for each.
     pub(super) notes: BTreeSet<String>,
 }
@@ -27,7 +29,8 @@ pub(super) struct Taken {
 ///
 /// # Errors
 /// Those of a library that is there and fails.
-pub(super) fn take(program: &Program, driver: &mut impl Driver) -> Result<Taken, Error> {
+pub(super) fn take(program: &Program, driver: &mut impl Clock) -> Result<Taken, Error> {
+    let free_bytes = driver.facts()?.free_bytes;
     let mut least: BTreeMap<(&OpKind, &[TensorType]), usize> = BTreeMap::new();
     for launch in launches(program) {
         if let Some(kernel) = program.kernels.get(launch.kernel) {
@@ -51,7 +54,7 @@ pub(super) fn take(program: &Program, driver: &mut impl Driver) -> Result<Taken,
         }
     }
     let op = |kernel: &crate::program::Kernel| *planned.get(&(&kernel.op, kernel.operands.as_slice()))?;
-    Ok(Taken { ops: program.kernels.iter().map(op).collect(), notes })
+    Ok(Taken { ops: program.kernels.iter().map(op).collect(), free_bytes, notes })
 }
 
 /// A library call, ready to be issued.

@@ -119,8 +119,7 @@ impl Lowered {
         Ok(all)
     }
 
-    /// The launches of generated kernels for a launch of the program, whose reports lie in the host arena from `reports`
-    /// on.
+    /// The launches of generated kernels for a launch of the program, whose reports begin at byte `reports` of all.
     fn calls(&self, launch: &Launch, reports: usize) -> Result<Vec<Call<'_>>, Error> {
         let wrong = || Error::Internal(format!("{} has other operands than its kernel", launch.label));
         let lowering = self.kernels.get(launch.kernel).ok_or_else(wrong)?;
@@ -129,7 +128,7 @@ impl Lowered {
             Arg::Operand(i) => operand(launch, i).map(start),
             Arg::Result(j) => launch.results.get(j).copied().map(start),
             Arg::Workspace(at) => Some(Word::Address(workspace.checked_add(usize::try_from(at).ok()?)?)),
-            Arg::Report(check) => Some(Word::Host(reports + check * report::BYTES)),
+            Arg::Report(check) => Some(Word::Report(reports + check * report::BYTES)),
             Arg::I64(value) => Some(Word::Int(value)),
         };
         let calls = lowering.launches.iter().map(|launch| {

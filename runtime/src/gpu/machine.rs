@@ -4,7 +4,7 @@
 //! ends, so that slow devices are measured in as little time as fast ones.
 
 use memc_cuda::{Arg, Lowering};
-use memc_gpu::{Arena, Clock, Function, GpuError, Graphs, Queue, Span, Word};
+use memc_gpu::{Arena, Clock, Function, GpuError, Graphs, Queue, Sizes, Span, Word};
 use memc_ir::{OpKind, TensorType, parse_op, parse_type};
 
 use crate::profile::{Machine, median, per_second};
@@ -121,7 +121,7 @@ pub(crate) fn machine<D: Graphs + Clock>(mut driver: D) -> Result<Machine, Error
     let all = || products.iter().chain(&streams).chain([&tiny]);
     let area = all().map(Shape::bytes).max().unwrap_or(0);
     memory::check(0, 2 * copy)?;
-    driver.reserve(2 * copy + area, 2 * copy, 1, FILL)?;
+    driver.reserve(Sizes { device: 2 * copy + area, host: 2 * copy, reports: 0 }, 1, FILL)?;
     driver
         .build(&memc_cuda::program(all().flat_map(|s| &s.lowering.launches).map(|launch| &launch.kernel)))?;
     driver.reserve_marks(4)?;

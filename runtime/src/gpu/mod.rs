@@ -23,6 +23,7 @@ mod library;
 mod lower;
 pub(crate) mod machine;
 pub(crate) mod measure;
+mod memory;
 mod replay;
 mod report;
 mod split;
@@ -32,7 +33,8 @@ use std::sync::Arc;
 
 use memc_gpu::{Clock, Cuda, GpuError, Graphs, LibraryOptions};
 
-use crate::{Device, Error, Executor, Program, memory};
+use crate::memory as host_memory;
+use crate::{Device, Error, Executor, Program};
 
 /// A device that is opened anew for every program.
 #[derive(Debug)]
@@ -82,7 +84,7 @@ impl<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>> Device for Gpu
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
         // Where there is no device, that is what to say, whatever else the plan wants.
         let mut driver = (self.open)()?;
-        memory::check(0, program.host_bytes)?;
+        host_memory::check(0, program.host_bytes)?;
         let taken = library::take(&program, &mut driver)?;
         let lowered = lower::lower(&program, &taken)?;
         Ok(Box::new(replay::Replay::new(program, &lowered, taken, driver, self.how)?))

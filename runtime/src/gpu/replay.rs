@@ -5,12 +5,13 @@
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
-use memc_gpu::{Arena, Clock, Function, GpuError, Graphs, Queue, Span, Word};
+use memc_gpu::{Arena, Clock, Function, GpuError, Graphs, Queue, Sizes, Span, Word};
 use memc_plan::{Lap, Section, Space, Stream};
 
 use super::capture::Captured;
 use super::library::{Call, Taken};
 use super::lower::Lowered;
+use super::memory;
 use super::report::Reports;
 use super::split::Split;
 use crate::device::{Executor, HostSide};
@@ -82,11 +83,18 @@ impl<D: Graphs + Clock> Replay<D> {
         how: How,
     ) -> Result<Replay<D>, Error> {
         let fill = if how.check_memory { POISON } else { 0 };
-        let split = if how.no_graph { None } else { Split::of(&program) };
+        let mut split = if how.no_graph { None } else { Split::of(&program) };
         let events = split.as_ref().map_or(program.events, Split::all_events);
         let reports = Reports::of(&program, lowered);
-        driver.reserve(lowered.device_bytes, reports.host_bytes(), events, fill)?;
-        reports.clear(&mut driver)?;
+        let (device, host) = (lowered.device_bytes, program.host_bytes);
+        driver.reserve(Sizes { device, host, reports: reports.bytes() }, events, fill)?;
+        reports.clear(&mut driver);
+        let mut notes: Vec<String> = taken.notes.iter().cloned().collect();
+        notes.extend((split.is_none() && !how.no_graph).then(|| UNSPLIT.to_owned()));
+        if !driver.is_page_locked() {
+            notes.push(memory::pageable(&mut driver, &program)?);
+            split = None;
+        }
         let calls =
             |section| lowered.section(&program, section, &reports, !(how.check_memory || how.no_joint));
         let calls = Section::ALL.into_iter().map(calls).collect::<Result<Vec<_>, _>>()?;
@@ -117,8 +125,7 @@ impl<D: Graphs + Clock> Replay<D> {
         }
         let homes = program.homes.iter().filter(|home| home.space == Space::Dev);
         let staging = vec![0; homes.map(|home| home.len).max().unwrap_or(0)];
-        let mut notes: Vec<String> = taken.notes.into_iter().collect();
-        notes.extend((split.is_none() && !how.no_graph).then(|| UNSPLIT.to_owned()));
+        notes.extend(memory::loaded(&driver, &program, taken.free_bytes, device)?);
         Ok(Replay {
             driver,
             launches,

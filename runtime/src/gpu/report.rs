@@ -1,7 +1,7 @@
 //! What kernels report to the host: index values out of range.
 //!
-//! Reports are words behind the host arena, which kernels write only when they have something to say, so that reading
-//! them costs no copy. They are read before the host takes an output or a state: an output may be out before a later op
+//! Reports are words of page-locked memory, which kernels write only when they have something to say, so that reading them
+//! costs no copy. They are read before the host takes an output or a state: an output may be out before a later op
 //! of the step reports, but no state is stored after a report.
 
 use memc_cuda::{IndexCheck, NO_REPORT, report};
@@ -27,15 +27,12 @@ struct Check {
 /// The reports of a program, in order of commands.
 #[derive(Debug)]
 pub(super) struct Reports {
-    /// First byte in the host arena.
-    start: usize,
     checks: Vec<Check>,
 }
 
 impl Reports {
-    /// Those of a program's launches, behind its host arena.
+    /// Those of a program's launches.
     pub(super) fn of(program: &Program, lowered: &Lowered) -> Reports {
-        let start = program.host_bytes.next_multiple_of(BYTES);
         let mut checks = Vec::new();
         for section in Section::ALL {
             for (index, command) in program.section(section).iter().enumerate() {
@@ -44,31 +41,31 @@ impl Reports {
                 checks.extend(lowered.checks(launch).iter().map(of));
             }
         }
-        Reports { start, checks }
+        Reports { checks }
     }
 
     /// The place of the first report of a command; those of its other checks follow.
     pub(super) fn place(&self, section: Section, command: usize) -> usize {
         let before = |check: &Check| (check.at.0 as usize, check.at.1) < (section as usize, command);
-        self.start + BYTES * self.checks.partition_point(before)
+        BYTES * self.checks.partition_point(before)
     }
 
-    /// Bytes of the host arena with the reports.
-    pub(super) fn host_bytes(&self) -> usize {
-        self.start + BYTES * self.checks.len()
+    /// All their bytes.
+    pub(super) fn bytes(&self) -> usize {
+        BYTES * self.checks.len()
     }
 
     /// Makes all reports empty.
-    pub(super) fn clear(&self, driver: &mut impl Driver) -> Result<(), Error> {
-        let bytes = driver.host(self.start, BYTES * self.checks.len())?;
-        bytes.copy_from_slice(&NO_REPORT.to_le_bytes().repeat(self.checks.len()));
-        Ok(())
+    pub(super) fn clear(&self, driver: &mut impl Driver) {
+        driver
+            .reports()
+            .chunks_exact_mut(BYTES)
+            .for_each(|word| word.copy_from_slice(&NO_REPORT.to_le_bytes()));
     }
 
     /// Fails with the first report that there is.
     pub(super) fn read(&self, driver: &mut impl Driver, program: &Program) -> Result<(), Error> {
-        let bytes = driver.host(self.start, BYTES * self.checks.len())?;
-        for (check, word) in self.checks.iter().zip(bytes.chunks_exact(BYTES)) {
+        for (check, word) in self.checks.iter().zip(driver.reports().chunks_exact(BYTES)) {
             let word = word.try_into().map_or(NO_REPORT, u64::from_le_bytes);
             let Some((position, value)) = report(word) else { continue };
             let command = program.section(check.at.0).get(check.at.1);

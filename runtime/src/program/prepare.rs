@@ -44,6 +44,7 @@ pub(super) fn prepare(plan: &Plan) -> Result<Program, Error> {
     let mut program = Program {
         dev_bytes,
         budget_bytes: plan.meta.budget_bytes,
+        reserve_bytes: plan.meta.reserve_bytes,
         host_bytes,
         kernels,
         events: index(plan.events),

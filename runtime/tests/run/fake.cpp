@@ -133,6 +133,7 @@ int cuMemFree_v2(uint64_t start) { return drop(allocations, (void*)start); }
 int cuMemHostAlloc(void** start, size_t bytes, unsigned flags) {
   // Portable, and not write-combined: the host reads it.
   if (flags != 1) return INVALID;
+  if (fails("lock") && bytes > 4096) return NO_MEMORY;
   *start = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   pinned.insert(*start);
   return state();

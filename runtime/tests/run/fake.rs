@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use crate::mock::{has_compiler, shim};
+use crate::mock::has_compiler;
+use crate::mock::program::shim;
 use crate::{Folder, floats, host_waits, steps};
 
 /// The libraries, by source and names.
@@ -140,6 +141,24 @@ fn memrun_measures_a_plan_through_the_driver() {
     assert!(times.len() == 7 && times.iter().all(|op| op["time_ns"].as_u64() > Some(0)), "{times:?}");
     fake.fails("profile model.plan --device cuda -o lost.json", "no device", 8, &["no GPU"]);
     assert!(!fake.folder.path("lost.json").exists());
+}
+
+/// Where the host arena cannot be page-locked the run goes on, with the same numbers, and says what it costs.
+#[test]
+fn a_host_arena_that_cannot_be_locked_is_pageable() {
+    let Some(fake) = Fake::new(crate::CLASSIFIER) else { return };
+    let losses = |output: Output| {
+        let object: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (object["losses"].clone(), String::from_utf8(output.stderr).unwrap())
+    };
+    let run = "model.plan --device cuda --steps 3 --json";
+    let (locked, pageable) = (losses(fake.memrun(run, "")), losses(fake.memrun(run, "lock")));
+    assert_eq!(locked.0, pageable.0);
+    assert!(
+        pageable.1.contains("could not be page-locked") && !locked.1.contains("page-locked"),
+        "{pageable:?}"
+    );
+    assert!(!pageable.1.contains("left"), "{}", pageable.1);
 }
 
 /// The device is listed with what a program needs to know of it.

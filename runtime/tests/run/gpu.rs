@@ -1,6 +1,6 @@
 //! The GPU's replay of plans, on a driver without a GPU: the runtime's path from plan to queues as it is.
 
-use memc_gpu::{Driver, GpuError, Graphs, Queue};
+use memc_gpu::{Driver, GpuError, Graphs, Queue, Sizes};
 use memc_runtime::gpu::Gpu;
 use memc_runtime::{Error, RunOptions, run_on};
 
@@ -108,7 +108,7 @@ fn a_driver_that_cannot_capture_is_told() {
 #[test]
 fn a_capture_waits_for_nothing_outside() {
     let mut mock = Mock::new(Behaviour::default());
-    mock.reserve(0, 0, 2, 0).unwrap();
+    mock.reserve(Sizes::default(), 2, 0).unwrap();
     mock.record(Queue::D2h, 0).unwrap();
     mock.begin_capture().unwrap();
     mock.record(Queue::Compute, 1).unwrap();
@@ -140,6 +140,32 @@ fn a_body_that_is_no_graph_runs_and_is_told() {
     let mut log = Log::default();
     run_on(&device, &folder.plan(), &steps(2), &mut log).unwrap();
     assert!(log.notes.iter().any(|note| note.contains("command by command")), "{:?}", log.notes);
+}
+
+/// Memory that is not as planned changes no bit, and is told: a host arena that cannot be page-locked, with what its copies
+/// cost, and kernels that take more of the device than the plan sets aside.
+#[test]
+fn memory_that_is_not_as_planned_is_told() {
+    if !has_compiler() {
+        return;
+    }
+    let folder = Folder::of(CLASSIFIER);
+    let plain = on_mock(&folder, Behaviour::default(), false, &steps(3)).unwrap();
+    let pageable = Behaviour { pageable: true, ..Behaviour::default() };
+    let loads = |loads| Behaviour { loads, ..Behaviour::default() };
+    for (behaviour, told) in [
+        (pageable, &["page-locked", "GB/s", "ms", "larger --gpu-mem"][..]),
+        (loads(5 << 20), &["5.00 MiB", "budget of 16.00 KiB", "memrun profile"]),
+        (loads(1 << 20), &[]),
+    ] {
+        assert_eq!(on_mock(&folder, behaviour, true, &steps(3)).unwrap(), plain);
+        let device = Gpu::new("mock", move || Ok(Mock::new(behaviour)), false);
+        let mut log = Log::default();
+        run_on(&device, &folder.plan(), &steps(1), &mut log).unwrap();
+        let notes: Vec<&String> = log.notes.iter().filter(|note| !note.contains("synthetic")).collect();
+        assert_eq!(notes.len(), usize::from(!told.is_empty()), "{notes:?}");
+        assert!(told.iter().all(|part| notes[0].contains(part)), "{notes:?}");
+    }
 }
 
 /// After a kernel has failed the run ends with the device's error, and no state is saved from what it left.

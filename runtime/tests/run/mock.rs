@@ -11,110 +11,23 @@ mod compiler;
 mod capture;
 #[path = "mock/clock.rs"]
 mod clock;
+#[path = "mock/program.rs"]
+pub(crate) mod program;
 #[path = "mock/worker.rs"]
 mod worker;
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 
 pub(crate) use compiler::has_compiler;
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-use memc_gpu::{Arena, Driver, Function, GpuError, LibraryCall, LibraryOp, Queue, Span, Word, check_span};
+use memc_gpu::{
+    Arena, Driver, Function, GpuError, LibraryCall, LibraryOp, Queue, Sizes, Span, Word, check_span,
+};
+use program::Program;
 use worker::{Board, Worker, worker};
 
 use crate::arena::Bytes;
 use crate::plain;
-
-/// A program that g++ compiled.
-struct Program {
-    names: Vec<String>,
-    /// Parameters of a kernel.
-    arity: extern "C" fn(u64) -> u64,
-    launch: extern "C" fn(u64, *const u64, u64, *const u64),
-    _library: Library,
-}
-
-/// Fibers of the emulation are global.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-const FLAGS: &[&str] = &[
-    "-std=c++17",
-    "-O1",
-    "-w",
-    "-shared",
-    "-fPIC",
-    "-fno-gnu-unique",
-    "-fno-strict-aliasing",
-    "-ffp-contract=off",
-];
-
-const ENTRY: &str = "
-extern \"C\" uint64_t mock_arity(uint64_t kernel) { return emulation::table().at(kernel).arity; }
-extern \"C\" void mock_launch(uint64_t index, const uint64_t* grid, uint64_t block, const uint64_t* words) {
-  struct Call { const emulation::Kernel* kernel; const uint64_t* words; } call{&emulation::table().at(index), words};
-  auto run = [](void* p) { ((Call*)p)->kernel->call(((Call*)p)->kernel->function, ((Call*)p)->words); };
-  emulation::launch(grid, (unsigned)block, run, &call);
-}
-";
-
-impl Program {
-    #[allow(unsafe_code, reason = "opens the compiled program")]
-    fn build(text: &str) -> Program {
-        let start = "extern \"C\" __global__ void ";
-        let lines =
-            text.lines().filter_map(|line| line.strip_prefix(start)?.split_once(") ")?.1.split_once('('));
-        let names: Vec<String> = lines.map(|(name, _)| name.to_owned()).collect();
-        assert_eq!(names.len(), text.matches("__global__").count(), "a kernel is not found in the text");
-        let mut unit = format!("#include \"shim.h\"\n{text}");
-        for (i, name) in names.iter().enumerate() {
-            let _ = writeln!(unit, "static emulation::Register register_{i}({i}, &{name});");
-        }
-        unit.push_str(ENTRY);
-        let path = compile(&unit);
-        // SAFETY: the library was just built from the texts above; its functions have the types of ENTRY.
-        unsafe {
-            let library = Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL).unwrap();
-            let arity = *library.get(b"mock_arity").unwrap();
-            let launch = *library.get(b"mock_launch").unwrap();
-            Program { names, arity, launch, _library: library }
-        }
-    }
-
-    fn run(&self, kernel: usize, grid: [u32; 3], block: u32, words: &[u64]) {
-        let _one = ONE_AT_A_TIME.lock().unwrap();
-        (self.launch)(kernel as u64, grid.map(u64::from).as_ptr(), block.into(), words.as_ptr());
-    }
-}
-
-/// The folder of the header that emulates a GPU's built-ins.
-pub(crate) fn shim() -> PathBuf {
-    let mut here = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
-    here.find_map(|up| Some(up.join("codegen/cuda/tests/emulation")).filter(|shim| shim.exists())).unwrap()
-}
-
-/// The shared library of a unit; the one of an earlier call or run for the same text.
-fn compile(unit: &str) -> PathBuf {
-    static COMPILER: Mutex<()> = Mutex::new(());
-    let _one = COMPILER.lock().unwrap();
-    let shim = shim();
-    let mut hash = blake3::Hasher::new();
-    hash.update(unit.as_bytes()).update(&std::fs::read(shim.join("shim.h")).unwrap());
-    hash.update(FLAGS.concat().as_bytes());
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let path = folder.join(format!("{}.so", hash.finalize().to_hex()));
-    if !path.exists() {
-        let (source, beside) = (path.with_extension("cpp"), path.with_extension("new"));
-        std::fs::write(&source, unit).unwrap();
-        let mut command = Command::new("g++");
-        command.args(FLAGS).arg("-I").arg(&shim).arg("-o").args([&beside, &source]);
-        assert!(command.status().unwrap().success(), "g++ refuses {}", source.display());
-        std::fs::rename(beside, &path).unwrap();
-    }
-    path
-}
 
 /// What an event stands for.
 #[derive(Clone, Copy)]
@@ -138,6 +51,10 @@ pub(crate) struct Behaviour {
     pub(crate) cannot_capture: bool,
     /// Take library calls.
     pub(crate) has_libraries: bool,
+    /// Have pageable memory for a host arena.
+    pub(crate) pageable: bool,
+    /// Bytes that kernels take, once they are built.
+    pub(crate) loads: u64,
 }
 
 /// The driver; see the module.
@@ -153,6 +70,7 @@ pub(crate) struct Mock {
     graphs: Vec<capture::Made>,
     marks: clock::Marks,
     arenas: [Arc<Bytes>; 2],
+    reports: Arc<Bytes>,
     program: Option<Arc<Program>>,
     functions: BTreeMap<String, usize>,
     calls: Vec<(LibraryCall, usize)>,
@@ -175,6 +93,7 @@ impl Mock {
             graphs: Vec::new(),
             marks: clock::Marks::default(),
             arenas: [empty(), empty()],
+            reports: empty(),
             program: None,
             functions: BTreeMap::new(),
             calls: Vec::new(),
@@ -239,8 +158,9 @@ impl Driver for Mock {
         self.functions.get(name).map(|&number| Function(number)).ok_or_else(unknown)
     }
 
-    fn reserve(&mut self, device: usize, host: usize, events: usize, fill: u8) -> Result<(), GpuError> {
-        self.arenas = [device, host].map(|len| Arc::new(Bytes::new(len, fill)));
+    fn reserve(&mut self, sizes: Sizes, events: usize, fill: u8) -> Result<(), GpuError> {
+        self.arenas = [sizes.device, sizes.host].map(|len| Arc::new(Bytes::new(len, fill)));
+        self.reports = Arc::new(Bytes::new(sizes.reports, fill));
         self.events = vec![None; events];
         Ok(())
     }
@@ -251,18 +171,18 @@ impl Driver for Mock {
             None => self.launches += 1,
         }
         let program = self.program.clone().unwrap();
-        let (device, host) = (self.arena(Arena::Device), self.arena(Arena::Host));
+        let (device, reports) = (self.arena(Arena::Device), self.reports.clone());
         assert_eq!((program.arity)(f.0 as u64), words.len() as u64, "{}", program.names[f.0]);
         let words: Vec<u64> = words
             .iter()
             .map(|word| match *word {
                 Word::Address(start) => device.at(start) as u64,
-                Word::Host(start) => host.at(start) as u64,
+                Word::Report(start) => reports.at(start) as u64,
                 Word::Int(value) => value as u64,
             })
             .collect();
         self.issue(Queue::Compute, move || {
-            let _used = (&device, &host);
+            let _used = (&device, &reports);
             program.run(f.0, grid, block, &words);
         })
     }
@@ -375,6 +295,15 @@ impl Driver for Mock {
         // SAFETY: the place is within the arena.
         unsafe { device.at(start).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
+    }
+
+    fn reports(&mut self) -> &mut [u8] {
+        // SAFETY: the place is within the memory; the schedule orders the queues' accesses to it.
+        unsafe { std::slice::from_raw_parts_mut(self.reports.at(0), self.reports.len) }
+    }
+
+    fn is_page_locked(&self) -> bool {
+        !self.behaviour.pageable
     }
 
     fn host(&mut self, start: usize, len: usize) -> Result<&mut [u8], GpuError> {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use memc_gpu::{Clock, Facts, GpuError, Queue};
+use memc_gpu::{Arena, Clock, Facts, GpuError, Queue};
 
 use super::Mock;
 
@@ -31,6 +31,8 @@ impl Clock for Mock {
     }
 
     fn facts(&self) -> Result<Facts, GpuError> {
-        Ok(Facts { name: "Mock GPU".to_owned(), processors: 8, free_bytes: 1 << 24, total_bytes: 1 << 28 })
+        let loaded = if self.program.is_some() { self.behaviour.loads } else { 0 };
+        let free_bytes = (1 << 24) - self.arenas[Arena::Device as usize].len as u64 - loaded;
+        Ok(Facts { name: "Mock GPU".to_owned(), processors: 8, free_bytes, total_bytes: 1 << 28 })
     }
 }

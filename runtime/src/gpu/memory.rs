@@ -1,0 +1,68 @@
+//! What a device's memory turns out to be, where that is not as planned: said once, before the first step.
+
+use memc_gpu::{Arena, Clock, Driver, Queue, Span};
+use memc_ir::Bytes;
+use memc_plan::Section;
+
+use crate::clock::{elapsed_ns, now};
+use crate::program::Action;
+use crate::{Error, Program};
+
+/// Most bytes of a copy that tells the link's throughput.
+const COPY: usize = 16 << 20;
+/// How finely drivers hand out memory.
+const GRAIN: u64 = 2 << 20;
+
+/// What copies cost where the host arena could not be page-locked. The arenas must be unused.
+pub(super) fn pageable(driver: &mut impl Driver, program: &Program) -> Result<String, Error> {
+    let len = COPY.min(program.dev_bytes).min(program.host_bytes);
+    let [device, host] = [Arena::Device, Arena::Host].map(|arena| Span { arena, start: 0, len });
+    let mut rate = |queue, from, to| -> Result<f64, Error> {
+        // The first copy warms up.
+        driver.copy(queue, from, to)?;
+        driver.synchronize()?;
+        let start = now();
+        driver.copy(queue, from, to)?;
+        driver.synchronize()?;
+        Ok(len as f64 / elapsed_ns(start).max(1) as f64)
+    };
+    let (down, up) = (rate(Queue::D2h, device, host)?, rate(Queue::H2d, host, device)?);
+    let copied = |to: memc_plan::Space| -> u64 {
+        let bytes = program.section(Section::Body).iter().map(|command| match &command.action {
+            Action::Copy { dst, .. } if dst.space == to => dst.len as u64,
+            _ => 0,
+        });
+        bytes.sum()
+    };
+    let (out, back) = (copied(memc_plan::Space::Host), copied(memc_plan::Space::Dev));
+    let ms = |bytes: u64, rate: f64| if rate > 0.0 { bytes as f64 / rate / 1e6 } else { 0.0 };
+    Ok(format!(
+        "the host arena of {} could not be page-locked: copies reach {down:.1} GB/s to the host and {up:.1} GB/s back, so that \
+         those of a step alone take {:.3} ms, and commands are issued one by one; free host memory, or compile for \
+         a larger --gpu-mem, which swaps less",
+        Bytes(program.host_bytes as u64),
+        ms(out, down) + ms(back, up),
+    ))
+}
+
+/// What is said where kernels and libraries take more of the device than the plan sets aside for them and the driver;
+/// `before` are the bytes that were free before anything of the program was there, the arena of `arena` bytes among it.
+pub(super) fn loaded(
+    driver: &impl Clock,
+    program: &Program,
+    before: u64,
+    arena: usize,
+) -> Result<Option<String>, Error> {
+    let taken = before.saturating_sub(driver.facts()?.free_bytes).saturating_sub(arena as u64);
+    let over = taken > program.reserve_bytes.saturating_add(GRAIN);
+    Ok(over.then(|| {
+        format!(
+            "kernels and libraries take {} of the device beside the arena, more than the {} that the plan sets aside for \
+             them and the driver, so that the budget of {} is exceeded; compile with a profile that `memrun profile` \
+             measures here, which knows what they take",
+            Bytes(taken),
+            Bytes(program.reserve_bytes),
+            Bytes(program.budget_bytes),
+        )
+    }))
+}
