@@ -107,7 +107,7 @@ fn memrun_runs_a_plan_through_the_driver() {
     assert_eq!((&object["device"], &object["steps"]), (&Value::from("cuda"), &Value::from(4)));
     let (again, same) = run("--check-memory", "compile");
     assert!(object["losses"] == again["losses"] && states == same);
-    for more in ["--no-graph", "--trace trace.json", "--no-graph --trace trace.json"] {
+    for more in ["--no-graph", "--trace trace.json", "--no-graph --trace trace.json", "--verify"] {
         let (again, same) = run(more, "");
         assert!(object["losses"] == again["losses"] && states == same, "{more}");
     }
