@@ -129,7 +129,7 @@ fn reference(args: &Check, plan: &memc_plan::Plan) -> Result<Module, Error> {
     source.import.optimizer_model = args.optimizer_model.clone();
     source.import.checkpoint = args.checkpoint.clone();
     let mut module = source::load(&source)?.module;
-    let rewrite = source::was_rewritten(&plan.meta.options);
+    let rewrite = source::recorded_rewrites(&plan.meta.options);
     let profile = device::find(args.device.as_ref().unwrap_or(&plan.meta.profile))?;
     source::canonicalise(&mut module, &profile, rewrite)?;
     Ok(module)

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-pub(crate) use crate::import::{ImportArgs, Source};
+pub(crate) use crate::import::{ImportArgs, RewriteArgs, Source};
 
 pub(crate) use crate::planner::{How, Search};
 
@@ -209,9 +209,8 @@ pub(crate) struct Compile {
     pub(crate) device: String,
     #[command(flatten)]
     pub(crate) search: Search,
-    /// Keep every gradient as the model computes it, whatever it needs of the forward pass
-    #[arg(long)]
-    pub(crate) no_mem_rewrite: bool,
+    #[command(flatten)]
+    pub(crate) rewrite: RewriteArgs,
     #[command(flatten)]
     pub(crate) script: ScriptFiles,
     /// Print one JSON object instead of text
@@ -260,14 +259,13 @@ pub(crate) struct Target {
     /// Device whose times and limits apply to a model: one of `memc list devices` or a profile file (.json)
     #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "cpu")]
     pub(crate) device: String,
-    /// Keep every gradient as the model computes it, whatever it needs of the forward pass
-    #[arg(long)]
-    pub(crate) no_mem_rewrite: bool,
+    #[command(flatten)]
+    pub(crate) rewrite: RewriteArgs,
 }
 
 impl Default for Target {
     fn default() -> Self {
-        Target { device: "cpu".into(), no_mem_rewrite: false }
+        Target { device: "cpu".into(), rewrite: RewriteArgs::default() }
     }
 }
 
@@ -278,9 +276,8 @@ pub(crate) struct Estimate {
     /// Device whose times and limits apply: one of `memc list devices` or a profile file (.json)
     #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "cpu")]
     pub(crate) device: String,
-    /// Keep every gradient as the model computes it, whatever it needs of the forward pass
-    #[arg(long)]
-    pub(crate) no_mem_rewrite: bool,
+    #[command(flatten)]
+    pub(crate) rewrite: RewriteArgs,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
@@ -344,7 +341,8 @@ pub(crate) struct Diff {
 pub(crate) struct Opt {
     #[command(flatten)]
     pub(crate) source: Source,
-    /// Passes to run, as a,b{option=value}; graph gives the canonical form, all adds memory-rewrite,dce as compile does
+    /// Passes to run, as a,b{option=value}; graph gives the canonical form, all adds memory-rewrite,dce as compile
+    /// does, which for GPUs goes on with fuse
     #[arg(long, value_name = "PIPELINE", default_value = "")]
     pub(crate) pass: String,
     /// Device whose costs passes see: one of `memc list devices` or a profile file (.json)

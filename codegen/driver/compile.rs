@@ -38,12 +38,10 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
     let profile = &*device::find(&args.device)?;
     progress.stage("importing");
     let mut loaded = source::load(&args.source)?;
-    if args.no_mem_rewrite {
-        source::record_no_rewrite(&mut loaded.options);
-    }
+    source::record(args.rewrite, &mut loaded.options);
     progress.notes(&loaded.notes, &loaded.warnings);
     let mut graph = loaded.module.clone();
-    let stash = source::canonicalise(&mut graph, profile, !args.no_mem_rewrite)?;
+    let source::Rewritten { stash, .. } = source::canonicalise(&mut graph, profile, args.rewrite)?;
     source::require_values(&graph)?;
 
     progress.stage("planning");

@@ -10,7 +10,8 @@ use serde_json::json;
 use crate::cli::Estimate;
 use crate::device;
 use crate::exit::Error;
-use crate::output::{Progress, emit, table};
+use crate::output::{Progress, counted, emit, table};
+use crate::report::ms;
 use crate::source;
 
 pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
@@ -20,7 +21,7 @@ pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
     let loaded = source::load(&args.source)?;
     progress.notes(&loaded.notes, &loaded.warnings);
     let mut graph = loaded.module;
-    let stash = source::canonicalise(&mut graph, profile, !args.no_mem_rewrite)?;
+    let source::Rewritten { stash, work, unfused } = source::canonicalise(&mut graph, profile, args.rewrite)?;
     progress.stage("estimating");
     let p = Problem::new(&graph, profile).map_err(Error::Model)?;
     let unplanned = keep_all(&p)?;
@@ -44,6 +45,7 @@ pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
                 "activations_bytes": activations, "workspace_bytes": b.workspace, "persistent_bytes": persistent,
                 "peak_bytes": peak, "smallest_feasible_bytes": smallest, "largest_working_set_bytes": working_set,
                 "largest_working_set_op": op, "ideal_ns": p.numbers.compute_ns(), "stash": stash.json(),
+                "work": work.json(), "work_unfused": unfused.map(source::Work::json),
             })
         ));
     }
@@ -63,7 +65,18 @@ pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
             row("smallest", smallest, &format!("feasible --gpu-mem; working set of {op}")),
         ],
     );
-    emit(&format!("{text}\n{}\n", stash.text()))
+    emit(&format!("{text}\n{}\n{}\n", stash.text(), kernels(work, unfused)))
+}
+
+/// A line for people.
+fn kernels(work: source::Work, unfused: Option<source::Work>) -> String {
+    let text = |w: source::Work| {
+        format!("{} moving {} in {}", counted(w.kernels, "kernel"), Bytes(w.bytes).short(), ms(w.ns))
+    };
+    match unfused.filter(|u| u.kernels != work.kernels) {
+        Some(unfused) => format!("{} (modelled); without fusion {}", text(work), text(unfused)),
+        None => format!("{} (modelled)", text(work)),
+    }
 }
 
 /// Different sizes of tensors, in bytes.

@@ -55,6 +55,17 @@ pub(crate) struct ImportArgs {
     pub(crate) dims: Vec<Dim>,
 }
 
+/// What passes do to a model before planning, beside what they always do.
+#[derive(Args, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct RewriteArgs {
+    /// Keep every gradient as the model computes it, whatever it needs of the forward pass
+    #[arg(long)]
+    pub(crate) no_mem_rewrite: bool,
+    /// Leave every element-wise op a kernel of its own, for GPUs too; other devices never fuse them
+    #[arg(long)]
+    pub(crate) no_fuse: bool,
+}
+
 impl Default for ImportArgs {
     fn default() -> Self {
         Self {

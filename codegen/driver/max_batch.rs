@@ -163,7 +163,7 @@ impl Hunt<'_> {
             self.progress.notes(&loaded.notes, &loaded.warnings);
         }
         let mut graph = loaded.module;
-        source::canonicalise(&mut graph, self.profile, !self.args.question.target.no_mem_rewrite)?;
+        source::canonicalise(&mut graph, self.profile, self.args.question.target.rewrite)?;
         Posed::of(&graph, self.profile, self.args.search.how.order())
     }
 

@@ -101,7 +101,7 @@ pub(crate) fn pose(
     if source.model.extension().is_some_and(|e| e == "json") {
         source::refuse_options(source, "a planning problem has its own sizes, times and device")?;
         if target != &Target::default() {
-            let text = "--device and --no-mem-rewrite are for models; a planning problem has its own times and device";
+            let text = "--device, --no-mem-rewrite and --no-fuse are for models; a planning problem has its own times and device";
             return Err(Error::Usage(text.into()));
         }
         let text = source::read_text(&source.model)?;
@@ -123,7 +123,7 @@ pub(crate) fn pose(
     let loaded = source::load(source)?;
     progress.notes(&loaded.notes, &loaded.warnings);
     let mut graph = loaded.module;
-    source::canonicalise(&mut graph, profile, !target.no_mem_rewrite)?;
+    source::canonicalise(&mut graph, profile, target.rewrite)?;
     Posed::of(&graph, profile, order)
 }
 

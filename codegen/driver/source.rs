@@ -6,10 +6,11 @@ use memc_frontend::{Import, ImportError, ImportOptions};
 use memc_ir::{Bytes, Module, Phase, print_diags, verify};
 use memc_passes::graph::memory::{self, counts, stash_bytes};
 use memc_passes::{
-    DeviceProfile, FORWARD_PIPELINE, Fired, GRAPH_PIPELINE, MEMORY_PIPELINE, PROFILES, PassCx, Pipeline,
+    DeviceProfile, FORWARD_PIPELINE, FUSE_PIPELINE, Fired, GRAPH_PIPELINE, Kernels, MEMORY_PIPELINE,
+    PROFILES, PassCx, Pipeline,
 };
 
-use crate::cli::{ImportArgs, Source};
+use crate::cli::{ImportArgs, RewriteArgs, Source};
 use crate::exit::Error;
 use crate::import::Dim;
 
@@ -127,7 +128,7 @@ pub(crate) fn replay(model: PathBuf, options: &[(String, String)]) -> Result<Sou
             "trainable" => import.trainable.push(value.clone()),
             "freeze" => import.freeze.push(value.clone()),
             "seed" => import.seed = value.parse().map_err(|_| bad())?,
-            NO_REWRITE => {}
+            NO_REWRITE | NO_FUSE => {}
             _ => return Err(bad()),
         }
     }
@@ -140,17 +141,61 @@ pub(crate) fn context(profile: &DeviceProfile) -> PassCx<'_> {
     PassCx { profile, read_file, stats: Vec::new(), fired: Vec::new() }
 }
 
-/// Name of the recorded option of a plan whose source was not rewritten for memory.
+/// Names of the recorded options of a plan whose source was not rewritten for memory, or not fused.
 const NO_REWRITE: &str = "no-mem-rewrite";
+const NO_FUSE: &str = "no-fuse";
 
-/// Records among a plan's options that its source was not rewritten for memory.
-pub(crate) fn record_no_rewrite(options: &mut Vec<(String, String)>) {
-    options.push((NO_REWRITE.into(), "true".into()));
+/// Records among a plan's options what was not done to its source.
+pub(crate) fn record(rewrite: RewriteArgs, options: &mut Vec<(String, String)>) {
+    for (declined, name) in [(rewrite.no_mem_rewrite, NO_REWRITE), (rewrite.no_fuse, NO_FUSE)] {
+        options.extend(declined.then(|| (name.to_string(), "true".to_string())));
+    }
 }
 
-/// Whether a plan's source was rewritten for memory.
-pub(crate) fn was_rewritten(options: &[(String, String)]) -> bool {
-    options.iter().all(|(name, _)| name != NO_REWRITE)
+/// What was not done to a plan's source.
+pub(crate) fn recorded_rewrites(options: &[(String, String)]) -> RewriteArgs {
+    let has = |wanted: &str| options.iter().any(|(name, _)| name == wanted);
+    RewriteArgs { no_mem_rewrite: has(NO_REWRITE), no_fuse: has(NO_FUSE) }
+}
+
+/// The kernels of a step, and what they do.
+#[derive(Clone, Copy)]
+pub(crate) struct Work {
+    /// Ops that run.
+    pub(crate) kernels: usize,
+    /// Bytes of their operands and results.
+    pub(crate) bytes: u64,
+    /// Their modelled time in ns.
+    pub(crate) ns: u64,
+}
+
+impl Work {
+    fn of(m: &Module, profile: &DeviceProfile) -> Work {
+        let mut work = Work { kernels: 0, bytes: 0, ns: 0 };
+        for &op in m.order.iter().filter(|&&op| !m.ops[op].is_view()) {
+            let Some(kind) = m.ops[op].kind() else { continue };
+            let (operands, results) = (m.operand_types(op), m.result_types(op));
+            let cost = kind.cost(&operands, &results);
+            work.kernels += 1;
+            work.bytes = work.bytes.saturating_add(cost.bytes_read).saturating_add(cost.bytes_written);
+            work.ns = work.ns.saturating_add(profile.op_ns(kind, &operands, &results));
+        }
+        work
+    }
+
+    /// The fields of a JSON report.
+    pub(crate) fn json(self) -> serde_json::Value {
+        serde_json::json!({"kernels": self.kernels, "bytes": self.bytes, "ns": self.ns})
+    }
+}
+
+/// What the graph passes made of a model.
+pub(crate) struct Rewritten {
+    pub(crate) stash: Stash,
+    /// The step's kernels as they are planned.
+    pub(crate) work: Work,
+    /// And before element-wise ops were fused, where they were.
+    pub(crate) unfused: Option<Work>,
 }
 
 /// What the graph passes changed in what the backward pass needs of the forward pass.
@@ -207,22 +252,29 @@ impl Stash {
     }
 }
 
-/// Brings an imported module to the checker's reference point: the default graph passes, and with `rewrite` those
-/// that choose formulations by the memory they need.
+/// Brings an imported module to the checker's reference point: the default graph passes, and unless `rewrite` declines
+/// those that choose formulations by the memory they need.
+///
+/// The last of them, where the device is a GPU, makes one kernel of several element-wise ops.
 pub(crate) fn canonicalise(
     module: &mut Module,
     profile: &DeviceProfile,
-    rewrite: bool,
-) -> Result<Stash, Error> {
+    rewrite: RewriteArgs,
+) -> Result<Rewritten, Error> {
     if module.phase != Phase::Graph {
         return Err(Error::Usage("the file holds a mem-phase module; compile needs a graph".into()));
     }
     let mut cx = context(profile);
     Pipeline::parse(GRAPH_PIPELINE)?.run(module, &mut cx)?;
-    if rewrite {
+    if !rewrite.no_mem_rewrite {
         Pipeline::parse(MEMORY_PIPELINE)?.run(module, &mut cx)?;
     }
-    Ok(Stash::new(module, &cx.stats))
+    let (stash, work) = (Stash::new(module, &cx.stats), Work::of(module, profile));
+    if rewrite.no_fuse || profile.kernels != Kernels::Gpu {
+        return Ok(Rewritten { stash, work, unfused: None });
+    }
+    Pipeline::parse(FUSE_PIPELINE)?.run(module, &mut cx)?;
+    Ok(Rewritten { stash, work: Work::of(module, profile), unfused: Some(work) })
 }
 
 /// Refuses a graph whose initial values are known by their hash only, as one read from text.

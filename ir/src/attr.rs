@@ -6,6 +6,8 @@ use std::hash::{Hash, Hasher};
 
 use half::{bf16, f16};
 
+use crate::ops::fused::Body;
+use crate::parse::parse_body;
 use crate::types::DType;
 
 /// An `f32` compared, ordered and hashed by its bits, so that op kinds are `Eq`, `Ord` and `Hash`.
@@ -110,6 +112,8 @@ pub enum AttrValue {
     Ints(Vec<i64>),
     /// `name = word`.
     Word(String),
+    /// `name = "text"`.
+    Text(String),
 }
 
 /// A type that an attribute can have.
@@ -126,6 +130,10 @@ pub trait Attr: Sized + PartialEq {
     fn write(&self, name: &str, out: &mut String);
     /// Reads the written value.
     fn read(value: &AttrValue) -> Option<Self>;
+    /// What is wrong with a value that cannot be read, where more is to be said than what kind it must be.
+    fn wrong(_value: &AttrValue) -> Option<String> {
+        None
+    }
 }
 
 /// Appends a float so that it reads back bit-exactly.
@@ -253,6 +261,23 @@ impl Attr for DType {
     }
     fn read(value: &AttrValue) -> Option<Self> {
         if let AttrValue::Word(w) = value { DType::from_name(w) } else { None }
+    }
+}
+
+impl Attr for Body {
+    const KIND: &'static str = "a list of steps, as \"add(x0, x1); relu(t0)\"";
+    type Arg<'a> = &'a Body;
+    fn arg(&self) -> &Body {
+        self
+    }
+    fn write(&self, name: &str, out: &mut String) {
+        let _ = write!(out, "{name} = \"{self}\"");
+    }
+    fn read(value: &AttrValue) -> Option<Self> {
+        if let AttrValue::Text(text) = value { parse_body(text).ok() } else { None }
+    }
+    fn wrong(value: &AttrValue) -> Option<String> {
+        if let AttrValue::Text(text) = value { parse_body(text).err() } else { None }
     }
 }
 

@@ -21,6 +21,7 @@ pub static PASSES: &[PassDef] = &[
     graph::cse::PASS,
     graph::dce::PASS,
     graph::fold::PASS,
+    graph::fuse::PASS,
     plan::rows::LAYOUT,
     graph::memory::PASS,
     graph::order::PASS,
@@ -52,3 +53,9 @@ pub const FORWARD_PIPELINE: &str = graph_passes!("recover{forward}");
 ///
 /// Nothing but `dce` may follow, since other passes would merge what this one computes twice.
 pub const MEMORY_PIPELINE: &str = "memory-rewrite,dce";
+
+/// What comes last, unless the user declines, for devices whose kernels are a GPU's: a kernel for each chain of
+/// element-wise ops.
+///
+/// The passes before look at ops one by one, and a processor gains little from it.
+pub const FUSE_PIPELINE: &str = "fuse";

@@ -12,12 +12,12 @@ use memc_passes::{DeviceProfile, GRAPH_PIPELINE, PASSES, PROFILES, PassCx, PassD
 const SEEDS: u64 = 400;
 
 fn run(m: &mut Module, pipeline: &str) -> Vec<(&'static str, String, u64)> {
-    let mut cx = PassCx {
-        profile: &PROFILES[0],
-        read_file: &|_| Err("no files here".into()),
-        stats: Vec::new(),
-        fired: Vec::new(),
-    };
+    run_on(m, pipeline, &PROFILES[0])
+}
+
+fn run_on(m: &mut Module, pipeline: &str, profile: &DeviceProfile) -> Vec<(&'static str, String, u64)> {
+    let mut cx =
+        PassCx { profile, read_file: &|_| Err("no files here".into()), stats: Vec::new(), fired: Vec::new() };
     Pipeline::parse(pipeline).unwrap().run(m, &mut cx).unwrap();
     cx.stats
 }
@@ -80,7 +80,7 @@ fn the_graph_pipeline_is_a_fixpoint() {
 fn printing_what_passes_leave_and_parsing_it_gives_it_back() {
     for seed in 0..SEEDS {
         let mut m = random_module(seed, 40);
-        for pipeline in ["", "canonicalise", "fold", "simplify", GRAPH_PIPELINE] {
+        for pipeline in ["", "canonicalise", "fold", "simplify", GRAPH_PIPELINE, "fuse"] {
             run(&mut m, pipeline);
             let text = print(&m);
             let again = parse(&text).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
@@ -104,6 +104,29 @@ fn ordering_never_raises_the_peak() {
         lowered += u64::from(after.bytes < before.bytes);
     }
     assert!(lowered > SEEDS / 10, "the greedy order helps somewhere: {lowered} of {SEEDS}");
+}
+
+#[test]
+fn fusing_raises_neither_the_peak_nor_the_time() {
+    let (mut fewer, gpu) = (0, DeviceProfile::named("h100").unwrap());
+    for seed in 0..SEEDS {
+        let mut m = random_module(seed, 60);
+        run(&mut m, "dce");
+        let time = |m: &Module| -> u64 {
+            let op = |&id: &memc_ir::OpId| {
+                gpu.op_ns(m.ops[id].kind().unwrap(), &m.operand_types(id), &m.result_types(id))
+            };
+            m.order.iter().map(op).sum()
+        };
+        let before = (m.order.len(), time(&m), peak_live_bytes(&m, gpu).unwrap());
+        run_on(&mut m, "fuse", gpu);
+        let after = (m.order.len(), time(&m), peak_live_bytes(&m, gpu).unwrap());
+        assert!(after.2.bytes <= before.2.bytes, "seed {seed}: {:?} became {:?}", before.2, after.2);
+        assert!(after.0 < before.0 || after.1 == before.1, "seed {seed}");
+        assert!(after.0 == before.0 || after.1 < before.1, "seed {seed}");
+        fewer += u64::from(after.0 < before.0);
+    }
+    assert!(fewer > SEEDS / 2, "something is fused in most modules: {fewer} of {SEEDS}");
 }
 
 #[test]

@@ -127,8 +127,8 @@ fn op_costs(case: &Case) -> Result<Outcome, String> {
         let pairs = kind.inplace_pairs(&operands, &results);
         let def = kind.def();
         let slot = |names: &[&str], i: usize| match names.get(i) {
-            Some(name) if !name.ends_with('*') => (*name).to_string(),
-            _ => format!("{}[{i}]", names.last().map_or("", |n| n.trim_end_matches('*'))),
+            Some(name) if !name.ends_with(['*', '+']) => (*name).to_string(),
+            _ => format!("{}[{i}]", names.last().map_or("", |n| n.trim_end_matches(['*', '+']))),
         };
         let pair =
             |(i, j): &(usize, usize)| format!("{} -> {}", slot(def.operands, *i), slot(def.results, *j));

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use memc_ir::RULES;
 use memc_ir::ops::{Class, OP_DEFS, OpDef};
-use memc_passes::{GRAPH_PIPELINE, MEMORY_PIPELINE, PASSES, PassDef};
+use memc_passes::{FUSE_PIPELINE, GRAPH_PIPELINE, MEMORY_PIPELINE, PASSES, PassDef};
 
 use crate::repo::{read, root};
 
@@ -96,7 +96,11 @@ fn the_passes_page_lists_every_rule_for_memory() {
 
 #[test]
 fn the_passes_page_shows_the_pipelines() {
-    compare("passes/README.md", "pipeline", &format!("```text\n{GRAPH_PIPELINE}\n{MEMORY_PIPELINE}\n```\n"));
+    compare(
+        "passes/README.md",
+        "pipeline",
+        &format!("```text\n{GRAPH_PIPELINE}\n{MEMORY_PIPELINE}\n{FUSE_PIPELINE}\n```\n"),
+    );
 }
 
 #[test]
@@ -105,6 +109,7 @@ fn the_ir_page_lists_every_op() {
         let pair = |&(i, j): &(usize, usize)| format!("{} → {}", d.operands[i], d.results[j]);
         let shares = match d.class {
             Class::View => "always".to_owned(),
+            Class::Pure if d.is_open() => "any of one type and size".to_owned(),
             Class::Pure => d.inplace.iter().map(pair).collect::<Vec<_>>().join(", "),
         };
         let list = |names: &[&str]| code(names.join(", "));

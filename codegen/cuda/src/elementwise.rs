@@ -1,110 +1,79 @@
-//! Element-wise ops: one thread makes one element of every result at a time.
-
-use std::fmt::Write;
+//! Element-wise ops: what one element is, and the ops that are no plain function of elements.
 
 use memc_ir::{DType, OpKind};
 
 use crate::Call;
 use crate::kernel::{Entry, Launch, Lowering, float, int, name};
+use crate::map::{Body, map};
 use crate::walk::{Walk, broadcast};
-
-/// What a thread does: statements before its first element, then for every element statements and one expression for
-/// each result. The elements of operand `t` are `x{t}`, in their wide type, and its address is `a{t}`.
-#[derive(Default)]
-pub(crate) struct Body {
-    /// Statements before the loop.
-    pub(crate) before: String,
-    /// Statements for each element.
-    pub(crate) lines: String,
-    /// One expression for each result, in its wide type.
-    pub(crate) results: Vec<String>,
-}
-
-impl Body {
-    fn of(expression: impl Into<String>) -> Body {
-        Body { results: vec![expression.into()], ..Body::default() }
-    }
-}
-
-/// The launch of `body` over all elements of the results; operands broadcast. Operands from `scalars` on are single
-/// numbers that only `body.before` reads.
-pub(crate) fn map(call: &Call, body: &Body, scalars: usize) -> Lowering {
-    let Some(first) = call.results.first() else { return Lowering::default() };
-    let rank = first.rank();
-    let elements = call.operands.get(..scalars.min(call.operands.len())).unwrap_or_default();
-    let strides: Vec<Vec<i64>> = elements.iter().map(|t| broadcast(&t.shape, rank)).collect();
-    let walk = Walk::new(&first.shape, &strides);
-    let mut entry = Entry::new();
-    for (t, ty) in call.operands.iter().enumerate() {
-        entry = entry.operand(t, name(ty.dtype), &format!("a{t}"));
-    }
-    for (j, ty) in call.results.iter().enumerate() {
-        entry = entry.result(j, name(ty.dtype), &format!("y{j}"));
-    }
-    let (entry, mut text) = walk.offsets(entry, "o", "i");
-    for t in 0..elements.len() {
-        let _ = writeln!(text, "const auto x{t} = up(a{t}[o{t}]);");
-    }
-    text.push_str(&body.lines);
-    for (j, (expression, ty)) in body.results.iter().zip(call.results).enumerate() {
-        let _ = writeln!(text, "y{j}[i] = down<{}>({expression});", name(ty.dtype));
-    }
-    Lowering::of(entry.each_after("map", first.numel(), &body.before, &text))
-}
 
 /// Element-wise ops without state; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
+    match call.op {
+        OpKind::Increment { by } => Some(increment(call, *by)),
+        OpKind::Cast { to } => Some(cast(call, *to)),
+        OpKind::Select {} => Some(select(call)),
+        op => {
+            let names: Vec<String> = (0..call.operands.len()).map(|t| format!("x{t}")).collect();
+            Some(map(call, &Body::of(expression(op, &names)?), usize::MAX))
+        }
+    }
+}
+
+/// An element of the op's result, in its wide type, from its operands' elements in theirs; `None` for an op that is more
+/// than a function of elements.
+pub(crate) fn expression(op: &OpKind, args: &[String]) -> Option<String> {
     use OpKind::*;
-    let body = match call.op {
-        Neg {} => Body::of("op_neg(x0)"),
-        Abs {} => Body::of("op_abs(x0)"),
-        Sign {} => Body::of("op_sign(x0)"),
-        Relu {} => Body::of("op_relu(x0)"),
-        Not {} => Body::of("x0 == 0"),
-        Floor {} => Body::of("floorf(x0)"),
-        Ceil {} => Body::of("ceilf(x0)"),
-        Round {} => Body::of("rintf(x0)"),
-        Sin {} => Body::of("sinf(x0)"),
-        Cos {} => Body::of("cosf(x0)"),
-        Exp {} => Body::of("expf(x0)"),
-        Log {} => Body::of("logf(x0)"),
-        Sqrt {} => Body::of("sqrtf(x0)"),
-        Reciprocal {} => Body::of("1.0f / x0"),
-        Tanh {} => Body::of("tanhf(x0)"),
-        Sigmoid {} => Body::of("op_sigmoid(x0)"),
-        Erf {} => Body::of("erff(x0)"),
-        Gelu { tanh: false } => Body::of("op_gelu(x0)"),
-        Gelu { tanh: true } => Body::of("op_gelu_tanh(x0)"),
-        Add {} => Body::of("op_add(x0, x1)"),
-        Sub {} => Body::of("op_sub(x0, x1)"),
-        Mul {} => Body::of("op_mul(x0, x1)"),
-        Div {} => Body::of("op_div(x0, x1)"),
-        Pow {} => Body::of("op_pow(x0, x1)"),
-        Min {} => Body::of("op_min(x0, x1)"),
-        Max {} => Body::of("op_max(x0, x1)"),
-        Equal {} => Body::of("x0 == x1"),
-        Less {} => Body::of("x0 < x1"),
-        LessEqual {} => Body::of("x0 <= x1"),
-        Greater {} => Body::of("x0 > x1"),
-        GreaterEqual {} => Body::of("x0 >= x1"),
-        And {} => Body::of("x0 != 0 && x1 != 0"),
-        Or {} => Body::of("x0 != 0 || x1 != 0"),
-        ReluGrad {} => Body::of("x1 > 0.0f ? x0 : 0.0f"),
-        TanhGrad {} => Body::of("x0 * (1.0f - x1 * x1)"),
-        SigmoidGrad {} => Body::of("x0 * x1 * (1.0f - x1)"),
-        GeluGrad { tanh: false } => Body::of("x0 * op_gelu_slope(x1)"),
-        GeluGrad { tanh: true } => Body::of("x0 * op_gelu_tanh_slope(x1)"),
+    let arg = |i: usize| args.get(i).map_or("", String::as_str);
+    let (a, b, c) = (arg(0), arg(1), arg(2));
+    Some(match op {
+        Neg {} => format!("op_neg({a})"),
+        Abs {} => format!("op_abs({a})"),
+        Sign {} => format!("op_sign({a})"),
+        Relu {} => format!("op_relu({a})"),
+        Not {} => format!("{a} == 0"),
+        Floor {} => format!("floorf({a})"),
+        Ceil {} => format!("ceilf({a})"),
+        Round {} => format!("rintf({a})"),
+        Sin {} => format!("sinf({a})"),
+        Cos {} => format!("cosf({a})"),
+        Exp {} => format!("expf({a})"),
+        Log {} => format!("logf({a})"),
+        Sqrt {} => format!("sqrtf({a})"),
+        Reciprocal {} => format!("1.0f / {a}"),
+        Tanh {} => format!("tanhf({a})"),
+        Sigmoid {} => format!("op_sigmoid({a})"),
+        Erf {} => format!("erff({a})"),
+        Gelu { tanh: false } => format!("op_gelu({a})"),
+        Gelu { tanh: true } => format!("op_gelu_tanh({a})"),
+        Add {} => format!("op_add({a}, {b})"),
+        Sub {} => format!("op_sub({a}, {b})"),
+        Mul {} => format!("op_mul({a}, {b})"),
+        Div {} => format!("op_div({a}, {b})"),
+        Pow {} => format!("op_pow({a}, {b})"),
+        Min {} => format!("op_min({a}, {b})"),
+        Max {} => format!("op_max({a}, {b})"),
+        Equal {} => format!("{a} == {b}"),
+        Less {} => format!("{a} < {b}"),
+        LessEqual {} => format!("{a} <= {b}"),
+        Greater {} => format!("{a} > {b}"),
+        GreaterEqual {} => format!("{a} >= {b}"),
+        And {} => format!("{a} != 0 && {b} != 0"),
+        Or {} => format!("{a} != 0 || {b} != 0"),
+        ReluGrad {} => format!("{b} > 0.0f ? {a} : 0.0f"),
+        TanhGrad {} => format!("{a} * (1.0f - {b} * {b})"),
+        SigmoidGrad {} => format!("{a} * {b} * (1.0f - {b})"),
+        GeluGrad { tanh: false } => format!("{a} * op_gelu_slope({b})"),
+        GeluGrad { tanh: true } => format!("{a} * op_gelu_tanh_slope({b})"),
+        Select {} => format!("{a} != 0 ? {b} : {c}"),
         MovingAverage { momentum, scale } => {
             let (old, new) = (momentum.0, (1.0 - momentum.0) * scale.0);
-            Body::of(format!("{} * x0 + {} * x1", float(old), float(new)))
+            format!("{} * {a} + {} * {b}", float(old), float(new))
         }
-        MaskScale { scale } => Body::of(format!("x1 != 0 ? x0 * {} : 0.0f", float(scale.0))),
-        Increment { by } => return Some(increment(call, *by)),
-        Cast { to } => return Some(cast(call, *to)),
-        Select {} => return Some(select(call)),
+        MaskScale { scale } => format!("{b} != 0 ? {a} * {} : 0.0f", float(scale.0)),
+        BatchNorm {} => format!("({a} - {}) * ({} * {b}) + {c}", arg(3), arg(4)),
         _ => return None,
-    };
-    Some(map(call, &body, usize::MAX))
+    })
 }
 
 fn cast(call: &Call, to: DType) -> Lowering {

@@ -199,15 +199,27 @@ impl Entry {
 
     /// [`Entry::each`], with statements that every thread runs before its first `i`.
     pub(crate) fn each_after(self, stem: &str, n: u64, before: &str, body: &str) -> Option<Launch> {
-        self.loop_of("n", stem, n, before, body)
+        self.loop_of("n", stem, [n, n], before, body)
+    }
+
+    /// [`Entry::each_after`] for every `i` below a quarter of `n`, where `4 * i` is an index, too.
+    pub(crate) fn each_four(self, stem: &str, n: u64, before: &str, body: &str) -> Option<Launch> {
+        self.loop_of("fours", stem, [n / 4, n], before, body)
     }
 
     /// [`Entry::each`] with another name for the count.
     pub(crate) fn each_of(self, count: &str, stem: &str, n: u64, body: &str) -> Option<Launch> {
-        self.loop_of(count, stem, n, "", body)
+        self.loop_of(count, stem, [n, n], "", body)
     }
 
-    fn loop_of(self, count: &str, stem: &str, n: u64, before: &str, body: &str) -> Option<Launch> {
+    fn loop_of(
+        self,
+        count: &str,
+        stem: &str,
+        [n, largest]: [u64; 2],
+        before: &str,
+        body: &str,
+    ) -> Option<Launch> {
         if n == 0 {
             return None;
         }
@@ -216,7 +228,7 @@ impl Entry {
             "{before}\nfor (idx i = (idx)thread_in_grid(); i < (idx){count}; i += (idx)threads_in_grid()) {{\n{body}\n}}"
         );
         // 32-bit arithmetic on indices is several times as fast.
-        let idx = if n < 1 << 31 { "u32" } else { "u64" };
+        let idx = if largest < 1 << 31 { "u32" } else { "u64" };
         let text = format!("typedef {idx} idx;\n{}", text.trim());
         Some(self.int(count, n).launch(stem, [blocks(grid), 1, 1], BLOCK, &text))
     }

@@ -9,6 +9,7 @@
 //! - **Deterministic.** No atomics on floats: sums are trees, or go in index order, cut by types alone. The same bits
 //!   from run to run on one machine.
 //! - **No hidden memory.** Scratch is [`Lowering::workspace`] bytes that the caller supplies, with any contents.
+//! - **Aligned.** Operands, results and workspace begin at multiples of 64 bytes.
 //! - **In place.** An operand may share its bytes with a result where the op's row declares the pair.
 //! - **Bounded.** An index value out of range reads as zero and writes nothing, a label out of range gives NaN, and a
 //!   launch ahead of the op's reports the first of them ([`IndexCheck`]).
@@ -24,10 +25,12 @@ mod check;
 mod conv;
 mod elementwise;
 mod error;
+mod fused;
 mod index;
 mod kernel;
 mod library;
 mod lower;
+mod map;
 mod multi;
 mod norm;
 mod optim;

@@ -4,7 +4,7 @@ use memc_ir::OpKind;
 
 use crate::error::CudaError;
 use crate::kernel::Lowering;
-use crate::{Call, conv, elementwise, index, norm, optim, pool, product, random, reduce, shape};
+use crate::{Call, conv, elementwise, fused, index, norm, optim, pool, product, random, reduce, shape};
 
 /// How a family takes an op.
 type Family = fn(&Call) -> Option<Lowering>;
@@ -53,6 +53,7 @@ pub(crate) fn dispatch(call: &Call) -> Result<Lowering, CudaError> {
         | MovingAverage { .. }
         | MaskScale { .. }
         | Increment { .. } => elementwise::lower,
+        Fused { .. } => fused::lower,
         Sgd {} | Momentum { .. } | Adagrad { .. } | AdamW { .. } => optim::lower,
         ReduceSum { .. } | ReduceMean { .. } | ReduceMax { .. } | SumSquares {} => reduce::lower,
         Softmax { .. }

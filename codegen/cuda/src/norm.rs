@@ -4,8 +4,11 @@ use memc_ir::attr::Reduction;
 use memc_ir::{OpKind, TensorType};
 
 use crate::Call;
+use crate::elementwise::expression;
 use crate::kernel::{Arg, BLOCK, Entry, Launch, Lowering, blocks, float, int, name};
+use crate::map::{Body, Read, map_reads};
 use crate::reduce::{parts, row_block};
+use crate::walk::{channel, strides};
 
 /// Normalisations and losses; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
@@ -252,23 +255,14 @@ fn batch_norm_stats(call: &Call, epsilon: f32) -> Option<Lowering> {
 }
 
 fn batch_norm(call: &Call) -> Option<Lowering> {
-    let (x, scale) = (call.operands.first()?, call.operands.get(1)?);
-    let (_, channels, plane) = planes(x)?;
-    let (t, s) = (name(x.dtype), name(scale.dtype));
-    let entry = Entry::new()
-        .operand(0, t, "x")
-        .operand(1, s, "scale")
-        .operand(2, s, "bias")
-        .operand(3, "f32", "mean")
-        .operand(4, "f32", "inv_std")
-        .result(0, t, "y")
-        .int("channels", channels)
-        .int("plane", plane);
-    let body = format!(
-        "const idx c = i / (idx)plane % (idx)channels;\n\
-         y[i] = down<{t}>((up(x[i]) - mean[c]) * (inv_std[c] * up(scale[c])) + up(bias[c]));"
-    );
-    Some(Lowering::of(entry.each("batch_norm", x.numel(), &body)))
+    let x = call.operands.first()?;
+    let read = |operand: usize| {
+        let strides = if operand == 0 { strides(&x.shape) } else { channel(&x.shape) };
+        Read { operand, strides }
+    };
+    let reads: Vec<Read> = (0..call.operands.len()).map(read).collect();
+    let names: Vec<String> = (0..reads.len()).map(|r| format!("x{r}")).collect();
+    Some(map_reads("batch_norm", call, &Body::of(expression(call.op, &names)?), &reads))
 }
 
 fn batch_norm_grad(call: &Call) -> Option<Lowering> {

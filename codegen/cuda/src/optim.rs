@@ -3,8 +3,8 @@
 use memc_ir::OpKind;
 
 use crate::Call;
-use crate::elementwise::{Body, map};
 use crate::kernel::{Lowering, float};
+use crate::map::{Body, map};
 
 /// The gradient with that of `l2 / 2 * w^2`.
 fn regularised(l2: f32) -> String {
@@ -24,7 +24,7 @@ pub(crate) fn update(call: &Call) -> Option<(Body, usize)> {
     Some(match call.op {
         OpKind::Sgd {} => {
             let before = "const f32 lr = up(a2[0]);".into();
-            (Body { before, lines: String::new(), results: vec!["x0 - lr * x1".into()] }, 2)
+            (Body { before, lines: String::new(), results: vec!["x0 - lr * x1".into()], ..Body::default() }, 2)
         }
         OpKind::Momentum { alpha, beta, l2, nesterov } => {
             let beta = float(beta.0);
@@ -32,7 +32,7 @@ pub(crate) fn update(call: &Call) -> Option<(Body, usize)> {
             let before = format!("const f32 lr = up(a3[0]), alpha = {}, beta = {beta};", float(alpha.0));
             let lines = format!("{}const f32 v = alpha * x2 + beta * g;\n", regularised(l2.0));
             let by = if *nesterov { "(g + alpha * v)" } else { "v" };
-            (Body { before, lines, results: vec![format!("x0 - lr * {by}"), "v".into()] }, 3)
+            (Body { before, lines, results: vec![format!("x0 - lr * {by}"), "v".into()], ..Body::default() }, 3)
         }
         OpKind::Adagrad { epsilon, l2, decay } => {
             let earlier = if has_step(4) { "(f32)(a4[0] == LOWEST_I64 ? a4[0] : a4[0] - 1)" } else { "0.0f" };
@@ -43,7 +43,7 @@ pub(crate) fn update(call: &Call) -> Option<(Body, usize)> {
             );
             let lines = format!("{}const f32 h = x2 + g * g;\n", regularised(l2.0));
             let w = "x0 - rate * g / (sqrtf(h) + epsilon)".into();
-            (Body { before, lines, results: vec![w, "h".into()] }, 3)
+            (Body { before, lines, results: vec![w, "h".into()], ..Body::default() }, 3)
         }
         OpKind::AdamW { alpha, beta, epsilon, weight_decay, bias_correction, decay_first, l2 } => {
             let (alpha, beta) = (alpha.0, beta.0);
@@ -77,7 +77,7 @@ pub(crate) fn update(call: &Call) -> Option<(Body, usize)> {
                  {early}w -= rate * m / ({scaled} + epsilon);\n{late}",
                 regularised(l2.0)
             );
-            (Body { before, lines, results: vec!["w".into(), "m".into(), "v".into()] }, 4)
+            (Body { before, lines, results: vec!["w".into(), "m".into(), "v".into()], ..Body::default() }, 4)
         }
         _ => return None,
     })

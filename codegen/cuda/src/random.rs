@@ -37,7 +37,7 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
 }
 
 /// The smallest word that keeps an element.
-fn threshold(ratio: f32) -> u32 {
+pub(crate) fn threshold(ratio: f32) -> u32 {
     (f64::from(ratio) * 4_294_967_296.0) as u32
 }
 

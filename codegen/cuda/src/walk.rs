@@ -39,6 +39,11 @@ pub(crate) fn broadcast(shape: &[u64], rank: usize) -> Vec<i64> {
     all
 }
 
+/// Strides with which a vector is read along axis 1 of `shape`.
+pub(crate) fn channel(shape: &[u64]) -> Vec<i64> {
+    (0..shape.len()).map(|a| i64::from(a == 1 && shape.get(a) != Some(&1))).collect()
+}
+
 impl Walk {
     /// Over axes of `extents`, with one list of strides for each tensor.
     pub(crate) fn new(extents: &[u64], strides: &[Vec<i64>]) -> Walk {
@@ -86,6 +91,22 @@ impl Walk {
 
     fn is_fixed(&self, t: usize) -> bool {
         self.axes.iter().all(|(_, strides)| strides.get(t).is_none_or(|&s| s == 0))
+    }
+
+    /// Whether tensor `t` is at one place along the innermost axis.
+    pub(crate) fn is_still(&self, t: usize) -> bool {
+        self.axes.last().is_none_or(|(_, strides)| strides.get(t).is_none_or(|&s| s == 0))
+    }
+
+    /// Whether every four positions from a multiple of four on are neighbours in each tensor, from a multiple of four on,
+    /// or one place of it.
+    pub(crate) fn by_four(&self) -> bool {
+        let Some(((extent, _), outer)) = self.axes.split_last() else { return false };
+        let in_order = |t: usize| {
+            let step = |(_, strides): &(u64, Vec<i64>)| strides.get(t).copied().unwrap_or(0);
+            self.axes.last().map(step) == Some(1) && outer.iter().all(|axis| step(axis) % 4 == 0)
+        };
+        extent % 4 == 0 && (0..self.tensors).all(|t| self.is_still(t) || in_order(t))
     }
 
     /// Adds the parameters of the walk, named with `tag`, and statements that define `{tag}0`, `{tag}1`, ..., the offsets

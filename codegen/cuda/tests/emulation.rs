@@ -26,6 +26,9 @@ use crate::process::Job;
 /// Ops that do the CPU kernel's arithmetic in its order: the same bits. Integers are always exact.
 fn is_exact(op: &OpKind) -> bool {
     use OpKind::*;
+    if let Fused { body, .. } = op {
+        return body.0.iter().all(|step| is_exact(&step.op));
+    }
     !matches!(
         op,
         Sin {}

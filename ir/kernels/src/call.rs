@@ -7,8 +7,8 @@ use crate::error::KernelError;
 use crate::num::special;
 use crate::view::Ctx;
 use crate::{
-    conv, convert, elementwise as ew, index, loss, matmul, norm, optim, pool, random, reduce, shape, softmax,
-    widen,
+    conv, convert, elementwise as ew, fused, index, loss, matmul, norm, optim, pool, random, reduce, shape,
+    softmax, widen,
 };
 
 /// Alignment of every non-empty byte slice of a call, in bytes.
@@ -77,7 +77,14 @@ pub fn execute(
     workspace: &mut [u8],
 ) -> Result<(), KernelError> {
     check_slices(call, operands, results, workspace)?;
-    let c = Ctx { op: call.op, types: call.operand_types, results: call.result_types, operands, first: 0 };
+    let c = Ctx {
+        op: call.op,
+        types: call.operand_types,
+        results: call.result_types,
+        operands,
+        first: 0,
+        flat: None,
+    };
     if call.operand_types.iter().chain(call.result_types).any(|t| t.dtype.is_narrow()) {
         let types: Vec<&TensorType> = call.operand_types.iter().collect();
         if let Some(plan) = call.op.widening(&types, &call.result_types.iter().collect::<Vec<_>>()) {
@@ -100,7 +107,7 @@ fn check_slices(
         let types = call.operand_types.len();
         return Err(call.fail(format!("got {n} operands of {types} types, wants {}", def.operands.len())));
     }
-    let wanted = def.result_count(n);
+    let wanted = call.op.result_count(n);
     if results.len() != wanted || call.result_types.len() != wanted {
         let (r, t) = (results.len(), call.result_types.len());
         return Err(call.fail(format!("got {r} results of {t} types, wants {wanted}")));
@@ -289,6 +296,7 @@ pub(crate) fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8])
             };
             optim::adamw(c, results, &rule)
         }
+        OpKind::Fused { body, outs } => fused::fused(c, results, body, outs),
         OpKind::Increment { by } => optim::increment(c, results, *by),
     }
 }

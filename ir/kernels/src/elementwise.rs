@@ -10,7 +10,6 @@ use crate::error::KernelError;
 use crate::num::{Num, wide};
 use crate::parallel::for_chunks;
 use crate::view::{Ctx, Src};
-use crate::walk::Walk;
 
 type Done = Result<(), KernelError>;
 
@@ -69,7 +68,7 @@ pub(crate) fn unary<T: Pod + Send + Sync>(c: &Ctx, y: &mut [u8], f: impl Fn(T) -
 /// `y = f(a, b)`, broadcasting; the result has the operands' element type.
 pub(crate) fn binary<T: Pod + Send + Sync>(c: &Ctx, y: &mut [u8], f: impl Fn(T, T) -> T + Sync) -> Done {
     let (a, b) = (c.src::<T>(0)?, c.src::<T>(1)?);
-    let walk = Walk::broadcast(&c.results[0].shape, [&c.types[0].shape, &c.types[1].shape]);
+    let walk = c.walk([0, 1]);
     let [sa, sb] = walk.inner();
     for_chunks(c.out::<T>(y)?, |start, y| {
         walk.runs(start, y.len(), |run, [oa, ob]| {
@@ -98,7 +97,7 @@ pub(crate) fn chain(c: &Ctx, dx: &mut [u8], slope: impl Fn(f32) -> f32 + Copy + 
 /// `y = f(a, b)` as a boolean, broadcasting.
 pub(crate) fn compare<T: Pod + Send + Sync>(c: &Ctx, y: &mut [u8], f: impl Fn(T, T) -> bool + Sync) -> Done {
     let (a, b) = (c.slice::<T>(0)?, c.slice::<T>(1)?);
-    let walk = Walk::broadcast(&c.results[0].shape, [&c.types[0].shape, &c.types[1].shape]);
+    let walk = c.walk([0, 1]);
     let [sa, sb] = walk.inner();
     for_chunks(y, |start, y| {
         walk.runs(start, y.len(), |run, [oa, ob]| {
@@ -196,8 +195,7 @@ pub(crate) fn logic(c: &Ctx, y: &mut [u8], f: impl Fn(bool, bool) -> bool + Sync
 
 fn select_as<T: Pod + Send + Sync>(c: &Ctx, y: &mut [u8]) -> Done {
     let (cond, a, b) = (c.slice::<u8>(0)?, c.src::<T>(1)?, c.src::<T>(2)?);
-    let shapes = [&*c.types[0].shape, &*c.types[1].shape, &*c.types[2].shape];
-    let walk = Walk::broadcast(&c.results[0].shape, shapes);
+    let walk = c.walk([0, 1, 2]);
     let [sc, sa, sb] = walk.inner();
     for_chunks(c.out::<T>(y)?, |start, y| {
         walk.runs(start, y.len(), |run, [oc, oa, ob]| {

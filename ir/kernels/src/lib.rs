@@ -24,6 +24,7 @@ mod convert;
 mod depthwise;
 mod elementwise;
 mod error;
+mod fused;
 mod index;
 pub mod interp;
 mod loss;

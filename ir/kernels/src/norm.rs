@@ -46,9 +46,26 @@ pub(crate) fn batch_norm(c: &Ctx, y: &mut [u8]) -> Done {
             let (n, ch) = (y.len(), (first + i) % channels);
             let (m, a, b) = (mean[ch], inv_std[ch] * scale[ch], bias[ch]);
             let x = x.lane(((first + i) * plane) as isize, n, 1);
-            apply(y, x, x, |_, x, _| (x - m) * a + b);
+            apply(y, x, x, |_, x, _| normalised(x, m, a, b));
         }
     });
+    Ok(())
+}
+
+#[inline(always)]
+fn normalised(x: f32, mean: f32, factor: f32, bias: f32) -> f32 {
+    (x - mean) * factor + bias
+}
+
+/// [`batch_norm`] where every operand has one element for each of the result.
+pub(crate) fn batch_norm_each(c: &Ctx, y: &mut [u8]) -> Done {
+    let x = c.slice::<f32>(0)?;
+    let (scale, bias) = (c.slice::<f32>(1)?, c.slice::<f32>(2)?);
+    let (mean, inv_std) = (c.slice::<f32>(3)?, c.slice::<f32>(4)?);
+    let affine = scale.iter().zip(bias).zip(mean.iter().zip(inv_std));
+    for ((y, &x), ((&s, &b), (&m, &r))) in c.out::<f32>(y)?.iter_mut().zip(x).zip(affine) {
+        *y = normalised(x, m, r * s, b);
+    }
     Ok(())
 }
 

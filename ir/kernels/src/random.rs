@@ -70,10 +70,15 @@ impl<T, F: Fn(&mut [T], [u32; WORDS])> WithSimd for Chunk<'_, T, F> {
     }
 }
 
-/// Calls `f` with every block of `out` and its words.
-fn blocks<T: Send>(out: &mut [T], source: Source, f: impl Fn(&mut [T], [u32; WORDS]) + Copy + Sync) {
+/// Calls `f` with every block of `out`, whose first element has the index `first`, and its words.
+fn blocks<T: Send>(
+    out: &mut [T],
+    first: usize,
+    source: Source,
+    f: impl Fn(&mut [T], [u32; WORDS]) + Copy + Sync,
+) {
     for_chunks(out, |at, out| {
-        Arch::new().dispatch(Chunk { out, first: (at / WORDS) as u64, source, f });
+        Arch::new().dispatch(Chunk { out, first: ((first + at) / WORDS) as u64, source, f });
     });
 }
 
@@ -91,7 +96,7 @@ pub(crate) struct Key {
 
 pub(crate) fn mask(c: &Ctx, y: &mut [u8], key: Key, ratio: f32) -> Done {
     let (source, low) = (Source::new(c, key.seed, key.stream, 0)?, threshold(ratio));
-    blocks(y, source, |y, words| y.iter_mut().zip(words).for_each(|(y, w)| *y = u8::from(w >= low)));
+    blocks(y, c.first, source, |y, words| y.iter_mut().zip(words).for_each(|(y, w)| *y = u8::from(w >= low)));
     Ok(())
 }
 
@@ -128,7 +133,7 @@ pub(crate) fn dropout(c: &Ctx, y: &mut [u8], key: Key, ratio: f32) -> Done {
 pub(crate) fn uniform(c: &Ctx, y: &mut [u8], key: Key, low: f32, high: f32) -> Done {
     let source = Source::new(c, key.seed, key.stream, 0)?;
     let (low, span) = (f64::from(low), f64::from(high) - f64::from(low));
-    blocks(c.out::<f32>(y)?, source, |y, words| {
+    blocks(c.out::<f32>(y)?, c.first, source, |y, words| {
         for (y, w) in y.iter_mut().zip(words) {
             *y = (low + span * (f64::from(w >> 8) / f64::from(1u32 << 24))) as f32;
         }
@@ -149,7 +154,7 @@ fn normals([a, b]: [u32; 2]) -> [f64; 2] {
 pub(crate) fn normal(c: &Ctx, y: &mut [u8], key: Key, mean: f32, scale: f32) -> Done {
     let source = Source::new(c, key.seed, key.stream, 0)?;
     let (mean, scale) = (f64::from(mean), f64::from(scale));
-    blocks(c.out::<f32>(y)?, source, |y, [a, b, c, d]| {
+    blocks(c.out::<f32>(y)?, c.first, source, |y, [a, b, c, d]| {
         for (y, words) in y.chunks_mut(2).zip([[a, b], [c, d]]) {
             y.iter_mut().zip(normals(words)).for_each(|(y, n)| *y = (mean + scale * n) as f32);
         }

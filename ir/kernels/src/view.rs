@@ -5,6 +5,7 @@ use memc_ir::{DType, OpKind, TensorType};
 
 use crate::call::Operand;
 use crate::error::KernelError;
+use crate::walk::Walk;
 
 /// The operand side of a checked call.
 #[derive(Clone, Copy)]
@@ -17,6 +18,8 @@ pub(crate) struct Ctx<'a> {
     pub(crate) operands: &'a [Operand<'a>],
     /// Index of the results' first element, where a call computes a part of them.
     pub(crate) first: usize,
+    /// Elements of every operand and result of an element-wise op, where its types say nothing of shapes.
+    pub(crate) flat: Option<usize>,
 }
 
 /// Where the elements of an operand are.
@@ -76,6 +79,14 @@ impl<'a> Ctx<'a> {
         match self.operands[i] {
             Operand::Bytes(b) => self.cast(b),
             Operand::Result(_) => Err(self.fail(format!("operand {i} cannot share bytes with a result"))),
+        }
+    }
+
+    /// The space of result 0, whose operands of these indices broadcast.
+    pub(crate) fn walk<const N: usize>(&self, operands: [usize; N]) -> Walk<N> {
+        match self.flat {
+            Some(n) => Walk::line(n),
+            None => Walk::broadcast(&self.results[0].shape, operands.map(|i| &*self.types[i].shape)),
         }
     }
 

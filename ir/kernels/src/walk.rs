@@ -20,6 +20,13 @@ impl<const N: usize> Walk<N> {
         Walk { axes: 0, dims: [1; MAX_RANK], strides: [[0; N]; MAX_RANK] }
     }
 
+    /// A line of `n` points that every operand walks in order.
+    pub(crate) fn line(n: usize) -> Self {
+        let mut walk = Walk::new();
+        walk.push(n, [1; N]);
+        walk
+    }
+
     /// Adds an axis inside the others.
     pub(crate) fn push(&mut self, dim: usize, strides: [isize; N]) {
         if dim == 1 {

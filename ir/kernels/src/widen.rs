@@ -142,6 +142,7 @@ impl Call<'_> {
             results: &types[1],
             operands: &operands[..plan.operands.len()],
             first: c.first + first * per_row,
+            flat: c.flat,
         };
         dispatch(&call, &mut wide[..plan.results.len()], work)?;
         for (j, piece) in plan.results.iter().enumerate() {

@@ -54,6 +54,8 @@ fn in_place_runs_give_the_same_bits() {
             assert!(got == want, "{} with {pairs:?} shared", describe(sample));
             let batch = sample.op.def().is_batch();
             let declared = |&pair: &(usize, usize)| if batch { (0, 0) } else { pair };
+            // Those of a fused op depend on its types alone.
+            let pairs = if sample.op.def().is_open() { &[] } else { &pairs[..] };
             shared.extend(pairs.iter().map(|pair| (sample.op.mnemonic(), declared(pair))));
         }
     }

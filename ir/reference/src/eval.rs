@@ -1,5 +1,6 @@
 //! Running one op: checking its operands, then the definition of its row.
 
+use memc_ir::ops::fused::{Arg, Step};
 use memc_ir::{OpKind, TensorType};
 
 use crate::random::{self, Source};
@@ -150,6 +151,18 @@ fn dispatch(op: &OpKind, x: &[&Tensor64], y: &[TensorType]) -> Results {
         OpKind::AdamW { alpha, beta, epsilon, weight_decay, bias_correction, decay_first, l2 } => {
             let numbers = [alpha.0, beta.0, epsilon.0, weight_decay.0, l2.0];
             optim::adamw(x, numbers, *bias_correction, *decay_first)
+        }
+        OpKind::Fused { body, outs } => {
+            let mut steps: Vec<Tensor64> = Vec::new();
+            for Step { op, args } in &body.0 {
+                let arg = |a: &Arg| match *a {
+                    Arg::Operand(i) => x[i as usize].clone(),
+                    Arg::Step(t) => steps[t as usize].clone(),
+                };
+                let args: Vec<Tensor64> = args.iter().map(arg).collect();
+                steps.extend(eval(op, &args.iter().collect::<Vec<_>>())?);
+            }
+            Ok(outs.iter().map(|&t| steps[t as usize].data.clone()).collect())
         }
         OpKind::Increment { by } => {
             let one = |x: &&Tensor64| Ok(Data::Int(x.i()?.iter().map(|v| v.wrapping_add(*by)).collect()));

@@ -140,7 +140,7 @@ impl<'m> Rule<'m> {
 
     /// Appends an op and returns all its results.
     pub(super) fn ops(&mut self, kind: OpKind, operands: &[ValueId]) -> Result<Vec<ValueId>, String> {
-        let count = kind.def().result_count(operands.len());
+        let count = kind.result_count(operands.len());
         let names = vec![format!("{}/{}", self.hint, kind.mnemonic()); count];
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let results = self.m.add_op(kind, operands, &names, &self.origin)?;

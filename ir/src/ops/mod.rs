@@ -6,6 +6,7 @@
 
 mod conv;
 mod elementwise;
+pub mod fused;
 mod index;
 mod linalg;
 mod loss;
@@ -57,12 +58,13 @@ pub struct OpDef {
     pub doc: &'static str,
     /// Operand names; a trailing `?` marks an optional last operand, `*` a variadic one.
     pub operands: &'static [&'static str],
-    /// Result names; `*` marks one result for each operand.
+    /// Result names; `*` marks one result for each operand, `+` as many as attributes say.
     pub results: &'static [&'static str],
     /// Attribute names.
     pub attrs: &'static [&'static str],
     /// Pairs (operand, result) that may share bytes exactly, when their byte sizes are equal. Where there is one result
-    /// for each operand, the pair of the first ones stands for all.
+    /// for each operand, the pair of the first ones stands for all; where attributes say how many results there are, any
+    /// pair may.
     pub inplace: &'static [(usize, usize)],
     /// Treatment by passes.
     pub class: Class,
@@ -84,18 +86,31 @@ impl OpDef {
         self.results.iter().any(|r| r.ends_with('*'))
     }
 
-    /// Number of results for that many operands.
-    pub fn result_count(&self, operands: usize) -> usize {
-        if self.is_batch() { operands } else { self.results.len() }
+    /// Whether attributes say how many results there are.
+    pub fn is_open(&self) -> bool {
+        self.results.iter().any(|r| r.ends_with('+'))
     }
 
-    /// Whether operand `i` and result `j` may share bytes when their sizes are equal.
+    /// Whether operand `i` and result `j` may share bytes when their types have equally many elements of one type.
     pub fn may_share(&self, (i, j): (usize, usize)) -> bool {
-        if self.is_batch() { i == j && !self.inplace.is_empty() } else { self.inplace.contains(&(i, j)) }
+        if self.is_batch() {
+            i == j && !self.inplace.is_empty()
+        } else {
+            self.is_open() || self.inplace.contains(&(i, j))
+        }
     }
 }
 
 impl OpKind {
+    /// Number of results for that many operands.
+    pub fn result_count(&self, operands: usize) -> usize {
+        match self {
+            OpKind::Fused { outs, .. } => outs.len(),
+            _ if self.def().is_batch() => operands,
+            _ => self.def().results.len(),
+        }
+    }
+
     /// Result types for the given operand types, or why there are none. Checks arity first.
     pub fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let (low, high) = self.def().arity();
@@ -116,9 +131,11 @@ impl OpKind {
 
     /// Requires float operands to have one type, except where the row's own rule says what goes together.
     fn check_floats(&self, operands: &[&TensorType]) -> Result<(), String> {
-        use OpKind::{Adagrad, AdamW, BatchNorm, BatchNormGrad, LayerNorm, LayerNormGrad, Momentum, Sgd};
+        use OpKind::{
+            Adagrad, AdamW, BatchNorm, BatchNormGrad, Fused, LayerNorm, LayerNormGrad, Momentum, Sgd,
+        };
         if matches!(self, BatchNorm {} | BatchNormGrad {} | LayerNorm { .. } | LayerNormGrad { .. })
-            || matches!(self, Sgd {} | Momentum { .. } | Adagrad { .. } | AdamW { .. })
+            || matches!(self, Sgd {} | Momentum { .. } | Adagrad { .. } | AdamW { .. } | Fused { .. })
         {
             return Ok(());
         }
@@ -147,6 +164,10 @@ impl OpKind {
         let def = self.def();
         if def.is_batch() {
             return (0..operands.len()).map(|i| (i, i)).filter(|&p| def.may_share(p) && same(&&p)).collect();
+        }
+        if def.is_open() {
+            let all = (0..operands.len()).flat_map(|i| (0..results.len()).map(move |j| (i, j)));
+            return all.filter(|&p| same(&&p)).collect();
         }
         def.inplace.iter().filter(same).copied().collect()
     }

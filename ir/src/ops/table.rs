@@ -1,5 +1,6 @@
 //! The op table: one row per op.
 
+use super::fused::{self, Body};
 use super::{Class, Cost, OpDef};
 use super::{conv, elementwise as ew, index, linalg, loss, norm, optim, pool, random, reduce, shape};
 use crate::attr::{Attr, AttrValue, F32, Reduction, Scalar, ScatterMode};
@@ -112,7 +113,8 @@ fn read_attr<T: Attr>(
 ) -> Result<T, String> {
     match attrs.iter().find(|(n, _)| n == name) {
         Some((_, value)) => {
-            T::read(value).ok_or_else(|| format!("attribute `{name}` of {op} must be {}", T::KIND))
+            let wrong = || T::wrong(value).unwrap_or_else(|| format!("must be {}", T::KIND));
+            T::read(value).ok_or_else(|| format!("attribute `{name}` of {op} {}", wrong()))
         }
         None => default.ok_or_else(|| format!("{op} needs attribute `{name}`: {}", T::KIND)),
     }
@@ -369,4 +371,9 @@ define_ops! {
         optim::adamw, |o, r| ew::cost16(o, r), [(0, 0), (2, 1), (3, 2)] Pure;
     /// `x + by` for every operand, integers that wrap: the counters of a step in one kernel.
     Increment "increment" ("xs*") -> ("ys*") {by: i64} optim::increment, |o, r| optim::increment_cost(o, r), [(0, 0)] Pure;
+
+    /// Element-wise ops in one kernel. `body` is a list of steps, such as `add(x0, x1); relu(t0)`, on operands `x0`, `x1`, ...
+    /// and earlier steps `t0`, `t1`, ...; `outs` are the steps that are results. All steps have one shape, to which operands
+    /// broadcast as in the single op. The bits are those of the ops one by one.
+    Fused "fused" ("xs*") -> ("ys+") {body: Body, outs: Vec<u64>} fused::infer, |o, r| fused::cost(o, r, body), [] Pure;
 }

@@ -168,7 +168,7 @@ impl OpKind {
             Concat { .. } | Pad { .. } | Fill { .. } | Select {} | Cast { .. } => return None,
             Gather { .. } | GatherElements { .. } | GatherNd { .. } => return None,
             RandomMask { .. } | RandomUniform { .. } | RandomNormal { .. } => return None,
-            Increment { .. } => return None,
+            Increment { .. } | Fused { .. } => return None,
             ScatterElements { mode: ScatterMode::Replace, .. }
             | ScatterNd { mode: ScatterMode::Replace, .. } => return None,
 

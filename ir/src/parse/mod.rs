@@ -3,6 +3,7 @@
 //! Names may be used before the line that defines them, so that the verifier, not the parser, judges
 //! order. Errors stop at the first bad line and name it.
 
+mod body;
 mod lexer;
 mod lines;
 mod payload;
@@ -16,6 +17,8 @@ use crate::module::{Await, Module, Phase};
 use crate::ops::OpKind;
 use crate::types::TensorType;
 use lexer::{Token, tokens};
+
+pub(crate) use body::parse_body;
 
 /// Parses a module. The result is well-formed text, not yet a valid module: verify it.
 ///
@@ -247,6 +250,7 @@ impl Cursor {
             Some(Token::Int(n)) => Ok(AttrValue::Int(n)),
             Some(Token::Float(v)) => Ok(AttrValue::Float(v)),
             Some(Token::Word(w)) => Ok(AttrValue::Word(w)),
+            Some(Token::Text(t)) => Ok(AttrValue::Text(t)),
             Some(Token::Punct("[")) => {
                 let mut items = Vec::new();
                 while !self.eat("]") {

@@ -92,6 +92,17 @@ impl Family {
             if w.is_some_and(|w| is_depthwise(&w.shape, channels)) { Family::Depthwise } else { dense }
         };
         match op {
+            // That of the step whose kernels come least near to the memory's throughput.
+            Fused { body, .. } => {
+                let has = |found: fn(&OpKind) -> bool| body.0.iter().any(|step| found(&step.op));
+                if has(|op| matches!(op, BatchNorm {})) {
+                    Family::Norm
+                } else if has(|op| matches!(op, Dropout { .. })) {
+                    Family::Random
+                } else {
+                    Family::ElementWise
+                }
+            }
             MatMul { .. } | Gemm { .. } => Family::MatMul,
             Conv { .. } => conv(operands.get(1), operands.first(), Family::Conv),
             ConvGradInput { .. } => conv(operands.get(1), results.first(), Family::ConvGradInput),

@@ -15,6 +15,7 @@ pub(crate) mod cse;
 pub(crate) mod dce;
 mod facts;
 pub(crate) mod fold;
+pub(crate) mod fuse;
 pub mod memory;
 pub(crate) mod order;
 pub(crate) mod recover;

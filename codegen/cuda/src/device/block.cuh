@@ -3,6 +3,13 @@
 FN u64 thread_in_grid() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 FN u64 threads_in_grid() { return (u64)gridDim.x * blockDim.x; }
 
+// Four neighbours, read and written at once.
+template <class T> struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) Four {
+  T of[4];
+};
+template <class T> FN Four<T> four(const T* from) { return *(const Four<T>*)from; }
+template <class T> FN void put(T* to, const Four<T>& x) { *(Four<T>*)to = x; }
+
 struct Sum {
   template <class A> static __device__ A join(A a, A b) { return op_add(a, b); }
 };

@@ -3,7 +3,7 @@
 use memc_ir::attr::{F32, Reduction, ScatterMode};
 use memc_ir::{DType, OpKind};
 
-use crate::common::{Random, Sample, samples};
+use crate::common::{Random, Sample, chains, samples};
 
 fn push(all: &mut Vec<Sample>, op: OpKind, operands: Vec<memc_kernels::interp::Tensor>) {
     all.push(Sample { op, operands });
@@ -21,6 +21,7 @@ fn more() -> Vec<Sample> {
     let (r, mut all) = (&mut Random::new(5), Vec::new());
     for _ in 0..2 {
         elementwise(r, &mut all);
+        fours(r, &mut all);
         rows(r, &mut all);
         products(r, &mut all);
         images(r, &mut all);
@@ -28,8 +29,12 @@ fn more() -> Vec<Sample> {
     }
     empty(r, &mut all);
     wrong_indices(r, &mut all);
+    all.extend((0..CHAINS).map(|i| chains::random(r, i % 4 > 0)));
     all
 }
+
+/// Random fused ops.
+const CHAINS: usize = 120;
 
 /// An extent between `low` and `high`, seldom a multiple of anything.
 fn extent(r: &mut Random, low: u64, high: u64) -> u64 {
@@ -55,6 +60,25 @@ fn elementwise(r: &mut Random, all: &mut Vec<Sample>) {
         let x = r.f32(&[a, b, c]);
         push(all, OpKind::Transpose { perm }, vec![x]);
     }
+}
+
+/// Innermost axes of which a thread makes four elements at a time.
+fn fours(r: &mut Random, all: &mut Vec<Sample>) {
+    let (a, b) = (extent(r, 2, 9), 4 * extent(r, 2, 70));
+    for dtype in [DType::F32, DType::F16, DType::BF16, DType::I32, DType::I64, DType::I8, DType::U8] {
+        for shape in [vec![a, 3, b], vec![b], vec![a, 1, 1], vec![3, 1], vec![3, b]] {
+            let (x, y) = (r.tensor(dtype, &[a, 3, b]), r.tensor(dtype, &shape));
+            push(all, OpKind::Max {}, vec![x.clone(), y.clone()]);
+            push(all, OpKind::Less {}, vec![y, x]);
+        }
+    }
+    let mut c = || r.positive(&[3]);
+    let [scale, bias, mean, inv_std] = [c(), c(), c(), c()];
+    let x = r.f32(&[a, 3, b]);
+    push(all, OpKind::BatchNorm {}, vec![x.clone(), scale, bias, mean, inv_std]);
+    let (w, v, lr) = (r.f32(&[a, 3, b]), r.f32(&[a, 3, b]), r.positive(&[1]));
+    let op = OpKind::Momentum { alpha: F32(0.9), beta: F32(0.5), l2: F32(0.01), nesterov: true };
+    push(all, op, vec![w, x, v, lr]);
 }
 
 fn rows(r: &mut Random, all: &mut Vec<Sample>) {

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test program uses a part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
+pub(crate) mod chains;
 pub(crate) mod naive;
 
 use memc_ir::attr::{F32, Reduction, Scalar, ScatterMode};
@@ -103,6 +104,7 @@ pub(crate) fn samples(scale: u64) -> Vec<Sample> {
     networks(r, s, &mut all);
     movement(r, s, &mut all);
     randomness(r, s, &mut all);
+    all.extend(chains::chosen(r, s));
     let narrow: Vec<Sample> = all.iter().filter_map(narrowed).collect();
     all.extend(narrow);
     all
@@ -388,5 +390,7 @@ fn narrowed(sample: &Sample) -> Option<Sample> {
     };
     wide.iter().for_each(|&i| operands[i] = sample.operands[i].clone());
     let types: Vec<&TensorType> = operands.iter().map(|t| &t.ty).collect();
-    (floats && sample.op.infer(&types).is_ok()).then(|| Sample { op: sample.op.clone(), operands })
+    // A chain may round to 16 bits more than once.
+    let once = !matches!(sample.op, OpKind::Fused { .. });
+    (floats && once && sample.op.infer(&types).is_ok()).then(|| Sample { op: sample.op.clone(), operands })
 }

@@ -9,6 +9,7 @@ use crate::support::{Case, Random};
 pub(crate) const SECOND: &str = "second derivatives";
 const STEP: &str = "its derivative is zero";
 const UPDATE: &str = "optimizer's update";
+const FUSED: &str = "after gradients are taken";
 
 pub(crate) fn cases(all: &mut Vec<Case>) {
     let r = &mut Random::new(1);
@@ -116,6 +117,8 @@ fn optimizers(r: &mut Random, all: &mut Vec<Case>) {
     all.push(Case::refused(OpKind::Sgd {}, with(four(), 2), UPDATE));
     let counters = [Tensor64::ints(&[], vec![3]), Tensor64::ints(&[2], vec![0, -1])];
     all.push(Case::new(OpKind::Increment { by: 2 }, counters.to_vec()));
+    let body = "{body = \"mul(x0, x1)\", outs = [0]}";
+    all.push(Case::refused(memc_ir::parse_op("fused", body).unwrap(), four()[..2].to_vec(), FUSED));
     let op = OpKind::Momentum { alpha, beta, l2: zero, nesterov: true };
     all.push(Case::refused(op, with(four(), 3), UPDATE));
     let op = OpKind::Adagrad { epsilon, l2: zero, decay: zero };

@@ -1,0 +1,120 @@
+//! Kernels that make each element of their results of one element of every operand.
+//!
+//! Where the innermost axis allows it a thread makes four neighbours, which it reads and writes at once; otherwise one.
+//! It has read all that it needs before it writes, so that results may lie in the bytes of operands.
+
+use std::fmt::Write;
+
+use crate::Call;
+use crate::kernel::{Entry, Lowering, name};
+use crate::walk::{Walk, broadcast};
+
+/// What is computed for an element. Its elements of the reads are `x0`, `x1`, ..., in their wide type, and the address of
+/// operand `t` is `a{t}`.
+#[derive(Default)]
+pub(crate) struct Body {
+    /// Statements of a thread before its first element.
+    pub(crate) before: String,
+    /// Statements before the four elements from `4 * quad` on, for whatever they share.
+    pub(crate) shared: String,
+    /// Statements for each element, `word` being its number among those four.
+    pub(crate) lines: String,
+    /// One expression for each result, in its wide type.
+    pub(crate) results: Vec<String>,
+    /// Further parameters.
+    pub(crate) params: Vec<(String, i64)>,
+}
+
+impl Body {
+    pub(crate) fn of(expression: impl Into<String>) -> Body {
+        Body { results: vec![expression.into()], ..Body::default() }
+    }
+}
+
+/// An operand with the strides by which the results' shape walks it.
+pub(crate) struct Read {
+    pub(crate) operand: usize,
+    pub(crate) strides: Vec<i64>,
+}
+
+/// The launch of `body` over all elements of the results; operands broadcast. Operands from `scalars` on are single
+/// numbers that only `body.before` reads.
+pub(crate) fn map(call: &Call, body: &Body, scalars: usize) -> Lowering {
+    let rank = call.results.first().map_or(0, |y| y.rank());
+    let read =
+        |(operand, ty): (usize, &memc_ir::TensorType)| Read { operand, strides: broadcast(&ty.shape, rank) };
+    let reads: Vec<Read> = call.operands.iter().enumerate().take(scalars).map(read).collect();
+    map_reads("map", call, body, &reads)
+}
+
+/// [`map`] with the elements of `reads`.
+pub(crate) fn map_reads(stem: &str, call: &Call, body: &Body, reads: &[Read]) -> Lowering {
+    let Some(first) = call.results.first() else { return Lowering::default() };
+    let strides: Vec<Vec<i64>> = reads.iter().map(|r| r.strides.clone()).collect();
+    let walk = Walk::new(&first.shape, &strides);
+    let mut entry = Entry::new();
+    for (t, ty) in call.operands.iter().enumerate() {
+        entry = entry.operand(t, name(ty.dtype), &format!("a{t}"));
+    }
+    for (j, ty) in call.results.iter().enumerate() {
+        entry = entry.result(j, name(ty.dtype), &format!("y{j}"));
+    }
+    for (param, value) in &body.params {
+        entry = entry.int(param, *value);
+    }
+    let n = first.numel();
+    Lowering::of(if walk.by_four() {
+        let (entry, text) = by_four(entry, call, body, reads, &walk);
+        entry.each_four(stem, n, &body.before, &text)
+    } else {
+        let (entry, text) = one_by_one(entry, call, body, reads, &walk);
+        entry.each_after(stem, n, &body.before, &text)
+    })
+}
+
+fn one_by_one(entry: Entry, call: &Call, body: &Body, reads: &[Read], walk: &Walk) -> (Entry, String) {
+    let (entry, mut text) = walk.offsets(entry, "o", "i");
+    for (r, read) in reads.iter().enumerate() {
+        let _ = writeln!(text, "const auto x{r} = up(a{}[o{r}]);", read.operand);
+    }
+    if !body.shared.is_empty() {
+        text.push_str("const u64 quad = i / 4;\nconst u32 word = i % 4;\n");
+    }
+    text.push_str(&body.shared);
+    text.push_str(&body.lines);
+    for (j, (expression, ty)) in body.results.iter().zip(call.results).enumerate() {
+        let _ = writeln!(text, "const auto z{j} = down<{}>({expression});", name(ty.dtype));
+    }
+    for j in 0..body.results.len() {
+        let _ = writeln!(text, "y{j}[i] = z{j};");
+    }
+    (entry, text)
+}
+
+fn by_four(entry: Entry, call: &Call, body: &Body, reads: &[Read], walk: &Walk) -> (Entry, String) {
+    let mut lead = String::from("const idx at = i * 4;\n");
+    let (entry, offsets) = walk.offsets(entry, "o", "at");
+    lead.push_str(&offsets);
+    let mut each = String::new();
+    for (r, read) in reads.iter().enumerate() {
+        if walk.is_still(r) {
+            let _ = writeln!(lead, "const auto x{r} = up(a{}[o{r}]);", read.operand);
+        } else {
+            let _ = writeln!(lead, "const auto q{r} = four(a{} + o{r});", read.operand);
+            let _ = writeln!(each, "const auto x{r} = up(q{r}.of[word]);");
+        }
+    }
+    if !body.shared.is_empty() {
+        lead.push_str("const u64 quad = i;\n");
+    }
+    lead.push_str(&body.shared);
+    each.push_str(&body.lines);
+    let mut last = String::new();
+    for (j, (expression, ty)) in body.results.iter().zip(call.results).enumerate() {
+        let t = name(ty.dtype);
+        let _ = writeln!(lead, "Four<{t}> z{j};");
+        let _ = writeln!(each, "z{j}.of[word] = down<{t}>({expression});");
+        let _ = writeln!(last, "put(y{j} + at, z{j});");
+    }
+    (entry, format!("{lead}#pragma unroll\nfor (u32 word = 0; word < 4; ++word) {{\n{each}}}\n{last}"))
+}

@@ -1,0 +1,238 @@
+//! Chains of element-wise ops that one kernel evaluates, element by element.
+//!
+//! A *step* is an element-wise op on operands `x0`, `x1`, ... and on earlier steps `t0`, `t1`, ...; `outs` says which
+//! steps are results. All steps have one shape, the *space*; operands broadcast to it as they do in the single op, the
+//! vectors of a `batch_norm` lie along axis 1, and the step number of a `dropout` or `random_mask` is one element. A step rounds to its
+//! own element type, so that the bits are those of the ops one by one.
+//!
+//! Bodies come from files: steps, operands and results are bounded, and [`infer`] relies on nothing.
+
+use std::fmt;
+
+use super::{Cost, OpKind, streaming};
+use crate::types::{DType, TensorType};
+
+/// Most steps of a body.
+pub const MAX_STEPS: usize = 32;
+/// Most operands of a fused op.
+pub const MAX_OPERANDS: usize = 16;
+/// Most results of a fused op.
+pub const MAX_RESULTS: usize = 8;
+/// Most operands of a step.
+pub const MAX_ARGS: usize = 5;
+
+/// What a step reads.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Arg {
+    /// The operand of this index, `x0`.
+    Operand(u32),
+    /// The earlier step of this index, `t0`.
+    Step(u32),
+}
+
+/// Where a step finds the element of an operand for a position in the space.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Along {
+    /// By broadcasting to the space.
+    Space,
+    /// Along axis 1 of the space.
+    Channel,
+    /// There is one element.
+    Single,
+}
+
+/// One op of a body.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Step {
+    /// The op; see [`is_step`].
+    pub op: OpKind,
+    /// Its operands.
+    pub args: Vec<Arg>,
+}
+
+/// The steps of a fused op, each reading operands and earlier steps.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Body(pub Vec<Step>);
+
+impl fmt::Display for Arg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Arg::Operand(i) => write!(f, "x{i}"),
+            Arg::Step(j) => write!(f, "t{j}"),
+        }
+    }
+}
+
+impl fmt::Display for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, step) in self.0.iter().enumerate() {
+            write!(f, "{}{}(", if i == 0 { "" } else { "; " }, step.op.mnemonic())?;
+            for (k, arg) in step.args.iter().enumerate() {
+                write!(f, "{}{arg}", if k == 0 { "" } else { ", " })?;
+            }
+            let attrs = step.op.attrs_text();
+            write!(f, "){}{attrs}", if attrs.is_empty() { "" } else { " " })?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the op may be a step: each element of its one result depends on one element of each operand.
+pub fn is_step(op: &OpKind) -> bool {
+    use OpKind::*;
+    matches!(
+        op,
+        Neg {}
+            | Abs {}
+            | Sign {}
+            | Not {}
+            | Floor {}
+            | Ceil {}
+            | Round {}
+            | Sin {}
+            | Cos {}
+            | Exp {}
+            | Log {}
+            | Sqrt {}
+            | Reciprocal {}
+            | Tanh {}
+            | Sigmoid {}
+            | Erf {}
+            | Relu {}
+            | Gelu { .. }
+            | Cast { .. }
+            | Add {}
+            | Sub {}
+            | Mul {}
+            | Div {}
+            | Pow {}
+            | Min {}
+            | Max {}
+            | Equal {}
+            | Less {}
+            | LessEqual {}
+            | Greater {}
+            | GreaterEqual {}
+            | And {}
+            | Or {}
+            | Select {}
+            | ReluGrad {}
+            | TanhGrad {}
+            | SigmoidGrad {}
+            | GeluGrad { .. }
+            | MovingAverage { .. }
+            | MaskScale { .. }
+            | RandomMask { .. }
+            | Dropout { .. }
+            | BatchNorm {}
+    )
+}
+
+/// Where a step reads its operand of this index.
+pub fn along(op: &OpKind, arg: usize) -> Along {
+    match op {
+        OpKind::BatchNorm {} if arg > 0 => Along::Channel,
+        OpKind::Dropout { .. } if arg > 0 => Along::Single,
+        OpKind::RandomMask { .. } => Along::Single,
+        _ => Along::Space,
+    }
+}
+
+/// The element type of a step on operands of these types.
+pub fn step_dtype(op: &OpKind, args: &[DType]) -> Option<DType> {
+    use OpKind::{Cast, Equal, Greater, GreaterEqual, Less, LessEqual, RandomMask, Select};
+    match op {
+        Cast { to } => Some(*to),
+        Equal {} | Less {} | LessEqual {} | Greater {} | GreaterEqual {} | RandomMask { .. } => {
+            Some(DType::Bool)
+        }
+        Select {} => args.get(1).copied(),
+        _ => args.first().copied(),
+    }
+}
+
+impl Body {
+    /// The type of every step, or what is wrong with one.
+    fn types(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        let mut types: Vec<TensorType> = Vec::with_capacity(self.0.len());
+        for (i, step) in self.0.iter().enumerate() {
+            let fail = |why: String| format!("step t{i}, {}: {why}", step.op.mnemonic());
+            if !is_step(&step.op) {
+                return Err(fail("the op is not element-wise".into()));
+            }
+            let args = self.arguments(i, operands, &types).map_err(fail)?;
+            let [ty] = step
+                .op
+                .infer(&args)
+                .map_err(fail)?
+                .try_into()
+                .map_err(|_| fail("has several results".into()))?;
+            types.push(ty);
+        }
+        Ok(types)
+    }
+
+    /// The types of what step `i` reads.
+    fn arguments<'t>(
+        &self,
+        i: usize,
+        operands: &[&'t TensorType],
+        steps: &'t [TensorType],
+    ) -> Result<Vec<&'t TensorType>, String> {
+        let Step { op, args } = &self.0[i];
+        let ty = |(k, arg): (usize, &Arg)| match *arg {
+            Arg::Operand(x) => operands.get(x as usize).copied().ok_or(format!("there is no operand {arg}")),
+            Arg::Step(_) if along(op, k) != Along::Space => Err(format!("{arg} must be an operand here")),
+            Arg::Step(t) => steps
+                .get(t as usize)
+                .filter(|_| (t as usize) < i)
+                .ok_or(format!("{arg} is not an earlier step")),
+        };
+        args.iter().enumerate().map(ty).collect()
+    }
+}
+
+pub(super) fn infer(operands: &[&TensorType], body: &Body, outs: &[u64]) -> Result<Vec<TensorType>, String> {
+    let bounded = |what: &str, n: usize, most: usize| match n {
+        0 => Err(format!("a fused op needs {what}")),
+        n if n > most => Err(format!("a fused op has at most {most} {what}, this one has {n}")),
+        _ => Ok(()),
+    };
+    bounded("steps", body.0.len(), MAX_STEPS)?;
+    bounded("operands", operands.len(), MAX_OPERANDS)?;
+    bounded("results", outs.len(), MAX_RESULTS)?;
+    let types = body.types(operands)?;
+    let space = &types[0].shape;
+    if let Some((i, ty)) = types.iter().enumerate().find(|(_, ty)| ty.shape != *space) {
+        return Err(format!("all steps must have the shape of the first, {space:?}; t{i} is {ty}"));
+    }
+    if !outs.is_sorted_by(|a, b| a < b) || outs.iter().any(|&t| t >= types.len() as u64) {
+        return Err(format!("outs must name steps in ascending order, got {outs:?}"));
+    }
+    let mut read = (vec![false; operands.len()], vec![false; types.len()]);
+    outs.iter().for_each(|&t| read.1[t as usize] = true);
+    for arg in body.0.iter().flat_map(|s| &s.args) {
+        match *arg {
+            Arg::Operand(x) => read.0[x as usize] = true,
+            Arg::Step(t) => read.1[t as usize] = true,
+        }
+    }
+    if let Some(x) = read.0.iter().position(|&r| !r) {
+        return Err(format!("no step reads x{x}"));
+    }
+    if let Some(t) = read.1.iter().position(|&r| !r) {
+        return Err(format!("t{t} is neither read nor a result"));
+    }
+    Ok(outs.iter().map(|&t| types[t as usize].clone()).collect())
+}
+
+/// The arithmetic of all steps, and the traffic of operands and results alone.
+pub(super) fn cost(operands: &[&TensorType], results: &[&TensorType], body: &Body) -> Cost {
+    let types = body.types(operands).unwrap_or_default();
+    let flops = |(i, ty): (usize, &TensorType)| {
+        let args = body.arguments(i, operands, &types).unwrap_or_default();
+        body.0[i].op.row_cost(&args, &[ty]).flops
+    };
+    let flops = types.iter().enumerate().map(flops).fold(0, u64::saturating_add);
+    Cost { flops, ..streaming(operands, results, 0) }
+}

@@ -1,0 +1,207 @@
+//! Groups of ops that one kernel computes, and joining them.
+
+use memc_ir::ops::fused::{Arg, Body, MAX_OPERANDS, MAX_RESULTS, MAX_STEPS, Step, is_step};
+use memc_ir::{Module, OpId, OpKind, TensorType, ValueId};
+
+use super::Item;
+use super::live::Lives;
+use crate::device::DeviceProfile;
+
+/// Bytes that take much less time to move than a kernel takes to start, and that no budget of a GPU lacks.
+const SMALL: u64 = 256 << 10;
+
+/// What part of the largest op's operands and results is not worth counting.
+const TINY: u64 = 1024;
+
+/// Ops that are one kernel, or one op of any kind.
+#[derive(Clone)]
+pub(super) struct Group {
+    /// Positions in the order, ascending.
+    pub(super) members: Vec<usize>,
+    /// Where it stands: the position of a member.
+    pub(super) at: usize,
+    pub(super) kind: OpKind,
+    pub(super) operands: Vec<ValueId>,
+    pub(super) results: Vec<ValueId>,
+    /// Modelled time.
+    ns: u64,
+}
+
+/// All ops of a module in groups.
+pub(super) struct Groups<'a> {
+    m: &'a Module,
+    profile: &'a DeviceProfile,
+    lives: Lives<'a>,
+    /// By position, the group of each op; a group is known by the position of one of its members.
+    of: Vec<usize>,
+    groups: Vec<Option<Group>>,
+    /// Most bytes that the operands and results of one op may take.
+    largest: u64,
+}
+
+impl<'a> Groups<'a> {
+    /// Every op by itself.
+    pub(super) fn new(m: &'a Module, profile: &'a DeviceProfile) -> Groups<'a> {
+        let single = |(i, &op): (usize, &OpId)| {
+            let kind = m.ops[op].kind()?.clone();
+            let ns = profile.op_ns(&kind, &m.operand_types(op), &m.result_types(op));
+            let (operands, results) = (m.ops[op].operands.clone(), m.ops[op].results.clone());
+            Some(Group { members: vec![i], at: i, kind, operands, results, ns })
+        };
+        let groups: Vec<Option<Group>> = m.order.iter().enumerate().map(single).collect();
+        let lives = Lives::new(m);
+        let of: Vec<usize> = (0..groups.len()).collect();
+        let mut all = Groups { m, profile, lives, of, groups, largest: 0 };
+        let sizes = all.groups.iter().flatten().filter(|g| !m.ops[m.order[g.at]].is_view());
+        let largest = sizes.map(|g| all.lives.working_set(g, &|i| i)).max().unwrap_or(0);
+        all.lives.tiny = largest / TINY;
+        all.largest = largest.saturating_add(all.lives.tiny).max(SMALL);
+        all
+    }
+
+    /// The shape of the op at position `i`, where it may be a step.
+    pub(super) fn shape(&self, i: usize) -> Option<&'a [u64]> {
+        let op = &self.m.ops[self.m.order[i]];
+        let [result] = op.results.as_slice() else { return None };
+        op.kind().filter(|kind| is_step(kind)).map(|_| &*self.m.values[*result].ty.shape)
+    }
+
+    fn group(&self, i: usize) -> Option<&Group> {
+        self.groups[self.of[i]].as_ref()
+    }
+
+    /// Where the op at position `i` stands.
+    fn place(&self, i: usize) -> usize {
+        self.group(i).map_or(i, |g| g.at)
+    }
+
+    /// The position of the op that defines a value.
+    fn definer(&self, v: ValueId) -> Option<usize> {
+        self.m.def_op(v).and_then(|op| self.lives.position(op))
+    }
+
+    /// Joins the group of the op at position `i` with that of a producer, or with that of the op at position `recent`;
+    /// false when it can be joined with none.
+    pub(super) fn grow(&mut self, i: usize, recent: Option<usize>) -> bool {
+        let (Some(own), Some(shape)) = (self.group(i), self.shape(i)) else { return false };
+        let mine = self.of[i];
+        let near = own.operands.iter().filter_map(|&v| self.definer(v));
+        let mut near: Vec<usize> =
+            near.filter(|&p| self.shape(p) == Some(shape)).map(|p| self.of[p]).collect();
+        near.sort_unstable_by_key(|&g| std::cmp::Reverse(self.groups[g].as_ref().map(|g| g.at)));
+        near.dedup();
+        near.extend(recent.map(|p| self.of[p]).filter(|&g| self.goes_beside(mine, g)));
+        near.retain(|&g| g != mine);
+        for other in near {
+            if let Some(joined) = self.joined(mine, other) {
+                for &member in &joined.members {
+                    self.of[member] = mine;
+                }
+                self.groups[other] = None;
+                self.groups[mine] = Some(joined);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether two groups, neither of which reads the other, gain more than they are worth keeping apart for.
+    fn goes_beside(&self, a: usize, b: usize) -> bool {
+        let (Some(a), Some(b)) = (&self.groups[a], &self.groups[b]) else { return false };
+        let bytes = |g: &Group| -> u64 {
+            g.operands.iter().chain(&g.results).map(|&v| self.m.values[v].ty.bytes()).sum()
+        };
+        let large = |v: &&ValueId| self.m.values[**v].ty.bytes() > SMALL;
+        bytes(a).saturating_add(bytes(b)) <= SMALL
+            || a.operands.iter().filter(large).any(|v| b.operands.contains(v))
+    }
+
+    /// Two groups as one, where that is faster and allowed.
+    fn joined(&self, mine: usize, other: usize) -> Option<Group> {
+        let (a, b) = (self.groups[mine].as_ref()?, self.groups[other].as_ref()?);
+        let mut members = [a.members.as_slice(), &b.members].concat();
+        members.sort_unstable();
+        let mut joined = self.assemble(members)?;
+        if joined.ns >= a.ns.saturating_add(b.ns) {
+            return None;
+        }
+        for at in [a.at.max(b.at), a.at.min(b.at)] {
+            joined.at = at;
+            if self.may_stand(&joined) && self.lives.no_worse(&joined, [a, b], &|i| self.place(i)) {
+                let own = |i: usize| if joined.members.contains(&i) { at } else { self.place(i) };
+                return (self.lives.working_set(&joined, &own) <= self.largest).then_some(joined);
+            }
+        }
+        None
+    }
+
+    /// The fused op of the ops at these positions, which must have one shape.
+    fn assemble(&self, members: Vec<usize>) -> Option<Group> {
+        let (mut operands, mut results, mut outs) = (Vec::new(), Vec::new(), Vec::new());
+        let mut steps: Vec<Step> = Vec::with_capacity(members.len());
+        for (t, &i) in members.iter().enumerate() {
+            let op = &self.m.ops[self.m.order[i]];
+            let mut args = Vec::with_capacity(op.operands.len());
+            for &v in &op.operands {
+                let step = self.definer(v).and_then(|p| members.binary_search(&p).ok());
+                args.push(match step {
+                    Some(step) => Arg::Step(step as u32),
+                    None => {
+                        let known = operands.iter().position(|&o| o == v);
+                        let x = known.unwrap_or_else(|| {
+                            operands.push(v);
+                            operands.len() - 1
+                        });
+                        Arg::Operand(x as u32)
+                    }
+                });
+            }
+            steps.push(Step { op: op.kind()?.clone(), args });
+            let &result = op.results.first()?;
+            let outside = |u: &usize| members.binary_search(u).is_err();
+            if self.lives.is_root(result) || self.lives.users(result).iter().any(outside) {
+                results.push(result);
+                outs.push(t as u64);
+            }
+        }
+        if steps.len() > MAX_STEPS || operands.len() > MAX_OPERANDS || results.len() > MAX_RESULTS {
+            return None;
+        }
+        let kind = OpKind::Fused { body: Body(steps), outs };
+        let ty = |v: &ValueId| &self.m.values[*v].ty;
+        let (from, to): (Vec<&TensorType>, Vec<&TensorType>) =
+            (operands.iter().map(ty).collect(), results.iter().map(ty).collect());
+        kind.infer(&from).ok()?;
+        let ns = self.profile.op_ns(&kind, &from, &to);
+        Some(Group { at: *members.first()?, members, kind, operands, results, ns })
+    }
+
+    /// Whether the group stands behind what it reads and before what reads it.
+    fn may_stand(&self, joined: &Group) -> bool {
+        let before = |&v: &ValueId| self.definer(v).is_none_or(|p| self.place(p) < joined.at);
+        let behind = |&v: &ValueId| {
+            let users = self.lives.users(v).iter();
+            users.filter(|u| joined.members.binary_search(u).is_err()).all(|&u| self.place(u) > joined.at)
+        };
+        joined.operands.iter().all(before) && joined.results.iter().all(behind)
+    }
+
+    /// The groups in the order in which they stand.
+    pub(super) fn finish(mut self) -> Vec<Item> {
+        let mut items = Vec::with_capacity(self.of.len());
+        for i in 0..self.of.len() {
+            let Some(group) = self.groups[self.of[i]].take_if(|g| g.at == i) else {
+                continue;
+            };
+            items.push(match group.members.as_slice() {
+                [_] => Item::Op(self.m.order[i]),
+                members => {
+                    let ops = members.iter().map(|&i| self.m.order[i]).collect();
+                    let Group { kind, operands, results, .. } = group;
+                    Item::Fused { kind, operands, results, ops }
+                }
+            });
+        }
+        items
+    }
+}

@@ -1,0 +1,175 @@
+//! What is live where, before and after two groups become one.
+//!
+//! Bytes are counted as in [`peak_live_bytes`](crate::analysis::peak_live_bytes): views are what they show, a result may
+//! take the bytes of a dying operand, a next state is written over the old one, states and constants are always there.
+
+use memc_ir::{Def, Id, Module, OpId, ValueId, aligned};
+
+use super::group::Group;
+use crate::plan::storage::base;
+
+/// Uses of all values.
+pub(super) struct Lives<'a> {
+    m: &'a Module,
+    position: Vec<Option<usize>>,
+    /// The value whose bytes a value shows.
+    base: Vec<ValueId>,
+    /// For every value, the positions of the ops that read it, views among them.
+    users: Vec<Vec<usize>>,
+    /// For every value that is no view, the positions of the ops, but views, that read its bytes.
+    readers: Vec<Vec<usize>>,
+    root: Vec<bool>,
+    /// For every value whose bytes are the next of a state: that state's value.
+    home: Vec<Option<ValueId>>,
+    /// Bytes of a value that is not worth counting.
+    pub(super) tiny: u64,
+}
+
+/// First and last position at which a value is live.
+type Interval = Option<(usize, usize)>;
+
+impl<'a> Lives<'a> {
+    pub(super) fn new(m: &'a Module) -> Lives<'a> {
+        let base: Vec<ValueId> = m.values.ids().map(|v| base(m, v)).collect();
+        let mut position = vec![None; m.ops.len()];
+        let (mut users, mut readers) = (vec![Vec::new(); base.len()], vec![Vec::new(); base.len()]);
+        for (i, &op) in m.order.iter().enumerate() {
+            position[op.index()] = Some(i);
+            for &v in &m.ops[op].operands {
+                users[v.index()].push(i);
+                if !m.ops[op].is_view() {
+                    readers[base[v.index()].index()].push(i);
+                }
+            }
+        }
+        let mut root = vec![false; base.len()];
+        m.roots().for_each(|v| root[v.index()] = true);
+        let mut home = vec![None; base.len()];
+        for state in m.states.values() {
+            if let Some(next) = state.next {
+                home[base[next.index()].index()] = Some(state.value);
+            }
+        }
+        Lives { m, position, base, users, readers, root, home, tiny: 0 }
+    }
+
+    pub(super) fn position(&self, op: OpId) -> Option<usize> {
+        self.position.get(op.index()).copied().flatten()
+    }
+
+    /// Positions of the ops that read a value.
+    pub(super) fn users(&self, v: ValueId) -> &[usize] {
+        &self.users[v.index()]
+    }
+
+    /// Whether a value outlives the step.
+    pub(super) fn is_root(&self, v: ValueId) -> bool {
+        self.root[v.index()]
+    }
+
+    fn bytes(&self, v: ValueId) -> u64 {
+        aligned(self.m.values[v].ty.bytes().max(1))
+    }
+
+    /// Whether the bytes come and go within a step.
+    fn is_passing(&self, v: ValueId) -> bool {
+        let persistent = matches!(self.m.values[v].def, Def::State(_) | Def::Const(_) | Def::Mirror(_));
+        !persistent && self.home[v.index()].is_none()
+    }
+
+    /// Where a value is live when the op at position `i` stands at `place(i)`.
+    fn interval(&self, v: ValueId, place: &dyn Fn(usize) -> usize) -> Interval {
+        let own = self.m.def_op(v).and_then(|op| self.position(op)).map(place);
+        let reads = self.readers[v.index()].iter().map(|&i| place(i));
+        let (first, last) = (reads.clone().min(), reads.max());
+        let begin = own.or(first)?;
+        Some((begin, last.map_or(begin, |last| last.max(begin))))
+    }
+
+    /// Bytes of the group's results that are those of operands that die with it, when it stands at `at`.
+    fn taken(&self, g: &Group, at: usize, place: &dyn Fn(usize) -> usize) -> u64 {
+        let types = |vs: &[ValueId]| vs.iter().map(|&v| &self.m.values[v].ty).collect::<Vec<_>>();
+        let pairs = g.kind.inplace_pairs(&types(&g.operands), &types(&g.results));
+        let mut gone: Vec<ValueId> = Vec::new();
+        let mut total = 0;
+        for (j, &r) in g.results.iter().enumerate().filter(|(_, r)| self.is_passing(**r)) {
+            let found = g.operands.iter().map(|v| self.base[v.index()]).find(|&b| {
+                let mut same = g.operands.iter().enumerate().filter(|(_, v)| self.base[v.index()] == b);
+                let dies = self.interval(b, place).is_some_and(|(_, last)| last == at);
+                self.is_passing(b) && dies && !gone.contains(&b) && same.all(|(i, _)| pairs.contains(&(i, j)))
+            });
+            if let Some(b) = found {
+                gone.push(b);
+                total += self.bytes(r);
+            }
+        }
+        total
+    }
+
+    /// Bytes of the operands and results of a group, each once.
+    pub(super) fn working_set(&self, g: &Group, place: &dyn Fn(usize) -> usize) -> u64 {
+        let home = |v: ValueId| self.home[v.index()].unwrap_or(v);
+        let own = g.operands.iter().chain(&g.results).map(|v| home(self.base[v.index()]));
+        let mut own: Vec<ValueId> = own.collect();
+        own.sort_unstable();
+        own.dedup();
+        let types = |vs: &[ValueId]| vs.iter().map(|&v| &self.m.values[v].ty).collect::<Vec<_>>();
+        let workspace = g.kind.cost(&types(&g.operands), &types(&g.results)).workspace;
+        let all = own.iter().map(|&v| self.bytes(v)).fold(aligned(workspace), u64::saturating_add);
+        all.saturating_sub(self.taken(g, g.at, place))
+    }
+
+    /// Whether `joined` in place of two groups keeps no more bytes live at any point, and leaves next states in their
+    /// homes. Before, the op at position `i` stands at `place(i)`.
+    pub(super) fn no_worse(
+        &self,
+        joined: &Group,
+        parts: [&Group; 2],
+        place: &dyn Fn(usize) -> usize,
+    ) -> bool {
+        let at = joined.at;
+        let moved = |i: usize| if joined.members.binary_search(&i).is_ok() { at } else { place(i) };
+        let home_is_free = |r: &ValueId| {
+            let Some(old) = self.home[r.index()] else { return true };
+            self.readers[old.index()]
+                .iter()
+                .all(|&i| moved(i) < at || joined.members.binary_search(&i).is_ok())
+        };
+        if !joined.results.iter().all(home_is_free) {
+            return false;
+        }
+        let touched = parts.iter().flat_map(|g| g.operands.iter().chain(&g.results));
+        let mut touched: Vec<ValueId> = touched.map(|v| self.base[v.index()]).collect();
+        touched.sort_unstable();
+        touched.dedup();
+        touched.retain(|&v| self.is_passing(v) && self.bytes(v) > self.tiny);
+        // What is inside the group is in registers.
+        let is_inside = |v: ValueId| {
+            let own = self.m.def_op(v).and_then(|op| self.position(op));
+            own.is_some_and(|i| joined.members.binary_search(&i).is_ok()) && !joined.results.contains(&v)
+        };
+        let changes: Vec<(u64, Interval, Interval)> = touched
+            .iter()
+            .map(|&v| {
+                let after = if is_inside(v) { None } else { self.interval(v, &moved) };
+                (self.bytes(v), self.interval(v, place), after)
+            })
+            .collect();
+        let sums = |holds: &dyn Fn((usize, usize)) -> bool| {
+            let sum = |of: &dyn Fn(&(u64, Interval, Interval)) -> Interval| -> u64 {
+                changes.iter().filter(|c| of(c).is_some_and(holds)).map(|c| c.0).sum()
+            };
+            (sum(&|c| c.1), sum(&|c| c.2))
+        };
+        // What is live changes at the ends of intervals only.
+        let ends = changes.iter().flat_map(|c| [c.1, c.2]).flatten().flat_map(|(a, b)| [a, b]);
+        let between = |p: usize| {
+            let (before, after) = sums(&|(first, last)| first <= p && p < last);
+            after <= before
+        };
+        let (before, after) = sums(&|(first, last)| first <= at && at <= last);
+        let was = parts.iter().find(|g| g.at == at).map_or(0, |g| self.taken(g, at, place));
+        let now = self.taken(joined, at, &moved);
+        ends.clone().all(between) && after.saturating_sub(now) <= before.saturating_sub(was)
+    }
+}

@@ -1,0 +1,99 @@
+//! Element-wise ops in one kernel.
+//!
+//! An element-wise op takes as long as its operands and results take to be read and written, and each is a kernel of its
+//! own. A `fused` op reads what comes from outside once, keeps what is between its steps in registers, and writes what
+//! others need. This pass joins ops and joined ops pair by pair: in the order of the module each element-wise op with the
+//! producers of its operands, the nearest first, and with the last ones before it of the same shape, where both read the
+//! same value or are so small that they are all launch. A pair is joined where
+//!
+//! - the modelled time of the joined op is less than that of the two;
+//! - the joined op can stand where one of the two stood: behind what defines its operands, before what reads its results,
+//!   so that there is never a circle, and nothing is computed twice;
+//! - at no point of the order more bytes are live than before, results in place of dying operands counted as `to-mem`
+//!   shares them, and values of less than a thousandth of the largest op not counted. So the operands of a forward op are not kept for a backward op that it is joined with, unless they are
+//!   no larger than the result that was kept instead;
+//! - its operands and results together take no more bytes than those of the largest op there was, as that is what a
+//!   budget has to hold in any case, or next to nothing;
+//! - a next state can still be written over the old one.
+//!
+//! Contract: exact, since a step of a fused op gives the bits of the op alone.
+
+mod group;
+mod live;
+
+use std::collections::BTreeMap;
+
+use memc_ir::{Code, Def, Module, OpId, OpKind, Phase, ValueId};
+
+use self::group::Groups;
+use super::compact::compact;
+use crate::{Fired, Options, PassCx, PassDef, PassError};
+
+pub(crate) const PASS: PassDef = PassDef {
+    name: "fuse",
+    summary: "compute chains of element-wise ops in one kernel",
+    phases: (Phase::Graph, Phase::Graph),
+    options: &[],
+    run,
+};
+
+fn run(m: &mut Module, _options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
+    let joined = {
+        let mut groups = Groups::new(m, cx.profile);
+        let mut recent: BTreeMap<&[u64], usize> = BTreeMap::new();
+        for i in 0..m.order.len() {
+            if let Some(shape) = groups.shape(i) {
+                while groups.grow(i, recent.get(shape).copied()) {}
+                recent.insert(shape, i);
+            }
+        }
+        groups.finish()
+    };
+    let mut order = Vec::with_capacity(joined.len());
+    let (mut fused, mut made) = (0, 0);
+    for item in joined {
+        match item {
+            Item::Op(op) => order.push(op),
+            Item::Fused { kind, operands, results, ops } => {
+                let at = m.values[results[0]].name.clone();
+                let count = ops.len() as u64;
+                order.push(replace(m, kind, &operands, &results, &ops).map_err(PassError::Failed)?);
+                cx.fired.push(Fired { pass: PASS.name, rule: "fuse", at, count });
+                (fused, made) = (fused + count, made + 1);
+            }
+        }
+    }
+    m.order = order;
+    cx.stats.push((PASS.name, "ops fused".into(), fused));
+    cx.stats.push((PASS.name, "kernels for them".into(), made));
+    compact(m);
+    Ok(())
+}
+
+/// An entry of the new order.
+enum Item {
+    /// An op as it was.
+    Op(OpId),
+    /// What takes the place of several ops, with the values that its results replace.
+    Fused { kind: OpKind, operands: Vec<ValueId>, results: Vec<ValueId>, ops: Vec<OpId> },
+}
+
+/// Makes the fused op, whose results become those of the ops that it stands for.
+fn replace(
+    m: &mut Module,
+    kind: OpKind,
+    operands: &[ValueId],
+    results: &[ValueId],
+    ops: &[OpId],
+) -> Result<OpId, String> {
+    let origin = ops.last().map(|&op| m.ops[op].origin.clone()).unwrap_or_default();
+    let types = kind.infer(&operands.iter().map(|&v| &m.values[v].ty).collect::<Vec<_>>())?;
+    if !types.iter().eq(results.iter().map(|&v| &m.values[v].ty)) {
+        return Err(format!("{kind:?} has other results than its steps"));
+    }
+    let id = m.push_op(Code::Compute(kind), operands.to_vec(), results.to_vec(), &origin);
+    for (j, &v) in results.iter().enumerate() {
+        m.values[v].def = Def::Op(id, j as u32);
+    }
+    Ok(id)
+}
