@@ -35,6 +35,7 @@ def runs(args):
         "scaling": (["scaling.py", STEP], ["--copies", "2", "--rounds", "1"], ["onnx"]),
         "peers": (["peers.py"], ["--steps", "5", "--rounds", "1"], ["numpy", "onnx", "onnxruntime"]),
         "gradients": (["gradients.py", *few], [], ["numpy", "onnx", "onnxruntime", "safetensors"]),
+        "fusion": (["fusion.py"], ["--only", "cnn_bn"], []),
         "costs-gpu": (["costs.py", "gpu"], [], []),
         "costs-cpu": (["costs.py", "cpu", out / "profiles"], None, []),
         "corpus": (["corpus.py", args.corpus, "--run"], ["--only", "tiny"], []),
@@ -83,7 +84,7 @@ def main():
         if row["skipped"] is None:
             command = [sys.executable, BENCH / script, *flags, *(quick if args.quick else [])]
             begun = time.monotonic()
-            stdout = args.out / f"{name}{'.md' if name.startswith('costs') else '.json'}"
+            stdout = args.out / f"{name}{'.md' if name.startswith(('costs', 'fusion')) else '.json'}"
             with stdout.open("w") as out, (args.out / f"{name}.err").open("w") as err:
                 code = subprocess.run(list(map(str, command)), stdout=out, stderr=err, cwd=ROOT).returncode
             row["seconds"] = round(time.monotonic() - begun, 1)

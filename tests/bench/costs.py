@@ -65,8 +65,9 @@ def gpu():
     print("|---|---|---|---|---|---|---|")
     for name, batch, options, source, devices in PUBLISHED:
         for device, published in devices.items():
-            # Published steps keep what their frameworks keep.
-            ns = ideal_ns(ZOO / f"{name}.onnx", [*options, "--dim", f"batch={batch}", "--no-mem-rewrite"], device)
+            # Published steps keep what their frameworks keep, and run op by op.
+            flags = ["--dim", f"batch={batch}", "--no-mem-rewrite", "--no-fuse"]
+            ns = ideal_ns(ZOO / f"{name}.onnx", [*options, *flags], device)
             speed = batch / ns * 1e9
             print(f"| {name} | {batch} | {device} | {speed:,.1f} | {published:,} | {speed / published:.2f} | {source} |")
 

@@ -37,7 +37,7 @@ def main():
         for name, options in MODELS.items():
             problem = pathlib.Path(folder) / f"{name}.json"
             model = ROOT / "models" / "zoo" / f"{name}.onnx"
-            subprocess.run([BIN, "export-problem", model, "--dim=batch=32", "--optimizer=sgd", *options, "--device=v100-16g",
+            subprocess.run([BIN, "export-problem", model, "--dim=batch=32", "--optimizer=sgd", *options, "--device=v100-16g", "--no-fuse",
                             "-o", problem], check=True, capture_output=True)
             problems.append(str(problem))
         command = ["cargo", "run", "--release", "--quiet", "-p", "memc-planner", "--example", "evaluator", "--", *problems]

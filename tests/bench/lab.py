@@ -58,7 +58,7 @@ class Lab:
     def problem(self, network, batch, device, optimizer, rewrite=False, edit=None, flags=()):
         """File of a training step's problem; `edit` changes it (and must change with its name)."""
         loss = "output" if network == "inception_v3" else "cross-entropy:axis=1" if network.startswith("bert") else "cross-entropy"
-        args = [f"models/zoo/{network}.onnx", "--loss", loss, "--optimizer", optimizer, "--device", device]
+        args = [f"models/zoo/{network}.onnx", "--loss", loss, "--optimizer", optimizer, "--device", device, "--no-fuse"]
         args += ["--dim", f"batch={batch}", *([] if rewrite else ["--no-mem-rewrite"]), *flags]
         key = digest(repr((args, edit and edit.__name__)).encode())
         path = self.problems / f"{network}.{batch}.{device}.{key}.json"

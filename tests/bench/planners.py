@@ -92,7 +92,8 @@ def cells_of_problem(path, args):
 
 
 def cells_of_model(path, device, arguments, args):
-    arguments = [*arguments, "--device", device]
+    # Published systems plan the ops as frameworks run them.
+    arguments = [*arguments, "--device", device, "--no-fuse"]
     estimate = memc("estimate", path, *arguments, "--json")
     if estimate.returncode:
         raise SystemExit(f"{path}: {estimate.stderr.strip()}")

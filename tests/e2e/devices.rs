@@ -90,6 +90,32 @@ fn without_a_link_nothing_is_swapped() {
     }
 }
 
+/// Element-wise ops are fused where the device is a GPU, unless the user declines. The bits of every step stay the same,
+/// and a plan is proved against its source as it was compiled.
+#[test]
+fn fusing_for_a_gpu_changes_kernels_but_no_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["cnn_bn", "bert_tiny_dropout", "lstm_sgd", "mlp_clip"] {
+        let model = format!("models/{name}/training_model.onnx");
+        let need = json(&memc_ok(&["estimate", &model, "--device", "h100", "--json"]));
+        assert!(number(&need["work"], "kernels") < number(&need["work_unfused"], "kernels"), "{need}");
+        assert!(number(&need["work"], "bytes") < number(&need["work_unfused"], "bytes"), "{need}");
+        let trained = [&["--device", "h100"][..], &["--device", "h100", "--no-fuse"], &[]].map(|flags| {
+            let file = folder.path().join("fused.plan");
+            let plan = file.display().to_string();
+            let compile = ["compile", &model, "-o", &plan, "--effort", "0"];
+            memc_ok(&[&compile[..], flags].concat());
+            memc_ok(&["check", &plan, "--source", &model]);
+            let fused = memc_ok(&["dump", &plan]).contains(" = fused(");
+            let options = RunOptions { steps: 3, verify: true, cpu: adversarial(7), ..RunOptions::default() };
+            (fused, run(&file, folder.path(), options))
+        });
+        assert_eq!(trained.each_ref().map(|(fused, _)| *fused), [true, false, false], "{name}");
+        let [(_, one), (_, two), _] = &trained;
+        assert!(one.losses == two.losses && one.states == two.states, "{name}");
+    }
+}
+
 /// A problem is no device, and a device no problem; either is told what it is.
 #[test]
 fn a_problem_where_a_profile_belongs_is_called_one() {

@@ -8,7 +8,7 @@ use memc_ir::Module;
 use memc_plan::{Action, Command, Init, Plan, Section, Slice, Space, Stream};
 
 const NUMBERS: [u64; 12] = [0, 1, 4, 63, 64, 128, 448, 512, 1 << 40, u64::MAX - 64, u64::MAX - 1, u64::MAX];
-const TEXTS: [&str; 10] = [
+const TEXTS: [&str; 13] = [
     "relu",
     "f32[16]",
     "f32[18446744073709551615,2]",
@@ -19,6 +19,9 @@ const TEXTS: [&str; 10] = [
     "",
     "conv",
     "adamw",
+    "fused",
+    "{body = \"neg(x0); add(t0, x1)\", outs = [1]}",
+    "{body = \"neg(t0)\", outs = [7]}",
 ];
 
 fn accepted() -> (Module, Plan) {
