@@ -8,8 +8,8 @@ use memc_runtime::{ProfileOptions, RunOptions, profile_gpu, run_on};
 use crate::mock::{Behaviour, Mock, has_compiler};
 use crate::support::{Losses, Ran, json, memc_ok, number, put, run, saved};
 
-/// A device that leaves room for kernels' scratch.
-const PROFILE: &str = r#"{"format": "memc-profile/1", "name": "emulated", "kernels": "plain", "processors": 8,
+/// A GPU, so that element-wise ops are fused; with room for kernels' scratch.
+const PROFILE: &str = r#"{"format": "memc-profile/1", "name": "emulated", "kernels": "gpu", "processors": 8,
     "f32_flops_per_s": 1e10, "memory_bytes_per_s": 1e10, "d2h_bytes_per_s": 1e9, "h2d_bytes_per_s": 1e9,
     "duplex_total_bytes_per_s": 2e9, "kernel_latency_ns": 1000, "copy_latency_ns": 1000, "reserve_bytes": 8388608}"#;
 const RESERVE: u64 = 8_388_608;

@@ -75,6 +75,11 @@ impl<'a> Groups<'a> {
         self.group(i).map_or(i, |g| g.at)
     }
 
+    /// Whether a kernel stands at position `i`.
+    fn runs(&self, i: usize) -> bool {
+        self.place(i) == i && !self.m.ops[self.m.order[i]].is_view()
+    }
+
     /// The position of the op that defines a value.
     fn definer(&self, v: ValueId) -> Option<usize> {
         self.m.def_op(v).and_then(|op| self.lives.position(op))
@@ -127,7 +132,9 @@ impl<'a> Groups<'a> {
         }
         for at in [a.at.max(b.at), a.at.min(b.at)] {
             joined.at = at;
-            if self.may_stand(&joined) && self.lives.no_worse(&joined, [a, b], &|i| self.place(i)) {
+            if self.may_stand(&joined)
+                && self.lives.no_worse(&joined, [a, b], &|i| self.place(i), &|i| self.runs(i))
+            {
                 let own = |i: usize| if joined.members.contains(&i) { at } else { self.place(i) };
                 return (self.lives.working_set(&joined, &own) <= self.largest).then_some(joined);
             }

@@ -119,13 +119,14 @@ impl<'a> Lives<'a> {
         all.saturating_sub(self.taken(g, g.at, place))
     }
 
-    /// Whether `joined` in place of two groups keeps no more bytes live at any point, and leaves next states in their
-    /// homes. Before, the op at position `i` stands at `place(i)`.
+    /// Whether `joined` in place of two groups keeps no more bytes live while any op runs, and leaves next states in their
+    /// homes. Before, the op at position `i` stands at `place(i)`, and at some positions something `runs`.
     pub(super) fn no_worse(
         &self,
         joined: &Group,
         parts: [&Group; 2],
         place: &dyn Fn(usize) -> usize,
+        runs: &dyn Fn(usize) -> bool,
     ) -> bool {
         let at = joined.at;
         let moved = |i: usize| if joined.members.binary_search(&i).is_ok() { at } else { place(i) };
@@ -161,15 +162,19 @@ impl<'a> Lives<'a> {
             };
             (sum(&|c| c.1), sum(&|c| c.2))
         };
-        // What is live changes at the ends of intervals only.
-        let ends = changes.iter().flat_map(|c| [c.1, c.2]).flatten().flat_map(|(a, b)| [a, b]);
-        let between = |p: usize| {
-            let (before, after) = sums(&|(first, last)| first <= p && p < last);
+        // What is live changes only between the two, and there at the ends of intervals.
+        let (low, high) = (parts[0].at.min(parts[1].at), parts[0].at.max(parts[1].at));
+        let ends =
+            changes.iter().flat_map(|c| [c.1, c.2]).flatten().flat_map(|(first, last)| [first, last + 1]);
+        let next = |p: usize| (p.max(low + 1)..high).find(|&i| runs(i));
+        let as_before = |p: usize| {
+            let (before, after) = sums(&|(first, last)| first <= p && p <= last);
             after <= before
         };
         let (before, after) = sums(&|(first, last)| first <= at && at <= last);
         let was = parts.iter().find(|g| g.at == at).map_or(0, |g| self.taken(g, at, place));
         let now = self.taken(joined, at, &moved);
-        ends.clone().all(between) && after.saturating_sub(now) <= before.saturating_sub(was)
+        ends.chain([low]).filter_map(next).all(as_before)
+            && after.saturating_sub(now) <= before.saturating_sub(was)
     }
 }
