@@ -24,7 +24,15 @@ pub(crate) fn update(call: &Call) -> Option<(Body, usize)> {
     Some(match call.op {
         OpKind::Sgd {} => {
             let before = "const f32 lr = up(a2[0]);".into();
-            (Body { before, lines: String::new(), results: vec!["x0 - lr * x1".into()], ..Body::default() }, 2)
+            (
+                Body {
+                    before,
+                    lines: String::new(),
+                    results: vec!["x0 - lr * x1".into()],
+                    ..Body::default()
+                },
+                2,
+            )
         }
         OpKind::Momentum { alpha, beta, l2, nesterov } => {
             let beta = float(beta.0);
@@ -32,7 +40,15 @@ pub(crate) fn update(call: &Call) -> Option<(Body, usize)> {
             let before = format!("const f32 lr = up(a3[0]), alpha = {}, beta = {beta};", float(alpha.0));
             let lines = format!("{}const f32 v = alpha * x2 + beta * g;\n", regularised(l2.0));
             let by = if *nesterov { "(g + alpha * v)" } else { "v" };
-            (Body { before, lines, results: vec![format!("x0 - lr * {by}"), "v".into()], ..Body::default() }, 3)
+            (
+                Body {
+                    before,
+                    lines,
+                    results: vec![format!("x0 - lr * {by}"), "v".into()],
+                    ..Body::default()
+                },
+                3,
+            )
         }
         OpKind::Adagrad { epsilon, l2, decay } => {
             let earlier = if has_step(4) { "(f32)(a4[0] == LOWEST_I64 ? a4[0] : a4[0] - 1)" } else { "0.0f" };

@@ -49,7 +49,7 @@ impl<'a> Groups<'a> {
             Some(Group { members: vec![i], at: i, kind, operands, results, ns })
         };
         let groups: Vec<Option<Group>> = m.order.iter().enumerate().map(single).collect();
-        let lives = Lives::new(m);
+        let lives = Lives::new(m, profile);
         let of: Vec<usize> = (0..groups.len()).collect();
         let mut all = Groups { m, profile, lives, of, groups, largest: 0 };
         let sizes = all.groups.iter().flatten().filter(|g| !m.ops[m.order[g.at]].is_view());

@@ -6,11 +6,13 @@
 use memc_ir::{Def, Id, Module, OpId, ValueId, aligned};
 
 use super::group::Group;
+use crate::device::DeviceProfile;
 use crate::plan::storage::base;
 
 /// Uses of all values.
 pub(super) struct Lives<'a> {
     m: &'a Module,
+    profile: &'a DeviceProfile,
     position: Vec<Option<usize>>,
     /// The value whose bytes a value shows.
     base: Vec<ValueId>,
@@ -29,7 +31,7 @@ pub(super) struct Lives<'a> {
 type Interval = Option<(usize, usize)>;
 
 impl<'a> Lives<'a> {
-    pub(super) fn new(m: &'a Module) -> Lives<'a> {
+    pub(super) fn new(m: &'a Module, profile: &'a DeviceProfile) -> Lives<'a> {
         let base: Vec<ValueId> = m.values.ids().map(|v| base(m, v)).collect();
         let mut position = vec![None; m.ops.len()];
         let (mut users, mut readers) = (vec![Vec::new(); base.len()], vec![Vec::new(); base.len()]);
@@ -50,7 +52,7 @@ impl<'a> Lives<'a> {
                 home[base[next.index()].index()] = Some(state.value);
             }
         }
-        Lives { m, position, base, users, readers, root, home, tiny: 0 }
+        Lives { m, profile, position, base, users, readers, root, home, tiny: 0 }
     }
 
     pub(super) fn position(&self, op: OpId) -> Option<usize> {
@@ -114,7 +116,7 @@ impl<'a> Lives<'a> {
         own.sort_unstable();
         own.dedup();
         let types = |vs: &[ValueId]| vs.iter().map(|&v| &self.m.values[v].ty).collect::<Vec<_>>();
-        let workspace = g.kind.cost(&types(&g.operands), &types(&g.results)).workspace;
+        let workspace = self.profile.workspace(&g.kind, &types(&g.operands), &types(&g.results));
         let all = own.iter().map(|&v| self.bytes(v)).fold(aligned(workspace), u64::saturating_add);
         all.saturating_sub(self.taken(g, g.at, place))
     }
