@@ -5,7 +5,7 @@
 //! vectors of a `batch_norm` lie along axis 1, and the step number of a `dropout` or `random_mask` is one element. A step rounds to its
 //! own element type, so that the bits are those of the ops one by one.
 //!
-//! Bodies come from files: steps, operands and results are bounded, and [`infer`] relies on nothing.
+//! Bodies come from files: steps, operands and results are bounded, and the type rule relies on nothing.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Programs on a device that has a [`Driver`]: kernels that are generated and compiled as one program, calls of libraries, two
-//! arenas, three queues.
+//! Programs on a device that has a [`Driver`](memc_gpu::Driver): kernels that are generated and compiled as one program,
+//! calls of libraries, two arenas, three queues.
 //!
 //! A matrix product or convolution is a library's call where `memc-cuda` describes it as one, the library is there, and it
 //! has a way that takes no more workspace than the plan lists. Otherwise it is a generated kernel.
@@ -10,7 +10,7 @@
 //! the device after the first step.
 //!
 //! Contract: the same kernels, in the same order of each queue, as the plan has commands; nothing is allocated after the
-//! program is opened, except that small updates may share a launch ([`joint`]). A plan that was made for another kind of
+//! program is opened, except that small updates may share a launch. A plan that was made for another kind of
 //! device lists less scratch than kernels of this one need: one region behind the arena serves all of them, since launches
 //! run one after another; it counts against the plan's budget, and a plan that leaves no room for it is refused.
 //!
