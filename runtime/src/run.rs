@@ -96,7 +96,7 @@ pub struct Report {
 pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Result<Report, Error> {
     match options.device {
         DeviceName::Cpu if options.libraries != LibraryOptions::default() => Err(Error::Usage(
-            "--tf32, --allow-nondeterminism and --no-libraries are for a GPU; add --device cuda, or leave them out"
+            "--tf32, --bf16, --allow-nondeterminism and --no-libraries are for a GPU; add --device cuda, or leave them out"
                 .to_owned(),
         )),
         DeviceName::Cpu => run_on(&Cpu::new(options.cpu)?, file, options, watch),

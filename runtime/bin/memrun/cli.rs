@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand};
-use memc_gpu::LibraryOptions;
+use memc_gpu::{LibraryOptions, Rounding};
 use memc_runtime::{DeviceName, ProfileOptions, RunOptions, cpu};
 
 const EXAMPLES: &str = "\
@@ -99,11 +99,14 @@ pub(crate) struct Cli {
     /// On a GPU, let libraries round products of f32 to TF32: faster, with 10 bits of mantissa instead of 23
     #[arg(long)]
     tf32: bool,
+    /// On a GPU, let matrix products of f32 round their operands to BF16: faster still, with 7 bits of mantissa
+    #[arg(long, conflicts_with = "tf32")]
+    bf16: bool,
     /// On a GPU, let libraries take ways that may give other bits in every run
     #[arg(long)]
     allow_nondeterminism: bool,
     /// On a GPU, use generated kernels also where cuBLASLt or cuDNN is there: to compare numbers, or where one fails
-    #[arg(long, conflicts_with_all = ["tf32", "allow_nondeterminism"])]
+    #[arg(long, conflicts_with_all = ["tf32", "bf16", "allow_nondeterminism"])]
     no_libraries: bool,
     /// Print one JSON object
     #[arg(long)]
@@ -208,7 +211,11 @@ impl Cli {
             },
             libraries: LibraryOptions {
                 is_off: self.no_libraries,
-                tf32: self.tf32,
+                rounding: match (self.tf32, self.bf16) {
+                    (true, _) => Rounding::Tf32,
+                    (_, true) => Rounding::Bf16,
+                    _ => Rounding::Exact,
+                },
                 allow_nondeterminism: self.allow_nondeterminism,
             },
         }

@@ -21,7 +21,7 @@ use cudarc::cublaslt::sys::{
 };
 use memc_cuda::{Addend, DType, PLACE_ALIGN, Product};
 
-use crate::library::{Handle, LibraryOptions, Refusal, require};
+use crate::library::{Handle, LibraryOptions, Refusal, Rounding, require};
 use crate::{Component, GpuError};
 
 /// Functions that are called.
@@ -125,8 +125,9 @@ impl Blas {
             DType::BF16 => Type::CUDA_R_16BF,
             _ => return Err(Refusal::Unsupported),
         };
-        let compute = match element {
-            Type::CUDA_R_32F if options.tf32 => Compute::CUBLAS_COMPUTE_32F_FAST_TF32,
+        let compute = match options.rounding {
+            Rounding::Tf32 if element == Type::CUDA_R_32F => Compute::CUBLAS_COMPUTE_32F_FAST_TF32,
+            Rounding::Bf16 if element == Type::CUDA_R_32F => Compute::CUBLAS_COMPUTE_32F_FAST_16BF,
             _ => Compute::CUBLAS_COMPUTE_32F,
         };
         let create = |desc| {

@@ -19,7 +19,7 @@ use cudarc::cudnn::sys::{
 };
 use memc_cuda::{Convolution, DType, Pass};
 
-use crate::library::{Handle, LibraryOptions, Refusal, require};
+use crate::library::{Handle, LibraryOptions, Refusal, Rounding, require};
 use crate::{Component, GpuError};
 
 /// Functions that are called.
@@ -212,7 +212,9 @@ impl Dnn {
             CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3 as WEIGHT_3,
         };
         let (element, math) = match c.dtype {
-            DType::F32 if options.tf32 => (Type::CUDNN_DATA_FLOAT, Math::CUDNN_DEFAULT_MATH),
+            DType::F32 if options.rounding == Rounding::Tf32 => {
+                (Type::CUDNN_DATA_FLOAT, Math::CUDNN_DEFAULT_MATH)
+            }
             DType::F32 => (Type::CUDNN_DATA_FLOAT, Math::CUDNN_FMA_MATH),
             DType::F16 => (Type::CUDNN_DATA_HALF, Math::CUDNN_TENSOR_OP_MATH),
             DType::BF16 => (Type::CUDNN_DATA_BFLOAT16, Math::CUDNN_TENSOR_OP_MATH),

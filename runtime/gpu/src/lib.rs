@@ -34,7 +34,7 @@ pub use devices::{DeviceInfo, devices};
 pub use driver::{Arena, Driver, Function, LibraryOp, Queue, Sizes, Span, Word, check_span};
 pub use error::GpuError;
 pub use graph::{Graph, Graphs};
-pub use library::LibraryOptions;
+pub use library::{LibraryOptions, Rounding};
 pub use locate::{Component, Libraries, Library, Search, Status, VARIABLE};
 pub use memc_cuda::{Addend, Convolution, LibraryCall, Pass, Product};
 pub use nvrtc::{Arch, Nvrtc};

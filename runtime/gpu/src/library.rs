@@ -18,13 +18,25 @@ use crate::dnn::{Dnn, Filtering};
 use crate::driver::check_span;
 use crate::{Component, GpuError, Libraries, LibraryOp};
 
+/// What libraries may make of operands of `f32` before they multiply them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Rounding {
+    /// Nothing.
+    #[default]
+    Exact,
+    /// TF32, with 10 bits of mantissa.
+    Tf32,
+    /// BF16, with 7 bits, in matrix products; cuDNN has no such way, and its products are exact.
+    Bf16,
+}
+
 /// Which libraries' ways may be chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LibraryOptions {
     /// None: everything is generated.
     pub is_off: bool,
-    /// Products of `f32` may be rounded to TF32's 10 bits of mantissa.
-    pub tf32: bool,
+    /// Rounding of `f32`.
+    pub rounding: Rounding,
     /// Also ways that may give other bits in every run.
     pub allow_nondeterminism: bool,
 }

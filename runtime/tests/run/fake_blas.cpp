@@ -120,7 +120,7 @@ int cublasLtMatmulAlgoGetHeuristic(void* handle, void* d, void* a, void* b, void
   const Preference& preference = *(Preference*)p;
   const Layout& result = *(Layout*)r;
   REQUIRE(is_product(desc, (Layout*)a, (Layout*)b, (Layout*)c, &result));
-  REQUIRE(desc.compute == 68 || (desc.compute == 77 && result.type == 0));
+  REQUIRE(desc.compute == 68 || ((desc.compute == 77 || desc.compute == 75) && result.type == 0));
   REQUIRE(desc.epilogue == 1 || (desc.epilogue == 4 && desc.bias != nullptr));
   *count = 0;
   // An odd thing that the library does not do.
@@ -175,8 +175,8 @@ int cublasLtMatmul(void* handle, void* d, const float* alpha, const void* a, voi
         for (i64 i = 0; i < R.rows; ++i, ++at) {
           float total = sum(k, order, calls, [&](i64 t) {
             i64 left = desc.trans_a ? t + i * A.ld : i + t * A.ld, right = desc.trans_b ? j + t * B.ld : t + j * B.ld;
-            bool tf32 = desc.compute == 77;
-            return coarse(get(A.type, a, z * A.stride + left), tf32) * coarse(get(B.type, b, z * B.stride + right), tf32);
+            int lost = desc.compute == 77 ? 13 : desc.compute == 75 ? 16 : 0;
+            return coarse(get(A.type, a, z * A.stride + left), lost) * coarse(get(B.type, b, z * B.stride + right), lost);
           });
           float value = scale * total;
           if (keep != 0) value += keep * get(C.type, c, z * C.stride + i + j * C.ld);

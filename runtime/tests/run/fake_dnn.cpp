@@ -88,15 +88,15 @@ static int convolve(Pass pass, const char* name, Dnn& dnn, const float* alpha, c
   int calls = ++convolutions;
   issue(dnn.stream, [=] {
     if (bytes > 0) memset(workspace, 0xff, bytes);
-    bool tf32 = x.type == 0 && c.math != FMA;
+    int lost = x.type == 0 && c.math != FMA ? 13 : 0;
     i64 filters = w.d[0] / c.groups, channels = w.d[1], kh = w.d[2], kw = w.d[3];
     auto X = [&](i64 n, i64 g, i64 ch, i64 row, i64 col) {
       if (row < 0 || col < 0 || row >= x.d[2] || col >= x.d[3]) return 0.0f;
-      return coarse(get(x.type, xs, ((n * x.d[1] + g * channels + ch) * x.d[2] + row) * x.d[3] + col), tf32);
+      return coarse(get(x.type, xs, ((n * x.d[1] + g * channels + ch) * x.d[2] + row) * x.d[3] + col), lost);
     };
-    auto W = [&](i64 f, i64 ch, i64 a, i64 b) { return coarse(get(w.type, ws, ((f * channels + ch) * kh + a) * kw + b), tf32); };
+    auto W = [&](i64 f, i64 ch, i64 a, i64 b) { return coarse(get(w.type, ws, ((f * channels + ch) * kh + a) * kw + b), lost); };
     auto Y = [&](i64 n, i64 f, i64 row, i64 col) {
-      return coarse(get(y.type, ys, ((n * y.d[1] + f) * y.d[2] + row) * y.d[3] + col), tf32);
+      return coarse(get(y.type, ys, ((n * y.d[1] + f) * y.d[2] + row) * y.d[3] + col), lost);
     };
     Order order = algorithm == 1 ? HALVES : algorithm == 0 && pass != FORWARD_PASS ? ANY : FORWARD;
     std::vector<float> results;

@@ -95,12 +95,12 @@ static void put(int type, void* to, i64 at, float value) {
   else if (type == 2) ((_Float16*)to)[at] = (_Float16)value;
   else ((uint16_t*)to)[at] = (uint16_t)(value != value ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
-// A product's operand in fewer bits: 13 less for TF32, rounded to nearest.
-static float coarse(float value, bool is_coarse) {
-  if (!is_coarse) return value;
-  uint32_t bits;
+// A product's operand with so many bits less: 13 for TF32, 16 for BF16; rounded to nearest.
+static float coarse(float value, int lost) {
+  if (lost == 0) return value;
+  uint32_t bits, last = 1u << lost;
   memcpy(&bits, &value, 4);
-  bits = (bits + 0x0fff + (bits >> 13 & 1)) & ~0x1fffu;
+  bits = (bits + last / 2 - 1 + (bits >> lost & 1)) & ~(last - 1);
   return memcpy(&value, &bits, 4), value;
 }
 

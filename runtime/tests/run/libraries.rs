@@ -252,6 +252,9 @@ fn ways_fit_the_workspace_and_the_options() {
     let (_, calls, _) = run(&fake, "--tf32", "");
     assert!(ways(&calls, "cublasLtMatmul")[0].starts_with("scheme=2 compute=77"), "{calls:#?}");
     assert!(calls.iter().any(|call| call.contains("math=0")), "{calls:#?}");
+    let (_, calls, _) = run(&fake, "--bf16", "");
+    assert!(ways(&calls, "cublasLtMatmul")[0].starts_with("scheme=2 compute=75"), "{calls:#?}");
+    assert!(!calls.iter().any(|call| call.contains("math=0")), "{calls:#?}");
     let (_, calls, _) = run(&fake, "--allow-nondeterminism", "");
     assert!(ways(&calls, "cublasLtMatmul")[0].starts_with("scheme=4"), "{calls:#?}");
 
@@ -340,7 +343,7 @@ fn failures_of_the_libraries_are_told() {
 #[test]
 fn planned_and_unplanned_runs_take_the_same_ways() {
     let Some(fake) = Fake::new(CLASSIFIER) else { return };
-    for options in ["", "--tf32", "--no-libraries"] {
+    for options in ["", "--tf32", "--bf16", "--no-libraries"] {
         let printed = fake.succeeds(&format!("model.plan --device cuda --steps 3 --verify {options}"), "");
         assert!(printed.contains("verified=bit-identical"), "{printed}");
     }
@@ -350,7 +353,7 @@ fn planned_and_unplanned_runs_take_the_same_ways() {
 #[test]
 fn options_of_libraries_are_refused_on_the_cpu() {
     let Some(fake) = Fake::new(&plan([])) else { return };
-    for option in ["--tf32", "--allow-nondeterminism", "--no-libraries"] {
+    for option in ["--tf32", "--bf16", "--allow-nondeterminism", "--no-libraries"] {
         fake.fails(&format!("model.plan {option}"), "", 2, &[option, "--device cuda"]);
     }
     let both = fake.memrun("model.plan --device cuda --no-libraries --tf32", "");
