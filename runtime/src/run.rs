@@ -89,16 +89,29 @@ pub struct Report {
     pub interrupted: bool,
 }
 
+/// Refuses what is for a GPU on the CPU device.
+pub(crate) fn require_gpu(
+    device: DeviceName,
+    libraries: LibraryOptions,
+    no_graph: bool,
+) -> Result<(), Error> {
+    if device != DeviceName::Cpu || (libraries == LibraryOptions::default() && !no_graph) {
+        return Ok(());
+    }
+    Err(Error::Usage(
+        "--tf32, --bf16, --allow-nondeterminism, --no-libraries and --no-graph are for a GPU; add --device cuda, or \
+         leave them out"
+            .to_owned(),
+    ))
+}
+
 /// Runs a plan. Everything that can fail without running is tried before the first step.
 ///
 /// # Errors
 /// Any [`Error`]. A file to save to is then what it was.
 pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Result<Report, Error> {
+    require_gpu(options.device, options.libraries, options.no_graph)?;
     match options.device {
-        DeviceName::Cpu if options.libraries != LibraryOptions::default() => Err(Error::Usage(
-            "--tf32, --bf16, --allow-nondeterminism and --no-libraries are for a GPU; add --device cuda, or leave them out"
-                .to_owned(),
-        )),
         DeviceName::Cpu => run_on(&Cpu::new(options.cpu)?, file, options, watch),
         DeviceName::Cuda(ordinal) => {
             let device = gpu::cuda(ordinal, options.libraries, options.cpu.check_memory);

@@ -96,18 +96,8 @@ pub(crate) struct Cli {
     /// Delay commands at random, to show that nothing depends on timing
     #[arg(long, value_name = "SEED")]
     delay_seed: Option<u64>,
-    /// On a GPU, let libraries round products of f32 to TF32: faster, with 10 bits of mantissa instead of 23
-    #[arg(long)]
-    tf32: bool,
-    /// On a GPU, let matrix products of f32 round their operands to BF16: faster still, with 7 bits of mantissa
-    #[arg(long, conflicts_with = "tf32")]
-    bf16: bool,
-    /// On a GPU, let libraries take ways that may give other bits in every run
-    #[arg(long)]
-    allow_nondeterminism: bool,
-    /// On a GPU, use generated kernels also where cuBLASLt or cuDNN is there: to compare numbers, or where one fails
-    #[arg(long, conflicts_with_all = ["tf32", "bf16", "allow_nondeterminism"])]
-    no_libraries: bool,
+    #[command(flatten)]
+    libraries: Libraries,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
@@ -148,6 +138,39 @@ pub(crate) struct Profile {
     /// Threads for kernels [default: as many as the machine has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     threads: Option<u16>,
+    #[command(flatten)]
+    libraries: Libraries,
+}
+
+/// What libraries may do.
+#[derive(Args, Debug)]
+struct Libraries {
+    /// On a GPU, let libraries round products of f32 to TF32: faster, with 10 bits of mantissa instead of 23
+    #[arg(long)]
+    tf32: bool,
+    /// On a GPU, let matrix products of f32 round their operands to BF16: faster still, with 7 bits of mantissa
+    #[arg(long, conflicts_with = "tf32")]
+    bf16: bool,
+    /// On a GPU, let libraries take ways that may give other bits in every run
+    #[arg(long)]
+    allow_nondeterminism: bool,
+    /// On a GPU, use generated kernels also where cuBLASLt or cuDNN is there: to compare numbers, or where one fails
+    #[arg(long, conflicts_with_all = ["tf32", "bf16", "allow_nondeterminism"])]
+    no_libraries: bool,
+}
+
+impl Libraries {
+    fn options(&self) -> LibraryOptions {
+        LibraryOptions {
+            is_off: self.no_libraries,
+            rounding: match (self.tf32, self.bf16) {
+                (true, _) => Rounding::Tf32,
+                (_, true) => Rounding::Bf16,
+                _ => Rounding::Exact,
+            },
+            allow_nondeterminism: self.allow_nondeterminism,
+        }
+    }
 }
 
 #[derive(Args, Debug)]
@@ -164,6 +187,7 @@ impl Profile {
             steps: self.steps,
             device: self.device,
             threads: self.threads.map_or(0, usize::from),
+            libraries: self.libraries.options(),
             inputs: files(&self.inputs),
         }
     }
@@ -209,15 +233,7 @@ impl Cli {
                 check_memory: self.check_memory,
                 delay_seed: self.delay_seed,
             },
-            libraries: LibraryOptions {
-                is_off: self.no_libraries,
-                rounding: match (self.tf32, self.bf16) {
-                    (true, _) => Rounding::Tf32,
-                    (_, true) => Rounding::Bf16,
-                    _ => Rounding::Exact,
-                },
-                allow_nondeterminism: self.allow_nondeterminism,
-            },
+            libraries: self.libraries.options(),
         }
     }
 }

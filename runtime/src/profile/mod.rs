@@ -16,6 +16,7 @@ pub(crate) use machine::per_second;
 
 use crate::cpu::timed::Timed;
 use crate::gpu::{machine as gpu_machine, measure};
+use crate::run::require_gpu;
 use crate::{Device, DeviceName, Error, FeedOptions, Feeder, Initial, Program, Session};
 
 /// What to measure.
@@ -27,6 +28,8 @@ pub struct ProfileOptions {
     pub device: DeviceName,
     /// Threads that kernels of the CPU device run on; 0 for as many as the machine has.
     pub threads: usize,
+    /// What libraries of a GPU may do.
+    pub libraries: LibraryOptions,
     /// Files by the name under which the model takes the data; other inputs are synthetic.
     pub inputs: Vec<(String, PathBuf)>,
 }
@@ -66,8 +69,9 @@ pub struct Op {
 /// # Errors
 /// Those of a run.
 pub fn profile(file: &PlanFile, options: &ProfileOptions) -> Result<Profile, Error> {
+    require_gpu(options.device, options.libraries, false)?;
     if let DeviceName::Cuda(ordinal) = options.device {
-        return profile_gpu(&|| Cuda::open(ordinal, LibraryOptions::default()), file, options);
+        return profile_gpu(&|| Cuda::open(ordinal, options.libraries), file, options);
     }
     let program = Arc::new(Program::new(file.plan())?);
     let device = Timed::new(options.threads)?;

@@ -353,9 +353,10 @@ fn planned_and_unplanned_runs_take_the_same_ways() {
 #[test]
 fn options_of_libraries_are_refused_on_the_cpu() {
     let Some(fake) = Fake::new(&plan([])) else { return };
-    for option in ["--tf32", "--bf16", "--allow-nondeterminism", "--no-libraries"] {
+    for option in ["--tf32", "--bf16", "--allow-nondeterminism", "--no-libraries", "--no-graph"] {
         fake.fails(&format!("model.plan {option}"), "", 2, &[option, "--device cuda"]);
     }
+    fake.fails("profile model.plan -o p.json --tf32", "", 2, &["--tf32", "--device cuda"]);
     let both = fake.memrun("model.plan --device cuda --no-libraries --tf32", "");
     assert_eq!(both.status.code(), Some(2));
 }
