@@ -23,6 +23,8 @@ pub(super) struct Lives<'a> {
     root: Vec<bool>,
     /// For every value whose bytes are the next of a state: that state's value.
     home: Vec<Option<ValueId>>,
+    /// For every value of a state, the value whose bytes are its next.
+    next: Vec<Option<ValueId>>,
     /// Bytes of a value that is not worth counting.
     pub(super) tiny: u64,
 }
@@ -46,13 +48,14 @@ impl<'a> Lives<'a> {
         }
         let mut root = vec![false; base.len()];
         m.roots().for_each(|v| root[v.index()] = true);
-        let mut home = vec![None; base.len()];
+        let (mut home, mut nexts) = (vec![None; base.len()], vec![None; base.len()]);
         for state in m.states.values() {
             if let Some(next) = state.next {
                 home[base[next.index()].index()] = Some(state.value);
+                nexts[state.value.index()] = Some(base[next.index()]);
             }
         }
-        Lives { m, profile, position, base, users, readers, root, home, tiny: 0 }
+        Lives { m, profile, position, base, users, readers, root, home, next: nexts, tiny: 0 }
     }
 
     pub(super) fn position(&self, op: OpId) -> Option<usize> {
@@ -138,7 +141,14 @@ impl<'a> Lives<'a> {
                 .iter()
                 .all(|&i| moved(i) < at || joined.members.binary_search(&i).is_ok())
         };
-        if !joined.results.iter().all(home_is_free) {
+        // A state that is read behind what computes its next contents is copied in between.
+        let is_read_in_time = |v: &ValueId| {
+            let old = self.base[v.index()];
+            let next = self.next[old.index()].and_then(|n| self.m.def_op(n)).and_then(|op| self.position(op));
+            let Some(next) = next.filter(|n| joined.members.binary_search(n).is_err()) else { return true };
+            at < place(next) || self.readers[old.index()].iter().any(|&i| place(i) > place(next))
+        };
+        if !joined.results.iter().all(home_is_free) || !joined.operands.iter().all(is_read_in_time) {
             return false;
         }
         let touched = parts.iter().flat_map(|g| g.operands.iter().chain(&g.results));
