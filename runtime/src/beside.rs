@@ -8,7 +8,7 @@ use std::sync::Arc;
 use memc_plan::PlanFile;
 use rayon::ThreadPool;
 
-use crate::{Device, Error, Feeder, Initial, Program, Reference, Session, unplanned};
+use crate::{Device, Error, Feeder, Initial, Program, Reference, Session, cpu, unplanned};
 
 /// An unplanned run.
 pub(crate) enum Beside<'a> {
@@ -19,7 +19,8 @@ pub(crate) enum Beside<'a> {
 }
 
 impl<'a> Beside<'a> {
-    /// Starts an unplanned run of a plan's source graph.
+    /// Starts an unplanned run of a plan's source graph; kernels of the CPU run on so many threads, 0 for as many as there
+    /// are.
     ///
     /// # Errors
     /// [`Error::Plan`] for a source that is no valid graph, and [`Error::Memory`] where it does not fit beside the plan.
@@ -28,10 +29,10 @@ impl<'a> Beside<'a> {
         file: &PlanFile,
         initial: &'a Initial<'a>,
         feeder: &'a mut Feeder,
-        pool: ThreadPool,
+        threads: usize,
     ) -> Result<Beside<'a>, Error> {
         if device.has_reference_kernels() {
-            let reference = Box::new(Reference::new(file, initial)?);
+            let (reference, pool) = (Box::new(Reference::new(file, initial)?), cpu::pool(threads)?);
             return Ok(Beside::Interpreted { reference, feeder, pool });
         }
         let plan = unplanned::plan(file.plan())?;

@@ -167,11 +167,12 @@ pub fn run_on(
     let mut again = options.verify.then(|| Feeder::new(plan, &program, &feed)).transpose()?;
     let mut session = Session::start(device, plan, program.clone(), &initial, &mut feeder)?;
     session.notes().iter().for_each(|note| watch.note(note));
+    let mut told = session.notes().len();
     if options.trace.is_some() {
         session.prepare_trace()?;
     }
-    let pool = || cpu::pool(options.cpu.threads);
-    let beside = again.as_mut().map(|feeder| Beside::start(device, file, &initial, feeder, pool()?));
+    let threads = options.cpu.threads;
+    let beside = again.as_mut().map(|feeder| Beside::start(device, file, &initial, feeder, threads));
     let mut beside = beside.transpose()?;
     let mut steps = 0;
     while steps < options.steps && !watch.should_stop() {
@@ -190,6 +191,8 @@ pub fn run_on(
                 verify::same("output", &output.name, &when, ty, session.output(i), beside.output(i))?;
             }
         }
+        session.notes().iter().skip(told).for_each(|note| watch.note(note));
+        told = session.notes().len();
         watch.step(session.steps_done(), session.loss(), ns);
     }
 

@@ -211,6 +211,8 @@ impl<'a> Chain<'a> {
         a.and(b)
     }
 
+    // Its blocks lie on the stack, where `split`, which calls itself, must not have them too.
+    #[inline(never)]
     fn run<const SLOTS: usize>(&self, start: usize, len: usize, parts: &mut [&mut [u8]]) -> Done {
         let mut stack = [[0u64; BLOCK]; SLOTS];
         let mut slots: [&mut [u8]; SLOTS] = stack.each_mut().map(|s| cast_slice_mut(&mut s[..]));

@@ -111,7 +111,6 @@ impl Problem {
 }
 
 /// What planners need of a profile.
-/// What the planner's numbers know of a device.
 pub fn device(profile: &DeviceProfile) -> Device {
     Device {
         memory_bytes: profile.memory_bytes.unwrap_or(0),

@@ -374,7 +374,10 @@ impl Drop for Cuda {
     #[allow(unsafe_code, reason = "the driver is a C library")]
     fn drop(&mut self) {
         // Queues may still use the arenas; where the device is lost there is nothing to wait for.
-        let _ = self.synchronize();
+        for stream in self.streams.iter().chain(self.captured.streams()) {
+            // SAFETY: the stream exists, or is the default one.
+            unsafe { sys::cuStreamSynchronize(*stream) };
+        }
         self.captured.destroy();
         self.marks.destroy();
         self.calls.close();

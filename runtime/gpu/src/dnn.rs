@@ -10,6 +10,8 @@
 //!
 //! `CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION` is never taken: it rounds `f32` to 16 bits.
 
+mod describe;
+
 use std::ffi::{CStr, c_char, c_void};
 
 use cudarc::cudnn::sys::{
@@ -17,6 +19,7 @@ use cudarc::cudnn::sys::{
     cudnnConvolutionFwdAlgo_t as ForwardWay, cudnnDataType_t as Type, cudnnMathType_t as Math,
     cudnnStatus_t as Status,
 };
+use describe::{set_math, tensor, weight, window};
 use memc_cuda::{Convolution, DType, Pass};
 
 use crate::library::{Handle, LibraryOptions, Refusal, Rounding, require};
@@ -343,60 +346,4 @@ impl Dnn {
             }
         }
     }
-}
-
-/// A dense tensor.
-#[allow(unsafe_code, reason = "cuDNN is a C library")]
-fn tensor(element: Type, [n, c, h, w]: [i32; 4]) -> Result<Tensor, Refusal> {
-    // SAFETY: a handle to write.
-    let create =
-        |desc| planned("cudnnCreateTensorDescriptor", unsafe { sys::cudnnCreateTensorDescriptor(desc) });
-    let tensor = Handle::new(create, sys::cudnnDestroyTensorDescriptor)?;
-    let order = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;
-    // SAFETY: the descriptor exists.
-    let status = unsafe { sys::cudnnSetTensor4dDescriptor(tensor.pointer, order, element, n, c, h, w) };
-    planned("cudnnSetTensor4dDescriptor", status)?;
-    Ok(tensor)
-}
-
-/// Dense weights.
-#[allow(unsafe_code, reason = "cuDNN is a C library")]
-fn weight(element: Type, [k, c, h, w]: [i32; 4]) -> Result<Weight, Refusal> {
-    // SAFETY: a handle to write.
-    let create =
-        |desc| planned("cudnnCreateFilterDescriptor", unsafe { sys::cudnnCreateFilterDescriptor(desc) });
-    let weight = Handle::new(create, sys::cudnnDestroyFilterDescriptor)?;
-    let order = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;
-    // SAFETY: the descriptor exists.
-    let status = unsafe { sys::cudnnSetFilter4dDescriptor(weight.pointer, element, order, k, c, h, w) };
-    planned("cudnnSetFilter4dDescriptor", status)?;
-    Ok(weight)
-}
-
-/// How the window moves. The kind of arithmetic is still to be set.
-#[allow(unsafe_code, reason = "cuDNN is a C library")]
-fn window(c: &Convolution) -> Result<Window, Refusal> {
-    let create = |desc| {
-        // SAFETY: a handle to write.
-        planned("cudnnCreateConvolutionDescriptor", unsafe { sys::cudnnCreateConvolutionDescriptor(desc) })
-    };
-    let window = Handle::new(create, sys::cudnnDestroyConvolutionDescriptor)?;
-    let ([top, left], [down, across], [dh, dw]) = (c.pads, c.strides, c.dilations);
-    let (mode, sums) = (sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION, Type::CUDNN_DATA_FLOAT);
-    // SAFETY: the descriptor exists.
-    let status = unsafe {
-        sys::cudnnSetConvolution2dDescriptor(window.pointer, top, left, down, across, dh, dw, mode, sums)
-    };
-    planned("cudnnSetConvolution2dDescriptor", status)?;
-    // SAFETY: as above.
-    let status = unsafe { sys::cudnnSetConvolutionGroupCount(window.pointer, c.groups) };
-    planned("cudnnSetConvolutionGroupCount", status)?;
-    Ok(window)
-}
-
-#[allow(unsafe_code, reason = "cuDNN is a C library")]
-fn set_math(window: &Window, math: Math) -> Result<(), Refusal> {
-    // SAFETY: the descriptor exists.
-    let status = unsafe { sys::cudnnSetConvolutionMathType(window.pointer, math) };
-    planned("cudnnSetConvolutionMathType", status)
 }

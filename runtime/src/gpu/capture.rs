@@ -40,6 +40,10 @@ impl<D: Graphs + Clock> Replay<D> {
         if captured.split.device.is_empty() || captured.ready() {
             return Ok(());
         }
+        // The first launch of a half waits for what the other half has not recorded yet.
+        for event in self.program.events..captured.split.all_events() {
+            self.driver.record(Queue::Compute, event)?;
+        }
         self.driver.synchronize()?;
         for half in 0..HALVES {
             let graph = self.half(&captured.split, half).map_err(|error| match error {

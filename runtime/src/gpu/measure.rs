@@ -97,6 +97,13 @@ struct InOrder<D> {
 
 impl<D: Graphs + Clock> InOrder<D> {
     fn capture(&mut self) -> Result<(), Error> {
+        if !self.replay.driver.is_page_locked() {
+            return Err(Error::Memory(
+                "the host arena cannot be page-locked, and what copies of pageable memory take is no property of the \
+                 device; free host memory, or measure a plan for a larger --gpu-mem, which swaps less"
+                    .to_owned(),
+            ));
+        }
         let program = self.replay.program.clone();
         let body = program.section(Section::Body);
         let launches = body.iter().filter(|command| matches!(command.action, Action::Launch(_))).count();

@@ -45,8 +45,8 @@ pub(super) fn pageable(driver: &mut impl Driver, program: &Program) -> Result<St
     ))
 }
 
-/// What is said where kernels and libraries take more of the device than the plan sets aside for them and the driver;
-/// `before` are the bytes that were free before anything of the program was there, the arena of `arena` bytes among it.
+/// What is said after the first step where kernels, libraries and graphs alone take more of the device than the plan sets
+/// aside for them and the driver's context, whose own bytes cannot be told from those of other programs; `before` are the bytes that were free before anything of the program was there, the arena of `arena` bytes among it.
 pub(super) fn loaded(
     driver: &impl Clock,
     program: &Program,
@@ -57,8 +57,8 @@ pub(super) fn loaded(
     let over = taken > program.reserve_bytes.saturating_add(GRAIN);
     Ok(over.then(|| {
         format!(
-            "kernels and libraries take {} of the device beside the arena, more than the {} that the plan sets aside for \
-             them and the driver, so that the budget of {} is exceeded; compile with a profile that `memrun profile` \
+            "kernels, libraries and graphs take {} of the device beside the arena, and the driver's context comes on top: \
+             more than the {} that the plan sets aside, so that the budget of {} is exceeded; compile with a profile that `memrun profile` \
              measures here, which knows what they take",
             Bytes(taken),
             Bytes(program.reserve_bytes),

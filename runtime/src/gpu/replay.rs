@@ -66,6 +66,10 @@ pub(super) struct Replay<D> {
     /// The body as graphs; `None` where it is not to be captured.
     pub(super) captured: Option<Captured>,
     notes: Vec<String>,
+    /// Bytes of the device that were free before anything of the program was there, until what it takes is looked at.
+    free_bytes: Option<u64>,
+    /// Bytes of the device arena.
+    arena: usize,
     pub(super) progress: Progress,
 }
 
@@ -125,8 +129,9 @@ impl<D: Graphs + Clock> Replay<D> {
         }
         let homes = program.homes.iter().filter(|home| home.space == Space::Dev);
         let staging = vec![0; homes.map(|home| home.len).max().unwrap_or(0)];
-        notes.extend(memory::loaded(&driver, &program, taken.free_bytes, device)?);
         Ok(Replay {
+            free_bytes: Some(taken.free_bytes),
+            arena: device,
             driver,
             launches,
             issued,
@@ -301,6 +306,12 @@ impl<D: Graphs + Clock> Executor for Replay<D> {
                 }
                 self.captured = Some(captured);
             }
+        }
+        if section == Section::Body
+            && let Some(before) = self.free_bytes.take()
+        {
+            // Code is loaded when it first runs, and graphs have memory of their own.
+            self.notes.extend(memory::loaded(&self.driver, &self.program, before, self.arena)?);
         }
         self.progress = Progress::After(section);
         Ok(())

@@ -63,16 +63,18 @@ impl Reports {
             .for_each(|word| word.copy_from_slice(&NO_REPORT.to_le_bytes()));
     }
 
-    /// Fails with the first report that there is.
+    /// Fails with the first report that there is: of the first launch that has one, the one that comes first in its operand.
     pub(super) fn read(&self, driver: &mut impl Driver, program: &Program) -> Result<(), Error> {
-        for (check, word) in self.checks.iter().zip(driver.reports().chunks_exact(BYTES)) {
-            let word = word.try_into().map_or(NO_REPORT, u64::from_le_bytes);
-            let Some((position, value)) = report(word) else { continue };
-            let command = program.section(check.at.0).get(check.at.1);
-            let Some(Action::Launch(launch)) = command.map(|command| &command.action) else { continue };
-            return Err(refused(program, launch, &check.what, position, value));
+        let words = driver.reports().chunks_exact(BYTES);
+        let words = words.map(|word| word.try_into().map_or(NO_REPORT, u64::from_le_bytes));
+        let found = self.checks.iter().zip(words).filter_map(|(check, word)| Some((check, report(word)?)));
+        let first = found.min_by_key(|(check, (position, _))| (check.at.0 as usize, check.at.1, *position));
+        let Some((check, (position, value))) = first else { return Ok(()) };
+        let command = program.section(check.at.0).get(check.at.1);
+        match command.map(|command| &command.action) {
+            Some(Action::Launch(launch)) => Err(refused(program, launch, &check.what, position, value)),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 

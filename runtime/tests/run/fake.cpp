@@ -224,7 +224,8 @@ int cuStreamEndCapture(void* stream, void** graph) {
   return SUCCESS;
 }
 int cuGraphInstantiateWithFlags(void** executable, void* graph, unsigned long long flags) {
-  if (flags != 0 || graphs.count(graph) == 0) return INVALID;
+  // Nodes keep the priorities of their streams.
+  if (flags != 8 || graphs.count(graph) == 0) return INVALID;
   *executable = fresh(ready);
   captured_nodes[*executable] = captured_nodes[graph];
   return state();

@@ -1,8 +1,7 @@
 //! Graphs by stream capture.
 //!
 //! The capture begins on the compute stream. The other two are forked from it by an event before their first command, and
-//! joined by events after their last, as CUDA demands. Each graph has a stream of its own that its launches run in; its
-//! nodes keep the priorities of the streams that they were captured on.
+//! joined by events after their last, as CUDA demands. Each graph has a stream of its own that its launches run in.
 
 use std::ptr::null_mut;
 
@@ -25,6 +24,9 @@ const SYMBOLS: &[&str] = &[
     "cuStreamEndCapture",
 ];
 
+/// Nodes have the priorities of the streams that they were captured on, not that of the launch's stream.
+const NODE_PRIORITY: u64 =
+    sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY.0 as u64;
 const RECORD_EXTERNAL: u32 = sys::CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
 const WAIT_EXTERNAL: u32 = sys::CUevent_wait_flags::CU_EVENT_WAIT_EXTERNAL as u32;
 
@@ -86,7 +88,7 @@ impl Cuda {
         self.captured.graphs.push((null_mut(), stream));
         let mut ready = null_mut();
         // SAFETY: a handle to write; the graph exists.
-        let result = unsafe { sys::cuGraphInstantiateWithFlags(&mut ready, graph, 0) };
+        let result = unsafe { sys::cuGraphInstantiateWithFlags(&mut ready, graph, NODE_PRIORITY) };
         done("cuGraphInstantiate", result)?;
         self.captured.graphs.last_mut().into_iter().for_each(|(graph, _)| *graph = ready);
         // SAFETY: graph and stream exist.
@@ -111,7 +113,12 @@ impl Graphs for Cuda {
         let begun = unsafe { sys::cuStreamBeginCapture_v2(self.stream(Queue::Compute), mode) };
         done("cuStreamBeginCapture", begun)?;
         self.captured.capturing = true;
-        OTHERS.into_iter().try_for_each(|queue| self.join(0, Queue::Compute, queue))
+        let forked = OTHERS.into_iter().try_for_each(|queue| self.join(0, Queue::Compute, queue));
+        if forked.is_err() {
+            // The stream would stay in a capture that nobody ends.
+            let _ = self.end_capture();
+        }
+        forked
     }
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
