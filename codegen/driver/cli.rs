@@ -129,7 +129,8 @@ Examples:
     FitProfile(FitProfile),
     /// Write when every command of a plan runs by the cost model, as a trace for Perfetto or chrome://tracing
     #[command(after_help = "\
-The tracks and slices are those of `memrun --trace`, so that both open side by side.
+The tracks and slices are those of `memrun --trace`, so that both open side by side. What is drawn is one step of many: it begins
+while the step before it ends, so that `step_ns`, the time from one step to the next, is less than where the last slice ends.
 
 Examples:
   memc trace model.plan -o planned.json

@@ -72,6 +72,11 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
         );
         return Err(Error::Infeasible(text, None));
     }
+    let takes = lowered.plan.meta.budget_bytes;
+    if let Some(has) = profile.memory_bytes.filter(|&has| takes > has) {
+        let (takes, has) = (Bytes(takes), Bytes(has));
+        progress.say(&format!("warning: the plan may take {takes}, and {} has {has}", profile.name));
+    }
     progress.stage("writing");
     let hash = {
         let _writing = Writing::begin();

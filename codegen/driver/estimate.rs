@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
                 "distinct_tensor_sizes": distinct_sizes(&p), "parameters": parameters(&p), "weights_bytes": b.weights, "gradients_bytes": gradients,
                 "optimizer_bytes": b.optimizer, "buffers_bytes": b.buffers, "constants_bytes": b.constants,
                 "activations_bytes": activations, "workspace_bytes": b.workspace, "persistent_bytes": persistent,
-                "peak_bytes": peak, "smallest_feasible_bytes": smallest, "largest_working_set_bytes": working_set,
+                "reserve_bytes": profile.reserve_bytes, "memory_bytes": profile.memory_bytes, "peak_bytes": peak, "smallest_feasible_bytes": smallest, "largest_working_set_bytes": working_set,
                 "largest_working_set_op": op, "ideal_ns": p.numbers.compute_ns(), "stash": stash.json(),
                 "work": work.json(), "work_unfused": unfused.map(source::Work::json),
             })
@@ -52,19 +52,22 @@ pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
     let row = |name: &str, bytes: u64, note: &str| {
         vec![name.to_string(), Bytes(bytes).short(), bytes.to_string(), note.to_string()]
     };
-    let text = table(
-        &[p.module.name.as_str(), "size", "bytes", ""],
-        &[
-            row("weights", b.weights, "parameters, trained and frozen"),
-            row("gradients", gradients, "all at once; fewer where the optimizer follows closely"),
-            row("optimizer", b.optimizer, "state kept between steps"),
-            row("buffers", b.buffers + b.constants, "running statistics and constants"),
-            row("activations", activations, "most live at once, gradients of activations included"),
-            row("workspace", b.workspace, "largest scratch of one op"),
-            row("peak", peak, "unplanned, laid out"),
-            row("smallest", smallest, &format!("feasible --gpu-mem; working set of {op}")),
-        ],
-    );
+    let has = profile.memory_bytes.map(|bytes| format!("; {} has {}", profile.name, Bytes(bytes).short()));
+    let has = has.unwrap_or_default();
+    let mut rows = vec![
+        row("weights", b.weights, "parameters, trained and frozen"),
+        row("gradients", gradients, "all at once; fewer where the optimizer follows closely"),
+        row("optimizer", b.optimizer, "state kept between steps"),
+        row("buffers", b.buffers + b.constants, "running statistics and constants"),
+        row("activations", activations, "most live at once, gradients of activations included"),
+        row("workspace", b.workspace, "largest scratch of one op"),
+    ];
+    if profile.reserve_bytes > 0 {
+        rows.push(row("reserve", profile.reserve_bytes, "set aside for the driver, libraries and code"));
+    }
+    rows.push(row("peak", peak, &format!("unplanned, laid out{has}")));
+    rows.push(row("smallest", smallest, &format!("feasible --gpu-mem; working set of {op}")));
+    let text = table(&[p.module.name.as_str(), "size", "bytes", ""], &rows);
     emit(&format!("{text}\n{}\n{}\n", stash.text(), kernels(work, unfused)))
 }
 

@@ -177,11 +177,15 @@ pub fn run_on(
     let mut steps = 0;
     while steps < options.steps && !watch.should_stop() {
         let start = now();
-        match options.trace.as_ref().filter(|_| steps + 1 == options.steps) {
-            None => session.step()?,
-            Some(path) => write_trace(path, file, device.name(), &session.traced_step()?)?,
-        }
+        let traced = options.trace.as_ref().filter(|_| steps + 1 == options.steps);
+        let laps = match traced {
+            None => session.step().map(|()| Vec::new())?,
+            Some(_) => session.traced_step()?,
+        };
         let ns = elapsed_ns(start);
+        if let Some(path) = traced {
+            write_trace(path, file, device.name(), &laps)?;
+        }
         steps += 1;
         if let Some(beside) = &mut beside {
             let step = session.steps_done();

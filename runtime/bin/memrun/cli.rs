@@ -7,7 +7,9 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 use memc_gpu::{LibraryOptions, Rounding};
-use memc_runtime::{DeviceName, ProfileOptions, RunOptions, cpu};
+use memc_runtime::{DeviceName, Error, ProfileOptions, RunOptions, cpu};
+
+use crate::paths::keep_apart;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -181,6 +183,13 @@ pub(crate) struct Devices {
 }
 
 impl Profile {
+    /// Refuses a profile in the place of what is read.
+    pub(crate) fn keep_files_apart(&self) -> Result<(), Error> {
+        let inputs = self.inputs.iter().map(|input| input.path.as_path());
+        let inputs: Vec<&Path> = inputs.chain([self.plan.as_path()]).collect();
+        keep_apart(&inputs, None, &[&self.output])
+    }
+
     /// The measurement that the command line asks for.
     pub(crate) fn options(&self) -> ProfileOptions {
         ProfileOptions {
@@ -211,6 +220,23 @@ impl Cli {
     /// The plan to run.
     pub(crate) fn plan(&self) -> &Path {
         self.plan.as_deref().unwrap_or(Path::new(""))
+    }
+
+    /// Refuses outputs in the place of what is read or of each other; a state may be saved over the one that is resumed.
+    pub(crate) fn keep_files_apart(&self) -> Result<(), Error> {
+        let read = self.inputs.iter().map(|input| &input.path).chain(&self.init).map(PathBuf::as_path);
+        let inputs: Vec<&Path> = read.chain([self.plan()]).collect();
+        let outputs = self.outputs.iter().map(|(_, path)| path).chain(&self.trace).map(PathBuf::as_path);
+        match &self.save {
+            Some(save) => {
+                let outputs: Vec<&Path> = [save.as_path()].into_iter().chain(outputs).collect();
+                keep_apart(&inputs, self.resume.as_deref(), &outputs)
+            }
+            None => {
+                let inputs: Vec<&Path> = inputs.into_iter().chain(self.resume.as_deref()).collect();
+                keep_apart(&inputs, None, &outputs.collect::<Vec<_>>())
+            }
+        }
     }
 
     /// The run that the command line asks for.

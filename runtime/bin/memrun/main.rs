@@ -2,6 +2,7 @@
 
 mod cli;
 mod devices;
+mod paths;
 mod report;
 
 use std::{
@@ -44,6 +45,9 @@ fn execute(cli: &Cli) -> u8 {
         Some(Command::Devices(args)) => return report::print(&devices::describe(args.json)),
         None => {}
     }
+    if let Err(error) = cli.keep_files_apart() {
+        return report::failed(cli, None, &Progress::silent(), &error);
+    }
     let file = match PlanFile::open(cli.plan()) {
         Ok(file) => file,
         Err(error) => {
@@ -72,6 +76,7 @@ fn execute(cli: &Cli) -> u8 {
 
 /// Measures a plan and writes the profile; returns the exit code.
 fn measure(args: &cli::Profile) -> Result<u8, Error> {
+    args.keep_files_apart()?;
     let file = PlanFile::open(&args.plan).map_err(|error| Error::opening(&args.plan, error))?;
     let measured = profile(&file, &args.options())?;
     let failed = |error| Error::io(&args.output, error);

@@ -233,7 +233,10 @@ impl Libraries {
 #[allow(unsafe_code, reason = "opening a library runs its initialisers")]
 fn open_file(name: &Path) -> Result<Handle, String> {
     // SAFETY: NVIDIA's libraries, which these names stand for, may be initialised at any time from any thread.
-    unsafe { Handle::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| error.to_string())
+    unsafe { Handle::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
+        // The loader's own words say what of the file it cannot use, or what the file needs and does not find.
+        std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
+    })
 }
 
 fn open(component: Component, folders: &[PathBuf]) -> Result<Library, String> {

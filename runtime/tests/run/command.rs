@@ -90,6 +90,33 @@ fn json_is_one_object() {
     assert_eq!(object["exit_code"], 74);
 }
 
+/// No output takes the place of the plan, of data, or of another output; a state may be saved over the one that is resumed.
+#[test]
+fn outputs_take_the_place_of_nothing() {
+    let folder = Folder::of(CLASSIFIER);
+    let plan = std::fs::read(folder.path("model.plan")).unwrap();
+    std::os::unix::fs::symlink("model.plan", folder.path("link.plan")).unwrap();
+    npy(&folder.path("y.npy"), "<i8", &[32], &[0; 256]);
+    for arguments in [
+        "model.plan --trace model.plan",
+        "model.plan --save ./model.plan",
+        "model.plan --output loss=model.plan",
+        "link.plan --trace model.plan",
+        "model.plan --trace link.plan",
+        "model.plan --input labels=@y.npy --trace y.npy",
+        "model.plan --save new.x --trace new.x",
+        "model.plan --resume old.x --save new.x --trace old.x",
+        "profile model.plan -o model.plan",
+    ] {
+        fails(&folder, arguments, 2, &["would be overwritten"]);
+        assert_eq!(std::fs::read(folder.path("model.plan")).unwrap(), plan, "{arguments}");
+    }
+    for arguments in ["--save s.x", "--resume s.x --save s.x"] {
+        let output = memrun(&folder, &format!("model.plan {arguments}"));
+        assert_eq!(output.status.code(), Some(0), "{arguments}: {}", text(&output.stderr));
+    }
+}
+
 /// Command lines that ask for what is not there.
 #[test]
 fn usage_errors_exit_with_2() {
