@@ -130,7 +130,7 @@ fn reference(args: &Check, plan: &memc_plan::Plan) -> Result<Module, Error> {
     source.import.checkpoint = args.checkpoint.clone();
     let mut module = source::load(&source)?.module;
     let rewrite = source::recorded_rewrites(&plan.meta.options);
-    let profile = device::find(args.device.as_ref().unwrap_or(&plan.meta.profile))?;
+    let profile = device::of_plan(args.device.as_deref(), &plan.meta.profile)?;
     source::canonicalise(&mut module, &profile, rewrite)?;
     Ok(module)
 }

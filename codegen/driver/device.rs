@@ -24,6 +24,18 @@ pub(crate) fn find(name: &str) -> Result<Cow<'static, DeviceProfile>, Error> {
     })
 }
 
+/// The profile that is given for a plan, or else the one that it was made for.
+pub(crate) fn of_plan(given: Option<&str>, own: &str) -> Result<Cow<'static, DeviceProfile>, Error> {
+    match given {
+        Some(name) => find(name),
+        None => find(own).map_err(|_| {
+            Error::Usage(format!(
+                "the plan is for the device `{own}`, which is no built-in one; give its profile file: --device FILE.json"
+            ))
+        }),
+    }
+}
+
 /// The profile in a file.
 pub(crate) fn read(path: &Path) -> Result<DeviceProfile, Error> {
     let text = read_text(path)?;

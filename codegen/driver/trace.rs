@@ -32,15 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     ready(&[Some(&args.plan)], &[args.output.as_ref()])?;
     let file = crate::dump::open(&args.plan)?;
     let plan = file.plan();
-    let profile = match &args.device {
-        Some(name) => device::find(name)?,
-        None => device::find(&plan.meta.profile).map_err(|_| {
-            Error::Usage(format!(
-                "the plan is for the device `{}`, which is no built-in one; give its profile: --device FILE.json",
-                plan.meta.profile
-            ))
-        })?,
-    };
+    let profile = device::of_plan(args.device.as_deref(), &plan.meta.profile)?;
     let steps =
         Steps::of(plan, &profile).map_err(|why| Error::Plan(format!("{}: {why}", args.plan.display())))?;
     let numbers = memc_passes::plan::device(&profile);

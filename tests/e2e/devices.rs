@@ -48,7 +48,7 @@ fn a_measured_profile_is_planned_with_and_its_plan_proved_and_run() {
     memc_ok(&["compile", MODEL, "--gpu-mem", "300K", "--device", &device, "-o", &plan]);
     memc_ok(&["check", &plan, "--source", MODEL, "--profile", &device]);
     let said = memc_fails(2, &["check", &plan, "--source", MODEL]);
-    assert!(said.contains("cpu-2-threads") && said.contains("profile file"), "{said}");
+    assert!(said.contains("cpu-2-threads") && said.contains("give its profile file: --device"), "{said}");
     let options = RunOptions { steps: 2, verify: true, cpu: adversarial(3), ..RunOptions::default() };
     run(folder.path().join("second.plan").as_path(), folder.path(), options);
 }
