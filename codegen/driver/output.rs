@@ -52,17 +52,11 @@ impl Drop for Writing {
 /// Refuses output files that are also inputs, or the same file twice, since one would silently replace the other; and
 /// those that cannot be written, which is better known now than after the work.
 pub(crate) fn ready(inputs: &[Option<&PathBuf>], outputs: &[Option<&PathBuf>]) -> Result<(), Error> {
-    let real = |p: &PathBuf| std::fs::canonicalize(p).unwrap_or_else(|_| p.clone());
-    let mut taken: Vec<PathBuf> = inputs.iter().flatten().map(|p| real(p)).collect();
-    for output in outputs.iter().flatten() {
-        let path = real(output);
-        if taken.contains(&path) {
-            let text =
-                format!("`{}` would be overwritten: it is an input or another output", output.display());
-            return Err(Error::Usage(text));
-        }
-        taken.push(path);
-    }
+    memc_plan::keep_apart(
+        inputs.iter().flatten().map(|p| p.as_path()),
+        outputs.iter().flatten().map(|p| p.as_path()),
+    )
+    .map_err(Error::Usage)?;
     outputs.iter().flatten().try_for_each(|path| writable(path))
 }
 

@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod apart;
 mod diff;
 mod error;
 mod file;
@@ -13,6 +14,7 @@ mod validate;
 mod wire;
 mod write;
 
+pub use apart::{is_same_file, keep_apart};
 pub use diff::diff;
 pub use error::PlanError;
 pub use file::{PAGE, PlanFile};

@@ -7,9 +7,8 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 use memc_gpu::{LibraryOptions, Rounding};
+use memc_plan::{is_same_file, keep_apart};
 use memc_runtime::{DeviceName, Error, ProfileOptions, RunOptions, cpu};
-
-use crate::paths::keep_apart;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -185,9 +184,8 @@ pub(crate) struct Devices {
 impl Profile {
     /// Refuses a profile in the place of what is read.
     pub(crate) fn keep_files_apart(&self) -> Result<(), Error> {
-        let inputs = self.inputs.iter().map(|input| input.path.as_path());
-        let inputs: Vec<&Path> = inputs.chain([self.plan.as_path()]).collect();
-        keep_apart(&inputs, None, &[&self.output])
+        let inputs = self.inputs.iter().map(|input| &input.path).chain([&self.plan]);
+        keep_apart(inputs.map(PathBuf::as_path), [self.output.as_path()]).map_err(Error::Usage)
     }
 
     /// The measurement that the command line asks for.
@@ -224,19 +222,12 @@ impl Cli {
 
     /// Refuses outputs in the place of what is read or of each other; a state may be saved over the one that is resumed.
     pub(crate) fn keep_files_apart(&self) -> Result<(), Error> {
-        let read = self.inputs.iter().map(|input| &input.path).chain(&self.init).map(PathBuf::as_path);
-        let inputs: Vec<&Path> = read.chain([self.plan()]).collect();
-        let outputs = self.outputs.iter().map(|(_, path)| path).chain(&self.trace).map(PathBuf::as_path);
-        match &self.save {
-            Some(save) => {
-                let outputs: Vec<&Path> = [save.as_path()].into_iter().chain(outputs).collect();
-                keep_apart(&inputs, self.resume.as_deref(), &outputs)
-            }
-            None => {
-                let inputs: Vec<&Path> = inputs.into_iter().chain(self.resume.as_deref()).collect();
-                keep_apart(&inputs, None, &outputs.collect::<Vec<_>>())
-            }
-        }
+        let is_saved_over = |resume: &&PathBuf| self.save.iter().any(|save| is_same_file(save, resume));
+        let resume = self.resume.iter().filter(|resume| !is_saved_over(resume));
+        let inputs = self.inputs.iter().map(|input| &input.path).chain(&self.init).chain(resume);
+        let outputs = self.outputs.iter().map(|(_, path)| path).chain(&self.save).chain(&self.trace);
+        let inputs = inputs.map(PathBuf::as_path).chain([self.plan()]);
+        keep_apart(inputs, outputs.map(PathBuf::as_path)).map_err(Error::Usage)
     }
 
     /// The run that the command line asks for.

@@ -2,7 +2,6 @@
 
 mod cli;
 mod devices;
-mod paths;
 mod report;
 
 use std::{
