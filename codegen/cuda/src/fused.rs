@@ -1,4 +1,5 @@
-//! Chains of element-wise ops: the scalar expressions of the single ops one after another, each rounded to its type.
+//! Chains of element-wise ops: the scalar expressions of the single ops one after another, each rounded to its type; of
+//! each element of a product, where the chain has a head.
 
 use std::fmt::Write;
 
@@ -9,17 +10,22 @@ use crate::Call;
 use crate::elementwise::expression;
 use crate::kernel::{Lowering, float, int, name};
 use crate::map::{Body, Read, map_reads};
+use crate::product::with_epilogue;
 use crate::random::threshold;
 use crate::walk::{broadcast, channel};
 
 /// A fused op; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
-    let OpKind::Fused { body: fused::Body(steps), outs } = call.op else { return None };
+    let OpKind::Fused { body: whole, outs } = call.op else { return None };
+    let fused::Body(steps) = whole;
+    let head = whole.head();
     let space = &call.results.first()?.shape;
     let (mut reads, mut ways): (Vec<Read>, Vec<(u32, Along)>) = Default::default();
     let mut body = Body::default();
     let mut dtypes: Vec<DType> = Vec::new();
-    for (t, Step { op, args }) in steps.iter().enumerate() {
+    // The head is `t0` already.
+    dtypes.extend(head.map(|_| DType::F32));
+    for (t, Step { op, args }) in steps.iter().enumerate().skip(dtypes.len()) {
         let (mut names, mut types) = (Vec::new(), Vec::new());
         for (k, arg) in args.iter().enumerate() {
             let x = match *arg {
@@ -79,5 +85,8 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
         dtypes.push(dtype);
     }
     body.results = outs.iter().map(|t| format!("t{t}")).collect();
-    Some(map_reads("fused", call, &body, &reads))
+    match head {
+        Some(head) => with_epilogue("product_fused", call, &head.op, &body, &reads),
+        None => Some(map_reads("fused", call, &body, &reads)),
+    }
 }

@@ -47,7 +47,8 @@ pub use check::{IndexCheck, NO_REPORT, report};
 pub use error::CudaError;
 pub use kernel::{Arg, Kernel, Launch, Lowering, PREAMBLE, program};
 pub use library::{
-    Addend, Convolution, LibraryCall, PLACE_ALIGN, Pass, Product, WORKSPACE_ALIGN, allowance, library,
+    Addend, Convolution, Epilogue, LibraryCall, PLACE_ALIGN, Pass, Product, WORKSPACE_ALIGN, allowance,
+    library,
 };
 /// Element types of library calls.
 pub use memc_ir::DType;

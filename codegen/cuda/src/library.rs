@@ -7,12 +7,15 @@
 //! - a product's batches lie one stride apart in both operands, or are one matrix for all, and `c` of a `gemm` is a whole
 //!   matrix, or a row that is added as it is;
 //! - a convolution's padding at the far edges reaches no further than symmetric padding would, since cuDNN knows no other,
-//!   and a bias is added to `f32` alone: in 16 bits the sum would be rounded before it and after.
+//!   and a bias is added to `f32` alone: in 16 bits the sum would be rounded before it and after;
+//! - what a fused op makes of a product is an [`Epilogue`] that cuBLASLt has. It has GELU by the hyperbolic tangent alone, and
+//!   takes ReLU's gradient from bits of its own, where ops take it from the result that the next product needs anyway.
 //!
 //! Everything else runs as generated kernels, and so do pooling, normalisation and whatever else cuDNN has: these move
 //! bytes and hardly compute, so that a library gains nothing, and fused with their neighbours they move fewer.
 
 use memc_ir::ops::conv_output_extent;
+use memc_ir::ops::fused::{Arg, Body};
 use memc_ir::{DType, OpKind, SLOT_ALIGN, TensorType};
 
 use crate::walk::{Walk, broadcast};
@@ -61,6 +64,24 @@ pub struct Product {
     pub alpha: f32,
     /// What is added.
     pub addend: Addend,
+    /// What is made of the sum.
+    pub epilogue: Epilogue,
+}
+
+/// What is made of each element of a product, with what is added to it, before it is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Epilogue {
+    /// Nothing.
+    None,
+    /// `max(0, .)`.
+    Relu,
+    /// GELU by the hyperbolic tangent; what it is taken of is the first of two results, where it is kept.
+    Gelu {
+        /// Whether it is kept.
+        is_kept: bool,
+    },
+    /// It is the gradient of that GELU at the last operand, a matrix like `y`.
+    GeluGrad,
 }
 
 /// What is added to a product.
@@ -118,12 +139,14 @@ pub struct Convolution {
 /// generated.
 pub fn library(op: &OpKind, operands: &[TensorType]) -> Option<LibraryCall> {
     let types: Vec<&TensorType> = operands.iter().collect();
-    let [y] = <[TensorType; 1]>::try_from(op.infer(&types).ok()?).ok()?;
-    let all = || operands.iter().chain([&y]);
+    let results = op.infer(&types).ok()?;
+    let y = results.last()?.clone();
+    let all = || operands.iter().chain(&results);
     if !y.dtype.is_float() || all().any(|t| t.dtype != y.dtype || t.numel() == 0) {
         return None;
     }
     match op {
+        OpKind::Fused { body, outs } => fused(body, outs, operands, &y).map(LibraryCall::Product),
         OpKind::MatMul { trans_a, trans_b, alpha } => {
             product(operands, &y, [*trans_a, *trans_b], alpha.0, 0.0).map(LibraryCall::Product)
         }
@@ -216,7 +239,33 @@ fn product(
         stride_b: stride(step_b, k * n)?,
         alpha,
         addend,
+        epilogue: Epilogue::None,
     })
+}
+
+/// A product with an epilogue.
+fn fused(body: &Body, outs: &[u64], operands: &[TensorType], y: &TensorType) -> Option<Product> {
+    let ([_, step], head) = (body.0.as_slice(), body.head()?) else { return None };
+    let own = operands.get(..head.args.len())?;
+    let Some(LibraryCall::Product(product)) = library(&head.op, own) else { return None };
+    let of_the_head = |more: &[Arg]| step.args.split_first() == Some((&Arg::Step(0), more));
+    let epilogue = match (&step.op, outs) {
+        (OpKind::Relu {}, [1]) if of_the_head(&[]) => Epilogue::Relu,
+        (OpKind::Gelu { tanh: true }, [1]) if of_the_head(&[]) => Epilogue::Gelu { is_kept: false },
+        (OpKind::Gelu { tanh: true }, [0, 1]) if of_the_head(&[]) => Epilogue::Gelu { is_kept: true },
+        (OpKind::GeluGrad { tanh: true }, [1])
+            if product.addend == Addend::None
+                && of_the_head(&[Arg::Operand(2)])
+                && operands.get(2).is_some_and(|x| x.shape == y.shape) =>
+        {
+            Epilogue::GeluGrad
+        }
+        _ => return None,
+    };
+    // Its rows must be as far apart as the library asks of them (`cublasLt.h`, `CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD`).
+    let is_legal = product.batch == 1 && product.n.is_multiple_of(8);
+    let has_more = matches!(epilogue, Epilogue::Gelu { is_kept: true } | Epilogue::GeluGrad);
+    (is_legal || !has_more).then_some(Product { epilogue, ..product })
 }
 
 fn convolution(
@@ -262,28 +311,36 @@ fn numbers<const N: usize>(from: &[u64]) -> Option<[i32; N]> {
 }
 
 impl LibraryCall {
-    /// Elements of each operand, in the op's order, and of the result, last.
-    pub fn elements(&self) -> Vec<u64> {
+    /// Elements of each operand that is read, in the op's order, and of each result.
+    pub fn elements(&self) -> (Vec<u64>, Vec<u64>) {
         match self {
             LibraryCall::Product(p) => {
                 let [m, n, k, batch] = [p.m, p.n, p.k, p.batch].map(u64::from);
                 let all = |stride: u64, size: u64| stride * (batch - 1) + size;
+                let y = batch * m * n;
                 let addend = match p.addend {
                     Addend::None => None,
-                    Addend::Matrix { .. } => Some(batch * m * n),
+                    Addend::Matrix { .. } => Some(y),
                     Addend::Row => Some(n),
                 };
-                let operands = [Some(all(p.stride_a, m * k)), Some(all(p.stride_b, k * n)), addend];
-                operands.into_iter().flatten().chain([batch * m * n]).collect()
+                let (more, kept) = match p.epilogue {
+                    Epilogue::None | Epilogue::Relu | Epilogue::Gelu { is_kept: false } => (None, None),
+                    Epilogue::Gelu { is_kept: true } => (None, Some(y)),
+                    Epilogue::GeluGrad => (Some(y), None),
+                };
+                let operands = [Some(all(p.stride_a, m * k)), Some(all(p.stride_b, k * n)), addend, more];
+                (operands.into_iter().flatten().collect(), kept.into_iter().chain([y]).collect())
             }
             LibraryCall::Convolution(c) => {
                 let all = |extents: [i32; 4]| extents.iter().map(|&d| u64::from(d.unsigned_abs())).product();
                 let [x, w, y] = [c.x, c.w, c.y].map(all);
                 match c.pass {
-                    Pass::Forward { has_bias: false } => vec![x, w, y],
-                    Pass::Forward { has_bias: true } => vec![x, w, u64::from(c.y[1].unsigned_abs()), y],
-                    Pass::GradInput => vec![y, w, x],
-                    Pass::GradWeight => vec![y, x, w],
+                    Pass::Forward { has_bias: false } => (vec![x, w], vec![y]),
+                    Pass::Forward { has_bias: true } => {
+                        (vec![x, w, u64::from(c.y[1].unsigned_abs())], vec![y])
+                    }
+                    Pass::GradInput => (vec![y, w], vec![x]),
+                    Pass::GradWeight => (vec![y, x], vec![w]),
                 }
             }
         }
@@ -291,86 +348,4 @@ impl LibraryCall {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use memc_ir::attr::F32;
-
-    fn f32s(shape: &[u64]) -> TensorType {
-        TensorType::new(DType::F32, shape)
-    }
-
-    fn matmul(a: &[u64], b: &[u64], trans_a: bool, trans_b: bool) -> Option<Product> {
-        let op = OpKind::MatMul { trans_a, trans_b, alpha: F32(1.0) };
-        match library(&op, &[f32s(a), f32s(b)])? {
-            LibraryCall::Product(product) => Some(product),
-            LibraryCall::Convolution(_) => None,
-        }
-    }
-
-    fn gemm(c: &[u64], beta: f32) -> Option<Addend> {
-        let op = OpKind::Gemm { trans_a: false, trans_b: false, alpha: F32(2.0), beta: F32(beta) };
-        match library(&op, &[f32s(&[4, 3]), f32s(&[3, 5]), f32s(c)])? {
-            LibraryCall::Product(product) => Some(product.addend),
-            LibraryCall::Convolution(_) => None,
-        }
-    }
-
-    /// Batches are rows, one stride, or one matrix for all; batches of two different strides are no call.
-    #[test]
-    fn batches_that_lie_evenly_are_calls() {
-        let extents = |p: Product| ([p.m, p.n, p.k], p.batch, [p.stride_a, p.stride_b]);
-        let product = |a: &[u64], b: &[u64]| matmul(a, b, false, false).map(extents);
-        assert_eq!(product(&[4, 3], &[3, 5]), Some(([4, 5, 3], 1, [0, 0])));
-        assert_eq!(product(&[2, 6, 4, 3], &[3, 5]), Some(([48, 5, 3], 1, [0, 0])));
-        assert_eq!(product(&[2, 6, 4, 3], &[2, 6, 3, 5]), Some(([4, 5, 3], 12, [12, 15])));
-        assert_eq!(product(&[4, 3], &[2, 6, 3, 5]), Some(([4, 5, 3], 12, [0, 15])));
-        assert_eq!(product(&[2, 6, 4, 3], &[1, 6, 3, 5]), None);
-        let turned = matmul(&[2, 3, 4], &[5, 3], true, true).map(extents);
-        assert_eq!(turned, Some(([4, 5, 3], 2, [12, 0])));
-        assert_eq!(product(&[4, 0], &[0, 5]), None, "nothing to multiply");
-        assert_eq!(product(&[1 << 31, 1], &[1, 2]), None, "too many rows");
-    }
-
-    /// What is added is a whole matrix, or a row as it is.
-    #[test]
-    fn addends_of_other_forms_are_no_calls() {
-        assert_eq!(gemm(&[4, 5], 0.5), Some(Addend::Matrix { beta: 0.5 }));
-        assert_eq!(gemm(&[5], 1.0), Some(Addend::Row));
-        assert_eq!(gemm(&[1, 5], 1.0), Some(Addend::Row));
-        assert_eq!(gemm(&[5], 0.0), Some(Addend::None));
-        assert_eq!(gemm(&[5], 0.5), None);
-        assert_eq!((gemm(&[4, 1], 1.0), gemm(&[], 1.0)), (None, None));
-    }
-
-    fn conv(size: u64, kernel: u64, pads: [u64; 4], stride: u64, dtype: DType, has_bias: bool) -> bool {
-        let op =
-            OpKind::Conv { strides: vec![stride; 2], pads: pads.to_vec(), dilations: vec![1, 1], groups: 1 };
-        let mut operands =
-            vec![TensorType::new(dtype, [2, 3, size, size]), TensorType::new(dtype, [4, 3, kernel, kernel])];
-        operands.extend(has_bias.then(|| TensorType::new(dtype, [4])));
-        let call = library(&op, &operands);
-        assert_eq!(call.is_some(), allowance(&op, &operands) > 0);
-        call.is_some()
-    }
-
-    /// Padding of which cuDNN's symmetric one has no other windows is a call, other padding and biases in 16 bits are not.
-    #[test]
-    fn paddings_that_are_as_if_symmetric_are_calls() {
-        assert!(conv(8, 3, [1, 1, 1, 1], 1, DType::F32, true));
-        assert!(conv(8, 3, [1, 1, 0, 0], 2, DType::F32, false), "the last row is never reached");
-        assert!(!conv(8, 3, [0, 0, 1, 1], 2, DType::F32, false));
-        assert!(!conv(8, 2, [0, 0, 1, 1], 1, DType::F32, false));
-        assert!(conv(8, 3, [1, 1, 1, 1], 1, DType::BF16, false));
-        assert!(!conv(8, 3, [1, 1, 1, 1], 1, DType::F16, true));
-    }
-
-    /// The allowance holds what the op touches, up to a limit, however the workspace lies.
-    #[test]
-    fn the_allowance_is_bounded() {
-        let op = OpKind::MatMul { trans_a: false, trans_b: false, alpha: F32(1.0) };
-        let allowance = |m: u64| allowance(&op, &[f32s(&[m, 64]), f32s(&[64, 64])]);
-        assert_eq!(allowance(64), 3 * 64 * 64 * 4 + 192);
-        assert_eq!(allowance(1 << 20), (32 << 20) + 192);
-        assert_eq!(super::allowance(&OpKind::Relu {}, &[f32s(&[64])]), 0);
-    }
-}
+mod tests;

@@ -50,8 +50,19 @@ pub(crate) fn map(call: &Call, body: &Body, scalars: usize) -> Lowering {
 /// [`map`] with the elements of `reads`.
 pub(crate) fn map_reads(stem: &str, call: &Call, body: &Body, reads: &[Read]) -> Lowering {
     let Some(first) = call.results.first() else { return Lowering::default() };
-    let strides: Vec<Vec<i64>> = reads.iter().map(|r| r.strides.clone()).collect();
-    let walk = Walk::new(&first.shape, &strides);
+    let n = first.numel();
+    let (entry, walk) = (entry(call, body), space(call, reads));
+    Lowering::of(if walk.by_four() {
+        let (entry, text) = by_four(entry, call, body, reads, &walk);
+        entry.each_four(stem, n, &body.before, &text)
+    } else {
+        let (entry, text) = one_by_one(entry, call, body, reads, "i");
+        entry.each_after(stem, n, &body.before, &text)
+    })
+}
+
+/// A kernel of `body` with the parameters that it knows.
+pub(crate) fn entry(call: &Call, body: &Body) -> Entry {
     let mut entry = Entry::new();
     for (t, ty) in call.operands.iter().enumerate() {
         entry = entry.operand(t, name(ty.dtype), &format!("a{t}"));
@@ -62,23 +73,29 @@ pub(crate) fn map_reads(stem: &str, call: &Call, body: &Body, reads: &[Read]) ->
     for (param, value) in &body.params {
         entry = entry.int(param, *value);
     }
-    let n = first.numel();
-    Lowering::of(if walk.by_four() {
-        let (entry, text) = by_four(entry, call, body, reads, &walk);
-        entry.each_four(stem, n, &body.before, &text)
-    } else {
-        let (entry, text) = one_by_one(entry, call, body, reads, &walk);
-        entry.each_after(stem, n, &body.before, &text)
-    })
+    entry
 }
 
-fn one_by_one(entry: Entry, call: &Call, body: &Body, reads: &[Read], walk: &Walk) -> (Entry, String) {
-    let (entry, mut text) = walk.offsets(entry, "o", "i");
+/// The elements of `reads` in the order of the results'.
+fn space(call: &Call, reads: &[Read]) -> Walk {
+    let strides: Vec<Vec<i64>> = reads.iter().map(|r| r.strides.clone()).collect();
+    Walk::new(call.results.first().map_or(&[], |y| y.shape.as_slice()), &strides)
+}
+
+/// The statements that make the elements at position `at`, of type `idx`, with the parameters that they need.
+pub(crate) fn one_by_one(
+    entry: Entry,
+    call: &Call,
+    body: &Body,
+    reads: &[Read],
+    at: &str,
+) -> (Entry, String) {
+    let (entry, mut text) = space(call, reads).offsets(entry, "p", at);
     for (r, read) in reads.iter().enumerate() {
-        let _ = writeln!(text, "const auto x{r} = up(a{}[o{r}]);", read.operand);
+        let _ = writeln!(text, "const auto x{r} = up(a{}[p{r}]);", read.operand);
     }
     if !body.shared.is_empty() {
-        text.push_str("const u64 quad = i / 4;\nconst u32 word = i % 4;\n");
+        let _ = writeln!(text, "const u64 quad = {at} / 4;\nconst u32 word = {at} % 4;");
     }
     text.push_str(&body.shared);
     text.push_str(&body.lines);
@@ -86,7 +103,7 @@ fn one_by_one(entry: Entry, call: &Call, body: &Body, reads: &[Read], walk: &Wal
         let _ = writeln!(text, "const auto z{j} = down<{}>({expression});", name(ty.dtype));
     }
     for j in 0..body.results.len() {
-        let _ = writeln!(text, "y{j}[i] = z{j};");
+        let _ = writeln!(text, "y{j}[{at}] = z{j};");
     }
     (entry, text)
 }

@@ -1,9 +1,10 @@
-//! Matrix products in tiles, for machines without cuBLASLt.
+//! Matrix products in tiles, for machines without cuBLASLt, and what is made of their elements before they are written.
 
 use memc_ir::OpKind;
 
 use crate::Call;
-use crate::kernel::{BLOCK, Entry, Launch, Lowering, blocks, float, name};
+use crate::kernel::{BLOCK, Launch, Lowering, blocks, float, name};
+use crate::map::{Body, Read, entry, one_by_one};
 use crate::walk::{Walk, broadcast};
 
 /// Rows and columns of a tile of results.
@@ -18,16 +19,35 @@ pub(crate) fn tiles(m: u64, n: u64) -> u64 {
 
 /// Matrix products; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
-    let (flags, alpha, beta) = match call.op {
+    with_epilogue("product", call, call.op, &Body::of("t0"), &[])
+}
+
+/// The product that `op` is of the first operands, and for each element of it, `t0`, what `body` makes of it and of the
+/// elements of `reads`; `None` where the op is no product.
+pub(crate) fn with_epilogue(
+    stem: &str,
+    call: &Call,
+    op: &OpKind,
+    body: &Body,
+    reads: &[Read],
+) -> Option<Lowering> {
+    let (flags, alpha, beta) = match op {
         OpKind::MatMul { trans_a, trans_b, alpha } => ((*trans_a, *trans_b), alpha.0, None),
         OpKind::Gemm { trans_a, trans_b, alpha, beta } => ((*trans_a, *trans_b), alpha.0, Some(beta.0)),
         _ => return None,
     };
-    let launch = product(call, flags, alpha, beta)?;
+    let launch = product(stem, call, flags, (alpha, beta), body, reads)?;
     Some(Lowering::of(call.results.iter().all(|y| y.numel() > 0).then_some(launch)))
 }
 
-fn product(call: &Call, (trans_a, trans_b): (bool, bool), alpha: f32, beta: Option<f32>) -> Option<Launch> {
+fn product(
+    stem: &str,
+    call: &Call,
+    (trans_a, trans_b): (bool, bool),
+    (alpha, beta): (f32, Option<f32>),
+    body: &Body,
+    reads: &[Read],
+) -> Option<Launch> {
     let (a, b, y) = (call.operands.first()?, call.operands.get(1)?, call.results.first()?);
     let (lead_a, &[ra, ca]) = a.shape.split_last_chunk::<2>()?;
     let (lead_b, _) = b.shape.split_last_chunk::<2>()?;
@@ -45,27 +65,28 @@ fn product(call: &Call, (trans_a, trans_b): (bool, bool), alpha: f32, beta: Opti
     };
     let strides = [scaled(lead_a, ra * ca), scaled(lead_b, k * n)];
     let walk = Walk::new(&batches, &strides);
-    let t = name(y.dtype);
-    let mut entry = Entry::new().operand(0, t, "a").operand(1, t, "b").result(0, t, "y");
-    let mut put = format!("{} * sum", float(alpha));
+    let t = name(a.dtype);
+    let mut entry = entry(call, body);
+    let mut sum = format!("{} * sum", float(alpha));
     if let Some(beta) = beta.filter(|&beta| beta != 0.0) {
         let c = broadcast(&call.operands.get(2)?.shape, 2);
         let &[row, col] = c.as_slice() else { return None };
-        entry = entry.operand(2, t, "c").int("c_row", row).int("c_col", col);
-        put = format!("{} * up(c[i * c_row + j * c_col]) + {put}", float(beta));
+        entry = entry.int("c_row", row).int("c_col", col);
+        sum = format!("{} * up(a2[i * c_row + j * c_col]) + {sum}", float(beta));
     }
     let entry = entry.int("m", m).int("n", n).int("k", k).int("batches", walk.len());
     let (entry, offsets) = walk.offsets(entry, "o", "z");
+    let (entry, each) = one_by_one(entry, call, body, reads, "e");
     let a_at = if trans_a { "t * m + i" } else { "i * k + t" };
     let b_at = if trans_b { "j * k + t" } else { "t * n + j" };
-    let body = format!(
-        "typedef u64 idx;\nfor (idx z = blockIdx.z; z < (idx)batches; z += gridDim.z) {{\n{offsets}\
-         const {t}* lhs = a + o0;\nconst {t}* rhs = b + o1;\n{t}* to = y + (i64)z * m * n;\n\
+    let text = format!(
+        "typedef u64 idx;\n{}for (idx z = blockIdx.z; z < (idx)batches; z += gridDim.z) {{\n{offsets}\
+         const {t}* lhs = a0 + o0;\nconst {t}* rhs = a1 + o1;\n\
          tiled<{}, {trans_b}>(\n    m, n, 0, k, [=](i64 i, i64 t) {{ return up(lhs[{a_at}]); }},\n    \
          [=](i64 t, i64 j) {{ return up(rhs[{b_at}]); }},\n    \
-         [=](i64 i, i64 j, f32 sum) {{ to[i * n + j] = down<{t}>({put}); }});\n}}",
-        !trans_a
+         [=](i64 i, i64 j, f32 sum) {{\nconst idx e = ((idx)z * m + i) * n + j;\nconst f32 t0 = {sum};\n{each}}});\n}}",
+        body.before, !trans_a
     );
     let z = walk.len().clamp(1, SIDE) as u32;
-    Some(entry.launch("product", [blocks(tiles(m, n)), 1, z], BLOCK, &body))
+    Some(entry.launch(stem, [blocks(tiles(m, n)), 1, z], BLOCK, &text))
 }

@@ -118,7 +118,7 @@ fn check_slices(
             Operand::Result(j) => {
                 let result = call.result_types.get(j);
                 let same = result.is_some_and(|r| r.dtype == ty.dtype && r.numel() == ty.numel());
-                if !same || !def.may_share((i, j)) {
+                if !same || !call.op.may_share((i, j)) {
                     return Err(call.fail(format!("operand {i} may not share bytes with result {j}")));
                 }
             }

@@ -3,6 +3,8 @@
 //! A block's intermediate results stay in cache, on the stack, each in its own element type, so that a step gives the
 //! bits that it gives alone. All operands of a block are read before its results are written, and blocks have nothing of
 //! each other; so any result may lie in the bytes of an operand that is read in the same order.
+//!
+//! A head is computed before all blocks, whole, into the result that it is, or one of its type, where the steps find it.
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use memc_ir::ops::fused::{
@@ -76,7 +78,8 @@ fn width(dtype: DType) -> usize {
 }
 
 pub(crate) fn fused(c: &Ctx, results: &mut [&mut [u8]], body: &Body, outs: &[u64]) -> Done {
-    let chain = Chain::new(c, body, outs)?;
+    let head = head(c, results, body, outs)?;
+    let chain = Chain::new(c, body, outs, head)?;
     let mut parts: [&mut [u8]; MAX_RESULTS] = Default::default();
     let count = results.len();
     parts.iter_mut().zip(results).for_each(|(part, result)| *part = result);
@@ -84,8 +87,32 @@ pub(crate) fn fused(c: &Ctx, results: &mut [&mut [u8]], body: &Body, outs: &[u64
     if elements == 0 { Ok(()) } else { chain.split(0, elements, &mut parts[..count]) }
 }
 
+/// Computes the head, if there is one; the result where it is.
+fn head(c: &Ctx, results: &mut [&mut [u8]], body: &Body, outs: &[u64]) -> Result<Option<usize>, KernelError> {
+    let Some(step) = body.head() else { return Ok(None) };
+    let own = outs.iter().position(|&t| t == 0);
+    let same = || c.results.iter().position(|ty| ty.dtype == DType::F32);
+    let r = own.or_else(same).ok_or_else(|| c.fail("the product has no result to be in"))?;
+    // It reads the first operands, in order.
+    let n = step.args.len();
+    let own = Ctx {
+        op: &step.op,
+        types: &c.types[..n],
+        results: std::slice::from_ref(&c.results[r]),
+        operands: &c.operands[..n],
+        ..*c
+    };
+    dispatch(&own, &mut results[r..=r], &mut [])?;
+    Ok(Some(r))
+}
+
 impl<'a> Chain<'a> {
-    fn new(c: &'a Ctx<'a>, body: &'a Body, outs: &[u64]) -> Result<Chain<'a>, KernelError> {
+    fn new(
+        c: &'a Ctx<'a>,
+        body: &'a Body,
+        outs: &[u64],
+        head: Option<usize>,
+    ) -> Result<Chain<'a>, KernelError> {
         if body.0.len() > MAX_STEPS || c.operands.len() > MAX_OPERANDS || outs.len() > MAX_RESULTS {
             return Err(c.fail("the chain is too long"));
         }
@@ -112,7 +139,8 @@ impl<'a> Chain<'a> {
             last[*out] = MAX_STEPS;
         }
         let mut loads = [[None; 2]; MAX_OPERANDS];
-        for (i, step) in body.0.iter().enumerate() {
+        let first = usize::from(head.is_some());
+        for (i, step) in body.0.iter().enumerate().skip(first) {
             for (k, arg) in step.args.iter().enumerate() {
                 chain.args[i][k] = Some(match (*arg, along(&step.op, k)) {
                     // Known when slots are given out.
@@ -136,10 +164,13 @@ impl<'a> Chain<'a> {
                 });
             }
         }
+        if let Some(r) = head {
+            chain.steps[0] = Value { place: Place::Shared(r), dtype: DType::F32 };
+        }
         // Slots behind those of operands are used again when what is in them is not read any more.
-        let first = chain.slots;
+        let slots = chain.slots;
         let mut free = [true; MAX_STEPS];
-        for (i, step) in body.0.iter().enumerate() {
+        for (i, step) in body.0.iter().enumerate().skip(first) {
             for (k, arg) in step.args.iter().enumerate() {
                 if let Arg::Step(t) = *arg {
                     chain.args[i][k] = Some(chain.steps[t as usize]);
@@ -149,12 +180,12 @@ impl<'a> Chain<'a> {
             let dtype = step_dtype(&step.op, &dtypes).ok_or_else(|| c.fail("a step has no operand"))?;
             let slot = free.iter().position(|&f| f).ok_or_else(|| c.fail("the chain is too long"))?;
             free[slot] = false;
-            chain.steps[i] = Value { place: Place::Slot(first + slot), dtype };
-            chain.slots = chain.slots.max(first + slot + 1);
+            chain.steps[i] = Value { place: Place::Slot(slots + slot), dtype };
+            chain.slots = chain.slots.max(slots + slot + 1);
             for arg in &step.args {
                 let Arg::Step(t) = *arg else { continue };
                 if let (Place::Slot(s), true) = (chain.steps[t as usize].place, last[t as usize] == i) {
-                    free[s - first] = true;
+                    free[s - slots] = true;
                 }
             }
         }

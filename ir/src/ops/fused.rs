@@ -5,6 +5,10 @@
 //! vectors of a `batch_norm` lie along axis 1, and the step number of a `dropout` or `random_mask` is one element. A step rounds to its
 //! own element type, so that the bits are those of the ops one by one.
 //!
+//! The first step may be a product of `f32` matrices instead, the *head*, whose result spans the space; the others are its
+//! epilogue. It reads the first operands, in order,
+//! and throughout, so that no result may lie in the bytes of an operand.
+//!
 //! Bodies come from files: steps, operands and results are bounded, and the type rule relies on nothing.
 
 use std::fmt;
@@ -128,6 +132,11 @@ pub fn is_step(op: &OpKind) -> bool {
     )
 }
 
+/// Whether the op may be the head of a body.
+pub fn is_head(op: &OpKind) -> bool {
+    matches!(op, OpKind::MatMul { .. } | OpKind::Gemm { .. })
+}
+
 /// Where a step reads its operand of this index.
 pub fn along(op: &OpKind, arg: usize) -> Along {
     match op {
@@ -152,12 +161,17 @@ pub fn step_dtype(op: &OpKind, args: &[DType]) -> Option<DType> {
 }
 
 impl Body {
+    /// The product that the body begins with.
+    pub fn head(&self) -> Option<&Step> {
+        self.0.first().filter(|step| is_head(&step.op))
+    }
+
     /// The type of every step, or what is wrong with one.
     fn types(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let mut types: Vec<TensorType> = Vec::with_capacity(self.0.len());
         for (i, step) in self.0.iter().enumerate() {
             let fail = |why: String| format!("step t{i}, {}: {why}", step.op.mnemonic());
-            if !is_step(&step.op) {
+            if !(is_step(&step.op) || i == 0 && is_head(&step.op)) {
                 return Err(fail("the op is not element-wise".into()));
             }
             let args = self.arguments(i, operands, &types).map_err(fail)?;
@@ -167,6 +181,13 @@ impl Body {
                 .map_err(fail)?
                 .try_into()
                 .map_err(|_| fail("has several results".into()))?;
+            if is_head(&step.op) && ty.dtype != DType::F32 {
+                return Err(fail(format!("a product that others follow is one of f32, not of {}", ty.dtype)));
+            }
+            let in_order = |(k, &arg): (usize, &Arg)| arg == Arg::Operand(k as u32);
+            if is_head(&step.op) && !step.args.iter().enumerate().all(in_order) {
+                return Err(fail("a product reads x0, x1 and so on, in order".into()));
+            }
             types.push(ty);
         }
         Ok(types)
@@ -223,7 +244,12 @@ pub(super) fn infer(operands: &[&TensorType], body: &Body, outs: &[u64]) -> Resu
     if let Some(t) = read.1.iter().position(|&r| !r) {
         return Err(format!("t{t} is neither read nor a result"));
     }
-    Ok(outs.iter().map(|&t| types[t as usize].clone()).collect())
+    let results: Vec<TensorType> = outs.iter().map(|&t| types[t as usize].clone()).collect();
+    // It is where the product is kept until the others take it.
+    if body.head().is_some() && results.iter().all(|ty| ty.dtype != DType::F32) {
+        return Err("a product that others follow needs a result of f32".into());
+    }
+    Ok(results)
 }
 
 /// The arithmetic of all steps, and the traffic of operands and results alone.

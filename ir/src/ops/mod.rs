@@ -91,7 +91,7 @@ impl OpDef {
         self.results.iter().any(|r| r.ends_with('+'))
     }
 
-    /// Whether operand `i` and result `j` may share bytes when their types have equally many elements of one type.
+    /// Whether operand `i` and result `j` of some op of the row may share bytes; see [`OpKind::may_share`].
     pub fn may_share(&self, (i, j): (usize, usize)) -> bool {
         if self.is_batch() {
             i == j && !self.inplace.is_empty()
@@ -155,6 +155,14 @@ impl OpKind {
         }
     }
 
+    /// Whether operand `i` and result `j` may share bytes when their types have equally many elements of one type.
+    pub fn may_share(&self, pair: (usize, usize)) -> bool {
+        match self {
+            OpKind::Fused { body, .. } if body.head().is_some() => false,
+            _ => self.def().may_share(pair),
+        }
+    }
+
     /// The in-place pairs (operand, result) that these types allow.
     pub fn inplace_pairs(&self, operands: &[&TensorType], results: &[&TensorType]) -> Vec<(usize, usize)> {
         let same = |&&(i, j): &&(usize, usize)| match (operands.get(i), results.get(j)) {
@@ -167,7 +175,7 @@ impl OpKind {
         }
         if def.is_open() {
             let all = (0..operands.len()).flat_map(|i| (0..results.len()).map(move |j| (i, j)));
-            return all.filter(|&p| same(&&p)).collect();
+            return all.filter(|&p| self.may_share(p) && same(&&p)).collect();
         }
         def.inplace.iter().filter(same).copied().collect()
     }

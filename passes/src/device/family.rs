@@ -93,6 +93,7 @@ impl Family {
         };
         match op {
             // That of the step whose kernels come least near to the memory's throughput.
+            Fused { body, .. } if body.head().is_some() => Family::MatMul,
             Fused { body, .. } => {
                 let has = |found: fn(&OpKind) -> bool| body.0.iter().any(|step| found(&step.op));
                 if has(|op| matches!(op, BatchNorm {})) {

@@ -15,11 +15,11 @@
 use std::ffi::{CStr, c_char, c_void};
 
 use cudarc::cublaslt::sys::{
-    self, cublasComputeType_t as Compute, cublasLtEpilogue_t as Epilogue,
+    self, cublasComputeType_t as Compute, cublasLtEpilogue_t as Flag,
     cublasLtMatmulDescAttributes_t as DescAttribute, cublasLtMatmulPreferenceAttributes_t as Preference,
     cublasLtMatrixLayoutAttribute_t as LayoutAttribute, cublasStatus_t as Status, cudaDataType_t as Type,
 };
-use memc_cuda::{Addend, DType, PLACE_ALIGN, Product};
+use memc_cuda::{Addend, DType, Epilogue, PLACE_ALIGN, Product};
 
 use crate::library::{Handle, LibraryOptions, Refusal, Rounding, require};
 use crate::{Component, GpuError};
@@ -91,6 +91,7 @@ pub(crate) struct Matmul {
     algorithm: sys::cublasLtMatmulAlgo_t,
     alpha: f32,
     addend: Addend,
+    epilogue: Epilogue,
     /// Bytes that it takes.
     pub(crate) workspace: usize,
 }
@@ -139,13 +140,7 @@ impl Blas {
         // The values of `cublasOperation_t`: 0 for a matrix as it is stored, 1 for its transpose.
         describe(&desc, DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, &i32::from(product.trans_b))?;
         describe(&desc, DescAttribute::CUBLASLT_MATMUL_DESC_TRANSB, &i32::from(product.trans_a))?;
-        if product.addend == Addend::Row {
-            let epilogue = Epilogue::CUBLASLT_EPILOGUE_BIAS as u32;
-            describe(&desc, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
-            // The heuristic takes this address, though it reads nothing there, for one as aligned as the row will be
-            // (`cublasLt.h`, `CUBLASLT_MATMUL_DESC_BIAS_POINTER`): no more than slots are.
-            describe(&desc, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &PLACE_ALIGN)?;
-        }
+        describe_epilogue(&desc, product)?;
         let [m, n, k] = [product.m, product.n, product.k].map(u64::from);
         let turned =
             |flag: bool, rows: u64, columns: u64| if flag { (columns, rows) } else { (rows, columns) };
@@ -155,8 +150,8 @@ impl Blas {
         let result = layout((n, m), m * n)?;
         let (algorithm, workspace) =
             self.choose(&desc, [&left, &right, &result], workspace, options.allow_nondeterminism)?;
-        let (alpha, addend) = (product.alpha, product.addend);
-        Ok(Matmul { desc, left, right, result, algorithm, alpha, addend, workspace })
+        let Product { alpha, addend, epilogue, .. } = *product;
+        Ok(Matmul { desc, left, right, result, algorithm, alpha, addend, epilogue, workspace })
     }
 
     /// The heuristic's best way, and the workspace that it takes.
@@ -226,23 +221,29 @@ impl Blas {
         fit.next().ok_or(Refusal::Unsupported)
     }
 
-    /// Multiplies what is at these addresses: operands in the op's order, then the result.
+    /// Multiplies what is at these addresses: operands in the op's order, then results.
     #[allow(unsafe_code, reason = "cuBLASLt is a C library")]
     pub(crate) fn run(
         &self,
         way: &Matmul,
-        addresses: [u64; 4],
+        addresses: [u64; 5],
         workspace: u64,
         stream: *mut c_void,
     ) -> Result<(), GpuError> {
-        let [a, b, third, fourth] = addresses;
-        let (c, d, beta) = match way.addend {
-            Addend::None => (third, third, 0.0f32),
-            Addend::Matrix { beta } => (third, fourth, beta),
-            Addend::Row => {
-                set_bias(&way.desc, third)?;
-                (fourth, fourth, 0.0)
-            }
+        let [a, b, more @ ..] = addresses;
+        let mut more = more.into_iter();
+        let mut next = || more.next().unwrap_or_default();
+        let added = if way.addend == Addend::None { None } else { Some(next()) };
+        if let (Addend::Row, Some(row)) = (way.addend, added) {
+            describe(&way.desc, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &row)?;
+        }
+        if has_more(way.epilogue) {
+            describe(&way.desc, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &next())?;
+        }
+        let d = next();
+        let (c, beta) = match (way.addend, added) {
+            (Addend::Matrix { beta }, Some(c)) => (c, beta),
+            _ => (d, 0.0f32),
         };
         // SAFETY: the handles exist. The addresses are those of matrices as the layouts describe, in the device's arena, and
         // of the workspace that the algorithm takes; they stay there until the stream has run dry.
@@ -289,9 +290,38 @@ fn describe<T>(
     done("cublasLtMatmulDescSetAttribute", status)
 }
 
-/// Says where the row is that is added.
-fn set_bias(desc: &Handle<sys::cublasLtMatmulDescOpaque_t, Status>, address: u64) -> Result<(), GpuError> {
-    describe(desc, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &address)
+/// Whether there is a further matrix, besides operands, addend and result.
+fn has_more(epilogue: Epilogue) -> bool {
+    matches!(epilogue, Epilogue::Gelu { is_kept: true } | Epilogue::GeluGrad)
+}
+
+/// Says what is made of a product. The heuristic takes the addresses, though it reads nothing there, for ones as aligned as
+/// the row and the further matrix will be (`cublasLt.h`, `CUBLASLT_MATMUL_DESC_BIAS_POINTER`): no more than slots are.
+fn describe_epilogue(
+    desc: &Handle<sys::cublasLtMatmulDescOpaque_t, Status>,
+    product: &Product,
+) -> Result<(), GpuError> {
+    let has_row = product.addend == Addend::Row;
+    let flag = match (product.epilogue, has_row) {
+        (Epilogue::None, false) => return Ok(()),
+        (Epilogue::None, true) => Flag::CUBLASLT_EPILOGUE_BIAS,
+        (Epilogue::Relu, false) => Flag::CUBLASLT_EPILOGUE_RELU,
+        (Epilogue::Relu, true) => Flag::CUBLASLT_EPILOGUE_RELU_BIAS,
+        (Epilogue::Gelu { is_kept: false }, false) => Flag::CUBLASLT_EPILOGUE_GELU,
+        (Epilogue::Gelu { is_kept: false }, true) => Flag::CUBLASLT_EPILOGUE_GELU_BIAS,
+        (Epilogue::Gelu { is_kept: true }, false) => Flag::CUBLASLT_EPILOGUE_GELU_AUX,
+        (Epilogue::Gelu { is_kept: true }, true) => Flag::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        (Epilogue::GeluGrad, _) => Flag::CUBLASLT_EPILOGUE_DGELU,
+    };
+    describe(desc, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(flag as u32))?;
+    if has_row {
+        describe(desc, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &PLACE_ALIGN)?;
+    }
+    if has_more(product.epilogue) {
+        describe(desc, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &PLACE_ALIGN)?;
+        describe(desc, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &i64::from(product.n))?;
+    }
+    Ok(())
 }
 
 /// Matrices stored densely by columns.

@@ -268,8 +268,8 @@ impl Dnn {
     }
 
     /// Convolves what is at these addresses: operands in the op's order, then the result.
-    pub(crate) fn run(&self, f: &Filtering, addresses: [u64; 4], workspace: u64) -> Result<(), GpuError> {
-        let [first, second, third, fourth] = addresses.map(|address| address as *mut c_void);
+    pub(crate) fn run(&self, f: &Filtering, addresses: [u64; 5], workspace: u64) -> Result<(), GpuError> {
+        let [first, second, third, fourth, _] = addresses.map(|address| address as *mut c_void);
         let (lib, cd, scratch) = (self.handle.pointer, f.window.pointer, workspace as *mut c_void);
         let (xd, wd, yd) = (f.x.pointer, f.w.pointer, f.y.pointer);
         let (one, zero) = (1.0f32, 0.0f32);

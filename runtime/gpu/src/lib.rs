@@ -36,5 +36,5 @@ pub use error::GpuError;
 pub use graph::{Graph, Graphs};
 pub use library::{LibraryOptions, Rounding};
 pub use locate::{Component, Libraries, Library, Search, Status, VARIABLE};
-pub use memc_cuda::{Addend, Convolution, LibraryCall, Pass, Product};
+pub use memc_cuda::{Addend, Convolution, Epilogue, LibraryCall, Pass, Product};
 pub use nvrtc::{Arch, Nvrtc};

@@ -101,7 +101,7 @@ pub(crate) fn require(component: Component, symbols: &[&'static str]) -> Result<
 /// A call with the way to compute it.
 #[derive(Debug)]
 struct Planned {
-    /// Bytes of each operand and of the result.
+    /// Bytes of each operand and of each result.
     bytes: Vec<usize>,
     way: Way,
 }
@@ -161,12 +161,14 @@ impl Calls {
             Err(Refusal::Unsupported) => return Ok(None),
             Err(Refusal::Failed(error)) => return Err(error),
         };
-        let bytes = call.elements().into_iter().map(|n| usize::try_from(n * element).unwrap_or(usize::MAX));
+        let (operands, results) = call.elements();
+        let all = operands.into_iter().chain(results);
+        let bytes = all.map(|n| usize::try_from(n * element).unwrap_or(usize::MAX));
         self.planned.push(Planned { bytes: bytes.collect(), way });
         Ok(Some(LibraryOp(self.planned.len() - 1)))
     }
 
-    /// Makes a call whose operands and result, and workspace, are at these addresses, each with its bytes.
+    /// Makes a call whose operands and results, and workspace, are at these addresses, each with its bytes.
     pub(crate) fn run(
         &self,
         op: LibraryOp,
@@ -176,7 +178,7 @@ impl Calls {
     ) -> Result<(), GpuError> {
         let unknown = GpuError::Bounds { start: op.0, len: 1, arena: self.planned.len() };
         let planned = self.planned.get(op.0).ok_or(unknown)?;
-        let mut addresses = [0; 4];
+        let mut addresses = [0; 5];
         let given = places.clone().count();
         if given != planned.bytes.len() || given > addresses.len() {
             return Err(GpuError::Bounds { start: given, len: 0, arena: planned.bytes.len() });

@@ -44,7 +44,7 @@ pub(super) fn take(program: &Program, driver: &mut impl Clock) -> Result<Taken, 
         let allowance = usize::try_from(memc_cuda::allowance(op, operands)).unwrap_or(usize::MAX);
         match driver.plan_library(&call, least.min(allowance)) {
             Ok(found) => {
-                let takes = call.elements().len().saturating_sub(1);
+                let takes = call.elements().0.len();
                 planned.insert((op, operands), found.map(|found| (found, takes)));
             }
             Err(error) => {

@@ -1,12 +1,18 @@
 // cuBLASLt without a GPU; see the header.
 #include "fake_library.h"
 
+#include <cmath>
+#include <set>
+
 enum { INVALID = 7, EXECUTION_FAILED = 13, NOT_SUPPORTED = 15, BF16 = 14 };
 
 struct Desc {
   int compute, scale, trans_a, trans_b;
   uint32_t epilogue = 1;
-  void* bias;
+  void *bias = nullptr, *more = nullptr;
+  i64 more_ld = 0;
+  bool has_bias() const { return epilogue & 4; }
+  bool has_more() const { return epilogue & 128; }
 };
 struct Layout {
   int type;
@@ -39,6 +45,13 @@ static uint64_t problem(const Desc& d, const Layout* a, const Layout* b, const L
   for (const Layout* l : {a, b, c, r})
     for (i64 x : {(i64)l->type, l->rows, l->columns, l->ld, l->batch, l->stride}) mix((uint64_t)x);
   return hash;
+}
+
+// GELU by the hyperbolic tangent, and its derivative.
+static float gelu(float x) { return 0.5f * x * (1 + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x))); }
+static float gelu_slope(float x) {
+  float t = std::tanh(0.7978845608f * (x + 0.044715f * x * x * x));
+  return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 3 * 0.044715f * x * x);
 }
 
 static bool is_product(const Desc& d, const Layout* a, const Layout* b, const Layout* c, const Layout* r) {
@@ -75,7 +88,8 @@ int cublasLtMatmulDescSetAttribute(void* handle, int attribute, const void* valu
   REQUIRE(is(handle, DESC));
   Desc& desc = *(Desc*)handle;
   std::map<int, std::pair<void*, size_t>> fields = {
-      {3, {&desc.trans_a, 4}}, {4, {&desc.trans_b, 4}}, {7, {&desc.epilogue, 4}}, {8, {&desc.bias, 8}}};
+      {3, {&desc.trans_a, 4}}, {4, {&desc.trans_b, 4}}, {7, {&desc.epilogue, 4}}, {8, {&desc.bias, 8}},
+      {11, {&desc.more, 8}}, {12, {&desc.more_ld, 8}}};
   REQUIRE(fields.count(attribute) == 1 && fields[attribute].second == bytes);
   memcpy(fields[attribute].first, value, bytes);
   return 0;
@@ -121,7 +135,9 @@ int cublasLtMatmulAlgoGetHeuristic(void* handle, void* d, void* a, void* b, void
   const Layout& result = *(Layout*)r;
   REQUIRE(is_product(desc, (Layout*)a, (Layout*)b, (Layout*)c, &result));
   REQUIRE(desc.compute == 68 || ((desc.compute == 77 || desc.compute == 75) && result.type == 0));
-  REQUIRE(desc.epilogue == 1 || (desc.epilogue == 4 && desc.bias != nullptr));
+  REQUIRE(std::set<uint32_t>({1, 2, 4, 6, 32, 36, 160, 164, 192}).count(desc.epilogue) == 1);
+  REQUIRE(!desc.has_bias() || desc.bias != nullptr);
+  REQUIRE(!desc.has_more() || (desc.more != nullptr && desc.more_ld >= result.rows && desc.more_ld % 8 == 0));
   *count = 0;
   // An odd thing that the library does not do.
   if (fails("unsupported") || result.rows == 13) return NOT_SUPPORTED;
@@ -159,12 +175,15 @@ int cublasLtMatmul(void* handle, void* d, const float* alpha, const void* a, voi
   for (auto used : {std::make_pair(a, A.bytes()), std::make_pair(b, B.bytes()), std::make_pair(c, C.bytes())}) {
     REQUIRE(bytes == 0 || apart(workspace, (i64)bytes, used.first, used.second));
   }
-  REQUIRE(desc.epilogue == 1 || (within(desc.bias, R.rows * width(R.type), align)));
+  REQUIRE(!desc.has_bias() || within(desc.bias, R.rows * width(R.type), align));
+  i64 more = desc.more_ld * R.columns * width(R.type);
+  REQUIRE(!desc.has_more() || (within(desc.more, more, align) && apart(desc.more, more, r, R.bytes())));
   float scale = *alpha, keep = *beta;
   uint64_t scheme = algorithm->scheme;
   int calls = ++products;
   note("cublasLtMatmul scheme=" + std::to_string(scheme) + " compute=" + std::to_string(desc.compute) +
-       " workspace=" + std::to_string(bytes) + " batch=" + std::to_string(R.batch));
+       " workspace=" + std::to_string(bytes) + " batch=" + std::to_string(R.batch) +
+       " epilogue=" + std::to_string(desc.epilogue));
   issue(stream, [=] {
     if (bytes > 0) memset(workspace, 0xff, bytes);
     i64 k = desc.trans_a ? A.rows : A.columns;
@@ -180,7 +199,12 @@ int cublasLtMatmul(void* handle, void* d, const float* alpha, const void* a, voi
           });
           float value = scale * total;
           if (keep != 0) value += keep * get(C.type, c, z * C.stride + i + j * C.ld);
-          if (desc.epilogue == 4) value += get(R.type, desc.bias, i);
+          if (desc.has_bias()) value += get(R.type, desc.bias, i);
+          i64 other = i + j * desc.more_ld;
+          if (desc.epilogue == 192) value *= gelu_slope(get(R.type, desc.more, other));
+          else if (desc.has_more()) put(R.type, desc.more, other, value);
+          if (desc.epilogue & 2) value = value > 0 ? value : 0;
+          if (desc.epilogue & 32) value = gelu(value);
           results[(size_t)at] = value;
         }
     for (i64 z = 0, at = 0; z < R.batch; ++z)

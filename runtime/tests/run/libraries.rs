@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use memc_ir::attr::F32;
-use memc_ir::{DType, OpKind, TensorType, aligned};
+use memc_ir::{DType, OpKind, TensorType, aligned, parse_op};
 
 use crate::fake::Fake;
 use crate::{CLASSIFIER, plain, steps};
@@ -46,6 +46,38 @@ fn products(dtype: DType) -> Vec<Case> {
     let addends: [(&[u64], f32); 5] =
         [(&[5, 6], 0.25), (&[6], 1.0), (&[1, 6], 1.0), (&[6], 0.0), (&[6], 0.5)];
     cases.extend(addends.map(|(c, beta)| gemm(dtype, c, beta)));
+    cases
+}
+
+/// A product with an epilogue.
+fn fused(body: &str, outs: &str, shapes: &[&[u64]]) -> Case {
+    let op = parse_op("fused", &format!("{{body = \"{body}\", outs = {outs}}}")).unwrap();
+    (op, shapes.iter().map(|shape| ty(DType::F32, shape)).collect())
+}
+
+/// Every epilogue, of products with and without a row or a matrix that is added, and what is none.
+fn epilogues() -> Vec<Case> {
+    let (a, b): (&[u64], &[u64]) = (&[5, 7], &[8, 7]);
+    let matmul = "matmul(x0, x1) {trans_b, alpha = 0.5}";
+    let gemm = "gemm(x0, x1, x2) {trans_b}";
+    let scaled = "gemm(x0, x1, x2) {trans_b, beta = 0.25}";
+    let mut cases = Vec::new();
+    for (step, outs) in [("relu(t0)", "[1]"), ("gelu(t0) {tanh}", "[1]"), ("gelu(t0) {tanh}", "[0, 1]")] {
+        cases.push(fused(&format!("{matmul}; {step}"), outs, &[a, b]));
+        cases.push(fused(&format!("{gemm}; {step}"), outs, &[a, b, &[8]]));
+        cases.push(fused(&format!("{scaled}; {step}"), outs, &[a, b, &[5, 8]]));
+    }
+    let grad = format!("{matmul}; gelu_grad(t0, x2) {{tanh}}");
+    cases.push(fused(&grad, "[1]", &[a, b, &[5, 8]]));
+    cases.push(fused(&grad, "[1]", &[&[2, 5, 7], b, &[2, 5, 8]]));
+    cases.push(fused(&format!("{matmul}; relu(t0)"), "[1]", &[&[3, 5, 7], &[3, 8, 7]]));
+    // No calls: other activations, rows that lie too near, several products with a further matrix, another order.
+    cases.push(fused(&format!("{matmul}; gelu(t0)"), "[1]", &[a, b]));
+    cases.push(fused(&format!("{gemm}; gelu(t0) {{tanh}}"), "[0, 1]", &[a, &[6, 7], &[6]]));
+    cases.push(fused(&grad, "[1]", &[&[3, 5, 7], &[3, 8, 7], &[3, 5, 8]]));
+    cases.push(fused(&format!("{matmul}; gelu_grad(x2, t0) {{tanh}}"), "[1]", &[a, b, &[5, 8]]));
+    cases.push(fused(&format!("{gemm}; relu(t0)"), "[0, 1]", &[a, b, &[8]]));
+    cases.push(fused(&format!("{gemm}; relu(t0); neg(t1)"), "[2]", &[a, b, &[8]]));
     cases
 }
 
@@ -120,12 +152,12 @@ fn plan<'a>(cases: impl IntoIterator<Item = (&'a Case, u64)>) -> String {
     };
     for (k, (case, bytes)) in cases.into_iter().enumerate() {
         let (op, operands) = case;
-        let result = op.infer(&operands.iter().collect::<Vec<_>>()).unwrap().remove(0);
-        let types: Vec<String> = operands.iter().map(ToString::to_string).collect();
+        let made = op.infer(&operands.iter().collect::<Vec<_>>()).unwrap();
+        let text =
+            |types: &[TensorType]| types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let (name, attrs, workspace) = (op.mnemonic(), op.attrs_text(), listed(case, bytes));
-        let types = types.join(", ");
-        writeln!(kernels, "kernel k{k} = {name}({types}) {attrs:?} -> ({result}) workspace {workspace}")
-            .unwrap();
+        let (from, to) = (text(operands), text(&made));
+        writeln!(kernels, "kernel k{k} = {name}({from}) {attrs:?} -> ({to}) workspace {workspace}").unwrap();
         write!(launches, "  compute launch k{k}").unwrap();
         for (i, ty) in operands.iter().enumerate() {
             let at = slot(ty.bytes());
@@ -133,9 +165,11 @@ fn plan<'a>(cases: impl IntoIterator<Item = (&'a Case, u64)>) -> String {
             state(format!("k{k}_{i}"), ty, &format!("random {i} normal:0.0:1.0"), &at);
             write!(launches, " r {at}").unwrap();
         }
-        let at = slot(result.bytes());
-        state(format!("k{k}"), &result, "zeros", &at);
-        write!(launches, " w {at}").unwrap();
+        for (j, ty) in made.iter().enumerate() {
+            let at = slot(ty.bytes());
+            state(format!("r{k}_{j}"), ty, "zeros", &at);
+            write!(launches, " w {at}").unwrap();
+        }
         if workspace > 0 {
             // Not at a boundary of 256 bytes.
             let _gap = slot(64);
@@ -157,14 +191,18 @@ type Results = Vec<(DType, Vec<f32>)>;
 
 fn results(file: &[u8]) -> Results {
     let tensors = safetensors::SafeTensors::deserialize(file).unwrap();
-    let kernel = |k: usize| tensors.tensor(&format!("k{k}")).ok();
+    let result = |k: usize, j: usize| tensors.tensor(&format!("r{k}_{j}")).ok();
     let dtype = |ty: safetensors::Dtype| match ty {
         safetensors::Dtype::F32 => DType::F32,
         safetensors::Dtype::F16 => DType::F16,
         _ => DType::BF16,
     };
-    let views = (0..).map_while(kernel).map(|view| (dtype(view.dtype()), view.data().to_vec()));
-    views.map(|(dtype, bytes)| (dtype, plain::read(dtype, &bytes))).collect()
+    let kernel = |k: usize| {
+        let views: Vec<_> = (0..).map_while(|j| result(k, j)).collect();
+        let dtype = dtype(views.first()?.dtype());
+        Some((dtype, views.iter().flat_map(|view| plain::read(dtype, view.data())).collect()))
+    };
+    (0..).map_while(kernel).collect()
 }
 
 /// Results on the fakes, what was called, and what was said.
@@ -198,7 +236,9 @@ fn assert_close(cases: &[Case], got: &Results, want: &Results) {
 /// and replaying the step as a graph change no bit.
 #[test]
 fn library_calls_give_the_numbers_of_the_cpu() {
-    let cases: Vec<Case> = FLOATS.into_iter().flat_map(|t| [products(t), convolutions(t)].concat()).collect();
+    let mut cases: Vec<Case> =
+        FLOATS.into_iter().flat_map(|t| [products(t), convolutions(t)].concat()).collect();
+    cases.extend(epilogues());
     let with_room = |case: &Case| memc_cuda::allowance(&case.0, &case.1);
     let Some(fake) = Fake::new(&plan(cases.iter().map(|case| (case, with_room(case))))) else { return };
     let want = results(&fake.folder.run_and_save(&steps(1)).1);
@@ -211,6 +251,11 @@ fn library_calls_give_the_numbers_of_the_cpu() {
     let taken = cases.iter().filter(call).count();
     // Of each type the fakes refuse a product of 13 columns, and three or four convolutions dilated by 3.
     assert_eq!(calls.len(), taken - 3 - 4 - 3 - 3, "{calls:#?}");
+    let epilogues =
+        ["epilogue=2", "epilogue=6", "epilogue=32", "epilogue=36", "epilogue=160", "epilogue=164"];
+    for what in epilogues.into_iter().chain(["epilogue=192"]) {
+        assert!(calls.iter().any(|call| call.ends_with(what)), "{what}: {calls:#?}");
+    }
     for (what, count) in [("batch=6", 1), ("batch=3", 1), ("groups=2", 1), ("groups=4", 1), ("scheme=2", 1)] {
         assert!(calls.iter().filter(|call| call.contains(what)).count() >= count, "{what}: {calls:#?}");
     }
@@ -222,6 +267,7 @@ fn few() -> Vec<Case> {
     cases.truncate(6);
     cases.insert(0, matmul(DType::F32, &[3, 5, 7], &[3, 6, 7], [false, true]));
     cases.push(gemm(DType::F32, &[6], 1.0));
+    cases.push(fused("gemm(x0, x1, x2); gelu(t0) {tanh}", "[0, 1]", &[&[5, 7], &[7, 8], &[8]]));
     cases
 }
 

@@ -198,21 +198,23 @@ impl Driver for Mock {
     fn call(&mut self, op: LibraryOp, places: &[Span], workspace: Span) -> Result<(), GpuError> {
         self.launches += 1;
         let ((call, bytes), device) = (self.calls[op.0], self.arena(Arena::Device));
-        assert!(workspace.len >= bytes && places.len() == call.elements().len());
+        let (operands, results) = call.elements();
+        assert!(workspace.len >= bytes && places.len() == operands.len() + results.len());
         let within = |place: &Span| check_span(place.start, place.len, device.len);
         places.iter().chain([&workspace]).try_for_each(within)?;
         let places = places.to_vec();
         self.issue(Queue::Compute, move || {
-            let (result, operands) = places.split_last().unwrap();
-            // SAFETY: the places are within the arena, which lives as long as this; the result is written after operands
+            let (operands, results) = places.split_at(operands.len());
+            // SAFETY: the places are within the arena, which lives as long as this; results are written after operands
             // are read, and the workspace meets neither.
             let at = |place: &Span| unsafe { std::slice::from_raw_parts(device.at(place.start), place.len) };
-            let bytes = plain::compute(&call, operands.iter().map(at));
-            assert_eq!(bytes.len(), result.len);
+            let made = plain::compute(&call, operands.iter().map(at));
             // SAFETY: as above.
-            unsafe {
-                device.at(workspace.start).write_bytes(0xff, workspace.len);
-                device.at(result.start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            unsafe { device.at(workspace.start).write_bytes(0xff, workspace.len) };
+            for (result, bytes) in results.iter().zip(&made) {
+                assert_eq!(bytes.len(), result.len);
+                // SAFETY: as above.
+                unsafe { device.at(result.start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
             }
         })
     }

@@ -1,7 +1,7 @@
 //! Library calls in plain loops over row-major tensors.
 #![allow(clippy::cast_sign_loss, reason = "extents are positive")]
 
-use memc_gpu::{Addend, Convolution, LibraryCall, Pass, Product};
+use memc_gpu::{Addend, Convolution, Epilogue, LibraryCall, Pass, Product};
 use memc_ir::DType;
 use memc_ir::attr::{F32, Scalar};
 
@@ -20,17 +20,39 @@ pub(crate) fn write(dtype: DType, numbers: &[f32]) -> Vec<u8> {
 }
 
 /// The result of a call on these operands.
-pub(crate) fn compute<'a>(call: &LibraryCall, operands: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+pub(crate) fn compute<'a>(call: &LibraryCall, operands: impl Iterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
     let dtype = match call {
         LibraryCall::Product(p) => p.dtype,
         LibraryCall::Convolution(c) => c.dtype,
     };
     let operands: Vec<Vec<f32>> = operands.map(|bytes| read(dtype, bytes)).collect();
-    let result = match call {
-        LibraryCall::Product(p) => product(p, &operands),
-        LibraryCall::Convolution(c) => convolution(c, &operands),
+    let results = match call {
+        LibraryCall::Product(p) => epilogue(p, product(p, &operands), &operands),
+        LibraryCall::Convolution(c) => vec![convolution(c, &operands)],
     };
-    write(dtype, &result)
+    results.iter().map(|result| write(dtype, result)).collect()
+}
+
+/// The results that are made of a product.
+fn epilogue(p: &Product, sums: Vec<f32>, operands: &[Vec<f32>]) -> Vec<Vec<f32>> {
+    // By the hyperbolic tangent, as the CPU's kernels have it.
+    let inner = |x: f32| 0.797_884_56 * (x + 0.044_715 * x * x * x);
+    let gelu = |x: f32| 0.5 * x * (1.0 + inner(x).tanh());
+    let slope = |x: f32| {
+        let t = inner(x).tanh();
+        0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.797_884_56 * (1.0 + 0.134_145 * x * x)
+    };
+    let each = |of: &dyn Fn(f32) -> f32| sums.iter().map(|&x| of(x)).collect::<Vec<f32>>();
+    match p.epilogue {
+        Epilogue::None => vec![sums],
+        Epilogue::Relu => vec![each(&|x| x.max(0.0))],
+        Epilogue::Gelu { is_kept: false } => vec![each(&gelu)],
+        Epilogue::Gelu { is_kept: true } => vec![sums.clone(), each(&gelu)],
+        Epilogue::GeluGrad => {
+            let at = operands.last().map_or(&[][..], Vec::as_slice);
+            vec![sums.iter().zip(at).map(|(dy, &x)| dy * slope(x)).collect()]
+        }
+    }
 }
 
 fn product(p: &Product, operands: &[Vec<f32>]) -> Vec<f32> {

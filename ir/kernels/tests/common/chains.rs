@@ -54,7 +54,36 @@ pub(crate) fn chosen(r: &mut Random, s: u64) -> Vec<Sample> {
     let (x, skip) = (r.f32(&[s, 3, 4, 5]), r.f32(&[s, 3, 4, 5]));
     let operands = [&[x][..], &channels, &[skip]].concat();
     all.push(fused("batch_norm(x0, x1, x2, x3, x4); add(t0, x5); relu(t1)", "[2]", operands));
+    all.extend(products(r, s));
     all
+}
+
+/// Products with what follows them: of one matrix, of several, with operands that broadcast, of which `t0` is a result or not.
+fn products(r: &mut Random, s: u64) -> Vec<Sample> {
+    let step = Tensor::i64(&[1], &[3]).unwrap();
+    vec![
+        fused("gemm(x0, x1, x2); relu(t0)", "[1]", vec![r.f32(&[s, 9]), r.f32(&[9, 70]), r.f32(&[70])]),
+        fused(
+            "gemm(x0, x1, x2) {trans_a, trans_b, alpha = 0.5, beta = 0.25}; gelu(t0) {tanh}",
+            "[0, 1]",
+            vec![r.f32(&[9, s]), r.f32(&[8, 9]), r.f32(&[s, 8])],
+        ),
+        fused(
+            "matmul(x0, x1) {trans_b}; gelu_grad(t0, x2) {tanh}",
+            "[1]",
+            vec![r.f32(&[s, 3, 5]), r.f32(&[17, 5]), r.f32(&[s, 3, 17])],
+        ),
+        fused(
+            "matmul(x0, x1); add(t0, x2); dropout(t1, x3) {ratio = 0.25, seed = 7, stream = 1}; mul(t2, x4)",
+            "[1, 3]",
+            vec![r.f32(&[2, s, 5]), r.f32(&[2, 5, 6]), r.f32(&[s, 1]), step, r.f32(&[2, 1, 6])],
+        ),
+        fused(
+            "matmul(x0, x1); cast(t0) {to = f16}; add(t0, x0)",
+            "[1, 2]",
+            vec![r.f32(&[s, 1, 5, 5]), r.f32(&[3, 5, 5])],
+        ),
+    ]
 }
 
 /// The next number below `n`, as an index.

@@ -1,0 +1,82 @@
+//! Which ops are calls.
+
+use super::*;
+use memc_ir::attr::F32;
+
+fn f32s(shape: &[u64]) -> TensorType {
+    TensorType::new(DType::F32, shape)
+}
+
+fn matmul(a: &[u64], b: &[u64], trans_a: bool, trans_b: bool) -> Option<Product> {
+    let op = OpKind::MatMul { trans_a, trans_b, alpha: F32(1.0) };
+    match library(&op, &[f32s(a), f32s(b)])? {
+        LibraryCall::Product(product) => Some(product),
+        LibraryCall::Convolution(_) => None,
+    }
+}
+
+fn gemm(c: &[u64], beta: f32) -> Option<Addend> {
+    let op = OpKind::Gemm { trans_a: false, trans_b: false, alpha: F32(2.0), beta: F32(beta) };
+    match library(&op, &[f32s(&[4, 3]), f32s(&[3, 5]), f32s(c)])? {
+        LibraryCall::Product(product) => Some(product.addend),
+        LibraryCall::Convolution(_) => None,
+    }
+}
+
+/// Batches are rows, one stride, or one matrix for all; batches of two different strides are no call.
+#[test]
+fn batches_that_lie_evenly_are_calls() {
+    let extents = |p: Product| ([p.m, p.n, p.k], p.batch, [p.stride_a, p.stride_b]);
+    let product = |a: &[u64], b: &[u64]| matmul(a, b, false, false).map(extents);
+    assert_eq!(product(&[4, 3], &[3, 5]), Some(([4, 5, 3], 1, [0, 0])));
+    assert_eq!(product(&[2, 6, 4, 3], &[3, 5]), Some(([48, 5, 3], 1, [0, 0])));
+    assert_eq!(product(&[2, 6, 4, 3], &[2, 6, 3, 5]), Some(([4, 5, 3], 12, [12, 15])));
+    assert_eq!(product(&[4, 3], &[2, 6, 3, 5]), Some(([4, 5, 3], 12, [0, 15])));
+    assert_eq!(product(&[2, 6, 4, 3], &[1, 6, 3, 5]), None);
+    let turned = matmul(&[2, 3, 4], &[5, 3], true, true).map(extents);
+    assert_eq!(turned, Some(([4, 5, 3], 2, [12, 0])));
+    assert_eq!(product(&[4, 0], &[0, 5]), None, "nothing to multiply");
+    assert_eq!(product(&[1 << 31, 1], &[1, 2]), None, "too many rows");
+}
+
+/// What is added is a whole matrix, or a row as it is.
+#[test]
+fn addends_of_other_forms_are_no_calls() {
+    assert_eq!(gemm(&[4, 5], 0.5), Some(Addend::Matrix { beta: 0.5 }));
+    assert_eq!(gemm(&[5], 1.0), Some(Addend::Row));
+    assert_eq!(gemm(&[1, 5], 1.0), Some(Addend::Row));
+    assert_eq!(gemm(&[5], 0.0), Some(Addend::None));
+    assert_eq!(gemm(&[5], 0.5), None);
+    assert_eq!((gemm(&[4, 1], 1.0), gemm(&[], 1.0)), (None, None));
+}
+
+fn conv(size: u64, kernel: u64, pads: [u64; 4], stride: u64, dtype: DType, has_bias: bool) -> bool {
+    let op = OpKind::Conv { strides: vec![stride; 2], pads: pads.to_vec(), dilations: vec![1, 1], groups: 1 };
+    let mut operands =
+        vec![TensorType::new(dtype, [2, 3, size, size]), TensorType::new(dtype, [4, 3, kernel, kernel])];
+    operands.extend(has_bias.then(|| TensorType::new(dtype, [4])));
+    let call = library(&op, &operands);
+    assert_eq!(call.is_some(), allowance(&op, &operands) > 0);
+    call.is_some()
+}
+
+/// Padding of which cuDNN's symmetric one has no other windows is a call, other padding and biases in 16 bits are not.
+#[test]
+fn paddings_that_are_as_if_symmetric_are_calls() {
+    assert!(conv(8, 3, [1, 1, 1, 1], 1, DType::F32, true));
+    assert!(conv(8, 3, [1, 1, 0, 0], 2, DType::F32, false), "the last row is never reached");
+    assert!(!conv(8, 3, [0, 0, 1, 1], 2, DType::F32, false));
+    assert!(!conv(8, 2, [0, 0, 1, 1], 1, DType::F32, false));
+    assert!(conv(8, 3, [1, 1, 1, 1], 1, DType::BF16, false));
+    assert!(!conv(8, 3, [1, 1, 1, 1], 1, DType::F16, true));
+}
+
+/// The allowance holds what the op touches, up to a limit, however the workspace lies.
+#[test]
+fn the_allowance_is_bounded() {
+    let op = OpKind::MatMul { trans_a: false, trans_b: false, alpha: F32(1.0) };
+    let allowance = |m: u64| allowance(&op, &[f32s(&[m, 64]), f32s(&[64, 64])]);
+    assert_eq!(allowance(64), 3 * 64 * 64 * 4 + 192);
+    assert_eq!(allowance(1 << 20), (32 << 20) + 192);
+    assert_eq!(super::allowance(&OpKind::Relu {}, &[f32s(&[64])]), 0);
+}
