@@ -4,6 +4,7 @@ use memc_ir::{OpKind, TensorType};
 
 use crate::Call;
 use crate::kernel::{BLOCK, Entry, Lowering, blocks, name};
+use crate::map::{Body, Read, entry, put};
 use crate::product::{SIDE, tiles};
 use crate::reduce::{parts, row_block};
 
@@ -16,8 +17,8 @@ const FEW: u64 = 8;
 /// Convolutions; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
     match call.op {
-        OpKind::Conv { strides, pads, dilations, groups, .. } => {
-            forward(call, ([strides, pads, dilations], *groups))
+        OpKind::Conv { .. } => {
+            with_epilogue("conv", call, (call.op, call.operands.len()), &Body::of("t0"), &[])
         }
         OpKind::ConvGradInput { strides, pads, dilations, groups, .. } => {
             grad_input(call, ([strides, pads, dilations], *groups))
@@ -68,27 +69,32 @@ fn gathered() -> String {
     format!("const Conv g = {{{FIELDS}}};\n")
 }
 
-fn forward(call: &Call, window: Window) -> Option<Lowering> {
+/// The convolution that `op` is of the first `n` operands, and for each element of it, `t0`, what `body` makes of it and of the
+/// elements of `reads`; `None` where the op is no convolution.
+pub(crate) fn with_epilogue(
+    stem: &str,
+    call: &Call,
+    (op, n): (&OpKind, usize),
+    body: &Body,
+    reads: &[Read],
+) -> Option<Lowering> {
+    let OpKind::Conv { strides, pads, dilations, groups } = op else { return None };
     let (x, w, y) = (call.operands.first()?, call.operands.get(1)?, call.results.first()?);
     if y.numel() == 0 {
         return Some(Lowering::default());
     }
-    let has_bias = call.operands.len() > 2;
-    let t = name(y.dtype);
-    let entry = Entry::new()
-        .operand(0, t, "x")
-        .operand(1, t, "w")
-        .operand(if has_bias { 2 } else { 1 }, t, "bias")
-        .result(0, t, "y");
-    let e = Extents::new(x, w, y, window)?;
-    let (entry, g) = (e.params(entry), gathered());
+    let (t, has_bias) = (name(x.dtype), n > 2);
+    let bias = if has_bias { "a2" } else { "a1" };
+    let e = Extents::new(x, w, y, ([strides, pads, dilations], *groups))?;
+    let (entry, put) = put(e.params(entry(call, body)), call, body, reads);
+    let lead = format!("{}{put}{}", body.before, gathered());
     Some(Lowering::of(if e.m < FEW {
-        let body = format!("{g}conv_forward_at<{t}, {has_bias}>(g, x, w, bias, y, (i64)i);");
-        entry.each("conv", y.numel(), &body)
+        let text = format!("conv_forward_at<{t}, {has_bias}>(g, a0, a1, {bias}, put, (i64)i);");
+        entry.each_after(stem, y.numel(), &lead, &text)
     } else {
-        let body = format!("{g}conv_forward<{t}, {has_bias}>(g, x, w, bias, y);");
+        let text = format!("typedef u64 idx;\n{lead}conv_forward<{t}, {has_bias}>(g, a0, a1, {bias}, put);");
         let grid = [blocks(tiles(e.m, e.batch * e.pixels)), 1, e.groups.min(SIDE) as u32];
-        Some(entry.launch("conv", grid, BLOCK, &body))
+        Some(entry.launch(stem, grid, BLOCK, &text))
     }))
 }
 

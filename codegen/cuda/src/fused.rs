@@ -1,18 +1,17 @@
 //! Chains of element-wise ops: the scalar expressions of the single ops one after another, each rounded to its type; of
-//! each element of a product, where the chain has a head.
+//! each element of a product or a convolution, where the chain has a head.
 
 use std::fmt::Write;
 
 use memc_ir::ops::fused::{self, Along, Arg, Step, along};
 use memc_ir::{DType, OpKind};
 
-use crate::Call;
 use crate::elementwise::expression;
 use crate::kernel::{Lowering, float, int, name};
 use crate::map::{Body, Read, map_reads};
-use crate::product::with_epilogue;
 use crate::random::threshold;
 use crate::walk::{broadcast, channel};
+use crate::{Call, conv, product};
 
 /// A fused op; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
@@ -86,7 +85,8 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
     }
     body.results = outs.iter().map(|t| format!("t{t}")).collect();
     match head {
-        Some(head) => with_epilogue("product_fused", call, &head.op, &body, &reads),
+        Some(Step { op, args }) => product::with_epilogue("product_fused", call, op, &body, &reads)
+            .or_else(|| conv::with_epilogue("conv_fused", call, (op, args.len()), &body, &reads)),
         None => Some(map_reads("fused", call, &body, &reads)),
     }
 }

@@ -9,7 +9,8 @@
 //! - a convolution's padding at the far edges reaches no further than symmetric padding would, since cuDNN knows no other,
 //!   and a bias is added to `f32` alone: in 16 bits the sum would be rounded before it and after;
 //! - what a fused op makes of a product is an [`Epilogue`] that cuBLASLt has. It has GELU by the hyperbolic tangent alone, and
-//!   takes ReLU's gradient from bits of its own, where ops take it from the result that the next product needs anyway.
+//!   takes ReLU's gradient from bits of its own, where ops take it from the result that the next product needs anyway. Of
+//!   what is no number a library's ReLU may make zero.
 //!
 //! Everything else runs as generated kernels, and so do pooling, normalisation and whatever else cuDNN has: these move
 //! bytes and hardly compute, so that a library gains nothing, and fused with their neighbours they move fewer.
@@ -105,6 +106,8 @@ pub enum Pass {
     Forward {
         /// Whether there is a bias of one element for each channel of `y`.
         has_bias: bool,
+        /// Whether `y` is what ReLU makes of it.
+        is_rectified: bool,
     },
     /// The gradient of `x`, from those of `y` and from `w`.
     GradInput,
@@ -146,7 +149,7 @@ pub fn library(op: &OpKind, operands: &[TensorType]) -> Option<LibraryCall> {
         return None;
     }
     match op {
-        OpKind::Fused { body, outs } => fused(body, outs, operands, &y).map(LibraryCall::Product),
+        OpKind::Fused { body, outs } => fused(body, outs, operands, &y),
         OpKind::MatMul { trans_a, trans_b, alpha } => {
             product(operands, &y, [*trans_a, *trans_b], alpha.0, 0.0).map(LibraryCall::Product)
         }
@@ -158,7 +161,12 @@ pub fn library(op: &OpKind, operands: &[TensorType]) -> Option<LibraryCall> {
             if has_bias && y.dtype != DType::F32 {
                 return None;
             }
-            convolution(Pass::Forward { has_bias }, [x, w, &y], [strides, pads, dilations], *groups)
+            convolution(
+                Pass::Forward { has_bias, is_rectified: false },
+                [x, w, &y],
+                [strides, pads, dilations],
+                *groups,
+            )
         }
         OpKind::ConvGradInput { strides, pads, dilations, groups, .. } => {
             let [dy, w] = operands.first_chunk()?;
@@ -243,12 +251,20 @@ fn product(
     })
 }
 
-/// A product with an epilogue.
-fn fused(body: &Body, outs: &[u64], operands: &[TensorType], y: &TensorType) -> Option<Product> {
+/// A product or a convolution with an epilogue. Of a convolution that is ReLU of what has a bias.
+fn fused(body: &Body, outs: &[u64], operands: &[TensorType], y: &TensorType) -> Option<LibraryCall> {
     let ([_, step], head) = (body.0.as_slice(), body.head()?) else { return None };
     let own = operands.get(..head.args.len())?;
-    let Some(LibraryCall::Product(product)) = library(&head.op, own) else { return None };
     let of_the_head = |more: &[Arg]| step.args.split_first() == Some((&Arg::Step(0), more));
+    let product = match library(&head.op, own)? {
+        LibraryCall::Product(product) => product,
+        LibraryCall::Convolution(c) => {
+            let has_bias = c.pass == (Pass::Forward { has_bias: true, is_rectified: false });
+            let is_relu = step.op == OpKind::Relu {} && outs == [1] && of_the_head(&[]);
+            let pass = Pass::Forward { has_bias, is_rectified: true };
+            return (has_bias && is_relu).then_some(LibraryCall::Convolution(Convolution { pass, ..c }));
+        }
+    };
     let epilogue = match (&step.op, outs) {
         (OpKind::Relu {}, [1]) if of_the_head(&[]) => Epilogue::Relu,
         (OpKind::Gelu { tanh: true }, [1]) if of_the_head(&[]) => Epilogue::Gelu { is_kept: false },
@@ -265,7 +281,7 @@ fn fused(body: &Body, outs: &[u64], operands: &[TensorType], y: &TensorType) -> 
     // Its rows must be as far apart as the library asks of them (`cublasLt.h`, `CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD`).
     let is_legal = product.batch == 1 && product.n.is_multiple_of(8);
     let has_more = matches!(epilogue, Epilogue::Gelu { is_kept: true } | Epilogue::GeluGrad);
-    (is_legal || !has_more).then_some(Product { epilogue, ..product })
+    (is_legal || !has_more).then_some(LibraryCall::Product(Product { epilogue, ..product }))
 }
 
 fn convolution(
@@ -335,8 +351,8 @@ impl LibraryCall {
                 let all = |extents: [i32; 4]| extents.iter().map(|&d| u64::from(d.unsigned_abs())).product();
                 let [x, w, y] = [c.x, c.w, c.y].map(all);
                 match c.pass {
-                    Pass::Forward { has_bias: false } => (vec![x, w], vec![y]),
-                    Pass::Forward { has_bias: true } => {
+                    Pass::Forward { has_bias: false, .. } => (vec![x, w], vec![y]),
+                    Pass::Forward { has_bias: true, .. } => {
                         (vec![x, w, u64::from(c.y[1].unsigned_abs())], vec![y])
                     }
                     Pass::GradInput => (vec![y, w], vec![x]),

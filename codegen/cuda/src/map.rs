@@ -83,13 +83,7 @@ fn space(call: &Call, reads: &[Read]) -> Walk {
 }
 
 /// The statements that make the elements at position `at`, of type `idx`, with the parameters that they need.
-pub(crate) fn one_by_one(
-    entry: Entry,
-    call: &Call,
-    body: &Body,
-    reads: &[Read],
-    at: &str,
-) -> (Entry, String) {
+fn one_by_one(entry: Entry, call: &Call, body: &Body, reads: &[Read], at: &str) -> (Entry, String) {
     let (entry, mut text) = space(call, reads).offsets(entry, "p", at);
     for (r, read) in reads.iter().enumerate() {
         let _ = writeln!(text, "const auto x{r} = up(a{}[p{r}]);", read.operand);
@@ -106,6 +100,12 @@ pub(crate) fn one_by_one(
         let _ = writeln!(text, "y{j}[{at}] = z{j};");
     }
     (entry, text)
+}
+
+/// The function `put(e, t0)`, which makes the elements at position `e` of what a kernel has for it.
+pub(crate) fn put(entry: Entry, call: &Call, body: &Body, reads: &[Read]) -> (Entry, String) {
+    let (entry, each) = one_by_one(entry, call, body, reads, "e");
+    (entry, format!("const auto put = [=](idx e, f32 t0) {{\n{each}}};\n"))
 }
 
 fn by_four(entry: Entry, call: &Call, body: &Body, reads: &[Read], walk: &Walk) -> (Entry, String) {

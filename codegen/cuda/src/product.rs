@@ -4,7 +4,7 @@ use memc_ir::OpKind;
 
 use crate::Call;
 use crate::kernel::{BLOCK, Launch, Lowering, blocks, float, name};
-use crate::map::{Body, Read, entry, one_by_one};
+use crate::map::{Body, Read, entry, put};
 use crate::walk::{Walk, broadcast};
 
 /// Rows and columns of a tile of results.
@@ -76,15 +76,15 @@ fn product(
     }
     let entry = entry.int("m", m).int("n", n).int("k", k).int("batches", walk.len());
     let (entry, offsets) = walk.offsets(entry, "o", "z");
-    let (entry, each) = one_by_one(entry, call, body, reads, "e");
+    let (entry, put) = put(entry, call, body, reads);
     let a_at = if trans_a { "t * m + i" } else { "i * k + t" };
     let b_at = if trans_b { "j * k + t" } else { "t * n + j" };
     let text = format!(
-        "typedef u64 idx;\n{}for (idx z = blockIdx.z; z < (idx)batches; z += gridDim.z) {{\n{offsets}\
+        "typedef u64 idx;\n{}{put}for (idx z = blockIdx.z; z < (idx)batches; z += gridDim.z) {{\n{offsets}\
          const {t}* lhs = a0 + o0;\nconst {t}* rhs = a1 + o1;\n\
          tiled<{}, {trans_b}>(\n    m, n, 0, k, [=](i64 i, i64 t) {{ return up(lhs[{a_at}]); }},\n    \
          [=](i64 t, i64 j) {{ return up(rhs[{b_at}]); }},\n    \
-         [=](i64 i, i64 j, f32 sum) {{\nconst idx e = ((idx)z * m + i) * n + j;\nconst f32 t0 = {sum};\n{each}}});\n}}",
+         [=](i64 i, i64 j, f32 sum) {{ put((z * m + i) * n + j, {sum}); }});\n}}",
         body.before, !trans_a
     );
     let z = walk.len().clamp(1, SIDE) as u32;

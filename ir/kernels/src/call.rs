@@ -296,7 +296,7 @@ pub(crate) fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8])
             };
             optim::adamw(c, results, &rule)
         }
-        OpKind::Fused { body, outs } => fused::fused(c, results, body, outs),
+        OpKind::Fused { body, outs } => fused::fused(c, results, workspace, body, outs),
         OpKind::Increment { by } => optim::increment(c, results, *by),
     }
 }

@@ -77,8 +77,14 @@ fn width(dtype: DType) -> usize {
     ext(dtype.bytes())
 }
 
-pub(crate) fn fused(c: &Ctx, results: &mut [&mut [u8]], body: &Body, outs: &[u64]) -> Done {
-    let head = head(c, results, body, outs)?;
+pub(crate) fn fused(
+    c: &Ctx,
+    results: &mut [&mut [u8]],
+    workspace: &mut [u8],
+    body: &Body,
+    outs: &[u64],
+) -> Done {
+    let head = head(c, results, workspace, body, outs)?;
     let chain = Chain::new(c, body, outs, head)?;
     let mut parts: [&mut [u8]; MAX_RESULTS] = Default::default();
     let count = results.len();
@@ -88,11 +94,17 @@ pub(crate) fn fused(c: &Ctx, results: &mut [&mut [u8]], body: &Body, outs: &[u64
 }
 
 /// Computes the head, if there is one; the result where it is.
-fn head(c: &Ctx, results: &mut [&mut [u8]], body: &Body, outs: &[u64]) -> Result<Option<usize>, KernelError> {
+fn head(
+    c: &Ctx,
+    results: &mut [&mut [u8]],
+    workspace: &mut [u8],
+    body: &Body,
+    outs: &[u64],
+) -> Result<Option<usize>, KernelError> {
     let Some(step) = body.head() else { return Ok(None) };
     let own = outs.iter().position(|&t| t == 0);
     let same = || c.results.iter().position(|ty| ty.dtype == DType::F32);
-    let r = own.or_else(same).ok_or_else(|| c.fail("the product has no result to be in"))?;
+    let r = own.or_else(same).ok_or_else(|| c.fail("the head has no result to be in"))?;
     // It reads the first operands, in order.
     let n = step.args.len();
     let own = Ctx {
@@ -102,7 +114,7 @@ fn head(c: &Ctx, results: &mut [&mut [u8]], body: &Body, outs: &[u64]) -> Result
         operands: &c.operands[..n],
         ..*c
     };
-    dispatch(&own, &mut results[r..=r], &mut [])?;
+    dispatch(&own, &mut results[r..=r], workspace)?;
     Ok(Some(r))
 }
 

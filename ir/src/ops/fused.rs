@@ -5,8 +5,8 @@
 //! vectors of a `batch_norm` lie along axis 1, and the step number of a `dropout` or `random_mask` is one element. A step rounds to its
 //! own element type, so that the bits are those of the ops one by one.
 //!
-//! The first step may be a product of `f32` matrices instead, the *head*, whose result spans the space; the others are its
-//! epilogue. It reads the first operands, in order,
+//! The first step may be a matrix product or a convolution of `f32` instead, the *head*, whose result spans the space; the
+//! others are its epilogue. It reads the first operands, in order,
 //! and throughout, so that no result may lie in the bytes of an operand.
 //!
 //! Bodies come from files: steps, operands and results are bounded, and the type rule relies on nothing.
@@ -134,7 +134,7 @@ pub fn is_step(op: &OpKind) -> bool {
 
 /// Whether the op may be the head of a body.
 pub fn is_head(op: &OpKind) -> bool {
-    matches!(op, OpKind::MatMul { .. } | OpKind::Gemm { .. })
+    matches!(op, OpKind::MatMul { .. } | OpKind::Gemm { .. } | OpKind::Conv { .. })
 }
 
 /// Where a step reads its operand of this index.
@@ -161,7 +161,7 @@ pub fn step_dtype(op: &OpKind, args: &[DType]) -> Option<DType> {
 }
 
 impl Body {
-    /// The product that the body begins with.
+    /// The product or convolution that the body begins with.
     pub fn head(&self) -> Option<&Step> {
         self.0.first().filter(|step| is_head(&step.op))
     }
@@ -182,11 +182,11 @@ impl Body {
                 .try_into()
                 .map_err(|_| fail("has several results".into()))?;
             if is_head(&step.op) && ty.dtype != DType::F32 {
-                return Err(fail(format!("a product that others follow is one of f32, not of {}", ty.dtype)));
+                return Err(fail(format!("a head is computed in f32, not in {}", ty.dtype)));
             }
             let in_order = |(k, &arg): (usize, &Arg)| arg == Arg::Operand(k as u32);
             if is_head(&step.op) && !step.args.iter().enumerate().all(in_order) {
-                return Err(fail("a product reads x0, x1 and so on, in order".into()));
+                return Err(fail("a head reads x0, x1 and so on, in order".into()));
             }
             types.push(ty);
         }
@@ -245,20 +245,23 @@ pub(super) fn infer(operands: &[&TensorType], body: &Body, outs: &[u64]) -> Resu
         return Err(format!("t{t} is neither read nor a result"));
     }
     let results: Vec<TensorType> = outs.iter().map(|&t| types[t as usize].clone()).collect();
-    // It is where the product is kept until the others take it.
+    // It is where the head's is kept until the others take it.
     if body.head().is_some() && results.iter().all(|ty| ty.dtype != DType::F32) {
-        return Err("a product that others follow needs a result of f32".into());
+        return Err("a head needs a result of f32".into());
     }
     Ok(results)
 }
 
-/// The arithmetic of all steps, and the traffic of operands and results alone.
+/// The arithmetic of all steps, the workspace of a head, and the traffic of operands and results alone.
 pub(super) fn cost(operands: &[&TensorType], results: &[&TensorType], body: &Body) -> Cost {
     let types = body.types(operands).unwrap_or_default();
-    let flops = |(i, ty): (usize, &TensorType)| {
+    let mut total = streaming(operands, results, 0);
+    for (i, ty) in types.iter().enumerate() {
         let args = body.arguments(i, operands, &types).unwrap_or_default();
-        body.0[i].op.row_cost(&args, &[ty]).flops
-    };
-    let flops = types.iter().enumerate().map(flops).fold(0, u64::saturating_add);
-    Cost { flops, ..streaming(operands, results, 0) }
+        let step = body.0[i].op.row_cost(&args, &[ty]);
+        total.flops = total.flops.saturating_add(step.flops);
+        // None but a head's.
+        total.workspace = total.workspace.max(step.workspace);
+    }
+    total
 }

@@ -93,8 +93,10 @@ impl Family {
         };
         match op {
             // That of the step whose kernels come least near to the memory's throughput.
-            Fused { body, .. } if body.head().is_some() => Family::MatMul,
             Fused { body, .. } => {
+                if let Some(head) = body.head() {
+                    return Family::of(&head.op, operands, results);
+                }
                 let has = |found: fn(&OpKind) -> bool| body.0.iter().any(|step| found(&step.op));
                 if has(|op| matches!(op, BatchNorm {})) {
                     Family::Norm

@@ -152,6 +152,10 @@ impl Product {
         results: &[&TensorType],
     ) -> Option<Product> {
         let y = &results.first()?.shape;
+        let op = match op {
+            OpKind::Fused { body, .. } => &body.head()?.op,
+            op => op,
+        };
         let (rows, columns, batch, gain) = match (family, op) {
             (Family::MatMul, _) => {
                 let (&columns, lead) = y.split_last()?;

@@ -19,7 +19,7 @@ use cudarc::cudnn::sys::{
     cudnnConvolutionFwdAlgo_t as ForwardWay, cudnnDataType_t as Type, cudnnMathType_t as Math,
     cudnnStatus_t as Status,
 };
-use describe::{set_math, tensor, weight, window};
+use describe::{relu, set_math, tensor, weight, window};
 use memc_cuda::{Convolution, DType, Pass};
 
 use crate::library::{Handle, LibraryOptions, Refusal, Rounding, require};
@@ -30,12 +30,15 @@ const SYMBOLS: &[&str] = &[
     "cudnnAddTensor",
     "cudnnConvolutionBackwardData",
     "cudnnConvolutionBackwardFilter",
+    "cudnnConvolutionBiasActivationForward",
     "cudnnConvolutionForward",
     "cudnnCreate",
+    "cudnnCreateActivationDescriptor",
     "cudnnCreateConvolutionDescriptor",
     "cudnnCreateFilterDescriptor",
     "cudnnCreateTensorDescriptor",
     "cudnnDestroy",
+    "cudnnDestroyActivationDescriptor",
     "cudnnDestroyConvolutionDescriptor",
     "cudnnDestroyFilterDescriptor",
     "cudnnDestroyTensorDescriptor",
@@ -47,6 +50,7 @@ const SYMBOLS: &[&str] = &[
     "cudnnGetConvolutionForwardWorkspaceSize",
     "cudnnGetErrorString",
     "cudnnGetLastErrorString",
+    "cudnnSetActivationDescriptor",
     "cudnnSetConvolution2dDescriptor",
     "cudnnSetConvolutionGroupCount",
     "cudnnSetConvolutionMathType",
@@ -61,6 +65,7 @@ const WAYS: usize = 16;
 type Tensor = Handle<sys::cudnnTensorStruct, Status>;
 type Weight = Handle<sys::cudnnFilterStruct, Status>;
 type Window = Handle<sys::cudnnConvolutionStruct, Status>;
+type Activation = Handle<sys::cudnnActivationStruct, Status>;
 
 /// The library's texts for a status: its name, and what it says of the last failure, if anything.
 #[allow(unsafe_code, reason = "cuDNN is a C library")]
@@ -110,6 +115,7 @@ pub(crate) struct Filtering {
     w: Weight,
     y: Tensor,
     bias: Option<Tensor>,
+    relu: Option<Activation>,
     window: Window,
     way: Way,
     /// Bytes that it takes.
@@ -225,7 +231,11 @@ impl Dnn {
         };
         let (x, w, y) = (tensor(element, c.x)?, weight(element, c.w)?, tensor(element, c.y)?);
         let bias = match c.pass {
-            Pass::Forward { has_bias: true } => Some(tensor(element, [1, c.y[1], 1, 1])?),
+            Pass::Forward { has_bias: true, .. } => Some(tensor(element, [1, c.y[1], 1, 1])?),
+            _ => None,
+        };
+        let relu = match c.pass {
+            Pass::Forward { is_rectified: true, .. } => Some(relu()?),
             _ => None,
         };
         let window = window(c)?;
@@ -264,7 +274,7 @@ impl Dnn {
                 cudnnGetConvolutionBackwardFilterWorkspaceSize(lib, xd, yd, cd, wd)
             ),
         };
-        Ok(Filtering { x, w, y, bias, window, way, workspace })
+        Ok(Filtering { x, w, y, bias, relu, window, way, workspace })
     }
 
     /// Convolves what is at these addresses: operands in the op's order, then the result.
@@ -277,6 +287,34 @@ impl Dnn {
         match f.way {
             Way::Forward(way) => {
                 let y = if f.bias.is_some() { fourth } else { third };
+                if let (Some(bias), Some(relu)) = (&f.bias, &f.relu) {
+                    // What is added besides the bias is nothing times `y`.
+                    // SAFETY: the handles exist. The addresses are those of tensors as the descriptors say, in the device's
+                    // arena, and of the workspace that the way takes; they stay there until the stream has run dry.
+                    let status = unsafe {
+                        sys::cudnnConvolutionBiasActivationForward(
+                            lib,
+                            one,
+                            xd,
+                            first,
+                            wd,
+                            second,
+                            cd,
+                            way,
+                            scratch,
+                            f.workspace,
+                            zero,
+                            yd,
+                            y,
+                            bias.pointer,
+                            third,
+                            relu.pointer,
+                            yd,
+                            y,
+                        )
+                    };
+                    return done("cudnnConvolutionBiasActivationForward", status);
+                }
                 // SAFETY: the handles exist. The addresses are those of tensors as the descriptors say, in the device's
                 // arena, and of the workspace that the way takes; they stay there until the stream has run dry.
                 let status = unsafe {

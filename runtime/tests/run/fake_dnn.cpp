@@ -23,6 +23,9 @@ struct Offer {
   size_t memory;
   int determinism, math, reserved[3];
 };
+struct Activation {
+  int mode = -1;
+};
 static int convolutions;
 
 static bool is_convolution(const Tensor& x, const Tensor& w, const Tensor& y, const Window& c) {
@@ -248,6 +251,37 @@ int cudnnConvolutionBackwardFilter(void* handle, const float* alpha, void* xd, c
   REQUIRE(is(handle, LIBRARY) && is(xd, TENSOR) && is(wd, FILTER) && is(c, WINDOW) && is(yd, TENSOR));
   return convolve(FILTER_PASS, __func__, *(Dnn*)handle, alpha, beta, *(Tensor*)xd, x, *(Tensor*)wd, w, *(Tensor*)yd, y,
                   *(Window*)c, algorithm, workspace, bytes);
+}
+int cudnnCreateActivationDescriptor(void** desc) {
+  MAY_FAIL;
+  return make<Activation>(desc, ACTIVATION), 0;
+}
+int cudnnDestroyActivationDescriptor(void* desc) { return drop<Activation>(desc, ACTIVATION, INVALID); }
+int cudnnSetActivationDescriptor(void* desc, int mode, int nan, double) {
+  MAY_FAIL;
+  REQUIRE(is(desc, ACTIVATION) && mode == 1 && nan == 1);
+  return ((Activation*)desc)->mode = mode, 0;
+}
+int cudnnConvolutionBiasActivationForward(void* handle, const float* alpha, void* xd, const void* x, void* wd,
+                                          const void* w, void* c, int algorithm, void* workspace, size_t bytes,
+                                          const float* beta, void* zd, const void* z, void* bd, const void* b, void* ad,
+                                          void* yd, void* y) {
+  MAY_FAIL;
+  REQUIRE(is(handle, LIBRARY) && is(xd, TENSOR) && is(wd, FILTER) && is(c, WINDOW) && is(yd, TENSOR));
+  REQUIRE(is(bd, TENSOR) && is(ad, ACTIVATION) && ((Activation*)ad)->mode == 1 && zd == yd && z == y);
+  const Tensor Y = *(Tensor*)yd, B = *(Tensor*)bd;
+  REQUIRE(B.type == Y.type && B.d[1] == Y.d[1] && B.size() == B.d[1] && within(b, B.bytes(), 16));
+  int status = convolve(FORWARD_PASS, __func__, *(Dnn*)handle, alpha, beta, *(Tensor*)xd, x, *(Tensor*)wd, w, Y, y,
+                        *(Window*)c, algorithm, workspace, bytes);
+  if (status != 0) return status;
+  issue(((Dnn*)handle)->stream, [=] {
+    i64 plane = (i64)Y.d[2] * Y.d[3];
+    for (i64 at = 0; at < Y.size(); ++at) {
+      float value = get(Y.type, y, at) + get(B.type, b, at / plane % B.d[1]);
+      put(Y.type, y, at, value < 0 ? 0 : value);
+    }
+  });
+  return 0;
 }
 int cudnnAddTensor(void* handle, const float* alpha, void* ad, const void* a, const float* beta, void* cd, void* c) {
   MAY_FAIL;

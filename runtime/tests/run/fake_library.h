@@ -60,7 +60,7 @@ static bool apart(const void* a, i64 m, const void* b, i64 n) {
 }
 
 // What a library gave out, by kind.
-enum Kind { LIBRARY = 1, DESC, LAYOUT, PREFERENCE, TENSOR, FILTER, WINDOW };
+enum Kind { LIBRARY = 1, DESC, LAYOUT, PREFERENCE, TENSOR, FILTER, WINDOW, ACTIVATION };
 static std::map<void*, Kind> live;
 template <class T> static void make(void** handle, Kind kind) { live[*handle = new T()] = kind; }
 static bool is(const void* handle, Kind kind) {

@@ -71,6 +71,13 @@ fn epilogues() -> Vec<Case> {
     cases.push(fused(&grad, "[1]", &[a, b, &[5, 8]]));
     cases.push(fused(&grad, "[1]", &[&[2, 5, 7], b, &[2, 5, 8]]));
     cases.push(fused(&format!("{matmul}; relu(t0)"), "[1]", &[&[3, 5, 7], &[3, 8, 7]]));
+    let conv =
+        "conv(x0, x1, x2) {strides = [2, 1], pads = [1, 1, 1, 1], dilations = [1, 1], groups = 2}; relu(t0)";
+    let (x, w): (&[u64], &[u64]) = (&[2, 4, 9, 6], &[8, 2, 3, 3]);
+    cases.push(fused(conv, "[1]", &[x, w, &[8]]));
+    // No calls: ReLU without a bias, and beside what it is taken of.
+    cases.push(fused(&conv.replace(", x2)", ")"), "[1]", &[x, w]));
+    cases.push(fused(conv, "[0, 1]", &[x, w, &[8]]));
     // No calls: other activations, rows that lie too near, several products with a further matrix, another order.
     cases.push(fused(&format!("{matmul}; gelu(t0)"), "[1]", &[a, b]));
     cases.push(fused(&format!("{gemm}; gelu(t0) {{tanh}}"), "[0, 1]", &[a, &[6, 7], &[6]]));
@@ -253,8 +260,8 @@ fn library_calls_give_the_numbers_of_the_cpu() {
     assert_eq!(calls.len(), taken - 3 - 4 - 3 - 3, "{calls:#?}");
     let epilogues =
         ["epilogue=2", "epilogue=6", "epilogue=32", "epilogue=36", "epilogue=160", "epilogue=164"];
-    for what in epilogues.into_iter().chain(["epilogue=192"]) {
-        assert!(calls.iter().any(|call| call.ends_with(what)), "{what}: {calls:#?}");
+    for what in epilogues.into_iter().chain(["epilogue=192", "BiasActivation"]) {
+        assert!(calls.iter().any(|call| call.contains(what)), "{what}: {calls:#?}");
     }
     for (what, count) in [("batch=6", 1), ("batch=3", 1), ("groups=2", 1), ("groups=4", 1), ("scheme=2", 1)] {
         assert!(calls.iter().filter(|call| call.contains(what)).count() >= count, "{what}: {calls:#?}");
@@ -268,6 +275,9 @@ fn few() -> Vec<Case> {
     cases.insert(0, matmul(DType::F32, &[3, 5, 7], &[3, 6, 7], [false, true]));
     cases.push(gemm(DType::F32, &[6], 1.0));
     cases.push(fused("gemm(x0, x1, x2); gelu(t0) {tanh}", "[0, 1]", &[&[5, 7], &[7, 8], &[8]]));
+    let conv =
+        "conv(x0, x1, x2) {strides = [1, 1], pads = [1, 1, 1, 1], dilations = [1, 1], groups = 1}; relu(t0)";
+    cases.push(fused(conv, "[1]", &[&[2, 3, 6, 6], &[8, 3, 3, 3], &[8]]));
     cases
 }
 

@@ -117,9 +117,10 @@ fn convolution(c: &Convolution, operands: &[Vec<f32>]) -> Vec<f32> {
             }
         }
     }
-    if c.pass == (Pass::Forward { has_bias: true }) {
+    if let Pass::Forward { has_bias: true, is_rectified } = c.pass {
         for (at, y) in result.iter_mut().enumerate() {
             *y += operands[2][at / (oh * ow) as usize % filters as usize];
+            *y = if is_rectified { y.max(0.0) } else { *y };
         }
     }
     result

@@ -66,7 +66,9 @@ template <class T> FN f32 column(const Conv& g, const T* x, i64 t, i64 p) {
   return at < 0 ? 0.0f : up(x[c * g.height * g.width + at]);
 }
 
-template <class T, bool BIAS> FN void conv_forward(Conv g, const T* x, const T* w, const T* bias, T* y) {
+// `put(e, sum)` with each element `e` of the output.
+template <class T, bool BIAS, class Put>
+FN void conv_forward(Conv g, const T* x, const T* w, const T* bias, Put put) {
   const i64 depth = g.channels * g.kh * g.kw, pixels = g.oh * g.ow, image = g.channels * g.height * g.width;
   for (i64 group = blockIdx.z; group < g.groups; group += gridDim.z) {
     const T* weights = w + group * g.m * depth;
@@ -76,7 +78,7 @@ template <class T, bool BIAS> FN void conv_forward(Conv g, const T* x, const T* 
         [=](i64 i, i64 j, f32 sum) {
           const i64 channel = group * g.m + i;
           if (BIAS) sum += up(bias[channel]);
-          y[(j / pixels * g.groups * g.m + channel) * pixels + j % pixels] = down<T>(sum);
+          put((u64)((j / pixels * g.groups * g.m + channel) * pixels + j % pixels), sum);
         });
   }
 }
@@ -116,14 +118,14 @@ template <class T> FN void conv_grad_weight(Conv g, const T* dy, const T* x, f32
 }
 
 // With few channels in a group most of a tile would be empty: a thread for each element of the result.
-template <class T, bool BIAS>
-FN void conv_forward_at(Conv g, const T* x, const T* w, const T* bias, T* y, i64 e) {
+template <class T, bool BIAS, class Put>
+FN void conv_forward_at(Conv g, const T* x, const T* w, const T* bias, Put put, i64 e) {
   const i64 depth = g.channels * g.kh * g.kw, pixels = g.oh * g.ow, image = g.channels * g.height * g.width;
   const i64 channel = e / pixels % (g.groups * g.m), n = e / pixels / (g.groups * g.m);
   const T* from = x + (n * g.groups + channel / g.m) * image;
   f32 sum = 0.0f;
   for (i64 t = 0; t < depth; ++t) sum = __fmaf_rn(up(w[channel * depth + t]), column(g, from, t, e % pixels), sum);
-  y[e] = down<T>(BIAS ? sum + up(bias[channel]) : sum);
+  put((u64)e, BIAS ? sum + up(bias[channel]) : sum);
 }
 
 template <class T> FN void conv_grad_input_at(Conv g, const T* dy, const T* w, T* dx, i64 e) {

@@ -79,6 +79,17 @@ fn products(r: &mut Random, s: u64) -> Vec<Sample> {
             vec![r.f32(&[2, s, 5]), r.f32(&[2, 5, 6]), r.f32(&[s, 1]), step, r.f32(&[2, 1, 6])],
         ),
         fused(
+            "conv(x0, x1, x2) {strides = [1, 2], pads = [1, 0, 1, 2], dilations = [1, 1], groups = 1}; relu(t0)",
+            "[1]",
+            vec![r.f32(&[s, 3, 5, 9]), r.f32(&[10, 3, 3, 2]), r.f32(&[10])],
+        ),
+        fused(
+            "conv(x0, x1) {strides = [1, 1], pads = [1, 1, 1, 1], dilations = [1, 1], groups = 3}; mul(x2, t0); \
+             add(t1, x3)",
+            "[0, 2]",
+            vec![r.f32(&[s, 3, 4, 4]), r.f32(&[3, 1, 3, 3]), r.f32(&[3, 1, 1]), r.f32(&[s, 3, 4, 4])],
+        ),
+        fused(
             "matmul(x0, x1); cast(t0) {to = f16}; add(t0, x0)",
             "[1, 2]",
             vec![r.f32(&[s, 1, 5, 5]), r.f32(&[3, 5, 5])],

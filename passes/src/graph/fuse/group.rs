@@ -1,6 +1,6 @@
 //! Groups of ops that one kernel computes, and joining them.
 
-use memc_ir::ops::fused::{Arg, Body, MAX_OPERANDS, MAX_RESULTS, MAX_STEPS, Step, is_step};
+use memc_ir::ops::fused::{Arg, Body, MAX_OPERANDS, MAX_RESULTS, MAX_STEPS, Step, is_head, is_step};
 use memc_ir::{Module, OpId, OpKind, TensorType, ValueId};
 
 use super::Item;
@@ -99,15 +99,35 @@ impl<'a> Groups<'a> {
         near.retain(|&g| g != mine);
         for other in near {
             if let Some(joined) = self.joined(mine, other) {
-                for &member in &joined.members {
-                    self.of[member] = mine;
-                }
-                self.groups[other] = None;
-                self.groups[mine] = Some(joined);
+                self.put(joined);
                 return true;
             }
         }
         false
+    }
+
+    /// Joins products with what follows them, where a library does both.
+    pub(super) fn join_products(&mut self) {
+        for i in 0..self.of.len() {
+            let op = &self.m.ops[self.m.order[i]];
+            let ([y], true) = (op.results.as_slice(), op.kind().is_some_and(is_head)) else { continue };
+            let users = self.lives.users(*y).to_vec();
+            let joined = users.into_iter().find_map(|u| self.joined(self.of[i], self.of[u]));
+            if let Some(joined) = joined {
+                self.put(joined);
+            }
+        }
+    }
+
+    /// Puts a group in the place of those that it was made of.
+    fn put(&mut self, joined: Group) {
+        let Some(&first) = joined.members.first() else { return };
+        let own = self.of[first];
+        for &member in &joined.members {
+            self.groups[self.of[member]] = None;
+            self.of[member] = own;
+        }
+        self.groups[own] = Some(joined);
     }
 
     /// Whether two groups, neither of which reads the other, gain more than they are worth keeping apart for.
@@ -179,6 +199,11 @@ impl<'a> Groups<'a> {
         let (from, to): (Vec<&TensorType>, Vec<&TensorType>) =
             (operands.iter().map(ty).collect(), results.iter().map(ty).collect());
         kind.infer(&from).ok()?;
+        let is_headed = self.m.ops[self.m.order[*members.first()?]].kind().is_some_and(is_head);
+        if is_headed {
+            let types: Vec<TensorType> = from.iter().map(|&ty| ty.clone()).collect();
+            memc_cuda::library(&kind, &types)?;
+        }
         let ns = self.profile.op_ns(&kind, &from, &to);
         Some(Group { at: *members.first()?, members, kind, operands, results, ns })
     }

@@ -1,4 +1,4 @@
-//! Element-wise ops in one kernel.
+//! Element-wise ops in one kernel, with the product before them where a library computes both.
 //!
 //! An element-wise op takes as long as its operands and results take to be read and written, and each is a kernel of its
 //! own. A `fused` op reads what comes from outside once, keeps what is between its steps in registers, and writes what
@@ -17,8 +17,13 @@
 //!   budget has to hold in any case, or next to nothing;
 //! - a next state can still be written over the old one.
 //!
-//! Contract: exact, since a step of a fused op gives the bits of the op alone.
+//! Before, ops that only reshapes keep apart get one shape. At the end a product is joined with the op that follows it under
+//! the same conditions, where that is an epilogue of the library that multiplies: last, since a longer chain saves more.
+//!
+//! Contract: exact, since a step of a fused op gives the bits of the op alone; an epilogue does on the kernels of memc, and
+//! a library's may differ in how it rounds GELU.
 
+mod align;
 mod group;
 mod live;
 
@@ -39,6 +44,8 @@ pub(crate) const PASS: PassDef = PassDef {
 };
 
 fn run(m: &mut Module, _options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
+    align::align(m).map_err(PassError::Failed)?;
+    compact(m);
     let joined = {
         let mut groups = Groups::new(m, cx.profile);
         let mut recent: BTreeMap<&[u64], usize> = BTreeMap::new();
@@ -48,6 +55,7 @@ fn run(m: &mut Module, _options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pa
                 recent.insert(shape, i);
             }
         }
+        groups.join_products();
         groups.finish()
     };
     let mut order = Vec::with_capacity(joined.len());

@@ -2,7 +2,7 @@
 
 use cudarc::cudnn::sys;
 
-use super::{Convolution, Handle, Math, Refusal, Tensor, Type, Weight, Window, planned};
+use super::{Activation, Convolution, Handle, Math, Refusal, Tensor, Type, Weight, Window, planned};
 
 /// A dense tensor.
 #[allow(unsafe_code, reason = "cuDNN is a C library")]
@@ -51,6 +51,22 @@ pub(super) fn window(c: &Convolution) -> Result<Window, Refusal> {
     let status = unsafe { sys::cudnnSetConvolutionGroupCount(window.pointer, c.groups) };
     planned("cudnnSetConvolutionGroupCount", status)?;
     Ok(window)
+}
+
+/// `max(0, .)`, which keeps what is no number.
+#[allow(unsafe_code, reason = "cuDNN is a C library")]
+pub(super) fn relu() -> Result<Activation, Refusal> {
+    let create = |desc| {
+        // SAFETY: a handle to write.
+        planned("cudnnCreateActivationDescriptor", unsafe { sys::cudnnCreateActivationDescriptor(desc) })
+    };
+    let relu = Handle::new(create, sys::cudnnDestroyActivationDescriptor)?;
+    let mode = sys::cudnnActivationMode_t::CUDNN_ACTIVATION_RELU;
+    let nan = sys::cudnnNanPropagation_t::CUDNN_PROPAGATE_NAN;
+    // SAFETY: the descriptor exists.
+    let status = unsafe { sys::cudnnSetActivationDescriptor(relu.pointer, mode, nan, 0.0) };
+    planned("cudnnSetActivationDescriptor", status)?;
+    Ok(relu)
 }
 
 /// The kind of arithmetic.
