@@ -197,7 +197,8 @@ impl Clock for Idle {
         Ok(0)
     }
     fn facts(&self) -> Result<Facts, GpuError> {
-        Ok(Facts { name: String::new(), processors: 1, free_bytes: 0, total_bytes: 0 })
+        let name = String::new();
+        Ok(Facts { name, processors: 1, free_bytes: 0, total_bytes: 0, context_bytes: None })
     }
 }
 

@@ -14,6 +14,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("runtime/gpu/src/cuda/clock.rs", "the driver is a C library"),
     ("runtime/gpu/src/cuda/graph.rs", "the driver is a C library"),
     ("runtime/gpu/src/devices.rs", "the driver is a C library"),
+    ("runtime/gpu/src/meter.rs", "the driver is a C library"),
     ("runtime/gpu/src/dnn.rs", "cuDNN is a C library"),
     ("runtime/gpu/src/dnn/describe.rs", "cuDNN is a C library"),
     ("runtime/gpu/src/host.rs", "memory that the driver and the host share is raw"),

@@ -13,6 +13,8 @@ pub struct Facts {
     pub free_bytes: u64,
     /// All bytes of its memory.
     pub total_bytes: u64,
+    /// Bytes that the driver's context took when the device was opened; `None` where nothing tells.
+    pub context_bytes: Option<u64>,
 }
 
 /// A driver that tells times.

@@ -65,7 +65,7 @@ pub struct Cuda {
     captured: graph::Captured,
     marks: clock::Marks,
     /// Released last: fields are dropped after `drop`.
-    _context: Context,
+    context: Context,
 }
 
 impl Cuda {
@@ -79,7 +79,7 @@ impl Cuda {
         Libraries::get().require(Component::Driver)?.require(SYMBOLS)?;
         let device = handle(i32::try_from(ordinal).unwrap_or(i32::MAX))?;
         // First of all, so that asking for what is free does not make and destroy a context of its own.
-        let context = Context::retain(device)?;
+        let context = Context::measured(device)?;
         let info = info(ordinal, device)?;
         let mut cuda = Cuda {
             info,
@@ -95,7 +95,7 @@ impl Cuda {
             pointers: Vec::new(),
             captured: graph::Captured::default(),
             marks: clock::Marks::default(),
-            _context: context,
+            context,
         };
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: two integers to write.

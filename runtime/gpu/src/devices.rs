@@ -6,6 +6,7 @@ use std::ptr::null_mut;
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute as Attribute};
 
 use crate::api::{done, start};
+use crate::meter::Meter;
 use crate::{Arch, GpuError};
 
 /// A GPU.
@@ -91,6 +92,8 @@ pub(crate) fn free() -> Result<(u64, u64), GpuError> {
 #[derive(Debug)]
 pub(crate) struct Context {
     device: CUdevice,
+    /// Bytes of the device that it took when it was made; `None` where that was not measured.
+    pub(crate) bytes: Option<u64>,
 }
 
 impl Context {
@@ -99,10 +102,22 @@ impl Context {
         let mut context = null_mut();
         // SAFETY: the device exists; a handle to write.
         done("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) })?;
-        let retained = Context { device };
+        let retained = Context { device, bytes: None };
         // SAFETY: the context was retained.
         done("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context) })?;
         Ok(retained)
+    }
+}
+
+impl Context {
+    /// [`Context::retain`], with what the context takes. What other programs take or give back meanwhile is counted in.
+    pub(crate) fn measured(device: CUdevice) -> Result<Context, GpuError> {
+        let meter = Meter::open(device);
+        let taken = || meter.as_ref()?.taken();
+        let before = taken();
+        let mut context = Context::retain(device)?;
+        context.bytes = before.zip(taken()).map(|(before, after)| after.saturating_sub(before));
+        Ok(context)
     }
 }
 

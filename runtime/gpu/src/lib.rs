@@ -26,6 +26,7 @@ mod graph;
 mod host;
 mod library;
 mod locate;
+mod meter;
 mod nvrtc;
 
 pub use clock::{Clock, Facts};

@@ -20,8 +20,8 @@ use crate::{Device, Error, Executor, HostSide, Program, memory};
 pub(crate) struct Taken {
     /// Times in ns of each kernel of the program.
     pub(crate) times: Vec<Vec<u64>>,
-    /// The device while all of the program is on it, and the bytes of its arena.
-    pub(crate) device: Option<(Facts, u64)>,
+    /// The device while all of the program is on it, the bytes of its arena, and what it takes besides.
+    pub(crate) device: Option<(Facts, [u64; 2])>,
 }
 
 /// A device that takes down times.
@@ -68,7 +68,7 @@ impl<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>> Device for Tim
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         taken.times = vec![Vec::new(); program.kernels.len()];
         drop(taken);
-        let bytes = lowered.device_bytes as u64;
+        let bytes = [calls.free_bytes, lowered.device_bytes as u64];
         let how = How { no_graph: true, no_joint: true, ..How::default() };
         let replay = Replay::new(program, &lowered, calls, driver, how)?;
         Ok(Box::new(InOrder {
@@ -90,8 +90,8 @@ struct InOrder<D> {
     chain: Option<Graph>,
     /// The kernel of each pair of marks.
     marked: Vec<usize>,
-    /// Bytes of the device arena.
-    bytes: u64,
+    /// Bytes of the device that were free before, and those of its arena.
+    bytes: [u64; 2],
     taken: Arc<Mutex<Taken>>,
 }
 
@@ -117,8 +117,9 @@ impl<D: Graphs + Clock> InOrder<D> {
         let chain = self.replay.driver.end_capture();
         issued?;
         self.chain = Some(chain?);
-        let facts = self.replay.driver.facts()?;
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).device = Some((facts, self.bytes));
+        let (facts, [before, arena]) = (self.replay.driver.facts()?, self.bytes);
+        let taken = super::memory::taken(&facts, before, arena);
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).device = Some((facts, [arena, taken]));
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! What a device's memory turns out to be, where that is not as planned: said once, before the first step.
 
-use memc_gpu::{Arena, Clock, Driver, Queue, Span};
+use memc_gpu::{Arena, Clock, Driver, Facts, Queue, Span};
 use memc_ir::Bytes;
 use memc_plan::Section;
 
@@ -45,21 +45,32 @@ pub(super) fn pageable(driver: &mut impl Driver, program: &Program) -> Result<St
     ))
 }
 
-/// What is said after the first step where kernels, libraries and graphs alone take more of the device than the plan sets
-/// aside for them and the driver's context, whose own bytes cannot be told from those of other programs; `before` are the bytes that were free before anything of the program was there, the arena of `arena` bytes among it.
+/// Bytes of the device that a program takes beside its arena of `arena` bytes, with the driver's context where that is known;
+/// `before` are the bytes that were free once the context was there, and nothing else.
+pub(super) fn taken(facts: &Facts, before: u64, arena: u64) -> u64 {
+    let own = before.saturating_sub(facts.free_bytes).saturating_sub(arena);
+    own.saturating_add(facts.context_bytes.unwrap_or(0))
+}
+
+/// What is said after the first step where that is more than the plan sets aside for it.
 pub(super) fn loaded(
     driver: &impl Clock,
     program: &Program,
     before: u64,
     arena: usize,
 ) -> Result<Option<String>, Error> {
-    let taken = before.saturating_sub(driver.facts()?.free_bytes).saturating_sub(arena as u64);
+    let facts = driver.facts()?;
+    let taken = taken(&facts, before, arena as u64);
     let over = taken > program.reserve_bytes.saturating_add(GRAIN);
+    let context = match facts.context_bytes {
+        Some(bytes) => format!(", {} of them the driver's context", Bytes(bytes)),
+        None => ", and the driver's context comes on top".to_owned(),
+    };
     Ok(over.then(|| {
         format!(
-            "kernels, libraries and graphs take {} of the device beside the arena, and the driver's context comes on top: \
-             more than the {} that the plan sets aside, so that the budget of {} is exceeded; compile with a profile that `memrun profile` \
-             measures here, which knows what they take",
+            "what is loaded takes {} of the device beside the arena (kernels, libraries, graphs{context}): more than the {} \
+             that the plan sets aside, so that the budget of {} is exceeded; compile with a profile that `memrun profile` \
+             measures here, which knows what it takes",
             Bytes(taken),
             Bytes(program.reserve_bytes),
             Bytes(program.budget_bytes),

@@ -102,11 +102,13 @@ pub fn profile_gpu<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>>(
     steps(&device, file, &program, options, || ())?;
     let taken = device.take();
     let machine = gpu_machine::machine(open()?)?;
-    let Some((facts, arena)) = taken.device else {
+    let Some((facts, [arena, own])) = taken.device else {
         return Err(Error::Internal("no step was measured".to_owned()));
     };
-    // What is neither free nor the plan's: the context, the kernels, the graphs, and what other processes have.
-    let reserve_bytes = facts.total_bytes.saturating_sub(facts.free_bytes).saturating_sub(arena);
+    // The context, the kernels, the graphs, and what nobody can have: all that is neither free nor the plan's where the
+    // context's own bytes are not known, which counts other processes in.
+    let others = facts.total_bytes.saturating_sub(facts.free_bytes).saturating_sub(arena);
+    let reserve_bytes = facts.context_bytes.map_or(others, |_| own);
     Ok(Profile {
         name: name(&facts),
         kernels: "gpu",

@@ -105,6 +105,10 @@ int cuDriverGetVersion(int* version) { return *version = fails("old") ? 11080 : 
 int cuDeviceGetCount(int* count) { return *count = 1, SUCCESS; }
 int cuDeviceGet(int* device, int ordinal) { return *device = 7, ordinal == 0 ? SUCCESS : NO_SUCH_DEVICE; }
 int cuDeviceGetName(char* name, int size, int) { return snprintf(name, size, "Fake GPU"), SUCCESS; }
+int cuDeviceGetPCIBusId(char* text, int size, int device) {
+  return snprintf(text, size, "00000000:3B:00.0"), device == 7 ? SUCCESS : NO_SUCH_DEVICE;
+}
+int fake_contexts() { return contexts; }
 int cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = TOTAL, SUCCESS; }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
   *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 16 ? 132 : attribute == 40 ? 3 : -1;

@@ -1,5 +1,5 @@
 //! `memrun --device cuda` as it is, on libraries that take the place of NVIDIA's: driver and NVRTC (`fake.cpp`), cuBLASLt and
-//! cuDNN (`fake_library.h`).
+//! cuDNN (`fake_library.h`), and NVML (`fake_nvml.cpp`).
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ use crate::mock::program::shim;
 use crate::{Folder, floats, host_waits, steps};
 
 /// The libraries, by source and names.
-const LIBRARIES: [(&str, &[&str]); 3] = [
+const LIBRARIES: [(&str, &[&str]); 4] = [
+    ("fake_nvml", &["libnvidia-ml.so.1"]),
     ("fake", &["libcuda.so.1", "libnvrtc.so.13"]),
     ("fake_blas", &["libcublasLt.so.13"]),
     ("fake_dnn", &["libcudnn.so.9"]),
@@ -133,7 +134,12 @@ fn memrun_measures_a_plan_through_the_driver() {
         (&profile["processors"], &profile["memory_bytes"]),
         (&Value::from(132), &Value::from(1 << 30))
     );
-    assert!(profile["reserve_bytes"].as_u64().unwrap() <= 1 << 29);
+    // What the context takes; without the library that says so, all that is not free.
+    assert_eq!(profile["reserve_bytes"], 1 << 20);
+    fake.succeeds("profile model.plan --device cuda --steps 2 -o other.json", "no meter");
+    let text = std::fs::read_to_string(fake.folder.path("other.json")).unwrap();
+    let other: Value = serde_json::from_str(&text).unwrap();
+    assert!(other["reserve_bytes"].as_u64() > Some(400 << 20), "{}", other["reserve_bytes"]);
     for field in ["f32_flops_per_s", "memory_bytes_per_s", "duplex_total_bytes_per_s", "kernel_latency_ns"] {
         assert!(profile[field].as_u64().unwrap() > 0, "{field} in {profile}");
     }
@@ -141,6 +147,22 @@ fn memrun_measures_a_plan_through_the_driver() {
     assert!(times.len() == 7 && times.iter().all(|op| op["time_ns"].as_u64() > Some(0)), "{times:?}");
     fake.fails("profile model.plan --device cuda -o lost.json", "no device", 8, &["no GPU"]);
     assert!(!fake.folder.path("lost.json").exists());
+}
+
+/// What the driver's context takes beyond what the plan sets aside is told once the step is loaded.
+#[test]
+fn a_context_larger_than_planned_is_told() {
+    let Some(fake) = Fake::new(crate::CLASSIFIER) else { return };
+    let said = |failure: &str| {
+        let output = fake.memrun("model.plan --device cuda --steps 2", failure);
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let large = said("large context");
+    assert!(large.contains("48.00 MiB (50,331,648 B) of them the driver's context"), "{large}");
+    for small in ["", "no meter"] {
+        assert!(!said(small).contains("the driver's context"), "{small}");
+    }
 }
 
 /// Where the host arena cannot be page-locked the run goes on, with the same numbers, and says what it costs.

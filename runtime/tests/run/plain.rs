@@ -36,11 +36,11 @@ pub(crate) fn compute<'a>(call: &LibraryCall, operands: impl Iterator<Item = &'a
 /// The results that are made of a product.
 fn epilogue(p: &Product, sums: Vec<f32>, operands: &[Vec<f32>]) -> Vec<Vec<f32>> {
     // By the hyperbolic tangent, as the CPU's kernels have it.
-    let inner = |x: f32| 0.797_884_56 * (x + 0.044_715 * x * x * x);
+    let inner = |x: f32| 0.797_884_6 * (x + 0.044_715 * x * x * x);
     let gelu = |x: f32| 0.5 * x * (1.0 + inner(x).tanh());
     let slope = |x: f32| {
         let t = inner(x).tanh();
-        0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.797_884_56 * (1.0 + 0.134_145 * x * x)
+        0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.797_884_6 * (1.0 + 0.134_145 * x * x)
     };
     let each = |of: &dyn Fn(f32) -> f32| sums.iter().map(|&x| of(x)).collect::<Vec<f32>>();
     match p.epilogue {

@@ -65,6 +65,12 @@ impl Clock for Cuda {
 
     fn facts(&self) -> Result<Facts, GpuError> {
         let (free_bytes, total_bytes) = free()?;
-        Ok(Facts { name: self.info.name.clone(), processors: self.info.processors, free_bytes, total_bytes })
+        Ok(Facts {
+            name: self.info.name.clone(),
+            processors: self.info.processors,
+            free_bytes,
+            total_bytes,
+            context_bytes: self.context.bytes,
+        })
     }
 }

@@ -33,6 +33,7 @@ impl Clock for Mock {
     fn facts(&self) -> Result<Facts, GpuError> {
         let loaded = if self.program.is_some() { self.behaviour.loads } else { 0 };
         let free_bytes = (1 << 24) - self.arenas[Arena::Device as usize].len as u64 - loaded;
-        Ok(Facts { name: "Mock GPU".to_owned(), processors: 8, free_bytes, total_bytes: 1 << 28 })
+        let name = "Mock GPU".to_owned();
+        Ok(Facts { name, processors: 8, free_bytes, total_bytes: 1 << 28, context_bytes: None })
     }
 }
