@@ -56,6 +56,11 @@ fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
 /// What the columns of [`listing`] are in.
 pub(crate) const FOOTNOTE: &str = "f32 to tf32: TFLOP/s, 16-bit ones and tf32 in matrix products; link: GB/s one way, and both ways together\n";
 
+/// The built-in profiles as files have them.
+pub(crate) fn profiles() -> Vec<String> {
+    PROFILES.iter().map(|p| p.print().trim_end().to_owned()).collect()
+}
+
 /// A row for each device.
 pub(crate) fn listing() -> (&'static [&'static str], Vec<Vec<String>>) {
     let figure = |x: f64, unit: f64| {

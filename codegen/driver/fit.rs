@@ -18,6 +18,12 @@ pub(crate) fn run(args: &FitProfile) -> Result<(), Error> {
     let Some(mut profile) = profiles.pop() else {
         return Err(Error::Usage("give a measured profile, as `memrun profile` writes it".into()));
     };
+    if let Some(other) = others.iter().find(|other| other.kernels != profile.kernels) {
+        let (a, b) = (&profile.name, &other.name);
+        let text =
+            format!("`{a}` and `{b}` have kernels of different kinds, which teach nothing of each other");
+        return Err(Error::Usage(text));
+    }
     profile.merge(&others);
     let Some(judgement) = profile.judge() else {
         return Err(Error::Model(format!("`{}` has no measured ops to learn from", profile.name)));

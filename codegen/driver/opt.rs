@@ -100,6 +100,9 @@ fn root(pattern: &str) -> &str {
 }
 
 pub(crate) fn list(what: &str, json: bool) -> Result<(), Error> {
+    if json && what == "devices" {
+        return emit(&format!("[{}]\n", device::profiles().join(",\n")));
+    }
     let phases = |(a, b): (Phase, Phase)| format!("{} -> {}", a.name(), b.name());
     let (header, rows): (&[&str], Vec<Vec<String>>) = match what {
         "devices" => device::listing(),

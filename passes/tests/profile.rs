@@ -94,6 +94,12 @@ fn wrong_files_are_refused_with_the_entry_that_is_wrong() {
         ("memc-profile/1", "memc-profile/2", "`format` must be \"memc-profile/1\""),
         ("\"plain\"", "\"fast\"", "`kernels` must be \"plain\" or \"gpu\""),
         ("\"mine\"", "\"\"", "`name` must be a text"),
+        ("\"mine\"", "\"a\\u001b[2J\"", "`name` must be a text without control characters"),
+        (
+            "\"reserve_bytes\": 5",
+            "\"reserve_bytes\": 1000000",
+            "`reserve_bytes` must be less than `memory_bytes`",
+        ),
         ("\"processors\": 2", "\"processors\": 0", "`processors` must be"),
         ("\"f32_flops_per_s\": 1e9", "\"f32_flops_per_s\": 0", "`f32_flops_per_s` must be a positive"),
         ("\"f32_flops_per_s\": 1e9,", "", "`f32_flops_per_s` is missing"),

@@ -1,5 +1,6 @@
 //! The command line: sizes, JSON, exit codes, determinism, checking, comparing, replaying.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::support::{json, memc, memc_fails, memc_ok, number, root};
@@ -225,6 +226,8 @@ fn an_output_never_replaces_an_input() {
     let model = model.display().to_string();
     let said = memc_fails(2, &["compile", &model, "--no-optimizer", "-o", &model]);
     assert!(said.contains("overwritten"), "{said}");
+    let said = memc_fails(2, &["compile", MODEL, "-o", "-"]);
+    assert!(said.contains("`-` is not standard output here") && !Path::new("-").exists(), "{said}");
     let same = folder.path().join("x").display().to_string();
     memc_fails(2, &["compile", &model, "--no-optimizer", "-o", &same, "--decisions", &model]);
 }

@@ -19,6 +19,12 @@ fn every_built_in_device_is_listed_and_times_a_step() {
         assert!(ideal(device) > 0);
     }
     assert!(ideal("h200") < ideal("v100-16g"));
+    // What scripts get are profiles.
+    let folder = tempfile::tempdir().unwrap();
+    let all = json(&memc_ok(&["list", "devices", "--json"]));
+    let h100 = all.as_array().unwrap().iter().find(|p| p["name"] == "h100").unwrap();
+    let file = put(folder.path(), "h100.json", h100.to_string().as_bytes()).display().to_string();
+    assert_eq!(ideal(&file), ideal("h100"));
 }
 
 #[test]
@@ -43,6 +49,9 @@ fn a_measured_profile_is_planned_with_and_its_plan_proved_and_run() {
     // What is merged is what was there, and says the same.
     let again = json(&memc_ok(&["fit-profile", &path("fitted.json"), &device, "--json"]));
     assert_eq!(again, fitted);
+    let gpu = std::fs::read_to_string(&device).unwrap().replace("\"plain\"", "\"gpu\"");
+    let gpu = put(folder.path(), "gpu.json", gpu.as_bytes()).display().to_string();
+    assert!(memc_fails(2, &["fit-profile", &device, &gpu]).contains("different kinds"));
 
     let plan = path("second.plan");
     memc_ok(&["compile", MODEL, "--gpu-mem", "300K", "--device", &device, "-o", &plan]);

@@ -2,13 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-/// Fails with a text for the user where an output is an input or another output.
+/// Fails with a text for the user where an output is an input or another output, or `-`, which many commands take for
+/// standard output and none of these does.
 pub fn keep_apart<'a>(
     inputs: impl IntoIterator<Item = &'a Path>,
     outputs: impl IntoIterator<Item = &'a Path>,
 ) -> Result<(), String> {
     let mut taken: Vec<PathBuf> = inputs.into_iter().map(real).collect();
     for output in outputs {
+        if output == Path::new("-") {
+            return Err(
+                "`-` is not standard output here; give a file, or `./-` for one of this name".to_owned()
+            );
+        }
         let path = real(output);
         if taken.contains(&path) {
             return Err(format!(

@@ -23,7 +23,7 @@ pub use model::{
     Stream,
 };
 pub use query::{Counts, Section};
-pub use replace::Replace;
+pub use replace::{Replace, abandon};
 pub use trace::{Lap, Trace};
 pub use write::{InitialData, NoData, write};
 

@@ -7,7 +7,34 @@ use std::{
     fs::{self, File},
     io,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
+
+/// The temporary files that there are.
+static OPEN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn open_files() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Removes the temporary files of all replacements under way, whose targets stay what they were. For a process that ends
+/// at once: the replacements cannot be finished any more.
+pub fn abandon() {
+    for path in open_files().drain(..) {
+        // One that has just been put in its place is not there any more.
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Keeps a temporary file among [`OPEN`].
+#[derive(Debug)]
+struct Listed(PathBuf);
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        open_files().retain(|path| *path != self.0);
+    }
+}
 
 /// A file that is being written and will replace another.
 #[derive(Debug)]
@@ -15,6 +42,7 @@ pub struct Replace {
     target: PathBuf,
     folder: PathBuf,
     temp: tempfile::NamedTempFile,
+    _listed: Listed,
 }
 
 impl Replace {
@@ -48,7 +76,9 @@ impl Replace {
             }
             kind => kind.into(),
         })?;
-        Ok(Replace { target, folder, temp })
+        let path = temp.path().to_owned();
+        open_files().push(path.clone());
+        Ok(Replace { target, folder, temp, _listed: Listed(path) })
     }
 
     /// The file to write to.

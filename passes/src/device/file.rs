@@ -74,6 +74,14 @@ fn link(value: &Value) -> Option<f64> {
     value.as_f64().filter(|&x| x == 0.0 || (1.0..=MOST_PER_S).contains(&x))
 }
 
+/// What a [`line`] is.
+const LINE: &str = "a text without control characters";
+
+/// A text that can be shown.
+fn line(value: &Value) -> Option<&str> {
+    value.as_str().filter(|text| !text.chars().any(char::is_control))
+}
+
 const ENTRIES: &[&str] = &[
     "format",
     "name",
@@ -118,8 +126,8 @@ impl DeviceProfile {
             [Kernels::Plain, Kernels::Gpu].into_iter().find(|k| k.name() == name)
         };
         let mut profile = DeviceProfile {
-            name: Cow::Owned(e.get("name", "a text", |v| v.as_str().filter(|t| !t.is_empty()))?.to_owned()),
-            summary: Cow::Owned(e.maybe("summary", "a text", Value::as_str)?.unwrap_or_default().to_owned()),
+            name: Cow::Owned(e.get("name", LINE, |v| line(v).filter(|t| !t.is_empty()))?.to_owned()),
+            summary: Cow::Owned(e.maybe("summary", LINE, line)?.unwrap_or_default().to_owned()),
             kernels: e.get("kernels", "\"plain\" or \"gpu\"", kernels)?,
             processors: e.get("processors", "a whole number from 1 to 2^20", |v| {
                 v.as_u64().filter(|n| (1..=1 << 20).contains(n)).and_then(|n| u32::try_from(n).ok())
@@ -143,6 +151,9 @@ impl DeviceProfile {
             })?,
             measured: None,
         };
+        if profile.memory_bytes.is_some_and(|all| profile.reserve_bytes >= all) {
+            return Err(e.wrong("reserve_bytes", "less than `memory_bytes`, or nothing is left for a plan"));
+        }
         if profile.can_swap() && profile.duplex_total_bytes_per_s <= 0.0 {
             return Err(e.wrong("duplex_total_bytes_per_s", "positive where both directions are"));
         }

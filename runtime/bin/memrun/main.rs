@@ -89,6 +89,7 @@ fn measure(args: &cli::Profile) -> Result<u8, Error> {
 fn on_signal(stop: Arc<AtomicBool>) -> Result<(), ctrlc::Error> {
     ctrlc::set_handler(move || {
         if stop.swap(true, Ordering::Relaxed) {
+            memc_plan::abandon();
             #[allow(clippy::exit, reason = "the user asked twice; nothing that a new file replaces is lost")]
             std::process::exit(i32::from(INTERRUPTED));
         }

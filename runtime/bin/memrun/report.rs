@@ -170,6 +170,9 @@ pub(crate) fn failed(cli: &Cli, file: Option<&PlanFile>, progress: &Progress, fa
         let mut object = file.map(|file| results(file, progress)).unwrap_or_default();
         let mismatch = matches!(failure, Error::Mismatch(_));
         object.insert("verified".to_owned(), json!(mismatch.then_some(false)));
+        // What only a run that ends by itself knows.
+        object.extend(["device", "threads", "synthetic"].map(|key| (key.to_owned(), Value::Null)));
+        object.insert("interrupted".to_owned(), json!(false));
         object.insert("error".to_owned(), json!(failure.to_string()));
         object.insert("exit_code".to_owned(), json!(code));
         print(&format!("{}\n", Value::Object(object)));

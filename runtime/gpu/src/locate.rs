@@ -258,7 +258,16 @@ fn open(component: Component, folders: &[PathBuf]) -> Result<Library, String> {
             }
         }
     }
-    Err(refused.unwrap_or_else(|| format!("neither the loader nor {} folders have it", folders.len())))
+    let nowhere = || match folders {
+        [] => {
+            format!("the loader does not find it, and neither {VARIABLE} nor an environment names a folder")
+        }
+        _ => {
+            let all: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+            format!("neither the loader finds it nor is it in {}", all.join(", "))
+        }
+    };
+    Err(refused.unwrap_or_else(nowhere))
 }
 
 /// NVRTC opens its built-in functions by bare name and does not look beside itself.

@@ -88,6 +88,7 @@ fn json_is_one_object() {
     let failed = memrun(&folder, "model.plan --json --resume nowhere");
     let object: Value = serde_json::from_slice(&failed.stdout).unwrap();
     assert_eq!(object["exit_code"], 74);
+    assert!(object.get("device").is_some_and(Value::is_null) && object["interrupted"] == false);
 }
 
 /// No output takes the place of the plan, of data, or of another output; a state may be saved over the one that is resumed.
