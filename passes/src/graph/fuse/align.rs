@@ -146,13 +146,21 @@ struct Aligned<'m> {
     order: Vec<OpId>,
     /// The elements of a value in another shape.
     views: BTreeMap<(ValueId, Shape), ValueId>,
+    /// The ops that show them, by what they show. They stand right behind it, where they hinder no joining.
+    shown: BTreeMap<ValueId, Vec<OpId>>,
     /// What is read in place of a view that shows no other shape.
     instead: BTreeMap<ValueId, ValueId>,
 }
 
 impl Aligned<'_> {
     fn new(m: &mut Module) -> Aligned<'_> {
-        Aligned { m, order: Vec::new(), views: BTreeMap::new(), instead: BTreeMap::new() }
+        Aligned {
+            m,
+            order: Vec::new(),
+            views: BTreeMap::new(),
+            shown: BTreeMap::new(),
+            instead: BTreeMap::new(),
+        }
     }
 
     fn run(mut self, targets: &BTreeMap<OpId, Shape>) -> Result<(), String> {
@@ -174,6 +182,15 @@ impl Aligned<'_> {
                 self.instead.insert(y, source);
             }
         }
+        let is_given = |v: &ValueId| self.m.def_op(*v).is_none();
+        let given: Vec<ValueId> = self.shown.keys().copied().filter(is_given).collect();
+        let mut order: Vec<OpId> = given.iter().filter_map(|v| self.shown.remove(v)).flatten().collect();
+        for op in std::mem::take(&mut self.order) {
+            order.push(op);
+            let results = &self.m.ops[op].results;
+            order.extend(results.iter().filter_map(|v| self.shown.remove(v)).flatten());
+        }
+        self.order = order;
         let mut used = vec![false; self.m.values.len()];
         self.m.roots().for_each(|v| used[v.index()] = true);
         self.order.reverse();
@@ -212,8 +229,8 @@ impl Aligned<'_> {
         }
         let name = self.m.values[v].name.clone();
         let op = self.m.new_op(OpKind::Reshape { shape: shape.to_vec() }, &[source], &[&name], origin)?;
-        self.order.push(op);
         let view = self.m.ops[op].results[0];
+        self.shown.entry(source).or_default().push(op);
         self.views.insert((source, shape.to_vec()), view);
         Ok(view)
     }
