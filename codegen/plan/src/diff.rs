@@ -20,12 +20,16 @@ pub fn diff(old: &Plan, new: &Plan) -> Vec<String> {
     table("state", &old.states, &new.states, |s| s.name.clone(), &mut lines);
     table("input", &old.inputs, &new.inputs, |i| i.name.clone(), &mut lines);
     table("output", &old.outputs, &new.outputs, |o| o.name.clone(), &mut lines);
+    tuning(old, new, &mut lines);
     change("events", &old.events, &new.events, &mut lines);
     for section in Section::ALL {
         commands(section, old, new, &mut lines);
     }
     if lines.is_empty() && old != new {
-        lines.push("~ only the order of options, kernels, states, inputs or outputs differs".to_owned());
+        lines.push(
+            "~ only the order of options, kernels, states, inputs, outputs or tuned kernels differs"
+                .to_owned(),
+        );
     }
     lines
 }
@@ -75,6 +79,22 @@ fn header(old: &Plan, new: &Plan, lines: &mut Vec<String>) {
     for ((what, old), (_, new)) in a.claims.fields().into_iter().zip(b.claims.fields()) {
         change(&format!("claim {what}"), &old, &new, lines);
     }
+}
+
+/// Compares tuning sections, ways by the kernel that they compute.
+fn tuning(old: &Plan, new: &Plan, lines: &mut Vec<String>) {
+    let all = |plan: &Plan| -> Vec<String> {
+        let Some(tuning) = &plan.tuning else { return Vec::new() };
+        let libraries =
+            tuning.libraries.iter().map(|(name, version)| format!("library {name:?} {version:?}"));
+        let kernels = tuning.kernels.iter().map(|entry| {
+            let index = usize::try_from(entry.kernel).unwrap_or(usize::MAX);
+            let kernel = plan.kernels.get(index).map(ToString::to_string);
+            format!("of {}: {entry}", kernel.unwrap_or_else(|| format!("k{}", entry.kernel)))
+        });
+        std::iter::once(format!("on {tuning}")).chain(libraries).chain(kernels).collect()
+    };
+    table("tuning", &all(old), &all(new), Clone::clone, lines);
 }
 
 /// Compares two tables by key. Entries with one key are matched in order.

@@ -20,7 +20,7 @@ use std::{
 
 use memmap2::Mmap;
 
-use crate::{FORMAT_VERSION, Init, Plan, PlanError, wire};
+use crate::{FORMAT_VERSION, Init, Plan, PlanError, TUNED_VERSION, wire};
 
 /// Alignment in bytes of the data section within the file.
 pub const PAGE: u64 = 4096;
@@ -62,10 +62,10 @@ impl Layout {
     }
 
     /// The header without its hash.
-    pub(crate) fn header(&self) -> [u8; HASHED_HEADER_BYTES] {
+    pub(crate) fn header(&self, version: u32) -> [u8; HASHED_HEADER_BYTES] {
         let mut header = [0; HASHED_HEADER_BYTES];
         header[0..8].copy_from_slice(MAGIC);
-        header[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+        header[8..12].copy_from_slice(&version.to_le_bytes());
         header[16..24].copy_from_slice(&self.meta_bytes.to_le_bytes());
         header[24..32].copy_from_slice(&self.data_bytes.to_le_bytes());
         header
@@ -154,8 +154,8 @@ fn verify(file: &[u8]) -> Result<(Plan, [u8; 32], u64), PlanError> {
     let (header, body) = file.split_first_chunk::<HEADER_BYTES>().ok_or_else(short)?;
     let [_, _, _, _, _, _, _, _, v0, v1, v2, v3, z0, z1, z2, z3, lengths @ ..] = header;
     let version = u32::from_le_bytes([*v0, *v1, *v2, *v3]);
-    if version != FORMAT_VERSION {
-        return Err(PlanError::Version { found: version, supported: FORMAT_VERSION });
+    if !(FORMAT_VERSION..=TUNED_VERSION).contains(&version) {
+        return Err(PlanError::Version { found: version, supported: TUNED_VERSION });
     }
     if [*z0, *z1, *z2, *z3] != [0; 4] {
         return Err(PlanError::damaged("a reserved header field is not zero"));
@@ -179,6 +179,9 @@ fn verify(file: &[u8]) -> Result<(Plan, [u8; 32], u64), PlanError> {
     let meta =
         usize::try_from(layout.meta_bytes).ok().and_then(|length| body.get(..length)).ok_or_else(short)?;
     let plan = wire::decode(meta)?;
+    if plan.version() != version {
+        return Err(PlanError::damaged("its format version is not that of its contents"));
+    }
     plan.validate()?;
     if plan.data_bytes()? != layout.data_bytes {
         return Err(PlanError::damaged("the length of its data is not the one that its states need"));

@@ -10,6 +10,7 @@ mod query;
 mod replace;
 pub mod text;
 mod trace;
+mod tuning;
 mod validate;
 mod wire;
 mod write;
@@ -25,10 +26,14 @@ pub use model::{
 pub use query::{Counts, Section};
 pub use replace::{Replace, abandon};
 pub use trace::{Lap, Trace};
+pub use tuning::{PRODUCT_BYTES, TunedKernel, Tuning, Way};
 pub use write::{InitialData, NoData, write};
 
-/// Version of the file format and of the text form.
+/// Version of the file format and of the text form, of a plan without a tuning section.
 pub const FORMAT_VERSION: u32 = 1;
+
+/// Version of those of a plan with a tuning section, and the newest that this crate reads.
+pub const TUNED_VERSION: u32 = 2;
 
 /// blake3 of `bytes`: the hash of a plan's source text and of its states' initial bytes.
 pub fn hash(bytes: &[u8]) -> [u8; 32] {

@@ -5,6 +5,8 @@
 //! its readers link a compiler. Nothing here is validated: the values of a [`Plan`] may be arbitrary (a checker's
 //! tests need wrong ones); [`Plan::validate`] says what a file must satisfy.
 
+use crate::Tuning;
+
 /// A static schedule for one training step within fixed arenas.
 ///
 /// `prologue` runs once, `body` once per step, `epilogue` once at the end. Commands are in host issue order; commands
@@ -29,6 +31,8 @@ pub struct Plan {
     pub body: Vec<Command>,
     /// Runs once after the last step: makes the states readable.
     pub epilogue: Vec<Command>,
+    /// How libraries compute kernels on the device where that was measured.
+    pub tuning: Option<Tuning>,
 }
 
 /// Origin, limits and claims of a plan.

@@ -48,7 +48,8 @@ impl Plan {
     /// Checks the rules that a plan in a file satisfies: indices and events in range, no more
     /// events than commands, slices within the arenas, one
     /// slice per operand and result, equal lengths in copies, host commands on the host, unique state names, initial
-    /// data of the home's length and in its place, and the source's hash.
+    /// data of the home's length and in its place, the source's hash, and ways of the tuning section that no launch lacks
+    /// the workspace for.
     ///
     /// # Errors
     /// [`PlanError::Invalid`] with the first violation.
@@ -59,6 +60,7 @@ impl Plan {
             self.check_command(section, command)
                 .map_err(|what| PlanError::invalid(format!("{section} command {index} `{command}`"), what))?;
         }
+        self.check_tuning().map_err(|what| PlanError::invalid("tuning", what))?;
         if crate::hash(self.meta.source.as_bytes()) != self.meta.source_hash {
             return Err(PlanError::invalid("source", "the hash is not that of the text"));
         }

@@ -16,6 +16,7 @@ use crate::{
 };
 
 mod message;
+mod tuning;
 
 use message::{
     COPY, FREE, HOST_READ, HOST_WRITE, LAST_TAG, LAUNCH, LOAD, RECORD, STORE, WAIT, WireCommand, WireData,
@@ -34,6 +35,8 @@ pub(crate) fn encode(plan: &Plan) -> Vec<u8> {
         prologue: plan.prologue.iter().map(command_to_wire).collect(),
         body: plan.body.iter().map(command_to_wire).collect(),
         epilogue: plan.epilogue.iter().map(command_to_wire).collect(),
+        tuning: plan.tuning.as_ref().map(tuning::to_wire),
+        tuned: plan.tuning.iter().flat_map(|tuning| &tuning.kernels).map(tuning::kernel_to_wire).collect(),
     }
     .encode_to_vec()
 }
@@ -52,6 +55,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Plan, PlanError> {
         prologue: all("prologue command", wire.prologue, command_from_wire)?,
         body: all("body command", wire.body, command_from_wire)?,
         epilogue: all("epilogue command", wire.epilogue, command_from_wire)?,
+        tuning: tuning::from_wire(wire.tuning, all("tuned kernel", wire.tuned, tuning::kernel_from_wire)?)?,
     };
     if encode(&plan) != bytes {
         return Err(PlanError::damaged("its encoding is not the canonical one"));

@@ -113,7 +113,7 @@ fn stream(
     let meta = wire::encode(plan);
     let layout = Layout::new(meta.len() as u64, plan.data_bytes()?);
     let layout = layout.map_err(|what| PlanError::invalid("file", what))?;
-    let header = layout.header();
+    let header = layout.header(plan.version());
     out.write_all(&header)?;
     out.write_all(&[0; HEADER_BYTES - HASHED_HEADER_BYTES])?;
     let mut sink = Sink { out, hasher: blake3::Hasher::new(), at: HEADER_BYTES as u64, should_stop };

@@ -115,7 +115,15 @@ impl<'t, 'a> Line<'t, 'a> {
     pub(super) fn hash(&mut self) -> Result<[u8; 32], String> {
         let expected = "a hash such as blake3:… with 64 hexadecimal digits";
         let word = self.word(expected)?;
-        parse_hash(word).ok_or_else(|| format!("expected {expected}, found `{word}`"))
+        word.strip_prefix("blake3:")
+            .and_then(parse_bytes)
+            .ok_or_else(|| format!("expected {expected}, found `{word}`"))
+    }
+
+    /// Bytes in hexadecimal digits.
+    pub(super) fn bytes<const N: usize>(&mut self, expected: &str) -> Result<[u8; N], String> {
+        let word = self.word(expected)?;
+        parse_bytes(word).ok_or_else(|| format!("expected {expected}, found `{word}`"))
     }
 
     /// A list in parentheses.
@@ -158,16 +166,16 @@ pub(super) fn pair<T: FromStr>(text: &str, separator: &str) -> Option<(T, T)> {
     Some((a.parse().ok()?, b.parse().ok()?))
 }
 
-fn parse_hash(word: &str) -> Option<[u8; 32]> {
-    let digits = word.strip_prefix("blake3:")?.as_bytes();
-    let (pairs, rest) = digits.as_chunks::<2>();
-    if pairs.len() != 32 || !rest.is_empty() {
+/// So many bytes in hexadecimal digits.
+fn parse_bytes<const N: usize>(digits: &str) -> Option<[u8; N]> {
+    let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    if pairs.len() != N || !rest.is_empty() {
         return None;
     }
-    let mut hash = [0; 32];
+    let mut bytes = [0; N];
     let digit = |b: u8| char::from(b).to_digit(16).and_then(|d| u8::try_from(d).ok());
-    for (byte, [high, low]) in hash.iter_mut().zip(pairs) {
+    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
         *byte = digit(*high)? << 4 | digit(*low)?;
     }
-    Some(hash)
+    Some(bytes)
 }

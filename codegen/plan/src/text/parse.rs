@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     Action, Command, FORMAT_VERSION, Feed, Init, Input, Kernel, Output, Plan, PlanError, Section, State,
-    Stream,
+    Stream, TUNED_VERSION, TunedKernel, Tuning, Way,
 };
 
 /// Parses the text form. Header lines may be left out and then have zero or empty values; without a `source` hash, it
@@ -17,7 +17,8 @@ use crate::{
 /// # Errors
 /// [`PlanError::Text`] with the first line that does not parse, and [`PlanError::Version`] for another format.
 pub fn parse(text: &str) -> Result<Plan, PlanError> {
-    let mut parser = Parser { plan: Plan::default(), seen: BTreeSet::new(), section: None, hash: None };
+    let mut parser =
+        Parser { plan: Plan::default(), seen: BTreeSet::new(), section: None, hash: None, is_tuned: false };
     let mut in_source = false;
     let mut source: Option<String> = None;
     let mut last = 0;
@@ -84,17 +85,20 @@ struct Parser {
     seen: BTreeSet<&'static str>,
     section: Option<Section>,
     hash: Option<[u8; 32]>,
+    /// Whether the version is that of plans with a tuning section.
+    is_tuned: bool,
 }
 
 impl Parser {
     fn version(&mut self, tokens: &[Token<'_>], line: usize) -> Result<(), PlanError> {
         match tokens {
             [Token::Word("plan"), Token::Word(version)] => match version.parse() {
-                Ok(FORMAT_VERSION) => {
+                Ok(version @ FORMAT_VERSION..=TUNED_VERSION) => {
                     self.seen.insert("plan");
+                    self.is_tuned = version == TUNED_VERSION;
                     Ok(())
                 }
-                Ok(found) => Err(PlanError::Version { found, supported: FORMAT_VERSION }),
+                Ok(found) => Err(PlanError::Version { found, supported: TUNED_VERSION }),
                 Err(_) => Err(PlanError::Text { line, what: format!("`{version}` is not a version") }),
             },
             _ => Err(PlanError::Text { line, what: format!("expected `plan {FORMAT_VERSION}`") }),
@@ -120,6 +124,10 @@ impl Parser {
         }
         self.item(line)?;
         line.end()
+    }
+
+    fn tuning(&mut self) -> Result<&mut Tuning, String> {
+        self.plan.tuning.as_mut().ok_or_else(|| "a `tuning` line comes first".to_owned())
     }
 
     fn item(&mut self, line: &mut Line<'_, '_>) -> Result<(), String> {
@@ -194,6 +202,23 @@ impl Parser {
                 self.plan.outputs.push(Output { name, ty, slot: line.slice()?, role: line.text("a role")? });
                 Ok(())
             }
+            "tuning" => {
+                if !self.is_tuned {
+                    return Err(format!("a tuning section needs `plan {TUNED_VERSION}` in the first line"));
+                }
+                self.plan.tuning = Some(tuning(line)?);
+                self.once("tuning")
+            }
+            "library" => {
+                let library = (line.text("a library")?, line.text("its version")?);
+                self.tuning()?.libraries.push(library);
+                Ok(())
+            }
+            "tuned" => {
+                let kernel = tuned(line)?;
+                self.tuning()?.kernels.push(kernel);
+                Ok(())
+            }
             "events" => {
                 self.plan.events = line.number("the number of events")?;
                 self.once("events")
@@ -258,6 +283,33 @@ fn input(line: &mut Line<'_, '_>) -> Result<Input, String> {
         other => return Err(format!("expected `data`, `rate` or `step`, found `{other}`")),
     };
     Ok(Input { name, ty, slot, feed })
+}
+
+fn tuning(line: &mut Line<'_, '_>) -> Result<Tuning, String> {
+    let (device, arch) = (line.text("a device")?, line.text("an architecture")?);
+    line.keyword("rounding")?;
+    let rounding = line.text("a rounding")?;
+    let allow_nondeterminism = line.take("nondeterministic");
+    Ok(Tuning { device, arch, rounding, allow_nondeterminism, ..Tuning::default() })
+}
+
+fn tuned(line: &mut Line<'_, '_>) -> Result<TunedKernel, String> {
+    let kernel = line.id("k")?;
+    let way = match line.word("`product` or `convolution`")? {
+        "product" => Way::Product(Box::new(line.bytes("an algorithm of 128 hexadecimal digits")?)),
+        "convolution" => {
+            let algorithm = line.number("an algorithm")?;
+            line.keyword("math")?;
+            Way::Convolution { algorithm, math: line.number("a kind of arithmetic")? }
+        }
+        other => return Err(format!("expected `product` or `convolution`, found `{other}`")),
+    };
+    line.keyword("workspace")?;
+    let workspace_bytes = line.number("the workspace in bytes")?;
+    line.keyword("ns")?;
+    let ns = line.number("a time")?;
+    line.keyword("default")?;
+    Ok(TunedKernel { kernel, way, workspace_bytes, ns, default_ns: line.number("a time")? })
 }
 
 fn command(line: &mut Line<'_, '_>) -> Result<(Stream, Action), String> {

@@ -3,7 +3,10 @@
 use std::fmt::{self, Write};
 
 use super::lex::{Label, Text};
-use crate::{Action, Command, Feed, Init, Input, Kernel, Output, Plan, Section, Slice, Space, State, Stream};
+use crate::{
+    Action, Command, Feed, Init, Input, Kernel, Output, Plan, Section, Slice, Space, State, Stream,
+    TunedKernel, Tuning, Way,
+};
 
 /// The text form of a plan.
 pub fn print(plan: &Plan) -> String {
@@ -16,7 +19,7 @@ impl fmt::Display for PlanText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plan = self.0;
         let meta = &plan.meta;
-        writeln!(f, "plan {}", crate::FORMAT_VERSION)?;
+        writeln!(f, "plan {}", plan.version())?;
         writeln!(f, "producer {}", Text(&meta.producer))?;
         writeln!(f, "model {}", Text(&meta.model))?;
         writeln!(f, "source {}", Hash(&meta.source_hash))?;
@@ -44,6 +47,15 @@ impl fmt::Display for PlanText<'_> {
         }
         for (index, output) in plan.outputs.iter().enumerate() {
             writeln!(f, "output o{index} {output}")?;
+        }
+        for tuning in &plan.tuning {
+            writeln!(f, "tuning {tuning}")?;
+            for (name, version) in &tuning.libraries {
+                writeln!(f, "library {} {}", Text(name), Text(version))?;
+            }
+            for kernel in &tuning.kernels {
+                writeln!(f, "tuned k{} {kernel}", kernel.kernel)?;
+            }
         }
         writeln!(f, "events {}", plan.events)?;
         for section in Section::ALL {
@@ -179,5 +191,34 @@ impl fmt::Display for Action {
             Action::HostWrite { input } => write!(f, " i{input}"),
             Action::HostRead { output } => write!(f, " o{output}"),
         }
+    }
+}
+
+/// `device architecture rounding name`, as in the text form; without libraries and kernels.
+impl fmt::Display for Tuning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} rounding {}", Text(&self.device), Text(&self.arch), Text(&self.rounding))?;
+        f.write_str(if self.allow_nondeterminism { " nondeterministic" } else { "" })
+    }
+}
+
+/// `product bytes` or `convolution algorithm math kind`, as in the text form.
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Way::Product(bytes) => {
+                f.write_str("product ")?;
+                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+            Way::Convolution { algorithm, math } => write!(f, "convolution {algorithm} math {math}"),
+        }
+    }
+}
+
+/// `way workspace bytes ns time default time`, as in the text form.
+impl fmt::Display for TunedKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TunedKernel { way, workspace_bytes, ns, default_ns, .. } = self;
+        write!(f, "{way} workspace {workspace_bytes} ns {ns} default {default_ns}")
     }
 }

@@ -22,10 +22,15 @@ pub(super) struct WirePlan {
     pub(super) body: Vec<WireCommand>,
     #[prost(message, repeated, tag = "9")]
     pub(super) epilogue: Vec<WireCommand>,
+    /// Absent without a tuning section, whose kernels are `tuned`.
+    #[prost(message, optional, tag = "10")]
+    pub(super) tuning: Option<WireTuning>,
+    #[prost(message, repeated, tag = "11")]
+    pub(super) tuned: Vec<WireTuned>,
 }
 
 /// Greatest tag of [`WirePlan`].
-pub(super) const LAST_TAG: usize = 9;
+pub(super) const LAST_TAG: usize = 11;
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct WireMeta {
@@ -168,6 +173,39 @@ pub(super) struct WireCommand {
     pub(super) workspace: Vec<u64>,
     #[prost(string, tag = "7")]
     pub(super) label: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct WireTuning {
+    #[prost(string, tag = "1")]
+    pub(super) device: String,
+    #[prost(string, tag = "2")]
+    pub(super) arch: String,
+    /// Names and versions in turn.
+    #[prost(string, repeated, tag = "3")]
+    pub(super) libraries: Vec<String>,
+    #[prost(string, tag = "4")]
+    pub(super) rounding: String,
+    #[prost(bool, tag = "5")]
+    pub(super) allow_nondeterminism: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct WireTuned {
+    #[prost(uint32, tag = "1")]
+    pub(super) kernel: u32,
+    /// The algorithm of a product; absent for a convolution.
+    #[prost(bytes = "vec", optional, tag = "2")]
+    pub(super) product: Option<Vec<u8>>,
+    /// Algorithm and kind of arithmetic of a convolution; empty for a product.
+    #[prost(uint32, repeated, tag = "3")]
+    pub(super) convolution: Vec<u32>,
+    #[prost(uint64, tag = "4")]
+    pub(super) workspace_bytes: u64,
+    #[prost(uint64, tag = "5")]
+    pub(super) ns: u64,
+    #[prost(uint64, tag = "6")]
+    pub(super) default_ns: u64,
 }
 
 // Values of `WireCommand::action`; 0 is no action.

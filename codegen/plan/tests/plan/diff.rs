@@ -1,9 +1,9 @@
 //! Comparison of plans.
 
 use arbtest::arbtest;
-use memc_plan::{Action, Kernel, Plan, diff};
+use memc_plan::{Action, Kernel, Plan, Tuning, diff};
 
-use crate::{example, generate};
+use crate::{example, generate, tuning};
 
 fn changed(change: impl FnOnce(&mut Plan)) -> Vec<String> {
     let old = example().0;
@@ -91,5 +91,23 @@ fn order_alone_is_a_difference() {
     old.kernels.push(Kernel { op: "neg".to_owned(), ..Kernel::default() });
     let mut new = old.clone();
     new.kernels.swap(3, 4);
-    assert_eq!(diff(&old, &new), ["~ only the order of options, kernels, states, inputs or outputs differs"]);
+    assert_eq!(
+        diff(&old, &new),
+        ["~ only the order of options, kernels, states, inputs, outputs or tuned kernels differs"]
+    );
+}
+
+/// A tuning section is shown by its kernels; one way that changed is two lines.
+#[test]
+fn tuning_is_compared_by_kernel() {
+    let lines = changed(|plan| plan.tuning = Some(tuning()));
+    assert_eq!(lines.len(), 3, "{lines:#?}");
+    assert_eq!(lines[0], "+ tuning on \"A GPU\" sm_90 rounding exact");
+    assert_eq!(lines[1], "+ tuning library \"cuBLASLt\" \"13.1.0\"");
+    assert!(lines[2].starts_with("+ tuning of matmul(f32[8,8], f32[8,8]) {trans_a} -> "), "{lines:#?}");
+    let (mut old, mut new) = (example().0, example().0);
+    (old.tuning, new.tuning) = (Some(tuning()), Some(Tuning { rounding: "tf32".to_owned(), ..tuning() }));
+    let expected =
+        ["- tuning on \"A GPU\" sm_90 rounding exact", "+ tuning on \"A GPU\" sm_90 rounding tf32"];
+    assert_eq!(diff(&old, &new), expected);
 }

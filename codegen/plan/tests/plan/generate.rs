@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use arbtest::arbitrary::{Arbitrary, Result, Unstructured};
 use memc_plan::{
-    Action, Command, Feed, Init, Input, Kernel, Output, Plan, Section, Slice, Space, State, Stream, hash,
+    Action, Command, Feed, Init, Input, Kernel, Output, Plan, Section, Slice, Space, State, Stream,
+    TunedKernel, Tuning, Way, hash,
 };
 
 const STRINGS: [&str; 24] = [
@@ -108,6 +109,32 @@ fn command(u: &mut Unstructured<'_>) -> Result<Command> {
     Ok(Command { stream: *u.choose(&Stream::ALL)?, action, label: string(u)? })
 }
 
+fn tuned(u: &mut Unstructured<'_>) -> Result<TunedKernel> {
+    let way = if u.arbitrary()? {
+        Way::Product(Box::new(u.arbitrary()?))
+    } else {
+        Way::Convolution { algorithm: u.arbitrary()?, math: u.arbitrary()? }
+    };
+    Ok(TunedKernel {
+        kernel: u.arbitrary()?,
+        way,
+        workspace_bytes: u.arbitrary()?,
+        ns: u.arbitrary()?,
+        default_ns: u.arbitrary()?,
+    })
+}
+
+fn tuning(u: &mut Unstructured<'_>) -> Result<Tuning> {
+    Ok(Tuning {
+        device: string(u)?,
+        arch: string(u)?,
+        libraries: list(u, |u| Ok((string(u)?, string(u)?)))?,
+        rounding: string(u)?,
+        allow_nondeterminism: u.arbitrary()?,
+        kernels: list(u, tuned)?,
+    })
+}
+
 /// Any plan, valid or not.
 pub(crate) fn any(u: &mut Unstructured<'_>) -> Result<Plan> {
     let mut plan = Plan {
@@ -119,6 +146,7 @@ pub(crate) fn any(u: &mut Unstructured<'_>) -> Result<Plan> {
         prologue: list(u, command)?,
         body: list(u, command)?,
         epilogue: list(u, command)?,
+        tuning: if u.arbitrary()? { Some(tuning(u)?) } else { None },
         ..Plan::default()
     };
     let meta = &mut plan.meta;
@@ -171,11 +199,25 @@ pub(crate) fn valid(u: &mut Unstructured<'_>) -> Result<(Plan, BTreeMap<usize, V
         let legal = |command| legalise(u, &plan, section, command);
         *plan.section_mut(section) = commands.into_iter().filter_map(legal).collect();
     }
+    legalise_tuning(&mut plan);
     let spare = (plan.events as usize).saturating_sub(plan.commands().count());
     let free = Action::Free { slice: Slice::dev(0, 0) };
     let free = Command { stream: Stream::Compute, action: free, label: String::new() };
     plan.epilogue.extend(std::iter::repeat_n(free, spare));
     Ok((plan, data))
+}
+
+/// Ways of some of the kernels, with workspaces that their launches have.
+fn legalise_tuning(plan: &mut Plan) {
+    let needs: Vec<u64> = plan.kernels.iter().map(|kernel| kernel.workspace_bytes).collect();
+    plan.tuning.take_if(|tuning| {
+        tuning.kernels.truncate(needs.len());
+        for (index, (entry, needs)) in tuning.kernels.iter_mut().zip(needs).enumerate() {
+            entry.kernel = u32::try_from(index).expect("a short table");
+            entry.workspace_bytes %= needs + 1;
+        }
+        tuning.kernels.is_empty()
+    });
 }
 
 /// The command with indices and slices in range, if it can be in this section at all.

@@ -8,7 +8,7 @@ use arbtest::{
 };
 use memc_plan::{PlanError, text};
 
-use crate::{Folder, example, generate, rehash};
+use crate::{Folder, example, generate, rehash, tuning};
 
 /// Changes, inserts or removes a few bytes.
 fn mutate(u: &mut Unstructured<'_>, bytes: &mut Vec<u8>, from: usize) -> Result<()> {
@@ -203,12 +203,78 @@ fn newer_versions_are_refused() {
     let (plan, data) = example();
     let folder = Folder::new();
     let mut bytes = folder.bytes(&plan, &data);
-    bytes[8] = 2;
+    bytes[8] = 3;
     let error = folder.open(&bytes).err().unwrap();
-    assert!(matches!(error, PlanError::Version { found: 2, supported: 1 }));
+    assert!(matches!(error, PlanError::Version { found: 3, supported: 2 }));
     assert!(error.to_string().contains("newer"), "{error}");
     let error = text::parse("plan 3\n").err().unwrap();
-    assert!(matches!(error, PlanError::Version { found: 3, supported: 1 }));
+    assert!(matches!(error, PlanError::Version { found: 3, supported: 2 }));
+}
+
+/// The version that goes with a tuning section is that of plans that have one, and of no others.
+#[test]
+fn the_version_is_that_of_the_contents() {
+    let folder = Folder::new();
+    let (mut plan, data) = example();
+    for (is_tuned, version) in [(false, 1), (true, 2)] {
+        plan.tuning = is_tuned.then(tuning);
+        let mut bytes = folder.bytes(&plan, &data);
+        assert_eq!(bytes[8..12], [version, 0, 0, 0]);
+        bytes[8] = 3 - version;
+        rehash(&mut bytes);
+        let error = folder.open(&bytes).err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(error.contains("format version is not that of its contents"), "{error}");
+    }
+}
+
+/// Of a tuning section behind a right hash, each field that has a form is refused in another one.
+#[test]
+fn damaged_tuning_sections_are_refused() {
+    let folder = Folder::new();
+    let (mut plan, data) = example();
+    plan.tuning = Some(tuning());
+    let bytes = folder.bytes(&plan, &data);
+    let meta = u64::from_le_bytes(bytes[16..24].try_into().unwrap()) as usize;
+    // The table's entry: kernel 1, a product of 64 bytes, a workspace of 256 bytes, two times.
+    let entry =
+        [[11 << 3 | 2, 75, 1 << 3, 1, 2 << 3 | 2, 64].as_slice(), &[7; 64], &[4 << 3, 0x80, 2]].concat();
+    let at = bytes.windows(entry.len()).position(|part| part == entry).unwrap();
+    let open = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut part = bytes[64..64 + meta].to_vec();
+        change(&mut part);
+        let mut changed = bytes[..64].to_vec();
+        changed[16..24].copy_from_slice(&(part.len() as u64).to_le_bytes());
+        changed.extend(part);
+        changed.resize(4096, 0);
+        changed.extend(&bytes[4096..]);
+        rehash(&mut changed);
+        folder.open(&changed).err().map(|e| e.to_string()).unwrap_or_default()
+    };
+    let at = at - 64;
+    assert_eq!(open(&|_| ()), "");
+    let short = |part: &mut Vec<u8>| {
+        part.remove(at + 6);
+        (part[at + 1], part[at + 5]) = (74, 63);
+    };
+    let none = |part: &mut Vec<u8>| {
+        part.drain(at + 4..at + 70);
+        part[at + 1] = 9;
+    };
+    let alone = |part: &mut Vec<u8>| {
+        let header = part.iter().rposition(|byte| *byte == 10 << 3 | 2).unwrap();
+        part.drain(header..at);
+    };
+    let cases: [(&dyn Fn(&mut Vec<u8>), &str); 5] = [
+        (&short, "tuned kernel 0: a product of 63 bytes"),
+        (&none, "tuned kernel 0: it is neither a product nor a convolution"),
+        (&alone, "does not say for what device"),
+        (&|part| part[at + 3] = 3, "tuning: no kernel 3; the plan has 3"),
+        (&|part| part[at + 72] = 3, "tuning: kernel 1 takes 384 bytes of workspace where a launch has 256"),
+    ];
+    for (change, expected) in cases {
+        let error = open(change);
+        assert!(error.contains(expected), "{expected:?} in {error:?}");
+    }
 }
 
 /// Other files get a hint of what they are.

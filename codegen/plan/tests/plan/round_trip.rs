@@ -3,7 +3,7 @@
 use arbtest::arbtest;
 use memc_plan::{Init, PlanFile, text};
 
-use crate::{Folder, example, example_text, generate};
+use crate::{Folder, example, example_text, generate, tuning};
 
 /// The README's plan survives the file, with its data, and is valid.
 #[test]
@@ -26,6 +26,21 @@ fn the_bytes_of_the_example_are_fixed() {
     let hash = memc_plan::hash(&Folder::new().bytes(&plan, &data));
     let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex, "7da5e41a5fd0acdd4458b9600cae11a746c813231d36c953d65f4806e46b6d10");
+}
+
+/// What a tuning section is printed as.
+#[test]
+fn a_tuned_plan_is_printed_as_documented() {
+    let (mut plan, _) = example();
+    plan.tuning = Some(tuning());
+    let printed = text::print(&plan);
+    let algorithm = "07".repeat(64);
+    let lines = format!(
+        "tuning \"A GPU\" sm_90 rounding exact\nlibrary cuBLASLt 13.1.0\n\
+         tuned k1 product {algorithm} workspace 256 ns 20 default 30\nevents 3\n"
+    );
+    assert!(printed.starts_with("plan 2\n") && printed.contains(&lines), "{printed}");
+    assert_eq!(text::parse(&printed).unwrap(), plan);
 }
 
 /// The README's plan is printed exactly as it stands there.

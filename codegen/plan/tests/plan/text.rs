@@ -74,6 +74,15 @@ fn errors_name_the_line() {
             "2: expected a hash such as blake3:… with 64 hexadecimal digits, found `blake3:12`",
         ),
         ("plan 1\ninput i0 x f32[] host+0:4 lr", "2: expected `data`, `rate` or `step`, found `lr`"),
+        ("plan 1\ntuning gpu sm_90 rounding exact", "2: a tuning section needs `plan 2` in the first line"),
+        (
+            "plan 2\ntuned k0 convolution 1 math 0 workspace 0 ns 1 default 1",
+            "2: a `tuning` line comes first",
+        ),
+        (
+            "plan 2\ntuning gpu sm_90 rounding exact\ntuned k0 product 12",
+            "3: expected an algorithm of 128 hexadecimal digits, found `12`",
+        ),
         ("plan 1\nstate s0 x p f32[] dev+0:4 ones", "2: expected `zeros`, `data` or `random`, found `ones`"),
     ];
     for (text, expected) in cases {

@@ -1,14 +1,19 @@
 //! The rules that every plan in a file satisfies.
 
-use memc_plan::{Action, Command, Feed, Init, Plan, Slice, Space, Stream};
+use memc_plan::{Action, Command, Feed, Init, Plan, Slice, Space, Stream, TunedKernel};
 
-use crate::example;
+use crate::{example, tuning};
+
+/// The kernels of the plan's tuning section, which it now has.
+fn tuned(plan: &mut Plan) -> &mut Vec<TunedKernel> {
+    &mut plan.tuning.get_or_insert_with(tuning).kernels
+}
 
 /// Each rule rejects the example with one thing changed, and says what is wrong.
 #[test]
 fn each_rule_rejects() {
     type Case = (fn(&mut Plan), &'static str);
-    let cases: [Case; 26] = [
+    let cases: [Case; 31] = [
         (|p| p.meta.dev_bytes = 1011, "dev+1008:4 is not within the dev arena of 1011 bytes"),
         (|p| p.states[0].home.offset = u64::MAX, "state `w`: dev+18446744073709551615:256 is not within"),
         (|p| p.inputs[0].slot.bytes = 1 << 60, "input `x`: host+0:1152921504606846976 is not within"),
@@ -53,8 +58,25 @@ fn each_rule_rejects() {
             |p| p.prologue.push(p.epilogue[2].clone()),
             "prologue command 1 `host store s0`: stores belong in the",
         ),
+        (|p| tuned(p).clear(), "tuning: it lists no kernel"),
+        (|p| tuned(p)[0].kernel = 3, "tuning: no kernel 3; the plan has 3"),
+        (
+            |p| tuned(p)[0].workspace_bytes = 257,
+            "tuning: kernel 1 takes 257 bytes of workspace where a launch has 256",
+        ),
+        (|p| tuned(p)[0].kernel = 0, "tuning: kernel 0 takes 256 bytes of workspace where a launch has 0"),
+        (
+            |p| {
+                let again = tuned(p)[0].clone();
+                tuned(p).push(again);
+            },
+            "tuning: kernel 1 is out of order or listed twice",
+        ),
     ];
-    example().0.validate().unwrap();
+    let mut plan = example().0;
+    plan.validate().unwrap();
+    tuned(&mut plan);
+    plan.validate().unwrap();
     for (change, expected) in cases {
         let mut plan = example().0;
         change(&mut plan);

@@ -1,0 +1,96 @@
+//! How libraries of a device compute kernels of a plan, as measured there: a plan's tuning section.
+//!
+//! It says nothing about the schedule, and a runtime may ignore it. A way is good only where everything that it depends on
+//! is as it was; what the names of devices, libraries and options mean is up to the runtime that measured.
+
+use crate::{Action, Plan};
+
+/// Bytes of an opaque algorithm of a matrix product.
+pub const PRODUCT_BYTES: usize = 64;
+
+/// The ways that were measured, and what they depend on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// Name of the device.
+    pub device: String,
+    /// Its architecture, such as `sm_90`.
+    pub arch: String,
+    /// Name and version of each library whose ways are listed.
+    pub libraries: Vec<(String, String)>,
+    /// What libraries were allowed to round to, such as `exact`.
+    pub rounding: String,
+    /// Whether ways were allowed that may give other bits in every run.
+    pub allow_nondeterminism: bool,
+    /// The kernels, by rising index.
+    pub kernels: Vec<TunedKernel>,
+}
+
+/// A kernel and its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunedKernel {
+    /// Index into [`Plan::kernels`].
+    pub kernel: u32,
+    /// The way.
+    pub way: Way,
+    /// Bytes of workspace that it takes; no launch of the kernel has less.
+    pub workspace_bytes: u64,
+    /// Time of a launch in ns.
+    pub ns: u64,
+    /// Time in ns of what the library takes by itself.
+    pub default_ns: u64,
+}
+
+/// A way to compute a kernel, in its library's terms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// A matrix product's algorithm, which its library alone can read.
+    Product(Box<[u8; PRODUCT_BYTES]>),
+    /// A convolution's, or that of a gradient of one.
+    Convolution {
+        /// Number of the algorithm.
+        algorithm: u32,
+        /// Number of the kind of arithmetic.
+        math: u32,
+    },
+}
+
+impl Plan {
+    /// Format version of the plan's file and text: what has a tuning section is newer than what has none.
+    pub const fn version(&self) -> u32 {
+        if self.tuning.is_some() { crate::TUNED_VERSION } else { crate::FORMAT_VERSION }
+    }
+
+    /// Checks the rules of the tuning section: kernels in range, in order, none twice, at least one, and workspaces no
+    /// larger than those of the kernel's launches.
+    pub(crate) fn check_tuning(&self) -> Result<(), String> {
+        let Some(tuning) = &self.tuning else { return Ok(()) };
+        if tuning.kernels.is_empty() {
+            return Err("it lists no kernel".to_owned());
+        }
+        let mut least = vec![u64::MAX; self.kernels.len()];
+        for (_, _, command) in self.commands() {
+            if let Action::Launch { kernel, workspace, .. } = &command.action {
+                let supplied = workspace.map_or(0, |slice| slice.bytes);
+                let entry = usize::try_from(*kernel).ok().and_then(|index| least.get_mut(index));
+                entry.into_iter().for_each(|least| *least = supplied.min(*least));
+            }
+        }
+        let mut next = 0;
+        for entry in &tuning.kernels {
+            let (kernel, needs) = (entry.kernel, entry.workspace_bytes);
+            let least = usize::try_from(kernel).ok().and_then(|index| least.get(index));
+            let least =
+                *least.ok_or_else(|| format!("no kernel {kernel}; the plan has {}", self.kernels.len()))?;
+            if kernel < next {
+                return Err(format!("kernel {kernel} is out of order or listed twice"));
+            }
+            if needs > least {
+                return Err(format!(
+                    "kernel {kernel} takes {needs} bytes of workspace where a launch has {least}"
+                ));
+            }
+            next = kernel.saturating_add(1);
+        }
+        Ok(())
+    }
+}
