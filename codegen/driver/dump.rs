@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use memc_plan::{Action, Feed, Init, PlanFile, Section, Slice};
+use memc_plan::{Action, Feed, Init, PlanFile, Section, Slice, Tuning};
 use serde_json::{Value, json};
 
 use crate::cli::{Diff, Dump};
@@ -77,11 +77,27 @@ fn to_json(file: &PlanFile) -> Value {
         "options": meta.options, "gpu_mem_bytes": meta.budget_bytes, "reserve_bytes": meta.reserve_bytes,
         "arena_bytes": meta.dev_bytes, "host_bytes": meta.host_bytes, "claims": claims, "events": plan.events,
         "kernels": kernels, "states": states, "inputs": inputs, "outputs": outputs,
+        "tuning": plan.tuning.as_ref().map(tuning),
     });
     for section in Section::ALL {
         out[section.name()] = plan.section(section).iter().map(command).collect();
     }
     out
+}
+
+fn tuning(tuning: &Tuning) -> Value {
+    let libraries = tuning.libraries.iter().map(|(name, version)| json!({"name": name, "version": version}));
+    let kernels = tuning.kernels.iter().map(|k| {
+        json!({
+            "kernel": k.kernel, "way": k.way.to_string(), "workspace_bytes": k.workspace_bytes, "ns": k.ns,
+            "default_ns": k.default_ns,
+        })
+    });
+    json!({
+        "device": tuning.device, "arch": tuning.arch, "libraries": libraries.collect::<Vec<_>>(),
+        "rounding": tuning.rounding, "allow_nondeterminism": tuning.allow_nondeterminism,
+        "kernels": kernels.collect::<Vec<_>>(),
+    })
 }
 
 fn init(init: &Init) -> Value {

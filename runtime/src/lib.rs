@@ -17,6 +17,7 @@ mod reference;
 mod run;
 mod session;
 mod state;
+mod tune;
 mod unplanned;
 mod verify;
 
@@ -31,3 +32,4 @@ pub use reference::Reference;
 pub use run::{DeviceName, Report, RunOptions, Watch, run, run_on};
 pub use session::{Session, Sink};
 pub use state::{StateFile, StateWriter};
+pub use tune::{TuneOptions, Tuned, TunedCall, tune, tune_gpu};

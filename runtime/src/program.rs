@@ -16,7 +16,7 @@ mod races;
 
 use memc_ir::{OpKind, TensorType};
 use memc_kernels::KernelError;
-use memc_plan::{Plan, Section, Space, Stream};
+use memc_plan::{Plan, Section, Space, Stream, Tuning};
 
 use crate::Error;
 
@@ -39,6 +39,8 @@ pub struct Program {
     pub(crate) results: Vec<Place>,
     /// Types of the states, inputs and outputs.
     pub(crate) types: Types,
+    /// How libraries computed the kernels where that was measured; nothing that it says is checked.
+    pub(crate) tuning: Option<Tuning>,
     prologue: Vec<Command>,
     body: Vec<Command>,
     epilogue: Vec<Command>,

@@ -9,7 +9,8 @@ use std::{
 };
 
 use memc_gpu::{
-    Clock, Driver, Facts, Function, GpuError, Graph, Graphs, LibraryCall, LibraryOp, Queue, Sizes, Span, Word,
+    Arch, Clock, Driver, Facts, Function, GpuError, Graph, Graphs, LibraryCall, LibraryOp, LibraryOptions,
+    LibraryWay, Offer, Queue, Setting, Sizes, Span, Ways, Word,
 };
 use memc_plan::{NoData, PlanFile};
 use memc_runtime::{Device, FeedOptions, Feeder, Initial, Program, Session, cpu, gpu};
@@ -183,6 +184,19 @@ impl Graphs for Idle {
     }
     fn wait_outside(&mut self, _: Queue, _: usize) -> Result<(), GpuError> {
         Ok(())
+    }
+}
+
+impl Ways for Idle {
+    fn ways(&mut self, _: &LibraryCall, _: usize) -> Result<Vec<Offer>, GpuError> {
+        Ok(Vec::new())
+    }
+    fn plan_way(&mut self, _: &LibraryCall, _: usize, _: &LibraryWay) -> Result<Option<LibraryOp>, GpuError> {
+        Ok(None)
+    }
+    fn setting(&self) -> Setting {
+        let (arch, options) = (Arch { major: 9, minor: 0 }, LibraryOptions::default());
+        Setting { device: "idle".to_owned(), arch, libraries: Vec::new(), options }
     }
 }
 

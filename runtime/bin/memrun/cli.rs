@@ -8,7 +8,7 @@ use std::{
 use clap::{Args, Parser, Subcommand};
 use memc_gpu::{LibraryOptions, Rounding};
 use memc_plan::{is_same_file, keep_apart};
-use memc_runtime::{DeviceName, Error, ProfileOptions, RunOptions, cpu};
+use memc_runtime::{DeviceName, Error, ProfileOptions, RunOptions, TuneOptions, cpu};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -23,6 +23,7 @@ Examples:
                                         timeline of the last step, for Perfetto
   memrun profile model.plan -o cpu.json kernel times, for memc --device cpu.json
   memrun profile model.plan --device cuda -o h200.json
+  memrun tune model.plan --device cuda  fastest ways of a GPU's libraries, kept in the plan
   memrun devices                        CPU, GPUs, CUDA's libraries
 
 Arrays from an .npz file, such as models/mlp_s/reference.npz of memc:
@@ -115,6 +116,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Measure a plan's kernels and the machine, and write a profile that memc plans with
     Profile(Profile),
+    /// Measure the ways that a GPU's libraries have for a plan's products and convolutions, and keep the fastest in the plan
+    Tune(Tune),
     /// Show the devices and CUDA's libraries, and what is lost where one is missing
     Devices(Devices),
 }
@@ -141,6 +144,27 @@ pub(crate) struct Profile {
     threads: Option<u16>,
     #[command(flatten)]
     libraries: Libraries,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Tune {
+    /// Plan file that `memc compile` wrote
+    #[arg(value_name = "model.plan")]
+    pub(crate) plan: PathBuf,
+    /// The tuned plan to write [default: in place of the plan]
+    #[arg(short, long, value_name = "FILE.plan")]
+    output: Option<PathBuf>,
+    /// GPU to measure: cuda, or cuda:N for the GPU with a number of `memrun devices`
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device, hide_default_value = true)]
+    device: DeviceName,
+    /// Array for an input, in numpy's format; may be repeated. Other inputs are synthetic
+    #[arg(long = "input", value_name = "NAME=@FILE.npy")]
+    inputs: Vec<NamedFile>,
+    #[command(flatten)]
+    libraries: Libraries,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// What libraries may do.
@@ -197,6 +221,25 @@ impl Profile {
             libraries: self.libraries.options(),
             inputs: files(&self.inputs),
         }
+    }
+}
+
+impl Tune {
+    /// The plan to write.
+    pub(crate) fn output(&self) -> &Path {
+        self.output.as_ref().unwrap_or(&self.plan)
+    }
+
+    /// Refuses a tuned plan in the place of what is read, but for the plan where no other is named.
+    pub(crate) fn keep_files_apart(&self) -> Result<(), Error> {
+        let inputs =
+            self.inputs.iter().map(|input| &input.path).chain(self.output.as_ref().map(|_| &self.plan));
+        keep_apart(inputs.map(PathBuf::as_path), [self.output()]).map_err(Error::Usage)
+    }
+
+    /// The measurement that the command line asks for.
+    pub(crate) fn options(&self) -> TuneOptions {
+        TuneOptions { device: self.device, libraries: self.libraries.options(), inputs: files(&self.inputs) }
     }
 }
 

@@ -3,6 +3,7 @@
 mod cli;
 mod devices;
 mod report;
+mod tune;
 
 use std::{
     io::{IsTerminal, Write},
@@ -38,19 +39,23 @@ fn main() -> ExitCode {
 fn execute(cli: &Cli) -> u8 {
     match &cli.command {
         Some(Command::Profile(args)) => {
-            let failed = |error| report::failed(cli, None, &Progress::silent(), &error);
+            let failed = |error| report::failed(cli.json, None, &Progress::silent(), &error);
             return measure(args).unwrap_or_else(failed);
+        }
+        Some(Command::Tune(args)) => {
+            let failed = |error| report::failed(args.json, None, &Progress::silent(), &error);
+            return tune::execute(args).unwrap_or_else(failed);
         }
         Some(Command::Devices(args)) => return report::print(&devices::describe(args.json)),
         None => {}
     }
     if let Err(error) = cli.keep_files_apart() {
-        return report::failed(cli, None, &Progress::silent(), &error);
+        return report::failed(cli.json, None, &Progress::silent(), &error);
     }
     let file = match PlanFile::open(cli.plan()) {
         Ok(file) => file,
         Err(error) => {
-            return report::failed(cli, None, &Progress::silent(), &Error::opening(cli.plan(), error));
+            return report::failed(cli.json, None, &Progress::silent(), &Error::opening(cli.plan(), error));
         }
     };
     if cli.plan_info {
@@ -65,7 +70,7 @@ fn execute(cli: &Cli) -> u8 {
     let result = run(&file, &cli.options(), &mut progress);
     progress.close();
     match result {
-        Err(error) => report::failed(cli, Some(&file), &progress, &error),
+        Err(error) => report::failed(cli.json, Some(&file), &progress, &error),
         Ok(report) => {
             let printed = report::done(cli, &file, &progress, &report);
             if report.interrupted { INTERRUPTED } else { printed }

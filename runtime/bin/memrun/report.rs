@@ -16,7 +16,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use memc_ir::Bytes;
-use memc_plan::{Feed, PlanFile, Section};
+use memc_plan::{Feed, PlanFile, Section, Tuning};
 use memc_runtime::{Error, Profile, Report, Watch};
 use serde_json::{Map, Value, json};
 
@@ -163,10 +163,10 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
 }
 
 /// Reports a run that failed; returns the exit code.
-pub(crate) fn failed(cli: &Cli, file: Option<&PlanFile>, progress: &Progress, failure: &Error) -> u8 {
+pub(crate) fn failed(json: bool, file: Option<&PlanFile>, progress: &Progress, failure: &Error) -> u8 {
     error(failure);
     let code = failure.exit_code();
-    if cli.json {
+    if json {
         let mut object = file.map(|file| results(file, progress)).unwrap_or_default();
         let mismatch = matches!(failure, Error::Mismatch(_));
         object.insert("verified".to_owned(), json!(mismatch.then_some(false)));
@@ -185,6 +185,7 @@ pub(crate) fn failed(cli: &Cli, file: Option<&PlanFile>, progress: &Progress, fa
 /// Says what was measured; returns the exit code.
 pub(crate) fn measured(path: &Path, profile: &Profile) -> u8 {
     let m = &profile.machine;
+    profile.notes.iter().for_each(|text| note(text));
     print(&format!(
         "{}: {} kernels on {}; {:.1} GFLOP/s, memory {:.1} GB/s, copies {:.1} GB/s out, {:.1} in, {:.1} both ways\n",
         path.display(),
@@ -231,6 +232,7 @@ pub(crate) fn plan_info(cli: &Cli, file: &PlanFile) -> u8 {
         object.insert("inputs".to_owned(), json!(order));
         object.insert("internal_inputs".to_owned(), json!(internal));
         object.insert("outputs".to_owned(), json!(outputs));
+        object.insert("tuned".to_owned(), json!(plan.tuning.as_ref().map(tuned)));
         object.insert("commands".to_owned(), json!(body.commands));
         object.insert("launches".to_owned(), json!(body.launches));
         object.insert("copies_out_bytes".to_owned(), json!(body.bytes_out));
@@ -261,12 +263,18 @@ pub(crate) fn plan_info(cli: &Cli, file: &PlanFile) -> u8 {
         ("inputs", inputs.join(", ")),
         ("set by memrun", if internal.is_empty() { "-".into() } else { internal.join(", ") }),
         ("outputs", outputs.join(", ")),
+        ("tuned", plan.tuning.as_ref().map_or_else(|| "-".to_owned(), tuned)),
     ];
     print(&rows.map(|(name, value)| format!("{name:<13} {value}\n")).concat())
 }
 
+/// What a plan's tuning is of.
+fn tuned(tuning: &Tuning) -> String {
+    format!("{} for {}, {}", counted(tuning.kernels.len() as u64, "kernel"), tuning.device, tuning.arch)
+}
+
 /// A number of things.
-fn counted(n: impl Display + PartialEq + From<u8>, thing: &str) -> String {
+pub(crate) fn counted(n: impl Display + PartialEq + From<u8>, thing: &str) -> String {
     let plural = match (n == 1.into(), thing.ends_with("ch")) {
         (true, _) => "",
         (false, true) => "es",

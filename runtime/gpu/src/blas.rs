@@ -12,6 +12,8 @@
 //! documentation, "Results Reproducibility"), which it makes for cuBLASLt where the workspace is the caller's and the
 //! algorithm is fixed.
 
+mod kept;
+
 use std::ffi::{CStr, c_char, c_void};
 
 use cudarc::cublaslt::sys::{
@@ -31,6 +33,8 @@ const SYMBOLS: &[&str] = &[
     "cublasLtGetStatusName",
     "cublasLtGetStatusString",
     "cublasLtMatmul",
+    "cublasLtMatmulAlgoCheck",
+    "cublasLtMatmulAlgoConfigGetAttribute",
     "cublasLtMatmulAlgoGetHeuristic",
     "cublasLtMatmulDescCreate",
     "cublasLtMatmulDescDestroy",
@@ -94,6 +98,8 @@ pub(crate) struct Matmul {
     epilogue: Epilogue,
     /// Bytes that it takes.
     pub(crate) workspace: usize,
+    /// The heuristic's ways with the bytes that they take, the best first.
+    offered: Vec<(sys::cublasLtMatmulAlgo_t, usize)>,
 }
 
 /// The library.
@@ -148,13 +154,14 @@ impl Blas {
         let left = layout(turned(product.trans_b, n, k), product.stride_b)?;
         let right = layout(turned(product.trans_a, k, m), product.stride_a)?;
         let result = layout((n, m), m * n)?;
-        let (algorithm, workspace) =
+        let offered =
             self.choose(&desc, [&left, &right, &result], workspace, options.allow_nondeterminism)?;
+        let &(algorithm, workspace) = offered.first().ok_or(Refusal::Unsupported)?;
         let Product { alpha, addend, epilogue, .. } = *product;
-        Ok(Matmul { desc, left, right, result, algorithm, alpha, addend, epilogue, workspace })
+        Ok(Matmul { desc, left, right, result, algorithm, alpha, addend, epilogue, workspace, offered })
     }
 
-    /// The heuristic's best way, and the workspace that it takes.
+    /// The heuristic's ways that fit, the best first, and the workspace that each takes.
     #[allow(unsafe_code, reason = "cuBLASLt is a C library")]
     fn choose(
         &self,
@@ -162,7 +169,7 @@ impl Blas {
         [left, right, result]: [&Layout; 3],
         workspace: usize,
         any_order: bool,
-    ) -> Result<(sys::cublasLtMatmulAlgo_t, usize), Refusal> {
+    ) -> Result<Vec<(sys::cublasLtMatmulAlgo_t, usize)>, Refusal> {
         let create = |preference| {
             // SAFETY: a handle to write.
             let status = unsafe { sys::cublasLtMatmulPreferenceCreate(preference) };
@@ -182,11 +189,7 @@ impl Blas {
             planned("cublasLtMatmulPreferenceSetAttribute", status)
         };
         set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &(workspace as u64).to_ne_bytes())?;
-        let schemes = match any_order {
-            true => sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_MASK,
-            false => sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
-        };
-        set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &(schemes as u32).to_ne_bytes())?;
+        set(Preference::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes(any_order).to_ne_bytes())?;
         for attribute in [
             Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
             Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -215,10 +218,10 @@ impl Blas {
         };
         planned("cublasLtMatmulAlgoGetHeuristic", status)?;
         let found = ways.iter().take(usize::try_from(count).unwrap_or(0));
-        let mut fit = found
+        let fit = found
             .filter(|way| way.state == Status::CUBLAS_STATUS_SUCCESS && way.workspaceSize <= workspace)
             .map(|way| (way.algo, way.workspaceSize));
-        fit.next().ok_or(Refusal::Unsupported)
+        Ok(fit.collect())
     }
 
     /// Multiplies what is at these addresses: operands in the op's order, then results.
@@ -269,6 +272,15 @@ impl Blas {
         };
         done("cublasLtMatmul", status)
     }
+}
+
+/// The ways to add up the parts of a sum that are allowed, besides those that do not cut it.
+fn schemes(any_order: bool) -> u32 {
+    let schemes = match any_order {
+        true => sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_MASK,
+        false => sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+    };
+    schemes as u32
 }
 
 /// Sets an attribute of a product.

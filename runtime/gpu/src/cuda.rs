@@ -6,6 +6,7 @@
 
 mod clock;
 mod graph;
+mod ways;
 
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
@@ -275,8 +276,7 @@ impl Driver for Cuda {
     }
 
     fn plan_library(&mut self, call: &LibraryCall, workspace: usize) -> Result<Option<LibraryOp>, GpuError> {
-        let stream = self.stream(Queue::Compute);
-        self.calls.plan(call, workspace, stream.cast())
+        self.calls.plan(call, workspace, None, self.stream(Queue::Compute).cast())
     }
 
     fn call(&mut self, op: LibraryOp, places: &[Span], workspace: Span) -> Result<(), GpuError> {

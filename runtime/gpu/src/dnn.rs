@@ -11,6 +11,7 @@
 //! `CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION` is never taken: it rounds `f32` to 16 bits.
 
 mod describe;
+mod rules;
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -22,8 +23,11 @@ use cudarc::cudnn::sys::{
 use describe::{relu, set_math, tensor, weight, window};
 use memc_cuda::{Convolution, DType, Pass};
 
+use rules::Rules;
+
 use crate::library::{Handle, LibraryOptions, Refusal, Rounding, require};
-use crate::{Component, GpuError};
+use crate::tuning::Wanted;
+use crate::{Component, GpuError, LibraryWay, Offer};
 
 /// Functions that are called.
 const SYMBOLS: &[&str] = &[
@@ -120,48 +124,29 @@ pub(crate) struct Filtering {
     way: Way,
     /// Bytes that it takes.
     pub(crate) workspace: usize,
+    /// The ways that were looked for.
+    pub(crate) offers: Vec<Offer>,
 }
 
-/// Which of the heuristic's ways may be taken.
-#[derive(Clone, Copy)]
-struct Rules {
-    /// The most that is allowed of arithmetic.
-    math: Math,
-    /// Whether products may be those of transforms.
-    transforms: bool,
-    any_order: bool,
-    /// Most bytes of workspace.
-    workspace: usize,
-}
-
-impl Rules {
-    fn allow(&self, math: Math, is_direct: bool, determinism: sys::cudnnDeterminism_t) -> bool {
-        let is_precise = match self.math {
-            Math::CUDNN_FMA_MATH => math == Math::CUDNN_FMA_MATH,
-            _ => math != Math::CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION,
-        };
-        let is_ordered = determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC;
-        is_precise && (is_direct || self.transforms) && (is_ordered || self.any_order)
-    }
-}
-
-/// The heuristic's best way that the rules allow, and the workspace that it takes: for one of the three passes the function
-/// with the heuristic, that which says how much workspace a way takes, and the ways that sum products as they are.
+/// The heuristic's ways that the rules allow, the best first, with their arithmetic and the workspace that they take: for one
+/// of the three passes the function with the heuristic, that which says how much workspace a way takes, and the ways that
+/// sum products as they are.
 macro_rules! choose {
     ($Way:path, $window:expr, $rules:expr, $Offer:ty, $direct:pat,
      $heuristic:ident($($asked:expr),*), $size:ident($($sized:expr),*)) => {{
-        let (window, rules): (&Window, Rules) = ($window, $rules);
+        let (window, rules): (&Window, Rules<'_>) = ($window, $rules);
         let mut count = 0;
         // SAFETY: numbers, all of which may be zero; zero is a value of each of their enumerations.
         let mut offers: [$Offer; WAYS] = unsafe { std::mem::zeroed() };
         // SAFETY: everything that is passed exists; there is room for as many results as are asked for.
         let status = unsafe { sys::$heuristic($($asked),*, WAYS as i32, &mut count, offers.as_mut_ptr()) };
         planned(stringify!($heuristic), status)?;
-        let mut chosen = Err(Refusal::Unsupported);
+        let mut chosen = Vec::new();
         for offer in offers.iter().take(usize::try_from(count).unwrap_or(0)) {
             let is_direct = matches!(offer.algo, $direct);
             if offer.status != Status::CUDNN_STATUS_SUCCESS
                 || !rules.allow(offer.mathType, is_direct, offer.determinism)
+                || !rules.want(offer.algo as u32, offer.mathType)
             {
                 continue;
             }
@@ -172,14 +157,16 @@ macro_rules! choose {
             let status = unsafe { sys::$size($($sized),*, offer.algo, &mut bytes) };
             match planned(stringify!($size), status) {
                 Ok(()) if bytes <= rules.workspace => {
-                    chosen = Ok(($Way(offer.algo), bytes));
-                    break;
+                    chosen.push(($Way(offer.algo), offer.algo as u32, offer.mathType, bytes));
+                    if rules.enough(chosen.len()) {
+                        break;
+                    }
                 }
                 Ok(()) | Err(Refusal::Unsupported) => {}
                 Err(failed) => return Err(failed),
             }
         }
-        chosen?
+        chosen
     }};
 }
 
@@ -208,6 +195,7 @@ impl Dnn {
         c: &Convolution,
         workspace: usize,
         options: LibraryOptions,
+        wanted: Wanted<'_>,
     ) -> Result<Filtering, Refusal> {
         use DataWay::{
             CUDNN_CONVOLUTION_BWD_DATA_ALGO_0 as DATA_0, CUDNN_CONVOLUTION_BWD_DATA_ALGO_1 as DATA_1,
@@ -242,10 +230,10 @@ impl Dnn {
         // The heuristic offers what this allows.
         set_math(&window, math)?;
         let any_order = options.allow_nondeterminism;
-        let rules = Rules { math, transforms: c.dtype == DType::F32, any_order, workspace };
+        let rules = Rules { math, transforms: c.dtype == DType::F32, any_order, workspace, wanted };
         let (lib, cd) = (self.handle.pointer, window.pointer);
         let (xd, wd, yd) = (x.pointer, w.pointer, y.pointer);
-        let (way, workspace) = match c.pass {
+        let chosen = match c.pass {
             Pass::Forward { .. } => choose!(
                 Way::Forward,
                 &window,
@@ -274,7 +262,14 @@ impl Dnn {
                 cudnnGetConvolutionBackwardFilterWorkspaceSize(lib, xd, yd, cd, wd)
             ),
         };
-        Ok(Filtering { x, w, y, bias, relu, window, way, workspace })
+        let &(way, _, math, workspace) = chosen.first().ok_or(Refusal::Unsupported)?;
+        set_math(&window, math)?;
+        let offer = |&(_, algorithm, math, workspace): &(Way, u32, Math, usize)| Offer {
+            way: LibraryWay::Convolution { algorithm, math: math as u32 },
+            workspace,
+        };
+        let offers = chosen.iter().map(offer).collect();
+        Ok(Filtering { x, w, y, bias, relu, window, way, workspace, offers })
     }
 
     /// Convolves what is at these addresses: operands in the op's order, then the result.

@@ -28,6 +28,7 @@ mod library;
 mod locate;
 mod meter;
 mod nvrtc;
+mod tuning;
 
 pub use clock::{Clock, Facts};
 pub use cuda::Cuda;
@@ -39,3 +40,4 @@ pub use library::{LibraryOptions, Rounding};
 pub use locate::{Component, Libraries, Library, Search, Status, VARIABLE};
 pub use memc_cuda::{Addend, Convolution, Epilogue, LibraryCall, Pass, Product};
 pub use nvrtc::{Arch, Nvrtc};
+pub use tuning::{LibraryWay, Offer, Setting, Ways};

@@ -3,7 +3,8 @@
 //! Contract:
 //!
 //! - **One way for one call.** It is chosen by the library's own heuristic, from what the call is and the workspace that it
-//!   may have, never from addresses: the same kernel of a program gives the same bits wherever and whenever it runs.
+//!   may have, never from addresses, or it is one that was kept (see `tuning`): the same kernel of a program gives the same
+//!   bits wherever and whenever it runs.
 //! - **Deterministic, in full precision**, unless [`LibraryOptions`] says otherwise; `blas` and `dnn` say how.
 //! - **No hidden memory.** Scratch is the workspace of the call. The handles take some memory of the device when they are
 //!   made, on the first call planned: it belongs to what the context takes, like the libraries' code, and does not grow.
@@ -16,7 +17,8 @@ use memc_cuda::{LibraryCall, PLACE_ALIGN, WORKSPACE_ALIGN};
 use crate::blas::{Blas, Matmul};
 use crate::dnn::{Dnn, Filtering};
 use crate::driver::check_span;
-use crate::{Component, GpuError, Libraries, LibraryOp};
+use crate::tuning::Wanted;
+use crate::{Component, GpuError, Libraries, LibraryOp, LibraryWay, Offer};
 
 /// What libraries may make of operands of `f32` before they multiply them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -115,7 +117,7 @@ enum Way {
 /// The calls of a device; libraries are started when the first call of theirs is planned.
 #[derive(Debug)]
 pub(crate) struct Calls {
-    options: LibraryOptions,
+    pub(crate) options: LibraryOptions,
     planned: Vec<Planned>,
     blas: Option<Blas>,
     dnn: Option<Dnn>,
@@ -134,32 +136,74 @@ impl Calls {
         Calls { options, planned: Vec::new(), blas: None, dnn: None }
     }
 
-    /// Chooses a way; see [`Driver::plan_library`](crate::Driver::plan_library).
-    pub(crate) fn plan(
+    /// Finds the best of the ways that are looked for.
+    fn find(
         &mut self,
         call: &LibraryCall,
         workspace: usize,
+        wanted: Wanted<'_>,
         stream: *mut c_void,
-    ) -> Result<Option<LibraryOp>, GpuError> {
+    ) -> Result<Option<Way>, GpuError> {
         if self.options.is_off {
             return Ok(None);
         }
         // However the workspace lies, this much of it is left when its start is aligned.
         let usable = workspace.saturating_sub((WORKSPACE_ALIGN - PLACE_ALIGN) as usize);
-        let (way, element) = match call {
+        let options = self.options;
+        let way = match call {
             LibraryCall::Product(p) => {
                 let blas = started(&mut self.blas, Blas::start)?;
-                (blas.plan(p, usable, self.options).map(Way::Matmul), p.dtype.bytes())
+                let mut way = blas.plan(p, usable, options);
+                if let Wanted::Kept(kept) = wanted {
+                    way = way.and_then(|mut way| match kept {
+                        LibraryWay::Product(kept) => {
+                            blas.take(&mut way, kept, usable, options.allow_nondeterminism)?;
+                            Ok(way)
+                        }
+                        LibraryWay::Convolution { .. } => Err(Refusal::Unsupported),
+                    });
+                }
+                way.map(Way::Matmul)
             }
             LibraryCall::Convolution(c) => {
                 let dnn = started(&mut self.dnn, || Dnn::start(stream))?;
-                (dnn.plan(c, usable, self.options).map(Way::Filtering), c.dtype.bytes())
+                dnn.plan(c, usable, options, wanted).map(Way::Filtering)
             }
         };
-        let way = match way {
-            Ok(way) => way,
-            Err(Refusal::Unsupported) => return Ok(None),
-            Err(Refusal::Failed(error)) => return Err(error),
+        match way {
+            Ok(way) => Ok(Some(way)),
+            Err(Refusal::Unsupported) => Ok(None),
+            Err(Refusal::Failed(error)) => Err(error),
+        }
+    }
+
+    /// The ways for a call; see [`Ways::ways`](crate::Ways::ways).
+    pub(crate) fn ways(
+        &mut self,
+        call: &LibraryCall,
+        workspace: usize,
+        stream: *mut c_void,
+    ) -> Result<Vec<Offer>, GpuError> {
+        Ok(match self.find(call, workspace, Wanted::All, stream)? {
+            Some(Way::Matmul(way)) => way.offers(),
+            Some(Way::Filtering(way)) => way.offers,
+            None => Vec::new(),
+        })
+    }
+
+    /// Chooses a way, or takes one that was kept; see [`Driver::plan_library`](crate::Driver::plan_library).
+    pub(crate) fn plan(
+        &mut self,
+        call: &LibraryCall,
+        workspace: usize,
+        kept: Option<&LibraryWay>,
+        stream: *mut c_void,
+    ) -> Result<Option<LibraryOp>, GpuError> {
+        let wanted = kept.map_or(Wanted::Best, Wanted::Kept);
+        let Some(way) = self.find(call, workspace, wanted, stream)? else { return Ok(None) };
+        let element = match call {
+            LibraryCall::Product(p) => p.dtype.bytes(),
+            LibraryCall::Convolution(c) => c.dtype.bytes(),
         };
         let (operands, results) = call.elements();
         let all = operands.into_iter().chain(results);

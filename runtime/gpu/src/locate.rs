@@ -304,7 +304,7 @@ fn version(component: Component, library: &Handle) -> Option<String> {
             }
             Component::CublasLt => {
                 let number = library.get::<Number>(b"cublasLtGetVersion").ok()?();
-                Some(format!("{}.{}", number / 10_000, number % 10_000 / 100))
+                Some(format!("{}.{}.{}", number / 10_000, number % 10_000 / 100, number % 100))
             }
             Component::Cudnn => {
                 let number = library.get::<Number>(b"cudnnGetVersion").ok()?();

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use memc_gpu::{Clock, Facts, GpuError, Graph, Graphs, Queue};
+use memc_gpu::{Clock, Facts, GpuError, Graph, Graphs, Queue, Ways};
 use memc_plan::Section;
 
 use super::replay::{How, Replay, queue};
@@ -41,7 +41,7 @@ impl<'a, F> Timed<'a, F> {
     }
 }
 
-impl<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>> Device for Timed<'_, F> {
+impl<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>> Device for Timed<'_, F> {
     fn name(&self) -> &'static str {
         "timed"
     }
@@ -178,5 +178,9 @@ impl<D: Graphs + Clock> Executor for InOrder<D> {
 
     fn synchronize(&mut self) -> Result<(), Error> {
         self.replay.synchronize()
+    }
+
+    fn notes(&self) -> &[String] {
+        self.replay.notes()
     }
 }

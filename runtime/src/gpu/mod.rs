@@ -2,7 +2,9 @@
 //! calls of libraries, two arenas, three queues.
 //!
 //! A matrix product or convolution is a library's call where `memc-cuda` describes it as one, the library is there, and it
-//! has a way that takes no more workspace than the plan lists. Otherwise it is a generated kernel.
+//! has a way that takes no more workspace than the plan lists: the one of the plan's tuning section, where it was measured
+//! with the same libraries on the same kind of device, or the one that the library chooses. Otherwise it is a generated
+//! kernel.
 //!
 //! A step runs by graphs: the commands of the body are captured once over the three queues, and a launch replays them all.
 //! Two graphs take turns and are ordered by events of theirs, so that a step's first copies may run beside the last of the
@@ -19,6 +21,7 @@
 
 mod capture;
 mod joint;
+mod kept;
 mod library;
 mod lower;
 pub(crate) mod machine;
@@ -28,10 +31,11 @@ mod replay;
 mod report;
 mod split;
 mod trace;
+pub(crate) mod tune;
 
 use std::sync::Arc;
 
-use memc_gpu::{Clock, Cuda, GpuError, Graphs, LibraryOptions};
+use memc_gpu::{Clock, Cuda, GpuError, Graphs, LibraryOptions, Ways};
 
 use crate::memory as host_memory;
 use crate::{Device, Error, Executor, Program};
@@ -44,7 +48,7 @@ pub struct Gpu<F> {
     how: replay::How,
 }
 
-impl<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>> Gpu<F> {
+impl<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>> Gpu<F> {
     /// A device whose drivers `open` makes. `check_memory` fills undefined memory (at the start, after a free, a result
     /// before it is written) with `0xff`, which is NaN in floats.
     pub fn new(name: &'static str, open: F, check_memory: bool) -> Gpu<F> {
@@ -68,7 +72,7 @@ pub fn cuda(
     Gpu::new("cuda", move || Cuda::open(ordinal, libraries), check_memory)
 }
 
-impl<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>> Device for Gpu<F> {
+impl<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>> Device for Gpu<F> {
     fn name(&self) -> &'static str {
         self.name
     }

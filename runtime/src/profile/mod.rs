@@ -7,7 +7,7 @@ mod machine;
 
 use std::{path::PathBuf, sync::Arc};
 
-use memc_gpu::{Clock, Cuda, Facts, GpuError, Graphs, LibraryOptions};
+use memc_gpu::{Clock, Cuda, Facts, GpuError, Graphs, LibraryOptions, Ways};
 use memc_plan::PlanFile;
 use serde_json::{Map, Value, json};
 
@@ -47,6 +47,8 @@ pub struct Profile {
     pub machine: Machine,
     /// Every kernel that ran.
     pub ops: Vec<Op>,
+    /// What the user should know of how they ran.
+    pub notes: Vec<String>,
 }
 
 /// A kernel and its time.
@@ -75,7 +77,7 @@ pub fn profile(file: &PlanFile, options: &ProfileOptions) -> Result<Profile, Err
     }
     let program = Arc::new(Program::new(file.plan())?);
     let device = Timed::new(options.threads)?;
-    steps(&device, file, &program, options, || {
+    let notes = steps(&device, file, &program, options, || {
         device.take();
     })?;
     let threads = device.pool().current_num_threads();
@@ -85,6 +87,7 @@ pub fn profile(file: &PlanFile, options: &ProfileOptions) -> Result<Profile, Err
         processors: threads as u64,
         machine: Machine::measure(device.pool())?,
         ops: ops(&program, device.take()),
+        notes,
     })
 }
 
@@ -92,14 +95,14 @@ pub fn profile(file: &PlanFile, options: &ProfileOptions) -> Result<Profile, Err
 ///
 /// # Errors
 /// Those of a run.
-pub fn profile_gpu<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>>(
+pub fn profile_gpu<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>>(
     open: &F,
     file: &PlanFile,
     options: &ProfileOptions,
 ) -> Result<Profile, Error> {
     let program = Arc::new(Program::new(file.plan())?);
     let device = measure::Timed::new(open);
-    steps(&device, file, &program, options, || ())?;
+    let notes = steps(&device, file, &program, options, || ())?;
     let taken = device.take();
     let machine = gpu_machine::machine(open()?)?;
     let Some((facts, [arena, own])) = taken.device else {
@@ -115,6 +118,7 @@ pub fn profile_gpu<D: Graphs + Clock + 'static, F: Fn() -> Result<D, GpuError>>(
         processors: facts.processors.max(1).into(),
         machine: Machine { reserve_bytes, ..machine },
         ops: ops(&program, taken.times),
+        notes,
     })
 }
 
@@ -124,14 +128,14 @@ fn name(facts: &Facts) -> String {
     parts.collect::<Vec<_>>().join("-").to_ascii_lowercase()
 }
 
-/// Runs a step that warms up, and those that count.
+/// Runs a step that warms up, and those that count; returns what the user should know.
 fn steps(
     device: &dyn Device,
     file: &PlanFile,
     program: &Arc<Program>,
     options: &ProfileOptions,
     warm: impl Fn(),
-) -> Result<(), Error> {
+) -> Result<Vec<String>, Error> {
     let plan = file.plan();
     let initial = Initial::new(file, None, None)?;
     let steps = options.steps.max(1).saturating_add(1);
@@ -144,7 +148,7 @@ fn steps(
             warm();
         }
     }
-    Ok(())
+    Ok(session.notes().to_vec())
 }
 
 /// The kernels that have times.

@@ -52,6 +52,7 @@ pub(super) fn prepare(plan: &Plan) -> Result<Program, Error> {
         slots,
         results,
         types: Types { states: state_types, inputs: input_types, outputs: output_types },
+        tuning: plan.tuning.clone(),
         prologue: Vec::new(),
         body: Vec::new(),
         epilogue: Vec::new(),

@@ -93,10 +93,12 @@ static int run(void* stream, std::function<void()> command) {
   ++capture.lines[stream].count;
   return SUCCESS;
 }
+// What libraries say that their work takes, which no one waits for.
+static double pretended_ms;
 static double now_ms() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1e3 + now.tv_nsec / 1e6;
+  return now.tv_sec * 1e3 + now.tv_nsec / 1e6 + pretended_ms;
 }
 
 extern "C" {
@@ -104,7 +106,9 @@ int cuInit(unsigned) { return fails("no device") ? NO_DEVICE : SUCCESS; }
 int cuDriverGetVersion(int* version) { return *version = fails("old") ? 11080 : 13000, SUCCESS; }
 int cuDeviceGetCount(int* count) { return *count = 1, SUCCESS; }
 int cuDeviceGet(int* device, int ordinal) { return *device = 7, ordinal == 0 ? SUCCESS : NO_SUCH_DEVICE; }
-int cuDeviceGetName(char* name, int size, int) { return snprintf(name, size, "Fake GPU"), SUCCESS; }
+int cuDeviceGetName(char* name, int size, int) {
+  return snprintf(name, size, fails("other GPU") ? "Other GPU" : "Fake GPU"), SUCCESS;
+}
 int cuDeviceGetPCIBusId(char* text, int size, int device) {
   return snprintf(text, size, "00000000:3B:00.0"), device == 7 ? SUCCESS : NO_SUCH_DEVICE;
 }
@@ -279,6 +283,7 @@ int fake_is_within(const void* place, size_t bytes) {
   return 0;
 }
 int fake_is_compute(void* stream) { return compute.count(stream) == 1 && state() == SUCCESS; }
+void fake_takes(double ms) { pretended_ms += ms; }
 // Runs work of theirs in a stream.
 int fake_issue(void* stream, void (*work)(void*), void* data) {
   return run(stream, [=] { work(data); });

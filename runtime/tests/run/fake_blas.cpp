@@ -25,7 +25,7 @@ struct Preference {
 };
 // The 64 bytes that a caller keeps.
 struct Algorithm {
-  uint64_t magic, scheme, workspace, align, problem, unused[3];
+  uint64_t magic, scheme, workspace, align, problem, tile, unused[2];
 };
 struct Heuristic {
   Algorithm algorithm;
@@ -64,8 +64,14 @@ static bool is_product(const Desc& d, const Layout* a, const Layout* b, const La
   return fits && (r->batch == 1 || r->stride >= r->ld * r->columns) && d.scale == 0;
 }
 
+// What a way to add up parts takes of workspace.
+static uint64_t takes(uint64_t scheme, const Layout& result) {
+  i64 elements = result.rows * result.columns * result.batch;
+  return scheme == 4 ? (uint64_t)(2 * elements * width(result.type)) : scheme == 2 ? (uint64_t)(2 * elements * 4) : scheme == 1 ? 1024 : 0;
+}
+
 extern "C" {
-size_t cublasLtGetVersion() { return fails("old library") ? 111103 : 130100; }
+size_t cublasLtGetVersion() { return fails("old library") ? 111103 : fails("other version") ? 130101 : 130100; }
 const char* cublasLtGetStatusName(int status) {
   return status == EXECUTION_FAILED ? "CUBLAS_STATUS_EXECUTION_FAILED" : "CUBLAS_STATUS_INVALID_VALUE";
 }
@@ -144,17 +150,35 @@ int cublasLtMatmulAlgoGetHeuristic(void* handle, void* d, void* a, void* b, void
   uint32_t align = ~0u;
   for (uint32_t each : preference.align) align = std::min(align, each);
   uint64_t hash = problem(desc, (Layout*)a, (Layout*)b, (Layout*)c, &result);
-  i64 elements = result.rows * result.columns * result.batch;
-  auto offer = [&](uint64_t scheme, uint64_t workspace, int state) {
+  auto offer = [&](uint64_t scheme, uint64_t tile, int state) {
+    uint64_t workspace = takes(scheme, result);
     if ((scheme & preference.schemes) != scheme || workspace > preference.workspace || *count == wanted) return;
-    found[(*count)++] = Heuristic{{MAGIC, scheme, workspace, align, hash, {}}, workspace, state, 1, {}};
+    found[(*count)++] = Heuristic{{MAGIC, scheme, workspace, align, hash, tile, {}}, workspace, state, 1, {}};
   };
-  // The fastest first. What cannot run says so in its state alone.
+  // The best first, as the library thinks. What cannot run says so in its state alone.
   offer(0, 0, NOT_SUPPORTED);
-  offer(4, (uint64_t)(2 * elements * width(result.type)), 0);
-  offer(1, 1024, 0);
-  offer(2, (uint64_t)(2 * elements * 4), 0);
+  offer(4, 0, 0);
+  offer(1, 0, 0);
+  offer(2, 0, 0);
   offer(0, 0, 0);
+  offer(0, 1, 0);
+  return 0;
+}
+int cublasLtMatmulAlgoCheck(void* handle, void* d, void* a, void* b, void* c, void* r, const Algorithm* algorithm,
+                            Heuristic* found) {
+  if (fails(__func__)) return EXECUTION_FAILED;
+  REQUIRE(is(handle, LIBRARY) && is(d, DESC) && is(a, LAYOUT) && is(b, LAYOUT) && is(c, LAYOUT) && is(r, LAYOUT));
+  const Layout& result = *(Layout*)r;
+  bool is_way = algorithm->scheme <= 4 && algorithm->scheme != 3 && algorithm->tile <= 1;
+  if (algorithm->magic != MAGIC || !is_way || algorithm->align % 16 != 0) return INVALID;
+  if (algorithm->problem != problem(*(Desc*)d, (Layout*)a, (Layout*)b, (Layout*)c, &result)) return NOT_SUPPORTED;
+  found->workspace = takes(algorithm->scheme, result);
+  return found->workspace == algorithm->workspace ? 0 : INVALID;
+}
+int cublasLtMatmulAlgoConfigGetAttribute(const Algorithm* algorithm, int attribute, void* value, size_t bytes, size_t* written) {
+  REQUIRE(algorithm->magic == MAGIC && (attribute == 2 || attribute == 3) && bytes == 4 && written != nullptr);
+  uint32_t number = attribute == 3 ? (uint32_t)algorithm->scheme : algorithm->scheme == 0 ? 1 : 2;
+  memcpy(value, &number, *written = sizeof number);
   return 0;
 }
 int cublasLtMatmul(void* handle, void* d, const float* alpha, const void* a, void* ad, const void* b, void* bd,
@@ -179,12 +203,13 @@ int cublasLtMatmul(void* handle, void* d, const float* alpha, const void* a, voi
   i64 more = desc.more_ld * R.columns * width(R.type);
   REQUIRE(!desc.has_more() || (within(desc.more, more, align) && apart(desc.more, more, r, R.bytes())));
   float scale = *alpha, keep = *beta;
-  uint64_t scheme = algorithm->scheme;
+  uint64_t scheme = algorithm->scheme, tile = algorithm->tile;
   int calls = ++products;
   note("cublasLtMatmul scheme=" + std::to_string(scheme) + " compute=" + std::to_string(desc.compute) +
-       " workspace=" + std::to_string(bytes) + " batch=" + std::to_string(R.batch) +
+       " workspace=" + std::to_string(bytes) + " tile=" + std::to_string(tile) + " batch=" + std::to_string(R.batch) +
        " epilogue=" + std::to_string(desc.epilogue));
   issue(stream, [=] {
+    takes_ms(scheme == 4 ? 200 : scheme == 1 ? 300 : scheme == 2 ? 3000 : tile == 0 ? 2000 : 1000);
     if (bytes > 0) memset(workspace, 0xff, bytes);
     i64 k = desc.trans_a ? A.rows : A.columns;
     Order order = scheme == 1 ? ANY : scheme == 0 ? FORWARD : HALVES;

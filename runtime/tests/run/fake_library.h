@@ -2,7 +2,7 @@
 //
 // Everything follows the libraries' conventions: matrices by columns with leading dimensions and batches, descriptors by
 // their setters, heuristics with ways of different workspace, order and precision. Ways differ in bits. A workspace is
-// overwritten, wherever it is. What a caller must keep to is checked: a wrong call returns INVALID_VALUE or BAD_PARAM and is
+// overwritten, wherever it is. How long a way takes is made up, and not in the order of the heuristic. What a caller must keep to is checked: a wrong call returns INVALID_VALUE or BAD_PARAM and is
 // told on standard error, like handles that are left at the end. FAKE_LIBRARY names a function that fails, or a state.
 // FAKE_LIBRARY_LOG names a file to which every call is added.
 #pragma once
@@ -55,6 +55,8 @@ static void issue(void* stream, std::function<void()> work) {
   auto run = [](void* data) { (*(std::function<void()>*)data)(); };
   of_driver<void (*)(void*, void (*)(void*), void*)>("fake_issue")(stream, run, new std::function<void()>(std::move(work)));
 }
+// In work: how long it takes by the driver's clock.
+static void takes_ms(double ms) { of_driver<void (*)(double)>("fake_takes")(ms); }
 static bool apart(const void* a, i64 m, const void* b, i64 n) {
   return (const char*)a + m <= (const char*)b || (const char*)b + n <= (const char*)a;
 }

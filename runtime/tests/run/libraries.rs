@@ -20,7 +20,7 @@ fn listed((op, operands): &Case, more: u64) -> u64 {
 }
 
 /// A plan that runs the cases once a step, each on random operands, with so much workspace; operands and results are states.
-fn plan<'a>(cases: impl IntoIterator<Item = (&'a Case, u64)>) -> String {
+pub(crate) fn plan<'a>(cases: impl IntoIterator<Item = (&'a Case, u64)>) -> String {
     let (mut kernels, mut states, mut loads) = (String::new(), String::new(), String::new());
     let (mut launches, mut stores) = (String::new(), String::new());
     let (mut end, mut count) = (0, 0);
@@ -72,7 +72,7 @@ fn plan<'a>(cases: impl IntoIterator<Item = (&'a Case, u64)>) -> String {
 }
 
 /// Results by kernel.
-type Results = Vec<(DType, Vec<f32>)>;
+pub(crate) type Results = Vec<(DType, Vec<f32>)>;
 
 fn results(file: &[u8]) -> Results {
     let tensors = safetensors::SafeTensors::deserialize(file).unwrap();
@@ -91,7 +91,7 @@ fn results(file: &[u8]) -> Results {
 }
 
 /// Results on the fakes, what was called, and what was said.
-fn run(fake: &Fake, options: &str, failure: &str) -> (Results, Vec<String>, String) {
+pub(crate) fn run(fake: &Fake, options: &str, failure: &str) -> (Results, Vec<String>, String) {
     let log = fake.folder.path("calls.log");
     drop(std::fs::remove_file(&log));
     let arguments = format!("model.plan --device cuda --save out.safetensors {options}");
@@ -147,7 +147,7 @@ fn library_calls_give_the_numbers_of_the_cpu() {
 }
 
 /// A few kernels that libraries take.
-fn few() -> Vec<Case> {
+pub(crate) fn few() -> Vec<Case> {
     let mut cases = convolutions(DType::F32);
     cases.truncate(6);
     cases.insert(0, matmul(DType::F32, &[3, 5, 7], &[3, 6, 7], [false, true]));
@@ -240,7 +240,7 @@ fn what_is_missing_is_told_once() {
     check(
         "old library",
         &[
-            "matrix products run as generated kernels, which are slower: libcublasLt.so is of version 11.11, and 12 is needed",
+            "matrix products run as generated kernels, which are slower: libcublasLt.so is of version 11.11.3, and 12 is needed",
             "convolutions run as generated kernels, which are slower: libcudnn.so is of version 8.9.7, and 9 is needed",
         ],
     );

@@ -14,6 +14,7 @@ mod refused;
 mod runs;
 mod states;
 mod trace;
+mod tune;
 
 use std::{
     collections::BTreeMap,

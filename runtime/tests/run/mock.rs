@@ -13,6 +13,8 @@ mod capture;
 mod clock;
 #[path = "mock/program.rs"]
 pub(crate) mod program;
+#[path = "mock/ways.rs"]
+mod ways;
 #[path = "mock/worker.rs"]
 mod worker;
 
@@ -51,6 +53,8 @@ pub(crate) struct Behaviour {
     pub(crate) cannot_capture: bool,
     /// Take library calls.
     pub(crate) has_libraries: bool,
+    /// Have libraries of a newer version.
+    pub(crate) has_newer: bool,
     /// Have pageable memory for a host arena.
     pub(crate) pageable: bool,
     /// Bytes that kernels take, once they are built.

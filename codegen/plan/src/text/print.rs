@@ -48,7 +48,7 @@ impl fmt::Display for PlanText<'_> {
         for (index, output) in plan.outputs.iter().enumerate() {
             writeln!(f, "output o{index} {output}")?;
         }
-        for tuning in &plan.tuning {
+        if let Some(tuning) = &plan.tuning {
             writeln!(f, "tuning {tuning}")?;
             for (name, version) in &tuning.libraries {
                 writeln!(f, "library {} {}", Text(name), Text(version))?;

@@ -227,6 +227,9 @@ fn the_version_is_that_of_the_contents() {
     }
 }
 
+/// A change of a file's meta section.
+type Change<'a> = dyn Fn(&mut Vec<u8>) + 'a;
+
 /// Of a tuning section behind a right hash, each field that has a form is refused in another one.
 #[test]
 fn damaged_tuning_sections_are_refused() {
@@ -239,7 +242,7 @@ fn damaged_tuning_sections_are_refused() {
     let entry =
         [[11 << 3 | 2, 75, 1 << 3, 1, 2 << 3 | 2, 64].as_slice(), &[7; 64], &[4 << 3, 0x80, 2]].concat();
     let at = bytes.windows(entry.len()).position(|part| part == entry).unwrap();
-    let open = |change: &dyn Fn(&mut Vec<u8>)| {
+    let open = |change: &Change<'_>| {
         let mut part = bytes[64..64 + meta].to_vec();
         change(&mut part);
         let mut changed = bytes[..64].to_vec();
@@ -264,7 +267,7 @@ fn damaged_tuning_sections_are_refused() {
         let header = part.iter().rposition(|byte| *byte == 10 << 3 | 2).unwrap();
         part.drain(header..at);
     };
-    let cases: [(&dyn Fn(&mut Vec<u8>), &str); 5] = [
+    let cases: [(&Change<'_>, &str); 5] = [
         (&short, "tuned kernel 0: a product of 63 bytes"),
         (&none, "tuned kernel 0: it is neither a product nor a convolution"),
         (&alone, "does not say for what device"),

@@ -1,0 +1,114 @@
+//! `memrun tune`: measures the ways of a GPU's libraries, and writes the plan with the fastest.
+
+use memc_plan::{PlanError, PlanFile, Replace};
+use memc_runtime::{Error, Tuned, TunedCall, tune};
+use serde_json::{Value, json};
+
+use crate::cli::Tune;
+use crate::report;
+
+/// Tunes a plan; returns the exit code.
+pub(crate) fn execute(args: &Tune) -> Result<u8, Error> {
+    args.keep_files_apart()?;
+    let mut file = PlanFile::open(&args.plan).map_err(|error| Error::opening(&args.plan, error))?;
+    let output = args.output();
+    // A folder that takes no file is better known now than after the measurement.
+    drop(Replace::begin(output).map_err(|error| Error::io(output, error))?);
+    let tuned = tune(&file, &args.options())?;
+    tuned.notes.iter().for_each(|note| report::note(note));
+    let mut plan = file.plan().clone();
+    plan.tuning = tuned.tuning.clone();
+    memc_plan::write(output, &plan, &mut file, &|| false).map_err(|error| match error {
+        PlanError::Io { path, source } => Error::Io { path, source },
+        // What was measured breaks no rule of plans.
+        other => Error::Internal(other.to_string()),
+    })?;
+    let kernel = |call: &TunedCall| {
+        let kernel = usize::try_from(call.kept.kernel).ok().and_then(|index| plan.kernels.get(index));
+        kernel.map(|kernel| {
+            format!("k{} {}({}) {}", call.kept.kernel, kernel.op, kernel.operands.join(", "), kernel.attrs)
+        })
+    };
+    let path = output.display().to_string();
+    let kernels: Vec<String> = tuned.calls.iter().map(|call| kernel(call).unwrap_or_default()).collect();
+    Ok(report::print(&if args.json {
+        object(&path, &kernels, &tuned)
+    } else {
+        table(&path, &kernels, &tuned)
+    }))
+}
+
+/// Time of a call in all launches of a step, with the way that is kept and with the library's own choice.
+fn step_ns(calls: &[TunedCall]) -> (u64, u64) {
+    let sum = |ns: fn(&TunedCall) -> u64| {
+        calls.iter().fold(0u64, |sum, call| sum.saturating_add(ns(call).saturating_mul(call.launches as u64)))
+    };
+    (sum(|call| call.kept.ns), sum(|call| call.kept.default_ns))
+}
+
+fn table(path: &str, kernels: &[String], tuned: &Tuned) -> String {
+    let Some(tuning) = &tuned.tuning else {
+        return format!("{path}: no kernel is a library's; there is nothing to tune\n");
+    };
+    let mut text = format!(
+        "{:<9} {:>8} {:>5} {:>12} {:>12} {:>6}  kernel\n",
+        "library", "launches", "ways", "default us", "kept us", "ratio"
+    );
+    let us = |ns: u64| ns as f64 / 1e3;
+    for (call, kernel) in tuned.calls.iter().zip(kernels) {
+        let (ns, default_ns) = (call.kept.ns, call.kept.default_ns);
+        text += &format!(
+            "{:<9} {:>8} {:>5} {:>12.3} {:>12.3} {:>6.3}  {}\n",
+            call.library,
+            call.launches,
+            call.ways,
+            us(default_ns),
+            us(ns),
+            ns as f64 / default_ns.max(1) as f64,
+            kernel.trim_end(),
+        );
+    }
+    let (ns, default_ns) = step_ns(&tuned.calls);
+    let other = tuned.calls.iter().filter(|call| call.is_other).count();
+    text + &format!(
+        "{path}: {} of {} in another way than the libraries' choice on {}; {:.3} us a step instead of {:.3}\n",
+        other,
+        report::counted(tuned.calls.len() as u64, "kernel"),
+        tuning.device,
+        us(ns),
+        us(default_ns),
+    )
+}
+
+fn object(path: &str, kernels: &[String], tuned: &Tuned) -> String {
+    let call = |(call, kernel): (&TunedCall, &String)| {
+        json!({
+            "kernel": call.kept.kernel,
+            "op": kernel.trim_end(),
+            "library": call.library,
+            "launches": call.launches,
+            "ways": call.ways,
+            "way": call.kept.way.to_string(),
+            "workspace_bytes": call.kept.workspace_bytes,
+            "default_ns": call.kept.default_ns,
+            "ns": call.kept.ns,
+            "is_other": call.is_other,
+        })
+    };
+    let (ns, default_ns) = step_ns(&tuned.calls);
+    let tuning = tuned.tuning.as_ref();
+    let libraries = tuning.iter().flat_map(|tuning| &tuning.libraries);
+    let libraries = libraries.map(|(name, version)| (name.clone(), json!(version))).collect();
+    let object = json!({
+        "plan": path,
+        "device": tuning.map(|tuning| &tuning.device),
+        "arch": tuning.map(|tuning| &tuning.arch),
+        "libraries": Value::Object(libraries),
+        "rounding": tuning.map(|tuning| &tuning.rounding),
+        "allow_nondeterminism": tuning.map(|tuning| tuning.allow_nondeterminism),
+        "step_ns": ns,
+        "default_step_ns": default_ns,
+        "kernels": tuned.calls.iter().zip(kernels).map(call).collect::<Vec<_>>(),
+    });
+    format!("{object}\n")
+}

@@ -1,0 +1,113 @@
+//! Ways that a plan's tuning section has for its kernels, as far as what was measured is what is here now.
+
+use std::collections::BTreeMap;
+
+use memc_gpu::{LibraryOptions, LibraryWay, Rounding, Setting};
+use memc_plan::{TunedKernel, Tuning, Way};
+
+use crate::Program;
+
+/// Said where a library or the rules refuse a way.
+const REFUSED: &str = "the library, or the rules for what it may do, do not take the way that is kept";
+
+/// A plan's tuning on a device.
+pub(super) struct Kept<'a> {
+    tuning: Option<&'a Tuning>,
+    /// By kernel.
+    kernels: BTreeMap<usize, &'a TunedKernel>,
+    setting: Setting,
+    /// Calls that have a way there.
+    all: usize,
+    /// Why ways are not taken, each with how many calls it leaves to the library's own choice.
+    left: BTreeMap<String, usize>,
+}
+
+impl<'a> Kept<'a> {
+    pub(super) fn new(program: &'a Program, setting: Setting) -> Kept<'a> {
+        let tuning = program.tuning.as_ref().filter(|_| !setting.options.is_off);
+        let kernels = tuning.iter().flat_map(|tuning| &tuning.kernels);
+        let kernels = kernels.map(|entry| (usize::try_from(entry.kernel).unwrap_or(usize::MAX), entry));
+        Kept { tuning, kernels: kernels.collect(), setting, all: 0, left: BTreeMap::new() }
+    }
+
+    /// The way for a call that these kernels are, where there is one that was measured as things are here.
+    pub(super) fn way(&mut self, kernels: &[usize]) -> Option<LibraryWay> {
+        let tuning = self.tuning?;
+        let entry = kernels.iter().find_map(|kernel| self.kernels.get(kernel))?;
+        let way = to_library(&entry.way);
+        let name = way.component().name();
+        let here = self.setting.libraries.iter().find(|(component, _)| *component == way.component());
+        // What is lost without the library is said of the library.
+        let (_, here) = here?;
+        self.all += 1;
+        let there = tuning.libraries.iter().find(|(library, _)| library == name).map(|(_, version)| version);
+        let (device, arch) = (&self.setting.device, self.setting.arch.to_string());
+        let options = self.setting.options;
+        let why = if (&tuning.device, &tuning.arch) != (device, &arch) {
+            format!("it was measured on {}, {}, and this is {device}, {arch}", tuning.device, tuning.arch)
+        } else if (tuning.rounding.as_str(), tuning.allow_nondeterminism) != named(options) {
+            let with = |(rounding, any): (&str, bool)| {
+                format!(
+                    "rounding {rounding}, {}",
+                    if any { "sums in any order" } else { "sums in one order" }
+                )
+            };
+            let there = with((&tuning.rounding, tuning.allow_nondeterminism));
+            format!("it was measured with {there}, and this run has {}", with(named(options)))
+        } else if there != Some(here) {
+            let there = there.map_or("unknown", String::as_str);
+            format!("it was measured with {name} {there}, and here is {here}")
+        } else {
+            return Some(way);
+        };
+        *self.left.entry(why).or_default() += 1;
+        None
+    }
+
+    /// The last way was not taken.
+    pub(super) fn refused(&mut self) {
+        *self.left.entry(REFUSED.to_owned()).or_default() += 1;
+    }
+
+    /// What the user should know: how many kernels are not computed as they were tuned, and why.
+    pub(super) fn note(&self) -> Option<String> {
+        let left: usize = self.left.values().sum();
+        let why: Vec<&str> = self.left.keys().map(String::as_str).collect();
+        let text = || {
+            format!(
+                "the plan's tuning is not used for {left} of {} tuned kernels, whose ways the libraries choose: {}; \
+                 `memrun tune` measures again",
+                self.all,
+                why.join(", and ")
+            )
+        };
+        (left > 0).then(text)
+    }
+}
+
+/// Names of options in a tuning section.
+pub(super) fn named(options: LibraryOptions) -> (&'static str, bool) {
+    let rounding = match options.rounding {
+        Rounding::Exact => "exact",
+        Rounding::Tf32 => "tf32",
+        Rounding::Bf16 => "bf16",
+    };
+    (rounding, options.allow_nondeterminism)
+}
+
+fn to_library(way: &Way) -> LibraryWay {
+    match way {
+        Way::Product(bytes) => LibraryWay::Product(bytes.clone()),
+        Way::Convolution { algorithm, math } => {
+            LibraryWay::Convolution { algorithm: *algorithm, math: *math }
+        }
+    }
+}
+
+/// A library's way as plans have it.
+pub(super) fn to_plan(way: LibraryWay) -> Way {
+    match way {
+        LibraryWay::Product(bytes) => Way::Product(bytes),
+        LibraryWay::Convolution { algorithm, math } => Way::Convolution { algorithm, math },
+    }
+}

@@ -1,0 +1,72 @@
+//! Measuring how the libraries of a GPU best compute a plan's kernels, for the plan's tuning section.
+
+use std::{path::PathBuf, sync::Arc};
+
+use memc_gpu::{Clock, Cuda, GpuError, Graphs, LibraryOptions, Ways};
+use memc_plan::{PlanFile, Tuning};
+
+pub use crate::gpu::tune::TunedCall;
+use crate::gpu::tune::Tuner;
+use crate::{DeviceName, Error, FeedOptions, Feeder, Initial, Program, Session};
+
+/// What to measure.
+#[derive(Clone, Debug, Default)]
+pub struct TuneOptions {
+    /// What to measure it on: a GPU.
+    pub device: DeviceName,
+    /// What libraries may do.
+    pub libraries: LibraryOptions,
+    /// Files by the name under which the model takes the data; other inputs are synthetic.
+    pub inputs: Vec<(String, PathBuf)>,
+}
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub struct Tuned {
+    /// The section for the plan; none where no library computes a kernel of it.
+    pub tuning: Option<Tuning>,
+    /// Every call of a library, by its first kernel.
+    pub calls: Vec<TunedCall>,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// Runs a step of a plan and measures the ways of its library calls.
+///
+/// # Errors
+/// Those of a run; [`Error::Usage`] for a device or options without libraries.
+pub fn tune(file: &PlanFile, options: &TuneOptions) -> Result<Tuned, Error> {
+    let DeviceName::Cuda(ordinal) = options.device else {
+        return Err(Error::Usage(
+            "tuning measures the libraries of a GPU, which the CPU device does not use; add --device cuda"
+                .to_owned(),
+        ));
+    };
+    if options.libraries.is_off {
+        return Err(Error::Usage("--no-libraries leaves nothing to tune; leave it out".to_owned()));
+    }
+    tune_gpu(&|| Cuda::open(ordinal, options.libraries), file, &options.inputs)
+}
+
+/// [`tune`] on a device whose drivers `open` makes.
+///
+/// # Errors
+/// Those of a run.
+pub fn tune_gpu<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>>(
+    open: &F,
+    file: &PlanFile,
+    inputs: &[(String, PathBuf)],
+) -> Result<Tuned, Error> {
+    // Times are to be compared with what libraries choose, whatever was measured before.
+    let mut plan = file.plan().clone();
+    plan.tuning = None;
+    let program = Arc::new(Program::new(&plan)?);
+    let initial = Initial::new(file, None, None)?;
+    let feed = FeedOptions { inputs: inputs.to_vec(), lr: None, seed: 0, done: 0, steps: 1 };
+    let mut feeder = Feeder::new(&plan, &program, &feed)?;
+    let device = Tuner::new(open);
+    let mut session = Session::start(&device, &plan, program, &initial, &mut feeder)?;
+    session.step()?;
+    let measured = device.take();
+    Ok(Tuned { tuning: measured.tuning, calls: measured.calls, notes: session.notes().to_vec() })
+}

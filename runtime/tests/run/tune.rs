@@ -1,0 +1,348 @@
+//! Tuning a plan's library calls, and running what was tuned: through the command line on the fake libraries, whose ways take
+//! times of their own, and on the mock.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use memc_plan::{NoData, PlanFile, Tuning, Way};
+use memc_runtime::gpu::Gpu;
+use memc_runtime::{RunOptions, run_on, tune_gpu};
+use serde_json::Value;
+
+use crate::fake::Fake;
+use crate::libraries::{Results, few, plan};
+use crate::mock::{Behaviour, Mock, has_compiler};
+use crate::{CLASSIFIER, Folder, Log, host_waits, libraries};
+
+const TUNE: &str = "tune model.plan --device cuda";
+/// Said of every kernel whose way is refused.
+const REFUSED: &str = "do not take the way that is kept; `memrun tune` measures again";
+
+/// A plan of a few library calls, each with room for every way.
+fn roomy() -> Option<Fake> {
+    let cases = few();
+    Fake::new(&plan(cases.iter().map(|case| (case, memc_cuda::allowance(&case.0, &case.1)))))
+}
+
+/// Results, what was called, each once, and what was said.
+fn run(fake: &Fake, options: &str, failure: &str) -> (Results, Vec<String>, String) {
+    libraries::run(fake, &format!("--no-graph {options}"), failure)
+}
+
+/// The tuning section of `model.plan`, and the plan written again with what is made of it.
+fn retune(fake: &Fake, change: impl FnOnce(&mut Tuning)) {
+    let path = fake.folder.path("model.plan");
+    let mut plan = PlanFile::open(&path).unwrap().plan().clone();
+    change(plan.tuning.as_mut().unwrap());
+    memc_plan::write(&path, &plan, &mut NoData, &|| false).unwrap();
+}
+
+/// Calls of a function, without its name.
+fn of<'a>(calls: &'a [String], name: &str) -> Vec<&'a str> {
+    calls.iter().filter_map(|call| call.strip_prefix(name)).map(str::trim).collect()
+}
+
+/// The fastest way is kept where it is worth it, in place of the plan or beside it, and is the one that runs.
+#[test]
+fn the_fastest_ways_are_kept_and_run() {
+    let Some(fake) = roomy() else { return };
+    let (before, chosen, _) = run(&fake, "", "");
+    assert!(of(&chosen, "cublasLtMatmul").iter().all(|call| call.starts_with("scheme=2 ")), "{chosen:#?}");
+    let untuned = std::fs::read(fake.folder.path("model.plan")).unwrap();
+    let printed = fake.succeeds(&format!("{TUNE} -o tuned.plan --json"), "");
+    assert_eq!(std::fs::read(fake.folder.path("model.plan")).unwrap(), untuned);
+    let object: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!((&object["device"], &object["arch"]), (&Value::from("Fake GPU"), &Value::from("sm_90")));
+    assert_eq!(object["libraries"], serde_json::json!({"cuBLASLt": "13.1.0", "cuDNN": "9.19.0"}));
+    assert_eq!((&object["rounding"], &object["allow_nondeterminism"]), (&"exact".into(), &false.into()));
+    assert!(object["step_ns"].as_u64() < object["default_step_ns"].as_u64());
+    let kernels = object["kernels"].as_array().unwrap();
+    assert_eq!(kernels.len(), chosen.len());
+    for kernel in kernels {
+        let (op, way) = (kernel["op"].as_str().unwrap(), kernel["way"].as_str().unwrap());
+        let is_product = kernel["library"] == "cuBLASLt";
+        let is_other = kernel["is_other"] == true;
+        assert_eq!(is_other, kernel["ns"].as_u64() < kernel["default_ns"].as_u64(), "{kernel}");
+        assert_eq!(kernel["launches"], 1);
+        let (ways, expected) = match (is_product, op.contains(" conv_grad_")) {
+            (true, _) => (3, is_other && kernel["workspace_bytes"] == 0),
+            (_, true) => (2, is_other && way == "convolution 1 math 3"),
+            // One per cent is not worth it.
+            _ => (kernel["ways"].as_u64().unwrap(), !is_other && !way.starts_with("convolution 1 ")),
+        };
+        assert!(kernel["ways"] == ways && ways > 1 && expected, "{kernel}");
+    }
+    // In place, and as a table.
+    let printed = fake.succeeds(TUNE, "");
+    assert!(printed.lines().count() == kernels.len() + 2 && printed.contains("ratio  kernel"), "{printed}");
+    assert!(printed.contains("on Fake GPU; ") && printed.contains("model.plan: "), "{printed}");
+    let info = fake.succeeds("model.plan --plan-info", "");
+    assert!(info.contains(&format!("{} kernels for Fake GPU, sm_90", kernels.len())), "{info}");
+    let (got, calls, said) = run(&fake, "", "");
+    assert_eq!(said, "");
+    assert_eq!(calls.len(), chosen.len());
+    let products = of(&calls, "cublasLtMatmul");
+    assert!(
+        products.iter().all(|call| call.starts_with("scheme=0 compute=68 workspace=0 tile=1 ")),
+        "{calls:#?}"
+    );
+    assert!(of(&calls, "cudnnConvolutionForward")[0].starts_with("algorithm=7 "), "{calls:#?}");
+    let gradients = of(&calls, "cudnnConvolutionBackward");
+    assert!(gradients.iter().all(|call| call.contains(" algorithm=1 math=3 ")), "{calls:#?}");
+    // Ways differ in the order of sums.
+    assert!(got != before);
+    let (again, _, said) = libraries::run(&fake, "--check-memory --steps 3", "");
+    assert_eq!((said.as_str(), got), ("", again));
+}
+
+/// Where sums may have any order, ways without one are measured too, and with other rounding those of that.
+#[test]
+fn options_widen_what_is_measured() {
+    let Some(fake) = roomy() else { return };
+    fake.succeeds(&format!("{TUNE} --allow-nondeterminism --tf32"), "");
+    let (_, calls, said) = run(&fake, "--allow-nondeterminism --tf32", "");
+    assert_eq!(said, "");
+    assert!(
+        of(&calls, "cublasLtMatmul").iter().all(|call| call.starts_with("scheme=4 compute=77 ")),
+        "{calls:#?}"
+    );
+    let gradients = of(&calls, "cudnnConvolutionBackward");
+    assert!(gradients.iter().all(|call| call.contains(" algorithm=0 ")), "{calls:#?}");
+}
+
+/// On another GPU, with another version or other options the libraries choose as for a plan that was never tuned, and one
+/// note says so. Without libraries, or on the CPU, there is nothing to say.
+#[test]
+fn a_tuning_of_something_else_is_left_with_a_note() {
+    let Some(fake) = roomy() else { return };
+    let run_both = |options: &str, failure: &str| {
+        let (want, chosen, _) = run(&fake, options, failure);
+        fake.succeeds(TUNE, "");
+        let (got, calls, said) = run(&fake, options, failure);
+        retune(&fake, |_| ());
+        assert_eq!((calls, got), (chosen, want), "{options} {failure}");
+        said
+    };
+    let all = |said: &str| {
+        assert!(said.contains("is not used for "), "{said}");
+        let (left, rest) = said.split_once("is not used for ").unwrap().1.split_once(" of ").unwrap();
+        assert_eq!((said.lines().count(), rest.split(' ').next()), (1, Some(left)), "{said}");
+    };
+    let untuned = std::fs::read(fake.folder.path("model.plan")).unwrap();
+    let reset = || std::fs::write(fake.folder.path("model.plan"), &untuned).unwrap();
+    for (options, failure, parts) in [
+        ("", "other GPU", ["it was measured on Fake GPU, sm_90, and this is Other GPU, sm_90", ""]),
+        (
+            "",
+            "other version",
+            ["with cuBLASLt 13.1.0, and here is 13.1.1", "with cuDNN 9.19.0, and here is 9.20.0"],
+        ),
+        ("--tf32", "", ["with rounding exact, sums in one order, and this run has rounding tf32", ""]),
+        ("--allow-nondeterminism", "", ["has rounding exact, sums in any order", "`memrun tune`"]),
+    ] {
+        reset();
+        let said = run_both(options, failure);
+        all(&said);
+        assert!(parts.iter().all(|part| said.contains(part)), "{said} lacks {parts:?}");
+    }
+    let measured = fake.memrun("profile model.plan --device cuda --steps 1 -o gpu.json", "other GPU");
+    all(&String::from_utf8(measured.stderr).unwrap());
+    reset();
+    assert_eq!(run_both("--no-libraries", ""), "");
+    reset();
+    // What is lost without a library is said of the library alone.
+    let said = run_both("", "old library");
+    assert!(said.lines().count() == 2 && !said.contains("tuning"), "{said}");
+    let output = fake.memrun("model.plan --steps 2", "");
+    assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
+}
+
+/// A product's way on the fakes, with one of its words changed.
+fn changed(way: &mut Way, word: usize, value: u64) {
+    let Way::Product(bytes) = way else { return };
+    bytes[8 * word..8 * word + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+/// Ways without order, ways that need more than there is, and what is no way at all are not taken, whatever a plan says; where
+/// sums may have any order, the same ways are.
+#[test]
+fn ways_that_break_the_rules_are_not_taken() {
+    let Some(fake) = roomy() else { return };
+    let (want, chosen, _) = run(&fake, "", "");
+    let forge = |change: &dyn Fn(&mut Way), options: &str| {
+        fake.succeeds(TUNE, "");
+        retune(&fake, |tuning| {
+            tuning.kernels.iter_mut().for_each(|entry| change(&mut entry.way));
+            tuning.allow_nondeterminism = !options.is_empty();
+        });
+        run(&fake, options, "")
+    };
+    let products = of(&chosen, "cublasLtMatmul").len();
+    // In place, which the library would do; parts in the result's type; other words; algorithms of other calls.
+    let cases: [(&dyn Fn(&mut Way), usize); 6] = [
+        (
+            &|way| {
+                changed(way, 1, 1);
+                changed(way, 2, 1024);
+            },
+            products,
+        ),
+        (&|way| changed(way, 0, 7), products),
+        (&|way| changed(way, 4, 7), products),
+        (&|way| changed(way, 5, 9), products),
+        (&|way| *way = Way::Product(Box::new([0xff; 64])), chosen.len()),
+        (&|way| *way = Way::Convolution { algorithm: 90, math: 7 }, chosen.len()),
+    ];
+    for (index, (change, left)) in cases.into_iter().enumerate() {
+        let (got, calls, said) = forge(change, "");
+        let expected = format!("is not used for {left} of {} tuned kernels", chosen.len());
+        assert!(
+            said.lines().count() == 1 && said.contains(REFUSED) && said.contains(&expected),
+            "{index}: {said}"
+        );
+        let of_products = |calls: &[String]| of(calls, "cublasLtMatmul").join("\n");
+        assert_eq!(of_products(&calls), of_products(&chosen), "{index}");
+        assert!(left < chosen.len() || got == want, "{index}");
+    }
+    let any_order = |way: &mut Way| match way {
+        Way::Product(_) => {
+            changed(way, 1, 1);
+            changed(way, 2, 1024);
+        }
+        Way::Convolution { algorithm, .. } => *algorithm = 0,
+    };
+    let gradients = of(&chosen, "cudnnConvolutionBackward").len();
+    let (_, calls, said) = forge(&any_order, "");
+    assert!(said.contains(&format!("is not used for {} of", products + gradients)), "{said}");
+    assert!(of(&calls, "cublasLtMatmul").iter().all(|call| call.starts_with("scheme=2 ")), "{calls:#?}");
+    assert!(
+        of(&calls, "cudnnConvolutionBackward").iter().all(|call| !call.contains(" algorithm=0 ")),
+        "{calls:#?}"
+    );
+    let (_, calls, said) = forge(&any_order, "--allow-nondeterminism");
+    // All products but the first have less room than this way takes.
+    let expected = format!("is not used for {} of {} ", products - 1, chosen.len());
+    assert!(said.contains(&expected) && said.contains(REFUSED), "{said}");
+    assert!(of(&calls, "cublasLtMatmul")[0].starts_with("scheme=1 "), "{calls:#?}");
+    assert!(
+        of(&calls, "cudnnConvolutionBackward").iter().all(|call| call.contains(" algorithm=0 ")),
+        "{calls:#?}"
+    );
+}
+
+/// What a way takes of workspace is the library's word, not the plan's; a plan whose own word is more than its launches have is
+/// damaged.
+#[test]
+fn workspaces_are_those_of_the_launches() {
+    let Some(fake) = roomy() else { return };
+    fake.succeeds(TUNE, "");
+    let roomy = PlanFile::open(fake.folder.path("model.plan")).unwrap().plan().tuning.clone().unwrap();
+    let cases = few();
+    let fake = Fake::new(&plan(cases.iter().map(|case| (case, 192)))).unwrap();
+    let (_, chosen, _) = run(&fake, "", "");
+    let path = fake.folder.path("model.plan");
+    let mut narrow = PlanFile::open(&path).unwrap().plan().clone();
+    narrow.tuning = Some(roomy);
+    // The way that the library itself would choose, if there were room for it.
+    let mut products = [3 * 5 * 6, 5 * 6, 5 * 8].into_iter();
+    let count = products.len();
+    for entry in &mut narrow.tuning.as_mut().unwrap().kernels {
+        entry.workspace_bytes = 0;
+        let Way::Product(bytes) = &entry.way else { continue };
+        // What it would take, by the fake's own word.
+        let elements = products.next().unwrap();
+        assert_eq!(bytes[8..24], [0; 16]);
+        changed(&mut entry.way, 1, 2);
+        changed(&mut entry.way, 2, 8 * elements);
+    }
+    memc_plan::write(&path, &narrow, &mut NoData, &|| false).unwrap();
+    let (_, calls, said) = run(&fake, "", "");
+    let expected = format!("is not used for {count} of {} ", cases.len());
+    assert!(said.contains(REFUSED) && said.contains(&expected), "{said}");
+    assert_eq!(of(&calls, "cublasLtMatmul"), of(&chosen, "cublasLtMatmul"));
+    // The same with its own word.
+    narrow.tuning.as_mut().unwrap().kernels[0].workspace_bytes = 1 << 20;
+    let written = memc_plan::write(&path, &narrow, &mut NoData, &|| false);
+    assert!(written.unwrap_err().to_string().contains("bytes of workspace where a launch has"));
+}
+
+/// A planned run with tuned calls equals the unplanned one, which takes the same ways; a tuned plan is tuned again from what the
+/// libraries choose.
+#[test]
+fn planned_and_unplanned_runs_take_the_tuned_ways() {
+    let Some(fake) = Fake::new(&host_waits()) else { return };
+    let tuned = |text: String| -> Vec<Value> {
+        let object: Value = serde_json::from_str(&text).unwrap();
+        let way = |kernel: &Value| serde_json::json!([kernel["kernel"], kernel["way"], kernel["is_other"]]);
+        object["kernels"].as_array().unwrap().iter().map(way).collect()
+    };
+    let first = tuned(fake.succeeds(&format!("{TUNE} --json"), ""));
+    assert!(first.iter().any(|kernel| kernel[2] == true), "{first:?}");
+    for options in ["", "--no-graph", "--check-memory"] {
+        let printed = fake.succeeds(&format!("model.plan --device cuda --steps 3 --verify {options}"), "");
+        assert!(printed.contains("verified=bit-identical"), "{printed}");
+    }
+    assert_eq!(tuned(fake.succeeds(&format!("{TUNE} --json"), "")), first);
+    fake.succeeds("profile model.plan --device cuda --steps 1 -o gpu.json", "");
+}
+
+/// Nothing is written where the device is none, fails, or has no libraries to measure.
+#[test]
+fn what_cannot_be_tuned_is_told() {
+    let Some(fake) = roomy() else { return };
+    let untuned = std::fs::read(fake.folder.path("model.plan")).unwrap();
+    fake.fails("tune model.plan", "", 2, &["--device cuda"]);
+    fake.fails("tune model.plan --device cuda --no-libraries", "", 2, &["--no-libraries"]);
+    fake.fails("tune model.plan --device cuda -o model.plan", "", 2, &["would be overwritten"]);
+    fake.fails("tune model.plan --device cuda -o none/x.plan", "", 74, &["none"]);
+    fake.fails(TUNE, "no device", 8, &["no GPU"]);
+    fake.fails(TUNE, "cublasLtMatmulAlgoCheck", 8, &["cublasLtMatmulAlgoCheck failed", "--no-libraries"]);
+    fake.fails(TUNE, "cudnnConvolutionForward", 8, &["cudnnConvolutionForward failed"]);
+    let json = fake.memrun(&format!("{TUNE} --json"), "no device");
+    let object: Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(object["exit_code"], 8);
+    assert_eq!(std::fs::read(fake.folder.path("model.plan")).unwrap(), untuned);
+    let printed = fake.succeeds(&format!("{TUNE} -o same.plan"), "unsupported");
+    assert!(printed.contains("nothing to tune"), "{printed}");
+    assert_eq!(std::fs::read(fake.folder.path("same.plan")).unwrap(), untuned);
+}
+
+/// On the mock, whose ways compute the same, a tuned plan gives the bits of the untuned one, planned and unplanned, at any
+/// timing, and is left with a note where the libraries are newer.
+#[test]
+fn a_tuned_plan_gives_the_bits_of_the_untuned_one() {
+    if !has_compiler() {
+        return;
+    }
+    let folder = Folder::of(CLASSIFIER);
+    let behaviour = Behaviour { has_libraries: true, ..Behaviour::default() };
+    let on_mock = |file: &PlanFile, behaviour: Behaviour| {
+        let device = Gpu::new("mock", move || Ok(Mock::new(behaviour)), true);
+        let path = folder.path("mock.safetensors");
+        let options =
+            RunOptions { steps: 4, verify: true, save: Some(path.clone()), ..RunOptions::default() };
+        let mut log = Log::default();
+        run_on(&device, file, &options, &mut log).unwrap();
+        let notes: Vec<String> = log.notes.into_iter().filter(|note| note.contains("tuning")).collect();
+        ((log.losses, std::fs::read(path).unwrap()), notes)
+    };
+    let file = folder.plan();
+    let (untuned, _) = on_mock(&file, behaviour);
+    let tuned = tune_gpu(&|| Ok(Mock::new(behaviour)), &file, &[]).unwrap();
+    assert!(!tuned.calls.is_empty() && tuned.calls.iter().all(|call| call.ways == 3), "{:?}", tuned.calls);
+    let mut plan = file.plan().clone();
+    plan.tuning = tuned.tuning;
+    // The last of the mock's ways, whichever was the fastest.
+    for entry in &mut plan.tuning.as_mut().unwrap().kernels {
+        match &mut entry.way {
+            Way::Product(bytes) => bytes.fill(2),
+            Way::Convolution { algorithm, .. } => *algorithm = 2,
+        }
+    }
+    let path = folder.path("tuned.plan");
+    memc_plan::write(&path, &plan, &mut NoData, &|| false).unwrap();
+    let file = PlanFile::open(&path).unwrap();
+    for seed in [None, Some(1), Some(2)] {
+        assert_eq!(on_mock(&file, Behaviour { seed, ..behaviour }), (untuned.clone(), Vec::new()));
+    }
+    let (got, notes) = on_mock(&file, Behaviour { has_newer: true, ..behaviour });
+    assert!(got == untuned && notes.len() == 1 && notes[0].contains("1.0.0, and here is 2.0.0"), "{notes:?}");
+}
