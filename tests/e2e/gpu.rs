@@ -3,10 +3,10 @@
 
 use memc_plan::PlanFile;
 use memc_runtime::gpu::Gpu;
-use memc_runtime::{ProfileOptions, RunOptions, profile_gpu, run_on};
+use memc_runtime::{ProfileOptions, RunOptions, profile_gpu, run_on, tune_gpu};
 
 use crate::mock::{Behaviour, Mock, has_compiler};
-use crate::support::{Losses, Ran, json, memc_ok, number, put, run, saved};
+use crate::support::{Losses, Ran, json, memc, memc_ok, number, put, run, saved};
 
 /// A GPU, so that element-wise ops are fused; with room for kernels' scratch.
 const PROFILE: &str = r#"{"format": "memc-profile/1", "name": "emulated", "kernels": "gpu", "processors": 8,
@@ -126,4 +126,53 @@ fn a_measured_device_is_planned_for() {
     assert_eq!(out["device"], "mock-gpu");
     let ops: u64 = measured.ops.iter().map(|op| op.time_ns).sum();
     assert!(number(&out, "ideal_ns") >= ops, "{out}");
+}
+
+/// Tuning changes no command: the checker proves a tuned plan as before, `dump` and `diff` name what is new in it, it gives the
+/// bits of the untuned one, and compiling again gives the untuned one.
+#[test]
+fn a_tuned_plan_is_the_plan_with_a_section_more() {
+    if !has_compiler() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let [plan, tuned] =
+        ["model.plan", "tuned.plan"].map(|name| folder.path().join(name).display().to_string());
+    let model = "models/mlp_s/training_model.onnx";
+    let device = put(folder.path(), "device.json", PROFILE.as_bytes()).display().to_string();
+    let compile = ["compile", model, "--device", &device, "-o", &plan];
+    memc_ok(&compile);
+    let untuned = std::fs::read(&plan).unwrap();
+    let behaviour = Behaviour { has_libraries: true, ..Behaviour::default() };
+    let mut file = PlanFile::open(&plan).unwrap();
+    let mut with = file.plan().clone();
+    with.tuning = tune_gpu(&|| Ok(Mock::new(behaviour)), &file, &[]).unwrap().tuning;
+    let count = with.tuning.as_ref().unwrap().kernels.len();
+    memc_plan::write(&tuned, &with, &mut file, &|| false).unwrap();
+    assert!(memc_ok(&["check", &tuned, "--source", model, "--device", &device]).contains("proved"));
+    let text = memc_ok(&["dump", &tuned]);
+    assert!(
+        text.starts_with("plan 2\n") && text.contains("\ntuning \"Mock GPU\" sm_90 rounding exact\n"),
+        "{text}"
+    );
+    let object = json(&memc_ok(&["dump", &tuned, "--json"]));
+    assert_eq!(object["tuning"]["kernels"].as_array().unwrap().len(), count);
+    let differences = String::from_utf8(memc(&["diff", &plan, &tuned]).stdout).unwrap();
+    assert_eq!(
+        differences.lines().filter(|line| line.starts_with("+ tuning of ")).count(),
+        count,
+        "{differences}"
+    );
+    assert!(differences.lines().all(|line| line.starts_with("+ tuning ")), "{differences}");
+    let ran = [&plan, &tuned].map(|path| {
+        let mock = Gpu::new("mock", move || Ok(Mock::new(behaviour)), true);
+        let to = folder.path().join("mock.safetensors");
+        let options = RunOptions { steps: STEPS, save: Some(to.clone()), ..RunOptions::default() };
+        let mut losses = Losses::default();
+        run_on(&mock, &PlanFile::open(path).unwrap(), &options, &mut losses).unwrap();
+        (losses.0, saved(&to))
+    });
+    assert!(ran[0] == ran[1]);
+    memc_ok(&compile);
+    assert!(std::fs::read(&plan).unwrap() == untuned);
 }

@@ -155,6 +155,9 @@ fn a_tuning_of_something_else_is_left_with_a_note() {
     assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
 }
 
+/// A change of a way.
+type Forge = dyn Fn(&mut Way);
+
 /// A product's way on the fakes, with one of its words changed.
 fn changed(way: &mut Way, word: usize, value: u64) {
     let Way::Product(bytes) = way else { return };
@@ -167,7 +170,7 @@ fn changed(way: &mut Way, word: usize, value: u64) {
 fn ways_that_break_the_rules_are_not_taken() {
     let Some(fake) = roomy() else { return };
     let (want, chosen, _) = run(&fake, "", "");
-    let forge = |change: &dyn Fn(&mut Way), options: &str| {
+    let forge = |change: &Forge, options: &str| {
         fake.succeeds(TUNE, "");
         retune(&fake, |tuning| {
             tuning.kernels.iter_mut().for_each(|entry| change(&mut entry.way));
@@ -177,7 +180,7 @@ fn ways_that_break_the_rules_are_not_taken() {
     };
     let products = of(&chosen, "cublasLtMatmul").len();
     // In place, which the library would do; parts in the result's type; other words; algorithms of other calls.
-    let cases: [(&dyn Fn(&mut Way), usize); 6] = [
+    let cases: [(&Forge, usize); 6] = [
         (
             &|way| {
                 changed(way, 1, 1);
