@@ -108,7 +108,9 @@ impl Widening {
     /// The rows' axes become one of extent `rows` behind axes of extent 1, so that the others keep their place.
     fn ty(&self, piece: &Piece, rows: u64) -> TensorType {
         let mut ty = piece.ty.clone();
-        if let (Some(_), Some((last, outer))) = (piece.row, ty.shape[..piece.lead].split_last_mut()) {
+        // A tensor that every call takes whole may have fewer axes.
+        let lead = piece.row.and_then(|_| ty.shape.get_mut(..piece.lead));
+        if let Some((last, outer)) = lead.and_then(<[u64]>::split_last_mut) {
             outer.fill(1);
             *last = rows;
         }
@@ -168,7 +170,7 @@ impl OpKind {
             Concat { .. } | Pad { .. } | Fill { .. } | Select {} | Cast { .. } => return None,
             Gather { .. } | GatherElements { .. } | GatherNd { .. } => return None,
             RandomMask { .. } | RandomUniform { .. } | RandomNormal { .. } => return None,
-            Increment { .. } | Fused { .. } => return None,
+            Increment { .. } | Fused { .. } | FusedNorm { .. } => return None,
             ScatterElements { mode: ScatterMode::Replace, .. }
             | ScatterNd { mode: ScatterMode::Replace, .. } => return None,
 

@@ -283,6 +283,8 @@ fn networks(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
     let norm = OpKind::LayerNorm { axis: 1, epsilon: F32(1e-5) };
     push(all, norm.clone(), vec![x.clone(), row.clone()]);
     push(all, norm, vec![x.clone(), row.clone(), r.f32(&[5, 6])]);
+    let norm = OpKind::LayerNorm { axis: 2, epsilon: F32(1e-5) };
+    push(all, norm, vec![x.clone(), r.positive(&[6]), r.f32(&[6])]);
     let operands = vec![r.f32(&[s, 5, 6]), x.clone(), row, stat.clone(), stat];
     push(all, OpKind::LayerNormGrad { axis: 1 }, operands);
     for axis in [0, 1, 2] {
