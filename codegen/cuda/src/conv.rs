@@ -86,7 +86,7 @@ pub(crate) fn with_epilogue(
     let (t, has_bias) = (name(x.dtype), n > 2);
     let bias = if has_bias { "a2" } else { "a1" };
     let e = Extents::new(x, w, y, ([strides, pads, dilations], *groups))?;
-    let (entry, put) = put(e.params(entry(call, body)), call, body, reads);
+    let (entry, put) = put(e.params(entry(call, [body])), call, body, reads);
     let lead = format!("{}{put}{}", body.before, gathered());
     Some(Lowering::of(if e.m < FEW {
         let text = format!("conv_forward_at<{t}, {has_bias}>(g, a0, a1, {bias}, put, (i64)i);");

@@ -3,8 +3,8 @@
 
 use std::fmt::Write;
 
-use memc_ir::ops::fused::{self, Along, Arg, Step, along};
-use memc_ir::{DType, OpKind};
+use memc_ir::ops::fused::{self, Along, Arg, Step, along, is_head};
+use memc_ir::{DType, OpKind, TensorType};
 
 use crate::elementwise::expression;
 use crate::kernel::{Lowering, float, int, name};
@@ -16,42 +16,76 @@ use crate::{Call, conv, product};
 /// A fused op; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
     let OpKind::Fused { body: whole, outs } = call.op else { return None };
-    let fused::Body(steps) = whole;
-    let head = whole.head();
     let space = &call.results.first()?.shape;
-    let (mut reads, mut ways): (Vec<Read>, Vec<(u32, Along)>) = Default::default();
+    let addresses: Vec<Source> = (0..call.operands.len()).map(|x| Source::Address(format!("a{x}"))).collect();
+    let mut reads = Vec::new();
+    let mut body = chain(&whole.0, &addresses, call.operands, space, 0, &mut reads)?;
+    body.results = outs.iter().map(|t| format!("t{t}")).collect();
+    match whole.head() {
+        Some(Step { op, args }) => product::with_epilogue("product_fused", call, op, &body, &reads)
+            .or_else(|| conv::with_epilogue("conv_fused", call, (op, args.len()), &body, &reads)),
+        None => Some(map_reads("fused", call, &body, &reads)),
+    }
+}
+
+/// Where a chain finds an operand.
+pub(crate) enum Source {
+    /// At this address.
+    Address(String),
+    /// In this variable, in its wide type.
+    Variable(String),
+}
+
+/// Steps, the first of them `t{first}`, on operands of these types; adds to `reads` what they read. Its results are left out,
+/// and so is a head, which is a variable already.
+pub(crate) fn chain(
+    steps: &[Step],
+    sources: &[Source],
+    operands: &[TensorType],
+    space: &[u64],
+    first: usize,
+    reads: &mut Vec<Read>,
+) -> Option<Body> {
+    let mut ways: Vec<(u32, Along, usize)> = Vec::new();
     let mut body = Body::default();
-    let mut dtypes: Vec<DType> = Vec::new();
-    // The head is `t0` already.
-    dtypes.extend(head.map(|_| DType::F32));
+    let mut dtypes: Vec<DType> =
+        steps.iter().take(1).filter(|s| is_head(&s.op)).map(|_| DType::F32).collect();
     for (t, Step { op, args }) in steps.iter().enumerate().skip(dtypes.len()) {
         let (mut names, mut types) = (Vec::new(), Vec::new());
         for (k, arg) in args.iter().enumerate() {
             let x = match *arg {
                 Arg::Step(s) => {
-                    names.push(format!("t{s}"));
+                    names.push(format!("t{}", first + s as usize));
                     types.push(*dtypes.get(s as usize)?);
                     continue;
                 }
                 Arg::Operand(x) => x,
             };
-            let (ty, way) = (call.operands.get(x as usize)?, along(op, k));
+            let (ty, way) = (operands.get(x as usize)?, along(op, k));
             types.push(ty.dtype);
+            let from = match sources.get(x as usize)? {
+                Source::Address(from) => from,
+                Source::Variable(name) => {
+                    names.push(name.clone());
+                    continue;
+                }
+            };
             if way == Along::Single {
-                names.push(format!("a{x}[0]"));
+                names.push(format!("{from}[0]"));
                 continue;
             }
-            let known = ways.iter().position(|known| *known == (x, way));
+            let known = ways.iter().find(|known| (known.0, known.1) == (x, way)).map(|known| known.2);
             let r = known.unwrap_or_else(|| {
                 let strides =
                     if way == Along::Channel { channel(space) } else { broadcast(&ty.shape, space.len()) };
-                reads.push(Read { operand: x as usize, strides });
-                ways.push((x, way));
+                reads.push(Read { from: from.clone(), strides });
+                ways.push((x, way, reads.len() - 1));
                 reads.len() - 1
             });
             names.push(format!("x{r}"));
         }
         let dtype = fused::step_dtype(op, &types)?;
+        let t = first + t;
         let value = match op {
             OpKind::Cast { to } => {
                 let x = names.first()?;
@@ -83,10 +117,5 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
         let _ = writeln!(body.lines, "const auto t{t} = {value};");
         dtypes.push(dtype);
     }
-    body.results = outs.iter().map(|t| format!("t{t}")).collect();
-    match head {
-        Some(Step { op, args }) => product::with_epilogue("product_fused", call, op, &body, &reads)
-            .or_else(|| conv::with_epilogue("conv_fused", call, (op, args.len()), &body, &reads)),
-        None => Some(map_reads("fused", call, &body, &reads)),
-    }
+    Some(body)
 }

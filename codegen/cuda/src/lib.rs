@@ -26,6 +26,7 @@ mod conv;
 mod elementwise;
 mod error;
 mod fused;
+mod fused_norm;
 mod index;
 mod kernel;
 mod library;

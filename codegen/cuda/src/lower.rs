@@ -4,7 +4,9 @@ use memc_ir::OpKind;
 
 use crate::error::CudaError;
 use crate::kernel::Lowering;
-use crate::{Call, conv, elementwise, fused, index, norm, optim, pool, product, random, reduce, shape};
+use crate::{
+    Call, conv, elementwise, fused, fused_norm, index, norm, optim, pool, product, random, reduce, shape,
+};
 
 /// How a family takes an op.
 type Family = fn(&Call) -> Option<Lowering>;
@@ -54,6 +56,7 @@ pub(crate) fn dispatch(call: &Call) -> Result<Lowering, CudaError> {
         | MaskScale { .. }
         | Increment { .. } => elementwise::lower,
         Fused { .. } => fused::lower,
+        FusedNorm { .. } => fused_norm::lower,
         Sgd {} | Momentum { .. } | Adagrad { .. } | AdamW { .. } => optim::lower,
         ReduceSum { .. } | ReduceMean { .. } | ReduceMax { .. } | SumSquares {} => reduce::lower,
         Softmax { .. }

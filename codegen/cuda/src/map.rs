@@ -5,12 +5,13 @@
 
 use std::fmt::Write;
 
+use memc_ir::TensorType;
+
 use crate::Call;
 use crate::kernel::{Entry, Lowering, name};
 use crate::walk::{Walk, broadcast};
 
-/// What is computed for an element. Its elements of the reads are `x0`, `x1`, ..., in their wide type, and the address of
-/// operand `t` is `a{t}`.
+/// What is computed for an element. Its elements of the reads are `x0`, `x1`, ..., in their wide type.
 #[derive(Default)]
 pub(crate) struct Body {
     /// Statements of a thread before its first element.
@@ -31,38 +32,28 @@ impl Body {
     }
 }
 
-/// An operand with the strides by which the results' shape walks it.
+/// A buffer, by the name of its address, with the strides by which the results' shape walks it.
 pub(crate) struct Read {
-    pub(crate) operand: usize,
+    pub(crate) from: String,
     pub(crate) strides: Vec<i64>,
 }
+
+/// Results, by the names of their addresses, with their types.
+pub(crate) type To<'a> = [(String, &'a TensorType)];
 
 /// The launch of `body` over all elements of the results; operands broadcast. Operands from `scalars` on are single
 /// numbers that only `body.before` reads.
 pub(crate) fn map(call: &Call, body: &Body, scalars: usize) -> Lowering {
     let rank = call.results.first().map_or(0, |y| y.rank());
     let read =
-        |(operand, ty): (usize, &memc_ir::TensorType)| Read { operand, strides: broadcast(&ty.shape, rank) };
+        |(t, ty): (usize, &TensorType)| Read { from: format!("a{t}"), strides: broadcast(&ty.shape, rank) };
     let reads: Vec<Read> = call.operands.iter().enumerate().take(scalars).map(read).collect();
     map_reads("map", call, body, &reads)
 }
 
-/// [`map`] with the elements of `reads`.
-pub(crate) fn map_reads(stem: &str, call: &Call, body: &Body, reads: &[Read]) -> Lowering {
-    let Some(first) = call.results.first() else { return Lowering::default() };
-    let n = first.numel();
-    let (entry, walk) = (entry(call, body), space(call, reads));
-    Lowering::of(if walk.by_four() {
-        let (entry, text) = by_four(entry, call, body, reads, &walk);
-        entry.each_four(stem, n, &body.before, &text)
-    } else {
-        let (entry, text) = one_by_one(entry, call, body, reads, "i");
-        entry.each_after(stem, n, &body.before, &text)
-    })
-}
-
-/// A kernel of `body` with the parameters that it knows.
-pub(crate) fn entry(call: &Call, body: &Body) -> Entry {
+/// A kernel of bodies with the parameters that they know: the address of operand `t` as `a{t}`, that of result `j` as `y{j}`,
+/// and their own.
+pub(crate) fn entry<'a>(call: &Call, bodies: impl IntoIterator<Item = &'a Body>) -> Entry {
     let mut entry = Entry::new();
     for (t, ty) in call.operands.iter().enumerate() {
         entry = entry.operand(t, name(ty.dtype), &format!("a{t}"));
@@ -70,54 +61,89 @@ pub(crate) fn entry(call: &Call, body: &Body) -> Entry {
     for (j, ty) in call.results.iter().enumerate() {
         entry = entry.result(j, name(ty.dtype), &format!("y{j}"));
     }
-    for (param, value) in &body.params {
+    for (param, value) in bodies.into_iter().flat_map(|body| &body.params) {
         entry = entry.int(param, *value);
     }
     entry
 }
 
-/// The elements of `reads` in the order of the results'.
-fn space(call: &Call, reads: &[Read]) -> Walk {
-    let strides: Vec<Vec<i64>> = reads.iter().map(|r| r.strides.clone()).collect();
-    Walk::new(call.results.first().map_or(&[], |y| y.shape.as_slice()), &strides)
+/// [`map`] with the elements of `reads`.
+pub(crate) fn map_reads(stem: &str, call: &Call, body: &Body, reads: &[Read]) -> Lowering {
+    let Some(first) = call.results.first() else { return Lowering::default() };
+    let (entry, walk, to) = (entry(call, [body]), walk(&first.shape, reads), results(call));
+    let n = first.numel();
+    Lowering::of(if walk.by_four() {
+        let (entry, text) = by_four(entry, &to, body, reads, &walk, "o");
+        entry.each_four(stem, n, &body.before, &text)
+    } else {
+        let (entry, text) = one_by_one(entry, &to, body, reads, &walk, ["o", "i"]);
+        entry.each_after(stem, n, &body.before, &text)
+    })
 }
 
-/// The statements that make the elements at position `at`, of type `idx`, with the parameters that they need.
-fn one_by_one(entry: Entry, call: &Call, body: &Body, reads: &[Read], at: &str) -> (Entry, String) {
-    let (entry, mut text) = space(call, reads).offsets(entry, "p", at);
+/// All results.
+fn results<'a>(call: &Call<'a>) -> Vec<(String, &'a TensorType)> {
+    call.results.iter().enumerate().map(|(j, ty)| (format!("y{j}"), ty)).collect()
+}
+
+/// How results of this shape walk what is read.
+pub(crate) fn walk(shape: &[u64], reads: &[Read]) -> Walk {
+    Walk::new(shape, &reads.iter().map(|r| r.strides.clone()).collect::<Vec<_>>())
+}
+
+/// The statements that make the elements at position `at`, of type `idx`, with the parameters that they need; names of
+/// offsets begin with `tag`.
+pub(crate) fn one_by_one(
+    entry: Entry,
+    to: &To<'_>,
+    body: &Body,
+    reads: &[Read],
+    walk: &Walk,
+    [tag, at]: [&str; 2],
+) -> (Entry, String) {
+    let (entry, mut text) = walk.offsets(entry, tag, at);
     for (r, read) in reads.iter().enumerate() {
-        let _ = writeln!(text, "const auto x{r} = up(a{}[p{r}]);", read.operand);
+        let _ = writeln!(text, "const auto x{r} = up({}[{tag}{r}]);", read.from);
     }
     if !body.shared.is_empty() {
         let _ = writeln!(text, "const u64 quad = {at} / 4;\nconst u32 word = {at} % 4;");
     }
     text.push_str(&body.shared);
     text.push_str(&body.lines);
-    for (j, (expression, ty)) in body.results.iter().zip(call.results).enumerate() {
+    for (j, (expression, (_, ty))) in body.results.iter().zip(to).enumerate() {
         let _ = writeln!(text, "const auto z{j} = down<{}>({expression});", name(ty.dtype));
     }
-    for j in 0..body.results.len() {
-        let _ = writeln!(text, "y{j}[{at}] = z{j};");
+    for (j, (y, _)) in to.iter().enumerate() {
+        let _ = writeln!(text, "{y}[{at}] = z{j};");
     }
     (entry, text)
 }
 
 /// The function `put(e, t0)`, which makes the elements at position `e` of what a kernel has for it.
 pub(crate) fn put(entry: Entry, call: &Call, body: &Body, reads: &[Read]) -> (Entry, String) {
-    let (entry, each) = one_by_one(entry, call, body, reads, "e");
+    let walk = walk(call.results.first().map_or(&[], |y| y.shape.as_slice()), reads);
+    let (entry, each) = one_by_one(entry, &results(call), body, reads, &walk, ["p", "e"]);
     (entry, format!("const auto put = [=](idx e, f32 t0) {{\n{each}}};\n"))
 }
 
-fn by_four(entry: Entry, call: &Call, body: &Body, reads: &[Read], walk: &Walk) -> (Entry, String) {
+/// Statements that make the four elements from `4 * i` on of the results; names of offsets begin with `tag`.
+pub(crate) fn by_four(
+    entry: Entry,
+    to: &To<'_>,
+    body: &Body,
+    reads: &[Read],
+    walk: &Walk,
+    tag: &str,
+) -> (Entry, String) {
     let mut lead = String::from("const idx at = i * 4;\n");
-    let (entry, offsets) = walk.offsets(entry, "o", "at");
+    let (entry, offsets) = walk.offsets(entry, tag, "at");
     lead.push_str(&offsets);
     let mut each = String::new();
     for (r, read) in reads.iter().enumerate() {
         if walk.is_still(r) {
-            let _ = writeln!(lead, "const auto x{r} = up(a{}[o{r}]);", read.operand);
+            let _ = writeln!(lead, "const auto x{r} = up({}[{tag}{r}]);", read.from);
         } else {
-            let _ = writeln!(lead, "const auto q{r} = four(a{} + o{r});", read.operand);
+            let _ = writeln!(lead, "const auto q{r} = four({} + {tag}{r});", read.from);
             let _ = writeln!(each, "const auto x{r} = up(q{r}.of[word]);");
         }
     }
@@ -127,11 +153,11 @@ fn by_four(entry: Entry, call: &Call, body: &Body, reads: &[Read], walk: &Walk) 
     lead.push_str(&body.shared);
     each.push_str(&body.lines);
     let mut last = String::new();
-    for (j, (expression, ty)) in body.results.iter().zip(call.results).enumerate() {
+    for (j, (expression, (at, ty))) in body.results.iter().zip(to).enumerate() {
         let t = name(ty.dtype);
         let _ = writeln!(lead, "Four<{t}> z{j};");
         let _ = writeln!(each, "z{j}.of[word] = down<{t}>({expression});");
-        let _ = writeln!(last, "put(y{j} + at, z{j});");
+        let _ = writeln!(last, "put({at} + at, z{j});");
     }
     (entry, format!("{lead}#pragma unroll\nfor (u32 word = 0; word < 4; ++word) {{\n{each}}}\n{last}"))
 }

@@ -38,13 +38,13 @@ pub(crate) fn around(shape: &[u64], axis: i64) -> Option<(u64, u64, u64)> {
 }
 
 /// Rows, and elements of a row, of a tensor normalised over the axes from `axis` on.
-fn rows(shape: &[u64], axis: i64) -> Option<(u64, u64)> {
+pub(crate) fn rows(shape: &[u64], axis: i64) -> Option<(u64, u64)> {
     let (outer, inner) = shape.split_at_checked(usize::try_from(axis).ok()?)?;
     Some((outer.iter().product(), inner.iter().product()))
 }
 
 /// A launch with a block for each of `rows` rows of `n` elements.
-fn by_rows(entry: Entry, stem: &str, rows: u64, n: u64, body: &str) -> Launch {
+pub(crate) fn by_rows(entry: Entry, stem: &str, rows: u64, n: u64, body: &str) -> Launch {
     entry.launch(stem, [blocks(rows), 1, 1], row_block(n), body)
 }
 
@@ -197,20 +197,31 @@ fn layer_norm_grad(call: &Call, axis: i64) -> Option<Lowering> {
     if n == 0 {
         return Some(Lowering::default());
     }
+    // Before dx, which may lie in the bytes of dy or x.
+    let body =
+        format!("layer_norm_affine<{t}>(Elements<{t}>{{dy}}, x, mean, inv_std, partial, rows, n, parts);");
+    let (sums, workspace) = affine(of_normalised(t), &body, [rows, n], s, 1);
+    let dx = (rows > 0).then(|| {
+        let entry = of_normalised(t).operand(2, s, "scale").result(0, t, "dx").int("rows", rows).int("n", n);
+        let body = format!("layer_norm_grad_rows<{t}, {s}>(dy, x, scale, mean, inv_std, dx, rows, n);");
+        by_rows(entry, "layer_norm_grad", rows, n, &body)
+    });
+    Some(Lowering::of(sums.into_iter().chain(dx)).with_workspace(workspace))
+}
+
+/// The launches of the gradients of scale and bias, results `first` and the next one of type `s`, and their workspace.
+/// `body` fills `partial`.
+pub(crate) fn affine(
+    entry: Entry,
+    body: &str,
+    [rows, n]: [u64; 2],
+    s: &str,
+    first: usize,
+) -> (Vec<Launch>, u64) {
     let groups = n.div_ceil(32);
     let parts = parts(groups, rows, 128);
-    // Before dx, which may lie in the bytes of dy or x.
-    let affine = of_normalised(t)
-        .workspace(0, "f64", "partial")
-        .int("rows", rows)
-        .int("n", n)
-        .int("parts", parts)
-        .launch(
-            "layer_norm_affine",
-            [blocks(groups * parts), 1, 1],
-            BLOCK,
-            &format!("layer_norm_affine<{t}>(dy, x, mean, inv_std, partial, rows, n, parts);"),
-        );
+    let entry = entry.workspace(0, "f64", "partial").int("rows", rows).int("n", n).int("parts", parts);
+    let sums = entry.launch("layer_norm_affine", [blocks(groups * parts), 1, 1], BLOCK, body);
     let body = format!(
         "f64 scale = 0, bias = 0;\nfor (i64 p = 0; p < parts; ++p) {{\nscale += partial[(i64)i * parts + p];\n\
          bias += partial[((i64)i + (i64)n) * parts + p];\n}}\ndscale[i] = down<{s}>((f32)scale);\n\
@@ -218,17 +229,11 @@ fn layer_norm_grad(call: &Call, axis: i64) -> Option<Lowering> {
     );
     let finish = Entry::new()
         .workspace(0, "f64", "partial")
-        .result(1, s, "dscale")
-        .result(2, s, "dbias")
+        .result(first, s, "dscale")
+        .result(first + 1, s, "dbias")
         .int("parts", parts)
         .each("layer_norm_affine_parts", n, &body);
-    let dx = (rows > 0).then(|| {
-        let entry = of_normalised(t).operand(2, s, "scale").result(0, t, "dx").int("rows", rows).int("n", n);
-        let body = format!("layer_norm_grad_rows<{t}, {s}>(dy, x, scale, mean, inv_std, dx, rows, n);");
-        by_rows(entry, "layer_norm_grad", rows, n, &body)
-    });
-    let launches = [Some(affine), finish, dx].into_iter().flatten();
-    Some(Lowering::of(launches).with_workspace(n.saturating_mul(parts).saturating_mul(16)))
+    ([Some(sums), finish].into_iter().flatten().collect(), n.saturating_mul(parts).saturating_mul(16))
 }
 
 /// Batch, channels and elements of a plane.
@@ -258,7 +263,7 @@ fn batch_norm(call: &Call) -> Option<Lowering> {
     let x = call.operands.first()?;
     let read = |operand: usize| {
         let strides = if operand == 0 { strides(&x.shape) } else { channel(&x.shape) };
-        Read { operand, strides }
+        Read { from: format!("a{operand}"), strides }
     };
     let reads: Vec<Read> = (0..call.operands.len()).map(read).collect();
     let names: Vec<String> = (0..reads.len()).map(|r| format!("x{r}")).collect();

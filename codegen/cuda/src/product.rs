@@ -66,7 +66,7 @@ fn product(
     let strides = [scaled(lead_a, ra * ca), scaled(lead_b, k * n)];
     let walk = Walk::new(&batches, &strides);
     let t = name(a.dtype);
-    let mut entry = entry(call, body);
+    let mut entry = entry(call, [body]);
     let mut sum = format!("{} * sum", float(alpha));
     if let Some(beta) = beta.filter(|&beta| beta != 0.0) {
         let c = broadcast(&call.operands.get(2)?.shape, 2);

@@ -14,9 +14,10 @@ mod process;
 
 use std::collections::BTreeSet;
 
-use common::{Random, Sample, result_types, run};
+use common::{Random, Sample, chains, norms, result_types, run};
 use memc_cuda::{CudaError, Lowering, is_small_update, lower, report};
 use memc_ir::ops::OP_DEFS;
+use memc_ir::ops::fused_norm::is_norm;
 use memc_ir::{DType, OpKind, TensorType};
 use memc_kernels::KernelError;
 use memc_kernels::interp::Tensor;
@@ -50,6 +51,7 @@ fn is_exact(op: &OpKind) -> bool {
             | BatchNormGrad {}
             | LayerNorm { .. }
             | LayerNormGrad { .. }
+            | FusedNorm { .. }
             | Softmax { .. }
             | LogSoftmax { .. }
             | SoftmaxGrad { .. }
@@ -207,6 +209,39 @@ fn updates_of_one_launch_are_those_of_several() {
         for (j, (got, want)) in got.results.iter().zip(want).enumerate() {
             assert_eq!(difference(&sample.op, got, &want), None, "{}, result {j}", name_of(sample));
         }
+    }
+}
+
+/// A normalisation with steps has the bits of the normalisation's own kernel between its steps, whose bits are the CPU's.
+#[test]
+fn a_normalisation_with_steps_has_the_bits_of_that_alone() {
+    let mut r = Random::new(21);
+    let fused: Vec<Sample> = (0..40).map(|_| norms::random(&mut r)).collect();
+    let mut alone = Vec::new();
+    for sample in &fused {
+        chains::by_steps(sample, &mut |step| {
+            let results = run(&step, &[]).unwrap();
+            if is_norm(&step.op) {
+                alone.push(step);
+            }
+            results
+        });
+    }
+    let mut jobs = Vec::new();
+    for sample in fused.iter().chain(&alone) {
+        let types: Vec<TensorType> = sample.operands.iter().map(|t| t.ty.clone()).collect();
+        let (results, lowering) = (result_types(sample), lower(&sample.op, &types).unwrap());
+        jobs.push(Job { sample, results, lowering, shared: None });
+    }
+    let Some(outcomes) = process::run("norms", &jobs) else { return };
+    let (got, norms) = outcomes.split_at(fused.len());
+    assert_eq!(got.len(), norms.len());
+    for ((sample, got), norm) in fused.iter().zip(got).zip(norms) {
+        let want = chains::by_steps(sample, &mut |step| match is_norm(&step.op) {
+            true => norm.results.clone(),
+            false => run(&step, &[]).unwrap(),
+        });
+        assert!(got.results == want, "{}", name_of(sample));
     }
 }
 

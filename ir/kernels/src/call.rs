@@ -7,8 +7,8 @@ use crate::error::KernelError;
 use crate::num::special;
 use crate::view::Ctx;
 use crate::{
-    conv, convert, elementwise as ew, fused, index, loss, matmul, norm, optim, pool, random, reduce, shape,
-    softmax, widen,
+    conv, convert, elementwise as ew, fused, fused_norm, index, loss, matmul, norm, optim, pool, random,
+    reduce, shape, softmax, widen,
 };
 
 /// Alignment of every non-empty byte slice of a call, in bytes.
@@ -297,6 +297,7 @@ pub(crate) fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8])
             optim::adamw(c, results, &rule)
         }
         OpKind::Fused { body, outs } => fused::fused(c, results, workspace, body, outs),
+        OpKind::FusedNorm { body, outs } => fused_norm::fused_norm(c, results, workspace, body, outs),
         OpKind::Increment { by } => optim::increment(c, results, *by),
     }
 }

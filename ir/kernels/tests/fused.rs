@@ -3,24 +3,13 @@
 
 mod common;
 
-use common::{Random, Sample, chains, result_types, run};
-use memc_ir::ops::fused::Arg;
-use memc_ir::{DType, OpKind, TensorType};
+use common::{Random, Sample, chains, norms, result_types, run};
+use memc_ir::{DType, TensorType};
 use memc_kernels::interp::Tensor;
 
 /// The results of a fused sample, each step by itself.
 fn steps(sample: &Sample) -> Vec<Tensor> {
-    let OpKind::Fused { body, outs } = &sample.op else { panic!("no fused op") };
-    let mut made: Vec<Tensor> = Vec::new();
-    for step in &body.0 {
-        let arg = |arg: &Arg| match *arg {
-            Arg::Operand(x) => sample.operands[x as usize].clone(),
-            Arg::Step(t) => made[t as usize].clone(),
-        };
-        let operands = step.args.iter().map(arg).collect();
-        made.push(run(&Sample { op: step.op.clone(), operands }, &[]).unwrap().remove(0));
-    }
-    outs.iter().map(|&t| made[t as usize].clone()).collect()
+    chains::by_steps(sample, &mut |step| run(&step, &[]).unwrap())
 }
 
 /// Equal bits, but for what a NaN carries.
@@ -86,6 +75,22 @@ fn a_chain_gives_the_bits_of_its_steps() {
     assert!(shared > 500, "{shared}");
     for scale in [0, 1, 3, 1500] {
         for sample in chains::chosen(r, scale) {
+            check(r, &sample);
+        }
+    }
+}
+
+#[test]
+fn a_normalisation_gives_the_bits_of_its_steps() {
+    let r = &mut Random::new(12);
+    let mut shared = 0;
+    for _ in 0..600 {
+        let sample = norms::random(r);
+        shared += check(r, &sample) - 1;
+    }
+    assert!(shared > 500, "{shared}");
+    for scale in [0, 1, 3, 1500] {
+        for sample in norms::chosen(r, scale) {
             check(r, &sample);
         }
     }

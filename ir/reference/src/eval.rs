@@ -152,17 +152,19 @@ fn dispatch(op: &OpKind, x: &[&Tensor64], y: &[TensorType]) -> Results {
             let numbers = [alpha.0, beta.0, epsilon.0, weight_decay.0, l2.0];
             optim::adamw(x, numbers, *bias_correction, *decay_first)
         }
-        OpKind::Fused { body, outs } => {
-            let mut steps: Vec<Tensor64> = Vec::new();
+        OpKind::Fused { body, outs } | OpKind::FusedNorm { body, outs } => {
+            let (mut steps, mut rest): (Vec<Tensor64>, Vec<Data>) = Default::default();
             for Step { op, args } in &body.0 {
                 let arg = |a: &Arg| match *a {
                     Arg::Operand(i) => x[i as usize].clone(),
                     Arg::Step(t) => steps[t as usize].clone(),
                 };
                 let args: Vec<Tensor64> = args.iter().map(arg).collect();
-                steps.extend(eval(op, &args.iter().collect::<Vec<_>>())?);
+                let mut made = eval(op, &args.iter().collect::<Vec<_>>())?.into_iter();
+                steps.extend(made.next());
+                rest.extend(made.map(|t| t.data));
             }
-            Ok(outs.iter().map(|&t| steps[t as usize].data.clone()).collect())
+            Ok(outs.iter().map(|&t| steps[t as usize].data.clone()).chain(rest).collect())
         }
         OpKind::Increment { by } => {
             let one = |x: &&Tensor64| Ok(Data::Int(x.i()?.iter().map(|v| v.wrapping_add(*by)).collect()));

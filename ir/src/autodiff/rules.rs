@@ -25,7 +25,7 @@ macro_rules! updates {
 
 /// Whether [`super::differentiate`] has a rule for the op; it fails on others that the loss depends on.
 pub fn is_differentiable(kind: &OpKind) -> bool {
-    !matches!(kind, gradients!() | updates!() | OpKind::Fused { .. })
+    !matches!(kind, gradients!() | updates!() | OpKind::Fused { .. } | OpKind::FusedNorm { .. })
 }
 
 /// Hands out the gradients of the op's operands.
@@ -132,7 +132,9 @@ pub(super) fn apply(r: &mut Rule<'_>, kind: &OpKind) -> Done {
         OpKind::RandomMask { .. } | OpKind::RandomUniform { .. } | OpKind::RandomNormal { .. } => Ok(()),
         OpKind::MaskScale { .. } | OpKind::Dropout { .. } => ew::dropped(r, kind.clone()),
 
-        OpKind::Fused { .. } => Err("ops are fused after gradients are taken".into()),
+        OpKind::Fused { .. } | OpKind::FusedNorm { .. } => {
+            Err("ops are fused after gradients are taken".into())
+        }
         gradients!() => Err("it is itself a gradient, and second derivatives are not supported".into()),
         updates!() => {
             Err("it is an optimizer's update; the loss must not depend on updated parameters".into())

@@ -7,6 +7,7 @@
 mod conv;
 mod elementwise;
 pub mod fused;
+pub mod fused_norm;
 mod index;
 mod linalg;
 mod loss;
@@ -63,8 +64,8 @@ pub struct OpDef {
     /// Attribute names.
     pub attrs: &'static [&'static str],
     /// Pairs (operand, result) that may share bytes exactly, when their byte sizes are equal. Where there is one result
-    /// for each operand, the pair of the first ones stands for all; where attributes say how many results there are, any
-    /// pair may.
+    /// for each operand, the pair of the first ones stands for all; where attributes say how many results there are, see
+    /// [`OpKind::inplace_pairs`].
     pub inplace: &'static [(usize, usize)],
     /// Treatment by passes.
     pub class: Class,
@@ -106,6 +107,8 @@ impl OpKind {
     pub fn result_count(&self, operands: usize) -> usize {
         match self {
             OpKind::Fused { outs, .. } => outs.len(),
+            // Those of the norm but its first.
+            OpKind::FusedNorm { outs, .. } => outs.len() + 2,
             _ if self.def().is_batch() => operands,
             _ => self.def().results.len(),
         }
@@ -132,10 +135,12 @@ impl OpKind {
     /// Requires float operands to have one type, except where the row's own rule says what goes together.
     fn check_floats(&self, operands: &[&TensorType]) -> Result<(), String> {
         use OpKind::{
-            Adagrad, AdamW, BatchNorm, BatchNormGrad, Fused, LayerNorm, LayerNormGrad, Momentum, Sgd,
+            Adagrad, AdamW, BatchNorm, BatchNormGrad, Fused, FusedNorm, LayerNorm, LayerNormGrad, Momentum,
+            Sgd,
         };
         if matches!(self, BatchNorm {} | BatchNormGrad {} | LayerNorm { .. } | LayerNormGrad { .. })
-            || matches!(self, Sgd {} | Momentum { .. } | Adagrad { .. } | AdamW { .. } | Fused { .. })
+            || matches!(self, Sgd {} | Momentum { .. } | Adagrad { .. } | AdamW { .. })
+            || matches!(self, Fused { .. } | FusedNorm { .. })
         {
             return Ok(());
         }
@@ -170,6 +175,10 @@ impl OpKind {
             _ => false,
         };
         let def = self.def();
+        if let OpKind::FusedNorm { body, outs } = self {
+            let parts = fused_norm::Parts::of(operands, body, outs);
+            return parts.map_or_else(|_| Vec::new(), |parts| parts.inplace_pairs(operands));
+        }
         if def.is_batch() {
             return (0..operands.len()).map(|i| (i, i)).filter(|&p| def.may_share(p) && same(&&p)).collect();
         }

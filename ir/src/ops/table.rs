@@ -2,7 +2,9 @@
 
 use super::fused::{self, Body};
 use super::{Class, Cost, OpDef};
-use super::{conv, elementwise as ew, index, linalg, loss, norm, optim, pool, random, reduce, shape};
+use super::{
+    conv, elementwise as ew, fused_norm, index, linalg, loss, norm, optim, pool, random, reduce, shape,
+};
 use crate::attr::{Attr, AttrValue, F32, Reduction, Scalar, ScatterMode};
 use crate::types::{DType, TensorType};
 
@@ -376,4 +378,10 @@ define_ops! {
     /// and earlier steps `t0`, `t1`, ...; `outs` are the steps that are results. All steps have one shape, to which operands
     /// broadcast as in the single op. The bits are those of the ops one by one.
     Fused "fused" ("xs*") -> ("ys+") {body: Body, outs: Vec<u64>} fused::infer, |o, r| fused::cost(o, r, body), [] Pure;
+
+    /// A layer_norm or layer_norm_grad in one kernel with the element-wise ops that make its first operand and that read its
+    /// first result. `body` and `outs` are those of fused, with one of the two as one of the steps; results are the steps of
+    /// `outs`, then the second and third one of the normalisation. The bits are those of the ops one by one.
+    FusedNorm "fused_norm" ("xs*") -> ("ys+") {body: Body, outs: Vec<u64>}
+        fused_norm::infer, |o, r| fused_norm::cost(o, r, body, outs), [] Pure;
 }

@@ -24,7 +24,7 @@ fn step(text: &str) -> Result<Step, Diag> {
     let mut c = Cursor { tokens: tokens(text, 1)?, at: 0, number: 1 };
     let mnemonic = c.word("an op")?;
     // Its own body could be nested without end.
-    if mnemonic == "fused" {
+    if mnemonic == "fused" || mnemonic == "fused_norm" {
         return c.fail("a step cannot be fused itself");
     }
     c.expect("(")?;

@@ -119,7 +119,8 @@ impl Family {
             | BatchNorm {}
             | BatchNormGrad {}
             | LayerNorm { .. }
-            | LayerNormGrad { .. } => Family::Norm,
+            | LayerNormGrad { .. }
+            | FusedNorm { .. } => Family::Norm,
             Softmax { .. }
             | LogSoftmax { .. }
             | SoftmaxGrad { .. }

@@ -109,17 +109,24 @@ FN void total_loss(const f32* losses, const I* labels, T* loss, i64 positions, i
   if (threadIdx.x == 0) loss[0] = down<T>((f32)(total / (f64)(count > 0 ? count : 1)));
 }
 
+// Mean and inverse standard deviation of one row, the same in all threads.
+template <class T> FN void layer_norm_statistics(const T* from, i64 n, f32 epsilon, f32& m, f32& r) {
+  f64 sum = 0;
+  for (i64 i = threadIdx.x; i < n; i += blockDim.x) sum += up(from[i]);
+  f64 centre = block_fold<Sum>(sum) / (f64)n;
+  f64 squares = 0;
+  for (i64 i = threadIdx.x; i < n; i += blockDim.x) squares += (up(from[i]) - centre) * (up(from[i]) - centre);
+  r = (f32)(1.0 / sqrt(block_fold<Sum>(squares) / (f64)n + (f64)epsilon));
+  m = (f32)centre;
+}
+
 template <class T, class S, bool BIAS>
 FN void layer_norm_rows(const T* x, const S* scale, const S* bias, T* y, f32* mean, f32* inv_std, i64 rows, i64 n,
                         f32 epsilon) {
   for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
     const T* from = x + row * n;
-    f64 sum = 0;
-    for (i64 i = threadIdx.x; i < n; i += blockDim.x) sum += up(from[i]);
-    f64 centre = block_fold<Sum>(sum) / (f64)n;
-    f64 squares = 0;
-    for (i64 i = threadIdx.x; i < n; i += blockDim.x) squares += (up(from[i]) - centre) * (up(from[i]) - centre);
-    f32 r = (f32)(1.0 / sqrt(block_fold<Sum>(squares) / (f64)n + (f64)epsilon)), m = (f32)centre;
+    f32 m, r;
+    layer_norm_statistics(from, n, epsilon, m, r);
     if (threadIdx.x == 0) {
       mean[row] = m;
       inv_std[row] = r;
@@ -131,9 +138,16 @@ FN void layer_norm_rows(const T* x, const S* scale, const S* bias, T* y, f32* me
   }
 }
 
-// Parts of the sums over rows that the gradients of scale and bias are, 32 columns to a block.
-template <class T>
-FN void layer_norm_affine(const T* dy, const T* x, const f32* mean, const f32* inv_std, f64* partial, i64 rows, i64 n,
+// A tensor as a function of positions.
+template <class T> struct Elements {
+  const T* of;
+  __device__ __forceinline__ auto operator()(i64 i) const { return up(of[i]); }
+};
+
+// Parts of the sums over rows that the gradients of scale and bias are, 32 columns to a block; `dy` is called once for each
+// position.
+template <class T, class D>
+FN void layer_norm_affine(const D& dy, const T* x, const f32* mean, const f32* inv_std, f64* partial, i64 rows, i64 n,
                           i64 parts) {
   __shared__ f64 tile[2][8][32];
   u32 lane = threadIdx.x % 32, row = threadIdx.x / 32;
@@ -143,7 +157,7 @@ FN void layer_norm_affine(const T* dy, const T* x, const f32* mean, const f32* i
     f64 scale = 0, bias = 0;
     if (column < n) {
       for (i64 i = part.begin + row; i < part.end; i += 8) {
-        f64 d = up(dy[i * n + column]);
+        f64 d = dy(i * n + column);
         scale += d * ((f64)up(x[i * n + column]) - mean[i]) * inv_std[i];
         bias += d;
       }
@@ -160,20 +174,26 @@ FN void layer_norm_affine(const T* dy, const T* x, const f32* mean, const f32* i
   }
 }
 
+// What is taken off the gradients of one row: a shift, and a slope times the distance from the mean.
+template <class T, class S>
+FN void layer_norm_slopes(const T* dy, const T* x, const S* scale, i64 n, f32 m, f32 r, f32& shift, f32& slope) {
+  f64 sum = 0, product = 0;
+  for (i64 i = threadIdx.x; i < n; i += blockDim.x) {
+    f64 term = (f64)up(dy[i]) * (f64)up(scale[i]);
+    sum += term;
+    product += term * ((f64)up(x[i]) - (f64)m);
+  }
+  shift = (f32)(block_fold<Sum>(sum) / (f64)n);
+  slope = (f32)(block_fold<Sum>(product) * (f64)r * (f64)r / (f64)n);
+}
+
 template <class T, class S>
 FN void layer_norm_grad_rows(const T* dy, const T* x, const S* scale, const f32* mean, const f32* inv_std, T* dx,
                              i64 rows, i64 n) {
   for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
     i64 at = row * n;
-    f32 m = mean[row], r = inv_std[row];
-    f64 sum = 0, product = 0;
-    for (i64 i = threadIdx.x; i < n; i += blockDim.x) {
-      f64 term = (f64)up(dy[at + i]) * (f64)up(scale[i]);
-      sum += term;
-      product += term * ((f64)up(x[at + i]) - (f64)m);
-    }
-    f32 shift = (f32)(block_fold<Sum>(sum) / (f64)n);
-    f32 slope = (f32)(block_fold<Sum>(product) * (f64)r * (f64)r / (f64)n);
+    f32 m = mean[row], r = inv_std[row], shift, slope;
+    layer_norm_slopes(dy + at, x + at, scale, n, m, r, shift, slope);
     for (i64 i = threadIdx.x; i < n; i += blockDim.x) {
       dx[at + i] = down<T>(r * (up(dy[at + i]) * up(scale[i]) - shift - (up(x[at + i]) - m) * slope));
     }

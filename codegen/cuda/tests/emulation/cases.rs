@@ -3,7 +3,7 @@
 use memc_ir::attr::{F32, Reduction, ScatterMode};
 use memc_ir::{DType, OpKind};
 
-use crate::common::{Random, Sample, chains, samples};
+use crate::common::{Random, Sample, chains, norms, samples};
 
 fn push(all: &mut Vec<Sample>, op: OpKind, operands: Vec<memc_kernels::interp::Tensor>) {
     all.push(Sample { op, operands });
@@ -30,11 +30,14 @@ fn more() -> Vec<Sample> {
     empty(r, &mut all);
     wrong_indices(r, &mut all);
     all.extend((0..CHAINS).map(|i| chains::random(r, i % 4 > 0)));
+    all.extend((0..NORMS).map(|_| norms::random(r)));
     all
 }
 
 /// Random fused ops.
 const CHAINS: usize = 120;
+/// Random normalisations with steps.
+const NORMS: usize = 60;
 
 /// An extent between `low` and `high`, seldom a multiple of anything.
 fn extent(r: &mut Random, low: u64, high: u64) -> u64 {

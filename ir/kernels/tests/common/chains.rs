@@ -13,6 +13,25 @@ fn fused(body: &str, outs: &str, operands: Vec<Tensor>) -> Sample {
     Sample { op, operands }
 }
 
+/// The results of a fused op from those of its steps.
+pub(crate) fn by_steps(sample: &Sample, run: &mut dyn FnMut(Sample) -> Vec<Tensor>) -> Vec<Tensor> {
+    let (OpKind::Fused { body, outs } | OpKind::FusedNorm { body, outs }) = &sample.op else {
+        panic!("no fused op")
+    };
+    let (mut made, mut rest): (Vec<Tensor>, Vec<Tensor>) = Default::default();
+    for step in &body.0 {
+        let arg = |arg: &Arg| match *arg {
+            Arg::Operand(x) => sample.operands[x as usize].clone(),
+            Arg::Step(t) => made[t as usize].clone(),
+        };
+        let operands = step.args.iter().map(arg).collect();
+        let mut results = run(Sample { op: step.op.clone(), operands }).into_iter();
+        made.extend(results.next());
+        rest.extend(results);
+    }
+    outs.iter().map(|&t| made[t as usize].clone()).chain(rest).collect()
+}
+
 /// Chains whose results are near to those in double precision.
 pub(crate) fn chosen(r: &mut Random, s: u64) -> Vec<Sample> {
     let shape = [s, 3, 17];

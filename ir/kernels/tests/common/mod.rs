@@ -4,6 +4,7 @@
 
 pub(crate) mod chains;
 pub(crate) mod naive;
+pub(crate) mod norms;
 
 use memc_ir::attr::{F32, Reduction, Scalar, ScatterMode};
 use memc_ir::{DType, OpKind, TensorType};
@@ -105,6 +106,7 @@ pub(crate) fn samples(scale: u64) -> Vec<Sample> {
     movement(r, s, &mut all);
     randomness(r, s, &mut all);
     all.extend(chains::chosen(r, s));
+    all.extend(norms::chosen(r, s));
     let narrow: Vec<Sample> = all.iter().filter_map(narrowed).collect();
     all.extend(narrow);
     all
@@ -393,6 +395,6 @@ fn narrowed(sample: &Sample) -> Option<Sample> {
     wide.iter().for_each(|&i| operands[i] = sample.operands[i].clone());
     let types: Vec<&TensorType> = operands.iter().map(|t| &t.ty).collect();
     // A chain may round to 16 bits more than once.
-    let once = !matches!(sample.op, OpKind::Fused { .. });
+    let once = !matches!(sample.op, OpKind::Fused { .. } | OpKind::FusedNorm { .. });
     (floats && once && sample.op.infer(&types).is_ok()).then(|| Sample { op: sample.op.clone(), operands })
 }
