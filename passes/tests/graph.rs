@@ -5,7 +5,7 @@
 mod common;
 
 use common::{evaluate, random_feeds, random_module, same};
-use memc_ir::{Module, Phase, parse, print, verify};
+use memc_ir::{Module, OpId, OpKind, Phase, parse, print, verify};
 use memc_passes::analysis::peak_live_bytes;
 use memc_passes::{DeviceProfile, GRAPH_PIPELINE, PASSES, PROFILES, PassCx, PassDef, Pipeline};
 
@@ -108,14 +108,13 @@ fn ordering_never_raises_the_peak() {
 
 #[test]
 fn fusing_raises_neither_the_peak_nor_the_time() {
-    let (mut fewer, gpu) = (0, DeviceProfile::named("h100").unwrap());
+    let (mut fewer, mut norms, gpu) = (0, 0, DeviceProfile::named("h100").unwrap());
     for seed in 0..SEEDS {
         let mut m = random_module(seed, 60);
         run(&mut m, "dce");
         let time = |m: &Module| -> u64 {
-            let op = |&id: &memc_ir::OpId| {
-                gpu.op_ns(m.ops[id].kind().unwrap(), &m.operand_types(id), &m.result_types(id))
-            };
+            let op =
+                |&id: &OpId| gpu.op_ns(m.ops[id].kind().unwrap(), &m.operand_types(id), &m.result_types(id));
             m.order.iter().map(op).sum()
         };
         let kernels = |m: &Module| m.order.iter().filter(|&&op| !m.ops[op].is_view()).count();
@@ -126,8 +125,11 @@ fn fusing_raises_neither_the_peak_nor_the_time() {
         assert!(after.0 < before.0 || after.1 == before.1, "seed {seed}");
         assert!(after.0 == before.0 || after.1 < before.1, "seed {seed}");
         fewer += u64::from(after.0 < before.0);
+        let is_norm = |id: &OpId| matches!(m.ops[*id].kind(), Some(OpKind::FusedNorm { .. }));
+        norms += u64::from(m.order.iter().any(is_norm));
     }
     assert!(fewer > SEEDS / 2, "something is fused in most modules: {fewer} of {SEEDS}");
+    assert!(norms > SEEDS / 40, "normalisations are, in some: {norms} of {SEEDS}");
 }
 
 #[test]

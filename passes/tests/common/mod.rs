@@ -169,7 +169,7 @@ fn idiom(r: &mut Rng, m: &mut Module, x: ValueId, y: ValueId) -> Option<ValueId>
         m.add_op(kind, operands, &[], "").ok().map(|results| results[0])
     };
     let ty = m.values[x].ty.clone();
-    match r.below(11) {
+    match r.below(12) {
         0 => {
             let wide = op(m, Cast { to: r.pick(&[DType::I64, DType::F32]) }, &[x])?;
             op(m, Cast { to: r.pick(&DType::ALL) }, &[wide])
@@ -227,6 +227,15 @@ fn idiom(r: &mut Rng, m: &mut Module, x: ValueId, y: ValueId) -> Option<ValueId>
             let square = op(m, Mul {}, &[y, y])?;
             let slope = op(m, Sub {}, &[one, square])?;
             op(m, Mul {}, &[x, slope])
+        }
+        10 => {
+            let (sum, axis) = (op(m, Add {}, &[x, y])?, ty.rank() as i64 - 1);
+            let shape = ty.shape.last().map(|&n| vec![n])?;
+            let scale = op(m, Fill { dtype: DType::F32, shape, value: Scalar::Float(F32(0.5)) }, &[])?;
+            let norm = LayerNorm { axis, epsilon: F32(1e-5) };
+            let [y, mean, inv] = m.add_op(norm, &[sum, scale], &[], "").ok()?[..] else { return None };
+            let dx = op(m, LayerNormGrad { axis }, &[x, sum, scale, mean, inv])?;
+            op(m, Add {}, &[dx, y])
         }
         _ => {
             let perm: Vec<u64> = (0..ty.rank() as u64).rev().collect();

@@ -119,6 +119,8 @@ fn optimizers(r: &mut Random, all: &mut Vec<Case>) {
     all.push(Case::new(OpKind::Increment { by: 2 }, counters.to_vec()));
     let body = "{body = \"mul(x0, x1)\", outs = [0]}";
     all.push(Case::refused(memc_ir::parse_op("fused", body).unwrap(), four()[..2].to_vec(), FUSED));
+    let body = "{body = \"neg(x0); layer_norm(t0, x1) {axis = 0, epsilon = 1e-5}\", outs = [1]}";
+    all.push(Case::refused(memc_ir::parse_op("fused_norm", body).unwrap(), four()[..2].to_vec(), FUSED));
     let op = OpKind::Momentum { alpha, beta, l2: zero, nesterov: true };
     all.push(Case::refused(op, with(four(), 3), UPDATE));
     let op = OpKind::Adagrad { epsilon, l2: zero, decay: zero };

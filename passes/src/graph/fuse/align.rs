@@ -3,12 +3,14 @@
 //! Exporters make a matrix of rows of tokens before a product and undo it behind, so that an activation has another shape
 //! than the product before it, and dropout another one than the bias it follows. The elements and their order are the same.
 //! Where element-wise ops are connected by what they read and by reshapes, they are computed in one of their shapes, that of
-//! a product if there is one, and what others read is a view of the result. Nothing is computed otherwise, nothing is moved.
+//! a normalisation if there is one, else that of a product, and what others read is a view of the result. Nothing is computed
+//! otherwise, nothing is moved.
 
 use std::collections::BTreeMap;
 
 use memc_ir::ops::fused::{Along, along, is_head, is_step};
-use memc_ir::{Code, Def, Id, Module, OpId, OpKind, ValueId};
+use memc_ir::ops::fused_norm::is_norm;
+use memc_ir::{Code, Def, Id, Module, Op, OpId, OpKind, ValueId};
 use petgraph::unionfind::UnionFind;
 
 type Shape = Vec<u64>;
@@ -114,7 +116,16 @@ fn targets(m: &Module) -> BTreeMap<OpId, Shape> {
     m.roots().for_each(|v| is_root[v.index()] = true);
     let mut components: BTreeMap<usize, Component> = BTreeMap::new();
     for &op in &m.order {
-        let (Some(kind), [y]) = (m.ops[op].kind(), m.ops[op].results.as_slice()) else { continue };
+        // Steps around a normalisation become steps of it.
+        let Op { operands, results, .. } = &m.ops[op];
+        if m.ops[op].kind().is_some_and(is_norm) {
+            for v in [operands[0], results[0]] {
+                let component = components.entry(sets.find(v.index())).or_default();
+                component.count(&m.values[v].ty.shape, [0, 0]);
+                component.fixed.push(m.values[v].ty.shape.clone());
+            }
+        }
+        let (Some(kind), [y]) = (m.ops[op].kind(), results.as_slice()) else { continue };
         let (set, ty) = (sets.find(y.index()), &m.values[*y].ty);
         if ty.numel() < 2 {
             continue;

@@ -1,5 +1,7 @@
 //! Groups of ops that one kernel computes, and joining them.
 
+mod norm;
+
 use memc_ir::ops::fused::{Arg, Body, MAX_OPERANDS, MAX_RESULTS, MAX_STEPS, Step, is_head, is_step};
 use memc_ir::{Module, OpId, OpKind, TensorType, ValueId};
 
@@ -166,11 +168,13 @@ impl<'a> Groups<'a> {
     fn assemble(&self, members: Vec<usize>) -> Option<Group> {
         let (mut operands, mut results, mut outs) = (Vec::new(), Vec::new(), Vec::new());
         let mut steps: Vec<Step> = Vec::with_capacity(members.len());
-        for (t, &i) in members.iter().enumerate() {
+        let order = self.steps(&members);
+        let mut rest = None;
+        for (t, &i) in order.iter().enumerate() {
             let op = &self.m.ops[self.m.order[i]];
             let mut args = Vec::with_capacity(op.operands.len());
             for &v in &op.operands {
-                let step = self.definer(v).and_then(|p| members.binary_search(&p).ok());
+                let step = self.definer(v).and_then(|p| order.iter().position(|&i| i == p));
                 args.push(match step {
                     Some(step) => Arg::Step(step as u32),
                     None => {
@@ -184,7 +188,10 @@ impl<'a> Groups<'a> {
                 });
             }
             steps.push(Step { op: op.kind()?.clone(), args });
-            let &result = op.results.first()?;
+            let (&result, others) = op.results.split_first()?;
+            if self.is_norm(i) {
+                rest = Some(others);
+            }
             let outside = |u: &usize| members.binary_search(u).is_err();
             if self.lives.is_root(result) || self.lives.users(result).iter().any(outside) {
                 results.push(result);
@@ -194,7 +201,11 @@ impl<'a> Groups<'a> {
         if steps.len() > MAX_STEPS || operands.len() > MAX_OPERANDS || results.len() > MAX_RESULTS {
             return None;
         }
-        let kind = OpKind::Fused { body: Body(steps), outs };
+        let kind = match rest {
+            Some(_) => OpKind::FusedNorm { body: Body(steps), outs },
+            None => OpKind::Fused { body: Body(steps), outs },
+        };
+        results.extend(rest.into_iter().flatten());
         let ty = |v: &ValueId| &self.m.values[*v].ty;
         let (from, to): (Vec<&TensorType>, Vec<&TensorType>) =
             (operands.iter().map(ty).collect(), results.iter().map(ty).collect());

@@ -1,4 +1,5 @@
-//! Element-wise ops in one kernel, with the product before them where a library computes both.
+//! Element-wise ops in one kernel, with the normalisation between them, or the product before them where a library computes
+//! both.
 //!
 //! An element-wise op takes as long as its operands and results take to be read and written, and each is a kernel of its
 //! own. A `fused` op reads what comes from outside once, keeps what is between its steps in registers, and writes what
@@ -17,8 +18,12 @@
 //!   budget has to hold in any case, or next to nothing;
 //! - a next state can still be written over the old one.
 //!
-//! Before, ops that only reshapes keep apart get one shape. At the end a product is joined with the op that follows it under
-//! the same conditions, where that is an epilogue of the library that multiplies: last, since a longer chain saves more.
+//! Before, ops that only reshapes keep apart get one shape. When all groups are made, each `layer_norm` and `layer_norm_grad`
+//! is joined, under the same conditions, with the group that makes its first operand and with those that read its first result
+//! (in the backward pass the sums of gradients on both sides of it), as `fused_norm`. What it normalises must not be a result
+//! then: where that is kept for the backward pass, a planner drops the normalised value and computes it again from that alone,
+//! which is worth more than the one read that joining would save. At the end a product is joined with the op that follows it
+//! under the same conditions, where that is an epilogue of the library that multiplies: last, since a longer chain saves more.
 //!
 //! Contract: exact, since a step of a fused op gives the bits of the op alone; an epilogue does on the kernels of memc, and
 //! a library's may differ in how it rounds GELU.
@@ -37,7 +42,7 @@ use crate::{Fired, Options, PassCx, PassDef, PassError};
 
 pub(crate) const PASS: PassDef = PassDef {
     name: "fuse",
-    summary: "compute chains of element-wise ops in one kernel",
+    summary: "compute chains of element-wise ops in one kernel, with normalisations between them",
     phases: (Phase::Graph, Phase::Graph),
     options: &[],
     run,
@@ -53,6 +58,11 @@ fn run(m: &mut Module, _options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pa
             if let Some(shape) = groups.shape(i) {
                 while groups.grow(i, recent.get(shape).copied()) {}
                 recent.insert(shape, i);
+            }
+        }
+        for i in 0..m.order.len() {
+            if groups.is_norm(i) {
+                groups.surround(i);
             }
         }
         groups.join_products();
