@@ -5,7 +5,7 @@ Needs: `cargo build --release --workspace`; what a script needs beyond that is i
 (see BENCHMARKS.md), or the scripts that need a package are skipped, with a line that says so; so are those for which this machine has no
 GPU, or the command line no files.
 
-What a script prints goes to OUT/NAME.json (costs: tables, NAME.md) and what it says to OUT/NAME.err; OUT/all.json says
+What a script prints goes to OUT/NAME.json (tables: NAME.md) and what it says to OUT/NAME.err; OUT/all.json says
 what ran, for how long, and what failed. With --quick, fewer rounds, models or planners: to see that all scripts run. In full it takes
 many hours. papers.py rewrites PAPERS.md, and is left out of --quick. A failure does not end the run; the exit code is then 1.
 """
@@ -41,8 +41,9 @@ def runs(args):
         "corpus": (["corpus.py", args.corpus, "--run"], ["--only", "tiny"], []),
         "planners": (["planners.py", *problems, "--models"], ["--planners", "memc", "--only", "cnn_bn"], []),
         "papers": (["papers.py", "--json", out / "plans.json"], None, []),
-        "gpu-prepare": (["gpu.py", "prepare", out / "gpu"], ["mlp_s/training_model.onnx"], []),
-        "gpu": (["gpu.py", "run", out / "gpu"], ["--limit", "60"], []),
+        "gpu-prepare": (["gpu.py", "prepare", out / "gpu"], ["--quick"], []),
+        "gpu": (["gpu.py", "run", out / "gpu", "--limit", "3600"], ["--limit", "300"], []),
+        "gpu-report": (["gpu.py", "report", out / "gpu" / "results.jsonl"], [], []),
     }
 
 
@@ -84,7 +85,7 @@ def main():
         if row["skipped"] is None:
             command = [sys.executable, BENCH / script, *flags, *(quick if args.quick else [])]
             begun = time.monotonic()
-            stdout = args.out / f"{name}{'.md' if name.startswith(('costs', 'fusion')) else '.json'}"
+            stdout = args.out / f"{name}{'.md' if name.startswith(('costs', 'fusion', 'gpu-report')) else '.json'}"
             with stdout.open("w") as out, (args.out / f"{name}.err").open("w") as err:
                 code = subprocess.run(list(map(str, command)), stdout=out, stderr=err, cwd=ROOT).returncode
             row["seconds"] = round(time.monotonic() - begun, 1)

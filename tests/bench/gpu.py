@@ -1,193 +1,116 @@
-"""Checks memrun on a GPU: the same bits at every budget, captured as a graph and not, with poisoned memory, and as an unplanned
-run on the same GPU has them; and the CPU's numbers. Measures it: a profile of every plan, and what that predicts of the plan's
-step beside what the step took.
+"""Checks and measures memrun on a GPU: bits, memory errors, the cost model, and throughput beside PyTorch.
 
-Usage: python3 tests/bench/gpu.py prepare FOLDER [--bin target/release] [--profile h200] [MODEL...]
-       python3 tests/bench/gpu.py run FOLDER [--device cuda] [--steps 5] [--limit 540] [--out FILE]
-Needs nothing but Python. `prepare` compiles plans at 100, 60 and 40 % of each model's unplanned peak and puts memc and memrun
-beside them, so that the folder is all that a machine with a GPU needs (and CUDA's libraries: `memrun devices`). `run` prints one
-JSON object a line, so that a run that is cut short still says what it did; the last has the verdict. Models are files
-below `models/`.
+Usage: python3 tests/bench/gpu.py prepare FOLDER [--bin target/release] [--profile h100] [--quick]
+       python3 tests/bench/gpu.py run FOLDER [--device cuda] [--steps 5] [--limit 540] [--only bits,sanitizer] [--out FOLDER]
+       python3 tests/bench/gpu.py report FOLDER/results.jsonl
+Needs nothing but Python, for `prepare` and `run` release builds of memc and memrun. `run` takes CUDA's libraries where it finds them
+(`memrun devices`), PyTorch from the Python that runs it, and compute-sanitizer from the path, CUDA_HOME or NVIDIA's wheel; what
+is not there is told, and what needs it does not pass. GPU.md beside this file says what a GPU's time goes to.
 
-A plan's states are those after `--steps` steps on synthetic data. `step_ns` is the median of the steps without the first;
-`start_s` is the time of the whole first process without its steps: on a new machine it compiles the kernels. For each plan
-N.plan the folder gets N.profile.json (`memrun profile`), N.measured.json (`memrun --trace`) and N.planned.json (`memc trace`
-with that profile); `simulated_ns` is the step of the last, and `error` that over the measured one, less 1.
+`prepare` compiles plans for a built-in profile and puts memc, memrun and models beside them, so that the folder is all that a machine with
+a GPU needs, and less than 64 MiB (minutes; nothing is made again that is there). `run` measures stage after stage, each within its
+share of `--limit`, and adds a JSON object for every cell to FOLDER/results.jsonl; what is there is not measured again, so that the
+same command goes on where it was cut short. `--out` gets that file after every row, and at the end a `gpu.tar.gz` of profiles and
+traces. Stages:
+
+bits        every plan of small models, ResNet-18, ResNet-50 and BERT, at 100, 60 and 40 % of the unplanned arena, captured as a graph
+            and not, with poisoned memory, and beside an unplanned run on the same GPU: the same losses and states after
+            `--steps` steps on synthetic data. And near the CPU's
+sanitizer   compute-sanitizer's memcheck and racecheck on plans of the small models
+accuracy    what memc says that a step takes, planned on that machine with the profile measured there, beside what it takes
+throughput  steps at falling caps beside PyTorch's (gputorch.py), each in f32 without TF32
+ideal       models of several times the cap beside themselves without one
+tf32        some of throughput in TF32
+
+Times are medians of steps without the first two. A stage ends with a row that has its criteria (met, not met, or not run) and `passed`: all were met.
+The exit code is 1 if one was not met.
 """
 import argparse
-import array
-import hashlib
+import concurrent.futures
 import json
 import os
 import pathlib
 import shutil
-import statistics
 import subprocess
 import sys
+import tarfile
 import time
 
+import gpulab
+import gpureport
+import gpustages
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODELS = ["mlp_s", "cnn_bn", "resnet_tiny", "bert_tiny_nodrop", "bert_tiny_dropout", "lstm_sgd"]
-SHARES = [100, 60, 40]
-BINARIES = ["memrun", "memc"]
-HOWS = [[], ["--no-graph"], ["--check-memory"], ["--no-graph", "--check-memory"], ["--verify"]]
-# Largest difference from the CPU, relative to 1 and the number.
-LOSS, STATE = 1e-4, 5e-3
 
 
-def command(*args):
-    run = subprocess.run([str(a) for a in args], capture_output=True, text=True, cwd=ROOT)
-    if run.returncode != 0:
-        raise SystemExit(f"{args}: exit {run.returncode}\n{run.stderr}")
+def memc(folder, *line):
+    """What memc prints, of a feasible plan or an infeasible one."""
+    run = subprocess.run([folder / "memc", *map(str, line)], capture_output=True, text=True, cwd=ROOT)
+    if run.returncode not in (0, 4):
+        raise SystemExit(f"memc {' '.join(map(str, line))}: exit {run.returncode}\n{run.stderr}")
     return json.loads(run.stdout)
 
 
 def prepare(args):
-    folder = pathlib.Path(args.folder)
+    folder = pathlib.Path(args.folder).resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    for name in BINARIES:
+    for name in gpulab.BINARIES:
         shutil.copy(pathlib.Path(args.bin) / name, folder / name)
         if shutil.which("strip"):
             subprocess.run(["strip", folder / name], check=True)
-    memc, plans = (pathlib.Path(args.bin) / "memc").resolve(), []
-    for name in args.models or MODELS:
-        path = f"models/{name}" if name.endswith(".onnx") else f"models/{name}/training_model.onnx"
-        need = command(memc, "estimate", path, "--device", args.profile, "--json")
-        for share in SHARES:
-            plan = (folder / f"{len(plans)}.plan").resolve()
-            base = ["compile", path, "--device", args.profile, "-o", plan, "--json"]
-            out = command(memc, *base)
-            reserve = out["gpu_mem_bytes"] - out["arena_bytes"]
-            budget = max(reserve + out["arena_bytes"] * share // 100, need["smallest_feasible_bytes"])
-            if share < 100:
-                out = command(memc, *base, "--gpu-mem", f"{budget}B")
-            plans.append({"plan": plan.name, "model": name, "share": share, "arena_bytes": out["arena_bytes"],
-                          "gpu_mem_bytes": out["gpu_mem_bytes"], "planned_ns": out["step_ns"]})
-    (folder / "plans.json").write_text(json.dumps(plans, indent=1))
-    print(f"{len(plans)} plans in {folder}")
+    args.by = f"{gpulab.file_digest(pathlib.Path(args.bin) / 'memc')} for {args.profile}"
+    models, stages = {}, {}
+    for stage, of in (gpulab.QUICK if args.quick else gpulab.FULL).items():
+        models |= of
+        for name in of:
+            for share in gpulab.SHARES[stage]:
+                stages.setdefault((name, share), []).append(stage)
+    for model in models.values():
+        if model["file"].startswith("zoo/"):
+            shutil.copy(ROOT / "models" / model["file"], folder)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        plans = list(pool.map(lambda item: plan(args, folder, models[item[0][0]], *item[0], item[1]), stages.items()))
+    (folder / "plans.json").write_text(json.dumps({"models": models, "plans": plans}, indent=1))
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"{len(plans)} plans in {folder}, {size / 2**20:.1f} MiB in all")
 
 
-def tensors(path):
-    """The tensors of a safetensors file: type and bytes by name."""
-    data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:8 + length])
-    header.pop("__metadata__", None)
-    body = data[8 + length:]
-    return {n: (t["dtype"], body[t["data_offsets"][0]:t["data_offsets"][1]]) for n, t in header.items()}
-
-
-def digest(states):
-    text = hashlib.sha256()
-    for name in sorted(states):
-        text.update(name.encode() + states[name][1])
-    return text.hexdigest()[:16]
-
-
-def farthest(states, others):
-    """The largest difference of an f32 state, relative to 1 and the number, and whose it is."""
-    worst = (0.0, "")
-    for name, (dtype, data) in states.items():
-        if dtype == "F32":
-            pairs = zip(array.array("f", data), array.array("f", others[name][1]))
-            far = max((abs(a - b) / (1 + abs(b)) if a == a else float("inf") for a, b in pairs), default=0.0)
-            worst = max(worst, (far, name))
-    return worst
-
-
-class Runner:
-    def __init__(self, args):
-        self.folder = pathlib.Path(args.folder).resolve()
-        self.steps, self.end = args.steps, time.monotonic() + args.limit
-        self.out = open(args.out, "a") if args.out else None
-
-    def say(self, **row):
-        for to in filter(None, (sys.stdout, self.out)):
-            print(json.dumps(row), file=to, flush=True)
-
-    def call(self, *line):
-        """Standard output of a command, and what went wrong."""
-        left = max(1, self.end - time.monotonic())
-        try:
-            ran = subprocess.run([str(a) for a in line], capture_output=True, text=True, timeout=left)
-        except subprocess.TimeoutExpired:
-            return None, {"error": "no time is left"}
-        if ran.returncode != 0:
-            return None, {"error": ran.stderr.strip()[-2000:], "exit_code": ran.returncode}
-        return ran.stdout, None
-
-    def memrun(self, plan, device, *more):
-        saved = self.folder / "out.safetensors"
-        start = time.monotonic()
-        out, wrong = self.call(self.folder / "memrun", self.folder / plan, "--device", device, "--steps", self.steps,
-                               "--json", "--no-progress", "--save", saved, *more)
-        took = time.monotonic() - start
-        if wrong:
-            return wrong, None
-        said = json.loads(out)
-        states = tensors(saved)
-        saved.unlink()
-        row = {"losses": said["losses"], "step_ns": statistics.median(said["step_ns"][1:] or said["step_ns"]),
-               "start_s": round(took - sum(said["step_ns"]) / 1e9, 3), "states": digest(states)}
-        return row, states
-
-    def predict(self, plan, device, measured_ns):
-        """What the profile of a plan says that its step takes."""
-        stem = self.folder / pathlib.Path(plan).stem
-        profile, planned = f"{stem}.profile.json", f"{stem}.planned.json"
-        path = self.folder / plan
-        for line in (["memrun", "profile", path, "--device", device, "-o", profile],
-                     ["memrun", path, "--device", device, "--steps", self.steps, "--no-progress", "--json",
-                      "--trace", f"{stem}.measured.json"],
-                     ["memc", "trace", path, "--device", profile, "-o", planned]):
-            _, wrong = self.call(self.folder / line[0], *line[1:])
-            if wrong:
-                return wrong
-        simulated = json.loads(pathlib.Path(planned).read_text())["otherData"]["step_ns"]
-        machine = json.loads(pathlib.Path(profile).read_text())
-        machine.pop("ops")
-        return {"simulated_ns": simulated, "measured_ns": measured_ns, "error": simulated / measured_ns - 1,
-                "profile": machine}
+def plan(args, folder, model, name, share, stages):
+    """A plan and what is known of it, which is kept beside it with who made it. Of the models of `bits`, the smallest budget where less has no plan."""
+    path = folder / f"{name}.{share:g}.plan"
+    about = path.with_suffix(".json")
+    if not about.exists() or json.loads(about.read_text()).get("by") != args.by:
+        base = [ROOT / "models" / model["file"], *model["options"], "--device", args.profile, "--json"]
+        need = memc(folder, "estimate", *base)
+        reserve, budget = need["reserve_bytes"], []
+        if share < 100:
+            size = reserve + (need["peak_bytes"] - reserve) * share / 100
+            least = need["smallest_feasible_bytes"] if "bits" in stages else 0
+            budget = ["--gpu-mem", f"{max(int(size), least)}B"]
+        made = memc(folder, "compile", *base, "-o", path, *budget)
+        row = gpulab.kept(made) if "error" not in made else {"infeasible": made["smallest_feasible_bytes"]}
+        about.write_text(json.dumps(row | {"by": args.by}))
+    row = json.loads(about.read_text())
+    row.pop("by")
+    return {"plan": None if "infeasible" in row else path.name, "model": name, "share": share, "stages": stages, **row}
 
 
 def run(args):
-    runner, wrong = Runner(args), []
-    for name in BINARIES:
-        os.chmod(runner.folder / name, 0o755)
-    devices = subprocess.run([runner.folder / "memrun", "devices", "--json"], capture_output=True, text=True)
-    runner.say(devices=json.loads(devices.stdout or "null"))
-    first, checks = {}, 0
-    for entry in json.loads((runner.folder / "plans.json").read_text()):
-        model = entry["model"]
-        for how in HOWS:
-            row, states = runner.memrun(entry["plan"], args.device, *how)
-            runner.say(**entry, device=args.device, how=" ".join(how), **row)
-            at = f"{model} at {entry['share']} % {' '.join(how)}".strip()
-            if states is None:
-                wrong.append(f"{at}: {row['error']}")
-                continue
-            checks += 1
-            bits = (row["losses"], row["states"])
-            if first.setdefault(model, bits) != bits:
-                wrong.append(f"{at}: other bits than the first plan")
-            if not how:
-                predicted = runner.predict(entry["plan"], args.device, row["step_ns"])
-                runner.say(plan=entry["plan"], model=model, share=entry["share"], **predicted)
-                if "simulated_ns" not in predicted:
-                    wrong.append(f"{at}, its profile: {predicted['error']}")
-            if entry["share"] == 100 and not how:
-                cpu, on_cpu = runner.memrun(entry["plan"], "cpu")
-                if on_cpu is None:
-                    wrong.append(f"{at} on the CPU: {cpu['error']}")
-                    continue
-                pairs = list(zip(row["losses"], cpu["losses"]))
-                loss = max((abs(a - b) / (1 + abs(b)) for a, b in pairs if None not in (a, b)), default=0.0)
-                far, name = farthest(states, on_cpu)
-                runner.say(model=model, loss_from_cpu=loss, state_from_cpu=far, state=name)
-                if loss > LOSS or far > STATE or any((a is None) != (b is None) for a, b in pairs):
-                    wrong.append(f"{at}: {loss:.1e} (loss) and {far:.1e} ({name}) from the CPU")
-    runner.say(runs=checks, passed=not wrong and checks > 0, wrong=wrong)
-    return 1 if wrong or not checks else 0
+    lab, wrong = gpulab.Lab(args), False
+    for stage in args.only.split(",") if args.only else gpustages.STAGES:
+        lab.stage_end = min(lab.end, time.monotonic() + gpustages.STAGES[stage][1] * args.limit)
+        end = gpureport.judge(stage, lab.rows, gpustages.run_stage(lab, stage))
+        lab.say(**end)
+        wrong |= any(criterion["verdict"] == "not met" for criterion in end["criteria"].values())
+    if lab.out:
+        with tarfile.open(lab.out / "gpu.tar.gz", "w:gz") as kept:
+            for path in sorted([*lab.folder.glob("*.profile.json"), *lab.folder.glob("*-trace.json")]):
+                kept.add(path, path.name)
+    return 1 if wrong else 0
+
+
+def report(args):
+    print("\n".join(gpureport.report(gpulab.load(args.results))))
 
 
 def main():
@@ -195,17 +118,20 @@ def main():
     verbs = parser.add_subparsers(dest="verb", required=True)
     one = verbs.add_parser("prepare")
     one.add_argument("folder")
-    one.add_argument("models", nargs="*")
     one.add_argument("--bin", default=ROOT / "target" / "release")
-    one.add_argument("--profile", default="h200")
+    one.add_argument("--profile", default="h100", help="of `memc list devices`")
+    one.add_argument("--quick", action="store_true", help="few small models: to see that everything runs")
     two = verbs.add_parser("run")
     two.add_argument("folder")
     two.add_argument("--device", default="cuda")
-    two.add_argument("--steps", type=int, default=5)
+    two.add_argument("--steps", type=int, default=5, help="of the runs whose bits are compared")
     two.add_argument("--limit", type=float, default=540, help="seconds for all of it")
-    two.add_argument("--out", help="a file to add the lines to")
+    two.add_argument("--only", default="", help="stages, separated by commas")
+    two.add_argument("--out", help="a folder for what is to be kept")
+    three = verbs.add_parser("report")
+    three.add_argument("results")
     args = parser.parse_args()
-    return prepare(args) if args.verb == "prepare" else run(args)
+    return {"prepare": prepare, "run": run, "report": report}[args.verb](args)
 
 
 if __name__ == "__main__":
