@@ -21,6 +21,7 @@ accuracy    what memc says that a step takes, planned on that machine with the p
 throughput  steps at falling caps beside PyTorch's (gputorch.py), each in f32 without TF32
 ideal       models of several times the cap beside themselves without one
 tf32        some of throughput in TF32
+torch-caps, ideal-measured: throughput at shares of PyTorch's peak, and ideal planned for the measured profile
 
 Times are medians of steps without the first two. A stage ends with a row that has its criteria (met, not met, or not run) and `passed`: all were met.
 The exit code is 1 if one was not met.

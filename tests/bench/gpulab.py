@@ -116,6 +116,8 @@ class Lab:
     def __init__(self, args):
         self.folder, self.device, self.steps = pathlib.Path(args.folder).resolve(), args.device, args.steps
         self.out = pathlib.Path(args.out) if args.out else None
+        if self.out:
+            self.out.mkdir(parents=True, exist_ok=True)
         self.end = self.stage_end = time.monotonic() + args.limit
         self.gpu, self.tunes = self.device.startswith("cuda"), None
         self.prepared = json.loads((self.folder / "plans.json").read_text())

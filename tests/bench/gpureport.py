@@ -8,6 +8,8 @@ LOSS, STATE, NORM = 1e-4, 5e-3, 0.1
 ERROR, MODELS = 0.02, 5
 EAGER, HALF = 1.0, 0.97
 PEERS = {"resnet50": "ResNet-50", "bert_base": "BERT-base"}
+# The cap is small where the peak is this many times as much.
+SMALL_CAP = 4
 SWAPADVISOR = "SwapAdvisor: 53 to 99 % (figure 6, V100 with 16 GB)"
 
 
@@ -91,24 +93,24 @@ def of_throughput(rows, complete):
 
 
 def of_ideal(rows, complete):
-    ratios = [ratio for *_, ratio in ideal_ratios(rows) if ratio]
+    ratios = [ratio for row, ratio in ideal_ratios(rows) if 100 / row["share"] >= SMALL_CAP]
     said = f"{min(ratios):.0%} to {max(ratios):.0%} of ideal; {SWAPADVISOR}" if ratios else ""
-    return {"throughput ÷ ideal where the peak is at least 4 × the cap": verdict(None if ratios else "not measured", failed(rows), said)}
+    missing = None if complete and ratios else "not all of them" if ratios else "not measured"
+    return {f"throughput ÷ ideal where the peak is at least {SMALL_CAP} × the cap": verdict(missing, failed(rows), said)}
 
 
-def of_tf32(rows, complete):
+def of_more(rows, complete):
     skipped = [row["skipped"] for row in rows if "skipped" in row]
     missing = skipped[-1] if skipped else None if complete and rows else "not all of them"
-    return {"throughput in TF32, reported": verdict(missing, failed(rows), f"{len(rows)} rows")}
+    return {"reported": verdict(missing, failed(rows), f"{len(rows)} rows")}
 
 
-def ideal_ratios(rows, least=4):
-    """Model, whether planned for the measured profile, share, and throughput over that without a cap, where the cap is small."""
-    of = {(row["model"], row["measured_profile"], row["share"]): row.get("step_ns") for row in rows}
-    for (model, measured, share), step in of.items():
-        whole = of.get((model, measured, 100))
-        if 100 / share >= least:
-            yield model, measured, share, whole / step if whole and step else None
+def ideal_ratios(rows):
+    """Rows with a step, and the model's step without a cap over it."""
+    whole = {row["model"]: row["step_ns"] for row in rows if row["share"] == 100 and "step_ns" in row}
+    for row in rows:
+        if "step_ns" in row and row["model"] in whole:
+            yield row, whole[row["model"]] / row["step_ns"]
 
 
 def ms(row, key="step_ns"):
@@ -165,18 +167,18 @@ def throughput_table(rows):
 
 
 def ideal_table(rows):
-    yield ["model", "planned for", "peak ÷ cap", "arena, GiB", "host, GiB", "step, ms", "÷ ideal"]
+    yield ["model", "peak ÷ cap", "arena, GiB", "host, GiB", "step, ms", "÷ ideal"]
+    ratios = {row["cell"]: ratio for row, ratio in ideal_ratios(rows)}
     for row in rows:
-        whole = next((r for r in rows if (r["model"], r["measured_profile"], r["share"]) == (row["model"], row["measured_profile"], 100)), {})
-        ratio = f"{whole['step_ns'] / row['step_ns']:.1%}" if "step_ns" in whole and "step_ns" in row else ""
-        yield [row["model"], "measured profile" if row["measured_profile"] else "built-in profile", f"{100 / row['share']:g}",
-               gib(row.get("arena_bytes")), gib(row.get("host_bytes")), ms(row), ratio]
+        ratio = f"{ratios[row['cell']]:.1%}" if row["cell"] in ratios else ""
+        yield [row["model"], f"{100 / row['share']:.3g}", gib(row.get("arena_bytes")), gib(row.get("host_bytes")), ms(row), ratio]
 
 
 # For each stage: its criteria, from its rows and whether all were measured; and its table.
 STAGES = {
     "bits": (of_bits, bits_table), "sanitizer": (of_sanitizer, sanitizer_table), "accuracy": (of_accuracy, accuracy_table),
-    "throughput": (of_throughput, throughput_table), "ideal": (of_ideal, ideal_table), "tf32": (of_tf32, throughput_table),
+    "throughput": (of_throughput, throughput_table), "ideal": (of_ideal, ideal_table), "tf32": (of_more, throughput_table),
+    "torch-caps": (of_more, throughput_table), "ideal-measured": (of_ideal, ideal_table),
 }
 
 
@@ -191,7 +193,7 @@ def report(rows):
     runs = [row for row in rows if "run" in row]
     gpus = runs[-1]["devices"]["gpus"] if runs and runs[-1]["devices"] else []
     yield f"Device: {runs[-1]['run']['device'] if runs else 'none'}; GPUs: {', '.join(gpu['name'] for gpu in gpus) or 'none'}."
-    verdicts = [["criterion", "verdict", "detail"]]
+    verdicts = [["stage", "criterion", "verdict", "detail"]]
     for stage, (_, table) in STAGES.items():
         cells = [row for row in rows if row.get("stage") == stage and "cell" in row]
         lines = list(table(cells))
@@ -200,7 +202,7 @@ def report(rows):
             yield from markdown(lines)
         ends = [row for row in rows if row.get("stage") == stage and "complete" in row]
         for text, of in judge(stage, rows, bool(ends) and ends[-1]["complete"])["criteria"].items():
-            verdicts.append([text, of["verdict"], of["detail"]])
+            verdicts.append([stage, text, of["verdict"], of["detail"]])
     yield "\n### Verdicts\n"
     yield from markdown(verdicts)
 

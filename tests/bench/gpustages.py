@@ -123,68 +123,67 @@ def peer(lab, model, way, cap, tf32):
     return json.loads(out.splitlines()[-1])
 
 
-def throughput(lab, stage="throughput", tf32=False):
-    """memrun and PyTorch, unplanned and at caps: shares of memrun's unplanned arena, then of PyTorch's unplanned peak. A cap is that of
-    the tensors: of the arena, and of PyTorch's allocator. With TF32, half of memrun's alone."""
-    flags = ["--tf32"] if tf32 else []
-    for of in ("memrun", "torch")[:1 if tf32 else 2]:
-        for name, (model, plans) in lab.models("throughput").items():
-            compare(lab, stage, name, model, plans[100], of, flags)
+def throughput(lab, stage="throughput", of="memrun", flags=()):
+    """memrun and PyTorch, unplanned and at caps: shares of memrun's unplanned arena, or of PyTorch's unplanned peak. A cap is that of
+    the tensors: of the arena, and of PyTorch's allocator."""
+    for name, (model, plans) in lab.models("throughput").items():
+        compare(lab, stage, name, model, plans[100], of, flags)
 
 
 def compare(lab, stage, name, model, plan, of, flags):
     tf32 = bool(flags)
+    # What has no cap is the same for every way of choosing one.
+    home = "throughput" if of == "torch" else stage
 
     def key(who, share):
         return f"{name} {who} {share:g} of {of}" if share < 100 else f"{name} {who}"
 
     def cell(who, share, cap, measure):
         def row():
-            found = {"model": name, "who": who, "share": share, "of": of if share < 100 else None, "cap_bytes": cap, **measure()}
+            about = {"of": of, "cap_bytes": cap} if share < 100 else {"of": None, "cap_bytes": None}
+            found = {"model": name, "who": who, "share": share, **about, **measure()}
             if "step_ns" in found:
                 found["per_s"] = round(model["units"] / found["step_ns"] * 1e9, 2)
             return found
-        return lab.cell(stage, key(who, share), row)
+        return lab.cell(stage if share < 100 else home, key(who, share), row)
 
     whos, shares = ("memrun", "checkpoint", "save_on_cpu"), CAPS[:1] if tf32 else CAPS
-    names = [key(who, 100) for who in ("eager", "tuned", "memrun")] + [key(who, share) for who in whos for share in shares]
-    if lab.done(stage, names):
+    unplanned, capped = ("eager", "tuned", "memrun"), [key(who, share) for who in whos for share in shares]
+    if lab.done(home, [key(who, 100) for who in unplanned]) and lab.done(stage, capped):
         return
     eager, _ = (cell(who, 100, None, lambda: peer(lab, model, who, None, tf32)) for who in ("eager", "tuned"))
     if of == "torch" and "peak_bytes" not in eager:
         return
-    whole = {"arena_bytes": eager["peak_bytes"]} if of == "torch" else plan
-    caps = at_shares(whole, [100, *shares])
+    caps = at_shares({"arena_bytes": eager["peak_bytes"]} if of == "torch" else plan, [100, *shares])
     _, made = lab.replanned(name, plan, caps.values(), *flags)
     for share, cap in caps.items():
         def measure():
             row = made[cap]
             return row | (lab.memrun(row["plan"], lab.device, *flags, steps=TIMED) if "plan" in row else {})
-        cell("memrun", share, cap if share < 100 else None, measure)
+        cell("memrun", share, cap, measure)
     for who in whos[1:]:
         for share in shares:
             cell(who, share, caps[share], lambda: peer(lab, model, who, caps[share], tf32))
 
 
-def ideal(lab):
-    """Models of several times the cap, beside themselves without one: the plans for the built-in profile, then those for the measured."""
-    for measured in (False, True):
-        for name, (model, plans) in lab.models("ideal").items():
-            keys = {share: f"{name} {share:g}{' measured' if measured else ''}" for share in plans}
-            if lab.done("ideal", keys.values()):
-                continue
-            made = plans
-            if measured:
-                caps = at_shares(plans[100], plans)
-                _, by_cap = lab.replanned(name, plans[100], caps.values())
-                made = {share: by_cap[cap] for share, cap in caps.items()}
-            for share, at in keys.items():
-                def measure():
-                    row = {"model": name, "share": share, "measured_profile": measured, **made[share]}
-                    if row.get("plan"):
-                        row |= lab.memrun(row["plan"], lab.device, steps=6)
-                    return row
-                lab.cell("ideal", at, measure)
+def ideal(lab, stage="ideal", measured=False):
+    """Models of several times the cap, beside themselves without one: the plans for the built-in profile, or for the measured one."""
+    for name, (model, plans) in lab.models("ideal").items():
+        keys = {share: f"{name} {share:g}" for share in plans}
+        if lab.done(stage, keys.values()):
+            continue
+        made = plans
+        if measured:
+            caps = at_shares(plans[100], plans)
+            _, by_cap = lab.replanned(name, plans[100], caps.values())
+            made = {share: by_cap[cap] for share, cap in caps.items()}
+        for share, at in keys.items():
+            def measure():
+                row = {"model": name, "share": share, **made[share]}
+                if row.get("plan"):
+                    row |= lab.memrun(row["plan"], lab.device, steps=6)
+                return row
+            lab.cell(stage, at, measure)
 
 
 # Stages in the order in which they run, each with the share of a run's time that it may take. They are more than one together: what
@@ -195,7 +194,9 @@ STAGES = {
     "accuracy": (accuracy, 0.5),
     "throughput": (throughput, 0.6),
     "ideal": (ideal, 0.6),
-    "tf32": (lambda lab: throughput(lab, "tf32", True), 0.25),
+    "tf32": (lambda lab: throughput(lab, "tf32", flags=["--tf32"]), 0.25),
+    "torch-caps": (lambda lab: throughput(lab, "torch-caps", "torch"), 0.5),
+    "ideal-measured": (lambda lab: ideal(lab, "ideal-measured", True), 0.6),
 }
 
 
