@@ -23,8 +23,8 @@ ideal       models of several times the cap beside themselves without one
 tf32        some of throughput in TF32
 torch-caps, ideal-measured: throughput at shares of PyTorch's peak, and ideal planned for the measured profile
 
-Times are medians of steps without the first two. A stage ends with a row that has its criteria (met, not met, or not run) and `passed`: all were met.
-The exit code is 1 if one was not met.
+Times are medians of steps without the first two. A stage ends with a row that has its criteria (met, not met, or not run)
+and `passed`: all were met. The exit code is 1 if one was not met.
 """
 import argparse
 import concurrent.futures
@@ -77,7 +77,8 @@ def prepare(args):
 
 
 def plan(args, folder, model, name, share, stages):
-    """A plan and what is known of it, which is kept beside it with who made it. Of the models of `bits`, the smallest budget where less has no plan."""
+    """A plan and what is known of it, which is kept beside it with who made it. Of the models of `bits`, the smallest budget where
+    less has no plan."""
     path = folder / f"{name}.{share:g}.plan"
     about = path.with_suffix(".json")
     if not about.exists() or json.loads(about.read_text()).get("by") != args.by:
