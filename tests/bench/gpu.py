@@ -98,8 +98,11 @@ def plan(args, folder, model, name, share, stages):
 
 
 def run(args):
+    stages = args.only.split(",") if args.only else list(gpustages.STAGES)
+    if unknown := set(stages) - set(gpustages.STAGES):
+        raise SystemExit(f"no stage is called {', '.join(sorted(unknown))}; there are {', '.join(gpustages.STAGES)}")
     lab, wrong = gpulab.Lab(args), False
-    for stage in args.only.split(",") if args.only else gpustages.STAGES:
+    for stage in stages:
         lab.stage_end = min(lab.end, time.monotonic() + gpustages.STAGES[stage][1] * args.limit)
         end = gpureport.judge(stage, lab.rows, gpustages.run_stage(lab, stage))
         lab.say(**end)
