@@ -7,8 +7,9 @@ Needs nothing but Python, for `prepare` and `run` release builds of memc and mem
 (`memrun devices`), PyTorch from the Python that runs it, and compute-sanitizer from the path, CUDA_HOME or NVIDIA's wheel; what
 is not there is told, and what needs it does not pass. GPU.md beside this file says what a GPU's time goes to.
 
-`prepare` compiles plans for a built-in profile and puts memc, memrun and models beside them, so that the folder is all that a machine with
-a GPU needs, and less than 64 MiB (minutes; nothing is made again that is there). `run` measures stage after stage, each within its
+`prepare` compiles plans for a built-in profile and puts memc, memrun and models beside them (half an hour; nothing is made again that
+is there). FOLDER.tar.xz has all of the folder, results too: it is what a machine with a GPU needs, and what `run` unpacks where there
+is no folder. `run` measures stage after stage, each within its
 share of `--limit`, and adds a JSON object for every cell to FOLDER/results.jsonl; what is there is not measured again, so that the
 same command goes on where it was cut short. `--out` gets that file after every row, and at the end a `gpu.tar.gz` of profiles and
 traces. Stages:
@@ -72,8 +73,11 @@ def prepare(args):
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         plans = list(pool.map(lambda item: plan(args, folder, models[item[0][0]], *item[0], item[1]), stages.items()))
     (folder / "plans.json").write_text(json.dumps({"models": models, "plans": plans}, indent=1))
-    size = sum(path.stat().st_size for path in folder.iterdir())
-    print(f"{len(plans)} plans in {folder}, {size / 2**20:.1f} MiB in all")
+    packed = pathlib.Path(f"{folder}.tar.xz")
+    with tarfile.open(packed, "w:xz") as kept:
+        for path in sorted(folder.iterdir()):
+            kept.add(path, path.name)
+    print(f"{len(plans)} plans in {folder}, {packed.stat().st_size / 2**20:.1f} MiB in {packed}")
 
 
 def plan(args, folder, model, name, share, stages):
@@ -101,6 +105,10 @@ def run(args):
     stages = args.only.split(",") if args.only else list(gpustages.STAGES)
     if unknown := set(stages) - set(gpustages.STAGES):
         raise SystemExit(f"no stage is called {', '.join(sorted(unknown))}; there are {', '.join(gpustages.STAGES)}")
+    folder, packed = pathlib.Path(args.folder), pathlib.Path(f"{args.folder}.tar.xz")
+    if packed.exists() and not folder.exists():
+        with tarfile.open(packed) as kept:
+            kept.extractall(folder, filter="data")
     lab, wrong = gpulab.Lab(args), False
     for stage in stages:
         lab.stage_end = min(lab.end, time.monotonic() + gpustages.STAGES[stage][1] * args.limit)
