@@ -10,6 +10,7 @@
 use memc_ir::attr::{F32, Scalar};
 use memc_ir::{DType, TensorType};
 use memc_plan::{Init, PlanFile};
+use rayon::prelude::*;
 
 use crate::error::Error;
 use crate::state::{StateFile, stated};
@@ -104,7 +105,7 @@ fn generated(seed: u64, kind: &str) -> Result<memc_ir::Init, String> {
 
 /// Writes generated contents of element type `dtype`.
 fn write(init: &memc_ir::Init, dtype: DType, out: &mut [u8]) -> Result<(), String> {
-    let numbers = |seed: u64, out: &mut [u8], f: &dyn Fn(u64) -> f64| {
+    let numbers = |seed: u64, out: &mut [u8], f: &(dyn Fn(u64) -> f64 + Sync)| {
         let key = mix(seed);
         match dtype {
             DType::F32 => fill(out, |i| (f(mix(key.wrapping_add(i))) as f32).to_le_bytes()),
@@ -142,10 +143,19 @@ pub(crate) fn normal(bits: u64) -> f64 {
     libm::sqrt(-2.0 * libm::log(u)) * libm::cos(std::f64::consts::TAU * v)
 }
 
-/// Writes `f(i)` as element `i`.
-pub(crate) fn fill<const N: usize>(out: &mut [u8], f: impl Fn(u64) -> [u8; N]) {
-    for (i, element) in (0u64..).zip(out.as_chunks_mut::<N>().0) {
-        *element = f(i);
+/// Elements that are written one after another.
+const PART: usize = 1 << 16;
+
+/// Writes `f(i)` as element `i`, parts side by side.
+pub(crate) fn fill<const N: usize>(out: &mut [u8], f: impl Fn(u64) -> [u8; N] + Sync) {
+    let write = |(part, elements): (usize, &mut [[u8; N]])| {
+        for (i, element) in ((part * PART) as u64..).zip(elements) {
+            *element = f(i);
+        }
+    };
+    match out.as_chunks_mut::<N>().0 {
+        few if few.len() <= PART => write((0, few)),
+        many => many.par_chunks_mut(PART).enumerate().for_each(write),
     }
 }
 
@@ -182,6 +192,18 @@ mod tests {
     }
 
     /// Normal contents have the mean, the deviation and the tails that they are asked for.
+    /// Element by element, however many parts there are.
+    #[test]
+    fn parts_are_those_of_one_row() {
+        let n = 3 * PART + 5;
+        let many = floats(7, "uniform:1.0", n);
+        let key = mix(7);
+        for i in [0, 1, PART - 1, PART, 2 * PART + 3, n - 1] {
+            let unit = (mix(key.wrapping_add(i as u64)) >> 40) as f32 / (1u32 << 24) as f32;
+            assert_eq!(many[i], 2.0 * unit - 1.0, "{i}");
+        }
+    }
+
     #[test]
     fn normal_contents() {
         let n = 20_000;
