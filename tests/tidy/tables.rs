@@ -110,7 +110,7 @@ fn the_ir_page_lists_every_op() {
         let shares = match d.class {
             Class::View => "always".to_owned(),
             Class::Pure if d.mnemonic == "fused_norm" => "of one type and size, if read no later".to_owned(),
-            Class::Pure if d.is_open() => "any of one type and size".to_owned(),
+            Class::Pure if d.is_open() => "any of one type and size, if no product".to_owned(),
             Class::Pure => d.inplace.iter().map(pair).collect::<Vec<_>>().join(", "),
         };
         let list = |names: &[&str]| code(names.join(", "));

@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use common::{Random, Sample, chains, norms, result_types, run};
 use memc_cuda::{CudaError, Lowering, is_small_update, lower, report};
 use memc_ir::ops::OP_DEFS;
+use memc_ir::ops::fused::is_head;
 use memc_ir::ops::fused_norm::is_norm;
 use memc_ir::{DType, OpKind, TensorType};
 use memc_kernels::KernelError;
@@ -212,16 +213,24 @@ fn updates_of_one_launch_are_those_of_several() {
     }
 }
 
-/// A normalisation with steps has the bits of the normalisation's own kernel between its steps, whose bits are the CPU's.
+/// A normalisation, a product or a convolution with steps has the bits of its own kernel with the steps around it, whose bits are
+/// the CPU's.
 #[test]
-fn a_normalisation_with_steps_has_the_bits_of_that_alone() {
+fn what_has_steps_around_it_has_the_bits_of_that_alone() {
     let mut r = Random::new(21);
-    let fused: Vec<Sample> = (0..40).map(|_| norms::random(&mut r)).collect();
+    let is_core = |op: &OpKind| is_norm(op) || is_head(op);
+    let is_known = |sample: &Sample| match &sample.op {
+        OpKind::Fused { body, .. } => body.0.iter().skip(1).all(|step| is_exact(&step.op)),
+        _ => true,
+    };
+    let mut fused: Vec<Sample> = (0..40).map(|_| norms::random(&mut r)).collect();
+    fused.extend(chains::products(&mut r, 67).into_iter().filter(is_known));
+    assert!(fused.len() >= 44, "{}", fused.len());
     let mut alone = Vec::new();
     for sample in &fused {
         chains::by_steps(sample, &mut |step| {
             let results = run(&step, &[]).unwrap();
-            if is_norm(&step.op) {
+            if is_core(&step.op) {
                 alone.push(step);
             }
             results
@@ -233,11 +242,11 @@ fn a_normalisation_with_steps_has_the_bits_of_that_alone() {
         let (results, lowering) = (result_types(sample), lower(&sample.op, &types).unwrap());
         jobs.push(Job { sample, results, lowering, shared: None });
     }
-    let Some(outcomes) = process::run("norms", &jobs) else { return };
+    let Some(outcomes) = process::run("alone", &jobs) else { return };
     let (got, norms) = outcomes.split_at(fused.len());
     assert_eq!(got.len(), norms.len());
     for ((sample, got), norm) in fused.iter().zip(got).zip(norms) {
-        let want = chains::by_steps(sample, &mut |step| match is_norm(&step.op) {
+        let want = chains::by_steps(sample, &mut |step| match is_core(&step.op) {
             true => norm.results.clone(),
             false => run(&step, &[]).unwrap(),
         });

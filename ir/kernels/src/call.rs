@@ -118,7 +118,16 @@ fn check_slices(
             Operand::Result(j) => {
                 let result = call.result_types.get(j);
                 let same = result.is_some_and(|r| r.dtype == ty.dtype && r.numel() == ty.numel());
-                if !same || !call.op.may_share((i, j)) {
+                let may_share = match call.op {
+                    // Which pairs may depends on the types.
+                    OpKind::FusedNorm { .. } => {
+                        let types: Vec<&TensorType> = call.operand_types.iter().collect();
+                        let results: Vec<&TensorType> = call.result_types.iter().collect();
+                        call.op.inplace_pairs(&types, &results).contains(&(i, j))
+                    }
+                    op => op.may_share((i, j)),
+                };
+                if !same || !may_share {
                     return Err(call.fail(format!("operand {i} may not share bytes with result {j}")));
                 }
             }

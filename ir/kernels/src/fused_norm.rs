@@ -38,17 +38,18 @@ fn run(c: &Ctx, part: &Part, results: &mut [&mut [u8]], workspace: &mut [u8]) ->
     }
     written.sort_by_key(|(k, _)| *k);
     let place = |j: usize| match read.get(j).copied().flatten() {
-        Some(bytes) => Operand::Bytes(bytes),
-        None => Operand::Result(part.to.iter().position(|&to| to == j).unwrap_or(j)),
+        Some(bytes) => Some(Operand::Bytes(bytes)),
+        None => part.to.iter().position(|&to| to == j).map(Operand::Result),
     };
     let operand = |from: &From| match *from {
         From::Result(j) => place(j),
         From::Operand(i) => match c.operands[i] {
             Operand::Result(j) => place(j),
-            bytes => bytes,
+            bytes => Some(bytes),
         },
     };
-    let operands: Vec<Operand> = part.from.iter().map(operand).collect();
+    let operands: Option<Vec<Operand>> = part.from.iter().map(operand).collect();
+    let operands = operands.ok_or_else(|| c.fail("an operand is in no result"))?;
     let mut out: Vec<&mut [u8]> = written.into_iter().map(|(_, bytes)| bytes).collect();
     let inner = Ctx {
         op: &part.op,

@@ -160,7 +160,8 @@ impl OpKind {
         }
     }
 
-    /// Whether operand `i` and result `j` may share bytes when their types have equally many elements of one type.
+    /// Whether operand `i` and result `j` may share bytes when their types have equally many elements of one type; of a
+    /// `fused_norm` [`OpKind::inplace_pairs`] says it.
     pub fn may_share(&self, pair: (usize, usize)) -> bool {
         match self {
             OpKind::Fused { body, .. } if body.head().is_some() => false,

@@ -374,7 +374,8 @@ define_ops! {
     /// `x + by` for every operand, integers that wrap: the counters of a step in one kernel.
     Increment "increment" ("xs*") -> ("ys*") {by: i64} optim::increment, |o, r| optim::increment_cost(o, r), [(0, 0)] Pure;
 
-    /// Element-wise ops in one kernel. `body` is a list of steps, such as `add(x0, x1); relu(t0)`, on operands `x0`, `x1`, ...
+    /// Element-wise ops in one kernel, with the matrix product or convolution of `f32` that the first step may be: then no
+    /// operand shares bytes with a result. `body` is a list of steps, such as `add(x0, x1); relu(t0)`, on operands `x0`, `x1`, ...
     /// and earlier steps `t0`, `t1`, ...; `outs` are the steps that are results. All steps have one shape, to which operands
     /// broadcast as in the single op. The bits are those of the ops one by one.
     Fused "fused" ("xs*") -> ("ys+") {body: Body, outs: Vec<u64>} fused::infer, |o, r| fused::cost(o, r, body), [] Pure;

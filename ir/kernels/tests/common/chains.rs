@@ -78,7 +78,7 @@ pub(crate) fn chosen(r: &mut Random, s: u64) -> Vec<Sample> {
 }
 
 /// Products with what follows them: of one matrix, of several, with operands that broadcast, of which `t0` is a result or not.
-fn products(r: &mut Random, s: u64) -> Vec<Sample> {
+pub(crate) fn products(r: &mut Random, s: u64) -> Vec<Sample> {
     let step = Tensor::i64(&[1], &[3]).unwrap();
     vec![
         fused("gemm(x0, x1, x2); relu(t0)", "[1]", vec![r.f32(&[s, 9]), r.f32(&[9, 70]), r.f32(&[70])]),

@@ -7,6 +7,7 @@ use memc_ir::{Module, OpId, OpKind, TensorType, ValueId};
 
 use super::Item;
 use super::live::Lives;
+use crate::analysis::peak_live_bytes;
 use crate::device::DeviceProfile;
 
 /// Bytes that take much less time to move than a kernel takes to start, and that no budget of a GPU lacks.
@@ -14,6 +15,9 @@ const SMALL: u64 = 256 << 10;
 
 /// What part of the largest op's operands and results is not worth counting.
 const TINY: u64 = 1024;
+
+/// What part of the step's peak of live bytes scratch may be where there was none.
+const SCRATCH: u64 = 128;
 
 /// Ops that are one kernel, or one op of any kind.
 #[derive(Clone)]
@@ -57,6 +61,7 @@ impl<'a> Groups<'a> {
         let sizes = all.groups.iter().flatten().filter(|g| !m.ops[m.order[g.at]].is_view());
         let largest = sizes.map(|g| all.lives.working_set(g, &|i| i)).max().unwrap_or(0);
         all.lives.tiny = largest / TINY;
+        all.lives.small_scratch = peak_live_bytes(m, profile).map_or(0, |peak| peak.bytes / SCRATCH);
         all.largest = largest.saturating_add(all.lives.tiny).max(SMALL);
         all
     }

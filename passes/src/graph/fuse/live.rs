@@ -3,7 +3,7 @@
 //! Bytes are counted as in [`peak_live_bytes`](crate::analysis::peak_live_bytes): views are what they show, a result may
 //! take the bytes of a dying operand, a next state is written over the old one, states and constants are always there.
 
-use memc_ir::{Def, Id, Module, OpId, ValueId, aligned};
+use memc_ir::{Def, Id, Module, OpId, TensorType, ValueId, aligned};
 
 use super::group::Group;
 use crate::device::DeviceProfile;
@@ -27,6 +27,8 @@ pub(super) struct Lives<'a> {
     next: Vec<Option<ValueId>>,
     /// Bytes of a value that is not worth counting.
     pub(super) tiny: u64,
+    /// Bytes of scratch that are not.
+    pub(super) small_scratch: u64,
 }
 
 /// First and last position at which a value is live.
@@ -55,7 +57,19 @@ impl<'a> Lives<'a> {
                 nexts[state.value.index()] = Some(base[next.index()]);
             }
         }
-        Lives { m, profile, position, base, users, readers, root, home, next: nexts, tiny: 0 }
+        Lives {
+            m,
+            profile,
+            position,
+            base,
+            users,
+            readers,
+            root,
+            home,
+            next: nexts,
+            tiny: 0,
+            small_scratch: 0,
+        }
     }
 
     pub(super) fn position(&self, op: OpId) -> Option<usize> {
@@ -91,10 +105,23 @@ impl<'a> Lives<'a> {
         Some((begin, last.map_or(begin, |last| last.max(begin))))
     }
 
+    fn types(&self, values: &[ValueId]) -> Vec<&'a TensorType> {
+        values.iter().map(|&v| &self.m.values[v].ty).collect()
+    }
+
+    /// Operands and results of a group that may share bytes.
+    fn pairs(&self, g: &Group) -> Vec<(usize, usize)> {
+        g.kind.inplace_pairs(&self.types(&g.operands), &self.types(&g.results))
+    }
+
+    /// Bytes of a group's scratch.
+    fn workspace(&self, g: &Group) -> u64 {
+        aligned(self.profile.workspace(&g.kind, &self.types(&g.operands), &self.types(&g.results)))
+    }
+
     /// Bytes of the group's results that are those of operands that die with it, when it stands at `at`.
     fn taken(&self, g: &Group, at: usize, place: &dyn Fn(usize) -> usize) -> u64 {
-        let types = |vs: &[ValueId]| vs.iter().map(|&v| &self.m.values[v].ty).collect::<Vec<_>>();
-        let pairs = g.kind.inplace_pairs(&types(&g.operands), &types(&g.results));
+        let pairs = self.pairs(g);
         let mut gone: Vec<ValueId> = Vec::new();
         let mut total = 0;
         for (j, &r) in g.results.iter().enumerate().filter(|(_, r)| self.is_passing(**r)) {
@@ -118,9 +145,7 @@ impl<'a> Lives<'a> {
         let mut own: Vec<ValueId> = own.collect();
         own.sort_unstable();
         own.dedup();
-        let types = |vs: &[ValueId]| vs.iter().map(|&v| &self.m.values[v].ty).collect::<Vec<_>>();
-        let workspace = self.profile.workspace(&g.kind, &types(&g.operands), &types(&g.results));
-        let all = own.iter().map(|&v| self.bytes(v)).fold(aligned(workspace), u64::saturating_add);
+        let all = own.iter().map(|&v| self.bytes(v)).fold(self.workspace(g), u64::saturating_add);
         all.saturating_sub(self.taken(g, g.at, place))
     }
 
@@ -135,11 +160,14 @@ impl<'a> Lives<'a> {
     ) -> bool {
         let at = joined.at;
         let moved = |i: usize| if joined.members.binary_search(&i).is_ok() { at } else { place(i) };
-        let home_is_free = |r: &ValueId| {
+        let pairs = self.pairs(joined);
+        let home_is_free = |(j, r): (usize, &ValueId)| {
             let Some(old) = self.home[r.index()] else { return true };
-            self.readers[old.index()]
-                .iter()
-                .all(|&i| moved(i) < at || joined.members.binary_search(&i).is_ok())
+            let mut own =
+                (0..joined.operands.len()).filter(|&i| self.base[joined.operands[i].index()] == old);
+            let may_share = own.all(|i| pairs.contains(&(i, j)));
+            let is_read = |&i: &usize| moved(i) < at || joined.members.binary_search(&i).is_ok();
+            may_share && self.readers[old.index()].iter().all(is_read)
         };
         // A state that is read behind what computes its next contents is copied in between.
         let is_read_in_time = |v: &ValueId| {
@@ -148,7 +176,9 @@ impl<'a> Lives<'a> {
             let Some(next) = next.filter(|n| joined.members.binary_search(n).is_err()) else { return true };
             at < place(next) || self.readers[old.index()].iter().any(|&i| place(i) > place(next))
         };
-        if !joined.results.iter().all(home_is_free) || !joined.operands.iter().all(is_read_in_time) {
+        if !joined.results.iter().enumerate().all(home_is_free)
+            || !joined.operands.iter().all(is_read_in_time)
+        {
             return false;
         }
         let touched = parts.iter().flat_map(|g| g.operands.iter().chain(&g.results));
@@ -184,9 +214,11 @@ impl<'a> Lives<'a> {
             after <= before
         };
         let (before, after) = sums(&|(first, last)| first <= at && at <= last);
-        let was = parts.iter().find(|g| g.at == at).map_or(0, |g| self.taken(g, at, place));
-        let now = self.taken(joined, at, &moved);
+        let part = parts.iter().find(|g| g.at == at);
+        let (was, scratch) = part.map_or((0, 0), |g| (self.taken(g, at, place), self.workspace(g)));
+        let (now, own) = (self.taken(joined, at, &moved), self.workspace(joined));
         ends.chain([low]).filter_map(next).all(as_before)
-            && after.saturating_sub(now) <= before.saturating_sub(was)
+            && after.saturating_sub(now).saturating_add(own.saturating_sub(self.small_scratch))
+                <= before.saturating_sub(was).saturating_add(scratch)
     }
 }
