@@ -26,7 +26,7 @@
 //! under the same conditions, where that is an epilogue of the library that multiplies: last, since a longer chain saves more.
 //!
 //! Contract: exact, since a step of a fused op gives the bits of the op alone; an epilogue does on the kernels of memc, and
-//! a library's may differ in how it rounds GELU.
+//! a library's may differ in how it rounds GELU, and in what its ReLU makes of what is no number.
 
 mod align;
 mod group;
@@ -42,7 +42,7 @@ use crate::{Fired, Options, PassCx, PassDef, PassError};
 
 pub(crate) const PASS: PassDef = PassDef {
     name: "fuse",
-    summary: "compute chains of element-wise ops in one kernel, with normalisations between them",
+    summary: "compute chains of element-wise ops in one kernel, with normalisations and products among them",
     phases: (Phase::Graph, Phase::Graph),
     options: &[],
     run,
