@@ -16,10 +16,11 @@ use memc_cuda::LibraryCall;
 
 use crate::api::{done, start};
 use crate::cache::Cache;
-use crate::devices::{Context, free, handle, info};
+use crate::devices::{Context, handle, info};
 use crate::driver::{Arena, Driver, Function, LibraryOp, Queue, Sizes, Span, Word, check_span};
 use crate::host::HostMemory;
 use crate::library::Calls;
+use crate::meter::refused;
 use crate::{Component, DeviceInfo, GpuError, Libraries, LibraryOptions, Nvrtc};
 
 /// Functions that are called beyond those that list devices.
@@ -148,12 +149,6 @@ impl Cuda {
         check_span(span.start, span.len, bytes)?;
         Ok(base + span.start as u64)
     }
-
-    /// Why so many bytes were refused.
-    fn refused(what: &'static str, needs: usize, error: GpuError) -> GpuError {
-        let (free, total) = free().unwrap_or_default();
-        GpuError::Memory { what, needs: needs as u64, free, total, error: error.to_string() }
-    }
 }
 
 impl Driver for Cuda {
@@ -206,21 +201,21 @@ impl Driver for Cuda {
         if self.device.1 > 0 || self.host.range().1 > 0 || !self.events.is_empty() {
             return Err(GpuError::Call { function: "reserve", error: "the arenas are reserved".to_owned() });
         }
-        let Sizes { device, host, reports } = sizes;
+        let (Sizes { device, host, reports }, owner) = (sizes, self.context.device);
         if device > 0 {
             // SAFETY: an address to write; freed once, when the device is dropped.
             let result = unsafe { sys::cuMemAlloc_v2(&mut self.device.0, device) };
-            done("cuMemAlloc", result).map_err(|e| Cuda::refused("the device arena", device, e))?;
+            done("cuMemAlloc", result).map_err(|e| refused(owner, "the device arena", device, e))?;
             self.device.1 = device;
             // SAFETY: the bytes were just reserved.
             done("cuMemsetD8", unsafe { sys::cuMemsetD8_v2(self.device.0, fill, device) })?;
         }
         self.reports = HostMemory::locked(reports, fill)
-            .map_err(|error| Cuda::refused("the page-locked words of kernels", reports, error))?;
+            .map_err(|error| refused(owner, "the page-locked words of kernels", reports, error))?;
         self.host = match HostMemory::locked(host, fill) {
             Ok(locked) => locked,
             Err(error) => HostMemory::pageable(host, fill)
-                .ok_or_else(|| Cuda::refused("the host arena", host, error))?,
+                .ok_or_else(|| refused(owner, "the host arena", host, error))?,
         };
         for _ in 0..events {
             self.events.push(self.new_event(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?);

@@ -91,7 +91,7 @@ pub(crate) fn free() -> Result<(u64, u64), GpuError> {
 /// The primary context of a device, current in the thread that made it.
 #[derive(Debug)]
 pub(crate) struct Context {
-    device: CUdevice,
+    pub(crate) device: CUdevice,
     /// Bytes of the device that it took when it was made; `None` where that was not measured.
     pub(crate) bytes: Option<u64>,
 }

@@ -56,6 +56,8 @@ pub enum GpuError {
         free: u64,
         /// All bytes of the device.
         total: u64,
+        /// Who has them, as far as that is known.
+        held: Vec<String>,
         /// The driver's words.
         error: String,
     },
@@ -144,11 +146,16 @@ impl fmt::Display for GpuError {
             GpuError::Lost { error } => {
                 write!(f, "the GPU failed or is gone ({error}); see the system's log, and reset it")
             }
-            GpuError::Memory { what, needs, free, total, error } => write!(
-                f,
-                "{what} of {needs} bytes was refused ({error}); of the GPU's {total} bytes {free} are free, and the rest is held \
-                 by this process's context and by other processes, which nvidia-smi lists"
-            ),
+            GpuError::Memory { what, needs, free, total, held, error } => {
+                let rest = match held.as_slice() {
+                    [] => "the rest is held by this process's context and by other processes, which nvidia-smi lists".into(),
+                    held => format!("memory is held by {}", held.join(", ")),
+                };
+                write!(
+                    f,
+                    "{what} of {needs} bytes was refused ({error}); of the GPU's {total} bytes {free} are free, and {rest}"
+                )
+            }
             GpuError::Bounds { start, len, arena } => {
                 write!(f, "{len} from {start} on are not within {arena}")
             }

@@ -1,13 +1,16 @@
-//! Memory of a device that is taken, by NVIDIA's management library (NVML). Unlike the driver it needs no context to tell, so
-//! that it tells what a context takes.
+//! Memory of a device that is taken, and by whom, by NVIDIA's management library (NVML). Unlike the driver it needs no context
+//! to tell, so that it tells what a context takes.
 
 use std::ffi::{CStr, OsStr};
 
 use cudarc::driver::sys::{self, CUdevice};
 use nvml_wrapper::Nvml;
+use nvml_wrapper::enums::device::UsedGpuMemory;
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
 use crate::api::done;
-use crate::{Component, Libraries};
+use crate::devices::free;
+use crate::{Component, GpuError, Libraries};
 
 /// File name of the library, which comes with the driver.
 const FILE: &str = "libnvidia-ml.so.1";
@@ -35,6 +38,37 @@ impl Meter {
     pub(crate) fn taken(&self) -> Option<u64> {
         Some(self.nvml.device_by_pci_bus_id(self.bus.as_str()).ok()?.memory_info().ok()?.used)
     }
+
+    /// Who has memory, for people: programs with what they have, the largest first. Those that cannot be seen from here, as
+    /// from within a container, are not told.
+    fn holders(&self) -> Option<Vec<String>> {
+        let device = self.nvml.device_by_pci_bus_id(self.bus.as_str()).ok()?;
+        let bytes = |process: &ProcessInfo| match process.used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes),
+            UsedGpuMemory::Unavailable => None,
+        };
+        let mut all = device.running_compute_processes().ok()?;
+        all.sort_by_key(|process| std::cmp::Reverse(bytes(process)));
+        let text = |process: &ProcessInfo| {
+            let name = match process.pid {
+                own if own == std::process::id() => " (this one)".to_owned(),
+                other => match std::fs::read_to_string(format!("/proc/{other}/comm")) {
+                    Ok(name) => format!(" ({})", name.trim_end()),
+                    Err(_) => String::new(),
+                },
+            };
+            let has = bytes(process).map_or(String::new(), |bytes| format!(" {bytes} bytes"));
+            format!("process {}{name}{has}", process.pid)
+        };
+        Some(all.iter().map(text).collect())
+    }
+}
+
+/// The error for memory of a device that was refused, with who has it.
+pub(crate) fn refused(device: CUdevice, what: &'static str, needs: usize, error: GpuError) -> GpuError {
+    let (free, total) = free().unwrap_or_default();
+    let held = Meter::open(device).and_then(|meter| meter.holders()).unwrap_or_default();
+    GpuError::Memory { what, needs: needs as u64, free, total, held, error: error.to_string() }
 }
 
 #[allow(unsafe_code, reason = "the driver is a C library")]

@@ -205,7 +205,12 @@ fn failures_of_the_driver_are_told() {
     let run = "model.plan --device cuda --steps 4 --save lost.safetensors";
     fake.fails(run, "old", 8, &["supports CUDA 11.8", "12.0 is needed"]);
     fake.fails(run, "no device", 8, &["no GPU", "CUDA_VISIBLE_DEVICES"]);
-    fake.fails(run, "memory", 5, &["device arena", "OUT_OF_MEMORY", "536870912 are free"]);
+    fake.fails(
+        run,
+        "memory",
+        5,
+        &["device arena", "OUT_OF_MEMORY", "536870912 are free", "process 1 (", " 5242880 bytes"],
+    );
     fake.fails(run, "compile", 70, &["memrun.cu(1): error"]);
     fake.fails(run, "image", 8, &["for CUDA 13.0, refuses what NVRTC 13.0 compiled", "newer driver"]);
     fake.fails(run, "capture", 8, &["captured as a CUDA graph: cuStreamBeginCapture", "--no-graph"]);
