@@ -10,7 +10,6 @@ const UNSAFE: &[(&str, &str)] = &[
     ("passes/planner/tests/allocation.rs", "counts allocations with a global allocator"),
     ("runtime/gpu/src/api.rs", "the driver is a C library"),
     ("runtime/gpu/src/blas.rs", "cuBLASLt is a C library"),
-    ("runtime/gpu/src/blas/kept.rs", "cuBLASLt is a C library"),
     ("runtime/gpu/src/cuda.rs", "the driver is a C library; the arenas are raw memory"),
     ("runtime/gpu/src/cuda/clock.rs", "the driver is a C library"),
     ("runtime/gpu/src/cuda/graph.rs", "the driver is a C library"),

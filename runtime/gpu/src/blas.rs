@@ -24,7 +24,7 @@ use cudarc::cublaslt::sys::{
 use memc_cuda::{Addend, DType, Epilogue, PLACE_ALIGN, Product};
 
 use crate::library::{Handle, LibraryOptions, Refusal, Rounding, require};
-use crate::{Component, GpuError};
+use crate::{Component, GpuError, MOST_WAYS};
 
 /// Functions that are called.
 const SYMBOLS: &[&str] = &[
@@ -33,8 +33,6 @@ const SYMBOLS: &[&str] = &[
     "cublasLtGetStatusName",
     "cublasLtGetStatusString",
     "cublasLtMatmul",
-    "cublasLtMatmulAlgoCheck",
-    "cublasLtMatmulAlgoConfigGetAttribute",
     "cublasLtMatmulAlgoGetHeuristic",
     "cublasLtMatmulDescCreate",
     "cublasLtMatmulDescDestroy",
@@ -46,9 +44,6 @@ const SYMBOLS: &[&str] = &[
     "cublasLtMatrixLayoutDestroy",
     "cublasLtMatrixLayoutSetAttribute",
 ];
-
-/// Ways that the heuristic is asked for; the first that fits is the best.
-const WAYS: usize = 8;
 
 type Layout = Handle<sys::cublasLtMatrixLayoutOpaque_t, Status>;
 
@@ -198,8 +193,10 @@ impl Blas {
         ] {
             set(attribute, &(PLACE_ALIGN as u32).to_ne_bytes())?;
         }
+        // The first that fits is the best. What the heuristic offers may depend on how many it is asked for, and a way that
+        // was kept is looked for among them: it is always asked for as many.
         // SAFETY: numbers, all of which may be zero; zero is a success among the statuses.
-        let mut ways: [sys::cublasLtMatmulHeuristicResult_t; WAYS] = unsafe { std::mem::zeroed() };
+        let mut ways: [sys::cublasLtMatmulHeuristicResult_t; MOST_WAYS] = unsafe { std::mem::zeroed() };
         let mut count = 0;
         // SAFETY: everything that is passed exists; there is room for as many results as are asked for.
         let status = unsafe {
@@ -211,7 +208,7 @@ impl Blas {
                 result.pointer,
                 result.pointer,
                 preference.pointer,
-                WAYS as i32,
+                MOST_WAYS as i32,
                 ways.as_mut_ptr(),
                 &mut count,
             )

@@ -40,4 +40,4 @@ pub use library::{LibraryOptions, Rounding};
 pub use locate::{Component, Libraries, Library, Search, Status, VARIABLE};
 pub use memc_cuda::{Addend, Convolution, Epilogue, LibraryCall, Pass, Product};
 pub use nvrtc::{Arch, Nvrtc};
-pub use tuning::{LibraryWay, Offer, Setting, Ways};
+pub use tuning::{LibraryWay, MOST_WAYS, Offer, Setting, Ways};

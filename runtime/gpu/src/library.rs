@@ -156,10 +156,7 @@ impl Calls {
                 let mut way = blas.plan(p, usable, options);
                 if let Wanted::Kept(kept) = wanted {
                     way = way.and_then(|mut way| match kept {
-                        LibraryWay::Product(kept) => {
-                            blas.take(&mut way, kept, usable, options.allow_nondeterminism)?;
-                            Ok(way)
-                        }
+                        LibraryWay::Product(kept) => way.take(kept).map(|()| way),
                         LibraryWay::Convolution { .. } => Err(Refusal::Unsupported),
                     });
                 }

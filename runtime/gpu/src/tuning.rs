@@ -1,12 +1,15 @@
 //! Ways in which libraries compute a call: listed to be measured, kept, and taken again where they still hold.
 //!
-//! Contract: a way that was kept may come from anywhere. It is taken only where the library itself takes it for the call, in
-//! the workspace that there is, and where it keeps to the rules of [`LibraryOptions`](crate::LibraryOptions): what is
-//! deterministic is asked of the library, not of who kept the way.
+//! Contract: a way that was kept may come from anywhere. It is taken only where it is, bit for bit, one that the library's
+//! heuristic offers now for the call, in the workspace that there is and within the rules of
+//! [`LibraryOptions`](crate::LibraryOptions); a library is given nothing but what it offered itself.
 
 use memc_cuda::LibraryCall;
 
 use crate::{Arch, Component, Driver, GpuError, LibraryOp, LibraryOptions};
+
+/// Most ways that are told of a call.
+pub const MOST_WAYS: usize = 8;
 
 /// A way to compute a call, in its library's terms.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -57,14 +60,14 @@ pub struct Setting {
 
 /// A driver whose libraries have several ways.
 pub trait Ways: Driver {
-    /// The ways that a library has for a call within so many bytes of workspace, at most eight: that of
+    /// The ways that a library has for a call within so many bytes of workspace, at most [`MOST_WAYS`]: that of
     /// [`plan_library`](Driver::plan_library) first, none where this has none.
     ///
     /// # Errors
     /// Those of [`plan_library`](Driver::plan_library).
     fn ways(&mut self, call: &LibraryCall, workspace: usize) -> Result<Vec<Offer>, GpuError>;
 
-    /// [`plan_library`](Driver::plan_library) with a way that was kept; none where the library does not take it, or not in so
+    /// [`plan_library`](Driver::plan_library) with a way that was kept; none where the library does not offer it, or not in so
     /// little, or where it may not be taken.
     ///
     /// # Errors

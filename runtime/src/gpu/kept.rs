@@ -7,7 +7,7 @@ use memc_plan::{TunedKernel, Tuning, Way};
 
 use crate::Program;
 
-/// Said where a library or the rules refuse a way.
+/// Said of a way that is not among those that a library offers, or that the rules allow.
 const REFUSED: &str = "the library, or the rules for what it may do, do not take the way that is kept";
 
 /// A plan's tuning on a device.

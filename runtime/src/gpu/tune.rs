@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use memc_gpu::{Clock, GpuError, Graphs, LibraryOp, Offer, Queue, Setting, Ways};
+use memc_gpu::{Clock, GpuError, Graphs, LibraryOp, MOST_WAYS, Offer, Queue, Setting, Ways};
 use memc_plan::{Section, TunedKernel, Tuning};
 
 use super::kept::{named, to_plan};
@@ -17,8 +17,6 @@ use crate::profile::median;
 use crate::program::{Action, Launch};
 use crate::{Device, Error, Executor, HostSide, Program, memory};
 
-/// Most ways of a call.
-const WAYS: usize = 8;
 /// Calls in a row that a time is of.
 const ROW: usize = 5;
 /// Times that medians are of.
@@ -118,7 +116,7 @@ impl<D: Graphs + Clock + Ways> Warm<D> {
     fn measure(&mut self) -> Result<Measured, Error> {
         let program = self.replay.program.clone();
         self.replay.driver.synchronize()?;
-        self.replay.driver.reserve_marks(2 * WAYS)?;
+        self.replay.driver.reserve_marks(2 * MOST_WAYS)?;
         let mut calls = Vec::new();
         for group in library::groups(&program) {
             let is_of = |launch: &&Launch| group.kernels.contains(&launch.kernel);
@@ -142,7 +140,7 @@ impl<D: Graphs + Clock + Ways> Warm<D> {
             Err(error) => return Err(error.into()),
         };
         let mut ways: Vec<(Offer, LibraryOp)> = Vec::new();
-        for (rank, offer) in offers.into_iter().take(WAYS).enumerate() {
+        for (rank, offer) in offers.into_iter().take(MOST_WAYS).enumerate() {
             let Some(op) = driver.plan_way(&group.call, group.workspace, &offer.way)? else { continue };
             // The first call loads code. What a library offers it may still not do.
             match driver.call(op, &places, workspace) {

@@ -164,23 +164,6 @@ int cublasLtMatmulAlgoGetHeuristic(void* handle, void* d, void* a, void* b, void
   offer(0, 1, 0);
   return 0;
 }
-int cublasLtMatmulAlgoCheck(void* handle, void* d, void* a, void* b, void* c, void* r, const Algorithm* algorithm,
-                            Heuristic* found) {
-  if (fails(__func__)) return EXECUTION_FAILED;
-  REQUIRE(is(handle, LIBRARY) && is(d, DESC) && is(a, LAYOUT) && is(b, LAYOUT) && is(c, LAYOUT) && is(r, LAYOUT));
-  const Layout& result = *(Layout*)r;
-  bool is_way = algorithm->scheme <= 4 && algorithm->scheme != 3 && algorithm->tile <= 1;
-  if (algorithm->magic != MAGIC || !is_way || algorithm->align % 16 != 0) return INVALID;
-  if (algorithm->problem != problem(*(Desc*)d, (Layout*)a, (Layout*)b, (Layout*)c, &result)) return NOT_SUPPORTED;
-  found->workspace = takes(algorithm->scheme, result);
-  return found->workspace == algorithm->workspace ? 0 : INVALID;
-}
-int cublasLtMatmulAlgoConfigGetAttribute(const Algorithm* algorithm, int attribute, void* value, size_t bytes, size_t* written) {
-  REQUIRE(algorithm->magic == MAGIC && (attribute == 2 || attribute == 3) && bytes == 4 && written != nullptr);
-  uint32_t number = attribute == 3 ? (uint32_t)algorithm->scheme : algorithm->scheme == 0 ? 1 : 2;
-  memcpy(value, &number, *written = sizeof number);
-  return 0;
-}
 int cublasLtMatmul(void* handle, void* d, const float* alpha, const void* a, void* ad, const void* b, void* bd,
                    const float* beta, const void* c, void* cd, void* r, void* rd, const Algorithm* algorithm,
                    void* workspace, size_t bytes, void* stream) {

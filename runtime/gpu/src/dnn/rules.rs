@@ -3,11 +3,8 @@
 use cudarc::cudnn::sys;
 
 use super::Math;
-use crate::LibraryWay;
 use crate::tuning::Wanted;
-
-/// Most ways that are told.
-const TOLD: usize = 8;
+use crate::{LibraryWay, MOST_WAYS};
 
 /// Which of the heuristic's ways may be taken.
 #[derive(Clone, Copy)]
@@ -42,6 +39,6 @@ impl Rules<'_> {
 
     /// Whether so many ways are all that are looked for.
     pub(super) fn enough(&self, ways: usize) -> bool {
-        ways >= if matches!(self.wanted, Wanted::All) { TOLD } else { 1 }
+        ways >= if matches!(self.wanted, Wanted::All) { MOST_WAYS } else { 1 }
     }
 }
