@@ -60,19 +60,26 @@ impl Plan {
         if self.tuning.is_some() { crate::TUNED_VERSION } else { crate::FORMAT_VERSION }
     }
 
-    /// Checks the rules of the tuning section: kernels in range, in order, none twice, at least one, and workspaces no
-    /// larger than those of the kernel's launches.
+    /// Checks the rules of the tuning section: texts without control characters, kernels in range, launched, in order, none
+    /// twice, at least one, and workspaces no larger than those of the kernel's launches.
     pub(crate) fn check_tuning(&self) -> Result<(), String> {
         let Some(tuning) = &self.tuning else { return Ok(()) };
         if tuning.kernels.is_empty() {
             return Err("it lists no kernel".to_owned());
         }
-        let mut least = vec![u64::MAX; self.kernels.len()];
+        let libraries = tuning.libraries.iter().flat_map(|(name, version)| [name, version]);
+        let mut texts = [&tuning.device, &tuning.arch, &tuning.rounding].into_iter().chain(libraries);
+        if let Some(text) = texts.find(|text| text.chars().any(char::is_control)) {
+            return Err(format!("{text:?} is no text without control characters"));
+        }
+        let mut least: Vec<Option<u64>> = vec![None; self.kernels.len()];
         for (_, _, command) in self.commands() {
             if let Action::Launch { kernel, workspace, .. } = &command.action {
                 let supplied = workspace.map_or(0, |slice| slice.bytes);
                 let entry = usize::try_from(*kernel).ok().and_then(|index| least.get_mut(index));
-                entry.into_iter().for_each(|least| *least = supplied.min(*least));
+                entry
+                    .into_iter()
+                    .for_each(|least| *least = Some(least.map_or(supplied, |least| supplied.min(least))));
             }
         }
         let mut next = 0;
@@ -84,6 +91,7 @@ impl Plan {
             if kernel < next {
                 return Err(format!("kernel {kernel} is out of order or listed twice"));
             }
+            let least = least.ok_or_else(|| format!("kernel {kernel} is never launched"))?;
             if needs > least {
                 return Err(format!(
                     "kernel {kernel} takes {needs} bytes of workspace where a launch has {least}"

@@ -207,15 +207,22 @@ pub(crate) fn valid(u: &mut Unstructured<'_>) -> Result<(Plan, BTreeMap<usize, V
     Ok((plan, data))
 }
 
-/// Ways of some of the kernels, with workspaces that their launches have.
+/// Texts that can be shown, and ways of some of the kernels that are launched, with workspaces that their launches have.
 fn legalise_tuning(plan: &mut Plan) {
-    let needs: Vec<u64> = plan.kernels.iter().map(|kernel| kernel.workspace_bytes).collect();
+    let launched = plan.commands().filter_map(|(_, _, command)| match &command.action {
+        Action::Launch { kernel, .. } => Some((*kernel, plan.kernels.get(*kernel as usize)?.workspace_bytes)),
+        _ => None,
+    });
+    let needs: BTreeMap<u32, u64> = launched.collect();
     plan.tuning.take_if(|tuning| {
         tuning.kernels.truncate(needs.len());
-        for (index, (entry, needs)) in tuning.kernels.iter_mut().zip(needs).enumerate() {
-            entry.kernel = u32::try_from(index).expect("a short table");
+        for (entry, (kernel, needs)) in tuning.kernels.iter_mut().zip(needs) {
+            entry.kernel = kernel;
             entry.workspace_bytes %= needs + 1;
         }
+        let libraries = tuning.libraries.iter_mut().flat_map(|(name, version)| [name, version]);
+        let texts = [&mut tuning.device, &mut tuning.arch, &mut tuning.rounding].into_iter().chain(libraries);
+        texts.for_each(|text| text.retain(|c| !c.is_control()));
         tuning.kernels.is_empty()
     });
 }

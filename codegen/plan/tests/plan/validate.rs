@@ -1,19 +1,24 @@
 //! The rules that every plan in a file satisfies.
 
-use memc_plan::{Action, Command, Feed, Init, Plan, Slice, Space, Stream, TunedKernel};
+use memc_plan::{Action, Command, Feed, Init, Plan, Slice, Space, Stream, TunedKernel, Tuning};
 
 use crate::{example, tuning};
 
-/// The kernels of the plan's tuning section, which it now has.
+/// The plan's tuning section, which it now has.
+fn section(plan: &mut Plan) -> &mut Tuning {
+    plan.tuning.get_or_insert_with(tuning)
+}
+
+/// The kernels of this section.
 fn tuned(plan: &mut Plan) -> &mut Vec<TunedKernel> {
-    &mut plan.tuning.get_or_insert_with(tuning).kernels
+    &mut section(plan).kernels
 }
 
 /// Each rule rejects the example with one thing changed, and says what is wrong.
 #[test]
 fn each_rule_rejects() {
     type Case = (fn(&mut Plan), &'static str);
-    let cases: [Case; 31] = [
+    let cases: [Case; 37] = [
         (|p| p.meta.dev_bytes = 1011, "dev+1008:4 is not within the dev arena of 1011 bytes"),
         (|p| p.states[0].home.offset = u64::MAX, "state `w`: dev+18446744073709551615:256 is not within"),
         (|p| p.inputs[0].slot.bytes = 1 << 60, "input `x`: host+0:1152921504606846976 is not within"),
@@ -71,6 +76,24 @@ fn each_rule_rejects() {
                 tuned(p).push(again);
             },
             "tuning: kernel 1 is out of order or listed twice",
+        ),
+        (
+            |p| {
+                p.kernels.push(p.kernels[1].clone());
+                tuned(p)[0].kernel = 3;
+            },
+            "tuning: kernel 3 is never launched",
+        ),
+        (
+            |p| section(p).device.push('\u{1b}'),
+            "tuning: \"A GPU\\u{1b}\" is no text without control characters",
+        ),
+        (|p| section(p).arch.push('\n'), "tuning: \"sm_90\\n\" is no text without control characters"),
+        (|p| section(p).rounding.push('\0'), "tuning: \"exact\\0\" is no text without control characters"),
+        (|p| section(p).libraries[0].0.push('\r'), "tuning: \"cuBLASLt\\r\" is no text without control"),
+        (
+            |p| section(p).libraries[0].1.push('\u{9b}'),
+            "tuning: \"13.1.0\\u{9b}\" is no text without control",
         ),
     ];
     let mut plan = example().0;
