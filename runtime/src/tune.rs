@@ -25,7 +25,7 @@ pub struct TuneOptions {
 pub struct Tuned {
     /// The section for the plan; none where no library computes a kernel of it.
     pub tuning: Option<Tuning>,
-    /// Every call of a library, by its first kernel.
+    /// Every call of a library, by a kernel that is launched.
     pub calls: Vec<TunedCall>,
     /// What the user should know.
     pub notes: Vec<String>,
@@ -34,7 +34,8 @@ pub struct Tuned {
 /// Runs a step of a plan and measures the ways of its library calls.
 ///
 /// # Errors
-/// Those of a run; [`Error::Usage`] for a device or options without libraries.
+/// Those of a run; [`Error::Usage`] for a device or options without libraries, and [`Error::Device`] where a library that
+/// kernels of the plan call cannot be used.
 pub fn tune(file: &PlanFile, options: &TuneOptions) -> Result<Tuned, Error> {
     let DeviceName::Cuda(ordinal) = options.device else {
         return Err(Error::Usage(
@@ -51,7 +52,7 @@ pub fn tune(file: &PlanFile, options: &TuneOptions) -> Result<Tuned, Error> {
 /// [`tune`] on a device whose drivers `open` makes.
 ///
 /// # Errors
-/// Those of a run.
+/// Those of a run, and [`Error::Device`] where a library that kernels of the plan call cannot be used.
 pub fn tune_gpu<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>>(
     open: &F,
     file: &PlanFile,

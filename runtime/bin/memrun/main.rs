@@ -43,8 +43,7 @@ fn execute(cli: &Cli) -> u8 {
             return measure(args).unwrap_or_else(failed);
         }
         Some(Command::Tune(args)) => {
-            let failed = |error| report::failed(args.json, None, &Progress::silent(), &error);
-            return tune::execute(args).unwrap_or_else(failed);
+            return tune::execute(args).unwrap_or_else(|error| report::not_tuned(args.json, &error));
         }
         Some(Command::Devices(args)) => return report::print(&devices::describe(args.json)),
         None => {}

@@ -177,9 +177,26 @@ pub(crate) fn failed(json: bool, file: Option<&PlanFile>, progress: &Progress, f
         object.insert("exit_code".to_owned(), json!(code));
         print(&format!("{}\n", Value::Object(object)));
     } else {
-        print(&format!("memrun: FAILED exit={code}\n"));
+        print(&verdict(code));
     }
     code
+}
+
+/// Reports that a plan was not tuned; returns the exit code.
+pub(crate) fn not_tuned(json: bool, failure: &Error) -> u8 {
+    error(failure);
+    let code = failure.exit_code();
+    print(&if json {
+        format!("{}\n", json!({"device": null, "error": failure.to_string(), "exit_code": code}))
+    } else {
+        verdict(code)
+    });
+    code
+}
+
+/// The last line after a failure.
+fn verdict(code: u8) -> String {
+    format!("memrun: FAILED exit={code}\n")
 }
 
 /// Says what was measured; returns the exit code.

@@ -1,6 +1,6 @@
 //! `memrun tune`: measures the ways of a GPU's libraries, and writes the plan with the fastest.
 
-use memc_plan::{PlanError, PlanFile, Replace};
+use memc_plan::{PlanError, PlanFile, Replace, Tuning};
 use memc_runtime::{Error, Tuned, TunedCall, tune};
 use serde_json::{Value, json};
 
@@ -16,8 +16,15 @@ pub(crate) fn execute(args: &Tune) -> Result<u8, Error> {
     drop(Replace::begin(output).map_err(|error| Error::io(output, error))?);
     let tuned = tune(&file, &args.options())?;
     tuned.notes.iter().for_each(|note| report::note(note));
+    let Some(tuning) = &tuned.tuning else {
+        let text = format!(
+            "{}: no kernel is a library's; there is nothing to tune, and nothing is written\n",
+            args.plan.display()
+        );
+        return Ok(report::print(&if args.json { object(None, &[], &tuned) } else { text }));
+    };
     let mut plan = file.plan().clone();
-    plan.tuning = tuned.tuning.clone();
+    plan.tuning = Some(tuning.clone());
     memc_plan::write(output, &plan, &mut file, &|| false).map_err(|error| match error {
         PlanError::Io { path, source } => Error::Io { path, source },
         // What was measured breaks no rule of plans.
@@ -32,9 +39,9 @@ pub(crate) fn execute(args: &Tune) -> Result<u8, Error> {
     let path = output.display().to_string();
     let kernels: Vec<String> = tuned.calls.iter().map(|call| kernel(call).unwrap_or_default()).collect();
     Ok(report::print(&if args.json {
-        object(&path, &kernels, &tuned)
+        object(Some(&path), &kernels, &tuned)
     } else {
-        table(&path, &kernels, &tuned)
+        table(&path, &kernels, tuning, &tuned.calls)
     }))
 }
 
@@ -46,16 +53,13 @@ fn step_ns(calls: &[TunedCall]) -> (u64, u64) {
     (sum(|call| call.kept.ns), sum(|call| call.kept.default_ns))
 }
 
-fn table(path: &str, kernels: &[String], tuned: &Tuned) -> String {
-    let Some(tuning) = &tuned.tuning else {
-        return format!("{path}: no kernel is a library's; there is nothing to tune\n");
-    };
+fn table(path: &str, kernels: &[String], tuning: &Tuning, calls: &[TunedCall]) -> String {
     let mut text = format!(
         "{:<9} {:>8} {:>5} {:>12} {:>12} {:>6}  kernel\n",
         "library", "launches", "ways", "default us", "kept us", "ratio"
     );
     let us = |ns: u64| ns as f64 / 1e3;
-    for (call, kernel) in tuned.calls.iter().zip(kernels) {
+    for (call, kernel) in calls.iter().zip(kernels) {
         let (ns, default_ns) = (call.kept.ns, call.kept.default_ns);
         text += &format!(
             "{:<9} {:>8} {:>5} {:>12.3} {:>12.3} {:>6.3}  {}\n",
@@ -68,19 +72,20 @@ fn table(path: &str, kernels: &[String], tuned: &Tuned) -> String {
             kernel.trim_end(),
         );
     }
-    let (ns, default_ns) = step_ns(&tuned.calls);
-    let other = tuned.calls.iter().filter(|call| call.is_other).count();
+    let (ns, default_ns) = step_ns(calls);
+    let other = calls.iter().filter(|call| call.is_other).count();
     text + &format!(
         "{path}: {} of {} in another way than the libraries' choice on {}; {:.3} us a step instead of {:.3}\n",
         other,
-        report::counted(tuned.calls.len() as u64, "kernel"),
+        report::counted(calls.len() as u64, "kernel"),
         tuning.device,
         us(ns),
         us(default_ns),
     )
 }
 
-fn object(path: &str, kernels: &[String], tuned: &Tuned) -> String {
+/// `path` is none where nothing was written.
+fn object(path: Option<&str>, kernels: &[String], tuned: &Tuned) -> String {
     let call = |(call, kernel): (&TunedCall, &String)| {
         json!({
             "kernel": call.kept.kernel,

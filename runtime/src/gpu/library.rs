@@ -19,8 +19,10 @@ pub(super) struct Taken {
     ops: Vec<Option<(LibraryOp, usize)>>,
     /// Bytes of the device that were free before libraries were asked.
     pub(super) free_bytes: u64,
-    /// What is lost with a library that is not there, once for each.
+    /// What the user should know, such as what is lost with a library that is not there, once for each.
     pub(super) notes: BTreeSet<String>,
+    /// Why libraries that kernels could be calls of are not there.
+    pub(super) lacks: BTreeSet<String>,
 }
 
 /// An op with the types of its operands.
@@ -83,6 +85,7 @@ pub(super) fn take(program: &Program, driver: &mut (impl Clock + Ways)) -> Resul
     let free_bytes = driver.facts()?.free_bytes;
     let mut kept = Kept::new(program, driver.setting());
     let (mut ops, mut notes) = (vec![None; program.kernels.len()], BTreeSet::new());
+    let mut lacks = BTreeSet::new();
     for group in groups(program) {
         let (call, workspace) = (&group.call, group.workspace);
         let mut found = Ok(None);
@@ -105,11 +108,12 @@ pub(super) fn take(program: &Program, driver: &mut (impl Clock + Ways)) -> Resul
             Err(error) => {
                 let Some(component) = error.lacks() else { return Err(error.into()) };
                 notes.insert(format!("{}: {error}", component.absence()));
+                lacks.insert(error.to_string());
             }
         }
     }
     notes.extend(kept.note());
-    Ok(Taken { ops, free_bytes, notes })
+    Ok(Taken { ops, free_bytes, notes, lacks })
 }
 
 /// A library call, ready to be issued.

@@ -80,6 +80,13 @@ impl<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>> Device 
         let mut driver = (self.open)()?;
         memory::check(0, program.host_bytes)?;
         let taken = library::take(&program, &mut driver)?;
+        if !taken.lacks.is_empty() {
+            let lacks: Vec<String> = taken.lacks.into_iter().collect();
+            return Err(Error::Device(format!(
+                "a plan is tuned where all libraries that its kernels call can be used: {}",
+                lacks.join("; and ")
+            )));
+        }
         let lowered = lower::lower(&program, &taken)?;
         let how = How { no_graph: true, no_joint: true, ..How::default() };
         let replay = Replay::new(program, &lowered, taken, driver, how)?;
@@ -130,15 +137,11 @@ impl<D: Graphs + Clock + Ways> Warm<D> {
         Ok(Measured { calls, tuning })
     }
 
-    /// Measures the ways of a call; none where a library does not compute it.
+    /// Measures the ways of a call; none where the library does not compute it.
     fn tune(&mut self, group: &Group, launch: &Launch, launches: usize) -> Result<Option<TunedCall>, Error> {
         let driver = &mut self.replay.driver;
         let (places, workspace) = (group.places(launch), span(launch.workspace));
-        let offers = match driver.ways(&group.call, group.workspace) {
-            Ok(offers) => offers,
-            Err(error) if error.lacks().is_some() => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
+        let offers = driver.ways(&group.call, group.workspace)?;
         let mut ways: Vec<(Offer, LibraryOp)> = Vec::new();
         for (rank, offer) in offers.into_iter().take(MOST_WAYS).enumerate() {
             let Some(op) = driver.plan_way(&group.call, group.workspace, &offer.way)? else { continue };
@@ -152,6 +155,9 @@ impl<D: Graphs + Clock + Ways> Warm<D> {
                 return Ok(None);
             }
             ways.push((offer, op));
+        }
+        if ways.is_empty() {
+            return Ok(None);
         }
         driver.begin_capture()?;
         let issued = ways.iter().enumerate().try_for_each(|(way, (_, op))| {
@@ -172,14 +178,14 @@ impl<D: Graphs + Clock + Ways> Warm<D> {
             }
         }
         let times = times.iter_mut().map(|times| (median(times) / ROW as u64).max(1));
-        Ok(keep(group, ways.into_iter().map(|(offer, _)| offer).zip(times).collect(), launches))
+        Ok(keep(launch, ways.into_iter().map(|(offer, _)| offer).zip(times).collect(), launches))
     }
 }
 
 /// The fastest of a call's ways, or the first, which is the library's own choice, where nothing else is worth it.
-fn keep(group: &Group, ways: Vec<(Offer, u64)>, launches: usize) -> Option<TunedCall> {
+fn keep(launch: &Launch, ways: Vec<(Offer, u64)>, launches: usize) -> Option<TunedCall> {
     let default_ns = ways.first()?.1;
-    let (count, kernel) = (ways.len(), u32::try_from(*group.kernels.first()?).ok()?);
+    let (count, kernel) = (ways.len(), u32::try_from(launch.kernel).ok()?);
     let is_worth = |ns: u64| u128::from(ns) * 100 < u128::from(default_ns) * WORTH;
     let ranked = ways.into_iter().enumerate();
     let (rank, (offer, ns)) =

@@ -286,11 +286,15 @@ fn planned_and_unplanned_runs_take_the_tuned_ways() {
     fake.succeeds("profile model.plan --device cuda --steps 1 -o gpu.json", "");
 }
 
-/// Nothing is written where the device is none, fails, or has no libraries to measure.
+/// Nothing is written where the device is none, fails, or has no libraries to measure, or not all of them: what was measured
+/// before stays.
 #[test]
 fn what_cannot_be_tuned_is_told() {
     let Some(fake) = roomy() else { return };
-    let untuned = std::fs::read(fake.folder.path("model.plan")).unwrap();
+    fake.succeeds(TUNE, "");
+    let path = fake.folder.path("model.plan");
+    assert!(PlanFile::open(&path).unwrap().plan().tuning.is_some());
+    let tuned = std::fs::read(&path).unwrap();
     fake.fails("tune model.plan", "", 2, &["--device cuda"]);
     fake.fails("tune model.plan --device cuda --no-libraries", "", 2, &["--no-libraries"]);
     fake.fails("tune model.plan --device cuda -o model.plan", "", 2, &["would be overwritten"]);
@@ -300,11 +304,28 @@ fn what_cannot_be_tuned_is_told() {
     fake.fails(TUNE, "cudnnConvolutionForward", 8, &["cudnnConvolutionForward failed"]);
     let json = fake.memrun(&format!("{TUNE} --json"), "no device");
     let object: Value = serde_json::from_slice(&json.stdout).unwrap();
-    assert_eq!(object["exit_code"], 8);
-    assert_eq!(std::fs::read(fake.folder.path("model.plan")).unwrap(), untuned);
-    let printed = fake.succeeds(&format!("{TUNE} -o same.plan"), "unsupported");
-    assert!(printed.contains("nothing to tune"), "{printed}");
-    assert_eq!(std::fs::read(fake.folder.path("same.plan")).unwrap(), untuned);
+    assert!(object["error"].as_str().unwrap().contains("no GPU"), "{object}");
+    assert_eq!(object, serde_json::json!({"device": null, "error": object["error"], "exit_code": 8}));
+    let (blas, dnn) = ("libcublasLt.so is of version 11.11.3", "libcudnn.so is of version 8.9.7");
+    fake.fails(TUNE, "old library", 8, &["all libraries that its kernels call", blas, dnn]);
+    let nothing = "no kernel is a library's; there is nothing to tune, and nothing is written";
+    for output in ["", "-o same.plan"] {
+        let printed = fake.succeeds(&format!("{TUNE} {output}"), "unsupported");
+        assert_eq!(printed, format!("model.plan: {nothing}\n"));
+        let object: Value =
+            serde_json::from_str(&fake.succeeds(&format!("{TUNE} {output} --json"), "unsupported")).unwrap();
+        assert!(object["plan"].is_null() && object["kernels"].as_array().unwrap().is_empty(), "{object}");
+    }
+    // One of the two, then both.
+    for names in
+        [&["libcudnn.so", "libcudnn.so.9"][..], &["libcublasLt.so", "libcublasLt.so.13", "libcublasLt.so.12"]]
+    {
+        names.iter().for_each(|name| std::fs::write(fake.folder.path(name), "not a library").unwrap());
+        let what = format!("{} was not found", names[0]);
+        fake.fails(&format!("{TUNE} -o same.plan"), "", 8, &["all libraries that its kernels call", &what]);
+        fake.fails(TUNE, "", 8, &[&what, "libcudnn.so was not found"]);
+    }
+    assert!(std::fs::read(&path).unwrap() == tuned && !fake.folder.path("same.plan").exists());
 }
 
 /// On the mock, whose ways compute the same, a tuned plan gives the bits of the untuned one, planned and unplanned, at any
