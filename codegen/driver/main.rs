@@ -46,6 +46,7 @@ fn main() -> ExitCode {
     // A file that is being written, or a search that keeps its best, ends by itself; a second interrupt does not wait.
     let handler = || {
         if STOP.swap(true, Ordering::Relaxed) || !Writing::held() {
+            memc_plan::abandon();
             say(&format!("memc: error: {}", Error::Interrupted));
             #[allow(clippy::exit, reason = "an interrupt must not wait for the command")]
             std::process::exit(130);

@@ -39,10 +39,12 @@ fn main() -> ExitCode {
 fn execute(cli: &Cli) -> u8 {
     match &cli.command {
         Some(Command::Profile(args)) => {
+            leave_on_signal();
             let failed = |error| report::failed(cli.json, None, &Progress::silent(), &error);
             return measure(args).unwrap_or_else(failed);
         }
         Some(Command::Tune(args)) => {
+            leave_on_signal();
             return tune::execute(args).unwrap_or_else(|error| report::not_tuned(args.json, &error));
         }
         Some(Command::Devices(args)) => return report::print(&devices::describe(args.json)),
@@ -89,12 +91,22 @@ fn measure(args: &cli::Profile) -> Result<u8, Error> {
     Ok(report::measured(&args.output, &measured))
 }
 
-/// Sets `stop` at the first interrupt, and leaves at the second.
+/// Leaves at the first interrupt.
+fn leave_on_signal() {
+    if let Err(error) = on_signal(Arc::new(AtomicBool::new(true))) {
+        report::note(&format!("signals cannot be caught ({error}); an interrupt may leave a temporary file"));
+    }
+}
+
+/// Sets `stop` at an interrupt, and leaves where it is set.
 fn on_signal(stop: Arc<AtomicBool>) -> Result<(), ctrlc::Error> {
     ctrlc::set_handler(move || {
         if stop.swap(true, Ordering::Relaxed) {
             memc_plan::abandon();
-            #[allow(clippy::exit, reason = "the user asked twice; nothing that a new file replaces is lost")]
+            #[allow(
+                clippy::exit,
+                reason = "nothing is to be saved; nothing that a new file replaces is lost"
+            )]
             std::process::exit(i32::from(INTERRUPTED));
         }
     })

@@ -190,6 +190,27 @@ fn damaged_plans_are_refused() {
     }
 }
 
+/// What measures has nothing to save: an interrupt ends it at once with 130, and leaves no file.
+#[test]
+fn an_interrupt_ends_a_measurement_at_once() {
+    let folder = Folder::of(CLASSIFIER);
+    // A pipe that nobody writes to holds the command up where it reads its input.
+    let pipe = folder.path("x.npy");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo starts").success());
+    let before = folder.entries();
+    for arguments in ["profile model.plan -o p.json", "tune model.plan --device cuda"] {
+        let mut memrun = command(&folder, &format!("{arguments} --input input=@x.npy"));
+        let mut child = memrun.stderr(Stdio::null()).spawn().expect("memrun starts");
+        // Opening the other end returns once the command has opened its own, after it set its handler.
+        let writer = fs::OpenOptions::new().write(true).open(&pipe).expect("the pipe opens");
+        let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+        assert!(kill.expect("kill starts").success());
+        assert_eq!(child.wait().expect("it ends").code(), Some(130), "{arguments}");
+        drop(writer);
+        assert_eq!(folder.entries(), before);
+    }
+}
+
 /// An interrupt ends the run with 130 after a whole step, and the state that it had then is saved and can be resumed.
 #[test]
 #[cfg(target_os = "linux")]
