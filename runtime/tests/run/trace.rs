@@ -23,8 +23,9 @@ fn slices(folder: &Folder) -> Vec<(String, u64, f64, f64)> {
     events.iter().filter(|e| e["ph"] == "X").map(slice).collect()
 }
 
-/// Every launch, copy, write and read of the step is there, one after another on its track, and after what it waits for.
-fn hold(slices: &[(String, u64, f64, f64)]) {
+/// Every launch, copy, write and read of the step is there, one after another on its track, and after what it waits for; the
+/// host's too, where all have one clock.
+fn hold(slices: &[(String, u64, f64, f64)], one_clock: bool) {
     assert_eq!(slices.len(), 4 + 4 + 7 + 1 + 2 + 2 + 1, "{slices:?}");
     for track in 0..4 {
         let mut of: Vec<_> = slices.iter().filter(|s| s.1 == track).collect();
@@ -41,8 +42,7 @@ fn hold(slices: &[(String, u64, f64, f64)]) {
         let (first, second) = (find(first.0, first.1), find(second.0, second.1));
         assert!(first.3 <= second.2 + 1e-3, "{first:?} {second:?}");
     }
-    // Host and device have clocks of their own, which differ by up to what the mock delays commands.
-    assert!(find("%loss", 1).3 <= find("read loss", 3).3 + 300.0);
+    assert!(!one_clock || find("%loss", 1).3 <= find("read loss", 3).3 + 1e-3);
 }
 
 /// Tracing the last step changes no number, on the CPU and on a GPU, after captured steps and others.
@@ -52,7 +52,7 @@ fn a_traced_step_is_a_step() {
     let traced = |no_graph| RunOptions { trace: Some(folder.path("trace.json")), no_graph, ..steps(4) };
     let losses = folder.run(&steps(4)).unwrap();
     assert_eq!(folder.run(&traced(false)).unwrap(), losses);
-    hold(&slices(&folder));
+    hold(&slices(&folder), true);
     if !has_compiler() {
         return;
     }
@@ -66,7 +66,8 @@ fn a_traced_step_is_a_step() {
     let losses = on_mock(&steps(4), None);
     for (seed, no_graph) in (0..10).zip([false, true].into_iter().cycle()) {
         assert_eq!(on_mock(&traced(no_graph), Some(seed)), losses);
-        hold(&slices(&folder));
+        // A device's clock is compared with the host's while both run, which other work may delay by any time.
+        hold(&slices(&folder), false);
     }
 }
 
