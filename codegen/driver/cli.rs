@@ -159,7 +159,8 @@ Examples:
         /// What to list
         #[arg(value_parser = ["devices", "losses", "optimizers", "ops", "passes", "planners", "rewrites", "rules"])]
         what: String,
-        /// Print an array of JSON objects, one per row, keyed by the columns' heads
+        /// Print an array of JSON objects, one per row, keyed by the columns' heads; of devices whole
+        /// profiles, each of which may be a file for --device
         #[arg(long)]
         json: bool,
     },
