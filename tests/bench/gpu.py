@@ -96,6 +96,7 @@ def plan(args, folder, model, name, share, stages):
         made = memc(folder, "compile", *base, "-o", path, *budget)
         row = gpulab.kept(made) if "error" not in made else {"infeasible": made["smallest_feasible_bytes"]}
         about.write_text(json.dumps(row | {"by": args.by}))
+        print(f"{path.name}: {'no plan' if 'infeasible' in row else 'planned'}", file=sys.stderr, flush=True)
     row = json.loads(about.read_text())
     row.pop("by")
     return {"plan": None if "infeasible" in row else path.name, "model": name, "share": share, "stages": stages, **row}
@@ -144,7 +145,12 @@ def main():
     three = verbs.add_parser("report")
     three.add_argument("results")
     args = parser.parse_args()
-    return {"prepare": prepare, "run": run, "report": report}[args.verb](args)
+    try:
+        return {"prepare": prepare, "run": run, "report": report}[args.verb](args)
+    except FileNotFoundError as missing:
+        hints = {"prepare": "build memc and memrun with `cargo build --release --workspace`, or say with --bin where they are",
+                 "run": "make the folder with `prepare`", "report": "`run` writes it"}
+        raise SystemExit(f"{missing.filename} is not there: {hints[args.verb]}") from None
 
 
 if __name__ == "__main__":
