@@ -15,10 +15,14 @@ pub trait Device {
     fn name(&self) -> &'static str;
 
     /// Threads of this machine that kernels run on; 0 where they do not run on it.
-    fn threads(&self) -> usize;
+    fn threads(&self) -> usize {
+        0
+    }
 
     /// Whether its kernels are those of `memc-kernels`, to the bit.
-    fn has_reference_kernels(&self) -> bool;
+    fn has_reference_kernels(&self) -> bool {
+        false
+    }
 
     /// Reserves both arenas, touches their pages, and prepares the program's sections for replay.
     ///

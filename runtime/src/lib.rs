@@ -9,6 +9,7 @@ mod feed;
 pub mod gpu;
 mod init;
 mod memory;
+mod noted;
 mod output;
 mod profile;
 mod program;

@@ -310,8 +310,7 @@ impl Dnn {
                     };
                     return done("cudnnConvolutionBiasActivationForward", status);
                 }
-                // SAFETY: the handles exist. The addresses are those of tensors as the descriptors say, in the device's
-                // arena, and of the workspace that the way takes; they stay there until the stream has run dry.
+                // SAFETY: as above.
                 let status = unsafe {
                     sys::cudnnConvolutionForward(
                         lib,

@@ -3,13 +3,14 @@
 //! Contract: a section's commands run in the order of issue, which is one of the orders that events allow, with real
 //! data and the caches that a step leaves. What streams cost each other, and handing commands over, is not in the times.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use memc_plan::Section;
 use rayon::ThreadPool;
 
 use super::{arena::Arenas, exec::Runner, memory, pool};
 use crate::clock::{elapsed_ns, now};
+use crate::noted::Noted;
 use crate::program::{Action, Command};
 use crate::progress::Progress;
 use crate::{Device, Error, Executor, HostSide, Program};
@@ -20,13 +21,13 @@ pub(crate) type Times = Vec<Vec<u64>>;
 /// The CPU device, timing kernels.
 pub(crate) struct Timed {
     pool: Arc<ThreadPool>,
-    times: Arc<Mutex<Times>>,
+    times: Noted<Times>,
 }
 
 impl Timed {
     /// Starts the threads that kernels run on; 0 for as many as the machine has.
     pub(crate) fn new(threads: usize) -> Result<Timed, Error> {
-        Ok(Timed { pool: Arc::new(pool(threads)?), times: Arc::default() })
+        Ok(Timed { pool: Arc::new(pool(threads)?), times: Noted::default() })
     }
 
     /// The threads that kernels run on.
@@ -36,8 +37,7 @@ impl Timed {
 
     /// Takes the times so far.
     pub(crate) fn take(&self) -> Times {
-        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
-        times.iter_mut().map(std::mem::take).collect()
+        self.times.lock().iter_mut().map(std::mem::take).collect()
     }
 }
 
@@ -57,9 +57,7 @@ impl Device for Timed {
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
         memory::check(program.dev_bytes, program.host_bytes)?;
         let arenas = Arc::new(Arenas::reserve(program.dev_bytes, program.host_bytes, 0)?);
-        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
-        *times = vec![Vec::new(); program.kernels.len()];
-        drop(times);
+        *self.times.lock() = vec![Vec::new(); program.kernels.len()];
         let runner = Runner::new(program.clone(), arenas, false);
         let (pool, times) = (self.pool.clone(), self.times.clone());
         Ok(Box::new(InOrder { program, runner, pool, times, progress: Progress::New }))
@@ -71,7 +69,7 @@ struct InOrder {
     program: Arc<Program>,
     runner: Runner,
     pool: Arc<ThreadPool>,
-    times: Arc<Mutex<Times>>,
+    times: Noted<Times>,
     progress: Progress,
 }
 
@@ -95,7 +93,7 @@ impl Executor for InOrder {
             // A worker of the pool splits work in its own queue, as the compute stream does.
             let taken = self.pool.install(|| timed(runner, batch))?;
             if section == Section::Body {
-                let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut times = self.times.lock();
                 for (kernel, ns) in taken {
                     times.get_mut(kernel).into_iter().for_each(|of| of.push(ns));
                 }

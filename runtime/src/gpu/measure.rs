@@ -3,17 +3,17 @@
 //! Contract: the first step warms up; the others run the body's commands one after another on one queue, as a captured
 //! graph, so that what the host takes to issue a command is in no time. Marks themselves take some hundred ns that are.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use memc_gpu::{Clock, Facts, GpuError, Graph, Graphs, Queue, Ways};
 use memc_plan::Section;
 
 use super::replay::{How, Replay, queue};
 use super::split::Split;
-use super::{library, lower};
+use crate::noted::Noted;
 use crate::program::Action;
 use crate::progress::Progress;
-use crate::{Device, Error, Executor, HostSide, Program, memory};
+use crate::{Device, Error, Executor, HostSide, Program};
 
 /// What was taken down of a program's steps.
 #[derive(Default)]
@@ -27,17 +27,17 @@ pub(crate) struct Taken {
 /// A device that takes down times.
 pub(crate) struct Timed<'a, F> {
     open: &'a F,
-    taken: Arc<Mutex<Taken>>,
+    taken: Noted<Taken>,
 }
 
 impl<'a, F> Timed<'a, F> {
     pub(crate) fn new(open: &'a F) -> Timed<'a, F> {
-        Timed { open, taken: Arc::default() }
+        Timed { open, taken: Noted::default() }
     }
 
     /// What was taken down, from now on by nobody.
     pub(crate) fn take(&self) -> Taken {
-        std::mem::take(&mut self.taken.lock().unwrap_or_else(PoisonError::into_inner))
+        self.taken.take()
     }
 }
 
@@ -46,31 +46,17 @@ impl<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>> Device 
         "timed"
     }
 
-    fn threads(&self) -> usize {
-        0
-    }
-
-    fn has_reference_kernels(&self) -> bool {
-        false
-    }
-
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
-        let mut driver = (self.open)()?;
-        memory::check(0, program.host_bytes)?;
-        let calls = library::take(&program, &mut driver)?;
-        let lowered = lower::lower(&program, &calls)?;
+        let driver = (self.open)()?;
         let Some(split) = Split::of(&program) else {
             return Err(Error::Plan(
                 "the step has host commands between those of the device, whose times cannot be told"
                     .to_owned(),
             ));
         };
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.times = vec![Vec::new(); program.kernels.len()];
-        drop(taken);
-        let bytes = [calls.free_bytes, lowered.device_bytes as u64];
-        let how = How { no_graph: true, no_joint: true, ..How::default() };
-        let replay = Replay::new(program, &lowered, calls, driver, how)?;
+        self.taken.lock().times = vec![Vec::new(); program.kernels.len()];
+        let replay = Replay::open(driver, program, How::MEASURED)?;
+        let bytes = [replay.free_bytes.unwrap_or(0), replay.arena as u64];
         Ok(Box::new(InOrder {
             replay,
             split,
@@ -92,7 +78,7 @@ struct InOrder<D> {
     marked: Vec<usize>,
     /// Bytes of the device that were free before, and those of its arena.
     bytes: [u64; 2],
-    taken: Arc<Mutex<Taken>>,
+    taken: Noted<Taken>,
 }
 
 impl<D: Graphs + Clock> InOrder<D> {
@@ -119,7 +105,7 @@ impl<D: Graphs + Clock> InOrder<D> {
         self.chain = Some(chain?);
         let (facts, [before, arena]) = (self.replay.driver.facts()?, self.bytes);
         let taken = super::memory::taken(&facts, before, arena);
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner).device = Some((facts, [arena, taken]));
+        self.taken.lock().device = Some((facts, [arena, taken]));
         Ok(())
     }
 
@@ -149,7 +135,7 @@ impl<D: Graphs + Clock> InOrder<D> {
         for command in body.get(device.end..).unwrap_or_default() {
             self.replay.on_host(&command.action, host)?;
         }
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
         for (pair, kernel) in self.marked.iter().enumerate() {
             let ns = self.replay.driver.elapsed_ns(2 * pair, 2 * pair + 1)?;
             taken.times.get_mut(*kernel).into_iter().for_each(|times| times.push(ns.max(1).unsigned_abs()));

@@ -37,7 +37,6 @@ use std::sync::Arc;
 
 use memc_gpu::{Clock, Cuda, GpuError, Graphs, LibraryOptions, Ways};
 
-use crate::memory as host_memory;
 use crate::{Device, Error, Executor, Program};
 
 /// A device that is opened anew for every program.
@@ -77,20 +76,8 @@ impl<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>> Device 
         self.name
     }
 
-    fn threads(&self) -> usize {
-        0
-    }
-
-    fn has_reference_kernels(&self) -> bool {
-        false
-    }
-
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
         // Where there is no device, that is what to say, whatever else the plan wants.
-        let mut driver = (self.open)()?;
-        host_memory::check(0, program.host_bytes)?;
-        let taken = library::take(&program, &mut driver)?;
-        let lowered = lower::lower(&program, &taken)?;
-        Ok(Box::new(replay::Replay::new(program, &lowered, taken, driver, self.how)?))
+        Ok(Box::new(replay::Replay::open((self.open)()?, program, self.how)?))
     }
 }

@@ -5,19 +5,19 @@
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
-use memc_gpu::{Arena, Clock, Function, GpuError, Graphs, Queue, Sizes, Span, Word};
+use memc_gpu::{Arena, Clock, Function, GpuError, Graphs, Queue, Sizes, Span, Ways, Word};
 use memc_plan::{Lap, Section, Space, Stream};
 
 use super::capture::Captured;
 use super::library::{Call, Taken};
 use super::lower::Lowered;
-use super::memory;
 use super::report::Reports;
 use super::split::Split;
+use super::{library, lower, memory};
 use crate::device::{Executor, HostSide};
 use crate::program::{Action, Command, Launch, Place, Source};
 use crate::progress::Progress;
-use crate::{Error, Program};
+use crate::{Error, Program, memory as host_memory};
 
 /// What undefined bytes hold in checking mode.
 const POISON: u8 = 0xff;
@@ -48,6 +48,14 @@ pub(super) struct How {
     pub(super) no_graph: bool,
     /// Launch every update by itself.
     pub(super) no_joint: bool,
+    /// Refuse a program where a library that its kernels could be calls of cannot be used.
+    pub(super) all_libraries: bool,
+}
+
+impl How {
+    /// Kernel by kernel, for measuring them.
+    pub(super) const MEASURED: How =
+        How { check_memory: false, no_graph: true, no_joint: true, all_libraries: false };
 }
 
 /// A program on a device.
@@ -67,9 +75,9 @@ pub(super) struct Replay<D> {
     pub(super) captured: Option<Captured>,
     notes: Vec<String>,
     /// Bytes of the device that were free before anything of the program was there, until what it takes is looked at.
-    free_bytes: Option<u64>,
+    pub(super) free_bytes: Option<u64>,
     /// Bytes of the device arena.
-    arena: usize,
+    pub(super) arena: usize,
     pub(super) progress: Progress,
 }
 
@@ -77,9 +85,25 @@ pub(super) struct Replay<D> {
 const UNSPLIT: &str = "the plan's step has host commands between those of the device, and is issued command by command \
                        instead of as one graph; memc writes no such plans";
 
+impl<D: Graphs + Clock + Ways> Replay<D> {
+    /// Asks libraries for the program's kernels, compiles the others and reserves its memory.
+    pub(super) fn open(mut driver: D, program: Arc<Program>, how: How) -> Result<Replay<D>, Error> {
+        host_memory::check(0, program.host_bytes)?;
+        let taken = library::take(&program, &mut driver)?;
+        if how.all_libraries && !taken.lacks.is_empty() {
+            let lacks: Vec<String> = taken.lacks.into_iter().collect();
+            return Err(Error::Device(format!(
+                "a plan is tuned where all libraries that its kernels call can be used: {}",
+                lacks.join("; and ")
+            )));
+        }
+        let lowered = lower::lower(&program, &taken)?;
+        Replay::new(program, &lowered, taken, driver, how)
+    }
+}
+
 impl<D: Graphs + Clock> Replay<D> {
-    /// Compiles the program's kernels and reserves its memory.
-    pub(super) fn new(
+    fn new(
         program: Arc<Program>,
         lowered: &Lowered,
         taken: Taken,

@@ -4,7 +4,7 @@
 //! turns, each several times in a row, on the places of one launch of the program, in captured graphs, so that what the
 //! host takes to issue a call is in no time. What the arena holds afterwards means nothing.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use memc_gpu::{Clock, GpuError, Graphs, LibraryOp, MOST_WAYS, Offer, Queue, Setting, Ways};
 use memc_plan::{Section, TunedKernel, Tuning};
@@ -13,9 +13,10 @@ use super::kept::{named, to_plan};
 use super::library::{self, Group};
 use super::lower;
 use super::replay::{How, Replay, span};
+use crate::noted::Noted;
 use crate::profile::median;
 use crate::program::{Action, Launch};
-use crate::{Device, Error, Executor, HostSide, Program, memory};
+use crate::{Device, Error, Executor, HostSide, Program};
 
 /// Calls in a row that a time is of.
 const ROW: usize = 5;
@@ -49,17 +50,17 @@ pub(crate) struct Measured {
 /// A device that measures ways.
 pub(crate) struct Tuner<'a, F> {
     open: &'a F,
-    measured: Arc<Mutex<Measured>>,
+    measured: Noted<Measured>,
 }
 
 impl<'a, F> Tuner<'a, F> {
     pub(crate) fn new(open: &'a F) -> Tuner<'a, F> {
-        Tuner { open, measured: Arc::default() }
+        Tuner { open, measured: Noted::default() }
     }
 
     /// What was measured, which is gone then.
     pub(crate) fn take(&self) -> Measured {
-        std::mem::take(&mut self.measured.lock().unwrap_or_else(PoisonError::into_inner))
+        self.measured.take()
     }
 }
 
@@ -68,28 +69,9 @@ impl<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>> Device 
         "tuner"
     }
 
-    fn threads(&self) -> usize {
-        0
-    }
-
-    fn has_reference_kernels(&self) -> bool {
-        false
-    }
-
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
-        let mut driver = (self.open)()?;
-        memory::check(0, program.host_bytes)?;
-        let taken = library::take(&program, &mut driver)?;
-        if !taken.lacks.is_empty() {
-            let lacks: Vec<String> = taken.lacks.into_iter().collect();
-            return Err(Error::Device(format!(
-                "a plan is tuned where all libraries that its kernels call can be used: {}",
-                lacks.join("; and ")
-            )));
-        }
-        let lowered = lower::lower(&program, &taken)?;
-        let how = How { no_graph: true, no_joint: true, ..How::default() };
-        let replay = Replay::new(program, &lowered, taken, driver, how)?;
+        let how = How { all_libraries: true, ..How::MEASURED };
+        let replay = Replay::open((self.open)()?, program, how)?;
         Ok(Box::new(Warm { replay, measured: self.measured.clone() }))
     }
 }
@@ -97,7 +79,7 @@ impl<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>> Device 
 /// A program that is measured after its first step.
 struct Warm<D> {
     replay: Replay<D>,
-    measured: Arc<Mutex<Measured>>,
+    measured: Noted<Measured>,
 }
 
 impl<D: Graphs + Clock + Ways> Executor for Warm<D> {
@@ -105,7 +87,7 @@ impl<D: Graphs + Clock + Ways> Executor for Warm<D> {
         self.replay.run(section, host)?;
         if section == Section::Body {
             let measured = self.measure()?;
-            *self.measured.lock().unwrap_or_else(PoisonError::into_inner) = measured;
+            *self.measured.lock() = measured;
         }
         Ok(())
     }

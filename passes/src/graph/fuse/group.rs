@@ -118,8 +118,8 @@ impl<'a> Groups<'a> {
         for i in 0..self.of.len() {
             let op = &self.m.ops[self.m.order[i]];
             let ([y], true) = (op.results.as_slice(), op.kind().is_some_and(is_head)) else { continue };
-            let users = self.lives.users(*y).to_vec();
-            let joined = users.into_iter().find_map(|u| self.joined(self.of[i], self.of[u]));
+            let users = self.lives.users(*y);
+            let joined = users.iter().find_map(|&u| self.joined(self.of[i], self.of[u]));
             if let Some(joined) = joined {
                 self.put(joined);
             }
@@ -215,8 +215,7 @@ impl<'a> Groups<'a> {
         let (from, to): (Vec<&TensorType>, Vec<&TensorType>) =
             (operands.iter().map(ty).collect(), results.iter().map(ty).collect());
         kind.infer(&from).ok()?;
-        let is_headed = self.m.ops[self.m.order[*members.first()?]].kind().is_some_and(is_head);
-        if is_headed {
+        if is_head(self.m.ops[self.m.order[*members.first()?]].kind()?) {
             let types: Vec<TensorType> = from.iter().map(|&ty| ty.clone()).collect();
             memc_cuda::library(&kind, &types)?;
         }

@@ -1,0 +1,25 @@
+//! What an executor takes down for whoever opened its device.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A note that a device and its executors share.
+#[derive(Debug, Default)]
+pub(crate) struct Noted<T>(Arc<Mutex<T>>);
+
+impl<T: Default> Noted<T> {
+    /// The note, to write to. A panic elsewhere leaves what was written.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was taken down, which is gone then.
+    pub(crate) fn take(&self) -> T {
+        std::mem::take(&mut self.lock())
+    }
+}
+
+impl<T> Clone for Noted<T> {
+    fn clone(&self) -> Noted<T> {
+        Noted(self.0.clone())
+    }
+}
