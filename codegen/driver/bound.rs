@@ -101,7 +101,8 @@ fn why(posed: &Posed, allow: Allow, e: &Infeasible) -> String {
     // Of an op that does not fit by itself, it does not matter what the link could do for others.
     let others = p.ops.get(e.op).is_some_and(|_| p.working_set_bytes(e.op) < e.bytes);
     let note = posed.cut_off(allow).filter(|_| others).map_or_else(String::new, |note| format!("; {note}"));
-    format!("{} has to have {} on the device{note}", op, Bytes(e.bytes + posed.reserve_bytes))
+    let (bytes, reserve) = (Bytes(e.bytes + posed.reserve_bytes), posed.and_reserve());
+    format!("{op} has to have {bytes} on the device{reserve}{note}")
 }
 
 fn to_text(posed: &Posed, budget: u64, found: &[Row]) -> String {

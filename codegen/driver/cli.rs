@@ -40,7 +40,8 @@ pub(crate) fn parse() -> Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0 ok   1 plans differ (diff)   2 usage   3 bad or unsupported model   4 budget infeasible
-  7 plan damaged or wrong   70 internal error   74 reading or writing failed   130 interrupted";
+  7 plan damaged or wrong   70 internal error   74 reading or writing failed   130 interrupted
+  (5, 6 and 8 are memrun's)";
 
 #[derive(Subcommand)]
 pub(crate) enum Command {

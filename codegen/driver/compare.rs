@@ -102,12 +102,13 @@ fn text(posed: &Posed, budget: u64, reports: &[Report<'_>], allow: Allow) -> Res
     }
     let stopped = if reports.iter().any(|r| r.outcome.stopped) { STOPPED } else { "" };
     Ok(format!(
-        "{body}{failures}{} in a budget of {}; ideal {}, unplanned peak {}; smallest feasible {}\n\
+        "{body}{failures}{} in a budget of {}; ideal {}, unplanned peak {}; smallest feasible {}{}\n\
          / bound: over the certified bound for the order as given, or for any order where a plan has another\n{stopped}",
         posed.name(),
         Bytes(budget),
         ms(posed.ideal_ns()),
         Bytes(posed.given().kept.evaluation.dev_bytes + posed.reserve_bytes).short(),
         Bytes(posed.smallest(allow)?).short(),
+        posed.and_reserve(),
     ))
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::cli::{Compile, How};
 use crate::device;
 use crate::exit::Error;
-use crate::output::{Progress, STOP, Writing, counted, emit, ready, replaceable, table};
+use crate::output::{Progress, STOP, Writing, counted, emit, ready, replaceable, table, wrote};
 use crate::planner::named;
 use crate::posed::Posed;
 use crate::report::{Report, ms};
@@ -78,10 +78,10 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
         progress.say(&format!("warning: the plan may take {takes}, and {} has {has}", profile.name));
     }
     progress.stage("writing");
-    let hash = {
-        let _writing = Writing::begin();
-        memc_plan::write(&args.output, &lowered.plan, &mut Blobs(&lowered), &stopped)?
-    };
+    // The plan is what was asked for: once it is written, an interrupt leaves the rest time to say so.
+    let _writing = Writing::begin();
+    let hash = memc_plan::write(&args.output, &lowered.plan, &mut Blobs(&lowered), &stopped)?;
+    wrote();
     if let (Some(file), Some((o, r))) = (&args.script.decisions, chosen.outcome.of(&posed)) {
         crate::output::write_file(file, r.decisions.print(o.numbers()).as_bytes())?;
     }
@@ -206,7 +206,7 @@ fn report(
             "{}\n",
             json!({
                 "model": meta.model, "planner": meta.planner, "device": meta.profile, "plan": args.output, "plan_hash": hex,
-                "gpu_mem_bytes": meta.budget_bytes, "arena_bytes": meta.dev_bytes, "host_bytes": meta.host_bytes,
+                "gpu_mem_bytes": meta.budget_bytes, "reserve_bytes": meta.reserve_bytes, "arena_bytes": meta.dev_bytes, "host_bytes": meta.host_bytes,
                 "peak_bytes": planned["peak_bytes"], "unplanned_peak_bytes": planned["unplanned_peak_bytes"],
                 "ideal_ns": claims.ideal_ns, "step_ns": claims.step_ns,
                 "bound_ns": found.bound.map(|b| b.0), "bound_holds_for": found.bound.map(|b| b.1),
@@ -222,11 +222,7 @@ fn report(
     let mut text = table(
         &["", "unplanned", "planned"],
         &[
-            vec![
-                "arena".into(),
-                Bytes(claims.unplanned_peak_bytes).short(),
-                Bytes(claims.peak_bytes).short(),
-            ],
+            vec!["arena".into(), Bytes(claims.unplanned_peak_bytes).short(), Bytes(meta.dev_bytes).short()],
             vec!["step (modelled)".into(), ms(unplanned), ms(claims.step_ns)],
             vec!["swapped out".into(), "-".into(), Bytes(claims.swap_out_bytes).short()],
             vec!["swapped in".into(), "-".into(), Bytes(claims.swap_in_bytes).short()],
@@ -238,13 +234,14 @@ fn report(
         ],
     );
     text.push_str(&format!(
-        "\n{}\n{}\n{}: {}; arena {} of a budget of {}, host {}; proved by the checker\n",
+        "\n{}\n{}\n{}: {}; arena {} of a budget of {}{}, host {}; proved by the checker\n",
         stash.text(),
         format_args!("by {}: {}", found.outcome.planner, found.verdict()),
         args.output.display(),
         counted(claims.ops as usize, "op"),
         Bytes(meta.dev_bytes),
         Bytes(meta.budget_bytes),
+        found.posed.and_reserve(),
         Bytes(meta.host_bytes),
     ));
     emit(&text)

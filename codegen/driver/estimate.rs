@@ -45,7 +45,7 @@ pub(crate) fn run(args: &Estimate) -> Result<(), Error> {
                 "activations_bytes": activations, "workspace_bytes": b.workspace, "persistent_bytes": persistent,
                 "reserve_bytes": profile.reserve_bytes, "memory_bytes": profile.memory_bytes, "peak_bytes": peak, "smallest_feasible_bytes": smallest, "largest_working_set_bytes": working_set,
                 "largest_working_set_op": op, "ideal_ns": p.numbers.compute_ns(), "stash": stash.json(),
-                "work": work.json(), "work_unfused": unfused.map(source::Work::json),
+                "work": work.json(), "work_unfused": unfused.unwrap_or(work).json(),
             })
         ));
     }

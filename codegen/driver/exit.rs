@@ -4,6 +4,8 @@ use std::fmt;
 
 use memc_passes::plan::{Infeasible, PlanError};
 
+use crate::output::left_behind;
+
 /// Why a command stopped; the variant decides the exit code.
 #[derive(Debug)]
 pub(crate) enum Error {
@@ -71,7 +73,7 @@ impl fmt::Display for Error {
             Error::Internal(t) => {
                 write!(f, "{t}\nthis is a bug in memc; please report it with the model and this command line")
             }
-            Error::Interrupted => f.write_str("interrupted; nothing was written"),
+            Error::Interrupted => write!(f, "interrupted; {}", left_behind()),
             Error::Different => Ok(()),
         }
     }
@@ -123,6 +125,7 @@ impl Error {
         }
         if let Error::Infeasible(_, Some(i)) = self {
             out["gpu_mem_bytes"] = i.budget_bytes.into();
+            out["reserve_bytes"] = i.reserve_bytes.into();
             out["smallest_feasible_bytes"] = i.smallest_bytes.into();
             out["working_set_op"] = i.op.clone().into();
             out["working_set_bytes"] = i.working_set_bytes.into();

@@ -45,7 +45,10 @@ fn main() -> ExitCode {
     let cli = cli::parse();
     // A file that is being written, or a search that keeps its best, ends by itself; a second interrupt does not wait.
     let handler = || {
-        if STOP.swap(true, Ordering::Relaxed) || !Writing::held() {
+        let again = STOP.swap(true, Ordering::Relaxed);
+        if !again && Writing::held() {
+            say("memc: interrupted: ending soon; once more to end at once");
+        } else {
             memc_plan::abandon();
             say(&format!("memc: error: {}", Error::Interrupted));
             #[allow(clippy::exit, reason = "an interrupt must not wait for the command")]

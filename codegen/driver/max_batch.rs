@@ -89,6 +89,8 @@ struct Hunt<'a> {
     progress: &'a Progress,
     probes: BTreeMap<u64, Probe>,
     budget: u64,
+    /// What of the budget is not the arena's, for people.
+    reserve: String,
     series: Series,
     interrupted: bool,
 }
@@ -119,11 +121,13 @@ pub(crate) fn run(args: &MaxBatch) -> Result<(), Error> {
         progress: &progress,
         probes: BTreeMap::new(),
         budget: 0,
+        reserve: String::new(),
         series: Series::default(),
         interrupted: false,
     };
     let first = hunt.pose(1, true)?;
     hunt.budget = first.budget(args.question.gpu_mem)?;
+    hunt.reserve = first.and_reserve();
     let unplanned = hunt.largest(0, &Hunt::fits_unplanned)?;
     let planned = hunt.largest(unplanned, &Hunt::fits_planned)?;
     progress.about("");
@@ -252,7 +256,11 @@ impl Hunt<'_> {
             .filter_map(|at| posed.bound(at, self.budget, how.allow())?.least(how.fixed_order))
             .collect();
         if bounds.is_empty() {
-            return Ok(Some(Verdict::refused("an op does not fit")));
+            let why = match posed.capacity(self.budget) {
+                0 => "the reserve alone does not fit",
+                _ => "an op does not fit",
+            };
+            return Ok(Some(Verdict::refused(why)));
         }
         if bounds.iter().all(|&b| slow(b)) {
             return Ok(Some(Verdict::refused("every plan is too slow")));
@@ -322,10 +330,11 @@ impl Hunt<'_> {
         let so_far = if self.interrupted { " known so far (interrupted)" } else { "" };
         let stopped = if self.stopped() { STOPPED } else { "" };
         format!(
-            "{}\n{model}: largest {}{so_far} in a budget of {}{}: {unplanned} unplanned, {planned} by {}{gain}\n{stopped}",
+            "{}\n{model}: largest {}{so_far} in a budget of {}{}{}: {unplanned} unplanned, {planned} by {}{gain}\n{stopped}",
             table(&header, &rows),
             self.dim,
             Bytes(self.budget),
+            self.reserve,
             slow.unwrap_or_default(),
             self.planner.name,
         )

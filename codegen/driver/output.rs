@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -17,9 +18,18 @@ pub(crate) fn emit(text: &str) -> Result<(), Error> {
     }
 }
 
+/// Where the stage of the command stands on a terminal.
+static BAR: OnceLock<ProgressBar> = OnceLock::new();
+
 /// Writes a line to stderr, where a failure to do so has nowhere to be reported.
 pub(crate) fn say(text: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{text}");
+    let line = || {
+        let _ = writeln!(std::io::stderr().lock(), "{text}");
+    };
+    match BAR.get() {
+        Some(bar) => bar.suspend(line),
+        None => line(),
+    }
 }
 
 /// Set when the user interrupts while a file is being written or a search can keep its best result.
@@ -27,6 +37,19 @@ pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
 /// How many files are being written, and searches have something to keep: an interrupt then waits for them, and leaves
 /// no pieces behind.
 static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a file has been written.
+static WROTE: AtomicBool = AtomicBool::new(false);
+
+/// What an interrupt left of the command's files, for people.
+pub(crate) fn left_behind() -> &'static str {
+    if WROTE.load(Ordering::Relaxed) { "files that were written are whole" } else { "nothing was written" }
+}
+
+/// Takes note of a file that has been written.
+pub(crate) fn wrote() {
+    WROTE.store(true, Ordering::Relaxed);
+}
 
 /// While one lives, an interrupt only sets [`STOP`].
 pub(crate) struct Writing(());
@@ -85,14 +108,14 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let _writing = Writing::begin();
     let failed = |e: std::io::Error| Error::Io(format!("cannot write `{}`: {e}", path.display()));
     if std::fs::metadata(path).is_ok_and(|data| !data.is_file()) {
-        return std::fs::write(path, bytes).map_err(failed);
+        return std::fs::write(path, bytes).map_err(failed).inspect(|()| wrote());
     }
     let replace = || {
         let mut file = memc_plan::Replace::begin(path)?;
         file.file().write_all(bytes)?;
         file.finish()
     };
-    replace().map_err(failed)
+    replace().map_err(failed).inspect(|()| wrote())
 }
 
 /// A number of things, as "1 op" or "2 ops".
@@ -143,8 +166,9 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn new(quiet: bool) -> Progress {
-        let bar =
-            if std::io::stderr().is_terminal() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+        let terminal = std::io::stderr().is_terminal();
+        let new = || if terminal { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+        let bar = BAR.get_or_init(new).clone();
         if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix}{msg} [{elapsed}]") {
             bar.set_style(style);
         }
@@ -168,7 +192,7 @@ impl Progress {
 
     /// Writes a line to stderr.
     pub(crate) fn say(&self, text: &str) {
-        self.bar.suspend(|| say(text));
+        say(text);
     }
 
     /// Says how many things an interrupt left undone.
@@ -180,12 +204,10 @@ impl Progress {
 
     /// What was found where, unless only JSON is wanted; warnings always.
     pub(crate) fn notes(&self, notes: &[String], warnings: &[String]) {
-        self.bar.suspend(|| {
-            if !self.quiet {
-                notes.iter().for_each(|n| say(n));
-            }
-            warnings.iter().for_each(|w| say(&format!("warning: {w}")));
-        });
+        if !self.quiet {
+            notes.iter().for_each(|n| say(n));
+        }
+        warnings.iter().for_each(|w| say(&format!("warning: {w}")));
     }
 
     pub(crate) fn done(&self) {

@@ -203,6 +203,14 @@ impl Posed {
         budget.saturating_sub(self.reserve_bytes) / ALIGN * ALIGN
     }
 
+    /// What of a budget is not the arena's, behind a figure for people; nothing where all of it is.
+    pub(crate) fn and_reserve(&self) -> String {
+        match self.reserve_bytes {
+            0 => String::new(),
+            bytes => format!(", the device's reserve of {} included", Bytes(bytes).short()),
+        }
+    }
+
     /// Takes note of a plan with an arena of so many bytes.
     pub(crate) fn fits(&self, allow: Allow, arena_bytes: u64) {
         let budget = arena_bytes.saturating_add(self.reserve_bytes);
@@ -271,7 +279,7 @@ impl Posed {
         // Where a walk may swap it comes down to the least there is, or nearly; checkpoints do not.
         let least = at.numbers().largest_working_set().1.saturating_add(self.reserve_bytes);
         if least > budget || (smallest > budget && allow.swap && at.numbers().device.can_swap()) {
-            let report = Infeasible::new(at.numbers(), at.model(), budget, smallest);
+            let report = Infeasible::new(at.numbers(), at.model(), budget, self.reserve_bytes, smallest);
             let note = match (other, least > budget) {
                 (true, true) => {
                     format!("\nnote: that is enough for --planner {default}; others may need more")
@@ -287,9 +295,10 @@ impl Posed {
         let note = self.cut_off(allow).map_or_else(String::new, |note| format!("\nnote: {note}"));
         Ok(Error::Infeasible(
             format!(
-                "{why}\n  smallest budget known to have a plan: {}{by}{note}\nhint: give more --gpu-mem, or another \
+                "{why}\n  smallest budget known to have a plan: {}{}{by}{note}\nhint: give more --gpu-mem, or another \
                  --planner; `memc compare` shows what each finds",
-                Bytes(smallest)
+                Bytes(smallest),
+                self.and_reserve(),
             ),
             None,
         ))

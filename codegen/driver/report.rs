@@ -72,6 +72,7 @@ impl<'a> Report<'a> {
             "peak_bytes": e.map(|e| e.load_bytes + posed.reserve_bytes), "arena_bytes": e.map(|e| e.dev_bytes),
             "host_bytes": e.map(|e| e.host_bytes),
             "unplanned_peak_bytes": posed.given().kept.evaluation.dev_bytes + posed.reserve_bytes,
+            "reserve_bytes": posed.reserve_bytes,
             "swap_out_bytes": e.map(|e| e.swap_out_bytes), "swap_in_bytes": e.map(|e| e.swap_in_bytes),
             "recompute_ns": e.map(|e| e.recompute_ns), "recompute_ops": e.map(|e| e.recompute_ops),
             "stall_in_ns": e.map(|e| e.stall_in_ns), "stall_out_ns": e.map(|e| e.stall_out_ns),
@@ -91,6 +92,7 @@ impl<'a> Report<'a> {
         let rows = [
             row("order of ops", "given".into(), format!("{}{changed}", o.order.name())),
             row("arena", Bytes(kept.dev_bytes).short(), Bytes(e.dev_bytes).short()),
+            row("host memory", Bytes(kept.host_bytes).short(), Bytes(e.host_bytes).short()),
             row("step (modelled)", ms(kept.step_ns), ms(e.step_ns)),
             row("swapped out", "-".into(), Bytes(e.swap_out_bytes).short()),
             row("swapped in", "-".into(), Bytes(e.swap_in_bytes).short()),
@@ -99,13 +101,14 @@ impl<'a> Report<'a> {
             row("waiting for room", "-".into(), ms(e.stall_out_ns)),
         ];
         Ok(format!(
-            "{}\n{} by {}: {} in a budget of {}; smallest feasible {}\n",
+            "{}\n{} by {}: {} in a budget of {}; smallest feasible {}{}\n",
             table(&["", "unplanned", "planned"], &rows),
             posed.name(),
             outcome.planner,
             self.verdict(),
             Bytes(outcome.budget),
             Bytes(posed.smallest(self.allow)?),
+            posed.and_reserve(),
         ))
     }
 

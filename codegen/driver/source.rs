@@ -50,6 +50,9 @@ pub(crate) fn refuse_options(source: &Source, why: &str) -> Result<(), Error> {
 /// that its exporter spelled out.
 pub(crate) fn load(source: &Source) -> Result<Loaded, Error> {
     let path = &source.model;
+    if path.is_dir() {
+        return Err(Error::Usage(folder(path)));
+    }
     if path.extension().is_some_and(|e| e == "mir") {
         refuse_options(source, "an IR file is read as it is")?;
         let text = read_text(path)?;
@@ -82,6 +85,21 @@ pub(crate) fn load(source: &Source) -> Result<Loaded, Error> {
     verify(&module)
         .map_err(|d| Error::Internal(format!("invalid module\n{}", print_diags(&module, &d).trim_end())))?;
     Ok(Loaded { module, notes, warnings, options: recorded(args), fired })
+}
+
+/// What to give in place of a folder.
+fn folder(path: &Path) -> String {
+    let is_model = |f: &PathBuf| f.extension().is_some_and(|e| e == "onnx");
+    let files = std::fs::read_dir(path).into_iter().flatten().flatten().map(|f| f.path());
+    let mut models: Vec<PathBuf> = files.filter(is_model).collect();
+    models.sort();
+    // That of onnxruntime-training's artifacts, which a folder of them has beside others.
+    let training = models.iter().find(|f| f.ends_with("training_model.onnx"));
+    let hint = match training.or(models.first()) {
+        Some(model) => format!("give a model in it, such as {}", model.display()),
+        None => "and there is no .onnx file in it".to_owned(),
+    };
+    format!("`{}` is a folder: {hint}", path.display())
 }
 
 fn check(module: &Module, path: &Path) -> Result<(), Error> {

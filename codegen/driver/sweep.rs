@@ -132,12 +132,13 @@ fn to_text(posed: &Posed, planner: &str, points: &[Point], allow: Allow) -> Resu
         ["budget", "step", "/ ideal", "bound", "/ bound", "peak", "swapped out", "in", "recomputed", ""];
     let stopped = if points.iter().any(|p| p.outcome.stopped) { STOPPED } else { "" };
     Ok(format!(
-        "{}\n{} by {planner}: ideal {}, unplanned peak {}; smallest feasible {}\nbound: the certified one, over the ideal; \
+        "{}\n{} by {planner}: ideal {}, unplanned peak {}; smallest feasible {}{}\nbound: the certified one, over the ideal; \
          Pareto: no smaller budget here has as fast a step\n{stopped}",
         table(&header, &rows),
         posed.name(),
         ms(ideal),
         Bytes(posed.given().kept.evaluation.dev_bytes + posed.reserve_bytes).short(),
         Bytes(smallest),
+        posed.and_reserve(),
     ))
 }

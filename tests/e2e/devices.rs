@@ -2,6 +2,7 @@
 
 use memc_plan::PlanFile;
 use memc_runtime::{ProfileOptions, RunOptions, profile};
+use serde_json::Value;
 
 use crate::support::{adversarial, json, memc, memc_fails, memc_ok, number, put, run};
 
@@ -25,6 +26,35 @@ fn every_built_in_device_is_listed_and_times_a_step() {
     let h100 = all.as_array().unwrap().iter().find(|p| p["name"] == "h100").unwrap();
     let file = put(folder.path(), "h100.json", h100.to_string().as_bytes()).display().to_string();
     assert_eq!(ideal(&file), ideal("h100"));
+    let file = put(folder.path(), "all.json", all.to_string().as_bytes()).display().to_string();
+    let said = memc_fails(3, &["estimate", MODEL, "--device", &file]);
+    assert!(said.contains("the profile of one device is needed") && said.contains("h100, h200"), "{said}");
+}
+
+/// What of a budget the device keeps for itself is said wherever a budget is.
+#[test]
+fn the_reserve_of_a_device_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("a.plan").display().to_string();
+    let with = |command: &'static str, budget: &'static str| {
+        let args = [command, MODEL, "--device", "h100", "--effort", "0", "--gpu-mem", budget];
+        let to: &[&str] = if command == "compile" { &["-o", &output] } else { &[] };
+        [&args[..], to].concat()
+    };
+    for command in ["plan", "compile", "compare"] {
+        let said = memc_fails(4, &with(command, "700M"));
+        assert!(said.contains("reserved in either for the driver, libraries and code: 768.00 MiB"), "{said}");
+        assert!(said.contains("the reserve alone takes as much"), "{said}");
+        let told = memc_ok(&with(command, "800M"));
+        assert!(told.contains("the device's reserve of 768.00 MiB included"), "{told}");
+    }
+    for command in ["plan", "compile"] {
+        for budget in ["700M", "800M"] {
+            let told = memc(&[&with(command, budget)[..], &["--json"]].concat());
+            let told = json(&String::from_utf8(told.stdout).unwrap());
+            assert_eq!(told["reserve_bytes"], 768 << 20, "{told}");
+        }
+    }
 }
 
 #[test]
@@ -46,9 +76,18 @@ fn a_measured_profile_is_planned_with_and_its_plan_proved_and_run() {
     let fitted = json(&memc_ok(&["fit-profile", &device, "--json", "-o", &path("fitted.json")]));
     assert_eq!(fitted["all"]["ops"].as_u64().unwrap(), measured.ops.len() as u64);
     assert!(fitted["families"]["conv-grad-weight"]["ops"].as_u64().unwrap() > 0, "{fitted}");
+    assert_eq!(fitted["output"], path("fitted.json"));
     // What is merged is what was there, and says the same.
-    let again = json(&memc_ok(&["fit-profile", &path("fitted.json"), &device, "--json"]));
-    assert_eq!(again, fitted);
+    let again =
+        json(&memc_ok(&["fit-profile", &path("fitted.json"), &device, "--json", "-o", &path("again.json")]));
+    assert_eq!((&again["all"], &again["families"]), (&fitted["all"], &fitted["families"]));
+    let files = ["fitted.json", "again.json"].map(|name| std::fs::read(path(name)).unwrap());
+    assert_eq!(files[0], files[1]);
+    let told = memc_ok(&["fit-profile", &device, "-o", &path("again.json")]);
+    assert!(told.contains("again.json: written"), "{told}");
+    let is_negative = |q: &Value| q["r2_log_time"].as_f64().is_some_and(|r2| r2 < 0.0);
+    let useless = fitted["families"].as_object().unwrap().values().chain([&fitted["all"]]).any(is_negative);
+    assert_eq!(told.contains("R2 below 0"), useless, "{told}");
     let gpu = std::fs::read_to_string(&device).unwrap().replace("\"plain\"", "\"gpu\"");
     let gpu = put(folder.path(), "gpu.json", gpu.as_bytes()).display().to_string();
     assert!(memc_fails(2, &["fit-profile", &device, &gpu]).contains("different kinds"));

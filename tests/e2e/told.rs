@@ -119,6 +119,18 @@ fn files_that_cannot_be_used_are_named() {
 
 /// What cannot be written is said before anything is planned, and nothing is left half done.
 #[test]
+fn a_folder_in_place_of_a_model_is_told_what_is_in_it() {
+    let said = memc_fails(2, &["estimate", "models/cnn_bn"]);
+    assert!(
+        said.contains("is a folder: give a model in it, such as models/cnn_bn/training_model.onnx"),
+        "{said}"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let said = memc_fails(2, &["compile", &folder.path().display().to_string()]);
+    assert!(said.contains("there is no .onnx file in it"), "{said}");
+}
+
+#[test]
 fn places_that_take_no_file_are_refused_before_the_work() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).display().to_string();

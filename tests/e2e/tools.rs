@@ -1,5 +1,6 @@
 //! `memc max-batch`, what an interrupt leaves of a search, and how states on both sides are told.
 
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -117,6 +118,46 @@ fn an_interrupt_keeps_the_best_plan_found_so_far() {
     assert_eq!((out["stopped"].as_bool(), out["feasible"].as_bool()), (Some(true), Some(true)), "{out}");
     let again = json(&memc_ok(&["plan", &problem, "--gpu-mem", "40M", "--json", "--apply", &saved]));
     assert_eq!(again["step_ns"], out["step_ns"]);
+}
+
+/// The first interrupt is answered at once; the second ends the command without waiting, and leaves no file or a whole one.
+#[test]
+fn a_second_interrupt_ends_the_search_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let problem = chain(folder.path(), 200, LINK / 8);
+    let to = tempfile::tempdir().unwrap();
+    let saved = to.path().join("best.txt");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memc"));
+    command.args(["plan", &problem, "--gpu-mem", "40M", "--effort", "5", "--decisions"]).arg(&saved);
+    let mut after = Duration::from_millis(250);
+    loop {
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let kill = |id: u32| Command::new("kill").args(["-INT", &id.to_string()]).status().unwrap();
+        std::thread::sleep(after);
+        assert!(kill(child.id()).success());
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let first = lines.next().unwrap_or_default();
+        let is_answered = first.contains("once more to end at once");
+        if is_answered {
+            kill(child.id());
+        }
+        let rest: Vec<String> = lines.collect();
+        let code = child.wait().unwrap().code();
+        let files: Vec<_> = std::fs::read_dir(to.path()).unwrap().map(|f| f.unwrap().path()).collect();
+        match code {
+            Some(0) => assert_eq!(files, [&*saved]),
+            // Without a code the handler was not set yet.
+            Some(130) | None => assert!(files.is_empty(), "{files:?}"),
+            _ => panic!("{code:?} {first} {rest:?}"),
+        }
+        if is_answered && code == Some(130) {
+            assert!(rest.iter().any(|line| line.contains("interrupted; nothing was written")), "{rest:?}");
+            return;
+        }
+        let _ = std::fs::remove_file(&saved);
+        after *= 2;
+        assert!(after < Duration::from_secs(120), "{code:?} {first} {rest:?}");
+    }
 }
 
 /// A state that begins a step on both sides is called that by `explain`, and `dump` says where its mirror lies.

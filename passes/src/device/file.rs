@@ -115,6 +115,14 @@ impl DeviceProfile {
                         or pass what `memrun profile` wrote"
                 .into());
         }
+        if let Some(all) = value.as_array() {
+            let names: Vec<&str> = all.iter().filter_map(|p| p.get("name")?.as_str()).collect();
+            return Err(format!(
+                "a list of {}, where the profile of one device is needed: take the one that is meant out of it{}",
+                all.len(),
+                if names.is_empty() { String::new() } else { format!(", of {}", names.join(", ")) },
+            ));
+        }
         let e = Entries::new(&value, String::new(), ENTRIES)?;
         if e.text("format")? != FORMAT {
             return Err(e.wrong("format", &format!("\"{FORMAT}\"")));

@@ -11,6 +11,8 @@ use super::problem::Problem;
 pub struct Infeasible {
     /// The budget in bytes, what the driver takes included.
     pub budget_bytes: u64,
+    /// Bytes of either that are not the arena's: what the driver, libraries and code take.
+    pub reserve_bytes: u64,
     /// The smallest such budget for which a plan was found.
     pub smallest_bytes: u64,
     /// The op with the largest working set.
@@ -32,6 +34,7 @@ impl Infeasible {
         numbers: &memc_planner::Problem,
         model: Option<&Problem>,
         budget_bytes: u64,
+        reserve_bytes: u64,
         smallest_bytes: u64,
     ) -> Infeasible {
         let (position, working_set_bytes) = numbers.largest_working_set();
@@ -52,6 +55,7 @@ impl Infeasible {
             |p: &Problem| p.ops.get(position).and_then(|&op| p.module.ops[op].kind()).is_some_and(updates);
         Infeasible {
             budget_bytes,
+            reserve_bytes,
             smallest_bytes,
             op: named(op.map_or("", |op| &op.label), "op", position),
             updates: model.is_some_and(kind),
@@ -81,12 +85,18 @@ impl fmt::Display for Infeasible {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "no plan fits {}", Bytes(self.budget_bytes))?;
         writeln!(f, "  smallest feasible: {}", Bytes(self.smallest_bytes))?;
+        if self.reserve_bytes > 0 {
+            let reserve = Bytes(self.reserve_bytes);
+            writeln!(f, "  reserved in either for the driver, libraries and code: {reserve}")?;
+        }
         writeln!(f, "  working set peaks at {}: {}", quoted(&self.op), Bytes(self.working_set_bytes))?;
         for (name, ty, bytes) in &self.tensors {
             let ty = if ty.is_empty() { String::new() } else { format!(" : {ty}") };
             writeln!(f, "    {:>12}  {}{ty}", Bytes(*bytes).short(), quoted(name))?;
         }
-        let batch = if self.updates {
+        let batch = if self.reserve_bytes > 0 && self.budget_bytes <= self.reserve_bytes {
+            "; a smaller batch does not help, since the reserve alone takes as much"
+        } else if self.updates {
             "; a smaller batch does not help, since that op updates a parameter"
         } else {
             ", or a smaller batch"

@@ -72,7 +72,13 @@ pub fn plan(
             let smallest =
                 planners::smallest_feasible(&p.numbers, kept.dev_bytes).map_err(PlanError::Failed)?;
             let total = |bytes: u64| bytes.saturating_add(profile.reserve_bytes);
-            let why = Infeasible::new(&p.numbers, Some(p), total(request.capacity), total(smallest));
+            let why = Infeasible::new(
+                &p.numbers,
+                Some(p),
+                total(request.capacity),
+                profile.reserve_bytes,
+                total(smallest),
+            );
             Err(PlanError::Infeasible(Box::new(why)))
         }
         Err(NoPlan::Failed(text)) => Err(PlanError::Failed(text)),
