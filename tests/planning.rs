@@ -147,7 +147,7 @@ fn replayed(module: &Module, plan: &memc_plan::Plan, p: &Problem) -> u64 {
         };
         let job = jobs.len() as u32;
         last[s] = Some(job);
-        jobs.push(Job { stream: queue, ns, gate: false });
+        jobs.push(Job { stream: queue, ns, slowdown: 0, gate: false });
         let mut list = Vec::new();
         for event in events[s].drain(..) {
             match recorded[event as usize] {

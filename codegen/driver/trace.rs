@@ -66,18 +66,18 @@ struct Steps {
 
 impl Steps {
     fn of(plan: &Plan, profile: &DeviceProfile) -> Result<Steps, String> {
-        let kernels = plan.kernels.iter().map(|k| kernel_ns(k, profile)).collect::<Result<Vec<u64>, _>>()?;
+        let kernels = plan.kernels.iter().map(|k| modelled(k, profile)).collect::<Result<Vec<_>, _>>()?;
         let mut steps = Steps { recorded: last_records(plan), ..Steps::default() };
         let mut seen = vec![None; steps.recorded.len()];
         let mut last: [Option<usize>; Stream::ALL.len()] = [None; Stream::ALL.len()];
         let mut waits: [Vec<Await>; Stream::ALL.len()] = Default::default();
         for (index, command) in plan.body.iter().enumerate() {
             let stream = command.stream as usize;
-            let ns = match &command.action {
-                Action::Launch { kernel, .. } => kernels.get(at(*kernel)).copied().unwrap_or(0),
+            let (ns, slowdown) = match &command.action {
+                Action::Launch { kernel, .. } => kernels.get(at(*kernel)).copied().unwrap_or_default(),
                 Action::Copy { src, dst } => match (src.space, dst.space) {
-                    (Space::Dev, Space::Host) => profile.d2h_ns(src.bytes).unwrap_or(0),
-                    (Space::Host, Space::Dev) => profile.h2d_ns(src.bytes).unwrap_or(0),
+                    (Space::Dev, Space::Host) => (profile.d2h_ns(src.bytes).unwrap_or(0), 0),
+                    (Space::Host, Space::Dev) => (profile.h2d_ns(src.bytes).unwrap_or(0), 0),
                     (Space::Dev, Space::Dev) | (Space::Host, Space::Host) => {
                         return Err(format!("command {index} of the body copies within one memory"));
                     }
@@ -101,7 +101,7 @@ impl Steps {
             let Some(stream_of) = queue(command.stream) else {
                 return Err(format!("command {index} of the body has no stream"));
             };
-            steps.jobs.push(Job { stream: stream_of, ns, gate: false });
+            steps.jobs.push(Job { stream: stream_of, ns, slowdown, gate: false });
             steps.awaits.push(std::mem::take(&mut waits[stream]));
             steps.command.push(index);
         }
@@ -175,8 +175,8 @@ fn last_records(plan: &Plan) -> Vec<Option<usize>> {
     recorded
 }
 
-/// What a profile says of a kernel.
-fn kernel_ns(kernel: &Kernel, profile: &DeviceProfile) -> Result<u64, String> {
+/// What a profile says of a kernel: its time in ns, and its slowdown beside copies.
+fn modelled(kernel: &Kernel, profile: &DeviceProfile) -> Result<(u64, u32), String> {
     let op: OpKind = parse_op(&kernel.op, &kernel.attrs)?;
     let types = |texts: &[String]| {
         texts.iter().map(|text| parse_type(text)).collect::<Result<Vec<TensorType>, String>>()
@@ -187,5 +187,5 @@ fn kernel_ns(kernel: &Kernel, profile: &DeviceProfile) -> Result<u64, String> {
     if op.infer(&operands)?.iter().ne(results.iter().copied()) {
         return Err(format!("kernel `{}` has other results than its op", kernel.op));
     }
-    Ok(profile.op_ns(&op, &operands, &results))
+    Ok((profile.op_ns(&op, &operands, &results), profile.slowdown(&op, &operands, &results)))
 }

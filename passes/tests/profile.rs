@@ -51,6 +51,28 @@ fn a_measured_op_takes_what_was_measured_and_others_what_that_teaches() {
     assert!(ns(&learned, "relu", "", &relu) < ns(&plain, "relu", "", &relu));
 }
 
+/// A byte takes one ns: three matrices 768, which the product is measured, or modelled, to take longer than.
+#[test]
+fn an_op_is_slowed_as_much_as_it_moves_bytes() {
+    let text = profile(MATMUL).replace("\"reserve", "\"compute_slowdown_under_copies\": 1.25, \"reserve");
+    let (alone, beside) = (profile(MATMUL), text);
+    let slowdown = |text: &str, op: &str, operands: &[&str]| {
+        let kind = parse_op(op, "").unwrap();
+        let operands: Vec<TensorType> = operands.iter().map(|t| parse_type(t).unwrap()).collect();
+        let operands: Vec<&TensorType> = operands.iter().collect();
+        let results = kind.infer(&operands).unwrap();
+        let results: Vec<&TensorType> = results.iter().collect();
+        DeviceProfile::parse(text).unwrap().slowdown(&kind, &operands, &results)
+    };
+    let matmul = ["f32[8,8]", "f32[8,8]"];
+    assert_eq!(slowdown(&alone, "matmul", &matmul), 0);
+    let parts = |of: f64| (0.25 * 1024.0 * of).round() as u32;
+    assert_eq!(slowdown(&beside, "matmul", &matmul), parts(768.0 / 777.0));
+    let plain = beside.replace(MATMUL, "");
+    assert_eq!(slowdown(&plain, "matmul", &matmul), parts(768.0 / 1124.0));
+    assert_eq!(slowdown(&plain, "neg", &["f32[100]"]), parts(800.0 / 900.0));
+}
+
 #[test]
 fn a_family_is_corrected_by_what_its_own_ops_show() {
     // Sums take three times what the roofline says, element-wise ops half of it.
@@ -126,7 +148,8 @@ fn wrong_files_are_refused_with_the_entry_that_is_wrong() {
         let error = DeviceProfile::parse(&good.replacen(from, to, 1)).unwrap_err();
         assert!(error.contains(said), "{to}: {error}");
     }
-    assert!(DeviceProfile::parse("[]").unwrap_err().contains("must be an object"));
+    assert!(DeviceProfile::parse("[]").unwrap_err().contains("the profile of one device is needed"));
+    assert!(DeviceProfile::parse("7").unwrap_err().contains("must be an object"));
 }
 
 #[test]

@@ -73,7 +73,8 @@ fn a_planned_timeline_is_of_the_plans_device_or_another() {
     let plan = folder.path().join("model.plan").display().to_string();
     let profile = r#"{"format": "memc-profile/1", "name": "mine", "kernels": "plain", "processors": 8,
         "f32_flops_per_s": 1e9, "memory_bytes_per_s": 1e9, "d2h_bytes_per_s": 1e8, "h2d_bytes_per_s": 2e8,
-        "duplex_total_bytes_per_s": 2e8, "kernel_latency_ns": 100, "copy_latency_ns": 1000, "reserve_bytes": 0}"#;
+        "duplex_total_bytes_per_s": 2e8, "kernel_latency_ns": 100, "copy_latency_ns": 1000, "reserve_bytes": 0,
+        "compute_slowdown_under_copies": 1.5}"#;
     let device = put(folder.path(), "mine.json", profile.as_bytes()).display().to_string();
     for budget in ["300K", "222K"] {
         compile("models/cnn_bn/training_model.onnx", &device, budget, &plan);
@@ -84,5 +85,10 @@ fn a_planned_timeline_is_of_the_plans_device_or_another() {
         assert_eq!(number(other, "step_ns"), number(other, "planned_step_ns"), "{budget}");
         let trace = json(&memc_ok(&["trace", &plan, "--device", "h200"]));
         assert!(number(&trace["otherData"], "step_ns") < number(other, "step_ns"));
+        // Kernels that nothing slows are done sooner.
+        let alone =
+            put(folder.path(), "alone.json", profile.replace("1.5}", "1}").as_bytes()).display().to_string();
+        let trace = json(&memc_ok(&["trace", &plan, "--device", &alone]));
+        assert!(number(&trace["otherData"], "step_ns") < number(other, "step_ns"), "{budget}");
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 pub use crate::keys::value;
-use crate::problem::{Device, Kind, Malformed, Op, Problem, Tensor};
+use crate::problem::{Device, Kind, Malformed, Op, Problem, SLOWDOWN_UNIT, Tensor};
 
 /// The value of `format`.
 pub const FORMAT: &str = "memc-problem/1";
@@ -16,6 +16,9 @@ const PROFILE: &str = "memc-profile/1";
 
 /// Largest throughput that is believed, in bytes per second.
 const MOST_PER_S: f64 = 1e18;
+
+/// Largest slowdown that is believed.
+const MOST_TIMES: f64 = 1000.0;
 
 /// Reads a problem; errors name the op or tensor.
 pub fn parse(text: &str) -> Result<Problem, Malformed> {
@@ -61,8 +64,18 @@ pub fn parse(text: &str) -> Result<Problem, Malformed> {
 }
 
 /// What an op may say.
-const OP: &[&str] =
-    &["id", "name", "time_ns", "reads", "writes", "workspace_bytes", "outputs", "after", "repeatable"];
+const OP: &[&str] = &[
+    "id",
+    "name",
+    "time_ns",
+    "reads",
+    "writes",
+    "workspace_bytes",
+    "outputs",
+    "after",
+    "repeatable",
+    "slowdown_under_copies",
+];
 
 fn ops(list_of_ops: &[Value], tensors: &BTreeMap<u64, u32>) -> Result<Vec<Op>, Malformed> {
     let mut index: BTreeMap<u64, u32> = BTreeMap::new();
@@ -120,6 +133,7 @@ fn ops(list_of_ops: &[Value], tensors: &BTreeMap<u64, u32>) -> Result<Vec<Op>, M
             name: label.clone(),
             label,
             time_ns: number(op, "time_ns", &what)?,
+            slowdown: slowdown(op, &what)?,
             reads,
             writes,
             workspace: optional(op, "workspace_bytes", &what)?,
@@ -130,6 +144,16 @@ fn ops(list_of_ops: &[Value], tensors: &BTreeMap<u64, u32>) -> Result<Vec<Op>, M
     }
     unique(out.iter_mut().map(|op| &mut op.name));
     Ok(out)
+}
+
+/// Times longer beside copies in both directions, as parts of a whole by which it is.
+fn slowdown(op: &Map<String, Value>, what: &str) -> Result<u32, Malformed> {
+    let Some(factor) = op.get("slowdown_under_copies") else { return Ok(0) };
+    let factor = factor.as_f64().filter(|f| (1.0..=MOST_TIMES).contains(f));
+    let parts = |f: f64| ((f - 1.0) * f64::from(SLOWDOWN_UNIT)).round() as u32;
+    let wrong =
+        || Malformed(format!("{what}: slowdown_under_copies must be a factor from 1 to {MOST_TIMES}"));
+    factor.map(parts).ok_or_else(wrong)
 }
 
 /// Refuses ops that read what only a later one computes: they form a cycle, or are not in execution order.
@@ -280,6 +304,10 @@ pub fn print(p: &Problem) -> String {
             if let Some(o) = o.as_object_mut() {
                 if !op.outputs.is_empty() {
                     o.insert("outputs".into(), json!(op.outputs));
+                }
+                if op.slowdown > 0 {
+                    let times = 1.0 + f64::from(op.slowdown) / f64::from(SLOWDOWN_UNIT);
+                    o.insert("slowdown_under_copies".into(), json!(times));
                 }
                 if !op.after.is_empty() {
                     o.insert("after".into(), json!(op.after));

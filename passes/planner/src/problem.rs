@@ -9,6 +9,9 @@ use std::fmt;
 /// Offsets and sizes in an arena are multiples of this many bytes.
 pub const ALIGN: u64 = 64;
 
+/// What an op's slowdown is in parts of.
+pub const SLOWDOWN_UNIT: u32 = 1024;
+
 /// No sum of bytes that planning forms may exceed this.
 const MOST: u128 = 1 << 60;
 
@@ -122,6 +125,9 @@ pub struct Op {
     pub label: String,
     /// Time on the compute stream in ns.
     pub time_ns: u64,
+    /// Parts of [`SLOWDOWN_UNIT`] of that time by which it takes longer while copies run in both directions, as it shares
+    /// the device's memory with them; half of that while one does.
+    pub slowdown: u32,
     /// Tensors read, without repetition.
     pub reads: Vec<u32>,
     /// Tensors written, without repetition; one that is read as well is updated in place.
@@ -137,6 +143,11 @@ pub struct Op {
 }
 
 impl Op {
+    /// Time in ns beside copies in both directions.
+    fn slowest_ns(&self) -> u128 {
+        let unit = u128::from(SLOWDOWN_UNIT);
+        u128::from(self.time_ns) * (unit + u128::from(self.slowdown)) / unit
+    }
     /// Whether the op updates any tensor in place.
     pub fn updates(&self) -> bool {
         self.writes.iter().any(|t| self.reads.contains(t))
@@ -257,7 +268,7 @@ impl Problem {
                 tensor.unwrap_or("none")
             )));
         }
-        let run_ns = self.ops.iter().map(|op| runs(op) * u128::from(op.time_ns)).sum::<u128>();
+        let run_ns = self.ops.iter().map(|op| runs(op) * op.slowest_ns()).sum::<u128>();
         let copy_ns = self.tensors.iter().map(|t| copies(t) * copy(t)).sum::<u128>()
             + self.ops.iter().map(outputs).sum::<u128>();
         if run_ns + copy_ns <= MOST_NS {

@@ -139,6 +139,14 @@ fn finish(p: &Problem, mut decisions: Decisions, mut trace: Trace) -> Result<Rea
     Ok(Realised { decisions, trace, awaits, timeline, evaluation })
 }
 
+/// What copies cost a command besides its time.
+pub(crate) fn slowdown(p: &Problem, c: &Command) -> u32 {
+    match c.what {
+        What::Run { op, .. } => p.ops[op as usize].slowdown,
+        _ => 0,
+    }
+}
+
 /// What the commands of a trace whose slots have offsets take, and which bytes they touch: what [`simulate`] and
 /// [`awaits`] work on.
 pub fn schedule(p: &Problem, trace: &Trace) -> (Vec<Job>, Vec<Access>) {
@@ -160,6 +168,7 @@ pub fn schedule(p: &Problem, trace: &Trace) -> (Vec<Job>, Vec<Access>) {
     let job = |(i, c): (usize, &Command)| Job {
         stream: c.stream,
         ns: c.ns,
+        slowdown: slowdown(p, c),
         gate: Some(i) == last_input || Some(i) == last_output,
     };
     (trace.commands.iter().enumerate().map(job).collect(), trace.commands.iter().map(access).collect())

@@ -1,7 +1,7 @@
 //! Small random problems, for tests of planners and bounds.
 
 use crate::bound::Allow;
-use crate::problem::{ALIGN, Device, Kind, Op, Problem, Tensor};
+use crate::problem::{ALIGN, Device, Kind, Op, Problem, SLOWDOWN_UNIT, Tensor};
 
 /// Where random numbers come from: a number below a limit, which is at least 1.
 pub trait Draw {
@@ -155,6 +155,7 @@ pub fn any(draw: &mut impl Draw, most: usize) -> Option<Sample> {
             workspace: [0, 0, 0, 100, 4096][of(5)],
             ..Op::default()
         };
+        op.slowdown = if op.time_ns == 5000 { SLOWDOWN_UNIT / 4 } else { 0 };
         for _ in 0..of(4) {
             op.reads.extend((!known.is_empty()).then(|| known[of(known.len())]));
         }

@@ -1,15 +1,17 @@
-//! The discrete-event model of a step: three streams, each in order, awaits between them, copies that slow each other.
+//! The discrete-event model of a step: three streams, each in order, awaits between them, copies that slow each other, and
+//! kernels, too, with which they share the device's memory.
 //!
-//! Deterministic in integers. A copy's work is its undisturbed time in ns times [`UNIT`]; while both directions run,
-//! a nanosecond does [`Device::duplex_rate`] of that. The host issues a step once the previous step's outputs have
+//! Deterministic in integers. Work is undisturbed time in ns times [`UNIT`]. While copies run in both directions, a
+//! nanosecond does [`Device::duplex_rate`] of a copy's; while any run, it does less of a kernel's as [`Job::slowdown`] says.
+//! The host issues a step once the previous step's outputs have
 //! arrived and its inputs have left host memory, as a lowered plan does.
 
 use crate::awaits::Await;
 use crate::place::Stream;
-use crate::problem::Device;
+use crate::problem::{Device, SLOWDOWN_UNIT};
 
-/// Work of a copy per undisturbed ns.
-const UNIT: u64 = 1024;
+/// Work per undisturbed ns.
+const UNIT: u64 = SLOWDOWN_UNIT as u64;
 
 /// Steps simulated before the one that counts.
 const WARM_UP: u32 = 2;
@@ -21,6 +23,8 @@ pub struct Job {
     pub stream: Stream,
     /// Its time in ns, undisturbed.
     pub ns: u64,
+    /// By how much a kernel takes longer beside copies, as [`Op::slowdown`](crate::Op::slowdown); of a copy it means nothing.
+    pub slowdown: u32,
     /// Whether the host waits for it before it issues the next step.
     pub gate: bool,
 }
@@ -97,8 +101,10 @@ struct Queue {
     /// Awaits of the next job that are known to be met.
     met: usize,
     running: bool,
-    /// For a copy, the work left; for a kernel, the time at which it ends.
+    /// The work left.
     left: u64,
+    /// Of the kernel that runs.
+    slowdown: u64,
     /// When the stream became idle.
     idle_since: u64,
     cause: Option<u32>,
@@ -146,12 +152,12 @@ impl<'a> Sim<'a> {
             for s in 0..3 {
                 self.start(s);
             }
-            let both = self.queues[1].running && self.queues[2].running;
-            let rate = if both { self.slow } else { UNIT };
-            let mut next = u64::MAX;
-            for (s, q) in self.queues.iter().enumerate().filter(|(_, q)| q.running) {
-                next = next.min(if s == 0 { q.left } else { self.now + q.left.div_ceil(rate) });
-            }
+            let copies = u64::from(self.queues[1].running) + u64::from(self.queues[2].running);
+            let copy = if copies == 2 { self.slow } else { UNIT };
+            let kernel = UNIT * UNIT / (UNIT + self.queues[0].slowdown * copies / 2);
+            let rates = [kernel.max(1), copy, copy];
+            let running = self.queues.iter().zip(rates).filter(|(q, _)| q.running);
+            let next = running.map(|(q, rate)| self.now + q.left.div_ceil(rate)).min().unwrap_or(u64::MAX);
             if next == u64::MAX {
                 let waiting = self.queues.iter().find(|q| q.step <= WARM_UP && q.next < q.jobs.len());
                 return match waiting.and_then(|q| q.jobs.get(q.next)) {
@@ -159,17 +165,15 @@ impl<'a> Sim<'a> {
                     None => Ok(()),
                 };
             }
-            let passed = (next - self.now) * rate;
+            let passed = next - self.now;
             self.now = next;
-            for s in 0..3 {
+            for (s, rate) in rates.into_iter().enumerate() {
                 let q = &mut self.queues[s];
                 if !q.running {
                     continue;
                 }
-                if s > 0 {
-                    q.left = q.left.saturating_sub(passed);
-                }
-                if (s == 0 && q.left == next) || (s > 0 && q.left == 0) {
+                q.left = q.left.saturating_sub(passed * rate);
+                if q.left == 0 {
                     self.finish(s, ends);
                 }
             }
@@ -190,9 +194,10 @@ impl<'a> Sim<'a> {
             }
             q.met += 1;
         }
-        let ns = self.jobs[job as usize].ns;
+        let Job { ns, slowdown, .. } = self.jobs[job as usize];
         q.running = true;
-        q.left = if s == 0 { self.now + ns } else { ns * UNIT };
+        q.left = ns * UNIT;
+        q.slowdown = u64::from(slowdown);
         if q.step == WARM_UP {
             let stall = self.now - q.idle_since;
             let cause = q.cause.filter(|_| stall > 0);
@@ -223,5 +228,32 @@ impl<'a> Sim<'a> {
             q.next = 0;
             q.step += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KERNEL: Job = Job { stream: Stream::Compute, ns: 1000, slowdown: UNIT as u32 / 2, gate: false };
+    const UP: Job = Job { stream: Stream::HostToDevice, ns: 400, slowdown: 0, gate: false };
+    const DOWN: Job = Job { stream: Stream::DeviceToHost, ..UP };
+
+    /// When each job ends, with nothing to wait for.
+    fn ends(jobs: &[Job]) -> Vec<u64> {
+        let device = Device { h2d_bytes_per_s: 1, d2h_bytes_per_s: 1, ..Device::default() };
+        let timeline = simulate(&device, jobs, &vec![Vec::new(); jobs.len()]).unwrap();
+        timeline.spans.iter().map(|span| span.end - span.start).collect()
+    }
+
+    /// Half as much again beside both copies, a quarter beside one: of 400 ns it does 266, or 319.
+    #[test]
+    fn a_kernel_is_slowed_while_copies_run() {
+        let at_once = |copies: &[Job]| ends(&[&[Job { gate: true, ..KERNEL }], copies].concat())[0];
+        assert_eq!(at_once(&[]), 1000);
+        assert_eq!(at_once(&[UP]), 1081);
+        assert_eq!(at_once(&[DOWN]), 1081);
+        assert_eq!(at_once(&[UP, DOWN]), 1134);
+        assert_eq!(at_once(&[UP, Job { ns: 800, ..DOWN }]), 1214);
     }
 }

@@ -132,7 +132,7 @@ fn mean_ns(p: &Problem, r: &Realised) -> f64 {
             let mut all: Vec<Await> =
                 list.iter().map(|a| if a.previous { before(a.command as usize) } else { here(a) }).collect();
             all.extend(gates.iter().flatten().map(|&g| before(g)));
-            jobs.push(Job { stream: c.stream, ns: c.ns, gate: false });
+            jobs.push(Job { stream: c.stream, ns: c.ns, slowdown: 0, gate: false });
             lists.push(all);
         }
     }

@@ -3,7 +3,7 @@
 //! Contract: times are whole nanoseconds, and the same for the same profile on every machine. A time is, in this
 //! order, what the profile has measured for exactly this op on these types, or the roofline of the op's family
 //! ([`roofline`]), corrected by what was learned from the measured ones ([`measured`]). What the model leaves out: caches
-//! that keep an op's operands, clocks that change, and what copies take from a running kernel.
+//! that keep an op's operands, and clocks that change.
 
 mod builtin;
 mod family;
@@ -16,6 +16,7 @@ use std::borrow::Cow;
 
 use memc_ir::ops::Class;
 use memc_ir::{OpKind, TensorType};
+use memc_planner::SLOWDOWN_UNIT;
 
 pub use builtin::PROFILES;
 pub use family::Family;
@@ -62,8 +63,7 @@ pub struct DeviceProfile {
     pub memory_bytes: Option<u64>,
     /// Bytes of the budget that the driver and its libraries take.
     pub reserve_bytes: u64,
-    /// How many times longer kernels take that run beside copies in both directions, where that was measured; the cost model
-    /// leaves it out.
+    /// How many times longer a kernel that only moves memory takes beside copies in both directions, where that was measured.
     pub compute_slowdown: Option<f64>,
     /// How near to the peaks kernels come.
     pub kernels: Kernels,
@@ -86,6 +86,17 @@ impl DeviceProfile {
         }
         let ns = roofline::kernel_ns(self, op, operands, results);
         whole(self.measured.as_ref().map_or(ns, |m| m.op_ns(op, operands, results, ns)))
+    }
+
+    /// By how much an op takes longer beside copies in both directions, in parts of [`SLOWDOWN_UNIT`]: as much of the
+    /// measured slowdown as moving its bytes is of its time.
+    pub fn slowdown(&self, op: &OpKind, operands: &[&TensorType], results: &[&TensorType]) -> u32 {
+        let Some(times) = self.compute_slowdown else { return 0 };
+        let cost = op.cost(operands, results);
+        let bytes = cost.bytes_read as f64 + cost.bytes_written as f64;
+        let ns = self.op_ns(op, operands, results).max(1) as f64;
+        let share = (bytes / self.memory_bytes_per_s * 1e9 / ns).min(1.0);
+        ((times - 1.0) * share * f64::from(SLOWDOWN_UNIT)).round() as u32
     }
 
     /// Scratch bytes of an op on operands and results of these types: at least what the op's row asks for, so that the

@@ -66,6 +66,7 @@ impl Problem {
                 writes: m.ops[id].results.iter().map(tensor).collect(),
                 workspace: profile.workspace(kind, &operands, &results),
                 time_ns: profile.op_ns(kind, &operands, &results),
+                slowdown: profile.slowdown(kind, &operands, &results),
                 outputs: mine.iter().map(result).collect(),
                 repeatable: true,
                 after: Vec::new(),

@@ -6,6 +6,7 @@
 use crate::awaits::{Access, Await, awaits};
 use crate::place::{Command, Slot, Space, Trace, What};
 use crate::problem::{Kind, Problem};
+use crate::realise::slowdown;
 use crate::simulate::{Job, simulate};
 
 /// Steps walked before the one whose awaits count.
@@ -43,7 +44,7 @@ fn jobs(p: &Problem, trace: &Trace) -> Vec<Job> {
         .commands
         .iter()
         .enumerate()
-        .map(|(i, c)| Job { stream: c.stream, ns: c.ns, gate: gate(i) })
+        .map(|(i, c)| Job { stream: c.stream, ns: c.ns, slowdown: slowdown(p, c), gate: gate(i) })
         .collect()
 }
 

@@ -1,8 +1,8 @@
 //! How long a scheme takes: a recurrence over its steps and copies that allocates nothing once it has seen the sequence.
 //!
-//! The same three streams as the discrete-event model, with two simplifications that make it fast and never optimistic on
-//! a full-duplex link: a step, and a copy to the device, waits for every release before it, whether or not it takes those
-//! bytes; and copies in opposite directions do not slow each other.
+//! The same three streams as the discrete-event model, with two simplifications that make it fast, and never
+//! optimistic where copies slow nothing: a step, and a copy to the device, waits for every release before it, whether or not it takes those
+//! bytes; and copies slow neither each other nor a step.
 //!
 //! The step is walked until its time repeats, at most three times; one walk is enough when it leaves no copy behind that
 //! the next step could notice.

@@ -80,7 +80,7 @@ impl Augmented {
     }
 
     fn node(&mut self, stream: Stream, ns: u64) -> usize {
-        self.jobs.push(Job { stream, ns, gate: false });
+        self.jobs.push(Job { stream, ns, slowdown: 0, gate: false });
         self.ends.push(self.touches.len() as u32);
         self.after.push(NONE);
         self.jobs.len() - 1
