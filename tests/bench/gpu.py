@@ -30,9 +30,11 @@ and `passed`: all were met. The exit code is 1 if one was not met.
 import argparse
 import concurrent.futures
 import json
+import lzma
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -67,17 +69,34 @@ def prepare(args):
         for name in of:
             for share in gpulab.SHARES[stage]:
                 stages.setdefault((name, share), []).append(stage)
-    for model in models.values():
-        if model["file"].startswith("zoo/"):
-            shutil.copy(ROOT / "models" / model["file"], folder)
+    graphs = sorted({pathlib.Path(model["file"]).name for model in models.values() if model["file"].startswith("zoo/")})
+    for graph in graphs:
+        shutil.copy(ROOT / "models" / "zoo" / graph, folder)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         plans = list(pool.map(lambda item: plan(args, folder, models[item[0][0]], *item[0], item[1]), stages.items()))
-    (folder / "plans.json").write_text(json.dumps({"models": models, "plans": plans}, indent=1))
-    packed = pathlib.Path(f"{folder}.tar.xz")
-    with tarfile.open(packed, "w:xz") as kept:
-        for path in sorted(folder.iterdir()):
-            kept.add(path, path.name)
-    print(f"{len(plans)} plans in {folder}, {packed.stat().st_size / 2**20:.1f} MiB in {packed}")
+    whole(folder / "plans.json", json.dumps({"models": models, "plans": plans, "quick": args.quick}, indent=1))
+    parts = {"programs": gpulab.BINARIES, "plans": [row["plan"] for row in plans if row["plan"]], "models": graphs,
+             "list": ["plans.json"]}
+    packed, part = pathlib.Path(f"{folder}.tar.xz"), pathlib.Path(f"{folder}.tar.xz.part")
+    with tarfile.open(part, "w:xz") as kept:
+        for name in sorted(name for names in parts.values() for name in names):
+            kept.add(folder / name, name)
+    part.replace(packed)
+    sizes = {of: sum((folder / name).stat().st_size for name in names) / 2**20 for of, names in parts.items()}
+    said = ", ".join(f"{of} {size:.1f} MiB" for of, size in sizes.items() if size >= 0.05)
+    scripts = sorted(pathlib.Path(__file__).parent.glob("gpu*.py"))
+    total = (packed.stat().st_size + sum(path.stat().st_size for path in scripts)) / 2**20
+    print(f"{len(plans)} plans in {folder} ({said})")
+    print(f"to carry: {packed} and {', '.join(path.name for path in scripts)}, {total:.2f} MiB in all")
+    if args.most is not None and total > args.most:
+        print(f"warning: that is more than {args.most:g} MiB", file=sys.stderr)
+
+
+def whole(path, text):
+    """Writes the whole file or none."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text)
+    part.replace(path)
 
 
 def plan(args, folder, model, name, share, stages):
@@ -95,11 +114,37 @@ def plan(args, folder, model, name, share, stages):
             budget = ["--gpu-mem", f"{max(int(size), least)}B"]
         made = memc(folder, "compile", *base, "-o", path, *budget)
         row = gpulab.kept(made) if "error" not in made else {"infeasible": made["smallest_feasible_bytes"]}
-        about.write_text(json.dumps(row | {"by": args.by}))
+        whole(about, json.dumps(row | {"by": args.by}))
         print(f"{path.name}: {'no plan' if 'infeasible' in row else 'planned'}", file=sys.stderr, flush=True)
     row = json.loads(about.read_text())
     row.pop("by")
     return {"plan": None if "infeasible" in row else path.name, "model": name, "share": share, "stages": stages, **row}
+
+
+def unpack(folder, packed):
+    """The folder that `prepare` packed, as a whole or not at all."""
+    part = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        with tarfile.open(packed) as kept:
+            extract(kept, part)
+    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+        raise SystemExit(f"{packed} is not whole ({error}): carry it again") from None
+    part.rename(folder)
+
+
+def extract(kept, folder):
+    safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+    kept.extractall(folder, **safe)
+
+
+def resume(folder, kept):
+    """Takes results and profiles that another machine gave, where the folder has none."""
+    if not (folder / "results.jsonl").exists():
+        shutil.copy(kept / "results.jsonl", folder)
+        if (kept / "profiles.tar.gz").exists():
+            with tarfile.open(kept / "profiles.tar.gz") as profiles:
+                extract(profiles, folder)
 
 
 def run(args):
@@ -108,23 +153,36 @@ def run(args):
         raise SystemExit(f"no stage is called {', '.join(sorted(unknown))}; there are {', '.join(gpustages.STAGES)}")
     folder, packed = pathlib.Path(args.folder), pathlib.Path(f"{args.folder}.tar.xz")
     if packed.exists() and not folder.exists():
-        with tarfile.open(packed) as kept:
-            kept.extractall(folder, filter="data")
-    lab, wrong = gpulab.Lab(args), False
-    for stage in stages:
-        lab.stage_end = min(lab.end, time.monotonic() + gpustages.STAGES[stage][1] * args.limit)
-        end = gpureport.judge(stage, lab.rows, gpustages.run_stage(lab, stage))
-        lab.say(**end)
-        wrong |= any(criterion["verdict"] == "not met" for criterion in end["criteria"].values())
-    if lab.out:
-        with tarfile.open(lab.out / "gpu.tar.gz", "w:gz") as kept:
-            for path in sorted([*lab.folder.glob("*.profile.json"), *lab.folder.glob("*-trace.json")]):
-                kept.add(path, path.name)
-    return 1 if wrong else 0
+        unpack(folder, packed)
+    if args.resume:
+        resume(folder, pathlib.Path(args.resume))
+    lab, ends = gpulab.Lab(args), []
+    try:
+        for n, stage in enumerate(stages):
+            share = gpustages.STAGES[stage][2] if n + 1 < len(stages) else 1
+            lab.stage_end = min(lab.end, time.monotonic() + share * args.limit)
+            end = gpustages.run_stage(lab, stage)
+            ends.append(gpureport.judge(stage, list(lab.rows.values()), lab.ran, end))
+            lab.say(**ends[-1])
+    finally:
+        lab.keep("traces.tar.gz", f"*.{lab.tag}.*-trace.json")
+    over, other = [], []
+    for end in ends:
+        if not end["complete"]:
+            timed = end["why"].startswith(gpustages.TIME)
+            (over if timed else other).append(f"{end['stage']} ({end['left']} of {end['cells']} cells{'' if timed else ': ' + end['why']})")
+    if over:
+        print(f"the time (--limit {args.limit:g} s) was over; left undone: {', '.join(over)}. The same command goes on where this one "
+              "stopped", file=sys.stderr)
+    if other:
+        print(f"cannot run as things are: {', '.join(other)}", file=sys.stderr)
+    if not over and not other:
+        print(f"complete: {', '.join(stages)}", file=sys.stderr)
+    return 1 if any(of["verdict"] == "not met" for end in ends for of in end["criteria"].values()) else 0
 
 
 def report(args):
-    print("\n".join(gpureport.report(gpulab.load(args.results))))
+    print("\n".join(gpureport.report(args.results)))
 
 
 def main():
@@ -134,23 +192,30 @@ def main():
     one.add_argument("folder")
     one.add_argument("--bin", default=ROOT / "target" / "release")
     one.add_argument("--profile", default="h100", help="of `memc list devices`")
-    one.add_argument("--quick", action="store_true", help="few small models: to see that everything runs")
+    one.add_argument("--quick", action="store_true", help="a few small models: to see in minutes that everything runs; no verdict counts")
+    one.add_argument("--most", type=float, metavar="MIB", help="warn if what is to be carried is more than this")
     two = verbs.add_parser("run")
     two.add_argument("folder")
-    two.add_argument("--device", default="cuda")
+    two.add_argument("--device", default="cuda", help="cuda, cuda:N, or cpu: to try it, no criterion of a GPU is met by that")
     two.add_argument("--steps", type=int, default=5, help="of the runs whose bits are compared")
-    two.add_argument("--limit", type=float, default=540, help="seconds for all of it")
-    two.add_argument("--only", default="", help="stages, separated by commas")
+    two.add_argument("--limit", type=float, default=540, help="seconds for all of it (540); the same command goes on after that")
+    two.add_argument("--only", default="", help="stages, separated by commas; they run in the order given")
+    two.add_argument("--again", action="store_true", help="measure again what failed")
     two.add_argument("--out", help="a folder for what is to be kept")
+    two.add_argument("--resume", metavar="FOLDER", help="go on from what --out kept on another machine of the same kind")
     three = verbs.add_parser("report")
     three.add_argument("results")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return {"prepare": prepare, "run": run, "report": report}[args.verb](args)
     except FileNotFoundError as missing:
         hints = {"prepare": "build memc and memrun with `cargo build --release --workspace`, or say with --bin where they are",
                  "run": "make the folder with `prepare`", "report": "`run` writes it"}
         raise SystemExit(f"{missing.filename} is not there: {hints[args.verb]}") from None
+    except KeyboardInterrupt:
+        print("interrupted: the same command goes on", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -1,16 +1,23 @@
 """What gpu.py's stages share: the models, commands within a time limit, the file of results, states, profiles and plans."""
 import array
 import concurrent.futures
+import fcntl
+import glob
 import hashlib
 import json
 import math
 import os
 import pathlib
+import shlex
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
+import tarfile
 import time
+
+import gpurows
 
 BINARIES = ["memrun", "memc"]
 # Seconds that any one command may take.
@@ -65,13 +72,6 @@ def file_digest(*paths):
     return text.hexdigest()[:16]
 
 
-def load(path, again=False):
-    """The rows of a file of results, without a line that was cut off, and without what was skipped where it is tried again."""
-    rows = [json.loads(line) for line in pathlib.Path(path).read_text().splitlines() if line.endswith("}")]
-    last = len(rows) if again else max((n for n, row in enumerate(rows) if "run" in row), default=0)
-    return [row for n, row in enumerate(rows) if n >= last or "skipped" not in row]
-
-
 class OutOfTime(Exception):
     """The stage's time, or that of the run, is over."""
 
@@ -96,18 +96,35 @@ def digest(states):
 
 def difference(states, others, most=20_000):
     """How far f32 states are from others: the largest difference relative to 1 and the number, the largest norm of a state's
-    difference over the other's norm, and whose they are. Of a large state elements at equal distances count, about `most`."""
-    element, norm = (0.0, ""), (0.0, "")
-    for name, (dtype, data) in states.items():
-        if dtype == "F32":
-            mine, other = (array.array("f", bytes(d)) for d in (data, others[name][1]))
-            step = max(1, len(mine) // most)
-            pairs = [(a, b) if a == a else (math.inf, b) for a, b in zip(mine[::step], other[::step])]
-            element = max(element, (max((abs(a - b) / (1 + abs(b)) for a, b in pairs), default=0.0), name))
-            apart, whole = (math.sqrt(sum(x * x for x in xs)) for xs in ([a - b for a, b in pairs], [b for _, b in pairs]))
-            # Rounding noise is as large as what it is noise of where that is zero.
-            norm = max(norm, (apart / (whole + 1e-7 * math.sqrt(len(pairs) or 1)), name))
-    return element, norm
+    difference over the other's norm, whose they are, and how many states were compared. Of a large state elements at equal distances
+    count, about `most`. What is finite on one side alone, or missing on one, is infinitely far."""
+    element, norm, compared = (0.0, ""), (0.0, ""), 0
+    for name in sorted({**states, **others}):
+        (dtype, data), (_, beside) = states.get(name, ("F32", b"")), others.get(name, ("F32", b""))
+        if dtype != "F32":
+            continue
+        mine, other = (array.array("f", bytes(d)) for d in (data, beside))
+        if len(mine) != len(other):
+            return (math.inf, name), (math.inf, name), compared
+        step = max(1, len(mine) // most)
+        pairs = [(a, b) for a, b in zip(mine[::step], other[::step]) if math.isfinite(a) or math.isfinite(b)]
+        gaps = [abs(a - b) if math.isfinite(a - b) else math.inf for a, b in pairs]
+        scales = [abs(b) if math.isfinite(b) else 0.0 for _, b in pairs]
+        element = max(element, (max((gap / (1 + scale) for gap, scale in zip(gaps, scales)), default=0.0), name))
+        apart, whole = (math.sqrt(sum(x * x for x in xs)) for xs in (gaps, scales))
+        # Rounding noise is as large as what it is noise of where that is zero.
+        norm = max(norm, (apart / (whole + 1e-7 * math.sqrt(len(pairs) or 1)), name))
+        compared += 1
+    return element, norm, compared
+
+
+def search_libraries():
+    """Lets memrun look for CUDA's libraries among the wheels of this Python, and in the usual toolkit."""
+    folders = [found for folder in sys.path for found in sorted(glob.glob(f"{folder}/nvidia/*/lib"))]
+    folders += glob.glob("/usr/local/cuda/lib64")
+    said = os.environ.get("MEMRUN_CUDA_LIBS")
+    if folders:
+        os.environ["MEMRUN_CUDA_LIBS"] = os.pathsep.join(dict.fromkeys([*([said] if said else []), *folders]))
 
 
 class Lab:
@@ -115,27 +132,64 @@ class Lab:
 
     def __init__(self, args):
         self.folder, self.device, self.steps = pathlib.Path(args.folder).resolve(), args.device, args.steps
-        self.out = pathlib.Path(args.out) if args.out else None
+        self.out, self.again = args.out and pathlib.Path(args.out), args.again
         if self.out:
             self.out.mkdir(parents=True, exist_ok=True)
-        self.end = self.stage_end = time.monotonic() + args.limit
-        self.gpu, self.tunes = self.device.startswith("cuda"), None
+        self.end, self.stage_end = time.monotonic() + args.limit, math.inf
+        self.gpu, self.tunes, self.now = self.device.startswith("cuda"), None, set()
         self.prepared = json.loads((self.folder / "plans.json").read_text())
-        # memrun finds CUDA's libraries among this Python's wheels, too.
-        os.environ.setdefault("VIRTUAL_ENV", sys.prefix)
+        self.lock = self.hold()
+        search_libraries()
         for name in BINARIES:
             os.chmod(self.folder / name, 0o755)
         self.results = self.folder / "results.jsonl"
-        self.rows = load(self.results, again=True) if self.results.exists() else []
+        self.rows = {}
+        if self.results.exists():
+            gpurows.mend(self.results)
+            self.rows = gpurows.load(self.results)
+        self.ran = about = self.about()
+        # In the name of what is made here, so that another device or build takes none of it.
+        self.tag = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
+        for row in list(self.rows.values()):
+            if "run" in row and row["run"] != about:
+                raise SystemExit(f"{self.results} is of another run ({gpurows.differing(row['run'], about)}): move it away")
+        self.say(run=about)
+
+    def hold(self):
+        """A lock that this run has, and every command of it for as long as it runs, so that no other run is beside them."""
+        lock = (self.folder / "lock").open("w")
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return lock
+            except BlockingIOError:
+                if time.monotonic() > self.end:
+                    raise SystemExit(f"another run, or a command that one left, is at work in {self.folder}") from None
+                print(f"waiting for another run in {self.folder}, or a command that one left", file=sys.stderr, flush=True)
+                time.sleep(5)
+
+    def about(self):
+        """What is measured on what: results that differ in it do not belong together."""
+        said, wrong = self.call(self.folder / "memrun", "devices", "--json")
+        if wrong:
+            raise SystemExit(f"memrun cannot run here: {wrong['error'].splitlines()[-1]}")
+        said = json.loads(said)
+        libraries = {of["library"]: of.get("version", "found") if of["found"] else None for of in said["libraries"]}
+        gpu = None
+        if self.gpu:
+            at = self.device if ":" in self.device else "cuda:0"
+            gpu = next((gpu["name"] for gpu in said["gpus"] if gpu["device"] == at), None)
+            why = said["no_gpu_because"] or f"there is no {at}"
+            if gpu and libraries["NVRTC"] is None:
+                gpu, why = None, next(f"NVRTC is missing; {of['remedy']}" for of in said["libraries"] if of["library"] == "NVRTC")
+            if gpu is None:
+                raise SystemExit(f"nothing can run on {self.device}: {why}")
         programs = file_digest(*(self.folder / name for name in [*BINARIES, "plans.json"]))
-        about = {"device": self.device, "steps": self.steps, "programs": programs}
-        if any(row["run"] != about for row in self.rows if "run" in row):
-            raise SystemExit(f"{self.results} is of other programs, plans, steps or another device: move it away")
-        devices, _ = self.call(self.folder / "memrun", "devices", "--json")
-        self.say(run=about, devices=json.loads(devices or "null"))
+        return {"device": self.device, "gpu": gpu, "steps": self.steps, "programs": programs,
+                "quick": self.prepared.get("quick", False), "libraries": libraries if self.gpu else {}}
 
     def say(self, **row):
-        self.rows.append(row)
+        self.rows[gpurows.key(row)] = row
         line = json.dumps(row)
         print(line, flush=True)
         with self.results.open("a") as to:
@@ -143,32 +197,71 @@ class Lab:
         if self.out:
             shutil.copy(self.results, self.out / "results.jsonl")
 
-    def cell(self, stage, name, measure):
-        """The row of a cell: that of an earlier run, or what `measure` returns now."""
-        for row in self.rows:
-            if (row.get("stage"), row.get("cell")) == (stage, name):
-                return row
+    def known(self, stage, name):
+        """The row of a cell, unless it is to be measured again: what was skipped, by every run."""
+        row = self.rows.get(("cell", (stage, name)))
+        again = row is not None and ("skipped" in row or self.again and "error" in row)
+        return None if again and (stage, name) not in self.now else row
+
+    def cell(self, stage, name, measure, **about):
+        """The row of a cell: that of an earlier run, or what `measure` returns now, and what is known of it before."""
+        row = self.known(stage, name)
+        if row is not None:
+            return row
         if time.monotonic() > self.stage_end:
             raise OutOfTime
-        self.say(stage=stage, cell=name, **measure())
-        return self.rows[-1]
+        try:
+            found = measure()
+        except OutOfTime:
+            raise
+        except Exception as error:  # Whatever one cell meets, the others are measured.
+            found = {"error": f"{type(error).__name__}: {error}"}
+        self.now.add((stage, name))
+        self.say(stage=stage, cell=name, **{**about, **found})
+        return self.known(stage, name)
 
     def done(self, stage, names):
-        known = {row.get("cell") for row in self.rows if row.get("stage") == stage}
-        return known.issuperset(names)
+        return all(self.known(stage, name) is not None for name in names)
+
+    def left(self, stage, names):
+        """The cells that no run has measured."""
+        rows = {name: self.rows.get(("cell", (stage, name))) for name in names}
+        return [name for name, row in rows.items() if row is None or "skipped" in row]
+
+    def keep(self, archive, pattern):
+        """Packs files of the folder into the one for what is kept."""
+        if self.out:
+            with tarfile.open(self.out / archive, "w:gz") as kept:
+                for path in sorted(self.folder.glob(pattern)):
+                    kept.add(path, path.name)
 
     def call(self, *line):
-        """Standard output of a command, and what went wrong."""
+        """Standard output of a command, and what went wrong: the command, its exit code and the end of what it said."""
+        line = [str(a) for a in line]
         left = self.stage_end - time.monotonic()
+        if left <= 0:
+            raise OutOfTime
+        # A group of its own, so that what it starts ends with it.
+        group = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
         try:
-            ran = subprocess.run([str(a) for a in line], capture_output=True, text=True, timeout=max(1, min(COMMAND, left)))
-        except subprocess.TimeoutExpired as error:
+            ran = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
+                                   pass_fds=[self.lock.fileno()], **group)
+        except OSError as error:
+            return None, {"error": str(error), "exit_code": None, "command": shlex.join(line)}
+        try:
+            out, err = ran.communicate(timeout=min(COMMAND, left))
+        except BaseException as error:
+            os.killpg(ran.pid, signal.SIGKILL)
+            ran.communicate()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
             if left < COMMAND:
                 raise OutOfTime from error
-            return None, {"error": f"stopped after {COMMAND} s"}
-        if ran.returncode != 0:
-            return ran.stdout, {"error": (ran.stderr.strip() or ran.stdout.strip())[-2000:], "exit_code": ran.returncode}
-        return ran.stdout, None
+            return None, {"error": f"stopped after {COMMAND} s", "exit_code": None, "command": shlex.join(line)}
+        if ran.returncode == 0:
+            return out, None
+        said = (err.strip() or out.strip() or f"said nothing, and ended with {ran.returncode}")[-2000:]
+        return out, {"error": said, "exit_code": ran.returncode, "command": shlex.join(line)}
 
     def memrun(self, plan, device, *more, steps=None):
         """A row about a run: losses and times."""
@@ -178,7 +271,7 @@ class Lab:
         if wrong:
             return wrong
         said = json.loads(out)
-        # The first step warms up, on a GPU the second one too: it is the first of a graph.
+        # The first step warms up, on a GPU the second one too: it is the first of a graph. Fewer steps are for their bits alone.
         times = said["step_ns"][2:] or said["step_ns"]
         return {"step_ns": statistics.median(times), "fastest_ns": min(times), "losses": said["losses"],
                 "start_s": round(time.monotonic() - start - sum(said["step_ns"]) / 1e9, 2)}
@@ -216,12 +309,14 @@ class Lab:
         if self.tunes is None:
             self.tunes = self.gpu and self.call(self.folder / "memrun", "tune", "--help")[1] is None
         if self.tunes:
-            self.call(self.folder / "memrun", "tune", self.folder / plan, "--device", self.device, *precision)
+            _, wrong = self.call(self.folder / "memrun", "tune", self.folder / plan, "--device", self.device, *precision)
+            if wrong:
+                self.say(failure=f"{plan} is not tuned", **wrong)
 
     def profile(self, name, plan, *precision):
         """The measured profile of a model, made once: of the plan for the built-in profile, and of the one for what that measured,
         since other times may choose other kernels. The file, and what went wrong."""
-        model, stem = self.prepared["models"][name], self.folder / "".join([name, *precision])
+        model, stem = self.prepared["models"][name], self.folder / "".join([name, *precision, f".{self.tag}"])
         path = pathlib.Path(f"{stem}.profile.json")
         parts = [f"{stem}.{n}.json" for n in (1, 2)]
         if path.exists():
@@ -237,13 +332,19 @@ class Lab:
                                  "--steps", 7, *precision)
             if wrong:
                 return None, wrong
-        _, wrong = self.call(self.folder / "memc", "fit-profile", *parts, "-o", path)
-        return (None, wrong) if wrong else (path, None)
+        # The whole file or none.
+        fitted = path.with_suffix(".part")
+        _, wrong = self.call(self.folder / "memc", "fit-profile", *parts, "-o", fitted)
+        if wrong:
+            return None, wrong
+        fitted.replace(path)
+        self.keep("profiles.tar.gz", f"*.{self.tag}.profile.json")
+        return path, None
 
     def replanned(self, name, plan, caps, *precision):
         """Plans for the measured profile, with these bytes of arena: the profile, and a row for each, or one error for all.
         A cap that the unplanned step does not exceed has its plan."""
-        model, stem = self.prepared["models"][name], "".join([name, *precision])
+        model, stem = self.prepared["models"][name], "".join([name, *precision, f".{self.tag}"])
         profile, wrong = self.profile(name, plan["plan"], *precision)
         whole = wrong or self.compiled(model, profile, f"{stem}.unplanned.plan")
         if "plan" not in whole:

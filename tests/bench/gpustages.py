@@ -1,5 +1,6 @@
 """The stages of `gpu.py run`. Each measures cells and keeps their rows; what follows from them is gpureport.py's."""
 import glob
+import itertools
 import json
 import os
 import pathlib
@@ -13,34 +14,58 @@ GPU_HOWS = [[], ["--no-graph"], ["--check-memory"], ["--no-graph", "--check-memo
 # Large models run in fewer ways: a process takes seconds to start and save.
 LARGE_HOWS = [[], ["--no-graph", "--check-memory"], ["--verify"]]
 CPU_HOWS = [[], ["--check-memory"], ["--verify"]]
-TIMED = 15
+TIME = "its time was over"
+TIMED, IDEAL_STEPS = 15, 6
+BUDGETS = [100, 60, 40]
 CAPS = [50, 25, 12.5]
+TF32 = ["--tf32"]
 PEER = pathlib.Path(__file__).with_name("gputorch.py")
 
 
-def bits(lab):
-    """Every plan in several ways: losses and states; and the first steps' distance from the CPU's."""
+class NotRun(Exception):
+    """Why a stage cannot run here; another run may find what it lacks."""
+
+
+def hows_of(lab, model):
+    return CPU_HOWS if not lab.gpu else GPU_HOWS if model in SMALL else LARGE_HOWS
+
+
+def bits_cell(model, share, how):
+    return f"{model} {share:g} {' '.join(how)}".strip()
+
+
+def bits_names(lab):
     for model, (_, plans) in lab.models("bits").items():
-        hows = CPU_HOWS if not lab.gpu else GPU_HOWS if model in SMALL else LARGE_HOWS
+        yield from (bits_cell(model, share, how) for share in plans for how in hows_of(lab, model))
+        yield from [f"{model} cpu"] if lab.gpu else []
+
+
+def bits(lab):
+    """Every plan in several ways: losses and states; and a GPU's first steps' distance from the CPU's."""
+    for model, (_, plans) in lab.models("bits").items():
         for share, plan in plans.items():
-            for how in hows:
+            for how in hows_of(lab, model):
                 def measure():
+                    if plan["plan"] is None:
+                        return {"infeasible": plan["infeasible"]}
                     row, states = lab.states(plan["plan"], lab.device, *how)
-                    return {"model": model, "share": share, "how": " ".join(how), **row,
-                            **({"states": digest(states)} if states else {})}
-                lab.cell("bits", f"{model} {share:g} {' '.join(how)}".strip(), measure)
-        lab.cell("bits", f"{model} cpu", lambda: {"model": model, **from_cpu(lab, plans[100]["plan"], model in SMALL)})
+                    return {**row, **({"states": digest(states)} if states else {})}
+                lab.cell("bits", bits_cell(model, share, how), measure, model=model, share=share, how=" ".join(how))
+        if lab.gpu:
+            lab.cell("bits", f"{model} cpu", lambda: from_cpu(lab, plans[100]["plan"], model in SMALL), model=model)
 
 
 def from_cpu(lab, plan, small):
     steps = lab.steps if small else 1
     (mine, states), (other, on_cpu) = lab.states(plan, lab.device, steps=steps), lab.states(plan, "cpu", steps=steps)
     if states is None or on_cpu is None:
-        return {"error": mine.get("error") or other["error"]}
-    pairs = list(zip(mine["losses"], other["losses"]))
-    far = max((abs(a - b) / (1 + abs(b)) for a, b in pairs if None not in (a, b)), default=0.0)
-    element, norm = difference(states, on_cpu)
-    return {"cpu_steps": steps, "loss_from_cpu": far, "finite_alike": all((a is None) == (b is None) for a, b in pairs),
+        return mine if states is None else other
+    losses, beside = mine["losses"], other["losses"]
+    pairs = [(a, b) for a, b in zip(losses, beside) if None not in (a, b)]
+    far = max((abs(a - b) / (1 + abs(b)) for a, b in pairs), default=0.0)
+    element, norm, compared = difference(states, on_cpu)
+    return {"cpu_steps": steps, "losses_compared": len(pairs), "states_compared": compared, "loss_from_cpu": far,
+            "finite_alike": [a is None for a in losses] == [b is None for b in beside],
             "state_from_cpu": element[0], "state": element[1], "norm_from_cpu": norm[0], "norm_state": norm[1]}
 
 
@@ -54,47 +79,58 @@ def sanitizer_path():
     return shutil.which("compute-sanitizer") or next((p for p in places if os.access(p, os.X_OK)), None)
 
 
+CHECKS = (("memcheck", ["--no-libraries"]), ("racecheck", ["--no-libraries"]), ("memcheck", []))
+
+
+def sanitizer_names(lab):
+    models = [model for model in lab.models("bits") if model in SMALL]
+    return [" ".join([check, model, *flags]) for check, flags in CHECKS for model in models]
+
+
 def sanitizer(lab):
     """Memory errors and races of every kernel of the small models, issued one by one. The smallest plan has the most copies."""
     tool = sanitizer_path()
-    why = None if tool and lab.gpu else "compute-sanitizer was not found" if lab.gpu else "no GPU: --device cuda"
-    if why:
-        # No cell: a later run may find it.
-        lab.say(stage="sanitizer", skipped=why)
-        return
-    models = [(name, plans[min(plans)]["plan"]) for name, (_, plans) in lab.models("bits").items() if name in SMALL]
-    for check, flags in (("memcheck", ["--no-libraries"]), ("racecheck", ["--no-libraries"]), ("memcheck", [])):
-        for model, plan in models:
+    if not lab.gpu or not tool:
+        raise NotRun("compute-sanitizer was not found" if lab.gpu else "it needs a GPU")
+    plans = {name: plans[min(plans)]["plan"] for name, (_, plans) in lab.models("bits").items() if name in SMALL}
+    for check, flags in CHECKS:
+        for model, plan in plans.items():
             def measure():
                 out, wrong = lab.call(tool, "--tool", check, "--error-exitcode", 99, lab.folder / "memrun", lab.folder / plan,
                                       "--device", lab.device, "--steps", 2, "--no-graph", "--no-progress", *flags)
                 text = (out or "") + (wrong["error"] if wrong else "")
                 if "Device not supported" in text:
-                    return {"model": model, "tool": check, "skipped": text[-300:]}
+                    return {"skipped": "compute-sanitizer says that the device is not supported"}
                 said = re.search(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)", text)
-                return {"model": model, "tool": check, "flags": " ".join(flags), "found": int(said[1]) if said else None,
-                        **(wrong or {})}
-            lab.cell("sanitizer", " ".join([check, model, *flags]), measure)
+                found = int(said[1]) if said else None
+                # An error of memrun itself, or no summary, says nothing about memory.
+                if not wrong and found is None:
+                    wrong = {"error": "compute-sanitizer printed no summary"}
+                return {"found": found, **(wrong or {})}
+            lab.cell("sanitizer", " ".join([check, model, *flags]), measure, model=model, tool=check, flags=" ".join(flags))
+
+
+def accuracy_names(lab):
+    return [f"{model} {share}" for model in lab.models("accuracy") for share in BUDGETS]
 
 
 def accuracy(lab):
     """The step that memc says a plan takes, planned with the measured profile, beside the step that it takes."""
     for model, (_, plans) in lab.models("accuracy").items():
-        shares = [100, 60, 40]
-        if lab.done("accuracy", [f"{model} {share}" for share in shares]):
+        if lab.done("accuracy", [f"{model} {share}" for share in BUDGETS]):
             continue
-        caps = at_shares(plans[100], shares)
+        caps = at_shares(plans[100], BUDGETS)
         profile, made = lab.replanned(model, plans[100], caps.values())
-        for share in shares:
+        for share in BUDGETS:
             def measure():
-                row = {"model": model, "share": share, **made[caps[share]]}
+                row = dict(made[caps[share]])
                 if "plan" in row:
                     row |= lab.memrun(row["plan"], lab.device, steps=TIMED)
                 if "step_ns" in row:
                     row["error_of_step"] = row["planned_ns"] / row["step_ns"] - 1
                     row |= traces(lab, row["plan"], profile)
                 return row
-            lab.cell("accuracy", f"{model} {share}", measure)
+            lab.cell("accuracy", f"{model} {share}", measure, model=model, share=share)
 
 
 def at_shares(plan, shares):
@@ -109,7 +145,7 @@ def traces(lab, plan, profile):
                         "--trace", f"{stem}.measured-trace.json")
     if not wrong:
         _, wrong = lab.call(lab.folder / "memc", "trace", lab.folder / plan, "--device", profile, "-o", f"{stem}.planned-trace.json")
-    return {"traces": wrong["error"]} if wrong else {}
+    return {"traces": wrong} if wrong else {}
 
 
 def peer(lab, model, way, cap, tf32):
@@ -118,9 +154,29 @@ def peer(lab, model, way, cap, tf32):
             "steps": TIMED if lab.gpu else 1}
     out, wrong = lab.call(sys.executable, PEER, json.dumps(spec))
     if wrong:
-        missing = "No module named 'torch'" in wrong["error"]
-        return {"skipped": "PyTorch is not installed"} if missing else wrong
+        said = wrong["error"].splitlines()[-1]
+        if said.startswith(("ModuleNotFoundError", "ImportError")):
+            return {"skipped": "PyTorch is not installed" if "'torch'" in said else f"PyTorch cannot be imported: {said}"}
+        return wrong
     return json.loads(out.splitlines()[-1])
+
+
+WHOS = ("memrun", "checkpoint", "save_on_cpu")
+
+
+def capped(tf32):
+    return CAPS[:1] if tf32 else CAPS
+
+
+def key(name, who, share, of):
+    return f"{name} {who} {share:g} of {of}" if share < 100 else f"{name} {who}"
+
+
+def throughput_names(lab, of="memrun", flags=()):
+    for name in lab.models("throughput"):
+        # What has no cap is measured by `throughput` for every way of choosing one.
+        yield from (key(name, who, 100, of) for who in ("eager", "tuned", "memrun") if of == "memrun")
+        yield from (key(name, who, share, of) for who in WHOS for share in capped(bool(flags)))
 
 
 def throughput(lab, stage="throughput", of="memrun", flags=()):
@@ -132,38 +188,39 @@ def throughput(lab, stage="throughput", of="memrun", flags=()):
 
 def compare(lab, stage, name, model, plan, of, flags):
     tf32 = bool(flags)
-    # What has no cap is the same for every way of choosing one.
-    home = "throughput" if of == "torch" else stage
-
-    def key(who, share):
-        return f"{name} {who} {share:g} of {of}" if share < 100 else f"{name} {who}"
+    home, shares = "throughput" if of == "torch" else stage, capped(tf32)
 
     def cell(who, share, cap, measure):
         def row():
-            about = {"of": of, "cap_bytes": cap} if share < 100 else {"of": None, "cap_bytes": None}
-            found = {"model": name, "who": who, "share": share, **about, **measure()}
+            found = measure()
             if "step_ns" in found:
                 found["per_s"] = round(model["units"] / found["step_ns"] * 1e9, 2)
             return found
-        return lab.cell(stage if share < 100 else home, key(who, share), row)
+        about = {"of": of, "cap_bytes": cap} if share < 100 else {"of": None, "cap_bytes": None}
+        return lab.cell(stage if share < 100 else home, key(name, who, share, of), row, model=name, who=who, share=share, **about)
 
-    whos, shares = ("memrun", "checkpoint", "save_on_cpu"), CAPS[:1] if tf32 else CAPS
-    unplanned, capped = ("eager", "tuned", "memrun"), [key(who, share) for who in whos for share in shares]
-    if lab.done(home, [key(who, 100) for who in unplanned]) and lab.done(stage, capped):
-        return
     eager, _ = (cell(who, 100, None, lambda: peer(lab, model, who, None, tf32)) for who in ("eager", "tuned"))
-    if of == "torch" and "peak_bytes" not in eager:
+    if of == "torch" and not {"step_ns", "peak_bytes"} <= eager.keys():
+        for who, share in itertools.product(WHOS, shares):
+            cell(who, share, None, lambda: {"skipped": eager.get("skipped", "PyTorch's unplanned peak was not measured")})
         return
     caps = at_shares({"arena_bytes": eager["peak_bytes"]} if of == "torch" else plan, [100, *shares])
-    _, made = lab.replanned(name, plan, caps.values(), *flags)
+    mine = {share: key(name, "memrun", share, of) for share in caps}
+    made = {}
+    if not all(lab.done(stage if share < 100 else home, [at]) for share, at in mine.items()):
+        _, made = lab.replanned(name, plan, caps.values(), *flags)
     for share, cap in caps.items():
         def measure():
-            row = made[cap]
+            row = dict(made[cap])
             return row | (lab.memrun(row["plan"], lab.device, *flags, steps=TIMED) if "plan" in row else {})
         cell("memrun", share, cap, measure)
-    for who in whos[1:]:
+    for who in WHOS[1:]:
         for share in shares:
             cell(who, share, caps[share], lambda: peer(lab, model, who, caps[share], tf32))
+
+
+def ideal_names(lab):
+    return [f"{name} {share:g}" for name, (_, plans) in lab.models("ideal").items() for share in plans]
 
 
 def ideal(lab, stage="ideal", measured=False):
@@ -179,31 +236,41 @@ def ideal(lab, stage="ideal", measured=False):
             made = {share: by_cap[cap] for share, cap in caps.items()}
         for share, at in keys.items():
             def measure():
-                row = {"model": name, "share": share, **made[share]}
+                row = {k: v for k, v in made[share].items() if k not in ("model", "share", "stages")}
                 if row.get("plan"):
-                    row |= lab.memrun(row["plan"], lab.device, steps=6)
+                    row |= lab.memrun(row["plan"], lab.device, steps=IDEAL_STEPS)
                 return row
-            lab.cell(stage, at, measure)
+            lab.cell(stage, at, measure, model=name, share=share)
 
 
-# Stages in the order in which they run, each with the share of a run's time that it may take. They are more than one together: what
-# is left goes on in the next run.
+# Stages in the order in which they run: what measures, its cells, and the share of a run's time that it may take, where others are
+# to follow. They are more than one together: what is left goes on in the next run.
 STAGES = {
-    "bits": (bits, 0.33),
-    "sanitizer": (sanitizer, 0.2),
-    "accuracy": (accuracy, 0.5),
-    "throughput": (throughput, 0.6),
-    "ideal": (ideal, 0.6),
-    "tf32": (lambda lab: throughput(lab, "tf32", flags=["--tf32"]), 0.25),
-    "torch-caps": (lambda lab: throughput(lab, "torch-caps", "torch"), 0.5),
-    "ideal-measured": (lambda lab: ideal(lab, "ideal-measured", True), 0.6),
+    "bits": (bits, bits_names, 0.4),
+    "accuracy": (accuracy, accuracy_names, 0.5),
+    "throughput": (throughput, throughput_names, 0.6),
+    "sanitizer": (sanitizer, sanitizer_names, 0.35),
+    "ideal": (ideal, ideal_names, 0.6),
+    "tf32": (lambda lab: throughput(lab, "tf32", flags=TF32), lambda lab: throughput_names(lab, flags=TF32), 0.25),
+    "torch-caps": (lambda lab: throughput(lab, "torch-caps", "torch"), lambda lab: throughput_names(lab, "torch"), 0.5),
+    "ideal-measured": (lambda lab: ideal(lab, "ideal-measured", True), ideal_names, 0.6),
 }
 
 
 def run_stage(lab, name):
-    """Whether every cell of a stage has been measured."""
+    """How a stage ended: whether every cell of it has been measured, if not why, and how many are left."""
+    measure, names, _ = STAGES[name]
+    why = None
     try:
-        STAGES[name][0](lab)
+        measure(lab)
     except OutOfTime:
-        return False
-    return True
+        why = TIME
+    except NotRun as reason:
+        why = str(reason)
+    except Exception as error:  # Whatever one stage meets, the others are measured.
+        why = f"{type(error).__name__}: {error}"
+    names = list(names(lab))
+    left = lab.left(name, names)
+    skipped = {lab.rows.get(("cell", (name, cell)), {}).get("skipped") for cell in left} - {None}
+    said = "; ".join(filter(None, [why, *sorted(skipped)]))
+    return {"complete": bool(names) and not left, "cells": len(names), "left": len(left), "why": said if left else None}

@@ -221,10 +221,12 @@ def train(spec, size=None):
 def measure(spec):
     gpu = spec["device"].startswith("cuda")
     row = {"torch": torch.__version__}
+    if gpu and not torch.cuda.is_available():
+        return row | {"skipped": "this PyTorch finds no GPU"}
     try:
         losses, times = train(spec)
         row |= {"step_ns": round(statistics.median(times)), "losses": [losses[0], losses[-1]]}
-    except torch.OutOfMemoryError as error:
+    except torch.cuda.OutOfMemoryError as error:
         row["oom"] = str(error).splitlines()[0][:200]
     if gpu:
         row |= {"gpu": torch.cuda.get_device_name(), "peak_bytes": torch.cuda.max_memory_allocated(),
