@@ -1,31 +1,34 @@
-"""Checks and measures memrun on a GPU: bits, memory errors, the cost model, and throughput beside PyTorch.
+"""Checks and measures memrun on a GPU: bits, the cost model, throughput beside PyTorch, and memory errors.
 
-Usage: python3 tests/bench/gpu.py prepare FOLDER [--bin target/release] [--profile h100] [--quick]
-       python3 tests/bench/gpu.py run FOLDER [--device cuda] [--steps 5] [--limit 540] [--only bits,sanitizer] [--out FOLDER]
-       python3 tests/bench/gpu.py report FOLDER/results.jsonl
-Needs nothing but Python, for `prepare` and `run` release builds of memc and memrun. `run` takes CUDA's libraries where it finds them
-(`memrun devices`), PyTorch from the Python that runs it, and compute-sanitizer from the path, CUDA_HOME or NVIDIA's wheel; what
-is not there is told, and what needs it does not pass. GPU.md beside this file says what a GPU's time goes to.
+Usage: python3 tests/bench/gpu.py prepare FOLDER [--bin target/release] [--profile h100] [--quick] [--most MIB]
+       python3 tests/bench/gpu.py run FOLDER [--device cuda] [--steps 5] [--limit 540] [--only bits,accuracy] [--again]
+                                             [--out FOLDER] [--resume FOLDER]
+       python3 tests/bench/gpu.py report FOLDER
+Needs nothing but Python, for `prepare` and `run` release builds of memc and memrun. GPU.md beside this file says what to carry to a
+machine with a GPU, what is needed there, what its time goes to, and what the criteria are.
 
 `prepare` compiles plans for a built-in profile and puts memc, memrun and models beside them (half an hour; nothing is made again that
-is there). FOLDER.tar.xz has all of the folder, results too: it is what a machine with a GPU needs, and what `run` unpacks where there
-is no folder. `run` measures stage after stage, each within its
-share of `--limit`, and adds a JSON object for every cell to FOLDER/results.jsonl; what is there is not measured again, so that the
-same command goes on where it was cut short. `--out` gets that file after every row, and at the end a `gpu.tar.gz` of profiles and
-traces. Stages:
+is there). FOLDER.tar.xz has what it made: that and these scripts are what a machine with a GPU needs, and `run` unpacks it where there
+is no folder. With --quick it takes a minute and makes plans of a few small models, to see that everything runs; no criterion is met
+by those.
+
+`run` measures stage after stage, each within its share of `--limit`, and adds a JSON object for every cell to FOLDER/results.jsonl;
+what is there is not measured again, so that the same command goes on where it was cut short, and it says what is left.
+`--out` gets that file after every row, measured profiles, and at the end traces; `--resume` takes them on another machine. Stages:
 
 bits        every plan of small models, ResNet-18, ResNet-50 and BERT, at 100, 60 and 40 % of the unplanned arena, captured as a graph
             and not, with poisoned memory, and beside an unplanned run on the same GPU: the same losses and states after
             `--steps` steps on synthetic data. And near the CPU's
-sanitizer   compute-sanitizer's memcheck and racecheck on plans of the small models
 accuracy    what memc says that a step takes, planned on that machine with the profile measured there, beside what it takes
 throughput  steps at falling caps beside PyTorch's (gputorch.py), each in f32 without TF32
+sanitizer   compute-sanitizer's memcheck and racecheck on plans of the small models
 ideal       models of several times the cap beside themselves without one
 tf32        some of throughput in TF32
 torch-caps, ideal-measured: throughput at shares of PyTorch's peak, and ideal planned for the measured profile
 
-Times are medians of steps without the first two. A stage ends with a row that has its criteria (met, not met, or not run)
-and `passed`: all were met. The exit code is 1 if one was not met.
+Times are medians of steps without the first two. A stage ends with a row that has its criteria (met, not met, not run and why, or
+reported where there is no threshold) and `passed`: all were met or reported. What fails is a row with its command, exit code and
+last words. The exit code is 1 if a criterion was not met.
 """
 import argparse
 import concurrent.futures
@@ -84,7 +87,7 @@ def prepare(args):
     part.replace(packed)
     sizes = {of: sum((folder / name).stat().st_size for name in names) / 2**20 for of, names in parts.items()}
     said = ", ".join(f"{of} {size:.1f} MiB" for of, size in sizes.items() if size >= 0.05)
-    scripts = sorted(pathlib.Path(__file__).parent.glob("gpu*.py"))
+    scripts = [path for path in sorted(pathlib.Path(__file__).parent.glob("gpu*.py")) if path.name != "gpucheck.py"]
     total = (packed.stat().st_size + sum(path.stat().st_size for path in scripts)) / 2**20
     print(f"{len(plans)} plans in {folder} ({said})")
     print(f"to carry: {packed} and {', '.join(path.name for path in scripts)}, {total:.2f} MiB in all")
@@ -156,21 +159,23 @@ def run(args):
         unpack(folder, packed)
     if args.resume:
         resume(folder, pathlib.Path(args.resume))
-    lab, ends = gpulab.Lab(args), []
+    lab, ends = gpulab.Lab(args), {}
     try:
-        for n, stage in enumerate(stages):
-            share = gpustages.STAGES[stage][2] if n + 1 < len(stages) else 1
-            lab.stage_end = min(lab.end, time.monotonic() + share * args.limit)
-            end = gpustages.run_stage(lab, stage)
-            ends.append(gpureport.judge(stage, list(lab.rows.values()), lab.ran, end))
-            lab.say(**ends[-1])
+        # A second time round, what the first left over of the time is for the stages that were cut short.
+        for shared in (True, False):
+            for stage in stages:
+                if shared or timed(ends[stage]) and time.monotonic() < lab.end:
+                    share = gpustages.STAGES[stage][2] if shared else 1
+                    lab.stage_end = min(lab.end, time.monotonic() + share * args.limit)
+                    end = gpustages.run_stage(lab, stage)
+                    ends[stage] = gpureport.judge(stage, list(lab.rows.values()), lab.ran, end)
+                    lab.say(**ends[stage])
     finally:
         lab.keep("traces.tar.gz", f"*.{lab.tag}.*-trace.json")
-    over, other = [], []
-    for end in ends:
-        if not end["complete"]:
-            timed = end["why"].startswith(gpustages.TIME)
-            (over if timed else other).append(f"{end['stage']} ({end['left']} of {end['cells']} cells{'' if timed else ': ' + end['why']})")
+    ends = list(ends.values())
+    over = [f"{end['stage']} ({end['left']} of {end['cells']} cells)" for end in ends if timed(end)]
+    other = [f"{end['stage']} ({end['left']} of {end['cells']} cells: {end['why']})" for end in ends
+             if not end["complete"] and not timed(end)]
     if over:
         print(f"the time (--limit {args.limit:g} s) was over; left undone: {', '.join(over)}. The same command goes on where this one "
               "stopped", file=sys.stderr)
@@ -179,6 +184,11 @@ def run(args):
     if not over and not other:
         print(f"complete: {', '.join(stages)}", file=sys.stderr)
     return 1 if any(of["verdict"] == "not met" for end in ends for of in end["criteria"].values()) else 0
+
+
+def timed(end):
+    """Whether a stage ended because its time was over."""
+    return not end["complete"] and end["why"].startswith(gpustages.TIME)
 
 
 def report(args):

@@ -273,4 +273,5 @@ def run_stage(lab, name):
     left = lab.left(name, names)
     skipped = {lab.rows.get(("cell", (name, cell)), {}).get("skipped") for cell in left} - {None}
     said = "; ".join(filter(None, [why, *sorted(skipped)]))
-    return {"complete": bool(names) and not left, "cells": len(names), "left": len(left), "why": said if left else None}
+    why = (said or "not measured") if left else None if names else "the folder has no plans for it"
+    return {"complete": why is None, "cells": len(names), "left": len(left), "why": why}
