@@ -42,6 +42,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zlib
 
 import gpulab
 import gpureport
@@ -128,26 +129,25 @@ def unpack(folder, packed):
     """The folder that `prepare` packed, as a whole or not at all."""
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
-    try:
-        with tarfile.open(packed) as kept:
-            extract(kept, part)
-    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
-        raise SystemExit(f"{packed} is not whole ({error}): carry it again") from None
+    extract(packed, part)
     part.rename(folder)
 
 
-def extract(kept, folder):
+def extract(packed, folder):
     safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-    kept.extractall(folder, **safe)
+    try:
+        with tarfile.open(packed) as kept:
+            kept.extractall(folder, **safe)
+    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError) as error:
+        raise SystemExit(f"{packed} is not whole ({error}): carry it again") from None
 
 
 def resume(folder, kept):
-    """Takes results and profiles that another machine gave, where the folder has none."""
+    """Takes results and profiles that another machine gave, where the folder has no results."""
     if not (folder / "results.jsonl").exists():
-        shutil.copy(kept / "results.jsonl", folder)
         if (kept / "profiles.tar.gz").exists():
-            with tarfile.open(kept / "profiles.tar.gz") as profiles:
-                extract(profiles, folder)
+            extract(kept / "profiles.tar.gz", folder)
+        shutil.copy(kept / "results.jsonl", folder)
 
 
 def run(args):
@@ -221,7 +221,7 @@ def main():
         return {"prepare": prepare, "run": run, "report": report}[args.verb](args)
     except FileNotFoundError as missing:
         hints = {"prepare": "build memc and memrun with `cargo build --release --workspace`, or say with --bin where they are",
-                 "run": "make the folder with `prepare`", "report": "`run` writes it"}
+                 "run": "make the folder with `prepare`; --resume takes what `run --out` kept", "report": "`run` writes it"}
         raise SystemExit(f"{missing.filename} is not there: {hints[args.verb]}") from None
     except KeyboardInterrupt:
         print("interrupted: the same command goes on", file=sys.stderr)

@@ -231,9 +231,11 @@ class Lab:
     def keep(self, archive, pattern):
         """Packs files of the folder into the one for what is kept."""
         if self.out:
-            with tarfile.open(self.out / archive, "w:gz") as kept:
+            part = self.folder / f"{archive}.part"
+            with tarfile.open(part, "w:gz") as kept:
                 for path in sorted(self.folder.glob(pattern)):
                     kept.add(path, path.name)
+            shutil.move(part, self.out / archive)
 
     def call(self, *line):
         """Standard output of a command, and what went wrong: the command, its exit code and the end of what it said."""

@@ -209,10 +209,10 @@ def ideal_table(rows):
         yield [row["model"], f"{100 / row['share']:.3g}", gib(row.get("arena_bytes")), gib(row.get("host_bytes")), ms(row), ratio]
 
 
-# For each stage: its criteria, from its rows and whether all were measured; and its table.
+# For each stage: its criteria, from its rows, why not all were measured, and what was run; and its table.
 STAGES = {
-    "bits": (of_bits, bits_table), "sanitizer": (of_sanitizer, sanitizer_table), "accuracy": (of_accuracy, accuracy_table),
-    "throughput": (of_throughput, throughput_table), "ideal": (of_ideal, ideal_table), "tf32": (of_more, throughput_table),
+    "bits": (of_bits, bits_table), "accuracy": (of_accuracy, accuracy_table), "throughput": (of_throughput, throughput_table),
+    "sanitizer": (of_sanitizer, sanitizer_table), "ideal": (of_ideal, ideal_table), "tf32": (of_more, throughput_table),
     "torch-caps": (of_more, throughput_table), "ideal-measured": (of_ideal, ideal_table),
 }
 

@@ -40,11 +40,6 @@ def mend(path):
         path.write_bytes(whole)
 
 
-def about(rows):
-    """What was run, and on what: of results of one machine and one build, or nothing."""
-    return next((row["run"] for row in rows.values() if "run" in row), None)
-
-
 def differing(one, other):
     """In words, how a run is not like another."""
     names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
@@ -52,7 +47,9 @@ def differing(one, other):
 
 
 def short(value):
-    return ", ".join(f"{k} {v or 'missing'}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {version or 'missing'}" for name, version in value.items()) or "none"
+    return "none" if value is None else str(value)
 
 
 def one_run(path, rows):
@@ -60,6 +57,8 @@ def one_run(path, rows):
     runs = [row["run"] for row in rows.values() if "run" in row]
     if not runs or not any("cell" in row or "complete" in row for row in rows.values()):
         raise SystemExit(f"{path} has no results yet: `gpu.py run` writes them")
+    if not {"device", "gpu", "programs", "quick", "libraries"} <= runs[0].keys():
+        raise SystemExit(f"{path} is of another version of gpu.py: report it with that one")
     for other in runs[1:]:
         raise SystemExit(f"{path} mixes results ({differing(runs[0], other)}): report those of each by themselves")
     return runs[0]
