@@ -102,6 +102,10 @@ class Verdicts(unittest.TestCase):
         self.assertEqual(verdicts("throughput", peers(checkpoint={"oom": ""}, save_on_cpu={"oom": ""})), ["met"] * 6)
         self.assertEqual(verdicts("throughput", peers(eager={"error": "it broke"})), ["not run", "met", "met"] * 2)
         self.assertEqual(verdicts("throughput", peers(half={"per_s": 8.0})), ["met", "not met", "not met"] * 2)
+        rows = peers(**dict.fromkeys(("eager", "checkpoint", "save_on_cpu"), {"skipped": "PyTorch is not installed"}))
+        self.assertEqual(verdicts("throughput", rows), ["not run", "met", "not run"] * 2)
+        said = gpureport.judge("throughput", rows, ON_GPU, DONE)["criteria"].values()
+        self.assertEqual(sum("because PyTorch is not installed" == of["detail"] for of in said), 4)
         without = {**ON_GPU, "libraries": {"cuBLASLt": "1", "cuDNN": None}}
         self.assertEqual(verdicts("throughput", peers(memrun={"per_s": 9.0}), without), ["not run", "met", "met"] * 2)
 
