@@ -89,6 +89,11 @@ class Verdicts(unittest.TestCase):
             self.assertEqual(set(verdicts(stage, rows, {**ON_GPU, "quick": True})), {"not run"})
         self.assertEqual(verdicts("bits", bits(states="other"), {**ON_GPU, "quick": True}), ["not met", "not run"])
 
+    def test_the_page_has_the_wording_of_accuracy(self):
+        page = " ".join(GPU.with_name("GPU.md").read_text().split())
+        for text in gpureport.judge("accuracy", [], ON_GPU, DONE)["criteria"]:
+            self.assertIn(f'"{text}"', page)
+
     def test_accuracy_takes_five_models_of_three_budgets(self):
         self.assertEqual(verdicts("accuracy", steps(5, 3)), ["met"])
         self.assertEqual(verdicts("accuracy", steps(8, 2)), ["not run"])
