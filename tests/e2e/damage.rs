@@ -1,7 +1,9 @@
 //! Bad input at the command line: damaged models and plans, unwritable targets. One message, the right exit code, and
 //! the file that was there stays.
 
-use crate::support::{json, memc_fails, memc_ok, put, root};
+use memc_plan::{Action, PlanFile};
+
+use crate::support::{json, memc_fails, memc_ok, number, put, root};
 
 const MODEL: &str = "models/mlp_s/training_model.onnx";
 
@@ -122,4 +124,41 @@ fn check_says_that_initial_values_differ() {
     assert!(said.contains("other initial values: give --checkpoint FILE"), "{said}");
     assert!(said.lines().count() < 10, "{said}");
     assert!(memc_ok(&[&["check", &plan, "--source", model][..], &values].concat()).contains("proved"));
+}
+
+/// A step has no wait to spare: without any one of them the plan is refused.
+#[test]
+fn without_any_one_of_its_waits_a_plan_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.plan");
+    let to = path.display().to_string();
+    let models = [
+        (MODEL, "10000B"),
+        ("models/cnn_bn/training_model.onnx", "222K"),
+        ("models/resnet_tiny/training_model.onnx", "40%"),
+        ("models/bert_tiny_nodrop_sgd/training_model.onnx", "100K"),
+        ("models/bert_tiny_nodrop_sgd/training_model.onnx", "40K"),
+    ];
+    let mut dropped = 0;
+    for (model, budget) in models {
+        let budget = match budget.strip_suffix('%') {
+            None => budget.to_owned(),
+            Some(share) => {
+                let peak = number(&json(&memc_ok(&["estimate", model, "--json"])), "peak_bytes");
+                format!("{}B", peak * share.parse::<u64>().unwrap() / 100)
+            }
+        };
+        memc_ok(&["compile", model, "--gpu-mem", &budget, "--effort", "1", "-o", &to]);
+        let file = PlanFile::open(&path).unwrap();
+        let (plan, graph) = (file.plan(), memc_ir::parse(&file.plan().meta.source).unwrap());
+        let is_wait = |i: &usize| matches!(plan.body[*i].action, Action::Wait { .. });
+        for i in (0..plan.body.len()).filter(is_wait) {
+            let mut less = plan.clone();
+            less.body.remove(i);
+            let errors = memc_check::check(&graph, &less).expect_err("it is needed").0;
+            assert_eq!(errors[0].code(), "C01", "{model} {budget}, command {i}");
+            dropped += 1;
+        }
+    }
+    assert!(dropped > 200, "{dropped}");
 }

@@ -2,8 +2,8 @@
 //!
 //! Works on bytes, after layout: two commands conflict when they touch a common byte of one arena and at least one writes
 //! it, or when one is to come after the other. Commands of one stream are ordered anyway. For every other such pair, in issue order and across the
-//! boundary to the previous step, the later command awaits the earlier one, unless what it awaits already implies it
-//! (vector clocks over the three streams). The step is walked twice; awaits that the first walk needs within a
+//! boundary to the previous step, the later command awaits the earlier one, unless what it awaits anyway implies it
+//! (vector clocks over the three streams), so that none can be left out. The step is walked twice; awaits that the first walk needs within a
 //! step are kept even where the second finds them implied, since what implies them may be one of them.
 
 use std::collections::BTreeMap;
@@ -97,14 +97,15 @@ impl Walker {
             });
         }
         needs.extend(access.after.and_then(|after| self.ran.get(after as usize).copied().flatten()));
-        // Latest first: awaiting it usually implies the rest.
-        needs.retain(|r| r.stream != stream);
-        needs.sort_by_key(|r| (std::cmp::Reverse((r.walk, r.number)), r.stream));
-        for need in needs {
-            if self.clocks[stream][need.stream] >= need.number {
-                continue;
-            }
-            let clock = self.after[usize::from(need.walk) * commands + need.command as usize];
+        needs.retain(|r| self.clocks[stream][r.stream] < r.number);
+        let clock = |r: &Run| self.after[usize::from(r.walk) * commands + r.command as usize];
+        // The last of a stream implies what is before it there; it may be implied by that of the other stream.
+        let last = |of: usize| needs.iter().filter(|r| r.stream == of).max_by_key(|r| r.number);
+        let lasts: Vec<Run> = (0..3).filter_map(last).copied().collect();
+        let implies = |a: &Run, b: &Run| a.stream != b.stream && clock(a)[b.stream] >= b.number;
+        let needed = lasts.iter().filter(|b| !lasts.iter().any(|a| implies(a, b)));
+        let needed: Vec<(Run, [u64; 3])> = needed.map(|r| (*r, clock(r))).collect();
+        for (need, clock) in needed {
             for (mine, theirs) in self.clocks[stream].iter_mut().zip(clock) {
                 *mine = (*mine).max(theirs);
             }
