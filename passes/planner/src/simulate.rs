@@ -110,6 +110,11 @@ struct Queue {
     cause: Option<u32>,
 }
 
+/// Time in ns for some work. Mostly nothing is slowed, which takes no division.
+fn time(work: u64, rate: u64) -> u64 {
+    if rate == UNIT { work.div_ceil(UNIT) } else { work.div_ceil(rate) }
+}
+
 struct Sim<'a> {
     jobs: &'a [Job],
     awaits: &'a [Vec<Await>],
@@ -154,10 +159,13 @@ impl<'a> Sim<'a> {
             }
             let copies = u64::from(self.queues[1].running) + u64::from(self.queues[2].running);
             let copy = if copies == 2 { self.slow } else { UNIT };
-            let kernel = UNIT * UNIT / (UNIT + self.queues[0].slowdown * copies / 2);
-            let rates = [kernel.max(1), copy, copy];
+            let kernel = match self.queues[0].slowdown * copies {
+                0 => UNIT,
+                slowdown => (UNIT * UNIT / (UNIT + slowdown / 2)).max(1),
+            };
+            let rates = [kernel, copy, copy];
             let running = self.queues.iter().zip(rates).filter(|(q, _)| q.running);
-            let next = running.map(|(q, rate)| self.now + q.left.div_ceil(rate)).min().unwrap_or(u64::MAX);
+            let next = running.map(|(q, rate)| self.now + time(q.left, rate)).min().unwrap_or(u64::MAX);
             if next == u64::MAX {
                 let waiting = self.queues.iter().find(|q| q.step <= WARM_UP && q.next < q.jobs.len());
                 return match waiting.and_then(|q| q.jobs.get(q.next)) {
