@@ -8,7 +8,7 @@ use std::sync::Arc;
 use memc_plan::PlanFile;
 use rayon::ThreadPool;
 
-use crate::{Device, Error, Feeder, Initial, Program, Reference, Session, cpu, unplanned};
+use crate::{Device, Error, Feeder, Initial, Program, Reference, Session, cpu, memory, unplanned};
 
 /// An unplanned run.
 pub(crate) enum Beside<'a> {
@@ -20,7 +20,7 @@ pub(crate) enum Beside<'a> {
 
 impl<'a> Beside<'a> {
     /// Starts an unplanned run of a plan's source graph; kernels of the CPU run on so many threads, 0 for as many as there
-    /// are.
+    /// are, and the host arenas of both runs have at most `host_mem` bytes.
     ///
     /// # Errors
     /// [`Error::Plan`] for a source that is no valid graph, and [`Error::Memory`] where it does not fit beside the plan.
@@ -30,6 +30,7 @@ impl<'a> Beside<'a> {
         initial: &'a Initial<'a>,
         feeder: &'a mut Feeder,
         threads: usize,
+        host_mem: Option<u64>,
     ) -> Result<Beside<'a>, Error> {
         if device.has_reference_kernels() {
             let (reference, pool) = (Box::new(Reference::new(file, initial)?), cpu::pool(threads)?);
@@ -37,8 +38,10 @@ impl<'a> Beside<'a> {
         }
         let plan = unplanned::plan(file.plan())?;
         let program = Arc::new(Program::new(&plan)?);
-        let session =
-            Session::start(device, &plan, program, initial, feeder).map_err(|error| match error {
+        let planned = usize::try_from(file.plan().meta.host_bytes).unwrap_or(usize::MAX);
+        let session = memory::limit(program.host_bytes.saturating_add(planned), host_mem)
+            .and_then(|()| Session::start(device, &plan, program, initial, feeder))
+            .map_err(|error| match error {
                 Error::Memory(text) => Error::Memory(format!(
                     "{text}; --verify runs the unplanned step beside the plan, run without it"
                 )),

@@ -31,6 +31,49 @@ pub(crate) fn check(dev_bytes: usize, host_bytes: usize) -> Result<(), Error> {
     )))
 }
 
+/// Compares what a plan takes as host arena with what the caller lets it have; `None`: any size.
+pub(crate) fn limit(host_bytes: usize, limit: Option<u64>) -> Result<(), Error> {
+    match limit.filter(|limit| host_bytes as u64 > *limit) {
+        None => Ok(()),
+        Some(limit) => Err(Error::Memory(format!(
+            "the plan takes {} of host memory as its host arena, more than --host-mem {}; compile with that --host-mem, or \
+             pass a larger one here",
+            Bytes(host_bytes as u64),
+            Bytes(limit),
+        ))),
+    }
+}
+
+/// What to do where the system did not lock so many bytes of host memory: what limits it, where that is known, and what
+/// raises the limit.
+pub(crate) fn lock_remedy(host_bytes: usize) -> String {
+    let read = |name| fs::read_to_string(name).unwrap_or_default();
+    remedy(host_bytes, lock_limit(&read("/proc/self/limits"), &read("/proc/self/status")))
+}
+
+fn remedy(host_bytes: usize, limit: Option<u64>) -> String {
+    let limit = limit.filter(|limit| host_bytes as u64 > *limit).map(|limit| {
+        format!(
+            "raise what the process may lock, which is {}, with `ulimit -l unlimited` or the container's memlock limit, ",
+            Bytes(limit)
+        )
+    });
+    format!(
+        "{}free host memory, or compile for a larger --gpu-mem, which swaps less",
+        limit.unwrap_or_default()
+    )
+}
+
+/// Bytes that the process may lock, where that is limited. `limits` and `status` are those of `/proc/self`.
+fn lock_limit(limits: &str, status: &str) -> Option<u64> {
+    /// The bit of `CAP_IPC_LOCK`, which lifts the limit.
+    const IPC_LOCK: u64 = 1 << 14;
+    let held = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let held = held.and_then(|held| u64::from_str_radix(held.trim(), 16).ok()).unwrap_or(0);
+    let limit = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
+    limit.split_whitespace().next()?.parse().ok().filter(|_| held & IPC_LOCK == 0)
+}
+
 /// Bytes that the process may still take, and what limits them.
 fn least() -> Option<(u64, &'static str)> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text));
@@ -85,6 +128,24 @@ mod tests {
         let text = "MemTotal:       24543232 kB\nMemFree: 1 kB\nMemAvailable:   23985220 kB\n";
         assert_eq!(mem_available(text), Some(23_985_220 * 1024));
         assert_eq!(mem_available("MemFree: 1 kB\n"), None);
+    }
+
+    /// The soft limit of locked memory is named where it is less than what was to be locked, and binds the process at all.
+    #[test]
+    fn what_limits_locking_is_named() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                      Max locked memory         65536                8388608              bytes     \n";
+        let unlimited = "Max locked memory         unlimited            unlimited            bytes     \n";
+        let (user, may_lock) = ("Name:\tmemrun\nCapEff:\t0000000000000000\n", "CapEff:\t000001fffeffffff\n");
+        assert_eq!(lock_limit(limits, user), Some(65536));
+        for (limits, status) in [(limits, may_lock), (unlimited, user), ("", user)] {
+            assert_eq!(lock_limit(limits, status), None);
+        }
+        let text = remedy(65537, Some(65536));
+        assert!(text.contains("64.00 KiB") && text.contains("ulimit -l"), "{text}");
+        for limit in [None, Some(65537)] {
+            assert!(remedy(65537, limit).starts_with("free host memory"));
+        }
     }
 
     /// The tightest of a version 2 group and its parents counts, without its reclaimable pages.

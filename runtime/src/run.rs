@@ -14,7 +14,7 @@ use crate::{
     Device, Error, FeedOptions, Feeder, Initial, Program, Session, StateFile, StateWriter,
     clock::{elapsed_ns, now},
     cpu::{self, Cpu},
-    gpu, output,
+    gpu, memory, output,
     state::{is_variable, list},
     verify,
 };
@@ -40,6 +40,8 @@ pub struct RunOptions {
     pub outputs: Vec<(String, PathBuf)>,
     /// Compare every output and state with those of the unplanned run.
     pub verify: bool,
+    /// Most bytes of host memory that host arenas may take, the unplanned run's included; `None`: as many as there are.
+    pub host_mem: Option<u64>,
     /// Where to write the last step's timeline.
     pub trace: Option<PathBuf>,
     /// What to run on.
@@ -133,6 +135,7 @@ pub fn run_on(
 ) -> Result<Report, Error> {
     let plan = file.plan();
     let program = Arc::new(Program::new(plan)?);
+    memory::limit(program.host_bytes, options.host_mem)?;
     let resume = options.resume.as_ref().map(|path| StateFile::open(path, plan)).transpose()?;
     let overrides = options.init.as_ref().map(|path| StateFile::open(path, plan)).transpose()?;
     for (state, path) in [(&resume, &options.resume), (&overrides, &options.init)] {
@@ -172,7 +175,8 @@ pub fn run_on(
         session.prepare_trace()?;
     }
     let threads = options.cpu.threads;
-    let beside = again.as_mut().map(|feeder| Beside::start(device, file, &initial, feeder, threads));
+    let beside =
+        again.as_mut().map(|feeder| Beside::start(device, file, &initial, feeder, threads, options.host_mem));
     let mut beside = beside.transpose()?;
     let mut steps = 0;
     while steps < options.steps && !watch.should_stop() {

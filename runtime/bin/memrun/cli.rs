@@ -10,6 +10,8 @@ use memc_gpu::{LibraryOptions, Rounding};
 use memc_plan::{is_same_file, keep_apart};
 use memc_runtime::{DeviceName, Error, ProfileOptions, RunOptions, TuneOptions, cpu};
 
+use crate::size;
+
 const EXAMPLES: &str = "\
 Examples:
   memrun model.plan --steps 5           synthetic data, the plan's learning rate
@@ -85,6 +87,9 @@ pub(crate) struct Cli {
     /// Threads for kernels [default: as many as the machine has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     threads: Option<u16>,
+    /// Host memory that the host arena may take, such as 64G: a plan that takes more does not run
+    #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
+    host_mem: Option<u64>,
     /// Issue every command of every step, instead of capturing the step once as a CUDA graph and replaying that
     #[arg(long)]
     no_graph: bool,
@@ -285,6 +290,7 @@ impl Cli {
             resume: self.resume.clone(),
             init: self.init.clone(),
             verify: self.verify,
+            host_mem: self.host_mem,
             trace: self.trace.clone(),
             device: self.device,
             no_graph: self.no_graph,

@@ -3,6 +3,7 @@
 mod cli;
 mod devices;
 mod report;
+mod size;
 mod tune;
 
 use std::{

@@ -13,7 +13,7 @@ use super::split::Split;
 use crate::noted::Noted;
 use crate::program::Action;
 use crate::progress::Progress;
-use crate::{Device, Error, Executor, HostSide, Program};
+use crate::{Device, Error, Executor, HostSide, Program, memory};
 
 /// What was taken down of a program's steps.
 #[derive(Default)]
@@ -84,11 +84,11 @@ struct InOrder<D> {
 impl<D: Graphs + Clock> InOrder<D> {
     fn capture(&mut self) -> Result<(), Error> {
         if !self.replay.driver.is_page_locked() {
-            return Err(Error::Memory(
+            return Err(Error::Memory(format!(
                 "the host arena cannot be page-locked, and what copies of pageable memory take is no property of the \
-                 device; free host memory, or measure a plan for a larger --gpu-mem, which swaps less"
-                    .to_owned(),
-            ));
+                 device; {}",
+                memory::lock_remedy(self.replay.program.host_bytes)
+            )));
         }
         let program = self.replay.program.clone();
         let body = program.section(Section::Body);

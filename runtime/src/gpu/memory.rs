@@ -6,7 +6,7 @@ use memc_plan::Section;
 
 use crate::clock::{elapsed_ns, now};
 use crate::program::Action;
-use crate::{Error, Program};
+use crate::{Error, Program, memory as host_memory};
 
 /// Most bytes of a copy that tells the link's throughput.
 const COPY: usize = 16 << 20;
@@ -38,10 +38,10 @@ pub(super) fn pageable(driver: &mut impl Driver, program: &Program) -> Result<St
     let ms = |bytes: u64, rate: f64| if rate > 0.0 { bytes as f64 / rate / 1e6 } else { 0.0 };
     Ok(format!(
         "the host arena of {} could not be page-locked: copies reach {down:.1} GB/s to the host and {up:.1} GB/s back, so that \
-         those of a step alone take {:.3} ms, and commands are issued one by one; free host memory, or compile for \
-         a larger --gpu-mem, which swaps less",
+         those of a step alone take {:.3} ms, and commands are issued one by one; {}",
         Bytes(program.host_bytes as u64),
         ms(out, down) + ms(back, up),
+        host_memory::lock_remedy(program.host_bytes),
     ))
 }
 

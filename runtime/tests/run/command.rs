@@ -129,6 +129,7 @@ fn usage_errors_exit_with_2() {
         ("model.plan --threads 0", "--threads"),
         ("model.plan --lr nan", "finite"),
         ("model.plan --input x", "NAME=@FILE"),
+        ("model.plan --host-mem 16", "16G"),
         ("model.plan --device gpu", "cuda:N"),
         ("model.plan --device cuda:-1", "number"),
         ("model.plan --output loss", "NAME=FILE"),
@@ -159,6 +160,7 @@ fn failures_have_their_exit_codes() {
         &["ONNX Runtime checkpoint", "memc compile --checkpoint"],
     );
     fails(&folder, "nowhere.plan", 74, &["nowhere.plan"]);
+    fails(&folder, "model.plan --host-mem 8K", 5, &["13.44 KiB", "--host-mem 8.00 KiB"]);
     fails(&folder, "model.plan --save /dev/full", 74, &["/dev/full"]);
     fails(&folder, "y.npy", 7, &["y.npy", "not a memc plan"]);
     fs::write(folder.path("model.onnx"), b"\x08\x07\x12\x07pytorch").unwrap();

@@ -138,6 +138,19 @@ fn initial_contents_are_checked() {
     assert!(error.to_string().contains("`w`") && error.to_string().contains("normal:0.25"), "{error}");
 }
 
+/// A host arena that takes more than the caller lets it have is refused with both sizes, before anything runs.
+#[test]
+fn a_host_arena_is_compared_with_what_it_may_take() {
+    let folder = crate::Folder::of(CLASSIFIER);
+    let options = |bytes| memc_runtime::RunOptions { host_mem: Some(bytes), ..crate::steps(1) };
+    let error = folder.run(&options(13759)).unwrap_err();
+    assert_eq!(error.exit_code(), 5);
+    let text = error.to_string();
+    let parts = ["host arena", "13.44 KiB (13,760 B)", "--host-mem 13.44 KiB (13,759 B)", "compile with"];
+    parts.iter().for_each(|part| assert!(text.contains(part), "{text} lacks {part}"));
+    folder.run(&options(13760)).unwrap();
+}
+
 /// An arena that no machine has is refused with the sizes, before anything runs.
 #[test]
 fn arenas_are_compared_with_the_memory() {
