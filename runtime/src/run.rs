@@ -11,7 +11,7 @@ use memc_plan::{Lap, PlanFile, Replace, Trace};
 
 use crate::beside::Beside;
 use crate::{
-    Device, Error, FeedOptions, Feeder, Initial, Program, Session, StateFile, StateWriter,
+    Device, Error, FeedOptions, Feeder, Initial, Program, Session, Stage, StateFile, StateWriter,
     clock::{elapsed_ns, now},
     cpu::{self, Cpu},
     gpu, memory, output,
@@ -68,6 +68,8 @@ pub enum DeviceName {
 pub trait Watch {
     /// A step, counted from 1 over resumed runs, is done after `ns` nanoseconds with this mean loss.
     fn step(&mut self, step: u64, loss: Option<f32>, ns: u64);
+    /// The run comes to a stage.
+    fn stage(&mut self, _stage: Stage) {}
     /// Something the user should know.
     fn note(&mut self, text: &str);
     /// Whether to end the run before the next step.
@@ -134,8 +136,10 @@ pub fn run_on(
     watch: &mut dyn Watch,
 ) -> Result<Report, Error> {
     let plan = file.plan();
+    watch.stage(Stage::Before("proving the schedule"));
     let program = Arc::new(Program::new(plan)?);
     memory::limit(program.host_bytes, options.host_mem)?;
+    watch.stage(Stage::Before("reading states and inputs"));
     let resume = options.resume.as_ref().map(|path| StateFile::open(path, plan)).transpose()?;
     let overrides = options.init.as_ref().map(|path| StateFile::open(path, plan)).transpose()?;
     for (state, path) in [(&resume, &options.resume), (&overrides, &options.init)] {
@@ -168,16 +172,23 @@ pub fn run_on(
         drop(Replace::begin(path).map_err(|error| Error::io(path, error))?);
     }
     let mut again = options.verify.then(|| Feeder::new(plan, &program, &feed)).transpose()?;
-    let mut session = Session::start(device, plan, program.clone(), &initial, &mut feeder)?;
+    watch.stage(Stage::Before("reserving memory, preparing kernels"));
+    let mut session = Session::open(device, plan, program.clone(), &initial, &mut feeder)?;
+    watch.stage(Stage::Before("setting initial values"));
+    session.load()?;
     session.notes().iter().for_each(|note| watch.note(note));
     let mut told = session.notes().len();
     if options.trace.is_some() {
         session.prepare_trace()?;
     }
+    if again.is_some() {
+        watch.stage(Stage::Before("preparing the unplanned run"));
+    }
     let threads = options.cpu.threads;
     let beside =
         again.as_mut().map(|feeder| Beside::start(device, file, &initial, feeder, threads, options.host_mem));
     let mut beside = beside.transpose()?;
+    watch.stage(Stage::Steps);
     let mut steps = 0;
     while steps < options.steps && !watch.should_stop() {
         let start = now();
@@ -204,6 +215,10 @@ pub fn run_on(
         watch.step(session.steps_done(), session.loss(), ns);
     }
 
+    watch.stage(Stage::After("storing outputs and states"));
+    if !outputs.is_empty() && steps == 0 {
+        watch.note("the run was interrupted before its first step: no output was written");
+    }
     if options.trace.is_some() && steps < options.steps {
         watch.note("the run was interrupted before the step whose trace was asked for");
     }

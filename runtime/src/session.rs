@@ -42,14 +42,37 @@ impl<'a> Session<'a> {
         initial: &'a Initial<'a>,
         feeder: &'a mut Feeder,
     ) -> Result<Session<'a>, Error> {
-        let mut executor = device.open(program.clone())?;
+        let mut session = Session::open(device, plan, program, initial, feeder)?;
+        session.load()?;
+        Ok(session)
+    }
+
+    /// Reserves the memory and prepares the device; [`Session::load`] comes next.
+    ///
+    /// # Errors
+    /// Those of [`Device::open`].
+    pub(crate) fn open(
+        device: &dyn Device,
+        plan: &Plan,
+        program: Arc<Program>,
+        initial: &'a Initial<'a>,
+        feeder: &'a mut Feeder,
+    ) -> Result<Session<'a>, Error> {
+        let executor = device.open(program.clone())?;
         let losses = plan.outputs.iter().zip(&program.types.outputs).enumerate();
         let losses = losses.filter(|(_, (o, ty))| o.role == LOSS && ty.dtype.is_float());
         let losses = losses.map(|(i, _)| i).collect();
         let outputs = program.results.iter().map(|place| vec![0; place.len]).collect();
-        let mut host = Host { program, initial, feeder, outputs, losses, step: initial.step() };
-        executor.run(Section::Prologue, &mut host)?;
+        let host = Host { program, initial, feeder, outputs, losses, step: initial.step() };
         Ok(Session { executor, host })
+    }
+
+    /// Brings the states to their homes, before anything else.
+    ///
+    /// # Errors
+    /// Those of [`Initial::write`] and the plan's prologue.
+    pub(crate) fn load(&mut self) -> Result<(), Error> {
+        self.executor.run(Section::Prologue, &mut self.host)
     }
 
     /// What the user should know of how the program runs on the device.

@@ -7,7 +7,7 @@ use memc_plan::{PlanFile, Tuning};
 
 pub use crate::gpu::tune::TunedCall;
 use crate::gpu::tune::Tuner;
-use crate::{DeviceName, Error, FeedOptions, Feeder, Initial, Program, Session};
+use crate::{DeviceName, Error, FeedOptions, Feeder, Initial, Program, Session, Stages};
 
 /// What to measure.
 #[derive(Clone, Debug, Default)]
@@ -18,6 +18,8 @@ pub struct TuneOptions {
     pub libraries: LibraryOptions,
     /// Files by the name under which the model takes the data; other inputs are synthetic.
     pub inputs: Vec<(String, PathBuf)>,
+    /// Who is told what is measured.
+    pub stages: Stages,
 }
 
 /// What was measured.
@@ -46,27 +48,29 @@ pub fn tune(file: &PlanFile, options: &TuneOptions) -> Result<Tuned, Error> {
     if options.libraries.is_off {
         return Err(Error::Usage("--no-libraries leaves nothing to tune; leave it out".to_owned()));
     }
-    tune_gpu(&|| Cuda::open(ordinal, options.libraries), file, &options.inputs)
+    tune_gpu(&|| Cuda::open(ordinal, options.libraries), file, options)
 }
 
-/// [`tune`] on a device whose drivers `open` makes.
+/// [`tune`] on a device whose drivers `open` makes; the device and the libraries that the options name are ignored.
 ///
 /// # Errors
 /// Those of a run, and [`Error::Device`] where a library that kernels of the plan call cannot be used.
 pub fn tune_gpu<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>>(
     open: &F,
     file: &PlanFile,
-    inputs: &[(String, PathBuf)],
+    options: &TuneOptions,
 ) -> Result<Tuned, Error> {
     // Times are to be compared with what libraries choose, whatever was measured before.
     let mut plan = file.plan().clone();
     plan.tuning = None;
     let program = Arc::new(Program::new(&plan)?);
     let initial = Initial::new(file, None, None)?;
-    let feed = FeedOptions { inputs: inputs.to_vec(), lr: None, seed: 0, done: 0, steps: 1 };
+    let feed = FeedOptions { inputs: options.inputs.clone(), lr: None, seed: 0, done: 0, steps: 1 };
     let mut feeder = Feeder::new(&plan, &program, &feed)?;
-    let device = Tuner::new(open);
+    let device = Tuner::new(open, &options.stages);
+    options.stages.enter("reserving memory, preparing kernels");
     let mut session = Session::start(&device, &plan, program, &initial, &mut feeder)?;
+    options.stages.enter("a step that warms up");
     session.step()?;
     let measured = device.take();
     Ok(Tuned { tuning: measured.tuning, calls: measured.calls, notes: session.notes().to_vec() })

@@ -3,7 +3,7 @@
 
 use memc_plan::PlanFile;
 use memc_runtime::gpu::Gpu;
-use memc_runtime::{ProfileOptions, RunOptions, profile_gpu, run_on, tune_gpu};
+use memc_runtime::{ProfileOptions, RunOptions, TuneOptions, profile_gpu, run_on, tune_gpu};
 
 use crate::mock::{Behaviour, Mock, has_compiler};
 use crate::support::{Losses, Ran, json, memc, memc_ok, number, put, run, saved};
@@ -147,7 +147,7 @@ fn a_tuned_plan_is_the_plan_with_a_section_more() {
     let behaviour = Behaviour { has_libraries: true, ..Behaviour::default() };
     let mut file = PlanFile::open(&plan).unwrap();
     let mut with = file.plan().clone();
-    with.tuning = tune_gpu(&|| Ok(Mock::new(behaviour)), &file, &[]).unwrap().tuning;
+    with.tuning = tune_gpu(&|| Ok(Mock::new(behaviour)), &file, &TuneOptions::default()).unwrap().tuning;
     let count = with.tuning.as_ref().unwrap().kernels.len();
     memc_plan::write(&tuned, &with, &mut file, &|| false).unwrap();
     assert!(memc_ok(&["check", &tuned, "--source", model, "--device", &device]).contains("proved"));

@@ -8,7 +8,7 @@ use std::{
 use clap::{Args, Parser, Subcommand};
 use memc_gpu::{LibraryOptions, Rounding};
 use memc_plan::{is_same_file, keep_apart};
-use memc_runtime::{DeviceName, Error, ProfileOptions, RunOptions, TuneOptions, cpu};
+use memc_runtime::{DeviceName, Error, ProfileOptions, RunOptions, Stages, TuneOptions, cpu};
 
 use crate::size;
 
@@ -218,13 +218,14 @@ impl Profile {
     }
 
     /// The measurement that the command line asks for.
-    pub(crate) fn options(&self) -> ProfileOptions {
+    pub(crate) fn options(&self, stages: Stages) -> ProfileOptions {
         ProfileOptions {
             steps: self.steps,
             device: self.device,
             threads: self.threads.map_or(0, usize::from),
             libraries: self.libraries.options(),
             inputs: files(&self.inputs),
+            stages,
         }
     }
 }
@@ -243,8 +244,9 @@ impl Tune {
     }
 
     /// The measurement that the command line asks for.
-    pub(crate) fn options(&self) -> TuneOptions {
-        TuneOptions { device: self.device, libraries: self.libraries.options(), inputs: files(&self.inputs) }
+    pub(crate) fn options(&self, stages: Stages) -> TuneOptions {
+        let (device, libraries) = (self.device, self.libraries.options());
+        TuneOptions { device, libraries, inputs: files(&self.inputs), stages }
     }
 }
 
@@ -266,6 +268,11 @@ impl Cli {
     /// The plan to run.
     pub(crate) fn plan(&self) -> &Path {
         self.plan.as_deref().unwrap_or(Path::new(""))
+    }
+
+    /// Where the states are to be saved.
+    pub(crate) fn save(&self) -> Option<&Path> {
+        self.save.as_deref()
     }
 
     /// Refuses outputs in the place of what is read or of each other; a state may be saved over the one that is resumed.

@@ -2,25 +2,22 @@
 
 mod cli;
 mod devices;
+mod info;
+mod interrupt;
+mod progress;
 mod report;
 mod size;
 mod tune;
 
-use std::{
-    io::{IsTerminal, Write},
-    process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{io::Write, process::ExitCode, sync::Arc};
 
 use clap::Parser;
 use memc_plan::{PlanFile, Replace};
-use memc_runtime::{Error, INTERRUPTED, profile, run};
+use memc_runtime::{Error, INTERRUPTED, Stages, profile, run};
 
 use cli::{Cli, Command};
-use report::Progress;
+use interrupt::Stop;
+use progress::{Line, Progress};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -38,39 +35,55 @@ fn main() -> ExitCode {
 
 /// Runs the command and returns the exit code.
 fn execute(cli: &Cli) -> u8 {
+    let line = Line::new(!cli.no_progress);
     match &cli.command {
         Some(Command::Profile(args)) => {
-            leave_on_signal();
-            let failed = |error| report::failed(cli.json, None, &Progress::silent(), &error);
-            return measure(args).unwrap_or_else(failed);
+            interrupt::leave_at_once(&line);
+            measure(args, &line).unwrap_or_else(|error| {
+                line.close();
+                report::failed(false, None, &Progress::silent(), &error)
+            })
         }
         Some(Command::Tune(args)) => {
-            leave_on_signal();
-            return tune::execute(args).unwrap_or_else(|error| report::not_tuned(args.json, &error));
+            interrupt::leave_at_once(&line);
+            tune::execute(args, &line).unwrap_or_else(|error| {
+                line.close();
+                report::not_tuned(args.json, &error)
+            })
         }
-        Some(Command::Devices(args)) => return report::print(&devices::describe(args.json)),
-        None => {}
+        Some(Command::Devices(args)) => {
+            line.stage("looking for devices and libraries");
+            let text = devices::describe(args.json);
+            line.close();
+            report::print(&text)
+        }
+        None => replay(cli, &line),
     }
+}
+
+/// Runs or describes a plan; returns the exit code.
+fn replay(cli: &Cli, line: &Line) -> u8 {
+    let failed = |error| {
+        line.close();
+        report::failed(cli.json, None, &Progress::silent(), &error)
+    };
     if let Err(error) = cli.keep_files_apart() {
-        return report::failed(cli.json, None, &Progress::silent(), &error);
+        return failed(error);
     }
+    line.stage("reading the plan");
     let file = match PlanFile::open(cli.plan()) {
         Ok(file) => file,
-        Err(error) => {
-            return report::failed(cli.json, None, &Progress::silent(), &Error::opening(cli.plan(), error));
-        }
+        Err(error) => return failed(Error::opening(cli.plan(), error)),
     };
     if cli.plan_info {
-        return report::plan_info(cli, &file);
+        line.close();
+        return info::print_of(cli, &file);
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    if let Err(error) = on_signal(stop.clone()) {
-        report::note(&format!("signals cannot be caught ({error}); an interrupt will not save the state"));
-    }
-    let bar = std::io::stderr().is_terminal() && !cli.no_progress;
-    let mut progress = Progress::new(cli.steps, bar, !cli.json, stop);
+    let stop = Arc::new(Stop::default());
+    interrupt::end_after_step(stop.clone(), cli.save().is_some(), line);
+    let mut progress = Progress::new(cli.steps, line.clone(), !cli.json, stop);
     let result = run(&file, &cli.options(), &mut progress);
-    progress.close();
+    line.close();
     match result {
         Err(error) => report::failed(cli.json, Some(&file), &progress, &error),
         Ok(report) => {
@@ -80,35 +93,22 @@ fn execute(cli: &Cli) -> u8 {
     }
 }
 
+/// Shows what a measurement does on the line.
+fn stages(line: &Line) -> Stages {
+    let line = line.clone();
+    Stages::new(move |what| line.stage(what))
+}
+
 /// Measures a plan and writes the profile; returns the exit code.
-fn measure(args: &cli::Profile) -> Result<u8, Error> {
+fn measure(args: &cli::Profile, line: &Line) -> Result<u8, Error> {
     args.keep_files_apart()?;
+    line.stage("reading the plan");
     let file = PlanFile::open(&args.plan).map_err(|error| Error::opening(&args.plan, error))?;
-    let measured = profile(&file, &args.options())?;
+    let measured = profile(&file, &args.options(stages(line)))?;
     let failed = |error| Error::io(&args.output, error);
     let mut to = Replace::begin(&args.output).map_err(failed)?;
     to.file().write_all(format!("{:#}\n", measured.to_json()).as_bytes()).map_err(failed)?;
     to.finish().map_err(failed)?;
+    line.close();
     Ok(report::measured(&args.output, &measured))
-}
-
-/// Leaves at the first interrupt.
-fn leave_on_signal() {
-    if let Err(error) = on_signal(Arc::new(AtomicBool::new(true))) {
-        report::note(&format!("signals cannot be caught ({error}); an interrupt may leave a temporary file"));
-    }
-}
-
-/// Sets `stop` at an interrupt, and leaves where it is set.
-fn on_signal(stop: Arc<AtomicBool>) -> Result<(), ctrlc::Error> {
-    ctrlc::set_handler(move || {
-        if stop.swap(true, Ordering::Relaxed) {
-            memc_plan::abandon();
-            #[allow(
-                clippy::exit,
-                reason = "nothing is to be saved; nothing that a new file replaces is lost"
-            )]
-            std::process::exit(i32::from(INTERRUPTED));
-        }
-    })
 }

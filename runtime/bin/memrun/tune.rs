@@ -5,16 +5,19 @@ use memc_runtime::{Error, Tuned, TunedCall, tune};
 use serde_json::{Value, json};
 
 use crate::cli::Tune;
+use crate::progress::Line;
 use crate::report;
 
 /// Tunes a plan; returns the exit code.
-pub(crate) fn execute(args: &Tune) -> Result<u8, Error> {
+pub(crate) fn execute(args: &Tune, line: &Line) -> Result<u8, Error> {
     args.keep_files_apart()?;
+    line.stage("reading the plan");
     let mut file = PlanFile::open(&args.plan).map_err(|error| Error::opening(&args.plan, error))?;
     let output = args.output();
     // A folder that takes no file is better known now than after the measurement.
     drop(Replace::begin(output).map_err(|error| Error::io(output, error))?);
-    let tuned = tune(&file, &args.options())?;
+    let tuned = tune(&file, &args.options(crate::stages(line)))?;
+    line.close();
     tuned.notes.iter().for_each(|note| report::note(note));
     let Some(tuning) = &tuned.tuning else {
         let text = format!(

@@ -8,7 +8,7 @@ use memc_gpu::{Arena, Clock, Function, GpuError, Graphs, Queue, Sizes, Span, Wor
 use memc_ir::{OpKind, TensorType, parse_op, parse_type};
 
 use crate::profile::{Machine, median, per_second};
-use crate::{Error, memory};
+use crate::{Error, Stages, memory};
 
 /// Rows and columns of products, and elements of an element-wise kernel, from small to large.
 const SIDES: [u64; 6] = [128, 256, 512, 1024, 2048, 4096];
@@ -103,7 +103,8 @@ struct Bench<D> {
 }
 
 /// Measures a device; `memory` and `reserve` bytes are the caller's to fill in.
-pub(crate) fn machine<D: Graphs + Clock>(mut driver: D) -> Result<Machine, Error> {
+pub(crate) fn machine<D: Graphs + Clock>(mut driver: D, stages: &Stages) -> Result<Machine, Error> {
+    stages.enter("measuring the device: preparing kernels");
     let facts = driver.facts()?;
     let most = usize::try_from((facts.free_bytes / 2).min(MOST)).unwrap_or(usize::MAX);
     let copy = COPY.min(most / 4).next_multiple_of(ALIGN);
@@ -130,12 +131,14 @@ pub(crate) fn machine<D: Graphs + Clock>(mut driver: D) -> Result<Machine, Error
     };
     let (products, streams, tiny) = (probes(&products)?, probes(&streams)?, probes(&[tiny])?);
     let mut bench = Bench { driver, copy };
+    stages.enter("measuring the device: arithmetic and memory");
     let (product, _) = bench.grow(&products)?;
     let (stream, large) = bench.grow(&streams)?;
     let launch = match tiny.first() {
         Some(tiny) => bench.ns(|d| (0..ROW).try_for_each(|_| launch(d, tiny)))? / ROW as u64,
         None => 0,
     };
+    stages.enter("measuring the device: copies");
     let d2h = bench.copy_ns(Queue::D2h, SMALL)?;
     let h2d = bench.copy_ns(Queue::H2d, SMALL)?;
     let (latency, bytes) = (d2h.max(h2d), copy as u64);

@@ -16,7 +16,7 @@ use super::replay::{How, Replay, span};
 use crate::noted::Noted;
 use crate::profile::median;
 use crate::program::{Action, Launch};
-use crate::{Device, Error, Executor, HostSide, Program};
+use crate::{Device, Error, Executor, HostSide, Program, Stages};
 
 /// Calls in a row that a time is of.
 const ROW: usize = 5;
@@ -50,12 +50,13 @@ pub(crate) struct Measured {
 /// A device that measures ways.
 pub(crate) struct Tuner<'a, F> {
     open: &'a F,
+    stages: &'a Stages,
     measured: Noted<Measured>,
 }
 
 impl<'a, F> Tuner<'a, F> {
-    pub(crate) fn new(open: &'a F) -> Tuner<'a, F> {
-        Tuner { open, measured: Noted::default() }
+    pub(crate) fn new(open: &'a F, stages: &'a Stages) -> Tuner<'a, F> {
+        Tuner { open, stages, measured: Noted::default() }
     }
 
     /// What was measured, which is gone then.
@@ -72,13 +73,14 @@ impl<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>> Device 
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
         let how = How { all_libraries: true, ..How::MEASURED };
         let replay = Replay::open((self.open)()?, program, how)?;
-        Ok(Box::new(Warm { replay, measured: self.measured.clone() }))
+        Ok(Box::new(Warm { replay, stages: self.stages.clone(), measured: self.measured.clone() }))
     }
 }
 
 /// A program that is measured after its first step.
 struct Warm<D> {
     replay: Replay<D>,
+    stages: Stages,
     measured: Noted<Measured>,
 }
 
@@ -107,12 +109,14 @@ impl<D: Graphs + Clock + Ways> Warm<D> {
         self.replay.driver.synchronize()?;
         self.replay.driver.reserve_marks(2 * MOST_WAYS)?;
         let mut calls = Vec::new();
-        for group in library::groups(&program) {
+        let groups = library::groups(&program);
+        for (i, group) in groups.iter().enumerate() {
+            self.stages.enter(&format!("measuring ways: call {} of {}", i + 1, groups.len()));
             let is_of = |launch: &&Launch| group.kernels.contains(&launch.kernel);
             let Some(launch) = lower::launches(&program).find(is_of) else { continue };
             let body = program.section(Section::Body).iter();
             let launches = body.filter(|c| matches!(&c.action, Action::Launch(launch) if is_of(&launch)));
-            calls.extend(self.tune(&group, launch, launches.count())?);
+            calls.extend(self.tune(group, launch, launches.count())?);
         }
         calls.sort_by_key(|call| call.kept.kernel);
         let tuning = tuning(self.replay.driver.setting(), &calls);

@@ -7,8 +7,8 @@ use memc_kernels::{ALIGN, Call, Operand, execute};
 use rayon::ThreadPool;
 
 use super::median;
-use crate::Error;
 use crate::clock::{elapsed_ns, now};
+use crate::{Error, Stages};
 
 /// Rows and columns of the matrix product that tells arithmetic throughput.
 const SIDE: u64 = 768;
@@ -48,10 +48,12 @@ pub struct Machine {
 
 impl Machine {
     /// Measures, with kernels on this pool.
-    pub(super) fn measure(pool: &ThreadPool) -> Result<Machine, Error> {
+    pub(super) fn measure(pool: &ThreadPool, stages: &Stages) -> Result<Machine, Error> {
+        stages.enter("measuring the machine: arithmetic and memory");
         let square = format!("f32[{SIDE},{SIDE}]");
         let product = pool.install(|| kernel_ns("matmul", &[&square, &square]))?;
         let stream = pool.install(|| kernel_ns("neg", &[&format!("f32[{LARGE}]")]))?;
+        stages.enter("measuring the machine: copies");
         let copy = copies(1);
         Ok(Machine {
             flops_per_s: per_second(2 * SIDE * SIDE * SIDE, product),

@@ -17,7 +17,7 @@ pub(crate) use machine::per_second;
 use crate::cpu::timed::Timed;
 use crate::gpu::{machine as gpu_machine, measure};
 use crate::run::require_gpu;
-use crate::{Device, DeviceName, Error, FeedOptions, Feeder, Initial, Program, Session};
+use crate::{Device, DeviceName, Error, FeedOptions, Feeder, Initial, Program, Session, Stages};
 
 /// What to measure.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +32,8 @@ pub struct ProfileOptions {
     pub libraries: LibraryOptions,
     /// Files by the name under which the model takes the data; other inputs are synthetic.
     pub inputs: Vec<(String, PathBuf)>,
+    /// Who is told what is measured.
+    pub stages: Stages,
 }
 
 /// What was measured.
@@ -85,7 +87,7 @@ pub fn profile(file: &PlanFile, options: &ProfileOptions) -> Result<Profile, Err
         name: format!("cpu-{threads}-threads"),
         kernels: "plain",
         processors: threads as u64,
-        machine: Machine::measure(device.pool())?,
+        machine: Machine::measure(device.pool(), &options.stages)?,
         ops: ops(&program, device.take()),
         notes,
     })
@@ -104,7 +106,7 @@ pub fn profile_gpu<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuE
     let device = measure::Timed::new(open);
     let notes = steps(&device, file, &program, options, || ())?;
     let taken = device.take();
-    let machine = gpu_machine::machine(open()?)?;
+    let machine = gpu_machine::machine(open()?, &options.stages)?;
     let Some((facts, [arena, own])) = taken.device else {
         return Err(Error::Internal("no step was measured".to_owned()));
     };
@@ -141,8 +143,13 @@ fn steps(
     let steps = options.steps.max(1).saturating_add(1);
     let feed = FeedOptions { inputs: options.inputs.clone(), lr: None, seed: 0, done: 0, steps };
     let mut feeder = Feeder::new(plan, program, &feed)?;
+    options.stages.enter("reserving memory, preparing kernels");
     let mut session = Session::start(device, plan, program.clone(), &initial, &mut feeder)?;
     for step in 0..steps {
+        options.stages.enter(&match step {
+            0 => "a step that warms up".to_owned(),
+            _ => format!("timing kernels: step {step} of {}", steps - 1),
+        });
         session.step()?;
         if step == 0 {
             warm();

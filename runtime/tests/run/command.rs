@@ -10,17 +10,17 @@ use serde_json::Value;
 use crate::{CLASSIFIER, Folder, npy, parse};
 
 /// Runs `memrun` in the folder with arguments separated by blanks.
-fn memrun(folder: &Folder, arguments: &str) -> Output {
+pub(crate) fn memrun(folder: &Folder, arguments: &str) -> Output {
     command(folder, arguments).output().expect("memrun starts")
 }
 
-fn command(folder: &Folder, arguments: &str) -> Command {
+pub(crate) fn command(folder: &Folder, arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memrun"));
     command.current_dir(folder.path("")).args(arguments.split_whitespace());
     command
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
@@ -190,59 +190,6 @@ fn damaged_plans_are_refused() {
         fs::write(&path, bytes).unwrap();
         fails(&folder, "bad.plan", 7, &["bad.plan"]);
     }
-}
-
-/// What measures has nothing to save: an interrupt ends it at once with 130, and leaves no file.
-#[test]
-fn an_interrupt_ends_a_measurement_at_once() {
-    let folder = Folder::of(CLASSIFIER);
-    // A pipe that nobody writes to holds the command up where it reads its input.
-    let pipe = folder.path("x.npy");
-    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo starts").success());
-    let before = folder.entries();
-    for arguments in ["profile model.plan -o p.json", "tune model.plan --device cuda"] {
-        let mut memrun = command(&folder, &format!("{arguments} --input input=@x.npy"));
-        let mut child = memrun.stderr(Stdio::null()).spawn().expect("memrun starts");
-        // Opening the other end returns once the command has opened its own, after it set its handler.
-        let writer = fs::OpenOptions::new().write(true).open(&pipe).expect("the pipe opens");
-        let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
-        assert!(kill.expect("kill starts").success());
-        assert_eq!(child.wait().expect("it ends").code(), Some(130), "{arguments}");
-        drop(writer);
-        assert_eq!(folder.entries(), before);
-    }
-}
-
-/// An interrupt ends the run with 130 after a whole step, and the state that it had then is saved and can be resumed.
-#[test]
-#[cfg(target_os = "linux")]
-fn an_interrupt_saves_the_state() {
-    let folder = Folder::of(CLASSIFIER);
-    let mut child = command(&folder, "model.plan --steps 1000000000 --save state --json")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let status = format!("/proc/{}/status", child.id());
-    let caught = || {
-        let text = fs::read_to_string(&status).unwrap();
-        let mask = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
-        u64::from_str_radix(mask.trim(), 16).unwrap() & 0b10 != 0
-    };
-    while !caught() {
-        assert!(child.try_wait().unwrap().is_none(), "memrun ended by itself");
-        std::thread::yield_now();
-    }
-    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(sent.success());
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
-    let object: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(object["interrupted"], true);
-    let steps = object["steps"].as_u64().unwrap();
-    let resumed = memrun(&folder, "model.plan --resume state --json");
-    let object: Value = serde_json::from_slice(&resumed.stdout).unwrap();
-    assert_eq!(object["first_step"].as_u64(), Some(steps + 1));
 }
 
 /// A reader that goes away is no error, and a full disk behind standard output is one.

@@ -5,6 +5,7 @@ mod command;
 mod fake;
 mod generated;
 mod gpu;
+mod interrupted;
 mod libraries;
 mod mock;
 mod narrow;
@@ -22,7 +23,7 @@ use std::{
 };
 
 use memc_plan::{NoData, Plan, PlanFile};
-use memc_runtime::{Error, Report, RunOptions, Watch, run};
+use memc_runtime::{Error, Report, RunOptions, Stage, Watch, run};
 
 /// A classifier with swapped optimizer state; see the file.
 const CLASSIFIER: &str = include_str!("classifier.plan");
@@ -99,6 +100,7 @@ struct Log {
     losses: Vec<f32>,
     steps: Vec<u64>,
     notes: Vec<String>,
+    stages: Vec<Stage>,
     stop_after: Option<usize>,
 }
 
@@ -106,6 +108,10 @@ impl Watch for Log {
     fn step(&mut self, step: u64, loss: Option<f32>, _ns: u64) {
         self.steps.push(step);
         self.losses.extend(loss);
+    }
+
+    fn stage(&mut self, stage: Stage) {
+        self.stages.push(stage);
     }
 
     fn note(&mut self, text: &str) {

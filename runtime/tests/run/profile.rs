@@ -1,6 +1,8 @@
 //! Measuring a plan.
 
-use memc_runtime::{Profile, ProfileOptions, profile, profile_gpu};
+use std::sync::{Arc, Mutex};
+
+use memc_runtime::{Profile, ProfileOptions, Stages, profile, profile_gpu};
 
 use crate::mock::{Behaviour, Mock, has_compiler};
 use crate::{CLASSIFIER, Folder};
@@ -30,6 +32,20 @@ fn every_kernel_of_a_step_is_measured() {
     let folder = Folder::of(CLASSIFIER);
     let options = ProfileOptions { steps: 4, threads: 1, ..ProfileOptions::default() };
     hold(&folder, &profile(&folder.plan(), &options).expect("the plan runs"));
+}
+
+/// Whoever waits is told of every step, and of what is measured of the machine.
+#[test]
+fn what_is_measured_is_told() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let to = told.clone();
+    let stages = Stages::new(move |what| to.lock().unwrap().push(what.to_owned()));
+    let options = ProfileOptions { steps: 2, threads: 1, stages, ..ProfileOptions::default() };
+    profile(&Folder::of(CLASSIFIER).plan(), &options).expect("the plan runs");
+    let told = told.lock().unwrap();
+    let steps = ["a step that warms up", "timing kernels: step 1 of 2", "timing kernels: step 2 of 2"];
+    assert!(told.windows(3).any(|three| three == steps), "{told:?}");
+    assert!(told.last().is_some_and(|last| last.starts_with("measuring the machine: ")), "{told:?}");
 }
 
 /// On a GPU the same kernels are measured, and more of the machine. What is neither free nor the plan's is the reserve.

@@ -1,6 +1,6 @@
 //! Running plans: meaning, timing, memory.
 
-use memc_runtime::{RunOptions, cpu};
+use memc_runtime::{RunOptions, Stage, cpu};
 
 use crate::{CLASSIFIER, Folder, Log, floats, npy, parse, report, steps};
 
@@ -17,6 +17,20 @@ fn a_planned_run_equals_the_unplanned_one() {
     assert!(report.verified && !report.interrupted);
     assert_eq!(log.steps, (1..=20).collect::<Vec<_>>());
     assert!(log.losses[0] > 2.0 && log.losses[19] < 0.5, "{:?}", log.losses);
+}
+
+/// Whoever waits is told what comes before the steps, between and behind them, in this order.
+#[test]
+fn a_run_tells_its_stages() {
+    let mut log = Log::default();
+    report(&Folder::of(CLASSIFIER), &RunOptions { verify: true, ..steps(2) }, &mut log);
+    let steps = log.stages.iter().position(|stage| *stage == Stage::Steps).expect("there are steps");
+    let (before, after) = (&log.stages[..steps], &log.stages[steps + 1..]);
+    assert!(before.iter().all(|stage| matches!(stage, Stage::Before(_))), "{before:?}");
+    for what in ["proving the schedule", "setting initial values", "preparing the unplanned run"] {
+        assert!(before.contains(&Stage::Before(what)), "{before:?} lacks {what}");
+    }
+    assert!(matches!(after, [Stage::After(_)]), "{after:?}");
 }
 
 /// Threads, hostile timing and poisoned memory change no bit of losses and states.

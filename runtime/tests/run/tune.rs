@@ -2,9 +2,11 @@
 //! times of their own, and on the mock.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::sync::{Arc, Mutex};
+
 use memc_plan::{NoData, PlanFile, Tuning, Way};
 use memc_runtime::gpu::Gpu;
-use memc_runtime::{RunOptions, run_on, tune_gpu};
+use memc_runtime::{RunOptions, Stages, TuneOptions, run_on, tune_gpu};
 use serde_json::Value;
 
 use crate::fake::Fake;
@@ -349,8 +351,14 @@ fn a_tuned_plan_gives_the_bits_of_the_untuned_one() {
     };
     let file = folder.plan();
     let (untuned, _) = on_mock(&file, behaviour);
-    let tuned = tune_gpu(&|| Ok(Mock::new(behaviour)), &file, &[]).unwrap();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let to = told.clone();
+    let stages = Stages::new(move |what| to.lock().unwrap().push(what.to_owned()));
+    let options = TuneOptions { stages, ..TuneOptions::default() };
+    let tuned = tune_gpu(&|| Ok(Mock::new(behaviour)), &file, &options).unwrap();
     assert!(!tuned.calls.is_empty() && tuned.calls.iter().all(|call| call.ways == 3), "{:?}", tuned.calls);
+    let (told, calls) = (told.lock().unwrap(), tuned.calls.len());
+    assert_eq!(told.last(), Some(&format!("measuring ways: call {calls} of {calls}")), "{told:?}");
     let mut plan = file.plan().clone();
     plan.tuning = tuned.tuning;
     // The last of the mock's ways, whichever was the fastest.

@@ -1,0 +1,38 @@
+//! What a run or a measurement is about to do, for a user who waits.
+
+use std::{fmt, sync::Arc};
+
+/// Where a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Before its first step, with this to do.
+    Before(&'static str),
+    /// Its steps.
+    Steps,
+    /// After its last step, with this to do.
+    After(&'static str),
+}
+
+type Tell = dyn Fn(&str) + Send + Sync;
+
+/// Who is told what a measurement is about to do; by itself nobody.
+#[derive(Clone, Default)]
+pub struct Stages(Option<Arc<Tell>>);
+
+impl Stages {
+    /// Tells this function.
+    pub fn new(tell: impl Fn(&str) + Send + Sync + 'static) -> Stages {
+        Stages(Some(Arc::new(tell)))
+    }
+
+    /// Tells what comes next.
+    pub(crate) fn enter(&self, what: &str) {
+        self.0.iter().for_each(|tell| tell(what));
+    }
+}
+
+impl fmt::Debug for Stages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Stages").field(&self.0.is_some()).finish()
+    }
+}
