@@ -60,7 +60,8 @@ pub(crate) fn print_of(cli: &Cli, file: &PlanFile) -> u8 {
         ("plan", hex(file.content_hash())),
         ("source", hex(&meta.source_hash)),
         ("made by", format!("{}, planner {}, seed {}", meta.producer, meta.planner, meta.seed)),
-        ("budget", Bytes(meta.budget_bytes).to_string()),
+        ("profile", meta.profile.clone()),
+        ("budget", budget(meta.budget_bytes, meta.reserve_bytes)),
         ("device arena", Bytes(meta.dev_bytes).to_string()),
         ("host arena", Bytes(meta.host_bytes).to_string()),
         (
@@ -76,6 +77,19 @@ pub(crate) fn print_of(cli: &Cli, file: &PlanFile) -> u8 {
         ("tuned", plan.tuning.as_ref().map_or_else(|| "-".to_owned(), tuned)),
     ];
     print(&rows.map(|(name, value)| format!("{name:<13} {value}\n")).concat())
+}
+
+/// A budget and its parts.
+fn budget(bytes: u64, reserve: u64) -> String {
+    match reserve {
+        0 => format!("{}, all of it for the arena", Bytes(bytes)),
+        _ => format!(
+            "{} = {} for the arena + {} reserve (driver, libraries and code)",
+            Bytes(bytes),
+            Bytes(bytes.saturating_sub(reserve)),
+            Bytes(reserve)
+        ),
+    }
 }
 
 /// What a plan's tuning is of.

@@ -1,6 +1,6 @@
 //! What a device's memory turns out to be, where that is not as planned: said once, before the first step.
 
-use memc_gpu::{Arena, Clock, Driver, Facts, Queue, Span};
+use memc_gpu::{Arena, Clock, Driver, Facts, GpuError, Queue, Span};
 use memc_ir::Bytes;
 use memc_plan::Section;
 
@@ -43,6 +43,19 @@ pub(super) fn pageable(driver: &mut impl Driver, program: &Program) -> Result<St
         ms(out, down) + ms(back, up),
         host_memory::lock_remedy(program.host_bytes),
     ))
+}
+
+/// What is said where the arenas were refused: of the device's, what the plan takes in all.
+pub(super) fn refused(error: GpuError, program: &Program) -> Error {
+    match &error {
+        GpuError::Memory { what: "the device arena", .. } => Error::Memory(format!(
+            "{error}; the plan is for {}, of which {} are set aside for the driver, libraries and code; free the device's \
+             memory, or compile for a smaller --gpu-mem",
+            Bytes(program.budget_bytes),
+            Bytes(program.reserve_bytes),
+        )),
+        _ => error.into(),
+    }
 }
 
 /// Bytes of the device that a program takes beside its arena of `arena` bytes, with the driver's context where that is known;

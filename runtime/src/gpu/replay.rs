@@ -115,7 +115,9 @@ impl<D: Graphs + Clock> Replay<D> {
         let events = split.as_ref().map_or(program.events, Split::all_events);
         let reports = Reports::of(&program, lowered);
         let (device, host) = (lowered.device_bytes, program.host_bytes);
-        driver.reserve(Sizes { device, host, reports: reports.bytes() }, events, fill)?;
+        driver
+            .reserve(Sizes { device, host, reports: reports.bytes() }, events, fill)
+            .map_err(|error| memory::refused(error, &program))?;
         reports.clear(&mut driver);
         let mut notes: Vec<String> = taken.notes.iter().cloned().collect();
         notes.extend((split.is_none() && !how.no_graph).then(|| UNSPLIT.to_owned()));

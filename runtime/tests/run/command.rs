@@ -91,6 +91,24 @@ fn json_is_one_object() {
     assert!(object.get("device").is_some_and(Value::is_null) && object["interrupted"] == false);
 }
 
+/// What a plan is says which device it is for, and how the budget is divided.
+#[test]
+fn plan_info_shows_the_device_and_the_parts_of_the_budget() {
+    let of = |budget: &str| {
+        let folder = Folder::of(&CLASSIFIER.replace("budget 16384 reserve 0", budget));
+        let [printed, object] = ["", " --json"]
+            .map(|json| text(&memrun(&folder, &format!("model.plan --plan-info{json}")).stdout));
+        (printed, serde_json::from_str::<Value>(&object).unwrap())
+    };
+    let (printed, object) = of("profile mine\nbudget 17408 reserve 1024");
+    let budget = "budget        17.00 KiB (17,408 B) = 16.00 KiB (16,384 B) for the arena + 1.00 KiB (1,024 B) reserve (driver, libraries and code)\n";
+    assert!(printed.contains("\nprofile       mine\n") && printed.contains(budget), "{printed}");
+    assert_eq!((&object["profile"], &object["reserve_bytes"]), (&Value::from("mine"), &Value::from(1024)));
+    assert_eq!(object["gpu_mem_bytes"], 17408);
+    let (printed, _) = of("budget 16384 reserve 0");
+    assert!(printed.contains("16.00 KiB (16,384 B), all of it for the arena\n"), "{printed}");
+}
+
 /// No output takes the place of the plan, of data, or of another output; a state may be saved over the one that is resumed.
 #[test]
 fn outputs_take_the_place_of_nothing() {

@@ -211,6 +211,8 @@ fn failures_of_the_driver_are_told() {
         5,
         &["device arena", "OUT_OF_MEMORY", "536870912 are free", "process 1 (", " 5242880 bytes"],
     );
+    let budget = "the plan is for 16.00 KiB (16,384 B), of which 0 B are set aside";
+    fake.fails(run, "memory", 5, &[budget, "smaller --gpu-mem"]);
     fake.fails(run, "compile", 70, &["memrun.cu(1): error"]);
     fake.fails(run, "image", 8, &["for CUDA 13.0, refuses what NVRTC 13.0 compiled", "newer driver"]);
     fake.fails(run, "capture", 8, &["captured as a CUDA graph: cuStreamBeginCapture", "--no-graph"]);
