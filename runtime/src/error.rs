@@ -56,8 +56,21 @@ impl Error {
 
     /// An error of opening the plan file `path`.
     pub fn opening(path: &Path, error: PlanError) -> Error {
+        const NEEDS: &str = "memrun needs a plan, a file that `memc compile MODEL -o FILE.plan` writes";
+        let shown = path.display();
         match error {
+            PlanError::Io { path, source } if source.kind() == io::ErrorKind::NotFound => {
+                Error::io(path, io::Error::new(io::ErrorKind::NotFound, format!("no such file; {NEEDS}")))
+            }
             PlanError::Io { path, source } => Error::Io { path, source },
+            PlanError::NotAPlan { .. } if path.is_dir() => {
+                Error::Plan(format!("{shown}: not a memc plan but a folder; {NEEDS}"))
+            }
+            PlanError::NotAPlan { .. } if path.extension().is_some_and(|e| e == "onnx") => {
+                Error::Plan(format!(
+                    "{shown}: not a memc plan; compile the model first: memc compile {shown} -o model.plan"
+                ))
+            }
             other => Error::Plan(format!("{}: {other}", path.display())),
         }
     }

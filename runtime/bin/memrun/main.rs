@@ -8,10 +8,10 @@ mod progress;
 mod report;
 mod size;
 mod tune;
+mod usage;
 
 use std::{io::Write, process::ExitCode, sync::Arc};
 
-use clap::Parser;
 use memc_plan::{PlanFile, Replace};
 use memc_runtime::{Error, INTERRUPTED, Stages, profile, run};
 
@@ -20,7 +20,7 @@ use interrupt::Stop;
 use progress::{Line, Progress};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = usage::parse();
     // Panics are reported as internal errors, by the library on its threads and here.
     std::panic::set_hook(Box::new(|_| {}));
     let code = std::panic::catch_unwind(|| execute(&cli)).unwrap_or_else(|panic| {

@@ -161,6 +161,23 @@ fn usage_errors_exit_with_2() {
     assert!(help.contains("Examples:") && help.contains("Exit codes:"), "{help}");
 }
 
+/// Whoever names a command that is none, or in the wrong place, is shown the command line that does it.
+#[test]
+fn commands_that_are_none_have_the_right_one_shown() {
+    let folder = Folder::of(CLASSIFIER);
+    for (arguments, part) in [
+        ("run model.plan --steps 3", "no command `run`: write memrun model.plan --steps 3\n"),
+        ("model.plan run", "no command `run`: write memrun model.plan\n"),
+        ("--steps 3 train model.plan", "no command `train`: write memrun --steps 3 model.plan\n"),
+        ("info model.plan", "no command `info`: write memrun model.plan --plan-info\n"),
+        ("check model.plan", "a command of memc: memc check model.plan\n"),
+        ("--json profile model.plan -o p", "`profile` comes first: memrun profile --json model.plan -o p\n"),
+        ("model.plan other.plan", "one plan, and `other.plan` is one argument more\n"),
+    ] {
+        fails(&folder, arguments, 2, &[part]);
+    }
+}
+
 /// Each kind of failure has its exit code and one message.
 #[test]
 fn failures_have_their_exit_codes() {
@@ -177,12 +194,14 @@ fn failures_have_their_exit_codes() {
         3,
         &["ONNX Runtime checkpoint", "memc compile --checkpoint"],
     );
-    fails(&folder, "nowhere.plan", 74, &["nowhere.plan"]);
+    fails(&folder, "nowhere.plan", 74, &["nowhere.plan: no such file", "`memc compile MODEL -o FILE.plan`"]);
+    fails(&folder, "run", 74, &["run: no such file; memrun needs a plan"]);
+    fails(&folder, "/", 7, &["/: not a memc plan but a folder; memrun needs a plan"]);
     fails(&folder, "model.plan --host-mem 8K", 5, &["13.44 KiB", "--host-mem 8.00 KiB"]);
     fails(&folder, "model.plan --save /dev/full", 74, &["/dev/full"]);
     fails(&folder, "y.npy", 7, &["y.npy", "not a memc plan"]);
     fs::write(folder.path("model.onnx"), b"\x08\x07\x12\x07pytorch").unwrap();
-    fails(&folder, "model.onnx", 7, &["memc compile"]);
+    fails(&folder, "model.onnx", 7, &["memc compile model.onnx -o model.plan"]);
 
     let other = Folder::of(&CLASSIFIER.replace("%lr, %t {alpha = 0.9", "%lr, %t {alpha = 0.8"));
     fails(&other, "model.plan --steps 4 --verify", 6, &["`loss`", "after step 2", "0x"]);
