@@ -149,6 +149,9 @@ pub(crate) struct Profile {
     threads: Option<u16>,
     #[command(flatten)]
     libraries: Libraries,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]

@@ -41,14 +41,14 @@ fn execute(cli: &Cli) -> u8 {
             interrupt::leave_at_once(&line);
             measure(args, &line).unwrap_or_else(|error| {
                 line.close();
-                report::failed(false, None, &Progress::silent(), &error)
+                report::not_measured(args.json, &error)
             })
         }
         Some(Command::Tune(args)) => {
             interrupt::leave_at_once(&line);
             tune::execute(args, &line).unwrap_or_else(|error| {
                 line.close();
-                report::not_tuned(args.json, &error)
+                report::not_measured(args.json, &error)
             })
         }
         Some(Command::Devices(args)) => {
@@ -110,5 +110,5 @@ fn measure(args: &cli::Profile, line: &Line) -> Result<u8, Error> {
     to.file().write_all(format!("{:#}\n", measured.to_json()).as_bytes()).map_err(failed)?;
     to.finish().map_err(failed)?;
     line.close();
-    Ok(report::measured(&args.output, &measured))
+    Ok(report::measured(args.json, &args.output, &measured))
 }

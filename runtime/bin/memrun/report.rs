@@ -96,8 +96,8 @@ pub(crate) fn failed(json: bool, file: Option<&PlanFile>, progress: &Progress, f
     code
 }
 
-/// Reports that a plan was not tuned; returns the exit code.
-pub(crate) fn not_tuned(json: bool, failure: &Error) -> u8 {
+/// Reports that a plan or machine was not measured; returns the exit code.
+pub(crate) fn not_measured(json: bool, failure: &Error) -> u8 {
     error(failure);
     let code = failure.exit_code();
     print(&if json {
@@ -114,9 +114,24 @@ fn verdict(code: u8) -> String {
 }
 
 /// Says what was measured; returns the exit code.
-pub(crate) fn measured(path: &Path, profile: &Profile) -> u8 {
+pub(crate) fn measured(json: bool, path: &Path, profile: &Profile) -> u8 {
     let m = &profile.machine;
     profile.notes.iter().for_each(|text| note(text));
+    if json {
+        let object = json!({
+            "profile": path,
+            "device": profile.name,
+            "processors": profile.processors,
+            "kernels": profile.ops.len(),
+            "f32_flops_per_s": m.flops_per_s,
+            "memory_bytes_per_s": m.memory_bytes_per_s,
+            "d2h_bytes_per_s": m.d2h_bytes_per_s,
+            "h2d_bytes_per_s": m.h2d_bytes_per_s,
+            "duplex_total_bytes_per_s": m.duplex_bytes_per_s,
+            "reserve_bytes": m.reserve_bytes,
+        });
+        return print(&format!("{object}\n"));
+    }
     print(&format!(
         "{}: {} kernels on {}; {:.1} GFLOP/s, memory {:.1} GB/s, copies {:.1} GB/s out, {:.1} in, {:.1} both ways\n",
         path.display(),

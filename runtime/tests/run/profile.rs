@@ -86,6 +86,23 @@ fn the_command_writes_a_profile() {
     let value: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
     assert_eq!(value["format"], "memc-profile/1");
     assert_eq!(value["name"], "cpu-1-threads");
+    let object = |output: &std::process::Output| -> serde_json::Value {
+        serde_json::from_slice(&output.stdout).expect("one object")
+    };
+    let object_of = |plan: &str| {
+        let steps = ["--steps", "1", "--threads", "1", "--json"];
+        memrun(&[&["profile", plan, "-o", "again.json"][..], &steps].concat())
+    };
+    let done = object(&object_of("model.plan"));
+    assert_eq!((&done["profile"], &done["device"]), (&"again.json".into(), &value["name"]));
+    assert_eq!(done["kernels"].as_u64(), value["ops"].as_array().map(|ops| ops.len() as u64));
+    assert!(done["f32_flops_per_s"].as_u64() > Some(0), "{done}");
+    let failed = object_of("cpu.json");
+    assert_eq!(failed.status.code(), Some(7));
+    let failed = object(&failed);
+    let keys: Vec<&String> = failed.as_object().expect("an object").keys().collect();
+    assert_eq!(keys, ["device", "error", "exit_code"]);
+    assert!(failed["exit_code"] == 7 && failed["error"].as_str().is_some_and(|e| e.contains("cpu.json")));
     assert_eq!(memrun(&["profile", "cpu.json", "-o", "x.json"]).status.code(), Some(7));
     assert_eq!(memrun(&["profile", "model.plan"]).status.code(), Some(2));
 }
