@@ -2,6 +2,7 @@
 
 pub mod attr;
 pub mod autodiff;
+mod bytes;
 mod diag;
 mod edit;
 mod entity;
@@ -14,6 +15,7 @@ mod traffic;
 mod types;
 mod verify;
 
+pub use bytes::Bytes;
 pub use diag::{Anchor, Diag, Diags};
 pub use entity::{Arena, ConstId, Id, InputId, MirrorId, OpId, SlotId, StateId, ValueId};
 pub use init::{Blob, Init};
@@ -25,5 +27,5 @@ pub use ops::{Class, Cost, OpKind};
 pub use parse::{parse, parse_op, parse_type};
 pub use print::{print, print_annotated, print_diags, slot_name, value_name};
 pub use traffic::Traffic;
-pub use types::{Bytes, DType, MAX_ELEMENTS, MAX_RANK, TensorType};
+pub use types::{DType, MAX_ELEMENTS, MAX_RANK, TensorType};
 pub use verify::{RULES, Rule, verify};

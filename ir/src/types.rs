@@ -142,52 +142,9 @@ impl fmt::Display for TensorType {
     }
 }
 
-/// A byte count that prints as `16.00 GiB (17,179,869,184 B)`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Bytes(pub u64);
-
-impl Bytes {
-    /// Only the rounded binary-unit part, as `16.00 GiB`.
-    pub fn short(self) -> String {
-        const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-        let mut unit = 0;
-        while unit + 1 < UNITS.len() && self.0 >> (10 * (unit + 1)) > 0 {
-            unit += 1;
-        }
-        if unit == 0 {
-            return format!("{} B", self.0);
-        }
-        format!("{:.2} {}", self.0 as f64 / (1u64 << (10 * unit)) as f64, UNITS[unit])
-    }
-}
-
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 < 1024 {
-            return write!(f, "{} B", self.0);
-        }
-        let digits = self.0.to_string();
-        write!(f, "{} (", self.short())?;
-        for (i, c) in digits.chars().enumerate() {
-            if i > 0 && (digits.len() - i).is_multiple_of(3) {
-                f.write_str(",")?;
-            }
-            write!(f, "{c}")?;
-        }
-        f.write_str(" B)")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bytes_print_rounded_and_exact() {
-        assert_eq!(Bytes(16 << 30).to_string(), "16.00 GiB (17,179,869,184 B)");
-        assert_eq!(Bytes(1023).to_string(), "1023 B");
-        assert_eq!(Bytes(1 << 20).to_string(), "1.00 MiB (1,048,576 B)");
-    }
 
     #[test]
     fn huge_shapes_have_no_element_count() {

@@ -7,10 +7,9 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 use memc_gpu::{LibraryOptions, Rounding};
+use memc_ir::Bytes;
 use memc_plan::{is_same_file, keep_apart};
 use memc_runtime::{DeviceName, Error, ProfileOptions, RunOptions, Stages, TuneOptions, cpu};
-
-use crate::size;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -88,7 +87,7 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     threads: Option<u16>,
     /// Host memory that the host arena may take, such as 64G: a plan that takes more does not run
-    #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = host_memory)]
     host_mem: Option<u64>,
     /// Issue every command of every step, instead of capturing the step once as a CUDA graph and replaying that
     #[arg(long)]
@@ -255,6 +254,10 @@ impl Tune {
 
 fn files(inputs: &[NamedFile]) -> Vec<(String, PathBuf)> {
     inputs.iter().map(|i| (i.name.clone(), i.path.clone())).collect()
+}
+
+fn host_memory(text: &str) -> Result<u64, String> {
+    Bytes::parse(text, "write a size such as 64G").map(|bytes| bytes.0)
 }
 
 fn device(text: &str) -> Result<DeviceName, &'static str> {

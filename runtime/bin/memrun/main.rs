@@ -6,7 +6,6 @@ mod info;
 mod interrupt;
 mod progress;
 mod report;
-mod size;
 mod tune;
 mod usage;
 
