@@ -18,9 +18,10 @@
 //! axes and attributes are part of the text. Equal texts have equal names.
 //!
 //! This crate compiles and launches nothing. Matrix products and convolutions are plain tiled loops, for machines without
-//! cuBLASLt and cuDNN; [`library`] says which of them are one call of these libraries, and [`allowance`] how much workspace
-//! such a call may take.
+//! cuBLASLt and cuDNN; [`library`] says which of them are one call of these libraries, [`apart`] which are one and launches
+//! behind it, and [`allowance`] how much workspace such a call may take.
 
+mod bias_grad;
 mod check;
 mod conv;
 mod elementwise;
@@ -44,6 +45,7 @@ mod walk;
 
 use memc_ir::{OpKind, TensorType};
 
+pub use bias_grad::apart;
 pub use check::{IndexCheck, NO_REPORT, report};
 pub use error::CudaError;
 pub use kernel::{Arg, Kernel, Launch, Lowering, PREAMBLE, program};

@@ -10,13 +10,15 @@
 //!   and a bias is added to `f32` alone: in 16 bits the sum would be rounded before it and after;
 //! - what a fused op makes of a product is an [`Epilogue`] that cuBLASLt has. It has GELU by the hyperbolic tangent alone, and
 //!   takes ReLU's gradient from bits of its own, where ops take it from the result that the next product needs anyway. Of
-//!   what is no number a library's ReLU may make zero.
+//!   what is no number a library's ReLU may make zero;
+//! - the operand that is summed beside a product has its sums' axis outermost, as cuBLASLt reads it then, and the product
+//!   is not scaled, as cuBLASLt does not say that the sum would not be.
 //!
 //! Everything else runs as generated kernels, and so do pooling, normalisation and whatever else cuDNN has: these move
 //! bytes and hardly compute, so that a library gains nothing, and fused with their neighbours they move fewer.
 
-use memc_ir::ops::conv_output_extent;
 use memc_ir::ops::fused::{Arg, Body};
+use memc_ir::ops::{BiasGrad, conv_output_extent};
 use memc_ir::{DType, OpKind, SLOT_ALIGN, TensorType};
 
 use crate::walk::{Walk, broadcast};
@@ -83,6 +85,10 @@ pub enum Epilogue {
     },
     /// It is the gradient of that GELU at the last operand, a matrix like `y`.
     GeluGrad,
+    /// Nothing, and the sum of `a` over `k` is a second result, of `m` elements.
+    SumA,
+    /// Nothing, and the sum of `b` over `k` is a second result, of `n` elements.
+    SumB,
 }
 
 /// What is added to a product.
@@ -143,7 +149,9 @@ pub struct Convolution {
 pub fn library(op: &OpKind, operands: &[TensorType]) -> Option<LibraryCall> {
     let types: Vec<&TensorType> = operands.iter().collect();
     let results = op.infer(&types).ok()?;
-    let y = results.last()?.clone();
+    // Of several results of a fused op what is kept comes first.
+    let y = if matches!(op, OpKind::MatMulBiasGrad { .. }) { results.first() } else { results.last() };
+    let y = y?.clone();
     let all = || operands.iter().chain(&results);
     if !y.dtype.is_float() || all().any(|t| t.dtype != y.dtype || t.numel() == 0) {
         return None;
@@ -155,6 +163,13 @@ pub fn library(op: &OpKind, operands: &[TensorType]) -> Option<LibraryCall> {
         }
         OpKind::Gemm { trans_a, trans_b, alpha, beta } => {
             product(operands, &y, [*trans_a, *trans_b], alpha.0, beta.0).map(LibraryCall::Product)
+        }
+        OpKind::MatMulBiasGrad { trans_a, trans_b, alpha, sum_b } => {
+            let product = product(operands, &y, [*trans_a, *trans_b], alpha.0, 0.0)?;
+            let is_outer = if *sum_b { !product.trans_b } else { product.trans_a };
+            let epilogue = if *sum_b { Epilogue::SumB } else { Epilogue::SumA };
+            let is_legal = is_outer && product.alpha == 1.0;
+            is_legal.then_some(LibraryCall::Product(Product { epilogue, ..product }))
         }
         OpKind::Conv { strides, pads, dilations, groups } => {
             let ([x, w], has_bias) = (operands.first_chunk()?, operands.len() > 2);
@@ -183,9 +198,13 @@ pub fn library(op: &OpKind, operands: &[TensorType]) -> Option<LibraryCall> {
 /// Bytes of workspace that a library may use for an op on operands of these types; 0 for an op that is no library's.
 ///
 /// They are those of the operands and the result, which is what sums in parts, or tensors in another order of axes, take,
-/// but no more than NVIDIA recommends; and what aligning their start may cost. The rule knows types alone, so that a
+/// but no more than NVIDIA recommends; and what aligning their start may cost. A product may use as much with the sum of an
+/// operand as without. The rule knows types alone, so that a
 /// library has the same choice, and takes the same way, in every plan.
 pub fn allowance(op: &OpKind, operands: &[TensorType]) -> u64 {
+    if let Some(BiasGrad { product, .. }) = BiasGrad::of(op) {
+        return allowance(&product, operands);
+    }
     if library(op, operands).is_none() {
         return 0;
     }
@@ -339,13 +358,18 @@ impl LibraryCall {
                     Addend::Matrix { .. } => Some(y),
                     Addend::Row => Some(n),
                 };
-                let (more, kept) = match p.epilogue {
-                    Epilogue::None | Epilogue::Relu | Epilogue::Gelu { is_kept: false } => (None, None),
-                    Epilogue::Gelu { is_kept: true } => (None, Some(y)),
-                    Epilogue::GeluGrad => (Some(y), None),
+                let (more, kept, sum) = match p.epilogue {
+                    Epilogue::None | Epilogue::Relu | Epilogue::Gelu { is_kept: false } => (None, None, None),
+                    Epilogue::Gelu { is_kept: true } => (None, Some(y), None),
+                    Epilogue::GeluGrad => (Some(y), None, None),
+                    Epilogue::SumA => (None, None, Some(m)),
+                    Epilogue::SumB => (None, None, Some(n)),
                 };
                 let operands = [Some(all(p.stride_a, m * k)), Some(all(p.stride_b, k * n)), addend, more];
-                (operands.into_iter().flatten().collect(), kept.into_iter().chain([y]).collect())
+                (
+                    operands.into_iter().flatten().collect(),
+                    [kept, Some(y), sum].into_iter().flatten().collect(),
+                )
             }
             LibraryCall::Convolution(c) => {
                 let all = |extents: [i32; 4]| extents.iter().map(|&d| u64::from(d.unsigned_abs())).product();

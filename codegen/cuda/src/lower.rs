@@ -5,7 +5,8 @@ use memc_ir::OpKind;
 use crate::error::CudaError;
 use crate::kernel::Lowering;
 use crate::{
-    Call, conv, elementwise, fused, fused_norm, index, norm, optim, pool, product, random, reduce, shape,
+    Call, bias_grad, conv, elementwise, fused, fused_norm, index, norm, optim, pool, product, random, reduce,
+    shape,
 };
 
 /// How a family takes an op.
@@ -90,6 +91,7 @@ pub(crate) fn dispatch(call: &Call) -> Result<Lowering, CudaError> {
         | AveragePool { .. }
         | AveragePoolGrad { .. } => pool::lower,
         MatMul { .. } | Gemm { .. } => product::lower,
+        MatMulBiasGrad { .. } => bias_grad::lower,
         Conv { .. } | ConvGradInput { .. } | ConvGradWeight { .. } => conv::lower,
     };
     family(call).ok_or(CudaError::Missing { op: call.op.mnemonic() })

@@ -44,6 +44,7 @@ fn is_exact(op: &OpKind) -> bool {
             | GeluGrad { .. }
             | Pow {}
             | MatMul { .. }
+            | MatMulBiasGrad { .. }
             | Gemm { .. }
             | Conv { .. }
             | ConvGradInput { .. }

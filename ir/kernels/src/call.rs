@@ -7,8 +7,8 @@ use crate::error::KernelError;
 use crate::num::special;
 use crate::view::Ctx;
 use crate::{
-    conv, convert, elementwise as ew, fused, fused_norm, index, loss, matmul, norm, optim, pool, random,
-    reduce, shape, softmax, widen,
+    bias_grad, conv, convert, elementwise as ew, fused, fused_norm, index, loss, matmul, norm, optim, pool,
+    random, reduce, shape, softmax, widen,
 };
 
 /// Alignment of every non-empty byte slice of a call, in bytes.
@@ -85,13 +85,7 @@ pub fn execute(
         first: 0,
         flat: None,
     };
-    if call.operand_types.iter().chain(call.result_types).any(|t| t.dtype.is_narrow()) {
-        let types: Vec<&TensorType> = call.operand_types.iter().collect();
-        if let Some(plan) = call.op.widening(&types, &call.result_types.iter().collect::<Vec<_>>()) {
-            return widen::run(&c, &plan, results, workspace);
-        }
-    }
-    dispatch(&c, results, workspace)
+    widen::any(&c, results, workspace)
 }
 
 fn check_slices(
@@ -203,6 +197,8 @@ pub(crate) fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8])
         OpKind::Gemm { trans_a, trans_b, alpha, beta } => {
             matmul::gemm(c, y, *trans_a, *trans_b, alpha.0, beta.0)
         }
+
+        OpKind::MatMulBiasGrad { .. } => bias_grad::bias_grad(c, results, workspace),
 
         OpKind::Conv { strides, pads, dilations, groups } => {
             conv::forward(c, y, workspace, &conv::Attrs { strides, pads, dilations, groups: *groups })

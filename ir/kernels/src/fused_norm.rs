@@ -4,7 +4,7 @@
 use memc_ir::ops::fused::Body;
 use memc_ir::ops::fused_norm::{From, Part, Parts};
 
-use crate::call::{Operand, dispatch};
+use crate::call::Operand;
 use crate::error::KernelError;
 use crate::view::Ctx;
 use crate::widen;
@@ -59,10 +59,5 @@ fn run(c: &Ctx, part: &Part, results: &mut [&mut [u8]], workspace: &mut [u8]) ->
         first: c.first,
         flat: None,
     };
-    let plan =
-        part.op.widening(&part.operands.iter().collect::<Vec<_>>(), &part.results.iter().collect::<Vec<_>>());
-    match plan {
-        Some(plan) => widen::run(&inner, &plan, &mut out, workspace),
-        None => dispatch(&inner, &mut out, workspace),
-    }
+    widen::any(&inner, &mut out, workspace)
 }

@@ -17,6 +17,7 @@
 //!
 //! This crate does not schedule, allocate tensors (except [`interp`]) or know about plans.
 
+mod bias_grad;
 mod call;
 mod columns;
 mod conv;

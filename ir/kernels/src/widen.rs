@@ -47,8 +47,19 @@ fn room<'b>(c: &Ctx, work: &mut &'b mut [u8], elements: usize) -> Result<&'b mut
     cut.ok_or_else(|| c.fail(format!("the workspace is short of {bytes} bytes")))
 }
 
+/// Runs the op of `c`, on narrow types as they have to be.
+pub(crate) fn any(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8]) -> Done {
+    if c.types.iter().chain(c.results).any(|t| t.dtype.is_narrow()) {
+        let types: Vec<&TensorType> = c.types.iter().collect();
+        if let Some(plan) = c.op.widening(&types, &c.results.iter().collect::<Vec<_>>()) {
+            return run(c, &plan, results, workspace);
+        }
+    }
+    dispatch(c, results, workspace)
+}
+
 /// Runs the op of `c` as `plan` cuts it. The workspace has [`Widening::workspace`] bytes.
-pub(crate) fn run(c: &Ctx, plan: &Widening, results: &mut [&mut [u8]], workspace: &mut [u8]) -> Done {
+fn run(c: &Ctx, plan: &Widening, results: &mut [&mut [u8]], workspace: &mut [u8]) -> Done {
     if c.operands.len() > OPERANDS || results.len() > RESULTS || plan.lanes > LANES as u64 {
         return Err(c.fail("too many operands for narrow types"));
     }

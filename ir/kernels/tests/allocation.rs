@@ -47,12 +47,17 @@ static ALLOCATOR: Counting = Counting;
 
 /// Whether an op calls the gemm crate, which packs its operands into a buffer of its own during the call.
 fn multiplies(op: &OpKind) -> bool {
-    use OpKind::{Conv, ConvGradInput, ConvGradWeight, Gemm, MatMul};
+    use OpKind::{Conv, ConvGradInput, ConvGradWeight, Gemm, MatMul, MatMulBiasGrad};
     match op {
         OpKind::Fused { body, .. } => body.head().is_some(),
         _ => matches!(
             op,
-            MatMul { .. } | Gemm { .. } | Conv { .. } | ConvGradInput { .. } | ConvGradWeight { .. }
+            MatMul { .. }
+                | MatMulBiasGrad { .. }
+                | Gemm { .. }
+                | Conv { .. }
+                | ConvGradInput { .. }
+                | ConvGradWeight { .. }
         ),
     }
 }

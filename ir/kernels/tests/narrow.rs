@@ -158,8 +158,16 @@ fn eight_bit_arithmetic_wraps() {
 
 /// Whether the cut of an op may change what its wide form sums in which order.
 fn is_product(op: &OpKind) -> bool {
-    use OpKind::{Conv, ConvGradInput, ConvGradWeight, Gemm, MatMul};
-    matches!(op, MatMul { .. } | Gemm { .. } | Conv { .. } | ConvGradInput { .. } | ConvGradWeight { .. })
+    use OpKind::{Conv, ConvGradInput, ConvGradWeight, Gemm, MatMul, MatMulBiasGrad};
+    matches!(
+        op,
+        MatMul { .. }
+            | MatMulBiasGrad { .. }
+            | Gemm { .. }
+            | Conv { .. }
+            | ConvGradInput { .. }
+            | ConvGradWeight { .. }
+    )
 }
 
 #[test]

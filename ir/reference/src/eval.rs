@@ -68,6 +68,10 @@ fn dispatch(op: &OpKind, x: &[&Tensor64], y: &[TensorType]) -> Results {
             linalg::gemm(x, &y[0], *trans_a, *trans_b, alpha.0, beta.0)
         }
 
+        OpKind::MatMulBiasGrad { trans_a, trans_b, alpha, sum_b } => {
+            linalg::matmul_bias_grad(x, &y[0], [*trans_a, *trans_b], alpha.0, *sum_b)
+        }
+
         OpKind::Conv { strides, pads, dilations, groups } => {
             window::Conv { strides, pads, dilations, groups: *groups }.forward(x, &y[0])
         }

@@ -40,3 +40,24 @@ pub(crate) fn gemm(x: &[&Tensor64], y: &TensorType, ta: bool, tb: bool, alpha: f
     }
     Ok(vec![Data::Float(out)])
 }
+
+pub(crate) fn matmul_bias_grad(
+    x: &[&Tensor64],
+    y: &TensorType,
+    [ta, tb]: [bool; 2],
+    alpha: f32,
+    sum_b: bool,
+) -> Results {
+    let product = product(x, y, ta, tb, alpha)?;
+    // The place of the other axis, and of the one that is summed over.
+    let (of, trans) = if sum_b { (x[1], !tb) } else { (x[0], ta) };
+    let [rows, columns] = [0, 1].map(|axis| of.shape()[axis] as usize);
+    let (kept, summed) = if trans { (columns, rows) } else { (rows, columns) };
+    let mut sums = vec![0.0; kept];
+    for (i, sum) in sums.iter_mut().enumerate() {
+        for k in 0..summed {
+            *sum += element(of, &[], i, k, trans)?;
+        }
+    }
+    Ok(vec![Data::Float(product), Data::Float(sums)])
+}

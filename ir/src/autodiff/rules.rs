@@ -23,9 +23,16 @@ macro_rules! updates {
     };
 }
 
+/// Several ops as one.
+macro_rules! fused {
+    () => {
+        OpKind::Fused { .. } | OpKind::FusedNorm { .. } | OpKind::MatMulBiasGrad { .. }
+    };
+}
+
 /// Whether [`super::differentiate`] has a rule for the op; it fails on others that the loss depends on.
 pub fn is_differentiable(kind: &OpKind) -> bool {
-    !matches!(kind, gradients!() | updates!() | OpKind::Fused { .. } | OpKind::FusedNorm { .. })
+    !matches!(kind, gradients!() | updates!() | fused!())
 }
 
 /// Hands out the gradients of the op's operands.
@@ -132,9 +139,7 @@ pub(super) fn apply(r: &mut Rule<'_>, kind: &OpKind) -> Done {
         OpKind::RandomMask { .. } | OpKind::RandomUniform { .. } | OpKind::RandomNormal { .. } => Ok(()),
         OpKind::MaskScale { .. } | OpKind::Dropout { .. } => ew::dropped(r, kind.clone()),
 
-        OpKind::Fused { .. } | OpKind::FusedNorm { .. } => {
-            Err("ops are fused after gradients are taken".into())
-        }
+        fused!() => Err("ops are fused after gradients are taken".into()),
         gradients!() => Err("it is itself a gradient, and second derivatives are not supported".into()),
         updates!() => {
             Err("it is an optimizer's update; the loss must not depend on updated parameters".into())

@@ -2,7 +2,8 @@
 
 use super::elementwise::want_float;
 use super::shape::broadcast_shapes;
-use super::{Cost, streaming};
+use super::{Cost, OpKind, streaming};
+use crate::attr::F32;
 use crate::types::TensorType;
 
 type Types = Result<Vec<TensorType>, String>;
@@ -50,4 +51,59 @@ pub(super) fn gemm(ops: &[&TensorType], trans_a: bool, trans_b: bool, alpha: f32
 
 pub(super) fn gemm_cost(ops: &[&TensorType], res: &[&TensorType], ta: bool) -> Cost {
     streaming(ops, res, inner(ops[0], ta).saturating_mul(2).saturating_add(2))
+}
+
+/// A `matmul_bias_grad` as two ops, one after the other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BiasGrad {
+    /// The `matmul` of both operands, the first result.
+    pub product: OpKind,
+    /// The `reduce_sum` of one operand, the second.
+    pub sum: OpKind,
+    /// The operand that is summed.
+    pub of: usize,
+}
+
+impl BiasGrad {
+    /// With the attributes of the op.
+    pub(super) fn new(trans_a: bool, trans_b: bool, alpha: F32, sum_b: bool) -> BiasGrad {
+        // The axis of the sums of a product.
+        let axis = if sum_b { u64::from(trans_b) } else { u64::from(!trans_a) };
+        BiasGrad {
+            product: OpKind::MatMul { trans_a, trans_b, alpha },
+            sum: OpKind::ReduceSum { axes: vec![axis], keepdims: false },
+            of: usize::from(sum_b),
+        }
+    }
+
+    /// Of the op; `None` for any other.
+    pub fn of(op: &OpKind) -> Option<BiasGrad> {
+        match op {
+            OpKind::MatMulBiasGrad { trans_a, trans_b, alpha, sum_b } => {
+                Some(BiasGrad::new(*trans_a, *trans_b, *alpha, *sum_b))
+            }
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn bias_grad(ops: &[&TensorType], trans_a: bool, trans_b: bool, alpha: f32, sum_b: bool) -> Types {
+    if ops[0].rank() != 2 || ops[1].rank() != 2 {
+        return Err(format!("a and b must be matrices, got {} and {}", ops[0], ops[1]));
+    }
+    let mut results = matmul(ops, trans_a, trans_b, alpha)?;
+    let BiasGrad { sum, of, .. } = BiasGrad::new(trans_a, trans_b, F32(alpha), sum_b);
+    results.extend(sum.infer(&[ops[of]])?);
+    Ok(results)
+}
+
+/// The arithmetic of both, the scratch of either, and the traffic of operands and results alone.
+pub(super) fn bias_grad_cost(ops: &[&TensorType], res: &[&TensorType], parts: &BiasGrad) -> Cost {
+    let (Some(&x), &[y, sum]) = (ops.get(parts.of), res) else { return streaming(ops, res, 0) };
+    let (product, sum) = (parts.product.cost(ops, &[y]), parts.sum.cost(&[x], &[sum]));
+    Cost {
+        flops: product.flops.saturating_add(sum.flops),
+        workspace: product.workspace.max(sum.workspace),
+        ..streaming(ops, res, 0)
+    }
 }

@@ -21,6 +21,7 @@ mod table;
 mod widen;
 
 pub use conv::{Im2colTiling, MAX_LANES, conv_output_extent, im2col_tiling, is_depthwise};
+pub use linalg::BiasGrad;
 pub use pool::pool_output_extent;
 pub use shape::broadcast_shapes;
 pub use table::{OP_DEFS, OpKind};

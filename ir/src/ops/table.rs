@@ -215,6 +215,12 @@ define_ops! {
     Gemm "gemm" ("a", "b", "c") -> ("y")
         {trans_a: bool = false, trans_b: bool = false, alpha: F32 = ONE, beta: F32 = ONE}
         linalg::gemm, |o, r| linalg::gemm_cost(o, r, *trans_a), [(2, 0)] Pure;
+    /// matmul of matrices, and the reduce_sum of `a`, or with `sum_b` of `b`, over the axis that the product sums over: the
+    /// gradients of a linear layer's weight and bias. The bits are those of the two ops.
+    MatMulBiasGrad "matmul_bias_grad" ("a", "b") -> ("y", "sum")
+        {trans_a: bool = false, trans_b: bool = false, alpha: F32 = ONE, sum_b: bool = false}
+        linalg::bias_grad, |o, r| linalg::bias_grad_cost(o, r, &linalg::BiasGrad::new(*trans_a, *trans_b, *alpha, *sum_b)),
+        [] Pure;
 
     /// 2-D convolution (cross-correlation) of `x` `[n, c, h, w]` with `w` `[m, c / groups, kh, kw]` and optional bias `[m]`.
     /// `pads` is top, left, bottom, right.

@@ -170,7 +170,7 @@ impl OpKind {
             Concat { .. } | Pad { .. } | Fill { .. } | Select {} | Cast { .. } => return None,
             Gather { .. } | GatherElements { .. } | GatherNd { .. } => return None,
             RandomMask { .. } | RandomUniform { .. } | RandomNormal { .. } => return None,
-            Increment { .. } | Fused { .. } | FusedNorm { .. } => return None,
+            Increment { .. } | Fused { .. } | FusedNorm { .. } | MatMulBiasGrad { .. } => return None,
             ScatterElements { mode: ScatterMode::Replace, .. }
             | ScatterNd { mode: ScatterMode::Replace, .. } => return None,
 

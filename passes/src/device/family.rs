@@ -106,7 +106,7 @@ impl Family {
                     Family::ElementWise
                 }
             }
-            MatMul { .. } | Gemm { .. } => Family::MatMul,
+            MatMul { .. } | MatMulBiasGrad { .. } | Gemm { .. } => Family::MatMul,
             Conv { .. } => conv(operands.get(1), operands.first(), Family::Conv),
             ConvGradInput { .. } => conv(operands.get(1), results.first(), Family::ConvGradInput),
             ConvGradWeight { .. } => conv(results.first(), operands.get(1), Family::ConvGradWeight),

@@ -241,6 +241,9 @@ impl Blas {
             describe(&way.desc, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &next())?;
         }
         let d = next();
+        if has_sum(way.epilogue) {
+            describe(&way.desc, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &next())?;
+        }
         let (c, beta) = match (way.addend, added) {
             (Addend::Matrix { beta }, Some(c)) => (c, beta),
             _ => (d, 0.0f32),
@@ -304,8 +307,13 @@ fn has_more(epilogue: Epilogue) -> bool {
     matches!(epilogue, Epilogue::Gelu { is_kept: true } | Epilogue::GeluGrad)
 }
 
+/// Whether an operand is summed besides.
+fn has_sum(epilogue: Epilogue) -> bool {
+    matches!(epilogue, Epilogue::SumA | Epilogue::SumB)
+}
+
 /// Says what is made of a product. The heuristic takes the addresses, though it reads nothing there, for ones as aligned as
-/// the row and the further matrix will be (`cublasLt.h`, `CUBLASLT_MATMUL_DESC_BIAS_POINTER`): no more than slots are.
+/// the row, the sum and the further matrix will be (`cublasLt.h`, `CUBLASLT_MATMUL_DESC_BIAS_POINTER`): no more than slots are.
 fn describe_epilogue(
     desc: &Handle<sys::cublasLtMatmulDescOpaque_t, Status>,
     product: &Product,
@@ -321,9 +329,12 @@ fn describe_epilogue(
         (Epilogue::Gelu { is_kept: true }, false) => Flag::CUBLASLT_EPILOGUE_GELU_AUX,
         (Epilogue::Gelu { is_kept: true }, true) => Flag::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
         (Epilogue::GeluGrad, _) => Flag::CUBLASLT_EPILOGUE_DGELU,
+        // The library's B is `a`. Its sums are as long as its result has columns, those of its A as long as that has rows.
+        (Epilogue::SumA, _) => Flag::CUBLASLT_EPILOGUE_BGRADB,
+        (Epilogue::SumB, _) => Flag::CUBLASLT_EPILOGUE_BGRADA,
     };
     describe(desc, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(flag as u32))?;
-    if has_row {
+    if has_row || has_sum(product.epilogue) {
         describe(desc, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &PLACE_ALIGN)?;
     }
     if has_more(product.epilogue) {

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memc_gpu::{Clock, LibraryCall, LibraryOp, Span, Ways};
+use memc_cuda::Lowering;
+use memc_gpu::{Clock, GpuError, LibraryCall, LibraryOp, Span, Ways};
 use memc_ir::{OpKind, TensorType};
 
 use super::kept::Kept;
@@ -14,9 +15,8 @@ use crate::{Error, Program};
 /// What libraries compute.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    /// For each kernel of the program the call that computes it, and how many of its operands, the first ones, the call
-    /// takes; none where it is generated.
-    ops: Vec<Option<(LibraryOp, usize)>>,
+    /// For each kernel of the program the call that computes it, and in what form; none where it is generated.
+    ops: Vec<Option<(LibraryOp, Form)>>,
     /// Bytes of the device that were free before libraries were asked.
     pub(super) free_bytes: u64,
     /// What the user should know, such as what is lost with a library that is not there, once for each.
@@ -28,27 +28,46 @@ pub(super) struct Taken {
 /// An op with the types of its operands.
 type Types<'a> = (&'a OpKind, &'a [TensorType]);
 
+/// How a library may compute a kernel.
+#[derive(Clone, Debug)]
+pub(super) struct Form {
+    pub(super) call: LibraryCall,
+    /// What the call leaves to generated kernels behind it.
+    rest: Lowering,
+}
+
+impl Form {
+    /// The places of a launch that the call takes: those of the first operands, and of the first results.
+    pub(super) fn places(&self, launch: &Launch) -> Vec<Span> {
+        let (takes, gives) = self.call.elements();
+        let operands = (0..takes.len()).filter_map(|i| operand(launch, i));
+        operands.chain(launch.results.iter().copied().take(gives.len())).map(span).collect()
+    }
+}
+
 /// Entries of a program's kernel table that are the same call, and are computed in the same way.
 pub(super) struct Group {
     /// Their indices.
     pub(super) kernels: Vec<usize>,
-    pub(super) call: LibraryCall,
+    /// At least one; each is for a library that does not take those before it.
+    pub(super) forms: Vec<Form>,
     /// Bytes of workspace that the library is offered.
     pub(super) workspace: usize,
-    /// How many of the operands, the first ones, the call takes.
-    takes: usize,
 }
 
 impl Group {
-    /// The places of a launch that the call takes.
-    pub(super) fn places(&self, launch: &Launch) -> Vec<Span> {
-        places(launch, self.takes)
+    /// What `ask` finds for the first form for which it finds anything.
+    fn first<T>(
+        &self,
+        mut ask: impl FnMut(&LibraryCall) -> Result<Option<T>, GpuError>,
+    ) -> Result<Option<(T, &Form)>, GpuError> {
+        for form in &self.forms {
+            if let Some(found) = ask(&form.call)? {
+                return Ok(Some((found, form)));
+            }
+        }
+        Ok(None)
     }
-}
-
-fn places(launch: &Launch, takes: usize) -> Vec<Span> {
-    let operands = (0..takes).filter_map(|i| operand(launch, i));
-    operands.chain(launch.results.iter().copied()).map(span).collect()
 }
 
 /// All kernels of a program that are launched and can be library calls.
@@ -68,10 +87,11 @@ pub(super) fn groups(program: &Program) -> Vec<Group> {
         entry.into_iter().for_each(|(_, kernels)| kernels.push(index));
     }
     let group = |((op, operands), (least, kernels)): (Types<'_>, _)| {
-        let call = memc_cuda::library(op, operands)?;
+        let whole = memc_cuda::library(op, operands).map(|call| (call, Lowering::default()));
+        let forms = whole.into_iter().chain(memc_cuda::apart(op, operands));
+        let forms: Vec<Form> = forms.map(|(call, rest)| Form { call, rest }).collect();
         let allowance = usize::try_from(memc_cuda::allowance(op, operands)).unwrap_or(usize::MAX);
-        let takes = call.elements().0.len();
-        Some(Group { kernels, call, workspace: allowance.min(least), takes })
+        (!forms.is_empty()).then(|| Group { kernels, forms, workspace: allowance.min(least) })
     };
     same.into_iter().filter_map(group).collect()
 }
@@ -87,22 +107,22 @@ pub(super) fn take(program: &Program, driver: &mut (impl Clock + Ways)) -> Resul
     let (mut ops, mut notes) = (vec![None; program.kernels.len()], BTreeSet::new());
     let mut lacks = BTreeSet::new();
     for group in groups(program) {
-        let (call, workspace) = (&group.call, group.workspace);
+        let workspace = group.workspace;
         let mut found = Ok(None);
         if let Some(way) = kept.way(&group.kernels) {
-            found = driver.plan_way(call, workspace, &way);
+            found = group.first(|call| driver.plan_way(call, workspace, &way));
             if matches!(found, Ok(None)) {
                 kept.refused();
             }
         }
         if matches!(found, Ok(None)) {
-            found = driver.plan_library(call, workspace);
+            found = group.first(|call| driver.plan_library(call, workspace));
         }
         match found {
             Ok(found) => {
+                let found = found.map(|(op, form)| (op, form.clone()));
                 for &kernel in &group.kernels {
-                    let op = ops.get_mut(kernel);
-                    op.into_iter().for_each(|op| *op = found.map(|found| (found, group.takes)));
+                    ops.get_mut(kernel).into_iter().for_each(|op| op.clone_from(&found));
                 }
             }
             Err(error) => {
@@ -125,14 +145,14 @@ pub(super) struct Call {
 }
 
 impl Taken {
-    /// The call that computes a kernel.
-    pub(super) fn op(&self, kernel: usize) -> Option<LibraryOp> {
-        self.ops.get(kernel)?.map(|(op, _)| op)
+    /// What is generated of a kernel that a library computes.
+    pub(super) fn rest(&self, kernel: usize) -> Option<&Lowering> {
+        self.ops.get(kernel)?.as_ref().map(|(_, form)| &form.rest)
     }
 
     /// The call for a launch, where a library computes it.
     pub(super) fn call(&self, launch: &Launch) -> Option<Call> {
-        let (op, takes) = (*self.ops.get(launch.kernel)?)?;
-        Some(Call { op, places: places(launch, takes), workspace: span(launch.workspace) })
+        let (op, form) = self.ops.get(launch.kernel)?.as_ref()?;
+        Some(Call { op: *op, places: form.places(launch), workspace: span(launch.workspace) })
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct Call<'a> {
 /// What a device needs to run a program.
 #[derive(Debug)]
 pub(super) struct Lowered {
-    /// By kernel of the program; nothing for one that a library computes.
+    /// By kernel of the program; of one that a library computes what it leaves.
     kernels: Vec<Lowering>,
     /// Bytes of the device arena with the scratch region.
     pub(super) device_bytes: usize,
@@ -34,13 +34,13 @@ pub(super) struct Lowered {
     scratch: usize,
 }
 
-/// Lowers every kernel of a program that no library computes.
+/// Lowers what no library computes of a program's kernels.
 ///
 /// # Errors
 /// [`Error::Plan`] for an op without a kernel, [`Error::Memory`] if the budget leaves no room for scratch.
 pub(super) fn lower(program: &Program, taken: &Taken) -> Result<Lowered, Error> {
-    let lowerings = program.kernels.iter().enumerate().map(|(index, kernel)| match taken.op(index) {
-        Some(_) => Ok(Lowering::default()),
+    let lowerings = program.kernels.iter().enumerate().map(|(index, kernel)| match taken.rest(index) {
+        Some(rest) => Ok(rest.clone()),
         None => memc_cuda::lower(&kernel.op, &kernel.operands),
     });
     let kernels = lowerings.collect::<Result<Vec<_>, _>>().map_err(|error| Error::Plan(error.to_string()))?;

@@ -126,11 +126,20 @@ impl<D: Graphs + Clock + Ways> Warm<D> {
     /// Measures the ways of a call; none where the library does not compute it.
     fn tune(&mut self, group: &Group, launch: &Launch, launches: usize) -> Result<Option<TunedCall>, Error> {
         let driver = &mut self.replay.driver;
-        let (places, workspace) = (group.places(launch), span(launch.workspace));
-        let offers = driver.ways(&group.call, group.workspace)?;
+        // The form that is run: of those that the library takes, the first.
+        let mut found = None;
+        for form in &group.forms {
+            let offers = driver.ways(&form.call, group.workspace)?;
+            if !offers.is_empty() {
+                found = Some((form, offers));
+                break;
+            }
+        }
+        let Some((form, offers)) = found else { return Ok(None) };
+        let (places, workspace) = (form.places(launch), span(launch.workspace));
         let mut ways: Vec<(Offer, LibraryOp)> = Vec::new();
         for (rank, offer) in offers.into_iter().take(MOST_WAYS).enumerate() {
-            let Some(op) = driver.plan_way(&group.call, group.workspace, &offer.way)? else { continue };
+            let Some(op) = driver.plan_way(&form.call, group.workspace, &offer.way)? else { continue };
             // The first call loads code. What a library offers it may still not do.
             match driver.call(op, &places, workspace) {
                 Ok(()) => driver.synchronize()?,

@@ -13,6 +13,10 @@ struct Desc {
   i64 more_ld = 0;
   bool has_bias() const { return epilogue & 4; }
   bool has_more() const { return epilogue & 128; }
+  // Whether an operand is summed to what `bias` names.
+  bool sums_a() const { return epilogue == 256; }
+  bool sums_b() const { return epilogue == 512; }
+  bool has_sum() const { return sums_a() || sums_b(); }
 };
 struct Layout {
   int type;
@@ -141,12 +145,14 @@ int cublasLtMatmulAlgoGetHeuristic(void* handle, void* d, void* a, void* b, void
   const Layout& result = *(Layout*)r;
   REQUIRE(is_product(desc, (Layout*)a, (Layout*)b, (Layout*)c, &result));
   REQUIRE(desc.compute == 68 || ((desc.compute == 77 || desc.compute == 75) && result.type == 0));
-  REQUIRE(std::set<uint32_t>({1, 2, 4, 6, 32, 36, 160, 164, 192}).count(desc.epilogue) == 1);
-  REQUIRE(!desc.has_bias() || desc.bias != nullptr);
+  REQUIRE(std::set<uint32_t>({1, 2, 4, 6, 32, 36, 160, 164, 192, 256, 512}).count(desc.epilogue) == 1);
+  REQUIRE(!(desc.has_bias() || desc.has_sum()) || desc.bias != nullptr);
+  REQUIRE(!(desc.sums_a() && desc.trans_a) && !(desc.sums_b() && !desc.trans_b));
   REQUIRE(!desc.has_more() || (desc.more != nullptr && desc.more_ld >= result.rows && desc.more_ld % 8 == 0));
   *count = 0;
   // An odd thing that the library does not do.
   if (fails("unsupported") || result.rows == 13) return NOT_SUPPORTED;
+  if (desc.has_sum() && (fails("no sums") || result.rows == 11)) return NOT_SUPPORTED;
   uint32_t align = ~0u;
   for (uint32_t each : preference.align) align = std::min(align, each);
   uint64_t hash = problem(desc, (Layout*)a, (Layout*)b, (Layout*)c, &result);
@@ -183,6 +189,9 @@ int cublasLtMatmul(void* handle, void* d, const float* alpha, const void* a, voi
     REQUIRE(bytes == 0 || apart(workspace, (i64)bytes, used.first, used.second));
   }
   REQUIRE(!desc.has_bias() || within(desc.bias, R.rows * width(R.type), align));
+  i64 sums = (desc.sums_a() ? R.rows : R.columns) * width(R.type);
+  REQUIRE(!desc.has_sum() || (within(desc.bias, sums, align) && apart(desc.bias, sums, r, R.bytes()) &&
+                              apart(desc.bias, sums, a, A.bytes()) && apart(desc.bias, sums, b, B.bytes())));
   i64 more = desc.more_ld * R.columns * width(R.type);
   REQUIRE(!desc.has_more() || (within(desc.more, more, align) && apart(desc.more, more, r, R.bytes())));
   float scale = *alpha, keep = *beta;
@@ -196,6 +205,11 @@ int cublasLtMatmul(void* handle, void* d, const float* alpha, const void* a, voi
     if (bytes > 0) memset(workspace, 0xff, bytes);
     i64 k = desc.trans_a ? A.rows : A.columns;
     Order order = scheme == 1 ? ANY : scheme == 0 ? FORWARD : HALVES;
+    for (i64 j = 0; desc.has_sum() && j < (desc.sums_a() ? R.rows : R.columns); ++j) {
+      const Layout& X = desc.sums_a() ? A : B;
+      put(R.type, desc.bias, j,
+          sum(k, order, calls, [&](i64 t) { return get(X.type, desc.sums_a() ? a : b, j + t * X.ld); }));
+    }
     std::vector<float> results((size_t)(R.rows * R.columns * R.batch));
     for (i64 z = 0, at = 0; z < R.batch; ++z)
       for (i64 j = 0; j < R.columns; ++j)

@@ -7,7 +7,7 @@ use memc_ir::{DType, TensorType, aligned};
 
 mod cases;
 
-use cases::{Case, FLOATS, convolutions, epilogues, fused, gemm, matmul, products};
+use cases::{Case, FLOATS, bias_grad, bias_grads, convolutions, epilogues, fused, gemm, matmul, products};
 
 use crate::fake::Fake;
 use crate::{CLASSIFIER, plain, steps};
@@ -122,7 +122,7 @@ fn assert_close(cases: &[Case], got: &Results, want: &Results) {
 #[test]
 fn library_calls_give_the_numbers_of_the_cpu() {
     let mut cases: Vec<Case> =
-        FLOATS.into_iter().flat_map(|t| [products(t), convolutions(t)].concat()).collect();
+        FLOATS.into_iter().flat_map(|t| [products(t), convolutions(t), bias_grads(t)].concat()).collect();
     cases.extend(epilogues());
     let with_room = |case: &Case| memc_cuda::allowance(&case.0, &case.1);
     let Some(fake) = Fake::new(&plan(cases.iter().map(|case| (case, with_room(case))))) else { return };
@@ -132,17 +132,43 @@ fn library_calls_give_the_numbers_of_the_cpu() {
     assert_close(&cases, &got, &want);
     let (again, _, _) = run(&fake, "--check-memory --steps 4", "");
     assert!(got == again);
-    let call = |(op, operands): &&Case| memc_cuda::library(op, operands).is_some();
+    let call = |(op, operands): &&Case| {
+        memc_cuda::library(op, operands).is_some() || memc_cuda::apart(op, operands).is_some()
+    };
     let taken = cases.iter().filter(call).count();
-    // Of each type the fakes refuse a product of 13 columns, and three or four convolutions dilated by 3.
-    assert_eq!(calls.len(), taken - 3 - 4 - 3 - 3, "{calls:#?}");
+    // Of each type the fakes refuse two products of 13 columns, and three or four convolutions dilated by 3.
+    assert_eq!(calls.len(), taken - 6 - 4 - 3 - 3, "{calls:#?}");
     let epilogues =
         ["epilogue=2", "epilogue=6", "epilogue=32", "epilogue=36", "epilogue=160", "epilogue=164"];
-    for what in epilogues.into_iter().chain(["epilogue=192", "BiasActivation"]) {
+    let more = ["epilogue=192", "epilogue=256", "epilogue=512", "BiasActivation"];
+    for what in epilogues.into_iter().chain(more) {
         assert!(calls.iter().any(|call| call.contains(what)), "{what}: {calls:#?}");
     }
     for (what, count) in [("batch=6", 1), ("batch=3", 1), ("groups=2", 1), ("groups=4", 1), ("scheme=2", 1)] {
         assert!(calls.iter().filter(|call| call.contains(what)).count() >= count, "{what}: {calls:#?}");
+    }
+}
+
+/// Where a library does not sum an operand with its product, the product is its call all the same, and the sum alone is
+/// generated, with the bits that it has without libraries.
+#[test]
+fn a_sum_that_a_library_refuses_leaves_it_the_product() {
+    let cases: Vec<Case> = FLOATS.into_iter().flat_map(bias_grads).collect();
+    let with_room = |case: &Case| memc_cuda::allowance(&case.0, &case.1);
+    let Some(fake) = Fake::new(&plan(cases.iter().map(|case| (case, with_room(case))))) else { return };
+    let want = results(&fake.folder.run_and_save(&steps(1)).1);
+    let (generated, ..) = run(&fake, "--no-libraries", "");
+    let (joined, calls, _) = run(&fake, "--no-graph", "");
+    let (apart, alone, said) = run(&fake, "--no-graph", "no sums");
+    let sums = |calls: &[String]| calls.iter().filter(|c| c.contains("=256") || c.contains("=512")).count();
+    assert_eq!((sums(&calls), sums(&alone), said.as_str()), (3 * 4, 0, ""), "{calls:#?}");
+    assert_eq!((calls.len(), alone.len()), (3 * 8, 3 * 8), "all but those of 13 columns: {alone:#?}");
+    for got in [&generated, &joined, &apart] {
+        assert_close(&cases, got, &want);
+    }
+    for (((op, operands), (_, generated)), (_, apart)) in cases.iter().zip(&generated).zip(&apart) {
+        let y = op.infer(&operands.iter().collect::<Vec<_>>()).unwrap()[0].numel() as usize;
+        assert!(generated[y..] == apart[y..] && generated.len() > y, "{op:?}");
     }
 }
 
@@ -156,6 +182,8 @@ pub(crate) fn few() -> Vec<Case> {
     let conv =
         "conv(x0, x1, x2) {strides = [1, 1], pads = [1, 1, 1, 1], dilations = [1, 1], groups = 1}; relu(t0)";
     cases.push(fused(conv, "[1]", &[&[2, 3, 6, 6], &[8, 3, 3, 3], &[8]]));
+    // The second one as a product, and a sum behind it.
+    cases.extend([6, 11].map(|n| bias_grad(DType::F32, &[7, 5], &[7, n], "trans_a")));
     cases
 }
 

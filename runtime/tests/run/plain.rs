@@ -48,6 +48,16 @@ fn epilogue(p: &Product, sums: Vec<f32>, operands: &[Vec<f32>]) -> Vec<Vec<f32>>
         Epilogue::Relu => vec![each(&|x| x.max(0.0))],
         Epilogue::Gelu { is_kept: false } => vec![each(&gelu)],
         Epilogue::Gelu { is_kept: true } => vec![sums.clone(), each(&gelu)],
+        Epilogue::SumA | Epilogue::SumB => {
+            let (of, width, at) = match p.epilogue {
+                Epilogue::SumA => (&operands[0], p.m, p.trans_a),
+                _ => (&operands[1], p.n, !p.trans_b),
+            };
+            assert!(at, "what is summed over is the outer axis");
+            let width = width as usize;
+            let sum = |j: usize| of.iter().skip(j).step_by(width).sum();
+            vec![sums, (0..width).map(sum).collect()]
+        }
         Epilogue::GeluGrad => {
             let at = operands.last().map_or(&[][..], Vec::as_slice);
             vec![sums.iter().zip(at).map(|(dy, &x)| dy * slope(x)).collect()]

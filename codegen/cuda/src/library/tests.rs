@@ -80,3 +80,30 @@ fn the_allowance_is_bounded() {
     assert_eq!(allowance(1 << 20), (32 << 20) + 192);
     assert_eq!(super::allowance(&OpKind::Relu {}, &[f32s(&[64])]), 0);
 }
+
+/// A sum beside a product is one call where the library reads that operand as it sums it, and the product is not scaled; else
+/// the product alone is one.
+#[test]
+fn sums_over_the_outer_axis_are_part_of_a_call() {
+    let epilogue = |trans_a: bool, trans_b: bool, sum_b: bool, alpha: f32| {
+        let op = OpKind::MatMulBiasGrad { trans_a, trans_b, alpha: F32(alpha), sum_b };
+        let (a, b) = (if trans_a { [3, 4] } else { [4, 3] }, if trans_b { [5, 3] } else { [3, 5] });
+        let operands = [f32s(&a), f32s(&b)];
+        let (alone, rest) = crate::apart(&op, &operands).unwrap();
+        assert_eq!((alone.elements().1, rest.launches.len()), (vec![20], 1));
+        assert!(allowance(&op, &operands) > (12 + 15 + 20) * 4, "what the product alone may use");
+        let LibraryCall::Product(product) = library(&op, &operands)? else { return None };
+        assert_eq!(
+            LibraryCall::Product(product).elements(),
+            (vec![12, 15], vec![20, if sum_b { 5 } else { 4 }])
+        );
+        Some(product.epilogue)
+    };
+    for other in [false, true] {
+        assert_eq!(epilogue(true, other, false, 1.0), Some(Epilogue::SumA));
+        assert_eq!(epilogue(other, false, true, 1.0), Some(Epilogue::SumB));
+        assert_eq!(epilogue(false, other, false, 1.0), None);
+        assert_eq!(epilogue(other, true, true, 1.0), None);
+    }
+    assert_eq!(epilogue(true, false, false, 0.5), None);
+}

@@ -131,6 +131,14 @@ fn products(r: &mut Random, all: &mut Vec<Sample>) {
         push(all, OpKind::MatMul { trans_a, trans_b, alpha }, vec![x, y]);
         let (x, y, c) = (r.f32(&a), r.f32(&b), r.f32(&[m, 1]));
         push(all, OpKind::Gemm { trans_a, trans_b, alpha, beta }, vec![x, y, c]);
+        // Sums in one part and in several.
+        for k in [k, extent(r, 300, 900)] {
+            let (m, n, sum_b) = (extent(r, 1, 70), extent(r, 1, 70), r.below(2) == 1);
+            let (a, b) = (if trans_a { [k, m] } else { [m, k] }, if trans_b { [n, k] } else { [k, n] });
+            let dtype = [DType::F32, DType::F32, DType::BF16][r.below(3) as usize];
+            let (x, y) = (r.tensor(dtype, &a), r.tensor(dtype, &b));
+            push(all, OpKind::MatMulBiasGrad { trans_a, trans_b, alpha, sum_b }, vec![x, y]);
+        }
     }
 }
 
@@ -219,7 +227,8 @@ fn empty(r: &mut Random, all: &mut Vec<Sample>) {
     let (x, y) = (r.f32(&[3, 0]), r.f32(&[0, 5]));
     push(all, OpKind::MatMul { trans_a, trans_b, alpha }, vec![x.clone(), y.clone()]);
     let c = r.f32(&[5]);
-    push(all, OpKind::Gemm { trans_a, trans_b, alpha, beta: F32(2.0) }, vec![x, y, c]);
+    push(all, OpKind::Gemm { trans_a, trans_b, alpha, beta: F32(2.0) }, vec![x.clone(), y.clone(), c]);
+    push(all, OpKind::MatMulBiasGrad { trans_a, trans_b, alpha, sum_b: true }, vec![x, y]);
     let (index, dy) = (r.indices(&[0], 0, 1), r.f32(&[0, 7]));
     push(all, OpKind::GatherGrad { axis: 0, dim: 4 }, vec![index, dy]);
 }

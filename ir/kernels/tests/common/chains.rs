@@ -116,6 +116,19 @@ pub(crate) fn products(r: &mut Random, s: u64) -> Vec<Sample> {
     ]
 }
 
+/// Products with the sum of an operand.
+pub(crate) fn bias_grads(r: &mut Random, s: u64) -> Vec<Sample> {
+    let mut sample = |trans_a: bool, trans_b: bool, sum_b: bool, a: [u64; 2], b: [u64; 2]| {
+        let op = OpKind::MatMulBiasGrad { trans_a, trans_b, alpha: F32(0.5), sum_b };
+        Sample { op, operands: vec![r.f32(&a), r.f32(&b)] }
+    };
+    vec![
+        sample(true, false, false, [8 * s, 9], [8 * s, 5]),
+        sample(true, false, true, [8 * s, 9], [8 * s, 5]),
+        sample(false, true, true, [7, s], [6, s]),
+    ]
+}
+
 /// The next number below `n`, as an index.
 fn below(r: &mut Random, n: usize) -> usize {
     r.below(n as u64) as usize

@@ -97,9 +97,8 @@ pub(crate) fn run(sample: &Sample, shared: &[(usize, usize)]) -> Result<Vec<Tens
 /// At least one sample of every op. `scale` multiplies the outer extents, so that a large scale crosses the sizes
 /// at which work is spread over threads.
 pub(crate) fn samples(scale: u64) -> Vec<Sample> {
-    let r = &mut Random::new(scale);
+    let (r, s) = (&mut Random::new(scale), scale);
     let mut all = Vec::new();
-    let s = scale;
     elementwise(r, s, &mut all);
     products(r, s, &mut all);
     networks(r, s, &mut all);
@@ -217,6 +216,7 @@ fn products(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
     push(all, OpKind::Gemm { trans_a: false, trans_b: false, alpha, beta: F32(2.0) }, vec![a, b, c]);
     let (a, b, c) = (r.f32(&[4 * s, 70]), r.f32(&[70, 33]), r.f32(&[4 * s, 33]));
     push(all, OpKind::Gemm { trans_a: false, trans_b: false, alpha, beta: F32(-1.0) }, vec![a, b, c]);
+    all.extend(chains::bias_grads(r, s));
 
     let batch = s.min(6);
     for (strides, pads, k, groups) in [

@@ -131,4 +131,6 @@ fn optimizers(r: &mut Random, all: &mut Vec<Case>) {
     let mut operands = with(four(), 4);
     operands.push(Tensor64::ints(&[], vec![3]));
     all.push(Case::refused(op, operands, UPDATE));
+    let op = OpKind::MatMulBiasGrad { trans_a: true, trans_b: false, alpha, sum_b: false };
+    all.push(Case::refused(op, vec![r.nonzero(&[2, 3]), r.nonzero(&[2, 4])], FUSED));
 }

@@ -88,7 +88,15 @@ pub(super) struct Space {
 /// Ops that are never run again: the planner, which knows the budget, may.
 fn is_contraction(kind: &OpKind) -> bool {
     use OpKind::*;
-    matches!(kind, MatMul { .. } | Gemm { .. } | Conv { .. } | ConvGradInput { .. } | ConvGradWeight { .. })
+    matches!(
+        kind,
+        MatMul { .. }
+            | MatMulBiasGrad { .. }
+            | Gemm { .. }
+            | Conv { .. }
+            | ConvGradInput { .. }
+            | ConvGradWeight { .. }
+    )
 }
 
 /// A scalar that becomes a constant.

@@ -22,6 +22,28 @@ pub(super) fn gemm(dtype: DType, c: &[u64], beta: f32) -> Case {
     (op, vec![ty(dtype, &[5, 7]), ty(dtype, &[6, 7]), ty(dtype, c)])
 }
 
+/// A product with the sum of an operand.
+pub(super) fn bias_grad(dtype: DType, a: &[u64], b: &[u64], attrs: &str) -> Case {
+    (parse_op("matmul_bias_grad", &format!("{{{attrs}}}")).unwrap(), vec![ty(dtype, a), ty(dtype, b)])
+}
+
+/// Sums of each operand beside a product: in one call, as far as the library does that, else behind the product's call.
+pub(super) fn bias_grads(dtype: DType) -> Vec<Case> {
+    let case = |a: &[u64], b: &[u64], attrs: &str| bias_grad(dtype, a, b, attrs);
+    vec![
+        case(&[7, 5], &[7, 6], "trans_a"),
+        case(&[7, 5], &[7, 6], "trans_a, sum_b"),
+        case(&[7, 5], &[6, 7], "trans_a, trans_b"),
+        case(&[5, 7], &[7, 6], "sum_b"),
+        // No one call: scaled, and summed along rows. And what the fake does not do: sums beside 11 columns, 13 columns.
+        case(&[7, 5], &[7, 6], "trans_a, alpha = 0.5"),
+        case(&[5, 7], &[7, 6], ""),
+        case(&[7, 5], &[6, 7], "trans_a, trans_b, sum_b"),
+        case(&[700, 5], &[700, 11], "trans_a"),
+        case(&[7, 5], &[7, 13], "trans_a, sum_b"),
+    ]
+}
+
 /// Every form of transposes, batches and addends.
 pub(super) fn products(dtype: DType) -> Vec<Case> {
     let mut cases = Vec::new();
