@@ -108,7 +108,7 @@ fn ordering_never_raises_the_peak() {
 
 #[test]
 fn fusing_raises_neither_the_peak_nor_the_time() {
-    let (mut fewer, mut norms, gpu) = (0, 0, DeviceProfile::named("h100").unwrap());
+    let (mut fewer, mut norms, mut sums, gpu) = (0, 0, 0, DeviceProfile::named("h100").unwrap());
     for seed in 0..SEEDS {
         let mut m = random_module(seed, 60);
         run(&mut m, "dce");
@@ -132,8 +132,11 @@ fn fusing_raises_neither_the_peak_nor_the_time() {
         fewer += u64::from(after.0 < before.0);
         let is_norm = |id: &OpId| matches!(m.ops[*id].kind(), Some(OpKind::FusedNorm { .. }));
         norms += u64::from(m.order.iter().any(is_norm));
+        let is_sum = |id: &OpId| matches!(m.ops[*id].kind(), Some(OpKind::MatMulBiasGrad { .. }));
+        sums += u64::from(m.order.iter().any(is_sum));
     }
     assert!(fewer > SEEDS / 2, "something is fused in most modules: {fewer} of {SEEDS}");
+    assert!(sums > SEEDS / 40, "products with sums are, in some: {sums} of {SEEDS}");
     assert!(norms > SEEDS / 40, "normalisations are, in some: {norms} of {SEEDS}");
 }
 

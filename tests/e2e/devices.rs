@@ -157,6 +157,9 @@ fn fusing_for_a_gpu_changes_kernels_but_no_bits() {
             let text = memc_ok(&["dump", &plan]);
             let (fused, normed) = (text.contains(" = fused("), text.contains(" = fused_norm("));
             assert_eq!(normed, fused && name.starts_with("bert"), "{name}");
+            // The gradients of linear layers.
+            let summed = text.contains(" = matmul_bias_grad(");
+            assert_eq!(summed, fused, "{name}");
             let options = RunOptions { steps: 3, verify: true, cpu: adversarial(7), ..RunOptions::default() };
             (fused, run(&file, folder.path(), options))
         });

@@ -21,6 +21,25 @@ pub(super) fn align(m: &mut Module) -> Result<(), String> {
     if targets.is_empty() { Ok(()) } else { Aligned::new(m).run(&targets) }
 }
 
+/// Takes views that nothing reads out of the order.
+pub(super) fn drop_views(m: &mut Module) {
+    let mut used = vec![false; m.values.len()];
+    m.roots().for_each(|v| used[v.index()] = true);
+    let mut order = std::mem::take(&mut m.order);
+    order.reverse();
+    order.retain(|&op| {
+        let op = &m.ops[op];
+        let is_view = matches!(op.kind(), Some(OpKind::Reshape { .. }));
+        let keep = !is_view || op.results.iter().any(|v| used[v.index()]);
+        if keep {
+            op.operands.iter().for_each(|v| used[v.index()] = true);
+        }
+        keep
+    });
+    order.reverse();
+    m.order = order;
+}
+
 /// The shape of the operand that must be read for that of `from` axes once they are `to` axes of the same elements; `None`
 /// where there is none.
 fn mapped(own: &[u64], from: &[u64], to: &[u64]) -> Option<Shape> {
@@ -202,20 +221,8 @@ impl Aligned<'_> {
             order.extend(results.iter().filter_map(|v| self.shown.remove(v)).flatten());
         }
         self.order = order;
-        let mut used = vec![false; self.m.values.len()];
-        self.m.roots().for_each(|v| used[v.index()] = true);
-        self.order.reverse();
-        self.order.retain(|&op| {
-            let op = &self.m.ops[op];
-            let is_view = matches!(op.kind(), Some(OpKind::Reshape { .. }));
-            let keep = !is_view || op.results.iter().any(|v| used[v.index()]);
-            if keep {
-                op.operands.iter().for_each(|v| used[v.index()] = true);
-            }
-            keep
-        });
-        self.order.reverse();
         self.m.order = self.order;
+        drop_views(self.m);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Groups of ops that one kernel computes, and joining them.
 
 mod norm;
+mod sum;
 
 use memc_ir::ops::fused::{Arg, Body, MAX_OPERANDS, MAX_RESULTS, MAX_STEPS, Step, is_head, is_step};
 use memc_ir::{Module, OpId, OpKind, TensorType, ValueId};
@@ -153,7 +154,11 @@ impl<'a> Groups<'a> {
         let (a, b) = (self.groups[mine].as_ref()?, self.groups[other].as_ref()?);
         let mut members = [a.members.as_slice(), &b.members].concat();
         members.sort_unstable();
-        let mut joined = self.assemble(members)?;
+        self.placed(self.assemble(members)?, [a, b])
+    }
+
+    /// A group of what two are, where it is faster and allowed.
+    fn placed(&self, mut joined: Group, [a, b]: [&Group; 2]) -> Option<Group> {
         if joined.ns >= a.ns.saturating_add(b.ns) {
             return None;
         }

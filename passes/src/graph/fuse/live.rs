@@ -81,6 +81,11 @@ impl<'a> Lives<'a> {
         &self.users[v.index()]
     }
 
+    /// Positions of the ops, but views, that read the bytes of a value.
+    pub(super) fn readers(&self, v: ValueId) -> &[usize] {
+        &self.readers[self.base[v.index()].index()]
+    }
+
     /// Whether a value outlives the step.
     pub(super) fn is_root(&self, v: ValueId) -> bool {
         self.root[v.index()]

@@ -1,5 +1,5 @@
 //! Element-wise ops in one kernel, with the normalisation between them, or the product before them where a library computes
-//! both.
+//! both; and a product with the sum of an operand.
 //!
 //! An element-wise op takes as long as its operands and results take to be read and written, and each is a kernel of its
 //! own. A `fused` op reads what comes from outside once, keeps what is between its steps in registers, and writes what
@@ -24,9 +24,12 @@
 //! then: where that is kept for the backward pass, a planner drops the normalised value and computes it again from that alone,
 //! which is worth more than the one read that joining would save. At the end a product is joined with the op that follows it
 //! under the same conditions, where that is an epilogue of the library that multiplies: last, since a longer chain saves more.
+//! So is the product that is the gradient of a linear layer's weight with the sum that is the gradient of its bias: both
+//! read the gradient of the layer's result, the sum perhaps through a view with more leading axes, and are one
+//! `matmul_bias_grad`, which reads it once.
 //!
 //! Contract: exact, since a step of a fused op gives the bits of the op alone; an epilogue does on the kernels of memc, and
-//! a library's may differ in how it rounds GELU, and in what its ReLU makes of what is no number.
+//! a library's may differ in how it rounds GELU, in what its ReLU makes of what is no number, and in the order of a sum.
 
 mod align;
 mod group;
@@ -66,6 +69,7 @@ fn run(m: &mut Module, _options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pa
             }
         }
         groups.join_products();
+        groups.join_sums();
         groups.finish()
     };
     let mut order = Vec::with_capacity(joined.len());
@@ -83,6 +87,7 @@ fn run(m: &mut Module, _options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pa
         }
     }
     m.order = order;
+    align::drop_views(m);
     cx.stats.push((PASS.name, "ops fused".into(), fused));
     cx.stats.push((PASS.name, "kernels for them".into(), made));
     compact(m);
