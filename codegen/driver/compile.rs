@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
         // What is left in host memory then is inputs and outputs.
         how.no_swap = true;
         let swaps = lowered.plan.meta.host_bytes;
-        (chosen, lowered) = make(&how).map_err(|e| too_much_swapped(swaps, host, e))?;
+        (chosen, lowered) = make(&how).map_err(|e| too_much_swapped(&posed, &how, [swaps, host], e))?;
     }
     if lowered.plan.meta.host_bytes > host {
         let (has, may) = (Bytes(lowered.plan.meta.host_bytes), Bytes(host));
@@ -139,19 +139,27 @@ fn choose<'a>(
     Ok(Chosen { posed, outcome, planned })
 }
 
-/// Why no plan keeps to a limit of host memory: the one that swaps takes too much, and none does without.
-fn too_much_swapped(swaps: u64, host: u64, without: Error) -> Error {
-    match without {
-        Error::Infeasible(text, _) => {
-            let (swaps, host) = (Bytes(swaps), Bytes(host));
-            let text = format!(
-                "the plan takes {swaps} of host memory, more than --host-mem {host}, and without swapping {text}; \
-                 or pass a larger --host-mem"
-            );
-            Error::Infeasible(text, None)
-        }
-        other => other,
+/// Why no plan keeps to a limit of host memory: the one that swaps takes too much, and none `how` it may does without.
+fn too_much_swapped(posed: &Posed, how: &How, [swaps, host]: [u64; 2], without: Error) -> Error {
+    if !matches!(without, Error::Infeasible(..)) {
+        return without;
     }
+    let smallest = match posed.smallest(how.allow()) {
+        Ok(smallest) => smallest,
+        Err(e) => return e,
+    };
+    Error::Infeasible(
+        format!(
+            "the plan takes {} of host memory, more than --host-mem {}, and without swapping there is none in this budget\n  \
+             smallest budget known to have a plan without swapping: {}{}\nhint: pass --host-mem {swaps}B or more, or --gpu-mem \
+             {smallest}B or more",
+            Bytes(swaps),
+            Bytes(host),
+            Bytes(smallest),
+            posed.and_reserve(),
+        ),
+        None,
+    )
 }
 
 fn finish(

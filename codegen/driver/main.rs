@@ -29,7 +29,7 @@ mod time;
 mod trace;
 
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use mimalloc::MiMalloc;
 
@@ -43,10 +43,12 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     let cli = cli::parse();
-    // A file that is being written, or a search that keeps its best, ends by itself; a second interrupt does not wait.
-    let handler = || {
-        let again = STOP.swap(true, Ordering::Relaxed);
-        if !again && Writing::held() {
+    // A file that is being written, or a search that keeps its best, ends by itself; a second interrupt does not wait,
+    // though the search may have taken note of the first by then.
+    let interrupted = AtomicBool::new(false);
+    let handler = move || {
+        STOP.store(true, Ordering::Relaxed);
+        if !interrupted.swap(true, Ordering::Relaxed) && Writing::held() {
             say("memc: interrupted: ending soon; once more to end at once");
         } else {
             memc_plan::abandon();

@@ -43,7 +43,7 @@ static WROTE: AtomicBool = AtomicBool::new(false);
 
 /// What an interrupt left of the command's files, for people.
 pub(crate) fn left_behind() -> &'static str {
-    if WROTE.load(Ordering::Relaxed) { "files that were written are whole" } else { "nothing was written" }
+    if WROTE.load(Ordering::Relaxed) { "files that were written are whole" } else { "no file was written" }
 }
 
 /// Takes note of a file that has been written.

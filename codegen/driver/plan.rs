@@ -3,6 +3,7 @@
 use clap::Args;
 use memc_planner::Order;
 use memc_planner::planners::NoPlan;
+use serde_json::Value;
 
 use crate::cli::{ExportProblem, Question, ScriptFiles, Search};
 use crate::exit::Error;
@@ -42,7 +43,8 @@ pub(crate) fn run(args: &Plan) -> Result<(), Error> {
     let how = &args.search.how;
     progress.stage("proving a bound");
     let report = Report::new(&posed, &outcome, how);
-    let text = if args.json { format!("{}\n", report.json()?) } else { report.text()? };
+    let mut object = report.json()?;
+    let text = report.text()?;
     progress.done();
     match &outcome.plan {
         Ok(solved) => {
@@ -50,15 +52,18 @@ pub(crate) fn run(args: &Plan) -> Result<(), Error> {
                 let p = posed.tried()[solved.at].numbers();
                 write_file(file, solved.realised.decisions.print(p).as_bytes())?;
             }
-            emit(&text)
+            emit(&if args.json { format!("{object}\n") } else { text })
         }
         Err(NoPlan::Infeasible(why)) => {
             let error = posed.infeasible(&[&outcome.planner], why, outcome.budget, how.allow())?;
-            if args.json {
-                emit(&text)?;
-                return Err(Error::Said(error.to_string()));
+            if !args.json {
+                return Err(error);
             }
-            Err(error)
+            if let (Value::Object(object), Value::Object(more)) = (&mut object, error.to_json()) {
+                object.extend(more);
+            }
+            emit(&format!("{object}\n"))?;
+            Err(Error::Said(error.to_string()))
         }
         Err(NoPlan::Failed(text)) => Err(Error::Internal(text.clone())),
     }

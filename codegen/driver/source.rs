@@ -96,10 +96,10 @@ fn folder(path: &Path) -> String {
     // That of onnxruntime-training's artifacts, which a folder of them has beside others.
     let training = models.iter().find(|f| f.ends_with("training_model.onnx"));
     let hint = match training.or(models.first()) {
-        Some(model) => format!("give a model in it, such as {}", model.display()),
-        None => "and there is no .onnx file in it".to_owned(),
+        Some(model) => format!(": give a model in it, such as {}", model.display()),
+        None => ", and there is no .onnx file in it; give a model".to_owned(),
     };
-    format!("`{}` is a folder: {hint}", path.display())
+    format!("`{}` is a folder{hint}", path.display())
 }
 
 fn check(module: &Module, path: &Path) -> Result<(), Error> {

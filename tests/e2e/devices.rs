@@ -43,7 +43,10 @@ fn the_reserve_of_a_device_is_told() {
     };
     for command in ["plan", "compile", "compare"] {
         let said = memc_fails(4, &with(command, "700M"));
-        assert!(said.contains("reserved in either for the driver, libraries and code: 768.00 MiB"), "{said}");
+        assert!(
+            said.contains("both include the device's reserve for driver, libraries and code: 768.00 MiB"),
+            "{said}"
+        );
         assert!(said.contains("the reserve alone takes as much"), "{said}");
         let told = memc_ok(&with(command, "800M"));
         assert!(told.contains("the device's reserve of 768.00 MiB included"), "{told}");

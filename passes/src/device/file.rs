@@ -29,7 +29,7 @@ impl<'a> Entries<'a> {
     fn new(value: &'a Value, at: String, known: &[&str]) -> Result<Entries<'a>, String> {
         let of = value.as_object().ok_or_else(|| format!("{at}must be an object"))?;
         match of.keys().find(|k| !known.contains(&k.as_str())) {
-            Some(other) => Err(format!("{at}has no entry `{other}` (known: {})", known.join(", "))),
+            Some(other) => Err(format!("{at}unknown entry `{other}` (known: {})", known.join(", "))),
             None => Ok(Entries { at, of }),
         }
     }

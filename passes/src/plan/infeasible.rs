@@ -87,7 +87,7 @@ impl fmt::Display for Infeasible {
         writeln!(f, "  smallest feasible: {}", Bytes(self.smallest_bytes))?;
         if self.reserve_bytes > 0 {
             let reserve = Bytes(self.reserve_bytes);
-            writeln!(f, "  reserved in either for the driver, libraries and code: {reserve}")?;
+            writeln!(f, "  both include the device's reserve for driver, libraries and code: {reserve}")?;
         }
         writeln!(f, "  working set peaks at {}: {}", quoted(&self.op), Bytes(self.working_set_bytes))?;
         for (name, ty, bytes) in &self.tensors {
