@@ -136,7 +136,7 @@ fn wrong_files_are_refused_with_the_entry_that_is_wrong() {
         ),
         ("\"matmul\"", "\"matmuls\"", "ops[0]: unknown op `matmuls`"),
         ("\"time_ns\": 777", "\"time_ns\": 0", "ops[0]: `time_ns` must be at least 1"),
-        ("\"time_ns\": 777", "\"time\": 7", "ops[0]: has no entry `time`"),
+        ("\"time_ns\": 777", "\"time\": 7", "ops[0]: unknown entry `time`"),
         ("\"f32[8,8]\", \"f32", "\"f32[8,9]\", \"f32", "ops[0]: "),
         ("\"f32[8,8]\", \"f32", "\"f33[8,9]\", \"f32", "ops[0]: `f33[8,9]`"),
         ("\"f32[8,8]\", \"f32", "3, \"f32", "ops[0]: `operands` must be a list of types"),
