@@ -128,7 +128,7 @@ fn wrong_files_are_refused_with_the_entry_that_is_wrong() {
         ("\"h2d_bytes_per_s\": 2e9", "\"h2d_bytes_per_s\": -1", "`h2d_bytes_per_s` must be"),
         ("\"duplex_total_bytes_per_s\": 2.5e9", "\"duplex_total_bytes_per_s\": 0", "positive where both"),
         ("\"copy_latency_ns\": 10", "\"copy_latency_ns\": 1.5", "`copy_latency_ns` must be whole"),
-        ("\"copy_latency_ns\": 10", "\"copy_latency_ns\": 10, \"copy_ns\": 3", "no entry `copy_ns`"),
+        ("\"copy_latency_ns\": 10", "\"copy_latency_ns\": 10, \"copy_ns\": 3", "unknown entry `copy_ns`"),
         (
             "\"reserve_bytes\": 5",
             "\"reserve_bytes\": 5, \"compute_slowdown_under_copies\": 0.5",
