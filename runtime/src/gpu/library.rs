@@ -57,7 +57,7 @@ pub(super) struct Group {
 
 impl Group {
     /// What `ask` finds for the first form for which it finds anything.
-    fn first<T>(
+    pub(super) fn first<T>(
         &self,
         mut ask: impl FnMut(&LibraryCall) -> Result<Option<T>, GpuError>,
     ) -> Result<Option<(T, &Form)>, GpuError> {

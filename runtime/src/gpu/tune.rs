@@ -127,15 +127,9 @@ impl<D: Graphs + Clock + Ways> Warm<D> {
     fn tune(&mut self, group: &Group, launch: &Launch, launches: usize) -> Result<Option<TunedCall>, Error> {
         let driver = &mut self.replay.driver;
         // The form that is run: of those that the library takes, the first.
-        let mut found = None;
-        for form in &group.forms {
-            let offers = driver.ways(&form.call, group.workspace)?;
-            if !offers.is_empty() {
-                found = Some((form, offers));
-                break;
-            }
-        }
-        let Some((form, offers)) = found else { return Ok(None) };
+        let offers =
+            |call: &_| driver.ways(call, group.workspace).map(|ways| Some(ways).filter(|w| !w.is_empty()));
+        let Some((offers, form)) = group.first(offers)? else { return Ok(None) };
         let (places, workspace) = (form.places(launch), span(launch.workspace));
         let mut ways: Vec<(Offer, LibraryOp)> = Vec::new();
         for (rank, offer) in offers.into_iter().take(MOST_WAYS).enumerate() {
