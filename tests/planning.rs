@@ -19,10 +19,10 @@ fn toy() -> &'static DeviceProfile {
     DeviceProfile::named("toy").unwrap()
 }
 
-/// The same with copies in both directions at once that have no more of the link than one alone.
+/// The same with copies in both directions at once that have no more of the link than one alone, and slow kernels.
 static HALF_DUPLEX: std::sync::LazyLock<DeviceProfile> = std::sync::LazyLock::new(|| {
     let one_way = toy().h2d_bytes_per_s.max(toy().d2h_bytes_per_s);
-    DeviceProfile { duplex_total_bytes_per_s: one_way, ..toy().clone() }
+    DeviceProfile { duplex_total_bytes_per_s: one_way, compute_slowdown: Some(1.5), ..toy().clone() }
 });
 
 /// A random step: states, an input, layers of element-wise ops, matrix products, views and reductions, then updates of
@@ -103,14 +103,15 @@ fn prove(source: &Module, planned: &Module, budget: u64) -> memc_plan::Plan {
 
 /// The time from one step to the next when the plan's commands run in issue order on three streams, with kernels as long
 /// as the cost model says.
-fn replayed(module: &Module, plan: &memc_plan::Plan, p: &Problem) -> u64 {
+fn replayed(module: &Module, plan: &memc_plan::Plan, p: &Problem, profile: &DeviceProfile) -> u64 {
     use memc_planner::{Await, Job, Stream as Queue, simulate};
     let device = &p.numbers.device;
     let kernels =
         module.order.iter().filter(|&&op| module.ops[op].kind().is_some() && !module.ops[op].is_view());
     let mut kernels = kernels.map(|&op| {
-        let operands = module.operand_types(op);
-        toy().op_ns(module.ops[op].kind().unwrap(), &operands, &module.result_types(op))
+        let (kind, operands) = (module.ops[op].kind().unwrap(), module.operand_types(op));
+        let results = module.result_types(op);
+        (profile.op_ns(kind, &operands, &results), profile.slowdown(kind, &operands, &results))
     });
     let (mut jobs, mut awaits): (Vec<Job>, Vec<Vec<Await>>) = (Vec::new(), Vec::new());
     // For every event, the command it stands for; what each stream and the host wait for next.
@@ -131,7 +132,7 @@ fn replayed(module: &Module, plan: &memc_plan::Plan, p: &Problem) -> u64 {
                 continue;
             }
         };
-        let ns = match &c.action {
+        let (ns, slowdown) = match &c.action {
             Action::Wait { event } => {
                 events[s].push(*event);
                 continue;
@@ -141,13 +142,13 @@ fn replayed(module: &Module, plan: &memc_plan::Plan, p: &Problem) -> u64 {
                 continue;
             }
             Action::Launch { .. } => kernels.next().unwrap(),
-            Action::Copy { src, .. } if s == 1 => device.d2h_ns(src.bytes),
-            Action::Copy { src, .. } => device.h2d_ns(src.bytes),
+            Action::Copy { src, .. } if s == 1 => (device.d2h_ns(src.bytes), 0),
+            Action::Copy { src, .. } => (device.h2d_ns(src.bytes), 0),
             _ => continue,
         };
         let job = jobs.len() as u32;
         last[s] = Some(job);
-        jobs.push(Job { stream: queue, ns, slowdown: 0, gate: false });
+        jobs.push(Job { stream: queue, ns, slowdown, gate: false });
         let mut list = Vec::new();
         for event in events[s].drain(..) {
             match recorded[event as usize] {
@@ -192,7 +193,7 @@ fn every_plan_of_a_random_step_is_proved_at_every_budget() {
                 .unwrap_or_else(|e| panic!("{budget}: {e:?}"));
             assert!(planned.dev_bytes <= budget);
             let lowered = prove(&source, &planned.module, budget);
-            let replayed = replayed(&planned.module, &lowered, &p);
+            let replayed = replayed(&planned.module, &lowered, &p, profile);
             assert_eq!(replayed, planned.evaluation.step_ns, "the plan takes another time than was planned");
             let text = planned.decisions.print(&p.numbers);
             let parsed = Decisions::parse(&text, &p.numbers).unwrap();

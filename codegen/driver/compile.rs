@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::cli::{Compile, How};
 use crate::device;
 use crate::exit::Error;
-use crate::output::{Progress, STOP, Writing, counted, emit, ready, replaceable, table, wrote};
+use crate::output::{Progress, STOP, Writing, counted, emit, ready, replaceable, table};
 use crate::planner::named;
 use crate::posed::Posed;
 use crate::report::{Report, ms};
@@ -62,7 +62,9 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
         // What is left in host memory then is inputs and outputs.
         how.no_swap = true;
         let swaps = lowered.plan.meta.host_bytes;
-        (chosen, lowered) = make(&how).map_err(|e| too_much_swapped(&posed, &how, [swaps, host], e))?;
+        let budget = budget.unwrap_or(u64::MAX);
+        (chosen, lowered) =
+            make(&how).map_err(|e| too_much_swapped(&posed, &how, budget, [swaps, host], e))?;
     }
     if lowered.plan.meta.host_bytes > host {
         let (has, may) = (Bytes(lowered.plan.meta.host_bytes), Bytes(host));
@@ -81,7 +83,6 @@ pub(crate) fn run(args: &Compile) -> Result<(), Error> {
     // The plan is what was asked for: once it is written, an interrupt leaves the rest time to say so.
     let _writing = Writing::begin();
     let hash = memc_plan::write(&args.output, &lowered.plan, &mut Blobs(&lowered), &stopped)?;
-    wrote();
     if let (Some(file), Some((o, r))) = (&args.script.decisions, chosen.outcome.of(&posed)) {
         crate::output::write_file(file, r.decisions.print(o.numbers()).as_bytes())?;
     }
@@ -139,8 +140,8 @@ fn choose<'a>(
     Ok(Chosen { posed, outcome, planned })
 }
 
-/// Why no plan keeps to a limit of host memory: the one that swaps takes too much, and none `how` it may does without.
-fn too_much_swapped(posed: &Posed, how: &How, [swaps, host]: [u64; 2], without: Error) -> Error {
+/// Why no plan keeps to a limit of host memory: the one that swaps takes too much, and none that does without is found.
+fn too_much_swapped(posed: &Posed, how: &How, budget: u64, [swaps, host]: [u64; 2], without: Error) -> Error {
     if !matches!(without, Error::Infeasible(..)) {
         return without;
     }
@@ -148,15 +149,18 @@ fn too_much_swapped(posed: &Posed, how: &How, [swaps, host]: [u64; 2], without: 
         Ok(smallest) => smallest,
         Err(e) => return e,
     };
+    // What passes through host memory in any case.
+    let least = posed.given().kept.evaluation.host_bytes;
+    let more = if smallest > budget && least <= host {
+        format!(", or --gpu-mem {smallest}B or more, which needs no swapping")
+    } else {
+        String::new()
+    };
+    let (takes, host) = (Bytes(swaps), Bytes(host));
     Error::Infeasible(
         format!(
-            "the plan takes {} of host memory, more than --host-mem {}, and without swapping there is none in this budget\n  \
-             smallest budget known to have a plan without swapping: {}{}\nhint: pass --host-mem {swaps}B or more, or --gpu-mem \
-             {smallest}B or more",
-            Bytes(swaps),
-            Bytes(host),
-            Bytes(smallest),
-            posed.and_reserve(),
+            "the plan takes {takes} of host memory, more than --host-mem {host}, and no plan without swapping is found in this \
+             budget\nhint: pass --host-mem {swaps}B or more{more}"
         ),
         None,
     )

@@ -35,7 +35,7 @@ use mimalloc::MiMalloc;
 
 use cli::Command;
 use exit::Error;
-use output::{STOP, Writing, emit, say};
+use output::{STOP, Writing, emit, erase, say};
 
 /// Compiling makes and drops many small nodes; their cost must not grow with the graph.
 #[global_allocator]
@@ -49,12 +49,10 @@ fn main() -> ExitCode {
     let handler = move || {
         STOP.store(true, Ordering::Relaxed);
         if !interrupted.swap(true, Ordering::Relaxed) && Writing::held() {
-            say("memc: interrupted: ending soon; once more to end at once");
+            memc_plan::tell(format!("{}memc: interrupted: ending soon; once more to end at once\n", erase()));
         } else {
-            memc_plan::abandon();
-            say(&format!("memc: error: {}", Error::Interrupted));
-            #[allow(clippy::exit, reason = "an interrupt must not wait for the command")]
-            std::process::exit(130);
+            let code = Error::Interrupted.code();
+            memc_plan::leave(code, |_| format!("{}memc: error: {}\n", erase(), Error::Interrupted));
         }
     };
     if let Err(e) = ctrlc::set_handler(handler) {

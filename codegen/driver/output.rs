@@ -38,17 +38,14 @@ pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
 /// no pieces behind.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether a file has been written.
-static WROTE: AtomicBool = AtomicBool::new(false);
-
-/// What an interrupt left of the command's files, for people.
+/// What an interrupt leaves of the command's files, for people.
 pub(crate) fn left_behind() -> &'static str {
-    if WROTE.load(Ordering::Relaxed) { "files that were written are whole" } else { "no file was written" }
+    if memc_plan::has_replaced() { "files that were written are whole" } else { "no file was written" }
 }
 
-/// Takes note of a file that has been written.
-pub(crate) fn wrote() {
-    WROTE.store(true, Ordering::Relaxed);
+/// What takes the stage of the command from a terminal before a line that does not come from [`say`].
+pub(crate) fn erase() -> &'static str {
+    if BAR.get().is_some_and(|bar| !bar.is_hidden()) { "\r\x1b[2K" } else { "" }
 }
 
 /// While one lives, an interrupt only sets [`STOP`].
@@ -108,14 +105,14 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let _writing = Writing::begin();
     let failed = |e: std::io::Error| Error::Io(format!("cannot write `{}`: {e}", path.display()));
     if std::fs::metadata(path).is_ok_and(|data| !data.is_file()) {
-        return std::fs::write(path, bytes).map_err(failed).inspect(|()| wrote());
+        return std::fs::write(path, bytes).map_err(failed);
     }
     let replace = || {
         let mut file = memc_plan::Replace::begin(path)?;
         file.file().write_all(bytes)?;
         file.finish()
     };
-    replace().map_err(failed).inspect(|()| wrote())
+    replace().map_err(failed)
 }
 
 /// A number of things, as "1 op" or "2 ops".

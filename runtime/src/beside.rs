@@ -39,7 +39,7 @@ impl<'a> Beside<'a> {
         let plan = unplanned::plan(file.plan())?;
         let program = Arc::new(Program::new(&plan)?);
         let planned = usize::try_from(file.plan().meta.host_bytes).unwrap_or(usize::MAX);
-        let session = memory::limit(program.host_bytes.saturating_add(planned), host_mem)
+        let session = memory::limit_both(planned, program.host_bytes, host_mem)
             .and_then(|()| Session::start(device, &plan, program, initial, feeder))
             .map_err(|error| match error {
                 Error::Memory(text) => Error::Memory(format!(

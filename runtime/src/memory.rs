@@ -44,6 +44,21 @@ pub(crate) fn limit(host_bytes: usize, limit: Option<u64>) -> Result<(), Error> 
     }
 }
 
+/// [`limit`] of the planned step and of the unplanned one, which `--verify` runs beside it.
+pub(crate) fn limit_both(planned: usize, unplanned: usize, limit: Option<u64>) -> Result<(), Error> {
+    let both = planned.saturating_add(unplanned) as u64;
+    match limit.filter(|limit| both > *limit) {
+        None => Ok(()),
+        Some(limit) => Err(Error::Memory(format!(
+            "the plan takes {} of host memory as its host arena and the unplanned step {}, together more than --host-mem {}; \
+             pass a larger one",
+            Bytes(planned as u64),
+            Bytes(unplanned as u64),
+            Bytes(limit),
+        ))),
+    }
+}
+
 /// What to do where the system did not lock so many bytes of host memory: what limits it, where that is known, and what
 /// raises the limit.
 pub(crate) fn lock_remedy(host_bytes: usize) -> String {

@@ -117,7 +117,6 @@ fn files_that_cannot_be_used_are_named() {
     assert!(memc_fails(3, &["estimate", "README.md"]).contains("README.md: not an ONNX model: it is text"));
 }
 
-/// What cannot be written is said before anything is planned, and nothing is left half done.
 #[test]
 fn a_folder_in_place_of_a_model_is_told_what_is_in_it() {
     let said = memc_fails(2, &["estimate", "models/cnn_bn"]);
@@ -130,6 +129,7 @@ fn a_folder_in_place_of_a_model_is_told_what_is_in_it() {
     assert!(said.contains("there is no .onnx file in it"), "{said}");
 }
 
+/// What cannot be written is said before anything is planned, and nothing is left half done.
 #[test]
 fn places_that_take_no_file_are_refused_before_the_work() {
     let folder = tempfile::tempdir().unwrap();
@@ -195,7 +195,7 @@ fn host_memory_is_limited() {
     assert!(text.contains("of host memory, more than --host-mem 10.00 KiB"), "{text}");
     let hint = text.split_once("hint: pass --host-mem ").expect("it has one").1;
     let (host, device) = hint.trim_end().split_once(" or more, or --gpu-mem ").expect("it names both");
-    let device = device.strip_suffix(" or more").expect("it is the end");
+    let device = device.strip_suffix(" or more, which needs no swapping").expect("it is the end");
     limited("400K", host, &memc_ok);
     limited(device, "10K", &memc_ok);
     assert!(memc_fails(2, &["compile", model, "--host-mem", "10"]).contains("10G"));

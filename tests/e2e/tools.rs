@@ -132,7 +132,7 @@ fn a_second_interrupt_ends_the_search_at_once() {
     let kill = |id: u32| Command::new("kill").args(["-INT", &id.to_string()]).status().unwrap();
     let mut after = Duration::from_millis(50);
     let mut ended = 0;
-    for pause in [0, 1, 5, 20, 50].into_iter().map(Duration::from_millis).cycle() {
+    for pause in [0, 1, 5, 20, 50].into_iter().map(Duration::from_millis).cycle().take(60) {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(after);
         assert!(kill(child.id()).success());
@@ -162,9 +162,9 @@ fn a_second_interrupt_ends_the_search_at_once() {
             return;
         }
         let _ = std::fs::remove_file(&plan);
-        after = if is_answered { after } else { after * 3 / 2 };
-        assert!(after < Duration::from_secs(120), "{code:?} {rest:?}");
+        after = if is_answered { after } else { (after * 3 / 2).min(Duration::from_secs(60)) };
     }
+    panic!("ended by a second interrupt {ended} times only");
 }
 
 /// A state that begins a step on both sides is called that by `explain`, and `dump` says where its mirror lies.

@@ -4,6 +4,7 @@ mod apart;
 mod diff;
 mod error;
 mod file;
+mod leave;
 mod live;
 mod model;
 mod query;
@@ -19,12 +20,13 @@ pub use apart::{is_same_file, keep_apart};
 pub use diff::diff;
 pub use error::PlanError;
 pub use file::{PAGE, PlanFile};
+pub use leave::{leave, tell};
 pub use model::{
     Action, Claims, Command, DATA_ALIGN, Feed, Init, Input, Kernel, Meta, Output, Plan, Slice, Space, State,
     Stream,
 };
 pub use query::{Counts, Section};
-pub use replace::{Replace, abandon};
+pub use replace::{Replace, abandon, has_replaced};
 pub use trace::{Lap, Trace};
 pub use tuning::{PRODUCT_BYTES, TunedKernel, Tuning, Way};
 pub use write::{InitialData, NoData, write};

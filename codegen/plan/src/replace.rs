@@ -7,10 +7,16 @@ use std::{
     fs::{self, File},
     io,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-/// The temporary files that there are.
+/// Whether any file has been put in its target's place. Set while [`OPEN`] is locked.
+static REPLACED: AtomicBool = AtomicBool::new(false);
+
+/// The temporary files that there are. Locked while one is made, and while one is put in its target's place.
 static OPEN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn open_files() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
@@ -18,12 +24,19 @@ fn open_files() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
 }
 
 /// Removes the temporary files of all replacements under way, whose targets stay what they were. For a process that ends
-/// at once: the replacements cannot be finished any more.
+/// at once: who begins or finishes a replacement from now on waits for that.
 pub fn abandon() {
-    for path in open_files().drain(..) {
+    let mut open = open_files();
+    for path in open.drain(..) {
         // One that has just been put in its place is not there any more.
         let _ = fs::remove_file(path);
     }
+    std::mem::forget(open);
+}
+
+/// Whether the process has replaced any file as a whole.
+pub fn has_replaced() -> bool {
+    REPLACED.load(Ordering::Relaxed)
 }
 
 /// Keeps a temporary file among [`OPEN`].
@@ -66,6 +79,7 @@ impl Replace {
         builder.prefix(".memc-").suffix(".tmp");
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let mut open = open_files();
         let temp = builder.tempfile_in(&folder).map_err(|e| match e.kind() {
             // The library's message has the temporary file's name, which nobody asked for.
             kind @ io::ErrorKind::NotFound if folder.is_dir() => {
@@ -77,7 +91,7 @@ impl Replace {
             kind => kind.into(),
         })?;
         let path = temp.path().to_owned();
-        open_files().push(path.clone());
+        open.push(path.clone());
         Ok(Replace { target, folder, temp, _listed: Listed(path) })
     }
 
@@ -101,7 +115,10 @@ impl Replace {
     /// may fail: the new file is then complete and in place, but may not survive a power loss.
     pub fn finish(mut self) -> io::Result<()> {
         self.sync()?;
+        let open = open_files();
         self.temp.persist(&self.target).map_err(|e| e.error)?;
+        REPLACED.store(true, Ordering::Relaxed);
+        drop(open);
         if cfg!(unix) {
             File::open(&self.folder)?.sync_all()?;
         }

@@ -1,8 +1,9 @@
 //! The discrete-event model of a step: three streams, each in order, awaits between them, copies that slow each other, and
 //! kernels, too, with which they share the device's memory.
 //!
-//! Deterministic in integers. Work is undisturbed time in ns times [`UNIT`]. While copies run in both directions, a
-//! nanosecond does [`Device::duplex_rate`] of a copy's; while any run, it does less of a kernel's as [`Job::slowdown`] says.
+//! Deterministic in integers. A copy's work is undisturbed time in ns times [`UNIT`], and a nanosecond does
+//! [`Device::duplex_rate`] of that while copies run in both directions. A kernel's work is its time beside both in ns times
+//! [`UNIT`], and a nanosecond does as much more as less of it is slowed ([`Job::slowdown`]).
 //! The host issues a step once the previous step's outputs have
 //! arrived and its inputs have left host memory, as a lowered plan does.
 
@@ -159,9 +160,11 @@ impl<'a> Sim<'a> {
             }
             let copies = u64::from(self.queues[1].running) + u64::from(self.queues[2].running);
             let copy = if copies == 2 { self.slow } else { UNIT };
-            let kernel = match self.queues[0].slowdown * copies {
-                0 => UNIT,
-                slowdown => (UNIT * UNIT / (UNIT + slowdown / 2)).max(1),
+            let slowest = UNIT + self.queues[0].slowdown;
+            let kernel = match copies {
+                0 => slowest,
+                1 => UNIT * slowest / (UNIT + self.queues[0].slowdown / 2),
+                _ => UNIT,
             };
             let rates = [kernel, copy, copy];
             let running = self.queues.iter().zip(rates).filter(|(q, _)| q.running);
@@ -204,8 +207,8 @@ impl<'a> Sim<'a> {
         }
         let Job { ns, slowdown, .. } = self.jobs[job as usize];
         q.running = true;
-        q.left = ns * UNIT;
-        q.slowdown = u64::from(slowdown);
+        q.slowdown = if s == 0 { u64::from(slowdown) } else { 0 };
+        q.left = ns * (UNIT + q.slowdown);
         if q.step == WARM_UP {
             let stall = self.now - q.idle_since;
             let cause = q.cause.filter(|_| stall > 0);
@@ -263,5 +266,9 @@ mod tests {
         assert_eq!(at_once(&[DOWN]), 1081);
         assert_eq!(at_once(&[UP, DOWN]), 1134);
         assert_eq!(at_once(&[UP, Job { ns: 800, ..DOWN }]), 1214);
+        let much = Job { slowdown: 299 * UNIT as u32, ..KERNEL };
+        let long = |copy: Job| Job { ns: 1_000_000, gate: true, ..copy };
+        assert_eq!(ends(&[much, long(UP), long(DOWN)])[0], 300_000);
+        assert_eq!(ends(&[much, long(UP)])[0], 150_515);
     }
 }

@@ -1,14 +1,11 @@
 //! What an interrupt does, and says at once.
 //!
-//! The handler takes no lock but that of standard error: whoever prints may be waiting for a reader, and a second interrupt
-//! must end the command all the same.
+//! The handler does not write: whoever prints may be waiting for a reader, and a second interrupt must end the command all
+//! the same.
 
-use std::{
-    io::{self, Write},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU8, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU8, Ordering},
 };
 
 use memc_runtime::{INTERRUPTED, Stage};
@@ -44,7 +41,10 @@ impl Stop {
         let what = match self.at.load(Ordering::Relaxed) {
             BEFORE => "ending before the first step",
             STEPS => "ending after this step",
-            _ => "no step is left",
+            _ => {
+                return "no step is left; once more ends at once, and leaves what is not written by then"
+                    .to_owned();
+            }
         };
         let then = if saves { ", then saving the state" } else { "" };
         format!("{what}{then}; once more ends at once, and saves nothing")
@@ -58,7 +58,7 @@ pub(crate) fn end_after_step(stop: Arc<Stop>, saves: bool, line: &Line) {
         if stop.asked.swap(true, Ordering::Relaxed) {
             leave(erase, "nothing was saved");
         }
-        say(erase, &stop.answer(saves));
+        memc_plan::tell(text(erase, &stop.answer(saves)));
     });
     if let Err(error) = caught {
         note(&format!("signals cannot be caught ({error}); an interrupt will not save the state"));
@@ -75,14 +75,13 @@ pub(crate) fn leave_at_once(line: &Line) {
     }
 }
 
-fn say(erase: &str, what: &str) {
-    // Without a standard error there is nobody to tell.
-    let _ = io::stderr().write_all(format!("{erase}memrun: interrupted: {what}\n").as_bytes());
+fn text(erase: &str, what: &str) -> String {
+    format!("{erase}memrun: interrupted: {what}\n")
 }
 
-fn leave(erase: &str, what: &str) {
-    memc_plan::abandon();
-    say(erase, what);
-    #[allow(clippy::exit, reason = "nothing is to be saved; nothing that a new file replaces is lost")]
-    std::process::exit(i32::from(INTERRUPTED));
+/// Ends the command, which says what it leaves: `nothing`, or files.
+fn leave(erase: &str, nothing: &str) -> ! {
+    memc_plan::leave(INTERRUPTED, |has_files| {
+        text(erase, if has_files { "files that were written are whole" } else { nothing })
+    })
 }
