@@ -158,3 +158,27 @@ fn a_second_interrupt_ends_a_run_at_once() {
     assert_eq!(said, "memrun: interrupted: nothing was saved\n");
     assert!(!folder.path("s.x").exists());
 }
+
+/// Interrupts end a run also where nobody reads what it says: here all of it goes to one pipe, which is full.
+#[test]
+fn interrupts_end_a_run_that_cannot_print() {
+    let folder = folder_with_pipe();
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut filler = writer.try_clone().unwrap();
+    let filling = std::thread::spawn(move || while filler.write_all(&[b'.'; 4096]).is_ok() {});
+    let mut command = command(&folder, "model.plan --steps 3 --init pipe --save state");
+    let mut child =
+        command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().expect("memrun starts");
+    // Opening this end returns once the command has set its handler and opened its own.
+    let pipe = fs::OpenOptions::new().write(true).open(folder.path("pipe")).expect("the pipe opens");
+    let id = child.id().to_string();
+    let ended = (0..600).find_map(|_| {
+        assert!(Command::new("kill").args(["-INT", &id]).status().expect("kill starts").success());
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        child.try_wait().expect("it is a child")
+    });
+    assert_eq!(ended.expect("it ends").code(), Some(130));
+    assert!(!folder.path("state").exists());
+    drop((pipe, command, reader));
+    filling.join().unwrap();
+}
