@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use memc_codegen::{Lowered, lower};
-use memc_ir::{Bytes, Module};
+use memc_ir::{Bytes, Module, counted};
 use memc_passes::DeviceProfile;
 use memc_passes::plan::{Planned, carry_out};
 use memc_plan::{Claims, Meta};
@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::cli::{Compile, How};
 use crate::device;
 use crate::exit::Error;
-use crate::output::{Progress, STOP, Writing, counted, emit, ready, replaceable, table};
+use crate::output::{Progress, STOP, Writing, emit, ready, replaceable, table};
 use crate::planner::named;
 use crate::posed::Posed;
 use crate::report::{Report, ms};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use memc_ir::{Bytes, OutputRole, Role, TensorType};
+use memc_ir::{Bytes, OutputRole, Role, TensorType, counted};
 use memc_passes::plan::{Kind, Problem, keep_all, smallest_feasible};
 use memc_planner::Tensor;
 use serde_json::json;
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::cli::Estimate;
 use crate::device;
 use crate::exit::Error;
-use crate::output::{Progress, counted, emit, table};
+use crate::output::{Progress, emit, table};
 use crate::report::ms;
 use crate::source;
 

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use glob::Pattern;
-use memc_ir::Bytes;
+use memc_ir::{Bytes, counted};
 use memc_planner::Home;
 use memc_planner::account::{Account, Back, Cause, Gap, Late, Stall, account};
 use memc_planner::planners::NoPlan;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{Question, ScriptFiles, Search};
 use crate::exit::Error;
-use crate::output::{Progress, counted, emit, narrow_table, table, write_file};
+use crate::output::{Progress, emit, narrow_table, table, write_file};
 use crate::posed::Ordered;
 use crate::report::{Report, ms, over};
 use crate::solve::answer;

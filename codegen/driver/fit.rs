@@ -2,13 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use memc_ir::counted;
 use memc_passes::{DeviceProfile, FOLDS, Judgement, Quality};
 use serde_json::{Value, json};
 
 use crate::cli::FitProfile;
 use crate::device;
 use crate::exit::Error;
-use crate::output::{counted, emit, ready, table, write_file};
+use crate::output::{emit, ready, table, write_file};
 
 pub(crate) fn run(args: &FitProfile) -> Result<(), Error> {
     let inputs: Vec<Option<&PathBuf>> = args.profiles.iter().map(Some).collect();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memc_ir::{Phase, print};
+use memc_ir::{Phase, counted, print};
 use memc_passes::graph::{RECOVERIES, RULES, memory};
 use memc_passes::{Fired, PASSES, PassCx, Pipeline};
 use memc_planner::planners::{PLANNERS, Planner};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::cli::{Opt, Verify};
 use crate::device;
 use crate::exit::Error;
-use crate::output::{counted, emit, narrow_table, say, table, write_file};
+use crate::output::{emit, narrow_table, say, table, write_file};
 use crate::source;
 
 pub(crate) fn opt(args: &Opt) -> Result<(), Error> {

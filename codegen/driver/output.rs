@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use memc_ir::counted;
+
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::exit::Error;
@@ -113,11 +115,6 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         file.finish()
     };
     replace().map_err(failed)
-}
-
-/// A number of things, as "1 op" or "2 ops".
-pub(crate) fn counted(n: usize, noun: &str) -> String {
-    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
 }
 
 /// Rows under a header, columns aligned; columns of figures to the right.

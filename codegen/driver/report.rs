@@ -1,13 +1,13 @@
 //! What a plan costs, as text and as JSON: one form for every command that plans.
 
-use memc_ir::Bytes;
+use memc_ir::{Bytes, counted};
 use memc_planner::bound::Allow;
 use memc_planner::planners::NoPlan;
 use serde_json::{Value, json};
 
 use crate::cli::How;
 use crate::exit::Error;
-use crate::output::{counted, table};
+use crate::output::table;
 use crate::posed::Posed;
 use crate::solve::Outcome;
 

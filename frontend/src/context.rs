@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use memc_ir::{DType, Feed, Module, OpKind, TensorType, ValueId};
+use memc_ir::{DType, Feed, Module, OpKind, TensorType, ValueId, counted};
 
 use crate::ImportOptions;
 use crate::constants::Allowance;
-use crate::error::{Fault, ImportError, counted, some_of};
+use crate::error::{Fault, ImportError, some_of};
 use crate::external::Folder;
 use crate::graph::declared_types;
 use crate::model::{Node, Tensor};

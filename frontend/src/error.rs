@@ -109,11 +109,6 @@ pub(crate) fn unsupported<T>(message: impl Into<String>) -> Result<T, Fault> {
     Err(Fault::Unsupported(message.into()))
 }
 
-/// A number of things, as "1 node" or "2 nodes".
-pub(crate) fn counted(n: usize, noun: &str) -> String {
-    if n == 1 { format!("1 {noun}") } else { format!("{n} {noun}s") }
-}
-
 /// At most ten of `items`, separated by commas, and how many more there are.
 pub(crate) fn some_of<T: fmt::Display>(items: &[T]) -> String {
     const SHOWN: usize = 10;

@@ -7,11 +7,11 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use memc_ir::{Blob, DType, Init, Module, Role, TensorType};
+use memc_ir::{Blob, DType, Init, Module, Role, TensorType, counted};
 use safetensors::{Dtype, SafeTensors};
 
 use crate::checkpoint;
-use crate::error::{ImportError, counted, some_of};
+use crate::error::{ImportError, some_of};
 use crate::tensor::Literal;
 
 /// Reads a whole file of at most `limit` bytes.

@@ -48,12 +48,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memc_ir::{Module, Role, TensorType};
+use memc_ir::{Module, Role, TensorType, counted};
 
 pub use error::ImportError;
 pub use recipe::{ClassAxis, Loss, LossKind, OptimizerSpec, losses, optimizers};
 
-use error::{counted, some_of};
+use error::some_of;
 use external::Folder;
 use source::Source;
 

@@ -9,10 +9,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use memc_ir::attr::F32;
-use memc_ir::{Blob, DType, Feed, Init, OpKind, Output, OutputRole, Role, TensorType, ValueId};
+use memc_ir::{Blob, DType, Feed, Init, OpKind, Output, OutputRole, Role, TensorType, ValueId, counted};
 
 use crate::context::Context;
-use crate::error::{ImportError, counted, some_of};
+use crate::error::{ImportError, some_of};
 use crate::forward::{initialization, lost, params};
 use crate::initial::{Initial, made_up, synthetic};
 use crate::model::{Attr, Node, PREVIEW};

@@ -1,6 +1,16 @@
-//! Byte counts as people read and write them.
+//! Byte counts as people read and write them, and numbers of things.
 
 use std::fmt;
+
+/// A number of things, as "1 op", "2 ops" or "2 launches".
+pub fn counted(n: impl fmt::Display + PartialEq + From<u8>, noun: &str) -> String {
+    let plural = match (n == 1.into(), noun.ends_with("ch")) {
+        (true, _) => "",
+        (false, true) => "es",
+        (false, false) => "s",
+    };
+    format!("{n} {noun}{plural}")
+}
 
 /// A byte count that prints as `16.00 GiB (17,179,869,184 B)`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -96,6 +106,13 @@ fn scaled(number: &str, shift: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_things_are_plural_but_for_one() {
+        let launches = [0, 1, 2].map(|n: u64| counted(n, "launch"));
+        assert_eq!(launches, ["0 launches", "1 launch", "2 launches"]);
+        assert_eq!(counted(3usize, "op"), "3 ops");
+    }
 
     #[test]
     fn bytes_print_rounded_and_exact() {

@@ -15,7 +15,7 @@ mod traffic;
 mod types;
 mod verify;
 
-pub use bytes::Bytes;
+pub use bytes::{Bytes, counted};
 pub use diag::{Anchor, Diag, Diags};
 pub use entity::{Arena, ConstId, Id, InputId, MirrorId, OpId, SlotId, StateId, ValueId};
 pub use init::{Blob, Init};

@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use memc_ir::{DType, TensorType};
+use memc_ir::{DType, TensorType, counted};
 use memc_plan::{Feed, Plan};
 
 use crate::{Error, Program, state::list};
@@ -143,11 +143,6 @@ impl Feeder {
         }
         Ok(())
     }
-}
-
-/// A number of things.
-fn counted(n: u64, thing: &str) -> String {
-    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
 }
 
 fn put(out: &mut [u8], bytes: &[u8]) {

@@ -6,9 +6,9 @@
 //! what they need of it can be freed before the next one.
 
 use memc_ir::autodiff::differentiate;
-use memc_ir::{Id, Module, OpId, OpKind, Output, OutputRole, Role, StateId, ValueId};
+use memc_ir::{Id, Module, OpId, OpKind, Output, OutputRole, Role, StateId, ValueId, counted};
 
-use crate::error::{ImportError, counted, some_of};
+use crate::error::{ImportError, some_of};
 use crate::initial::Initial;
 use crate::optimizer::{Optimizer, Trained};
 use crate::recipe::Loss;

@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use memc_ir::counted;
+
 use crate::context::opset;
-use crate::error::{counted, some_of};
+use crate::error::some_of;
 use crate::model::{Attr, Node};
 use crate::source::Source;
 

@@ -7,8 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use memc_ir::counted;
+
 use super::lost::{generated, statistic};
-use crate::error::{counted, some_of};
+use crate::error::some_of;
 use crate::source::Source;
 
 /// Separates what was merged; returns what to tell the user.

@@ -47,18 +47,9 @@ static ALLOCATOR: Counting = Counting;
 
 /// Whether an op calls the gemm crate, which packs its operands into a buffer of its own during the call.
 fn multiplies(op: &OpKind) -> bool {
-    use OpKind::{Conv, ConvGradInput, ConvGradWeight, Gemm, MatMul, MatMulBiasGrad};
     match op {
         OpKind::Fused { body, .. } => body.head().is_some(),
-        _ => matches!(
-            op,
-            MatMul { .. }
-                | MatMulBiasGrad { .. }
-                | Gemm { .. }
-                | Conv { .. }
-                | ConvGradInput { .. }
-                | ConvGradWeight { .. }
-        ),
+        op => op.is_contraction(),
     }
 }
 

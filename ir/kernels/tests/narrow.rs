@@ -156,20 +156,6 @@ fn eight_bit_arithmetic_wraps() {
     check(OpKind::Less {}, DType::I8, &|a, b| u8::from((a as i8) < b as i8));
 }
 
-/// Whether the cut of an op may change what its wide form sums in which order.
-fn is_product(op: &OpKind) -> bool {
-    use OpKind::{Conv, ConvGradInput, ConvGradWeight, Gemm, MatMul, MatMulBiasGrad};
-    matches!(
-        op,
-        MatMul { .. }
-            | MatMulBiasGrad { .. }
-            | Gemm { .. }
-            | Conv { .. }
-            | ConvGradInput { .. }
-            | ConvGradWeight { .. }
-    )
-}
-
 #[test]
 fn an_op_on_16_bits_is_its_op_on_32_bits_rounded_once() {
     let mut ops = 0;
@@ -185,7 +171,8 @@ fn an_op_on_16_bits_is_its_op_on_32_bits_rounded_once() {
             let want = cast(wide, ty.dtype);
             let types: Vec<_> = sample.operands.iter().map(|t| t.ty.to_string()).collect();
             let call = format!("{} {} {}", sample.op.mnemonic(), sample.op.attrs_text(), types.join(", "));
-            if is_product(&sample.op) {
+            // Their cut may change what is summed in which order.
+            if sample.op.is_contraction() {
                 let (got, want) = (cast(got, DType::F32), cast(&want, DType::F32));
                 let pairs = got.elements::<f32>().unwrap().iter().zip(want.elements::<f32>().unwrap());
                 assert!(pairs.into_iter().all(|(g, w)| (g - w).abs() <= 8e-3 * (1.0 + w.abs())), "{call}");

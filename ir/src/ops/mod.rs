@@ -104,6 +104,20 @@ impl OpDef {
 }
 
 impl OpKind {
+    /// Whether the op is a matrix product, a convolution or a gradient of one: each result a sum over an axis of products.
+    pub fn is_contraction(&self) -> bool {
+        use OpKind::{Conv, ConvGradInput, ConvGradWeight, Gemm, MatMul, MatMulBiasGrad};
+        matches!(
+            self,
+            MatMul { .. }
+                | MatMulBiasGrad { .. }
+                | Gemm { .. }
+                | Conv { .. }
+                | ConvGradInput { .. }
+                | ConvGradWeight { .. }
+        )
+    }
+
     /// Number of results for that many operands.
     pub fn result_count(&self, operands: usize) -> usize {
         match self {

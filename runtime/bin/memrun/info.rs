@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use memc_ir::Bytes;
+use memc_ir::{Bytes, counted};
 use memc_plan::{Feed, PlanFile, Section, Tuning};
 use serde_json::{Value, json};
 
 use crate::cli::Cli;
-use crate::report::{counted, facts, hex, print};
+use crate::report::{facts, hex, print};
 
 /// Describes a plan; returns the exit code.
 pub(crate) fn print_of(cli: &Cli, file: &PlanFile) -> u8 {

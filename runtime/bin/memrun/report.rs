@@ -4,12 +4,11 @@
 //! object instead of everything. A reader that goes away is no error.
 
 use std::{
-    fmt::Display,
     io::{self, Write},
     path::Path,
 };
 
-use memc_ir::Bytes;
+use memc_ir::{Bytes, counted};
 use memc_plan::PlanFile;
 use memc_runtime::{Error, Profile, Report};
 use serde_json::{Map, Value, json};
@@ -143,16 +142,6 @@ pub(crate) fn measured(json: bool, path: &Path, profile: &Profile) -> u8 {
         m.h2d_bytes_per_s as f64 / 1e9,
         m.duplex_bytes_per_s as f64 / 1e9,
     ))
-}
-
-/// A number of things.
-pub(crate) fn counted(n: impl Display + PartialEq + From<u8>, thing: &str) -> String {
-    let plural = match (n == 1.into(), thing.ends_with("ch")) {
-        (true, _) => "",
-        (false, true) => "es",
-        (false, false) => "s",
-    };
-    format!("{n} {thing}{plural}")
 }
 
 /// What identifies a plan, and its arenas.

@@ -1,5 +1,6 @@
 //! `memrun tune`: measures the ways of a GPU's libraries, and writes the plan with the fastest.
 
+use memc_ir::counted;
 use memc_plan::{PlanError, PlanFile, Replace, Tuning};
 use memc_runtime::{Error, Tuned, TunedCall, tune};
 use serde_json::{Value, json};
@@ -80,7 +81,7 @@ fn table(path: &str, kernels: &[String], tuning: &Tuning, calls: &[TunedCall]) -
     text + &format!(
         "{path}: {} of {} in another way than the libraries' choice on {}; {:.3} us a step instead of {:.3}\n",
         other,
-        report::counted(calls.len() as u64, "kernel"),
+        counted(calls.len() as u64, "kernel"),
         tuning.device,
         us(ns),
         us(default_ns),

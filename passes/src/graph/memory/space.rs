@@ -85,20 +85,6 @@ pub(super) struct Space {
     pub(super) backward_ops: u32,
 }
 
-/// Ops that are never run again: the planner, which knows the budget, may.
-fn is_contraction(kind: &OpKind) -> bool {
-    use OpKind::*;
-    matches!(
-        kind,
-        MatMul { .. }
-            | MatMulBiasGrad { .. }
-            | Gemm { .. }
-            | Conv { .. }
-            | ConvGradInput { .. }
-            | ConvGradWeight { .. }
-    )
-}
-
 /// A scalar that becomes a constant.
 pub(super) fn is_scalar(kind: &OpKind) -> bool {
     matches!(kind, OpKind::Fill { shape, .. } if shape.is_empty())
@@ -275,7 +261,8 @@ fn allowed(items: &[Item], i: usize, w: &Way) -> bool {
         Side::Free => false,
         Side::Forward => {
             let forward = |c: &usize| items[*c].side != Side::Backward && *c != i;
-            !is_contraction(&w.kind) && w.operands.iter().all(forward)
+            // A contraction is never run again here: the planner, which knows the budget, may.
+            !w.kind.is_contraction() && w.operands.iter().all(forward)
         }
         // What is computed at a place of the backward pass reads what is computed before it.
         Side::Backward => w.operands.iter().all(|&c| items[c].rank < items[i].rank),
