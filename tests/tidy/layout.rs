@@ -28,10 +28,12 @@ const TOP: &[&str] = &[
     "tests",
 ];
 
+/// Lines of a Rust file above which it needs a reason.
+const SOFT_LINES: usize = 600;
 /// Most lines of a Rust file.
-const MAX_LINES: usize = 400;
+const MAX_LINES: usize = 1000;
 
-/// Files that may be longer, each with the reason.
+/// Files between the two limits, each with the reason.
 const LONGER: &[(&str, &str)] = &[];
 
 #[test]
@@ -49,14 +51,14 @@ fn rust_files_are_short() {
     for path in rust_files() {
         let lines = read(&path).lines().count();
         let excused = LONGER.iter().any(|(file, _)| *file == path);
-        if lines > MAX_LINES && !excused {
+        if lines > MAX_LINES || lines > SOFT_LINES && !excused {
             wrong.push(format!("{path} has {lines} lines"));
         }
-        if lines <= MAX_LINES && excused {
+        if lines <= SOFT_LINES && excused {
             wrong.push(format!("{path} no longer needs its exception"));
         }
     }
-    none(&format!("files are split at {MAX_LINES} lines"), &wrong);
+    none(&format!("files over {SOFT_LINES} lines need a reason, none has more than {MAX_LINES}"), &wrong);
 }
 
 #[test]
