@@ -1,0 +1,93 @@
+//! Plans of known models, recorded: decisions, addresses, figures and file hashes.
+//!
+//! A change of structure or wording must leave `record.tsv` as it is. `cargo test` replays the rows of small models.
+//! `cargo plans` replays every row. `MEMC_BLESS=1 cargo plans` writes the record anew.
+
+mod cell;
+mod row;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use cell::{Cell, cells};
+use row::{HEADER, Row};
+
+fn main() -> ExitCode {
+    let all = std::env::args().any(|a| a == "--all");
+    let outcome = if std::env::var_os("MEMC_BLESS").is_some() {
+        if all { bless() } else { Ok("plans: the record is written with --all only".into()) }
+    } else {
+        replay(all)
+    };
+    match outcome {
+        Ok(text) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(text) => {
+            eprintln!("{text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn record() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plans/record.tsv")
+}
+
+/// Compiles the cells of the record again and compares.
+fn replay(all: bool) -> Result<String, String> {
+    let text = fs::read_to_string(record()).map_err(|e| format!("tests/plans/record.tsv: {e}"))?;
+    let mut lines = text.lines();
+    if lines.next() != Some(HEADER) {
+        return Err("tests/plans/record.tsv: the header is not this test's".into());
+    }
+    let recorded: Vec<Row> = lines.map(Row::parse).collect::<Result<_, _>>()?;
+    let wanted: Vec<&Row> = recorded.iter().filter(|r| all || r.cell.is_small()).collect();
+    let found = parallel(&wanted, |row| Row::measure(&row.cell));
+    let mut differences = Vec::new();
+    for (want, found) in wanted.iter().zip(found) {
+        let (want, found) = (want.print(), found?.print());
+        if want != found {
+            differences.push(format!("-{want}\n+{found}"));
+        }
+    }
+    if differences.is_empty() {
+        return Ok(format!("plans: {} passed, 0 failed", wanted.len()));
+    }
+    let n = differences.len();
+    Err(format!("{HEADER}\n{}\nplans: {} passed, {n} failed", differences.join("\n"), wanted.len() - n))
+}
+
+/// Writes the record from the compiler as it is.
+fn bless() -> Result<String, String> {
+    let cells: Vec<Cell> = cells()?;
+    let rows = parallel(&cells, Row::measure).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let lines: Vec<String> = rows.iter().map(Row::print).collect();
+    fs::write(record(), format!("{HEADER}\n{}\n", lines.join("\n"))).map_err(|e| e.to_string())?;
+    Ok(format!("plans: {} rows recorded", rows.len()))
+}
+
+/// Results in the order of the items; as many threads as cores.
+fn parallel<T: Sync, R: Send>(items: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let results: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, |n| n.get()) {
+            scope.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(i) else { break };
+                    let result = run(item);
+                    results.lock().unwrap().push((i, result));
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().unwrap();
+    results.sort_by_key(|r| r.0);
+    results.into_iter().map(|r| r.1).collect()
+}
