@@ -12,34 +12,30 @@
 //! ```
 //!
 //! `;~` lines are diagnostics, under the line they are about. `MEMC_BLESS=1` rewrites `;=` and `;~` lines and nothing
-//! else. A new kind of test is a function in `harness/kinds.rs` and a row in its table.
+//! else. Each file is a test: `cargo golden op/relu` runs one. A new kind of test is a function in
+//! `harness/kinds.rs` and a row in its table.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod harness;
 
-use harness::{coverage, models, recover, routes, run_all};
+use std::process::ExitCode;
 
-#[test]
-fn golden_files_are_what_the_compiler_makes() {
-    run_all();
-}
+use harness::{coverage, models, recover, routes};
+use libtest_mimic::{Arguments, Trial};
 
-#[test]
-fn every_pass_rule_and_op_has_a_golden() {
-    coverage::check();
-}
-
-#[test]
-fn what_recover_rewrites_computes_the_same_numbers() {
-    recover::check();
-}
-
-#[test]
-fn the_graph_pipeline_keeps_what_the_committed_models_compute() {
-    models::check();
-}
-
-#[test]
-fn all_routes_of_a_model_meet_in_nearly_the_same_step() {
-    routes::check();
+fn main() -> ExitCode {
+    let whole: [(&str, fn()); 4] = [
+        ("every_pass_rule_and_op_has_a_golden", coverage::check),
+        ("what_recover_rewrites_computes_the_same_numbers", recover::check),
+        ("the_graph_pipeline_keeps_what_the_committed_models_compute", models::check),
+        ("all_routes_of_a_model_meet_in_nearly_the_same_step", routes::check),
+    ];
+    let mut trials = harness::trials();
+    trials.extend(whole.map(|(name, check)| {
+        Trial::test(name, move || {
+            check();
+            Ok(())
+        })
+    }));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }

@@ -1,7 +1,8 @@
-//! What must have a golden: every pass, verifier rule, parser error, op, and rewrite rule.
+//! Goldens that must be there: every pass, verifier rule, parser error, checker error, op, and rewrite rule.
 
 use std::collections::BTreeSet;
 
+use memc_check::CODES;
 use memc_ir::ops::OP_DEFS;
 use memc_passes::PASSES;
 use memc_passes::graph::{RECOVERIES, RULES as REWRITES, memory};
@@ -53,6 +54,14 @@ pub(crate) fn check() {
         }
     }
     missing.extend(PARSER.iter().filter(|c| !found.contains(**c)).map(|c| format!("parser error {c}")));
+
+    for (code, _) in CODES {
+        let prefix = format!("check/{}-", code.to_lowercase());
+        let reports = |c: &Case| c.expected.iter().any(|l| l.contains(code));
+        if !cases.iter().any(|(name, cases)| name.starts_with(&prefix) && cases.iter().any(reports)) {
+            missing.push(format!("checker error {code}: a file {prefix}*.mir that reports it"));
+        }
+    }
 
     for def in OP_DEFS {
         let file = format!("op/{}.mir", def.mnemonic);

@@ -1,13 +1,18 @@
 //! The kinds of test: one function for each.
 
 use std::fs;
+use std::path::Path;
 
+use memc_check::check;
+use memc_codegen::lower;
+use memc_frontend::{ImportOptions, import};
 use memc_ir::autodiff::differentiate;
 use memc_ir::{
     Anchor, Module, OpId, Output, OutputRole, Role, ValueId, parse, print, print_annotated, value_name,
     verify,
 };
 use memc_passes::{DeviceProfile, PassCx, Pipeline};
+use memc_plan::{Meta, text};
 
 use super::case::Case;
 use super::{numbers, root};
@@ -31,6 +36,9 @@ const KINDS: &[Kind] = &[
     ("run", run_ops),
     ("opt", run_passes),
     ("gradients", gradients),
+    ("import", import_model),
+    ("lower", lower_module),
+    ("check", check_plan),
 ];
 
 /// The case as it should be in the file.
@@ -205,4 +213,71 @@ fn gradients(case: &Case) -> Result<Outcome, String> {
     let mut out = lines(&print(&m));
     out.extend(independent);
     Ok(Outcome::Lines(out))
+}
+
+/// `import`: the module that the importer makes of the file in `;! model`, below `models`, or why it makes none.
+///
+/// `;! options` has import options as `name=value`, separated by blanks.
+fn import_model(case: &Case) -> Result<Outcome, String> {
+    let model = case.header("model").ok_or("an `import` case needs a header `;! model FILE`")?;
+    let mut options = ImportOptions::default();
+    for option in case.header("options").unwrap_or_default().split_whitespace() {
+        let (name, value) = option.split_once('=').ok_or_else(|| format!("{option}: write name=value"))?;
+        match name {
+            "loss" => options.loss = Some(value.parse()?),
+            "optimizer" => options.optimizer = Some(value.parse()?),
+            "accumulate" => options.accumulate = value.parse().map_err(|_| format!("{option}: no number"))?,
+            "trainable" => options.trainable.push(value.into()),
+            "freeze" => options.freeze.push(value.into()),
+            "dim" | "carry" => {
+                let (left, right) = value.split_once(':').ok_or_else(|| format!("{option}: write A:B"))?;
+                if name == "dim" {
+                    let size = right.parse().map_err(|_| format!("{option}: no number"))?;
+                    options.dims.push((left.into(), size));
+                } else {
+                    options.carry.push((left.into(), right.into()));
+                }
+            }
+            _ => return Err(format!("unknown import option `{name}`")),
+        }
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models").join(model);
+    Ok(Outcome::Lines(match import(&path, &options) {
+        Ok(imported) => lines(&print(&imported.module)),
+        Err(e) => lines(&format!("error: {e}")),
+    }))
+}
+
+/// `lower`: the plan of a mem-phase module with offsets and events, without its source, or why there is none.
+fn lower_module(case: &Case) -> Result<Outcome, String> {
+    let m = module(case)?;
+    let source = Module::new(m.name.clone());
+    let mut plan = match lower(&source, &m, Meta::default()) {
+        Ok(lowered) => lowered.plan,
+        Err(e) => return Ok(Outcome::Lines(lines(&format!("error: {e}")))),
+    };
+    // What does not depend on the module.
+    plan.meta.producer.clear();
+    plan.meta.set_source(String::new());
+    Ok(Outcome::Lines(lines(&text::print(&plan))))
+}
+
+/// `check`: the checker's report on a plan, which stands after a line `---` below its source module.
+///
+/// A plan without a line `source` gets the module's.
+fn check_plan(case: &Case) -> Result<Outcome, String> {
+    let at = case.input.iter().position(|l| l == "---").ok_or("a `check` case needs `---` and a plan")?;
+    let join = |part: &[String]| part.iter().map(|l| format!("{l}\n")).collect::<String>();
+    let source = parse(&join(&case.input[..at])).map_err(|d| d.to_string())?;
+    let mut plan = text::parse(&join(&case.input[at + 1..])).map_err(|e| e.to_string())?;
+    if !case.input.iter().any(|l| l.starts_with("source ")) {
+        plan.meta.set_source(print(&source));
+    }
+    Ok(Outcome::Lines(match check(&source, &plan) {
+        Err(errors) => lines(&errors.to_string()),
+        Ok(report) => {
+            let lints = report.lints.iter().map(ToString::to_string);
+            std::iter::once(format!("accepted: {} commands", report.commands)).chain(lints).collect()
+        }
+    }))
 }

@@ -12,6 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use case::Case;
+use libtest_mimic::{Failed, Trial};
 use similar::TextDiff;
 
 const BLESS: &str = "MEMC_BLESS=1 cargo test --test golden";
@@ -63,16 +64,17 @@ fn compare_or_bless(path: &Path, have: &str) -> Result<(), String> {
     Err(format!("{diff}\nIf the change is meant: {BLESS}"))
 }
 
-/// Runs every case and compares, or with `MEMC_BLESS` rewrites what differs.
-pub(crate) fn run_all() {
-    let mut failures = Vec::new();
-    for (name, cases) in all_cases() {
-        let texts: Result<Vec<String>, String> = cases
-            .iter()
-            .map(|c| kinds::run(c).map_err(|e| format!("tests/golden/{name}: {}: {e}", c.sentence())))
-            .collect();
-        let compared = texts.and_then(|t| compare_or_bless(&root().join(&name), &case::join(&t)));
-        failures.extend(compared.err());
-    }
-    assert!(failures.is_empty(), "{} golden files differ\n\n{}", failures.len(), failures.join("\n\n"));
+/// A test for every file, named like it: compares every case, or with `MEMC_BLESS` rewrites what differs.
+pub(crate) fn trials() -> Vec<Trial> {
+    let root = root();
+    let name = |path: &Path| path.strip_prefix(&root).unwrap().to_str().unwrap().to_string();
+    let trial = |path: PathBuf| Trial::test(name(&path), move || run_file(&path).map_err(Failed::from));
+    files(&root).into_iter().map(trial).collect()
+}
+
+fn run_file(path: &Path) -> Result<(), String> {
+    let cases = case::split(&fs::read_to_string(path).map_err(|e| e.to_string())?)?;
+    let texts: Result<Vec<String>, String> =
+        cases.iter().map(|c| kinds::run(c).map_err(|e| format!("{}: {e}", c.sentence()))).collect();
+    compare_or_bless(path, &case::join(&texts?))
 }
