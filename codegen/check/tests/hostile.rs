@@ -25,14 +25,14 @@ const TEXTS: [&str; 13] = [
 ];
 
 fn accepted() -> (Module, Plan) {
-    let text = include_str!("cases/accept_swap.txt");
-    let mut parts = text.split("---\n");
-    let module = parts.next().expect("a module").lines().skip(1).fold(String::new(), |mut text, line| {
+    let text = include_str!("../../../tests/golden/check/accept-swap.mir");
+    let input = text.lines().filter(|line| !line.starts_with(';')).fold(String::new(), |mut text, line| {
         let _ = writeln!(text, "{line}");
         text
     });
-    let source = memc_ir::parse(&module).expect("the module parses");
-    let mut plan = memc_plan::text::parse(parts.next().expect("a plan")).expect("the plan parses");
+    let (module, plan) = input.split_once("---\n").expect("a module and a plan");
+    let source = memc_ir::parse(module).expect("the module parses");
+    let mut plan = memc_plan::text::parse(plan).expect("the plan parses");
     plan.meta.set_source(memc_ir::print(&source));
     (source, plan)
 }
