@@ -7,7 +7,7 @@ GPU, or the command line no files.
 
 What a script prints goes to OUT/NAME.json (tables: NAME.md) and what it says to OUT/NAME.err; OUT/all.json says
 what ran, for how long, and what failed. With --quick, fewer rounds, models or planners: to see that all scripts run. In full it takes
-many hours. papers.py rewrites PAPERS.md, and is left out of --quick. A failure does not end the run; the exit code is then 1.
+many hours. papers.py rewrites results/papers.md, and is left out of --quick. A failure does not end the run; the exit code is then 1.
 """
 import argparse
 import importlib.util

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The cost model beside what was measured: tables for BENCHMARKS.md.
+"""The cost model beside what was measured: tables for results/costs.md.
 
     costs.py gpu            modelled throughput of networks of models/zoo beside published figures
     costs.py cpu FOLDER     measures networks on the CPU device (profiles and plans go to FOLDER), fits, compares steps

@@ -1,4 +1,4 @@
-"""What follows from the rows of `gpu.py run`: a verdict for every criterion, and tables for BENCHMARKS.md. GPU.md defines the criteria."""
+"""What follows from the rows of `gpu.py run`: a verdict for every criterion, and tables for results/gpu.md. GPU.md defines the criteria."""
 import statistics
 
 import gpurows

@@ -4,7 +4,7 @@
     papers.py [--only TABLE,...] [--planners NAME,...] [--limit S] [--skip NETWORK,...]
               [--json FILE]
 
-Writes tests/bench/PAPERS.md. Needs `cargo build --release`, and Python without packages. Plans are kept in
+Writes tests/bench/results/papers.md. Needs `cargo build --release`, and Python without packages. Plans are kept in
 target/papers, so that only what has changed is planned again; `--planners memc` plans anew for this planner alone and
 takes the others' plans from earlier builds. `--only` runs some tables and leaves the other sections of the page alone.
 """
@@ -19,7 +19,7 @@ sys.dont_write_bytecode = True
 from lab import ROOT, Lab
 from papertables import HEAD, TABLES
 
-PAGE = ROOT / "tests/bench/PAPERS.md"
+PAGE = ROOT / "tests/bench/results/papers.md"
 
 
 def main():

@@ -329,7 +329,7 @@ batches. VGG16 and InceptionV3 are at the batches of figure 7 (3950 and 170) ove
     "smartpool-1": Table("SmartPool, table I: pool over load", smartpool_1, """
 Nothing swapped, batch 100, momentum. `first-fit` in order of allocation stands beside CnMem, whose pool is not a planner here.
 
-- Loads are lower than in SINGA, which keeps the output of every layer and a gradient for every weight ([models](../../models/README.md)).
+- Loads are lower than in SINGA, which keeps the output of every layer and a gradient for every weight ([models](../../../models/README.md)).
 - SmartPool's pools are as close to the load as published; `memc layout` reaches it on every network.
 """),
     "smartpool-2": Table("AutoSwap, table II: load taken away without overhead", smartpool_2, """
@@ -377,7 +377,7 @@ Published figures of five papers on memory planning, what their methods give her
 `tests/bench/papers.py`, which runs everything again (`--planners memc` for the default planner alone).
 
 Steps are simulated on the published hardware's profile (`memc list devices`); networks are those of
-[the zoo](../../models/README.md#the-zoo), with the backward pass as written (`--no-mem-rewrite`), since the papers' frameworks keep
+[the zoo](../../../models/README.md#the-zoo), with the backward pass as written (`--no-mem-rewrite`), since the papers' frameworks keep
 what it reads. So ratios compare, milliseconds do not. *Not given*: the paper has no number. More time is over the unplanned
 step; it is negative where a planner overlaps the input's copy with the step before. *No plan*: the method does not reach the budget;
 *out of time*: it was stopped; *not measured*: left out (`--skip`). Planning times are from two cores that others used, too.

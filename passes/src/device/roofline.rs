@@ -15,9 +15,9 @@
 //!   Gray, "Fast Algorithms for Convolutional Neural Networks", 2.25 times fewer in theory): `WINOGRAD`.
 //! - Other ops: `flops / (peak * compute)`.
 //!
-//! Every part grows with each extent, so that of two ops alike the one with more to do is never the faster one. The
-//! shares of [`efficiency`] are set so that published training speeds come out; `BENCHMARKS.md` holds them against each
-//! other. A profile with measured ops does without them.
+//! Every part grows with each extent: of two ops alike, the one with more to do is never the faster one. The shares of
+//! [`efficiency`] are set so that published training speeds come out; `tests/bench/results/costs.md` compares both. A
+//! profile with measured ops does without them.
 
 use memc_ir::{Cost, DType, OpKind, TensorType};
 
