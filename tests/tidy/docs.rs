@@ -150,6 +150,27 @@ fn links_between_pages_lead_somewhere() {
     none("a link to nothing", &wrong);
 }
 
+/// The tests that a page names as `path/file.rs::test`.
+fn named_tests(page: &str) -> Vec<(String, String)> {
+    let text = read(page);
+    let named = text.split('`').filter_map(|code| code.split_once(".rs::"));
+    let file = |path: &str| format!("{path}.rs");
+    named.map(|(path, test)| (file(path), test.to_owned())).collect()
+}
+
+#[test]
+fn the_tests_of_the_invariants_are_there() {
+    let named = named_tests("ARCHITECTURE.md");
+    assert!(!named.is_empty(), "ARCHITECTURE.md names the tests that hold its invariants");
+    let mut wrong = Vec::new();
+    for (file, test) in named {
+        if !read(&file).contains(&format!("fn {test}(")) {
+            wrong.push(format!("{file} has no test {test}"));
+        }
+    }
+    none("ARCHITECTURE.md names a test that is not there", &wrong);
+}
+
 #[test]
 fn every_part_has_its_page() {
     const PAGES: &[&str] = &[
@@ -157,11 +178,15 @@ fn every_part_has_its_page() {
         "ARCHITECTURE.md",
         "CONTRIBUTING.md",
         "codegen/check/README.md",
+        "codegen/cli/MANUAL.md",
         "codegen/plan/README.md",
+        "frontend/PYTORCH.md",
         "ir/README.md",
         "models/README.md",
         "passes/README.md",
         "passes/planner/README.md",
+        "runtime/GPU.md",
+        "runtime/README.md",
         "tests/README.md",
     ];
     let wrong: Vec<String> = PAGES.iter().filter(|p| read(p).is_empty()).map(|p| p.to_string()).collect();
