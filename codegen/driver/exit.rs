@@ -86,10 +86,8 @@ impl From<memc_passes::PassError> for Error {
             P::Usage(text) => Error::Usage(text),
             P::Infeasible(i) => Error::Infeasible(i.to_string(), Some(i)),
             P::Unsupported(text) => Error::Model(text),
-            P::Invalid { ref after, .. } if after == "input" => Error::Model(e.to_string()),
-            // The decisions are the user's; what they make of the module is too.
-            P::Invalid { ref after, .. } if after == "apply" => Error::Usage(e.to_string()),
-            P::Invalid { .. } | P::Failed(_) => Error::Internal(e.to_string()),
+            P::Invalid(_) => Error::Model(e.to_string()),
+            P::Failed(_) | P::Bug { .. } => Error::Internal(e.to_string()),
         }
     }
 }

@@ -6,12 +6,14 @@ pub mod graph;
 mod options;
 mod pipeline;
 pub mod plan;
+mod reproducer;
 
 pub use device::{
     DeviceProfile, FOLDS, Family, Judgement, Kernels, Measured, PROFILES, Peaks, Quality, Sample,
 };
 pub use options::{OptionDef, Options};
 pub use pipeline::{Fired, PassCx, PassDef, PassError, Pipeline, Step};
+pub use reproducer::header;
 
 /// Every pass, sorted by name.
 pub static PASSES: &[PassDef] = &[

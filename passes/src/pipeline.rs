@@ -7,6 +7,7 @@ use memc_ir::{Diags, Module, Phase, verify};
 use crate::device::DeviceProfile;
 use crate::options::{OptionDef, Options};
 use crate::plan::Infeasible;
+use crate::reproducer;
 
 /// What passes may consult besides the module: no globals, no clock, no environment.
 pub struct PassCx<'a> {
@@ -54,27 +55,30 @@ pub enum PassError {
     Usage(String),
     /// The module cannot be brought within the budget.
     Infeasible(Box<Infeasible>),
-    /// The module breaks verifier rules; says after which pass.
-    Invalid {
-        /// The pass that ran last, or `input`.
-        after: String,
-        /// The violations.
-        diags: Diags,
-    },
+    /// The module breaks verifier rules before any pass.
+    Invalid(Diags),
     /// The module asks for more than passes can do.
     Unsupported(String),
     /// The pass contradicts itself: a bug.
     Failed(String),
+    /// A pass of a pipeline failed or left an invalid module: a bug.
+    Bug {
+        /// The pass, and why it failed.
+        text: String,
+        /// Content of a file that `memc opt` runs to show the failure again.
+        reproducer: String,
+    },
 }
 
 impl fmt::Display for PassError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PassError::Usage(text) | PassError::Unsupported(text) | PassError::Failed(text) => {
-                f.write_str(text)
-            }
+            PassError::Usage(text)
+            | PassError::Unsupported(text)
+            | PassError::Failed(text)
+            | PassError::Bug { text, .. } => f.write_str(text),
             PassError::Infeasible(i) => write!(f, "{i}"),
-            PassError::Invalid { after, diags } => write!(f, "invalid module after {after}:\n{diags}"),
+            PassError::Invalid(diags) => write!(f, "invalid module after input:\n{diags}"),
         }
     }
 }
@@ -148,11 +152,28 @@ impl Pipeline {
         Ok(Pipeline(steps))
     }
 
+    /// The passes up to the last one called `name`; `None` where there is none.
+    pub fn until(mut self, name: &str) -> Option<Pipeline> {
+        let last = self.0.iter().rposition(|step| step.pass.name == name)?;
+        self.0.truncate(last + 1);
+        Some(self)
+    }
+
     /// Runs every pass; the verifier runs before the first and after each.
     ///
     /// On error the module is what it was before the pass that failed, and the error's text names that pass.
     pub fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<(), PassError> {
-        verify(module).map_err(|diags| PassError::Invalid { after: "input".into(), diags })?;
+        self.run_observed(module, cx, &mut |_, _| {})
+    }
+
+    /// As [`Pipeline::run`]; `observe` sees each pass and the module that it leaves.
+    pub fn run_observed(
+        &self,
+        module: &mut Module,
+        cx: &mut PassCx<'_>,
+        observe: &mut dyn FnMut(&PassDef, &Module),
+    ) -> Result<(), PassError> {
+        verify(module).map_err(PassError::Invalid)?;
         for step in &self.0 {
             let pass = step.pass;
             if module.phase != pass.phases.0 {
@@ -163,12 +184,17 @@ impl Pipeline {
                 )));
             }
             let mut next = module.clone();
+            let bug = |text: String| {
+                let reproducer = reproducer::text(step, &cx.profile.name, module, &text);
+                PassError::Bug { text, reproducer }
+            };
             (pass.run)(&mut next, &step.options, cx).map_err(|e| match e {
                 PassError::Usage(text) => PassError::Usage(format!("{}: {text}", pass.name)),
-                PassError::Failed(text) => PassError::Failed(format!("{}: {text}", pass.name)),
+                PassError::Failed(text) => bug(format!("{}: {text}", pass.name)),
                 other => other,
             })?;
-            verify(&next).map_err(|diags| PassError::Invalid { after: pass.name.into(), diags })?;
+            verify(&next).map_err(|d| bug(format!("invalid module after {}:\n{d}", pass.name)))?;
+            observe(pass, &next);
             *module = next;
         }
         Ok(())

@@ -87,7 +87,8 @@ fn run_apply(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(
     let at = |e| PassError::Usage(format!("{file}: {e}"));
     let decisions = memc_planner::read(&p.numbers, &text).map_err(at)?;
     *m = super::apply(&p, &decisions).map_err(at)?;
-    Ok(())
+    // The decisions are the user's, and so is what they make of the module.
+    memc_ir::verify(m).map_err(|d| PassError::Usage(format!("{file}: invalid module:\n{d}")))
 }
 
 fn run_layout(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
