@@ -26,7 +26,7 @@ mod trace;
 
 pub use awaits::{Access, Await, Range, awaits};
 pub use decisions::{Action, Decisions, Home, Order, Place, Run};
-pub use place::{Command, Slot, Space, Stream, Trace, What};
+pub use place::{Command, Event, Site, Slot, Space, Stream, Trace, What};
 pub use problem::{ALIGN, Device, Kind, Malformed, Op, Problem, SLOWDOWN_UNIT, Tensor};
 pub use realise::{Evaluation, Realised, load, realise, realise_with, schedule};
 pub use replay::{read, replay};

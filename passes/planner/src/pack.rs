@@ -86,7 +86,14 @@ mod tests {
     use crate::place::Site;
 
     fn slot(bytes: u64, live: &[(u32, u32)]) -> Slot {
-        Slot { space: Space::Dev, bytes, offset: None, live: live.to_vec(), site: Site::Home(0) }
+        Slot {
+            space: Space::Dev,
+            bytes,
+            offset: None,
+            live: live.to_vec(),
+            tensor: None,
+            site: Site::Home(0),
+        }
     }
 
     /// What lives throughout is at the bottom, the others share what is above it.

@@ -31,8 +31,10 @@ pub struct Slot {
     pub offset: Option<u64>,
     /// When it is taken, ascending; more than one interval when a tensor returns to its home.
     pub live: Vec<(u32, u32)>,
-    /// Where the offset is in the script.
-    pub(crate) site: Site,
+    /// Tensor whose content it holds; none for scratch and workspace.
+    pub tensor: Option<u32>,
+    /// Role of the slot, and the part of the script that names its offset.
+    pub site: Site,
 }
 
 impl Slot {
@@ -42,9 +44,9 @@ impl Slot {
     }
 }
 
-/// The part of a script that an offset belongs to.
+/// Role of a slot, and the part of a script that names its offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Site {
+pub enum Site {
     /// A persistent tensor's home on the device.
     Home(u32),
     /// `In` action.
@@ -55,8 +57,22 @@ pub(crate) enum Site {
     Scratch(usize, usize),
     /// A run's workspace.
     Workspace(usize),
-    /// Host memory, which scripts do not name.
-    Host,
+    /// A tensor's place in host memory from step to step; scripts name no offset.
+    HostHome(u32),
+    /// The host copy made by one `Out` action; scripts name no offset.
+    Copy,
+    /// A result of the step in host memory; scripts name no offset.
+    Output,
+}
+
+impl Site {
+    /// Memory that the slot is in.
+    pub fn space(self) -> Space {
+        match self {
+            Site::HostHome(_) | Site::Copy | Site::Output => Space::Host,
+            Site::Home(_) | Site::In(_) | Site::At(..) | Site::Scratch(..) | Site::Workspace(_) => Space::Dev,
+        }
+    }
 }
 
 /// What a command is.
@@ -108,6 +124,37 @@ pub struct Trace {
     pub slots: Vec<Slot>,
     /// The commands in host issue order.
     pub commands: Vec<Command>,
+    /// Script time of the first action; slots taken earlier hold the tensors that the step begins with.
+    pub start: u32,
     /// Script time at the end of a step.
     pub end: u32,
+}
+
+/// One tick of script time. Slots and commands are indices into the trace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The slot is taken.
+    Alloc(u32),
+    /// The slot is given back.
+    Free(u32),
+    /// The command is issued.
+    Command(u32),
+}
+
+impl Trace {
+    /// Allocations, releases and commands of the actions in order: one for every tick from `start` to `end`.
+    ///
+    /// The allocations of an action come right before its command, its releases after it.
+    pub fn events(&self) -> Vec<Event> {
+        let commands = self.commands.iter().zip(0..).map(|(c, i)| (c.at, Event::Command(i)));
+        let slots = self.slots.iter().zip(0..).flat_map(|(slot, i)| {
+            let ticks = move |&(from, to): &(u32, u32)| [(from, Event::Alloc(i)), (to, Event::Free(i))];
+            slot.live.iter().flat_map(ticks)
+        });
+        let range = self.start..self.end;
+        let mut events: Vec<(u32, Event)> =
+            commands.chain(slots).filter(|(tick, _)| range.contains(tick)).collect();
+        events.sort_unstable_by_key(|&(tick, _)| tick);
+        events.into_iter().map(|(_, event)| event).collect()
+    }
 }

@@ -182,7 +182,7 @@ pub(crate) fn settle(d: &mut Decisions, slot: &Slot) {
         }
     };
     match slot.site {
-        Site::Host => {}
+        Site::HostHome(_) | Site::Copy | Site::Output => {}
         Site::Home(t) => {
             let both = matches!(d.homes.get(&t), Some(Home::Both(_)));
             d.homes.insert(t, if both { Home::Both(slot.offset) } else { Home::Dev(slot.offset) });

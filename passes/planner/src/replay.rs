@@ -60,7 +60,7 @@ fn place(p: &Problem, slot: &Slot, lines: &Lines) -> String {
         Site::At(i, k) => (format!("place {} of a run", k + 1), lines.actions.get(i)),
         Site::Scratch(i, _) => ("the scratch of a run".into(), lines.actions.get(i)),
         Site::Workspace(i) => ("the workspace of a run".into(), lines.actions.get(i)),
-        Site::Host => ("a place in host memory".into(), None),
+        Site::HostHome(_) | Site::Copy | Site::Output => ("a place in host memory".into(), None),
     };
     let offset = slot.offset.unwrap_or(0);
     let line = line.map_or_else(String::new, |line| format!(" in line {line}"));

@@ -9,7 +9,7 @@ use std::fmt;
 use memc_ir::Bytes;
 
 use crate::decisions::{Action, Decisions, Home, Place, Run};
-use crate::place::{Command, Site, Slot, Space, Stream, Trace, What};
+use crate::place::{Command, Site, Slot, Stream, Trace, What};
 use crate::problem::{ALIGN, Kind, Problem};
 
 #[derive(Clone, Default)]
@@ -77,6 +77,7 @@ pub fn trace(p: &Problem, d: &Decisions) -> Result<Trace, Refused> {
     for t in 0..p.tensors.len() as u32 {
         x.home(t)?;
     }
+    x.out.start = x.now;
     for (i, action) in d.actions.iter().enumerate() {
         x.action(i, action).map_err(|why| Refused { action: Some(i), why })?;
     }
@@ -93,9 +94,10 @@ impl Tracer<'_> {
         self.now - 1
     }
 
-    fn slot(&mut self, space: Space, bytes: u64, offset: Option<u64>, site: Site) -> u32 {
+    fn slot(&mut self, tensor: Option<u32>, bytes: u64, offset: Option<u64>, site: Site) -> u32 {
         let from = self.tick();
-        self.out.slots.push(Slot { space, bytes, offset, live: vec![(from, u32::MAX)], site });
+        let live = vec![(from, u32::MAX)];
+        self.out.slots.push(Slot { space: site.space(), bytes, offset, live, tensor, site });
         self.out.slots.len() as u32 - 1
     }
 
@@ -124,17 +126,17 @@ impl Tracer<'_> {
             (Kind::Transient, _) => {}
             (Kind::Persistent, None) => return Err(format!("%{} has no home", tensor.name)),
             (Kind::Persistent, Some(Home::Dev(at) | Home::Both(at))) => {
-                let slot = self.slot(Space::Dev, tensor.bytes, at, Site::Home(t));
+                let slot = self.slot(Some(t), tensor.bytes, at, Site::Home(t));
                 self.state[t as usize].slot = Some(slot);
                 self.state[t as usize].home = Some(slot);
                 if matches!(home, Some(Home::Both(_))) {
-                    let host = self.slot(Space::Host, tensor.bytes, None, Site::Host);
+                    let host = self.slot(Some(t), tensor.bytes, None, Site::HostHome(t));
                     self.state[t as usize].host = Some((host, 0));
                 }
             }
             (Kind::Input, _) | (Kind::Persistent, Some(Home::Host)) => {
                 self.state[t as usize].host =
-                    Some((self.slot(Space::Host, tensor.bytes, None, Site::Host), 0));
+                    Some((self.slot(Some(t), tensor.bytes, None, Site::HostHome(t)), 0));
             }
         }
         Ok(())
@@ -166,7 +168,7 @@ impl Tracer<'_> {
                 let host = match state.host.filter(|_| at_home) {
                     Some((host, _)) => host,
                     None => {
-                        let host = self.slot(Space::Host, tensor.bytes, None, Site::Host);
+                        let host = self.slot(Some(*t), tensor.bytes, None, Site::Copy);
                         let last = self.last_in.get(&index).copied().unwrap_or(index);
                         self.expiring.insert(last, (*t, host));
                         host
@@ -201,7 +203,7 @@ impl Tracer<'_> {
             return Err(format!("%{} is on the device already", self.name(t)));
         }
         let slot = match self.state[t as usize].home {
-            None => self.slot(Space::Dev, self.p.tensors[t as usize].bytes, at, site),
+            None => self.slot(Some(t), self.p.tensors[t as usize].bytes, at, site),
             Some(home) => {
                 let known = self.out.slots[home as usize].offset;
                 if at.is_some() && known.is_some() && at != known {
@@ -277,7 +279,7 @@ impl Tracer<'_> {
                 _ => {
                     let offset = run.scratch.get(scratch.len()).copied().flatten();
                     let bytes = p.tensors[t as usize].bytes;
-                    let slot = self.slot(Space::Dev, bytes, offset, Site::Scratch(index, scratch.len()));
+                    let slot = self.slot(None, bytes, offset, Site::Scratch(index, scratch.len()));
                     scratch.push(slot);
                     writes.push(slot);
                 }
@@ -287,7 +289,7 @@ impl Tracer<'_> {
             return Err(format!("{} needs {} of workspace", op.name, Bytes(op.workspace)));
         }
         let workspace =
-            run.workspace.map(|offset| self.slot(Space::Dev, op.workspace, offset, Site::Workspace(index)));
+            run.workspace.map(|offset| self.slot(None, op.workspace, offset, Site::Workspace(index)));
         writes.extend(workspace);
         let what = What::Run { op: run.op, again: run.again };
         self.command(what, Stream::Compute, op.time_ns, reads, writes);
@@ -300,7 +302,7 @@ impl Tracer<'_> {
                     return Err(format!("%{} is a result of the step but not on the device", self.name(t)));
                 };
                 let room = bytes.max(1).next_multiple_of(ALIGN);
-                let host = self.slot(Space::Host, room, None, Site::Host);
+                let host = self.slot(Some(t), room, None, Site::Output);
                 let what = What::Output { tensor: t, bytes };
                 let ns = p.device.d2h_ns(bytes);
                 self.command(what, Stream::DeviceToHost, ns, vec![source], vec![host]);

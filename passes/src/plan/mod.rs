@@ -1,6 +1,6 @@
 //! Planning a module: its problem in numbers, a planner's decisions, and the memory IR that carries them out.
 
-mod apply;
+mod bufferize;
 mod infeasible;
 pub mod layout;
 mod problem;
@@ -9,7 +9,7 @@ mod select;
 pub(crate) mod storage;
 mod timepoints;
 
-pub use apply::{apply, apply_realised};
+pub use bufferize::{apply, bufferize};
 pub use infeasible::Infeasible;
 pub use problem::{Breakdown, Problem, device};
 pub use select::{PlanError, Planned, carry_out, keep_all, plan, realise, smallest_feasible};

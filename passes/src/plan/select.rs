@@ -35,7 +35,7 @@ pub fn realise(p: &Problem, decisions: Decisions) -> Result<Planned, String> {
 
 /// Carries out a script that is realised already, found in so many evaluations.
 pub fn carry_out(p: &Problem, r: Realised, evaluations: u64) -> Result<Planned, String> {
-    let module = super::apply_realised(p, &r)?;
+    let module = super::bufferize(p, &r)?;
     let traffic = module.traffic();
     let (dev_bytes, host_bytes) = (height(&module, Space::Dev), height(&module, Space::Host));
     Ok(Planned {

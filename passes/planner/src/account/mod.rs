@@ -5,10 +5,10 @@
 
 mod most;
 
-use crate::decisions::{Action, Home};
-use crate::place::{Space, What};
+use crate::decisions::Home;
+use crate::place::{Command, Event, Space, What};
 use crate::problem::Problem;
-use crate::realise::Realised;
+use crate::realise::{Realised, live};
 use most::Most;
 
 /// How a tensor comes back.
@@ -182,45 +182,58 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn go(&mut self) {
-        let (mut command, mut done) = (0usize, 0usize);
-        for action in &self.r.decisions.actions {
-            match action {
-                Action::Out(t) => {
-                    self.copied[*t as usize] = Some(command);
-                    command += 1;
+        let trace = &self.r.trace;
+        let mut done = 0usize;
+        // Tensors whose bytes the next command fills.
+        let mut arriving: Vec<u32> = Vec::new();
+        for event in trace.events() {
+            match event {
+                Event::Alloc(slot) | Event::Free(slot) if trace.slots[slot as usize].space == Space::Host => {
                 }
-                Action::Drop(t) => {
-                    let out = self.copied[*t as usize].take();
-                    self.open[*t as usize] = Some(Open { runs: done, out });
+                Event::Alloc(slot) => arriving.extend(trace.slots[slot as usize].tensor),
+                Event::Free(slot) => {
+                    let Some(t) = trace.slots[slot as usize].tensor else { continue };
+                    let out = self.copied[t as usize].take();
+                    self.open[t as usize] = Some(Open { runs: done, out });
                 }
-                Action::In((t, _)) => {
-                    let this = command;
-                    command += 1;
-                    self.back(*t, Close { runs: done, back: Back::Copy, command: Some(this), rerun_ns: 0 });
-                }
-                Action::Run(run) => {
-                    let op = &self.p.ops[run.op as usize];
-                    let share = if run.again { op.time_ns / run.at.len().max(1) as u64 } else { 0 };
-                    let back = if run.again { Back::Rerun } else { Back::Write };
-                    for &(t, _) in &run.at {
-                        self.back(t, Close { runs: done, back, command: None, rerun_ns: share });
-                    }
-                    for &t in op.reads.iter().chain(&op.writes) {
-                        // An op that brings a tensor back is not what it comes back for.
-                        if run.again && run.at.iter().any(|place| place.0 == t) {
-                            continue;
+                Event::Command(i) => {
+                    let command = Some(i as usize);
+                    match trace.commands[i as usize].what {
+                        What::Out(t) => self.copied[t as usize] = command,
+                        What::In(t) => {
+                            self.back(t, Close { runs: done, back: Back::Copy, command, rerun_ns: 0 });
                         }
-                        if let Some(gap) = self.last[t as usize].take() {
-                            self.gaps[gap].before = Some(run.op);
+                        What::Run { op, again } => {
+                            self.run(op, again, &arriving, done);
+                            done += 1;
                         }
+                        What::Output { .. } => {}
                     }
-                    command += 1 + if run.again { 0 } else { op.outputs.len() };
-                    done += 1;
+                    arriving.clear();
                 }
             }
         }
         for t in 0..self.p.tensors.len() {
             self.end(t, done);
+        }
+    }
+
+    /// An op runs, after `done` runs, and fills the bytes of `arriving`.
+    fn run(&mut self, op: u32, again: bool, arriving: &[u32], done: usize) {
+        let op_of = &self.p.ops[op as usize];
+        let rerun_ns = if again { op_of.time_ns / arriving.len().max(1) as u64 } else { 0 };
+        let back = if again { Back::Rerun } else { Back::Write };
+        for &t in arriving {
+            self.back(t, Close { runs: done, back, command: None, rerun_ns });
+        }
+        for &t in op_of.reads.iter().chain(&op_of.writes) {
+            // An op that brings a tensor back is not what it comes back for.
+            if again && arriving.contains(&t) {
+                continue;
+            }
+            if let Some(gap) = self.last[t as usize].take() {
+                self.gaps[gap].before = Some(op);
+            }
         }
     }
 
@@ -325,22 +338,8 @@ fn stalls(r: &Realised) -> Vec<Stall> {
 
 /// Every run in order, with the bytes on the device meanwhile.
 fn runs(r: &Realised) -> Vec<RunAt> {
-    let mut delta = vec![0i128; r.trace.end as usize + 1];
-    for slot in r.trace.slots.iter().filter(|s| s.space == Space::Dev) {
-        for &(from, to) in &slot.live {
-            delta[from as usize] += i128::from(slot.bytes);
-            delta[to.min(r.trace.end) as usize] -= i128::from(slot.bytes);
-        }
-    }
-    let mut live = 0i128;
-    let loads: Vec<u64> = delta
-        .iter()
-        .map(|d| {
-            live += d;
-            u64::try_from(live).unwrap_or(0)
-        })
-        .collect();
-    let run = |c: &crate::place::Command| match c.what {
+    let loads = live(&r.trace);
+    let run = |c: &Command| match c.what {
         What::Run { op, .. } => Some((op, loads.get(c.at as usize).copied().unwrap_or(0))),
         _ => None,
     };

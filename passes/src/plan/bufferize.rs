@@ -1,0 +1,279 @@
+//! Bufferization: from a schedule of the planner to memory IR.
+//!
+//! Folds the planner's trace, which alone says what decisions mean. The IR gets its slots, their offsets, the commands in
+//! their order and their awaits. Two things are added: views of values, where an op first needs them, and the clones of
+//! ops that run again. The verifier and the checker prove the result independently.
+
+use memc_ir::{Await, Code, Def, Id, Module, OpId, Phase, Slot, SlotId, Space, Value, ValueId};
+use memc_planner::{Command, Decisions, Event, Realised, Site, Trace, What, trace};
+
+use super::problem::Problem;
+use super::storage::Kind;
+
+/// The mem-phase module that carries out `decisions`, with the offsets that they give and without awaits.
+///
+/// Errors name the action that is impossible.
+pub fn apply(problem: &Problem, decisions: &Decisions) -> Result<Module, String> {
+    let trace = trace(&problem.numbers, decisions).map_err(|refused| refused.to_string())?;
+    fold(problem, &trace, &[])
+}
+
+/// The mem-phase module of a schedule, with its offsets and awaits.
+pub fn bufferize(problem: &Problem, schedule: &Realised) -> Result<Module, String> {
+    fold(problem, &schedule.trace, &schedule.awaits)
+}
+
+fn fold(p: &Problem, trace: &Trace, awaits: &[Vec<memc_planner::Await>]) -> Result<Module, String> {
+    let mut m = p.module.clone();
+    m.phase = Phase::Mem;
+    m.order.clear();
+    for slot in &trace.slots {
+        let space = match slot.space {
+            memc_planner::Space::Dev => Space::Dev,
+            memc_planner::Space::Host => Space::Host,
+        };
+        m.slots.push(Slot { space, bytes: slot.bytes, offset: slot.offset });
+    }
+    let mut b = Bufferizer {
+        p,
+        trace,
+        m,
+        content: vec![Vec::new(); trace.slots.len()],
+        allocs: Vec::new(),
+        last_use: last_uses(trace),
+        outputs: [].iter(),
+        ops: Vec::with_capacity(trace.commands.len()),
+    };
+    b.residents();
+    for event in trace.events() {
+        b.event(event)?;
+    }
+    b.next_states()?;
+    b.awaits(awaits)?;
+    Ok(b.m)
+}
+
+/// The last command that touches each slot.
+fn last_uses(trace: &Trace) -> Vec<Option<u32>> {
+    let mut last = vec![None; trace.slots.len()];
+    for (command, i) in trace.commands.iter().zip(0..) {
+        for &slot in command.reads.iter().chain(&command.writes) {
+            last[slot as usize] = Some(i);
+        }
+    }
+    last
+}
+
+struct Bufferizer<'a> {
+    p: &'a Problem,
+    trace: &'a Trace,
+    m: Module,
+    /// For every slot, the values of the source module that it holds, each with the value that stands for it here; the
+    /// one that the others are views of comes first.
+    content: Vec<Vec<(ValueId, ValueId)>>,
+    /// Slots that the next command's action takes.
+    allocs: Vec<SlotId>,
+    last_use: Vec<Option<u32>>,
+    /// Outputs of the last op that are still to be handed out.
+    outputs: std::slice::Iter<'a, usize>,
+    /// The op of every command so far.
+    ops: Vec<OpId>,
+}
+
+impl Bufferizer<'_> {
+    /// Gives what persists, and inputs, the slots in which the step begins.
+    fn residents(&mut self) {
+        for (slot, planned) in self.m.slots.ids().collect::<Vec<_>>().into_iter().zip(&self.trace.slots) {
+            let (t, host) = match planned.site {
+                Site::Home(t) => (t, false),
+                Site::HostHome(t) => (t, true),
+                _ => continue,
+            };
+            let (value, kind) = self.p.storages.tensors[t as usize];
+            let place = match kind {
+                Kind::State(s) => &mut self.m.states[s].slot,
+                Kind::Const(c) => &mut self.m.consts[c].slot,
+                Kind::Input(i) => &mut self.m.inputs[i].slot,
+                Kind::Transient => continue,
+            };
+            // The host comes second where a tensor has both.
+            let held = if host && place.is_some() {
+                let Value { name, ty, .. } = &self.p.module.values[value];
+                let mirror = self.m.add_mirror(name, ty.clone(), value, slot);
+                self.m.mirrors[mirror].value
+            } else {
+                *place = Some(slot);
+                value
+            };
+            self.content[slot.index()] = vec![(value, held)];
+        }
+    }
+
+    fn event(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::Alloc(slot) => self.allocs.push(SlotId(slot)),
+            Event::Free(slot) => {
+                // The bytes of a host copy are free as soon as nothing reads them; the trace keeps them longer.
+                if self.trace.slots[slot as usize].site != Site::Copy {
+                    self.free(SlotId(slot));
+                }
+            }
+            Event::Command(i) => {
+                let command = &self.trace.commands[i as usize];
+                let op = match command.what {
+                    What::Run { op, again } => self.run(op, again, command)?,
+                    What::In(_) => self.copy(Code::SwapIn, command, None)?,
+                    What::Out(_) => self.copy(Code::SwapOut, command, None)?,
+                    What::Output { .. } => {
+                        let &o =
+                            self.outputs.next().ok_or("the trace has an output that the module lacks")?;
+                        let op = self.copy(Code::SwapOut, command, Some(self.p.module.outputs[o].value))?;
+                        self.m.outputs[o].value = self.m.ops[op].results[0];
+                        op
+                    }
+                };
+                self.ops.push(op);
+                for &slot in command.reads.iter().chain(&command.writes) {
+                    let copy = self.trace.slots[slot as usize].site == Site::Copy;
+                    if copy && self.last_use[slot as usize] == Some(i) {
+                        self.free(SlotId(slot));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn mem_op(&mut self, code: Code) {
+        let op = self.m.push_op(code, Vec::new(), Vec::new(), "");
+        self.m.order.push(op);
+    }
+
+    fn free(&mut self, slot: SlotId) {
+        self.content[slot.index()].clear();
+        self.mem_op(Code::Free(slot));
+    }
+
+    /// Puts the allocations of an action before its command.
+    fn take_slots(&mut self) {
+        for slot in std::mem::take(&mut self.allocs) {
+            self.mem_op(Code::Alloc(slot));
+        }
+    }
+
+    /// Copies a value from the slot that the command reads to the one that it writes; without one, what all others there
+    /// are views of.
+    fn copy(&mut self, code: Code, command: &Command, value: Option<ValueId>) -> Result<OpId, String> {
+        let (&[from], &[to]) = (&command.reads[..], &command.writes[..]) else {
+            return Err("a copy of the trace has not one source and one destination".into());
+        };
+        let (from, to) = (SlotId(from), SlotId(to));
+        let (original, source) = match value {
+            Some(v) => (v, self.resolve(v, from)?),
+            None => *self.content[from.index()].first().ok_or("a copy of the trace reads an empty slot")?,
+        };
+        self.take_slots();
+        let id = OpId::new(self.m.ops.len());
+        let (name, ty) = (self.p.module.values[original].name.clone(), self.m.values[source].ty.clone());
+        let copied = self.m.add_value(&name, ty, Def::Op(id, 0));
+        let op = self.m.push_op(code, vec![source], vec![copied], "");
+        self.m.ops[op].slots = vec![to];
+        self.m.order.push(op);
+        self.content[to.index()] = vec![(original, copied)];
+        Ok(op)
+    }
+
+    /// The stand-in of a source value that lies in a slot; views are taken again where needed.
+    fn resolve(&mut self, v: ValueId, slot: SlotId) -> Result<ValueId, String> {
+        if let Some(&(_, value)) = self.content[slot.index()].iter().find(|(original, _)| *original == v) {
+            return Ok(value);
+        }
+        let view = self.p.module.def_op(v).filter(|&op| self.p.module.ops[op].is_view());
+        let op =
+            view.ok_or_else(|| format!("%{} is needed but not on the device", self.p.module.values[v].name))?;
+        let operand = self.resolve(self.p.module.ops[op].operands[0], slot)?;
+        let placed = self.place_op(op, vec![operand], vec![slot]);
+        let value = self.m.ops[placed].results[0];
+        self.content[slot.index()].push((v, value));
+        Ok(value)
+    }
+
+    fn run(&mut self, position: u32, again: bool, command: &Command) -> Result<OpId, String> {
+        let p = self.p;
+        let op = &p.numbers.ops[position as usize];
+        let id = p.ops[position as usize];
+        let source = &p.module.ops[id];
+        let mut operands = Vec::with_capacity(source.operands.len());
+        for &v in &source.operands {
+            let t = p.storages.of[v.index()];
+            let slot = op.reads.iter().position(|&read| read == t).and_then(|k| command.reads.get(k));
+            let &slot = slot.ok_or("a run of the trace has other operands than its op")?;
+            operands.push(self.resolve(v, SlotId(slot))?);
+        }
+        self.take_slots();
+        let Some((slots, workspace)) = command.writes.split_at_checked(source.results.len()) else {
+            return Err("a run of the trace has other results than its op".into());
+        };
+        let slots: Vec<SlotId> = slots.iter().copied().map(SlotId).collect();
+        let placed = self.place_op(id, operands, slots.clone());
+        self.m.ops[placed].workspace = workspace.first().copied().map(SlotId);
+        let results = source.results.iter().zip(&self.m.ops[placed].results);
+        for ((&original, &value), slot) in results.zip(slots) {
+            self.content[slot.index()] = vec![(original, value)];
+        }
+        if !again {
+            self.outputs = p.outputs[position as usize].iter();
+        }
+        Ok(placed)
+    }
+
+    /// Puts an op of the source module, or a clone of it when it has been put before, at the end of the order.
+    fn place_op(&mut self, op: OpId, operands: Vec<ValueId>, slots: Vec<SlotId>) -> OpId {
+        let placed = if self.m.ops[op].slots.is_empty() { op } else { self.clone_op(op) };
+        self.m.ops[placed].operands = operands;
+        self.m.ops[placed].slots = slots;
+        self.m.order.push(placed);
+        placed
+    }
+
+    fn clone_op(&mut self, op: OpId) -> OpId {
+        let id = OpId::new(self.m.ops.len());
+        let source = &self.p.module.ops[op];
+        let results = source.results.iter().zip(0..).map(|(&r, i)| {
+            let value = &self.p.module.values[r];
+            self.m.add_value(&value.name, value.ty.clone(), Def::Op(id, i))
+        });
+        let results = results.collect();
+        let clone = self.m.push_op(source.code.clone(), Vec::new(), results, &source.origin);
+        self.m.ops[clone].clone_of = Some(op);
+        clone
+    }
+
+    /// Names what each state is in the next step: what its slot holds at the end of this one.
+    fn next_states(&mut self) -> Result<(), String> {
+        for s in self.p.module.states.ids() {
+            let Some(next) = self.p.module.states[s].next else { continue };
+            let slot = self.m.states[s].slot.ok_or("a state of the module has no slot in the trace")?;
+            self.m.states[s].next = Some(match (self.m.slots[slot].space, &self.content[slot.index()][..]) {
+                (Space::Host, &[(_, copy), ..]) => copy,
+                _ => self.resolve(next, slot)?,
+            });
+        }
+        Ok(())
+    }
+
+    /// Gives every command's op the awaits of the schedule; none where it has none.
+    fn awaits(&mut self, awaits: &[Vec<memc_planner::Await>]) -> Result<(), String> {
+        if !awaits.is_empty() && awaits.len() != self.ops.len() {
+            return Err("the schedule has awaits of other commands than its trace".into());
+        }
+        for (&op, awaits) in self.ops.iter().zip(awaits) {
+            let list = awaits.iter();
+            let list = list.map(|a| Await { op: self.ops[a.command as usize], previous: a.previous });
+            let mut list: Vec<Await> = list.collect();
+            list.sort_unstable();
+            self.m.ops[op].awaits = list;
+        }
+        Ok(())
+    }
+}
