@@ -49,10 +49,13 @@ fn main() -> ExitCode {
     let handler = move || {
         STOP.store(true, Ordering::Relaxed);
         if !interrupted.swap(true, Ordering::Relaxed) && Writing::held() {
-            memc_plan::tell(format!("{}memc: interrupted: ending soon; once more to end at once\n", erase()));
+            memc_support::write_stderr(format!(
+                "{}memc: interrupted: ending soon; once more to end at once\n",
+                erase()
+            ));
         } else {
             let code = Error::Interrupted.code();
-            memc_plan::leave(code, |_| format!("{}memc: error: {}\n", erase(), Error::Interrupted));
+            memc_support::exit_now(code, |_| format!("{}memc: error: {}\n", erase(), Error::Interrupted));
         }
     };
     if let Err(e) = ctrlc::set_handler(handler) {

@@ -42,7 +42,7 @@ static HELD: AtomicUsize = AtomicUsize::new(0);
 
 /// What an interrupt leaves of the command's files, for people.
 pub(crate) fn left_behind() -> &'static str {
-    if memc_plan::has_replaced() { "files that were written are whole" } else { "no file was written" }
+    if memc_support::has_replaced() { "files that were written are whole" } else { "no file was written" }
 }
 
 /// What takes the stage of the command from a terminal before a line that does not come from [`say`].
@@ -74,11 +74,11 @@ impl Drop for Writing {
 /// Refuses output files that are also inputs, or the same file twice, since one would silently replace the other; and
 /// those that cannot be written, which is better known now than after the work.
 pub(crate) fn ready(inputs: &[Option<&PathBuf>], outputs: &[Option<&PathBuf>]) -> Result<(), Error> {
-    memc_plan::keep_apart(
+    memc_support::check_clash(
         inputs.iter().flatten().map(|p| p.as_path()),
         outputs.iter().flatten().map(|p| p.as_path()),
     )
-    .map_err(Error::Usage)?;
+    .map_err(|clash| Error::Usage(clash.to_string()))?;
     outputs.iter().flatten().try_for_each(|path| writable(path))
 }
 
@@ -93,7 +93,7 @@ fn writable(path: &Path) -> Result<(), Error> {
 /// Whether a file can be replaced as a whole.
 pub(crate) fn replaceable(path: &Path) -> Result<(), Error> {
     let writing = Writing::begin();
-    let begun = memc_plan::Replace::begin(path).map(drop);
+    let begun = memc_support::Replace::begin(path).map(drop);
     drop(writing);
     if STOP.swap(false, Ordering::Relaxed) {
         return Err(Error::Interrupted);
@@ -110,7 +110,7 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         return std::fs::write(path, bytes).map_err(failed);
     }
     let replace = || {
-        let mut file = memc_plan::Replace::begin(path)?;
+        let mut file = memc_support::Replace::begin(path)?;
         file.file().write_all(bytes)?;
         file.finish()
     };

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use memc_ir::{OpKind, TensorType, parse_op, parse_type};
 use memc_passes::DeviceProfile;
-use memc_plan::{Action, Kernel, Lap, Plan, Space, Stream, Trace};
+use memc_plan::{Action, Kernel, Plan, Space, Span, Stream, Trace};
 use memc_planner::{Await, Job, Timeline, simulate_issued};
 
 use crate::device;
@@ -45,8 +45,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         ))
     })?;
     let origin = format!("planned for {}", profile.name);
-    let laps = steps.laps(plan, &timeline);
-    let json = Trace { plan, laps: &laps, step_ns: timeline.step_ns, origin: &origin }.json();
+    let spans = steps.spans(plan, &timeline);
+    let json = Trace { plan, spans: &spans, step_ns: timeline.step_ns, origin: &origin }.json();
     match &args.output {
         Some(path) => write_file(path, json.as_bytes()),
         None => emit(&json),
@@ -111,17 +111,17 @@ impl Steps {
         Ok(steps)
     }
 
-    /// When every command runs; the host writes when it issues the step, and reads when it has waited.
-    fn laps(&self, plan: &Plan, timeline: &Timeline) -> Vec<Lap> {
+    /// Spans of all commands. The host writes when it issues the step, and reads when it has waited.
+    fn spans(&self, plan: &Plan, timeline: &Timeline) -> Vec<Span> {
         let ran = self.command.iter().zip(&timeline.spans);
-        let mut laps: Vec<Lap> =
-            ran.map(|(&command, span)| Lap { command, start_ns: span.start, end_ns: span.end }).collect();
+        let mut spans: Vec<Span> =
+            ran.map(|(&command, span)| Span { command, start_ns: span.start, end_ns: span.end }).collect();
         let mut now = 0;
         let mut issued = 0;
         for (command, entry) in plan.body.iter().enumerate() {
             match entry.action {
                 Action::HostWrite { .. } | Action::HostRead { .. } => {
-                    laps.push(Lap { command, start_ns: now, end_ns: now });
+                    spans.push(Span { command, start_ns: now, end_ns: now });
                 }
                 // A job that was not issued yet is the previous step's, which is over when this one is issued.
                 Action::Wait { event } if entry.stream == Stream::Host => {
@@ -133,8 +133,8 @@ impl Steps {
                 _ => {}
             }
         }
-        laps.sort_by_key(|lap| lap.command);
-        laps
+        spans.sort_by_key(|span| span.command);
+        spans
     }
 }
 

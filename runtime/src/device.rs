@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use memc_plan::{Lap, Section};
+use memc_plan::{Section, Span};
 
 use crate::{Error, Program};
 
@@ -54,7 +54,7 @@ pub trait Executor {
     ///
     /// # Errors
     /// Those of [`Executor::run`].
-    fn traced(&mut self, _host: &mut dyn HostSide) -> Result<Vec<Lap>, Error> {
+    fn traced(&mut self, _host: &mut dyn HostSide) -> Result<Vec<Span>, Error> {
         Err(Error::Internal("this device traces nothing".to_owned()))
     }
 

@@ -8,7 +8,8 @@ use std::{
 };
 
 use memc_ir::{DType, TensorType};
-use memc_plan::{Plan, Replace};
+use memc_plan::Plan;
+use memc_support::Replace;
 
 use crate::{Error, state::list};
 

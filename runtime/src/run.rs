@@ -7,7 +7,8 @@ use std::{
 };
 
 use memc_gpu::LibraryOptions;
-use memc_plan::{Lap, PlanFile, Replace, Trace};
+use memc_plan::{PlanFile, Span, Trace};
+use memc_support::Replace;
 
 use crate::beside::Beside;
 use crate::{
@@ -193,13 +194,13 @@ pub fn run_on(
     while steps < options.steps && !watch.should_stop() {
         let start = now();
         let traced = options.trace.as_ref().filter(|_| steps + 1 == options.steps);
-        let laps = match traced {
+        let spans = match traced {
             None => session.step().map(|()| Vec::new())?,
             Some(_) => session.traced_step()?,
         };
         let ns = elapsed_ns(start);
         if let Some(path) = traced {
-            write_trace(path, file, device.name(), &laps)?;
+            write_trace(path, file, device.name(), &spans)?;
         }
         steps += 1;
         if let Some(beside) = &mut beside {
@@ -262,10 +263,10 @@ pub fn run_on(
 }
 
 /// Writes a step's timeline.
-fn write_trace(path: &Path, file: &PlanFile, device: &str, laps: &[Lap]) -> Result<(), Error> {
-    let step_ns = laps.iter().map(|lap| lap.end_ns).max().unwrap_or(0);
+fn write_trace(path: &Path, file: &PlanFile, device: &str, spans: &[Span]) -> Result<(), Error> {
+    let step_ns = spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
     let origin = format!("measured on {device}");
-    let trace = Trace { plan: file.plan(), laps, step_ns, origin: &origin };
+    let trace = Trace { plan: file.plan(), spans, step_ns, origin: &origin };
     let failed = |error| Error::io(path, error);
     let mut to = Replace::begin(path).map_err(failed)?;
     to.file().write_all(trace.json().as_bytes()).map_err(failed)?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use memc_ir::attr::Scalar;
-use memc_plan::{Lap, Plan, Section};
+use memc_plan::{Plan, Section, Span};
 
 use crate::{Device, Error, Executor, Feeder, HostSide, Initial, Program};
 
@@ -101,7 +101,7 @@ impl<'a> Session<'a> {
     ///
     /// # Errors
     /// Those of [`Session::step`].
-    pub fn traced_step(&mut self) -> Result<Vec<Lap>, Error> {
+    pub fn traced_step(&mut self) -> Result<Vec<Span>, Error> {
         self.host.step = self.host.step.saturating_add(1);
         self.executor.traced(&mut self.host)
     }

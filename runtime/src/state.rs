@@ -13,7 +13,8 @@ use std::{
 };
 
 use memc_ir::{DType, TensorType, parse_type};
-use memc_plan::{Plan, Replace, State};
+use memc_plan::{Plan, State};
+use memc_support::Replace;
 use safetensors::SafeTensors;
 use serde_json::{Map, Value, json};
 

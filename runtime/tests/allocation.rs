@@ -10,7 +10,7 @@ use std::{
 
 use memc_gpu::{
     Arch, Clock, Driver, Facts, Function, GpuError, Graph, Graphs, LibraryCall, LibraryOp, LibraryOptions,
-    LibraryWay, Offer, Queue, Setting, Sizes, Span, Ways, Word,
+    LibraryWay, Offer, Queue, Region, Setting, Sizes, Ways, Word,
 };
 use memc_plan::{NoData, PlanFile};
 use memc_runtime::{Device, FeedOptions, Feeder, Initial, Program, Session, cpu, gpu};
@@ -133,11 +133,11 @@ impl Driver for Idle {
     fn plan_library(&mut self, _: &LibraryCall, _: usize) -> Result<Option<LibraryOp>, GpuError> {
         Ok(None)
     }
-    fn call(&mut self, _: LibraryOp, places: &[Span], _: Span) -> Result<(), GpuError> {
+    fn call(&mut self, _: LibraryOp, places: &[Region], _: Region) -> Result<(), GpuError> {
         self.commands += places.len();
         Ok(())
     }
-    fn copy(&mut self, _: Queue, _: Span, _: Span) -> Result<(), GpuError> {
+    fn copy(&mut self, _: Queue, _: Region, _: Region) -> Result<(), GpuError> {
         Ok(())
     }
     fn fill(&mut self, _: Queue, _: usize, _: usize, _: u8) -> Result<(), GpuError> {

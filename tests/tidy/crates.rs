@@ -16,12 +16,17 @@ const CRATES: &[(&str, &str, &[&str])] = &[
     ("memc-layout", "passes/layout", &[]),
     ("memc-passes", "passes", &["memc-cuda", "memc-ir", "memc-kernels", "memc-layout", "memc-planner"]),
     ("memc-planner", "passes/planner", &["memc-ir", "memc-layout"]),
-    ("memc-plan", "codegen/plan", &[]),
+    ("memc-plan", "codegen/plan", &["memc-support"]),
     ("memc-codegen", "codegen", &["memc-ir", "memc-plan"]),
     ("memc-check", "codegen/check", &["memc-ir", "memc-plan"]),
     ("memc-cuda", "codegen/cuda", &["memc-ir"]),
+    ("memc-support", "codegen/support", &[]),
     ("memc-gpu", "runtime/gpu", &["memc-cuda"]),
-    ("memc-runtime", "runtime", &["memc-cuda", "memc-gpu", "memc-ir", "memc-kernels", "memc-plan"]),
+    (
+        "memc-runtime",
+        "runtime",
+        &["memc-cuda", "memc-gpu", "memc-ir", "memc-kernels", "memc-plan", "memc-support"],
+    ),
     (
         "memc",
         "",
@@ -35,6 +40,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
             "memc-passes",
             "memc-plan",
             "memc-planner",
+            "memc-support",
         ],
     ),
 ];

@@ -1,14 +1,11 @@
 #![doc = include_str!("../README.md")]
 
-mod apart;
 mod diff;
 mod error;
 mod file;
-mod leave;
 mod live;
 mod model;
 mod query;
-mod replace;
 pub mod text;
 mod trace;
 mod tuning;
@@ -16,18 +13,15 @@ mod validate;
 mod wire;
 mod write;
 
-pub use apart::{is_same_file, keep_apart};
 pub use diff::diff;
 pub use error::PlanError;
 pub use file::{PAGE, PlanFile};
-pub use leave::{leave, tell};
 pub use model::{
     Action, Claims, Command, DATA_ALIGN, Feed, Init, Input, Kernel, Meta, Output, Plan, Slice, Space, State,
     Stream,
 };
 pub use query::{Counts, Section};
-pub use replace::{Replace, abandon, has_replaced};
-pub use trace::{Lap, Trace};
+pub use trace::{Span, Trace};
 pub use tuning::{PRODUCT_BYTES, TunedKernel, Tuning, Way};
 pub use write::{InitialData, NoData, write};
 

@@ -1,19 +1,20 @@
-//! A step's timeline as a trace that Perfetto and Chrome's tracing show: a track for each stream, a slice for each command,
-//! and a counter of the device memory in use.
+//! Timeline of a step as a trace file: a track for each stream, a span for each command, and a counter of the device
+//! memory in use.
 //!
-//! Planned and measured steps are told alike, so that both open side by side. Memory is what the plan implies, at the
+//! Planned and measured steps have one form, so that both open side by side. The memory is that of the plan at the
 //! times given: bytes count while they hold what is still to be read.
 
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
+use memc_support::{TraceFile, TraceSpan};
+use serde_json::json;
 
 use crate::live::periods;
 use crate::{Action, Plan, Slice, Stream};
 
-/// When a command of a plan's body ran, in ns from the first one's start.
+/// Run of one command of a plan's body, in ns from the start of the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lap {
+pub struct Span {
     /// Index of the command in the body.
     pub command: usize,
     /// Its start.
@@ -22,24 +23,17 @@ pub struct Lap {
     pub end_ns: u64,
 }
 
-/// A step's timeline.
+/// Timeline of a step.
 #[derive(Clone, Copy, Debug)]
 pub struct Trace<'a> {
     /// The plan.
     pub plan: &'a Plan,
     /// Launches, copies, writes and reads of its body.
-    pub laps: &'a [Lap],
+    pub spans: &'a [Span],
     /// Time of the step in ns.
     pub step_ns: u64,
-    /// Where the times come from, for humans.
+    /// Origin of the times, for humans.
     pub origin: &'a str,
-}
-
-/// The one process of a trace.
-const PROCESS: u32 = 1;
-
-fn us(ns: u64) -> f64 {
-    ns as f64 / 1e3
 }
 
 fn bytes<'a>(slices: impl IntoIterator<Item = &'a Slice>) -> u64 {
@@ -47,46 +41,42 @@ fn bytes<'a>(slices: impl IntoIterator<Item = &'a Slice>) -> u64 {
 }
 
 impl Trace<'_> {
-    /// The trace as JSON.
+    /// The trace as JSON text.
     pub fn json(&self) -> String {
-        let mut events = vec![metadata("process_name", PROCESS, json!({"name": self.origin}))];
-        for stream in Stream::ALL {
-            let track = stream as u32;
-            events.push(metadata("thread_name", track, json!({"name": stream.name()})));
-            events.push(metadata("thread_sort_index", track, json!({"sort_index": track})));
-        }
-        events.extend(self.laps.iter().filter_map(|lap| self.slice(lap)));
-        events.extend(self.memory());
         let meta = &self.plan.meta;
-        let value = json!({
-            "displayTimeUnit": "ns",
-            "otherData": {
+        TraceFile {
+            process: self.origin,
+            tracks: &Stream::ALL.map(Stream::name),
+            spans: self.spans.iter().filter_map(|span| self.span(span)).collect(),
+            counter: "device memory",
+            levels: self.memory(),
+            facts: json!({
                 "model": meta.model, "origin": self.origin, "profile": meta.profile, "step_ns": self.step_ns,
-                "planned_step_ns": meta.claims.step_ns, "arena_bytes": meta.dev_bytes, "gpu_mem_bytes": meta.budget_bytes,
-            },
-            "traceEvents": events,
-        });
-        format!("{value}\n")
+                "planned_step_ns": meta.claims.step_ns, "arena_bytes": meta.dev_bytes,
+                "gpu_mem_bytes": meta.budget_bytes,
+            }),
+        }
+        .json()
     }
 
-    fn slice(&self, lap: &Lap) -> Option<Value> {
-        let command = self.plan.body.get(lap.command)?;
-        let named = |otherwise: &str| {
+    fn span(&self, span: &Span) -> Option<TraceSpan> {
+        let command = self.plan.body.get(span.command)?;
+        let label_or = |otherwise: &str| {
             if command.label.is_empty() { otherwise.to_owned() } else { command.label.clone() }
         };
         let index = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
-        let (kind, name, arguments) = match &command.action {
+        let (category, name, details) = match &command.action {
             Action::Launch { kernel, reads, writes, .. } => {
                 let kernel = self.plan.kernels.get(index(*kernel))?;
                 let moved = bytes(reads.iter().chain(writes));
                 let types = kernel.operands.join(", ");
                 let op = format!("{} {}", kernel.op, kernel.attrs);
-                let arguments = json!({"kernel": op.trim_end(), "operands": types, "bytes": moved});
-                ("launch", named(&kernel.op), arguments)
+                let details = json!({"kernel": op.trim_end(), "operands": types, "bytes": moved});
+                ("launch", label_or(&kernel.op), details)
             }
             Action::Copy { src, dst } => {
-                let arguments = json!({"bytes": src.bytes, "from": src.to_string(), "to": dst.to_string()});
-                ("copy", named("copy"), arguments)
+                let details = json!({"bytes": src.bytes, "from": src.to_string(), "to": dst.to_string()});
+                ("copy", label_or("copy"), details)
             }
             Action::HostWrite { input } => {
                 let input = self.plan.inputs.get(index(*input))?;
@@ -98,36 +88,29 @@ impl Trace<'_> {
             }
             _ => return None,
         };
-        Some(json!({
-            "ph": "X", "pid": PROCESS, "tid": command.stream as u32, "cat": kind, "name": name,
-            "ts": us(lap.start_ns), "dur": us(lap.end_ns.saturating_sub(lap.start_ns)), "args": arguments,
-        }))
+        let (track, start_ns, end_ns) = (command.stream as u32, span.start_ns, span.end_ns);
+        Some(TraceSpan { track, category, name, start_ns, end_ns, details })
     }
 
-    /// The counter, a value for every time at which it changes.
-    fn memory(&self) -> Vec<Value> {
-        let at: BTreeMap<usize, &Lap> = self.laps.iter().map(|lap| (lap.command, lap)).collect();
-        let end = self.laps.iter().map(|lap| lap.end_ns).max().unwrap_or(0);
+    /// Device memory in use, in bytes, from each time on.
+    fn memory(&self) -> BTreeMap<u64, u64> {
+        let at: BTreeMap<usize, &Span> = self.spans.iter().map(|span| (span.command, span)).collect();
+        let end = self.spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
         let mut changes: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for period in periods(self.plan) {
-            let start = period.from.and_then(|from| at.get(&from)).map_or(0, |lap| lap.start_ns);
-            let stop = period.to.and_then(|to| at.get(&to)).map_or(end, |lap| lap.end_ns);
+            let start = period.from.and_then(|from| at.get(&from)).map_or(0, |span| span.start_ns);
+            let stop = period.to.and_then(|to| at.get(&to)).map_or(end, |span| span.end_ns);
             changes.entry(start).or_default().0 += period.bytes;
-            // What lives when the step ends still lives then.
+            // Bytes that live when the step ends still live then.
             if stop < end || period.to.is_some() {
                 changes.entry(stop.max(start)).or_default().1 += period.bytes;
             }
         }
         let mut live = 0u64;
-        let value = |(ns, (more, less)): (u64, (u64, u64))| {
+        let level = |(ns, (more, less)): (u64, (u64, u64))| {
             live = live.saturating_add(more).saturating_sub(less);
-            let arguments = Map::from_iter([("live".to_owned(), json!(live))]);
-            json!({"ph": "C", "pid": PROCESS, "name": "device memory", "ts": us(ns), "args": arguments})
+            (ns, live)
         };
-        changes.into_iter().map(value).collect()
+        changes.into_iter().map(level).collect()
     }
-}
-
-fn metadata(name: &str, track: u32, arguments: Value) -> Value {
-    json!({"ph": "M", "pid": PROCESS, "tid": track, "name": name, "args": arguments})
 }

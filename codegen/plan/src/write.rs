@@ -9,8 +9,10 @@ use std::{
     path::Path,
 };
 
+use memc_support::Replace;
+
 use crate::{
-    Init, Plan, PlanError, PlanFile, Replace,
+    Init, Plan, PlanError, PlanFile,
     file::{HASHED_HEADER_BYTES, HEADER_BYTES, Layout},
     wire,
 };

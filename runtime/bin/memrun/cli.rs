@@ -8,8 +8,8 @@ use std::{
 use clap::{Args, Parser, Subcommand};
 use memc_gpu::{LibraryOptions, Rounding};
 use memc_ir::Bytes;
-use memc_plan::{is_same_file, keep_apart};
 use memc_runtime::{DeviceName, Error, ProfileOptions, RunOptions, Stages, TuneOptions, cpu};
+use memc_support::{check_clash, is_same_file};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -214,9 +214,9 @@ pub(crate) struct Devices {
 
 impl Profile {
     /// Refuses a profile in the place of what is read.
-    pub(crate) fn keep_files_apart(&self) -> Result<(), Error> {
+    pub(crate) fn check_files(&self) -> Result<(), Error> {
         let inputs = self.inputs.iter().map(|input| &input.path).chain([&self.plan]);
-        keep_apart(inputs.map(PathBuf::as_path), [self.output.as_path()]).map_err(Error::Usage)
+        no_clash(inputs.map(PathBuf::as_path), [self.output.as_path()])
     }
 
     /// The measurement that the command line asks for.
@@ -239,10 +239,10 @@ impl Tune {
     }
 
     /// Refuses a tuned plan in the place of what is read, but for the plan where no other is named.
-    pub(crate) fn keep_files_apart(&self) -> Result<(), Error> {
+    pub(crate) fn check_files(&self) -> Result<(), Error> {
         let inputs =
             self.inputs.iter().map(|input| &input.path).chain(self.output.as_ref().map(|_| &self.plan));
-        keep_apart(inputs.map(PathBuf::as_path), [self.output()]).map_err(Error::Usage)
+        no_clash(inputs.map(PathBuf::as_path), [self.output()])
     }
 
     /// The measurement that the command line asks for.
@@ -282,13 +282,13 @@ impl Cli {
     }
 
     /// Refuses outputs in the place of what is read or of each other; a state may be saved over the one that is resumed.
-    pub(crate) fn keep_files_apart(&self) -> Result<(), Error> {
+    pub(crate) fn check_files(&self) -> Result<(), Error> {
         let is_saved_over = |resume: &&PathBuf| self.save.iter().any(|save| is_same_file(save, resume));
         let resume = self.resume.iter().filter(|resume| !is_saved_over(resume));
         let inputs = self.inputs.iter().map(|input| &input.path).chain(&self.init).chain(resume);
         let outputs = self.outputs.iter().map(|(_, path)| path).chain(&self.save).chain(&self.trace);
         let inputs = inputs.map(PathBuf::as_path).chain([self.plan()]);
-        keep_apart(inputs, outputs.map(PathBuf::as_path)).map_err(Error::Usage)
+        no_clash(inputs, outputs.map(PathBuf::as_path))
     }
 
     /// The run that the command line asks for.
@@ -315,6 +315,14 @@ impl Cli {
             libraries: self.libraries.options(),
         }
     }
+}
+
+/// Refuses outputs that are inputs or other outputs.
+fn no_clash<'a>(
+    inputs: impl IntoIterator<Item = &'a Path>,
+    outputs: impl IntoIterator<Item = &'a Path>,
+) -> Result<(), Error> {
+    check_clash(inputs, outputs).map_err(|clash| Error::Usage(clash.to_string()))
 }
 
 /// `name=@file`.

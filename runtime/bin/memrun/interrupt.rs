@@ -1,7 +1,7 @@
-//! What an interrupt does, and says at once.
+//! The handler of interrupts, and its messages.
 //!
-//! The handler does not write: whoever prints may be waiting for a reader, and a second interrupt must end the command all
-//! the same.
+//! The handler itself does not write: the main thread may be blocked on an output that nobody reads, and a second
+//! interrupt must end the command all the same.
 
 use std::sync::{
     Arc,
@@ -13,7 +13,7 @@ use memc_runtime::{INTERRUPTED, Stage};
 use crate::progress::Line;
 use crate::report::note;
 
-/// Where a run is, and whether it is to end.
+/// Stage of a run, and the request to end it.
 #[derive(Default)]
 pub(crate) struct Stop {
     pub(crate) asked: AtomicBool,
@@ -26,7 +26,7 @@ const STEPS: u8 = 1;
 const AFTER: u8 = 2;
 
 impl Stop {
-    /// The run comes to a stage.
+    /// Enters a stage.
     pub(crate) fn come_to(&self, stage: Stage) {
         let at = match stage {
             Stage::Before(_) => BEFORE,
@@ -36,7 +36,7 @@ impl Stop {
         self.at.store(at, Ordering::Relaxed);
     }
 
-    /// What the first interrupt brings about.
+    /// Message about the effect of the first interrupt.
     fn answer(&self, saves: bool) -> String {
         let what = match self.at.load(Ordering::Relaxed) {
             BEFORE => "ending before the first step",
@@ -51,25 +51,24 @@ impl Stop {
     }
 }
 
-/// The first interrupt lets a run end after its step, the second ends the command.
+/// Installs the handler of a run: the first interrupt ends the run after its step, the second ends the process.
 pub(crate) fn end_after_step(stop: Arc<Stop>, saves: bool, line: &Line) {
     let erase = line.erase();
     let caught = ctrlc::set_handler(move || {
         if stop.asked.swap(true, Ordering::Relaxed) {
-            leave(erase, "nothing was saved");
+            exit(erase, "nothing was saved");
         }
-        memc_plan::tell(text(erase, &stop.answer(saves)));
+        memc_support::write_stderr(text(erase, &stop.answer(saves)));
     });
     if let Err(error) = caught {
         note(&format!("signals cannot be caught ({error}); an interrupt will not save the state"));
     }
 }
 
-/// The first interrupt ends the command, which has written nothing.
-pub(crate) fn leave_at_once(line: &Line) {
+/// Installs the handler of a command that writes nothing before its end: the first interrupt ends the process.
+pub(crate) fn exit_at_once(line: &Line) {
     let erase = line.erase();
-    if let Err(error) =
-        ctrlc::set_handler(move || leave(erase, "there is no result, and nothing was written"))
+    if let Err(error) = ctrlc::set_handler(move || exit(erase, "there is no result, and nothing was written"))
     {
         note(&format!("signals cannot be caught ({error}); an interrupt may leave a temporary file"));
     }
@@ -79,9 +78,9 @@ fn text(erase: &str, what: &str) -> String {
     format!("{erase}memrun: interrupted: {what}\n")
 }
 
-/// Ends the command, which says what it leaves: `nothing`, or files.
-fn leave(erase: &str, nothing: &str) -> ! {
-    memc_plan::leave(INTERRUPTED, |has_files| {
+/// Ends the process. The message says that written files are whole, or else is `nothing`.
+fn exit(erase: &str, nothing: &str) -> ! {
+    memc_support::exit_now(INTERRUPTED, |has_files| {
         text(erase, if has_files { "files that were written are whole" } else { nothing })
     })
 }

@@ -11,8 +11,9 @@ mod usage;
 
 use std::{io::Write, process::ExitCode, sync::Arc};
 
-use memc_plan::{PlanFile, Replace};
+use memc_plan::PlanFile;
 use memc_runtime::{Error, INTERRUPTED, Stages, profile, run};
+use memc_support::Replace;
 
 use cli::{Cli, Command};
 use interrupt::Stop;
@@ -37,14 +38,14 @@ fn execute(cli: &Cli) -> u8 {
     let line = Line::new(!cli.no_progress);
     match &cli.command {
         Some(Command::Profile(args)) => {
-            interrupt::leave_at_once(&line);
+            interrupt::exit_at_once(&line);
             measure(args, &line).unwrap_or_else(|error| {
                 line.close();
                 report::not_measured(args.json, &error)
             })
         }
         Some(Command::Tune(args)) => {
-            interrupt::leave_at_once(&line);
+            interrupt::exit_at_once(&line);
             tune::execute(args, &line).unwrap_or_else(|error| {
                 line.close();
                 report::not_measured(args.json, &error)
@@ -66,7 +67,7 @@ fn replay(cli: &Cli, line: &Line) -> u8 {
         line.close();
         report::failed(cli.json, None, &Progress::silent(), &error)
     };
-    if let Err(error) = cli.keep_files_apart() {
+    if let Err(error) = cli.check_files() {
         return failed(error);
     }
     line.stage("reading the plan");
@@ -100,7 +101,7 @@ fn stages(line: &Line) -> Stages {
 
 /// Measures a plan and writes the profile; returns the exit code.
 fn measure(args: &cli::Profile, line: &Line) -> Result<u8, Error> {
-    args.keep_files_apart()?;
+    args.check_files()?;
     line.stage("reading the plan");
     let file = PlanFile::open(&args.plan).map_err(|error| Error::opening(&args.plan, error))?;
     let measured = profile(&file, &args.options(stages(line)))?;

@@ -1,8 +1,9 @@
 //! `memrun tune`: measures the ways of a GPU's libraries, and writes the plan with the fastest.
 
 use memc_ir::counted;
-use memc_plan::{PlanError, PlanFile, Replace, Tuning};
+use memc_plan::{PlanError, PlanFile, Tuning};
 use memc_runtime::{Error, Tuned, TunedCall, tune};
+use memc_support::Replace;
 use serde_json::{Value, json};
 
 use crate::cli::Tune;
@@ -11,7 +12,7 @@ use crate::report;
 
 /// Tunes a plan; returns the exit code.
 pub(crate) fn execute(args: &Tune, line: &Line) -> Result<u8, Error> {
-    args.keep_files_apart()?;
+    args.check_files()?;
     line.stage("reading the plan");
     let mut file = PlanFile::open(&args.plan).map_err(|error| Error::opening(&args.plan, error))?;
     let output = args.output();

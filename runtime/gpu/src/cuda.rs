@@ -17,7 +17,7 @@ use memc_cuda::LibraryCall;
 use crate::api::{done, start};
 use crate::cache::Cache;
 use crate::devices::{Context, handle, info};
-use crate::driver::{Arena, Driver, Function, LibraryOp, Queue, Sizes, Span, Word, check_span};
+use crate::driver::{Arena, Driver, Function, LibraryOp, Queue, Region, Sizes, Word, check_region};
 use crate::host::HostMemory;
 use crate::library::Calls;
 use crate::meter::refused;
@@ -141,13 +141,13 @@ impl Cuda {
     }
 
     /// The address of a place, in the address space that both arenas share.
-    fn address(&self, span: Span) -> Result<sys::CUdeviceptr, GpuError> {
-        let (base, bytes) = match span.arena {
+    fn address(&self, region: Region) -> Result<sys::CUdeviceptr, GpuError> {
+        let (base, bytes) = match region.arena {
             Arena::Device => self.device,
             Arena::Host => self.host.range(),
         };
-        check_span(span.start, span.len, bytes)?;
-        Ok(base + span.start as u64)
+        check_region(region.start, region.len, bytes)?;
+        Ok(base + region.start as u64)
     }
 }
 
@@ -238,10 +238,10 @@ impl Driver for Cuda {
         self.values.clear();
         for word in words {
             self.values.push(match *word {
-                Word::Address(start) => self.address(Span { arena: Arena::Device, start, len: 0 })?,
+                Word::Address(start) => self.address(Region { arena: Arena::Device, start, len: 0 })?,
                 Word::Report(start) => {
                     let (base, bytes) = self.reports.range();
-                    check_span(start, 0, bytes)?;
+                    check_region(start, 0, bytes)?;
                     base + start as u64
                 }
                 Word::Int(value) => value.cast_unsigned(),
@@ -274,7 +274,7 @@ impl Driver for Cuda {
         self.calls.plan(call, workspace, None, self.stream(Queue::Compute).cast())
     }
 
-    fn call(&mut self, op: LibraryOp, places: &[Span], workspace: Span) -> Result<(), GpuError> {
+    fn call(&mut self, op: LibraryOp, places: &[Region], workspace: Region) -> Result<(), GpuError> {
         self.values.clear();
         for place in places {
             self.values.push(self.address(*place)?);
@@ -285,7 +285,7 @@ impl Driver for Cuda {
     }
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
-    fn copy(&mut self, queue: Queue, from: Span, to: Span) -> Result<(), GpuError> {
+    fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), GpuError> {
         if from.len != to.len {
             return Err(GpuError::Bounds { start: to.start, len: from.len, arena: to.len });
         }
@@ -299,7 +299,7 @@ impl Driver for Cuda {
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
     fn fill(&mut self, queue: Queue, start: usize, len: usize, byte: u8) -> Result<(), GpuError> {
-        let at = self.address(Span { arena: Arena::Device, start, len })?;
+        let at = self.address(Region { arena: Arena::Device, start, len })?;
         if len == 0 {
             return Ok(());
         }
@@ -337,7 +337,7 @@ impl Driver for Cuda {
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
     fn upload(&mut self, start: usize, bytes: &[u8]) -> Result<(), GpuError> {
-        let at = self.address(Span { arena: Arena::Device, start, len: bytes.len() })?;
+        let at = self.address(Region { arena: Arena::Device, start, len: bytes.len() })?;
         // SAFETY: the place is within the arena; the bytes are readable, and copied when the call returns.
         done("cuMemcpyHtoD", unsafe { sys::cuMemcpyHtoD_v2(at, bytes.as_ptr().cast(), bytes.len()) })?;
         // SAFETY: has no conditions. From pageable memory the call may return before the last bytes have arrived.
@@ -346,7 +346,7 @@ impl Driver for Cuda {
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
     fn download(&mut self, start: usize, bytes: &mut [u8]) -> Result<(), GpuError> {
-        let at = self.address(Span { arena: Arena::Device, start, len: bytes.len() })?;
+        let at = self.address(Region { arena: Arena::Device, start, len: bytes.len() })?;
         // SAFETY: the place is within the arena; the bytes are writable, and written when the call returns.
         done("cuMemcpyDtoH", unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), at, bytes.len()) })
     }

@@ -40,7 +40,7 @@ pub enum Arena {
 
 /// The bytes `start..start + len` of an arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Span {
+pub struct Region {
     /// Which arena.
     pub arena: Arena,
     /// The first byte.
@@ -131,13 +131,13 @@ pub trait Driver {
     ///
     /// # Errors
     /// That of this or an earlier command.
-    fn call(&mut self, op: LibraryOp, places: &[Span], workspace: Span) -> Result<(), GpuError>;
+    fn call(&mut self, op: LibraryOp, places: &[Region], workspace: Region) -> Result<(), GpuError>;
 
     /// Copies between places of the same length.
     ///
     /// # Errors
     /// That of this or an earlier command.
-    fn copy(&mut self, queue: Queue, from: Span, to: Span) -> Result<(), GpuError>;
+    fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), GpuError>;
 
     /// Sets every byte of a place of the device arena.
     ///
@@ -195,6 +195,6 @@ pub trait Driver {
 ///
 /// # Errors
 /// [`GpuError::Bounds`].
-pub fn check_span(start: usize, len: usize, arena: usize) -> Result<(), GpuError> {
+pub fn check_region(start: usize, len: usize, arena: usize) -> Result<(), GpuError> {
     if start <= arena && len <= arena - start { Ok(()) } else { Err(GpuError::Bounds { start, len, arena }) }
 }

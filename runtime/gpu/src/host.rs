@@ -75,7 +75,7 @@ impl HostMemory {
     /// [`GpuError::Bounds`].
     #[allow(unsafe_code, reason = "slices are given out by offset")]
     pub(crate) fn bytes(&mut self, start: usize, len: usize) -> Result<&mut [u8], GpuError> {
-        crate::check_span(start, len, self.len)?;
+        crate::check_region(start, len, self.len)?;
         if len == 0 {
             return Ok(&mut []);
         }

@@ -33,7 +33,7 @@ mod tuning;
 pub use clock::{Clock, Facts};
 pub use cuda::Cuda;
 pub use devices::{DeviceInfo, devices};
-pub use driver::{Arena, Driver, Function, LibraryOp, Queue, Sizes, Span, Word, check_span};
+pub use driver::{Arena, Driver, Function, LibraryOp, Queue, Region, Sizes, Word, check_region};
 pub use error::GpuError;
 pub use graph::{Graph, Graphs};
 pub use library::{LibraryOptions, Rounding};

@@ -16,7 +16,7 @@ use memc_cuda::{LibraryCall, PLACE_ALIGN, WORKSPACE_ALIGN};
 
 use crate::blas::{Blas, Matmul};
 use crate::dnn::{Dnn, Filtering};
-use crate::driver::check_span;
+use crate::driver::check_region;
 use crate::tuning::Wanted;
 use crate::{Component, GpuError, Libraries, LibraryOp, LibraryWay, Offer};
 
@@ -236,7 +236,7 @@ impl Calls {
         };
         let start = workspace.0.next_multiple_of(WORKSPACE_ALIGN);
         if needs > 0 {
-            check_span((start - workspace.0) as usize, needs, workspace.1)?;
+            check_region((start - workspace.0) as usize, needs, workspace.1)?;
         }
         let scratch = if needs == 0 { 0 } else { start };
         match (&planned.way, &self.blas, &self.dnn) {

@@ -12,7 +12,7 @@ mod arena;
 mod delays;
 mod event;
 mod exec;
-mod laps;
+mod spans;
 mod stream;
 pub(crate) mod timed;
 

@@ -17,7 +17,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use memc_plan::{Lap, Section, Stream};
+use memc_plan::{Section, Span, Stream};
 use rayon::ThreadPool;
 
 use super::{
@@ -26,7 +26,7 @@ use super::{
     delays::Delays,
     event::{Events, Ticket},
     exec::Runner,
-    laps::Laps,
+    spans::Spans,
 };
 use crate::device::{Executor, HostSide};
 use crate::program::{Action, Command};
@@ -76,7 +76,7 @@ struct Shared {
     wake: [Condvar; PARTIES],
     /// Whether commands note their times.
     traces: AtomicBool,
-    laps: Laps,
+    spans: Spans,
 }
 
 impl Shared {
@@ -147,7 +147,7 @@ impl Shared {
     /// Runs a command, and notes its time where that is asked for.
     fn timed<T>(&self, section: Section, index: usize, run: impl FnOnce() -> T) -> T {
         match section == Section::Body && self.traces.load(Ordering::Relaxed) {
-            true => self.laps.time(index, run),
+            true => self.spans.time(index, run),
             false => run(),
         }
     }
@@ -223,7 +223,7 @@ impl Streams {
             }),
             wake: Default::default(),
             traces: AtomicBool::new(false),
-            laps: Laps::default(),
+            spans: Spans::default(),
         });
         let mut streams = Streams {
             events: Events::new(program.events),
@@ -322,17 +322,17 @@ impl Executor for Streams {
     }
 
     fn prepare_trace(&mut self) -> Result<(), Error> {
-        self.shared.laps.prepare(self.program.section(Section::Body).len());
+        self.shared.spans.prepare(self.program.section(Section::Body).len());
         Ok(())
     }
 
-    fn traced(&mut self, host: &mut dyn HostSide) -> Result<Vec<Lap>, Error> {
+    fn traced(&mut self, host: &mut dyn HostSide) -> Result<Vec<Span>, Error> {
         // Commands of the step before that are still running note their times too, and those of this step replace them.
         self.shared.traces.store(true, Ordering::Relaxed);
         let ran = self.run(Section::Body, host).and_then(|()| self.synchronize());
         self.shared.traces.store(false, Ordering::Relaxed);
         let body = self.program.section(Section::Body).iter();
-        ran.map(|()| self.shared.laps.take(body.map(Command::takes_time)))
+        ran.map(|()| self.shared.spans.take(body.map(Command::takes_time)))
     }
 
     fn synchronize(&mut self) -> Result<(), Error> {

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use memc_cuda::Lowering;
-use memc_gpu::{Clock, GpuError, LibraryCall, LibraryOp, Span, Ways};
+use memc_gpu::{Clock, GpuError, LibraryCall, LibraryOp, Region, Ways};
 use memc_ir::{OpKind, TensorType};
 
 use super::kept::Kept;
 use super::lower::{launches, operand};
-use super::replay::span;
+use super::replay::region;
 use crate::program::Launch;
 use crate::{Error, Program};
 
@@ -38,10 +38,10 @@ pub(super) struct Form {
 
 impl Form {
     /// The places of a launch that the call takes: those of the first operands, and of the first results.
-    pub(super) fn places(&self, launch: &Launch) -> Vec<Span> {
+    pub(super) fn places(&self, launch: &Launch) -> Vec<Region> {
         let (takes, gives) = self.call.elements();
         let operands = (0..takes.len()).filter_map(|i| operand(launch, i));
-        operands.chain(launch.results.iter().copied().take(gives.len())).map(span).collect()
+        operands.chain(launch.results.iter().copied().take(gives.len())).map(region).collect()
     }
 }
 
@@ -140,8 +140,8 @@ pub(super) fn take(program: &Program, driver: &mut (impl Clock + Ways)) -> Resul
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) op: LibraryOp,
-    pub(super) places: Vec<Span>,
-    pub(super) workspace: Span,
+    pub(super) places: Vec<Region>,
+    pub(super) workspace: Region,
 }
 
 impl Taken {
@@ -153,6 +153,6 @@ impl Taken {
     /// The call for a launch, where a library computes it.
     pub(super) fn call(&self, launch: &Launch) -> Option<Call> {
         let (op, form) = self.ops.get(launch.kernel)?.as_ref()?;
-        Some(Call { op: *op, places: form.places(launch), workspace: span(launch.workspace) })
+        Some(Call { op: *op, places: form.places(launch), workspace: region(launch.workspace) })
     }
 }

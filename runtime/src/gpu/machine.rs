@@ -4,7 +4,7 @@
 //! ends, so that slow devices are measured in as little time as fast ones.
 
 use memc_cuda::{Arg, Lowering};
-use memc_gpu::{Arena, Clock, Function, GpuError, Graphs, Queue, Sizes, Span, Word};
+use memc_gpu::{Arena, Clock, Function, GpuError, Graphs, Queue, Region, Sizes, Word};
 use memc_ir::{OpKind, TensorType, parse_op, parse_type};
 
 use crate::profile::{Machine, median, per_second};
@@ -254,7 +254,7 @@ impl<D: Graphs + Clock> Bench<D> {
 /// A copy of so many bytes, at the place of the queue's copies of `copy` bytes.
 fn one<D: Graphs>(driver: &mut D, queue: Queue, copy: usize, bytes: usize) -> Result<(), GpuError> {
     let start = if queue == Queue::D2h { 0 } else { copy };
-    let [host, device] = [Arena::Host, Arena::Device].map(|arena| Span { arena, start, len: bytes });
+    let [host, device] = [Arena::Host, Arena::Device].map(|arena| Region { arena, start, len: bytes });
     let (from, to) = if queue == Queue::D2h { (device, host) } else { (host, device) };
     driver.copy(queue, from, to)
 }

@@ -1,6 +1,6 @@
 //! What a device's memory turns out to be, where that is not as planned: said once, before the first step.
 
-use memc_gpu::{Arena, Clock, Driver, Facts, GpuError, Queue, Span};
+use memc_gpu::{Arena, Clock, Driver, Facts, GpuError, Queue, Region};
 use memc_ir::Bytes;
 use memc_plan::Section;
 
@@ -16,7 +16,7 @@ const GRAIN: u64 = 2 << 20;
 /// What copies cost where the host arena could not be page-locked. The arenas must be unused.
 pub(super) fn pageable(driver: &mut impl Driver, program: &Program) -> Result<String, Error> {
     let len = COPY.min(program.dev_bytes).min(program.host_bytes);
-    let [device, host] = [Arena::Device, Arena::Host].map(|arena| Span { arena, start: 0, len });
+    let [device, host] = [Arena::Device, Arena::Host].map(|arena| Region { arena, start: 0, len });
     let mut rate = |queue, from, to| -> Result<f64, Error> {
         // The first copy warms up.
         driver.copy(queue, from, to)?;

@@ -5,8 +5,8 @@
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
-use memc_gpu::{Arena, Clock, Function, GpuError, Graphs, Queue, Sizes, Span, Ways, Word};
-use memc_plan::{Lap, Section, Space, Stream};
+use memc_gpu::{Arena, Clock, Function, GpuError, Graphs, Queue, Region, Sizes, Ways, Word};
+use memc_plan::{Section, Space, Span, Stream};
 
 use super::capture::Captured;
 use super::library::{Call, Taken};
@@ -200,7 +200,7 @@ impl<D: Graphs + Clock> Replay<D> {
         let driver = &mut self.driver;
         match action {
             Action::Launch(launch) => self.launch(section, index, launch)?,
-            Action::Copy { src, dst } => driver.copy(queue, span(*src), span(*dst))?,
+            Action::Copy { src, dst } => driver.copy(queue, region(*src), region(*dst))?,
             Action::Free(place) => {
                 if self.how.check_memory && place.space == Space::Dev {
                     driver.fill(queue, place.start, place.len, POISON)?;
@@ -292,12 +292,12 @@ pub(super) fn queue(stream: Stream) -> Option<Queue> {
     }
 }
 
-pub(super) fn span(place: Place) -> Span {
+pub(super) fn region(place: Place) -> Region {
     let arena = match place.space {
         Space::Dev => Arena::Device,
         Space::Host => Arena::Host,
     };
-    Span { arena, start: place.start, len: place.len }
+    Region { arena, start: place.start, len: place.len }
 }
 
 impl<D: Graphs + Clock> Replay<D> {
@@ -347,12 +347,12 @@ impl<D: Graphs + Clock> Executor for Replay<D> {
         self.prepare_marks()
     }
 
-    fn traced(&mut self, host: &mut dyn HostSide) -> Result<Vec<Lap>, Error> {
+    fn traced(&mut self, host: &mut dyn HostSide) -> Result<Vec<Span>, Error> {
         self.enter(Section::Body)?;
         self.after_graphs()?;
-        let laps = self.trace(host)?;
+        let spans = self.trace(host)?;
         self.progress = Progress::After(Section::Body);
-        Ok(laps)
+        Ok(spans)
     }
 
     fn synchronize(&mut self) -> Result<(), Error> {

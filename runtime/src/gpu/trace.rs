@@ -1,7 +1,7 @@
 //! A step with the time of every command: issued one by one, a mark before and after each.
 
 use memc_gpu::{Clock, Graphs, Queue};
-use memc_plan::{Lap, Section};
+use memc_plan::{Section, Span};
 
 use super::replay::{Replay, queue};
 use crate::Error;
@@ -26,7 +26,7 @@ impl<D: Graphs + Clock> Replay<D> {
     }
 
     /// Runs the body and says when its commands ran.
-    pub(super) fn trace(&mut self, host: &mut dyn HostSide) -> Result<Vec<Lap>, Error> {
+    pub(super) fn trace(&mut self, host: &mut dyn HostSide) -> Result<Vec<Span>, Error> {
         let program = self.program.clone();
         let body = program.section(Section::Body);
         let (first, last) = (2 * self.timed().count(), 2 * self.timed().count() + 1);
@@ -65,11 +65,11 @@ impl<D: Graphs + Clock> Replay<D> {
             best = best.min((after - before, shift));
         }
         let (_, shift) = best;
-        let mut laps = on_host;
+        let mut spans = on_host;
         for (index, mark) in in_queues {
             let mut at = |mark| Ok::<_, Error>(self.driver.elapsed_ns(first, mark)? + shift);
-            laps.push((index, at(mark)?, at(mark + 1)?));
+            spans.push((index, at(mark)?, at(mark + 1)?));
         }
-        Ok(from_first(&laps))
+        Ok(from_first(&spans))
     }
 }

@@ -12,7 +12,7 @@ use memc_plan::{Section, TunedKernel, Tuning};
 use super::kept::{named, to_plan};
 use super::library::{self, Group};
 use super::lower;
-use super::replay::{How, Replay, span};
+use super::replay::{How, Replay, region};
 use crate::noted::Noted;
 use crate::profile::median;
 use crate::program::{Action, Launch};
@@ -130,7 +130,7 @@ impl<D: Graphs + Clock + Ways> Warm<D> {
         let offers =
             |call: &_| driver.ways(call, group.workspace).map(|ways| Some(ways).filter(|w| !w.is_empty()));
         let Some((offers, form)) = group.first(offers)? else { return Ok(None) };
-        let (places, workspace) = (form.places(launch), span(launch.workspace));
+        let (places, workspace) = (form.places(launch), region(launch.workspace));
         let mut ways: Vec<(Offer, LibraryOp)> = Vec::new();
         for (rank, offer) in offers.into_iter().take(MOST_WAYS).enumerate() {
             let Some(op) = driver.plan_way(&form.call, group.workspace, &offer.way)? else { continue };

@@ -23,7 +23,7 @@ use std::sync::{Arc, mpsc};
 
 pub(crate) use compiler::has_compiler;
 use memc_gpu::{
-    Arena, Driver, Function, GpuError, LibraryCall, LibraryOp, Queue, Sizes, Span, Word, check_span,
+    Arena, Driver, Function, GpuError, LibraryCall, LibraryOp, Queue, Region, Sizes, Word, check_region,
 };
 use program::Program;
 use worker::{Board, Worker, worker};
@@ -199,19 +199,20 @@ impl Driver for Mock {
         Ok(Some(LibraryOp(self.calls.len() - 1)))
     }
 
-    fn call(&mut self, op: LibraryOp, places: &[Span], workspace: Span) -> Result<(), GpuError> {
+    fn call(&mut self, op: LibraryOp, places: &[Region], workspace: Region) -> Result<(), GpuError> {
         self.launches += 1;
         let ((call, bytes), device) = (self.calls[op.0], self.arena(Arena::Device));
         let (operands, results) = call.elements();
         assert!(workspace.len >= bytes && places.len() == operands.len() + results.len());
-        let within = |place: &Span| check_span(place.start, place.len, device.len);
+        let within = |place: &Region| check_region(place.start, place.len, device.len);
         places.iter().chain([&workspace]).try_for_each(within)?;
         let places = places.to_vec();
         self.issue(Queue::Compute, move || {
             let (operands, results) = places.split_at(operands.len());
             // SAFETY: the places are within the arena, which lives as long as this; results are written after operands
             // are read, and the workspace meets neither.
-            let at = |place: &Span| unsafe { std::slice::from_raw_parts(device.at(place.start), place.len) };
+            let at =
+                |place: &Region| unsafe { std::slice::from_raw_parts(device.at(place.start), place.len) };
             let made = plain::compute(&call, operands.iter().map(at));
             // SAFETY: as above.
             unsafe { device.at(workspace.start).write_bytes(0xff, workspace.len) };
@@ -223,10 +224,10 @@ impl Driver for Mock {
         })
     }
 
-    fn copy(&mut self, queue: Queue, from: Span, to: Span) -> Result<(), GpuError> {
+    fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), GpuError> {
         let (source, target) = (self.arena(from.arena), self.arena(to.arena));
-        check_span(from.start, from.len, source.len)?;
-        check_span(to.start, from.len, target.len)?;
+        check_region(from.start, from.len, source.len)?;
+        check_region(to.start, from.len, target.len)?;
         assert_eq!(from.len, to.len);
         self.issue(queue, move || {
             // SAFETY: both places are within their arenas, and a copy's places are disjoint.
@@ -236,7 +237,7 @@ impl Driver for Mock {
 
     fn fill(&mut self, queue: Queue, start: usize, len: usize, byte: u8) -> Result<(), GpuError> {
         let device = self.arena(Arena::Device);
-        check_span(start, len, device.len)?;
+        check_region(start, len, device.len)?;
         self.issue(queue, move || {
             // SAFETY: the place is within the arena.
             unsafe { device.at(start).write_bytes(byte, len) };
@@ -287,7 +288,7 @@ impl Driver for Mock {
         self.crashed()?;
         self.not_capturing("cuMemcpy")?;
         let device = self.arena(Arena::Device);
-        check_span(start, bytes.len(), device.len)?;
+        check_region(start, bytes.len(), device.len)?;
         // SAFETY: the place is within the arena.
         unsafe { device.at(start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Ok(())
@@ -297,7 +298,7 @@ impl Driver for Mock {
         self.crashed()?;
         self.not_capturing("cuMemcpy")?;
         let device = self.arena(Arena::Device);
-        check_span(start, bytes.len(), device.len)?;
+        check_region(start, bytes.len(), device.len)?;
         // SAFETY: the place is within the arena.
         unsafe { device.at(start).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
@@ -314,7 +315,7 @@ impl Driver for Mock {
 
     fn host(&mut self, start: usize, len: usize) -> Result<&mut [u8], GpuError> {
         let host = &self.arenas[Arena::Host as usize];
-        check_span(start, len, host.len)?;
+        check_region(start, len, host.len)?;
         // SAFETY: the place is within the arena; the schedule orders the queues' accesses to it.
         Ok(unsafe { std::slice::from_raw_parts_mut(host.at(start), len) })
     }

@@ -1,6 +1,6 @@
 //! The timeline of a step as a trace.
 
-use memc_plan::{Lap, Trace};
+use memc_plan::{Span, Trace};
 use serde_json::Value;
 
 /// A state `w` at 0..64 that is updated in place; `x` comes in at 64..128, `y` is made of both at 128..192 and goes out
@@ -29,16 +29,16 @@ body {
 }
 ";
 
-fn laps() -> Vec<Lap> {
+fn spans() -> Vec<Span> {
     let at = [(0, 0, 0), (1, 0, 1000), (4, 1000, 1500), (7, 1500, 2500), (8, 1500, 2000), (9, 2500, 2500)];
-    at.map(|(command, start_ns, end_ns)| Lap { command, start_ns, end_ns }).to_vec()
+    at.map(|(command, start_ns, end_ns)| Span { command, start_ns, end_ns }).to_vec()
 }
 
-/// Every lap is a slice on its stream's track with its op and bytes, and memory is what holds something that is still read.
+/// Every command is a span on its stream's track with its op and bytes. Memory counts what is still to be read.
 #[test]
 fn a_trace_has_slices_and_the_memory_in_use() {
     let plan = memc_plan::text::parse(PLAN).expect("the plan parses");
-    let trace = Trace { plan: &plan, laps: &laps(), step_ns: 2500, origin: "planned" };
+    let trace = Trace { plan: &plan, spans: &spans(), step_ns: 2500, origin: "planned" };
     let value: Value = serde_json::from_str(&trace.json()).expect("it is JSON");
     let events = value["traceEvents"].as_array().expect("a list");
     let of = |ph: &str| events.iter().filter(|e| e["ph"] == ph).collect::<Vec<_>>();

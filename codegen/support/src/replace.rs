@@ -1,45 +1,45 @@
 //! Replacing a file as a whole or not at all.
 //!
-//! The bytes go to a temporary file in the target's folder, which is synchronised and renamed; dropped before that, it
-//! is removed and the target stays what it was.
+//! The bytes go to a temporary file in the target's folder, which is synchronised and renamed. Dropped before that, the
+//! temporary file is removed and the target keeps its contents.
 
 use std::{
     fs::{self, File},
     io,
     path::{Path, PathBuf},
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-/// Whether any file has been put in its target's place. Set while [`OPEN`] is locked.
+/// Whether any file has been renamed to its target. Set while [`OPEN`] is locked.
 static REPLACED: AtomicBool = AtomicBool::new(false);
 
-/// The temporary files that there are. Locked while one is made, and while one is put in its target's place.
+/// Temporary files that exist. Locked while one is created, and while one is renamed to its target.
 static OPEN: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
-fn open_files() -> std::sync::MutexGuard<'static, Vec<PathBuf>> {
+fn open_files() -> MutexGuard<'static, Vec<PathBuf>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes the temporary files of all replacements under way, whose targets stay what they were. For a process that ends
-/// at once: who begins or finishes a replacement from now on waits for that.
+/// Removes the temporary files of all replacements under way; their targets keep their contents. For a process that
+/// ends at once: whoever begins or finishes a replacement from now on blocks.
 pub fn abandon() {
     let mut open = open_files();
     for path in open.drain(..) {
-        // One that has just been put in its place is not there any more.
+        // A file that has just been renamed is not there any more.
         let _ = fs::remove_file(path);
     }
     std::mem::forget(open);
 }
 
-/// Whether the process has replaced any file as a whole.
+/// Whether the process has replaced any file.
 pub fn has_replaced() -> bool {
     REPLACED.load(Ordering::Relaxed)
 }
 
-/// Keeps a temporary file among [`OPEN`].
+/// Entry of a temporary file in [`OPEN`].
 #[derive(Debug)]
 struct Listed(PathBuf);
 
@@ -49,7 +49,7 @@ impl Drop for Listed {
     }
 }
 
-/// A file that is being written and will replace another.
+/// A file under way that will replace another.
 #[derive(Debug)]
 pub struct Replace {
     target: PathBuf,
@@ -62,8 +62,8 @@ impl Replace {
     /// Begins to replace `path`. A link stays and its target is replaced.
     ///
     /// # Errors
-    /// Any error of the file system, and [`io::ErrorKind::InvalidInput`] when `path` is something else than a regular
-    /// file, since a rename would remove a device or pipe.
+    /// Any error of the file system, and [`io::ErrorKind::InvalidInput`] when `path` is not a regular file, since a
+    /// rename would remove a device or pipe.
     pub fn begin(path: &Path) -> io::Result<Replace> {
         let target = match fs::metadata(path) {
             Ok(metadata) if metadata.is_file() => fs::canonicalize(path)?,
@@ -81,7 +81,7 @@ impl Replace {
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         let mut open = open_files();
         let temp = builder.tempfile_in(&folder).map_err(|e| match e.kind() {
-            // The library's message has the temporary file's name, which nobody asked for.
+            // The library's message names the temporary file, which means nothing to the user.
             kind @ io::ErrorKind::NotFound if folder.is_dir() => {
                 io::Error::new(kind, format!("the folder `{}` takes no files", folder.display()))
             }
@@ -95,12 +95,12 @@ impl Replace {
         Ok(Replace { target, folder, temp, _listed: Listed(path) })
     }
 
-    /// The file to write to.
+    /// The temporary file, to be written to.
     pub fn file(&mut self) -> &mut File {
         self.temp.as_file_mut()
     }
 
-    /// Makes what was written durable, beside the target.
+    /// Synchronises the temporary file with the disk.
     ///
     /// # Errors
     /// Any error of the file system; the target is then untouched.
@@ -108,11 +108,11 @@ impl Replace {
         self.temp.as_file().sync_all()
     }
 
-    /// Makes what was written durable and puts it in the target's place.
+    /// Synchronises the temporary file and renames it to the target.
     ///
     /// # Errors
-    /// Any error of the file system. The target is then untouched, except that synchronising the folder after the rename
-    /// may fail: the new file is then complete and in place, but may not survive a power loss.
+    /// Any error of the file system. The target is then untouched, with one exception: synchronising the folder after
+    /// the rename may fail. The new file is then complete and in place, but may not survive a power loss.
     pub fn finish(mut self) -> io::Result<()> {
         self.sync()?;
         let open = open_files();

@@ -1,12 +1,12 @@
-//! Leaving at once. By itself, since all replacements of a process are given up.
+//! Exiting at once. A test program of its own, since all replacements of the process are given up.
 
 use std::io::Write;
 
-use memc_plan::{Replace, abandon, has_replaced};
+use memc_support::{Replace, abandon, has_replaced};
 
-/// What is half written goes, and what is there stays; whether anything was written is known.
+/// Half-written files go, finished ones stay, and whether any was finished is known.
 #[test]
-fn a_process_that_leaves_at_once_leaves_no_pieces() -> std::io::Result<()> {
+fn a_process_that_exits_at_once_leaves_no_pieces() -> std::io::Result<()> {
     let folder = tempfile::tempdir()?;
     let (done, half) = (folder.path().join("done"), folder.path().join("half"));
     let mut first = Replace::begin(&done)?;

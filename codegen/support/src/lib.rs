@@ -1,0 +1,18 @@
+//! Facilities that both command lines need and that know nothing of plans.
+//!
+//! - [`Replace`]: writes a file as a whole or not at all.
+//! - [`check_clash`]: refuses an output path that is an input or another output.
+//! - [`exit_now`], [`write_stderr`]: for the handler of a signal.
+//! - [`TraceFile`]: a timeline in the JSON that Perfetto and Chrome's tracing read.
+//!
+//! The caller decides on messages and exit codes.
+
+mod clash;
+mod exit;
+mod replace;
+mod trace;
+
+pub use clash::{PathClash, check_clash, is_same_file};
+pub use exit::{exit_now, write_stderr};
+pub use replace::{Replace, abandon, has_replaced};
+pub use trace::{TraceFile, TraceSpan};
