@@ -11,7 +11,7 @@ use memc_ir::{
 };
 use memc_passes::DeviceProfile;
 use memc_passes::plan::{PlanError, Problem, keep_all, plan, realise, smallest_feasible};
-use memc_plan::{Action, Meta, Stream};
+use memc_plan::{Action, Meta, Queue};
 use memc_planner::Decisions;
 use memc_planner::planners::{PLANNERS, Request};
 
@@ -104,7 +104,7 @@ fn prove(source: &Module, planned: &Module, budget: u64) -> memc_plan::Plan {
 /// The time from one step to the next when the plan's commands run in issue order on three streams, with kernels as long
 /// as the cost model says.
 fn replayed(module: &Module, plan: &memc_plan::Plan, p: &Problem, profile: &DeviceProfile) -> u64 {
-    use memc_planner::{Await, Job, Stream as Queue, simulate};
+    use memc_planner::{Await, Job, Stream, simulate};
     let device = &p.numbers.device;
     let kernels =
         module.order.iter().filter(|&&op| module.ops[op].kind().is_some() && !module.ops[op].is_view());
@@ -121,11 +121,11 @@ fn replayed(module: &Module, plan: &memc_plan::Plan, p: &Problem, profile: &Devi
     let mut early: Vec<(usize, u32)> = Vec::new();
     let mut gates: Vec<u32> = Vec::new();
     for c in &plan.body {
-        let (s, queue) = match c.stream {
-            Stream::Compute => (0, Queue::Compute),
-            Stream::D2h => (1, Queue::DeviceToHost),
-            Stream::H2d => (2, Queue::HostToDevice),
-            Stream::Host => {
+        let (s, stream) = match c.queue {
+            Queue::COMPUTE => (0, Stream::Compute),
+            Queue::D2H => (1, Stream::DeviceToHost),
+            Queue::H2D => (2, Stream::HostToDevice),
+            Queue::Host => {
                 if let Action::Wait { event } = c.action {
                     gates.push(event);
                 }
@@ -148,7 +148,7 @@ fn replayed(module: &Module, plan: &memc_plan::Plan, p: &Problem, profile: &Devi
         };
         let job = jobs.len() as u32;
         last[s] = Some(job);
-        jobs.push(Job { stream: queue, ns, slowdown, gate: false });
+        jobs.push(Job { stream, ns, slowdown, gate: false });
         let mut list = Vec::new();
         for event in events[s].drain(..) {
             match recorded[event as usize] {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use memc_check::CheckErrors;
 use memc_ir::{Init, Module, parse, print};
-use memc_plan::Plan;
+use memc_plan::{Plan, StateRole};
 use serde_json::json;
 
 use crate::cli::Check;
@@ -90,7 +90,7 @@ fn hint(args: &Check, graph: &Module, plan: &Plan) -> Option<String> {
             });
         }
     }
-    let values = |v| graph.values.get(v).map(|value| (value.name.as_str(), value.ty.to_string()));
+    let values = |v| graph.values.get(v).map(|value| (value.name.as_str(), &value.ty));
     let of_graph: BTreeSet<_> = graph
         .states
         .values()
@@ -98,9 +98,8 @@ fn hint(args: &Check, graph: &Module, plan: &Plan) -> Option<String> {
         .chain(graph.inputs.values().map(|i| i.value))
         .filter_map(values)
         .collect();
-    let states = plan.states.iter().filter(|s| s.role != "const").map(|s| (s.name.as_str(), s.ty.clone()));
-    let of_plan: BTreeSet<_> =
-        states.chain(plan.inputs.iter().map(|i| (i.name.as_str(), i.ty.clone()))).collect();
+    let states = plan.states.iter().filter(|s| s.role != StateRole::Const).map(|s| (s.name.as_str(), &s.ty));
+    let of_plan: BTreeSet<_> = states.chain(plan.inputs.iter().map(|i| (i.name.as_str(), &i.ty))).collect();
     let same = of_plan.intersection(&of_graph).count();
     if same.saturating_mul(2) < of_plan.len().min(of_graph.len()) {
         let of = &plan.meta.model;

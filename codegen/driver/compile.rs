@@ -196,7 +196,7 @@ fn finish(
         },
         ..Meta::default()
     };
-    let lowered = lower(graph, &planned.module, meta).map_err(Error::Internal)?;
+    let lowered = lower(graph, &planned.module, meta).map_err(|e| Error::Internal(e.to_string()))?;
     memc_check::check(graph, &lowered.plan)
         .map_err(|e| wrong(format!("the plan is wrong and was not written:\n{e}")))?;
     Ok(lowered)

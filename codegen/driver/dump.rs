@@ -38,6 +38,10 @@ pub(crate) fn diff(args: &Diff) -> Result<(), Error> {
     if equal { Ok(()) } else { Err(Error::Different) }
 }
 
+fn texts(types: &[memc_ir::TensorType]) -> Vec<String> {
+    types.iter().map(ToString::to_string).collect()
+}
+
 fn slice(s: &Slice) -> Value {
     json!({"space": s.space.name(), "offset": s.offset, "bytes": s.bytes})
 }
@@ -54,7 +58,7 @@ fn to_json(file: &PlanFile) -> Value {
     let kernels: Vec<Value> = plan
         .kernels
         .iter()
-        .map(|k| json!({"op": k.op, "attrs": k.attrs, "operands": k.operands, "results": k.results, "workspace_bytes": k.workspace_bytes}))
+        .map(|k| json!({"op": k.op.mnemonic(), "attrs": k.op.attrs_text(), "operands": texts(&k.operands), "results": texts(&k.results), "workspace_bytes": k.workspace_bytes}))
         .collect();
     let states: Vec<Value> = plan
         .states
@@ -62,14 +66,14 @@ fn to_json(file: &PlanFile) -> Value {
         .map(|s| {
             let init = init(&s.init);
             let mirror = plan.mirror(s).as_ref().map(slice);
-            json!({"name": s.name, "role": s.role, "type": s.ty, "home": slice(&s.home), "mirror": mirror, "init": init})
+            json!({"name": s.name, "role": s.role.name(), "type": s.ty.to_string(), "home": slice(&s.home), "mirror": mirror, "init": init})
         })
         .collect();
     let inputs: Vec<Value> = plan.inputs.iter().map(input).collect();
     let outputs: Vec<Value> = plan
         .outputs
         .iter()
-        .map(|o| json!({"name": o.name, "type": o.ty, "slot": slice(&o.slot), "role": o.role}))
+        .map(|o| json!({"name": o.name, "type": o.ty.to_string(), "slot": slice(&o.slot), "role": o.role.name()}))
         .collect();
     let mut out = json!({
         "content_hash": hex(file.content_hash()), "producer": meta.producer, "model": meta.model,
@@ -118,7 +122,7 @@ fn input(i: &memc_plan::Input) -> Value {
         Feed::LearningRate { default } => json!({"kind": "learning_rate", "default": default}),
         Feed::Step => json!({"kind": "step"}),
     };
-    json!({"name": i.name, "type": i.ty, "slot": slice(&i.slot), "feed": feed})
+    json!({"name": i.name, "type": i.ty.to_string(), "slot": slice(&i.slot), "feed": feed})
 }
 
 fn command(c: &memc_plan::Command) -> Value {
@@ -134,7 +138,7 @@ fn command(c: &memc_plan::Command) -> Value {
         Action::HostWrite { input } => json!({"input": input}),
         Action::HostRead { output } => json!({"output": output}),
     };
-    out["stream"] = json!(c.stream.name());
+    out["stream"] = json!(c.queue.name());
     out["action"] = json!(c.action.name());
     out["label"] = json!(c.label);
     out

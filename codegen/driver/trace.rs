@@ -6,9 +6,9 @@
 
 use std::path::PathBuf;
 
-use memc_ir::{OpKind, TensorType, parse_op, parse_type};
+use memc_ir::TensorType;
 use memc_passes::DeviceProfile;
-use memc_plan::{Action, Kernel, Plan, Space, Span, Stream, Trace};
+use memc_plan::{Action, Kernel, Plan, Queue, Space, Span, Trace};
 use memc_planner::{Await, Job, Timeline, simulate_issued};
 
 use crate::device;
@@ -69,10 +69,10 @@ impl Steps {
         let kernels = plan.kernels.iter().map(|k| modelled(k, profile)).collect::<Result<Vec<_>, _>>()?;
         let mut steps = Steps { recorded: last_records(plan), ..Steps::default() };
         let mut seen = vec![None; steps.recorded.len()];
-        let mut last: [Option<usize>; Stream::ALL.len()] = [None; Stream::ALL.len()];
-        let mut waits: [Vec<Await>; Stream::ALL.len()] = Default::default();
+        let mut last: [Option<usize>; Queue::ALL.len()] = [None; Queue::ALL.len()];
+        let mut waits: [Vec<Await>; Queue::ALL.len()] = Default::default();
         for (index, command) in plan.body.iter().enumerate() {
-            let stream = command.stream as usize;
+            let queue = command.queue.index();
             let (ns, slowdown) = match &command.action {
                 Action::Launch { kernel, .. } => kernels.get(at(*kernel)).copied().unwrap_or_default(),
                 Action::Copy { src, dst } => match (src.space, dst.space) {
@@ -83,7 +83,7 @@ impl Steps {
                     }
                 },
                 Action::Record { event } => {
-                    seen.iter_mut().skip(at(*event)).take(1).for_each(|seen| *seen = last[stream]);
+                    seen.iter_mut().skip(at(*event)).take(1).for_each(|seen| *seen = last[queue]);
                     continue;
                 }
                 Action::Wait { event } => {
@@ -91,21 +91,21 @@ impl Steps {
                     let before = steps.recorded.get(at(*event)).copied().flatten();
                     if let Some(job) = now.or(before) {
                         let job_of = u32::try_from(job).map_err(|_| "too many commands".to_owned())?;
-                        waits[stream].push(Await { command: job_of, previous: now.is_none() });
+                        waits[queue].push(Await { command: job_of, previous: now.is_none() });
                     }
                     continue;
                 }
                 _ => continue,
             };
-            last[stream] = Some(steps.jobs.len());
-            let Some(stream_of) = queue(command.stream) else {
+            last[queue] = Some(steps.jobs.len());
+            let Some(stream) = stream(command.queue) else {
                 return Err(format!("command {index} of the body has no stream"));
             };
-            steps.jobs.push(Job { stream: stream_of, ns, slowdown, gate: false });
-            steps.awaits.push(std::mem::take(&mut waits[stream]));
+            steps.jobs.push(Job { stream, ns, slowdown, gate: false });
+            steps.awaits.push(std::mem::take(&mut waits[queue]));
             steps.command.push(index);
         }
-        for gate in &waits[Stream::Host as usize] {
+        for gate in &waits[Queue::Host.index()] {
             steps.jobs.iter_mut().skip(at(gate.command)).take(1).for_each(|job| job.gate = true);
         }
         Ok(steps)
@@ -124,7 +124,7 @@ impl Steps {
                     spans.push(Span { command, start_ns: now, end_ns: now });
                 }
                 // A job that was not issued yet is the previous step's, which is over when this one is issued.
-                Action::Wait { event } if entry.stream == Stream::Host => {
+                Action::Wait { event } if entry.queue == Queue::Host => {
                     let job = self.recorded.get(at(event)).copied().flatten().filter(|&job| job < issued);
                     let end = job.and_then(|job| timeline.spans.get(job)).map_or(0, |span| span.end);
                     now = now.max(end);
@@ -142,32 +142,29 @@ fn at(n: u32) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
 
-fn queue(stream: Stream) -> Option<memc_planner::Stream> {
-    match stream {
-        Stream::Compute => Some(memc_planner::Stream::Compute),
-        Stream::D2h => Some(memc_planner::Stream::DeviceToHost),
-        Stream::H2d => Some(memc_planner::Stream::HostToDevice),
-        Stream::Host => None,
+/// The planner's name of a stream; `None` for the host.
+fn stream(queue: Queue) -> Option<memc_planner::Stream> {
+    match queue {
+        Queue::COMPUTE => Some(memc_planner::Stream::Compute),
+        Queue::D2H => Some(memc_planner::Stream::DeviceToHost),
+        Queue::H2D => Some(memc_planner::Stream::HostToDevice),
+        Queue::Host => None,
     }
 }
 
 /// For each event, the last job before its last record on the record's stream.
 fn last_records(plan: &Plan) -> Vec<Option<usize>> {
     let mut recorded = vec![None; at(plan.events)];
-    let mut last: [Option<usize>; Stream::ALL.len()] = [None; Stream::ALL.len()];
+    let mut last: [Option<usize>; Queue::ALL.len()] = [None; Queue::ALL.len()];
     let mut jobs = 0;
     for command in &plan.body {
         match command.action {
             Action::Launch { .. } | Action::Copy { .. } => {
-                last[command.stream as usize] = Some(jobs);
+                last[command.queue.index()] = Some(jobs);
                 jobs += 1;
             }
             Action::Record { event } => {
-                recorded
-                    .iter_mut()
-                    .skip(at(event))
-                    .take(1)
-                    .for_each(|of| *of = last[command.stream as usize]);
+                recorded.iter_mut().skip(at(event)).take(1).for_each(|of| *of = last[command.queue.index()]);
             }
             _ => {}
         }
@@ -175,17 +172,12 @@ fn last_records(plan: &Plan) -> Vec<Option<usize>> {
     recorded
 }
 
-/// What a profile says of a kernel: its time in ns, and its slowdown beside copies.
+/// Modelled time of a kernel in ns, and its slowdown beside copies.
 fn modelled(kernel: &Kernel, profile: &DeviceProfile) -> Result<(u64, u32), String> {
-    let op: OpKind = parse_op(&kernel.op, &kernel.attrs)?;
-    let types = |texts: &[String]| {
-        texts.iter().map(|text| parse_type(text)).collect::<Result<Vec<TensorType>, String>>()
-    };
-    let (operands, results) = (types(&kernel.operands)?, types(&kernel.results)?);
-    let (operands, results): (Vec<&TensorType>, Vec<&TensorType>) =
-        (operands.iter().collect(), results.iter().collect());
-    if op.infer(&operands)?.iter().ne(results.iter().copied()) {
-        return Err(format!("kernel `{}` has other results than its op", kernel.op));
+    let operands: Vec<&TensorType> = kernel.operands.iter().collect();
+    let results: Vec<&TensorType> = kernel.results.iter().collect();
+    if kernel.op.infer(&operands)? != kernel.results {
+        return Err(format!("kernel `{}` has other results than its op", kernel.op.mnemonic()));
     }
-    Ok((profile.op_ns(&op, &operands, &results), profile.slowdown(&op, &operands, &results)))
+    Ok((profile.op_ns(&kernel.op, &operands, &results), profile.slowdown(&kernel.op, &operands, &results)))
 }

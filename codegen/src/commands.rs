@@ -7,52 +7,50 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memc_ir::{Code, Def, Id, Module, OpId, SlotId, Space, Stream};
-use memc_plan::{Action, Command, Plan, Slice};
+use memc_ir::{Code, Def, Id, Module, OpId, Slice, SlotId, Space, Stream};
+use memc_plan::{Action, Command, Plan, Queue, StateRole};
 
+use crate::LowerError;
 use crate::tables::{Kernels, slice, value_slice};
 
 /// Fills kernels, events and the three command lists.
-pub(crate) fn emit(p: &mut Plan, m: &Module) -> Result<(), String> {
+pub(crate) fn emit(p: &mut Plan, m: &Module) -> Result<(), LowerError> {
     let mut e = Emitter { m, events: BTreeMap::new(), recorded: BTreeSet::new(), primed: Vec::new() };
     let body = e.body(p)?;
     p.events = e.events.len() as u32;
-    let host = memc_plan::Stream::Host;
+    let host = Queue::Host;
     for (i, s) in p.states.iter().enumerate() {
         p.prologue.push(command(host, Action::Load { state: i as u32 }, &s.name));
     }
     for mirror in m.mirrors.values() {
         let action = Action::Copy { src: value_slice(m, mirror.of)?, dst: value_slice(m, mirror.value)? };
-        p.prologue.push(command(memc_plan::Stream::D2h, action, &m.values[mirror.of].name));
+        p.prologue.push(command(Queue::D2H, action, &m.values[mirror.of].name));
     }
     if !m.mirrors.is_empty() {
-        p.prologue.extend(join(&mut p.events, memc_plan::Stream::D2h));
+        p.prologue.extend(join(&mut p.events, Queue::D2H));
     }
     for &(op, event) in &e.primed {
-        p.prologue.push(command(e.stream(op)?, Action::Record { event }, "as if the previous step had run"));
+        p.prologue.push(command(e.queue(op)?, Action::Record { event }, "as if the previous step had run"));
     }
     p.body = body;
-    for stream in [memc_plan::Stream::Compute, memc_plan::Stream::D2h, memc_plan::Stream::H2d] {
-        p.epilogue.extend(join(&mut p.events, stream));
+    for stream in Stream::ALL {
+        p.epilogue.extend(join(&mut p.events, Queue::Device(stream)));
     }
-    for (i, s) in p.states.iter().enumerate().filter(|(_, s)| s.role != "const") {
+    for (i, s) in p.states.iter().enumerate().filter(|(_, s)| s.role != StateRole::Const) {
         p.epilogue.push(command(host, Action::Store { state: i as u32 }, &s.name));
     }
     Ok(())
 }
 
-fn command(stream: memc_plan::Stream, action: Action, label: &str) -> Command {
-    Command { stream, action, label: label.to_string() }
+fn command(queue: Queue, action: Action, label: &str) -> Command {
+    Command { queue, action, label: label.to_string() }
 }
 
-/// The host waits for all that was issued on a stream.
-fn join(events: &mut u32, stream: memc_plan::Stream) -> [Command; 2] {
+/// Makes the host wait for all that was issued to a queue.
+fn join(events: &mut u32, queue: Queue) -> [Command; 2] {
     let event = *events;
     *events += 1;
-    [
-        command(stream, Action::Record { event }, ""),
-        command(memc_plan::Stream::Host, Action::Wait { event }, ""),
-    ]
+    [command(queue, Action::Record { event }, ""), command(Queue::Host, Action::Wait { event }, "")]
 }
 
 struct Emitter<'a> {
@@ -66,16 +64,11 @@ struct Emitter<'a> {
 }
 
 impl Emitter<'_> {
-    fn stream(&self, op: OpId) -> Result<memc_plan::Stream, String> {
-        match self.m.ops[op].stream() {
-            Some(Stream::Compute) => Ok(memc_plan::Stream::Compute),
-            Some(Stream::DeviceToHost) => Ok(memc_plan::Stream::D2h),
-            Some(Stream::HostToDevice) => Ok(memc_plan::Stream::H2d),
-            None => Err("an op without a stream is awaited".into()),
-        }
+    fn queue(&self, op: OpId) -> Result<Queue, LowerError> {
+        self.m.ops[op].stream().map(Queue::Device).ok_or(LowerError::NoStream)
     }
 
-    fn body(&mut self, p: &mut Plan) -> Result<Vec<Command>, String> {
+    fn body(&mut self, p: &mut Plan) -> Result<Vec<Command>, LowerError> {
         let m = self.m;
         let reads_input =
             |op: &OpId| m.ops[*op].operands.iter().any(|&v| matches!(m.values[v].def, Def::Input(_)));
@@ -88,7 +81,7 @@ impl Emitter<'_> {
             let next = self.events.len() as u32;
             self.events.entry(op).or_insert(next);
         }
-        let host = memc_plan::Stream::Host;
+        let host = Queue::Host;
         let mut out = Vec::new();
         if let Some(op) = last_input {
             self.wait(op, host, &mut out);
@@ -110,12 +103,12 @@ impl Emitter<'_> {
         Ok(out)
     }
 
-    fn wait(&mut self, op: OpId, stream: memc_plan::Stream, out: &mut Vec<Command>) {
+    fn wait(&mut self, op: OpId, queue: Queue, out: &mut Vec<Command>) {
         let event = self.events[&op];
         if !self.recorded.contains(&op) && !self.primed.iter().any(|&(o, _)| o == op) {
             self.primed.push((op, event));
         }
-        out.push(command(stream, Action::Wait { event }, ""));
+        out.push(command(queue, Action::Wait { event }, ""));
     }
 
     /// Slots that only kernels touch, by the last kernel that touches them before they are freed: there the bytes
@@ -158,15 +151,15 @@ impl Emitter<'_> {
         kernels: &mut Kernels,
         frees: &BTreeMap<OpId, Vec<SlotId>>,
         out: &mut Vec<Command>,
-    ) -> Result<(), String> {
+    ) -> Result<(), LowerError> {
         let m = self.m;
         let op = &m.ops[id];
         if op.stream().is_none() || m.ops[id].is_view() {
             return Ok(());
         }
-        let stream = self.stream(id)?;
+        let queue = self.queue(id)?;
         for a in &op.awaits {
-            self.wait(a.op, stream, out);
+            self.wait(a.op, queue, out);
         }
         let label = op.results.first().map(|&v| m.values[v].name.clone()).unwrap_or_default();
         let slices = |values: &[memc_ir::ValueId]| {
@@ -180,16 +173,16 @@ impl Emitter<'_> {
                 Action::Launch { kernel, reads, writes, workspace }
             }
             (_, Some(&src), Some(&dst)) => Action::Copy { src, dst },
-            _ => return Err(format!("%{label} is not a copy")),
+            _ => return Err(LowerError::NotACopy { value: label }),
         };
-        out.push(command(stream, action, &label));
+        out.push(command(queue, action, &label));
         for &s in frees.get(&id).map(Vec::as_slice).unwrap_or_default() {
             let slice = slice(m, s, m.slots[s].bytes)?;
-            out.push(command(stream, Action::Free { slice }, ""));
+            out.push(command(queue, Action::Free { slice }, ""));
         }
         if let Some(&event) = self.events.get(&id) {
             self.recorded.insert(id);
-            out.push(command(stream, Action::Record { event }, ""));
+            out.push(command(queue, Action::Record { event }, ""));
         }
         Ok(())
     }

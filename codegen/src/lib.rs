@@ -4,7 +4,10 @@
 //! modelled; what the plan claims about time is passed in.
 
 mod commands;
+mod error;
 mod tables;
+
+pub use error::LowerError;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,13 +26,14 @@ pub struct Lowered {
 
 /// Lowers a synchronised mem-phase module; `source` is the graph-phase module it implements.
 ///
-/// `meta` says what the modules do not: planner, profile, import options, budget, reserve, and the claims about time and
-/// the unplanned step. The rest of it is filled in.
+/// `meta` has planner, profile, import options, budget, reserve, and the claims about time and the unplanned step. The
+/// rest of it is filled in.
 ///
-/// Fails when a slot has no offset, or when a state's initial bytes are not at hand.
-pub fn lower(source: &Module, module: &Module, mut meta: Meta) -> Result<Lowered, String> {
+/// # Errors
+/// [`LowerError`], as when a slot has no offset or a state's initial bytes are not at hand.
+pub fn lower(source: &Module, module: &Module, mut meta: Meta) -> Result<Lowered, LowerError> {
     if module.phase != Phase::Mem || source.phase != Phase::Graph {
-        return Err("lowering needs a mem-phase module and its graph-phase source".into());
+        return Err(LowerError::Phase);
     }
     let height = |space| {
         let slots = module.slots.values().filter(|s| s.space == space);
@@ -52,6 +56,6 @@ pub fn lower(source: &Module, module: &Module, mut meta: Meta) -> Result<Lowered
         ops: traffic.ops,
         ..plan.meta.claims
     };
-    plan.layout_data().map_err(|e| e.to_string())?;
+    plan.layout_data()?;
     Ok(Lowered { plan, data })
 }

@@ -3,34 +3,33 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use memc_ir::{Feed, Init, Module, OpId, SlotId, Space, TensorType, ValueId};
+use memc_ir::{Feed, Init, Module, OpId, OpKind, Slice, SlotId, Space, TensorType, ValueId};
 use memc_plan as plan;
 
-/// The bytes of `ty` at the start of a slot.
-pub(crate) fn slice(m: &Module, slot: SlotId, bytes: u64) -> Result<plan::Slice, String> {
+use crate::LowerError;
+
+/// The first `bytes` bytes of a slot.
+pub(crate) fn slice(m: &Module, slot: SlotId, bytes: u64) -> Result<Slice, LowerError> {
     let place = &m.slots[slot];
-    let Some(offset) = place.offset else { return Err(format!("slot {} has no offset", slot.0)) };
-    Ok(match place.space {
-        Space::Dev => plan::Slice::dev(offset, bytes),
-        Space::Host => plan::Slice::host(offset, bytes),
-    })
+    let offset = place.offset.ok_or(LowerError::NoOffset { slot: slot.0 })?;
+    Ok(Slice { space: place.space, offset, bytes })
 }
 
 /// The bytes of a value in its slot.
-pub(crate) fn value_slice(m: &Module, v: ValueId) -> Result<plan::Slice, String> {
-    let slot = m.slot_of(v).ok_or_else(|| format!("%{} has no slot", m.values[v].name))?;
+pub(crate) fn value_slice(m: &Module, v: ValueId) -> Result<Slice, LowerError> {
+    let slot = m.slot_of(v).ok_or_else(|| LowerError::NoSlot { value: m.values[v].name.clone() })?;
     slice(m, slot, m.values[v].ty.bytes())
 }
 
 /// Fills states, inputs and outputs; returns initial bytes by state index.
-pub(crate) fn fill(p: &mut plan::Plan, m: &Module) -> Result<BTreeMap<usize, Arc<[u8]>>, String> {
+pub(crate) fn fill(p: &mut plan::Plan, m: &Module) -> Result<BTreeMap<usize, Arc<[u8]>>, LowerError> {
     let mut data = BTreeMap::new();
     for s in m.states.values() {
         let value = &m.values[s.value];
         let init = match &s.init {
             Init::Data(blob) => {
                 let Some(bytes) = &blob.bytes else {
-                    return Err(format!("the initial value of %{} is known by its hash only", value.name));
+                    return Err(LowerError::NoData { state: value.name.clone() });
                 };
                 data.insert(p.states.len(), Arc::clone(bytes));
                 plan::Init::Data { offset: 0, bytes: bytes.len() as u64, hash: blob.hash }
@@ -40,12 +39,12 @@ pub(crate) fn fill(p: &mut plan::Plan, m: &Module) -> Result<BTreeMap<usize, Arc
                 None => plan::Init::Zeros,
             },
         };
-        p.states.push(state(m, s.value, s.role.name(), init)?);
+        p.states.push(state(m, s.value, plan::StateRole::Variable(s.role), init)?);
     }
     for c in m.consts.values() {
         let init = plan::Init::Data { offset: 0, bytes: c.data.len() as u64, hash: plan::hash(&c.data) };
         data.insert(p.states.len(), Arc::clone(&c.data));
-        p.states.push(state(m, c.value, "const", init)?);
+        p.states.push(state(m, c.value, plan::StateRole::Const, init)?);
     }
     for input in m.inputs.values() {
         let feed = match &input.feed {
@@ -58,50 +57,49 @@ pub(crate) fn fill(p: &mut plan::Plan, m: &Module) -> Result<BTreeMap<usize, Arc
         };
         let value = &m.values[input.value];
         let slot = value_slice(m, input.value)?;
-        p.inputs.push(plan::Input { name: value.name.clone(), ty: value.ty.to_string(), slot, feed });
+        p.inputs.push(plan::Input { name: value.name.clone(), ty: value.ty.clone(), slot, feed });
     }
     for o in &m.outputs {
-        let ty = m.values[o.value].ty.to_string();
+        let ty = m.values[o.value].ty.clone();
         let slot = value_slice(m, o.value)?;
-        p.outputs.push(plan::Output { name: o.name.clone(), ty, slot, role: o.role.name().into() });
+        p.outputs.push(plan::Output { name: o.name.clone(), ty, slot, role: o.role });
     }
     Ok(data)
 }
 
-fn state(m: &Module, v: ValueId, role: &str, init: plan::Init) -> Result<plan::State, String> {
+fn state(m: &Module, v: ValueId, role: plan::StateRole, init: plan::Init) -> Result<plan::State, LowerError> {
     let value = &m.values[v];
     let home = value_slice(m, v)?;
-    Ok(plan::State { name: value.name.clone(), role: role.into(), ty: value.ty.to_string(), home, init })
+    Ok(plan::State { name: value.name.clone(), role, ty: value.ty.clone(), home, init })
 }
 
 /// The kernel table, without repetition.
 #[derive(Default)]
 pub(crate) struct Kernels {
-    index: BTreeMap<(String, String, Vec<String>, Vec<String>), u32>,
+    index: BTreeMap<(OpKind, Vec<TensorType>, Vec<TensorType>), u32>,
 }
 
 impl Kernels {
-    /// The kernel of a compute op that is launched with so many bytes of workspace, added to the plan when it is new.
-    /// Its own are the least that any of its launches has.
+    /// The kernel of a compute op, added to the plan when it is new. Its workspace is the least of its launches'; this one
+    /// has `workspace_bytes`.
     pub(crate) fn get(
         &mut self,
         p: &mut plan::Plan,
         m: &Module,
         op: OpId,
         workspace_bytes: u64,
-    ) -> Result<u32, String> {
-        let Some(kind) = m.ops[op].kind() else { return Err("only compute ops have kernels".into()) };
-        let (operands, results) = (m.operand_types(op), m.result_types(op));
-        let text = |types: &[&TensorType]| types.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let key = (kind.mnemonic().to_string(), kind.attrs_text(), text(&operands), text(&results));
+    ) -> Result<u32, LowerError> {
+        let op_kind = m.ops[op].kind().ok_or(LowerError::NoKernel)?;
+        let owned = |types: Vec<&TensorType>| types.into_iter().cloned().collect::<Vec<_>>();
+        let key = (op_kind.clone(), owned(m.operand_types(op)), owned(m.result_types(op)));
         if let Some(&k) = self.index.get(&key) {
             let kernels = p.kernels.get_mut(k as usize).into_iter();
             kernels.for_each(|k| k.workspace_bytes = k.workspace_bytes.min(workspace_bytes));
             return Ok(k);
         }
         let index = p.kernels.len() as u32;
-        let (op, attrs, operands, results) = key.clone();
-        p.kernels.push(plan::Kernel { op, attrs, operands, results, workspace_bytes });
+        let (op, operands, results) = key.clone();
+        p.kernels.push(plan::Kernel { op, operands, results, workspace_bytes });
         self.index.insert(key, index);
         Ok(index)
     }
@@ -111,6 +109,6 @@ impl Kernels {
 pub(crate) fn device_end(p: &plan::Plan) -> u64 {
     let homes = p.states.iter().map(|s| s.home);
     let used = p.commands().flat_map(|(_, _, c)| c.action.slices().copied());
-    let device = homes.chain(used).filter(|s| s.space == plan::Space::Dev);
+    let device = homes.chain(used).filter(|s| s.space == Space::Dev);
     device.map(|s| s.offset.saturating_add(s.bytes)).max().unwrap_or(0)
 }

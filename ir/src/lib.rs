@@ -11,6 +11,7 @@ mod module;
 pub mod ops;
 mod parse;
 mod print;
+mod slice;
 mod traffic;
 mod types;
 mod verify;
@@ -26,6 +27,7 @@ pub use module::{
 pub use ops::{Class, Cost, OpKind};
 pub use parse::{parse, parse_op, parse_type};
 pub use print::{print, print_annotated, print_diags, slot_name, value_name};
+pub use slice::Slice;
 pub use traffic::Traffic;
 pub use types::{DType, MAX_ELEMENTS, MAX_RANK, TensorType};
 pub use verify::{RULES, Rule, verify};

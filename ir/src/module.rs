@@ -173,8 +173,8 @@ pub enum Code {
     Free(SlotId),
 }
 
-/// The queue an op runs on. Ops of one stream run in order; streams run side by side.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+/// A queue of the device. Ops of one stream run in order; streams run side by side.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Stream {
     /// Kernels.
     Compute,
@@ -234,8 +234,8 @@ impl Op {
     }
 }
 
-/// Which memory a slot is in.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+/// An arena.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Space {
     /// Device arena.
     Dev,

@@ -124,7 +124,7 @@ impl Printer<'_> {
             vec![(Some(Anchor::Module), format!("module {} {}", quoted('@', &m.name), m.phase.name()))];
         out.push((None, String::new()));
         for (id, slot) in m.slots.iter() {
-            let space = if slot.space == Space::Dev { "dev" } else { "host" };
+            let space = slot.space;
             let mut line = format!("slot {} = {space} {}", slot_name(m, id), slot.bytes);
             if let Some(offset) = slot.offset {
                 let _ = write!(line, " @ {offset}");

@@ -13,7 +13,7 @@ use memc_plan::{Init, PlanFile};
 use rayon::prelude::*;
 
 use crate::error::Error;
-use crate::state::{StateFile, stated};
+use crate::state::{StateFile, variables};
 
 /// One step and the output function of SplitMix64.
 pub(crate) fn mix(x: u64) -> u64 {
@@ -42,16 +42,15 @@ impl<'a> Initial<'a> {
         resume: Option<StateFile>,
         overrides: Option<StateFile>,
     ) -> Result<Initial<'a>, Error> {
-        let states = stated(plan.plan())?;
         if let Some(file) = &resume {
-            file.check(&states, true)?;
+            file.check(plan.plan(), true)?;
         }
         if let Some(file) = &overrides {
-            file.check(&states, false)?;
+            file.check(plan.plan(), false)?;
         }
-        for (state, ty) in &states {
+        for state in variables(plan.plan()) {
             if let Init::Random { seed, kind } = &state.init {
-                let known = generated(*seed, kind).and_then(|init| init.check(ty));
+                let known = generated(*seed, kind).and_then(|init| init.check(&state.ty));
                 known.map_err(|what| Error::Plan(format!("state `{}`: {what}", state.name)))?;
             }
         }

@@ -1,4 +1,4 @@
-//! A plan made ready for replay: kernels parsed, slices resolved, every access proved to be in bounds and ordered.
+//! A plan made ready for replay: kernels checked, slices resolved, every access proved to be in bounds and ordered.
 //!
 //! Contract: whoever holds a [`Program`] may rely on all of the following, whatever file the plan came from.
 //!
@@ -16,7 +16,7 @@ mod races;
 
 use memc_ir::{OpKind, TensorType};
 use memc_kernels::KernelError;
-use memc_plan::{Plan, Section, Space, Stream, Tuning};
+use memc_plan::{Kernel, Plan, Queue, Section, Space, Tuning};
 
 use crate::Error;
 
@@ -46,20 +46,12 @@ pub struct Program {
     epilogue: Vec<Command>,
 }
 
-/// Parsed types of a plan's tables.
+/// Types of a plan's tables.
 #[derive(Debug)]
 pub(crate) struct Types {
     pub(crate) states: Vec<TensorType>,
     pub(crate) inputs: Vec<TensorType>,
     pub(crate) outputs: Vec<TensorType>,
-}
-
-/// An op at fixed types.
-#[derive(Debug)]
-pub(crate) struct Kernel {
-    pub(crate) op: OpKind,
-    pub(crate) operands: Vec<TensorType>,
-    pub(crate) results: Vec<TensorType>,
 }
 
 /// The bytes `start..start + len` of an arena.
@@ -128,7 +120,7 @@ impl Launch {
 /// One entry of a section.
 #[derive(Debug)]
 pub(crate) struct Command {
-    pub(crate) stream: Stream,
+    pub(crate) queue: Queue,
     pub(crate) action: Action,
 }
 

@@ -204,20 +204,20 @@ pub(crate) fn parse(plan: &Plan) -> Result<Module, Error> {
 }
 
 /// The value of this name and type.
-pub(crate) fn named(module: &Module, what: &str, name: &str, ty: &str) -> Result<ValueId, Error> {
+pub(crate) fn named(module: &Module, what: &str, name: &str, ty: &TensorType) -> Result<ValueId, Error> {
     let value = module.value_named(name).ok_or_else(|| unknown(what, name))?;
     typed(module, value, what, name, ty)
 }
 
 /// The value of the output of this name and type.
-pub(crate) fn output(module: &Module, name: &str, ty: &str) -> Result<ValueId, Error> {
+pub(crate) fn output(module: &Module, name: &str, ty: &TensorType) -> Result<ValueId, Error> {
     let found = module.outputs.iter().find(|output| output.name == name);
     typed(module, found.ok_or_else(|| unknown("output", name))?.value, "output", name, ty)
 }
 
-fn typed(module: &Module, value: ValueId, what: &str, name: &str, ty: &str) -> Result<ValueId, Error> {
+fn typed(module: &Module, value: ValueId, what: &str, name: &str, ty: &TensorType) -> Result<ValueId, Error> {
     match module.values.get(value) {
-        Some(v) if v.ty.to_string() == ty => Ok(value),
+        Some(v) if v.ty == *ty => Ok(value),
         _ => Err(source(&format!("{what} `{name}` is not of type {ty} there"))),
     }
 }

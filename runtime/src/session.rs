@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 
-use memc_ir::attr::Scalar;
+use memc_ir::{OutputRole, attr::Scalar};
 use memc_plan::{Plan, Section, Span};
 
 use crate::{Device, Error, Executor, Feeder, HostSide, Initial, Program};
-
-/// Role of outputs that are training losses.
-const LOSS: &str = "loss";
 
 /// Takes the bytes of the state with an index.
 pub type Sink<'s> = dyn FnMut(usize, &[u8]) -> Result<(), Error> + 's;
@@ -60,7 +57,7 @@ impl<'a> Session<'a> {
     ) -> Result<Session<'a>, Error> {
         let executor = device.open(program.clone())?;
         let losses = plan.outputs.iter().zip(&program.types.outputs).enumerate();
-        let losses = losses.filter(|(_, (o, ty))| o.role == LOSS && ty.dtype.is_float());
+        let losses = losses.filter(|(_, (o, ty))| o.role == OutputRole::Loss && ty.dtype.is_float());
         let losses = losses.map(|(i, _)| i).collect();
         let outputs = program.results.iter().map(|place| vec![0; place.len]).collect();
         let host = Host { program, initial, feeder, outputs, losses, step: initial.step() };

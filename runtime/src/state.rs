@@ -12,8 +12,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use memc_ir::{DType, TensorType, parse_type};
-use memc_plan::{Plan, State};
+use memc_ir::{DType, TensorType};
+use memc_plan::{Plan, State, StateRole};
 use memc_support::Replace;
 use safetensors::SafeTensors;
 use serde_json::{Map, Value, json};
@@ -29,22 +29,14 @@ const MOST_STEPS: u64 = 1 << 53;
 /// Metadata key of the source graph's hash.
 const SOURCE: &str = "source";
 
-/// Role of states that no step changes and no file holds.
-const CONSTANT: &str = "const";
-
-/// A plan's states that are not constants, with their types, in the plan's order.
-pub(crate) fn stated(plan: &Plan) -> Result<Vec<(&State, TensorType)>, Error> {
-    let variable = plan.states.iter().filter(|state| is_variable(state));
-    let typed = variable.map(|state| match parse_type(&state.ty) {
-        Ok(ty) => Ok((state, ty)),
-        Err(why) => Err(Error::Plan(format!("state `{}`: type `{}`: {why}", state.name, state.ty))),
-    });
-    typed.collect()
+/// A plan's states that are not constants, in the plan's order.
+pub(crate) fn variables(plan: &Plan) -> impl Iterator<Item = &State> {
+    plan.states.iter().filter(|state| is_variable(state))
 }
 
-/// Whether a state is saved and compared.
+/// Whether a state is saved and compared. No step changes a constant.
 pub(crate) fn is_variable(state: &State) -> bool {
-    state.role != CONSTANT
+    state.role != StateRole::Const
 }
 
 fn dtype_name(dtype: DType) -> &'static str {
@@ -138,9 +130,9 @@ impl StateFile {
     }
 
     /// Compares names and types with the plan's states; `all` asks for every state.
-    pub(crate) fn check(&self, states: &[(&State, TensorType)], all: bool) -> Result<(), Error> {
+    pub(crate) fn check(&self, plan: &Plan, all: bool) -> Result<(), Error> {
         let fail = |what: String| Err(Error::Data(format!("{}: {what}", self.path.display())));
-        let known: BTreeMap<&str, &TensorType> = states.iter().map(|(s, ty)| (s.name.as_str(), ty)).collect();
+        let known: BTreeMap<&str, &TensorType> = variables(plan).map(|s| (s.name.as_str(), &s.ty)).collect();
         for (name, tensor) in &self.tensors {
             let Some(ty) = known.get(name.as_str()) else { continue };
             let extents: Vec<String> = ty.shape.iter().map(ToString::to_string).collect();
@@ -232,12 +224,9 @@ impl StateWriter {
         let mut places = vec![None; plan.states.len()];
         let mut states: Vec<_> = plan.states.iter().enumerate().filter(|(_, s)| is_variable(s)).collect();
         // Wide elements come first, so that every tensor is aligned to its elements.
-        let typed = stated(plan)?;
-        let width: BTreeMap<&str, &TensorType> = typed.iter().map(|(s, ty)| (s.name.as_str(), ty)).collect();
-        let bytes_of = |s: &State| width.get(s.name.as_str()).map_or(0, |ty| ty.dtype.bytes());
-        states.sort_by_key(|(_, s)| (u64::MAX - bytes_of(s), s.name.as_str()));
+        states.sort_by_key(|(_, s)| (u64::MAX - s.ty.dtype.bytes(), s.name.as_str()));
         for (index, state) in states {
-            let Some(ty) = width.get(state.name.as_str()) else { continue };
+            let ty = &state.ty;
             let begin = end;
             end = begin.saturating_add(ty.bytes());
             let entry =

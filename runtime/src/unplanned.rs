@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use memc_ir::{Id, Module, OpId, TensorType, ValueId};
-use memc_plan::{Action, Command, Kernel, Plan, Slice, Stream};
+use memc_plan::{Action, Command, Kernel, Plan, Queue, Slice, StateRole};
 
 use crate::Error;
 use crate::reference::{named, output, parse, source};
@@ -36,15 +36,15 @@ pub(crate) fn plan(of: &Plan) -> Result<Plan, Error> {
     plan.meta.budget_bytes = i64::MAX.unsigned_abs();
     let states = 0u32..;
     plan.prologue =
-        states.clone().zip(&plan.states).map(|(state, _)| on(Stream::Host, Action::Load { state })).collect();
+        states.clone().zip(&plan.states).map(|(state, _)| on(Queue::Host, Action::Load { state })).collect();
     plan.body = body;
-    let stored = states.zip(&plan.states).filter(|(_, s)| s.role != "const");
-    plan.epilogue = stored.map(|(state, _)| on(Stream::Host, Action::Store { state })).collect();
+    let stored = states.zip(&plan.states).filter(|(_, s)| s.role != StateRole::Const);
+    plan.epilogue = stored.map(|(state, _)| on(Queue::Host, Action::Store { state })).collect();
     Ok(plan)
 }
 
-fn on(stream: Stream, action: Action) -> Command {
-    Command { stream, action, label: String::new() }
+fn on(queue: Queue, action: Action) -> Command {
+    Command { queue, action, label: String::new() }
 }
 
 struct Maker {
@@ -105,33 +105,34 @@ impl Maker {
         let mut body = Vec::new();
         let host = |i: usize| u32::try_from(i).unwrap_or(u32::MAX);
         for (i, _) in self.plan.inputs.iter().enumerate() {
-            body.push(on(Stream::Host, Action::HostWrite { input: host(i) }));
+            body.push(on(Queue::Host, Action::HostWrite { input: host(i) }));
         }
         for input in self.plan.inputs.clone() {
             let dst = self.place(named(module, "input", &input.name, &input.ty)?)?;
-            body.extend(copy(Stream::H2d, input.slot, dst));
+            body.extend(copy(Queue::H2D, input.slot, dst));
         }
-        body.push(on(Stream::H2d, Action::Record { event: ARRIVED }));
-        body.push(on(Stream::Compute, Action::Wait { event: ARRIVED }));
+        body.push(on(Queue::H2D, Action::Record { event: ARRIVED }));
+        body.push(on(Queue::COMPUTE, Action::Wait { event: ARRIVED }));
         self.launches(module, &mut body)?;
-        body.push(on(Stream::Compute, Action::Record { event: COMPUTED }));
-        body.push(on(Stream::D2h, Action::Wait { event: COMPUTED }));
+        body.push(on(Queue::COMPUTE, Action::Record { event: COMPUTED }));
+        body.push(on(Queue::D2H, Action::Wait { event: COMPUTED }));
         for entry in self.plan.outputs.clone() {
             let src = self.place(output(module, &entry.name, &entry.ty)?)?;
-            body.extend(copy(Stream::D2h, src, entry.slot));
+            body.extend(copy(Queue::D2H, src, entry.slot));
         }
         body.extend(self.carries(module)?);
-        body.push(on(Stream::D2h, Action::Record { event: TAKEN }));
-        body.push(on(Stream::Host, Action::Wait { event: TAKEN }));
+        body.push(on(Queue::D2H, Action::Record { event: TAKEN }));
+        body.push(on(Queue::Host, Action::Wait { event: TAKEN }));
         for (i, _) in self.plan.outputs.iter().enumerate() {
-            body.push(on(Stream::Host, Action::HostRead { output: host(i) }));
+            body.push(on(Queue::Host, Action::HostRead { output: host(i) }));
         }
         Ok(body)
     }
 
     /// A launch for every op that is no view.
     fn launches(&mut self, module: &Module, body: &mut Vec<Command>) -> Result<(), Error> {
-        let mut kernels: BTreeMap<Key, u32> = BTreeMap::new();
+        let key = |kernel: &Kernel| (kernel.op.clone(), kernel.operands.clone(), kernel.results.clone());
+        let mut kernels = BTreeMap::new();
         for (k, kernel) in (0u32..).zip(&self.plan.kernels) {
             kernels.insert(key(kernel), k);
         }
@@ -148,7 +149,7 @@ impl Maker {
             }
             let own = kernel(module, op)?;
             let next = u32::try_from(self.plan.kernels.len()).unwrap_or(u32::MAX);
-            let index = *kernels.entry(key(&own)).or_insert(next);
+            let index: u32 = *kernels.entry(key(&own)).or_insert(next);
             if index == next {
                 self.plan.kernels.push(own);
             }
@@ -167,7 +168,7 @@ impl Maker {
             let label = entry.results.first().and_then(|&v| module.values.get(v));
             let label = label.map(|value| value.name.clone()).unwrap_or_default();
             let action = Action::Launch { kernel: index, reads, writes, workspace };
-            body.push(Command { label, ..on(Stream::Compute, action) });
+            body.push(Command { label, ..on(Queue::COMPUTE, action) });
         }
         Ok(())
     }
@@ -183,10 +184,10 @@ impl Maker {
             }
             if self.plan.states.iter().any(|other| other.home == from) {
                 let kept = self.fresh(from.bytes);
-                first.extend(copy(Stream::D2h, from, kept));
+                first.extend(copy(Queue::D2H, from, kept));
                 from = kept;
             }
-            second.extend(copy(Stream::D2h, from, home));
+            second.extend(copy(Queue::D2H, from, home));
         }
         first.append(&mut second);
         Ok(first)
@@ -194,15 +195,8 @@ impl Maker {
 }
 
 /// A copy, unless there is nothing to copy.
-fn copy(stream: Stream, src: Slice, dst: Slice) -> Option<Command> {
-    (src.bytes > 0).then(|| on(stream, Action::Copy { src, dst }))
-}
-
-/// What makes two entries of the kernel table the same.
-type Key = (String, String, Vec<String>, Vec<String>);
-
-fn key(kernel: &Kernel) -> Key {
-    (kernel.op.clone(), kernel.attrs.clone(), kernel.operands.clone(), kernel.results.clone())
+fn copy(queue: Queue, src: Slice, dst: Slice) -> Option<Command> {
+    (src.bytes > 0).then(|| on(queue, Action::Copy { src, dst }))
 }
 
 /// The kernel of an op, with the workspace that its row asks for.
@@ -211,12 +205,11 @@ fn kernel(module: &Module, op: OpId) -> Result<Kernel, Error> {
         return Err(source("a source graph has neither copies nor slots"));
     };
     let (operands, results) = (module.operand_types(op), module.result_types(op));
-    let text = |types: &[&TensorType]| types.iter().map(ToString::to_string).collect();
+    let owned = |types: &[&TensorType]| types.iter().map(|&ty| ty.clone()).collect();
     Ok(Kernel {
-        op: kind.mnemonic().to_owned(),
-        attrs: kind.attrs_text(),
-        operands: text(&operands),
-        results: text(&results),
+        op: kind.clone(),
+        operands: owned(&operands),
+        results: owned(&results),
         workspace_bytes: kind.cost(&operands, &results).workspace,
     })
 }

@@ -10,7 +10,7 @@ use std::{
 
 use memc_gpu::{
     Arch, Clock, Driver, Facts, Function, GpuError, Graph, Graphs, LibraryCall, LibraryOp, LibraryOptions,
-    LibraryWay, Offer, Queue, Region, Setting, Sizes, Ways, Word,
+    LibraryWay, Offer, Region, Setting, Sizes, Stream, Ways, Word,
 };
 use memc_plan::{NoData, PlanFile};
 use memc_runtime::{Device, FeedOptions, Feeder, Initial, Program, Session, cpu, gpu};
@@ -137,16 +137,16 @@ impl Driver for Idle {
         self.commands += places.len();
         Ok(())
     }
-    fn copy(&mut self, _: Queue, _: Region, _: Region) -> Result<(), GpuError> {
+    fn copy(&mut self, _: Stream, _: Region, _: Region) -> Result<(), GpuError> {
         Ok(())
     }
-    fn fill(&mut self, _: Queue, _: usize, _: usize, _: u8) -> Result<(), GpuError> {
+    fn fill(&mut self, _: Stream, _: usize, _: usize, _: u8) -> Result<(), GpuError> {
         Ok(())
     }
-    fn record(&mut self, _: Queue, _: usize) -> Result<(), GpuError> {
+    fn record(&mut self, _: Stream, _: usize) -> Result<(), GpuError> {
         Ok(())
     }
-    fn wait(&mut self, _: Queue, _: usize) -> Result<(), GpuError> {
+    fn wait(&mut self, _: Stream, _: usize) -> Result<(), GpuError> {
         Ok(())
     }
     fn await_event(&mut self, _: usize) -> Result<(), GpuError> {
@@ -179,10 +179,10 @@ impl Graphs for Idle {
         self.commands += 1;
         Ok(())
     }
-    fn record_outside(&mut self, _: Queue, _: usize) -> Result<(), GpuError> {
+    fn record_outside(&mut self, _: Stream, _: usize) -> Result<(), GpuError> {
         Ok(())
     }
-    fn wait_outside(&mut self, _: Queue, _: usize) -> Result<(), GpuError> {
+    fn wait_outside(&mut self, _: Stream, _: usize) -> Result<(), GpuError> {
         Ok(())
     }
 }
@@ -204,7 +204,7 @@ impl Clock for Idle {
     fn reserve_marks(&mut self, _: usize) -> Result<(), GpuError> {
         Ok(())
     }
-    fn mark(&mut self, _: Queue, _: usize) -> Result<(), GpuError> {
+    fn mark(&mut self, _: Stream, _: usize) -> Result<(), GpuError> {
         Ok(())
     }
     fn elapsed_ns(&mut self, _: usize, _: usize) -> Result<i64, GpuError> {

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use memc_ir::{Def, Module, OpId, ValueId};
-use memc_plan::{Action, Command, Feed, Init, Input, Kernel, Output, Plan, Slice, Space, State, Stream};
+use memc_plan::{
+    Action, Command, Feed, Init, Input, Kernel, Output, Plan, Queue, Slice, Space, State, StateRole,
+};
 
 use crate::random::Random;
 use crate::sync::{synchronise, with_stores};
@@ -98,8 +100,8 @@ pub(crate) fn lower(m: &Module, random: &mut Random) -> Plan {
     plan
 }
 
-fn command(stream: Stream, action: Action, label: &str) -> Command {
-    Command { stream, action, label: label.to_owned() }
+fn command(queue: Queue, action: Action, label: &str) -> Command {
+    Command { queue, action, label: label.to_owned() }
 }
 
 impl Lowering<'_> {
@@ -148,11 +150,11 @@ impl Lowering<'_> {
                     None => Init::Zeros,
                 },
             };
-            self.home(plan, state.value, state.role.name(), init, offloaded);
+            self.home(plan, state.value, StateRole::Variable(state.role), init, offloaded);
         }
         for c in m.consts.values() {
             let init = Init::Data { offset: 0, bytes: c.data.len() as u64, hash: memc_plan::hash(&c.data) };
-            self.home(plan, c.value, "const", init, false);
+            self.home(plan, c.value, StateRole::Const, init, false);
         }
         for input in m.inputs.values() {
             let ty = &m.values[input.value].ty;
@@ -167,32 +169,32 @@ impl Lowering<'_> {
             };
             let name = self.name(input.value).to_owned();
             let index = plan.inputs.len() as u32;
-            self.body.push(command(Stream::Host, Action::HostWrite { input: index }, &name));
+            self.body.push(command(Queue::Host, Action::HostWrite { input: index }, &name));
             let dev = self.dev.alloc(ty.bytes());
-            self.body.push(command(Stream::H2d, Action::Copy { src: slot, dst: dev }, &name));
+            self.body.push(command(Queue::H2D, Action::Copy { src: slot, dst: dev }, &name));
             self.places.insert(input.value, Place { dev: Some(dev), host: None, pinned: true });
-            plan.inputs.push(Input { name, ty: ty.to_string(), slot, feed });
+            plan.inputs.push(Input { name, ty: ty.clone(), slot, feed });
         }
         for output in &m.outputs {
             let ty = &m.values[output.value].ty;
             let slot = self.host.alloc(ty.bytes());
             self.output_slots.push(slot);
-            let role = output.role.name().to_owned();
-            plan.outputs.push(Output { name: output.name.clone(), ty: ty.to_string(), slot, role });
+            let role = output.role;
+            plan.outputs.push(Output { name: output.name.clone(), ty: ty.clone(), slot, role });
         }
     }
 
-    fn home(&mut self, plan: &mut Plan, v: ValueId, role: &str, init: Init, offloaded: bool) {
+    fn home(&mut self, plan: &mut Plan, v: ValueId, role: StateRole, init: Init, offloaded: bool) {
         let ty = &self.m.values[v].ty;
         let dev = self.dev.alloc(ty.bytes());
         let name = self.name(v).to_owned();
         let mut home = dev;
         if offloaded {
             home = self.host.alloc(ty.bytes());
-            self.body.push(command(Stream::H2d, Action::Copy { src: home, dst: dev }, &name));
+            self.body.push(command(Queue::H2D, Action::Copy { src: home, dst: dev }, &name));
         }
         self.places.insert(v, Place { dev: Some(dev), host: offloaded.then_some(home), pinned: true });
-        plan.states.push(State { name, role: role.to_owned(), ty: ty.to_string(), home, init });
+        plan.states.push(State { name, role, ty: ty.clone(), home, init });
     }
 
     fn op(&mut self, position: usize, id: OpId) {
@@ -264,10 +266,9 @@ impl Lowering<'_> {
         let (operands, results) = (self.m.operand_types(id), self.m.result_types(id));
         let bytes = kind.cost(&operands, &results).workspace;
         let kernel = Kernel {
-            op: kind.mnemonic().to_owned(),
-            attrs: kind.attrs_text(),
-            operands: operands.iter().map(ToString::to_string).collect(),
-            results: results.iter().map(ToString::to_string).collect(),
+            op: kind.clone(),
+            operands: operands.into_iter().cloned().collect(),
+            results: results.into_iter().cloned().collect(),
             workspace_bytes: bytes,
         };
         let known = self.kernels.iter().position(|other| *other == kernel);
@@ -280,7 +281,7 @@ impl Lowering<'_> {
             self.dev.free(slice);
         }
         let action = Action::Launch { kernel: index as u32, reads, writes, workspace };
-        self.body.push(command(Stream::Compute, action, label));
+        self.body.push(command(Queue::COMPUTE, action, label));
     }
 
     /// Makes a value readable on the device: by upload, or by computing it again.
@@ -293,7 +294,7 @@ impl Lowering<'_> {
         let slot = self.dev.alloc(self.m.values[v].ty.bytes());
         let name = self.name(v).to_owned();
         if let Some(src) = place.host {
-            self.copy(Stream::H2d, src, slot, &name);
+            self.copy(Queue::H2D, src, slot, &name);
             self.host.free(src);
             self.places.insert(v, Place { dev: Some(slot), host: None, pinned: false });
         } else {
@@ -305,7 +306,7 @@ impl Lowering<'_> {
     }
 
     /// A copy, at times in two parts.
-    fn copy(&mut self, stream: Stream, src: Slice, dst: Slice, label: &str) {
+    fn copy(&mut self, queue: Queue, src: Slice, dst: Slice, label: &str) {
         let middle = if src.bytes > 64 && self.random.one_in(3) { 64 } else { src.bytes };
         for part in [0..middle, middle..src.bytes] {
             if part.is_empty() {
@@ -317,7 +318,7 @@ impl Lowering<'_> {
                 ..slice
             };
             let action = Action::Copy { src: cut(src), dst: cut(dst) };
-            self.body.push(command(stream, action, label));
+            self.body.push(command(queue, action, label));
         }
     }
 
@@ -328,8 +329,8 @@ impl Lowering<'_> {
                 continue;
             }
             let action = Action::Copy { src: self.slot(v), dst: self.output_slots[index] };
-            self.body.push(command(Stream::D2h, action, &output.name));
-            let read = command(Stream::Host, Action::HostRead { output: index as u32 }, &output.name);
+            self.body.push(command(Queue::D2H, action, &output.name));
+            let read = command(Queue::Host, Action::HostRead { output: index as u32 }, &output.name);
             if self.random.one_in(2) { self.body.push(read) } else { self.late.push(read) }
         }
     }
@@ -345,15 +346,15 @@ impl Lowering<'_> {
             let Some(place) = self.places.get(&v).copied() else { continue };
             let Some(slot) = place.dev.filter(|_| !place.pinned) else { continue };
             if !self.is_needed(v, position) {
-                self.release(v, slot, Stream::Compute);
+                self.release(v, slot, Queue::COMPUTE);
             } else if self.random.one_in(3) {
                 if self.can_recompute(v) {
-                    self.release(v, slot, Stream::Compute);
+                    self.release(v, slot, Queue::COMPUTE);
                 } else {
                     let host = self.host.alloc(slot.bytes);
                     let label = format!("{} out", self.name(v));
-                    self.copy(Stream::D2h, slot, host, &label);
-                    self.release(v, slot, Stream::D2h);
+                    self.copy(Queue::D2H, slot, host, &label);
+                    self.release(v, slot, Queue::D2H);
                     self.places.entry(v).or_default().host = Some(host);
                 }
             }
@@ -372,12 +373,12 @@ impl Lowering<'_> {
         op.results.len() == 1 && op.operands.iter().all(stays)
     }
 
-    fn release(&mut self, v: ValueId, slot: Slice, stream: Stream) {
+    fn release(&mut self, v: ValueId, slot: Slice, queue: Queue) {
         self.dev.free(slot);
         self.places.entry(v).or_default().dev = None;
         if self.random.one_in(2) {
             let label = self.name(v).to_owned();
-            self.body.push(command(stream, Action::Free { slice: slot }, &label));
+            self.body.push(command(queue, Action::Free { slice: slot }, &label));
         }
     }
 
@@ -388,9 +389,9 @@ impl Lowering<'_> {
             self.bring(next);
             let src = self.slot(next);
             if src != entry.home {
-                let stream = if entry.home.space == Space::Host { Stream::D2h } else { Stream::Compute };
+                let queue = if entry.home.space == Space::Host { Queue::D2H } else { Queue::COMPUTE };
                 let action = Action::Copy { src, dst: entry.home };
-                self.body.push(command(stream, action, &format!("{} home", entry.name)));
+                self.body.push(command(queue, action, &format!("{} home", entry.name)));
             }
         }
     }

@@ -5,7 +5,7 @@
 mod slices;
 mod tables;
 
-use memc_plan::{Action, Plan, Section, Stream};
+use memc_plan::{Action, Plan, Queue, Section};
 
 use slices::{
     each_slice, merge_slots, move_slot, retarget, reverse_copies, shift_slices, swap_operands,
@@ -130,8 +130,8 @@ fn swap_launches(plan: &Plan) -> Vec<Edit> {
 fn change_stream(plan: &Plan) -> Vec<Edit> {
     let mut edits: Vec<Edit> = Vec::new();
     for (section, i, command) in plan.commands() {
-        for stream in Stream::ALL.into_iter().filter(|&stream| stream != command.stream) {
-            edits.push(Box::new(move |plan| plan.section_mut(section)[i].stream = stream));
+        for stream in Queue::ALL.into_iter().filter(|&stream| stream != command.queue) {
+            edits.push(Box::new(move |plan| plan.section_mut(section)[i].queue = stream));
         }
     }
     edits

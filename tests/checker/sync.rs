@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use memc_plan::{Action, Command, Plan, Slice, Stream};
+use memc_plan::{Action, Command, Plan, Queue, Slice};
 
 /// What a command reads and writes.
 fn accesses(plan: &Plan, action: &Action) -> (Vec<Slice>, Vec<Slice>) {
@@ -25,8 +25,8 @@ fn conflict(a: &(Vec<Slice>, Vec<Slice>), b: &(Vec<Slice>, Vec<Slice>)) -> bool 
     meet(&a.1, &b.0) || meet(&a.0, &b.1) || meet(&a.1, &b.1)
 }
 
-fn axis(stream: Stream) -> usize {
-    Stream::ALL.iter().position(|&other| other == stream).expect("a stream")
+fn axis(queue: Queue) -> usize {
+    queue.index()
 }
 
 const HOST: usize = 3;
@@ -42,7 +42,7 @@ fn join(clock: &mut Clock, other: &Clock) {
 /// Per command of `body`, the commands it must wait for: earlier ones of the same step, later ones of the step before.
 fn waits(plan: &Plan, body: &[Command]) -> Vec<BTreeSet<usize>> {
     let touched: Vec<_> = body.iter().map(|c| accesses(plan, &c.action)).collect();
-    let axes: Vec<usize> = body.iter().map(|c| axis(c.stream)).collect();
+    let axes: Vec<usize> = body.iter().map(|c| axis(c.queue)).collect();
     let mut waits = vec![BTreeSet::new(); body.len()];
     let mut clocks = [[0usize; 4]; 4];
     let mut recorded: Vec<Option<Clock>> = vec![None; body.len()];
@@ -78,22 +78,22 @@ pub(crate) fn synchronise(plan: &mut Plan, body: &[Command]) {
     let waits = waits(plan, body);
     let sources: Vec<usize> = waits.iter().flatten().copied().collect::<BTreeSet<_>>().into_iter().collect();
     let event = |i: usize| sources.binary_search(&i).expect("a source") as u32;
-    let plain = |stream, action| Command { stream, action, label: String::new() };
+    let plain = |queue, action| Command { queue, action, label: String::new() };
     for state in 0..plan.states.len() {
-        plan.prologue.push(plain(Stream::Host, Action::Load { state: state as u32 }));
+        plan.prologue.push(plain(Queue::Host, Action::Load { state: state as u32 }));
     }
     for &i in &sources {
         if waits.iter().enumerate().any(|(j, sources)| j <= i && sources.contains(&i)) {
-            plan.prologue.push(plain(body[i].stream, Action::Record { event: event(i) }));
+            plan.prologue.push(plain(body[i].queue, Action::Record { event: event(i) }));
         }
     }
     for (j, command) in body.iter().enumerate() {
         for &i in &waits[j] {
-            plan.body.push(plain(command.stream, Action::Wait { event: event(i) }));
+            plan.body.push(plain(command.queue, Action::Wait { event: event(i) }));
         }
         plan.body.push(command.clone());
         if sources.contains(&j) {
-            plan.body.push(plain(command.stream, Action::Record { event: event(j) }));
+            plan.body.push(plain(command.queue, Action::Record { event: event(j) }));
         }
     }
     plan.events = sources.len() as u32;
@@ -101,13 +101,13 @@ pub(crate) fn synchronise(plan: &mut Plan, body: &[Command]) {
 
 /// Fills in the epilogue: waits for all queues, stores the first `states` states.
 pub(crate) fn with_stores(plan: &mut Plan, states: usize) {
-    let plain = |stream, action| Command { stream, action, label: String::new() };
-    for stream in [Stream::Compute, Stream::D2h, Stream::H2d] {
-        plan.epilogue.push(plain(stream, Action::Record { event: plan.events }));
-        plan.epilogue.push(plain(Stream::Host, Action::Wait { event: plan.events }));
+    let plain = |queue, action| Command { queue, action, label: String::new() };
+    for queue in [Queue::COMPUTE, Queue::D2H, Queue::H2D] {
+        plan.epilogue.push(plain(queue, Action::Record { event: plan.events }));
+        plan.epilogue.push(plain(Queue::Host, Action::Wait { event: plan.events }));
         plan.events += 1;
     }
     for state in 0..states {
-        plan.epilogue.push(plain(Stream::Host, Action::Store { state: state as u32 }));
+        plan.epilogue.push(plain(Queue::Host, Action::Store { state: state as u32 }));
     }
 }

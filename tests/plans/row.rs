@@ -3,7 +3,8 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use memc_plan::{Action, Command, Init, Plan, PlanFile, Slice, Space, Stream};
+use memc_ir::TensorType;
+use memc_plan::{Action, Command, Init, Plan, PlanFile, Slice, Space};
 use serde_json::Value;
 
 use crate::cell::Cell;
@@ -87,8 +88,11 @@ fn found(json: &[u8], plan: &Path, decisions: &Path) -> Result<String, String> {
 fn decoded(p: &Plan) -> String {
     let mut out = format!("{} {} {}\n", p.meta.budget_bytes, p.meta.dev_bytes, p.meta.host_bytes);
     let slice = |s: &Slice| format!("{}:{}+{}", u8::from(s.space == Space::Host), s.offset, s.bytes);
+    let texts = |types: &[TensorType]| types.iter().map(ToString::to_string).collect::<Vec<_>>();
     for k in &p.kernels {
-        out += &format!("{}{} {:?} {:?} {}\n", k.op, k.attrs, k.operands, k.results, k.workspace_bytes);
+        let (op, attrs) = (k.op.mnemonic(), k.op.attrs_text());
+        let (operands, results) = (texts(&k.operands), texts(&k.results));
+        out += &format!("{op}{attrs} {operands:?} {results:?} {}\n", k.workspace_bytes);
     }
     for s in &p.states {
         let init = match &s.init {
@@ -96,22 +100,17 @@ fn decoded(p: &Plan) -> String {
             Init::Data { offset, bytes, hash } => format!("{offset} {bytes} {hash:?}"),
             Init::Random { seed, kind } => format!("{seed} {kind}"),
         };
-        out += &format!("{} {} {} {} {init}\n", s.name, s.role, s.ty, slice(&s.home));
+        out += &format!("{} {} {} {} {init}\n", s.name, s.role.name(), s.ty, slice(&s.home));
     }
     for i in &p.inputs {
         out += &format!("{} {} {}\n", i.name, i.ty, slice(&i.slot));
     }
     for o in &p.outputs {
-        out += &format!("{} {} {} {}\n", o.name, o.ty, slice(&o.slot), o.role);
+        out += &format!("{} {} {} {}\n", o.name, o.ty, slice(&o.slot), o.role.name());
     }
     let slices = |list: &[Slice]| list.iter().map(slice).collect::<Vec<_>>().join(",");
     let command = |c: &Command| {
-        let stream = match c.stream {
-            Stream::Compute => 0,
-            Stream::D2h => 1,
-            Stream::H2d => 2,
-            Stream::Host => 3,
-        };
+        let queue = c.queue.index();
         let action = match &c.action {
             Action::Launch { kernel, reads, writes, workspace } => {
                 let scratch = workspace.as_ref().map_or_else(String::new, slice);
@@ -126,7 +125,7 @@ fn decoded(p: &Plan) -> String {
             Action::HostWrite { input } => format!("i{input}"),
             Action::HostRead { output } => format!("o{output}"),
         };
-        format!("{stream} {action}\n")
+        format!("{queue} {action}\n")
     };
     for list in [&p.prologue, &p.body, &p.epilogue] {
         out.extend(list.iter().map(command));

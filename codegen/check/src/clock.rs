@@ -4,20 +4,10 @@
 //! that this execution happens before whatever the clock belongs to (C. Fidge, "Timestamps in message-passing systems
 //! that preserve the partial ordering", 1988).
 
-use memc_plan::Stream;
+use memc_plan::Queue;
 
-/// Number of axes.
-pub(crate) const AXES: usize = Stream::ALL.len();
-
-/// The axis of a stream.
-pub(crate) const fn axis(stream: Stream) -> usize {
-    match stream {
-        Stream::Compute => 0,
-        Stream::D2h => 1,
-        Stream::H2d => 2,
-        Stream::Host => 3,
-    }
-}
+/// Number of axes: one for each queue, by its index.
+pub(crate) const AXES: usize = Queue::ALL.len();
 
 /// One execution of one command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

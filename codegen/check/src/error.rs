@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use memc_plan::{Section, Slice, Stream};
+use memc_plan::{Queue, Section, Slice};
 
 /// Most errors that one check reports.
 pub const MAX_ERRORS: usize = 100;
@@ -17,7 +17,7 @@ pub struct Site {
     /// Index in the list.
     pub index: usize,
     /// Queue that runs the command.
-    pub stream: Stream,
+    pub queue: Queue,
     /// The command in the plan's text form.
     pub command: String,
     /// The command's label.
@@ -327,12 +327,11 @@ fn race(
         RaceKind::WriteAfterWrite => ("overwrites", "may still be writing it"),
     };
     write!(f, "{} race: {second} {does} {bytes} while {first} {did}; ", kind.name())?;
-    let waiter =
-        if second.stream == Stream::Host { "the host".to_owned() } else { second.stream.to_string() };
+    let waiter = if second.queue == Queue::Host { "the host".to_owned() } else { second.queue.to_string() };
     write!(
         f,
         "no event orders them: {} must record one after the first and {waiter} must wait for it before the second",
-        first.stream
+        first.queue
     )
 }
 

@@ -1,7 +1,7 @@
 //! The header's statements, and the tables against the source.
 
-use memc_ir::{Feed, Init, Module, value_name};
-use memc_plan::{Action, Plan, Section, Slice, Space};
+use memc_ir::{Feed, Init, Module, TensorType, value_name};
+use memc_plan::{Action, Plan, Section, Slice, Space, StateRole};
 
 use crate::Checker;
 use crate::access::ALIGN;
@@ -118,10 +118,10 @@ impl Checker<'_> {
             let Some(want) = wanted.get(i) else { continue };
             let same = |what: &str, have: &str, want: &str| differs(what, have, want);
             let mut wrong: Vec<String> = Vec::new();
-            wrong.extend(same("name", &state.name, &want.name));
-            wrong.extend(same("role", &state.role, want.role));
-            wrong.extend(same("type", &state.ty, &want.ty));
-            wrong.extend(bytes_differ(&state.home, want.bytes));
+            wrong.extend(same("name", &state.name, want.name));
+            wrong.extend(same("role", state.role.name(), want.role.name()));
+            wrong.extend(types_differ(&state.ty, want.ty));
+            wrong.extend(bytes_differ(&state.home, want.ty.bytes()));
             wrong.extend(want.init.differs(&state.init));
             self.report(&at, &wrong);
             let known = wrong.is_empty();
@@ -137,7 +137,7 @@ impl Checker<'_> {
             let Some(value) = source.values.get(want.value) else { continue };
             let mut wrong: Vec<String> = Vec::new();
             wrong.extend(differs("name", &input.name, &value.name));
-            wrong.extend(differs("type", &input.ty, &value.ty.to_string()));
+            wrong.extend(types_differ(&input.ty, &value.ty));
             wrong.extend(bytes_differ(&input.slot, value.ty.bytes()));
             wrong.extend(feed_differs(&input.feed, &want.feed));
             self.report(&at, &wrong);
@@ -157,8 +157,8 @@ impl Checker<'_> {
             let Some(value) = source.values.get(want.value) else { continue };
             let mut wrong: Vec<String> = Vec::new();
             wrong.extend(differs("name", &output.name, &want.name));
-            wrong.extend(differs("type", &output.ty, &value.ty.to_string()));
-            wrong.extend(differs("role", &output.role, want.role.name()));
+            wrong.extend(types_differ(&output.ty, &value.ty));
+            wrong.extend(differs("role", output.role.name(), want.role.name()));
             wrong.extend(bytes_differ(&output.slot, value.ty.bytes()));
             self.report(&at, &wrong);
         }
@@ -255,12 +255,11 @@ pub(crate) fn peak_bytes(plan: &Plan) -> u64 {
         .unwrap_or(0)
 }
 
-/// What the table must say of one state or constant.
-struct Wanted {
-    name: String,
-    role: &'static str,
-    ty: String,
-    bytes: u64,
+/// Entry that the table must have for one state or constant.
+struct Wanted<'a> {
+    name: &'a str,
+    role: StateRole,
+    ty: &'a TensorType,
     init: WantedInit,
     term: TermId,
     state: Option<usize>,
@@ -299,7 +298,7 @@ impl WantedInit {
     }
 }
 
-fn wanted_states(source: &Module, initial: &Initial) -> Vec<Wanted> {
+fn wanted_states<'a>(source: &'a Module, initial: &Initial) -> Vec<Wanted<'a>> {
     let mut out = Vec::new();
     for (i, (state, &term)) in source.states.values().zip(&initial.states).enumerate() {
         let Some(value) = source.values.get(state.value) else { continue };
@@ -311,10 +310,9 @@ fn wanted_states(source: &Module, initial: &Initial) -> Vec<Wanted> {
             },
         };
         out.push(Wanted {
-            name: value.name.clone(),
-            role: state.role.name(),
-            ty: value.ty.to_string(),
-            bytes: value.ty.bytes(),
+            name: &value.name,
+            role: StateRole::Variable(state.role),
+            ty: &value.ty,
             init,
             term,
             state: Some(i),
@@ -323,10 +321,9 @@ fn wanted_states(source: &Module, initial: &Initial) -> Vec<Wanted> {
     for ((c, &term), hash) in source.consts.values().zip(&initial.consts).zip(&initial.hashes) {
         let Some(value) = source.values.get(c.value) else { continue };
         out.push(Wanted {
-            name: value.name.clone(),
-            role: "const",
-            ty: value.ty.to_string(),
-            bytes: value.ty.bytes(),
+            name: &value.name,
+            role: StateRole::Const,
+            ty: &value.ty,
             init: WantedInit::Data(*hash, value.ty.bytes()),
             term,
             state: None,
@@ -357,6 +354,10 @@ fn feed_differs(have: &memc_plan::Feed, want: &Feed) -> Option<String> {
 
 fn differs(what: &str, have: &str, want: &str) -> Option<String> {
     (have != want).then(|| format!("{what} `{have}`, the source says `{want}`"))
+}
+
+fn types_differ(have: &TensorType, want: &TensorType) -> Option<String> {
+    (have != want).then(|| format!("type `{have}`, the source says `{want}`"))
 }
 
 fn bytes_differ(slot: &Slice, want: u64) -> Option<String> {

@@ -1,11 +1,13 @@
-//! Kernels of the plan, parsed back into operators.
+//! Kernels of the plan as operators: signature, sizes, legal overlaps.
 
+use std::fmt;
+
+use memc_ir::TensorType;
 use memc_ir::ops::Class;
-use memc_ir::{TensorType, parse_op, parse_type};
 
-use crate::term::{SigId, Terms};
+use crate::term::{SigId, Terms, Untyped};
 
-/// An entry of the kernel table that is an operator of the op table.
+/// An entry of the kernel table that an operator's row accepts.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
     /// Operator and operand types.
@@ -22,39 +24,61 @@ pub(crate) struct Kernel {
     pub(crate) identity: bool,
 }
 
-/// Parses a kernel, or says why it is none.
-pub(crate) fn resolve(kernel: &memc_plan::Kernel, terms: &mut Terms) -> Result<Kernel, String> {
-    let kind = parse_op(&kernel.op, &kernel.attrs)?;
-    if kind.def().class == Class::View {
-        return Err(format!("{} only renames bytes and is never launched", kernel.op));
+/// Reason for which no launch may run a kernel.
+#[derive(Clone, Debug)]
+pub(crate) enum BadKernel {
+    /// The operator is a view.
+    View { op: &'static str },
+    /// The operator's row rejects the operand types.
+    Untyped(Untyped),
+    /// The row implies other result types.
+    Results(Vec<TensorType>),
+    /// The kernel states less workspace than the operator needs.
+    Workspace { op: &'static str, stated: u64, needed: u64 },
+}
+
+impl fmt::Display for BadKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BadKernel::View { op } => write!(f, "{op} only renames bytes and is never launched"),
+            BadKernel::Untyped(why) => why.fmt(f),
+            BadKernel::Results(inferred) => {
+                let list: Vec<String> = inferred.iter().map(ToString::to_string).collect();
+                write!(f, "the result types are ({})", list.join(", "))
+            }
+            BadKernel::Workspace { op, stated, needed } => {
+                write!(f, "a workspace of {stated} bytes is stated, {op} needs {needed}")
+            }
+        }
     }
-    let operands = types(&kernel.operands)?;
-    let results = types(&kernel.results)?;
-    let (operands, results): (Vec<&TensorType>, Vec<&TensorType>) =
-        (operands.iter().collect(), results.iter().collect());
-    let sig = terms.signature(&kind, &operands)?;
+}
+
+/// Resolves a kernel.
+///
+/// # Errors
+/// The first rule that the kernel breaks.
+pub(crate) fn resolve(kernel: &memc_plan::Kernel, terms: &mut Terms) -> Result<Kernel, BadKernel> {
+    let op = kernel.op.mnemonic();
+    if kernel.op.def().class == Class::View {
+        return Err(BadKernel::View { op });
+    }
+    let operands: Vec<&TensorType> = kernel.operands.iter().collect();
+    let results: Vec<&TensorType> = kernel.results.iter().collect();
+    let sig = terms.signature(&kernel.op, &operands).map_err(BadKernel::Untyped)?;
     let inferred = terms.sig(sig).map(|sig| sig.results.as_slice()).unwrap_or_default();
-    if inferred.iter().collect::<Vec<_>>() != results {
-        let list: Vec<String> = inferred.iter().map(ToString::to_string).collect();
-        return Err(format!("the result types are ({})", list.join(", ")));
+    if inferred != kernel.results {
+        return Err(BadKernel::Results(inferred.to_vec()));
     }
-    let needed = kind.cost(&operands, &results).workspace;
-    if kernel.workspace_bytes < needed {
-        return Err(format!(
-            "a workspace of {} bytes is stated, {} needs {needed}",
-            kernel.workspace_bytes, kernel.op
-        ));
+    let (stated, needed) = (kernel.workspace_bytes, kernel.op.cost(&operands, &results).workspace);
+    if stated < needed {
+        return Err(BadKernel::Workspace { op, stated, needed });
     }
     Ok(Kernel {
         sig,
         reads: operands.iter().map(|ty| ty.bytes()).collect(),
         writes: results.iter().map(|ty| ty.bytes()).collect(),
-        inplace: kind.inplace_pairs(&operands, &results),
-        workspace: kernel.workspace_bytes,
-        identity: crate::term::is_identity(&kind),
+        inplace: kernel.op.inplace_pairs(&operands, &results),
+        workspace: stated,
+        identity: crate::term::is_identity(&kernel.op),
     })
-}
-
-fn types(texts: &[String]) -> Result<Vec<TensorType>, String> {
-    texts.iter().map(|text| parse_type(text).map_err(|why| format!("type `{text}`: {why}"))).collect()
 }

@@ -26,6 +26,7 @@ use lint::Lints;
 use machine::Machine;
 use show::{Names, Shower};
 use sink::Sink;
+use source::Unevaluated;
 use steady::Live;
 use term::{TermId, Terms};
 
@@ -131,8 +132,8 @@ impl<'a> Checker<'a> {
         for (i, kernel) in self.plan.kernels.iter().enumerate() {
             let resolved = kernel::resolve(kernel, &mut self.terms);
             if let Err(what) = &resolved {
-                let at = Place::Table(format!("kernel k{i} = {}", kernel.op));
-                self.sink.push(CheckError::BadKernel { at, what: what.clone() });
+                let at = Place::Table(format!("kernel k{i} = {}", kernel.op.mnemonic()));
+                self.sink.push(CheckError::BadKernel { at, what: what.to_string() });
             }
             self.kernels.push(resolved.ok());
         }
@@ -146,7 +147,7 @@ impl<'a> Checker<'a> {
                     counted.recompute_ops = tally.recompute_ops(&asked);
                     counted.ops = tally.ops;
                 }
-                Err(actual) => self.unusable(actual),
+                Err(actual) => self.unusable(actual.to_string()),
             }
         }
         let claims = self.plan.meta.claims;
@@ -170,7 +171,7 @@ impl<'a> Checker<'a> {
 
     /// Replays prologue, body, body, and the epilogue after each; returns what the first body amounts to, and what the
     /// source asks for.
-    fn replay(&mut self, initial: &source::Initial) -> Result<(Tally, source::Applied), String> {
+    fn replay(&mut self, initial: &source::Initial) -> Result<(Tally, source::Applied), Unevaluated> {
         let mut m = Machine::default();
         self.run(&mut m, Section::Prologue, 0, &[], &[]);
         self.epilogue(&m, 0, &initial.states);
@@ -202,7 +203,7 @@ impl<'a> Checker<'a> {
         initial: &source::Initial,
         states: &[TermId],
         step: u32,
-    ) -> Result<source::StepTerms, String> {
+    ) -> Result<source::StepTerms, Unevaluated> {
         source::evaluate(self.source, &mut self.terms, &mut self.names, &initial.consts, states, step)
     }
 }

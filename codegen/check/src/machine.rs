@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use memc_plan::{Space, Stream};
+use memc_plan::{Queue, Space};
 
-use crate::clock::{AXES, Clock, Stamp, axis};
+use crate::clock::{AXES, Clock, Stamp};
 use crate::shadow::Shadow;
 use crate::sink::Where;
 
@@ -22,9 +22,9 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Begins a command: it runs after all that its queue ran before and all that the host completed before issuing it.
-    pub(crate) fn begin(&mut self, stream: Stream, at: Where) -> (Stamp, Clock) {
-        let on = axis(stream);
-        let host = self.clock(axis(Stream::Host));
+    pub(crate) fn begin(&mut self, queue: Queue, at: Where) -> (Stamp, Clock) {
+        let on = queue.index();
+        let host = self.clock(Queue::Host.index());
         let mut clock = self.clock(on);
         clock.join(&host);
         let stamp = clock.tick(on);
@@ -45,19 +45,19 @@ impl Machine {
         }
     }
 
-    /// The event stands for all that `stream` ran so far.
-    pub(crate) fn record(&mut self, stream: Stream, event: u32) {
-        self.events.insert(event, self.clock(axis(stream)));
+    /// The event stands for all that `queue` ran so far.
+    pub(crate) fn record(&mut self, queue: Queue, event: u32) {
+        self.events.insert(event, self.clock(queue.index()));
     }
 
-    /// Later commands of `stream` run after what the event stands for now. Returns whether that is new, or `None`
+    /// Later commands of `queue` run after what the event stands for now. Returns whether that is new, or `None`
     /// where the event was never recorded.
-    pub(crate) fn wait(&mut self, stream: Stream, event: u32) -> Option<bool> {
+    pub(crate) fn wait(&mut self, queue: Queue, event: u32) -> Option<bool> {
         let recorded = *self.events.get(&event)?;
-        let mut clock = self.clock(axis(stream));
+        let mut clock = self.clock(queue.index());
         let new = !clock.includes(&recorded);
         clock.join(&recorded);
-        self.set_clock(axis(stream), clock);
+        self.set_clock(queue.index(), clock);
         Some(new)
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use memc_plan::{Plan, Section, Stream};
+use memc_plan::{Plan, Queue, Section};
 
 use crate::error::{CheckError, MAX_ERRORS, Place, Site};
 
@@ -92,7 +92,7 @@ impl<'a> Sink<'a> {
             section,
             step,
             index,
-            stream: command.map_or(Stream::Host, |c| c.stream),
+            queue: command.map_or(Queue::Host, |c| c.queue),
             command: command.map_or_else(String::new, |c| shorten(&c.to_string(), MAX_COMMAND)),
             label: command.map_or_else(String::new, |c| shorten(&c.label, MAX_LABEL)),
         }

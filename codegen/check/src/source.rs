@@ -1,11 +1,12 @@
 //! The expected terms: one step of the source module, evaluated symbolically.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use memc_ir::{Blob, Def, Id, Module, ValueId, value_name};
 
 use crate::show::Names;
-use crate::term::{SigId, Term, TermId, Terms, is_identity};
+use crate::term::{SigId, Term, TermId, Terms, Untyped, is_identity};
 
 /// What one step computes.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +17,24 @@ pub(crate) struct StepTerms {
     pub(crate) states: Vec<TermId>,
     /// How often each operator that is no identity is applied to which values.
     pub(crate) applied: Applied,
+}
+
+/// Reason for which the source has no symbolic value. The verifier rules out all of them.
+#[derive(Clone, Debug)]
+pub(crate) enum Unevaluated {
+    /// An op moves bytes.
+    MemoryOp,
+    /// An op does not apply to its operands.
+    Untyped(Untyped),
+}
+
+impl fmt::Display for Unevaluated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unevaluated::MemoryOp => f.write_str("a memory op in a graph-phase module"),
+            Unevaluated::Untyped(why) => why.fmt(f),
+        }
+    }
 }
 
 /// Numbers of applications.
@@ -57,7 +76,7 @@ pub(crate) fn evaluate(
     consts: &[TermId],
     states: &[TermId],
     step: u32,
-) -> Result<StepTerms, String> {
+) -> Result<StepTerms, Unevaluated> {
     let mut values = vec![TermId::POISON; source.values.len()];
     let set = |values: &mut Vec<TermId>, v: ValueId, term: TermId| {
         if let Some(slot) = values.get_mut(v.index()) {
@@ -76,8 +95,8 @@ pub(crate) fn evaluate(
     let mut applied = Applied::new();
     for &id in &source.order {
         let op = &source.ops[id];
-        let Some(kind) = op.kind() else { return Err("a memory op in a graph-phase module".into()) };
-        let sig = terms.signature(kind, &source.operand_types(id))?;
+        let Some(kind) = op.kind() else { return Err(Unevaluated::MemoryOp) };
+        let sig = terms.signature(kind, &source.operand_types(id)).map_err(Unevaluated::Untyped)?;
         let args: Vec<TermId> =
             op.operands.iter().map(|v| values.get(v.index()).copied().unwrap_or(TermId::POISON)).collect();
         if !is_identity(kind) {

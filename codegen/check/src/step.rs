@@ -1,6 +1,6 @@
 //! What each command does to the state of the replay, and what must hold for it.
 
-use memc_plan::{Action, Command, Section, Slice, Space, Stream};
+use memc_plan::{Action, Command, Queue, Section, Slice, Space};
 
 use crate::Checker;
 use crate::access::{Actor, Part};
@@ -23,7 +23,7 @@ impl Checker<'_> {
         let plan = self.plan;
         for (index, command) in plan.section(section).iter().enumerate() {
             let at = Where { section, step, index };
-            let (stamp, clock) = m.begin(command.stream, at);
+            let (stamp, clock) = m.begin(command.queue, at);
             self.command(m, Actor { at, stamp, clock }, command, outputs, states);
         }
     }
@@ -46,11 +46,11 @@ impl Checker<'_> {
             Action::Copy { src, dst } => self.copy(m, actor, src, dst, outputs),
             Action::Record { event } => {
                 if self.event_exists(actor.at, *event) {
-                    m.record(command.stream, *event);
+                    m.record(command.queue, *event);
                     self.lints.note_record(*event, actor.at);
                 }
             }
-            Action::Wait { event } => self.wait(m, actor.at, command.stream, *event),
+            Action::Wait { event } => self.wait(m, actor.at, command.queue, *event),
             Action::Free { slice } => self.write(m, actor, slice, Content::Undef),
             Action::Load { state } => {
                 let (plan, term) = (self.plan, entry(&self.tables.initial, *state).copied());
@@ -109,11 +109,11 @@ impl Checker<'_> {
         exists
     }
 
-    fn wait(&mut self, m: &mut Machine, at: Where, stream: Stream, event: u32) {
+    fn wait(&mut self, m: &mut Machine, at: Where, queue: Queue, event: u32) {
         if !self.event_exists(at, event) {
             return;
         }
-        match m.wait(stream, event) {
+        match m.wait(queue, event) {
             Some(new) => self.lints.note_wait(event, at, new),
             None => self.sink.at(at, "", |at| CheckError::WaitUnrecorded { at, event }),
         }
@@ -266,7 +266,7 @@ pub(crate) fn entry<T>(table: &[T], index: u32) -> Option<&T> {
 
 /// Why a command has no meaning where it stands.
 fn misplaced(command: &Command, section: Section) -> Option<&'static str> {
-    let on_host = command.stream == Stream::Host;
+    let on_host = command.queue == Queue::Host;
     match (&command.action, section) {
         (Action::Launch { .. }, _) if on_host => Some("a launch runs on a device queue"),
         (Action::Record { .. }, _) if on_host => Some("an event is recorded on a device queue"),

@@ -4,6 +4,7 @@
 //! bytes; types are part of an operator's signature and not of its operands, which makes a reshape transparent.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 
 use memc_ir::TensorType;
@@ -45,7 +46,17 @@ pub(crate) struct Signature {
     pub(crate) results: Vec<TensorType>,
 }
 
-/// How a term is made.
+/// Reason for which an operator does not apply to operand types, in the words of its row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Untyped(String);
+
+impl fmt::Display for Untyped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Expression of a symbolic value.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Term {
     /// See [`TermId::POISON`].
@@ -127,19 +138,23 @@ impl Terms {
         if bytes == 0 { TermId::EMPTY } else { self.intern(term, bytes) }
     }
 
-    /// The signature of an operator at operand types, or why the operator's row rejects them.
-    pub(crate) fn signature(&mut self, kind: &OpKind, operands: &[&TensorType]) -> Result<SigId, String> {
+    /// The signature of an operator at operand types.
+    ///
+    /// # Errors
+    /// [`Untyped`] where the operator's row rejects them.
+    pub(crate) fn signature(&mut self, kind: &OpKind, operands: &[&TensorType]) -> Result<SigId, Untyped> {
         let key = (kind.clone(), operands.iter().map(|&ty| ty.clone()).collect::<Vec<_>>());
         if let Some(&id) = self.sig_ids.get(&key) {
             return Ok(id);
         }
-        let results = kind.infer(operands)?;
+        let results = kind.infer(operands).map_err(|why| Untyped(why.to_string()))?;
         let types = operands.iter().copied().chain(&results);
         let total = types.map(TensorType::bytes).try_fold(0u64, u64::checked_add);
         if total.is_none_or(|total| total > MAX_OP_BYTES) {
-            return Err(format!("operands and results of {} are too large together", kind.mnemonic()));
+            let what = format!("operands and results of {} are too large together", kind.mnemonic());
+            return Err(Untyped(what));
         }
-        let id = SigId(u32::try_from(self.sigs.len()).map_err(|_| "too many operators".to_owned())?);
+        let id = SigId(u32::try_from(self.sigs.len()).map_err(|_| Untyped("too many operators".to_owned()))?);
         self.sigs.push(Signature { kind: key.0.clone(), operands: key.1.clone(), results });
         self.sig_ids.insert(key, id);
         Ok(id)

@@ -4,24 +4,20 @@ use std::fmt::Write;
 
 use arbtest::arbitrary::{Result, Unstructured};
 use memc_check::{MAX_ERRORS, check};
-use memc_ir::Module;
-use memc_plan::{Action, Command, Init, Plan, Section, Slice, Space, Stream};
+use memc_ir::{Module, parse_op, parse_type};
+use memc_plan::{Action, Command, Init, Plan, Queue, Section, Slice, Space};
 
 const NUMBERS: [u64; 12] = [0, 1, 4, 63, 64, 128, 448, 512, 1 << 40, u64::MAX - 64, u64::MAX - 1, u64::MAX];
-const TEXTS: [&str; 13] = [
-    "relu",
-    "f32[16]",
-    "f32[18446744073709551615,2]",
-    "f32[281474976710656]",
-    "{axis = 1}",
-    "{",
-    "concat",
-    "",
-    "conv",
-    "adamw",
-    "fused",
-    "{body = \"neg(x0); add(t0, x1)\", outs = [1]}",
-    "{body = \"neg(t0)\", outs = [7]}",
+const TYPES: [&str; 3] = ["f32[16]", "f32[9223372036854775807,2]", "f32[281474976710656]"];
+const OPS: [(&str, &str); 8] = [
+    ("relu", ""),
+    ("softmax", "{axis = 1}"),
+    ("concat", "{axis = 1}"),
+    ("reshape", "{shape = [281474976710656]}"),
+    ("conv", "{strides = [0, 1], pads = [1, 1, 1, 1], dilations = [1, 1]}"),
+    ("adamw", "{alpha = 0.9, beta = 0.999, epsilon = 0.001, weight_decay = 0.01}"),
+    ("fused", "{body = \"neg(x0); add(t0, x1)\", outs = [1]}"),
+    ("fused", "{body = \"neg(t0)\", outs = [7]}"),
 ];
 
 fn accepted() -> (Module, Plan) {
@@ -79,7 +75,7 @@ fn disturb(plan: &mut Plan, u: &mut Unstructured<'_>) -> Result<()> {
     match u.int_in_range(0..=9)? {
         0..=3 => {
             let command =
-                Command { stream: *u.choose(&Stream::ALL)?, action: action(u)?, label: "é".repeat(100) };
+                Command { queue: *u.choose(&Queue::ALL)?, action: action(u)?, label: "é".repeat(100) };
             let list = plan.section_mut(section);
             let at = u.int_in_range(0..=list.len())?;
             list.insert(at, command);
@@ -92,14 +88,14 @@ fn disturb(plan: &mut Plan, u: &mut Unstructured<'_>) -> Result<()> {
             }
         }
         5 => {
-            let text = (*u.choose(&TEXTS)?).to_owned();
+            let ty = parse_type(u.choose(&TYPES)?).expect("a type");
+            let (op, attrs) = *u.choose(&OPS)?;
             let choice = u.int_in_range(0..=3)?;
             if let Some(kernel) = plan.kernels.get_mut(u.int_in_range(0..=4)?) {
                 match choice {
-                    0 => kernel.op = text,
-                    1 => kernel.attrs = text,
-                    2 => kernel.operands.resize(u.int_in_range(0..=9000)?, text),
-                    _ => kernel.results.push(text),
+                    0 | 1 => kernel.op = parse_op(op, attrs).expect("an op of the table"),
+                    2 => kernel.operands.resize(u.int_in_range(0..=9000)?, ty),
+                    _ => kernel.results.push(ty),
                 }
             }
         }

@@ -1,8 +1,8 @@
-//! What differs between two plans.
+//! Differences between two plans.
 //!
 //! Tables are compared by content and name, not by index, and launches by the kernel they refer to, so that a new
-//! kernel in front of the table does not make every launch differ. Command lists are aligned with the greedy
-//! algorithm of E. W. Myers, "An O(ND) Difference Algorithm and Its Variations", Algorithmica 1 (1986), section 3.
+//! kernel in front of the table does not make every launch differ. Command lists are aligned so that as many commands
+//! as possible have a counterpart.
 
 mod align;
 
@@ -183,9 +183,9 @@ fn key(plan: &Plan, command: &Command) -> String {
     match (referent(plan, &command.action), index) {
         (Some(referent), Some(index)) => {
             *index = 0;
-            format!("{} {action} {referent}", command.stream)
+            format!("{} {action} {referent}", command.queue)
         }
-        _ => format!("{} {action}", command.stream),
+        _ => format!("{} {action}", command.queue),
     }
 }
 

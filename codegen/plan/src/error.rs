@@ -1,14 +1,14 @@
-//! What can go wrong with a plan or its file.
+//! Errors of plans and their files.
 
 use std::{fmt, io, path::PathBuf};
 
-/// Why a plan could not be read, parsed or written. Messages name the place within the plan; where a file is
-/// concerned, only [`PlanError::Io`] names it, since the caller knows which file it asked for.
+/// Error of reading, parsing or writing a plan. Messages name the place within the plan. Only [`PlanError::Io`] names
+/// the file: the caller knows which one it asked for.
 #[derive(Debug)]
 pub enum PlanError {
     /// The file does not begin as a plan does.
     NotAPlan {
-        /// What the file looks like and what to do.
+        /// Likely kind of the file, and advice.
         hint: &'static str,
     },
     /// The file has a format version that this program does not read.
@@ -23,7 +23,7 @@ pub enum PlanError {
         /// What is wrong.
         what: String,
     },
-    /// The plan breaks a rule of [`crate::Plan::validate`].
+    /// The plan breaks a rule of [`crate::Plan::validate`], or names an op, type or role that does not exist.
     Invalid {
         /// Part of the plan, such as `body command 12`.
         at: String,
@@ -58,6 +58,19 @@ pub enum PlanError {
 impl PlanError {
     pub(crate) fn damaged(what: impl Into<String>) -> PlanError {
         PlanError::Damaged { what: what.into() }
+    }
+
+    pub(crate) fn text(line: usize, what: impl Into<String>) -> PlanError {
+        PlanError::Text { line, what: what.into() }
+    }
+
+    /// The error with the part of the plan that it is in.
+    pub(crate) fn within(self, part: &str) -> PlanError {
+        match self {
+            PlanError::Damaged { what } => PlanError::Damaged { what: format!("{part}: {what}") },
+            PlanError::Invalid { at, what } => PlanError::Invalid { at: format!("{part} {at}"), what },
+            other => other,
+        }
     }
 
     pub(crate) fn invalid(at: impl Into<String>, what: impl Into<String>) -> PlanError {

@@ -14,6 +14,7 @@
 //! | 32..64  | blake3 of header bytes 0..32 and of all that follows the header    |
 
 use std::{
+    fmt,
     fs::File,
     path::{Path, PathBuf},
 };
@@ -32,7 +33,7 @@ const MAGIC: &[u8; 8] = b"MEMCPLAN";
 /// Longest meta section that is read or written.
 const MAX_META_BYTES: u64 = 256 << 20;
 
-/// Where the parts of a file are, in bytes from its start.
+/// Positions of the parts of a file, in bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) meta_bytes: u64,
@@ -41,12 +42,30 @@ pub(crate) struct Layout {
     pub(crate) file_bytes: u64,
 }
 
+/// Lengths that no file can have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TooLong {
+    /// A meta section of so many bytes.
+    Meta(u64),
+    /// Sections whose lengths add up to more than a `u64`.
+    Overflow,
+}
+
+impl fmt::Display for TooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TooLong::Meta(bytes) => {
+                write!(f, "{bytes} bytes of tables and commands; at most {MAX_META_BYTES} are allowed")
+            }
+            TooLong::Overflow => f.write_str("the lengths in the header overflow"),
+        }
+    }
+}
+
 impl Layout {
-    pub(crate) fn new(meta_bytes: u64, data_bytes: u64) -> Result<Layout, String> {
+    pub(crate) fn new(meta_bytes: u64, data_bytes: u64) -> Result<Layout, TooLong> {
         if meta_bytes > MAX_META_BYTES {
-            return Err(format!(
-                "{meta_bytes} bytes of tables and commands; at most {MAX_META_BYTES} are allowed"
-            ));
+            return Err(TooLong::Meta(meta_bytes));
         }
         let header = HEADER_BYTES as u64;
         let meta_end = header.checked_add(meta_bytes);
@@ -57,7 +76,7 @@ impl Layout {
             (Some(data_start), Some(file_bytes)) => {
                 Ok(Layout { meta_bytes, data_bytes, data_start, file_bytes })
             }
-            _ => Err("the lengths in the header overflow".to_owned()),
+            _ => Err(TooLong::Overflow),
         }
     }
 
@@ -166,7 +185,7 @@ fn verify(file: &[u8]) -> Result<(Plan, [u8; 32], u64), PlanError> {
         return Err(short());
     };
     let layout = Layout::new(u64::from_le_bytes(meta_bytes), u64::from_le_bytes(data_bytes));
-    let layout = layout.map_err(PlanError::damaged)?;
+    let layout = layout.map_err(|error| PlanError::damaged(error.to_string()))?;
     if layout.file_bytes != file.len() as u64 {
         let (is, should) = (file.len(), layout.file_bytes);
         return Err(PlanError::damaged(format!("it has {is} bytes where its header says {should}")));
@@ -209,7 +228,7 @@ fn check_data(file: &[u8], plan: &Plan, layout: &Layout) -> Result<(), PlanError
     Ok(())
 }
 
-/// What a file that is no plan looks like.
+/// Likely kind of a file that is no plan, and advice.
 fn hint(file: &[u8]) -> &'static str {
     if file.starts_with(b"ptrt") || file.starts_with(b"ftrt") {
         "this looks like a TensorRT engine; compile an ONNX training model with `memc compile`"

@@ -6,6 +6,7 @@ mod file;
 mod live;
 mod model;
 mod query;
+mod role;
 pub mod text;
 mod trace;
 mod tuning;
@@ -16,11 +17,13 @@ mod write;
 pub use diff::diff;
 pub use error::PlanError;
 pub use file::{PAGE, PlanFile};
+pub use memc_ir::{Slice, Space, Stream};
 pub use model::{
-    Action, Claims, Command, DATA_ALIGN, Feed, Init, Input, Kernel, Meta, Output, Plan, Slice, Space, State,
-    Stream,
+    Action, Claims, Command, DATA_ALIGN, Feed, Init, Input, Kernel, Meta, Output, Plan, Queue, State,
+    StateRole,
 };
 pub use query::{Counts, Section};
+pub use role::{UnknownRole, output_role};
 pub use trace::{Span, Trace};
 pub use tuning::{PRODUCT_BYTES, TunedKernel, Tuning, Way};
 pub use write::{InitialData, NoData, write};

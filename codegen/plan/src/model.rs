@@ -1,9 +1,10 @@
 //! The plan as plain data: arenas, tables, and three command lists.
 //!
 //! Contract: a plan carries all a runtime needs to replay one training step, and all a checker needs to relate that
-//! step to its source graph. Types, operators and attributes are strings in IR syntax, so that neither the plan nor
-//! its readers link a compiler. Nothing here is validated: the values of a [`Plan`] may be arbitrary (a checker's
-//! tests need wrong ones); [`Plan::validate`] says what a file must satisfy.
+//! step to its source graph. Ops and types are those of the IR. Nothing else is validated: a checker's tests need wrong
+//! plans. [`Plan::validate`] checks the rules that a file satisfies.
+
+use memc_ir::{OpKind, OutputRole, Role, Slice, Stream, TensorType};
 
 use crate::Tuning;
 
@@ -13,9 +14,9 @@ use crate::Tuning;
 /// of one stream run in that order, and events order commands of different streams.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Where the plan comes from and what it claims.
+    /// Origin, limits and claims.
     pub meta: Meta,
-    /// What launches refer to.
+    /// Operators; launches name them by index.
     pub kernels: Vec<Kernel>,
     /// Tensors that live from step to step: parameters, optimizer state, statistics.
     pub states: Vec<State>,
@@ -31,7 +32,7 @@ pub struct Plan {
     pub body: Vec<Command>,
     /// Runs once after the last step: makes the states readable.
     pub epilogue: Vec<Command>,
-    /// How libraries compute kernels on the device where that was measured.
+    /// Algorithms of libraries for kernels, where they were measured on the device.
     pub tuning: Option<Tuning>,
 }
 
@@ -62,11 +63,11 @@ pub struct Meta {
     pub dev_bytes: u64,
     /// Size of the pinned host arena, bytes.
     pub host_bytes: u64,
-    /// What the planner says about one execution of the body.
+    /// Statements of the planner about one execution of the body.
     pub claims: Claims,
 }
 
-/// What the planner says about one execution of the body. The byte and operator counts can be recomputed from the
+/// Statements of the planner about one execution of the body. The byte and operator counts can be recomputed from the
 /// plan and its source; the times come from the cost model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
@@ -90,76 +91,24 @@ pub struct Claims {
     pub ops: u64,
 }
 
-/// A memory that a slice lies in.
+/// Issuer of commands in order: a stream of the device, or the host itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Space {
-    /// The device arena.
-    Dev,
-    /// The pinned (page-locked) host arena.
+pub enum Queue {
+    /// A stream of the device.
+    Device(Stream),
+    /// The issuing host thread: a command is complete before the next one is issued.
     Host,
 }
 
-/// The bytes `[offset, offset + bytes)` of one arena.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Slice {
-    /// The arena.
-    pub space: Space,
-    /// First byte, from the start of the arena.
-    pub offset: u64,
-    /// Length in bytes.
-    pub bytes: u64,
-}
-
-impl Slice {
-    /// A slice of the device arena.
-    pub const fn dev(offset: u64, bytes: u64) -> Slice {
-        Slice { space: Space::Dev, offset, bytes }
-    }
-
-    /// A slice of the pinned host arena.
-    pub const fn host(offset: u64, bytes: u64) -> Slice {
-        Slice { space: Space::Host, offset, bytes }
-    }
-
-    /// One past the last byte, or `None` where that is not representable.
-    pub const fn end(&self) -> Option<u64> {
-        self.offset.checked_add(self.bytes)
-    }
-
-    /// Whether both slices have a byte in common. An empty slice overlaps nothing.
-    pub const fn overlaps(&self, other: &Slice) -> bool {
-        let (a_end, b_end) =
-            (self.offset.saturating_add(self.bytes), other.offset.saturating_add(other.bytes));
-        let same_space =
-            matches!((self.space, other.space), (Space::Dev, Space::Dev) | (Space::Host, Space::Host));
-        same_space && self.bytes > 0 && other.bytes > 0 && self.offset < b_end && other.offset < a_end
-    }
-}
-
-/// What issues or runs a command: three device queues and the host itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Stream {
-    /// Kernels.
-    Compute,
-    /// Copies from the device to the host.
-    D2h,
-    /// Copies from the host to the device.
-    H2d,
-    /// The issuing host thread: the command is complete before the next one is issued.
-    Host,
-}
-
-/// An operator at fixed types, all in IR syntax.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// An operator at fixed types.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// Operator name, such as `matmul`.
-    pub op: String,
-    /// Attributes, such as `{trans_a}`; empty where there are none.
-    pub attrs: String,
-    /// Operand types, such as `f32[64,4096]`; a launch has one read per operand.
-    pub operands: Vec<String>,
+    /// Operator with its attributes.
+    pub op: OpKind,
+    /// Operand types; a launch has one read per operand.
+    pub operands: Vec<TensorType>,
     /// Result types; a launch has one write per result.
-    pub results: Vec<String>,
+    pub results: Vec<TensorType>,
     /// Scratch bytes that a launch must supply; 0 for none.
     pub workspace_bytes: u64,
 }
@@ -169,14 +118,23 @@ pub struct Kernel {
 pub struct State {
     /// Name in the source graph.
     pub name: String,
-    /// Role in the source graph, such as `param`.
-    pub role: String,
-    /// Type in IR syntax.
-    pub ty: String,
-    /// Where the state lives at the start and at the end of the body.
+    /// Role in the source graph.
+    pub role: StateRole,
+    /// Type.
+    pub ty: TensorType,
+    /// Resident slot: where the state lives at the start and at the end of the body.
     pub home: Slice,
     /// Contents before the first step.
     pub init: Init,
+}
+
+/// Role of a state in the source graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StateRole {
+    /// A constant.
+    Const,
+    /// A state of the graph.
+    Variable(Role),
 }
 
 /// Contents of a state before the first step.
@@ -210,8 +168,8 @@ pub const DATA_ALIGN: u64 = 64;
 pub struct Input {
     /// Name in the source graph.
     pub name: String,
-    /// Type in IR syntax.
-    pub ty: String,
+    /// Type.
+    pub ty: TensorType,
     /// Staging bytes in the pinned host arena.
     pub slot: Slice,
     /// Where the host takes the contents from.
@@ -246,26 +204,26 @@ pub enum Feed {
 pub struct Output {
     /// Name in the source graph.
     pub name: String,
-    /// Type in IR syntax.
-    pub ty: String,
+    /// Type.
+    pub ty: TensorType,
     /// Where the host reads it.
     pub slot: Slice,
-    /// `loss`, `output` or `grad`.
-    pub role: String,
+    /// Role in the source graph.
+    pub role: OutputRole,
 }
 
 /// One entry of a command list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     /// Queue that runs the command.
-    pub stream: Stream,
-    /// What it does.
+    pub queue: Queue,
+    /// Its effect.
     pub action: Action,
     /// Comment for humans, such as the name of the value produced; never trusted.
     pub label: String,
 }
 
-/// What a command does.
+/// Effect of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Runs a kernel. An in-place operator has a read slice identical to a write slice.
@@ -292,7 +250,7 @@ pub enum Action {
         event: u32,
     },
     /// Later commands of the stream run after the event's most recent record at the time of this call. On
-    /// [`Stream::Host`] the host blocks.
+    /// [`Queue::Host`] the host blocks.
     Wait {
         /// Event, below [`Plan::events`].
         event: u32,

@@ -1,6 +1,8 @@
 //! Reading a plan: names, iteration over sections, and counts.
 
-use crate::{Action, Claims, Command, Meta, Plan, Slice, Space, State, Stream};
+use memc_ir::{Slice, Space};
+
+use crate::{Action, Claims, Command, Meta, Plan, State};
 
 /// One of a plan's three command lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,31 +25,6 @@ impl Section {
             Section::Prologue => "prologue",
             Section::Body => "body",
             Section::Epilogue => "epilogue",
-        }
-    }
-}
-
-impl Space {
-    /// Name in the text form.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Space::Dev => "dev",
-            Space::Host => "host",
-        }
-    }
-}
-
-impl Stream {
-    /// All streams, in the order of their declaration.
-    pub const ALL: [Stream; 4] = [Stream::Compute, Stream::D2h, Stream::H2d, Stream::Host];
-
-    /// Name in the text form.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Stream::Compute => "compute",
-            Stream::D2h => "d2h",
-            Stream::H2d => "h2d",
-            Stream::Host => "host",
         }
     }
 }
@@ -81,7 +58,7 @@ impl Action {
     }
 }
 
-/// What a command list consists of.
+/// Counts of a command list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Commands of any kind.
@@ -169,8 +146,8 @@ impl Plan {
             .flat_map(|s| self.section(s).iter().enumerate().map(move |(index, command)| (s, index, command)))
     }
 
-    /// Where the content of a state lies in host memory as well when a step begins, if it does: the prologue copies it
-    /// there from its home.
+    /// Host shadow of a state: the slice of host memory to which the prologue copies it from its resident slot, if any. A
+    /// step then begins with the content in both.
     pub fn mirror(&self, state: &State) -> Option<Slice> {
         self.prologue.iter().find_map(|command| match command.action {
             Action::Copy { src, dst } if src == state.home && dst.space == Space::Host => Some(dst),
@@ -178,7 +155,7 @@ impl Plan {
         })
     }
 
-    /// What a section consists of.
+    /// Counts of a section.
     pub fn counts(&self, section: Section) -> Counts {
         let mut counts = Counts::default();
         for command in self.section(section) {

@@ -10,7 +10,7 @@ use memc_support::{TraceFile, TraceSpan};
 use serde_json::json;
 
 use crate::live::periods;
-use crate::{Action, Plan, Slice, Stream};
+use crate::{Action, Plan, Queue, Slice};
 
 /// Run of one command of a plan's body, in ns from the start of the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Trace<'_> {
         let meta = &self.plan.meta;
         TraceFile {
             process: self.origin,
-            tracks: &Stream::ALL.map(Stream::name),
+            tracks: &Queue::ALL.map(Queue::name),
             spans: self.spans.iter().filter_map(|span| self.span(span)).collect(),
             counter: "device memory",
             levels: self.memory(),
@@ -69,10 +69,10 @@ impl Trace<'_> {
             Action::Launch { kernel, reads, writes, .. } => {
                 let kernel = self.plan.kernels.get(index(*kernel))?;
                 let moved = bytes(reads.iter().chain(writes));
-                let types = kernel.operands.join(", ");
-                let op = format!("{} {}", kernel.op, kernel.attrs);
-                let details = json!({"kernel": op.trim_end(), "operands": types, "bytes": moved});
-                ("launch", label_or(&kernel.op), details)
+                let types: Vec<String> = kernel.operands.iter().map(ToString::to_string).collect();
+                let op = format!("{} {}", kernel.op.mnemonic(), kernel.op.attrs_text());
+                let details = json!({"kernel": op.trim_end(), "operands": types.join(", "), "bytes": moved});
+                ("launch", label_or(kernel.op.mnemonic()), details)
             }
             Action::Copy { src, dst } => {
                 let details = json!({"bytes": src.bytes, "from": src.to_string(), "to": dst.to_string()});
@@ -88,7 +88,8 @@ impl Trace<'_> {
             }
             _ => return None,
         };
-        let (track, start_ns, end_ns) = (command.stream as u32, span.start_ns, span.end_ns);
+        let (track, start_ns, end_ns) =
+            (u32::try_from(command.queue.index()).unwrap_or(u32::MAX), span.start_ns, span.end_ns);
         Some(TraceSpan { track, category, name, start_ns, end_ns, details })
     }
 

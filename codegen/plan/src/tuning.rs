@@ -3,7 +3,7 @@
 //! It says nothing about the schedule, and a runtime may ignore it. A way is good only where everything that it depends on
 //! is as it was; what the names of devices, libraries and options mean is up to the runtime that measured.
 
-use crate::{Action, Plan};
+use crate::{Action, Plan, PlanError};
 
 /// Bytes of an opaque algorithm of a matrix product.
 pub const PRODUCT_BYTES: usize = 64;
@@ -60,45 +60,50 @@ impl Plan {
         if self.tuning.is_some() { crate::TUNED_VERSION } else { crate::FORMAT_VERSION }
     }
 
-    /// Checks the rules of the tuning section: texts without control characters, kernels in range, launched, in order, none
-    /// twice, at least one, and workspaces no larger than those of the kernel's launches.
-    pub(crate) fn check_tuning(&self) -> Result<(), String> {
+    /// Checks the rules of the tuning section: texts without control characters; kernels in range, launched, in order and
+    /// none twice; at least one kernel; and workspaces no larger than those of the kernel's launches.
+    pub(crate) fn check_tuning(&self) -> Result<(), PlanError> {
+        let fail = |what: String| PlanError::invalid("tuning", what);
         let Some(tuning) = &self.tuning else { return Ok(()) };
         if tuning.kernels.is_empty() {
-            return Err("it lists no kernel".to_owned());
+            return Err(fail("it lists no kernel".to_owned()));
         }
         let libraries = tuning.libraries.iter().flat_map(|(name, version)| [name, version]);
         let mut texts = [&tuning.device, &tuning.arch, &tuning.rounding].into_iter().chain(libraries);
         if let Some(text) = texts.find(|text| text.chars().any(char::is_control)) {
-            return Err(format!("{text:?} is no text without control characters"));
+            return Err(fail(format!("{text:?} is no text without control characters")));
         }
-        let mut least: Vec<Option<u64>> = vec![None; self.kernels.len()];
-        for (_, _, command) in self.commands() {
-            if let Action::Launch { kernel, workspace, .. } = &command.action {
-                let supplied = workspace.map_or(0, |slice| slice.bytes);
-                let entry = usize::try_from(*kernel).ok().and_then(|index| least.get_mut(index));
-                entry
-                    .into_iter()
-                    .for_each(|least| *least = Some(least.map_or(supplied, |least| supplied.min(least))));
-            }
-        }
+        let least = self.least_workspaces();
         let mut next = 0;
         for entry in &tuning.kernels {
             let (kernel, needs) = (entry.kernel, entry.workspace_bytes);
             let least = usize::try_from(kernel).ok().and_then(|index| least.get(index));
-            let least =
-                *least.ok_or_else(|| format!("no kernel {kernel}; the plan has {}", self.kernels.len()))?;
+            let least = *least
+                .ok_or_else(|| fail(format!("no kernel {kernel}; the plan has {}", self.kernels.len())))?;
             if kernel < next {
-                return Err(format!("kernel {kernel} is out of order or listed twice"));
+                return Err(fail(format!("kernel {kernel} is out of order or listed twice")));
             }
-            let least = least.ok_or_else(|| format!("kernel {kernel} is never launched"))?;
+            let least = least.ok_or_else(|| fail(format!("kernel {kernel} is never launched")))?;
             if needs > least {
-                return Err(format!(
+                return Err(fail(format!(
                     "kernel {kernel} takes {needs} bytes of workspace where a launch has {least}"
-                ));
+                )));
             }
             next = kernel.saturating_add(1);
         }
         Ok(())
+    }
+
+    /// For each kernel, the least bytes of workspace of its launches; `None` where it is never launched.
+    fn least_workspaces(&self) -> Vec<Option<u64>> {
+        let mut least: Vec<Option<u64>> = vec![None; self.kernels.len()];
+        for (_, _, command) in self.commands() {
+            let Action::Launch { kernel, workspace, .. } = &command.action else { continue };
+            let supplied = workspace.map_or(0, |slice| slice.bytes);
+            if let Some(entry) = usize::try_from(*kernel).ok().and_then(|index| least.get_mut(index)) {
+                *entry = Some(entry.map_or(supplied, |least| supplied.min(least)));
+            }
+        }
+        least
     }
 }

@@ -1,11 +1,11 @@
 //! The rules that every plan in a file satisfies.
 //!
 //! Contract: a reader of a validated plan may follow any index and form any slice within the arenas without a check
-//! of its own. Whether the schedule is *right* is not asked here; that is the checker's work.
+//! of its own. The checker, not this module, proves that the schedule is *right*.
 
 use std::collections::BTreeSet;
 
-use crate::{Action, Command, DATA_ALIGN, Feed, Init, Plan, PlanError, Section, Slice, Space, Stream};
+use crate::{Action, Command, DATA_ALIGN, Feed, Init, Plan, PlanError, Queue, Section, Slice, Space};
 
 /// Most entries of any one table or command list.
 pub(crate) const MAX_ENTRIES: usize = 1 << 22;
@@ -45,11 +45,13 @@ impl Plan {
         Ok(end)
     }
 
-    /// Checks the rules that a plan in a file satisfies: indices and events in range, no more
-    /// events than commands, slices within the arenas, one
-    /// slice per operand and result, equal lengths in copies, host commands on the host, unique state names, initial
-    /// data of the home's length and in its place, the source's hash, and ways of the tuning section that no launch lacks
-    /// the workspace for.
+    /// Checks the rules that a plan in a file satisfies:
+    /// - Indices and events are in range, and there are no more events than commands.
+    /// - Slices are within the arenas, with one slice per operand and result, and equal lengths in copies.
+    /// - Host commands are on the host.
+    /// - State names are unique; initial data has the length of the state's slot and is in its place.
+    /// - The hash of the source is that of its text.
+    /// - Every launch has the workspace that the tuning section asks for.
     ///
     /// # Errors
     /// [`PlanError::Invalid`] with the first violation.
@@ -57,10 +59,9 @@ impl Plan {
         self.check_tables()?;
         self.data_bytes()?;
         for (section, index, command) in self.commands() {
-            self.check_command(section, command)
-                .map_err(|what| PlanError::invalid(format!("{section} command {index} `{command}`"), what))?;
+            self.check_command(section, index, command)?;
         }
-        self.check_tuning().map_err(|what| PlanError::invalid("tuning", what))?;
+        self.check_tuning()?;
         if crate::hash(self.meta.source.as_bytes()) != self.meta.source_hash {
             return Err(PlanError::invalid("source", "the hash is not that of the text"));
         }
@@ -94,7 +95,7 @@ impl Plan {
         let mut names = BTreeSet::new();
         for state in &self.states {
             let at = || format!("state `{}`", state.name);
-            self.check_slice(&state.home).map_err(|what| PlanError::invalid(at(), what))?;
+            self.check_slice(&state.home, at)?;
             if !names.insert(state.name.as_str()) {
                 return Err(PlanError::invalid(at(), "two states have this name"));
             }
@@ -107,7 +108,7 @@ impl Plan {
         }
         for input in &self.inputs {
             let at = || format!("input `{}`", input.name);
-            self.check_slice(&input.slot).map_err(|what| PlanError::invalid(at(), what))?;
+            self.check_slice(&input.slot, at)?;
             if input.slot.space != Space::Host {
                 return Err(PlanError::invalid(at(), "the staging slot is not in the host arena"));
             }
@@ -122,101 +123,86 @@ impl Plan {
             }
         }
         for output in &self.outputs {
-            self.check_slice(&output.slot)
-                .map_err(|what| PlanError::invalid(format!("output `{}`", output.name), what))?;
+            self.check_slice(&output.slot, || format!("output `{}`", output.name))?;
         }
         Ok(())
     }
 
-    fn check_slice(&self, slice: &Slice) -> Result<(), String> {
+    fn check_slice(&self, slice: &Slice, at: impl FnOnce() -> String) -> Result<(), PlanError> {
         let arena = match slice.space {
             Space::Dev => self.meta.dev_bytes,
             Space::Host => self.meta.host_bytes,
         };
         match slice.end() {
             Some(end) if end <= arena => Ok(()),
-            _ => Err(format!("{slice} is not within the {} arena of {arena} bytes", slice.space.name())),
+            _ => {
+                let what = format!("{slice} is not within the {} arena of {arena} bytes", slice.space);
+                Err(PlanError::invalid(at(), what))
+            }
         }
     }
 
-    fn check_command(&self, section: Section, command: &Command) -> Result<(), String> {
-        for slice in command.action.slices() {
-            self.check_slice(slice)?;
-        }
-        let on_host = command.stream == Stream::Host;
-        let expect_host = |expected: bool| match (expected, on_host) {
-            (true, false) => Err(format!("`{}` belongs on the host", command.action.name())),
-            (false, true) => Err(format!("`{}` cannot run on the host", command.action.name())),
-            _ => Ok(()),
+    fn check_command(&self, section: Section, index: usize, command: &Command) -> Result<(), PlanError> {
+        let at = || format!("{section} command {index} `{command}`");
+        let rule = |holds: bool, what: &dyn Fn() -> String| match holds {
+            true => Ok(()),
+            false => Err(PlanError::invalid(at(), what())),
         };
-        match &command.action {
+        let in_table = |index: u32, length: usize, entry: &str| {
+            let in_range = usize::try_from(index).is_ok_and(|index| index < length);
+            rule(in_range, &|| format!("no {entry} {index}; the plan has {length}"))
+        };
+        for slice in command.action.slices() {
+            self.check_slice(slice, at)?;
+        }
+        let action = &command.action;
+        let on_host = command.queue == Queue::Host;
+        match action {
+            Action::Launch { .. } | Action::Record { .. } => {
+                rule(!on_host, &|| format!("`{}` cannot run on the host", action.name()))?;
+            }
+            Action::Load { .. }
+            | Action::Store { .. }
+            | Action::HostWrite { .. }
+            | Action::HostRead { .. } => {
+                rule(on_host, &|| format!("`{}` belongs on the host", action.name()))?;
+            }
+            Action::Copy { .. } | Action::Wait { .. } | Action::Free { .. } => {}
+        }
+        match action {
             Action::Launch { kernel, reads, writes, workspace } => {
-                expect_host(false)?;
-                let k = entry(&self.kernels, *kernel, "kernel")?;
-                let (operands, results) = (k.operands.len(), k.results.len());
-                if reads.len() != operands || writes.len() != results {
-                    let (r, w) = (reads.len(), writes.len());
-                    return Err(format!(
-                        "{r} reads and {w} writes for {operands} operands and {results} results"
-                    ));
-                }
-                let supplied = workspace.map_or(0, |slice| slice.bytes);
-                if supplied < k.workspace_bytes {
-                    return Err(format!(
-                        "workspace of {supplied} bytes where {} are needed",
-                        k.workspace_bytes
-                    ));
-                }
-                Ok(())
+                in_table(*kernel, self.kernels.len(), "kernel")?;
+                let entry = usize::try_from(*kernel).ok().and_then(|index| self.kernels.get(index));
+                let Some(kernel) = entry else { return Ok(()) };
+                let (operands, results) = (kernel.operands.len(), kernel.results.len());
+                let (r, w) = (reads.len(), writes.len());
+                rule(r == operands && w == results, &|| {
+                    format!("{r} reads and {w} writes for {operands} operands and {results} results")
+                })?;
+                let (supplied, needed) = (workspace.map_or(0, |slice| slice.bytes), kernel.workspace_bytes);
+                rule(supplied >= needed, &|| {
+                    format!("workspace of {supplied} bytes where {needed} are needed")
+                })
             }
-            Action::Copy { src, dst } if src.bytes != dst.bytes => {
-                Err(format!("copies {} bytes into {}", src.bytes, dst.bytes))
+            Action::Copy { src, dst } => {
+                rule(src.bytes == dst.bytes, &|| format!("copies {} bytes into {}", src.bytes, dst.bytes))
             }
-            Action::Copy { .. } | Action::Free { .. } => Ok(()),
-            Action::Record { event } => {
-                expect_host(false)?;
-                self.check_event(*event)
+            Action::Free { .. } => Ok(()),
+            Action::Record { event } | Action::Wait { event } => {
+                rule(*event < self.events, &|| format!("no event {event}; the plan has {}", self.events))
             }
-            Action::Wait { event } => self.check_event(*event),
             Action::Load { state } => {
-                expect_host(true)?;
-                if section != Section::Prologue {
-                    return Err("loads belong in the prologue".to_owned());
-                }
-                entry(&self.states, *state, "state").map(|_| ())
+                rule(section == Section::Prologue, &|| "loads belong in the prologue".to_owned())?;
+                in_table(*state, self.states.len(), "state")
             }
             Action::Store { state } => {
-                expect_host(true)?;
-                if section != Section::Epilogue {
-                    return Err("stores belong in the epilogue".to_owned());
-                }
-                entry(&self.states, *state, "state").map(|_| ())
+                rule(section == Section::Epilogue, &|| "stores belong in the epilogue".to_owned())?;
+                in_table(*state, self.states.len(), "state")
             }
-            Action::HostWrite { input } => {
-                expect_host(true)?;
-                entry(&self.inputs, *input, "input").map(|_| ())
-            }
-            Action::HostRead { output } => {
-                expect_host(true)?;
-                entry(&self.outputs, *output, "output").map(|_| ())
-            }
+            Action::HostWrite { input } => in_table(*input, self.inputs.len(), "input"),
+            Action::HostRead { output } => in_table(*output, self.outputs.len(), "output"),
         }
     }
-
-    fn check_event(&self, event: u32) -> Result<(), String> {
-        if event < self.events {
-            Ok(())
-        } else {
-            Err(format!("no event {event}; the plan has {}", self.events))
-        }
-    }
-}
-
-fn entry<'a, T>(table: &'a [T], index: u32, what: &str) -> Result<&'a T, String> {
-    usize::try_from(index)
-        .ok()
-        .and_then(|index| table.get(index))
-        .ok_or_else(|| format!("no {what} {index}; the plan has {}", table.len()))
 }
 
 /// Offset and end of `bytes` bytes placed after `end`.

@@ -1,84 +1,53 @@
 //! The meta section: a plan as a protobuf message, both ways.
 //!
 //! Contract: [`encode`] is a function of the plan alone, and [`decode`] accepts exactly the bytes that [`encode`]
-//! produces, so unknown fields, unusual orders and redundant encodings are refused. Tags and enumeration numbers are
-//! never reused. Memory use of [`decode`] is bounded by a fixed multiple of the input, whose table lengths are capped
-//! before anything is allocated.
+//! produces. It refuses unknown fields, unusual orders, redundant encodings, and unknown ops, types and roles. Memory
+//! use of [`decode`] is bounded by a fixed multiple of the input, whose table lengths are capped before anything is
+//! allocated.
+//!
+//! The model itself is what is encoded: `record!` gives each of its fields a tag. Tags and the numbers of streams, spaces
+//! and actions are never reused. Defaults are left out, as proto3 has it.
 
-use prost::{
-    Message,
-    encoding::{WireType, decode_key, decode_varint},
+mod proto;
+
+use std::borrow::Cow;
+
+use memc_ir::{OpKind, OutputRole, Slice, Space, Stream, TensorType, parse_op, parse_type};
+
+use self::proto::{
+    Field, Message, Record, Text, Value, put_bytes, put_fixed32, put_message, put_packed, take_packed,
 };
-
 use crate::{
-    Action, Claims, Command, Feed, Init, Input, Kernel, Meta, Output, Plan, PlanError, Slice, Space, State,
-    Stream, validate::MAX_ENTRIES,
+    Action, Claims, Command, Feed, Init, Input, Kernel, Meta, Output, Plan, PlanError, Queue, State,
+    StateRole, TunedKernel, Tuning, UnknownRole, Way, output_role, validate::MAX_ENTRIES,
 };
 
-mod message;
-mod tuning;
-
-use message::{
-    COPY, FREE, HOST_READ, HOST_WRITE, LAST_TAG, LAUNCH, LOAD, RECORD, STORE, WAIT, WireCommand, WireData,
-    WireFeedData, WireInput, WireKernel, WireMeta, WireOutput, WirePlan, WireRandom, WireState,
-};
+/// Greatest tag of a [`Plan`].
+const LAST_TAG: usize = 11;
 
 /// The bytes of the meta section.
 pub(crate) fn encode(plan: &Plan) -> Vec<u8> {
-    WirePlan {
-        meta: Some(meta_to_wire(&plan.meta)),
-        kernels: plan.kernels.iter().map(kernel_to_wire).collect(),
-        states: plan.states.iter().map(state_to_wire).collect(),
-        inputs: plan.inputs.iter().map(input_to_wire).collect(),
-        outputs: plan.outputs.iter().map(output_to_wire).collect(),
-        events: plan.events,
-        prologue: plan.prologue.iter().map(command_to_wire).collect(),
-        body: plan.body.iter().map(command_to_wire).collect(),
-        epilogue: plan.epilogue.iter().map(command_to_wire).collect(),
-        tuning: plan.tuning.as_ref().map(tuning::to_wire),
-        tuned: plan.tuning.iter().flat_map(|tuning| &tuning.kernels).map(tuning::kernel_to_wire).collect(),
-    }
-    .encode_to_vec()
+    let mut out = Vec::new();
+    plan.encode(&mut out);
+    out
 }
 
 /// The plan of a meta section. It is not validated.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Plan, PlanError> {
-    check_lengths(bytes)?;
-    let wire = WirePlan::decode(bytes).map_err(|e| PlanError::damaged(e.to_string()))?;
-    let plan = Plan {
-        meta: wire.meta.ok_or_else(|| PlanError::damaged("it has no header")).and_then(meta_from_wire)?,
-        kernels: wire.kernels.into_iter().map(kernel_from_wire).collect(),
-        states: all("state", wire.states, state_from_wire)?,
-        inputs: all("input", wire.inputs, input_from_wire)?,
-        outputs: all("output", wire.outputs, output_from_wire)?,
-        events: wire.events,
-        prologue: all("prologue command", wire.prologue, command_from_wire)?,
-        body: all("body command", wire.body, command_from_wire)?,
-        epilogue: all("epilogue command", wire.epilogue, command_from_wire)?,
-        tuning: tuning::from_wire(wire.tuning, all("tuned kernel", wire.tuned, tuning::kernel_from_wire)?)?,
-    };
+    let message = Message(bytes);
+    check_lengths(message)?;
+    let plan = Plan::decode(message)?;
     if encode(&plan) != bytes {
         return Err(PlanError::damaged("its encoding is not the canonical one"));
     }
     Ok(plan)
 }
 
-/// Walks the top level of the message and refuses tables that are too long.
-fn check_lengths(bytes: &[u8]) -> Result<(), PlanError> {
+/// Refuses tables that are too long.
+fn check_lengths(message: Message<'_>) -> Result<(), PlanError> {
     let mut counts = [0usize; LAST_TAG + 1];
-    let mut rest = bytes;
-    let damaged = |e: prost::DecodeError| PlanError::damaged(e.to_string());
-    while !rest.is_empty() {
-        let (tag, wire_type) = decode_key(&mut rest).map_err(damaged)?;
-        let length = decode_varint(&mut rest).map_err(damaged)?;
-        if wire_type == WireType::LengthDelimited {
-            let length = usize::try_from(length).ok().filter(|&length| length <= rest.len());
-            rest = length
-                .and_then(|n| rest.get(n..))
-                .ok_or_else(|| PlanError::damaged("a field is cut short"))?;
-        } else if wire_type != WireType::Varint {
-            return Err(PlanError::damaged("a field has an unexpected type"));
-        }
+    for field in message.fields() {
+        let (tag, _) = field?;
         let count = usize::try_from(tag).ok().and_then(|tag| counts.get_mut(tag));
         let count = count.ok_or_else(|| PlanError::damaged("it has an unknown field"))?;
         *count += 1;
@@ -89,16 +58,192 @@ fn check_lengths(bytes: &[u8]) -> Result<(), PlanError> {
     Ok(())
 }
 
-fn all<W, T>(what: &str, wire: Vec<W>, convert: fn(W) -> Result<T, String>) -> Result<Vec<T>, PlanError> {
-    let convert = |(index, w)| convert(w).map_err(|why| PlanError::damaged(format!("{what} {index}: {why}")));
-    wire.into_iter().enumerate().map(convert).collect()
+/// Implements [`Record`] for a struct with a field for each tag.
+macro_rules! record {
+    ($type:ident $name:literal { $($field:ident: $tag:literal),* $(,)? }) => {
+        impl Record for $type {
+            const NAME: &str = $name;
+            fn encode(&self, out: &mut Vec<u8>) {
+                $(self.$field.put($tag, out);)*
+            }
+            fn decode(from: Message<'_>) -> Result<$type, PlanError> {
+                Ok($type { $($field: Field::take(from, $tag)?),* })
+            }
+        }
+    };
 }
 
-fn hash_from_wire(bytes: &[u8]) -> Result<[u8; 32], String> {
-    bytes.try_into().map_err(|_| format!("a hash of {} bytes", bytes.len()))
+// `tuning` has the tags 10 and 11.
+record!(Plan "plan" {
+    meta: 1, kernels: 2, states: 3, inputs: 4, outputs: 5, events: 6, prologue: 7, body: 8, epilogue: 9, tuning: 10,
+});
+record!(Meta "header" {
+    producer: 1, model: 2, source: 3, source_hash: 4, planner: 5, profile: 6, seed: 7, options: 8, budget_bytes: 9,
+    reserve_bytes: 10, dev_bytes: 11, host_bytes: 12, claims: 13,
+});
+// `op` has the tags 1 and 2.
+record!(Kernel "kernel k" { op: 1, operands: 3, results: 4, workspace_bytes: 5 });
+// `init` has the tags 5 and 6.
+record!(State "state s" { name: 1, role: 2, ty: 3, home: 4, init: 5 });
+// `feed` has the tags 4 and 5.
+record!(Input "input i" { name: 1, ty: 2, slot: 3, feed: 4 });
+record!(Output "output o" { name: 1, ty: 2, slot: 3, role: 4 });
+// `action` has the tags 2 to 6.
+record!(Command "command " { queue: 1, action: 2, label: 7 });
+// `way` has the tags 2 and 3.
+record!(TunedKernel "tuned kernel " { kernel: 1, way: 2, workspace_bytes: 4, ns: 5, default_ns: 6 });
+
+/// All but the kernels, which are a table of their own.
+impl Record for Tuning {
+    const NAME: &str = "tuning";
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.device.put(1, out);
+        self.arch.put(2, out);
+        self.libraries.put(3, out);
+        self.rounding.put(4, out);
+        self.allow_nondeterminism.put(5, out);
+    }
+    fn decode(from: Message<'_>) -> Result<Tuning, PlanError> {
+        Ok(Tuning {
+            device: Field::take(from, 1)?,
+            arch: Field::take(from, 2)?,
+            libraries: Field::take(from, 3)?,
+            rounding: Field::take(from, 4)?,
+            allow_nondeterminism: Field::take(from, 5)?,
+            kernels: Vec::new(),
+        })
+    }
 }
 
-fn slice_to_wire(slice: &Slice) -> [u64; 3] {
+/// Firsts and seconds in turn.
+impl Field for Vec<(String, String)> {
+    fn put(&self, tag: u32, out: &mut Vec<u8>) {
+        self.iter().flat_map(|(a, b)| [a, b]).for_each(|text| put_bytes(text.as_bytes(), tag, out));
+    }
+    fn take(from: Message<'_>, tag: u32) -> Result<Vec<(String, String)>, PlanError> {
+        let mut texts = from.all(tag);
+        let mut pairs = Vec::new();
+        while let Some(first) = texts.next() {
+            let second =
+                texts.next().ok_or_else(|| PlanError::damaged("half of a pair of texts is missing"))?;
+            pairs.push((first?.text()?.to_owned(), second?.text()?.to_owned()));
+        }
+        Ok(pairs)
+    }
+}
+
+impl Field for Meta {
+    fn put(&self, tag: u32, out: &mut Vec<u8>) {
+        put_message(tag, out, |out| self.encode(out));
+    }
+    fn take(from: Message<'_>, tag: u32) -> Result<Meta, PlanError> {
+        let header = from.last(tag)?.ok_or_else(|| PlanError::damaged("it has no header"))?;
+        Meta::decode(Message(header.bytes()?)).map_err(|error| error.within(Meta::NAME))
+    }
+}
+
+impl<T: Record> Field for Vec<T> {
+    fn put(&self, tag: u32, out: &mut Vec<u8>) {
+        self.iter().for_each(|entry| put_message(tag, out, |out| entry.encode(out)));
+    }
+    fn take(from: Message<'_>, tag: u32) -> Result<Vec<T>, PlanError> {
+        let entry = |(index, value): (usize, Result<Value<'_>, PlanError>)| {
+            let entry = value?.bytes().and_then(|bytes| T::decode(Message(bytes)));
+            entry.map_err(|error| error.within(&format!("{}{index}", T::NAME)))
+        };
+        from.all(tag).enumerate().map(entry).collect()
+    }
+}
+
+impl Field for Option<Tuning> {
+    fn put(&self, tag: u32, out: &mut Vec<u8>) {
+        if let Some(tuning) = self {
+            put_message(tag, out, |out| tuning.encode(out));
+            tuning.kernels.put(tag + 1, out);
+        }
+    }
+    fn take(from: Message<'_>, tag: u32) -> Result<Option<Tuning>, PlanError> {
+        let kernels: Vec<TunedKernel> = Field::take(from, tag + 1)?;
+        match from.last(tag)? {
+            Some(header) => {
+                let tuning = Tuning::decode(Message(header.bytes()?));
+                let tuning = tuning.map_err(|error| error.within(Tuning::NAME))?;
+                Ok(Some(Tuning { kernels, ..tuning }))
+            }
+            None if kernels.is_empty() => Ok(None),
+            None => Err(PlanError::damaged("it has tuned kernels, but does not say for what device")),
+        }
+    }
+}
+
+/// The claims in order of their declaration.
+impl Field for Claims {
+    fn put(&self, tag: u32, out: &mut Vec<u8>) {
+        put_packed(self.fields().map(|(_, value)| value), tag, out);
+    }
+    fn take(from: Message<'_>, tag: u32) -> Result<Claims, PlanError> {
+        let (mut claims, numbers) = (Claims::default(), take_packed(from, tag)?);
+        if numbers.len() != claims.fields().len() {
+            return Err(PlanError::damaged(format!("{} claims", numbers.len())));
+        }
+        for ((name, _), value) in claims.fields().into_iter().zip(numbers) {
+            claims.field_mut(name).into_iter().for_each(|field| *field = value);
+        }
+        Ok(claims)
+    }
+}
+
+/// Mnemonic and attributes as texts of the IR.
+impl Field for OpKind {
+    fn put(&self, tag: u32, out: &mut Vec<u8>) {
+        put_bytes(self.mnemonic().as_bytes(), tag, out);
+        self.attrs_text().put(tag + 1, out);
+    }
+    fn take(from: Message<'_>, tag: u32) -> Result<OpKind, PlanError> {
+        let (mnemonic, attrs) = (String::take(from, tag)?, String::take(from, tag + 1)?);
+        parse_op(&mnemonic, &attrs).map_err(|why| PlanError::invalid(format!("`{mnemonic}`"), why))
+    }
+}
+
+/// A type in IR syntax.
+impl Text for TensorType {
+    fn text(&self) -> Cow<'_, str> {
+        self.to_string().into()
+    }
+    fn parse(text: &str) -> Result<TensorType, PlanError> {
+        parse_type(text).map_err(|why| PlanError::invalid(format!("type `{text}`"), why))
+    }
+}
+
+impl Text for StateRole {
+    fn text(&self) -> Cow<'_, str> {
+        self.name().into()
+    }
+    fn parse(text: &str) -> Result<StateRole, PlanError> {
+        text.parse().map_err(|unknown: UnknownRole| PlanError::invalid("role", unknown.to_string()))
+    }
+}
+
+impl Text for OutputRole {
+    fn text(&self) -> Cow<'_, str> {
+        self.name().into()
+    }
+    fn parse(text: &str) -> Result<OutputRole, PlanError> {
+        output_role(text).map_err(|unknown| PlanError::invalid("role", unknown.to_string()))
+    }
+}
+
+impl Field for Vec<TensorType> {
+    fn put(&self, tag: u32, out: &mut Vec<u8>) {
+        self.iter().for_each(|ty| put_bytes(ty.text().as_bytes(), tag, out));
+    }
+    fn take(from: Message<'_>, tag: u32) -> Result<Vec<TensorType>, PlanError> {
+        from.all(tag).map(|text| TensorType::parse(text?.text()?)).collect()
+    }
+}
+
+/// Space, offset and length as numbers.
+fn numbers(slice: &Slice) -> [u64; 3] {
     let space = match slice.space {
         Space::Dev => 0,
         Space::Host => 1,
@@ -106,235 +251,208 @@ fn slice_to_wire(slice: &Slice) -> [u64; 3] {
     [space, slice.offset, slice.bytes]
 }
 
-fn slices_to_wire(slices: &[Slice]) -> Vec<u64> {
-    slices.iter().flat_map(slice_to_wire).collect()
-}
-
-fn slices_from_wire(numbers: &[u64]) -> Result<Vec<Slice>, String> {
-    let (triples, rest) = numbers.as_chunks::<3>();
-    if !rest.is_empty() {
-        return Err("a slice is cut short".to_owned());
+impl Field for Vec<Slice> {
+    fn put(&self, tag: u32, out: &mut Vec<u8>) {
+        put_packed(self.iter().flat_map(numbers), tag, out);
     }
-    let slice = |&[space, offset, bytes]: &[u64; 3]| match space {
-        0 => Ok(Slice::dev(offset, bytes)),
-        1 => Ok(Slice::host(offset, bytes)),
-        _ => Err(format!("unknown space {space}")),
-    };
-    triples.iter().map(slice).collect()
-}
-
-fn one_slice(numbers: &[u64]) -> Result<Slice, String> {
-    match slices_from_wire(numbers)?.as_slice() {
-        [slice] => Ok(*slice),
-        slices => Err(format!("{} slices where one belongs", slices.len())),
+    fn take(from: Message<'_>, tag: u32) -> Result<Vec<Slice>, PlanError> {
+        let numbers = take_packed(from, tag)?;
+        let (triples, rest) = numbers.as_chunks::<3>();
+        if !rest.is_empty() {
+            return Err(PlanError::damaged("a slice is cut short"));
+        }
+        let slice = |&[space, offset, bytes]: &[u64; 3]| match space {
+            0 => Ok(Slice::dev(offset, bytes)),
+            1 => Ok(Slice::host(offset, bytes)),
+            _ => Err(PlanError::damaged(format!("unknown space {space}"))),
+        };
+        triples.iter().map(slice).collect()
     }
 }
 
-fn meta_to_wire(meta: &Meta) -> WireMeta {
-    WireMeta {
-        producer: meta.producer.clone(),
-        model: meta.model.clone(),
-        source: meta.source.clone(),
-        source_hash: meta.source_hash.to_vec(),
-        planner: meta.planner.clone(),
-        profile: meta.profile.clone(),
-        seed: meta.seed,
-        options: meta.options.iter().flat_map(|(name, value)| [name.clone(), value.clone()]).collect(),
-        budget_bytes: meta.budget_bytes,
-        reserve_bytes: meta.reserve_bytes,
-        dev_bytes: meta.dev_bytes,
-        host_bytes: meta.host_bytes,
-        claims: meta.claims.fields().map(|(_, value)| value).to_vec(),
+impl Field for Slice {
+    fn put(&self, tag: u32, out: &mut Vec<u8>) {
+        put_packed(numbers(self), tag, out);
     }
-}
-
-fn meta_from_wire(wire: WireMeta) -> Result<Meta, PlanError> {
-    let mut claims = Claims::default();
-    if wire.claims.len() != claims.fields().len() {
-        return Err(PlanError::damaged(format!("header: {} claims", wire.claims.len())));
-    }
-    for ((name, _), value) in claims.fields().into_iter().zip(wire.claims) {
-        if let Some(field) = claims.field_mut(name) {
-            *field = value;
+    fn take(from: Message<'_>, tag: u32) -> Result<Slice, PlanError> {
+        match Vec::take(from, tag)?.as_slice() {
+            [slice] => Ok(*slice),
+            slices => Err(PlanError::damaged(format!("{} slices where one belongs", slices.len()))),
         }
     }
-    let mut options = Vec::with_capacity(wire.options.len() / 2);
-    let mut strings = wire.options.into_iter();
-    while let Some(name) = strings.next() {
-        options.push((
-            name,
-            strings.next().ok_or_else(|| PlanError::damaged("header: an option has no value"))?,
-        ));
-    }
-    Ok(Meta {
-        producer: wire.producer,
-        model: wire.model,
-        source: wire.source,
-        source_hash: hash_from_wire(&wire.source_hash)
-            .map_err(|e| PlanError::damaged(format!("header: {e}")))?,
-        planner: wire.planner,
-        profile: wire.profile,
-        seed: wire.seed,
-        options,
-        budget_bytes: wire.budget_bytes,
-        reserve_bytes: wire.reserve_bytes,
-        dev_bytes: wire.dev_bytes,
-        host_bytes: wire.host_bytes,
-        claims,
-    })
 }
 
-fn kernel_to_wire(kernel: &Kernel) -> WireKernel {
-    WireKernel {
-        op: kernel.op.clone(),
-        attrs: kernel.attrs.clone(),
-        operands: kernel.operands.clone(),
-        results: kernel.results.clone(),
-        workspace_bytes: kernel.workspace_bytes,
+impl Field for Option<Slice> {
+    fn put(&self, tag: u32, out: &mut Vec<u8>) {
+        self.iter().for_each(|slice| slice.put(tag, out));
+    }
+    fn take(from: Message<'_>, tag: u32) -> Result<Option<Slice>, PlanError> {
+        from.last(tag)?.map(|_| Slice::take(from, tag)).transpose()
     }
 }
 
-fn kernel_from_wire(wire: WireKernel) -> Kernel {
-    Kernel {
-        op: wire.op,
-        attrs: wire.attrs,
-        operands: wire.operands,
-        results: wire.results,
-        workspace_bytes: wire.workspace_bytes,
+/// A message for data, one for random contents, neither for zeros.
+impl Field for Init {
+    fn put(&self, tag: u32, out: &mut Vec<u8>) {
+        match self {
+            Init::Zeros => {}
+            Init::Data { offset, bytes, hash } => put_message(tag, out, |out| {
+                offset.put(1, out);
+                bytes.put(2, out);
+                hash.put(3, out);
+            }),
+            Init::Random { seed, kind } => put_message(tag + 1, out, |out| {
+                seed.put(1, out);
+                kind.put(2, out);
+            }),
+        }
+    }
+    fn take(from: Message<'_>, tag: u32) -> Result<Init, PlanError> {
+        match (from.last(tag)?, from.last(tag + 1)?) {
+            (None, None) => Ok(Init::Zeros),
+            (Some(data), None) => {
+                let data = Message(data.bytes()?);
+                let (offset, bytes) = (Field::take(data, 1)?, Field::take(data, 2)?);
+                Ok(Init::Data { offset, bytes, hash: Field::take(data, 3)? })
+            }
+            (None, Some(random)) => {
+                let random = Message(random.bytes()?);
+                Ok(Init::Random { seed: Field::take(random, 1)?, kind: Field::take(random, 2)? })
+            }
+            (Some(_), Some(_)) => Err(PlanError::damaged("two kinds of initial contents")),
+        }
     }
 }
 
-fn state_to_wire(state: &State) -> WireState {
-    let (data, random) = match &state.init {
-        Init::Zeros => (None, None),
-        Init::Data { offset, bytes, hash } => {
-            (Some(WireData { offset: *offset, bytes: *bytes, hash: hash.to_vec() }), None)
+/// A message for data, the bits of the default for the learning rate, neither for the step's number.
+impl Field for Feed {
+    fn put(&self, tag: u32, out: &mut Vec<u8>) {
+        match self {
+            Feed::Data { source, micro, low, high } => put_message(tag, out, |out| {
+                source.put(1, out);
+                micro.put(2, out);
+                low.put(3, out);
+                high.put(4, out);
+            }),
+            Feed::LearningRate { default } => {
+                put_fixed32(default.to_bits(), tag + 1, out);
+            }
+            Feed::Step => {}
         }
-        Init::Random { seed, kind } => (None, Some(WireRandom { seed: *seed, kind: kind.clone() })),
-    };
-    WireState {
-        name: state.name.clone(),
-        role: state.role.clone(),
-        ty: state.ty.clone(),
-        home: slice_to_wire(&state.home).to_vec(),
-        data,
-        random,
+    }
+    fn take(from: Message<'_>, tag: u32) -> Result<Feed, PlanError> {
+        match (from.last(tag)?, from.last(tag + 1)?) {
+            (Some(data), None) => {
+                let data = Message(data.bytes()?);
+                let (source, micro) = (Field::take(data, 1)?, Field::take(data, 2)?);
+                Ok(Feed::Data { source, micro, low: Field::take(data, 3)?, high: Field::take(data, 4)? })
+            }
+            (None, Some(Value::Fixed32(bits))) => Ok(Feed::LearningRate { default: f32::from_bits(bits) }),
+            (None, Some(_)) => Err(PlanError::damaged("a learning rate is not a float")),
+            (None, None) => Ok(Feed::Step),
+            (Some(_), Some(_)) => Err(PlanError::damaged("two feeds")),
+        }
     }
 }
 
-fn state_from_wire(wire: WireState) -> Result<State, String> {
-    let init = match (wire.data, wire.random) {
-        (None, None) => Init::Zeros,
-        (Some(data), None) => {
-            Init::Data { offset: data.offset, bytes: data.bytes, hash: hash_from_wire(&data.hash)? }
+impl Field for Queue {
+    fn put(&self, tag: u32, out: &mut Vec<u8>) {
+        let number: u32 = match self {
+            Queue::Device(Stream::Compute) => 0,
+            Queue::Device(Stream::DeviceToHost) => 1,
+            Queue::Device(Stream::HostToDevice) => 2,
+            Queue::Host => 3,
+        };
+        number.put(tag, out);
+    }
+    fn take(from: Message<'_>, tag: u32) -> Result<Queue, PlanError> {
+        match u32::take(from, tag)? {
+            0 => Ok(Queue::COMPUTE),
+            1 => Ok(Queue::D2H),
+            2 => Ok(Queue::H2D),
+            3 => Ok(Queue::Host),
+            other => Err(PlanError::damaged(format!("unknown queue {other}"))),
         }
-        (None, Some(random)) => Init::Random { seed: random.seed, kind: random.kind },
-        (Some(_), Some(_)) => return Err("two kinds of initial contents".to_owned()),
-    };
-    Ok(State { name: wire.name, role: wire.role, ty: wire.ty, home: one_slice(&wire.home)?, init })
-}
-
-fn input_to_wire(input: &Input) -> WireInput {
-    let (data, learning_rate) = match &input.feed {
-        Feed::Data { source, micro, low, high } => {
-            (Some(WireFeedData { source: source.clone(), micro: *micro, low: *low, high: *high }), None)
-        }
-        Feed::LearningRate { default } => (None, Some(default.to_bits())),
-        Feed::Step => (None, None),
-    };
-    WireInput {
-        name: input.name.clone(),
-        ty: input.ty.clone(),
-        slot: slice_to_wire(&input.slot).to_vec(),
-        data,
-        learning_rate,
     }
 }
 
-fn input_from_wire(wire: WireInput) -> Result<Input, String> {
-    let feed = match (wire.data, wire.learning_rate) {
-        (Some(d), None) => Feed::Data { source: d.source, micro: d.micro, low: d.low, high: d.high },
-        (None, Some(bits)) => Feed::LearningRate { default: f32::from_bits(bits) },
-        (None, None) => Feed::Step,
-        (Some(_), Some(_)) => return Err("two feeds".to_owned()),
-    };
-    Ok(Input { name: wire.name, ty: wire.ty, slot: one_slice(&wire.slot)?, feed })
-}
-
-fn output_to_wire(output: &Output) -> WireOutput {
-    WireOutput {
-        name: output.name.clone(),
-        ty: output.ty.clone(),
-        slot: slice_to_wire(&output.slot).to_vec(),
-        role: output.role.clone(),
+/// Number of the action; index of a kernel, event, state, input or output; reads of a launch or source of a copy; writes
+/// of a launch, destination of a copy or range of a free; workspace of a launch.
+impl Field for Action {
+    fn put(&self, tag: u32, out: &mut Vec<u8>) {
+        let (number, index): (u32, u32) = match self {
+            Action::Launch { kernel, .. } => (1, *kernel),
+            Action::Copy { .. } => (2, 0),
+            Action::Record { event } => (3, *event),
+            Action::Wait { event } => (4, *event),
+            Action::Free { .. } => (5, 0),
+            Action::Load { state } => (6, *state),
+            Action::Store { state } => (7, *state),
+            Action::HostWrite { input } => (8, *input),
+            Action::HostRead { output } => (9, *output),
+        };
+        number.put(tag, out);
+        index.put(tag + 1, out);
+        match self {
+            Action::Launch { reads, writes, workspace, .. } => {
+                reads.put(tag + 2, out);
+                writes.put(tag + 3, out);
+                workspace.put(tag + 4, out);
+            }
+            Action::Copy { src, dst } => {
+                src.put(tag + 2, out);
+                dst.put(tag + 3, out);
+            }
+            Action::Free { slice } => slice.put(tag + 3, out),
+            _ => {}
+        }
+    }
+    fn take(from: Message<'_>, tag: u32) -> Result<Action, PlanError> {
+        let index = u32::take(from, tag + 1)?;
+        Ok(match u32::take(from, tag)? {
+            1 => Action::Launch {
+                kernel: index,
+                reads: Field::take(from, tag + 2)?,
+                writes: Field::take(from, tag + 3)?,
+                workspace: Field::take(from, tag + 4)?,
+            },
+            2 => Action::Copy { src: Field::take(from, tag + 2)?, dst: Field::take(from, tag + 3)? },
+            3 => Action::Record { event: index },
+            4 => Action::Wait { event: index },
+            5 => Action::Free { slice: Field::take(from, tag + 3)? },
+            6 => Action::Load { state: index },
+            7 => Action::Store { state: index },
+            8 => Action::HostWrite { input: index },
+            9 => Action::HostRead { output: index },
+            other => return Err(PlanError::damaged(format!("unknown action {other}"))),
+        })
     }
 }
 
-fn output_from_wire(wire: WireOutput) -> Result<Output, String> {
-    Ok(Output { name: wire.name, ty: wire.ty, slot: one_slice(&wire.slot)?, role: wire.role })
-}
-
-fn command_to_wire(command: &Command) -> WireCommand {
-    let mut wire = WireCommand {
-        stream: match command.stream {
-            Stream::Compute => 0,
-            Stream::D2h => 1,
-            Stream::H2d => 2,
-            Stream::Host => 3,
-        },
-        label: command.label.clone(),
-        ..WireCommand::default()
-    };
-    (wire.action, wire.index) = match &command.action {
-        Action::Launch { kernel, reads, writes, workspace } => {
-            wire.reads = slices_to_wire(reads);
-            wire.writes = slices_to_wire(writes);
-            wire.workspace = slices_to_wire(workspace.as_slice());
-            (LAUNCH, *kernel)
+/// The algorithm of a product; or algorithm and kind of arithmetic of a convolution.
+impl Field for Way {
+    fn put(&self, tag: u32, out: &mut Vec<u8>) {
+        match self {
+            Way::Product(bytes) => put_bytes(bytes.as_slice(), tag, out),
+            Way::Convolution { algorithm, math } => {
+                put_packed([*algorithm, *math].map(u64::from), tag + 1, out);
+            }
         }
-        Action::Copy { src, dst } => {
-            wire.reads = slice_to_wire(src).to_vec();
-            wire.writes = slice_to_wire(dst).to_vec();
-            (COPY, 0)
+    }
+    fn take(from: Message<'_>, tag: u32) -> Result<Way, PlanError> {
+        let number = |n: u64| u32::try_from(n).map_err(|_| PlanError::damaged("a number is too large"));
+        match (from.last(tag)?, take_packed(from, tag + 1)?.as_slice()) {
+            (Some(product), []) => {
+                let bytes = product.bytes()?;
+                let product = bytes.try_into().map(Box::new);
+                let product =
+                    product.map_err(|_| PlanError::damaged(format!("a product of {} bytes", bytes.len())))?;
+                Ok(Way::Product(product))
+            }
+            (None, &[algorithm, math]) => {
+                Ok(Way::Convolution { algorithm: number(algorithm)?, math: number(math)? })
+            }
+            _ => Err(PlanError::damaged("it is neither a product nor a convolution")),
         }
-        Action::Record { event } => (RECORD, *event),
-        Action::Wait { event } => (WAIT, *event),
-        Action::Free { slice } => {
-            wire.writes = slice_to_wire(slice).to_vec();
-            (FREE, 0)
-        }
-        Action::Load { state } => (LOAD, *state),
-        Action::Store { state } => (STORE, *state),
-        Action::HostWrite { input } => (HOST_WRITE, *input),
-        Action::HostRead { output } => (HOST_READ, *output),
-    };
-    wire
-}
-
-fn command_from_wire(wire: WireCommand) -> Result<Command, String> {
-    let stream = match wire.stream {
-        0 => Stream::Compute,
-        1 => Stream::D2h,
-        2 => Stream::H2d,
-        3 => Stream::Host,
-        other => return Err(format!("unknown stream {other}")),
-    };
-    let action = match wire.action {
-        LAUNCH => Action::Launch {
-            kernel: wire.index,
-            reads: slices_from_wire(&wire.reads)?,
-            writes: slices_from_wire(&wire.writes)?,
-            workspace: if wire.workspace.is_empty() { None } else { Some(one_slice(&wire.workspace)?) },
-        },
-        COPY => Action::Copy { src: one_slice(&wire.reads)?, dst: one_slice(&wire.writes)? },
-        RECORD => Action::Record { event: wire.index },
-        WAIT => Action::Wait { event: wire.index },
-        FREE => Action::Free { slice: one_slice(&wire.writes)? },
-        LOAD => Action::Load { state: wire.index },
-        STORE => Action::Store { state: wire.index },
-        HOST_WRITE => Action::HostWrite { input: wire.index },
-        HOST_READ => Action::HostRead { output: wire.index },
-        other => return Err(format!("unknown action {other}")),
-    };
-    Ok(Command { stream, action, label: wire.label })
+    }
 }

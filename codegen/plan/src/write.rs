@@ -114,7 +114,7 @@ fn stream(
 ) -> Result<[u8; 32], Stop> {
     let meta = wire::encode(plan);
     let layout = Layout::new(meta.len() as u64, plan.data_bytes()?);
-    let layout = layout.map_err(|what| PlanError::invalid("file", what))?;
+    let layout = layout.map_err(|error| PlanError::invalid("file", error.to_string()))?;
     let header = layout.header(plan.version());
     out.write_all(&header)?;
     out.write_all(&[0; HEADER_BYTES - HASHED_HEADER_BYTES])?;

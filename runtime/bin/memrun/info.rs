@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use memc_ir::{Bytes, counted};
+use memc_ir::{Bytes, TensorType, counted};
 use memc_plan::{Feed, PlanFile, Section, Tuning};
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ pub(crate) fn print_of(cli: &Cli, file: &PlanFile) -> u8 {
     let meta = &plan.meta;
     let body = plan.counts(Section::Body);
     let names = |names: &mut dyn Iterator<Item = &String>| names.cloned().collect::<Vec<_>>();
-    let mut fed: BTreeMap<&str, (&str, u64)> = BTreeMap::new();
+    let mut fed: BTreeMap<&str, (&TensorType, u64)> = BTreeMap::new();
     let mut order: Vec<&str> = Vec::new();
     let mut internal = Vec::new();
     for input in &plan.inputs {

@@ -38,7 +38,9 @@ pub(crate) fn execute(args: &Tune, line: &Line) -> Result<u8, Error> {
     let kernel = |call: &TunedCall| {
         let kernel = usize::try_from(call.kept.kernel).ok().and_then(|index| plan.kernels.get(index));
         kernel.map(|kernel| {
-            format!("k{} {}({}) {}", call.kept.kernel, kernel.op, kernel.operands.join(", "), kernel.attrs)
+            let operands: Vec<String> = kernel.operands.iter().map(ToString::to_string).collect();
+            let (op, attrs) = (kernel.op.mnemonic(), kernel.op.attrs_text());
+            format!("k{} {op}({}) {attrs}", call.kept.kernel, operands.join(", "))
         })
     };
     let path = output.display().to_string();

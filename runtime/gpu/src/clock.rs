@@ -1,6 +1,6 @@
 //! Times on the device, and what it is.
 
-use crate::{Driver, GpuError, Queue};
+use crate::{Driver, GpuError, Stream};
 
 /// What a profile says of a device.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,7 +29,7 @@ pub trait Clock: Driver {
     ///
     /// # Errors
     /// That of this or an earlier command.
-    fn mark(&mut self, queue: Queue, mark: usize) -> Result<(), GpuError>;
+    fn mark(&mut self, queue: Stream, mark: usize) -> Result<(), GpuError>;
 
     /// Time in ns from one mark to another, of any queues; negative where the second was passed first.
     ///

@@ -17,7 +17,9 @@ use memc_cuda::LibraryCall;
 use crate::api::{done, start};
 use crate::cache::Cache;
 use crate::devices::{Context, handle, info};
-use crate::driver::{Arena, Driver, Function, LibraryOp, Queue, Region, Sizes, Word, check_region};
+use memc_ir::{Space, Stream};
+
+use crate::driver::{Driver, Function, LibraryOp, Region, Sizes, Word, check_region};
 use crate::host::HostMemory;
 use crate::library::Calls;
 use crate::meter::refused;
@@ -53,7 +55,7 @@ const SYMBOLS: &[&str] = &[
 #[derive(Debug)]
 pub struct Cuda {
     info: DeviceInfo,
-    streams: [sys::CUstream; Queue::ALL.len()],
+    streams: [sys::CUstream; Stream::ALL.len()],
     events: Vec<sys::CUevent>,
     module: sys::CUmodule,
     functions: Vec<sys::CUfunction>,
@@ -85,7 +87,7 @@ impl Cuda {
         let info = info(ordinal, device)?;
         let mut cuda = Cuda {
             info,
-            streams: [null_mut(); Queue::ALL.len()],
+            streams: [null_mut(); Stream::ALL.len()],
             events: Vec::new(),
             module: null_mut(),
             functions: Vec::new(),
@@ -103,8 +105,8 @@ impl Cuda {
         // SAFETY: two integers to write.
         let range = unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) };
         done("cuCtxGetStreamPriorityRange", range)?;
-        for (queue, stream) in Queue::ALL.into_iter().zip(&mut cuda.streams) {
-            let priority = if queue == Queue::Compute { greatest } else { least };
+        for (queue, stream) in Stream::ALL.into_iter().zip(&mut cuda.streams) {
+            let priority = if queue == Stream::Compute { greatest } else { least };
             let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
             // SAFETY: a handle to write.
             let made = unsafe { sys::cuStreamCreateWithPriority(stream, flags, priority) };
@@ -118,12 +120,12 @@ impl Cuda {
         &self.info
     }
 
-    fn stream(&self, queue: Queue) -> sys::CUstream {
+    fn stream(&self, queue: Stream) -> sys::CUstream {
         let [compute, d2h, h2d] = self.streams;
         match queue {
-            Queue::Compute => compute,
-            Queue::D2h => d2h,
-            Queue::H2d => h2d,
+            Stream::Compute => compute,
+            Stream::DeviceToHost => d2h,
+            Stream::HostToDevice => h2d,
         }
     }
 
@@ -143,8 +145,8 @@ impl Cuda {
     /// The address of a place, in the address space that both arenas share.
     fn address(&self, region: Region) -> Result<sys::CUdeviceptr, GpuError> {
         let (base, bytes) = match region.arena {
-            Arena::Device => self.device,
-            Arena::Host => self.host.range(),
+            Space::Dev => self.device,
+            Space::Host => self.host.range(),
         };
         check_region(region.start, region.len, bytes)?;
         Ok(base + region.start as u64)
@@ -238,7 +240,7 @@ impl Driver for Cuda {
         self.values.clear();
         for word in words {
             self.values.push(match *word {
-                Word::Address(start) => self.address(Region { arena: Arena::Device, start, len: 0 })?,
+                Word::Address(start) => self.address(Region { arena: Space::Dev, start, len: 0 })?,
                 Word::Report(start) => {
                     let (base, bytes) = self.reports.range();
                     check_region(start, 0, bytes)?;
@@ -249,7 +251,7 @@ impl Driver for Cuda {
         }
         self.pointers.clear();
         self.pointers.extend(self.values.iter_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>()));
-        let ([x, y, z], stream) = (grid, self.stream(Queue::Compute));
+        let ([x, y, z], stream) = (grid, self.stream(Stream::Compute));
         // SAFETY: the function is one of the module's; all parameters of its kernels are of eight bytes, and the caller
         // passes as many as the kernel has. The driver reads them before it returns.
         let result = unsafe {
@@ -271,7 +273,7 @@ impl Driver for Cuda {
     }
 
     fn plan_library(&mut self, call: &LibraryCall, workspace: usize) -> Result<Option<LibraryOp>, GpuError> {
-        self.calls.plan(call, workspace, None, self.stream(Queue::Compute).cast())
+        self.calls.plan(call, workspace, None, self.stream(Stream::Compute).cast())
     }
 
     fn call(&mut self, op: LibraryOp, places: &[Region], workspace: Region) -> Result<(), GpuError> {
@@ -281,11 +283,11 @@ impl Driver for Cuda {
         }
         let operands = self.values.iter().copied().zip(places.iter().map(|place| place.len));
         let scratch = (self.address(workspace)?, workspace.len);
-        self.calls.run(op, operands, scratch, self.stream(Queue::Compute).cast())
+        self.calls.run(op, operands, scratch, self.stream(Stream::Compute).cast())
     }
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
-    fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), GpuError> {
+    fn copy(&mut self, queue: Stream, from: Region, to: Region) -> Result<(), GpuError> {
         if from.len != to.len {
             return Err(GpuError::Bounds { start: to.start, len: from.len, arena: to.len });
         }
@@ -298,8 +300,8 @@ impl Driver for Cuda {
     }
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
-    fn fill(&mut self, queue: Queue, start: usize, len: usize, byte: u8) -> Result<(), GpuError> {
-        let at = self.address(Region { arena: Arena::Device, start, len })?;
+    fn fill(&mut self, queue: Stream, start: usize, len: usize, byte: u8) -> Result<(), GpuError> {
+        let at = self.address(Region { arena: Space::Dev, start, len })?;
         if len == 0 {
             return Ok(());
         }
@@ -308,13 +310,13 @@ impl Driver for Cuda {
     }
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
-    fn record(&mut self, queue: Queue, event: usize) -> Result<(), GpuError> {
+    fn record(&mut self, queue: Stream, event: usize) -> Result<(), GpuError> {
         // SAFETY: event and stream exist.
         done("cuEventRecord", unsafe { sys::cuEventRecord(self.event(event)?, self.stream(queue)) })
     }
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
-    fn wait(&mut self, queue: Queue, event: usize) -> Result<(), GpuError> {
+    fn wait(&mut self, queue: Stream, event: usize) -> Result<(), GpuError> {
         // SAFETY: event and stream exist.
         done("cuStreamWaitEvent", unsafe {
             sys::cuStreamWaitEvent(self.stream(queue), self.event(event)?, 0)
@@ -337,7 +339,7 @@ impl Driver for Cuda {
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
     fn upload(&mut self, start: usize, bytes: &[u8]) -> Result<(), GpuError> {
-        let at = self.address(Region { arena: Arena::Device, start, len: bytes.len() })?;
+        let at = self.address(Region { arena: Space::Dev, start, len: bytes.len() })?;
         // SAFETY: the place is within the arena; the bytes are readable, and copied when the call returns.
         done("cuMemcpyHtoD", unsafe { sys::cuMemcpyHtoD_v2(at, bytes.as_ptr().cast(), bytes.len()) })?;
         // SAFETY: has no conditions. From pageable memory the call may return before the last bytes have arrived.
@@ -346,7 +348,7 @@ impl Driver for Cuda {
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
     fn download(&mut self, start: usize, bytes: &mut [u8]) -> Result<(), GpuError> {
-        let at = self.address(Region { arena: Arena::Device, start, len: bytes.len() })?;
+        let at = self.address(Region { arena: Space::Dev, start, len: bytes.len() })?;
         // SAFETY: the place is within the arena; the bytes are writable, and written when the call returns.
         done("cuMemcpyDtoH", unsafe { sys::cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), at, bytes.len()) })
     }

@@ -1,4 +1,4 @@
-//! What replaying a schedule asks of a device: two arenas, three queues, events, launches.
+//! Interface of a device that replays a schedule: two arenas, three streams, events, launches.
 //!
 //! [`Cuda`](crate::Cuda) implements it with NVIDIA's driver; tests implement it without a GPU. The contract is CUDA's:
 //! commands of a queue run in the order of issue, a wait binds to the last record before it, and nothing else orders
@@ -10,42 +10,18 @@
 //! up to their text.
 
 use memc_cuda::LibraryCall;
+use memc_ir::{Space, Stream};
 
 use crate::GpuError;
-
-/// A queue of commands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Queue {
-    /// Launches.
-    Compute,
-    /// Copies from the device to the host.
-    D2h,
-    /// Copies from the host to the device.
-    H2d,
-}
-
-impl Queue {
-    /// All of them.
-    pub const ALL: [Queue; 3] = [Queue::Compute, Queue::D2h, Queue::H2d];
-}
-
-/// One of the two arenas.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Arena {
-    /// Memory of the device.
-    Device,
-    /// Memory of the host, page-locked where that can be had.
-    Host,
-}
 
 /// The bytes `start..start + len` of an arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// Which arena.
-    pub arena: Arena,
+    /// The arena.
+    pub arena: Space,
     /// The first byte.
     pub start: usize,
-    /// How many.
+    /// Number of bytes.
     pub len: usize,
 }
 
@@ -137,25 +113,25 @@ pub trait Driver {
     ///
     /// # Errors
     /// That of this or an earlier command.
-    fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), GpuError>;
+    fn copy(&mut self, queue: Stream, from: Region, to: Region) -> Result<(), GpuError>;
 
     /// Sets every byte of a place of the device arena.
     ///
     /// # Errors
     /// That of this or an earlier command.
-    fn fill(&mut self, queue: Queue, start: usize, len: usize, byte: u8) -> Result<(), GpuError>;
+    fn fill(&mut self, queue: Stream, start: usize, len: usize, byte: u8) -> Result<(), GpuError>;
 
     /// Records an event.
     ///
     /// # Errors
     /// That of this or an earlier command.
-    fn record(&mut self, queue: Queue, event: usize) -> Result<(), GpuError>;
+    fn record(&mut self, queue: Stream, event: usize) -> Result<(), GpuError>;
 
     /// Makes a queue wait for an event.
     ///
     /// # Errors
     /// That of this or an earlier command.
-    fn wait(&mut self, queue: Queue, event: usize) -> Result<(), GpuError>;
+    fn wait(&mut self, queue: Stream, event: usize) -> Result<(), GpuError>;
 
     /// Blocks the caller until an event has happened.
     ///

@@ -5,7 +5,7 @@
 //! records of the same capture can be waited for, and such records mean nothing outside of it. What has to cross the border
 //! goes through [`Graphs::record_outside`] and [`Graphs::wait_outside`].
 
-use crate::{Driver, GpuError, Queue};
+use crate::{Driver, GpuError, Stream};
 
 /// A captured graph, by a number of the implementation's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,11 +36,11 @@ pub trait Graphs: Driver {
     ///
     /// # Errors
     /// That of this or an earlier command.
-    fn record_outside(&mut self, queue: Queue, event: usize) -> Result<(), GpuError>;
+    fn record_outside(&mut self, queue: Stream, event: usize) -> Result<(), GpuError>;
 
     /// Within a capture: every launch of the graph waits for the last record of the event before the launch.
     ///
     /// # Errors
     /// That of this or an earlier command.
-    fn wait_outside(&mut self, queue: Queue, event: usize) -> Result<(), GpuError>;
+    fn wait_outside(&mut self, queue: Stream, event: usize) -> Result<(), GpuError>;
 }

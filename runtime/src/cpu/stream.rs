@@ -17,7 +17,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use memc_plan::{Section, Span, Stream};
+use memc_plan::{Queue, Section, Span};
 use rayon::ThreadPool;
 
 use super::{
@@ -36,7 +36,7 @@ use crate::{Error, Program};
 /// Device streams; the issuing thread comes after them in arrays of [`PARTIES`].
 const QUEUES: usize = 3;
 const PARTIES: usize = 4;
-const HOST: usize = Stream::Host as usize;
+const HOST: usize = Queue::Host.index();
 const NAMES: [&str; QUEUES] = ["memrun-compute", "memrun-d2h", "memrun-h2d"];
 
 /// What a queue holds.
@@ -240,7 +240,7 @@ impl Streams {
             let delays = options.delay_seed.map(|seed| Delays::new(seed, queue));
             let (shared, program, pool) = (streams.shared.clone(), streams.program.clone(), pool.clone());
             let work = move || {
-                if queue == Stream::Compute as usize {
+                if queue == Queue::COMPUTE.index() {
                     // A worker of the pool splits work in its own queue, without allocating.
                     pool.install(|| drain(&shared, &program, queue, runner, delays));
                 } else {
@@ -264,7 +264,7 @@ impl Streams {
         self.shared.check()?;
         let program = self.program.clone();
         let Some(command) = program.section(section).get(index) else { return Ok(()) };
-        let stream = command.stream as usize;
+        let stream = command.queue.index();
         match command.action {
             Action::Record(event) => {
                 let ticket = self.record(stream)?;
@@ -356,7 +356,7 @@ impl Drop for Streams {
 
 /// Room for two runs of the longest section.
 fn room(program: &Program, queue: usize) -> usize {
-    let items = |section| program.section(section).iter().filter(|c| c.stream as usize == queue).count();
+    let items = |section| program.section(section).iter().filter(|c| c.queue.index() == queue).count();
     Section::ALL.into_iter().map(items).max().unwrap_or(0).saturating_mul(2).saturating_add(1)
 }
 

@@ -4,10 +4,10 @@
 //! for an event that no body records was met by the prologue, and is left out: before the first launch, and after commands
 //! that were issued one by one, the host waits for the device.
 
-use memc_gpu::{Clock, GpuError, Graph, Graphs, Queue};
+use memc_gpu::{Clock, GpuError, Graph, Graphs, Stream};
 use memc_plan::Section;
 
-use super::replay::{Replay, queue};
+use super::replay::Replay;
 use super::split::{HALVES, Split};
 use crate::Error;
 use crate::device::HostSide;
@@ -42,7 +42,7 @@ impl<D: Graphs + Clock> Replay<D> {
         }
         // The first launch of a half waits for what the other half has not recorded yet.
         for event in self.program.events..captured.split.all_events() {
-            self.driver.record(Queue::Compute, event)?;
+            self.driver.record(Stream::Compute, event)?;
         }
         self.driver.synchronize()?;
         for half in 0..HALVES {
@@ -71,7 +71,7 @@ impl<D: Graphs + Clock> Replay<D> {
     fn issue_half(&mut self, split: &Split, half: usize) -> Result<(), GpuError> {
         let (program, other) = (self.program.clone(), HALVES - 1 - half);
         let body = program.section(Section::Body);
-        for queue in Queue::ALL {
+        for queue in Stream::ALL {
             self.driver.wait_outside(queue, split.end(other, queue))?;
         }
         let mut last = vec![None; program.events];
@@ -82,7 +82,7 @@ impl<D: Graphs + Clock> Replay<D> {
         }
         let mut recorded = vec![false; program.events];
         for index in split.device.clone() {
-            let Some((command, queue)) = body.get(index).and_then(|c| Some((c, queue(c.stream)?))) else {
+            let Some((command, queue)) = body.get(index).and_then(|c| Some((c, c.queue.stream()?))) else {
                 continue;
             };
             match command.action {
@@ -106,7 +106,7 @@ impl<D: Graphs + Clock> Replay<D> {
                 _ => self.on_device(Section::Body, index, queue, &command.action)?,
             }
         }
-        for queue in Queue::ALL {
+        for queue in Stream::ALL {
             self.driver.record_outside(queue, split.end(half, queue))?;
         }
         Ok(())
@@ -144,7 +144,7 @@ impl<D: Graphs + Clock> Replay<D> {
         let Some(captured) = &mut self.captured else { return Ok(()) };
         if !captured.behind {
             let last = HALVES - 1 - captured.next;
-            for queue in Queue::ALL {
+            for queue in Stream::ALL {
                 self.driver.wait(queue, captured.split.end(last, queue))?;
             }
         }

@@ -5,16 +5,16 @@
 //! touches what another one writes.
 
 use memc_cuda::{MOST_UPDATES, is_small_update};
-use memc_plan::Stream;
+use memc_plan::{Kernel, Queue};
 
 use crate::Program;
-use crate::program::{Action, Command, Kernel, Launch, Place, Source};
+use crate::program::{Action, Command, Launch, Place, Source};
 
 /// Commands of a section that share a launch, two or more in a group, by index; groups in order.
 pub(super) fn groups(program: &Program, commands: &[Command]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut open: Vec<(usize, &Launch)> = Vec::new();
-    for (index, command) in commands.iter().enumerate().filter(|(_, c)| c.stream == Stream::Compute) {
+    for (index, command) in commands.iter().enumerate().filter(|(_, c)| c.queue == Queue::COMPUTE) {
         let launch = match &command.action {
             // Bytes become undefined, which is nothing that a kernel does.
             Action::Free(_) => continue,

@@ -5,12 +5,12 @@ use std::borrow::Cow;
 use memc_cuda::{Arg, IndexCheck, Launch as KernelLaunch, Lowering};
 use memc_gpu::Word;
 use memc_ir::{Bytes, TensorType};
-use memc_plan::Section;
+use memc_plan::{Kernel, Section};
 
 use super::joint;
 use super::library::Taken;
 use super::report::{self, Reports};
-use crate::program::{Action, Kernel, Launch, Place, Source};
+use crate::program::{Action, Launch, Place, Source};
 use crate::{Error, Program};
 
 /// Alignment of the scratch region, as good as that of an allocation.

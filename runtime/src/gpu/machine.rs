@@ -4,7 +4,7 @@
 //! ends, so that slow devices are measured in as little time as fast ones.
 
 use memc_cuda::{Arg, Lowering};
-use memc_gpu::{Arena, Clock, Function, GpuError, Graphs, Queue, Region, Sizes, Word};
+use memc_gpu::{Clock, Function, GpuError, Graphs, Region, Sizes, Space, Stream, Word};
 use memc_ir::{OpKind, TensorType, parse_op, parse_type};
 
 use crate::profile::{Machine, median, per_second};
@@ -139,11 +139,11 @@ pub(crate) fn machine<D: Graphs + Clock>(mut driver: D, stages: &Stages) -> Resu
         None => 0,
     };
     stages.enter("measuring the device: copies");
-    let d2h = bench.copy_ns(Queue::D2h, SMALL)?;
-    let h2d = bench.copy_ns(Queue::H2d, SMALL)?;
+    let d2h = bench.copy_ns(Stream::DeviceToHost, SMALL)?;
+    let h2d = bench.copy_ns(Stream::HostToDevice, SMALL)?;
     let (latency, bytes) = (d2h.max(h2d), copy as u64);
-    let down = bench.copy_ns(Queue::D2h, copy)?.saturating_sub(d2h);
-    let up = bench.copy_ns(Queue::H2d, copy)?.saturating_sub(h2d);
+    let down = bench.copy_ns(Stream::DeviceToHost, copy)?.saturating_sub(d2h);
+    let up = bench.copy_ns(Stream::HostToDevice, copy)?.saturating_sub(h2d);
     let duplex = bench.duplex_ns()?;
     let slowdown = match streams.get(large) {
         Some(probe) => bench.beside(probe)?,
@@ -199,9 +199,9 @@ impl<D: Graphs + Clock> Bench<D> {
     /// Time of commands on the compute queue.
     fn ns(&mut self, mut issue: impl FnMut(&mut D) -> Result<(), GpuError>) -> Result<u64, Error> {
         self.marked(&[1], |driver| {
-            driver.mark(Queue::Compute, 0)?;
+            driver.mark(Stream::Compute, 0)?;
             issue(driver)?;
-            driver.mark(Queue::Compute, 1)
+            driver.mark(Stream::Compute, 1)
         })
     }
 
@@ -218,7 +218,7 @@ impl<D: Graphs + Clock> Bench<D> {
         Ok(best)
     }
 
-    fn copy_ns(&mut self, queue: Queue, bytes: usize) -> Result<u64, Error> {
+    fn copy_ns(&mut self, queue: Stream, bytes: usize) -> Result<u64, Error> {
         let copy = self.copy;
         self.marked(&[1], |driver| {
             driver.mark(queue, 0)?;
@@ -231,10 +231,10 @@ impl<D: Graphs + Clock> Bench<D> {
     fn duplex_ns(&mut self) -> Result<u64, Error> {
         let copy = self.copy;
         self.marked(&[1, 2], |driver| {
-            driver.mark(Queue::Compute, 0)?;
+            driver.mark(Stream::Compute, 0)?;
             both(driver, copy)?;
-            driver.mark(Queue::D2h, 1)?;
-            driver.mark(Queue::H2d, 2)
+            driver.mark(Stream::DeviceToHost, 1)?;
+            driver.mark(Stream::HostToDevice, 2)
         })
     }
 
@@ -252,17 +252,17 @@ impl<D: Graphs + Clock> Bench<D> {
 }
 
 /// A copy of so many bytes, at the place of the queue's copies of `copy` bytes.
-fn one<D: Graphs>(driver: &mut D, queue: Queue, copy: usize, bytes: usize) -> Result<(), GpuError> {
-    let start = if queue == Queue::D2h { 0 } else { copy };
-    let [host, device] = [Arena::Host, Arena::Device].map(|arena| Region { arena, start, len: bytes });
-    let (from, to) = if queue == Queue::D2h { (device, host) } else { (host, device) };
+fn one<D: Graphs>(driver: &mut D, queue: Stream, copy: usize, bytes: usize) -> Result<(), GpuError> {
+    let start = if queue == Stream::DeviceToHost { 0 } else { copy };
+    let [host, device] = [Space::Host, Space::Dev].map(|arena| Region { arena, start, len: bytes });
+    let (from, to) = if queue == Stream::DeviceToHost { (device, host) } else { (host, device) };
     driver.copy(queue, from, to)
 }
 
 /// Rounds of copies in both directions, from where the compute queue is.
 fn both<D: Graphs>(driver: &mut D, copy: usize) -> Result<(), GpuError> {
-    driver.record(Queue::Compute, 0)?;
-    let queues = [Queue::D2h, Queue::H2d];
+    driver.record(Stream::Compute, 0)?;
+    let queues = [Stream::DeviceToHost, Stream::HostToDevice];
     queues.into_iter().try_for_each(|queue| driver.wait(queue, 0))?;
     (0..ROUNDS).flat_map(|_| queues).try_for_each(|queue| one(driver, queue, copy, copy))
 }

@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use memc_gpu::{Clock, Facts, GpuError, Graph, Graphs, Queue, Ways};
+use memc_gpu::{Clock, Facts, GpuError, Graph, Graphs, Stream, Ways};
 use memc_plan::Section;
 
-use super::replay::{How, Replay, queue};
+use super::replay::{How, Replay};
 use super::split::Split;
 use crate::noted::Noted;
 use crate::program::Action;
@@ -97,7 +97,7 @@ impl<D: Graphs + Clock> InOrder<D> {
         self.replay.driver.reserve_marks(2 * launches)?;
         self.replay.driver.begin_capture()?;
         let issued = self.split.device.clone().try_for_each(|index| match body.get(index) {
-            Some(command) if queue(command.stream).is_some() => self.issue(index, &command.action),
+            Some(command) if command.queue.stream().is_some() => self.issue(index, &command.action),
             _ => Ok(()),
         });
         let chain = self.replay.driver.end_capture();
@@ -116,11 +116,11 @@ impl<D: Graphs + Clock> InOrder<D> {
             Action::Launch(launch) => {
                 let mark = 2 * self.marked.len();
                 self.marked.push(launch.kernel);
-                self.replay.driver.mark(Queue::Compute, mark)?;
-                self.replay.on_device(Section::Body, index, Queue::Compute, action)?;
-                self.replay.driver.mark(Queue::Compute, mark + 1)
+                self.replay.driver.mark(Stream::Compute, mark)?;
+                self.replay.on_device(Section::Body, index, Stream::Compute, action)?;
+                self.replay.driver.mark(Stream::Compute, mark + 1)
             }
-            _ => self.replay.on_device(Section::Body, index, Queue::Compute, action),
+            _ => self.replay.on_device(Section::Body, index, Stream::Compute, action),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a device's memory turns out to be, where that is not as planned: said once, before the first step.
 
-use memc_gpu::{Arena, Clock, Driver, Facts, GpuError, Queue, Region};
+use memc_gpu::{Clock, Driver, Facts, GpuError, Region, Space, Stream};
 use memc_ir::Bytes;
 use memc_plan::Section;
 
@@ -16,7 +16,7 @@ const GRAIN: u64 = 2 << 20;
 /// What copies cost where the host arena could not be page-locked. The arenas must be unused.
 pub(super) fn pageable(driver: &mut impl Driver, program: &Program) -> Result<String, Error> {
     let len = COPY.min(program.dev_bytes).min(program.host_bytes);
-    let [device, host] = [Arena::Device, Arena::Host].map(|arena| Region { arena, start: 0, len });
+    let [device, host] = [Space::Dev, Space::Host].map(|arena| Region { arena, start: 0, len });
     let mut rate = |queue, from, to| -> Result<f64, Error> {
         // The first copy warms up.
         driver.copy(queue, from, to)?;
@@ -26,7 +26,7 @@ pub(super) fn pageable(driver: &mut impl Driver, program: &Program) -> Result<St
         driver.synchronize()?;
         Ok(len as f64 / elapsed_ns(start).max(1) as f64)
     };
-    let (down, up) = (rate(Queue::D2h, device, host)?, rate(Queue::H2d, host, device)?);
+    let (down, up) = (rate(Stream::DeviceToHost, device, host)?, rate(Stream::HostToDevice, host, device)?);
     let copied = |to: memc_plan::Space| -> u64 {
         let bytes = program.section(Section::Body).iter().map(|command| match &command.action {
             Action::Copy { dst, .. } if dst.space == to => dst.len as u64,

@@ -5,8 +5,8 @@
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
-use memc_gpu::{Arena, Clock, Function, GpuError, Graphs, Queue, Region, Sizes, Ways, Word};
-use memc_plan::{Section, Space, Span, Stream};
+use memc_gpu::{Clock, Function, GpuError, Graphs, Region, Sizes, Space, Stream, Ways, Word};
+use memc_plan::{Section, Span};
 
 use super::capture::Captured;
 use super::library::{Call, Taken};
@@ -180,7 +180,7 @@ impl<D: Graphs + Clock> Replay<D> {
         command: &Command,
         host: &mut dyn HostSide,
     ) -> Result<(), Error> {
-        match (&command.action, queue(command.stream)) {
+        match (&command.action, command.queue.stream()) {
             (action, None) => self.on_host(action, host),
             (Action::Load(_) | Action::Store(_) | Action::Write(_) | Action::Read(_), Some(_)) => {
                 self.on_host(&command.action, host)
@@ -194,7 +194,7 @@ impl<D: Graphs + Clock> Replay<D> {
         &mut self,
         section: Section,
         index: usize,
-        queue: Queue,
+        queue: Stream,
         action: &Action,
     ) -> Result<(), GpuError> {
         let driver = &mut self.driver;
@@ -221,7 +221,7 @@ impl<D: Graphs + Clock> Replay<D> {
             // Results that share their bytes with an operand are still to be read.
             let shared = |j| launch.operands.iter().any(|o| matches!(o, Source::Result(k) if *k == j));
             for (_, place) in launch.results.iter().enumerate().filter(|(j, _)| !shared(*j)) {
-                self.driver.fill(Queue::Compute, place.start, place.len, POISON)?;
+                self.driver.fill(Stream::Compute, place.start, place.len, POISON)?;
             }
         }
         let range = self.issued.get(section as usize).and_then(|issued| issued.get(index)).cloned();
@@ -282,22 +282,8 @@ impl<D: Graphs + Clock> Replay<D> {
     }
 }
 
-/// The queue of a stream; none for the host.
-pub(super) fn queue(stream: Stream) -> Option<Queue> {
-    match stream {
-        Stream::Compute => Some(Queue::Compute),
-        Stream::D2h => Some(Queue::D2h),
-        Stream::H2d => Some(Queue::H2d),
-        Stream::Host => None,
-    }
-}
-
 pub(super) fn region(place: Place) -> Region {
-    let arena = match place.space {
-        Space::Dev => Arena::Device,
-        Space::Host => Arena::Host,
-    };
-    Region { arena, start: place.start, len: place.len }
+    Region { arena: place.space, start: place.start, len: place.len }
 }
 
 impl<D: Graphs + Clock> Replay<D> {

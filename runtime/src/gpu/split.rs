@@ -7,8 +7,8 @@
 
 use std::ops::Range;
 
-use memc_gpu::Queue;
-use memc_plan::{Section, Stream};
+use memc_gpu::Stream;
+use memc_plan::{Queue, Section};
 
 use crate::Program;
 use crate::program::Action;
@@ -32,7 +32,7 @@ impl Split {
     /// Of a program's body; `None` where host commands lie between those of the device.
     pub(super) fn of(program: &Program) -> Option<Split> {
         let body = program.section(Section::Body);
-        let on_device = |i: &usize| body.get(*i).is_some_and(|c| c.stream != Stream::Host);
+        let on_device = |i: &usize| body.get(*i).is_some_and(|c| c.queue != Queue::Host);
         let mut all = (0..body.len()).filter(on_device);
         let device = match (all.next(), all.next_back()) {
             (None, _) => 0..0,
@@ -77,11 +77,11 @@ impl Split {
     }
 
     fn first(&self, half: usize) -> usize {
-        self.events + half * (self.count + Queue::ALL.len())
+        self.events + half * (self.count + Stream::ALL.len())
     }
 
     /// The event by which a half records the end of a queue.
-    pub(super) fn end(&self, half: usize, queue: Queue) -> usize {
+    pub(super) fn end(&self, half: usize, queue: Stream) -> usize {
         self.first(half) + self.count + queue as usize
     }
 

@@ -1,9 +1,9 @@
 //! A step with the time of every command: issued one by one, a mark before and after each.
 
-use memc_gpu::{Clock, Graphs, Queue};
+use memc_gpu::{Clock, Graphs, Stream};
 use memc_plan::{Section, Span};
 
-use super::replay::{Replay, queue};
+use super::replay::Replay;
 use crate::Error;
 use crate::clock::{elapsed_ns, from_first, now};
 use crate::device::HostSide;
@@ -16,7 +16,7 @@ impl<D: Graphs + Clock> Replay<D> {
     /// Commands that run in queues and have times.
     fn timed(&self) -> impl Iterator<Item = &Command> {
         let body = self.program.section(Section::Body).iter();
-        body.filter(|command| command.takes_time() && queue(command.stream).is_some())
+        body.filter(|command| command.takes_time() && command.queue.stream().is_some())
     }
 
     /// Makes the marks: two for each command, and two that relate the device's time to the host's.
@@ -34,9 +34,9 @@ impl<D: Graphs + Clock> Replay<D> {
         let mut in_queues = Vec::with_capacity(body.len());
         let begin = now();
         let time = || elapsed_ns(begin).cast_signed();
-        self.driver.mark(Queue::Compute, first)?;
+        self.driver.mark(Stream::Compute, first)?;
         for (index, command) in body.iter().enumerate() {
-            match queue(command.stream).filter(|_| command.takes_time()) {
+            match command.queue.stream().filter(|_| command.takes_time()) {
                 Some(queue) => {
                     let mark = 2 * in_queues.len();
                     self.driver.mark(queue, mark)?;
@@ -58,7 +58,7 @@ impl<D: Graphs + Clock> Replay<D> {
         let mut best = (i64::MAX, 0);
         for _ in 0..LOOKS {
             let before = time();
-            self.driver.mark(Queue::Compute, last)?;
+            self.driver.mark(Stream::Compute, last)?;
             self.driver.synchronize()?;
             let after = time();
             let shift = before.midpoint(after) - self.driver.elapsed_ns(first, last)?;

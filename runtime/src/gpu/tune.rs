@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use memc_gpu::{Clock, GpuError, Graphs, LibraryOp, MOST_WAYS, Offer, Queue, Setting, Ways};
+use memc_gpu::{Clock, GpuError, Graphs, LibraryOp, MOST_WAYS, Offer, Setting, Stream, Ways};
 use memc_plan::{Section, TunedKernel, Tuning};
 
 use super::kept::{named, to_plan};
@@ -150,9 +150,9 @@ impl<D: Graphs + Clock + Ways> Warm<D> {
         }
         driver.begin_capture()?;
         let issued = ways.iter().enumerate().try_for_each(|(way, (_, op))| {
-            driver.mark(Queue::Compute, 2 * way)?;
+            driver.mark(Stream::Compute, 2 * way)?;
             (0..ROW).try_for_each(|_| driver.call(*op, &places, workspace))?;
-            driver.mark(Queue::Compute, 2 * way + 1)
+            driver.mark(Stream::Compute, 2 * way + 1)
         });
         let graph = driver.end_capture();
         issued?;

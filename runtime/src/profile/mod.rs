@@ -161,7 +161,7 @@ fn steps(
 /// The kernels that have times.
 fn ops(program: &Program, times: Vec<Vec<u64>>) -> Vec<Op> {
     let measured = program.kernels.iter().zip(times).filter(|(_, times)| !times.is_empty());
-    let op = |(kernel, mut times): (&crate::program::Kernel, Vec<u64>)| Op {
+    let op = |(kernel, mut times): (&memc_plan::Kernel, Vec<u64>)| Op {
         op: kernel.op.mnemonic().to_owned(),
         attrs: kernel.op.attrs_text(),
         operands: kernel.operands.iter().map(ToString::to_string).collect(),

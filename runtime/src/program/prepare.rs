@@ -1,12 +1,12 @@
-//! From the plan's tables and strings to resolved commands, one rule at a time.
+//! From the plan's tables and slices to resolved commands, one rule at a time.
 
 use std::collections::BTreeMap;
 
-use memc_ir::{TensorType, parse_op, parse_type};
+use memc_ir::TensorType;
 use memc_kernels::{ALIGN, Call};
-use memc_plan::{Plan, Section, Slice, Space, Stream};
+use memc_plan::{Kernel, Plan, Queue, Section, Slice, Space};
 
-use super::{Action, Command, Kernel, Launch, Place, Program, Source, Types};
+use super::{Action, Command, Launch, Place, Program, Source, Types};
 use crate::Error;
 
 pub(super) fn prepare(plan: &Plan) -> Result<Program, Error> {
@@ -18,18 +18,14 @@ pub(super) fn prepare(plan: &Plan) -> Result<Program, Error> {
     };
     let dev_bytes = size(plan.meta.dev_bytes, "device")?;
     let host_bytes = size(plan.meta.host_bytes, "host")?;
-    let kernels = plan
-        .kernels
-        .iter()
-        .enumerate()
-        .map(|(i, k)| kernel(k).map_err(|what| Error::Plan(format!("kernel k{i} `{}`: {what}", k.op))));
-    let kernels = kernels.collect::<Result<Vec<_>, _>>()?;
-
-    let table = |what: &str, name: &str, ty: &str, slice: &Slice| {
-        let fail = |why: String| Error::Plan(format!("{what} `{name}`: {why}"));
-        let ty = tensor_type(ty).map_err(fail)?;
-        let place = place_of(slice, &ty).map_err(fail)?;
-        Ok::<_, Error>((place, ty))
+    for (i, kernel) in plan.kernels.iter().enumerate() {
+        check_kernel(kernel)
+            .map_err(|what| Error::Plan(format!("kernel k{i} `{}`: {what}", kernel.op.mnemonic())))?;
+    }
+    let table = |what: &str, name: &str, ty: &TensorType, slice: &Slice| {
+        let place = sized(ty).and_then(|ty| place_of(slice, ty));
+        let place = place.map_err(|why| Error::Plan(format!("{what} `{name}`: {why}")))?;
+        Ok::<_, Error>((place, ty.clone()))
     };
     let states = plan.states.iter().map(|s| table("state", &s.name, &s.ty, &s.home));
     let (homes, state_types) = states.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
@@ -46,7 +42,7 @@ pub(super) fn prepare(plan: &Plan) -> Result<Program, Error> {
         budget_bytes: plan.meta.budget_bytes,
         reserve_bytes: plan.meta.reserve_bytes,
         host_bytes,
-        kernels,
+        kernels: plan.kernels.clone(),
         events: index(plan.events),
         homes,
         slots,
@@ -68,24 +64,21 @@ fn index(n: u32) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
 
-fn tensor_type(text: &str) -> Result<TensorType, String> {
-    let ty = parse_type(text).map_err(|why| format!("type `{text}`: {why}"))?;
+fn sized(ty: &TensorType) -> Result<&TensorType, String> {
     match ty.checked_numel() {
         Some(_) => Ok(ty),
-        None => Err(format!("type `{text}` is too large")),
+        None => Err(format!("type `{ty}` is too large")),
     }
 }
 
-fn kernel(kernel: &memc_plan::Kernel) -> Result<Kernel, String> {
-    let op = parse_op(&kernel.op, &kernel.attrs)?;
-    let types = |texts: &[String]| texts.iter().map(|t| tensor_type(t)).collect::<Result<Vec<_>, _>>();
-    let (operands, results) = (types(&kernel.operands)?, types(&kernel.results)?);
-    let call = Call { op: &op, operand_types: &operands, result_types: &results };
-    let needs = call.check().map_err(|error| error.to_string())?;
+fn check_kernel(kernel: &Kernel) -> Result<(), String> {
+    kernel.operands.iter().chain(&kernel.results).try_for_each(|ty| sized(ty).map(|_| ()))?;
+    let (op, operand_types, result_types) = (&kernel.op, &kernel.operands, &kernel.results);
+    let needs = Call { op, operand_types, result_types }.check().map_err(|error| error.to_string())?;
     if kernel.workspace_bytes < needs {
         return Err(format!("declares {} bytes of workspace where it needs {needs}", kernel.workspace_bytes));
     }
-    Ok(Kernel { op, operands, results })
+    Ok(())
 }
 
 /// A slice within its arena (the plan is validated) as a place.
@@ -112,7 +105,7 @@ fn section(
         let action = action(program, command, trail)
             .map_err(|what| Error::Plan(format!("{section} command {i} `{command}`: {what}")))?;
         trail.follow(&action);
-        Ok(Command { stream: command.stream, action })
+        Ok(Command { queue: command.queue, action })
     });
     commands.collect()
 }
@@ -120,7 +113,7 @@ fn section(
 fn action(program: &Program, command: &memc_plan::Command, trail: &Trail) -> Result<Action, String> {
     Ok(match &command.action {
         memc_plan::Action::Launch { kernel, reads, writes, workspace } => {
-            if command.stream != Stream::Compute {
+            if command.queue != Queue::COMPUTE {
                 return Err("launches belong on the compute stream".to_owned());
             }
             let kernel = index(*kernel);
@@ -133,7 +126,7 @@ fn action(program: &Program, command: &memc_plan::Command, trail: &Trail) -> Res
         }
         memc_plan::Action::Copy { src, dst } => {
             let (src, dst) = (place(src)?, place(dst)?);
-            if command.stream == Stream::Host {
+            if command.queue == Queue::Host {
                 return Err("copies belong on a device stream".to_owned());
             }
             if src.overlaps(&dst) {

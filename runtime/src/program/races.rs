@@ -9,13 +9,13 @@
 
 use std::collections::BTreeMap;
 
-use memc_plan::{Plan, Section, Space, Stream};
+use memc_plan::{Plan, Queue, Section, Space};
 
 use super::{Action, Place, Program};
 use crate::Error;
 
-const STREAMS: usize = Stream::ALL.len();
-const HOST: usize = Stream::Host as usize;
+const STREAMS: usize = Queue::ALL.len();
+const HOST: usize = Queue::Host.index();
 
 pub(super) fn check(program: &Program, plan: &Plan) -> Result<(), Error> {
     use Section::{Body, Epilogue, Prologue};
@@ -87,7 +87,7 @@ impl<'a> Replay<'a> {
     fn command(&mut self, at: At) -> Result<(), Error> {
         let program = self.program;
         let Some(command) = program.section(at.section).get(at.index) else { return Ok(()) };
-        let stream = command.stream as usize;
+        let stream = command.queue.index();
         let issued = self.clocks[HOST];
         let clock = &mut self.clocks[stream];
         join(clock, &issued);

@@ -6,7 +6,7 @@ use arbtest::{
     arbitrary::{Result, Unstructured},
     arbtest,
 };
-use memc_plan::{Action, Command, Plan, Section, Slice, Space, Stream};
+use memc_plan::{Action, Command, Plan, Queue, Section, Slice, Space};
 use memc_runtime::{Program, RunOptions, cpu};
 
 use crate::{CLASSIFIER, Folder, parse, steps};
@@ -18,14 +18,14 @@ fn copies(u: &mut Unstructured) -> Result<Plan> {
     let mut plan = Plan { events: EVENTS, ..Plan::default() };
     // Enough commands for a plan of so many events, without an access.
     let none = Action::Free { slice: Slice::dev(0, 0) };
-    let none = Command { stream: Stream::Compute, action: none, label: String::new() };
+    let none = Command { queue: Queue::COMPUTE, action: none, label: String::new() };
     plan.prologue = vec![none; EVENTS as usize];
     plan.meta.set_source("");
     (plan.meta.dev_bytes, plan.meta.host_bytes) = (4, 2);
     let most = u.int_in_range(1..=10)?;
     for (section, count) in [(Section::Prologue, 3), (Section::Body, most), (Section::Epilogue, 2)] {
         for _ in 0..u.int_in_range(0..=count)? {
-            let stream = *u.choose(&Stream::ALL)?;
+            let queue = *u.choose(&Queue::ALL)?;
             let mut slice = || -> Result<Slice> {
                 let (space, most) = *u.choose(&[(Space::Dev, 4u64), (Space::Host, 2)])?;
                 let offset = u.int_in_range(0..=most - 1)?;
@@ -35,12 +35,12 @@ fn copies(u: &mut Unstructured) -> Result<Plan> {
             (src.bytes, dst.bytes) = (1, 1);
             let event = u.int_in_range(0..=EVENTS - 1)?;
             let action = match u.int_in_range(0..=3)? {
-                0 if stream != Stream::Host && src != dst => Action::Copy { src, dst },
-                1 if stream != Stream::Host => Action::Record { event },
+                0 if queue != Queue::Host && src != dst => Action::Copy { src, dst },
+                1 if queue != Queue::Host => Action::Record { event },
                 2 => Action::Wait { event },
                 _ => Action::Free { slice: src },
             };
-            plan.section_mut(section).push(Command { stream, action, label: String::new() });
+            plan.section_mut(section).push(Command { queue, action, label: String::new() });
         }
     }
     Ok(plan)
@@ -52,11 +52,11 @@ fn ordered(plan: &Plan, bodies: usize) -> bool {
     let body = std::iter::repeat_n(&plan.body, bodies).flatten();
     let all: Vec<&Command> = plan.prologue.iter().chain(body).chain(&plan.epilogue).collect();
     let mut before: Vec<Vec<usize>> = Vec::new();
-    let mut last: BTreeMap<Stream, usize> = BTreeMap::new();
+    let mut last: BTreeMap<Queue, usize> = BTreeMap::new();
     let mut records: BTreeMap<u32, usize> = BTreeMap::new();
     for (i, command) in all.iter().enumerate() {
-        let mut edges: Vec<usize> = last.get(&command.stream).copied().into_iter().collect();
-        edges.extend(last.get(&Stream::Host));
+        let mut edges: Vec<usize> = last.get(&command.queue).copied().into_iter().collect();
+        edges.extend(last.get(&Queue::Host));
         match &command.action {
             Action::Record { event } => {
                 records.insert(*event, i);
@@ -67,7 +67,7 @@ fn ordered(plan: &Plan, bodies: usize) -> bool {
             },
             _ => {}
         }
-        last.insert(command.stream, i);
+        last.insert(command.queue, i);
         before.push(edges);
     }
     let accesses = |command: &Command| match &command.action {
@@ -135,7 +135,7 @@ fn mutate(plan: &mut Plan, u: &mut Unstructured) -> Result<()> {
             commands.swap(at, with);
         }
         2 => commands.insert(at, commands[u.choose_index(commands.len())?].clone()),
-        3 => commands[at].stream = *u.choose(&Stream::ALL)?,
+        3 => commands[at].queue = *u.choose(&Queue::ALL)?,
         4 => {
             let index = u.choose_index(plan.states.len())?;
             slice(&mut plan.states[index].home, u)?;

@@ -1,6 +1,6 @@
 //! The GPU's replay of plans, on a driver without a GPU: the runtime's path from plan to queues as it is.
 
-use memc_gpu::{Driver, GpuError, Graphs, Queue, Sizes};
+use memc_gpu::{Driver, GpuError, Graphs, Sizes, Stream};
 use memc_runtime::gpu::Gpu;
 use memc_runtime::{Error, RunOptions, run_on};
 
@@ -109,15 +109,15 @@ fn a_driver_that_cannot_capture_is_told() {
 fn a_capture_waits_for_nothing_outside() {
     let mut mock = Mock::new(Behaviour::default());
     mock.reserve(Sizes::default(), 2, 0).unwrap();
-    mock.record(Queue::D2h, 0).unwrap();
+    mock.record(Stream::DeviceToHost, 0).unwrap();
     mock.begin_capture().unwrap();
-    mock.record(Queue::Compute, 1).unwrap();
-    mock.wait(Queue::H2d, 1).unwrap();
-    let error = mock.wait(Queue::Compute, 0).unwrap_err();
+    mock.record(Stream::Compute, 1).unwrap();
+    mock.wait(Stream::HostToDevice, 1).unwrap();
+    let error = mock.wait(Stream::Compute, 0).unwrap_err();
     assert!(error.to_string().contains("ISOLATION"), "{error}");
     assert!(mock.end_capture().is_err());
     mock.begin_capture().unwrap();
-    mock.wait_outside(Queue::Compute, 0).unwrap();
+    mock.wait_outside(Stream::Compute, 0).unwrap();
     let graph = mock.end_capture().unwrap();
     mock.replay(graph).unwrap();
     mock.synchronize().unwrap();

@@ -23,7 +23,7 @@ use std::sync::{Arc, mpsc};
 
 pub(crate) use compiler::has_compiler;
 use memc_gpu::{
-    Arena, Driver, Function, GpuError, LibraryCall, LibraryOp, Queue, Region, Sizes, Word, check_region,
+    Driver, Function, GpuError, LibraryCall, LibraryOp, Region, Sizes, Space, Stream, Word, check_region,
 };
 use program::Program;
 use worker::{Board, Worker, worker};
@@ -112,7 +112,7 @@ impl Mock {
         }
     }
 
-    fn issue(&mut self, queue: Queue, job: impl Fn() + Send + Sync + 'static) -> Result<(), GpuError> {
+    fn issue(&mut self, queue: Stream, job: impl Fn() + Send + Sync + 'static) -> Result<(), GpuError> {
         self.crashed()?;
         match &mut self.capture {
             Some(capture) => capture.command(queue, Arc::new(job)),
@@ -139,7 +139,7 @@ impl Mock {
         self.behaviour.ignored_waits >> event.min(63) & 1 == 1
     }
 
-    fn arena(&self, arena: Arena) -> Arc<Bytes> {
+    fn arena(&self, arena: Space) -> Arc<Bytes> {
         self.arenas[arena as usize].clone()
     }
 }
@@ -175,7 +175,7 @@ impl Driver for Mock {
             None => self.launches += 1,
         }
         let program = self.program.clone().unwrap();
-        let (device, reports) = (self.arena(Arena::Device), self.reports.clone());
+        let (device, reports) = (self.arena(Space::Dev), self.reports.clone());
         assert_eq!((program.arity)(f.0 as u64), words.len() as u64, "{}", program.names[f.0]);
         let words: Vec<u64> = words
             .iter()
@@ -185,7 +185,7 @@ impl Driver for Mock {
                 Word::Int(value) => value as u64,
             })
             .collect();
-        self.issue(Queue::Compute, move || {
+        self.issue(Stream::Compute, move || {
             let _used = (&device, &reports);
             program.run(f.0, grid, block, &words);
         })
@@ -201,13 +201,13 @@ impl Driver for Mock {
 
     fn call(&mut self, op: LibraryOp, places: &[Region], workspace: Region) -> Result<(), GpuError> {
         self.launches += 1;
-        let ((call, bytes), device) = (self.calls[op.0], self.arena(Arena::Device));
+        let ((call, bytes), device) = (self.calls[op.0], self.arena(Space::Dev));
         let (operands, results) = call.elements();
         assert!(workspace.len >= bytes && places.len() == operands.len() + results.len());
         let within = |place: &Region| check_region(place.start, place.len, device.len);
         places.iter().chain([&workspace]).try_for_each(within)?;
         let places = places.to_vec();
-        self.issue(Queue::Compute, move || {
+        self.issue(Stream::Compute, move || {
             let (operands, results) = places.split_at(operands.len());
             // SAFETY: the places are within the arena, which lives as long as this; results are written after operands
             // are read, and the workspace meets neither.
@@ -224,7 +224,7 @@ impl Driver for Mock {
         })
     }
 
-    fn copy(&mut self, queue: Queue, from: Region, to: Region) -> Result<(), GpuError> {
+    fn copy(&mut self, queue: Stream, from: Region, to: Region) -> Result<(), GpuError> {
         let (source, target) = (self.arena(from.arena), self.arena(to.arena));
         check_region(from.start, from.len, source.len)?;
         check_region(to.start, from.len, target.len)?;
@@ -235,8 +235,8 @@ impl Driver for Mock {
         })
     }
 
-    fn fill(&mut self, queue: Queue, start: usize, len: usize, byte: u8) -> Result<(), GpuError> {
-        let device = self.arena(Arena::Device);
+    fn fill(&mut self, queue: Stream, start: usize, len: usize, byte: u8) -> Result<(), GpuError> {
+        let device = self.arena(Space::Dev);
         check_region(start, len, device.len)?;
         self.issue(queue, move || {
             // SAFETY: the place is within the arena.
@@ -244,7 +244,7 @@ impl Driver for Mock {
         })
     }
 
-    fn record(&mut self, queue: Queue, event: usize) -> Result<(), GpuError> {
+    fn record(&mut self, queue: Stream, event: usize) -> Result<(), GpuError> {
         if let Some(capture) = &mut self.capture {
             self.events[event] = Some(capture.record(queue));
             return Ok(());
@@ -255,7 +255,7 @@ impl Driver for Mock {
         Ok(())
     }
 
-    fn wait(&mut self, queue: Queue, event: usize) -> Result<(), GpuError> {
+    fn wait(&mut self, queue: Stream, event: usize) -> Result<(), GpuError> {
         let (on, ignore) = (self.events[event], self.ignores(event));
         if let Some(capture) = &mut self.capture {
             return capture.wait(queue, on, ignore);
@@ -287,7 +287,7 @@ impl Driver for Mock {
     fn upload(&mut self, start: usize, bytes: &[u8]) -> Result<(), GpuError> {
         self.crashed()?;
         self.not_capturing("cuMemcpy")?;
-        let device = self.arena(Arena::Device);
+        let device = self.arena(Space::Dev);
         check_region(start, bytes.len(), device.len)?;
         // SAFETY: the place is within the arena.
         unsafe { device.at(start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
@@ -297,7 +297,7 @@ impl Driver for Mock {
     fn download(&mut self, start: usize, bytes: &mut [u8]) -> Result<(), GpuError> {
         self.crashed()?;
         self.not_capturing("cuMemcpy")?;
-        let device = self.arena(Arena::Device);
+        let device = self.arena(Space::Dev);
         check_region(start, bytes.len(), device.len)?;
         // SAFETY: the place is within the arena.
         unsafe { device.at(start).copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
@@ -314,7 +314,7 @@ impl Driver for Mock {
     }
 
     fn host(&mut self, start: usize, len: usize) -> Result<&mut [u8], GpuError> {
-        let host = &self.arenas[Arena::Host as usize];
+        let host = &self.arenas[Space::Host as usize];
         check_region(start, len, host.len)?;
         // SAFETY: the place is within the arena; the schedule orders the queues' accesses to it.
         Ok(unsafe { std::slice::from_raw_parts_mut(host.at(start), len) })

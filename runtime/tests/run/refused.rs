@@ -1,6 +1,6 @@
 //! Plans that must not run: each is one edit away from one that does.
 
-use memc_runtime::Program;
+use memc_runtime::{Error, Program};
 
 use crate::{CLASSIFIER, parse};
 
@@ -14,6 +14,16 @@ fn refused(from: &str, to: &str) -> String {
 
 fn expect(from: &str, to: &str, parts: &[&str]) {
     let text = refused(from, to);
+    parts.iter().for_each(|part| assert!(text.contains(part), "{text}\nlacks {part}"));
+}
+
+/// The same for an edit after which the plan cannot be read.
+fn unreadable(from: &str, to: &str, parts: &[&str]) {
+    assert_eq!(CLASSIFIER.matches(from).count(), 1, "`{from}` occurs once");
+    let error = memc_plan::text::parse(&CLASSIFIER.replace(from, to)).expect_err("the plan is wrong");
+    let error = Error::opening(std::path::Path::new("model.plan"), error);
+    assert_eq!(error.exit_code(), 7);
+    let text = error.to_string();
     parts.iter().for_each(|part| assert!(text.contains(part), "{text}\nlacks {part}"));
 }
 
@@ -110,14 +120,14 @@ fn slices_fit_their_tensors() {
 /// Kernels that the op table does not have, or not with these types.
 #[test]
 fn kernels_are_checked() {
-    expect("k6 = sgd(", "k6 = sgdd(", &["kernel k6", "unknown op"]);
+    unreadable("k6 = sgd(", "k6 = sgdd(", &["kernel k6", "unknown op"]);
     expect(
         "k6 = sgd(f32[10], f32[10], f32[]) -> (f32[10])",
         "k6 = sgd(f32[10], f32[10], f32[10]) -> (f32[10])",
         &["kernel k6", "one element"],
     );
     expect("{trans_b} -> (f32[32,10])", "{trans_b} -> (f32[32,11])", &["kernel k0"]);
-    expect("\"{axes = [0]}\"", "\"{axes = [0], axes = [1]}\"", &["kernel k4", "twice"]);
+    unreadable("\"{axes = [0]}\"", "\"{axes = [0], axes = [1]}\"", &["kernel k4", "twice"]);
     expect("-> (f32[10])\nstate", "-> (f32[999999999999,999999999999])\nstate", &["kernel k6", "too large"]);
 }
 

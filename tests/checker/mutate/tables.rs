@@ -1,5 +1,6 @@
 //! Edits of tables: kernels, states, inputs, outputs, arenas.
 
+use memc_ir::{OpKind, parse_op};
 use memc_plan::{Action, Init, Plan, Space};
 
 use super::{Edit, is_host_access, sites};
@@ -19,14 +20,23 @@ pub(super) fn change_launch(plan: &Plan) -> Vec<Edit> {
     edits
 }
 
+/// An operator with these attributes. Where the table has none, no plan can hold it, since its reader refuses it: a view
+/// stands in for it, which no launch may run either.
+fn operator(op: &str, attrs: &str) -> OpKind {
+    let stand_in = || parse_op("reshape", "{shape = [1]}").expect("an op of the table");
+    parse_op(op, attrs).unwrap_or_else(|_| stand_in())
+}
+
 pub(super) fn change_operator(plan: &Plan) -> Vec<Edit> {
     let mut edits: Vec<Edit> = Vec::new();
     for (i, kernel) in plan.kernels.iter().enumerate() {
+        let attrs = kernel.op.attrs_text();
         for op in
             ["exp", "tanh", "relu", "add", "mul", "relu_grad", "sum_squares", "reshape", "copy", "bogus"]
         {
-            if kernel.op != op {
-                edits.push(Box::new(move |plan| plan.kernels[i].op = op.to_owned()));
+            if kernel.op.mnemonic() != op {
+                let op = operator(op, &attrs);
+                edits.push(Box::new(move |plan| plan.kernels[i].op = op.clone()));
             }
         }
     }
@@ -36,17 +46,18 @@ pub(super) fn change_operator(plan: &Plan) -> Vec<Edit> {
 pub(super) fn change_attribute(plan: &Plan) -> Vec<Edit> {
     let mut edits: Vec<Edit> = Vec::new();
     for (i, kernel) in plan.kernels.iter().enumerate() {
-        let attrs = &kernel.attrs;
+        let (op, attrs) = (kernel.op.mnemonic(), kernel.op.attrs_text());
         let changed = [
             attrs.replace("axis = 1", "axis = 0"),
             attrs.replace("alpha = 0.9", "alpha = 0.8"),
             attrs.replace("weight_decay = 0.01", "weight_decay = 0.01, decay_first"),
             attrs.replace("epsilon = 0.001, ", ""),
             attrs.replace("{tanh}", ""),
-            if kernel.op == "gelu" { "{tanh}".to_owned() } else { "{alpha = 2.0}".to_owned() },
+            if op == "gelu" { "{tanh}".to_owned() } else { "{alpha = 2.0}".to_owned() },
         ];
-        for new in changed.into_iter().filter(|new| new != attrs) {
-            edits.push(Box::new(move |plan| plan.kernels[i].attrs.clone_from(&new)));
+        for new in changed.into_iter().filter(|new| *new != attrs) {
+            let new = operator(op, &new);
+            edits.push(Box::new(move |plan| plan.kernels[i].op = new.clone()));
         }
     }
     edits

@@ -1,7 +1,7 @@
 //! A plan in the simulator's terms: commands as tasks on units of memory.
 
-use memc_ir::{Def, Module, TensorType, parse_op, parse_type};
-use memc_plan::{Action, Command, Init, Kernel, Plan, Section, Slice, Space, Stream};
+use memc_ir::{Def, Module, TensorType};
+use memc_plan::{Action, Command, Init, Kernel, Plan, Queue, Section, Slice, Space};
 
 use super::oracle::{constant, is_identity, operator};
 use super::{HOST, Span};
@@ -45,12 +45,12 @@ pub(super) struct Program {
     pub(super) sections: [Vec<Task>; 3],
 }
 
-fn axis(stream: Stream) -> usize {
-    match stream {
-        Stream::Compute => 0,
-        Stream::D2h => 1,
-        Stream::H2d => 2,
-        Stream::Host => HOST,
+fn axis(queue: Queue) -> usize {
+    match queue {
+        Queue::COMPUTE => 0,
+        Queue::D2H => 1,
+        Queue::H2D => 2,
+        Queue::Host => HOST,
     }
 }
 
@@ -139,14 +139,14 @@ fn task(
     section: Section,
     command: &Command,
 ) -> Result<Task, String> {
-    let on_host = command.stream == Stream::Host;
+    let on_host = command.queue == Queue::Host;
     let expect = |right: bool| if right { Ok(()) } else { Err("it is out of place".to_owned()) };
     let within = |slice: &Slice| match slice.end() {
         Some(end) if end <= arena(plan, slice.space) => Ok(units.span(slice)),
         _ => Err(format!("{slice} is outside the arena")),
     };
     let mut task = Task {
-        axis: axis(command.stream),
+        axis: axis(command.queue),
         reads: vec![],
         writes: vec![],
         scratch: vec![],
@@ -230,19 +230,15 @@ struct Meaning {
 
 impl Meaning {
     fn new(kernel: &Kernel) -> Option<Meaning> {
-        let kind = parse_op(&kernel.op, &kernel.attrs).ok()?;
-        let types = |texts: &[String]| -> Option<Vec<TensorType>> {
-            texts.iter().map(|text| parse_type(text).ok()).collect()
-        };
-        let (operands, results) = (types(&kernel.operands)?, types(&kernel.results)?);
+        let kind = &kernel.op;
         let (a, b): (Vec<&TensorType>, Vec<&TensorType>) =
-            (operands.iter().collect(), results.iter().collect());
-        if kind.infer(&a).ok()? != results {
+            (kernel.operands.iter().collect(), kernel.results.iter().collect());
+        if kind.infer(&a).ok()? != kernel.results {
             return None;
         }
         Some(Meaning {
-            hash: operator(&kind, &a),
-            identity: is_identity(&kind),
+            hash: operator(kind, &a),
+            identity: is_identity(kind),
             reads: a.iter().map(|ty| ty.bytes()).collect(),
             writes: b.iter().map(|ty| ty.bytes()).collect(),
             inplace: kind.inplace_pairs(&a, &b),

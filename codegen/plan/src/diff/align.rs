@@ -1,5 +1,9 @@
 //! Alignment of two sequences.
 
+use std::collections::BTreeSet;
+
+use similar::{Algorithm, DiffOp, capture_diff_slices};
+
 /// One step from the old sequence to the new one, with indices into either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Edit {
@@ -11,105 +15,27 @@ pub(super) enum Edit {
     New(usize),
 }
 
-/// Most differences that are searched for; time and memory grow with its square.
-const MAX_DIFFERENCES: usize = 2000;
-
-/// A shortest list of edits from `old` to `new`. Beyond [`MAX_DIFFERENCES`], all that lies between the common start
-/// and the common end counts as replaced.
+/// A shortest list of edits from `old` to `new`. Elements that only one sequence has cost no search.
 pub(super) fn align(old: &[u32], new: &[u32]) -> Vec<Edit> {
-    let start = common(old.iter(), new.iter());
-    let (a, b) = (old.get(start..).unwrap_or_default(), new.get(start..).unwrap_or_default());
-    let end = common(a.iter().rev(), b.iter().rev());
-    let a = a.get(..a.len().saturating_sub(end)).unwrap_or_default();
-    let b = b.get(..b.len().saturating_sub(end)).unwrap_or_default();
-
-    let mut edits: Vec<Edit> = (0..start).map(|i| Edit::Same(i, i)).collect();
-    match middle(a, b) {
-        Some(found) => edits.extend(found.into_iter().map(|edit| match edit {
-            Edit::Same(i, j) => Edit::Same(i + start, j + start),
-            Edit::Gone(i) => Edit::Gone(i + start),
-            Edit::New(j) => Edit::New(j + start),
-        })),
-        None => {
-            edits.extend((start..start + a.len()).map(Edit::Gone));
-            edits.extend((start..start + b.len()).map(Edit::New));
+    let (in_old, in_new): (BTreeSet<&u32>, BTreeSet<&u32>) = (old.iter().collect(), new.iter().collect());
+    let shared = |list: &[u32], other: &BTreeSet<&u32>| -> (Vec<usize>, Vec<u32>) {
+        list.iter().enumerate().filter(|(_, element)| other.contains(element)).unzip()
+    };
+    let ((old_at, a), (new_at, b)) = (shared(old, &in_new), shared(new, &in_old));
+    let mut edits = Vec::with_capacity(old.len() + new.len());
+    let (mut i, mut j) = (0, 0);
+    // Of two elements that trade places, the second one is to count as moved: hence from new to old.
+    for op in capture_diff_slices(Algorithm::Myers, &b, &a) {
+        let DiffOp::Equal { old_index: in_b, new_index: in_a, len } = op else { continue };
+        for (&x, &y) in old_at.iter().skip(in_a).zip(new_at.iter().skip(in_b)).take(len) {
+            edits.extend((i..x).map(Edit::Gone));
+            edits.extend((j..y).map(Edit::New));
+            edits.push(Edit::Same(x, y));
+            (i, j) = (x + 1, y + 1);
         }
     }
-    edits.extend((0..end).map(|i| Edit::Same(start + a.len() + i, start + b.len() + i)));
-    edits
-}
-
-fn common<'a>(a: impl Iterator<Item = &'a u32>, b: impl Iterator<Item = &'a u32>) -> usize {
-    a.zip(b).take_while(|(a, b)| a == b).count()
-}
-
-/// One difference, on the way to a diagonal.
-#[derive(Clone, Copy)]
-enum Step {
-    /// From the diagonal below, by an element of `a`.
-    Gone,
-    /// From the diagonal above, by an element of `b`.
-    New,
-}
-
-/// Myers' forward search: `fronts[d][n]` is the greatest index into `a` that `d` differences lead to on the diagonal
-/// where the index into `b` is that into `a` plus `d - 2n`, if any do.
-fn middle(a: &[u32], b: &[u32]) -> Option<Vec<Edit>> {
-    let mut fronts: Vec<Vec<Option<usize>>> = Vec::new();
-    for d in 0..=MAX_DIFFERENCES.min(a.len() + b.len()) {
-        let mut front = Vec::with_capacity(d + 1);
-        for n in 0..=d {
-            let entry = if d == 0 { Some(0) } else { enter(&fronts, d, n, a.len(), b.len()).map(|(i, _)| i) };
-            let end = entry.map(|i| {
-                let j = (i + d).saturating_sub(2 * n);
-                let rest = |list, from| <[u32]>::iter(<[u32]>::get(list, from..).unwrap_or_default());
-                i + common(rest(a, i), rest(b, j))
-            });
-            front.push(end);
-            if end == Some(a.len()) && a.len() + d == b.len() + 2 * n {
-                fronts.push(front);
-                return Some(trace(&fronts, n, a.len(), b.len()));
-            }
-        }
-        fronts.push(front);
-    }
-    None
-}
-
-/// Where `d` differences enter a diagonal, as an index into `a`, and by which step.
-fn enter(fronts: &[Vec<Option<usize>>], d: usize, n: usize, a: usize, b: usize) -> Option<(usize, Step)> {
-    let before = fronts.get(d.checked_sub(1)?)?;
-    let gone = n.checked_sub(1).and_then(|n| *before.get(n)?).filter(|&i| i < a).map(|i| (i + 1, Step::Gone));
-    let new = before.get(n).copied().flatten().filter(|&i| i + d <= b + 2 * n).map(|i| (i, Step::New));
-    match (gone, new) {
-        (Some(gone), Some(new)) => Some(if gone.0 > new.0 { gone } else { new }),
-        (gone, new) => gone.or(new),
-    }
-}
-
-/// The edits that lead to the end of both sequences on the diagonal `n` of the last front.
-fn trace(fronts: &[Vec<Option<usize>>], mut n: usize, a: usize, b: usize) -> Vec<Edit> {
-    let mut edits = Vec::new();
-    let (mut i, mut j) = (a, b);
-    for d in (1..fronts.len()).rev() {
-        let Some((entry, step)) = enter(fronts, d, n, a, b) else { break };
-        while i > entry {
-            (i, j) = (i - 1, j - 1);
-            edits.push(Edit::Same(i, j));
-        }
-        match step {
-            Step::Gone => {
-                (i, n) = (i - 1, n - 1);
-                edits.push(Edit::Gone(i));
-            }
-            Step::New => {
-                j -= 1;
-                edits.push(Edit::New(j));
-            }
-        }
-    }
-    edits.extend((0..i).rev().map(|i| Edit::Same(i, i)));
-    edits.reverse();
+    edits.extend((i..old.len()).map(Edit::Gone));
+    edits.extend((j..new.len()).map(Edit::New));
     edits
 }
 

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+use crate::PlanError;
+
 /// One token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Token<'a> {
@@ -58,7 +60,7 @@ impl fmt::Display for Label<'_> {
 }
 
 /// The tokens of a line, and the text after its first semicolon.
-pub(super) fn tokens(line: &str) -> Result<(Vec<Token<'_>>, Option<&str>), String> {
+pub(super) fn tokens(line: &str, number: usize) -> Result<(Vec<Token<'_>>, Option<&str>), PlanError> {
     let mut tokens = Vec::new();
     let mut rest = line.trim();
     while let Some(first) = rest.chars().next() {
@@ -70,15 +72,16 @@ pub(super) fn tokens(line: &str) -> Result<(Vec<Token<'_>>, Option<&str>), Strin
                 after
             }
             '"' => {
-                let (text, after) = quoted(after)?;
+                let (text, after) = quoted(after, number)?;
                 tokens.push(Token::Quoted(text));
                 after
             }
             _ => {
-                let length = word_len(rest).ok_or("a bracket is not closed")?;
+                let length =
+                    word_len(rest).ok_or_else(|| PlanError::text(number, "a bracket is not closed"))?;
                 let (word, after) = rest.split_at(length);
                 if word.is_empty() {
-                    return Err(format!("unexpected `{}`", first.escape_debug()));
+                    return Err(PlanError::text(number, format!("unexpected `{}`", first.escape_debug())));
                 }
                 tokens.push(Token::Word(word));
                 after
@@ -90,12 +93,12 @@ pub(super) fn tokens(line: &str) -> Result<(Vec<Token<'_>>, Option<&str>), Strin
 }
 
 /// The text of a label, as it follows the semicolon.
-pub(super) fn label(text: &str) -> Result<String, String> {
+pub(super) fn label(text: &str, number: usize) -> Result<String, PlanError> {
     match text.strip_prefix('"') {
         None => Ok(text.to_owned()),
-        Some(rest) => match quoted(rest)? {
+        Some(rest) => match quoted(rest, number)? {
             (label, "") => Ok(label),
-            (_, extra) => Err(format!("unexpected `{extra}` after the label")),
+            (_, extra) => Err(PlanError::text(number, format!("unexpected `{extra}` after the label"))),
         },
     }
 }
@@ -117,7 +120,8 @@ fn word_len(text: &str) -> Option<usize> {
 }
 
 /// The contents of a quoted string whose opening quote is gone, and what follows the closing one.
-fn quoted(text: &str) -> Result<(String, &str), String> {
+fn quoted(text: &str, number: usize) -> Result<(String, &str), PlanError> {
+    let fail = |what| PlanError::text(number, what);
     let mut out = String::new();
     let mut chars = text.char_indices();
     while let Some((at, c)) = chars.next() {
@@ -129,16 +133,15 @@ fn quoted(text: &str) -> Result<(String, &str), String> {
                 Some('t') => '\t',
                 Some('0') => '\0',
                 Some(same @ ('"' | '\'' | '\\')) => same,
-                Some('u') => {
-                    unicode(&mut chars).ok_or("`\\u` must be followed by a code point such as {1f}")?
-                }
-                _ => return Err("unknown escape in a quoted string".to_owned()),
+                Some('u') => unicode(&mut chars)
+                    .ok_or_else(|| fail("`\\u` must be followed by a code point such as {1f}"))?,
+                _ => return Err(fail("unknown escape in a quoted string")),
             },
             other => other,
         };
         out.push(plain);
     }
-    Err("a quoted string is not closed".to_owned())
+    Err(fail("a quoted string is not closed"))
 }
 
 fn unicode(chars: &mut impl Iterator<Item = (usize, char)>) -> Option<char> {

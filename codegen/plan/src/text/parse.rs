@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use memc_ir::{TensorType, parse_op, parse_type};
+
 use super::{
     lex::{self, Token},
     line::{Line, pair},
 };
 use crate::{
-    Action, Command, FORMAT_VERSION, Feed, Init, Input, Kernel, Output, Plan, PlanError, Section, State,
-    Stream, TUNED_VERSION, TunedKernel, Tuning, Way,
+    Action, Command, FORMAT_VERSION, Feed, Init, Input, Kernel, Output, Plan, PlanError, Queue, Section,
+    State, TUNED_VERSION, TunedKernel, Tuning, UnknownRole, Way, output_role,
 };
 
 /// Parses the text form. Header lines may be left out and then have zero or empty values; without a `source` hash, it
@@ -35,8 +37,7 @@ pub fn parse(text: &str) -> Result<Plan, PlanError> {
             }
             continue;
         }
-        let fail = |what| PlanError::Text { line: last, what };
-        let (tokens, comment) = lex::tokens(strip_brace(line)).map_err(fail)?;
+        let (tokens, comment) = lex::tokens(strip_brace(line), last)?;
         if tokens.is_empty() && !line.trim().starts_with('}') {
             continue;
         }
@@ -46,12 +47,12 @@ pub fn parse(text: &str) -> Result<Plan, PlanError> {
         }
         in_source = tokens == [Token::Word("source"), Token::Word("text")];
         if in_source {
-            parser.once("source text").map_err(fail)?;
+            parser.once("source text", last)?;
             continue;
         }
-        parser.line(line, &mut Line { rest: &tokens }, comment).map_err(fail)?;
+        parser.line(line, &mut Line { rest: &tokens, number: last }, comment)?;
     }
-    let fail = |what: &str| PlanError::Text { line: last, what: what.to_owned() };
+    let fail = |what: &str| PlanError::text(last, what);
     if !parser.seen.contains("plan") {
         return Err(fail("the text ends before its first line, `plan 1`"));
     }
@@ -105,57 +106,57 @@ impl Parser {
         }
     }
 
-    fn once(&mut self, what: &'static str) -> Result<(), String> {
-        if self.seen.insert(what) { Ok(()) } else { Err(format!("a second `{what}`")) }
+    fn once(&mut self, what: &'static str, line: usize) -> Result<(), PlanError> {
+        if self.seen.insert(what) { Ok(()) } else { Err(PlanError::text(line, format!("a second `{what}`"))) }
     }
 
-    fn line(&mut self, raw: &str, line: &mut Line<'_, '_>, comment: Option<&str>) -> Result<(), String> {
+    fn line(&mut self, raw: &str, line: &mut Line<'_, '_>, comment: Option<&str>) -> Result<(), PlanError> {
         if raw.trim() == "}" {
-            return self.section.take().map(|_| ()).ok_or_else(|| "`}` closes no section".to_owned());
+            return self.section.take().map(|_| ()).ok_or_else(|| line.fail("`}` closes no section"));
         }
         if let Some(section) = self.section {
             let list = self.plan.section_mut(section);
             line.index(list.len())?;
-            let (stream, action) = command(line)?;
+            let (queue, action) = command(line)?;
             line.end()?;
-            let label = comment.map_or(Ok(String::new()), lex::label)?;
-            list.push(Command { stream, action, label });
+            let label = comment.map_or(Ok(String::new()), |text| lex::label(text, line.number))?;
+            list.push(Command { queue, action, label });
             return Ok(());
         }
         self.item(line)?;
         line.end()
     }
 
-    fn tuning(&mut self) -> Result<&mut Tuning, String> {
-        self.plan.tuning.as_mut().ok_or_else(|| "a `tuning` line comes first".to_owned())
+    fn tuning(&mut self, line: &Line<'_, '_>) -> Result<&mut Tuning, PlanError> {
+        self.plan.tuning.as_mut().ok_or_else(|| line.fail("a `tuning` line comes first"))
     }
 
-    fn item(&mut self, line: &mut Line<'_, '_>) -> Result<(), String> {
+    fn item(&mut self, line: &mut Line<'_, '_>) -> Result<(), PlanError> {
         let meta = &mut self.plan.meta;
         match line.word("a keyword such as `kernel`")? {
             "producer" => {
                 meta.producer = line.text("the producer")?;
-                self.once("producer")
+                self.once("producer", line.number)
             }
             "model" => {
                 meta.model = line.text("the model's name")?;
-                self.once("model")
+                self.once("model", line.number)
             }
             "source" => {
                 self.hash = Some(line.hash()?);
-                self.once("source")
+                self.once("source", line.number)
             }
             "planner" => {
                 meta.planner = line.text("the planner's name")?;
-                self.once("planner")
+                self.once("planner", line.number)
             }
             "profile" => {
                 meta.profile = line.text("the profile's name")?;
-                self.once("profile")
+                self.once("profile", line.number)
             }
             "seed" => {
                 meta.seed = line.number("the seed")?;
-                self.once("seed")
+                self.once("seed", line.number)
             }
             "option" => {
                 meta.options.push((line.text("an option's name")?, line.text("an option's value")?));
@@ -165,25 +166,26 @@ impl Parser {
                 meta.budget_bytes = line.number("the budget in bytes")?;
                 line.keyword("reserve")?;
                 meta.reserve_bytes = line.number("the reserve in bytes")?;
-                self.once("budget")
+                self.once("budget", line.number)
             }
             "arena" => {
                 line.keyword("dev")?;
                 meta.dev_bytes = line.number("the device arena in bytes")?;
                 line.keyword("host")?;
                 meta.host_bytes = line.number("the host arena in bytes")?;
-                self.once("arena")
+                self.once("arena", line.number)
             }
             "claim" => {
                 let name = line.word("a claim's name")?;
                 let value = line.number("a claim's value")?;
-                *meta.claims.field_mut(name).ok_or_else(|| format!("unknown claim `{name}`"))? = value;
+                *meta.claims.field_mut(name).ok_or_else(|| line.fail(format!("unknown claim `{name}`")))? =
+                    value;
                 Ok(())
             }
             "kernel" => {
                 line.next_id("k", self.plan.kernels.len())?;
                 line.keyword("=")?;
-                self.plan.kernels.push(kernel(line)?);
+                self.plan.kernels.push(kernel(line, self.plan.kernels.len())?);
                 Ok(())
             }
             "state" => {
@@ -198,42 +200,43 @@ impl Parser {
             }
             "output" => {
                 line.next_id("o", self.plan.outputs.len())?;
-                let (name, ty) = (line.text("a name")?, line.text("a type")?);
-                self.plan.outputs.push(Output { name, ty, slot: line.slice()?, role: line.text("a role")? });
+                self.plan.outputs.push(output(line)?);
                 Ok(())
             }
             "tuning" => {
                 if !self.is_tuned {
-                    return Err(format!("a tuning section needs `plan {TUNED_VERSION}` in the first line"));
+                    return Err(
+                        line.fail(format!("a tuning section needs `plan {TUNED_VERSION}` in the first line"))
+                    );
                 }
                 self.plan.tuning = Some(tuning(line)?);
-                self.once("tuning")
+                self.once("tuning", line.number)
             }
             "library" => {
                 let library = (line.text("a library")?, line.text("its version")?);
-                self.tuning()?.libraries.push(library);
+                self.tuning(line)?.libraries.push(library);
                 Ok(())
             }
             "tuned" => {
                 let kernel = tuned(line)?;
-                self.tuning()?.kernels.push(kernel);
+                self.tuning(line)?.kernels.push(kernel);
                 Ok(())
             }
             "events" => {
                 self.plan.events = line.number("the number of events")?;
-                self.once("events")
+                self.once("events", line.number)
             }
             word => {
                 let section = Section::ALL.into_iter().find(|section| section.name() == word);
-                let section = section.ok_or_else(|| format!("unknown keyword `{word}`"))?;
+                let section = section.ok_or_else(|| line.fail(format!("unknown keyword `{word}`")))?;
                 self.section = Some(section);
-                self.once(section.name())
+                self.once(section.name(), line.number)
             }
         }
     }
 }
 
-fn kernel(line: &mut Line<'_, '_>) -> Result<Kernel, String> {
+fn kernel(line: &mut Line<'_, '_>, index: usize) -> Result<Kernel, PlanError> {
     let op = line.text("an operator")?;
     let operands = line.list()?;
     let attrs = match line.rest.first() {
@@ -244,27 +247,29 @@ fn kernel(line: &mut Line<'_, '_>) -> Result<Kernel, String> {
     line.keyword("->")?;
     let results = line.list()?;
     let workspace_bytes = if line.take("workspace") { line.number("the workspace in bytes")? } else { 0 };
-    Ok(Kernel { op, attrs, operands, results, workspace_bytes })
+    let op = parse_op(&op, &attrs).map_err(|why| line.fail(format!("kernel k{index} `{op}`: {why}")))?;
+    Ok(Kernel { op, operands: types(line, &operands)?, results: types(line, &results)?, workspace_bytes })
 }
 
-fn state(line: &mut Line<'_, '_>) -> Result<State, String> {
+fn state(line: &mut Line<'_, '_>) -> Result<State, PlanError> {
     let (name, role, ty) = (line.text("a name")?, line.text("a role")?, line.text("a type")?);
     let home = line.slice()?;
     let init = match line.word("`zeros`, `data` or `random`")? {
         "zeros" => Init::Zeros,
         "data" => {
             let place = line.word("a place such as 0:256")?;
-            let (offset, bytes) =
-                pair(place, ":").ok_or_else(|| format!("`{place}` is not a place such as 0:256"))?;
+            let (offset, bytes) = pair(place, ":")
+                .ok_or_else(|| line.fail(format!("`{place}` is not a place such as 0:256")))?;
             Init::Data { offset, bytes, hash: line.hash()? }
         }
         "random" => Init::Random { seed: line.number("the seed")?, kind: line.text("the distribution")? },
-        other => return Err(format!("expected `zeros`, `data` or `random`, found `{other}`")),
+        other => return Err(line.fail(format!("expected `zeros`, `data` or `random`, found `{other}`"))),
     };
-    Ok(State { name, role, ty, home, init })
+    let role = role.parse().map_err(|unknown: UnknownRole| line.fail(unknown.to_string()))?;
+    Ok(State { name, role, ty: tensor_type(line, &ty)?, home, init })
 }
 
-fn input(line: &mut Line<'_, '_>) -> Result<Input, String> {
+fn input(line: &mut Line<'_, '_>) -> Result<Input, PlanError> {
     let (name, ty) = (line.text("a name")?, line.text("a type")?);
     let slot = line.slice()?;
     let feed = match line.word("`data`, `rate` or `step`")? {
@@ -274,18 +279,33 @@ fn input(line: &mut Line<'_, '_>) -> Result<Input, String> {
             let micro = line.number("the micro-step")?;
             line.keyword("range")?;
             let range = line.word("a range such as 0..10")?;
-            let (low, high) =
-                pair(range, "..").ok_or_else(|| format!("`{range}` is not a range such as 0..10"))?;
+            let (low, high) = pair(range, "..")
+                .ok_or_else(|| line.fail(format!("`{range}` is not a range such as 0..10")))?;
             Feed::Data { source, micro, low, high }
         }
         "rate" => Feed::LearningRate { default: line.number("the default rate")? },
         "step" => Feed::Step,
-        other => return Err(format!("expected `data`, `rate` or `step`, found `{other}`")),
+        other => return Err(line.fail(format!("expected `data`, `rate` or `step`, found `{other}`"))),
     };
-    Ok(Input { name, ty, slot, feed })
+    Ok(Input { name, ty: tensor_type(line, &ty)?, slot, feed })
 }
 
-fn tuning(line: &mut Line<'_, '_>) -> Result<Tuning, String> {
+fn output(line: &mut Line<'_, '_>) -> Result<Output, PlanError> {
+    let (name, ty) = (line.text("a name")?, line.text("a type")?);
+    let (slot, role) = (line.slice()?, line.text("a role")?);
+    let role = output_role(&role).map_err(|unknown| line.fail(unknown.to_string()))?;
+    Ok(Output { name, ty: tensor_type(line, &ty)?, slot, role })
+}
+
+fn tensor_type(line: &Line<'_, '_>, text: &str) -> Result<TensorType, PlanError> {
+    parse_type(text).map_err(|why| line.fail(format!("type `{text}`: {why}")))
+}
+
+fn types(line: &Line<'_, '_>, texts: &[String]) -> Result<Vec<TensorType>, PlanError> {
+    texts.iter().map(|text| tensor_type(line, text)).collect()
+}
+
+fn tuning(line: &mut Line<'_, '_>) -> Result<Tuning, PlanError> {
     let (device, arch) = (line.text("a device")?, line.text("an architecture")?);
     line.keyword("rounding")?;
     let rounding = line.text("a rounding")?;
@@ -293,7 +313,7 @@ fn tuning(line: &mut Line<'_, '_>) -> Result<Tuning, String> {
     Ok(Tuning { device, arch, rounding, allow_nondeterminism, ..Tuning::default() })
 }
 
-fn tuned(line: &mut Line<'_, '_>) -> Result<TunedKernel, String> {
+fn tuned(line: &mut Line<'_, '_>) -> Result<TunedKernel, PlanError> {
     let kernel = line.id("k")?;
     let way = match line.word("`product` or `convolution`")? {
         "product" => Way::Product(Box::new(line.bytes("an algorithm of 128 hexadecimal digits")?)),
@@ -302,7 +322,7 @@ fn tuned(line: &mut Line<'_, '_>) -> Result<TunedKernel, String> {
             line.keyword("math")?;
             Way::Convolution { algorithm, math: line.number("a kind of arithmetic")? }
         }
-        other => return Err(format!("expected `product` or `convolution`, found `{other}`")),
+        other => return Err(line.fail(format!("expected `product` or `convolution`, found `{other}`"))),
     };
     line.keyword("workspace")?;
     let workspace_bytes = line.number("the workspace in bytes")?;
@@ -312,10 +332,10 @@ fn tuned(line: &mut Line<'_, '_>) -> Result<TunedKernel, String> {
     Ok(TunedKernel { kernel, way, workspace_bytes, ns, default_ns: line.number("a time")? })
 }
 
-fn command(line: &mut Line<'_, '_>) -> Result<(Stream, Action), String> {
+fn command(line: &mut Line<'_, '_>) -> Result<(Queue, Action), PlanError> {
     let name = line.word("a stream")?;
-    let stream = Stream::ALL.into_iter().find(|stream| stream.name() == name);
-    let stream = stream.ok_or_else(|| format!("`{name}` is not one of compute, d2h, h2d, host"))?;
+    let queue = Queue::ALL.into_iter().find(|queue| queue.name() == name);
+    let queue = queue.ok_or_else(|| line.fail(format!("`{name}` is not one of compute, d2h, h2d, host")))?;
     let action = match line.word("an action")? {
         "launch" => {
             let kernel = line.id("k")?;
@@ -328,7 +348,7 @@ fn command(line: &mut Line<'_, '_>) -> Result<(Stream, Action), String> {
                 } else if line.take("ws") && workspace.is_none() {
                     workspace = Some(line.slice()?);
                 } else {
-                    return Err("expected `r`, `w` or one `ws`, each with a slice".to_owned());
+                    return Err(line.fail("expected `r`, `w` or one `ws`, each with a slice"));
                 }
             }
             Action::Launch { kernel, reads, writes, workspace }
@@ -345,7 +365,7 @@ fn command(line: &mut Line<'_, '_>) -> Result<(Stream, Action), String> {
         "store" => Action::Store { state: line.id("s")? },
         "write" => Action::HostWrite { input: line.id("i")? },
         "read" => Action::HostRead { output: line.id("o")? },
-        other => return Err(format!("unknown action `{other}`")),
+        other => return Err(line.fail(format!("unknown action `{other}`"))),
     };
-    Ok((stream, action))
+    Ok((queue, action))
 }

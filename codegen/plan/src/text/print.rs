@@ -2,10 +2,11 @@
 
 use std::fmt::{self, Write};
 
+use memc_ir::TensorType;
+
 use super::lex::{Label, Text};
 use crate::{
-    Action, Command, Feed, Init, Input, Kernel, Output, Plan, Section, Slice, Space, State, Stream,
-    TunedKernel, Tuning, Way,
+    Action, Command, Feed, Init, Input, Kernel, Output, Plan, Queue, Section, State, TunedKernel, Tuning, Way,
 };
 
 /// The text form of a plan.
@@ -90,35 +91,21 @@ impl fmt::Display for Section {
     }
 }
 
-impl fmt::Display for Space {
+impl fmt::Display for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl fmt::Display for Stream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// `dev+512:256` is the bytes `[512, 768)` of the device arena.
-impl fmt::Display for Slice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}+{}:{}", self.space, self.offset, self.bytes)
     }
 }
 
 /// `op(operands) {attributes} -> (results) workspace bytes`, as in the text form.
 impl fmt::Display for Kernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}(", Text(&self.op))?;
+        write!(f, "{}(", self.op.mnemonic())?;
         list(f, &self.operands)?;
         f.write_char(')')?;
-        if self.attrs.starts_with('{') {
-            write!(f, " {}", Text(&self.attrs))?;
-        } else if !self.attrs.is_empty() {
-            write!(f, " \"{}\"", self.attrs.escape_debug())?;
+        let attrs = self.op.attrs_text();
+        if !attrs.is_empty() {
+            write!(f, " {}", Text(&attrs))?;
         }
         f.write_str(" -> (")?;
         list(f, &self.results)?;
@@ -127,9 +114,9 @@ impl fmt::Display for Kernel {
     }
 }
 
-fn list(f: &mut fmt::Formatter<'_>, items: &[String]) -> fmt::Result {
+fn list(f: &mut fmt::Formatter<'_>, items: &[TensorType]) -> fmt::Result {
     for (index, item) in items.iter().enumerate() {
-        write!(f, "{}{}", if index > 0 { ", " } else { "" }, Text(item))?;
+        write!(f, "{}{}", if index > 0 { ", " } else { "" }, item)?;
     }
     Ok(())
 }
@@ -137,7 +124,7 @@ fn list(f: &mut fmt::Formatter<'_>, items: &[String]) -> fmt::Result {
 /// `name role type home init`, as in the text form.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {} {} ", Text(&self.name), Text(&self.role), Text(&self.ty), self.home)?;
+        write!(f, "{} {} {} {} ", Text(&self.name), self.role.name(), self.ty, self.home)?;
         match &self.init {
             Init::Zeros => f.write_str("zeros"),
             Init::Data { offset, bytes, hash } => write!(f, "data {offset}:{bytes} {}", Hash(hash)),
@@ -149,7 +136,7 @@ impl fmt::Display for State {
 /// `name type slot feed`, as in the text form.
 impl fmt::Display for Input {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {} ", Text(&self.name), Text(&self.ty), self.slot)?;
+        write!(f, "{} {} {} ", Text(&self.name), self.ty, self.slot)?;
         match &self.feed {
             Feed::Data { source, micro, low, high } => {
                 write!(f, "data {} micro {micro} range {low}..{high}", Text(source))
@@ -163,14 +150,14 @@ impl fmt::Display for Input {
 /// `name type slot role`, as in the text form.
 impl fmt::Display for Output {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {} {}", Text(&self.name), Text(&self.ty), self.slot, Text(&self.role))
+        write!(f, "{} {} {} {}", Text(&self.name), self.ty, self.slot, self.role.name())
     }
 }
 
-/// `stream action`, as in the text form; without the label.
+/// `queue action`, as in the text form; without the label.
 impl fmt::Display for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.stream, self.action)
+        write!(f, "{} {}", self.queue, self.action)
     }
 }
 

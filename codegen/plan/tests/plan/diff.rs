@@ -1,9 +1,16 @@
 //! Comparison of plans.
 
 use arbtest::arbtest;
+use memc_ir::parse_op;
 use memc_plan::{Action, Kernel, Plan, Tuning, diff};
 
 use crate::{example, generate, tuning};
+
+/// A kernel without operands and results.
+fn kernel(op: &str) -> Kernel {
+    let op = parse_op(op, "").expect("an op of the table");
+    Kernel { op, operands: Vec::new(), results: Vec::new(), workspace_bytes: 0 }
+}
 
 fn changed(change: impl FnOnce(&mut Plan)) -> Vec<String> {
     let old = example().0;
@@ -38,7 +45,7 @@ fn a_removed_command_is_one_line() {
 #[test]
 fn a_new_kernel_is_one_line() {
     let lines = changed(|plan| {
-        plan.kernels.insert(0, Kernel { op: "neg".to_owned(), ..Kernel::default() });
+        plan.kernels.insert(0, kernel("neg"));
         for command in &mut plan.body {
             if let Action::Launch { kernel, .. } = &mut command.action {
                 *kernel += 1;
@@ -87,8 +94,8 @@ fn order_alone_is_a_difference() {
     let lines = changed(|plan| plan.kernels.push(plan.kernels[0].clone()));
     assert_eq!(lines, ["+ kernel relu(f32[8,8]) -> (f32[8,8])"]);
     let mut old = example().0;
-    old.kernels.push(Kernel::default());
-    old.kernels.push(Kernel { op: "neg".to_owned(), ..Kernel::default() });
+    old.kernels.push(kernel("exp"));
+    old.kernels.push(kernel("neg"));
     let mut new = old.clone();
     new.kernels.swap(3, 4);
     assert_eq!(

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use arbtest::arbitrary::{Arbitrary, Result, Unstructured};
+use memc_ir::{OutputRole, Role, TensorType, parse_op, parse_type};
 use memc_plan::{
-    Action, Command, Feed, Init, Input, Kernel, Output, Plan, Section, Slice, Space, State, Stream,
+    Action, Command, Feed, Init, Input, Kernel, Output, Plan, Queue, Section, Slice, Space, State, StateRole,
     TunedKernel, Tuning, Way, hash,
 };
 
@@ -49,12 +50,31 @@ fn slice(u: &mut Unstructured<'_>) -> Result<Slice> {
     Ok(Slice { space, offset: u.arbitrary()?, bytes: u.arbitrary()? })
 }
 
+/// Ops with attributes of every kind that the text form spells in its own way.
+const OPS: [(&str, &str); 8] = [
+    ("relu", ""),
+    ("matmul", "{trans_a}"),
+    ("softmax", "{axis = 1}"),
+    ("reshape", "{shape = []}"),
+    ("cast", "{to = bf16}"),
+    ("conv", "{strides = [1, 1], pads = [1, 1, 1, 1], dilations = [1, 1]}"),
+    ("fused", "{body = \"neg(x0); add(t0, x1)\", outs = [1]}"),
+    ("adamw", "{alpha = 0.9, beta = 0.999, epsilon = 0.001, weight_decay = 0.01}"),
+];
+
+const TYPES: [&str; 6] =
+    ["f32[]", "f32[64,4096]", "bf16[2,0]", "i64[3]", "bool[1]", "u8[9223372036854775807,2]"];
+
+fn ty(u: &mut Unstructured<'_>) -> Result<TensorType> {
+    Ok(parse_type(u.choose(&TYPES)?).expect("a type"))
+}
+
 fn kernel(u: &mut Unstructured<'_>) -> Result<Kernel> {
+    let (op, attrs) = *u.choose(&OPS)?;
     Ok(Kernel {
-        op: string(u)?,
-        attrs: string(u)?,
-        operands: list(u, string)?,
-        results: list(u, string)?,
+        op: parse_op(op, attrs).expect("an op of the table"),
+        operands: list(u, ty)?,
+        results: list(u, ty)?,
         workspace_bytes: u.int_in_range(0..=4096)?,
     })
 }
@@ -65,7 +85,8 @@ fn state(u: &mut Unstructured<'_>) -> Result<State> {
         1 => Init::Data { offset: u.arbitrary()?, bytes: u.arbitrary()?, hash: u.arbitrary()? },
         _ => Init::Random { seed: u.arbitrary()?, kind: string(u)? },
     };
-    Ok(State { name: string(u)?, role: string(u)?, ty: string(u)?, home: slice(u)?, init })
+    let role = if u.arbitrary()? { StateRole::Const } else { StateRole::Variable(*u.choose(&Role::ALL)?) };
+    Ok(State { name: string(u)?, role, ty: ty(u)?, home: slice(u)?, init })
 }
 
 fn input(u: &mut Unstructured<'_>) -> Result<Input> {
@@ -82,11 +103,11 @@ fn input(u: &mut Unstructured<'_>) -> Result<Input> {
         }
         _ => Feed::Step,
     };
-    Ok(Input { name: string(u)?, ty: string(u)?, slot: slice(u)?, feed })
+    Ok(Input { name: string(u)?, ty: ty(u)?, slot: slice(u)?, feed })
 }
 
 fn output(u: &mut Unstructured<'_>) -> Result<Output> {
-    Ok(Output { name: string(u)?, ty: string(u)?, slot: slice(u)?, role: string(u)? })
+    Ok(Output { name: string(u)?, ty: ty(u)?, slot: slice(u)?, role: *u.choose(&OutputRole::ALL)? })
 }
 
 fn command(u: &mut Unstructured<'_>) -> Result<Command> {
@@ -106,7 +127,7 @@ fn command(u: &mut Unstructured<'_>) -> Result<Command> {
         7 => Action::HostWrite { input: u.arbitrary()? },
         _ => Action::HostRead { output: u.arbitrary()? },
     };
-    Ok(Command { stream: *u.choose(&Stream::ALL)?, action, label: string(u)? })
+    Ok(Command { queue: *u.choose(&Queue::ALL)?, action, label: string(u)? })
 }
 
 fn tuned(u: &mut Unstructured<'_>) -> Result<TunedKernel> {
@@ -202,7 +223,7 @@ pub(crate) fn valid(u: &mut Unstructured<'_>) -> Result<(Plan, BTreeMap<usize, V
     legalise_tuning(&mut plan);
     let spare = (plan.events as usize).saturating_sub(plan.commands().count());
     let free = Action::Free { slice: Slice::dev(0, 0) };
-    let free = Command { stream: Stream::Compute, action: free, label: String::new() };
+    let free = Command { queue: Queue::COMPUTE, action: free, label: String::new() };
     plan.epilogue.extend(std::iter::repeat_n(free, spare));
     Ok((plan, data))
 }
@@ -236,7 +257,7 @@ fn legalise(
 ) -> Option<Command> {
     let mut place = |bytes: u64| Slice::dev(u.int_in_range(0..=1000).unwrap_or(0), bytes);
     let modulo = |index: u32, length: usize| index.checked_rem(u32::try_from(length).expect("a short table"));
-    let mut on_host = command.stream == Stream::Host;
+    let mut on_host = command.queue == Queue::Host;
     match &mut command.action {
         Action::Launch { kernel, reads, writes, workspace } => {
             *kernel = modulo(*kernel, plan.kernels.len())?;
@@ -271,10 +292,10 @@ fn legalise(
         (Action::Store { .. }, Section::Prologue | Section::Body) => return None,
         _ => {}
     }
-    command.stream = match (on_host, command.stream) {
-        (true, _) => Stream::Host,
-        (false, Stream::Host) => Stream::Compute,
-        (false, stream) => stream,
+    command.queue = match (on_host, command.queue) {
+        (true, _) => Queue::Host,
+        (false, Queue::Host) => Queue::COMPUTE,
+        (false, queue) => queue,
     };
     Some(command)
 }

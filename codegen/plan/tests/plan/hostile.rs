@@ -280,6 +280,34 @@ fn damaged_tuning_sections_are_refused() {
     }
 }
 
+/// Behind a right hash, names of ops, types and roles that do not exist are refused, with the entry that has them.
+#[test]
+fn unknown_names_are_refused() {
+    let folder = Folder::new();
+    let (plan, data) = example();
+    let original = folder.bytes(&plan, &data);
+    let cases: [(&[u8], &[u8], &str); 5] = [
+        (b"\x04relu", b"\x04relx", "invalid plan: kernel k0 `relx`: unknown op `relx`"),
+        (b"{trans_a}", b"{trans_c}", "invalid plan: kernel k1 `matmul`: matmul has no attribute `trans_c`"),
+        (
+            b"\x08f32[8,8]",
+            b"\x08f64[8,8]",
+            "invalid plan: kernel k0 type `f64[8,8]`: `f64` is not an element type",
+        ),
+        (b"\x05param", b"\x05parax", "invalid plan: state s0 role: role `parax` is not one of param,"),
+        (b"\x06output", b"\x06outpux", "invalid plan: output o0 role: role `outpux` is not one of loss,"),
+    ];
+    for (right, wrong, expected) in cases {
+        let mut bytes = original.clone();
+        let at = bytes.windows(right.len()).position(|part| part == right).unwrap();
+        bytes[at..at + wrong.len()].copy_from_slice(wrong);
+        rehash(&mut bytes);
+        let error = folder.open(&bytes).err().unwrap();
+        assert!(matches!(error, PlanError::Invalid { .. }));
+        assert!(error.to_string().starts_with(expected), "{error}");
+    }
+}
+
 /// Other files get a hint of what they are.
 #[test]
 fn other_files_get_a_hint() {

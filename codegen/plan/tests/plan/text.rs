@@ -1,6 +1,6 @@
 //! The parser of the text form.
 
-use memc_plan::{Action, Plan, PlanError, Slice, Stream, text};
+use memc_plan::{Action, Plan, PlanError, Queue, Slice, text};
 
 /// The error for a text, as `line: message`.
 fn error(text: &str) -> String {
@@ -19,7 +19,7 @@ fn short_plans_parse() {
     let action = Action::Launch { kernel: 3, reads: vec![], writes, workspace: None };
     assert_eq!(plan.body.len(), 1);
     assert_eq!(plan.body[0].action, action);
-    assert_eq!(plan.body[0].stream, Stream::Compute);
+    assert_eq!(plan.body[0].queue, Queue::COMPUTE);
     assert_eq!(plan.body[0].label, "%h ; not %g");
     assert_eq!(plan.meta.source_hash, memc_plan::hash(b""));
 }
@@ -82,6 +82,37 @@ fn errors_name_the_line() {
         (
             "plan 2\ntuning gpu sm_90 rounding exact\ntuned k0 product 12",
             "3: expected an algorithm of 128 hexadecimal digits, found `12`",
+        ),
+        ("plan 1\nkernel k0 = mull() -> ()", "2: kernel k0 `mull`: unknown op `mull`"),
+        (
+            "plan 1\nkernel k0 = relu(f32[4]) {alpha = 0.1} -> (f32[4])",
+            "2: kernel k0 `relu`: relu has no attribute `alpha`",
+        ),
+        (
+            "plan 1\nkernel k0 = fused(f32[4]) \"{body = \\\"neg(x4294967296)\\\", outs = [0]}\" -> (f32[4])",
+            "2: kernel k0 `fused`: attribute `body` of fused has a bad step t0: `x4294967296` is neither an operand \
+             `x0` nor a step `t0`",
+        ),
+        (
+            "plan 1\nkernel k0 = fused() \"{body = \\\"neg(x0); fused(t0) {body = \\\\\\\"neg(x0)\\\\\\\", \
+             outs = [0]}\\\", outs = [1]}\" -> ()",
+            "2: kernel k0 `fused`: attribute `body` of fused has a bad step t1: a step cannot be fused itself",
+        ),
+        (
+            "plan 1\nkernel k0 = fused() \"{body = \\\"neg(x0)\\\", outs = [18446744073709551615]}\" -> ()",
+            "2: kernel k0 `fused`: `18446744073709551615` is not a number that fits",
+        ),
+        (
+            "plan 1\nkernel k0 = relu(f64[4]) -> (f32[4])",
+            "2: type `f64[4]`: `f64` is not an element type (f32, f16, bf16, i32, i64, i8, u8 or bool)",
+        ),
+        (
+            "plan 1\nstate s0 x weight f32[] dev+0:4 zeros",
+            "2: role `weight` is not one of param, frozen, optimizer, gradient, buffer, const",
+        ),
+        (
+            "plan 1\noutput o0 x f32[] host+0:4 result",
+            "2: role `result` is not one of loss, gradient, output",
         ),
         ("plan 1\nstate s0 x p f32[] dev+0:4 ones", "2: expected `zeros`, `data` or `random`, found `ones`"),
     ];

@@ -1,6 +1,6 @@
 //! The rules that every plan in a file satisfies.
 
-use memc_plan::{Action, Command, Feed, Init, Plan, Slice, Space, Stream, TunedKernel, Tuning};
+use memc_plan::{Action, Command, Feed, Init, Plan, Queue, Slice, Space, TunedKernel, Tuning};
 
 use crate::{example, tuning};
 
@@ -53,8 +53,8 @@ fn each_rule_rejects() {
             |p| p.body[2].action = Action::Copy { src: Slice::host(0, 8), dst: Slice::dev(0, 9) },
             "body command 2 `h2d copy host+0:8 -> dev+0:9`: copies 8 bytes into 9",
         ),
-        (|p| p.body[0].stream = Stream::H2d, "`h2d write i0`: `write` belongs on the host"),
-        (|p| p.body[4].stream = Stream::Host, "`host record e0`: `record` cannot run on the host"),
+        (|p| p.body[0].queue = Queue::H2D, "`h2d write i0`: `write` belongs on the host"),
+        (|p| p.body[4].queue = Queue::Host, "`host record e0`: `record` cannot run on the host"),
         (
             |p| p.body.push(p.prologue[0].clone()),
             "body command 16 `host load s0`: loads belong in the prologue",

@@ -6,7 +6,7 @@ use super::Cuda;
 use crate::api::done;
 use crate::clock::{Clock, Facts};
 use crate::devices::free;
-use crate::{Component, GpuError, Libraries, Queue};
+use crate::{Component, GpuError, Libraries, Stream};
 
 /// The function for the time between two events that every driver has; the bindings have that of newer drivers alone.
 const ELAPSED: &str = "cuEventElapsedTime";
@@ -44,7 +44,7 @@ impl Clock for Cuda {
     }
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
-    fn mark(&mut self, queue: Queue, mark: usize) -> Result<(), GpuError> {
+    fn mark(&mut self, queue: Stream, mark: usize) -> Result<(), GpuError> {
         let outside = sys::CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
         let flags = if self.captured.capturing { outside } else { 0 };
         let (event, stream) = (self.marks.get(mark)?, self.stream(queue));

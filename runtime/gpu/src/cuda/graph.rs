@@ -10,7 +10,7 @@ use cudarc::driver::sys;
 use super::Cuda;
 use crate::api::done;
 use crate::graph::{Graph, Graphs};
-use crate::{Component, GpuError, Libraries, Queue};
+use crate::{Component, GpuError, Libraries, Stream};
 
 /// Functions that are called to capture and replay.
 const SYMBOLS: &[&str] = &[
@@ -64,11 +64,11 @@ impl Captured {
 }
 
 /// The streams that join the capture of the compute stream.
-const OTHERS: [Queue; 2] = [Queue::D2h, Queue::H2d];
+const OTHERS: [Stream; 2] = [Stream::DeviceToHost, Stream::HostToDevice];
 
 impl Cuda {
     #[allow(unsafe_code, reason = "the driver is a C library")]
-    fn join(&self, joint: usize, from: Queue, to: Queue) -> Result<(), GpuError> {
+    fn join(&self, joint: usize, from: Stream, to: Stream) -> Result<(), GpuError> {
         let Some(&event) = self.captured.joints.get(joint) else { return Ok(()) };
         // SAFETY: event and streams exist.
         unsafe {
@@ -110,10 +110,10 @@ impl Graphs for Cuda {
         }
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream exists.
-        let begun = unsafe { sys::cuStreamBeginCapture_v2(self.stream(Queue::Compute), mode) };
+        let begun = unsafe { sys::cuStreamBeginCapture_v2(self.stream(Stream::Compute), mode) };
         done("cuStreamBeginCapture", begun)?;
         self.captured.capturing = true;
-        let forked = OTHERS.into_iter().try_for_each(|queue| self.join(0, Queue::Compute, queue));
+        let forked = OTHERS.into_iter().try_for_each(|queue| self.join(0, Stream::Compute, queue));
         if forked.is_err() {
             // The stream would stay in a capture that nobody ends.
             let _ = self.end_capture();
@@ -124,11 +124,11 @@ impl Graphs for Cuda {
     #[allow(unsafe_code, reason = "the driver is a C library")]
     fn end_capture(&mut self) -> Result<Graph, GpuError> {
         let mut joints = OTHERS.into_iter().zip(1..);
-        let joined = joints.try_for_each(|(queue, joint)| self.join(joint, queue, Queue::Compute));
+        let joined = joints.try_for_each(|(queue, joint)| self.join(joint, queue, Stream::Compute));
         self.captured.capturing = false;
         let mut graph = null_mut();
         // SAFETY: the stream exists; a handle to write.
-        let ended = unsafe { sys::cuStreamEndCapture(self.stream(Queue::Compute), &mut graph) };
+        let ended = unsafe { sys::cuStreamEndCapture(self.stream(Stream::Compute), &mut graph) };
         let made = joined.and(done("cuStreamEndCapture", ended)).and_then(|()| self.instantiate(graph));
         if !graph.is_null() {
             // SAFETY: the graph was made; one that can be launched is a copy.
@@ -147,14 +147,14 @@ impl Graphs for Cuda {
     }
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
-    fn record_outside(&mut self, queue: Queue, event: usize) -> Result<(), GpuError> {
+    fn record_outside(&mut self, queue: Stream, event: usize) -> Result<(), GpuError> {
         let (event, stream) = (self.event(event)?, self.stream(queue));
         // SAFETY: event and stream exist.
         done("cuEventRecordWithFlags", unsafe { sys::cuEventRecordWithFlags(event, stream, RECORD_EXTERNAL) })
     }
 
     #[allow(unsafe_code, reason = "the driver is a C library")]
-    fn wait_outside(&mut self, queue: Queue, event: usize) -> Result<(), GpuError> {
+    fn wait_outside(&mut self, queue: Stream, event: usize) -> Result<(), GpuError> {
         let (event, stream) = (self.event(event)?, self.stream(queue));
         // SAFETY: event and stream exist.
         done("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(stream, event, WAIT_EXTERNAL) })

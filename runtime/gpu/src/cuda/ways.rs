@@ -5,11 +5,11 @@ use memc_cuda::LibraryCall;
 use super::Cuda;
 use crate::library::require;
 use crate::tuning::{LibraryWay, Offer, Setting, Ways};
-use crate::{Component, GpuError, Libraries, LibraryOp, Queue};
+use crate::{Component, GpuError, Libraries, LibraryOp, Stream};
 
 impl Ways for Cuda {
     fn ways(&mut self, call: &LibraryCall, workspace: usize) -> Result<Vec<Offer>, GpuError> {
-        self.calls.ways(call, workspace, self.stream(Queue::Compute).cast())
+        self.calls.ways(call, workspace, self.stream(Stream::Compute).cast())
     }
 
     fn plan_way(
@@ -18,7 +18,7 @@ impl Ways for Cuda {
         workspace: usize,
         way: &LibraryWay,
     ) -> Result<Option<LibraryOp>, GpuError> {
-        self.calls.plan(call, workspace, Some(way), self.stream(Queue::Compute).cast())
+        self.calls.plan(call, workspace, Some(way), self.stream(Stream::Compute).cast())
     }
 
     fn setting(&self) -> Setting {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use memc_gpu::{GpuError, Graph, Graphs, Queue};
+use memc_gpu::{GpuError, Graph, Graphs, Stream};
 
 use super::worker::{Board, Job, Worker, next, pause, worker};
 use super::{Mock, Record};
@@ -40,7 +40,7 @@ fn error(function: &'static str, name: &str) -> GpuError {
 }
 
 impl Capture {
-    fn push(&mut self, queue: Queue, job: Option<Job>, after: Option<usize>) -> &mut Node {
+    fn push(&mut self, queue: Stream, job: Option<Job>, after: Option<usize>) -> &mut Node {
         let queue = queue as usize;
         let after = self.last[queue].into_iter().chain(after).collect();
         self.last[queue] = Some(self.nodes.len());
@@ -48,16 +48,16 @@ impl Capture {
         self.nodes.last_mut().unwrap()
     }
 
-    pub(super) fn command(&mut self, queue: Queue, job: Job) {
+    pub(super) fn command(&mut self, queue: Stream, job: Job) {
         self.push(queue, Some(job), None);
     }
 
-    pub(super) fn record(&mut self, queue: Queue) -> Record {
+    pub(super) fn record(&mut self, queue: Stream) -> Record {
         Record::Captured(self.number, self.last[queue as usize])
     }
 
     /// As CUDA: only records of the same capture can be waited for.
-    pub(super) fn wait(&mut self, queue: Queue, on: Option<Record>, ignore: bool) -> Result<(), GpuError> {
+    pub(super) fn wait(&mut self, queue: Stream, on: Option<Record>, ignore: bool) -> Result<(), GpuError> {
         match on {
             Some(Record::Captured(number, node)) if number == self.number => {
                 self.push(queue, None, node.filter(|_| !ignore));
@@ -157,12 +157,12 @@ impl Graphs for Mock {
         Ok(())
     }
 
-    fn record_outside(&mut self, queue: Queue, event: usize) -> Result<(), GpuError> {
+    fn record_outside(&mut self, queue: Stream, event: usize) -> Result<(), GpuError> {
         self.capture.as_mut().unwrap().push(queue, None, None).records = Some(event);
         Ok(())
     }
 
-    fn wait_outside(&mut self, queue: Queue, event: usize) -> Result<(), GpuError> {
+    fn wait_outside(&mut self, queue: Stream, event: usize) -> Result<(), GpuError> {
         let waits = Some(event).filter(|_| !self.ignores(event));
         self.capture.as_mut().unwrap().push(queue, None, None).waits = waits;
         Ok(())

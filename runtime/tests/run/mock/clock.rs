@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use memc_gpu::{Arena, Clock, Facts, GpuError, Queue};
+use memc_gpu::{Clock, Facts, GpuError, Space, Stream};
 
 use super::Mock;
 
@@ -16,7 +16,7 @@ impl Clock for Mock {
         Ok(())
     }
 
-    fn mark(&mut self, queue: Queue, mark: usize) -> Result<(), GpuError> {
+    fn mark(&mut self, queue: Stream, mark: usize) -> Result<(), GpuError> {
         let marks = self.marks.clone();
         assert!(mark < marks.lock().unwrap().len());
         #[allow(clippy::disallowed_methods, reason = "marks are times")]
@@ -32,7 +32,7 @@ impl Clock for Mock {
 
     fn facts(&self) -> Result<Facts, GpuError> {
         let loaded = if self.program.is_some() { self.behaviour.loads } else { 0 };
-        let free_bytes = (1 << 24) - self.arenas[Arena::Device as usize].len as u64 - loaded;
+        let free_bytes = (1 << 24) - self.arenas[Space::Dev as usize].len as u64 - loaded;
         let name = "Mock GPU".to_owned();
         Ok(Facts { name, processors: 8, free_bytes, total_bytes: 1 << 28, context_bytes: None })
     }
