@@ -1,4 +1,4 @@
-//! What a device does: reserve two arenas, and replay a prepared program.
+//! Interface of a device: it reserves two arenas and replays a prepared program.
 //!
 //! Contract: a device reserves exactly the arenas that the program asks for, before anything runs, and nothing
 //! afterwards. A program is handed over once; its sections are then run without preparation.
@@ -44,7 +44,7 @@ pub trait Executor {
     /// Takes what [`Executor::traced`] needs, before the first body.
     ///
     /// # Errors
-    /// Where the device tells no times.
+    /// The device tells no times.
     fn prepare_trace(&mut self) -> Result<(), Error> {
         Err(Error::Internal("this device traces nothing".to_owned()))
     }
@@ -64,7 +64,7 @@ pub trait Executor {
     /// The first error of any stream.
     fn synchronize(&mut self) -> Result<(), Error>;
 
-    /// What the user should know of how the program runs here.
+    /// Notes for the user on how the program runs here.
     fn notes(&self) -> &[String] {
         &[]
     }

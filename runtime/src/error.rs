@@ -1,11 +1,11 @@
-//! What ends a run, and the exit code of each end.
+//! Errors of a run and their exit codes.
 
 use std::{fmt, io, path::Path, path::PathBuf};
 
 use memc_gpu::GpuError;
 use memc_plan::PlanError;
 
-/// Why a run ended early. Messages say what is wrong, where, and what to do next.
+/// Error that ends a run. Messages name the defect, its place, and the next step for the user.
 #[derive(Debug)]
 pub enum Error {
     /// The command line asks for something that this plan or program does not have: exit code 2.

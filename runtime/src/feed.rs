@@ -1,4 +1,4 @@
-//! What the host writes into a plan's inputs: the user's arrays, synthetic data, the learning rate, the step number.
+//! Contents of a plan's inputs: the user's arrays, synthetic data, the learning rate, the step number.
 //!
 //! Contract: the contents of an input depend on the files, the options and the number of the step alone. Steps count
 //! from 1 over resumed runs, so that a run which goes on reads on where the former one stopped. Everything that can be
@@ -20,7 +20,7 @@ use memc_plan::{Feed, Plan};
 
 use crate::{Error, Program, state::list};
 
-/// Where inputs come from.
+/// Sources of the inputs.
 #[derive(Clone, Debug, Default)]
 pub struct FeedOptions {
     /// Files by the name under which the model takes the data.

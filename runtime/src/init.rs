@@ -23,7 +23,7 @@ pub(crate) fn mix(x: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Where the states' contents come from: a state of a former run, single tensors from a file, or the plan.
+/// Source of the states' contents: the saved state of a former run, single tensors of a file, or the plan.
 #[derive(Debug)]
 pub struct Initial<'a> {
     plan: &'a PlanFile,

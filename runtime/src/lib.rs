@@ -1,6 +1,5 @@
 #![doc = include_str!("../README.md")]
 
-mod beside;
 mod clock;
 pub mod cpu;
 mod device;
@@ -14,9 +13,9 @@ mod output;
 mod profile;
 mod program;
 mod progress;
-mod reference;
 mod run;
 mod session;
+mod shadow;
 mod stage;
 mod state;
 mod tune;
@@ -30,7 +29,6 @@ pub use init::Initial;
 pub use memory::available;
 pub use profile::{Machine, Profile, ProfileOptions, profile, profile_gpu};
 pub use program::Program;
-pub use reference::Reference;
 pub use run::{DeviceName, Report, RunOptions, Watch, run, run_on};
 pub use session::{Session, Sink};
 pub use stage::{Stage, Stages};

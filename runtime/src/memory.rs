@@ -1,4 +1,4 @@
-//! How much memory the process may still take.
+//! Memory that the process may still take.
 //!
 //! Linux promises memory that it does not have and kills the process that uses it, so that the arenas are compared
 //! with what is available before they are touched. Other systems are not asked.
@@ -59,8 +59,7 @@ pub(crate) fn limit_both(planned: usize, unplanned: usize, limit: Option<u64>) -
     }
 }
 
-/// What to do where the system did not lock so many bytes of host memory: what limits it, where that is known, and what
-/// raises the limit.
+/// Advice for a system that did not lock so many bytes of host memory: the limit, where it is known, and how to raise it.
 pub(crate) fn lock_remedy(host_bytes: usize) -> String {
     let read = |name| fs::read_to_string(name).unwrap_or_default();
     remedy(host_bytes, lock_limit(&read("/proc/self/limits"), &read("/proc/self/status")))

@@ -6,14 +6,14 @@
 //! - The results and the workspace of a launch are disjoint from each other and from its operands, except that an
 //!   operand may *be* a result where the op's row allows it.
 //! - The two places of a copy are disjoint.
-//! - No two commands access the same bytes at the same time, one of them writing, in any interleaving of the streams
-//!   that the events allow, for any number of steps (see `races`). Waits find their event recorded.
+//! - No two commands access the same bytes at the same time, one of them writing, in any interleaving of the queues
+//!   that the events allow, for any number of steps. Waits find their event recorded. [`check_order`] proves both.
 //!
-//! Whether the schedule computes the source graph is not asked here; that is the checker's work.
+//! `memc check` proves in addition that the schedule computes the source graph.
 
 mod prepare;
-mod races;
 
+use memc_check::check_order;
 use memc_ir::{OpKind, TensorType};
 use memc_kernels::KernelError;
 use memc_plan::{Kernel, Plan, Queue, Section, Space, Tuning};
@@ -24,9 +24,9 @@ use crate::Error;
 #[derive(Debug)]
 pub struct Program {
     pub(crate) dev_bytes: usize,
-    /// What the plan was compiled for.
+    /// Device memory that the plan was compiled for.
     pub(crate) budget_bytes: u64,
-    /// What the plan sets aside of it for the driver, kernels and libraries.
+    /// Part of it that the plan sets aside for the driver, kernels and libraries.
     pub(crate) reserve_bytes: u64,
     pub(crate) host_bytes: usize,
     pub(crate) kernels: Vec<Kernel>,
@@ -39,7 +39,7 @@ pub struct Program {
     pub(crate) results: Vec<Place>,
     /// Types of the states, inputs and outputs.
     pub(crate) types: Types,
-    /// How libraries computed the kernels where that was measured; nothing that it says is checked.
+    /// Algorithms of libraries for the kernels, where they were measured; nothing in it is checked.
     pub(crate) tuning: Option<Tuning>,
     prologue: Vec<Command>,
     body: Vec<Command>,
@@ -78,7 +78,7 @@ impl Place {
     }
 }
 
-/// Where a launch finds an operand.
+/// Place of an operand of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Source {
     /// In bytes that it does not write.
@@ -131,7 +131,7 @@ impl Command {
     }
 }
 
-/// What a command does; indices are in range.
+/// Effect of a command; indices are in range.
 #[derive(Debug)]
 pub(crate) enum Action {
     Launch(Launch),
@@ -152,7 +152,14 @@ impl Program {
     /// [`Error::Plan`] naming the first command or table entry that breaks the contract.
     pub fn new(plan: &Plan) -> Result<Program, Error> {
         let program = prepare::prepare(plan)?;
-        races::check(&program, plan)?;
+        check_order(plan).map_err(|disorder| {
+            let (section, index) = disorder.at();
+            let command = plan.section(section).get(index).map(ToString::to_string).unwrap_or_default();
+            Error::Plan(format!(
+                "{section} command {index} `{command}` {}; the plan is wrong, compile the model again",
+                disorder.describe(plan)
+            ))
+        })?;
         Ok(program)
     }
 
@@ -169,30 +176,5 @@ impl Program {
     #[cfg(test)]
     pub(crate) fn body_mut(&mut self) -> &mut Vec<Command> {
         &mut self.body
-    }
-
-    /// Calls `f(place, writes)` for every access of a command to an arena.
-    fn accesses(&self, action: &Action, mut f: impl FnMut(Place, bool)) {
-        match action {
-            Action::Launch(launch) => {
-                for operand in &launch.operands {
-                    if let Source::Place(place) = operand {
-                        f(*place, false);
-                    }
-                }
-                launch.results.iter().for_each(|place| f(*place, true));
-                f(launch.workspace, true);
-            }
-            Action::Copy { src, dst } => {
-                f(*src, false);
-                f(*dst, true);
-            }
-            Action::Free(place) => f(*place, true),
-            Action::Load(state) => self.homes.get(*state).into_iter().for_each(|place| f(*place, true)),
-            Action::Store(state) => self.homes.get(*state).into_iter().for_each(|place| f(*place, false)),
-            Action::Write(input) => self.slots.get(*input).into_iter().for_each(|place| f(*place, true)),
-            Action::Read(output) => self.results.get(*output).into_iter().for_each(|place| f(*place, false)),
-            Action::Record(_) | Action::Wait(_) => {}
-        }
     }
 }

@@ -4,7 +4,7 @@ use memc_plan::Section;
 
 use crate::Error;
 
-/// How far the issuing thread has come.
+/// Progress of the issuing thread.
 #[derive(Clone, Copy)]
 pub(crate) enum Progress {
     New,
@@ -23,7 +23,7 @@ impl Progress {
         }
     }
 
-    /// What a section gets that is not next.
+    /// Error of a section that is not next.
     pub(crate) fn refuse(section: Section) -> Error {
         Error::Internal(format!(
             "the {section} was run out of order: a prologue, any number of bodies and an epilogue make a run"

@@ -10,7 +10,7 @@ use memc_gpu::LibraryOptions;
 use memc_plan::{PlanFile, Span, Trace};
 use memc_support::Replace;
 
-use crate::beside::Beside;
+use crate::shadow::Shadow;
 use crate::{
     Device, Error, FeedOptions, Feeder, Initial, Program, Session, Stage, StateFile, StateWriter,
     clock::{elapsed_ns, now},
@@ -20,7 +20,7 @@ use crate::{
     verify,
 };
 
-/// What to run.
+/// Options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
     /// Steps to run, at least 1.
@@ -31,7 +31,7 @@ pub struct RunOptions {
     pub lr: Option<f32>,
     /// Seed of synthetic data.
     pub seed: u64,
-    /// Where to save the states at the end.
+    /// File for the states at the end.
     pub save: Option<PathBuf>,
     /// State to go on from.
     pub resume: Option<PathBuf>,
@@ -43,15 +43,15 @@ pub struct RunOptions {
     pub verify: bool,
     /// Most bytes of host memory that host arenas may take, the unplanned run's included; `None`: as many as there are.
     pub host_mem: Option<u64>,
-    /// Where to write the last step's timeline.
+    /// File for the last step's timeline.
     pub trace: Option<PathBuf>,
-    /// What to run on.
+    /// Device to run on.
     pub device: DeviceName,
     /// Issue every command of every step, on a device that would capture and replay them.
     pub no_graph: bool,
-    /// How the CPU device runs; `check_memory` is for every device.
+    /// Options of the CPU device; `check_memory` is for every device.
     pub cpu: cpu::Options,
-    /// What a GPU may leave to libraries.
+    /// Permissions of a GPU's libraries.
     pub libraries: LibraryOptions,
 }
 
@@ -77,7 +77,7 @@ pub trait Watch {
     fn should_stop(&self) -> bool;
 }
 
-/// What a run did.
+/// Outcome of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// Name of the device.
@@ -186,9 +186,9 @@ pub fn run_on(
         watch.stage(Stage::Before("preparing the unplanned run"));
     }
     let threads = options.cpu.threads;
-    let beside =
-        again.as_mut().map(|feeder| Beside::start(device, file, &initial, feeder, threads, options.host_mem));
-    let mut beside = beside.transpose()?;
+    let shadow =
+        again.as_mut().map(|feeder| Shadow::start(device, file, &initial, feeder, threads, options.host_mem));
+    let mut shadow = shadow.transpose()?;
     watch.stage(Stage::Steps);
     let mut steps = 0;
     while steps < options.steps && !watch.should_stop() {
@@ -203,12 +203,11 @@ pub fn run_on(
             write_trace(path, file, device.name(), &spans)?;
         }
         steps += 1;
-        if let Some(beside) = &mut beside {
-            let step = session.steps_done();
-            beside.step(step)?;
-            let when = format!("after step {step}");
+        if let Some(shadow) = &mut shadow {
+            shadow.step()?;
+            let when = format!("after step {}", session.steps_done());
             for (i, (output, ty)) in plan.outputs.iter().zip(&program.types.outputs).enumerate() {
-                verify::same("output", &output.name, &when, ty, session.output(i), beside.output(i))?;
+                verify::same("output", &output.name, &when, ty, session.output(i), shadow.output(i))?;
             }
         }
         session.notes().iter().skip(told).for_each(|note| watch.note(note));
@@ -232,14 +231,14 @@ pub fn run_on(
     }
     let done = session.steps_done();
     let mut writer = options.save.as_ref().map(|path| StateWriter::create(path, plan, done)).transpose()?;
-    beside.as_mut().map_or(Ok(()), Beside::end)?;
+    shadow.as_mut().map_or(Ok(()), Shadow::end)?;
     let mut compared = vec![false; plan.states.len()];
     session.finish(&mut |state, bytes| {
-        if let Some(beside) = &beside
+        if let Some(shadow) = &shadow
             && let Some(entry) = plan.states.get(state)
             && let Some(ty) = program.types.states.get(state)
         {
-            verify::same("state", &entry.name, "at the end", ty, bytes, beside.state(state))?;
+            verify::same("state", &entry.name, "at the end", ty, bytes, shadow.state(state))?;
             compared.iter_mut().skip(state).take(1).for_each(|seen| *seen = true);
         }
         writer.as_mut().map_or(Ok(()), |writer| writer.put(state, bytes))

@@ -72,7 +72,7 @@ impl<'a> Session<'a> {
         self.executor.run(Section::Prologue, &mut self.host)
     }
 
-    /// What the user should know of how the program runs on the device.
+    /// Notes for the user on how the program runs on the device.
     pub fn notes(&self) -> &[String] {
         self.executor.notes()
     }
@@ -89,7 +89,7 @@ impl<'a> Session<'a> {
     /// Takes what [`Session::traced_step`] needs, before the first step.
     ///
     /// # Errors
-    /// Where the device tells no times.
+    /// The device tells no times.
     pub fn prepare_trace(&mut self) -> Result<(), Error> {
         self.executor.prepare_trace()
     }

@@ -1,8 +1,8 @@
-//! What a run or a measurement is about to do, for a user who waits.
+//! Stages of a run or a measurement, for a user who waits.
 
 use std::{fmt, sync::Arc};
 
-/// Where a run is.
+/// Stage of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Before its first step, with this to do.
@@ -15,7 +15,7 @@ pub enum Stage {
 
 type Tell = dyn Fn(&str) + Send + Sync;
 
-/// Who is told what a measurement is about to do; by itself nobody.
+/// Receiver of a measurement's stages; none by default.
 #[derive(Clone, Default)]
 pub struct Stages(Option<Arc<Tell>>);
 

@@ -160,7 +160,7 @@ impl StateFile {
     }
 }
 
-/// What a file is that is no safetensors file, by its first bytes, and what can be done with it.
+/// Likely kind of a file that is no safetensors file, by its first bytes, and advice.
 fn other_format(bytes: &[u8]) -> Option<&'static str> {
     /// File identifier of ONNX Runtime's checkpoints, a flatbuffer.
     const CHECKPOINT: &[u8] = b"ODTC";

@@ -9,27 +9,27 @@ pub use crate::gpu::tune::TunedCall;
 use crate::gpu::tune::Tuner;
 use crate::{DeviceName, Error, FeedOptions, Feeder, Initial, Program, Session, Stages};
 
-/// What to measure.
+/// Options of tuning.
 #[derive(Clone, Debug, Default)]
 pub struct TuneOptions {
-    /// What to measure it on: a GPU.
+    /// Device to measure on: a GPU.
     pub device: DeviceName,
-    /// What libraries may do.
+    /// Permissions of the libraries.
     pub libraries: LibraryOptions,
     /// Files by the name under which the model takes the data; other inputs are synthetic.
     pub inputs: Vec<(String, PathBuf)>,
-    /// Who is told what is measured.
+    /// Receiver of the stages.
     pub stages: Stages,
 }
 
-/// What was measured.
+/// Results of tuning.
 #[derive(Clone, Debug)]
 pub struct Tuned {
     /// The section for the plan; none where no library computes a kernel of it.
     pub tuning: Option<Tuning>,
     /// Every call of a library, by a kernel that is launched.
     pub calls: Vec<TunedCall>,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 

@@ -1,16 +1,16 @@
-//! The plan that plans nothing: the source graph op by op in its own order, each tensor in device memory of its own, every
-//! copy where it is needed and nothing beside it. What a planned run on the same device must equal bit for bit.
+//! The plan that plans nothing: the source graph op by op in its own order on one stream, each tensor in memory of its own
+//! while something reads it. A planned run on the same device must equal it bit for bit.
 //!
-//! Kernels are entries of the plan's own table, with their workspaces, so that a device which chooses among
-//! implementations by kernel and workspace chooses the same.
+//! Contract: reads nothing of the plan but the source text, the tables of states, inputs and outputs, and the kernel table.
+//! Schedule, slots and recomputation play no part. Kernels are entries of the plan's own table, with their workspaces, so
+//! that a device which chooses among implementations by kernel and workspace chooses the same.
 
 use std::collections::BTreeMap;
 
-use memc_ir::{Id, Module, OpId, TensorType, ValueId};
+use memc_ir::{Def, Id, Module, OpId, Phase, TensorType, ValueId};
 use memc_plan::{Action, Command, Kernel, Plan, Queue, Slice, StateRole};
 
 use crate::Error;
-use crate::reference::{named, output, parse, source};
 
 /// Alignment of every tensor.
 const ALIGN: u64 = 256;
@@ -26,7 +26,8 @@ const TAKEN: u32 = 2;
 /// [`Error::Plan`] if the source is no valid graph or lacks something that the plan's tables name.
 pub(crate) fn plan(of: &Plan) -> Result<Plan, Error> {
     let module = parse(of)?;
-    let mut maker = Maker { plan: of.clone(), places: vec![None; module.values.len()], dev: 0, host: 0 };
+    let places = vec![None; module.values.len()];
+    let mut maker = Maker { plan: of.clone(), places, unused: BTreeMap::new(), dev: 0, host: 0 };
     maker.tables(&module)?;
     let body = maker.body(&module)?;
     let mut plan = maker.plan;
@@ -49,17 +50,27 @@ fn on(queue: Queue, action: Action) -> Command {
 
 struct Maker {
     plan: Plan,
-    /// Where each value is, once it has a place.
+    /// Place of each value, once it has one.
     places: Vec<Option<Slice>>,
+    /// Offsets of device memory that nothing needs any more, by length.
+    unused: BTreeMap<u64, Vec<u64>>,
     dev: u64,
     host: u64,
 }
 
 impl Maker {
     fn fresh(&mut self, bytes: u64) -> Slice {
+        if let Some(at) = self.unused.get_mut(&bytes).and_then(Vec::pop) {
+            return Slice::dev(at, bytes);
+        }
         let at = self.dev;
         self.dev = at.saturating_add(bytes).checked_next_multiple_of(ALIGN).unwrap_or(u64::MAX);
         Slice::dev(at, bytes)
+    }
+
+    /// Device memory that the compute stream alone has used, and needs no more.
+    fn release(&mut self, place: Slice) {
+        self.unused.entry(place.bytes).or_default().push(place.offset);
     }
 
     fn fresh_on_host(&mut self, bytes: u64) -> Slice {
@@ -138,7 +149,8 @@ impl Maker {
         }
         let largest = self.plan.kernels.iter().map(|kernel| kernel.workspace_bytes).max().unwrap_or(0);
         let mut scratch = self.fresh(largest);
-        for &op in &module.order {
+        let dead = dead_after(module);
+        for (&op, dead) in module.order.iter().zip(&dead) {
             let Some(entry) = module.ops.get(op) else { continue };
             let reads = entry.operands.iter().map(|&v| self.place(v)).collect::<Result<Vec<_>, _>>()?;
             if entry.is_view() {
@@ -169,6 +181,10 @@ impl Maker {
             let label = label.map(|value| value.name.clone()).unwrap_or_default();
             let action = Action::Launch { kernel: index, reads, writes, workspace };
             body.push(Command { label, ..on(Queue::COMPUTE, action) });
+            for &value in dead {
+                let place = self.place(value)?;
+                self.release(place);
+            }
         }
         Ok(())
     }
@@ -214,10 +230,82 @@ fn kernel(module: &Module, op: OpId) -> Result<Kernel, Error> {
     })
 }
 
+/// An error of a plan's source graph.
+fn source(what: &str) -> Error {
+    Error::Plan(format!("the plan's source graph: {what}; compile the model again"))
+}
+
+fn unknown(what: &str, name: &str) -> Error {
+    source(&format!("it has no {what} `{name}`"))
+}
+
+/// A plan's source graph, verified.
+fn parse(plan: &Plan) -> Result<Module, Error> {
+    let module = memc_ir::parse(&plan.meta.source).map_err(|error| source(&error.to_string()))?;
+    memc_ir::verify(&module).map_err(|errors| source(&errors.to_string()))?;
+    if module.phase != Phase::Graph {
+        return Err(source("it is not in the graph phase"));
+    }
+    Ok(module)
+}
+
+/// The value of this name and type.
+fn named(module: &Module, what: &str, name: &str, ty: &TensorType) -> Result<ValueId, Error> {
+    let value = module.value_named(name).ok_or_else(|| unknown(what, name))?;
+    typed(module, value, what, name, ty)
+}
+
+/// The value of the output of this name and type.
+fn output(module: &Module, name: &str, ty: &TensorType) -> Result<ValueId, Error> {
+    let found = module.outputs.iter().find(|output| output.name == name);
+    typed(module, found.ok_or_else(|| unknown("output", name))?.value, "output", name, ty)
+}
+
+fn typed(module: &Module, value: ValueId, what: &str, name: &str, ty: &TensorType) -> Result<ValueId, Error> {
+    match module.values.get(value) {
+        Some(v) if v.ty == *ty => Ok(value),
+        _ => Err(source(&format!("{what} `{name}` is not of type {ty} there"))),
+    }
+}
+
+/// For each op of `order`, the results of launches that nothing reads afterwards, under the name that they were computed
+/// under or a view's.
+fn dead_after(module: &Module) -> Vec<Vec<ValueId>> {
+    let mut viewed: Vec<usize> = (0..module.values.len()).collect();
+    for op in module.order.iter().filter_map(|&op| module.ops.get(op)).filter(|op| op.is_view()) {
+        if let (Some(from), Some(to)) = (op.operands.first(), op.results.first()) {
+            let root = viewed.get(from.index()).copied();
+            viewed.get_mut(to.index()).into_iter().zip(root).for_each(|(slot, root)| *slot = root);
+        }
+    }
+    let mut last: Vec<Option<usize>> = vec![None; module.values.len()];
+    let mut read = |value: ValueId, at: usize| {
+        let root = viewed.get(value.index()).and_then(|&root| last.get_mut(root));
+        root.into_iter().for_each(|slot| *slot = Some(at));
+    };
+    // A view is no launch: what it was made of is released after a launch.
+    for (at, op) in module.order.iter().enumerate().filter_map(|(at, &op)| Some((at, module.ops.get(op)?))) {
+        if !op.is_view() {
+            op.results.iter().chain(&op.operands).for_each(|&value| read(value, at));
+        }
+    }
+    // Outputs and new states are read at the end of the step.
+    module.roots().for_each(|value| read(value, usize::MAX));
+    let mut dead = vec![Vec::new(); module.order.len()];
+    for ((value, entry), at) in module.values.iter().zip(last) {
+        if let (Def::Op(..), Some(list)) = (&entry.def, at.and_then(|at| dead.get_mut(at))) {
+            list.push(value);
+        }
+    }
+    dead
+}
+
 #[cfg(test)]
 mod tests {
+    use memc_kernels::interp::{Tensor, eval};
+
     use super::*;
-    use crate::{FeedOptions, Feeder, Initial, Program, Reference, Session, cpu};
+    use crate::{FeedOptions, Feeder, Initial, Program, Session, cpu};
 
     /// States that trade places, what is handed out before it changes, views, a kernel with a workspace, one that is run
     /// twice.
@@ -260,6 +348,50 @@ source text
 |carry %b <- %a
 ";
 
+    /// Op by op, with each tensor in memory of its own.
+    struct Interpreter {
+        module: Module,
+        values: Vec<Option<Tensor>>,
+    }
+
+    impl Interpreter {
+        fn new(plan: &Plan, initial: &Initial) -> Interpreter {
+            let module = parse(plan).unwrap();
+            let mut values = vec![None; module.values.len()];
+            for (index, state) in plan.states.iter().enumerate() {
+                let mut tensor = Tensor::zeros(state.ty.clone()).unwrap();
+                initial.write(index, &state.ty, tensor.data.bytes_mut()).unwrap();
+                values[module.value_named(&state.name).unwrap().index()] = Some(tensor);
+            }
+            Interpreter { module, values }
+        }
+
+        /// Runs a step and returns its outputs.
+        fn step(&mut self, plan: &Plan, feeder: &mut Feeder, step: u64) -> Vec<Tensor> {
+            let (m, values) = (&self.module, &mut self.values);
+            for (index, input) in plan.inputs.iter().enumerate() {
+                let mut tensor = Tensor::zeros(input.ty.clone()).unwrap();
+                feeder.write(index, step, tensor.data.bytes_mut()).unwrap();
+                values[m.value_named(&input.name).unwrap().index()] = Some(tensor);
+            }
+            for op in m.order.iter().map(|&op| &m.ops[op]) {
+                let operands = op.operands.iter().map(|v| values[v.index()].as_ref().unwrap());
+                let results = eval(op.kind().unwrap(), &operands.collect::<Vec<_>>()).unwrap();
+                op.results.iter().zip(results).for_each(|(v, tensor)| values[v.index()] = Some(tensor));
+            }
+            let outputs =
+                m.outputs.iter().map(|output| values[output.value.index()].clone().unwrap()).collect();
+            let next = m.states.values().map(|state| state.next.unwrap_or(state.value));
+            let next: Vec<Option<Tensor>> = next.map(|next| values[next.index()].clone()).collect();
+            m.states.values().zip(next).for_each(|(state, next)| values[state.value.index()] = next);
+            outputs
+        }
+
+        fn state(&self, name: &str) -> &[u8] {
+            self.values[self.module.value_named(name).unwrap().index()].as_ref().unwrap().data.bytes()
+        }
+    }
+
     /// The plan that plans nothing computes what the interpreter computes, step by step.
     #[test]
     fn it_is_the_source_graph() {
@@ -280,20 +412,20 @@ source text
         let feed = FeedOptions { steps: 3, ..FeedOptions::default() };
         let feeder = || Feeder::new(&unplanned, &program, &feed).unwrap();
         let (mut one, mut other) = (feeder(), feeder());
-        let mut reference = Reference::new(&file, &initial).unwrap();
+        let mut interpreter = Interpreter::new(&unplanned, &initial);
         let device = cpu::Cpu::new(cpu::Options { check_memory: true, ..cpu::Options::default() }).unwrap();
         let mut session = Session::start(&device, &unplanned, program.clone(), &initial, &mut one).unwrap();
         for step in 1..=3 {
             session.step().unwrap();
-            reference.step(&mut other, step).unwrap();
-            for o in 0..3 {
-                assert_eq!(session.output(o), reference.output(o), "step {step}, output {o}");
+            let outputs = interpreter.step(&unplanned, &mut other, step);
+            for (o, output) in outputs.iter().enumerate() {
+                assert_eq!(session.output(o), output.data.bytes(), "step {step}, output {o}");
             }
         }
         let mut seen = 0;
         session
             .finish(&mut |state, bytes| {
-                assert_eq!(bytes, reference.state(state), "state {state}");
+                assert_eq!(bytes, interpreter.state(&unplanned.states[state].name), "state {state}");
                 seen += 1;
                 Ok(())
             })

@@ -25,7 +25,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
     (
         "memc-runtime",
         "runtime",
-        &["memc-cuda", "memc-gpu", "memc-ir", "memc-kernels", "memc-plan", "memc-support"],
+        &["memc-check", "memc-cuda", "memc-gpu", "memc-ir", "memc-kernels", "memc-plan", "memc-support"],
     ),
     (
         "memc",

@@ -93,8 +93,8 @@ impl Checker<'_> {
         for (piece, cell) in &pieces {
             let Some(cell) = cell else { continue };
             let bytes = self.part_of(slice.space, piece);
-            if !actor.clock.covers(cell.write) {
-                self.race(m, RaceKind::ReadAfterWrite, cell.write, actor, bytes);
+            for (kind, first) in cell.conflicts(actor.clock, false) {
+                self.race(m, kind, first, actor, bytes);
             }
             if let Some(writer) = m.which(cell.write) {
                 self.lints.note_read(writer);
@@ -174,11 +174,8 @@ impl Checker<'_> {
             .visit(range.clone(), |piece, cell| pieces.extend(cell.map(|cell| (piece, cell))));
         for (piece, cell) in pieces {
             let bytes = self.part_of(slice.space, &piece);
-            if !actor.clock.covers(cell.write) {
-                self.race(m, RaceKind::WriteAfterWrite, cell.write, actor, bytes);
-            }
-            for read in cell.reads().filter(|&read| !actor.clock.covers(read)) {
-                self.race(m, RaceKind::WriteAfterRead, read, actor, bytes);
+            for (kind, first) in cell.conflicts(actor.clock, true) {
+                self.race(m, kind, first, actor, bytes);
             }
         }
         m.shadow_mut(slice.space).write(range, content, actor.stamp);

@@ -1,4 +1,4 @@
-//! What the checker reports: typed errors with stable codes, and lints.
+//! Reports of the checker: typed errors with stable codes, and lints.
 
 use std::fmt;
 
@@ -38,7 +38,7 @@ impl fmt::Display for Site {
     }
 }
 
-/// What an error is about.
+/// Subject of an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A command.
@@ -103,7 +103,7 @@ pub enum CheckError {
     WrongValue {
         /// The command that delivers it.
         at: Site,
-        /// What is delivered, as ``output `loss` of step 0``.
+        /// The value delivered, such as ``output `loss` of step 0``.
         what: String,
         /// The term of the source, the first difference between `«` and `»`.
         expected: String,
@@ -116,12 +116,12 @@ pub enum CheckError {
         at: Site,
         /// The bytes read.
         bytes: Slice,
-        /// What they hold.
+        /// Their contents.
         what: String,
     },
     /// C05: a slice that is not within its arena.
     OutOfBounds {
-        /// Who uses the slice.
+        /// The user of the slice.
         at: Place,
         /// The slice.
         slice: Slice,
@@ -130,7 +130,7 @@ pub enum CheckError {
     },
     /// C06: an offset that is not a multiple of 64.
     Misaligned {
-        /// Who uses the slice.
+        /// The user of the slice.
         at: Place,
         /// The slice.
         slice: Slice,
@@ -150,9 +150,9 @@ pub enum CheckError {
         writer: Option<Site>,
         /// The bytes.
         bytes: Slice,
-        /// What the next step expects there.
+        /// Contents that the next step expects.
         expected: String,
-        /// What the body leaves there.
+        /// Contents that the body leaves.
         actual: String,
     },
     /// C09: the device arena and the reserve exceed the budget.
@@ -168,9 +168,9 @@ pub enum CheckError {
     HeaderMismatch {
         /// Which statement.
         what: String,
-        /// What the plan says.
+        /// Statement of the plan.
         claimed: String,
-        /// What is true.
+        /// The truth.
         actual: String,
     },
     /// C11: slices of one launch overlap where the operator does not allow it.
@@ -182,32 +182,32 @@ pub enum CheckError {
     },
     /// C12: an output that is not read exactly once per step, or a state that is not stored exactly once at the end.
     OutputMissing {
-        /// Where it is delivered: the body or the epilogue.
+        /// Section of the delivery: the body or the epilogue.
         section: Section,
         /// The output or state.
         what: String,
-        /// How often it is delivered.
+        /// Number of deliveries.
         times: usize,
     },
     /// C13: a kernel that is no operator of the table at these types, or a launch that does not fit its kernel.
     BadKernel {
         /// The kernel or the launch.
         at: Place,
-        /// What is wrong.
+        /// The defect.
         what: String,
     },
     /// C14: the table of states, inputs or outputs disagrees with the source.
     BadState {
         /// Which entry.
         at: String,
-        /// What is wrong.
+        /// The defect.
         what: String,
     },
     /// C15: a command that has no meaning: an index out of range, a wrong queue or section, copies of unequal length.
     BadCommand {
         /// The command.
         at: Site,
-        /// What is wrong.
+        /// The defect.
         what: String,
     },
 }

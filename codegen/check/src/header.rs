@@ -13,7 +13,7 @@ use crate::term::{SigId, TermId};
 /// Most commands of one list, the limit of the plan's file format.
 const MAX_COMMANDS: usize = 1 << 22;
 
-/// What the checker counts in one execution of the body; see [`crate::Counted`] for the meaning.
+/// Counts of one execution of the body; see [`crate::Counted`] for the meaning.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) swap_out_bytes: u64,
@@ -373,7 +373,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Why the source cannot be the reference, if it cannot.
+/// Reason for which the source cannot be the reference; `None` if it can.
 pub(crate) fn invalid_source(source: &Module) -> Option<String> {
     if source.phase != memc_ir::Phase::Graph {
         return Some("lowered already".into());

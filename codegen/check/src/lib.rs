@@ -7,6 +7,7 @@ mod header;
 mod kernel;
 mod lint;
 mod machine;
+mod order;
 mod shadow;
 mod show;
 mod sink;
@@ -16,6 +17,7 @@ mod step;
 mod term;
 
 pub use error::{CODES, CheckError, CheckErrors, Lint, MAX_ERRORS, Place, RaceKind, Site};
+pub use order::{Disorder, check_order};
 
 use memc_ir::Module;
 use memc_plan::{Plan, Section};
@@ -30,7 +32,7 @@ use source::Unevaluated;
 use steady::Live;
 use term::{TermId, Terms};
 
-/// What a check found out about a plan that it accepts.
+/// Facts about a plan that the checker accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Commands of the plan.
@@ -39,7 +41,7 @@ pub struct Report {
     pub kernels: usize,
     /// Different symbolic values that the replay came across.
     pub terms: usize,
-    /// What the plan does in vain.
+    /// Useless parts of the plan.
     pub lints: Vec<Lint>,
     /// The header's claims that can be recomputed; they equal the header's.
     pub counted: Counted,

@@ -1,4 +1,4 @@
-//! What a correct plan does in vain.
+//! Useless parts of a correct plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use memc_plan::{Action, Plan, Section};
 use crate::error::Lint;
 use crate::sink::{Sink, Where};
 
-/// What the replay saw that lints ask for.
+/// Observations of the replay that lints need.
 #[derive(Debug, Default)]
 pub(crate) struct Lints {
     read: BTreeSet<(Section, usize)>,

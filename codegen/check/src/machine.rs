@@ -1,4 +1,4 @@
-//! What has happened at one point of the replay: clocks, events, and the contents of both arenas.
+//! State of the replay: clocks, events, and the contents of both arenas.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub(crate) struct Machine {
     clocks: [Clock; AXES],
     /// Per axis, the commands that ran on it in order.
     logs: [Vec<Where>; AXES],
-    /// What each event stands for; absent until it is recorded.
+    /// Clock of each event's most recent record; absent until it is recorded.
     events: BTreeMap<u32, Clock>,
     dev: Shadow,
     host: Shadow,

@@ -1,4 +1,4 @@
-//! What each byte of an arena holds, and who touched it last.
+//! Contents and last accesses of each byte of an arena.
 //!
 //! A map of disjoint half-open byte ranges, each with one content and one access history. Memory is proportional to
 //! the number of accesses, not to the arena: an access splits at most two ranges, and a write replaces all it covers.
@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::clock::{AXES, Stamp};
+use crate::clock::{AXES, Clock, Stamp};
+use crate::error::RaceKind;
 use crate::term::TermId;
 
-/// What a range of bytes holds.
+/// Contents of a range of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Content {
     /// No value.
@@ -38,7 +39,7 @@ impl Content {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Cell {
     end: u64,
-    /// What it holds.
+    /// Its contents.
     pub(crate) content: Content,
     /// The last write.
     pub(crate) write: Stamp,
@@ -47,6 +48,14 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
+    /// Earlier accesses that conflict with one whose clock is `clock`: that nothing orders before it.
+    pub(crate) fn conflicts(&self, clock: Clock, writes: bool) -> impl Iterator<Item = (RaceKind, Stamp)> {
+        let kind = if writes { RaceKind::WriteAfterWrite } else { RaceKind::ReadAfterWrite };
+        let reads = self.reads().filter(move |_| writes).map(|read| (RaceKind::WriteAfterRead, read));
+        let all = std::iter::once((kind, self.write)).chain(reads);
+        all.filter(move |&(_, stamp)| !clock.covers(stamp))
+    }
+
     /// The last read on each axis.
     pub(crate) fn reads(&self) -> impl Iterator<Item = Stamp> {
         self.reads

@@ -17,7 +17,7 @@ const MAX_ARGS: usize = 8;
 /// Names for terms that are cut off, such as the values of the source in each step.
 pub(crate) type Names = BTreeMap<TermId, String>;
 
-/// What printing needs to look up.
+/// Tables that printing looks things up in.
 pub(crate) struct Shower<'a> {
     pub(crate) terms: &'a Terms,
     pub(crate) source: &'a Module,

@@ -1,4 +1,4 @@
-//! Where errors are collected, once each and at most [`MAX_ERRORS`].
+//! Collection of errors, each once and at most [`MAX_ERRORS`].
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ impl Where {
     }
 }
 
-/// What makes two errors the same: the code, the command, and what distinguishes errors of one code at one command.
+/// Identity of an error: its code, its command, and a detail that tells errors of one code at one command apart.
 type Key = (&'static str, (Section, usize), String);
 
 /// Collects errors.

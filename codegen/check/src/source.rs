@@ -8,14 +8,14 @@ use memc_ir::{Blob, Def, Id, Module, ValueId, value_name};
 use crate::show::Names;
 use crate::term::{SigId, Term, TermId, Terms, Untyped, is_identity};
 
-/// What one step computes.
+/// Symbolic values of one step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepTerms {
     /// One term per output of the module.
     pub(crate) outputs: Vec<TermId>,
     /// One term per state: what it holds after the step.
     pub(crate) states: Vec<TermId>,
-    /// How often each operator that is no identity is applied to which values.
+    /// Number of applications of each operator to the same values, identities left out.
     pub(crate) applied: Applied,
 }
 

@@ -1,4 +1,4 @@
-//! What each command does to the state of the replay, and what must hold for it.
+//! Effect of each command on the state of the replay, and its obligations.
 
 use memc_plan::{Action, Command, Queue, Section, Slice, Space};
 
@@ -264,7 +264,7 @@ pub(crate) fn entry<T>(table: &[T], index: u32) -> Option<&T> {
     table.get(usize::try_from(index).ok()?)
 }
 
-/// Why a command has no meaning where it stands.
+/// Reason for which a command has no meaning in its section or on its queue.
 fn misplaced(command: &Command, section: Section) -> Option<&'static str> {
     let on_host = command.queue == Queue::Host;
     match (&command.action, section) {

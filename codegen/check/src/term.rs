@@ -20,7 +20,7 @@ impl TermId {
     /// The value without bytes: all empty tensors are equal.
     pub(crate) const EMPTY: TermId = TermId(1);
 
-    /// What [`Terms::advance`] maps the term to.
+    /// Image under [`Terms::advance`].
     pub(crate) fn image(self, advance: &[TermId]) -> Option<TermId> {
         advance.get(self.0 as usize).copied()
     }
@@ -63,7 +63,7 @@ pub(crate) enum Term {
     Poison,
     /// See [`TermId::EMPTY`].
     Empty,
-    /// What the host supplies for an input of the source in one step.
+    /// An input of the source in one step.
     Input {
         /// Index in the source.
         input: u32,

@@ -169,7 +169,7 @@ fn line(sign: char, section: Section, plan: &Plan, list: &[Command], index: usiz
     Some(line)
 }
 
-/// What a command does, with table entries by content or name instead of index.
+/// Text of a command, with table entries by content or name instead of index.
 fn key(plan: &Plan, command: &Command) -> String {
     let mut action = command.action.clone();
     let index = match &mut action {

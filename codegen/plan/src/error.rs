@@ -20,28 +20,28 @@ pub enum PlanError {
     },
     /// The bytes are not those that were written.
     Damaged {
-        /// What is wrong.
+        /// The defect.
         what: String,
     },
     /// The plan breaks a rule of [`crate::Plan::validate`], or names an op, type or role that does not exist.
     Invalid {
         /// Part of the plan, such as `body command 12`.
         at: String,
-        /// What is wrong.
+        /// The defect.
         what: String,
     },
     /// The text form does not parse.
     Text {
         /// Line, counted from 1.
         line: usize,
-        /// What is wrong.
+        /// The defect.
         what: String,
     },
     /// The initial bytes supplied for a state are not those that the plan declares.
     InitialData {
         /// Name of the state.
         state: String,
-        /// What is wrong.
+        /// The defect.
         what: String,
     },
     /// The caller asked to stop; nothing was replaced.

@@ -1,4 +1,4 @@
-//! How long bytes of the device arena hold what is still to be read, in commands of a steady step.
+//! Live ranges of bytes of the device arena, in commands of a steady step.
 //!
 //! The body is walked three times with what every range of bytes holds; the walk in the middle is the steady step. Bytes
 //! live from the command that writes them to the last one that reads them before they are written again. Homes live at
@@ -11,7 +11,7 @@ use crate::{Action, Plan, Slice, Space};
 /// Bytes that live from the start of one command to the end of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Period {
-    /// How many.
+    /// Number of bytes.
     pub(crate) bytes: u64,
     /// Command of the body; `None` for bytes that live when the step begins.
     pub(crate) from: Option<usize>,
@@ -30,7 +30,7 @@ const WALKS: u8 = 3;
 #[derive(Clone, Copy)]
 struct Cell {
     end: u64,
-    /// Who wrote them; `None` for the prologue.
+    /// The writer; `None` for the prologue.
     written: Option<At>,
     used: At,
 }

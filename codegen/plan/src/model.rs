@@ -172,11 +172,11 @@ pub struct Input {
     pub ty: TensorType,
     /// Staging bytes in the pinned host arena.
     pub slot: Slice,
-    /// Where the host takes the contents from.
+    /// Source of the contents.
     pub feed: Feed,
 }
 
-/// Where the host takes an input's contents from.
+/// Source of an input's contents.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Feed {
     /// The user's data.
@@ -206,7 +206,7 @@ pub struct Output {
     pub name: String,
     /// Type.
     pub ty: TensorType,
-    /// Where the host reads it.
+    /// Slot that the host reads.
     pub slot: Slice,
     /// Role in the source graph.
     pub role: OutputRole,

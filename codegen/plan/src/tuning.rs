@@ -1,4 +1,4 @@
-//! How libraries of a device compute kernels of a plan, as measured there: a plan's tuning section.
+//! The tuning section of a plan: algorithms of a device's libraries for kernels of the plan, as measured there.
 //!
 //! It says nothing about the schedule, and a runtime may ignore it. A way is good only where everything that it depends on
 //! is as it was; what the names of devices, libraries and options mean is up to the runtime that measured.
@@ -17,7 +17,7 @@ pub struct Tuning {
     pub arch: String,
     /// Name and version of each library whose ways are listed.
     pub libraries: Vec<(String, String)>,
-    /// What libraries were allowed to round to, such as `exact`.
+    /// Rounding that libraries were allowed, such as `exact`.
     pub rounding: String,
     /// Whether ways were allowed that may give other bits in every run.
     pub allow_nondeterminism: bool,

@@ -20,7 +20,7 @@ use crate::{
 /// Bytes written between two looks at `should_stop`.
 const CHUNK: usize = 1 << 20;
 
-/// Where the initial bytes of states come from. Only states with [`Init::Data`] are asked for, each once, in order.
+/// Source of the states' initial bytes. Only states with [`Init::Data`] are asked for, each once, in order.
 pub trait InitialData {
     /// The bytes of the state with this index.
     ///

@@ -92,7 +92,7 @@ fn budget(bytes: u64, reserve: u64) -> String {
     }
 }
 
-/// What a plan's tuning is of.
+/// Subject of a plan's tuning.
 fn tuned(tuning: &Tuning) -> String {
     format!("{} for {}, {}", counted(tuning.kernels.len() as u64, "kernel"), tuning.device, tuning.arch)
 }

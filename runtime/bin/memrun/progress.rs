@@ -1,4 +1,4 @@
-//! How far a command is: on a terminal's standard error as one line that changes, and for a run what its steps gave.
+//! Progress of a command: one changing line on a terminal's standard error, and the results of a run's steps.
 
 use std::{
     io::{self, IsTerminal},
@@ -12,7 +12,7 @@ use memc_runtime::{Stage, Watch};
 use crate::interrupt::Stop;
 use crate::report::{note, print};
 
-/// How often the line is drawn again while nothing changes.
+/// Interval at which the line is drawn again while nothing changes.
 const TICK: Duration = Duration::from_millis(120);
 
 /// The line on standard error, where that is a terminal.
@@ -27,7 +27,7 @@ impl Line {
         Line(bar)
     }
 
-    /// What is done now.
+    /// Current activity.
     pub(crate) fn stage(&self, what: &str) {
         self.draw("{spinner} {msg} [{elapsed}]", what);
     }
@@ -64,7 +64,7 @@ impl Line {
         }
     }
 
-    /// What a terminal needs before text in the place of the line.
+    /// Control codes that a terminal needs before text in the place of the line.
     pub(crate) fn erase(&self) -> &'static str {
         if self.0.is_some() { "\r\x1b[2K" } else { "" }
     }

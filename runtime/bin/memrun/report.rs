@@ -1,4 +1,4 @@
-//! What `memrun` prints: notes and errors on standard error, results on standard output.
+//! Output of `memrun`: notes and errors on standard error, results on standard output.
 //!
 //! The last line of standard output is `memrun: PASSED …`, `memrun: FAILED …` or `memrun: INTERRUPTED …`, or one JSON
 //! object instead of everything. A reader that goes away is no error.
@@ -60,7 +60,7 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
     print(&last).max(progress.unprinted)
 }
 
-/// What an interrupted run did, and what is left of it.
+/// Report of an interrupted run, and of the files that it leaves.
 fn interrupted(cli: &Cli, report: &Report) -> String {
     let done = format!("interrupted after {} of {}", report.steps, counted(cli.steps, "step"));
     match cli.save() {
@@ -144,7 +144,7 @@ pub(crate) fn measured(json: bool, path: &Path, profile: &Profile) -> u8 {
     ))
 }
 
-/// What identifies a plan, and its arenas.
+/// Identity of a plan, and its arenas.
 pub(crate) fn facts(file: &PlanFile) -> Map<String, Value> {
     let meta = &file.plan().meta;
     let mut object = Map::new();

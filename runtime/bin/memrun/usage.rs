@@ -1,4 +1,4 @@
-//! What is said of a command line that names a command which memrun does not have.
+//! Messages about command lines that name a command which memrun does not have.
 
 use clap::{CommandFactory, Error, Parser, error::ContextKind, error::ErrorKind};
 
@@ -30,7 +30,7 @@ pub(crate) fn parse() -> Cli {
     })
 }
 
-/// What to say where a second argument stands beside the plan.
+/// Message about a second argument beside the plan.
 fn hint(error: &Error, words: &[String]) -> Option<String> {
     if error.kind() != ErrorKind::ArgumentConflict {
         return None;

@@ -47,7 +47,7 @@ fn text(result: CUresult) -> String {
     format!("{}, {}", text(name), text(meaning))
 }
 
-/// What a function of the driver returned.
+/// Result of a function of the driver.
 pub(crate) fn done(function: &'static str, result: CUresult) -> Result<(), GpuError> {
     match result {
         CUresult::CUDA_SUCCESS => Ok(()),

@@ -61,7 +61,7 @@ fn text(status: Status) -> String {
     format!("{}, {}", text(name), text(meaning))
 }
 
-/// What a function returned.
+/// Result of a function.
 fn done(function: &'static str, status: Status) -> Result<(), GpuError> {
     match status {
         Status::CUBLAS_STATUS_SUCCESS => Ok(()),

@@ -37,7 +37,7 @@ impl Cache {
         self.folder.join(format!("{}.cubin", hash.finalize().to_hex()))
     }
 
-    /// What this text compiled to with these options.
+    /// Compiled form of this text with these options.
     pub(crate) fn get(&self, text: &str, options: &str) -> Option<Vec<u8>> {
         let mut bytes = std::fs::read(self.file(text, options)).ok()?;
         let image = bytes.split_off(bytes.len().min(HASH));

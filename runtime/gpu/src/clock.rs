@@ -2,7 +2,7 @@
 
 use crate::{Driver, GpuError, Stream};
 
-/// What a profile says of a device.
+/// Facts of a device for its profile.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Facts {
     /// The maker's name.
@@ -22,24 +22,24 @@ pub trait Clock: Driver {
     /// Makes room for marks `0..marks`, in place of former ones.
     ///
     /// # Errors
-    /// That of this or an earlier command.
+    /// The error of this or an earlier command.
     fn reserve_marks(&mut self, marks: usize) -> Result<(), GpuError>;
 
     /// Notes the time at which a queue has run what was issued to it before, in a capture at every launch of the graph.
     ///
     /// # Errors
-    /// That of this or an earlier command.
+    /// The error of this or an earlier command.
     fn mark(&mut self, queue: Stream, mark: usize) -> Result<(), GpuError>;
 
     /// Time in ns from one mark to another, of any queues; negative where the second was passed first.
     ///
     /// # Errors
-    /// That of an earlier command; where a mark was not passed.
+    /// The error of an earlier command, or of a mark that was not passed.
     fn elapsed_ns(&mut self, from: usize, to: usize) -> Result<i64, GpuError>;
 
     /// The device as it is now.
     ///
     /// # Errors
-    /// That of an earlier command.
+    /// The error of an earlier command.
     fn facts(&self) -> Result<Facts, GpuError>;
 }

@@ -115,7 +115,7 @@ impl Cuda {
         Ok(cuda)
     }
 
-    /// What it is.
+    /// Facts about it.
     pub fn info(&self) -> &DeviceInfo {
         &self.info
     }

@@ -1,4 +1,4 @@
-//! What devices there are.
+//! Listing of devices.
 
 use std::ffi::CStr;
 use std::ptr::null_mut;

@@ -87,7 +87,7 @@ fn text(status: Status) -> String {
     }
 }
 
-/// What a function returned.
+/// Result of a function.
 fn done(function: &'static str, status: Status) -> Result<(), GpuError> {
     match status {
         Status::CUDNN_STATUS_SUCCESS => Ok(()),

@@ -33,14 +33,14 @@ pub struct Function(pub usize);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LibraryOp(pub usize);
 
-/// How much memory a program takes, in bytes.
+/// Memory that a program takes, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sizes {
     /// The device arena.
     pub device: usize,
     /// The host arena.
     pub host: usize,
-    /// What kernels report to the host, in page-locked memory that they reach, if slowly.
+    /// Reports of kernels to the host, in page-locked memory that they reach, if slowly.
     pub reports: usize,
 }
 
@@ -86,7 +86,7 @@ pub trait Driver {
     /// Launches on the compute queue, with blocks of `block` threads along x.
     ///
     /// # Errors
-    /// That of this or an earlier command.
+    /// The error of this or an earlier command.
     fn launch(
         &mut self,
         function: Function,
@@ -106,55 +106,55 @@ pub trait Driver {
     /// workspace of at least as many bytes as it was planned with.
     ///
     /// # Errors
-    /// That of this or an earlier command.
+    /// The error of this or an earlier command.
     fn call(&mut self, op: LibraryOp, places: &[Region], workspace: Region) -> Result<(), GpuError>;
 
     /// Copies between places of the same length.
     ///
     /// # Errors
-    /// That of this or an earlier command.
+    /// The error of this or an earlier command.
     fn copy(&mut self, queue: Stream, from: Region, to: Region) -> Result<(), GpuError>;
 
     /// Sets every byte of a place of the device arena.
     ///
     /// # Errors
-    /// That of this or an earlier command.
+    /// The error of this or an earlier command.
     fn fill(&mut self, queue: Stream, start: usize, len: usize, byte: u8) -> Result<(), GpuError>;
 
     /// Records an event.
     ///
     /// # Errors
-    /// That of this or an earlier command.
+    /// The error of this or an earlier command.
     fn record(&mut self, queue: Stream, event: usize) -> Result<(), GpuError>;
 
     /// Makes a queue wait for an event.
     ///
     /// # Errors
-    /// That of this or an earlier command.
+    /// The error of this or an earlier command.
     fn wait(&mut self, queue: Stream, event: usize) -> Result<(), GpuError>;
 
     /// Blocks the caller until an event has happened.
     ///
     /// # Errors
-    /// That of an earlier command.
+    /// The error of an earlier command.
     fn await_event(&mut self, event: usize) -> Result<(), GpuError>;
 
     /// Blocks the caller until all queues are empty.
     ///
     /// # Errors
-    /// That of an earlier command.
+    /// The error of an earlier command.
     fn synchronize(&mut self) -> Result<(), GpuError>;
 
     /// Copies to the device arena at once, in no queue.
     ///
     /// # Errors
-    /// That of this or an earlier command.
+    /// The error of this or an earlier command.
     fn upload(&mut self, start: usize, bytes: &[u8]) -> Result<(), GpuError>;
 
     /// Copies from the device arena at once, in no queue.
     ///
     /// # Errors
-    /// That of this or an earlier command.
+    /// The error of this or an earlier command.
     fn download(&mut self, start: usize, bytes: &mut [u8]) -> Result<(), GpuError>;
 
     /// Bytes of the host arena.

@@ -1,17 +1,17 @@
-//! What can go wrong with a GPU and its libraries.
+//! Errors of a GPU and its libraries.
 
 use std::fmt;
 
 use crate::Component;
 
-/// Why a GPU, or one of its libraries, did not do what it was asked for.
+/// Error of a GPU or one of its libraries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum GpuError {
     /// A library is not there, or does not open.
     Missing {
         /// Which.
         component: Component,
-        /// What came of looking for it.
+        /// Outcome of looking for it.
         why: String,
     },
     /// A library lacks a function that is needed: it is too old.
@@ -48,7 +48,7 @@ pub enum GpuError {
     },
     /// Memory was refused.
     Memory {
-        /// What for.
+        /// Purpose of the memory.
         what: &'static str,
         /// Bytes asked for.
         needs: u64,
@@ -56,7 +56,7 @@ pub enum GpuError {
         free: u64,
         /// All bytes of the device.
         total: u64,
-        /// Who has them, as far as that is known.
+        /// Their owners, as far as they are known.
         held: Vec<String>,
         /// The driver's words.
         error: String,
@@ -65,7 +65,7 @@ pub enum GpuError {
     Bounds {
         /// The first byte or number.
         start: usize,
-        /// How many.
+        /// Number of bytes.
         len: usize,
         /// The size of the arena or table.
         arena: usize,
@@ -81,7 +81,7 @@ pub enum GpuError {
     },
     /// Kernel text does not compile.
     Compile {
-        /// What the compiler says, or the beginning of it.
+        /// Message of the compiler, or its beginning.
         log: String,
     },
     /// A library that a program can do without failed.

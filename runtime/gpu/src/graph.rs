@@ -16,31 +16,31 @@ pub trait Graphs: Driver {
     /// From now on commands of all queues are captured.
     ///
     /// # Errors
-    /// Where the driver cannot capture, or is capturing.
+    /// The driver cannot capture, or is capturing.
     fn begin_capture(&mut self) -> Result<(), GpuError>;
 
     /// Ends the capture, also where a command was refused in it, and makes its graph ready to be launched.
     ///
     /// # Errors
-    /// Where a command was refused, or the driver takes no such graph.
+    /// A command was refused, or the driver takes no such graph.
     fn end_capture(&mut self) -> Result<Graph, GpuError>;
 
     /// Launches a graph. Launches of one graph run one after another; nothing orders them with queues and with launches of
     /// other graphs but events that are recorded or waited for outside.
     ///
     /// # Errors
-    /// That of this or an earlier command.
+    /// The error of this or an earlier command.
     fn replay(&mut self, graph: Graph) -> Result<(), GpuError>;
 
     /// Within a capture: every launch of the graph records the event, for whoever waits for it afterwards.
     ///
     /// # Errors
-    /// That of this or an earlier command.
+    /// The error of this or an earlier command.
     fn record_outside(&mut self, queue: Stream, event: usize) -> Result<(), GpuError>;
 
     /// Within a capture: every launch of the graph waits for the last record of the event before the launch.
     ///
     /// # Errors
-    /// That of this or an earlier command.
+    /// The error of this or an earlier command.
     fn wait_outside(&mut self, queue: Stream, event: usize) -> Result<(), GpuError>;
 }

@@ -29,7 +29,7 @@ impl HostMemory {
     /// Page-locked bytes, filled.
     ///
     /// # Errors
-    /// Where the driver does not lock so much.
+    /// The driver does not lock so much.
     #[allow(unsafe_code, reason = "the driver is a C library")]
     pub(crate) fn locked(len: usize, fill: u8) -> Result<HostMemory, GpuError> {
         if len == 0 {

@@ -20,7 +20,7 @@ use crate::driver::check_region;
 use crate::tuning::Wanted;
 use crate::{Component, GpuError, Libraries, LibraryOp, LibraryWay, Offer};
 
-/// What libraries may make of operands of `f32` before they multiply them.
+/// Rounding of `f32` operands that libraries may do before they multiply them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Rounding {
     /// Nothing.
@@ -43,7 +43,7 @@ pub struct LibraryOptions {
     pub allow_nondeterminism: bool,
 }
 
-/// Why there is no way to compute a call.
+/// Reason for which no library computes a call.
 pub(crate) enum Refusal {
     /// The library does not do this.
     Unsupported,

@@ -66,7 +66,7 @@ impl Component {
         }
     }
 
-    /// What a program does without it.
+    /// Behaviour of a program without it.
     pub fn absence(self) -> &'static str {
         match self {
             Component::Driver => "no program runs on a GPU",
@@ -76,7 +76,7 @@ impl Component {
         }
     }
 
-    /// What brings it.
+    /// Package that brings it.
     pub fn remedy(self) -> &'static str {
         match self {
             Component::Driver => "install NVIDIA's driver, or pass it into the container",
@@ -93,7 +93,7 @@ impl Component {
     }
 }
 
-/// Where to look for libraries that the loader does not know.
+/// Folders to search for libraries that the loader does not know.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Search {
     /// Folders, the first first.
@@ -176,7 +176,7 @@ impl Library {
     }
 }
 
-/// What came of looking for a library.
+/// Outcome of looking for a library.
 #[derive(Clone, Copy, Debug)]
 pub struct Status<'a> {
     /// Which.
@@ -190,7 +190,7 @@ pub struct Status<'a> {
 pub struct Libraries {
     /// Each, or why it did not open.
     each: [(Component, Result<Library, String>); 4],
-    /// Where was looked.
+    /// Folders that were searched.
     pub search: Search,
 }
 
@@ -211,7 +211,7 @@ impl Libraries {
         Libraries { each, search }
     }
 
-    /// What came of looking for each, in the order of [`Component::ALL`].
+    /// Outcome for each, in the order of [`Component::ALL`].
     pub fn status(&self) -> impl Iterator<Item = Status<'_>> {
         self.each.iter().map(|(component, found)| Status {
             component: *component,

@@ -18,7 +18,7 @@ const FILE: &str = "libnvidia-ml.so.1";
 /// A device that is asked.
 pub(crate) struct Meter {
     nvml: Nvml,
-    /// Where the device is on the bus, by which both libraries know it.
+    /// Position of the device on the bus, by which both libraries know it.
     bus: String,
 }
 
@@ -39,7 +39,7 @@ impl Meter {
         Some(self.nvml.device_by_pci_bus_id(self.bus.as_str()).ok()?.memory_info().ok()?.used)
     }
 
-    /// Who has memory, for people: programs with what they have, the largest first. Those that cannot be seen from here, as
+    /// Programs with the memory that they have, for people, the largest first. Those that cannot be seen from here, as
     /// from within a container, are not told.
     fn holders(&self) -> Option<Vec<String>> {
         let device = self.nvml.device_by_pci_bus_id(self.bus.as_str()).ok()?;

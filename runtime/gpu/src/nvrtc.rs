@@ -155,7 +155,7 @@ impl Nvrtc {
 }
 
 impl Program {
-    /// What the compiler has said, cut.
+    /// Messages of the compiler, cut.
     #[allow(unsafe_code, reason = "NVRTC is a C library")]
     fn log(&self) -> String {
         let mut size = 0;

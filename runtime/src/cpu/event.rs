@@ -11,7 +11,7 @@ pub(super) struct Ticket {
     pub(super) record: u64,
 }
 
-/// What each event stands for, as seen by the issuing thread.
+/// Most recent record of each event, as seen by the issuing thread.
 pub(super) struct Events {
     table: Vec<Option<Ticket>>,
 }
@@ -27,7 +27,7 @@ impl Events {
         }
     }
 
-    /// What the event stands for now; `None` if it was never recorded.
+    /// Most recent record of the event; `None` if there is none.
     pub(super) fn ticket(&self, event: usize) -> Option<Ticket> {
         self.table.get(event).copied().flatten()
     }

@@ -9,7 +9,7 @@ use crate::device::HostSide;
 use crate::program::{Action, Launch, Place, Source};
 use crate::{Error, Program};
 
-/// What undefined bytes hold in checking mode: NaN in floats, -1 in integers.
+/// Value of undefined bytes in checking mode: NaN in floats, -1 in integers.
 pub(super) const POISON: u8 = 0xff;
 
 /// Runs the commands of one stream.

@@ -31,7 +31,7 @@ pub(crate) fn pool(threads: usize) -> Result<ThreadPool, Error> {
     })
 }
 
-/// How the CPU device runs programs.
+/// Options of the CPU device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Threads that kernels run on; 0 for as many as the machine has.

@@ -39,7 +39,7 @@ const PARTIES: usize = 4;
 const HOST: usize = Queue::Host.index();
 const NAMES: [&str; QUEUES] = ["memrun-compute", "memrun-d2h", "memrun-h2d"];
 
-/// What a queue holds.
+/// Entry of a queue.
 #[derive(Clone, Copy)]
 enum Item {
     Command(Section, usize),
@@ -54,7 +54,7 @@ struct Board {
     room: [usize; QUEUES],
     /// Records that each stream has passed.
     passed: [u64; QUEUES],
-    /// What each party sleeps for.
+    /// Condition that each party sleeps for.
     sleeps: [Option<Sleep>; PARTIES],
     /// The streams are to end; no more items are taken.
     stopped: bool,

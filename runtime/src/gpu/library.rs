@@ -12,27 +12,27 @@ use super::replay::region;
 use crate::program::Launch;
 use crate::{Error, Program};
 
-/// What libraries compute.
+/// Kernels that libraries compute.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
     /// For each kernel of the program the call that computes it, and in what form; none where it is generated.
     ops: Vec<Option<(LibraryOp, Form)>>,
     /// Bytes of the device that were free before libraries were asked.
     pub(super) free_bytes: u64,
-    /// What the user should know, such as what is lost with a library that is not there, once for each.
+    /// Notes for the user, such as the loss without a library that is not there, once for each.
     pub(super) notes: BTreeSet<String>,
-    /// Why libraries that kernels could be calls of are not there.
+    /// Reasons for which libraries that kernels could use are not there.
     pub(super) lacks: BTreeSet<String>,
 }
 
 /// An op with the types of its operands.
 type Types<'a> = (&'a OpKind, &'a [TensorType]);
 
-/// How a library may compute a kernel.
+/// Form in which a library may compute a kernel.
 #[derive(Clone, Debug)]
 pub(super) struct Form {
     pub(super) call: LibraryCall,
-    /// What the call leaves to generated kernels behind it.
+    /// Ops that the call leaves to generated kernels behind it.
     rest: Lowering,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// What `ask` finds for the first form for which it finds anything.
+    /// First form for which `ask` finds something, with that.
     pub(super) fn first<T>(
         &self,
         mut ask: impl FnMut(&LibraryCall) -> Result<Option<T>, GpuError>,
@@ -145,7 +145,7 @@ pub(super) struct Call {
 }
 
 impl Taken {
-    /// What is generated of a kernel that a library computes.
+    /// Generated part of a kernel that a library computes.
     pub(super) fn rest(&self, kernel: usize) -> Option<&Lowering> {
         self.ops.get(kernel)?.as_ref().map(|(_, form)| &form.rest)
     }

@@ -23,7 +23,7 @@ pub(super) struct Call<'a> {
     pub(super) words: Vec<Word>,
 }
 
-/// What a device needs to run a program.
+/// A program in a device's terms.
 #[derive(Debug)]
 pub(super) struct Lowered {
     /// By kernel of the program; of one that a library computes what it leaves.
@@ -80,7 +80,7 @@ pub(super) fn launches(program: &Program) -> impl Iterator<Item = &Launch> {
 }
 
 impl Lowered {
-    /// What the kernels of a launch of the program check.
+    /// Index checks of the kernels of a launch.
     pub(super) fn checks(&self, launch: &Launch) -> &[IndexCheck] {
         self.kernels.get(launch.kernel).map_or(&[], |lowering| &lowering.checks)
     }
@@ -143,7 +143,7 @@ fn start(place: Place) -> Word {
     Word::Address(place.start)
 }
 
-/// Where a launch finds an operand.
+/// Place of an operand of a launch.
 pub(super) fn operand(launch: &Launch, i: usize) -> Option<Place> {
     match *launch.operands.get(i)? {
         Source::Place(place) => Some(place),

@@ -1,4 +1,4 @@
-//! What a device and its link reach, apart from any plan: arithmetic, memory, copies, fixed times.
+//! Rates of a device and its link apart from any plan: arithmetic, memory, copies, fixed times.
 //!
 //! Everything is measured in captured graphs between marks. Kernels and copies grow until one takes long enough, or memory
 //! ends, so that slow devices are measured in as little time as fast ones.
@@ -27,7 +27,7 @@ const ROW: usize = 100;
 const BESIDE: usize = 4;
 /// Times that medians are of.
 const SAMPLES: usize = 5;
-/// What memory is filled with: small numbers.
+/// Byte that memory is filled with, which gives small numbers.
 const FILL: u8 = 0x3c;
 const ALIGN: usize = 256;
 
@@ -238,7 +238,7 @@ impl<D: Graphs + Clock> Bench<D> {
         })
     }
 
-    /// How much longer kernels take that run beside copies in both directions.
+    /// Slowdown of kernels beside copies in both directions.
     fn beside(&mut self, probe: &Probe) -> Result<f64, Error> {
         let copy = self.copy;
         let row = |driver: &mut D| (0..BESIDE).try_for_each(|_| launch(driver, probe));

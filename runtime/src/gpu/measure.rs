@@ -15,7 +15,7 @@ use crate::program::Action;
 use crate::progress::Progress;
 use crate::{Device, Error, Executor, HostSide, Program, memory};
 
-/// What was taken down of a program's steps.
+/// Times of a program's steps.
 #[derive(Default)]
 pub(crate) struct Taken {
     /// Times in ns of each kernel of the program.
@@ -35,7 +35,7 @@ impl<'a, F> Timed<'a, F> {
         Timed { open, taken: Noted::default() }
     }
 
-    /// What was taken down, from now on by nobody.
+    /// Takes the times out.
     pub(crate) fn take(&self) -> Taken {
         self.taken.take()
     }

@@ -1,4 +1,4 @@
-//! What a device's memory turns out to be, where that is not as planned: said once, before the first step.
+//! Notes on a device's memory where it is not as planned, given once, before the first step.
 
 use memc_gpu::{Clock, Driver, Facts, GpuError, Region, Space, Stream};
 use memc_ir::Bytes;
@@ -10,10 +10,10 @@ use crate::{Error, Program, memory as host_memory};
 
 /// Most bytes of a copy that tells the link's throughput.
 const COPY: usize = 16 << 20;
-/// How finely drivers hand out memory.
+/// Granularity of the drivers' allocations, in bytes.
 const GRAIN: u64 = 2 << 20;
 
-/// What copies cost where the host arena could not be page-locked. The arenas must be unused.
+/// Note on the cost of copies where the host arena could not be page-locked. The arenas must be unused.
 pub(super) fn pageable(driver: &mut impl Driver, program: &Program) -> Result<String, Error> {
     let len = COPY.min(program.dev_bytes).min(program.host_bytes);
     let [device, host] = [Space::Dev, Space::Host].map(|arena| Region { arena, start: 0, len });
@@ -45,7 +45,7 @@ pub(super) fn pageable(driver: &mut impl Driver, program: &Program) -> Result<St
     ))
 }
 
-/// What is said where the arenas were refused: of the device's, what the plan takes in all.
+/// Error text for refused arenas; for the device's, with all that the plan takes.
 pub(super) fn refused(error: GpuError, program: &Program) -> Error {
     match &error {
         GpuError::Memory { what: "the device arena", .. } => Error::Memory(format!(
@@ -65,7 +65,7 @@ pub(super) fn taken(facts: &Facts, before: u64, arena: u64) -> u64 {
     own.saturating_add(facts.context_bytes.unwrap_or(0))
 }
 
-/// What is said after the first step where that is more than the plan sets aside for it.
+/// Note after the first step where that is more than the plan sets aside for it.
 pub(super) fn loaded(
     driver: &impl Clock,
     program: &Program,

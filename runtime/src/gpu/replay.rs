@@ -19,7 +19,7 @@ use crate::program::{Action, Command, Launch, Place, Source};
 use crate::progress::Progress;
 use crate::{Error, Program, memory as host_memory};
 
-/// What undefined bytes hold in checking mode.
+/// Value of undefined bytes in checking mode.
 const POISON: u8 = 0xff;
 
 /// A launch, ready to be issued.
@@ -39,7 +39,7 @@ impl Ready {
     }
 }
 
-/// How a program is replayed.
+/// Options of a replay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct How {
     /// Fill undefined memory with [`POISON`].

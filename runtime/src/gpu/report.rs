@@ -1,4 +1,4 @@
-//! What kernels report to the host: index values out of range.
+//! Reports of kernels to the host: index values out of range.
 //!
 //! Reports are words of page-locked memory, which kernels write only when they have something to say, so that reading them
 //! costs no copy. They are read before the host takes an output or a state: an output may be out before a later op

@@ -16,7 +16,7 @@ use crate::program::Action;
 /// Graphs that are launched in turn.
 pub(super) const HALVES: usize = 2;
 
-/// Where a body is cut; see the module.
+/// Cut of a body; see the module.
 pub(super) struct Split {
     /// The commands between those of the host.
     pub(super) device: Range<usize>,
@@ -24,7 +24,7 @@ pub(super) struct Split {
     events: usize,
     /// For each of them its number among those that cross the border, if it does.
     crossing: Vec<Option<usize>>,
-    /// How many cross it.
+    /// Number of events that cross it.
     count: usize,
 }
 

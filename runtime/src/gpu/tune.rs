@@ -40,7 +40,7 @@ pub struct TunedCall {
     pub launches: usize,
 }
 
-/// What came of measuring.
+/// Results of measuring.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) calls: Vec<TunedCall>,
@@ -59,7 +59,7 @@ impl<'a, F> Tuner<'a, F> {
         Tuner { open, stages, measured: Noted::default() }
     }
 
-    /// What was measured, which is gone then.
+    /// Takes the results out.
     pub(crate) fn take(&self) -> Measured {
         self.measured.take()
     }

@@ -1,4 +1,4 @@
-//! What a machine reaches, apart from any plan, and measuring it on the CPU: arithmetic, memory, copies, handing over.
+//! Rates of a machine apart from any plan, and their measurement on the CPU: arithmetic, memory, copies, handing over.
 
 use std::{sync::mpsc, thread};
 
@@ -21,7 +21,7 @@ const SAMPLES: usize = 9;
 /// Rounds of handing over.
 const ROUNDS: usize = 2_000;
 
-/// What the machine reaches.
+/// Rates of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
     /// FLOP per second of a large matrix product.
@@ -38,11 +38,11 @@ pub struct Machine {
     pub copy_latency_ns: u64,
     /// Fixed time of a kernel in ns, where that was measured.
     pub kernel_latency_ns: Option<u64>,
-    /// How many times longer kernels take beside copies in both directions, where that was measured.
+    /// Slowdown of kernels beside copies in both directions, where that was measured.
     pub compute_slowdown: Option<f64>,
     /// Bytes of the device's memory, where it has its own.
     pub memory_bytes: Option<u64>,
-    /// What of them no plan can have.
+    /// Part of them that no plan can have.
     pub reserve_bytes: u64,
 }
 

@@ -19,37 +19,37 @@ use crate::gpu::{machine as gpu_machine, measure};
 use crate::run::require_gpu;
 use crate::{Device, DeviceName, Error, FeedOptions, Feeder, Initial, Program, Session, Stages};
 
-/// What to measure.
+/// Options of a measurement.
 #[derive(Clone, Debug, Default)]
 pub struct ProfileOptions {
     /// Steps whose kernels are timed, at least 1.
     pub steps: u64,
-    /// What to measure it on.
+    /// Device to measure on.
     pub device: DeviceName,
     /// Threads that kernels of the CPU device run on; 0 for as many as the machine has.
     pub threads: usize,
-    /// What libraries of a GPU may do.
+    /// Permissions of a GPU's libraries.
     pub libraries: LibraryOptions,
     /// Files by the name under which the model takes the data; other inputs are synthetic.
     pub inputs: Vec<(String, PathBuf)>,
-    /// Who is told what is measured.
+    /// Receiver of the stages.
     pub stages: Stages,
 }
 
-/// What was measured.
+/// Results of a measurement.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// What plans and listings call the device.
+    /// Name of the device in plans and listings.
     pub name: String,
-    /// What an op that was not measured comes near to: `plain` or `gpu`.
+    /// Estimator of ops that were not measured: `plain` or `gpu`.
     pub kernels: &'static str,
     /// Threads that kernels ran on, or multiprocessors.
     pub processors: u64,
-    /// What the machine reaches.
+    /// Rates of the machine.
     pub machine: Machine,
     /// Every kernel that ran.
     pub ops: Vec<Op>,
-    /// What the user should know of how they ran.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 

@@ -30,7 +30,7 @@ const NODE_PRIORITY: u64 =
 const RECORD_EXTERNAL: u32 = sys::CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
 const WAIT_EXTERNAL: u32 = sys::CUevent_wait_flags::CU_EVENT_WAIT_EXTERNAL as u32;
 
-/// What was captured, and what capturing takes.
+/// Captured graphs, and the events that capturing takes.
 #[derive(Debug, Default)]
 pub(super) struct Captured {
     graphs: Vec<(sys::CUgraphExec, sys::CUstream)>,

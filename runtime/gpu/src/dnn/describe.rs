@@ -32,7 +32,7 @@ pub(super) fn weight(element: Type, [k, c, h, w]: [i32; 4]) -> Result<Weight, Re
     Ok(weight)
 }
 
-/// How the window moves. The kind of arithmetic is still to be set.
+/// Descriptor of the window's movement. The kind of arithmetic is still to be set.
 #[allow(unsafe_code, reason = "cuDNN is a C library")]
 pub(super) fn window(c: &Convolution) -> Result<Window, Refusal> {
     let create = |desc| {
