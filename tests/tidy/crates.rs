@@ -29,28 +29,43 @@ const CRATES: &[(&str, &str, &[&str])] = &[
     ),
     (
         "memc",
-        "",
+        "codegen/driver",
         &[
             "memc-check",
             "memc-codegen",
             "memc-frontend",
             "memc-ir",
-            "memc-kernels",
             "memc-layout",
             "memc-passes",
             "memc-plan",
             "memc-planner",
+        ],
+    ),
+    (
+        "memc-cli",
+        "",
+        &[
+            "memc",
+            "memc-check",
+            "memc-frontend",
+            "memc-ir",
+            "memc-layout",
+            "memc-passes",
+            "memc-plan",
+            "memc-planner",
+            "memc-support",
             "memc-support",
         ],
     ),
 ];
 
 /// Crates that decide what a plan is. What proves or runs a plan must work without them.
-const COMPILER: &[&str] = &["memc-codegen", "memc-frontend", "memc-layout", "memc-passes", "memc-planner"];
+const COMPILER: &[&str] =
+    &["memc", "memc-codegen", "memc-frontend", "memc-layout", "memc-passes", "memc-planner"];
 
 /// Published crates that belong to one part of the design.
 const HOMES: &[(&str, &[&str])] = &[
-    ("clap", &["memc", "memc-runtime"]),
+    ("clap", &["memc-cli", "memc-runtime"]),
     ("cudarc", &["memc-gpu"]),
     ("egg", &["memc-passes"]),
     ("gemm", &["memc-kernels"]),

@@ -34,7 +34,7 @@ const SOFT_LINES: usize = 600;
 const MAX_LINES: usize = 1000;
 
 /// Files between the two limits, each with the reason.
-const LONGER: &[(&str, &str)] = &[];
+const LONGER: &[(&str, &str)] = &[("codegen/cli/args.rs", "the options of every command, in one place")];
 
 #[test]
 fn the_top_level_is_the_one_of_the_design() {

@@ -1,0 +1,679 @@
+//! The command line: commands, their options, and the library's options that they stand for.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use glob::Pattern;
+use memc::{Error, Rewrites, Size};
+use memc_frontend::{ImportOptions, Loss, OptimizerSpec};
+use memc_planner::Order;
+use memc_planner::bound::Allow;
+
+use crate::values::{self, Dim, Range};
+
+/// Compiles ONNX training graphs into static schedules that fit a hard device-memory budget.
+#[derive(Parser)]
+#[command(name = "memc", version, arg_required_else_help = true, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The command line of this process; ends it where that is wrong.
+pub(crate) fn parse() -> Cli {
+    let enlarged = |dims: clap::Arg| {
+        dims.value_name("NAME[=N]")
+            .value_parser(values::any_dim)
+            .help("The symbolic dimension to enlarge, or the size of another one (repeatable)")
+    };
+    let command = Cli::command().mut_subcommand("max-batch", |c| c.mut_arg("dims", enlarged));
+    Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit())
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0 ok   1 plans differ (diff)   2 usage   3 bad or unsupported model   4 budget infeasible
+  7 plan damaged or wrong   70 internal error   74 reading or writing failed   130 interrupted
+  (5, 6 and 8 are memrun's)";
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Plan a training step within a memory budget and write it
+    #[command(after_help = "\
+Examples:
+  memc compile models/cnn_bn/training_model.onnx --gpu-mem 1M
+  memc compile models/cnn_bn/training_model.onnx --gpu-mem 90% --accumulate 4
+  memc compile models/mlp_s_step/sgd.onnx --gpu-mem 1M \\
+    --carry m.fc1.weight=m.fc1.weight_new
+  memc compile models/zoo/resnet50.onnx --loss cross-entropy \\
+    --optimizer momentum:lr=0.1 --dim batch=32 --gpu-mem 1G")]
+    Compile(Compile),
+    /// Plan a problem or a model and say what the plan costs, without writing one
+    #[command(after_help = "\
+Examples:
+  memc plan problem.json --gpu-mem 40G --planner swapadvisor
+  memc plan models/cnn_bn/training_model.onnx --gpu-mem 250K --json")]
+    Plan(Plan),
+    /// Plan a problem or a model with every planner, and tell what each costs
+    #[command(after_help = "\
+Plans are sorted by step time, the fastest marked *. A planner that finds no plan says why and does not end the comparison; the exit
+code is 4 when none finds one.
+
+Examples:
+  memc compare problem.json --gpu-mem 40G --effort 1
+  memc compare models/cnn_bn/training_model.onnx --gpu-mem 300K --planners memc,swapadvisor,vdnn-all")]
+    Compare(Compare),
+    /// Plan a problem or a model for a range of budgets: what does memory buy?
+    #[command(after_help = "\
+Examples:
+  memc sweep problem.json --gpu-mem 20G:80G:10G
+  memc sweep models/cnn_bn/training_model.onnx --gpu-mem 230K:470K:40K --planner swapadvisor --json")]
+    Sweep(Sweep),
+    /// Find the largest batch, or other symbolic dimension, whose step fits a budget, unplanned and planned
+    #[command(after_help = "\
+Doubles the dimension from 1 until there is no plan, then bisects. `unplanned` is what fits with everything on the device.
+
+Examples:
+  memc max-batch models/zoo/resnet50.onnx --loss cross-entropy --optimizer momentum:lr=0.1 \\
+    --dim batch --gpu-mem 11G --device gtx1080ti --effort 0
+  memc max-batch model.onnx --dim batch --dim seq=128 --gpu-mem 16G --max-slowdown 1.3")]
+    MaxBatch(MaxBatch),
+    /// Say what a plan does to each tensor and why, and what its kernels wait for
+    #[command(after_help = "\
+A tensor that is kept needs no row. `makes room for` is the op at which most is on the device while the tensor is away, and how much
+that is; `hidden` is the part of the copies that no kernel waited for. An op that waits before it runs a second time is marked `(again)`.
+
+Examples:
+  memc explain models/cnn_bn/training_model.onnx --gpu-mem 300K
+  memc explain problem.json --gpu-mem 40G --tensor '*weight*' --top 50
+  memc plan problem.json --gpu-mem 40G --decisions best.txt
+  memc explain problem.json --gpu-mem 40G --apply best.txt --json")]
+    Explain(Explain),
+    /// Say below what time no step of a model or a planning problem can be within a budget
+    #[command(after_help = "Example:\n  memc bound problem.json --gpu-mem 40G")]
+    Bound(Bound),
+    /// Write a model's planning problem as JSON (memc-problem/1)
+    #[command(
+        after_help = "Example:\n  memc export-problem models/cnn_bn/training_model.onnx --device v100-16g -o cnn_bn.json"
+    )]
+    ExportProblem(ExportProblem),
+    /// Say what a training step needs: no budget, no plan
+    #[command(after_help = "Example:\n  memc estimate models/cnn_bn/training_model.onnx")]
+    Estimate(Estimate),
+    /// Give buffers with known live ranges offsets in one arena
+    #[command(after_help = "\
+The instance has a header id,lower,upper,size and a line for each buffer, which lives in [lower, upper). Sizes and
+offsets are in the instance's own units. The layout, id,lower,upper,size,offset, goes to stdout.
+
+Examples:
+  memc layout passes/layout/tests/data/C.csv
+  memc layout passes/layout/tests/data/B.csv --capacity 1048576 -o B.layout.csv
+  memc layout passes/layout/tests/data/A.csv --algorithm smartpool --json")]
+    Layout(Layout),
+    /// Prove a plan against its source graph
+    #[command(after_help = "Example:\n  memc check model.plan --source models/cnn_bn/training_model.onnx")]
+    Check(Check),
+    /// Say how well op times are predicted by what a measured profile teaches, and merge several
+    #[command(after_help = "\
+Examples:
+  memrun profile model.plan -o cpu.json
+  memc fit-profile cpu.json
+  memc fit-profile a.json b.json -o both.json
+  memc compile model.onnx --device both.json --gpu-mem 1G")]
+    FitProfile(FitProfile),
+    /// Write when every command of a plan runs by the cost model, as a trace for Perfetto or chrome://tracing
+    #[command(after_help = "\
+The tracks and slices are those of `memrun --trace`, so that both open side by side. What is drawn is one step of many: it begins
+while the step before it ends, so that `step_ns`, the time from one step to the next, is less than where the last slice ends.
+
+Examples:
+  memc trace model.plan -o planned.json
+  memc trace model.plan -o planned.json --device measured.json")]
+    Trace(Trace),
+    /// Print a plan
+    #[command(after_help = "Example:\n  memc dump model.plan | less")]
+    Dump(Dump),
+    /// Compare two plans
+    #[command(after_help = "Example:\n  memc diff before.plan after.plan")]
+    Diff(Diff),
+    /// Run passes on a model or an IR file and print the IR
+    #[command(after_help = "\
+Examples:
+  memc opt models/mlp_s_step/adamw.onnx --pass all --explain -o step.mir
+  memc opt step.mir --pass \"cse,dce\"
+  memc opt models/mlp_s/training_model.onnx \\
+    --pass \"graph,to-mem,layout{algo=best-fit},timepoints\"")]
+    Opt(Opt),
+    /// Check a model or an IR file against the verifier's rules
+    #[command(after_help = "Example:\n  memc verify models/mlp_s_step/adamw.onnx")]
+    Verify(Verify),
+    /// List devices, losses, optimizers, ops, passes, planners, their rewrites, or the verifier's rules
+    #[command(after_help = "Examples:\n  memc list devices\n  memc list rewrites")]
+    List {
+        /// What to list
+        #[arg(value_parser = ["devices", "losses", "optimizers", "ops", "passes", "planners", "rewrites", "rules"])]
+        what: String,
+        /// Print an array of JSON objects, one per row, keyed by the columns' heads; of devices whole
+        /// profiles, each of which may be a file for --device
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl Command {
+    /// Whether failures, too, are printed as a JSON object.
+    pub(crate) fn wants_json(&self) -> bool {
+        match self {
+            Command::Compile(a) => a.json,
+            Command::Estimate(a) => a.json,
+            Command::Layout(a) => a.json,
+            Command::Plan(a) => a.json,
+            Command::Compare(a) => a.json,
+            Command::Sweep(a) => a.json,
+            Command::Explain(a) => a.json,
+            Command::MaxBatch(a) => a.json,
+            Command::Bound(a) => a.json,
+            Command::Check(a) => a.json,
+            Command::FitProfile(a) => a.json,
+            Command::Dump(a) => a.json,
+            Command::Diff(a) => a.json,
+            Command::Opt(a) => a.json,
+            Command::Verify(a) => a.json,
+            Command::List { json, .. } => *json,
+            // Its output is JSON already.
+            Command::ExportProblem(_) | Command::Trace(_) => false,
+        }
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct Compile {
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Device memory the step may take, with a binary suffix or as a share of the device: 16G, 512MiB, 90%.
+    /// Without it everything stays on the device
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub(crate) gpu_mem: Option<Size>,
+    /// Host memory that the plan may take, such as 64G. Where swapping takes more, nothing is swapped
+    #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
+    pub(crate) host_mem: Option<u64>,
+    /// The plan to write
+    #[arg(short, long, value_name = "FILE", default_value = "model.plan")]
+    pub(crate) output: PathBuf,
+    /// Device to plan for: one of `memc list devices`, such as a100-80g, or a profile file (.json)
+    #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "cpu")]
+    pub(crate) device: String,
+    #[command(flatten)]
+    pub(crate) search: Search,
+    #[command(flatten)]
+    pub(crate) rewrite: RewriteArgs,
+    #[command(flatten)]
+    pub(crate) script: ScriptFiles,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Files with decisions.
+#[derive(Args, Clone)]
+pub(crate) struct ScriptFiles {
+    /// Write the planner's decisions to a file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) decisions: Option<PathBuf>,
+    /// Carry out the decisions in a file instead of planning
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["decisions", "planner", "no_swap", "no_recompute", "fixed_order", "order"])]
+    pub(crate) apply: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct ExportProblem {
+    #[command(flatten)]
+    pub(crate) source: Source,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    /// Write the problem here instead of to stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// A step and the memory it may take.
+#[derive(Args, Clone)]
+pub(crate) struct Question {
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Device memory the step may take, with a binary suffix or as a share of the device: 16G, 512MiB, 90%.
+    /// Without it, that of the device
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub(crate) gpu_mem: Option<Size>,
+    #[command(flatten)]
+    pub(crate) target: Target,
+}
+
+/// The device of a model. A problem names its own.
+#[derive(Args, Clone)]
+pub(crate) struct Target {
+    /// Device whose times and limits apply to a model: one of `memc list devices` or a profile file (.json)
+    #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "cpu")]
+    pub(crate) device: String,
+    #[command(flatten)]
+    pub(crate) rewrite: RewriteArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct Estimate {
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Device whose times and limits apply: one of `memc list devices` or a profile file (.json)
+    #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "cpu")]
+    pub(crate) device: String,
+    #[command(flatten)]
+    pub(crate) rewrite: RewriteArgs,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Check {
+    /// The plan
+    pub(crate) plan: PathBuf,
+    /// Model or IR file to check against [default: the source graph stored in the plan]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) source: Option<PathBuf>,
+    /// Optimizer model, where the plan was not compiled with the one beside the source
+    #[arg(long, value_name = "FILE", requires = "source")]
+    pub(crate) optimizer_model: Option<PathBuf>,
+    /// Initial values, where the plan was not compiled with the ones beside the source
+    #[arg(long, value_name = "FILE", requires = "source")]
+    pub(crate) checkpoint: Option<PathBuf>,
+    /// Profile file of the plan's device, where that is a measured one
+    #[arg(long, visible_alias = "profile", value_name = "PROFILE", requires = "source")]
+    pub(crate) device: Option<String>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct FitProfile {
+    /// Measured profiles; device figures are those of the first
+    #[arg(required = true, value_name = "FILE.json")]
+    pub(crate) profiles: Vec<PathBuf>,
+    /// Write one profile with the measured ops of all
+    #[arg(short, long, value_name = "FILE.json")]
+    pub(crate) output: Option<PathBuf>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Dump {
+    /// The plan
+    pub(crate) plan: PathBuf,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Diff {
+    /// One plan
+    pub(crate) old: PathBuf,
+    /// The other
+    pub(crate) new: PathBuf,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Opt {
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Passes to run, as a,b{option=value}; graph gives the canonical form, all adds memory-rewrite,dce as compile
+    /// does, which for GPUs goes on with fuse
+    #[arg(long, value_name = "PIPELINE", default_value = "")]
+    pub(crate) pass: String,
+    /// Device whose costs passes see: one of `memc list devices` or a profile file (.json)
+    #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "cpu")]
+    pub(crate) device: String,
+    /// Print what the passes counted, to stderr
+    #[arg(long)]
+    pub(crate) stats: bool,
+    /// Print which rules rewrote which values, to stderr
+    #[arg(long)]
+    pub(crate) explain: bool,
+    /// Print one JSON object: what the passes counted, which rules rewrote which values, and the IR where no file takes it
+    #[arg(long, conflicts_with_all = ["stats", "explain"])]
+    pub(crate) json: bool,
+    /// Write the IR here instead of to stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct Verify {
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Where the model's parts are and how to read them.
+#[derive(Args, Clone)]
+pub(crate) struct Source {
+    /// ONNX training model, one-file training step, forward model with or without training information, or IR file
+    /// (.mir); for commands that plan without writing a plan also a planning problem (.json, memc-problem/1)
+    pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) import: ImportArgs,
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct ImportArgs {
+    /// Loss of a forward model: cross-entropy, mse, l1, bce-with-logits or output (the model computes it);
+    /// mse:output=NAME chooses among outputs; of scores with more than two axes cross-entropy:axis=-1 has the classes
+    /// last (language models), cross-entropy:axis=1 second (PyTorch, ONNX); see `memc list losses`
+    #[arg(long, value_name = "LOSS")]
+    pub(crate) loss: Option<Loss>,
+    /// Optimizer of a forward model: sgd, momentum, adam, adamw, adagrad or none; `memc list optimizers` has their
+    /// options and defaults
+    #[arg(long, value_name = "RULE[:OPTION=N,..]", conflicts_with_all = ["optimizer_model", "no_optimizer"])]
+    pub(crate) optimizer: Option<OptimizerSpec>,
+    /// Parameters of a forward model to train, all others are frozen (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) trainable: Vec<String>,
+    /// Parameters of a forward model to leave as they are (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) freeze: Vec<String>,
+    /// Seed of dropout and of random initial values
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    pub(crate) seed: i64,
+    /// Optimizer model of training artifacts [default: optimizer_model.onnx beside the model]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) optimizer_model: Option<PathBuf>,
+    /// Initial values: ONNX Runtime checkpoint or safetensors [default: checkpoint beside the model]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) checkpoint: Option<PathBuf>,
+    /// Leave the optimizer out; gradients become outputs
+    #[arg(long, conflicts_with = "optimizer_model")]
+    pub(crate) no_optimizer: bool,
+    /// The input IN takes the value of the output OUT after every step (repeatable)
+    #[arg(long, value_name = "IN=OUT", value_parser = values::pair)]
+    pub(crate) carry: Vec<(String, String)>,
+    /// Micro-steps whose gradients add up before each optimizer step
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(memc_frontend::MAX_ACCUMULATE)))]
+    pub(crate) accumulate: u32,
+    /// Value of a symbolic dimension (repeatable)
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = values::sized_dim)]
+    pub(crate) dims: Vec<Dim>,
+}
+
+/// What passes do to a model before planning, beside what they always do.
+#[derive(Args, Clone, Copy, Default)]
+pub(crate) struct RewriteArgs {
+    /// Keep every gradient as the model computes it, whatever it needs of the forward pass
+    #[arg(long)]
+    pub(crate) no_mem_rewrite: bool,
+    /// Leave every element-wise op a kernel of its own, for GPUs too; other devices never fuse them
+    #[arg(long)]
+    pub(crate) no_fuse: bool,
+}
+
+/// Who plans, and what it may do.
+#[derive(Args, Clone)]
+pub(crate) struct Search {
+    /// Planner: memc, or a published method to compare with; `memc list planners` has them all
+    #[arg(long, value_name = "NAME", default_value = "memc")]
+    pub(crate) planner: String,
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
+/// What a planner may do.
+#[derive(Args, Clone)]
+pub(crate) struct How {
+    /// Leave tensors on the device: no swapping
+    #[arg(long)]
+    pub(crate) no_swap: bool,
+    /// Run every op once: no recomputation
+    #[arg(long)]
+    pub(crate) no_recompute: bool,
+    /// Keep the order of the ops
+    #[arg(long)]
+    pub(crate) fixed_order: bool,
+    /// Order in which a model's ops are posed: as given, memory-greedy, or the better of both
+    #[arg(long, default_value = "auto", value_parser = ["auto", "given", "greedy"])]
+    pub(crate) order: String,
+    /// How much to search: 0 is the first plan found, 5 the most
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=5))]
+    pub(crate) effort: u32,
+    /// Seed of the search
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) search_seed: u64,
+    /// Stop each search with the best plan so far after this time, as 10s or 500ms; results then depend on the machine.
+    /// A method that makes one plan finishes it
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub(crate) time_limit: Option<Duration>,
+}
+
+#[derive(Args)]
+pub(crate) struct Plan {
+    #[command(flatten)]
+    pub(crate) question: Question,
+    #[command(flatten)]
+    pub(crate) search: Search,
+    #[command(flatten)]
+    pub(crate) script: ScriptFiles,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Compare {
+    #[command(flatten)]
+    pub(crate) question: Question,
+    /// Planners to compare, separated by commas [default: all of `memc list planners`]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) planners: Vec<String>,
+    #[command(flatten)]
+    pub(crate) how: How,
+    /// Print a JSON list with an object for each planner, as `memc plan --json` prints it
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Sweep {
+    /// A planning problem (.json, memc-problem/1) or a model
+    #[command(flatten)]
+    pub(crate) source: Source,
+    /// Budgets as FROM:TO:STEP, with binary suffixes or as shares of the device: 6G:24G:2G, 40%:100%:10%
+    #[arg(long, value_name = "FROM:TO:STEP", value_parser = values::range)]
+    pub(crate) gpu_mem: Range,
+    #[command(flatten)]
+    pub(crate) target: Target,
+    #[command(flatten)]
+    pub(crate) search: Search,
+    /// Print a JSON list with an object for each budget, as `memc plan --json` prints it
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Explain {
+    #[command(flatten)]
+    pub(crate) question: Question,
+    /// Only tensors whose names match, those that stay on the device included; * stands for any characters
+    #[arg(long, value_name = "GLOB", value_parser = Pattern::new)]
+    pub(crate) tensor: Option<Pattern>,
+    /// Rows of each table, the most expensive first
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) top: usize,
+    #[command(flatten)]
+    pub(crate) search: Search,
+    #[command(flatten)]
+    pub(crate) script: ScriptFiles,
+    /// Print one JSON object instead of text, with all tensors and stalls
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct MaxBatch {
+    #[command(flatten)]
+    pub(crate) question: Question,
+    /// Only plans whose step takes at most this many times the ideal one, as 1.3; what fits unplanned counts in any case
+    #[arg(long, value_name = "RATIO", value_parser = values::ratio)]
+    pub(crate) max_slowdown: Option<f64>,
+    /// The largest size to try
+    #[arg(long, value_name = "N", default_value_t = 65536, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    pub(crate) up_to: u64,
+    #[command(flatten)]
+    pub(crate) search: Search,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Bound {
+    #[command(flatten)]
+    pub(crate) question: Question,
+    /// Only scripts that swap nothing
+    #[arg(long)]
+    pub(crate) no_swap: bool,
+    /// Only scripts that run every op once
+    #[arg(long)]
+    pub(crate) no_recompute: bool,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Layout {
+    /// Buffers as comma-separated values; an offset in a column of that name is kept
+    pub(crate) instance: PathBuf,
+    /// Largest height, in the instance's units; without it, the lowest layout is looked for
+    #[arg(long, value_name = "N", value_parser = values::height)]
+    pub(crate) capacity: Option<u64>,
+    /// One algorithm instead of the search with all of them
+    #[arg(long, value_name = "NAME", default_value = SEARCH, value_parser = algorithms())]
+    pub(crate) algorithm: String,
+    /// How long to search: 0 quick algorithms alone, 1 a moment, 2 about a second, 3 to 5 ten times as long each
+    /// [default: 2, or 5 with a time limit]
+    #[arg(long, value_name = "0..5", value_parser = clap::value_parser!(u8).range(0..=i64::from(memc_layout::MAX_EFFORT)))]
+    pub(crate) effort: Option<u8>,
+    /// Stop with the best so far after this time, as 10s or 500ms; results then depend on the machine
+    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    pub(crate) time_limit: Option<Duration>,
+    /// Seed of choices by chance
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Print one JSON object instead of the layout
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write the layout here instead of to stdout
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// The algorithm that is none of the named ones, but all of them and a search.
+pub(crate) const SEARCH: &str = "search";
+
+/// What `--algorithm` takes.
+fn algorithms() -> Vec<&'static str> {
+    [SEARCH].into_iter().chain(memc_layout::Algorithm::ALL.map(memc_layout::Algorithm::name)).collect()
+}
+
+#[derive(Args)]
+pub(crate) struct Trace {
+    /// The plan
+    #[arg(value_name = "model.plan")]
+    pub(crate) plan: PathBuf,
+    /// Write the trace here instead of to stdout
+    #[arg(short, long, value_name = "FILE.json")]
+    pub(crate) output: Option<PathBuf>,
+    /// Device whose times apply: one of `memc list devices` or a profile file (.json) [default: that of the plan]
+    #[arg(long, visible_alias = "profile", value_name = "PROFILE")]
+    pub(crate) device: Option<String>,
+}
+
+impl Source {
+    /// The library's source. Dimensions without a size are left out.
+    pub(crate) fn source(&self) -> memc::Source {
+        let import = self.import.clone();
+        let sized = import.dims.iter().filter_map(|d| Some((d.name.clone(), d.size?)));
+        let import = ImportOptions {
+            optimizer_model: import.optimizer_model,
+            checkpoint: import.checkpoint,
+            no_optimizer: import.no_optimizer,
+            carry: import.carry,
+            accumulate: import.accumulate,
+            dims: sized.collect(),
+            loss: import.loss,
+            optimizer: import.optimizer,
+            trainable: import.trainable,
+            freeze: import.freeze,
+            seed: import.seed,
+        };
+        memc::Source { path: self.model.clone(), import }
+    }
+}
+
+impl RewriteArgs {
+    /// The library's target on a device.
+    pub(crate) fn target(self, device: &str) -> memc::Target {
+        let rewrites = Rewrites { memory: !self.no_mem_rewrite, fuse: !self.no_fuse };
+        memc::Target { device: device.to_string(), rewrites }
+    }
+}
+
+impl Target {
+    /// The library's target.
+    pub(crate) fn target(&self) -> memc::Target {
+        self.rewrite.target(&self.device)
+    }
+}
+
+impl Search {
+    /// The library's search. Fails where the planner is not known.
+    pub(crate) fn search(&self) -> Result<memc::Search, Error> {
+        self.how.search(&self.planner)
+    }
+}
+
+impl How {
+    /// The library's search by a planner. Fails where it is not known.
+    pub(crate) fn search(&self, planner: &str) -> Result<memc::Search, Error> {
+        Ok(memc::Search {
+            planner: memc::planner(planner)?,
+            allow: Allow { swap: !self.no_swap, recompute: !self.no_recompute },
+            fixed_order: self.fixed_order,
+            order: match self.order.as_str() {
+                "given" => Some(Order::Given),
+                "greedy" => Some(Order::Greedy),
+                _ => None,
+            },
+            effort: self.effort,
+            seed: self.search_seed,
+            time_limit: self.time_limit,
+        })
+    }
+}
+
+impl ScriptFiles {
+    /// The decisions to apply, if any.
+    pub(crate) fn script(&self) -> Result<Option<memc::Script>, Error> {
+        let read = |file: &PathBuf| {
+            Ok(memc::Script { name: file.display().to_string(), text: memc::read_text(file)? })
+        };
+        self.apply.as_ref().map(read).transpose()
+    }
+}

@@ -1,0 +1,134 @@
+//! `memc dump` and `memc diff`.
+
+use memc_plan::{Action, Feed, Init, PlanFile, Section, Slice, Tuning};
+use serde_json::{Value, json};
+
+use crate::args::{Diff, Dump};
+use crate::output::{Failure, emit};
+
+pub(crate) fn dump(args: &Dump) -> Result<(), Failure> {
+    let file = memc::open(&args.plan)?;
+    if args.json {
+        return Ok(emit(&format!("{:#}\n", to_json(&file)))?);
+    }
+    Ok(emit(&memc_plan::text::print(file.plan()))?)
+}
+
+pub(crate) fn diff(args: &Diff) -> Result<(), Failure> {
+    let (old, new) = (memc::open(&args.old)?, memc::open(&args.new)?);
+    let lines = memc_plan::diff(old.plan(), new.plan());
+    let equal = lines.is_empty();
+    let text = match (args.json, equal) {
+        (true, _) => json!({"equal": equal, "differences": lines}).to_string(),
+        (false, true) => "the plans are equal".into(),
+        (false, false) => lines.join("\n"),
+    };
+    emit(&(text + "\n"))?;
+    if equal { Ok(()) } else { Err(Failure::Different) }
+}
+
+fn texts(types: &[memc_ir::TensorType]) -> Vec<String> {
+    types.iter().map(ToString::to_string).collect()
+}
+
+fn slice(s: &Slice) -> Value {
+    json!({"space": s.space.name(), "offset": s.offset, "bytes": s.bytes})
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn to_json(file: &PlanFile) -> Value {
+    let plan = file.plan();
+    let meta = &plan.meta;
+    let claims: serde_json::Map<String, Value> =
+        meta.claims.fields().map(|(n, v)| (n.to_string(), json!(v))).into_iter().collect();
+    let kernels: Vec<Value> = plan
+        .kernels
+        .iter()
+        .map(|k| json!({"op": k.op.mnemonic(), "attrs": k.op.attrs_text(), "operands": texts(&k.operands), "results": texts(&k.results), "workspace_bytes": k.workspace_bytes}))
+        .collect();
+    let states: Vec<Value> = plan
+        .states
+        .iter()
+        .map(|s| {
+            let init = init(&s.init);
+            let mirror = plan.mirror(s).as_ref().map(slice);
+            json!({"name": s.name, "role": s.role.name(), "type": s.ty.to_string(), "home": slice(&s.home), "mirror": mirror, "init": init})
+        })
+        .collect();
+    let inputs: Vec<Value> = plan.inputs.iter().map(input).collect();
+    let outputs: Vec<Value> = plan
+        .outputs
+        .iter()
+        .map(|o| json!({"name": o.name, "type": o.ty.to_string(), "slot": slice(&o.slot), "role": o.role.name()}))
+        .collect();
+    let mut out = json!({
+        "content_hash": hex(file.content_hash()), "producer": meta.producer, "model": meta.model,
+        "source_hash": hex(&meta.source_hash), "planner": meta.planner, "profile": meta.profile, "seed": meta.seed,
+        "options": meta.options, "gpu_mem_bytes": meta.budget_bytes, "reserve_bytes": meta.reserve_bytes,
+        "arena_bytes": meta.dev_bytes, "host_bytes": meta.host_bytes, "claims": claims, "events": plan.events,
+        "kernels": kernels, "states": states, "inputs": inputs, "outputs": outputs,
+        "tuning": plan.tuning.as_ref().map(tuning),
+    });
+    for section in Section::ALL {
+        out[section.name()] = plan.section(section).iter().map(command).collect();
+    }
+    out
+}
+
+fn tuning(tuning: &Tuning) -> Value {
+    let libraries = tuning.libraries.iter().map(|(name, version)| json!({"name": name, "version": version}));
+    let kernels = tuning.kernels.iter().map(|k| {
+        json!({
+            "kernel": k.kernel, "way": k.way.to_string(), "workspace_bytes": k.workspace_bytes, "ns": k.ns,
+            "default_ns": k.default_ns,
+        })
+    });
+    json!({
+        "device": tuning.device, "arch": tuning.arch, "libraries": libraries.collect::<Vec<_>>(),
+        "rounding": tuning.rounding, "allow_nondeterminism": tuning.allow_nondeterminism,
+        "kernels": kernels.collect::<Vec<_>>(),
+    })
+}
+
+fn init(init: &Init) -> Value {
+    match init {
+        Init::Zeros => json!({"kind": "zeros"}),
+        Init::Data { offset, bytes, hash } => {
+            json!({"kind": "data", "offset": offset, "bytes": bytes, "hash": hex(hash)})
+        }
+        Init::Random { seed, kind } => json!({"kind": kind, "seed": seed}),
+    }
+}
+
+fn input(i: &memc_plan::Input) -> Value {
+    let feed = match &i.feed {
+        Feed::Data { source, micro, low, high } => {
+            json!({"kind": "data", "source": source, "micro": micro, "low": low, "high": high})
+        }
+        Feed::LearningRate { default } => json!({"kind": "learning_rate", "default": default}),
+        Feed::Step => json!({"kind": "step"}),
+    };
+    json!({"name": i.name, "type": i.ty.to_string(), "slot": slice(&i.slot), "feed": feed})
+}
+
+fn command(c: &memc_plan::Command) -> Value {
+    let list = |s: &[Slice]| s.iter().map(slice).collect::<Vec<_>>();
+    let mut out = match &c.action {
+        Action::Launch { kernel, reads, writes, workspace } => {
+            json!({"kernel": kernel, "reads": list(reads), "writes": list(writes), "workspace": workspace.as_ref().map(slice)})
+        }
+        Action::Copy { src, dst } => json!({"src": slice(src), "dst": slice(dst)}),
+        Action::Record { event } | Action::Wait { event } => json!({"event": event}),
+        Action::Free { slice: s } => json!({"slice": slice(s)}),
+        Action::Load { state } | Action::Store { state } => json!({"state": state}),
+        Action::HostWrite { input } => json!({"input": input}),
+        Action::HostRead { output } => json!({"output": output}),
+    };
+    out["stream"] = json!(c.queue.name());
+    out["action"] = json!(c.action.name());
+    out["label"] = json!(c.label);
+    out
+}

@@ -1,0 +1,91 @@
+//! The `memc` command.
+
+mod alloc;
+mod args;
+mod check;
+mod compile;
+mod dump;
+mod explain;
+mod figures;
+mod fit;
+mod list;
+mod max_batch;
+mod opt;
+mod output;
+mod planning;
+mod trace;
+mod values;
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use memc::Error;
+use mimalloc::MiMalloc;
+
+use args::Command;
+use output::{Failure, STOP, Writing, emit, erase, left_behind, say};
+
+/// Compiling makes and drops many small nodes; their cost must not grow with the graph.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+fn main() -> ExitCode {
+    let cli = args::parse();
+    // A file that is being written, or a search that keeps its best, ends by itself; a second interrupt does not wait,
+    // though the search may have taken note of the first by then.
+    let interrupted = AtomicBool::new(false);
+    let handler = move || {
+        STOP.store(true, Ordering::Relaxed);
+        if !interrupted.swap(true, Ordering::Relaxed) && Writing::held() {
+            memc_support::write_stderr(format!(
+                "{}memc: interrupted: ending soon; once more to end at once\n",
+                erase()
+            ));
+        } else {
+            let code = Error::Interrupted.exit_code();
+            memc_support::exit_now(code, |_| {
+                format!("{}memc: error: interrupted; {}\n", erase(), left_behind())
+            });
+        }
+    };
+    if let Err(e) = ctrlc::set_handler(handler) {
+        say(&format!("warning: interrupts end memc at once: {e}"));
+    }
+    std::panic::set_hook(Box::new(|info| say(&format!("memc: internal error: {info}"))));
+    let result = std::panic::catch_unwind(|| run(&cli.command))
+        .unwrap_or_else(|_| Err(Error::Internal("memc failed unexpectedly".into()).into()));
+    let Err(failure) = result else { return ExitCode::SUCCESS };
+    if let Failure::Error(e) = &failure
+        && cli.command.wants_json()
+    {
+        // Best effort: the exit code and stderr tell the same.
+        let _ = emit(&format!("{}\n", output::error_json(e)));
+    }
+    if let Some(text) = failure.text() {
+        say(&format!("memc: error: {text}"));
+    }
+    ExitCode::from(failure.exit_code())
+}
+
+fn run(command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Compile(args) => compile::run(args),
+        Command::Estimate(args) => compile::estimate(args),
+        Command::Layout(args) => alloc::run(args),
+        Command::Plan(args) => planning::plan(args),
+        Command::Compare(args) => planning::compare(args),
+        Command::Sweep(args) => planning::sweep(args),
+        Command::Explain(args) => explain::run(args),
+        Command::MaxBatch(args) => max_batch::run(args),
+        Command::Bound(args) => planning::bound(args),
+        Command::ExportProblem(args) => planning::export(args),
+        Command::Check(args) => check::run(args),
+        Command::FitProfile(args) => fit::run(args),
+        Command::Trace(args) => trace::run(args),
+        Command::Dump(args) => dump::dump(args),
+        Command::Diff(args) => dump::diff(args),
+        Command::Opt(args) => opt::opt(args),
+        Command::Verify(args) => opt::verify(args),
+        Command::List { what, json } => list::list(what, *json),
+    }
+}

@@ -1,0 +1,119 @@
+//! Plan files: opened, and proved against their source.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use memc_check::CheckErrors;
+use memc_ir::{Init, Module, parse, print};
+use memc_plan::{Plan, PlanFile, StateRole};
+
+use crate::device;
+use crate::error::Error;
+use crate::source::{Model, Rewrites, Source, import};
+
+/// Opens a plan file; errors name it.
+pub fn open(path: &Path) -> Result<PlanFile, Error> {
+    PlanFile::open(path).map_err(|e| Error::from(e).in_plan(path))
+}
+
+/// The model that a plan is held against, read again with the options that the plan recorded.
+#[derive(Clone, Debug, Default)]
+pub struct Against {
+    /// Model or IR file.
+    pub source: PathBuf,
+    /// Optimizer model, where it is not the one beside the source.
+    pub optimizer_model: Option<PathBuf>,
+    /// Initial values, where they are not those beside the source.
+    pub checkpoint: Option<PathBuf>,
+    /// Device, where the plan's is a measured one.
+    pub device: Option<String>,
+}
+
+/// A plan that the checker does not accept.
+#[derive(Debug)]
+pub struct Rejection {
+    /// Reasons.
+    pub errors: CheckErrors,
+    /// The most likely mistake, where the plan and the graph differ as a whole.
+    pub hint: Option<String>,
+}
+
+/// Proves a plan against a model, or against the source graph that it carries.
+///
+/// Fails with an [`Error`] where the graph cannot be read.
+pub fn check(plan: &Plan, against: Option<&Against>) -> Result<Result<memc_check::Report, Rejection>, Error> {
+    let graph = match against {
+        Some(against) => reference(plan, against)?,
+        None => carried(plan)?,
+    };
+    Ok(memc_check::check(&graph, plan).map_err(|errors| {
+        let hint = against.and_then(|against| hint(against, &graph, plan));
+        Rejection { errors, hint }
+    }))
+}
+
+/// The source graph that a plan carries.
+fn carried(plan: &Plan) -> Result<Module, Error> {
+    let module =
+        parse(&plan.meta.source).map_err(|d| Error::Plan(format!("the plan's source graph: {d}")))?;
+    memc_ir::verify(&module).map_err(|d| Error::Plan(format!("the plan's source graph: {d}")))?;
+    Ok(module)
+}
+
+/// The graph of a plan's model, read again.
+fn reference(plan: &Plan, against: &Against) -> Result<Module, Error> {
+    let mut source = Source::recorded(against.source.clone(), &plan.meta.options)?;
+    source.import.optimizer_model = against.optimizer_model.clone();
+    source.import.checkpoint = against.checkpoint.clone();
+    let imported = import(&source)?;
+    let profile = device::of_plan(against.device.as_deref(), &plan.meta.profile)?;
+    Ok(Model::of(imported, profile, Rewrites::recorded(&plan.meta.options))?.graph)
+}
+
+/// The most likely mistake, where the plan and the graph differ as a whole.
+fn hint(against: &Against, graph: &Module, plan: &Plan) -> Option<String> {
+    let source = against.source.display();
+    if let Ok(mut planned) = parse(&plan.meta.source) {
+        let mut graph = graph.clone();
+        if print(&planned) == print(&graph) {
+            return None;
+        }
+        for module in [&mut planned, &mut graph] {
+            module.states.iter_mut().for_each(|(_, state)| state.init = Init::Zeros);
+        }
+        if print(&planned) == print(&graph) {
+            return Some(match &against.checkpoint {
+                None => "the plan was compiled with other initial values: give --checkpoint FILE".into(),
+                Some(file) => format!(
+                    "the plan was compiled with other initial values than those of {}: give the file that \
+                     `memc compile` was given",
+                    file.display()
+                ),
+            });
+        }
+    }
+    let values = |v| graph.values.get(v).map(|value| (value.name.as_str(), &value.ty));
+    let of_graph: BTreeSet<_> = graph
+        .states
+        .values()
+        .map(|s| s.value)
+        .chain(graph.inputs.values().map(|i| i.value))
+        .filter_map(values)
+        .collect();
+    let states = plan.states.iter().filter(|s| s.role != StateRole::Const).map(|s| (s.name.as_str(), &s.ty));
+    let of_plan: BTreeSet<_> = states.chain(plan.inputs.iter().map(|i| (i.name.as_str(), &i.ty))).collect();
+    let same = of_plan.intersection(&of_graph).count();
+    if same.saturating_mul(2) < of_plan.len().min(of_graph.len()) {
+        let of = &plan.meta.model;
+        return Some(format!(
+            "this is a plan of another model (`{of}`): {same} of its {} states and inputs are those of {source}",
+            of_plan.len()
+        ));
+    }
+    against.optimizer_model.is_none().then(|| {
+        format!(
+            "the plan is not one of {source} as it is read without more options; if it was compiled with \
+             --optimizer-model FILE or --checkpoint FILE, give them here too"
+        )
+    })
+}

@@ -1,0 +1,201 @@
+//! From a model and a budget to a plan that the checker has accepted.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use memc_codegen::{Lowered, lower};
+use memc_ir::{Bytes, Module};
+use memc_plan::{Claims, Meta, Plan};
+use memc_planner::bound::Allow;
+
+use crate::error::Error;
+use crate::instance::{Instance, Size};
+use crate::plan::{Outcome, Script, Search};
+use crate::source::Model;
+use crate::watch::{Event, Silent, Watch};
+
+/// Options of [`compile`].
+#[derive(Clone)]
+pub struct Options<'a> {
+    /// Device memory the step may take; `None`: everything stays on the device.
+    pub budget: Option<Size>,
+    /// Host memory in bytes that the plan may take. Where swapping takes more, nothing is swapped.
+    pub host_memory: Option<u64>,
+    /// Planner, permissions and effort.
+    pub search: Search,
+    /// Decisions to carry out instead of planning.
+    pub script: Option<Script>,
+    /// Observer of the work.
+    pub watch: &'a dyn Watch,
+}
+
+impl Default for Options<'_> {
+    fn default() -> Self {
+        let (budget, host_memory, search, script) = Default::default();
+        Options { budget, host_memory, search, script, watch: &Silent }
+    }
+}
+
+/// A plan that the checker has accepted.
+pub struct Compiled {
+    /// The plan.
+    pub plan: Plan,
+    /// Initial bytes of states, by index in the plan's state table.
+    pub data: BTreeMap<usize, Arc<[u8]>>,
+    /// The problem.
+    pub instance: Instance,
+    /// The planner's answer.
+    pub outcome: Outcome,
+    /// Permissions of the plan: without swapping where host memory has no room for it.
+    pub allow: Allow,
+}
+
+impl Compiled {
+    /// Most bytes of the device in use at once, reserve included.
+    pub fn peak_bytes(&self) -> u64 {
+        let plan = self.outcome.of(&self.instance);
+        plan.map_or(0, |(_, r)| r.evaluation.load_bytes + self.instance.reserve_bytes)
+    }
+
+    /// Arena of the unplanned step, reserve included, in bytes.
+    pub fn unplanned_peak_bytes(&self) -> u64 {
+        self.instance.given().kept.evaluation.dev_bytes + self.instance.reserve_bytes
+    }
+
+    /// The certified bound on the step in ns, and its extent.
+    pub fn bound(&self) -> Option<(u64, &'static str)> {
+        self.outcome.bound(&self.instance, self.allow)
+    }
+
+    /// Writes the plan file as a whole or not at all, and returns the hash of its content.
+    pub fn write(&self, path: &Path, stop: &dyn Fn() -> bool) -> Result<[u8; 32], Error> {
+        Ok(memc_plan::write(path, &self.plan, &mut Data(&self.data), stop)?)
+    }
+}
+
+/// Hands the plan writer each state's initial bytes.
+struct Data<'a>(&'a BTreeMap<usize, Arc<[u8]>>);
+
+impl memc_plan::InitialData for Data<'_> {
+    fn bytes(&mut self, state: usize) -> std::io::Result<std::borrow::Cow<'_, [u8]>> {
+        match self.0.get(&state) {
+            Some(bytes) => Ok(std::borrow::Cow::Borrowed(bytes)),
+            None => Err(std::io::Error::other("the state has no initial bytes")),
+        }
+    }
+}
+
+/// Plans a training step within a budget, lowers it and has the checker prove it.
+///
+/// Fails with [`Error::Infeasible`] where no plan fits the device or the host, and with [`Error::Interrupted`] where
+/// a request to stop comes before there is a plan.
+pub fn compile(model: &Model, options: &Options<'_>) -> Result<Compiled, Error> {
+    model.require_values()?;
+    options.watch.event(Event::Stage("planning"));
+    let order = options.script.as_ref().map_or_else(|| options.search.order(), |s| Some(s.order()));
+    let instance = Instance::of_model(model, order)?;
+    let budget = options.budget.map(|size| instance.bytes(size)).transpose()?;
+    let most = options.host_memory.unwrap_or(u64::MAX);
+    let mut job = Job { model, options, instance: &instance, budget, search: options.search.clone() };
+    let (mut outcome, mut lowered) = job.run()?;
+    if lowered.plan.meta.host_bytes > most && options.script.is_none() && job.search.allow.swap {
+        // Host memory then holds inputs and outputs only.
+        job.search.allow.swap = false;
+        let swaps = lowered.plan.meta.host_bytes;
+        (outcome, lowered) = job.run().map_err(|e| job.too_much_swapped([swaps, most], e))?;
+    }
+    let meta = &lowered.plan.meta;
+    if meta.host_bytes > most {
+        let (has, may) = (Bytes(meta.host_bytes), Bytes(most));
+        return Err(Error::no_fit(format!(
+            "the plan takes {has} of host memory, more than --host-mem {may}\n\
+             hint: inputs and outputs pass through host memory, too; pass a larger --host-mem, or a smaller batch"
+        )));
+    }
+    if let Some(has) = model.profile.memory_bytes.filter(|&has| meta.budget_bytes > has) {
+        let (takes, has, name) = (Bytes(meta.budget_bytes), Bytes(has), &model.profile.name);
+        let text = format!("the plan may take {takes}, and {name} has {has}");
+        options.watch.event(Event::Warning(&text));
+    }
+    let allow = job.search.allow;
+    let Lowered { plan, data } = lowered;
+    Ok(Compiled { plan, data, outcome, allow, instance })
+}
+
+/// A compilation, and the permissions that it has so far.
+struct Job<'a> {
+    model: &'a Model,
+    options: &'a Options<'a>,
+    instance: &'a Instance,
+    /// Bytes; `None`: everything stays on the device.
+    budget: Option<u64>,
+    search: Search,
+}
+
+impl Job<'_> {
+    /// Plans, or carries the script out; then lowers and checks.
+    fn run(&self) -> Result<(Outcome, Lowered), Error> {
+        let (budget, watch) = (self.budget.unwrap_or(u64::MAX), self.options.watch);
+        let outcome = self.instance.answer(budget, &self.search, self.options.script.as_ref(), watch)?;
+        let (candidate, plan) = outcome.require(self.instance, self.search.allow)?;
+        let module = candidate.apply(plan)?;
+        let e = &plan.evaluation;
+        let profile = &self.model.profile;
+        let meta = Meta {
+            planner: outcome.planner.clone(),
+            profile: profile.name.to_string(),
+            options: self.model.options.clone(),
+            budget_bytes: self.budget.unwrap_or(e.dev_bytes + profile.reserve_bytes),
+            reserve_bytes: profile.reserve_bytes,
+            claims: Claims {
+                unplanned_peak_bytes: self.instance.given().kept.evaluation.dev_bytes,
+                ideal_ns: self.instance.ideal_ns(),
+                step_ns: e.step_ns,
+                recompute_ns: e.recompute_ns,
+                ..Claims::default()
+            },
+            ..Meta::default()
+        };
+        watch.event(Event::Stage("lowering and checking"));
+        let lowered = self.prove(&module, meta)?;
+        Ok((outcome, lowered))
+    }
+
+    /// Lowers a planned module and has the checker prove the plan. Errors are the user's where the script is.
+    fn prove(&self, module: &Module, meta: Meta) -> Result<Lowered, Error> {
+        let wrong = |text: String| match &self.options.script {
+            Some(script) => Error::Usage(format!("{}: {text}", script.name)),
+            None => Error::Internal(text),
+        };
+        memc_ir::verify(module)
+            .map_err(|d| wrong(format!("the planned module breaks rules of the verifier:\n{d}")))?;
+        let lowered = lower(&self.model.graph, module, meta).map_err(|e| Error::Internal(e.to_string()))?;
+        memc_check::check(&self.model.graph, &lowered.plan)
+            .map_err(|e| wrong(format!("the plan is wrong and was not written:\n{e}")))?;
+        Ok(lowered)
+    }
+
+    /// Error where a plan that swaps takes too much host memory and none without swapping is found.
+    fn too_much_swapped(&self, [swaps, most]: [u64; 2], without: Error) -> Error {
+        if !matches!(without, Error::Infeasible(_)) {
+            return without;
+        }
+        let smallest = match self.instance.smallest(self.search.allow) {
+            Ok(smallest) => smallest,
+            Err(e) => return e,
+        };
+        // Bytes that pass through host memory in any case.
+        let least = self.instance.given().kept.evaluation.host_bytes;
+        let more = if smallest > self.budget.unwrap_or(u64::MAX) && least <= most {
+            format!(", or --gpu-mem {smallest}B or more, which needs no swapping")
+        } else {
+            String::new()
+        };
+        let (takes, most) = (Bytes(swaps), Bytes(most));
+        Error::no_fit(format!(
+            "the plan takes {takes} of host memory, more than --host-mem {most}, and no plan without swapping is \
+             found in this budget\nhint: pass --host-mem {swaps}B or more{more}"
+        ))
+    }
+}

@@ -1,0 +1,74 @@
+//! Devices: found by name, read from files, merged.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use memc_passes::{DeviceProfile, Judgement, PROFILES};
+
+use crate::error::Error;
+use crate::machine::read_text;
+
+/// The profile that a name stands for: a file's, where it ends in `.json`, or a built-in one.
+pub fn find(name: &str) -> Result<Cow<'static, DeviceProfile>, Error> {
+    if Path::new(name).extension().is_some_and(|e| e == "json") {
+        return read(Path::new(name)).map(Cow::Owned);
+    }
+    DeviceProfile::named(name).map(Cow::Borrowed).ok_or_else(|| {
+        let known: Vec<&str> = PROFILES.iter().map(|p| &*p.name).collect();
+        let meant = nearest(name, &known).map(|n| format!("; did you mean `{n}`?")).unwrap_or_default();
+        Error::Usage(format!(
+            "unknown device `{name}`{meant} (known: {}; or a profile file, NAME.json)",
+            known.join(", ")
+        ))
+    })
+}
+
+/// The profile that is given for a plan, or else the one that it was made for.
+pub fn of_plan(given: Option<&str>, own: &str) -> Result<Cow<'static, DeviceProfile>, Error> {
+    match given {
+        Some(name) => find(name),
+        None => find(own).map_err(|_| {
+            Error::Usage(format!(
+                "the plan is for the device `{own}`, which is no built-in one; give its profile file: --device FILE.json"
+            ))
+        }),
+    }
+}
+
+/// The profile in a file.
+pub fn read(path: &Path) -> Result<DeviceProfile, Error> {
+    let text = read_text(path)?;
+    DeviceProfile::parse(&text).map_err(|e| Error::Model(format!("{}: {e}", path.display())))
+}
+
+/// Names at least so similar may have been meant.
+const ALIKE: f64 = 0.6;
+
+/// The known name that is most like `name`, if one is.
+fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let name = name.to_ascii_lowercase();
+    let scored = known.iter().map(|k| (strsim::normalized_damerau_levenshtein(&name, k), *k));
+    let best = scored.filter(|s| s.0 >= ALIKE).max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(a.1)));
+    best.map(|(_, known)| known)
+}
+
+/// Merges measured profiles of one kind of device, and judges how well they predict op times.
+///
+/// Device figures are those of the first.
+pub fn merge(mut profiles: Vec<DeviceProfile>) -> Result<(DeviceProfile, Judgement), Error> {
+    let others = profiles.split_off(1.min(profiles.len()));
+    let Some(mut profile) = profiles.pop() else {
+        return Err(Error::Usage("give a measured profile, as `memrun profile` writes it".into()));
+    };
+    if let Some(other) = others.iter().find(|other| other.kernels != profile.kernels) {
+        let (a, b) = (&profile.name, &other.name);
+        let text =
+            format!("`{a}` and `{b}` have kernels of different kinds, which teach nothing of each other");
+        return Err(Error::Usage(text));
+    }
+    profile.merge(&others);
+    let Some(judgement) = profile.judge() else {
+        return Err(Error::Model(format!("`{}` has no measured ops to learn from", profile.name)));
+    };
+    Ok((profile, judgement))
+}

@@ -1,0 +1,330 @@
+//! A planning problem as a command poses it: read from a file or made of a model, in every order worth trying.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use memc_ir::{Bytes, Module};
+use memc_passes::plan::{Infeasible, Problem, bufferize};
+use memc_passes::{DeviceProfile, Pipeline};
+use memc_planner::bound::{self, Allow};
+use memc_planner::planners::{self, Request};
+use memc_planner::{ALIGN, Decisions, Order, Realised, realise};
+
+use crate::error::{Error, NoFit};
+use crate::machine::{host_memory, read_text};
+use crate::source::{Model, Source, Target, context, refuse_options};
+use crate::watch::{Event, Watch};
+
+/// Memory size as a user gives it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Size {
+    /// Bytes.
+    Bytes(u64),
+    /// Share of the device's memory, in percent.
+    Percent(f64),
+}
+
+/// A problem in one order of its ops.
+pub struct Candidate {
+    /// The order.
+    pub order: Order,
+    /// The unplanned step.
+    pub kept: Realised,
+    of: Of,
+}
+
+enum Of {
+    Model(Box<Problem>),
+    Numbers(Box<memc_planner::Problem>),
+}
+
+impl Candidate {
+    fn new(order: Order, of: Of) -> Result<Candidate, Error> {
+        let mut candidate = Candidate { order, kept: Realised::default(), of };
+        let p = candidate.numbers();
+        candidate.kept = realise(p, Decisions::keep_all(p)).map_err(Error::Internal)?;
+        Ok(candidate)
+    }
+
+    /// The problem in numbers.
+    pub fn numbers(&self) -> &memc_planner::Problem {
+        match &self.of {
+            Of::Model(p) => &p.numbers,
+            Of::Numbers(p) => p,
+        }
+    }
+
+    /// The problem of a model; `None` for one that was read as numbers.
+    pub fn model(&self) -> Option<&Problem> {
+        match &self.of {
+            Of::Model(p) => Some(p),
+            Of::Numbers(_) => None,
+        }
+    }
+
+    /// Carries a plan out: the memory IR of a model's step.
+    pub fn apply(&self, plan: &Realised) -> Result<Module, Error> {
+        let Some(problem) = self.model() else {
+            return Err(Error::Internal("the problem is not a model's".into()));
+        };
+        bufferize(problem, plan).map_err(Error::Internal)
+    }
+}
+
+/// A planning problem and its device.
+///
+/// Remembers bounds and budgets once they are found, so that many plans may be asked of one instance.
+pub struct Instance {
+    /// The problem in the order as given, then those that are tried besides.
+    candidates: Vec<Candidate>,
+    /// The first that is tried.
+    first: usize,
+    /// Bytes of a budget that are not the arena's: for the driver, libraries and code.
+    pub reserve_bytes: u64,
+    memory_bytes: Option<u64>,
+    /// Smallest budgets by quick methods.
+    smallest: RefCell<BTreeMap<Allow, u64>>,
+    /// Smallest budgets of plans so far.
+    planned: RefCell<BTreeMap<Allow, u64>>,
+    /// Bounds by candidate, capacity and permissions.
+    bounds: RefCell<BTreeMap<(usize, u64, Allow), Option<Bounds>>>,
+}
+
+/// Certified bounds on the step time in ns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    /// Of plans that keep the problem's order, if there may be one.
+    fixed_order_ns: Option<u64>,
+    /// Of every plan.
+    order_free_ns: u64,
+}
+
+impl Bounds {
+    /// That of all plans that are asked for, if there may be one.
+    pub fn least(&self, fixed_order: bool) -> Option<u64> {
+        if fixed_order { self.fixed_order_ns } else { Some(self.order_free_ns) }
+    }
+}
+
+impl Instance {
+    /// Reads a problem file, or makes the problem of a model; without an order, in every one worth trying.
+    pub fn read(
+        source: &Source,
+        target: &Target,
+        order: Option<Order>,
+        watch: &dyn Watch,
+    ) -> Result<Instance, Error> {
+        if !source.path.extension().is_some_and(|e| e == "json") {
+            return Instance::of_model(&Model::read(source, target, watch)?, order);
+        }
+        watch.event(Event::Stage("importing"));
+        refuse_options(source, "a planning problem has its own sizes, times and device")?;
+        if target != &Target::default() {
+            let text = "--device, --no-mem-rewrite and --no-fuse are for models; a planning problem has its own \
+                        times and device";
+            return Err(Error::Usage(text.into()));
+        }
+        let at = |e| Error::Model(format!("{}: {e}", source.path.display()));
+        let numbers = memc_planner::json::parse(&read_text(&source.path)?).map_err(at)?;
+        Instance::of_numbers(numbers)
+    }
+
+    /// The instance of a problem in numbers.
+    pub fn of_numbers(numbers: memc_planner::Problem) -> Result<Instance, Error> {
+        let memory_bytes = Some(numbers.device.memory_bytes).filter(|&b| b > 0);
+        let given = Candidate::new(Order::Given, Of::Numbers(Box::new(numbers)))?;
+        Ok(Instance::new(vec![given], 0, 0, memory_bytes))
+    }
+
+    /// The instance of a model.
+    pub fn of_model(model: &Model, order: Option<Order>) -> Result<Instance, Error> {
+        Instance::of_graph(&model.graph, &model.profile, order)
+    }
+
+    /// The instance of a graph-phase module; without an order, in every one worth trying.
+    pub fn of_graph(
+        graph: &Module,
+        profile: &DeviceProfile,
+        order: Option<Order>,
+    ) -> Result<Instance, Error> {
+        let problem = |order, graph: &Module| {
+            let p = Problem::new(graph, profile).map_err(Error::Model)?;
+            Candidate::new(order, Of::Model(Box::new(p)))
+        };
+        let mut candidates = vec![problem(Order::Given, graph)?];
+        if order != Some(Order::Given) {
+            let module = greedy(graph, profile)?;
+            if order.is_some() || module.order != graph.order {
+                candidates.push(problem(Order::Greedy, &module)?);
+            }
+        }
+        let first = usize::from(order == Some(Order::Greedy));
+        let own = profile.memory_bytes;
+        let memory_bytes = own.or_else(|| (profile.name == "cpu").then(host_memory).flatten());
+        Ok(Instance::new(candidates, first, profile.reserve_bytes, memory_bytes))
+    }
+
+    fn new(
+        candidates: Vec<Candidate>,
+        first: usize,
+        reserve_bytes: u64,
+        memory_bytes: Option<u64>,
+    ) -> Instance {
+        let (smallest, planned, bounds) = Default::default();
+        Instance { candidates, first, reserve_bytes, memory_bytes, smallest, planned, bounds }
+    }
+
+    /// The problem in the order as given: its unplanned step is what plans are compared with.
+    pub fn given(&self) -> &Candidate {
+        &self.candidates[0]
+    }
+
+    /// What is to be planned.
+    pub fn candidates(&self) -> &[Candidate] {
+        &self.candidates[self.first..]
+    }
+
+    /// Name for people.
+    pub fn name(&self) -> &str {
+        &self.given().numbers().name
+    }
+
+    /// Time of all ops in ns, each once: the step when nothing waits.
+    pub fn ideal_ns(&self) -> u64 {
+        self.given().numbers().compute_ns()
+    }
+
+    /// A budget in bytes.
+    pub fn bytes(&self, size: Size) -> Result<u64, Error> {
+        match size {
+            Size::Bytes(bytes) => Ok(bytes),
+            Size::Percent(percent) => {
+                let memory = self.memory_bytes.ok_or_else(unknown_memory)?;
+                Ok((memory as f64 * percent / 100.0) as u64)
+            }
+        }
+    }
+
+    /// The budget in bytes: as given, or the memory that the problem's device has.
+    pub fn budget(&self, size: Option<Size>) -> Result<u64, Error> {
+        let own = Some(self.given().numbers().device.memory_bytes).filter(|&b| b > 0);
+        size.map_or_else(|| own.or(self.memory_bytes).ok_or_else(unknown_memory), |size| self.bytes(size))
+    }
+
+    /// What a budget leaves for the arena.
+    pub fn capacity(&self, budget: u64) -> u64 {
+        budget.saturating_sub(self.reserve_bytes) / ALIGN * ALIGN
+    }
+
+    /// Takes note of a plan with an arena of so many bytes.
+    pub(crate) fn record(&self, allow: Allow, arena_bytes: u64) {
+        let budget = arena_bytes.saturating_add(self.reserve_bytes);
+        let mut planned = self.planned.borrow_mut();
+        let least = planned.entry(allow).or_insert(budget);
+        *least = budget.min(*least);
+    }
+
+    /// The smallest budget for which a quick method, or any planner that was asked, knows a plan, in whichever order.
+    pub fn smallest(&self, allow: Allow) -> Result<u64, Error> {
+        let planned = self.planned.borrow().get(&allow).copied().unwrap_or(u64::MAX);
+        if let Some(&known) = self.smallest.borrow().get(&allow) {
+            return Ok(known.min(planned));
+        }
+        let mut least = u64::MAX;
+        for o in self.candidates() {
+            least = least.min(smallest(o, allow)?);
+        }
+        let total = least.saturating_add(self.reserve_bytes);
+        self.smallest.borrow_mut().insert(allow, total);
+        Ok(total.min(planned))
+    }
+
+    /// The certified bounds on plans of the problem in one of its orders; none where nothing fits in any order.
+    pub fn bound(&self, at: usize, budget: u64, allow: Allow) -> Option<Bounds> {
+        let o = self.candidates().get(at)?;
+        let capacity = self.capacity(budget);
+        let key = (at, capacity, allow);
+        let known = self.bounds.borrow().get(&key).copied();
+        known.unwrap_or_else(|| {
+            let bounds = |b: bound::Bound| Bounds {
+                fixed_order_ns: b.fixed_order.ok(),
+                order_free_ns: b.order_free_ns,
+            };
+            let found = bound::bound(o.numbers(), capacity, allow).ok().map(bounds);
+            self.bounds.borrow_mut().insert(key, found);
+            found
+        })
+    }
+
+    /// Why nothing is swapped although it may be, where the device cannot.
+    pub fn cut_off(&self, allow: Allow) -> Option<String> {
+        let device = &self.given().numbers().device;
+        let links =
+            [("h2d_bytes_per_s", device.h2d_bytes_per_s), ("d2h_bytes_per_s", device.d2h_bytes_per_s)];
+        let dead: Vec<&str> = links.iter().filter(|l| l.1 == 0).map(|l| l.0).collect();
+        let says = if dead.len() == 1 { "is" } else { "are" };
+        let text = || format!("the device's {} {says} 0, so that nothing can be swapped", dead.join(" and "));
+        (allow.swap && !dead.is_empty()).then(text)
+    }
+
+    /// Why there is no plan, for people: what a planner said, what would fit, and the op that needs the most.
+    ///
+    /// The budget that is said to have a plan has one by the default planner, whichever were `asked`.
+    pub fn infeasible(&self, asked: &[&str], why: &str, budget: u64, allow: Allow) -> Result<Error, Error> {
+        let default = planners::PLANNERS.first().map_or("", |p| p.name);
+        let other = !asked.contains(&default);
+        let smallest = self.smallest(allow)?;
+        let at = &self.candidates()[0];
+        // Where a walk may swap it comes down to the least there is, or nearly; checkpoints do not.
+        let least = at.numbers().largest_working_set().1.saturating_add(self.reserve_bytes);
+        if least > budget || (smallest > budget && allow.swap && at.numbers().device.can_swap()) {
+            let report = Infeasible::new(at.numbers(), at.model(), budget, self.reserve_bytes, smallest);
+            let note = match (other, least > budget) {
+                (true, true) => {
+                    format!("\nnote: that is enough for --planner {default}; others may need more")
+                }
+                (true, false) => {
+                    format!("\nnote: that is enough for --planner {default}; others may need more: {why}")
+                }
+                _ => String::new(),
+            };
+            let text = format!("{report}{note}");
+            return Ok(Error::Infeasible(NoFit { text, report: Some(Box::new(report)) }));
+        }
+        let by = if other { format!(", with --planner {default}") } else { String::new() };
+        let note = self.cut_off(allow).map_or_else(String::new, |note| format!("\nnote: {note}"));
+        Ok(Error::no_fit(format!(
+            "{why}\n  smallest budget known to have a plan: {}{}{by}{note}\nhint: give more --gpu-mem, or another \
+             --planner; `memc compare` shows what each finds",
+            Bytes(smallest),
+            and_reserve(self.reserve_bytes),
+        )))
+    }
+}
+
+/// The graph with its ops in the order that memory would like best.
+fn greedy(graph: &Module, profile: &DeviceProfile) -> Result<Module, Error> {
+    let mut module = graph.clone();
+    let pass = format!("order{{algo={}}}", Order::Greedy.name());
+    Pipeline::parse(&pass)?.run(&mut module, &mut context(profile))?;
+    Ok(module)
+}
+
+/// The smallest arena for which a quick method knows a plan.
+fn smallest(o: &Candidate, allow: Allow) -> Result<u64, Error> {
+    let kept = o.kept.evaluation.dev_bytes;
+    let request = Request { swap: allow.swap, recompute: allow.recompute, ..Request::new(kept) };
+    planners::smallest(o.numbers(), kept, &request).map_err(Error::Internal)
+}
+
+fn unknown_memory() -> Error {
+    Error::Usage("the memory of the device is not known here: give --gpu-mem in bytes, as 16G".into())
+}
+
+/// Ending of a sentence on a budget, for people: the part that is not the arena's, nothing where all of it is.
+pub fn and_reserve(reserve_bytes: u64) -> String {
+    match reserve_bytes {
+        0 => String::new(),
+        bytes => format!(", the device's reserve of {} included", Bytes(bytes).short()),
+    }
+}

@@ -1,0 +1,48 @@
+//! The compiler as a library: from a training step and a memory budget to a plan that the checker has accepted.
+//!
+//! ```text
+//! Source ─ Model::read ─► Model ─ Instance::of_model ─► Instance ─ Instance::plan ─► Outcome
+//! Model ─ compile ─► Compiled ─ Compiled::write ─► model.plan
+//! ```
+//!
+//! Nothing here prints, ends the process or keeps global state. Progress goes to a [`Watch`], which also says when to
+//! stop; errors are of one type, whose kind decides a command's exit code. [`Instance`] remembers bounds, so that many
+//! plans may be asked of one problem, at many budgets.
+
+mod alloc;
+mod anytime;
+mod bound;
+mod check;
+mod compare;
+mod compile;
+pub mod device;
+mod error;
+mod estimate;
+mod explain;
+mod instance;
+mod machine;
+mod max_batch;
+mod plan;
+mod report;
+mod source;
+mod sweep;
+mod trace;
+mod watch;
+
+pub use alloc::{AllocOptions, Allocation, End, allocate};
+pub use bound::{BoundReport, BoundRow, bounds};
+pub use check::{Against, Rejection, check, open};
+pub use compare::{Comparison, compare};
+pub use compile::{Compiled, Options, compile};
+pub use error::{Error, NoFit};
+pub use estimate::{Estimate, estimate};
+pub use explain::{Does, Explanation, Gap, Stall, TensorFate, explain};
+pub use instance::{Bounds, Candidate, Instance, Size, and_reserve};
+pub use machine::read_text;
+pub use max_batch::{MaxBatch, MaxBatchOptions, Probe, max_batch};
+pub use plan::{Outcome, Script, Search, Solved, planner};
+pub use report::{Report, over};
+pub use source::{Imported, Model, Rewrites, Source, Stash, Target, Work, context, import};
+pub use sweep::{Point, Sweep, sweep};
+pub use trace::trace;
+pub use watch::{Event, Found, Hold, Silent, Watch};

@@ -1,0 +1,351 @@
+//! A model: imported or parsed, then brought by the graph passes to the checker's reference point.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use memc_frontend::{Import, ImportError, ImportOptions};
+use memc_ir::{Module, Phase, print_diags, verify};
+use memc_passes::graph::memory::{self, counts, stash_bytes};
+use memc_passes::{
+    DeviceProfile, FORWARD_PIPELINE, FUSE_PIPELINE, Fired, GRAPH_PIPELINE, Kernels, MEMORY_PIPELINE,
+    PROFILES, PassCx, Pipeline,
+};
+use serde::Serialize;
+
+use crate::device;
+use crate::error::Error;
+use crate::machine::read_text;
+use crate::watch::{Event, Watch};
+
+/// Where a model is and how to read it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Source {
+    /// ONNX model, IR file (.mir), or where only numbers are needed a planning problem (.json).
+    pub path: PathBuf,
+    /// Options of the importer.
+    pub import: ImportOptions,
+}
+
+/// The device of a model, and the rewrites that a user may decline.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// Name of a built-in profile, or path of a profile file (.json).
+    pub device: String,
+    /// Rewrites before planning.
+    pub rewrites: Rewrites,
+}
+
+impl Default for Target {
+    fn default() -> Self {
+        Target { device: "cpu".into(), rewrites: Rewrites::default() }
+    }
+}
+
+/// Passes that run unless declined.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rewrites {
+    /// Choose formulations of gradients by what they need of the forward pass.
+    pub memory: bool,
+    /// Make one kernel of several element-wise ops, on GPUs.
+    pub fuse: bool,
+}
+
+impl Default for Rewrites {
+    fn default() -> Self {
+        Rewrites { memory: true, fuse: true }
+    }
+}
+
+/// A model as read, before the graph passes.
+pub struct Imported {
+    /// The module.
+    pub module: Module,
+    /// Facts about what was read from where.
+    pub notes: Vec<String>,
+    /// Doubts about the result.
+    pub warnings: Vec<String>,
+    /// Options that a later import needs to give the same graph.
+    pub options: Vec<(String, String)>,
+    /// Rules applied to a forward model before it was differentiated.
+    pub fired: Vec<Fired>,
+}
+
+/// A model at the checker's reference point, for one device.
+pub struct Model {
+    /// The graph that plans are proved against.
+    pub graph: Module,
+    /// The device.
+    pub profile: Cow<'static, DeviceProfile>,
+    /// Options that a later import needs to give the same graph; a plan records them.
+    pub options: Vec<(String, String)>,
+    /// Activations that the backward pass needs.
+    pub stash: Stash,
+    /// Kernels as they are planned.
+    pub work: Work,
+    /// Kernels before element-wise ops were fused, where they were.
+    pub unfused: Option<Work>,
+}
+
+impl Model {
+    /// Imports a model and brings it to the reference point. Notes and warnings go to `watch`.
+    pub fn read(source: &Source, target: &Target, watch: &dyn Watch) -> Result<Model, Error> {
+        let profile = device::find(&target.device)?;
+        watch.event(Event::Stage("importing"));
+        let imported = import(source)?;
+        imported.notes.iter().for_each(|text| watch.event(Event::Note(text)));
+        imported.warnings.iter().for_each(|text| watch.event(Event::Warning(text)));
+        Model::of(imported, profile, target.rewrites)
+    }
+
+    /// Brings an imported model to the reference point: [`GRAPH_PIPELINE`], then unless declined [`MEMORY_PIPELINE`]
+    /// and, for GPUs, [`FUSE_PIPELINE`].
+    pub fn of(
+        imported: Imported,
+        profile: Cow<'static, DeviceProfile>,
+        rewrites: Rewrites,
+    ) -> Result<Model, Error> {
+        let Imported { module: mut graph, mut options, .. } = imported;
+        rewrites.record(&mut options);
+        if graph.phase != Phase::Graph {
+            return Err(Error::Usage("the file holds a mem-phase module; compile needs a graph".into()));
+        }
+        let mut cx = context(&profile);
+        Pipeline::parse(GRAPH_PIPELINE)?.run(&mut graph, &mut cx)?;
+        if rewrites.memory {
+            Pipeline::parse(MEMORY_PIPELINE)?.run(&mut graph, &mut cx)?;
+        }
+        let stash = Stash::new(&graph, &cx.stats);
+        let (mut work, mut unfused) = (Work::of(&graph, &profile), None);
+        if rewrites.fuse && profile.kernels == Kernels::Gpu {
+            Pipeline::parse(FUSE_PIPELINE)?.run(&mut graph, &mut cx)?;
+            unfused = Some(work);
+            work = Work::of(&graph, &profile);
+        }
+        Ok(Model { graph, profile, options, stash, work, unfused })
+    }
+
+    /// Refuses a graph whose initial values are known by their hash only, as one read from text.
+    pub fn require_values(&self) -> Result<(), Error> {
+        let absent =
+            |s: &&memc_ir::State| matches!(&s.init, memc_ir::Init::Data(blob) if blob.bytes.is_none());
+        let missing = self.graph.states.values().filter(absent).count();
+        if missing == 0 {
+            return Ok(());
+        }
+        Err(Error::Model(format!(
+            "the initial values of {missing} states are not in the IR text, only their hashes; compile the ONNX \
+             model instead"
+        )))
+    }
+}
+
+/// Refuses options that say how to read a model where there is nothing that they would apply to.
+pub(crate) fn refuse_options(source: &Source, why: &str) -> Result<(), Error> {
+    if source.import == ImportOptions::default() {
+        return Ok(());
+    }
+    Err(Error::Usage(format!("options such as --device, --dim and --loss apply to ONNX models; {why}")))
+}
+
+/// Imports an ONNX model, or parses an IR file; verifies either.
+///
+/// A forward model goes through the graph passes before it is differentiated, so that gradients are those of the ops
+/// that its exporter spelled out.
+pub fn import(source: &Source) -> Result<Imported, Error> {
+    let path = &source.path;
+    if path.is_dir() {
+        return Err(Error::Usage(folder(path)));
+    }
+    if path.extension().is_some_and(|e| e == "mir") {
+        refuse_options(source, "an IR file is read as it is")?;
+        let text = read_text(path)?;
+        let at = |d: memc_ir::Diag| Error::Model(format!("{}: {d}", path.display()));
+        let module = memc_ir::parse(&text).map_err(at)?;
+        check(&module, path)?;
+        let (notes, warnings, options, fired) = Default::default();
+        return Ok(Imported { module, notes, warnings, options, fired });
+    }
+    if path.extension().is_some_and(|e| e == "json") {
+        let text = "a planning problem? `memc plan`, `compare`, `sweep`, `explain` and `bound` take those; this command needs a model";
+        return Err(Error::Model(format!("{}: {text}", path.display())));
+    }
+    let options = &source.import;
+    let failed = |e: ImportError| match &e {
+        ImportError::Usage(_) => Error::Usage(e.to_string()),
+        ImportError::Io { .. } => Error::Io(e.to_string()),
+        _ => Error::Model(format!("{}: {e}", path.display())),
+    };
+    let mut draft = memc_frontend::read(path, options).map_err(failed)?;
+    let mut fired = Vec::new();
+    if draft.is_forward() {
+        // These passes ask nothing of the device.
+        let mut cx = context(&PROFILES[0]);
+        Pipeline::parse(FORWARD_PIPELINE)?.run(&mut draft.module, &mut cx)?;
+        fired = cx.fired;
+    }
+    let Import { module, notes, warnings } = draft.complete().map_err(failed)?;
+    verify(&module)
+        .map_err(|d| Error::Internal(format!("invalid module\n{}", print_diags(&module, &d).trim_end())))?;
+    Ok(Imported { module, notes, warnings, options: recorded(options), fired })
+}
+
+/// What to give in place of a folder.
+fn folder(path: &Path) -> String {
+    let is_model = |f: &PathBuf| f.extension().is_some_and(|e| e == "onnx");
+    let files = std::fs::read_dir(path).into_iter().flatten().flatten().map(|f| f.path());
+    let mut models: Vec<PathBuf> = files.filter(is_model).collect();
+    models.sort();
+    // That of onnxruntime-training's artifacts, which a folder of them has beside others.
+    let training = models.iter().find(|f| f.ends_with("training_model.onnx"));
+    let hint = match training.or(models.first()) {
+        Some(model) => format!(": give a model in it, such as {}", model.display()),
+        None => ", and there is no .onnx file in it; give a model".to_owned(),
+    };
+    format!("`{}` is a folder{hint}", path.display())
+}
+
+fn check(module: &Module, path: &Path) -> Result<(), Error> {
+    verify(module).map_err(|d| {
+        let text = print_diags(module, &d);
+        Error::Model(format!("{}: invalid module\n{}", path.display(), text.trim_end()))
+    })
+}
+
+fn recorded(import: &ImportOptions) -> Vec<(String, String)> {
+    let mut out = vec![("accumulate".to_string(), import.accumulate.to_string())];
+    if import.no_optimizer {
+        out.push(("no-optimizer".into(), "true".into()));
+    }
+    out.extend(import.carry.iter().map(|(a, b)| ("carry".to_string(), format!("{a}={b}"))));
+    out.extend(import.loss.iter().map(|l| ("loss".to_string(), l.to_string())));
+    out.extend(import.optimizer.iter().map(|o| ("optimizer".to_string(), o.to_string())));
+    out.extend(import.trainable.iter().map(|g| ("trainable".to_string(), g.clone())));
+    out.extend(import.freeze.iter().map(|g| ("freeze".to_string(), g.clone())));
+    if import.seed != 0 {
+        out.push(("seed".into(), import.seed.to_string()));
+    }
+    out.extend(import.dims.iter().map(|(a, b)| ("dim".to_string(), format!("{a}={b}"))));
+    out
+}
+
+impl Source {
+    /// The source of a plan, to be read again with the import options that the plan recorded.
+    pub fn recorded(path: PathBuf, options: &[(String, String)]) -> Result<Source, Error> {
+        let mut import = ImportOptions::default();
+        for (name, value) in options {
+            let bad =
+                || Error::Plan(format!("the plan records an import option it cannot have: {name} = {value}"));
+            let pair = || value.split_once('=').map(|(a, b)| (a.to_string(), b.to_string())).ok_or_else(bad);
+            match name.as_str() {
+                "accumulate" => import.accumulate = value.parse().map_err(|_| bad())?,
+                "no-optimizer" => import.no_optimizer = true,
+                "carry" => import.carry.push(pair()?),
+                "dim" => {
+                    let (name, value) = pair()?;
+                    import.dims.push((name, value.parse().map_err(|_| bad())?));
+                }
+                "loss" => import.loss = Some(value.parse().map_err(|_| bad())?),
+                "optimizer" => import.optimizer = Some(value.parse().map_err(|_| bad())?),
+                "trainable" => import.trainable.push(value.clone()),
+                "freeze" => import.freeze.push(value.clone()),
+                "seed" => import.seed = value.parse().map_err(|_| bad())?,
+                NO_REWRITE | NO_FUSE => {}
+                _ => return Err(bad()),
+            }
+        }
+        Ok(Source { path, import })
+    }
+}
+
+/// A pass context that reads decision files from disk.
+pub fn context(profile: &DeviceProfile) -> PassCx<'_> {
+    let read_file = &|path: &str| read_text(Path::new(path)).map_err(|e| e.to_string());
+    PassCx { profile, read_file, stats: Vec::new(), fired: Vec::new() }
+}
+
+/// Names of the recorded options of a plan whose source was not rewritten for memory, or not fused.
+const NO_REWRITE: &str = "no-mem-rewrite";
+const NO_FUSE: &str = "no-fuse";
+
+impl Rewrites {
+    /// Records what was declined among a plan's options.
+    fn record(self, options: &mut Vec<(String, String)>) {
+        for (wanted, name) in [(self.memory, NO_REWRITE), (self.fuse, NO_FUSE)] {
+            options.extend((!wanted).then(|| (name.to_string(), "true".to_string())));
+        }
+    }
+
+    /// Rewrites that a plan's source went through.
+    pub fn recorded(options: &[(String, String)]) -> Rewrites {
+        let has = |wanted: &str| options.iter().any(|(name, _)| name == wanted);
+        Rewrites { memory: !has(NO_REWRITE), fuse: !has(NO_FUSE) }
+    }
+}
+
+/// Kernels of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Work {
+    /// Ops that run.
+    pub kernels: usize,
+    /// Bytes of their operands and results.
+    pub bytes: u64,
+    /// Their modelled time in ns.
+    pub ns: u64,
+}
+
+impl Work {
+    fn of(m: &Module, profile: &DeviceProfile) -> Work {
+        let mut work = Work { kernels: 0, bytes: 0, ns: 0 };
+        for &op in m.order.iter().filter(|&&op| !m.ops[op].is_view()) {
+            let Some(kind) = m.ops[op].kind() else { continue };
+            let (operands, results) = (m.operand_types(op), m.result_types(op));
+            let cost = kind.cost(&operands, &results);
+            work.kernels += 1;
+            work.bytes = work.bytes.saturating_add(cost.bytes_read).saturating_add(cost.bytes_written);
+            work.ns = work.ns.saturating_add(profile.op_ns(kind, &operands, &results));
+        }
+        work
+    }
+}
+
+/// Activations that the backward pass needs of the forward pass, and the change by rewriting.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Stash {
+    /// Bytes kept before rewriting for memory.
+    #[serde(rename = "bytes_before")]
+    pub before: u64,
+    /// Bytes kept after it.
+    #[serde(rename = "bytes_after")]
+    pub after: u64,
+    /// Modelled time that rewriting adds to the unplanned step in ns.
+    pub added_ns: u64,
+    /// Forward ops that the backward pass recomputes.
+    #[serde(rename = "ops_run_again")]
+    pub recomputed_ops: u64,
+    /// Rules that were used, and how often.
+    #[serde(serialize_with = "as_map")]
+    pub rules: Vec<(String, u64)>,
+}
+
+fn as_map<S: serde::Serializer>(rules: &[(String, u64)], s: S) -> Result<S::Ok, S::Error> {
+    s.collect_map(rules.iter().map(|(name, n)| (name, n)))
+}
+
+impl Stash {
+    fn new(module: &Module, stats: &[(&'static str, String, u64)]) -> Stash {
+        let kept = stash_bytes(module);
+        let mut stash =
+            Stash { before: kept, after: kept, added_ns: 0, recomputed_ops: 0, rules: Vec::new() };
+        for (_, what, n) in stats.iter().filter(|(pass, ..)| *pass == memory::NAME) {
+            match what.as_str() {
+                counts::BEFORE => stash.before = *n,
+                counts::AFTER => stash.after = *n,
+                counts::ADDED => stash.added_ns = *n,
+                counts::AGAIN => stash.recomputed_ops = *n,
+                _ if *n > 0 => stash.rules.push((what.clone(), *n)),
+                _ => {}
+            }
+        }
+        stash
+    }
+}

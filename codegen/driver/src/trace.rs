@@ -1,0 +1,154 @@
+//! The planned timeline of a plan's step.
+//!
+//! Nothing of the plan is believed but its commands: launches take what the profile says of their op, copies what it says
+//! of the link, and events order them, in the event model that judges plans. The step that repeats is shown, from the time
+//! at which the host issues it; copies that run beside the next step end after it.
+
+use memc_ir::TensorType;
+use memc_passes::DeviceProfile;
+use memc_plan::{Action, Kernel, Plan, Queue, Space, Span, Trace};
+use memc_planner::{Await, Job, Timeline, simulate_issued};
+
+use crate::error::Error;
+
+/// Times of a plan's commands by the cost model, as JSON for Perfetto.
+pub fn trace(plan: &Plan, profile: &DeviceProfile) -> Result<String, Error> {
+    let steps = Steps::of(plan, profile).map_err(Error::Plan)?;
+    let numbers = memc_passes::plan::device(profile);
+    let timeline = simulate_issued(&numbers, &steps.jobs, &steps.awaits).map_err(|deadlock| {
+        let command = usize::try_from(deadlock.0).ok().and_then(|job| steps.command.get(job)).copied();
+        Error::Plan(format!("command {} of the body waits for itself", command.unwrap_or(0)))
+    })?;
+    let origin = format!("planned for {}", profile.name);
+    let spans = steps.spans(plan, &timeline);
+    Ok(Trace { plan, spans: &spans, step_ns: timeline.step_ns, origin: &origin }.json())
+}
+
+/// A body as the event model takes it.
+#[derive(Default)]
+struct Steps {
+    jobs: Vec<Job>,
+    awaits: Vec<Vec<Await>>,
+    /// The command of each job.
+    command: Vec<usize>,
+    /// For each event, the job that its last record in the body comes after.
+    recorded: Vec<Option<usize>>,
+}
+
+impl Steps {
+    fn of(plan: &Plan, profile: &DeviceProfile) -> Result<Steps, String> {
+        let kernels = plan.kernels.iter().map(|k| modelled(k, profile)).collect::<Result<Vec<_>, _>>()?;
+        let mut steps = Steps { recorded: last_records(plan), ..Steps::default() };
+        let mut seen = vec![None; steps.recorded.len()];
+        let mut last: [Option<usize>; Queue::ALL.len()] = [None; Queue::ALL.len()];
+        let mut waits: [Vec<Await>; Queue::ALL.len()] = Default::default();
+        for (index, command) in plan.body.iter().enumerate() {
+            let queue = command.queue.index();
+            let (ns, slowdown) = match &command.action {
+                Action::Launch { kernel, .. } => kernels.get(at(*kernel)).copied().unwrap_or_default(),
+                Action::Copy { src, dst } => match (src.space, dst.space) {
+                    (Space::Dev, Space::Host) => (profile.d2h_ns(src.bytes).unwrap_or(0), 0),
+                    (Space::Host, Space::Dev) => (profile.h2d_ns(src.bytes).unwrap_or(0), 0),
+                    (Space::Dev, Space::Dev) | (Space::Host, Space::Host) => {
+                        return Err(format!("command {index} of the body copies within one memory"));
+                    }
+                },
+                Action::Record { event } => {
+                    seen.iter_mut().skip(at(*event)).take(1).for_each(|seen| *seen = last[queue]);
+                    continue;
+                }
+                Action::Wait { event } => {
+                    let now = seen.get(at(*event)).copied().flatten();
+                    let before = steps.recorded.get(at(*event)).copied().flatten();
+                    if let Some(job) = now.or(before) {
+                        let job_of = u32::try_from(job).map_err(|_| "too many commands".to_owned())?;
+                        waits[queue].push(Await { command: job_of, previous: now.is_none() });
+                    }
+                    continue;
+                }
+                _ => continue,
+            };
+            last[queue] = Some(steps.jobs.len());
+            let Some(stream) = stream(command.queue) else {
+                return Err(format!("command {index} of the body has no stream"));
+            };
+            steps.jobs.push(Job { stream, ns, slowdown, gate: false });
+            steps.awaits.push(std::mem::take(&mut waits[queue]));
+            steps.command.push(index);
+        }
+        for gate in &waits[Queue::Host.index()] {
+            steps.jobs.iter_mut().skip(at(gate.command)).take(1).for_each(|job| job.gate = true);
+        }
+        Ok(steps)
+    }
+
+    /// Spans of all commands. The host writes when it issues the step, and reads when it has waited.
+    fn spans(&self, plan: &Plan, timeline: &Timeline) -> Vec<Span> {
+        let ran = self.command.iter().zip(&timeline.spans);
+        let mut spans: Vec<Span> =
+            ran.map(|(&command, span)| Span { command, start_ns: span.start, end_ns: span.end }).collect();
+        let mut now = 0;
+        let mut issued = 0;
+        for (command, entry) in plan.body.iter().enumerate() {
+            match entry.action {
+                Action::HostWrite { .. } | Action::HostRead { .. } => {
+                    spans.push(Span { command, start_ns: now, end_ns: now });
+                }
+                // A job that was not issued yet is the previous step's, which is over when this one is issued.
+                Action::Wait { event } if entry.queue == Queue::Host => {
+                    let job = self.recorded.get(at(event)).copied().flatten().filter(|&job| job < issued);
+                    let end = job.and_then(|job| timeline.spans.get(job)).map_or(0, |span| span.end);
+                    now = now.max(end);
+                }
+                Action::Launch { .. } | Action::Copy { .. } => issued += 1,
+                _ => {}
+            }
+        }
+        spans.sort_by_key(|span| span.command);
+        spans
+    }
+}
+
+fn at(n: u32) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+/// The planner's name of a stream; `None` for the host.
+fn stream(queue: Queue) -> Option<memc_planner::Stream> {
+    match queue {
+        Queue::COMPUTE => Some(memc_planner::Stream::Compute),
+        Queue::D2H => Some(memc_planner::Stream::DeviceToHost),
+        Queue::H2D => Some(memc_planner::Stream::HostToDevice),
+        Queue::Host => None,
+    }
+}
+
+/// For each event, the last job before its last record on the record's stream.
+fn last_records(plan: &Plan) -> Vec<Option<usize>> {
+    let mut recorded = vec![None; at(plan.events)];
+    let mut last: [Option<usize>; Queue::ALL.len()] = [None; Queue::ALL.len()];
+    let mut jobs = 0;
+    for command in &plan.body {
+        match command.action {
+            Action::Launch { .. } | Action::Copy { .. } => {
+                last[command.queue.index()] = Some(jobs);
+                jobs += 1;
+            }
+            Action::Record { event } => {
+                recorded.iter_mut().skip(at(event)).take(1).for_each(|of| *of = last[command.queue.index()]);
+            }
+            _ => {}
+        }
+    }
+    recorded
+}
+
+/// Modelled time of a kernel in ns, and its slowdown beside copies.
+fn modelled(kernel: &Kernel, profile: &DeviceProfile) -> Result<(u64, u32), String> {
+    let operands: Vec<&TensorType> = kernel.operands.iter().collect();
+    let results: Vec<&TensorType> = kernel.results.iter().collect();
+    if kernel.op.infer(&operands)? != kernel.results {
+        return Err(format!("kernel `{}` has other results than its op", kernel.op.mnemonic()));
+    }
+    Ok((profile.op_ns(&kernel.op, &operands, &results), profile.slowdown(&kernel.op, &operands, &results)))
+}
