@@ -4,16 +4,15 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 
 use arbtest::arbitrary::{Result, Unstructured};
+use memc::{Error, Instance, Script, Search, Silent};
 use memc_codegen::lower;
 use memc_ir::attr::F32;
 use memc_ir::{
     DType, Feed, Init, Module, OpKind, Output, OutputRole, Role, TensorType, ValueId, print, verify,
 };
 use memc_passes::DeviceProfile;
-use memc_passes::plan::{PlanError, Problem, keep_all, plan, realise, smallest_feasible};
 use memc_plan::{Action, Meta, Queue};
-use memc_planner::Decisions;
-use memc_planner::planners::{PLANNERS, Request};
+use memc_planner::Order;
 
 fn toy() -> &'static DeviceProfile {
     DeviceProfile::named("toy").unwrap()
@@ -103,9 +102,13 @@ fn prove(source: &Module, planned: &Module, budget: u64) -> memc_plan::Plan {
 
 /// The time from one step to the next when the plan's commands run in issue order on three streams, with kernels as long
 /// as the cost model says.
-fn replayed(module: &Module, plan: &memc_plan::Plan, p: &Problem, profile: &DeviceProfile) -> u64 {
+fn replayed(
+    module: &Module,
+    plan: &memc_plan::Plan,
+    device: &memc_planner::Device,
+    profile: &DeviceProfile,
+) -> u64 {
     use memc_planner::{Await, Job, Stream, simulate};
-    let device = &p.numbers.device;
     let kernels =
         module.order.iter().filter(|&&op| module.ops[op].kind().is_some() && !module.ops[op].is_view());
     let mut kernels = kernels.map(|&op| {
@@ -182,31 +185,45 @@ fn every_plan_of_a_random_step_is_proved_at_every_budget() {
         memc_passes::Pipeline::parse("cse,dce").unwrap().run(&mut source, cx).unwrap();
         verify(&source).unwrap_or_else(|d| panic!("{}", memc_ir::print_annotated(&source, &d)));
         let profile: &DeviceProfile = if u.arbitrary()? { toy() } else { &HALF_DUPLEX };
-        let p = Problem::new(&source, profile).unwrap();
-        let kept = keep_all(&p).unwrap_or_else(|e| panic!("{e:?}\n{}", print(&p.module)));
-        prove(&source, &kept.module, kept.dev_bytes);
-        let smallest = smallest_feasible(&p).unwrap_or_else(|e| panic!("{e:?}"));
-        assert!(smallest <= kept.dev_bytes.max(p.numbers.largest_working_set().1));
-        let spread = kept.dev_bytes.saturating_sub(smallest);
+        // The policy of every command that plans: the better of the orders worth trying, or the one as given.
+        let order = if u.arbitrary()? { None } else { Some(Order::Given) };
+        let search = Search { order, ..Search::default() };
+        let instance = Instance::of_graph(&source, profile, search.order()).unwrap_or_else(|e| panic!("{e}"));
+        let given = instance.given();
+        let kept = given.kept.evaluation.dev_bytes;
+        prove(&source, &given.apply(&given.kept).unwrap(), kept);
+        let working_set = |c: &memc::Candidate| c.numbers().largest_working_set().1;
+        let reserve = instance.reserve_bytes;
+        let smallest = instance.smallest(search.allow).unwrap();
+        assert!(smallest - reserve <= kept.max(working_set(given)));
+        let spread = (kept + reserve).saturating_sub(smallest);
         for budget in [smallest, smallest + spread / 4, smallest + spread / 2] {
-            let planned = plan(&p, profile, &PLANNERS[0], &Request::new(budget))
-                .unwrap_or_else(|e| panic!("{budget}: {e:?}"));
-            assert!(planned.dev_bytes <= budget);
-            let lowered = prove(&source, &planned.module, budget);
-            let replayed = replayed(&planned.module, &lowered, &p, profile);
-            assert_eq!(replayed, planned.evaluation.step_ns, "the plan takes another time than was planned");
-            let text = planned.decisions.print(&p.numbers);
-            let parsed = Decisions::parse(&text, &p.numbers).unwrap();
-            assert_eq!(parsed, planned.decisions, "decisions do not read back\n{text}");
-            let again = realise(&p, parsed).unwrap();
-            assert_eq!(print(&again.module), print(&planned.module), "decisions do not replay");
+            let outcome = instance.plan(budget, &search, &Silent).unwrap_or_else(|e| panic!("{budget}: {e}"));
+            let (candidate, plan) =
+                outcome.require(&instance, search.allow).unwrap_or_else(|e| panic!("{budget}: {e}"));
+            assert!(plan.evaluation.dev_bytes + reserve <= budget);
+            let module = candidate.apply(plan).unwrap();
+            let lowered = prove(&source, &module, budget);
+            let replayed = replayed(&module, &lowered, &candidate.numbers().device, profile);
+            assert_eq!(replayed, plan.evaluation.step_ns, "the plan takes another time than was planned");
+            let script = Script { name: "decisions".into(), text: outcome.decisions(&instance).unwrap() };
+            let posed = Instance::of_graph(&source, profile, Some(script.order())).unwrap();
+            let again = posed.replay(&script, budget).unwrap_or_else(|e| panic!("{e}\n{}", script.text));
+            let (candidate, carried_out) = again.of(&posed).unwrap();
+            assert_eq!(carried_out.decisions, plan.decisions, "decisions do not read back\n{}", script.text);
+            let carried_out = candidate.apply(carried_out).unwrap();
+            assert_eq!(print(&carried_out), print(&module), "decisions do not replay");
         }
-        let hopeless = p.numbers.largest_working_set().1.saturating_sub(64);
-        if hopeless < smallest && hopeless < kept.dev_bytes {
-            assert!(matches!(
-                plan(&p, profile, &PLANNERS[0], &Request::new(hopeless)),
-                Err(PlanError::Infeasible(_))
-            ));
+        let most = instance.candidates().iter().map(working_set).min().unwrap();
+        let hopeless = (most + reserve).saturating_sub(64);
+        let keeps = instance.candidates().iter().any(|c| c.kept.evaluation.dev_bytes + reserve <= hopeless);
+        // A plan above may need less than the quick method knew of.
+        let smallest = instance.smallest(search.allow).unwrap();
+        if hopeless < smallest && !keeps {
+            let outcome = instance.plan(hopeless, &search, &Silent).unwrap();
+            let refused = outcome.require(&instance, search.allow);
+            let Err(Error::Infeasible(refused)) = refused.map(|_| ()) else { panic!("it fits {hopeless}") };
+            assert_eq!(refused.report.map(|report| report.smallest_bytes), Some(smallest));
         }
         Ok(())
     })

@@ -54,7 +54,6 @@ const CRATES: &[(&str, &str, &[&str])] = &[
             "memc-plan",
             "memc-planner",
             "memc-support",
-            "memc-support",
         ],
     ),
 ];

@@ -5,13 +5,11 @@ mod infeasible;
 pub mod layout;
 mod problem;
 pub(crate) mod rows;
-mod select;
 pub(crate) mod storage;
 mod timepoints;
 
 pub use bufferize::{apply, bufferize};
 pub use infeasible::Infeasible;
 pub use problem::{Breakdown, Problem, device};
-pub use select::{PlanError, Planned, carry_out, keep_all, plan, realise, smallest_feasible};
 pub use storage::Kind;
 pub use timepoints::place_awaits;

@@ -2,12 +2,12 @@
 
 use memc_ir::{Module, Phase};
 use memc_layout::Algorithm;
-use memc_planner::Decisions;
-use memc_planner::planners::{self, Request};
+use memc_planner::planners::{self, NoPlan, Request};
+use memc_planner::{Decisions, realise};
 
+use super::infeasible::Infeasible;
 use super::layout::{layout, lowest};
 use super::problem::Problem;
-use super::select::{self, PlanError};
 use super::timepoints::place_awaits;
 use crate::options::{OptionDef, Options};
 use crate::pipeline::{PassCx, PassDef, PassError};
@@ -106,6 +106,7 @@ fn run_layout(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<
     Ok(())
 }
 
+/// Plans the module as it stands: its own order, one capacity, effort 2. Nothing is decided where everything fits.
 fn run_plan(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
     let capacity = options.number(PLAN_OPTIONS, "capacity").map_err(PassError::Usage)?;
     let p = problem(m, cx)?;
@@ -113,10 +114,24 @@ fn run_plan(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<()
     let Some(planner) = planners::named(name) else {
         return Err(PassError::Usage(format!("unknown planner `{name}`")));
     };
-    let planned = select::plan(&p, cx.profile, planner, &Request::new(capacity)).map_err(|e| match e {
-        PlanError::Infeasible(i) => PassError::Infeasible(i),
-        PlanError::Failed(text) => PassError::Failed(text),
-    })?;
-    *m = planned.module;
+    let kept = realise(&p.numbers, Decisions::keep_all(&p.numbers)).map_err(PassError::Failed)?;
+    let kept_bytes = kept.evaluation.dev_bytes;
+    let plan = if kept_bytes <= capacity {
+        kept
+    } else {
+        match planners::solve(&p.numbers, planner, &Request::new(capacity)) {
+            Ok((plan, _)) => plan,
+            Err(NoPlan::Failed(text)) => return Err(PassError::Failed(text)),
+            Err(NoPlan::Infeasible(_)) => {
+                let smallest =
+                    planners::smallest_feasible(&p.numbers, kept_bytes).map_err(PassError::Failed)?;
+                let reserve = cx.profile.reserve_bytes;
+                let [budget, smallest] = [capacity, smallest].map(|bytes| bytes.saturating_add(reserve));
+                let report = Infeasible::new(&p.numbers, Some(&p), budget, reserve, smallest);
+                return Err(PassError::Infeasible(Box::new(report)));
+            }
+        }
+    };
+    *m = super::bufferize(&p, &plan).map_err(PassError::Failed)?;
     Ok(())
 }

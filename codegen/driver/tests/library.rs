@@ -1,0 +1,99 @@
+//! The library as a caller has it: no process of its own, no files but the model, stopped from outside.
+
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use memc::{Error, Event, Instance, Model, Options, Search, Silent, Size, Source, Target, Watch, compile};
+
+fn model(name: &str) -> Model {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
+    let source = Source { path: models.join(name), ..Source::default() };
+    Model::read(&source, &Target::default(), &Silent).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn a_model_compiles_within_a_budget_and_its_plan_is_written() {
+    let model = model("cnn_bn/training_model.onnx");
+    let search = Search { effort: 0, ..Search::default() };
+    let budget = Some(Size::Bytes(300 << 10));
+    let options = Options { budget, search, ..Options::default() };
+    let compiled = compile(&model, &options).unwrap_or_else(|e| panic!("{e}"));
+    assert!(compiled.peak_bytes() <= 300 << 10 && compiled.peak_bytes() < compiled.unplanned_peak_bytes());
+    let (bound, _) = compiled.bound().unwrap();
+    assert!(bound <= compiled.plan.meta.claims.step_ns);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.plan");
+    compiled.write(&file, &|| false).unwrap();
+    assert_eq!(memc::open(&file).unwrap().plan(), &compiled.plan);
+    assert!(memc::check(&compiled.plan, None).unwrap().is_ok());
+}
+
+#[test]
+fn an_infeasible_budget_is_an_error_with_its_figures() {
+    let model = model("cnn_bn/training_model.onnx");
+    let options = Options { budget: Some(Size::Bytes(4096)), ..Options::default() };
+    let Err(error) = compile(&model, &options) else { panic!("4096 bytes are not enough") };
+    assert_eq!(error.exit_code(), 4);
+    let Error::Infeasible(no_fit) = error else { panic!("{error}") };
+    let report = no_fit.report.unwrap();
+    assert_eq!(report.budget_bytes, 4096);
+    assert!(report.smallest_bytes >= report.working_set_bytes && !report.tensors.is_empty());
+    let options = Options { budget: Some(Size::Bytes(report.smallest_bytes)), ..options };
+    assert!(compile(&model, &options).is_ok(), "the budget that the report names has a plan");
+}
+
+/// A controller that asks again and again, and stops searches at will.
+#[derive(Default)]
+struct Controller {
+    stop: AtomicBool,
+    held: AtomicUsize,
+    events: Mutex<Vec<String>>,
+}
+
+impl Watch for Controller {
+    fn event(&self, event: Event<'_>) {
+        if let Event::Found(_) = event {
+            assert!(self.held.load(Ordering::Relaxed) > 0, "a plan that was found is held");
+        }
+        self.events.lock().unwrap().push(format!("{event:?}"));
+    }
+
+    fn stop(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn hold(&self, held: bool) {
+        if held {
+            self.held.fetch_add(1, Ordering::Relaxed)
+        } else {
+            self.held.fetch_sub(1, Ordering::Relaxed)
+        };
+    }
+}
+
+#[test]
+fn one_instance_is_planned_again_at_other_budgets_and_stopped() {
+    let instance = Instance::of_model(&model("cnn_bn/training_model.onnx"), None).unwrap();
+    let search = Search { effort: 0, ..Search::default() };
+    let controller = Controller::default();
+    let budgets = [instance.smallest(search.allow).unwrap(), 300 << 10, 400 << 10, 1 << 20];
+    for budget in budgets {
+        let outcome = instance.plan(budget, &search, &controller).unwrap();
+        let (_, plan) = outcome.require(&instance, search.allow).unwrap();
+        assert!(plan.evaluation.dev_bytes <= budget && !outcome.stopped);
+    }
+    let swept = memc::sweep(&instance, &budgets, &search, &controller).unwrap();
+    let steps: Vec<Option<u64>> = swept.points.iter().map(|p| p.report.step_ns).collect();
+    assert!(steps.is_sorted_by(|a, b| a.is_some() && a >= b), "more memory, no slower: {steps:?}");
+    controller.stop.store(true, Ordering::Relaxed);
+    let stopped = instance.plan(budgets[1], &search, &controller);
+    match stopped {
+        Ok(outcome) => assert!(outcome.interrupted && outcome.stopped && outcome.plan.is_ok()),
+        Err(e) => assert!(matches!(e, Error::Interrupted), "{e}"),
+    }
+    assert_eq!(controller.held.load(Ordering::Relaxed), 0);
+    assert!(controller.events.lock().unwrap().iter().any(|e| e.starts_with("Found")));
+}
