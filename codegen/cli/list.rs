@@ -1,9 +1,10 @@
 //! `memc list`.
 
+use memc_baselines::PLANNERS;
 use memc_ir::{Bytes, Phase};
 use memc_passes::graph::{RECOVERIES, RULES, memory};
 use memc_passes::{DeviceProfile, PASSES, PROFILES};
-use memc_planner::planners::{PLANNERS, Planner};
+use memc_planner::Planner;
 use serde_json::Value;
 
 use crate::output::{Failure, emit, emit_json, narrow_table, table};

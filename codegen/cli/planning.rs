@@ -5,10 +5,10 @@ use memc::{
     BoundReport, BoundRow, Comparison, Error, Instance, Outcome, Point, Report, Script, Search,
     Sweep as Swept,
 };
+use memc_baselines::PLANNERS;
 use memc_ir::Bytes;
 use memc_planner::Order;
 use memc_planner::bound::Allow;
-use memc_planner::planners::PLANNERS;
 use serde_json::Value;
 
 use crate::args::{Bound, Compare, ExportProblem, Plan, Question, ScriptFiles, Sweep};

@@ -1,6 +1,6 @@
 //! `memc plan`, `compare`, `sweep`, `bound` and `export-problem`: what they print, and that they agree.
 
-use memc_planner::planners::PLANNERS;
+use memc_baselines::PLANNERS;
 use serde_json::{Value, json};
 
 use crate::support::{json, memc, memc_fails, memc_ok, number, put};

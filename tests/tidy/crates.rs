@@ -14,8 +14,13 @@ const CRATES: &[(&str, &str, &[&str])] = &[
     ("memc-reference", "ir/reference", &["memc-ir"]),
     ("memc-frontend", "frontend", &["memc-ir"]),
     ("memc-layout", "passes/layout", &[]),
-    ("memc-passes", "passes", &["memc-cuda", "memc-ir", "memc-kernels", "memc-layout", "memc-planner"]),
+    (
+        "memc-passes",
+        "passes",
+        &["memc-baselines", "memc-cuda", "memc-ir", "memc-kernels", "memc-layout", "memc-planner"],
+    ),
     ("memc-planner", "passes/planner", &["memc-ir", "memc-layout"]),
+    ("memc-baselines", "passes/baselines", &["memc-ir", "memc-layout", "memc-planner"]),
     ("memc-plan", "codegen/plan", &["memc-ir", "memc-support"]),
     ("memc-codegen", "codegen", &["memc-ir", "memc-plan"]),
     ("memc-check", "codegen/check", &["memc-ir", "memc-plan"]),
@@ -31,6 +36,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
         "memc",
         "codegen/driver",
         &[
+            "memc-baselines",
             "memc-check",
             "memc-codegen",
             "memc-frontend",
@@ -46,6 +52,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
         "",
         &[
             "memc",
+            "memc-baselines",
             "memc-check",
             "memc-frontend",
             "memc-ir",
@@ -59,8 +66,15 @@ const CRATES: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Crates that decide what a plan is. What proves or runs a plan must work without them.
-const COMPILER: &[&str] =
-    &["memc", "memc-codegen", "memc-frontend", "memc-layout", "memc-passes", "memc-planner"];
+const COMPILER: &[&str] = &[
+    "memc",
+    "memc-baselines",
+    "memc-codegen",
+    "memc-frontend",
+    "memc-layout",
+    "memc-passes",
+    "memc-planner",
+];
 
 /// Published crates that belong to one part of the design.
 const HOMES: &[(&str, &[&str])] = &[

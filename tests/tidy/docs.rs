@@ -184,6 +184,7 @@ fn every_part_has_its_page() {
         "ir/README.md",
         "models/README.md",
         "passes/README.md",
+        "passes/baselines/README.md",
         "passes/planner/README.md",
         "runtime/GPU.md",
         "runtime/README.md",

@@ -34,6 +34,7 @@ const COMPILE: &[&str] = &[
     "ir/kernels/src/",
     "frontend/src/",
     "passes/src/",
+    "passes/baselines/src/",
     "passes/layout/src/",
     "passes/planner/src/",
     "codegen/src/",

@@ -1,6 +1,6 @@
 //! Every planner on one instance.
 
-use memc_planner::planners::Planner;
+use memc_planner::Planner;
 
 use crate::anytime::Anytime;
 use crate::error::Error;

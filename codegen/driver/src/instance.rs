@@ -7,8 +7,7 @@ use memc_ir::{Bytes, Module};
 use memc_passes::plan::{Infeasible, Problem, bufferize};
 use memc_passes::{DeviceProfile, Pipeline};
 use memc_planner::bound::{self, Allow};
-use memc_planner::planners::{self, Request};
-use memc_planner::{ALIGN, Decisions, Order, Realised, realise};
+use memc_planner::{ALIGN, Decisions, Order, Realised, Request, realise};
 
 use crate::error::{Error, NoFit};
 use crate::machine::{host_memory, read_text};
@@ -271,7 +270,7 @@ impl Instance {
     ///
     /// The budget that is said to have a plan has one by the default planner, whichever were `asked`.
     pub fn infeasible(&self, asked: &[&str], why: &str, budget: u64, allow: Allow) -> Result<Error, Error> {
-        let default = planners::PLANNERS.first().map_or("", |p| p.name);
+        let default = memc_baselines::PLANNERS.first().map_or("", |p| p.name);
         let other = !asked.contains(&default);
         let smallest = self.smallest(allow)?;
         let at = &self.candidates()[0];
@@ -314,7 +313,7 @@ fn greedy(graph: &Module, profile: &DeviceProfile) -> Result<Module, Error> {
 fn smallest(o: &Candidate, allow: Allow) -> Result<u64, Error> {
     let kept = o.kept.evaluation.dev_bytes;
     let request = Request { swap: allow.swap, recompute: allow.recompute, ..Request::new(kept) };
-    planners::smallest(o.numbers(), kept, &request).map_err(Error::Internal)
+    memc_baselines::smallest(o.numbers(), kept, &request).map_err(Error::Internal)
 }
 
 fn unknown_memory() -> Error {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use memc_planner::planners::NoPlan;
+use memc_planner::NoPlan;
 use serde::Serialize;
 
 use crate::anytime::Anytime;

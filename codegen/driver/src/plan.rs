@@ -4,10 +4,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant as Time};
 
+use memc_baselines::PLANNERS;
 use memc_ir::Bytes;
 use memc_planner::bound::Allow;
-use memc_planner::planners::{self, NoPlan, PLANNERS, Planner, Progress, Request};
-use memc_planner::{Decisions, Kind, Order, Realised, replay};
+use memc_planner::{Decisions, Kind, NoPlan, Order, Planner, Progress, Realised, Request, replay};
 
 use crate::error::Error;
 use crate::instance::{Candidate, Instance};
@@ -16,7 +16,7 @@ use crate::watch::{Event, Found, Hold, Watch};
 
 /// The planner of a name.
 pub fn planner(name: &str) -> Result<&'static Planner, Error> {
-    planners::named(name).ok_or_else(|| {
+    memc_baselines::named(name).ok_or_else(|| {
         let known: Vec<&str> = PLANNERS.iter().map(|p| p.name).collect();
         Error::Usage(format!("unknown planner `{name}` (known: {})", known.join(", ")))
     })
@@ -209,7 +209,7 @@ impl Instance {
                 session.found(o.kept.evaluation.step_ns, 1);
                 Ok(if improve { beyond(o, planner, &request) } else { (o.kept.clone(), 1) })
             } else {
-                planners::solve(o.numbers(), planner, &request)
+                memc_planner::solve(o.numbers(), planner, &request)
             };
             match answer {
                 Ok((mut realised, n)) => {
@@ -289,7 +289,7 @@ fn beyond(o: &Candidate, planner: &Planner, request: &Request<'_>) -> (Realised,
     let inputs = o.numbers().tensors.iter().filter(|t| t.kind == Kind::Input).map(|t| t.bytes);
     let room = inputs.fold(o.kept.evaluation.dev_bytes, |room, bytes| room.saturating_add(2 * bytes));
     let request = Request { capacity: request.capacity.min(room), ..*request };
-    match planners::solve(o.numbers(), planner, &request) {
+    match memc_planner::solve(o.numbers(), planner, &request) {
         Ok(found) if found.0.evaluation.step_ns < o.kept.evaluation.step_ns => found,
         other => (o.kept.clone(), other.map_or(1, |found| found.1)),
     }

@@ -1,8 +1,7 @@
 //! Figures of a plan: one form for every command that plans.
 
-use memc_planner::Evaluation;
 use memc_planner::bound::Allow;
-use memc_planner::planners::NoPlan;
+use memc_planner::{Evaluation, NoPlan};
 use serde::Serialize;
 
 use crate::error::Error;

@@ -113,12 +113,22 @@ pub(crate) fn realise_ahead(
     finish(p, decisions, trace).map(Some)
 }
 
-/// As [`realise`], with a layout by one algorithm, which is fast.
-pub(crate) fn realise_by(
+/// Gives every place on the device the offset that one algorithm chooses; also returns the arena's height in bytes.
+pub fn lay_out(
     p: &Problem,
-    decisions: Decisions,
+    mut decisions: Decisions,
     algorithm: Algorithm,
-) -> Result<Realised, String> {
+) -> Result<(Decisions, u64), String> {
+    let mut trace = trace(p, &decisions).map_err(|e| e.to_string())?;
+    let height = pack::pack_by(&mut trace.slots, Space::Dev, algorithm)?;
+    for slot in trace.slots.iter().filter(|s| s.space == Space::Dev) {
+        settle(&mut decisions, slot);
+    }
+    Ok((decisions, height))
+}
+
+/// As [`realise`], with a layout by one algorithm, which is fast.
+pub fn realise_by(p: &Problem, decisions: Decisions, algorithm: Algorithm) -> Result<Realised, String> {
     let mut trace = trace(p, &decisions).map_err(|e| e.to_string())?;
     pack::pack_by(&mut trace.slots, Space::Dev, algorithm)?;
     finish(p, decisions, trace)
@@ -175,7 +185,7 @@ pub fn schedule(p: &Problem, trace: &Trace) -> (Vec<Job>, Vec<Access>) {
 }
 
 /// Writes a slot's offset into the script.
-pub(crate) fn settle(d: &mut Decisions, slot: &Slot) {
+fn settle(d: &mut Decisions, slot: &Slot) {
     let run = |d: &mut Decisions, i: usize, f: &mut dyn FnMut(&mut crate::decisions::Run)| {
         if let Some(Action::Run(run)) = d.actions.get_mut(i) {
             f(run);

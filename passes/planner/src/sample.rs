@@ -1,4 +1,4 @@
-//! Small random problems, for tests of planners and bounds.
+//! Small problems, most of them random, for tests of planners and bounds.
 
 use crate::bound::Allow;
 use crate::problem::{ALIGN, Device, Kind, Op, Problem, SLOWDOWN_UNIT, Tensor};
@@ -190,4 +190,46 @@ fn budgeted(problem: Problem, unit: u64, draw: &mut impl Draw) -> Option<Sample>
     let room = kept.saturating_sub(least) / unit;
     let capacity = least + draw.below(room + 1) * unit;
     Some(Sample { problem, capacity })
+}
+
+/// Link of 1 byte per ns in each direction.
+pub fn device() -> Device {
+    let rate = 1_000_000_000;
+    Device { memory_bytes: 1 << 40, h2d_bytes_per_s: rate, d2h_bytes_per_s: rate, ..Device::default() }
+}
+
+/// A tensor of so many bytes.
+pub fn tensor(name: &str, kind: Kind, size: u64) -> Tensor {
+    Tensor { name: name.to_string(), bytes: 0, size, kind, touches: Vec::new(), writes: Vec::new() }
+}
+
+/// An op that may run again unless it updates in place.
+pub fn op(name: &str, time_ns: u64, reads: &[u32], writes: &[u32]) -> Op {
+    Op {
+        name: name.to_string(),
+        label: name.to_string(),
+        time_ns,
+        reads: reads.to_vec(),
+        writes: writes.to_vec(),
+        repeatable: !writes.iter().any(|t| reads.contains(t)),
+        ..Op::default()
+    }
+}
+
+/// `n` layers of one activation of `bytes` each, forward and backward: activation `i` is tensor `i`, made from `i - 1`,
+/// the backward pass reads them in reverse; gradients are tensors `n + i` of 256 bytes.
+pub fn chain(n: u32, bytes: u64, forward_ns: u64, backward_ns: u64) -> Problem {
+    let mut tensors: Vec<Tensor> = (0..n).map(|i| tensor(&format!("a{i}"), Kind::Transient, bytes)).collect();
+    tensors.extend((0..n).map(|i| tensor(&format!("g{i}"), Kind::Transient, 256)));
+    let mut ops = Vec::new();
+    for i in 0..n {
+        let reads: Vec<u32> = i.checked_sub(1).into_iter().collect();
+        ops.push(op(&format!("forward{i}"), forward_ns, &reads, &[i]));
+    }
+    for i in (0..n).rev() {
+        let mut reads = vec![i];
+        reads.extend((i + 1 < n).then_some(n + i + 1));
+        ops.push(op(&format!("backward{i}"), backward_ns, &reads, &[n + i]));
+    }
+    Problem::new("chain", device(), tensors, ops).expect("invariant: a chain is well-formed")
 }

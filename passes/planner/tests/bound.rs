@@ -2,11 +2,10 @@
 
 use memc_planner::bound::{Allow, Bound, Infeasible, bound, order_free};
 use memc_planner::exact::{Judge, optimum};
-use memc_planner::planners::{Request, named, solve};
 use memc_planner::sample::{ALLOWED, Draw, Sample, Seed, any, sample};
 use memc_planner::{
-    Await, Command, Decisions, Device, Job, Kind, Op, Problem, Realised, Scheme, Sequence, Step, Swap,
-    Tensor, What, realise, simulate, trace,
+    Await, Command, Decisions, Device, Job, Kind, Op, Problem, Realised, Request, Scheme, Sequence, Starts,
+    Step, Swap, Tensor, What, plan, realise, simulate, trace,
 };
 
 const SWAP: Allow = ALLOWED[0];
@@ -57,7 +56,6 @@ fn no_bound_exceeds_the_exact_optimum() {
 /// Where nothing fits in the given order, a plan in another has a bound all the same.
 #[test]
 fn what_fits_in_another_order_only_has_a_bound() {
-    let memc = named("memc").expect("it is there");
     let mut found = 0;
     for seed in 0..60 {
         let Some(s) = any(&mut Seed(seed), 12) else { continue };
@@ -72,8 +70,9 @@ fn what_fits_in_another_order_only_has_a_bound() {
                 effort: 0,
                 ..Request::new(s.capacity)
             };
-            let Ok((plan, _)) = solve(&s.problem, memc, &request) else { continue };
-            assert!(b.order_free_ns <= plan.evaluation.step_ns, "seed {seed} {allow:?}: {b:?}");
+            let Ok(answer) = plan(&s.problem, &request, &Starts::NONE) else { continue };
+            let r = realise(&s.problem, answer.decisions).expect("it runs");
+            assert!(b.order_free_ns <= r.evaluation.step_ns, "seed {seed} {allow:?}: {b:?}");
             found += 1;
         }
     }

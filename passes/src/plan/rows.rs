@@ -2,8 +2,7 @@
 
 use memc_ir::{Module, Phase};
 use memc_layout::Algorithm;
-use memc_planner::planners::{self, NoPlan, Request};
-use memc_planner::{Decisions, realise};
+use memc_planner::{Decisions, NoPlan, Request, realise, solve};
 
 use super::infeasible::Infeasible;
 use super::layout::{layout, lowest};
@@ -111,7 +110,7 @@ fn run_plan(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<()
     let capacity = options.number(PLAN_OPTIONS, "capacity").map_err(PassError::Usage)?;
     let p = problem(m, cx)?;
     let name = options.get(PLAN_OPTIONS, "planner").map_err(PassError::Usage)?;
-    let Some(planner) = planners::named(name) else {
+    let Some(planner) = memc_baselines::named(name) else {
         return Err(PassError::Usage(format!("unknown planner `{name}`")));
     };
     let kept = realise(&p.numbers, Decisions::keep_all(&p.numbers)).map_err(PassError::Failed)?;
@@ -119,12 +118,12 @@ fn run_plan(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<()
     let plan = if kept_bytes <= capacity {
         kept
     } else {
-        match planners::solve(&p.numbers, planner, &Request::new(capacity)) {
+        match solve(&p.numbers, planner, &Request::new(capacity)) {
             Ok((plan, _)) => plan,
             Err(NoPlan::Failed(text)) => return Err(PassError::Failed(text)),
             Err(NoPlan::Infeasible(_)) => {
                 let smallest =
-                    planners::smallest_feasible(&p.numbers, kept_bytes).map_err(PassError::Failed)?;
+                    memc_baselines::smallest_feasible(&p.numbers, kept_bytes).map_err(PassError::Failed)?;
                 let reserve = cx.profile.reserve_bytes;
                 let [budget, smallest] = [capacity, smallest].map(|bytes| bytes.saturating_add(reserve));
                 let report = Infeasible::new(&p.numbers, Some(&p), budget, reserve, smallest);

@@ -108,7 +108,7 @@ impl<'a> Run<'a> {
 
 #[cfg(test)]
 mod tests {
-    use crate::planners::{Request, named, solve};
+    use crate::{Decisions, Request, Starts, plan, realise};
 
     /// Ten ops of 1,000 ns, the first and, if so said, the last of which read an input whose copy takes 2,048 ns.
     fn step(late: bool) -> crate::Problem {
@@ -141,14 +141,13 @@ mod tests {
     /// by the last op, too, it takes a fourth, to come back to while the next step's arrives.
     #[test]
     fn an_input_arrives_while_the_step_before_ends() {
-        let planned = |planner: &str, late: bool, tensors: u64| {
-            let planner = named(planner).expect("there is such a planner");
-            let request = Request { fixed_order: true, recompute: false, ..Request::new(tensors * 2048) };
-            solve(&step(late), planner, &request).expect("there is a plan").0.evaluation.step_ns
-        };
         for (late, tensors) in [(false, 3), (true, 4)] {
-            assert!(planned("keep-all", late, tensors) > 10_000);
-            assert_eq!(planned("memc", late, tensors), 10_000, "late: {late}");
+            let p = step(late);
+            let request = Request { fixed_order: true, recompute: false, ..Request::new(tensors * 2048) };
+            let found = plan(&p, &request, &Starts::NONE).expect("there is a plan");
+            let took = |decisions| realise(&p, decisions).expect("it runs").evaluation.step_ns;
+            assert!(took(Decisions::keep_all(&p)) > 10_000);
+            assert_eq!(took(found.decisions), 10_000, "late: {late}");
         }
     }
 }

@@ -17,7 +17,7 @@ use rayon::prelude::*;
 
 use crate::bound::{self, Allow};
 use crate::decisions::Decisions;
-use crate::planners::{Progress, Request};
+use crate::planner::{Progress, Request};
 use crate::problem::Problem;
 use crate::realise::{Realised, realise_with};
 use crate::scheme::Scheme;
@@ -363,3 +363,23 @@ const SLACK: u64 = 200;
 
 /// Rounds of decoding one choice.
 const DECODES: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::chain;
+
+    /// Told to stop, a search lays nothing out any more where there is a plan already, and looks for one where there is none.
+    #[test]
+    fn a_search_that_is_to_stop_only_looks_for_a_first_plan() {
+        let p = chain(32, 4096, 100, 200);
+        let request = Request { stop: &|| true, ..Request::new(40 * 1024) };
+        let found = |planned| {
+            let limits = Limits::effort(5, p.ops.len());
+            search(&p, &request, limits, &[], planned).expect("the search does not fail")
+        };
+        let (with, without) = (found(true), found(false));
+        assert!(with.best.is_none() && with.evaluations == 0, "{} evaluations", with.evaluations);
+        assert!(without.best.is_some_and(|r| r.evaluation.dev_bytes <= 40 * 1024));
+    }
+}

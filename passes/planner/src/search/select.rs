@@ -295,9 +295,9 @@ fn keep_if_it_fits(s: &mut State<'_>, prices: &Prices, g: usize) {
 mod tests {
     use super::super::state::May;
     use super::*;
-    use crate::planners::tests::sample;
     use crate::problem::Problem;
     use crate::realise::realise;
+    use crate::sample;
     use crate::sequence::Sequence;
 
     /// Layers of the chains, each with a forward and a backward op: two candidates at a time.

@@ -1,0 +1,148 @@
+//! AutoSwap: swap by priority scores around the load peak (Zhang et al., Efficient Memory Management for GPU-based
+//! Deep Learning Systems, section IV).
+//!
+//! As published: candidates are variables of at least 1 MB that live across the peak (IV-A); they are ranked by a
+//! priority score (IV-B, equation 3) and join the swap list in that order until the peak load is within the limit
+//! (IV-D); copies are scheduled as [`schedule`] says (IV-E). The four scores are planners of their own; `autoswap`
+//! combines them with weights that Bayesian optimisation tunes for the least overhead (IV-C, [`bayes`]).
+//!
+//! SmartPool lays the result out ([`super::smartpool`]; section V: swapping first, since it changes when memory is
+//! taken).
+//!
+//! The paper is silent on:
+//! - which absence of a variable with several gaps between accesses counts: the one that contains the peak, and for
+//!   variables that outlive the step also the one into the next iteration (VI-B.3 says that those are caught);
+//! - a limit below load_min, what remains with all candidates away: it says that other variables can be swapped then.
+//!   Here candidates are sought again around the new peak, as often as it moves, at last without the 1 MB threshold;
+//! - what the load is reduced by: the variable's bytes, over the whole time between its two accesses;
+//! - copies that are not needed because the host has the content: they are scored, but not made;
+//! - overhead during the search: by the model that searches use; the script is judged by the evaluator like any other;
+//! - how often the weights are tried: 30 times (effort 2), 10 less or more per level of effort; the four scores on
+//!   their own are among the first tries, since the combined score is said never to be worse than they are;
+//! - a pool that is higher than the limit, which is one on the load: its places are left open for a better layout;
+//! - ties: the earlier candidate by tensor.
+
+mod bayes;
+mod schedule;
+mod score;
+
+use memc_ir::Bytes;
+use memc_planner::{Copies, Found, NoPlan, Planner, Problem, Request, Scheme, Sequence, Timing};
+
+use super::smartpool;
+use score::Weights;
+
+/// Weights tuned by Bayesian optimisation.
+pub(super) const COMBINED: Planner = Planner {
+    name: "autoswap",
+    summary: "swaps around the load peak by a combination of four scores, tuned by Bayesian optimisation",
+    source: "Zhang et al., Efficient Memory Management for GPU-based Deep Learning Systems, 2019, section IV",
+    swaps: true,
+    recomputes: false,
+    plan: combined,
+};
+
+macro_rules! single {
+    ($item:ident, $name:literal, $what:literal, $weights:expr) => {
+        #[doc = concat!("Swaps by ", $what, " alone.")]
+        pub(super) const $item: Planner = Planner {
+            name: $name,
+            summary: concat!("swaps around the load peak by ", $what),
+            source: "Zhang et al., Efficient Memory Management for GPU-based Deep Learning Systems, 2019, section IV-B",
+            swaps: true,
+            recomputes: false,
+            plan: |p, request| {
+                let mut search = Search::new(p, request);
+                search.try_weights(&$weights)?;
+                search.found()
+            },
+        };
+    };
+}
+
+single!(DOA, "autoswap-doa", "duration of absence", [0.0, 1.0, 0.0, 0.0]);
+single!(AOA, "autoswap-aoa", "area of absence", [1.0, 0.0, 0.0, 0.0]);
+single!(WDOA, "autoswap-wdoa", "weighted duration of absence", [0.0, 0.0, 1.0, 0.0]);
+single!(SWDOA, "autoswap-swdoa", "submodular weighted duration of absence", [0.0, 0.0, 0.0, 1.0]);
+
+fn combined(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
+    let mut search = Search::new(p, request);
+    if !search.fits() {
+        let tries = 10 + 10 * request.effort.min(5) as usize;
+        let unit = |k: usize| std::array::from_fn(|i| f64::from(u8::from(i == k)));
+        let mut bayes = bayes::Bayes::new(request.seed);
+        for k in 0..tries {
+            let weights: Weights = if k < 4 { unit(k) } else { bayes.next() };
+            let overhead = search.try_weights(&weights)?;
+            bayes.observe(weights, overhead);
+            if overhead <= 0.0 || (request.stop)() {
+                break;
+            }
+        }
+    }
+    search.found()
+}
+
+struct Search<'a> {
+    p: &'a Problem,
+    capacity: u64,
+    swap: bool,
+    keep: Scheme,
+    copies: Copies,
+    timing: Timing,
+    ideal_ns: u64,
+    best: Option<(u64, Scheme)>,
+    evaluations: u64,
+}
+
+impl<'a> Search<'a> {
+    fn new(p: &'a Problem, request: &Request<'_>) -> Search<'a> {
+        let keep = Scheme::keep_all(Sequence::of_order(p, 0..p.ops.len() as u32));
+        Search {
+            p,
+            capacity: request.capacity,
+            swap: request.swap && p.device.can_swap(),
+            copies: Copies::new(p, &keep.sequence.gaps),
+            timing: Timing::default(),
+            ideal_ns: keep.sequence.compute_ns(),
+            keep,
+            best: None,
+            evaluations: 0,
+        }
+    }
+
+    /// Whether nothing has to be swapped.
+    fn fits(&self) -> bool {
+        self.keep.usage().into_iter().all(|used| used <= self.capacity)
+    }
+
+    /// Swaps by the scores' combination; returns the overhead as a fraction of the step.
+    fn try_weights(&mut self, weights: &Weights) -> Result<f64, NoPlan> {
+        let mut scheme = self.keep.clone();
+        if let Err(load) = score::select(&mut scheme, &self.copies, self.capacity, weights, self.swap) {
+            return Err(NoPlan::Infeasible(format!(
+                "autoswap comes down to a load of {} with every candidate away",
+                Bytes(load)
+            )));
+        }
+        let outs = scheme.copies_out(self.p);
+        schedule::schedule(&mut scheme, &self.copies, &outs, self.capacity);
+        let step = self.timing.evaluate(&scheme, &self.copies, &outs);
+        self.evaluations += 1;
+        if self.best.as_ref().is_none_or(|b| step < b.0) {
+            self.best = Some((step, scheme));
+        }
+        Ok(step.saturating_sub(self.ideal_ns) as f64 / self.ideal_ns.max(1) as f64)
+    }
+
+    fn found(self) -> Result<Found, NoPlan> {
+        let scheme = self.best.map_or(self.keep, |b| b.1);
+        let script = scheme.decisions(self.p);
+        let (laid_out, height) = smartpool::lay_out(self.p, script.clone())?;
+        let decisions = if height <= self.capacity { laid_out } else { script };
+        Ok(Found { decisions, evaluations: self.evaluations })
+    }
+}
+
+#[cfg(test)]
+mod tests;

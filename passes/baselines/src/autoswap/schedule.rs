@@ -1,0 +1,99 @@
+//! When the copies of selected variables run (section IV-E, figure 7).
+//!
+//! Copies to the host run in the order of the accesses before them, each as soon as its access and the copy before it
+//! are done; copies to the device in the order of the next accesses, each as late as that access and the copy behind it
+//! allow. That plan is made by the ops' times without stalls (LOAD'). Where the load would exceed the limit
+//! meanwhile, bytes are given up earlier, so that the next op waits for them, and copies to the device begin later
+//! (LOAD''): there the overhead arises.
+
+use memc_planner::{Copies, Scheme, Swap};
+
+/// When a variable's copies are planned, in ns: (start, end).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Planned {
+    /// To the host.
+    pub(super) out: Option<(u64, u64)>,
+    /// To the device; may lie in the next iteration.
+    pub(super) back: Option<(u64, u64)>,
+}
+
+/// Sets when every swapped gap is given up and fetched, and returns the plan without the limit, by gap.
+pub(super) fn schedule(scheme: &mut Scheme, copies: &Copies, outs: &[i32], limit: u64) -> Vec<Planned> {
+    let n = scheme.sequence.steps.len();
+    for (gap, swap) in scheme.sequence.gaps.iter().zip(&mut scheme.swaps) {
+        *swap = swap.map(|_| Swap::longest(gap, n));
+    }
+    let mut start = vec![0u64; n + 1];
+    for i in 0..n {
+        start[i + 1] = start[i] + scheme.sequence.ns[i];
+    }
+    let mut planned = vec![Planned::default(); scheme.swaps.len()];
+    let mut used = scheme.usage();
+    swap_outs(scheme, copies, outs, limit, &start, &mut used, &mut planned);
+    swap_ins(scheme, copies, limit, &start, &mut used, &mut planned);
+    planned
+}
+
+fn swap_outs(
+    scheme: &mut Scheme,
+    copies: &Copies,
+    outs: &[i32],
+    limit: u64,
+    start: &[u64],
+    used: &mut [u64],
+    planned: &mut [Planned],
+) {
+    let n = start.len() - 1;
+    let mut order: Vec<usize> = (0..outs.len()).filter(|&g| outs[g] >= 0).collect();
+    order.sort_by_key(|&g| (scheme.sequence.gaps[g].from, scheme.sequence.gaps[g].to, g));
+    let mut free = 0;
+    for g in order {
+        let (gap, Some(swap)) = (&scheme.sequence.gaps[g], &mut scheme.swaps[g]) else { continue };
+        let begin = free.max(start[(gap.from + 1).clamp(0, n as i32) as usize]);
+        free = begin + copies.out[g];
+        planned[g].out = Some((begin, free));
+        let last = gap.to.min(n as i32);
+        while swap.drop < last && start[swap.drop as usize] < free {
+            let used = &mut used[swap.drop as usize];
+            if *used + gap.bytes > limit {
+                break;
+            }
+            *used += gap.bytes;
+            swap.drop += 1;
+        }
+    }
+}
+
+fn swap_ins(
+    scheme: &mut Scheme,
+    copies: &Copies,
+    limit: u64,
+    start: &[u64],
+    used: &mut [u64],
+    planned: &mut [Planned],
+) {
+    let n = start.len() as i32 - 1;
+    let period = start[n as usize];
+    let at = |i: i32| if i >= n { start[(i - n) as usize] + period } else { start[i.max(0) as usize] };
+    let mut latest = u64::MAX;
+    for &g in copies.order.iter().rev() {
+        let g = g as usize;
+        let (gap, Some(swap)) = (&scheme.sequence.gaps[g], &mut scheme.swaps[g]) else { continue };
+        if gap.dead {
+            continue;
+        }
+        let end = latest.min(at(gap.to));
+        latest = end.saturating_sub(copies.back[g]);
+        planned[g].back = Some((latest, end));
+        let first = if gap.arrives() { 0 } else { swap.drop };
+        while swap.back > first && at(swap.back) > latest {
+            let i = swap.back - 1;
+            let used = &mut used[if i >= n { i - n } else { i } as usize];
+            if *used + gap.bytes > limit {
+                break;
+            }
+            *used += gap.bytes;
+            swap.back = i;
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Belady's rule in bytes, with addresses: several walks over the step, each judged on its timeline; the best one wins.
+//!
+//! SwapAdvisor's swap planner (section 4.2) without its search, and with recomputation by memory saved per second
+//! (TENSILE, section 4.4). It settles addresses as it walks, so it reaches budgets that leave no slack for a layout.
+
+mod arena;
+mod prefetch;
+mod residents;
+mod walk;
+
+use std::collections::BTreeSet;
+
+use memc_ir::Bytes;
+use memc_planner::{ALIGN, Found, NoPlan, Planner, Problem, Realised, Request, realise};
+use rayon::prelude::*;
+
+use prefetch::prefetch;
+use residents::residents;
+use walk::Knobs;
+
+/// The walks.
+pub(super) const PLANNER: Planner = Planner {
+    name: "belady",
+    summary: "evicts what is needed last, settling addresses on the way; recomputes what is cheaper than its copies",
+    source: "after SwapAdvisor (ASPLOS 2020), section 4.2",
+    swaps: true,
+    recomputes: true,
+    plan,
+};
+
+/// How many times the copies' time a recomputation may take; 0 never recomputes.
+const RECOMPUTE: [f64; 4] = [0.0, 0.25, 1.0, 4.0];
+
+/// Shares of the capacity to plan for as well: eviction is greedy, and less room sometimes makes it choose better.
+const TIGHTER: [u64; 2] = [92, 80];
+
+/// Shares of the capacity that the choice of resident parameters may count on; the rest is for activations.
+const SHARES: [u64; 4] = [100, 85, 70, 50];
+
+fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
+    let capacity = request.capacity;
+    if !p.device.can_swap() {
+        return Err(NoPlan::Infeasible("the device has no link to the host (bandwidth 0)".into()));
+    }
+    if !request.swap {
+        return Err(NoPlan::Infeasible("belady finds nothing without swapping".into()));
+    }
+    let mut homes: Vec<BTreeSet<u32>> =
+        SHARES.iter().map(|share| residents(p, capacity / 100 * share)).collect();
+    homes.push(BTreeSet::new());
+    homes.dedup();
+    let recompute = if request.recompute { &RECOMPUTE[..] } else { &RECOMPUTE[..1] };
+    let knobs = |h: usize| {
+        let full = recompute.iter().map(move |&recompute| (h, Knobs { capacity, recompute }));
+        full.chain(TIGHTER.map(|share| (h, Knobs { capacity: capacity / 100 * share, recompute: 0.0 })))
+    };
+    let candidates: Vec<(usize, Knobs)> = (0..homes.len()).flat_map(knobs).collect();
+    let plans: Vec<Result<Option<Realised>, String>> =
+        candidates.par_iter().map(|&(h, knobs)| attempt(p, &homes[h], knobs)).collect();
+    let mut best: Option<Realised> = None;
+    let evaluations = plans.len() as u64;
+    for planned in plans {
+        let Some(planned) = planned.map_err(NoPlan::Failed)? else { continue };
+        if best.as_ref().is_none_or(|b| planned.key() < b.key()) {
+            best = Some(planned);
+        }
+    }
+    match best {
+        Some(best) => Ok(Found { decisions: best.decisions, evaluations }),
+        None => Err(NoPlan::Infeasible(format!("no walk makes room within {}", Bytes(capacity)))),
+    }
+}
+
+fn attempt(p: &Problem, homes: &BTreeSet<u32>, knobs: Knobs) -> Result<Option<Realised>, String> {
+    let Ok(mut decisions) = walk::plan(p, homes, knobs) else { return Ok(None) };
+    prefetch(p, &mut decisions);
+    let realised = realise(p, decisions)?;
+    Ok(Some(realised).filter(|r| r.evaluation.dev_bytes <= knobs.capacity))
+}
+
+/// The smallest capacity for which a walk finds a plan: at least the largest working set, found by bisection above it.
+///
+/// `kept` is what the unplanned step takes, which always does.
+pub fn smallest_feasible(p: &Problem, kept: u64) -> Result<u64, String> {
+    let (_, bound) = p.largest_working_set();
+    let none = BTreeSet::new();
+    let fits = |capacity: u64| {
+        if !p.device.can_swap() {
+            return Ok(false);
+        }
+        attempt(p, &none, Knobs { capacity, recompute: 0.0 }).map(|r| r.is_some())
+    };
+    if kept <= bound || fits(bound)? {
+        return Ok(bound.min(kept));
+    }
+    let (mut low, mut high) = (bound, kept);
+    while high - low > ALIGN {
+        let middle = (low + (high - low) / 2).div_ceil(ALIGN) * ALIGN;
+        if fits(middle)? { high = middle } else { low = middle }
+    }
+    Ok(high)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memc_planner::sample::{device, op, tensor};
+    use memc_planner::{Action, Kind};
+
+    /// What is overwritten unread is computed again from the last op that made it anew.
+    #[test]
+    fn what_was_overwritten_is_not_computed_again() {
+        let tensors =
+            [("t", 1 << 20), ("large", 1 << 21)].map(|(name, size)| tensor(name, Kind::Transient, size));
+        let ops = vec![
+            op("first", 1000, &[], &[0]),
+            op("read", 1000, &[0], &[]),
+            op("second", 1000, &[], &[0]),
+            op("fill", 1000, &[], &[1]),
+            op("last", 1000, &[0], &[]),
+        ];
+        let p = Problem::new("overwritten", device(), tensors.to_vec(), ops).expect("valid");
+        let found = plan(&p, &Request::new(1 << 21)).expect("computes t again");
+        let again = found.decisions.actions.iter().filter_map(|a| match a {
+            Action::Run(run) if run.again => Some(run.op),
+            _ => None,
+        });
+        assert_eq!(again.collect::<Vec<_>>(), [2]);
+    }
+}

@@ -1,0 +1,378 @@
+//! The swap planner: walks the step once, evicts by furthest next use, and settles addresses as it goes.
+//!
+//! Recomputation competes with swapping by memory saved per second (TENSILE, section 4.4): an
+//! evicted tensor is dropped, not copied out, where computing it again is cheaper than its copies.
+
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use memc_planner::{Action, Decisions, Home, Kind, Place, Problem, Run};
+
+use super::arena::{Arena, Owner};
+
+/// Knobs of one walk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Knobs {
+    /// Bytes of the device arena.
+    pub(super) capacity: u64,
+    /// Recompute a tensor when that takes less than this fraction of its copies' time; 0 never recomputes.
+    pub(super) recompute: f64,
+}
+
+/// The position at which no room could be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct NoRoom(pub(super) usize);
+
+/// Plans the step with the given persistent tensors at home on the device and all others in host memory.
+pub(super) fn plan(p: &Problem, homes: &BTreeSet<u32>, knobs: Knobs) -> Result<Decisions, NoRoom> {
+    let mut w = Walk::new(p, homes, knobs);
+    for i in 0..p.ops.len() {
+        w.step(i).map_err(|()| NoRoom(i))?;
+    }
+    Ok(Decisions { homes: w.homes, actions: w.actions, ..Decisions::default() })
+}
+
+/// A next touch, and the time of computing the tensor again for it in ns.
+type Redo = (u32, Option<u64>);
+
+struct Walk<'a> {
+    p: &'a Problem,
+    knobs: Knobs,
+    homes: BTreeMap<u32, Home>,
+    arena: Arena,
+    at: Vec<Option<u64>>,
+    /// Whether host memory holds the tensor's present content.
+    host: Vec<bool>,
+    /// How many running ops need the tensor.
+    pins: Vec<u32>,
+    actions: Vec<Action>,
+    position: u32,
+    /// For each tensor, the first position from the present one on that touches it; `u32::MAX` after the last.
+    next: Vec<u32>,
+    /// For each tensor, the next touch for which [`Walk::redo_chain`] was asked, and what computing it again takes in ns.
+    redo_ns: Vec<Cell<Option<Redo>>>,
+    /// Tensors brought in only for a recomputation of the present op's operands.
+    visitors: Vec<u32>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(p: &'a Problem, resident: &BTreeSet<u32>, knobs: Knobs) -> Self {
+        let mut homes = BTreeMap::new();
+        let mut base = 0;
+        let mut at = vec![None; p.tensors.len()];
+        let mut host = vec![false; p.tensors.len()];
+        for (t, tensor) in p.tensors.iter().enumerate() {
+            match tensor.kind {
+                Kind::Transient => {}
+                Kind::Input => host[t] = true,
+                Kind::Persistent if resident.contains(&(t as u32)) => {
+                    homes.insert(t as u32, Home::Dev(Some(base)));
+                    at[t] = Some(base);
+                    base += tensor.bytes;
+                }
+                Kind::Persistent => {
+                    homes.insert(t as u32, Home::Host);
+                    host[t] = true;
+                }
+            }
+        }
+        let arena = Arena::new(base, knobs.capacity);
+        let pins = vec![0; p.tensors.len()];
+        let next = p.tensors.iter().map(|t| t.touches.first().copied().unwrap_or(u32::MAX)).collect();
+        let redo_ns = vec![Cell::new(None); p.tensors.len()];
+        Walk {
+            p,
+            knobs,
+            homes,
+            arena,
+            at,
+            host,
+            pins,
+            actions: Vec::new(),
+            position: 0,
+            next,
+            redo_ns,
+            visitors: Vec::new(),
+        }
+    }
+
+    fn bytes(&self, t: u32) -> u64 {
+        self.p.tensors[t as usize].bytes
+    }
+
+    fn at_home(&self, t: u32) -> bool {
+        matches!(self.homes.get(&t), Some(Home::Dev(_)))
+    }
+
+    fn step(&mut self, i: usize) -> Result<(), ()> {
+        self.position = i as u32;
+        let set = self.p.working_set(i);
+        if self.bring(i, &set).is_err() {
+            // Fragmented: clear everything that may move and bring the working set in side by side.
+            let present = |t: &u32| self.at[*t as usize].is_some() && !self.at_home(*t);
+            let movable: Vec<u32> = (0..self.at.len() as u32).filter(present).collect();
+            for t in movable {
+                self.evict(t, false);
+            }
+            self.arena.clear();
+            self.pins.iter_mut().for_each(|n| *n = 0);
+            self.bring(i, &set)?;
+        }
+        for &t in &set {
+            self.next[t as usize] = self.p.tensors[t as usize].next_touch(i as u32).unwrap_or(u32::MAX);
+        }
+        let visitors = std::mem::take(&mut self.visitors);
+        for &t in set.iter().chain(&visitors) {
+            self.pins[t as usize] = 0;
+            if self.at[t as usize].is_none() {
+                continue;
+            }
+            if self.next[t as usize] == u32::MAX && !self.at_home(t) {
+                if self.p.tensors[t as usize].persistent() && !self.host[t as usize] {
+                    self.actions.push(Action::Out(t));
+                    self.host[t as usize] = true;
+                }
+                self.drop(t);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the op's operands present, finds places for its results and workspace, and runs it.
+    fn bring(&mut self, i: usize, set: &[u32]) -> Result<(), ()> {
+        let op = &self.p.ops[i];
+        for &t in set {
+            self.pins[t as usize] += 1;
+        }
+        // What only appears with its first use needs a place, not a copy.
+        let appears = |&t: &u32| {
+            self.p.tensors[t as usize].kind == Kind::Transient
+                && self.p.tensors[t as usize].touches.first() == Some(&(i as u32))
+        };
+        let (new, old): (Vec<u32>, Vec<u32>) = op.reads.iter().partition(|t| appears(t));
+        for t in old {
+            self.ensure(t, 0)?;
+        }
+        let (mut at, mut fresh) = (Vec::new(), Vec::new());
+        let writes = new.into_iter().chain(op.writes.iter().copied()).collect();
+        let placed = self.places(writes, op.workspace, &mut at, &mut fresh);
+        let Ok(workspace) = placed else {
+            for t in fresh {
+                self.release(t);
+            }
+            return Err(());
+        };
+        self.actions.push(Action::Run(Run {
+            op: i as u32,
+            at,
+            workspace: workspace.map(Some),
+            ..Run::default()
+        }));
+        if let Some(ws) = workspace {
+            self.arena.remove(ws);
+        }
+        for &t in &op.writes {
+            self.host[t as usize] = false;
+        }
+        Ok(())
+    }
+
+    fn places(
+        &mut self,
+        writes: Vec<u32>,
+        ws: u64,
+        at: &mut Vec<Place>,
+        fresh: &mut Vec<u32>,
+    ) -> Result<Option<u64>, ()> {
+        for t in writes {
+            if self.at[t as usize].is_none() {
+                let offset = self.room(self.bytes(t))?;
+                self.occupy(t, offset);
+                at.push((t, Some(offset)));
+                fresh.push(t);
+            }
+        }
+        if ws == 0 {
+            return Ok(None);
+        }
+        let offset = self.room(ws)?;
+        self.arena.insert(offset, ws, Owner::Scratch);
+        Ok(Some(offset))
+    }
+
+    fn occupy(&mut self, t: u32, offset: u64) {
+        self.at[t as usize] = Some(offset);
+        self.arena.insert(offset, self.bytes(t), Owner::Tensor(t));
+    }
+
+    fn release(&mut self, t: u32) {
+        if let Some(offset) = self.at[t as usize].take() {
+            self.arena.remove(offset);
+        }
+    }
+
+    fn drop(&mut self, t: u32) {
+        self.actions.push(Action::Drop(t));
+        self.release(t);
+    }
+
+    /// An offset with room for `bytes`, evicting the cheapest neighbours where there is no hole.
+    fn room(&mut self, bytes: u64) -> Result<u64, ()> {
+        if let Some(at) = self.arena.hole(bytes) {
+            return Ok(at);
+        }
+        let window = self.arena.cheapest_window(bytes, |t| self.eviction_cost(t)).ok_or(())?;
+        for t in window {
+            self.evict(t, true);
+        }
+        self.arena.hole(bytes).ok_or(())
+    }
+
+    /// Time to have the tensor back, spread over the time until it is needed; `None` when it must stay.
+    fn eviction_cost(&self, t: u32) -> Option<f64> {
+        if self.pins[t as usize] > 0 || self.at_home(t) {
+            return None;
+        }
+        let tensor = &self.p.tensors[t as usize];
+        let next = self.next[t as usize];
+        if next == u32::MAX {
+            return Some(0.0);
+        }
+        let distance = f64::from(next.saturating_sub(self.position)) + 1.0;
+        let back = self.p.device.h2d_ns(tensor.bytes);
+        let out = if self.host[t as usize] { 0 } else { self.p.device.d2h_ns(tensor.bytes) };
+        let again =
+            self.redo_ns(t).map_or(u64::MAX, |ns| (ns as f64 / self.knobs.recompute.max(1e-9)) as u64);
+        Some((back + out).min(again) as f64 / distance)
+    }
+
+    fn evict(&mut self, t: u32, may_recompute: bool) {
+        let tensor = &self.p.tensors[t as usize];
+        let needed = tensor.persistent() || self.next[t as usize] != u32::MAX;
+        if needed && !self.host[t as usize] {
+            let copies = self.p.device.d2h_ns(tensor.bytes) + self.p.device.h2d_ns(tensor.bytes);
+            let cheaper = |ns: u64| (ns as f64) < copies as f64 * self.knobs.recompute;
+            if !(may_recompute && self.redo_ns(t).is_some_and(cheaper)) {
+                self.actions.push(Action::Out(t));
+                self.host[t as usize] = true;
+            }
+        }
+        self.drop(t);
+    }
+
+    /// The ops that compute a transient tensor's present content, and their time; `None` when they cannot run
+    /// again just before the tensor's next use because an operand is gone or changed by then.
+    fn redo_chain(&self, t: u32) -> Option<(&'a [u32], u64)> {
+        let tensor = &self.p.tensors[t as usize];
+        let next = self.next[t as usize];
+        if self.knobs.recompute <= 0.0 || tensor.kind != Kind::Transient || next == u32::MAX {
+            return None;
+        }
+        // What was there before the content was made anew is of no use.
+        let chain = &tensor.writes[..tensor.writes.partition_point(|&w| w < next)];
+        let anew = |&w: &u32| !self.p.ops[w as usize].reads.contains(&t);
+        let chain = &chain[chain.iter().rposition(anew)?..];
+        let mut time = 0;
+        for &w in chain {
+            let op = &self.p.ops[w as usize];
+            if !op.repeatable {
+                return None;
+            }
+            time += op.time_ns;
+            let fresh =
+                |&r: &u32| r == t || (!self.p.tensors[r as usize].persistent() && !op.reads.contains(&r));
+            if !op.writes.iter().all(fresh) {
+                return None;
+            }
+            for &o in op.reads.iter().filter(|&&o| o != t) {
+                let operand = &self.p.tensors[o as usize];
+                // What an op has written into an input dies with its last use; what arrived is in host memory.
+                let alive = match operand.kind {
+                    Kind::Persistent => true,
+                    Kind::Input if operand.writes.first().is_none_or(|&first| first >= next) => true,
+                    _ => operand.touches.last().is_some_and(|&l| l >= next),
+                };
+                if !alive || operand.written_between(w, next) {
+                    return None;
+                }
+            }
+        }
+        Some((chain, time))
+    }
+
+    /// Time of the tensor's [`Walk::redo_chain`], which depends on nothing but its next touch.
+    fn redo_ns(&self, t: u32) -> Option<u64> {
+        let next = self.next[t as usize];
+        match self.redo_ns[t as usize].get() {
+            Some((at, ns)) if at == next => ns,
+            _ => {
+                let ns = self.redo_chain(t).map(|(_, ns)| ns);
+                self.redo_ns[t as usize].set(Some((next, ns)));
+                ns
+            }
+        }
+    }
+
+    /// Has the tensor's present content on the device: by a copy, or by computing it again.
+    fn ensure(&mut self, t: u32, depth: u32) -> Result<(), ()> {
+        if self.at[t as usize].is_some() {
+            return Ok(());
+        }
+        if self.host[t as usize] {
+            let offset = self.room(self.bytes(t))?;
+            self.occupy(t, offset);
+            self.actions.push(Action::In((t, Some(offset))));
+            return Ok(());
+        }
+        const DEEPEST: u32 = 6;
+        let chain = self.redo_chain(t).filter(|_| depth < DEEPEST).ok_or(())?.0;
+        for (i, &w) in chain.iter().enumerate() {
+            if self.redo(w, t, depth).is_err() {
+                // What is there is not the content; before the first op ran, it is not even allocated.
+                if i > 0 && self.at[t as usize].is_some() {
+                    self.actions.push(Action::Drop(t));
+                }
+                self.release(t);
+                return Err(());
+            }
+        }
+        Ok(())
+    }
+
+    fn redo(&mut self, w: u32, t: u32, depth: u32) -> Result<(), ()> {
+        let op = &self.p.ops[w as usize];
+        let reads: Vec<u32> = op.reads.iter().copied().filter(|&o| o != t).collect();
+        for &o in reads.iter().chain([&t]) {
+            self.pins[o as usize] += 1;
+        }
+        for &o in &reads {
+            self.ensure(o, depth + 1)?;
+        }
+        self.visitors.extend(&reads);
+        let mut at = Vec::new();
+        if self.at[t as usize].is_none() {
+            let offset = self.room(self.bytes(t))?;
+            self.occupy(t, offset);
+            at.push((t, Some(offset)));
+        }
+        let mut scratch = Vec::new();
+        let others: Vec<u64> = op.writes.iter().filter(|&&o| o != t).map(|&o| self.bytes(o)).collect();
+        let temporary: Vec<u64> =
+            others.iter().copied().chain((op.workspace > 0).then_some(op.workspace)).collect();
+        for bytes in temporary {
+            let offset = self.room(bytes)?;
+            self.arena.insert(offset, bytes, Owner::Scratch);
+            scratch.push(offset);
+        }
+        for &offset in &scratch {
+            self.arena.remove(offset);
+        }
+        let workspace = (op.workspace > 0).then(|| scratch.pop());
+        let scratch = scratch.into_iter().map(Some).collect();
+        self.actions.push(Action::Run(Run { op: w, again: true, at, scratch, workspace }));
+        for &o in reads.iter().chain([&t]) {
+            self.pins[o as usize] = self.pins[o as usize].saturating_sub(1);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! What to evict, and how: the policy maker.
+//!
+//! A candidate is a tensor's absence between two accesses in the time of peak memory: while more is in use than the
+//! budget has. Its free time is that from the end of its copy to the host, begun at the first access, to the latest
+//! begin of its copy back. Candidates with the longest free time are swapped as long as that hides the copies; copies
+//! of one direction take the link one after the other. From then on (the hybrid policy) each is swapped or recomputed,
+//! whichever costs less, by memory saved per second (MSPS). What it costs to compute a tensor again includes its
+//! operands that are gone by then; each choice to recompute changes that of the others, so it is computed anew.
+//!
+//! The paper is silent on the order of what cannot be hidden: the most MSPS first, by the cheaper way.
+
+use std::collections::{BTreeSet, BinaryHeap};
+
+use memc_planner::{Kind, Problem, Request};
+
+use super::Guide;
+use crate::walk::{Facts, How, content, writer};
+
+/// An absence: the ops of the accesses around it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Absence {
+    tensor: u32,
+    from: u32,
+    to: u32,
+}
+
+/// Chooses what to evict.
+pub(super) struct PolicyMaker<'a> {
+    p: &'a Problem,
+    facts: &'a Facts,
+    capacity: u64,
+    swap: bool,
+    recompute: bool,
+    /// Start of every op in ns; one more entry for the end.
+    start: Vec<u64>,
+    /// Absences that are not chosen.
+    left: Vec<Absence>,
+    swapped: Vec<Absence>,
+    /// Tensors to be computed again, with the absence.
+    redone: BTreeSet<Absence>,
+    pub(super) guide: Guide,
+}
+
+impl<'a> PolicyMaker<'a> {
+    /// Nothing chosen.
+    pub(super) fn new(p: &'a Problem, facts: &'a Facts, request: &Request<'_>) -> PolicyMaker<'a> {
+        let mut start = vec![0u64];
+        for op in &p.ops {
+            start.push(start.last().copied().unwrap_or(0) + op.time_ns);
+        }
+        let mut left = Vec::new();
+        for (t, tensor) in p.tensors.iter().enumerate() {
+            for pair in tensor.touches.windows(2) {
+                if pair[1] > pair[0] + 1 && p.ops[pair[1] as usize].reads.contains(&(t as u32)) {
+                    left.push(Absence { tensor: t as u32, from: pair[0], to: pair[1] });
+                }
+            }
+        }
+        PolicyMaker {
+            p,
+            facts,
+            capacity: request.capacity,
+            swap: request.swap && p.device.can_swap(),
+            recompute: request.recompute,
+            start,
+            left,
+            swapped: Vec::new(),
+            redone: BTreeSet::new(),
+            guide: Guide::default(),
+        }
+    }
+
+    fn bytes(&self, a: &Absence) -> u64 {
+        self.p.tensors[a.tensor as usize].bytes
+    }
+
+    /// Free time in ns: negative where the copies take longer than the absence.
+    fn free_ns(&self, a: &Absence) -> i128 {
+        let size = self.p.tensors[a.tensor as usize].size;
+        let between = self.start[a.to as usize] - self.start[a.from as usize + 1];
+        i128::from(between) - i128::from(self.p.device.d2h_ns(size) + self.p.device.h2d_ns(size))
+    }
+
+    /// Time in ns by which a swap cannot be hidden, next to those that are chosen.
+    fn swap_ns(&self, a: &Absence) -> u64 {
+        let size = |a: &Absence| self.p.tensors[a.tensor as usize].size;
+        // To the host: those before it on the link.
+        let mut outs: Vec<&Absence> = self.swapped.iter().filter(|b| b.from <= a.from).collect();
+        outs.sort_by_key(|b| b.from);
+        let mut out = 0;
+        for b in outs.into_iter().chain([a]) {
+            out = self.start[b.from as usize + 1].max(out) + self.p.device.d2h_ns(size(b));
+        }
+        // Back: as late as those behind it allow.
+        let mut backs: Vec<&Absence> = self.swapped.iter().filter(|b| b.to >= a.to).collect();
+        backs.sort_by_key(|b| std::cmp::Reverse(b.to));
+        let mut back = u64::MAX;
+        for b in backs.into_iter().chain([a]) {
+            back = back.min(self.start[b.to as usize]).saturating_sub(self.p.device.h2d_ns(size(b)));
+        }
+        out.saturating_sub(back)
+    }
+
+    /// Time in ns to compute the tensor again for its access, with what is gone by then.
+    fn redo_ns(&self, a: &Absence) -> Option<u64> {
+        let want = content(self.p, a.tensor, a.to);
+        let transient = self.p.tensors[a.tensor as usize].kind == Kind::Transient;
+        if !self.recompute || !transient || !self.facts.redoable(a.tensor, want, a.to) {
+            return None;
+        }
+        let (mut ops, mut open) = (BTreeSet::new(), vec![(a.tensor, want)]);
+        while let Some((t, seen)) = open.pop() {
+            let op = writer(self.p, t, seen)?;
+            if !ops.insert(op) {
+                continue;
+            }
+            for &r in self.p.ops[op as usize].reads.iter().filter(|&&r| self.gone(r, a.to)) {
+                open.push((r, content(self.p, r, op)));
+            }
+        }
+        Some(ops.into_iter().map(|op| self.p.ops[op as usize].time_ns).sum())
+    }
+
+    /// Whether a tensor has to be computed to be read just before a position.
+    fn gone(&self, t: u32, position: u32) -> bool {
+        let tensor = &self.p.tensors[t as usize];
+        if tensor.kind != Kind::Transient {
+            return false;
+        }
+        let k = tensor.touches.partition_point(|&x| x < position);
+        match (k.checked_sub(1).and_then(|k| tensor.touches.get(k)), tensor.touches.get(k)) {
+            (Some(&from), Some(&to)) => self.redone.contains(&Absence { tensor: t, from, to }),
+            _ => true,
+        }
+    }
+
+    /// Chooses absences until the load is estimated to be within the budget; `used` is what is in use at every op. False
+    /// when none is left where it is over.
+    pub(super) fn choose_more(&mut self, used: &[u64]) -> bool {
+        let mut used = used.to_vec();
+        let mut any = false;
+        let mut order = std::mem::take(&mut self.left);
+        if self.swap {
+            order.sort_by_key(|a| (std::cmp::Reverse(self.free_ns(a)), *a));
+        }
+        let mut rest = Vec::new();
+        for a in order {
+            let hidden = || self.swap && self.free_ns(&a) >= 0 && self.swap_ns(&a) == 0;
+            if self.is_over(&used, &a) && hidden() {
+                self.take(a, How::Swap, &mut used);
+                any = true;
+            } else {
+                rest.push(a);
+            }
+        }
+        // Costs only grow with what is chosen, so one computed earlier bounds the present value from above.
+        let entry = |maker: &Self, k: usize, rest: &[Absence]| {
+            let (ns, how) = maker.cheaper(&rest[k])?;
+            let msps = (u128::from(maker.bytes(&rest[k])) << 32) / u128::from(ns.max(1));
+            Some((msps, std::cmp::Reverse(k), how))
+        };
+        let mut heap: BinaryHeap<_> = (0..rest.len()).filter_map(|k| entry(self, k, &rest)).collect();
+        let mut taken = vec![false; rest.len()];
+        while let Some((_, std::cmp::Reverse(k), _)) = heap.pop() {
+            if !self.is_over(&used, &rest[k]) {
+                continue;
+            }
+            let Some(now) = entry(self, k, &rest) else { continue };
+            if heap.peek().is_some_and(|next| *next > now) {
+                heap.push(now);
+                continue;
+            }
+            self.take(rest[k], now.2, &mut used);
+            (taken[k], any) = (true, true);
+        }
+        self.left = rest.into_iter().zip(taken).filter(|(_, taken)| !taken).map(|(a, _)| a).collect();
+        any
+    }
+
+    /// The cheaper way to evict, and its overhead in ns.
+    fn cheaper(&self, a: &Absence) -> Option<(u64, How)> {
+        let swap = self.swap.then(|| (self.swap_ns(a), How::Swap));
+        let redo = self.redo_ns(a).map(|ns| (ns, How::Redo));
+        swap.into_iter().chain(redo).min()
+    }
+
+    /// Whether the absence saves memory where there is too little.
+    fn is_over(&self, used: &[u64], a: &Absence) -> bool {
+        used[a.from as usize + 1..a.to as usize].iter().any(|&u| u > self.capacity)
+    }
+
+    fn take(&mut self, a: Absence, how: How, used: &mut [u64]) {
+        let bytes = self.bytes(&a);
+        for u in &mut used[a.from as usize + 1..a.to as usize] {
+            *u = u.saturating_sub(bytes);
+        }
+        match how {
+            How::Swap => self.swapped.push(a),
+            How::Redo => {
+                self.redone.insert(a);
+            }
+        }
+        self.guide.0.entry(a.from).or_default().push((a.tensor, how));
+    }
+}

@@ -1,0 +1,175 @@
+//! Checkpointing in √n segments (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016, arXiv 1604.06174).
+//!
+//! As published: the forward pass is cut into √n segments; what passes from one segment to the next is kept, what is
+//! made and used within one is dropped, and when the backward pass gets to a segment, the segment runs again once.
+//! Static: the budget does not change it.
+//!
+//! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
+//! reviews; the paper itself was not at hand.
+//!
+//! Not found in the accounts used (the paper means layered networks), and here:
+//! - where the forward pass ends: at the op with the most live bytes;
+//! - what n counts in a graph of ops: the forward ops that make a tensor which the backward pass reads and which can
+//!   be computed again; segments have the same number of them, to within one;
+//! - the last segment, whose backward pass follows at once: it is kept;
+//! - the number of segments where √n is not whole: rounded up;
+//! - ops that update in place or may not repeat: their results are kept;
+//! - dropped tensors that the backward pass does not read itself: they come back with their segment where something
+//!   else needs them, and leave after the op that asked for it.
+
+use std::collections::BTreeMap;
+
+use memc_ir::Bytes;
+use memc_planner::{Found, Kind, NoPlan, Planner, Problem, Request};
+
+use super::walk::{Facts, How, Policy, Walk, content, usage, writer};
+
+/// The planner.
+pub(super) const PLANNER: Planner = Planner {
+    name: "checkpoint-sqrt",
+    summary: "keeps the borders of √n segments of the forward pass and computes the rest again",
+    source: "Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016",
+    swaps: false,
+    recomputes: true,
+    plan,
+};
+
+fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
+    let facts = Facts::new(p);
+    // Memory is not looked at on the way; the result either fits or does not.
+    let open = Request { swap: false, capacity: u64::MAX, ..*request };
+    let mut policy = if request.recompute { Segments::sqrt(p, &facts) } else { Segments::default() };
+    let walk = Walk::new(p, &facts, &open, |_| true);
+    let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, "checkpoint-sqrt"))?;
+    let peak = usage(p, &decisions).into_iter().max().unwrap_or(0);
+    if peak > request.capacity {
+        let segments = policy.groups.len();
+        return Err(NoPlan::Infeasible(format!(
+            "checkpoint-sqrt needs {} with its {segments} segments, whatever the budget",
+            Bytes(peak)
+        )));
+    }
+    Ok(Found { decisions, evaluations: 1 })
+}
+
+/// Tensors to drop in the forward pass, by segment.
+#[derive(Default)]
+pub(super) struct Segments {
+    /// Tensors that come back together, in the order in which they are made.
+    pub(super) groups: Vec<Vec<u32>>,
+    /// The group of a tensor.
+    pub(super) of: BTreeMap<u32, usize>,
+    /// Tensors to drop after each op.
+    pub(super) drops: BTreeMap<u32, Vec<u32>>,
+}
+
+impl Segments {
+    /// √n segments.
+    fn sqrt(p: &Problem, facts: &Facts) -> Segments {
+        let made = droppable(p, facts);
+        let mut ops: Vec<u32> = made.iter().map(|d| d.by).collect();
+        ops.dedup();
+        let segments = ops.len().isqrt() + usize::from(ops.len().isqrt().pow(2) < ops.len());
+        // The segment of an op; ops in between belong to the one before.
+        let border: Vec<u32> = (1..segments).map(|s| ops[s * ops.len() / segments]).collect();
+        let segment = |i: u32| border.partition_point(|&b| b <= i);
+        let mut s = Segments { groups: vec![Vec::new(); segments], ..Segments::default() };
+        let within = |d: &&Droppable| segment(d.by) == segment(d.last) && segment(d.by) + 1 < segments;
+        for d in made.iter().filter(within) {
+            s.drop(d, segment(d.by));
+        }
+        s
+    }
+
+    /// Drops a tensor after its last use in the forward pass.
+    pub(super) fn drop(&mut self, d: &Droppable, group: usize) {
+        self.groups[group].push(d.tensor);
+        self.of.insert(d.tensor, group);
+        self.drops.entry(d.last).or_default().push(d.tensor);
+    }
+}
+
+/// A tensor that the forward pass makes, the backward pass reads, and that can be computed again in between.
+pub(super) struct Droppable {
+    pub(super) tensor: u32,
+    /// The op that makes it.
+    pub(super) by: u32,
+    /// Its last use in the forward pass.
+    pub(super) last: u32,
+    /// Its first use in the backward pass.
+    pub(super) next: u32,
+}
+
+/// All of them, in the order in which they are made.
+pub(super) fn droppable(p: &Problem, facts: &Facts) -> Vec<Droppable> {
+    let mut out = Vec::new();
+    for (t, tensor) in p.tensors.iter().enumerate().filter(|(_, t)| t.kind == Kind::Transient) {
+        let tensor_index = t as u32;
+        let k = tensor.touches.partition_point(|&x| x < facts.split);
+        let (Some(&last), Some(&next)) =
+            (k.checked_sub(1).and_then(|k| tensor.touches.get(k)), tensor.touches.get(k))
+        else {
+            continue;
+        };
+        let seen = content(p, tensor_index, next);
+        if let Some(by) = writer(p, tensor_index, seen)
+            && by <= last
+            && p.ops[next as usize].reads.contains(&tensor_index)
+            && facts.redoable(tensor_index, seen, next)
+        {
+            out.push(Droppable { tensor: tensor_index, by, last, next });
+        }
+    }
+    out.sort_by_key(|d| (d.by, d.tensor));
+    out
+}
+
+impl Policy for Segments {
+    fn together(&self, t: u32) -> &[u32] {
+        self.of.get(&t).and_then(|&g| self.groups.get(g)).map_or(&[], Vec::as_slice)
+    }
+    fn leave(&mut self, w: &Walk<'_>) -> Vec<(u32, How)> {
+        let drops = self.drops.get(&w.position);
+        drops.into_iter().flatten().map(|&t| (t, How::Redo)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memc_planner::realise;
+    use memc_planner::sample;
+
+    /// On a chain of n = k² layers with k segments: every activation but those at the k - 1 borders and in the last
+    /// segment is computed again once, and the peak is k - 1 borders and one segment.
+    #[test]
+    fn a_chain_of_sixteen_layers() {
+        let bytes = 1 << 20;
+        let p = sample::chain(16, bytes, 1000, 1000);
+        let found = plan(&p, &Request::new(1 << 30)).expect("it fits");
+        let e = realise(&p, found.decisions).expect("the script runs").evaluation;
+        assert_eq!(e.recompute_ops, 3 * 3);
+        let activations = e.load_bytes / bytes;
+        assert!((3 + 4..=3 + 4 + 1).contains(&activations), "{activations} activations");
+    }
+
+    /// The paper's claim: memory grows with √n, and no op runs more than twice.
+    #[test]
+    fn memory_is_sublinear() {
+        for k in [5u64, 8, 12] {
+            let p = sample::chain((k * k) as u32, 1 << 20, 1000, 1000);
+            let found = plan(&p, &Request::new(1 << 40)).expect("it fits");
+            let e = realise(&p, found.decisions).expect("the script runs").evaluation;
+            assert!(e.load_bytes <= (2 * k + 1) << 20, "{} bytes for k = {k}", e.load_bytes);
+            assert!(e.recompute_ops <= k * k);
+        }
+    }
+
+    /// The budget is not part of the method: below what it needs there is no plan, and the message says the bytes.
+    #[test]
+    fn too_small_a_budget_is_said() {
+        let p = sample::chain(16, 1 << 20, 1000, 1000);
+        let Err(NoPlan::Infeasible(why)) = plan(&p, &Request::new(5 << 20)) else { panic!("it cannot fit") };
+        assert!(why.contains(" MiB (") && why.contains(" B) with its 4 segments"), "{why}");
+    }
+}

@@ -1,0 +1,172 @@
+//! DELTA: a filter chooses what leaves the device, a director how, a prefetcher brings back (Tang et al., DELTA,
+//! 2022).
+//!
+//! A policy at run time, carried out ahead of time on the step in the given order. Algorithm 1 is the walk: before an
+//! op runs, its evicted operands are computed again, and so are offloaded ones unless they cannot be; while three
+//! quarters of memory are in use or the op does not fit, the filter (algorithm 2) chooses the tensor with the least 1
+//! / (bytes · staleness), equation 1, and the director (algorithm 3) drops it where equation 4, h_r / h_o, is at most
+//! 1, and offloads it otherwise: h_r / h_o is the time to compute it again, with its evicted neighbours as in DTR,
+//! over its bytes by the bandwidth, of which 35 % count (equations 5 and 6). The prefetcher (algorithm 4) reloads
+//! offloaded tensors in the backward pass while memory is enough, at most so many at a time. By assumption 2 the
+//! threshold of three quarters holds in the forward pass only.
+//!
+//! The paper is silent, or contradicts itself, on:
+//! - releases in the backward pass: assumption 2 has none, algorithm 1 does not know it; here they are made when an op
+//!   does not fit otherwise;
+//! - the prefetcher's bound n: 4 reloaded tensors that wait for their use; its condition, "memory is enough or count <
+//!   n", is read as both; enough is what leaves room for the op at hand; its queue is in the order of next use;
+//! - the director's c_s: time of one copy, as equation 6 has it, though the text says both ways;
+//! - which of the three filters: the base one, as its conclusion says (section 5.7);
+//! - parameters: they stay, and three quarters are of the memory that they leave;
+//! - where the forward pass ends: at the op with the most live bytes;
+//! - ties, and when a walk gives up: as for dtr.
+
+use memc_planner::{Found, Kind, NoPlan, Planner, Problem, Request};
+
+use super::cost::Neighbourhood;
+use super::walk::{Facts, How, NEVER, Policy, Walk, put_off};
+
+/// The planner.
+pub(super) const PLANNER: Planner = Planner {
+    name: "delta",
+    summary: "filter, director and prefetcher: evicts by bytes and staleness, offloads or computes again",
+    source: "Tang et al., DELTA, 2022, algorithms 1 to 4",
+    swaps: true,
+    recomputes: true,
+    plan,
+};
+
+/// Reloaded tensors that wait for their use at most.
+const AT_ONCE: usize = 4;
+
+/// The part of the bandwidth that counts.
+const BANDWIDTH: f64 = 0.35;
+
+fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
+    let facts = Facts::new(p);
+    let fixed = p.tensors.iter().filter(|t| t.persistent() && !t.touches.is_empty()).map(|t| t.bytes).sum();
+    let mut policy = Delta {
+        near: Neighbourhood::new(p),
+        fixed,
+        offloaded: vec![false; p.tensors.len()],
+        ahead: Vec::new(),
+    };
+    let walk = Walk::new(p, &facts, request, |_| true);
+    let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, "delta"))?;
+    Ok(Found { decisions: put_off(p, decisions, request.capacity), evaluations: 1 })
+}
+
+struct Delta {
+    near: Neighbourhood,
+    /// Bytes of the parameters.
+    fixed: u64,
+    /// The prefetcher's queue.
+    offloaded: Vec<bool>,
+    /// What it has reloaded, with the position of the use.
+    ahead: Vec<(u32, u32)>,
+}
+
+impl Policy for Delta {
+    fn score(&mut self, w: &Walk<'_>, t: u32) -> Option<f64> {
+        let staleness = w.clock.saturating_sub(w.last[t as usize]).max(1);
+        let transient = w.p.tensors[t as usize].kind == Kind::Transient;
+        transient.then(|| 1.0 / (w.bytes(t) as f64 * staleness as f64))
+    }
+    fn how(&mut self, w: &Walk<'_>, t: u32) -> How {
+        let swap_ns = w.p.tensors[t as usize].size as f64 * 1e9
+            / (BANDWIDTH * w.p.device.h2d_bytes_per_s.max(1) as f64);
+        if self.near.cost(w, t) as f64 <= swap_ns { How::Redo } else { How::Swap }
+    }
+    fn redo_although_on_host(&self) -> bool {
+        true
+    }
+    fn goal(&self, w: &Walk<'_>) -> u64 {
+        let room = w.capacity.saturating_sub(self.fixed);
+        if w.position < w.facts.split { w.capacity - room / 4 } else { w.capacity }
+    }
+    fn prefetch(&mut self, w: &Walk<'_>) -> Vec<u32> {
+        if w.position < w.facts.split {
+            return Vec::new();
+        }
+        let set = w.p.working_set(w.position as usize);
+        let missing: u64 = set.iter().filter(|&&t| !w.here[t as usize]).map(|&t| w.bytes(t)).sum();
+        let mut room = w.capacity.saturating_sub(w.used + missing + w.p.ops[w.position as usize].workspace);
+        let tensors = 0..self.offloaded.len() as u32;
+        let mut queue: Vec<u32> =
+            tensors.filter(|&t| self.offloaded[t as usize] && w.next[t as usize] < NEVER).collect();
+        queue.sort_by_key(|&t| (w.next[t as usize], t));
+        let fits = |t: &u32| match room.checked_sub(w.bytes(*t)) {
+            Some(left) => {
+                room = left;
+                true
+            }
+            None => false,
+        };
+        self.ahead.retain(|&(t, next)| w.here[t as usize] && w.next[t as usize] == next);
+        let count = AT_ONCE.saturating_sub(self.ahead.len());
+        let chosen: Vec<u32> = queue.into_iter().take(count).take_while(fits).collect();
+        self.ahead.extend(chosen.iter().map(|&t| (t, w.next[t as usize])));
+        chosen
+    }
+    fn left(&mut self, w: &Walk<'_>, t: u32, how: How) {
+        match how {
+            How::Redo => self.near.left(w, t),
+            How::Swap => self.offloaded[t as usize] = true,
+        }
+    }
+    fn came(&mut self, _: &Walk<'_>, t: u32) {
+        self.offloaded[t as usize] = false;
+        self.near.came(t);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memc_planner::sample::chain;
+    use memc_planner::solve;
+
+    const MB: u64 = 1 << 20;
+
+    /// The director computes again what is cheaper than 35 % of the link carries, and offloads the rest (equation 4).
+    #[test]
+    fn the_director_compares_costs() {
+        // A copy of 1 MB counts as 1 MB / 0.35 ns of this link.
+        for (forward_ns, redo) in [(2 * MB, true), (4 * MB, false)] {
+            let p = chain(8, MB, forward_ns, 10 * MB);
+            let facts = Facts::new(&p);
+            let mut w = Walk::new(&p, &facts, &Request::new(1 << 30), |_| true);
+            w.seen = vec![1; p.tensors.len()];
+            let mut delta = Delta {
+                near: Neighbourhood::new(&p),
+                fixed: 0,
+                offloaded: vec![false; 16],
+                ahead: Vec::new(),
+            };
+            assert_eq!(delta.how(&w, 3), if redo { How::Redo } else { How::Swap });
+        }
+    }
+
+    /// The filter releases the largest product of bytes and staleness first (equation 1).
+    #[test]
+    fn the_filter_takes_large_and_stale_first() {
+        let p = chain(4, MB, 1000, 1000);
+        let facts = Facts::new(&p);
+        let mut w = Walk::new(&p, &facts, &Request::new(1 << 30), |_| true);
+        (w.clock, w.last) = (10_000, vec![9_000, 2_000, 5_000, 9_500, 0, 0, 0, 0]);
+        let mut delta =
+            Delta { near: Neighbourhood::new(&p), fixed: 0, offloaded: vec![false; 8], ahead: Vec::new() };
+        let mut scores: Vec<(f64, u32)> = (0..5).filter_map(|t| Some((delta.score(&w, t)?, t))).collect();
+        scores.sort_by(|a, b| a.0.total_cmp(&b.0));
+        // The gradient, tensor 4, is the stalest and the smallest.
+        assert_eq!(scores.iter().map(|s| s.1).collect::<Vec<_>>(), [1, 2, 0, 3, 4]);
+    }
+
+    /// It starts to release at three quarters of memory, before an op fails to fit.
+    #[test]
+    fn releases_early() {
+        let p = chain(8, MB, 1000, 1000);
+        let (realised, _) = solve(&p, &PLANNER, &Request::new(9 * MB)).expect("it fits");
+        assert!(realised.evaluation.recompute_ops > 0, "all eight activations would fit");
+    }
+}

@@ -1,0 +1,185 @@
+//! HOME (He et al., "HOME: A Holistic GPU Memory Management Framework for Deep Learning", IEEE Transactions on Computers
+//! 2022).
+//!
+//! As published:
+//! - Sec. 3.3: a particle is a policy, an action for every feature map: 0 retains it, 1 swaps it, 2 recomputes it.
+//! - Sec. 3.3, Algorithm 1: random particles are evaluated and updated again and again; the best policy ever seen is the result.
+//! - Sec. 3.5, Algorithm 3: in every particle every action in turn becomes that of the best particle of the last iteration or
+//!   that of the particle's own best policy, whichever gives the lower cost with the rest as it is.
+//! - Sec. 3.4, Algorithm 2, Fig. 4: swap-outs run beside the computation as soon as the map is there, also beside the op that uses
+//!   it last in forward propagation (OFFLOAD2 beside FWD3), and are waited for when memory does not suffice, the first one
+//!   first; a swapped map comes back while the stage before the one that
+//!   needs it runs; a recomputed one is released after its last use and computed again before its next one, which may
+//!   take that others are as well (Sec. 2.2).
+//!
+//! The paper is silent, or contradicts itself, and here:
+//! - Sec. 3.6 lets copies to the host begin when forward propagation needs a tensor no longer: as in Fig. 4, only its release
+//!   waits for that;
+//! - what a feature map is where ops are no layers: a transient tensor that waits, read again, across the point of the step where
+//!   the most bytes wait, which is where the propagation turns; everything else is retained, parameters too;
+//! - a stage of the backward propagation goes from one op that needs a feature map first to the next such op;
+//! - a policy that exceeds memory (Algorithm 2 returns an error): it costs more than any that does not, by the bytes that it
+//!   exceeds memory, so that the update has a direction;
+//! - a map that has no room to come back yet comes as soon as it has, at the latest for its op;
+//! - a tensor that is computed again stays until its last use if it is a feature map, else until the op that needed it has run; a
+//!   policy with more than three recomputations for every op is none;
+//! - how particles are drawn: each from its own random mix of the three actions;
+//! - velocities, inertia and coefficients of particle swarms: the published update has none;
+//! - Fig. 5 shows the candidates 2 and 0 for the first tensor where Algorithm 3 and the text's own best policy give 2 and 1: the
+//!   algorithm;
+//! - 500 particles and 500 iterations of Algorithm 3 are 2 n evaluations for each update of a particle, where the search times of
+//!   Table 3 leave room for one: here evaluations are bounded, by 6 million runs of ops at effort 0 and four times as many
+//!   at each effort above, particles are as many as leave ten iterations, up to 500, and where both actions are the same
+//!   nothing is evaluated;
+//! - the order is the problem's.
+//!
+//! Its method ends where all that is no feature map, parameters above all, does not leave room.
+
+mod cost;
+mod maps;
+#[cfg(test)]
+mod tests;
+
+use memc_ir::Bytes;
+use memc_planner::{Found, NoPlan, Planner, Problem, Request};
+use rayon::prelude::*;
+
+use self::cost::{Cost, IMPOSSIBLE, Model};
+use self::maps::Net;
+use super::random::Random;
+
+/// HOME.
+pub(super) const PLANNER: Planner = Planner {
+    name: "home",
+    summary: "particle swarm over retaining, swapping or recomputing every feature map",
+    source: "He et al., HOME, IEEE Transactions on Computers 2022",
+    swaps: true,
+    recomputes: true,
+    plan,
+};
+
+/// Runs of ops evaluated at effort 0.
+const OPS: u64 = 6_000_000;
+/// m and iters of Sec. 3.3.
+const PARTICLES: u64 = 500;
+/// Iterations for which particles are given up.
+const ITERATIONS: u64 = 10;
+
+/// A policy, what it costs, and the best that it has been.
+#[derive(Clone)]
+struct Particle {
+    policy: Vec<u8>,
+    cost: Cost,
+    best: Vec<u8>,
+    best_cost: Cost,
+}
+
+fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
+    let net = Net::new(p, request.swap && p.device.can_swap(), request.recompute);
+    let budget = (OPS << (2 * request.effort.min(5))) / p.ops.len().max(1) as u64;
+    let n = net.maps.len().max(1) as u64;
+    let particles = (budget / (ITERATIONS * 2 * n)).clamp(4, PARTICLES) as usize;
+    let mut swarm: Vec<Particle> = (0..particles)
+        .into_par_iter()
+        .map_init(|| Model::new(&net, request.capacity), |model, i| particle(&net, model, i, request.seed))
+        .collect();
+    let mut evaluations = particles as u64;
+    let mut best = swarm.iter().min_by_key(|x| x.cost).cloned();
+    let mut iteration = 1;
+    while let Some(last) = swarm.iter().min_by_key(|x| x.cost).map(|x| x.policy.clone()) {
+        if iteration >= PARTICLES || evaluations >= budget || (request.stop)() {
+            break;
+        }
+        let moved: Vec<(Particle, u64)> = swarm
+            .into_par_iter()
+            .map_init(
+                || Model::new(&net, request.capacity),
+                |model, x| advance(x, &last, model, request.stop),
+            )
+            .collect();
+        let spent: u64 = moved.iter().map(|m| m.1).sum();
+        evaluations += spent;
+        swarm = moved.into_iter().map(|m| m.0).collect();
+        best = swarm.iter().chain(&best).min_by_key(|x| x.cost).cloned();
+        // Where no action is in question any more, none changes again.
+        if spent <= particles as u64 && swarm.iter().all(|x| x.policy == x.best && x.policy == last) {
+            break;
+        }
+        iteration += 1;
+    }
+    let mut model = Model::new(&net, request.capacity);
+    let best = best.map(|x| x.policy).unwrap_or_default();
+    match model.evaluate(&best) {
+        Cost { over: 0, .. } => Ok(Found { decisions: model.scheme(&best).decisions(p), evaluations }),
+        cost => {
+            let lacking = if cost == IMPOSSIBLE {
+                String::new()
+            } else {
+                format!(", the best lacks {}", Bytes(cost.over))
+            };
+            Err(NoPlan::Infeasible(format!(
+                "none of {evaluations} policies for {} feature maps fits {}{lacking}; all else is retained",
+                net.maps.len(),
+                Bytes(request.capacity)
+            )))
+        }
+    }
+}
+
+/// A random particle.
+fn particle(net: &Net<'_>, model: &mut Model<'_>, i: usize, seed: u64) -> Particle {
+    let mut random = Random::new(seed, i as u64);
+    let mix = [random.unit(), random.unit(), random.unit()];
+    let mut draw = |actions: &[u8]| {
+        let total: f64 = actions.iter().map(|&a| mix[a as usize]).sum();
+        let mut left = random.unit() * total;
+        let found = actions.iter().find(|&&a| {
+            left -= mix[a as usize];
+            left < 0.0
+        });
+        found.copied().unwrap_or(actions[0])
+    };
+    let policy: Vec<u8> = net.maps.iter().map(|map| draw(&map.actions)).collect();
+    let cost = model.evaluate(&policy);
+    Particle { best: policy.clone(), policy, cost, best_cost: cost }
+}
+
+/// A particle after an iteration, and how many policies were evaluated.
+fn advance(
+    mut x: Particle,
+    last: &[u8],
+    model: &mut Model<'_>,
+    stop: &(dyn Fn() -> bool + Sync),
+) -> (Particle, u64) {
+    let mut evaluations = 1;
+    let mut policy = x.policy.clone();
+    update(&mut policy, last, &x.best, &mut |policy| {
+        if stop() {
+            return IMPOSSIBLE;
+        }
+        evaluations += 1;
+        model.evaluate(policy)
+    });
+    x.cost = model.evaluate(&policy);
+    x.policy = policy;
+    if x.cost < x.best_cost {
+        x.best.clone_from(&x.policy);
+        x.best_cost = x.cost;
+    }
+    (x, evaluations)
+}
+
+/// Algorithm 3 for one particle: every action becomes that of `last` or that of `best`, by the cost of either.
+fn update(policy: &mut [u8], last: &[u8], best: &[u8], evaluate: &mut dyn FnMut(&[u8]) -> Cost) {
+    for j in 0..policy.len() {
+        policy[j] = last[j];
+        if last[j] == best[j] {
+            continue;
+        }
+        let one = evaluate(policy);
+        policy[j] = best[j];
+        if one < evaluate(policy) {
+            policy[j] = last[j];
+        }
+    }
+}

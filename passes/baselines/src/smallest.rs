@@ -1,0 +1,82 @@
+//! The smallest budget for which a quick method knows a plan.
+
+use memc_planner::{ALIGN, NoPlan, Planner, Problem, Request, realise};
+
+use super::{belady, capuchin, checkpoint, dtr, odswap, superneurons};
+
+/// Planners that are asked where Belady's walks, which come down the furthest, may not swap.
+const OTHERS: [&Planner; 5] =
+    [&checkpoint::PLANNER, &odswap::PLANNER, &superneurons::PLANNER, &capuchin::PLANNER, &dtr::PLANNER];
+
+/// How often each of them is at most.
+const CALLS: u32 = 8;
+
+/// The smallest capacity for which one of the quick planners is known to have a plan: Belady's walks where they may swap,
+/// the others elsewhere. Another planner may need less.
+///
+/// `kept` is what the unplanned step takes, which always has a plan; of the request, only what it allows counts.
+pub fn smallest(p: &Problem, kept: u64, request: &Request<'_>) -> Result<u64, String> {
+    if request.swap && p.device.can_swap() {
+        return belady::smallest_feasible(p, kept);
+    }
+    let mut best = kept;
+    for planner in OTHERS {
+        let mut low = p.largest_working_set().1;
+        // A little less first: most planners that fail there are no better.
+        let mut capacity = best.saturating_sub(ALIGN) / ALIGN * ALIGN;
+        for _ in 0..CALLS {
+            if capacity < low || capacity >= best {
+                break;
+            }
+            match height(p, planner, &Request { capacity, effort: 0, ..*request })? {
+                Some(bytes) => best = bytes,
+                None if capacity + ALIGN >= best => break,
+                None => low = capacity + ALIGN,
+            }
+            capacity = (low + best.saturating_sub(low) / 2) / ALIGN * ALIGN;
+        }
+    }
+    Ok(best)
+}
+
+/// The arena of a planner's choice, if that fits.
+fn height(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<Option<u64>, String> {
+    match (planner.plan)(p, request) {
+        Ok(found) => {
+            let bytes = realise(p, found.decisions)?.evaluation.dev_bytes;
+            Ok(Some(bytes).filter(|&b| b <= request.capacity))
+        }
+        Err(NoPlan::Infeasible(_)) => Ok(None),
+        Err(NoPlan::Failed(why)) => Err(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memc_planner::sample::{Seed, any};
+
+    /// Without a link there is a plan at what is returned, and planners other than checkpoints come down further at times.
+    #[test]
+    fn without_a_link_several_planners_are_asked() {
+        let (mut lower, mut further) = (0, 0);
+        for seed in 0..400 {
+            let p = any(&mut Seed(seed), 14).expect("it is a problem").problem;
+            let kept =
+                realise(&p, memc_planner::Decisions::keep_all(&p)).expect("it runs").evaluation.dev_bytes;
+            let request = Request { swap: false, ..Request::new(kept) };
+            let all = smallest(&p, kept, &request).expect("no planner fails");
+            assert!(p.largest_working_set().1 <= all && all <= kept, "seed {seed}");
+            let at = |planner, capacity| {
+                height(&p, planner, &Request { capacity, effort: 0, ..request }).expect("no planner fails")
+            };
+            if all < kept {
+                let plans = OTHERS.iter().filter_map(|planner| at(planner, all));
+                assert!(plans.min() <= Some(all), "seed {seed}");
+                lower += 1;
+                further += u32::from(at(&checkpoint::PLANNER, kept).is_none_or(|bytes| bytes > all));
+            }
+        }
+        assert!(lower > 20 && further > 5, "{lower} {further}");
+    }
+}

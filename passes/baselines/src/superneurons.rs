@@ -1,0 +1,212 @@
+//! SuperNeurons: liveness, an LRU tensor cache for the results of expensive layers, and cost-aware recomputation of
+//! the others (Wang et al., SuperNeurons, PPoPP 2018, arXiv 1801.04380).
+//!
+//! As published: a tensor is freed after its last use. The unified tensor pool offloads the results of convolutions
+//! only, and its tensor cache does so only when memory runs out, the least recently used first; in the backward pass
+//! each convolution fetches what the one before it in the network needs. Layers that are cheap to compute are dropped
+//! in the forward pass and computed again by segments between convolutions (cost-aware recomputation): speed-centric,
+//! the segment runs again once and stays until it is used, where its bytes are at most l_peak, the most that one layer
+//! needs; memory-centric otherwise, for every use anew.
+//!
+//! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
+//! reviews; the paper itself was not at hand.
+//!
+//! Not found in the accounts used (the paper means cuDNN layers), and here:
+//! - which ops are expensive: those with "conv", "gemm", "matmul" or "linear" in their label (the paper: convolutions
+//!   and fully connected layers);
+//! - what is neither expensive nor can be computed again from what its segment begins with, such as the results of an
+//!   update in place, or of an op whose operand is gone by then: it is in the cache like the results of convolutions;
+//! - whether cheap layers are dropped where everything fits: nothing is done then;
+//! - where the forward pass ends: at the op with the most live bytes, which also decides which tensors are dropped;
+//! - gradients: they are in the cache too, unless computed again; weights stay;
+//! - the choice of convolution workspaces: a problem has one time per op;
+//! - ties in recency: the lower index first.
+
+use std::collections::BTreeSet;
+
+use memc_planner::{Action, Decisions, Found, Kind, NoPlan, Op, Planner, Problem, Request, Scheme, Sequence};
+
+use super::checkpoint::{Droppable, Segments, droppable};
+use super::vdnn::is_conv;
+use super::walk::{Facts, How, Policy, Walk, content, hoist, put_off, writer};
+
+/// The planner.
+pub(super) const PLANNER: Planner = Planner {
+    name: "superneurons",
+    summary: "caches results of expensive layers by recency, swapping them, and computes cheap layers again",
+    source: "Wang et al., SuperNeurons, 2018",
+    swaps: true,
+    recomputes: true,
+    plan,
+};
+
+fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
+    let facts = Facts::new(p);
+    if facts.peak <= request.capacity {
+        let keep = Scheme::keep_all(Sequence::of_order(p, 0..p.ops.len() as u32));
+        return Ok(Found { decisions: keep.decisions(p), evaluations: 1 });
+    }
+    let mut policy = Cache::new(p, &facts, request.recompute);
+    let walk = Walk::new(p, &facts, request, |_| true);
+    let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, "superneurons"))?;
+    let decisions = put_off(p, decisions, request.capacity);
+    let launch = launches(p, &decisions);
+    let lead = |_: u32, slot: usize| launch.get(slot).map_or((slot, slot), |&at| (at, at));
+    Ok(Found { decisions: hoist(p, decisions, request.capacity, &lead), evaluations: 1 })
+}
+
+/// Whether a layer's result is worth its copies.
+fn expensive(op: &Op) -> bool {
+    let label = op.label.to_ascii_lowercase();
+    is_conv(op) || ["gemm", "matmul", "linear"].iter().any(|s| label.contains(s))
+}
+
+/// Whether a tensor can be computed again without anything expensive or of another segment running.
+fn cheap(p: &Problem, dropped: &Segments, d: &Droppable, segment: &dyn Fn(u32) -> usize) -> bool {
+    let here = segment(d.by);
+    let (mut seen, mut open) = (BTreeSet::from([d.by]), vec![d.by]);
+    while let Some(op) = open.pop() {
+        if expensive(&p.ops[op as usize]) || segment(op) != here {
+            return false;
+        }
+        for &r in &p.ops[op as usize].reads {
+            let operand = &p.tensors[r as usize];
+            if dropped.of.get(&r).is_some_and(|&g| g != here) {
+                return false;
+            }
+            let gone = operand.kind == Kind::Transient && operand.touches.last() < Some(&d.next);
+            if let Some(by) = writer(p, r, content(p, r, op)).filter(|_| gone)
+                && seen.insert(by)
+            {
+                open.push(by);
+            }
+        }
+    }
+    true
+}
+
+/// For every run of a script, the last expensive one before it: where its copies start.
+fn launches(p: &Problem, d: &Decisions) -> Vec<usize> {
+    let runs = d.actions.iter().filter_map(|a| if let Action::Run(run) = a { Some(run.op) } else { None });
+    let mut last = 0;
+    let mut out = Vec::new();
+    for (k, op) in runs.enumerate() {
+        out.push(last);
+        if expensive(&p.ops[op as usize]) {
+            last = k;
+        }
+    }
+    out.push(last);
+    out
+}
+
+struct Cache {
+    segments: Segments,
+    /// Whether each segment is computed anew for every use.
+    memory_centric: Vec<bool>,
+    split: u32,
+}
+
+impl Cache {
+    fn new(p: &Problem, facts: &Facts, recompute: bool) -> Cache {
+        let borders: Vec<u32> = (0..p.ops.len() as u32).filter(|&i| expensive(&p.ops[i as usize])).collect();
+        let mut segments = Segments { groups: vec![Vec::new(); borders.len() + 1], ..Segments::default() };
+        let segment = |op: u32| borders.partition_point(|&b| b <= op);
+        for d in droppable(p, facts).iter().filter(|_| recompute) {
+            if cheap(p, &segments, d, &segment) {
+                segments.drop(d, segment(d.by));
+            }
+        }
+        let l_peak = p.largest_working_set().1;
+        let bytes = |g: &Vec<u32>| g.iter().map(|&t| p.tensors[t as usize].bytes).sum::<u64>();
+        let memory_centric = segments.groups.iter().map(|g| bytes(g) > l_peak).collect();
+        Cache { segments, memory_centric, split: facts.split }
+    }
+
+    /// Whether the tensor is of a segment that does not stay.
+    fn fleeting(&self, t: u32) -> bool {
+        self.segments.of.get(&t).is_some_and(|&g| self.memory_centric[g])
+    }
+}
+
+impl Policy for Cache {
+    fn score(&mut self, w: &Walk<'_>, t: u32) -> Option<f64> {
+        // What is left of a segment, which memory-centric recomputation drops on its way.
+        if !w.needed(t) || (w.position >= self.split && self.fleeting(t)) {
+            return Some(-1.0);
+        }
+        let cached = w.p.tensors[t as usize].kind != Kind::Persistent && !self.segments.of.contains_key(&t);
+        cached.then(|| w.last[t as usize] as f64)
+    }
+    fn how(&mut self, _: &Walk<'_>, t: u32) -> How {
+        if self.segments.of.contains_key(&t) { How::Redo } else { How::Swap }
+    }
+    fn together(&self, t: u32) -> &[u32] {
+        if self.fleeting(t) { &[] } else { self.segments.together(t) }
+    }
+    fn leave(&mut self, w: &Walk<'_>) -> Vec<(u32, How)> {
+        let mut out = self.segments.leave(w);
+        if w.position >= self.split {
+            let fleeting = self.segments.of.keys().filter(|&&t| self.fleeting(t) && w.here[t as usize]);
+            out.extend(fleeting.map(|&t| (t, How::Redo)));
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memc_planner::sample::chain;
+    use memc_planner::solve;
+
+    const MB: u64 = 1 << 20;
+
+    /// Every second layer of a chain is a convolution.
+    fn network() -> Problem {
+        let mut p = chain(8, MB, 4 * MB, 4 * MB);
+        for i in (0..8).step_by(2) {
+            p.ops[i].label = format!("conv{i}");
+        }
+        p
+    }
+
+    /// Cheap layers are computed again, once each as their segments fit, convolutions never, and as long as memory does
+    /// not run out nothing is swapped.
+    #[test]
+    fn cheap_layers_run_again() {
+        let p = network();
+        let found = plan(&p, &Request::new(7 * MB)).expect("it fits");
+        let runs = found
+            .decisions
+            .actions
+            .iter()
+            .filter_map(|a| if let Action::Run(r) = a { Some(r) } else { None });
+        let again: Vec<u32> = runs.filter(|r| r.again).map(|r| r.op).collect();
+        assert_eq!(again, [7, 5, 3, 1]);
+        assert!(!found.decisions.actions.iter().any(|a| matches!(a, Action::Out(_))));
+    }
+
+    /// When memory runs out, the least recently used result of a convolution leaves first: the first one.
+    #[test]
+    fn the_cache_evicts_convolutions_by_recency() {
+        let p = network();
+        let found = plan(&p, &Request::new(4 * MB + 16 * 256)).expect("it fits");
+        let outs = found
+            .decisions
+            .actions
+            .iter()
+            .filter_map(|a| if let Action::Out(t) = a { Some(*t) } else { None });
+        let outs: Vec<u32> = outs.collect();
+        assert_eq!(outs.first(), Some(&0));
+        assert!(outs.iter().all(|t| t % 2 == 0), "{outs:?}");
+    }
+
+    /// With room for everything it does nothing.
+    #[test]
+    fn nothing_happens_without_need() {
+        let p = network();
+        let (realised, _) = solve(&p, &PLANNER, &Request::new(9 * MB)).expect("it fits");
+        assert_eq!((realised.evaluation.recompute_ops, realised.evaluation.swap_in_bytes), (0, 0));
+    }
+}

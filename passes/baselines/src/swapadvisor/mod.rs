@@ -1,0 +1,243 @@
+//! SwapAdvisor (Huang, Jin, Li, "SwapAdvisor: Pushing Deep Learning Beyond the GPU Memory Limit via Smart Swapping",
+//! ASPLOS 2020).
+//!
+//! As published:
+//! - Sec. 4.1: a schedule is any topological order; memory is a pool of size classes with a number of objects each; swaps run on a
+//!   stream for each direction beside the computation.
+//! - Sec. 4.2, which: where a tensor finds no free object in its class, the tensor of that class that is needed furthest in the
+//!   future is swapped out (Belady), among those last used at least a threshold of time ago; the double pass, whose
+//!   second scan begins with the parameters that the first left on the device and removes one where there is pressure
+//!   that the first scan did not have.
+//! - Sec. 4.2, when: a swap-out starts once the last op that used the tensor has run, the swap-in into its object once the
+//!   swap-out is done, the op once the swap-in is.
+//! - Sec. 5.1: every pair of parents has two child schedules and two child pools, four children; N_p = 144 (Sec. 6.1);
+//!   survival with the probability of Eq. 1, the softmax of (T_best - t) / T_best.
+//! - Sec. 5.2: crossover of schedules (Fig. 4), mutation by a scheduler that takes any ready op with probability P = 10 %.
+//! - Sec. 5.3: CLS and CNT, their crossover with CNT_EXT and averages, repair by inverse proportion (Fig. 5), mutation by one step
+//!   of CLS and a normal distribution for CNT.
+//!
+//! The paper is silent, and here:
+//! - the first generation: one individual keeps the given order, the others are random; size classes end after a size with a
+//!   probability drawn for each individual; memory goes to the classes by random weights times the bytes of their
+//!   tensors;
+//! - a pool that no op could run in, or that exceeds memory: counts are raised to what an op needs at once and are
+//!   not repaired below that; a pool that then exceeds memory has no time and does not survive while another does; in the first
+//!   generation it is drawn again, in the end with the classes of the smallest pool that every op could run in;
+//! - no class has more objects than there are tensors for it;
+//! - how many children: as many as survivors; parents are paired at random; an individual survives once (sampling without
+//!   replacement), and the best is kept aside, not in the population;
+//! - scratch space is a tensor of its op;
+//! - the threshold: the time of the copy of an object of the class to the device; without a candidate older than that, any;
+//! - ties of Belady's rule: the tensor unused for longest; a parameter is next needed in the next iteration;
+//! - which free object: the one free for longest; a parameter returns to the object in which the step found it;
+//! - a parameter that ends the step elsewhere, or not on the device, is no initial resident, and the second pass is run again;
+//! - what host memory holds already, or what is overwritten next, is released without a copy;
+//! - swap-ins run in the order in which their objects become free, then in that in which ops need them, swap-outs in the order
+//!   in which tensors become free;
+//! - the deviation of CNT's mutation: half of the count, at least one; CNT follows a mutated CLS through CNT_EXT;
+//! - an individual's time is that of a step in steady state, which may overlap the next one's copies.
+//!
+//! The paper searches for 30 minutes on 72 virtual cores; here the number of ops that are evaluated is bounded: 320,000 at
+//! effort 0, and four times as many at each effort above, which is 3,700 individuals of 1,400 ops at effort 2. A search also
+//! ends, which the paper's does not, after 200 generations without a better individual, or as many as there are ops if those
+//! are more: few ops have few schedules and pools, and at effort 2 more than 178 ops do not get that many generations.
+//!
+//! Its method ends where no mapping of sizes to classes gives every op its objects within the budget. It does not
+//! recompute.
+
+mod engine;
+mod graph;
+mod pool;
+mod swap;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use memc_ir::Bytes;
+use memc_planner::{Found, NoPlan, Planner, Problem, Request};
+use rayon::prelude::*;
+
+use self::engine::{Augmented, script};
+use self::graph::Graph;
+use self::pool::Pool;
+use super::random::Random;
+
+/// SwapAdvisor.
+pub(super) const PLANNER: Planner = Planner {
+    name: "swapadvisor",
+    summary: "genetic search over the order and a size-class pool, Belady swapping",
+    source: "Huang et al., SwapAdvisor, ASPLOS 2020",
+    swaps: true,
+    recomputes: false,
+    plan,
+};
+
+/// N_p, the number of individuals that survive.
+const POPULATION: usize = 144;
+/// P, the probability of mutations.
+const MUTATION: f64 = 0.1;
+/// Ops evaluated at effort 0.
+const OPS: u64 = 320_000;
+/// Generations without an individual that has a time after which the search ends: pools are all that chance decides there.
+const HOPELESS: u64 = 4;
+/// Generations without a better individual after which the search ends, unless there are more ops.
+const STALE: u64 = 200;
+/// Random pools drawn for an individual of the first generation until one fits.
+const DRAWS: usize = 64;
+
+/// A chromosome and its time in ns; none if no op order runs in its pool.
+#[derive(Clone, Debug)]
+struct Individual {
+    order: Arc<Vec<u32>>,
+    pool: Pool,
+    time: Option<u64>,
+}
+
+fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
+    let g = Graph::new(p, request.capacity, request.swap && p.device.can_swap());
+    let budget = OPS << (2 * request.effort.min(5));
+    let generations = budget / (p.ops.len().max(1) * POPULATION) as u64;
+    let mut population = first(&g, request);
+    let mut evaluations = population.len() as u64;
+    let mut best: Option<Individual> = None;
+    keep_best(&mut best, &population);
+    let (stale, mut better) = (STALE.max(p.ops.len() as u64), 0);
+    for generation in 1..generations.max(2) {
+        let hopeless = best.is_none() && generation >= HOPELESS;
+        if (request.stop)() || hopeless || generation - better > stale {
+            break;
+        }
+        let children = children(&g, request, &population, generation);
+        evaluations += children.len() as u64;
+        if keep_best(&mut best, &children) {
+            better = generation;
+        }
+        population.extend(children);
+        let fastest = best.as_ref().and_then(|b| b.time).unwrap_or(1);
+        population = survivors(population, fastest, &mut Random::new(request.seed, stream(generation, 0)));
+    }
+    let Some(best) = best else {
+        return Err(NoPlan::Infeasible(format!(
+            "none of {evaluations} size-class pools has an object for every tensor of every op within {}",
+            Bytes(request.capacity)
+        )));
+    };
+    let moves =
+        g.plan(&best.order, &best.pool).ok_or_else(|| NoPlan::Failed("a plan is not found again".into()))?;
+    Ok(Found { decisions: script(&g, &best.order, &best.pool, &moves), evaluations })
+}
+
+/// The stream of random numbers of a part of a generation.
+fn stream(generation: u64, part: usize) -> u64 {
+    (generation << 20) + part as u64
+}
+
+/// Keeps the fastest; whether it is another now.
+fn keep_best(best: &mut Option<Individual>, individuals: &[Individual]) -> bool {
+    let mut better = false;
+    for individual in individuals {
+        if let Some(time) = individual.time
+            && best.as_ref().and_then(|b| b.time).is_none_or(|b| time < b)
+        {
+            *best = Some(individual.clone());
+            better = true;
+        }
+    }
+    better
+}
+
+/// The time of a step of an individual whose pool is repaired.
+fn evaluate(g: &Graph<'_>, order: Arc<Vec<u32>>, mut pool: Pool) -> Individual {
+    let time = pool.fit(&g.sizes, g.capacity).then(|| {
+        let moves = g.plan(&order, &pool)?;
+        Augmented::new(g, &order, &pool, &moves).step_ns(g)
+    });
+    Individual { order, pool, time: time.flatten() }
+}
+
+/// Sec. 5.1: the first generation.
+fn first(g: &Graph<'_>, request: &Request<'_>) -> Vec<Individual> {
+    let given: Arc<Vec<u32>> = Arc::new((0..g.p.ops.len() as u32).collect());
+    let tightest = g.sizes.tightest();
+    let individual = |i: usize| {
+        let mut random = Random::new(request.seed, stream(0, i));
+        let order = match i {
+            0 => given.clone(),
+            _ if request.fixed_order => given.clone(),
+            _ => Arc::new(g.precedence.vary(&given, 1.0, &mut random)),
+        };
+        let mut pools = (0..DRAWS).map(|_| Pool::random(&g.sizes, g.capacity, &mut random));
+        let pool = pools.find(|pool| pool.clone().fit(&g.sizes, g.capacity));
+        let pool = pool.unwrap_or_else(|| Pool::share(tightest.clone(), &g.sizes, g.capacity, &mut random));
+        evaluate(g, order, pool)
+    };
+    (0..POPULATION).into_par_iter().map(individual).collect()
+}
+
+/// Sec. 5.1: as many children as there are individuals, by crossover and mutation.
+fn children(
+    g: &Graph<'_>,
+    request: &Request<'_>,
+    parents: &[Individual],
+    generation: u64,
+) -> Vec<Individual> {
+    let mut random = Random::new(request.seed, stream(generation, 1));
+    let mut pairs: Vec<usize> = (0..parents.len()).collect();
+    for i in (1..pairs.len()).rev() {
+        pairs.swap(i, random.below(i + 1));
+    }
+    // With one order there are two children of a pair instead of four.
+    let orders = if request.fixed_order { 1 } else { 2 };
+    let mut children = Vec::new();
+    for pair in pairs.chunks_exact(2).take(parents.len() / (2 * orders)) {
+        let (a, b) = (&parents[pair[0]], &parents[pair[1]]);
+        let schedules = if request.fixed_order {
+            vec![a.order.clone()]
+        } else {
+            let cut = random.below(a.order.len()) + 1;
+            [cross(&a.order, &b.order, cut), cross(&b.order, &a.order, cut)].map(Arc::new).to_vec()
+        };
+        let pools = Pool::cross(&a.pool, &b.pool, random.below(g.sizes.bytes.len()) + 1);
+        for schedule in &schedules {
+            children.extend(pools.iter().map(|pool| (schedule.clone(), pool.clone())));
+        }
+    }
+    let mutated = |(i, (order, pool)): (usize, (Arc<Vec<u32>>, Pool))| {
+        let mut random = Random::new(request.seed, stream(generation, 2 + i));
+        let order = match request.fixed_order {
+            true => order,
+            false => Arc::new(g.precedence.vary(&order, MUTATION, &mut random)),
+        };
+        evaluate(g, order, pool.mutate(MUTATION, &mut random))
+    };
+    children.into_par_iter().enumerate().map(mutated).collect()
+}
+
+/// Sec. 5.2, Fig. 4: the first `cut` ops of the second schedule, and the rest in the order of the first.
+fn cross(first: &[u32], second: &[u32], cut: usize) -> Vec<u32> {
+    let mut taken = vec![false; first.len()];
+    let mut child: Vec<u32> = second.iter().copied().take(cut).collect();
+    for &op in &child {
+        taken[op as usize] = true;
+    }
+    child.extend(first.iter().copied().filter(|&op| !taken[op as usize]));
+    child
+}
+
+/// Eq. 1: survivors drawn without replacement, each with the probability of its weight among those left (by the keys of
+/// Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006).
+fn survivors(population: Vec<Individual>, best: u64, random: &mut Random) -> Vec<Individual> {
+    let mut keyed: Vec<(f64, Individual)> = population
+        .into_iter()
+        .map(|individual| {
+            let exponent = individual.time.map(|t| 1.0 - t as f64 / best.max(1) as f64);
+            // The logarithm of a key u^(1/weight), negated and again in logarithms so that no weight vanishes.
+            let noise = (-(1.0 - random.unit()).ln()).max(f64::MIN_POSITIVE).ln();
+            (exponent.map_or(f64::INFINITY, |e| noise - e), individual)
+        })
+        .collect();
+    keyed.sort_by(|a, b| a.0.total_cmp(&b.0));
+    keyed.truncate(POPULATION);
+    keyed.into_iter().map(|(_, individual)| individual).collect()
+}

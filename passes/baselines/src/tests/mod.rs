@@ -1,0 +1,136 @@
+//! What holds for every planner.
+
+mod step;
+
+use memc_planner::sample::{Sample, Seed, any, chain};
+use memc_planner::{Action, Decisions, Home, NoPlan, Request, load, realise, solve, trace};
+
+use super::*;
+
+/// Runs every planner on random problems at random budgets: what it returns fits and does no more than its row and the
+/// request say.
+#[test]
+fn scripts_are_accepted_and_fit() {
+    arbtest::arbtest(|u| {
+        let p = if u.arbitrary()? { step::random(u)? } else { samples::problem(u)? };
+        let peak =
+            realise(&p, Decisions::keep_all(&p)).expect("the unplanned step runs").evaluation.load_bytes;
+        let least = p.largest_working_set().1;
+        let mut request = Request::new(u.int_in_range(least..=peak.max(least))?);
+        request.effort = 0;
+        request.swap = u.ratio(3, 4)?;
+        request.recompute = u.ratio(3, 4)?;
+        request.fixed_order = u.arbitrary()?;
+        for planner in PLANNERS.iter().filter(|planner| planner.name != "keep-all") {
+            match (planner.plan)(&p, &request) {
+                Err(NoPlan::Infeasible(_)) => {}
+                Err(NoPlan::Failed(why)) => panic!("{}: {why}", planner.name),
+                Ok(found) => {
+                    let t = trace(&p, &found.decisions)
+                        .unwrap_or_else(|e| panic!("{}: {e}\n{}", planner.name, found.decisions.print(&p)));
+                    let (load, name) = (load(&t), planner.name);
+                    assert!(load <= request.capacity, "{name}: {load} of {} bytes", request.capacity);
+                    assert!(!request.fixed_order || found.decisions.keeps_order(), "{name} reorders");
+                    for (t, _) in
+                        found.decisions.homes.iter().filter(|(_, home)| matches!(home, Home::Both(_)))
+                    {
+                        let returns = |a: &Action| matches!(a, Action::In((back, _)) if back == t);
+                        assert!(
+                            found.decisions.actions.iter().any(returns),
+                            "{name}: a copy that nothing reads"
+                        );
+                    }
+                    let r = realise(&p, found.decisions).unwrap_or_else(|e| panic!("{name}: {e}"));
+                    let e = r.evaluation;
+                    let (swaps, recomputes) =
+                        (request.swap && planner.swaps, request.recompute && planner.recomputes);
+                    assert!(recomputes || e.recompute_ops == 0, "{name} recomputes");
+                    assert!(swaps || e.swap_in_bytes + e.swap_out_bytes == 0, "{name} swaps");
+                }
+            }
+        }
+        Ok(())
+    })
+    .budget_ms(1_500);
+}
+
+/// Whatever a problem is, no planner contradicts itself, at the budgets that are asked for.
+#[test]
+fn no_planner_fails_on_any_problem() {
+    let (mut found, mut failures) = (vec![0; PLANNERS.len()], Vec::new());
+    for seed in 0..SEEDS {
+        let Sample { problem: p, capacity } = any(&mut Seed(seed), 14).expect("it is a problem");
+        // Those that search end with what they have first.
+        let request = Request { effort: 0, seed, stop: &|| true, ..Request::new(capacity) };
+        for (planner, found) in PLANNERS.iter().zip(&mut found) {
+            let script = match (planner.plan)(&p, &request) {
+                Err(NoPlan::Infeasible(_)) => continue,
+                Err(NoPlan::Failed(why)) => Err(why),
+                Ok(script) => realise(&p, script.decisions),
+            };
+            match script {
+                Ok(r) if r.evaluation.load_bytes <= capacity => *found += 1,
+                Ok(_) if planner.name == "keep-all" => {}
+                Ok(r) => failures.push((seed, planner.name, format!("{} bytes", r.evaluation.load_bytes))),
+                Err(why) => failures.push((seed, planner.name, why)),
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} failures: {failures:#?}", failures.len());
+    assert!(found.iter().all(|&n| n > SEEDS / 10), "{found:?}");
+}
+
+/// In steps too large for asking every planner for a plan that fits, the default planner is not behind one either, even
+/// without a search of its own.
+#[test]
+fn no_quick_planner_is_ahead_in_a_large_step() {
+    let p = chain(150, 4096, 100, 200);
+    let peak = realise(&p, Decisions::keep_all(&p)).expect("the unplanned step runs").evaluation.load_bytes;
+    for share in [3, 4, 6] {
+        let request = Request { effort: 0, ..Request::new(peak * share / 8) };
+        let step = |planner| solve(&p, planner, &request).ok().map(|(r, _)| r.evaluation.step_ns);
+        let ours = step(named("memc").expect("the default planner")).expect("a plan");
+        for planner in PLANNERS.iter().filter(|planner| !SLOW.contains(&planner.name)) {
+            let theirs = step(planner);
+            assert!(theirs.is_none_or(|theirs| ours <= theirs), "{}: {ours} > {theirs:?}", planner.name);
+        }
+    }
+}
+
+/// Planners that the default one does not ask.
+const SLOW: &[&str] = &["home", "swapadvisor"];
+
+/// Problems of [`no_planner_fails_on_any_problem`].
+const SEEDS: u64 = 400;
+
+/// With room for everything, no planner that looks at the budget changes the step.
+#[test]
+fn with_enough_memory_nothing_is_slower_than_computing() {
+    let p = chain(6, 4096, 100, 200);
+    for planner in PLANNERS.iter().filter(|planner| !STATIC.contains(&planner.name)) {
+        let (realised, _) =
+            solve(&p, planner, &Request { effort: 0, ..Request::new(1 << 30) }).expect("there is room");
+        assert_eq!(realised.evaluation.step_ns, p.compute_ns(), "{}", planner.name);
+    }
+}
+
+/// Methods that do the same at any budget.
+const STATIC: &[&str] = &["checkpoint-sqrt", "delta", "vdnn-all", "vdnn-conv"];
+
+/// The same request gives the same script on one thread and on four.
+#[test]
+fn scripts_do_not_depend_on_threads() {
+    arbtest::arbtest(|u| {
+        let p = step::random(u)?;
+        let request = Request { effort: 0, ..Request::new(p.largest_working_set().1 * 3 / 2) };
+        for planner in PLANNERS {
+            let with = |threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a pool");
+                pool.install(|| (planner.plan)(&p, &request))
+            };
+            assert_eq!(with(1), with(4), "{}", planner.name);
+        }
+        Ok(())
+    })
+    .budget_ms(1_500);
+}

@@ -1,0 +1,272 @@
+//! vDNN: feature maps leave after their last use in the forward pass and come back a layer ahead (Rhu et al., vDNN,
+//! MICRO 2016, arXiv 1602.08124).
+//!
+//! As published: vDNN_all offloads the input feature maps of all layers, vDNN_conv those of convolution layers alone.
+//! A map is copied out while its last consumer in the forward pass runs, and released when that has run. In the
+//! backward pass every layer, before it runs, starts the copies of one layer that it will come to: the nearest that
+//! has an offloaded map which is not back (the search for the layer to prefetch); the search ends at a convolution
+//! layer that has none. What is not prefetched is copied in when it is needed. Weights and gradients stay, no op runs
+//! again, and the budget changes nothing.
+//!
+//! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
+//! reviews; the paper itself was not at hand.
+//!
+//! Not found in the accounts used (the paper means chains of cuDNN layers), and here:
+//! - what a layer is in a graph of ops: in the backward pass, a run of ops up to the next one that reads what another
+//!   forward op made; a convolution is an op with "conv" in its label;
+//! - what the first layer of the backward pass needs: it stays, as it would be wanted back at once;
+//! - where the forward pass ends: at the op with the most live bytes;
+//! - what a forward op makes for the backward pass alone: it counts as an input of its layer;
+//! - its synchronisation at the end of each layer: the next one waits where it takes the released bytes, not in
+//!   general;
+//! - vDNN_dyn and the choice of convolution algorithms, which trade workspace for time: a problem has one time per op.
+
+use std::collections::BTreeMap;
+
+use memc_ir::Bytes;
+use memc_planner::{Action, Decisions, Found, NoPlan, Op, Planner, Problem, Request};
+
+use super::walk::{Facts, How, Policy, Walk, hoist, usage};
+
+/// Offloads the inputs of all layers.
+pub(super) const ALL: Planner = Planner {
+    name: "vdnn-all",
+    summary: "offloads every feature map in the forward pass and prefetches a layer ahead",
+    source: "Rhu et al., vDNN, 2016",
+    swaps: true,
+    recomputes: false,
+    plan: |p, request| plan(p, request, false),
+};
+
+/// Offloads the inputs of convolutions.
+pub(super) const CONV: Planner = Planner {
+    name: "vdnn-conv",
+    summary: "offloads the inputs of convolutions in the forward pass and prefetches a layer ahead",
+    source: "Rhu et al., vDNN, 2016",
+    swaps: true,
+    recomputes: false,
+    plan: |p, request| plan(p, request, true),
+};
+
+/// Whether an op is a convolution, going by its name.
+pub(super) fn is_conv(op: &Op) -> bool {
+    op.label.to_ascii_lowercase().contains("conv")
+}
+
+fn plan(p: &Problem, request: &Request<'_>, conv_only: bool) -> Result<Found, NoPlan> {
+    let name = if conv_only { CONV.name } else { ALL.name };
+    let facts = Facts::new(p);
+    let mut policy = Offload::default();
+    if request.swap && p.device.can_swap() {
+        policy.choose(p, &facts, conv_only);
+    }
+    // Memory is not looked at on the way; the result either fits or does not.
+    let open = Request { recompute: false, capacity: u64::MAX, ..*request };
+    let walk = Walk::new(p, &facts, &open, |_| true);
+    let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, name))?;
+    let launches = launches(p, &facts, &policy);
+    let lead = |t: u32, slot: usize| {
+        let at = launches.get(&t).map_or(slot, |&l| l as usize);
+        (at, at)
+    };
+    let decisions = overlap(p, hoist(p, decisions, u64::MAX, &lead));
+    let peak = usage(p, &decisions).into_iter().max().unwrap_or(0);
+    if peak > request.capacity {
+        return Err(NoPlan::Infeasible(format!("{name} needs {}, whatever the budget", Bytes(peak))));
+    }
+    Ok(Found { decisions, evaluations: 1 })
+}
+
+/// Feature maps to offload.
+#[derive(Default)]
+struct Offload {
+    /// By the op that reads it last in the forward pass.
+    after: BTreeMap<u32, Vec<u32>>,
+    /// The position that needs each again.
+    needed: BTreeMap<u32, u32>,
+}
+
+impl Offload {
+    fn choose(&mut self, p: &Problem, facts: &Facts, conv_only: bool) {
+        let layers = layers(p, facts);
+        let second = layers.get(1).map_or(p.ops.len() as u32, |l| l.first);
+        for (t, tensor) in p.tensors.iter().enumerate().filter(|(_, t)| !t.persistent()) {
+            let t = t as u32;
+            let Some((last, next)) = crossing(p, facts, t).filter(|c| c.1 >= second) else { continue };
+            let forward = tensor.touches.iter().take_while(|&&i| i <= last);
+            let mut of_layer = forward.filter(|&&i| !conv_only || is_conv(&p.ops[i as usize]));
+            let read = |i: &u32| p.ops[*i as usize].reads.contains(&t);
+            let unread = !tensor.touches.iter().take_while(|&&i| i <= last).any(read);
+            if of_layer.any(|i| unread || read(i)) && p.ops[next as usize].reads.contains(&t) {
+                self.after.entry(last).or_default().push(t);
+                self.needed.insert(t, next);
+            }
+        }
+    }
+}
+
+/// The last touch of a tensor in the forward pass and the first in the backward pass.
+pub(super) fn crossing(p: &Problem, facts: &Facts, t: u32) -> Option<(u32, u32)> {
+    let touches = &p.tensors[t as usize].touches;
+    let k = touches.partition_point(|&x| x < facts.split);
+    Some((*touches.get(k.checked_sub(1)?)?, *touches.get(k)?))
+}
+
+impl Policy for Offload {
+    fn leave(&mut self, w: &Walk<'_>) -> Vec<(u32, How)> {
+        self.after.get(&w.position).into_iter().flatten().map(|&t| (t, How::Swap)).collect()
+    }
+}
+
+/// A layer of the backward pass: its first op, and whether it has a convolution.
+struct Layer {
+    first: u32,
+    conv: bool,
+}
+
+fn layers(p: &Problem, facts: &Facts) -> Vec<Layer> {
+    let mut layers: Vec<Layer> = Vec::new();
+    let mut current = None;
+    for i in facts.split..p.ops.len() as u32 {
+        let op = &p.ops[i as usize];
+        let forward = |&t: &u32| {
+            let tensor = &p.tensors[t as usize];
+            let saved = !tensor.persistent() && crossing(p, facts, t).is_some();
+            tensor.touches.first().copied().filter(|_| saved)
+        };
+        let of = op.reads.iter().filter_map(forward).max();
+        if layers.is_empty() || (of.is_some() && of != current) {
+            layers.push(Layer { first: i, conv: false });
+            current = of;
+        }
+        if let Some(layer) = layers.last_mut() {
+            layer.conv |= is_conv(op);
+        }
+    }
+    layers
+}
+
+/// For every offloaded tensor that is prefetched, the position before which its copy starts.
+fn launches(p: &Problem, facts: &Facts, offload: &Offload) -> BTreeMap<u32, u32> {
+    let layers = layers(p, facts);
+    let of = |i: u32| layers.partition_point(|l| l.first <= i).saturating_sub(1);
+    let mut wants: Vec<Vec<u32>> = vec![Vec::new(); layers.len()];
+    for (&t, &next) in &offload.needed {
+        wants[of(next)].push(t);
+    }
+    let mut out = BTreeMap::new();
+    let mut fetched = vec![false; layers.len()];
+    for (j, layer) in layers.iter().enumerate() {
+        for k in j + 1..layers.len() {
+            if !wants[k].is_empty() && !fetched[k] {
+                fetched[k] = true;
+                out.extend(wants[k].iter().map(|&t| (t, layer.first)));
+                break;
+            }
+            if layers[k].conv && wants[k].is_empty() {
+                break;
+            }
+        }
+    }
+    out
+}
+
+/// Starts copies to the host together with the op before them where that only reads the tensor.
+fn overlap(p: &Problem, d: Decisions) -> Decisions {
+    let mut actions: Vec<Action> = Vec::with_capacity(d.actions.len());
+    let mut last_run = None;
+    for action in d.actions {
+        match (&action, last_run) {
+            (Action::Out(t), Some((at, op))) if reads_only(p, op, *t) && !appears(&actions, at, *t) => {
+                actions.insert(at, action);
+                last_run = Some((at + 1, op));
+            }
+            (Action::Run(run), _) => {
+                last_run = Some((actions.len(), run.op));
+                actions.push(action);
+            }
+            _ => actions.push(action),
+        }
+    }
+    Decisions { actions, ..d }
+}
+
+fn appears(actions: &[Action], run: usize, t: u32) -> bool {
+    matches!(actions.get(run), Some(Action::Run(run)) if run.at.iter().any(|a| a.0 == t))
+}
+
+fn reads_only(p: &Problem, op: u32, t: u32) -> bool {
+    let op = &p.ops[op as usize];
+    op.reads.contains(&t) && !op.writes.contains(&t)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memc_planner::realise;
+    use memc_planner::sample::chain;
+
+    const MB: u64 = 1 << 20;
+
+    fn order(p: &Problem, d: &Decisions) -> Vec<String> {
+        let name = |t: u32| p.tensors[t as usize].name.clone();
+        let word = |a: &Action| match a {
+            Action::In((t, _)) => Some(format!("in {}", name(*t))),
+            Action::Out(t) => Some(format!("out {}", name(*t))),
+            Action::Run(run) => Some(p.ops[run.op as usize].name.clone()),
+            Action::Drop(_) => None,
+        };
+        d.actions.iter().filter_map(word).collect()
+    }
+
+    /// The published timeline, for a chain of four layers: each input leaves while its layer runs, and comes
+    /// back while the layer behind it runs backward.
+    #[test]
+    fn offloads_with_the_consumer_and_prefetches_a_layer_ahead() {
+        let p = chain(4, MB, 2 * MB, 2 * MB);
+        let found = plan(&p, &Request::new(1 << 30), false).expect("it fits");
+        assert_eq!(
+            order(&p, &found.decisions),
+            [
+                "forward0",
+                "out a0",
+                "forward1",
+                "out a1",
+                "forward2",
+                "out a2",
+                "forward3",
+                "in a2",
+                "backward3",
+                "in a1",
+                "backward2",
+                "in a0",
+                "backward1",
+                "backward0"
+            ]
+            .map(String::from)
+        );
+    }
+
+    /// Copies that take no longer than the layers cost nothing.
+    #[test]
+    fn is_hidden_behind_long_layers() {
+        let p = chain(8, MB, 2 * MB, 2 * MB);
+        let found = plan(&p, &Request::new(1 << 30), false).expect("it fits");
+        let e = realise(&p, found.decisions).expect("it runs").evaluation;
+        assert!(e.swap_out_bytes > 0 && e.load_bytes < 5 * MB, "{e:?}");
+        assert_eq!(e.stall_in_ns, 0);
+    }
+
+    /// The variant for convolutions offloads their inputs alone, and says what it needs below that.
+    #[test]
+    fn convolutions_alone() {
+        let mut p = chain(4, MB, 2 * MB, 2 * MB);
+        p.ops[2].label = "Conv_7".into();
+        let found = plan(&p, &Request::new(1 << 30), true).expect("it fits");
+        assert!(order(&p, &found.decisions).iter().filter(|w| w.starts_with("out")).eq(["out a1"]));
+        let Err(NoPlan::Infeasible(why)) = plan(&p, &Request::new(2 * MB), true) else {
+            panic!("it cannot fit")
+        };
+        assert!(why.contains("whatever the budget"), "{why}");
+    }
+}

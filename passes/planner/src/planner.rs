@@ -1,0 +1,177 @@
+//! Planners: what they are asked, what they answer, and [`solve`], which judges all of them alike.
+//!
+//! [`solve`] evaluates every answer with the one evaluator after the same layout. Where what a planner chose does not
+//! fit once it is laid out, it asks again with less room.
+
+use memc_ir::Bytes;
+use memc_layout::Options;
+
+use crate::decisions::Decisions;
+use crate::problem::Problem;
+use crate::realise::{Realised, realise_with};
+
+/// What a planner is asked for.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    /// Bytes of the device arena.
+    pub capacity: u64,
+    /// Whether tensors may move to the host.
+    pub swap: bool,
+    /// Whether ops may run again.
+    pub recompute: bool,
+    /// Whether the ops must keep the problem's order.
+    pub fixed_order: bool,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// How much to search, 0 to 5.
+    pub effort: u32,
+    /// Says when to stop with the best found so far.
+    pub stop: &'a (dyn Fn() -> bool + Sync),
+    /// Told of plans that fit, as they are found; from several threads, and not always of better ones.
+    pub watch: &'a (dyn Fn(Progress) + Sync),
+}
+
+/// A plan that a search has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Time of its step in ns.
+    pub step_ns: u64,
+    /// Plans that were evaluated by then, by the thread that found it.
+    pub evaluations: u64,
+}
+
+impl Request<'_> {
+    /// Everything allowed, effort 2, never stopped.
+    pub fn new(capacity: u64) -> Request<'static> {
+        Request {
+            capacity,
+            swap: true,
+            recompute: true,
+            fixed_order: false,
+            seed: 0,
+            effort: 2,
+            stop: &|| false,
+            watch: &|_| {},
+        }
+    }
+}
+
+/// What a planner found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// The script; offsets may be left out.
+    pub decisions: Decisions,
+    /// Plans that were evaluated on the way.
+    pub evaluations: u64,
+}
+
+/// Why a planner found nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NoPlan {
+    /// Its method does not reach that budget; says where it ends.
+    Infeasible(String),
+    /// It contradicted itself: a bug.
+    Failed(String),
+}
+
+/// A row of the planner table.
+pub struct Planner {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// What it does, in a line.
+    pub summary: &'static str,
+    /// Where it is published.
+    pub source: &'static str,
+    /// Whether its method moves tensors to the host.
+    pub swaps: bool,
+    /// Whether its method runs ops again.
+    pub recomputes: bool,
+    /// The planner.
+    pub plan: fn(&Problem, &Request<'_>) -> Result<Found, NoPlan>,
+}
+
+/// Times that a planner is asked, with less room where the layout of what it chose is too high.
+pub(crate) const CALLS: usize = 8;
+
+/// Work after which a planner with a plan that fits is not asked for a better one: evaluations times ops.
+const WORK: u64 = 10_000_000;
+
+/// Rooms that differ by less than this part of the capacity are not told apart.
+const GRAIN: u64 = 500;
+
+/// Work spent on a layout that fits.
+const LAYOUT: u64 = 10_000_000;
+
+/// Runs a planner, lays its choice out and evaluates it; the arena's height is at most the capacity.
+///
+/// Where a layout is too high, the planner is asked again with less room; the best of what fits is returned.
+pub fn solve(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<(Realised, u64), NoPlan> {
+    largest(p, request.capacity)?;
+    let first = (planner.plan)(p, request)?;
+    fit(p, planner, request, first, (LAYOUT, CALLS))
+}
+
+/// Bytes of the largest working set, which fits.
+fn largest(p: &Problem, capacity: u64) -> Result<u64, NoPlan> {
+    let (op, bytes) = p.largest_working_set();
+    if bytes <= capacity {
+        return Ok(bytes);
+    }
+    let name = p.ops.get(op).map_or("the step", |op| op.label.as_str());
+    let (need, have) = (Bytes(bytes), Bytes(capacity));
+    Err(NoPlan::Infeasible(format!("{name} needs {need} at once, there are {have}")))
+}
+
+/// Makes a plan that fits of a planner's first answer, and of further ones for less room, with so much work for every
+/// layout and at most so many answers.
+pub(crate) fn fit(
+    p: &Problem,
+    planner: &Planner,
+    request: &Request<'_>,
+    first: Found,
+    (layout_work, calls): (u64, usize),
+) -> Result<(Realised, u64), NoPlan> {
+    let capacity = request.capacity;
+    let (mut evaluations, mut best) = (0, None::<Realised>);
+    // A room between what fits, or is too little for the planner, and what does not.
+    let (mut low, mut high, mut room) = (largest(p, capacity)?, capacity, capacity);
+    let mut found = Some(first);
+    for call in 0..calls {
+        let mut less = 0;
+        if let Some(found) = found {
+            evaluations += found.evaluations;
+            let options = Options { capacity: Some(capacity), work: layout_work, seed: 0, all: true };
+            let stop = || best.is_some() && (request.stop)();
+            let realised = realise_with(p, found.decisions, &options, &stop).map_err(NoPlan::Failed)?;
+            let over = realised.evaluation.dev_bytes.saturating_sub(capacity);
+            if over == 0 {
+                low = room;
+                if best.as_ref().is_none_or(|b| realised.key() < b.key()) {
+                    best = Some(realised);
+                }
+            } else if realised.evaluation.load_bytes > capacity {
+                break;
+            } else {
+                high = room;
+                less = over.max((capacity / 200) << call);
+            }
+        } else {
+            low = room;
+        }
+        let dear = evaluations.saturating_mul(p.ops.len() as u64) > WORK;
+        let enough = best.is_some() && (dear || (request.stop)());
+        if call + 1 == calls || high.saturating_sub(low) <= capacity / GRAIN || enough {
+            break;
+        }
+        // Down until something fits, then between what fits and what does not.
+        let down = best.is_none() && less > 0 && less < high - low;
+        room = if down { high - less } else { low + (high - low) / 2 };
+        found = match (planner.plan)(p, &Request { capacity: room, ..*request }) {
+            Ok(found) => Some(found),
+            Err(NoPlan::Infeasible(_)) => None,
+            Err(e) => return Err(e),
+        };
+    }
+    let none = || format!("{} finds no plan whose layout fits {}", planner.name, Bytes(capacity));
+    best.map(|best| (best, evaluations)).ok_or_else(|| NoPlan::Infeasible(none()))
+}
