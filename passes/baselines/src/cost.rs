@@ -1,4 +1,4 @@
-//! What it costs to compute a tensor again, with the evicted tensors next to it: DTR's approximation by union-find.
+//! Cost of recomputing a tensor together with the evicted tensors next to it: DTR's approximation by union-find.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ pub(super) struct Neighbourhood {
     set: Vec<Option<u32>>,
     parent: Vec<u32>,
     cost: Vec<u64>,
-    /// What each evicted tensor added to its component.
+    /// By tensor: the cost that its eviction added to its component.
     own: Vec<u64>,
 }
 

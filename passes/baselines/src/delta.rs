@@ -62,7 +62,7 @@ struct Delta {
     fixed: u64,
     /// The prefetcher's queue.
     offloaded: Vec<bool>,
-    /// What it has reloaded, with the position of the use.
+    /// Tensors that were reloaded, with the position of the use.
     ahead: Vec<(u32, u32)>,
 }
 

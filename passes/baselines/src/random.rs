@@ -113,7 +113,7 @@ impl Precedence {
         out
     }
 
-    /// Whether an order has every op once and none too early.
+    /// True if an order has every op once and none too early.
     #[cfg(test)]
     pub(super) fn allows(&self, order: &[u32]) -> bool {
         let mut missing = self.before.clone();

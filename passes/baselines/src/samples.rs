@@ -79,7 +79,7 @@ pub(super) fn problem(u: &mut Unstructured<'_>) -> Result<Problem> {
     Ok(Problem::new("sample", device, tensors, ops).expect("invariant: samples are well-formed"))
 }
 
-/// What a planner gives on a problem, checked: its script is carried out, within the capacity, as the request allows.
+/// Plans a problem and checks the answer: its decisions can be carried out, fit the capacity, and do what the request allows.
 pub(super) fn planned(p: &Problem, planner: &Planner, request: &Request<'_>) -> Option<Realised> {
     let found = match (planner.plan)(p, request) {
         Ok(found) => found,

@@ -8,7 +8,7 @@ use super::{belady, capuchin, checkpoint, dtr, odswap, superneurons};
 const OTHERS: [&Planner; 5] =
     [&checkpoint::PLANNER, &odswap::PLANNER, &superneurons::PLANNER, &capuchin::PLANNER, &dtr::PLANNER];
 
-/// How often each of them is at most.
+/// Calls of each of them at most.
 const CALLS: u32 = 8;
 
 /// The smallest capacity for which one of the quick planners is known to have a plan: Belady's walks where they may swap,

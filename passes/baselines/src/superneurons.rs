@@ -55,13 +55,13 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     Ok(Found { decisions: hoist(p, decisions, request.capacity, &lead), evaluations: 1 })
 }
 
-/// Whether a layer's result is worth its copies.
+/// True if a layer's result is worth its copies.
 fn expensive(op: &Op) -> bool {
     let label = op.label.to_ascii_lowercase();
     is_conv(op) || ["gemm", "matmul", "linear"].iter().any(|s| label.contains(s))
 }
 
-/// Whether a tensor can be computed again without anything expensive or of another segment running.
+/// True if a tensor can be recomputed without running an expensive op, or one of another segment.
 fn cheap(p: &Problem, dropped: &Segments, d: &Droppable, segment: &dyn Fn(u32) -> usize) -> bool {
     let here = segment(d.by);
     let (mut seen, mut open) = (BTreeSet::from([d.by]), vec![d.by]);
@@ -102,7 +102,7 @@ fn launches(p: &Problem, d: &Decisions) -> Vec<usize> {
 
 struct Cache {
     segments: Segments,
-    /// Whether each segment is computed anew for every use.
+    /// By segment: true if it is computed anew for every use.
     memory_centric: Vec<bool>,
     split: u32,
 }
@@ -123,7 +123,7 @@ impl Cache {
         Cache { segments, memory_centric, split: facts.split }
     }
 
-    /// Whether the tensor is of a segment that does not stay.
+    /// True if the tensor is of a segment that does not stay.
     fn fleeting(&self, t: u32) -> bool {
         self.segments.of.get(&t).is_some_and(|&g| self.memory_centric[g])
     }
@@ -187,7 +187,7 @@ mod tests {
         assert!(!found.decisions.actions.iter().any(|a| matches!(a, Action::Out(_))));
     }
 
-    /// When memory runs out, the least recently used result of a convolution leaves first: the first one.
+    /// Out of memory, the least recently used result of a convolution leaves first: the first one.
     #[test]
     fn the_cache_evicts_convolutions_by_recency() {
         let p = network();

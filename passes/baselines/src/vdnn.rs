@@ -48,7 +48,7 @@ pub(super) const CONV: Planner = Planner {
     plan: |p, request| plan(p, request, true),
 };
 
-/// Whether an op is a convolution, going by its name.
+/// True if an op is a convolution, going by its name.
 pub(super) fn is_conv(op: &Op) -> bool {
     op.label.to_ascii_lowercase().contains("conv")
 }

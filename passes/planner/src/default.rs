@@ -30,10 +30,10 @@ const MANY: usize = 8192;
 /// Ops up to which plans that fit are made of what all others answer; beyond, only of what promises most.
 const FEW: usize = 256;
 
-/// How many those are.
+/// Number of answers that promise most.
 const PROMISING: usize = 4;
 
-/// How often each of those is asked.
+/// Calls of each of those at most.
 const TWICE: usize = 2;
 
 /// Takes the best of what the starts find and of a search of order, swaps and recomputation from there.

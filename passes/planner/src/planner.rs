@@ -10,20 +10,20 @@ use crate::decisions::Decisions;
 use crate::problem::Problem;
 use crate::realise::{Realised, realise_with};
 
-/// What a planner is asked for.
+/// A question to a planner.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// Bytes of the device arena.
     pub capacity: u64,
-    /// Whether tensors may move to the host.
+    /// True if tensors may move to the host.
     pub swap: bool,
-    /// Whether ops may run again.
+    /// True if ops may be recomputed.
     pub recompute: bool,
-    /// Whether the ops must keep the problem's order.
+    /// True if the ops must keep the problem's order.
     pub fixed_order: bool,
     /// Seed of everything random.
     pub seed: u64,
-    /// How much to search, 0 to 5.
+    /// Search effort, 0 to 5.
     pub effort: u32,
     /// Says when to stop with the best found so far.
     pub stop: &'a (dyn Fn() -> bool + Sync),
@@ -56,7 +56,7 @@ impl Request<'_> {
     }
 }
 
-/// What a planner found.
+/// A planner's answer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Found {
     /// The script; offsets may be left out.
@@ -65,7 +65,7 @@ pub struct Found {
     pub evaluations: u64,
 }
 
-/// Why a planner found nothing.
+/// Reason for finding no plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NoPlan {
     /// Its method does not reach that budget; says where it ends.
@@ -78,13 +78,13 @@ pub enum NoPlan {
 pub struct Planner {
     /// Name on the command line.
     pub name: &'static str,
-    /// What it does, in a line.
+    /// The method in one line.
     pub summary: &'static str,
-    /// Where it is published.
+    /// The publication.
     pub source: &'static str,
-    /// Whether its method moves tensors to the host.
+    /// True if the method moves tensors to the host.
     pub swaps: bool,
-    /// Whether its method runs ops again.
+    /// True if the method recomputes.
     pub recomputes: bool,
     /// The planner.
     pub plan: fn(&Problem, &Request<'_>) -> Result<Found, NoPlan>,
@@ -104,7 +104,7 @@ const LAYOUT: u64 = 10_000_000;
 
 /// Runs a planner, lays its choice out and evaluates it; the arena's height is at most the capacity.
 ///
-/// Where a layout is too high, the planner is asked again with less room; the best of what fits is returned.
+/// If a layout is too high, asks the planner again with less room. Returns the best plan that fits.
 pub fn solve(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<(Realised, u64), NoPlan> {
     largest(p, request.capacity)?;
     let first = (planner.plan)(p, request)?;

@@ -22,7 +22,7 @@ const NOISE: f64 = 1e-6;
 /// Points at which the acquisition is evaluated.
 const CANDIDATES: usize = 600;
 
-/// What has been seen so far.
+/// Observations so far.
 pub(super) struct Bayes {
     random: Random,
     points: Vec<Point>,
@@ -175,7 +175,7 @@ fn normal_below(z: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Where it has seen a value, the process predicts it, with no doubt left; far away it predicts the mean.
+    /// The process predicts a value that it has seen, with no variance; far away it predicts the mean.
     #[test]
     fn interpolates() {
         let points = [[0.0, 0.0, 0.0, 0.0], [0.5, 0.0, 0.0, 0.0], [-1.0, 1.0, 0.0, 0.0]];

@@ -111,7 +111,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether nothing has to be swapped.
+    /// True if nothing has to be swapped.
     fn fits(&self) -> bool {
         self.keep.usage().into_iter().all(|used| used <= self.capacity)
     }

@@ -1,4 +1,4 @@
-//! When the copies of selected variables run (section IV-E, figure 7).
+//! Times of the copies of selected variables (section IV-E, figure 7).
 //!
 //! Copies to the host run in the order of the accesses before them, each as soon as its access and the copy before it
 //! are done; copies to the device in the order of the next accesses, each as late as that access and the copy behind it
@@ -8,7 +8,7 @@
 
 use memc_planner::{Copies, Scheme, Swap};
 
-/// When a variable's copies are planned, in ns: (start, end).
+/// Planned times of a variable's copies in ns: (start, end).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Planned {
     /// To the host.

@@ -52,7 +52,7 @@ impl Arena {
         self.open(self.base, self.capacity);
     }
 
-    /// Where the block before an offset ends, and where the one after it begins.
+    /// End of the block before an offset, and start of the one after it.
     fn between(&self, at: u64) -> (u64, u64) {
         let before = self.blocks.range(..at).next_back().map_or(self.base, |(&at, &(bytes, _))| at + bytes);
         let after = self.blocks.range(at + 1..).next().map_or(self.capacity, |(&at, _)| at);

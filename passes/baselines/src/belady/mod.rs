@@ -28,7 +28,7 @@ pub(super) const PLANNER: Planner = Planner {
     plan,
 };
 
-/// How many times the copies' time a recomputation may take; 0 never recomputes.
+/// Longest recomputation, in multiples of the copies' time; 0 never recomputes.
 const RECOMPUTE: [f64; 4] = [0.0, 0.25, 1.0, 4.0];
 
 /// Shares of the capacity to plan for as well: eviction is greedy, and less room sometimes makes it choose better.
@@ -107,7 +107,7 @@ mod tests {
     use memc_planner::sample::{device, op, tensor};
     use memc_planner::{Action, Kind};
 
-    /// What is overwritten unread is computed again from the last op that made it anew.
+    /// A content that is overwritten unread is recomputed from the last op that made it anew.
     #[test]
     fn what_was_overwritten_is_not_computed_again() {
         let tensors =

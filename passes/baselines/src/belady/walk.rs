@@ -41,9 +41,9 @@ struct Walk<'a> {
     homes: BTreeMap<u32, Home>,
     arena: Arena,
     at: Vec<Option<u64>>,
-    /// Whether host memory holds the tensor's present content.
+    /// True if host memory holds the tensor's present content.
     host: Vec<bool>,
-    /// How many running ops need the tensor.
+    /// Number of running ops that need the tensor.
     pins: Vec<u32>,
     actions: Vec<Action>,
     position: u32,

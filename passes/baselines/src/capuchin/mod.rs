@@ -166,7 +166,7 @@ mod tests {
 
     const MB: u64 = 1 << 20;
 
-    /// Where copies hide, Capuchin swaps, and swaps the tensor with the longest free time: the first activation.
+    /// Capuchin swaps where copies hide: the tensor with the longest free time, the first activation.
     #[test]
     fn swaps_the_longest_free_time_first() {
         let p = chain(8, MB, 4 * MB, 4 * MB);
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(realised.evaluation.step_ns, p.compute_ns());
     }
 
-    /// Where ops are much faster than copies, it computes again instead, and swaps where it may not.
+    /// Capuchin recomputes where ops are much faster than copies, and swaps where it may not recompute.
     #[test]
     fn recomputes_where_swaps_cannot_hide() {
         let p = chain(8, MB, 1000, 1000);

@@ -1,4 +1,4 @@
-//! What to evict, and how: the policy maker.
+//! The policy maker: which tensors to evict, by a copy or by recomputation.
 //!
 //! A candidate is a tensor's absence between two accesses in the time of peak memory: while more is in use than the
 //! budget has. Its free time is that from the end of its copy to the host, begun at the first access, to the latest
@@ -121,7 +121,7 @@ impl<'a> PolicyMaker<'a> {
         Some(ops.into_iter().map(|op| self.p.ops[op as usize].time_ns).sum())
     }
 
-    /// Whether a tensor has to be computed to be read just before a position.
+    /// True if a tensor has to be computed to be read just before a position.
     fn gone(&self, t: u32, position: u32) -> bool {
         let tensor = &self.p.tensors[t as usize];
         if tensor.kind != Kind::Transient {
@@ -184,7 +184,7 @@ impl<'a> PolicyMaker<'a> {
         swap.into_iter().chain(redo).min()
     }
 
-    /// Whether the absence saves memory where there is too little.
+    /// True if the absence saves memory where there is too little.
     fn is_over(&self, used: &[u64], a: &Absence) -> bool {
         used[a.from as usize + 1..a.to as usize].iter().any(|&u| u > self.capacity)
     }

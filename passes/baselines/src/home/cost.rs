@@ -4,7 +4,7 @@ use memc_planner::{Kind, Scheme, Sequence, Step, Swap};
 
 use super::maps::{Net, SWAP};
 
-/// What a policy costs; ordered by what memory lacks first.
+/// Cost of a policy, ordered by missing memory first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Cost {
     /// Bytes by which memory is exceeded at most.
@@ -50,7 +50,7 @@ pub(super) struct Model<'a> {
     marks: Vec<bool>,
 }
 
-/// Where the streams and memory are.
+/// State of the streams and of memory.
 struct Clock {
     compute: u64,
     d2h: u64,

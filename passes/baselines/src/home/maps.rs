@@ -117,7 +117,7 @@ impl<'a> Net<'a> {
         (made && op.repeatable && !op.updates()).then_some(writer)
     }
 
-    /// Whether a tensor can be computed again before an op, from what is on the device then or can be computed again too.
+    /// True if a tensor can be recomputed before an op, from tensors that are on the device then or can be recomputed too.
     fn repeatable(&self, t: u32, at: u32, tried: &mut [u32]) -> bool {
         let mut open = vec![t];
         while let Some(u) = open.pop() {
@@ -186,7 +186,7 @@ impl<'a> Net<'a> {
         Some(())
     }
 
-    /// Whether a tensor that is needed before an op is no longer there: released, or dead.
+    /// True if a tensor that is needed before an op is no longer there: released, or dead.
     fn missing(&self, t: u32, at: u32, policy: &[u8], again: &[bool]) -> bool {
         let tensor = &self.p.tensors[t as usize];
         if again[t as usize] || tensor.persistent() {

@@ -12,7 +12,7 @@ pub(super) struct Augmented {
     pub(super) awaits: Vec<Vec<Await>>,
     /// For every position of the schedule, its node.
     pub(super) runs: Vec<u32>,
-    /// What every node touches: where its part of the list ends; cell and whether it writes it.
+    /// Touches of all nodes: the end of each node's part of the list; a cell and whether the node writes it.
     ends: Vec<u32>,
     touches: Vec<(u32, bool)>,
     /// For every node, one that it comes after, whatever it touches: the op whose result it copies.

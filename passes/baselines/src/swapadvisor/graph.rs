@@ -1,4 +1,4 @@
-//! What the swap planner reads and what it writes: a problem with its sizes and orders, and a swap plan.
+//! Input and output of the swap planner: a problem with its sizes and orders, and a swap plan.
 
 use memc_planner::Problem;
 
@@ -23,7 +23,7 @@ pub(super) struct Graph<'a> {
     pub(super) capacity: u64,
 }
 
-/// What happens to a tensor between ops.
+/// An action on a tensor between ops.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Act {
     /// A copy to the host.
@@ -39,7 +39,7 @@ pub(super) enum Act {
 pub(super) struct Moves {
     /// For every persistent tensor, the block in which a step finds it; none: in host memory.
     pub(super) home: Vec<u32>,
-    /// What happens before which position of the schedule, in the order of the streams: position, act, tensor.
+    /// Actions before positions of the schedule, in the order of the streams: position, act, tensor.
     pub(super) acts: Vec<(u32, Act, u32)>,
     /// Blocks of the tensors that ops allocate: position, tensor, block.
     pub(super) at: Vec<(u32, u32, u32)>,

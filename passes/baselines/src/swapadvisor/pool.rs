@@ -9,7 +9,7 @@ use crate::random::Random;
 pub(super) struct Sizes {
     /// TS: the sizes in bytes, ascending.
     pub(super) bytes: Vec<u64>,
-    /// How many tensors and scratch spaces there are of each.
+    /// Number of tensors and scratch spaces of each.
     pub(super) tensors: Vec<u64>,
     /// The size of every tensor, as a position in `bytes`.
     pub(super) of_tensor: Vec<u32>,

@@ -49,14 +49,14 @@ struct Pass<'a> {
     touches: Vec<u32>,
     /// For every tensor, its next touch in the list.
     next: Vec<u32>,
-    /// When the op at every position starts, if none waits.
+    /// Start of the op at every position, if none waits.
     start: Vec<u64>,
     /// Class of every tensor and of every position's scratch space.
     class: &'a [u32],
     /// For every class, its first block; one more at the end.
     first: Vec<u32>,
     objects: Vec<u64>,
-    /// What is in every block, and since when it is free.
+    /// Content of every block, and the time since which it is free.
     holds: Vec<u32>,
     free: Vec<u32>,
     /// For every class, its free blocks by that; some entries are out of date.
@@ -227,7 +227,7 @@ impl<'a> Pass<'a> {
         Some(())
     }
 
-    /// How a tensor's content comes into its block.
+    /// Brings a tensor's content into its block.
     fn fill(&mut self, t: u32, block: u32, i: u32, read: bool) {
         let kind = self.g.p.tensors[t as usize].kind;
         let home = self.moves.home[t as usize];
@@ -322,7 +322,7 @@ impl<'a> Pass<'a> {
         self.order.len() as u32 + self.touches[self.g.touches[t as usize] as usize]
     }
 
-    /// Whether the next op that touches a tensor overwrites it.
+    /// True if the next op that touches a tensor overwrites it.
     fn overwritten(&self, t: u32) -> bool {
         let (next, end) = (self.next[t as usize], self.g.touches[t as usize + 1]);
         if next >= end {

@@ -127,7 +127,7 @@ fn fig_1() -> Problem {
     Problem::new("fig1", device(), tensors, ops).expect("invariant: the example is well-formed")
 }
 
-/// When the last op of Fig. 1 ends, in units of time: the first step, without what would be left of another before it.
+/// End of the last op of Fig. 1, in units of time, in a first step that no other step precedes.
 fn fig_1_ends(schedule: [u32; 6], pool: &Pool) -> u64 {
     let p = fig_1();
     let g = Graph::new(&p, 10 * UNIT, true);

@@ -1,4 +1,4 @@
-//! When the one link between device and host is taken, in a step that repeats.
+//! Times at which the one link between device and host is taken, in a step that repeats.
 
 /// Disjoint busy intervals of a timeline with a period, ascending; times in ns.
 #[derive(Clone, Debug, Default)]

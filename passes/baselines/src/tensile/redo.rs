@@ -77,7 +77,7 @@ impl<'a> Redo<'a> {
         (made && op.repeatable && !op.updates()).then_some(writer)
     }
 
-    /// Whether a tensor is on the device without a break from op `writer` to op `at`, with the same content.
+    /// True if a tensor is on the device without a break from op `writer` to op `at`, with the same content.
     fn kept(&self, t: u32, writer: u32, at: i32) -> bool {
         let tensor = &self.p.tensors[t as usize];
         let alive = tensor.persistent() || tensor.touches.last().is_some_and(|&last| last as i32 >= at);

@@ -5,7 +5,7 @@ use memc_planner::{Problem, Scheme, Sequence, Swap};
 
 use super::link::Link;
 
-/// What is decided so far, on the time axis of a step whose ops never wait.
+/// Decisions so far, on the time axis of a step whose ops never wait.
 pub(super) struct Tasks<'a> {
     p: &'a Problem,
     /// The gaps between tensor accesses, and the swap tasks of each.

@@ -1,4 +1,4 @@
-//! What holds for every planner.
+//! Properties of every planner.
 
 mod step;
 

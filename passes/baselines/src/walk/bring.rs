@@ -8,7 +8,7 @@ use super::{AGAIN, Policy, Stuck, Walk, writer};
 /// A recomputation that waits for its operands.
 struct Frame {
     op: u32,
-    /// How many of the op's operands are on the device and pinned.
+    /// Number of the op's operands that are on the device and pinned.
     ready: usize,
     /// The tensor that it is run for.
     wanted: u32,
@@ -159,7 +159,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Whether the result of an op's run is the content that its next touch reads, and nowhere.
+    /// True if an op's run makes the content that the tensor's next touch reads, and that content is nowhere yet.
     fn wants_back(&self, t: u32, w: u32) -> bool {
         let next = self.next[t as usize];
         self.p.tensors[t as usize].kind == Kind::Transient

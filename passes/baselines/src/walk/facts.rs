@@ -1,4 +1,4 @@
-//! What the order of a problem implies for every content of every tensor: until when it can be computed again.
+//! Lifetimes that the order of a problem implies: the last position at which each content can be recomputed.
 
 use memc_planner::{Kind, Problem, Scheme, Sequence};
 
@@ -33,14 +33,14 @@ impl Facts {
         Facts { split, peak, again }
     }
 
-    /// Whether a content can be computed again just before `position` from what is there then, or can be computed then.
+    /// True if a content can be recomputed just before `position`, from contents that are there or can be recomputed then.
     pub(crate) fn redoable(&self, t: u32, content: u32, position: u32) -> bool {
         let limits = &self.again[t as usize];
         position < NEVER && limits.get(content as usize).is_some_and(|&l| l > 0 && position <= l)
     }
 }
 
-/// How many writes a tensor has seen just before a position.
+/// Number of writes that a tensor has seen just before a position.
 pub(crate) fn content(p: &Problem, t: u32, position: u32) -> u32 {
     p.tensors[t as usize].writes.partition_point(|&w| w < position) as u32
 }

@@ -2,7 +2,7 @@
 //! evicts by a policy's score, what is missing comes back by a copy or by computing it again.
 //!
 //! Counts bytes, not addresses; layout comes later. Every choice is recorded as an action, so that the walk is a script.
-//! What a policy may not do is refused here: a content that is neither on the host nor computable at its next use never
+//! A policy's wrong choices are refused here: a content that is neither on the host nor computable at its next use never
 //! leaves the device.
 
 mod bring;
@@ -16,7 +16,7 @@ use memc_planner::{Action, Decisions, Home, Kind, NoPlan, Problem, Request};
 pub(crate) use facts::{Facts, NEVER, content, writer};
 pub(crate) use hoist::{hoist, put_off, usage};
 
-/// How a tensor leaves the device.
+/// The two ways to leave the device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum How {
     /// Copied to the host, unless a copy is there.
@@ -25,17 +25,17 @@ pub(crate) enum How {
     Redo,
 }
 
-/// What a method decides on the way.
+/// Decisions of a method during the walk.
 pub(crate) trait Policy {
     /// Rank of a tensor among those that may leave; the least leaves first, `None` stays.
     fn score(&mut self, _: &Walk<'_>, _: u32) -> Option<f64> {
         None
     }
-    /// How it leaves, where both are possible.
+    /// The way to leave, where both are possible.
     fn how(&mut self, _: &Walk<'_>, _: u32) -> How {
         How::Swap
     }
-    /// Whether a tensor that is on the host is computed again all the same.
+    /// True if a tensor that is on the host is recomputed all the same.
     fn redo_although_on_host(&self) -> bool {
         false
     }
@@ -55,7 +55,7 @@ pub(crate) trait Policy {
     fn leave(&mut self, _: &Walk<'_>) -> Vec<(u32, How)> {
         Vec::new()
     }
-    /// Whether what was computed again for another tensor's sake stays until it is evicted.
+    /// True if a tensor that was recomputed for another's sake stays until it is evicted.
     fn keeps_visitors(&self) -> bool {
         false
     }
@@ -65,7 +65,7 @@ pub(crate) trait Policy {
     fn came(&mut self, _: &Walk<'_>, _: u32) {}
 }
 
-/// Why a walk ended early.
+/// Reason for a walk's early end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stuck {
     /// No room for the op, though all that may leave has left.
@@ -106,7 +106,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) capacity: u64,
     /// Bytes on the device.
     pub(crate) used: u64,
-    /// Whether each tensor is on the device.
+    /// By tensor: true if it is on the device.
     pub(crate) here: Vec<bool>,
     /// Those that are.
     present: BTreeSet<u32>,
@@ -122,7 +122,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) clock: u64,
     /// The present op.
     pub(crate) position: u32,
-    /// How many running ops need each tensor.
+    /// By tensor: number of running ops that need it.
     pins: Vec<u32>,
     swap: bool,
     recompute: bool,
@@ -198,7 +198,7 @@ impl<'a> Walk<'a> {
         self.p.tensors[t as usize].bytes
     }
 
-    /// Whether the content on the device is read again, in this step or the next.
+    /// True if the content on the device is read again, in this step or the next.
     pub(crate) fn needed(&self, t: u32) -> bool {
         match self.next[t as usize] {
             NEVER => self.p.tensors[t as usize].persistent(),
@@ -206,18 +206,18 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether the content on the device can be computed again for its next touch.
+    /// True if the content on the device can be recomputed for its next touch.
     pub(crate) fn can_redo(&self, t: u32) -> bool {
         let transient = self.p.tensors[t as usize].kind == Kind::Transient;
         self.recompute && transient && self.facts.redoable(t, self.seen[t as usize], self.next[t as usize])
     }
 
-    /// Whether the tensor can be copied to the host, or is there.
+    /// True if the tensor can be copied to the host, or is there.
     pub(crate) fn can_swap(&self, t: u32) -> bool {
         self.swap || self.host[t as usize] == Some(self.seen[t as usize])
     }
 
-    /// Whether the tensor can leave now.
+    /// True if the tensor can leave now.
     pub(crate) fn movable(&self, t: u32) -> bool {
         let i = t as usize;
         self.here[i] && self.pins[i] == 0 && (!self.needed(t) || self.can_swap(t) || self.can_redo(t))
