@@ -113,7 +113,7 @@ impl Instance {
         order: Option<Order>,
         watch: &dyn Watch,
     ) -> Result<Instance, Error> {
-        if !source.path.extension().is_some_and(|e| e == "json") {
+        if source.path.extension().is_none_or(|e| e != "json") {
             return Instance::of_model(&Model::read(source, target, watch)?, order);
         }
         watch.event(Event::Stage("importing"));
