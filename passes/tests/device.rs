@@ -21,7 +21,7 @@ fn timed(device: &str, kind: &OpKind, operands: &[&str]) -> (u64, Family) {
     let results = kind.infer(&operands).unwrap();
     let results: Vec<&TensorType> = results.iter().collect();
     let profile = DeviceProfile::named(device).unwrap();
-    (profile.op_ns(kind, &operands, &results), Family::of(kind, &operands, &results))
+    (profile.op_ns(kind, &operands, &results), kind.family(&operands, &results))
 }
 
 const CONV: &str = "{strides = [1, 1], pads = [1, 1, 1, 1], dilations = [1, 1]}";

@@ -1,6 +1,7 @@
-//! Which family lowers which op. A new row of the op table does not compile without a decision here.
+//! Dispatch of an op to the module that lowers its family.
 
 use memc_ir::OpKind;
+use memc_ir::ops::Family;
 
 use crate::error::CudaError;
 use crate::kernel::Lowering;
@@ -9,90 +10,24 @@ use crate::{
     shape,
 };
 
-/// How a family takes an op.
-type Family = fn(&Call) -> Option<Lowering>;
+/// Lowering of an op; `None` where the family has no kernel for it.
+type Lower = fn(&Call) -> Option<Lowering>;
 
 pub(crate) fn dispatch(call: &Call) -> Result<Lowering, CudaError> {
-    use OpKind::*;
-    let family: Family = match call.op {
-        Neg {}
-        | Abs {}
-        | Sign {}
-        | Not {}
-        | Floor {}
-        | Ceil {}
-        | Round {}
-        | Sin {}
-        | Cos {}
-        | Exp {}
-        | Log {}
-        | Sqrt {}
-        | Reciprocal {}
-        | Tanh {}
-        | Sigmoid {}
-        | Erf {}
-        | Relu {}
-        | Gelu { .. }
-        | Cast { .. }
-        | Add {}
-        | Sub {}
-        | Mul {}
-        | Div {}
-        | Pow {}
-        | Min {}
-        | Max {}
-        | Equal {}
-        | Less {}
-        | LessEqual {}
-        | Greater {}
-        | GreaterEqual {}
-        | And {}
-        | Or {}
-        | Select {}
-        | ReluGrad {}
-        | TanhGrad {}
-        | SigmoidGrad {}
-        | GeluGrad { .. }
-        | MovingAverage { .. }
-        | MaskScale { .. }
-        | Increment { .. } => elementwise::lower,
-        Fused { .. } => fused::lower,
-        FusedNorm { .. } => fused_norm::lower,
-        Sgd {} | Momentum { .. } | Adagrad { .. } | AdamW { .. } => optim::lower,
-        ReduceSum { .. } | ReduceMean { .. } | ReduceMax { .. } | SumSquares {} => reduce::lower,
-        Softmax { .. }
-        | LogSoftmax { .. }
-        | SoftmaxGrad { .. }
-        | CrossEntropy { .. }
-        | CrossEntropyGrad { .. }
-        | LayerNorm { .. }
-        | LayerNormGrad { .. }
-        | BatchNormStats { .. }
-        | BatchNorm {}
-        | BatchNormGrad {} => norm::lower,
-        Copy {}
-        | Reshape { .. }
-        | Transpose { .. }
-        | Broadcast { .. }
-        | Slice { .. }
-        | Concat { .. }
-        | Pad { .. }
-        | Fill { .. } => shape::lower,
-        Gather { .. }
-        | GatherGrad { .. }
-        | GatherElements { .. }
-        | ScatterElements { .. }
-        | GatherNd { .. }
-        | ScatterNd { .. } => index::lower,
-        RandomMask { .. } | Dropout { .. } | RandomUniform { .. } | RandomNormal { .. } => random::lower,
-        MaxPool { .. }
-        | MaxPoolGrad { .. }
-        | MaxPoolGradInput { .. }
-        | AveragePool { .. }
-        | AveragePoolGrad { .. } => pool::lower,
-        MatMul { .. } | Gemm { .. } => product::lower,
-        MatMulBiasGrad { .. } => bias_grad::lower,
-        Conv { .. } | ConvGradInput { .. } | ConvGradWeight { .. } => conv::lower,
+    let lower: Lower = match (call.op.def().family, call.op) {
+        (_, OpKind::Fused { .. }) => fused::lower,
+        (_, OpKind::FusedNorm { .. }) => fused_norm::lower,
+        (_, OpKind::MatMulBiasGrad { .. }) => bias_grad::lower,
+        (Family::ElementWise, _) | (_, OpKind::Increment { .. }) => elementwise::lower,
+        (Family::Optimizer, _) => optim::lower,
+        (Family::Reduce, _) => reduce::lower,
+        (Family::Softmax | Family::Norm, _) => norm::lower,
+        (Family::Movement, _) => shape::lower,
+        (Family::Gather | Family::Scatter, _) => index::lower,
+        (Family::Random, _) => random::lower,
+        (Family::Pool, _) => pool::lower,
+        (Family::MatMul, _) => product::lower,
+        (Family::Conv | Family::ConvGradInput | Family::ConvGradWeight | Family::Depthwise, _) => conv::lower,
     };
-    family(call).ok_or(CudaError::Missing { op: call.op.mnemonic() })
+    lower(call).ok_or(CudaError::Missing { op: call.op.mnemonic() })
 }

@@ -13,7 +13,7 @@
 
 use std::fmt;
 
-use super::{Cost, OpKind, streaming};
+use super::{Cost, Fusion, OpKind, streaming};
 use crate::types::{DType, TensorType};
 
 /// Most steps of a body.
@@ -81,60 +81,14 @@ impl fmt::Display for Body {
     }
 }
 
-/// Whether the op may be a step: each element of its one result depends on one element of each operand.
+/// True for an op that may be a step; see [`Fusion::Step`].
 pub fn is_step(op: &OpKind) -> bool {
-    use OpKind::*;
-    matches!(
-        op,
-        Neg {}
-            | Abs {}
-            | Sign {}
-            | Not {}
-            | Floor {}
-            | Ceil {}
-            | Round {}
-            | Sin {}
-            | Cos {}
-            | Exp {}
-            | Log {}
-            | Sqrt {}
-            | Reciprocal {}
-            | Tanh {}
-            | Sigmoid {}
-            | Erf {}
-            | Relu {}
-            | Gelu { .. }
-            | Cast { .. }
-            | Add {}
-            | Sub {}
-            | Mul {}
-            | Div {}
-            | Pow {}
-            | Min {}
-            | Max {}
-            | Equal {}
-            | Less {}
-            | LessEqual {}
-            | Greater {}
-            | GreaterEqual {}
-            | And {}
-            | Or {}
-            | Select {}
-            | ReluGrad {}
-            | TanhGrad {}
-            | SigmoidGrad {}
-            | GeluGrad { .. }
-            | MovingAverage { .. }
-            | MaskScale { .. }
-            | RandomMask { .. }
-            | Dropout { .. }
-            | BatchNorm {}
-    )
+    op.def().fusion == Fusion::Step
 }
 
-/// Whether the op may be the head of a body.
+/// True for an op that may be the head of a body.
 pub fn is_head(op: &OpKind) -> bool {
-    matches!(op, OpKind::MatMul { .. } | OpKind::Gemm { .. } | OpKind::Conv { .. })
+    op.def().fusion == Fusion::Head
 }
 
 /// Where a step reads its operand of this index.

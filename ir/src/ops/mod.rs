@@ -6,6 +6,7 @@
 
 mod conv;
 mod elementwise;
+mod family;
 pub mod fused;
 pub mod fused_norm;
 mod index;
@@ -21,6 +22,7 @@ mod table;
 mod widen;
 
 pub use conv::{Im2colTiling, MAX_LANES, conv_output_extent, im2col_tiling, is_depthwise};
+pub use family::Family;
 pub use linalg::BiasGrad;
 pub use pool::pool_output_extent;
 pub use shape::broadcast_shapes;
@@ -51,6 +53,17 @@ pub enum Class {
     View,
 }
 
+/// Part that an op can play in a fused op's body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fusion {
+    /// A step: each element of its one result depends on one element of each operand.
+    Step,
+    /// The first op, whose result the steps work on.
+    Head,
+    /// None.
+    Alone,
+}
+
 /// The static part of an op's row.
 #[derive(Debug)]
 pub struct OpDef {
@@ -70,6 +83,10 @@ pub struct OpDef {
     pub inplace: &'static [(usize, usize)],
     /// Treatment by passes.
     pub class: Class,
+    /// Family of its kernels; see [`OpKind::family`].
+    pub family: Family,
+    /// Part in fused ops.
+    pub fusion: Fusion,
 }
 
 impl OpDef {

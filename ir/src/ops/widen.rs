@@ -5,7 +5,7 @@
 //! workspace that the op's cost declares. A cut is along leading axes, where calls need nothing of each other; an op
 //! that sums over its leading axis is one call. The cut depends on types only.
 
-use super::OpKind;
+use super::{Family, OpKind};
 use crate::attr::ScatterMode;
 use crate::types::{DType, TensorType};
 
@@ -157,14 +157,16 @@ impl OpKind {
         Some(plan)
     }
 
-    /// How the op is cut; `None` when it never looks at elements, or converts them itself. A new row does not compile
-    /// without a decision here.
+    /// The op's cut; `None` when it never looks at elements, or converts them itself.
     fn cut(&self, operands: &[&TensorType], result: &TensorType) -> Option<Cut> {
         use OpKind::*;
         let leading: fn(usize) -> Meets = |_| Meets::Leading;
         let broadcast: fn(usize) -> Meets = |_| Meets::Broadcast;
         let first_only: fn(usize) -> Meets = |i| if i == 0 { Meets::Leading } else { Meets::Whole };
         let before = |axis: i64| usize::try_from(axis).unwrap_or(0);
+        let family = self.def().family;
+        let elementwise =
+            matches!(family, Family::ElementWise | Family::Optimizer) || matches!(self, Dropout { .. });
         Some(match self {
             Copy {} | Reshape { .. } | Transpose { .. } | Broadcast { .. } | Slice { .. } => return None,
             Concat { .. } | Pad { .. } | Fill { .. } | Select {} | Cast { .. } => return None,
@@ -173,50 +175,6 @@ impl OpKind {
             Increment { .. } | Fused { .. } | FusedNorm { .. } | MatMulBiasGrad { .. } => return None,
             ScatterElements { mode: ScatterMode::Replace, .. }
             | ScatterNd { mode: ScatterMode::Replace, .. } => return None,
-
-            Neg {}
-            | Abs {}
-            | Sign {}
-            | Not {}
-            | Floor {}
-            | Ceil {}
-            | Round {}
-            | Sin {}
-            | Cos {}
-            | Exp {}
-            | Log {}
-            | Sqrt {}
-            | Reciprocal {}
-            | Tanh {}
-            | Sigmoid {}
-            | Erf {}
-            | Relu {}
-            | Gelu { .. }
-            | Add {}
-            | Sub {}
-            | Mul {}
-            | Div {}
-            | Pow {}
-            | Min {}
-            | Max {}
-            | Equal {}
-            | Less {}
-            | LessEqual {}
-            | Greater {}
-            | GreaterEqual {}
-            | And {}
-            | Or {}
-            | ReluGrad {}
-            | TanhGrad {}
-            | SigmoidGrad {}
-            | GeluGrad { .. }
-            | MovingAverage { .. }
-            | MaskScale { .. }
-            | Dropout { .. }
-            | Sgd {}
-            | Momentum { .. }
-            | Adagrad { .. }
-            | AdamW { .. } => (CALL, result.rank(), broadcast),
 
             Softmax { axis } | LogSoftmax { axis } | SoftmaxGrad { axis } => (CALL, before(*axis), leading),
             LayerNorm { axis, .. } => (CALL, before(*axis), first_only),
@@ -239,20 +197,9 @@ impl OpKind {
                 _ => Meets::Broadcast,
             }),
 
-            // These sum over their leading axis, or index the whole tensor: one call.
-            Gemm { .. }
-            | ConvGradWeight { .. }
-            | MaxPool { .. }
-            | MaxPoolGrad { .. }
-            | BatchNormStats { .. }
-            | BatchNormGrad {}
-            | LayerNormGrad { .. }
-            | SumSquares {}
-            | CrossEntropy { .. }
-            | CrossEntropyGrad { .. }
-            | GatherGrad { .. }
-            | ScatterElements { .. }
-            | ScatterNd { .. } => (CALL, 0, leading),
+            _ if elementwise => (CALL, result.rank(), broadcast),
+            // The others sum over their leading axis, or index the whole tensor: one call.
+            _ => (CALL, 0, leading),
         })
     }
 }

@@ -10,10 +10,11 @@
 
 use std::collections::BTreeMap;
 
+use memc_ir::ops::Family;
 use memc_ir::{OpKind, TensorType};
 
 use super::ridge::{Ridge, r_squared};
-use super::{DeviceProfile, Family, roofline};
+use super::{DeviceProfile, roofline};
 
 /// Shares of ops for judging.
 pub const FOLDS: usize = 5;
@@ -45,7 +46,7 @@ impl Sample {
             (self.operands.iter().collect::<Vec<_>>(), self.results.iter().collect::<Vec<_>>());
         let plain = log(roofline::kernel_ns(profile, &self.op, &operands, &results));
         Row {
-            family: Family::of(&self.op, &operands, &results),
+            family: self.op.family(&operands, &results),
             features: features(&self.op, &operands, &results, plain),
             plain,
             measured: log(self.time_ns as f64),
@@ -162,8 +163,7 @@ impl Measured {
             return sample.time_ns as f64;
         }
         let plain = log(roofline_ns);
-        let by =
-            self.correction.at(Family::of(op, operands, results), &features(op, operands, results, plain));
+        let by = self.correction.at(op.family(operands, results), &features(op, operands, results, plain));
         (roofline_ns * libm::exp(by)).max(1.0)
     }
 }

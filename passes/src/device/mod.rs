@@ -6,7 +6,6 @@
 //! that keep an op's operands, and clocks that change.
 
 mod builtin;
-mod family;
 mod file;
 mod measured;
 mod ridge;
@@ -19,8 +18,8 @@ use memc_ir::{OpKind, TensorType};
 use memc_planner::SLOWDOWN_UNIT;
 
 pub use builtin::PROFILES;
-pub use family::Family;
 pub use measured::{FOLDS, Judgement, Measured, Quality, Sample};
+pub use memc_ir::ops::Family;
 pub use roofline::Kernels;
 
 /// Arithmetic throughput in FLOP per second, a multiplication and an addition being two.

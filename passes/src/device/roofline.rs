@@ -19,9 +19,10 @@
 //! [`efficiency`] are set so that published training speeds come out; `tests/bench/results/costs.md` compares both. A
 //! profile with measured ops does without them.
 
+use memc_ir::ops::Family;
 use memc_ir::{Cost, DType, OpKind, TensorType};
 
-use super::{DeviceProfile, Family};
+use super::DeviceProfile;
 
 /// How near to the peaks kernels come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,7 +103,7 @@ pub(super) fn kernel_ns(
             latency + (arithmetic.max(traffic) * 1e9).ceil()
         }
         Kernels::Gpu => {
-            let family = Family::of(op, operands, results);
+            let family = op.family(operands, results);
             let shares = efficiency(family);
             let bytes_per_s = profile.memory_bytes_per_s * shares.memory;
             let traffic = RAMP_NS + bytes / bytes_per_s * 1e9;
