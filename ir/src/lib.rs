@@ -21,8 +21,8 @@ pub use diag::{Anchor, Diag, Diags};
 pub use entity::{Arena, ConstId, Id, InputId, MirrorId, OpId, SlotId, StateId, ValueId};
 pub use init::{Blob, Init};
 pub use module::{
-    Await, Code, Const, Def, Feed, Input, Mirror, Module, Op, Output, OutputRole, Phase, Role, SLOT_ALIGN,
-    Slot, Space, State, Stream, Value, aligned,
+    Await, ByteRange, Code, Const, Def, Feed, Input, Mirror, Module, Op, Output, OutputRole, Phase, Role,
+    SLOT_ALIGN, Slot, Space, State, Stream, Value, aligned,
 };
 pub use ops::{Class, Cost, OpKind};
 pub use parse::{parse, parse_op, parse_type};

@@ -243,6 +243,17 @@ pub enum Space {
     Host,
 }
 
+/// Half-open range of bytes in one arena.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ByteRange {
+    /// Which arena.
+    pub space: Space,
+    /// First byte.
+    pub start: u64,
+    /// One past the last byte.
+    pub end: u64,
+}
+
 /// A place: a range of bytes in one arena. Contents are values.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Slot {

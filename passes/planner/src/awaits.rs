@@ -1,17 +1,16 @@
 //! Which completions on other streams every command has to await.
 //!
-//! Works on bytes, after layout: two commands conflict when they touch a common byte of one arena and at least one writes
-//! it, or when one is to come after the other. Commands of one stream are ordered anyway. For every other such pair, in issue order and across the
-//! boundary to the previous step, the later command awaits the earlier one, unless what it awaits anyway implies it
-//! (vector clocks over the three streams), so that none can be left out. The step is walked twice; awaits that the first walk needs within a
-//! step are kept even where the second finds them implied, since what implies them may be one of them.
+//! Works on bytes, once slots have offsets. Two commands conflict when they touch a common byte of one arena and at least
+//! one writes it, or when one is to come after the other. The commands of one stream run in order anyway.
+//!
+//! Of every other such pair, in issue order and across the boundary to the previous step, the later command awaits the
+//! earlier one. Awaits that others imply are left out (vector clocks over the three streams): the rest is minimal. The
+//! step is walked twice. An await that the first walk needs within a step stays even if the second walk finds it
+//! implied, because it may be among those that imply it.
 
 use std::collections::BTreeMap;
 
-use crate::place::Stream;
-
-/// A range of bytes in one of the two arenas: arena (0 device, 1 host), first byte, end.
-pub type Range = (usize, u64, u64);
+use memc_ir::{ByteRange, Stream};
 
 /// A command as far as ordering is concerned.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,9 +18,9 @@ pub struct Access {
     /// Its queue.
     pub stream: Stream,
     /// Bytes it reads.
-    pub reads: Vec<Range>,
+    pub reads: Vec<ByteRange>,
     /// Bytes it writes.
-    pub writes: Vec<Range>,
+    pub writes: Vec<ByteRange>,
     /// An earlier command that it comes after, whatever the two touch.
     pub after: Option<u32>,
 }
@@ -124,8 +123,9 @@ impl Walker {
     }
 
     /// Gives the bytes one history: written by `run`.
-    fn overwrite(&mut self, (arena, from, to): Range, run: Run) {
-        let map = &mut self.shadow[arena];
+    fn overwrite(&mut self, range: ByteRange, run: Run) {
+        let (from, to) = (range.start, range.end);
+        let map = &mut self.shadow[range.space as usize];
         split(map, from);
         split(map, to);
         if from < to {
@@ -137,8 +137,9 @@ impl Walker {
     }
 
     /// Calls `f` on the cells that make up exactly the bytes.
-    fn cells(&mut self, (arena, from, to): Range, mut f: impl FnMut(&mut Cell)) {
-        let map = &mut self.shadow[arena];
+    fn cells(&mut self, range: ByteRange, mut f: impl FnMut(&mut Cell)) {
+        let (from, to) = (range.start, range.end);
+        let map = &mut self.shadow[range.space as usize];
         split(map, from);
         split(map, to);
         let mut at = from;

@@ -25,7 +25,7 @@ mod simulate;
 mod timing;
 mod trace;
 
-pub use awaits::{Access, Await, Range, awaits};
+pub use awaits::{Access, Await, awaits};
 pub use decisions::{Action, Decisions, Home, Order, Place, Run};
 pub use default::{Starts, plan};
 pub use place::{Command, Event, Site, Slot, Space, Stream, Trace, What};

@@ -1,24 +1,6 @@
 //! Streams, slots and commands: what a script is in terms of memory and queues.
 
-/// One of the device's queues.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Stream {
-    /// Kernels.
-    Compute,
-    /// Copies from device to host.
-    DeviceToHost,
-    /// Copies from host to device.
-    HostToDevice,
-}
-
-/// Which memory.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Space {
-    /// The device arena.
-    Dev,
-    /// The host arena.
-    Host,
-}
+pub use memc_ir::{Space, Stream};
 
 /// A place, and when it is taken: half-open intervals of script time, which counts allocations, releases and commands.
 #[derive(Clone, PartialEq, Eq, Debug)]

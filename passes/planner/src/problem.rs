@@ -6,8 +6,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-/// Offsets and sizes in an arena are multiples of this many bytes.
-pub const ALIGN: u64 = 64;
+pub use memc_ir::SLOT_ALIGN as ALIGN;
 
 /// What an op's slowdown is in parts of.
 pub const SLOWDOWN_UNIT: u32 = 1024;

@@ -1,8 +1,9 @@
 //! From a script to figures: trace, layout, awaits, timeline.
 
+use memc_ir::ByteRange;
 use memc_layout::{Algorithm, Options};
 
-use crate::awaits::{Access, Await, Range, awaits};
+use crate::awaits::{Access, Await, awaits};
 use crate::decisions::{Action, Decisions, Home};
 use crate::pack;
 use crate::place::{Command, Site, Slot, Space, Trace, What};
@@ -160,10 +161,10 @@ pub(crate) fn slowdown(p: &Problem, c: &Command) -> u32 {
 /// What the commands of a trace whose slots have offsets take, and which bytes they touch: what [`simulate`] and
 /// [`awaits`] work on.
 pub fn schedule(p: &Problem, trace: &Trace) -> (Vec<Job>, Vec<Access>) {
-    let range = |&s: &u32| -> Range {
+    let range = |&s: &u32| {
         let slot = &trace.slots[s as usize];
-        let from = slot.offset.unwrap_or(0);
-        (usize::from(slot.space == Space::Host), from, from + slot.bytes)
+        let start = slot.offset.unwrap_or(0);
+        ByteRange { space: slot.space, start, end: start + slot.bytes }
     };
     let access = |c: &Command| Access {
         stream: c.stream,

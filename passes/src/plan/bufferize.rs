@@ -28,11 +28,7 @@ fn fold(p: &Problem, trace: &Trace, awaits: &[Vec<memc_planner::Await>]) -> Resu
     m.phase = Phase::Mem;
     m.order.clear();
     for slot in &trace.slots {
-        let space = match slot.space {
-            memc_planner::Space::Dev => Space::Dev,
-            memc_planner::Space::Host => Space::Host,
-        };
-        m.slots.push(Slot { space, bytes: slot.bytes, offset: slot.offset });
+        m.slots.push(Slot { space: slot.space, bytes: slot.bytes, offset: slot.offset });
     }
     let mut b = Bufferizer {
         p,

@@ -6,9 +6,6 @@ use memc_planner::{Device, Op, Tensor};
 use super::storage::{self, Kind, Storages};
 use crate::device::DeviceProfile;
 
-// Both sides round sizes alike.
-const _: () = assert!(memc_planner::ALIGN == memc_ir::SLOT_ALIGN);
-
 /// A module, legalised for memory, and its planning problem.
 pub struct Problem {
     /// The module in the graph phase; ops of the problem refer to it.

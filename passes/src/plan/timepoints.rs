@@ -1,7 +1,7 @@
 //! Timepoints: which completions on other streams every op has to await, from the bytes that ops touch after layout.
 
-use memc_ir::{Await, Module, OpId, SlotId, Space, Stream};
-use memc_planner::{Access, Range, awaits};
+use memc_ir::{Await, ByteRange, Module, OpId, SlotId, Stream};
+use memc_planner::{Access, awaits};
 
 /// Replaces all awaits by those that the layout needs.
 ///
@@ -23,15 +23,11 @@ pub fn place_awaits(m: &mut Module) -> Result<(), String> {
 
 fn access(m: &Module, id: OpId) -> Result<Access, String> {
     let op = &m.ops[id];
-    let ranges = |slots: &mut dyn Iterator<Item = SlotId>| -> Result<Vec<Range>, String> {
+    let ranges = |slots: &mut dyn Iterator<Item = SlotId>| -> Result<Vec<ByteRange>, String> {
         slots.map(|slot| range(m, slot)).collect()
     };
     Ok(Access {
-        stream: match op.stream() {
-            Some(Stream::DeviceToHost) => memc_planner::Stream::DeviceToHost,
-            Some(Stream::HostToDevice) => memc_planner::Stream::HostToDevice,
-            _ => memc_planner::Stream::Compute,
-        },
+        stream: op.stream().unwrap_or(Stream::Compute),
         reads: ranges(&mut op.operands.iter().filter_map(|&v| m.slot_of(v)))?,
         writes: ranges(&mut op.slots.iter().copied().chain(op.workspace))?,
         // The results of a module are written by the ops that hand them out.
@@ -39,10 +35,10 @@ fn access(m: &Module, id: OpId) -> Result<Access, String> {
     })
 }
 
-fn range(m: &Module, slot: SlotId) -> Result<Range, String> {
+fn range(m: &Module, slot: SlotId) -> Result<ByteRange, String> {
     let place = &m.slots[slot];
-    let Some(from) = place.offset else {
+    let Some(start) = place.offset else {
         return Err(format!("slot {} has no offset", memc_ir::Id::index(slot)));
     };
-    Ok((usize::from(place.space == Space::Host), from, from + place.bytes))
+    Ok(ByteRange { space: place.space, start, end: start + place.bytes })
 }

@@ -3,6 +3,8 @@
 //! An allocation takes the free bytes that were ready last before it needs them, or else those that are ready first, in
 //! pieces if need be: what layouts can hope for, as good as a greedy choice is. Everything else is as in [`realise`](crate::realise): three streams, awaits on contents, the event simulation.
 
+use memc_ir::ByteRange;
+
 use crate::awaits::{Access, Await, awaits};
 use crate::place::{Command, Slot, Space, Trace, What};
 use crate::problem::{Kind, Problem};
@@ -51,12 +53,12 @@ fn jobs(p: &Problem, trace: &Trace) -> Vec<Job> {
 /// Accesses as if no two slots had a byte in common.
 fn apart(trace: &Trace) -> Vec<Access> {
     let mut offset = 0;
-    let ranges: Vec<(usize, u64, u64)> = trace
+    let ranges: Vec<ByteRange> = trace
         .slots
         .iter()
         .map(|s| {
             offset += s.bytes;
-            (usize::from(s.space == Space::Host), offset - s.bytes, offset)
+            ByteRange { space: s.space, start: offset - s.bytes, end: offset }
         })
         .collect();
     let of = |list: &[u32]| list.iter().map(|&s| ranges[s as usize]).collect();
