@@ -150,14 +150,6 @@ fn finish(p: &Problem, mut decisions: Decisions, mut trace: Trace) -> Result<Rea
     Ok(Realised { decisions, trace, awaits, timeline, evaluation })
 }
 
-/// What copies cost a command besides its time.
-pub(crate) fn slowdown(p: &Problem, c: &Command) -> u32 {
-    match c.what {
-        What::Run { op, .. } => p.ops[op as usize].slowdown,
-        _ => 0,
-    }
-}
-
 /// What the commands of a trace whose slots have offsets take, and which bytes they touch: what [`simulate`] and
 /// [`awaits`] work on.
 pub fn schedule(p: &Problem, trace: &Trace) -> (Vec<Job>, Vec<Access>) {
@@ -172,17 +164,26 @@ pub fn schedule(p: &Problem, trace: &Trace) -> (Vec<Job>, Vec<Access>) {
         writes: c.writes.iter().map(range).collect(),
         after: c.after,
     };
+    (jobs(p, trace), trace.commands.iter().map(access).collect())
+}
+
+/// Times of the commands of a trace, for [`simulate`].
+pub(crate) fn jobs(p: &Problem, trace: &Trace) -> Vec<Job> {
     let input =
         |c: &Command| matches!(c.what, What::In(t) if p.tensors[t as usize].kind == crate::Kind::Input);
     let last_input = trace.commands.iter().rposition(input);
     let last_output = trace.commands.iter().rposition(|c| matches!(c.what, What::Output { .. }));
+    let slowdown = |c: &Command| match c.what {
+        What::Run { op, .. } => p.ops[op as usize].slowdown,
+        _ => 0,
+    };
     let job = |(i, c): (usize, &Command)| Job {
         stream: c.stream,
         ns: c.ns,
-        slowdown: slowdown(p, c),
+        slowdown: slowdown(c),
         gate: Some(i) == last_input || Some(i) == last_output,
     };
-    (trace.commands.iter().enumerate().map(job).collect(), trace.commands.iter().map(access).collect())
+    trace.commands.iter().enumerate().map(job).collect()
 }
 
 /// Writes a slot's offset into the script.

@@ -6,10 +6,10 @@
 use memc_ir::ByteRange;
 
 use crate::awaits::{Access, Await, awaits};
-use crate::place::{Command, Slot, Space, Trace, What};
-use crate::problem::{Kind, Problem};
-use crate::realise::slowdown;
-use crate::simulate::{Job, simulate};
+use crate::place::{Command, Slot, Space, Trace};
+use crate::problem::Problem;
+use crate::realise::jobs;
+use crate::simulate::simulate;
 
 /// Steps walked before the one whose awaits count.
 const WARM_UP: usize = 2;
@@ -35,19 +35,6 @@ pub(super) fn step_ns(p: &Problem, trace: &Trace, capacity: u64) -> Option<u64> 
         lists[i].dedup();
     }
     Some(simulate(&p.device, &jobs(p, trace), &lists).ok()?.step_ns)
-}
-
-fn jobs(p: &Problem, trace: &Trace) -> Vec<Job> {
-    let input = |c: &Command| matches!(c.what, What::In(t) if p.tensors[t as usize].kind == Kind::Input);
-    let last_input = trace.commands.iter().rposition(input);
-    let last_output = trace.commands.iter().rposition(|c| matches!(c.what, What::Output { .. }));
-    let gate = |i| Some(i) == last_input || Some(i) == last_output;
-    trace
-        .commands
-        .iter()
-        .enumerate()
-        .map(|(i, c)| Job { stream: c.stream, ns: c.ns, slowdown: slowdown(p, c), gate: gate(i) })
-        .collect()
 }
 
 /// Accesses as if no two slots had a byte in common.
