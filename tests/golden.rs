@@ -20,13 +20,13 @@ mod harness;
 
 use std::process::ExitCode;
 
-use harness::{coverage, models, recover, routes};
+use harness::{coverage, models, raise, routes};
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
     let whole: [(&str, fn()); 4] = [
         ("every_pass_rule_and_op_has_a_golden", coverage::check),
-        ("what_recover_rewrites_computes_the_same_numbers", recover::check),
+        ("what_raise_rewrites_computes_the_same_numbers", raise::check),
         ("the_graph_pipeline_keeps_what_the_committed_models_compute", models::check),
         ("all_routes_of_a_model_meet_in_nearly_the_same_step", routes::check),
     ];

@@ -144,7 +144,7 @@ Examples:
   memc opt models/mlp_s_step/adamw.onnx --pass all --explain -o step.mir
   memc opt step.mir --pass \"cse,dce\"
   memc opt models/mlp_s/training_model.onnx \\
-    --pass \"graph,to-mem,layout{algo=best-fit},timepoints\"")]
+    --pass \"graph,bufferize,layout{algo=best-fit},timepoints\"")]
     Opt(Opt),
     /// Check a model or an IR file against the verifier's rules
     #[command(after_help = "Example:\n  memc verify models/mlp_s_step/adamw.onnx")]

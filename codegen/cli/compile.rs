@@ -1,6 +1,6 @@
 //! `memc compile` and `memc estimate`.
 
-use memc::{Compiled, Error, Model, Options, Stash, Work};
+use memc::{Compiled, Error, Model, Options, SavedActivations, Work};
 use memc_ir::{Bytes, counted};
 use serde_json::json;
 
@@ -42,9 +42,9 @@ pub(crate) fn run(args: &Compile) -> Result<(), Failure> {
     let bound = compiled.bound();
     progress.done();
     if args.json {
-        print_json(args, &compiled, &model.stash, bound, &hash)?
+        print_json(args, &compiled, &model.saved, bound, &hash)?
     } else {
-        print(args, &compiled, &model.stash, bound)?
+        print(args, &compiled, &model.saved, bound)?
     }
     Ok(())
 }
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Compile) -> Result<(), Failure> {
 fn print_json(
     args: &Compile,
     compiled: &Compiled,
-    stash: &Stash,
+    saved: &SavedActivations,
     bound: Option<(u64, &str)>,
     hash: &[u8; 32],
 ) -> Result<(), Error> {
@@ -68,14 +68,14 @@ fn print_json(
         "swap_out_bytes": claims.swap_out_bytes, "swap_in_bytes": claims.swap_in_bytes,
         "recompute_ns": claims.recompute_ns, "recompute_ops": claims.recompute_ops, "ops": claims.ops,
         "evaluations": outcome.evaluations, "plan_ns": outcome.plan_ns, "stopped": outcome.stopped,
-        "checked": true, "stash": stash,
+        "checked": true, "stash": saved,
     }))
 }
 
 fn print(
     args: &Compile,
     compiled: &Compiled,
-    stash: &Stash,
+    saved: &SavedActivations,
     bound: Option<(u64, &str)>,
 ) -> Result<(), Error> {
     let (meta, instance) = (&compiled.plan.meta, &compiled.instance);
@@ -92,7 +92,7 @@ fn print(
     emit(&format!(
         "{}\n{}\nby {}: {}\n{}: {}; arena {} of a budget of {}{}, host {}; proved by the checker\n",
         table(&["", "unplanned", "planned"], &rows),
-        saved(stash),
+        saved_line(saved),
         compiled.outcome.planner,
         verdict(claims.step_ns, instance.ideal_ns(), bound, compiled.outcome.stopped),
         args.output.display(),
@@ -105,12 +105,12 @@ fn print(
 }
 
 /// Activations kept for the backward pass, in a line.
-fn saved(stash: &Stash) -> String {
-    let (before, after) = (Bytes(stash.before).short(), Bytes(stash.after).short());
-    if stash.before == stash.after {
+fn saved_line(saved: &SavedActivations) -> String {
+    let (before, after) = (Bytes(saved.before).short(), Bytes(saved.after).short());
+    if saved.before == saved.after {
         return format!("kept from the forward for the backward pass: {after}");
     }
-    let more = ms(stash.added_ns);
+    let more = ms(saved.added_ns);
     format!(
         "kept from the forward for the backward pass: {after} instead of {before}, for {more} more of kernels"
     )
@@ -148,7 +148,7 @@ pub(crate) fn estimate(args: &Estimate) -> Result<(), Failure> {
         &format!("feasible --gpu-mem; working set of {op}"),
     ));
     let text = table(&[e.model.as_str(), "size", "bytes", ""], &rows);
-    Ok(emit(&format!("{text}\n{}\n{}\n", saved(&e.stash), kernels(e.work, e.work_unfused)))?)
+    Ok(emit(&format!("{text}\n{}\n{}\n", saved_line(&e.saved), kernels(e.work, e.work_unfused)))?)
 }
 
 /// The kernels of a step, in a line.

@@ -2,7 +2,7 @@
 
 use memc_baselines::PLANNERS;
 use memc_ir::{Bytes, Phase};
-use memc_passes::graph::{RECOVERIES, RULES, memory};
+use memc_passes::graph::{RAISE_RULES, RULES, memory};
 use memc_passes::{DeviceProfile, PASSES, PROFILES};
 use memc_planner::Planner;
 use serde_json::Value;
@@ -38,12 +38,12 @@ pub(crate) fn list(what: &str, json: bool) -> Result<(), Failure> {
                 roots.dedup();
                 roots.join(" ")
             };
-            let recover = RECOVERIES.iter().map(|r| ("recover", r.name, roots(r.patterns), r.doc));
+            let raise = RAISE_RULES.iter().map(|r| ("raise", r.name, roots(r.patterns), r.doc));
             let keep = memory::RULES.iter().map(|r| (memory::NAME, r.name, r.on().join(" "), r.doc));
             let row = |(pass, name, on, doc): (&str, &str, String, &str)| {
                 vec![name.to_string(), pass.to_string(), on, doc.to_string()]
             };
-            let rows = simplify.chain(recover).chain(keep).map(row);
+            let rows = simplify.chain(raise).chain(keep).map(row);
             (&["rewrite", "pass", "looks at", "does"], rows.collect())
         }
         "planners" => {

@@ -18,38 +18,42 @@ pub use reproducer::header;
 /// Every pass, sorted by name.
 pub static PASSES: &[PassDef] = &[
     plan::rows::APPLY,
-    graph::batch::PASS,
+    plan::rows::BUFFERIZE,
     graph::canonicalise::PASS,
     graph::cse::PASS,
     graph::dce::PASS,
     graph::fold::PASS,
     graph::fuse::PASS,
+    graph::fuse_counters::PASS,
     plan::rows::LAYOUT,
     graph::memory::PASS,
-    graph::order::PASS,
     plan::rows::PLAN,
-    graph::recover::PASS,
+    graph::raise::PASS,
+    graph::schedule_ops::PASS,
     graph::simplify::PASS,
     plan::rows::TIMEPOINTS,
-    plan::rows::TO_MEM,
 ];
 
-/// The graph passes, with `recover` as given.
+/// The graph passes, with `raise` as given.
 macro_rules! graph_passes {
-    ($recover:literal) => {
-        concat!("fold,canonicalise,cse,simplify,", $recover, ",fold,simplify,fold,canonicalise,cse,batch,dce")
+    ($raise:literal) => {
+        concat!(
+            "fold,canonicalise,cse,simplify,",
+            $raise,
+            ",fold,simplify,fold,canonicalise,cse,fuse-counters,dce"
+        )
     };
 }
 
 /// The graph passes before planning. What they leave is what the checker holds a plan against.
 ///
 /// Folding and merging come before rewriting because rules look at constants and at equal operands, and exact rewriting
-/// comes before `recover` because that matches by spelling; what rules leave is brought to canonical form again. Running
+/// comes before `raise` because that matches by spelling; what rules leave is brought to canonical form again. Running
 /// the whole list twice changes nothing that running it once did not.
-pub const GRAPH_PIPELINE: &str = graph_passes!("recover");
+pub const GRAPH_PIPELINE: &str = graph_passes!("raise");
 
 /// [`GRAPH_PIPELINE`] for a forward model before gradients are taken.
-pub const FORWARD_PIPELINE: &str = graph_passes!("recover{forward}");
+pub const FORWARD_PIPELINE: &str = graph_passes!("raise{forward}");
 
 /// What follows [`GRAPH_PIPELINE`] unless the user declines: choosing formulations by what they keep alive.
 ///

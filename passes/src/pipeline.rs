@@ -111,6 +111,10 @@ impl fmt::Display for Pipeline {
 const ALIASES: [(&str, &[&str]); 2] =
     [("graph", &[crate::GRAPH_PIPELINE]), ("all", &[crate::GRAPH_PIPELINE, crate::MEMORY_PIPELINE])];
 
+/// Former names of passes and the names that hints give for them.
+const RENAMED: [(&str, &str); 4] =
+    [("batch", "fuse-counters"), ("order", "schedule-ops"), ("recover", "raise"), ("to-mem", "bufferize")];
+
 impl Pipeline {
     /// Parses `a,b{k=v,k2=v2}`; the pass names are those of [`crate::PASSES`]. `graph` stands for
     /// [`crate::GRAPH_PIPELINE`], and `all` for that and [`crate::MEMORY_PIPELINE`], as compile runs them.
@@ -126,6 +130,9 @@ impl Pipeline {
             if pass.is_none() && alias.is_none() {
                 let known = ALIASES.iter().map(|a| a.0).chain(crate::PASSES.iter().map(|p| p.name));
                 let known: Vec<&str> = known.collect();
+                if let Some((_, new)) = RENAMED.iter().find(|r| r.0 == name) {
+                    return Err(usage(format!("unknown pass `{name}`: it is now called `{new}`")));
+                }
                 return Err(usage(format!("unknown pass `{name}` (known: {})", known.join(", "))));
             }
             rest = &rest[end..];

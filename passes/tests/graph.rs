@@ -22,9 +22,9 @@ fn run_on(m: &mut Module, pipeline: &str, profile: &DeviceProfile) -> Vec<(&'sta
     cx.stats
 }
 
-/// The graph pipeline without the pass that changes rounding; `tests/golden/recover` holds the numbers of that one.
+/// The graph pipeline without the pass that changes rounding; `tests/golden/raise` holds the numbers of that one.
 fn exact() -> String {
-    GRAPH_PIPELINE.replace("recover,", "")
+    GRAPH_PIPELINE.replace("raise,", "")
 }
 
 fn check_meaning(pipeline: &str) {
@@ -52,7 +52,7 @@ fn check_meaning(pipeline: &str) {
 
 #[test]
 fn every_exact_graph_pass_keeps_the_meaning_of_random_modules() {
-    let exact = |p: &&PassDef| p.phases == (Phase::Graph, Phase::Graph) && p.name != "recover";
+    let exact = |p: &&PassDef| p.phases == (Phase::Graph, Phase::Graph) && p.name != "raise";
     for pass in PASSES.iter().filter(exact) {
         check_meaning(pass.name);
     }
@@ -98,7 +98,7 @@ fn ordering_never_raises_the_peak() {
         run(&mut m, "dce");
         let peak = |m: &Module| peak_live_bytes(m, DeviceProfile::named("toy").unwrap()).unwrap();
         let before = peak(&m);
-        run(&mut m, "order{algo=greedy}");
+        run(&mut m, "schedule-ops{algo=greedy}");
         let after = peak(&m);
         assert!(after.bytes <= before.bytes, "seed {seed}");
         lowered += u64::from(after.bytes < before.bytes);
@@ -115,7 +115,7 @@ fn fusing_raises_neither_the_peak_nor_the_time() {
         // With the copies of next states that cannot be written over the old ones.
         let time = |m: &Module| -> u64 {
             let mut m = m.clone();
-            run_on(&mut m, "to-mem", gpu);
+            run_on(&mut m, "bufferize", gpu);
             let op = |&id: &OpId| {
                 let kind = m.ops[id].kind()?;
                 Some(gpu.op_ns(kind, &m.operand_types(id), &m.result_types(id)))

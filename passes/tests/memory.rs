@@ -14,7 +14,7 @@ use memc_ir::{
     verify,
 };
 use memc_kernels::interp::Tensor;
-use memc_passes::graph::memory::{NAME, RULES, stash_bytes};
+use memc_passes::graph::memory::{NAME, RULES, saved_bytes};
 use memc_passes::{DeviceProfile, Fired, PassCx, Pipeline};
 use memc_reference::{Env, Tensor64};
 
@@ -169,8 +169,8 @@ fn check(before: &Module, seed: u64, exchange: u64) -> (BTreeMap<String, u64>, V
             assert!(same(want, &have[name]), "{}", text());
         }
     }
-    assert!(counted["stash bytes after"] <= counted["stash bytes before"], "seed {seed}");
-    assert_eq!(counted["stash bytes before"], stash_bytes(before), "seed {seed}");
+    assert!(counted["saved bytes after"] <= counted["saved bytes before"], "seed {seed}");
+    assert_eq!(counted["saved bytes before"], saved_bytes(before), "seed {seed}");
     (counted, fired)
 }
 
@@ -181,7 +181,7 @@ fn no_bit_of_a_random_network_changes_and_every_rule_is_used() {
     for seed in 0..SEEDS {
         let m = network(seed);
         let (counted, fired) = check(&m, seed, [1, 4, 1000][seed as usize % 3]);
-        (kept, left) = (kept + counted["stash bytes before"], left + counted["stash bytes after"]);
+        (kept, left) = (kept + counted["saved bytes before"], left + counted["saved bytes after"]);
         used.extend(fired.iter().map(|f| f.rule));
     }
     let unused: Vec<&str> = RULES.iter().map(|r| r.name).filter(|r| !used.contains(r)).collect();

@@ -323,10 +323,10 @@ fn saved_decisions_replay_to_the_same_schedule() {
 fn opt_prints_ir_that_verifies_and_runs_named_passes() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.mir").display().to_string();
-    memc_ok(&["opt", MODEL, "--pass", "cse,dce,to-mem,layout{algo=first-fit},timepoints", "-o", &file]);
+    memc_ok(&["opt", MODEL, "--pass", "cse,dce,bufferize,layout{algo=first-fit},timepoints", "-o", &file]);
     assert!(memc_ok(&["verify", &file]).contains("mem phase"));
     let said = memc_fails(2, &["opt", MODEL, "--pass", "no-such-pass"]);
-    assert!(said.contains("known:") && said.contains("to-mem"), "{said}");
+    assert!(said.contains("known:") && said.contains("bufferize"), "{said}");
 }
 
 #[test]
@@ -386,8 +386,8 @@ fn opt_explains_which_rules_rewrote_which_values() {
     let out = memc(&args);
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{said}");
-    assert!(said.contains("recover: 6 adamw at m.fc1.weight_new, m.fc1.bias_new, "), "{said}");
-    assert!(said.contains("simplify: ") && said.contains("recover: 1 cross-entropy at loss"), "{said}");
+    assert!(said.contains("raise: 6 adamw at m.fc1.weight_new, m.fc1.bias_new, "), "{said}");
+    assert!(said.contains("simplify: ") && said.contains("raise: 1 cross-entropy at loss"), "{said}");
 }
 
 #[test]

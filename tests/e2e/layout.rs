@@ -150,7 +150,7 @@ fn every_committed_training_graph_is_laid_out_at_its_load() {
     let graphs = training_graphs();
     assert!(graphs.len() > 20, "{graphs:?}");
     for graph in graphs {
-        let pass = "all,to-mem,layout{algo=search}";
+        let pass = "all,bufferize,layout{algo=search}";
         let out = memc(&["opt", &graph, "--pass", pass, "--stats", "-o", "/dev/null"]);
         let said = String::from_utf8(out.stderr).unwrap();
         let count = |what: &str| {

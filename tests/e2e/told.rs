@@ -70,7 +70,7 @@ fn opt_explains_that_nothing_was_rewritten() {
     let file = folder.path().join("a.mir").display().to_string();
     let model = "models/mlp_s_step/adamw.onnx";
     assert!(said(&["opt", model, "--explain", "-o", &file]).contains("no rule rewrote anything"));
-    assert!(said(&["opt", model, "--explain", "--pass", "all", "-o", &file]).contains("recover: 6 adamw"));
+    assert!(said(&["opt", model, "--explain", "--pass", "all", "-o", &file]).contains("raise: 6 adamw"));
 }
 
 /// What people read of `verify`, `diff` and `opt`, scripts read as an object; so are failures.
@@ -105,7 +105,7 @@ fn verify_diff_and_opt_print_objects_for_scripts() {
     assert_eq!(out["ir"].as_str().unwrap(), memc_ok(&opt));
     let rules = out["rewrites"].as_array().unwrap();
     let adamw = rules.iter().find(|r| r["rule"] == "adamw").unwrap();
-    assert_eq!((number(adamw, "count"), adamw["pass"].as_str()), (6, Some("recover")));
+    assert_eq!((number(adamw, "count"), adamw["pass"].as_str()), (6, Some("raise")));
     assert!(!out["stats"].as_array().unwrap().is_empty(), "{out}");
     let out = json(&memc_ok(&[&opt[..], &["--json", "-o", &file("a.mir")]].concat()));
     assert!(out["ir"].is_null() && std::fs::read_to_string(file("a.mir")).unwrap() == memc_ok(&opt));

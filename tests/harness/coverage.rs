@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use memc_check::CODES;
 use memc_ir::ops::OP_DEFS;
 use memc_passes::PASSES;
-use memc_passes::graph::{RECOVERIES, RULES as REWRITES, memory};
+use memc_passes::graph::{RAISE_RULES, RULES as REWRITES, memory};
 
 use super::all_cases;
 use super::case::Case;
@@ -79,9 +79,9 @@ pub(crate) fn check() {
     }
 
     let rewrites = REWRITES.iter().map(|r| ("simplify", r.name));
-    let recoveries = RECOVERIES.iter().map(|r| ("recover", r.name));
+    let raised = RAISE_RULES.iter().map(|r| ("raise", r.name));
     let memory = memory::RULES.iter().map(|r| (memory::NAME, r.name));
-    for (pass, rule) in rewrites.chain(recoveries).chain(memory) {
+    for (pass, rule) in rewrites.chain(raised).chain(memory) {
         let file = format!("{pass}/{rule}.mir");
         let (counted, fired) = (format!("; {pass}: "), format!(" {rule}"));
         let fires = |c: &&Case| c.expected.iter().any(|l| l.contains(&counted) && l.ends_with(&fired));

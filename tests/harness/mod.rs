@@ -5,7 +5,7 @@ pub(crate) mod coverage;
 mod kinds;
 pub(crate) mod models;
 mod numbers;
-pub(crate) mod recover;
+pub(crate) mod raise;
 pub(crate) mod routes;
 
 use std::fs;

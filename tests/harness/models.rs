@@ -1,4 +1,4 @@
-//! The graph pipeline on the committed models: up to `recover` it keeps every bit, after that the numbers; it is a
+//! The graph pipeline on the committed models: up to `raise` it keeps every bit, after that the numbers; it is a
 //! fixpoint, and does what `models.txt` says.
 
 use std::fmt::Write;
@@ -45,7 +45,7 @@ pub(super) fn run(m: &mut Module, pipeline: &str) -> Vec<(&'static str, String, 
 }
 
 /// Bytes that the backward pass needs of the forward pass after rewriting for memory.
-fn stash_left(stats: &[(&'static str, String, u64)]) -> u64 {
+fn saved_left(stats: &[(&'static str, String, u64)]) -> u64 {
     stats.iter().find(|(_, what, _)| what == memory::counts::AFTER).map(|(_, _, n)| *n).unwrap()
 }
 
@@ -84,8 +84,8 @@ fn measures(m: &Module) -> [u64; 3] {
 
 /// Runs one step of every model before and after the pipeline, from the models' initial states.
 pub(crate) fn check() {
-    let mut table = String::from("what the graph pipeline and `order` do to the committed models\n");
-    let header = ["ops", "", "transposes", "", "peak bytes", "", "stash bytes", ""];
+    let mut table = String::from("what the graph pipeline and `schedule-ops` do to the committed models\n");
+    let header = ["ops", "", "transposes", "", "peak bytes", "", "saved bytes", ""];
     let row = |out: &mut String, name: &str, cells: [String; 8]| {
         let [a, b, c, d, e, f, g, h] = cells;
         let line = format!("{name:<50} {a:>5} {b:>5} {c:>10} {d:>4} {e:>11} {f:>9} {g:>11} {h:>9}");
@@ -101,7 +101,7 @@ pub(crate) fn check() {
         let before = import(&path, &options).unwrap_or_else(|e| panic!("{name}: {e}")).module;
         let mut after = before.clone();
         let mut exact = before.clone();
-        run(&mut exact, &GRAPH_PIPELINE.replace("recover,", ""));
+        run(&mut exact, &GRAPH_PIPELINE.replace("raise,", ""));
         run(&mut after, GRAPH_PIPELINE);
         let once = print(&after);
         assert_eq!(print(&parse(&once).unwrap()), once, "{name}: printing is a fixpoint");
@@ -109,7 +109,7 @@ pub(crate) fn check() {
         assert!(print(&after) == once, "{name}: the second run of the pipeline changes something");
         let mut rewritten = after.clone();
         let stats = run(&mut rewritten, MEMORY_PIPELINE);
-        run(&mut after, "order");
+        run(&mut after, "schedule-ops");
         let want = numbers::outcome(&before, Feeds::Initial).unwrap();
         let bits = numbers::outcome(&exact, Feeds::Initial).unwrap();
         let have = numbers::outcome(&after, Feeds::Initial).unwrap();
@@ -124,7 +124,7 @@ pub(crate) fn check() {
             assert!(close(want, have, noise), "{name}: {what} differs after the pipeline");
         }
         let (old, new) = (measures(&before), measures(&after));
-        let kept = [memory::stash_bytes(&after), stash_left(&stats)];
+        let kept = [memory::saved_bytes(&after), saved_left(&stats)];
         let cells = [old[0], new[0], old[1], new[1], old[2], new[2], kept[0], kept[1]].map(|n| n.to_string());
         row(&mut table, &name, cells);
     }

@@ -37,7 +37,7 @@ fn measures(name: &str, options: &ImportOptions) -> (u64, u64) {
     }
     let mut m: Module = draft.complete().unwrap_or_else(|e| panic!("{name}: {e}")).module;
     run(&mut m, GRAPH_PIPELINE);
-    run(&mut m, "order");
+    run(&mut m, "schedule-ops");
     let kernels = m.order.iter().filter(|&&op| !m.ops[op].is_view()).count() as u64;
     (kernels, peak_live_bytes(&m, profile()).unwrap().bytes)
 }

@@ -83,8 +83,8 @@ fn the_passes_page_lists_every_rewrite() {
 
 #[test]
 fn the_passes_page_lists_every_recovery() {
-    let rows = memc_passes::graph::RECOVERIES.iter().map(|r| vec![code(r.name), r.doc.to_owned()]).collect();
-    compare("passes/README.md", "recoveries", &table(&["rule", "does"], rows));
+    let rows = memc_passes::graph::RAISE_RULES.iter().map(|r| vec![code(r.name), r.doc.to_owned()]).collect();
+    compare("passes/README.md", "raise-rules", &table(&["rule", "does"], rows));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::instance::Instance;
-use crate::source::{Model, Stash, Work};
+use crate::source::{Model, SavedActivations, Work};
 use crate::watch::{Event, Watch};
 
 /// Memory of an unplanned step in bytes, by purpose.
@@ -44,7 +44,8 @@ pub struct Estimate {
     pub largest_working_set_op: String,
     /// Step when nothing waits.
     pub ideal_ns: u64,
-    pub stash: Stash,
+    #[serde(rename = "stash")]
+    pub saved: SavedActivations,
     pub work: Work,
     pub work_unfused: Work,
 }
@@ -80,7 +81,7 @@ pub fn estimate(model: &Model, watch: &dyn Watch) -> Result<Estimate, Error> {
         largest_working_set_bytes: working_set,
         largest_working_set_op: p.numbers.ops.get(position).map(|op| op.label.clone()).unwrap_or_default(),
         ideal_ns: instance.ideal_ns(),
-        stash: model.stash.clone(),
+        saved: model.saved.clone(),
         work: model.work,
         work_unfused: model.unfused.unwrap_or(model.work),
     })

@@ -304,7 +304,7 @@ impl Instance {
 /// The graph with its ops in the order that memory would like best.
 fn greedy(graph: &Module, profile: &DeviceProfile) -> Result<Module, Error> {
     let mut module = graph.clone();
-    let pass = format!("order{{algo={}}}", Order::Greedy.name());
+    let pass = format!("schedule-ops{{algo={}}}", Order::Greedy.name());
     Pipeline::parse(&pass)?.run(&mut module, &mut context(profile))?;
     Ok(module)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use memc_frontend::{Import, ImportError, ImportOptions};
 use memc_ir::{Module, Phase, print_diags, verify};
-use memc_passes::graph::memory::{self, counts, stash_bytes};
+use memc_passes::graph::memory::{self, counts, saved_bytes};
 use memc_passes::{
     DeviceProfile, FORWARD_PIPELINE, FUSE_PIPELINE, Fired, GRAPH_PIPELINE, Kernels, MEMORY_PIPELINE,
     PROFILES, PassCx, Pipeline,
@@ -79,7 +79,7 @@ pub struct Model {
     /// Options that a later import needs to give the same graph; a plan records them.
     pub options: Vec<(String, String)>,
     /// Activations that the backward pass needs.
-    pub stash: Stash,
+    pub saved: SavedActivations,
     /// Kernels as they are planned.
     pub work: Work,
     /// Kernels before element-wise ops were fused, where they were.
@@ -114,14 +114,14 @@ impl Model {
         if rewrites.memory {
             Pipeline::parse(MEMORY_PIPELINE)?.run(&mut graph, &mut cx)?;
         }
-        let stash = Stash::new(&graph, &cx.stats);
+        let saved = SavedActivations::new(&graph, &cx.stats);
         let (mut work, mut unfused) = (Work::of(&graph, &profile), None);
         if rewrites.fuse && profile.kernels == Kernels::Gpu {
             Pipeline::parse(FUSE_PIPELINE)?.run(&mut graph, &mut cx)?;
             unfused = Some(work);
             work = Work::of(&graph, &profile);
         }
-        Ok(Model { graph, profile, options, stash, work, unfused })
+        Ok(Model { graph, profile, options, saved, work, unfused })
     }
 
     /// Refuses a graph whose initial values are known by their hash only, as one read from text.
@@ -310,7 +310,7 @@ impl Work {
 
 /// Activations that the backward pass needs of the forward pass, and the change by rewriting.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Stash {
+pub struct SavedActivations {
     /// Bytes kept before rewriting for memory.
     #[serde(rename = "bytes_before")]
     pub before: u64,
@@ -331,21 +331,21 @@ fn as_map<S: serde::Serializer>(rules: &[(String, u64)], s: S) -> Result<S::Ok, 
     s.collect_map(rules.iter().map(|(name, n)| (name, n)))
 }
 
-impl Stash {
-    fn new(module: &Module, stats: &[(&'static str, String, u64)]) -> Stash {
-        let kept = stash_bytes(module);
-        let mut stash =
-            Stash { before: kept, after: kept, added_ns: 0, recomputed_ops: 0, rules: Vec::new() };
+impl SavedActivations {
+    fn new(module: &Module, stats: &[(&'static str, String, u64)]) -> SavedActivations {
+        let kept = saved_bytes(module);
+        let mut saved =
+            SavedActivations { before: kept, after: kept, added_ns: 0, recomputed_ops: 0, rules: Vec::new() };
         for (_, what, n) in stats.iter().filter(|(pass, ..)| *pass == memory::NAME) {
             match what.as_str() {
-                counts::BEFORE => stash.before = *n,
-                counts::AFTER => stash.after = *n,
-                counts::ADDED => stash.added_ns = *n,
-                counts::AGAIN => stash.recomputed_ops = *n,
-                _ if *n > 0 => stash.rules.push((what.clone(), *n)),
+                counts::BEFORE => saved.before = *n,
+                counts::AFTER => saved.after = *n,
+                counts::ADDED => saved.added_ns = *n,
+                counts::RECOMPUTED => saved.recomputed_ops = *n,
+                _ if *n > 0 => saved.rules.push((what.clone(), *n)),
                 _ => {}
             }
         }
-        stash
+        saved
     }
 }

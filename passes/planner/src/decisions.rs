@@ -12,7 +12,7 @@ pub enum Order {
     /// As the module gives it.
     #[default]
     Given,
-    /// As the pass `order{algo=greedy}` leaves it.
+    /// As the pass `schedule-ops{algo=greedy}` leaves it.
     Greedy,
 }
 

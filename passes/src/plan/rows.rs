@@ -58,20 +58,20 @@ pub(crate) const TIMEPOINTS: PassDef = PassDef {
     run: |m, _, _| place_awaits(m).map_err(PassError::Failed),
 };
 
-/// `to-mem`.
-pub(crate) const TO_MEM: PassDef = PassDef {
-    name: "to-mem",
+/// `bufferize`.
+pub(crate) const BUFFERIZE: PassDef = PassDef {
+    name: "bufferize",
     summary: "gives every value a slot, in place where the row allows it; everything stays on the device",
     phases: (Phase::Graph, Phase::Mem),
     options: &[],
-    run: run_to_mem,
+    run: run_bufferize,
 };
 
 fn problem(m: &Module, cx: &PassCx<'_>) -> Result<Problem, PassError> {
     Problem::new(m, cx.profile).map_err(PassError::Unsupported)
 }
 
-fn run_to_mem(m: &mut Module, _: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
+fn run_bufferize(m: &mut Module, _: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
     let p = problem(m, cx)?;
     *m = super::apply(&p, &Decisions::keep_all(&p.numbers)).map_err(PassError::Failed)?;
     Ok(())
@@ -81,7 +81,7 @@ fn run_apply(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(
     let file = options.get(APPLY_OPTIONS, "decisions").map_err(PassError::Usage)?;
     let text = (cx.read_file)(file).map_err(PassError::Usage)?;
     let order = Options(vec![("algo".into(), Decisions::order_in(&text).name().into())]);
-    (crate::graph::order::PASS.run)(m, &order, cx)?;
+    (crate::graph::schedule_ops::PASS.run)(m, &order, cx)?;
     let p = problem(m, cx)?;
     let at = |e| PassError::Usage(format!("{file}: {e}"));
     let decisions = memc_planner::read(&p.numbers, &text).map_err(at)?;

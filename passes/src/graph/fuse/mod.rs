@@ -11,7 +11,7 @@
 //! - the joined op can stand where one of the two stood: behind what defines its operands, before what reads its results,
 //!   so that there is never a circle, and nothing is computed twice;
 //! - no more bytes are live than before while this or any other op runs, results in place of dying operands counted as
-//!   `to-mem` shares them; values of less than a thousandth of the largest op, and scratch of less than a hundredth of the
+//!   `bufferize` shares them; values of less than a thousandth of the largest op, and scratch of less than a hundredth of the
 //!   peak, are not counted. So the operands of a forward op are not kept for a backward op that it is joined with, unless
 //!   they are no larger than the result that was kept instead;
 //! - its operands and results together take no more bytes than those of the largest op there was, as that is what a

@@ -12,8 +12,8 @@ use crate::graph::facts::scalar_bytes;
 /// What was written.
 #[derive(Default)]
 pub(super) struct Written {
-    /// Names of forward values that are computed again.
-    pub(super) again: Vec<String>,
+    /// Names of recomputed forward values.
+    pub(super) recomputed: Vec<String>,
     /// Ops that were added to the forward pass.
     pub(super) early: Vec<OpId>,
     /// Rules whose offers were taken, and the names of what they compute.
@@ -22,7 +22,7 @@ pub(super) struct Written {
 
 /// Makes the backward pass compute what `s` chose.
 ///
-/// Ops that stay keep their ids, their results' names and their places; what is computed again stands before its
+/// Ops that stay keep their ids, their results' names and their places; what is recomputed stands before its
 /// first reader and is named like the original with a number; what is kept instead of a forward value follows the op
 /// that computes its last operand. Ops that nothing needs any more are left for dead code elimination.
 pub(super) fn emit(m: &mut Module, sides: &Sides, s: &Solution<'_>) -> Result<Written, String> {
@@ -30,7 +30,7 @@ pub(super) fn emit(m: &mut Module, sides: &Sides, s: &Solution<'_>) -> Result<Wr
     let mut e = Emitter {
         m,
         s,
-        stashed: BTreeMap::new(),
+        saved: BTreeMap::new(),
         made: BTreeMap::new(),
         ops: BTreeMap::new(),
         written: Written::default(),
@@ -64,7 +64,7 @@ struct Emitter<'a> {
     m: &'a mut Module,
     s: &'a Solution<'a>,
     /// By class, the new value that is kept from the forward pass.
-    stashed: BTreeMap<usize, ValueId>,
+    saved: BTreeMap<usize, ValueId>,
     /// By class and place, the value that was computed there.
     made: BTreeMap<(usize, u32), ValueId>,
     /// By place, op and operands: results of ops that were added there.
@@ -84,7 +84,7 @@ impl<'a> Emitter<'a> {
         for class in 0..self.s.space.items.len() {
             let item = self.item(class);
             let new = item.side == Side::Forward && item.value.is_none();
-            if !new || !self.s.is_read(class) || self.s.choice(class) != Choice::Stash {
+            if !new || !self.s.is_read(class) || self.s.choice(class) != Choice::Save {
                 continue;
             }
             let way = item.early.and_then(|w| item.ways.get(w)).ok_or("nothing computes what is kept")?;
@@ -100,7 +100,7 @@ impl<'a> Emitter<'a> {
             let op = self.m.new_op(way.kind.clone(), &operands, &[&hint], &origin)?;
             out.entry(after).or_default().push(op);
             self.written.early.push(op);
-            self.stashed.insert(class, self.result(op, way.result)?);
+            self.saved.insert(class, self.result(op, way.result)?);
         }
         Ok(out)
     }
@@ -120,14 +120,14 @@ impl<'a> Emitter<'a> {
     /// The value of a class that is there from the start or from the forward pass.
     fn there(&mut self, class: usize) -> Result<ValueId, String> {
         let item = self.item(class);
-        if let Some(v) = item.value.or_else(|| self.stashed.get(&class).copied()) {
+        if let Some(v) = item.value.or_else(|| self.saved.get(&class).copied()) {
             return Ok(v);
         }
         match &item.scalar {
             Some(OpKind::Fill { dtype, value, shape }) => {
                 let ty = TensorType::new(*dtype, shape.clone());
                 let v = self.m.add_const("scalar", ty, scalar_bytes(*value, *dtype));
-                self.stashed.insert(class, v);
+                self.saved.insert(class, v);
                 Ok(v)
             }
             _ => Err("a class without a value is not there".into()),
@@ -138,7 +138,7 @@ impl<'a> Emitter<'a> {
     fn value(&mut self, class: usize, place: u32) -> Result<ValueId, String> {
         let item = self.item(class);
         match (item.side, self.s.choice(class), item.op) {
-            (Side::Free, ..) | (Side::Forward, Choice::Stash, _) => return self.there(class),
+            (Side::Free, ..) | (Side::Forward, Choice::Save, _) => return self.there(class),
             (Side::Backward, _, Some(_)) => return item.value.ok_or("an op without a value".into()),
             _ => {}
         }
@@ -200,7 +200,7 @@ impl<'a> Emitter<'a> {
             let name = |v: ValueId| self.m.values[v].name.clone();
             match (way.rule, item.value) {
                 (Some(rule), v) => self.written.rules.push((rule, name(v.unwrap_or(self.result(id, 0)?)))),
-                (None, Some(v)) => self.written.again.push(name(v)),
+                (None, Some(v)) => self.written.recomputed.push(name(v)),
                 (None, None) => {}
             }
         }

@@ -6,11 +6,11 @@
 //! > value of the bytes kept from the forward pass + modelled time of the ops
 //!
 //! where a kept tensor counts once however many ops read it, inputs, parameters and constants count nothing, and a
-//! value computed again counts for the share of the backward pass during which it is held. A byte is worth `exchange`
-//! times the time that the device's link takes to copy it out and back in, so that nothing is computed again where a
+//! recomputed value counts for the share of the backward pass during which it is held. A byte is worth `exchange`
+//! times the time that the device's link takes to copy it out and back in, so that nothing is recomputed where a
 //! swap would be far cheaper. `search` says how the extraction is done.
 //!
-//! Rules are exact, like every graph pass. Contractions are never run again here: the planner, who knows the budget,
+//! Rules are exact, like every graph pass. Contractions are never recomputed here: the planner, who knows the budget,
 //! may.
 //!
 //! **Invariant:** this is the last pass before planning but for `dce`. In the result, an op may stand twice, once in
@@ -36,7 +36,7 @@ use crate::{DeviceProfile, Fired, OptionDef, Options, PassCx, PassDef, PassError
 
 pub use rule::RuleDef;
 pub use rules::RULES;
-pub use sides::stash_bytes;
+pub use sides::saved_bytes;
 
 /// Name of the pass.
 pub const NAME: &str = "memory-rewrite";
@@ -57,14 +57,14 @@ const OPTIONS: &[OptionDef] = &[OptionDef {
 
 /// Names of what the pass counts besides its rules.
 pub mod counts {
-    /// Bytes kept from the forward pass before.
-    pub const BEFORE: &str = "stash bytes before";
+    /// Bytes of saved activations before.
+    pub const BEFORE: &str = "saved bytes before";
     /// And after.
-    pub const AFTER: &str = "stash bytes after";
+    pub const AFTER: &str = "saved bytes after";
     /// Modelled time added to the step in ns.
     pub const ADDED: &str = "ns added";
-    /// Ops of the forward pass that are run again.
-    pub const AGAIN: &str = "ops run again";
+    /// Forward ops that the backward pass recomputes.
+    pub const RECOMPUTED: &str = "ops recomputed";
 }
 
 fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
@@ -82,12 +82,12 @@ fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pas
     count(counts::BEFORE, before);
     count(counts::AFTER, after);
     count(counts::ADDED, compute_ns(m, cx.profile).saturating_sub(ns_before));
-    count(counts::AGAIN, written.again.len() as u64);
+    count(counts::RECOMPUTED, written.recomputed.len() as u64);
     for (i, rule) in RULES.iter().enumerate() {
         count(rule.name, written.rules.iter().filter(|(r, _)| *r == i).count() as u64);
     }
     let fired = |rule, at| Fired { pass: NAME, rule, at, count: 1 };
-    cx.fired.extend(written.again.into_iter().map(|at| fired("run-again", at)));
+    cx.fired.extend(written.recomputed.into_iter().map(|at| fired("recompute", at)));
     cx.fired.extend(written.rules.into_iter().map(|(rule, at)| fired(RULES[rule].name, at)));
     Ok(())
 }

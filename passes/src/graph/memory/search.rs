@@ -13,14 +13,14 @@ use super::space::{Side, Space};
 
 /// Most passes over all classes.
 const ROUNDS: usize = 6;
-/// Longest chain of ops that is computed again for one value.
+/// Longest chain of ops that is recomputed for one value.
 const DEPTH: usize = 12;
 /// Most classes that a look along chosen ways visits.
 const VISITS: usize = 512;
 /// Most classes that change together.
 const GROUP: usize = 64;
 
-/// The better of what is found from the module as given and from computing everything again that can be.
+/// The better of what is found from the module as given and from recomputing everything that can be.
 pub(super) fn best(space: &Space, rate: Rate) -> Solution<'_> {
     let mut kept = Solution::given(space, rate);
     improve(&mut kept);
@@ -63,7 +63,7 @@ fn has_choice(space: &Space, class: usize) -> bool {
     let item = &space.items[class];
     match item.side {
         Side::Free => false,
-        Side::Forward => item.can_stash() && !item.ways.is_empty(),
+        Side::Forward => item.can_save() && !item.ways.is_empty(),
         Side::Backward => item.ways.len() > 1,
     }
 }
@@ -72,7 +72,7 @@ fn has_choice(space: &Space, class: usize) -> bool {
 fn groups(space: &Space) -> BTreeMap<usize, Vec<(usize, usize)>> {
     let mut out: BTreeMap<usize, Vec<(usize, usize)>> = BTreeMap::new();
     for (class, item) in
-        space.items.iter().enumerate().filter(|(_, x)| x.side == Side::Forward && x.can_stash())
+        space.items.iter().enumerate().filter(|(_, x)| x.side == Side::Forward && x.can_save())
     {
         for (w, way) in item.ways.iter().enumerate() {
             let parts: BTreeSet<usize> = way.operands.iter().copied().collect();
@@ -92,7 +92,7 @@ fn single(s: &mut Solution<'_>, class: usize) {
     }
     let item = &s.space.items[class];
     let makes = (0..item.ways.len()).map(Choice::Make);
-    let all: Vec<Choice> = item.can_stash().then_some(Choice::Stash).into_iter().chain(makes).collect();
+    let all: Vec<Choice> = item.can_save().then_some(Choice::Save).into_iter().chain(makes).collect();
     let mut best = (s.total(), None);
     for choice in all {
         if choice != s.choice(class) && attempt(s, class, choice) && s.total() < best.0 {
@@ -106,15 +106,15 @@ fn single(s: &mut Solution<'_>, class: usize) {
     }
 }
 
-/// Computes several stashed classes from a part that they have in common, if that lowers the cost.
+/// Computes several saved classes from a part that they have in common, if that lowers the cost.
 fn group(s: &mut Solution<'_>, part: usize, parents: &[(usize, usize)]) {
-    let stashed = |s: &Solution<'_>, c: usize| s.is_read(c) && s.choice(c) == Choice::Stash;
-    if s.is_read(part) || parents.iter().filter(|&&(c, _)| stashed(s, c)).count() < 2 {
+    let saved = |s: &Solution<'_>, c: usize| s.is_read(c) && s.choice(c) == Choice::Save;
+    if s.is_read(part) || parents.iter().filter(|&&(c, _)| saved(s, c)).count() < 2 {
         return;
     }
     let before = s.total();
     for &(class, way) in parents {
-        if stashed(s, class) {
+        if saved(s, class) {
             let former = s.choice(class);
             if !attempt(s, class, Choice::Make(way)) {
                 s.choose(class, former);
@@ -181,14 +181,14 @@ impl Plan {
         }
         if s.is_read(class) {
             return Some(match s.choice(class) {
-                Choice::Make(_) if item.side == Side::Forward => s.again(class),
+                Choice::Make(_) if item.side == Side::Forward => s.recompute_cost(class),
                 _ => 0,
             });
         }
         if let Some(&(cost, _)) = self.known.get(&class) {
             return Some(cost);
         }
-        let mut best: Option<(i128, Choice)> = item.can_stash().then(|| (s.stash_cost(class), Choice::Stash));
+        let mut best: Option<(i128, Choice)> = item.can_save().then(|| (s.save_cost(class), Choice::Save));
         if self.path.len() <= DEPTH {
             self.path.push(class);
             for (w, way) in item.ways.iter().enumerate() {
@@ -288,8 +288,8 @@ mod tests {
             .filter(|&c| has_choice(space, c))
             .map(|c| {
                 let item = &space.items[c];
-                let stash = item.can_stash().then_some(Choice::Stash);
-                (c, stash.into_iter().chain((0..item.ways.len()).map(Choice::Make)).collect())
+                let save = item.can_save().then_some(Choice::Save);
+                (c, save.into_iter().chain((0..item.ways.len()).map(Choice::Make)).collect())
             })
             .collect();
         let total = options.iter().try_fold(1usize, |n, (_, o)| n.checked_mul(o.len()))?;
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn concatenations_that_pay_only_together_are_computed_again_together() {
+    fn concatenations_that_pay_only_together_are_recomputed_together() {
         let mut text = "module @m graph\n%x = input : f32[16,16]\n".to_string();
         for i in 0..4 {
             writeln!(text, "%p{i} = matmul %x, %x {{alpha = {i}.5}} : f32[16,16]").unwrap();
@@ -368,7 +368,7 @@ mod tests {
         let m = parse(&text).unwrap();
         let (space, rate) = space(&m);
         let s = best(&space, rate);
-        let kept = (0..space.items.len()).filter(|&c| s.is_read(c) && s.choice(c) == Choice::Stash);
+        let kept = (0..space.items.len()).filter(|&c| s.is_read(c) && s.choice(c) == Choice::Save);
         let bytes: u64 = kept.map(|c| space.items[c].bytes).sum();
         assert_eq!(bytes, 4 * 1024);
     }
@@ -386,12 +386,12 @@ mod tests {
     }
 
     #[test]
-    fn an_ancestor_by_many_ways_is_run_again_once() {
+    fn an_ancestor_by_many_ways_is_recomputed_once() {
         let m = pointwise(160, |i| format!("add %v{}, %v{}", i - 1, i.saturating_sub(2)));
         let (space, rate) = space(&m);
         let s = best(&space, rate);
         let once: i128 = (0..space.items.len()).map(|c| s.way_cost(c, 0)).sum();
-        assert!((0..space.items.len()).all(|c| s.again(c) <= once), "of {once}");
+        assert!((0..space.items.len()).all(|c| s.recompute_cost(c) <= once), "of {once}");
         assert!(s.total() <= Solution::given(&space, rate).total());
     }
 }

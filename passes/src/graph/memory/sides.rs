@@ -86,6 +86,6 @@ pub(super) fn kept_bytes(m: &Module, sides: &Sides) -> u64 {
 /// Bytes that a graph-phase module keeps from its forward for its backward pass.
 ///
 /// The backward pass is what depends on no loss but leads to a gradient or an update.
-pub fn stash_bytes(m: &Module) -> u64 {
+pub fn saved_bytes(m: &Module) -> u64 {
     kept_bytes(m, &Sides::new(m))
 }

@@ -1,9 +1,8 @@
 //! A choice of formulations, and what it costs.
 //!
-//! The cost of a stash is a set union: its bytes count once, however many ops of the backward pass read it. A value
-//! that is computed again is held from its first reader to its last; readers far apart get copies of their own. What
-//! a class is asked for, and where, is kept as counts by place, so that changing one class touches only what depends
-//! on it.
+//! The cost of saved activations is a set union: bytes count once, however many ops of the backward pass read them.
+//! A recomputed value is held from its first reader to its last; readers far apart get copies of their own. Demands on
+//! a class are counts by place, so that changing one class touches only its dependents.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,7 +16,7 @@ pub(super) struct Rate {
     byte: i128,
 }
 
-/// Most ops that are looked at to tell what computing a value again costs.
+/// Most ops that are looked at to tell the cost of recomputing a value.
 const CHAIN: usize = 128;
 /// One ns in units of cost.
 const NS: i128 = 1_000_000;
@@ -40,7 +39,7 @@ impl Rate {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Choice {
     /// It stays alive from the forward pass.
-    Stash,
+    Save,
     /// It is computed there, by the way of this index.
     Make(usize),
 }
@@ -61,7 +60,7 @@ struct State {
     /// Its own share of the cost.
     cost: i128,
     /// Cost of computing it once with what is computed only for it, as estimated when it was chosen.
-    again: i128,
+    recompute_cost: i128,
 }
 
 /// A formulation of the whole step.
@@ -80,7 +79,7 @@ impl<'a> Solution<'a> {
     /// The module's own formulation.
     pub(super) fn given(space: &'a Space, rate: Rate) -> Self {
         let first = |item: &Item| match item.side {
-            Side::Forward if item.can_stash() => Choice::Stash,
+            Side::Forward if item.can_save() => Choice::Save,
             _ => Choice::Make(item.given.unwrap_or(0)),
         };
         let state = |item: &Item| State {
@@ -88,7 +87,7 @@ impl<'a> Solution<'a> {
             readers: BTreeMap::new(),
             copies: Vec::new(),
             cost: 0,
-            again: 0,
+            recompute_cost: 0,
         };
         let states = space.items.iter().map(state).collect();
         let mut s = Self { space, rate, states, total: 0, journal: Vec::new(), stale: BTreeSet::new() };
@@ -120,7 +119,7 @@ impl<'a> Solution<'a> {
     }
 
     /// What keeping the class from the forward pass costs.
-    pub(super) fn stash_cost(&self, class: usize) -> i128 {
+    pub(super) fn save_cost(&self, class: usize) -> i128 {
         let item = &self.space.items[class];
         let early = item.early.and_then(|w| item.ways.get(w)).map_or(0, |w| w.time_ns);
         self.rate.byte * i128::from(item.bytes) + NS * i128::from(early)
@@ -132,8 +131,8 @@ impl<'a> Solution<'a> {
     }
 
     /// Cost of computing the class once more with what is computed only for it.
-    pub(super) fn again(&self, class: usize) -> i128 {
-        self.states[class].again
+    pub(super) fn recompute_cost(&self, class: usize) -> i128 {
+        self.states[class].recompute_cost
     }
 
     /// Chooses, and remembers what was chosen before.
@@ -161,7 +160,7 @@ impl<'a> Solution<'a> {
         let copies = std::mem::take(&mut self.states[class].copies);
         self.ask(class, &copies, false);
         self.states[class].choice = choice;
-        self.states[class].again = self.once_more(class);
+        self.states[class].recompute_cost = self.once_more(class);
         self.mark(class);
         self.settle_readers();
     }
@@ -241,7 +240,7 @@ impl<'a> Solution<'a> {
         if state.readers.is_empty() {
             return (Vec::new(), 0);
         }
-        let Choice::Make(way) = state.choice else { return (Vec::new(), self.stash_cost(class)) };
+        let Choice::Make(way) = state.choice else { return (Vec::new(), self.save_cost(class)) };
         let once = self.way_cost(class, way);
         match item.op {
             // An op of the backward pass stays where it is.
@@ -255,7 +254,7 @@ impl<'a> Solution<'a> {
         for &place in state.readers.keys() {
             let held = last.map(|l: u32| self.hold_cost(item.bytes, place - l));
             match held {
-                Some(held) if held <= state.again => cost += held,
+                Some(held) if held <= state.recompute_cost => cost += held,
                 _ => {
                     copies.push(place);
                     cost += once;

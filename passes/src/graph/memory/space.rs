@@ -15,7 +15,7 @@ use crate::device::DeviceProfile;
 pub(super) enum Side {
     /// It is there: an input, a state, a constant.
     Free,
-    /// From forward values alone: it can be stashed, or computed again from what is there.
+    /// From forward values alone: it can be saved, or recomputed from what is there.
     Forward,
     /// It depends on the backward pass.
     Backward,
@@ -64,7 +64,7 @@ pub(super) struct Item {
 
 impl Item {
     /// Whether the value can be kept from the forward pass.
-    pub(super) fn can_stash(&self) -> bool {
+    pub(super) fn can_save(&self) -> bool {
         self.side == Side::Forward && !self.is_view() && (self.value.is_some() || self.early.is_some())
     }
 
@@ -261,7 +261,7 @@ fn allowed(items: &[Item], i: usize, w: &Way) -> bool {
         Side::Free => false,
         Side::Forward => {
             let forward = |c: &usize| items[*c].side != Side::Backward && *c != i;
-            // A contraction is never run again here: the planner, which knows the budget, may.
+            // A contraction is never recomputed here: the planner, which knows the budget, may.
             !w.kind.is_contraction() && w.operands.iter().all(forward)
         }
         // What is computed at a place of the backward pass reads what is computed before it.
@@ -283,7 +283,7 @@ fn blank(ty: &TensorType) -> Item {
     }
 }
 
-/// Longest chain of forward ops that can be run again in a row.
+/// Longest chain of forward ops that can be recomputed in a row.
 const CHAIN: u32 = 64;
 
 /// Lets a value of the forward pass be had from there only, wherever ops before it make up a chain of [`CHAIN`].
@@ -298,7 +298,7 @@ fn limit_chains(items: &mut [Item]) {
         let item = &items[i];
         let before = item.ways.iter().flat_map(|w| &w.operands).map(|&c| chain[c]).max().unwrap_or(0);
         chain[i] = before + u32::from(!item.is_view());
-        if chain[i] >= CHAIN && item.can_stash() && item.value.is_some() {
+        if chain[i] >= CHAIN && item.can_save() && item.value.is_some() {
             (items[i].ways, items[i].given, chain[i]) = (Vec::new(), None, 0);
         }
     }
@@ -340,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_chain_is_run_again_in_parts() {
+    fn a_long_chain_is_recomputed_in_parts() {
         let mut text = "module @m graph\n%v0 = input : f32[16]\n".to_string();
         (1..=300).for_each(|i| writeln!(text, "%v{i} = tanh %v{} : f32[16]", i - 1).unwrap());
         text.push_str("%loss = sum_squares %v300 : f32[]\n%d = mul %v300, %v150 : f32[16]\n");
