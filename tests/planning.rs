@@ -176,12 +176,7 @@ fn every_plan_of_a_random_step_is_proved_at_every_budget() {
     arbtest::arbtest(|u| {
         let mut source = random_step(u)?;
         // What swapping moves is only well defined where no two ops compute the same value; `cse` sees to that.
-        let cx = &mut memc_passes::PassCx {
-            profile: toy(),
-            read_file: &|_| Err("no files".into()),
-            stats: vec![],
-            fired: vec![],
-        };
+        let cx = &mut memc_passes::PassCx::new(toy(), &|_| Err("no files".into()));
         memc_passes::Pipeline::parse("cse,dce").unwrap().run(&mut source, cx).unwrap();
         verify(&source).unwrap_or_else(|d| panic!("{}", memc_ir::print_annotated(&source, &d)));
         let profile: &DeviceProfile = if u.arbitrary()? { toy() } else { &HALF_DUPLEX };

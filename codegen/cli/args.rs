@@ -7,7 +7,8 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use glob::Pattern;
 use memc::{Error, Rewrites, Size};
-use memc_frontend::{ImportOptions, Loss, OptimizerSpec};
+use memc_frontend::ImportOptions;
+use memc_ir::recipe::{Loss, OptimizerSpec};
 use memc_planner::Order;
 use memc_planner::bound::Allow;
 

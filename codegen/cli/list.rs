@@ -52,10 +52,10 @@ pub(crate) fn list(what: &str, json: bool) -> Result<(), Failure> {
         }
         "optimizers" => (
             &["--optimizer", "options and their defaults", "is"],
-            memc_frontend::optimizers().into_iter().map(Vec::from).collect(),
+            memc_ir::recipe::optimizers().into_iter().map(Vec::from).collect(),
         ),
         "losses" => {
-            (&["--loss", "options", "is"], memc_frontend::losses().into_iter().map(Vec::from).collect())
+            (&["--loss", "options", "is"], memc_ir::recipe::losses().into_iter().map(Vec::from).collect())
         }
         "rules" => {
             let row = |r: &memc_ir::Rule| vec![r.code.to_string(), r.summary.to_string()];

@@ -18,6 +18,7 @@ pub(crate) fn opt(args: &Opt) -> Result<(), Failure> {
     let mut module = loaded.module;
     let mut cx = PassCx { fired: loaded.fired, ..memc::context(profile) };
     pipeline.run(&mut module, &mut cx).map_err(Error::from)?;
+    cx.warnings.iter().for_each(|w| say(&format!("warning: {w}")));
     if args.stats {
         cx.stats.iter().for_each(|(pass, what, n)| say(&format!("{pass}: {n} {what}")));
     }

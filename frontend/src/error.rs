@@ -6,6 +6,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub(crate) use memc_ir::some_of;
+
 /// Why a model was not imported.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -109,20 +111,6 @@ pub(crate) fn unsupported<T>(message: impl Into<String>) -> Result<T, Fault> {
     Err(Fault::Unsupported(message.into()))
 }
 
-/// At most ten of `items`, separated by commas, and how many more there are.
-pub(crate) fn some_of<T: fmt::Display>(items: &[T]) -> String {
-    const SHOWN: usize = 10;
-    let mut text = String::new();
-    for (i, item) in items.iter().take(SHOWN).enumerate() {
-        let separator = if i == 0 { "" } else { ", " };
-        text.push_str(&format!("{separator}{item}"));
-    }
-    if items.len() > SHOWN {
-        text.push_str(&format!(" and {} more", items.len() - SHOWN));
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,13 +122,5 @@ mod tests {
         let text = error.to_string();
         assert!(text.starts_with("a\\u{1b}[2Jb\ncxxx") && text.ends_with("x ..."), "{text}");
         assert!(text.len() < 4100);
-    }
-
-    /// Long lists show ten items and count the rest.
-    #[test]
-    fn lists_are_cut() {
-        assert_eq!(some_of(&[1, 2]), "1, 2");
-        let many: Vec<u32> = (0..12).collect();
-        assert_eq!(some_of(&many), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more");
     }
 }

@@ -50,5 +50,5 @@ pub(crate) fn import(source: &Source<'_>, inputs: &BTreeMap<String, Binding>) ->
         })?;
         cx.module.outputs.push(Output { value, name: output.name.clone(), role: OutputRole::Other });
     }
-    Ok(Import { module: cx.module, notes: Vec::new(), warnings: Vec::new() })
+    Ok(Import::complete(cx.module, Vec::new(), Vec::new()))
 }

@@ -7,7 +7,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use memc_ir::{Blob, DType, Init, Module, Role, TensorType, counted};
+use memc_ir::attr::F32;
+use memc_ir::{Blob, DType, Feed, Init, Module, Role, TensorType, Value, counted};
 use safetensors::{Dtype, SafeTensors};
 
 use crate::checkpoint;
@@ -41,7 +42,7 @@ pub(crate) struct Compared {
 }
 
 /// The contents of a checkpoint.
-#[derive(Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Initial {
     /// The file; none when there is no checkpoint.
     path: Option<PathBuf>,
@@ -144,6 +145,41 @@ impl Initial {
             "the checkpoint has no `{name}`, a {what} of the model; it has {}{hint}",
             some_of(&names)
         ))
+    }
+
+    /// Sets the optimizer's state and the learning rate of `module`: moments are called `X.momentum0`, the count of steps is
+    /// the one integer among them.
+    ///
+    /// # Errors
+    ///
+    /// [`ImportError::BadModel`] when a moment does not fit, or is missing in a checkpoint of later than the first step.
+    pub(crate) fn restore_optimizer(&self, module: &mut Module) -> Result<(), ImportError> {
+        if let Some(rate) = self.learning_rate {
+            for (_, input) in module.inputs.iter_mut() {
+                if let Feed::LearningRate { default } = &mut input.feed {
+                    *default = F32(rate);
+                }
+            }
+        }
+        for (_, state) in module.states.iter_mut().filter(|(_, s)| s.role == Role::Optimizer) {
+            let Value { name, ty, .. } = &module.values[state.value];
+            if ty.dtype.is_int() {
+                let init = || Init::Data(Blob::new(self.step.to_le_bytes()));
+                state.init = if self.step == 0 { Init::Zeros } else { init() };
+                continue;
+            }
+            state.init = match self.get(name, ty)? {
+                Some(init) => init,
+                None if self.step == 0 => continue,
+                None => {
+                    return Err(ImportError::BadModel(format!(
+                        "the checkpoint is from step {} but has no `{name}`",
+                        self.step
+                    )));
+                }
+            };
+        }
+        Ok(())
     }
 
     /// Compares the checkpoint with the states of the finished `module`; nothing when there is no checkpoint.

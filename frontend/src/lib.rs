@@ -7,8 +7,9 @@
 //!
 //! A model file is hostile until shown otherwise: nothing here panics, recurses on the file's structure, opens a
 //! file outside the model's folder, or allocates by a number that was not compared with bytes that exist. The
-//! importer only translates and does not simplify; gradients come from [`memc_ir::autodiff`], and a caller that wants the
-//! forward part simplified before can have it ([`read`]).
+//! importer only translates: it neither simplifies nor adds what is to be trained. A forward model's loss, gradients and
+//! optimizer, and the optimizer of training artifacts, are left to passes as a request ([`Import::recipe`]). Gradients that
+//! the model itself asks for, by the standard's `Gradient`, are those of [`memc_ir::autodiff`].
 //!
 //! ```no_run
 //! use memc_frontend::{ImportOptions, import};
@@ -35,7 +36,6 @@ mod ops;
 mod optimizer;
 mod proto;
 mod ranges;
-mod recipe;
 mod registry;
 mod screen;
 mod source;
@@ -48,23 +48,24 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use memc_ir::recipe::{Loss, Optimizer, OptimizerSpec, Recipe};
 use memc_ir::{Module, Role, TensorType, counted};
 
 pub use error::ImportError;
-pub use recipe::{ClassAxis, Loss, LossKind, OptimizerSpec, losses, optimizers};
 
 use error::some_of;
 use external::Folder;
+use initial::Initial;
 use source::Source;
 
 /// Most micro-steps of one step that [`ImportOptions::accumulate`] may ask for.
 pub const MAX_ACCUMULATE: u32 = 1024;
 
-/// What to tell the user of a step without an optimizer.
+/// Warning for a step without an optimizer.
 pub(crate) const NOTHING_TRAINED: &str =
     "there is no optimizer: memrun computes gradients, and the parameters stay as they are";
 
-/// How many states of each role a step has and what it is fed, for the user to check.
+/// States of each role and data inputs of a step, for the user to check.
 pub(crate) fn contents(m: &Module) -> String {
     let count = |role| m.states.values().filter(|s| s.role == role).count();
     let data: Vec<&str> = m.inputs.values().map(|x| m.values[x.value].name.as_str()).collect();
@@ -146,76 +147,86 @@ impl Default for ImportOptions {
 }
 
 /// An imported model.
+///
+/// Where there is a [`recipe`](Import::recipe), the module lacks what that names: passes add it, and then
+/// [`Import::finish`] is due. They may rewrite the module before, but states and outputs must keep names and order.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Import {
-    /// The training step: graph phase, operands before their users.
+    /// The training step, or what the file has of it: graph phase, operands before their users.
     pub module: Module,
+    /// Parts that passes are to add.
+    pub recipe: Option<Recipe>,
     /// What was found and how it was understood, one sentence each.
     pub notes: Vec<String>,
     /// What the user may not have wanted, one sentence each.
     pub warnings: Vec<String>,
+    pending: Pending,
 }
 
-/// A model as read: a forward model is its forward part alone, with its loss, until [`Draft::complete`].
-///
-/// In between, a caller may rewrite the forward part, so that gradients are taken of ops that are better to train with
-/// than those that the exporter wrote. States and outputs must keep their names and order.
-#[derive(Debug)]
-pub struct Draft {
-    /// Graph phase, operands before their users.
-    pub module: Module,
-    notes: Vec<String>,
-    warnings: Vec<String>,
-    recipe: Option<forward::complete::Recipe>,
+/// Facts that [`Import::finish`] needs.
+#[derive(Clone, PartialEq, Default, Debug)]
+struct Pending {
+    /// Initial values of the optimizer's state.
+    checkpoint: Initial,
+    micro_steps: u32,
+    /// Whether the user said that there is to be no optimizer.
+    declined: bool,
 }
 
-impl Draft {
+impl Import {
     /// A training step that is complete as it is.
-    fn finished(import: Import) -> Draft {
-        let Import { module, notes, warnings } = import;
-        Draft { module, notes, warnings, recipe: None }
+    fn complete(module: Module, notes: Vec<String>, warnings: Vec<String>) -> Import {
+        Import { module, recipe: None, notes, warnings, pending: Pending::default() }
     }
 
-    /// Whether gradients and an optimizer are yet to be added.
-    pub fn is_forward(&self) -> bool {
-        self.recipe.is_some()
-    }
-
-    /// The training step.
+    /// Initial values of the optimizer's state, and notes on the whole step, once passes have fulfilled the recipe.
+    ///
+    /// Changes nothing where there is no recipe.
     ///
     /// # Errors
     ///
-    /// [`ImportError::Unsupported`] where an op has no gradient, [`ImportError::Usage`] where the loss depends on no
-    /// parameter, [`ImportError::BadModel`] where the checkpoint does not fit the optimizer.
-    pub fn complete(mut self) -> Result<Import, ImportError> {
-        match self.recipe.take() {
-            Some(recipe) => forward::complete::complete(self, recipe),
-            None => Ok(Import { module: self.module, notes: self.notes, warnings: self.warnings }),
+    /// [`ImportError::BadModel`] where the checkpoint does not fit the optimizer.
+    pub fn finish(mut self) -> Result<Import, ImportError> {
+        let Some(recipe) = self.recipe.take() else { return Ok(self) };
+        let Pending { checkpoint, micro_steps, declined } = std::mem::take(&mut self.pending);
+        checkpoint.restore_optimizer(&mut self.module)?;
+        if recipe.optimizer.is_none() && !declined {
+            self.warnings.push(format!("{NOTHING_TRAINED}; give one, as --optimizer adamw:lr=1e-3"));
         }
+        let compared = checkpoint.compare(&self.module)?;
+        self.warnings.extend(compared.warning);
+        if let Some(loss) = &recipe.loss {
+            let described = recipe.optimizer.as_ref().map(Optimizer::describe);
+            self.notes.push(format!(
+                "forward model: {}; loss: {loss}; optimizer: {}",
+                contents(&self.module),
+                described.as_deref().unwrap_or("none; gradients are outputs")
+            ));
+            self.notes.extend(compared.said);
+            if micro_steps > 1 {
+                self.notes.push(format!("{micro_steps} micro-steps per step, gradients summed"));
+            }
+        }
+        Ok(self)
     }
 }
 
-/// Imports the model in file `path`: [`read`] and [`Draft::complete`].
+/// Imports the model in file `path`.
 ///
 /// Files that belong to it are looked for in the same folder; [`Import::notes`] names those that were used.
-pub fn import(path: &Path, options: &ImportOptions) -> Result<Import, ImportError> {
-    read(path, options)?.complete()
-}
-
-/// Reads the model in file `path`.
 ///
 /// # Errors
 ///
 /// All of [`ImportError`].
-pub fn read(path: &Path, options: &ImportOptions) -> Result<Draft, ImportError> {
+pub fn import(path: &Path, options: &ImportOptions) -> Result<Import, ImportError> {
     let bytes = initial::read_file(path, screen::MAX_FILE_BYTES)?;
     let folder = Folder::of(path).map_err(|e| ImportError::io(path, e))?;
-    read_from(&bytes, Some(path), Some(&folder), options)
+    import_from(&bytes, Some(path), Some(&folder), options)
 }
 
 /// Imports a model from memory: as [`import`], but there is no folder to look for other files in.
 pub fn import_bytes(bytes: &[u8], options: &ImportOptions) -> Result<Import, ImportError> {
-    read_from(bytes, None, None, options)?.complete()
+    import_from(bytes, None, None, options)
 }
 
 /// Imports a plain graph from memory as it is, with nothing to train: inputs are fed, initializers are constants,
@@ -271,12 +282,12 @@ pub fn read_tensor(bytes: &[u8]) -> Result<(TensorType, Arc<[u8]>), ImportError>
     Ok((literal.ty, literal.data))
 }
 
-fn read_from(
+fn import_from(
     bytes: &[u8],
     path: Option<&Path>,
     folder: Option<&Folder>,
     options: &ImportOptions,
-) -> Result<Draft, ImportError> {
+) -> Result<Import, ImportError> {
     if !(1..=MAX_ACCUMULATE).contains(&options.accumulate) {
         return Err(ImportError::Usage(format!(
             "the number of micro-steps must be between 1 and {MAX_ACCUMULATE}, not {}",
@@ -288,22 +299,22 @@ fn read_from(
     let forward = options.loss.is_some()
         || source.model.training.is_some()
         || (options.has_recipe() && !step::recognises(&source));
-    let mut draft = match () {
-        () if artifacts => Draft::finished(training::import(&source, options)?),
-        () if source.algorithm.is_some() => Draft::finished(standard::import(&source, options)?),
+    let mut import = match () {
+        () if artifacts => training::import(&source, options)?,
+        () if source.algorithm.is_some() => standard::import(&source, options)?,
         () if forward && options.carry.is_empty() => forward::import(&mut source, options)?,
-        () => Draft::finished(step::import(&source, options)?),
+        () => step::import(&source, options)?,
     };
-    draft.warnings.splice(0..0, source.warnings());
-    let params = || draft.module.states.values().filter(|s| s.role == Role::Param);
-    let idle = !draft.is_forward() && params().next().is_some() && params().all(|s| s.next.is_none());
+    import.warnings.splice(0..0, source.warnings());
+    let params = || import.module.states.values().filter(|s| s.role == Role::Param);
+    let idle = import.recipe.is_none() && params().next().is_some() && params().all(|s| s.next.is_none());
     if idle && !options.no_optimizer {
-        draft.warnings.push(format!(
+        import.warnings.push(format!(
             "{NOTHING_TRAINED}; give a model that contains its optimizer, or an optimizer model"
         ));
     }
-    ranges::derive(&mut draft.module);
-    Ok(draft)
+    ranges::derive(&mut import.module);
+    Ok(import)
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     warnings.extend(compared.warning);
     let mut notes = vec![describe(&step, loss, &inits)];
     notes.extend(compared.said);
-    Ok(Import { module: step.cx.module, notes, warnings })
+    Ok(Import::complete(step.cx.module, notes, warnings))
 }
 
 fn usage(options: &ImportOptions) -> Result<(), ImportError> {

@@ -55,7 +55,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     let compared = checkpoint.unwrap_or_default().compare(&cx.module)?;
     notes.extend(compared.said);
     warnings.extend(compared.warning);
-    Ok(Import { module: cx.module, notes, warnings })
+    Ok(Import::complete(cx.module, notes, warnings))
 }
 
 /// Adds the graph's inputs to the module, as inputs or as states, and returns warnings.

@@ -1,4 +1,6 @@
-//! ONNX Runtime training artifacts: a training graph, an optimizer model and a checkpoint become one step.
+//! ONNX Runtime training artifacts: a training graph, an optimizer model and a checkpoint.
+//!
+//! The training graph becomes a step whose gradients are outputs; the optimizer model becomes a request to passes.
 //!
 //! The training graph has the parameters as inputs and ends in one `InPlaceAccumulatorV2` per trained
 //! parameter, which replaces (`lazy_reset_grad`) or adds to that parameter's gradient buffer. A step of `n`
@@ -9,17 +11,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use memc_ir::recipe::{Optimizer, Recipe};
 use memc_ir::{DType, Def, Feed, Module, OpKind, Output, OutputRole, Role, StateId, TensorType, ValueId};
 
 use crate::context::{Bound, Context};
 use crate::error::ImportError;
 use crate::initial::{Initial, made_up, read_file, synthetic};
 use crate::model::{Graph, Node};
-use crate::optimizer::{Optimizer, Trained};
 use crate::registry::MS;
 use crate::source::Source;
-use crate::{Import, ImportOptions};
-use crate::{proto, screen};
+use crate::{Import, ImportOptions, Pending, optimizer, proto, screen};
 
 const BUFFER: &str = "_grad.accumulation.buffer";
 
@@ -65,29 +66,20 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     let gradients = step.run(&accumulated)?;
     warnings.extend(step.cx.warnings());
     let mut module = step.finish(&accumulated)?;
-    let trained: Vec<Trained> = accumulated
-        .iter()
-        .zip(gradients)
-        .filter_map(|(a, gradient)| {
-            let state = state_named(&module, a.param)?;
-            Some(Trained { name: a.param.to_string(), state, gradient })
-        })
-        .collect();
-    let initial = checkpoint.unwrap_or_default();
-    match optimizer {
-        Some(optimizer) => optimizer.apply(&mut module, &trained, &initial)?,
-        None => {
-            for t in &trained {
-                let name = format!("{}_grad", t.name);
-                module.outputs.push(Output { value: t.gradient, name, role: OutputRole::Gradient });
-            }
-        }
+    for (a, value) in accumulated.iter().zip(gradients) {
+        let name = format!("{}_grad", a.param);
+        module.outputs.push(Output { value, name, role: OutputRole::Gradient });
     }
-    warnings.extend(initial.compare(&module)?.warning);
+    let checkpoint = checkpoint.unwrap_or_default();
+    if optimizer.is_none() {
+        warnings.extend(checkpoint.compare(&module)?.warning);
+    }
     if options.accumulate > 1 {
         notes.push(format!("{} micro-steps per step, gradients summed", options.accumulate));
     }
-    Ok(Import { module, notes, warnings })
+    let recipe = optimizer.map(|optimizer| Recipe { loss: None, optimizer: Some(optimizer) });
+    let pending = Pending { checkpoint, micro_steps: options.accumulate, declined: false };
+    Ok(Import { module, recipe, notes, warnings, pending })
 }
 
 /// Refuses more micro-steps than a graph of this size may have.
@@ -173,7 +165,7 @@ fn find_optimizer(
 
 fn read_optimizer(path: &Path) -> Result<Optimizer, ImportError> {
     let bytes = read_file(path, screen::MAX_FILE_BYTES)?;
-    let read = proto::decode(&bytes).and_then(|model| Optimizer::read(&model.graph));
+    let read = proto::decode(&bytes).and_then(|model| optimizer::read(&model.graph));
     read.map_err(|e| e.within(&format!("optimizer model `{}`", path.display())))
 }
 

@@ -1,10 +1,12 @@
 //! What exporters do to parameters: they merge equal ones, fold reshapes into them and give them names of their own.
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
+mod train;
 mod wire;
 
-use memc_frontend::{Import, ImportError, ImportOptions, import_bytes};
+use memc_frontend::{Import, ImportError, ImportOptions};
 use memc_ir::{OutputRole, Role};
+use train::import_bytes;
 use wire::*;
 
 fn options(trainable: &[&str]) -> ImportOptions {

@@ -1,12 +1,14 @@
 //! Forward models: what is trained, by what, and what is refused or warned of.
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
+mod train;
 mod wire;
 
 use std::path::{Path, PathBuf};
 
-use memc_frontend::{Import, ImportError, ImportOptions, import, import_bytes};
+use memc_frontend::{Import, ImportError, ImportOptions};
 use memc_ir::{Feed, Module, OpKind, OutputRole, Role};
+use train::{import, import_bytes};
 use wire::*;
 
 fn model(name: &str) -> PathBuf {

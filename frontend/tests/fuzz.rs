@@ -1,12 +1,14 @@
 //! Random damage: the importer returns, and what it accepts is a sound module.
 
+mod train;
 mod wire;
 
 use std::fs;
 use std::path::Path;
 
 use arbtest::{arbitrary, arbtest};
-use memc_frontend::{ImportOptions, import, import_bytes};
+use memc_frontend::ImportOptions;
+use train::{import, import_bytes};
 use wire::*;
 
 fn models() -> Vec<Vec<u8>> {

@@ -4,12 +4,15 @@
 //! initial state and random data, where equal mathematics gives equal numbers up to rounding.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
+mod train;
+
 use std::path::Path;
 
-use memc_frontend::{ImportOptions, import};
+use memc_frontend::ImportOptions;
 use memc_ir::autodiff::differentiate;
 use memc_ir::{Def, Feed, Init, Module, OpKind, OutputRole, Role, StateId, TensorType, ValueId};
 use memc_reference::{Data, Env, Tensor64, run};
+use train::import;
 
 /// Largest difference of an element relative to the largest of its gradient, or to the largest of all gradients for
 /// those that are zero but for rounding. Graphs hold constants such as the root of two rounded to `f32`.

@@ -1,11 +1,13 @@
 //! Gradients at points where a function has a corner or a root has none: there they are what PyTorch gives.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
+mod train;
 mod wire;
 
-use memc_frontend::{ImportOptions, import_bytes};
+use memc_frontend::ImportOptions;
 use memc_ir::{Feed, Init, OutputRole};
 use memc_reference::{Env, Tensor64, run};
+use train::import_bytes;
 use wire::*;
 
 fn floats(values: &[f32]) -> Vec<u8> {

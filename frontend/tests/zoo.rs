@@ -1,11 +1,14 @@
 //! The zoo: every network trains as it stands, from the initial contents its file describes.
 
+mod train;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use memc_frontend::{ImportOptions, import};
+use memc_frontend::ImportOptions;
 use memc_ir::{Init, OutputRole, Role};
+use train::import;
 
 fn models() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../models")

@@ -12,6 +12,20 @@ pub fn counted(n: impl fmt::Display + PartialEq + From<u8>, noun: &str) -> Strin
     format!("{n} {noun}{plural}")
 }
 
+/// At most ten of `items`, separated by commas, and how many more there are.
+pub fn some_of<T: fmt::Display>(items: &[T]) -> String {
+    const SHOWN: usize = 10;
+    let mut text = String::new();
+    for (i, item) in items.iter().take(SHOWN).enumerate() {
+        let separator = if i == 0 { "" } else { ", " };
+        text.push_str(&format!("{separator}{item}"));
+    }
+    if items.len() > SHOWN {
+        text.push_str(&format!(" and {} more", items.len() - SHOWN));
+    }
+    text
+}
+
 /// A byte count that prints as `16.00 GiB (17,179,869,184 B)`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Bytes(pub u64);
@@ -149,5 +163,13 @@ mod tests {
             let message = Bytes::parse(text, "write a size").unwrap_err();
             assert!(message.contains(hint), "{text}: {message}");
         }
+    }
+
+    /// Long lists show ten items and count the rest.
+    #[test]
+    fn lists_are_cut() {
+        assert_eq!(some_of(&[1, 2]), "1, 2");
+        let many: Vec<u32> = (0..12).collect();
+        assert_eq!(some_of(&many), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more");
     }
 }

@@ -11,12 +11,13 @@ mod module;
 pub mod ops;
 mod parse;
 mod print;
+pub mod recipe;
 mod slice;
 mod traffic;
 mod types;
 mod verify;
 
-pub use bytes::{Bytes, counted};
+pub use bytes::{Bytes, counted, some_of};
 pub use diag::{Anchor, Diag, Diags};
 pub use entity::{Arena, ConstId, Id, InputId, MirrorId, OpId, SlotId, StateId, ValueId};
 pub use init::{Blob, Init};

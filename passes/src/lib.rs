@@ -1,4 +1,4 @@
-//! Graph rewrites, cost model, planners and layout.
+//! Training construction, graph rewrites, cost model, planning passes.
 
 pub mod analysis;
 mod device;
@@ -7,6 +7,7 @@ mod options;
 mod pipeline;
 pub mod plan;
 mod reproducer;
+pub mod training;
 
 pub use device::{
     DeviceProfile, FOLDS, Family, Judgement, Kernels, Measured, PROFILES, Peaks, Quality, Sample,
@@ -17,11 +18,14 @@ pub use reproducer::header;
 
 /// Every pass, sorted by name.
 pub static PASSES: &[PassDef] = &[
+    training::ADD_LOSS,
+    training::ADD_OPTIMIZER,
     plan::rows::APPLY,
     plan::rows::BUFFERIZE,
     graph::canonicalise::PASS,
     graph::cse::PASS,
     graph::dce::PASS,
+    training::DIFFERENTIATE,
     graph::fold::PASS,
     graph::fuse::PASS,
     graph::fuse_counters::PASS,

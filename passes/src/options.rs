@@ -27,6 +27,11 @@ impl Options {
         if def.is_empty() { Err(format!("option `{name}` must be given")) } else { Ok(def) }
     }
 
+    /// The given value of `name`, which has no default.
+    pub(crate) fn given(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
+    }
+
     /// The value of `name` as a number.
     pub(crate) fn number(&self, defs: &[OptionDef], name: &str) -> Result<u64, String> {
         let text = self.get(defs, name)?;

@@ -19,6 +19,18 @@ pub struct PassCx<'a> {
     pub stats: Vec<(&'static str, String, u64)>,
     /// Which rules rewrote what, in the order in which they did.
     pub fired: Vec<Fired>,
+    /// What the user may not have wanted, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+impl<'a> PassCx<'a> {
+    /// Context without results for passes that read files by `read_file`.
+    pub fn new(
+        profile: &'a DeviceProfile,
+        read_file: &'a dyn Fn(&str) -> Result<String, String>,
+    ) -> PassCx<'a> {
+        PassCx { profile, read_file, stats: Vec::new(), fired: Vec::new(), warnings: Vec::new() }
+    }
 }
 
 /// A rule of a rewriting pass that was applied.

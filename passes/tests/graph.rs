@@ -16,8 +16,7 @@ fn run(m: &mut Module, pipeline: &str) -> Vec<(&'static str, String, u64)> {
 }
 
 fn run_on(m: &mut Module, pipeline: &str, profile: &DeviceProfile) -> Vec<(&'static str, String, u64)> {
-    let mut cx =
-        PassCx { profile, read_file: &|_| Err("no files here".into()), stats: Vec::new(), fired: Vec::new() };
+    let mut cx = PassCx::new(profile, &|_| Err("no files here".into()));
     Pipeline::parse(pipeline).unwrap().run(m, &mut cx).unwrap();
     cx.stats
 }
@@ -52,7 +51,8 @@ fn check_meaning(pipeline: &str) {
 
 #[test]
 fn every_exact_graph_pass_keeps_the_meaning_of_random_modules() {
-    let exact = |p: &&PassDef| p.phases == (Phase::Graph, Phase::Graph) && p.name != "raise";
+    const OTHERS: [&str; 4] = ["add-loss", "add-optimizer", "differentiate", "raise"];
+    let exact = |p: &&PassDef| p.phases == (Phase::Graph, Phase::Graph) && !OTHERS.contains(&p.name);
     for pass in PASSES.iter().filter(exact) {
         check_meaning(pass.name);
     }

@@ -10,7 +10,7 @@ const MODULE: &str =
 
 fn cx() -> PassCx<'static> {
     let read_file = &|_: &str| Err("no files here".into());
-    PassCx { profile: &PROFILES[0], read_file, stats: Vec::new(), fired: Vec::new() }
+    PassCx::new(&PROFILES[0], read_file)
 }
 
 fn broken(m: &mut Module, _: &Options, _: &mut PassCx<'_>) -> Result<(), PassError> {

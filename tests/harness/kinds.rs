@@ -162,7 +162,7 @@ pub(super) fn optimised(case: &Case) -> Result<(Module, usize), String> {
     let text = case.header("pass").ok_or("an `opt` case needs a header `;! pass ...`")?;
     let profile = DeviceProfile::named("toy").ok_or("no toy device")?;
     let read = |name: &str| Err(format!("{name} is not read here"));
-    let mut cx = PassCx { profile, read_file: &read, stats: Vec::new(), fired: Vec::new() };
+    let mut cx = PassCx::new(profile, &read);
     Pipeline::parse(text).and_then(|p| p.run(&mut m, &mut cx)).map_err(|e| e.to_string())?;
     Ok((m, cx.fired.len()))
 }
@@ -177,7 +177,7 @@ fn run_passes(case: &Case) -> Result<Outcome, String> {
     let text = case.header("pass").ok_or("an `opt` case needs a header `;! pass ...`")?;
     let read =
         |name: &str| fs::read_to_string(root().join(name)).map_err(|_| format!("{name} cannot be read"));
-    let mut cx = PassCx { profile, read_file: &read, stats: Vec::new(), fired: Vec::new() };
+    let mut cx = PassCx::new(profile, &read);
     let done = Pipeline::parse(text).and_then(|p| p.run(&mut m, &mut cx));
     let mut out = match done {
         Ok(()) => lines(&print(&m)),

@@ -10,7 +10,7 @@ use memc_ir::{DType, Module, Role, parse, print};
 use memc_kernels::interp::Tensor;
 use memc_passes::analysis::peak_live_bytes;
 use memc_passes::graph::memory;
-use memc_passes::{DeviceProfile, GRAPH_PIPELINE, MEMORY_PIPELINE, PassCx, Pipeline};
+use memc_passes::{DeviceProfile, GRAPH_PIPELINE, MEMORY_PIPELINE, PassCx, Pipeline, training};
 
 use super::numbers::{self, Feeds};
 use super::{compare_or_bless, root};
@@ -39,9 +39,20 @@ pub(super) fn profile() -> &'static DeviceProfile {
 
 pub(super) fn run(m: &mut Module, pipeline: &str) -> Vec<(&'static str, String, u64)> {
     let read_file = &|_: &str| Err("no files here".into());
-    let mut cx = PassCx { profile: profile(), read_file, stats: Vec::new(), fired: Vec::new() };
+    let mut cx = PassCx::new(profile(), read_file);
     Pipeline::parse(pipeline).unwrap().run(m, &mut cx).unwrap();
     cx.stats
+}
+
+/// The training step of a model, with what passes add to it.
+pub(super) fn imported(path: &Path, options: &ImportOptions) -> Module {
+    let mut import = import(path, options).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    if let Some(recipe) = &import.recipe {
+        let read_file = &|_: &str| Err("no files here".into());
+        let mut cx = PassCx::new(profile(), read_file);
+        training::fulfil(&mut import.module, recipe, &mut cx).unwrap();
+    }
+    import.finish().unwrap().module
 }
 
 /// Bytes that the backward pass needs of the forward pass after rewriting for memory.
@@ -98,7 +109,7 @@ pub(crate) fn check() {
         let open = path.parent().is_some_and(|folder| folder.ends_with("standard"));
         let dims = if open { vec![("batch".to_string(), 5)] } else { Vec::new() };
         let options = ImportOptions { dims, ..ImportOptions::default() };
-        let before = import(&path, &options).unwrap_or_else(|e| panic!("{name}: {e}")).module;
+        let before = imported(&path, &options);
         let mut after = before.clone();
         let mut exact = before.clone();
         run(&mut exact, &GRAPH_PIPELINE.replace("raise,", ""));

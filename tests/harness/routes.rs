@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use memc_frontend::{ImportOptions, read};
+use memc_frontend::ImportOptions;
 use memc_ir::Module;
+use memc_passes::GRAPH_PIPELINE;
 use memc_passes::analysis::peak_live_bytes;
-use memc_passes::{FORWARD_PIPELINE, GRAPH_PIPELINE};
 
-use super::models::{profile, run};
+use super::models::{imported, profile, run};
 
 /// Panics where the steps of one model differ by more than one part in twenty in ops or in bytes live at once.
 pub(crate) fn check() {
@@ -31,11 +31,7 @@ pub(crate) fn check() {
 /// Kernels and bytes live at once of the step that the compiler makes of a model.
 fn measures(name: &str, options: &ImportOptions) -> (u64, u64) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models").join(name);
-    let mut draft = read(&path, options).unwrap_or_else(|e| panic!("{name}: {e}"));
-    if draft.is_forward() {
-        run(&mut draft.module, FORWARD_PIPELINE);
-    }
-    let mut m: Module = draft.complete().unwrap_or_else(|e| panic!("{name}: {e}")).module;
+    let mut m: Module = imported(&path, options);
     run(&mut m, GRAPH_PIPELINE);
     run(&mut m, "schedule-ops");
     let kernels = m.order.iter().filter(|&&op| !m.ops[op].is_view()).count() as u64;

@@ -42,7 +42,7 @@ pub use machine::read_text;
 pub use max_batch::{MaxBatch, MaxBatchOptions, Probe, max_batch};
 pub use plan::{Outcome, Script, Search, Solved, planner};
 pub use report::{Report, over};
-pub use source::{Imported, Model, Rewrites, Source, SavedActivations, Target, Work, context, import};
+pub use source::{Imported, Model, Rewrites, SavedActivations, Source, Target, Work, context, import};
 pub use sweep::{Point, Sweep, sweep};
 pub use trace::trace;
 pub use watch::{Event, Found, Hold, Silent, Watch};

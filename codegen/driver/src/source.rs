@@ -7,8 +7,8 @@ use memc_frontend::{Import, ImportError, ImportOptions};
 use memc_ir::{Module, Phase, print_diags, verify};
 use memc_passes::graph::memory::{self, counts, saved_bytes};
 use memc_passes::{
-    DeviceProfile, FORWARD_PIPELINE, FUSE_PIPELINE, Fired, GRAPH_PIPELINE, Kernels, MEMORY_PIPELINE,
-    PROFILES, PassCx, Pipeline,
+    DeviceProfile, FUSE_PIPELINE, Fired, GRAPH_PIPELINE, Kernels, MEMORY_PIPELINE, PROFILES, PassCx,
+    PassError, Pipeline, training,
 };
 use serde::Serialize;
 
@@ -149,8 +149,7 @@ pub(crate) fn refuse_options(source: &Source, why: &str) -> Result<(), Error> {
 
 /// Imports an ONNX model, or parses an IR file; verifies either.
 ///
-/// A forward model goes through the graph passes before it is differentiated, so that gradients are those of the ops
-/// that its exporter spelled out.
+/// Passes add the loss, the gradients and the optimizer that a forward model or training artifacts lack.
 pub fn import(source: &Source) -> Result<Imported, Error> {
     let path = &source.path;
     if path.is_dir() {
@@ -175,15 +174,19 @@ pub fn import(source: &Source) -> Result<Imported, Error> {
         ImportError::Io { .. } => Error::Io(e.to_string()),
         _ => Error::Model(format!("{}: {e}", path.display())),
     };
-    let mut draft = memc_frontend::read(path, options).map_err(failed)?;
-    let mut fired = Vec::new();
-    if draft.is_forward() {
-        // These passes ask nothing of the device.
-        let mut cx = context(&PROFILES[0]);
-        Pipeline::parse(FORWARD_PIPELINE)?.run(&mut draft.module, &mut cx)?;
-        fired = cx.fired;
+    let mut import = memc_frontend::import(path, options).map_err(failed)?;
+    // The passes that build a step ask nothing of the device.
+    let mut cx = context(&PROFILES[0]);
+    if let Some(recipe) = &import.recipe {
+        training::fulfil(&mut import.module, recipe, &mut cx).map_err(|e| match e {
+            PassError::Usage(text) => failed(ImportError::Usage(text)),
+            PassError::Unsupported(text) => failed(ImportError::Unsupported(text)),
+            other => other.into(),
+        })?;
+        import.warnings.append(&mut cx.warnings);
     }
-    let Import { module, notes, warnings } = draft.complete().map_err(failed)?;
+    let fired = cx.fired;
+    let Import { module, notes, warnings, .. } = import.finish().map_err(failed)?;
     verify(&module)
         .map_err(|d| Error::Internal(format!("invalid module\n{}", print_diags(&module, &d).trim_end())))?;
     Ok(Imported { module, notes, warnings, options: recorded(options), fired })
@@ -260,7 +263,7 @@ impl Source {
 /// A pass context that reads decision files from disk.
 pub fn context(profile: &DeviceProfile) -> PassCx<'_> {
     let read_file = &|path: &str| read_text(Path::new(path)).map_err(|e| e.to_string());
-    PassCx { profile, read_file, stats: Vec::new(), fired: Vec::new() }
+    PassCx::new(profile, read_file)
 }
 
 /// Names of the recorded options of a plan whose source was not rewritten for memory, or not fused.

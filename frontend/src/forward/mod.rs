@@ -1,36 +1,31 @@
-//! Forward models: the loss is added here, and in a second step ([`complete`]) the gradients and the optimizer.
+//! Forward models: parameters are states, everything else of training is left to passes.
 //!
-//! Parameters are the model's own initializers ([`params`]), and the loss is one of its outputs or computed from one
-//! ([`loss`]). Signs that the exporter lost what training needs become warnings ([`lost`]). A step of several
-//! micro-steps is as many copies of the graph, each with its own loss.
+//! Parameters are the model's own initializers ([`params`]). Signs that the exporter lost what training needs become
+//! warnings ([`lost`]). A step of several micro-steps is as many copies of the graph, each with its own outputs.
 
-pub(crate) mod complete;
 mod init;
-mod loss;
 pub(crate) mod lost;
 pub(crate) mod params;
 mod unmerge;
 
 use std::collections::BTreeMap;
 
+use memc_ir::recipe::{Loss, Optimizer, Recipe};
 use memc_ir::{Def, Feed, Module, Output, OutputRole, Role, StateId, TensorType, ValueId};
 
 use crate::context::{Bound, Context};
 use crate::error::{ImportError, some_of};
 use crate::initial::{Initial, made_up};
-use crate::optimizer::Optimizer;
-use crate::recipe::{Loss, LossKind};
 use crate::source::Source;
-use crate::{Draft, ImportOptions, step, training};
-use complete::Recipe;
+use crate::{Import, ImportOptions, Pending, step, training};
 
-/// Imports the forward part of a forward model, with its loss.
+/// Imports a forward model.
 ///
 /// What the exporter merged is separated in `source` first.
-pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result<Draft, ImportError> {
+pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result<Import, ImportError> {
     let notes = unmerge::split(source).into_iter().collect();
     let source = &*source;
-    let wanted = recipe(source, options)?;
+    let loss = wanted_loss(source, options)?.clone();
     training::limit(source, options)?;
     let checkpoint = options.checkpoint.as_deref().map(Initial::read).transpose()?;
     let inits = initialization(source, options)?;
@@ -44,21 +39,21 @@ pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result
     }
     let mut step = Step::new(source, options, found)?;
     for micro in 0..options.accumulate {
-        step.micro_step(wanted, micro)?;
+        step.micro_step(micro)?;
     }
     warnings.extend(step.cx.warnings());
-    let recipe = Recipe {
-        loss: wanted.clone(),
-        optimizer: options.optimizer.as_ref().filter(|_| !options.no_optimizer).and_then(Optimizer::of),
-        initial: checkpoint.unwrap_or_default(),
+    let optimizer = options.optimizer.as_ref().filter(|_| !options.no_optimizer).and_then(Optimizer::of);
+    let pending = Pending {
+        checkpoint: checkpoint.unwrap_or_default(),
         micro_steps: options.accumulate,
         declined: options.no_optimizer || options.optimizer.is_some(),
     };
-    Ok(Draft { module: step.finish(), notes, warnings, recipe: Some(recipe) })
+    let recipe = Some(Recipe { loss: Some(loss), optimizer });
+    Ok(Import { module: step.finish(), recipe, notes, warnings, pending })
 }
 
 /// The loss, when the options fit a forward model.
-fn recipe<'o>(source: &Source<'_>, options: &'o ImportOptions) -> Result<&'o Loss, ImportError> {
+fn wanted_loss<'o>(source: &Source<'_>, options: &'o ImportOptions) -> Result<&'o Loss, ImportError> {
     let no = |what: &str| {
         Err(ImportError::Usage(format!(
             "{what}, but the model is a forward model; give --optimizer adamw:lr=1e-3"
@@ -70,23 +65,14 @@ fn recipe<'o>(source: &Source<'_>, options: &'o ImportOptions) -> Result<&'o Los
     if let Some((from, to)) = options.carry.first() {
         return no(&format!("--carry {from}={to} is given"));
     }
-    let Some(loss) = &options.loss else {
+    options.loss.as_ref().ok_or_else(|| {
         let outputs: Vec<&str> = source.model.graph.outputs.iter().map(|o| o.name.as_str()).collect();
-        return Err(ImportError::Usage(format!(
+        ImportError::Usage(format!(
             "the model is a forward model with outputs {}; say what to train, as --loss cross-entropy, or \
              --loss output where the model computes its loss",
             some_of(&outputs)
-        )));
-    };
-    let taken = source.model.graph.inputs.iter().any(|x| x.name == loss::LABELS);
-    if taken && loss.kind != LossKind::Output {
-        return Err(ImportError::Usage(format!(
-            "--loss {loss} feeds `{0}`, but the model already has an input `{0}`; where it computes the loss itself, \
-             give --loss output",
-            loss::LABELS
-        )));
-    }
-    Ok(loss)
+        ))
+    })
 }
 
 /// Contents that the initialization graph gives, by name.
@@ -163,8 +149,8 @@ impl<'a> Step<'a> {
         Ok(Step { cx, source, current, statistics, constants, data })
     }
 
-    /// Imports the graph once, with its loss.
-    fn micro_step(&mut self, wanted: &Loss, micro: u32) -> Result<(), ImportError> {
+    /// Imports the graph once.
+    fn micro_step(&mut self, micro: u32) -> Result<(), ImportError> {
         self.cx.scope = self.constants.clone();
         for (name, ty) in &self.data {
             let feed = Feed::Data { source: name.to_string(), micro, range: None };
@@ -177,12 +163,12 @@ impl<'a> Step<'a> {
         for &i in &self.source.order {
             self.cx.import(&self.source.model.graph.nodes[i])?;
         }
-        let output = loss::output(self.source, &self.cx, wanted)?;
-        let value = self.cx.value(output).map_err(|e| e.of(output))?;
-        let loss = loss::emit(&mut self.cx, wanted, value, micro).map_err(|e| e.of("loss"))?;
-        let base = if wanted.kind == LossKind::Output { output } else { "loss" };
-        let name = if micro == 0 { base.to_string() } else { format!("{base}.{micro}") };
-        self.cx.module.outputs.push(Output { value: loss, name, role: OutputRole::Loss });
+        for output in &self.source.model.graph.outputs {
+            // A sequence is no output of a step.
+            let Ok(value) = self.cx.value(&output.name) else { continue };
+            let name = if micro == 0 { output.name.clone() } else { format!("{}.{micro}", output.name) };
+            self.cx.module.outputs.push(Output { value, name, role: OutputRole::Other });
+        }
         for (name, next, _) in &self.statistics {
             let value = self.cx.value(next).map_err(|e| e.of(next))?;
             self.current.insert(name, value);

@@ -1,0 +1,19 @@
+//! Request for training construction, carried beside a module: loss and optimizer that passes are to add.
+//!
+//! A front end fills the request from its options and files; `add-loss`, `differentiate` and `add-optimizer` of
+//! memc-passes fulfil it. Nothing here touches a module.
+
+mod loss;
+mod optimizer;
+
+pub use loss::{ClassAxis, Loss, LossKind, losses};
+pub use optimizer::{Optimizer, OptimizerSpec, UpdateRule, optimizers};
+
+/// Parts of a training step that a module lacks.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Recipe {
+    /// Loss of a forward graph; `None` where the module has its gradients as outputs.
+    pub loss: Option<Loss>,
+    /// Optimizer; without one, gradients stay outputs.
+    pub optimizer: Option<Optimizer>,
+}
