@@ -32,6 +32,7 @@ def runs(args):
     return {
         "layout": (["layout.py"], ["--runs", "1"], []),
         "evaluator": (["evaluator.py", *problems], [], []),
+        "ablation": (["ablation.py", *problems], ["--networks", "vgg16", "--effort", "0"], []),
         "scaling": (["scaling.py", STEP], ["--copies", "2", "--rounds", "1"], ["onnx"]),
         "peers": (["peers.py"], ["--steps", "5", "--rounds", "1"], ["numpy", "onnx", "onnxruntime"]),
         "gradients": (["gradients.py", *few], [], ["numpy", "onnx", "onnxruntime", "safetensors"]),

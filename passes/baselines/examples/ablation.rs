@@ -1,6 +1,7 @@
 //! What each starting point of the default planner is worth: plans with all of them, without each, and without any.
 //!
-//! Usage: `cargo run --release -p memc-baselines --example ablation [effort=N] [shares=0.5,0.25] PROBLEM.json...`
+//! Usage: `cargo run --release -p memc-baselines --example ablation [effort=N] [shares=0.5,0.25] [without=NAME,...]
+//! PROBLEM.json...`; `without` leaves several out together, and plans no other variant.
 //!
 //! A cell is a problem and an arena of `smallest + share * (unplanned - smallest)` bytes, `smallest` being what Belady's
 //! walks come down to. Every variant searches with the same limits (`Limits::effort`): the work of a start that is left
@@ -46,19 +47,23 @@ fn step(
     }
 }
 
-fn cell(p: &Problem, effort: u32, share: f64) -> Result<Value, String> {
+fn cell(p: &Problem, share: f64, effort: u32, without: &[String]) -> Result<Value, String> {
     let kept = realise(p, Decisions::keep_all(p))?.evaluation.dev_bytes;
     let smallest = smallest_feasible(p, kept)?;
     let capacity = smallest + (share * kept.saturating_sub(smallest) as f64) as u64;
     let request = Request { effort, ..Request::new(capacity) };
     let (mut steps, mut times, mut evaluations) = (Map::new(), Map::new(), Map::new());
-    for out in ["", "*"].into_iter().chain(names()) {
+    let outs: Vec<String> = match without {
+        [] => ["", "*"].into_iter().chain(names()).map(str::to_owned).collect(),
+        several => vec![String::new(), several.join(",")],
+    };
+    for out in outs {
         let wall = Instant::now();
         let begin = seconds(wall);
-        let (ns, n) = step(p, &request, &|name| out.is_empty() || out != "*" && name != out)?;
-        times.insert(out.into(), json!(((seconds(wall) - begin) * 1e3).round()));
-        steps.insert(out.into(), json!(ns));
-        evaluations.insert(out.into(), json!(n));
+        let (ns, n) = step(p, &request, &|name| out != "*" && out.split(',').all(|o| o != name))?;
+        times.insert(out.clone(), json!(((seconds(wall) - begin) * 1e3).round()));
+        steps.insert(out.clone(), json!(ns));
+        evaluations.insert(out, json!(n));
     }
     Ok(json!({
         "problem": p.name, "ops": p.ops.len(), "share": share, "capacity": capacity, "effort": effort,
@@ -66,11 +71,11 @@ fn cell(p: &Problem, effort: u32, share: f64) -> Result<Value, String> {
     }))
 }
 
-fn cells(path: &str, effort: u32, shares: &[f64]) -> Result<(), String> {
+fn cells(path: &str, shares: &[f64], effort: u32, without: &[String]) -> Result<(), String> {
     let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
     let p = json::parse(&text).map_err(|e| e.to_string())?;
     for &share in shares {
-        let mut row = cell(&p, effort, share)?;
+        let mut row = cell(&p, share, effort, without)?;
         row["file"] = json!(path);
         println!("{row}");
     }
@@ -78,7 +83,7 @@ fn cells(path: &str, effort: u32, shares: &[f64]) -> Result<(), String> {
 }
 
 fn main() {
-    let (mut effort, mut shares) = (2, vec![0.5, 0.25]);
+    let (mut effort, mut shares, mut without) = (2, vec![0.5, 0.25], Vec::new());
     // One thread: what is measured is work.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
     for argument in std::env::args().skip(1) {
@@ -86,8 +91,10 @@ fn main() {
             effort = n;
         } else if let Some(list) = argument.strip_prefix("shares=") {
             shares = list.split(',').filter_map(|s| s.parse().ok()).collect();
+        } else if let Some(list) = argument.strip_prefix("without=") {
+            without = list.split(',').map(str::to_owned).collect();
         } else {
-            let run = || cells(&argument, effort, &shares);
+            let run = || cells(&argument, &shares, effort, &without);
             let done = match &pool {
                 Ok(pool) => pool.install(run),
                 Err(why) => Err(why.to_string()),
