@@ -1,13 +1,13 @@
-//! `memc layout`.
+//! `memc alloc`.
 
 use memc::{AllocOptions, End, Error, allocate};
-use memc_layout::{Algorithm, csv};
+use memc_alloc::{Algorithm, csv};
 use serde_json::json;
 
-use crate::args::Layout;
+use crate::args::Alloc;
 use crate::output::{Failure, Progress, emit, emit_json, ready, say, write_file};
 
-pub(crate) fn run(args: &Layout) -> Result<(), Failure> {
+pub(crate) fn run(args: &Alloc) -> Result<(), Failure> {
     ready(&[Some(&args.instance)], &[args.output.as_ref()])?;
     let text = memc::read_text(&args.instance)?;
     let named = csv::read(&text).map_err(|e| Error::Model(format!("{}: {e}", args.instance.display())))?;
@@ -25,11 +25,11 @@ pub(crate) fn run(args: &Layout) -> Result<(), Failure> {
     let found = found?;
     let (solution, ended) = (&found.solution, found.ended);
     if ended == Some(End::Interrupt) {
-        say("interrupted: going on with the best layout found so far");
+        say("interrupted: going on with the best allocation found so far");
     }
-    let layout = csv::write(&named, &solution.offsets);
+    let allocation = csv::write(&named, &solution.offsets);
     if let Some(path) = &args.output {
-        write_file(path, layout.as_bytes())?;
+        write_file(path, allocation.as_bytes())?;
     }
     let ratio = solution.height as f64 / solution.load.max(1) as f64;
     if args.json {
@@ -41,7 +41,7 @@ pub(crate) fn run(args: &Layout) -> Result<(), Failure> {
         }))?);
     }
     if args.output.is_none() {
-        emit(&layout)?;
+        emit(&allocation)?;
     }
     let verdict = match (solution.optimal(), ended) {
         (true, _) => "optimal",

@@ -106,13 +106,14 @@ Examples:
     /// Give buffers with known live ranges offsets in one arena
     #[command(after_help = "\
 The instance has a header id,lower,upper,size and a line for each buffer, which lives in [lower, upper). Sizes and
-offsets are in the instance's own units. The layout, id,lower,upper,size,offset, goes to stdout.
+offsets are in the instance's own units. The allocation, id,lower,upper,size,offset, goes to stdout.
 
 Examples:
-  memc layout passes/layout/tests/data/C.csv
-  memc layout passes/layout/tests/data/B.csv --capacity 1048576 -o B.layout.csv
-  memc layout passes/layout/tests/data/A.csv --algorithm smartpool --json")]
-    Layout(Layout),
+  memc alloc passes/alloc/tests/data/C.csv
+  memc alloc passes/alloc/tests/data/B.csv --capacity 1048576 -o B.allocation.csv
+  memc alloc passes/alloc/tests/data/A.csv --algorithm smartpool --json")]
+    #[command(alias = "layout")]
+    Alloc(Alloc),
     /// Prove a plan against its source graph
     #[command(after_help = "Example:\n  memc check model.plan --source models/cnn_bn/training_model.onnx")]
     Check(Check),
@@ -145,7 +146,7 @@ Examples:
   memc opt models/mlp_s_step/adamw.onnx --pass all --explain -o step.mir
   memc opt step.mir --pass \"cse,dce\"
   memc opt models/mlp_s/training_model.onnx \\
-    --pass \"graph,bufferize,layout{algo=best-fit},timepoints\"")]
+    --pass \"graph,bufferize,alloc{algo=best-fit},events\"")]
     Opt(Opt),
     /// Check a model or an IR file against the verifier's rules
     #[command(after_help = "Example:\n  memc verify models/mlp_s_step/adamw.onnx")]
@@ -169,7 +170,7 @@ impl Command {
         match self {
             Command::Compile(a) => a.json,
             Command::Estimate(a) => a.json,
-            Command::Layout(a) => a.json,
+            Command::Alloc(a) => a.json,
             Command::Plan(a) => a.json,
             Command::Compare(a) => a.json,
             Command::Sweep(a) => a.json,
@@ -558,10 +559,10 @@ pub(crate) struct Bound {
 }
 
 #[derive(Args)]
-pub(crate) struct Layout {
+pub(crate) struct Alloc {
     /// Buffers as comma-separated values; an offset in a column of that name is kept
     pub(crate) instance: PathBuf,
-    /// Largest height, in the instance's units; without it, the lowest layout is looked for
+    /// Largest height, in the instance's units; without it, the lowest allocation is looked for
     #[arg(long, value_name = "N", value_parser = values::height)]
     pub(crate) capacity: Option<u64>,
     /// One algorithm instead of the search with all of them
@@ -569,7 +570,7 @@ pub(crate) struct Layout {
     pub(crate) algorithm: String,
     /// How long to search: 0 quick algorithms alone, 1 a moment, 2 about a second, 3 to 5 ten times as long each
     /// [default: 2, or 5 with a time limit]
-    #[arg(long, value_name = "0..5", value_parser = clap::value_parser!(u8).range(0..=i64::from(memc_layout::MAX_EFFORT)))]
+    #[arg(long, value_name = "0..5", value_parser = clap::value_parser!(u8).range(0..=i64::from(memc_alloc::MAX_EFFORT)))]
     pub(crate) effort: Option<u8>,
     /// Stop with the best so far after this time, as 10s or 500ms; results then depend on the machine
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
@@ -577,10 +578,10 @@ pub(crate) struct Layout {
     /// Seed of choices by chance
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Print one JSON object instead of the layout
+    /// Print one JSON object instead of the allocation
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write the layout here instead of to stdout
+    /// Write the allocation here instead of to stdout
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
 }
@@ -590,7 +591,7 @@ pub(crate) const SEARCH: &str = "search";
 
 /// What `--algorithm` takes.
 fn algorithms() -> Vec<&'static str> {
-    [SEARCH].into_iter().chain(memc_layout::Algorithm::ALL.map(memc_layout::Algorithm::name)).collect()
+    [SEARCH].into_iter().chain(memc_alloc::Algorithm::ALL.map(memc_alloc::Algorithm::name)).collect()
 }
 
 #[derive(Args)]

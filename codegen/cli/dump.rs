@@ -54,8 +54,8 @@ fn to_json(file: &PlanFile) -> Value {
         .iter()
         .map(|s| {
             let init = init(&s.init);
-            let mirror = plan.mirror(s).as_ref().map(slice);
-            json!({"name": s.name, "role": s.role.name(), "type": s.ty.to_string(), "home": slice(&s.home), "mirror": mirror, "init": init})
+            let host_shadow = plan.host_shadow(s).as_ref().map(slice);
+            json!({"name": s.name, "role": s.role.name(), "type": s.ty.to_string(), "resident": slice(&s.resident), "host_shadow": host_shadow, "init": init})
         })
         .collect();
     let inputs: Vec<Value> = plan.inputs.iter().map(input).collect();

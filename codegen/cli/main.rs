@@ -71,7 +71,7 @@ fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Compile(args) => compile::run(args),
         Command::Estimate(args) => compile::estimate(args),
-        Command::Layout(args) => alloc::run(args),
+        Command::Alloc(args) => alloc::run(args),
         Command::Plan(args) => planning::plan(args),
         Command::Compare(args) => planning::compare(args),
         Command::Sweep(args) => planning::sweep(args),

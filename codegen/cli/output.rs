@@ -64,7 +64,7 @@ fn text(e: &Error) -> String {
 /// The error as the object that `--json` promises.
 pub(crate) fn error_json(e: &Error) -> Value {
     let mut out = json!({"error": text(e), "exit_code": e.exit_code()});
-    if let Error::NoLayout { capacity, height, load, bound, .. } = e {
+    if let Error::NoAllocation { capacity, height, load, bound, .. } = e {
         out["capacity"] = (*capacity).into();
         out["height"] = (*height).into();
         out["load"] = (*load).into();

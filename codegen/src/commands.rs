@@ -1,8 +1,8 @@
-//! Commands: launches and copies in host issue order, events for the awaits, and the host's part.
+//! Commands: launches and copies in host issue order, events for the waits, and the host's part.
 //!
-//! An awaited op records an event of its own; an op that awaits waits on it. An event that the body waits on before
-//! it records it stands for the previous step and is recorded once in the prologue, which loads homes and copies them to
-//! their mirrors. The host writes inputs before
+//! An op that another waits for records an event of its own; the other waits for it. An event that the body waits on before
+//! it records it stands for the previous step and is recorded once in the prologue, which loads resident slots and copies them to
+//! their host shadows. The host writes inputs before
 //! anything is issued, once the previous step's copies of them are done, and reads outputs when their copies are.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,11 +22,12 @@ pub(crate) fn emit(p: &mut Plan, m: &Module) -> Result<(), LowerError> {
     for (i, s) in p.states.iter().enumerate() {
         p.prologue.push(command(host, Action::Load { state: i as u32 }, &s.name));
     }
-    for mirror in m.mirrors.values() {
-        let action = Action::Copy { src: value_slice(m, mirror.of)?, dst: value_slice(m, mirror.value)? };
-        p.prologue.push(command(Queue::D2H, action, &m.values[mirror.of].name));
+    for host_shadow in m.host_shadows.values() {
+        let action =
+            Action::Copy { src: value_slice(m, host_shadow.of)?, dst: value_slice(m, host_shadow.value)? };
+        p.prologue.push(command(Queue::D2H, action, &m.values[host_shadow.of].name));
     }
-    if !m.mirrors.is_empty() {
+    if !m.host_shadows.is_empty() {
         p.prologue.extend(join(&mut p.events, Queue::D2H));
     }
     for &(op, event) in &e.primed {
@@ -55,9 +56,9 @@ fn join(events: &mut u32, queue: Queue) -> [Command; 2] {
 
 struct Emitter<'a> {
     m: &'a Module,
-    /// Event of every awaited op.
+    /// Event of every op that another waits for.
     events: BTreeMap<OpId, u32>,
-    /// Awaited ops issued so far.
+    /// Ops waited for that were issued so far.
     recorded: BTreeSet<OpId>,
     /// Events waited on before the body records them.
     primed: Vec<(OpId, u32)>,
@@ -76,8 +77,8 @@ impl Emitter<'_> {
         let copies = |code: Code| m.order.iter().copied().filter(move |&op| m.ops[op].code == code);
         let last_input = copies(Code::SwapIn).rfind(|op| reads_input(op));
         let last_output = copies(Code::SwapOut).rfind(|op| is_output(op));
-        let awaited = m.order.iter().flat_map(|&op| m.ops[op].awaits.iter().map(|a| a.op));
-        for op in awaited.chain(last_input).chain(last_output) {
+        let waited_for = m.order.iter().flat_map(|&op| m.ops[op].waits.iter().map(|a| a.op));
+        for op in waited_for.chain(last_input).chain(last_output) {
             let next = self.events.len() as u32;
             self.events.entry(op).or_insert(next);
         }
@@ -158,7 +159,7 @@ impl Emitter<'_> {
             return Ok(());
         }
         let queue = self.queue(id)?;
-        for a in &op.awaits {
+        for a in &op.waits {
             self.wait(a.op, queue, out);
         }
         let label = op.results.first().map(|&v| m.values[v].name.clone()).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Lowers the memory IR to a plan.
 //!
-//! Everything lowering needs is in the module: order, slots, offsets, awaits. No planner is asked, no time is
+//! Everything lowering needs is in the module: order, slots, offsets, waits. No planner is asked, no time is
 //! modelled; what the plan claims about time is passed in.
 
 mod commands;

@@ -69,8 +69,8 @@ pub(crate) fn fill(p: &mut plan::Plan, m: &Module) -> Result<BTreeMap<usize, Arc
 
 fn state(m: &Module, v: ValueId, role: plan::StateRole, init: plan::Init) -> Result<plan::State, LowerError> {
     let value = &m.values[v];
-    let home = value_slice(m, v)?;
-    Ok(plan::State { name: value.name.clone(), role, ty: value.ty.clone(), home, init })
+    let resident = value_slice(m, v)?;
+    Ok(plan::State { name: value.name.clone(), role, ty: value.ty.clone(), resident, init })
 }
 
 /// The kernel table, without repetition.
@@ -107,8 +107,8 @@ impl Kernels {
 
 /// One past the last device byte that anything in the plan uses.
 pub(crate) fn device_end(p: &plan::Plan) -> u64 {
-    let homes = p.states.iter().map(|s| s.home);
+    let resident_slots = p.states.iter().map(|s| s.resident);
     let used = p.commands().flat_map(|(_, _, c)| c.action.slices().copied());
-    let device = homes.chain(used).filter(|s| s.space == Space::Dev);
+    let device = resident_slots.chain(used).filter(|s| s.space == Space::Dev);
     device.map(|s| s.offset.saturating_add(s.bytes)).max().unwrap_or(0)
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use indexmap::IndexMap;
 
-use crate::entity::{Arena, ConstId, Id, InputId, MirrorId, OpId, SlotId, StateId, ValueId};
+use crate::entity::{Arena, ConstId, HostShadowId, Id, InputId, OpId, SlotId, StateId, ValueId};
 use crate::init::Init;
-use crate::module::{Code, Const, Def, Feed, Input, Mirror, Module, Op, Phase, Role, State, Value};
+use crate::module::{Code, Const, Def, Feed, HostShadow, Input, Module, Op, Phase, Role, State, Value};
 use crate::ops::OpKind;
 use crate::types::TensorType;
 
@@ -19,7 +19,7 @@ impl Module {
             inputs: Arena::default(),
             states: Arena::default(),
             consts: Arena::default(),
-            mirrors: Arena::default(),
+            host_shadows: Arena::default(),
             values: Arena::default(),
             ops: Arena::default(),
             slots: Arena::default(),
@@ -100,10 +100,10 @@ impl Module {
         value
     }
 
-    /// Mem phase: adds a second home, `slot`, of the state or constant that defines `of`.
-    pub fn add_mirror(&mut self, name: &str, ty: TensorType, of: ValueId, slot: SlotId) -> MirrorId {
-        let value = self.add_value(name, ty, Def::Mirror(MirrorId::new(self.mirrors.len())));
-        self.mirrors.push(Mirror { value, of, slot })
+    /// Mem phase: adds a second resident slot, `slot`, of the state or constant that defines `of`.
+    pub fn add_host_shadow(&mut self, name: &str, ty: TensorType, of: ValueId, slot: SlotId) -> HostShadowId {
+        let value = self.add_value(name, ty, Def::HostShadow(HostShadowId::new(self.host_shadows.len())));
+        self.host_shadows.push(HostShadow { value, of, slot })
     }
 
     /// Adds a compute op at the end of the order; its results are called after `names` (then `mnemonic`).
@@ -160,7 +160,7 @@ impl Module {
             slots: Vec::new(),
             workspace: None,
             clone_of: None,
-            awaits: Vec::new(),
+            waits: Vec::new(),
         })
     }
 
@@ -184,13 +184,13 @@ impl Module {
         self.ops[op].results.iter().map(|&v| &self.values[v].ty).collect()
     }
 
-    /// Mem phase: what is in memory when a step starts, and its home: inputs, states, constants, mirrors.
-    pub fn homes(&self) -> impl Iterator<Item = (ValueId, Option<SlotId>)> {
+    /// Mem phase: what is in memory when a step starts, and its resident slot: inputs, states, constants, host shadows.
+    pub fn resident_slots(&self) -> impl Iterator<Item = (ValueId, Option<SlotId>)> {
         let inputs = self.inputs.values().map(|x| (x.value, x.slot));
         let states = self.states.values().map(|x| (x.value, x.slot));
         let consts = self.consts.values().map(|x| (x.value, x.slot));
-        let mirrors = self.mirrors.values().map(|x| (x.value, Some(x.slot)));
-        inputs.chain(states).chain(consts).chain(mirrors)
+        let host_shadows = self.host_shadows.values().map(|x| (x.value, Some(x.slot)));
+        inputs.chain(states).chain(consts).chain(host_shadows)
     }
 
     /// Mem phase: the slot that holds `value`.
@@ -199,7 +199,7 @@ impl Module {
             Def::Input(i) => self.inputs[i].slot,
             Def::State(s) => self.states[s].slot,
             Def::Const(c) => self.consts[c].slot,
-            Def::Mirror(m) => Some(self.mirrors[m].slot),
+            Def::HostShadow(m) => Some(self.host_shadows[m].slot),
             Def::Op(op, i) => self.ops[op].slots.get(i as usize).copied(),
         }
     }

@@ -40,8 +40,8 @@ ids! {
     InputId,
     /// A tensor that persists between steps.
     StateId,
-    /// A second home of a state or constant.
-    MirrorId,
+    /// A second resident slot of a state or constant.
+    HostShadowId,
 }
 
 /// A growable map from ids to entries.

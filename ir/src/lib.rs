@@ -19,11 +19,11 @@ mod verify;
 
 pub use bytes::{Bytes, counted, some_of};
 pub use diag::{Anchor, Diag, Diags};
-pub use entity::{Arena, ConstId, Id, InputId, MirrorId, OpId, SlotId, StateId, ValueId};
+pub use entity::{Arena, ConstId, HostShadowId, Id, InputId, OpId, SlotId, StateId, ValueId};
 pub use init::{Blob, Init};
 pub use module::{
-    Await, ByteRange, Code, Const, Def, Feed, Input, Mirror, Module, Op, Output, OutputRole, Phase, Role,
-    SLOT_ALIGN, Slot, Space, State, Stream, Value, aligned,
+    ByteRange, Code, Const, Def, Feed, HostShadow, Input, Module, Op, Output, OutputRole, Phase, Role,
+    SLOT_ALIGN, Slot, Space, State, Stream, Value, Wait, aligned,
 };
 pub use ops::{Class, Cost, OpKind};
 pub use parse::{parse, parse_op, parse_type};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 
 use crate::attr::F32;
-use crate::entity::{Arena, ConstId, InputId, MirrorId, OpId, SlotId, StateId, ValueId};
+use crate::entity::{Arena, ConstId, HostShadowId, InputId, OpId, SlotId, StateId, ValueId};
 use crate::init::Init;
 use crate::ops::{Class, OpKind};
 use crate::types::TensorType;
@@ -52,8 +52,8 @@ pub enum Def {
     State(StateId),
     /// The same in every step.
     Const(ConstId),
-    /// Mem phase: what a state or constant holds, in its second home.
-    Mirror(MirrorId),
+    /// Mem phase: what a state or constant holds, in its second resident slot.
+    HostShadow(HostShadowId),
     /// The given result of an op.
     Op(OpId, u32),
 }
@@ -146,10 +146,10 @@ pub struct Const {
     pub slot: Option<SlotId>,
 }
 
-/// Mem phase: a second home, in host memory, of a state or constant whose home is on the device. When a step starts and
+/// Mem phase: a second resident slot, in host memory, of a state or constant whose resident slot is on the device. When a step starts and
 /// when it ends, both hold the same content.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Mirror {
+pub struct HostShadow {
     /// The content at the start of the step, as read from host memory.
     pub value: ValueId,
     /// The value that the state or constant defines.
@@ -186,7 +186,7 @@ pub enum Stream {
 
 /// A dependence on the completion of another op.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Await {
+pub struct Wait {
     /// The op that must have completed.
     pub op: OpId,
     /// Whether its execution in the previous step is meant.
@@ -211,7 +211,7 @@ pub struct Op {
     /// Mem phase: the op that this one computes again. A claim for readers; nothing relies on it.
     pub clone_of: Option<OpId>,
     /// Mem phase: completions on other streams to wait for before starting.
-    pub awaits: Vec<Await>,
+    pub waits: Vec<Wait>,
 }
 
 impl Op {
@@ -321,8 +321,8 @@ pub struct Module {
     pub states: Arena<StateId, State>,
     /// Constants.
     pub consts: Arena<ConstId, Const>,
-    /// Second homes of states and constants.
-    pub mirrors: Arena<MirrorId, Mirror>,
+    /// Second resident slots of states and constants.
+    pub host_shadows: Arena<HostShadowId, HostShadow>,
     /// Values.
     pub values: Arena<ValueId, Value>,
     /// Operations, live or not.

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::attr::{Attr, Scalar};
 use crate::diag::{Anchor, Diags};
 use crate::entity::{Id, OpId, SlotId, ValueId};
-use crate::module::{Code, Const, Def, Feed, Input, Mirror, Module, Phase, Space, State};
+use crate::module::{Code, Const, Def, Feed, HostShadow, Input, Module, Phase, Space, State};
 use crate::types::TensorType;
 
 /// Constants with more elements than this print as hexadecimal bytes.
@@ -100,21 +100,21 @@ pub(crate) fn string(text: &str) -> String {
 
 struct Printer<'a> {
     m: &'a Module,
-    timepoints: BTreeMap<OpId, usize>,
+    events: BTreeMap<OpId, usize>,
 }
 
 fn lines(module: &Module) -> Vec<(Option<Anchor>, String)> {
-    let mut awaited: Vec<bool> = vec![false; module.ops.len()];
+    let mut waited_for: Vec<bool> = vec![false; module.ops.len()];
     for &op in &module.order {
-        for a in &module.ops[op].awaits {
-            if let Some(x) = awaited.get_mut(a.op.index()) {
+        for a in &module.ops[op].waits {
+            if let Some(x) = waited_for.get_mut(a.op.index()) {
                 *x = true;
             }
         }
     }
-    let signals = module.order.iter().copied().filter(|op| awaited[op.index()]);
-    let timepoints = signals.enumerate().map(|(i, op)| (op, i)).collect();
-    Printer { m: module, timepoints }.lines()
+    let records = module.order.iter().copied().filter(|op| waited_for[op.index()]);
+    let events = records.enumerate().map(|(i, op)| (op, i)).collect();
+    Printer { m: module, events }.lines()
 }
 
 impl Printer<'_> {
@@ -140,7 +140,7 @@ impl Printer<'_> {
                 Def::Input(i) => m.inputs.get(i).map(|x| self.input(x)),
                 Def::State(s) => m.states.get(s).map(|x| self.state(x)),
                 Def::Const(c) => m.consts.get(c).map(|x| self.constant(x)),
-                Def::Mirror(i) => m.mirrors.get(i).map(|x| self.mirror(x)),
+                Def::HostShadow(i) => m.host_shadows.get(i).map(|x| self.host_shadow(x)),
                 Def::Op(..) => None,
             };
             if let Some(line) = line {
@@ -173,7 +173,7 @@ impl Printer<'_> {
         self.m.values.get(v).map_or_else(|| "?".into(), |v| v.ty.to_string())
     }
 
-    fn home(&self, slot: Option<SlotId>) -> String {
+    fn resident(&self, slot: Option<SlotId>) -> String {
         slot.map_or_else(String::new, |s| format!(" in {}", slot_name(self.m, s)))
     }
 
@@ -201,13 +201,13 @@ impl Printer<'_> {
         }
         let attrs = if attrs.is_empty() { String::new() } else { format!(" {{{}}}", attrs.join(", ")) };
         let v = input.value;
-        format!("{} = input{attrs} : {}{}", self.value(v), self.ty(v), self.home(input.slot))
+        format!("{} = input{attrs} : {}{}", self.value(v), self.ty(v), self.resident(input.slot))
     }
 
     fn state(&self, state: &State) -> String {
         let v = state.value;
         let attrs = format!("{{role = {}, init = {}}}", state.role.name(), state.init.text());
-        format!("{} = state {attrs} : {}{}", self.value(v), self.ty(v), self.home(state.slot))
+        format!("{} = state {attrs} : {}{}", self.value(v), self.ty(v), self.resident(state.slot))
     }
 
     fn constant(&self, c: &Const) -> String {
@@ -215,12 +215,18 @@ impl Printer<'_> {
             Some(v) => constant_text(&v.ty, &c.data),
             None => "?".into(),
         };
-        format!("{} = const {payload} : {}{}", self.value(c.value), self.ty(c.value), self.home(c.slot))
+        format!("{} = const {payload} : {}{}", self.value(c.value), self.ty(c.value), self.resident(c.slot))
     }
 
-    fn mirror(&self, x: &Mirror) -> String {
+    fn host_shadow(&self, x: &HostShadow) -> String {
         let (v, of) = (x.value, x.of);
-        format!("{} = mirror {} : {}{}", self.value(v), self.value(of), self.ty(v), self.home(Some(x.slot)))
+        format!(
+            "{} = host_shadow {} : {}{}",
+            self.value(v),
+            self.value(of),
+            self.ty(v),
+            self.resident(Some(x.slot))
+        )
     }
 
     fn list(&self, values: &[ValueId]) -> String {
@@ -256,14 +262,14 @@ impl Printer<'_> {
         if let Some(first) = op.clone_of.and_then(|o| self.m.ops.get(o)).and_then(|o| o.results.first()) {
             let _ = write!(line, " clone_of {}", self.value(*first));
         }
-        for (i, a) in op.awaits.iter().enumerate() {
-            let word = if i == 0 { " await" } else { "," };
+        for (i, a) in op.waits.iter().enumerate() {
+            let word = if i == 0 { " wait" } else { "," };
             let previous = if a.previous { " prev" } else { "" };
-            let tp = self.timepoints.get(&a.op).map_or_else(|| "?".into(), ToString::to_string);
+            let tp = self.events.get(&a.op).map_or_else(|| "?".into(), ToString::to_string);
             let _ = write!(line, "{word}{previous} !{tp}");
         }
-        if let Some(tp) = self.timepoints.get(&id) {
-            let _ = write!(line, " signal !{tp}");
+        if let Some(tp) = self.events.get(&id) {
+            let _ = write!(line, " record !{tp}");
         }
         let types: Vec<String> = op.results.iter().map(|&v| self.ty(v)).collect();
         let _ = write!(line, " : {}", types.join(", "));

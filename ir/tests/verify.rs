@@ -32,17 +32,17 @@ fn s1_ids_out_of_range_are_reported_where_they_are_used() {
     assert_eq!(violations(|m| m.outputs[0].value = ValueId(FAR)), [("S1", Anchor::Output(0))]);
     let carry = |m: &mut Module| m.states.iter_mut().for_each(|(_, s)| s.next = Some(ValueId(FAR)));
     assert!(matches!(violations(carry)[..], [("S1", Anchor::Carry(_))]));
-    let home = |m: &mut Module| m.inputs.iter_mut().for_each(|(_, i)| i.slot = Some(SlotId(FAR)));
-    assert!(matches!(violations(home)[..], [("S1", Anchor::Value(_))]));
-    let mirror = |of| {
+    let resident = |m: &mut Module| m.inputs.iter_mut().for_each(|(_, i)| i.slot = Some(SlotId(FAR)));
+    assert!(matches!(violations(resident)[..], [("S1", Anchor::Value(_))]));
+    let host_shadow = |of| {
         move |m: &mut Module| {
             let ty = m.values[ValueId(0)].ty.clone();
             let slot = m.slots.push(Slot { space: Space::Host, bytes: 64, offset: None });
-            m.add_mirror("mirror", ty, of, slot);
+            m.add_host_shadow("host_shadow", ty, of, slot);
         }
     };
     for of in [ValueId(FAR), module().value_named("a").unwrap()] {
-        assert!(matches!(violations(mirror(of))[..], [("S1", Anchor::Value(_))]));
+        assert!(matches!(violations(host_shadow(of))[..], [("S1", Anchor::Value(_))]));
     }
 }
 

@@ -20,22 +20,22 @@ pub use reproducer::header;
 pub static PASSES: &[PassDef] = &[
     training::ADD_LOSS,
     training::ADD_OPTIMIZER,
+    plan::rows::ALLOC,
     plan::rows::APPLY,
     plan::rows::BUFFERIZE,
     graph::canonicalise::PASS,
     graph::cse::PASS,
     graph::dce::PASS,
     training::DIFFERENTIATE,
+    plan::rows::EVENTS,
     graph::fold::PASS,
     graph::fuse::PASS,
     graph::fuse_counters::PASS,
-    plan::rows::LAYOUT,
     graph::memory::PASS,
     plan::rows::PLAN,
     graph::raise::PASS,
     graph::schedule_ops::PASS,
     graph::simplify::PASS,
-    plan::rows::TIMEPOINTS,
 ];
 
 /// The graph passes, with `raise` as given.

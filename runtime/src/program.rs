@@ -31,8 +31,8 @@ pub struct Program {
     pub(crate) host_bytes: usize,
     pub(crate) kernels: Vec<Kernel>,
     pub(crate) events: usize,
-    /// Homes of the states.
-    pub(crate) homes: Vec<Place>,
+    /// Resident slots of the states.
+    pub(crate) resident_slots: Vec<Place>,
     /// Staging slots of the inputs.
     pub(crate) slots: Vec<Place>,
     /// Slots of the outputs.

@@ -28,7 +28,7 @@ struct Host<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Reserves the memory and brings the states to their homes.
+    /// Reserves the memory and brings the states to their resident slots.
     ///
     /// # Errors
     /// Those of [`Device::open`], [`Initial::write`] and the plan's prologue.
@@ -64,7 +64,7 @@ impl<'a> Session<'a> {
         Ok(Session { executor, host })
     }
 
-    /// Brings the states to their homes, before anything else.
+    /// Brings the states to their resident slots, before anything else.
     ///
     /// # Errors
     /// Those of [`Initial::write`] and the plan's prologue.

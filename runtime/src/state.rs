@@ -78,7 +78,7 @@ impl StateFile {
         /// Room for the header.
         const HEADER: u64 = 64 << 20;
         let io = |source| Error::io(path, source);
-        let states: u64 = plan.states.iter().map(|s| s.home.bytes).fold(0, u64::saturating_add);
+        let states: u64 = plan.states.iter().map(|s| s.resident.bytes).fold(0, u64::saturating_add);
         let limit = states.saturating_add(HEADER);
         let file = File::open(path).map_err(io)?;
         let mut bytes = Vec::new();

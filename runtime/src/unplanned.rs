@@ -93,9 +93,9 @@ impl Maker {
         for index in 0..self.plan.states.len() {
             let Some(state) = self.plan.states.get(index) else { continue };
             let value = named(module, "state", &state.name, &state.ty)?;
-            let home = self.fresh(state.home.bytes);
-            self.put(value, home);
-            self.plan.states.get_mut(index).into_iter().for_each(|state| state.home = home);
+            let resident = self.fresh(state.resident.bytes);
+            self.put(value, resident);
+            self.plan.states.get_mut(index).into_iter().for_each(|state| state.resident = resident);
         }
         for index in 0..self.plan.inputs.len() {
             let Some(input) = self.plan.inputs.get(index) else { continue };
@@ -189,21 +189,21 @@ impl Maker {
         Ok(())
     }
 
-    /// Copies that take next states to their homes, once all of them are read.
+    /// Copies that take next states to their resident slots, once all of them are read.
     fn carries(&mut self, module: &Module) -> Result<Vec<Command>, Error> {
         let (mut first, mut second) = (Vec::new(), Vec::new());
         for state in module.states.values() {
             let Some(next) = state.next else { continue };
-            let (home, mut from) = (self.place(state.value)?, self.place(next)?);
-            if from == home {
+            let (resident, mut from) = (self.place(state.value)?, self.place(next)?);
+            if from == resident {
                 continue;
             }
-            if self.plan.states.iter().any(|other| other.home == from) {
+            if self.plan.states.iter().any(|other| other.resident == from) {
                 let kept = self.fresh(from.bytes);
                 first.extend(copy(Queue::D2H, from, kept));
                 from = kept;
             }
-            second.extend(copy(Queue::D2H, from, home));
+            second.extend(copy(Queue::D2H, from, resident));
         }
         first.append(&mut second);
         Ok(first)
@@ -399,9 +399,9 @@ source text
         let path = folder.path().join("model.plan");
         let mut of = memc_plan::text::parse(PLAN).unwrap();
         of.meta.set_source(of.meta.source.clone());
-        let (slots, homes) = ([0, 64, 128], [0, 64, 128]);
+        let (slots, resident_slots) = ([0, 64, 128], [0, 64, 128]);
         of.outputs.iter_mut().zip(slots).for_each(|(o, at)| o.slot.offset = 64 + at);
-        of.states.iter_mut().zip(homes).for_each(|(s, at)| s.home.offset = at);
+        of.states.iter_mut().zip(resident_slots).for_each(|(s, at)| s.resident.offset = at);
         (of.meta.dev_bytes, of.meta.host_bytes) = (256, 256);
         memc_plan::write(&path, &of, &mut memc_plan::NoData, &|| false).unwrap();
         let file = memc_plan::PlanFile::open(&path).unwrap();

@@ -1,6 +1,6 @@
 """Runs every script of tests/bench that measures something for the record, one after the other.
 
-Usage: python tests/bench/all.py OUT [--quick] [--only layout,evaluator] [--problems FILE.json...] [--corpus FOLDER]
+Usage: python tests/bench/all.py OUT [--quick] [--only alloc,evaluator] [--problems FILE.json...] [--corpus FOLDER]
 Needs: `cargo build --release --workspace`; what a script needs beyond that is in its head. Run it by the Python that has ONNX Runtime
 (see BENCHMARKS.md), or the scripts that need a package are skipped, with a line that says so; so are those for which this machine has no
 GPU, or the command line no files.
@@ -30,7 +30,7 @@ def runs(args):
     out, quick, problems = args.out, args.quick, args.problems
     few = GRAPHS[:1] if quick else GRAPHS
     return {
-        "layout": (["layout.py"], ["--runs", "1"], []),
+        "alloc": (["alloc.py"], ["--runs", "1"], []),
         "evaluator": (["evaluator.py", *problems], [], []),
         "ablation": (["ablation.py", *problems], ["--networks", "vgg16", "--effort", "0"], []),
         "scaling": (["scaling.py", STEP], ["--copies", "2", "--rounds", "1"], ["onnx"]),

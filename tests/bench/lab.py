@@ -107,17 +107,17 @@ class Lab:
             low, high = (low, middle) if good(self.plan(problem, planner, middle)) else (middle, high)
         return high
 
-    def layout(self, problem, algorithm):
-        """What `memc layout --json` says of a problem with every tensor on the device."""
+    def allocation(self, problem, algorithm):
+        """What `memc alloc --json` says of a problem with every tensor on the device."""
         path = problem.with_suffix(".csv")
         if not path.exists():
             path.write_text(lives(json.loads(problem.read_text())))
-        out, _ = self.run("layout", path, "--algorithm", algorithm, "--json")
+        out, _ = self.run("alloc", path, "--algorithm", algorithm, "--json")
         return json.loads(out)
 
 
 def lives(problem):
-    """The live ranges of a step that keeps everything, with its workspaces, in the form that `memc layout` reads."""
+    """The live ranges of a step that keeps everything, with its workspaces, in the form that `memc alloc` reads."""
     ops, spans = problem["ops"], {}
     for i, op in enumerate(ops):
         for t in op["reads"] + op["writes"]:

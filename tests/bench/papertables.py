@@ -177,7 +177,7 @@ def smartpool_1(lab):
     rows = []
     for network, load, cnmem, smartpool, *_ in SMARTPOOL:
         problem = lab.problem(network, 100, "gtx1080ti", MOMENTUM)
-        own = {a: lab.layout(problem, a) for a in ("first-fit", "smartpool", "search")}
+        own = {a: lab.allocation(problem, a) for a in ("first-fit", "smartpool", "search")}
         ratio = {a: r["height"] / r["load"] for a, r in own.items()}
         rows.append([f"`{network}`", load, f"{own['search']['load'] / MB:.0f}", cnmem, smartpool,
                      *(f"{ratio[a]:.4f}" for a in own)])
@@ -330,7 +330,7 @@ batches. VGG16 and InceptionV3 are at the batches of figure 7 (3950 and 170) ove
 Nothing swapped, batch 100, momentum. `first-fit` in order of allocation stands beside CnMem, whose pool is not a planner here.
 
 - Loads are lower than in SINGA, which keeps the output of every layer and a gradient for every weight ([models](../../../models/README.md)).
-- SmartPool's pools are as close to the load as published; `memc layout` reaches it on every network.
+- SmartPool's pools are as close to the load as published; `memc alloc` reaches it on every network.
 """),
     "smartpool-2": Table("AutoSwap, table II: load taken away without overhead", smartpool_2, """
 GTX 1080 Ti, batch 100. Without overhead means within 1 %; the reduction is that of the arena. The published step is table I's

@@ -150,11 +150,11 @@ impl Lowering<'_> {
                     None => Init::Zeros,
                 },
             };
-            self.home(plan, state.value, StateRole::Variable(state.role), init, offloaded);
+            self.resident(plan, state.value, StateRole::Variable(state.role), init, offloaded);
         }
         for c in m.consts.values() {
             let init = Init::Data { offset: 0, bytes: c.data.len() as u64, hash: memc_plan::hash(&c.data) };
-            self.home(plan, c.value, StateRole::Const, init, false);
+            self.resident(plan, c.value, StateRole::Const, init, false);
         }
         for input in m.inputs.values() {
             let ty = &m.values[input.value].ty;
@@ -184,17 +184,17 @@ impl Lowering<'_> {
         }
     }
 
-    fn home(&mut self, plan: &mut Plan, v: ValueId, role: StateRole, init: Init, offloaded: bool) {
+    fn resident(&mut self, plan: &mut Plan, v: ValueId, role: StateRole, init: Init, offloaded: bool) {
         let ty = &self.m.values[v].ty;
         let dev = self.dev.alloc(ty.bytes());
         let name = self.name(v).to_owned();
-        let mut home = dev;
+        let mut resident = dev;
         if offloaded {
-            home = self.host.alloc(ty.bytes());
-            self.body.push(command(Queue::H2D, Action::Copy { src: home, dst: dev }, &name));
+            resident = self.host.alloc(ty.bytes());
+            self.body.push(command(Queue::H2D, Action::Copy { src: resident, dst: dev }, &name));
         }
-        self.places.insert(v, Place { dev: Some(dev), host: offloaded.then_some(home), pinned: true });
-        plan.states.push(State { name, role, ty: ty.clone(), home, init });
+        self.places.insert(v, Place { dev: Some(dev), host: offloaded.then_some(resident), pinned: true });
+        plan.states.push(State { name, role, ty: ty.clone(), resident, init });
     }
 
     fn op(&mut self, position: usize, id: OpId) {
@@ -368,7 +368,7 @@ impl Lowering<'_> {
         let stays = |&v: &ValueId| match self.m.values[self.root(v)].def {
             Def::Input(_) | Def::Const(_) => true,
             Def::State(s) => self.m.states[s].next.is_none(),
-            Def::Mirror(_) | Def::Op(..) => false,
+            Def::HostShadow(_) | Def::Op(..) => false,
         };
         op.results.len() == 1 && op.operands.iter().all(stays)
     }
@@ -382,16 +382,16 @@ impl Lowering<'_> {
         }
     }
 
-    /// Brings the states' next values to their homes.
+    /// Brings the states' next values to their resident slots.
     fn finish(&mut self, plan: &Plan) {
         for (state, entry) in self.m.states.values().zip(&plan.states) {
             let Some(next) = state.next else { continue };
             self.bring(next);
             let src = self.slot(next);
-            if src != entry.home {
-                let queue = if entry.home.space == Space::Host { Queue::D2H } else { Queue::COMPUTE };
-                let action = Action::Copy { src, dst: entry.home };
-                self.body.push(command(queue, action, &format!("{} home", entry.name)));
+            if src != entry.resident {
+                let queue = if entry.resident.space == Space::Host { Queue::D2H } else { Queue::COMPUTE };
+                let action = Action::Copy { src, dst: entry.resident };
+                self.body.push(command(queue, action, &format!("{} resident slot", entry.name)));
             }
         }
     }

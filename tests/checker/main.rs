@@ -59,12 +59,12 @@ fn subjects() -> Vec<Subject> {
     };
     let compiled = COMPILED.iter().map(|&(model, budget, device)| compiled_subject(model, budget, device));
     let all: Vec<Subject> = (0..SUBJECTS).map(random_subject).chain(compiled).collect();
-    let mirrors = |plan: &Plan| plan.prologue.iter().any(|c| matches!(c.action, Action::Copy { .. }));
-    assert!(all.iter().any(|x| mirrors(&x.plan)), "in no plan a state begins a step on both sides");
+    let host_shadows = |plan: &Plan| plan.prologue.iter().any(|c| matches!(c.action, Action::Copy { .. }));
+    assert!(all.iter().any(|x| host_shadows(&x.plan)), "in no plan a state begins a step on both sides");
     all
 }
 
-/// A committed model as the command compiles it: real schedules, with swaps, recomputation and host homes.
+/// A committed model as the command compiles it: real schedules, with swaps, recomputation and host resident slots.
 fn compiled_subject(model: &str, budget: &str, device: &str) -> Subject {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("model.plan");

@@ -12,7 +12,7 @@ use slices::{
     swap_slots_from,
 };
 use tables::{
-    change_attribute, change_index, change_init, change_launch, change_operator, halve_arena, move_home,
+    change_attribute, change_index, change_init, change_launch, change_operator, halve_arena, move_resident,
     swap_slots,
 };
 
@@ -62,7 +62,7 @@ pub(crate) const KINDS: &[Kind] = &[
     ("change a kernel's operator", change_operator),
     ("change an attribute", change_attribute),
     ("halve an arena", halve_arena),
-    ("move a home", move_home),
+    ("move a resident slot", move_resident),
     ("swap tables' slots", swap_slots),
     ("change a table index", change_index),
     ("change initial contents", change_init),

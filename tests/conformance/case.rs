@@ -156,7 +156,7 @@ fn evaluate(module: &Module, fed: &BTreeMap<&str, &Tensor>) -> Result<Vec<Tensor
                 t.data.bytes_mut().copy_from_slice(&module.consts[c].data);
                 Some(t)
             }
-            Def::State(_) | Def::Mirror(_) | Def::Op(..) => None,
+            Def::State(_) | Def::HostShadow(_) | Def::Op(..) => None,
         };
     }
     for &id in &module.order {

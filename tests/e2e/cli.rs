@@ -323,7 +323,7 @@ fn saved_decisions_replay_to_the_same_schedule() {
 fn opt_prints_ir_that_verifies_and_runs_named_passes() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.mir").display().to_string();
-    memc_ok(&["opt", MODEL, "--pass", "cse,dce,bufferize,layout{algo=first-fit},timepoints", "-o", &file]);
+    memc_ok(&["opt", MODEL, "--pass", "cse,dce,bufferize,alloc{algo=first-fit},events", "-o", &file]);
     assert!(memc_ok(&["verify", &file]).contains("mem phase"));
     let said = memc_fails(2, &["opt", MODEL, "--pass", "no-such-pass"]);
     assert!(said.contains("known:") && said.contains("bufferize"), "{said}");

@@ -5,18 +5,21 @@ use memc_runtime::RunOptions;
 
 use crate::support::{adversarial, json, memc_ok, number, run};
 
-/// A state that begins a step on both sides: the prologue fills its mirror, and every step is the unplanned one.
+/// A state that begins a step on both sides: the prologue fills its host shadow, and every step is the unplanned one.
 #[test]
-fn a_state_on_both_sides_is_copied_to_its_mirror_and_runs_the_same() {
+fn a_state_on_both_sides_is_copied_to_its_host_shadow_and_runs_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (saved, plan) = (file("a.dec"), file("a.plan"));
     let model = "models/mlp_s/training_model.onnx";
     memc_ok(&["compile", model, "--gpu-mem", "10000B", "--decisions", &saved, "-o", &plan]);
-    let homes = std::fs::read_to_string(&saved).unwrap().matches(" both").count();
+    let resident_slots = std::fs::read_to_string(&saved).unwrap().matches(" both").count();
     let copies = |c: &&Command| matches!(c.action, Action::Copy { .. });
     let filled = PlanFile::open(&plan).unwrap().plan().prologue.iter().filter(copies).count();
-    assert!(homes > 0 && filled == homes, "{homes} homes, {filled} copies");
+    assert!(
+        resident_slots > 0 && filled == resident_slots,
+        "{resident_slots} resident slots, {filled} copies"
+    );
     let options = RunOptions { steps: 4, verify: true, cpu: adversarial(7), ..RunOptions::default() };
     run(plan.as_ref(), folder.path(), options);
 }

@@ -5,6 +5,7 @@
 #![allow(clippy::print_stderr, reason = "a slow test says which model it is at when it fails")]
 
 mod accumulate;
+mod alloc;
 #[path = "../../runtime/tests/run/arena.rs"]
 mod arena;
 mod cli;
@@ -13,7 +14,6 @@ mod damage;
 mod devices;
 mod gpu;
 mod hold;
-mod layout;
 #[path = "../../runtime/tests/run/mock.rs"]
 mod mock;
 mod models;

@@ -167,7 +167,7 @@ fn a_second_interrupt_ends_the_search_at_once() {
     panic!("ended by a second interrupt {ended} times only");
 }
 
-/// A state that begins a step on both sides is called that by `explain`, and `dump` says where its mirror lies.
+/// A state that begins a step on both sides is called that by `explain`, and `dump` says where its host shadow lies.
 #[test]
 fn states_on_both_sides_are_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -195,13 +195,13 @@ fn states_on_both_sides_are_told() {
     let states = json(&memc_ok(&["dump", &plan, "--json"]))["states"].as_array().unwrap().clone();
     let mirrored: Vec<&str> = states
         .iter()
-        .filter(|s| s["mirror"]["space"] == "host")
+        .filter(|s| s["host_shadow"]["space"] == "host")
         .map(|s| s["name"].as_str().unwrap())
         .collect();
     assert_eq!(mirrored, both);
     let lines = memc_ok(&["dump", &plan]);
     assert_eq!(
-        lines.lines().filter(|l| l.starts_with("state ") && l.contains(" ; mirror host+")).count(),
+        lines.lines().filter(|l| l.starts_with("state ") && l.contains(" ; host shadow host+")).count(),
         both.len()
     );
 }
@@ -262,11 +262,11 @@ fn an_interrupted_max_batch_says_that_its_answer_is_not_final() {
 }
 
 #[test]
-fn an_interrupted_layout_search_ends_with_its_best_and_claims_no_optimum() {
-    let layout = ["layout", "passes/layout/tests/data/D.csv", "--effort", "5", "--json"];
-    let (out, said) = with_a_result(&layout, |_| ());
+fn an_interrupted_allocation_search_ends_with_its_best_and_claims_no_optimum() {
+    let allocation = ["alloc", "passes/alloc/tests/data/D.csv", "--effort", "5", "--json"];
+    let (out, said) = with_a_result(&allocation, |_| ());
     let out = json(&out);
     assert_eq!((&out["stopped"], &out["optimal"]), (&true.into(), &false.into()), "{out}");
     assert!(number(&out, "height") > number(&out, "load"), "{out}");
-    assert!(said.contains("interrupted: going on with the best layout found so far"), "{said}");
+    assert!(said.contains("interrupted: going on with the best allocation found so far"), "{said}");
 }

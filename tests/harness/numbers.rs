@@ -86,7 +86,7 @@ fn start(m: &Module, feeds: Feeds) -> Result<Vec<Option<Tensor>>, String> {
                 (init, Feeds::Initial) => initial(&value.ty, init)?,
             }),
             Def::Const(c) => Some(filled(&value.ty, &m.consts[c].data)?),
-            Def::Mirror(_) | Def::Op(..) => None,
+            Def::HostShadow(_) | Def::Op(..) => None,
         };
     }
     Ok(now)

@@ -100,7 +100,7 @@ fn decoded(p: &Plan) -> String {
             Init::Data { offset, bytes, hash } => format!("{offset} {bytes} {hash:?}"),
             Init::Random { seed, kind } => format!("{seed} {kind}"),
         };
-        out += &format!("{} {} {} {} {init}\n", s.name, s.role.name(), s.ty, slice(&s.home));
+        out += &format!("{} {} {} {} {init}\n", s.name, s.role.name(), s.ty, slice(&s.resident));
     }
     for i in &p.inputs {
         out += &format!("{} {} {}\n", i.name, i.ty, slice(&i.slot));

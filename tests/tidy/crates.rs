@@ -13,14 +13,14 @@ const CRATES: &[(&str, &str, &[&str])] = &[
     ("memc-kernels", "ir/kernels", &["memc-ir"]),
     ("memc-reference", "ir/reference", &["memc-ir"]),
     ("memc-frontend", "frontend", &["memc-ir"]),
-    ("memc-layout", "passes/layout", &[]),
+    ("memc-alloc", "passes/alloc", &[]),
     (
         "memc-passes",
         "passes",
-        &["memc-baselines", "memc-cuda", "memc-ir", "memc-kernels", "memc-layout", "memc-planner"],
+        &["memc-alloc", "memc-baselines", "memc-cuda", "memc-ir", "memc-kernels", "memc-planner"],
     ),
-    ("memc-planner", "passes/planner", &["memc-ir", "memc-layout"]),
-    ("memc-baselines", "passes/baselines", &["memc-ir", "memc-layout", "memc-planner"]),
+    ("memc-planner", "passes/planner", &["memc-alloc", "memc-ir"]),
+    ("memc-baselines", "passes/baselines", &["memc-alloc", "memc-ir", "memc-planner"]),
     ("memc-plan", "codegen/plan", &["memc-ir", "memc-support"]),
     ("memc-codegen", "codegen", &["memc-ir", "memc-plan"]),
     ("memc-check", "codegen/check", &["memc-ir", "memc-plan"]),
@@ -36,12 +36,12 @@ const CRATES: &[(&str, &str, &[&str])] = &[
         "memc",
         "codegen/driver",
         &[
+            "memc-alloc",
             "memc-baselines",
             "memc-check",
             "memc-codegen",
             "memc-frontend",
             "memc-ir",
-            "memc-layout",
             "memc-passes",
             "memc-plan",
             "memc-planner",
@@ -52,11 +52,11 @@ const CRATES: &[(&str, &str, &[&str])] = &[
         "",
         &[
             "memc",
+            "memc-alloc",
             "memc-baselines",
             "memc-check",
             "memc-frontend",
             "memc-ir",
-            "memc-layout",
             "memc-passes",
             "memc-plan",
             "memc-planner",
@@ -66,15 +66,8 @@ const CRATES: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Crates that decide what a plan is. What proves or runs a plan must work without them.
-const COMPILER: &[&str] = &[
-    "memc",
-    "memc-baselines",
-    "memc-codegen",
-    "memc-frontend",
-    "memc-layout",
-    "memc-passes",
-    "memc-planner",
-];
+const COMPILER: &[&str] =
+    &["memc", "memc-baselines", "memc-codegen", "memc-frontend", "memc-alloc", "memc-passes", "memc-planner"];
 
 /// Published crates that belong to one part of the design.
 const HOMES: &[(&str, &[&str])] = &[

@@ -35,7 +35,7 @@ const COMPILE: &[&str] = &[
     "frontend/src/",
     "passes/src/",
     "passes/baselines/src/",
-    "passes/layout/src/",
+    "passes/alloc/src/",
     "passes/planner/src/",
     "codegen/src/",
     "codegen/plan/src/",

@@ -114,14 +114,14 @@ impl Checker<'_> {
         self.count("states and constants", plan.states.len(), wanted.len());
         for (i, state) in plan.states.iter().enumerate() {
             let at = format!("state `{}`", state.name);
-            self.home(&at, &state.home);
+            self.resident(&at, &state.resident);
             let Some(want) = wanted.get(i) else { continue };
             let same = |what: &str, have: &str, want: &str| differs(what, have, want);
             let mut wrong: Vec<String> = Vec::new();
             wrong.extend(same("name", &state.name, want.name));
             wrong.extend(same("role", state.role.name(), want.role.name()));
             wrong.extend(types_differ(&state.ty, want.ty));
-            wrong.extend(bytes_differ(&state.home, want.ty.bytes()));
+            wrong.extend(bytes_differ(&state.resident, want.ty.bytes()));
             wrong.extend(want.init.differs(&state.init));
             self.report(&at, &wrong);
             let known = wrong.is_empty();
@@ -147,7 +147,7 @@ impl Checker<'_> {
         }
         for input in &plan.inputs {
             let at = format!("input `{}`", input.name);
-            self.home(&at, &input.slot);
+            self.resident(&at, &input.slot);
             self.on_host(&at, &input.slot);
         }
 
@@ -164,7 +164,7 @@ impl Checker<'_> {
         }
         for output in &plan.outputs {
             let at = format!("output `{}`", output.name);
-            self.home(&at, &output.slot);
+            self.resident(&at, &output.slot);
             self.on_host(&at, &output.slot);
         }
         self.check_deliveries(source);
@@ -221,7 +221,7 @@ impl Checker<'_> {
     }
 
     /// Bounds and alignment of a slice in a table.
-    fn home(&mut self, at: &str, slice: &Slice) {
+    fn resident(&mut self, at: &str, slice: &Slice) {
         let arena_bytes = self.arena(slice.space);
         let place = || Place::Table(at.to_owned());
         if !slice.offset.is_multiple_of(ALIGN) {
@@ -245,7 +245,7 @@ impl Checker<'_> {
 /// One past the last device byte that the plan uses.
 pub(crate) fn peak_bytes(plan: &Plan) -> u64 {
     let commands = plan.commands().flat_map(|(_, _, command)| command.action.slices());
-    let states = plan.states.iter().map(|state| &state.home);
+    let states = plan.states.iter().map(|state| &state.resident);
     let inputs = plan.inputs.iter().map(|input| &input.slot);
     let outputs = plan.outputs.iter().map(|output| &output.slot);
     let used = commands.chain(states).chain(inputs).chain(outputs);

@@ -115,8 +115,8 @@ fn accesses(plan: &Plan, action: &Action) -> Vec<(Slice, bool)> {
         }
         Action::Copy { src, dst } => vec![(*src, false), (*dst, true)],
         Action::Free { slice } => one(Some(*slice), true),
-        Action::Load { state } => one(entry(&plan.states, *state).map(|state| state.home), true),
-        Action::Store { state } => one(entry(&plan.states, *state).map(|state| state.home), false),
+        Action::Load { state } => one(entry(&plan.states, *state).map(|state| state.resident), true),
+        Action::Store { state } => one(entry(&plan.states, *state).map(|state| state.resident), false),
         Action::HostWrite { input } => one(entry(&plan.inputs, *input).map(|input| input.slot), true),
         Action::HostRead { output } => one(entry(&plan.outputs, *output).map(|output| output.slot), false),
         Action::Record { .. } | Action::Wait { .. } => Vec::new(),

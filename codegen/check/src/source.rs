@@ -88,7 +88,7 @@ pub(crate) fn evaluate(
             Def::Input(input) => terms.leaf(Term::Input { input: input.0, step }, value.ty.bytes()),
             Def::State(state) => states.get(state.index()).copied().unwrap_or(TermId::POISON),
             Def::Const(c) => consts.get(c.index()).copied().unwrap_or(TermId::POISON),
-            Def::Mirror(_) | Def::Op(..) => continue,
+            Def::HostShadow(_) | Def::Op(..) => continue,
         };
         set(&mut values, v, term);
     }

@@ -56,7 +56,7 @@ impl Checker<'_> {
                 let (plan, term) = (self.plan, entry(&self.tables.initial, *state).copied());
                 match (entry(&plan.states, *state), term) {
                     (Some(state), Some(term)) => {
-                        self.write(m, actor, &state.home, Part { term, at: 0 }.content());
+                        self.write(m, actor, &state.resident, Part { term, at: 0 }.content());
                     }
                     _ => self.bad(actor.at, &format!("no state s{state}")),
                 }
@@ -65,7 +65,7 @@ impl Checker<'_> {
                 let Some(entry) = entry(&self.plan.states, *state) else {
                     return self.bad(actor.at, &format!("no state s{state}"));
                 };
-                let actual = self.read_value(m, actor, &entry.home);
+                let actual = self.read_value(m, actor, &entry.resident);
                 let expected = self.tables.after(*state, states);
                 let what = || match actor.at.step {
                     0 => format!("state `{}` before the first step", entry.name),

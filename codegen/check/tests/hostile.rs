@@ -100,9 +100,9 @@ fn disturb(plan: &mut Plan, u: &mut Unstructured<'_>) -> Result<()> {
             }
         }
         6 => {
-            let home = slice(u)?;
+            let resident = slice(u)?;
             if let Some(state) = plan.states.first_mut() {
-                state.home = home;
+                state.resident = resident;
                 state.init = Init::Random { seed: 0, kind: String::new() };
             }
         }

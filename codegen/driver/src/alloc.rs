@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use memc_layout::{Algorithm, Instance as Buffers, MAX_EFFORT, Options, Solution};
+use memc_alloc::{Algorithm, Instance as Buffers, MAX_EFFORT, Options, Solution};
 
 use crate::error::Error;
 use crate::machine::{now, since};
@@ -15,7 +15,7 @@ use crate::watch::{Hold, Watch};
 pub struct AllocOptions {
     /// One algorithm; `None`: a search with all of them.
     pub algorithm: Option<Algorithm>,
-    /// Largest height, in the instance's units; `None`: the lowest layout is looked for.
+    /// Largest height, in the instance's units; `None`: the lowest allocation is looked for.
     pub capacity: Option<u64>,
     /// Effort of the search, from 0 to [`MAX_EFFORT`]; `None`: 2, or the most with a time limit.
     pub effort: Option<u8>,
@@ -40,7 +40,7 @@ pub enum End {
     Time,
 }
 
-/// A layout that has been checked.
+/// An allocation that has been checked.
 #[derive(Clone, Debug)]
 pub struct Allocation {
     /// Offsets, height and bounds.
@@ -53,7 +53,7 @@ pub struct Allocation {
 
 /// Gives every buffer an offset.
 ///
-/// Fails with [`Error::NoLayout`] where none as low as the capacity is found, and with [`Error::Interrupted`] where
+/// Fails with [`Error::NoAllocation`] where none as low as the capacity is found, and with [`Error::Interrupted`] where
 /// a request to stop left that open.
 pub fn allocate(buffers: &Buffers, options: &AllocOptions, watch: &dyn Watch) -> Result<Allocation, Error> {
     let begun = now();
@@ -62,23 +62,23 @@ pub fn allocate(buffers: &Buffers, options: &AllocOptions, watch: &dyn Watch) ->
         solve(buffers, options, watch)
     };
     let solve_ns = since(begun);
-    memc_layout::check(buffers, &solution.offsets)
-        .map_err(|e| Error::Internal(format!("the layout is wrong: {e}")))?;
+    memc_alloc::check(buffers, &solution.offsets)
+        .map_err(|e| Error::Internal(format!("the allocation is wrong: {e}")))?;
     if let Some(capacity) = options.capacity.filter(|&capacity| solution.height > capacity) {
         if ended == Some(End::Interrupt) && solution.bound <= capacity {
             return Err(Error::Interrupted);
         }
         let why = why(options, capacity, &solution, ended);
         let Solution { height, load, bound, .. } = solution;
-        return Err(Error::NoLayout { capacity, height, load, bound, why });
+        return Err(Error::NoAllocation { capacity, height, load, bound, why });
     }
     Ok(Allocation { solution, ended, solve_ns })
 }
 
-/// A layout, and the cause where the search for it ended early.
+/// An allocation, and the cause where the search for it ended early.
 fn solve(buffers: &Buffers, options: &AllocOptions, watch: &dyn Watch) -> (Solution, Option<End>) {
     if let Some(algorithm) = options.algorithm {
-        return (memc_layout::place(buffers, algorithm), None);
+        return (memc_alloc::place(buffers, algorithm), None);
     }
     let begun = now();
     let search =
@@ -92,7 +92,7 @@ fn solve(buffers: &Buffers, options: &AllocOptions, watch: &dyn Watch) -> (Solut
     };
     let solution = match options.capacity {
         Some(capacity) => race(buffers, &search, capacity, &stop),
-        None => memc_layout::solve(buffers, &search, &stop),
+        None => memc_alloc::solve(buffers, &search, &stop),
     };
     // From here on a request to stop is for the work that follows.
     let ended = match (watch.take_stop(), late.into_inner()) {
@@ -103,7 +103,7 @@ fn solve(buffers: &Buffers, options: &AllocOptions, watch: &dyn Watch) -> (Solut
     (solution, ended)
 }
 
-/// Searches with two seeds at once, until one settles whether there is a layout.
+/// Searches with two seeds at once, until one settles whether there is an allocation.
 ///
 /// The winner depends on the work that both took, not on the machine: a search gives up once it has taken more.
 fn race(buffers: &Buffers, options: &Options, capacity: u64, stop: &(dyn Fn() -> bool + Sync)) -> Solution {
@@ -116,7 +116,7 @@ fn race(buffers: &Buffers, options: &Options, capacity: u64, stop: &(dyn Fn() ->
             stop() || (settled[other].load(Ordering::Relaxed), other) < (asked.get(), i)
         };
         let seed = options.seed.wrapping_mul(2).wrapping_add(i as u64);
-        let found = memc_layout::solve(buffers, &Options { seed, ..*options }, &behind);
+        let found = memc_alloc::solve(buffers, &Options { seed, ..*options }, &behind);
         let settles = found.height <= capacity || found.bound > capacity;
         if settles {
             settled[i].store(asked.get(), Ordering::Relaxed);
@@ -127,7 +127,7 @@ fn race(buffers: &Buffers, options: &Options, capacity: u64, stop: &(dyn Fn() ->
     if second.0 < first.0 { second.1 } else { first.1 }
 }
 
-/// Reason why no layout fits the capacity, or a hint how to find one.
+/// Reason why no allocation fits the capacity, or a hint how to find one.
 fn why(options: &AllocOptions, capacity: u64, found: &Solution, ended: Option<End>) -> String {
     let Solution { height, load, bound, .. } = found;
     if *bound > capacity {
@@ -144,6 +144,6 @@ fn why(options: &AllocOptions, capacity: u64, found: &Solution, ended: Option<En
         (None, true) => "; more --effort",
         (None, false) => "; another --seed",
     };
-    // A search within a capacity has no layout at all until it has one of that height.
+    // A search within a capacity has no allocation at all until it has one of that height.
     format!(" was found{more} may find one (load {load}, the quick algorithms' lowest is {height})")
 }

@@ -15,17 +15,17 @@ pub enum Error {
     Model(String),
     /// 4: no plan fits the budget.
     Infeasible(NoFit),
-    /// 4: no layout as low as the capacity was found.
-    NoLayout {
+    /// 4: no allocation as low as the capacity was found.
+    NoAllocation {
         /// The capacity asked for.
         capacity: u64,
-        /// The lowest layout found.
+        /// The lowest allocation found.
         height: u64,
         /// Most bytes live at once.
         load: u64,
-        /// A height that no layout is below.
+        /// A height that no allocation is below.
         bound: u64,
-        /// The lowest layout instead, and a hint how to find one that fits.
+        /// The lowest allocation instead, and a hint how to find one that fits.
         why: String,
     },
     /// 7: the plan is damaged, of another version, or wrong.
@@ -58,7 +58,7 @@ impl Error {
         match self {
             Error::Usage(_) => 2,
             Error::Model(_) => 3,
-            Error::Infeasible(_) | Error::NoLayout { .. } => 4,
+            Error::Infeasible(_) | Error::NoAllocation { .. } => 4,
             Error::Plan(_) => 7,
             Error::Internal(_) => 70,
             Error::Io(_) => 74,
@@ -80,7 +80,7 @@ impl fmt::Display for Error {
         match self {
             Error::Usage(t) | Error::Model(t) | Error::Plan(t) | Error::Io(t) => f.write_str(t),
             Error::Infeasible(no_fit) => f.write_str(&no_fit.text),
-            Error::NoLayout { capacity, why, .. } => write!(f, "no layout of height {capacity}{why}"),
+            Error::NoAllocation { capacity, why, .. } => write!(f, "no allocation of height {capacity}{why}"),
             Error::Internal(t) => {
                 write!(f, "{t}\nthis is a bug in memc; please report it with the model and this command line")
             }

@@ -1,7 +1,7 @@
 //! Live ranges of bytes of the device arena, in commands of a steady step.
 //!
 //! The body is walked three times with what every range of bytes holds; the walk in the middle is the steady step. Bytes
-//! live from the command that writes them to the last one that reads them before they are written again. Homes live at
+//! live from the command that writes them to the last one that reads them before they are written again. Resident slots live at
 //! the border of two steps. Workspace lives for its launch.
 
 use std::collections::BTreeMap;
@@ -44,9 +44,10 @@ struct Walk {
 /// The periods of a plan's body.
 pub(crate) fn periods(plan: &Plan) -> Vec<Period> {
     let mut walk = Walk::default();
-    let homes = || plan.states.iter().map(|state| state.home).filter(|home| home.space == Space::Dev);
-    for home in homes() {
-        walk.write(home, None, (0, 0));
+    let resident_slots =
+        || plan.states.iter().map(|state| state.resident).filter(|resident| resident.space == Space::Dev);
+    for resident in resident_slots() {
+        walk.write(resident, None, (0, 0));
     }
     for number in 0..WALKS {
         for (index, command) in plan.body.iter().enumerate() {
@@ -65,7 +66,7 @@ pub(crate) fn periods(plan: &Plan) -> Vec<Period> {
                 _ => {}
             }
         }
-        homes().for_each(|home| walk.read(home, (number, plan.body.len())));
+        resident_slots().for_each(|resident| walk.read(resident, (number, plan.body.len())));
     }
     for (start, cell) in std::mem::take(&mut walk.cells) {
         walk.close(start, &cell);

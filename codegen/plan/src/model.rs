@@ -26,7 +26,7 @@ pub struct Plan {
     pub outputs: Vec<Output>,
     /// Number of events; commands name events `0..events`.
     pub events: u32,
-    /// Runs once before the first step: brings the states to their homes.
+    /// Runs once before the first step: brings the states to their resident slots.
     pub prologue: Vec<Command>,
     /// Runs once per step.
     pub body: Vec<Command>,
@@ -123,7 +123,7 @@ pub struct State {
     /// Type.
     pub ty: TensorType,
     /// Resident slot: where the state lives at the start and at the end of the body.
-    pub home: Slice,
+    pub resident: Slice,
     /// Contents before the first step.
     pub init: Init,
 }
@@ -260,12 +260,12 @@ pub enum Action {
         /// The bytes.
         slice: Slice,
     },
-    /// Prologue, on the host: brings a state's initial bytes to its home.
+    /// Prologue, on the host: brings a state's initial bytes to its resident slot.
     Load {
         /// Index into [`Plan::states`].
         state: u32,
     },
-    /// Epilogue, on the host: a state's home becomes readable to the user.
+    /// Epilogue, on the host: a state's resident slot becomes readable to the user.
     Store {
         /// Index into [`Plan::states`].
         state: u32,

@@ -148,9 +148,9 @@ impl Plan {
 
     /// Host shadow of a state: the slice of host memory to which the prologue copies it from its resident slot, if any. A
     /// step then begins with the content in both.
-    pub fn mirror(&self, state: &State) -> Option<Slice> {
+    pub fn host_shadow(&self, state: &State) -> Option<Slice> {
         self.prologue.iter().find_map(|command| match command.action {
-            Action::Copy { src, dst } if src == state.home && dst.space == Space::Host => Some(dst),
+            Action::Copy { src, dst } if src == state.resident && dst.space == Space::Host => Some(dst),
             _ => None,
         })
     }

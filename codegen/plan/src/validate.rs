@@ -95,14 +95,17 @@ impl Plan {
         let mut names = BTreeSet::new();
         for state in &self.states {
             let at = || format!("state `{}`", state.name);
-            self.check_slice(&state.home, at)?;
+            self.check_slice(&state.resident, at)?;
             if !names.insert(state.name.as_str()) {
                 return Err(PlanError::invalid(at(), "two states have this name"));
             }
             if let Init::Data { bytes, .. } = state.init
-                && bytes != state.home.bytes
+                && bytes != state.resident.bytes
             {
-                let what = format!("{bytes} bytes of initial data for a home of {} bytes", state.home.bytes);
+                let what = format!(
+                    "{bytes} bytes of initial data for a resident slot of {} bytes",
+                    state.resident.bytes
+                );
                 return Err(PlanError::invalid(at(), what));
             }
         }

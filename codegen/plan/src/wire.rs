@@ -84,7 +84,7 @@ record!(Meta "header" {
 // `op` has the tags 1 and 2.
 record!(Kernel "kernel k" { op: 1, operands: 3, results: 4, workspace_bytes: 5 });
 // `init` has the tags 5 and 6.
-record!(State "state s" { name: 1, role: 2, ty: 3, home: 4, init: 5 });
+record!(State "state s" { name: 1, role: 2, ty: 3, resident: 4, init: 5 });
 // `feed` has the tags 4 and 5.
 record!(Input "input i" { name: 1, ty: 2, slot: 3, feed: 4 });
 record!(Output "output o" { name: 1, ty: 2, slot: 3, role: 4 });

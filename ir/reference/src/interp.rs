@@ -18,7 +18,7 @@ pub fn run(module: &Module, start: &Env) -> Result<Env, String> {
     let mut now = Env::new();
     for (v, value) in module.values.iter() {
         match value.def {
-            Def::Mirror(_) | Def::Op(..) => {}
+            Def::HostShadow(_) | Def::Op(..) => {}
             Def::Const(c) => {
                 now.insert(v, Tensor64::from_bytes(value.ty.clone(), &module.consts[c].data)?);
             }

@@ -72,7 +72,7 @@ impl NotDifferentiable {
             Def::Input(_) => "input",
             Def::State(_) => "state",
             Def::Const(_) => "const",
-            Def::Mirror(_) => "mirror",
+            Def::HostShadow(_) => "host_shadow",
         };
         Self { op, value: m.values[value].name.clone(), node: String::new(), reason: reason.into() }
     }

@@ -10,7 +10,7 @@ pub(super) enum Token {
     /// `%name` or `@name`, with its sigil.
     Name(char, String),
     /// `!3`.
-    Timepoint(u32),
+    Event(u32),
     /// An integer literal.
     Int(i64),
     /// A float literal.
@@ -71,8 +71,8 @@ impl Lexer<'_> {
             self.rest = &self.rest[1..];
             let digits = self.take(|c| c.is_ascii_digit());
             return match digits.parse() {
-                Ok(n) => Ok(Some(Token::Timepoint(n))),
-                Err(_) => self.fail("a timepoint is `!` and a number"),
+                Ok(n) => Ok(Some(Token::Event(n))),
+                Err(_) => self.fail("an event is `!` and a number"),
             };
         }
         if let Some(p) = PUNCT.iter().find(|p| self.rest.starts_with(**p)) {

@@ -124,7 +124,7 @@ impl Parser {
                 c.expect(":")?;
                 let ty = c.ty()?;
                 let bytes = c.payload_bytes(payload, &ty, &mut self.splat_left)?;
-                let slot = self.home(c)?;
+                let slot = self.resident(c)?;
                 let m = self.module();
                 let v = m.add_const(name, ty, bytes);
                 if let Def::Const(id) = m.values[v].def {
@@ -132,13 +132,15 @@ impl Parser {
                 }
                 Ok(())
             }
-            ("mirror", [name]) => self.mirror(c, name),
-            ("input" | "state" | "const" | "mirror", _) => c.fail(format!("`{mnemonic}` defines one value")),
+            ("host_shadow", [name]) => self.host_shadow(c, name),
+            ("input" | "state" | "const" | "host_shadow", _) => {
+                c.fail(format!("`{mnemonic}` defines one value"))
+            }
             _ => self.op(c, &mnemonic, &names),
         }
     }
 
-    fn home(&self, c: &mut Cursor) -> Result<Option<SlotId>, Diag> {
+    fn resident(&self, c: &mut Cursor) -> Result<Option<SlotId>, Diag> {
         if c.eat_word("in") { self.slot_ref(c).map(Some) } else { Ok(None) }
     }
 
@@ -156,7 +158,7 @@ impl Parser {
         }
         c.expect(":")?;
         let ty = c.ty()?;
-        let slot = self.home(c)?;
+        let slot = self.resident(c)?;
         let m = self.module();
         let v = m.add_input(name, ty, feed);
         if let Def::Input(id) = m.values[v].def {
@@ -208,14 +210,14 @@ impl Parser {
         c.expect("}")?;
         c.expect(":")?;
         let ty = c.ty()?;
-        let slot = self.home(c)?;
+        let slot = self.resident(c)?;
         let m = self.module();
         let id = m.add_state(name, ty, role, init);
         m.states[id].slot = slot;
         Ok(())
     }
 
-    fn mirror(&mut self, c: &mut Cursor, name: &str) -> Result<(), Diag> {
+    fn host_shadow(&mut self, c: &mut Cursor, name: &str) -> Result<(), Diag> {
         let of = c.value()?;
         c.expect(":")?;
         let ty = c.ty()?;
@@ -224,7 +226,7 @@ impl Parser {
         let Some(of) = self.module().value_named(&of) else {
             return Err(Diag::new("P2", Anchor::Line(c.number), format!("%{of} is not defined")));
         };
-        self.module().add_mirror(name, ty, of, slot);
+        self.module().add_host_shadow(name, ty, of, slot);
         Ok(())
     }
 
@@ -278,21 +280,21 @@ impl Parser {
     }
 
     fn synchronisation(&mut self, c: &mut Cursor, id: OpId) -> Result<(), Diag> {
-        if c.eat_word("await") {
+        if c.eat_word("wait") {
             loop {
                 let previous = c.eat_word("prev");
-                let Some(Token::Timepoint(tp)) = c.take() else {
-                    return c.fail("expected a timepoint, as `!0`");
+                let Some(Token::Event(tp)) = c.take() else {
+                    return c.fail("expected an event, as `!0`");
                 };
-                self.awaits.push((id, tp, previous, c.number));
+                self.waits.push((id, tp, previous, c.number));
                 if !c.eat(",") {
                     break;
                 }
             }
         }
-        if c.eat_word("signal") {
-            let Some(Token::Timepoint(tp)) = c.take() else { return c.fail("expected a timepoint, as `!0`") };
-            if self.signals.insert(tp, id).is_some() {
+        if c.eat_word("record") {
+            let Some(Token::Event(tp)) = c.take() else { return c.fail("expected an event, as `!0`") };
+            if self.records.insert(tp, id).is_some() {
                 return Err(Diag::new("P3", Anchor::Line(c.number), format!("!{tp} is signalled twice")));
             }
         }

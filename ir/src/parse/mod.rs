@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use crate::attr::AttrValue;
 use crate::diag::{Anchor, Diag};
 use crate::entity::{OpId, SlotId, ValueId};
-use crate::module::{Await, Module, Phase};
+use crate::module::{Module, Phase, Wait};
 use crate::ops::OpKind;
 use crate::types::TensorType;
 use lexer::{Token, tokens};
@@ -63,8 +63,8 @@ struct Parser {
     slots: BTreeMap<String, SlotId>,
     /// Uses to resolve once every line is read.
     uses: Vec<Use>,
-    signals: BTreeMap<u32, OpId>,
-    awaits: Vec<(OpId, u32, bool, usize)>,
+    records: BTreeMap<u32, OpId>,
+    waits: Vec<(OpId, u32, bool, usize)>,
     clones: Vec<(OpId, String, usize)>,
     /// Bytes that further `splat` constants may take.
     splat_left: u64,
@@ -112,11 +112,11 @@ impl Parser {
                 }
             }
         }
-        for (op, tp, previous, line) in self.awaits {
-            let Some(&target) = self.signals.get(&tp) else {
-                return Err(Diag::new("P2", Anchor::Line(line), format!("no op signals !{tp}")));
+        for (op, tp, previous, line) in self.waits {
+            let Some(&target) = self.records.get(&tp) else {
+                return Err(Diag::new("P2", Anchor::Line(line), format!("no op records !{tp}")));
             };
-            m.ops[op].awaits.push(Await { op: target, previous });
+            m.ops[op].waits.push(Wait { op: target, previous });
         }
         for (op, name, line) in self.clones {
             let original = m.def_op(find(&m, &name, line)?);

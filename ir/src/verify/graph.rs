@@ -14,12 +14,12 @@ pub(super) fn check(m: &Module, sink: &mut Sink) {
             || !op.slots.is_empty()
             || op.workspace.is_some()
             || op.clone_of.is_some()
-            || !op.awaits.is_empty();
+            || !op.waits.is_empty();
         if memory {
             sink.report("G1", Anchor::Op(id), "a memory op or annotation in the graph phase");
         }
     }
-    for (v, _) in m.homes().filter(|(_, slot)| slot.is_some()) {
+    for (v, _) in m.resident_slots().filter(|(_, slot)| slot.is_some()) {
         sink.report("G1", Anchor::Value(v), "a slot in the graph phase");
     }
 }

@@ -1,14 +1,14 @@
 //! M rules: slots, contents and copies, at the granularity of slots and in program order.
 //!
 //! What concurrency of streams may do to bytes is proved for the finished plan by the checker; M8 only asks
-//! that a copy's result is awaited, directly or through other awaits, once awaits are placed at all.
+//! that a copy's result is waited for, directly or through other waits, once waits are placed at all.
 
 use std::collections::BTreeSet;
 
 use super::Sink;
 use crate::diag::Anchor;
 use crate::entity::{Id, OpId, SlotId, StateId, ValueId};
-use crate::module::{Code, Def, Mirror, Module, Op, SLOT_ALIGN, Space, Stream};
+use crate::module::{Code, Def, HostShadow, Module, Op, SLOT_ALIGN, Space, Stream};
 use crate::print::{slot_name, value_name};
 
 pub(super) fn check(m: &Module, sink: &mut Sink) {
@@ -18,8 +18,8 @@ pub(super) fn check(m: &Module, sink: &mut Sink) {
     }
     state.end(sink);
     overlaps(m, sink);
-    if m.order.iter().any(|&id| !m.ops[id].awaits.is_empty()) {
-        awaits(m, sink);
+    if m.order.iter().any(|&id| !m.ops[id].waits.is_empty()) {
+        waits(m, sink);
     }
 }
 
@@ -27,7 +27,7 @@ pub(super) fn check(m: &Module, sink: &mut Sink) {
 struct Contents<'a> {
     m: &'a Module,
     root: Vec<ValueId>,
-    home: Vec<bool>,
+    resident: Vec<bool>,
     allocated: Vec<bool>,
     holds: Vec<BTreeSet<ValueId>>,
 }
@@ -37,25 +37,25 @@ impl<'a> Contents<'a> {
         let mut s = Self {
             m,
             root: m.values.ids().collect(),
-            home: vec![false; m.slots.len()],
+            resident: vec![false; m.slots.len()],
             allocated: vec![false; m.slots.len()],
             holds: vec![BTreeSet::new(); m.slots.len()],
         };
-        for mirror in m.mirrors.values() {
-            s.mirror(mirror, sink);
+        for host_shadow in m.host_shadows.values() {
+            s.host_shadow(host_shadow, sink);
         }
-        for (v, slot) in m.homes() {
-            let on_host = matches!(m.values[v].def, Def::Input(_) | Def::Mirror(_));
+        for (v, slot) in m.resident_slots() {
+            let on_host = matches!(m.values[v].def, Def::Input(_) | Def::HostShadow(_));
             let space = on_host.then_some(Space::Host);
             let Some(slot) = slot else {
                 sink.report("M1", Anchor::Value(v), format!("{} has no slot", value_name(m, v)));
                 continue;
             };
-            if std::mem::replace(&mut s.home[slot.index()], true) {
+            if std::mem::replace(&mut s.resident[slot.index()], true) {
                 sink.report(
                     "M1",
                     Anchor::Value(v),
-                    format!("{} is the home of two values", slot_name(m, slot)),
+                    format!("{} is the resident slot of two values", slot_name(m, slot)),
                 );
             }
             s.allocated[slot.index()] = true;
@@ -65,14 +65,18 @@ impl<'a> Contents<'a> {
         s
     }
 
-    fn mirror(&mut self, mirror: &Mirror, sink: &mut Sink) {
-        let (m, v, of) = (self.m, mirror.value, mirror.of);
+    fn host_shadow(&mut self, host_shadow: &HostShadow, sink: &mut Sink) {
+        let (m, v, of) = (self.m, host_shadow.value, host_shadow.of);
         let on_device = m.slot_of(of).is_some_and(|slot| m.slots[slot].space == Space::Dev);
         if !on_device || m.values[v].ty != m.values[of].ty {
             let (v, of) = (value_name(m, v), value_name(m, of));
-            sink.report("M1", Anchor::Value(mirror.value), format!("{v} is no mirror of {of} on the device"));
+            sink.report(
+                "M1",
+                Anchor::Value(host_shadow.value),
+                format!("{v} is no host shadow of {of} on the device"),
+            );
         }
-        self.root[mirror.value.index()] = mirror.of;
+        self.root[host_shadow.value.index()] = host_shadow.of;
     }
 
     fn fits(&self, v: ValueId, slot: SlotId, space: Option<Space>, at: Anchor, sink: &mut Sink) {
@@ -90,7 +94,7 @@ impl<'a> Contents<'a> {
             Code::Alloc(slot) | Code::Free(slot) => {
                 let alloc = matches!(op.code, Code::Alloc(_));
                 let i = slot.index();
-                let stays = self.home[i] && self.m.slots[slot].space == Space::Host;
+                let stays = self.resident[i] && self.m.slots[slot].space == Space::Host;
                 if stays || self.allocated[i] == alloc {
                     let word = if alloc { "allocated" } else { "freed" };
                     sink.report("M2", at, format!("{} cannot be {word} here", slot_name(self.m, slot)));
@@ -143,7 +147,7 @@ impl<'a> Contents<'a> {
         match op.workspace {
             None if need == 0 => {}
             Some(s) if self.m.slots[s].space == Space::Dev && self.m.slots[s].bytes >= need => {
-                if !self.allocated[s.index()] || self.home[s.index()] {
+                if !self.allocated[s.index()] || self.resident[s.index()] {
                     sink.report("M2", at, format!("workspace {} is not allocated", slot_name(self.m, s)));
                 }
             }
@@ -199,45 +203,46 @@ impl<'a> Contents<'a> {
 
     fn end(&self, sink: &mut Sink) {
         for (id, s) in self.m.states.iter() {
-            s.slot.into_iter().for_each(|home| self.ends(id, home, sink));
+            s.slot.into_iter().for_each(|resident| self.ends(id, resident, sink));
         }
         for c in self.m.consts.values() {
-            c.slot.into_iter().for_each(|home| self.stays(c.value, home, sink));
+            c.slot.into_iter().for_each(|resident| self.stays(c.value, resident, sink));
         }
-        for mirror in self.m.mirrors.values() {
-            match self.m.values[mirror.of].def {
-                Def::State(id) => self.ends(id, mirror.slot, sink),
-                _ => self.stays(mirror.of, mirror.slot, sink),
+        for host_shadow in self.m.host_shadows.values() {
+            match self.m.values[host_shadow.of].def {
+                Def::State(id) => self.ends(id, host_shadow.slot, sink),
+                _ => self.stays(host_shadow.of, host_shadow.slot, sink),
             }
         }
         for (i, o) in self.m.outputs.iter().enumerate() {
             self.read(o.value, Space::Host, Anchor::Output(i), sink);
         }
         for (slot, _) in self.m.slots.iter() {
-            let (allocated, home) = (self.allocated[slot.index()], self.home[slot.index()]);
-            if allocated && !home && !self.is_output(slot) {
+            let (allocated, resident) = (self.allocated[slot.index()], self.resident[slot.index()]);
+            if allocated && !resident && !self.is_output(slot) {
                 sink.report("M2", Anchor::Slot(slot), format!("{} is never freed", slot_name(self.m, slot)));
-            } else if home && !allocated {
+            } else if resident && !allocated {
                 let message = format!("{} is freed and not allocated again", slot_name(self.m, slot));
                 sink.report("M2", Anchor::Slot(slot), message);
             }
         }
     }
 
-    fn ends(&self, id: StateId, home: SlotId, sink: &mut Sink) {
+    fn ends(&self, id: StateId, resident: SlotId, sink: &mut Sink) {
         let s = &self.m.states[id];
         let (want, at) = match s.next {
             Some(next) => (next, Anchor::Carry(id)),
             None => (s.value, Anchor::Value(s.value)),
         };
-        if !self.holds[home.index()].contains(&self.root[want.index()]) {
-            let message = format!("{} does not end in {}", value_name(self.m, want), slot_name(self.m, home));
+        if !self.holds[resident.index()].contains(&self.root[want.index()]) {
+            let message =
+                format!("{} does not end in {}", value_name(self.m, want), slot_name(self.m, resident));
             sink.report("M6", at, message);
         }
     }
 
-    fn stays(&self, constant: ValueId, home: SlotId, sink: &mut Sink) {
-        if !self.holds[home.index()].contains(&constant) {
+    fn stays(&self, constant: ValueId, resident: SlotId, sink: &mut Sink) {
+        if !self.holds[resident.index()].contains(&constant) {
             sink.report("M6", Anchor::Value(constant), "a constant's slot is overwritten");
         }
     }
@@ -253,11 +258,11 @@ fn space_name(space: Space) -> &'static str {
 
 /// M7: slots allocated at the same time have disjoint bytes.
 fn overlaps(m: &Module, sink: &mut Sink) {
-    // Live ranges as (first, end) positions; homes are live from the start.
+    // Live ranges as (first, end) positions; resident slots are live from the start.
     let mut live: Vec<(SlotId, usize, usize)> = Vec::new();
     let mut open = vec![None; m.slots.len()];
     let end = m.order.len();
-    for slot in m.homes().filter_map(|(_, slot)| slot) {
+    for slot in m.resident_slots().filter_map(|(_, slot)| slot) {
         open[slot.index()] = Some(0);
     }
     for (i, &id) in m.order.iter().enumerate() {
@@ -298,7 +303,7 @@ fn overlaps(m: &Module, sink: &mut Sink) {
 }
 
 /// M8: vector clocks of the three streams over one step.
-fn awaits(m: &Module, sink: &mut Sink) {
+fn waits(m: &Module, sink: &mut Sink) {
     const STREAMS: [Stream; 3] = [Stream::Compute, Stream::DeviceToHost, Stream::HostToDevice];
     let mut clocks = [[0u64; 3]; 3];
     let mut done: Vec<Option<([u64; 3], usize)>> = vec![None; m.ops.len()];
@@ -310,9 +315,9 @@ fn awaits(m: &Module, sink: &mut Sink) {
             continue;
         }
         let Some(s) = op.stream().and_then(|s| STREAMS.iter().position(|&t| t == s)) else { continue };
-        for a in op.awaits.iter().filter(|a| !a.previous) {
+        for a in op.waits.iter().filter(|a| !a.previous) {
             let Some((clock, _)) = done[a.op.index()] else {
-                sink.report("M8", Anchor::Op(id), "the op awaits one that is issued later in the step");
+                sink.report("M8", Anchor::Op(id), "the op waits for one that is issued later in the step");
                 continue;
             };
             for t in 0..3 {

@@ -39,13 +39,13 @@ rules! {
     "T4" "a constant's payload has the size of its type";
     "T5" "a next state has the type of its state";
     "T6" "an initial value is one of its state's type";
-    "G1" "the graph phase has no slots, swaps, awaits or clones";
+    "G1" "the graph phase has no slots, swaps, waits or clones";
     "M1" "every value has a slot of the right space that is large enough";
-    "M2" "slots are allocated before use and freed; a home on the device may be freed if it is allocated again, one in host memory stays";
+    "M2" "slots are allocated before use and freed; a resident slot on the device may be freed if it is allocated again, one in host memory stays";
     "M3" "a read slot holds the value that is read";
     "M4" "results share bytes with operands only where the row allows it";
     "M5" "an op has a workspace slot of at least the bytes that its row asks for";
-    "M6" "every state ends the step in its home, and in its mirror where it has one";
+    "M6" "every state ends the step in its resident slot, and in its host shadow where it has one";
     "M7" "offsets are aligned, and live slots of one space do not overlap";
     "M8" "an op that reads a copy's result runs after the copy";
 }

@@ -24,7 +24,7 @@ fn ids(m: &Module, sink: &mut Sink) {
             Def::Input(i) => m.inputs.get(i).map(|x| x.value),
             Def::State(s) => m.states.get(s).map(|x| x.value),
             Def::Const(c) => m.consts.get(c).map(|x| x.value),
-            Def::Mirror(i) => m.mirrors.get(i).map(|x| x.value),
+            Def::HostShadow(i) => m.host_shadows.get(i).map(|x| x.value),
             Def::Op(op, i) => m.ops.get(op).and_then(|op| op.results.get(i as usize)).copied(),
         };
         if points_back != Some(v) {
@@ -46,7 +46,7 @@ fn ids(m: &Module, sink: &mut Sink) {
             _ => None,
         };
         let slots = op.slots.iter().chain(&op.workspace).chain(&target).all(|&s| s.index() < m.slots.len());
-        let ops = op.awaits.iter().map(|a| a.op).chain(op.clone_of).all(|o| o.index() < m.ops.len());
+        let ops = op.waits.iter().map(|a| a.op).chain(op.clone_of).all(|o| o.index() < m.ops.len());
         if !(values && slots && ops) {
             sink.report("S1", Anchor::Op(id), "an id is out of range");
         }
@@ -56,15 +56,19 @@ fn ids(m: &Module, sink: &mut Sink) {
             sink.report("S1", Anchor::Output(i), "the output's value is out of range");
         }
     }
-    for (v, slot) in m.homes() {
+    for (v, slot) in m.resident_slots() {
         if slot.is_some_and(|s| s.index() >= m.slots.len()) {
             sink.report("S1", Anchor::Value(v), "the slot is out of range");
         }
     }
-    for mirror in m.mirrors.values() {
-        let of = m.values.get(mirror.of).map(|x| x.def);
+    for host_shadow in m.host_shadows.values() {
+        let of = m.values.get(host_shadow.of).map(|x| x.def);
         if !matches!(of, Some(Def::State(_) | Def::Const(_))) {
-            sink.report("S1", Anchor::Value(mirror.value), "only a state or a constant has a mirror");
+            sink.report(
+                "S1",
+                Anchor::Value(host_shadow.value),
+                "only a state or a constant has a host shadow",
+            );
         }
     }
     for (id, s) in m.states.iter() {

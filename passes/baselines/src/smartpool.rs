@@ -3,15 +3,15 @@
 //!
 //! As published (III-C): the largest variable first, each in the smallest hole that it fits in between its neighbours'
 //! memory (those whose lives overlap with its own), or on top when there is none. It swaps nothing. The algorithm is
-//! [`memc_layout::Algorithm::SmartPool`].
+//! [`memc_alloc::Algorithm::SmartPool`].
 //!
 //! The paper is silent on:
 //! - equal sizes: those that appear first in the script;
 //! - how a variable's memory between steps counts: what outlives the step keeps one place throughout;
 //! - the limit: it has none; where the pool is higher than the budget there is no plan.
 
+use memc_alloc::Algorithm;
 use memc_ir::Bytes;
-use memc_layout::Algorithm;
 use memc_planner::{Decisions, Found, NoPlan, Planner, Problem};
 
 /// The planner.

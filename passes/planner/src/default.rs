@@ -1,6 +1,6 @@
 //! The default planner: what other planners find quickly, and a search from there.
 
-use memc_layout::Algorithm;
+use memc_alloc::Algorithm;
 use rayon::prelude::*;
 
 use crate::planner::{CALLS, Found, NoPlan, Planner, Progress, Request, fit};

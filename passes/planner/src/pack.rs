@@ -1,6 +1,6 @@
 //! Offsets for the slots of a trace.
 
-use memc_layout::{Algorithm, Buffer, Instance, Options, Range, check, place, solve};
+use memc_alloc::{Algorithm, Buffer, Instance, Options, Range, check, place, solve};
 
 use crate::place::{Slot, Space};
 use crate::problem::ALIGN;

@@ -3,8 +3,8 @@
 //! [`solve`] evaluates every answer with the one evaluator after the same layout. Where what a planner chose does not
 //! fit once it is laid out, it asks again with less room.
 
+use memc_alloc::Options;
 use memc_ir::Bytes;
-use memc_layout::Options;
 
 use crate::decisions::Decisions;
 use crate::problem::Problem;

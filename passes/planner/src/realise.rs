@@ -1,7 +1,7 @@
 //! From a script to figures: trace, layout, awaits, timeline.
 
+use memc_alloc::{Algorithm, Options};
 use memc_ir::ByteRange;
-use memc_layout::{Algorithm, Options};
 
 use crate::awaits::{Access, Await, awaits};
 use crate::decisions::{Action, Decisions, Home};

@@ -1,6 +1,6 @@
 //! Carrying out a script that is given as text: what is wrong is said with its line.
 
-use memc_layout::{Buffer, Conflict, Instance, Range, check};
+use memc_alloc::{Buffer, Conflict, Instance, Range, check};
 
 use crate::decisions::{Decisions, Lines};
 use crate::place::{Site, Slot, Space, Trace};

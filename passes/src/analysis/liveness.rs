@@ -17,7 +17,7 @@ pub struct Peak {
 /// The first peak of `module`, which must pass the verifier, with the workspaces of this device.
 ///
 /// Bytes are shared as `bufferize` shares them: views with what they show, results with dying operands where the row
-/// allows it, next states with their homes. States and constants are live throughout, other tensors from the first
+/// allows it, next states with their resident slots. States and constants are live throughout, other tensors from the first
 /// op that touches them to the last. Where an address space would be fragmented is not considered.
 ///
 /// Fails only where a `copy` that the module needs is rejected, which verified modules do not cause.

@@ -33,7 +33,7 @@ fn rebuilt(m: &Module, used: &[bool]) -> Module {
             Def::Const(c) if used[v.index()] => {
                 Some(out.add_const(&value.name, ty, m.consts[c].data.clone()))
             }
-            Def::Const(_) | Def::Mirror(_) | Def::Op(..) => None,
+            Def::Const(_) | Def::HostShadow(_) | Def::Op(..) => None,
         };
     }
     let find = |new: &[Option<ValueId>], v: ValueId| {

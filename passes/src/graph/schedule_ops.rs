@@ -68,7 +68,7 @@ enum Bytes {
     },
     /// Always live.
     Persistent,
-    /// A next state, written to the home of this state value once that has no other readers.
+    /// A next state, written to the resident slot of this state value once that has no other readers.
     Next(ValueId),
 }
 
@@ -80,7 +80,7 @@ struct Scheduler<'a> {
     reads: Vec<Vec<ValueId>>,
     /// Positions that read each base value and are still to run.
     readers: Vec<BTreeSet<usize>>,
-    /// Position that computes the next state whose home is at this value.
+    /// Position that computes the next state whose resident slot is at this value.
     updater: Vec<Option<usize>>,
 }
 
@@ -91,7 +91,7 @@ impl<'a> Scheduler<'a> {
             .values()
             .map(|v| match v.def {
                 Def::Input(_) => Bytes::Input { here: false },
-                Def::State(_) | Def::Const(_) | Def::Mirror(_) => Bytes::Persistent,
+                Def::State(_) | Def::Const(_) | Def::HostShadow(_) => Bytes::Persistent,
                 Def::Op(..) => Bytes::Transient,
             })
             .collect();
@@ -148,16 +148,16 @@ impl<'a> Scheduler<'a> {
         for &r in &self.m.ops[id].results {
             growth += match self.kind[r.index()] {
                 Bytes::Transient if !self.readers[r.index()].is_empty() => self.bytes(r),
-                Bytes::Next(home) if !self.fits_home(i, r, home) => self.bytes(r),
+                Bytes::Next(resident) if !self.fits_resident(i, r, resident) => self.bytes(r),
                 _ => 0,
             };
         }
         growth
     }
 
-    /// Whether result `r` of the op at `i` can be written over the state value `home`.
-    fn fits_home(&self, i: usize, r: ValueId, home: ValueId) -> bool {
-        let readers = &self.readers[home.index()];
+    /// Whether result `r` of the op at `i` can be written over the state value `resident`.
+    fn fits_resident(&self, i: usize, r: ValueId, resident: ValueId) -> bool {
+        let readers = &self.readers[resident.index()];
         if readers.is_empty() {
             return true;
         }
@@ -165,7 +165,7 @@ impl<'a> Scheduler<'a> {
         let Some(kind) = self.m.ops[id].kind() else { return false };
         let pairs = kind.inplace_pairs(&self.m.operand_types(id), &self.m.result_types(id));
         let result = self.m.ops[id].results.iter().position(|&x| x == r);
-        let mut same = (0..).zip(&self.m.ops[id].operands).filter(|(_, v)| base(self.m, **v) == home);
+        let mut same = (0..).zip(&self.m.ops[id].operands).filter(|(_, v)| base(self.m, **v) == resident);
         readers.iter().eq([&i]) && same.all(|(j, _)| result.is_some_and(|r| pairs.contains(&(j, r))))
     }
 

@@ -1,16 +1,16 @@
 //! Bufferization: from a schedule of the planner to memory IR.
 //!
 //! Folds the planner's trace, which alone says what decisions mean. The IR gets its slots, their offsets, the commands in
-//! their order and their awaits. Two things are added: views of values, where an op first needs them, and the clones of
+//! their order and their waits. Two things are added: views of values, where an op first needs them, and the clones of
 //! ops that run again. The verifier and the checker prove the result independently.
 
-use memc_ir::{Await, Code, Def, Id, Module, OpId, Phase, Slot, SlotId, Space, Value, ValueId};
+use memc_ir::{Code, Def, Id, Module, OpId, Phase, Slot, SlotId, Space, Value, ValueId, Wait};
 use memc_planner::{Command, Decisions, Event, Realised, Site, Trace, What, trace};
 
 use super::problem::Problem;
 use super::storage::Kind;
 
-/// The mem-phase module that carries out `decisions`, with the offsets that they give and without awaits.
+/// The mem-phase module that carries out `decisions`, with the offsets that they give and without waits.
 ///
 /// Errors name the action that is impossible.
 pub fn apply(problem: &Problem, decisions: &Decisions) -> Result<Module, String> {
@@ -18,12 +18,12 @@ pub fn apply(problem: &Problem, decisions: &Decisions) -> Result<Module, String>
     fold(problem, &trace, &[])
 }
 
-/// The mem-phase module of a schedule, with its offsets and awaits.
+/// The mem-phase module of a schedule, with its offsets and waits.
 pub fn bufferize(problem: &Problem, schedule: &Realised) -> Result<Module, String> {
     fold(problem, &schedule.trace, &schedule.awaits)
 }
 
-fn fold(p: &Problem, trace: &Trace, awaits: &[Vec<memc_planner::Await>]) -> Result<Module, String> {
+fn fold(p: &Problem, trace: &Trace, waits: &[Vec<memc_planner::Await>]) -> Result<Module, String> {
     let mut m = p.module.clone();
     m.phase = Phase::Mem;
     m.order.clear();
@@ -45,7 +45,7 @@ fn fold(p: &Problem, trace: &Trace, awaits: &[Vec<memc_planner::Await>]) -> Resu
         b.event(event)?;
     }
     b.next_states()?;
-    b.awaits(awaits)?;
+    b.waits(waits)?;
     Ok(b.m)
 }
 
@@ -95,8 +95,8 @@ impl Bufferizer<'_> {
             // The host comes second where a tensor has both.
             let held = if host && place.is_some() {
                 let Value { name, ty, .. } = &self.p.module.values[value];
-                let mirror = self.m.add_mirror(name, ty.clone(), value, slot);
-                self.m.mirrors[mirror].value
+                let host_shadow = self.m.add_host_shadow(name, ty.clone(), value, slot);
+                self.m.host_shadows[host_shadow].value
             } else {
                 *place = Some(slot);
                 value
@@ -258,17 +258,17 @@ impl Bufferizer<'_> {
         Ok(())
     }
 
-    /// Gives every command's op the awaits of the schedule; none where it has none.
-    fn awaits(&mut self, awaits: &[Vec<memc_planner::Await>]) -> Result<(), String> {
-        if !awaits.is_empty() && awaits.len() != self.ops.len() {
-            return Err("the schedule has awaits of other commands than its trace".into());
+    /// Gives every command's op the waits of the schedule; none where it has none.
+    fn waits(&mut self, waits: &[Vec<memc_planner::Await>]) -> Result<(), String> {
+        if !waits.is_empty() && waits.len() != self.ops.len() {
+            return Err("the schedule has waits of other commands than its trace".into());
         }
-        for (&op, awaits) in self.ops.iter().zip(awaits) {
-            let list = awaits.iter();
-            let list = list.map(|a| Await { op: self.ops[a.command as usize], previous: a.previous });
-            let mut list: Vec<Await> = list.collect();
+        for (&op, waits) in self.ops.iter().zip(waits) {
+            let list = waits.iter();
+            let list = list.map(|a| Wait { op: self.ops[a.command as usize], previous: a.previous });
+            let mut list: Vec<Wait> = list.collect();
             list.sort_unstable();
-            self.m.ops[op].awaits = list;
+            self.m.ops[op].waits = list;
         }
         Ok(())
     }

@@ -1,15 +1,15 @@
 //! Planning a module: its problem in numbers, a planner's decisions, and the memory IR that carries them out.
 
+pub mod alloc;
 mod bufferize;
+mod events;
 mod infeasible;
-pub mod layout;
 mod problem;
 pub(crate) mod rows;
 pub(crate) mod storage;
-mod timepoints;
 
 pub use bufferize::{apply, bufferize};
+pub use events::place_waits;
 pub use infeasible::Infeasible;
 pub use problem::{Breakdown, Problem, device};
 pub use storage::Kind;
-pub use timepoints::place_awaits;

@@ -1,20 +1,20 @@
 //! The planning passes of the pass table.
 
+use memc_alloc::Algorithm;
 use memc_ir::{Module, Phase};
-use memc_layout::Algorithm;
 use memc_planner::{Decisions, NoPlan, Request, realise, solve};
 
+use super::alloc::{allocate, lowest};
+use super::events::place_waits;
 use super::infeasible::Infeasible;
-use super::layout::{layout, lowest};
 use super::problem::Problem;
-use super::timepoints::place_awaits;
 use crate::options::{OptionDef, Options};
 use crate::pipeline::{PassCx, PassDef, PassError};
 
 /// `apply{decisions=FILE}`.
 pub(crate) const APPLY: PassDef = PassDef {
     name: "apply",
-    summary: "carries out a decision file: order, homes, swaps, recomputation, addresses",
+    summary: "carries out a decision file: order, resident slots, swaps, recomputation, addresses",
     phases: (Phase::Graph, Phase::Mem),
     options: APPLY_OPTIONS,
     run: run_apply,
@@ -22,18 +22,18 @@ pub(crate) const APPLY: PassDef = PassDef {
 const APPLY_OPTIONS: &[OptionDef] =
     &[OptionDef { name: "decisions", default: "", doc: "file with the decisions" }];
 
-/// `layout{algo=best-fit}`.
-pub(crate) const LAYOUT: PassDef = PassDef {
-    name: "layout",
+/// `alloc{algo=best-fit}`.
+pub(crate) const ALLOC: PassDef = PassDef {
+    name: "alloc",
     summary: "gives every slot without an offset one",
     phases: (Phase::Mem, Phase::Mem),
-    options: LAYOUT_OPTIONS,
-    run: run_layout,
+    options: ALLOC_OPTIONS,
+    run: run_alloc,
 };
-const LAYOUT_OPTIONS: &[OptionDef] = &[OptionDef {
+const ALLOC_OPTIONS: &[OptionDef] = &[OptionDef {
     name: "algo",
     default: "best-fit",
-    doc: "search, or an algorithm of memc-layout: best-fit, first-fit, size-class, smartpool, ...",
+    doc: "search, or an algorithm of memc-alloc: best-fit, first-fit, size-class, smartpool, ...",
 }];
 
 /// `plan{capacity=N}`.
@@ -49,13 +49,13 @@ const PLAN_OPTIONS: &[OptionDef] = &[
     OptionDef { name: "planner", default: "memc", doc: "planner, see `memc list planners`" },
 ];
 
-/// `timepoints`.
-pub(crate) const TIMEPOINTS: PassDef = PassDef {
-    name: "timepoints",
-    summary: "places the awaits that the layout needs between streams",
+/// `events`.
+pub(crate) const EVENTS: PassDef = PassDef {
+    name: "events",
+    summary: "places the waits that the allocation needs between streams",
     phases: (Phase::Mem, Phase::Mem),
     options: &[],
-    run: |m, _, _| place_awaits(m).map_err(PassError::Failed),
+    run: |m, _, _| place_waits(m).map_err(PassError::Failed),
 };
 
 /// `bufferize`.
@@ -90,17 +90,17 @@ fn run_apply(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(
     memc_ir::verify(m).map_err(|d| PassError::Usage(format!("{file}: invalid module:\n{d}")))
 }
 
-fn run_layout(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
-    let name = options.get(LAYOUT_OPTIONS, "algo").map_err(PassError::Usage)?;
+fn run_alloc(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
+    let name = options.get(ALLOC_OPTIONS, "algo").map_err(PassError::Usage)?;
     let laid = match Algorithm::named(name) {
-        Some(algorithm) => layout(m, algorithm),
+        Some(algorithm) => allocate(m, algorithm),
         None if name == "search" => lowest(m),
-        None => return Err(PassError::Usage(format!("unknown layout algorithm `{name}`"))),
+        None => return Err(PassError::Usage(format!("unknown allocation algorithm `{name}`"))),
     };
     let laid = laid.map_err(PassError::Failed)?;
     for (i, arena) in ["device", "host"].into_iter().enumerate() {
-        cx.stats.push(("layout", format!("{arena} arena bytes"), laid.height[i]));
-        cx.stats.push(("layout", format!("{arena} load bytes"), laid.load[i]));
+        cx.stats.push(("alloc", format!("{arena} arena bytes"), laid.height[i]));
+        cx.stats.push(("alloc", format!("{arena} load bytes"), laid.load[i]));
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Which values share bytes: views, in-place results, and the homes of states.
+//! Which values share bytes: views, in-place results, and the resident slots of states.
 //!
 //! A *tensor* of the planning problem is one such group. In-place sharing is decided here once, greedily in
 //! execution order: a result takes over an operand's bytes when the row allows it and the operand is read for the
-//! last time. The home of a state is only ever shared by the state's value and its next value, so that a step
+//! last time. The resident slot of a state is only ever shared by the state's value and its next value, so that a step
 //! ends where the next one begins.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +41,7 @@ pub(crate) fn base(m: &Module, mut v: ValueId) -> ValueId {
     v
 }
 
-/// Rewrites the module so that every output is an op's result and every next state can be in its home: inserts
+/// Rewrites the module so that every output is an op's result and every next state can be in its resident slot: inserts
 /// `copy` ops where values are passed through, carried twice, or finished before the old state is dead.
 pub(crate) fn legalise(m: &mut Module) -> Result<(), String> {
     for i in 0..m.outputs.len() {
@@ -65,7 +65,7 @@ pub(crate) fn legalise(m: &mut Module) -> Result<(), String> {
     for s in m.states.ids().collect::<Vec<_>>() {
         let Some(next) = m.states[s].next else { continue };
         let (root, old) = (base(m, next), m.states[s].value);
-        if claimed.contains(&root) || !fits_home(m, root, old, &last, &place) {
+        if claimed.contains(&root) || !fits_resident(m, root, old, &last, &place) {
             let name = m.values[next].name.clone();
             let op = m.new_op(OpKind::Copy {}, &[next], &[&name], "")?;
             m.order.push(op);
@@ -119,7 +119,7 @@ fn positions(m: &Module) -> Vec<usize> {
 }
 
 /// Whether `root` may be written where the state's value `old` lies.
-fn fits_home(m: &Module, root: ValueId, old: ValueId, last: &[Option<usize>], place: &[usize]) -> bool {
+fn fits_resident(m: &Module, root: ValueId, old: ValueId, last: &[Option<usize>], place: &[usize]) -> bool {
     let Some(def) = m.def_op(root) else { return false };
     match last[old.index()] {
         None => true,

@@ -129,7 +129,7 @@ fn interleave(m: &mut Module, loss: &Loss, outputs: &[ValueId]) -> Result<Vec<Va
                 copy_op(m, op, &mut out, &mut new)?;
                 continue;
             }
-            Def::Op(..) | Def::Mirror(_) => continue,
+            Def::Op(..) | Def::HostShadow(_) => continue,
         };
     }
     for output in &outputs[losses.len()..] {

@@ -273,7 +273,7 @@ pub(crate) fn evaluate(m: &Module, feeds: &BTreeMap<String, Tensor>) -> BTreeMap
                 t.data.bytes_mut().copy_from_slice(&m.consts[c].data);
                 Some(t)
             }
-            Def::Mirror(_) | Def::Op(..) => None,
+            Def::HostShadow(_) | Def::Op(..) => None,
         };
     }
     for &id in &m.order {

@@ -48,12 +48,10 @@ impl Runner {
         let (program, arenas) = (&self.program, &self.arenas);
         let place = |places: &[Place], i: usize| places.get(i).copied();
         match *action {
-            Action::Load(state) => {
-                place(&program.homes, state).map_or(Ok(()), |home| host.load(state, arenas.write(home)))
-            }
-            Action::Store(state) => {
-                place(&program.homes, state).map_or(Ok(()), |home| host.store(state, arenas.read(home)))
-            }
+            Action::Load(state) => place(&program.resident_slots, state)
+                .map_or(Ok(()), |resident| host.load(state, arenas.write(resident))),
+            Action::Store(state) => place(&program.resident_slots, state)
+                .map_or(Ok(()), |resident| host.store(state, arenas.read(resident))),
             Action::Write(input) => {
                 place(&program.slots, input).map_or(Ok(()), |slot| host.write(input, arenas.write(slot)))
             }

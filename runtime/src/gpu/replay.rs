@@ -153,8 +153,8 @@ impl<D: Graphs + Clock> Replay<D> {
                 issued.push(begin..launches.len());
             }
         }
-        let homes = program.homes.iter().filter(|home| home.space == Space::Dev);
-        let staging = vec![0; homes.map(|home| home.len).max().unwrap_or(0)];
+        let resident_slots = program.resident_slots.iter().filter(|resident| resident.space == Space::Dev);
+        let staging = vec![0; resident_slots.map(|resident| resident.len).max().unwrap_or(0)];
         Ok(Replay {
             free_bytes: Some(taken.free_bytes),
             arena: device,
@@ -238,24 +238,24 @@ impl<D: Graphs + Clock> Replay<D> {
                 self.driver.await_event(self.latest.get(event).copied().unwrap_or(event))?;
             }
             Action::Load(state) => {
-                let Some(home) = place(&program.homes, state) else { return Ok(()) };
-                match home.space {
-                    Space::Host => host.load(state, self.driver.host(home.start, home.len)?)?,
+                let Some(resident) = place(&program.resident_slots, state) else { return Ok(()) };
+                match resident.space {
+                    Space::Host => host.load(state, self.driver.host(resident.start, resident.len)?)?,
                     Space::Dev => {
-                        let bytes = self.staging.get_mut(..home.len).unwrap_or_default();
+                        let bytes = self.staging.get_mut(..resident.len).unwrap_or_default();
                         host.load(state, bytes)?;
-                        self.driver.upload(home.start, bytes)?;
+                        self.driver.upload(resident.start, bytes)?;
                     }
                 }
             }
             Action::Store(state) => {
-                let Some(home) = place(&program.homes, state) else { return Ok(()) };
+                let Some(resident) = place(&program.resident_slots, state) else { return Ok(()) };
                 self.reports.read(&mut self.driver, &program)?;
-                match home.space {
-                    Space::Host => host.store(state, self.driver.host(home.start, home.len)?)?,
+                match resident.space {
+                    Space::Host => host.store(state, self.driver.host(resident.start, resident.len)?)?,
                     Space::Dev => {
-                        let bytes = self.staging.get_mut(..home.len).unwrap_or_default();
-                        self.driver.download(home.start, bytes)?;
+                        let bytes = self.staging.get_mut(..resident.len).unwrap_or_default();
+                        self.driver.download(resident.start, bytes)?;
                         host.store(state, bytes)?;
                     }
                 }

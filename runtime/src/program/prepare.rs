@@ -27,8 +27,8 @@ pub(super) fn prepare(plan: &Plan) -> Result<Program, Error> {
         let place = place.map_err(|why| Error::Plan(format!("{what} `{name}`: {why}")))?;
         Ok::<_, Error>((place, ty.clone()))
     };
-    let states = plan.states.iter().map(|s| table("state", &s.name, &s.ty, &s.home));
-    let (homes, state_types) = states.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    let states = plan.states.iter().map(|s| table("state", &s.name, &s.ty, &s.resident));
+    let (resident_slots, state_types) = states.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
     let inputs = plan.inputs.iter().map(|s| table("input", &s.name, &s.ty, &s.slot));
     let (slots, input_types) = inputs.collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
     let outputs = plan.outputs.iter().map(|s| table("output", &s.name, &s.ty, &s.slot));
@@ -44,7 +44,7 @@ pub(super) fn prepare(plan: &Plan) -> Result<Program, Error> {
         host_bytes,
         kernels: plan.kernels.clone(),
         events: index(plan.events),
-        homes,
+        resident_slots,
         slots,
         results,
         types: Types { states: state_types, inputs: input_types, outputs: output_types },

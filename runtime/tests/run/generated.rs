@@ -138,7 +138,7 @@ fn mutate(plan: &mut Plan, u: &mut Unstructured) -> Result<()> {
         3 => commands[at].queue = *u.choose(&Queue::ALL)?,
         4 => {
             let index = u.choose_index(plan.states.len())?;
-            slice(&mut plan.states[index].home, u)?;
+            slice(&mut plan.states[index].resident, u)?;
         }
         5 => {
             let index = u.choose_index(plan.kernels.len())?;

@@ -75,14 +75,16 @@ pub(super) fn halve_arena(plan: &Plan) -> Vec<Edit> {
     edits
 }
 
-pub(super) fn move_home(plan: &Plan) -> Vec<Edit> {
+pub(super) fn move_resident(plan: &Plan) -> Vec<Edit> {
     let mut edits: Vec<Edit> = Vec::new();
     for (i, state) in plan.states.iter().enumerate() {
-        for offset in [64, -64, 128, -256].iter().filter_map(|&by| state.home.offset.checked_add_signed(by)) {
-            edits.push(Box::new(move |plan| plan.states[i].home.offset = offset));
+        for offset in
+            [64, -64, 128, -256].iter().filter_map(|&by| state.resident.offset.checked_add_signed(by))
+        {
+            edits.push(Box::new(move |plan| plan.states[i].resident.offset = offset));
         }
-        let space = if state.home.space == Space::Dev { Space::Host } else { Space::Dev };
-        edits.push(Box::new(move |plan| plan.states[i].home.space = space));
+        let space = if state.resident.space == Space::Dev { Space::Host } else { Space::Dev };
+        edits.push(Box::new(move |plan| plan.states[i].resident.space = space));
     }
     edits
 }
@@ -91,9 +93,9 @@ pub(super) fn swap_slots(plan: &Plan) -> Vec<Edit> {
     let mut edits: Vec<Edit> = Vec::new();
     for i in 1..plan.states.len() {
         edits.push(Box::new(move |plan| {
-            let home = plan.states[i].home;
-            plan.states[i].home = plan.states[i - 1].home;
-            plan.states[i - 1].home = home;
+            let resident = plan.states[i].resident;
+            plan.states[i].resident = plan.states[i - 1].resident;
+            plan.states[i - 1].resident = resident;
         }));
     }
     for i in 1..plan.inputs.len() {

@@ -42,7 +42,7 @@ pub(super) fn evaluate(source: &Module, steps: usize) -> Expected {
                 Def::Input(_) => mix(name(v), step as u64),
                 Def::State(s) => states[s.index()],
                 Def::Const(c) => constant(&source.consts[c].data),
-                Def::Mirror(_) | Def::Op(..) => 0,
+                Def::HostShadow(_) | Def::Op(..) => 0,
             };
         }
         for &id in &source.order {

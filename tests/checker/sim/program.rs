@@ -63,7 +63,7 @@ struct Units {
 impl Units {
     fn new(plan: &Plan) -> Units {
         let mut units = Units { dev: vec![0], host: vec![0] };
-        let tables = (plan.states.iter().map(|s| &s.home))
+        let tables = (plan.states.iter().map(|s| &s.resident))
             .chain(plan.inputs.iter().map(|i| &i.slot))
             .chain(plan.outputs.iter().map(|o| &o.slot));
         for slice in plan.commands().flat_map(|(_, _, c)| c.action.slices()).chain(tables) {
@@ -193,13 +193,13 @@ fn task(
         Action::Load { state } => {
             expect(on_host && section == Section::Prologue)?;
             let entry = plan.states.get(*state as usize).ok_or("no such state")?;
-            task.writes = vec![within(&entry.home)?];
+            task.writes = vec![within(&entry.resident)?];
             task.effect = Effect::Fill(Fill::Constant(loaded(source, &entry.name, &entry.init)));
         }
         Action::Store { state } => {
             expect(on_host && section == Section::Epilogue)?;
             let entry = plan.states.get(*state as usize).ok_or("no such state")?;
-            task.reads = vec![within(&entry.home)?];
+            task.reads = vec![within(&entry.resident)?];
             let index = source.states.values().position(|s| source.values[s.value].name == entry.name);
             task.effect = index.map_or(Effect::Nothing, Effect::State);
         }

@@ -253,7 +253,7 @@ fn kernel(line: &mut Line<'_, '_>, index: usize) -> Result<Kernel, PlanError> {
 
 fn state(line: &mut Line<'_, '_>) -> Result<State, PlanError> {
     let (name, role, ty) = (line.text("a name")?, line.text("a role")?, line.text("a type")?);
-    let home = line.slice()?;
+    let resident = line.slice()?;
     let init = match line.word("`zeros`, `data` or `random`")? {
         "zeros" => Init::Zeros,
         "data" => {
@@ -266,7 +266,7 @@ fn state(line: &mut Line<'_, '_>) -> Result<State, PlanError> {
         other => return Err(line.fail(format!("expected `zeros`, `data` or `random`, found `{other}`"))),
     };
     let role = role.parse().map_err(|unknown: UnknownRole| line.fail(unknown.to_string()))?;
-    Ok(State { name, role, ty: tensor_type(line, &ty)?, home, init })
+    Ok(State { name, role, ty: tensor_type(line, &ty)?, resident, init })
 }
 
 fn input(line: &mut Line<'_, '_>) -> Result<Input, PlanError> {

@@ -40,7 +40,7 @@ impl fmt::Display for PlanText<'_> {
         }
         for (index, state) in plan.states.iter().enumerate() {
             write!(f, "state s{index} {state}")?;
-            plan.mirror(state).iter().try_for_each(|slice| write!(f, " ; mirror {slice}"))?;
+            plan.host_shadow(state).iter().try_for_each(|slice| write!(f, " ; host shadow {slice}"))?;
             writeln!(f)?;
         }
         for (index, input) in plan.inputs.iter().enumerate() {
@@ -121,10 +121,10 @@ fn list(f: &mut fmt::Formatter<'_>, items: &[TensorType]) -> fmt::Result {
     Ok(())
 }
 
-/// `name role type home init`, as in the text form.
+/// `name role type resident init`, as in the text form.
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} {} {} ", Text(&self.name), self.role.name(), self.ty, self.home)?;
+        write!(f, "{} {} {} {} ", Text(&self.name), self.role.name(), self.ty, self.resident)?;
         match &self.init {
             Init::Zeros => f.write_str("zeros"),
             Init::Data { offset, bytes, hash } => write!(f, "data {offset}:{bytes} {}", Hash(hash)),

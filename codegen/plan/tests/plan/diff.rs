@@ -63,7 +63,7 @@ fn each_part_is_compared() {
         plan.meta.budget_bytes = 9000;
         plan.meta.options.clear();
         plan.meta.claims.step_ns = 400;
-        plan.states[0].home.offset = 256;
+        plan.states[0].resident.offset = 256;
         plan.body[2].label.clear();
         if let Action::Launch { kernel, .. } = &mut plan.body[6].action {
             *kernel = 2;

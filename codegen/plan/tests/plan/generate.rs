@@ -86,7 +86,7 @@ fn state(u: &mut Unstructured<'_>) -> Result<State> {
         _ => Init::Random { seed: u.arbitrary()?, kind: string(u)? },
     };
     let role = if u.arbitrary()? { StateRole::Const } else { StateRole::Variable(*u.choose(&Role::ALL)?) };
-    Ok(State { name: string(u)?, role, ty: ty(u)?, home: slice(u)?, init })
+    Ok(State { name: string(u)?, role, ty: ty(u)?, resident: slice(u)?, init })
 }
 
 fn input(u: &mut Unstructured<'_>) -> Result<Input> {
@@ -196,11 +196,12 @@ pub(crate) fn valid(u: &mut Unstructured<'_>) -> Result<(Plan, BTreeMap<usize, V
     plan.kernels.push(kernel(u)?);
     plan.events %= 8;
     for (index, state) in plan.states.iter_mut().enumerate() {
-        fit(&mut state.home);
+        fit(&mut state.resident);
         state.name = format!("{}#{index}", state.name);
         if let Init::Data { bytes, hash: expected, .. } = &mut state.init {
-            let content = vec![u8::arbitrary(u)?; usize::try_from(state.home.bytes).expect("under 1 KiB")];
-            (*bytes, *expected) = (state.home.bytes, hash(&content));
+            let content =
+                vec![u8::arbitrary(u)?; usize::try_from(state.resident.bytes).expect("under 1 KiB")];
+            (*bytes, *expected) = (state.resident.bytes, hash(&content));
             data.insert(index, content);
         }
     }

@@ -20,7 +20,7 @@ fn each_rule_rejects() {
     type Case = (fn(&mut Plan), &'static str);
     let cases: [Case; 37] = [
         (|p| p.meta.dev_bytes = 1011, "dev+1008:4 is not within the dev arena of 1011 bytes"),
-        (|p| p.states[0].home.offset = u64::MAX, "state `w`: dev+18446744073709551615:256 is not within"),
+        (|p| p.states[0].resident.offset = u64::MAX, "state `w`: dev+18446744073709551615:256 is not within"),
         (|p| p.inputs[0].slot.bytes = 1 << 60, "input `x`: host+0:1152921504606846976 is not within"),
         (|p| p.inputs[0].slot.space = Space::Dev, "input `x`: the staging slot is not in the host arena"),
         (|p| p.outputs[0].slot.offset = 289, "output `y`: host+289:256 is not within"),
@@ -33,7 +33,10 @@ fn each_rule_rejects() {
             "input `lr`: the range 3..3 is empty",
         ),
         (|p| p.states.push(p.states[0].clone()), "state `w`: two states have this name"),
-        (|p| p.states[0].home.bytes = 255, "state `w`: 256 bytes of initial data for a home of 255 bytes"),
+        (
+            |p| p.states[0].resident.bytes = 255,
+            "state `w`: 256 bytes of initial data for a resident slot of 255 bytes",
+        ),
         (
             |p| p.states[0].init = Init::Data { offset: 64, bytes: 256, hash: [0; 32] },
             "state `w`: data at offset 64; its place in the data section is 0",

@@ -12,7 +12,7 @@ fn large() -> (Plan, Vec<u8>) {
     let bytes: Vec<u8> = (0..3_000_001u32).map(|i| (i % 251) as u8).collect();
     plan.meta.dev_bytes = 4_000_000;
     for state in &mut plan.states {
-        state.home.bytes = bytes.len() as u64;
+        state.resident.bytes = bytes.len() as u64;
         state.init = Init::Data { offset: 0, bytes: bytes.len() as u64, hash: hash(&bytes) };
     }
     let mut second = plan.states[0].clone();

@@ -24,7 +24,7 @@ mod policy;
 
 use std::collections::BTreeMap;
 
-use memc_layout::Algorithm;
+use memc_alloc::Algorithm;
 use memc_planner::{Action, Decisions, Found, NoPlan, Planner, Problem, Realised, Request, What, realise_by};
 
 use super::odswap::on_demand;

@@ -4,7 +4,7 @@
 //! the first ops wait for its copy. So layouts are tried that leave its slot free for as long as the copy takes; where the
 //! input is used again late in the step, it leaves in between and comes back to another slot.
 
-use memc_layout::Options;
+use memc_alloc::Options;
 use rayon::prelude::*;
 
 use super::state::State;

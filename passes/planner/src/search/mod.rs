@@ -12,7 +12,7 @@ mod room;
 mod select;
 mod state;
 
-use memc_layout::Options;
+use memc_alloc::Options;
 use rayon::prelude::*;
 
 use crate::bound::{self, Allow};
@@ -35,7 +35,7 @@ pub struct Limits {
     pub work: u64,
     /// Layouts tried for one choice.
     pub layouts: usize,
-    /// Work on one layout, in the unit of [`memc_layout::Options`].
+    /// Work on one layout, in the unit of [`memc_alloc::Options`].
     pub layout_work: u64,
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Lives<'a> {
     readers: Vec<Vec<usize>>,
     root: Vec<bool>,
     /// For every value whose bytes are the next of a state: that state's value.
-    home: Vec<Option<ValueId>>,
+    resident: Vec<Option<ValueId>>,
     /// For every value of a state, the value whose bytes are its next.
     next: Vec<Option<ValueId>>,
     /// Bytes of a value that is not worth counting.
@@ -50,10 +50,10 @@ impl<'a> Lives<'a> {
         }
         let mut root = vec![false; base.len()];
         m.roots().for_each(|v| root[v.index()] = true);
-        let (mut home, mut nexts) = (vec![None; base.len()], vec![None; base.len()]);
+        let (mut resident, mut nexts) = (vec![None; base.len()], vec![None; base.len()]);
         for state in m.states.values() {
             if let Some(next) = state.next {
-                home[base[next.index()].index()] = Some(state.value);
+                resident[base[next.index()].index()] = Some(state.value);
                 nexts[state.value.index()] = Some(base[next.index()]);
             }
         }
@@ -65,7 +65,7 @@ impl<'a> Lives<'a> {
             users,
             readers,
             root,
-            home,
+            resident,
             next: nexts,
             tiny: 0,
             small_scratch: 0,
@@ -97,8 +97,8 @@ impl<'a> Lives<'a> {
 
     /// Whether the bytes come and go within a step.
     fn is_passing(&self, v: ValueId) -> bool {
-        let persistent = matches!(self.m.values[v].def, Def::State(_) | Def::Const(_) | Def::Mirror(_));
-        !persistent && self.home[v.index()].is_none()
+        let persistent = matches!(self.m.values[v].def, Def::State(_) | Def::Const(_) | Def::HostShadow(_));
+        !persistent && self.resident[v.index()].is_none()
     }
 
     /// Where a value is live when the op at position `i` stands at `place(i)`.
@@ -145,8 +145,8 @@ impl<'a> Lives<'a> {
 
     /// Bytes of the operands and results of a group, each once.
     pub(super) fn working_set(&self, g: &Group, place: &dyn Fn(usize) -> usize) -> u64 {
-        let home = |v: ValueId| self.home[v.index()].unwrap_or(v);
-        let own = g.operands.iter().chain(&g.results).map(|v| home(self.base[v.index()]));
+        let resident = |v: ValueId| self.resident[v.index()].unwrap_or(v);
+        let own = g.operands.iter().chain(&g.results).map(|v| resident(self.base[v.index()]));
         let mut own: Vec<ValueId> = own.collect();
         own.sort_unstable();
         own.dedup();
@@ -155,7 +155,7 @@ impl<'a> Lives<'a> {
     }
 
     /// Whether `joined` in place of two groups keeps no more bytes live while any op runs, and leaves next states in their
-    /// homes. Before, the op at position `i` stands at `place(i)`, and at some positions something `runs`.
+    /// resident slots. Before, the op at position `i` stands at `place(i)`, and at some positions something `runs`.
     pub(super) fn no_worse(
         &self,
         joined: &Group,
@@ -167,7 +167,7 @@ impl<'a> Lives<'a> {
         let moved = |i: usize| if joined.members.binary_search(&i).is_ok() { at } else { place(i) };
         let pairs = self.pairs(joined);
         let home_is_free = |(j, r): (usize, &ValueId)| {
-            let Some(old) = self.home[r.index()] else { return true };
+            let Some(old) = self.resident[r.index()] else { return true };
             let mut own =
                 (0..joined.operands.len()).filter(|&i| self.base[joined.operands[i].index()] == old);
             let may_share = own.all(|i| pairs.contains(&(i, j)));

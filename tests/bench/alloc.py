@@ -1,9 +1,9 @@
-"""Heights and times of `memc layout`, beside published ones.
+"""Heights and times of `memc alloc`, beside published ones.
 
-usage: layout.py [--runs N] [--table] [INSTANCE.csv...]
+usage: alloc.py [--runs N] [--table] [INSTANCE.csv...]
 
-Needs nothing but Python. Without instances, those committed in passes/layout/tests/data are taken: minimalloc's A to E
-at the capacity they were made for, and the lowest layouts of all. Published times are those of minimalloc's slides
+Needs nothing but Python. Without instances, those committed in passes/alloc/tests/data are taken: minimalloc's A to E
+at the capacity they were made for, and the lowest allocations of all. Published times are those of minimalloc's slides
 (hardware not stated); its heights are its capacities. Times are medians of N runs: of the search by the clock (within a
 capacity there are two at once), and the processor time of the whole process.
 """
@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DATA = ROOT / "passes/layout/tests/data"
+DATA = ROOT / "passes/alloc/tests/data"
 MEMC = ROOT / "target/release/memc"
 PUBLISHED_MS = {"A": 4910, "B": 3661, "C": 637, "D": 2674, "E": 3717}
 CAPACITY = 1 << 20
@@ -35,7 +35,7 @@ def measure(path, runs, *flags):
     search, process = [], []
     for _ in range(runs):
         before = spent()
-        done = subprocess.run([MEMC, "layout", path, "--json", *flags], capture_output=True, text=True)
+        done = subprocess.run([MEMC, "alloc", path, "--json", *flags], capture_output=True, text=True)
         process.append((spent() - before) * 1e3)
         out = json.loads(done.stdout)
         search.append(out.get("solve_ns", 0) / 1e6)

@@ -1,8 +1,8 @@
-//! Instances and layouts as comma-separated values.
+//! Instances and allocations as comma-separated values.
 //!
 //! The format is minimalloc's: a header that names the columns `id`, `lower`, `upper` and `size`, in any order, and one
 //! line for each buffer; `[lower, upper)` is its live range. A column `offset` may give the offset of a buffer that has
-//! one. Printed layouts have the columns `id,lower,upper,size,offset`. Holes and alignments have no place in it.
+//! one. Printed allocations have the columns `id,lower,upper,size,offset`. Holes and alignments have no place in it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -137,7 +137,7 @@ fn number(field: &str) -> Result<u64, String> {
     digits.parse().map_err(|_| format!("{field} is larger than {}", u64::MAX))
 }
 
-/// A layout with the columns `id,lower,upper,size,offset`. Buffers with holes have a line for each of their live ranges.
+/// An allocation with the columns `id,lower,upper,size,offset`. Buffers with holes have a line for each of their live ranges.
 pub fn write(named: &Named, offsets: &[u64]) -> String {
     let mut out = String::from("id,lower,upper,size,offset\n");
     for ((id, b), at) in named.ids.iter().zip(named.instance.buffers()).zip(offsets) {

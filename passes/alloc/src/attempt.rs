@@ -8,13 +8,13 @@ use crate::work::Work;
 /// Slack in parts of the height from which on local search gets most of the work, and exact search below.
 const SLACK: u64 = 50;
 
-/// Buffers up to which exact search always gets most of the work: it ends with a layout or a proof.
+/// Buffers up to which exact search always gets most of the work: it ends with an allocation or a proof.
 const FEW: usize = 32;
 
 /// How much more work the one gets.
 const FAVOUR: u64 = 8;
 
-/// Layouts that are mended with care before anything else, at most.
+/// Allocations that are mended with care before anything else, at most.
 const BASES: usize = 8;
 
 /// What works towards one height.
@@ -27,7 +27,7 @@ pub(crate) struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    /// Towards `target`, from some layouts, when there is so much work for it.
+    /// Towards `target`, from some allocations, when there is so much work for it.
     pub(crate) fn new(c: &'a Compact, bases: &[Vec<u64>], target: u64, seed: u64, work: u64) -> Attempt<'a> {
         let reachable = target >= c.bound();
         let excess = |base: &Vec<u64>| -> u128 {

@@ -1,4 +1,4 @@
-//! Local search for a layout of a given height: what lies too high is put where it does least harm, and what is in its
+//! Local search for an allocation of a given height: what lies too high is put where it does least harm, and what is in its
 //! way is put elsewhere in turn.
 //!
 //! Buffers above the target are taken out and put back. One that fits into no gap takes the place whose occupants cost
@@ -13,9 +13,9 @@ use crate::work::Work;
 /// How buffers are put back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Style {
-    /// The largest first, nearly always where it is cheapest: for layouts that are wrong in few places.
+    /// The largest first, nearly always where it is cheapest: for allocations that are wrong in few places.
     Careful,
-    /// In random order, prices varied by chance: for layouts that have to be arranged anew.
+    /// In random order, prices varied by chance: for allocations that have to be arranged anew.
     Restless,
 }
 
@@ -37,7 +37,7 @@ impl Style {
     }
 }
 
-/// A search for a layout of one height, which can be continued.
+/// A search for an allocation of one height, which can be continued.
 pub(crate) struct Repair<'a> {
     c: &'a Compact,
     target: u64,
@@ -52,7 +52,7 @@ pub(crate) struct Repair<'a> {
 }
 
 impl<'a> Repair<'a> {
-    /// A search for a layout no higher than `target`, which is at least the component's bound, from another layout.
+    /// A search for an allocation no higher than `target`, which is at least the component's bound, from another allocation.
     pub(crate) fn new(c: &'a Compact, offsets: &[u64], target: u64, style: Style, seed: u64) -> Repair<'a> {
         let area: Vec<f64> = (0..c.len()).map(|b| c.area(b) as f64).collect();
         let cost = |b: usize| if c.fixed[b].is_some() { f64::INFINITY } else { area[b] };
@@ -78,7 +78,7 @@ impl<'a> Repair<'a> {
         search
     }
 
-    /// Searches on; a layout if one is found.
+    /// Searches on; an allocation if one is found.
     pub(crate) fn run(&mut self, work: &mut Work<'_>) -> Option<Vec<u64>> {
         let (mut obstacles, mut ends) = (Vec::new(), Vec::new());
         while !self.open.is_empty() {

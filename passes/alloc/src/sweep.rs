@@ -1,4 +1,4 @@
-//! Layout from the peak outwards, in time order on both sides.
+//! Allocation from the peak outwards, in time order on both sides.
 //!
 //! The buffers live in the fullest section are stacked without a gap. After that the two sides of the section are
 //! independent: later buffers are placed in order of birth, each into a gap between those live at its birth, and earlier

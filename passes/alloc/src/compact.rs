@@ -68,13 +68,13 @@ impl Compact {
         self.load.iter().copied().max().unwrap_or(0)
     }
 
-    /// No layout is lower: the load, and where fixed buffers end.
+    /// No allocation is lower: the load, and where fixed buffers end.
     pub(crate) fn bound(&self) -> u64 {
         let fixed = self.fixed.iter().zip(&self.size).filter_map(|(at, size)| at.map(|at| at + size));
         self.max_load().max(fixed.max().unwrap_or(0))
     }
 
-    /// One past the last byte of a layout.
+    /// One past the last byte of an allocation.
     pub(crate) fn height(&self, offsets: &[u64]) -> u64 {
         offsets.iter().zip(&self.size).map(|(at, size)| at + size).max().unwrap_or(0)
     }

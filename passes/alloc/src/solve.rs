@@ -1,4 +1,4 @@
-//! The portfolio: quick algorithms, then local search towards ever lower heights, until the layout is optimal or the
+//! The portfolio: quick algorithms, then local search towards ever lower heights, until the allocation is optimal or the
 //! work is done.
 
 use crate::algorithm::{Order, order};
@@ -14,7 +14,7 @@ use crate::work::Work;
 /// What to look for, and how hard.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Stop at a layout no higher than this many bytes; without it, look for the lowest.
+    /// Stop at an allocation no higher than this many bytes; without it, look for the lowest.
     pub capacity: Option<u64>,
     /// Elementary steps to spend at most, each some 10 to 50 ns; the quick algorithms run in any case.
     pub work: u64,
@@ -42,7 +42,7 @@ impl Options {
     }
 }
 
-/// A layout and what is known about it.
+/// An allocation and what is known about it.
 #[derive(Clone, Debug)]
 pub struct Solution {
     /// For every buffer its offset in bytes.
@@ -51,7 +51,7 @@ pub struct Solution {
     pub height: u64,
     /// The most bytes live at once.
     pub load: u64,
-    /// A height that no layout is below: at least the load.
+    /// A height that no allocation is below: at least the load.
     pub bound: u64,
 }
 
@@ -73,14 +73,14 @@ impl Solution {
         Solution { height, load: instance.load(), bound: bound.max(instance.lower_bound()), offsets }
     }
 
-    /// Whether no layout is lower.
+    /// Whether no allocation is lower.
     pub fn optimal(&self) -> bool {
         self.height == self.bound
     }
 }
 
-/// Looks for a low layout. The result depends on instance and options alone, unless `stop` says true, which ends the
-/// search early with the best layout so far.
+/// Looks for a low allocation. The result depends on instance and options alone, unless `stop` says true, which ends the
+/// search early with the best allocation so far.
 pub fn solve(instance: &Instance, options: &Options, stop: &dyn Fn() -> bool) -> Solution {
     let mut parts: Vec<Part> = components(instance).into_iter().map(Part::new).collect();
     let bound = |parts: &[Part]| parts.iter().map(|p| p.bound).max().unwrap_or(0);
@@ -105,13 +105,13 @@ fn near(height: u64, goal: u64) -> bool {
     height - goal.min(height) <= goal / 32
 }
 
-/// A component and its best layout so far.
+/// A component and its best allocation so far.
 struct Part {
     c: Compact,
     offsets: Vec<u64>,
     height: u64,
     bound: u64,
-    /// Layouts to start from.
+    /// Allocations to start from.
     bases: Vec<Vec<u64>>,
 }
 
@@ -127,16 +127,16 @@ const GOAL: u64 = 4;
 /// A range of heights as small as this power of a half of the bound is not divided further.
 const CLOSE: u32 = 11;
 
-/// Work from which on the lowest layout is looked for by a descent; less ends at the goal.
+/// Work from which on the lowest allocation is looked for by a descent; less ends at the goal.
 const DESCENT: u64 = 1 << 22;
 
-/// A descent begins with steps of this part of what lies between the layout and the goal,
+/// A descent begins with steps of this part of what lies between the allocation and the goal,
 const STEPS: u64 = 8;
 
 /// but of no less than this power of a half of the bound, or half of what there is.
 const COARSE: u32 = CLOSE - 2;
 
-/// Work of mending a quick layout, for each buffer.
+/// Work of mending a quick allocation, for each buffer.
 const MEND: u64 = 128;
 
 impl Part {
@@ -144,7 +144,7 @@ impl Part {
         Part { bound: c.bound(), offsets: Vec::new(), height: u64::MAX, bases: Vec::new(), c }
     }
 
-    /// Keeps a layout if it is the lowest; whether it is low enough.
+    /// Keeps an allocation if it is the lowest; whether it is low enough.
     fn offer(&mut self, offsets: Vec<u64>, goal: u64) -> bool {
         let height = self.c.height(&offsets);
         if height < self.height {
@@ -196,7 +196,7 @@ impl Part {
         }
     }
 
-    /// Searches for lower layouts until one is no higher than `goal`.
+    /// Searches for lower allocations until one is no higher than `goal`.
     fn search(&mut self, goal: u64, options: &Options, work: &mut Work<'_>) {
         let c = self.c.clone();
         let mut attempts: Vec<Attempt<'_>> = Vec::new();
@@ -209,7 +209,7 @@ impl Part {
             // The goal itself first: most components of training steps reach it.
             let mut low = goal.max(self.bound);
             let mut target = low;
-            // From the second round on, the lowest layout is lowered by steps, each halved where it fails.
+            // From the second round on, the lowest allocation is lowered by steps, each halved where it fails.
             let descends = lowest && effort > FIRST_EFFORT;
             let gap = self.height - low;
             let mut step = (gap / STEPS).max((self.bound >> COARSE).min(gap / 2));
@@ -261,7 +261,7 @@ impl Part {
         }
     }
 
-    /// Mends the last layouts where they are too high.
+    /// Mends the last allocations where they are too high.
     fn mend(&mut self, goal: u64, last: usize, options: &Options, work: &mut Work<'_>) -> bool {
         let units = MEND * self.c.len() as u64;
         let found = self.bases.iter().rev().take(last).find_map(|base| {

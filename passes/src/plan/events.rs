@@ -1,22 +1,22 @@
-//! Timepoints: which completions on other streams every op has to await, from the bytes that ops touch after layout.
+//! Events: which completions on other streams every op has to wait for, from the bytes that ops touch after allocation.
 
-use memc_ir::{Await, ByteRange, Module, OpId, SlotId, Stream};
+use memc_ir::{ByteRange, Module, OpId, SlotId, Stream, Wait};
 use memc_planner::{Access, awaits};
 
-/// Replaces all awaits by those that the layout needs.
+/// Replaces all waits by those that the allocation needs.
 ///
 /// Fails when a slot has no offset.
-pub fn place_awaits(m: &mut Module) -> Result<(), String> {
+pub fn place_waits(m: &mut Module) -> Result<(), String> {
     let runs = |&op: &OpId| m.ops[op].stream().is_some() && !m.ops[op].is_view();
     let commands: Vec<OpId> = m.order.iter().copied().filter(runs).collect();
     let accesses = commands.iter().map(|&op| access(m, op)).collect::<Result<Vec<Access>, String>>()?;
     for (&op, list) in commands.iter().zip(awaits(&accesses)) {
-        let mut list: Vec<Await> = list
+        let mut list: Vec<Wait> = list
             .into_iter()
-            .map(|a| Await { op: commands[a.command as usize], previous: a.previous })
+            .map(|a| Wait { op: commands[a.command as usize], previous: a.previous })
             .collect();
         list.sort_unstable();
-        m.ops[op].awaits = list;
+        m.ops[op].waits = list;
     }
     Ok(())
 }

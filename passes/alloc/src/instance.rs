@@ -148,7 +148,7 @@ impl Instance {
         &self.buffers
     }
 
-    /// The most bytes live at once. No layout is lower.
+    /// The most bytes live at once. No allocation is lower.
     pub fn load(&self) -> u64 {
         let mut events: Vec<(u64, bool, u64)> = Vec::with_capacity(2 * self.buffers.len());
         for b in &self.buffers {
@@ -167,14 +167,14 @@ impl Instance {
         most
     }
 
-    /// A height that no layout is below: the load, and where fixed buffers end.
+    /// A height that no allocation is below: the load, and where fixed buffers end.
     pub fn lower_bound(&self) -> u64 {
         let fixed = self.buffers.iter().filter_map(|b| b.offset.map(|at| at + b.bytes));
         self.load().max(fixed.max().unwrap_or(0))
     }
 }
 
-/// Why offsets are no layout of an instance.
+/// Why offsets are no allocation of an instance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Conflict {
     /// There are more or fewer offsets than buffers.
@@ -197,7 +197,7 @@ impl fmt::Display for Conflict {
 
 impl std::error::Error for Conflict {}
 
-/// The height of a layout, one past its last byte; or what is wrong with it.
+/// The height of an allocation, one past its last byte; or what is wrong with it.
 ///
 /// Sweeps over time with the live buffers by offset: independent of all that chooses offsets. Takes `O(n log n)`.
 pub fn check(instance: &Instance, offsets: &[u64]) -> Result<u64, Conflict> {

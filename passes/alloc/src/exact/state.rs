@@ -14,7 +14,7 @@ enum Change {
     Order(u32, u32),
 }
 
-/// This branch holds no layout.
+/// This branch holds no allocation.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Contradiction;
 

@@ -19,7 +19,7 @@ pub(super) enum Choice {
 
 /// How one descent ended.
 pub(super) enum End {
-    /// A layout.
+    /// An allocation.
     Found(Vec<u64>),
     /// There is none.
     Infeasible,
@@ -70,7 +70,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Precedences that lose no layout: of buffers that differ in nothing, the first lies lowest.
+    /// Precedences that lose no allocation: of buffers that differ in nothing, the first lies lowest.
     fn symmetry(&mut self) -> Step {
         let c = self.c;
         let key = |b: usize| (&c.live[b], c.size[b], c.align[b]);

@@ -1,4 +1,4 @@
-//! Algorithms by name: each makes one layout, quickly. [`crate::solve`] combines them and searches on.
+//! Algorithms by name: each makes one allocation, quickly. [`crate::solve`] combines them and searches on.
 
 use std::cmp::Reverse;
 
@@ -75,15 +75,15 @@ impl Algorithm {
     }
 }
 
-/// The layout that `algorithm` makes. Takes `O(n k)` for `k` buffers live at once, or less.
+/// The allocation that `algorithm` makes. Takes `O(n k)` for `k` buffers live at once, or less.
 pub fn place(instance: &Instance, algorithm: Algorithm) -> Solution {
     let parts = components(instance);
-    let layouts: Vec<Vec<u64>> = parts.iter().map(|c| layout(c, algorithm)).collect();
-    Solution::assemble(instance, parts.iter().zip(&layouts), 0)
+    let allocations: Vec<Vec<u64>> = parts.iter().map(|c| allocate(c, algorithm)).collect();
+    Solution::assemble(instance, parts.iter().zip(&allocations), 0)
 }
 
 /// Offsets for one component.
-pub(crate) fn layout(c: &Compact, algorithm: Algorithm) -> Vec<u64> {
+pub(crate) fn allocate(c: &Compact, algorithm: Algorithm) -> Vec<u64> {
     let two_ended = Plan { stack: Stack::LastToDie, rule: Rule::TwoEnded(1) };
     match algorithm {
         Algorithm::FirstFit => in_order(c, &order(c, Order::Start), Fit::First),
@@ -94,7 +94,7 @@ pub(crate) fn layout(c: &Compact, algorithm: Algorithm) -> Vec<u64> {
         Algorithm::Lifetime => in_order(c, &order(c, Order::Lifetime), Fit::First),
         Algorithm::Contention => in_order(c, &order(c, Order::Contention), Fit::First),
         // A sweep knows no obstacles.
-        Algorithm::Peak | Algorithm::PeakTwoEnded if c.has_fixed() => layout(c, Algorithm::Contention),
+        Algorithm::Peak | Algorithm::PeakTwoEnded if c.has_fixed() => allocate(c, Algorithm::Contention),
         Algorithm::Peak => sweep(c, Plan { stack: Stack::LastToDie, rule: Rule::Mates }),
         Algorithm::PeakTwoEnded => sweep(c, two_ended),
         Algorithm::SizeClass => size_classes(c),

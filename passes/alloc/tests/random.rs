@@ -1,7 +1,7 @@
-//! Random instances: every algorithm's offsets are a layout, and bounds are bounds.
+//! Random instances: every algorithm's offsets are an allocation, and bounds are bounds.
 
 use arbtest::arbitrary::{Result, Unstructured};
-use memc_layout::{Algorithm, Buffer, Instance, Options, Range, check, place, solve};
+use memc_alloc::{Algorithm, Buffer, Instance, Options, Range, check, place, solve};
 
 /// Up to `most` buffers in a short time, some with holes, alignments and fixed offsets far above all others.
 fn instance(u: &mut Unstructured<'_>, most: usize, plain: bool) -> Result<Instance> {
@@ -31,7 +31,7 @@ fn validate(instance: &Instance, offsets: &[u64], who: &str) -> u64 {
 }
 
 #[test]
-fn every_algorithm_makes_a_layout() {
+fn every_algorithm_makes_an_allocation() {
     arbtest::arbtest(|u| {
         let instance = instance(u, 40, false)?;
         for algorithm in Algorithm::ALL {
@@ -42,7 +42,7 @@ fn every_algorithm_makes_a_layout() {
 }
 
 #[test]
-fn solving_makes_a_layout_no_higher_than_any_algorithm_and_again_the_same() {
+fn solving_makes_an_allocation_no_higher_than_any_algorithm_and_again_the_same() {
     arbtest::arbtest(|u| {
         let plain = u.ratio(1, 2)?;
         let instance = instance(u, 24, plain)?;
@@ -55,7 +55,7 @@ fn solving_makes_a_layout_no_higher_than_any_algorithm_and_again_the_same() {
     });
 }
 
-/// The lowest height, by trying every order of stacking: some optimal layout puts each buffer, in order of offsets, as
+/// The lowest height, by trying every order of stacking: some optimal allocation puts each buffer, in order of offsets, as
 /// low as those below it allow.
 fn exhaustive(instance: &Instance) -> u64 {
     fn stack(instance: &Instance, at: &mut Vec<Option<u64>>, height: u64, best: &mut u64) {
@@ -118,7 +118,7 @@ fn small_instances_are_solved_as_trying_everything_does() {
 }
 
 #[test]
-fn a_search_that_is_stopped_at_once_still_has_a_layout() {
+fn a_search_that_is_stopped_at_once_still_has_an_allocation() {
     arbtest::arbtest(|u| {
         let instance = instance(u, 40, false)?;
         let solution = solve(&instance, &Options::effort(5), &|| true);

@@ -1,7 +1,7 @@
 //! Published instances, at the heights that are known for them.
 
-use memc_layout::csv::read;
-use memc_layout::{Options, check, solve};
+use memc_alloc::csv::read;
+use memc_alloc::{Options, check, solve};
 
 /// The height that is found with so much effort, for a capacity or as low as possible.
 fn height(text: &str, capacity: Option<u64>, effort: u8) -> (u64, u64) {
@@ -21,7 +21,7 @@ fn hard_instances_of_minimalloc_fit_their_capacity() {
 }
 
 #[test]
-fn the_lowest_layout_of_minimalloc_c_is_as_low_as_its_load() {
+fn the_lowest_allocation_of_minimalloc_c_is_as_low_as_its_load() {
     assert_eq!(height(include_str!("data/C.csv"), None, 2), (1_039_360, 1_039_360));
 }
 
@@ -30,10 +30,10 @@ fn a_training_step_is_laid_out_at_its_load_without_a_search() {
     assert_eq!(height(include_str!("data/resnet50.csv"), None, 0), (1_515_472_556, 1_515_472_556));
 }
 
-/// Looking for the lowest layout goes on from one layout to the next, so that it does not end above what the search within a
+/// Looking for the lowest allocation goes on from one allocation to the next, so that it does not end above what the search within a
 /// capacity stops at.
 #[test]
-fn the_lowest_layout_of_minimalloc_d_is_lower_than_one_within_its_capacity() {
+fn the_lowest_allocation_of_minimalloc_d_is_lower_than_one_within_its_capacity() {
     let text = include_str!("data/D.csv");
     let (lowest, _) = height(text, None, 2);
     let (within, _) = height(text, Some(1 << 20), 2);

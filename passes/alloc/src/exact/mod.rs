@@ -1,4 +1,4 @@
-//! The exact search: is there a layout of a given height?
+//! The exact search: is there an allocation of a given height?
 //!
 //! Constraint programming. Every section is a machine that holds one buffer at an offset; domains are narrowed by pairs
 //! and by edge finding (`edges.rs`), and a decision says which buffer is the lowest of a section (`search.rs`). The
@@ -19,7 +19,7 @@ pub(crate) const MOST_BUFFERS: usize = 4000;
 /// What came out.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// A layout.
+    /// An allocation.
     Found(Vec<u64>),
     /// There is none: proved.
     Infeasible,
@@ -33,7 +33,7 @@ const BASE: u64 = 200;
 /// Every so many rounds choose sections in the second and in the third way.
 const OTHERS: u64 = 4;
 
-/// A search for a layout of one height, which can be continued.
+/// A search for an allocation of one height, which can be continued.
 pub(crate) struct Exact<'a> {
     search: Search<'a>,
     round: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Exact<'a> {
 }
 
 impl<'a> Exact<'a> {
-    /// A search for a layout no higher than `capacity`; none where the component is too large for it, or to look at all
+    /// A search for an allocation no higher than `capacity`; none where the component is too large for it, or to look at all
     /// its sections once takes more than `work`.
     pub(crate) fn new(c: &'a Compact, capacity: u64, seed: u64, work: u64) -> Option<Exact<'a>> {
         if c.len() > MOST_BUFFERS || root_steps(c) > work {

@@ -1,15 +1,15 @@
-//! Layout: offsets for the slots of a mem-phase module.
+//! Allocation: offsets for the slots of a mem-phase module.
 //!
-//! Every slot is a buffer of `memc-layout`: its bytes by its live range in order positions, and no two of one arena may
+//! Every slot is a buffer of `memc-alloc`: its bytes by its live range in order positions, and no two of one arena may
 //! overlap. Slots that already have an offset stay where they are.
 
+use memc_alloc::{Algorithm, Buffer, Instance, InstanceError, Options, Solution};
 use memc_ir::{Code, Id, Module, SLOT_ALIGN, SlotId, Space};
-use memc_layout::{Algorithm, Buffer, Instance, InstanceError, Options, Solution};
 
-/// Steps of search for a lower layout than the quick ones, per arena: some milliseconds.
+/// Steps of search for a lower allocation than the quick ones, per arena: some milliseconds.
 const WORK: u64 = 1 << 18;
 
-/// What a layout takes, in bytes, of the device arena and of the host arena.
+/// What an allocation takes, in bytes, of the device arena and of the host arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Laid {
     /// One past the last byte used.
@@ -19,14 +19,14 @@ pub struct Laid {
 }
 
 /// Gives every slot without an offset one by one algorithm. Fails where slots with an offset overlap.
-pub fn layout(m: &mut Module, algorithm: Algorithm) -> Result<Laid, String> {
-    both(m, &|instance| memc_layout::place(instance, algorithm))
+pub fn allocate(m: &mut Module, algorithm: Algorithm) -> Result<Laid, String> {
+    both(m, &|instance| memc_alloc::place(instance, algorithm))
 }
 
 /// Gives every slot without an offset one, by whatever algorithm gives the lowest arenas, and a short search.
 pub fn lowest(m: &mut Module) -> Result<Laid, String> {
     let options = Options { work: WORK, ..Options::effort(0) };
-    both(m, &|instance| memc_layout::solve(instance, &options, &|| false))
+    both(m, &|instance| memc_alloc::solve(instance, &options, &|| false))
 }
 
 fn both(m: &mut Module, solve: &dyn Fn(&Instance) -> Solution) -> Result<Laid, String> {
@@ -71,15 +71,15 @@ fn instance(
 fn live_ranges(m: &Module) -> Vec<Option<(usize, usize)>> {
     let end = m.order.len() + 1;
     let mut range: Vec<Option<(usize, usize)>> = vec![None; m.slots.len()];
-    // A home keeps its place while its tensor is away.
-    let mut home = vec![false; m.slots.len()];
-    for slot in m.homes().filter_map(|(_, slot)| slot) {
+    // A resident slot keeps its place while its tensor is away.
+    let mut resident = vec![false; m.slots.len()];
+    for slot in m.resident_slots().filter_map(|(_, slot)| slot) {
         range[slot.index()] = Some((0, end));
-        home[slot.index()] = true;
+        resident[slot.index()] = true;
     }
     for (i, &op) in m.order.iter().enumerate() {
         match m.ops[op].code {
-            Code::Alloc(s) | Code::Free(s) if home[s.index()] => {}
+            Code::Alloc(s) | Code::Free(s) if resident[s.index()] => {}
             Code::Alloc(s) => range[s.index()] = Some((i, end)),
             Code::Free(s) => range[s.index()] = range[s.index()].map(|(first, _)| (first, i)),
             _ => {}

@@ -1,12 +1,12 @@
 //! The text form: what is read, what is refused and where, and what is printed.
 
-use memc_layout::csv::{read, write};
-use memc_layout::{Buffer, Instance, InstanceError, Range, check};
+use memc_alloc::csv::{read, write};
+use memc_alloc::{Buffer, Instance, InstanceError, Range, check};
 
 const GOOD: &str = "id,lower,upper,size\na,0,4,10\nb,2,6,5\n";
 
 #[test]
-fn an_instance_is_read_and_a_layout_printed() {
+fn an_instance_is_read_and_an_allocation_printed() {
     let named = read(GOOD).expect("the text is right");
     assert_eq!(named.instance.load(), 15);
     assert_eq!(check(&named.instance, &[0, 10]), Ok(15));
@@ -76,8 +76,8 @@ fn buffers_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn layouts_that_are_none_are_seen() {
-    use memc_layout::Conflict::{Count, Offset, Overlap};
+fn allocations_that_are_none_are_seen() {
+    use memc_alloc::Conflict::{Count, Offset, Overlap};
     let mut buffers = vec![Buffer::new(0, 4, 10), Buffer::new(2, 6, 5), Buffer::new(4, 8, 7)];
     buffers[0].live.push(Range { start: 6, end: 7 });
     let instance = Instance::new(buffers).expect("right");
