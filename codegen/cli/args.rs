@@ -9,8 +9,8 @@ use glob::Pattern;
 use memc::{Error, Rewrites, Size};
 use memc_frontend::ImportOptions;
 use memc_ir::recipe::{Loss, OptimizerSpec};
+use memc_planner::Allow;
 use memc_planner::Order;
-use memc_planner::bound::Allow;
 
 use crate::values::{self, Dim, Range};
 
@@ -656,8 +656,7 @@ impl How {
     pub(crate) fn search(&self, planner: &str) -> Result<memc::Search, Error> {
         Ok(memc::Search {
             planner: memc::planner(planner)?,
-            allow: Allow { swap: !self.no_swap, recompute: !self.no_recompute },
-            fixed_order: self.fixed_order,
+            allow: Allow { swap: !self.no_swap, recompute: !self.no_recompute, reorder: !self.fixed_order },
             order: match self.order.as_str() {
                 "given" => Some(Order::Given),
                 "greedy" => Some(Order::Greedy),

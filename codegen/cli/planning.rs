@@ -7,8 +7,8 @@ use memc::{
 };
 use memc_baselines::PLANNERS;
 use memc_ir::Bytes;
+use memc_planner::Allow;
 use memc_planner::Order;
-use memc_planner::bound::Allow;
 use serde_json::Value;
 
 use crate::args::{Bound, Compare, ExportProblem, Plan, Question, ScriptFiles, Sweep};
@@ -223,7 +223,7 @@ pub(crate) fn bound(args: &Bound) -> Result<(), Failure> {
     let (source, target) = (args.question.source.source(), args.question.target.target());
     let instance = Instance::read(&source, &target, Some(Order::Given), &progress)?;
     let budget = instance.budget(args.question.gpu_mem)?;
-    let most = Allow { swap: !args.no_swap, recompute: !args.no_recompute };
+    let most = Allow { swap: !args.no_swap, recompute: !args.no_recompute, reorder: true };
     let report = memc::bounds(&instance, budget, most, &progress);
     progress.done();
     match report.failure() {

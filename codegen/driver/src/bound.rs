@@ -1,7 +1,8 @@
 //! Certified bounds: step times that no plan can beat.
 
 use memc_ir::Bytes;
-use memc_planner::bound::{Allow, Bound, Infeasible, bound};
+use memc_planner::Allow;
+use memc_planner::bound::{Bound, Infeasible, bound};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -98,6 +99,7 @@ fn permitted(most: Allow) -> Vec<Allow> {
     let within = |&(swap, recompute): &(bool, bool)| Allow {
         swap: swap && most.swap,
         recompute: recompute && most.recompute,
+        ..most
     };
     let mut out: Vec<Allow> = all.iter().map(within).collect();
     if !most.swap || !most.recompute {

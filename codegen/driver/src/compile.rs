@@ -7,7 +7,7 @@ use std::sync::Arc;
 use memc_codegen::{Lowered, lower};
 use memc_ir::{Bytes, Module};
 use memc_plan::{Claims, Meta, Plan};
-use memc_planner::bound::Allow;
+use memc_planner::Allow;
 
 use crate::error::Error;
 use crate::instance::{Instance, Size};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use memc_ir::{OutputRole, Role, TensorType};
 use memc_passes::plan::{Kind, Problem};
-use memc_planner::bound::Allow;
+use memc_planner::Allow;
 use memc_planner::{Order, Tensor};
 use serde::Serialize;
 
@@ -54,7 +54,7 @@ pub struct Estimate {
 pub fn estimate(model: &Model, watch: &dyn Watch) -> Result<Estimate, Error> {
     watch.event(Event::Stage("estimating"));
     let instance = Instance::of_model(model, Some(Order::Given))?;
-    let smallest = instance.smallest(Allow { swap: true, recompute: true })?;
+    let smallest = instance.smallest(Allow::ALL)?;
     let Some(p) = instance.given().model() else {
         return Err(Error::Internal("the problem is not a model's".into()));
     };

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use memc_ir::{Bytes, Module};
 use memc_passes::plan::{Infeasible, Problem, bufferize};
 use memc_passes::{DeviceProfile, Pipeline};
-use memc_planner::bound::{self, Allow};
-use memc_planner::{ALIGN, Decisions, Order, Realised, Request, realise};
+use memc_planner::bound;
+use memc_planner::{ALIGN, Allow, Decisions, Order, Realised, Request, realise};
 
 use crate::error::{Error, NoFit};
 use crate::machine::{host_memory, read_text};
@@ -312,7 +312,7 @@ fn greedy(graph: &Module, profile: &DeviceProfile) -> Result<Module, Error> {
 /// The smallest arena for which a quick method knows a plan.
 fn smallest(o: &Candidate, allow: Allow) -> Result<u64, Error> {
     let kept = o.kept.evaluation.dev_bytes;
-    let request = Request { swap: allow.swap, recompute: allow.recompute, ..Request::new(kept) };
+    let request = Request { allow, ..Request::new(kept) };
     memc_baselines::smallest(o.numbers(), kept, &request).map_err(Error::Internal)
 }
 

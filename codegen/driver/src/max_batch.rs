@@ -253,7 +253,7 @@ impl Hunt<'_> {
         let slow = |ns: u64| self.options.max_slowdown.is_some_and(|most| ns as f64 > ideal * most);
         watch.event(Event::Stage("proving a bound"));
         let bounds: Vec<_> = (0..instance.candidates().len())
-            .filter_map(|at| instance.bound(at, budget, search.allow)?.least(search.fixed_order))
+            .filter_map(|at| instance.bound(at, budget, search.allow)?.least(!search.allow.reorder))
             .collect();
         if bounds.is_empty() {
             let reserve = instance.capacity(budget) == 0;

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant as Time};
 
 use memc_baselines::PLANNERS;
 use memc_ir::Bytes;
-use memc_planner::bound::Allow;
-use memc_planner::{Decisions, Kind, NoPlan, Order, Planner, Progress, Realised, Request, replay};
+use memc_planner::{Allow, Decisions, Kind, NoPlan, Order, Planner, Progress, Realised, Request, replay};
 
 use crate::error::Error;
 use crate::instance::{Candidate, Instance};
@@ -27,10 +26,8 @@ pub fn planner(name: &str) -> Result<&'static Planner, Error> {
 pub struct Search {
     /// The planner.
     pub planner: &'static Planner,
-    /// Permission to swap and to recompute.
+    /// Permissions of the plan; without reordering, each candidate keeps its order.
     pub allow: Allow,
-    /// Whether the ops keep their candidate's order.
-    pub fixed_order: bool,
     /// Order of the one candidate; `None`: the better of all.
     pub order: Option<Order>,
     /// Effort, from 0 for the first plan found to 5.
@@ -43,33 +40,18 @@ pub struct Search {
 
 impl Default for Search {
     fn default() -> Self {
-        Search {
-            planner: &PLANNERS[0],
-            allow: Allow { swap: true, recompute: true },
-            fixed_order: false,
-            order: None,
-            effort: 2,
-            seed: 0,
-            time_limit: None,
-        }
+        Search { planner: &PLANNERS[0], allow: Allow::ALL, order: None, effort: 2, seed: 0, time_limit: None }
     }
 }
 
 impl Search {
     /// Order in which an instance is to be made; `None`: every one worth trying.
     pub fn order(&self) -> Option<Order> {
-        self.order.or_else(|| self.fixed_order.then_some(Order::Given))
+        self.order.or_else(|| (!self.allow.reorder).then_some(Order::Given))
     }
 
     fn request(&self, capacity: u64) -> Request<'static> {
-        Request {
-            swap: self.allow.swap,
-            recompute: self.allow.recompute,
-            fixed_order: self.fixed_order,
-            seed: self.seed,
-            effort: self.effort,
-            ..Request::new(capacity)
-        }
+        Request { allow: self.allow, seed: self.seed, effort: self.effort, ..Request::new(capacity) }
     }
 
     /// Deeds of a planner without a plan that options forbid.
@@ -172,8 +154,9 @@ impl Instance {
     pub fn plan(&self, budget: u64, search: &Search, watch: &dyn Watch) -> Result<Outcome, Error> {
         let planner = search.planner;
         let capacity = self.capacity(budget);
-        let bounds =
-            |at| self.bound(at, budget, search.allow).and_then(|b| b.least(search.fixed_order)).unwrap_or(0);
+        let bounds = |at| {
+            self.bound(at, budget, search.allow).and_then(|b| b.least(!search.allow.reorder)).unwrap_or(0)
+        };
         // No candidate's plan is faster than the least of their bounds.
         watch.event(Event::Stage("proving a bound"));
         let orders = self.candidates().len();

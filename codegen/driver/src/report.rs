@@ -1,6 +1,6 @@
 //! Figures of a plan: one form for every command that plans.
 
-use memc_planner::bound::Allow;
+use memc_planner::Allow;
 use memc_planner::{Evaluation, NoPlan};
 use serde::Serialize;
 

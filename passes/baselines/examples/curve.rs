@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use memc_baselines::named;
-use memc_planner::{Progress, Request, json, solve};
+use memc_planner::{Allow, Progress, Request, json, solve};
 use serde_json::{Value, json};
 
 struct How {
@@ -33,8 +33,8 @@ fn curve(path: &str, how: &How) -> Result<Value, String> {
             points.push((begin.elapsed().as_secs_f64(), found.evaluations, found.step_ns));
         }
     };
-    let request =
-        Request { effort: how.effort, recompute: how.recompute, watch: &watch, ..Request::new(capacity) };
+    let allow = Allow { recompute: how.recompute, ..Allow::ALL };
+    let request = Request { effort: how.effort, allow, watch: &watch, ..Request::new(capacity) };
     let (realised, evaluations) = solve(&p, planner, &request).map_err(|e| format!("{e:?}"))?;
     let seconds = begin.elapsed().as_secs_f64();
     let step_ns = realised.evaluation.step_ns;

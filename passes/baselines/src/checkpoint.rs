@@ -20,7 +20,7 @@
 use std::collections::BTreeMap;
 
 use memc_ir::Bytes;
-use memc_planner::{Found, Kind, NoPlan, Planner, Problem, Request};
+use memc_planner::{Allow, Found, Kind, NoPlan, Planner, Problem, Request};
 
 use super::walk::{Facts, How, Policy, Walk, content, usage, writer};
 
@@ -37,8 +37,8 @@ pub(super) const PLANNER: Planner = Planner {
 fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let facts = Facts::new(p);
     // Memory is not looked at on the way; the result either fits or does not.
-    let open = Request { swap: false, capacity: u64::MAX, ..*request };
-    let mut policy = if request.recompute { Segments::sqrt(p, &facts) } else { Segments::default() };
+    let open = Request { allow: Allow { swap: false, ..request.allow }, capacity: u64::MAX, ..*request };
+    let mut policy = if request.allow.recompute { Segments::sqrt(p, &facts) } else { Segments::default() };
     let walk = Walk::new(p, &facts, &open, |_| true);
     let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, "checkpoint-sqrt"))?;
     let peak = usage(p, &decisions).into_iter().max().unwrap_or(0);

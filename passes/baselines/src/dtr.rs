@@ -19,7 +19,7 @@
 //! - an op with several results: its run brings back all of them that are still needed;
 //! - ties: the lower index first; giving up: after eight recomputations per op of the step.
 
-use memc_planner::{Found, Kind, NoPlan, Planner, Problem, Request};
+use memc_planner::{Allow, Found, Kind, NoPlan, Planner, Problem, Request};
 
 use super::cost::Neighbourhood;
 use super::walk::{Facts, How, Policy, Walk};
@@ -36,7 +36,7 @@ pub(super) const PLANNER: Planner = Planner {
 
 fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let facts = Facts::new(p);
-    let request = Request { swap: false, ..*request };
+    let request = Request { allow: Allow { swap: false, ..request.allow }, ..*request };
     let mut policy = Dtr(Neighbourhood::new(p));
     let walk = Walk::new(p, &facts, &request, |_| true);
     let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, "dtr"))?;
@@ -89,7 +89,8 @@ mod tests {
     #[test]
     fn needs_recomputation() {
         let p = sample::chain(8, 1 << 20, 1000, 1000);
-        let request = Request { recompute: false, ..Request::new(5 << 20) };
+        let allow = Allow { recompute: false, ..Allow::ALL };
+        let request = Request { allow, ..Request::new(5 << 20) };
         assert!(matches!(plan(&p, &request), Err(NoPlan::Infeasible(_))));
     }
 

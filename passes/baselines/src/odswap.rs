@@ -14,7 +14,7 @@
 //! - what is not copied out: what has a valid copy on the host already, and what is not read again;
 //! - ties in recency: the lower index first.
 
-use memc_planner::{Decisions, Found, NoPlan, Planner, Problem, Request};
+use memc_planner::{Allow, Decisions, Found, NoPlan, Planner, Problem, Request};
 
 use super::walk::{Facts, Policy, Walk, hoist, put_off};
 
@@ -45,8 +45,8 @@ pub(super) fn on_demand(
     request: &Request<'_>,
     method: &str,
 ) -> Result<(Decisions, u64), NoPlan> {
-    let request = Request { recompute: false, ..*request };
-    if !(request.swap && p.device.can_swap()) {
+    let request = Request { allow: Allow { recompute: false, ..request.allow }, ..*request };
+    if !request.allow.on(&p.device).swap {
         let (decisions, _) =
             Walk::new(p, facts, &request, |_| true).run(&mut Lru).map_err(|e| e.explain(p, method))?;
         return Ok((decisions, 1));

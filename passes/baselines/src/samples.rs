@@ -94,10 +94,10 @@ pub(super) fn planned(p: &Problem, planner: &Planner, request: &Request<'_>) -> 
     let e = &r.evaluation;
     assert!(e.load_bytes <= request.capacity, "{} > {}\n{script}", e.load_bytes, request.capacity);
     let unplanned: u64 = p.tensors.iter().filter(|t| t.kind == Kind::Input).map(|t| t.bytes).sum();
-    if !request.swap || !p.device.can_swap() {
+    if !request.allow.on(&p.device).swap {
         assert!(e.swap_out_bytes == 0 && e.swap_in_bytes <= unplanned, "{} swaps\n{script}", planner.name);
     }
-    assert!(request.recompute || e.recompute_ops == 0, "{} recomputes\n{script}", planner.name);
+    assert!(request.allow.recompute || e.recompute_ops == 0, "{} recomputes\n{script}", planner.name);
     Some(r)
 }
 
@@ -109,10 +109,10 @@ pub(super) fn holds(planner: &Planner, budget_ms: u64) {
         let mut request = Request::new(u.int_in_range(least / 2..=most.max(least) + UNIT)?);
         request.seed = u.arbitrary()?;
         request.effort = 0;
-        (request.swap, request.recompute) = (u.ratio(3, 4)?, u.ratio(3, 4)?);
-        request.fixed_order = u.ratio(1, 4)?;
+        (request.allow.swap, request.allow.recompute) = (u.ratio(3, 4)?, u.ratio(3, 4)?);
+        request.allow.reorder = !u.ratio(1, 4)?;
         if let Some(r) = planned(&p, planner, &request)
-            && request.fixed_order
+            && !request.allow.reorder
         {
             let ran = r.trace.commands.iter().filter_map(|c| match c.what {
                 memc_planner::What::Run { op, again: false } => Some(op),

@@ -16,7 +16,7 @@ const CALLS: u32 = 8;
 ///
 /// `kept` is what the unplanned step takes, which always has a plan; of the request, only what it allows counts.
 pub fn smallest(p: &Problem, kept: u64, request: &Request<'_>) -> Result<u64, String> {
-    if request.swap && p.device.can_swap() {
+    if request.allow.on(&p.device).swap {
         return belady::smallest_feasible(p, kept);
     }
     let mut best = kept;
@@ -54,6 +54,7 @@ fn height(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use memc_planner::Allow;
     use memc_planner::sample::{Seed, any};
 
     /// Without a link there is a plan at what is returned, and planners other than checkpoints come down further at times.
@@ -64,7 +65,7 @@ mod tests {
             let p = any(&mut Seed(seed), 14).expect("it is a problem").problem;
             let kept =
                 realise(&p, memc_planner::Decisions::keep_all(&p)).expect("it runs").evaluation.dev_bytes;
-            let request = Request { swap: false, ..Request::new(kept) };
+            let request = Request { allow: Allow { swap: false, ..Allow::ALL }, ..Request::new(kept) };
             let all = smallest(&p, kept, &request).expect("no planner fails");
             assert!(p.largest_working_set().1 <= all && all <= kept, "seed {seed}");
             let at = |planner, capacity| {

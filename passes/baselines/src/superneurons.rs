@@ -46,7 +46,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         let keep = Scheme::keep_all(Sequence::of_order(p, 0..p.ops.len() as u32));
         return Ok(Found { decisions: keep.decisions(p), evaluations: 1 });
     }
-    let mut policy = Cache::new(p, &facts, request.recompute);
+    let mut policy = Cache::new(p, &facts, request.allow.recompute);
     let walk = Walk::new(p, &facts, request, |_| true);
     let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, "superneurons"))?;
     let decisions = put_off(p, decisions, request.capacity);

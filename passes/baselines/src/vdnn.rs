@@ -24,7 +24,7 @@
 use std::collections::BTreeMap;
 
 use memc_ir::Bytes;
-use memc_planner::{Action, Decisions, Found, NoPlan, Op, Planner, Problem, Request};
+use memc_planner::{Action, Allow, Decisions, Found, NoPlan, Op, Planner, Problem, Request};
 
 use super::walk::{Facts, How, Policy, Walk, hoist, usage};
 
@@ -57,11 +57,11 @@ fn plan(p: &Problem, request: &Request<'_>, conv_only: bool) -> Result<Found, No
     let name = if conv_only { CONV.name } else { ALL.name };
     let facts = Facts::new(p);
     let mut policy = Offload::default();
-    if request.swap && p.device.can_swap() {
+    if request.allow.on(&p.device).swap {
         policy.choose(p, &facts, conv_only);
     }
     // Memory is not looked at on the way; the result either fits or does not.
-    let open = Request { recompute: false, capacity: u64::MAX, ..*request };
+    let open = Request { allow: Allow { recompute: false, ..request.allow }, capacity: u64::MAX, ..*request };
     let walk = Walk::new(p, &facts, &open, |_| true);
     let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, name))?;
     let launches = launches(p, &facts, &policy);

@@ -96,8 +96,8 @@ pub fn plan(p: &Problem, request: &Request<'_>, starts: &Starts<'_>) -> Result<F
     found.best.into_iter().for_each(|r| consider(&mut best, r, evaluations));
     match best {
         Some(best) => Ok(Found { decisions: best.decisions, evaluations }),
-        None if !(request.swap && p.device.can_swap()) => {
-            let again = if request.recompute { "" } else { " or be computed again" };
+        None if !request.allow.on(&p.device).swap => {
+            let again = if request.allow.recompute { "" } else { " or be computed again" };
             let why = format!("nothing can leave the device{again}, and nothing that was tried fits");
             Err(NoPlan::Infeasible(why))
         }

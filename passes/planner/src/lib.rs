@@ -29,7 +29,7 @@ pub use awaits::{Access, Await, awaits};
 pub use decisions::{Action, Decisions, Home, Order, Place, Run};
 pub use default::{Starts, plan};
 pub use place::{Command, Event, Site, Slot, Space, Stream, Trace, What};
-pub use planner::{Found, NoPlan, Planner, Progress, Request, solve};
+pub use planner::{Allow, Found, NoPlan, Planner, Progress, Request, solve};
 pub use problem::{ALIGN, Device, Kind, Malformed, Op, Problem, SLOWDOWN_UNIT, Tensor};
 pub use realise::{Evaluation, Realised, lay_out, load, realise, realise_by, realise_with, schedule};
 pub use replay::{read, replay};

@@ -7,20 +7,37 @@ use memc_alloc::Options;
 use memc_ir::Bytes;
 
 use crate::decisions::Decisions;
-use crate::problem::Problem;
+use crate::problem::{Device, Problem};
 use crate::realise::{Realised, realise_with};
+
+/// Permissions of a plan.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Allow {
+    /// Copy tensors to the host and back.
+    pub swap: bool,
+    /// Recompute.
+    pub recompute: bool,
+    /// Leave the problem's order.
+    pub reorder: bool,
+}
+
+impl Allow {
+    /// Every permission.
+    pub const ALL: Allow = Allow { swap: true, recompute: true, reorder: true };
+
+    /// These permissions on a device: no swapping without a link to the host.
+    pub fn on(self, device: &Device) -> Allow {
+        Allow { swap: self.swap && device.can_swap(), ..self }
+    }
+}
 
 /// A question to a planner.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// Bytes of the device arena.
     pub capacity: u64,
-    /// True if tensors may move to the host.
-    pub swap: bool,
-    /// True if ops may be recomputed.
-    pub recompute: bool,
-    /// True if the ops must keep the problem's order.
-    pub fixed_order: bool,
+    /// Permissions of the plan.
+    pub allow: Allow,
     /// Seed of everything random.
     pub seed: u64,
     /// Search effort, 0 to 5.
@@ -43,16 +60,7 @@ pub struct Progress {
 impl Request<'_> {
     /// Everything allowed, effort 2, never stopped.
     pub fn new(capacity: u64) -> Request<'static> {
-        Request {
-            capacity,
-            swap: true,
-            recompute: true,
-            fixed_order: false,
-            seed: 0,
-            effort: 2,
-            stop: &|| false,
-            watch: &|_| {},
-        }
+        Request { capacity, allow: Allow::ALL, seed: 0, effort: 2, stop: &|| false, watch: &|_| {} }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Small problems, most of them random, for tests of planners and bounds.
 
-use crate::bound::Allow;
+use crate::planner::Allow;
 use crate::problem::{ALIGN, Device, Kind, Op, Problem, SLOWDOWN_UNIT, Tensor};
 
 /// Where random numbers come from: a number below a limit, which is at least 1.
@@ -32,12 +32,9 @@ pub struct Sample {
     pub capacity: u64,
 }
 
-/// What scripts may do, in all ways.
-pub const ALLOWED: [Allow; 3] = [
-    Allow { swap: true, recompute: false },
-    Allow { swap: false, recompute: true },
-    Allow { swap: true, recompute: true },
-];
+/// Permissions, in all ways that differ for a bound.
+pub const ALLOWED: [Allow; 3] =
+    [Allow { recompute: false, ..Allow::ALL }, Allow { swap: false, ..Allow::ALL }, Allow::ALL];
 
 /// A problem of 2 to `most` ops, shaped as training steps are: a forward chain with branches, what it keeps read
 /// again in reverse order, states updated in place. `None` where the draws make no valid problem.

@@ -1,11 +1,11 @@
 //! Bounds against exact optima and random scripts of small random problems.
 
-use memc_planner::bound::{Allow, Bound, Infeasible, bound, order_free};
+use memc_planner::bound::{Bound, Infeasible, bound, order_free};
 use memc_planner::exact::{Judge, optimum};
 use memc_planner::sample::{ALLOWED, Draw, Sample, Seed, any, sample};
 use memc_planner::{
-    Await, Command, Decisions, Device, Job, Kind, Op, Problem, Realised, Request, Scheme, Sequence, Starts,
-    Step, Swap, Tensor, What, plan, realise, simulate, trace,
+    Allow, Await, Command, Decisions, Device, Job, Kind, Op, Problem, Realised, Request, Scheme, Sequence,
+    Starts, Step, Swap, Tensor, What, plan, realise, simulate, trace,
 };
 
 const SWAP: Allow = ALLOWED[0];
@@ -64,12 +64,7 @@ fn what_fits_in_another_order_only_has_a_bound() {
             if b.fixed_order.is_ok() {
                 continue;
             }
-            let request = Request {
-                swap: allow.swap,
-                recompute: allow.recompute,
-                effort: 0,
-                ..Request::new(s.capacity)
-            };
+            let request = Request { allow, effort: 0, ..Request::new(s.capacity) };
             let Ok(answer) = plan(&s.problem, &request, &Starts::NONE) else { continue };
             let r = realise(&s.problem, answer.decisions).expect("it runs");
             assert!(b.order_free_ns <= r.evaluation.step_ns, "seed {seed} {allow:?}: {b:?}");

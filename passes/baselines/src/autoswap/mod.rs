@@ -101,7 +101,7 @@ impl<'a> Search<'a> {
         Search {
             p,
             capacity: request.capacity,
-            swap: request.swap && p.device.can_swap(),
+            swap: request.allow.on(&p.device).swap,
             copies: Copies::new(p, &keep.sequence.gaps),
             timing: Timing::default(),
             ideal_ns: keep.sequence.compute_ns(),

@@ -42,14 +42,14 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     if !p.device.can_swap() {
         return Err(NoPlan::Infeasible("the device has no link to the host (bandwidth 0)".into()));
     }
-    if !request.swap {
+    if !request.allow.swap {
         return Err(NoPlan::Infeasible("belady finds nothing without swapping".into()));
     }
     let mut homes: Vec<BTreeSet<u32>> =
         SHARES.iter().map(|share| residents(p, capacity / 100 * share)).collect();
     homes.push(BTreeSet::new());
     homes.dedup();
-    let recompute = if request.recompute { &RECOMPUTE[..] } else { &RECOMPUTE[..1] };
+    let recompute = if request.allow.recompute { &RECOMPUTE[..] } else { &RECOMPUTE[..1] };
     let knobs = |h: usize| {
         let full = recompute.iter().map(move |&recompute| (h, Knobs { capacity, recompute }));
         full.chain(TIGHTER.map(|share| (h, Knobs { capacity: capacity / 100 * share, recompute: 0.0 })))

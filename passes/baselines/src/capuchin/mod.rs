@@ -162,7 +162,7 @@ fn waited_for(p: &Problem, r: &Realised) -> Vec<(u32, usize)> {
 mod tests {
     use super::*;
     use memc_planner::sample::chain;
-    use memc_planner::solve;
+    use memc_planner::{Allow, solve};
 
     const MB: u64 = 1 << 20;
 
@@ -186,7 +186,8 @@ mod tests {
         let (realised, _) = solve(&p, &PLANNER, &request).expect("it fits");
         assert!(realised.evaluation.recompute_ops > 0);
         assert_eq!(realised.evaluation.swap_in_bytes, 0);
-        let (swapped, _) = solve(&p, &PLANNER, &Request { recompute: false, ..request }).expect("it fits");
+        let allow = Allow { recompute: false, ..Allow::ALL };
+        let (swapped, _) = solve(&p, &PLANNER, &Request { allow, ..request }).expect("it fits");
         assert!(swapped.evaluation.swap_in_bytes > 0);
         assert!(swapped.evaluation.step_ns > realised.evaluation.step_ns);
     }
@@ -195,7 +196,8 @@ mod tests {
     #[test]
     fn passive_mode_reaches_the_largest_working_set() {
         let p = chain(8, MB, 1000, 1000);
-        let request = Request { recompute: false, ..Request::new(2 * MB + 2 * 256) };
+        let allow = Allow { recompute: false, ..Allow::ALL };
+        let request = Request { allow, ..Request::new(2 * MB + 2 * 256) };
         assert!(plan(&p, &request).is_ok());
     }
 }

@@ -75,7 +75,7 @@ struct Particle {
 }
 
 fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
-    let net = Net::new(p, request.swap && p.device.can_swap(), request.recompute);
+    let net = Net::new(p, request.allow.on(&p.device).swap, request.allow.recompute);
     let budget = (OPS << (2 * request.effort.min(5))) / p.ops.len().max(1) as u64;
     let n = net.maps.len().max(1) as u64;
     let particles = (budget / (ITERATIONS * 2 * n)).clamp(4, PARTICLES) as usize;

@@ -95,7 +95,7 @@ struct Individual {
 }
 
 fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
-    let g = Graph::new(p, request.capacity, request.swap && p.device.can_swap());
+    let g = Graph::new(p, request.capacity, request.allow.on(&p.device).swap);
     let budget = OPS << (2 * request.effort.min(5));
     let generations = budget / (p.ops.len().max(1) * POPULATION) as u64;
     let mut population = first(&g, request);
@@ -164,7 +164,7 @@ fn first(g: &Graph<'_>, request: &Request<'_>) -> Vec<Individual> {
         let mut random = Random::new(request.seed, stream(0, i));
         let order = match i {
             0 => given.clone(),
-            _ if request.fixed_order => given.clone(),
+            _ if !request.allow.reorder => given.clone(),
             _ => Arc::new(g.precedence.vary(&given, 1.0, &mut random)),
         };
         let mut pools = (0..DRAWS).map(|_| Pool::random(&g.sizes, g.capacity, &mut random));
@@ -188,15 +188,15 @@ fn children(
         pairs.swap(i, random.below(i + 1));
     }
     // With one order there are two children of a pair instead of four.
-    let orders = if request.fixed_order { 1 } else { 2 };
+    let orders = if request.allow.reorder { 2 } else { 1 };
     let mut children = Vec::new();
     for pair in pairs.chunks_exact(2).take(parents.len() / (2 * orders)) {
         let (a, b) = (&parents[pair[0]], &parents[pair[1]]);
-        let schedules = if request.fixed_order {
-            vec![a.order.clone()]
-        } else {
+        let schedules = if request.allow.reorder {
             let cut = random.below(a.order.len()) + 1;
             [cross(&a.order, &b.order, cut), cross(&b.order, &a.order, cut)].map(Arc::new).to_vec()
+        } else {
+            vec![a.order.clone()]
         };
         let pools = Pool::cross(&a.pool, &b.pool, random.below(g.sizes.bytes.len()) + 1);
         for schedule in &schedules {
@@ -205,9 +205,9 @@ fn children(
     }
     let mutated = |(i, (order, pool)): (usize, (Arc<Vec<u32>>, Pool))| {
         let mut random = Random::new(request.seed, stream(generation, 2 + i));
-        let order = match request.fixed_order {
-            true => order,
-            false => Arc::new(g.precedence.vary(&order, MUTATION, &mut random)),
+        let order = match request.allow.reorder {
+            true => Arc::new(g.precedence.vary(&order, MUTATION, &mut random)),
+            false => order,
         };
         evaluate(g, order, pool.mutate(MUTATION, &mut random))
     };

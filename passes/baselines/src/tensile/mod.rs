@@ -54,7 +54,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let mut tasks = swap::Tasks::new(p);
     let mut evaluations = 1;
     let (mut at, mut bytes) = tasks.peak();
-    while request.swap && p.device.can_swap() && !(request.stop)() {
+    while request.allow.on(&p.device).swap && !(request.stop)() {
         let idle = tasks.idle_at(at);
         if !idle.into_iter().any(|t| tasks.schedule(t, at)) {
             break;
@@ -68,13 +68,13 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         let step = scheme.sequence.steps.get(at).map_or(0, |step| step.op);
         // A recomputation's step counts with the op that it is for.
         let later = scheme.sequence.steps[at..].iter().find(|s| s.again.is_none()).map_or(step, |s| s.op);
-        if !request.recompute || (request.stop)() || !redo.extend(later) {
+        if !request.allow.recompute || (request.stop)() || !redo.extend(later) {
             return Err(NoPlan::Infeasible(format!(
                 "the smallest memory peak that TENSILE reaches is {}, at {}: no copy of the rest hides behind \
                  computation{}",
                 Bytes(bytes),
                 p.ops.get(step as usize).map_or("the first op", |op| op.name.as_str()),
-                if request.recompute {
+                if request.allow.recompute {
                     ", nothing more can be recomputed from what stays on the device"
                 } else {
                     ""

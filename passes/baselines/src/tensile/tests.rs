@@ -113,7 +113,7 @@ fn recomputation_takes_the_largest_msps() {
     ];
     let p = Problem::new("msps", device(), tensors, ops).expect("invariant: the example is well-formed");
     let mut request = Request::new(13 * UNIT);
-    request.swap = false;
+    request.allow.swap = false;
     let r = planned(&p, &PLANNER, &request).expect("invariant: 13 units suffice");
     let again = r.trace.commands.iter().filter_map(|c| match c.what {
         What::Run { op, again: true } => Some(op),
@@ -121,7 +121,7 @@ fn recomputation_takes_the_largest_msps() {
     });
     assert_eq!(again.collect::<Vec<_>>(), [1]);
     assert_eq!(r.evaluation.step_ns, 23_000);
-    request.recompute = false;
+    request.allow.recompute = false;
     assert!(planned(&p, &PLANNER, &request).is_none());
 }
 

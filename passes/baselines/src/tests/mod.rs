@@ -18,9 +18,9 @@ fn scripts_are_accepted_and_fit() {
         let least = p.largest_working_set().1;
         let mut request = Request::new(u.int_in_range(least..=peak.max(least))?);
         request.effort = 0;
-        request.swap = u.ratio(3, 4)?;
-        request.recompute = u.ratio(3, 4)?;
-        request.fixed_order = u.arbitrary()?;
+        request.allow.swap = u.ratio(3, 4)?;
+        request.allow.recompute = u.ratio(3, 4)?;
+        request.allow.reorder = !u.arbitrary::<bool>()?;
         for planner in PLANNERS.iter().filter(|planner| planner.name != "keep-all") {
             match (planner.plan)(&p, &request) {
                 Err(NoPlan::Infeasible(_)) => {}
@@ -30,7 +30,7 @@ fn scripts_are_accepted_and_fit() {
                         .unwrap_or_else(|e| panic!("{}: {e}\n{}", planner.name, found.decisions.print(&p)));
                     let (load, name) = (load(&t), planner.name);
                     assert!(load <= request.capacity, "{name}: {load} of {} bytes", request.capacity);
-                    assert!(!request.fixed_order || found.decisions.keeps_order(), "{name} reorders");
+                    assert!(request.allow.reorder || found.decisions.keeps_order(), "{name} reorders");
                     for (t, _) in
                         found.decisions.homes.iter().filter(|(_, home)| matches!(home, Home::Both(_)))
                     {
@@ -43,7 +43,7 @@ fn scripts_are_accepted_and_fit() {
                     let r = realise(&p, found.decisions).unwrap_or_else(|e| panic!("{name}: {e}"));
                     let e = r.evaluation;
                     let (swaps, recomputes) =
-                        (request.swap && planner.swaps, request.recompute && planner.recomputes);
+                        (request.allow.swap && planner.swaps, request.allow.recompute && planner.recomputes);
                     assert!(recomputes || e.recompute_ops == 0, "{name} recomputes");
                     assert!(swaps || e.swap_in_bytes + e.swap_out_bytes == 0, "{name} swaps");
                 }

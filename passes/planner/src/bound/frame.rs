@@ -101,7 +101,7 @@ impl Frame {
             used[2 * i + 2] += needs;
         }
         let outputs: Vec<Output> = outputs(p);
-        let allow = Allow { swap: allow.swap && p.device.can_swap(), ..allow };
+        let allow = allow.on(&p.device);
         // The next step's copies begin once the outputs of this one have arrived.
         let gate = match p.ops.iter().rposition(|op| !op.outputs.is_empty()) {
             None => 0,

@@ -18,18 +18,10 @@ mod frame;
 mod order_free;
 mod paths;
 
+use crate::planner::Allow;
 use crate::problem::Problem;
 use ascent::{Ascent, ascend, certify};
 use frame::Frame;
-
-/// What scripts may do.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Allow {
-    /// Copy tensors to the host and back.
-    pub swap: bool,
-    /// Run ops again.
-    pub recompute: bool,
-}
 
 /// No script fits: what has to be on the device at once while an op runs is more than its capacity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,7 +43,7 @@ pub struct Bound {
     pub fixed_order: Result<u64, Infeasible>,
 }
 
-/// Bounds for a device arena of `capacity` bytes. Fails where no script fits in any order.
+/// Bounds for a device arena of `capacity` bytes, for both orders whatever `allow.reorder` says. Fails where no script fits in any order.
 pub fn bound(p: &Problem, capacity: u64, allow: Allow) -> Result<Bound, Infeasible> {
     let order_free_ns = order_free(p, capacity, allow)?;
     let fixed_order = Frame::new(p, capacity, allow).map(|frame| {

@@ -32,7 +32,7 @@ pub(super) fn order_free(p: &Problem, capacity: u64, allow: Allow) -> Result<u64
     if most > capacity {
         return Err(Infeasible { op, bytes: most });
     }
-    let allow = Allow { swap: allow.swap && p.device.can_swap(), ..allow };
+    let allow = allow.on(&p.device);
     let contents = contents(p);
     let graph = Graph::new(p);
     let live = graph.live_units(p, &contents);

@@ -10,8 +10,9 @@
 mod bytes;
 mod runs;
 
-use crate::bound::{self, Allow};
+use crate::bound;
 use crate::decisions::Decisions;
+use crate::planner::Allow;
 use crate::problem::Problem;
 use crate::realise::{Realised, load, realise};
 use crate::scheme::{Scheme, Swap};
@@ -55,7 +56,7 @@ pub fn optimum(
 ) -> Option<Optimum> {
     let bound = bound::bound(p, capacity, allow).ok()?;
     let stop = if fixed_order { bound.fixed_order.ok()? } else { bound.order_free_ns };
-    let allow = Allow { swap: allow.swap && p.device.can_swap(), ..allow };
+    let allow = allow.on(&p.device);
     let mut x = Exact { p, capacity, allow, judge, stop, limit, evaluations: 0, best: None };
     let most = if allow.recompute { RUNS_AGAIN } else { 0 };
     for again in 0..=most {

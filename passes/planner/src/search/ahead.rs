@@ -108,7 +108,7 @@ impl<'a> Run<'a> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Decisions, Request, Starts, plan, realise};
+    use crate::{Allow, Decisions, Request, Starts, plan, realise};
 
     /// Ten ops of 1,000 ns, the first and, if so said, the last of which read an input whose copy takes 2,048 ns.
     fn step(late: bool) -> crate::Problem {
@@ -143,7 +143,8 @@ mod tests {
     fn an_input_arrives_while_the_step_before_ends() {
         for (late, tensors) in [(false, 3), (true, 4)] {
             let p = step(late);
-            let request = Request { fixed_order: true, recompute: false, ..Request::new(tensors * 2048) };
+            let allow = Allow { swap: true, recompute: false, reorder: false };
+            let request = Request { allow, ..Request::new(tensors * 2048) };
             let found = plan(&p, &request, &Starts::NONE).expect("there is a plan");
             let took = |decisions| realise(&p, decisions).expect("it runs").evaluation.step_ns;
             assert!(took(Decisions::keep_all(&p)) > 10_000);

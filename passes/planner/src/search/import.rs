@@ -50,7 +50,7 @@ mod tests {
     /// The script of a choice, read again, is that choice.
     #[test]
     fn what_a_choice_does_is_read_again() {
-        let may = May { swap: true, recompute: true, mirror: true };
+        let may = May { allow: crate::Allow::ALL, mirror: true };
         let mut swapped = 0;
         for seed in 0..200 {
             let mut draw = Seed(seed);

@@ -15,7 +15,7 @@ mod state;
 use memc_alloc::Options;
 use rayon::prelude::*;
 
-use crate::bound::{self, Allow};
+use crate::bound;
 use crate::decisions::Decisions;
 use crate::planner::{Progress, Request};
 use crate::problem::Problem;
@@ -79,14 +79,13 @@ pub fn search(
     known: &[Decisions],
     planned: bool,
 ) -> Result<Outcome, String> {
-    let precedence = (!request.fixed_order).then(|| Precedence::new(p));
+    let precedence = request.allow.reorder.then(|| Precedence::new(p));
     let mut starts: Vec<Vec<u32>> = vec![(0..p.ops.len() as u32).collect()];
     starts.extend(precedence.as_ref().map(|x| x.sinking(p)));
     starts.dedup();
-    let allow = Allow { swap: request.swap, recompute: request.recompute };
     // Where nothing fits the search finds out.
-    let floor = bound::order_free(p, request.capacity, allow).unwrap_or_else(|_| p.compute_ns());
-    let may = May { swap: request.swap, recompute: request.recompute, mirror: true };
+    let floor = bound::order_free(p, request.capacity, request.allow).unwrap_or_else(|_| p.compute_ns());
+    let may = May { allow: request.allow, mirror: true };
     let known = best_known(p, request, known, may);
     let runs: Vec<Result<Run<'_>, String>> = SEARCHES
         .par_iter()

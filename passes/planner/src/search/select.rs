@@ -54,7 +54,7 @@ fn greedy_by(s: &mut State<'_>, prices: &Prices, work: &mut u64, steps: usize) -
     for round in 0..ROUNDS {
         let mut wanted = Vec::new();
         // What is made again for its own sake may call for more of it; copies do not.
-        let redo = round < ROUNDS / 2 || !s.may.swap;
+        let redo = round < ROUNDS / 2 || !s.may.allow.swap;
         let fits = Round::new(s, prices, redo).choose(work, &mut wanted, steps);
         if !fits {
             return false;
@@ -297,7 +297,7 @@ mod tests {
     use super::*;
     use crate::problem::Problem;
     use crate::realise::realise;
-    use crate::sample;
+    use crate::sample::{self, ALLOWED};
     use crate::sequence::Sequence;
 
     /// Layers of the chains, each with a forward and a backward op: two candidates at a time.
@@ -336,10 +336,7 @@ mod tests {
         let p = uneven();
         assert!(p.ops.len() > BATCH);
         let capacity = p.tensors.iter().map(|t| t.bytes).sum::<u64>() * 6 / 10;
-        for may in [
-            May { swap: true, recompute: false, mirror: true },
-            May { swap: false, recompute: true, mirror: true },
-        ] {
+        for may in [May { allow: ALLOWED[0], mirror: true }, May { allow: ALLOWED[1], mirror: true }] {
             let several = chosen(&p, capacity, may, BATCH);
             assert!(several == chosen(&p, capacity, may, BATCH), "{may:?}: not the same again");
             let ((time, work, _), (one, more, _)) = (several, chosen(&p, capacity, may, usize::MAX));

@@ -2,6 +2,7 @@
 
 use super::again::{self, Chain, View};
 use super::decode::Decoder;
+use crate::planner::Allow;
 use crate::problem::{Kind, Problem};
 use crate::scheme::{Scheme, Swap};
 use crate::sequence::{Sequence, Step};
@@ -14,11 +15,10 @@ enum Change {
     Mirror(u32),
 }
 
-/// What a search may do.
+/// Permissions of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct May {
-    pub(crate) swap: bool,
-    pub(crate) recompute: bool,
+    pub(crate) allow: Allow,
     /// Have states on both sides when a step begins.
     pub(crate) mirror: bool,
 }
@@ -86,7 +86,7 @@ impl<'a> State<'a> {
     fn with_ids(p: &'a Problem, sequence: Sequence, ids: Vec<u32>, room: Room, may: May) -> State<'a> {
         let copies = Copies::new(p, &sequence.gaps);
         let n = sequence.steps.len();
-        let swap = may.swap && p.device.can_swap();
+        let swap = may.allow.on(&p.device).swap;
         let open = sequence.gaps.iter().map(|g| swap && (g.open() || g.wraps(n)) && !g.arrives()).collect();
         let mut ran = vec![0; p.ops.len()];
         let mut anchor = vec![p.ops.len() as u32; n + 1];
@@ -144,7 +144,7 @@ impl<'a> State<'a> {
     /// What it takes to make a tensor again at the end of a gap, if that can be.
     pub(crate) fn chain(&self, g: usize, reach: f64) -> Option<Chain> {
         let gap = &self.scheme.sequence.gaps[g];
-        let possible = self.may.recompute
+        let possible = self.may.allow.recompute
             && gap.from >= 0
             && gap.open()
             && !gap.dead
@@ -224,7 +224,7 @@ impl<'a> State<'a> {
     pub(crate) fn may_mirror(&self, t: u32) -> bool {
         self.may.mirror
             && self.p.tensors[t as usize].persistent()
-            && self.may.swap
+            && self.may.allow.swap
             && self.p.device.can_swap()
     }
 
