@@ -146,7 +146,9 @@ Examples:
   memc opt models/mlp_s_step/adamw.onnx --pass all --explain -o step.mir
   memc opt step.mir --pass \"cse,dce\"
   memc opt models/mlp_s/training_model.onnx \\
-    --pass \"graph,bufferize,alloc{algo=best-fit},events\"")]
+    --pass \"graph,bufferize,alloc{algo=best-fit},events\"
+  memc opt model.onnx --pass all --stop-after raise --print-after fold,cse
+  memc opt memc-bug-1.mir")]
     Opt(Opt),
     /// Check a model or an IR file against the verifier's rules
     #[command(after_help = "Example:\n  memc verify models/mlp_s_step/adamw.onnx")]
@@ -336,12 +338,19 @@ pub(crate) struct Opt {
     #[command(flatten)]
     pub(crate) source: Source,
     /// Passes to run, as a,b{option=value}; graph gives the canonical form, all adds memory-rewrite,dce as compile
-    /// does, which for GPUs goes on with fuse
-    #[arg(long, value_name = "PIPELINE", default_value = "")]
-    pub(crate) pass: String,
-    /// Device whose costs passes see: one of `memc list devices` or a profile file (.json)
-    #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "cpu")]
-    pub(crate) device: String,
+    /// does, which for GPUs goes on with fuse [default: those of the header `;! pass` of an IR file]
+    #[arg(long, value_name = "PIPELINE")]
+    pub(crate) pass: Option<String>,
+    /// Device whose costs passes see: one of `memc list devices` or a profile file (.json) [default: that of the
+    /// header `;! device` of an IR file, or cpu]
+    #[arg(long, visible_alias = "profile", value_name = "PROFILE")]
+    pub(crate) device: Option<String>,
+    /// Print the IR after these passes, or after all, to stderr (repeatable)
+    #[arg(long, value_name = "PASS", value_delimiter = ',')]
+    pub(crate) print_after: Vec<String>,
+    /// Run nothing after the last pass of this name
+    #[arg(long, value_name = "PASS")]
+    pub(crate) stop_after: Option<String>,
     /// Print what the passes counted, to stderr
     #[arg(long)]
     pub(crate) stats: bool,

@@ -16,6 +16,7 @@ mod planning;
 mod trace;
 mod values;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
     let result = std::panic::catch_unwind(|| run(&cli.command))
         .unwrap_or_else(|_| Err(Error::Internal("memc failed unexpectedly".into()).into()));
     let Err(failure) = result else { return ExitCode::SUCCESS };
+    let failure = failure.with_reproducer(Path::new(""));
     if let Failure::Error(e) = &failure
         && cli.command.wants_json()
     {

@@ -1,23 +1,33 @@
 //! `memc opt` and `memc verify`.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
-use memc::{Error, device};
-use memc_ir::{counted, print};
-use memc_passes::{Fired, PassCx, Pipeline};
+use memc::{Error, device, read_text};
+use memc_ir::{Module, counted, print};
+use memc_passes::{Fired, PassCx, PassDef, Pipeline, header};
 use serde_json::{Value, json};
 
 use crate::args::{Opt, Verify};
 use crate::output::{Failure, emit, say, write_file};
 
 pub(crate) fn opt(args: &Opt) -> Result<(), Failure> {
-    let profile = &*device::find(&args.device)?;
-    let pipeline = Pipeline::parse(&args.pass).map_err(Error::from)?;
+    let headers = headers(&args.source.model)?;
+    let given =
+        |flag: &Option<String>, name| flag.clone().or_else(|| header(&headers, name).map(str::to_owned));
+    let profile = &*device::find(&given(&args.device, "device").unwrap_or_else(|| "cpu".into()))?;
+    let pipeline = pipeline(args, &given(&args.pass, "pass").unwrap_or_default())?;
     let loaded = memc::import(&args.source.source())?;
     loaded.warnings.iter().for_each(|w| say(&format!("warning: {w}")));
     let mut module = loaded.module;
     let mut cx = PassCx { fired: loaded.fired, ..memc::context(profile) };
-    pipeline.run(&mut module, &mut cx).map_err(Error::from)?;
+    let printed = |pass: &str| args.print_after.iter().any(|name| name == pass || name == ALL);
+    let mut observe = |pass: &PassDef, m: &Module| {
+        if printed(pass.name) {
+            say(&format!("; after {}\n{}", pass.name, print(m).trim_end()));
+        }
+    };
+    pipeline.run_observed(&mut module, &mut cx, &mut observe).map_err(Error::from)?;
     cx.warnings.iter().for_each(|w| say(&format!("warning: {w}")));
     if args.stats {
         cx.stats.iter().for_each(|(pass, what, n)| say(&format!("{pass}: {n} {what}")));
@@ -41,7 +51,38 @@ pub(crate) fn opt(args: &Opt) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What passes counted and rewrote, and the IR that they left, where it is wanted.
+/// `--print-after` with this name prints the IR after every pass.
+const ALL: &str = "all";
+
+/// Text of an IR file, whose headers may name passes and a device; nothing for other models.
+fn headers(model: &Path) -> Result<String, Error> {
+    if model.extension().is_some_and(|e| e == "mir") && !model.is_dir() {
+        read_text(model)
+    } else {
+        Ok(String::new())
+    }
+}
+
+/// The pipeline up to `--stop-after`. Refuses names of passes that it does not have.
+fn pipeline(args: &Opt, text: &str) -> Result<Pipeline, Error> {
+    let pipeline = Pipeline::parse(text)?;
+    let missing = |option: &str, pass: &str| {
+        let names: Vec<&str> = pipeline.0.iter().map(|step| step.pass.name).collect();
+        let has = if names.is_empty() { "there are none: give --pass".into() } else { names.join(", ") };
+        Error::Usage(format!("{option} {pass}: no such pass is to run (those that are: {has})"))
+    };
+    let until = match &args.stop_after {
+        Some(pass) => pipeline.clone().until(pass).ok_or_else(|| missing("--stop-after", pass))?,
+        None => pipeline.clone(),
+    };
+    let runs = |pass: &String| pass == ALL || until.0.iter().any(|step| step.pass.name == pass);
+    match args.print_after.iter().find(|&pass| !runs(pass)) {
+        Some(pass) => Err(missing("--print-after", pass)),
+        None => Ok(until),
+    }
+}
+
+/// Counts and rewrites of the passes, and the IR that they left, where it is wanted.
 fn to_json(cx: &PassCx<'_>, ir: Option<String>) -> Value {
     let count = |(pass, what, n): &(&str, String, u64)| json!({"pass": pass, "counted": what, "count": n});
     let rule = |((pass, rule), (count, values)): (&(&str, &str), &(u64, Vec<&str>))| json!({"pass": pass, "rule": rule, "count": count, "values": values});

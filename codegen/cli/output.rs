@@ -35,6 +35,22 @@ impl Failure {
         Failure::Reported(e.exit_code(), text(e))
     }
 
+    /// Writes the reproducer of a failed pass to `folder`, and names the file in the error's text.
+    pub(crate) fn with_reproducer(self, folder: &Path) -> Failure {
+        let Failure::Error(Error::Bug { text, reproducer }) = self else { return self };
+        let unused = |path: &PathBuf| match std::fs::read(path) {
+            Ok(bytes) => bytes == reproducer.as_bytes(),
+            Err(e) => e.kind() == ErrorKind::NotFound,
+        };
+        let path = (1..=MOST_REPRODUCERS).map(|n| folder.join(format!("memc-bug-{n}.mir"))).find(unused);
+        let note = match path.map(|path| (write_file(&path, reproducer.as_bytes()), path)) {
+            Some((Ok(()), path)) => format!("\nnote: `memc opt {}` shows it again", path.display()),
+            Some((Err(e), _)) => format!("\nnote: {e}"),
+            None => String::new(),
+        };
+        Failure::Error(Error::Bug { text: text + &note, reproducer })
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Error(e) => e.exit_code(),
@@ -52,6 +68,9 @@ impl Failure {
         }
     }
 }
+
+/// Reproducers that a folder takes.
+const MOST_REPRODUCERS: u32 = 100;
 
 /// An error for people.
 fn text(e: &Error) -> String {
@@ -316,5 +335,27 @@ impl Watch for Progress {
 
     fn is_seen(&self) -> bool {
         !self.bar.is_hidden()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_pass_leaves_a_file_and_an_equal_failure_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let fail = |content: &str| {
+            let error = Error::Bug { text: "fold: it fails".into(), reproducer: content.into() };
+            Failure::from(error).with_reproducer(folder.path()).text().unwrap()
+        };
+        let first = folder.path().join("memc-bug-1.mir");
+        for _ in 0..2 {
+            let said = fail("module @a graph\n");
+            assert!(said.contains(&format!("note: `memc opt {}`", first.display())), "{said}");
+        }
+        assert!(fail("module @b graph\n").contains("memc-bug-2.mir"));
+        assert_eq!(std::fs::read_to_string(first).unwrap(), "module @a graph\n");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 }

@@ -124,8 +124,14 @@ const ALIASES: [(&str, &[&str]); 2] =
     [("graph", &[crate::GRAPH_PIPELINE]), ("all", &[crate::GRAPH_PIPELINE, crate::MEMORY_PIPELINE])];
 
 /// Former names of passes and the names that hints give for them.
-const RENAMED: [(&str, &str); 4] =
-    [("batch", "fuse-counters"), ("order", "schedule-ops"), ("recover", "raise"), ("to-mem", "bufferize")];
+const RENAMED: [(&str, &str); 6] = [
+    ("batch", "fuse-counters"),
+    ("layout", "alloc"),
+    ("order", "schedule-ops"),
+    ("recover", "raise"),
+    ("timepoints", "events"),
+    ("to-mem", "bufferize"),
+];
 
 impl Pipeline {
     /// Parses `a,b{k=v,k2=v2}`; the pass names are those of [`crate::PASSES`]. `graph` stands for

@@ -320,16 +320,6 @@ fn saved_decisions_replay_to_the_same_schedule() {
 }
 
 #[test]
-fn opt_prints_ir_that_verifies_and_runs_named_passes() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("a.mir").display().to_string();
-    memc_ok(&["opt", MODEL, "--pass", "cse,dce,bufferize,alloc{algo=first-fit},events", "-o", &file]);
-    assert!(memc_ok(&["verify", &file]).contains("mem phase"));
-    let said = memc_fails(2, &["opt", MODEL, "--pass", "no-such-pass"]);
-    assert!(said.contains("known:") && said.contains("bufferize"), "{said}");
-}
-
-#[test]
 fn estimate_says_what_a_step_needs() {
     let out = json(&memc_ok(&["estimate", MODEL, "--json"]));
     let parts =
@@ -378,16 +368,6 @@ fn help_shows_examples_and_exit_codes() {
     assert!(memc_ok(&["list", "rules"]).contains("M7"));
     let rewrites = memc_ok(&["list", "rewrites"]);
     assert!(rewrites.contains("neg-of-neg") && rewrites.contains("conv-grad-weight"), "{rewrites}");
-}
-
-#[test]
-fn opt_explains_which_rules_rewrote_which_values() {
-    let args = ["opt", "models/mlp_s_step/adamw.onnx", "--pass", memc_passes::GRAPH_PIPELINE, "--explain"];
-    let out = memc(&args);
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{said}");
-    assert!(said.contains("raise: 6 adamw at m.fc1.weight_new, m.fc1.bias_new, "), "{said}");
-    assert!(said.contains("simplify: ") && said.contains("raise: 1 cross-entropy at loss"), "{said}");
 }
 
 #[test]

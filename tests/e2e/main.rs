@@ -17,6 +17,7 @@ mod hold;
 #[path = "../../runtime/tests/run/mock.rs"]
 mod mock;
 mod models;
+mod opt;
 #[path = "../../runtime/tests/run/plain.rs"]
 mod plain;
 mod planning;

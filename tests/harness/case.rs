@@ -40,7 +40,7 @@ impl Case {
         if !case.sentence().ends_with('.') {
             return Err("a case starts with a sentence, `; It shows this.`".into());
         }
-        let known = ["test", "pass", "device", "stats", "model", "options"];
+        let known = ["test", "pass", "device", "stats", "model", "options", "budget"];
         for line in case.head.iter().filter_map(|l| l.strip_prefix(";!")) {
             let word = line.split_whitespace().next().unwrap_or_default();
             if !known.contains(&word) {

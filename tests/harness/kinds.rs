@@ -12,7 +12,7 @@ use memc_ir::{
     verify,
 };
 use memc_passes::{DeviceProfile, PassCx, Pipeline};
-use memc_plan::{Meta, text};
+use memc_plan::{Meta, Plan, text};
 
 use super::case::Case;
 use super::{numbers, root};
@@ -38,6 +38,7 @@ const KINDS: &[Kind] = &[
     ("gradients", gradients),
     ("import", import_model),
     ("lower", lower_module),
+    ("plan", plan_module),
     ("check", check_plan),
 ];
 
@@ -256,10 +257,39 @@ fn lower_module(case: &Case) -> Result<Outcome, String> {
         Ok(lowered) => lowered.plan,
         Err(e) => return Ok(Outcome::Lines(lines(&format!("error: {e}")))),
     };
-    // What does not depend on the module.
+    Ok(Outcome::Lines(lines(&own_text(&mut plan))))
+}
+
+/// The text of a plan without what does not depend on the module's body.
+fn own_text(plan: &mut Plan) -> String {
     plan.meta.producer.clear();
     plan.meta.set_source(String::new());
-    Ok(Outcome::Lines(lines(&text::print(&plan))))
+    text::print(plan)
+}
+
+/// `plan`: what `memc compile` decides for the module in `;! budget` bytes on `;! device`, and the plan, without its
+/// source; or why there is none. Without a budget everything stays on the device.
+fn plan_module(case: &Case) -> Result<Outcome, String> {
+    let imported = memc::Imported {
+        module: module(case)?,
+        notes: Vec::new(),
+        warnings: Vec::new(),
+        options: Vec::new(),
+        fired: Vec::new(),
+    };
+    let bytes = |text: &str| text.parse().map(memc::Size::Bytes).map_err(|_| format!("{text}: no number"));
+    let budget = case.header("budget").map(bytes).transpose()?;
+    let profile = memc::device::find(case.header("device").unwrap_or("toy")).map_err(|e| e.to_string())?;
+    let compiled = memc::Model::of(imported, profile, memc::Rewrites::default())
+        .and_then(|model| memc::compile(&model, &memc::Options { budget, ..Default::default() }));
+    Ok(Outcome::Lines(match compiled {
+        Err(e) => lines(&format!("error: {e}")),
+        Ok(mut compiled) => {
+            let mut out = lines(&compiled.outcome.decisions(&compiled.instance).unwrap_or_default());
+            out.extend(lines(&own_text(&mut compiled.plan)));
+            out
+        }
+    }))
 }
 
 /// `check`: the checker's report on a plan, which stands after a line `---` below its source module.

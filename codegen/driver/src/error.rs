@@ -32,6 +32,13 @@ pub enum Error {
     Plan(String),
     /// 70: a bug in memc.
     Internal(String),
+    /// 70: a pass failed: a bug in memc.
+    Bug {
+        /// The pass, and the reason.
+        text: String,
+        /// Content of a file (.mir) that `memc opt` runs to show the failure again.
+        reproducer: String,
+    },
     /// 74: reading or writing failed.
     Io(String),
     /// 130: a request to stop came before there was a result.
@@ -60,7 +67,7 @@ impl Error {
             Error::Model(_) => 3,
             Error::Infeasible(_) | Error::NoAllocation { .. } => 4,
             Error::Plan(_) => 7,
-            Error::Internal(_) => 70,
+            Error::Internal(_) | Error::Bug { .. } => 70,
             Error::Io(_) => 74,
             Error::Interrupted => 130,
         }
@@ -81,8 +88,11 @@ impl fmt::Display for Error {
             Error::Usage(t) | Error::Model(t) | Error::Plan(t) | Error::Io(t) => f.write_str(t),
             Error::Infeasible(no_fit) => f.write_str(&no_fit.text),
             Error::NoAllocation { capacity, why, .. } => write!(f, "no allocation of height {capacity}{why}"),
-            Error::Internal(t) => {
-                write!(f, "{t}\nthis is a bug in memc; please report it with the model and this command line")
+            Error::Internal(text) | Error::Bug { text, .. } => {
+                write!(
+                    f,
+                    "{text}\nthis is a bug in memc; please report it with the model and this command line"
+                )
             }
             Error::Interrupted => f.write_str("interrupted"),
         }
@@ -104,7 +114,8 @@ impl From<PassError> for Error {
             PassError::Infeasible(report) => report.into(),
             PassError::Unsupported(text) => Error::Model(text),
             PassError::Invalid(_) => Error::Model(e.to_string()),
-            PassError::Failed(_) | PassError::Bug { .. } => Error::Internal(e.to_string()),
+            PassError::Failed(text) => Error::Internal(text),
+            PassError::Bug { text, reproducer } => Error::Bug { text, reproducer },
         }
     }
 }

@@ -1,15 +1,27 @@
 //! Events: which completions on other streams every op has to wait for, from the bytes that ops touch after allocation.
 
-use memc_ir::{ByteRange, Module, OpId, SlotId, Stream, Wait};
+use std::fmt;
+
+use memc_ir::{ByteRange, Id, Module, OpId, SlotId, Stream, Wait};
 use memc_planner::{Access, awaits};
+
+/// A slot that has no offset yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct NoOffset(SlotId);
+
+impl fmt::Display for NoOffset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "slot {} has no offset\nhint: run `alloc` first", self.0.index())
+    }
+}
 
 /// Replaces all waits by those that the allocation needs.
 ///
 /// Fails when a slot has no offset.
-pub fn place_waits(m: &mut Module) -> Result<(), String> {
+pub(crate) fn place_waits(m: &mut Module) -> Result<(), NoOffset> {
     let runs = |&op: &OpId| m.ops[op].stream().is_some() && !m.ops[op].is_view();
     let commands: Vec<OpId> = m.order.iter().copied().filter(runs).collect();
-    let accesses = commands.iter().map(|&op| access(m, op)).collect::<Result<Vec<Access>, String>>()?;
+    let accesses = commands.iter().map(|&op| access(m, op)).collect::<Result<Vec<Access>, NoOffset>>()?;
     for (&op, list) in commands.iter().zip(awaits(&accesses)) {
         let mut list: Vec<Wait> = list
             .into_iter()
@@ -21,9 +33,9 @@ pub fn place_waits(m: &mut Module) -> Result<(), String> {
     Ok(())
 }
 
-fn access(m: &Module, id: OpId) -> Result<Access, String> {
+fn access(m: &Module, id: OpId) -> Result<Access, NoOffset> {
     let op = &m.ops[id];
-    let ranges = |slots: &mut dyn Iterator<Item = SlotId>| -> Result<Vec<ByteRange>, String> {
+    let ranges = |slots: &mut dyn Iterator<Item = SlotId>| -> Result<Vec<ByteRange>, NoOffset> {
         slots.map(|slot| range(m, slot)).collect()
     };
     Ok(Access {
@@ -35,10 +47,8 @@ fn access(m: &Module, id: OpId) -> Result<Access, String> {
     })
 }
 
-fn range(m: &Module, slot: SlotId) -> Result<ByteRange, String> {
+fn range(m: &Module, slot: SlotId) -> Result<ByteRange, NoOffset> {
     let place = &m.slots[slot];
-    let Some(start) = place.offset else {
-        return Err(format!("slot {} has no offset", memc_ir::Id::index(slot)));
-    };
+    let start = place.offset.ok_or(NoOffset(slot))?;
     Ok(ByteRange { space: place.space, start, end: start + place.bytes })
 }

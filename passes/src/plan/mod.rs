@@ -9,7 +9,6 @@ pub(crate) mod rows;
 pub(crate) mod storage;
 
 pub use bufferize::{apply, bufferize};
-pub use events::place_waits;
 pub use infeasible::Infeasible;
 pub use problem::{Breakdown, Problem, device};
 pub use storage::Kind;

@@ -55,7 +55,7 @@ pub(crate) const EVENTS: PassDef = PassDef {
     summary: "places the waits that the allocation needs between streams",
     phases: (Phase::Mem, Phase::Mem),
     options: &[],
-    run: |m, _, _| place_waits(m).map_err(PassError::Failed),
+    run: |m, _, _| place_waits(m).map_err(|e| PassError::Usage(e.to_string())),
 };
 
 /// `bufferize`.
