@@ -100,6 +100,12 @@ impl From<String> for Fault {
     }
 }
 
+impl From<memc_ir::TypeError> for Fault {
+    fn from(error: memc_ir::TypeError) -> Self {
+        Fault::Bad(error.to_string())
+    }
+}
+
 impl From<&str> for Fault {
     fn from(message: &str) -> Self {
         Fault::Bad(message.to_string())

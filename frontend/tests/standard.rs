@@ -299,7 +299,7 @@ fn impossible_bindings() {
 /// Options that say how to train are refused, since the model says it.
 #[test]
 fn recipes_are_not_needed() {
-    let parse = |text: &str| text.parse().unwrap_or_else(|e: String| panic!("{e}"));
+    let parse = |text: &str| text.parse().unwrap_or_else(|e: memc_ir::ParseError| panic!("{e}"));
     let options = ImportOptions::default;
     for (options, part) in [
         (ImportOptions { loss: Some(parse("mse")), ..options() }, "--loss mse"),

@@ -277,7 +277,7 @@ impl Attr for Body {
         if let AttrValue::Text(text) = value { parse_body(text).ok() } else { None }
     }
     fn wrong(value: &AttrValue) -> Option<String> {
-        if let AttrValue::Text(text) = value { parse_body(text).err() } else { None }
+        if let AttrValue::Text(text) = value { parse_body(text).err().map(|e| e.to_string()) } else { None }
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::error::ParseError;
+
 /// A number of things, as "1 op", "2 ops" or "2 launches".
 pub fn counted(n: impl fmt::Display + PartialEq + From<u8>, noun: &str) -> String {
     let plural = match (n == 1.into(), noun.ends_with("ch")) {
@@ -36,20 +38,21 @@ impl Bytes {
     /// # Errors
     /// What is wrong, and `example`, which says what to write instead. A bare number is refused, since tools disagree on its
     /// unit, and so are `KB`, `MB`, `GB`, since people do.
-    pub fn parse(text: &str, example: &str) -> Result<Bytes, String> {
+    pub fn parse(text: &str, example: &str) -> Result<Bytes, ParseError> {
         let text = text.trim();
         let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, suffix) = text.split_at(split);
         if number.is_empty() {
-            return Err(format!("`{text}` is not a size: {example}"));
+            return Err(format!("`{text}` is not a size: {example}").into());
         }
         let shift = match suffix {
             "" => {
                 return Err(format!(
                     "`{text}` has no unit: write {text}B for bytes, {text}M for MiB or {text}G for GiB"
-                ));
+                )
+                .into());
             }
-            "%" => return Err(format!("`{text}` is a share: {example}")),
+            "%" => return Err(format!("`{text}` is a share: {example}").into()),
             "B" => 0,
             "K" | "Ki" | "KiB" => 10,
             "M" | "Mi" | "MiB" => 20,
@@ -59,20 +62,21 @@ impl Bytes {
                 let unit = suffix.trim_end_matches('B');
                 return Err(format!(
                     "`{suffix}` is ambiguous: write {number}{unit} or {number}{unit}iB, both binary"
-                ));
+                )
+                .into());
             }
             _ => {
                 let unit = suffix.trim().to_ascii_uppercase();
                 let unit = unit.strip_suffix("IB").or(unit.strip_suffix('I')).unwrap_or(&unit);
                 let unit = if unit.len() == 2 { unit.strip_suffix('B').unwrap_or(unit) } else { unit };
                 if matches!(unit, "B" | "K" | "M" | "G" | "T") {
-                    return Err(format!("`{text}` is not a size: did you mean {number}{unit}?"));
+                    return Err(format!("`{text}` is not a size: did you mean {number}{unit}?").into());
                 }
-                return Err(format!("`{suffix}` is not a unit: {example}"));
+                return Err(format!("`{suffix}` is not a unit: {example}").into());
             }
         };
         let bytes = scaled(number, shift);
-        bytes.map(Bytes).ok_or_else(|| format!("`{text}` is not a size that fits: {example}"))
+        bytes.map(Bytes).ok_or_else(|| format!("`{text}` is not a size that fits: {example}").into())
     }
 
     /// Only the rounded binary-unit part, as `16.00 GiB`.
@@ -161,7 +165,7 @@ mod tests {
             ("1.5B", "fits"),
         ] {
             let message = Bytes::parse(text, "write a size").unwrap_err();
-            assert!(message.contains(hint), "{text}: {message}");
+            assert!(message.to_string().contains(hint), "{text}: {message}");
         }
     }
 

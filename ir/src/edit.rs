@@ -5,6 +5,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 
 use crate::entity::{Arena, ConstId, HostShadowId, Id, InputId, OpId, SlotId, StateId, ValueId};
+use crate::error::TypeError;
 use crate::init::Init;
 use crate::module::{Code, Const, Def, Feed, HostShadow, Input, Module, Op, Phase, Role, State, Value};
 use crate::ops::OpKind;
@@ -115,7 +116,7 @@ impl Module {
         operands: &[ValueId],
         names: &[&str],
         origin: &str,
-    ) -> Result<Vec<ValueId>, String> {
+    ) -> Result<Vec<ValueId>, TypeError> {
         let id = self.new_op(kind, operands, names, origin)?;
         self.order.push(id);
         Ok(self.ops[id].results.clone())
@@ -128,7 +129,7 @@ impl Module {
         operands: &[ValueId],
         names: &[&str],
         origin: &str,
-    ) -> Result<OpId, String> {
+    ) -> Result<OpId, TypeError> {
         let types: Vec<&TensorType> = operands.iter().map(|&v| &self.values[v].ty).collect();
         let result_types = kind.infer(&types)?;
         let id = OpId::new(self.ops.len());

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::attr::{F32, Scalar, write_float};
+use crate::error::TypeError;
 use crate::types::TensorType;
 
 /// A byte string known by its hash; the bytes may be absent when only structure was read.
@@ -79,10 +80,10 @@ impl Init {
     }
 
     /// Checks that a tensor of type `ty` can start as this; the error says what it cannot have.
-    pub fn check(&self, ty: &TensorType) -> Result<(), String> {
+    pub fn check(&self, ty: &TensorType) -> Result<(), TypeError> {
         let range = |seed: u64, numbers: [F32; 2]| {
             if !ty.dtype.is_float() {
-                return Err(format!("random contents need a float type, not {ty}"));
+                return Err(format!("random contents need a float type, not {ty}").into());
             }
             if seed >> 63 != 0 || numbers.iter().any(|n| !n.0.is_finite()) {
                 return Err("random contents need a seed below 2^63 and finite parameters".into());
@@ -93,19 +94,19 @@ impl Init {
             Init::Zeros | Init::Ones => Ok(()),
             Init::Fill(value) => match value.to_bytes(ty.dtype) {
                 Some(_) => Ok(()),
-                None => Err(format!("{value:?} is no element of {ty}")),
+                None => Err(format!("{value:?} is no element of {ty}").into()),
             },
             Init::Uniform { low, high, .. } if low.0 > high.0 => {
-                Err(format!("the range {:?} to {:?} is empty", low.0, high.0))
+                Err(format!("the range {:?} to {:?} is empty", low.0, high.0).into())
             }
             Init::Normal { std, .. } if std.0 < 0.0 => {
-                Err(format!("the standard deviation {:?} is negative", std.0))
+                Err(format!("the standard deviation {:?} is negative", std.0).into())
             }
             Init::Uniform { seed, low, high } => range(*seed, [*low, *high]),
             Init::Normal { seed, mean, std } => range(*seed, [*mean, *std]),
             Init::Data(blob) => match &blob.bytes {
                 Some(bytes) if bytes.len() as u64 != ty.bytes() => {
-                    Err(format!("{} bytes of data, {ty} has {}", bytes.len(), ty.bytes()))
+                    Err(format!("{} bytes of data, {ty} has {}", bytes.len(), ty.bytes()).into())
                 }
                 _ => Ok(()),
             },
@@ -212,9 +213,9 @@ mod tests {
         assert!(Init::Fill(Scalar::Int(3)).check(&f).is_err());
         assert!(Init::Fill(Scalar::Int(1 << 40)).check(&i).is_err());
         assert!(Init::symmetric(1, 0.5).check(&f).is_ok());
-        assert!(Init::symmetric(1, 0.5).check(&i).expect_err("integers").contains("float type"));
-        assert!(Init::symmetric(1, -0.5).check(&f).expect_err("empty").contains("empty"));
+        assert!(Init::symmetric(1, 0.5).check(&i).expect_err("integers").to_string().contains("float type"));
+        assert!(Init::symmetric(1, -0.5).check(&f).expect_err("empty").to_string().contains("empty"));
         assert!(Init::Normal { seed: 1, mean: F32(0.0), std: F32(-1.0) }.check(&f).is_err());
-        assert!(Init::Data(Blob::new([0; 7])).check(&f).expect_err("short").contains("7 bytes"));
+        assert!(Init::Data(Blob::new([0; 7])).check(&f).expect_err("short").to_string().contains("7 bytes"));
     }
 }

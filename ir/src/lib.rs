@@ -6,6 +6,7 @@ mod bytes;
 mod diag;
 mod edit;
 mod entity;
+mod error;
 mod init;
 mod module;
 pub mod ops;
@@ -20,6 +21,7 @@ mod verify;
 pub use bytes::{Bytes, counted, some_of};
 pub use diag::{Anchor, Diag, Diags};
 pub use entity::{Arena, ConstId, HostShadowId, Id, InputId, OpId, SlotId, StateId, ValueId};
+pub use error::{ParseError, TypeError};
 pub use init::{Blob, Init};
 pub use module::{
     ByteRange, Code, Const, Def, Feed, HostShadow, Input, Module, Op, Output, OutputRole, Phase, Role,

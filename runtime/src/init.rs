@@ -50,7 +50,7 @@ impl<'a> Initial<'a> {
         }
         for state in variables(plan.plan()) {
             if let Init::Random { seed, kind } = &state.init {
-                let known = generated(*seed, kind).and_then(|init| init.check(&state.ty));
+                let known = generated(*seed, kind).and_then(|init| Ok(init.check(&state.ty)?));
                 known.map_err(|what| Error::Plan(format!("state `{}`: {what}", state.name)))?;
             }
         }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use memc_ir::TypeError;
+
 /// Why an op was not lowered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CudaError {
@@ -10,7 +12,7 @@ pub enum CudaError {
         /// Name of the op in the text form.
         op: &'static str,
         /// What is wrong.
-        reason: String,
+        reason: TypeError,
     },
     /// The op has no kernel.
     Missing {

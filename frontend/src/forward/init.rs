@@ -42,7 +42,7 @@ pub(crate) fn contents(
             return Err(bad("it is neither an input nor an initializer of the model".into()));
         };
         let init = makers.init(key, value, ty).map_err(bad)?;
-        init.check(ty).map_err(bad)?;
+        init.check(ty).map_err(|e| bad(e.to_string()))?;
         if out.insert(key.clone(), init).is_some() {
             return Err(bad("it is bound twice".into()));
         }

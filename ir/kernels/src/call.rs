@@ -44,7 +44,7 @@ impl Call<'_> {
     /// Do this once for calls that come from a file; [`execute`] relies on it and does not repeat it.
     pub fn check(&self) -> Result<u64, KernelError> {
         let operands: Vec<&TensorType> = self.operand_types.iter().collect();
-        let results = self.op.infer(&operands).map_err(|reason| self.fail(reason))?;
+        let results = self.op.infer(&operands).map_err(|e| self.fail(e.to_string()))?;
         if results != self.result_types {
             return Err(self.fail(format!(
                 "result types are {}, not {}",

@@ -110,7 +110,7 @@ pub fn eval(op: &OpKind, operands: &[&Tensor]) -> Result<Vec<Tensor>, KernelErro
     let operand_types: Vec<TensorType> = operands.iter().map(|t| t.ty.clone()).collect();
     let types: Vec<&TensorType> = operand_types.iter().collect();
     let fail = |reason| KernelError::Call { op: op.mnemonic(), reason };
-    let result_types = op.infer(&types).map_err(fail)?;
+    let result_types = op.infer(&types).map_err(|e| fail(e.to_string()))?;
     let call = Call { op, operand_types: &operand_types, result_types: &result_types };
     let workspace = call.check()?;
     let workspace =

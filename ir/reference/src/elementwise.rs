@@ -5,6 +5,7 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_PI, PI};
 
 use memc_ir::{DType, TensorType};
 
+use crate::error::EvalError;
 use crate::eval::Results;
 use crate::tensor::{Data, Tensor64, flat_broadcast, points, wrapped};
 
@@ -62,9 +63,9 @@ pub(crate) fn select(x: &[&Tensor64], y: &TensorType) -> Results {
         (source, flat_broadcast(source.shape(), p))
     });
     Ok(vec![if y.dtype.is_float() {
-        Data::Float(places.map(|(t, i)| Ok(t.f()?[i])).collect::<Result<_, String>>()?)
+        Data::Float(places.map(|(t, i)| Ok(t.f()?[i])).collect::<Result<_, EvalError>>()?)
     } else {
-        Data::Int(places.map(|(t, i)| Ok(t.i()?[i])).collect::<Result<_, String>>()?)
+        Data::Int(places.map(|(t, i)| Ok(t.i()?[i])).collect::<Result<_, EvalError>>()?)
     }])
 }
 

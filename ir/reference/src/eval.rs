@@ -3,17 +3,18 @@
 use memc_ir::ops::fused::{Arg, Step};
 use memc_ir::{OpKind, TensorType};
 
+use crate::error::EvalError;
 use crate::random::{self, Source};
 use crate::tensor::{Data, Tensor64};
 use crate::{elementwise as ew, index, linalg, loss, movement, norm, optim, reduce, window};
 
 /// What a family's function returns: the data of every result.
-pub(crate) type Results = Result<Vec<Data>, String>;
+pub(crate) type Results = Result<Vec<Data>, EvalError>;
 
 /// The results of `op` on `operands`.
 ///
 /// Fails when the op's row rejects the operands' types or an index is out of range.
-pub fn eval(op: &OpKind, operands: &[&Tensor64]) -> Result<Vec<Tensor64>, String> {
+pub fn eval(op: &OpKind, operands: &[&Tensor64]) -> Result<Vec<Tensor64>, EvalError> {
     let types: Vec<&TensorType> = operands.iter().map(|t| &t.ty).collect();
     let results = op.infer(&types).map_err(|e| format!("{}: {e}", op.mnemonic()))?;
     let data = dispatch(op, operands, &results).map_err(|e| format!("{}: {e}", op.mnemonic()))?;

@@ -3,11 +3,12 @@
 use memc_ir::TensorType;
 use memc_ir::attr::ScatterMode;
 
+use crate::error::EvalError;
 use crate::eval::Results;
 use crate::tensor::{Data, Tensor64, at, flat, points, resolve, wrapped};
 
 /// Position in a tensor of shape `data` of slice element `p`, whose axes from `axis` on are those of the indices.
-fn gathered(data: &[u64], indices: &Tensor64, p: &[usize], axis: usize) -> Result<usize, String> {
+fn gathered(data: &[u64], indices: &Tensor64, p: &[usize], axis: usize) -> Result<usize, EvalError> {
     let end = axis + indices.ty.rank();
     let index = indices.i()?[flat(indices.shape(), &p[axis..end])];
     let q = [&p[..axis], &[resolve(index, data[axis])?], &p[end..]].concat();
@@ -29,7 +30,7 @@ pub(crate) fn gather_grad(x: &[&Tensor64], y: &TensorType, axis: i64) -> Results
 }
 
 /// Position in `data` that index element `p` names along `axis`.
-fn elementwise(data: &[u64], indices: &Tensor64, p: &[usize], axis: usize) -> Result<usize, String> {
+fn elementwise(data: &[u64], indices: &Tensor64, p: &[usize], axis: usize) -> Result<usize, EvalError> {
     let index = indices.i()?[flat(indices.shape(), p)];
     Ok(flat(data, &at(p, axis, resolve(index, data[axis])?)))
 }
@@ -68,7 +69,7 @@ pub(crate) fn scatter_elements(x: &[&Tensor64], axis: i64, mode: ScatterMode) ->
 }
 
 /// For every element of the slices that index tuples name, its position in a tensor of shape `data`.
-fn tuples(data: &[u64], indices: &Tensor64, slices: &[u64], batch: usize) -> Result<Vec<usize>, String> {
+fn tuples(data: &[u64], indices: &Tensor64, slices: &[u64], batch: usize) -> Result<Vec<usize>, EvalError> {
     let outer = indices.ty.rank() - 1;
     let depth = indices.shape()[outer] as usize;
     let place = |p: &Vec<usize>| {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use memc_ir::{Code, Def, Module, ValueId};
 
+use crate::error::EvalError;
 use crate::eval::eval;
 use crate::tensor::Tensor64;
 
@@ -14,7 +15,7 @@ pub type Env = BTreeMap<ValueId, Tensor64>;
 ///
 /// Fails when an input or state that an op reads is missing or has another type, when an op fails, and on a module
 /// of the mem phase.
-pub fn run(module: &Module, start: &Env) -> Result<Env, String> {
+pub fn run(module: &Module, start: &Env) -> Result<Env, EvalError> {
     let mut now = Env::new();
     for (v, value) in module.values.iter() {
         match value.def {
@@ -26,7 +27,7 @@ pub fn run(module: &Module, start: &Env) -> Result<Env, String> {
                 Some(t) if t.ty == value.ty => {
                     now.insert(v, t.clone());
                 }
-                Some(t) => return Err(format!("`{}` is {}, got {}", value.name, value.ty, t.ty)),
+                Some(t) => return Err(format!("`{}` is {}, got {}", value.name, value.ty, t.ty).into()),
                 None => {}
             },
         }

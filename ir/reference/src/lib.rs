@@ -9,6 +9,7 @@
 //! - Slow and allocating freely: for tests on small tensors only, which is why no product crate links it.
 
 mod elementwise;
+mod error;
 mod eval;
 mod index;
 mod interp;
@@ -22,6 +23,7 @@ mod reduce;
 mod tensor;
 mod window;
 
+pub use error::EvalError;
 pub use eval::eval;
 pub use interp::{Env, run};
 pub use tensor::{Data, Tensor64};

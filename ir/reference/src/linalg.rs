@@ -2,18 +2,19 @@
 
 use memc_ir::TensorType;
 
+use crate::error::EvalError;
 use crate::eval::Results;
 use crate::tensor::{Data, Tensor64, flat_broadcast, points};
 
 /// The element in row `i` and column `j` of the matrix that `t` holds at the leading multi-index `lead`.
-fn element(t: &Tensor64, lead: &[usize], i: usize, j: usize, trans: bool) -> Result<f64, String> {
+fn element(t: &Tensor64, lead: &[usize], i: usize, j: usize, trans: bool) -> Result<f64, EvalError> {
     let (i, j) = if trans { (j, i) } else { (i, j) };
     let (outer, matrix) = t.shape().split_at(t.ty.rank() - 2);
     let at = flat_broadcast(outer, lead);
     Ok(t.f()?[(at * matrix[0] as usize + i) * matrix[1] as usize + j])
 }
 
-fn product(x: &[&Tensor64], y: &TensorType, ta: bool, tb: bool, alpha: f32) -> Result<Vec<f64>, String> {
+fn product(x: &[&Tensor64], y: &TensorType, ta: bool, tb: bool, alpha: f32) -> Result<Vec<f64>, EvalError> {
     let a = x[0].shape();
     let inner = a[a.len() - if ta { 2 } else { 1 }] as usize;
     let mut out = Vec::new();

@@ -2,12 +2,13 @@
 
 use memc_ir::attr::Reduction;
 
+use crate::error::EvalError;
 use crate::eval::Results;
 use crate::norm::log_softmax;
 use crate::tensor::{Data, Tensor64, flat, points};
 
 /// For every label, the position of its logarithm in `log_prob`, or `None` when it is ignored.
-fn labelled(scores: &[u64], labels: &Tensor64, ignore: i64) -> Result<Vec<Option<usize>>, String> {
+fn labelled(scores: &[u64], labels: &Tensor64, ignore: i64) -> Result<Vec<Option<usize>>, EvalError> {
     let mut out = Vec::new();
     for (p, &label) in points(labels.shape()).iter().zip(labels.i()?) {
         if label == ignore {
@@ -15,7 +16,7 @@ fn labelled(scores: &[u64], labels: &Tensor64, ignore: i64) -> Result<Vec<Option
         } else if (0..scores[1] as i64).contains(&label) {
             out.push(Some(flat(scores, &[&p[..1], &[label as usize], &p[1..]].concat())));
         } else {
-            return Err(format!("label {label} is no class of {}", scores[1]));
+            return Err(format!("label {label} is no class of {}", scores[1]).into());
         }
     }
     Ok(out)

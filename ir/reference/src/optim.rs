@@ -1,10 +1,11 @@
 //! Optimizer updates.
 
+use crate::error::EvalError;
 use crate::eval::Results;
 use crate::tensor::{Data, Tensor64};
 
 /// The step number in operand `i`; 1 where that is absent.
-fn step(x: &[&Tensor64], i: usize) -> Result<f64, String> {
+fn step(x: &[&Tensor64], i: usize) -> Result<f64, EvalError> {
     Ok(if let Some(step) = x.get(i) { step.i()?[0] as f64 } else { 1.0 })
 }
 

@@ -5,6 +5,7 @@ use std::f64::consts::PI;
 
 use memc_ir::TensorType;
 
+use crate::error::EvalError;
 use crate::eval::Results;
 use crate::tensor::{Data, Tensor64};
 
@@ -16,7 +17,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    pub(crate) fn new(seed: i64, stream: i64, step: &Tensor64) -> Result<Source, String> {
+    pub(crate) fn new(seed: i64, stream: i64, step: &Tensor64) -> Result<Source, EvalError> {
         let step = *step.i()?.first().ok_or("the step has no element")?;
         Ok(Source { seed: seed as u64, stream: stream as u64, step: step as u64 })
     }

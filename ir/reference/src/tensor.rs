@@ -3,6 +3,8 @@
 use memc_ir::attr::Scalar;
 use memc_ir::{DType, TensorType};
 
+use crate::error::EvalError;
+
 /// The elements of a tensor, row-major.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Data {
@@ -42,9 +44,9 @@ impl Tensor64 {
     /// The tensor that a dense little-endian payload holds.
     ///
     /// Fails when the payload is not as long as the type says.
-    pub fn from_bytes(ty: TensorType, bytes: &[u8]) -> Result<Self, String> {
+    pub fn from_bytes(ty: TensorType, bytes: &[u8]) -> Result<Self, EvalError> {
         if bytes.len() as u64 != ty.bytes() {
-            return Err(format!("{} bytes are not {ty}", bytes.len()));
+            return Err(format!("{} bytes are not {ty}", bytes.len()).into());
         }
         let cells = bytes.chunks_exact(ty.dtype.bytes() as usize);
         let mut data = Self::zeros(ty.clone()).data;
@@ -54,25 +56,25 @@ impl Tensor64 {
                 (Data::Int(x), Some(Scalar::Int(v))) => x[i] = v,
                 // Any byte but 0 is true.
                 (Data::Int(x), _) => x[i] = 1,
-                (Data::Float(_), _) => return Err(format!("{cell:?} is no element of {ty}")),
+                (Data::Float(_), _) => return Err(format!("{cell:?} is no element of {ty}").into()),
             }
         }
         Ok(Self { ty, data })
     }
 
     /// The elements of a floating-point tensor.
-    pub fn f(&self) -> Result<&[f64], String> {
+    pub fn f(&self) -> Result<&[f64], EvalError> {
         match &self.data {
             Data::Float(x) => Ok(x),
-            Data::Int(_) => Err(format!("{} is not floating point", self.ty)),
+            Data::Int(_) => Err(format!("{} is not floating point", self.ty).into()),
         }
     }
 
     /// The elements of an integer or boolean tensor.
-    pub fn i(&self) -> Result<&[i64], String> {
+    pub fn i(&self) -> Result<&[i64], EvalError> {
         match &self.data {
             Data::Int(x) => Ok(x),
-            Data::Float(_) => Err(format!("{} is floating point", self.ty)),
+            Data::Float(_) => Err(format!("{} is floating point", self.ty).into()),
         }
     }
 
@@ -129,11 +131,11 @@ pub(crate) fn at(point: &[usize], axis: usize, i: usize) -> Vec<usize> {
 }
 
 /// The position that an index names in an axis of `extent`; negative ones count from the end.
-pub(crate) fn resolve(index: i64, extent: u64) -> Result<usize, String> {
+pub(crate) fn resolve(index: i64, extent: u64) -> Result<usize, EvalError> {
     let extent = extent as i64;
     if (-extent..extent).contains(&index) {
         Ok((if index < 0 { index + extent } else { index }) as usize)
     } else {
-        Err(format!("index {index} is outside an axis of {extent}"))
+        Err(format!("index {index} is outside an axis of {extent}").into())
     }
 }

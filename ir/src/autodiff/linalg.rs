@@ -7,6 +7,7 @@
 use super::rule::{Done, Rule};
 use crate::attr::F32;
 use crate::entity::ValueId;
+use crate::error::NoGradient;
 use crate::ops::OpKind;
 
 fn product(alpha: F32, trans_a: bool, trans_b: bool) -> OpKind {
@@ -14,7 +15,7 @@ fn product(alpha: F32, trans_a: bool, trans_b: bool) -> OpKind {
 }
 
 /// The gradient of `a`, before broadcast axes are summed.
-fn grad_a(r: &mut Rule<'_>, dy: ValueId, ta: bool, tb: bool, alpha: F32) -> Result<ValueId, String> {
+fn grad_a(r: &mut Rule<'_>, dy: ValueId, ta: bool, tb: bool, alpha: F32) -> Result<ValueId, NoGradient> {
     let b = r.x(1);
     if ta { r.op(product(alpha, tb, true), &[b, dy]) } else { r.op(product(alpha, false, !tb), &[dy, b]) }
 }
@@ -27,12 +28,12 @@ fn grad_b(
     ta: bool,
     tb: bool,
     alpha: F32,
-) -> Result<ValueId, String> {
+) -> Result<ValueId, NoGradient> {
     if tb { r.op(product(alpha, true, ta), &[dy, a]) } else { r.op(product(alpha, !ta, false), &[a, dy]) }
 }
 
 /// The elements of `v` as one matrix with all axes but the last as rows.
-fn as_rows(r: &mut Rule<'_>, v: ValueId) -> Result<ValueId, String> {
+fn as_rows(r: &mut Rule<'_>, v: ValueId) -> Result<ValueId, NoGradient> {
     let shape = r.shape(v);
     let Some((&columns, rows)) = shape.split_last() else { return Ok(v) };
     let rows = rows.iter().try_fold(1u64, |n, &d| n.checked_mul(d)).ok_or("the row count overflows")?;

@@ -33,6 +33,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::entity::{Id, OpId, ValueId};
+use crate::error::NoGradient;
 use crate::module::{Code, Def, Module, Phase};
 use crate::types::TensorType;
 use parts::Parts;
@@ -195,7 +196,7 @@ impl<'m> Sweep<'m> {
     }
 
     /// Applies the op's rule when one of its results has a gradient and one of its operands wants one.
-    fn visit(&mut self, id: OpId) -> Result<(), String> {
+    fn visit(&mut self, id: OpId) -> Result<(), NoGradient> {
         for i in 0..self.m.ops[id].results.len() {
             self.settle(self.m.ops[id].results[i])?;
         }
@@ -231,7 +232,7 @@ impl<'m> Sweep<'m> {
     }
 
     /// Adds what covers parts of `x` to its gradient.
-    fn settle(&mut self, x: ValueId) -> Result<(), String> {
+    fn settle(&mut self, x: ValueId) -> Result<(), NoGradient> {
         let Some(parts) = self.parts.remove(&x) else { return Ok(()) };
         for (grad, origin) in parts.join(self.m, x)? {
             self.contribute(x, grad, true, &origin)?;
@@ -240,7 +241,7 @@ impl<'m> Sweep<'m> {
     }
 
     /// Adds `grad` to the gradient of `x`.
-    fn contribute(&mut self, x: ValueId, grad: ValueId, owned: bool, origin: &str) -> Result<(), String> {
+    fn contribute(&mut self, x: ValueId, grad: ValueId, owned: bool, origin: &str) -> Result<(), NoGradient> {
         let name = format!("{}_grad", self.m.values[x].name);
         let total = match self.totals[x.index()] {
             None => {

@@ -3,6 +3,7 @@
 use super::rule::{Done, Rule};
 use crate::attr::{F32, Scalar};
 use crate::entity::ValueId;
+use crate::error::NoGradient;
 use crate::ops::OpKind;
 
 const ZERO: Scalar = Scalar::Float(F32(0.0));
@@ -31,7 +32,7 @@ pub(super) fn transpose(r: &mut Rule<'_>, perm: &[u64]) -> Done {
 }
 
 /// The elements of every axis from `starts` to `ends`.
-fn cut(r: &mut Rule<'_>, v: ValueId, starts: &[u64], ends: &[u64]) -> Result<ValueId, String> {
+fn cut(r: &mut Rule<'_>, v: ValueId, starts: &[u64], ends: &[u64]) -> Result<ValueId, NoGradient> {
     let signed = |xs: &[u64]| xs.iter().map(|&x| i64::try_from(x)).collect::<Result<Vec<i64>, _>>();
     let (Ok(starts), Ok(ends)) = (signed(starts), signed(ends)) else {
         return Err("an extent is too large".into());
@@ -64,7 +65,7 @@ pub(super) fn pad(r: &mut Rule<'_>, before: &[u64]) -> Done {
 }
 
 /// `v` with `before[i]` and `after[i]` zeros around axis `i`.
-fn padded(r: &mut Rule<'_>, v: ValueId, before: Vec<u64>, after: Vec<u64>) -> Result<ValueId, String> {
+fn padded(r: &mut Rule<'_>, v: ValueId, before: Vec<u64>, after: Vec<u64>) -> Result<ValueId, NoGradient> {
     if before.iter().chain(&after).all(|&n| n == 0) {
         return Ok(v);
     }
@@ -72,7 +73,7 @@ fn padded(r: &mut Rule<'_>, v: ValueId, before: Vec<u64>, after: Vec<u64>) -> Re
 }
 
 /// Undoes a step other than 1 along `axis`: reverses for a negative one, and puts zeros between the elements.
-fn dilated(r: &mut Rule<'_>, mut v: ValueId, axis: usize, step: i64) -> Result<ValueId, String> {
+fn dilated(r: &mut Rule<'_>, mut v: ValueId, axis: usize, step: i64) -> Result<ValueId, NoGradient> {
     let shape = r.shape(v);
     let (n, rank) = (shape[axis], shape.len());
     if step < 0 {

@@ -7,6 +7,7 @@
 use super::rule::{Done, Rule};
 use crate::attr::Reduction;
 use crate::entity::ValueId;
+use crate::error::NoGradient;
 use crate::module::Def;
 use crate::ops::OpKind;
 
@@ -22,7 +23,7 @@ fn has_own_statistics(r: &Rule<'_>) -> bool {
 }
 
 /// A vector over channels as a tensor that broadcasts along axis 1 of `rank` axes.
-fn per_channel(r: &mut Rule<'_>, v: ValueId, rank: usize) -> Result<ValueId, String> {
+fn per_channel(r: &mut Rule<'_>, v: ValueId, rank: usize) -> Result<ValueId, NoGradient> {
     let mut shape = vec![1; rank];
     shape[1] = r.ty(v).numel();
     r.reshaped(v, &shape)
@@ -83,7 +84,7 @@ fn through_statistics(
     [dmean, dvar, dinv_std]: [Option<ValueId>; 3],
     shape: &[u64],
     count: u64,
-) -> Result<Option<ValueId>, String> {
+) -> Result<Option<ValueId>, NoGradient> {
     let share = (1.0 / count as f64) as f32;
     let x = r.x(0);
     let mut dvar = dvar;
@@ -169,7 +170,7 @@ pub(super) fn layer_norm(r: &mut Rule<'_>, axis: i64) -> Done {
 }
 
 /// `dy - exp(y) * sum(dy)` along `axis`, for `y` the logarithm of a softmax.
-fn of_log_softmax(r: &mut Rule<'_>, dy: ValueId, y: ValueId, axis: i64) -> Result<ValueId, String> {
+fn of_log_softmax(r: &mut Rule<'_>, dy: ValueId, y: ValueId, axis: i64) -> Result<ValueId, NoGradient> {
     let axis = u64::try_from(axis).map_err(|_| "the axis is negative")?;
     let sum = r.sum(dy, &[axis], true)?;
     let softmax = r.op(OpKind::Exp {}, &[y])?;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::attr::{F32, Scalar};
 use crate::entity::ValueId;
+use crate::error::NoGradient;
 use crate::module::Module;
 use crate::ops::OpKind;
 
@@ -35,7 +36,7 @@ impl Parts {
     }
 
     /// Appends ops that make contributions of `x`'s type out of the parts; each is new, with the origin for its sum.
-    pub(super) fn join(mut self, m: &mut Module, x: ValueId) -> Result<Vec<(ValueId, String)>, String> {
+    pub(super) fn join(mut self, m: &mut Module, x: ValueId) -> Result<Vec<(ValueId, String)>, NoGradient> {
         self.parts.sort_by_key(|p| (p.axis, p.start));
         let mut layers: Vec<Vec<Part>> = Vec::new();
         // The layers of each axis by where they end; a part goes to the one that ends last before it.
@@ -62,11 +63,11 @@ impl Parts {
 }
 
 /// One tensor of `x`'s type out of parts along one axis that ascend and do not overlap.
-fn join_layer(m: &mut Module, x: ValueId, layer: &[Part], origin: &str) -> Result<ValueId, String> {
+fn join_layer(m: &mut Module, x: ValueId, layer: &[Part], origin: &str) -> Result<ValueId, NoGradient> {
     let (whole, name) = (m.values[x].ty.clone(), format!("{}_grad", m.values[x].name));
     let axis = layer.first().map_or(0, |p| p.axis);
     let first = layer.first().map_or(0, |p| p.start);
-    let op = |m: &mut Module, kind: OpKind, operands: &[ValueId]| -> Result<ValueId, String> {
+    let op = |m: &mut Module, kind: OpKind, operands: &[ValueId]| -> Result<ValueId, NoGradient> {
         let hint = format!("{name}/{}", kind.mnemonic());
         Ok(m.add_op(kind, operands, &[&hint], origin)?[0])
     };

@@ -2,10 +2,11 @@
 
 use super::rule::{Done, Rule};
 use crate::entity::ValueId;
+use crate::error::NoGradient;
 use crate::ops::OpKind;
 
 /// `v`, reduced over `axes` of the operand, with those axes put back at extent 1.
-fn kept(r: &mut Rule<'_>, v: ValueId, axes: &[u64]) -> Result<ValueId, String> {
+fn kept(r: &mut Rule<'_>, v: ValueId, axes: &[u64]) -> Result<ValueId, NoGradient> {
     let mut shape = r.shape(r.x(0));
     for &a in axes {
         shape[a as usize] = 1;

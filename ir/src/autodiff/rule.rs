@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::attr::{F32, Scalar};
 use crate::entity::{OpId, ValueId};
+use crate::error::NoGradient;
 use crate::module::Module;
 use crate::ops::OpKind;
 use crate::types::{DType, TensorType};
@@ -15,7 +16,7 @@ use crate::types::{DType, TensorType};
 pub(super) type Constants = BTreeMap<(DType, u32), ValueId>;
 
 /// Outcome of a rule; the error says why there is no gradient.
-pub(super) type Done = Result<(), String>;
+pub(super) type Done = Result<(), NoGradient>;
 
 /// One element of a floating-point type.
 pub(super) fn float_bytes(dtype: DType, value: f32) -> Vec<u8> {
@@ -88,7 +89,7 @@ impl<'m> Rule<'m> {
     }
 
     /// The gradient of the only result.
-    pub(super) fn dy(&self) -> Result<ValueId, String> {
+    pub(super) fn dy(&self) -> Result<ValueId, NoGradient> {
         self.dy[0].ok_or_else(|| "its result has no gradient".into())
     }
 
@@ -118,7 +119,9 @@ impl<'m> Rule<'m> {
             return Ok(());
         }
         if self.ty(grad) != self.ty(self.x(i)) {
-            return Err(format!("its gradient is {}, its operand {}", self.ty(grad), self.ty(self.x(i))));
+            return Err(
+                format!("its gradient is {}, its operand {}", self.ty(grad), self.ty(self.x(i))).into()
+            );
         }
         self.given.push(Given { operand: i, grad, part: None });
         Ok(())
@@ -132,14 +135,16 @@ impl<'m> Rule<'m> {
             || part.rank() != whole.rank()
             || extent.is_none_or(|end| end > whole.shape[axis])
         {
-            return Err(format!("its gradient is {part} from {start} on axis {axis}, its operand {whole}"));
+            return Err(
+                format!("its gradient is {part} from {start} on axis {axis}, its operand {whole}").into()
+            );
         }
         self.given.push(Given { operand: i, grad, part: Some((axis, start)) });
         Ok(())
     }
 
     /// Appends an op and returns all its results.
-    pub(super) fn ops(&mut self, kind: OpKind, operands: &[ValueId]) -> Result<Vec<ValueId>, String> {
+    pub(super) fn ops(&mut self, kind: OpKind, operands: &[ValueId]) -> Result<Vec<ValueId>, NoGradient> {
         let count = kind.result_count(operands.len());
         let names = vec![format!("{}/{}", self.hint, kind.mnemonic()); count];
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -149,37 +154,37 @@ impl<'m> Rule<'m> {
     }
 
     /// Appends an op and returns its first result.
-    pub(super) fn op(&mut self, kind: OpKind, operands: &[ValueId]) -> Result<ValueId, String> {
+    pub(super) fn op(&mut self, kind: OpKind, operands: &[ValueId]) -> Result<ValueId, NoGradient> {
         Ok(self.ops(kind, operands)?[0])
     }
 
     /// `a + b`, broadcasting.
-    pub(super) fn add(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, String> {
+    pub(super) fn add(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, NoGradient> {
         self.op(OpKind::Add {}, &[a, b])
     }
 
     /// `a - b`, broadcasting.
-    pub(super) fn sub(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, String> {
+    pub(super) fn sub(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, NoGradient> {
         self.op(OpKind::Sub {}, &[a, b])
     }
 
     /// `a * b`, broadcasting.
-    pub(super) fn mul(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, String> {
+    pub(super) fn mul(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, NoGradient> {
         self.op(OpKind::Mul {}, &[a, b])
     }
 
     /// `a / b`, broadcasting.
-    pub(super) fn div(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, String> {
+    pub(super) fn div(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, NoGradient> {
         self.op(OpKind::Div {}, &[a, b])
     }
 
     /// `-a`.
-    pub(super) fn neg(&mut self, a: ValueId) -> Result<ValueId, String> {
+    pub(super) fn neg(&mut self, a: ValueId) -> Result<ValueId, NoGradient> {
         self.op(OpKind::Neg {}, &[a])
     }
 
     /// `a * factor`.
-    pub(super) fn scaled(&mut self, a: ValueId, factor: f32) -> Result<ValueId, String> {
+    pub(super) fn scaled(&mut self, a: ValueId, factor: f32) -> Result<ValueId, NoGradient> {
         if factor == 1.0 {
             return Ok(a);
         }
@@ -188,7 +193,7 @@ impl<'m> Rule<'m> {
     }
 
     /// `cond ? a : b`, broadcasting.
-    pub(super) fn select(&mut self, cond: ValueId, a: ValueId, b: ValueId) -> Result<ValueId, String> {
+    pub(super) fn select(&mut self, cond: ValueId, a: ValueId, b: ValueId) -> Result<ValueId, NoGradient> {
         self.op(OpKind::Select {}, &[cond, a, b])
     }
 
@@ -205,13 +210,13 @@ impl<'m> Rule<'m> {
     }
 
     /// A tensor of type `ty` with every element `value`.
-    pub(super) fn filled(&mut self, ty: &TensorType, value: f32) -> Result<ValueId, String> {
+    pub(super) fn filled(&mut self, ty: &TensorType, value: f32) -> Result<ValueId, NoGradient> {
         let (dtype, shape) = (ty.dtype, ty.shape.clone());
         self.op(OpKind::Fill { dtype, shape, value: Scalar::Float(F32(value)) }, &[])
     }
 
     /// The elements of `v` under `shape`.
-    pub(super) fn reshaped(&mut self, v: ValueId, shape: &[u64]) -> Result<ValueId, String> {
+    pub(super) fn reshaped(&mut self, v: ValueId, shape: &[u64]) -> Result<ValueId, NoGradient> {
         if self.ty(v).shape == shape {
             return Ok(v);
         }
@@ -219,7 +224,7 @@ impl<'m> Rule<'m> {
     }
 
     /// `v` broadcast to `shape`.
-    pub(super) fn broadcast(&mut self, v: ValueId, shape: &[u64]) -> Result<ValueId, String> {
+    pub(super) fn broadcast(&mut self, v: ValueId, shape: &[u64]) -> Result<ValueId, NoGradient> {
         if self.ty(v).shape == shape {
             return Ok(v);
         }
@@ -227,7 +232,7 @@ impl<'m> Rule<'m> {
     }
 
     /// Sum over `axes`, which stay with extent 1 when `keepdims`.
-    pub(super) fn sum(&mut self, v: ValueId, axes: &[u64], keepdims: bool) -> Result<ValueId, String> {
+    pub(super) fn sum(&mut self, v: ValueId, axes: &[u64], keepdims: bool) -> Result<ValueId, NoGradient> {
         if axes.is_empty() {
             return Ok(v);
         }
@@ -235,7 +240,7 @@ impl<'m> Rule<'m> {
     }
 
     /// The adjoint of broadcasting from `shape`: sums `v` over the axes that broadcasting added or repeated.
-    pub(super) fn sum_to(&mut self, v: ValueId, shape: &[u64]) -> Result<ValueId, String> {
+    pub(super) fn sum_to(&mut self, v: ValueId, shape: &[u64]) -> Result<ValueId, NoGradient> {
         let from = self.shape(v);
         let added = from.len().saturating_sub(shape.len());
         let repeated = |&i: &usize| i < added || (shape[i - added] == 1 && from[i] != 1);

@@ -1,10 +1,8 @@
 //! 2-D convolution and its gradients, lowered by every device to im2col and matrix products in tiles.
 
 use super::elementwise::{want_float, want_shape};
-use super::{Cost, streaming};
+use super::{Cost, TypeError, Types, streaming};
 use crate::types::TensorType;
-
-type Types = Result<Vec<TensorType>, String>;
 
 /// Output extent of a sliding window: `floor((size + pad - dilation * (kernel - 1) - 1) / stride) + 1`.
 ///
@@ -54,7 +52,7 @@ struct Window<'a> {
 }
 
 impl Window<'_> {
-    fn check(&self) -> Result<u64, String> {
+    fn check(&self) -> Result<u64, TypeError> {
         let positive = |xs: &[u64]| xs.len() == 2 && xs.iter().all(|&x| (1..=1 << 20).contains(&x));
         if !positive(self.strides) || !positive(self.dilations) {
             return Err("strides and dilations must be two positive numbers".into());
@@ -93,7 +91,7 @@ pub(super) fn conv(
     let [n, c, h, w] = four(ops[0], "x")?;
     let [m, cg, kh, kw] = four(ops[1], "w")?;
     if cg.checked_mul(g) != Some(c) || m % g != 0 {
-        return Err(format!("x = {} and w = {} do not match with {g} groups", ops[0], ops[1]));
+        return Err(format!("x = {} and w = {} do not match with {g} groups", ops[0], ops[1]).into());
     }
     if let Some(bias) = ops.get(2) {
         want_float(bias, "bias")?;
@@ -117,7 +115,7 @@ pub(super) fn grad_input(
     let [m2, cg, kh, kw] = four(ops[1], "w")?;
     let c = cg.checked_mul(g).ok_or("channel count overflows")?;
     if size.len() != 2 || m != m2 || m % g != 0 || win.output(size, &[kh, kw])? != [oh, ow] {
-        return Err(format!("dy = {}, w = {} and size {size:?} do not match", ops[0], ops[1]));
+        return Err(format!("dy = {}, w = {} and size {size:?} do not match", ops[0], ops[1]).into());
     }
     Ok(vec![TensorType::new(ops[0].dtype, [n, c, size[0], size[1]])])
 }
@@ -135,7 +133,7 @@ pub(super) fn grad_weight(
     let [n, m, oh, ow] = four(ops[0], "dy")?;
     let [n2, c, h, w] = four(ops[1], "x")?;
     if kernel.len() != 2 || n != n2 || m % g != 0 || c % g != 0 || win.output(&[h, w], kernel)? != [oh, ow] {
-        return Err(format!("dy = {}, x = {} and kernel {kernel:?} do not match", ops[0], ops[1]));
+        return Err(format!("dy = {}, x = {} and kernel {kernel:?} do not match", ops[0], ops[1]).into());
     }
     Ok(vec![TensorType::new(ops[0].dtype, [m, c / g, kernel[0], kernel[1]])])
 }

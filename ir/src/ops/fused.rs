@@ -13,7 +13,7 @@
 
 use std::fmt;
 
-use super::{Cost, Fusion, OpKind, streaming};
+use super::{Cost, Fusion, OpKind, TypeError, Types, streaming};
 use crate::types::{DType, TensorType};
 
 /// Most steps of a body.
@@ -121,10 +121,10 @@ impl Body {
     }
 
     /// The type of every step, or what is wrong with one.
-    fn types(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    fn types(&self, operands: &[&TensorType]) -> Types {
         let mut types: Vec<TensorType> = Vec::with_capacity(self.0.len());
         for (i, step) in self.0.iter().enumerate() {
-            let fail = |why: String| format!("step t{i}, {}: {why}", step.op.mnemonic());
+            let fail = |why: TypeError| TypeError::from(format!("step t{i}, {}: {why}", step.op.mnemonic()));
             if !(is_step(&step.op) || i == 0 && is_head(&step.op)) {
                 return Err(fail("the op is not element-wise".into()));
             }
@@ -136,7 +136,7 @@ impl Body {
                 .try_into()
                 .map_err(|_| fail("has several results".into()))?;
             if is_head(&step.op) && ty.dtype != DType::F32 {
-                return Err(fail(format!("a head is computed in f32, not in {}", ty.dtype)));
+                return Err(fail(format!("a head is computed in f32, not in {}", ty.dtype).into()));
             }
             let in_order = |(k, &arg): (usize, &Arg)| arg == Arg::Operand(k as u32);
             if is_head(&step.op) && !step.args.iter().enumerate().all(in_order) {
@@ -153,7 +153,7 @@ impl Body {
         i: usize,
         operands: &[&'t TensorType],
         steps: &'t [TensorType],
-    ) -> Result<Vec<&'t TensorType>, String> {
+    ) -> Result<Vec<&'t TensorType>, TypeError> {
         let Step { op, args } = &self.0[i];
         let ty = |(k, arg): (usize, &Arg)| match *arg {
             Arg::Operand(x) => operands.get(x as usize).copied().ok_or(format!("there is no operand {arg}")),
@@ -163,15 +163,17 @@ impl Body {
                 .filter(|_| (t as usize) < i)
                 .ok_or(format!("{arg} is not an earlier step")),
         };
-        args.iter().enumerate().map(ty).collect()
+        Ok(args.iter().enumerate().map(ty).collect::<Result<_, String>>()?)
     }
 }
 
-pub(super) fn infer(operands: &[&TensorType], body: &Body, outs: &[u64]) -> Result<Vec<TensorType>, String> {
-    let bounded = |what: &str, n: usize, most: usize| match n {
-        0 => Err(format!("a fused op needs {what}")),
-        n if n > most => Err(format!("a fused op has at most {most} {what}, this one has {n}")),
-        _ => Ok(()),
+pub(super) fn infer(operands: &[&TensorType], body: &Body, outs: &[u64]) -> Types {
+    let bounded = |what: &str, n: usize, most: usize| -> Result<(), TypeError> {
+        match n {
+            0 => Err(format!("a fused op needs {what}").into()),
+            n if n > most => Err(format!("a fused op has at most {most} {what}, this one has {n}").into()),
+            _ => Ok(()),
+        }
     };
     bounded("steps", body.0.len(), MAX_STEPS)?;
     bounded("operands", operands.len(), MAX_OPERANDS)?;
@@ -179,10 +181,10 @@ pub(super) fn infer(operands: &[&TensorType], body: &Body, outs: &[u64]) -> Resu
     let types = body.types(operands)?;
     let space = &types[0].shape;
     if let Some((i, ty)) = types.iter().enumerate().find(|(_, ty)| ty.shape != *space) {
-        return Err(format!("all steps must have the shape of the first, {space:?}; t{i} is {ty}"));
+        return Err(format!("all steps must have the shape of the first, {space:?}; t{i} is {ty}").into());
     }
     if !outs.is_sorted_by(|a, b| a < b) || outs.iter().any(|&t| t >= types.len() as u64) {
-        return Err(format!("outs must name steps in ascending order, got {outs:?}"));
+        return Err(format!("outs must name steps in ascending order, got {outs:?}").into());
     }
     let mut read = (vec![false; operands.len()], vec![false; types.len()]);
     outs.iter().for_each(|&t| read.1[t as usize] = true);
@@ -193,10 +195,10 @@ pub(super) fn infer(operands: &[&TensorType], body: &Body, outs: &[u64]) -> Resu
         }
     }
     if let Some(x) = read.0.iter().position(|&r| !r) {
-        return Err(format!("no step reads x{x}"));
+        return Err(format!("no step reads x{x}").into());
     }
     if let Some(t) = read.1.iter().position(|&r| !r) {
-        return Err(format!("t{t} is neither read nor a result"));
+        return Err(format!("t{t} is neither read nor a result").into());
     }
     let results: Vec<TensorType> = outs.iter().map(|&t| types[t as usize].clone()).collect();
     // It is where the head's is kept until the others take it.

@@ -7,7 +7,7 @@
 //! that is written.
 
 use super::fused::{self, Arg, Body, MAX_OPERANDS, MAX_RESULTS, MAX_STEPS, Step};
-use super::{Cost, OpKind, streaming};
+use super::{Cost, OpKind, TypeError, Types, streaming};
 use crate::types::TensorType;
 
 /// What a part reads.
@@ -62,18 +62,20 @@ struct Draft {
 }
 
 /// The steps from `first` up to `end` as a fused op that makes `to`.
-fn chain(body: &Body, first: usize, end: usize, norm: usize, to: Vec<usize>) -> Result<Draft, String> {
+fn chain(body: &Body, first: usize, end: usize, norm: usize, to: Vec<usize>) -> Result<Draft, TypeError> {
     let (mut steps, mut from): (Vec<Step>, Vec<Arg>) = Default::default();
     for (t, Step { op, args }) in body.0.iter().enumerate().take(end).skip(first) {
         if !fused::is_step(op) {
-            return Err(format!("step t{t}, {}: the op is not element-wise", op.mnemonic()));
+            return Err(format!("step t{t}, {}: the op is not element-wise", op.mnemonic()).into());
         }
         let mut own = Vec::with_capacity(args.len());
         for &arg in args {
             own.push(match arg {
                 Arg::Step(s) if (first..t).contains(&(s as usize)) => Arg::Step(s - first as u32),
                 Arg::Step(s) if s as usize != norm || norm > t => {
-                    return Err(format!("step t{t}, {}: {arg} is none that it may read", op.mnemonic()));
+                    return Err(
+                        format!("step t{t}, {}: {arg} is none that it may read", op.mnemonic()).into()
+                    );
                 }
                 outside => {
                     let known = from.iter().position(|&f| f == outside).unwrap_or_else(|| {
@@ -96,7 +98,7 @@ impl Draft {
     }
 
     /// Finds its types; `steps` has those of the steps before it, and gets its own.
-    fn infer(&mut self, operands: &[&TensorType], steps: &mut [Option<TensorType>]) -> Result<(), String> {
+    fn infer(&mut self, operands: &[&TensorType], steps: &mut [Option<TensorType>]) -> Result<(), TypeError> {
         let ty = |arg: &Arg| match *arg {
             Arg::Operand(x) => operands.get(x as usize).map(|&ty| ty.clone()),
             Arg::Step(t) => steps.get(t as usize).cloned().flatten(),
@@ -123,28 +125,31 @@ impl Draft {
 
 impl Parts {
     /// The parts of an op on operands of these types, or what is wrong with it.
-    pub fn of(operands: &[&TensorType], body: &Body, outs: &[u64]) -> Result<Parts, String> {
+    pub fn of(operands: &[&TensorType], body: &Body, outs: &[u64]) -> Result<Parts, TypeError> {
         let count = body.0.len();
         if count > MAX_STEPS || operands.len() > MAX_OPERANDS || outs.len() + 2 > MAX_RESULTS {
             return Err(format!(
                 "there are at most {MAX_STEPS} steps, {MAX_OPERANDS} operands, {MAX_RESULTS} results"
-            ));
+            )
+            .into());
         }
         let mut norms = body.0.iter().enumerate().filter(|(_, step)| is_norm(&step.op));
         let (Some((at, Step { op, args })), None) = (norms.next(), norms.next()) else {
             return Err("one step must be a layer_norm or layer_norm_grad".into());
         };
         if !outs.is_sorted_by(|a, b| a < b) || outs.iter().any(|&t| t >= count as u64) {
-            return Err(format!("outs must name steps in ascending order, got {outs:?}"));
+            return Err(format!("outs must name steps in ascending order, got {outs:?}").into());
         }
         // What it normalises, where that is a step.
         let made = match args.as_slice() {
-            [Arg::Step(t), ..] if *t as usize >= at => return Err(format!("t{t} is not an earlier step")),
+            [Arg::Step(t), ..] if *t as usize >= at => {
+                return Err(format!("t{t} is not an earlier step").into());
+            }
             [Arg::Step(t), ..] => Some(*t as usize),
             _ => None,
         };
         if let Some(arg) = args.iter().skip(1).find(|arg| matches!(arg, Arg::Step(_))) {
-            return Err(format!("step t{at}, {}: {arg} must be an operand here", op.mnemonic()));
+            return Err(format!("step t{at}, {}: {arg} must be an operand here", op.mnemonic()).into());
         }
         let result = |t: usize| outs.iter().position(|&o| o == t as u64);
         let early = (0..at).filter(|&t| result(t).is_some() || made == Some(t)).collect();
@@ -158,7 +163,7 @@ impl Parts {
         }
         let space = norm.results.first().map(|ty| ty.shape.clone()).unwrap_or_default();
         if let Some(ty) = types.iter().take(count).flatten().find(|ty| ty.shape != space) {
-            return Err(format!("all steps must have the shape of the norm, {space:?}; one is {ty}"));
+            return Err(format!("all steps must have the shape of the norm, {space:?}; one is {ty}").into());
         }
 
         // Where the value of the norm is, and before it what it normalises, which is of its type.
@@ -175,7 +180,7 @@ impl Parts {
             results.map(|t| types[t].clone()).collect::<Option<_>>().ok_or("a result has no type")?;
         let parts = Parts { before, norm, after, results };
         match (0..operands.len()).find(|&x| !parts.iter().any(|part| part.reads(x))) {
-            Some(x) => Err(format!("no step reads x{x}")),
+            Some(x) => Err(format!("no step reads x{x}").into()),
             None => Ok(parts),
         }
     }
@@ -223,7 +228,7 @@ impl Part {
     }
 }
 
-pub(super) fn infer(operands: &[&TensorType], body: &Body, outs: &[u64]) -> Result<Vec<TensorType>, String> {
+pub(super) fn infer(operands: &[&TensorType], body: &Body, outs: &[u64]) -> Types {
     Parts::of(operands, body, outs).map(|parts| parts.results)
 }
 

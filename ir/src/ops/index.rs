@@ -2,11 +2,9 @@
 
 use super::elementwise::{want_float, want_int};
 use super::shape::resolve_axis;
-use super::{Cost, streaming};
+use super::{Cost, TypeError, Types, streaming};
 use crate::attr::ScatterMode;
 use crate::types::{DType, TensorType};
-
-type Types = Result<Vec<TensorType>, String>;
 
 pub(super) fn gather(ops: &[&TensorType], axis: i64) -> Types {
     let (data, indices) = (ops[0], ops[1]);
@@ -28,7 +26,7 @@ pub(super) fn gather_grad(ops: &[&TensorType], axis: i64, dim: i64) -> Types {
     let axis = resolve_axis(axis, rank)?;
     let end = axis + indices.rank();
     if dy.shape.get(axis..end) != Some(indices.shape.as_slice()) {
-        return Err(format!("dy = {dy} does not contain the axes of indices = {indices} at {axis}"));
+        return Err(format!("dy = {dy} does not contain the axes of indices = {indices} at {axis}").into());
     }
     let shape = [&dy.shape[..axis], &[dim], &dy.shape[end..]].concat();
     Ok(vec![TensorType::new(dy.dtype, shape)])
@@ -37,7 +35,7 @@ pub(super) fn gather_grad_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost
     Cost { flops: ops[1].numel(), ..streaming(ops, res, 0) }
 }
 
-fn along(data: &TensorType, indices: &TensorType, axis: i64) -> Result<usize, String> {
+fn along(data: &TensorType, indices: &TensorType, axis: i64) -> Result<usize, TypeError> {
     want_int(indices, "indices")?;
     let axis = resolve_axis(axis, data.rank())?;
     let fits = indices.rank() == data.rank()
@@ -45,7 +43,7 @@ fn along(data: &TensorType, indices: &TensorType, axis: i64) -> Result<usize, St
     if fits {
         Ok(axis)
     } else {
-        Err(format!("indices = {indices} do not fit data = {data} along axis {axis}"))
+        Err(format!("indices = {indices} do not fit data = {data} along axis {axis}").into())
     }
 }
 
@@ -54,7 +52,7 @@ pub(super) fn gather_elements(ops: &[&TensorType], axis: i64) -> Types {
     Ok(vec![TensorType::new(ops[0].dtype, ops[1].shape.clone())])
 }
 
-fn check_mode(data: &TensorType, mode: ScatterMode) -> Result<(), String> {
+fn check_mode(data: &TensorType, mode: ScatterMode) -> Result<(), TypeError> {
     if mode == ScatterMode::Add && data.dtype == DType::Bool {
         return Err("booleans cannot be added".into());
     }
@@ -65,7 +63,9 @@ pub(super) fn scatter_elements(ops: &[&TensorType], axis: i64, mode: ScatterMode
     along(ops[0], ops[1], axis)?;
     check_mode(ops[0], mode)?;
     if ops[2].shape != ops[1].shape || ops[2].dtype != ops[0].dtype {
-        return Err(format!("updates = {} must match indices = {} and data = {}", ops[2], ops[1], ops[0]));
+        return Err(
+            format!("updates = {} must match indices = {} and data = {}", ops[2], ops[1], ops[0]).into()
+        );
     }
     Ok(vec![ops[0].clone()])
 }
@@ -74,18 +74,20 @@ pub(super) fn scatter_elements_cost(ops: &[&TensorType], res: &[&TensorType]) ->
 }
 
 /// The shape of the slices of `data` that the tuples in the last axis of `indices` name, batch axes in front.
-fn slices(data: &TensorType, indices: &TensorType, batch_dims: i64) -> Result<Vec<u64>, String> {
+fn slices(data: &TensorType, indices: &TensorType, batch_dims: i64) -> Result<Vec<u64>, TypeError> {
     want_int(indices, "indices")?;
     let Some((&depth, outer)) = indices.shape.split_last() else {
         return Err("indices must have at least one axis".into());
     };
     let batch = usize::try_from(batch_dims).ok().filter(|&b| b <= outer.len() && b <= data.rank());
     let Some(batch) = batch.filter(|&b| data.shape[..b] == outer[..b]) else {
-        return Err(format!("data = {data} and indices = {indices} do not share {batch_dims} batch axes"));
+        return Err(
+            format!("data = {data} and indices = {indices} do not share {batch_dims} batch axes").into()
+        );
     };
     let addressed = usize::try_from(depth).ok().and_then(|d| d.checked_add(batch));
     let Some(addressed) = addressed.filter(|&a| a <= data.rank()) else {
-        return Err(format!("index tuples of {indices} are longer than the rank of {data}"));
+        return Err(format!("index tuples of {indices} are longer than the rank of {data}").into());
     };
     Ok([outer, &data.shape[addressed..]].concat())
 }
@@ -99,7 +101,7 @@ pub(super) fn scatter_nd(ops: &[&TensorType], mode: ScatterMode, batch_dims: i64
     check_mode(data, mode)?;
     let want = TensorType::new(data.dtype, slices(data, ops[1], batch_dims)?);
     if *updates != want {
-        return Err(format!("updates = {updates} must be {want}"));
+        return Err(format!("updates = {updates} must be {want}").into());
     }
     Ok(vec![data.clone()])
 }

@@ -2,17 +2,15 @@
 
 use super::elementwise::want_float;
 use super::shape::broadcast_shapes;
-use super::{Cost, OpKind, streaming};
+use super::{Cost, OpKind, TypeError, Types, streaming};
 use crate::attr::F32;
 use crate::types::TensorType;
 
-type Types = Result<Vec<TensorType>, String>;
-
-fn matrix(ty: &TensorType, trans: bool, name: &str) -> Result<(u64, u64), String> {
+fn matrix(ty: &TensorType, trans: bool, name: &str) -> Result<(u64, u64), TypeError> {
     want_float(ty, name)?;
     match ty.shape.as_slice() {
         [.., r, c] => Ok(if trans { (*c, *r) } else { (*r, *c) }),
-        _ => Err(format!("{name} needs at least two axes, got {ty}")),
+        _ => Err(format!("{name} needs at least two axes, got {ty}").into()),
     }
 }
 
@@ -20,7 +18,7 @@ pub(super) fn matmul(ops: &[&TensorType], trans_a: bool, trans_b: bool, _alpha: 
     let (m, k) = matrix(ops[0], trans_a, "a")?;
     let (k2, n) = matrix(ops[1], trans_b, "b")?;
     if k != k2 {
-        return Err(format!("inner extents differ: {k} (a = {}) and {k2} (b = {})", ops[0], ops[1]));
+        return Err(format!("inner extents differ: {k} (a = {}) and {k2} (b = {})", ops[0], ops[1]).into());
     }
     let lead = |t: &TensorType| t.shape[..t.shape.len() - 2].to_vec();
     let mut shape = broadcast_shapes(&lead(ops[0]), &lead(ops[1]))?;
@@ -39,12 +37,12 @@ pub(super) fn matmul_cost(ops: &[&TensorType], res: &[&TensorType], ta: bool) ->
 
 pub(super) fn gemm(ops: &[&TensorType], trans_a: bool, trans_b: bool, alpha: f32, _beta: f32) -> Types {
     if ops[0].rank() != 2 || ops[1].rank() != 2 {
-        return Err(format!("a and b must be matrices, got {} and {}", ops[0], ops[1]));
+        return Err(format!("a and b must be matrices, got {} and {}", ops[0], ops[1]).into());
     }
     let y = matmul(&ops[..2], trans_a, trans_b, alpha)?;
     want_float(ops[2], "c")?;
     if broadcast_shapes(&ops[2].shape, &y[0].shape)? != y[0].shape {
-        return Err(format!("c = {} does not broadcast to {}", ops[2], y[0]));
+        return Err(format!("c = {} does not broadcast to {}", ops[2], y[0]).into());
     }
     Ok(y)
 }
@@ -89,7 +87,7 @@ impl BiasGrad {
 
 pub(super) fn bias_grad(ops: &[&TensorType], trans_a: bool, trans_b: bool, alpha: f32, sum_b: bool) -> Types {
     if ops[0].rank() != 2 || ops[1].rank() != 2 {
-        return Err(format!("a and b must be matrices, got {} and {}", ops[0], ops[1]));
+        return Err(format!("a and b must be matrices, got {} and {}", ops[0], ops[1]).into());
     }
     let mut results = matmul(ops, trans_a, trans_b, alpha)?;
     let BiasGrad { sum, of, .. } = BiasGrad::new(trans_a, trans_b, F32(alpha), sum_b);

@@ -1,17 +1,15 @@
 //! Losses.
 
 use super::elementwise::{want_float, want_int, want_shape};
-use super::{Cost, streaming};
+use super::{Cost, TypeError, Types, streaming};
 use crate::attr::Reduction;
 use crate::types::TensorType;
 
-type Types = Result<Vec<TensorType>, String>;
-
-fn label_shape(logits: &TensorType) -> Result<Vec<u64>, String> {
+fn label_shape(logits: &TensorType) -> Result<Vec<u64>, TypeError> {
     want_float(logits, "logits")?;
     match logits.shape.as_slice() {
         [n, c, rest @ ..] if *c > 0 => Ok([&[*n], rest].concat()),
-        _ => Err(format!("logits need a batch and a non-empty class axis, got {logits}")),
+        _ => Err(format!("logits need a batch and a non-empty class axis, got {logits}").into()),
     }
 }
 

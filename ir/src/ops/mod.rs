@@ -29,7 +29,11 @@ pub use shape::broadcast_shapes;
 pub use table::{OP_DEFS, OpKind};
 pub use widen::{Piece, Widening};
 
+use crate::error::TypeError;
 use crate::types::TensorType;
+
+/// Result types of an op, or the reason why there are none.
+type Types = Result<Vec<TensorType>, TypeError>;
 
 /// What running an op once costs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -147,25 +151,25 @@ impl OpKind {
     }
 
     /// Result types for the given operand types, or why there are none. Checks arity first.
-    pub fn infer(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+    pub fn infer(&self, operands: &[&TensorType]) -> Types {
         let (low, high) = self.def().arity();
         if operands.len() < low || operands.len() > high {
             let wants = if low == high { low.to_string() } else { format!("at least {low}") };
-            return Err(format!("{} takes {wants} operands, got {}", self.mnemonic(), operands.len()));
+            return Err(format!("{} takes {wants} operands, got {}", self.mnemonic(), operands.len()).into());
         }
         if let Some(t) = operands.iter().find(|t| t.checked_numel().is_none()) {
-            return Err(format!("operand type {t} is too large"));
+            return Err(format!("operand type {t} is too large").into());
         }
         self.check_floats(operands)?;
         let results = self.infer_unchecked(operands)?;
         match results.iter().find(|t| t.checked_numel().is_none()) {
-            Some(t) => Err(format!("result type {t} is too large")),
+            Some(t) => Err(format!("result type {t} is too large").into()),
             None => Ok(results),
         }
     }
 
     /// Requires float operands to have one type, except where the row's own rule says what goes together.
-    fn check_floats(&self, operands: &[&TensorType]) -> Result<(), String> {
+    fn check_floats(&self, operands: &[&TensorType]) -> Result<(), TypeError> {
         use OpKind::{
             Adagrad, AdamW, BatchNorm, BatchNormGrad, Fused, FusedNorm, LayerNorm, LayerNormGrad, Momentum,
             Sgd,
@@ -178,7 +182,7 @@ impl OpKind {
         }
         let floats = operands.iter().filter(|t| t.dtype.is_float());
         match floats.clone().zip(floats.skip(1)).find(|(a, b)| a.dtype != b.dtype) {
-            Some((a, b)) => Err(format!("operands differ in element type: {a} and {b}")),
+            Some((a, b)) => Err(format!("operands differ in element type: {a} and {b}").into()),
             None => Ok(()),
         }
     }

@@ -2,38 +2,36 @@
 
 use super::elementwise::{want, want_float, want_shape};
 use super::shape::resolve_axis;
-use super::{Cost, streaming};
+use super::{Cost, TypeError, Types, streaming};
 use crate::types::{DType, TensorType};
 
-type Types = Result<Vec<TensorType>, String>;
-
-fn channels(x: &TensorType) -> Result<u64, String> {
+fn channels(x: &TensorType) -> Result<u64, TypeError> {
     want_float(x, "x")?;
     match x.shape.as_slice() {
         [_, c, ..] => Ok(*c),
-        _ => Err(format!("x needs a batch and a channel axis, got {x}")),
+        _ => Err(format!("x needs a batch and a channel axis, got {x}").into()),
     }
 }
 
 /// Requires factors of `x`, which have its element type or f32, and one shape.
-fn affine(x: &TensorType, ops: &[&TensorType], shape: &[u64]) -> Result<(), String> {
+fn affine(x: &TensorType, ops: &[&TensorType], shape: &[u64]) -> Result<(), TypeError> {
     for (ty, name) in ops.iter().zip(["scale", "bias"]) {
         want_float(ty, name)?;
         if ty.dtype != DType::F32 && ty.dtype != x.dtype {
-            return Err(format!("{name} must have element type f32 or {}, got {ty}", x.dtype));
+            return Err(format!("{name} must have element type f32 or {}, got {ty}", x.dtype).into());
         }
         want_shape(ty, shape, name)?;
     }
     match ops {
         [scale, bias] if scale.dtype != bias.dtype => {
-            Err(format!("scale = {scale} and bias = {bias} differ in element type"))
+            Err(format!("scale = {scale} and bias = {bias} differ in element type").into())
         }
         _ => Ok(()),
     }
 }
 
 /// Requires statistics, which are f32 whatever they are of.
-fn statistics(ops: &[&TensorType], shape: &[u64]) -> Result<(), String> {
+fn statistics(ops: &[&TensorType], shape: &[u64]) -> Result<(), TypeError> {
     for (ty, name) in ops.iter().zip(["mean", "inv_std"]) {
         want(ty, DType::F32, name)?;
         want_shape(ty, shape, name)?;
@@ -44,7 +42,7 @@ fn statistics(ops: &[&TensorType], shape: &[u64]) -> Result<(), String> {
 pub(super) fn batch_norm_stats(ops: &[&TensorType], _epsilon: f32) -> Types {
     let c = channels(ops[0])?;
     if ops[0].numel() == 0 {
-        return Err(format!("statistics of an empty batch {}", ops[0]));
+        return Err(format!("statistics of an empty batch {}", ops[0]).into());
     }
     Ok(vec![TensorType::new(DType::F32, [c]); 3])
 }
@@ -62,7 +60,7 @@ pub(super) fn batch_norm(ops: &[&TensorType]) -> Types {
 pub(super) fn batch_norm_grad(ops: &[&TensorType]) -> Types {
     let c = channels(ops[1])?;
     if ops[0] != ops[1] {
-        return Err(format!("dy = {} and x = {} differ", ops[0], ops[1]));
+        return Err(format!("dy = {} and x = {} differ", ops[0], ops[1]).into());
     }
     affine(ops[1], &ops[2..3], &[c])?;
     statistics(&ops[3..], &[c])?;
@@ -81,7 +79,7 @@ pub(super) fn moving_average(ops: &[&TensorType], _momentum: f32, _scale: f32) -
 }
 
 /// The shapes (rows, normalised) that `axis` splits `x` into.
-fn split(x: &TensorType, axis: i64) -> Result<(Vec<u64>, Vec<u64>), String> {
+fn split(x: &TensorType, axis: i64) -> Result<(Vec<u64>, Vec<u64>), TypeError> {
     want_float(x, "x")?;
     let axis = resolve_axis(axis, x.rank())?;
     let (rows, inner) = x.shape.split_at(axis);
@@ -92,7 +90,7 @@ fn split(x: &TensorType, axis: i64) -> Result<(Vec<u64>, Vec<u64>), String> {
 pub(super) fn layer_norm(ops: &[&TensorType], axis: i64, _epsilon: f32) -> Types {
     let (stats, inner) = split(ops[0], axis)?;
     if inner.contains(&0) {
-        return Err(format!("normalisation over an empty axis of {}", ops[0]));
+        return Err(format!("normalisation over an empty axis of {}", ops[0]).into());
     }
     affine(ops[0], &ops[1..], &inner)?;
     let stats = TensorType::new(DType::F32, stats);
@@ -102,7 +100,7 @@ pub(super) fn layer_norm(ops: &[&TensorType], axis: i64, _epsilon: f32) -> Types
 pub(super) fn layer_norm_grad(ops: &[&TensorType], axis: i64) -> Types {
     let (stats, inner) = split(ops[1], axis)?;
     if ops[0] != ops[1] {
-        return Err(format!("dy = {} and x = {} differ", ops[0], ops[1]));
+        return Err(format!("dy = {} and x = {} differ", ops[0], ops[1]).into());
     }
     affine(ops[1], &ops[2..3], &inner)?;
     statistics(&ops[3..], &stats)?;
@@ -121,7 +119,7 @@ pub(super) fn softmax_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
 
 pub(super) fn softmax_grad(ops: &[&TensorType], axis: i64) -> Types {
     if ops[0] != ops[1] {
-        return Err(format!("dy = {} and y = {} differ", ops[0], ops[1]));
+        return Err(format!("dy = {} and y = {} differ", ops[0], ops[1]).into());
     }
     softmax(ops, axis)
 }

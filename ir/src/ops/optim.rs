@@ -1,31 +1,29 @@
 //! Optimizer updates.
 
 use super::elementwise::{want_float, want_int};
-use super::{Cost, streaming};
+use super::{Cost, TypeError, Types, streaming};
 use crate::types::{DType, TensorType};
 
-type Types = Result<Vec<TensorType>, String>;
-
-fn same(ops: &[&TensorType], names: &[&str]) -> Result<(), String> {
+fn same(ops: &[&TensorType], names: &[&str]) -> Result<(), TypeError> {
     want_float(ops[0], "w")?;
     for (ty, name) in ops[1..].iter().zip(names) {
         if *ty != ops[0] {
-            return Err(format!("{name} = {ty} and w = {} differ", ops[0]));
+            return Err(format!("{name} = {ty} and w = {} differ", ops[0]).into());
         }
     }
     Ok(())
 }
 
-fn single(ty: &TensorType, name: &str) -> Result<(), String> {
-    if ty.numel() == 1 { Ok(()) } else { Err(format!("{name} must have one element, got {ty}")) }
+fn single(ty: &TensorType, name: &str) -> Result<(), TypeError> {
+    if ty.numel() == 1 { Ok(()) } else { Err(format!("{name} must have one element, got {ty}").into()) }
 }
 
-fn rate(lr: &TensorType) -> Result<(), String> {
+fn rate(lr: &TensorType) -> Result<(), TypeError> {
     want_float(lr, "lr")?;
     single(lr, "lr")
 }
 
-fn step(ops: &[&TensorType], i: usize) -> Result<(), String> {
+fn step(ops: &[&TensorType], i: usize) -> Result<(), TypeError> {
     ops.get(i).map_or(Ok(()), |step| want_int(step, "step").and_then(|()| single(step, "step")))
 }
 
@@ -73,7 +71,7 @@ pub(super) fn increment(ops: &[&TensorType], by: i64) -> Types {
     for (i, ty) in ops.iter().enumerate() {
         want_int(ty, &format!("x{i}"))?;
         if ty.dtype == DType::I32 && i32::try_from(by).is_err() {
-            return Err(format!("x{i} = {ty} cannot hold by = {by}"));
+            return Err(format!("x{i} = {ty} cannot hold by = {by}").into());
         }
     }
     Ok(ops.iter().map(|&ty| ty.clone()).collect())

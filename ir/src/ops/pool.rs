@@ -1,10 +1,8 @@
 //! 2-D pooling.
 
 use super::elementwise::{want, want_float};
-use super::{Cost, streaming};
+use super::{Cost, TypeError, Types, streaming};
 use crate::types::{DType, TensorType};
-
-type Types = Result<Vec<TensorType>, String>;
 
 /// Output extent of a pooling window. With `ceil` the division rounds up, but no window starts in the end padding.
 ///
@@ -36,17 +34,17 @@ fn output(
     p: &[u64],
     d: &[u64],
     ceil: bool,
-) -> Result<Vec<u64>, String> {
+) -> Result<Vec<u64>, TypeError> {
     want_float(x, "x")?;
     let &[n, c, h, w] = x.shape.as_slice() else {
-        return Err(format!("x must have four axes (2-D pooling), got {x}"));
+        return Err(format!("x must have four axes (2-D pooling), got {x}").into());
     };
     let positive = |xs: &[u64]| xs.len() == 2 && xs.iter().all(|&v| (1..=1 << 20).contains(&v));
     if !positive(k) || !positive(s) || !positive(d) || p.len() != 4 || p.iter().any(|&v| v > 1 << 30) {
         return Err("kernel, strides and dilations need two positive numbers, pads four".into());
     }
     if (0..4).any(|i| p[i] >= k[i % 2].saturating_mul(d[i % 2])) {
-        return Err(format!("pads {p:?} are not smaller than the window {k:?}"));
+        return Err(format!("pads {p:?} are not smaller than the window {k:?}").into());
     }
     let axis = |i: usize, size| {
         pool_output_extent(size, [p[i], p[i + 2]], k[i], s[i], d[i], ceil)
@@ -67,7 +65,7 @@ pub(super) fn max_pool_grad(ops: &[&TensorType], shape: &[u64]) -> Types {
     want_float(ops[0], "dy")?;
     want(ops[1], DType::I64, "indices")?;
     if ops[0].shape != ops[1].shape {
-        return Err(format!("dy = {} and indices = {} differ in shape", ops[0], ops[1]));
+        return Err(format!("dy = {} and indices = {} differ in shape", ops[0], ops[1]).into());
     }
     Ok(vec![TensorType::new(ops[0].dtype, shape)])
 }
@@ -82,7 +80,9 @@ pub(super) fn max_pool_grad_input(
 ) -> Types {
     let shape = output(ops[1], k, s, p, d, ceil)?;
     if ops[0].dtype != ops[1].dtype || ops[0].shape != shape {
-        return Err(format!("dy = {} does not match the pooled shape {shape:?} of x = {}", ops[0], ops[1]));
+        return Err(
+            format!("dy = {} does not match the pooled shape {shape:?} of x = {}", ops[0], ops[1]).into()
+        );
     }
     Ok(vec![ops[1].clone()])
 }
@@ -115,7 +115,7 @@ pub(super) fn average_pool_grad(
     let x = TensorType::new(ops[0].dtype, shape);
     let want = output(&x, k, s, p, &[1, 1], ceil)?;
     if ops[0].shape != want {
-        return Err(format!("dy = {} does not match the pooled shape {want:?}", ops[0]));
+        return Err(format!("dy = {} does not match the pooled shape {want:?}", ops[0]).into());
     }
     Ok(vec![x])
 }

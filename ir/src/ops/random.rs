@@ -2,30 +2,28 @@
 //! that these ops are as pure as any other.
 
 use super::elementwise::{want, want_float, want_int, want_shape};
-use super::{Cost, streaming};
+use super::{Cost, TypeError, Types, streaming};
 use crate::types::{DType, TensorType};
 
-type Types = Result<Vec<TensorType>, String>;
-
 /// Checks the step operand and the number of the stream.
-fn key(step: &TensorType, stream: i64) -> Result<(), String> {
+fn key(step: &TensorType, stream: i64) -> Result<(), TypeError> {
     want_int(step, "step")?;
     if step.numel() != 1 {
-        return Err(format!("step must have one element, got {step}"));
+        return Err(format!("step must have one element, got {step}").into());
     }
     if u32::try_from(stream).is_err() {
-        return Err(format!("stream {stream} must be in 0..{}", 1u64 << 32));
+        return Err(format!("stream {stream} must be in 0..{}", 1u64 << 32).into());
     }
     Ok(())
 }
 
-fn drop_ratio(ratio: f32) -> Result<(), String> {
-    if (0.0..1.0).contains(&ratio) { Ok(()) } else { Err(format!("ratio {ratio} must be in [0, 1)")) }
+fn drop_ratio(ratio: f32) -> Result<(), TypeError> {
+    if (0.0..1.0).contains(&ratio) { Ok(()) } else { Err(format!("ratio {ratio} must be in [0, 1)").into()) }
 }
 
-fn finite(names: [&str; 2], values: [f32; 2]) -> Result<(), String> {
+fn finite(names: [&str; 2], values: [f32; 2]) -> Result<(), TypeError> {
     match names.iter().zip(values).find(|(_, v)| !v.is_finite()) {
-        Some((name, v)) => Err(format!("{name} must be finite, got {v}")),
+        Some((name, v)) => Err(format!("{name} must be finite, got {v}").into()),
         None => Ok(()),
     }
 }
@@ -60,7 +58,7 @@ pub(super) fn uniform(
 ) -> Types {
     finite(["low", "high"], [low, high])?;
     if low > high {
-        return Err(format!("low {low} is above high {high}"));
+        return Err(format!("low {low} is above high {high}").into());
     }
     key(ops[0], stream)?;
     Ok(vec![TensorType::new(DType::F32, shape)])
@@ -76,7 +74,7 @@ pub(super) fn normal(
 ) -> Types {
     finite(["mean", "scale"], [mean, scale])?;
     if scale < 0.0 {
-        return Err(format!("scale {scale} is negative"));
+        return Err(format!("scale {scale} is negative").into());
     }
     key(ops[0], stream)?;
     Ok(vec![TensorType::new(DType::F32, shape)])

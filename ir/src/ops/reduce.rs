@@ -1,18 +1,16 @@
 //! Reductions.
 
 use super::elementwise::want_float;
-use super::{Cost, streaming};
+use super::{Cost, Types, streaming};
 use crate::types::{DType, TensorType};
-
-type Types = Result<Vec<TensorType>, String>;
 
 pub(super) fn reduce(ops: &[&TensorType], axes: &[u64], keepdims: bool) -> Types {
     let x = ops[0];
     if x.dtype == DType::Bool {
-        return Err(format!("x must be numeric, got {x}"));
+        return Err(format!("x must be numeric, got {x}").into());
     }
     if axes.windows(2).any(|w| w[0] >= w[1]) || axes.last().is_some_and(|&a| a >= x.rank() as u64) {
-        return Err(format!("axes {axes:?} must ascend and be below the rank of {x}"));
+        return Err(format!("axes {axes:?} must ascend and be below the rank of {x}").into());
     }
     let mut shape = Vec::new();
     for (i, &d) in x.shape.iter().enumerate() {

@@ -1,11 +1,12 @@
 //! The op table: one row per op.
 
 use super::fused::{self, Body};
-use super::{Class, Cost, Family, Fusion, OpDef};
+use super::{Class, Cost, Family, Fusion, OpDef, Types};
 use super::{
     conv, elementwise as ew, fused_norm, index, linalg, loss, norm, optim, pool, random, reduce, shape,
 };
 use crate::attr::{Attr, AttrValue, F32, Reduction, Scalar, ScatterMode};
+use crate::error::ParseError;
 use crate::types::{DType, TensorType};
 
 macro_rules! define_ops {
@@ -47,7 +48,7 @@ macro_rules! define_ops {
                 match self { $(OpKind::$Op { .. } => $mnemonic),* }
             }
 
-            pub(super) fn infer_unchecked(&self, operands: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+            pub(super) fn infer_unchecked(&self, operands: &[&TensorType]) -> Types {
                 match self { $(OpKind::$Op { $($attr),* } => $infer(operands $(, $attr.arg())*)),* }
             }
 
@@ -79,7 +80,7 @@ macro_rules! define_ops {
             /// The op named `mnemonic` with the given attributes.
             ///
             /// Errors name the unknown op, or the attribute that is missing, unknown, repeated or ill-typed.
-            pub fn from_parts(mnemonic: &str, attrs: &[(String, AttrValue)]) -> Result<OpKind, String> {
+            pub fn from_parts(mnemonic: &str, attrs: &[(String, AttrValue)]) -> Result<OpKind, ParseError> {
                 match mnemonic {
                     $($mnemonic => {
                         check_names(mnemonic, &[$(stringify!($attr)),*], attrs)?;
@@ -90,20 +91,20 @@ macro_rules! define_ops {
                             read_attr::<$ty>(mnemonic, stringify!($attr), attrs, default)?
                         }),* })
                     })*
-                    _ => Err(format!("unknown op `{mnemonic}`")),
+                    _ => Err(format!("unknown op `{mnemonic}`").into()),
                 }
             }
         }
     };
 }
 
-fn check_names(op: &str, known: &[&str], attrs: &[(String, AttrValue)]) -> Result<(), String> {
+fn check_names(op: &str, known: &[&str], attrs: &[(String, AttrValue)]) -> Result<(), ParseError> {
     for (i, (name, _)) in attrs.iter().enumerate() {
         if !known.contains(&name.as_str()) {
-            return Err(format!("{op} has no attribute `{name}`"));
+            return Err(format!("{op} has no attribute `{name}`").into());
         }
         if attrs[..i].iter().any(|(other, _)| other == name) {
-            return Err(format!("attribute `{name}` is given twice"));
+            return Err(format!("attribute `{name}` is given twice").into());
         }
     }
     Ok(())
@@ -114,13 +115,13 @@ fn read_attr<T: Attr>(
     name: &str,
     attrs: &[(String, AttrValue)],
     default: Option<T>,
-) -> Result<T, String> {
+) -> Result<T, ParseError> {
     match attrs.iter().find(|(n, _)| n == name) {
         Some((_, value)) => {
             let wrong = || T::wrong(value).unwrap_or_else(|| format!("must be {}", T::KIND));
-            T::read(value).ok_or_else(|| format!("attribute `{name}` of {op} {}", wrong()))
+            T::read(value).ok_or_else(|| format!("attribute `{name}` of {op} {}", wrong()).into())
         }
-        None => default.ok_or_else(|| format!("{op} needs attribute `{name}`: {}", T::KIND)),
+        None => default.ok_or_else(|| format!("{op} needs attribute `{name}`: {}", T::KIND).into()),
     }
 }
 

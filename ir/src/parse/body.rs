@@ -3,16 +3,17 @@
 use super::Cursor;
 use super::lexer::tokens;
 use crate::diag::Diag;
+use crate::error::ParseError;
 use crate::ops::OpKind;
 use crate::ops::fused::{Arg, Body, MAX_STEPS, Step};
 
 /// Parses a body. Whether its steps fit together is for the op's type rule to say.
 ///
 /// Returns why the text is none.
-pub(crate) fn parse_body(text: &str) -> Result<Body, String> {
+pub(crate) fn parse_body(text: &str) -> Result<Body, ParseError> {
     let parts: Vec<&str> = text.split(';').take(MAX_STEPS + 1).collect();
     if parts.len() > MAX_STEPS {
-        return Err(format!("has more than {MAX_STEPS} steps"));
+        return Err(format!("has more than {MAX_STEPS} steps").into());
     }
     let one = |(i, part): (usize, &&str)| {
         step(part).map_err(|why: Diag| format!("has a bad step t{i}: {}", why.message))
@@ -37,7 +38,7 @@ fn step(text: &str) -> Result<Step, Diag> {
     c.end()?;
     match OpKind::from_parts(&mnemonic, &attrs) {
         Ok(op) => Ok(Step { op, args }),
-        Err(why) => c.fail(why),
+        Err(why) => c.fail(why.to_string()),
     }
 }
 

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use crate::attr::AttrValue;
 use crate::diag::{Anchor, Diag};
 use crate::entity::{OpId, SlotId, ValueId};
+use crate::error::ParseError;
 use crate::module::{Module, Phase, Wait};
 use crate::ops::OpKind;
 use crate::types::TensorType;
@@ -38,22 +39,20 @@ pub fn parse(text: &str) -> Result<Module, Diag> {
 /// Parses an op as plans write it: its name, its attributes as `{a = 1}` or nothing.
 ///
 /// Returns why the text is not an op of the table.
-pub fn parse_op(mnemonic: &str, attrs: &str) -> Result<OpKind, String> {
-    let fail = |d: Diag| d.message;
-    let mut cursor = Cursor { tokens: tokens(attrs, 1).map_err(fail)?, at: 0, number: 1 };
-    let attrs = cursor.attrs().map_err(fail)?;
-    cursor.end().map_err(fail)?;
+pub fn parse_op(mnemonic: &str, attrs: &str) -> Result<OpKind, ParseError> {
+    let mut cursor = Cursor { tokens: tokens(attrs, 1)?, at: 0, number: 1 };
+    let attrs = cursor.attrs()?;
+    cursor.end()?;
     OpKind::from_parts(mnemonic, &attrs)
 }
 
 /// Parses a tensor type such as `f32[4,16]`.
 ///
 /// Returns why the text is not a type.
-pub fn parse_type(text: &str) -> Result<TensorType, String> {
-    let fail = |d: Diag| d.message;
-    let mut cursor = Cursor { tokens: tokens(text, 1).map_err(fail)?, at: 0, number: 1 };
-    let ty = cursor.ty().map_err(fail)?;
-    cursor.end().map_err(fail)?;
+pub fn parse_type(text: &str) -> Result<TensorType, ParseError> {
+    let mut cursor = Cursor { tokens: tokens(text, 1)?, at: 0, number: 1 };
+    let ty = cursor.ty()?;
+    cursor.end()?;
     Ok(ty)
 }
 

@@ -5,6 +5,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::error::ParseError;
+
 /// Kind of a loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LossKind {
@@ -68,13 +70,13 @@ pub enum ClassAxis {
 const CLASS_AXES: [(&str, ClassAxis); 2] = [("1", ClassAxis::Second), ("-1", ClassAxis::Last)];
 
 impl FromStr for Loss {
-    type Err = String;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let (name, rest) = text.split_once(':').map_or((text, None), |(a, b)| (a, Some(b)));
         let Some(&(_, kind, ..)) = LOSSES.iter().find(|l| l.0 == name) else {
             let known: Vec<&str> = LOSSES.iter().map(|l| l.0).collect();
-            return Err(format!("there is no loss `{name}`; write one of {}", known.join(", ")));
+            return Err(format!("there is no loss `{name}`; write one of {}", known.join(", ")).into());
         };
         let (classes, rest) = match rest.and_then(|r| r.strip_prefix("axis=")) {
             Some(axis) if kind == LossKind::CrossEntropy => {
@@ -83,7 +85,7 @@ impl FromStr for Loss {
                     return Err(format!(
                         "classes cannot be along axis `{axis}`; write {name}:axis=-1 for scores [n, ..., classes] or \
                          {name}:axis=1 for scores [n, classes, ...]"
-                    ));
+                    ).into());
                 };
                 (Some(found.1), rest)
             }
@@ -95,9 +97,9 @@ impl FromStr for Loss {
             Some(rest) => match rest.strip_prefix("output=").filter(|o| !o.is_empty()) {
                 Some(o) => Some(o.to_string()),
                 None if kind == LossKind::CrossEntropy => {
-                    return Err(format!("`{rest}` is no option; write {name}:axis=-1,output=NAME"));
+                    return Err(format!("`{rest}` is no option; write {name}:axis=-1,output=NAME").into());
                 }
-                None => return Err(format!("`{rest}` is no option; write {name}:output=NAME")),
+                None => return Err(format!("`{rest}` is no option; write {name}:output=NAME").into()),
             },
         };
         Ok(Loss { kind, output, classes })
@@ -154,13 +156,13 @@ mod tests {
     /// Unknown names and options are refused with what is possible.
     #[test]
     fn impossible_losses_are_refused() {
-        assert!("huber".parse::<Loss>().expect_err("loss").contains("cross-entropy, mse"));
-        let refused = |text: &str| text.parse::<Loss>().expect_err(text);
+        assert!("huber".parse::<Loss>().expect_err("loss").to_string().contains("cross-entropy, mse"));
+        let refused = |text: &str| text.parse::<Loss>().expect_err(text).to_string();
         assert!(
             refused("cross-entropy:axis=2").contains("cross-entropy:axis=-1 for scores [n, ..., classes]")
         );
         assert!(refused("cross-entropy:axis=1,x").contains("`x` is no option"));
         assert!(refused("mse:axis=1").contains("`axis=1` is no option"));
-        assert!("mse:x".parse::<Loss>().expect_err("option").contains("mse:output=NAME"));
+        assert!("mse:x".parse::<Loss>().expect_err("option").to_string().contains("mse:output=NAME"));
     }
 }

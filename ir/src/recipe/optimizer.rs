@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::attr::F32;
+use crate::error::ParseError;
 use crate::ops::OpKind;
 
 /// Optimizer of a forward model, as the user spells it.
@@ -95,9 +96,9 @@ impl OptimizerSpec {
 }
 
 impl FromStr for OptimizerSpec {
-    type Err = String;
+    type Err = ParseError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ParseError> {
         let (name, rest) = text.split_once(':').unwrap_or((text, ""));
         let Some(rule) = RULES.iter().position(|r| r.0 == name) else {
             let known: Vec<&str> = RULES.iter().map(|r| r.0).collect();
@@ -105,7 +106,8 @@ impl FromStr for OptimizerSpec {
                 "there is no optimizer `{name}`; write one of {}, as adamw:lr=1e-3,weight_decay=0.01 (for an \
                  optimizer model of training artifacts use --optimizer-model)",
                 known.join(", ")
-            ));
+            )
+            .into());
         };
         let options = RULES[rule].1;
         let mut values: Vec<F32> = options.iter().map(|o| F32(o.1)).collect();
@@ -120,10 +122,10 @@ impl FromStr for OptimizerSpec {
                 let known: Vec<&str> = options.iter().map(|o| o.0).collect();
                 let known = if known.is_empty() { "none".into() } else { known.join(", ") };
                 let instead = instead(name, key);
-                return Err(format!("{name} has no option `{key}`; it has {known}{instead}"));
+                return Err(format!("{name} has no option `{key}`; it has {known}{instead}").into());
             };
             if seen.insert(at, ()).is_some() {
-                return Err(format!("`{key}` is given twice"));
+                return Err(format!("`{key}` is given twice").into());
             }
             values[at] = F32(number(key, value)?);
         }
@@ -137,19 +139,19 @@ impl FromStr for OptimizerSpec {
 }
 
 /// Value of option `key`, checked against the option's range.
-fn number(key: &str, text: &str) -> Result<f32, String> {
+fn number(key: &str, text: &str) -> Result<f32, ParseError> {
     if key == "nesterov" {
         return match text {
             "true" | "1" => Ok(1.0),
             "false" | "0" => Ok(0.0),
-            _ => Err(format!("nesterov={text} must be true or false")),
+            _ => Err(format!("nesterov={text} must be true or false").into()),
         };
     }
     let value: f32 = text.parse().map_err(|_| format!("{key}={text} must be a number"))?;
     let share = matches!(key, "beta1" | "beta2");
     if !value.is_finite() || value < 0.0 || (share && value >= 1.0) {
         let range = if share { "in [0, 1)" } else { "finite and not negative" };
-        return Err(format!("{key}={text} must be {range}"));
+        return Err(format!("{key}={text} must be {range}").into());
     }
     Ok(value)
 }
@@ -290,7 +292,7 @@ mod tests {
     fn impossible_optimizers_are_refused() {
         let refused = |text: &str, part: &str| {
             let error = text.parse::<OptimizerSpec>().expect_err(text);
-            assert!(error.contains(part), "{text}: {error}");
+            assert!(error.to_string().contains(part), "{text}: {error}");
         };
         refused("lion", "adamw:lr=1e-3");
         refused("sgd:momentum=0.9", "sgd has no option `momentum`; it has lr, weight_decay, clip_norm");

@@ -240,14 +240,14 @@ fn samples(rows: &[Value]) -> Result<Vec<Sample>, String> {
         let e = Entries::new(row, format!("ops[{i}]: "), &known)?;
         let attrs = e.maybe("attrs", "a text as `{axis = 1}`", Value::as_str)?.unwrap_or_default();
         let at = |why: String| format!("{}{why}", e.at);
-        let op: OpKind = parse_op(e.text("op")?, attrs).map_err(at)?;
+        let op: OpKind = parse_op(e.text("op")?, attrs).map_err(|why| at(why.to_string()))?;
         let list = e.get("operands", "a list of types as \"f32[2,3]\"", Value::as_array)?;
         let types = list.iter().map(|t| {
             let text = t.as_str().ok_or_else(|| e.wrong("operands", "a list of types as \"f32[2,3]\""))?;
             parse_type(text).map_err(|why| at(format!("`{text}`: {why}")))
         });
         let operands = types.collect::<Result<Vec<TensorType>, String>>()?;
-        let results = op.infer(&operands.iter().collect::<Vec<_>>()).map_err(at)?;
+        let results = op.infer(&operands.iter().collect::<Vec<_>>()).map_err(|why| at(why.to_string()))?;
         let time_ns = e.ns("time_ns")?;
         if time_ns == 0 {
             return Err(e.wrong("time_ns", "at least 1"));

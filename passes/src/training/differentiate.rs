@@ -84,7 +84,7 @@ fn gradients(module: &mut Module, params: &[StateId]) -> Result<Vec<Option<Value
                 (Some(sum), Some(more)) => {
                     let name = format!("{}_grad.sum", module.values[*w].name);
                     let added = module.add_op(OpKind::Add {}, &[sum, more], &[&name], "");
-                    added.map_err(PassError::Failed)?.first().copied()
+                    added.map_err(|e| PassError::Failed(e.to_string()))?.first().copied()
                 }
                 (sum, more) => sum.or(more),
             };

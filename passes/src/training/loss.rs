@@ -3,7 +3,8 @@
 use memc_ir::attr::{F32, Reduction, Scalar};
 use memc_ir::recipe::{ClassAxis, Loss, LossKind};
 use memc_ir::{
-    Code, DType, Def, Feed, Id, Module, OpId, OpKind, Output, OutputRole, Phase, TensorType, ValueId, some_of,
+    Code, DType, Def, Feed, Id, Module, OpId, OpKind, Output, OutputRole, ParseError, Phase, TensorType,
+    ValueId, some_of,
 };
 
 use crate::graph::compact;
@@ -32,7 +33,7 @@ fn run(m: &mut Module, options: &Options, _: &mut PassCx<'_>) -> Result<(), Pass
         Some(axis) => format!("{kind}:axis={axis}"),
         None => kind.to_string(),
     };
-    let mut loss: Loss = text.parse().map_err(PassError::Usage)?;
+    let mut loss: Loss = text.parse().map_err(|e: ParseError| PassError::Usage(e.to_string()))?;
     if let Some(output) = options.given("output") {
         loss.output = Some(output.to_string());
     }
@@ -156,7 +157,9 @@ fn copy_op(m: &Module, op: OpId, out: &mut Module, new: &mut [Option<ValueId>]) 
     };
     let operands = op.operands.iter().map(|&v| copied(new, v)).collect::<Result<Vec<_>, _>>()?;
     let names: Vec<&str> = op.results.iter().map(|&v| m.values[v].name.as_str()).collect();
-    let results = out.add_op(kind.clone(), &operands, &names, &op.origin).map_err(PassError::Failed)?;
+    let results = out
+        .add_op(kind.clone(), &operands, &names, &op.origin)
+        .map_err(|e| PassError::Failed(e.to_string()))?;
     for (&old, result) in op.results.iter().zip(results) {
         new[old.index()] = Some(result);
     }

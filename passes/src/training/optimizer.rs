@@ -3,7 +3,7 @@
 use memc_ir::attr::F32;
 use memc_ir::recipe::{Optimizer, OptimizerSpec, UpdateRule};
 use memc_ir::{
-    DType, Def, Feed, Init, Module, OpKind, OutputRole, Phase, Role, StateId, TensorType, ValueId,
+    DType, Def, Feed, Init, Module, OpKind, OutputRole, ParseError, Phase, Role, StateId, TensorType, ValueId,
 };
 
 use crate::{OptionDef, Options, PassCx, PassDef, PassError};
@@ -48,7 +48,9 @@ fn run(m: &mut Module, options: &Options, _: &mut PassCx<'_>) -> Result<(), Pass
     let rule = options.get(OPTIONS, "rule").map_err(PassError::Usage)?;
     let numbers = options.0.iter().filter(|(name, _)| name != "rule");
     let numbers: Vec<String> = numbers.map(|(name, value)| format!("{name}={value}")).collect();
-    let spec: OptimizerSpec = format!("{rule}:{}", numbers.join(",")).parse().map_err(PassError::Usage)?;
+    let spec: OptimizerSpec = format!("{rule}:{}", numbers.join(","))
+        .parse()
+        .map_err(|e: ParseError| PassError::Usage(e.to_string()))?;
     match Optimizer::of(&spec) {
         Some(optimizer) => add_optimizer(m, &optimizer),
         None => Ok(()),

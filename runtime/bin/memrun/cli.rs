@@ -7,7 +7,7 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 use memc_gpu::{LibraryOptions, Rounding};
-use memc_ir::Bytes;
+use memc_ir::{Bytes, ParseError};
 use memc_runtime::{DeviceName, Error, ProfileOptions, RunOptions, Stages, TuneOptions, cpu};
 use memc_support::{check_clash, is_same_file};
 
@@ -256,7 +256,7 @@ fn files(inputs: &[NamedFile]) -> Vec<(String, PathBuf)> {
     inputs.iter().map(|i| (i.name.clone(), i.path.clone())).collect()
 }
 
-fn host_memory(text: &str) -> Result<u64, String> {
+fn host_memory(text: &str) -> Result<u64, ParseError> {
     Bytes::parse(text, "write a size such as 64G").map(|bytes| bytes.0)
 }
 

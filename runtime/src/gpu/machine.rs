@@ -47,12 +47,12 @@ struct Shape {
 }
 
 fn shape(op: &str, operand: &str, operands: usize, size: u64) -> Result<Shape, Error> {
-    let failed = |what: String| Error::Internal(format!("measuring {op}: {what}"));
-    let op: OpKind = parse_op(op, "").map_err(failed)?;
-    let operand: TensorType = parse_type(operand).map_err(failed)?;
+    let failed = |what: &dyn std::fmt::Display| Error::Internal(format!("measuring {op}: {what}"));
+    let op: OpKind = parse_op(op, "").map_err(|e| failed(&e))?;
+    let operand: TensorType = parse_type(operand).map_err(|e| failed(&e))?;
     let operands = vec![operand; operands];
-    let results = op.infer(&operands.iter().collect::<Vec<_>>()).map_err(failed)?;
-    let lowering = memc_cuda::lower(&op, &operands).map_err(|error| failed(error.to_string()))?;
+    let results = op.infer(&operands.iter().collect::<Vec<_>>()).map_err(|e| failed(&e))?;
+    let lowering = memc_cuda::lower(&op, &operands).map_err(|error| failed(&error))?;
     let bytes = |types: &[TensorType]| {
         types.iter().map(|ty| usize::try_from(ty.bytes()).unwrap_or(usize::MAX)).collect::<Vec<_>>()
     };

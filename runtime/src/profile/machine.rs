@@ -101,13 +101,13 @@ impl Aligned {
 
 /// Median time of an op with one result, without attributes.
 fn kernel_ns(op: &str, operands: &[&str]) -> Result<u64, Error> {
-    let failed = |what: String| Error::Internal(format!("measuring {op}: {what}"));
-    let op: OpKind = parse_op(op, "").map_err(failed)?;
+    let failed = |what: &dyn std::fmt::Display| Error::Internal(format!("measuring {op}: {what}"));
+    let op: OpKind = parse_op(op, "").map_err(|e| failed(&e))?;
     let operands = operands.iter().map(|t| parse_type(t)).collect::<Result<Vec<TensorType>, _>>();
-    let operands = operands.map_err(failed)?;
-    let results = op.infer(&operands.iter().collect::<Vec<_>>()).map_err(failed)?;
+    let operands = operands.map_err(|e| failed(&e))?;
+    let results = op.infer(&operands.iter().collect::<Vec<_>>()).map_err(|e| failed(&e))?;
     let call = Call { op: &op, operand_types: &operands, result_types: &results };
-    let needs = call.check().map_err(|e| failed(e.to_string()))?;
+    let needs = call.check().map_err(|e| failed(&e))?;
     let inputs: Vec<Aligned> = operands.iter().map(|t| Aligned::new(t.bytes())).collect();
     let inputs: Vec<Operand> = inputs.iter().map(|i| Operand::Bytes(i.get())).collect();
     let mut outputs: Vec<Aligned> = results.iter().map(|t| Aligned::new(t.bytes())).collect();
@@ -116,7 +116,7 @@ fn kernel_ns(op: &str, operands: &[&str]) -> Result<u64, Error> {
     for _ in 0..=SAMPLES {
         let mut outputs: Vec<&mut [u8]> = outputs.iter_mut().map(Aligned::get_mut).collect();
         let start = now();
-        execute(&call, &inputs, &mut outputs, workspace.get_mut()).map_err(|e| failed(e.to_string()))?;
+        execute(&call, &inputs, &mut outputs, workspace.get_mut()).map_err(|e| failed(&e))?;
         times.push(elapsed_ns(start));
     }
     // The first run warms up.
