@@ -1,7 +1,6 @@
 //! Typed attributes: how each attribute type is written, read and passed to an op's rules.
 
 use std::cmp::Ordering;
-use std::fmt::Write;
 use std::hash::{Hash, Hasher};
 
 use half::{bf16, f16};
@@ -85,18 +84,6 @@ impl Scalar {
             },
         })
     }
-
-    /// The number alone, as the text form has it.
-    pub(crate) fn text(self) -> String {
-        match self {
-            Scalar::Int(v) => v.to_string(),
-            Scalar::Float(v) => {
-                let mut text = String::new();
-                write_float(v.0, &mut text);
-                text
-            }
-        }
-    }
 }
 
 /// An attribute value as written in the text form.
@@ -118,98 +105,85 @@ pub enum AttrValue {
 
 /// A type that an attribute can have.
 pub trait Attr: Sized + PartialEq {
-    /// What a value of this type looks like, for error messages.
+    /// Description of legal values, for error messages.
     const KIND: &'static str;
-    /// How rules receive the attribute.
-    type Arg<'a>
-    where
-        Self: 'a;
-    /// The attribute as rules receive it.
-    fn arg(&self) -> Self::Arg<'_>;
-    /// Appends `name = value`; a flag appends its name or nothing.
-    fn write(&self, name: &str, out: &mut String);
+    /// The value in the text form.
+    fn text(&self) -> String;
     /// Reads the written value.
     fn read(value: &AttrValue) -> Option<Self>;
-    /// What is wrong with a value that cannot be read, where more is to be said than what kind it must be.
+    /// The attribute in the text form, `name = value`.
+    fn named(&self, name: &str) -> String {
+        format!("{name} = {}", self.text())
+    }
+    /// Reason why a value cannot be read, where there is more to say than [`Attr::KIND`].
     fn wrong(_value: &AttrValue) -> Option<String> {
         None
     }
 }
 
-/// Appends a float so that it reads back bit-exactly.
-pub fn write_float(value: f32, out: &mut String) {
+/// The float as text that reads back bit-exactly.
+pub(crate) fn float_text(value: f32) -> String {
     if value.is_nan() {
-        let _ = write!(out, "nan(0x{:08x})", value.to_bits());
+        format!("nan(0x{:08x})", value.to_bits())
     } else if value.is_infinite() {
-        out.push_str(if value > 0.0 { "inf" } else { "-inf" });
+        if value > 0.0 { "inf" } else { "-inf" }.into()
     } else {
-        let _ = write!(out, "{value:?}");
+        format!("{value:?}")
     }
 }
 
-fn write_list<T: std::fmt::Display>(name: &str, items: &[T], out: &mut String) {
-    let _ = write!(out, "{name} = [");
-    for (i, x) in items.iter().enumerate() {
-        let _ = write!(out, "{}{x}", if i == 0 { "" } else { ", " });
-    }
-    out.push(']');
+/// Implements [`Attr`] for types that are one kind of [`AttrValue`].
+macro_rules! attrs {
+    ($($ty:ty, $kind:literal, |$x:ident| $text:expr, $pattern:pat => $read:expr;)*) => {$(
+        impl Attr for $ty {
+            const KIND: &'static str = $kind;
+            fn text(&self) -> String {
+                let $x = self;
+                $text
+            }
+            fn read(value: &AttrValue) -> Option<Self> {
+                if let $pattern = value { $read } else { None }
+            }
+        }
+    )*};
+}
+
+attrs! {
+    i64, "an integer", |x| x.to_string(), AttrValue::Int(v) => Some(*v);
+    F32, "a float (with a decimal point)", |x| float_text(x.0), AttrValue::Float(v) => Some(F32(*v));
+    Vec<i64>, "a list of integers", |x| list_text(x), AttrValue::Ints(v) => Some(v.clone());
+    Vec<u64>, "a list of non-negative integers", |x| list_text(x),
+        AttrValue::Ints(v) => v.iter().map(|&x| u64::try_from(x).ok()).collect();
+    DType, "an element type (f32, f16, bf16, i32, i64, i8, u8 or bool)", |x| x.to_string(),
+        AttrValue::Word(w) => DType::from_name(w);
+    Reduction, "`none`, `mean` or `sum`", |x| x.name().into(), AttrValue::Word(w) => Reduction::from_name(w);
+    ScatterMode, "`replace` or `add`", |x| x.name().into(), AttrValue::Word(w) => ScatterMode::from_name(w);
+}
+
+fn list_text<T: std::fmt::Display>(items: &[T]) -> String {
+    format!("[{}]", items.iter().map(T::to_string).collect::<Vec<_>>().join(", "))
 }
 
 impl Attr for bool {
     const KIND: &'static str = "a flag (write the name alone)";
-    type Arg<'a> = bool;
-    fn arg(&self) -> bool {
-        *self
-    }
-    fn write(&self, name: &str, out: &mut String) {
-        if *self {
-            out.push_str(name);
-        }
+    fn text(&self) -> String {
+        self.to_string()
     }
     fn read(value: &AttrValue) -> Option<Self> {
         matches!(value, AttrValue::Flag).then_some(true)
     }
-}
-
-impl Attr for i64 {
-    const KIND: &'static str = "an integer";
-    type Arg<'a> = i64;
-    fn arg(&self) -> i64 {
-        *self
-    }
-    fn write(&self, name: &str, out: &mut String) {
-        let _ = write!(out, "{name} = {self}");
-    }
-    fn read(value: &AttrValue) -> Option<Self> {
-        if let AttrValue::Int(v) = value { Some(*v) } else { None }
-    }
-}
-
-impl Attr for F32 {
-    const KIND: &'static str = "a float (with a decimal point)";
-    type Arg<'a> = f32;
-    fn arg(&self) -> f32 {
-        self.0
-    }
-    fn write(&self, name: &str, out: &mut String) {
-        let _ = write!(out, "{name} = ");
-        write_float(self.0, out);
-    }
-    fn read(value: &AttrValue) -> Option<Self> {
-        if let AttrValue::Float(v) = value { Some(F32(*v)) } else { None }
+    /// Flags default to false and are not written then.
+    fn named(&self, name: &str) -> String {
+        name.into()
     }
 }
 
 impl Attr for Scalar {
     const KIND: &'static str = "a number";
-    type Arg<'a> = Scalar;
-    fn arg(&self) -> Scalar {
-        *self
-    }
-    fn write(&self, name: &str, out: &mut String) {
+    fn text(&self) -> String {
         match self {
-            Scalar::Float(v) => v.write(name, out),
-            Scalar::Int(v) => v.write(name, out),
+            Scalar::Float(v) => v.text(),
+            Scalar::Int(v) => v.text(),
         }
     }
     fn read(value: &AttrValue) -> Option<Self> {
@@ -221,57 +195,10 @@ impl Attr for Scalar {
     }
 }
 
-impl Attr for Vec<i64> {
-    const KIND: &'static str = "a list of integers";
-    type Arg<'a> = &'a [i64];
-    fn arg(&self) -> &[i64] {
-        self
-    }
-    fn write(&self, name: &str, out: &mut String) {
-        write_list(name, self, out);
-    }
-    fn read(value: &AttrValue) -> Option<Self> {
-        if let AttrValue::Ints(v) = value { Some(v.clone()) } else { None }
-    }
-}
-
-impl Attr for Vec<u64> {
-    const KIND: &'static str = "a list of non-negative integers";
-    type Arg<'a> = &'a [u64];
-    fn arg(&self) -> &[u64] {
-        self
-    }
-    fn write(&self, name: &str, out: &mut String) {
-        write_list(name, self, out);
-    }
-    fn read(value: &AttrValue) -> Option<Self> {
-        let AttrValue::Ints(v) = value else { return None };
-        v.iter().map(|&x| u64::try_from(x).ok()).collect()
-    }
-}
-
-impl Attr for DType {
-    const KIND: &'static str = "an element type (f32, f16, bf16, i32, i64, i8, u8 or bool)";
-    type Arg<'a> = DType;
-    fn arg(&self) -> DType {
-        *self
-    }
-    fn write(&self, name: &str, out: &mut String) {
-        let _ = write!(out, "{name} = {self}");
-    }
-    fn read(value: &AttrValue) -> Option<Self> {
-        if let AttrValue::Word(w) = value { DType::from_name(w) } else { None }
-    }
-}
-
 impl Attr for Body {
     const KIND: &'static str = "a list of steps, as \"add(x0, x1); relu(t0)\"";
-    type Arg<'a> = &'a Body;
-    fn arg(&self) -> &Body {
-        self
-    }
-    fn write(&self, name: &str, out: &mut String) {
-        let _ = write!(out, "{name} = \"{self}\"");
+    fn text(&self) -> String {
+        format!("\"{self}\"")
     }
     fn read(value: &AttrValue) -> Option<Self> {
         if let AttrValue::Text(text) = value { parse_body(text).ok() } else { None }
@@ -281,45 +208,24 @@ impl Attr for Body {
     }
 }
 
-/// How a loss over a batch becomes its result.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Reduction {
-    /// One loss per element.
-    None,
-    /// Mean over the elements that are not ignored.
-    Mean,
-    /// Sum.
-    Sum,
+words! {
+    /// Reduction of a batch's losses to the result.
+    pub enum Reduction {
+        /// One loss per element.
+        None = "none",
+        /// Mean over the elements that are not ignored.
+        Mean = "mean",
+        /// Sum.
+        Sum = "sum",
+    }
 }
 
-/// What a scatter does where several updates, or an update and the data, meet.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum ScatterMode {
-    /// The last update in row-major order replaces the data.
-    Replace,
-    /// Updates are added to the data in row-major order.
-    Add,
+words! {
+    /// Effect of a scatter where several updates, or an update and the data, meet.
+    pub enum ScatterMode {
+        /// The last update in row-major order replaces the data.
+        Replace = "replace",
+        /// Updates are added to the data in row-major order.
+        Add = "add",
+    }
 }
-
-macro_rules! word_attr {
-    ($ty:ident, $kind:literal, $($variant:ident = $word:literal),*) => {
-        impl $ty {
-            /// Spelling in the text form.
-            pub fn name(self) -> &'static str {
-                match self { $($ty::$variant => $word),* }
-            }
-        }
-        impl Attr for $ty {
-            const KIND: &'static str = $kind;
-            type Arg<'a> = $ty;
-            fn arg(&self) -> $ty { *self }
-            fn write(&self, name: &str, out: &mut String) { let _ = write!(out, "{name} = {}", self.name()); }
-            fn read(value: &AttrValue) -> Option<Self> {
-                let AttrValue::Word(w) = value else { return None };
-                match w.as_str() { $($word => Some($ty::$variant),)* _ => None }
-            }
-        }
-    };
-}
-word_attr!(Reduction, "`none`, `mean` or `sum`", None = "none", Mean = "mean", Sum = "sum");
-word_attr!(ScatterMode, "`replace` or `add`", Replace = "replace", Add = "add");

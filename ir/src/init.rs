@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::attr::{F32, Scalar, write_float};
+use crate::attr::{Attr, F32, Scalar};
 use crate::error::TypeError;
 use crate::types::TensorType;
 
@@ -156,21 +156,15 @@ impl Init {
 
     /// Name, seed and other parameters; the range of symmetric uniform contents is one parameter.
     fn parts(&self) -> (&'static str, Option<u64>, Vec<String>) {
-        let float = |v: F32| {
-            let mut text = String::new();
-            write_float(v.0, &mut text);
-            text
-        };
         match self {
             Init::Zeros => ("zeros", None, vec![]),
             Init::Ones => ("ones", None, vec![]),
-            Init::Fill(Scalar::Int(v)) => ("fill", None, vec![v.to_string()]),
-            Init::Fill(Scalar::Float(v)) => ("fill", None, vec![float(*v)]),
+            Init::Fill(value) => ("fill", None, vec![value.text()]),
             Init::Uniform { seed, low, high } if F32(-low.0) == *high => {
-                ("uniform", Some(*seed), vec![float(*high)])
+                ("uniform", Some(*seed), vec![high.text()])
             }
-            Init::Uniform { seed, low, high } => ("uniform", Some(*seed), vec![float(*low), float(*high)]),
-            Init::Normal { seed, mean, std } => ("normal", Some(*seed), vec![float(*mean), float(*std)]),
+            Init::Uniform { seed, low, high } => ("uniform", Some(*seed), vec![low.text(), high.text()]),
+            Init::Normal { seed, mean, std } => ("normal", Some(*seed), vec![mean.text(), std.text()]),
             Init::Data(_) => ("data", None, vec![]),
         }
     }

@@ -1,5 +1,8 @@
 //! Intermediate representation of a training step: types, ops, module, text form, verifier.
 
+#[macro_use]
+mod words;
+
 pub mod attr;
 pub mod autodiff;
 mod bytes;

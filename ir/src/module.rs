@@ -13,22 +13,13 @@ use crate::init::Init;
 use crate::ops::{Class, OpKind};
 use crate::types::TensorType;
 
-/// How far a module has been lowered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Phase {
-    /// Values only: no slots, no copies.
-    Graph,
-    /// Every result has a slot; copies between device and host are explicit.
-    Mem,
-}
-
-impl Phase {
-    /// Spelling in the text form.
-    pub fn name(self) -> &'static str {
-        match self {
-            Phase::Graph => "graph",
-            Phase::Mem => "mem",
-        }
+words! {
+    /// How far a module has been lowered.
+    pub enum Phase {
+        /// Values only: no slots, no copies.
+        Graph = "graph",
+        /// Every result has a slot; copies between device and host are explicit.
+        Mem = "mem",
     }
 }
 
@@ -90,33 +81,19 @@ pub struct Input {
     pub slot: Option<SlotId>,
 }
 
-/// What a persistent tensor is to the user.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Role {
-    /// A trained parameter.
-    Param,
-    /// A parameter that is not trained.
-    Frozen,
-    /// Optimizer state.
-    Optimizer,
-    /// A gradient accumulation buffer.
-    Gradient,
-    /// Other state, as BatchNorm statistics.
-    Buffer,
-}
-
-impl Role {
-    /// All roles.
-    pub const ALL: [Role; 5] = [Role::Param, Role::Frozen, Role::Optimizer, Role::Gradient, Role::Buffer];
-    /// Spelling in the text form.
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Param => "param",
-            Role::Frozen => "frozen",
-            Role::Optimizer => "optimizer",
-            Role::Gradient => "gradient",
-            Role::Buffer => "buffer",
-        }
+words! {
+    /// What a persistent tensor is to the user.
+    pub enum Role {
+        /// A trained parameter.
+        Param = "param",
+        /// A parameter that is not trained.
+        Frozen = "frozen",
+        /// Optimizer state.
+        Optimizer = "optimizer",
+        /// A gradient accumulation buffer.
+        Gradient = "gradient",
+        /// Other state, as BatchNorm statistics.
+        Buffer = "buffer",
     }
 }
 
@@ -273,27 +250,15 @@ pub fn aligned(bytes: u64) -> u64 {
     bytes.div_ceil(SLOT_ALIGN) * SLOT_ALIGN
 }
 
-/// What an output is to the user.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum OutputRole {
-    /// The training loss.
-    Loss,
-    /// A parameter's gradient, where the module has no optimizer.
-    Gradient,
-    /// Anything else.
-    Other,
-}
-
-impl OutputRole {
-    /// All roles.
-    pub const ALL: [OutputRole; 3] = [OutputRole::Loss, OutputRole::Gradient, OutputRole::Other];
-    /// Spelling in the text form.
-    pub fn name(self) -> &'static str {
-        match self {
-            OutputRole::Loss => "loss",
-            OutputRole::Gradient => "gradient",
-            OutputRole::Other => "output",
-        }
+words! {
+    /// What an output is to the user.
+    pub enum OutputRole {
+        /// The training loss.
+        Loss = "loss",
+        /// A parameter's gradient, where the module has no optimizer.
+        Gradient = "gradient",
+        /// Anything else.
+        Other = "output",
     }
 }
 

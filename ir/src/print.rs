@@ -193,9 +193,7 @@ impl Printer<'_> {
             }
             Feed::LearningRate { default } => {
                 attrs.push("feed = learning_rate".into());
-                let mut text = String::new();
-                default.write("default", &mut text);
-                attrs.push(text);
+                attrs.push(default.named("default"));
             }
             Feed::Step => attrs.push("feed = step".into()),
         }

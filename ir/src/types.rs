@@ -2,32 +2,29 @@
 
 use std::fmt;
 
-/// Element type of a tensor.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum DType {
-    /// IEEE 754 binary32.
-    F32,
-    /// IEEE 754 binary16.
-    F16,
-    /// The upper half of an [`F32`](DType::F32).
-    BF16,
-    /// Two's-complement 32-bit integer.
-    I32,
-    /// Two's-complement 64-bit integer.
-    I64,
-    /// Two's-complement 8-bit integer.
-    I8,
-    /// Unsigned 8-bit integer.
-    U8,
-    /// One byte, 0 or 1.
-    Bool,
+words! {
+    /// Element type of a tensor.
+    pub enum DType {
+        /// IEEE 754 binary32.
+        F32 = "f32",
+        /// IEEE 754 binary16.
+        F16 = "f16",
+        /// The upper half of an [`F32`](DType::F32).
+        BF16 = "bf16",
+        /// Two's-complement 32-bit integer.
+        I32 = "i32",
+        /// Two's-complement 64-bit integer.
+        I64 = "i64",
+        /// Two's-complement 8-bit integer.
+        I8 = "i8",
+        /// Unsigned 8-bit integer.
+        U8 = "u8",
+        /// One byte, 0 or 1.
+        Bool = "bool",
+    }
 }
 
 impl DType {
-    /// All element types.
-    pub const ALL: [DType; 8] =
-        [DType::F32, DType::F16, DType::BF16, DType::I32, DType::I64, DType::I8, DType::U8, DType::Bool];
-
     /// Bytes of one element.
     pub fn bytes(self) -> u64 {
         match self {
@@ -36,25 +33,6 @@ impl DType {
             DType::I64 => 8,
             DType::I8 | DType::U8 | DType::Bool => 1,
         }
-    }
-
-    /// Spelling in the text form.
-    pub fn name(self) -> &'static str {
-        match self {
-            DType::F32 => "f32",
-            DType::F16 => "f16",
-            DType::BF16 => "bf16",
-            DType::I32 => "i32",
-            DType::I64 => "i64",
-            DType::I8 => "i8",
-            DType::U8 => "u8",
-            DType::Bool => "bool",
-        }
-    }
-
-    /// The element type spelled `name`.
-    pub fn from_name(name: &str) -> Option<DType> {
-        DType::ALL.into_iter().find(|d| d.name() == name)
     }
 
     /// Whether arithmetic on this type is floating point.

@@ -44,11 +44,12 @@ pub fn im2col_tiling(batch: u64, rows: u64, pixels: u64) -> Im2colTiling {
     Im2colTiling { rows, pixels, tile, lanes: batch.clamp(1, MAX_LANES) }
 }
 
-struct Window<'a> {
-    strides: &'a [u64],
-    pads: &'a [u64],
-    dilations: &'a [u64],
-    groups: i64,
+/// Attributes of a convolution; `pads` is top, left, bottom, right.
+pub(super) struct Window<'a> {
+    pub(super) strides: &'a [u64],
+    pub(super) pads: &'a [u64],
+    pub(super) dilations: &'a [u64],
+    pub(super) groups: i64,
 }
 
 impl Window<'_> {
@@ -63,7 +64,7 @@ impl Window<'_> {
         u64::try_from(self.groups).ok().filter(|&g| g > 0).ok_or_else(|| "groups must be positive".into())
     }
 
-    fn output(&self, size: &[u64], kernel: &[u64]) -> Result<[u64; 2], String> {
+    fn output(&self, size: &[u64], kernel: &[u64]) -> Result<[u64; 2], TypeError> {
         let axis = |i: usize| {
             let pad = self.pads[i] + self.pads[i + 2];
             conv_output_extent(size[i], pad, kernel[i], self.strides[i], self.dilations[i])
@@ -73,20 +74,13 @@ impl Window<'_> {
     }
 }
 
-fn four(ty: &TensorType, name: &str) -> Result<[u64; 4], String> {
+fn four(ty: &TensorType, name: &str) -> Result<[u64; 4], TypeError> {
     want_float(ty, name)?;
     <[u64; 4]>::try_from(ty.shape.as_slice())
-        .map_err(|_| format!("{name} must have four axes (2-D convolution), got {ty}"))
+        .map_err(|_| format!("{name} must have four axes (2-D convolution), got {ty}").into())
 }
 
-pub(super) fn conv(
-    ops: &[&TensorType],
-    strides: &[u64],
-    pads: &[u64],
-    dilations: &[u64],
-    groups: i64,
-) -> Types {
-    let win = Window { strides, pads, dilations, groups };
+pub(super) fn conv(ops: &[&TensorType], win: &Window) -> Types {
     let g = win.check()?;
     let [n, c, h, w] = four(ops[0], "x")?;
     let [m, cg, kh, kw] = four(ops[1], "w")?;
@@ -101,15 +95,7 @@ pub(super) fn conv(
     Ok(vec![TensorType::new(ops[0].dtype, [n, m, oh, ow])])
 }
 
-pub(super) fn grad_input(
-    ops: &[&TensorType],
-    strides: &[u64],
-    pads: &[u64],
-    dilations: &[u64],
-    groups: i64,
-    size: &[u64],
-) -> Types {
-    let win = Window { strides, pads, dilations, groups };
+pub(super) fn grad_input(ops: &[&TensorType], win: &Window, size: &[u64]) -> Types {
     let g = win.check()?;
     let [n, m, oh, ow] = four(ops[0], "dy")?;
     let [m2, cg, kh, kw] = four(ops[1], "w")?;
@@ -120,15 +106,7 @@ pub(super) fn grad_input(
     Ok(vec![TensorType::new(ops[0].dtype, [n, c, size[0], size[1]])])
 }
 
-pub(super) fn grad_weight(
-    ops: &[&TensorType],
-    strides: &[u64],
-    pads: &[u64],
-    dilations: &[u64],
-    groups: i64,
-    kernel: &[u64],
-) -> Types {
-    let win = Window { strides, pads, dilations, groups };
+pub(super) fn grad_weight(ops: &[&TensorType], win: &Window, kernel: &[u64]) -> Types {
     let g = win.check()?;
     let [n, m, oh, ow] = four(ops[0], "dy")?;
     let [n2, c, h, w] = four(ops[1], "x")?;

@@ -1,21 +1,8 @@
 //! Element-wise ops: unary, broadcasting binary, select, and gradients of activations.
 
 use super::shape::{broadcast_all, broadcast_shapes};
-use super::{Cost, TypeError, Types, streaming};
+use super::{TypeError, Types};
 use crate::types::{DType, TensorType};
-
-pub(super) fn cost1(operands: &[&TensorType], results: &[&TensorType]) -> Cost {
-    streaming(operands, results, 1)
-}
-pub(super) fn cost4(operands: &[&TensorType], results: &[&TensorType]) -> Cost {
-    streaming(operands, results, 4)
-}
-pub(super) fn cost8(operands: &[&TensorType], results: &[&TensorType]) -> Cost {
-    streaming(operands, results, 8)
-}
-pub(super) fn cost16(operands: &[&TensorType], results: &[&TensorType]) -> Cost {
-    streaming(operands, results, 16)
-}
 
 pub(super) fn numeric_unary(ops: &[&TensorType]) -> Types {
     if ops[0].dtype == DType::Bool {
@@ -32,13 +19,6 @@ pub(super) fn bool_unary(ops: &[&TensorType]) -> Types {
 pub(super) fn float_unary(ops: &[&TensorType]) -> Types {
     want_float(ops[0], "x")?;
     Ok(vec![ops[0].clone()])
-}
-
-pub(super) fn gelu(ops: &[&TensorType], _tanh: bool) -> Types {
-    float_unary(ops)
-}
-pub(super) fn gelu_grad(ops: &[&TensorType], _tanh: bool) -> Types {
-    float_pair(ops)
 }
 
 pub(super) fn cast(ops: &[&TensorType], to: DType) -> Types {

@@ -3,82 +3,43 @@
 use super::{OpKind, is_depthwise};
 use crate::types::TensorType;
 
-/// A family of ops.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Family {
-    /// Matrix products.
-    MatMul,
-    /// Convolutions.
-    Conv,
-    /// Gradients of convolutions by the input, and transposed convolutions.
-    ConvGradInput,
-    /// Gradients of convolutions by the weight.
-    ConvGradWeight,
-    /// Convolutions and gradients in which every channel is a group.
-    Depthwise,
-    /// Pooling and its gradients.
-    Pool,
-    /// Normalisation and its gradients.
-    Norm,
-    /// Softmax, cross-entropy and their gradients.
-    Softmax,
-    /// Element-wise arithmetic.
-    ElementWise,
-    /// Sums, means and maxima over axes.
-    Reduce,
-    /// Reading at indices.
-    Gather,
-    /// Writing and adding at indices.
-    Scatter,
-    /// Random numbers.
-    Random,
-    /// Updates of parameters.
-    Optimizer,
-    /// Copies that change shape, order or place of elements.
-    Movement,
+words! {
+    /// A family of ops.
+    pub enum Family {
+        /// Matrix products.
+        MatMul = "matmul",
+        /// Convolutions.
+        Conv = "conv",
+        /// Gradients of convolutions by the input, and transposed convolutions.
+        ConvGradInput = "conv-grad-input",
+        /// Gradients of convolutions by the weight.
+        ConvGradWeight = "conv-grad-weight",
+        /// Convolutions and gradients in which every channel is a group.
+        Depthwise = "depthwise",
+        /// Pooling and its gradients.
+        Pool = "pool",
+        /// Normalisation and its gradients.
+        Norm = "norm",
+        /// Softmax, cross-entropy and their gradients.
+        Softmax = "softmax",
+        /// Element-wise arithmetic.
+        ElementWise = "element-wise",
+        /// Sums, means and maxima over axes.
+        Reduce = "reduce",
+        /// Reading at indices.
+        Gather = "gather",
+        /// Writing and adding at indices.
+        Scatter = "scatter",
+        /// Random numbers.
+        Random = "random",
+        /// Updates of parameters.
+        Optimizer = "optimizer",
+        /// Copies that change shape, order or place of elements.
+        Movement = "movement",
+    }
 }
 
 impl Family {
-    /// Every family, in the order of reports.
-    pub const ALL: [Family; 15] = [
-        Family::MatMul,
-        Family::Conv,
-        Family::ConvGradInput,
-        Family::ConvGradWeight,
-        Family::Depthwise,
-        Family::Pool,
-        Family::Norm,
-        Family::Softmax,
-        Family::ElementWise,
-        Family::Reduce,
-        Family::Gather,
-        Family::Scatter,
-        Family::Random,
-        Family::Optimizer,
-        Family::Movement,
-    ];
-
-    /// Name in files and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Family::MatMul => "matmul",
-            Family::Conv => "conv",
-            Family::ConvGradInput => "conv-grad-input",
-            Family::ConvGradWeight => "conv-grad-weight",
-            Family::Depthwise => "depthwise",
-            Family::Pool => "pool",
-            Family::Norm => "norm",
-            Family::Softmax => "softmax",
-            Family::ElementWise => "element-wise",
-            Family::Reduce => "reduce",
-            Family::Gather => "gather",
-            Family::Scatter => "scatter",
-            Family::Random => "random",
-            Family::Optimizer => "optimizer",
-            Family::Movement => "movement",
-        }
-    }
-
     /// True for convolutions of any kind and their gradients.
     pub fn is_convolution(self) -> bool {
         matches!(self, Family::Conv | Family::ConvGradInput | Family::ConvGradWeight | Family::Depthwise)

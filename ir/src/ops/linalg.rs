@@ -14,7 +14,7 @@ fn matrix(ty: &TensorType, trans: bool, name: &str) -> Result<(u64, u64), TypeEr
     }
 }
 
-pub(super) fn matmul(ops: &[&TensorType], trans_a: bool, trans_b: bool, _alpha: f32) -> Types {
+pub(super) fn matmul(ops: &[&TensorType], trans_a: bool, trans_b: bool) -> Types {
     let (m, k) = matrix(ops[0], trans_a, "a")?;
     let (k2, n) = matrix(ops[1], trans_b, "b")?;
     if k != k2 {
@@ -35,11 +35,11 @@ pub(super) fn matmul_cost(ops: &[&TensorType], res: &[&TensorType], ta: bool) ->
     streaming(ops, res, inner(ops[0], ta).saturating_mul(2))
 }
 
-pub(super) fn gemm(ops: &[&TensorType], trans_a: bool, trans_b: bool, alpha: f32, _beta: f32) -> Types {
+pub(super) fn gemm(ops: &[&TensorType], trans_a: bool, trans_b: bool) -> Types {
     if ops[0].rank() != 2 || ops[1].rank() != 2 {
         return Err(format!("a and b must be matrices, got {} and {}", ops[0], ops[1]).into());
     }
-    let y = matmul(&ops[..2], trans_a, trans_b, alpha)?;
+    let y = matmul(&ops[..2], trans_a, trans_b)?;
     want_float(ops[2], "c")?;
     if broadcast_shapes(&ops[2].shape, &y[0].shape)? != y[0].shape {
         return Err(format!("c = {} does not broadcast to {}", ops[2], y[0]).into());
@@ -85,12 +85,12 @@ impl BiasGrad {
     }
 }
 
-pub(super) fn bias_grad(ops: &[&TensorType], trans_a: bool, trans_b: bool, alpha: f32, sum_b: bool) -> Types {
+pub(super) fn bias_grad(ops: &[&TensorType], trans_a: bool, trans_b: bool, sum_b: bool) -> Types {
     if ops[0].rank() != 2 || ops[1].rank() != 2 {
         return Err(format!("a and b must be matrices, got {} and {}", ops[0], ops[1]).into());
     }
-    let mut results = matmul(ops, trans_a, trans_b, alpha)?;
-    let BiasGrad { sum, of, .. } = BiasGrad::new(trans_a, trans_b, F32(alpha), sum_b);
+    let mut results = matmul(ops, trans_a, trans_b)?;
+    let BiasGrad { sum, of, .. } = BiasGrad::new(trans_a, trans_b, F32(1.0), sum_b);
     results.extend(sum.infer(&[ops[of]])?);
     Ok(results)
 }

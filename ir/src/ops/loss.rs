@@ -17,13 +17,13 @@ fn loss_shape(labels: &TensorType, reduction: Reduction) -> Vec<u64> {
     if reduction == Reduction::None { labels.shape.clone() } else { Vec::new() }
 }
 
-pub(super) fn cross_entropy(ops: &[&TensorType], reduction: Reduction, _ignore: i64) -> Types {
+pub(super) fn cross_entropy(ops: &[&TensorType], reduction: Reduction) -> Types {
     want_int(ops[1], "labels")?;
     want_shape(ops[1], &label_shape(ops[0])?, "labels")?;
     Ok(vec![TensorType::new(ops[0].dtype, loss_shape(ops[1], reduction)), ops[0].clone()])
 }
 
-pub(super) fn cross_entropy_grad(ops: &[&TensorType], reduction: Reduction, _ignore: i64) -> Types {
+pub(super) fn cross_entropy_grad(ops: &[&TensorType], reduction: Reduction) -> Types {
     want_int(ops[2], "labels")?;
     want_shape(ops[2], &label_shape(ops[1])?, "labels")?;
     want_float(ops[0], "dloss")?;

@@ -39,7 +39,7 @@ fn statistics(ops: &[&TensorType], shape: &[u64]) -> Result<(), TypeError> {
     Ok(())
 }
 
-pub(super) fn batch_norm_stats(ops: &[&TensorType], _epsilon: f32) -> Types {
+pub(super) fn batch_norm_stats(ops: &[&TensorType]) -> Types {
     let c = channels(ops[0])?;
     if ops[0].numel() == 0 {
         return Err(format!("statistics of an empty batch {}", ops[0]).into());
@@ -67,11 +67,7 @@ pub(super) fn batch_norm_grad(ops: &[&TensorType]) -> Types {
     let vector = TensorType::new(ops[2].dtype, [c]);
     Ok(vec![ops[1].clone(), vector.clone(), vector])
 }
-pub(super) fn grad_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
-    streaming(ops, res, 10)
-}
-
-pub(super) fn moving_average(ops: &[&TensorType], _momentum: f32, _scale: f32) -> Types {
+pub(super) fn moving_average(ops: &[&TensorType]) -> Types {
     want_float(ops[0], "running")?;
     want_float(ops[1], "batch")?;
     want_shape(ops[1], &ops[0].shape, "batch")?;
@@ -87,7 +83,7 @@ fn split(x: &TensorType, axis: i64) -> Result<(Vec<u64>, Vec<u64>), TypeError> {
     Ok((keep, inner.to_vec()))
 }
 
-pub(super) fn layer_norm(ops: &[&TensorType], axis: i64, _epsilon: f32) -> Types {
+pub(super) fn layer_norm(ops: &[&TensorType], axis: i64) -> Types {
     let (stats, inner) = split(ops[0], axis)?;
     if inner.contains(&0) {
         return Err(format!("normalisation over an empty axis of {}", ops[0]).into());
@@ -113,10 +109,6 @@ pub(super) fn softmax(ops: &[&TensorType], axis: i64) -> Types {
     resolve_axis(axis, ops[0].rank())?;
     Ok(vec![ops[0].clone()])
 }
-pub(super) fn softmax_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
-    streaming(ops, res, 12)
-}
-
 pub(super) fn softmax_grad(ops: &[&TensorType], axis: i64) -> Types {
     if ops[0] != ops[1] {
         return Err(format!("dy = {} and y = {} differ", ops[0], ops[1]).into());

@@ -32,35 +32,21 @@ pub(super) fn sgd(ops: &[&TensorType]) -> Types {
     rate(ops[2])?;
     Ok(vec![ops[0].clone()])
 }
-pub(super) fn cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
-    streaming(ops, res, 2)
-}
-
-pub(super) fn momentum(ops: &[&TensorType], _alpha: f32, _beta: f32, _l2: f32, _nesterov: bool) -> Types {
+pub(super) fn momentum(ops: &[&TensorType]) -> Types {
     same(&ops[..3], &["g", "v"])?;
     rate(ops[3])?;
     step(ops, 4)?;
     Ok(vec![ops[0].clone(); 2])
 }
 
-pub(super) fn adagrad(ops: &[&TensorType], _epsilon: f32, _l2: f32, _decay: f32) -> Types {
+pub(super) fn adagrad(ops: &[&TensorType]) -> Types {
     same(&ops[..3], &["g", "h"])?;
     rate(ops[3])?;
     step(ops, 4)?;
     Ok(vec![ops[0].clone(); 2])
 }
 
-#[allow(clippy::too_many_arguments, reason = "one argument for each attribute")]
-pub(super) fn adamw(
-    ops: &[&TensorType],
-    _alpha: f32,
-    _beta: f32,
-    _epsilon: f32,
-    _weight_decay: f32,
-    _bias_correction: bool,
-    _decay_first: bool,
-    _l2: f32,
-) -> Types {
+pub(super) fn adamw(ops: &[&TensorType]) -> Types {
     same(&ops[..4], &["g", "m", "v"])?;
     rate(ops[4])?;
     step(ops, 5)?;

@@ -27,40 +27,46 @@ pub fn pool_output_extent(
     Some(if (out - 1).checked_mul(stride)? >= size + pads[0] { out - 1 } else { out })
 }
 
-fn output(
-    x: &TensorType,
-    k: &[u64],
-    s: &[u64],
-    p: &[u64],
-    d: &[u64],
-    ceil: bool,
-) -> Result<Vec<u64>, TypeError> {
-    want_float(x, "x")?;
-    let &[n, c, h, w] = x.shape.as_slice() else {
-        return Err(format!("x must have four axes (2-D pooling), got {x}").into());
-    };
-    let positive = |xs: &[u64]| xs.len() == 2 && xs.iter().all(|&v| (1..=1 << 20).contains(&v));
-    if !positive(k) || !positive(s) || !positive(d) || p.len() != 4 || p.iter().any(|&v| v > 1 << 30) {
-        return Err("kernel, strides and dilations need two positive numbers, pads four".into());
-    }
-    if (0..4).any(|i| p[i] >= k[i % 2].saturating_mul(d[i % 2])) {
-        return Err(format!("pads {p:?} are not smaller than the window {k:?}").into());
-    }
-    let axis = |i: usize, size| {
-        pool_output_extent(size, [p[i], p[i + 2]], k[i], s[i], d[i], ceil)
-            .ok_or_else(|| format!("window {k:?} does not fit {x}"))
-    };
-    Ok(vec![n, c, axis(0, h)?, axis(1, w)?])
+/// Attributes of a pooling; `pads` is top, left, bottom, right.
+pub(super) struct Window<'a> {
+    pub(super) kernel: &'a [u64],
+    pub(super) strides: &'a [u64],
+    pub(super) pads: &'a [u64],
+    pub(super) dilations: &'a [u64],
+    pub(super) ceil: bool,
 }
 
-pub(super) fn max_pool(ops: &[&TensorType], k: &[u64], s: &[u64], p: &[u64], d: &[u64], ceil: bool) -> Types {
-    let shape = output(ops[0], k, s, p, d, ceil)?;
+impl<'a> Window<'a> {
+    pub(super) fn undilated(kernel: &'a [u64], strides: &'a [u64], pads: &'a [u64], ceil: bool) -> Self {
+        Window { kernel, strides, pads, dilations: &[1, 1], ceil }
+    }
+
+    /// Shape of the pooled `x`.
+    fn output(&self, x: &TensorType) -> Result<Vec<u64>, TypeError> {
+        let Window { kernel: k, strides: s, pads: p, dilations: d, ceil } = *self;
+        want_float(x, "x")?;
+        let &[n, c, h, w] = x.shape.as_slice() else {
+            return Err(format!("x must have four axes (2-D pooling), got {x}").into());
+        };
+        let positive = |xs: &[u64]| xs.len() == 2 && xs.iter().all(|&v| (1..=1 << 20).contains(&v));
+        if !positive(k) || !positive(s) || !positive(d) || p.len() != 4 || p.iter().any(|&v| v > 1 << 30) {
+            return Err("kernel, strides and dilations need two positive numbers, pads four".into());
+        }
+        if (0..4).any(|i| p[i] >= k[i % 2].saturating_mul(d[i % 2])) {
+            return Err(format!("pads {p:?} are not smaller than the window {k:?}").into());
+        }
+        let axis = |i: usize, size| {
+            pool_output_extent(size, [p[i], p[i + 2]], k[i], s[i], d[i], ceil)
+                .ok_or_else(|| format!("window {k:?} does not fit {x}"))
+        };
+        Ok(vec![n, c, axis(0, h)?, axis(1, w)?])
+    }
+}
+
+pub(super) fn max_pool(ops: &[&TensorType], window: &Window) -> Types {
+    let shape = window.output(ops[0])?;
     Ok(vec![TensorType::new(ops[0].dtype, shape.clone()), TensorType::new(DType::I64, shape)])
 }
-pub(super) fn window_cost(ops: &[&TensorType], res: &[&TensorType], k: &[u64]) -> Cost {
-    streaming(ops, res, k[0] * k[1])
-}
-
 pub(super) fn max_pool_grad(ops: &[&TensorType], shape: &[u64]) -> Types {
     want_float(ops[0], "dy")?;
     want(ops[1], DType::I64, "indices")?;
@@ -70,15 +76,8 @@ pub(super) fn max_pool_grad(ops: &[&TensorType], shape: &[u64]) -> Types {
     Ok(vec![TensorType::new(ops[0].dtype, shape)])
 }
 
-pub(super) fn max_pool_grad_input(
-    ops: &[&TensorType],
-    k: &[u64],
-    s: &[u64],
-    p: &[u64],
-    d: &[u64],
-    ceil: bool,
-) -> Types {
-    let shape = output(ops[1], k, s, p, d, ceil)?;
+pub(super) fn max_pool_grad_input(ops: &[&TensorType], window: &Window) -> Types {
+    let shape = window.output(ops[1])?;
     if ops[0].dtype != ops[1].dtype || ops[0].shape != shape {
         return Err(
             format!("dy = {} does not match the pooled shape {shape:?} of x = {}", ops[0], ops[1]).into()
@@ -92,28 +91,13 @@ pub(super) fn max_grad_cost(ops: &[&TensorType], res: &[&TensorType], k: &[u64])
     Cost { flops, ..streaming(ops, res, 0) }
 }
 
-pub(super) fn average_pool(
-    ops: &[&TensorType],
-    k: &[u64],
-    s: &[u64],
-    p: &[u64],
-    ceil: bool,
-    _count_pad: bool,
-) -> Types {
-    Ok(vec![TensorType::new(ops[0].dtype, output(ops[0], k, s, p, &[1, 1], ceil)?)])
+pub(super) fn average_pool(ops: &[&TensorType], window: &Window) -> Types {
+    Ok(vec![TensorType::new(ops[0].dtype, window.output(ops[0])?)])
 }
 
-pub(super) fn average_pool_grad(
-    ops: &[&TensorType],
-    k: &[u64],
-    s: &[u64],
-    p: &[u64],
-    ceil: bool,
-    _count_pad: bool,
-    shape: &[u64],
-) -> Types {
+pub(super) fn average_pool_grad(ops: &[&TensorType], window: &Window, shape: &[u64]) -> Types {
     let x = TensorType::new(ops[0].dtype, shape);
-    let want = output(&x, k, s, p, &[1, 1], ceil)?;
+    let want = window.output(&x)?;
     if ops[0].shape != want {
         return Err(format!("dy = {} does not match the pooled shape {want:?}", ops[0]).into());
     }

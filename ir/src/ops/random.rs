@@ -2,7 +2,7 @@
 //! that these ops are as pure as any other.
 
 use super::elementwise::{want, want_float, want_int, want_shape};
-use super::{Cost, TypeError, Types, streaming};
+use super::{TypeError, Types};
 use crate::types::{DType, TensorType};
 
 /// Checks the step operand and the number of the stream.
@@ -28,34 +28,27 @@ fn finite(names: [&str; 2], values: [f32; 2]) -> Result<(), TypeError> {
     }
 }
 
-pub(super) fn mask(ops: &[&TensorType], ratio: f32, _seed: i64, stream: i64, shape: &[u64]) -> Types {
+pub(super) fn mask(ops: &[&TensorType], ratio: f32, stream: i64, shape: &[u64]) -> Types {
     drop_ratio(ratio)?;
     key(ops[0], stream)?;
     Ok(vec![TensorType::new(DType::Bool, shape)])
 }
 
-pub(super) fn mask_scale(ops: &[&TensorType], _scale: f32) -> Types {
+pub(super) fn mask_scale(ops: &[&TensorType]) -> Types {
     want_float(ops[0], "x")?;
     want(ops[1], DType::Bool, "mask")?;
     want_shape(ops[1], &ops[0].shape, "mask")?;
     Ok(vec![ops[0].clone()])
 }
 
-pub(super) fn dropout(ops: &[&TensorType], ratio: f32, _seed: i64, stream: i64) -> Types {
+pub(super) fn dropout(ops: &[&TensorType], ratio: f32, stream: i64) -> Types {
     drop_ratio(ratio)?;
     want_float(ops[0], "x")?;
     key(ops[1], stream)?;
     Ok(vec![ops[0].clone()])
 }
 
-pub(super) fn uniform(
-    ops: &[&TensorType],
-    _seed: i64,
-    stream: i64,
-    shape: &[u64],
-    low: f32,
-    high: f32,
-) -> Types {
+pub(super) fn uniform(ops: &[&TensorType], stream: i64, shape: &[u64], low: f32, high: f32) -> Types {
     finite(["low", "high"], [low, high])?;
     if low > high {
         return Err(format!("low {low} is above high {high}").into());
@@ -64,23 +57,11 @@ pub(super) fn uniform(
     Ok(vec![TensorType::new(DType::F32, shape)])
 }
 
-pub(super) fn normal(
-    ops: &[&TensorType],
-    _seed: i64,
-    stream: i64,
-    shape: &[u64],
-    mean: f32,
-    scale: f32,
-) -> Types {
+pub(super) fn normal(ops: &[&TensorType], stream: i64, shape: &[u64], mean: f32, scale: f32) -> Types {
     finite(["mean", "scale"], [mean, scale])?;
     if scale < 0.0 {
         return Err(format!("scale {scale} is negative").into());
     }
     key(ops[0], stream)?;
     Ok(vec![TensorType::new(DType::F32, shape)])
-}
-
-/// Ten rounds of two products for four words.
-pub(super) fn cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
-    streaming(ops, res, 16)
 }

@@ -42,6 +42,11 @@ pub(super) fn reshape(ops: &[&TensorType], shape: &[u64]) -> Types {
     Ok(vec![y])
 }
 
+/// Cost of a view, which never runs.
+pub(super) fn no_cost(_ops: &[&TensorType], _res: &[&TensorType]) -> Cost {
+    Cost::default()
+}
+
 pub(super) fn transpose(ops: &[&TensorType], perm: &[u64]) -> Types {
     let rank = ops[0].rank();
     let mut seen = vec![false; rank];
@@ -57,10 +62,6 @@ pub(super) fn transpose(ops: &[&TensorType], perm: &[u64]) -> Types {
     let shape: Vec<u64> = perm.iter().map(|&p| ops[0].shape[p as usize]).collect();
     Ok(vec![TensorType::new(ops[0].dtype, shape)])
 }
-pub(super) fn move_cost(ops: &[&TensorType], res: &[&TensorType]) -> Cost {
-    streaming(ops, res, 0)
-}
-
 pub(super) fn broadcast(ops: &[&TensorType], shape: &[u64]) -> Types {
     if broadcast_shapes(&ops[0].shape, shape)? != shape {
         return Err(format!("{} does not broadcast to {shape:?}", ops[0]).into());

@@ -1,11 +1,11 @@
 //! One function per kind of line.
 
 use super::lexer::Token;
-use super::{Cursor, Parser, Use, phase};
+use super::{Cursor, Parser, Use};
 use crate::attr::{AttrValue, F32};
 use crate::diag::{Anchor, Diag};
 use crate::entity::{Id, OpId, SlotId, ValueId};
-use crate::module::{Code, Def, Feed, Module, Output, OutputRole, Role, Slot, Space};
+use crate::module::{Code, Def, Feed, Module, Output, OutputRole, Phase, Role, Slot, Space};
 use crate::ops::OpKind;
 use crate::types::TensorType;
 
@@ -14,7 +14,9 @@ impl Parser {
         if c.eat_word("module") {
             let Some(Token::Name('@', name)) = c.take() else { return c.fail("expected `@name`") };
             let word = c.word("`graph` or `mem`")?;
-            let Some(phase) = phase(&word) else { return c.fail(format!("unknown phase `{word}`")) };
+            let Some(phase) = Phase::from_name(&word) else {
+                return c.fail(format!("unknown phase `{word}`"));
+            };
             if self.module.is_some() {
                 return c.fail("a file holds one module");
             }
@@ -86,7 +88,7 @@ impl Parser {
     fn output(&mut self, c: &mut Cursor) -> Result<(), Diag> {
         c.take();
         let word = c.word("`loss`, `gradient` or `output`")?;
-        let Some(role) = OutputRole::ALL.into_iter().find(|r| r.name() == word) else {
+        let Some(role) = OutputRole::from_name(&word) else {
             return c.fail("expected `loss`, `gradient` or `output`");
         };
         let value = c.value()?;
@@ -200,7 +202,7 @@ impl Parser {
         c.expect_word("role")?;
         c.expect("=")?;
         let word = c.word("a role")?;
-        let Some(role) = Role::ALL.into_iter().find(|r| r.name() == word) else {
+        let Some(role) = Role::from_name(&word) else {
             return c.fail(format!("unknown role `{word}`"));
         };
         c.expect(",")?;

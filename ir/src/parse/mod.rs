@@ -14,7 +14,7 @@ use crate::attr::AttrValue;
 use crate::diag::{Anchor, Diag};
 use crate::entity::{OpId, SlotId, ValueId};
 use crate::error::ParseError;
-use crate::module::{Module, Phase, Wait};
+use crate::module::{Module, Wait};
 use crate::ops::OpKind;
 use crate::types::TensorType;
 use lexer::{Token, tokens};
@@ -266,8 +266,4 @@ impl Cursor {
             _ => self.fail("expected an attribute value"),
         }
     }
-}
-
-fn phase(word: &str) -> Option<Phase> {
-    [Phase::Graph, Phase::Mem].into_iter().find(|p| p.name() == word)
 }
