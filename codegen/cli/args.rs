@@ -4,33 +4,35 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-
 use glob::Pattern;
 use memc::{Error, Rewrites, Size};
 use memc_frontend::ImportOptions;
 use memc_ir::recipe::{Loss, OptimizerSpec};
-use memc_planner::Allow;
-use memc_planner::Order;
+use memc_planner::{Allow, Order};
 
 use crate::values::{self, Dim, Range};
 
 /// Compiles ONNX training graphs into static schedules that fit a hard device-memory budget.
 #[derive(Parser)]
 #[command(name = "memc", version, arg_required_else_help = true, after_help = EXIT_CODES)]
-pub(crate) struct Cli {
+struct Cli {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    command: Command,
 }
 
-/// The command line of this process; ends it where that is wrong.
-pub(crate) fn parse() -> Cli {
+/// The command of this process, and whether it has `--json`; ends the process where the command line is
+/// wrong.
+pub(crate) fn parse() -> (Command, bool) {
     let enlarged = |dims: clap::Arg| {
         dims.value_name("NAME[=N]")
             .value_parser(values::any_dim)
             .help("The symbolic dimension to enlarge, or the size of another one (repeatable)")
     };
     let command = Cli::command().mut_subcommand("max-batch", |c| c.mut_arg("dims", enlarged));
-    Cli::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit())
+    let matches = command.get_matches();
+    let flag = |(_, of): (&str, &clap::ArgMatches)| of.try_get_one("json").ok().flatten().copied();
+    let json = matches.subcommand().and_then(flag).unwrap_or(false);
+    (Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit()).command, json)
 }
 
 const EXIT_CODES: &str = "\
@@ -59,8 +61,8 @@ Examples:
     Plan(Plan),
     /// Plan a problem or a model with every planner, and tell what each costs
     #[command(after_help = "\
-Plans are sorted by step time, the fastest marked *. A planner that finds no plan says why and does not end the comparison; the exit
-code is 4 when none finds one.
+Plans are sorted by step time, the fastest marked *. A planner that finds no plan says why and does not end
+the comparison; the exit code is 4 when none finds one.
 
 Examples:
   memc compare problem.json --gpu-mem 40G --effort 1
@@ -74,7 +76,8 @@ Examples:
     Sweep(Sweep),
     /// Find the largest batch, or other symbolic dimension, whose step fits a budget, unplanned and planned
     #[command(after_help = "\
-Doubles the dimension from 1 until there is no plan, then bisects. `unplanned` is what fits with everything on the device.
+Doubles the dimension from 1 until there is no plan, then bisects. `unplanned` is what fits with everything on
+the device.
 
 Examples:
   memc max-batch models/zoo/resnet50.onnx --loss cross-entropy --optimizer momentum:lr=0.1 \\
@@ -83,8 +86,9 @@ Examples:
     MaxBatch(MaxBatch),
     /// Say what a plan does to each tensor and why, and what its kernels wait for
     #[command(after_help = "\
-A tensor that is kept needs no row. `makes room for` is the op at which most is on the device while the tensor is away, and how much
-that is; `hidden` is the part of the copies that no kernel waited for. An op that waits before it runs a second time is marked `(again)`.
+A tensor that is kept needs no row. `makes room for` is the op at which most is on the device while the tensor
+is away, and how much that is; `hidden` is the part of the copies that no kernel waited for. An op that waits
+before it runs a second time is marked `(again)`.
 
 Examples:
   memc explain models/cnn_bn/training_model.onnx --gpu-mem 300K
@@ -96,17 +100,16 @@ Examples:
     #[command(after_help = "Example:\n  memc bound problem.json --gpu-mem 40G")]
     Bound(Bound),
     /// Write a model's planning problem as JSON (memc-problem/1)
-    #[command(
-        after_help = "Example:\n  memc export-problem models/cnn_bn/training_model.onnx --device v100-16g -o cnn_bn.json"
-    )]
+    #[command(after_help = "Example:
+  memc export-problem models/cnn_bn/training_model.onnx --device v100-16g -o cnn_bn.json")]
     ExportProblem(ExportProblem),
     /// Say what a training step needs: no budget, no plan
     #[command(after_help = "Example:\n  memc estimate models/cnn_bn/training_model.onnx")]
     Estimate(Estimate),
     /// Give buffers with known live ranges offsets in one arena
     #[command(after_help = "\
-The instance has a header id,lower,upper,size and a line for each buffer, which lives in [lower, upper). Sizes and
-offsets are in the instance's own units. The allocation, id,lower,upper,size,offset, goes to stdout.
+The instance has a header id,lower,upper,size and a line for each buffer, which lives in [lower, upper). Sizes
+and offsets are in the instance's own units. The allocation, id,lower,upper,size,offset, goes to stdout.
 
 Examples:
   memc alloc passes/alloc/tests/data/C.csv
@@ -127,8 +130,9 @@ Examples:
     FitProfile(FitProfile),
     /// Write when every command of a plan runs by the cost model, as a trace for Perfetto or chrome://tracing
     #[command(after_help = "\
-The tracks and slices are those of `memrun --trace`, so that both open side by side. What is drawn is one step of many: it begins
-while the step before it ends, so that `step_ns`, the time from one step to the next, is less than where the last slice ends.
+The tracks and slices are those of `memrun --trace`, so that both open side by side. What is drawn is one step
+of many: it begins while the step before it ends, so that `step_ns`, the time from one step to the next, is
+less than where the last slice ends.
 
 Examples:
   memc trace model.plan -o planned.json
@@ -156,40 +160,14 @@ Examples:
     /// List devices, losses, optimizers, ops, passes, planners, their rewrites, or the verifier's rules
     #[command(after_help = "Examples:\n  memc list devices\n  memc list rewrites")]
     List {
-        /// What to list
-        #[arg(value_parser = ["devices", "losses", "optimizers", "ops", "passes", "planners", "rewrites", "rules"])]
+        /// Table to print
+        #[arg(value_parser = LISTS)]
         what: String,
         /// Print an array of JSON objects, one per row, keyed by the columns' heads; of devices whole
         /// profiles, each of which may be a file for --device
         #[arg(long)]
         json: bool,
     },
-}
-
-impl Command {
-    /// Whether failures, too, are printed as a JSON object.
-    pub(crate) fn wants_json(&self) -> bool {
-        match self {
-            Command::Compile(a) => a.json,
-            Command::Estimate(a) => a.json,
-            Command::Alloc(a) => a.json,
-            Command::Plan(a) => a.json,
-            Command::Compare(a) => a.json,
-            Command::Sweep(a) => a.json,
-            Command::Explain(a) => a.json,
-            Command::MaxBatch(a) => a.json,
-            Command::Bound(a) => a.json,
-            Command::Check(a) => a.json,
-            Command::FitProfile(a) => a.json,
-            Command::Dump(a) => a.json,
-            Command::Diff(a) => a.json,
-            Command::Opt(a) => a.json,
-            Command::Verify(a) => a.json,
-            Command::List { json, .. } => *json,
-            // Its output is JSON already.
-            Command::ExportProblem(_) | Command::Trace(_) => false,
-        }
-    }
 }
 
 #[derive(Args)]
@@ -206,19 +184,23 @@ pub(crate) struct Compile {
     /// The plan to write
     #[arg(short, long, value_name = "FILE", default_value = "model.plan")]
     pub(crate) output: PathBuf,
-    /// Device to plan for: one of `memc list devices`, such as a100-80g, or a profile file (.json)
-    #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "cpu")]
-    pub(crate) device: String,
+    #[command(flatten)]
+    pub(crate) target: Target,
     #[command(flatten)]
     pub(crate) search: Search,
-    #[command(flatten)]
-    pub(crate) rewrite: RewriteArgs,
     #[command(flatten)]
     pub(crate) script: ScriptFiles,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
 }
+
+/// Tables of `memc list`.
+const LISTS: [&str; 8] =
+    ["devices", "losses", "optimizers", "ops", "passes", "planners", "rewrites", "rules"];
+
+/// Options that decisions from a file leave nothing to say to.
+const FOR_PLANNERS: [&str; 6] = ["decisions", "planner", "no_swap", "no_recompute", "fixed_order", "order"];
 
 /// Files with decisions.
 #[derive(Args, Clone)]
@@ -227,7 +209,7 @@ pub(crate) struct ScriptFiles {
     #[arg(long, value_name = "FILE")]
     pub(crate) decisions: Option<PathBuf>,
     /// Carry out the decisions in a file instead of planning
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["decisions", "planner", "no_swap", "no_recompute", "fixed_order", "order"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = FOR_PLANNERS)]
     pub(crate) apply: Option<PathBuf>,
 }
 
@@ -242,7 +224,7 @@ pub(crate) struct ExportProblem {
     pub(crate) output: Option<PathBuf>,
 }
 
-/// A step and the memory it may take.
+/// A step and its memory budget.
 #[derive(Args, Clone)]
 pub(crate) struct Question {
     #[command(flatten)]
@@ -255,25 +237,27 @@ pub(crate) struct Question {
     pub(crate) target: Target,
 }
 
-/// The device of a model. A problem names its own.
+/// The device of a model and the rewrites before planning. A problem names its own device.
 #[derive(Args, Clone)]
 pub(crate) struct Target {
-    /// Device whose times and limits apply to a model: one of `memc list devices` or a profile file (.json)
+    /// Device whose times and limits apply to a model: one of `memc list devices`, such as a100-80g, or a
+    /// profile file (.json)
     #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "cpu")]
     pub(crate) device: String,
-    #[command(flatten)]
-    pub(crate) rewrite: RewriteArgs,
+    /// Keep every gradient as the model computes it, whatever it needs of the forward pass
+    #[arg(long)]
+    pub(crate) no_mem_rewrite: bool,
+    /// Leave every element-wise op a kernel of its own, for GPUs too; other devices never fuse them
+    #[arg(long)]
+    pub(crate) no_fuse: bool,
 }
 
 #[derive(Args)]
 pub(crate) struct Estimate {
     #[command(flatten)]
     pub(crate) source: Source,
-    /// Device whose times and limits apply: one of `memc list devices` or a profile file (.json)
-    #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "cpu")]
-    pub(crate) device: String,
     #[command(flatten)]
-    pub(crate) rewrite: RewriteArgs,
+    pub(crate) target: Target,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
@@ -337,12 +321,12 @@ pub(crate) struct Diff {
 pub(crate) struct Opt {
     #[command(flatten)]
     pub(crate) source: Source,
-    /// Passes to run, as a,b{option=value}; graph gives the canonical form, all adds memory-rewrite,dce as compile
-    /// does, which for GPUs goes on with fuse [default: those of the header `;! pass` of an IR file]
+    /// Passes to run, as a,b{option=value}; graph gives the canonical form, all adds memory-rewrite,dce as
+    /// compile does, which for GPUs goes on with fuse [default: those of the header `;! pass` of an IR file]
     #[arg(long, value_name = "PIPELINE")]
     pub(crate) pass: Option<String>,
-    /// Device whose costs passes see: one of `memc list devices` or a profile file (.json) [default: that of the
-    /// header `;! device` of an IR file, or cpu]
+    /// Device whose costs passes see: one of `memc list devices` or a profile file (.json) [default: that of
+    /// the header `;! device` of an IR file, or cpu]
     #[arg(long, visible_alias = "profile", value_name = "PROFILE")]
     pub(crate) device: Option<String>,
     /// Print the IR after these passes, or after all, to stderr (repeatable)
@@ -357,7 +341,8 @@ pub(crate) struct Opt {
     /// Print which rules rewrote which values, to stderr
     #[arg(long)]
     pub(crate) explain: bool,
-    /// Print one JSON object: what the passes counted, which rules rewrote which values, and the IR where no file takes it
+    /// Print one JSON object: what the passes counted, which rules rewrote which values, and the IR where no
+    /// file takes it
     #[arg(long, conflicts_with_all = ["stats", "explain"])]
     pub(crate) json: bool,
     /// Write the IR here instead of to stdout
@@ -374,11 +359,12 @@ pub(crate) struct Verify {
     pub(crate) json: bool,
 }
 
-/// Where the model's parts are and how to read them.
+/// Model files and import options.
 #[derive(Args, Clone)]
 pub(crate) struct Source {
-    /// ONNX training model, one-file training step, forward model with or without training information, or IR file
-    /// (.mir); for commands that plan without writing a plan also a planning problem (.json, memc-problem/1)
+    /// ONNX training model, one-file training step, forward model with or without training information, or IR
+    /// file (.mir); for commands that plan without writing a plan also a planning problem (.json,
+    /// memc-problem/1)
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) import: ImportArgs,
@@ -387,12 +373,12 @@ pub(crate) struct Source {
 #[derive(Args, Clone)]
 pub(crate) struct ImportArgs {
     /// Loss of a forward model: cross-entropy, mse, l1, bce-with-logits or output (the model computes it);
-    /// mse:output=NAME chooses among outputs; of scores with more than two axes cross-entropy:axis=-1 has the classes
-    /// last (language models), cross-entropy:axis=1 second (PyTorch, ONNX); see `memc list losses`
+    /// mse:output=NAME chooses among outputs; of scores with more than two axes cross-entropy:axis=-1 has the
+    /// classes last (language models), cross-entropy:axis=1 second (PyTorch, ONNX); see `memc list losses`
     #[arg(long, value_name = "LOSS")]
     pub(crate) loss: Option<Loss>,
-    /// Optimizer of a forward model: sgd, momentum, adam, adamw, adagrad or none; `memc list optimizers` has their
-    /// options and defaults
+    /// Optimizer of a forward model: sgd, momentum, adam, adamw, adagrad or none; `memc list optimizers` has
+    /// their options and defaults
     #[arg(long, value_name = "RULE[:OPTION=N,..]", conflicts_with_all = ["optimizer_model", "no_optimizer"])]
     pub(crate) optimizer: Option<OptimizerSpec>,
     /// Parameters of a forward model to train, all others are frozen (repeatable)
@@ -417,57 +403,54 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "IN=OUT", value_parser = values::pair)]
     pub(crate) carry: Vec<(String, String)>,
     /// Micro-steps whose gradients add up before each optimizer step
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(memc_frontend::MAX_ACCUMULATE)))]
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(memc_frontend::MAX_ACCUMULATE)))]
     pub(crate) accumulate: u32,
     /// Value of a symbolic dimension (repeatable)
     #[arg(long = "dim", value_name = "NAME=N", value_parser = values::sized_dim)]
     pub(crate) dims: Vec<Dim>,
 }
 
-/// What passes do to a model before planning, beside what they always do.
-#[derive(Args, Clone, Copy, Default)]
-pub(crate) struct RewriteArgs {
-    /// Keep every gradient as the model computes it, whatever it needs of the forward pass
-    #[arg(long)]
-    pub(crate) no_mem_rewrite: bool,
-    /// Leave every element-wise op a kernel of its own, for GPUs too; other devices never fuse them
-    #[arg(long)]
-    pub(crate) no_fuse: bool,
-}
-
-/// Who plans, and what it may do.
+/// Planner and its permissions.
 #[derive(Args, Clone)]
 pub(crate) struct Search {
     /// Planner: memc, or a published method to compare with; `memc list planners` has them all
     #[arg(long, value_name = "NAME", default_value = "memc")]
     pub(crate) planner: String,
     #[command(flatten)]
-    pub(crate) how: How,
+    pub(crate) effort: Effort,
 }
 
-/// What a planner may do.
-#[derive(Args, Clone)]
-pub(crate) struct How {
+/// Permissions of a plan.
+#[derive(Args, Clone, Copy)]
+pub(crate) struct Permissions {
     /// Leave tensors on the device: no swapping
     #[arg(long)]
-    pub(crate) no_swap: bool,
+    no_swap: bool,
     /// Run every op once: no recomputation
     #[arg(long)]
-    pub(crate) no_recompute: bool,
+    no_recompute: bool,
+}
+
+/// Permissions and effort of a planner.
+#[derive(Args, Clone)]
+pub(crate) struct Effort {
+    #[command(flatten)]
+    pub(crate) permissions: Permissions,
     /// Keep the order of the ops
     #[arg(long)]
     pub(crate) fixed_order: bool,
     /// Order in which a model's ops are posed: as given, memory-greedy, or the better of both
     #[arg(long, default_value = "auto", value_parser = ["auto", "given", "greedy"])]
     pub(crate) order: String,
-    /// How much to search: 0 is the first plan found, 5 the most
+    /// Search effort: 0 is the first plan found, 5 the most
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=5))]
     pub(crate) effort: u32,
     /// Seed of the search
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) search_seed: u64,
-    /// Stop each search with the best plan so far after this time, as 10s or 500ms; results then depend on the machine.
-    /// A method that makes one plan finishes it
+    /// Stop each search with the best plan so far after this time, as 10s or 500ms; results then depend on
+    /// the machine. A method that makes one plan finishes it
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub(crate) time_limit: Option<Duration>,
 }
@@ -493,7 +476,7 @@ pub(crate) struct Compare {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) planners: Vec<String>,
     #[command(flatten)]
-    pub(crate) how: How,
+    pub(crate) effort: Effort,
     /// Print a JSON list with an object for each planner, as `memc plan --json` prints it
     #[arg(long)]
     pub(crate) json: bool,
@@ -539,11 +522,13 @@ pub(crate) struct Explain {
 pub(crate) struct MaxBatch {
     #[command(flatten)]
     pub(crate) question: Question,
-    /// Only plans whose step takes at most this many times the ideal one, as 1.3; what fits unplanned counts in any case
+    /// Only plans whose step takes at most this many times the ideal one, as 1.3; what fits unplanned counts
+    /// in any case
     #[arg(long, value_name = "RATIO", value_parser = values::ratio)]
     pub(crate) max_slowdown: Option<f64>,
     /// The largest size to try
-    #[arg(long, value_name = "N", default_value_t = 65536, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    #[arg(long, value_name = "N", default_value_t = 65536)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
     pub(crate) up_to: u64,
     #[command(flatten)]
     pub(crate) search: Search,
@@ -556,12 +541,8 @@ pub(crate) struct MaxBatch {
 pub(crate) struct Bound {
     #[command(flatten)]
     pub(crate) question: Question,
-    /// Only scripts that swap nothing
-    #[arg(long)]
-    pub(crate) no_swap: bool,
-    /// Only scripts that run every op once
-    #[arg(long)]
-    pub(crate) no_recompute: bool,
+    #[command(flatten)]
+    pub(crate) permissions: Permissions,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
@@ -577,9 +558,10 @@ pub(crate) struct Alloc {
     /// One algorithm instead of the search with all of them
     #[arg(long, value_name = "NAME", default_value = SEARCH, value_parser = algorithms())]
     pub(crate) algorithm: String,
-    /// How long to search: 0 quick algorithms alone, 1 a moment, 2 about a second, 3 to 5 ten times as long each
-    /// [default: 2, or 5 with a time limit]
-    #[arg(long, value_name = "0..5", value_parser = clap::value_parser!(u8).range(0..=i64::from(memc_alloc::MAX_EFFORT)))]
+    /// Search effort: 0 quick algorithms alone, 1 a moment, 2 about a second, 3 to 5 ten times as long
+    /// each [default: 2, or 5 with a time limit]
+    #[arg(long, value_name = "0..5")]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=i64::from(memc_alloc::MAX_EFFORT)))]
     pub(crate) effort: Option<u8>,
     /// Stop with the best so far after this time, as 10s or 500ms; results then depend on the machine
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
@@ -598,7 +580,7 @@ pub(crate) struct Alloc {
 /// The algorithm that is none of the named ones, but all of them and a search.
 pub(crate) const SEARCH: &str = "search";
 
-/// What `--algorithm` takes.
+/// Values of `--algorithm`.
 fn algorithms() -> Vec<&'static str> {
     [SEARCH].into_iter().chain(memc_alloc::Algorithm::ALL.map(memc_alloc::Algorithm::name)).collect()
 }
@@ -611,7 +593,8 @@ pub(crate) struct Trace {
     /// Write the trace here instead of to stdout
     #[arg(short, long, value_name = "FILE.json")]
     pub(crate) output: Option<PathBuf>,
-    /// Device whose times apply: one of `memc list devices` or a profile file (.json) [default: that of the plan]
+    /// Device whose times apply: one of `memc list devices` or a profile file (.json) [default: that of the
+    /// plan]
     #[arg(long, visible_alias = "profile", value_name = "PROFILE")]
     pub(crate) device: Option<String>,
 }
@@ -638,34 +621,34 @@ impl Source {
     }
 }
 
-impl RewriteArgs {
-    /// The library's target on a device.
-    pub(crate) fn target(self, device: &str) -> memc::Target {
-        let rewrites = Rewrites { memory: !self.no_mem_rewrite, fuse: !self.no_fuse };
-        memc::Target { device: device.to_string(), rewrites }
-    }
-}
-
 impl Target {
     /// The library's target.
     pub(crate) fn target(&self) -> memc::Target {
-        self.rewrite.target(&self.device)
+        let rewrites = Rewrites { memory: !self.no_mem_rewrite, fuse: !self.no_fuse };
+        memc::Target { device: self.device.clone(), rewrites }
     }
 }
 
 impl Search {
     /// The library's search. Fails where the planner is not known.
     pub(crate) fn search(&self) -> Result<memc::Search, Error> {
-        self.how.search(&self.planner)
+        self.effort.search(&self.planner)
     }
 }
 
-impl How {
+impl Permissions {
+    /// The planner's permissions.
+    pub(crate) fn allow(self) -> Allow {
+        Allow { swap: !self.no_swap, recompute: !self.no_recompute, reorder: true }
+    }
+}
+
+impl Effort {
     /// The library's search by a planner. Fails where it is not known.
     pub(crate) fn search(&self, planner: &str) -> Result<memc::Search, Error> {
         Ok(memc::Search {
             planner: memc::planner(planner)?,
-            allow: Allow { swap: !self.no_swap, recompute: !self.no_recompute, reorder: !self.fixed_order },
+            allow: Allow { reorder: !self.fixed_order, ..self.permissions.allow() },
             order: match self.order.as_str() {
                 "given" => Some(Order::Given),
                 "greedy" => Some(Order::Greedy),

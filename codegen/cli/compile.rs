@@ -5,10 +5,8 @@ use memc_ir::{Bytes, counted};
 use serde_json::json;
 
 use crate::args::{Compile, Estimate};
-use crate::figures::{ms, verdict};
-use crate::output::{
-    Failure, Progress, Writing, emit, emit_json, ready, replaceable, stopped, table, write_file,
-};
+use crate::figures::{ms, table, verdict};
+use crate::output::{Failure, Progress, Writing, emit, emit_json, ready, replaceable, stopped, write_file};
 
 pub(crate) fn run(args: &Compile) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
@@ -21,7 +19,7 @@ pub(crate) fn run(args: &Compile) -> Result<(), Failure> {
     ];
     ready(&inputs, &[Some(&args.output), args.script.decisions.as_ref()])?;
     replaceable(&args.output)?;
-    let model = Model::read(&args.source.source(), &args.rewrite.target(&args.device), &progress)?;
+    let model = Model::read(&args.source.source(), &args.target.target(), &progress)?;
     let options = Options {
         budget: args.gpu_mem,
         host_memory: args.host_mem,
@@ -118,7 +116,7 @@ fn saved_line(saved: &SavedActivations) -> String {
 
 pub(crate) fn estimate(args: &Estimate) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
-    let model = Model::read(&args.source.source(), &args.rewrite.target(&args.device), &progress)?;
+    let model = Model::read(&args.source.source(), &args.target.target(), &progress)?;
     let e = memc::estimate(&model, &progress)?;
     progress.done();
     if args.json {

@@ -1,6 +1,6 @@
 //! `memc dump` and `memc diff`.
 
-use memc_plan::{Action, Feed, Init, PlanFile, Section, Slice, Tuning};
+use memc_plan::{Action, Feed, Init, Kernel, Output, PlanFile, Section, Slice, State, Tuning};
 use serde_json::{Value, json};
 
 use crate::args::{Diff, Dump};
@@ -44,32 +44,32 @@ fn to_json(file: &PlanFile) -> Value {
     let meta = &plan.meta;
     let claims: serde_json::Map<String, Value> =
         meta.claims.fields().map(|(n, v)| (n.to_string(), json!(v))).into_iter().collect();
-    let kernels: Vec<Value> = plan
-        .kernels
-        .iter()
-        .map(|k| json!({"op": k.op.mnemonic(), "attrs": k.op.attrs_text(), "operands": texts(&k.operands), "results": texts(&k.results), "workspace_bytes": k.workspace_bytes}))
-        .collect();
-    let states: Vec<Value> = plan
-        .states
-        .iter()
-        .map(|s| {
-            let init = init(&s.init);
-            let host_shadow = plan.host_shadow(s).as_ref().map(slice);
-            json!({"name": s.name, "role": s.role.name(), "type": s.ty.to_string(), "resident": slice(&s.resident), "host_shadow": host_shadow, "init": init})
+    let kernel = |k: &Kernel| {
+        json!({
+            "op": k.op.mnemonic(), "attrs": k.op.attrs_text(), "operands": texts(&k.operands),
+            "results": texts(&k.results), "workspace_bytes": k.workspace_bytes,
         })
-        .collect();
+    };
+    let state = |s: &State| {
+        json!({
+            "name": s.name, "role": s.role.name(), "type": s.ty.to_string(), "resident": slice(&s.resident),
+            "host_shadow": plan.host_shadow(s).as_ref().map(slice), "init": init(&s.init),
+        })
+    };
+    let output = |o: &Output| {
+        let (ty, role) = (o.ty.to_string(), o.role.name());
+        json!({"name": o.name, "type": ty, "slot": slice(&o.slot), "role": role})
+    };
+    let kernels: Vec<Value> = plan.kernels.iter().map(kernel).collect();
+    let states: Vec<Value> = plan.states.iter().map(state).collect();
     let inputs: Vec<Value> = plan.inputs.iter().map(input).collect();
-    let outputs: Vec<Value> = plan
-        .outputs
-        .iter()
-        .map(|o| json!({"name": o.name, "type": o.ty.to_string(), "slot": slice(&o.slot), "role": o.role.name()}))
-        .collect();
+    let outputs: Vec<Value> = plan.outputs.iter().map(output).collect();
     let mut out = json!({
         "content_hash": hex(file.content_hash()), "producer": meta.producer, "model": meta.model,
-        "source_hash": hex(&meta.source_hash), "planner": meta.planner, "profile": meta.profile, "seed": meta.seed,
-        "options": meta.options, "gpu_mem_bytes": meta.budget_bytes, "reserve_bytes": meta.reserve_bytes,
-        "arena_bytes": meta.dev_bytes, "host_bytes": meta.host_bytes, "claims": claims, "events": plan.events,
-        "kernels": kernels, "states": states, "inputs": inputs, "outputs": outputs,
+        "source_hash": hex(&meta.source_hash), "planner": meta.planner, "profile": meta.profile,
+        "seed": meta.seed, "options": meta.options, "gpu_mem_bytes": meta.budget_bytes,
+        "reserve_bytes": meta.reserve_bytes, "arena_bytes": meta.dev_bytes, "host_bytes": meta.host_bytes,
+        "claims": claims, "events": plan.events, "kernels": kernels, "states": states, "inputs": inputs, "outputs": outputs,
         "tuning": plan.tuning.as_ref().map(tuning),
     });
     for section in Section::ALL {
@@ -118,7 +118,8 @@ fn command(c: &memc_plan::Command) -> Value {
     let list = |s: &[Slice]| s.iter().map(slice).collect::<Vec<_>>();
     let mut out = match &c.action {
         Action::Launch { kernel, reads, writes, workspace } => {
-            json!({"kernel": kernel, "reads": list(reads), "writes": list(writes), "workspace": workspace.as_ref().map(slice)})
+            let workspace = workspace.as_ref().map(slice);
+            json!({"kernel": kernel, "reads": list(reads), "writes": list(writes), "workspace": workspace})
         }
         Action::Copy { src, dst } => json!({"src": slice(src), "dst": slice(dst)}),
         Action::Record { event } | Action::Wait { event } => json!({"event": event}),

@@ -7,8 +7,8 @@ use memc_ir::{Bytes, counted};
 use serde_json::{Value, json};
 
 use crate::args::Explain;
-use crate::figures::{ms, verdict};
-use crate::output::{Failure, Progress, emit, emit_json, narrow_table, table, write_file};
+use crate::figures::{ms, narrow_table, table, verdict};
+use crate::output::{Failure, Progress, emit, emit_json, write_file};
 use crate::planning::answer;
 
 pub(crate) fn run(args: &Explain) -> Result<(), Failure> {
@@ -46,7 +46,8 @@ pub(crate) fn run(args: &Explain) -> Result<(), Failure> {
     let causes: Vec<String> = causes.collect();
     let waiting = if causes.is_empty() { "no kernel waits".into() } else { causes.join(", ") };
     text.push_str(&format!(
-        "\n{waiting}\nlinks busy: to the host {} of the step, to the device {}\n{} by {}: {} in a budget of {}\n",
+        "\n{waiting}\nlinks busy: to the host {} of the step, to the device {}\n{} by {}: {} in a budget \
+         of {}\n",
         share(told.to_host_ns),
         share(told.to_device_ns),
         instance.name(),
@@ -125,7 +126,8 @@ fn tensors(all: &[TensorFate], top: usize, kept: bool) -> String {
     let both = all.iter().filter(|t| t.home == Some("both")).count();
     if both > 0 {
         out.push_str(&format!(
-            "* begins a step on both sides, on the device and in host memory: {}; it leaves without a copy until an op changes it\n",
+            "* begins a step on both sides, on the device and in host memory: {}; it leaves without a copy \
+             until an op changes it\n",
             counted(both, "tensor")
         ));
     }

@@ -1,9 +1,7 @@
-//! Figures for people, and a plan's figures beside those of the unplanned step.
+//! Tables and figures for people, and a plan's figures beside those of the unplanned step.
 
 use memc::{Report, and_reserve, over};
 use memc_ir::{Bytes, counted};
-
-use crate::output::table;
 
 /// A time.
 pub(crate) fn ms(ns: u64) -> String {
@@ -13,6 +11,41 @@ pub(crate) fn ms(ns: u64) -> String {
 /// A quotient; `-` where the divisor is 0.
 pub(crate) fn quotient(a: u64, b: u64) -> String {
     over(a, b).map_or_else(|| "-".into(), |q| format!("{q:.4}"))
+}
+
+/// Rows under a header, columns aligned; columns of figures to the right.
+pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    laid_out(comfy_table::Table::new(), header, rows)
+}
+
+/// As [`table`], with long cells broken so that no line is wider than [`WIDEST`].
+pub(crate) fn narrow_table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let mut t = comfy_table::Table::new();
+    t.set_content_arrangement(comfy_table::ContentArrangement::Dynamic).set_width(WIDEST);
+    laid_out(t, header, rows)
+}
+
+/// Most characters of a line of text that explains.
+const WIDEST: u16 = 118;
+
+fn laid_out(mut t: comfy_table::Table, header: &[&str], rows: &[Vec<String>]) -> String {
+    t.load_style(comfy_table::presets::NOTHING);
+    t.set_header(header.to_vec());
+    // Names may have anything in them, and a terminal obeys it.
+    let seen = |c: char| if c.is_control() { c.escape_default().collect() } else { String::from(c) };
+    for row in rows {
+        t.add_row(row.iter().map(|cell| cell.chars().map(seen).collect::<String>()));
+    }
+    let figures = |i: usize| {
+        rows.iter().all(|r| r.get(i).is_some_and(|c| c.starts_with(|c: char| c.is_ascii_digit() || c == '-')))
+    };
+    for (i, column) in t.column_iter_mut().enumerate() {
+        if figures(i) {
+            column.set_cell_alignment(comfy_table::CellAlignment::Right);
+        }
+    }
+    let lines: Vec<String> = t.lines().map(|l| l.trim_end().to_string()).collect();
+    lines.join("\n") + "\n"
 }
 
 /// Legend of rows that are marked as stopped.

@@ -8,7 +8,8 @@ use memc_passes::{DeviceProfile, FOLDS, Judgement, Quality};
 use serde_json::{Value, json};
 
 use crate::args::FitProfile;
-use crate::output::{Failure, emit, ready, table, write_file};
+use crate::figures::table;
+use crate::output::{Failure, emit, ready, write_file};
 
 pub(crate) fn run(args: &FitProfile) -> Result<(), Failure> {
     let inputs: Vec<Option<&PathBuf>> = args.profiles.iter().map(Some).collect();
@@ -26,8 +27,8 @@ pub(crate) fn run(args: &FitProfile) -> Result<(), Failure> {
 fn as_json(profile: &DeviceProfile, judgement: &Judgement, output: Option<&Path>) -> String {
     let quality = |q: &Quality| {
         json!({
-            "ops": q.ops, "r2_log_time": q.log_time, "r2_time": q.time, "r2_log_time_roofline": q.plain_log_time,
-            "typical_factor": q.typical_factor,
+            "ops": q.ops, "r2_log_time": q.log_time, "r2_time": q.time,
+            "r2_log_time_roofline": q.plain_log_time, "typical_factor": q.typical_factor,
         })
     };
     let families: serde_json::Map<String, Value> =
@@ -54,8 +55,9 @@ fn as_text(profile: &DeviceProfile, judgement: &Judgement, output: Option<&Path>
     let all = || judgement.families.iter().map(|(_, q)| q).chain(&judgement.all);
     let useless = all().filter_map(|q| q.log_time).any(|r2| r2 < 0.0);
     let few = if useless {
-        "R2 below 0: the mean of the measured times would say more, as with few ops, or ops that take about as long;\n\
-         profiles of more models, merged, teach more. Ops that were measured have their measured times in any case.\n"
+        "R2 below 0: the mean of the measured times would say more, as with few ops, or ops that take \
+         about as long;\nprofiles of more models, merged, teach more. Ops that were measured have their \
+         measured times in any case.\n"
     } else {
         ""
     };
@@ -68,7 +70,8 @@ fn as_text(profile: &DeviceProfile, judgement: &Judgement, output: Option<&Path>
     let rows: Vec<Vec<String>> = families.chain(conv).chain(all).collect();
     let ops = judgement.all.map_or(0, |q| q.ops);
     format!(
-        "{}\n{}: {} measured; R2 of ops not learned from, {FOLDS} shares in turn; factor: typical error\n{few}{wrote}",
+        "{}\n{}: {} measured; R2 of ops not learned from, {FOLDS} shares in turn; factor: typical \
+         error\n{few}{wrote}",
         table(&["family", "ops", "R2 log time", "R2 time", "roofline's R2", "factor"], &rows),
         profile.name,
         counted(ops, "op"),

@@ -7,7 +7,8 @@ use memc_passes::{DeviceProfile, PASSES, PROFILES};
 use memc_planner::Planner;
 use serde_json::Value;
 
-use crate::output::{Failure, emit, emit_json, narrow_table, table};
+use crate::figures::{narrow_table, table};
+use crate::output::{Failure, emit, emit_json};
 
 /// The op at the root of a pattern.
 fn root(pattern: &str) -> &str {
@@ -81,7 +82,8 @@ pub(crate) fn list(what: &str, json: bool) -> Result<(), Failure> {
 }
 
 /// Units of the columns of [`devices`].
-const FOOTNOTE: &str = "f32 to tf32: TFLOP/s, 16-bit ones and tf32 in matrix products; link: GB/s one way, and both ways together\n";
+const FOOTNOTE: &str = "f32 to tf32: TFLOP/s, 16-bit ones and tf32 in matrix products; link: GB/s one way, \
+     and both ways together\n";
 
 /// A row for each device.
 fn devices() -> (&'static [&'static str], Vec<Vec<String>>) {

@@ -31,9 +31,9 @@ use output::{Failure, STOP, Writing, emit, erase, left_behind, say};
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = args::parse();
-    // A file that is being written, or a search that keeps its best, ends by itself; a second interrupt does not wait,
-    // though the search may have taken note of the first by then.
+    let (command, json) = args::parse();
+    // A file that is being written, or a search that keeps its best, ends by itself; a second interrupt does
+    // not wait, though the search may have taken note of the first by then.
     let interrupted = AtomicBool::new(false);
     let handler = move || {
         STOP.store(true, Ordering::Relaxed);
@@ -53,12 +53,12 @@ fn main() -> ExitCode {
         say(&format!("warning: interrupts end memc at once: {e}"));
     }
     std::panic::set_hook(Box::new(|info| say(&format!("memc: internal error: {info}"))));
-    let result = std::panic::catch_unwind(|| run(&cli.command))
+    let result = std::panic::catch_unwind(|| run(&command))
         .unwrap_or_else(|_| Err(Error::Internal("memc failed unexpectedly".into()).into()));
     let Err(failure) = result else { return ExitCode::SUCCESS };
     let failure = failure.with_reproducer(Path::new(""));
     if let Failure::Error(e) = &failure
-        && cli.command.wants_json()
+        && json
     {
         // Best effort: the exit code and stderr tell the same.
         let _ = emit(&format!("{}\n", output::error_json(e)));

@@ -4,8 +4,8 @@ use memc::{Error, MaxBatch as Found, MaxBatchOptions, Probe, and_reserve, max_ba
 use memc_ir::Bytes;
 
 use crate::args::MaxBatch;
-use crate::figures::{STOPPED, ms, quotient};
-use crate::output::{Failure, Progress, emit, emit_json, say, table};
+use crate::figures::{STOPPED, ms, quotient, table};
+use crate::output::{Failure, Progress, emit, emit_json, say};
 
 pub(crate) fn run(args: &MaxBatch) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
@@ -79,7 +79,8 @@ fn text(found: &Found) -> String {
     let so_far = if found.interrupted { " known so far (interrupted)" } else { "" };
     let stopped = if found.probes.iter().any(|p| p.stopped) { STOPPED } else { "" };
     format!(
-        "{}\n{}: largest {}{so_far} in a budget of {}{}{}: {unplanned} unplanned, {planned} by {}{gain}\n{stopped}",
+        "{}\n{}: largest {}{so_far} in a budget of {}{}{}: {unplanned} unplanned, {planned} by \
+         {}{gain}\n{stopped}",
         table(&header, &rows),
         found.problem,
         found.dim,

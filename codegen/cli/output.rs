@@ -1,4 +1,4 @@
-//! What people and scripts read: stdout, stderr, tables, progress.
+//! Streams of the process: stdout, stderr, progress, output files, exit codes.
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -133,16 +133,16 @@ pub(crate) fn say(text: &str) {
 
 /// Set when the user interrupts while a file is being written or a search can keep its best result.
 pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
-/// How many files are being written, and searches have something to keep: an interrupt then waits for them, and leaves
+/// Files that are being written, plus searches with a result to keep. An interrupt waits for them and leaves
 /// no pieces behind.
 static HELD: AtomicUsize = AtomicUsize::new(0);
 
-/// What an interrupt leaves of the command's files, for people.
+/// State of the command's files after an interrupt, for people.
 pub(crate) fn left_behind() -> &'static str {
     if memc_support::has_replaced() { "files that were written are whole" } else { "no file was written" }
 }
 
-/// What takes the stage of the command from a terminal before a line that does not come from [`say`].
+/// Text that erases the stage from a terminal, for before a line that does not come from [`say`].
 pub(crate) fn erase() -> &'static str {
     if BAR.get().is_some_and(|bar| !bar.is_hidden()) { "\r\x1b[2K" } else { "" }
 }
@@ -173,8 +173,8 @@ impl Drop for Writing {
     }
 }
 
-/// Refuses output files that are also inputs, or the same file twice, since one would silently replace the other; and
-/// those that cannot be written, which is better known now than after the work.
+/// Refuses output files that are also inputs, or the same file twice, since one would silently replace the
+/// other; and those that cannot be written, which is better known now than after the work.
 pub(crate) fn ready(inputs: &[Option<&PathBuf>], outputs: &[Option<&PathBuf>]) -> Result<(), Error> {
     memc_support::check_clash(
         inputs.iter().flatten().map(|p| p.as_path()),
@@ -184,7 +184,8 @@ pub(crate) fn ready(inputs: &[Option<&PathBuf>], outputs: &[Option<&PathBuf>]) -
     outputs.iter().flatten().try_for_each(|path| writable(path))
 }
 
-/// Whether [`write_file`] can write to a file. What is no regular file, as a pipe or device, is left alone until then.
+/// Whether [`write_file`] can write to a file. What is no regular file, as a pipe or device, is left alone
+/// until then.
 fn writable(path: &Path) -> Result<(), Error> {
     match std::fs::metadata(path) {
         Ok(data) if !data.is_file() && !data.is_dir() => Ok(()),
@@ -203,8 +204,8 @@ pub(crate) fn replaceable(path: &Path) -> Result<(), Error> {
     begun.map_err(|e| Error::Io(format!("cannot write `{}`: {e}", path.display())))
 }
 
-/// Replaces a file as a whole or not at all. A link stays and its target is replaced; what is no regular file, as a
-/// pipe or device, is written to.
+/// Replaces a file as a whole or not at all. A link stays and its target is replaced; what is no regular
+/// file, as a pipe or device, is written to.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let _writing = Writing::begin();
     let failed = |e: std::io::Error| Error::Io(format!("cannot write `{}`: {e}", path.display()));
@@ -217,41 +218,6 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         file.finish()
     };
     replace().map_err(failed)
-}
-
-/// Rows under a header, columns aligned; columns of figures to the right.
-pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
-    laid_out(comfy_table::Table::new(), header, rows)
-}
-
-/// As [`table`], with long cells broken so that no line is wider than [`WIDEST`].
-pub(crate) fn narrow_table(header: &[&str], rows: &[Vec<String>]) -> String {
-    let mut t = comfy_table::Table::new();
-    t.set_content_arrangement(comfy_table::ContentArrangement::Dynamic).set_width(WIDEST);
-    laid_out(t, header, rows)
-}
-
-/// Most characters of a line of text that explains.
-const WIDEST: u16 = 118;
-
-fn laid_out(mut t: comfy_table::Table, header: &[&str], rows: &[Vec<String>]) -> String {
-    t.load_style(comfy_table::presets::NOTHING);
-    t.set_header(header.to_vec());
-    // Names may have anything in them, and a terminal obeys it.
-    let seen = |c: char| if c.is_control() { c.escape_default().collect() } else { String::from(c) };
-    for row in rows {
-        t.add_row(row.iter().map(|cell| cell.chars().map(seen).collect::<String>()));
-    }
-    let figures = |i: usize| {
-        rows.iter().all(|r| r.get(i).is_some_and(|c| c.starts_with(|c: char| c.is_ascii_digit() || c == '-')))
-    };
-    for (i, column) in t.column_iter_mut().enumerate() {
-        if figures(i) {
-            column.set_cell_alignment(comfy_table::CellAlignment::Right);
-        }
-    }
-    let lines: Vec<String> = t.lines().map(|l| l.trim_end().to_string()).collect();
-    lines.join("\n") + "\n"
 }
 
 /// The stage a command is in, on stderr, for people at a terminal.

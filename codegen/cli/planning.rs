@@ -7,13 +7,12 @@ use memc::{
 };
 use memc_baselines::PLANNERS;
 use memc_ir::Bytes;
-use memc_planner::Allow;
 use memc_planner::Order;
 use serde_json::Value;
 
 use crate::args::{Bound, Compare, ExportProblem, Plan, Question, ScriptFiles, Sweep};
-use crate::figures::{STOPPED, ms, quotient, side_by_side};
-use crate::output::{Failure, Progress, emit, emit_json, error_json, ready, table, write_file};
+use crate::figures::{STOPPED, ms, quotient, side_by_side, table};
+use crate::output::{Failure, Progress, emit, emit_json, error_json, ready, write_file};
 
 /// Makes the instance of a question, and carries out the decisions of `--apply` or else plans.
 pub(crate) fn answer(
@@ -81,7 +80,7 @@ pub(crate) fn compare(args: &Compare) -> Result<(), Failure> {
         [] => PLANNERS.iter().collect(),
         names => names.iter().map(|n| memc::planner(n.trim())).collect::<Result<Vec<_>, _>>()?,
     };
-    let search = args.how.search(PLANNERS[0].name)?;
+    let search = args.effort.search(PLANNERS[0].name)?;
     let (source, target) = (args.question.source.source(), args.question.target.target());
     let instance = Instance::read(&source, &target, search.order(), &progress)?;
     let budget = instance.budget(args.question.gpu_mem)?;
@@ -131,7 +130,8 @@ fn comparison(instance: &Instance, budget: u64, found: &Comparison) -> String {
     let stopped = if found.reports.iter().any(|r| r.stopped) { STOPPED } else { "" };
     format!(
         "{body}{failures}{} in a budget of {}; ideal {}, unplanned peak {}; smallest feasible {}{}\n\
-         / bound: over the certified bound for the order as given, or for any order where a plan has another\n{stopped}",
+         / bound: over the certified bound for the order as given, or for any order where a plan has \
+         another\n{stopped}",
         instance.name(),
         Bytes(budget),
         ms(instance.ideal_ns()),
@@ -207,8 +207,8 @@ fn curve(instance: &Instance, planner: &str, swept: &Swept) -> String {
         ["budget", "step", "/ ideal", "bound", "/ bound", "peak", "swapped out", "in", "recomputed", ""];
     let stopped = if swept.points.iter().any(|p| p.report.stopped) { STOPPED } else { "" };
     format!(
-        "{}\n{} by {planner}: ideal {}, unplanned peak {}; smallest feasible {}{}\nbound: the certified one, over the ideal; \
-         Pareto: no smaller budget here has as fast a step\n{stopped}",
+        "{}\n{} by {planner}: ideal {}, unplanned peak {}; smallest feasible {}{}\nbound: the certified \
+         one, over the ideal; Pareto: no smaller budget here has as fast a step\n{stopped}",
         table(&header, &rows),
         instance.name(),
         ms(ideal),
@@ -223,7 +223,7 @@ pub(crate) fn bound(args: &Bound) -> Result<(), Failure> {
     let (source, target) = (args.question.source.source(), args.question.target.target());
     let instance = Instance::read(&source, &target, Some(Order::Given), &progress)?;
     let budget = instance.budget(args.question.gpu_mem)?;
-    let most = Allow { swap: !args.no_swap, recompute: !args.no_recompute, reorder: true };
+    let most = args.permissions.allow();
     let report = memc::bounds(&instance, budget, most, &progress);
     progress.done();
     match report.failure() {

@@ -87,7 +87,8 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         "h" => number * 3600.0,
         "" => {
             return Err(format!(
-                "`{text}` has no unit: write {text}s for seconds, {text}ms for milliseconds or {text}m for minutes"
+                "`{text}` has no unit: write {text}s for seconds, {text}ms for milliseconds or {text}m for \
+                 minutes"
             ));
         }
         _ => return Err(format!("`{unit}` is not a unit of time: {example}")),
