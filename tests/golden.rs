@@ -11,8 +11,8 @@
 //! ;= the expected output, line by line
 //! ```
 //!
-//! `;~` lines are diagnostics, under the line they are about. `MEMC_BLESS=1` rewrites `;=` and `;~` lines and nothing
-//! else. Each file is a test: `cargo golden op/relu` runs one. A new kind of test is a function in
+//! `;~` lines are diagnostics, under the line they are about. `MEMC_BLESS=1` rewrites `;=` and `;~` lines and
+//! nothing else. Each file is a test: `cargo golden op/relu` runs one. A new kind of test is a function in
 //! `harness/kinds.rs` and a row in its table.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

@@ -1,5 +1,5 @@
-//! Planning on random training-like graphs: whatever the budget, a plan is either proved by the checker or refused with
-//! a budget that does work.
+//! Planning on random training-like graphs: whatever the budget, a plan is either proved by the checker or
+//! refused with a budget that does work.
 
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 
@@ -18,14 +18,16 @@ fn toy() -> &'static DeviceProfile {
     DeviceProfile::named("toy").unwrap()
 }
 
-/// The same with copies in both directions at once that have no more of the link than one alone, and slow kernels.
+/// The same with copies in both directions at once that have no more of the link than one alone, and slow
+/// kernels.
 static HALF_DUPLEX: std::sync::LazyLock<DeviceProfile> = std::sync::LazyLock::new(|| {
     let one_way = toy().h2d_bytes_per_s.max(toy().d2h_bytes_per_s);
     DeviceProfile { duplex_total_bytes_per_s: one_way, compute_slowdown: Some(1.5), ..toy().clone() }
 });
 
-/// A random step: states, an input, layers of element-wise ops, matrix products, views and reductions, then updates of
-/// the states in place or by ops that cannot be in place, in an order that mixes old and new values.
+/// A random step: states, an input, layers of element-wise ops, matrix products, views and reductions, then
+/// updates of the states in place or by ops that cannot be in place, in an order that mixes old and new
+/// values.
 fn random_step(u: &mut Unstructured<'_>) -> Result<Module> {
     let mut m = Module::new("random");
     let n = *u.choose(&[4u64, 8, 16, 33])?;
@@ -100,8 +102,8 @@ fn prove(source: &Module, planned: &Module, budget: u64) -> memc_plan::Plan {
     lowered.plan
 }
 
-/// The time from one step to the next when the plan's commands run in issue order on three streams, with kernels as long
-/// as the cost model says.
+/// The time from one step to the next when the plan's commands run in issue order on three streams, with
+/// kernels as long as the cost model says.
 fn replayed(
     module: &Module,
     plan: &memc_plan::Plan,
@@ -175,7 +177,7 @@ fn replayed(
 fn every_plan_of_a_random_step_is_proved_at_every_budget() {
     arbtest::arbtest(|u| {
         let mut source = random_step(u)?;
-        // What swapping moves is only well defined where no two ops compute the same value; `cse` sees to that.
+        // Swapped bytes are only well defined where no two ops compute the same value, which `cse` sees to.
         let cx = &mut memc_passes::PassCx::new(toy(), &|_| Err("no files".into()));
         memc_passes::Pipeline::parse("cse,dce").unwrap().run(&mut source, cx).unwrap();
         verify(&source).unwrap_or_else(|d| panic!("{}", memc_ir::print_annotated(&source, &d)));

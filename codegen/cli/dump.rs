@@ -69,7 +69,8 @@ fn to_json(file: &PlanFile) -> Value {
         "source_hash": hex(&meta.source_hash), "planner": meta.planner, "profile": meta.profile,
         "seed": meta.seed, "options": meta.options, "gpu_mem_bytes": meta.budget_bytes,
         "reserve_bytes": meta.reserve_bytes, "arena_bytes": meta.dev_bytes, "host_bytes": meta.host_bytes,
-        "claims": claims, "events": plan.events, "kernels": kernels, "states": states, "inputs": inputs, "outputs": outputs,
+        "claims": claims, "events": plan.events, "kernels": kernels, "states": states,
+        "inputs": inputs, "outputs": outputs,
         "tuning": plan.tuning.as_ref().map(tuning),
     });
     for section in Section::ALL {

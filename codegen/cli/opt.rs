@@ -93,7 +93,8 @@ fn to_json(cx: &PassCx<'_>, ir: Option<String>) -> Value {
     })
 }
 
-/// For every rule that was applied, by pass and name: how often, and the values that it computes in another way.
+/// For every rule that was applied, by pass and name: how often, and the values that it computes in another
+/// way.
 fn by_rule(fired: &[Fired]) -> BTreeMap<(&str, &str), (u64, Vec<&str>)> {
     let mut rules: BTreeMap<(&str, &str), (u64, Vec<&str>)> = BTreeMap::new();
     for f in fired {

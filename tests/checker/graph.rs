@@ -18,8 +18,8 @@ fn op(m: &mut Module, mnemonic: &str, attrs: &str, operands: &[ValueId], name: &
     m.add_op(kind, operands, &[name], "").expect("operands of the right types")
 }
 
-/// A step with parameters, a frozen tensor, a constant, long-lived values, views, results in groups, and a buffer that
-/// takes over a value of the step.
+/// A step with parameters, a frozen tensor, a constant, long-lived values, views, results in groups, and a
+/// buffer that takes over a value of the step.
 pub(crate) fn random_step(random: &mut Random) -> Module {
     let mut m = Module::new("random");
     let data = |source: &str| Feed::Data { source: source.into(), micro: 0, range: None };

@@ -1,5 +1,6 @@
-//! Lowers a random step to a plan: random decisions on what to keep, swap, recompute and do in place, then the fewest
-//! events that a two-step vector clock asks for. Correct by construction, and unlike the compiler's own lowering.
+//! Lowers a random step to a plan: random decisions on what to keep, swap, recompute and do in place, then
+//! the fewest events that a two-step vector clock asks for. Correct by construction, and unlike the
+//! compiler's own lowering.
 
 use std::collections::BTreeMap;
 
@@ -234,7 +235,8 @@ impl Lowering<'_> {
         self.places[&self.root(v)].dev.expect("the value was brought to the device")
     }
 
-    /// Where result `j` goes: in place of a state that it replaces, of an operand that dies, or to a new slot.
+    /// Where result `j` goes: in place of a state that it replaces, of an operand that dies, or to a new
+    /// slot.
     fn result(&mut self, position: usize, id: OpId, j: usize) -> Slice {
         let op = &self.m.ops[id];
         let kind = op.kind().expect("a compute op");

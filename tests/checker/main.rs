@@ -1,8 +1,9 @@
 //! Who checks the checker: wrong plans that it must not accept, judged by a simulator.
 //!
-//! From plans that the checker accepts, thousands of mutants are derived, each with one thing changed. The simulator
-//! runs each in random orders that the events allow. A mutant that the checker accepts and the simulator shows wrong
-//! is a hole in the checker, and fails the test. How many mutants of each kind meet which fate is a golden file.
+//! From plans that the checker accepts, thousands of mutants are derived, each with one thing changed. The
+//! simulator runs each in random orders that the events allow. A mutant that the checker accepts and the
+//! simulator shows wrong is a hole in the checker, and fails the test. How many mutants of each kind meet
+//! which fate is a golden file.
 
 mod graph;
 mod lower;
@@ -24,7 +25,8 @@ use sim::Oracle;
 
 /// Random steps that are lowered and mutated.
 const SUBJECTS: u64 = 10;
-/// Models that are compiled and mutated, with budgets and devices that make the planner swap, and once recompute.
+/// Models that are compiled and mutated, with budgets and devices that make the planner swap, and once
+/// recompute.
 const COMPILED: [(&str, &str, &str); 6] = [
     ("models/mlp_s/training_model.onnx", "10000B", "cpu"),
     ("models/mlp_s_sgd/training_model.onnx", "5K", "cpu"),
@@ -49,7 +51,7 @@ struct Subject {
     plan: Plan,
 }
 
-/// What is mutated.
+/// A plan to mutate.
 fn subjects() -> Vec<Subject> {
     let random_subject = |seed| {
         let mut random = Random::new(seed);
@@ -64,7 +66,8 @@ fn subjects() -> Vec<Subject> {
     all
 }
 
-/// A committed model as the command compiles it: real schedules, with swaps, recomputation and host resident slots.
+/// A committed model as the command compiles it: real schedules, with swaps, recomputation and host resident
+/// slots.
 fn compiled_subject(model: &str, budget: &str, device: &str) -> Subject {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("model.plan");
@@ -85,8 +88,8 @@ fn runs(most: usize, plan: &Plan) -> usize {
     (most * FULL_LENGTH / plan.body.len().max(1)).clamp(4, most)
 }
 
-/// The checker's verdict on the schedule: claims of the header are made true first, so that no mutant is rejected only
-/// because its bytes are miscounted.
+/// The checker's verdict on the schedule: claims of the header are made true first, so that no mutant is
+/// rejected only because its bytes are miscounted.
 fn verdict(source: &Module, plan: &mut Plan) -> Result<Report, CheckErrors> {
     loop {
         let errors = match check(source, plan) {

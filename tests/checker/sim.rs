@@ -1,9 +1,10 @@
 //! A simulator of plans that shares nothing with the checker.
 //!
-//! It runs the commands in random orders that the queues and events allow. A command takes time: it begins, and later
-//! ends. While it writes, its destination holds garbage; if its source changes meanwhile, or another command writes to
-//! its destination, it writes garbage. Contents are 64-bit hashes: the hash of an operator's result stands for what
-//! the kernel would compute. What the host reads is compared with a direct evaluation of the source.
+//! It runs the commands in random orders that the queues and events allow. A command takes time: it begins,
+//! and later ends. While it writes, its destination holds garbage; if its source changes meanwhile, or
+//! another command writes to its destination, it writes garbage. Contents are 64-bit hashes: the hash of an
+//! operator's result stands for what the kernel would compute. What the host reads is compared with a direct
+//! evaluation of the source.
 //!
 //! A plan found wrong is wrong: the failing order is possible. A plan not found wrong may be wrong still.
 
@@ -24,7 +25,7 @@ const MAX_STEPS: usize = 4;
 /// Value of a tensor without bytes.
 const EMPTY: u64 = 0xe;
 
-/// What the source says of every number of steps.
+/// Results that the source graph demands, for every number of steps.
 pub(crate) struct Oracle<'a> {
     source: &'a Module,
     /// By number of steps.
@@ -51,7 +52,7 @@ impl<'a> Oracle<'a> {
     }
 }
 
-/// What a byte range holds: byte `at` and following of a value.
+/// Content of a byte range: byte `at` and following of a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Content {
     value: u64,
@@ -73,7 +74,7 @@ struct Instance {
     section: usize,
     index: usize,
     step: usize,
-    /// What must have ended before it begins, besides its predecessor on its queue.
+    /// Tasks that end before it begins, besides its predecessor on its queue.
     after: [Option<usize>; 2],
 }
 
@@ -269,7 +270,7 @@ impl Program {
         contents.iter().enumerate().all(follows)
     }
 
-    /// What byte `from` and following of a span hold.
+    /// Content of a span from byte `from` on.
     fn moved(&self, src: Span, contents: &[Content], from: u64, bytes: u64) -> Content {
         let start = self.bounds[src.from].0 + from;
         let covering = |&i: &usize| {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use memc_plan::{Action, Command, Plan, Queue, Slice};
 
-/// What a command reads and writes.
+/// Slices that a command reads and writes.
 fn accesses(plan: &Plan, action: &Action) -> (Vec<Slice>, Vec<Slice>) {
     match action {
         Action::Launch { reads, writes, workspace, .. } => {
@@ -39,7 +39,8 @@ fn join(clock: &mut Clock, other: &Clock) {
     }
 }
 
-/// Per command of `body`, the commands it must wait for: earlier ones of the same step, later ones of the step before.
+/// Per command of `body`, the commands it must wait for: earlier ones of the same step, later ones of the
+/// step before.
 fn waits(plan: &Plan, body: &[Command]) -> Vec<BTreeSet<usize>> {
     let touched: Vec<_> = body.iter().map(|c| accesses(plan, &c.action)).collect();
     let axes: Vec<usize> = body.iter().map(|c| axis(c.queue)).collect();

@@ -10,7 +10,7 @@ pub(crate) struct Test {
     pub(crate) name: String,
     /// The operator that it is about.
     pub(crate) operator: String,
-    /// Why the archive leaves out its files; empty when it has them.
+    /// Reason for leaving its files out of the archive; empty when they are there.
     pub(crate) left_out: String,
     files: BTreeMap<String, Vec<u8>>,
 }

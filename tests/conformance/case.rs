@@ -10,7 +10,7 @@ use memc_passes::{DeviceProfile, GRAPH_PIPELINE, PassCx, Pipeline};
 use crate::archive::Test;
 use crate::compare::{difference, tolerance};
 
-/// How a test came out.
+/// Outcome of a test.
 pub(crate) enum Outcome {
     /// Its numbers are right, with these inputs as constants.
     Pass(Vec<String>),
@@ -20,8 +20,8 @@ pub(crate) enum Outcome {
     Wrong(String),
 }
 
-/// The rules by which inputs become constants, tried in order until the importer accepts the model: a compiler of
-/// static shapes must know the values of axes, shapes, paddings and modes.
+/// The rules by which inputs become constants, tried in order until the importer accepts the model: a
+/// compiler of static shapes must know the values of axes, shapes, paddings and modes.
 const RULES: &[fn(&TensorType) -> bool] = &[
     |_| false,
     |ty| ty.rank() == 0 || (ty.rank() == 1 && !ty.dtype.is_float()),
@@ -33,7 +33,7 @@ pub(crate) struct Prepared {
     pub(crate) module: Module,
     /// Names of the model's inputs.
     pub(crate) names: Vec<String>,
-    /// What they are fed with, in that order.
+    /// Tensors fed to them, in that order.
     pub(crate) inputs: Vec<Tensor>,
     outputs: Vec<Tensor>,
     /// The inputs that became constants.

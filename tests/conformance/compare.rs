@@ -13,7 +13,8 @@ const ABSOLUTE: f32 = 1e-6;
 const HALF: f32 = 1.0 / 1024.0;
 const BRAIN: f32 = 1.0 / 128.0;
 
-/// Tests whose expected results are written with fewer digits than floats have; the runner's tolerance holds for them.
+/// Tests whose expected results are written with fewer digits than floats have; the runner's tolerance holds
+/// for them.
 const ROUNDED: &[&str] = &["test_averagepool_2d_ceil_last_window_starts_on_pad"];
 
 /// The relative tolerance for test `name`.
@@ -21,7 +22,7 @@ pub(crate) fn tolerance(name: &str) -> f32 {
     if ROUNDED.contains(&name) { 1e-3 } else { RELATIVE }
 }
 
-/// How `have` differs from `want`, if it does: by type, in an integer or a boolean, or in a float by more than
+/// Difference of `have` from `want`, if any: the type, an integer or a boolean, or a float by more than
 /// `relative` of the expected one. NaN equals NaN, and an infinity only itself.
 pub(crate) fn difference(have: &Tensor, want: &Tensor, relative: f32) -> Option<String> {
     if have.ty != want.ty {

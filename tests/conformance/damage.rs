@@ -19,8 +19,8 @@ impl Rng {
     }
 }
 
-/// Imports `times` damaged copies of a test's model, with damaged copies of its inputs as constants or types, and
-/// returns how many were accepted.
+/// Imports `times` damaged copies of a test's model, with damaged copies of its inputs as constants or types,
+/// and returns how many were accepted.
 pub(crate) fn import_damaged(test: &Test, seed: u64, times: usize) -> usize {
     if !test.left_out.is_empty() {
         return 0;

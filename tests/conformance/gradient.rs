@@ -1,8 +1,9 @@
 //! Gradients of the node tests' models against finite differences, all in double precision.
 //!
-//! What an operator is imported as is not differentiated by the standard's tests; here the loss is a fixed weighting
-//! of a model's float outputs. Inputs are moved a little from the tests' numbers, which often lie where a function
-//! has a kink. A derivative along one random direction per input is compared, at points where it exists.
+//! What an operator is imported as is not differentiated by the standard's tests; here the loss is a fixed
+//! weighting of a model's float outputs. Inputs are moved a little from the tests' numbers, which often lie
+//! where a function has a kink. A derivative along one random direction per input is compared, at points
+//! where it exists.
 
 use memc_ir::autodiff::differentiate;
 use memc_ir::{DType, Def, Module, OpKind, TensorType, ValueId};
@@ -16,9 +17,10 @@ const MAX_ELEMENTS: u64 = 30_000;
 /// Half the distance of the points that a finite difference compares.
 const STEP: f64 = 1e-6;
 
-/// What was checked of one test.
+/// Derivatives checked of one test.
 pub(crate) enum Checked {
-    /// Nothing: no float result that depends on a float input, too large, not finite there, or an optimizer's update.
+    /// Nothing: no float result that depends on a float input, too large, not finite there, or an optimizer's
+    /// update.
     Nothing,
     /// The derivatives for some inputs.
     Right,

@@ -1,7 +1,8 @@
 //! The ONNX standard's backend node tests: each one that `manifest.tsv` says passes does, and no other.
 //!
-//! [README.md](README.md) says what is run and how results are compared. `MEMC_BLESS=1` rewrites the manifest and
-//! the page's counts; a test whose numbers are wrong is an error in any case, never something to write down.
+//! [README.md](README.md) says what is run and how results are compared. `MEMC_BLESS=1` rewrites the manifest
+//! and the page's counts; a test whose numbers are wrong is an error in any case, never something to write
+//! down.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod archive;
@@ -20,7 +21,8 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance")
 }
 
-/// Every node test of the standard has the outcome that the manifest gives it, and none computes wrong numbers.
+/// Every node test of the standard has the outcome that the manifest gives it, and none computes wrong
+/// numbers.
 #[test]
 fn node_tests_come_out_as_the_manifest_says() {
     let tests = archive::read(&folder().join("node_tests.zip"));
@@ -35,7 +37,7 @@ fn node_tests_come_out_as_the_manifest_says() {
     manifest::compare(&folder(), &rows);
 }
 
-/// What operators are imported as has the right derivative with respect to every float input.
+/// Imported operators have the right derivative with respect to every float input.
 #[test]
 fn imported_operators_differentiate() {
     let (mut right, mut wrong) = (0, Vec::new());
@@ -50,7 +52,8 @@ fn imported_operators_differentiate() {
     assert!(right > 800, "only {right} node tests have a gradient that was checked");
 }
 
-/// Damaged copies of the models are refused, or imported as modules that the verifier accepts; nothing panics.
+/// Damaged copies of the models are refused, or imported as modules that the verifier accepts; nothing
+/// panics.
 #[test]
 fn damaged_models_are_refused_or_sound() {
     let tests = archive::read(&folder().join("node_tests.zip"));

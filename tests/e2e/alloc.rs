@@ -67,7 +67,8 @@ fn a_capacity_that_is_too_small_is_exit_4_with_load_and_best_height() {
     assert_eq!((number(&out, "exit_code"), number(&out, "bound")), (4, 1_039_360));
 }
 
-/// Below the quick algorithms' allocations a search within a capacity has none until it has one of that height.
+/// Below the quick algorithms' allocations a search within a capacity has none until it has one of that
+/// height.
 #[test]
 fn a_capacity_that_was_not_reached_says_whose_height_it_names_and_what_may_help() {
     let path = instance("D.csv");

@@ -1,11 +1,12 @@
-//! What is copied more than once in a step, or before the first, runs as the unplanned step does.
+//! Tensors copied more than once in a step, or before the first one: the run equals the unplanned one.
 
 use memc_plan::{Action, Command, PlanFile};
 use memc_runtime::RunOptions;
 
 use crate::support::{adversarial, json, memc_ok, number, run};
 
-/// A state that begins a step on both sides: the prologue fills its host shadow, and every step is the unplanned one.
+/// A state that begins a step on both sides: the prologue fills its host shadow, and every step is the
+/// unplanned one.
 #[test]
 fn a_state_on_both_sides_is_copied_to_its_host_shadow_and_runs_the_same() {
     let folder = tempfile::tempdir().unwrap();
@@ -24,8 +25,8 @@ fn a_state_on_both_sides_is_copied_to_its_host_shadow_and_runs_the_same() {
     run(plan.as_ref(), folder.path(), options);
 }
 
-/// The host writes an input once, however many copies read it, and in time for the step to be the ideal one: while the
-/// step before ends, where the input's bytes are free by then.
+/// The host writes an input once, however many copies read it, and in time for the step to be the ideal one:
+/// while the step before ends, where the input's bytes are free by then.
 #[test]
 fn inputs_that_arrive_ahead_or_twice_run_the_same() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Bad input at the command line: damaged models and plans, unwritable targets. One message, the right exit code, and
-//! the file that was there stays.
+//! Bad input at the command line: damaged models and plans, unwritable targets. One message, the right exit
+//! code, and the file that was there stays.
 
 use memc_plan::{Action, PlanFile};
 
@@ -24,7 +24,8 @@ fn a_model_that_is_cut_off_missing_or_something_else_is_refused() {
 #[test]
 fn a_mir_file_with_violations_shows_them_under_their_lines() {
     let folder = tempfile::tempdir().unwrap();
-    let text = "module @m graph\n%x = input : f32[4]\n%y = relu %z : f32[4]\n%z = exp %x : f32[4]\nyield output %y as \"y\"\n";
+    let text = "module @m graph\n%x = input : f32[4]\n%y = relu %z : f32[4]\n%z = exp %x : f32[4]\n\
+                yield output %y as \"y\"\n";
     let path = put(folder.path(), "bad.mir", text.as_bytes()).display().to_string();
     let said = memc_fails(3, &["verify", &path]);
     assert!(said.contains(";~ S3"), "{said}");
@@ -112,7 +113,8 @@ fn json_of_a_rejected_plan_lists_the_errors() {
     assert!(!report["errors"].as_array().unwrap().is_empty());
 }
 
-/// A plan compiled with another checkpoint than the one beside its model is told from a wrong one, and proved with it.
+/// A plan compiled with another checkpoint than the one beside its model is told from a wrong one, and proved
+/// with it.
 #[test]
 fn check_says_that_initial_values_differ() {
     let folder = tempfile::tempdir().unwrap();

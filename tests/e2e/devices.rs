@@ -20,7 +20,7 @@ fn every_built_in_device_is_listed_and_times_a_step() {
         assert!(ideal(device) > 0);
     }
     assert!(ideal("h200") < ideal("v100-16g"));
-    // What scripts get are profiles.
+    // Scripts get profiles.
     let folder = tempfile::tempdir().unwrap();
     let all = json(&memc_ok(&["list", "devices", "--json"]));
     let h100 = all.as_array().unwrap().iter().find(|p| p["name"] == "h100").unwrap();
@@ -31,7 +31,7 @@ fn every_built_in_device_is_listed_and_times_a_step() {
     assert!(said.contains("the profile of one device is needed") && said.contains("h100, h200"), "{said}");
 }
 
-/// What of a budget the device keeps for itself is said wherever a budget is.
+/// The device's reserve is named wherever a budget is.
 #[test]
 fn the_reserve_of_a_device_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -80,7 +80,7 @@ fn a_measured_profile_is_planned_with_and_its_plan_proved_and_run() {
     assert_eq!(fitted["all"]["ops"].as_u64().unwrap(), measured.ops.len() as u64);
     assert!(fitted["families"]["conv-grad-weight"]["ops"].as_u64().unwrap() > 0, "{fitted}");
     assert_eq!(fitted["output"], path("fitted.json"));
-    // What is merged is what was there, and says the same.
+    // The merged profile has the ops of all, with their times.
     let again =
         json(&memc_ok(&["fit-profile", &path("fitted.json"), &device, "--json", "-o", &path("again.json")]));
     assert_eq!((&again["all"], &again["families"]), (&fitted["all"], &fitted["families"]));
@@ -141,8 +141,8 @@ fn without_a_link_nothing_is_swapped() {
     }
 }
 
-/// Element-wise ops are fused where the device is a GPU, unless the user declines. The bits of every step stay the same,
-/// and a plan is proved against its source as it was compiled.
+/// Element-wise ops are fused where the device is a GPU, unless the user declines. The bits of every step
+/// stay the same, and a plan is proved against its source as it was compiled.
 #[test]
 fn fusing_for_a_gpu_changes_kernels_but_no_bits() {
     let folder = tempfile::tempdir().unwrap();

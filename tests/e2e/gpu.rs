@@ -1,5 +1,5 @@
-//! Committed models on the GPU's path: kernels generated for every op, compiled for the CPU, and replayed by the runtime's
-//! own code on a driver without a GPU.
+//! Committed models on the GPU's path: kernels generated for every op, compiled for the CPU, and replayed by
+//! the runtime's own code on a driver without a GPU.
 
 use memc_plan::PlanFile;
 use memc_runtime::gpu::Gpu;
@@ -11,7 +11,8 @@ use crate::support::{Losses, Ran, json, memc, memc_ok, number, put, run, saved};
 /// A GPU, so that element-wise ops are fused; with room for kernels' scratch.
 const PROFILE: &str = r#"{"format": "memc-profile/1", "name": "emulated", "kernels": "gpu", "processors": 8,
     "f32_flops_per_s": 1e10, "memory_bytes_per_s": 1e10, "d2h_bytes_per_s": 1e9, "h2d_bytes_per_s": 1e9,
-    "duplex_total_bytes_per_s": 2e9, "kernel_latency_ns": 1000, "copy_latency_ns": 1000, "reserve_bytes": 8388608}"#;
+    "duplex_total_bytes_per_s": 2e9, "kernel_latency_ns": 1000, "copy_latency_ns": 1000,
+    "reserve_bytes": 8388608}"#;
 const RESERVE: u64 = 8_388_608;
 const STEPS: u64 = 3;
 
@@ -23,9 +24,9 @@ fn far(got: f32, want: f32, limit: f32) -> bool {
     (got - want).abs() > limit * (1.0 + want.abs())
 }
 
-/// Compiles a model for 100, 60 and 40 % of its unplanned peak. Every plan gives the same bits at any timing, whatever its
-/// budget, captured as a graph or not, and the CPU device's numbers within rounding; with generated kernels alone, and with
-/// library calls.
+/// Compiles a model for 100, 60 and 40 % of its unplanned peak. Every plan gives the same bits at any timing,
+/// whatever its budget, captured as a graph or not, and the CPU device's numbers within rounding; with
+/// generated kernels alone, and with library calls.
 fn hold(model: &str) {
     let model = format!("models/{model}/training_model.onnx");
     let folder = tempfile::tempdir().unwrap();
@@ -105,7 +106,7 @@ fn a_language_model_gives_the_same_bits_at_any_budget() {
     }
 }
 
-/// What is measured of a device is a profile that plans for it, with the measured times.
+/// A measured profile plans for its device, with the measured times.
 #[test]
 fn a_measured_device_is_planned_for() {
     if !has_compiler() {
@@ -129,8 +130,8 @@ fn a_measured_device_is_planned_for() {
     assert!(number(&out, "ideal_ns") >= ops, "{out}");
 }
 
-/// Tuning changes no command: the checker proves a tuned plan as before, `dump` and `diff` name what is new in it, it gives the
-/// bits of the untuned one, and compiling again gives the untuned one.
+/// Tuning changes no command: the checker proves a tuned plan as before, `dump` and `diff` name what is new
+/// in it, it gives the bits of the untuned one, and compiling again gives the untuned one.
 #[test]
 fn a_tuned_plan_is_the_plan_with_a_section_more() {
     if !has_compiler() {

@@ -20,11 +20,12 @@ pub(crate) struct Training<'a> {
     pub(crate) init: Option<&'a str>,
     /// Names of the inputs of samples and targets; arrays `x` and `y` feed them.
     pub(crate) inputs: [&'a str; 2],
-    /// Reference arrays: `x`, `y`, `lr` if it is not the model's, `losses` and, below `finals`, states by name.
+    /// Reference arrays: `x`, `y`, `lr` if it is not the model's, `losses` and, below `finals`, states by
+    /// name.
     pub(crate) arrays: &'a BTreeMap<String, Vec<u8>>,
     /// Name of the losses' array.
     pub(crate) losses: &'a str,
-    /// What the names of the final states begin with.
+    /// Prefix of the names of final states.
     pub(crate) finals: &'a str,
     /// Largest difference of a state from the reference.
     pub(crate) tolerance: f32,
@@ -32,8 +33,9 @@ pub(crate) struct Training<'a> {
     pub(crate) noise: &'a [&'a str],
 }
 
-/// Compiles and runs at 100 %, 75 % and 50 % of the unplanned peak and at the smallest feasible budget: losses and states
-/// equal the reference within the tolerance, and each other bit for bit. What the last run left behind.
+/// Compiles and runs at 100 %, 75 % and 50 % of the unplanned peak and at the smallest feasible budget:
+/// losses and states equal the reference within the tolerance, and each other bit for bit. What the last run
+/// left behind.
 pub(crate) fn hold(t: &Training<'_>) -> Ran {
     let model = format!("models/{}", t.model);
     let folder = tempfile::tempdir().unwrap();

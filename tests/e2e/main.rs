@@ -1,5 +1,5 @@
-//! End to end: the `memc` command compiles committed models at several budgets, the runtime runs the plans, and the
-//! numbers are held against those of ONNX Runtime and PyTorch.
+//! End to end: the `memc` command compiles committed models at several budgets, the runtime runs the plans,
+//! and the numbers are held against those of ONNX Runtime and PyTorch.
 
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "a slow test says which model it is at when it fails")]

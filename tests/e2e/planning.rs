@@ -22,12 +22,15 @@ pub(crate) fn chain(folder: &std::path::Path, n: u64, link: u64) -> String {
         if i + 1 < n {
             reads.push(from);
         }
-        ops.push(json!({"id": n + from, "name": format!("b{i}"), "time_ns": 100_000, "reads": reads, "writes": [to]}));
+        let (id, name) = (n + from, format!("b{i}"));
+        ops.push(json!({"id": id, "name": name, "time_ns": 100_000, "reads": reads, "writes": [to]}));
     }
     let tensor = |id: u64| json!({"id": id, "name": format!("t{id}"), "bytes": 1 << 20, "kind": "transient"});
     let tensors: Vec<Value> = (0..=2 * n).map(tensor).collect();
     let device = json!({"memory_bytes": 1u64 << 30, "h2d_bytes_per_s": link, "d2h_bytes_per_s": link});
-    let problem = json!({"format": "memc-problem/1", "name": "chain", "device": device, "tensors": tensors, "ops": ops});
+    let problem = json!({
+        "format": "memc-problem/1", "name": "chain", "device": device, "tensors": tensors, "ops": ops,
+    });
     put(folder, "chain.json", problem.to_string().as_bytes()).display().to_string()
 }
 
@@ -64,7 +67,7 @@ fn compare_has_every_planner_the_fastest_first_and_says_why_some_have_no_plan() 
     assert!(text.contains("keep-all: no plan: "), "{text}");
 }
 
-/// What `compare` says of a planner is what `plan` finds with it.
+/// `compare` and `plan` give the same figures for a planner.
 #[test]
 fn compare_and_plan_agree() {
     let args = ["--gpu-mem", "300K", "--effort", "0", "--json"];
@@ -123,7 +126,7 @@ fn plan_and_compile_find_the_same_plan() {
     }
 }
 
-/// What `plan` saved is what `plan` and `compile` carry out, whichever order it was planned in.
+/// `plan` and `compile` carry out the decisions that `plan` saved, in either order.
 #[test]
 fn saved_decisions_of_plan_are_carried_out_by_plan_and_compile() {
     let folder = tempfile::tempdir().unwrap();
@@ -146,8 +149,8 @@ fn saved_decisions_of_plan_are_carried_out_by_plan_and_compile() {
     assert!(said.contains("a.dec: line 3: no tensor is called"), "{said}");
 }
 
-/// Where everything fits in several orders, the fastest of them is the plan, so that more memory is not slower; and where
-/// all wait for the input, its copy is hidden.
+/// Where everything fits in several orders, the fastest of them is the plan, so that more memory is not
+/// slower; and where all wait for the input, its copy is hidden.
 #[test]
 fn where_everything_fits_the_fastest_order_is_taken() {
     let plan = |model, args: &[&str]| {
@@ -184,7 +187,8 @@ fn sweep_has_a_row_for_every_budget_and_marks_those_that_pay() {
     memc_fails(4, &["sweep", &problem, "--gpu-mem", "1M:2M:1M"]);
 }
 
-/// A plan for a budget is one for every larger one, and the bound of a row holds for plans of all orders that are tried.
+/// A plan for a budget is one for every larger one, and the bound of a row holds for plans of all orders that
+/// are tried.
 #[test]
 fn more_memory_is_not_slower_in_a_sweep() {
     let rows = list(&memc_ok(&["sweep", MODEL, "--gpu-mem", "222K:262K:4K", "--effort", "1", "--json"]));
@@ -275,7 +279,7 @@ fn a_bound_is_below_every_plan_and_says_what_can_never_fit() {
     assert!(said.contains("b10 has to have 3.00 MiB"), "{said}");
 }
 
-/// What `explain` says of gaps and stalls adds up to what the plan costs; what it says of applied decisions is the same.
+/// Gaps and stalls of `explain` add up to the cost of the plan, and are the same for applied decisions.
 #[test]
 fn an_explanation_adds_up_and_also_explains_saved_decisions() {
     let folder = tempfile::tempdir().unwrap();
@@ -347,8 +351,8 @@ fn a_stall_before_a_second_run_is_told_from_one_before_the_first() {
     assert_eq!(memc_ok(&args).matches(" (again)").count(), second);
 }
 
-/// Branches that all begin before the first ends: only another order fits. The plan has a bound and needs no more than the
-/// budget, and `bound` says so.
+/// Branches that all begin before the first ends: only another order fits. The plan has a bound and needs no
+/// more than the budget, and `bound` says so.
 #[test]
 fn what_fits_in_another_order_only_is_planned_and_bounded() {
     let folder = tempfile::tempdir().unwrap();
@@ -377,8 +381,7 @@ fn what_fits_in_another_order_only_is_planned_and_bounded() {
     assert_eq!(bounds["bounds"][0]["order_free_ns"], 8000);
 }
 
-/// What restricts a planner does not restrict a script, and what a model is read with is nothing to a problem: both are
-/// refused.
+/// Options for planners are refused beside a script, and options for models beside a problem.
 #[test]
 fn options_that_would_do_nothing_are_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Problems that are none, and devices that cannot do everything: exit codes, and which op or tensor is named.
+//! Problems that are none, and devices that cannot do everything: exit codes, and which op or tensor is
+//! named.
 
 use serde_json::{Value, json};
 
@@ -115,8 +116,8 @@ fn a_key_that_an_object_has_twice_is_exit_3() {
     }
 }
 
-/// A trace may have tensors that it never saw written: they appear where they are read first. An input's bytes may be
-/// used for what is computed from it.
+/// A trace may have tensors that it never saw written: they appear where they are read first. An input's
+/// bytes may be used for what is computed from it.
 #[test]
 fn transients_that_nothing_writes_and_inputs_that_ops_write_are_planned() {
     let folder = tempfile::tempdir().unwrap();
@@ -150,7 +151,7 @@ fn empty_names_are_replaced_by_ids() {
     assert!(said.contains("working set peaks at op0: ") && said.contains("4.00 MiB  t8\n"), "{said}");
 }
 
-/// What is for people only is accepted, whatever it holds.
+/// Fields for people only may hold anything.
 #[test]
 fn names_origin_and_reference_are_read_over() {
     let folder = tempfile::tempdir().unwrap();
@@ -197,8 +198,8 @@ fn a_step_that_takes_no_time_has_no_ratios() {
     }
 }
 
-/// A published method that fails says why: with the flag that keeps it from its means, and bytes that can be read. What is
-/// said to be enough is so for the planner that is named.
+/// A published method that fails says why: with the flag that keeps it from its means, and bytes that can be
+/// read. What is said to be enough is so for the planner that is named.
 #[test]
 fn a_planner_without_a_plan_says_what_is_forbidden_and_whose_the_smallest_budget_is() {
     let folder = tempfile::tempdir().unwrap();
@@ -263,7 +264,8 @@ fn an_op_larger_than_the_budget_is_exit_4_with_its_tensors() {
     }
 }
 
-/// Without a link nothing is swapped, by any planner: either it fits, or it runs ops again, or there is no plan.
+/// Without a link nothing is swapped, by any planner: either it fits, or it runs ops again, or there is no
+/// plan.
 #[test]
 fn zero_bandwidth_means_no_swapping() {
     let folder = tempfile::tempdir().unwrap();
@@ -325,7 +327,7 @@ fn a_bound_that_there_is_none_says_why() {
     assert!(memc_fails(4, &["bound", &path, "--gpu-mem", "4M"]).contains(why));
 }
 
-/// What is said to be the smallest budget keeps to what the planner may do, and works.
+/// The smallest budget that an error names works with the planner's permissions.
 #[test]
 fn the_smallest_budget_is_one_without_swapping_where_that_is_asked_for() {
     let folder = tempfile::tempdir().unwrap();

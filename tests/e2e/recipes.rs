@@ -1,5 +1,5 @@
-//! Every loss and optimizer of the command line on forward models, against ONNX Runtime's gradients and PyTorch's
-//! updates (`models/recipes`), at several budgets; dropout and frozen parameters among them.
+//! Every loss and optimizer of the command line on forward models, against ONNX Runtime's gradients and
+//! PyTorch's updates (`models/recipes`), at several budgets; dropout and frozen parameters among them.
 
 use crate::hold::{Training, hold};
 use crate::support::{npz, root};
@@ -61,14 +61,16 @@ fn the_last_layer() {
     }
 }
 
-/// Masks are those of Philox under the seed, node and step that the reference drew them with, at every budget.
+/// Masks are those of Philox under the seed, node and step that the reference drew them with, at every
+/// budget.
 #[test]
 fn dropout() {
     assert_eq!(check("dropout", "mlp_dropout", &["--loss", "cross-entropy", "--seed", "3"]), 2);
     assert_eq!(check("dropout_mse", "mlp_dropout", &["--loss", "mse", "--seed", "3"]), 1);
 }
 
-/// 16-bit tensors between 32-bit parameters and loss, and 16-bit parameters and moments, which come out bit for bit.
+/// 16-bit tensors between 32-bit parameters and loss, and 16-bit parameters and moments, which come out bit
+/// for bit.
 #[test]
 fn sixteen_bits() {
     for kind in ["float16", "bfloat16"] {

@@ -62,7 +62,7 @@ pub(crate) fn npz(path: &Path) -> BTreeMap<String, Vec<u8>> {
     out
 }
 
-/// What a run printed and left behind.
+/// Output of a run and the files that it left.
 pub(crate) struct Ran {
     pub(crate) losses: Vec<f32>,
     /// States by name, as saved.
@@ -102,7 +102,7 @@ pub(crate) fn saved(path: &Path) -> BTreeMap<String, Vec<u8>> {
     tensors.iter().map(|(name, view)| (name.to_string(), view.data().to_vec())).collect()
 }
 
-/// How runs in these tests go: poisoned memory, adversarial delays.
+/// Options of the runs in these tests: poisoned memory, adversarial delays.
 pub(crate) fn adversarial(seed: u64) -> cpu::Options {
     cpu::Options { threads: 2, check_memory: true, delay_seed: Some(seed) }
 }

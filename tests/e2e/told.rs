@@ -1,4 +1,4 @@
-//! What memc tells people who gave it something that it can almost use: checkpoints, recipes, sizes, files.
+//! Messages for input that is almost usable: checkpoints, recipes, sizes, files.
 
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
@@ -8,7 +8,7 @@ use crate::support::{json, memc, memc_fails, memc_ok, number, put};
 
 const FORWARD: &str = "models/gen/mlp_s.forward.onnx";
 
-/// What `memc` writes to standard error when it succeeds.
+/// Stderr of a `memc` that succeeds.
 fn said(args: &[&str]) -> String {
     let out = memc(args);
     let text = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -16,8 +16,8 @@ fn said(args: &[&str]) -> String {
     text
 }
 
-/// A checkpoint that has none of the model's names is refused with names of both; one with some says how many, and
-/// names what a misspelt one is near to.
+/// A checkpoint that has none of the model's names is refused with names of both; one with some says how
+/// many, and names what a misspelt one is near to.
 #[test]
 fn a_checkpoint_says_what_it_sets() {
     let folder = tempfile::tempdir().unwrap();
@@ -48,7 +48,7 @@ fn a_step_without_an_optimizer_says_that_nothing_is_trained() {
     }
 }
 
-/// What may be given to `--loss` and `--optimizer` is listed with its defaults, and so is every rule.
+/// `memc list` has the values of `--loss` and `--optimizer` with their defaults, and every rule.
 #[test]
 fn lists_show_what_the_command_line_takes() {
     assert!(memc_ok(&["list", "optimizers"]).contains("beta1=0.9, beta2=0.999"));
@@ -73,7 +73,7 @@ fn opt_explains_that_nothing_was_rewritten() {
     assert!(said(&["opt", model, "--explain", "--pass", "all", "-o", &file]).contains("raise: 6 adamw"));
 }
 
-/// What people read of `verify`, `diff` and `opt`, scripts read as an object; so are failures.
+/// `--json` of `verify`, `diff` and `opt` has what their text says; so have failures.
 #[test]
 fn verify_diff_and_opt_print_objects_for_scripts() {
     let folder = tempfile::tempdir().unwrap();
@@ -129,7 +129,7 @@ fn a_folder_in_place_of_a_model_is_told_what_is_in_it() {
     assert!(said.contains("there is no .onnx file in it"), "{said}");
 }
 
-/// What cannot be written is said before anything is planned, and nothing is left half done.
+/// A file that cannot be written is refused before planning, and nothing is left half done.
 #[test]
 fn places_that_take_no_file_are_refused_before_the_work() {
     let folder = tempfile::tempdir().unwrap();
@@ -159,16 +159,16 @@ fn places_that_take_no_file_are_refused_before_the_work() {
 #[test]
 fn verify_shows_the_lines_that_are_wrong_and_no_others() {
     let folder = tempfile::tempdir().unwrap();
-    let text = "module @wrong graph\n%x = input : f32[3]\n%right = relu %x : f32[3]\n%y = relu %right : f32[4]\n\
-                yield output %y as \"y\"\n";
+    let text = "module @wrong graph\n%x = input : f32[3]\n%right = relu %x : f32[3]\n\
+                %y = relu %right : f32[4]\nyield output %y as \"y\"\n";
     let path = put(folder.path(), "wrong.mir", text.as_bytes()).display().to_string();
     let said = memc_fails(3, &["verify", &path]);
     assert!(said.contains("%y = relu %right : f32[4]\n;~ "), "{said}");
     assert!(!said.contains("%right = relu") && !said.contains("input :"), "{said}");
 }
 
-/// Where swapping takes more host memory than there is, the step is planned without; where that is not enough either, both
-/// are told.
+/// Where swapping takes more host memory than there is, the step is planned without; where that is not enough
+/// either, both are told.
 #[test]
 fn host_memory_is_limited() {
     let folder = tempfile::tempdir().unwrap();

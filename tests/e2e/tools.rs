@@ -74,7 +74,8 @@ fn max_batch_says_what_is_wrong_with_the_model_the_dimension_or_the_budget() {
     assert!(said.contains("write NAME=N"), "{said}");
 }
 
-/// Starts a search that goes on for long, interrupts it after a while, and returns its exit code and what it wrote.
+/// Starts a search that goes on for long, interrupts it after a while, and returns its exit code and what it
+/// wrote.
 fn interrupted(args: &[&str], after: Duration) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memc"));
     command.current_dir(crate::support::root()).args(args);
@@ -86,8 +87,8 @@ fn interrupted(args: &[&str], after: Duration) -> (Option<i32>, String, String) 
     (out.status.code(), text(out.stdout), text(out.stderr))
 }
 
-/// Interrupts a command ever later, however slow the machine, until there is something that it keeps; `nothing` looks
-/// at what it said as long as there is not.
+/// Interrupts a command ever later, however slow the machine, until there is something that it keeps;
+/// `nothing` looks at what it said as long as there is not.
 fn with_a_result(args: &[&str], nothing: impl Fn(&str)) -> (String, String) {
     let mut after = Duration::from_millis(250);
     loop {
@@ -120,8 +121,8 @@ fn an_interrupt_keeps_the_best_plan_found_so_far() {
     assert_eq!(again["step_ns"], out["step_ns"]);
 }
 
-/// The first interrupt is answered at once; the second, whenever it comes, ends the command without waiting, and leaves no
-/// file or a whole one.
+/// The first interrupt is answered at once; the second, whenever it comes, ends the command without waiting,
+/// and leaves no file or a whole one.
 #[test]
 fn a_second_interrupt_ends_the_search_at_once() {
     let to = tempfile::tempdir().unwrap();
@@ -167,7 +168,8 @@ fn a_second_interrupt_ends_the_search_at_once() {
     panic!("ended by a second interrupt {ended} times only");
 }
 
-/// A state that begins a step on both sides is called that by `explain`, and `dump` says where its host shadow lies.
+/// A state that begins a step on both sides is called that by `explain`, and `dump` says where its host
+/// shadow lies.
 #[test]
 fn states_on_both_sides_are_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -234,7 +236,8 @@ fn an_interrupted_comparison_keeps_the_planners_that_were_done() {
     assert!(of("capuchin").is_none() && said.contains("left out"), "{said}");
 }
 
-/// Planning for the first size beyond those that fit unplanned goes on for longer than any interrupt takes to come.
+/// Planning for the first size beyond those that fit unplanned goes on for longer than any interrupt takes to
+/// come.
 #[test]
 fn an_interrupted_max_batch_says_that_its_answer_is_not_final() {
     let model = "models/gen/bert_tiny_nodrop.dynamic.onnx";

@@ -21,8 +21,8 @@ fn compile(model: &str, device: &str, budget: &str, plan: &str) {
     memc_ok(&[&args[..], budget].concat());
 }
 
-/// The planned timeline takes the time that the plan claims, at every budget and link, since both are of one event model;
-/// and one that copies in both directions at once takes longer on a link that they share.
+/// The planned timeline takes the time that the plan claims, at every budget and link, since both are of one
+/// event model; and one that copies in both directions at once takes longer on a link that they share.
 #[test]
 fn a_planned_timeline_takes_the_time_that_the_plan_claims() {
     let folder = tempfile::tempdir().unwrap();
@@ -73,8 +73,8 @@ fn a_planned_timeline_is_of_the_plans_device_or_another() {
     let plan = folder.path().join("model.plan").display().to_string();
     let profile = r#"{"format": "memc-profile/1", "name": "mine", "kernels": "plain", "processors": 8,
         "f32_flops_per_s": 1e9, "memory_bytes_per_s": 1e9, "d2h_bytes_per_s": 1e8, "h2d_bytes_per_s": 2e8,
-        "duplex_total_bytes_per_s": 2e8, "kernel_latency_ns": 100, "copy_latency_ns": 1000, "reserve_bytes": 0,
-        "compute_slowdown_under_copies": 1.5}"#;
+        "duplex_total_bytes_per_s": 2e8, "kernel_latency_ns": 100, "copy_latency_ns": 1000,
+        "reserve_bytes": 0, "compute_slowdown_under_copies": 1.5}"#;
     let device = put(folder.path(), "mine.json", profile.as_bytes()).display().to_string();
     for budget in ["300K", "222K"] {
         compile("models/cnn_bn/training_model.onnx", &device, budget, &plan);

@@ -17,7 +17,7 @@ use memc_plan::{Meta, Plan, text};
 use super::case::Case;
 use super::{numbers, root};
 
-/// What a kind of test makes of a case.
+/// Output of a kind of test for a case.
 enum Outcome {
     /// Lines to stand after the input as `;=`.
     Lines(Vec<String>),
@@ -111,7 +111,8 @@ fn ops(m: &Module) -> Vec<(OpId, String)> {
     m.order.iter().map(|&op| (op, name(op))).collect()
 }
 
-/// `infer`: the result types that each op's row infers, or why it infers none. The types in the text are not read.
+/// `infer`: the result types that each op's row infers, or why it infers none. The types in the text are not
+/// read.
 fn infer_types(case: &Case) -> Result<Outcome, String> {
     let m = module(case)?;
     let line = |(op, name): (OpId, String)| {
@@ -191,7 +192,8 @@ fn run_passes(case: &Case) -> Result<Outcome, String> {
     Ok(Outcome::Lines(out))
 }
 
-/// `gradients`: the module with the gradients of its loss by all its parameters as outputs, or why there are none.
+/// `gradients`: the module with the gradients of its loss by all its parameters as outputs, or why there are
+/// none.
 fn gradients(case: &Case) -> Result<Outcome, String> {
     let mut m = module(case)?;
     let loss = m.outputs.iter().find(|o| o.role == OutputRole::Loss).ok_or("the case needs a loss")?.value;
@@ -216,7 +218,8 @@ fn gradients(case: &Case) -> Result<Outcome, String> {
     Ok(Outcome::Lines(out))
 }
 
-/// `import`: the module that the importer makes of the file in `;! model`, below `models`, or why it makes none.
+/// `import`: the module that the importer makes of the file in `;! model`, below `models`, or why it makes
+/// none.
 ///
 /// `;! options` has import options as `name=value`, separated by blanks.
 fn import_model(case: &Case) -> Result<Outcome, String> {
@@ -267,8 +270,8 @@ fn own_text(plan: &mut Plan) -> String {
     text::print(plan)
 }
 
-/// `plan`: what `memc compile` decides for the module in `;! budget` bytes on `;! device`, and the plan, without its
-/// source; or why there is none. Without a budget everything stays on the device.
+/// `plan`: what `memc compile` decides for the module in `;! budget` bytes on `;! device`, and the plan,
+/// without its source; or why there is none. Without a budget everything stays on the device.
 fn plan_module(case: &Case) -> Result<Outcome, String> {
     let imported = memc::Imported {
         module: module(case)?,

@@ -1,5 +1,5 @@
-//! The graph pipeline on the committed models: up to `raise` it keeps every bit, after that the numbers; it is a
-//! fixpoint, and does what `models.txt` says.
+//! The graph pipeline on the committed models: up to `raise` it keeps every bit, after that the numbers; it
+//! is a fixpoint, and does what `models.txt` says.
 
 use std::fmt::Write;
 use std::fs;
@@ -15,7 +15,8 @@ use memc_passes::{DeviceProfile, GRAPH_PIPELINE, MEMORY_PIPELINE, PassCx, Pipeli
 use super::numbers::{self, Feeds};
 use super::{compare_or_bless, root};
 
-/// Every training step: artifacts of ONNX Runtime, and one-file steps. `models/gen` holds what they are made from.
+/// Every training step: artifacts of ONNX Runtime, and one-file steps. `models/gen` holds what they are made
+/// from.
 fn models() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models");
     let list = |folder: &Path| {
@@ -79,8 +80,8 @@ fn close(a: &Tensor, b: &Tensor, noise: f32) -> bool {
     a.ty == b.ty && x.iter().zip(y).all(|(x, y)| (x - y).abs() <= 2e-6 + 2e-5 * largest + noise)
 }
 
-/// What rounding may do to the parameters of a model: Adam turns the noise of a gradient that is zero into a step of the
-/// size of the learning rate. Its moments are held to what rounding of gradients does.
+/// Difference of parameters that rounding explains: Adam turns the noise of a gradient that is zero into a
+/// step of the size of the learning rate. Its moments are held to what rounding of gradients does.
 fn noise(m: &Module) -> f32 {
     let adam = |&op: &memc_ir::OpId| m.ops[op].kind().is_some_and(|k| k.mnemonic() == "adamw");
     if m.order.iter().any(adam) { 2.5e-3 } else { 0.0 }

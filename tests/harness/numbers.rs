@@ -4,7 +4,7 @@ use memc_ir::attr::{F32, Scalar};
 use memc_ir::{DType, Def, Feed, Id, Init, Module, TensorType, value_name};
 use memc_kernels::interp::{Tensor, eval};
 
-/// What states hold when the step starts.
+/// Contents of states when the step starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Feeds {
     /// A pattern, as for inputs.
@@ -15,7 +15,8 @@ pub(crate) enum Feeds {
     Random(u64),
 }
 
-/// Results of every op of `m` as lines; ops whose row rejects their operands have none, nor have those that use them.
+/// Results of every op of `m` as lines; ops whose row rejects their operands have none, nor have those that
+/// use them.
 pub(crate) fn run(m: &Module) -> Result<Vec<String>, String> {
     let mut now = start(m, Feeds::Pattern)?;
     let mut out = Vec::new();
@@ -125,8 +126,8 @@ fn first_step(ty: &TensorType) -> Result<Tensor, String> {
     initial(ty, &Init::Ones)
 }
 
-/// Element `i` of value number `salt`: quarters from -1.25 to 1.25 for floats, 0 to 4 (or `range`) for integers, and
-/// every third `true`.
+/// Element `i` of value number `salt`: quarters from -1.25 to 1.25 for floats, 0 to 4 (or `range`) for
+/// integers, and every third `true`.
 fn pattern(ty: &TensorType, salt: &mut i64, range: Option<(i64, i64)>) -> Result<Tensor, String> {
     let mut t = zeros(ty)?;
     let (low, high) = range.unwrap_or((0, 5));

@@ -1,4 +1,5 @@
-//! The routes of one model to a training step: ONNX Runtime's artifact, PyTorch's one-file step, and the forward model.
+//! The routes of one model to a training step: ONNX Runtime's artifact, PyTorch's one-file step, and the
+//! forward model.
 
 use std::path::Path;
 
@@ -9,7 +10,8 @@ use memc_passes::analysis::peak_live_bytes;
 
 use super::models::{imported, profile, run};
 
-/// Panics where the steps of one model differ by more than one part in twenty in ops or in bytes live at once.
+/// Panics where the steps of one model differ by more than one part in twenty in ops or in bytes live at
+/// once.
 pub(crate) fn check() {
     for model in ["mlp_s", "cnn_bn", "bert_tiny_nodrop"] {
         let artifact = measures(&format!("{model}_sgd/training_model.onnx"), &ImportOptions::default());

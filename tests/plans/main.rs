@@ -1,7 +1,7 @@
 //! Plans of known models, recorded: decisions, addresses, figures and file hashes.
 //!
-//! A change of structure or wording must leave `record.tsv` as it is. `cargo test` replays the rows of small models.
-//! `cargo plans` replays every row. `MEMC_BLESS=1 cargo plans` writes the record anew.
+//! A change of structure or wording must leave `record.tsv` as it is. `cargo test` replays the rows of small
+//! models. `cargo plans` replays every row. `MEMC_BLESS=1 cargo plans` writes the record anew.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

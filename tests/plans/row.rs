@@ -10,7 +10,8 @@ use serde_json::Value;
 use crate::cell::Cell;
 
 /// Columns of the record.
-pub(crate) const HEADER: &str = "model\toptions\tdevice\teffort\tbudget\tstep_ns\tarena\thost\tout\tin\trecompute_ns\tevaluations\tdecisions\tdecoded\tplan";
+pub(crate) const HEADER: &str = "model\toptions\tdevice\teffort\tbudget\tstep_ns\tarena\thost\tout\tin\t\
+                                 recompute_ns\tevaluations\tdecisions\tdecoded\tplan";
 
 /// A cell and what was made of it.
 pub(crate) struct Row {
@@ -84,7 +85,7 @@ fn found(json: &[u8], plan: &Path, decisions: &Path) -> Result<String, String> {
     Ok(out.trim_end().to_string())
 }
 
-/// What a plan says, in a form that depends neither on how it is written nor on what its parts are called.
+/// Content of a plan, in a form that depends on neither its serial form nor the names of its parts.
 fn decoded(p: &Plan) -> String {
     let mut out = format!("{} {} {}\n", p.meta.budget_bytes, p.meta.dev_bytes, p.meta.host_bytes);
     let slice = |s: &Slice| format!("{}:{}+{}", u8::from(s.space == Space::Host), s.offset, s.bytes);

@@ -1,4 +1,4 @@
-//! What the pages and the CI script must and must not say.
+//! Rules for the pages and the CI script.
 
 use crate::repo::{files, none, read, root, text_files};
 

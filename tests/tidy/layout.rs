@@ -1,4 +1,4 @@
-//! What lies where, how long files are, and how they end.
+//! Places, lengths and ends of files.
 
 use std::collections::BTreeSet;
 

@@ -160,7 +160,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// What follows each occurrence of `word` in `line` that is not part of a longer name.
+/// Text after each occurrence of `word` in `line` that is not part of a longer name.
 pub(crate) fn after_word<'a>(line: &'a str, word: &str) -> Vec<&'a str> {
     let whole = |&at: &usize| !line[..at].ends_with(is_word) && !line[at + word.len()..].starts_with(is_word);
     line.match_indices(word).map(|(at, _)| at).filter(whole).map(|at| &line[at + word.len()..]).collect()
@@ -178,7 +178,8 @@ pub(crate) fn none(rule: &str, violations: &[String]) {
 
 #[test]
 fn comments_and_literals_are_not_code() {
-    let text = "let a = \"unsafe \\\" x\"; // unsafe\n/* un /* sa */ fe */ let b = 'u'; let c: &'a u8 = r#\"un\"safe\"#;";
+    let text = "let a = \"unsafe \\\" x\"; // unsafe\n\
+                /* un /* sa */ fe */ let b = 'u'; let c: &'a u8 = r#\"un\"safe\"#;";
     let kept = code(text);
     assert_eq!(kept.lines().count(), 2);
     assert!(!kept.contains("un") && !kept.contains("sa") && !kept.contains("fe"), "{kept}");

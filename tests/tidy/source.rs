@@ -1,4 +1,4 @@
-//! What source code may not hold.
+//! Names and constructs that source code may not hold.
 
 use crate::repo::{after_word, code, has_word, is_library, none, read, rust_files};
 

@@ -53,8 +53,8 @@ pub struct Allocation {
 
 /// Gives every buffer an offset.
 ///
-/// Fails with [`Error::NoAllocation`] where none as low as the capacity is found, and with [`Error::Interrupted`] where
-/// a request to stop left that open.
+/// Fails with [`Error::NoAllocation`] where none as low as the capacity is found, and with [`Error::Interrupted`]
+/// where a request to stop left that open.
 pub fn allocate(buffers: &Buffers, options: &AllocOptions, watch: &dyn Watch) -> Result<Allocation, Error> {
     let begun = now();
     let (solution, ended) = {
@@ -105,7 +105,8 @@ fn solve(buffers: &Buffers, options: &AllocOptions, watch: &dyn Watch) -> (Solut
 
 /// Searches with two seeds at once, until one settles whether there is an allocation.
 ///
-/// The winner depends on the work that both took, not on the machine: a search gives up once it has taken more.
+/// The winner depends on the work that both took, not on the machine: a search gives up once it has taken
+/// more.
 fn race(buffers: &Buffers, options: &Options, capacity: u64, stop: &(dyn Fn() -> bool + Sync)) -> Solution {
     // By search, how often it had asked whether to stop, which it does after equal amounts of work.
     let settled = [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)];

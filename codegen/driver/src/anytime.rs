@@ -33,8 +33,8 @@ impl<'a> Anytime<'a> {
         self.interrupted
     }
 
-    /// Outcome of the next search; `None` once the series has ended. A search that is stopped when it has a plan is
-    /// the last.
+    /// Outcome of the next search; `None` once the series has ended. A search that is stopped when it has a
+    /// plan is the last.
     pub(crate) fn next(
         &mut self,
         search: impl FnOnce() -> Result<Outcome, Error>,

@@ -106,7 +106,8 @@ fn hint(against: &Against, graph: &Module, plan: &Plan) -> Option<String> {
     if same.saturating_mul(2) < of_plan.len().min(of_graph.len()) {
         let of = &plan.meta.model;
         return Some(format!(
-            "this is a plan of another model (`{of}`): {same} of its {} states and inputs are those of {source}",
+            "this is a plan of another model (`{of}`): {same} of its {} states and inputs are those of \
+             {source}",
             of_plan.len()
         ));
     }

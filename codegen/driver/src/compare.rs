@@ -21,8 +21,8 @@ pub struct Comparison {
     pub failure: Option<Error>,
 }
 
-/// Plans with each planner in turn. A planner without a plan does not end the comparison; a request to stop does, once
-/// there is a plan.
+/// Plans with each planner in turn. A planner without a plan does not end the comparison; a request to stop
+/// does, once there is a plan.
 pub fn compare(
     instance: &Instance,
     planners: &[&'static Planner],

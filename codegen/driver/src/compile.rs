@@ -88,8 +88,8 @@ impl memc_plan::InitialData for Data<'_> {
 
 /// Plans a training step within a budget, lowers it and has the checker prove it.
 ///
-/// Fails with [`Error::Infeasible`] where no plan fits the device or the host, and with [`Error::Interrupted`] where
-/// a request to stop comes before there is a plan.
+/// Fails with [`Error::Infeasible`] where no plan fits the device or the host, and with
+/// [`Error::Interrupted`] where a request to stop comes before there is a plan.
 pub fn compile(model: &Model, options: &Options<'_>) -> Result<Compiled, Error> {
     model.require_values()?;
     options.watch.event(Event::Stage("planning"));
@@ -110,7 +110,8 @@ pub fn compile(model: &Model, options: &Options<'_>) -> Result<Compiled, Error> 
         let (has, may) = (Bytes(meta.host_bytes), Bytes(most));
         return Err(Error::no_fit(format!(
             "the plan takes {has} of host memory, more than --host-mem {may}\n\
-             hint: inputs and outputs pass through host memory, too; pass a larger --host-mem, or a smaller batch"
+             hint: inputs and outputs pass through host memory, too; pass a larger --host-mem, or a \
+             smaller batch"
         )));
     }
     if let Some(has) = model.profile.memory_bytes.filter(|&has| meta.budget_bytes > has) {
@@ -194,8 +195,8 @@ impl Job<'_> {
         };
         let (takes, most) = (Bytes(swaps), Bytes(most));
         Error::no_fit(format!(
-            "the plan takes {takes} of host memory, more than --host-mem {most}, and no plan without swapping is \
-             found in this budget\nhint: pass --host-mem {swaps}B or more{more}"
+            "the plan takes {takes} of host memory, more than --host-mem {most}, and no plan without \
+             swapping is found in this budget\nhint: pass --host-mem {swaps}B or more{more}"
         ))
     }
 }

@@ -29,7 +29,8 @@ pub fn of_plan(given: Option<&str>, own: &str) -> Result<Cow<'static, DeviceProf
         Some(name) => find(name),
         None => find(own).map_err(|_| {
             Error::Usage(format!(
-                "the plan is for the device `{own}`, which is no built-in one; give its profile file: --device FILE.json"
+                "the plan is for the device `{own}`, which is no built-in one; give its profile file: \
+                 --device FILE.json"
             ))
         }),
     }

@@ -98,8 +98,8 @@ fn parameters(p: &Problem) -> u64 {
     params.map(|s| p.module.values[s.value].ty.numel()).sum()
 }
 
-/// For every tensor, whether it is a parameter's gradient: what an optimizer op reads as one. In a module without such
-/// ops, what is shaped like a parameter and first written after the loss.
+/// For every tensor, whether it is a parameter's gradient: what an optimizer op reads as one. In a module
+/// without such ops, what is shaped like a parameter and first written after the loss.
 fn gradients(p: &Problem) -> Vec<bool> {
     let module = &p.module;
     let updates =

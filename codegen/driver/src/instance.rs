@@ -1,4 +1,5 @@
-//! A planning problem as a command poses it: read from a file or made of a model, in every order worth trying.
+//! A planning problem as a command poses it: read from a file or made of a model, in every order worth
+//! trying.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -99,7 +100,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// That of all plans that are asked for, if there may be one.
+    /// The bound for plans in the fixed order, if there may be one, or for plans in any order.
     pub fn least(&self, fixed_order: bool) -> Option<u64> {
         if fixed_order { self.fixed_order_ns } else { Some(self.order_free_ns) }
     }
@@ -119,8 +120,8 @@ impl Instance {
         watch.event(Event::Stage("importing"));
         refuse_options(source, "a planning problem has its own sizes, times and device")?;
         if target != &Target::default() {
-            let text = "--device, --no-mem-rewrite and --no-fuse are for models; a planning problem has its own \
-                        times and device";
+            let text = "--device, --no-mem-rewrite and --no-fuse are for models; a planning problem \
+                        has its own times and device";
             return Err(Error::Usage(text.into()));
         }
         let at = |e| Error::Model(format!("{}: {e}", source.path.display()));
@@ -178,12 +179,12 @@ impl Instance {
         &self.candidates[0]
     }
 
-    /// What is to be planned.
+    /// The candidates that are tried, each in an order of its own.
     pub fn candidates(&self) -> &[Candidate] {
         &self.candidates[self.first..]
     }
 
-    /// Name for people.
+    /// Name of the model or problem.
     pub fn name(&self) -> &str {
         &self.given().numbers().name
     }
@@ -210,7 +211,7 @@ impl Instance {
         size.map_or_else(|| own.or(self.memory_bytes).ok_or_else(unknown_memory), |size| self.bytes(size))
     }
 
-    /// What a budget leaves for the arena.
+    /// Bytes of a budget that are left for the arena.
     pub fn capacity(&self, budget: u64) -> u64 {
         budget.saturating_sub(self.reserve_bytes) / ALIGN * ALIGN
     }
@@ -223,7 +224,8 @@ impl Instance {
         *least = budget.min(*least);
     }
 
-    /// The smallest budget for which a quick method, or any planner that was asked, knows a plan, in whichever order.
+    /// The smallest budget for which a quick method, or any planner that was asked, knows a plan, in
+    /// whichever order.
     pub fn smallest(&self, allow: Allow) -> Result<u64, Error> {
         let planned = self.planned.borrow().get(&allow).copied().unwrap_or(u64::MAX);
         if let Some(&known) = self.smallest.borrow().get(&allow) {
@@ -238,7 +240,8 @@ impl Instance {
         Ok(total.min(planned))
     }
 
-    /// The certified bounds on plans of the problem in one of its orders; none where nothing fits in any order.
+    /// The certified bounds on plans of the problem in one of its orders; none where nothing fits in any
+    /// order.
     pub fn bound(&self, at: usize, budget: u64, allow: Allow) -> Option<Bounds> {
         let o = self.candidates().get(at)?;
         let capacity = self.capacity(budget);
@@ -255,7 +258,7 @@ impl Instance {
         })
     }
 
-    /// Why nothing is swapped although it may be, where the device cannot.
+    /// Note that the device cannot swap, where swapping is allowed.
     pub fn cut_off(&self, allow: Allow) -> Option<String> {
         let device = &self.given().numbers().device;
         let links =
@@ -266,7 +269,7 @@ impl Instance {
         (allow.swap && !dead.is_empty()).then(text)
     }
 
-    /// Why there is no plan, for people: what a planner said, what would fit, and the op that needs the most.
+    /// Error without a plan: the planner's reason, a budget that would do, and the op that needs the most.
     ///
     /// The budget that is said to have a plan has one by the default planner, whichever were `asked`.
     pub fn infeasible(&self, asked: &[&str], why: &str, budget: u64, allow: Allow) -> Result<Error, Error> {
@@ -293,8 +296,8 @@ impl Instance {
         let by = if other { format!(", with --planner {default}") } else { String::new() };
         let note = self.cut_off(allow).map_or_else(String::new, |note| format!("\nnote: {note}"));
         Ok(Error::no_fit(format!(
-            "{why}\n  smallest budget known to have a plan: {}{}{by}{note}\nhint: give more --gpu-mem, or another \
-             --planner; `memc compare` shows what each finds",
+            "{why}\n  smallest budget known to have a plan: {}{}{by}{note}\nhint: give more --gpu-mem, \
+             or another --planner; `memc compare` shows what each finds",
             Bytes(smallest),
             and_reserve(self.reserve_bytes),
         )))
@@ -320,7 +323,8 @@ fn unknown_memory() -> Error {
     Error::Usage("the memory of the device is not known here: give --gpu-mem in bytes, as 16G".into())
 }
 
-/// Ending of a sentence on a budget, for people: the part that is not the arena's, nothing where all of it is.
+/// Ending of a sentence on a budget, for people: the part that is not the arena's, nothing where all of it
+/// is.
 pub fn and_reserve(reserve_bytes: u64) -> String {
     match reserve_bytes {
         0 => String::new(),

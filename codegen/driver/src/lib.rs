@@ -1,13 +1,14 @@
-//! The compiler as a library: from a training step and a memory budget to a plan that the checker has accepted.
+//! The compiler as a library: from a training step and a memory budget to a plan that the checker has
+//! accepted.
 //!
 //! ```text
 //! Source ─ Model::read ─► Model ─ Instance::of_model ─► Instance ─ Instance::plan ─► Outcome
 //! Model ─ compile ─► Compiled ─ Compiled::write ─► model.plan
 //! ```
 //!
-//! Nothing here prints, ends the process or keeps global state. Progress goes to a [`Watch`], which also says when to
-//! stop; errors are of one type, whose kind decides a command's exit code. [`Instance`] remembers bounds, so that many
-//! plans may be asked of one problem, at many budgets.
+//! Nothing here prints, ends the process or keeps global state. Progress goes to a [`Watch`], which also says
+//! when to stop; errors are of one type, whose kind decides a command's exit code. [`Instance`] remembers
+//! bounds, so that many plans may be asked of one problem, at many budgets.
 
 mod alloc;
 mod anytime;

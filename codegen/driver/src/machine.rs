@@ -1,4 +1,4 @@
-//! What the library reads of this machine: files, the clock and free memory. No pass sees any of it.
+//! Files, clock and free memory of this machine. No pass sees any of it.
 
 use std::path::Path;
 use std::time::Instant;
@@ -26,7 +26,8 @@ pub(crate) fn since(then: Instant) -> u64 {
     u64::try_from(then.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Memory in bytes that the embedded CPU device may use: the least of what is free and what the control group allows.
+/// Memory in bytes that the embedded CPU device may use: the least of what is free and what the control group
+/// allows.
 pub(crate) fn host_memory() -> Option<u64> {
     let available = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
         let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?.trim().to_string();

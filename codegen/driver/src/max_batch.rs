@@ -94,7 +94,8 @@ impl Probe {
 
 /// Finds the largest size that fits unplanned, and the largest with a plan.
 ///
-/// A request to stop ends the search with the largest size known so far, or with [`Error::Interrupted`] where none is.
+/// A request to stop ends the search with the largest size known so far, or with [`Error::Interrupted`] where
+/// none is.
 pub fn max_batch(options: &MaxBatchOptions, watch: &dyn Watch) -> Result<MaxBatch, Error> {
     // An unknown device is the first thing to say.
     device::find(&options.target.device)?;
@@ -102,7 +103,8 @@ pub fn max_batch(options: &MaxBatchOptions, watch: &dyn Watch) -> Result<MaxBatc
     let source = &options.source;
     if import(source).is_ok() {
         return Err(Error::Model(format!(
-            "{}: every shape has a size, so there is no `{}` to enlarge: export the model with a symbolic batch",
+            "{}: every shape has a size, so there is no `{}` to enlarge: export the model with a symbolic \
+             batch",
             source.path.display(),
             options.dim
         )));
@@ -199,8 +201,8 @@ impl Hunt<'_> {
         Ok(low)
     }
 
-    /// The instance of a size, and a probe with its unplanned figures; `None`: too large for an instance, which only
-    /// sizes above 1 may be.
+    /// The instance of a size, and a probe with its unplanned figures; `None`: too large for an instance,
+    /// which only sizes above 1 may be.
     fn probe(&mut self, size: u64) -> Result<Option<(Instance, Probe)>, Error> {
         match self.instance(size, &Quiet(self.watch)) {
             Ok(instance) => {
@@ -245,8 +247,8 @@ impl Hunt<'_> {
         fits
     }
 
-    /// Plans for a size, unless the bounds rule it out. The probe stays unplanned where a request to stop came before
-    /// there was a plan.
+    /// Plans for a size, unless the bounds rule it out. The probe stays unplanned where a request to stop
+    /// came before there was a plan.
     fn plan(&mut self, instance: &Instance, probe: &mut Probe) -> Result<(), Error> {
         let (search, budget, watch) = (&self.options.search, self.budget, self.watch);
         let ideal = instance.ideal_ns() as f64;

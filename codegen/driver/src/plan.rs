@@ -1,4 +1,5 @@
-//! One planner on one instance and budget: the better of its orders, within a time, kept on a request to stop.
+//! One planner on one instance and budget: the better of its orders, within a time, kept on a request to
+//! stop.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -117,8 +118,8 @@ impl Outcome {
         self.of(instance).map(|(candidate, plan)| plan.decisions.print(candidate.numbers()))
     }
 
-    /// The certified bound that holds for the plan, in ns, and its extent: the order of its candidate where the plan
-    /// keeps it, else every order.
+    /// The certified bound that holds for the plan, in ns, and its extent: the order of its candidate where
+    /// the plan keeps it, else every order.
     pub fn bound(&self, instance: &Instance, allow: Allow) -> Option<(u64, &'static str)> {
         let solved = self.plan.as_ref().ok()?;
         let bound = |at| instance.bound(at, self.budget, allow);
@@ -149,8 +150,8 @@ impl Instance {
 
     /// Runs a planner on every candidate and keeps the fastest plan.
     ///
-    /// The candidates share the time limit. A request to stop ends the search: with [`Error::Interrupted`] before there
-    /// is a plan, else with the best one, which [`Outcome::stopped`] and [`Event::Kept`] tell.
+    /// The candidates share the time limit. A request to stop ends the search: with [`Error::Interrupted`]
+    /// before there is a plan, else with the best one, which [`Outcome::stopped`] and [`Event::Kept`] tell.
     pub fn plan(&self, budget: u64, search: &Search, watch: &dyn Watch) -> Result<Outcome, Error> {
         let planner = search.planner;
         let capacity = self.capacity(budget);
@@ -162,7 +163,8 @@ impl Instance {
         let orders = self.candidates().len();
         let bound_ns = if watch.is_seen() { (0..orders).map(bounds).min().unwrap_or(0) } else { 0 };
         let fits = |o: &Candidate| o.kept.evaluation.dev_bytes <= capacity;
-        // With nothing to make room for, published methods decide nothing; a search still hides copies of inputs.
+        // With nothing to make room for, published methods decide nothing; a search still hides copies of
+        // inputs.
         let fitting = || self.candidates().iter().enumerate().filter(|(_, o)| fits(o));
         let kept_ns = fitting().map(|(_, o)| o.kept.evaluation.step_ns).min();
         let near = || fitting().map(|(at, _)| bounds(at)).min().map_or(0, |bound| bound + bound / 1000);
@@ -266,8 +268,8 @@ impl Instance {
 
 /// Plan of a search where everything fits, if it is faster than to keep everything.
 ///
-/// It may take as much more room as hiding the inputs' copies can be worth: each input twice, once for this step and once
-/// for the next.
+/// It may take as much more room as hiding the inputs' copies can be worth: each input twice, once for this
+/// step and once for the next.
 fn beyond(o: &Candidate, planner: &Planner, request: &Request<'_>) -> (Realised, u64) {
     let inputs = o.numbers().tensors.iter().filter(|t| t.kind == Kind::Input).map(|t| t.bytes);
     let room = inputs.fold(o.kept.evaluation.dev_bytes, |room, bytes| room.saturating_add(2 * bytes));

@@ -97,8 +97,8 @@ impl Model {
         Model::of(imported, profile, target.rewrites)
     }
 
-    /// Brings an imported model to the reference point: [`GRAPH_PIPELINE`], then unless declined [`MEMORY_PIPELINE`]
-    /// and, for GPUs, [`FUSE_PIPELINE`].
+    /// Brings an imported model to the reference point: [`GRAPH_PIPELINE`], then unless declined
+    /// [`MEMORY_PIPELINE`] and, for GPUs, [`FUSE_PIPELINE`].
     pub fn of(
         imported: Imported,
         profile: Cow<'static, DeviceProfile>,
@@ -133,8 +133,8 @@ impl Model {
             return Ok(());
         }
         Err(Error::Model(format!(
-            "the initial values of {missing} states are not in the IR text, only their hashes; compile the ONNX \
-             model instead"
+            "the initial values of {missing} states are not in the IR text, only their hashes; compile \
+             the ONNX model instead"
         )))
     }
 }
@@ -165,7 +165,8 @@ pub fn import(source: &Source) -> Result<Imported, Error> {
         return Ok(Imported { module, notes, warnings, options, fired });
     }
     if path.extension().is_some_and(|e| e == "json") {
-        let text = "a planning problem? `memc plan`, `compare`, `sweep`, `explain` and `bound` take those; this command needs a model";
+        let text = "a planning problem? `memc plan`, `compare`, `sweep`, `explain` and `bound` take those; \
+            this command needs a model";
         return Err(Error::Model(format!("{}: {text}", path.display())));
     }
     let options = &source.import;
@@ -192,13 +193,13 @@ pub fn import(source: &Source) -> Result<Imported, Error> {
     Ok(Imported { module, notes, warnings, options: recorded(options), fired })
 }
 
-/// What to give in place of a folder.
+/// Hint at the file to give in place of a folder.
 fn folder(path: &Path) -> String {
     let is_model = |f: &PathBuf| f.extension().is_some_and(|e| e == "onnx");
     let files = std::fs::read_dir(path).into_iter().flatten().flatten().map(|f| f.path());
     let mut models: Vec<PathBuf> = files.filter(is_model).collect();
     models.sort();
-    // That of onnxruntime-training's artifacts, which a folder of them has beside others.
+    // Name of the training graph among the artifacts of onnxruntime-training.
     let training = models.iter().find(|f| f.ends_with("training_model.onnx"));
     let hint = match training.or(models.first()) {
         Some(model) => format!(": give a model in it, such as {}", model.display()),

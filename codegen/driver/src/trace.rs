@@ -1,8 +1,9 @@
 //! The planned timeline of a plan's step.
 //!
-//! Nothing of the plan is believed but its commands: launches take what the profile says of their op, copies what it says
-//! of the link, and events order them, in the event model that judges plans. The step that repeats is shown, from the time
-//! at which the host issues it; copies that run beside the next step end after it.
+//! Nothing of the plan is believed but its commands: launches take what the profile says of their op, copies
+//! what it says of the link, and events order them, in the event model that judges plans. The step that
+//! repeats is shown, from the time at which the host issues it; copies that run beside the next step end
+//! after it.
 
 use memc_ir::TensorType;
 use memc_passes::DeviceProfile;
@@ -94,7 +95,8 @@ impl Steps {
                 Action::HostWrite { .. } | Action::HostRead { .. } => {
                     spans.push(Span { command, start_ns: now, end_ns: now });
                 }
-                // A job that was not issued yet is the previous step's, which is over when this one is issued.
+                // A job that was not issued yet is the previous step's, which is over when this one is
+                // issued.
                 Action::Wait { event } if entry.queue == Queue::Host => {
                     let job = self.recorded.get(at(event)).copied().flatten().filter(|&job| job < issued);
                     let end = job.and_then(|job| timeline.spans.get(job)).map_or(0, |span| span.end);

@@ -45,7 +45,8 @@ pub trait Watch: Sync {
         self.stop()
     }
 
-    /// `true`: there is a result now, which a request to stop must not lose. `false`: it is handed over or gone.
+    /// `true`: there is a result now, which a request to stop must not lose. `false`: it is handed over or
+    /// gone.
     ///
     /// Calls nest, and come in pairs.
     fn hold(&self, _held: bool) {}

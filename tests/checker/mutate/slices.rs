@@ -177,7 +177,8 @@ pub(super) fn move_slot(plan: &Plan) -> Vec<Edit> {
     edits
 }
 
-/// Swaps two slots in one command list from some command on, as a swap-in to another place than its readers think.
+/// Swaps two slots in one command list from some command on, as a swap-in to another place than its readers
+/// think.
 pub(super) fn swap_slots_from(plan: &Plan) -> Vec<Edit> {
     let mut edits: Vec<Edit> = Vec::new();
     for (a, b) in Groups::new(plan).pairs().into_iter().filter(|(a, b)| a < b) {

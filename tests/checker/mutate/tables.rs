@@ -20,8 +20,8 @@ pub(super) fn change_launch(plan: &Plan) -> Vec<Edit> {
     edits
 }
 
-/// An operator with these attributes. Where the table has none, no plan can hold it, since its reader refuses it: a view
-/// stands in for it, which no launch may run either.
+/// An operator with these attributes. Where the table has none, no plan can hold it, since its reader refuses
+/// it: a view stands in for it, which no launch may run either.
 fn operator(op: &str, attrs: &str) -> OpKind {
     let stand_in = || parse_op("reshape", "{shape = [1]}").expect("an op of the table");
     parse_op(op, attrs).unwrap_or_else(|_| stand_in())

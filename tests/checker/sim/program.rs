@@ -7,7 +7,7 @@ use super::oracle::{constant, is_identity, operator};
 use super::{HOST, Span};
 use crate::random::digest;
 
-/// What a task does besides reading and writing.
+/// Effect of a task besides its reads and writes.
 pub(super) enum Effect {
     Nothing,
     Record(u32),
@@ -219,7 +219,7 @@ fn task(
     Ok(task)
 }
 
-/// What a kernel of the plan computes.
+/// Function of a kernel of the plan.
 struct Meaning {
     hash: u64,
     identity: bool,
