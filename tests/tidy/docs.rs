@@ -17,6 +17,7 @@ const HOSTS: &[&str] = &[
     "rustup.rs",
     "ui.perfetto.dev",
     "www.apache.org",
+    "www.w3.org",
 ];
 
 /// The texts of a page's fenced blocks in `language`.

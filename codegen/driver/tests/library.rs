@@ -8,6 +8,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use memc::{Error, Event, Instance, Model, Options, Search, Silent, Size, Source, Target, Watch, compile};
 
+#[path = "../examples/memory.rs"]
+mod memory;
+
+/// `cargo run --release --package memc --example memory > codegen/driver/memory.svg` draws it anew.
+#[test]
+fn the_picture_of_the_readme_is_what_the_library_draws() {
+    let picture = Path::new(env!("CARGO_MANIFEST_DIR")).join("memory.svg");
+    let drawn = memory::picture().unwrap_or_else(|e| panic!("{e}"));
+    assert!(std::fs::read_to_string(picture).unwrap() == drawn, "the picture differs");
+}
+
 fn model(name: &str) -> Model {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
     let source = Source { path: models.join(name), ..Source::default() };

@@ -1,0 +1,25 @@
+//! Device memory over the time of a step.
+
+use memc_ir::Stream;
+use memc_planner::{Realised, Space};
+
+/// Live bytes on the device from a moment on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sample {
+    /// Modelled time since the begin of the step in ns.
+    pub ns: u64,
+    /// Bytes of the buffers that are allocated then, without the device's reserve.
+    pub bytes: u64,
+}
+
+/// Live bytes on the device at the start of every kernel of a plan, by time.
+pub fn memory_over_time(plan: &Realised) -> Vec<Sample> {
+    let on_device = || plan.trace.slots.iter().filter(|slot| slot.space == Space::Dev);
+    let live_at = |tick| {
+        let live = |&(from, to): &(u32, u32)| (from..to).contains(&tick);
+        on_device().filter(|slot| slot.live.iter().any(live)).map(|slot| slot.bytes).sum()
+    };
+    let kernels =
+        plan.trace.commands.iter().zip(&plan.timeline.spans).filter(|(c, _)| c.stream == Stream::Compute);
+    kernels.map(|(command, span)| Sample { ns: span.start, bytes: live_at(command.at) }).collect()
+}
