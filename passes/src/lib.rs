@@ -2,6 +2,7 @@
 
 pub mod analysis;
 mod device;
+mod error;
 pub mod graph;
 mod options;
 mod pipeline;
@@ -10,10 +11,12 @@ mod reproducer;
 pub mod training;
 
 pub use device::{
-    DeviceProfile, FOLDS, Family, Judgement, Kernels, Measured, PROFILES, Peaks, Quality, Sample,
+    DeviceProfile, FOLDS, Family, Judgement, Kernels, Measured, PROFILES, Peaks, ProfileError, Quality,
+    Sample,
 };
+pub use error::{Contradiction, PassError};
 pub use options::{OptionDef, Options};
-pub use pipeline::{Fired, PassCx, PassDef, PassError, Pipeline, Step};
+pub use pipeline::{Fired, PassCx, PassDef, Pipeline, Step};
 pub use reproducer::header;
 
 /// Every pass, sorted by name.

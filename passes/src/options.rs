@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::error::PassError;
+
 /// A declared option of a pass.
 #[derive(Debug)]
 pub struct OptionDef {
@@ -19,12 +21,12 @@ pub struct Options(pub Vec<(String, String)>);
 
 impl Options {
     /// The given or default value of `name`.
-    pub(crate) fn get<'a>(&'a self, defs: &'a [OptionDef], name: &str) -> Result<&'a str, String> {
+    pub(crate) fn get<'a>(&'a self, defs: &'a [OptionDef], name: &str) -> Result<&'a str, PassError> {
         if let Some((_, v)) = self.0.iter().find(|(n, _)| n == name) {
             return Ok(v);
         }
         let def = defs.iter().find(|d| d.name == name).map(|d| d.default).unwrap_or_default();
-        if def.is_empty() { Err(format!("option `{name}` must be given")) } else { Ok(def) }
+        if def.is_empty() { Err(PassError::Usage(format!("option `{name}` must be given"))) } else { Ok(def) }
     }
 
     /// The given value of `name`, which has no default.
@@ -33,16 +35,18 @@ impl Options {
     }
 
     /// The value of `name` as a number.
-    pub(crate) fn number(&self, defs: &[OptionDef], name: &str) -> Result<u64, String> {
+    pub(crate) fn number(&self, defs: &[OptionDef], name: &str) -> Result<u64, PassError> {
         let text = self.get(defs, name)?;
-        text.parse().map_err(|_| format!("option `{name}` must be a non-negative integer, got `{text}`"))
+        let must = || format!("option `{name}` must be a non-negative integer, got `{text}`");
+        text.parse().map_err(|_| PassError::Usage(must()))
     }
 
-    pub(crate) fn check(&self, defs: &[OptionDef]) -> Result<(), String> {
+    pub(crate) fn check(&self, defs: &[OptionDef]) -> Result<(), PassError> {
         for (name, _) in &self.0 {
             if !defs.iter().any(|d| d.name == name) {
                 let known: Vec<&str> = defs.iter().map(|d| d.name).collect();
-                return Err(format!("unknown option `{name}` (known: {})", known.join(", ")));
+                let text = format!("unknown option `{name}` (known: {})", known.join(", "));
+                return Err(PassError::Usage(text));
             }
         }
         Ok(())

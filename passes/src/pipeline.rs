@@ -2,33 +2,31 @@
 
 use std::fmt;
 
-use memc_ir::{Diags, Module, Phase, verify};
+use memc_ir::{Module, Phase, verify};
 
 use crate::device::DeviceProfile;
+use crate::error::PassError;
 use crate::options::{OptionDef, Options};
-use crate::plan::Infeasible;
 use crate::reproducer;
 
-/// What passes may consult besides the module: no globals, no clock, no environment.
+/// Context of a pass besides the module. There are no globals, no clock and no environment.
 pub struct PassCx<'a> {
     /// The device to plan for.
     pub profile: &'a DeviceProfile,
-    /// Reads a file named by an option, such as a decision file; `Err` says why it cannot be read.
-    pub read_file: &'a dyn Fn(&str) -> Result<String, String>,
-    /// What passes counted, as (pass, what, how many).
+    /// Reads a file named by an option, such as a decision file.
+    pub read_file: &'a dyn Fn(&str) -> Result<String, PassError>,
+    /// Counts of passes, as (pass, counted thing, number).
     pub stats: Vec<(&'static str, String, u64)>,
-    /// Which rules rewrote what, in the order in which they did.
+    /// Applications of rules, in order.
     pub fired: Vec<Fired>,
-    /// What the user may not have wanted, one sentence each.
+    /// Effects that the user may not have wanted, one sentence each.
     pub warnings: Vec<String>,
 }
 
 impl<'a> PassCx<'a> {
-    /// Context without results for passes that read files by `read_file`.
-    pub fn new(
-        profile: &'a DeviceProfile,
-        read_file: &'a dyn Fn(&str) -> Result<String, String>,
-    ) -> PassCx<'a> {
+    /// Context without results for passes that read no files.
+    pub fn new(profile: &'a DeviceProfile) -> PassCx<'a> {
+        let read_file = &|name: &str| Err(PassError::Usage(format!("{name}: files cannot be read here")));
         PassCx { profile, read_file, stats: Vec::new(), fired: Vec::new(), warnings: Vec::new() }
     }
 }
@@ -59,43 +57,6 @@ pub struct PassDef {
     /// The pass.
     pub run: fn(&mut Module, &Options, &mut PassCx<'_>) -> Result<(), PassError>,
 }
-
-/// Why a pipeline stopped.
-#[derive(Debug)]
-pub enum PassError {
-    /// The pipeline text is wrong, or an option is.
-    Usage(String),
-    /// The module cannot be brought within the budget.
-    Infeasible(Box<Infeasible>),
-    /// The module breaks verifier rules before any pass.
-    Invalid(Diags),
-    /// The module asks for more than passes can do.
-    Unsupported(String),
-    /// The pass contradicts itself: a bug.
-    Failed(String),
-    /// A pass of a pipeline failed or left an invalid module: a bug.
-    Bug {
-        /// The pass, and why it failed.
-        text: String,
-        /// Content of a file that `memc opt` runs to show the failure again.
-        reproducer: String,
-    },
-}
-
-impl fmt::Display for PassError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PassError::Usage(text)
-            | PassError::Unsupported(text)
-            | PassError::Failed(text)
-            | PassError::Bug { text, .. } => f.write_str(text),
-            PassError::Infeasible(i) => write!(f, "{i}"),
-            PassError::Invalid(diags) => write!(f, "invalid module after input:\n{diags}"),
-        }
-    }
-}
-
-impl std::error::Error for PassError {}
 
 /// One pass of a pipeline with its options.
 #[derive(Clone)]

@@ -16,7 +16,7 @@ fn run(m: &mut Module, pipeline: &str) -> Vec<(&'static str, String, u64)> {
 }
 
 fn run_on(m: &mut Module, pipeline: &str, profile: &DeviceProfile) -> Vec<(&'static str, String, u64)> {
-    let mut cx = PassCx::new(profile, &|_| Err("no files here".into()));
+    let mut cx = PassCx::new(profile);
     Pipeline::parse(pipeline).unwrap().run(m, &mut cx).unwrap();
     cx.stats
 }

@@ -23,8 +23,7 @@ const SEEDS: u64 = 250;
 /// What the pass counted, by name, and which rules it used.
 fn run(m: &mut Module, pipeline: &str) -> (BTreeMap<String, u64>, Vec<Fired>) {
     let profile = DeviceProfile::named("toy").unwrap();
-    let read_file = &|_: &str| Err("no files here".into());
-    let mut cx = PassCx::new(profile, read_file);
+    let mut cx = PassCx::new(profile);
     Pipeline::parse(pipeline).unwrap().run(m, &mut cx).unwrap();
     let of_pass = cx.stats.into_iter().filter(|(pass, ..)| *pass == NAME);
     (of_pass.map(|(_, what, n)| (what, n)).collect(), cx.fired)

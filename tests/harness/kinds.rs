@@ -11,7 +11,7 @@ use memc_ir::{
     Anchor, Module, OpId, Output, OutputRole, Role, ValueId, parse, print, print_annotated, value_name,
     verify,
 };
-use memc_passes::{DeviceProfile, PassCx, Pipeline};
+use memc_passes::{DeviceProfile, PassCx, PassError, Pipeline};
 use memc_plan::{Meta, Plan, text};
 
 use super::case::Case;
@@ -163,8 +163,7 @@ pub(super) fn optimised(case: &Case) -> Result<(Module, usize), String> {
     let mut m = module(case)?;
     let text = case.header("pass").ok_or("an `opt` case needs a header `;! pass ...`")?;
     let profile = DeviceProfile::named("toy").ok_or("no toy device")?;
-    let read = |name: &str| Err(format!("{name} is not read here"));
-    let mut cx = PassCx::new(profile, &read);
+    let mut cx = PassCx::new(profile);
     Pipeline::parse(text).and_then(|p| p.run(&mut m, &mut cx)).map_err(|e| e.to_string())?;
     Ok((m, cx.fired.len()))
 }
@@ -177,9 +176,11 @@ fn run_passes(case: &Case) -> Result<Outcome, String> {
     let device = case.header("device").unwrap_or("toy");
     let profile = DeviceProfile::named(device).ok_or_else(|| format!("unknown device `{device}`"))?;
     let text = case.header("pass").ok_or("an `opt` case needs a header `;! pass ...`")?;
-    let read =
-        |name: &str| fs::read_to_string(root().join(name)).map_err(|_| format!("{name} cannot be read"));
-    let mut cx = PassCx::new(profile, &read);
+    let read_file = &|name: &str| {
+        let text = fs::read_to_string(root().join(name));
+        text.map_err(|_| PassError::Usage(format!("{name} cannot be read")))
+    };
+    let mut cx = PassCx { read_file, ..PassCx::new(profile) };
     let done = Pipeline::parse(text).and_then(|p| p.run(&mut m, &mut cx));
     let mut out = match done {
         Ok(()) => lines(&print(&m)),

@@ -67,7 +67,7 @@ impl Candidate {
         let Some(problem) = self.model() else {
             return Err(Error::Internal("the problem is not a model's".into()));
         };
-        bufferize(problem, plan).map_err(Error::Internal)
+        bufferize(problem, plan).map_err(|e| Error::Internal(e.to_string()))
     }
 }
 
@@ -148,7 +148,7 @@ impl Instance {
         order: Option<Order>,
     ) -> Result<Instance, Error> {
         let problem = |order, graph: &Module| {
-            let p = Problem::new(graph, profile).map_err(Error::Model)?;
+            let p = Problem::new(graph, profile)?;
             Candidate::new(order, Of::Model(Box::new(p)))
         };
         let mut candidates = vec![problem(Order::Given, graph)?];

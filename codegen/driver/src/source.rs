@@ -263,8 +263,8 @@ impl Source {
 
 /// A pass context that reads decision files from disk.
 pub fn context(profile: &DeviceProfile) -> PassCx<'_> {
-    let read_file = &|path: &str| read_text(Path::new(path)).map_err(|e| e.to_string());
-    PassCx::new(profile, read_file)
+    let read_file = &|path: &str| read_text(Path::new(path)).map_err(|e| PassError::Usage(e.to_string()));
+    PassCx { read_file, ..PassCx::new(profile) }
 }
 
 /// Names of the recorded options of a plan whose source was not rewritten for memory, or not fused.

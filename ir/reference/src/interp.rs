@@ -37,12 +37,9 @@ pub fn run(module: &Module, start: &Env) -> Result<Env, EvalError> {
         let Code::Compute(kind) = &op.code else {
             return Err("the module is not in the graph phase".into());
         };
-        let operands: Result<Vec<&Tensor64>, String> = op
-            .operands
-            .iter()
-            .map(|v| now.get(v).ok_or_else(|| format!("`{}` has no content", module.values[*v].name)))
-            .collect();
-        let results = eval(kind, &operands?)?;
+        let content = |v| now.get(v).ok_or_else(|| format!("`{}` has no content", module.values[*v].name));
+        let operands = op.operands.iter().map(content).collect::<Result<Vec<_>, _>>()?;
+        let results = eval(kind, &operands)?;
         now.extend(op.results.iter().copied().zip(results));
     }
     Ok(now)

@@ -163,7 +163,7 @@ impl Body {
                 .filter(|_| (t as usize) < i)
                 .ok_or(format!("{arg} is not an earlier step")),
         };
-        Ok(args.iter().enumerate().map(ty).collect::<Result<_, String>>()?)
+        Ok(args.iter().enumerate().map(ty).collect::<Result<_, _>>()?)
     }
 }
 

@@ -79,7 +79,7 @@ pub fn read(text: &str) -> Result<Named, CsvError> {
             let message = format!("{} fields, the header has {}", fields.len(), names.len());
             return Err(error(line, None, message));
         }
-        let number = |i: usize| number(fields[i]).map_err(|message| error(line, Some(names[i]), message));
+        let number = |i: usize| number(fields[i], |message| error(line, Some(names[i]), message));
         let name = fields[id].to_owned();
         if name.is_empty() {
             return Err(error(line, Some("id"), "the name is empty".into()));
@@ -123,18 +123,19 @@ pub fn read(text: &str) -> Result<Named, CsvError> {
     Ok(Named { instance, ids })
 }
 
-fn number(field: &str) -> Result<u64, String> {
+/// The number in a field; `error` makes an error of a sentence.
+fn number(field: &str, error: impl Fn(String) -> CsvError) -> Result<u64, CsvError> {
     if field.is_empty() {
-        return Err("the number is missing".into());
+        return Err(error("the number is missing".into()));
     }
     let digits = field.strip_prefix('-').unwrap_or(field);
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(format!("`{field}` is not a whole number"));
+        return Err(error(format!("`{field}` is not a whole number")));
     }
     if digits.len() < field.len() {
-        return Err(format!("{field} is negative"));
+        return Err(error(format!("{field} is negative")));
     }
-    digits.parse().map_err(|_| format!("{field} is larger than {}", u64::MAX))
+    digits.parse().map_err(|_| error(format!("{field} is larger than {}", u64::MAX)))
 }
 
 /// An allocation with the columns `id,lower,upper,size,offset`. Buffers with holes have a line for each of their live ranges.

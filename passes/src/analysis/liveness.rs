@@ -2,6 +2,7 @@
 
 use memc_ir::{Id, Module, OpId, aligned};
 
+use crate::Contradiction;
 use crate::device::DeviceProfile;
 use crate::plan::storage::{self, Kind};
 
@@ -21,7 +22,7 @@ pub struct Peak {
 /// op that touches them to the last. Where an address space would be fragmented is not considered.
 ///
 /// Fails only where a `copy` that the module needs is rejected, which verified modules do not cause.
-pub fn peak_live_bytes(module: &Module, profile: &DeviceProfile) -> Result<Peak, String> {
+pub fn peak_live_bytes(module: &Module, profile: &DeviceProfile) -> Result<Peak, Contradiction> {
     let mut m = module.clone();
     storage::legalise(&mut m)?;
     let storages = storage::assign(&m);

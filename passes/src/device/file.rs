@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use memc_ir::{OpKind, TensorType, parse_op, parse_type};
 use serde_json::{Map, Value, json};
@@ -19,27 +20,47 @@ const MOST_PER_S: f64 = 1e18;
 /// Longest time that is believed: 2^50 ns, 13 days.
 const MOST_NS: u64 = 1 << 50;
 
-/// An object of the file, and where it is.
+/// An entry of a profile file that is missing, unknown or wrong.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ProfileError(String);
+
+impl fmt::Display for ProfileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ProfileError {}
+
+/// An object of the file, and its place in texts.
 struct Entries<'a> {
     at: String,
     of: &'a Map<String, Value>,
 }
 
 impl<'a> Entries<'a> {
-    fn new(value: &'a Value, at: String, known: &[&str]) -> Result<Entries<'a>, String> {
-        let of = value.as_object().ok_or_else(|| format!("{at}must be an object"))?;
+    fn new(value: &'a Value, at: String, known: &[&str]) -> Result<Entries<'a>, ProfileError> {
+        let of = value.as_object().ok_or_else(|| ProfileError(format!("{at}must be an object")))?;
         match of.keys().find(|k| !known.contains(&k.as_str())) {
-            Some(other) => Err(format!("{at}unknown entry `{other}` (known: {})", known.join(", "))),
+            Some(other) => {
+                Err(ProfileError(format!("{at}unknown entry `{other}` (known: {})", known.join(", "))))
+            }
             None => Ok(Entries { at, of }),
         }
     }
 
-    fn wrong(&self, name: &str, what: &str) -> String {
-        format!("{}`{name}` must be {what}", self.at)
+    fn wrong(&self, name: &str, what: &str) -> ProfileError {
+        ProfileError(format!("{}`{name}` must be {what}", self.at))
     }
 
-    fn get<T>(&self, name: &str, what: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<T, String> {
-        let value = self.of.get(name).ok_or_else(|| format!("{}`{name}` is missing: {what}", self.at))?;
+    fn get<T>(
+        &self,
+        name: &str,
+        what: &str,
+        read: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<T, ProfileError> {
+        let missing = || ProfileError(format!("{}`{name}` is missing: {what}", self.at));
+        let value = self.of.get(name).ok_or_else(missing)?;
         read(value).ok_or_else(|| self.wrong(name, what))
     }
 
@@ -48,18 +69,18 @@ impl<'a> Entries<'a> {
         name: &str,
         what: &str,
         read: impl Fn(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>, String> {
+    ) -> Result<Option<T>, ProfileError> {
         match self.of.get(name) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => read(value).map(Some).ok_or_else(|| self.wrong(name, what)),
         }
     }
 
-    fn text(&self, name: &str) -> Result<&'a str, String> {
+    fn text(&self, name: &str) -> Result<&'a str, ProfileError> {
         self.get(name, "a text", Value::as_str)
     }
 
-    fn ns(&self, name: &str) -> Result<u64, String> {
+    fn ns(&self, name: &str) -> Result<u64, ProfileError> {
         self.get(name, "whole nanoseconds, at most 2^50", |v| v.as_u64().filter(|&ns| ns <= MOST_NS))
     }
 }
@@ -108,20 +129,20 @@ impl DeviceProfile {
     /// Reads a profile.
     ///
     /// The error says which entry is missing or wrong, and what it should be.
-    pub fn parse(text: &str) -> Result<DeviceProfile, String> {
-        let value = memc_planner::json::value(text)?;
+    pub fn parse(text: &str) -> Result<DeviceProfile, ProfileError> {
+        let value = memc_planner::json::value(text).map_err(|e| ProfileError(e.to_string()))?;
         if value.get("format").and_then(Value::as_str) == Some(memc_planner::json::FORMAT) {
-            return Err("a planning problem, not the profile of a device: plan it in place of a model, \
-                        or pass what `memrun profile` wrote"
-                .into());
+            let text = "a planning problem, not the profile of a device: plan it in place of a model, \
+                        or pass what `memrun profile` wrote";
+            return Err(ProfileError(text.into()));
         }
         if let Some(all) = value.as_array() {
             let names: Vec<&str> = all.iter().filter_map(|p| p.get("name")?.as_str()).collect();
-            return Err(format!(
+            return Err(ProfileError(format!(
                 "a list of {}, where the profile of one device is needed: take the one that is meant out of it{}",
                 all.len(),
                 if names.is_empty() { String::new() } else { format!(", of {}", names.join(", ")) },
-            ));
+            )));
         }
         let e = Entries::new(&value, String::new(), ENTRIES)?;
         if e.text("format")? != FORMAT {
@@ -234,20 +255,20 @@ impl DeviceProfile {
 }
 
 /// The measured ops of a file.
-fn samples(rows: &[Value]) -> Result<Vec<Sample>, String> {
+fn samples(rows: &[Value]) -> Result<Vec<Sample>, ProfileError> {
     let row = |(i, row): (usize, &Value)| {
         let known = ["op", "attrs", "operands", "time_ns", "samples"];
         let e = Entries::new(row, format!("ops[{i}]: "), &known)?;
         let attrs = e.maybe("attrs", "a text as `{axis = 1}`", Value::as_str)?.unwrap_or_default();
-        let at = |why: String| format!("{}{why}", e.at);
-        let op: OpKind = parse_op(e.text("op")?, attrs).map_err(|why| at(why.to_string()))?;
+        let at = |why: &dyn fmt::Display| ProfileError(format!("{}{why}", e.at));
+        let op: OpKind = parse_op(e.text("op")?, attrs).map_err(|why| at(&why))?;
         let list = e.get("operands", "a list of types as \"f32[2,3]\"", Value::as_array)?;
         let types = list.iter().map(|t| {
             let text = t.as_str().ok_or_else(|| e.wrong("operands", "a list of types as \"f32[2,3]\""))?;
-            parse_type(text).map_err(|why| at(format!("`{text}`: {why}")))
+            parse_type(text).map_err(|why| at(&format!("`{text}`: {why}")))
         });
-        let operands = types.collect::<Result<Vec<TensorType>, String>>()?;
-        let results = op.infer(&operands.iter().collect::<Vec<_>>()).map_err(|why| at(why.to_string()))?;
+        let operands = types.collect::<Result<Vec<TensorType>, ProfileError>>()?;
+        let results = op.infer(&operands.iter().collect::<Vec<_>>()).map_err(|why| at(&why))?;
         let time_ns = e.ns("time_ns")?;
         if time_ns == 0 {
             return Err(e.wrong("time_ns", "at least 1"));

@@ -18,6 +18,7 @@ use memc_ir::{OpKind, TensorType};
 use memc_planner::SLOWDOWN_UNIT;
 
 pub use builtin::PROFILES;
+pub use file::ProfileError;
 pub use measured::{FOLDS, Judgement, Measured, Quality, Sample};
 pub use memc_ir::ops::Family;
 pub use roofline::Kernels;

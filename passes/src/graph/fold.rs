@@ -47,7 +47,7 @@ enum Known {
 }
 
 fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
-    let limit = options.number(OPTIONS, "limit").map_err(PassError::Usage)?;
+    let limit = options.number(OPTIONS, "limit")?;
     let mut folded = 0;
     let mut respelled = constants_to_fills(m);
     for id in std::mem::take(&mut m.order) {

@@ -15,7 +15,7 @@ use memc_ir::{DType, Def, Id, Module, OpId, OpKind, Phase, StateId, ValueId};
 
 use super::compact::compact;
 use super::facts::{sole_def, splat};
-use crate::{Fired, Options, PassCx, PassDef, PassError};
+use crate::{Contradiction, Fired, Options, PassCx, PassDef, PassError};
 
 pub(crate) const PASS: PassDef = PassDef {
     name: "fuse-counters",
@@ -41,7 +41,7 @@ fn run(m: &mut Module, _options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pa
     for (&by, all) in &groups {
         for part in all.chunks(MOST_OPERANDS).filter(|part| part.len() > 1) {
             let (first, _) = part[0];
-            let id = increment(m, part, by).map_err(PassError::Failed)?;
+            let id = increment(m, part, by)?;
             made.insert(first, id);
             part.iter().for_each(|(op, _)| gone[op.index()] = true);
             fused += part.len() as u64;
@@ -85,7 +85,7 @@ fn counters(m: &Module) -> Vec<(OpId, StateId, i64)> {
 }
 
 /// One op for the additions of `part`; their results take its results' place.
-fn increment(m: &mut Module, part: &[(OpId, StateId)], by: i64) -> Result<OpId, String> {
+fn increment(m: &mut Module, part: &[(OpId, StateId)], by: i64) -> Result<OpId, Contradiction> {
     let operands: Vec<ValueId> = part.iter().map(|&(_, s)| m.states[s].value).collect();
     let origin = part.first().map(|&(op, _)| m.ops[op].origin.clone()).unwrap_or_default();
     let id = m.new_op(OpKind::Increment { by }, &operands, &[], &origin)?;

@@ -30,8 +30,8 @@ const OPTIONS: &[OptionDef] = &[OptionDef {
 }];
 
 fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
-    let algo = options.get(OPTIONS, "algo").map_err(PassError::Usage)?;
-    let given = peak_live_bytes(m, cx.profile).map_err(PassError::Failed)?;
+    let algo = options.get(OPTIONS, "algo")?;
+    let given = peak_live_bytes(m, cx.profile)?;
     let mut best = given.bytes;
     match algo {
         "given" => {}
@@ -39,7 +39,7 @@ fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pas
             let schedules = [greedy(m, Pick::Smallest)?, greedy(m, Pick::Shrinking)?];
             for order in schedules {
                 let former = std::mem::replace(&mut m.order, order);
-                let peak = peak_live_bytes(m, cx.profile).map_err(PassError::Failed)?;
+                let peak = peak_live_bytes(m, cx.profile)?;
                 if peak.bytes < best {
                     best = peak.bytes;
                 } else {

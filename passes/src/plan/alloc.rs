@@ -6,6 +6,8 @@
 use memc_alloc::{Algorithm, Buffer, Instance, InstanceError, Options, Solution};
 use memc_ir::{Code, Id, Module, SLOT_ALIGN, SlotId, Space};
 
+use crate::Contradiction;
+
 /// Steps of search for a lower allocation than the quick ones, per arena: some milliseconds.
 const WORK: u64 = 1 << 18;
 
@@ -19,17 +21,17 @@ pub struct Laid {
 }
 
 /// Gives every slot without an offset one by one algorithm. Fails where slots with an offset overlap.
-pub fn allocate(m: &mut Module, algorithm: Algorithm) -> Result<Laid, String> {
+pub fn allocate(m: &mut Module, algorithm: Algorithm) -> Result<Laid, Contradiction> {
     both(m, &|instance| memc_alloc::place(instance, algorithm))
 }
 
 /// Gives every slot without an offset one, by whatever algorithm gives the lowest arenas, and a short search.
-pub fn lowest(m: &mut Module) -> Result<Laid, String> {
+pub fn lowest(m: &mut Module) -> Result<Laid, Contradiction> {
     let options = Options { work: WORK, ..Options::effort(0) };
     both(m, &|instance| memc_alloc::solve(instance, &options, &|| false))
 }
 
-fn both(m: &mut Module, solve: &dyn Fn(&Instance) -> Solution) -> Result<Laid, String> {
+fn both(m: &mut Module, solve: &dyn Fn(&Instance) -> Solution) -> Result<Laid, Contradiction> {
     let ranges = live_ranges(m);
     let mut laid = Laid { height: [0; 2], load: [0; 2] };
     for (i, space) in [Space::Dev, Space::Host].into_iter().enumerate() {
@@ -48,7 +50,7 @@ fn instance(
     m: &Module,
     space: Space,
     ranges: &[Option<(usize, usize)>],
-) -> Result<(Vec<SlotId>, Instance), String> {
+) -> Result<(Vec<SlotId>, Instance), Contradiction> {
     let (mut slots, mut buffers) = (Vec::new(), Vec::new());
     for (slot, place) in m.slots.iter().filter(|(_, place)| place.space == space) {
         let Some((first, end)) = ranges[slot.index()] else { continue };

@@ -9,21 +9,22 @@ use memc_planner::{Command, Decisions, Event, Realised, Site, Trace, What, trace
 
 use super::problem::Problem;
 use super::storage::Kind;
+use crate::Contradiction;
 
 /// The mem-phase module that carries out `decisions`, with the offsets that they give and without waits.
 ///
 /// Errors name the action that is impossible.
-pub fn apply(problem: &Problem, decisions: &Decisions) -> Result<Module, String> {
+pub fn apply(problem: &Problem, decisions: &Decisions) -> Result<Module, Contradiction> {
     let trace = trace(&problem.numbers, decisions).map_err(|refused| refused.to_string())?;
     fold(problem, &trace, &[])
 }
 
 /// The mem-phase module of a schedule, with its offsets and waits.
-pub fn bufferize(problem: &Problem, schedule: &Realised) -> Result<Module, String> {
+pub fn bufferize(problem: &Problem, schedule: &Realised) -> Result<Module, Contradiction> {
     fold(problem, &schedule.trace, &schedule.awaits)
 }
 
-fn fold(p: &Problem, trace: &Trace, waits: &[Vec<memc_planner::Await>]) -> Result<Module, String> {
+fn fold(p: &Problem, trace: &Trace, waits: &[Vec<memc_planner::Await>]) -> Result<Module, Contradiction> {
     let mut m = p.module.clone();
     m.phase = Phase::Mem;
     m.order.clear();
@@ -105,7 +106,7 @@ impl Bufferizer<'_> {
         }
     }
 
-    fn event(&mut self, event: Event) -> Result<(), String> {
+    fn event(&mut self, event: Event) -> Result<(), Contradiction> {
         match event {
             Event::Alloc(slot) => self.allocs.push(SlotId(slot)),
             Event::Free(slot) => {
@@ -159,7 +160,7 @@ impl Bufferizer<'_> {
 
     /// Copies a value from the slot that the command reads to the one that it writes; without one, what all others there
     /// are views of.
-    fn copy(&mut self, code: Code, command: &Command, value: Option<ValueId>) -> Result<OpId, String> {
+    fn copy(&mut self, code: Code, command: &Command, value: Option<ValueId>) -> Result<OpId, Contradiction> {
         let (&[from], &[to]) = (&command.reads[..], &command.writes[..]) else {
             return Err("a copy of the trace has not one source and one destination".into());
         };
@@ -180,7 +181,7 @@ impl Bufferizer<'_> {
     }
 
     /// The stand-in of a source value that lies in a slot; views are taken again where needed.
-    fn resolve(&mut self, v: ValueId, slot: SlotId) -> Result<ValueId, String> {
+    fn resolve(&mut self, v: ValueId, slot: SlotId) -> Result<ValueId, Contradiction> {
         if let Some(&(_, value)) = self.content[slot.index()].iter().find(|(original, _)| *original == v) {
             return Ok(value);
         }
@@ -194,7 +195,7 @@ impl Bufferizer<'_> {
         Ok(value)
     }
 
-    fn run(&mut self, position: u32, again: bool, command: &Command) -> Result<OpId, String> {
+    fn run(&mut self, position: u32, again: bool, command: &Command) -> Result<OpId, Contradiction> {
         let p = self.p;
         let op = &p.numbers.ops[position as usize];
         let id = p.ops[position as usize];
@@ -246,7 +247,7 @@ impl Bufferizer<'_> {
     }
 
     /// Names what each state is in the next step: what its slot holds at the end of this one.
-    fn next_states(&mut self) -> Result<(), String> {
+    fn next_states(&mut self) -> Result<(), Contradiction> {
         for s in self.p.module.states.ids() {
             let Some(next) = self.p.module.states[s].next else { continue };
             let slot = self.m.states[s].slot.ok_or("a state of the module has no slot in the trace")?;
@@ -259,7 +260,7 @@ impl Bufferizer<'_> {
     }
 
     /// Gives every command's op the waits of the schedule; none where it has none.
-    fn waits(&mut self, waits: &[Vec<memc_planner::Await>]) -> Result<(), String> {
+    fn waits(&mut self, waits: &[Vec<memc_planner::Await>]) -> Result<(), Contradiction> {
         if !waits.is_empty() && waits.len() != self.ops.len() {
             return Err("the schedule has waits of other commands than its trace".into());
         }

@@ -5,6 +5,7 @@ use memc_planner::{Device, Op, Tensor};
 
 use super::storage::{self, Kind, Storages};
 use crate::device::DeviceProfile;
+use crate::error::{Contradiction, PassError};
 
 /// A module, legalised for memory, and its planning problem.
 pub struct Problem {
@@ -24,8 +25,9 @@ pub struct Problem {
 impl Problem {
     /// The problem of a graph-phase module on a device.
     ///
-    /// Fails when the step is so large that sums of bytes or times could overflow; the text names the largest op.
-    pub fn new(module: &Module, profile: &DeviceProfile) -> Result<Problem, String> {
+    /// [`PassError::Unsupported`] when the step is so large that sums of bytes or times could overflow; the text
+    /// names the largest op.
+    pub fn new(module: &Module, profile: &DeviceProfile) -> Result<Problem, PassError> {
         let mut m = module.clone();
         storage::legalise(&mut m)?;
         let storages = storage::assign(&m);
@@ -47,7 +49,9 @@ impl Problem {
         let (mut numbers, mut ops, mut outputs) = (Vec::new(), Vec::new(), Vec::new());
         for &id in m.order.iter().filter(|&&op| !m.ops[op].is_view()) {
             let tensor = |v: &ValueId| storages.of[v.index()];
-            let Some(kind) = m.ops[id].kind() else { return Err("a memory op in the graph phase".into()) };
+            let Some(kind) = m.ops[id].kind() else {
+                return Err(Contradiction::from("a memory op in the graph phase").into());
+            };
             let (operands, results) = (m.operand_types(id), m.result_types(id));
             let name = m.ops[id].results.first().map(|&v| m.values[v].name.clone()).unwrap_or_default();
             let origin = &m.ops[id].origin;
@@ -72,7 +76,7 @@ impl Problem {
             outputs.push(mine);
         }
         let numbers = memc_planner::Problem::new(&m.name, device(profile), tensors, numbers)
-            .map_err(|e| e.to_string())?;
+            .map_err(|e| PassError::Unsupported(e.to_string()))?;
         Ok(Problem { module: m, numbers, kinds, ops, outputs, storages })
     }
 

@@ -1,5 +1,7 @@
 //! The planning passes of the pass table.
 
+use std::fmt;
+
 use memc_alloc::Algorithm;
 use memc_ir::{Module, Phase};
 use memc_planner::{Decisions, NoPlan, Request, realise, solve};
@@ -8,8 +10,9 @@ use super::alloc::{allocate, lowest};
 use super::events::place_waits;
 use super::infeasible::Infeasible;
 use super::problem::Problem;
+use crate::error::PassError;
 use crate::options::{OptionDef, Options};
-use crate::pipeline::{PassCx, PassDef, PassError};
+use crate::pipeline::{PassCx, PassDef};
 
 /// `apply{decisions=FILE}`.
 pub(crate) const APPLY: PassDef = PassDef {
@@ -67,37 +70,32 @@ pub(crate) const BUFFERIZE: PassDef = PassDef {
     run: run_bufferize,
 };
 
-fn problem(m: &Module, cx: &PassCx<'_>) -> Result<Problem, PassError> {
-    Problem::new(m, cx.profile).map_err(PassError::Unsupported)
-}
-
 fn run_bufferize(m: &mut Module, _: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
-    let p = problem(m, cx)?;
-    *m = super::apply(&p, &Decisions::keep_all(&p.numbers)).map_err(PassError::Failed)?;
+    let p = Problem::new(m, cx.profile)?;
+    *m = super::apply(&p, &Decisions::keep_all(&p.numbers))?;
     Ok(())
 }
 
 fn run_apply(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
-    let file = options.get(APPLY_OPTIONS, "decisions").map_err(PassError::Usage)?;
-    let text = (cx.read_file)(file).map_err(PassError::Usage)?;
+    let file = options.get(APPLY_OPTIONS, "decisions")?;
+    let text = (cx.read_file)(file)?;
     let order = Options(vec![("algo".into(), Decisions::order_in(&text).name().into())]);
     (crate::graph::schedule_ops::PASS.run)(m, &order, cx)?;
-    let p = problem(m, cx)?;
-    let at = |e| PassError::Usage(format!("{file}: {e}"));
-    let decisions = memc_planner::read(&p.numbers, &text).map_err(at)?;
-    *m = super::apply(&p, &decisions).map_err(at)?;
+    let p = Problem::new(m, cx.profile)?;
+    let at = |e: &dyn fmt::Display| PassError::Usage(format!("{file}: {e}"));
+    let decisions = memc_planner::read(&p.numbers, &text).map_err(|e| at(&e))?;
+    *m = super::apply(&p, &decisions).map_err(|e| at(&e))?;
     // The decisions are the user's, and so is what they make of the module.
     memc_ir::verify(m).map_err(|d| PassError::Usage(format!("{file}: invalid module:\n{d}")))
 }
 
 fn run_alloc(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
-    let name = options.get(ALLOC_OPTIONS, "algo").map_err(PassError::Usage)?;
+    let name = options.get(ALLOC_OPTIONS, "algo")?;
     let laid = match Algorithm::named(name) {
-        Some(algorithm) => allocate(m, algorithm),
-        None if name == "search" => lowest(m),
+        Some(algorithm) => allocate(m, algorithm)?,
+        None if name == "search" => lowest(m)?,
         None => return Err(PassError::Usage(format!("unknown allocation algorithm `{name}`"))),
     };
-    let laid = laid.map_err(PassError::Failed)?;
     for (i, arena) in ["device", "host"].into_iter().enumerate() {
         cx.stats.push(("alloc", format!("{arena} arena bytes"), laid.height[i]));
         cx.stats.push(("alloc", format!("{arena} load bytes"), laid.load[i]));
@@ -107,9 +105,9 @@ fn run_alloc(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(
 
 /// Plans the module as it stands: its own order, one capacity, effort 2. Nothing is decided where everything fits.
 fn run_plan(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
-    let capacity = options.number(PLAN_OPTIONS, "capacity").map_err(PassError::Usage)?;
-    let p = problem(m, cx)?;
-    let name = options.get(PLAN_OPTIONS, "planner").map_err(PassError::Usage)?;
+    let capacity = options.number(PLAN_OPTIONS, "capacity")?;
+    let p = Problem::new(m, cx.profile)?;
+    let name = options.get(PLAN_OPTIONS, "planner")?;
     let Some(planner) = memc_baselines::named(name) else {
         return Err(PassError::Usage(format!("unknown planner `{name}`")));
     };
@@ -131,6 +129,6 @@ fn run_plan(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<()
             }
         }
     };
-    *m = super::bufferize(&p, &plan).map_err(PassError::Failed)?;
+    *m = super::bufferize(&p, &plan)?;
     Ok(())
 }

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use memc_ir::{ConstId, Def, Id, InputId, Module, OpId, OpKind, StateId, ValueId};
 
+use crate::Contradiction;
+
 /// What a tensor is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -43,7 +45,7 @@ pub(crate) fn base(m: &Module, mut v: ValueId) -> ValueId {
 
 /// Rewrites the module so that every output is an op's result and every next state can be in its resident slot: inserts
 /// `copy` ops where values are passed through, carried twice, or finished before the old state is dead.
-pub(crate) fn legalise(m: &mut Module) -> Result<(), String> {
+pub(crate) fn legalise(m: &mut Module) -> Result<(), Contradiction> {
     for i in 0..m.outputs.len() {
         let v = m.outputs[i].value;
         if m.def_op(base(m, v)).is_none() {
@@ -77,7 +79,7 @@ pub(crate) fn legalise(m: &mut Module) -> Result<(), String> {
 }
 
 /// A copy of a value that no op computes, before every op, so that it shows states as they are before the step.
-fn copy_in_front(m: &mut Module, v: ValueId) -> Result<ValueId, String> {
+fn copy_in_front(m: &mut Module, v: ValueId) -> Result<ValueId, Contradiction> {
     let name = m.values[v].name.clone();
     let op = m.new_op(OpKind::Copy {}, &[v], &[&name], "")?;
     let mut front = view_chain(m, v);

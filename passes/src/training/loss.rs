@@ -28,7 +28,7 @@ const OPTIONS: &[OptionDef] = &[
 const LABELS: &str = "labels";
 
 fn run(m: &mut Module, options: &Options, _: &mut PassCx<'_>) -> Result<(), PassError> {
-    let kind = options.get(OPTIONS, "loss").map_err(PassError::Usage)?;
+    let kind = options.get(OPTIONS, "loss")?;
     let text = match options.given("axis") {
         Some(axis) => format!("{kind}:axis={axis}"),
         None => kind.to_string(),

@@ -45,7 +45,7 @@ const NORM_EPSILON: f32 = 1e-6;
 const ORIGIN: &str = "optimizer";
 
 fn run(m: &mut Module, options: &Options, _: &mut PassCx<'_>) -> Result<(), PassError> {
-    let rule = options.get(OPTIONS, "rule").map_err(PassError::Usage)?;
+    let rule = options.get(OPTIONS, "rule")?;
     let numbers = options.0.iter().filter(|(name, _)| name != "rule");
     let numbers: Vec<String> = numbers.map(|(name, value)| format!("{name}={value}")).collect();
     let spec: OptimizerSpec = format!("{rule}:{}", numbers.join(","))

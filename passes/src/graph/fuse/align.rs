@@ -13,10 +13,12 @@ use memc_ir::ops::fused_norm::is_norm;
 use memc_ir::{Code, Def, Id, Module, Op, OpId, OpKind, ValueId};
 use petgraph::unionfind::UnionFind;
 
+use crate::Contradiction;
+
 type Shape = Vec<u64>;
 
 /// Computes connected ops in one shape.
-pub(super) fn align(m: &mut Module) -> Result<(), String> {
+pub(super) fn align(m: &mut Module) -> Result<(), Contradiction> {
     let targets = targets(m);
     if targets.is_empty() { Ok(()) } else { Aligned::new(m).run(&targets) }
 }
@@ -193,7 +195,7 @@ impl Aligned<'_> {
         }
     }
 
-    fn run(mut self, targets: &BTreeMap<OpId, Shape>) -> Result<(), String> {
+    fn run(mut self, targets: &BTreeMap<OpId, Shape>) -> Result<(), Contradiction> {
         for op in std::mem::take(&mut self.m.order) {
             for v in &mut self.m.ops[op].operands {
                 *v = self.instead.get(v).copied().unwrap_or(*v);
@@ -237,7 +239,7 @@ impl Aligned<'_> {
     }
 
     /// The elements of a value in a shape.
-    fn view(&mut self, v: ValueId, shape: &[u64], origin: &str) -> Result<ValueId, String> {
+    fn view(&mut self, v: ValueId, shape: &[u64], origin: &str) -> Result<ValueId, Contradiction> {
         let source = self.source(v);
         if self.m.values[source].ty.shape == shape {
             return Ok(source);
@@ -254,7 +256,7 @@ impl Aligned<'_> {
     }
 
     /// The op in the shape `to`; what it defined becomes a view.
-    fn reshaped(&mut self, op: OpId, to: &[u64]) -> Result<(), String> {
+    fn reshaped(&mut self, op: OpId, to: &[u64]) -> Result<(), Contradiction> {
         let (old, y) = (self.m.ops[op].clone(), self.m.ops[op].results[0]);
         let from = self.m.values[y].ty.shape.clone();
         let Some(kind) = old.kind() else { return Ok(()) };

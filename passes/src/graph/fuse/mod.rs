@@ -41,7 +41,7 @@ use memc_ir::{Code, Def, Module, OpId, OpKind, Phase, ValueId};
 
 use self::group::Groups;
 use super::compact::compact;
-use crate::{Fired, Options, PassCx, PassDef, PassError};
+use crate::{Contradiction, Fired, Options, PassCx, PassDef, PassError};
 
 pub(crate) const PASS: PassDef = PassDef {
     name: "fuse",
@@ -52,7 +52,7 @@ pub(crate) const PASS: PassDef = PassDef {
 };
 
 fn run(m: &mut Module, _options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
-    align::align(m).map_err(PassError::Failed)?;
+    align::align(m)?;
     compact(m);
     let joined = {
         let mut groups = Groups::new(m, cx.profile);
@@ -80,7 +80,7 @@ fn run(m: &mut Module, _options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pa
             Item::Fused { kind, operands, results, ops } => {
                 let at = m.values[results[0]].name.clone();
                 let count = ops.len() as u64;
-                order.push(replace(m, kind, &operands, &results, &ops).map_err(PassError::Failed)?);
+                order.push(replace(m, kind, &operands, &results, &ops)?);
                 cx.fired.push(Fired { pass: PASS.name, rule: "fuse", at, count });
                 (fused, made) = (fused + count, made + 1);
             }
@@ -109,11 +109,11 @@ fn replace(
     operands: &[ValueId],
     results: &[ValueId],
     ops: &[OpId],
-) -> Result<OpId, String> {
+) -> Result<OpId, Contradiction> {
     let origin = ops.last().map(|&op| m.ops[op].origin.clone()).unwrap_or_default();
     let types = kind.infer(&operands.iter().map(|&v| &m.values[v].ty).collect::<Vec<_>>())?;
     if !types.iter().eq(results.iter().map(|&v| &m.values[v].ty)) {
-        return Err(format!("{kind:?} has other results than its steps"));
+        return Err(format!("{kind:?} has other results than its steps").into());
     }
     let id = m.push_op(Code::Compute(kind), operands.to_vec(), results.to_vec(), &origin);
     for (j, &v) in results.iter().enumerate() {

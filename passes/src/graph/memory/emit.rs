@@ -7,6 +7,7 @@ use memc_ir::{Code, Def, Id, Module, OpId, OpKind, TensorType, ValueId};
 use super::sides::Sides;
 use super::solution::{Choice, Solution};
 use super::space::{Item, Side, Way};
+use crate::Contradiction;
 use crate::graph::facts::scalar_bytes;
 
 /// What was written.
@@ -25,7 +26,7 @@ pub(super) struct Written {
 /// Ops that stay keep their ids, their results' names and their places; what is recomputed stands before its
 /// first reader and is named like the original with a number; what is kept instead of a forward value follows the op
 /// that computes its last operand. Ops that nothing needs any more are left for dead code elimination.
-pub(super) fn emit(m: &mut Module, sides: &Sides, s: &Solution<'_>) -> Result<Written, String> {
+pub(super) fn emit(m: &mut Module, sides: &Sides, s: &Solution<'_>) -> Result<Written, Contradiction> {
     let order = std::mem::take(&mut m.order);
     let mut e = Emitter {
         m,
@@ -78,7 +79,11 @@ impl<'a> Emitter<'a> {
     }
 
     /// Adds the ops that compute, in the forward pass, what is kept instead of a value; by the op they follow.
-    fn early_ops(&mut self, sides: &Sides, order: &[OpId]) -> Result<BTreeMap<OpId, Vec<OpId>>, String> {
+    fn early_ops(
+        &mut self,
+        sides: &Sides,
+        order: &[OpId],
+    ) -> Result<BTreeMap<OpId, Vec<OpId>>, Contradiction> {
         let position: BTreeMap<OpId, usize> = order.iter().enumerate().map(|(i, &op)| (op, i)).collect();
         let mut out: BTreeMap<OpId, Vec<OpId>> = BTreeMap::new();
         for class in 0..self.s.space.items.len() {
@@ -105,7 +110,7 @@ impl<'a> Emitter<'a> {
         Ok(out)
     }
 
-    fn result(&self, op: OpId, result: u32) -> Result<ValueId, String> {
+    fn result(&self, op: OpId, result: u32) -> Result<ValueId, Contradiction> {
         self.m.ops[op].results.get(result as usize).copied().ok_or("an op lacks a result".into())
     }
 
@@ -118,7 +123,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// The value of a class that is there from the start or from the forward pass.
-    fn there(&mut self, class: usize) -> Result<ValueId, String> {
+    fn there(&mut self, class: usize) -> Result<ValueId, Contradiction> {
         let item = self.item(class);
         if let Some(v) = item.value.or_else(|| self.saved.get(&class).copied()) {
             return Ok(v);
@@ -135,7 +140,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// The value of a class for a reader at `place`.
-    fn value(&mut self, class: usize, place: u32) -> Result<ValueId, String> {
+    fn value(&mut self, class: usize, place: u32) -> Result<ValueId, Contradiction> {
         let item = self.item(class);
         match (item.side, self.s.choice(class), item.op) {
             (Side::Free, ..) | (Side::Forward, Choice::Save, _) => return self.there(class),
@@ -170,7 +175,7 @@ impl<'a> Emitter<'a> {
         way: &Way,
         operands: Vec<ValueId>,
         place: u32,
-    ) -> Result<ValueId, String> {
+    ) -> Result<ValueId, Contradiction> {
         let item = self.item(class);
         if let Some(v) = item.value.filter(|_| way.view)
             && self.m.def_op(v).is_some_and(|d| self.m.ops[d].operands == operands)
@@ -210,7 +215,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// An op of the backward pass, if any of its results is read, with what it newly needs before it.
-    fn backward(&mut self, id: OpId, place: u32) -> Result<(), String> {
+    fn backward(&mut self, id: OpId, place: u32) -> Result<(), Contradiction> {
         let results = self.m.ops[id].results.clone();
         let mut way = None;
         for &v in &results {

@@ -68,13 +68,13 @@ pub mod counts {
 }
 
 fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
-    let exchange = options.number(OPTIONS, "exchange").map_err(PassError::Usage)?;
+    let exchange = options.number(OPTIONS, "exchange")?;
     sweep(m);
     let sides = Sides::new(m);
     let (before, ns_before) = (kept_bytes(m, &sides), compute_ns(m, cx.profile));
     let space = Space::new(m, &sides, RULES, cx.profile);
     let solution = search::best(&space, Rate::new(cx.profile, exchange));
-    let written = emit::emit(m, &sides, &solution).map_err(PassError::Failed)?;
+    let written = emit::emit(m, &sides, &solution)?;
     sweep(m);
     let after = kept_bytes(m, &sides.extended(m, &written.early));
     compact(m);

@@ -32,7 +32,7 @@ use self::rule::Match;
 use super::canonicalise::{Form, form};
 use super::compact::compact;
 use super::dce::sweep;
-use crate::{Fired, OptionDef, Options, PassCx, PassDef, PassError};
+use crate::{Contradiction, Fired, OptionDef, Options, PassCx, PassDef, PassError};
 
 pub use rule::RaiseRule;
 pub use rules::RAISE_RULES;
@@ -61,7 +61,7 @@ fn table(only: &str) -> Result<Table, PassError> {
     let mut table = Table::new();
     for (i, rule) in RAISE_RULES.iter().enumerate().filter(|(_, r)| only == "all" || r.name == only) {
         for text in rule.patterns {
-            let wrong = |e: String| PassError::Failed(format!("rule {}: {e}", rule.name));
+            let wrong = |e: Contradiction| PassError::Failed(format!("rule {}: {e}", rule.name));
             let pattern = Pattern::parse(text).map_err(wrong)?;
             let root = pattern.root().ok_or_else(|| wrong("its pattern has no op at the root".into()))?;
             table.entry(root).or_default().push((i, pattern));
@@ -71,15 +71,15 @@ fn table(only: &str) -> Result<Table, PassError> {
 }
 
 fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
-    let rounds = options.number(OPTIONS, "rounds").map_err(PassError::Usage)?;
-    let forward = match options.get(OPTIONS, "forward").map_err(PassError::Usage)? {
+    let rounds = options.number(OPTIONS, "rounds")?;
+    let forward = match options.get(OPTIONS, "forward")? {
         "true" => true,
         "false" => false,
         other => {
             return Err(PassError::Usage(format!("option `forward` must be true or false, got `{other}`")));
         }
     };
-    let table = table(options.get(OPTIONS, "only").map_err(PassError::Usage)?)?;
+    let table = table(options.get(OPTIONS, "only")?)?;
     let mut counts = vec![0u64; RAISE_RULES.len()];
     for _ in 0..rounds {
         sweep(m);

@@ -17,6 +17,7 @@
 use memc_ir::{OpKind, ValueId};
 
 use super::edit::Editor;
+use crate::Contradiction;
 
 /// One node of a pattern.
 #[derive(Clone, PartialEq, Debug)]
@@ -30,12 +31,12 @@ pub(super) enum Pattern {
 
 impl Pattern {
     /// Reads a pattern; errors say what is wrong with it.
-    pub(super) fn parse(text: &'static str) -> Result<Pattern, String> {
+    pub(super) fn parse(text: &'static str) -> Result<Pattern, Contradiction> {
         let (pattern, rest) = parse(text)?;
         if rest.trim().is_empty() {
             Ok(pattern)
         } else {
-            Err(format!("pattern `{text}`: `{rest}` is left over"))
+            Err(format!("pattern `{text}`: `{rest}` is left over").into())
         }
     }
 
@@ -49,7 +50,7 @@ fn word(text: &'static str) -> (&'static str, &'static str) {
     text.split_at(text.find([' ', '(', ')', '\n']).unwrap_or(text.len()))
 }
 
-fn parse(text: &'static str) -> Result<(Pattern, &'static str), String> {
+fn parse(text: &'static str) -> Result<(Pattern, &'static str), Contradiction> {
     let text = text.trim_start();
     if let Some(inner) = text.strip_prefix('~') {
         let (pattern, rest) = parse(inner)?;
@@ -76,7 +77,7 @@ fn parse(text: &'static str) -> Result<(Pattern, &'static str), String> {
         None => (head, 0),
     };
     if !memc_ir::ops::OP_DEFS.iter().any(|d| d.mnemonic == name && result < d.results.len()) {
-        return Err(format!("there is no op `{head}`"));
+        return Err(format!("there is no op `{head}`").into());
     }
     let mut operands = Vec::new();
     loop {
@@ -85,7 +86,7 @@ fn parse(text: &'static str) -> Result<(Pattern, &'static str), String> {
             return Ok((Pattern::Op { name, result, bind, operands }, after));
         }
         if rest.is_empty() {
-            return Err(format!("`({head}` is not closed"));
+            return Err(format!("`({head}` is not closed").into());
         }
         let (operand, after) = parse(rest)?;
         operands.push(operand);

@@ -48,12 +48,11 @@ const OPTIONS: &[OptionDef] = &[
 
 fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
     let limit = |name: &str| {
-        let number = options.number(OPTIONS, name).map_err(PassError::Usage)?;
+        let number = options.number(OPTIONS, name)?;
         usize::try_from(number).map_err(|_| PassError::Usage(format!("option `{name}` is too large")))
     };
     let (iterations, nodes, rounds) = (limit("iterations")?, limit("nodes")?, limit("rounds")?);
-    let rewrites: Result<Vec<_>, String> = RULES.iter().map(rule::rewrite).collect();
-    let rewrites = rewrites.map_err(PassError::Failed)?;
+    let rewrites = RULES.iter().map(rule::rewrite).collect::<Result<Vec<_>, _>>()?;
     let mut counts = vec![0u64; RULES.len()];
     // A rewrite may leave a value with one use where it had two, and so join two regions.
     for _ in 0..rounds {

@@ -5,6 +5,7 @@ use memc_ir::attr::Scalar;
 use memc_ir::{OpKind, TensorType};
 
 use super::lang::{Facts, Graph, Leaves, Node, result_type};
+use crate::Contradiction;
 
 /// A named rewrite.
 #[derive(Debug)]
@@ -91,8 +92,8 @@ const EXACT: &[&str] =
     &["cast", "reshape", "transpose", "broadcast", "slice", "concat", "pad", "gather", "copy"];
 
 /// The rule as a rewrite of `egg`.
-pub(super) fn rewrite(rule: &'static RuleDef) -> Result<Rewrite<Node, Leaves>, String> {
-    Rewrite::new(rule.name, Adapter(rule), Adapter(rule))
+pub(super) fn rewrite(rule: &'static RuleDef) -> Result<Rewrite<Node, Leaves>, Contradiction> {
+    Ok(Rewrite::new(rule.name, Adapter(rule), Adapter(rule))?)
 }
 
 impl Searcher<Node, Leaves> for Adapter {
