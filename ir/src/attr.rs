@@ -1,4 +1,4 @@
-//! Typed attributes: how each attribute type is written, read and passed to an op's rules.
+//! Typed attributes: the text and the reading of each attribute type.
 
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
@@ -45,8 +45,8 @@ pub enum Scalar {
 }
 
 impl Scalar {
-    /// The bits of an element of type `dtype`, with zeros above; `None` when the number is not one. Floats round to the
-    /// nearest element.
+    /// The bits of an element of type `dtype`, with zeros above; `None` when the number is not one. Floats
+    /// round to the nearest element.
     pub fn bits(self, dtype: DType) -> Option<u64> {
         match (self, dtype) {
             (Scalar::Float(v), DType::F32) => Some(v.0.to_bits().into()),
@@ -67,8 +67,8 @@ impl Scalar {
         bytes.get(..dtype.bytes() as usize).map(<[u8]>::to_vec)
     }
 
-    /// The number whose bytes as an element of type `dtype` these are; `None` for another length, and for a boolean
-    /// that is neither 0 nor 1.
+    /// The number whose bytes as an element of type `dtype` these are; `None` for another length, and for a
+    /// boolean that is neither 0 nor 1.
     pub fn from_bytes(bytes: &[u8], dtype: DType) -> Option<Scalar> {
         Some(match dtype {
             DType::F32 => Scalar::Float(F32(f32::from_le_bytes(bytes.try_into().ok()?))),

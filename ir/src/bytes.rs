@@ -36,8 +36,8 @@ impl Bytes {
     /// Parses `16G`, `1.5GiB`, `4096B`. Suffixes are binary: `16G` is 16 * 2^30 bytes.
     ///
     /// # Errors
-    /// What is wrong, and `example`, which says what to write instead. A bare number is refused, since tools disagree on its
-    /// unit, and so are `KB`, `MB`, `GB`, since people do.
+    /// The error describes the fault and ends with `example`, a legal spelling. A bare number is refused,
+    /// since tools disagree on its unit. So are `KB`, `MB` and `GB`, since people do.
     pub fn parse(text: &str, example: &str) -> Result<Bytes, ParseError> {
         let text = text.trim();
         let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

@@ -1,4 +1,4 @@
-//! Diagnostics: what is wrong, where, under which rule.
+//! Diagnostics: description, place and rule of a violation.
 
 use std::fmt;
 
@@ -28,9 +28,9 @@ pub enum Anchor {
 pub struct Diag {
     /// Rule, as `M3`.
     pub code: &'static str,
-    /// What is wrong.
+    /// Description of the violation.
     pub message: String,
-    /// Where.
+    /// Place of the violation.
     pub at: Anchor,
 }
 

@@ -145,7 +145,8 @@ impl Module {
         Ok(self.push_op(Code::Compute(kind), operands.to_vec(), results, origin))
     }
 
-    /// Adds an op of any code without placing it in the order. The results must already name it in their `def`.
+    /// Adds an op of any code without placing it in the order. The results must already name it in their
+    /// `def`.
     pub fn push_op(
         &mut self,
         code: Code,
@@ -185,7 +186,8 @@ impl Module {
         self.ops[op].results.iter().map(|&v| &self.values[v].ty).collect()
     }
 
-    /// Mem phase: what is in memory when a step starts, and its resident slot: inputs, states, constants, host shadows.
+    /// Mem phase: what is in memory when a step starts, and its resident slot: inputs, states, constants,
+    /// host shadows.
     pub fn resident_slots(&self) -> impl Iterator<Item = (ValueId, Option<SlotId>)> {
         let inputs = self.inputs.values().map(|x| (x.value, x.slot));
         let states = self.states.values().map(|x| (x.value, x.slot));

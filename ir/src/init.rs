@@ -1,4 +1,4 @@
-//! What persistent tensors hold before the first step, and how texts and plans spell it.
+//! Initial contents of persistent tensors, and their spelling in texts and plans.
 //!
 //! Generated contents are named by a distribution and a seed; the runtime makes the numbers.
 
@@ -14,7 +14,7 @@ use crate::types::TensorType;
 pub struct Blob {
     /// BLAKE3 of the bytes.
     pub hash: [u8; 32],
-    /// The bytes, when they are at hand.
+    /// The bytes, where they were read.
     pub bytes: Option<Arc<[u8]>>,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Debug for Blob {
     }
 }
 
-/// What a persistent tensor holds before the first step.
+/// Content of a persistent tensor before the first step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Init {
     /// All zero.
@@ -79,7 +79,7 @@ impl Init {
         Init::Uniform { seed, low: F32(-bound), high: F32(bound) }
     }
 
-    /// Checks that a tensor of type `ty` can start as this; the error says what it cannot have.
+    /// Checks that a tensor of type `ty` can have this content; the error says why not.
     pub fn check(&self, ty: &TensorType) -> Result<(), TypeError> {
         let range = |seed: u64, numbers: [F32; 2]| {
             if !ty.dtype.is_float() {
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
     use crate::types::DType;
 
-    /// What a plan spells is read back as it was, whatever the parameters.
+    /// Spellings in plans read back as they were, whatever the parameters.
     #[test]
     fn generated_contents_read_back() {
         let all = [

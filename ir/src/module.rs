@@ -1,7 +1,7 @@
 //! The module: one training step, in one of two phases.
 //!
-//! *What* is computed (`ops`, `values`) is separate from *when* (`order`): an order pass permutes `order`
-//! and touches nothing else. An op that is not in `order` does not exist for any reader.
+//! Computation (`ops`, `values`) is separate from time (`order`): an order pass permutes `order` and touches
+//! nothing else. An op that is not in `order` does not exist for any reader.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::ops::{Class, OpKind};
 use crate::types::TensorType;
 
 words! {
-    /// How far a module has been lowered.
+    /// Stage of lowering.
     pub enum Phase {
         /// Values only: no slots, no copies.
         Graph = "graph",
@@ -30,40 +30,40 @@ pub struct Value {
     pub name: String,
     /// Element type and shape.
     pub ty: TensorType,
-    /// Where the value comes from.
+    /// Source of the content.
     pub def: Def,
 }
 
-/// Where a value comes from.
+/// Source of a value's content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Def {
     /// Fed every step.
     Input(InputId),
-    /// What a persistent tensor holds when the step starts.
+    /// Content of a persistent tensor when the step starts.
     State(StateId),
     /// The same in every step.
     Const(ConstId),
-    /// Mem phase: what a state or constant holds, in its second resident slot.
+    /// Mem phase: content of a state or constant, read from its second resident slot.
     HostShadow(HostShadowId),
     /// The given result of an op.
     Op(OpId, u32),
 }
 
-/// Where an input's content comes from.
+/// Source of an input's content.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Feed {
     /// Training data the user supplies under the name `source`.
     Data {
         /// Name of the source model's input.
         source: String,
-        /// Which micro-step of an accumulated step consumes it, from 0.
+        /// Index, from 0, of the micro-step that consumes it in an accumulated step.
         micro: u32,
         /// Half-open range of legal integers, where consumers imply one.
         range: Option<(i64, i64)>,
     },
     /// The learning rate.
     LearningRate {
-        /// Used when the user gives none.
+        /// Value without one from the user.
         default: F32,
     },
     /// The number of the optimizer step, from 1.
@@ -75,14 +75,14 @@ pub enum Feed {
 pub struct Input {
     /// The value it defines.
     pub value: ValueId,
-    /// Where the content comes from.
+    /// Source of the content.
     pub feed: Feed,
     /// Mem phase: the host slot that holds it when the step starts.
     pub slot: Option<SlotId>,
 }
 
 words! {
-    /// What a persistent tensor is to the user.
+    /// Purpose of a persistent tensor.
     pub enum Role {
         /// A trained parameter.
         Param = "param",
@@ -102,7 +102,7 @@ words! {
 pub struct State {
     /// The value at the start of the step.
     pub value: ValueId,
-    /// What it is to the user.
+    /// Purpose.
     pub role: Role,
     /// Content before the first step.
     pub init: Init,
@@ -123,8 +123,8 @@ pub struct Const {
     pub slot: Option<SlotId>,
 }
 
-/// Mem phase: a second resident slot, in host memory, of a state or constant whose resident slot is on the device. When a step starts and
-/// when it ends, both hold the same content.
+/// Mem phase: a second resident slot, in host memory, of a state or constant whose resident slot is on the
+/// device. When a step starts and when it ends, both hold the same content.
 #[derive(Clone, PartialEq, Debug)]
 pub struct HostShadow {
     /// The content at the start of the step, as read from host memory.
@@ -135,7 +135,7 @@ pub struct HostShadow {
     pub slot: SlotId,
 }
 
-/// What an op does.
+/// Action of an op.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Code {
     /// A row of the op table.
@@ -166,14 +166,14 @@ pub enum Stream {
 pub struct Wait {
     /// The op that must have completed.
     pub op: OpId,
-    /// Whether its execution in the previous step is meant.
+    /// Whether the execution in the previous step is meant.
     pub previous: bool,
 }
 
 /// An operation.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Op {
-    /// What it does.
+    /// Action.
     pub code: Code,
     /// Values read.
     pub operands: Vec<ValueId>,
@@ -185,7 +185,7 @@ pub struct Op {
     pub slots: Vec<SlotId>,
     /// Mem phase: the slot of the op's scratch bytes.
     pub workspace: Option<SlotId>,
-    /// Mem phase: the op that this one computes again. A claim for readers; nothing relies on it.
+    /// Mem phase: the op that this one recomputes. A claim for readers; nothing relies on it.
     pub clone_of: Option<OpId>,
     /// Mem phase: completions on other streams to wait for before starting.
     pub waits: Vec<Wait>,
@@ -223,7 +223,7 @@ pub enum Space {
 /// Half-open range of bytes in one arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ByteRange {
-    /// Which arena.
+    /// Arena.
     pub space: Space,
     /// First byte.
     pub start: u64,
@@ -234,11 +234,11 @@ pub struct ByteRange {
 /// A place: a range of bytes in one arena. Contents are values.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Slot {
-    /// Which arena.
+    /// Arena.
     pub space: Space,
     /// Size in bytes.
     pub bytes: u64,
-    /// First byte in the arena, once laid out; a multiple of [`SLOT_ALIGN`].
+    /// First byte in the arena, once allocated; a multiple of [`SLOT_ALIGN`].
     pub offset: Option<u64>,
 }
 
@@ -251,7 +251,7 @@ pub fn aligned(bytes: u64) -> u64 {
 }
 
 words! {
-    /// What an output is to the user.
+    /// Purpose of an output.
     pub enum OutputRole {
         /// The training loss.
         Loss = "loss",
@@ -269,7 +269,7 @@ pub struct Output {
     pub value: ValueId,
     /// Name in the source model.
     pub name: String,
-    /// What it is to the user.
+    /// Purpose.
     pub role: OutputRole,
 }
 
@@ -278,7 +278,7 @@ pub struct Output {
 pub struct Module {
     /// Name of the model.
     pub name: String,
-    /// How far it is lowered.
+    /// Stage of lowering.
     pub phase: Phase,
     /// Per-step inputs.
     pub inputs: Arena<InputId, Input>,

@@ -11,7 +11,8 @@ use crate::types::TensorType;
 
 /// Constants with more elements than this print as hexadecimal bytes.
 const DENSE_LIMIT: u64 = 64;
-/// Constants of more bytes than this do so even where all elements are equal: the parser takes no larger `splat`.
+/// Constants of more bytes than this print as hexadecimal bytes even where all elements are equal: the parser
+/// takes no larger `splat`.
 const SPLAT_LIMIT: usize = 1 << 20;
 
 /// The module in its text form.
@@ -29,8 +30,8 @@ pub fn print_annotated(module: &Module, diags: &Diags) -> String {
     annotated(module, diags, true)
 }
 
-/// Every diagnostic under the line of the text form that it is about, as `;~ M3: message`; lines that are right are
-/// left out.
+/// Every diagnostic under the line of the text form that it is about, as `;~ M3: message`; lines that are
+/// right are left out.
 pub fn print_diags(module: &Module, diags: &Diags) -> String {
     annotated(module, diags, false)
 }

@@ -1,4 +1,4 @@
-//! What a mem-phase step runs and copies.
+//! Kernels and copies of a mem-phase step.
 
 use crate::entity::OpId;
 use crate::module::{Code, Def, Module};
@@ -9,7 +9,7 @@ use crate::ops::OpKind;
 pub struct Traffic {
     /// Kernels.
     pub ops: u64,
-    /// Kernels that compute an earlier result again; copies do not count.
+    /// Kernels that recompute an earlier result; copies do not count.
     pub recompute_ops: u64,
     /// Bytes copied to the host, except outputs.
     pub swap_out_bytes: u64,
@@ -18,7 +18,7 @@ pub struct Traffic {
 }
 
 impl Module {
-    /// Whether the op computes an earlier op's result again.
+    /// Whether the op recomputes an earlier op's result.
     pub fn is_recompute(&self, op: OpId) -> bool {
         let op = &self.ops[op];
         op.clone_of.is_some() && op.kind().is_some_and(|k| *k != OpKind::Copy {})

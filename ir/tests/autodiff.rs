@@ -1,5 +1,5 @@
-//! The contract of `differentiate` that no number shows: names, origins, what gets a gradient, errors, deep graphs.
-//! That gradients are right is tested against finite differences beside the reference evaluator.
+//! The contract of `differentiate` besides numbers: names, origins, values with a gradient, errors, deep
+//! graphs. Tests beside the reference evaluator compare gradients with finite differences.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use memc_ir::autodiff::{NotDifferentiable, differentiate};
@@ -90,7 +90,8 @@ yield loss %loss as "loss"
     assert_eq!(operands("x_grad_0")[1], "c", "relu is used last");
 }
 
-/// Why the gradient of `w` is refused in a module with `body`; the refusal must leave the text as it was.
+/// Reason why the gradient of `w` is refused in a module with `body`. The refusal must leave the text as it
+/// was.
 fn refused(body: &str) -> NotDifferentiable {
     let text = format!(
         "\nmodule @m graph\n\n%w = state {{role = param, init = zeros}} : f32[2,3]\n\

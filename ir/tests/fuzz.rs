@@ -1,5 +1,5 @@
-//! Random damage to module texts: the parser and the verifier answer, they never panic, and what parses prints to a
-//! fixpoint.
+//! Random damage to module texts: the parser and the verifier answer, they never panic, and what parses
+//! prints to a fixpoint.
 
 use memc_ir::{parse, parse_op, parse_type, print, print_annotated, verify};
 

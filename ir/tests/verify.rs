@@ -1,5 +1,5 @@
-//! Verifier rules that no text can break, because the parser hands out ids, places every op, and refuses a name that is
-//! taken. The other rules have golden files.
+//! Verifier rules that no text can break, because the parser hands out ids, places every op, and refuses a
+//! name that is taken. The other rules have golden files.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use memc_ir::{Anchor, Module, OpId, OpKind, Slot, SlotId, Space, ValueId, parse, verify};

@@ -54,9 +54,9 @@ macro_rules! graph_passes {
 
 /// The graph passes before planning. What they leave is what the checker holds a plan against.
 ///
-/// Folding and merging come before rewriting because rules look at constants and at equal operands, and exact rewriting
-/// comes before `raise` because that matches by spelling; what rules leave is brought to canonical form again. Running
-/// the whole list twice changes nothing that running it once did not.
+/// Folding and merging come before rewriting because rules look at constants and at equal operands, and exact
+/// rewriting comes before `raise` because that matches by spelling; what rules leave is brought to canonical
+/// form again. Running the whole list twice changes nothing that running it once did not.
 pub const GRAPH_PIPELINE: &str = graph_passes!("raise");
 
 /// [`GRAPH_PIPELINE`] for a forward model before gradients are taken.
@@ -67,8 +67,8 @@ pub const FORWARD_PIPELINE: &str = graph_passes!("raise{forward}");
 /// Nothing but `dce` may follow, since other passes would merge what this one computes twice.
 pub const MEMORY_PIPELINE: &str = "memory-rewrite,dce";
 
-/// What comes last, unless the user declines, for devices whose kernels are a GPU's: a kernel for each chain of
-/// element-wise ops.
+/// What comes last, unless the user declines, for devices whose kernels are a GPU's: a kernel for each chain
+/// of element-wise ops.
 ///
 /// The passes before look at ops one by one, and a processor gains little from it.
 pub const FUSE_PIPELINE: &str = "fuse";

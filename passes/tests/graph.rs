@@ -21,7 +21,8 @@ fn run_on(m: &mut Module, pipeline: &str, profile: &DeviceProfile) -> Vec<(&'sta
     cx.stats
 }
 
-/// The graph pipeline without the pass that changes rounding; `tests/golden/raise` holds the numbers of that one.
+/// The graph pipeline without the pass that changes rounding; `tests/golden/raise` holds the numbers of that
+/// one.
 fn exact() -> String {
     GRAPH_PIPELINE.replace("raise,", "")
 }

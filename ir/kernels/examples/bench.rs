@@ -1,6 +1,7 @@
 //! Measures kernels on typical training shapes; prints one JSON object per line.
 //!
-//! `cargo run --release -p memc-kernels --example bench [-- name-prefix]`; threads come from `RAYON_NUM_THREADS`.
+//! `cargo run --release -p memc-kernels --example bench [-- name-prefix]`; threads come from
+//! `RAYON_NUM_THREADS`.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a measuring program")]
 #![allow(clippy::disallowed_methods, reason = "it reads the clock")]
 
@@ -18,8 +19,8 @@ fn tensor(shape: &[u64]) -> Tensor {
     Tensor::f32(shape, &xs).unwrap()
 }
 
-/// Nanoseconds that the calling thread has spent on a processor, if the system tells: unlike the clock, they do not
-/// count the time of other programs.
+/// Nanoseconds that the calling thread has spent on a processor, if the system tells: unlike the clock, they
+/// do not count the time of other programs.
 fn cpu_nanoseconds() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     text.split(' ').next()?.parse().ok()

@@ -26,7 +26,7 @@ pub enum Operand<'a> {
 /// An op with the types of its operands and results, which satisfy [`OpKind::infer`] (see [`Call::check`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// What to run.
+    /// The op.
     pub op: &'a OpKind,
     /// One type for each operand.
     pub operand_types: &'a [TensorType],
@@ -62,14 +62,14 @@ fn types_text(types: &[TensorType]) -> String {
 
 /// Runs `call.op` on `operands`, writing every byte of `results`.
 ///
-/// Slices are [`ALIGN`]-aligned (empty ones excepted) and exactly as long as their type says; `workspace` has at
-/// least [`Cost::workspace`](memc_ir::Cost) bytes, with any contents. The call must pass [`Call::check`];
+/// Slices are [`ALIGN`]-aligned (empty ones excepted) and exactly as long as their type says; `workspace` has
+/// at least [`Cost::workspace`](memc_ir::Cost) bytes, with any contents. The call must pass [`Call::check`];
 /// otherwise this may panic, but never touches bytes outside the slices.
 ///
 /// # Errors
 ///
-/// [`KernelError::Call`] for a wrong number of operands or results, wrong lengths, alignment or in-place pairs;
-/// [`KernelError::Index`] when the values of an index operand are out of range.
+/// [`KernelError::Call`] for a wrong number of operands or results, wrong lengths, alignment or in-place
+/// pairs; [`KernelError::Index`] when the values of an index operand are out of range.
 pub fn execute(
     call: &Call,
     operands: &[Operand],
@@ -113,7 +113,7 @@ fn check_slices(
                 let result = call.result_types.get(j);
                 let same = result.is_some_and(|r| r.dtype == ty.dtype && r.numel() == ty.numel());
                 let may_share = match call.op {
-                    // Which pairs may depends on the types.
+                    // The pairs that may share bytes depend on the types.
                     OpKind::FusedNorm { .. } => {
                         let types: Vec<&TensorType> = call.operand_types.iter().collect();
                         let results: Vec<&TensorType> = call.result_types.iter().collect();

@@ -21,7 +21,8 @@ struct Run {
     /// Position in the tile.
     at: usize,
     len: usize,
-    /// First input column that is met inside the input, and the run's pixels before, and up to, the last such.
+    /// First input column that is met inside the input, and the run's pixels before, and up to, the last
+    /// such.
     input: usize,
     valid: [usize; 2],
     /// Input row, unless it is in the padding.

@@ -1,8 +1,8 @@
 //! 2-D convolution and its gradients: im2col in tiles and matrix products.
 //!
 //! The tiles and lanes are those of [`im2col_tiling`]. A lane has one tile of columns in the workspace; a
-//! pointwise convolution needs none, because its column matrix is the image. Where a batch has fewer images than there
-//! are lanes, channels are cut into parts that run side by side.
+//! pointwise convolution needs none, because its column matrix is the image. Where a batch has fewer images
+//! than there are lanes, channels are cut into parts that run side by side.
 
 use memc_ir::ops::{MAX_LANES, im2col_tiling, is_depthwise};
 use rayon::prelude::*;
@@ -89,7 +89,7 @@ impl Plan {
         if self.pointwise { 0 } else { self.rows * self.tile }
     }
 
-    /// How many of `units` make a part when all take `work` multiply-adds.
+    /// Number of `units` in a part when all take `work` multiply-adds.
     fn part(&self, units: usize, work: usize) -> usize {
         if !self.parallel || self.lanes >= MAX_LANES as usize || units == 0 {
             return units.max(1);
@@ -117,7 +117,8 @@ impl Plan {
         });
     }
 
-    /// Calls `f(first row, rows)` for parts of the rows of `dst`, which has `units` rows, of a product of a tile.
+    /// Calls `f(first row, rows)` for parts of the rows of `dst`, which has `units` rows, of a product of a
+    /// tile.
     fn by_rows(
         &self,
         (dst, units): (&mut [f32], usize),
@@ -179,7 +180,8 @@ fn scratch<'w>(c: &Ctx, workspace: &'w mut [u8], len: usize) -> Result<&'w mut [
     }
 }
 
-/// The convolution of images of shape `x` by a weight of shape `w` to images of shape `y`, if it is depthwise.
+/// The convolution of images of shape `x` by a weight of shape `w` to images of shape `y`, if it is
+/// depthwise.
 fn depthwise(a: &Attrs, x: &[u64], w: &[u64], y: &[u64]) -> Option<Depthwise> {
     is_depthwise(w, x[1]).then(|| Depthwise {
         geo: Geometry::new(a, x, w, y),
@@ -275,7 +277,7 @@ pub(crate) fn grad_input(c: &Ctx, dx: &mut [u8], workspace: &mut [u8], attrs: &A
     })
 }
 
-/// Where one lane of grad_weight sums and keeps its columns.
+/// Sum and columns of one lane of grad_weight.
 struct Lane<'a> {
     dw: &'a mut [f32],
     columns: &'a mut [f32],
@@ -297,7 +299,7 @@ pub(crate) fn grad_weight(c: &Ctx, dw: &mut [u8], workspace: &mut [u8], attrs: &
     let work = scratch(c, workspace, p.lanes * lane + (p.lanes - 1) * weights)?;
     let (columns, sums) = work.split_at_mut(p.lanes * lane);
 
-    // A lane's sum over its images is of its own, whichever thread runs it.
+    // Each lane has a sum of its own, whichever thread runs it.
     let mut rest = columns;
     let mut lanes: [Option<Lane>; MAX_LANES as usize] = [const { None }; _];
     let mut targets = Some(&mut *dw).into_iter().chain(sums.chunks_exact_mut(weights));

@@ -1,7 +1,8 @@
 //! Conversions between element types.
 //!
-//! Floats round to the nearest, ties to even; what is too large becomes infinite and NaN stays NaN. Float to integer
-//! truncates and saturates, NaN gives zero. Integers wrap. A boolean is 0 or 1, and true is what is not zero.
+//! Floats round to the nearest, ties to even. Numbers that are too large become infinite, and NaN stays NaN.
+//! Float to integer truncates and saturates, NaN gives zero. Integers wrap. A boolean is 0 or 1, and every
+//! number but zero is true.
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use half::f16;
@@ -76,8 +77,8 @@ fn read_integers(dtype: DType, from: &[u8], to: &mut [i64]) {
     }
 }
 
-/// The integer cut to 24 bits, the lowest of them set where bits were cut off: rounded further, it is as if the integer
-/// had been rounded once.
+/// The integer cut to 24 bits, the lowest of them set where bits were cut off. Rounding it further gives the
+/// bits of rounding the integer once.
 fn sticky(x: i64) -> f32 {
     let magnitude = x.unsigned_abs();
     let cut = (u64::BITS - magnitude.leading_zeros()).saturating_sub(f32::MANTISSA_DIGITS);

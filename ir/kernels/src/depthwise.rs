@@ -1,6 +1,8 @@
-//! Convolution with one input channel to a group, plane by plane: sums over kernel positions without a column matrix.
+//! Convolution with one input channel to a group, plane by plane: sums over kernel positions without a column
+//! matrix.
 //!
-//! Output channel `o` meets input channel `o / multiplier` alone, so planes are independent, in one image too.
+//! Output channel `o` meets input channel `o / multiplier` alone, so planes are independent, in one image
+//! too.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -70,8 +72,8 @@ impl Depthwise {
     }
 }
 
-/// Calls `f` with every pair of an output row and a kernel position that meets the input there: the position, the
-/// first output pixel and their number, and the first input pixel.
+/// Calls `f` with every pair of an output row and a kernel position that meets the input there: the position,
+/// the first output pixel and their number, and the first input pixel.
 #[inline(always)]
 fn meetings(g: &Geometry, mut f: impl FnMut(usize, usize, usize, usize)) {
     let [kh, kw] = g.kernel;

@@ -117,7 +117,7 @@ pub(crate) fn compare<T: Pod + Send + Sync>(c: &Ctx, y: &mut [u8], f: impl Fn(T,
     Ok(())
 }
 
-/// Which comparison.
+/// A comparison.
 #[derive(Clone, Copy)]
 pub(crate) enum Order {
     Equal,
@@ -147,7 +147,7 @@ pub(crate) fn comparison(c: &Ctx, y: &mut [u8], order: Order) -> Done {
     }
 }
 
-/// Which arithmetic op on one or two operands.
+/// An arithmetic op on one or two operands.
 #[derive(Clone, Copy)]
 pub(crate) enum Arith {
     Neg,

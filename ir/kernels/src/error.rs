@@ -1,15 +1,15 @@
-//! What can go wrong when an op runs.
+//! Errors of running an op.
 
 use std::fmt;
 
-/// Why an op did not run. Its results hold unspecified (but initialised) bytes afterwards.
+/// Reason why an op did not run. Its results hold unspecified (but initialised) bytes afterwards.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum KernelError {
     /// The call does not satisfy the op's contract: operand count, byte lengths, alignment or types.
     Call {
         /// Name of the op in the text form.
         op: &'static str,
-        /// What is wrong.
+        /// Description of the fault.
         reason: String,
     },
     /// An index operand holds a value that is out of range.

@@ -1,10 +1,11 @@
 //! Chains of element-wise ops, evaluated a block at a time by the kernels of the single ops.
 //!
-//! A block's intermediate results stay in cache, on the stack, each in its own element type, so that a step gives the
-//! bits that it gives alone. All operands of a block are read before its results are written, and blocks have nothing of
-//! each other; so any result may lie in the bytes of an operand that is read in the same order.
+//! A block's intermediate results stay in cache, on the stack, each in its own element type. So a step gives
+//! the bits that it gives alone. All operands of a block are read before its results are written, and blocks
+//! are independent. So any result may lie in the bytes of an operand that is read in the same order.
 //!
-//! A head is computed before all blocks, whole, into the result that it is, or one of its type, where the steps find it.
+//! A head is computed whole before all blocks. It goes to the result that it is, or to one of its type, where
+//! the steps read it.
 
 use bytemuck::{Pod, cast_slice, cast_slice_mut};
 use memc_ir::ops::fused::{
@@ -22,15 +23,15 @@ use crate::walk::Walk;
 
 type Done = Result<(), KernelError>;
 
-/// Elements of a block; a multiple of what random ops make at a time.
+/// Elements of a block; a multiple of the elements that random ops make at a time.
 const BLOCK: usize = 256;
 /// Most ways to read operands: each along the space and along channels.
 const LOADS: usize = 2 * MAX_OPERANDS;
-/// Blocks on the stack, where few are enough and at most.
+/// Blocks on the stack, where few are enough, and most blocks there.
 const FEW: usize = 8;
 const MOST: usize = LOADS + MAX_STEPS;
 
-/// Where the elements of a block are.
+/// Place of the elements of a block.
 #[derive(Clone, Copy)]
 enum Place<'a> {
     /// In bytes of their own, in the order of the space.
@@ -52,7 +53,7 @@ struct Spread<'a> {
     slot: usize,
 }
 
-/// A value of the chain: where it is, and its element type.
+/// A value of the chain: its place and its element type.
 #[derive(Clone, Copy)]
 struct Value<'a> {
     place: Place<'a>,
@@ -64,9 +65,9 @@ struct Chain<'a> {
     c: &'a Ctx<'a>,
     body: &'a Body,
     spreads: [Option<Spread<'a>>; LOADS],
-    /// What each step reads.
+    /// Operands of each step.
     args: [[Option<Value<'a>>; MAX_ARGS]; MAX_STEPS],
-    /// Where each step goes.
+    /// Place of each step's elements.
     steps: [Value<'a>; MAX_STEPS],
     /// The step that each result is.
     outs: [usize; MAX_RESULTS],
@@ -93,7 +94,7 @@ pub(crate) fn fused(
     if elements == 0 { Ok(()) } else { chain.split(0, elements, &mut parts[..count]) }
 }
 
-/// Computes the head, if there is one; the result where it is.
+/// Computes the head, if there is one, and returns the result that holds it.
 fn head(
     c: &Ctx,
     results: &mut [&mut [u8]],
@@ -155,7 +156,7 @@ impl<'a> Chain<'a> {
         for (i, step) in body.0.iter().enumerate().skip(first) {
             for (k, arg) in step.args.iter().enumerate() {
                 chain.args[i][k] = Some(match (*arg, along(&step.op, k)) {
-                    // Known when slots are given out.
+                    // Its place is known once slots are given out.
                     (Arg::Step(_), _) => continue,
                     (Arg::Operand(x), Along::Single) => {
                         let place = match c.operands[x as usize] {
@@ -179,7 +180,7 @@ impl<'a> Chain<'a> {
         if let Some(r) = head {
             chain.steps[0] = Value { place: Place::Shared(r), dtype: DType::F32 };
         }
-        // Slots behind those of operands are used again when what is in them is not read any more.
+        // Slots behind those of operands are free again once nothing reads their content any more.
         let slots = chain.slots;
         let mut free = [true; MAX_STEPS];
         for (i, step) in body.0.iter().enumerate().skip(first) {
@@ -254,7 +255,7 @@ impl<'a> Chain<'a> {
         a.and(b)
     }
 
-    // Its blocks lie on the stack, where `split`, which calls itself, must not have them too.
+    // Its blocks lie on the stack; `split`, which calls itself, must not have them too.
     #[inline(never)]
     fn run<const SLOTS: usize>(&self, start: usize, len: usize, parts: &mut [&mut [u8]]) -> Done {
         let mut stack = [[0u64; BLOCK]; SLOTS];
@@ -294,7 +295,7 @@ impl<'a> Chain<'a> {
         let (op, dtype) = (&self.body.0[i].op, self.steps[i].dtype);
         let args = self.args[i].iter().flatten();
         let count = args.clone().count();
-        // Those that only move or convert elements take them as they are.
+        // Ops that only move or convert elements take them as they are.
         let as_they_are = matches!(op, OpKind::Select {} | OpKind::Cast { .. });
         let is_wide = |dtype: DType| !as_they_are && dtype.is_narrow();
         let mut room = [[0u32; BLOCK]; MAX_ARGS + 1];

@@ -1,5 +1,5 @@
-//! A normalisation with element-wise steps before and behind it: one part after another, so that the bits are those of the
-//! single ops. What is no result lies in one that is written later.
+//! A normalisation with element-wise steps before and behind it: one part after another, so that the bits are
+//! those of the single ops. A value that is no result lies in a result that is written later.
 
 use memc_ir::ops::fused::Body;
 use memc_ir::ops::fused_norm::{From, Part, Parts};
@@ -24,7 +24,7 @@ pub(crate) fn fused_norm(
 }
 
 fn run(c: &Ctx, part: &Part, results: &mut [&mut [u8]], workspace: &mut [u8]) -> Done {
-    // What the part writes; the others it may read.
+    // The results that the part writes; it may read the others.
     let mut written: Vec<(usize, &mut [u8])> = Vec::with_capacity(part.to.len());
     let mut read: Vec<Option<&[u8]>> = Vec::with_capacity(results.len());
     for (j, result) in results.iter_mut().enumerate() {

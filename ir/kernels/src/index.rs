@@ -150,7 +150,8 @@ pub(crate) fn gather_grad(c: &Ctx, y: &mut [u8], axis: i64) -> Done {
     by_index!(c, 0, I => gather_grad_as::<I>(c, y, axis))
 }
 
-/// Walks `indices` along the elements of `data` that they address, apart from `axis`, whose stride is returned.
+/// Walks `indices` along the elements of `data` that they address, apart from `axis`, whose stride is
+/// returned.
 fn along(data: &[u64], indices: &[u64], axis: usize) -> (Walk<1>, usize) {
     let mut strides = [0usize; MAX_RANK];
     let mut next = 1usize;
@@ -214,7 +215,7 @@ fn scatter_elements_as<T: Pod, I: Index>(
     Ok(())
 }
 
-/// How index tuples address slices of `data`.
+/// Addressing of slices of `data` by index tuples.
 struct Tuples<'a> {
     /// Extents that a tuple has an index for.
     addressed: &'a [u64],

@@ -105,7 +105,8 @@ impl Tensor {
 ///
 /// # Errors
 ///
-/// [`KernelError::Call`] when the operands do not satisfy the op's type rule, and whatever [`execute`] reports.
+/// [`KernelError::Call`] when the operands do not satisfy the op's type rule, and whatever [`execute`]
+/// reports.
 pub fn eval(op: &OpKind, operands: &[&Tensor]) -> Result<Vec<Tensor>, KernelError> {
     let operand_types: Vec<TensorType> = operands.iter().map(|t| t.ty.clone()).collect();
     let types: Vec<&TensorType> = operand_types.iter().collect();

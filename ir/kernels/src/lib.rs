@@ -7,11 +7,12 @@
 //!   of threads: work is cut into chunks fixed by the types, and partial results are combined in index order.
 //! - **No hidden memory.** Scratch comes from the `workspace` slice, whose size is the op's
 //!   [`Cost::workspace`](memc_ir::Cost), or from small arrays on the stack. The exceptions are the packing
-//!   buffer of the `gemm` crate, which lives on the heap inside a matrix product, and the shapes of the calls that an op on
-//!   narrow element types, or a normalisation with further steps, is cut into.
-//! - **In place means bit-identical.** An operand may share its bytes with a result when the op's row declares
-//!   the pair; the result is the same as with separate bytes.
-//! - **Bounded.** An index value out of range is an error that names it. Nothing outside the slices is touched.
+//!   buffer of the `gemm` crate, which lives on the heap inside a matrix product, and the shapes of the calls
+//!   that an op on narrow element types, or a normalisation with further steps, is cut into.
+//! - **In place means bit-identical.** An operand may share its bytes with a result when the op's row
+//!   declares the pair; the result is the same as with separate bytes.
+//! - **Bounded.** An index value out of range is an error that names it. Nothing outside the slices is
+//!   touched.
 //!
 //! Threads come from the rayon pool that the caller runs in (`ThreadPool::install`), or the global one.
 //!

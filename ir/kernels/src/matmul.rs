@@ -1,8 +1,9 @@
 //! Matrix products: one checked call into the `gemm` crate, and matmul and gemm on top of it.
 //!
-//! The inner extent is never split across threads, so that a sum has one order. For the same reason the order does
-//! not depend on `trans_a` and `trans_b`: a flag gives the bits that transposing the operand's tensor gives, with
-//! one exception, leading axes of `a` on a `b` without any, which are more rows only when `a` is not transposed.
+//! The inner extent is never split across threads, so that a sum has one order. For the same reason the order
+//! does not depend on `trans_a` and `trans_b`: a flag gives the bits that transposing the operand's tensor
+//! gives. There is one exception: leading axes of `a` on a `b` without any are more rows only when `a` is not
+//! transposed.
 
 use rayon::prelude::*;
 
@@ -44,11 +45,12 @@ fn span(rows: usize, cols: usize, row: usize, col: usize) -> Option<usize> {
 
 /// Terms of a sum that the `gemm` crate adds up before they meet the result.
 ///
-/// It would choose a larger number by extents and cache sizes, and results would differ between machines. This many
-/// it never splits.
+/// The crate would choose a larger number by extents and cache sizes, and results would differ between
+/// machines. It never splits this many.
 const DEPTH: usize = 512;
 
-/// `dst = keep * dst + scale * a * b` with `a` `[m, k]`, `b` `[k, n]` and `dst` `[m, n]`, `ld` elements to a row.
+/// `dst = keep * dst + scale * a * b` with `a` `[m, k]`, `b` `[k, n]` and `dst` `[m, n]`, `ld` elements to a
+/// row.
 ///
 /// `dst` is not read when `keep` is zero. Errors when a matrix does not fit its slice.
 pub(crate) fn multiply(
@@ -78,15 +80,16 @@ pub(crate) fn multiply(
         }
         return Ok(());
     }
-    // Cut evenly: of a rest of one or two terms it would make an outer product, which rounds differently.
+    // Cut evenly: the crate makes an outer product of a rest of one or two terms, which rounds differently.
     let block = k.div_ceil(k.div_ceil(DEPTH));
     for depth in (0..k).step_by(block) {
         let (lhs, rhs) = (&a.data[depth * a.col..], &b.data[depth * b.row..]);
         let keep = if depth == 0 { keep } else { 1.0 };
         #[allow(unsafe_code, reason = "the gemm crate takes raw pointers")]
-        // SAFETY: the checks above show that every element addressed by the extents and strides lies within its
-        // slice and that the rows of `dst` do not overlap. The extents are non-zero and the strides fit `isize`.
-        // `dst` is borrowed mutably, so the operands do not alias it. `lhs` and `rhs` start at column and row `depth`.
+        // SAFETY: the checks above show that every element addressed by the extents and strides lies within
+        // its slice and that the rows of `dst` do not overlap. The extents are non-zero and the strides fit
+        // `isize`. `dst` is borrowed mutably, so the operands do not alias it. `lhs` and `rhs` start at
+        // column and row `depth`.
         unsafe {
             gemm::gemm(
                 m,

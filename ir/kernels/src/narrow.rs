@@ -1,8 +1,8 @@
 //! Matrix products with few results or short sums, summed in one order whatever the layout of the operands.
 //!
-//! For such products the `gemm` crate chooses its algorithm by the operands' strides, and its algorithms sum in
-//! different orders. Results must not depend on whether an operand is stored transposed and read through a flag, or
-//! the compiler could not exchange the one for the other without changing bits.
+//! For such products the `gemm` crate chooses its algorithm by the operands' strides, and its algorithms sum
+//! in different orders. Results must not depend on whether an operand is stored transposed or read through a
+//! flag: otherwise the compiler could not exchange one for the other without changing bits.
 
 use crate::matmul::Mat;
 

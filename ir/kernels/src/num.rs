@@ -1,4 +1,4 @@
-//! What one element of each arithmetic op is, and loops over many.
+//! Scalar arithmetic of each element type, and loops over many elements.
 
 pub(crate) mod philox;
 pub(crate) mod special;
@@ -144,7 +144,7 @@ macro_rules! integer {
 integer!(i32);
 integer!(i64);
 
-/// Elements that sums are made of, and what they are summed in.
+/// Elements that can be summed, and the type of their sums.
 ///
 /// Floats are summed in double precision, so that a long sum is as accurate as a short one.
 pub(crate) trait Sum: Num {

@@ -19,7 +19,8 @@ pub(crate) fn for_chunks<T: Send>(out: &mut [T], f: impl Fn(usize, &mut [T]) + S
     out.par_chunks_mut(CHUNK).enumerate().for_each(|(i, chunk)| f(i * CHUNK, chunk));
 }
 
-/// Calls `f(first_row, rows)` for chunks of whole rows of `row` elements, each row costing about `work` elements.
+/// Calls `f(first_row, rows)` for chunks of whole rows of `row` elements, each row costing about `work`
+/// elements.
 pub(crate) fn for_rows<T: Send>(out: &mut [T], row: usize, work: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     if out.is_empty() || row == 0 {
         return;
@@ -58,7 +59,8 @@ pub(crate) fn for_rows3<T: Send>(
     abc.for_each(|(i, ((a, b), c))| f(i * chunk, a, b, c));
 }
 
-/// Calls `f(first_row, a, b)` for chunks of the same rows of two tensors, each row costing about `work` elements.
+/// Calls `f(first_row, a, b)` for chunks of the same rows of two tensors, each row costing about `work`
+/// elements.
 pub(crate) fn for_rows2<T: Send, U: Send>(
     (a, b): (&mut [T], &mut [U]),
     row: usize,

@@ -144,8 +144,8 @@ pub(crate) fn max_pool_grad(c: &Ctx, dx: &mut [u8]) -> Done {
     Ok(())
 }
 
-/// Hands the gradient of every output of a pooling, the first operand, to `add`: with the axes, the number of the plane and
-/// the plane's part of `dx`, and the output's position.
+/// Hands the gradient of every output of a pooling, the first operand, to `add`: with the axes, the number of
+/// the plane and the plane's part of `dx`, and the output's position.
 fn hand_back(
     c: &Ctx,
     dx: &mut [u8],

@@ -1,8 +1,9 @@
 //! Random tensors and dropout from a counter-based generator.
 //!
 //! Element `i` of a tensor is made of word `i % 4` of the block that [`philox`] gives for the counter
-//! `(i / 4, stream, step)` and the key `seed`; of the two words of its half of the block where it is normal. So it
-//! depends on nothing but its index and the op, however the work is cut, and running an op again gives the same bits.
+//! `(i / 4, stream, step)` and the key `seed`. A normal element takes the two words of its half of the block.
+//! So an element depends on nothing but its index and the op, however the work is cut, and recomputing gives
+//! the same bits.
 
 use std::f64::consts::TAU;
 
@@ -87,7 +88,7 @@ fn threshold(ratio: f32) -> u32 {
     (f64::from(ratio) * RANGE) as u32
 }
 
-/// Where random words come from: attributes of the op.
+/// Source of random words: attributes of the op.
 #[derive(Clone, Copy)]
 pub(crate) struct Key {
     pub(crate) seed: i64,

@@ -12,17 +12,17 @@ use crate::walk::Walk;
 
 type Done = Result<(), KernelError>;
 
-/// What a reduction computes.
+/// Result of a reduction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Sum,
-    /// Of no elements: not a number, or zero for integers.
+    /// NaN of no elements, or zero for integers.
     Mean,
-    /// Of no elements: the lowest value. NaN wins.
+    /// The lowest value of no elements. NaN wins.
     Max,
 }
 
-/// How elements become one: `finish(join(step(start, x0), ...))`.
+/// Fold of elements to one: `finish(join(step(start, x0), ...))`.
 #[derive(Clone, Copy)]
 struct Rule<A, Step, Join, Finish> {
     start: A,
@@ -139,7 +139,7 @@ impl Plan {
         }
     }
 
-    /// Reduces the points `start..start + len` of what belongs to the result whose elements begin at `x`.
+    /// Reduces the points `start..start + len` of the elements that belong to one result; they begin at `x`.
     fn part<T: Copy, A: Copy>(
         &self,
         x: &[T],

@@ -76,8 +76,8 @@ fn gather_strided<T: Bits>(c: &Ctx, y: &mut [u8], base: isize, walk: &Walk<1>) -
 /// Rows of the result that [`transpose_blocks`] fills together: a cache line of 4-byte elements.
 const BLOCK: usize = 16;
 
-/// [`gather_strided`] when adjacent rows of the result, in groups of `rows`, are adjacent in the operand: reads
-/// cache lines of the operand whole instead of one element at a time.
+/// [`gather_strided`] when adjacent rows of the result, in groups of `rows`, are adjacent in the operand:
+/// reads cache lines of the operand whole instead of one element at a time.
 fn transpose_blocks<T: Bits>(x: &[T], y: &mut [T], base: isize, walk: &Walk<1>, rows: usize) {
     let [step] = walk.inner();
     let width = walk.inner_extent();

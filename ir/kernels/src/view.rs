@@ -18,11 +18,11 @@ pub(crate) struct Ctx<'a> {
     pub(crate) operands: &'a [Operand<'a>],
     /// Index of the results' first element, where a call computes a part of them.
     pub(crate) first: usize,
-    /// Elements of every operand and result of an element-wise op, where its types say nothing of shapes.
+    /// Elements of every operand and result of an element-wise op whose types say nothing of shapes.
     pub(crate) flat: Option<usize>,
 }
 
-/// Where the elements of an operand are.
+/// Place of the elements of an operand.
 #[derive(Clone, Copy)]
 pub(crate) enum Src<'a, T> {
     /// In bytes of their own.

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use crate::view::ext;
 
-/// An index space with the strides of `N` operands, in elements. Adjacent axes that every operand walks evenly
-/// are one axis.
+/// An index space with the strides of `N` operands, in elements. Adjacent axes that every operand walks
+/// evenly are one axis.
 #[derive(Clone, Copy)]
 pub(crate) struct Walk<const N: usize> {
     axes: usize,

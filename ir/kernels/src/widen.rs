@@ -47,7 +47,7 @@ fn room<'b>(c: &Ctx, work: &mut &'b mut [u8], elements: usize) -> Result<&'b mut
     cut.ok_or_else(|| c.fail(format!("the workspace is short of {bytes} bytes")))
 }
 
-/// Runs the op of `c`, on narrow types as they have to be.
+/// Runs the op of `c`, widened where its types are narrow.
 pub(crate) fn any(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8]) -> Done {
     if c.types.iter().chain(c.results).any(|t| t.dtype.is_narrow()) {
         let types: Vec<&TensorType> = c.types.iter().collect();

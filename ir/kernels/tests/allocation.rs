@@ -73,7 +73,8 @@ fn execute_does_not_allocate() {
         });
         let name = sample.op.mnemonic();
         assert_eq!(held, 0, "{name} keeps memory");
-        // Narrow types are computed in calls whose shapes take a few words, as are the parts of a normalisation.
+        // Narrow types are computed in calls whose shapes take a few words, as are the parts of a
+        // normalisation.
         let cut = types.iter().chain(&results).any(|t| t.dtype.is_narrow())
             || matches!(sample.op, OpKind::FusedNorm { .. });
         assert!(calls == 0 || cut || multiplies(&sample.op), "{name} allocates {calls} times");

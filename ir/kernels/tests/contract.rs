@@ -1,4 +1,4 @@
-//! What every kernel promises, whatever it computes: in-place runs, thread counts, and refusals.
+//! Promises of every kernel, whatever it computes: in-place runs, thread counts, and refusals.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;
@@ -54,7 +54,7 @@ fn in_place_runs_give_the_same_bits() {
             assert!(got == want, "{} with {pairs:?} shared", describe(sample));
             let batch = sample.op.def().is_batch();
             let declared = |&pair: &(usize, usize)| if batch { (0, 0) } else { pair };
-            // Those of a fused op depend on its types alone.
+            // The pairs of a fused op depend on its types alone.
             let pairs = if sample.op.def().is_open() { &[] } else { &pairs[..] };
             shared.extend(pairs.iter().map(|pair| (sample.op.mnemonic(), declared(pair))));
         }

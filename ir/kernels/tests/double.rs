@@ -9,8 +9,8 @@ use memc_ir::ops::OP_DEFS;
 use memc_kernels::interp::Tensor;
 use memc_reference::{Data, Tensor64, eval};
 
-/// Largest error of a floating-point element, relative to the largest element of its tensor or 1: for 16 bits, half a
-/// unit in the last place.
+/// Largest error of a floating-point element, relative to the largest element of its tensor or 1: for 16
+/// bits, half a unit in the last place.
 fn tolerance(dtype: DType) -> f64 {
     match dtype {
         DType::F16 => 4.9e-4,
@@ -23,7 +23,7 @@ fn double(t: &Tensor) -> Tensor64 {
     Tensor64::from_bytes(t.ty.clone(), t.data.bytes()).unwrap()
 }
 
-/// The largest error of `got`, or why it cannot be compared.
+/// The largest error of `got`, or the reason why it cannot be compared.
 fn error(got: &Tensor64, want: &Tensor64) -> Result<f64, String> {
     if got.ty != want.ty {
         return Err(format!("{} instead of {}", got.ty, want.ty));

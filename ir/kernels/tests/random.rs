@@ -1,4 +1,4 @@
-//! Random ops: what the generator's definition says of every element, and the statistics of many.
+//! Random ops: the generator's definition for every element, and the statistics of many.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;

@@ -1,5 +1,5 @@
-//! Whether an operand is transposed in memory or through a flag, and which of two products is transposed, does not
-//! change a bit: the compiler relies on it when it removes transposes.
+//! Whether an operand is transposed in memory or through a flag, and which of two products is transposed,
+//! does not change a bit: the compiler relies on it when it removes transposes.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod common;

@@ -85,7 +85,8 @@ fn convolutions_and_their_gradients_pair_the_same_pixels() {
 
 #[test]
 fn a_convolution_of_several_tiles_is_whole() {
-    // More kernel rows and pixels than one tile of columns holds, with and without the shortcut for equal widths.
+    // More kernel rows and pixels than one tile of columns holds, with and without the shortcut for equal
+    // widths.
     for (pads, stride, size) in [(vec![1; 4], 1, 19), (vec![0, 2, 1, 0], 1, 19), (vec![2, 1, 0, 1], 2, 33)] {
         let (x, w) = ([3, 40, size, size + 2], [2, 40, 3, 3]);
         let tiling = im2col_tiling(x[0], w[1] * 9, x[2] * x[3] / (stride * stride));

@@ -8,7 +8,7 @@ use crate::random::{self, Source};
 use crate::tensor::{Data, Tensor64};
 use crate::{elementwise as ew, index, linalg, loss, movement, norm, optim, reduce, window};
 
-/// What a family's function returns: the data of every result.
+/// Return of a family's function: the data of every result.
 pub(crate) type Results = Result<Vec<Data>, EvalError>;
 
 /// The results of `op` on `operands`.

@@ -7,7 +7,8 @@ use crate::error::EvalError;
 use crate::eval::Results;
 use crate::tensor::{Data, Tensor64, at, flat, points, resolve, wrapped};
 
-/// Position in a tensor of shape `data` of slice element `p`, whose axes from `axis` on are those of the indices.
+/// Position in a tensor of shape `data` of slice element `p`, whose axes from `axis` on are those of the
+/// indices.
 fn gathered(data: &[u64], indices: &Tensor64, p: &[usize], axis: usize) -> Result<usize, EvalError> {
     let end = axis + indices.ty.rank();
     let index = indices.i()?[flat(indices.shape(), &p[axis..end])];

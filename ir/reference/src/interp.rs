@@ -13,8 +13,8 @@ pub type Env = BTreeMap<ValueId, Tensor64>;
 
 /// Every value of `module` for the given inputs and states; constants are taken from the module.
 ///
-/// Fails when an input or state that an op reads is missing or has another type, when an op fails, and on a module
-/// of the mem phase.
+/// Fails when an input or state that an op reads is missing or has another type, when an op fails, and on a
+/// module of the mem phase.
 pub fn run(module: &Module, start: &Env) -> Result<Env, EvalError> {
     let mut now = Env::new();
     for (v, value) in module.values.iter() {

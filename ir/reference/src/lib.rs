@@ -1,4 +1,4 @@
-//! Every op of the table in double precision: what tests hold kernels, gradients and rewrites against.
+//! Every op of the table in double precision. Tests compare kernels, gradients and rewrites with it.
 //!
 //! [`eval`] runs one op, [`run`] a whole graph-phase module. Written from the rows' definitions and the ONNX
 //! specification alone, one element at a time by multi-index, and sharing no code with `memc-kernels`:

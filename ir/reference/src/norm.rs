@@ -35,7 +35,8 @@ pub(crate) fn batch_norm(x: &[&Tensor64]) -> Results {
     Ok(vec![Data::Float(x[0].f()?.iter().zip(channel_of(x[0].shape())).map(of).collect())])
 }
 
-/// The gradient of normalising one group by its own statistics, for the slopes `g` of the normalised values `z`.
+/// The gradient of normalising one group by its own statistics, for the slopes `g` of the normalised values
+/// `z`.
 fn normalised_grad(g: &[f64], z: &[f64], inv_std: f64) -> Vec<f64> {
     let along: Vec<f64> = g.iter().zip(z).map(|(g, z)| g * z).collect();
     let (shift, slope) = (mean(g), mean(&along));
@@ -97,7 +98,8 @@ pub(crate) fn layer_norm_grad(x: &[&Tensor64], axis: i64) -> Results {
     Ok(vec![Data::Float(dx), Data::Float(dscale), Data::Float(dbias)])
 }
 
-/// Rewrites every line of `x` along `axis`; `line` gets its elements and, of each other operand, the same line.
+/// Rewrites every line of `x` along `axis`; `line` gets its elements and, of each other operand, the same
+/// line.
 fn along(x: &[&Tensor64], axis: i64, line: impl Fn(&[Vec<f64>]) -> Vec<f64>) -> Results {
     let (shape, axis) = (x[0].shape(), axis as usize);
     let mut out = vec![0.0; x[0].f()?.len()];

@@ -1,7 +1,7 @@
 //! Gradient rules of convolution and pooling.
 //!
-//! Convolution and its two gradients are bilinear and close under differentiation. Max pooling sends the gradient to
-//! the position that its indices name.
+//! Convolution and its two gradients are bilinear and close under differentiation. Max pooling sends the
+//! gradient to the position that its indices name.
 
 use super::rule::{Done, Rule};
 use crate::ops::OpKind;

@@ -1,8 +1,9 @@
 //! Gradient rules of element-wise ops.
 //!
-//! Activations use what costs least to keep: relu, tanh, sigmoid, exp, sqrt and reciprocal their result, the others
-//! their operand. Where there is no derivative: `abs` has 0 at 0, `relu` 0 at 0. `min` and `max` give the gradient
-//! of a tie to the first operand, or to the only one that wants it, so that `clip` passes it at both bounds.
+//! Activations use what costs least to keep: relu, tanh, sigmoid, exp, sqrt and reciprocal their result, the
+//! others their operand. Where there is no derivative: `abs` has 0 at 0, `relu` 0 at 0. `min` and `max` give
+//! the gradient of a tie to the first operand, or to the only one that wants it, so that `clip` passes it at
+//! both bounds.
 
 use std::f64::consts::FRAC_2_SQRT_PI;
 

@@ -1,7 +1,7 @@
 //! Gradient rules of gather and scatter. Indices carry no gradient.
 //!
-//! A scatter that replaces must name each position once, as ONNX requires; for positions named twice the gradient
-//! reaches every update instead of the last one.
+//! A scatter that replaces must name each position once, as ONNX requires; for positions named twice the
+//! gradient reaches every update instead of the last one.
 
 use super::rule::{Done, Rule};
 use crate::attr::ScatterMode;

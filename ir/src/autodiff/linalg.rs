@@ -1,8 +1,8 @@
 //! Gradient rules of matrix products.
 //!
-//! With `A = op(a)`, `B = op(b)` and `Y = alpha A B`: `dA = alpha dY B'`, `dB = alpha A' dY`, and the transposes go
-//! into the flags of the products. Leading axes along which an operand was broadcast are summed; a matrix `b` under
-//! a batch of `a` gets one product over all rows of the batch instead.
+//! With `A = op(a)`, `B = op(b)` and `Y = alpha A B`: `dA = alpha dY B'`, `dB = alpha A' dY`, and the
+//! transposes go into the flags of the products. Leading axes along which an operand was broadcast are
+//! summed; a matrix `b` under a batch of `a` gets one product over all rows of the batch instead.
 
 use super::rule::{Done, Rule};
 use crate::attr::F32;

@@ -5,16 +5,16 @@
 //! - A value gets a gradient only when it lies on a path from a requested value to the loss along which every
 //!   tensor is floating point; integers and booleans carry none.
 //! - The gradient of `X` is called `X_grad`. Where several uses contribute, the contributions are `X_grad_0`,
-//!   `X_grad_1`, ... in reverse order of the uses, and are added up in that order as they arise. A rule that hands
-//!   a gradient on unchanged (an addition, a copy) makes no op; `X`'s gradient is then the value of another name. Contributions of slices
-//!   that do not overlap are joined instead of added.
+//!   `X_grad_1`, ... in reverse order of the uses, and are added up in that order as they arise. A rule that
+//!   hands a gradient on unchanged (an addition, a copy) makes no op; `X`'s gradient is then the value of
+//!   another name. Contributions of slices that do not overlap are joined instead of added.
 //! - An op appended for the node `N` has the origin `N_Grad`.
-//! - Where ops are not differentiable, a rule takes the derivative that its file states; `min` and `max` give the
-//!   gradient of a tie to one operand, a maximum over axes shares it.
+//! - Where ops are not differentiable, a rule takes the derivative that its file states; `min` and `max` give
+//!   the gradient of a tie to one operand, a maximum over axes shares it.
 //!
 //! Time is linear in the size of the module, and nothing recurses. The rules choose formulations for training
-//! (activations from their results, pooling from its indices, batch normalisation as one op). This part does not
-//! simplify what it makes: later passes merge, fold and drop.
+//! (activations from their results, pooling from its indices, batch normalisation as one op). This part does
+//! not simplify what it makes: later passes merge, fold and drop.
 //!
 //! Source: A. Griewank, A. Walther, *Evaluating Derivatives*, 2nd ed., chapter 3 (reverse mode).
 
@@ -41,7 +41,7 @@ use rule::{Constants, Given, Rule};
 
 pub use rules::is_differentiable;
 
-/// Why a gradient cannot be computed, and where.
+/// Reason why a gradient cannot be computed, and its place.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NotDifferentiable {
     /// The op's name in the text form; `input`, `state` or `const` for a value that no op defines.
@@ -50,7 +50,7 @@ pub struct NotDifferentiable {
     pub value: String,
     /// Name of the source node; empty when there is none.
     pub node: String,
-    /// What stands in the way.
+    /// Obstacle to the gradient.
     pub reason: String,
 }
 
@@ -91,14 +91,16 @@ impl NotDifferentiable {
 
 /// Appends the gradients of `loss` with respect to each of `wrt`, in that order; each has its value's type.
 ///
-/// `loss` must be floating point with exactly one element. `wrt` may name any floating-point value; the gradient of
-/// an op's result is the total over all its uses. `None` stands for a value that the loss does not depend on.
+/// `loss` must be floating point with exactly one element. `wrt` may name any floating-point value; the
+/// gradient of an op's result is the total over all its uses. `None` stands for a value that the loss does
+/// not depend on.
 ///
 /// # Errors
 ///
-/// [`NotDifferentiable`] when the loss or a requested value is not as said above, an op on the way has no gradient
-/// rule, or the loss depends on a requested value only through integers, booleans or ops whose derivative is zero
-/// everywhere. The order of the module is then as before; values made until then stay behind, unused.
+/// [`NotDifferentiable`] when the loss or a requested value is not as said above, an op on the way has no
+/// gradient rule, or the loss depends on a requested value only through integers, booleans or ops whose
+/// derivative is zero everywhere. The order of the module is then as before; values made until then stay
+/// behind, unused.
 pub fn differentiate(
     module: &mut Module,
     loss: ValueId,
@@ -131,7 +133,7 @@ fn check(m: &Module, loss: ValueId, wrt: &[ValueId]) -> Result<(), NotDifferenti
     }
 }
 
-/// The gradient of one value, as far as it is summed up.
+/// The gradient of one value, summed up so far.
 #[derive(Clone, Copy)]
 struct Total {
     value: ValueId,
@@ -231,7 +233,7 @@ impl<'m> Sweep<'m> {
         Ok(())
     }
 
-    /// Adds what covers parts of `x` to its gradient.
+    /// Adds the contributions that cover parts of `x` to its gradient.
     fn settle(&mut self, x: ValueId) -> Result<(), NoGradient> {
         let Some(parts) = self.parts.remove(&x) else { return Ok(()) };
         for (grad, origin) in parts.join(self.m, x)? {

@@ -1,8 +1,9 @@
 //! Gradient rules of normalisation and the cross-entropy loss.
 //!
-//! A `batch_norm` whose mean and inverse standard deviation are the statistics of its own operand is training-mode
-//! batch normalisation: one `batch_norm_grad` accounts for the statistics too, and no gradient goes through them.
-//! With any other statistics it is an affine map. Statistics used elsewhere get their gradient on top.
+//! A `batch_norm` whose mean and inverse standard deviation are the statistics of its own operand is
+//! training-mode batch normalisation: one `batch_norm_grad` accounts for the statistics too, and no gradient
+//! goes through them. With any other statistics it is an affine map. Statistics used elsewhere get their
+//! gradient on top.
 
 use super::rule::{Done, Rule};
 use crate::attr::Reduction;
@@ -75,7 +76,8 @@ pub(super) fn batch_norm(r: &mut Rule<'_>) -> Done {
     Ok(())
 }
 
-/// The gradient that reaches `x` through its mean, variance and inverse standard deviation over `count` elements.
+/// The gradient that reaches `x` through its mean, variance and inverse standard deviation over `count`
+/// elements.
 ///
 /// `shape` is that of a statistic so that it broadcasts to `x`.
 fn through_statistics(

@@ -1,7 +1,8 @@
 //! Gradients that cover a part of their value, as those of slices do.
 //!
-//! Parts along one axis that do not overlap are joined into one contribution: a concatenation, with zeros in the
-//! gaps. So the slices of a split cost one op and no additions. Parts that overlap go to different contributions.
+//! Parts along one axis that do not overlap are joined into one contribution: a concatenation, with zeros in
+//! the gaps. So the slices of a split cost one op and no additions. Parts that overlap go to different
+//! contributions.
 
 use std::collections::BTreeMap;
 
@@ -35,11 +36,12 @@ impl Parts {
         self.parts.push(Part { axis, start, grad });
     }
 
-    /// Appends ops that make contributions of `x`'s type out of the parts; each is new, with the origin for its sum.
+    /// Appends ops that make contributions of `x`'s type out of the parts; each is new, with the origin for
+    /// its sum.
     pub(super) fn join(mut self, m: &mut Module, x: ValueId) -> Result<Vec<(ValueId, String)>, NoGradient> {
         self.parts.sort_by_key(|p| (p.axis, p.start));
         let mut layers: Vec<Vec<Part>> = Vec::new();
-        // The layers of each axis by where they end; a part goes to the one that ends last before it.
+        // Layers of each axis by their end. A part goes to the one that ends last before it.
         let mut ends: BTreeMap<(usize, u64, usize), ()> = BTreeMap::new();
         for part in self.parts {
             let end = part.start + m.values[part.grad].ty.shape[part.axis];

@@ -1,4 +1,4 @@
-//! What a gradient rule sees and may do: the op, the gradients of its results, and appending ops.
+//! Context of a gradient rule: the op, the gradients of its results, and appending ops.
 //!
 //! A rule hands out at most one gradient for each operand, of exactly the operand's type. It does not add up
 //! contributions of several uses; the sweep does.
@@ -25,7 +25,7 @@ pub(super) fn float_bytes(dtype: DType, value: f32) -> Vec<u8> {
 
 /// A gradient that a rule hands out.
 pub(super) struct Given {
-    /// Which operand's.
+    /// Index of the operand.
     pub(super) operand: usize,
     /// Of the operand's type, unless it is a part.
     pub(super) grad: ValueId,
@@ -108,7 +108,7 @@ impl<'m> Rule<'m> {
         self.ty(v).shape.clone()
     }
 
-    /// The module, to look at.
+    /// The module, read-only.
     pub(super) fn module(&self) -> &Module {
         self.m
     }

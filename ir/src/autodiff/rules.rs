@@ -4,7 +4,7 @@ use super::rule::{Done, Rule};
 use super::{convolution as conv, elementwise as ew, index, linalg, movement, norm, reduce};
 use crate::ops::OpKind;
 
-/// Gradients whose own gradient is no row.
+/// Gradients whose own gradient has no row.
 macro_rules! gradients {
     () => {
         OpKind::GeluGrad { .. }
@@ -23,7 +23,7 @@ macro_rules! updates {
     };
 }
 
-/// Several ops as one.
+/// Ops that stand for several.
 macro_rules! fused {
     () => {
         OpKind::Fused { .. } | OpKind::FusedNorm { .. } | OpKind::MatMulBiasGrad { .. }

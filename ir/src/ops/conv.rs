@@ -15,9 +15,9 @@ pub fn conv_output_extent(size: u64, pad: u64, kernel: u64, stride: u64, dilatio
     Some(size.checked_add(pad)?.checked_sub(window)? / stride + 1)
 }
 
-/// How the column matrix of a convolution is cut into tiles of output pixels.
+/// Tiles of output pixels that the column matrix of a convolution is cut into.
 ///
-/// The tiling depends on types only, never on the machine, so that results and workspace do not either.
+/// The tiling depends on types only, never on the machine. So results and workspace are the same everywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Im2colTiling {
     /// Rows of the column matrix of one group: `channels per group * kh * kw`.

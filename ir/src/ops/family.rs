@@ -1,4 +1,4 @@
-//! Families of ops: kernels of one family come about equally near to a device's peaks.
+//! Families of ops. Kernels of one family reach about the same share of a device's peaks.
 
 use super::{OpKind, is_depthwise};
 use crate::types::TensorType;
@@ -47,7 +47,8 @@ impl Family {
 }
 
 impl OpKind {
-    /// The family on operands and results of these types: the row's, made precise for depthwise and fused ops.
+    /// The family on operands and results of these types: that of the row, refined for depthwise and fused
+    /// ops.
     pub fn family(&self, operands: &[&TensorType], results: &[&TensorType]) -> Family {
         let dense = self.def().family;
         let conv = |w: Option<&&TensorType>, x: Option<&&TensorType>| {
@@ -55,7 +56,7 @@ impl OpKind {
             if w.is_some_and(|w| is_depthwise(&w.shape, channels)) { Family::Depthwise } else { dense }
         };
         match self {
-            // That of the step whose kernels come least near to the memory's throughput.
+            // The family of the step whose kernels reach the smallest share of the memory's throughput.
             OpKind::Fused { body, .. } => {
                 if let Some(head) = body.head() {
                     return head.op.family(operands, results);

@@ -1,15 +1,16 @@
 //! Chains of element-wise ops that one kernel evaluates, element by element.
 //!
-//! A *step* is an element-wise op on operands `x0`, `x1`, ... and on earlier steps `t0`, `t1`, ...; `outs` says which
-//! steps are results. All steps have one shape, the *space*; operands broadcast to it as they do in the single op, the
-//! vectors of a `batch_norm` lie along axis 1, and the step number of a `dropout` or `random_mask` is one element. A step rounds to its
-//! own element type, so that the bits are those of the ops one by one.
+//! A *step* is an element-wise op on operands `x0`, `x1`, ... and on earlier steps `t0`, `t1`, ...; `outs`
+//! lists the steps that are results. All steps have one shape, the *space*. Operands broadcast to it as they
+//! do in the single op. The vectors of a `batch_norm` lie along axis 1, and the step number of a `dropout` or
+//! `random_mask` is one element. A step rounds to its own element type. So the bits are those of the ops one
+//! by one.
 //!
-//! The first step may be a matrix product or a convolution of `f32` instead, the *head*, whose result spans the space; the
-//! others are its epilogue. It reads the first operands, in order,
-//! and throughout, so that no result may lie in the bytes of an operand.
+//! The first step may instead be a matrix product or a convolution of `f32`, the *head*. Its result spans the
+//! space, and the other steps are its epilogue. The head reads the first operands, in order, until it ends.
+//! So no result may lie in the bytes of an operand.
 //!
-//! Bodies come from files: steps, operands and results are bounded, and the type rule relies on nothing.
+//! Bodies come from files: steps, operands and results are bounded, and type inference assumes nothing.
 
 use std::fmt;
 
@@ -25,7 +26,7 @@ pub const MAX_RESULTS: usize = 8;
 /// Most operands of a step.
 pub const MAX_ARGS: usize = 5;
 
-/// What a step reads.
+/// An operand of a step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Arg {
     /// The operand of this index, `x0`.
@@ -34,7 +35,7 @@ pub enum Arg {
     Step(u32),
 }
 
-/// Where a step finds the element of an operand for a position in the space.
+/// Addressing of an operand's element for a position in the space.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Along {
     /// By broadcasting to the space.
@@ -91,7 +92,7 @@ pub fn is_head(op: &OpKind) -> bool {
     op.def().fusion == Fusion::Head
 }
 
-/// Where a step reads its operand of this index.
+/// Addressing of the step's operand `arg`.
 pub fn along(op: &OpKind, arg: usize) -> Along {
     match op {
         OpKind::BatchNorm {} if arg > 0 => Along::Channel,
@@ -120,7 +121,7 @@ impl Body {
         self.0.first().filter(|step| is_head(&step.op))
     }
 
-    /// The type of every step, or what is wrong with one.
+    /// The type of every step, or the fault of one.
     fn types(&self, operands: &[&TensorType]) -> Types {
         let mut types: Vec<TensorType> = Vec::with_capacity(self.0.len());
         for (i, step) in self.0.iter().enumerate() {
@@ -147,7 +148,7 @@ impl Body {
         Ok(types)
     }
 
-    /// The types of what step `i` reads.
+    /// Types of the operands of step `i`.
     fn arguments<'t>(
         &self,
         i: usize,
@@ -201,7 +202,7 @@ pub(super) fn infer(operands: &[&TensorType], body: &Body, outs: &[u64]) -> Type
         return Err(format!("t{t} is neither read nor a result").into());
     }
     let results: Vec<TensorType> = outs.iter().map(|&t| types[t as usize].clone()).collect();
-    // It is where the head's is kept until the others take it.
+    // The result of the head is held there until the other steps read it.
     if body.head().is_some() && results.iter().all(|ty| ty.dtype != DType::F32) {
         return Err("a head needs a result of f32".into());
     }
@@ -216,7 +217,7 @@ pub(super) fn cost(operands: &[&TensorType], results: &[&TensorType], body: &Bod
         let args = body.arguments(i, operands, &types).unwrap_or_default();
         let step = body.0[i].op.row_cost(&args, &[ty]);
         total.flops = total.flops.saturating_add(step.flops);
-        // None but a head's.
+        // Only a head has any.
         total.workspace = total.workspace.max(step.workspace);
     }
     total

@@ -1,21 +1,21 @@
 //! A normalisation of rows in one kernel with the element-wise steps before and behind it.
 //!
-//! The body is one of `fused`, but that one step is a `layer_norm` or a `layer_norm_grad`, the *norm*. As a step it is its
-//! first result; its two others are the op's last. Steps before it read operands and each other, steps behind it read
-//! operands, the norm and each other; the norm reads a step only as its first operand. So the op is up to three ones after
-//! another, its *parts*, each of which reads operands and results. A value that is no result is held in one until
-//! that is written.
+//! The body is one of `fused` with one more step: a `layer_norm` or a `layer_norm_grad`, the *norm*. As a
+//! step it stands for its first result; its two others are the last results of the op. Steps before the norm
+//! read operands and each other. Steps behind it read operands, the norm and each other. The norm reads a
+//! step only as its first operand. So the op runs as up to three ops, its *parts*, each of which reads
+//! operands and results. A value that is no result is held in a result that is written later.
 
 use super::fused::{self, Arg, Body, MAX_OPERANDS, MAX_RESULTS, MAX_STEPS, Step};
 use super::{Cost, OpKind, TypeError, Types, streaming};
 use crate::types::TensorType;
 
-/// What a part reads.
+/// Operand of a part.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum From {
     /// An operand of the op.
     Operand(usize),
-    /// What an earlier part left in this result.
+    /// The content that an earlier part left in this result.
     Result(usize),
 }
 
@@ -24,13 +24,13 @@ pub enum From {
 pub struct Part {
     /// The steps as a `fused`, or the norm.
     pub op: OpKind,
-    /// What it reads.
+    /// Sources of its operands.
     pub from: Vec<From>,
-    /// Types of that.
+    /// Types of the operands.
     pub operands: Vec<TensorType>,
-    /// The result of the whole op where each of its results goes.
+    /// For each result, the result of the whole op that holds it.
     pub to: Vec<usize>,
-    /// Types of those.
+    /// Types of the results.
     pub results: Vec<TensorType>,
 }
 
@@ -52,7 +52,8 @@ pub fn is_norm(op: &OpKind) -> bool {
     matches!(op, OpKind::LayerNorm { .. } | OpKind::LayerNormGrad { .. })
 }
 
-/// What a part reads and makes, as steps of the whole body; those from its length on are further results of the norm.
+/// Operands and results of a part, as steps of the whole body. Numbers from the body's length on are the
+/// other results of the norm.
 struct Draft {
     op: OpKind,
     from: Vec<Arg>,
@@ -97,7 +98,7 @@ impl Draft {
         Draft { op, from, operands: Vec::new(), to, results: Vec::new() }
     }
 
-    /// Finds its types; `steps` has those of the steps before it, and gets its own.
+    /// Infers the types of the part. `steps` has those of the steps before, and gets those of this part.
     fn infer(&mut self, operands: &[&TensorType], steps: &mut [Option<TensorType>]) -> Result<(), TypeError> {
         let ty = |arg: &Arg| match *arg {
             Arg::Operand(x) => operands.get(x as usize).map(|&ty| ty.clone()),
@@ -124,7 +125,7 @@ impl Draft {
 }
 
 impl Parts {
-    /// The parts of an op on operands of these types, or what is wrong with it.
+    /// The parts of an op on operands of these types, or the fault of the op.
     pub fn of(operands: &[&TensorType], body: &Body, outs: &[u64]) -> Result<Parts, TypeError> {
         let count = body.0.len();
         if count > MAX_STEPS || operands.len() > MAX_OPERANDS || outs.len() + 2 > MAX_RESULTS {
@@ -140,7 +141,7 @@ impl Parts {
         if !outs.is_sorted_by(|a, b| a < b) || outs.iter().any(|&t| t >= count as u64) {
             return Err(format!("outs must name steps in ascending order, got {outs:?}").into());
         }
-        // What it normalises, where that is a step.
+        // The step that it normalises, where it is one.
         let made = match args.as_slice() {
             [Arg::Step(t), ..] if *t as usize >= at => {
                 return Err(format!("t{t} is not an earlier step").into());
@@ -166,7 +167,8 @@ impl Parts {
             return Err(format!("all steps must have the shape of the norm, {space:?}; one is {ty}").into());
         }
 
-        // Where the value of the norm is, and before it what it normalises, which is of its type.
+        // The result that holds the norm's value, and before that the step that it normalises, which has its
+        // type.
         let value = (at..count).find(|&t| result(t).is_some() && types[t] == types[at]).and_then(result);
         let value = value.ok_or("neither the norm nor a step of its type behind it is a result")?;
         let held = |t: usize| match t.checked_sub(count) {
@@ -190,8 +192,8 @@ impl Parts {
         self.before.iter().chain([&self.norm]).chain(&self.after)
     }
 
-    /// Pairs (operand, result) that may share bytes, where types are equal and the operand has one element for each of
-    /// the result: what is written before an operand is read for the last time is not written over it.
+    /// Pairs (operand, result) that may share bytes, where types are equal and the operand has one element
+    /// for each of the result. Nothing is written over an operand that is still to be read.
     pub(super) fn inplace_pairs(&self, operands: &[&TensorType]) -> Vec<(usize, usize)> {
         let space = self.norm.results.first().map_or(0, TensorType::numel);
         let fits = |i: usize, j: usize| {
@@ -216,7 +218,7 @@ impl Part {
         self.from.contains(&From::Operand(operand))
     }
 
-    /// Whether an operand of the whole op, which it reads, may lie in one of its results.
+    /// Whether an operand of the whole op, which the part reads, may lie in one of the part's results.
     fn may_share(&self, operand: usize, result: usize) -> bool {
         let pairs = self.op.inplace_pairs(
             &self.operands.iter().collect::<Vec<_>>(),

@@ -63,7 +63,7 @@ pub struct BiasGrad {
 }
 
 impl BiasGrad {
-    /// With the attributes of the op.
+    /// From the attributes of the op.
     pub(super) fn new(trans_a: bool, trans_b: bool, alpha: F32, sum_b: bool) -> BiasGrad {
         // The axis of the sums of a product.
         let axis = if sum_b { u64::from(trans_b) } else { u64::from(!trans_a) };
@@ -74,7 +74,7 @@ impl BiasGrad {
         }
     }
 
-    /// Of the op; `None` for any other.
+    /// The two ops of a `matmul_bias_grad`; `None` for any other op.
     pub fn of(op: &OpKind) -> Option<BiasGrad> {
         match op {
             OpKind::MatMulBiasGrad { trans_a, trans_b, alpha, sum_b } => {
@@ -95,7 +95,7 @@ pub(super) fn bias_grad(ops: &[&TensorType], trans_a: bool, trans_b: bool, sum_b
     Ok(results)
 }
 
-/// The arithmetic of both, the scratch of either, and the traffic of operands and results alone.
+/// The arithmetic of both ops, the scratch of the larger, and the traffic of operands and results alone.
 pub(super) fn bias_grad_cost(ops: &[&TensorType], res: &[&TensorType], parts: &BiasGrad) -> Cost {
     let (Some(&x), &[y, sum]) = (ops.get(parts.of), res) else { return streaming(ops, res, 0) };
     let (product, sum) = (parts.product.cost(ops, &[y]), parts.sum.cost(&[x], &[sum]));

@@ -35,7 +35,7 @@ use crate::types::TensorType;
 /// Result types of an op, or the reason why there are none.
 type Types = Result<Vec<TensorType>, TypeError>;
 
-/// What running an op once costs.
+/// Cost of one execution of an op.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cost {
     /// Arithmetic operations.
@@ -48,7 +48,7 @@ pub struct Cost {
     pub workspace: u64,
 }
 
-/// How an op may be treated when its result is needed again.
+/// Treatment of an op by passes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Class {
     /// Deterministic function of operands and attributes: may be merged, folded and recomputed.
@@ -81,9 +81,9 @@ pub struct OpDef {
     pub results: &'static [&'static str],
     /// Attribute names.
     pub attrs: &'static [&'static str],
-    /// Pairs (operand, result) that may share bytes exactly, when their byte sizes are equal. Where there is one result
-    /// for each operand, the pair of the first ones stands for all; where attributes say how many results there are, see
-    /// [`OpKind::inplace_pairs`].
+    /// Pairs (operand, result) that may share bytes exactly, when their byte sizes are equal. Where there is
+    /// one result for each operand, the pair of the first ones stands for all; where attributes say how many
+    /// results there are, see [`OpKind::inplace_pairs`].
     pub inplace: &'static [(usize, usize)],
     /// Treatment by passes.
     pub class: Class,
@@ -125,7 +125,8 @@ impl OpDef {
 }
 
 impl OpKind {
-    /// Whether the op is a matrix product, a convolution or a gradient of one: each result a sum over an axis of products.
+    /// Whether the op is a matrix product, a convolution or a gradient of one: each result a sum over an axis
+    /// of products.
     pub fn is_contraction(&self) -> bool {
         use OpKind::{Conv, ConvGradInput, ConvGradWeight, Gemm, MatMul, MatMulBiasGrad};
         matches!(
@@ -143,7 +144,7 @@ impl OpKind {
     pub fn result_count(&self, operands: usize) -> usize {
         match self {
             OpKind::Fused { outs, .. } => outs.len(),
-            // Those of the norm but its first.
+            // Two results of the norm follow.
             OpKind::FusedNorm { outs, .. } => outs.len() + 2,
             _ if self.def().is_batch() => operands,
             _ => self.def().results.len(),
@@ -196,8 +197,8 @@ impl OpKind {
         }
     }
 
-    /// Whether operand `i` and result `j` may share bytes when their types have equally many elements of one type; of a
-    /// `fused_norm` [`OpKind::inplace_pairs`] says it.
+    /// Whether operand `i` and result `j` may share bytes when their types have equally many elements of one
+    /// type. For a `fused_norm` see [`OpKind::inplace_pairs`].
     pub fn may_share(&self, pair: (usize, usize)) -> bool {
         match self {
             OpKind::Fused { body, .. } if body.head().is_some() => false,

@@ -30,7 +30,7 @@ fn affine(x: &TensorType, ops: &[&TensorType], shape: &[u64]) -> Result<(), Type
     }
 }
 
-/// Requires statistics, which are f32 whatever they are of.
+/// Requires statistics, which are f32 for every element type.
 fn statistics(ops: &[&TensorType], shape: &[u64]) -> Result<(), TypeError> {
     for (ty, name) in ops.iter().zip(["mean", "inv_std"]) {
         want(ty, DType::F32, name)?;

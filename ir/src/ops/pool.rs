@@ -4,7 +4,8 @@ use super::elementwise::{want, want_float};
 use super::{Cost, TypeError, Types, streaming};
 use crate::types::{DType, TensorType};
 
-/// Output extent of a pooling window. With `ceil` the division rounds up, but no window starts in the end padding.
+/// Output extent of a pooling window. With `ceil` the division rounds up, but no window starts in the end
+/// padding.
 ///
 /// Source: ONNX `MaxPool`/`AveragePool` specification.
 pub fn pool_output_extent(
@@ -85,7 +86,7 @@ pub(super) fn max_pool_grad_input(ops: &[&TensorType], window: &Window) -> Types
     }
     Ok(vec![ops[1].clone()])
 }
-/// Every window is searched again, then its gradient added.
+/// Every window is searched once more, then its gradient is added.
 pub(super) fn max_grad_cost(ops: &[&TensorType], res: &[&TensorType], k: &[u64]) -> Cost {
     let flops = ops[0].numel().saturating_mul((k[0] * k[1]).saturating_add(1));
     Cost { flops, ..streaming(ops, res, 0) }

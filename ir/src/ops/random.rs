@@ -1,5 +1,5 @@
-//! Random tensors and dropout. The generator is a function of attributes, the step's number and an element's index, so
-//! that these ops are as pure as any other.
+//! Random tensors and dropout. The generator is a function of attributes, the step's number and an element's
+//! index. So these ops are as pure as any other.
 
 use super::elementwise::{want, want_float, want_int, want_shape};
 use super::{TypeError, Types};

@@ -1,9 +1,9 @@
-//! How ops run on narrow element types: on wider ones, in groups of rows, with one rounding at the end.
+//! Execution of ops on narrow element types: on wider ones, in groups of rows, with one rounding at the end.
 //!
-//! 16-bit floats are computed in `f32`, 8-bit integers in `i32`. An op that only moves elements takes them as they are.
-//! Every other op is cut into calls of itself on wide types; what it takes and gives is converted on the way, in
-//! workspace that the op's cost declares. A cut is along leading axes, where calls need nothing of each other; an op
-//! that sums over its leading axis is one call. The cut depends on types only.
+//! 16-bit floats are computed in `f32`, 8-bit integers in `i32`. An op that only moves elements takes them as
+//! they are. Every other op is cut into calls of itself on wide types. Operands and results are converted on
+//! the way, in workspace that the op's cost declares. A cut is along leading axes, where calls are
+//! independent; an op that sums over its leading axis is one call. The cut depends on types only.
 
 use super::{Family, OpKind};
 use crate::attr::ScatterMode;
@@ -13,7 +13,7 @@ use crate::types::{DType, TensorType};
 const MAX_LANES: u64 = 4;
 /// Elements of the largest tensor of one call, unless one row has more.
 const CALL: u64 = 16 << 10;
-/// The same for matrix products, whose other operand is read again by each call.
+/// The same for matrix products, whose other operand every call reads once more.
 const PRODUCT: u64 = 256 << 10;
 
 /// One operand or result, as the calls that an op is cut into see it.
@@ -46,14 +46,14 @@ pub struct Widening {
     pub inner: u64,
 }
 
-/// How an operand meets the leading axes of the result.
+/// Relation of an operand to the leading axes of the result.
 #[derive(Clone, Copy)]
 enum Meets {
-    /// With leading axes of its own.
+    /// It has leading axes of its own.
     Leading,
-    /// By broadcasting.
+    /// It broadcasts.
     Broadcast,
-    /// Not at all.
+    /// Every call takes all of it.
     Whole,
 }
 
@@ -76,7 +76,8 @@ impl Piece {
         Piece { ty: TensorType::new(to, ty.shape.clone()), lead, row, is_converted: to != ty.dtype }
     }
 
-    /// Bytes of the converted elements of a call of `group` rows, rounded up for alignment; all elements without rows.
+    /// Bytes of the converted elements of a call of `group` rows, rounded up for alignment; all elements
+    /// without rows.
     fn converted(&self, group: u64) -> u64 {
         let elements = self.row.map_or_else(|| self.ty.numel(), |row| row.saturating_mul(group));
         if self.is_converted { aligned(elements) } else { 0 }
@@ -84,7 +85,7 @@ impl Piece {
 }
 
 impl Widening {
-    /// Workspace of what all calls share, in bytes; it comes first.
+    /// Workspace that all calls share, in bytes; it comes first.
     pub fn shared_bytes(&self) -> u64 {
         self.operands.iter().filter(|p| p.row.is_none()).map(|p| p.converted(1)).sum()
     }
@@ -105,7 +106,8 @@ impl Widening {
         [&self.operands, &self.results].map(|pieces| pieces.iter().map(|p| self.ty(p, rows)).collect())
     }
 
-    /// The rows' axes become one of extent `rows` behind axes of extent 1, so that the others keep their place.
+    /// The rows' axes become one of extent `rows` behind axes of extent 1, so that the others keep their
+    /// place.
     fn ty(&self, piece: &Piece, rows: u64) -> TensorType {
         let mut ty = piece.ty.clone();
         // A tensor that every call takes whole may have fewer axes.
@@ -119,7 +121,7 @@ impl Widening {
 }
 
 impl OpKind {
-    /// How the op runs on these types when some are narrow; `None` when it takes them as they are.
+    /// The calls of the op on these types when some are narrow; `None` when it takes them as they are.
     pub fn widening(&self, operands: &[&TensorType], results: &[&TensorType]) -> Option<Widening> {
         let first = results.first()?;
         if !operands.iter().chain(results).any(|t| t.dtype.is_narrow()) {
@@ -204,11 +206,12 @@ impl OpKind {
     }
 }
 
-/// Elements of a call, leading axes of the first result that may be cut, and how each operand meets them.
+/// Elements of a call, leading axes of the first result that may be cut, and relation of each operand to
+/// them.
 type Cut = (u64, usize, fn(usize) -> Meets);
 
-/// Elements of a row of an operand under the leading extents `lead` of a result of rank `rank`; the inner `None` where
-/// each call takes all of it, the outer one where it cannot be cut there.
+/// Elements of a row of an operand under the leading extents `lead` of a result of rank `rank`. `Some(None)`
+/// where each call takes all of the operand, `None` where it cannot be cut there.
 fn row_of(ty: &TensorType, rank: usize, lead: &[u64], meets: Meets) -> Option<Option<u64>> {
     let count = lead.iter().product::<u64>().max(1);
     let by_rows = Some(Some(ty.numel() / count));

@@ -7,9 +7,9 @@ use crate::error::ParseError;
 use crate::ops::OpKind;
 use crate::ops::fused::{Arg, Body, MAX_STEPS, Step};
 
-/// Parses a body. Whether its steps fit together is for the op's type rule to say.
+/// Parses a body. Type inference decides whether its steps fit together.
 ///
-/// Returns why the text is none.
+/// The error says why the text is no body.
 pub(crate) fn parse_body(text: &str) -> Result<Body, ParseError> {
     let parts: Vec<&str> = text.split(';').take(MAX_STEPS + 1).collect();
     if parts.len() > MAX_STEPS {

@@ -38,7 +38,7 @@ pub fn parse(text: &str) -> Result<Module, Diag> {
 
 /// Parses an op as plans write it: its name, its attributes as `{a = 1}` or nothing.
 ///
-/// Returns why the text is not an op of the table.
+/// The error says why the text is not an op of the table.
 pub fn parse_op(mnemonic: &str, attrs: &str) -> Result<OpKind, ParseError> {
     let mut cursor = Cursor { tokens: tokens(attrs, 1)?, at: 0, number: 1 };
     let attrs = cursor.attrs()?;
@@ -48,7 +48,7 @@ pub fn parse_op(mnemonic: &str, attrs: &str) -> Result<OpKind, ParseError> {
 
 /// Parses a tensor type such as `f32[4,16]`.
 ///
-/// Returns why the text is not a type.
+/// The error says why the text is not a type.
 pub fn parse_type(text: &str) -> Result<TensorType, ParseError> {
     let mut cursor = Cursor { tokens: tokens(text, 1)?, at: 0, number: 1 };
     let ty = cursor.ty()?;

@@ -10,8 +10,8 @@ use crate::error::ParseError;
 /// Kind of a loss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LossKind {
-    /// Softmax cross-entropy of scores and integer labels, whose shape is that of the scores without the classes' axis;
-    /// the mean.
+    /// Softmax cross-entropy of scores and integer labels, whose shape is that of the scores without the
+    /// classes' axis; the mean.
     CrossEntropy,
     /// Mean of the squared differences from labels of the output's shape.
     Mse,

@@ -1,7 +1,7 @@
 //! Request for training construction, carried beside a module: loss and optimizer that passes are to add.
 //!
-//! A front end fills the request from its options and files; `add-loss`, `differentiate` and `add-optimizer` of
-//! memc-passes fulfil it. Nothing here touches a module.
+//! A front end fills the request from its options and files; `add-loss`, `differentiate` and `add-optimizer`
+//! of memc-passes fulfil it. Nothing here touches a module.
 
 mod loss;
 mod optimizer;

@@ -1,4 +1,5 @@
-//! Optimizers: the command line's spelling (`adamw:lr=1e-3,weight_decay=0.01`), and the update that it stands for.
+//! Optimizers: the command line's spelling (`adamw:lr=1e-3,weight_decay=0.01`), and the update that it stands
+//! for.
 //!
 //! Defaults are PyTorch's. Printed text parses back to the same specification.
 
@@ -187,7 +188,8 @@ pub enum UpdateRule {
         /// Weight decay.
         decay: f32,
     },
-    /// One op with operands weight, gradient, moments, learning rate and, if `counts`, the number of the step.
+    /// One op with operands weight, gradient, moments, learning rate and, if `counts`, the number of the
+    /// step.
     Op {
         /// The op.
         kind: OpKind,

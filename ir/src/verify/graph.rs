@@ -1,4 +1,4 @@
-//! G rules: what the graph phase must not contain.
+//! G rules: contents that the graph phase must not have.
 
 use super::Sink;
 use crate::diag::Anchor;

@@ -1,7 +1,7 @@
 //! M rules: slots, contents and copies, at the granularity of slots and in program order.
 //!
-//! What concurrency of streams may do to bytes is proved for the finished plan by the checker; M8 only asks
-//! that a copy's result is waited for, directly or through other waits, once waits are placed at all.
+//! The checker proves for the finished plan that concurrent streams do no harm to bytes. M8 only asks that a
+//! copy's result is waited for, directly or through other waits, once waits are placed at all.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ pub(super) fn check(m: &Module, sink: &mut Sink) {
     }
 }
 
-/// Follows what every slot holds. Copies and clones of a value hold the same content as the value.
+/// Content of every slot. Copies and clones of a value hold the same content as the value.
 struct Contents<'a> {
     m: &'a Module,
     root: Vec<ValueId>,
@@ -310,7 +310,7 @@ fn waits(m: &Module, sink: &mut Sink) {
     for &id in &m.order {
         let op = &m.ops[id];
         if op.is_view() {
-            // A view is there as soon as what it shows.
+            // A view is available as soon as its operand.
             done[id.index()] = op.operands.first().and_then(|&v| m.def_op(v)).and_then(|d| done[d.index()]);
             continue;
         }

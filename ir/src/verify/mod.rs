@@ -16,7 +16,7 @@ use crate::module::{Module, Phase};
 pub struct Rule {
     /// Number, as `M3`.
     pub code: &'static str,
-    /// What holds.
+    /// Sentence that holds.
     pub summary: &'static str,
 }
 

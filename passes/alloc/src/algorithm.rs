@@ -14,12 +14,12 @@ use crate::sweep::{Plan, Rule, Stack, sweep};
 pub enum Algorithm {
     /// In order of birth, each buffer at the lowest offset that is free for its whole life.
     FirstFit,
-    /// The largest first, each in the tightest gap (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
-    /// Inference", 2020, greedy by size); of equals those born first.
+    /// The largest first, each in the tightest gap (Pisarchyk and Lee, "Efficient Memory Management for Deep
+    /// Neural Net Inference", 2020, greedy by size); of equals those born first.
     BestFit,
-    /// SmartPool (Zhang et al., section III-C): variables by descending size, each in the smallest hole between those of
-    /// its neighbours in the graph of overlapping lives that have a place. The paper says nothing of equal sizes; here
-    /// the order given decides.
+    /// SmartPool (Zhang et al., section III-C): variables by descending size, each in the smallest hole
+    /// between those of its neighbours in the graph of overlapping lives that have a place. The paper says
+    /// nothing of equal sizes; here the order given decides.
     SmartPool,
     /// TensorFlow Lite's arena planner: buffers that live throughout first, then by size; the tightest gap.
     TfLite,
@@ -29,12 +29,13 @@ pub enum Algorithm {
     Lifetime,
     /// Those that live when most is live first, the larger first, in the lowest gap.
     Contention,
-    /// From the fullest instant outwards: those live there are stacked, the others take, in time order on both sides, the
-    /// gap whose neighbour dies when they do.
+    /// From the fullest instant outwards: those live there are stacked, the others take, in time order on
+    /// both sides, the gap whose neighbour dies when they do.
     Peak,
     /// From the fullest instant outwards, the others at the upper end unless they live to the end.
     PeakTwoEnded,
-    /// Pools of equal power-of-two blocks, reused within a pool only (SwapAdvisor, section 4.3, without its search).
+    /// Pools of equal power-of-two blocks, reused within a pool only (SwapAdvisor, section 4.3, without its
+    /// search).
     SizeClass,
 }
 

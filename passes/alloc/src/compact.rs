@@ -1,7 +1,7 @@
 //! An instance as the algorithms see it: time is numbered, and parts that never meet are apart.
 //!
-//! Time is cut into *sections*, one for each maximal set of buffers that live at once. A section is a phase of births
-//! followed by deaths, so two buffers share a section exactly if they live at the same time.
+//! Time is cut into *sections*, one for each maximal set of buffers that live at once. A section is a phase
+//! of births followed by deaths, so two buffers share a section exactly if they live at the same time.
 
 use std::sync::OnceLock;
 
@@ -34,7 +34,8 @@ impl Compact {
         self.size.len()
     }
 
-    /// For every pair of buffers (first times [`Compact::len`] plus second) whether they live at once, if they are few.
+    /// For every pair of buffers (first times [`Compact::len`] plus second) whether they live at once, if
+    /// they are few.
     pub(crate) fn meets(&self) -> Option<&[bool]> {
         let n = self.len();
         let table = || {

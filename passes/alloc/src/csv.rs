@@ -1,8 +1,9 @@
 //! Instances and allocations as comma-separated values.
 //!
-//! The format is minimalloc's: a header that names the columns `id`, `lower`, `upper` and `size`, in any order, and one
-//! line for each buffer; `[lower, upper)` is its live range. A column `offset` may give the offset of a buffer that has
-//! one. Printed allocations have the columns `id,lower,upper,size,offset`. Holes and alignments have no place in it.
+//! The format is minimalloc's: a header that names the columns `id`, `lower`, `upper` and `size`, in any
+//! order, and one line for each buffer; `[lower, upper)` is its live range. A column `offset` may give the
+//! offset of a buffer that has one. Printed allocations have the columns `id,lower,upper,size,offset`. Holes
+//! and alignments have no place in it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -138,7 +139,8 @@ fn number(field: &str, error: impl Fn(String) -> CsvError) -> Result<u64, CsvErr
     digits.parse().map_err(|_| error(format!("{field} is larger than {}", u64::MAX)))
 }
 
-/// An allocation with the columns `id,lower,upper,size,offset`. Buffers with holes have a line for each of their live ranges.
+/// An allocation with the columns `id,lower,upper,size,offset`. Buffers with holes have a line for each of
+/// their live ranges.
 pub fn write(named: &Named, offsets: &[u64]) -> String {
     let mut out = String::from("id,lower,upper,size,offset\n");
     for ((id, b), at) in named.ids.iter().zip(named.instance.buffers()).zip(offsets) {

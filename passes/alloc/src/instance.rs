@@ -1,12 +1,13 @@
 //! What is to be laid out: buffers with live ranges and sizes, and the offsets that answer.
 //!
-//! An [`Instance`] is valid by construction: live ranges are non-empty, sorted and disjoint, alignments are positive,
-//! fixed offsets are aligned, and all sums of sizes fit far below `u64::MAX`, so that nothing downstream overflows.
+//! An [`Instance`] is valid by construction: live ranges are non-empty, sorted and disjoint, alignments are
+//! positive, fixed offsets are aligned, and all sums of sizes fit far below `u64::MAX`, so that nothing
+//! downstream overflows.
 
 use std::fmt;
 
-/// Most bytes of all buffers of an instance together, each rounded up to its alignment. Offsets and heights stay below
-/// twice this number.
+/// Most bytes of all buffers of an instance together, each rounded up to its alignment. Offsets and heights
+/// stay below twice this number.
 pub const MAX_TOTAL_BYTES: u64 = 1 << 61;
 
 /// A half-open range of abstract time, `[start, end)`.
@@ -21,8 +22,8 @@ pub struct Range {
 /// Bytes that need one address for as long as they live.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Buffer {
-    /// When its bytes are in use: one range, or several with holes between them in which others may use the bytes. The
-    /// address is the same in all of them.
+    /// When its bytes are in use: one range, or several with holes between them in which others may use the
+    /// bytes. The address is the same in all of them.
     pub live: Vec<Range>,
     /// Size in bytes.
     pub bytes: u64,
@@ -199,7 +200,8 @@ impl std::error::Error for Conflict {}
 
 /// The height of an allocation, one past its last byte; or what is wrong with it.
 ///
-/// Sweeps over time with the live buffers by offset: independent of all that chooses offsets. Takes `O(n log n)`.
+/// Sweeps over time with the live buffers by offset: independent of all that chooses offsets. Takes
+/// `O(n log n)`.
 pub fn check(instance: &Instance, offsets: &[u64]) -> Result<u64, Conflict> {
     let buffers = instance.buffers();
     if offsets.len() != buffers.len() {

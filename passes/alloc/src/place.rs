@@ -1,11 +1,13 @@
 //! Placing buffers one after the other, each into a gap between those placed so far.
 //!
-//! Of few buffers, those placed so far are in two lists, by start and by end, and who meets whom is in a table: reading a
-//! list past the table is faster than anything clever. Of many, they are in a centred interval tree over sections, flattened: a live range lies in the one node
-//! that is the most even section it contains, so a query meets the nodes inside its range, all of whose members it
-//! overlaps, and at most two per level outside. Lists of nodes are sorted by offset, which makes putting the obstacles of
-//! a buffer in order a merge of a few runs. With `k` obstacles a placement takes `O(k log log n)` or so. A buffer that
-//! lives so long that it meets much of what is placed reads a list of all by offset instead, where there is one.
+//! Of few buffers, those placed so far are in two lists, by start and by end, and who meets whom is in a
+//! table: reading a list past the table is faster than anything clever. Of many, they are in a centred
+//! interval tree over sections, flattened: a live range lies in the one node that is the most even section it
+//! contains, so a query meets the nodes inside its range, all of whose members it overlaps, and at most two
+//! per level outside. Lists of nodes are sorted by offset, which makes putting the obstacles of a buffer in
+//! order a merge of a few runs. With `k` obstacles a placement takes `O(k log log n)` or so. A buffer that
+//! lives so long that it meets much of what is placed reads a list of all by offset instead, where there is
+//! one.
 
 use crate::compact::Compact;
 
@@ -235,7 +237,8 @@ impl<'a> Placed<'a> {
         sections * LONG >= self.c.load.len()
     }
 
-    /// All that lives at the same time as a buffer, by offset. What meets it in several live ranges is there several times.
+    /// All that lives at the same time as a buffer, by offset. What meets it in several live ranges is there
+    /// several times.
     pub(crate) fn obstacles(&mut self, b: usize, obstacles: &mut Vec<Obstacle>) {
         if let Some(flat) = &self.flat {
             return flat.meeting(&flat.by_start, b, obstacles);

@@ -5,7 +5,8 @@ use crate::compact::Compact;
 /// Smallest block in bytes.
 const SMALLEST: u64 = 64;
 
-/// Rounds sizes up to powers of two and reuses blocks of the same class that are free. Holes in live ranges are not used.
+/// Rounds sizes up to powers of two and reuses blocks of the same class that are free. Holes in live ranges
+/// are not used.
 pub(crate) fn size_classes(c: &Compact) -> Vec<u64> {
     let mut offsets: Vec<u64> = c.fixed.iter().map(|at| at.unwrap_or(0)).collect();
     let fixed = c.fixed.iter().zip(&c.size).filter_map(|(at, size)| at.map(|at| at + size));

@@ -1,9 +1,10 @@
-//! Local search for an allocation of a given height: what lies too high is put where it does least harm, and what is in its
-//! way is put elsewhere in turn.
+//! Local search for an allocation of a given height: what lies too high is put where it does least harm, and
+//! what is in its way is put elsewhere in turn.
 //!
-//! Buffers above the target are taken out and put back. One that fits into no gap takes the place whose occupants cost
-//! least to move: a buffer costs its area, and more each time it has taken a place from others, so that no few of them
-//! displace each other for ever (as in breakout local search, U. Benlic and J.-K. Hao, 2013). It proves nothing.
+//! Buffers above the target are taken out and put back. One that fits into no gap takes the place whose
+//! occupants cost least to move: a buffer costs its area, and more each time it has taken a place from
+//! others, so that no few of them displace each other for ever (as in breakout local search, U. Benlic and
+//! J.-K. Hao, 2013). It proves nothing.
 
 use crate::compact::Compact;
 use crate::place::{Fit, Obstacle, Placed, gap};
@@ -52,7 +53,8 @@ pub(crate) struct Repair<'a> {
 }
 
 impl<'a> Repair<'a> {
-    /// A search for an allocation no higher than `target`, which is at least the component's bound, from another allocation.
+    /// A search for an allocation no higher than `target`, which is at least the component's bound, from
+    /// another allocation.
     pub(crate) fn new(c: &'a Compact, offsets: &[u64], target: u64, style: Style, seed: u64) -> Repair<'a> {
         let area: Vec<f64> = (0..c.len()).map(|b| c.area(b) as f64).collect();
         let cost = |b: usize| if c.fixed[b].is_some() { f64::INFINITY } else { area[b] };
@@ -129,8 +131,8 @@ impl<'a> Repair<'a> {
         self.at[b] = at;
     }
 
-    /// The place below the target whose occupants cost least: one that begins where an obstacle or the arena does, or
-    /// ends there. `None` when a fixed buffer is always in the way.
+    /// The place below the target whose occupants cost least: one that begins where an obstacle or the arena
+    /// does, or ends there. `None` when a fixed buffer is always in the way.
     fn cheapest(&mut self, b: usize, obstacles: &mut Vec<Obstacle>, ends: &mut Vec<Obstacle>) -> Option<u64> {
         let (size, align) = (self.c.size[b], self.c.align[b]);
         let highest = self.target.checked_sub(size)? / align * align;
@@ -171,8 +173,8 @@ struct Scan<'s> {
 }
 
 impl Scan<'_> {
-    /// Looks at places from low to high: of all obstacles that begin below the end of a place, those cost that do not
-    /// end below its start.
+    /// Looks at places from low to high: of all obstacles that begin below the end of a place, those cost
+    /// that do not end below its start.
     fn rising(&mut self, places: impl Iterator<Item = u64>) {
         let (mut begun, mut ended) = (self.obstacles.iter().peekable(), self.ends.iter().peekable());
         let (mut fixed, mut sum) = (0i64, 0.0);

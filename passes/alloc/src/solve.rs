@@ -1,5 +1,5 @@
-//! The portfolio: quick algorithms, then local search towards ever lower heights, until the allocation is optimal or the
-//! work is done.
+//! The portfolio: quick algorithms, then local search towards ever lower heights, until the allocation is
+//! optimal or the work is done.
 
 use crate::algorithm::{Order, order};
 use crate::attempt::Attempt;
@@ -28,7 +28,8 @@ pub struct Options {
 pub const MAX_EFFORT: u8 = 5;
 
 impl Options {
-    /// Options for an effort from 0, the quick algorithms alone, over 2, about a second, to [`MAX_EFFORT`], many minutes.
+    /// Options for an effort from 0, the quick algorithms alone, over 2, about a second, to [`MAX_EFFORT`],
+    /// many minutes.
     pub fn effort(level: u8) -> Options {
         let work = match level {
             0 => 0,
@@ -79,8 +80,8 @@ impl Solution {
     }
 }
 
-/// Looks for a low allocation. The result depends on instance and options alone, unless `stop` says true, which ends the
-/// search early with the best allocation so far.
+/// Looks for a low allocation. The result depends on instance and options alone, unless `stop` says true,
+/// which ends the search early with the best allocation so far.
 pub fn solve(instance: &Instance, options: &Options, stop: &dyn Fn() -> bool) -> Solution {
     let mut parts: Vec<Part> = components(instance).into_iter().map(Part::new).collect();
     let bound = |parts: &[Part]| parts.iter().map(|p| p.bound).max().unwrap_or(0);
@@ -115,7 +116,8 @@ struct Part {
     bases: Vec<Vec<u64>>,
 }
 
-/// Buffers above which orders that look at all overlapping pairs are tried only when sweeps are far from the goal.
+/// Buffers above which orders that look at all overlapping pairs are tried only when sweeps are far from the
+/// goal.
 const LARGE: usize = 4000;
 
 /// Units of work in the first round of attempts.
@@ -155,7 +157,8 @@ impl Part {
         self.height <= goal
     }
 
-    /// Tries the quick algorithms, first those that succeed the most often, and mends what they leave too high.
+    /// Tries the quick algorithms, first those that succeed the most often, and mends what they leave too
+    /// high.
     fn quick(&mut self, goal: u64, options: &Options, work: &mut Work<'_>) {
         const STACKS: [Stack; 3] = [Stack::LastToDie, Stack::Longest, Stack::Oldest];
         const RULES: [Rule; 4] = [Rule::TwoEnded(1), Rule::Mates, Rule::Best, Rule::TwoEnded(4)];
@@ -209,7 +212,8 @@ impl Part {
             // The goal itself first: most components of training steps reach it.
             let mut low = goal.max(self.bound);
             let mut target = low;
-            // From the second round on, the lowest allocation is lowered by steps, each halved where it fails.
+            // From the second round on, the lowest allocation is lowered by steps, each halved where it
+            // fails.
             let descends = lowest && effort > FIRST_EFFORT;
             let gap = self.height - low;
             let mut step = (gap / STEPS).max((self.bound >> COARSE).min(gap / 2));
@@ -222,8 +226,8 @@ impl Part {
                         attempts.push(Attempt::new(&c, &self.bases, target, options.seed, work.left()));
                     }
                 }
-                // Heights between are for when the goal is out of reach: most of the work goes to the goal, or as much to
-                // every step down.
+                // Heights between are for when the goal is out of reach: most of the work goes to the goal,
+                // or as much to every step down.
                 let share = if descends || target == goal { effort * GOAL } else { effort };
                 let outcome = attempts.last_mut().map_or(Outcome::Open, |a| a.run(share, work));
                 let found = matches!(outcome, Outcome::Found(_));

@@ -1,10 +1,10 @@
 //! Allocation from the peak outwards, in time order on both sides.
 //!
-//! The buffers live in the fullest section are stacked without a gap. After that the two sides of the section are
-//! independent: later buffers are placed in order of birth, each into a gap between those live at its birth, and earlier
-//! ones likewise in reversed time. Nothing placed on one side and absent at the peak can meet the other side, so each
-//! placement looks at the gaps of one instant only and a sweep takes `O(n g)` for `g` gaps at once. Blocks that touch have
-//! none between them.
+//! The buffers live in the fullest section are stacked without a gap. After that the two sides of the section
+//! are independent: later buffers are placed in order of birth, each into a gap between those live at its
+//! birth, and earlier ones likewise in reversed time. Nothing placed on one side and absent at the peak can
+//! meet the other side, so each placement looks at the gaps of one instant only and a sweep takes `O(n g)`
+//! for `g` gaps at once. Blocks that touch have none between them.
 //!
 //! Holes in live ranges are not used, and instances with fixed offsets are not for it.
 

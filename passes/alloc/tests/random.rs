@@ -55,8 +55,8 @@ fn solving_makes_an_allocation_no_higher_than_any_algorithm_and_again_the_same()
     });
 }
 
-/// The lowest height, by trying every order of stacking: some optimal allocation puts each buffer, in order of offsets, as
-/// low as those below it allow.
+/// The lowest height, by trying every order of stacking: some optimal allocation puts each buffer, in order
+/// of offsets, as low as those below it allow.
 fn exhaustive(instance: &Instance) -> u64 {
     fn stack(instance: &Instance, at: &mut Vec<Option<u64>>, height: u64, best: &mut u64) {
         if height >= *best {

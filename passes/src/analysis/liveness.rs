@@ -1,4 +1,5 @@
-//! How many device bytes a graph-phase module keeps alive when it runs in its order and everything stays on the device.
+//! How many device bytes a graph-phase module keeps alive when it runs in its order and everything stays on
+//! the device.
 
 use memc_ir::{Id, Module, OpId, aligned};
 
@@ -9,7 +10,8 @@ use crate::plan::storage::{self, Kind};
 /// The moment of a step at which most bytes are live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peak {
-    /// Live bytes: states, constants, the step's tensors and the workspace, each rounded up to the slot alignment.
+    /// Live bytes: states, constants, the step's tensors and the workspace, each rounded up to the slot
+    /// alignment.
     pub bytes: u64,
     /// The op that runs at that moment; `None` when no op does.
     pub op: Option<OpId>,
@@ -17,9 +19,10 @@ pub struct Peak {
 
 /// The first peak of `module`, which must pass the verifier, with the workspaces of this device.
 ///
-/// Bytes are shared as `bufferize` shares them: views with what they show, results with dying operands where the row
-/// allows it, next states with their resident slots. States and constants are live throughout, other tensors from the first
-/// op that touches them to the last. Where an address space would be fragmented is not considered.
+/// Bytes are shared as `bufferize` shares them: views with what they show, results with dying operands where
+/// the row allows it, next states with their resident slots. States and constants are live throughout, other
+/// tensors from the first op that touches them to the last. Where an address space would be fragmented is not
+/// considered.
 ///
 /// Fails only where a `copy` that the module needs is rejected, which verified modules do not cause.
 pub fn peak_live_bytes(module: &Module, profile: &DeviceProfile) -> Result<Peak, Contradiction> {

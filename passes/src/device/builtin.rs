@@ -1,21 +1,22 @@
 //! The built-in profiles.
 //!
-//! Peaks and memory throughputs are those of NVIDIA's documents, without sparsity: "NVIDIA Tesla V100 GPU Architecture"
-//! (SXM2), "NVIDIA GeForce GTX 1080" white paper and product page (1080 Ti), "NVIDIA Turing GPU Architecture" (2080 Ti reference
-//! clocks; its 16-bit products accumulate in `f32` at half rate), "NVIDIA A100 Tensor Core GPU" data sheet (SXM), "NVIDIA H100 Tensor
-//! Core GPU" data sheet (SXM5), "NVIDIA H200 Tensor Core GPU" data sheet (SXM). `memory_bytes` is what the driver
-//! reports as the total.
+//! Peaks and memory throughputs are those of NVIDIA's documents, without sparsity: "NVIDIA Tesla V100 GPU
+//! Architecture" (SXM2), "NVIDIA GeForce GTX 1080" white paper and product page (1080 Ti), "NVIDIA Turing GPU
+//! Architecture" (2080 Ti reference clocks; its 16-bit products accumulate in `f32` at half rate), "NVIDIA
+//! A100 Tensor Core GPU" data sheet (SXM), "NVIDIA H100 Tensor Core GPU" data sheet (SXM5), "NVIDIA H200
+//! Tensor Core GPU" data sheet (SXM). `memory_bytes` is what the driver reports as the total.
 //!
-//! Links are what copies of page-locked memory reach, not what the bus could: 12 GB/s one way and 20 GB/s both ways on
-//! PCIe 3 (SwapAdvisor, section 6.1), 24.8 GB/s one way (nvbandwidth) and 35 GB/s both ways on PCIe 4 (NVIDIA developer forum, topic
-//! 352186), 55.6 GB/s one way on PCIe 5 ("NVbandwidth: Your Essential Tool for Measuring GPU Interconnect and Memory
-//! Performance", NVIDIA); both ways on PCIe 5 is 1.5 times that, between the ratios of the other two.
+//! Links are what copies of page-locked memory reach, not what the bus could: 12 GB/s one way and 20 GB/s
+//! both ways on PCIe 3 (SwapAdvisor, section 6.1), 24.8 GB/s one way (nvbandwidth) and 35 GB/s both ways on
+//! PCIe 4 (NVIDIA developer forum, topic 352186), 55.6 GB/s one way on PCIe 5 ("NVbandwidth: Your Essential
+//! Tool for Measuring GPU Interconnect and Memory Performance", NVIDIA); both ways on PCIe 5 is 1.5 times
+//! that, between the ratios of the other two.
 //!
-//! Fixed times: a kernel of a stream or captured graph begins about 2 us after the one before it on Pascal to Ampere
-//! ("Getting Started with CUDA Graphs", NVIDIA, has 3.4 us for one whose work takes 2.9 us, and 3.8 us without a graph); what an asynchronous
-//! copy takes before its first byte is assumed as 10 us, 8 us on Hopper. The reserve is an estimate of
-//! the driver's context and loaded kernels, 0.5 GiB, and 0.75 GiB on Hopper, where library images are larger;
-//! a measured profile has the real figure.
+//! Fixed times: a kernel of a stream or captured graph begins about 2 us after the one before it on Pascal to
+//! Ampere ("Getting Started with CUDA Graphs", NVIDIA, has 3.4 us for one whose work takes 2.9 us, and 3.8 us
+//! without a graph); what an asynchronous copy takes before its first byte is assumed as 10 us, 8 us on
+//! Hopper. The reserve is an estimate of the driver's context and loaded kernels, 0.5 GiB, and 0.75 GiB on
+//! Hopper, where library images are larger; a measured profile has the real figure.
 
 use std::borrow::Cow;
 
@@ -94,8 +95,8 @@ const fn plain(
 /// The profiles known by name.
 ///
 /// `cpu` is the embedded device: nominal figures of two server cores with plain memory copies. `toy` does one
-/// FLOP and moves one byte of device memory per ns, so that timelines in tests can be read by eye; its link is four
-/// times slower, so that recomputing pays.
+/// FLOP and moves one byte of device memory per ns, so that timelines in tests can be read by eye; its link
+/// is four times slower, so that recomputing pays.
 pub static PROFILES: &[DeviceProfile] = &[
     plain("cpu", "the embedded CPU device: two server cores", [50e9, 10e9, 8e9], 2_000),
     plain("toy", "for tests: one FLOP and one byte a ns, a link four times slower", [1e9, 1e9, 0.25e9], 0),

@@ -1,7 +1,7 @@
 //! Profiles in files: JSON of the form `memc-profile/1`, which `passes/README.md` describes.
 //!
-//! Contract: a file is read whole or refused, and errors say which entry is wrong and what it should be. Entries that
-//! the form does not have are refused, since they may be misspelt ones that it has.
+//! Contract: a file is read whole or refused, and errors say which entry is wrong and what it should be.
+//! Entries that the form does not have are refused, since they may be misspelt ones that it has.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -226,7 +226,8 @@ impl DeviceProfile {
         format!("{value:#}\n")
     }
 
-    /// Adds what other profiles have measured. Of several times of one op the middle one counts, the lower of two.
+    /// Adds what other profiles have measured. Of several times of one op the middle one counts, the lower of
+    /// two.
     pub fn merge(&mut self, others: &[DeviceProfile]) {
         let all = [&*self].into_iter().chain(others).filter_map(|p| p.measured.as_deref());
         let samples = all.flat_map(Measured::samples).cloned().collect();

@@ -1,11 +1,12 @@
 //! What was measured on a device, and what is learned from it about other ops.
 //!
-//! Learned is the logarithm of measured time over the roofline's, by ridge regression on logarithms of what an op does
-//! ([`features`]): first one regression for all ops, then for each family another on what the first one leaves. A
-//! family with few ops so keeps to what holds for all. Outside of the range of what was measured the nearest value in
-//! it counts.
+//! Learned is the logarithm of measured time over the roofline's, by ridge regression on logarithms of what
+//! an op does ([`features`]): first one regression for all ops, then for each family another on what the
+//! first one leaves. A family with few ops so keeps to what holds for all. Outside of the range of what was
+//! measured the nearest value in it counts.
 //!
-//! How good it is is said of ops that it has not seen: every op is predicted by what the ops of the other [`FOLDS`]
+//! How good it is is said of ops that it has not seen: every op is predicted by what the ops of the other
+//! [`FOLDS`]
 //! - 1 shares teach, and R2 is one less the squared errors over the squared differences from the mean.
 
 use std::collections::BTreeMap;
@@ -68,8 +69,8 @@ fn log(x: f64) -> f64 {
 /// What is known of an op before it is measured.
 const FEATURES: usize = 9;
 
-/// Logarithms of: arithmetic, traffic, elements of the result, operations for each of them, elements read for each of
-/// them, the last extent and the one before it, the roofline; and the roofline's squared.
+/// Logarithms of: arithmetic, traffic, elements of the result, operations for each of them, elements read for
+/// each of them, the last extent and the one before it, the roofline; and the roofline's squared.
 fn features(op: &OpKind, operands: &[&TensorType], results: &[&TensorType], plain: f64) -> [f64; FEATURES] {
     let cost = op.cost(operands, results);
     let count = |n: u64| log(n as f64 + 1.0);
@@ -195,8 +196,8 @@ pub struct Judgement {
 }
 
 impl DeviceProfile {
-    /// How good the learned correction is for ops it was not learned from, if there are measured ops: op `i`, in order of
-    /// signatures, is predicted by those that leave another remainder by [`FOLDS`].
+    /// How good the learned correction is for ops it was not learned from, if there are measured ops: op `i`,
+    /// in order of signatures, is predicted by those that leave another remainder by [`FOLDS`].
     pub fn judge(&self) -> Option<Judgement> {
         let measured = self.measured.as_deref()?;
         let rows: Vec<Row> = measured.samples().map(|s| s.row(self)).collect();

@@ -1,9 +1,9 @@
 //! Device profiles and the cost model: how long a kernel or a copy takes on a device.
 //!
-//! Contract: times are whole nanoseconds, and the same for the same profile on every machine. A time is, in this
-//! order, what the profile has measured for exactly this op on these types, or the roofline of the op's family
-//! ([`roofline`]), corrected by what was learned from the measured ones ([`measured`]). What the model leaves out: caches
-//! that keep an op's operands, and clocks that change.
+//! Contract: times are whole nanoseconds, and the same for the same profile on every machine. A time is, in
+//! this order, what the profile has measured for exactly this op on these types, or the roofline of the op's
+//! family ([`roofline`]), corrected by what was learned from the measured ones ([`measured`]). What the model
+//! leaves out: caches that keep an op's operands, and clocks that change.
 
 mod builtin;
 mod file;
@@ -32,7 +32,8 @@ pub struct Peaks {
     pub f16: Option<f64>,
     /// Matrix products of `bf16`.
     pub bf16: Option<f64>,
-    /// Matrix products of `f32` rounded to 19 bits. A listing shows it; no op is timed by it, since none is run so.
+    /// Matrix products of `f32` rounded to 19 bits. A listing shows it; no op is timed by it, since none is
+    /// run so.
     pub tf32: Option<f64>,
 }
 
@@ -49,9 +50,11 @@ pub struct DeviceProfile {
     pub processors: u32,
     /// Device memory throughput in bytes per second.
     pub memory_bytes_per_s: f64,
-    /// Copy throughput from device to host in bytes per second; 0 for a device that copies nothing to the host.
+    /// Copy throughput from device to host in bytes per second; 0 for a device that copies nothing to the
+    /// host.
     pub d2h_bytes_per_s: f64,
-    /// Copy throughput from host to device in bytes per second; 0 for a device that copies nothing from the host.
+    /// Copy throughput from host to device in bytes per second; 0 for a device that copies nothing from the
+    /// host.
     pub h2d_bytes_per_s: f64,
     /// Copy throughput of both directions together while both run, in bytes per second.
     pub duplex_total_bytes_per_s: f64,
@@ -63,7 +66,8 @@ pub struct DeviceProfile {
     pub memory_bytes: Option<u64>,
     /// Bytes of the budget that the driver and its libraries take.
     pub reserve_bytes: u64,
-    /// How many times longer a kernel that only moves memory takes beside copies in both directions, where that was measured.
+    /// How many times longer a kernel that only moves memory takes beside copies in both directions, where
+    /// that was measured.
     pub compute_slowdown: Option<f64>,
     /// How near to the peaks kernels come.
     pub kernels: Kernels,
@@ -88,8 +92,8 @@ impl DeviceProfile {
         whole(self.measured.as_ref().map_or(ns, |m| m.op_ns(op, operands, results, ns)))
     }
 
-    /// By how much an op takes longer beside copies in both directions, in parts of [`SLOWDOWN_UNIT`]: as much of the
-    /// measured slowdown as moving its bytes is of its time.
+    /// By how much an op takes longer beside copies in both directions, in parts of [`SLOWDOWN_UNIT`]: as
+    /// much of the measured slowdown as moving its bytes is of its time.
     pub fn slowdown(&self, op: &OpKind, operands: &[&TensorType], results: &[&TensorType]) -> u32 {
         let Some(times) = self.compute_slowdown else { return 0 };
         let cost = op.cost(operands, results);
@@ -99,8 +103,8 @@ impl DeviceProfile {
         ((times - 1.0) * share * f64::from(SLOWDOWN_UNIT)).round() as u32
     }
 
-    /// Scratch bytes of an op on operands and results of these types: at least what the op's row asks for, so that the
-    /// plan also runs on the embedded device, and on a GPU what its kernels take.
+    /// Scratch bytes of an op on operands and results of these types: at least what the op's row asks for, so
+    /// that the plan also runs on the embedded device, and on a GPU what its kernels take.
     ///
     /// The types must satisfy [`OpKind::infer`].
     pub fn workspace(&self, op: &OpKind, operands: &[&TensorType], results: &[&TensorType]) -> u64 {

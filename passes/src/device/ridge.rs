@@ -1,7 +1,8 @@
 //! Linear regression with a penalty on weights (ridge regression), by its normal equations.
 //!
-//! Features are scaled to mean 0 and variance 1, so that one penalty suits all; it is that of one observation. The
-//! equations are symmetric and positive definite with it, and so small that Cholesky's factorisation is all they need.
+//! Features are scaled to mean 0 and variance 1, so that one penalty suits all; it is that of one
+//! observation. The equations are symmetric and positive definite with it, and so small that Cholesky's
+//! factorisation is all they need.
 
 /// The penalty.
 const LAMBDA: f64 = 1.0;
@@ -94,8 +95,8 @@ fn solve(mut a: Vec<Vec<f64>>, mut b: Vec<f64>) -> Vec<f64> {
     b
 }
 
-/// R2 of pairs (measured, predicted): 1 less the squared errors over the squared differences from the mean. `None`
-/// where the measured ones do not differ.
+/// R2 of pairs (measured, predicted): 1 less the squared errors over the squared differences from the mean.
+/// `None` where the measured ones do not differ.
 pub(super) fn r_squared(pairs: &[(f64, f64)]) -> Option<f64> {
     let mean = pairs.iter().map(|p| p.0).sum::<f64>() / pairs.len().max(1) as f64;
     let total: f64 = pairs.iter().map(|p| (p.0 - mean) * (p.0 - mean)).sum();

@@ -1,23 +1,25 @@
-//! The roofline: a kernel takes its launch, and then as long as its arithmetic or its memory traffic, whichever is
-//! longer, each at what its family reaches of the device's peak.
+//! The roofline: a kernel takes its launch, and then as long as its arithmetic or its memory traffic,
+//! whichever is longer, each at what its family reaches of the device's peak.
 //!
 //! On devices of kind [`Kernels::Gpu`]:
 //!
 //! - Traffic: `RAMP_NS + bytes / (bandwidth * memory)`. So half the bandwidth is reached at
 //!   `bandwidth * memory * RAMP_NS` bytes, less than 1 MB on a V100, 3 MB on an H100.
-//! - Products (matrix products; convolutions as implicit ones: a row for each output position, a column for each output
-//!   channel, or one for each weight in the gradient by the weight) are cut into tiles of `tm` x `tn` elements, one at a time on
-//!   each processor, so that time goes by full waves of tiles: `waves * 2 * tm * tn * (k + PROLOGUE) / (peak /
-//!   processors * compute * tile)`, by the fastest of the tile shapes of [`TILES`] and of some ways to share the inner
-//!   dimension `k` among several tiles, whose partial sums are then written and read once more. Tile and wave
-//!   quantisation are explained in NVIDIA's "Matrix Multiplication Background User's Guide".
-//! - Convolutions of `f32` with 3 x 3 kernels and stride 1 need fewer multiplications by Winograd's method (Lavin and
-//!   Gray, "Fast Algorithms for Convolutional Neural Networks", 2.25 times fewer in theory): `WINOGRAD`.
+//! - Products (matrix products; convolutions as implicit ones: a row for each output position, a column for
+//!   each output channel, or one for each weight in the gradient by the weight) are cut into tiles of `tm` x
+//!   `tn` elements, one at a time on each processor, so that time goes by full waves of tiles: `waves * 2 *
+//!   tm * tn * (k + PROLOGUE) / (peak / processors * compute * tile)`, by the fastest of the tile shapes of
+//!   [`TILES`] and of some ways to share the inner dimension `k` among several tiles, whose partial sums are
+//!   then written and read once more. Tile and wave quantisation are explained in NVIDIA's "Matrix
+//!   Multiplication Background User's Guide".
+//! - Convolutions of `f32` with 3 x 3 kernels and stride 1 need fewer multiplications by Winograd's method
+//!   (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2.25 times fewer in theory):
+//!   `WINOGRAD`.
 //! - Other ops: `flops / (peak * compute)`.
 //!
-//! Every part grows with each extent: of two ops alike, the one with more to do is never the faster one. The shares of
-//! [`efficiency`] are set so that published training speeds come out; `tests/bench/results/costs.md` compares both. A
-//! profile with measured ops does without them.
+//! Every part grows with each extent: of two ops alike, the one with more to do is never the faster one. The
+//! shares of [`efficiency`] are set so that published training speeds come out;
+//! `tests/bench/results/costs.md` compares both. A profile with measured ops does without them.
 
 use memc_ir::ops::Family;
 use memc_ir::{Cost, DType, OpKind, TensorType};
@@ -47,7 +49,8 @@ impl Kernels {
 const RAMP_NS: f64 = 1_000.0;
 /// What filling and emptying a tile's pipeline costs, in steps along the inner dimension.
 const PROLOGUE: f64 = 48.0;
-/// Extents of tiles, and what they reach relative to the largest: larger ones read less for each multiplication.
+/// Extents of tiles, and what they reach relative to the largest: larger ones read less for each
+/// multiplication.
 const TILES: [(u64, u64, f64); 4] = [(128, 128, 1.0), (128, 64, 0.92), (64, 64, 0.8), (32, 32, 0.5)];
 /// Among how many tiles the inner dimension may be shared.
 const SPLITS: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];

@@ -1,11 +1,13 @@
 //! Canonical forms: one spelling for ops that can be written in several ways, and no ops that do nothing.
 //!
-//! Later passes match and merge by spelling, so two spellings of one thing are a missed match. Each form here is
-//! the cheaper or the shorter one, and depends on one op and the definitions of its operands only; choices that
-//! need weighing are left to `simplify`.
+//! Later passes match and merge by spelling, so two spellings of one thing are a missed match. Each form here
+//! is the cheaper or the shorter one, and depends on one op and the definitions of its operands only; choices
+//! that need weighing are left to `simplify`.
 //!
-//! - Reshapes, broadcasts, transposes, casts, slices, pads, copies and concatenations that change nothing vanish.
-//! - What only moves or adds axes of extent 1 is a reshape; reshapes, broadcasts and transposes of their like are one.
+//! - Reshapes, broadcasts, transposes, casts, slices, pads, copies and concatenations that change nothing
+//!   vanish.
+//! - What only moves or adds axes of extent 1 is a reshape; reshapes, broadcasts and transposes of their like
+//!   are one.
 //! - A slice's `ends` are one past the last element taken, and its step is 1 where it takes at most one.
 //! - `gemm` that ignores its addend is `matmul`. Reductions over no axes vanish where summing adds no zero.
 //! - A constant operand is on the right where the op has a form for that.

@@ -4,8 +4,9 @@ use memc_ir::{Code, Def, Id, Module, Phase, ValueId};
 
 /// Rids the graph-phase module `m` of ops outside the order, their values, and constants that nothing reads.
 ///
-/// Names, the order, inputs and states stay, used or not: inputs and states are what the user sees. Arenas never
-/// shrink, so this is the only way to be rid of entries; ids change to follow the order. `m` must pass the verifier.
+/// Names, the order, inputs and states stay, used or not: inputs and states are what the user sees. Arenas
+/// never shrink, so this is the only way to be rid of entries; ids change to follow the order. `m` must pass
+/// the verifier.
 pub fn compact(m: &mut Module) {
     debug_assert_eq!(m.phase, Phase::Graph);
     let mut used = vec![false; m.values.len()];

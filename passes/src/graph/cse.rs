@@ -1,8 +1,9 @@
-//! Common subexpression elimination by hash-consing: equal ops on equal operands and equal constants become one.
+//! Common subexpression elimination by hash-consing: equal ops on equal operands and equal constants become
+//! one.
 //!
 //! Exporters repeat themselves: every gradient function recomputes the transposes, masks and scales it needs.
-//! All graph-phase ops are pure, so the first of equal ops can stand for all of them. In the mem phase a repeated
-//! op may be a deliberate recomputation, which is why this is a graph-phase pass.
+//! All graph-phase ops are pure, so the first of equal ops can stand for all of them. In the mem phase a
+//! repeated op may be a deliberate recomputation, which is why this is a graph-phase pass.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

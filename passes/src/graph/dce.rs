@@ -1,7 +1,7 @@
 //! Dead code elimination: ops that no output and no next state depends on, and constants that no op reads.
 //!
-//! Producers export far more than a step needs (masks, statistics, shape arithmetic). A dead op would be computed
-//! and a dead constant uploaded in every step, and both would count towards the peak.
+//! Producers export far more than a step needs (masks, statistics, shape arithmetic). A dead op would be
+//! computed and a dead constant uploaded in every step, and both would count towards the peak.
 
 use memc_ir::{Id, Module, OpId, Phase, ValueId};
 

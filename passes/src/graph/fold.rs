@@ -1,14 +1,15 @@
 //! Constant folding: ops whose operands are all known are evaluated once, here, with the CPU kernels.
 //!
-//! Exporters leave the arithmetic of shapes, masks, learning-rate factors and bias corrections in the graph. Folded,
-//! it costs nothing per step, and shapes become constants that other passes can read.
+//! Exporters leave the arithmetic of shapes, masks, learning-rate factors and bias corrections in the graph.
+//! Folded, it costs nothing per step, and shapes become constants that other passes can read.
 //!
-//! One canonical form for known tensors: with at most [`DENSE_ELEMENTS`] elements, or with elements that differ, a
-//! constant; otherwise a `fill`. A constant takes memory for the whole step and is uploaded, which for a large
-//! tensor of equal elements is waste; a `fill` is a kernel to launch, which for a handful of elements is waste.
+//! One canonical form for known tensors: with at most [`DENSE_ELEMENTS`] elements, or with elements that
+//! differ, a constant; otherwise a `fill`. A constant takes memory for the whole step and is uploaded, which
+//! for a large tensor of equal elements is waste; a `fill` is a kernel to launch, which for a handful of
+//! elements is waste.
 //!
-//! Left alone: results larger than the option `limit`, and ops whose kernel reports an error, as an index out of
-//! range, so that the error appears in the run with its op's name.
+//! Left alone: results larger than the option `limit`, and ops whose kernel reports an error, as an index out
+//! of range, so that the error appears in the run with its op's name.
 
 use memc_ir::attr::Scalar;
 use memc_ir::{Code, Const, ConstId, Def, Id, Module, OpId, OpKind, Phase, TensorType, ValueId};
@@ -155,7 +156,8 @@ fn define(m: &mut Module, v: ValueId, known: Known) -> Option<OpId> {
     None
 }
 
-/// Gives constants that repeat one element the form of a `fill`, placed before the first use; returns how many.
+/// Gives constants that repeat one element the form of a `fill`, placed before the first use; returns how
+/// many.
 fn constants_to_fills(m: &mut Module) -> u64 {
     let mut fills = 0;
     let mut order = Vec::with_capacity(m.order.len());

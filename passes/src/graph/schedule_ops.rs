@@ -1,11 +1,11 @@
 //! Choosing the order of execution: as given, or greedily by memory.
 //!
-//! Exporters list nodes as they were traced: all gradients, then all updates, with every gradient alive in between.
-//! List scheduling that always runs the ready op which adds the fewest live bytes frees each gradient at once, but
-//! without lookahead may spread over branches that the given order finishes one by one; so a second schedule keeps to
-//! the given order and only runs early what shrinks the live bytes. Both are heuristics (the problem is NP-hard:
-//! Sethi, "Complete Register Allocation Problems", 1975): the schedule with the smallest peak is taken, the given
-//! order when none is smaller.
+//! Exporters list nodes as they were traced: all gradients, then all updates, with every gradient alive in
+//! between. List scheduling that always runs the ready op which adds the fewest live bytes frees each
+//! gradient at once, but without lookahead may spread over branches that the given order finishes one by one;
+//! so a second schedule keeps to the given order and only runs early what shrinks the live bytes. Both are
+//! heuristics (the problem is NP-hard: Sethi, "Complete Register Allocation Problems", 1975): the schedule
+//! with the smallest peak is taken, the given order when none is smaller.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! Allocation: offsets for the slots of a mem-phase module.
 //!
-//! Every slot is a buffer of `memc-alloc`: its bytes by its live range in order positions, and no two of one arena may
-//! overlap. Slots that already have an offset stay where they are.
+//! Every slot is a buffer of `memc-alloc`: its bytes by its live range in order positions, and no two of one
+//! arena may overlap. Slots that already have an offset stay where they are.
 
 use memc_alloc::{Algorithm, Buffer, Instance, InstanceError, Options, Solution};
 use memc_ir::{Code, Id, Module, SLOT_ALIGN, SlotId, Space};

@@ -1,8 +1,8 @@
 //! Bufferization: from a schedule of the planner to memory IR.
 //!
-//! Folds the planner's trace, which alone says what decisions mean. The IR gets its slots, their offsets, the commands in
-//! their order and their waits. Two things are added: views of values, where an op first needs them, and the clones of
-//! ops that run again. The verifier and the checker prove the result independently.
+//! Folds the planner's trace, which alone says what decisions mean. The IR gets its slots, their offsets, the
+//! commands in their order and their waits. Two things are added: views of values, where an op first needs
+//! them, and the clones of ops that run again. The verifier and the checker prove the result independently.
 
 use memc_ir::{Code, Def, Id, Module, OpId, Phase, Slot, SlotId, Space, Value, ValueId, Wait};
 use memc_planner::{Command, Decisions, Event, Realised, Site, Trace, What, trace};
@@ -65,8 +65,8 @@ struct Bufferizer<'a> {
     p: &'a Problem,
     trace: &'a Trace,
     m: Module,
-    /// For every slot, the values of the source module that it holds, each with the value that stands for it here; the
-    /// one that the others are views of comes first.
+    /// For every slot, the values of the source module that it holds, each with the value that stands for it
+    /// here; the one that the others are views of comes first.
     content: Vec<Vec<(ValueId, ValueId)>>,
     /// Slots that the next command's action takes.
     allocs: Vec<SlotId>,
@@ -110,7 +110,8 @@ impl Bufferizer<'_> {
         match event {
             Event::Alloc(slot) => self.allocs.push(SlotId(slot)),
             Event::Free(slot) => {
-                // The bytes of a host copy are free as soon as nothing reads them; the trace keeps them longer.
+                // The bytes of a host copy are free as soon as nothing reads them; the trace keeps them
+                // longer.
                 if self.trace.slots[slot as usize].site != Site::Copy {
                     self.free(SlotId(slot));
                 }
@@ -158,8 +159,8 @@ impl Bufferizer<'_> {
         }
     }
 
-    /// Copies a value from the slot that the command reads to the one that it writes; without one, what all others there
-    /// are views of.
+    /// Copies a value from the slot that the command reads to the one that it writes; without one, what all
+    /// others there are views of.
     fn copy(&mut self, code: Code, command: &Command, value: Option<ValueId>) -> Result<OpId, Contradiction> {
         let (&[from], &[to]) = (&command.reads[..], &command.writes[..]) else {
             return Err("a copy of the trace has not one source and one destination".into());
@@ -224,7 +225,8 @@ impl Bufferizer<'_> {
         Ok(placed)
     }
 
-    /// Puts an op of the source module, or a clone of it when it has been put before, at the end of the order.
+    /// Puts an op of the source module, or a clone of it when it has been put before, at the end of the
+    /// order.
     fn place_op(&mut self, op: OpId, operands: Vec<ValueId>, slots: Vec<SlotId>) -> OpId {
         let placed = if self.m.ops[op].slots.is_empty() { op } else { self.clone_op(op) };
         self.m.ops[placed].operands = operands;

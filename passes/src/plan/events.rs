@@ -1,4 +1,5 @@
-//! Events: which completions on other streams every op has to wait for, from the bytes that ops touch after allocation.
+//! Events: which completions on other streams every op has to wait for, from the bytes that ops touch after
+//! allocation.
 
 use std::fmt;
 

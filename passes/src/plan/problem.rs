@@ -25,8 +25,8 @@ pub struct Problem {
 impl Problem {
     /// The problem of a graph-phase module on a device.
     ///
-    /// [`PassError::Unsupported`] when the step is so large that sums of bytes or times could overflow; the text
-    /// names the largest op.
+    /// [`PassError::Unsupported`] when the step is so large that sums of bytes or times could overflow; the
+    /// text names the largest op.
     pub fn new(module: &Module, profile: &DeviceProfile) -> Result<Problem, PassError> {
         let mut m = module.clone();
         storage::legalise(&mut m)?;

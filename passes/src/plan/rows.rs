@@ -103,7 +103,8 @@ fn run_alloc(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(
     Ok(())
 }
 
-/// Plans the module as it stands: its own order, one capacity, effort 2. Nothing is decided where everything fits.
+/// Plans the module as it stands: its own order, one capacity, effort 2. Nothing is decided where everything
+/// fits.
 fn run_plan(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
     let capacity = options.number(PLAN_OPTIONS, "capacity")?;
     let p = Problem::new(m, cx.profile)?;

@@ -1,9 +1,9 @@
 //! Which values share bytes: views, in-place results, and the resident slots of states.
 //!
 //! A *tensor* of the planning problem is one such group. In-place sharing is decided here once, greedily in
-//! execution order: a result takes over an operand's bytes when the row allows it and the operand is read for the
-//! last time. The resident slot of a state is only ever shared by the state's value and its next value, so that a step
-//! ends where the next one begins.
+//! execution order: a result takes over an operand's bytes when the row allows it and the operand is read for
+//! the last time. The resident slot of a state is only ever shared by the state's value and its next value,
+//! so that a step ends where the next one begins.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,8 +43,9 @@ pub(crate) fn base(m: &Module, mut v: ValueId) -> ValueId {
     v
 }
 
-/// Rewrites the module so that every output is an op's result and every next state can be in its resident slot: inserts
-/// `copy` ops where values are passed through, carried twice, or finished before the old state is dead.
+/// Rewrites the module so that every output is an op's result and every next state can be in its resident
+/// slot: inserts `copy` ops where values are passed through, carried twice, or finished before the old state
+/// is dead.
 pub(crate) fn legalise(m: &mut Module) -> Result<(), Contradiction> {
     for i in 0..m.outputs.len() {
         let v = m.outputs[i].value;
@@ -78,7 +79,8 @@ pub(crate) fn legalise(m: &mut Module) -> Result<(), Contradiction> {
     Ok(())
 }
 
-/// A copy of a value that no op computes, before every op, so that it shows states as they are before the step.
+/// A copy of a value that no op computes, before every op, so that it shows states as they are before the
+/// step.
 fn copy_in_front(m: &mut Module, v: ValueId) -> Result<ValueId, Contradiction> {
     let name = m.values[v].name.clone();
     let op = m.new_op(OpKind::Copy {}, &[v], &[&name], "")?;

@@ -1,7 +1,7 @@
 //! Gradients of all parameters, as outputs.
 //!
-//! The gradients of several micro-steps are summed. Those of a micro-step stand right behind its loss, so that the values
-//! that they need can be freed before the next micro-step.
+//! The gradients of several micro-steps are summed. Those of a micro-step stand right behind its loss, so
+//! that the values that they need can be freed before the next micro-step.
 
 use memc_ir::{
     Id, Module, OpId, OpKind, Output, OutputRole, Phase, Role, StateId, ValueId, autodiff, counted, some_of,
@@ -22,13 +22,15 @@ fn run(m: &mut Module, _: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError
     Ok(())
 }
 
-/// Appends the gradients of the losses of `m` by all its parameters and makes them outputs, `X_grad` for parameter `X`.
+/// Appends the gradients of the losses of `m` by all its parameters and makes them outputs, `X_grad` for
+/// parameter `X`.
 ///
 /// A parameter that no loss depends on becomes frozen; the returned warning names all of them.
 ///
 /// # Errors
 ///
-/// [`PassError::Usage`] where the losses depend on no parameter, [`PassError::Unsupported`] where an op has no gradient.
+/// [`PassError::Usage`] where the losses depend on no parameter, [`PassError::Unsupported`] where an op has
+/// no gradient.
 pub fn differentiate(m: &mut Module) -> Result<Option<String>, PassError> {
     let params: Vec<StateId> =
         m.states.iter().filter(|(_, s)| s.role == Role::Param).map(|(id, _)| id).collect();

@@ -42,12 +42,13 @@ fn run(m: &mut Module, options: &Options, _: &mut PassCx<'_>) -> Result<(), Pass
 
 /// Appends `loss` to the forward graph `m`, whose only outputs are losses afterwards, one a micro-step.
 ///
-/// With several micro-steps, told by the data inputs, outputs come in as many equal groups, and every loss stands where
-/// its micro-step ends.
+/// With several micro-steps, told by the data inputs, outputs come in as many equal groups, and every loss
+/// stands where its micro-step ends.
 ///
 /// # Errors
 ///
-/// [`PassError::Usage`] where no output, or more than one, fits the loss, or where the graph has an input `labels`.
+/// [`PassError::Usage`] where no output, or more than one, fits the loss, or where the graph has an input
+/// `labels`.
 pub fn add_loss(m: &mut Module, loss: &Loss) -> Result<(), PassError> {
     let usage = |text: String| Err(PassError::Usage(text));
     let is_labels = |x: &memc_ir::Input| matches!(&x.feed, Feed::Data { source, .. } if source == LABELS);
@@ -298,8 +299,8 @@ fn emit(m: &mut Module, loss: &Loss, output: ValueId, micro: u32) -> Result<Valu
             emit(mean, &[size], "loss")
         }
         LossKind::BceWithLogits => {
-            // max(x, 0) - x * y + log(1 + exp(-|x|)), which overflows nowhere. With |x| as 2 max(x, 0) - x its slope is
-            // sigmoid(x) - y at zero too, whatever slope the maximum has there.
+            // max(x, 0) - x * y + log(1 + exp(-|x|)), which overflows nowhere. With |x| as 2 max(x, 0) - x
+            // its slope is sigmoid(x) - y at zero too, whatever slope the maximum has there.
             let positive = emit(OpKind::Relu {}, &[output], "loss/positive")?;
             let chosen = emit(OpKind::Mul {}, &[output, labels], "loss/chosen")?;
             let below = emit(OpKind::Sub {}, &[positive, output], "loss/below")?;

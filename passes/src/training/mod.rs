@@ -1,7 +1,7 @@
 //! Training construction: a forward graph becomes a training step.
 //!
-//! `add-loss` appends a loss and its labels, `differentiate` the gradients of all parameters as outputs, `add-optimizer`
-//! the updates that consume them. Gradient rules are those of [`memc_ir::autodiff`].
+//! `add-loss` appends a loss and its labels, `differentiate` the gradients of all parameters as outputs,
+//! `add-optimizer` the updates that consume them. Gradient rules are those of [`memc_ir::autodiff`].
 
 mod differentiate;
 mod loss;
@@ -20,14 +20,16 @@ pub(crate) const ADD_LOSS: PassDef = loss::PASS;
 pub(crate) const ADD_OPTIMIZER: PassDef = optimizer::PASS;
 pub(crate) const DIFFERENTIATE: PassDef = differentiate::PASS;
 
-/// Adds the parts that `recipe` names to `module`; [`PassCx::warnings`] gets what the user may not have wanted.
+/// Adds the parts that `recipe` names to `module`; [`PassCx::warnings`] gets what the user may not have
+/// wanted.
 ///
-/// A forward part goes through [`FORWARD_PIPELINE`] before it is differentiated, so that gradients are taken of
-/// normalisations and activations, not of the small ops that exporters write for them.
+/// A forward part goes through [`FORWARD_PIPELINE`] before it is differentiated, so that gradients are taken
+/// of normalisations and activations, not of the small ops that exporters write for them.
 ///
 /// # Errors
 ///
-/// [`PassError::Usage`] where loss and model do not fit, [`PassError::Unsupported`] where an op has no gradient.
+/// [`PassError::Usage`] where loss and model do not fit, [`PassError::Unsupported`] where an op has no
+/// gradient.
 pub fn fulfil(module: &mut Module, recipe: &Recipe, cx: &mut PassCx<'_>) -> Result<(), PassError> {
     if let Some(loss) = &recipe.loss {
         add_loss(module, loss)?;

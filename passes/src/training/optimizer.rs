@@ -64,15 +64,15 @@ struct Trained {
     gradient: ValueId,
 }
 
-/// Appends the update of every parameter whose gradient is an output of `m`, and the optimizer's own state, which starts
-/// at zero.
+/// Appends the update of every parameter whose gradient is an output of `m`, and the optimizer's own state,
+/// which starts at zero.
 ///
 /// Gradients are outputs no longer. The output `X_grad` belongs to the parameter `X`.
 ///
 /// # Errors
 ///
-/// [`PassError::Usage`] where no gradient is an output, [`PassError::Unsupported`] where an update cannot be computed in
-/// the parameter's type.
+/// [`PassError::Usage`] where no gradient is an output, [`PassError::Unsupported`] where an update cannot be
+/// computed in the parameter's type.
 pub fn add_optimizer(m: &mut Module, optimizer: &Optimizer) -> Result<(), PassError> {
     let trained = trained(m)?;
     m.outputs.retain(|o| o.role != OutputRole::Gradient);

@@ -49,7 +49,8 @@ pub(super) fn idiom(r: &mut Rng, m: &mut Module, x: ValueId, y: ValueId) -> Opti
             op(m, MatMul { trans_a: r.one_in(2), trans_b: r.one_in(2), alpha: F32(1.0) }, &[t, x])
         }
         7 if r.one_in(2) => {
-            // A linear layer's gradients, of the weight from rows, of the bias from rows or from all leading axes.
+            // A linear layer's gradients, of the weight from rows, of the bias from rows or from all leading
+            // axes.
             let (&n, lead) = ty.shape.split_last()?;
             let (rows, axes) = (lead.iter().product(), (0..lead.len() as u64).collect());
             let matrix = op(m, Reshape { shape: vec![rows, n] }, &[x])?;

@@ -4,7 +4,7 @@
 
 /// Multipliers of one round.
 const FACTORS: [u32; 2] = [0xd251_1f53, 0xcd9e_8d57];
-/// What the key grows by from round to round.
+/// Growth of the key from round to round.
 const GROWTH: [u32; 2] = [0x9e37_79b9, 0xbb67_ae85];
 const ROUNDS: usize = 10;
 

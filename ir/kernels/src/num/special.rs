@@ -1,11 +1,12 @@
 //! Exponential functions and their relatives, free of branches so that loops over them vectorise.
 //!
-//! Everything is computed in double precision, to about ten digits, and rounded once: results are within one unit
-//! in the last place, without the care that single precision would take.
+//! Everything is computed in double precision, to about ten digits, and rounded once: results are within one
+//! unit in the last place, without the care that single precision would take.
 
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, LOG2_E};
 
-/// The polynomial with the given coefficients, constant first, at `x`: written out, as a loop would hinder vectors.
+/// The polynomial with the given coefficients, constant first, at `x`: written out, as a loop would hinder
+/// vectors.
 macro_rules! polynomial {
     ($x:expr; $c:expr) => { $c };
     ($x:expr; $c:expr, $($rest:expr),+) => { $c + $x * polynomial!($x; $($rest),+) };
@@ -50,8 +51,8 @@ pub(crate) fn tanh(x: f32) -> f32 {
     (if x.abs() < 4e-3 { x - x * x * x / 3.0 } else { far }) as f32
 }
 
-/// `[erfc(z), exp(-z^2)]` for `z >= 0`, from `(1 + 2 z) exp(z^2) erfc(z)` as a polynomial in `(z - 3) / (z + 3)`
-/// with relative error below 1e-10.
+/// `[erfc(z), exp(-z^2)]` for `z >= 0`, from `(1 + 2 z) exp(z^2) erfc(z)` as a polynomial in
+/// `(z - 3) / (z + 3)` with relative error below 1e-10.
 ///
 /// The form is that of Shepherd and Laframboise, "Chebyshev approximation of (1 + 2x) exp(x^2) erfc x in
 /// 0 <= x < infinity", Math. Comp. 36 (1981); the coefficients are a Chebyshev interpolation with 64 nodes.
@@ -83,7 +84,7 @@ fn normal(x: f64) -> [f64; 2] {
     [if x < 0.0 { tail } else { 1.0 - tail }, bell * (0.5 * FRAC_2_SQRT_PI * FRAC_1_SQRT_2)]
 }
 
-/// `x`, or a number as good where gelu vanishes: minus infinity times zero would not.
+/// `x`, or a finite number that gives the same result where gelu vanishes: minus infinity times zero is NaN.
 #[inline(always)]
 fn not_below_limit(x: f32) -> f64 {
     let x = f64::from(x);
@@ -107,7 +108,8 @@ pub(crate) fn gelu_slope(x: f32) -> f32 {
 
 /// sqrt(2 / pi).
 const TANH_SCALE: f64 = FRAC_2_SQRT_PI * FRAC_1_SQRT_2;
-/// Cubic coefficient of the tanh form of gelu (Hendrycks and Gimpel, "Gaussian Error Linear Units", section 2).
+/// Cubic coefficient of the tanh form of gelu (Hendrycks and Gimpel, "Gaussian Error Linear Units", section
+/// 2).
 const TANH_CUBIC: f64 = 0.044715;
 
 /// `x / 2 * (1 + tanh(u))` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`, written as `x * sigmoid(2 u)`.

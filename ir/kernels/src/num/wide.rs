@@ -2,8 +2,8 @@
 //!
 //! Results do not depend on the choice: no multiply and add are fused, and sums have a fixed number of lanes.
 //!
-//! Functions are passed by value and should be small or `inline(always)`: what is not inlined is compiled for the
-//! plainest processor.
+//! Functions are passed by value and should be small or `inline(always)`. A function that is not inlined is
+//! compiled for the plainest processor.
 
 use pulp::{Arch, Simd, WithSimd};
 

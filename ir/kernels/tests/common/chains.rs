@@ -77,7 +77,8 @@ pub(crate) fn chosen(r: &mut Random, s: u64) -> Vec<Sample> {
     all
 }
 
-/// Products with what follows them: of one matrix, of several, with operands that broadcast, of which `t0` is a result or not.
+/// Products with an epilogue: of one matrix, of several, with operands that broadcast, and with `t0` a result
+/// or not.
 pub(crate) fn products(r: &mut Random, s: u64) -> Vec<Sample> {
     let step = Tensor::i64(&[1], &[3]).unwrap();
     vec![
@@ -185,8 +186,8 @@ impl Chain {
     }
 }
 
-/// A chain of random steps of all element types on operands that broadcast; `exact`: without functions that another
-/// processor may round otherwise.
+/// A chain of random steps of all element types on operands that broadcast; `exact`: without functions that
+/// another processor may round otherwise.
 pub(crate) fn random(r: &mut Random, exact: bool) -> Sample {
     use OpKind::*;
     let rank = below(r, 5);
@@ -283,7 +284,7 @@ fn floats(r: &mut Random, chain: &mut Chain, x: Arg, dtype: DType, exact: bool) 
     }
 }
 
-/// The op, whose results are what no step reads and some that are read.
+/// The op. Its results are the steps that no step reads, and some others.
 fn finish(r: &mut Random, chain: Chain) -> Sample {
     let mut is_out = vec![true; chain.steps.len()];
     for arg in chain.steps.iter().flat_map(|(s, _)| &s.args) {

@@ -94,8 +94,8 @@ pub(crate) fn run(sample: &Sample, shared: &[(usize, usize)]) -> Result<Vec<Tens
     Ok(out)
 }
 
-/// At least one sample of every op. `scale` multiplies the outer extents, so that a large scale crosses the sizes
-/// at which work is spread over threads.
+/// At least one sample of every op. `scale` multiplies the outer extents, so that a large scale crosses the
+/// sizes at which work is spread over threads.
 pub(crate) fn samples(scale: u64) -> Vec<Sample> {
     let (r, s) = (&mut Random::new(scale), scale);
     let mut all = Vec::new();

@@ -1,7 +1,8 @@
 //! Gradients against finite differences in double precision: every row of the op table, then whole models.
 //!
-//! Every case of [`rows`] weighs the results of one op with random numbers, differentiates the sum, and compares each
-//! element with a central difference. A row must have a case; a row whose gradient must be refused says why.
+//! Every case of [`rows`] weighs the results of one op with random numbers, differentiates the sum, and
+//! compares each element with a central difference. A row must have a case. Where a row's gradient must be
+//! refused, the case says why.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod elementwise;

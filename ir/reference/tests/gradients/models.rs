@@ -4,7 +4,8 @@ use memc_ir::{OpKind, ValueId, parse};
 
 use crate::support::{compare, contents};
 
-/// Checks the gradients of `loss` by all states of the module with role `param`; returns how often each op is used.
+/// Checks the gradients of `loss` by all states of the module with role `param`; returns how often each op is
+/// used.
 fn check(text: &str, seed: u64) -> Vec<String> {
     let mut m = parse(text).unwrap();
     let env = contents(&m, seed);

@@ -4,10 +4,11 @@ use memc_ir::autodiff::differentiate;
 use memc_ir::{DType, Feed, Init, Module, OpKind, Role, TensorType, ValueId, verify};
 use memc_reference::{Data, Env, Tensor64, run};
 
-/// Largest difference between a gradient and its central difference, relative to the largest of the tensor or 1.
+/// Largest difference between a gradient and its central difference, relative to the largest of the tensor
+/// or 1.
 const TOLERANCE: f64 = 1e-6;
 
-/// What differentiating a case must give.
+/// Expected outcome of differentiating a case.
 pub(crate) enum Expect {
     /// Gradients of these operands.
     Gradients(Vec<usize>),
@@ -103,7 +104,7 @@ impl Case {
         Case { expect: Expect::Refused(why), ..Case::new(op, operands) }
     }
 
-    /// Fails with the op, its attributes and operand types, and what is wrong.
+    /// Fails with the op, its attributes and operand types, and the fault.
     pub(crate) fn check(&self) -> Result<(), String> {
         let types: Vec<String> = self.operands.iter().map(|t| t.ty.to_string()).collect();
         let call = format!("{} {} {}", self.op.mnemonic(), self.op.attrs_text(), types.join(", "));

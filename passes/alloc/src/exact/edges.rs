@@ -1,9 +1,10 @@
 //! Edge finding: which buffers of a machine must lie above, or below, a whole set of others.
 //!
-//! After J. Carlier and E. Pinson, "An algorithm for solving the job-shop problem", Management Science 35 (1989), in the
-//! form of P. Vilim, "Global constraints in scheduling" (2007), chapter 4: for every set of buffers that must end by some
-//! offset, one that cannot lie among or below them lies above them all. The same is done upside down. Buffers that lie
-//! below or above all others of the machine in any case are left out.
+//! After J. Carlier and E. Pinson, "An algorithm for solving the job-shop problem", Management Science 35
+//! (1989), in the form of P. Vilim, "Global constraints in scheduling" (2007), chapter 4: for every set of
+//! buffers that must end by some offset, one that cannot lie among or below them lies above them all. The
+//! same is done upside down. Buffers that lie below or above all others of the machine in any case are left
+//! out.
 
 use super::state::{Contradiction, State, Step};
 

@@ -1,9 +1,10 @@
 //! The exact search: is there an allocation of a given height?
 //!
-//! Constraint programming. Every section is a machine that holds one buffer at an offset; domains are narrowed by pairs
-//! and by edge finding (`edges.rs`), and a decision says which buffer is the lowest of a section (`search.rs`). The
-//! search starts anew after numbers of decisions that follow the sequence of Luby, Sinclair and Zuckerman ("Optimal
-//! speedup of Las Vegas algorithms", 1993), each time choosing sections in another way.
+//! Constraint programming. Every section is a machine that holds one buffer at an offset; domains are
+//! narrowed by pairs and by edge finding (`edges.rs`), and a decision says which buffer is the lowest of a
+//! section (`search.rs`). The search starts anew after numbers of decisions that follow the sequence of Luby,
+//! Sinclair and Zuckerman ("Optimal speedup of Las Vegas algorithms", 1993), each time choosing sections in
+//! another way.
 
 mod edges;
 mod search;
@@ -41,8 +42,8 @@ pub(crate) struct Exact<'a> {
 }
 
 impl<'a> Exact<'a> {
-    /// A search for an allocation no higher than `capacity`; none where the component is too large for it, or to look at all
-    /// its sections once takes more than `work`.
+    /// A search for an allocation no higher than `capacity`; none where the component is too large for it, or
+    /// to look at all its sections once takes more than `work`.
     pub(crate) fn new(c: &'a Compact, capacity: u64, seed: u64, work: u64) -> Option<Exact<'a>> {
         if c.len() > MOST_BUFFERS || root_steps(c) > work {
             return None;

@@ -1,4 +1,5 @@
-//! Depth-first search with restarts: which buffer lies lowest among those of a machine that are not yet stacked.
+//! Depth-first search with restarts: which buffer lies lowest among those of a machine that are not yet
+//! stacked.
 
 use super::edges::{Edges, insertion_sort};
 use super::state::{State, Step};
@@ -96,7 +97,8 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Ranks of buffers for ties, those first that are hard to place, with some chance from the fourth round on.
+    /// Ranks of buffers for ties, those first that are hard to place, with some chance from the fourth round
+    /// on.
     fn ranks(&mut self, round: u64) -> Vec<u64> {
         let mut list: Vec<u32> = (0..self.c.len() as u32).collect();
         let hull = |b: u32| self.c.hull(b as usize);
@@ -206,8 +208,8 @@ impl<'a> Search<'a> {
         View { open: Some(open), slack: top - low - bytes, low }
     }
 
-    /// The buffer to try as the lowest of those not stacked on a machine, and these others. None when every one is above
-    /// another.
+    /// The buffer to try as the lowest of those not stacked on a machine, and these others. None when every
+    /// one is above another.
     fn lowest(&self, machine: usize, ranks: &[u64]) -> Option<(usize, Vec<u32>)> {
         let s = &self.state;
         let rest = &self.sorted[machine][self.views[machine].open?..];

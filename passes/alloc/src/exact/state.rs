@@ -1,8 +1,8 @@
 //! What the exact search knows: where every buffer may begin, and which of two lies lower.
 //!
-//! Buffers are the tasks, and offsets the time, of a scheduling problem: those live in one section share a machine that
-//! holds one at a time. `est` and `lst` are the earliest and latest start. Every change goes to a trail, and is undone
-//! when the search turns back.
+//! Buffers are the tasks, and offsets the time, of a scheduling problem: those live in one section share a
+//! machine that holds one at a time. `est` and `lst` are the earliest and latest start. Every change goes to
+//! a trail, and is undone when the search turns back.
 
 use crate::compact::Compact;
 

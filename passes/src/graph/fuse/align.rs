@@ -1,10 +1,10 @@
 //! One shape for element-wise ops that only views keep apart.
 //!
-//! Exporters make a matrix of rows of tokens before a product and undo it behind, so that an activation has another shape
-//! than the product before it, and dropout another one than the bias it follows. The elements and their order are the same.
-//! Where element-wise ops are connected by what they read and by reshapes, they are computed in one of their shapes, that of
-//! a normalisation if there is one, else that of a product, and what others read is a view of the result. Nothing is computed
-//! otherwise, nothing is moved.
+//! Exporters make a matrix of rows of tokens before a product and undo it behind, so that an activation has
+//! another shape than the product before it, and dropout another one than the bias it follows. The elements
+//! and their order are the same. Where element-wise ops are connected by what they read and by reshapes, they
+//! are computed in one of their shapes, that of a normalisation if there is one, else that of a product, and
+//! what others read is a view of the result. Nothing is computed otherwise, nothing is moved.
 
 use std::collections::BTreeMap;
 
@@ -42,8 +42,8 @@ pub(super) fn drop_views(m: &mut Module) {
     m.order = order;
 }
 
-/// The shape of the operand that must be read for that of `from` axes once they are `to` axes of the same elements; `None`
-/// where there is none.
+/// The shape of the operand that must be read for that of `from` axes once they are `to` axes of the same
+/// elements; `None` where there is none.
 fn mapped(own: &[u64], from: &[u64], to: &[u64]) -> Option<Shape> {
     if own.iter().all(|&d| d == 1) {
         return Some(if own.len() <= to.len() { own.to_vec() } else { vec![1; to.len()] });

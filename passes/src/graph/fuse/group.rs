@@ -93,8 +93,8 @@ impl<'a> Groups<'a> {
         self.m.def_op(v).and_then(|op| self.lives.position(op))
     }
 
-    /// Joins the group of the op at position `i` with that of a producer, or with that of the op at position `recent`;
-    /// false when it can be joined with none.
+    /// Joins the group of the op at position `i` with that of a producer, or with that of the op at position
+    /// `recent`; false when it can be joined with none.
     pub(super) fn grow(&mut self, i: usize, recent: Option<usize>) -> bool {
         let (Some(own), Some(shape)) = (self.group(i), self.shape(i)) else { return false };
         let mine = self.of[i];

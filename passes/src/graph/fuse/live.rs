@@ -1,7 +1,8 @@
 //! What is live where, before and after two groups become one.
 //!
-//! Bytes are counted as in [`peak_live_bytes`](crate::analysis::peak_live_bytes): views are what they show, a result may
-//! take the bytes of a dying operand, a next state is written over the old one, states and constants are always there.
+//! Bytes are counted as in [`peak_live_bytes`](crate::analysis::peak_live_bytes): views are what they show, a
+//! result may take the bytes of a dying operand, a next state is written over the old one, states and
+//! constants are always there.
 
 use memc_ir::{Def, Id, Module, OpId, TensorType, ValueId, aligned};
 
@@ -154,8 +155,9 @@ impl<'a> Lives<'a> {
         all.saturating_sub(self.taken(g, g.at, place))
     }
 
-    /// Whether `joined` in place of two groups keeps no more bytes live while any op runs, and leaves next states in their
-    /// resident slots. Before, the op at position `i` stands at `place(i)`, and at some positions something `runs`.
+    /// Whether `joined` in place of two groups keeps no more bytes live while any op runs, and leaves next
+    /// states in their resident slots. Before, the op at position `i` stands at `place(i)`, and at some
+    /// positions something `runs`.
     pub(super) fn no_worse(
         &self,
         joined: &Group,

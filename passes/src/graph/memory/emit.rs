@@ -24,8 +24,8 @@ pub(super) struct Written {
 /// Makes the backward pass compute what `s` chose.
 ///
 /// Ops that stay keep their ids, their results' names and their places; what is recomputed stands before its
-/// first reader and is named like the original with a number; what is kept instead of a forward value follows the op
-/// that computes its last operand. Ops that nothing needs any more are left for dead code elimination.
+/// first reader and is named like the original with a number; what is kept instead of a forward value follows
+/// the op that computes its last operand. Ops that nothing needs any more are left for dead code elimination.
 pub(super) fn emit(m: &mut Module, sides: &Sides, s: &Solution<'_>) -> Result<Written, Contradiction> {
     let order = std::mem::take(&mut m.order);
     let mut e = Emitter {
@@ -78,7 +78,8 @@ impl<'a> Emitter<'a> {
         &self.s.space.items[class]
     }
 
-    /// Adds the ops that compute, in the forward pass, what is kept instead of a value; by the op they follow.
+    /// Adds the ops that compute, in the forward pass, what is kept instead of a value; by the op they
+    /// follow.
     fn early_ops(
         &mut self,
         sides: &Sides,

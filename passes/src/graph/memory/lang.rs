@@ -1,6 +1,7 @@
 //! Results of ops as an `egg` language: one e-graph for the whole step.
 //!
-//! Unlike the language of `simplify`, a node names one result of an op, so that ops with several results take part.
+//! Unlike the language of `simplify`, a node names one result of an op, so that ops with several results take
+//! part.
 
 use std::collections::BTreeMap;
 

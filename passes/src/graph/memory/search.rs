@@ -1,10 +1,11 @@
 //! Finding a formulation with a small cost.
 //!
-//! What is kept is a hitting set over the alternatives, so the best choice is hard to find (it contains set cover).
-//! The search starts from the module as given, which it therefore never makes worse, and changes one class at a time
-//! where that lowers the cost; what a change newly asks for is chosen bottom-up by an additive estimate, in which
-//! what is there already costs nothing. Values that pay only together, as the parts of several concatenations, are
-//! tried as a group. Rounds and sizes are limited, and everything is compared in a fixed order.
+//! What is kept is a hitting set over the alternatives, so the best choice is hard to find (it contains set
+//! cover). The search starts from the module as given, which it therefore never makes worse, and changes one
+//! class at a time where that lowers the cost; what a change newly asks for is chosen bottom-up by an
+//! additive estimate, in which what is there already costs nothing. Values that pay only together, as the
+//! parts of several concatenations, are tried as a group. Rounds and sizes are limited, and everything is
+//! compared in a fixed order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -224,7 +225,8 @@ mod tests {
         (Space::new(m, &Sides::new(m), RULES, profile), Rate::new(profile, 4))
     }
 
-    /// A step whose forward pass is random element-wise ops on a few products, and whose backward pass reads some.
+    /// A step whose forward pass is random element-wise ops on a few products, and whose backward pass reads
+    /// some.
     fn random_step(mut seed: u64) -> Module {
         let mut below = |n: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -6,9 +6,9 @@ use crate::plan::storage::base;
 
 /// Which ops belong to the backward pass.
 ///
-/// The backward pass is what gradients, parameters and optimizer states depend on and the losses do not, and whatever
-/// depends on such an op. All else is forward: it can run before the first gradient. A module without an output of
-/// role `loss` is taken to be forward throughout.
+/// The backward pass is what gradients, parameters and optimizer states depend on and the losses do not, and
+/// whatever depends on such an op. All else is forward: it can run before the first gradient. A module
+/// without an output of role `loss` is taken to be forward throughout.
 pub(super) struct Sides {
     backward: Vec<bool>,
 }

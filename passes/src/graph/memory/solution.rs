@@ -1,8 +1,8 @@
 //! A choice of formulations, and what it costs.
 //!
-//! The cost of saved activations is a set union: bytes count once, however many ops of the backward pass read them.
-//! A recomputed value is held from its first reader to its last; readers far apart get copies of their own. Demands on
-//! a class are counts by place, so that changing one class touches only its dependents.
+//! The cost of saved activations is a set union: bytes count once, however many ops of the backward pass read
+//! them. A recomputed value is held from its first reader to its last; readers far apart get copies of their
+//! own. Demands on a class are counts by place, so that changing one class touches only its dependents.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,11 +20,13 @@ pub(super) struct Rate {
 const CHAIN: usize = 128;
 /// One ns in units of cost.
 const NS: i128 = 1_000_000;
-/// What a byte is worth where it cannot leave the device: 1 us, what the slowest links ask with some to spare.
+/// What a byte is worth where it cannot leave the device: 1 us, what the slowest links ask with some to
+/// spare.
 const UNLINKED: i128 = 1_000 * NS;
 
 impl Rate {
-    /// A byte is worth `exchange` times the time of copying it to the host and back, or [`UNLINKED`] without a link.
+    /// A byte is worth `exchange` times the time of copying it to the host and back, or [`UNLINKED`] without
+    /// a link.
     pub(super) fn new(profile: &DeviceProfile, exchange: u64) -> Rate {
         let slower = profile.d2h_bytes_per_s.min(profile.h2d_bytes_per_s);
         if slower <= 0.0 {
@@ -165,8 +167,8 @@ impl<'a> Solution<'a> {
         self.settle_readers();
     }
 
-    /// Cost of computing the class once more with the forward values that are computed only for it, each once; of at
-    /// most [`CHAIN`] of them, the nearest.
+    /// Cost of computing the class once more with the forward values that are computed only for it, each
+    /// once; of at most [`CHAIN`] of them, the nearest.
     fn once_more(&self, class: usize) -> i128 {
         let (mut cost, mut seen) = (0, BTreeSet::from([class]));
         let mut open = VecDeque::from([class]);

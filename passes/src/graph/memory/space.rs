@@ -46,7 +46,8 @@ pub(super) struct Item {
     pub(super) side: Side,
     /// Bytes of the value; 0 for a view, which has none of its own.
     pub(super) bytes: u64,
-    /// The value that stands for the class: forward or free if there is one, else of the first op that computes it.
+    /// The value that stands for the class: forward or free if there is one, else of the first op that
+    /// computes it.
     pub(super) value: Option<ValueId>,
     /// The backward op that computes it and its place among the backward ops.
     pub(super) op: Option<(OpId, u32)>,
@@ -286,7 +287,8 @@ fn blank(ty: &TensorType) -> Item {
 /// Longest chain of forward ops that can be recomputed in a row.
 const CHAIN: u32 = 64;
 
-/// Lets a value of the forward pass be had from there only, wherever ops before it make up a chain of [`CHAIN`].
+/// Lets a value of the forward pass be had from there only, wherever ops before it make up a chain of
+/// [`CHAIN`].
 ///
 /// A longer one costs more than keeping a value on the way, and the search would follow it at every step.
 fn limit_chains(items: &mut [Item]) {

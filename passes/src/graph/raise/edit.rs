@@ -1,9 +1,9 @@
 //! A module under rewriting: who uses what, where new ops go, and what dies.
 //!
-//! Contract: every op has a *place*, a pair (position in the given order, sequence number). A new op stands right
-//! after the op it is made for, and reads only what stands before it, so the places always give a legal order and
-//! nothing is ever scheduled anew. Uses are kept up to date with every change, so a rule sees the graph as it is.
-//! This file decides nothing: rules do.
+//! Contract: every op has a *place*, a pair (position in the given order, sequence number). A new op stands
+//! right after the op it is made for, and reads only what stands before it, so the places always give a legal
+//! order and nothing is ever scheduled anew. Uses are kept up to date with every change, so a rule sees the
+//! graph as it is. This file decides nothing: rules do.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +12,8 @@ use memc_ir::{Code, Def, Id, Module, OpId, OpKind, TensorType, ValueId};
 
 use super::super::facts::{scalar_bytes, sole_def, splat};
 
-/// Position in the order given, and sequence among the ops made for that position; values that no op computes come
-/// before every op.
+/// Position in the order given, and sequence among the ops made for that position; values that no op computes
+/// come before every op.
 type Place = (usize, usize);
 
 /// A module with the indices that rewriting needs.
@@ -34,7 +34,8 @@ pub(super) struct Editor<'a> {
     consts: BTreeMap<(TensorType, Vec<u8>), ValueId>,
     /// Where new ops go.
     at: Place,
-    /// The op that is being rewritten: new ops take its origin, and its result's name unless they get another.
+    /// The op that is being rewritten: new ops take its origin, and its result's name unless they get
+    /// another.
     root: OpId,
     made_ops: usize,
     /// Whether gradients may still be taken: then rules make no op that has none.
@@ -144,15 +145,16 @@ impl<'a> Editor<'a> {
 
     /// Makes new ops stand where the first of `values` is defined.
     ///
-    /// For ops whose results stand for values other than the root's, since those may have users before the root.
+    /// For ops whose results stand for values other than the root's, since those may have users before the
+    /// root.
     pub(super) fn aim_at_first(&mut self, values: &[ValueId]) {
         self.at = values.iter().map(|&v| self.place_of(v)).min().unwrap_or(self.at).min(self.at);
     }
 
     /// Results of an op on values that stand before the current place, found again when it was made before.
     ///
-    /// `None` when the row rejects the operands, one of them stands too late, or gradients may still be taken and the
-    /// op has none.
+    /// `None` when the row rejects the operands, one of them stands too late, or gradients may still be taken
+    /// and the op has none.
     pub(super) fn op(&mut self, kind: OpKind, operands: &[ValueId]) -> Option<Vec<ValueId>> {
         if self.forward && !memc_ir::autodiff::is_differentiable(&kind) {
             return None;

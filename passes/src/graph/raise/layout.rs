@@ -7,9 +7,11 @@ use super::edit::Editor;
 /// Most movement ops in a row that are looked through.
 const MAX_MOVES: usize = 8;
 
-/// The order in which a value holds the elements of another: nested loops of (extent, stride), outermost first.
+/// The order in which a value holds the elements of another: nested loops of (extent, stride), outermost
+/// first.
 ///
-/// Without loops of extent 1, and with neighbours merged where they are one loop, so that equal orders are equal.
+/// Without loops of extent 1, and with neighbours merged where they are one loop, so that equal orders are
+/// equal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Layout(Vec<(u64, u64)>);
 
@@ -34,7 +36,8 @@ impl Layout {
         Layout::new(&[(shape.iter().product(), 1)])
     }
 
-    /// The loops of every axis of `shape`, which has as many elements; `None` where an axis cuts through a loop.
+    /// The loops of every axis of `shape`, which has as many elements; `None` where an axis cuts through a
+    /// loop.
     fn axes(&self, shape: &[u64]) -> Option<Vec<Vec<(u64, u64)>>> {
         let mut loops = self.0.iter().rev().copied();
         let mut open = loops.next();
@@ -68,7 +71,8 @@ impl Layout {
     }
 }
 
-/// The value that `v` holds in the order `want`, if only reshapes and transposes lie between them; the nearest one.
+/// The value that `v` holds in the order `want`, if only reshapes and transposes lie between them; the
+/// nearest one.
 pub(super) fn source(g: &Editor<'_>, v: ValueId, want: &Layout) -> Option<ValueId> {
     let mut moves: Vec<(ValueId, Option<Vec<u64>>)> = Vec::new();
     let mut at = v;

@@ -11,8 +11,9 @@
 //! ~p              what p describes, seen through any reshapes and broadcasts
 //! ```
 //!
-//! Both orders of operands are tried where the op commutes. A pattern says nothing of attributes, shapes and the
-//! relation of constants to each other: that is for the rule, which is shown every way to match until one suits it.
+//! Both orders of operands are tried where the op commutes. A pattern says nothing of attributes, shapes and
+//! the relation of constants to each other: that is for the rule, which is shown every way to match until one
+//! suits it.
 
 use memc_ir::{OpKind, ValueId};
 

@@ -98,8 +98,8 @@ impl Regions {
 
     /// Makes the ops of a region compute the chosen terms.
     ///
-    /// An op whose class is still needed keeps its id, its result's name and its place, or the place of what it now
-    /// depends on if that is later; new ops stand before their first user.
+    /// An op whose class is still needed keeps its id, its result's name and its place, or the place of what
+    /// it now depends on if that is later; new ops stand before their first user.
     pub(super) fn replace(
         &mut self,
         m: &mut Module,

@@ -18,8 +18,8 @@ impl Groups<'_> {
         }
     }
 
-    /// The product at position `i` with the sum at position `u`, which is of the rows of an operand, however many axes these
-    /// are there: the order of the sum is the same.
+    /// The product at position `i` with the sum at position `u`, which is of the rows of an operand, however
+    /// many axes these are there: the order of the sum is the same.
     fn with_sum(&self, i: usize, u: usize, sum_b: bool) -> Option<Group> {
         let (a, b) = (self.group(i)?, self.group(u)?);
         let (&OpKind::MatMul { trans_a, trans_b, alpha }, OpKind::ReduceSum { axes, keepdims: false }) =

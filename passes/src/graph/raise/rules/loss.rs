@@ -25,7 +25,8 @@ fn one_class(g: &Editor<'_>, log_prob: ValueId, v: ValueId) -> bool {
 
 /// Whether `v` adds up all elements of what it reads, which has one for each of `labels`.
 ///
-/// Views never drop elements, so that operands which broadcast against each other are seen by their product's count.
+/// Views never drop elements, so that operands which broadcast against each other are seen by their product's
+/// count.
 fn adds_all(g: &Editor<'_>, v: ValueId, labels: ValueId) -> bool {
     let each = |x: ValueId| g.ty(x).numel() == g.ty(labels).numel();
     matches!(g.def(v), Some((OpKind::ReduceSum { axes, .. }, &[x])) if axes.len() == g.ty(x).rank() && each(x))

@@ -25,8 +25,8 @@ fn per_channel(g: &Editor<'_>, v: ValueId, x: ValueId) -> bool {
 /// Most views in a row that are looked through.
 const MAX_VIEWS: usize = 8;
 
-/// What `v`, broadcast against `x` `[n, c, ...]`, takes its one element for every channel from, in their order: the
-/// value behind all reshapes and broadcasts.
+/// What `v`, broadcast against `x` `[n, c, ...]`, takes its one element for every channel from, in their
+/// order: the value behind all reshapes and broadcasts.
 fn channel_source(g: &Editor<'_>, mut v: ValueId, x: ValueId) -> Option<ValueId> {
     for _ in 0..MAX_VIEWS {
         v = match g.def(v) {
@@ -173,7 +173,8 @@ pub(super) const BATCH_NORM_GRAD: RaiseRule = RaiseRule {
     },
 };
 
-/// Whether `v` is the gradient of a bias by `batch_norm_grad` of `dy`, which is the sum of dy over all but the channels.
+/// Whether `v` is the gradient of a bias by `batch_norm_grad` of `dy`, which is the sum of dy over all but
+/// the channels.
 fn is_dbias(g: &Editor<'_>, v: ValueId, dy: ValueId) -> bool {
     g.result_of(v).is_some_and(|(id, result)| {
         let op = &g.module().ops[id];

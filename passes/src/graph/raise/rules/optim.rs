@@ -127,8 +127,8 @@ fn root_of(g: &Editor<'_>, v: ValueId) -> Option<(ValueId, ValueId)> {
     }
 }
 
-/// Weight decay `d` such that `1 - lr * d` rounds to the constant `factor`: the shortest decimal of at most six digits
-/// that does, or else what the constant says exactly.
+/// Weight decay `d` such that `1 - lr * d` rounds to the constant `factor`: the shortest decimal of at most
+/// six digits that does, or else what the constant says exactly.
 fn decay(factor: f64, lr: f64) -> f64 {
     let exact = (1.0 - factor) / lr;
     let mut rounded = (0..6usize).filter_map(|digits| format!("{exact:.digits$e}").parse::<f64>().ok());

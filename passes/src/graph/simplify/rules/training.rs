@@ -1,8 +1,8 @@
 //! Ops of a training step that exporters spell out.
 //!
-//! Absent because they would change bits: the mask `select(y <= 0, 0, dy)`, which passes `dy` where `y` is NaN while
-//! `relu_grad` does not; a matrix product and an addition as `gemm`, which starts its sums at the addend; sums over
-//! axes of extent 1, which turn -0 into +0.
+//! Absent because they would change bits: the mask `select(y <= 0, 0, dy)`, which passes `dy` where `y` is
+//! NaN while `relu_grad` does not; a matrix product and an addition as `gemm`, which starts its sums at the
+//! addend; sums over axes of extent 1, which turn -0 into +0.
 
 use egg::Id;
 use memc_ir::attr::{F32, Scalar};
