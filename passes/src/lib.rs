@@ -52,23 +52,24 @@ macro_rules! graph_passes {
     };
 }
 
-/// The graph passes before planning. What they leave is what the checker holds a plan against.
+/// The graph passes before planning. The checker holds a plan against their result.
 ///
-/// Folding and merging come before rewriting because rules look at constants and at equal operands, and exact
-/// rewriting comes before `raise` because that matches by spelling; what rules leave is brought to canonical
-/// form again. Running the whole list twice changes nothing that running it once did not.
+/// Folding and merging come before rewriting because rules look at constants and at equal operands. Exact
+/// rewriting comes before `raise` because that matches by spelling. The results of rules are brought to
+/// canonical form once more. A second run of the whole list changes nothing.
 pub const GRAPH_PIPELINE: &str = graph_passes!("raise");
 
 /// [`GRAPH_PIPELINE`] for a forward model before gradients are taken.
 pub const FORWARD_PIPELINE: &str = graph_passes!("raise{forward}");
 
-/// What follows [`GRAPH_PIPELINE`] unless the user declines: choosing formulations by what they keep alive.
+/// Passes behind [`GRAPH_PIPELINE`] unless the user declines: choosing formulations by the activations that
+/// they save.
 ///
 /// Nothing but `dce` may follow, since other passes would merge what this one computes twice.
 pub const MEMORY_PIPELINE: &str = "memory-rewrite,dce";
 
-/// What comes last, unless the user declines, for devices whose kernels are a GPU's: a kernel for each chain
-/// of element-wise ops.
+/// Last pass, unless the user declines, for devices whose kernels are a GPU's: a kernel for each chain of
+/// element-wise ops.
 ///
-/// The passes before look at ops one by one, and a processor gains little from it.
+/// The passes before match single ops, and a processor gains little from it.
 pub const FUSE_PIPELINE: &str = "fuse";

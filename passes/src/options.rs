@@ -11,7 +11,7 @@ pub struct OptionDef {
     pub name: &'static str,
     /// Value when the option is not given; empty when it must be given.
     pub default: &'static str,
-    /// What it does.
+    /// Effect.
     pub doc: &'static str,
 }
 

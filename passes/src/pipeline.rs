@@ -38,9 +38,9 @@ pub struct Fired {
     pub pass: &'static str,
     /// The rule.
     pub rule: &'static str,
-    /// Name of the value that was computed anew.
+    /// Name of the value that was rewritten.
     pub at: String,
-    /// How many times it was applied there.
+    /// Number of applications there.
     pub count: u64,
 }
 

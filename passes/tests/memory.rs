@@ -20,7 +20,7 @@ use memc_reference::{Env, Tensor64};
 
 const SEEDS: u64 = 250;
 
-/// What the pass counted, by name, and which rules it used.
+/// Counts of the pass, by name, and the rules that it used.
 fn run(m: &mut Module, pipeline: &str) -> (BTreeMap<String, u64>, Vec<Fired>) {
     let profile = DeviceProfile::named("toy").unwrap();
     let mut cx = PassCx::new(profile);

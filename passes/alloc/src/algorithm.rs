@@ -27,10 +27,10 @@ pub enum Algorithm {
     Area,
     /// The longest life first, in the lowest gap.
     Lifetime,
-    /// Those that live when most is live first, the larger first, in the lowest gap.
+    /// The buffers that live when most is live first, the larger first, in the lowest gap.
     Contention,
-    /// From the fullest instant outwards: those live there are stacked, the others take, in time order on
-    /// both sides, the gap whose neighbour dies when they do.
+    /// From the fullest instant outwards. The buffers live there are stacked. The others take, in time order
+    /// on both sides, the gap whose neighbour dies when they do.
     Peak,
     /// From the fullest instant outwards, the others at the upper end unless they live to the end.
     PeakTwoEnded,

@@ -11,13 +11,13 @@ const SLACK: u64 = 50;
 /// Buffers up to which exact search always gets most of the work: it ends with an allocation or a proof.
 const FEW: usize = 32;
 
-/// How much more work the one gets.
+/// Factor by which the favoured search gets more work.
 const FAVOUR: u64 = 8;
 
-/// Allocations that are mended with care before anything else, at most.
+/// Most allocations that are repaired with care before anything else.
 const BASES: usize = 8;
 
-/// What works towards one height.
+/// The searches for an allocation of one height.
 pub(crate) struct Attempt<'a> {
     target: u64,
     slack: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    /// Towards `target`, from some allocations, when there is so much work for it.
+    /// For `target`, from some allocations, when there is so much work for it.
     pub(crate) fn new(c: &'a Compact, bases: &[Vec<u64>], target: u64, seed: u64, work: u64) -> Attempt<'a> {
         let reachable = target >= c.bound();
         let excess = |base: &Vec<u64>| -> u128 {
@@ -54,10 +54,10 @@ impl<'a> Attempt<'a> {
         self.target
     }
 
-    /// Goes on for so much work, several times over.
+    /// Continues for so much work, several times over.
     pub(crate) fn run(&mut self, effort: u64, work: &mut Work<'_>) -> Outcome {
         let share = effort / (4 * BASES) as u64;
-        // What is easy to find or to refute is so at once.
+        // Easy allocations and easy refutations take little work.
         if let Some(exact) = &mut self.exact {
             let outcome = limited(work, share, |part| exact.run(part));
             if !matches!(outcome, Outcome::Open) {

@@ -1,4 +1,4 @@
-//! An instance as the algorithms see it: time is numbered, and parts that never meet are apart.
+//! An instance as the algorithms see it: time is numbered, and parts that never meet are separate.
 //!
 //! Time is cut into *sections*, one for each maximal set of buffers that live at once. A section is a phase
 //! of births followed by deaths, so two buffers share a section exactly if they live at the same time.
@@ -16,7 +16,7 @@ pub(crate) struct Compact {
     pub(crate) size: Vec<u64>,
     /// Offsets are multiples of this.
     pub(crate) align: Vec<u64>,
-    /// Offsets decided already.
+    /// Fixed offsets.
     pub(crate) fixed: Vec<Option<u64>>,
     /// Half-open ranges of sections of every buffer, in order.
     pub(crate) live: Vec<Vec<(u32, u32)>>,
@@ -25,7 +25,7 @@ pub(crate) struct Compact {
     meets: OnceLock<Vec<bool>>,
 }
 
-/// Most buffers of which a table of pairs is made.
+/// Most buffers for which a table of pairs is made.
 const FEW: usize = 1024;
 
 impl Compact {
@@ -69,7 +69,7 @@ impl Compact {
         self.load.iter().copied().max().unwrap_or(0)
     }
 
-    /// No allocation is lower: the load, and where fixed buffers end.
+    /// Lower bound of the height: the load, and the end of the fixed buffers.
     pub(crate) fn bound(&self) -> u64 {
         let fixed = self.fixed.iter().zip(&self.size).filter_map(|(at, size)| at.map(|at| at + size));
         self.max_load().max(fixed.max().unwrap_or(0))
@@ -86,7 +86,7 @@ impl Compact {
         u128::from(self.size[b]) * u128::from(sections)
     }
 
-    /// Whether an offset is decided already.
+    /// Whether an offset is fixed.
     pub(crate) fn has_fixed(&self) -> bool {
         self.fixed.iter().any(Option::is_some)
     }

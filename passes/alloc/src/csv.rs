@@ -10,14 +10,14 @@ use std::fmt;
 
 use crate::instance::{Buffer, Instance, InstanceError, MAX_TOTAL_BYTES, Range};
 
-/// A line that is not what it should be.
+/// A malformed line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CsvError {
     /// Line, from 1.
     pub line: usize,
-    /// Column, by its name in the header, where one is to blame.
+    /// Name of the faulty column in the header, where there is one.
     pub column: Option<String>,
-    /// What is wrong.
+    /// Description of the fault.
     pub message: String,
 }
 
@@ -36,9 +36,9 @@ impl std::error::Error for CsvError {}
 /// An instance and the names of its buffers.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// What to lay out.
+    /// Buffers to allocate.
     pub instance: Instance,
-    /// For every buffer what the column `id` says.
+    /// The column `id` of every buffer.
     pub ids: Vec<String>,
 }
 

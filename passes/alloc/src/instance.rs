@@ -1,4 +1,4 @@
-//! What is to be laid out: buffers with live ranges and sizes, and the offsets that answer.
+//! The problem: buffers with live ranges and sizes, and the offsets that answer it.
 //!
 //! An [`Instance`] is valid by construction: live ranges are non-empty, sorted and disjoint, alignments are
 //! positive, fixed offsets are aligned, and all sums of sizes fit far below `u64::MAX`, so that nothing
@@ -22,14 +22,14 @@ pub struct Range {
 /// Bytes that need one address for as long as they live.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Buffer {
-    /// When its bytes are in use: one range, or several with holes between them in which others may use the
-    /// bytes. The address is the same in all of them.
+    /// Time in which its bytes are in use: one range, or several with holes between them in which others may
+    /// use the bytes. The address is the same in all of them.
     pub live: Vec<Range>,
     /// Size in bytes.
     pub bytes: u64,
     /// The offset is a multiple of this.
     pub align: u64,
-    /// The offset, where it is decided already.
+    /// The offset, where it is fixed.
     pub offset: Option<u64>,
 }
 
@@ -46,7 +46,7 @@ pub struct Instance {
     buffers: Vec<Buffer>,
 }
 
-/// Why a set of buffers is no instance. Buffers are named by their index.
+/// Reason why a set of buffers is no instance. Buffers are named by their index.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum InstanceError {
     /// A buffer has no live range.
@@ -66,7 +66,7 @@ pub enum InstanceError {
 }
 
 impl InstanceError {
-    /// The buffer that is wrong.
+    /// The faulty buffer.
     pub fn buffer(&self) -> usize {
         match *self {
             InstanceError::NeverLive(i)
@@ -168,14 +168,14 @@ impl Instance {
         most
     }
 
-    /// A height that no allocation is below: the load, and where fixed buffers end.
+    /// A height that no allocation is below: the load, and the end of the fixed buffers.
     pub fn lower_bound(&self) -> u64 {
         let fixed = self.buffers.iter().filter_map(|b| b.offset.map(|at| at + b.bytes));
         self.load().max(fixed.max().unwrap_or(0))
     }
 }
 
-/// Why offsets are no allocation of an instance.
+/// Reason why offsets are no allocation of an instance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Conflict {
     /// There are more or fewer offsets than buffers.
@@ -198,10 +198,10 @@ impl fmt::Display for Conflict {
 
 impl std::error::Error for Conflict {}
 
-/// The height of an allocation, one past its last byte; or what is wrong with it.
+/// The height of an allocation, one past its last byte; or its fault.
 ///
-/// Sweeps over time with the live buffers by offset: independent of all that chooses offsets. Takes
-/// `O(n log n)`.
+/// Sweeps over time with the live buffers by offset. Shares no code with the algorithms that choose offsets.
+/// Takes `O(n log n)`.
 pub fn check(instance: &Instance, offsets: &[u64]) -> Result<u64, Conflict> {
     let buffers = instance.buffers();
     if offsets.len() != buffers.len() {

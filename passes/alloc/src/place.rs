@@ -1,17 +1,16 @@
 //! Placing buffers one after the other, each into a gap between those placed so far.
 //!
-//! Of few buffers, those placed so far are in two lists, by start and by end, and who meets whom is in a
-//! table: reading a list past the table is faster than anything clever. Of many, they are in a centred
-//! interval tree over sections, flattened: a live range lies in the one node that is the most even section it
-//! contains, so a query meets the nodes inside its range, all of whose members it overlaps, and at most two
-//! per level outside. Lists of nodes are sorted by offset, which makes putting the obstacles of a buffer in
-//! order a merge of a few runs. With `k` obstacles a placement takes `O(k log log n)` or so. A buffer that
-//! lives so long that it meets much of what is placed reads a list of all by offset instead, where there is
-//! one.
+//! With few buffers, those placed so far are in two lists, by start and by end, and a table tells which pairs
+//! live at once: reading a list past the table is the fastest way. With many, they are in a centred interval
+//! tree over sections, flattened. A live range lies in the one node that is the most even section it
+//! contains. So a query meets the nodes inside its range, all of whose members it overlaps, and at most two
+//! per level outside. Lists of nodes are sorted by offset, so that putting the obstacles of a buffer in order
+//! is a merge of a few runs. With `k` obstacles a placement takes about `O(k log log n)`. A buffer that lives
+//! so long that it meets most of the placed ones reads a list of all by offset instead, where there is one.
 
 use crate::compact::Compact;
 
-/// Which gap a buffer takes.
+/// Rule by which a buffer picks its gap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fit {
     /// The lowest.
@@ -124,7 +123,7 @@ impl Sorted {
     }
 }
 
-/// All buffers with offsets, twice, and who meets whom.
+/// All buffers with offsets, by start and by end, and the pairs that live at once.
 struct Flat<'a> {
     by_start: Vec<Obstacle>,
     by_end: Vec<Obstacle>,
@@ -137,7 +136,7 @@ impl Flat<'_> {
     fn meeting(&self, list: &[Obstacle], b: usize, out: &mut Vec<Obstacle>) {
         let n = self.meets.len().isqrt();
         let row = &self.meets[b * n..(b + 1) * n];
-        // Without a branch for each: who meets whom is hard to predict.
+        // No branch for each buffer: the outcome is hard to predict.
         out.resize(list.len(), Obstacle { at: 0, end: 0, buffer: 0 });
         let mut kept = 0;
         for o in list {
@@ -209,7 +208,7 @@ impl<'a> Placed<'a> {
         }
     }
 
-    /// Where a buffer goes; above all obstacles when no gap is large enough.
+    /// Offset for a buffer; above all obstacles when no gap is large enough.
     pub(crate) fn find(&mut self, b: usize, fit: Fit) -> u64 {
         let (size, align) = (self.c.size[b], self.c.align[b]);
         if let Some(sorted) = self.sorted.as_ref().filter(|_| self.long(b)) {
@@ -222,7 +221,7 @@ impl<'a> Placed<'a> {
         at
     }
 
-    /// Where the highest of what meets a buffer ends.
+    /// End of the highest buffer that lives at the same time as `b`.
     fn top(&self, b: usize, obstacles: &mut Vec<Obstacle>) -> u64 {
         match &self.flat {
             Some(flat) => flat.meeting(&flat.by_end, b, obstacles),
@@ -231,14 +230,14 @@ impl<'a> Placed<'a> {
         obstacles.iter().map(|o| o.end).max().unwrap_or(0)
     }
 
-    /// Whether a buffer lives so long that it probably meets much of what is placed.
+    /// Whether a buffer lives so long that it probably meets most of the placed ones.
     fn long(&self, b: usize) -> bool {
         let sections: usize = self.c.live[b].iter().map(|l| (l.1 - l.0) as usize).sum();
         sections * LONG >= self.c.load.len()
     }
 
-    /// All that lives at the same time as a buffer, by offset. What meets it in several live ranges is there
-    /// several times.
+    /// All placed buffers that live at the same time as a buffer, by offset. One that meets it in several
+    /// live ranges is there several times.
     pub(crate) fn obstacles(&mut self, b: usize, obstacles: &mut Vec<Obstacle>) {
         if let Some(flat) = &self.flat {
             return flat.meeting(&flat.by_start, b, obstacles);
@@ -247,7 +246,7 @@ impl<'a> Placed<'a> {
         self.order.by_start(obstacles);
     }
 
-    /// What the nodes hold that lives at the same time as a buffer, by node.
+    /// Content of the nodes that lives at the same time as a buffer, by node.
     fn gather(&self, b: usize, obstacles: &mut Vec<Obstacle>) {
         obstacles.clear();
         for &(first, end) in &self.c.live[b] {
@@ -325,7 +324,7 @@ pub(crate) fn gap(obstacles: impl Iterator<Item = Obstacle>, bytes: u64, align: 
     best.map_or(up(top), |(_, at)| at)
 }
 
-/// Lets all buffers without a fixed offset sink onto those below them, in order of offsets. None rises.
+/// Moves all buffers without a fixed offset down onto those below them, in order of offsets. None rises.
 pub(crate) fn sink(c: &Compact, offsets: &[u64]) -> Vec<u64> {
     let mut order: Vec<usize> = (0..c.len()).collect();
     order.sort_by_key(|&b| (offsets[b], b));

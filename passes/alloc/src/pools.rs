@@ -1,4 +1,4 @@
-//! Pools of blocks of one size: the simplest reuse, and what allocators with size classes come to.
+//! Pools of blocks of one size: the simplest reuse, as in allocators with size classes.
 
 use crate::compact::Compact;
 

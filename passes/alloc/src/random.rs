@@ -1,4 +1,4 @@
-//! A small generator of pseudo-random numbers: results must not change with the version of a crate.
+//! A small generator of pseudo-random numbers. Results must not change with the version of a crate.
 
 /// The generator xorshift64* of S. Vigna, "An experimental exploration of Marsaglia's xorshift generators,
 /// scrambled", ACM Transactions on Mathematical Software 42 (2016).

@@ -1,27 +1,27 @@
-//! Local search for an allocation of a given height: what lies too high is put where it does least harm, and
-//! what is in its way is put elsewhere in turn.
+//! Local search for an allocation of a given height: buffers that lie too high go where they do least harm,
+//! and the buffers in their way move elsewhere in turn.
 //!
-//! Buffers above the target are taken out and put back. One that fits into no gap takes the place whose
-//! occupants cost least to move: a buffer costs its area, and more each time it has taken a place from
-//! others, so that no few of them displace each other for ever (as in breakout local search, U. Benlic and
-//! J.-K. Hao, 2013). It proves nothing.
+//! Buffers above the target are taken out and put back. A buffer that fits into no gap takes the place whose
+//! occupants cost least to move. A buffer costs its area, and more each time it has taken a place from
+//! others. So no few of them displace each other for ever (as in breakout local search, U. Benlic and J.-K.
+//! Hao, 2013). The search proves nothing.
 
 use crate::compact::Compact;
 use crate::place::{Fit, Obstacle, Placed, gap};
 use crate::random::Random;
 use crate::work::Work;
 
-/// How buffers are put back.
+/// Order and place in which buffers are put back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Style {
-    /// The largest first, nearly always where it is cheapest: for allocations that are wrong in few places.
+    /// The largest first, nearly always at the cheapest place: for allocations that are wrong in few places.
     Careful,
-    /// In random order, prices varied by chance: for allocations that have to be arranged anew.
+    /// In random order, prices varied at random: for allocations that need a new arrangement.
     Restless,
 }
 
 impl Style {
-    /// How much of its area a buffer's cost grows when it displaces others.
+    /// Share of its area by which a buffer's cost grows when it displaces others.
     fn growth(self) -> f64 {
         match self {
             Style::Careful => 0.5,
@@ -29,7 +29,7 @@ impl Style {
         }
     }
 
-    /// Largest relative change of a price by chance.
+    /// Largest relative random change of a price.
     fn noise(self) -> f64 {
         match self {
             Style::Careful => 0.05,
@@ -80,7 +80,7 @@ impl<'a> Repair<'a> {
         search
     }
 
-    /// Searches on; an allocation if one is found.
+    /// Continues the search; an allocation if one is found.
     pub(crate) fn run(&mut self, work: &mut Work<'_>) -> Option<Vec<u64>> {
         let (mut obstacles, mut ends) = (Vec::new(), Vec::new());
         while !self.open.is_empty() {
@@ -132,7 +132,7 @@ impl<'a> Repair<'a> {
     }
 
     /// The place below the target whose occupants cost least: one that begins where an obstacle or the arena
-    /// does, or ends there. `None` when a fixed buffer is always in the way.
+    /// does, or ends there. `None` when a fixed buffer is in every such place.
     fn cheapest(&mut self, b: usize, obstacles: &mut Vec<Obstacle>, ends: &mut Vec<Obstacle>) -> Option<u64> {
         let (size, align) = (self.c.size[b], self.c.align[b]);
         let highest = self.target.checked_sub(size)? / align * align;
@@ -173,8 +173,8 @@ struct Scan<'s> {
 }
 
 impl Scan<'_> {
-    /// Looks at places from low to high: of all obstacles that begin below the end of a place, those cost
-    /// that do not end below its start.
+    /// Visits places from low to high. Of all obstacles that begin below the end of a place, those cost that
+    /// do not end below its start.
     fn rising(&mut self, places: impl Iterator<Item = u64>) {
         let (mut begun, mut ended) = (self.obstacles.iter().peekable(), self.ends.iter().peekable());
         let (mut fixed, mut sum) = (0i64, 0.0);

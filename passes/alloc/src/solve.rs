@@ -11,14 +11,14 @@ use crate::repair::{Repair, Style};
 use crate::sweep::{Plan, Rule, Stack, sweep};
 use crate::work::Work;
 
-/// What to look for, and how hard.
+/// Goal and effort of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Stop at an allocation no higher than this many bytes; without it, look for the lowest.
+    /// Height to stop at; without it, the search goes for the lowest allocation.
     pub capacity: Option<u64>,
-    /// Elementary steps to spend at most, each some 10 to 50 ns; the quick algorithms run in any case.
+    /// Most elementary steps to spend, each some 10 to 50 ns; the quick algorithms run in any case.
     pub work: u64,
-    /// Seed of all choices by chance.
+    /// Seed of all random choices.
     pub seed: u64,
     /// Whether to try all quick algorithms, or only those that reach a height the most often.
     pub all: bool,
@@ -28,8 +28,8 @@ pub struct Options {
 pub const MAX_EFFORT: u8 = 5;
 
 impl Options {
-    /// Options for an effort from 0, the quick algorithms alone, over 2, about a second, to [`MAX_EFFORT`],
-    /// many minutes.
+    /// Options for an effort: 0 is the quick algorithms alone, 2 takes about a second, [`MAX_EFFORT`] many
+    /// minutes.
     pub fn effort(level: u8) -> Options {
         let work = match level {
             0 => 0,
@@ -43,7 +43,7 @@ impl Options {
     }
 }
 
-/// An allocation and what is known about it.
+/// An allocation and its proven figures.
 #[derive(Clone, Debug)]
 pub struct Solution {
     /// For every buffer its offset in bytes.
@@ -57,7 +57,7 @@ pub struct Solution {
 }
 
 impl Solution {
-    /// Puts components together.
+    /// Joins the allocations of components.
     pub(crate) fn assemble<'a>(
         instance: &Instance,
         parts: impl Iterator<Item = (&'a Compact, &'a Vec<u64>)>,
@@ -88,7 +88,7 @@ pub fn solve(instance: &Instance, options: &Options, stop: &dyn Fn() -> bool) ->
     let lowest = instance.lower_bound().max(bound(&parts));
     let goal = options.capacity.unwrap_or(0).max(lowest);
     let mut work = Work::new(options.work, stop);
-    // The fullest component decides how low the others have to be.
+    // The fullest component sets the height that the others have to reach.
     let mut turn: Vec<usize> = (0..parts.len()).collect();
     turn.sort_by_key(|&i| (std::cmp::Reverse(parts[i].bound), i));
     let mut floor = goal;
@@ -123,22 +123,22 @@ const LARGE: usize = 4000;
 /// Units of work in the first round of attempts.
 const FIRST_EFFORT: u64 = 1 << 17;
 
-/// How much more work an attempt at the goal gets.
+/// Factor of work for an attempt at the goal.
 const GOAL: u64 = 4;
 
-/// A range of heights as small as this power of a half of the bound is not divided further.
+/// A range of heights is not divided further once it is this power of a half of the bound.
 const CLOSE: u32 = 11;
 
-/// Work from which on the lowest allocation is looked for by a descent; less ends at the goal.
+/// Work from which on a descent looks for the lowest allocation; less work ends at the goal.
 const DESCENT: u64 = 1 << 22;
 
-/// A descent begins with steps of this part of what lies between the allocation and the goal,
+/// A descent begins with steps of this part of the distance between the allocation and the goal,
 const STEPS: u64 = 8;
 
-/// but of no less than this power of a half of the bound, or half of what there is.
+/// but of no less than this power of a half of the bound, or half of the distance.
 const COARSE: u32 = CLOSE - 2;
 
-/// Work of mending a quick allocation, for each buffer.
+/// Work of repairing a quick allocation, for each buffer.
 const MEND: u64 = 128;
 
 impl Part {
@@ -146,7 +146,7 @@ impl Part {
         Part { bound: c.bound(), offsets: Vec::new(), height: u64::MAX, bases: Vec::new(), c }
     }
 
-    /// Keeps an allocation if it is the lowest; whether it is low enough.
+    /// Keeps an allocation if it is the lowest; returns whether it is low enough.
     fn offer(&mut self, offsets: Vec<u64>, goal: u64) -> bool {
         let height = self.c.height(&offsets);
         if height < self.height {
@@ -157,8 +157,7 @@ impl Part {
         self.height <= goal
     }
 
-    /// Tries the quick algorithms, first those that succeed the most often, and mends what they leave too
-    /// high.
+    /// Tries the quick algorithms, most successful first, and repairs allocations that are too high.
     fn quick(&mut self, goal: u64, options: &Options, work: &mut Work<'_>) {
         const STACKS: [Stack; 3] = [Stack::LastToDie, Stack::Longest, Stack::Oldest];
         const RULES: [Rule; 4] = [Rule::TwoEnded(1), Rule::Mates, Rule::Best, Rule::TwoEnded(4)];
@@ -183,7 +182,7 @@ impl Part {
                     return;
                 }
             }
-            // Far too high is not mended, but rearranged.
+            // An allocation far too high is not repaired, but rearranged.
             if near(self.height, goal) && self.mend(goal, stacks.len(), options, work) {
                 return;
             }
@@ -220,13 +219,13 @@ impl Part {
             let mut begun = false;
             while self.height > low && work.left() > 0 {
                 if attempts.last().is_none_or(|a| a.target() != target) {
-                    // The first attempt is that at the goal, which is continued in every round.
+                    // The first attempt is the one at the goal, which every round continues.
                     attempts.truncate(usize::from(attempts.first().is_some_and(|a| a.target() == goal)));
                     if attempts.last().is_none_or(|a| a.target() != target) {
                         attempts.push(Attempt::new(&c, &self.bases, target, options.seed, work.left()));
                     }
                 }
-                // Heights between are for when the goal is out of reach: most of the work goes to the goal,
+                // Heights in between matter when the goal is out of reach. Most of the work goes to the goal,
                 // or as much to every step down.
                 let share = if descends || target == goal { effort * GOAL } else { effort };
                 let outcome = attempts.last_mut().map_or(Outcome::Open, |a| a.run(share, work));
@@ -265,7 +264,7 @@ impl Part {
         }
     }
 
-    /// Mends the last allocations where they are too high.
+    /// Repairs the last allocations where they are too high.
     fn mend(&mut self, goal: u64, last: usize, options: &Options, work: &mut Work<'_>) -> bool {
         let units = MEND * self.c.len() as u64;
         let found = self.bases.iter().rev().take(last).find_map(|base| {

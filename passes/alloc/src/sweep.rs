@@ -1,18 +1,18 @@
 //! Allocation from the peak outwards, in time order on both sides.
 //!
 //! The buffers live in the fullest section are stacked without a gap. After that the two sides of the section
-//! are independent: later buffers are placed in order of birth, each into a gap between those live at its
-//! birth, and earlier ones likewise in reversed time. Nothing placed on one side and absent at the peak can
-//! meet the other side, so each placement looks at the gaps of one instant only and a sweep takes `O(n g)`
-//! for `g` gaps at once. Blocks that touch have none between them.
+//! are independent. Later buffers are placed in order of birth, each into a gap between those live at its
+//! birth. Earlier ones are placed likewise in reversed time. A buffer placed on one side and absent at the
+//! peak never meets the other side. So each placement looks at the gaps of one instant only, and a sweep
+//! takes `O(n g)` for `g` gaps at once. Blocks that touch have none between them.
 //!
-//! Holes in live ranges are not used, and instances with fixed offsets are not for it.
+//! Holes in live ranges are not used, and fixed offsets are not supported.
 
 use std::collections::BTreeMap;
 
 use crate::compact::Compact;
 
-/// How the buffers at the peak are stacked, from the bottom.
+/// Order of the buffers at the peak, from the bottom.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stack {
     /// Those that live longest first: activations of a training step nest like brackets.
@@ -23,7 +23,7 @@ pub(crate) enum Stack {
     LastToDie,
 }
 
-/// Which gap a newborn takes.
+/// Rule by which a newborn buffer picks its gap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rule {
     /// The tightest.
@@ -58,7 +58,7 @@ struct Side<'a> {
     sections: u32,
     /// Live blocks by offset: end and buffer.
     blocks: BTreeMap<u64, (u64, u32)>,
-    /// Between the blocks, by offset; what is above the last one is not among them.
+    /// Gaps between the blocks, by offset; the space above the last block is not among them.
     gaps: Vec<Gap>,
     /// Death of every buffer in this side's time.
     death: Vec<u32>,
@@ -110,7 +110,7 @@ impl Side<'_> {
         best.map_or((None, up(end)), |(_, i, at)| (i, at))
     }
 
-    /// Where the last block ends, and its buffer.
+    /// End of the last block, and its buffer.
     fn last(&self) -> (u64, Option<u32>) {
         self.blocks.last_key_value().map_or((0, None), |(_, &(end, b))| (end, Some(b)))
     }

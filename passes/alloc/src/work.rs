@@ -1,8 +1,8 @@
-//! How long a search may go on: a count of elementary steps, and whether the caller wants an end.
+//! Limit of a search: a count of elementary steps, and the caller's wish to end it.
 //!
 //! A result depends on the count alone unless the caller stops the search.
 
-/// What is left to spend.
+/// Remaining work.
 pub(crate) struct Work<'a> {
     left: u64,
     /// Units until the caller is asked again.
@@ -20,7 +20,7 @@ impl<'a> Work<'a> {
         Work { left: units, unasked: ASK, stopped: false, stop }
     }
 
-    /// Uses some units; whether the search may go on.
+    /// Spends some units; returns whether the search may continue.
     pub(crate) fn spend(&mut self, units: u64) -> bool {
         self.left = self.left.saturating_sub(units);
         self.unasked = self.unasked.saturating_sub(units);
@@ -42,7 +42,7 @@ impl<'a> Work<'a> {
         if self.stopped { 0 } else { self.left }
     }
 
-    /// A part of what is left, to be spent on one attempt; [`Work::settle`] pays for it.
+    /// A part of the remaining work, to be spent on one attempt; [`Work::settle`] pays for it.
     pub(crate) fn part(&self, units: u64) -> Work<'a> {
         Work { left: units.min(self.left()), unasked: self.unasked, stopped: self.stopped, stop: self.stop }
     }

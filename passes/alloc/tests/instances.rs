@@ -30,8 +30,8 @@ fn a_training_step_is_laid_out_at_its_load_without_a_search() {
     assert_eq!(height(include_str!("data/resnet50.csv"), None, 0), (1_515_472_556, 1_515_472_556));
 }
 
-/// Looking for the lowest allocation goes on from one allocation to the next, so that it does not end above
-/// what the search within a capacity stops at.
+/// The search for the lowest allocation goes on from one allocation to the next. So it ends no higher than a
+/// search within a capacity.
 #[test]
 fn the_lowest_allocation_of_minimalloc_d_is_lower_than_one_within_its_capacity() {
     let text = include_str!("data/D.csv");

@@ -1,4 +1,4 @@
-//! The text form: what is read, what is refused and where, and what is printed.
+//! The text form: reading, refusals with their places, and printing.
 
 use memc_alloc::csv::{read, write};
 use memc_alloc::{Buffer, Instance, InstanceError, Range, check};

@@ -11,7 +11,7 @@ use petgraph::visit::EdgeRef;
 /// Largest number of ops for which [`Dependences::reduce`] works; the closure it builds may be quadratic.
 pub const REDUCTION_LIMIT: usize = 2048;
 
-/// Which live op needs which: an edge from an op to every op that reads one of its results.
+/// Dependences between live ops: an edge from an op to every op that reads one of its results.
 ///
 /// Node `i` is the op at position `i` of the module's order, which need not be an order of execution.
 pub struct Dependences {
@@ -77,7 +77,7 @@ impl Dependences {
 
     /// Drops every edge that a longer path implies, when there are at most [`REDUCTION_LIMIT`] ops.
     ///
-    /// Which op may run when is unchanged. Fails like [`Dependences::topological`].
+    /// The reachable orders stay the same. Fails like [`Dependences::topological`].
     pub fn reduce(&mut self, m: &Module) -> Result<(), Cycle> {
         if self.graph.node_count() > REDUCTION_LIMIT {
             return Ok(());

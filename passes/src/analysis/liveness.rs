@@ -1,5 +1,5 @@
-//! How many device bytes a graph-phase module keeps alive when it runs in its order and everything stays on
-//! the device.
+//! Device bytes that a graph-phase module keeps alive when it runs in its order and everything stays on the
+//! device.
 
 use memc_ir::{Id, Module, OpId, aligned};
 
@@ -19,9 +19,9 @@ pub struct Peak {
 
 /// The first peak of `module`, which must pass the verifier, with the workspaces of this device.
 ///
-/// Bytes are shared as `bufferize` shares them: views with what they show, results with dying operands where
+/// Bytes are shared as `bufferize` shares them: views with their operands, results with dying operands where
 /// the row allows it, next states with their resident slots. States and constants are live throughout, other
-/// tensors from the first op that touches them to the last. Where an address space would be fragmented is not
+/// tensors from the first op that touches them to the last. Fragmentation of an address space is not
 /// considered.
 ///
 /// Fails only where a `copy` that the module needs is rejected, which verified modules do not cause.

@@ -6,15 +6,15 @@
 //! A100 Tensor Core GPU" data sheet (SXM), "NVIDIA H100 Tensor Core GPU" data sheet (SXM5), "NVIDIA H200
 //! Tensor Core GPU" data sheet (SXM). `memory_bytes` is what the driver reports as the total.
 //!
-//! Links are what copies of page-locked memory reach, not what the bus could: 12 GB/s one way and 20 GB/s
-//! both ways on PCIe 3 (SwapAdvisor, section 6.1), 24.8 GB/s one way (nvbandwidth) and 35 GB/s both ways on
-//! PCIe 4 (NVIDIA developer forum, topic 352186), 55.6 GB/s one way on PCIe 5 ("NVbandwidth: Your Essential
-//! Tool for Measuring GPU Interconnect and Memory Performance", NVIDIA); both ways on PCIe 5 is 1.5 times
-//! that, between the ratios of the other two.
+//! Links are the throughput that copies of page-locked memory reach, not that of the bus: 12 GB/s one way and
+//! 20 GB/s both ways on PCIe 3 (SwapAdvisor, section 6.1), 24.8 GB/s one way (nvbandwidth) and 35 GB/s both
+//! ways on PCIe 4 (NVIDIA developer forum, topic 352186), 55.6 GB/s one way on PCIe 5 ("NVbandwidth: Your
+//! Essential Tool for Measuring GPU Interconnect and Memory Performance", NVIDIA); both ways on PCIe 5 is 1.5
+//! times that, between the ratios of the other two.
 //!
 //! Fixed times: a kernel of a stream or captured graph begins about 2 us after the one before it on Pascal to
 //! Ampere ("Getting Started with CUDA Graphs", NVIDIA, has 3.4 us for one whose work takes 2.9 us, and 3.8 us
-//! without a graph); what an asynchronous copy takes before its first byte is assumed as 10 us, 8 us on
+//! without a graph). The time before the first byte of an asynchronous copy is assumed as 10 us, 8 us on
 //! Hopper. The reserve is an estimate of the driver's context and loaded kernels, 0.5 GiB, and 0.75 GiB on
 //! Hopper, where library images are larger; a measured profile has the real figure.
 
@@ -24,7 +24,7 @@ use super::{DeviceProfile, Kernels, Peaks};
 
 const MIB: u64 = 1 << 20;
 
-/// What the profiles of GPUs differ in.
+/// Figures in which the profiles of GPUs differ.
 struct Gpu {
     name: &'static str,
     summary: &'static str,
@@ -92,7 +92,7 @@ const fn plain(
     }
 }
 
-/// The profiles known by name.
+/// The built-in profiles.
 ///
 /// `cpu` is the embedded device: nominal figures of two server cores with plain memory copies. `toy` does one
 /// FLOP and moves one byte of device memory per ns, so that timelines in tests can be read by eye; its link

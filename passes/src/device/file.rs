@@ -1,7 +1,7 @@
 //! Profiles in files: JSON of the form `memc-profile/1`, which `passes/README.md` describes.
 //!
-//! Contract: a file is read whole or refused, and errors say which entry is wrong and what it should be.
-//! Entries that the form does not have are refused, since they may be misspelt ones that it has.
+//! Contract: a file is read whole or refused. Errors name the faulty entry and its legal values. Unknown
+//! entries are refused, since they may be misspelt ones.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,12 +12,12 @@ use serde_json::{Map, Value, json};
 
 use super::{DeviceProfile, Kernels, Measured, Peaks, Sample};
 
-/// What the entry `format` must be.
+/// Value of the entry `format`.
 const FORMAT: &str = "memc-profile/1";
 
-/// Largest throughput that is believed, per second.
+/// Largest plausible throughput, per second.
 const MOST_PER_S: f64 = 1e18;
-/// Longest time that is believed: 2^50 ns, 13 days.
+/// Longest plausible time: 2^50 ns, 13 days.
 const MOST_NS: u64 = 1 << 50;
 
 /// An entry of a profile file that is missing, unknown or wrong.
@@ -90,12 +90,12 @@ fn rate(value: &Value) -> Option<f64> {
     value.as_f64().filter(|x| *x > 0.0 && *x <= MOST_PER_S)
 }
 
-/// A throughput of what need not be there.
+/// A throughput, or 0 for no link.
 fn link(value: &Value) -> Option<f64> {
     value.as_f64().filter(|&x| x == 0.0 || (1.0..=MOST_PER_S).contains(&x))
 }
 
-/// What a [`line`] is.
+/// Description of a [`line`].
 const LINE: &str = "a text without control characters";
 
 /// A text that can be shown.
@@ -128,7 +128,7 @@ const ENTRIES: &[&str] = &[
 impl DeviceProfile {
     /// Reads a profile.
     ///
-    /// The error says which entry is missing or wrong, and what it should be.
+    /// The error names the missing or faulty entry and its legal values.
     pub fn parse(text: &str) -> Result<DeviceProfile, ProfileError> {
         let value = memc_planner::json::value(text).map_err(|e| ProfileError(e.to_string()))?;
         if value.get("format").and_then(Value::as_str) == Some(memc_planner::json::FORMAT) {
@@ -191,7 +191,7 @@ impl DeviceProfile {
         Ok(profile)
     }
 
-    /// The profile as a file, with what it has measured; [`DeviceProfile::parse`] reads it back as it is.
+    /// The profile as a file, with its measured ops; [`DeviceProfile::parse`] reads it back unchanged.
     pub fn print(&self) -> String {
         let ops = self.measured.iter().flat_map(|m| m.samples()).map(|s| {
             let operands: Vec<String> = s.operands.iter().map(ToString::to_string).collect();
@@ -226,7 +226,7 @@ impl DeviceProfile {
         format!("{value:#}\n")
     }
 
-    /// Adds what other profiles have measured. Of several times of one op the middle one counts, the lower of
+    /// Adds the measured ops of other profiles. Of several times of one op the median counts, the lower of
     /// two.
     pub fn merge(&mut self, others: &[DeviceProfile]) {
         let all = [&*self].into_iter().chain(others).filter_map(|p| p.measured.as_deref());
@@ -234,7 +234,7 @@ impl DeviceProfile {
         self.learn(samples);
     }
 
-    /// Takes these for all that is measured; of several times of one op the middle one.
+    /// Replaces the measured ops; of several times of one op the median counts.
     fn learn(&mut self, samples: Vec<Sample>) {
         let mut by_op: BTreeMap<String, Vec<Sample>> = BTreeMap::new();
         for sample in samples {

@@ -1,13 +1,12 @@
-//! What was measured on a device, and what is learned from it about other ops.
+//! Measured times of ops on a device, and a correction of the roofline learned from them.
 //!
-//! Learned is the logarithm of measured time over the roofline's, by ridge regression on logarithms of what
-//! an op does ([`features`]): first one regression for all ops, then for each family another on what the
-//! first one leaves. A family with few ops so keeps to what holds for all. Outside of the range of what was
-//! measured the nearest value in it counts.
+//! The correction is the logarithm of measured time over the roofline's. It is fitted by ridge regression on
+//! logarithms of an op's work ([`features`]): first one regression for all ops, then for each family another
+//! on the residuals of the first one. So a family with few ops stays close to the common correction. Features
+//! outside of the measured range are clamped to it.
 //!
-//! How good it is is said of ops that it has not seen: every op is predicted by what the ops of the other
-//! [`FOLDS`]
-//! - 1 shares teach, and R2 is one less the squared errors over the squared differences from the mean.
+//! Quality is cross-validated: every op is predicted from the ops of the other [`FOLDS`] minus one shares. R2
+//! is one less the squared errors over the squared differences from the mean.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +16,7 @@ use memc_ir::{OpKind, TensorType};
 use super::ridge::{Ridge, r_squared};
 use super::{DeviceProfile, roofline};
 
-/// Shares of ops for judging.
+/// Shares of ops for cross-validation.
 pub const FOLDS: usize = 5;
 
 /// Most that a prediction departs from the roofline, as a logarithm: 1000 times.
@@ -66,7 +65,7 @@ fn log(x: f64) -> f64 {
     libm::log(x.max(1e-9))
 }
 
-/// What is known of an op before it is measured.
+/// Number of features of an op.
 const FEATURES: usize = 9;
 
 /// Logarithms of: arithmetic, traffic, elements of the result, operations for each of them, elements read for
@@ -91,7 +90,7 @@ fn features(op: &OpKind, operands: &[&TensorType], results: &[&TensorType], plai
     ]
 }
 
-/// An op for the regression.
+/// Observation of the regression.
 struct Row {
     family: Family,
     features: [f64; FEATURES],
@@ -125,14 +124,14 @@ impl Correction {
         Correction { all, families }
     }
 
-    /// Logarithm of what the roofline is to be multiplied by.
+    /// Logarithm of the factor of the roofline's time.
     fn at(&self, family: Family, features: &[f64]) -> f64 {
         let of = |f: Option<&Ridge>| f.map_or(0.0, |f| f.at(features));
         (of(self.all.as_ref()) + of(self.families.get(&family))).clamp(-MOST, MOST)
     }
 }
 
-/// What was measured on a device.
+/// Measured ops of a device.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Measured {
     samples: BTreeMap<String, Sample>,
@@ -169,7 +168,7 @@ impl Measured {
     }
 }
 
-/// How good a prediction is for some ops.
+/// Quality of a prediction for some ops.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Quality {
     /// Ops predicted.
@@ -184,7 +183,7 @@ pub struct Quality {
     pub typical_factor: f64,
 }
 
-/// How good predictions are for ops that were not learned from.
+/// Quality of predictions for ops that were not learned from.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Judgement {
     /// For every op.
@@ -196,8 +195,8 @@ pub struct Judgement {
 }
 
 impl DeviceProfile {
-    /// How good the learned correction is for ops it was not learned from, if there are measured ops: op `i`,
-    /// in order of signatures, is predicted by those that leave another remainder by [`FOLDS`].
+    /// Quality of the learned correction for ops that it was not learned from, if there are measured ops. Op
+    /// `i`, in order of signatures, is predicted by those that leave another remainder by [`FOLDS`].
     pub fn judge(&self) -> Option<Judgement> {
         let measured = self.measured.as_deref()?;
         let rows: Vec<Row> = measured.samples().map(|s| s.row(self)).collect();

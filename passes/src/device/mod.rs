@@ -1,9 +1,9 @@
-//! Device profiles and the cost model: how long a kernel or a copy takes on a device.
+//! Device profiles and the cost model: the times of kernels and copies on a device.
 //!
-//! Contract: times are whole nanoseconds, and the same for the same profile on every machine. A time is, in
-//! this order, what the profile has measured for exactly this op on these types, or the roofline of the op's
-//! family ([`roofline`]), corrected by what was learned from the measured ones ([`measured`]). What the model
-//! leaves out: caches that keep an op's operands, and clocks that change.
+//! Contract: times are whole nanoseconds, and the same for the same profile on every machine. The time of an
+//! op is its measured time where the profile has one for exactly this op on these types. Otherwise it is the
+//! roofline of the op's family ([`roofline`]), corrected from the measured ops ([`measured`]). The model
+//! leaves out caches that keep an op's operands, and clocks that change.
 
 mod builtin;
 mod file;
@@ -42,7 +42,7 @@ pub struct Peaks {
 pub struct DeviceProfile {
     /// Name on the command line.
     pub name: Cow<'static, str>,
-    /// What the device is, for listings.
+    /// Description for listings.
     pub summary: Cow<'static, str>,
     /// Arithmetic throughputs.
     pub peaks: Peaks,
@@ -66,12 +66,12 @@ pub struct DeviceProfile {
     pub memory_bytes: Option<u64>,
     /// Bytes of the budget that the driver and its libraries take.
     pub reserve_bytes: u64,
-    /// How many times longer a kernel that only moves memory takes beside copies in both directions, where
-    /// that was measured.
+    /// Factor by which a kernel that only moves memory takes longer beside copies in both directions, where
+    /// it was measured.
     pub compute_slowdown: Option<f64>,
-    /// How near to the peaks kernels come.
+    /// Share of the peaks that kernels reach.
     pub kernels: Kernels,
-    /// What was measured, and what is learned from it.
+    /// Measured ops, and the correction learned from them.
     pub measured: Option<Box<Measured>>,
 }
 
@@ -92,8 +92,8 @@ impl DeviceProfile {
         whole(self.measured.as_ref().map_or(ns, |m| m.op_ns(op, operands, results, ns)))
     }
 
-    /// By how much an op takes longer beside copies in both directions, in parts of [`SLOWDOWN_UNIT`]: as
-    /// much of the measured slowdown as moving its bytes is of its time.
+    /// Slowdown of an op beside copies in both directions, in parts of [`SLOWDOWN_UNIT`]: the measured
+    /// slowdown times the share of memory traffic in the op's time.
     pub fn slowdown(&self, op: &OpKind, operands: &[&TensorType], results: &[&TensorType]) -> u32 {
         let Some(times) = self.compute_slowdown else { return 0 };
         let cost = op.cost(operands, results);
@@ -103,8 +103,8 @@ impl DeviceProfile {
         ((times - 1.0) * share * f64::from(SLOWDOWN_UNIT)).round() as u32
     }
 
-    /// Scratch bytes of an op on operands and results of these types: at least what the op's row asks for, so
-    /// that the plan also runs on the embedded device, and on a GPU what its kernels take.
+    /// Scratch bytes of an op on operands and results of these types. At least those of the op's row, so that
+    /// the plan also runs on the embedded device; on a GPU also those of its kernels.
     ///
     /// The types must satisfy [`OpKind::infer`].
     pub fn workspace(&self, op: &OpKind, operands: &[&TensorType], results: &[&TensorType]) -> u64 {
@@ -130,7 +130,7 @@ impl DeviceProfile {
         self.copy_ns(bytes, self.h2d_bytes_per_s)
     }
 
-    /// Time of a tensor's way to the host and back in ns; `None` where it cannot go.
+    /// Time of a tensor's copies to the host and back in ns; `None` where it cannot go.
     pub fn round_trip_ns(&self, bytes: u64) -> Option<u64> {
         Some(self.d2h_ns(bytes)?.saturating_add(self.h2d_ns(bytes)?))
     }

@@ -12,7 +12,7 @@ const LAMBDA: f64 = 1.0;
 pub(super) struct Ridge {
     /// For each feature: mean, scale, least and largest value seen, weight.
     terms: Vec<[f64; 5]>,
-    /// What is predicted at the mean of all features.
+    /// Prediction at the mean of all features.
     base: f64,
 }
 

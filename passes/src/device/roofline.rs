@@ -1,5 +1,5 @@
-//! The roofline: a kernel takes its launch, and then as long as its arithmetic or its memory traffic,
-//! whichever is longer, each at what its family reaches of the device's peak.
+//! The roofline: a kernel takes its launch, and then the longer of its arithmetic and its memory traffic.
+//! Each runs at the share of the device's peak that its family reaches.
 //!
 //! On devices of kind [`Kernels::Gpu`]:
 //!
@@ -19,19 +19,19 @@
 //!
 //! Every part grows with each extent: of two ops alike, the one with more to do is never the faster one. The
 //! shares of [`efficiency`] are set so that published training speeds come out;
-//! `tests/bench/results/costs.md` compares both. A profile with measured ops does without them.
+//! `tests/bench/results/costs.md` compares both. They do not apply to ops that a profile has measured.
 
 use memc_ir::ops::Family;
 use memc_ir::{Cost, DType, OpKind, TensorType};
 
 use super::DeviceProfile;
 
-/// How near to the peaks kernels come.
+/// Share of the peaks that kernels reach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kernels {
     /// They reach the peaks, whatever their size.
     Plain,
-    /// As libraries for GPUs do.
+    /// They reach the shares of libraries for GPUs.
     Gpu,
 }
 
@@ -47,16 +47,16 @@ impl Kernels {
 
 /// Time in ns that memory takes to get going.
 const RAMP_NS: f64 = 1_000.0;
-/// What filling and emptying a tile's pipeline costs, in steps along the inner dimension.
+/// Cost of filling and emptying a tile's pipeline, in steps along the inner dimension.
 const PROLOGUE: f64 = 48.0;
-/// Extents of tiles, and what they reach relative to the largest: larger ones read less for each
-/// multiplication.
+/// Extents of tiles, and their speed relative to the largest: larger ones read less for each multiplication.
 const TILES: [(u64, u64, f64); 4] = [(128, 128, 1.0), (128, 64, 0.92), (64, 64, 0.8), (32, 32, 0.5)];
-/// Among how many tiles the inner dimension may be shared.
+/// Numbers of tiles that may share the inner dimension.
 const SPLITS: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Products on units for 16-bit ones reach this much of what others do, as those are harder to keep fed.
+/// Share of the peak that products on units for 16-bit floats reach, relative to others: they are harder to
+/// keep fed.
 const TENSOR: f64 = 0.7;
-/// What Winograd's method gains.
+/// Speedup of Winograd's method.
 const WINOGRAD: f64 = 1.7;
 
 /// Shares of a device's peaks.
@@ -67,7 +67,7 @@ struct Efficiency {
     memory: f64,
 }
 
-/// What a family's kernels reach of the peaks when they are large.
+/// Shares of the peaks that a family's large kernels reach.
 fn efficiency(family: Family) -> Efficiency {
     let (compute, memory) = match family {
         Family::MatMul => (0.85, 0.80),
@@ -142,7 +142,7 @@ struct Product {
     columns: u64,
     /// Multiplications for each element of the result.
     inner: f64,
-    /// How many times faster than multiplying it out.
+    /// Factor by which it is faster than multiplying it out.
     gain: f64,
 }
 
@@ -223,7 +223,7 @@ fn positions(shape: &[u64]) -> Option<u64> {
     Some(shape.get(2..)?.iter().fold(*shape.first()?, |a, &b| a.saturating_mul(b)))
 }
 
-/// What Winograd's method gains for a convolution.
+/// Speedup of Winograd's method for a convolution.
 fn winograd(operands: &[&TensorType], w: &[u64], strides: &[u64], dilations: &[u64], groups: i64) -> f64 {
     let single = operands.first().is_some_and(|x| x.dtype == DType::F32);
     let dense = groups == 1 && [strides, dilations].iter().all(|s| s.iter().all(|&x| x == 1));

@@ -27,7 +27,7 @@ pub(crate) const PASS: PassDef = PassDef {
     run,
 };
 
-/// What to put in the place of an op with one result.
+/// Replacement of an op with one result.
 pub(super) enum Form {
     /// A value of the same type.
     Value(ValueId),
@@ -35,7 +35,7 @@ pub(super) enum Form {
     Op(OpKind, Vec<ValueId>),
 }
 
-/// Names a form and finds it.
+/// Name of a form, and the function that finds it.
 type Rule = (&'static str, fn(&Module, &OpKind, &[ValueId], &TensorType) -> Option<Form>);
 
 const RULES: &[Rule] = &[

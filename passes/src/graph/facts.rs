@@ -1,4 +1,4 @@
-//! What several graph passes ask about values and ops.
+//! Queries about values and ops that several graph passes share.
 
 use memc_ir::attr::Scalar;
 use memc_ir::{Code, DType, Def, Module, OpKind, TensorType, ValueId};

@@ -1,15 +1,16 @@
-//! Constant folding: ops whose operands are all known are evaluated once, here, with the CPU kernels.
+//! Constant folding: ops whose operands are all known are evaluated once, at compile time, with the CPU
+//! kernels.
 //!
 //! Exporters leave the arithmetic of shapes, masks, learning-rate factors and bias corrections in the graph.
 //! Folded, it costs nothing per step, and shapes become constants that other passes can read.
 //!
-//! One canonical form for known tensors: with at most [`DENSE_ELEMENTS`] elements, or with elements that
-//! differ, a constant; otherwise a `fill`. A constant takes memory for the whole step and is uploaded, which
-//! for a large tensor of equal elements is waste; a `fill` is a kernel to launch, which for a handful of
-//! elements is waste.
+//! Known tensors have one canonical form. It is a constant with at most [`DENSE_ELEMENTS`] elements, or with
+//! elements that differ; otherwise a `fill`. A constant takes memory for the whole step and is uploaded,
+//! which is waste for a large tensor of equal elements. A `fill` is a kernel to launch, which is waste for a
+//! handful of elements.
 //!
-//! Left alone: results larger than the option `limit`, and ops whose kernel reports an error, as an index out
-//! of range, so that the error appears in the run with its op's name.
+//! Not folded: results larger than the option `limit`, and ops whose kernel reports an error, as an index out
+//! of range. That error then appears in the run with its op's name.
 
 use memc_ir::attr::Scalar;
 use memc_ir::{Code, Const, ConstId, Def, Id, Module, OpId, OpKind, Phase, TensorType, ValueId};

@@ -1,12 +1,12 @@
 //! Counters of a step in one op.
 //!
 //! Every batch normalisation of a model trained with PyTorch counts the batches it has seen, in an integer
-//! state of its own that nothing in the step reads. Each is a kernel that takes longer to start than to run,
-//! and in a network of normalised convolutions they are one op in fifteen. Integer additions of one constant
-//! to small states become one `increment`, in place in all of them, where the first of them stood.
+//! state of its own that nothing else in the step reads. Each is a kernel that takes longer to start than to
+//! run, and in a network of normalised convolutions they are one op in fifteen. Integer additions of one
+//! constant to small states become one `increment`, in place in all of them, at the place of the first.
 //!
-//! Contract: exact, since an integer addition is. A state whose old or new value something else reads is left
-//! alone: it would be needed where that reader stands.
+//! Contract: exact, since an integer addition is. A state whose old or new value has another reader is left
+//! alone: that reader needs it at its own place.
 
 use std::collections::BTreeMap;
 

@@ -2,11 +2,11 @@
 //!
 //! Every pass keeps the module's meaning *exactly*: an element of an output or next state that is not NaN
 //! keeps its bits, and a NaN stays a NaN. (Payloads of NaN are left open, because the machine takes them from
-//! either operand of an addition.) "Exactly" is measured against `memc-kernels`, which is what the ops mean
-//! in numbers. The one exception is `raise`, whose rewrites hold for real numbers and may round otherwise.
+//! either operand of an addition.) "Exactly" is measured against `memc-kernels`, which define the ops in
+//! numbers. The one exception is `raise`, whose rewrites hold for real numbers and may round otherwise.
 //!
-//! No pass here plans memory: common subexpressions are merged even when that makes a live range longer,
-//! since the planner may compute a value again where that pays.
+//! No pass here plans memory. Common subexpressions are merged even when that makes a live range longer,
+//! since the planner may recompute a value where that pays.
 
 pub(crate) mod canonicalise;
 mod compact;

@@ -1,11 +1,11 @@
 //! Choosing the order of execution: as given, or greedily by memory.
 //!
 //! Exporters list nodes as they were traced: all gradients, then all updates, with every gradient alive in
-//! between. List scheduling that always runs the ready op which adds the fewest live bytes frees each
-//! gradient at once, but without lookahead may spread over branches that the given order finishes one by one;
-//! so a second schedule keeps to the given order and only runs early what shrinks the live bytes. Both are
-//! heuristics (the problem is NP-hard: Sethi, "Complete Register Allocation Problems", 1975): the schedule
-//! with the smallest peak is taken, the given order when none is smaller.
+//! between. List scheduling always runs the ready op that adds the fewest live bytes. It frees each gradient
+//! at once, but without lookahead it may spread over branches that the given order finishes one by one. So a
+//! second schedule keeps to the given order, and runs only those ops early that shrink the live bytes. Both
+//! are heuristics (the problem is NP-hard: Sethi, "Complete Register Allocation Problems", 1975). The
+//! schedule with the smallest peak is taken, the given order when none is smaller.
 
 use std::collections::BTreeSet;
 
@@ -56,7 +56,7 @@ fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pas
     Ok(())
 }
 
-/// What a value's bytes are to the scheduler; kept for the base of a chain of views.
+/// Lifetime of a value's bytes, as the scheduler counts it; kept for the base of a chain of views.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Bytes {
     /// Live from its op to its last reader.
@@ -190,7 +190,7 @@ impl<'a> Scheduler<'a> {
     }
 }
 
-/// Which ready op comes next; among equals the first of the given order.
+/// Rule for the next ready op; among equals the first of the given order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pick {
     /// The one with the smallest growth.

@@ -11,7 +11,7 @@ use crate::Contradiction;
 /// Steps of search for a lower allocation than the quick ones, per arena: some milliseconds.
 const WORK: u64 = 1 << 18;
 
-/// What an allocation takes, in bytes, of the device arena and of the host arena.
+/// Sizes of an allocation in bytes: of the device arena and of the host arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Laid {
     /// One past the last byte used.
@@ -45,7 +45,7 @@ fn both(m: &mut Module, solve: &dyn Fn(&Instance) -> Solution) -> Result<Laid, C
     Ok(laid)
 }
 
-/// The slots of an arena that are in use, and what is to be laid out there.
+/// The slots of an arena that are in use, and their buffers.
 fn instance(
     m: &Module,
     space: Space,

@@ -1,8 +1,9 @@
 //! Bufferization: from a schedule of the planner to memory IR.
 //!
-//! Folds the planner's trace, which alone says what decisions mean. The IR gets its slots, their offsets, the
-//! commands in their order and their waits. Two things are added: views of values, where an op first needs
-//! them, and the clones of ops that run again. The verifier and the checker prove the result independently.
+//! Folds the planner's trace, which alone defines the meaning of decisions. The IR gets its slots, their
+//! offsets, the commands in their order and their waits. Two things are added: views of values, where an op
+//! first needs them, and clones of recomputed ops. The verifier and the checker prove the result
+//! independently.
 
 use memc_ir::{Code, Def, Id, Module, OpId, Phase, Slot, SlotId, Space, Value, ValueId, Wait};
 use memc_planner::{Command, Decisions, Event, Realised, Site, Trace, What, trace};
@@ -78,7 +79,7 @@ struct Bufferizer<'a> {
 }
 
 impl Bufferizer<'_> {
-    /// Gives what persists, and inputs, the slots in which the step begins.
+    /// Gives persistent tensors and inputs the slots in which the step begins.
     fn residents(&mut self) {
         for (slot, planned) in self.m.slots.ids().collect::<Vec<_>>().into_iter().zip(&self.trace.slots) {
             let (t, host) = match planned.site {
@@ -159,8 +160,8 @@ impl Bufferizer<'_> {
         }
     }
 
-    /// Copies a value from the slot that the command reads to the one that it writes; without one, what all
-    /// others there are views of.
+    /// Copies a value from the slot that the command reads to the one that it writes. `value` defaults to the
+    /// value there that all others are views of.
     fn copy(&mut self, code: Code, command: &Command, value: Option<ValueId>) -> Result<OpId, Contradiction> {
         let (&[from], &[to]) = (&command.reads[..], &command.writes[..]) else {
             return Err("a copy of the trace has not one source and one destination".into());
@@ -181,7 +182,7 @@ impl Bufferizer<'_> {
         Ok(op)
     }
 
-    /// The stand-in of a source value that lies in a slot; views are taken again where needed.
+    /// The stand-in of a source value that lies in a slot; missing views are added.
     fn resolve(&mut self, v: ValueId, slot: SlotId) -> Result<ValueId, Contradiction> {
         if let Some(&(_, value)) = self.content[slot.index()].iter().find(|(original, _)| *original == v) {
             return Ok(value);
@@ -248,7 +249,7 @@ impl Bufferizer<'_> {
         clone
     }
 
-    /// Names what each state is in the next step: what its slot holds at the end of this one.
+    /// Sets the next value of each state: the content of its slot at the end of this step.
     fn next_states(&mut self) -> Result<(), Contradiction> {
         for s in self.p.module.states.ids() {
             let Some(next) = self.p.module.states[s].next else { continue };

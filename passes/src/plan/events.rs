@@ -1,5 +1,5 @@
-//! Events: which completions on other streams every op has to wait for, from the bytes that ops touch after
-//! allocation.
+//! Events: the completions on other streams that every op has to wait for, from the bytes that ops touch
+//! after allocation.
 
 use std::fmt;
 

@@ -6,12 +6,12 @@ use memc_ir::Bytes;
 
 use super::problem::Problem;
 
-/// Why a budget is too small, and what would do.
+/// Reason why a budget is too small, and a sufficient one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Infeasible {
-    /// The budget in bytes, what the driver takes included.
+    /// The budget in bytes, the driver's reserve included.
     pub budget_bytes: u64,
-    /// Bytes of either that are not the arena's: what the driver, libraries and code take.
+    /// Bytes of either budget outside the arena: driver, libraries and code.
     pub reserve_bytes: u64,
     /// The smallest such budget for which a plan was found.
     pub smallest_bytes: u64,
@@ -21,7 +21,7 @@ pub struct Infeasible {
     pub updates: bool,
     /// Bytes that op needs at once.
     pub working_set_bytes: u64,
-    /// That op's largest tensors: name, type (nothing where there is none), bytes.
+    /// Largest tensors of that op: name, type (empty where there is none), bytes.
     pub tensors: Vec<(String, String, u64)>,
 }
 
@@ -29,7 +29,7 @@ pub struct Infeasible {
 const NAMED: usize = 5;
 
 impl Infeasible {
-    /// The report for a problem, of a model or of numbers alone; budgets include what the driver takes.
+    /// The report for a problem, of a model or of numbers alone. Budgets include the driver's reserve.
     pub fn new(
         numbers: &memc_planner::Problem,
         model: Option<&Problem>,
@@ -65,12 +65,12 @@ impl Infeasible {
     }
 }
 
-/// What something is called: as in problem files, `what` and its position, where its name is empty.
+/// Name of a tensor or op: as in problem files, `what` and its position, where its name is empty.
 fn named(name: &str, what: &str, position: usize) -> String {
     if name.is_empty() { format!("{what}{position}") } else { name.to_string() }
 }
 
-/// A name as it stands among other words: quoted where it has blanks or what cannot be seen.
+/// A name inside a sentence: quoted where it has blanks or characters that cannot be seen.
 fn quoted(name: &str) -> String {
     let plain = name.chars().all(|c| !c.is_whitespace() && !c.is_control());
     if plain { name.to_string() } else { format!("{name:?}") }

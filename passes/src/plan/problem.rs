@@ -1,4 +1,4 @@
-//! The planning problem of a module: what planners see of it, and what it takes to carry their decisions out.
+//! The planning problem of a module: its numbers for planners, and the data that carry their decisions out.
 
 use memc_ir::{Bytes, Id, Module, OpId, OutputRole, TensorType, ValueId};
 use memc_planner::{Device, Op, Tensor};
@@ -13,7 +13,7 @@ pub struct Problem {
     pub module: Module,
     /// The problem in numbers. An op is called by its first result, and labelled with its source node.
     pub numbers: memc_planner::Problem,
-    /// What each tensor is.
+    /// Kind of each tensor.
     pub kinds: Vec<Kind>,
     /// For every op of the problem, that of the module.
     pub ops: Vec<OpId>,
@@ -85,7 +85,7 @@ impl Problem {
         &self.module.values[self.storages.tensors[t as usize].0].ty
     }
 
-    /// Where device bytes go when nothing is planned.
+    /// Device bytes by purpose when nothing is planned.
     pub fn breakdown(&self) -> Breakdown {
         let mut b = Breakdown::default();
         for (t, kind) in self.numbers.tensors.iter().zip(&self.kinds) {
@@ -112,7 +112,7 @@ impl Problem {
     }
 }
 
-/// What planners need of a profile.
+/// Figures of a profile that planners read.
 pub fn device(profile: &DeviceProfile) -> Device {
     Device {
         memory_bytes: profile.memory_bytes.unwrap_or(0),

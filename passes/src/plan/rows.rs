@@ -85,7 +85,7 @@ fn run_apply(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(
     let at = |e: &dyn fmt::Display| PassError::Usage(format!("{file}: {e}"));
     let decisions = memc_planner::read(&p.numbers, &text).map_err(|e| at(&e))?;
     *m = super::apply(&p, &decisions).map_err(|e| at(&e))?;
-    // The decisions are the user's, and so is what they make of the module.
+    // The decisions are the user's, and so are faults of the module that they lead to.
     memc_ir::verify(m).map_err(|d| PassError::Usage(format!("{file}: invalid module:\n{d}")))
 }
 

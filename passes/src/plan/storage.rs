@@ -1,4 +1,4 @@
-//! Which values share bytes: views, in-place results, and the resident slots of states.
+//! Values that share bytes: views, in-place results, and the resident slots of states.
 //!
 //! A *tensor* of the planning problem is one such group. In-place sharing is decided here once, greedily in
 //! execution order: a result takes over an operand's bytes when the row allows it and the operand is read for
@@ -11,7 +11,7 @@ use memc_ir::{ConstId, Def, Id, InputId, Module, OpId, OpKind, StateId, ValueId}
 
 use crate::Contradiction;
 
-/// What a tensor is.
+/// Kind of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// Lives from step to step.
@@ -31,11 +31,11 @@ pub(crate) const NONE: u32 = u32::MAX;
 pub(crate) struct Storages {
     /// Tensor of every value.
     pub(crate) of: Vec<u32>,
-    /// The value that named each tensor, and what it is.
+    /// The value that names each tensor, and the tensor's kind.
     pub(crate) tensors: Vec<(ValueId, Kind)>,
 }
 
-/// The value whose bytes `v` shows: `v` itself, or what it is a view of.
+/// The value whose bytes `v` shows: the operand at the end of a chain of views, or `v` itself.
 pub(crate) fn base(m: &Module, mut v: ValueId) -> ValueId {
     while let Some(op) = m.def_op(v).filter(|&op| m.ops[op].is_view()) {
         v = m.ops[op].operands[0];
@@ -44,7 +44,7 @@ pub(crate) fn base(m: &Module, mut v: ValueId) -> ValueId {
 }
 
 /// Rewrites the module so that every output is an op's result and every next state can be in its resident
-/// slot: inserts `copy` ops where values are passed through, carried twice, or finished before the old state
+/// slot. Inserts `copy` ops where values are passed through, carried twice, or finished before the old state
 /// is dead.
 pub(crate) fn legalise(m: &mut Module) -> Result<(), Contradiction> {
     for i in 0..m.outputs.len() {

@@ -1,7 +1,7 @@
 //! Gradients of all parameters, as outputs.
 //!
 //! The gradients of several micro-steps are summed. Those of a micro-step stand right behind its loss, so
-//! that the values that they need can be freed before the next micro-step.
+//! that their operands can be freed before the next micro-step.
 
 use memc_ir::{
     Id, Module, OpId, OpKind, Output, OutputRole, Phase, Role, StateId, ValueId, autodiff, counted, some_of,

@@ -223,7 +223,7 @@ fn choose(m: &Module, outputs: &[Output], loss: &Loss) -> Result<usize, PassErro
     }
 }
 
-/// Question about the axis of the classes, where scores have more than two and `loss` does not say.
+/// Question about the axis of the classes, where scores have more than two axes and `loss` does not say.
 fn ambiguous_classes(loss: &Loss, output: &Output, ty: &TensorType) -> Option<String> {
     if loss.kind != LossKind::CrossEntropy || loss.classes.is_some() || ty.rank() == 2 {
         return None;

@@ -20,8 +20,8 @@ pub(crate) const ADD_LOSS: PassDef = loss::PASS;
 pub(crate) const ADD_OPTIMIZER: PassDef = optimizer::PASS;
 pub(crate) const DIFFERENTIATE: PassDef = differentiate::PASS;
 
-/// Adds the parts that `recipe` names to `module`; [`PassCx::warnings`] gets what the user may not have
-/// wanted.
+/// Adds the parts that `recipe` names to `module`. [`PassCx::warnings`] gets effects that the user may not
+/// have wanted.
 ///
 /// A forward part goes through [`FORWARD_PIPELINE`] before it is differentiated, so that gradients are taken
 /// of normalisations and activations, not of the small ops that exporters write for them.

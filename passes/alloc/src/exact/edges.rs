@@ -1,10 +1,10 @@
-//! Edge finding: which buffers of a machine must lie above, or below, a whole set of others.
+//! Edge finding: buffers of a machine that must lie above, or below, a whole set of others.
 //!
 //! After J. Carlier and E. Pinson, "An algorithm for solving the job-shop problem", Management Science 35
-//! (1989), in the form of P. Vilim, "Global constraints in scheduling" (2007), chapter 4: for every set of
-//! buffers that must end by some offset, one that cannot lie among or below them lies above them all. The
-//! same is done upside down. Buffers that lie below or above all others of the machine in any case are left
-//! out.
+//! (1989), in the form of P. Vilim, "Global constraints in scheduling" (2007), chapter 4. Take a set of
+//! buffers that must end by some offset. A buffer that cannot lie among or below them lies above them all.
+//! The same is done upside down. Buffers that lie below or above all others of the machine in any case are
+//! left out.
 
 use super::state::{Contradiction, State, Step};
 
@@ -102,7 +102,7 @@ fn find(tasks: &[Task], bounds: &mut Vec<i64>, raised: &mut Vec<i64>, steps: &mu
     bounds.dedup();
     for &bound in bounds.iter().rev() {
         *steps += tasks.len() as u64 / 4;
-        // The set: all that must end by `bound`. Its bytes, and its end at the lowest.
+        // The set holds all that must end by `bound`. Its bytes, and its end at the lowest.
         let (mut bytes, mut end) = (0i64, i64::MIN);
         for t in tasks.iter().rev().filter(|t| t.lct <= bound) {
             bytes += t.p;
@@ -128,7 +128,7 @@ fn find(tasks: &[Task], bounds: &mut Vec<i64>, raised: &mut Vec<i64>, steps: &mu
     Ok(())
 }
 
-/// Sorts what was sorted a short while ago.
+/// Sorts a list that is nearly sorted.
 pub(super) fn insertion_sort(list: &mut [u32], key: impl Fn(u32) -> i64) {
     for i in 1..list.len() {
         let (x, mut j) = (list[i], i);

@@ -1,10 +1,10 @@
-//! The exact search: is there an allocation of a given height?
+//! The exact search: it finds an allocation of a given height, or proves that there is none.
 //!
-//! Constraint programming. Every section is a machine that holds one buffer at an offset; domains are
-//! narrowed by pairs and by edge finding (`edges.rs`), and a decision says which buffer is the lowest of a
-//! section (`search.rs`). The search starts anew after numbers of decisions that follow the sequence of Luby,
-//! Sinclair and Zuckerman ("Optimal speedup of Las Vegas algorithms", 1993), each time choosing sections in
-//! another way.
+//! Constraint programming. Every section is a machine that holds one buffer at an offset. Pairs and edge
+//! finding (`edges.rs`) narrow the domains. A decision says which buffer is the lowest of a section
+//! (`search.rs`). The search restarts after numbers of decisions that follow the sequence of Luby, Sinclair
+//! and Zuckerman ("Optimal speedup of Las Vegas algorithms", 1993), each time choosing sections in another
+//! way.
 
 mod edges;
 mod search;
@@ -17,12 +17,12 @@ use search::{Choice, End, Search};
 /// Most buffers of a component that is searched: precedences take a byte for each pair.
 pub(crate) const MOST_BUFFERS: usize = 4000;
 
-/// What came out.
+/// Outcome of a search.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// An allocation.
     Found(Vec<u64>),
-    /// There is none: proved.
+    /// Proof that there is none.
     Infeasible,
     /// The work ended first.
     Open,
@@ -31,7 +31,7 @@ pub(crate) enum Outcome {
 /// Decisions before the first restart.
 const BASE: u64 = 200;
 
-/// Every so many rounds choose sections in the second and in the third way.
+/// Of so many rounds, one chooses sections in the second way and one in the third way.
 const OTHERS: u64 = 4;
 
 /// A search for an allocation of one height, which can be continued.
@@ -42,8 +42,8 @@ pub(crate) struct Exact<'a> {
 }
 
 impl<'a> Exact<'a> {
-    /// A search for an allocation no higher than `capacity`; none where the component is too large for it, or
-    /// to look at all its sections once takes more than `work`.
+    /// A search for an allocation no higher than `capacity`. `None` where the component is too large for it,
+    /// or where one look at all its sections takes more than `work`.
     pub(crate) fn new(c: &'a Compact, capacity: u64, seed: u64, work: u64) -> Option<Exact<'a>> {
         if c.len() > MOST_BUFFERS || root_steps(c) > work {
             return None;

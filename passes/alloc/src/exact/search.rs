@@ -1,5 +1,5 @@
-//! Depth-first search with restarts: which buffer lies lowest among those of a machine that are not yet
-//! stacked.
+//! Depth-first search with restarts. A decision names the lowest buffer of those of a machine that are not
+//! yet stacked.
 
 use super::edges::{Edges, insertion_sort};
 use super::state::{State, Step};
@@ -7,7 +7,7 @@ use crate::compact::Compact;
 use crate::random::Random;
 use crate::work::Work;
 
-/// Which machine is branched on.
+/// Rule by which the search picks the machine to branch on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Choice {
     /// Little slack, and low.
@@ -18,7 +18,7 @@ pub(super) enum Choice {
     Contradiction,
 }
 
-/// How one descent ended.
+/// End of one descent.
 pub(super) enum End {
     /// An allocation.
     Found(Vec<u64>),
@@ -28,7 +28,7 @@ pub(super) enum End {
     Open,
 }
 
-/// A decision that can be turned round: `buffer` is the lowest of itself and `others`.
+/// A decision that can be reversed: `buffer` is the lowest of itself and `others`.
 struct Decision {
     depth: usize,
     buffer: usize,
@@ -36,7 +36,7 @@ struct Decision {
     machine: usize,
 }
 
-/// What a machine looks like from the search.
+/// State of a machine as the search sees it.
 #[derive(Clone, Copy, Default)]
 struct View {
     /// The first member, by `est`, that is not stacked; none when all are.
@@ -53,7 +53,7 @@ pub(super) struct Search<'a> {
     sorted: Vec<Vec<u32>>,
     views: Vec<View>,
     random: Random,
-    /// Slack that every machine is taken to have more than it has.
+    /// Slack added to that of every machine when they are compared.
     unit: f64,
 }
 
@@ -83,7 +83,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// What holds in every branch; an error where nothing does.
+    /// Propagates everything that holds in every branch; an error where nothing does.
     pub(super) fn root(&mut self) -> Step {
         self.symmetry()?;
         self.state.mark_all();

@@ -1,8 +1,8 @@
-//! What the exact search knows: where every buffer may begin, and which of two lies lower.
+//! Knowledge of the exact search: where every buffer may begin, and which of two lies lower.
 //!
-//! Buffers are the tasks, and offsets the time, of a scheduling problem: those live in one section share a
-//! machine that holds one at a time. `est` and `lst` are the earliest and latest start. Every change goes to
-//! a trail, and is undone when the search turns back.
+//! Buffers are the tasks, and offsets the time, of a scheduling problem. The buffers live in one section
+//! share a machine that holds one at a time. `est` and `lst` are the earliest and latest start. Every change
+//! goes to a trail, and is undone when the search turns back.
 
 use crate::compact::Compact;
 
@@ -24,11 +24,11 @@ const OPEN: u8 = 0;
 const LOWER: u8 = 1;
 const HIGHER: u8 = 2;
 
-/// How much a contradiction between two buffers, and one of a whole machine, adds to a machine's weight.
+/// Weight that a contradiction between two buffers, and one of a whole machine, adds to a machine.
 const PAIR_WEIGHT: f64 = 0.1;
 const MACHINE_WEIGHT: f64 = 1.0;
 
-/// Domains, precedences, and what has changed since it was last looked at.
+/// Domains, precedences, and the changes that are still to be propagated.
 pub(super) struct State {
     /// Sizes.
     pub(super) p: Vec<i64>,
@@ -56,7 +56,7 @@ pub(super) struct State {
 }
 
 impl State {
-    /// The problem of laying out `c` in `capacity` bytes. Takes `O(n^2)` memory.
+    /// The problem of placing `c` in `capacity` bytes. Takes `O(n^2)` memory.
     pub(super) fn new(c: &Compact, capacity: i64) -> State {
         let n = c.len();
         let mut machines: Vec<Vec<u32>> = vec![Vec::new(); c.load.len()];
@@ -156,7 +156,7 @@ impl State {
         Ok(())
     }
 
-    /// `a` lies lower than `b`, which live at once. Says so only; propagation draws the conclusions.
+    /// Records that `a` lies lower than `b`, which live at once. Propagation draws the conclusions.
     pub(super) fn precede(&mut self, a: usize, b: usize) -> Step {
         let n = self.len();
         match self.order[a * n + b] {
@@ -205,7 +205,7 @@ impl State {
         self.trail.len()
     }
 
-    /// Undoes all changes since a point, and forgets what was to be propagated.
+    /// Undoes all changes since a point, and drops pending propagation.
     pub(super) fn undo(&mut self, depth: usize) {
         let n = self.len();
         while self.trail.len() > depth {
@@ -260,7 +260,7 @@ impl State {
         self.weight[machine] += MACHINE_WEIGHT;
     }
 
-    /// Of each neighbour: which one can lie lower, and what follows.
+    /// For each neighbour: which of the two can lie lower, and the consequences.
     fn pairs(&mut self, b: usize) -> Step {
         let n = self.len();
         self.steps += self.neighbours[b].len() as u64;

@@ -1,10 +1,10 @@
-//! One shape for element-wise ops that only views keep apart.
+//! One shape for element-wise ops that only views separate.
 //!
-//! Exporters make a matrix of rows of tokens before a product and undo it behind, so that an activation has
+//! Exporters reshape to a matrix of rows of tokens before a product and back behind it. So an activation has
 //! another shape than the product before it, and dropout another one than the bias it follows. The elements
-//! and their order are the same. Where element-wise ops are connected by what they read and by reshapes, they
-//! are computed in one of their shapes, that of a normalisation if there is one, else that of a product, and
-//! what others read is a view of the result. Nothing is computed otherwise, nothing is moved.
+//! and their order are the same. Element-wise ops that are connected by their operands and by reshapes are
+//! computed in one of their shapes: that of a normalisation if there is one, else that of a product. Other
+//! readers get a view of the result. Arithmetic stays the same, and nothing is moved.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::Contradiction;
 
 type Shape = Vec<u64>;
 
-/// Computes connected ops in one shape.
+/// Gives connected ops one shape.
 pub(super) fn align(m: &mut Module) -> Result<(), Contradiction> {
     let targets = targets(m);
     if targets.is_empty() { Ok(()) } else { Aligned::new(m).run(&targets) }
@@ -42,8 +42,8 @@ pub(super) fn drop_views(m: &mut Module) {
     m.order = order;
 }
 
-/// The shape of the operand that must be read for that of `from` axes once they are `to` axes of the same
-/// elements; `None` where there is none.
+/// Shape in which an operand of shape `own` must be read once the axes `from` become the axes `to` of the
+/// same elements; `None` where there is none.
 fn mapped(own: &[u64], from: &[u64], to: &[u64]) -> Option<Shape> {
     if own.iter().all(|&d| d == 1) {
         return Some(if own.len() <= to.len() { own.to_vec() } else { vec![1; to.len()] });
@@ -81,9 +81,10 @@ fn mapped(own: &[u64], from: &[u64], to: &[u64]) -> Option<Shape> {
 #[derive(Default)]
 struct Component {
     ops: Vec<OpId>,
-    /// How many products and how many element-wise ops have a shape, in the order of the module.
+    /// For each shape, the numbers of products and of element-wise ops that have it, in the order of the
+    /// module.
     shapes: Vec<(Shape, usize, usize)>,
-    /// The shapes of those that must keep theirs.
+    /// Shapes of the ops that must keep theirs.
     fixed: Vec<Shape>,
 }
 
@@ -157,7 +158,7 @@ fn targets(m: &Module) -> BTreeMap<OpId, Shape> {
             let component = components.entry(set).or_default();
             component.count(&ty.shape, [0, 1]);
             component.ops.push(op);
-            // Channels are axis 1, and a root is what others know.
+            // Channels are axis 1, and others know the shape of a root.
             if is_root[y.index()] || matches!(kind, OpKind::BatchNorm {}) {
                 component.fixed.push(ty.shape.clone());
             }
@@ -178,9 +179,10 @@ struct Aligned<'m> {
     order: Vec<OpId>,
     /// The elements of a value in another shape.
     views: BTreeMap<(ValueId, Shape), ValueId>,
-    /// The ops that show them, by what they show. They stand right behind it, where they hinder no joining.
+    /// The view ops, by the value that they show. They stand right behind it, where they do not prevent
+    /// joining.
     shown: BTreeMap<ValueId, Vec<OpId>>,
-    /// What is read in place of a view that shows no other shape.
+    /// Value to read in place of a view that has the value's own shape.
     instead: BTreeMap<ValueId, ValueId>,
 }
 

@@ -11,13 +11,13 @@ use super::live::Lives;
 use crate::analysis::peak_live_bytes;
 use crate::device::DeviceProfile;
 
-/// Bytes that take much less time to move than a kernel takes to start, and that no budget of a GPU lacks.
+/// Bytes that take much less time to move than a kernel takes to start, and that fit any budget of a GPU.
 const SMALL: u64 = 256 << 10;
 
-/// What part of the largest op's operands and results is not worth counting.
+/// A value counts only above this part of the largest op's operands and results.
 const TINY: u64 = 1024;
 
-/// What part of the step's peak of live bytes scratch may be where there was none.
+/// New scratch may take up to this part of the step's peak of live bytes.
 const SCRATCH: u64 = 128;
 
 /// Ops that are one kernel, or one op of any kind.
@@ -25,7 +25,7 @@ const SCRATCH: u64 = 128;
 pub(super) struct Group {
     /// Positions in the order, ascending.
     pub(super) members: Vec<usize>,
-    /// Where it stands: the position of a member.
+    /// Position of the group in the order: that of a member.
     pub(super) at: usize,
     pub(super) kind: OpKind,
     pub(super) operands: Vec<ValueId>,
@@ -78,7 +78,7 @@ impl<'a> Groups<'a> {
         self.groups[self.of[i]].as_ref()
     }
 
-    /// Where the op at position `i` stands.
+    /// Position of the group of the op at position `i`.
     fn place(&self, i: usize) -> usize {
         self.group(i).map_or(i, |g| g.at)
     }
@@ -114,7 +114,7 @@ impl<'a> Groups<'a> {
         false
     }
 
-    /// Joins products with what follows them, where a library does both.
+    /// Joins products with the ops that follow them, where a library does both.
     pub(super) fn join_products(&mut self) {
         for i in 0..self.of.len() {
             let op = &self.m.ops[self.m.order[i]];
@@ -127,7 +127,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    /// Puts a group in the place of those that it was made of.
+    /// Replaces the joined groups by their union.
     fn put(&mut self, joined: Group) {
         let Some(&first) = joined.members.first() else { return };
         let own = self.of[first];
@@ -138,7 +138,7 @@ impl<'a> Groups<'a> {
         self.groups[own] = Some(joined);
     }
 
-    /// Whether two groups, neither of which reads the other, gain more than they are worth keeping apart for.
+    /// Whether two groups, neither of which reads the other, gain more when joined than they are worth apart.
     fn goes_beside(&self, a: usize, b: usize) -> bool {
         let (Some(a), Some(b)) = (&self.groups[a], &self.groups[b]) else { return false };
         let bytes = |g: &Group| -> u64 {
@@ -157,7 +157,7 @@ impl<'a> Groups<'a> {
         self.placed(self.assemble(members)?, [a, b])
     }
 
-    /// A group of what two are, where it is faster and allowed.
+    /// The union of two groups, where it is faster and allowed.
     fn placed(&self, mut joined: Group, [a, b]: [&Group; 2]) -> Option<Group> {
         if joined.ns >= a.ns.saturating_add(b.ns) {
             return None;
@@ -228,7 +228,7 @@ impl<'a> Groups<'a> {
         Some(Group { at: *members.first()?, members, kind, operands, results, ns })
     }
 
-    /// Whether the group stands behind what it reads and before what reads it.
+    /// Whether the group stands behind its operands' ops and before its results' readers.
     fn may_stand(&self, joined: &Group) -> bool {
         let before = |&v: &ValueId| self.definer(v).is_none_or(|p| self.place(p) < joined.at);
         let behind = |&v: &ValueId| {

@@ -1,8 +1,8 @@
-//! What is live where, before and after two groups become one.
+//! Live bytes before and after two groups become one.
 //!
-//! Bytes are counted as in [`peak_live_bytes`](crate::analysis::peak_live_bytes): views are what they show, a
-//! result may take the bytes of a dying operand, a next state is written over the old one, states and
-//! constants are always there.
+//! Bytes are counted as in [`peak_live_bytes`](crate::analysis::peak_live_bytes): a view counts as its
+//! operand, a result may take the bytes of a dying operand, a next state is written over the old one, states
+//! and constants are always live.
 
 use memc_ir::{Def, Id, Module, OpId, TensorType, ValueId, aligned};
 
@@ -26,9 +26,9 @@ pub(super) struct Lives<'a> {
     resident: Vec<Option<ValueId>>,
     /// For every value of a state, the value whose bytes are its next.
     next: Vec<Option<ValueId>>,
-    /// Bytes of a value that is not worth counting.
+    /// Values of fewer bytes do not count.
     pub(super) tiny: u64,
-    /// Bytes of scratch that are not.
+    /// Scratch of fewer bytes does not count.
     pub(super) small_scratch: u64,
 }
 
@@ -102,7 +102,7 @@ impl<'a> Lives<'a> {
         !persistent && self.resident[v.index()].is_none()
     }
 
-    /// Where a value is live when the op at position `i` stands at `place(i)`.
+    /// Interval in which a value is live when the op at position `i` stands at `place(i)`.
     fn interval(&self, v: ValueId, place: &dyn Fn(usize) -> usize) -> Interval {
         let own = self.m.def_op(v).and_then(|op| self.position(op)).map(place);
         let reads = self.readers[v.index()].iter().map(|&i| place(i));
@@ -156,8 +156,8 @@ impl<'a> Lives<'a> {
     }
 
     /// Whether `joined` in place of two groups keeps no more bytes live while any op runs, and leaves next
-    /// states in their resident slots. Before, the op at position `i` stands at `place(i)`, and at some
-    /// positions something `runs`.
+    /// states in their resident slots. Before joining, the op at position `i` stands at `place(i)`, and
+    /// `runs` tells the positions where something runs.
     pub(super) fn no_worse(
         &self,
         joined: &Group,
@@ -176,7 +176,7 @@ impl<'a> Lives<'a> {
             let is_read = |&i: &usize| moved(i) < at || joined.members.binary_search(&i).is_ok();
             may_share && self.readers[old.index()].iter().all(is_read)
         };
-        // A state that is read behind what computes its next contents is copied in between.
+        // A state that is read behind the op that computes its next contents is copied in between.
         let is_read_in_time = |v: &ValueId| {
             let old = self.base[v.index()];
             let next = self.next[old.index()].and_then(|n| self.m.def_op(n)).and_then(|op| self.position(op));
@@ -193,7 +193,7 @@ impl<'a> Lives<'a> {
         touched.sort_unstable();
         touched.dedup();
         touched.retain(|&v| self.is_passing(v) && self.bytes(v) > self.tiny);
-        // What is inside the group is in registers.
+        // Values inside the group are in registers.
         let is_inside = |v: ValueId| {
             let own = self.m.def_op(v).and_then(|op| self.position(op));
             own.is_some_and(|i| joined.members.binary_search(&i).is_ok()) && !joined.results.contains(&v)
@@ -211,7 +211,7 @@ impl<'a> Lives<'a> {
             };
             (sum(&|c| c.1), sum(&|c| c.2))
         };
-        // What is live changes only between the two, and there at the ends of intervals.
+        // Live bytes change only between the two groups, and there at the ends of intervals.
         let (low, high) = (parts[0].at.min(parts[1].at), parts[0].at.max(parts[1].at));
         let ends =
             changes.iter().flat_map(|c| [c.1, c.2]).flatten().flat_map(|(first, last)| [first, last + 1]);

@@ -2,37 +2,39 @@
 //! library computes both; and a product with the sum of an operand.
 //!
 //! An element-wise op takes as long as its operands and results take to be read and written, and each is a
-//! kernel of its own. A `fused` op reads what comes from outside once, keeps what is between its steps in
-//! registers, and writes what others need. This pass joins ops and joined ops pair by pair: in the order of
-//! the module each element-wise op with the producers of its operands, the nearest first, and with the last
-//! ones before it of the same shape, where both read the same value or are so small that they are all launch.
-//! A pair is joined where
+//! kernel of its own. A `fused` op reads outside values once, keeps the values between its steps in
+//! registers, and writes the values that others need. This pass joins ops and joined ops pair by pair. In the
+//! order of the module, each element-wise op is joined with the producers of its operands, the nearest first.
+//! It is also joined with the last ops before it of the same shape, where both read the same value or are so
+//! small that launches are all their time. A pair is joined where
 //!
 //! - the modelled time of the joined op is less than that of the two;
 //! - the joined op can stand where one of the two stood: behind what defines its operands, before what reads
 //!   its results, so that there is never a circle, and nothing is computed twice;
-//! - no more bytes are live than before while this or any other op runs, results in place of dying operands
-//!   counted as `bufferize` shares them; values of less than a thousandth of the largest op, and scratch of
-//!   less than a hundredth of the peak, are not counted. So the operands of a forward op are not kept for a
+//! - no more bytes are live than before while this or any other op runs. Results in place of dying operands
+//!   count as `bufferize` shares them. Values of less than a thousandth of the largest op, and scratch of
+//!   less than a hundredth of the peak, do not count. So the operands of a forward op are not kept for a
 //!   backward op that it is joined with, unless they are no larger than the result that was kept instead;
 //! - its operands and results together take no more bytes than those of the largest op there was, as that is
 //!   what a budget has to hold in any case, or next to nothing;
 //! - a next state can still be written over the old one.
 //!
-//! Before, ops that only reshapes keep apart get one shape. When all groups are made, each `layer_norm` and
-//! `layer_norm_grad` is joined, under the same conditions, with the group that makes its first operand and
-//! with those that read its first result (in the backward pass the sums of gradients on both sides of it), as
-//! `fused_norm`. What it normalises must not be a result then: where that is kept for the backward pass, a
-//! planner drops the normalised value and computes it again from that alone, which is worth more than the one
-//! read that joining would save. At the end a product is joined with the op that follows it under the same
-//! conditions, where that is an epilogue of the library that multiplies: last, since a longer chain saves
-//! more. So is the product that is the gradient of a linear layer's weight with the sum that is the gradient
-//! of its bias: both read the gradient of the layer's result, the sum perhaps through a view with more
-//! leading axes, and are one `matmul_bias_grad`, which reads it once.
+//! Before that, ops that only reshapes separate get one shape. When all groups are made, each `layer_norm`
+//! and `layer_norm_grad` is joined, under the same conditions, as `fused_norm`. It takes the group that makes
+//! its first operand and those that read its first result (in the backward pass the sums of gradients on both
+//! sides of it). Its operand must then not be a result: where the backward pass keeps that, a planner drops
+//! the normalised value and recomputes it from that alone, which is worth more than the one read that joining
+//! would save.
 //!
-//! Contract: exact, since a step of a fused op gives the bits of the op alone; an epilogue does on the
-//! kernels of memc, and a library's may differ in how it rounds GELU, in what its ReLU makes of what is no
-//! number, and in the order of a sum.
+//! At the end a product is joined with the op that follows it under the same conditions, where that is an
+//! epilogue of the library that multiplies. This comes last, since a longer chain saves more. The product
+//! that is the gradient of a linear layer's weight is joined with the sum that is the gradient of its bias.
+//! Both read the gradient of the layer's result, the sum perhaps through a view with more leading axes. They
+//! are one `matmul_bias_grad`, which reads it once.
+//!
+//! Contract: exact, since a step of a fused op gives the bits of the op alone. An epilogue does so on the
+//! kernels of memc; a library's may differ in the rounding of GELU, in its ReLU of NaN, and in the order of a
+//! sum.
 
 mod align;
 mod group;
@@ -101,7 +103,7 @@ fn run(m: &mut Module, _options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pa
 enum Item {
     /// An op as it was.
     Op(OpId),
-    /// What takes the place of several ops, with the values that its results replace.
+    /// The fused op in place of several ops, with the values that its results replace.
     Fused { kind: OpKind, operands: Vec<ValueId>, results: Vec<ValueId>, ops: Vec<OpId> },
 }
 

@@ -10,22 +10,22 @@ use super::space::{Item, Side, Way};
 use crate::Contradiction;
 use crate::graph::facts::scalar_bytes;
 
-/// What was written.
+/// Changes to the module.
 #[derive(Default)]
 pub(super) struct Written {
     /// Names of recomputed forward values.
     pub(super) recomputed: Vec<String>,
     /// Ops that were added to the forward pass.
     pub(super) early: Vec<OpId>,
-    /// Rules whose offers were taken, and the names of what they compute.
+    /// Rules whose terms were taken, and the names of the values that these compute.
     pub(super) rules: Vec<(usize, String)>,
 }
 
 /// Makes the backward pass compute what `s` chose.
 ///
-/// Ops that stay keep their ids, their results' names and their places; what is recomputed stands before its
-/// first reader and is named like the original with a number; what is kept instead of a forward value follows
-/// the op that computes its last operand. Ops that nothing needs any more are left for dead code elimination.
+/// Ops that stay keep their ids, their results' names and their places. A recomputed op stands before its
+/// first reader and is named like the original with a number. An op that is saved instead of a forward value
+/// follows the op that computes its last operand. Dead ops are left for dead code elimination.
 pub(super) fn emit(m: &mut Module, sides: &Sides, s: &Solution<'_>) -> Result<Written, Contradiction> {
     let order = std::mem::take(&mut m.order);
     let mut e = Emitter {
@@ -64,7 +64,7 @@ pub(super) fn emit(m: &mut Module, sides: &Sides, s: &Solution<'_>) -> Result<Wr
 struct Emitter<'a> {
     m: &'a mut Module,
     s: &'a Solution<'a>,
-    /// By class, the new value that is kept from the forward pass.
+    /// By class, the new value that is saved in the forward pass.
     saved: BTreeMap<usize, ValueId>,
     /// By class and place, the value that was computed there.
     made: BTreeMap<(usize, u32), ValueId>,
@@ -78,7 +78,7 @@ impl<'a> Emitter<'a> {
         &self.s.space.items[class]
     }
 
-    /// Adds the ops that compute, in the forward pass, what is kept instead of a value; by the op they
+    /// Adds the ops that compute, in the forward pass, the values saved instead of others; by the op they
     /// follow.
     fn early_ops(
         &mut self,
@@ -115,7 +115,7 @@ impl<'a> Emitter<'a> {
         self.m.ops[op].results.get(result as usize).copied().ok_or("an op lacks a result".into())
     }
 
-    /// Name and origin for an op on `operands` that the module has nothing like.
+    /// Name and origin for an op on `operands` that the module lacks.
     fn hint(&self, kind: &OpKind, operands: &[ValueId]) -> (String, String) {
         let def = operands.iter().copied().find(|&v| self.m.def_op(v).is_some());
         let origin = def.and_then(|v| self.m.def_op(v)).map(|d| self.m.ops[d].origin.clone());
@@ -123,7 +123,7 @@ impl<'a> Emitter<'a> {
         (name, origin.unwrap_or_default())
     }
 
-    /// The value of a class that is there from the start or from the forward pass.
+    /// The value of a class that is available from the start or from the forward pass.
     fn there(&mut self, class: usize) -> Result<ValueId, Contradiction> {
         let item = self.item(class);
         if let Some(v) = item.value.or_else(|| self.saved.get(&class).copied()) {
@@ -169,7 +169,7 @@ impl<'a> Emitter<'a> {
         Ok(v)
     }
 
-    /// A value computed at `place`, or the module's own where a view shows the very bytes it showed.
+    /// A value computed at `place`, or the module's own where a view has the same operands.
     fn make(
         &mut self,
         class: usize,
@@ -215,7 +215,7 @@ impl<'a> Emitter<'a> {
         self.result(id, way.result)
     }
 
-    /// An op of the backward pass, if any of its results is read, with what it newly needs before it.
+    /// Places an op of the backward pass, if any of its results is read, behind the ops that it newly needs.
     fn backward(&mut self, id: OpId, place: u32) -> Result<(), Contradiction> {
         let results = self.m.ops[id].results.clone();
         let mut way = None;

@@ -1,18 +1,18 @@
-//! Choosing among equal formulations of gradients by what must stay alive from the forward into the backward
-//! pass.
+//! Choosing among equal formulations of gradients by the activations that they save.
 //!
-//! All formulations are put into one e-graph: ops of the module, what rules offer instead, and every forward
-//! op as a way to compute its result again in the backward pass. What is extracted has the smallest cost
+//! All formulations are put into one e-graph: ops of the module, alternatives that rules offer, and every
+//! forward op as a way to recompute its result in the backward pass. The extracted formulation has the
+//! smallest cost
 //!
 //! > value of the bytes kept from the forward pass + modelled time of the ops
 //!
-//! where a kept tensor counts once however many ops read it, inputs, parameters and constants count nothing,
-//! and a recomputed value counts for the share of the backward pass during which it is held. A byte is worth
-//! `exchange` times the time that the device's link takes to copy it out and back in, so that nothing is
-//! recomputed where a swap would be far cheaper. `search` says how the extraction is done.
+//! where a saved tensor counts once however many ops read it. Inputs, parameters and constants count nothing.
+//! A recomputed value counts for the share of the backward pass during which it is held. A byte is worth
+//! `exchange` times the time that the device's link takes to copy it out and back in. So nothing is
+//! recomputed where a swap would be far cheaper. `search` does the extraction.
 //!
-//! Rules are exact, like every graph pass. Contractions are never recomputed here: the planner, who knows the
-//! budget, may.
+//! Rules are exact, like every graph pass. Contractions are never recomputed here; the planner, who knows the
+//! budget, may do so.
 //!
 //! **Invariant:** this is the last pass before planning but for `dce`. In the result, an op may stand twice,
 //! once in the forward and once in the backward pass; only their ids tell them apart, and `cse` would merge

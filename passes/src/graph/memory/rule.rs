@@ -13,16 +13,16 @@ use super::lang::{Graph, Node, result_type};
 pub struct RuleDef {
     /// Kebab-case name, also the name of its golden file.
     pub name: &'static str,
-    /// What it says, and why no bit changes.
+    /// The identity, and the reason why no bit changes.
     pub doc: &'static str,
-    /// The ops at whose results it looks.
+    /// Mnemonics of the ops at whose results the rule looks.
     pub(super) on: &'static [&'static str],
     /// Offers equal terms.
     pub(super) rewrite: fn(&Found<'_>, &mut Offers),
 }
 
 impl RuleDef {
-    /// The ops at whose results it looks.
+    /// Mnemonics of the ops at whose results the rule looks.
     pub fn on(&self) -> &'static [&'static str] {
         self.on
     }
@@ -60,7 +60,7 @@ pub(super) struct Found<'a> {
     pub(super) class: Id,
     /// The op.
     pub(super) kind: &'a OpKind,
-    /// Which result.
+    /// Index of the result.
     pub(super) result: u32,
     /// Classes of its operands.
     pub(super) operands: &'a [Id],
@@ -92,10 +92,10 @@ impl<'a> Found<'a> {
     }
 }
 
-/// Which rule a node came from, for the nodes that rules offered as a whole.
+/// The rule of a node, for the nodes that rules offered as a whole.
 pub(super) type Sources = BTreeMap<Node, usize>;
 
-/// Most times that all rules look at the graph; what rules offer may let others match.
+/// Most rounds of all rules over the graph; terms of one round may let other rules match.
 const ROUNDS: usize = 3;
 
 /// Applies rules until nothing changes or [`ROUNDS`] are over.

@@ -1,11 +1,11 @@
 //! Finding a formulation with a small cost.
 //!
-//! What is kept is a hitting set over the alternatives, so the best choice is hard to find (it contains set
-//! cover). The search starts from the module as given, which it therefore never makes worse, and changes one
-//! class at a time where that lowers the cost; what a change newly asks for is chosen bottom-up by an
-//! additive estimate, in which what is there already costs nothing. Values that pay only together, as the
-//! parts of several concatenations, are tried as a group. Rounds and sizes are limited, and everything is
-//! compared in a fixed order.
+//! The saved values are a hitting set over the alternatives, so the best choice is hard to find (it contains
+//! set cover). The search starts from the module as given, which it therefore never makes worse. It changes
+//! one class at a time where that lowers the cost. Values that a change newly needs are chosen bottom-up by
+//! an additive estimate, in which available values cost nothing. Values that pay only together, as the parts
+//! of several concatenations, are tried as a group. Rounds and sizes are limited, and everything is compared
+//! in a fixed order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,12 +16,12 @@ use super::space::{Side, Space};
 const ROUNDS: usize = 6;
 /// Longest chain of ops that is recomputed for one value.
 const DEPTH: usize = 12;
-/// Most classes that a look along chosen ways visits.
+/// Most classes that one walk along chosen ways visits.
 const VISITS: usize = 512;
 /// Most classes that change together.
 const GROUP: usize = 64;
 
-/// The better of what is found from the module as given and from recomputing everything that can be.
+/// The better of two searches: from the module as given, and from recomputing everything that can be.
 pub(super) fn best(space: &Space, rate: Rate) -> Solution<'_> {
     let mut kept = Solution::given(space, rate);
     improve(&mut kept);
@@ -40,7 +40,7 @@ pub(super) fn best(space: &Space, rate: Rate) -> Solution<'_> {
 fn improve(solution: &mut Solution<'_>) {
     let space = solution.space;
     let mut classes: Vec<usize> = (0..space.items.len()).filter(|&c| has_choice(space, c)).collect();
-    // Large values first; of equal ones, later ones, whose choice may ask for earlier ones.
+    // Large values first; of equal ones, later ones, whose choice may need earlier ones.
     classes.sort_by_key(|&c| {
         let item = &space.items[c];
         (std::cmp::Reverse(item.bytes), std::cmp::Reverse(item.rank), c)
@@ -86,7 +86,7 @@ fn groups(space: &Space) -> BTreeMap<usize, Vec<(usize, usize)>> {
     out
 }
 
-/// Takes the choice for a class that lowers the cost most, if any does.
+/// Makes the choice for a class that lowers the cost most, if any does.
 fn single(s: &mut Solution<'_>, class: usize) {
     if !s.is_read(class) {
         return;
@@ -125,13 +125,14 @@ fn group(s: &mut Solution<'_>, part: usize, parents: &[(usize, usize)]) {
     if s.total() < before { s.commit() } else { s.undo() }
 }
 
-/// Makes a choice, and chooses for what it newly asks for; false when a value would be computed from itself.
+/// Makes a choice, and chooses for the classes that it newly needs; false when a value would be computed from
+/// itself.
 fn attempt(s: &mut Solution<'_>, class: usize, choice: Choice) -> bool {
     let Choice::Make(way) = choice else {
         s.choose(class, choice);
         return true;
     };
-    // What only the former choice read is not there for this one.
+    // Values that only the former choice read are not available for this one.
     s.choose(class, Choice::NONE);
     let mut plan = Plan { path: vec![class], known: BTreeMap::new() };
     let space = s.space;
@@ -171,7 +172,7 @@ struct Plan {
 }
 
 impl Plan {
-    /// What reading the class would cost; `None` when it cannot be had without a circle or a long chain.
+    /// Cost of reading the class; `None` when that takes a circle or a long chain.
     fn estimate(&mut self, s: &Solution<'_>, class: usize) -> Option<i128> {
         let item = &s.space.items[class];
         if item.side == Side::Free {

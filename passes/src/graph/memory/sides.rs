@@ -1,14 +1,14 @@
-//! The two halves of a step, and what the first leaves for the second.
+//! The two halves of a step, and the values that the first saves for the second.
 
 use memc_ir::{Def, Id, Module, OpId, OutputRole, Role, ValueId, aligned};
 
 use crate::plan::storage::base;
 
-/// Which ops belong to the backward pass.
+/// The ops of the backward pass.
 ///
-/// The backward pass is what gradients, parameters and optimizer states depend on and the losses do not, and
-/// whatever depends on such an op. All else is forward: it can run before the first gradient. A module
-/// without an output of role `loss` is taken to be forward throughout.
+/// The backward pass is the ops on which gradients, parameters and optimizer states depend and the losses do
+/// not, and all ops that depend on them. All other ops are forward: they can run before the first gradient. A
+/// module without an output of role `loss` is forward throughout.
 pub(super) struct Sides {
     backward: Vec<bool>,
 }
@@ -68,7 +68,7 @@ fn ancestors(m: &Module, roots: impl Iterator<Item = ValueId>) -> Vec<bool> {
 
 /// Bytes of the forward results that ops of the backward pass read, each rounded up to the slot alignment.
 ///
-/// Views count as what they show. Inputs, states and constants are there anyway and do not count.
+/// A view counts as its operand. Inputs, states and constants are available anyway and do not count.
 pub(super) fn kept_bytes(m: &Module, sides: &Sides) -> u64 {
     let mut kept = vec![false; m.values.len()];
     for &op in m.order.iter().filter(|&&op| sides.is_backward(op) && !m.ops[op].is_view()) {
@@ -85,7 +85,7 @@ pub(super) fn kept_bytes(m: &Module, sides: &Sides) -> u64 {
 
 /// Bytes that a graph-phase module keeps from its forward for its backward pass.
 ///
-/// The backward pass is what depends on no loss but leads to a gradient or an update.
+/// The backward pass is the ops that depend on no loss but lead to a gradient or an update.
 pub fn saved_bytes(m: &Module) -> u64 {
     kept_bytes(m, &Sides::new(m))
 }

@@ -1,27 +1,26 @@
-//! A choice of formulations, and what it costs.
+//! A choice of formulations, and its cost.
 //!
 //! The cost of saved activations is a set union: bytes count once, however many ops of the backward pass read
 //! them. A recomputed value is held from its first reader to its last; readers far apart get copies of their
-//! own. Demands on a class are counts by place, so that changing one class touches only its dependents.
+//! own. Readers of a class are counted by place, so that changing one class touches only its dependents.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::space::{Item, Side, Space};
 use crate::device::DeviceProfile;
 
-/// What a byte is worth.
+/// Price of a byte.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
-    /// In units of [`NS`] for each byte that stays alive throughout the backward pass.
+    /// Units of cost (see [`NS`]) for each byte that stays alive throughout the backward pass.
     byte: i128,
 }
 
-/// Most ops that are looked at to tell the cost of recomputing a value.
+/// Most ops that are visited to estimate the cost of recomputing a value.
 const CHAIN: usize = 128;
 /// One ns in units of cost.
 const NS: i128 = 1_000_000;
-/// What a byte is worth where it cannot leave the device: 1 us, what the slowest links ask with some to
-/// spare.
+/// Price of a byte where it cannot leave the device: 1 us, about the price on the slowest links.
 const UNLINKED: i128 = 1_000 * NS;
 
 impl Rate {
@@ -37,7 +36,7 @@ impl Rate {
     }
 }
 
-/// How a class is had in the backward pass.
+/// Source of a class's value in the backward pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Choice {
     /// It stays alive from the forward pass.
@@ -55,13 +54,14 @@ impl Choice {
 #[derive(Clone, Debug)]
 struct State {
     choice: Choice,
-    /// How many readers there are at each place of the backward pass.
+    /// Number of readers at each place of the backward pass.
     readers: BTreeMap<u32, u32>,
-    /// Where it is computed; places of its readers for a view.
+    /// Places where it is computed; places of its readers for a view.
     copies: Vec<u32>,
     /// Its own share of the cost.
     cost: i128,
-    /// Cost of computing it once with what is computed only for it, as estimated when it was chosen.
+    /// Cost of computing it once with all values that are computed only for it, as estimated when it was
+    /// chosen.
     recompute_cost: i128,
 }
 
@@ -105,7 +105,7 @@ impl<'a> Solution<'a> {
         self.total
     }
 
-    /// How the class is had.
+    /// Source of the class's value.
     pub(super) fn choice(&self, class: usize) -> Choice {
         self.states[class].choice
     }
@@ -115,29 +115,29 @@ impl<'a> Solution<'a> {
         !self.states[class].readers.is_empty()
     }
 
-    /// Where copies of the class are computed, ascending.
+    /// Places where copies of the class are computed, ascending.
     pub(super) fn copies(&self, class: usize) -> &[u32] {
         &self.states[class].copies
     }
 
-    /// What keeping the class from the forward pass costs.
+    /// Cost of saving the class in the forward pass.
     pub(super) fn save_cost(&self, class: usize) -> i128 {
         let item = &self.space.items[class];
         let early = item.early.and_then(|w| item.ways.get(w)).map_or(0, |w| w.time_ns);
         self.rate.byte * i128::from(item.bytes) + NS * i128::from(early)
     }
 
-    /// What one execution of a way costs.
+    /// Cost of one execution of a way.
     pub(super) fn way_cost(&self, class: usize, way: usize) -> i128 {
         self.space.items[class].ways.get(way).map_or(0, |w| NS * i128::from(w.time_ns))
     }
 
-    /// Cost of computing the class once more with what is computed only for it.
+    /// Cost of recomputing the class with all values that are computed only for it.
     pub(super) fn recompute_cost(&self, class: usize) -> i128 {
         self.states[class].recompute_cost
     }
 
-    /// Chooses, and remembers what was chosen before.
+    /// Chooses, and records the former choice.
     pub(super) fn choose(&mut self, class: usize, choice: Choice) {
         if self.states[class].choice == choice {
             return;
@@ -167,8 +167,8 @@ impl<'a> Solution<'a> {
         self.settle_readers();
     }
 
-    /// Cost of computing the class once more with the forward values that are computed only for it, each
-    /// once; of at most [`CHAIN`] of them, the nearest.
+    /// Cost of recomputing the class with the forward values that are computed only for it, each once; of at
+    /// most [`CHAIN`] of them, the nearest.
     fn once_more(&self, class: usize) -> i128 {
         let (mut cost, mut seen) = (0, BTreeSet::from([class]));
         let mut open = VecDeque::from([class]);
@@ -209,7 +209,7 @@ impl<'a> Solution<'a> {
         self.mark(class);
     }
 
-    /// Adds or removes the readers that copies of a class at some places are of its operands.
+    /// Adds the copies of a class at some places to the readers of its operands, or removes them.
     fn ask(&mut self, class: usize, places: &[u32], add: bool) {
         let Choice::Make(way) = self.states[class].choice else { return };
         let space = self.space;
@@ -236,7 +236,7 @@ impl<'a> Solution<'a> {
         }
     }
 
-    /// Where a class is computed for its readers, and its share of the cost.
+    /// Places where a class is computed for its readers, and its share of the cost.
     fn copies_of(&self, class: usize) -> (Vec<u32>, i128) {
         let (state, item) = (&self.states[class], &self.space.items[class]);
         if state.readers.is_empty() {
@@ -267,7 +267,7 @@ impl<'a> Solution<'a> {
         (copies, cost)
     }
 
-    /// What it costs to hold bytes over a number of backward ops.
+    /// Cost of holding bytes over a number of backward ops.
     fn hold_cost(&self, bytes: u64, ops: u32) -> i128 {
         self.rate.byte * i128::from(bytes) * i128::from(ops) / i128::from(self.space.backward_ops.max(1))
     }

@@ -1,4 +1,4 @@
-//! The alternatives in numbers: what the search reads instead of the module and the e-graph.
+//! The alternatives in numbers, which the search reads instead of the module and the e-graph.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +10,12 @@ use super::rule::{RuleDef, Sources, saturate};
 use super::sides::Sides;
 use crate::device::DeviceProfile;
 
-/// How the value of a class can be had in the backward pass.
+/// Source of a class's value in the backward pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
-    /// It is there: an input, a state, a constant.
+    /// Available: an input, a state, a constant.
     Free,
-    /// From forward values alone: it can be saved, or recomputed from what is there.
+    /// From forward values alone: it can be saved, or recomputed from available values.
     Forward,
     /// It depends on the backward pass.
     Backward,
@@ -26,7 +26,7 @@ pub(super) enum Side {
 pub(super) struct Way {
     /// The op.
     pub(super) kind: OpKind,
-    /// Which of its results the class is.
+    /// Index of the result that the class is.
     pub(super) result: u32,
     /// The classes of its operands.
     pub(super) operands: Vec<usize>,
@@ -75,7 +75,7 @@ impl Item {
     }
 }
 
-/// All classes, and what the step must have computed when it ends.
+/// All classes, and those that the step must have computed when it ends.
 pub(super) struct Space {
     pub(super) items: Vec<Item>,
     /// Class of every value of the module.
@@ -177,7 +177,7 @@ impl Builder<'_> {
                 items[i].ways.push(Way { kind, result, operands, rule, time_ns, view, working_set });
             }
         }
-        // What is offered must not raise the smallest budget that the step can run in.
+        // Alternatives must not raise the smallest budget that the step can run in.
         let limit =
             items.iter().filter_map(|x| x.ways.get(x.given?)).map(|w| w.working_set).max().unwrap_or(0);
         for item in &mut items {
@@ -265,7 +265,7 @@ fn allowed(items: &[Item], i: usize, w: &Way) -> bool {
             // A contraction is never recomputed here: the planner, which knows the budget, may.
             !w.kind.is_contraction() && w.operands.iter().all(forward)
         }
-        // What is computed at a place of the backward pass reads what is computed before it.
+        // An op at a place of the backward pass reads values computed before it.
         Side::Backward => w.operands.iter().all(|&c| items[c].rank < items[i].rank),
     }
 }
@@ -287,8 +287,7 @@ fn blank(ty: &TensorType) -> Item {
 /// Longest chain of forward ops that can be recomputed in a row.
 const CHAIN: u32 = 64;
 
-/// Lets a value of the forward pass be had from there only, wherever ops before it make up a chain of
-/// [`CHAIN`].
+/// Restricts a value of the forward pass to being saved, wherever ops before it make up a chain of [`CHAIN`].
 ///
 /// A longer one costs more than keeping a value on the way, and the search would follow it at every step.
 fn limit_chains(items: &mut [Item]) {

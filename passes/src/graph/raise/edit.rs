@@ -1,4 +1,4 @@
-//! A module under rewriting: who uses what, where new ops go, and what dies.
+//! A module under rewriting: uses of values, places of new ops, and dead ops.
 //!
 //! Contract: every op has a *place*, a pair (position in the given order, sequence number). A new op stands
 //! right after the op it is made for, and reads only what stands before it, so the places always give a legal
@@ -32,7 +32,7 @@ pub(super) struct Editor<'a> {
     /// Results of those that have no name of the source model yet.
     unnamed: BTreeSet<ValueId>,
     consts: BTreeMap<(TensorType, Vec<u8>), ValueId>,
-    /// Where new ops go.
+    /// Place of new ops.
     at: Place,
     /// The op that is being rewritten: new ops take its origin, and its result's name unless they get
     /// another.
@@ -119,7 +119,7 @@ impl<'a> Editor<'a> {
         sole_def(self.m, v)
     }
 
-    /// The op with the result `v`, and which result that is.
+    /// The op with the result `v`, and the index of that result.
     pub(super) fn result_of(&self, v: ValueId) -> Option<(OpId, usize)> {
         if let Def::Op(id, i) = self.m.values[v].def { Some((id, i as usize)) } else { None }
     }
@@ -132,12 +132,12 @@ impl<'a> Editor<'a> {
         })
     }
 
-    /// Where the value is defined.
+    /// Place where the value is defined.
     fn place_of(&self, v: ValueId) -> Place {
         self.m.def_op(v).map_or((0, 0), |op| self.place[op.index()])
     }
 
-    /// Makes `op` the one that is rewritten: new ops go right after it.
+    /// Makes `op` the rewritten op: new ops go right after it.
     pub(super) fn aim(&mut self, op: OpId) {
         self.root = op;
         self.at = self.place[op.index()];
@@ -238,12 +238,12 @@ impl<'a> Editor<'a> {
         v
     }
 
-    /// The end of the current place, behind all that was made for it.
+    /// The end of the current place, behind all ops made for it.
     fn at_end(&self) -> Place {
         (self.at.0, self.made_ops)
     }
 
-    /// Lets every use of `old` use `new`, which takes over its name when a rule just made it.
+    /// Replaces every use of `old` by `new`, which takes over its name when a rule just made it.
     ///
     /// `false`, changing nothing, when types differ or `new` would stand behind a use.
     pub(super) fn replace(&mut self, old: ValueId, new: ValueId) -> bool {
@@ -306,7 +306,7 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// Takes the op of `v`, and what only it needs, out of use lists when nothing uses its results.
+    /// Takes the op of `v`, and the ops that only it needs, out of use lists when nothing uses its results.
     fn drop_dead(&mut self, v: ValueId) {
         let mut open = vec![v];
         while let Some(v) = open.pop() {

@@ -1,4 +1,4 @@
-//! What chains of reshapes and transposes do to the order of elements.
+//! The order of elements after chains of reshapes and transposes.
 
 use memc_ir::{OpKind, ValueId};
 

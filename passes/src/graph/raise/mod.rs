@@ -2,16 +2,15 @@
 //!
 //! A full step exported to standard ONNX has no gradient ops: a convolution's gradient is a convolution of
 //! transposed operands, a pooling's a scatter, a normalisation and an optimizer dozens of element-wise ops,
-//! each with its temporaries. The rows of the op table that mean the same take fewer passes over memory, keep
-//! fewer tensors alive, and let the later memory decisions see what is there. After this pass a model's
-//! one-file step and its ONNX Runtime artifact are nearly the same graph.
+//! each with its temporaries. The rows of the op table that mean the same take fewer passes over memory and
+//! keep fewer tensors alive. After this pass a model's one-file step and its ONNX Runtime artifact are nearly
+//! the same graph.
 //!
 //! Rules are patterns of op trees with side conditions. Each is an identity of real numbers where its
-//! conditions hold (and where no intermediate overflows): unlike the other graph passes this one changes
-//! rounding, and what becomes of NaN and of the sign of zero. Its results are what a plan is checked against,
-//! so plans stay exact. Values that are used elsewhere stay computed; matching never depends on that, since
-//! most intermediates of a forward pass are used once more by a backward pass that is raised later in the
-//! same sweep.
+//! conditions hold (and where no intermediate overflows). Unlike the other graph passes this one changes
+//! rounding, NaNs and the sign of zero. A plan is checked against its results, so plans stay exact. Values
+//! with other uses stay computed. Matching never depends on that: most intermediates of a forward pass are
+//! used once more by a backward pass that is raised later in the same sweep.
 //!
 //! One round visits every op once in order, so that a rule sees its operands rewritten already. Rounds repeat
 //! while something changes, at most `rounds` times. Rules look at a bounded number of ops, so a round is

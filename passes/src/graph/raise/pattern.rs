@@ -11,9 +11,8 @@
 //! ~p              what p describes, seen through any reshapes and broadcasts
 //! ```
 //!
-//! Both orders of operands are tried where the op commutes. A pattern says nothing of attributes, shapes and
-//! the relation of constants to each other: that is for the rule, which is shown every way to match until one
-//! suits it.
+//! Both orders of operands are tried where the op commutes. Attributes, shapes and relations between
+//! constants are left to the rule, which is shown every match until one suits it.
 
 use memc_ir::{OpKind, ValueId};
 
@@ -31,7 +30,7 @@ pub(super) enum Pattern {
 }
 
 impl Pattern {
-    /// Reads a pattern; errors say what is wrong with it.
+    /// Reads a pattern; the error describes the fault.
     pub(super) fn parse(text: &'static str) -> Result<Pattern, Contradiction> {
         let (pattern, rest) = parse(text)?;
         if rest.trim().is_empty() {
@@ -95,7 +94,7 @@ fn parse(text: &'static str) -> Result<(Pattern, &'static str), Contradiction> {
     }
 }
 
-/// What the names of a pattern stand for in one match.
+/// Values of a pattern's names in one match.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bindings(Vec<(&'static str, ValueId)>);
 
@@ -121,7 +120,7 @@ const MAX_WAYS: usize = 16;
 /// Most views in a row that `~` looks through.
 const MAX_VIEWS: usize = 8;
 
-/// What is still to be matched.
+/// Patterns that are still to be matched.
 struct Goals<'a> {
     pattern: &'a Pattern,
     value: ValueId,

@@ -10,11 +10,12 @@ use super::pattern::Bindings;
 pub struct RaiseRule {
     /// Kebab-case name, also the name of its golden file.
     pub name: &'static str,
-    /// What it does, and what else must hold.
+    /// The rewrite, and its conditions.
     pub doc: &'static str,
-    /// What it looks for: one or several spellings of one thing, in the notation of `pattern.rs`.
+    /// One or several spellings of one thing, in the notation of `pattern.rs`.
     pub patterns: &'static [&'static str],
-    /// Checks what patterns cannot say, and rewrites; `None` when it left everything as it was.
+    /// Checks the conditions that patterns cannot express, and rewrites; `None` when it left everything as it
+    /// was.
     pub(super) apply: fn(&mut Editor<'_>, &Match) -> Option<()>,
 }
 
@@ -22,7 +23,7 @@ pub struct RaiseRule {
 pub(super) struct Match {
     /// The value that the whole pattern describes.
     pub(super) root: ValueId,
-    /// What its names stand for.
+    /// Values of the pattern's names.
     pub(super) names: Bindings,
 }
 

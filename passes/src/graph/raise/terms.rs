@@ -1,4 +1,4 @@
-//! Products and scalars: what several rules ask about arithmetic, however it is bracketed.
+//! Products and scalars: queries about arithmetic, however it is bracketed.
 
 use memc_ir::attr::{F32, Scalar};
 use memc_ir::{DType, OpKind, TensorType, ValueId};

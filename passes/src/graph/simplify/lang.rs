@@ -1,4 +1,4 @@
-//! Single-result ops as an `egg` language: nodes, what is known of a class, and what a node costs.
+//! Single-result ops as an `egg` language: nodes, facts about a class, and the cost of a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ impl Language for Node {
     }
 }
 
-/// What is known of every term of a class.
+/// Facts that hold for every term of a class.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     /// Type of the value.
@@ -127,7 +127,7 @@ pub(super) fn op_cost(kind: &OpKind, operands: &[&TensorType], again: u64, resul
     moved.saturating_add(cost.flops / FLOPS_PER_BYTE).saturating_add(LAUNCH)
 }
 
-/// Bytes of the operands that are there already.
+/// Bytes of the operands that come more than once.
 pub(super) fn repeated<T: PartialEq>(operands: &[T], types: &[&TensorType]) -> u64 {
     let again = |&(i, _): &(usize, &&TensorType)| operands[..i].contains(&operands[i]);
     types.iter().enumerate().filter(again).map(|(_, t)| t.bytes()).sum()

@@ -1,16 +1,16 @@
 //! Algebraic simplification by equality saturation, with named exact rules.
 //!
 //! Rules are applied in an e-graph (Willsey et al., "egg: Fast and Extensible Equality Saturation", POPL
-//! 2021), so that a rule which only pays together with another, as moving a transpose past a scaling so that
-//! a matrix product can take it, needs no place in a sequence. The cheapest equal term by estimated bytes
-//! moved replaces what was there, and only when it is strictly cheaper.
+//! 2021). So a rule that only pays together with another needs no place in a sequence, as moving a transpose
+//! past a scaling so that a matrix product can take it. The cheapest equal term by estimated bytes moved
+//! replaces the given one, and only when it is strictly cheaper.
 //!
-//! The graph is cut into trees, because the cost of a tree is exact while the cheapest term of a graph with
-//! sharing is hard to find, and because many small e-graphs take linear time: a region is an op with one
-//! result whose result is used more than once (or is a root, or feeds an op with several results), and the
-//! ops that only it depends on. A value that other ops use as well is a leaf; where it only moves elements,
-//! the region sees its definition too and may read past it, but gains nothing from its disappearance, since
-//! the other uses may stay.
+//! The graph is cut into trees. The cost of a tree is exact, while the cheapest term of a graph with sharing
+//! is hard to find, and many small e-graphs take linear time. A *region* is an op with one result whose
+//! result is used more than once (or is a root, or feeds an op with several results), and the ops that only
+//! it depends on. A value that other ops use as well is a leaf. Where it only moves elements, the region sees
+//! its definition too and may read past it, but gains nothing from its disappearance, since the other uses
+//! may stay.
 //!
 //! Iterations and nodes are limited, time is not, so that results do not depend on the machine.
 

@@ -8,19 +8,19 @@ use memc_ir::{Code, Def, Id, Module, OpId, OpKind, ValueId};
 use super::lang::{Facts, Graph, Leaves, Node, SHARED_LEAF, op_cost, repeated};
 use crate::graph::facts::splat;
 
-/// Most ops of one region; what a larger tree would add becomes a region of its own.
+/// Most ops of one region; the rest of a larger tree becomes a region of its own.
 const MAX_OPS: usize = 256;
-/// How many shared movement ops in a row a region sees through.
+/// Most shared movement ops in a row that a region sees through.
 const SEE_THROUGH: usize = 4;
 
-/// How the module is cut, and where its ops go.
+/// Cut of the module, and places of its ops.
 pub(super) struct Regions {
     roots: Vec<OpId>,
     /// By value: computed inside the region of its only user.
     interior: Vec<bool>,
     /// By op: place in the order, shared by ops that were put there together, and the sequence among those.
     place: Vec<(usize, usize)>,
-    /// By value: what its users shall use.
+    /// By value: its replacement.
     now: Vec<ValueId>,
     added: Vec<OpId>,
     placed: usize,
@@ -98,8 +98,8 @@ impl Regions {
 
     /// Makes the ops of a region compute the chosen terms.
     ///
-    /// An op whose class is still needed keeps its id, its result's name and its place, or the place of what
-    /// it now depends on if that is later; new ops stand before their first user.
+    /// An op whose class is still needed keeps its id, its result's name and its place, or the place of its
+    /// latest operand if that is later; new ops stand before their first user.
     pub(super) fn replace(
         &mut self,
         m: &mut Module,
@@ -192,7 +192,7 @@ pub(super) struct Region {
     pub(super) root: ClassId,
     /// The region's ops and their classes, the root first.
     pub(super) ops: Vec<(ClassId, OpId)>,
-    /// What the region costs as it is.
+    /// Cost of the region as given.
     pub(super) cost: u64,
 }
 
@@ -215,7 +215,7 @@ struct Build<'a> {
 }
 
 impl Build<'_> {
-    /// Adds an op of the region with all it depends on; returns its class and what that costs.
+    /// Adds an op of the region with all its operands; returns its class and the cost of these.
     fn op(&mut self, id: OpId) -> (ClassId, u64) {
         let op = &self.m.ops[id];
         let mut children = Vec::with_capacity(op.operands.len());

@@ -12,9 +12,9 @@ use crate::Contradiction;
 pub struct RuleDef {
     /// Kebab-case name, also the name of its golden file.
     pub name: &'static str,
-    /// What it does, and why no bit changes.
+    /// The rewrite, and the reason why no bit changes.
     pub doc: &'static str,
-    /// The ops at whose results it looks.
+    /// Mnemonics of the ops at whose results the rule looks.
     pub on: &'static [&'static str],
     /// Offers equal terms for one op.
     pub(super) rewrite: fn(&Found<'_>, &mut Offers),
@@ -36,7 +36,7 @@ impl Term {
     }
 }
 
-/// Terms that a rule found equal to what it was shown.
+/// Terms that a rule found equal to the shown op.
 pub(super) type Offers = Vec<Term>;
 
 /// An op in the e-graph, as shown to a rule.
@@ -56,7 +56,7 @@ impl<'a> Found<'a> {
         <[Id; 2]>::try_from(self.operands).ok()
     }
 
-    /// What is known of a class.
+    /// Facts about a class.
     pub(super) fn facts(&self, id: Id) -> &'a Facts {
         &self.graph[id].data
     }
@@ -105,7 +105,7 @@ impl Searcher<Node, Leaves> for Adapter {
     ) -> Option<SearchMatches<'_, Node>> {
         let is_root = |n: &Node| matches!(n, Node::Op(kind, _) if self.0.on.contains(&kind.mnemonic()));
         let found = graph[eclass].nodes.iter().any(is_root);
-        // What was found is looked up again when applying: rules run on the graph as it is then.
+        // Matches are looked up again when applying: rules run on the graph as it is then.
         found.then(|| SearchMatches { eclass, substs: vec![Subst::default()], ast: None })
     }
 

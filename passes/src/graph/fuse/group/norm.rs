@@ -10,8 +10,8 @@ impl Groups<'_> {
         self.m.ops[self.m.order[i]].kind().is_some_and(is_norm)
     }
 
-    /// Joins the normalisation at position `i` with the group that makes what it normalises, and with those
-    /// that read its first result.
+    /// Joins the normalisation at position `i` with the group that makes its operand, and with those that
+    /// read its first result.
     pub(in super::super) fn surround(&mut self, i: usize) {
         let op = &self.m.ops[self.m.order[i]];
         let (Some(&x), Some(&y)) = (op.operands.first(), op.results.first()) else { return };
@@ -22,15 +22,17 @@ impl Groups<'_> {
             if mine == other || self.shape(p) != Some(&self.m.values[y].ty.shape) {
                 continue;
             }
-            // From what others read too, as the backward pass does, the result can be computed again alone.
+            // From an operand that others read too, as the backward pass does, the result can be recomputed
+            // alone.
             if let Some(joined) = self.joined(mine, other).filter(|joined| !joined.results.contains(&x)) {
                 self.put(joined);
             }
         }
     }
 
-    /// The members in the order of a body's steps. Without a normalisation among them, that of the module;
-    /// otherwise what it needs and what reads that comes before it, and all else behind it.
+    /// The members in the order of a body's steps. Without a normalisation among them, that is the order of
+    /// the module. Otherwise the ops that it needs come first, with their readers that come before it, and
+    /// all others behind it.
     pub(super) fn steps(&self, members: &[usize]) -> Vec<usize> {
         let Some(norm) = members.iter().position(|&i| self.is_norm(i)) else { return members.to_vec() };
         let reads = |k: usize| {

@@ -35,7 +35,7 @@ impl Groups<'_> {
         if !is_of_rows || whole.shape.last() != ty.shape.last() || whole.numel() != ty.numel() {
             return None;
         }
-        // Of what has the rows outermost alone.
+        // Only where the rows are outermost.
         memc_cuda::library(&kind, &types)?;
         let results = [a.results.as_slice(), &b.results].concat();
         let made = kind.infer(&from).ok()?;

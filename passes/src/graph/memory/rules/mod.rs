@@ -1,10 +1,10 @@
 //! The rules, by family. Every one is exact in the sense of [`crate::graph`]; its `doc` says why.
 //!
-//! Rules offer only what running forward ops again does not give anyway, so there is none for gradients of
-//! tanh, sigmoid and softmax from their inputs, for log-probabilities from logits, or for statistics of a
+//! Rules offer only terms that recomputing forward ops does not give anyway. So there is none for gradients
+//! of tanh, sigmoid and softmax from their inputs, for log-probabilities from logits, or for statistics of a
 //! normalisation. Nor is there one that takes the input of a batch or layer normalisation from its output:
-//! where the output is needed, recomputing it from a kept input keeps as many bytes, rounds nothing and holds
-//! where a scale is 0. `gelu_grad` reads gelu's input only, and the gradients of sums and biases read
+//! where the output is needed, recomputing it from a saved input keeps as many bytes, rounds nothing and
+//! holds where a scale is 0. `gelu_grad` reads gelu's input only, and the gradients of sums and biases read
 //! nothing.
 
 mod activation;

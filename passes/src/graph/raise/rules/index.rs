@@ -117,7 +117,7 @@ pub(super) const GATHER_GRAD_OF_ONE: RaiseRule = RaiseRule {
 
 /// Least and greatest element of an index that is fed, when both are known.
 ///
-/// An input's range is what its consumers imply. It is only relied on where the input itself, under any
+/// An input's range is implied by its consumers. It is only relied on where the input itself, under any
 /// shape, is the index of a lookup along an axis of that extent: a step with another index has no gradient
 /// either.
 fn bounds(g: &Editor<'_>, v: ValueId) -> Option<(i64, i64)> {

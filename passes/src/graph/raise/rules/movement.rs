@@ -1,4 +1,4 @@
-//! Shapes around matrix products and reductions: what is left once data movement is out of the way.
+//! Shapes around matrix products and reductions.
 
 use memc_ir::attr::F32;
 use memc_ir::{OpKind, ValueId};
@@ -123,7 +123,7 @@ pub(super) const GEMM: RaiseRule = RaiseRule {
         ensure(g.ty(a).rank() == 2 && g.ty(b).rank() == 2 && shape.last() == Some(&columns))?;
         let seen = m.get("r").unwrap_or(y);
         ensure(used_once(g, y) && used_once(g, seen) && g.shape(seen) == shape)?;
-        // Where the product stood: later, its operands would have to stay in memory instead of it.
+        // At the product's place: later, its operands would have to stay in memory instead of it.
         g.aim_at_first(&[y]);
         let c = if g.ty(c) == g.ty(m.root) {
             // A scaled tensor plus a gradient is the start of an optimizer's update.

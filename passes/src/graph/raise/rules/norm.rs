@@ -25,8 +25,8 @@ fn per_channel(g: &Editor<'_>, v: ValueId, x: ValueId) -> bool {
 /// Most views in a row that are looked through.
 const MAX_VIEWS: usize = 8;
 
-/// What `v`, broadcast against `x` `[n, c, ...]`, takes its one element for every channel from, in their
-/// order: the value behind all reshapes and broadcasts.
+/// Source of the one element for every channel that `v` has when broadcast against `x` `[n, c, ...]`, in
+/// channel order: the value behind all reshapes and broadcasts.
 fn channel_source(g: &Editor<'_>, mut v: ValueId, x: ValueId) -> Option<ValueId> {
     for _ in 0..MAX_VIEWS {
         v = match g.def(v) {

@@ -51,7 +51,7 @@ pub(super) const MOMENTUM: RaiseRule = RaiseRule {
     },
 };
 
-/// What the updates of both moments say.
+/// Operands and factors in the updates of both moments.
 struct Moments {
     m: ValueId,
     v: ValueId,
@@ -128,7 +128,7 @@ fn root_of(g: &Editor<'_>, v: ValueId) -> Option<(ValueId, ValueId)> {
 }
 
 /// Weight decay `d` such that `1 - lr * d` rounds to the constant `factor`: the shortest decimal of at most
-/// six digits that does, or else what the constant says exactly.
+/// six digits that does, or else the exact value of the constant.
 fn decay(factor: f64, lr: f64) -> f64 {
     let exact = (1.0 - factor) / lr;
     let mut rounded = (0..6usize).filter_map(|digits| format!("{exact:.digits$e}").parse::<f64>().ok());
