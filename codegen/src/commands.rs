@@ -1,9 +1,9 @@
 //! Commands: launches and copies in host issue order, events for the waits, and the host's part.
 //!
-//! An op that another waits for records an event of its own; the other waits for it. An event that the body waits on before
-//! it records it stands for the previous step and is recorded once in the prologue, which loads resident slots and copies them to
-//! their host shadows. The host writes inputs before
-//! anything is issued, once the previous step's copies of them are done, and reads outputs when their copies are.
+//! An op that another waits for records an event of its own; the other waits for it. An event that the body
+//! waits on before it records it stands for the previous step and is recorded once in the prologue, which
+//! loads resident slots and copies them to their host shadows. The host writes inputs before anything is
+//! issued, once the previous step's copies of them are done, and reads outputs when their copies are.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -112,9 +112,9 @@ impl Emitter<'_> {
         out.push(command(queue, Action::Wait { event }, ""));
     }
 
-    /// Slots that only kernels touch, by the last kernel that touches them before they are freed: there the bytes
-    /// become undefined. Slots that copies touch too, be it later in the step, are left alone, since no one stream is last
-    /// with them.
+    /// Slots that only kernels touch, by the last kernel that touches them before they are freed: there the
+    /// bytes become undefined. Slots that copies touch too, be it later in the step, are left alone, since no
+    /// one stream is last with them.
     fn last_uses(&self) -> BTreeMap<OpId, Vec<SlotId>> {
         let m = self.m;
         let mut last: Vec<Option<OpId>> = vec![None; m.slots.len()];

@@ -26,8 +26,8 @@ pub struct Lowered {
 
 /// Lowers a synchronised mem-phase module; `source` is the graph-phase module it implements.
 ///
-/// `meta` has planner, profile, import options, budget, reserve, and the claims about time and the unplanned step. The
-/// rest of it is filled in.
+/// `meta` has planner, profile, import options, budget, reserve, and the claims about time and the unplanned
+/// step. The rest of it is filled in.
 ///
 /// # Errors
 /// [`LowerError`], as when a slot has no offset or a state's initial bytes are not at hand.

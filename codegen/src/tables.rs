@@ -80,8 +80,8 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    /// The kernel of a compute op, added to the plan when it is new. Its workspace is the least of its launches'; this one
-    /// has `workspace_bytes`.
+    /// The kernel of a compute op, added to the plan when it is new. Its workspace is the least of its
+    /// launches'; this one has `workspace_bytes`.
     pub(crate) fn get(
         &mut self,
         p: &mut plan::Plan,

@@ -10,8 +10,8 @@ use crate::clock::{Clock, Stamp};
 use crate::error::{CheckError, RaceKind};
 use crate::machine::Machine;
 use crate::shadow::{Cell, Content};
-use crate::sink::Where;
-use crate::term::TermId;
+use crate::sink::Execution;
+use crate::symbolic::SymbolicId;
 
 /// Alignment of every offset in bytes.
 pub(crate) const ALIGN: u64 = 64;
@@ -21,7 +21,7 @@ const MAX_PIECES: usize = 3;
 /// A running command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Actor {
-    pub(crate) at: Where,
+    pub(crate) at: Execution,
     pub(crate) stamp: Stamp,
     pub(crate) clock: Clock,
 }
@@ -29,23 +29,24 @@ pub(crate) struct Actor {
 /// Part of one value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Part {
-    pub(crate) term: TermId,
+    pub(crate) value: SymbolicId,
     pub(crate) at: u64,
 }
 
 impl Part {
-    const POISON: Part = Part { term: TermId::POISON, at: 0 };
-    const EMPTY: Part = Part { term: TermId::EMPTY, at: 0 };
+    const POISON: Part = Part { value: SymbolicId::POISON, at: 0 };
+    const EMPTY: Part = Part { value: SymbolicId::EMPTY, at: 0 };
 
     /// The content that a range holding this part has.
     pub(crate) fn content(self) -> Content {
-        Content::Part { term: self.term, at: self.at }
+        Content::Part { value: self.value, at: self.at }
     }
 }
 
 impl Checker<'_> {
-    /// The slice's bytes, after reporting a slice outside its arena or a bad offset. `None` where no such bytes exist.
-    pub(crate) fn bytes(&mut self, at: Where, slice: &Slice) -> Option<Range<u64>> {
+    /// The slice's bytes, after reporting a slice outside its arena or a bad offset. `None` where no such
+    /// bytes exist.
+    pub(crate) fn bytes(&mut self, at: Execution, slice: &Slice) -> Option<Range<u64>> {
         let arena_bytes = self.arena(slice.space);
         let detail = || slice.to_string();
         if !slice.offset.is_multiple_of(ALIGN) {
@@ -71,14 +72,14 @@ impl Checker<'_> {
     }
 
     /// Reads a slice that must hold one value, whole.
-    pub(crate) fn read_value(&mut self, m: &mut Machine, actor: Actor, slice: &Slice) -> TermId {
+    pub(crate) fn read_value(&mut self, m: &mut Machine, actor: Actor, slice: &Slice) -> SymbolicId {
         let part = self.read_part(m, actor, slice);
-        let total = self.terms.get(part.term).1;
-        if part.term == TermId::POISON || (part.at, slice.bytes) == (0, total) {
-            return part.term;
+        let total = self.values.get(part.value).1;
+        if part.value == SymbolicId::POISON || (part.at, slice.bytes) == (0, total) {
+            return part.value;
         }
         self.torn(actor, slice, &[(0..slice.bytes, part.content())]);
-        TermId::POISON
+        SymbolicId::POISON
     }
 
     /// Reads a slice that must hold one value or a part of one.
@@ -115,15 +116,15 @@ impl Checker<'_> {
         let mut whole: Option<Part> = None;
         let mut torn = false;
         for (piece, cell) in pieces {
-            let Some(Cell { content: Content::Part { term, at }, .. }) = *cell else { continue };
-            if term == TermId::POISON {
+            let Some(Cell { content: Content::Part { value, at }, .. }) = *cell else { continue };
+            if value == SymbolicId::POISON {
                 return Part::POISON;
             }
             match whole {
-                None => whole = Some(Part { term, at }),
+                None => whole = Some(Part { value, at }),
                 Some(first) => {
                     torn |=
-                        first.term != term || first.at.checked_add(piece.start - slice.offset) != Some(at);
+                        first.value != value || first.at.checked_add(piece.start - slice.offset) != Some(at);
                 }
             }
         }
@@ -153,12 +154,15 @@ impl Checker<'_> {
                 let _ = write!(what, ", and {} more pieces", held.len() - MAX_PIECES);
                 break;
             }
-            let Content::Part { term, at } = *content else { continue };
-            let total = self.terms.get(term).1;
+            let Content::Part { value, at } = *content else { continue };
+            let total = self.values.get(value).1;
             let end = at.saturating_add(piece.end - piece.start);
             let comma = if what.is_empty() { "" } else { ", then " };
-            let _ =
-                write!(what, "{comma}bytes {at}..{end} of the {total} bytes of {}", self.shower().term(term));
+            let _ = write!(
+                what,
+                "{comma}bytes {at}..{end} of the {total} bytes of {}",
+                self.shower().value(value)
+            );
         }
         self.sink.at(actor.at, &slice.to_string(), |at| CheckError::TornRead { at, bytes: *slice, what });
     }
@@ -193,7 +197,7 @@ impl Checker<'_> {
     }
 
     /// Notes which bytes the body reads before it writes them.
-    fn note_live(&mut self, space: Space, pieces: &[(Range<u64>, Option<Cell>)], at: Where) {
+    fn note_live(&mut self, space: Space, pieces: &[(Range<u64>, Option<Cell>)], at: Execution) {
         let Some(live) = &mut self.live else { return };
         for (piece, cell) in pieces {
             if cell.is_some_and(|cell| live.is_older(cell.write)) {

@@ -1,8 +1,8 @@
 //! Vector clocks over the three device queues and the host.
 //!
-//! Every command ticks its own axis, so a stamp names one execution of one command, and `clock.covers(stamp)` says
-//! that this execution happens before whatever the clock belongs to (C. Fidge, "Timestamps in message-passing systems
-//! that preserve the partial ordering", 1988).
+//! Every command ticks its own axis, so a stamp names one execution of one command, and `clock.covers(stamp)`
+//! says that this execution happens before whatever the clock belongs to (C. Fidge, "Timestamps in
+//! message-passing systems that preserve the partial ordering", 1988).
 
 use memc_plan::Queue;
 

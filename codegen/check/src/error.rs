@@ -105,9 +105,9 @@ pub enum CheckError {
         at: Site,
         /// The value delivered, such as ``output `loss` of step 0``.
         what: String,
-        /// The term of the source, the first difference between `«` and `»`.
+        /// The symbolic value of the source, the first difference between `«` and `»`.
         expected: String,
-        /// The term of the plan, marked alike.
+        /// The symbolic value of the plan, marked alike.
         actual: String,
     },
     /// C04: a read that covers parts of several values, or part of one.
@@ -142,7 +142,8 @@ pub enum CheckError {
         /// The event.
         event: u32,
     },
-    /// C08: bytes that the body reads before it writes them do not hold, after the body, what the next body expects.
+    /// C08: bytes that the body reads before it writes them do not hold, after the body, what the next body
+    /// expects.
     NotSteady {
         /// The first reader.
         reader: Site,
@@ -180,7 +181,8 @@ pub enum CheckError {
         /// Which slices, and why not.
         what: String,
     },
-    /// C12: an output that is not read exactly once per step, or a state that is not stored exactly once at the end.
+    /// C12: an output that is not read exactly once per step, or a state that is not stored exactly once at
+    /// the end.
     OutputMissing {
         /// Section of the delivery: the body or the epilogue.
         section: Section,
@@ -189,7 +191,8 @@ pub enum CheckError {
         /// Number of deliveries.
         times: usize,
     },
-    /// C13: a kernel that is no operator of the table at these types, or a launch that does not fit its kernel.
+    /// C13: a kernel that is no operator of the table at these types, or a launch that does not fit its
+    /// kernel.
     BadKernel {
         /// The kernel or the launch.
         at: Place,
@@ -203,7 +206,8 @@ pub enum CheckError {
         /// The defect.
         what: String,
     },
-    /// C15: a command that has no meaning: an index out of range, a wrong queue or section, copies of unequal length.
+    /// C15: a command that has no meaning: an index out of range, a wrong queue or section, copies of unequal
+    /// length.
     BadCommand {
         /// The command.
         at: Site,
@@ -294,8 +298,8 @@ impl fmt::Display for CheckError {
             }
             CheckError::OverBudget { dev_bytes, reserve_bytes, budget_bytes } => write!(
                 f,
-                "over budget: a device arena of {dev_bytes} bytes and a reserve of {reserve_bytes} bytes exceed \
-                 the budget of {budget_bytes} bytes"
+                "over budget: a device arena of {dev_bytes} bytes and a reserve of {reserve_bytes} bytes \
+                 exceed the budget of {budget_bytes} bytes"
             ),
             CheckError::HeaderMismatch { what, claimed, actual } => {
                 write!(f, "header mismatch: {what} is {actual}, not {claimed}")
@@ -330,7 +334,8 @@ fn race(
     let waiter = if second.queue == Queue::Host { "the host".to_owned() } else { second.queue.to_string() };
     write!(
         f,
-        "no event orders them: {} must record one after the first and {waiter} must wait for it before the second",
+        "no event orders them: {} must record one after the first and {waiter} must wait for it \
+                     before the second",
         first.queue
     )
 }

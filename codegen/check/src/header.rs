@@ -8,7 +8,7 @@ use crate::access::ALIGN;
 use crate::error::{CheckError, Place};
 use crate::source::{Applied, Initial};
 use crate::step::entry;
-use crate::term::{SigId, TermId};
+use crate::symbolic::{SigId, SymbolicId};
 
 /// Most commands of one list, the limit of the plan's file format.
 const MAX_COMMANDS: usize = 1 << 22;
@@ -30,11 +30,11 @@ impl Tally {
     }
 }
 
-/// The plan's tables in the source's terms.
+/// The plan's tables in the source's symbolic values.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
-    /// Per state of the plan, its term before the first step.
-    pub(crate) initial: Vec<TermId>,
+    /// Per state of the plan, its symbolic value before the first step.
+    pub(crate) initial: Vec<SymbolicId>,
     /// Per state of the plan, its index among the source's states; `None` for a constant.
     states: Vec<Option<usize>>,
     /// Per input of the plan, its index in the source.
@@ -42,13 +42,13 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// The term of a state of the plan where the source's states hold `states`.
-    pub(crate) fn after(&self, state: u32, states: &[TermId]) -> TermId {
-        let term = match entry(&self.states, state) {
+    /// The symbolic value of a state of the plan where the source's states hold `states`.
+    pub(crate) fn after(&self, state: u32, states: &[SymbolicId]) -> SymbolicId {
+        let value = match entry(&self.states, state) {
             Some(Some(index)) => states.get(*index),
             _ => entry(&self.initial, state),
         };
-        term.copied().unwrap_or(TermId::POISON)
+        value.copied().unwrap_or(SymbolicId::POISON)
     }
 
     /// The source's input that an input of the plan is.
@@ -125,10 +125,10 @@ impl Checker<'_> {
             wrong.extend(want.init.differs(&state.init));
             self.report(&at, &wrong);
             let known = wrong.is_empty();
-            self.tables.initial.push(if known { want.term } else { TermId::POISON });
+            self.tables.initial.push(if known { want.value } else { SymbolicId::POISON });
             self.tables.states.push(want.state);
         }
-        self.tables.initial.resize(plan.states.len(), TermId::POISON);
+        self.tables.initial.resize(plan.states.len(), SymbolicId::POISON);
         self.tables.states.resize(plan.states.len(), None);
 
         self.count("inputs", plan.inputs.len(), source.inputs.len());
@@ -233,7 +233,7 @@ impl Checker<'_> {
     }
 
     /// Counts a launch of the body.
-    pub(crate) fn tally_launch(&mut self, sig: SigId, identity: bool, args: &[TermId]) {
+    pub(crate) fn tally_launch(&mut self, sig: SigId, identity: bool, args: &[SymbolicId]) {
         let Some(tally) = &mut self.tally else { return };
         tally.ops += 1;
         if !identity {
@@ -261,7 +261,7 @@ struct Wanted<'a> {
     role: StateRole,
     ty: &'a TensorType,
     init: WantedInit,
-    term: TermId,
+    value: SymbolicId,
     state: Option<usize>,
 }
 
@@ -300,32 +300,32 @@ impl WantedInit {
 
 fn wanted_states<'a>(source: &'a Module, initial: &Initial) -> Vec<Wanted<'a>> {
     let mut out = Vec::new();
-    for (i, (state, &term)) in source.states.values().zip(&initial.states).enumerate() {
-        let Some(value) = source.values.get(state.value) else { continue };
+    for (i, (state, &value)) in source.states.values().zip(&initial.states).enumerate() {
+        let Some(tensor) = source.values.get(state.value) else { continue };
         let init = match &state.init {
-            Init::Data(blob) => WantedInit::Data(blob.hash, value.ty.bytes()),
+            Init::Data(blob) => WantedInit::Data(blob.hash, tensor.ty.bytes()),
             generated => match generated.generated() {
                 Some((seed, kind)) => WantedInit::Random { seed, kind },
                 None => WantedInit::Zeros,
             },
         };
         out.push(Wanted {
-            name: &value.name,
+            name: &tensor.name,
             role: StateRole::Variable(state.role),
-            ty: &value.ty,
+            ty: &tensor.ty,
             init,
-            term,
+            value,
             state: Some(i),
         });
     }
-    for ((c, &term), hash) in source.consts.values().zip(&initial.consts).zip(&initial.hashes) {
-        let Some(value) = source.values.get(c.value) else { continue };
+    for ((c, &value), hash) in source.consts.values().zip(&initial.consts).zip(&initial.hashes) {
+        let Some(tensor) = source.values.get(c.value) else { continue };
         out.push(Wanted {
-            name: &value.name,
+            name: &tensor.name,
             role: StateRole::Const,
-            ty: &value.ty,
-            init: WantedInit::Data(*hash, value.ty.bytes()),
-            term,
+            ty: &tensor.ty,
+            init: WantedInit::Data(*hash, tensor.ty.bytes()),
+            value,
             state: None,
         });
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use memc_ir::TensorType;
 use memc_ir::ops::Class;
 
-use crate::term::{SigId, Terms, Untyped};
+use crate::symbolic::{SigId, SymbolicValues, Untyped};
 
 /// An entry of the kernel table that an operator's row accepts.
 #[derive(Clone, Debug)]
@@ -57,15 +57,15 @@ impl fmt::Display for BadKernel {
 ///
 /// # Errors
 /// The first rule that the kernel breaks.
-pub(crate) fn resolve(kernel: &memc_plan::Kernel, terms: &mut Terms) -> Result<Kernel, BadKernel> {
+pub(crate) fn resolve(kernel: &memc_plan::Kernel, values: &mut SymbolicValues) -> Result<Kernel, BadKernel> {
     let op = kernel.op.mnemonic();
     if kernel.op.def().class == Class::View {
         return Err(BadKernel::View { op });
     }
     let operands: Vec<&TensorType> = kernel.operands.iter().collect();
     let results: Vec<&TensorType> = kernel.results.iter().collect();
-    let sig = terms.signature(&kernel.op, &operands).map_err(BadKernel::Untyped)?;
-    let inferred = terms.sig(sig).map(|sig| sig.results.as_slice()).unwrap_or_default();
+    let sig = values.signature(&kernel.op, &operands).map_err(BadKernel::Untyped)?;
+    let inferred = values.sig(sig).map(|sig| sig.results.as_slice()).unwrap_or_default();
     if inferred != kernel.results {
         return Err(BadKernel::Results(inferred.to_vec()));
     }
@@ -79,6 +79,6 @@ pub(crate) fn resolve(kernel: &memc_plan::Kernel, terms: &mut Terms) -> Result<K
         writes: results.iter().map(|ty| ty.bytes()).collect(),
         inplace: kernel.op.inplace_pairs(&operands, &results),
         workspace: stated,
-        identity: crate::term::is_identity(&kernel.op),
+        identity: crate::symbolic::is_identity(&kernel.op),
     })
 }

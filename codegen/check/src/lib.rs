@@ -14,7 +14,7 @@ mod sink;
 mod source;
 mod steady;
 mod step;
-mod term;
+mod symbolic;
 
 pub use error::{CODES, CheckError, CheckErrors, Lint, MAX_ERRORS, Place, RaceKind, Site};
 pub use order::{Disorder, check_order};
@@ -30,7 +30,7 @@ use show::{Names, Shower};
 use sink::Sink;
 use source::Unevaluated;
 use steady::Live;
-use term::{TermId, Terms};
+use symbolic::{SymbolicId, SymbolicValues};
 
 /// Facts about a plan that the checker accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,29 +47,31 @@ pub struct Report {
     pub counted: Counted,
 }
 
-/// The claims of a plan's header that the plan and its source imply. The times of the header come from a cost model and
-/// the unplanned peak from another schedule; neither is checked.
+/// The claims of a plan's header that the plan and its source imply. The times of the header come from a cost
+/// model and the unplanned peak from another schedule; neither is checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// One past the last byte of the device arena that any slice of the plan covers.
     pub peak_bytes: u64,
-    /// Bytes of the body's copies from the device arena to the host arena, without the copies that bring an output to
-    /// its slot.
+    /// Bytes of the body's copies from the device arena to the host arena, without the copies that bring an
+    /// output to its slot.
     pub swap_out_bytes: u64,
-    /// Bytes of the body's copies from the host arena to the device arena, without the copies that take an input from
-    /// its slot.
+    /// Bytes of the body's copies from the host arena to the device arena, without the copies that take an
+    /// input from its slot.
     pub swap_in_bytes: u64,
-    /// Launches of the body, except of `copy`, that apply an operator to values to which earlier launches of the step
-    /// have applied it as often as the source does. An operator that the source does not apply to them counts as asked
-    /// for once.
+    /// Launches of the body, except of `copy`, that apply an operator to values to which earlier launches of
+    /// the step have applied it as often as the source does. An operator that the source does not apply to
+    /// them counts as asked for once.
     pub recompute_ops: u64,
     /// Launches of the body.
     pub ops: u64,
 }
 
-/// Proves that `plan` computes what `source`, a graph-phase module, says: see the crate's page for the exact claim.
+/// Proves that `plan` computes what `source`, a graph-phase module, says: see the crate's page for the exact
+/// claim.
 ///
-/// Never panics, whatever the plan. Memory is proportional to the plan's size and does not depend on its arenas.
+/// Never panics, whatever the plan. Memory is proportional to the plan's size and does not depend on its
+/// arenas.
 ///
 /// # Errors
 /// All reasons found why the plan is not proved, at most [`MAX_ERRORS`].
@@ -82,7 +84,7 @@ pub fn check(source: &Module, plan: &Plan) -> Result<Report, CheckErrors> {
     Ok(Report {
         commands: plan.commands().count(),
         kernels: plan.kernels.len(),
-        terms: checker.terms.len(),
+        terms: checker.values.len(),
         lints: checker.lints.finish(plan, &checker.sink),
         counted,
     })
@@ -91,7 +93,7 @@ pub fn check(source: &Module, plan: &Plan) -> Result<Report, CheckErrors> {
 struct Checker<'a> {
     source: &'a Module,
     plan: &'a Plan,
-    terms: Terms,
+    values: SymbolicValues,
     names: Names,
     /// Per kernel of the plan; `None` for one that is no operator.
     kernels: Vec<Option<Kernel>>,
@@ -109,7 +111,7 @@ impl<'a> Checker<'a> {
         Checker {
             source,
             plan,
-            terms: Terms::new(),
+            values: SymbolicValues::new(),
             names: Names::new(),
             kernels: Vec::new(),
             tables: Tables::default(),
@@ -121,7 +123,7 @@ impl<'a> Checker<'a> {
     }
 
     fn shower(&self) -> Shower<'_> {
-        Shower { terms: &self.terms, source: self.source, names: &self.names }
+        Shower { values: &self.values, source: self.source, names: &self.names }
     }
 
     fn check(&mut self) -> Counted {
@@ -132,14 +134,14 @@ impl<'a> Checker<'a> {
         }
         let replayable = self.check_header();
         for (i, kernel) in self.plan.kernels.iter().enumerate() {
-            let resolved = kernel::resolve(kernel, &mut self.terms);
+            let resolved = kernel::resolve(kernel, &mut self.values);
             if let Err(what) = &resolved {
                 let at = Place::Table(format!("kernel k{i} = {}", kernel.op.mnemonic()));
                 self.sink.push(CheckError::BadKernel { at, what: what.to_string() });
             }
             self.kernels.push(resolved.ok());
         }
-        let initial = source::initial(self.source, &mut self.terms);
+        let initial = source::initial(self.source, &mut self.values);
         self.check_tables(&initial);
         if replayable {
             match self.replay(&initial) {
@@ -155,7 +157,7 @@ impl<'a> Checker<'a> {
         let claims = self.plan.meta.claims;
         let valued = self.sink.is_empty();
         self.check_claim("peak_bytes", claims.peak_bytes, counted.peak_bytes);
-        // What copies and launches amount to depends on values; it is not known where those are wrong.
+        // Sums over copies and launches depend on values: they are unknown where a value is wrong.
         if valued {
             self.check_claim("swap_out_bytes", claims.swap_out_bytes, counted.swap_out_bytes);
             self.check_claim("swap_in_bytes", claims.swap_in_bytes, counted.swap_in_bytes);
@@ -171,8 +173,8 @@ impl<'a> Checker<'a> {
         self.sink.push(CheckError::HeaderMismatch { what: "the source graph".into(), claimed, actual });
     }
 
-    /// Replays prologue, body, body, and the epilogue after each; returns what the first body amounts to, and what the
-    /// source asks for.
+    /// Replays prologue, body, body, and the epilogue after each; returns what the first body amounts to, and
+    /// what the source asks for.
     fn replay(&mut self, initial: &source::Initial) -> Result<(Tally, source::Applied), Unevaluated> {
         let mut m = Machine::default();
         self.run(&mut m, Section::Prologue, 0, &[], &[]);
@@ -185,7 +187,7 @@ impl<'a> Checker<'a> {
         self.run(&mut m, Section::Body, 0, &first.outputs, &[]);
         let tally = self.tally.take().unwrap_or_default();
         if let Some(live) = self.live.take() {
-            let advance = self.terms.advance(&first.states);
+            let advance = self.values.advance(&first.states);
             self.check_steady(&live, &before, &m, &advance);
         }
         self.epilogue(&m, 1, &first.states);
@@ -196,16 +198,16 @@ impl<'a> Checker<'a> {
         Ok((tally, first.applied))
     }
 
-    fn epilogue(&mut self, m: &Machine, steps: u32, states: &[TermId]) {
+    fn epilogue(&mut self, m: &Machine, steps: u32, states: &[SymbolicId]) {
         self.run(&mut m.clone(), Section::Epilogue, steps, &[], states);
     }
 
     fn evaluate(
         &mut self,
         initial: &source::Initial,
-        states: &[TermId],
+        states: &[SymbolicId],
         step: u32,
-    ) -> Result<source::StepTerms, Unevaluated> {
-        source::evaluate(self.source, &mut self.terms, &mut self.names, &initial.consts, states, step)
+    ) -> Result<source::StepValues, Unevaluated> {
+        source::evaluate(self.source, &mut self.values, &mut self.names, &initial.consts, states, step)
     }
 }

@@ -6,14 +6,14 @@ use memc_plan::{Queue, Space};
 
 use crate::clock::{AXES, Clock, Stamp};
 use crate::shadow::Shadow;
-use crate::sink::Where;
+use crate::sink::Execution;
 
 /// The state of the replay.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Machine {
     clocks: [Clock; AXES],
     /// Per axis, the commands that ran on it in order.
-    logs: [Vec<Where>; AXES],
+    logs: [Vec<Execution>; AXES],
     /// Clock of each event's most recent record; absent until it is recorded.
     events: BTreeMap<u32, Clock>,
     dev: Shadow,
@@ -21,8 +21,9 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Begins a command: it runs after all that its queue ran before and all that the host completed before issuing it.
-    pub(crate) fn begin(&mut self, queue: Queue, at: Where) -> (Stamp, Clock) {
+    /// Begins a command: it runs after all that its queue ran before and all that the host completed before
+    /// issuing it.
+    pub(crate) fn begin(&mut self, queue: Queue, at: Execution) -> (Stamp, Clock) {
         let on = queue.index();
         let host = self.clock(Queue::Host.index());
         let mut clock = self.clock(on);
@@ -50,8 +51,8 @@ impl Machine {
         self.events.insert(event, self.clock(queue.index()));
     }
 
-    /// Later commands of `queue` run after what the event stands for now. Returns whether that is new, or `None`
-    /// where the event was never recorded.
+    /// Later commands of `queue` run after what the event stands for now. Returns whether that is new, or
+    /// `None` where the event was never recorded.
     pub(crate) fn wait(&mut self, queue: Queue, event: u32) -> Option<bool> {
         let recorded = *self.events.get(&event)?;
         let mut clock = self.clock(queue.index());
@@ -62,7 +63,7 @@ impl Machine {
     }
 
     /// The execution that a stamp names.
-    pub(crate) fn which(&self, stamp: Stamp) -> Option<Where> {
+    pub(crate) fn which(&self, stamp: Stamp) -> Option<Execution> {
         let index = usize::try_from(stamp.time).ok()?.checked_sub(1)?;
         self.logs.get(stamp.axis)?.get(index).copied()
     }

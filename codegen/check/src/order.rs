@@ -1,16 +1,16 @@
 //! Order alone: no two commands touch the same bytes at the same time, one of them writing.
 //!
-//! The same replay as that of [`crate::check`], without a source and without contents, for a runtime that must not
-//! start a plan with a race, whatever file it came from. The sequences with no, one and two bodies between prologue
-//! and epilogue stand for all: an access conflicts with one of an earlier body only if it conflicts with the same
-//! command's repetition in the body just before.
+//! The same replay as that of [`crate::check`], without a source and without contents, for a runtime that
+//! must not start a plan with a race, whatever file it came from. The sequences with no, one and two bodies
+//! between prologue and epilogue stand for all: an access conflicts with one of an earlier body only if it
+//! conflicts with the same command's repetition in the body just before.
 
 use memc_plan::{Action, Plan, Queue, Section, Slice, Space};
 
 use crate::clock::Stamp;
 use crate::machine::Machine;
 use crate::shadow::{Cell, Content};
-use crate::sink::Where;
+use crate::sink::Execution;
 use crate::step::entry;
 
 /// First violation of the order. Commands are given by their section and their index in it.
@@ -58,8 +58,9 @@ impl Disorder {
     }
 }
 
-/// Proves that every conflicting pair of accesses is ordered, in any interleaving of the queues that the events allow and
-/// for any number of steps, and that waits find their event recorded. The plan is a valid one.
+/// Proves that every conflicting pair of accesses is ordered, in any interleaving of the queues that the
+/// events allow and for any number of steps, and that waits find their event recorded. The plan is a valid
+/// one.
 ///
 /// # Errors
 /// The first violation in issue order.
@@ -78,7 +79,7 @@ fn replay(plan: &Plan, sequence: &[Section]) -> Result<(), Disorder> {
     m.shadow_mut(Space::Host).write(0..plan.meta.host_bytes, Content::Undef, origin);
     for (step, &section) in (0u32..).zip(sequence) {
         for (index, command) in plan.section(section).iter().enumerate() {
-            let at = Where { section, step, index };
+            let at = Execution { section, step, index };
             let (stamp, clock) = m.begin(command.queue, at);
             match command.action {
                 Action::Record { event } => m.record(command.queue, event),

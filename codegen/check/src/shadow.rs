@@ -1,25 +1,25 @@
 //! Contents and last accesses of each byte of an arena.
 //!
-//! A map of disjoint half-open byte ranges, each with one content and one access history. Memory is proportional to
-//! the number of accesses, not to the arena: an access splits at most two ranges, and a write replaces all it covers.
-//! Bytes that no range covers were never touched.
+//! A map of disjoint half-open byte ranges, each with one content and one access history. Memory is
+//! proportional to the number of accesses, not to the arena: an access splits at most two ranges, and a write
+//! replaces all it covers. Bytes that no range covers were never touched.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::clock::{AXES, Clock, Stamp};
 use crate::error::RaceKind;
-use crate::term::TermId;
+use crate::symbolic::SymbolicId;
 
 /// Contents of a range of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Content {
     /// No value.
     Undef,
-    /// The bytes of `term` from byte `at` on.
+    /// The bytes of `value` from byte `at` on.
     Part {
         /// The value.
-        term: TermId,
+        value: SymbolicId,
         /// Position within the value of the range's first byte.
         at: u64,
     },
@@ -30,7 +30,7 @@ impl Content {
     pub(crate) fn skip(self, by: u64) -> Content {
         match self {
             Content::Undef => Content::Undef,
-            Content::Part { term, at } => Content::Part { term, at: at.saturating_add(by) },
+            Content::Part { value, at } => Content::Part { value, at: at.saturating_add(by) },
         }
     }
 }
@@ -73,7 +73,8 @@ pub(crate) struct Shadow {
 }
 
 impl Shadow {
-    /// Calls `visit` for the pieces of `range` in order: a cell clipped to the range, or `None` for untouched bytes.
+    /// Calls `visit` for the pieces of `range` in order: a cell clipped to the range, or `None` for untouched
+    /// bytes.
     pub(crate) fn visit(&self, range: Range<u64>, mut visit: impl FnMut(Range<u64>, Option<Cell>)) {
         let mut at = range.start;
         let before = self.cells.range(..range.start).next_back();
@@ -205,7 +206,7 @@ mod tests {
                 } else {
                     let content = match u.int_in_range(0..=2u32)? {
                         0 => Content::Undef,
-                        n => Content::Part { term: TermId::new(n), at: u64::from(n) * 8 },
+                        n => Content::Part { value: SymbolicId::new(n), at: u64::from(n) * 8 },
                     };
                     fast.write(range, content, by);
                     for (i, byte) in naive[start..end].iter_mut().enumerate() {

@@ -13,7 +13,7 @@ const MAX_LABEL: usize = 80;
 
 /// One execution of one command.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Where {
+pub(crate) struct Execution {
     /// The list.
     pub(crate) section: Section,
     /// See [`Site::step`].
@@ -22,14 +22,15 @@ pub(crate) struct Where {
     pub(crate) index: usize,
 }
 
-impl Where {
+impl Execution {
     /// The command, whichever time it runs.
     pub(crate) fn command(self) -> (Section, usize) {
         (self.section, self.index)
     }
 }
 
-/// Identity of an error: its code, its command, and a detail that tells errors of one code at one command apart.
+/// Identity of an error: its code, its command, and a detail that tells errors of one code at one command
+/// apart.
 type Key = (&'static str, (Section, usize), String);
 
 /// Collects errors.
@@ -67,9 +68,9 @@ impl<'a> Sink<'a> {
         }
     }
 
-    /// Adds an error about a command unless the same is known from another execution; `detail` tells errors of one
-    /// code at one command apart.
-    pub(crate) fn at(&mut self, at: Where, detail: &str, make: impl FnOnce(Site) -> CheckError) {
+    /// Adds an error about a command unless the same is known from another execution; `detail` tells errors
+    /// of one code at one command apart.
+    pub(crate) fn at(&mut self, at: Execution, detail: &str, make: impl FnOnce(Site) -> CheckError) {
         if self.is_full() {
             return;
         }
@@ -80,13 +81,13 @@ impl<'a> Sink<'a> {
     }
 
     /// The same for an error whose subject is a place.
-    pub(crate) fn at_place(&mut self, at: Where, detail: &str, make: impl FnOnce(Place) -> CheckError) {
+    pub(crate) fn at_place(&mut self, at: Execution, detail: &str, make: impl FnOnce(Place) -> CheckError) {
         self.at(at, detail, |site| make(Place::Command(site)));
     }
 
     /// The command with its text.
-    pub(crate) fn site(&self, at: Where) -> Site {
-        let Where { section, step, index } = at;
+    pub(crate) fn site(&self, at: Execution) -> Site {
+        let Execution { section, step, index } = at;
         let command = self.plan.section(section).get(index);
         Site {
             section,

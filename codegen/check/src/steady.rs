@@ -1,13 +1,14 @@
 //! The argument for any number of steps.
 //!
-//! A body is a function of the bytes that it reads before it writes them. Replaying it once, on symbolic values, says
-//! what it computes for any values; so if those bytes hold, afterwards, what they held before with every state
-//! replaced by its next value and every input by that of the next step, then by induction every step computes what the
-//! source says.
+//! A body is a function of the bytes that it reads before it writes them. Replaying it once, on symbolic
+//! values, says what it computes for any values; so if those bytes hold, afterwards, what they held before
+//! with every state replaced by its next value and every input by that of the next step, then by induction
+//! every step computes what the source says.
 //!
-//! For the order of accesses a second replay suffices. Queues run in order and events are recorded by the same
-//! commands each time, so a path of "happens before" between neighbouring steps exists between all neighbouring
-//! steps; and a command precedes its own later executions, so accesses further apart are ordered through them.
+//! For the order of accesses a second replay suffices. Queues run in order and events are recorded by the
+//! same commands each time, so a path of "happens before" between neighbouring steps exists between all
+//! neighbouring steps; and a command precedes its own later executions, so accesses further apart are ordered
+//! through them.
 
 use std::ops::Range;
 
@@ -18,15 +19,15 @@ use crate::clock::{AXES, Stamp};
 use crate::error::CheckError;
 use crate::machine::Machine;
 use crate::shadow::{Cell, Content, Ranges};
-use crate::sink::Where;
-use crate::term::TermId;
+use crate::sink::Execution;
+use crate::symbolic::SymbolicId;
 
 /// The bytes that a body reads before it writes them, with their first reader.
 #[derive(Debug)]
 pub(crate) struct Live {
     start: [u32; AXES],
-    dev: Ranges<Where>,
-    host: Ranges<Where>,
+    dev: Ranges<Execution>,
+    host: Ranges<Execution>,
 }
 
 impl Live {
@@ -41,7 +42,7 @@ impl Live {
     }
 
     /// Adds bytes read by `reader`.
-    pub(crate) fn claim(&mut self, space: Space, range: Range<u64>, reader: Where) {
+    pub(crate) fn claim(&mut self, space: Space, range: Range<u64>, reader: Execution) {
         match space {
             Space::Dev => self.dev.claim(range, reader),
             Space::Host => self.host.claim(range, reader),
@@ -50,13 +51,14 @@ impl Live {
 }
 
 impl Checker<'_> {
-    /// Compares the live bytes before and after a body; `advance` maps each term to its meaning one step later.
+    /// Compares the live bytes before and after a body; `advance` maps each symbolic value to its meaning one
+    /// step later.
     pub(crate) fn check_steady(
         &mut self,
         live: &Live,
         before: &Machine,
         after: &Machine,
-        advance: &[TermId],
+        advance: &[SymbolicId],
     ) {
         for (space, ranges) in [(Space::Dev, &live.dev), (Space::Host, &live.host)] {
             for (range, reader) in ranges.iter() {
@@ -79,31 +81,34 @@ impl Checker<'_> {
         &mut self,
         live: &Live,
         after: &Machine,
-        reader: Where,
+        reader: Execution,
         space: Space,
         piece: Range<u64>,
         old: Content,
         new: Option<Cell>,
-        advance: &[TermId],
+        advance: &[SymbolicId],
     ) {
         // Reading undefined bytes is reported where it happens.
-        let Content::Part { term, at } = old else { return };
-        let expected = term.image(advance).expect("invariant: terms are mapped after the body made them");
+        let Content::Part { value, at } = old else { return };
+        let expected = value.image(advance).expect("invariant: values are mapped after the body made them");
         let actual = match new.map_or(Content::Undef, |cell| cell.content) {
-            Content::Part { term, at: new_at } => {
-                if expected == TermId::POISON || term == TermId::POISON || (term, new_at) == (expected, at) {
+            Content::Part { value, at: new_at } => {
+                if expected == SymbolicId::POISON
+                    || value == SymbolicId::POISON
+                    || (value, new_at) == (expected, at)
+                {
                     return;
                 }
-                Some(term)
+                Some(value)
             }
             Content::Undef => None,
         };
         let (expected, actual) = match actual {
             Some(actual) if actual == expected => {
-                (self.shower().term(expected), "other bytes of the same value".to_owned())
+                (self.shower().value(expected), "other bytes of the same value".to_owned())
             }
             Some(actual) => self.shower().difference(expected, actual),
-            None => (self.shower().term(expected), "no value".to_owned()),
+            None => (self.shower().value(expected), "no value".to_owned()),
         };
         let writer = new.filter(|cell| !live.is_older(cell.write)).and_then(|cell| after.which(cell.write));
         let bytes = Slice { space, offset: piece.start, bytes: piece.end - piece.start };

@@ -7,22 +7,23 @@ use crate::access::{Actor, Part};
 use crate::error::{CheckError, Place};
 use crate::machine::Machine;
 use crate::shadow::Content;
-use crate::sink::Where;
-use crate::term::{Term, TermId};
+use crate::sink::Execution;
+use crate::symbolic::{Symbolic, SymbolicId};
 
 impl Checker<'_> {
-    /// Runs one command list. `outputs` and `states` are the terms that reads and stores must deliver.
+    /// Runs one command list. `outputs` and `states` are the symbolic values that reads and stores must
+    /// deliver.
     pub(crate) fn run(
         &mut self,
         m: &mut Machine,
         section: Section,
         step: u32,
-        outputs: &[TermId],
-        states: &[TermId],
+        outputs: &[SymbolicId],
+        states: &[SymbolicId],
     ) {
         let plan = self.plan;
         for (index, command) in plan.section(section).iter().enumerate() {
-            let at = Where { section, step, index };
+            let at = Execution { section, step, index };
             let (stamp, clock) = m.begin(command.queue, at);
             self.command(m, Actor { at, stamp, clock }, command, outputs, states);
         }
@@ -33,8 +34,8 @@ impl Checker<'_> {
         m: &mut Machine,
         actor: Actor,
         command: &Command,
-        outputs: &[TermId],
-        states: &[TermId],
+        outputs: &[SymbolicId],
+        states: &[SymbolicId],
     ) {
         if let Some(what) = misplaced(command, actor.at.section) {
             return self.bad(actor.at, what);
@@ -53,10 +54,10 @@ impl Checker<'_> {
             Action::Wait { event } => self.wait(m, actor.at, command.queue, *event),
             Action::Free { slice } => self.write(m, actor, slice, Content::Undef),
             Action::Load { state } => {
-                let (plan, term) = (self.plan, entry(&self.tables.initial, *state).copied());
-                match (entry(&plan.states, *state), term) {
-                    (Some(state), Some(term)) => {
-                        self.write(m, actor, &state.resident, Part { term, at: 0 }.content());
+                let (plan, value) = (self.plan, entry(&self.tables.initial, *state).copied());
+                match (entry(&plan.states, *state), value) {
+                    (Some(state), Some(value)) => {
+                        self.write(m, actor, &state.resident, Part { value, at: 0 }.content());
                     }
                     _ => self.bad(actor.at, &format!("no state s{state}")),
                 }
@@ -77,13 +78,13 @@ impl Checker<'_> {
                 let Some(entry) = entry(&self.plan.inputs, *input) else {
                     return self.bad(actor.at, &format!("no input i{input}"));
                 };
-                let term = match self.tables.input(*input) {
+                let value = match self.tables.input(*input) {
                     Some(input) => {
-                        self.terms.leaf(Term::Input { input, step: actor.at.step }, entry.slot.bytes)
+                        self.values.leaf(Symbolic::Input { input, step: actor.at.step }, entry.slot.bytes)
                     }
-                    None => TermId::POISON,
+                    None => SymbolicId::POISON,
                 };
-                self.write(m, actor, &entry.slot, Part { term, at: 0 }.content());
+                self.write(m, actor, &entry.slot, Part { value, at: 0 }.content());
             }
             Action::HostRead { output } => {
                 let Some(entry) = entry(&self.plan.outputs, *output) else {
@@ -92,16 +93,16 @@ impl Checker<'_> {
                 let actual = self.read_value(m, actor, &entry.slot);
                 let expected = usize::try_from(*output).ok().and_then(|o| outputs.get(o)).copied();
                 let what = || format!("output `{}` of step {}", entry.name, actor.at.step);
-                self.deliver(actor.at, expected.unwrap_or(TermId::POISON), actual, what);
+                self.deliver(actor.at, expected.unwrap_or(SymbolicId::POISON), actual, what);
             }
         }
     }
 
-    fn bad(&mut self, at: Where, what: &str) {
+    fn bad(&mut self, at: Execution, what: &str) {
         self.sink.at(at, what, |at| CheckError::BadCommand { at, what: what.to_owned() });
     }
 
-    fn event_exists(&mut self, at: Where, event: u32) -> bool {
+    fn event_exists(&mut self, at: Execution, event: u32) -> bool {
         let exists = event < self.plan.events;
         if !exists {
             self.bad(at, &format!("no event e{event}; the plan has {}", self.plan.events));
@@ -109,7 +110,7 @@ impl Checker<'_> {
         exists
     }
 
-    fn wait(&mut self, m: &mut Machine, at: Where, queue: Queue, event: u32) {
+    fn wait(&mut self, m: &mut Machine, at: Execution, queue: Queue, event: u32) {
         if !self.event_exists(at, event) {
             return;
         }
@@ -119,8 +120,14 @@ impl Checker<'_> {
         }
     }
 
-    fn deliver(&mut self, at: Where, expected: TermId, actual: TermId, what: impl Fn() -> String) {
-        if expected == actual || expected == TermId::POISON || actual == TermId::POISON {
+    fn deliver(
+        &mut self,
+        at: Execution,
+        expected: SymbolicId,
+        actual: SymbolicId,
+        what: impl Fn() -> String,
+    ) {
+        if expected == actual || expected == SymbolicId::POISON || actual == SymbolicId::POISON {
             return;
         }
         if self.sink.is_full() {
@@ -131,10 +138,10 @@ impl Checker<'_> {
         self.sink.at(at, "", |at| CheckError::WrongValue { at, what, expected, actual });
     }
 
-    fn copy(&mut self, m: &mut Machine, actor: Actor, src: &Slice, dst: &Slice, outputs: &[TermId]) {
+    fn copy(&mut self, m: &mut Machine, actor: Actor, src: &Slice, dst: &Slice, outputs: &[SymbolicId]) {
         if src.bytes != dst.bytes {
             self.bad(actor.at, &format!("copies {} bytes into {}", src.bytes, dst.bytes));
-            return self.write(m, actor, dst, Part::of(TermId::POISON).content());
+            return self.write(m, actor, dst, Part::of(SymbolicId::POISON).content());
         }
         if src.overlaps(dst) {
             self.bad(actor.at, "source and destination overlap");
@@ -142,16 +149,16 @@ impl Checker<'_> {
         let part = self.read_part(m, actor, src);
         self.write(m, actor, dst, part.content());
         let Some(tally) = &mut self.tally else { return };
-        let whole = |term: &TermId| part == Part::of(*term);
+        let whole = |value: &SymbolicId| part == Part::of(*value);
         match (src.space, dst.space) {
             (Space::Dev, Space::Host) => {
                 let mut slots = self.plan.outputs.iter().zip(outputs);
-                if !slots.any(|(output, term)| output.slot == *dst && whole(term)) {
+                if !slots.any(|(output, value)| output.slot == *dst && whole(value)) {
                     tally.swap_out_bytes = tally.swap_out_bytes.saturating_add(src.bytes);
                 }
             }
             (Space::Host, Space::Dev) => {
-                let is_input = matches!(self.terms.get(part.term).0, Term::Input { .. });
+                let is_input = matches!(self.values.get(part.value).0, Symbolic::Input { .. });
                 if !(is_input && self.plan.inputs.iter().any(|input| input.slot == *src)) {
                     tally.swap_in_bytes = tally.swap_in_bytes.saturating_add(src.bytes);
                 }
@@ -191,20 +198,21 @@ impl Checker<'_> {
         {
             self.overlaps(actor.at, &kernel.inplace, reads, writes, workspace);
         }
-        let args: Vec<TermId> = reads.iter().map(|slice| self.read_value(m, actor, slice)).collect();
+        let args: Vec<SymbolicId> = reads.iter().map(|slice| self.read_value(m, actor, slice)).collect();
         let results = match &known {
             Some(kernel) if kernel.reads.len() == args.len() => {
                 self.tally_launch(kernel.sig, kernel.identity, &args);
-                self.terms.apply(kernel.sig, &args)
+                self.values.apply(kernel.sig, &args)
             }
             _ => Vec::new(),
         };
         for (i, slice) in writes.iter().enumerate() {
-            let term = results.get(i).copied().unwrap_or(TermId::POISON);
-            // A term of another size than its slice was reported above and must not be read as if it fitted.
-            let fits = term == TermId::POISON || self.terms.get(term).1 == slice.bytes;
-            let term = if fits { term } else { TermId::POISON };
-            self.write(m, actor, slice, Part::of(term).content());
+            let value = results.get(i).copied().unwrap_or(SymbolicId::POISON);
+            // A symbolic value of another size than its slice was reported above and must not be read as if
+            // it fitted.
+            let fits = value == SymbolicId::POISON || self.values.get(value).1 == slice.bytes;
+            let value = if fits { value } else { SymbolicId::POISON };
+            self.write(m, actor, slice, Part::of(value).content());
         }
         if let Some(slice) = workspace {
             self.write(m, actor, slice, Content::Undef);
@@ -214,7 +222,7 @@ impl Checker<'_> {
     /// Reports overlaps of a launch's slices other than the operator's in-place pairs.
     fn overlaps(
         &mut self,
-        at: Where,
+        at: Execution,
         inplace: &[(usize, usize)],
         reads: &[Slice],
         writes: &[Slice],
@@ -254,8 +262,8 @@ impl Checker<'_> {
 
 impl Part {
     /// All of a value.
-    pub(crate) fn of(term: TermId) -> Part {
-        Part { term, at: 0 }
+    pub(crate) fn of(value: SymbolicId) -> Part {
+        Part { value, at: 0 }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The rules that every plan in a file satisfies.
 //!
-//! Contract: a reader of a validated plan may follow any index and form any slice within the arenas without a check
-//! of its own. The checker, not this module, proves that the schedule is *right*.
+//! Contract: a reader of a validated plan may follow any index and form any slice within the arenas without a
+//! check of its own. The checker, not this module, proves that the schedule is *right*.
 
 use std::collections::BTreeSet;
 
@@ -11,8 +11,8 @@ use crate::{Action, Command, DATA_ALIGN, Feed, Init, Plan, PlanError, Queue, Sec
 pub(crate) const MAX_ENTRIES: usize = 1 << 22;
 
 impl Plan {
-    /// Gives every state with [`Init::Data`] its place in the data section, in state order without gaps beyond
-    /// [`DATA_ALIGN`], and returns the length of the section in bytes.
+    /// Gives every state with [`Init::Data`] its place in the data section, in state order without gaps
+    /// beyond [`DATA_ALIGN`], and returns the length of the section in bytes.
     ///
     /// # Errors
     /// [`PlanError::Invalid`] if the section would exceed the range of `u64`.

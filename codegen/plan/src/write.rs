@@ -1,6 +1,7 @@
 //! Writing a plan file.
 //!
-//! Contract: the target is replaced in one step or not at all. The bytes depend on the plan and the data alone.
+//! Contract: the target is replaced in one step or not at all. The bytes depend on the plan and the data
+//! alone.
 
 use std::{
     borrow::Cow,
@@ -57,14 +58,14 @@ fn missing() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "no bytes were supplied")
 }
 
-/// Writes a plan and its initial data to `path`, in one step, and returns the content hash. `should_stop` is asked
-/// between chunks of a megabyte and a last time before the rename.
+/// Writes a plan and its initial data to `path`, in one step, and returns the content hash. `should_stop` is
+/// asked between chunks of a megabyte and a last time before the rename.
 ///
 /// # Errors
-/// [`PlanError::Invalid`] if the plan breaks a rule of [`Plan::validate`], [`PlanError::InitialData`] if a state's bytes
-/// are not those that the plan declares, [`PlanError::Interrupted`], [`PlanError::Io`]. A file at `path` is then intact,
-/// except that a file system may fail to synchronise the folder after the rename: the new file is then complete and in
-/// place, but may not survive a power loss.
+/// [`PlanError::Invalid`] if the plan breaks a rule of [`Plan::validate`], [`PlanError::InitialData`] if a
+/// state's bytes are not those that the plan declares, [`PlanError::Interrupted`], [`PlanError::Io`]. A file
+/// at `path` is then intact, except that a file system may fail to synchronise the folder after the rename:
+/// the new file is then complete and in place, but may not survive a power loss.
 pub fn write(
     path: impl AsRef<Path>,
     plan: &Plan,

@@ -25,8 +25,8 @@ pub fn write_stderr(text: String) -> Receiver<()> {
     written
 }
 
-/// Ends the process at once. Files under replacement keep their old contents. `message` gets whether any file has been
-/// replaced so far, and goes to standard error.
+/// Ends the process at once. Files under replacement keep their old contents. `message` gets whether any file
+/// has been replaced so far, and goes to standard error.
 pub fn exit_now(code: u8, message: impl FnOnce(bool) -> String) -> ! {
     abandon();
     let _ = write_stderr(message(has_replaced())).recv_timeout(PATIENCE);

@@ -1,7 +1,7 @@
 //! Replacing a file as a whole or not at all.
 //!
-//! The bytes go to a temporary file in the target's folder, which is synchronised and renamed. Dropped before that, the
-//! temporary file is removed and the target keeps its contents.
+//! The bytes go to a temporary file in the target's folder, which is synchronised and renamed. Dropped before
+//! that, the temporary file is removed and the target keeps its contents.
 
 use std::{
     fs::{self, File},
@@ -23,8 +23,8 @@ fn open_files() -> MutexGuard<'static, Vec<PathBuf>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes the temporary files of all replacements under way; their targets keep their contents. For a process that
-/// ends at once: whoever begins or finishes a replacement from now on blocks.
+/// Removes the temporary files of all replacements under way; their targets keep their contents. For a
+/// process that ends at once: whoever begins or finishes a replacement from now on blocks.
 pub fn abandon() {
     let mut open = open_files();
     for path in open.drain(..) {
@@ -62,8 +62,8 @@ impl Replace {
     /// Begins to replace `path`. A link stays and its target is replaced.
     ///
     /// # Errors
-    /// Any error of the file system, and [`io::ErrorKind::InvalidInput`] when `path` is not a regular file, since a
-    /// rename would remove a device or pipe.
+    /// Any error of the file system, and [`io::ErrorKind::InvalidInput`] when `path` is not a regular file,
+    /// since a rename would remove a device or pipe.
     pub fn begin(path: &Path) -> io::Result<Replace> {
         let target = match fs::metadata(path) {
             Ok(metadata) if metadata.is_file() => fs::canonicalize(path)?,
@@ -111,8 +111,9 @@ impl Replace {
     /// Synchronises the temporary file and renames it to the target.
     ///
     /// # Errors
-    /// Any error of the file system. The target is then untouched, with one exception: synchronising the folder after
-    /// the rename may fail. The new file is then complete and in place, but may not survive a power loss.
+    /// Any error of the file system. The target is then untouched, with one exception: synchronising the
+    /// folder after the rename may fail. The new file is then complete and in place, but may not survive a
+    /// power loss.
     pub fn finish(mut self) -> io::Result<()> {
         self.sync()?;
         let open = open_files();

@@ -1,5 +1,5 @@
-//! Timelines in the trace event format, which Perfetto and Chrome's tracing read: one process, a track for each stream,
-//! spans on the tracks, and one counter.
+//! Timelines in the trace event format, which Perfetto and Chrome's tracing read: one process, a track for
+//! each stream, spans on the tracks, and one counter.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +63,8 @@ impl TraceSpan {
     fn event(&self) -> Value {
         json!({
             "ph": "X", "pid": PROCESS, "tid": self.track, "cat": self.category, "name": self.name,
-            "ts": us(self.start_ns), "dur": us(self.end_ns.saturating_sub(self.start_ns)), "args": self.details,
+            "ts": us(self.start_ns), "dur": us(self.end_ns.saturating_sub(self.start_ns)),
+            "args": self.details,
         })
     }
 }

@@ -1,7 +1,8 @@
 //! Symbolic values: what a tensor is, as an expression over inputs, initial states and constants.
 //!
-//! Terms are hash-consed: equal expressions have equal ids, so comparing values is comparing ids. A term denotes
-//! bytes; types are part of an operator's signature and not of its operands, which makes a reshape transparent.
+//! Symbolic values are hash-consed: equal expressions have equal ids, so comparing values is comparing ids. A
+//! symbolic value denotes bytes; types are part of an operator's signature and not of its operands, which
+//! makes a reshape transparent.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,28 +11,28 @@ use std::rc::Rc;
 use memc_ir::TensorType;
 use memc_ir::ops::{Class, OpKind};
 
-/// A symbolic value.
+/// Index of a symbolic value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct TermId(u32);
+pub(crate) struct SymbolicId(u32);
 
-impl TermId {
-    /// Value of a term that an earlier error makes unknowable. Comparing with it reports nothing.
-    pub(crate) const POISON: TermId = TermId(0);
+impl SymbolicId {
+    /// The value that an earlier error makes unknowable. Comparing with it reports nothing.
+    pub(crate) const POISON: SymbolicId = SymbolicId(0);
     /// The value without bytes: all empty tensors are equal.
-    pub(crate) const EMPTY: TermId = TermId(1);
+    pub(crate) const EMPTY: SymbolicId = SymbolicId(1);
 
-    /// Image under [`Terms::advance`].
-    pub(crate) fn image(self, advance: &[TermId]) -> Option<TermId> {
+    /// Image under [`SymbolicValues::advance`].
+    pub(crate) fn image(self, advance: &[SymbolicId]) -> Option<SymbolicId> {
         advance.get(self.0 as usize).copied()
     }
 
     #[cfg(test)]
-    pub(crate) fn new(index: u32) -> TermId {
-        TermId(index)
+    pub(crate) fn new(index: u32) -> SymbolicId {
+        SymbolicId(index)
     }
 }
 
-/// An operator at given types.
+/// Index of a [`Signature`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct SigId(u32);
 
@@ -56,12 +57,12 @@ impl fmt::Display for Untyped {
     }
 }
 
-/// Expression of a symbolic value.
+/// A symbolic value as an expression.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Term {
-    /// See [`TermId::POISON`].
+pub(crate) enum Symbolic {
+    /// See [`SymbolicId::POISON`].
     Poison,
-    /// See [`TermId::EMPTY`].
+    /// See [`SymbolicId::EMPTY`].
     Empty,
     /// An input of the source in one step.
     Input {
@@ -81,40 +82,44 @@ pub(crate) enum Term {
         /// Which result.
         result: u32,
         /// Operands.
-        args: Rc<[TermId]>,
+        args: Rc<[SymbolicId]>,
     },
 }
 
 /// The largest number of bytes that operands and results of one operator may have together.
 const MAX_OP_BYTES: u64 = 1 << 53;
 
-/// All terms of one check.
+/// All symbolic values of one check.
 #[derive(Debug)]
-pub(crate) struct Terms {
-    nodes: Vec<(Term, u64)>,
-    ids: BTreeMap<Term, TermId>,
+pub(crate) struct SymbolicValues {
+    nodes: Vec<(Symbolic, u64)>,
+    ids: BTreeMap<Symbolic, SymbolicId>,
     sigs: Vec<Signature>,
     sig_ids: BTreeMap<(OpKind, Vec<TensorType>), SigId>,
 }
 
-impl Terms {
-    /// No terms but the two special ones.
-    pub(crate) fn new() -> Terms {
-        let mut terms =
-            Terms { nodes: Vec::new(), ids: BTreeMap::new(), sigs: Vec::new(), sig_ids: BTreeMap::new() };
-        terms.intern(Term::Poison, 0);
-        terms.intern(Term::Empty, 0);
-        terms
+impl SymbolicValues {
+    /// No symbolic values but the two special ones.
+    pub(crate) fn new() -> SymbolicValues {
+        let mut values = SymbolicValues {
+            nodes: Vec::new(),
+            ids: BTreeMap::new(),
+            sigs: Vec::new(),
+            sig_ids: BTreeMap::new(),
+        };
+        values.intern(Symbolic::Poison, 0);
+        values.intern(Symbolic::Empty, 0);
+        values
     }
 
-    /// Number of terms.
+    /// Number of symbolic values.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// The term and its size in bytes.
-    pub(crate) fn get(&self, id: TermId) -> (&Term, u64) {
-        self.nodes.get(id.0 as usize).map_or((&Term::Poison, 0), |(term, bytes)| (term, *bytes))
+    /// The symbolic value and its size in bytes.
+    pub(crate) fn get(&self, id: SymbolicId) -> (&Symbolic, u64) {
+        self.nodes.get(id.0 as usize).map_or((&Symbolic::Poison, 0), |(value, bytes)| (value, *bytes))
     }
 
     /// The signature.
@@ -122,20 +127,21 @@ impl Terms {
         self.sigs.get(id.0 as usize)
     }
 
-    fn intern(&mut self, term: Term, bytes: u64) -> TermId {
-        if let Some(&id) = self.ids.get(&term) {
+    fn intern(&mut self, value: Symbolic, bytes: u64) -> SymbolicId {
+        if let Some(&id) = self.ids.get(&value) {
             return id;
         }
-        let id =
-            TermId(u32::try_from(self.nodes.len()).expect("invariant: fewer terms than commands' results"));
-        self.nodes.push((term.clone(), bytes));
-        self.ids.insert(term, id);
+        let id = SymbolicId(
+            u32::try_from(self.nodes.len()).expect("invariant: fewer values than commands' results"),
+        );
+        self.nodes.push((value.clone(), bytes));
+        self.ids.insert(value, id);
         id
     }
 
-    /// A term without operands and with `bytes` bytes.
-    pub(crate) fn leaf(&mut self, term: Term, bytes: u64) -> TermId {
-        if bytes == 0 { TermId::EMPTY } else { self.intern(term, bytes) }
+    /// A symbolic value without operands and with `bytes` bytes.
+    pub(crate) fn leaf(&mut self, value: Symbolic, bytes: u64) -> SymbolicId {
+        if bytes == 0 { SymbolicId::EMPTY } else { self.intern(value, bytes) }
     }
 
     /// The signature of an operator at operand types.
@@ -161,44 +167,45 @@ impl Terms {
     }
 
     /// The results of an operator on `args`. Copies and views are the identity.
-    pub(crate) fn apply(&mut self, sig: SigId, args: &[TermId]) -> Vec<TermId> {
+    pub(crate) fn apply(&mut self, sig: SigId, args: &[SymbolicId]) -> Vec<SymbolicId> {
         let Some(signature) = self.sig(sig) else { return Vec::new() };
         let sizes: Vec<u64> = signature.results.iter().map(TensorType::bytes).collect();
-        if args.contains(&TermId::POISON) {
-            return vec![TermId::POISON; sizes.len()];
+        if args.contains(&SymbolicId::POISON) {
+            return vec![SymbolicId::POISON; sizes.len()];
         }
         if let (true, [arg]) = (is_identity(&signature.kind), args) {
             return vec![*arg];
         }
-        let args: Rc<[TermId]> = args.into();
+        let args: Rc<[SymbolicId]> = args.into();
         let mut results = Vec::with_capacity(sizes.len());
         for (result, bytes) in (0u32..).zip(sizes) {
-            results.push(self.leaf(Term::Apply { sig, result, args: Rc::clone(&args) }, bytes));
+            results.push(self.leaf(Symbolic::Apply { sig, result, args: Rc::clone(&args) }, bytes));
         }
         results
     }
 
-    /// Every term that exists with each `State(s)` replaced by `next[s]`, by id.
-    pub(crate) fn advance(&mut self, next: &[TermId]) -> Vec<TermId> {
-        let mut map: Vec<TermId> = Vec::with_capacity(self.nodes.len());
+    /// Every symbolic value that exists with each `State(s)` replaced by `next[s]`, by id.
+    pub(crate) fn advance(&mut self, next: &[SymbolicId]) -> Vec<SymbolicId> {
+        let mut map: Vec<SymbolicId> = Vec::with_capacity(self.nodes.len());
         for index in 0..self.nodes.len() {
-            let Some((term, bytes)) = self.nodes.get(index).cloned() else { break };
-            let image = match term {
-                Term::Poison => TermId::POISON,
-                Term::Empty => TermId::EMPTY,
-                Term::State(s) => next.get(s as usize).copied().unwrap_or(TermId::POISON),
-                Term::Input { input, step } => {
-                    self.leaf(Term::Input { input, step: step.saturating_add(1) }, bytes)
+            let Some((value, bytes)) = self.nodes.get(index).cloned() else { break };
+            let image = match value {
+                Symbolic::Poison => SymbolicId::POISON,
+                Symbolic::Empty => SymbolicId::EMPTY,
+                Symbolic::State(s) => next.get(s as usize).copied().unwrap_or(SymbolicId::POISON),
+                Symbolic::Input { input, step } => {
+                    self.leaf(Symbolic::Input { input, step: step.saturating_add(1) }, bytes)
                 }
-                Term::Const(_) => TermId(index as u32),
-                Term::Apply { sig, result, args } => {
+                Symbolic::Const(_) => SymbolicId(index as u32),
+                Symbolic::Apply { sig, result, args } => {
                     // Operands are older than what they make, so they are mapped already.
-                    let image = |arg: &TermId| map.get(arg.0 as usize).copied().unwrap_or(TermId::POISON);
-                    let args: Rc<[TermId]> = args.iter().map(image).collect();
-                    if args.contains(&TermId::POISON) {
-                        TermId::POISON
+                    let image =
+                        |arg: &SymbolicId| map.get(arg.0 as usize).copied().unwrap_or(SymbolicId::POISON);
+                    let args: Rc<[SymbolicId]> = args.iter().map(image).collect();
+                    if args.contains(&SymbolicId::POISON) {
+                        SymbolicId::POISON
                     } else {
-                        self.leaf(Term::Apply { sig, result, args }, bytes)
+                        self.leaf(Symbolic::Apply { sig, result, args }, bytes)
                     }
                 }
             };
