@@ -1,12 +1,14 @@
-//! What each starting point of the default planner is worth: plans with all of them, without each, and without any.
+//! Worth of each starting point of the default planner: plans with all of them, without each, and
+//! without any.
 //!
-//! Usage: `cargo run --release -p memc-baselines --example ablation [effort=N] [shares=0.5,0.25] [without=NAME,...]
-//! PROBLEM.json...`; `without` leaves several out together, and plans no other variant.
+//! Usage: `cargo run --release -p memc-baselines --example ablation [effort=N] [shares=0.5,0.25]
+//! [without=NAME,...] PROBLEM.json...`; `without` leaves several out together, and plans no other variant.
 //!
-//! A cell is a problem and an arena of `smallest + share * (unplanned - smallest)` bytes, `smallest` being what Belady's
-//! walks come down to. Every variant searches with the same limits (`Limits::effort`): the work of a start that is left
-//! out goes to nobody. Prints one JSON object per cell. `step` has step times in ns, `null` where there is no plan,
-//! `cpu_ms` the CPU time of one thread, by the starting point left out (`""`: none, `"*"`: all).
+//! A cell is a problem and an arena of `smallest + share * (unplanned - smallest)` bytes, `smallest` being
+//! what Belady's walks come down to. Every variant searches with the same limits (`Limits::effort`): the work
+//! of a start that is left out goes to nobody. Prints one JSON object per cell. `step` has step times in ns,
+//! `null` where there is no plan, `cpu_ms` the CPU time of one thread, by the starting point left out (`""`:
+//! none, `"*"`: all).
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::exit, reason = "a measuring program")]
 #![allow(clippy::disallowed_methods, reason = "it reads the clock")]
 
@@ -30,7 +32,8 @@ fn names() -> Vec<&'static str> {
     all.map(|planner| planner.name).collect()
 }
 
-/// Step time in ns, if there is a plan, and evaluations, by the default planner with the starts that `keep` accepts.
+/// Step time in ns, if there is a plan, and evaluations, by the default planner with the starts that `keep`
+/// accepts.
 fn step(
     p: &Problem,
     request: &Request<'_>,
@@ -84,7 +87,7 @@ fn cells(path: &str, shares: &[f64], effort: u32, without: &[String]) -> Result<
 
 fn main() {
     let (mut effort, mut shares, mut without) = (2, vec![0.5, 0.25], Vec::new());
-    // One thread: what is measured is work.
+    // One thread, since work is measured.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build();
     for argument in std::env::args().skip(1) {
         if let Some(n) = argument.strip_prefix("effort=").and_then(|n| n.parse().ok()) {

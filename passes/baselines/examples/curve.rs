@@ -1,8 +1,8 @@
-//! When the default planner found what: one JSON object per problem with `[seconds, evaluations, step_ns]` for every plan
-//! better than those before, from the moment that planning begins.
+//! Plans of the default planner over time: one JSON object per problem with `[seconds, evaluations, step_ns]`
+//! for every plan better than those before, from the moment that planning begins.
 //!
-//! Usage: `cargo run --release -p memc-baselines --example curve [effort=N] [share=S] [swap-only] PROBLEM.json...`; memory is
-//! that of the problem's device times the share.
+//! Usage: `cargo run --release -p memc-baselines --example curve [effort=N] [share=S] [swap-only]
+//! PROBLEM.json...`; memory is that of the problem's device times the share.
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::exit, reason = "a measuring program")]
 #![allow(clippy::disallowed_methods, reason = "it reads the clock")]
 
@@ -14,16 +14,16 @@ use memc_baselines::named;
 use memc_planner::{Allow, Progress, Request, json, solve};
 use serde_json::{Value, json};
 
-struct How {
+struct Options {
     effort: u32,
     share: f64,
     recompute: bool,
 }
 
-fn curve(path: &str, how: &How) -> Result<Value, String> {
+fn curve(path: &str, options: &Options) -> Result<Value, String> {
     let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
     let p = json::parse(&text).map_err(|e| e.to_string())?;
-    let capacity = (p.device.memory_bytes as f64 * how.share) as u64;
+    let capacity = (p.device.memory_bytes as f64 * options.share) as u64;
     let planner = named("memc").ok_or("the default planner is not known")?;
     let points: Mutex<Vec<(f64, u64, u64)>> = Mutex::new(Vec::new());
     let begin = Instant::now();
@@ -33,30 +33,30 @@ fn curve(path: &str, how: &How) -> Result<Value, String> {
             points.push((begin.elapsed().as_secs_f64(), found.evaluations, found.step_ns));
         }
     };
-    let allow = Allow { recompute: how.recompute, ..Allow::ALL };
-    let request = Request { effort: how.effort, allow, watch: &watch, ..Request::new(capacity) };
+    let allow = Allow { recompute: options.recompute, ..Allow::ALL };
+    let request = Request { effort: options.effort, allow, watch: &watch, ..Request::new(capacity) };
     let (realised, evaluations) = solve(&p, planner, &request).map_err(|e| format!("{e:?}"))?;
     let seconds = begin.elapsed().as_secs_f64();
     let step_ns = realised.evaluation.step_ns;
     let points = points.into_inner().unwrap_or_else(PoisonError::into_inner);
     Ok(json!({
-        "problem": p.name, "ops": p.ops.len(), "capacity": capacity, "effort": how.effort,
-        "recompute": how.recompute, "ideal_ns": p.compute_ns(), "step_ns": step_ns, "evaluations": evaluations,
+        "problem": p.name, "ops": p.ops.len(), "capacity": capacity, "effort": options.effort,
+        "recompute": options.recompute, "ideal_ns": p.compute_ns(), "step_ns": step_ns, "evaluations": evaluations,
         "seconds": seconds, "first_plan_s": points.first().map(|p| p.0), "curve": points,
     }))
 }
 
 fn main() {
-    let mut how = How { effort: 2, share: 1.0, recompute: true };
+    let mut options = Options { effort: 2, share: 1.0, recompute: true };
     for argument in std::env::args().skip(1) {
         if let Some(effort) = argument.strip_prefix("effort=").and_then(|n| n.parse().ok()) {
-            how.effort = effort;
+            options.effort = effort;
         } else if let Some(share) = argument.strip_prefix("share=").and_then(|s| s.parse().ok()) {
-            how.share = share;
+            options.share = share;
         } else if argument == "swap-only" {
-            how.recompute = false;
+            options.recompute = false;
         } else {
-            match curve(&argument, &how) {
+            match curve(&argument, &options) {
                 Ok(curve) => println!("{curve}"),
                 Err(why) => {
                     eprintln!("{argument}: {why}");

@@ -1,6 +1,7 @@
-//! How far the default planner is from the exact optimum on small random problems, as one JSON object.
+//! Distance of the default planner from the exact optimum on small random problems, as one JSON object.
 //!
-//! Usage: `cargo run --release -p memc-baselines --example gap [PROBLEMS [EFFORT]]`; gaps are parts of the optimum.
+//! Usage: `cargo run --release -p memc-baselines --example gap [PROBLEMS [EFFORT]]`; gaps are parts of the
+//! optimum.
 #![allow(clippy::print_stdout, reason = "a measuring program")]
 
 #[path = "../tests/optimality/rows.rs"]

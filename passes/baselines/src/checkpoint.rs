@@ -1,28 +1,29 @@
-//! Checkpointing in √n segments (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016, arXiv 1604.06174).
+//! Checkpointing in √n segments (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016, arXiv
+//! 1604.06174).
 //!
-//! As published: the forward pass is cut into √n segments; what passes from one segment to the next is kept, what is
-//! made and used within one is dropped, and when the backward pass gets to a segment, the segment runs again once.
-//! Static: the budget does not change it.
+//! As published: the forward pass is cut into √n segments. Tensors that pass from one segment to the next are
+//! kept, tensors made and used within one are dropped. When the backward pass gets to a segment, the segment
+//! is recomputed once. The method is static: the budget does not change it.
 //!
-//! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
-//! reviews; the paper itself was not at hand.
+//! The names are the paper's, without section numbers: this follows accounts of it in later papers and
+//! reviews. The paper itself was not available.
 //!
-//! Not found in the accounts used (the paper means layered networks), and here:
-//! - where the forward pass ends: at the op with the most live bytes;
-//! - what n counts in a graph of ops: the forward ops that make a tensor which the backward pass reads and which can
-//!   be computed again; segments have the same number of them, to within one;
-//! - the last segment, whose backward pass follows at once: it is kept;
-//! - the number of segments where √n is not whole: rounded up;
-//! - ops that update in place or may not repeat: their results are kept;
-//! - dropped tensors that the backward pass does not read itself: they come back with their segment where something
-//!   else needs them, and leave after the op that asked for it.
+//! Not in those accounts (the paper describes layered networks), and decided here:
+//! - End of the forward pass: at the op with the most live bytes.
+//! - n, in a graph of ops: the number of forward ops with a recomputable result that the backward pass reads.
+//!   Segments have the same number of them, to within one.
+//! - The last segment is kept, since its backward pass follows at once.
+//! - The number of segments is rounded up where √n is not whole.
+//! - Results of ops that update in place or may not repeat are kept.
+//! - A dropped tensor that the backward pass does not read itself comes back with its segment where a
+//!   recomputation needs it, and leaves after the op that asked for it.
 
 use std::collections::BTreeMap;
 
 use memc_ir::Bytes;
 use memc_planner::{Allow, Found, Kind, NoPlan, Planner, Problem, Request};
 
-use super::walk::{Facts, How, Policy, Walk, content, usage, writer};
+use super::walk::{Eviction, EvictionWalk, Facts, Policy, content, usage, writer};
 
 /// The planner.
 pub(super) const PLANNER: Planner = Planner {
@@ -39,7 +40,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     // Memory is not looked at on the way; the result either fits or does not.
     let open = Request { allow: Allow { swap: false, ..request.allow }, capacity: u64::MAX, ..*request };
     let mut policy = if request.allow.recompute { Segments::sqrt(p, &facts) } else { Segments::default() };
-    let walk = Walk::new(p, &facts, &open, |_| true);
+    let walk = EvictionWalk::new(p, &facts, &open, |_| true);
     let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, "checkpoint-sqrt"))?;
     let peak = usage(p, &decisions).into_iter().max().unwrap_or(0);
     if peak > request.capacity {
@@ -115,7 +116,7 @@ pub(super) fn droppable(p: &Problem, facts: &Facts) -> Vec<Droppable> {
         if let Some(by) = writer(p, tensor_index, seen)
             && by <= last
             && p.ops[next as usize].reads.contains(&tensor_index)
-            && facts.redoable(tensor_index, seen, next)
+            && facts.recomputable(tensor_index, seen, next)
         {
             out.push(Droppable { tensor: tensor_index, by, last, next });
         }
@@ -128,9 +129,9 @@ impl Policy for Segments {
     fn together(&self, t: u32) -> &[u32] {
         self.of.get(&t).and_then(|&g| self.groups.get(g)).map_or(&[], Vec::as_slice)
     }
-    fn leave(&mut self, w: &Walk<'_>) -> Vec<(u32, How)> {
+    fn leave(&mut self, w: &EvictionWalk<'_>) -> Vec<(u32, Eviction)> {
         let drops = self.drops.get(&w.position);
-        drops.into_iter().flatten().map(|&t| (t, How::Redo)).collect()
+        drops.into_iter().flatten().map(|&t| (t, Eviction::Recompute)).collect()
     }
 }
 
@@ -140,14 +141,14 @@ mod tests {
     use memc_planner::realise;
     use memc_planner::sample;
 
-    /// On a chain of n = k² layers with k segments: every activation but those at the k - 1 borders and in the last
-    /// segment is computed again once, and the peak is k - 1 borders and one segment.
+    /// On a chain of n = k² layers with k segments: every activation but those at the k - 1 borders and in
+    /// the last segment is computed again once, and the peak is k - 1 borders and one segment.
     #[test]
     fn a_chain_of_sixteen_layers() {
         let bytes = 1 << 20;
         let p = sample::chain(16, bytes, 1000, 1000);
         let found = plan(&p, &Request::new(1 << 30)).expect("it fits");
-        let e = realise(&p, found.decisions).expect("the script runs").evaluation;
+        let e = realise(&p, found.decisions).expect("the decisions run").evaluation;
         assert_eq!(e.recompute_ops, 3 * 3);
         let activations = e.load_bytes / bytes;
         assert!((3 + 4..=3 + 4 + 1).contains(&activations), "{activations} activations");
@@ -159,13 +160,14 @@ mod tests {
         for k in [5u64, 8, 12] {
             let p = sample::chain((k * k) as u32, 1 << 20, 1000, 1000);
             let found = plan(&p, &Request::new(1 << 40)).expect("it fits");
-            let e = realise(&p, found.decisions).expect("the script runs").evaluation;
+            let e = realise(&p, found.decisions).expect("the decisions run").evaluation;
             assert!(e.load_bytes <= (2 * k + 1) << 20, "{} bytes for k = {k}", e.load_bytes);
             assert!(e.recompute_ops <= k * k);
         }
     }
 
-    /// The budget is not part of the method: below what it needs there is no plan, and the message says the bytes.
+    /// The budget is not part of the method: below what it needs there is no plan, and the message says the
+    /// bytes.
     #[test]
     fn too_small_a_budget_is_said() {
         let p = sample::chain(16, 1 << 20, 1000, 1000);

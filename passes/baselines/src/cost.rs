@@ -1,10 +1,11 @@
-//! Cost of recomputing a tensor together with the evicted tensors next to it: DTR's approximation by union-find.
+//! Cost of recomputing a tensor together with the evicted tensors next to it: DTR's approximation by
+//! union-find.
 
 use std::collections::BTreeSet;
 
 use memc_planner::{Kind, Problem};
 
-use super::walk::{Walk, writer};
+use super::walk::{EvictionWalk, writer};
 
 /// Components of evicted tensors, adjacent where one is computed from another.
 pub(super) struct Neighbourhood {
@@ -42,7 +43,7 @@ impl Neighbourhood {
     }
 
     /// Compute time of the op that gives a tensor the content that it has, in ns.
-    pub(super) fn own(w: &Walk<'_>, t: u32) -> u64 {
+    pub(super) fn own(w: &EvictionWalk<'_>, t: u32) -> u64 {
         writer(w.p, t, w.seen[t as usize]).map_or(0, |op| w.p.ops[op as usize].time_ns)
     }
 
@@ -56,7 +57,7 @@ impl Neighbourhood {
     }
 
     /// Own time plus that of the evicted components around, in ns.
-    pub(super) fn cost(&mut self, w: &Walk<'_>, t: u32) -> u64 {
+    pub(super) fn cost(&mut self, w: &EvictionWalk<'_>, t: u32) -> u64 {
         let mut roots: Vec<u32> = Vec::new();
         for k in 0..self.adjacent[t as usize].len() {
             let next = self.adjacent[t as usize][k];
@@ -71,7 +72,7 @@ impl Neighbourhood {
     }
 
     /// A tensor was evicted: it joins the components around it.
-    pub(super) fn left(&mut self, w: &Walk<'_>, t: u32) {
+    pub(super) fn left(&mut self, w: &EvictionWalk<'_>, t: u32) {
         let i = t as usize;
         self.own[i] = Self::own(w, t);
         let mine = self.parent.len() as u32;

@@ -1,30 +1,32 @@
-//! DELTA: a filter chooses what leaves the device, a director how, a prefetcher brings back (Tang et al., DELTA,
-//! 2022).
+//! DELTA: a filter chooses the tensor to evict, a director chooses between copy and recomputation, a
+//! prefetcher brings tensors back (Tang et al., DELTA, 2022).
 //!
-//! A policy at run time, carried out ahead of time on the step in the given order. Algorithm 1 is the walk: before an
-//! op runs, its evicted operands are computed again, and so are offloaded ones unless they cannot be; while three
-//! quarters of memory are in use or the op does not fit, the filter (algorithm 2) chooses the tensor with the least 1
-//! / (bytes · staleness), equation 1, and the director (algorithm 3) drops it where equation 4, h_r / h_o, is at most
-//! 1, and offloads it otherwise: h_r / h_o is the time to compute it again, with its evicted neighbours as in DTR,
-//! over its bytes by the bandwidth, of which 35 % count (equations 5 and 6). The prefetcher (algorithm 4) reloads
-//! offloaded tensors in the backward pass while memory is enough, at most so many at a time. By assumption 2 the
-//! threshold of three quarters holds in the forward pass only.
+//! A run-time policy, carried out ahead of time on the step in the given order. Algorithm 1 is the walk:
+//! before an op runs, its evicted operands are recomputed, and so are offloaded ones where they can be. While
+//! three quarters of memory are in use or the op does not fit, the filter (algorithm 2) chooses the tensor
+//! with the least 1 / (bytes · staleness), equation
+//! 1. The director (algorithm 3) drops it where h_r / h_o, equation 4, is at most 1, and offloads it
+//!    otherwise. h_r is the time of its recomputation, with its evicted neighbours as in DTR. h_o is its
+//!    bytes by the bandwidth, of which 35 % count (equations 5 and 6). The prefetcher (algorithm 4) reloads
+//!    offloaded tensors in the backward pass while memory is enough, at most n at a time. By assumption 2 the
+//!    threshold of three quarters holds in the forward pass only.
 //!
-//! The paper is silent, or contradicts itself, on:
-//! - releases in the backward pass: assumption 2 has none, algorithm 1 does not know it; here they are made when an op
-//!   does not fit otherwise;
-//! - the prefetcher's bound n: 4 reloaded tensors that wait for their use; its condition, "memory is enough or count <
-//!   n", is read as both; enough is what leaves room for the op at hand; its queue is in the order of next use;
-//! - the director's c_s: time of one copy, as equation 6 has it, though the text says both ways;
-//! - which of the three filters: the base one, as its conclusion says (section 5.7);
-//! - parameters: they stay, and three quarters are of the memory that they leave;
-//! - where the forward pass ends: at the op with the most live bytes;
-//! - ties, and when a walk gives up: as for dtr.
+//! The paper is silent, or contradicts itself, on these points:
+//! - Releases in the backward pass: assumption 2 has none, algorithm 1 has no such rule. Here they are made
+//!   when an op does not fit otherwise.
+//! - The prefetcher's bound n: 4 reloaded tensors that wait for their use. Its condition, "memory is enough
+//!   or count < n", is read as both. Memory is enough while the op at hand still fits. Its queue is in the
+//!   order of next use.
+//! - The director's c_s: time of one copy, as in equation 6, though the text says both directions.
+//! - The filter: the base one of three, as in the paper's conclusion (section 5.7).
+//! - Parameters stay; the three quarters are of the memory that they leave.
+//! - End of the forward pass: at the op with the most live bytes.
+//! - Ties, and the limit at which a walk gives up: as in `dtr`.
 
 use memc_planner::{Found, Kind, NoPlan, Planner, Problem, Request};
 
 use super::cost::Neighbourhood;
-use super::walk::{Facts, How, NEVER, Policy, Walk, put_off};
+use super::walk::{Eviction, EvictionWalk, Facts, NEVER, Policy, put_off};
 
 /// The planner.
 pub(super) const PLANNER: Planner = Planner {
@@ -51,7 +53,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         offloaded: vec![false; p.tensors.len()],
         ahead: Vec::new(),
     };
-    let walk = Walk::new(p, &facts, request, |_| true);
+    let walk = EvictionWalk::new(p, &facts, request, |_| true);
     let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, "delta"))?;
     Ok(Found { decisions: put_off(p, decisions, request.capacity), evaluations: 1 })
 }
@@ -67,24 +69,24 @@ struct Delta {
 }
 
 impl Policy for Delta {
-    fn score(&mut self, w: &Walk<'_>, t: u32) -> Option<f64> {
+    fn score(&mut self, w: &EvictionWalk<'_>, t: u32) -> Option<f64> {
         let staleness = w.clock.saturating_sub(w.last[t as usize]).max(1);
         let transient = w.p.tensors[t as usize].kind == Kind::Transient;
         transient.then(|| 1.0 / (w.bytes(t) as f64 * staleness as f64))
     }
-    fn how(&mut self, w: &Walk<'_>, t: u32) -> How {
+    fn eviction(&mut self, w: &EvictionWalk<'_>, t: u32) -> Eviction {
         let swap_ns = w.p.tensors[t as usize].size as f64 * 1e9
             / (BANDWIDTH * w.p.device.h2d_bytes_per_s.max(1) as f64);
-        if self.near.cost(w, t) as f64 <= swap_ns { How::Redo } else { How::Swap }
+        if self.near.cost(w, t) as f64 <= swap_ns { Eviction::Recompute } else { Eviction::Swap }
     }
-    fn redo_although_on_host(&self) -> bool {
+    fn ignores_host_copies(&self) -> bool {
         true
     }
-    fn goal(&self, w: &Walk<'_>) -> u64 {
+    fn goal(&self, w: &EvictionWalk<'_>) -> u64 {
         let room = w.capacity.saturating_sub(self.fixed);
         if w.position < w.facts.split { w.capacity - room / 4 } else { w.capacity }
     }
-    fn prefetch(&mut self, w: &Walk<'_>) -> Vec<u32> {
+    fn prefetch(&mut self, w: &EvictionWalk<'_>) -> Vec<u32> {
         if w.position < w.facts.split {
             return Vec::new();
         }
@@ -108,13 +110,13 @@ impl Policy for Delta {
         self.ahead.extend(chosen.iter().map(|&t| (t, w.next[t as usize])));
         chosen
     }
-    fn left(&mut self, w: &Walk<'_>, t: u32, how: How) {
-        match how {
-            How::Redo => self.near.left(w, t),
-            How::Swap => self.offloaded[t as usize] = true,
+    fn left(&mut self, w: &EvictionWalk<'_>, t: u32, eviction: Eviction) {
+        match eviction {
+            Eviction::Recompute => self.near.left(w, t),
+            Eviction::Swap => self.offloaded[t as usize] = true,
         }
     }
-    fn came(&mut self, _: &Walk<'_>, t: u32) {
+    fn came(&mut self, _: &EvictionWalk<'_>, t: u32) {
         self.offloaded[t as usize] = false;
         self.near.came(t);
     }
@@ -128,14 +130,15 @@ mod tests {
 
     const MB: u64 = 1 << 20;
 
-    /// The director computes again what is cheaper than 35 % of the link carries, and offloads the rest (equation 4).
+    /// The director computes again what is cheaper than 35 % of the link carries, and offloads the rest
+    /// (equation 4).
     #[test]
     fn the_director_compares_costs() {
         // A copy of 1 MB counts as 1 MB / 0.35 ns of this link.
-        for (forward_ns, redo) in [(2 * MB, true), (4 * MB, false)] {
+        for (forward_ns, recomputes) in [(2 * MB, true), (4 * MB, false)] {
             let p = chain(8, MB, forward_ns, 10 * MB);
             let facts = Facts::new(&p);
-            let mut w = Walk::new(&p, &facts, &Request::new(1 << 30), |_| true);
+            let mut w = EvictionWalk::new(&p, &facts, &Request::new(1 << 30), |_| true);
             w.seen = vec![1; p.tensors.len()];
             let mut delta = Delta {
                 near: Neighbourhood::new(&p),
@@ -143,7 +146,7 @@ mod tests {
                 offloaded: vec![false; 16],
                 ahead: Vec::new(),
             };
-            assert_eq!(delta.how(&w, 3), if redo { How::Redo } else { How::Swap });
+            assert_eq!(delta.eviction(&w, 3), if recomputes { Eviction::Recompute } else { Eviction::Swap });
         }
     }
 
@@ -152,7 +155,7 @@ mod tests {
     fn the_filter_takes_large_and_stale_first() {
         let p = chain(4, MB, 1000, 1000);
         let facts = Facts::new(&p);
-        let mut w = Walk::new(&p, &facts, &Request::new(1 << 30), |_| true);
+        let mut w = EvictionWalk::new(&p, &facts, &Request::new(1 << 30), |_| true);
         (w.clock, w.last) = (10_000, vec![9_000, 2_000, 5_000, 9_500, 0, 0, 0, 0]);
         let mut delta =
             Delta { near: Neighbourhood::new(&p), fixed: 0, offloaded: vec![false; 8], ahead: Vec::new() };

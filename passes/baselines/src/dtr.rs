@@ -1,28 +1,29 @@
-//! DTR: evict greedily by a heuristic, compute again on access (Kirisame et al., 2020, arXiv 2006.09616).
+//! DTR: evicts greedily by a heuristic and recomputes on access (Kirisame et al., 2020, arXiv 2006.09616).
 //!
-//! Before an op runs, its evicted operands are computed again, recursively; while there is no room, the tensor on the
-//! device with the least h leaves. The heuristic is h_DTR^eq: cost / (bytes · staleness), where cost is the tensor's
-//! own compute time plus that of the evicted components next to it. Components are kept by union-find; a tensor that
-//! comes back takes its own cost out of its component but does not split it, as there. Staleness is compute time since
-//! the last touch, recomputation included. Weights and inputs are constants, which are never evicted.
+//! Before an op runs, its evicted operands are recomputed, recursively. While there is no room, the tensor on
+//! the device with the least h is evicted. The heuristic is h_DTR^eq: cost / (bytes · staleness). Cost is the
+//! tensor's own compute time plus that of the evicted components next to it. Union-find keeps the components.
+//! A tensor that comes back takes its own cost out of its component but does not split it, as in the paper.
+//! Staleness is compute time since the last touch, recomputation included. Weights and inputs are constants,
+//! which are never evicted.
 //!
-//! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
-//! reviews; the paper itself was not at hand.
+//! The names are the paper's, without section numbers: this follows accounts of it in later papers and
+//! reviews. The paper itself was not available.
 //!
-//! Not found in the accounts used (the paper means an eager framework), and here:
-//! - when content dies: an op's operand is released right after its last use in the step, which is the paper's "eager
-//!   eviction"; unlike its "banishing", a released tensor comes back where another's recomputation needs it, and then
-//!   stays until the heuristic evicts it;
-//! - ops that update in place: the paper makes them pure by copying; here they run once, so their results and whatever
-//!   needs an operand that has been overwritten by then stay on the device;
-//! - aliases: every tensor is its own storage, so that c0 is the time of the op that writes it;
-//! - an op with several results: its run brings back all of them that are still needed;
-//! - ties: the lower index first; giving up: after eight recomputations per op of the step.
+//! Not in those accounts (the paper describes an eager framework), and decided here:
+//! - Release: an operand is released right after its last use in the step, which is the paper's "eager
+//!   eviction". Unlike after its "banishing", a released tensor comes back where a recomputation needs it,
+//!   and then stays until the heuristic evicts it.
+//! - Ops that update in place: the paper makes them pure by copying. Here they run once. Their results stay
+//!   on the device, and so does a tensor whose recomputation needs an operand that is overwritten by then.
+//! - Aliases: every tensor is its own storage, so that c0 is the time of the op that writes it.
+//! - An op with several results: its run brings back all of them that are still needed.
+//! - Ties: the lower index first. The walk gives up after eight recomputations per op of the step.
 
 use memc_planner::{Allow, Found, Kind, NoPlan, Planner, Problem, Request};
 
 use super::cost::Neighbourhood;
-use super::walk::{Facts, How, Policy, Walk};
+use super::walk::{Eviction, EvictionWalk, Facts, Policy};
 
 /// The planner.
 pub(super) const PLANNER: Planner = Planner {
@@ -38,7 +39,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let facts = Facts::new(p);
     let request = Request { allow: Allow { swap: false, ..request.allow }, ..*request };
     let mut policy = Dtr(Neighbourhood::new(p));
-    let walk = Walk::new(p, &facts, &request, |_| true);
+    let walk = EvictionWalk::new(p, &facts, &request, |_| true);
     let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, "dtr"))?;
     Ok(Found { decisions, evaluations: 1 })
 }
@@ -46,7 +47,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
 struct Dtr(Neighbourhood);
 
 impl Policy for Dtr {
-    fn score(&mut self, w: &Walk<'_>, t: u32) -> Option<f64> {
+    fn score(&mut self, w: &EvictionWalk<'_>, t: u32) -> Option<f64> {
         if w.p.tensors[t as usize].kind != Kind::Transient {
             return None;
         }
@@ -56,12 +57,12 @@ impl Policy for Dtr {
     fn keeps_visitors(&self) -> bool {
         true
     }
-    fn left(&mut self, w: &Walk<'_>, t: u32, how: How) {
-        if how == How::Redo {
+    fn left(&mut self, w: &EvictionWalk<'_>, t: u32, eviction: Eviction) {
+        if eviction == Eviction::Recompute {
             self.0.left(w, t);
         }
     }
-    fn came(&mut self, _: &Walk<'_>, t: u32) {
+    fn came(&mut self, _: &EvictionWalk<'_>, t: u32) {
         self.0.came(t);
     }
 }
@@ -72,7 +73,8 @@ mod tests {
     use memc_planner::sample;
     use memc_planner::solve;
 
-    /// A chain of 16 layers with room for 5 activations runs, and with a cost that is between linear and quadratic.
+    /// A chain of 16 layers with room for 5 activations runs, and with a cost that is between linear and
+    /// quadratic.
     #[test]
     fn a_chain_runs_in_a_third_of_its_memory() {
         let p = sample::chain(16, 1 << 20, 1000, 1000);
@@ -94,13 +96,13 @@ mod tests {
         assert!(matches!(plan(&p, &request), Err(NoPlan::Infeasible(_))));
     }
 
-    /// h counts the evicted neighbours: the cost of a tensor grows by that of the evicted one it is made from, and
-    /// falls again when that one is back.
+    /// h counts the evicted neighbours: the cost of a tensor grows by that of the evicted one it is made
+    /// from, and falls again when that one is back.
     #[test]
     fn evicted_neighbours_count() {
         let p = sample::chain(4, 1024, 700, 1000);
         let facts = Facts::new(&p);
-        let mut w = Walk::new(&p, &facts, &Request::new(1 << 30), |_| true);
+        let mut w = EvictionWalk::new(&p, &facts, &Request::new(1 << 30), |_| true);
         w.seen = vec![1; p.tensors.len()];
         let mut near = Neighbourhood::new(&p);
         assert_eq!(near.cost(&w, 2), 700);

@@ -1,8 +1,8 @@
-//! Published planners, each as in its paper, and the default planner composed with those that it starts from.
+//! Published planners, each as in its paper, and the default planner composed with its starting points.
 //!
-//! Planners read a [`Problem`](memc_planner::Problem) and answer with
-//! [`Decisions`](memc_planner::Decisions). The default planner's search is in `memc-planner`, which knows none of the
-//! planners here; [`STARTS`] is the only place that says which of them it starts from.
+//! Planners read a [`Problem`](memc_planner::Problem) and return [`Decisions`](memc_planner::Decisions). The
+//! default planner's search is in `memc-planner`, which knows none of the planners here. [`STARTS`] is the
+//! only place that names its starting points.
 
 mod autoswap;
 mod belady;

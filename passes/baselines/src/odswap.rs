@@ -1,22 +1,22 @@
-//! ODSwap: on-demand swapping by least recent use, then prefetching of what was seen (the online baseline of Huang et
-//! al., SwapAdvisor, ASPLOS 2020, section 6.1, which takes its heuristics from vDNN and SuperNeurons).
+//! ODSwap: on-demand swapping by least recent use, then prefetching (the online baseline of Huang et al.,
+//! SwapAdvisor, ASPLOS 2020, section 6.1, which takes its heuristics from vDNN and SuperNeurons).
 //!
-//! As described there: in the first iteration a tensor is swapped out, least recently used first, when the next op
-//! does not fit; later iterations prefetch by the decisions seen in the first, to overlap copies with compute; the
-//! first iteration does not count. All tensors take part, parameters included.
+//! As described there: in the first iteration the least recently used tensors are swapped out when the next
+//! op does not fit. Later iterations prefetch by the decisions of the first, to overlap copies with compute.
+//! The first iteration does not count. All tensors take part, parameters included.
 //!
-//! The paper is silent on:
-//! - where parameters are when a step begins: what the walk ends with on the device, found by walking until that
-//!   repeats or four times; before the first walk as many as fit, by first use. What the last walk ends with besides
-//!   goes back where it was at the end;
-//! - how far ahead prefetching goes: each copy begins as early as it and those behind it take, by the ops' times
-//!   without stalls, as far as memory allows; evictions stay where they were seen;
-//! - what is not copied out: what has a valid copy on the host already, and what is not read again;
-//! - ties in recency: the lower index first.
+//! The paper is silent on these points:
+//! - Parameters when a step begins: those that the walk ends with on the device, found by walking until that
+//!   repeats or four times. Before the first walk as many as fit, by first use. Other tensors that the last
+//!   walk ends with return to where they began.
+//! - Distance of prefetches: each copy begins as early as it and those behind it take, by the ops' times
+//!   without stalls, as far as memory allows. Evictions stay where the first iteration made them.
+//! - Copies to the host: none for a content that the host has already, or that is not read later.
+//! - Ties in recency: the lower index first.
 
 use memc_planner::{Allow, Decisions, Found, NoPlan, Planner, Problem, Request};
 
-use super::walk::{Facts, Policy, Walk, hoist, put_off};
+use super::walk::{EvictionWalk, Facts, Policy, hoist, put_off};
 
 /// The planner.
 pub(super) const PLANNER: Planner = Planner {
@@ -47,13 +47,14 @@ pub(super) fn on_demand(
 ) -> Result<(Decisions, u64), NoPlan> {
     let request = Request { allow: Allow { recompute: false, ..request.allow }, ..*request };
     if !request.allow.on(&p.device).swap {
-        let (decisions, _) =
-            Walk::new(p, facts, &request, |_| true).run(&mut Lru).map_err(|e| e.explain(p, method))?;
+        let (decisions, _) = EvictionWalk::new(p, facts, &request, |_| true)
+            .run(&mut Lru)
+            .map_err(|e| e.explain(p, method))?;
         return Ok((decisions, 1));
     }
     let mut resident = first_fit(p, request.capacity);
     for walk in 1.. {
-        let w = Walk::new(p, facts, &request, |t| resident[t as usize]);
+        let w = EvictionWalk::new(p, facts, &request, |t| resident[t as usize]);
         let (decisions, after) = w.run(&mut Lru).map_err(|e| e.explain(p, method))?;
         if after == resident || walk == WALKS {
             return Ok((decisions, walk));
@@ -81,7 +82,7 @@ fn first_fit(p: &Problem, capacity: u64) -> Vec<bool> {
 struct Lru;
 
 impl Policy for Lru {
-    fn score(&mut self, w: &Walk<'_>, t: u32) -> Option<f64> {
+    fn score(&mut self, w: &EvictionWalk<'_>, t: u32) -> Option<f64> {
         Some(w.last[t as usize] as f64)
     }
 }

@@ -5,12 +5,13 @@ use std::collections::BinaryHeap;
 
 use memc_planner::Problem;
 
-/// A generator of random numbers (SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+/// A generator of random numbers (SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number
+/// generators", 2014).
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 
 impl Random {
-    /// The generator of one of the streams that a seed has.
+    /// Generator of one stream of a seed.
     pub(super) fn new(seed: u64, stream: u64) -> Random {
         let mut r = Random(seed ^ stream.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         Random(r.next() ^ stream)
@@ -45,12 +46,12 @@ impl Random {
     }
 }
 
-/// Which ops must run before which.
+/// Pairs of ops of which one must run before the other.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Precedence {
-    /// For every op, how many must precede it.
+    /// For every op, the number of ops that must precede it.
     pub(super) before: Vec<u32>,
-    /// For every op, those that it must precede.
+    /// For every op, the ops that it must precede.
     pub(super) after: Vec<Vec<u32>>,
 }
 
@@ -67,7 +68,7 @@ impl Precedence {
         Precedence { before: lists.iter().map(|l| l.len() as u32).collect(), after }
     }
 
-    /// An order that follows another, but with some probability takes any op that is ready instead of the first one.
+    /// An order that follows another, but with a probability takes any ready op instead of the first one.
     pub(super) fn vary(&self, order: &[u32], probability: f64, random: &mut Random) -> Vec<u32> {
         let mut place = vec![0u32; order.len()];
         for (i, &op) in order.iter().enumerate() {
@@ -75,7 +76,8 @@ impl Precedence {
         }
         let mut missing = self.before.clone();
         let mut ready = Vec::new();
-        // Where each op is among those that are ready, and their places in the order; those that ran remain in the heap.
+        // Where each op is among those that are ready, and their places in the order; those that ran remain
+        // in the heap.
         let mut at = vec![u32::MAX; order.len()];
         let mut first = BinaryHeap::new();
         let add = |op: u32, ready: &mut Vec<u32>, at: &mut [u32], first: &mut BinaryHeap<Reverse<u32>>| {

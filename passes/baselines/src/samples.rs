@@ -1,4 +1,4 @@
-//! Random problems for tests, and what must hold of every planner on them.
+//! Random problems for tests, and properties of every planner on them.
 
 use arbtest::arbitrary::{Result, Unstructured};
 use memc_planner::{Device, Kind, NoPlan, Op, Planner, Problem, Realised, Request, Tensor, realise};
@@ -31,7 +31,8 @@ pub(super) fn device() -> Device {
     Device { h2d_bytes_per_s: rate, d2h_bytes_per_s: rate, ..Device::default() }
 }
 
-/// A problem of up to a dozen ops: chains with reuse, parameters that are updated, inputs, results, scratch space.
+/// A problem of up to a dozen ops: chains with reuse, parameters that are updated, inputs, results, scratch
+/// space.
 pub(super) fn problem(u: &mut Unstructured<'_>) -> Result<Problem> {
     let mut tensors = Vec::new();
     let mut ops = Vec::new();
@@ -79,7 +80,8 @@ pub(super) fn problem(u: &mut Unstructured<'_>) -> Result<Problem> {
     Ok(Problem::new("sample", device, tensors, ops).expect("invariant: samples are well-formed"))
 }
 
-/// Plans a problem and checks the answer: its decisions can be carried out, fit the capacity, and do what the request allows.
+/// Plans a problem and checks the answer: its decisions can be carried out, fit the capacity, and do what the
+/// request allows.
 pub(super) fn planned(p: &Problem, planner: &Planner, request: &Request<'_>) -> Option<Realised> {
     let found = match (planner.plan)(p, request) {
         Ok(found) => found,
@@ -89,15 +91,15 @@ pub(super) fn planned(p: &Problem, planner: &Planner, request: &Request<'_>) -> 
         }
         Err(NoPlan::Failed(why)) => panic!("{} failed: {why}", planner.name),
     };
-    let script = found.decisions.print(p);
-    let r = realise(p, found.decisions).unwrap_or_else(|e| panic!("{}: {e}\n{script}", planner.name));
+    let text = found.decisions.print(p);
+    let r = realise(p, found.decisions).unwrap_or_else(|e| panic!("{}: {e}\n{text}", planner.name));
     let e = &r.evaluation;
-    assert!(e.load_bytes <= request.capacity, "{} > {}\n{script}", e.load_bytes, request.capacity);
+    assert!(e.load_bytes <= request.capacity, "{} > {}\n{text}", e.load_bytes, request.capacity);
     let unplanned: u64 = p.tensors.iter().filter(|t| t.kind == Kind::Input).map(|t| t.bytes).sum();
     if !request.allow.on(&p.device).swap {
-        assert!(e.swap_out_bytes == 0 && e.swap_in_bytes <= unplanned, "{} swaps\n{script}", planner.name);
+        assert!(e.swap_out_bytes == 0 && e.swap_in_bytes <= unplanned, "{} swaps\n{text}", planner.name);
     }
-    assert!(request.allow.recompute || e.recompute_ops == 0, "{} recomputes\n{script}", planner.name);
+    assert!(request.allow.recompute || e.recompute_ops == 0, "{} recomputes\n{text}", planner.name);
     Some(r)
 }
 

@@ -1,20 +1,19 @@
-//! The smallest budget for which a quick method knows a plan.
+//! The smallest budget for which a quick planner has a plan.
 
 use memc_planner::{ALIGN, NoPlan, Planner, Problem, Request, realise};
 
 use super::{belady, capuchin, checkpoint, dtr, odswap, superneurons};
 
-/// Planners that are asked where Belady's walks, which come down the furthest, may not swap.
+/// Planners for steps that may not swap; elsewhere Belady's walks come down the furthest.
 const OTHERS: [&Planner; 5] =
     [&checkpoint::PLANNER, &odswap::PLANNER, &superneurons::PLANNER, &capuchin::PLANNER, &dtr::PLANNER];
 
-/// Calls of each of them at most.
+/// Most calls of each of them.
 const CALLS: u32 = 8;
 
-/// The smallest capacity for which one of the quick planners is known to have a plan: Belady's walks where they may swap,
-/// the others elsewhere. Another planner may need less.
-///
-/// `kept` is what the unplanned step takes, which always has a plan; of the request, only what it allows counts.
+/// The smallest capacity for which one of the quick planners is known to have a plan: Belady's walks where
+/// they may swap, the others elsewhere. Another planner may need less. `kept` is the arena of the unplanned
+/// step, which always has a plan. Of the request only the permissions count.
 pub fn smallest(p: &Problem, kept: u64, request: &Request<'_>) -> Result<u64, String> {
     if request.allow.on(&p.device).swap {
         return belady::smallest_feasible(p, kept);
@@ -22,7 +21,7 @@ pub fn smallest(p: &Problem, kept: u64, request: &Request<'_>) -> Result<u64, St
     let mut best = kept;
     for planner in OTHERS {
         let mut low = p.largest_working_set().1;
-        // A little less first: most planners that fail there are no better.
+        // First a little less than the best: a planner that fails there is mostly no better.
         let mut capacity = best.saturating_sub(ALIGN) / ALIGN * ALIGN;
         for _ in 0..CALLS {
             if capacity < low || capacity >= best {
@@ -39,7 +38,7 @@ pub fn smallest(p: &Problem, kept: u64, request: &Request<'_>) -> Result<u64, St
     Ok(best)
 }
 
-/// The arena of a planner's choice, if that fits.
+/// Arena bytes of a planner's plan, if that fits.
 fn height(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<Option<u64>, String> {
     match (planner.plan)(p, request) {
         Ok(found) => {
@@ -57,7 +56,8 @@ mod tests {
     use memc_planner::Allow;
     use memc_planner::sample::{Seed, any};
 
-    /// Without a link there is a plan at what is returned, and planners other than checkpoints come down further at times.
+    /// Without a link there is a plan at what is returned, and planners other than checkpoints come down
+    /// further at times.
     #[test]
     fn without_a_link_several_planners_are_asked() {
         let (mut lower, mut further) = (0, 0);

@@ -1,14 +1,14 @@
-//! SmartPool: everything stays, laid out offline by descending size and best fit (Zhang et al., Efficient Memory
-//! Management for GPU-based Deep Learning Systems, section III).
+//! SmartPool: everything stays, with offsets chosen offline by descending size and best fit (Zhang et al.,
+//! Efficient Memory Management for GPU-based Deep Learning Systems, section III).
 //!
-//! As published (III-C): the largest variable first, each in the smallest hole that it fits in between its neighbours'
-//! memory (those whose lives overlap with its own), or on top when there is none. It swaps nothing. The algorithm is
-//! [`memc_alloc::Algorithm::SmartPool`].
+//! As published (III-C): the largest variable first, each in the smallest hole that it fits in between its
+//! neighbours' memory (those whose lives overlap with its own), or on top when there is none. It swaps
+//! nothing. The algorithm is [`memc_alloc::Algorithm::SmartPool`].
 //!
-//! The paper is silent on:
-//! - equal sizes: those that appear first in the script;
-//! - how a variable's memory between steps counts: what outlives the step keeps one place throughout;
-//! - the limit: it has none; where the pool is higher than the budget there is no plan.
+//! The paper is silent on these points:
+//! - Equal sizes: in the order of their first appearance.
+//! - Memory between steps: a tensor that outlives the step keeps one place throughout.
+//! - The limit: it has none. Where the pool is larger than the budget there is no plan.
 
 use memc_alloc::Algorithm;
 use memc_ir::Bytes;
@@ -30,7 +30,7 @@ pub(super) const PLANNER: Planner = Planner {
     },
 };
 
-/// Gives every place in a script the offset that SmartPool chooses; also returns the pool's height in bytes.
+/// Gives every place in decisions the offset that SmartPool chooses; also returns the pool's height in bytes.
 pub(super) fn lay_out(p: &Problem, decisions: Decisions) -> Result<(Decisions, u64), NoPlan> {
     memc_planner::lay_out(p, decisions, Algorithm::SmartPool).map_err(NoPlan::Failed)
 }
@@ -41,9 +41,9 @@ mod tests {
     use memc_planner::sample::{device, op, tensor};
     use memc_planner::{Action, Kind, Space, trace};
 
-    /// Figure 4, reconstructed from its caption and the text: where a variable fits into two holes, first fit takes the
-    /// first, best fit, SmartPool's default, the smallest. Offsets in KB: a is [0, 40), hole of 30, b is [70, 90), hole of
-    /// 18, c is [108, 124); the new variable takes 12.
+    /// Figure 4, reconstructed from its caption and the text: where a variable fits into two holes, first fit
+    /// takes the first, best fit, SmartPool's default, the smallest. Offsets in KB: a is [0, 40), hole of 30,
+    /// b is [70, 90), hole of 18, c is [108, 124); the new variable takes 12.
     #[test]
     fn figure_4_best_fit() {
         // x and y die before `new` is born; a, b and c live on.
@@ -69,7 +69,8 @@ mod tests {
         assert_eq!((first.last(), height), (Some(&40), 124), "the lowest hole");
     }
 
-    /// Large variables share memory with several small ones, which a pool of whole blocks does not allow (section III-C).
+    /// Large variables share memory with several small ones, which a pool of whole blocks does not allow
+    /// (section III-C).
     #[test]
     fn one_large_variable_shares_with_several_small_ones() {
         let tensors = [("large", 64), ("s1", 32), ("s2", 32)]

@@ -1,26 +1,28 @@
-//! SuperNeurons: liveness, an LRU tensor cache for the results of expensive layers, and cost-aware recomputation of
-//! the others (Wang et al., SuperNeurons, PPoPP 2018, arXiv 1801.04380).
+//! SuperNeurons: liveness, an LRU tensor cache for the results of expensive layers, and cost-aware
+//! recomputation of the others (Wang et al., SuperNeurons, PPoPP 2018, arXiv 1801.04380).
 //!
-//! As published: a tensor is freed after its last use. The unified tensor pool offloads the results of convolutions
-//! only, and its tensor cache does so only when memory runs out, the least recently used first; in the backward pass
-//! each convolution fetches what the one before it in the network needs. Layers that are cheap to compute are dropped
-//! in the forward pass and computed again by segments between convolutions (cost-aware recomputation): speed-centric,
-//! the segment runs again once and stays until it is used, where its bytes are at most l_peak, the most that one layer
-//! needs; memory-centric otherwise, for every use anew.
+//! As published: a tensor is freed after its last use. The unified tensor pool offloads only the results of
+//! convolutions. Its tensor cache does so only when memory runs out, the least recently used first. In the
+//! backward pass each convolution fetches the tensors that the convolution before it in the network needs.
+//! Cheap layers are dropped in the forward pass and recomputed by segments between convolutions (cost-aware
+//! recomputation). A segment of at most l_peak bytes, the most that one layer needs, is speed-centric: it is
+//! recomputed once and stays until its use. Others are memory-centric: they are recomputed for every use.
 //!
-//! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
-//! reviews; the paper itself was not at hand.
+//! The names are the paper's, without section numbers: this follows accounts of it in later papers and
+//! reviews. The paper itself was not available.
 //!
-//! Not found in the accounts used (the paper means cuDNN layers), and here:
-//! - which ops are expensive: those with "conv", "gemm", "matmul" or "linear" in their label (the paper: convolutions
-//!   and fully connected layers);
-//! - what is neither expensive nor can be computed again from what its segment begins with, such as the results of an
-//!   update in place, or of an op whose operand is gone by then: it is in the cache like the results of convolutions;
-//! - whether cheap layers are dropped where everything fits: nothing is done then;
-//! - where the forward pass ends: at the op with the most live bytes, which also decides which tensors are dropped;
-//! - gradients: they are in the cache too, unless computed again; weights stay;
-//! - the choice of convolution workspaces: a problem has one time per op;
-//! - ties in recency: the lower index first.
+//! Not in those accounts (the paper describes cuDNN layers), and decided here:
+//! - Expensive ops: those with "conv", "gemm", "matmul" or "linear" in their label (the paper: convolutions
+//!   and fully connected layers).
+//! - Results that are neither expensive nor recomputable from the borders of their segment, such as those of
+//!   an in-place update or of an op whose operand is gone by then: the cache holds them like the results of
+//!   convolutions.
+//! - Cheap layers are dropped only where something does not fit.
+//! - End of the forward pass: at the op with the most live bytes, which also decides which tensors are
+//!   dropped.
+//! - Gradients are in the cache too, unless recomputed. Weights stay.
+//! - Convolution workspaces are not chosen: a problem has one time per op.
+//! - Ties in recency: the lower index first.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +30,7 @@ use memc_planner::{Action, Decisions, Found, Kind, NoPlan, Op, Planner, Problem,
 
 use super::checkpoint::{Droppable, Segments, droppable};
 use super::vdnn::is_conv;
-use super::walk::{Facts, How, Policy, Walk, content, hoist, put_off, writer};
+use super::walk::{Eviction, EvictionWalk, Facts, Policy, content, hoist, put_off, writer};
 
 /// The planner.
 pub(super) const PLANNER: Planner = Planner {
@@ -47,7 +49,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         return Ok(Found { decisions: keep.decisions(p), evaluations: 1 });
     }
     let mut policy = Cache::new(p, &facts, request.allow.recompute);
-    let walk = Walk::new(p, &facts, request, |_| true);
+    let walk = EvictionWalk::new(p, &facts, request, |_| true);
     let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, "superneurons"))?;
     let decisions = put_off(p, decisions, request.capacity);
     let launch = launches(p, &decisions);
@@ -85,7 +87,7 @@ fn cheap(p: &Problem, dropped: &Segments, d: &Droppable, segment: &dyn Fn(u32) -
     true
 }
 
-/// For every run of a script, the last expensive one before it: where its copies start.
+/// For every run of decisions, the last expensive one before it: where its copies start.
 fn launches(p: &Problem, d: &Decisions) -> Vec<usize> {
     let runs = d.actions.iter().filter_map(|a| if let Action::Run(run) = a { Some(run.op) } else { None });
     let mut last = 0;
@@ -130,7 +132,7 @@ impl Cache {
 }
 
 impl Policy for Cache {
-    fn score(&mut self, w: &Walk<'_>, t: u32) -> Option<f64> {
+    fn score(&mut self, w: &EvictionWalk<'_>, t: u32) -> Option<f64> {
         // What is left of a segment, which memory-centric recomputation drops on its way.
         if !w.needed(t) || (w.position >= self.split && self.fleeting(t)) {
             return Some(-1.0);
@@ -138,17 +140,17 @@ impl Policy for Cache {
         let cached = w.p.tensors[t as usize].kind != Kind::Persistent && !self.segments.of.contains_key(&t);
         cached.then(|| w.last[t as usize] as f64)
     }
-    fn how(&mut self, _: &Walk<'_>, t: u32) -> How {
-        if self.segments.of.contains_key(&t) { How::Redo } else { How::Swap }
+    fn eviction(&mut self, _: &EvictionWalk<'_>, t: u32) -> Eviction {
+        if self.segments.of.contains_key(&t) { Eviction::Recompute } else { Eviction::Swap }
     }
     fn together(&self, t: u32) -> &[u32] {
         if self.fleeting(t) { &[] } else { self.segments.together(t) }
     }
-    fn leave(&mut self, w: &Walk<'_>) -> Vec<(u32, How)> {
+    fn leave(&mut self, w: &EvictionWalk<'_>) -> Vec<(u32, Eviction)> {
         let mut out = self.segments.leave(w);
         if w.position >= self.split {
             let fleeting = self.segments.of.keys().filter(|&&t| self.fleeting(t) && w.here[t as usize]);
-            out.extend(fleeting.map(|&t| (t, How::Redo)));
+            out.extend(fleeting.map(|&t| (t, Eviction::Recompute)));
         }
         out
     }
@@ -171,8 +173,8 @@ mod tests {
         p
     }
 
-    /// Cheap layers are computed again, once each as their segments fit, convolutions never, and as long as memory does
-    /// not run out nothing is swapped.
+    /// Cheap layers are computed again, once each as their segments fit, convolutions never, and as long as
+    /// memory does not run out nothing is swapped.
     #[test]
     fn cheap_layers_run_again() {
         let p = network();

@@ -1,32 +1,33 @@
-//! vDNN: feature maps leave after their last use in the forward pass and come back a layer ahead (Rhu et al., vDNN,
-//! MICRO 2016, arXiv 1602.08124).
+//! vDNN: feature maps leave after their last use in the forward pass and come back a layer ahead (Rhu et al.,
+//! vDNN, MICRO 2016, arXiv 1602.08124).
 //!
-//! As published: vDNN_all offloads the input feature maps of all layers, vDNN_conv those of convolution layers alone.
-//! A map is copied out while its last consumer in the forward pass runs, and released when that has run. In the
-//! backward pass every layer, before it runs, starts the copies of one layer that it will come to: the nearest that
-//! has an offloaded map which is not back (the search for the layer to prefetch); the search ends at a convolution
-//! layer that has none. What is not prefetched is copied in when it is needed. Weights and gradients stay, no op runs
-//! again, and the budget changes nothing.
+//! As published: vDNN_all offloads the input feature maps of all layers, vDNN_conv those of convolution
+//! layers alone. A map is copied out while its last consumer in the forward pass runs, and released
+//! afterwards. In the backward pass every layer first starts the copies of one later layer: the nearest that
+//! has an offloaded map which is not back (the search for the layer to prefetch). The search ends at a
+//! convolution layer that has none. A map that was not prefetched is copied in when it is needed. Weights and
+//! gradients stay, nothing is recomputed, and the budget changes nothing.
 //!
-//! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
-//! reviews; the paper itself was not at hand.
+//! The names are the paper's, without section numbers: this follows accounts of it in later papers and
+//! reviews. The paper itself was not available.
 //!
-//! Not found in the accounts used (the paper means chains of cuDNN layers), and here:
-//! - what a layer is in a graph of ops: in the backward pass, a run of ops up to the next one that reads what another
-//!   forward op made; a convolution is an op with "conv" in its label;
-//! - what the first layer of the backward pass needs: it stays, as it would be wanted back at once;
-//! - where the forward pass ends: at the op with the most live bytes;
-//! - what a forward op makes for the backward pass alone: it counts as an input of its layer;
-//! - its synchronisation at the end of each layer: the next one waits where it takes the released bytes, not in
-//!   general;
-//! - vDNN_dyn and the choice of convolution algorithms, which trade workspace for time: a problem has one time per op.
+//! Not in those accounts (the paper describes chains of cuDNN layers), and decided here:
+//! - A layer, in a graph of ops: in the backward pass, a run of ops up to the next one that reads the result
+//!   of another forward op. A convolution is an op with "conv" in its label.
+//! - Maps for the first layer of the backward pass stay, since they would be needed back at once.
+//! - End of the forward pass: at the op with the most live bytes.
+//! - A result of a forward op for the backward pass alone counts as an input of its layer.
+//! - Synchronisation at the end of each layer: the next one waits where it takes the released bytes, not in
+//!   general.
+//! - vDNN_dyn and convolution algorithms, which trade workspace for time, are left out: a problem has one
+//!   time per op.
 
 use std::collections::BTreeMap;
 
 use memc_ir::Bytes;
 use memc_planner::{Action, Allow, Decisions, Found, NoPlan, Op, Planner, Problem, Request};
 
-use super::walk::{Facts, How, Policy, Walk, hoist, usage};
+use super::walk::{Eviction, EvictionWalk, Facts, Policy, hoist, usage};
 
 /// Offloads the inputs of all layers.
 pub(super) const ALL: Planner = Planner {
@@ -62,7 +63,7 @@ fn plan(p: &Problem, request: &Request<'_>, conv_only: bool) -> Result<Found, No
     }
     // Memory is not looked at on the way; the result either fits or does not.
     let open = Request { allow: Allow { recompute: false, ..request.allow }, capacity: u64::MAX, ..*request };
-    let walk = Walk::new(p, &facts, &open, |_| true);
+    let walk = EvictionWalk::new(p, &facts, &open, |_| true);
     let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, name))?;
     let launches = launches(p, &facts, &policy);
     let lead = |t: u32, slot: usize| {
@@ -113,8 +114,8 @@ pub(super) fn crossing(p: &Problem, facts: &Facts, t: u32) -> Option<(u32, u32)>
 }
 
 impl Policy for Offload {
-    fn leave(&mut self, w: &Walk<'_>) -> Vec<(u32, How)> {
-        self.after.get(&w.position).into_iter().flatten().map(|&t| (t, How::Swap)).collect()
+    fn leave(&mut self, w: &EvictionWalk<'_>) -> Vec<(u32, Eviction)> {
+        self.after.get(&w.position).into_iter().flatten().map(|&t| (t, Eviction::Swap)).collect()
     }
 }
 

@@ -2,16 +2,19 @@
 //! `FORMATS.md` of this crate has an example and says what each field means.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
-use serde_json::{Map, Value, json};
+use serde::de::{DeserializeOwned, Error, IgnoredAny};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::{Value, json};
 
-pub use crate::keys::value;
+pub use crate::keys::{NotJson, value};
 use crate::problem::{Device, Kind, Malformed, Op, Problem, SLOWDOWN_UNIT, Tensor};
 
 /// The value of `format`.
 pub const FORMAT: &str = "memc-problem/1";
 
-/// That of a device profile, which is easily taken for a problem.
+/// The value of `format` in a device profile, which is easily taken for a problem.
 const PROFILE: &str = "memc-profile/1";
 
 /// Largest throughput that is believed, in bytes per second.
@@ -20,140 +23,235 @@ const MOST_PER_S: f64 = 1e18;
 /// Largest slowdown that is believed.
 const MOST_TIMES: f64 = 1000.0;
 
+/// The whole file. Tensors and ops are read one by one, so that errors can name them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(rename = "format")]
+    _format: IgnoredAny,
+    #[serde(default, deserialize_with = "text")]
+    name: String,
+    #[serde(rename = "origin", default)]
+    _origin: IgnoredAny,
+    #[serde(default)]
+    device: Value,
+    #[serde(deserialize_with = "list")]
+    tensors: Vec<Value>,
+    #[serde(deserialize_with = "list")]
+    ops: Vec<Value>,
+    #[serde(rename = "reference", default)]
+    _reference: IgnoredAny,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct DeviceEntry {
+    #[serde(rename = "name", default, skip_serializing)]
+    _name: IgnoredAny,
+    #[serde(deserialize_with = "number")]
+    memory_bytes: u64,
+    #[serde(default, deserialize_with = "rate")]
+    h2d_bytes_per_s: u64,
+    #[serde(default, deserialize_with = "rate")]
+    d2h_bytes_per_s: u64,
+    #[serde(default, deserialize_with = "rate")]
+    duplex_total_bytes_per_s: u64,
+    #[serde(default, deserialize_with = "number")]
+    copy_latency_ns: u64,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct TensorEntry {
+    #[serde(deserialize_with = "number")]
+    id: u64,
+    #[serde(default, deserialize_with = "text")]
+    name: String,
+    #[serde(deserialize_with = "number")]
+    bytes: u64,
+    #[serde(deserialize_with = "kind", serialize_with = "kind_name")]
+    kind: Kind,
+}
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct OpEntry {
+    #[serde(deserialize_with = "number")]
+    id: u64,
+    #[serde(default, deserialize_with = "text")]
+    name: String,
+    #[serde(deserialize_with = "number")]
+    time_ns: u64,
+    reads: Vec<u64>,
+    writes: Vec<u64>,
+    #[serde(default, deserialize_with = "number")]
+    workspace_bytes: u64,
+    #[serde(default, deserialize_with = "flag")]
+    repeatable: Option<bool>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    outputs: Vec<(u64, u64)>,
+    #[serde(default, deserialize_with = "slowdown", skip_serializing_if = "Option::is_none")]
+    slowdown_under_copies: Option<f64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    after: Vec<u64>,
+}
+
+fn value_that<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    from: D,
+    holds: impl Fn(&T) -> bool,
+    otherwise: impl Display,
+) -> Result<T, D::Error> {
+    T::deserialize(from).ok().filter(holds).ok_or_else(|| D::Error::custom(otherwise))
+}
+
+fn text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    value_that(from, |_| true, "must be a string")
+}
+
+fn flag<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> {
+    value_that(from, |_| true, "must be true or false").map(Some)
+}
+
+fn list<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Value>, D::Error> {
+    value_that(from, |_| true, "must be a list")
+}
+
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    value_that(from, |&n| n < 1 << 60, "must be a non-negative integer below 2^60")
+}
+
+fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    let must = "must be a number of bytes per second from 1 to 1e18, or 0 for no link";
+    let n: f64 = value_that(from, |&n| n == 0.0 || (1.0..=MOST_PER_S).contains(&n), must)?;
+    Ok(n as u64)
+}
+
+fn slowdown<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+    let must = format_args!("must be a factor from 1 to {MOST_TIMES}");
+    value_that(from, |f| (1.0..=MOST_TIMES).contains(f), must).map(Some)
+}
+
+fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
+    let name = String::deserialize(from).unwrap_or_default();
+    let kind = [Kind::Transient, Kind::Persistent, Kind::Input].into_iter().find(|k| k.name() == name);
+    kind.ok_or_else(|| D::Error::custom("must be transient, persistent or input"))
+}
+
+fn kind_name<S: Serializer>(kind: &Kind, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(kind.name())
+}
+
+/// Reads an object with the fields of `T`; errors name it by `what`, and the field.
+fn entry<T: DeserializeOwned>(v: &Value, what: &str) -> Result<T, Malformed> {
+    if !v.is_object() {
+        return Err(Malformed(format!("{what} must be an object")));
+    }
+    serde_path_to_error::deserialize(v).map_err(|e| {
+        let (field, why) = (e.path().to_string(), e.inner().to_string());
+        let unknown = || why.starts_with("unknown field") || field == ".";
+        Malformed(match why.starts_with("must ") {
+            true => format!("{what}: {field} {why}"),
+            false if unknown() => format!("{what}: {why}"),
+            false => format!("{what}: {field}: {why}"),
+        })
+    })
+}
+
+/// The name of a tensor or op in an error: its id, and the name where it has one.
+fn called(v: &Value, group: &str, one: &str, index: usize) -> String {
+    let name = v.get("name").and_then(Value::as_str).filter(|n| !n.trim().is_empty());
+    match (v.get("id").and_then(Value::as_u64), name) {
+        (Some(id), Some(name)) if one == "op" => format!("op {id} ({name})"),
+        (Some(id), _) => format!("{one} {id}"),
+        (None, _) => format!("{group}[{index}]"),
+    }
+}
+
+/// A name, or `otherwise` where it cannot be seen.
+fn visible(name: String, otherwise: impl Fn() -> String) -> String {
+    if name.trim().is_empty() { otherwise() } else { name }
+}
+
 /// Reads a problem; errors name the op or tensor.
 pub fn parse(text: &str) -> Result<Problem, Malformed> {
-    let root = value(text).map_err(Malformed)?;
-    let root = object(&root, "the file")?;
+    let root = value(text).map_err(|e| Malformed(e.to_string()))?;
     let format = root.get("format").and_then(Value::as_str).unwrap_or("none");
-    if format != FORMAT {
+    if root.is_object() && format != FORMAT {
         let profile =
             if format == PROFILE { "; it is a device, which --device takes beside a model" } else { "" };
         return Err(Malformed(format!("the format is {format}, expected {FORMAT}{profile}")));
     }
-    known(root, &["format", "name", "origin", "device", "tensors", "ops", "reference"], "the file")?;
-    let device = device(root.get("device"))?;
+    let file: File = entry(&root, "the file")?;
+    let d: DeviceEntry = entry(&file.device, "device")?;
+    let device = Device {
+        memory_bytes: d.memory_bytes,
+        h2d_bytes_per_s: d.h2d_bytes_per_s,
+        d2h_bytes_per_s: d.d2h_bytes_per_s,
+        duplex_bytes_per_s: d.duplex_total_bytes_per_s,
+        copy_latency_ns: d.copy_latency_ns,
+    };
     let mut tensors = Vec::new();
     let mut index: BTreeMap<u64, u32> = BTreeMap::new();
-    for (i, t) in list(root, "tensors", "the file")?.iter().enumerate() {
-        let t = object(t, &format!("tensors[{i}]"))?;
-        let id = number(t, "id", &format!("tensors[{i}]"))?;
-        let what = format!("tensor {id}");
-        known(t, &["id", "name", "bytes", "kind"], &what)?;
+    for (i, v) in file.tensors.iter().enumerate() {
+        let what = called(v, "tensors", "tensor", i);
+        let TensorEntry { id, name, bytes, kind } = entry(v, &what)?;
         if index.insert(id, tensors.len() as u32).is_some() {
             return Err(Malformed(format!("{what} is there twice")));
         }
-        let kind = match t.get("kind").and_then(Value::as_str) {
-            Some("transient") => Kind::Transient,
-            Some("persistent") => Kind::Persistent,
-            Some("input") => Kind::Input,
-            _ => return Err(Malformed(format!("{what}: kind must be transient, persistent or input"))),
-        };
-        let name = name(t, &what)?.map_or_else(|| format!("t{id}"), str::to_string);
-        let bytes = number(t, "bytes", &what)?;
+        let name = visible(name, || format!("t{id}"));
         tensors.push(Tensor { name, bytes: 0, size: bytes, kind, touches: Vec::new(), writes: Vec::new() });
     }
-    let ops = ops(list(root, "ops", "the file")?, &index)?;
+    let ops = ops(&file.ops, &index)?;
     if ops.is_empty() {
         return Err(Malformed("there are no ops: a step runs at least one".into()));
     }
     in_order(&tensors, &ops)?;
     handed_out(&tensors, &ops)?;
     unique(tensors.iter_mut().map(|t| &mut t.name));
-    let name = name(root, "the file")?.unwrap_or("problem");
-    Problem::new(name, device, tensors, ops)
+    Problem::new(&visible(file.name, || "problem".into()), device, tensors, ops)
 }
 
-/// What an op may say.
-const OP: &[&str] = &[
-    "id",
-    "name",
-    "time_ns",
-    "reads",
-    "writes",
-    "workspace_bytes",
-    "outputs",
-    "after",
-    "repeatable",
-    "slowdown_under_copies",
-];
-
-fn ops(list_of_ops: &[Value], tensors: &BTreeMap<u64, u32>) -> Result<Vec<Op>, Malformed> {
+fn ops(list: &[Value], tensors: &BTreeMap<u64, u32>) -> Result<Vec<Op>, Malformed> {
     let mut index: BTreeMap<u64, u32> = BTreeMap::new();
-    let mut raw = Vec::new();
-    for (i, op) in list_of_ops.iter().enumerate() {
-        let op = object(op, &format!("ops[{i}]"))?;
-        let id = number(op, "id", &format!("ops[{i}]"))?;
-        let label = name(op, &format!("op {id}"))?.map_or_else(|| format!("op{id}"), str::to_string);
-        if index.insert(id, i as u32).is_some() {
-            return Err(Malformed(format!("op {id} ({label}) is there twice")));
+    let mut entries: Vec<(String, OpEntry)> = Vec::with_capacity(list.len());
+    for (i, v) in list.iter().enumerate() {
+        let what = called(v, "ops", "op", i);
+        let op: OpEntry = entry(v, &what)?;
+        if index.insert(op.id, i as u32).is_some() {
+            return Err(Malformed(format!("{what} is there twice")));
         }
-        raw.push((id, label, op));
+        entries.push((what, op));
     }
-    let mut out = Vec::with_capacity(raw.len());
-    for (id, label, op) in raw {
-        let what = format!("op {id} ({label})");
-        known(op, OP, &what)?;
-        let ids = |field: &str| -> Result<Vec<u32>, Malformed> {
-            let of = |v: &Value| {
-                let id =
-                    v.as_u64().ok_or_else(|| Malformed(format!("{what}: {field} must list tensor ids")))?;
-                tensors
-                    .get(&id)
-                    .copied()
-                    .ok_or_else(|| Malformed(format!("{what} refers to an unknown tensor {id}")))
-            };
-            list(op, field, &what)?.iter().map(of).collect()
+    let mut out = Vec::with_capacity(entries.len());
+    for (what, op) in entries {
+        let tensor = |id: &u64| {
+            let known = tensors.get(id).copied();
+            known.ok_or_else(|| Malformed(format!("{what} refers to an unknown tensor {id}")))
         };
-        let (reads, writes) = (ids("reads")?, ids("writes")?);
-        let numbers = |field: &str| -> Result<Vec<u64>, Malformed> {
-            match op.get(field) {
-                None => Ok(Vec::new()),
-                Some(v) => {
-                    v.as_array().and_then(|a| a.iter().map(Value::as_u64).collect()).ok_or_else(|| {
-                        Malformed(format!("{what}: {field} must be a list of non-negative integers"))
-                    })
-                }
-            }
+        let earlier = |id: &u64| {
+            let known = index.get(id).copied();
+            known.ok_or_else(|| Malformed(format!("{what} is after an unknown op {id}")))
         };
-        let after = numbers("after")?
-            .iter()
-            .map(|a| {
-                index.get(a).copied().ok_or_else(|| Malformed(format!("{what} is after an unknown op {a}")))
-            })
-            .collect::<Result<Vec<u32>, _>>()?;
-        let outputs = outputs(op, tensors)
-            .ok_or_else(|| Malformed(format!("{what}: outputs must be a list of [tensor, bytes]")))?;
-        let repeatable = match op.get("repeatable") {
-            None => !writes.iter().any(|t| reads.contains(t)),
-            Some(v) => {
-                v.as_bool().ok_or_else(|| Malformed(format!("{what}: repeatable must be true or false")))?
-            }
-        };
+        let reads: Vec<u32> = op.reads.iter().map(tensor).collect::<Result<_, _>>()?;
+        let writes: Vec<u32> = op.writes.iter().map(tensor).collect::<Result<_, _>>()?;
+        let outputs = op.outputs.iter().map(|(t, bytes)| Ok((tensor(t)?, *bytes)));
+        let parts = |times: f64| ((times - 1.0) * f64::from(SLOWDOWN_UNIT)).round() as u32;
+        let label = visible(op.name, || format!("op{}", op.id));
         out.push(Op {
             name: label.clone(),
             label,
-            time_ns: number(op, "time_ns", &what)?,
-            slowdown: slowdown(op, &what)?,
+            time_ns: op.time_ns,
+            slowdown: op.slowdown_under_copies.map_or(0, parts),
+            repeatable: op.repeatable.unwrap_or_else(|| !writes.iter().any(|t| reads.contains(t))),
             reads,
             writes,
-            workspace: optional(op, "workspace_bytes", &what)?,
-            outputs,
-            repeatable,
-            after,
+            workspace: op.workspace_bytes,
+            outputs: outputs.collect::<Result<_, _>>()?,
+            after: op.after.iter().map(earlier).collect::<Result<_, _>>()?,
         });
     }
     unique(out.iter_mut().map(|op| &mut op.name));
     Ok(out)
-}
-
-/// Times longer beside copies in both directions, as parts of a whole by which it is.
-fn slowdown(op: &Map<String, Value>, what: &str) -> Result<u32, Malformed> {
-    let Some(factor) = op.get("slowdown_under_copies") else { return Ok(0) };
-    let factor = factor.as_f64().filter(|f| (1.0..=MOST_TIMES).contains(f));
-    let parts = |f: f64| ((f - 1.0) * f64::from(SLOWDOWN_UNIT)).round() as u32;
-    let wrong =
-        || Malformed(format!("{what}: slowdown_under_copies must be a factor from 1 to {MOST_TIMES}"));
-    factor.map(parts).ok_or_else(wrong)
 }
 
 /// Refuses ops that read what only a later one computes: they form a cycle, or are not in execution order.
@@ -195,15 +293,6 @@ fn handed_out(tensors: &[Tensor], ops: &[Op]) -> Result<(), Malformed> {
     Ok(())
 }
 
-fn outputs(op: &Map<String, Value>, tensors: &BTreeMap<u64, u32>) -> Option<Vec<(u32, u64)>> {
-    let Some(list) = op.get("outputs") else { return Some(Vec::new()) };
-    let pair = |v: &Value| match v.as_array()?.as_slice() {
-        [t, bytes] => Some((*tensors.get(&t.as_u64()?)?, bytes.as_u64().filter(|&b| b < 1 << 60)?)),
-        _ => None,
-    };
-    list.as_array()?.iter().map(pair).collect()
-}
-
 /// Makes names unique by their position.
 fn unique<'a>(names: impl Iterator<Item = &'a mut String>) {
     let mut seen: BTreeMap<String, u32> = BTreeMap::new();
@@ -218,117 +307,45 @@ fn unique<'a>(names: impl Iterator<Item = &'a mut String>) {
     }
 }
 
-/// What the device may say.
-const DEVICE: &[&str] = &[
-    "name",
-    "memory_bytes",
-    "h2d_bytes_per_s",
-    "d2h_bytes_per_s",
-    "duplex_total_bytes_per_s",
-    "copy_latency_ns",
-];
-
-fn device(v: Option<&Value>) -> Result<Device, Malformed> {
-    let d = object(v.unwrap_or(&Value::Null), "device")?;
-    known(d, DEVICE, "device")?;
-    let rate = |field: &str| match d.get(field) {
-        None => Ok(0),
-        Some(v) => {
-            let n = v.as_f64().filter(|&n| n == 0.0 || (1.0..=MOST_PER_S).contains(&n));
-            n.map(|n| n as u64).ok_or_else(|| {
-                Malformed(format!(
-                    "device: {field} must be a number of bytes per second from 1 to 1e18, or 0 for no link"
-                ))
-            })
-        }
-    };
-    Ok(Device {
-        memory_bytes: number(d, "memory_bytes", "device")?,
-        h2d_bytes_per_s: rate("h2d_bytes_per_s")?,
-        d2h_bytes_per_s: rate("d2h_bytes_per_s")?,
-        duplex_bytes_per_s: rate("duplex_total_bytes_per_s")?,
-        copy_latency_ns: optional(d, "copy_latency_ns", "device")?,
-    })
-}
-
-fn object<'a>(v: &'a Value, what: &str) -> Result<&'a Map<String, Value>, Malformed> {
-    v.as_object().ok_or_else(|| Malformed(format!("{what} must be an object")))
-}
-
-/// Refuses fields that mean nothing here: one that is misspelt would be lost.
-fn known(o: &Map<String, Value>, fields: &[&str], what: &str) -> Result<(), Malformed> {
-    match o.keys().find(|key| !fields.contains(&key.as_str())) {
-        None => Ok(()),
-        Some(key) => Err(Malformed(format!("{what}: unknown field `{key}` (known: {})", fields.join(", ")))),
-    }
-}
-
-/// What something is called, if it says; a name that cannot be seen is none.
-fn name<'a>(o: &'a Map<String, Value>, what: &str) -> Result<Option<&'a str>, Malformed> {
-    let text = |v: &'a Value| v.as_str().ok_or_else(|| Malformed(format!("{what}: name must be a string")));
-    Ok(o.get("name").map(text).transpose()?.filter(|n| !n.trim().is_empty()))
-}
-
-fn list<'a>(o: &'a Map<String, Value>, field: &str, what: &str) -> Result<&'a [Value], Malformed> {
-    let list = o.get(field).and_then(Value::as_array);
-    list.map(Vec::as_slice).ok_or_else(|| Malformed(format!("{what}: {field} must be a list")))
-}
-
-fn number(o: &Map<String, Value>, field: &str, what: &str) -> Result<u64, Malformed> {
-    let n = o.get(field).and_then(Value::as_u64).filter(|&n| n < 1 << 60);
-    n.ok_or_else(|| Malformed(format!("{what}: {field} must be a non-negative integer below 2^60")))
-}
-
-fn optional(o: &Map<String, Value>, field: &str, what: &str) -> Result<u64, Malformed> {
-    if o.contains_key(field) { number(o, field, what) } else { Ok(0) }
-}
-
 /// Writes a problem; [`parse`] reads it back.
 pub fn print(p: &Problem) -> String {
     let d = &p.device;
-    let tensors: Vec<Value> = p
-        .tensors
-        .iter()
-        .enumerate()
-        .map(|(id, t)| json!({"id": id, "name": t.name, "bytes": t.size, "kind": t.kind.name()}))
-        .collect();
-    let ops: Vec<Value> = p
-        .ops
-        .iter()
-        .enumerate()
-        .map(|(id, op)| {
-            let mut o = json!({
-                "id": id, "name": op.name, "time_ns": op.time_ns, "reads": op.reads, "writes": op.writes,
-                "workspace_bytes": op.workspace, "repeatable": op.repeatable,
-            });
-            if let Some(o) = o.as_object_mut() {
-                if !op.outputs.is_empty() {
-                    o.insert("outputs".into(), json!(op.outputs));
-                }
-                if op.slowdown > 0 {
-                    let times = 1.0 + f64::from(op.slowdown) / f64::from(SLOWDOWN_UNIT);
-                    o.insert("slowdown_under_copies".into(), json!(times));
-                }
-                if !op.after.is_empty() {
-                    o.insert("after".into(), json!(op.after));
-                }
-            }
-            o
-        })
-        .collect();
-    // One tensor or op a line, so that files diff.
-    let lines = |values: &[Value]| {
-        let lines: Vec<String> = values.iter().map(Value::to_string).collect();
-        format!("[\n{}\n]", lines.join(",\n"))
+    let device = DeviceEntry {
+        _name: IgnoredAny,
+        memory_bytes: d.memory_bytes,
+        h2d_bytes_per_s: d.h2d_bytes_per_s,
+        d2h_bytes_per_s: d.d2h_bytes_per_s,
+        duplex_total_bytes_per_s: d.duplex_bytes_per_s,
+        copy_latency_ns: d.copy_latency_ns,
     };
-    let device = json!({
-        "memory_bytes": d.memory_bytes, "h2d_bytes_per_s": d.h2d_bytes_per_s, "d2h_bytes_per_s": d.d2h_bytes_per_s,
-        "duplex_total_bytes_per_s": d.duplex_bytes_per_s, "copy_latency_ns": d.copy_latency_ns,
+    let tensors = p.tensors.iter().zip(0..);
+    let tensors =
+        tensors.map(|(t, id)| TensorEntry { id, name: t.name.clone(), bytes: t.size, kind: t.kind });
+    let factor = |parts: u32| 1.0 + f64::from(parts) / f64::from(SLOWDOWN_UNIT);
+    let ids = |list: &[u32]| list.iter().map(|&id| id.into()).collect();
+    let ops = p.ops.iter().zip(0..).map(|(op, id)| OpEntry {
+        id,
+        name: op.name.clone(),
+        time_ns: op.time_ns,
+        reads: ids(&op.reads),
+        writes: ids(&op.writes),
+        workspace_bytes: op.workspace,
+        repeatable: Some(op.repeatable),
+        outputs: op.outputs.iter().map(|&(t, bytes)| (t.into(), bytes)).collect(),
+        slowdown_under_copies: (op.slowdown > 0).then(|| factor(op.slowdown)),
+        after: ids(&op.after),
     });
+    let (tensors, ops): (Vec<String>, Vec<String>) = (tensors.map(line).collect(), ops.map(line).collect());
     format!(
-        "{{\"format\": \"{FORMAT}\", \"name\": {},\n\"device\": {device},\n\"tensors\": {},\n\"ops\": {}}}\n",
+        "{{\"format\": \"{FORMAT}\", \"name\": {},\n\"device\": {},\n\"tensors\": [\n{}\n],\n\"ops\": [\n{}\n]}}\n",
         json!(p.name),
-        lines(&tensors),
-        lines(&ops)
+        line(device),
+        tensors.join(",\n"),
+        ops.join(",\n")
     )
+}
+
+/// One object on one line, so that files diff.
+fn line(entry: impl Serialize) -> String {
+    json!(entry).to_string()
 }

@@ -1,18 +1,30 @@
 //! JSON whose objects have every key once.
 //!
-//! The library's own reader keeps the last of several values of a key and says nothing. What a value means is not
-//! looked at here.
+//! `serde_json` keeps the last of several values of a key without an error. Values are not interpreted here.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// Reads one JSON value; errors name the key that is there twice, or say why the text is no JSON, with the line.
-pub fn value(text: &str) -> Result<Value, String> {
+/// A text that is no JSON, or an object with a key twice.
+#[derive(Debug)]
+pub struct NotJson(serde_json::Error);
+
+impl fmt::Display for NotJson {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let prefix = if self.0.is_data() { "" } else { "not JSON: " };
+        write!(f, "{prefix}{}", self.0)
+    }
+}
+
+impl std::error::Error for NotJson {}
+
+/// Reads one JSON value; errors name the line, and the key that is there twice.
+pub fn value(text: &str) -> Result<Value, NotJson> {
     let mut reader = serde_json::Deserializer::from_str(text);
     let read = Once.deserialize(&mut reader).and_then(|v| reader.end().map(|()| v));
-    read.map_err(|e| if e.is_data() { e.to_string() } else { format!("not JSON: {e}") })
+    read.map_err(NotJson)
 }
 
 /// Reads a value without repeated keys.
@@ -97,12 +109,12 @@ mod tests {
             assert_eq!(value(text).ok(), serde_json::from_str::<Value>(text).ok(), "{text}");
         }
         let deep = "[".repeat(100_000);
-        assert!(value(&deep).is_err_and(|e| e.contains("recursion limit")));
+        assert!(value(&deep).is_err_and(|e| e.to_string().contains("recursion limit")));
     }
 
     #[test]
     fn a_key_that_is_there_twice_is_named_with_its_line() {
         let said = value("{\"a\": 1,\n \"b\": [{\"c\": 1, \"d\": 2, \"c\": 1}]}");
-        assert!(said.is_err_and(|e| e.contains("`c` twice at line 2")));
+        assert!(said.is_err_and(|e| e.to_string().contains("`c` twice at line 2")));
     }
 }

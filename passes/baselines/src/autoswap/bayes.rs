@@ -1,9 +1,9 @@
 //! Bayesian optimisation of four weights in [-1, 1] (section IV-C).
 //!
-//! The paper has a Gaussian process prior after Snoek et al. (its reference 42), random first weights and about 30
-//! updates; it names neither kernel nor acquisition. Both are Snoek's: Matérn 5/2 and expected improvement. One
-//! length scale for all weights, the most likely of a few; the acquisition is maximised over random points and points
-//! near the best. Deterministic for a seed.
+//! The paper has a Gaussian process prior after Snoek et al. (its reference 42), random first weights and
+//! about 30 updates; it names neither kernel nor acquisition. Both are Snoek's: Matérn 5/2 and expected
+//! improvement. One length scale for all weights, the most likely of a few; the acquisition is maximised over
+//! random points and points near the best. Deterministic for a seed.
 
 use crate::random::Random;
 
@@ -190,7 +190,8 @@ mod tests {
         assert!(mean.abs() < 1e-2 && doubt > 0.99);
     }
 
-    /// Thirty looks at a smooth bowl come close to its bottom, closer than thirty random ones, and the seed decides all.
+    /// Thirty looks at a smooth bowl come close to its bottom, closer than thirty random ones, and the seed
+    /// decides all.
     #[test]
     fn finds_the_bottom_of_a_bowl() {
         let bowl = |x: &Point| {

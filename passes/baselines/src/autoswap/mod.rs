@@ -1,26 +1,32 @@
-//! AutoSwap: swap by priority scores around the load peak (Zhang et al., Efficient Memory Management for GPU-based
-//! Deep Learning Systems, section IV).
+//! AutoSwap: swap by priority scores around the load peak (Zhang et al., Efficient Memory Management for
+//! GPU-based Deep Learning Systems, section IV).
 //!
-//! As published: candidates are variables of at least 1 MB that live across the peak (IV-A); they are ranked by a
-//! priority score (IV-B, equation 3) and join the swap list in that order until the peak load is within the limit
-//! (IV-D); copies are scheduled as [`schedule`] says (IV-E). The four scores are planners of their own; `autoswap`
-//! combines them with weights that Bayesian optimisation tunes for the least overhead (IV-C, [`bayes`]).
+//! As published: candidates are variables of at least 1 MB that live across the peak (IV-A). They are ranked
+//! by a priority score (IV-B, equation 3) and join the swap list in that order until the peak load is within
+//! the limit (IV-D). [`schedule`] schedules copies (IV-E). The four scores are planners of their own;
+//! `autoswap` combines them with weights that Bayesian optimisation tunes for the least overhead (IV-C,
+//! [`bayes`]).
 //!
-//! SmartPool lays the result out ([`super::smartpool`]; section V: swapping first, since it changes when memory is
-//! taken).
+//! SmartPool chooses the offsets ([`super::smartpool`]; section V: swapping first, since it changes live
+//! ranges).
 //!
-//! The paper is silent on:
-//! - which absence of a variable with several gaps between accesses counts: the one that contains the peak, and for
-//!   variables that outlive the step also the one into the next iteration (VI-B.3 says that those are caught);
-//! - a limit below load_min, what remains with all candidates away: it says that other variables can be swapped then.
-//!   Here candidates are sought again around the new peak, as often as it moves, at last without the 1 MB threshold;
-//! - what the load is reduced by: the variable's bytes, over the whole time between its two accesses;
-//! - copies that are not needed because the host has the content: they are scored, but not made;
-//! - overhead during the search: by the model that searches use; the script is judged by the evaluator like any other;
-//! - how often the weights are tried: 30 times (effort 2), 10 less or more per level of effort; the four scores on
-//!   their own are among the first tries, since the combined score is said never to be worse than they are;
-//! - a pool that is higher than the limit, which is one on the load: its places are left open for a better layout;
-//! - ties: the earlier candidate by tensor.
+//! The paper is silent on these points:
+//! - Absences of a variable with several gaps between accesses: the one that contains the peak counts, and
+//!   for variables that outlive the step also the one into the next iteration (VI-B.3 says that those are
+//!   caught).
+//! - A limit below load_min, the load with all candidates away: the paper says that other variables can be
+//!   swapped then. Here candidates are sought anew around the new peak, as often as it moves, at last without
+//!   the 1 MB threshold.
+//! - The load shrinks by the variable's bytes, over the whole time between its two accesses.
+//! - Copies that are not needed because the host has the content are scored, but not made.
+//! - Overhead during the search: by the model that searches use. The decisions are judged by the evaluator
+//!   like any other.
+//! - Number of tries for the weights: 30 (effort 2), and 10 less or more per level of effort. The four scores
+//!   on their own are among the first tries, since the paper says that the combined score is never worse than
+//!   they are.
+//! - A pool larger than the limit, which is a limit on the load: its offsets are left open for a better
+//!   allocation.
+//! - Ties: the earlier candidate by tensor.
 
 mod bayes;
 mod schedule;

@@ -1,10 +1,10 @@
 //! Times of the copies of selected variables (section IV-E, figure 7).
 //!
-//! Copies to the host run in the order of the accesses before them, each as soon as its access and the copy before it
-//! are done; copies to the device in the order of the next accesses, each as late as that access and the copy behind it
-//! allow. That plan is made by the ops' times without stalls (LOAD'). Where the load would exceed the limit
-//! meanwhile, bytes are given up earlier, so that the next op waits for them, and copies to the device begin later
-//! (LOAD''): there the overhead arises.
+//! Copies to the host run in the order of the accesses before them. Each begins once its access and the copy
+//! before it are done. Copies to the device run in the order of the next accesses. Each begins as late as
+//! that access and the copy behind it allow. The ops' times without stalls make that plan (LOAD'). Where the
+//! load would exceed the limit meanwhile, bytes are released earlier, so that the next op waits for them, and
+//! copies to the device begin later (LOAD''). The overhead arises there.
 
 use memc_planner::{Copies, Scheme, Swap};
 

@@ -33,7 +33,8 @@ impl Load {
         (0..self.bytes.len()).max_by_key(|&i| (self.bytes[i], Reverse(i))).unwrap_or(0)
     }
 
-    /// Steps between the accesses at a gap's ends, half-open; those of the second range are in the next iteration.
+    /// Steps between the accesses at a gap's ends, half-open; those of the second range are in the next
+    /// iteration.
     pub(super) fn absent(&self, gap: &Gap) -> [(usize, usize); 2] {
         let n = self.bytes.len();
         let (a, b) = ((gap.from + 1).max(0) as usize, gap.to.max(0) as usize);
@@ -84,8 +85,8 @@ pub(super) fn aoa(load: &Load, gap: &Gap, copies_ns: u64) -> f64 {
     if doa < 0.0 { doa / bytes } else { doa * bytes }
 }
 
-/// Submodular WDOA of every gap: the area that it had when it was the largest of those left, each taken out of the
-/// load in turn.
+/// Submodular WDOA of every gap: the area that it had when it was the largest of those left, each taken out
+/// of the load in turn.
 pub(super) fn swdoa(scheme: &Scheme, load: &Load, gaps: &[usize]) -> Vec<f64> {
     let mut areas = Areas::new(load);
     let mut scores = vec![0.0; gaps.len()];
@@ -104,8 +105,8 @@ pub(super) fn swdoa(scheme: &Scheme, load: &Load, gaps: &[usize]) -> Vec<f64> {
     scores
 }
 
-/// Areas under a load curve that variables are taken out of, each in logarithmic time: sums over ranges of what is added
-/// to ranges, by two binary indexed trees (Fenwick, 1994).
+/// Areas under a load curve that variables are taken out of, each in logarithmic time: sums over ranges of
+/// what is added to ranges, by two binary indexed trees (Fenwick, 1994).
 pub(super) struct Areas<'a> {
     load: &'a Load,
     /// Area of the whole load up to every step.

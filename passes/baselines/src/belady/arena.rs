@@ -1,4 +1,4 @@
-//! The device arena as the planner sees it while it walks the step: who is where, and where there is room.
+//! The device arena during a walk over the step: the tensors in it, their offsets, and the holes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,8 +70,8 @@ impl Arena {
         self.holes.range((bytes, 0)..).next().map(|&(_, at)| at)
     }
 
-    /// The tensors to evict for a hole of at least `bytes`: the run of neighbours with the least total `cost`.
-    /// A block whose cost is `None` stays.
+    /// The tensors to evict for a hole of at least `bytes`: the run of neighbours with the least total
+    /// `cost`. A block whose cost is `None` stays.
     pub(super) fn cheapest_window(&self, bytes: u64, cost: impl Fn(u32) -> Option<f64>) -> Option<Vec<u32>> {
         // Blocks between walls, with the cost of removing each.
         let mut run: Vec<(u64, u64, u32, f64)> = Vec::new();

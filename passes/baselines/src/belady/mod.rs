@@ -1,7 +1,9 @@
-//! Belady's rule in bytes, with addresses: several walks over the step, each judged on its timeline; the best one wins.
+//! Belady's rule in bytes, with addresses: several walks over the step, each judged on its timeline; the best
+//! one wins.
 //!
-//! SwapAdvisor's swap planner (section 4.2) without its search, and with recomputation by memory saved per second
-//! (TENSILE, section 4.4). It settles addresses as it walks, so it reaches budgets that leave no slack for a layout.
+//! SwapAdvisor's swap planner (section 4.2) without its search, and with recomputation by memory saved per
+//! second (TENSILE, section 4.4). It chooses offsets as it walks, so it reaches budgets that leave no slack
+//! for an allocator.
 
 mod arena;
 mod prefetch;
@@ -31,7 +33,8 @@ pub(super) const PLANNER: Planner = Planner {
 /// Longest recomputation, in multiples of the copies' time; 0 never recomputes.
 const RECOMPUTE: [f64; 4] = [0.0, 0.25, 1.0, 4.0];
 
-/// Shares of the capacity to plan for as well: eviction is greedy, and less room sometimes makes it choose better.
+/// Shares of the capacity to plan for as well: eviction is greedy, and less room sometimes makes it choose
+/// better.
 const TIGHTER: [u64; 2] = [92, 80];
 
 /// Shares of the capacity that the choice of resident parameters may count on; the rest is for activations.
@@ -78,7 +81,8 @@ fn attempt(p: &Problem, homes: &BTreeSet<u32>, knobs: Knobs) -> Result<Option<Re
     Ok(Some(realised).filter(|r| r.evaluation.dev_bytes <= knobs.capacity))
 }
 
-/// The smallest capacity for which a walk finds a plan: at least the largest working set, found by bisection above it.
+/// The smallest capacity for which a walk finds a plan: at least the largest working set, found by bisection
+/// above it.
 ///
 /// `kept` is what the unplanned step takes, which always does.
 pub fn smallest_feasible(p: &Problem, kept: u64) -> Result<u64, String> {

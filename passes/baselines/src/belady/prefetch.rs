@@ -14,7 +14,7 @@ struct Item {
     busy: Vec<(u64, u64)>,
 }
 
-/// Reorders the copies of a script whose places are all settled.
+/// Reorders the copies of decisions whose places are all settled.
 pub(super) fn prefetch(p: &Problem, decisions: &mut Decisions) {
     let mut items = annotate(p, decisions);
     early_outs(p, &mut items);

@@ -1,7 +1,7 @@
-//! Which persistent tensors live on the device: SwapAdvisor's double pass (section 4.2).
+//! The persistent tensors that live on the device: SwapAdvisor's double pass (section 4.2).
 //!
-//! Belady's rule over two consecutive steps in bytes alone; a parameter that the second pass evicts is swapped every
-//! step, the others never leave.
+//! Belady's rule over two consecutive steps in bytes alone. A parameter that the second pass evicts is
+//! swapped every step; the others never leave.
 
 use std::collections::BTreeSet;
 

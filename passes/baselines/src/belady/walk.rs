@@ -1,7 +1,7 @@
-//! The swap planner: walks the step once, evicts by furthest next use, and settles addresses as it goes.
+//! The swap planner: walks the step once, evicts by furthest next use, and chooses offsets as it goes.
 //!
-//! Recomputation competes with swapping by memory saved per second (TENSILE, section 4.4): an
-//! evicted tensor is dropped, not copied out, where computing it again is cheaper than its copies.
+//! Recomputation competes with swapping by memory saved per second (TENSILE, section 4.4): an evicted tensor
+//! is dropped without a copy where recomputation is cheaper than its copies.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ pub(super) struct NoRoom(pub(super) usize);
 
 /// Plans the step with the given persistent tensors at home on the device and all others in host memory.
 pub(super) fn plan(p: &Problem, homes: &BTreeSet<u32>, knobs: Knobs) -> Result<Decisions, NoRoom> {
-    let mut w = Walk::new(p, homes, knobs);
+    let mut w = AddressWalk::new(p, homes, knobs);
     for i in 0..p.ops.len() {
         w.step(i).map_err(|()| NoRoom(i))?;
     }
@@ -33,9 +33,9 @@ pub(super) fn plan(p: &Problem, homes: &BTreeSet<u32>, knobs: Knobs) -> Result<D
 }
 
 /// A next touch, and the time of computing the tensor again for it in ns.
-type Redo = (u32, Option<u64>);
+type Recomputation = (u32, Option<u64>);
 
-struct Walk<'a> {
+struct AddressWalk<'a> {
     p: &'a Problem,
     knobs: Knobs,
     homes: BTreeMap<u32, Home>,
@@ -47,15 +47,17 @@ struct Walk<'a> {
     pins: Vec<u32>,
     actions: Vec<Action>,
     position: u32,
-    /// For each tensor, the first position from the present one on that touches it; `u32::MAX` after the last.
+    /// For each tensor, the first position from the present one on that touches it; `u32::MAX` after the
+    /// last.
     next: Vec<u32>,
-    /// For each tensor, the next touch for which [`Walk::redo_chain`] was asked, and what computing it again takes in ns.
-    redo_ns: Vec<Cell<Option<Redo>>>,
+    /// For each tensor, the next touch for which [`AddressWalk::recompute_chain`] was asked, and what
+    /// computing it again takes in ns.
+    recompute_ns: Vec<Cell<Option<Recomputation>>>,
     /// Tensors brought in only for a recomputation of the present op's operands.
     visitors: Vec<u32>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> AddressWalk<'a> {
     fn new(p: &'a Problem, resident: &BTreeSet<u32>, knobs: Knobs) -> Self {
         let mut homes = BTreeMap::new();
         let mut base = 0;
@@ -79,8 +81,8 @@ impl<'a> Walk<'a> {
         let arena = Arena::new(base, knobs.capacity);
         let pins = vec![0; p.tensors.len()];
         let next = p.tensors.iter().map(|t| t.touches.first().copied().unwrap_or(u32::MAX)).collect();
-        let redo_ns = vec![Cell::new(None); p.tensors.len()];
-        Walk {
+        let recompute_ns = vec![Cell::new(None); p.tensors.len()];
+        AddressWalk {
             p,
             knobs,
             homes,
@@ -91,7 +93,7 @@ impl<'a> Walk<'a> {
             actions: Vec::new(),
             position: 0,
             next,
-            redo_ns,
+            recompute_ns,
             visitors: Vec::new(),
         }
     }
@@ -242,7 +244,7 @@ impl<'a> Walk<'a> {
         let back = self.p.device.h2d_ns(tensor.bytes);
         let out = if self.host[t as usize] { 0 } else { self.p.device.d2h_ns(tensor.bytes) };
         let again =
-            self.redo_ns(t).map_or(u64::MAX, |ns| (ns as f64 / self.knobs.recompute.max(1e-9)) as u64);
+            self.recompute_ns(t).map_or(u64::MAX, |ns| (ns as f64 / self.knobs.recompute.max(1e-9)) as u64);
         Some((back + out).min(again) as f64 / distance)
     }
 
@@ -252,7 +254,7 @@ impl<'a> Walk<'a> {
         if needed && !self.host[t as usize] {
             let copies = self.p.device.d2h_ns(tensor.bytes) + self.p.device.h2d_ns(tensor.bytes);
             let cheaper = |ns: u64| (ns as f64) < copies as f64 * self.knobs.recompute;
-            if !(may_recompute && self.redo_ns(t).is_some_and(cheaper)) {
+            if !(may_recompute && self.recompute_ns(t).is_some_and(cheaper)) {
                 self.actions.push(Action::Out(t));
                 self.host[t as usize] = true;
             }
@@ -262,7 +264,7 @@ impl<'a> Walk<'a> {
 
     /// The ops that compute a transient tensor's present content, and their time; `None` when they cannot run
     /// again just before the tensor's next use because an operand is gone or changed by then.
-    fn redo_chain(&self, t: u32) -> Option<(&'a [u32], u64)> {
+    fn recompute_chain(&self, t: u32) -> Option<(&'a [u32], u64)> {
         let tensor = &self.p.tensors[t as usize];
         let next = self.next[t as usize];
         if self.knobs.recompute <= 0.0 || tensor.kind != Kind::Transient || next == u32::MAX {
@@ -286,7 +288,8 @@ impl<'a> Walk<'a> {
             }
             for &o in op.reads.iter().filter(|&&o| o != t) {
                 let operand = &self.p.tensors[o as usize];
-                // What an op has written into an input dies with its last use; what arrived is in host memory.
+                // What an op has written into an input dies with its last use; what arrived is in host
+                // memory.
                 let alive = match operand.kind {
                     Kind::Persistent => true,
                     Kind::Input if operand.writes.first().is_none_or(|&first| first >= next) => true,
@@ -300,14 +303,14 @@ impl<'a> Walk<'a> {
         Some((chain, time))
     }
 
-    /// Time of the tensor's [`Walk::redo_chain`], which depends on nothing but its next touch.
-    fn redo_ns(&self, t: u32) -> Option<u64> {
+    /// Time of the tensor's [`AddressWalk::recompute_chain`], which depends on nothing but its next touch.
+    fn recompute_ns(&self, t: u32) -> Option<u64> {
         let next = self.next[t as usize];
-        match self.redo_ns[t as usize].get() {
+        match self.recompute_ns[t as usize].get() {
             Some((at, ns)) if at == next => ns,
             _ => {
-                let ns = self.redo_chain(t).map(|(_, ns)| ns);
-                self.redo_ns[t as usize].set(Some((next, ns)));
+                let ns = self.recompute_chain(t).map(|(_, ns)| ns);
+                self.recompute_ns[t as usize].set(Some((next, ns)));
                 ns
             }
         }
@@ -325,9 +328,9 @@ impl<'a> Walk<'a> {
             return Ok(());
         }
         const DEEPEST: u32 = 6;
-        let chain = self.redo_chain(t).filter(|_| depth < DEEPEST).ok_or(())?.0;
+        let chain = self.recompute_chain(t).filter(|_| depth < DEEPEST).ok_or(())?.0;
         for (i, &w) in chain.iter().enumerate() {
-            if self.redo(w, t, depth).is_err() {
+            if self.recompute(w, t, depth).is_err() {
                 // What is there is not the content; before the first op ran, it is not even allocated.
                 if i > 0 && self.at[t as usize].is_some() {
                     self.actions.push(Action::Drop(t));
@@ -339,7 +342,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn redo(&mut self, w: u32, t: u32, depth: u32) -> Result<(), ()> {
+    fn recompute(&mut self, w: u32, t: u32, depth: u32) -> Result<(), ()> {
         let op = &self.p.ops[w as usize];
         let reads: Vec<u32> = op.reads.iter().copied().filter(|&o| o != t).collect();
         for &o in reads.iter().chain([&t]) {

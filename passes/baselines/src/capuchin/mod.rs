@@ -1,24 +1,24 @@
 //! Capuchin: swap by free time, recompute where a swap cannot hide (Peng et al., Capuchin, ASPLOS 2020).
 //!
-//! As published: one iteration is measured, with tensors swapped on demand when memory runs out, the least recently
-//! used first ("passive mode"); from its access times, without the waits, the policy maker chooses what to evict in
-//! the following ones ([`policy`]); a swapped tensor is evicted after the access before its absence and its copy back
-//! begins at an in-trigger ahead of the next one; where that access still has to wait, the in-trigger moves earlier by
-//! 5 % of the copy's time in the next iteration (feedback-driven adjustment). What is recomputed is so on demand.
+//! As published: one iteration is measured, with tensors swapped on demand when memory runs out, the least
+//! recently used first ("passive mode"). From its access times, without the waits, the policy maker chooses
+//! the evictions of the following iterations ([`policy`]). A swapped tensor is evicted after the access
+//! before its absence. Its copy back begins at an in-trigger ahead of the next access. Where that access
+//! still waits, the in-trigger moves earlier by 5 % of the copy's time in the next iteration (feedback-driven
+//! adjustment). Recomputation happens on demand.
 //!
-//! Parts are named as in the paper, without numbers of sections: this follows accounts of it in later papers and
-//! reviews; the paper itself was not at hand.
+//! The names are the paper's, without section numbers: this follows accounts of it in later papers and
+//! reviews. The paper itself was not available.
 //!
-//! Not found in the accounts used, and here:
-//! - access times: the problem's op times, which is what it measures;
-//! - when feedback ends: when no access waits for a copy any more, or after 20 iterations; the best one counts;
-//! - an in-trigger that memory does not allow: the first access after it that does;
-//! - choices that turn out not to save enough, since recomputation needs memory as well: the policy maker is asked
-//!   again for the accesses that are still over the budget, and passive mode remains where it has nothing left to
-//!   evict;
-//! - parameters: within an iteration they are candidates like others; between iterations they stay (TENSILE, section
-//!   2, says so of Capuchin);
-//! - the weight of a stall in copies to the host: as the evaluator has it.
+//! Not in those accounts, and decided here:
+//! - Access times: the problem's op times, which stand for the measured ones.
+//! - End of feedback: once no access waits for a copy, or after 20 iterations. The best one counts.
+//! - An in-trigger that memory does not allow moves to the first access after it that does.
+//! - Choices that save too little, since recomputation needs memory as well: the policy maker chooses more
+//!   for the accesses that are still over the budget. Passive mode remains where nothing is left to evict.
+//! - Parameters: within an iteration they are candidates like others; between iterations they stay (TENSILE,
+//!   section 2, says so of Capuchin).
+//! - The weight of a stall in copies to the host: as the evaluator has it.
 
 mod policy;
 
@@ -28,7 +28,7 @@ use memc_alloc::Algorithm;
 use memc_planner::{Action, Decisions, Found, NoPlan, Planner, Problem, Realised, Request, What, realise_by};
 
 use super::odswap::on_demand;
-use super::walk::{Facts, How, Policy, Walk, hoist, put_off, usage};
+use super::walk::{Eviction, EvictionWalk, Facts, Policy, hoist, put_off, usage};
 use policy::PolicyMaker;
 
 /// The planner.
@@ -50,7 +50,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     // Memory is what the policy maker looks at.
     let open = Request { capacity: u64::MAX, ..*request };
     loop {
-        let walk = Walk::new(p, &facts, &open, |_| true);
+        let walk = EvictionWalk::new(p, &facts, &open, |_| true);
         let (script, _) = walk.run(&mut maker).map_err(|e| e.explain(p, "capuchin"))?;
         let used = usage(p, &script);
         if used.iter().all(|&u| u <= request.capacity) {
@@ -82,10 +82,10 @@ fn by_position(p: &Problem, d: &Decisions, used: &[u64]) -> Vec<u64> {
 
 /// Tensors to evict after each op, and how.
 #[derive(Default)]
-struct Guide(BTreeMap<u32, Vec<(u32, How)>>);
+struct Guide(BTreeMap<u32, Vec<(u32, Eviction)>>);
 
 impl Policy for PolicyMaker<'_> {
-    fn leave(&mut self, w: &Walk<'_>) -> Vec<(u32, How)> {
+    fn leave(&mut self, w: &EvictionWalk<'_>) -> Vec<(u32, Eviction)> {
         self.guide.0.get(&w.position).cloned().unwrap_or_default()
     }
 }

@@ -1,20 +1,22 @@
-//! The policy maker: which tensors to evict, by a copy or by recomputation.
+//! The policy maker: chooses tensors to evict, by a copy or by recomputation.
 //!
-//! A candidate is a tensor's absence between two accesses in the time of peak memory: while more is in use than the
-//! budget has. Its free time is that from the end of its copy to the host, begun at the first access, to the latest
-//! begin of its copy back. Candidates with the longest free time are swapped as long as that hides the copies; copies
-//! of one direction take the link one after the other. From then on (the hybrid policy) each is swapped or recomputed,
-//! whichever costs less, by memory saved per second (MSPS). What it costs to compute a tensor again includes its
-//! operands that are gone by then; each choice to recompute changes that of the others, so it is computed anew.
+//! A candidate is a tensor's absence between two accesses during the time of peak memory, while usage exceeds
+//! the budget. Its free time runs from the end of its copy to the host, begun at the first access, to the
+//! latest begin of its copy back. Candidates with the longest free time are swapped as long as that hides the
+//! copies. Copies of one direction take the link one after the other. From then on (the hybrid policy) each
+//! candidate is swapped or recomputed, whichever costs less, by memory saved per second (MSPS). The cost of a
+//! recomputation includes operands that are gone by then. Each choice to recompute changes the cost of the
+//! others, so costs are computed anew.
 //!
-//! The paper is silent on the order of what cannot be hidden: the most MSPS first, by the cheaper way.
+//! The paper is silent on the order of candidates that cannot be hidden. Here the most MSPS comes first, by
+//! the cheaper of the two.
 
 use std::collections::{BTreeSet, BinaryHeap};
 
 use memc_planner::{Kind, Problem, Request};
 
 use super::Guide;
-use crate::walk::{Facts, How, content, writer};
+use crate::walk::{Eviction, Facts, content, writer};
 
 /// An absence: the ops of the accesses around it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -37,7 +39,7 @@ pub(super) struct PolicyMaker<'a> {
     left: Vec<Absence>,
     swapped: Vec<Absence>,
     /// Tensors to be computed again, with the absence.
-    redone: BTreeSet<Absence>,
+    recomputed: BTreeSet<Absence>,
     pub(super) guide: Guide,
 }
 
@@ -65,7 +67,7 @@ impl<'a> PolicyMaker<'a> {
             start,
             left,
             swapped: Vec::new(),
-            redone: BTreeSet::new(),
+            recomputed: BTreeSet::new(),
             guide: Guide::default(),
         }
     }
@@ -102,10 +104,10 @@ impl<'a> PolicyMaker<'a> {
     }
 
     /// Time in ns to compute the tensor again for its access, with what is gone by then.
-    fn redo_ns(&self, a: &Absence) -> Option<u64> {
+    fn recompute_ns(&self, a: &Absence) -> Option<u64> {
         let want = content(self.p, a.tensor, a.to);
         let transient = self.p.tensors[a.tensor as usize].kind == Kind::Transient;
-        if !self.recompute || !transient || !self.facts.redoable(a.tensor, want, a.to) {
+        if !self.recompute || !transient || !self.facts.recomputable(a.tensor, want, a.to) {
             return None;
         }
         let (mut ops, mut open) = (BTreeSet::new(), vec![(a.tensor, want)]);
@@ -129,13 +131,13 @@ impl<'a> PolicyMaker<'a> {
         }
         let k = tensor.touches.partition_point(|&x| x < position);
         match (k.checked_sub(1).and_then(|k| tensor.touches.get(k)), tensor.touches.get(k)) {
-            (Some(&from), Some(&to)) => self.redone.contains(&Absence { tensor: t, from, to }),
+            (Some(&from), Some(&to)) => self.recomputed.contains(&Absence { tensor: t, from, to }),
             _ => true,
         }
     }
 
-    /// Chooses absences until the load is estimated to be within the budget; `used` is what is in use at every op. False
-    /// when none is left where it is over.
+    /// Chooses absences until the load is estimated to be within the budget; `used` is what is in use at
+    /// every op. False when none is left where it is over.
     pub(super) fn choose_more(&mut self, used: &[u64]) -> bool {
         let mut used = used.to_vec();
         let mut any = false;
@@ -147,7 +149,7 @@ impl<'a> PolicyMaker<'a> {
         for a in order {
             let hidden = || self.swap && self.free_ns(&a) >= 0 && self.swap_ns(&a) == 0;
             if self.is_over(&used, &a) && hidden() {
-                self.take(a, How::Swap, &mut used);
+                self.take(a, Eviction::Swap, &mut used);
                 any = true;
             } else {
                 rest.push(a);
@@ -155,9 +157,9 @@ impl<'a> PolicyMaker<'a> {
         }
         // Costs only grow with what is chosen, so one computed earlier bounds the present value from above.
         let entry = |maker: &Self, k: usize, rest: &[Absence]| {
-            let (ns, how) = maker.cheaper(&rest[k])?;
+            let (ns, eviction) = maker.cheaper(&rest[k])?;
             let msps = (u128::from(maker.bytes(&rest[k])) << 32) / u128::from(ns.max(1));
-            Some((msps, std::cmp::Reverse(k), how))
+            Some((msps, std::cmp::Reverse(k), eviction))
         };
         let mut heap: BinaryHeap<_> = (0..rest.len()).filter_map(|k| entry(self, k, &rest)).collect();
         let mut taken = vec![false; rest.len()];
@@ -178,10 +180,10 @@ impl<'a> PolicyMaker<'a> {
     }
 
     /// The cheaper way to evict, and its overhead in ns.
-    fn cheaper(&self, a: &Absence) -> Option<(u64, How)> {
-        let swap = self.swap.then(|| (self.swap_ns(a), How::Swap));
-        let redo = self.redo_ns(a).map(|ns| (ns, How::Redo));
-        swap.into_iter().chain(redo).min()
+    fn cheaper(&self, a: &Absence) -> Option<(u64, Eviction)> {
+        let swap = self.swap.then(|| (self.swap_ns(a), Eviction::Swap));
+        let recompute = self.recompute_ns(a).map(|ns| (ns, Eviction::Recompute));
+        swap.into_iter().chain(recompute).min()
     }
 
     /// True if the absence saves memory where there is too little.
@@ -189,17 +191,17 @@ impl<'a> PolicyMaker<'a> {
         used[a.from as usize + 1..a.to as usize].iter().any(|&u| u > self.capacity)
     }
 
-    fn take(&mut self, a: Absence, how: How, used: &mut [u64]) {
+    fn take(&mut self, a: Absence, eviction: Eviction, used: &mut [u64]) {
         let bytes = self.bytes(&a);
         for u in &mut used[a.from as usize + 1..a.to as usize] {
             *u = u.saturating_sub(bytes);
         }
-        match how {
-            How::Swap => self.swapped.push(a),
-            How::Redo => {
-                self.redone.insert(a);
+        match eviction {
+            Eviction::Swap => self.swapped.push(a),
+            Eviction::Recompute => {
+                self.recomputed.insert(a);
             }
         }
-        self.guide.0.entry(a.from).or_default().push((a.tensor, how));
+        self.guide.0.entry(a.from).or_default().push((a.tensor, eviction));
     }
 }

@@ -1,4 +1,5 @@
-//! The time-cost model: the time of a step and the memory that it takes under a policy (Sec. 3.4, Algorithm 2).
+//! The time-cost model: the time of a step and the memory that it takes under a policy (Sec. 3.4, Algorithm
+//! 2).
 
 use memc_planner::{Kind, Scheme, Sequence, Step, Swap};
 
@@ -7,7 +8,7 @@ use super::maps::{Net, SWAP};
 /// Cost of a policy, ordered by missing memory first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Cost {
-    /// Bytes by which memory is exceeded at most.
+    /// Largest excess over memory in bytes.
     pub(super) over: u64,
     /// Time of the step in ns.
     pub(super) ns: u64,
@@ -19,15 +20,16 @@ pub(super) const IMPOSSIBLE: Cost = Cost { over: u64::MAX, ns: u64::MAX };
 /// A tensor that is copied to the device.
 #[derive(Clone, Copy, Debug)]
 struct Fetch {
-    /// The step before which the copy may begin, and the one that needs it.
+    /// The step before which the copy may begin.
     trigger: u32,
+    /// The step that needs it.
     need: u32,
     tensor: u32,
 }
 
 const NONE: u32 = u32::MAX;
 
-/// Workspace of evaluations over one problem.
+/// Evaluates policies over one problem; keeps its buffers from one to the next.
 pub(super) struct Model<'a> {
     net: &'a Net<'a>,
     capacity: u64,
@@ -35,18 +37,24 @@ pub(super) struct Model<'a> {
     stays: u64,
     pub(super) steps: Vec<Step>,
     fetches: Vec<Fetch>,
-    /// For every tensor, the step that touches it next, and whether it does so anew.
+    /// For every tensor, the step that touches it next, and whether that only writes it.
     next: Vec<(u32, bool)>,
-    /// For every step, the tensors that die with it: where their part of the list ends.
+    /// For every step, the end of its part of `dies`; the last step's part comes first.
     dead: Vec<u32>,
+    /// Tensors that die, by step.
     dies: Vec<u32>,
-    /// For every tensor that is copied: end of the copy to the host and of the one to the device, and the steps before which
-    /// its bytes are given back and taken.
+    /// For every tensor that is copied: end of the copy to the host and of the one to the device, and the
+    /// steps before which its bytes are given back and taken.
     out: Vec<u64>,
+    /// For every tensor that is copied, the end of the copy to the device in ns.
     back: Vec<u64>,
+    /// The step before which its bytes are given back.
     pub(super) drop_at: Vec<u32>,
+    /// The step before which its bytes are taken.
     pub(super) back_at: Vec<u32>,
+    /// Copies to the host in order of their ends: end in ns, tensor.
     queue: Vec<(u64, u32)>,
+    /// Steps at which a stage of the backward propagation begins.
     marks: Vec<bool>,
 }
 
@@ -115,7 +123,7 @@ impl<'a> Model<'a> {
                 if f.need > s && c.memory + bytes + need > self.capacity {
                     break;
                 }
-                // What is still on its way out is waited for.
+                // A tensor that is still on its way out is waited for.
                 while self.drop_at[f.tensor as usize] == NONE {
                     self.finish(&mut c, s);
                 }
@@ -149,7 +157,7 @@ impl<'a> Model<'a> {
         Cost { over: c.over, ns: c.compute.max(c.d2h) }
     }
 
-    /// After a step: what dies, and what is swapped out from now on.
+    /// After a step: frees the tensors that die, and begins copies to the host.
     fn leave(&mut self, c: &mut Clock, s: u32, policy: &[u8]) {
         let p = self.net.p;
         let step = self.steps[s as usize];
@@ -164,7 +172,8 @@ impl<'a> Model<'a> {
         for &(_, bytes) in &op.outputs {
             c.d2h = c.d2h.max(c.compute) + p.device.d2h_ns(bytes);
         }
-        // Copies begin with the content, beside the ops that read it; what it takes is free after the last of them.
+        // A copy begins with the content, beside the ops that read it; the bytes are free after the last of
+        // them.
         let net = self.net;
         let touched = || op.reads.iter().chain(&net.results[step.op as usize]);
         let swapped = |t: u32| net.map_of[t as usize].filter(|&k| policy[k as usize] == SWAP);
@@ -184,7 +193,7 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Waits for the first copy to the host that is left, before a step.
+    /// Waits for the first pending copy to the host, before a step.
     fn finish(&mut self, c: &mut Clock, s: u32) {
         let (end, t) = self.queue[c.head];
         c.head += 1;
@@ -193,7 +202,7 @@ impl<'a> Model<'a> {
         self.drop_at[t as usize] = s;
     }
 
-    /// From the last step to the first: what dies when, what is fetched for which step.
+    /// From the last step to the first: the tensors that die with each, and the copies for each.
     fn scan(&mut self, policy: &[u8]) {
         let net = self.net;
         self.next.fill((NONE, false));
@@ -235,7 +244,8 @@ impl<'a> Model<'a> {
                 self.fetches.push(Fetch { trigger: need.saturating_sub(1), need, tensor: t as u32 });
             }
         }
-        // A copy back begins with the stage before the one that needs it, the first ones with the backward propagation.
+        // A copy back begins with the stage before the one that needs it, the first ones with the backward
+        // propagation.
         let mut last = turn;
         let mut before = Vec::with_capacity(self.steps.len());
         for (s, &mark) in self.marks.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The feature maps of a step and what a policy means for it (Sec. 2.2, 3.3).
+//! The feature maps of a step, and the runs of ops under a policy (Sec. 2.2, 3.3).
 
 use memc_planner::{Kind, Problem, Step};
 
@@ -6,7 +6,7 @@ use memc_planner::{Kind, Problem, Step};
 pub(super) const RETAIN: u8 = 0;
 /// To the host and back.
 pub(super) const SWAP: u8 = 1;
-/// Released and computed again.
+/// Released and recomputed.
 pub(super) const RECOMPUTE: u8 = 2;
 
 /// A tensor that the forward propagation leaves for the backward propagation.
@@ -28,15 +28,16 @@ pub(super) struct Net<'a> {
     pub(super) map_of: Vec<Option<u32>>,
     /// The op at which the backward propagation begins.
     pub(super) turn: u32,
-    /// For every op, what it writes anew.
+    /// For every op, the tensors that it overwrites or creates.
     pub(super) results: Vec<Vec<u32>>,
-    /// For every op, bytes that its first run takes beside the tensors that are there, and those that another one takes.
+    /// For every op, bytes that its first run takes beside the tensors on the device, and those of a
+    /// recomputation.
     pub(super) needs: Vec<(u64, u64)>,
     /// For every op, bytes of the tensors that appear at it without being written.
     pub(super) given: Vec<u64>,
 }
 
-/// Runs that a step may have for each of its ops; what recomputes more is no policy.
+/// Most runs of a step for each of its ops; a policy with more is impossible.
 const MOST_RUNS: usize = 4;
 
 impl<'a> Net<'a> {
@@ -82,7 +83,7 @@ impl<'a> Net<'a> {
             let appears =
                 |t: &&u32| transient(t) && p.tensors[**t as usize].touches.first() == Some(&(i as u32));
             let given = op.reads.iter().filter(appears).map(bytes).sum::<u64>();
-            // What an op that runs again writes is there beside what it wrote first.
+            // The results of a recomputation take bytes beside those of the first run.
             let another = results.iter().map(bytes).sum::<u64>();
             net.results.push(results);
             net.needs.push((fresh + given + op.workspace, another + op.workspace));
@@ -100,24 +101,25 @@ impl<'a> Net<'a> {
             net.map_of[t as usize] = Some(net.maps.len() as u32);
             let writes = &p.tensors[t as usize].writes;
             let made = writes[..writes.partition_point(|&w| w <= leaves)].last().copied();
-            // What nothing has written by then appears where it is touched first.
+            // A tensor that nothing has written by then appears where it is touched first.
             let made = made.or(p.tensors[t as usize].touches.first().copied()).unwrap_or(leaves);
             net.maps.push(Map { leaves, made, actions });
         }
         net
     }
 
-    /// The only writer of a tensor, if it has run before an op and running it again gives the tensor again.
+    /// The only writer of a tensor, if it runs before an op and recomputes the tensor exactly.
     fn producer(&self, t: u32, at: u32) -> Option<u32> {
         let tensor = &self.p.tensors[t as usize];
         let &[writer] = tensor.writes.as_slice() else { return None };
         let op = &self.p.ops[writer as usize];
         let made = tensor.kind == Kind::Transient && writer < at;
-        // What it updates in place is no longer what it was.
+        // An operand that it updates in place has lost its content.
         (made && op.repeatable && !op.updates()).then_some(writer)
     }
 
-    /// True if a tensor can be recomputed before an op, from tensors that are on the device then or can be recomputed too.
+    /// True if a tensor can be recomputed before an op, from tensors that are on the device then or can be
+    /// recomputed too.
     fn repeatable(&self, t: u32, at: u32, tried: &mut [u32]) -> bool {
         let mut open = vec![t];
         while let Some(u) = open.pop() {
@@ -136,21 +138,21 @@ impl<'a> Net<'a> {
         true
     }
 
-    /// The runs of a step under a policy: before an op what it needs and was released is computed again, which may take
-    /// that others are as well. Nothing when that cannot be.
+    /// The runs of a step under a policy. Operands that were released are recomputed before an op, and so are
+    /// tensors that these need. `None` when that is impossible.
     pub(super) fn steps(&self, policy: &[u8], steps: &mut Vec<Step>) -> Option<()> {
         let p = self.p;
         let limit = MOST_RUNS * p.ops.len();
         steps.clear();
-        // Feature maps that were computed again, and other tensors that were for the op at hand.
-        let mut again = vec![false; p.tensors.len()];
+        // Tensors that were recomputed; those that are no feature maps only for the op at hand.
+        let mut recomputed = vec![false; p.tensors.len()];
         let mut passing: Vec<u32> = Vec::new();
-        // What is being computed again: its writer, and which of its operands comes next.
+        // Tensors that are being recomputed: the writer, and the number of its operands that are done.
         let mut stack: Vec<(u32, u32, usize)> = Vec::new();
         for (i, op) in p.ops.iter().enumerate() {
             let i = i as u32;
             for &t in &op.reads {
-                if !self.missing(t, i, policy, &again) {
+                if !self.missing(t, i, policy, &recomputed) {
                     continue;
                 }
                 stack.push((t, self.producer(t, i)?, 0));
@@ -158,7 +160,7 @@ impl<'a> Net<'a> {
                     let (t, writer, next) = *top;
                     let Some(&u) = p.ops[writer as usize].reads.get(next) else {
                         stack.pop();
-                        if !std::mem::replace(&mut again[t as usize], true) {
+                        if !std::mem::replace(&mut recomputed[t as usize], true) {
                             steps.push(Step { op: writer, again: Some(t) });
                             if self.map_of[t as usize].is_none() {
                                 passing.push(t);
@@ -173,23 +175,23 @@ impl<'a> Net<'a> {
                     if p.tensors[u as usize].written_between(writer, i) {
                         return None;
                     }
-                    if self.missing(u, i, policy, &again) {
+                    if self.missing(u, i, policy, &recomputed) {
                         stack.push((u, self.producer(u, i)?, 0));
                     }
                 }
             }
             steps.push(Step { op: i, again: None });
             for t in passing.drain(..) {
-                again[t as usize] = false;
+                recomputed[t as usize] = false;
             }
         }
         Some(())
     }
 
     /// True if a tensor that is needed before an op is no longer there: released, or dead.
-    fn missing(&self, t: u32, at: u32, policy: &[u8], again: &[bool]) -> bool {
+    fn missing(&self, t: u32, at: u32, policy: &[u8], recomputed: &[bool]) -> bool {
         let tensor = &self.p.tensors[t as usize];
-        if again[t as usize] || tensor.persistent() {
+        if recomputed[t as usize] || tensor.persistent() {
             return false;
         }
         let released = self.map_of[t as usize]

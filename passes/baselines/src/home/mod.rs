@@ -1,39 +1,45 @@
-//! HOME (He et al., "HOME: A Holistic GPU Memory Management Framework for Deep Learning", IEEE Transactions on Computers
-//! 2022).
+//! HOME (He et al., "HOME: A Holistic GPU Memory Management Framework for Deep Learning", IEEE Transactions
+//! on Computers 2022).
 //!
 //! As published:
-//! - Sec. 3.3: a particle is a policy, an action for every feature map: 0 retains it, 1 swaps it, 2 recomputes it.
-//! - Sec. 3.3, Algorithm 1: random particles are evaluated and updated again and again; the best policy ever seen is the result.
-//! - Sec. 3.5, Algorithm 3: in every particle every action in turn becomes that of the best particle of the last iteration or
-//!   that of the particle's own best policy, whichever gives the lower cost with the rest as it is.
-//! - Sec. 3.4, Algorithm 2, Fig. 4: swap-outs run beside the computation as soon as the map is there, also beside the op that uses
-//!   it last in forward propagation (OFFLOAD2 beside FWD3), and are waited for when memory does not suffice, the first one
-//!   first; a swapped map comes back while the stage before the one that
-//!   needs it runs; a recomputed one is released after its last use and computed again before its next one, which may
-//!   take that others are as well (Sec. 2.2).
+//! - Sec. 3.3: a particle is a policy, an action for every feature map: 0 retains it, 1 swaps it, 2
+//!   recomputes it.
+//! - Sec. 3.3, Algorithm 1: random particles are evaluated and updated, iteration after iteration. The best
+//!   policy ever seen is the result.
+//! - Sec. 3.5, Algorithm 3: in every particle every action in turn becomes that of the best particle of the
+//!   last iteration, or that of the particle's own best policy. The lower cost decides, with the rest as it
+//!   is.
+//! - Sec. 3.4, Algorithm 2, Fig. 4, swap-outs: they run beside the computation as soon as the map is there,
+//!   also beside the op that uses it last in forward propagation (OFFLOAD2 beside FWD3). Where memory does
+//!   not suffice they are waited for, the first one first.
+//! - Sec. 3.4, swap-ins: a swapped map comes back while the stage before the one that needs it runs.
+//! - Sec. 3.4, recomputation: a map is released after its last use and recomputed before its next one, which
+//!   may require that others are recomputed too (Sec. 2.2).
 //!
 //! The paper is silent, or contradicts itself, and here:
-//! - Sec. 3.6 lets copies to the host begin when forward propagation needs a tensor no longer: as in Fig. 4, only its release
-//!   waits for that;
-//! - what a feature map is where ops are no layers: a transient tensor that waits, read again, across the point of the step where
-//!   the most bytes wait, which is where the propagation turns; everything else is retained, parameters too;
-//! - a stage of the backward propagation goes from one op that needs a feature map first to the next such op;
-//! - a policy that exceeds memory (Algorithm 2 returns an error): it costs more than any that does not, by the bytes that it
-//!   exceeds memory, so that the update has a direction;
-//! - a map that has no room to come back yet comes as soon as it has, at the latest for its op;
-//! - a tensor that is computed again stays until its last use if it is a feature map, else until the op that needed it has run; a
-//!   policy with more than three recomputations for every op is none;
-//! - how particles are drawn: each from its own random mix of the three actions;
+//! - Sec. 3.6 lets copies to the host begin when forward propagation needs a tensor no longer. Here, as in
+//!   Fig. 4, only its release waits for that;
+//! - a feature map, where ops are no layers: a transient tensor that waits, read later, across the point of
+//!   the step where the most bytes wait. That is where the propagation turns. Everything else is retained,
+//!   parameters too;
+//! - a stage of the backward propagation: from one op that needs a feature map first to the next such op;
+//! - a policy that exceeds memory (Algorithm 2 returns an error): it costs more than any that does not, by
+//!   the bytes above memory, so that the update has a direction;
+//! - a map without room to come back yet comes as soon as there is room, at the latest for its op;
+//! - a recomputed tensor stays until its last use if it is a feature map, else until the op that needed it
+//!   has run;
+//! - a policy with more than three recomputations for every op is impossible;
+//! - particles are drawn each from its own random mix of the three actions;
 //! - velocities, inertia and coefficients of particle swarms: the published update has none;
-//! - Fig. 5 shows the candidates 2 and 0 for the first tensor where Algorithm 3 and the text's own best policy give 2 and 1: the
-//!   algorithm;
-//! - 500 particles and 500 iterations of Algorithm 3 are 2 n evaluations for each update of a particle, where the search times of
-//!   Table 3 leave room for one: here evaluations are bounded, by 6 million runs of ops at effort 0 and four times as many
-//!   at each effort above, particles are as many as leave ten iterations, up to 500, and where both actions are the same
-//!   nothing is evaluated;
+//! - Fig. 5 shows the candidates 2 and 0 for the first tensor, where Algorithm 3 and the text's own best
+//!   policy give 2 and 1. The algorithm decides;
+//! - the budget: 500 particles and 500 iterations of Algorithm 3 are 2 n evaluations for each update of a
+//!   particle, and the search times of Table 3 leave room for one. Here evaluations are bounded, by 6 million
+//!   runs of ops at effort 0 and four times as many at each effort above. There are as many particles as
+//!   leave ten iterations, up to 500. Where both actions are the same nothing is evaluated;
 //! - the order is the problem's.
 //!
-//! Its method ends where all that is no feature map, parameters above all, does not leave room.
+//! The method ends where everything that is no feature map, parameters above all, leaves no room.
 
 mod cost;
 mod maps;
@@ -101,7 +107,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         evaluations += spent;
         swarm = moved.into_iter().map(|m| m.0).collect();
         best = swarm.iter().chain(&best).min_by_key(|x| x.cost).cloned();
-        // Where no action is in question any more, none changes again.
+        // Where no action is in question any more, nothing changes.
         if spent <= particles as u64 && swarm.iter().all(|x| x.policy == x.best && x.policy == last) {
             break;
         }
@@ -169,7 +175,8 @@ fn advance(
     (x, evaluations)
 }
 
-/// Algorithm 3 for one particle: every action becomes that of `last` or that of `best`, by the cost of either.
+/// Algorithm 3 for one particle: every action becomes that of `last` or that of `best`, by the cost of
+/// either.
 fn update(policy: &mut [u8], last: &[u8], best: &[u8], evaluate: &mut dyn FnMut(&[u8]) -> Cost) {
     for j in 0..policy.len() {
         policy[j] = last[j];

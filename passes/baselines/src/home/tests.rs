@@ -1,4 +1,4 @@
-//! The examples of Fig. 3, 4 and 5, what the text says of recomputation, and random problems.
+//! The examples of Fig. 3, 4 and 5, the text on recomputation, and random problems.
 
 use memc_planner::{Kind, Problem, Request, realise};
 
@@ -7,8 +7,8 @@ use super::maps::{Net, RECOMPUTE, RETAIN, SWAP};
 use super::{PLANNER, update};
 use crate::samples::{UNIT, device, holds, op, planned, tensor};
 
-/// A network of layers, by the sizes of their feature maps and the times of their propagations: FWDi reads map i-1 and BWDi
-/// as well (Sec. 3.4).
+/// A network of layers, by the sizes of their feature maps and the times of their propagations: FWDi reads
+/// map i-1 and BWDi as well (Sec. 3.4).
 fn chain(layers: &[(u64, u64, u64)]) -> Problem {
     let n = layers.len() as u32;
     let mut tensors = vec![tensor("x", 1, Kind::Persistent)];
@@ -25,7 +25,7 @@ fn chain(layers: &[(u64, u64, u64)]) -> Problem {
 
 /// Fig. 3: a policy is an action for every feature map; the last map of a chain waits for nothing.
 #[test]
-fn feature_maps_are_what_waits_for_the_backward_propagation() {
+fn feature_maps_wait_for_the_backward_propagation() {
     let p = chain(&[(2, 1, 1), (3, 1, 1), (4, 1, 1), (1, 1, 1)]);
     let net = Net::new(&p, true, true);
     let maps: Vec<Option<u32>> = net.map_of.clone();
@@ -33,8 +33,9 @@ fn feature_maps_are_what_waits_for_the_backward_propagation() {
     assert!(net.maps.iter().all(|m| m.actions == [RETAIN, SWAP, RECOMPUTE]));
 }
 
-/// Fig. 4: OFFLOAD1 hides behind the forward propagation. OFFLOAD2 and PRE2 of 6 units each do not: tensor 2 leaves while FWD3
-/// reads it and comes back before BWD3, so that it costs (OFFLOAD2 - FWD3) + (PRE2 - BWD4) where FWD4 needs its memory.
+/// Fig. 4: OFFLOAD1 hides behind the forward propagation. OFFLOAD2 and PRE2 of 6 units each do not: tensor 2
+/// leaves while FWD3 reads it and comes back before BWD3, so that it costs (OFFLOAD2 - FWD3) + (PRE2 - BWD4)
+/// where FWD4 needs its memory.
 #[test]
 fn fig_4_swapping_costs_what_does_not_overlap() {
     let p = chain(&[(2, 4, 4), (6, 4, 4), (1, 4, 4), (6, 4, 4), (1, 4, 4)]);
@@ -57,13 +58,15 @@ fn fig_4_swapping_costs_what_does_not_overlap() {
     let mut tight = Model::new(&net, 11 * UNIT);
     let both = Cost { over: 0, ns: compute + 2000 + 2000 };
     assert_eq!(tight.evaluate(&policy), both, "OFFLOAD2 - FWD3 as well");
-    let r = realise(&p, tight.scheme(&policy).decisions(&p)).expect("invariant: the policy is a script");
+    let r =
+        realise(&p, tight.scheme(&policy).decisions(&p)).expect("invariant: the policy can be carried out");
     assert_eq!((r.evaluation.step_ns, r.evaluation.load_bytes), (both.ns, 11 * UNIT), "as it is carried out");
     let mut low = Model::new(&net, 10 * UNIT);
     assert_eq!(low.evaluate(&policy).over, UNIT);
 }
 
-/// Sec. 2.2: computing FM3 again takes that FM2, on which it depends and which was released too, is computed first.
+/// Sec. 2.2: recomputing FM3 requires that FM2 is recomputed first: FM3 depends on it, and it was released
+/// too.
 #[test]
 fn recomputation_triggers_that_of_earlier_maps() {
     let p = chain(&[(1, 2, 1), (1, 3, 1), (1, 5, 1), (1, 1, 1), (1, 1, 1)]);
@@ -73,14 +76,14 @@ fn recomputation_triggers_that_of_earlier_maps() {
     let again: Vec<u32> = model.steps.iter().filter(|s| s.again.is_some()).map(|s| s.op).collect();
     assert_eq!(again, [1, 2], "fwd2, fwd3");
     assert_eq!(cost.ns, p.compute_ns() + 8000);
-    // Once computed again, FM2 is there for its own backward propagation.
+    // Once recomputed, FM2 is there for its own backward propagation.
     let at = model.steps.iter().position(|s| s.again.is_some());
     assert_eq!(at.and_then(|i| model.steps.get(i + 2)).map(|s| s.op), Some(7), "bwd4, which needs FM3");
 }
 
-/// Fig. 5: the best policy of the last iteration is [2, 2, 2, 0], the particle's own best [1, 1, 2, 0], its current one
-/// [0, 1, 2, 0]. For the first map both actions are tried and the one of lower cost is kept; the map where both agree is not
-/// in question. (The figure's second candidate starts with 0, which is neither.)
+/// Fig. 5: the best policy of the last iteration is [2, 2, 2, 0], the particle's own best [1, 1, 2, 0], its
+/// current one [0, 1, 2, 0]. For the first map both actions are tried and the one of lower cost is kept; the
+/// map where both agree is not in question. (The figure's second candidate starts with 0, which is neither.)
 #[test]
 fn fig_5_every_action_is_taken_from_the_better_policy() {
     let (last, best) = ([2, 2, 2, 0], [1, 1, 2, 0]);
@@ -96,10 +99,10 @@ fn fig_5_every_action_is_taken_from_the_better_policy() {
     assert_eq!(policy, [1, 2, 2, 0]);
 }
 
-/// The model's memory is that of the script: plans fit, and their time is close to the model's on a chain.
+/// The model's memory is that of the plan: plans fit, and their time is close to the model's on a chain.
 #[test]
 fn the_search_finds_the_cheaper_placement() {
-    // fm1 is large and cheap to compute, fm2 large and dear: with room for one, fm1 is computed again.
+    // fm1 is large and cheap to compute, fm2 large and dear: with room for one, fm1 is recomputed.
     let p = chain(&[(8, 1, 1), (8, 40, 1), (1, 1, 1), (1, 1, 1)]);
     let r = planned(&p, &PLANNER, &Request { effort: 1, ..Request::new(18 * UNIT) });
     let e = r.expect("invariant: 18 units suffice").evaluation;
@@ -108,13 +111,13 @@ fn the_search_finds_the_cheaper_placement() {
 }
 
 #[test]
-fn scripts_are_carried_out_within_the_budget() {
+fn decisions_are_carried_out_within_the_budget() {
     holds(&PLANNER, 4000);
 }
 
-/// The same script for a seed on one thread and on four.
+/// A seed gives the same decisions on one thread and on four.
 #[test]
-fn a_seed_gives_one_script_at_any_thread_count() {
+fn a_seed_gives_the_same_decisions_at_any_thread_count() {
     let p = chain(&[(4, 2, 3), (3, 1, 2), (5, 2, 2), (2, 4, 1), (3, 1, 1), (4, 2, 2), (1, 1, 1)]);
     let request = Request { effort: 0, seed: 9, ..Request::new(14 * UNIT) };
     let on = |threads: usize| {

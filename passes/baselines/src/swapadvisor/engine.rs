@@ -1,4 +1,4 @@
-//! The augmented dataflow graph of a swap plan: its time on three streams (Sec. 3, 4.1), and the script that it is.
+//! The augmented dataflow graph of a swap plan: its time on three streams (Sec. 3, 4.1), and its decisions.
 
 use memc_planner::{Action, Await, Decisions, Home, Job, Kind, Run, Stream, simulate};
 
@@ -12,10 +12,11 @@ pub(super) struct Augmented {
     pub(super) awaits: Vec<Vec<Await>>,
     /// For every position of the schedule, its node.
     pub(super) runs: Vec<u32>,
-    /// Touches of all nodes: the end of each node's part of the list; a cell and whether the node writes it.
+    /// For every node, the end of its part of `touches`.
     ends: Vec<u32>,
+    /// Touches of all nodes: the cell, and whether the node writes it.
     touches: Vec<(u32, bool)>,
-    /// For every node, one that it comes after, whatever it touches: the op whose result it copies.
+    /// For a copy of a step's result, the node of the op that made it; else none.
     after: Vec<u32>,
 }
 
@@ -24,7 +25,7 @@ impl Augmented {
     pub(super) fn new(g: &Graph<'_>, order: &[u32], pool: &Pool, moves: &Moves) -> Augmented {
         let p = g.p;
         let mut x = Augmented::default();
-        // Cells are blocks, and copies in host memory.
+        // Cells are the blocks, then one copy in host memory for every tensor.
         let blocks = pool.cnt.iter().sum::<u64>() as u32;
         let mut block = moves.home.clone();
         let (mut acts, mut at) = (moves.acts.iter().peekable(), moves.at.iter().peekable());
@@ -34,7 +35,8 @@ impl Augmented {
                 let tensor = &p.tensors[t as usize];
                 match act {
                     Act::Out => {
-                        // Edges from the ops that use the tensor, though they only read it (Sec. 4.2, Fig. 3).
+                        // A write of the block, so that ops that only read the tensor get edges too (Sec.
+                        // 4.2, Fig. 3).
                         x.touches.extend([(block[t as usize], true), (blocks + t, true)]);
                         x.node(Stream::DeviceToHost, p.device.d2h_ns(tensor.size));
                     }
@@ -83,10 +85,12 @@ impl Augmented {
         self.jobs.len() - 1
     }
 
-    /// Edges where two streams touch a cell and one of them writes it, within a step and from the one before it.
+    /// Edges where two streams touch a cell and one of them writes it, within a step and from the one before
+    /// it.
     fn edges(&mut self, cells: usize) {
         let n = self.jobs.len();
-        // Executions are numbered through two steps: the one that writes a cell, and the last on each stream that reads it.
+        // Executions are numbered through two steps: the one that writes a cell, and the last on each stream
+        // that reads it.
         let mut writer = vec![NONE; cells];
         let mut readers = vec![[NONE; 3]; cells];
         // What each stream awaits of each other one already, as execution plus one.
@@ -136,8 +140,8 @@ impl Augmented {
     }
 }
 
-/// The script of a schedule and its swap plan, with the offsets of the pool.
-pub(super) fn script(g: &Graph<'_>, order: &[u32], pool: &Pool, moves: &Moves) -> Decisions {
+/// Decisions of a schedule and its swap plan, with the offsets of the pool.
+pub(super) fn decisions(g: &Graph<'_>, order: &[u32], pool: &Pool, moves: &Moves) -> Decisions {
     let mut offsets = Vec::new();
     let mut end = 0;
     for (&count, &object) in pool.cnt.iter().zip(&pool.objects(&g.sizes.bytes)) {

@@ -1,4 +1,4 @@
-//! Input and output of the swap planner: a problem with its sizes and orders, and a swap plan.
+//! Input and output of the swap planner: a problem with its sizes and precedence, and a swap plan.
 
 use memc_planner::Problem;
 
@@ -13,11 +13,11 @@ pub(super) struct Graph<'a> {
     pub(super) p: &'a Problem,
     pub(super) sizes: Sizes,
     pub(super) precedence: Precedence,
-    /// For every op, its tensors: which, read, written.
+    /// For every op, its tensors; whether it reads, and whether it writes them.
     pub(super) operands: Vec<Vec<(u32, bool, bool)>>,
-    /// For every op, the number of operands of those before it in the problem, with one more for scratch space.
+    /// For every op, its first request: one for each operand, and one for scratch space.
     pub(super) requests: Vec<u32>,
-    /// For every tensor, where its touches begin in a list of all.
+    /// For every tensor, its first touch in a list of all touches; one more entry at the end.
     pub(super) touches: Vec<u32>,
     pub(super) swap: bool,
     pub(super) capacity: u64,
@@ -37,7 +37,7 @@ pub(super) enum Act {
 /// A swap plan for a schedule.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Moves {
-    /// For every persistent tensor, the block in which a step finds it; none: in host memory.
+    /// For every persistent tensor, the block in which a step finds it; [`NONE`]: in host memory.
     pub(super) home: Vec<u32>,
     /// Actions before positions of the schedule, in the order of the streams: position, act, tensor.
     pub(super) acts: Vec<(u32, Act, u32)>,
@@ -48,7 +48,8 @@ pub(super) struct Moves {
 }
 
 impl Moves {
-    /// In the order of the streams: at every position copies to the host, then releases, then copies to the device.
+    /// In the order of the streams: at every position copies to the host, then releases, then copies to the
+    /// device.
     pub(super) fn sorted(mut self) -> Moves {
         self.acts.sort_by_key(|&(at, act, _)| (at, matches!(act, Act::In(_)), act == Act::Drop));
         self

@@ -1,49 +1,59 @@
-//! SwapAdvisor (Huang, Jin, Li, "SwapAdvisor: Pushing Deep Learning Beyond the GPU Memory Limit via Smart Swapping",
-//! ASPLOS 2020).
+//! SwapAdvisor (Huang, Jin, Li, "SwapAdvisor: Pushing Deep Learning Beyond the GPU Memory Limit via Smart
+//! Swapping", ASPLOS 2020).
 //!
 //! As published:
-//! - Sec. 4.1: a schedule is any topological order; memory is a pool of size classes with a number of objects each; swaps run on a
-//!   stream for each direction beside the computation.
-//! - Sec. 4.2, which: where a tensor finds no free object in its class, the tensor of that class that is needed furthest in the
-//!   future is swapped out (Belady), among those last used at least a threshold of time ago; the double pass, whose
-//!   second scan begins with the parameters that the first left on the device and removes one where there is pressure
-//!   that the first scan did not have.
-//! - Sec. 4.2, when: a swap-out starts once the last op that used the tensor has run, the swap-in into its object once the
-//!   swap-out is done, the op once the swap-in is.
-//! - Sec. 5.1: every pair of parents has two child schedules and two child pools, four children; N_p = 144 (Sec. 6.1);
-//!   survival with the probability of Eq. 1, the softmax of (T_best - t) / T_best.
-//! - Sec. 5.2: crossover of schedules (Fig. 4), mutation by a scheduler that takes any ready op with probability P = 10 %.
-//! - Sec. 5.3: CLS and CNT, their crossover with CNT_EXT and averages, repair by inverse proportion (Fig. 5), mutation by one step
-//!   of CLS and a normal distribution for CNT.
+//! - Sec. 4.1: a schedule is any topological order. Memory is a pool of size classes with a number of objects
+//!   each. Swaps run on one stream for each direction, beside the computation.
+//! - Sec. 4.2, victims: a tensor that finds no free object in its class evicts one of that class. The victim
+//!   is the tensor needed furthest in the future (Belady), among those last used at least a threshold of time
+//!   ago.
+//! - Sec. 4.2, double pass: the second scan begins with the parameters that the first left on the device. It
+//!   removes one where there is pressure that the first scan did not have.
+//! - Sec. 4.2, times: a swap-out starts once the last op that used the tensor has run, the swap-in into its
+//!   object once the swap-out is done, the op once the swap-in is done.
+//! - Sec. 5.1: every pair of parents has two child schedules and two child pools, so four children. N_p = 144
+//!   (Sec. 6.1). An individual survives with the probability of Eq. 1, the softmax of (T_best - t) / T_best.
+//! - Sec. 5.2: crossover of schedules (Fig. 4); mutation by a scheduler that takes any ready op with
+//!   probability P = 10 %.
+//! - Sec. 5.3: CLS and CNT, their crossover with CNT_EXT and averages, repair by inverse proportion (Fig. 5),
+//!   mutation by one step of CLS and a normal distribution for CNT.
 //!
 //! The paper is silent, and here:
-//! - the first generation: one individual keeps the given order, the others are random; size classes end after a size with a
-//!   probability drawn for each individual; memory goes to the classes by random weights times the bytes of their
-//!   tensors;
-//! - a pool that no op could run in, or that exceeds memory: counts are raised to what an op needs at once and are
-//!   not repaired below that; a pool that then exceeds memory has no time and does not survive while another does; in the first
-//!   generation it is drawn again, in the end with the classes of the smallest pool that every op could run in;
+//! - the first generation: one individual keeps the given order, the others are random. Size classes end
+//!   after a size with a probability drawn for each individual. Memory goes to the classes by random weights
+//!   times the bytes of their tensors;
+//! - a pool that no op could run in: counts are raised to the objects that an op needs at once, and are not
+//!   repaired below that;
+//! - a pool that then exceeds memory: it has no time, and does not survive while another does. In the first
+//!   generation it is drawn anew, in the end with the classes of the smallest pool that every op could run
+//!   in;
 //! - no class has more objects than there are tensors for it;
-//! - how many children: as many as survivors; parents are paired at random; an individual survives once (sampling without
-//!   replacement), and the best is kept aside, not in the population;
+//! - the number of children: as many as survivors. Parents are paired at random, an individual survives once
+//!   (sampling without replacement), and the best is kept outside the population;
 //! - scratch space is a tensor of its op;
-//! - the threshold: the time of the copy of an object of the class to the device; without a candidate older than that, any;
-//! - ties of Belady's rule: the tensor unused for longest; a parameter is next needed in the next iteration;
-//! - which free object: the one free for longest; a parameter returns to the object in which the step found it;
-//! - a parameter that ends the step elsewhere, or not on the device, is no initial resident, and the second pass is run again;
-//! - what host memory holds already, or what is overwritten next, is released without a copy;
-//! - swap-ins run in the order in which their objects become free, then in that in which ops need them, swap-outs in the order
-//!   in which tensors become free;
-//! - the deviation of CNT's mutation: half of the count, at least one; CNT follows a mutated CLS through CNT_EXT;
-//! - an individual's time is that of a step in steady state, which may overlap the next one's copies.
+//! - the threshold: the time of the copy of an object of the class to the device; without a candidate older
+//!   than that, any;
+//! - ties of Belady's rule: the tensor unused for longest. A parameter is next needed in the next iteration;
+//! - the choice of a free object: the one free for longest. A parameter returns to the object in which the
+//!   step found it;
+//! - a parameter that ends the step elsewhere, or not on the device, is no initial resident, and the second
+//!   pass repeats;
+//! - a tensor whose content host memory holds already, or that is overwritten next, is released without a
+//!   copy;
+//! - swap-ins run in the order in which their objects become free, then in the order of the ops that need
+//!   them; swap-outs in the order in which tensors become free;
+//! - the deviation of CNT's mutation: half of the count, at least one. CNT follows a mutated CLS through
+//!   CNT_EXT;
+//! - the time of an individual: that of a step in steady state, which may overlap the next one's copies.
 //!
-//! The paper searches for 30 minutes on 72 virtual cores; here the number of ops that are evaluated is bounded: 320,000 at
-//! effort 0, and four times as many at each effort above, which is 3,700 individuals of 1,400 ops at effort 2. A search also
-//! ends, which the paper's does not, after 200 generations without a better individual, or as many as there are ops if those
-//! are more: few ops have few schedules and pools, and at effort 2 more than 178 ops do not get that many generations.
+//! The paper searches for 30 minutes on 72 virtual cores. Here the number of evaluated ops is bounded:
+//! 320,000 at effort 0, and four times as many at each effort above. That is 3,700 individuals of 1,400 ops
+//! at effort 2. A search also ends, as the paper's does not, after 200 generations without a better
+//! individual, or as many as there are ops if those are more. Few ops have few schedules and pools; at effort
+//! 2 more than 178 ops do not get that many generations.
 //!
-//! Its method ends where no mapping of sizes to classes gives every op its objects within the budget. It does not
-//! recompute.
+//! The method ends where no mapping of sizes to classes gives every op its objects within the budget. It does
+//! not recompute.
 
 mod engine;
 mod graph;
@@ -58,7 +68,7 @@ use memc_ir::Bytes;
 use memc_planner::{Found, NoPlan, Planner, Problem, Request};
 use rayon::prelude::*;
 
-use self::engine::{Augmented, script};
+use self::engine::{Augmented, decisions};
 use self::graph::Graph;
 use self::pool::Pool;
 use super::random::Random;
@@ -79,9 +89,9 @@ const POPULATION: usize = 144;
 const MUTATION: f64 = 0.1;
 /// Ops evaluated at effort 0.
 const OPS: u64 = 320_000;
-/// Generations without an individual that has a time after which the search ends: pools are all that chance decides there.
+/// Generations without an individual that has a time, after which the search ends.
 const HOPELESS: u64 = 4;
-/// Generations without a better individual after which the search ends, unless there are more ops.
+/// Generations without a better individual, after which the search ends, unless there are more ops.
 const STALE: u64 = 200;
 /// Random pools drawn for an individual of the first generation until one fits.
 const DRAWS: usize = 64;
@@ -123,17 +133,18 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
             Bytes(request.capacity)
         )));
     };
-    let moves =
-        g.plan(&best.order, &best.pool).ok_or_else(|| NoPlan::Failed("a plan is not found again".into()))?;
-    Ok(Found { decisions: script(&g, &best.order, &best.pool, &moves), evaluations })
+    let moves = g
+        .plan(&best.order, &best.pool)
+        .ok_or_else(|| NoPlan::Failed("a plan is not found a second time".into()))?;
+    Ok(Found { decisions: decisions(&g, &best.order, &best.pool, &moves), evaluations })
 }
 
-/// The stream of random numbers of a part of a generation.
+/// Stream of random numbers for a part of a generation.
 fn stream(generation: u64, part: usize) -> u64 {
     (generation << 20) + part as u64
 }
 
-/// Keeps the fastest; whether it is another now.
+/// Keeps the fastest; true if that is a new one.
 fn keep_best(best: &mut Option<Individual>, individuals: &[Individual]) -> bool {
     let mut better = false;
     for individual in individuals {
@@ -225,14 +236,15 @@ fn cross(first: &[u32], second: &[u32], cut: usize) -> Vec<u32> {
     child
 }
 
-/// Eq. 1: survivors drawn without replacement, each with the probability of its weight among those left (by the keys of
-/// Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006).
+/// Eq. 1: survivors drawn without replacement, each with the probability of its weight among those left (by
+/// the keys of Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006).
 fn survivors(population: Vec<Individual>, best: u64, random: &mut Random) -> Vec<Individual> {
     let mut keyed: Vec<(f64, Individual)> = population
         .into_iter()
         .map(|individual| {
             let exponent = individual.time.map(|t| 1.0 - t as f64 / best.max(1) as f64);
-            // The logarithm of a key u^(1/weight), negated and again in logarithms so that no weight vanishes.
+            // The logarithm of a key u^(1/weight), negated, as a logarithm once more so that no weight
+            // vanishes.
             let noise = (-(1.0 - random.unit()).ln()).max(f64::MIN_POSITIVE).ln();
             (exponent.map_or(f64::INFINITY, |e| noise - e), individual)
         })

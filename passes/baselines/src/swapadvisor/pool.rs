@@ -15,7 +15,7 @@ pub(super) struct Sizes {
     pub(super) of_tensor: Vec<u32>,
     /// The size of every op's scratch space, likewise.
     pub(super) of_scratch: Vec<Option<u32>>,
-    /// For every op, the sizes of its tensors and its scratch space, without those of ops that need no more than another.
+    /// Distinct sets of sizes that an op needs at once, tensors and scratch space; each is ascending.
     pub(super) sets: Vec<Vec<u32>>,
 }
 
@@ -150,8 +150,8 @@ impl Pool {
         self.cnt.iter().zip(objects).fold(0, add)
     }
 
-    /// Makes the pool one that every op can run in: at least the objects that an op needs at once, at most one for every
-    /// tensor, within memory; false when that cannot be.
+    /// Makes the pool one that every op can run in: at least the objects that an op needs at once, at most
+    /// one for every tensor, within memory; false when that cannot be.
     pub(super) fn fit(&mut self, sizes: &Sizes, capacity: u64) -> bool {
         let mut least = vec![0u64; self.cnt.len()];
         let mut here = vec![0u64; self.cnt.len()];
@@ -175,8 +175,8 @@ impl Pool {
         self.repair(&self.objects(&sizes.bytes), &least, capacity)
     }
 
-    /// Sec. 5.3: where the pool exceeds memory, every count decreases in inverse proportion to its class's size, the same bytes
-    /// from every class, but not below `least`; false when that does not suffice.
+    /// Sec. 5.3: where the pool exceeds memory, every count decreases in inverse proportion to its class's
+    /// size, the same bytes from every class, but not below `least`; false when that does not suffice.
     pub(super) fn repair(&mut self, objects: &[u64], least: &[u64], capacity: u64) -> bool {
         loop {
             let over = self.bytes(objects).saturating_sub(capacity);

@@ -1,4 +1,4 @@
-//! The swap planner: which tensors are swapped, given a schedule and a pool (Sec. 4.2).
+//! The swap planner: chooses the swapped tensors, given a schedule and a pool (Sec. 4.2).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,7 +12,7 @@ use super::pool::Pool;
 const PASSES: usize = 8;
 
 impl Graph<'_> {
-    /// The swap plan of a schedule in a pool; nothing when an op finds no object for a tensor.
+    /// The swap plan of a schedule in a pool; `None` when an op finds no object for a tensor.
     pub(super) fn plan(&self, order: &[u32], pool: &Pool) -> Option<Moves> {
         let classes = pool.cnt.iter().sum::<u64>();
         let blocks = u32::try_from(classes).ok().filter(|&n| n < NONE)?;
@@ -30,7 +30,7 @@ impl Graph<'_> {
             x.reset(&initial);
             x.run(Some(&pressure))?;
             let removed = |t: u32| x.moves.home[t as usize] == NONE;
-            // What did not stay, or did not return to where it was, is no initial resident.
+            // A parameter that did not stay, or did not return to its block, is no initial resident.
             let stayed = |t: u32, b: u32| x.block[t as usize] == b && !x.astray[t as usize];
             if initial.iter().all(|&(t, b)| removed(t) || stayed(t, b)) {
                 return Some(x.moves.sorted());
@@ -47,29 +47,32 @@ struct Pass<'a> {
     order: &'a [u32],
     /// Positions of every tensor's touches.
     touches: Vec<u32>,
-    /// For every tensor, its next touch in the list.
+    /// For every tensor, its next entry in `touches`.
     next: Vec<u32>,
-    /// Start of the op at every position, if none waits.
+    /// Start of the op at every position in ns, if none waits.
     start: Vec<u64>,
     /// Class of every tensor and of every position's scratch space.
     class: &'a [u32],
     /// For every class, its first block; one more at the end.
     first: Vec<u32>,
     objects: Vec<u64>,
-    /// Content of every block, and the time since which it is free.
+    /// For every block, the tensor in it.
     holds: Vec<u32>,
+    /// For every block, the position since which it is free.
     free: Vec<u32>,
-    /// For every class, its free blocks by that; some entries are out of date.
+    /// For every class, its free blocks by the position since which they are; some entries are out of date.
     unused: Vec<BinaryHeap<Reverse<(u32, u32)>>>,
     /// Block of every tensor.
     block: Vec<u32>,
-    /// For every tensor: position after its last touch, whether its content is not on the host, whether it ever was here.
+    /// For every tensor, the position after its last touch.
     last: Vec<u32>,
+    /// Tensors whose content is not on the host.
     dirty: Vec<bool>,
+    /// Tensors that have been on the device in this step.
     appeared: Vec<bool>,
     /// Initial residents that found their block taken when they returned.
     astray: Vec<bool>,
-    /// Position plus one at which a tensor is an operand.
+    /// For every tensor, the last position at which it is an operand, plus one.
     pinned: Vec<u32>,
     /// Requests that found no free object.
     pressure: Vec<bool>,
@@ -186,7 +189,7 @@ impl<'a> Pass<'a> {
                 self.pinned[t as usize] = i + 1;
             }
             let request = |k: usize| g.requests[op as usize] as usize + k;
-            // What is read before what is written.
+            // Reads come before writes.
             let reads = operands.iter().enumerate().filter(|(_, o)| o.1);
             let writes = operands.iter().enumerate().filter(|(_, o)| !o.1);
             for (k, &(t, read, write)) in reads.chain(writes) {
@@ -218,7 +221,7 @@ impl<'a> Pass<'a> {
                 }
             }
         }
-        // Parameters that are not to be here when the next step begins.
+        // Parameters that must not be here when the next step begins.
         for (t, _) in self.residents() {
             if self.moves.home[t as usize] == NONE && before.is_some() {
                 self.release(t, self.dirty[t as usize]);
@@ -238,7 +241,8 @@ impl<'a> Pass<'a> {
             self.dirty[t as usize] = true;
             return;
         }
-        // As early as its block is free and it has left its last one (Sec. 4.2): one that waits holds up no other.
+        // As early as its block is free and its last one is given up (Sec. 4.2): a copy that waits holds up
+        // no other.
         let ready = self.free[block as usize].max(self.last[t as usize]);
         self.moves.acts.push((ready, Act::In(block), t));
         self.dirty[t as usize] = false;
@@ -313,7 +317,7 @@ impl<'a> Pass<'a> {
         Some(choice)
     }
 
-    /// Position at which a tensor on the device is needed next; counted on past the end for the next step.
+    /// Position at which a tensor on the device is needed next; past the end, a position of the next step.
     fn next_use(&self, t: u32) -> u32 {
         let (next, end) = (self.next[t as usize], self.g.touches[t as usize + 1]);
         if next < end {

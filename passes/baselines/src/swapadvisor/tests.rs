@@ -9,8 +9,8 @@ use super::{PLANNER, cross};
 use crate::random::{Precedence, Random};
 use crate::samples::{UNIT, device, holds, op, problem, tensor};
 
-/// Fig. 4: five nodes, cut after three. The figure is lost; of the parents the text gives the first three of SCH_2, and that the
-/// rest of SCH_1 is 1 before 5.
+/// Fig. 4: five nodes, cut after three. The figure is lost; of the parents the text gives the first three of
+/// SCH_2, and that the rest of SCH_1 is 1 before 5.
 #[test]
 fn fig_4_schedules_are_crossed() {
     let (first, second) = ([1, 2, 3, 4, 5], [2, 3, 4, 5, 1]);
@@ -70,8 +70,8 @@ fn mutated_pools_are_monotonic() {
     assert_eq!(seen.len(), 32, "every mapping of six sizes is reached");
 }
 
-/// Fig. 3: three ops, four units of memory: W1 makes room for W3 and W2 for A3. That A1 is still needed at op3 is
-/// assumed here, as else its object would be free.
+/// Fig. 3: three ops, four units of memory: W1 makes room for W3 and W2 for A3. That A1 is still needed at
+/// op3 is assumed here, as else its object would be free.
 #[test]
 fn fig_3_the_least_recent_parameter_makes_room() {
     let [w1, w2, w3, a1, a2, a3] = [0, 1, 2, 3, 4, 5];
@@ -102,7 +102,7 @@ fn fig_3_the_least_recent_parameter_makes_room() {
     assert!(moves.home.iter().all(|&home| home == NONE));
 }
 
-/// Fig. 1(a), with ops after it that stand for the backward pass, so that activations are needed again.
+/// Fig. 1(a), with ops after it that stand for the backward pass, so that activations are needed twice.
 fn fig_1() -> Problem {
     let [a0, a1, a2, a3, a4, a5, w1, w2, w3, w4] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
     let units = [1, 1, 2, 1, 1, 2];
@@ -145,9 +145,9 @@ fn fig_1_ends(schedule: [u32; 6], pool: &Pool) -> u64 {
     ends[concat as usize] / 1000
 }
 
-/// Fig. 1(b) to (e): five objects of 2 MB take one unit longer than eight of 1 MB and one of 2 MB with the right branch
-/// first, and the left branch first one longer than the right one with the finer pool. What the text does not say: (b), the left
-/// branch first with five objects, gains nothing on (c) or (e).
+/// Fig. 1(b) to (e): five objects of 2 MB take one unit longer than eight of 1 MB and one of 2 MB with the
+/// right branch first, and the left branch first one longer than the right one with the finer pool. What the
+/// text does not say: (b), the left branch first with five objects, gains nothing on (c) or (e).
 #[test]
 fn fig_1_schedules_and_pools_decide_the_time() {
     let coarse = Pool { cls: vec![1, 1], cnt: vec![5] };
@@ -160,13 +160,13 @@ fn fig_1_schedules_and_pools_decide_the_time() {
 }
 
 #[test]
-fn scripts_are_carried_out_within_the_budget() {
+fn decisions_are_carried_out_within_the_budget() {
     holds(&PLANNER, 4000);
 }
 
-/// The same script for a seed on one thread and on four, and another for another seed.
+/// A seed gives the same decisions on one thread and on four.
 #[test]
-fn a_seed_gives_one_script_at_any_thread_count() {
+fn a_seed_gives_the_same_decisions_at_any_thread_count() {
     let p = fig_1();
     let request = Request { effort: 0, seed: 7, ..Request::new(8 * UNIT) };
     let on = |threads: usize, request: &Request<'_>| {
@@ -177,7 +177,8 @@ fn a_seed_gives_one_script_at_any_thread_count() {
     assert_eq!(on(1, &request), on(4, &request));
 }
 
-/// Three ops have few schedules and pools: the search ends long before as many individuals as the effort allows.
+/// Three ops have few schedules and pools: the search ends long before as many individuals as the effort
+/// allows.
 #[test]
 fn a_search_that_finds_nothing_better_ends() {
     let tensors = ["a", "b", "c"].map(|name| tensor(name, 2, Kind::Transient));

@@ -1,5 +1,5 @@
-//! Swap tasks: the tensors of the memory peak, their feasible time regions, and the link that they share (Sec. 4.1, 4.2,
-//! Algorithms 1 and 2).
+//! Swap tasks: the tensors of the memory peak, their feasible time regions, and the link that they share
+//! (Sec. 4.1, 4.2, Algorithms 1 and 2).
 
 use memc_planner::{Problem, Scheme, Sequence, Swap};
 
@@ -92,7 +92,8 @@ impl<'a> Tasks<'a> {
         tensors.into_iter().map(|(_, t)| t).collect()
     }
 
-    /// Algorithm 1 for one tensor: finds room on the link for its swap tasks so that it is away in at least one gap.
+    /// Algorithm 1 for one tensor: finds room on the link for its swap tasks so that it is away in at least
+    /// one gap.
     pub(super) fn schedule(&mut self, t: u32, peak: usize) -> bool {
         let gaps = self.scheme.sequence.gaps_of(t);
         let n = self.steps() as usize;
@@ -117,7 +118,8 @@ impl<'a> Tasks<'a> {
         true
     }
 
-    /// Swap tasks for one gap: out as early as the link allows, ending by `latest`, and in as late as possible.
+    /// Swap tasks for one gap: out as early as the link allows, ending by `latest`, and in as late as
+    /// possible.
     fn swap(&mut self, g: usize, latest: u64) -> bool {
         let gap = self.scheme.sequence.gaps[g];
         let n = self.steps();
@@ -146,8 +148,8 @@ impl<'a> Tasks<'a> {
         true
     }
 
-    /// Starts of the copies of a gap that is tentatively swapped, and what they mean for the steps; nothing when there is
-    /// no region for one of them or no step in which the tensor is away.
+    /// Starts of the copies of a gap that is tentatively swapped, and what they mean for the steps; nothing
+    /// when there is no region for one of them or no step in which the tensor is away.
     fn regions(&self, g: usize, latest: u64) -> Option<(Option<u64>, Option<u64>, Swap)> {
         let gap = &self.scheme.sequence.gaps[g];
         let n = self.steps();

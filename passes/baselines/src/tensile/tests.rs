@@ -1,4 +1,4 @@
-//! The example of Fig. 5, what the text says of swapping and recomputation, and random problems.
+//! The example of Fig. 5, the text on swapping and recomputation, and random problems.
 
 use memc_planner::{Kind, Problem, Request, Swap, What};
 
@@ -6,8 +6,9 @@ use super::PLANNER;
 use super::swap::Tasks;
 use crate::samples::{UNIT, device, holds, op, planned, tensor};
 
-/// The MLP of Fig. 5: one hidden layer with a feature map and a mask, forward, backward and optimizing phase. The figure
-/// is lost but for its caption; sizes and times are chosen here, the loss is ten ops so that times can be told.
+/// The MLP of Fig. 5: one hidden layer with a feature map and a mask, forward, backward and optimizing phase.
+/// The figure is lost but for its caption; sizes and times are chosen here, the loss is ten ops so that times
+/// can be told.
 fn mlp() -> Problem {
     let [x, w1, w2, h, mask, y, dy, dw1, dw2] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
     let tensors = vec![
@@ -45,8 +46,8 @@ fn after(tasks: &Tasks<'_>, t: u32, from: i32) -> Option<Swap> {
     s.swaps[g]
 }
 
-/// Fig. 5, Sec. 4.1: feature maps leave as early as possible after their access and return as late as possible before the
-/// next one, and tasks do not share the link.
+/// Fig. 5, Sec. 4.1: feature maps leave as early as possible after their access and return as late as
+/// possible before the next one, and tasks do not share the link.
 #[test]
 fn fig_5_feature_maps_leave_early_and_return_late_one_at_a_time() {
     let p = mlp();
@@ -55,7 +56,8 @@ fn fig_5_feature_maps_leave_early_and_return_late_one_at_a_time() {
     // Out from 20 to 24, when op 4 starts; in from 36, when op 10 starts, to 40.
     assert_eq!(after(&tasks, 3, 1), Some(Swap { drop: 4, back: 10 }));
     assert!(tasks.schedule(4, 11));
-    // Out from 24 to 25, in op 4, released at 26; in from 35 to 36, for which op 9 has to take the bytes at 34.
+    // Out from 24 to 25, in op 4, released at 26; in from 35 to 36, for which op 9 has to take the bytes
+    // at 34.
     assert_eq!(after(&tasks, 4, 1), Some(Swap { drop: 5, back: 9 }));
 }
 
@@ -68,15 +70,16 @@ fn swap_outs_end_before_the_peak() {
     assert!(tasks.schedule(3, 4), "it can when op 4 starts at 24");
 }
 
-/// Fig. 1(c), Fig. 5 and Sec. 4.1: what the optimizing phase updates leaves after the update and is back when the next iteration
-/// needs it; the copy in host memory serves the rest of its accesses.
+/// Fig. 1(c), Fig. 5 and Sec. 4.1: what the optimizing phase updates leaves after the update and is back when
+/// the next iteration needs it; the copy in host memory serves the rest of its accesses.
 #[test]
 fn fig_1c_parameters_are_swapped_across_iterations() {
     let p = mlp();
     let n = p.ops.len() as i32;
     let mut tasks = Tasks::new(&p);
     assert!(tasks.schedule(2, 12));
-    // w2: updated by op 14 until 70, gone at 72; needed by op 1 at 10 of the next step, so the copy starts at 8, in op 0.
+    // w2: updated by op 14 until 70, gone at 72; needed by op 1 at 10 of the next step, so the copy starts at
+    // 8, in op 0.
     assert_eq!(after(&tasks, 2, 14), Some(Swap { drop: 16, back: n }));
     assert_eq!(after(&tasks, 2, 1), Some(Swap { drop: 2, back: 13 }));
     let outs = tasks.scheme.copies_out(&p);
@@ -87,7 +90,8 @@ fn fig_1c_parameters_are_swapped_across_iterations() {
     assert_eq!(after(&tasks, 1, 0), Some(Swap { drop: 2, back: 14 }));
 }
 
-/// Algorithm 2: the peak is where the most bytes are, and the largest tensors that lie unused there come first.
+/// Algorithm 2: the peak is where the most bytes are, and the largest tensors that lie unused there come
+/// first.
 #[test]
 fn algorithm_2_finds_the_peak_and_its_tensors() {
     let p = mlp();
@@ -97,7 +101,8 @@ fn algorithm_2_finds_the_peak_and_its_tensors() {
     assert_eq!(tasks.idle_at(12), [1, 2, 0]);
 }
 
-/// Sec. 4.4: where swapping does not suffice, the tensor with the most bytes per time of recomputation is computed again.
+/// Sec. 4.4: where swapping does not suffice, the tensor with the most bytes per time of recomputation is
+/// recomputed.
 #[test]
 fn recomputation_takes_the_largest_msps() {
     let tensors = ["a", "b", "c"].map(|name| tensor(name, 4, Kind::Transient));
@@ -126,6 +131,6 @@ fn recomputation_takes_the_largest_msps() {
 }
 
 #[test]
-fn scripts_are_carried_out_within_the_budget() {
+fn decisions_are_carried_out_within_the_budget() {
     holds(&PLANNER, 2000);
 }

@@ -7,10 +7,10 @@ use memc_planner::{Action, Decisions, Home, NoPlan, Request, load, realise, solv
 
 use super::*;
 
-/// Runs every planner on random problems at random budgets: what it returns fits and does no more than its row and the
-/// request say.
+/// Every planner's decisions on random problems fit random budgets, and do no more than its row and the
+/// request allow.
 #[test]
-fn scripts_are_accepted_and_fit() {
+fn decisions_are_accepted_and_fit() {
     arbtest::arbtest(|u| {
         let p = if u.arbitrary()? { step::random(u)? } else { samples::problem(u)? };
         let peak =
@@ -54,21 +54,21 @@ fn scripts_are_accepted_and_fit() {
     .budget_ms(1_500);
 }
 
-/// Whatever a problem is, no planner contradicts itself, at the budgets that are asked for.
+/// No planner contradicts itself, on any problem at any budget.
 #[test]
 fn no_planner_fails_on_any_problem() {
     let (mut found, mut failures) = (vec![0; PLANNERS.len()], Vec::new());
     for seed in 0..SEEDS {
         let Sample { problem: p, capacity } = any(&mut Seed(seed), 14).expect("it is a problem");
-        // Those that search end with what they have first.
+        // A search ends with its first plan.
         let request = Request { effort: 0, seed, stop: &|| true, ..Request::new(capacity) };
         for (planner, found) in PLANNERS.iter().zip(&mut found) {
-            let script = match (planner.plan)(&p, &request) {
+            let plan = match (planner.plan)(&p, &request) {
                 Err(NoPlan::Infeasible(_)) => continue,
                 Err(NoPlan::Failed(why)) => Err(why),
-                Ok(script) => realise(&p, script.decisions),
+                Ok(found) => realise(&p, found.decisions),
             };
-            match script {
+            match plan {
                 Ok(r) if r.evaluation.load_bytes <= capacity => *found += 1,
                 Ok(_) if planner.name == "keep-all" => {}
                 Ok(r) => failures.push((seed, planner.name, format!("{} bytes", r.evaluation.load_bytes))),
@@ -80,8 +80,8 @@ fn no_planner_fails_on_any_problem() {
     assert!(found.iter().all(|&n| n > SEEDS / 10), "{found:?}");
 }
 
-/// In steps too large for asking every planner for a plan that fits, the default planner is not behind one either, even
-/// without a search of its own.
+/// In steps too large for asking every planner for a plan that fits, the default planner is not behind one
+/// either, even without a search of its own.
 #[test]
 fn no_quick_planner_is_ahead_in_a_large_step() {
     let p = chain(150, 4096, 100, 200);
@@ -114,12 +114,12 @@ fn with_enough_memory_nothing_is_slower_than_computing() {
     }
 }
 
-/// Methods that do the same at any budget.
+/// Planners that ignore the budget.
 const STATIC: &[&str] = &["checkpoint-sqrt", "delta", "vdnn-all", "vdnn-conv"];
 
-/// The same request gives the same script on one thread and on four.
+/// The same request gives the same decisions on one thread and on four.
 #[test]
-fn scripts_do_not_depend_on_threads() {
+fn decisions_do_not_depend_on_threads() {
     arbtest::arbtest(|u| {
         let p = step::random(u)?;
         let request = Request { effort: 0, ..Request::new(p.largest_working_set().1 * 3 / 2) };

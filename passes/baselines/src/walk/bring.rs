@@ -1,9 +1,10 @@
-//! Has an op's operands on the device and runs it; what is gone is copied or computed again, however long the chain.
+//! Brings an op's operands to the device and runs it. Missing operands are copied or recomputed, however long
+//! the chain.
 
 use memc_planner::{Action, Kind, Run};
 
 use super::facts::content;
-use super::{AGAIN, Policy, Stuck, Walk, writer};
+use super::{EvictionWalk, MOST_RECOMPUTATIONS, Policy, Stuck, writer};
 
 /// A recomputation that waits for its operands.
 struct Frame {
@@ -14,7 +15,7 @@ struct Frame {
     wanted: u32,
 }
 
-impl Walk<'_> {
+impl EvictionWalk<'_> {
     /// Makes the present op's operands present, makes room for its results and workspace, and runs it.
     pub(super) fn bring(&mut self, i: u32, policy: &mut dyn Policy) -> Result<(), Stuck> {
         let op = &self.p.ops[i as usize];
@@ -90,7 +91,7 @@ impl Walk<'_> {
                 continue;
             }
             let (op, wanted) = (frame.op, frame.wanted);
-            self.again(op, wanted, policy)?;
+            self.recompute(op, wanted, policy)?;
             stack.pop();
         }
     }
@@ -107,8 +108,8 @@ impl Walk<'_> {
         if self.here[i] {
             return if self.seen[i] == seen { Ok(None) } else { Err(Stuck::Lost(until)) };
         }
-        let redo = self.recompute && self.facts.redoable(t, seen, until);
-        if self.host[i] == Some(seen) && !(redo && policy.redo_although_on_host()) {
+        let recomputable = self.recompute && self.facts.recomputable(t, seen, until);
+        if self.host[i] == Some(seen) && !(recomputable && policy.ignores_host_copies()) {
             self.pins[i] += 1;
             let room = self.room(self.bytes(t), policy);
             self.pins[i] -= 1;
@@ -116,18 +117,18 @@ impl Walk<'_> {
             self.copy_in(t, policy);
             return Ok(None);
         }
-        match writer(self.p, t, seen).filter(|_| redo) {
+        match writer(self.p, t, seen).filter(|_| recomputable) {
             Some(op) => Ok(Some(Frame { op, ready: 0, wanted: t })),
             None => Err(Stuck::Lost(until)),
         }
     }
 
-    /// Runs an op again whose operands are there and pinned: for one tensor, and for what else of its results is gone
-    /// and needed.
-    fn again(&mut self, w: u32, wanted: u32, policy: &mut dyn Policy) -> Result<(), Stuck> {
+    /// Runs an op again whose operands are there and pinned: for one tensor, and for what else of its results
+    /// is gone and needed.
+    fn recompute(&mut self, w: u32, wanted: u32, policy: &mut dyn Policy) -> Result<(), Stuck> {
         let op = &self.p.ops[w as usize];
-        self.runs_again += 1;
-        if self.runs_again > AGAIN * self.p.ops.len() {
+        self.recomputations += 1;
+        if self.recomputations > MOST_RECOMPUTATIONS * self.p.ops.len() {
             return Err(Stuck::Thrash(self.position));
         }
         let (mut at, mut scratch, mut temporary) = (Vec::new(), Vec::new(), op.workspace);
@@ -159,7 +160,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// True if an op's run makes the content that the tensor's next touch reads, and that content is nowhere yet.
+    /// True if an op's run makes the content that the tensor's next touch reads, and that content is nowhere
+    /// yet.
     fn wants_back(&self, t: u32, w: u32) -> bool {
         let next = self.next[t as usize];
         self.p.tensors[t as usize].kind == Kind::Transient

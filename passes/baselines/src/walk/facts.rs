@@ -8,12 +8,14 @@ pub(crate) const NEVER: u32 = u32::MAX;
 /// Facts of the given order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
-    /// The op with the most bytes on the device when nothing leaves early, which parts the forward from the backward pass.
+    /// The op with the most bytes on the device when nothing leaves early, which parts the forward from the
+    /// backward pass.
     pub(crate) split: u32,
     /// Those bytes.
     pub(crate) peak: u64,
-    /// By tensor and content (how many writes it has seen): the last position just before which it can be computed.
-    again: Vec<Vec<u32>>,
+    /// By tensor and content (how many writes it has seen): the last position just before which it can be
+    /// computed.
+    limits: Vec<Vec<u32>>,
 }
 
 impl Facts {
@@ -23,19 +25,20 @@ impl Facts {
         let live = Scheme::keep_all(order).usage();
         let split = (0..live.len()).max_by_key(|&i| (live[i], std::cmp::Reverse(i))).unwrap_or(0) as u32;
         let peak = live.get(split as usize).copied().unwrap_or(0);
-        let mut again: Vec<Vec<u32>> = p.tensors.iter().map(|t| vec![0; t.writes.len() + 1]).collect();
+        let mut limits: Vec<Vec<u32>> = p.tensors.iter().map(|t| vec![0; t.writes.len() + 1]).collect();
         for (i, op) in p.ops.iter().enumerate() {
-            let limit = if op.repeatable { redo_limit(p, &again, i as u32) } else { 0 };
+            let limit = if op.repeatable { recompute_limit(p, &limits, i as u32) } else { 0 };
             for &t in op.writes.iter().filter(|&t| !op.reads.contains(t)) {
-                again[t as usize][content(p, t, i as u32) as usize + 1] = limit;
+                limits[t as usize][content(p, t, i as u32) as usize + 1] = limit;
             }
         }
-        Facts { split, peak, again }
+        Facts { split, peak, limits }
     }
 
-    /// True if a content can be recomputed just before `position`, from contents that are there or can be recomputed then.
-    pub(crate) fn redoable(&self, t: u32, content: u32, position: u32) -> bool {
-        let limits = &self.again[t as usize];
+    /// True if a content can be recomputed just before `position`, from contents that are there or can be
+    /// recomputed then.
+    pub(crate) fn recomputable(&self, t: u32, content: u32, position: u32) -> bool {
+        let limits = &self.limits[t as usize];
         position < NEVER && limits.get(content as usize).is_some_and(|&l| l > 0 && position <= l)
     }
 }
@@ -51,7 +54,7 @@ pub(crate) fn writer(p: &Problem, t: u32, content: u32) -> Option<u32> {
 }
 
 /// Until when an op can run again: as long as each operand has the content that it had, or can have it again.
-fn redo_limit(p: &Problem, again: &[Vec<u32>], w: u32) -> u32 {
+fn recompute_limit(p: &Problem, limits: &[Vec<u32>], w: u32) -> u32 {
     let op = &p.ops[w as usize];
     let operand = |&r: &u32| {
         let tensor = &p.tensors[r as usize];
@@ -65,7 +68,7 @@ fn redo_limit(p: &Problem, again: &[Vec<u32>], w: u32) -> u32 {
             None if tensor.kind == Kind::Persistent || tensor.kind == Kind::Input && had == 0 => NEVER,
             None => tensor.touches.last().copied().unwrap_or(0),
         };
-        overwritten.min(end.max(again[r as usize][had]))
+        overwritten.min(end.max(limits[r as usize][had]))
     };
     op.reads.iter().map(operand).min().unwrap_or(NEVER)
 }

@@ -1,5 +1,5 @@
-//! Moves a script's copies to the device ahead of their need, as prefetchers do, and its releases behind copies to the
-//! host, as allocators do that take free memory first.
+//! Moves copies to the device ahead of their need, as prefetchers do, and releases behind copies to the host,
+//! as allocators do that take free memory first.
 
 use memc_planner::{Action, Decisions, Home, Problem, Run};
 
@@ -10,8 +10,8 @@ struct Copy {
     first: usize,
 }
 
-/// Puts releases off until the copies to the host before them are done, by the ops' times without stalls, as far as
-/// memory allows: until then, bytes that are free anyway are better taken by others.
+/// Puts releases off until the copies to the host before them are done, by the ops' times without stalls, as
+/// far as memory allows: until then, bytes that are free anyway are better taken by others.
 pub(crate) fn put_off(p: &Problem, d: Decisions, capacity: u64) -> Decisions {
     let mut used = usage(p, &d);
     let mut slots: Vec<Vec<Action>> = vec![Vec::new()];
@@ -84,7 +84,7 @@ pub(crate) fn put_off(p: &Problem, d: Decisions, capacity: u64) -> Decisions {
     hoist(p, Decisions { actions, ..d }, capacity, &|_, slot| (slot, slot))
 }
 
-/// A script by runs: what happens before each of them, and after the last.
+/// Decisions by runs: what happens before each of them, and after the last.
 struct Slots {
     runs: Vec<Run>,
     /// Copies to the host and releases, in order.
@@ -92,11 +92,12 @@ struct Slots {
     copies: Vec<Copy>,
 }
 
-/// Moves every copy to the device as early as it has to begin for its op to find it done, by the ops' times without
-/// stalls, as far as memory, the tensor's last release and `lead` allow.
+/// Moves every copy to the device as early as it has to begin for its op to find it done, by the ops' times
+/// without stalls, as far as memory, the tensor's last release and `lead` allow.
 ///
-/// `lead` gets a tensor and the index of the run that needs it, and says before which run its copy may begin, and before
-/// which it has to as far as memory allows, whether or not that is early. Copies keep the order of their needs.
+/// `lead` gets a tensor and the index of the run that needs it, and says before which run its copy may begin,
+/// and before which it has to as far as memory allows, whether or not that is early. Copies keep the order of
+/// their needs.
 pub(crate) fn hoist(
     p: &Problem,
     d: Decisions,
@@ -164,7 +165,7 @@ impl Slots {
     }
 }
 
-/// Bytes on the device during every run of a script.
+/// Bytes on the device during every run of decisions.
 pub(crate) fn usage(p: &Problem, d: &Decisions) -> Vec<u64> {
     let bytes = |t: u32| p.tensors[t as usize].bytes;
     let mut here = vec![false; p.tensors.len()];

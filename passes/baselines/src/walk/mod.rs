@@ -1,9 +1,9 @@
-//! A walk through the step in the given order, as a memory manager at run time takes it: an op that does not fit
-//! evicts by a policy's score, what is missing comes back by a copy or by computing it again.
+//! A walk through the step in the given order, like a memory manager at run time: an op that does not fit
+//! evicts by a policy's score, and missing operands come back by a copy or by recomputation.
 //!
-//! Counts bytes, not addresses; layout comes later. Every choice is recorded as an action, so that the walk is a script.
-//! A policy's wrong choices are refused here: a content that is neither on the host nor computable at its next use never
-//! leaves the device.
+//! The walk counts bytes, not addresses; offsets are chosen later. It records every choice as an action, so
+//! it ends as decisions. It refuses wrong choices of a policy: a content that is neither on the host nor
+//! computable at its next use never leaves the device.
 
 mod bring;
 mod facts;
@@ -18,33 +18,33 @@ pub(crate) use hoist::{hoist, put_off, usage};
 
 /// The two ways to leave the device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum How {
+pub(crate) enum Eviction {
     /// Copied to the host, unless a copy is there.
     Swap,
-    /// Dropped; computed again when it is needed.
-    Redo,
+    /// Dropped; recomputed when it is needed.
+    Recompute,
 }
 
 /// Decisions of a method during the walk.
 pub(crate) trait Policy {
     /// Rank of a tensor among those that may leave; the least leaves first, `None` stays.
-    fn score(&mut self, _: &Walk<'_>, _: u32) -> Option<f64> {
+    fn score(&mut self, _: &EvictionWalk<'_>, _: u32) -> Option<f64> {
         None
     }
     /// The way to leave, where both are possible.
-    fn how(&mut self, _: &Walk<'_>, _: u32) -> How {
-        How::Swap
+    fn eviction(&mut self, _: &EvictionWalk<'_>, _: u32) -> Eviction {
+        Eviction::Swap
     }
     /// True if a tensor that is on the host is recomputed all the same.
-    fn redo_although_on_host(&self) -> bool {
+    fn ignores_host_copies(&self) -> bool {
         false
     }
     /// Bytes above which tensors leave before the present op although it fits.
-    fn goal(&self, w: &Walk<'_>) -> u64 {
+    fn goal(&self, w: &EvictionWalk<'_>) -> u64 {
         w.capacity
     }
     /// Tensors to copy to the device before the present op, as long as there is room.
-    fn prefetch(&mut self, _: &Walk<'_>) -> Vec<u32> {
+    fn prefetch(&mut self, _: &EvictionWalk<'_>) -> Vec<u32> {
         Vec::new()
     }
     /// Tensors to compute again together with one, in order; the tensor is among them, or the list is empty.
@@ -52,7 +52,7 @@ pub(crate) trait Policy {
         &[]
     }
     /// Tensors that leave after the present op, whether or not there is room.
-    fn leave(&mut self, _: &Walk<'_>) -> Vec<(u32, How)> {
+    fn leave(&mut self, _: &EvictionWalk<'_>) -> Vec<(u32, Eviction)> {
         Vec::new()
     }
     /// True if a tensor that was recomputed for another's sake stays until it is evicted.
@@ -60,9 +60,9 @@ pub(crate) trait Policy {
         false
     }
     /// A tensor has left.
-    fn left(&mut self, _: &Walk<'_>, _: u32, _: How) {}
+    fn left(&mut self, _: &EvictionWalk<'_>, _: u32, _: Eviction) {}
     /// A tensor has come back.
-    fn came(&mut self, _: &Walk<'_>, _: u32) {}
+    fn came(&mut self, _: &EvictionWalk<'_>, _: u32) {}
 }
 
 /// Reason for a walk's early end.
@@ -86,7 +86,7 @@ impl Stuck {
                 label(i)
             )),
             Stuck::Thrash(i) => NoPlan::Infeasible(format!(
-                "{method} thrashes: before op {i} ({}) more than {AGAIN} runs per op were recomputations",
+                "{method} thrashes: before op {i} ({}) more than {MOST_RECOMPUTATIONS} runs per op were recomputations",
                 label(i)
             )),
             Stuck::Lost(i) => NoPlan::Failed(format!("{method} lost an operand of op {i} ({})", label(i))),
@@ -95,11 +95,11 @@ impl Stuck {
 }
 
 /// Recomputations per op of the problem after which a walk gives up.
-const AGAIN: usize = 8;
+const MOST_RECOMPUTATIONS: usize = 8;
 
 /// The state of a walk.
 #[derive(Clone, Debug)]
-pub(crate) struct Walk<'a> {
+pub(crate) struct EvictionWalk<'a> {
     pub(crate) p: &'a Problem,
     pub(crate) facts: &'a Facts,
     /// Bytes of the device arena.
@@ -126,23 +126,23 @@ pub(crate) struct Walk<'a> {
     pins: Vec<u32>,
     swap: bool,
     recompute: bool,
-    runs_again: usize,
+    recomputations: usize,
     /// Tensors brought in for a recomputation of the present op's operands.
     visitors: Vec<u32>,
     homes: BTreeMap<u32, Home>,
     actions: Vec<Action>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> EvictionWalk<'a> {
     /// Persistent tensors that `resident` accepts start the step on the device, all others in host memory.
     pub(crate) fn new(
         p: &'a Problem,
         facts: &'a Facts,
         request: &Request<'_>,
         resident: impl Fn(u32) -> bool,
-    ) -> Walk<'a> {
+    ) -> EvictionWalk<'a> {
         let n = p.tensors.len();
-        let mut w = Walk {
+        let mut w = EvictionWalk {
             p,
             facts,
             capacity: request.capacity,
@@ -158,7 +158,7 @@ impl<'a> Walk<'a> {
             pins: vec![0; n],
             swap: request.allow.on(&p.device).swap,
             recompute: request.allow.recompute,
-            runs_again: 0,
+            recomputations: 0,
             visitors: Vec::new(),
             homes: BTreeMap::new(),
             actions: Vec::new(),
@@ -207,9 +207,11 @@ impl<'a> Walk<'a> {
     }
 
     /// True if the content on the device can be recomputed for its next touch.
-    pub(crate) fn can_redo(&self, t: u32) -> bool {
+    pub(crate) fn can_recompute(&self, t: u32) -> bool {
         let transient = self.p.tensors[t as usize].kind == Kind::Transient;
-        self.recompute && transient && self.facts.redoable(t, self.seen[t as usize], self.next[t as usize])
+        self.recompute
+            && transient
+            && self.facts.recomputable(t, self.seen[t as usize], self.next[t as usize])
     }
 
     /// True if the tensor can be copied to the host, or is there.
@@ -220,7 +222,7 @@ impl<'a> Walk<'a> {
     /// True if the tensor can leave now.
     pub(crate) fn movable(&self, t: u32) -> bool {
         let i = t as usize;
-        self.here[i] && self.pins[i] == 0 && (!self.needed(t) || self.can_swap(t) || self.can_redo(t))
+        self.here[i] && self.pins[i] == 0 && (!self.needed(t) || self.can_swap(t) || self.can_recompute(t))
     }
 
     fn step(&mut self, policy: &mut dyn Policy) -> Result<(), Stuck> {
@@ -243,9 +245,9 @@ impl<'a> Walk<'a> {
                 self.drop(t);
             }
         }
-        for (t, how) in policy.leave(self) {
+        for (t, eviction) in policy.leave(self) {
             if self.movable(t) {
-                self.evict(t, how, policy);
+                self.evict(t, eviction, policy);
             }
         }
         Ok(())
@@ -268,8 +270,8 @@ impl<'a> Walk<'a> {
             }
             match best {
                 Some((_, t)) => {
-                    let how = policy.how(self, t);
-                    self.evict(t, how, policy);
+                    let eviction = policy.eviction(self, t);
+                    self.evict(t, eviction, policy);
                 }
                 None if after <= self.capacity => return Ok(()),
                 None => return Err(Stuck::NoRoom(self.position)),
@@ -277,19 +279,19 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn evict(&mut self, t: u32, how: How, policy: &mut dyn Policy) {
+    fn evict(&mut self, t: u32, eviction: Eviction, policy: &mut dyn Policy) {
         let i = t as usize;
-        let how = match how {
-            How::Redo if !self.can_redo(t) => How::Swap,
-            How::Swap if !self.can_swap(t) => How::Redo,
-            how => how,
+        let eviction = match eviction {
+            Eviction::Recompute if !self.can_recompute(t) => Eviction::Swap,
+            Eviction::Swap if !self.can_swap(t) => Eviction::Recompute,
+            eviction => eviction,
         };
-        if self.needed(t) && how == How::Swap && self.host[i] != Some(self.seen[i]) {
+        if self.needed(t) && eviction == Eviction::Swap && self.host[i] != Some(self.seen[i]) {
             self.actions.push(Action::Out(t));
             self.host[i] = Some(self.seen[i]);
         }
         self.drop(t);
-        policy.left(self, t, how);
+        policy.left(self, t, eviction);
     }
 
     fn drop(&mut self, t: u32) {
@@ -320,7 +322,7 @@ impl<'a> Walk<'a> {
         let tensors = 0..self.p.tensors.len() as u32;
         for t in tensors.clone().filter(|&t| self.here[t as usize]).collect::<Vec<_>>() {
             if !matches!(self.homes.get(&t), Some(Home::Dev(_))) {
-                self.evict(t, How::Swap, policy);
+                self.evict(t, Eviction::Swap, policy);
             }
         }
         for t in tensors {

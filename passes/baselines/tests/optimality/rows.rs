@@ -1,4 +1,4 @@
-//! What the default planner makes of small random problems, beside the exact optimum.
+//! Small random problems, planned by the default planner and solved exactly.
 
 use memc_planner::exact::{self, Judge, Optimum};
 use memc_planner::sample::{self, ALLOWED, Sample, Seed};
@@ -7,30 +7,30 @@ use memc_planner::{Action, Decisions, Home, Problem, Realised, Request, solve};
 /// Ops of the largest problem.
 const OPS: usize = 12;
 
-/// Scripts that the exact search may evaluate; problems that need more are left out.
-const SCRIPTS: u64 = 300;
+/// Most decisions that the exact search evaluates; problems that need more are left out.
+const EVALUATIONS: u64 = 300;
 
 /// One problem, planned and solved.
 pub(crate) struct Row {
-    /// What the problem is drawn from.
+    /// Seed that the problem is drawn from.
     pub(crate) seed: u64,
     /// The problem and its budget.
     pub(crate) sample: Sample,
-    /// What the planner found, if anything.
+    /// The planner's plan, if any.
     pub(crate) planned: Option<Realised>,
-    /// The optimum over the scripts that [`exact`] looks at.
+    /// The optimum over the decisions that [`exact`] looks at.
     pub(crate) optimum: Optimum,
 }
 
 impl Row {
-    /// Time beyond the optimum, over the optimum's; `None` without a plan. Negative where the planner leaves the scripts
-    /// that the exact search looks at.
+    /// Time beyond the optimum, over the optimum's; `None` without a plan. Negative where the planner leaves
+    /// the decisions that the exact search looks at.
     pub(crate) fn gap(&self) -> Option<f64> {
         let planned = self.planned.as_ref()?.evaluation.step_ns;
         Some(planned as f64 / self.optimum.step_ns.max(1) as f64 - 1.0)
     }
 
-    /// Seed, gap and what the two scripts do, in a line.
+    /// Seed, gap and features of both plans, in a line.
     pub(crate) fn describe(&self) -> String {
         let gap = self.gap().map_or("no plan".into(), |g| format!("{:+.2} %", 100.0 * g));
         let planned = self.planned.as_ref().map(|r| features(&self.sample.problem, &r.decisions));
@@ -44,8 +44,8 @@ impl Row {
     }
 }
 
-/// The first `count` problems whose optimum is proven, planned with an effort; and how many before the last of them have
-/// none that is, since the exact search would have to evaluate more scripts.
+/// The first `count` problems whose optimum is proven, planned with an effort; and the number of problems
+/// before the last of them that the exact search left unproven.
 pub(crate) fn rows(count: usize, effort: u32) -> (Vec<Row>, usize) {
     let (mut rows, mut unproven) = (Vec::new(), 0);
     for seed in 0.. {
@@ -64,11 +64,11 @@ pub(crate) fn rows(count: usize, effort: u32) -> (Vec<Row>, usize) {
 /// The exact search hit its limit.
 struct Unproven;
 
-/// `None` where there is no problem, or no script that fits.
+/// `None` where there is no problem, or no plan that fits.
 fn row(seed: u64, effort: u32) -> Option<Result<Row, Unproven>> {
     let sample = sample::sample(&mut Seed(seed), OPS)?;
     let judged = (ALLOWED[2], Judge::Layout);
-    let optimum = exact::optimum(&sample.problem, sample.capacity, judged, false, SCRIPTS)?;
+    let optimum = exact::optimum(&sample.problem, sample.capacity, judged, false, EVALUATIONS)?;
     if !optimum.proven {
         return Some(Err(Unproven));
     }
@@ -78,14 +78,14 @@ fn row(seed: u64, effort: u32) -> Option<Result<Row, Unproven>> {
     Some(Ok(Row { seed, sample, planned, optimum }))
 }
 
-/// What a script does that running the ops as given with everything on the device does not.
+/// Differences of a plan from the given order with everything on the device.
 fn features(p: &Problem, d: &Decisions) -> String {
     let (mut moved, mut runs) = (0, 0);
-    let (mut again, mut outs, mut ins) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut recomputed, mut outs, mut ins) = (Vec::new(), Vec::new(), Vec::new());
     let name = |t: u32| p.tensors[t as usize].name.as_str();
     for action in &d.actions {
         match action {
-            Action::Run(run) if run.again => again.push(p.ops[run.op as usize].name.as_str()),
+            Action::Run(run) if run.again => recomputed.push(p.ops[run.op as usize].name.as_str()),
             Action::Run(run) => {
                 moved += u32::from(run.op != runs);
                 runs += 1;
@@ -98,8 +98,8 @@ fn features(p: &Problem, d: &Decisions) -> String {
     let homes = |wanted: fn(&Home) -> bool| d.homes.values().filter(|h| wanted(h)).count();
     let (both, host) = (homes(|h| matches!(h, Home::Both(_))), homes(|h| *h == Home::Host));
     format!(
-        "{moved} ops elsewhere, again [{}], out [{}], in [{}], {both} homes on both sides, {host} on the host",
-        again.join(" "),
+        "{moved} ops elsewhere, recomputes [{}], out [{}], in [{}], {both} homes on both sides, {host} on the host",
+        recomputed.join(" "),
         outs.join(" "),
         ins.join(" ")
     )

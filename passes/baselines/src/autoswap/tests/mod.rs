@@ -1,4 +1,5 @@
-//! The paper's figures 6 and 7, reconstructed: the text gives their captions and what they show, not their numbers.
+//! The paper's figures 6 and 7, reconstructed: the text gives their captions and what they show, not their
+//! numbers.
 
 use memc_planner::{Gap, Kind, Swap, solve};
 
@@ -52,9 +53,9 @@ fn areas_are_sums_over_steps() {
     assert!(wraps > 20, "{wraps}");
 }
 
-/// Figure 6: WDOA ranks by the area under the load between the accesses; SWDOA takes the chosen variable out of the
-/// load before it ranks the next. Three variables: the second spans the first's peak, so it falls behind the third once
-/// the first is gone.
+/// Figure 6: WDOA ranks by the area under the load between the accesses; SWDOA takes the chosen variable out
+/// of the load before it ranks the next. Three variables: the second spans the first's peak, so it falls
+/// behind the third once the first is gone.
 #[test]
 fn figure_6_submodular_scores() {
     let p = step(
@@ -82,8 +83,8 @@ fn figure_6_submodular_scores() {
     assert!(scores[0] >= scores[2] && scores[2] >= scores[1]);
 }
 
-/// Figure 5 and section IV-B: DOA is the time between two accesses less the copies, AOA that by the size, and over the
-/// size where it is negative.
+/// Figure 5 and section IV-B: DOA is the time between two accesses less the copies, AOA that by the size, and
+/// over the size where it is negative.
 #[test]
 fn absences() {
     let p = step(12, &[("small", 4, &[0, 8]), ("large", 60, &[1, 5])]);
@@ -97,9 +98,9 @@ fn absences() {
     assert_eq!(aoa(&load, large, large_ns), -90e6 / (60 * MB) as f64);
 }
 
-/// Figure 7: a peak of 120 MB, a limit of 60 MB, three variables w1, w2, w3 selected. Copies to the host follow each
-/// other, each at the end of its access; copies to the device follow each other and end at their accesses; the plan
-/// without delays (LOAD') exceeds the limit, the one with (LOAD'') does not.
+/// Figure 7: a peak of 120 MB, a limit of 60 MB, three variables w1, w2, w3 selected. Copies to the host
+/// follow each other, each at the end of its access; copies to the device follow each other and end at their
+/// accesses; the plan without delays (LOAD') exceeds the limit, the one with (LOAD'') does not.
 #[test]
 fn figure_7_schedule() {
     let p = step(
@@ -139,7 +140,8 @@ fn figure_7_schedule() {
     assert!(step > p.compute_ns(), "the delay shows as overhead");
 }
 
-/// Selection stops at the limit, and the combined score is never slower than the four on their own (section VI-B.2).
+/// Selection stops at the limit, and the combined score is never slower than the four on their own (section
+/// VI-B.2).
 #[test]
 fn the_combination_is_no_worse() {
     let p = chain(12, 4 * MB, 3 << 20, 5 << 20);

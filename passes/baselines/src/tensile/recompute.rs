@@ -1,27 +1,28 @@
-//! Recomputation tasks (Sec. 4.4): accesses that were never released, by memory saving per second, until the step fits.
+//! Recomputation tasks (Sec. 4.4): accesses that were never released, by memory saved per second, until the
+//! step fits.
 
 use memc_planner::{Gap, Kind, Problem, Scheme, Sequence, Step, Swap};
 
 use super::swap::Tasks;
 
 /// Recomputation on top of the swap tasks.
-pub(super) struct Redo<'a> {
+pub(super) struct Recomputation<'a> {
     p: &'a Problem,
     tasks: &'a Tasks<'a>,
-    /// For every gap, whether the tensor is released in it and computed again at its end.
+    /// For every gap, whether the tensor is released in it and recomputed at its end.
     gaps: Vec<bool>,
     /// For every op, the gaps that end in a recomputation before it.
     before: Vec<Vec<usize>>,
     /// For every tensor, the ops before which a recomputation reads it.
     read: Vec<Vec<i32>>,
-    /// Tensors that are computed again.
+    /// Tensors that are recomputed.
     released: Vec<bool>,
 }
 
-impl<'a> Redo<'a> {
+impl<'a> Recomputation<'a> {
     /// None yet.
-    pub(super) fn new(p: &'a Problem, tasks: &'a Tasks<'a>) -> Redo<'a> {
-        Redo {
+    pub(super) fn new(p: &'a Problem, tasks: &'a Tasks<'a>) -> Recomputation<'a> {
+        Recomputation {
             p,
             tasks,
             gaps: vec![false; tasks.scheme.swaps.len()],
@@ -37,9 +38,9 @@ impl<'a> Redo<'a> {
         let (n, mut steps) = (self.p.ops.len(), Vec::new());
         // Where every op's recomputations begin, and where the op itself is.
         let (mut block, mut run) = (Vec::with_capacity(n + 1), Vec::with_capacity(n));
-        for (op, redone) in self.before.iter().enumerate() {
+        for (op, gaps) in self.before.iter().enumerate() {
             block.push(steps.len() as i32);
-            for &g in redone {
+            for &g in gaps {
                 let gap = &old.sequence.gaps[g];
                 steps.extend(self.producer(gap).map(|op| Step { op, again: Some(gap.tensor) }));
             }
@@ -67,13 +68,13 @@ impl<'a> Redo<'a> {
         new
     }
 
-    /// The only writer of a tensor, if running it again gives what there is in the gap.
+    /// The only writer of a tensor, if it recomputes the content of the gap exactly.
     fn producer(&self, gap: &Gap) -> Option<u32> {
         let tensor = &self.p.tensors[gap.tensor as usize];
         let &[writer] = tensor.writes.as_slice() else { return None };
         let op = &self.p.ops[writer as usize];
         let made = tensor.kind == Kind::Transient && writer as i32 <= gap.from;
-        // What it updates in place is no longer what it was.
+        // An operand that it updates in place has lost its content.
         (made && op.repeatable && !op.updates()).then_some(writer)
     }
 
