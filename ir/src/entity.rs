@@ -21,7 +21,10 @@ macro_rules! ids {
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub struct $name(pub u32);
         impl Id for $name {
-            fn new(index: usize) -> Self { Self(u32::try_from(index).expect("invariant: arenas hold fewer than 2^32 entries")) }
+            fn new(index: usize) -> Self {
+                let index = u32::try_from(index);
+                Self(index.expect("invariant: arenas hold fewer than 2^32 entries"))
+            }
             fn index(self) -> usize { self.0 as usize }
         }
     )*};

@@ -2,7 +2,9 @@
 
 /// Defines such an enum with `ALL`, `name` and `from_name`.
 macro_rules! words {
-    ($(#[$doc:meta])* pub enum $Name:ident { $($(#[$variant_doc:meta])* $Variant:ident = $word:literal,)* }) => {
+    ($(#[$doc:meta])* pub enum $Name:ident {
+        $($(#[$variant_doc:meta])* $Variant:ident = $word:literal,)*
+    }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum $Name { $($(#[$variant_doc])* $Variant,)* }

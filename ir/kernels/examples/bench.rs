@@ -51,8 +51,8 @@ fn bench(filter: &str, name: &str, op: OpKind, operands: &[Tensor]) {
     let busy = cpu_nanoseconds().zip(busy).map(|(end, begin)| (end - begin) as f64 / 1e3 / f64::from(runs));
     let seconds = best.as_secs_f64();
     println!(
-        "{{\"kernel\": \"{name}\", \"microseconds\": {:.1}, \"gflops\": {:.2}, \"gbytes\": {:.2}, \"workspace\": {}, \
-         \"mean_cpu_microseconds\": {:.1}}}",
+        "{{\"kernel\": \"{name}\", \"microseconds\": {:.1}, \"gflops\": {:.2}, \"gbytes\": {:.2}, \
+         \"workspace\": {}, \"mean_cpu_microseconds\": {:.1}}}",
         seconds * 1e6,
         cost.flops as f64 / seconds / 1e9,
         (cost.bytes_read + cost.bytes_written) as f64 / seconds / 1e9,

@@ -83,7 +83,7 @@ macro_rules! define_ops {
                     $($mnemonic => {
                         check_names(mnemonic, &[$(stringify!($attr)),*], attrs)?;
                         Ok(OpKind::$Op { $($attr: {
-                            #[allow(unused_mut, unused_assignments, reason = "only some attributes have defaults")]
+                            #[allow(unused_mut, unused_assignments, reason = "few attributes have defaults")]
                             let mut default: Option<$ty> = None;
                             $(default = Some($default);)?
                             read_attr::<$ty>(mnemonic, stringify!($attr), attrs, default)?

@@ -69,14 +69,14 @@ impl Cursor {
                 let bytes = ty.checked_numel().and_then(|n| n.checked_mul(ty.dtype.bytes()));
                 let Some(bytes) = bytes.filter(|&b| b <= SPLAT_LIMIT) else {
                     return self.fail(format!(
-                        "a constant of type {ty} is too large for `splat`, which spells at most {SPLAT_LIMIT} bytes; use \
-                         `fill`"
+                        "a constant of type {ty} is too large for `splat`, which spells at most \
+                         {SPLAT_LIMIT} bytes; use `fill`"
                     ));
                 };
                 let Some(left) = splat_left.checked_sub(bytes) else {
                     return self.fail(format!(
-                        "the module's `splat` constants are too large: {bytes} bytes more, {splat_left} are left; use \
-                         `fill`"
+                        "the module's `splat` constants are too large: {bytes} bytes more, {splat_left} are \
+                         left; use `fill`"
                     ));
                 };
                 *splat_left = left;

@@ -83,9 +83,10 @@ impl FromStr for Loss {
                 let (axis, rest) = axis.split_once(',').map_or((axis, None), |(a, b)| (a, Some(b)));
                 let Some(found) = CLASS_AXES.iter().find(|a| a.0 == axis) else {
                     return Err(format!(
-                        "classes cannot be along axis `{axis}`; write {name}:axis=-1 for scores [n, ..., classes] or \
-                         {name}:axis=1 for scores [n, classes, ...]"
-                    ).into());
+                        "classes cannot be along axis `{axis}`; write {name}:axis=-1 for scores [n, ..., \
+                         classes] or {name}:axis=1 for scores [n, classes, ...]"
+                    )
+                    .into());
                 };
                 (Some(found.1), rest)
             }

@@ -41,7 +41,8 @@ rules! {
     "T6" "an initial value is one of its state's type";
     "G1" "the graph phase has no slots, swaps, waits or clones";
     "M1" "every value has a slot of the right space that is large enough";
-    "M2" "slots are allocated before use and freed; a resident slot on the device may be freed if it is allocated again, one in host memory stays";
+    "M2" "slots are allocated before use and freed; a resident slot on the device may be freed if it is \
+          allocated again, one in host memory stays";
     "M3" "a read slot holds the value that is read";
     "M4" "results share bytes with operands only where the row allows it";
     "M5" "an op has a workspace slot of at least the bytes that its row asks for";

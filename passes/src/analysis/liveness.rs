@@ -102,9 +102,9 @@ mod tests {
 
     #[test]
     fn workspace_counts_while_its_op_runs() {
-        let text = "module @m graph\n%x = input : f32[1,1,4,4]\n%w = input : f32[1,1,3,3]\n\
-                    %y = conv %x, %w {strides = [1, 1], pads = [1, 1, 1, 1], dilations = [1, 1]} : f32[1,1,4,4]\n\
-                    yield output %y as \"y\"\n";
+        let text = "module @m graph\n%x = input : f32[1,1,4,4]\n%w = input : f32[1,1,3,3]\n%y = conv %x, %w \
+                    {strides = [1, 1], pads = [1, 1, 1, 1], dilations = [1, 1]} : f32[1,1,4,4]\nyield \
+                    output %y as \"y\"\n";
         // x 64, w 64, y 64, and a column matrix of 9 rows and 16 pixels: 576.
         assert_eq!(peak(text), (64 * 3 + 576, "%y".into()));
     }

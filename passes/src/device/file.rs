@@ -139,7 +139,8 @@ impl DeviceProfile {
         if let Some(all) = value.as_array() {
             let names: Vec<&str> = all.iter().filter_map(|p| p.get("name")?.as_str()).collect();
             return Err(ProfileError(format!(
-                "a list of {}, where the profile of one device is needed: take the one that is meant out of it{}",
+                "a list of {}, where the profile of one device is needed: take the one that is meant out of \
+                 it{}",
                 all.len(),
                 if names.is_empty() { String::new() } else { format!(", of {}", names.join(", ")) },
             )));

@@ -53,7 +53,8 @@ pub(super) fn commutes(kind: &OpKind, dtype: DType) -> bool {
 /// Ops whose result at an index depends on the operands at that (broadcast) index only.
 #[rustfmt::skip]
 pub(super) const POINTWISE: &[&str] = &[
-    "neg", "abs", "sign", "not", "exp", "log", "sqrt", "reciprocal", "tanh", "sigmoid", "erf", "relu", "gelu", "cast",
+    "neg", "abs", "sign", "not", "exp", "log", "sqrt", "reciprocal", "tanh", "sigmoid", "erf",
+    "relu", "gelu", "cast",
     "add", "sub", "mul", "div", "pow", "min", "max", "and", "or",
     "equal", "less", "less_equal", "greater", "greater_equal", "select",
     "relu_grad", "tanh_grad", "sigmoid_grad", "gelu_grad", "moving_average",

@@ -54,8 +54,8 @@ pub fn add_loss(m: &mut Module, loss: &Loss) -> Result<(), PassError> {
     let is_labels = |x: &memc_ir::Input| matches!(&x.feed, Feed::Data { source, .. } if source == LABELS);
     if loss.kind != LossKind::Output && m.inputs.values().any(is_labels) {
         return usage(format!(
-            "--loss {loss} feeds `{LABELS}`, but the model already has an input `{LABELS}`; where it computes the loss \
-             itself, give --loss output"
+            "--loss {loss} feeds `{LABELS}`, but the model already has an input `{LABELS}`; where it \
+             computes the loss itself, give --loss output"
         ));
     }
     if m.outputs.iter().any(|o| o.role == OutputRole::Loss) {
@@ -216,7 +216,8 @@ fn choose(m: &Module, outputs: &[Output], loss: &Loss) -> Result<usize, PassErro
             usage(format!("no output is {wanted}; the model has {}{}", some_of(&list), other()))
         }
         [first, ..] => usage(format!(
-            "several outputs fit ({}); choose one, as --loss {}, or combine them in the model and give --loss output",
+            "several outputs fit ({}); choose one, as --loss {}, or combine them in the model and give \
+             --loss output",
             some_of(&candidates.iter().map(|&i| all[i]).collect::<Vec<_>>()),
             with_output(loss.kind, &outputs[first], loss.classes)
         )),
@@ -233,8 +234,8 @@ fn ambiguous_classes(loss: &Loss, output: &Output, ty: &TensorType) -> Option<St
         format!("--loss {}, with labels {labels}", Loss { classes: Some(classes), ..loss.clone() })
     };
     Some(format!(
-        "output `{}` is {ty}, and its classes may be along its last axis, as of language models, or along its \
-         second, as in PyTorch and ONNX; write {}, or {}",
+        "output `{}` is {ty}, and its classes may be along its last axis, as of language models, or along \
+         its second, as in PyTorch and ONNX; write {}, or {}",
         output.name,
         with(ClassAxis::Last),
         with(ClassAxis::Second)

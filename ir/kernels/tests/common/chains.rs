@@ -46,7 +46,8 @@ pub(crate) fn chosen(r: &mut Random, s: u64) -> Vec<Sample> {
         ),
         fused(
             &format!(
-                "random_mask(x0) {{ratio = 0.5, seed = 9, stream = 2, shape = [{s}, 3, 17]}}; mask_scale(x1, t0) {{scale = 2.0}}"
+                "random_mask(x0) {{ratio = 0.5, seed = 9, stream = 2, shape = [{s}, 3, 17]}}; \
+                 mask_scale(x1, t0) {{scale = 2.0}}"
             ),
             "[0, 1]",
             vec![step(), r.f32(&shape)],
@@ -57,7 +58,8 @@ pub(crate) fn chosen(r: &mut Random, s: u64) -> Vec<Sample> {
             vec![r.tensor(DType::I64, &shape), r.tensor(DType::I64, &[3, 1]), r.tensor(DType::I64, &[1])],
         ),
         fused(
-            "cast(x0) {to = f32}; sigmoid_grad(t0, x1); tanh_grad(t1, x1); moving_average(x1, t2) {momentum = 0.75}",
+            "cast(x0) {to = f32}; sigmoid_grad(t0, x1); tanh_grad(t1, x1); moving_average(x1, t2) {momentum \
+             = 0.75}",
             "[1, 3]",
             vec![r.tensor(DType::BF16, &shape), r.f32(&shape)],
         ),
@@ -99,13 +101,14 @@ pub(crate) fn products(r: &mut Random, s: u64) -> Vec<Sample> {
             vec![r.f32(&[2, s, 5]), r.f32(&[2, 5, 6]), r.f32(&[s, 1]), step, r.f32(&[2, 1, 6])],
         ),
         fused(
-            "conv(x0, x1, x2) {strides = [1, 2], pads = [1, 0, 1, 2], dilations = [1, 1], groups = 1}; relu(t0)",
+            "conv(x0, x1, x2) {strides = [1, 2], pads = [1, 0, 1, 2], dilations = [1, 1], groups = 1}; \
+             relu(t0)",
             "[1]",
             vec![r.f32(&[s, 3, 5, 9]), r.f32(&[10, 3, 3, 2]), r.f32(&[10])],
         ),
         fused(
-            "conv(x0, x1) {strides = [1, 1], pads = [1, 1, 1, 1], dilations = [1, 1], groups = 3}; mul(x2, t0); \
-             add(t1, x3)",
+            "conv(x0, x1) {strides = [1, 1], pads = [1, 1, 1, 1], dilations = [1, 1], groups = 3}; mul(x2, \
+             t0); add(t1, x3)",
             "[0, 2]",
             vec![r.f32(&[s, 3, 4, 4]), r.f32(&[3, 1, 3, 3]), r.f32(&[3, 1, 1]), r.f32(&[s, 3, 4, 4])],
         ),

@@ -28,8 +28,8 @@ pub(crate) fn chosen(r: &mut Random, s: u64) -> Vec<Sample> {
         ),
         norm(
             &format!(
-                "random_mask(x0) {{ratio = 0.25, seed = 7, stream = 1, shape = [{s}, 3, 16]}}; mask_scale(x1, t0) \
-                 {{scale = 1.5}}; add(t1, x2); layer_norm(t2, x3) {FORWARD}"
+                "random_mask(x0) {{ratio = 0.25, seed = 7, stream = 1, shape = [{s}, 3, 16]}}; \
+                 mask_scale(x1, t0) {{scale = 1.5}}; add(t1, x2); layer_norm(t2, x3) {FORWARD}"
             ),
             "[0, 3]",
             vec![step(), x.clone(), skip.clone(), scale.clone()],

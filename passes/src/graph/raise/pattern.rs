@@ -4,8 +4,8 @@
 //! ?x              any value; the same name is the same value everywhere in a pattern
 //! #c              a value that repeats one element known at compile time
 //! 0.5             such a value with that element, or the f32 next to it
-//! (op p ...)      the only result of an op on what the inner patterns describe; fewer patterns than operands leave
-//!                 the last operands open
+//! (op p ...)      the only result of an op on operands that the inner patterns match; fewer patterns than
+//!                 operands leave the last operands open
 //! (op:1 p ...)    result 1 of an op with several results
 //! (op=?y p ...)   the same, and y names the result
 //! ~p              what p describes, seen through any reshapes and broadcasts

@@ -6,8 +6,8 @@ use crate::graph::memory::rule::{RuleDef, Term};
 
 pub(super) const RELU_GRAD_FROM_INPUT: RuleDef = RuleDef {
     name: "relu-grad-from-input",
-    doc: "relu_grad(dy, relu(x)) is relu_grad(dy, x). Exact: x > 0 where relu(x) > 0 and nowhere else, and a NaN is \
-          not greater than 0 on either side.",
+    doc: "relu_grad(dy, relu(x)) is relu_grad(dy, x). Exact: x > 0 where relu(x) > 0 and nowhere else, and \
+          a NaN is not greater than 0 on either side.",
     on: &["relu_grad"],
     rewrite: |f, offers| {
         let &[dy, y] = f.operands else { return };
@@ -21,7 +21,8 @@ pub(super) const RELU_GRAD_FROM_INPUT: RuleDef = RuleDef {
 
 pub(super) const RELU_GRAD_FROM_OUTPUT: RuleDef = RuleDef {
     name: "relu-grad-from-output",
-    doc: "relu_grad(dy, x) is relu_grad(dy, relu(x)) where relu(x) is computed anyway. Exact: as relu-grad-from-input.",
+    doc: "relu_grad(dy, x) is relu_grad(dy, relu(x)) where relu(x) is computed anyway. Exact: as \
+          relu-grad-from-input.",
     on: &["relu_grad"],
     rewrite: |f, offers| {
         let &[dy, x] = f.operands else { return };
@@ -33,8 +34,8 @@ pub(super) const RELU_GRAD_FROM_OUTPUT: RuleDef = RuleDef {
 
 pub(super) const RELU_GRAD_FROM_MASK: RuleDef = RuleDef {
     name: "relu-grad-from-mask",
-    doc: "relu_grad(dy, y) is select(y > 0, dy, 0), which keeps a byte for each element instead of y. Exact: that is \
-          its definition, for NaN too.",
+    doc: "relu_grad(dy, y) is select(y > 0, dy, 0), which keeps a byte for each element instead of y. \
+          Exact: that is its definition, for NaN too.",
     on: &["relu_grad"],
     rewrite: |f, offers| {
         let &[dy, y] = f.operands else { return };
@@ -47,9 +48,9 @@ pub(super) const RELU_GRAD_FROM_MASK: RuleDef = RuleDef {
 pub(super) const RELU_GRAD_PAST_MAX_POOL: RuleDef = RuleDef {
     name: "relu-grad-past-max-pool",
     doc: "relu_grad(max_pool_grad(dy, indices), x), where y and indices are the max_pool of x, is \
-          max_pool_grad(relu_grad(dy, y), indices): the smaller y says where x is positive. Exact: a gradient reaches \
-          only elements that are some window's maximum, and each of these windows has the element in y, so that either \
-          all its gradients count or none; the sums are the same or +0.",
+          max_pool_grad(relu_grad(dy, y), indices): the smaller y says where x is positive. Exact: a \
+          gradient reaches only elements that are some window's maximum, and each of these windows has the \
+          element in y, so that either all its gradients count or none; the sums are the same or +0.",
     on: &["relu_grad"],
     rewrite: |f, offers| {
         let &[grad, x] = f.operands else { return };

@@ -24,9 +24,10 @@ pub(super) const DROPOUT_FROM_KEY: RuleDef = RuleDef {
 
 pub(super) const RELU_GRAD_FROM_DROPOUT: RuleDef = RuleDef {
     name: "relu-grad-from-dropout",
-    doc: "relu_grad(dropout(dy), y) is relu_grad(dropout(dy), dropout(y)) with one key, or mask_scale with one mask, \
-          so that what the next op keeps anyway says where y is positive. Exact: where an element is dropped its \
-          gradient is +0 on both sides; elsewhere a scale of at least 1 leaves y's sign, and NaN, as it is.",
+    doc: "relu_grad(dropout(dy), y) is relu_grad(dropout(dy), dropout(y)) with one key, or mask_scale with \
+          one mask, so that what the next op keeps anyway says where y is positive. Exact: where an element \
+          is dropped its gradient is +0 on both sides; elsewhere a scale of at least 1 leaves y's sign, and \
+          NaN, as it is.",
     on: &["relu_grad"],
     rewrite: |f, offers| {
         let &[dy, y] = f.operands else { return };

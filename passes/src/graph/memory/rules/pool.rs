@@ -6,8 +6,8 @@ use crate::graph::memory::rule::{RuleDef, Term};
 
 pub(super) const INDICES_AS_I32: RuleDef = RuleDef {
     name: "indices-as-i32",
-    doc: "The indices of a max_pool are the cast to i64 of their cast to i32, which is half as large. Exact: they are \
-          positions in a tensor of fewer than 2^31 elements.",
+    doc: "The indices of a max_pool are the cast to i64 of their cast to i32, which is half as large. \
+          Exact: they are positions in a tensor of fewer than 2^31 elements.",
     on: &["max_pool"],
     rewrite: |f, offers| {
         let &[x] = f.operands else { return };
@@ -20,8 +20,8 @@ pub(super) const INDICES_AS_I32: RuleDef = RuleDef {
 
 pub(super) const MAX_POOL_GRAD_INPUT: RuleDef = RuleDef {
     name: "max-pool-grad-input",
-    doc: "max_pool_grad(dy, indices), where indices are those of the max_pool of x, is max_pool_grad_input(dy, x). \
-          Exact: that is its definition, for ties and NaN too.",
+    doc: "max_pool_grad(dy, indices), where indices are those of the max_pool of x, is \
+          max_pool_grad_input(dy, x). Exact: that is its definition, for ties and NaN too.",
     on: &["max_pool_grad"],
     rewrite: |f, offers| {
         let &[dy, indices] = f.operands else { return };

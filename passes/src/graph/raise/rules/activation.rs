@@ -13,8 +13,8 @@ use crate::graph::raise::terms::Product;
 
 pub(super) const RELU_GRAD: RaiseRule = RaiseRule {
     name: "relu-grad",
-    doc: "dy where y > 0 and else 0 is `relu_grad`, also when the mask is y <= 0: at a NaN in y the gradient becomes 0. A dy \
-          that broadcasts is broadcast first.",
+    doc: "dy where y > 0 and else 0 is `relu_grad`, also when the mask is y <= 0: at a NaN in y the \
+          gradient becomes 0. A dy that broadcasts is broadcast first.",
     patterns: &["(select (less_equal ?y 0) 0 ?dy)", "(select (greater ?y 0) ?dy 0)"],
     apply: |g, m| {
         let (y, dy) = (m.get("y")?, m.get("dy")?);
@@ -88,8 +88,8 @@ fn is_tanh_argument(g: &Editor<'_>, z: ValueId, x: ValueId) -> bool {
 
 pub(super) const GELU: RaiseRule = RaiseRule {
     name: "gelu",
-    doc: "x / 2 * (1 + erf(x / sqrt(2))) is `gelu`, and with tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)) for the erf its tanh \
-          approximation, however products are bracketed.",
+    doc: "x / 2 * (1 + erf(x / sqrt(2))) is `gelu`, and with tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)) for \
+          the erf its tanh approximation, however products are bracketed.",
     patterns: &["(mul ?a ?b)"],
     apply: |g, m| {
         let p = Product::of(g, m.root);
@@ -139,8 +139,8 @@ pub(super) const GELU_GRAD: RaiseRule = RaiseRule {
 
 pub(super) const GELU_TANH_GRAD: RaiseRule = RaiseRule {
     name: "gelu-tanh-grad",
-    doc: "With t = tanh(z), z = k * (x + c * x^3), k = sqrt(2 / pi) and c = 0.044715, and e = dy * x / 2 * (1 - t^2), the sum \
-          of dy * (1 + t) / 2, k * e and 3 * k * c * x^2 * e is `gelu_grad` with `tanh`.",
+    doc: "With t = tanh(z), z = k * (x + c * x^3), k = sqrt(2 / pi) and c = 0.044715, and e = dy * x / 2 * \
+          (1 - t^2), the sum of dy * (1 + t) / 2, k * e and 3 * k * c * x^2 * e is `gelu_grad` with `tanh`.",
     patterns: &["(add (add (mul (tanh_grad=?e ?p (tanh=?t ?z)) #k) ?cubic) ?direct)"],
     apply: |g, m| {
         let (e, t, k) = (m.get("e")?, m.get("t")?, (2.0 / PI).sqrt());
@@ -163,8 +163,9 @@ pub(super) const GELU_TANH_GRAD: RaiseRule = RaiseRule {
 
 pub(super) const MASK_SCALE: RaiseRule = RaiseRule {
     name: "mask-scale",
-    doc: "dy times a boolean mask as a float is `mask_scale`, and so is its product with a constant, when nothing else reads \
-          the unscaled one. Where the mask is false the result is 0, also for a dy that is not finite.",
+    doc: "dy times a boolean mask as a float is `mask_scale`, and so is its product with a constant, when \
+          nothing else reads the unscaled one. Where the mask is false the result is 0, also for a dy that \
+          is not finite.",
     patterns: &[
         "(mul ?dy (cast ?mask))",
         "(mul ?dy (mul (cast ?mask) #c))",

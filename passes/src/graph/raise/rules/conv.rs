@@ -15,9 +15,9 @@ fn four(g: &Editor<'_>, v: ValueId) -> Option<[u64; 4]> {
 
 pub(super) const CONV_GRAD_WEIGHT: RaiseRule = RaiseRule {
     name: "conv-grad-weight",
-    doc: "A convolution of x with dy, whose batch and channel axes are exchanged, with strides for dilations and the \
-          reverse, is `conv_grad_weight` with those axes exchanged. With groups, the groups of x's channels come before \
-          its batch. How the exchange is spelled does not matter.",
+    doc: "A convolution of x with dy, whose batch and channel axes are exchanged, with strides for \
+          dilations and the reverse, is `conv_grad_weight` with those axes exchanged. With groups, the \
+          groups of x's channels come before its batch. How the exchange is spelled does not matter.",
     patterns: &["(conv ?x ?dy)"],
     apply: |g, m| {
         let (swapped_x, swapped_dy) = (m.get("x")?, m.get("dy")?);
@@ -54,8 +54,8 @@ pub(super) const CONV_GRAD_WEIGHT: RaiseRule = RaiseRule {
 
 pub(super) const CONV_GRAD_WEIGHT_OF_PART: RaiseRule = RaiseRule {
     name: "conv-grad-weight-of-part",
-    doc: "The first rows and columns of `conv_grad_weight` are that of a smaller kernel with as many positions, when nothing \
-          else reads the rest.",
+    doc: "The first rows and columns of `conv_grad_weight` are that of a smaller kernel with as many \
+          positions, when nothing else reads the rest.",
     patterns: &["(slice (conv_grad_weight=?dw ?dy ?x))"],
     apply: |g, m| {
         let (dw, dy, x) = (m.get("dw")?, m.get("dy")?, m.get("x")?);
@@ -74,8 +74,8 @@ pub(super) const CONV_GRAD_WEIGHT_OF_PART: RaiseRule = RaiseRule {
 
 pub(super) const MAX_POOL_GRAD: RaiseRule = RaiseRule {
     name: "max-pool-grad",
-    doc: "Adding dy into zeros at max_pool's indices, made relative to their channel's image by subtracting its first \
-          flat position (as a pooling of single elements gives it), is `max_pool_grad`.",
+    doc: "Adding dy into zeros at max_pool's indices, made relative to their channel's image by subtracting \
+          its first flat position (as a pooling of single elements gives it), is `max_pool_grad`.",
     patterns: &[
         "(scatter_elements 0 ~(sub (max_pool:1=?indices ?x) (slice (max_pool:1=?positions ?z))) ~?dy)",
     ],
@@ -115,8 +115,8 @@ pub(super) const MAX_POOL_GRAD: RaiseRule = RaiseRule {
 
 pub(super) const AVERAGE_POOL_GRAD: RaiseRule = RaiseRule {
     name: "average-pool-grad",
-    doc: "`conv_grad_input` with one group per channel and a weight whose every element is one part of the kernel is \
-          `average_pool_grad` that counts padding.",
+    doc: "`conv_grad_input` with one group per channel and a weight whose every element is one part of the \
+          kernel is `average_pool_grad` that counts padding.",
     patterns: &["(conv_grad_input ?dy #w)"],
     apply: |g, m| {
         let (dy, w) = (m.get("dy")?, m.get("w")?);

@@ -25,8 +25,8 @@ fn iota(g: &Editor<'_>, v: ValueId) -> Option<u64> {
 
 pub(super) const GATHER_GRAD: RaiseRule = RaiseRule {
     name: "gather-grad",
-    doc: "Adding rows into zeros at indices, each a tuple of one number, is `gather_grad` along the first axis; so is \
-          writing them where the indices are constants and differ.",
+    doc: "Adding rows into zeros at indices, each a tuple of one number, is `gather_grad` along the first \
+          axis; so is writing them where the indices are constants and differ.",
     patterns: &["(scatter_nd 0 ?indices ?rows)"],
     apply: |g, m| {
         let (indices, rows) = (m.get("indices")?, m.get("rows")?);
@@ -90,7 +90,8 @@ pub(super) const GATHER_GRAD_IN_ORDER: RaiseRule = RaiseRule {
 
 pub(super) const GATHER_GRAD_OF_ONE: RaiseRule = RaiseRule {
     name: "gather-grad-of-one",
-    doc: "dy where a constant mask is true, which it is at one index of one axis, and else 0, is `gather_grad` of that index.",
+    doc: "dy where a constant mask is true, which it is at one index of one axis, and else 0, is \
+          `gather_grad` of that index.",
     patterns: &["(select ?mask ?dy 0)"],
     apply: |g, m| {
         let (mask, dy) = (m.get("mask")?, m.get("dy")?);
@@ -142,8 +143,8 @@ fn bounds(g: &Editor<'_>, v: ValueId) -> Option<(i64, i64)> {
 
 pub(super) const INDEX_CLAMP: RaiseRule = RaiseRule {
     name: "index-clamp",
-    doc: "The larger of a table index and a constant below the table's first row, and the smaller of it and one above the \
-          last, are the index.",
+    doc: "The larger of a table index and a constant below the table's first row, and the smaller of it and \
+          one above the last, are the index.",
     patterns: &["(max ?x #c)", "(min ?x #c)"],
     apply: |g, m| {
         let x = m.get("x")?;
@@ -160,7 +161,8 @@ pub(super) const INDEX_CLAMP: RaiseRule = RaiseRule {
 
 pub(super) const INDEX_COMPARE: RaiseRule = RaiseRule {
     name: "index-compare",
-    doc: "A comparison of a table index with a constant that comes out the same for every row of the table is that truth.",
+    doc: "A comparison of a table index with a constant that comes out the same for every row of the table \
+          is that truth.",
     patterns: &[
         "(greater_equal ?x #c)",
         "(greater ?x #c)",

@@ -28,8 +28,8 @@ fn one_class(g: &Editor<'_>, log_prob: ValueId, v: ValueId) -> bool {
 /// Views never drop elements, so that operands which broadcast against each other are seen by their product's
 /// count.
 fn adds_all(g: &Editor<'_>, v: ValueId, labels: ValueId) -> bool {
-    let each = |x: ValueId| g.ty(x).numel() == g.ty(labels).numel();
-    matches!(g.def(v), Some((OpKind::ReduceSum { axes, .. }, &[x])) if axes.len() == g.ty(x).rank() && each(x))
+    let Some((OpKind::ReduceSum { axes, .. }, &[x])) = g.def(v) else { return false };
+    axes.len() == g.ty(x).rank() && g.ty(x).numel() == g.ty(labels).numel()
 }
 
 /// The label that counts nothing, when all of `values` are that number.
@@ -39,11 +39,12 @@ fn ignored(g: &Editor<'_>, value: ValueId) -> Option<i64> {
 
 pub(super) const CROSS_ENTROPY: RaiseRule = RaiseRule {
     name: "cross-entropy",
-    doc: "The mean of -log_softmax at the labels over those labels that are not the ignored one is `cross_entropy`, and \
-          the log_softmax its second result. Where every label is ignored the loss is 0 instead of NaN.",
-    patterns: &[
-        "(div (reduce_sum=?total (select (equal ~?labels #ignore) 0 (neg ~(gather_elements=?picked (log_softmax=?lp ?x) ~(select (equal ~?labels #ignore) 0 ~?labels))))) ~(cast ~(reduce_sum=?count (cast (not (equal ~?labels #ignore))))))",
-    ],
+    doc: "The mean of -log_softmax at the labels over those labels that are not the ignored one is \
+          `cross_entropy`, and the log_softmax its second result. Where every label is ignored the loss is \
+          0 instead of NaN.",
+    patterns: &["(div (reduce_sum=?total (select (equal ~?labels #ignore) 0 (neg ~(gather_elements=?picked \
+         (log_softmax=?lp ?x) ~(select (equal ~?labels #ignore) 0 ~?labels))))) ~(cast ~(reduce_sum=?count \
+         (cast (not (equal ~?labels #ignore))))))"],
     apply: |g, m| {
         let (x, lp, labels) = (m.get("x")?, m.get("lp")?, m.get("labels")?);
         let picked = m.get("picked")?;
@@ -64,11 +65,12 @@ pub(super) const CROSS_ENTROPY: RaiseRule = RaiseRule {
 
 pub(super) const CROSS_ENTROPY_GRAD: RaiseRule = RaiseRule {
     name: "cross-entropy-grad",
-    doc: "p - exp(log_prob) * sum(p) over the classes is `cross_entropy_grad`, where p is minus dloss over the number of \
-          labels that count, at every such label, and 0 elsewhere. Where every label is ignored it is 0.",
-    patterns: &[
-        "(sub (mul=?p (scatter_elements=?hits 0 ~(select (equal ~?labels #ignore) 0 ~?labels) -1) ~(select=?kept (equal ~?labels #ignore) 0 ~(div ?dloss ~(cast ~(reduce_sum=?count (cast (not (equal ~?labels #ignore)))))))) (mul (exp ?lp) (reduce_sum=?sum ?p)))",
-    ],
+    doc: "p - exp(log_prob) * sum(p) over the classes is `cross_entropy_grad`, where p is minus dloss over \
+          the number of labels that count, at every such label, and 0 elsewhere. Where every label is \
+          ignored it is 0.",
+    patterns: &["(sub (mul=?p (scatter_elements=?hits 0 ~(select (equal ~?labels #ignore) 0 ~?labels) -1) \
+         ~(select=?kept (equal ~?labels #ignore) 0 ~(div ?dloss ~(cast ~(reduce_sum=?count (cast (not \
+         (equal ~?labels #ignore)))))))) (mul (exp ?lp) (reduce_sum=?sum ?p)))"],
     apply: |g, m| {
         let (lp, labels, dloss) = (m.get("lp")?, m.get("labels")?, m.get("dloss")?);
         let (p, hits, sum, kept) = (m.get("p")?, m.get("hits")?, m.get("sum")?, m.get("kept")?);

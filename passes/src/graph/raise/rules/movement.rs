@@ -13,8 +13,8 @@ pub(super) fn used_once(g: &Editor<'_>, v: ValueId) -> bool {
 
 pub(super) const REDUCE_DROPS_AXES: RaiseRule = RaiseRule {
     name: "reduce-drops-axes",
-    doc: "A reduction that keeps its axes, reshaped to the shape without them, is the reduction without them, when nothing \
-          else reads it.",
+    doc: "A reduction that keeps its axes, reshaped to the shape without them, is the reduction without \
+          them, when nothing else reads it.",
     patterns: &[
         "(reshape (reduce_sum=?r ?x))",
         "(reshape (reduce_mean=?r ?x))",
@@ -58,8 +58,8 @@ pub(super) const MATMUL_OF_ROWS: RaiseRule = RaiseRule {
 
 pub(super) const MATMUL_OF_STACKS: RaiseRule = RaiseRule {
     name: "matmul-of-stacks",
-    doc: "A product of two stacks of matrices whose leading axes were merged in the same way is the reshaped product of \
-          the stacks as they were.",
+    doc: "A product of two stacks of matrices whose leading axes were merged in the same way is the \
+          reshaped product of the stacks as they were.",
     patterns: &["(matmul (reshape ?a) (reshape ?b))"],
     apply: |g, m| {
         let (a, b) = (m.get("a")?, m.get("b")?);
@@ -82,8 +82,8 @@ pub(super) const MATMUL_OF_STACKS: RaiseRule = RaiseRule {
 
 pub(super) const PAD_PAST_TRANSPOSE: RaiseRule = RaiseRule {
     name: "pad-past-transpose",
-    doc: "A transposed tensor that is padded and transposed again is padded along the other axes, with one transpose or \
-          none.",
+    doc: "A transposed tensor that is padded and transposed again is padded along the other axes, with one \
+          transpose or none.",
     patterns: &["(transpose (pad=?p (transpose=?y ?x)))"],
     apply: |g, m| {
         let (p, y) = (m.get("p")?, m.get("y")?);
@@ -111,9 +111,9 @@ fn is_scaled(g: &Editor<'_>, v: ValueId) -> bool {
 
 pub(super) const GEMM: RaiseRule = RaiseRule {
     name: "gemm",
-    doc: "A matrix product plus a vector added to every row, or plus a matrix that is no multiple of another, as where \
-          products are summed up, is `gemm`, when the addend is there before the product and \
-          nothing else reads that; the sum may be made under another shape with the same last axis.",
+    doc: "A matrix product plus a vector added to every row, or plus a matrix that is no multiple of \
+          another, as where products are summed up, is `gemm`, when the addend is there before the product \
+          and nothing else reads that; the sum may be made under another shape with the same last axis.",
     patterns: &["(add (matmul=?y ?a ?b) ?c)", "(add (reshape=?r (matmul=?y ?a ?b)) ?c)"],
     apply: |g, m| {
         let (y, a, b, c) = (m.get("y")?, m.get("a")?, m.get("b")?, m.get("c")?);

@@ -72,10 +72,11 @@ fn per(g: &Editor<'_>, x: ValueId) -> Option<f64> {
 
 pub(super) const BATCH_NORM_STATS: RaiseRule = RaiseRule {
     name: "batch-norm-stats",
-    doc: "Mean, mean of the squared differences from it, and the reciprocal of that one's root after adding epsilon, for \
-          every channel, are `batch_norm_stats`.",
+    doc: "Mean, mean of the squared differences from it, and the reciprocal of that one's root after adding \
+          epsilon, for every channel, are `batch_norm_stats`.",
     patterns: &[
-        "(reciprocal (sqrt (add (reduce_mean=?var (mul=?square (sub=?c ?x (reduce_mean=?mean ?x)) ?c)) #eps)))",
+        "(reciprocal (sqrt (add (reduce_mean=?var (mul=?square (sub=?c ?x (reduce_mean=?mean ?x)) ?c)) \
+         #eps)))",
         "(div 1 (sqrt (add (reduce_mean=?var (mul=?square (sub=?c ?x (reduce_mean=?mean ?x)) ?c)) #eps)))",
     ],
     apply: |g, m| {
@@ -96,8 +97,8 @@ pub(super) const BATCH_NORM_STATS: RaiseRule = RaiseRule {
 
 pub(super) const BATCH_NORM: RaiseRule = RaiseRule {
     name: "batch-norm",
-    doc: "(x - mean) * inv_std * scale + bias with one mean, inverse standard deviation, scale and bias for every channel \
-          is `batch_norm`.",
+    doc: "(x - mean) * inv_std * scale + bias with one mean, inverse standard deviation, scale and bias for \
+          every channel is `batch_norm`.",
     patterns: &["(add (mul (mul (sub ?x ?mean) ?inv) ?scale) ?bias)"],
     apply: |g, m| {
         let x = m.get("x")?;
@@ -115,9 +116,9 @@ pub(super) const BATCH_NORM: RaiseRule = RaiseRule {
 
 pub(super) const BATCH_NORM_GRAD: RaiseRule = RaiseRule {
     name: "batch-norm-grad",
-    doc: "(dy - (x - mean) * inv^2 * sum(dy * (x - mean)) / n - sum(dy) / n) * inv * scale is the first result of \
-          `batch_norm_grad`, sum(dy) its last and sum(dy * (x - mean)) * inv its second; sums are over all but the \
-          channels, n is how many elements they take.",
+    doc: "(dy - (x - mean) * inv^2 * sum(dy * (x - mean)) / n - sum(dy) / n) * inv * scale is the first \
+          result of `batch_norm_grad`, sum(dy) its last and sum(dy * (x - mean)) * inv its second; sums are \
+          over all but the channels, n is how many elements they take.",
     patterns: &["(mul (sub (sub ?dy (mul (sub=?c ?x ?mean) ?slope)) ?shift) ?factor)"],
     apply: |g, m| {
         let (dy, x, c, mean) = (m.get("dy")?, m.get("x")?, m.get("c")?, m.get("mean")?);
@@ -193,10 +194,13 @@ fn user(g: &Editor<'_>, v: ValueId, fits: impl Fn(&Editor<'_>, ValueId) -> bool)
 
 pub(super) const LAYER_NORM: RaiseRule = RaiseRule {
     name: "layer-norm",
-    doc: "(x - mean) / sqrt(mean of (x - mean)^2 + epsilon) * scale + bias with means over the last axes is `layer_norm`.",
+    doc: "(x - mean) / sqrt(mean of (x - mean)^2 + epsilon) * scale + bias with means over the last axes is \
+          `layer_norm`.",
     patterns: &[
-        "(add (mul (div (sub=?c ?x (reduce_mean=?mean ?x)) (sqrt (add (reduce_mean=?var (mul ?c ?c)) #eps))) ?scale) ?bias)",
-        "(add (mul (mul (sub=?c ?x (reduce_mean=?mean ?x)) (reciprocal (sqrt (add (reduce_mean=?var (mul ?c ?c)) #eps)))) ?scale) ?bias)",
+        "(add (mul (div (sub=?c ?x (reduce_mean=?mean ?x)) (sqrt (add (reduce_mean=?var (mul ?c ?c)) \
+         #eps))) ?scale) ?bias)",
+        "(add (mul (mul (sub=?c ?x (reduce_mean=?mean ?x)) (reciprocal (sqrt (add (reduce_mean=?var (mul ?c \
+         ?c)) #eps)))) ?scale) ?bias)",
     ],
     apply: |g, m| {
         let (x, mean, var) = (m.get("x")?, m.get("mean")?, m.get("var")?);
@@ -216,11 +220,12 @@ pub(super) const LAYER_NORM: RaiseRule = RaiseRule {
 
 pub(super) const LAYER_NORM_GRAD: RaiseRule = RaiseRule {
     name: "layer-norm-grad",
-    doc: "With g = dy * scale and h = (x - mean) * inv, inv / n * (n * g - sum(g) - h * sum(g * h)) over the last axes of n \
-          elements is the first result of `layer_norm_grad`; the sums of dy * h and of dy over the leading axes are its \
-          others.",
+    doc: "With g = dy * scale and h = (x - mean) * inv, inv / n * (n * g - sum(g) - h * sum(g * h)) over \
+          the last axes of n elements is the first result of `layer_norm_grad`; the sums of dy * h and of \
+          dy over the leading axes are its others.",
     patterns: &[
-        "(mul ?factor (sub (sub (mul (mul=?g ?dy ?scale) #n) (reduce_sum=?s ?g)) (mul (mul=?h (sub ?x ?mean) ?inv) (reduce_sum=?t (mul ?g ?h)))))",
+        "(mul ?factor (sub (sub (mul (mul=?g ?dy ?scale) #n) (reduce_sum=?s ?g)) (mul (mul=?h (sub ?x \
+         ?mean) ?inv) (reduce_sum=?t (mul ?g ?h)))))",
     ],
     apply: |g, m| {
         let (dy, x, scale) = (m.get("dy")?, m.get("x")?, m.get("scale")?);
@@ -278,8 +283,8 @@ pub(super) const SOFTMAX_GRAD: RaiseRule = RaiseRule {
 
 pub(super) const MOVING_AVERAGE: RaiseRule = RaiseRule {
     name: "moving-average",
-    doc: "r * a + b * c is `moving_average` of r and b with the scale c / (1 - a), where r is a buffer and takes the \
-          result, and a is between 0 and 1.",
+    doc: "r * a + b * c is `moving_average` of r and b with the scale c / (1 - a), where r is a buffer and \
+          takes the result, and a is between 0 and 1.",
     patterns: &["(add (mul ?r #a) (mul ?b #c))"],
     apply: |g, m| {
         let (r, batch, c) = (m.get("r")?, m.get("b")?, m.get("c")?);

@@ -137,9 +137,10 @@ fn decay(factor: f64, lr: f64) -> f64 {
 
 pub(super) const ADAMW: RaiseRule = RaiseRule {
     name: "adamw",
-    doc: "w * (1 - lr * wd) - lr * (m' / (1 - b1^t)) / (sqrt(v' / (1 - b2^t)) + eps) is `adamw` with `decay_first`, where \
-          m' = b1 * m + (1 - b1) * g, v' = b2 * v + (1 - b2) * g^2, t is the number of the step, w, m and v are \
-          states, and m' and v' are the next values of the last two. Products may be bracketed in any way.",
+    doc: "w * (1 - lr * wd) - lr * (m' / (1 - b1^t)) / (sqrt(v' / (1 - b2^t)) + eps) is `adamw` with \
+          `decay_first`, where m' = b1 * m + (1 - b1) * g, v' = b2 * v + (1 - b2) * g^2, t is the number of \
+          the step, w, m and v are states, and m' and v' are the next values of the last two. Products may \
+          be bracketed in any way.",
     patterns: &["(sub ?w ?update)"],
     apply: |g, m| {
         let update = Product::of(g, m.get("update")?);

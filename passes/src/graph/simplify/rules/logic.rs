@@ -37,8 +37,8 @@ pub(super) const NOT_OF_NOT: RuleDef = RuleDef {
 
 pub(super) const NOT_OF_COMPARE: RuleDef = RuleDef {
     name: "not-of-compare",
-    doc: "The negation of an ordering of integers is the opposite ordering. Exact: integers have no NaN, for which \
-          both orderings are false.",
+    doc: "The negation of an ordering of integers is the opposite ordering. Exact: integers have no NaN, \
+          for which both orderings are false.",
     on: &["not"],
     rewrite: |f, offers| {
         for (kind, inner) in f.operands.iter().flat_map(|&x| f.defs(x)) {
@@ -58,8 +58,8 @@ pub(super) const NOT_OF_COMPARE: RuleDef = RuleDef {
 
 pub(super) const LOGIC_WITH_CONSTANT: RuleDef = RuleDef {
     name: "logic-with-constant",
-    doc: "x and true, x or false, x and x, x or x are x; x and false is false, x or true is true. Exact: a boolean is 0 \
-          or 1.",
+    doc: "x and true, x or false, x and x, x or x are x; x and false is false, x or true is true. Exact: a \
+          boolean is 0 or 1.",
     on: &["and", "or"],
     rewrite: |f, offers| {
         let Some([a, b]) = f.pair() else { return };
@@ -104,7 +104,8 @@ pub(super) const SELECT_OF_SAME: RuleDef = RuleDef {
 
 pub(super) const SELECT_OF_NOT: RuleDef = RuleDef {
     name: "select-of-not",
-    doc: "A selection by a negated condition exchanges its operands instead. Exact: elements are only copied.",
+    doc: "A selection by a negated condition exchanges its operands instead. Exact: elements are only \
+          copied.",
     on: &["select"],
     rewrite: |f, offers| {
         let &[cond, a, b] = f.operands else { return };

@@ -61,8 +61,9 @@ pub(super) const RESHAPE_OF_RESHAPE: RuleDef = RuleDef {
 
 pub(super) const RESHAPE_PAST_TRANSPOSE: RuleDef = RuleDef {
     name: "reshape-past-transpose",
-    doc: "Regrouping the leading axes of a tensor whose two innermost axes were exchanged is exchanging them after \
-          regrouping, which lets a matrix product take the transpose. Exact: elements are only moved.",
+    doc: "Regrouping the leading axes of a tensor whose two innermost axes were exchanged is exchanging \
+          them after regrouping, which lets a matrix product take the transpose. Exact: elements are only \
+          moved.",
     on: &["reshape"],
     rewrite: |f, offers| {
         let &[t] = f.operands else { return };
@@ -85,9 +86,9 @@ pub(super) const RESHAPE_PAST_TRANSPOSE: RuleDef = RuleDef {
 
 pub(super) const TRANSPOSE_PAST_POINTWISE: RuleDef = RuleDef {
     name: "transpose-past-pointwise",
-    doc: "An element-wise op on operands that are all transposed alike, or have one element, may come before the \
-          transpose, where it meets other transposes or a matrix product. Exact: every element is computed from the \
-          same elements.",
+    doc: "An element-wise op on operands that are all transposed alike, or have one element, may come \
+          before the transpose, where it meets other transposes or a matrix product. Exact: every element \
+          is computed from the same elements.",
     on: POINTWISE,
     rewrite: |f, offers| {
         for (perm, _) in f.operands.iter().flat_map(|&id| transposes(f, id)) {
@@ -109,8 +110,8 @@ pub(super) const TRANSPOSE_PAST_POINTWISE: RuleDef = RuleDef {
 
 pub(super) const BROADCAST_IN_POINTWISE: RuleDef = RuleDef {
     name: "broadcast-in-pointwise",
-    doc: "An element-wise op broadcasts its operands itself, or comes before the broadcast when no other operand \
-          needs the larger shape. Exact: every element is computed from the same elements.",
+    doc: "An element-wise op broadcasts its operands itself, or comes before the broadcast when no other \
+          operand needs the larger shape. Exact: every element is computed from the same elements.",
     on: POINTWISE,
     rewrite: |f, offers| {
         for (i, &id) in f.operands.iter().enumerate() {
@@ -142,8 +143,9 @@ fn lead(f: &Found<'_>, id: Id) -> u64 {
 
 pub(super) const TRANSPOSE_OF_MATMUL: RuleDef = RuleDef {
     name: "transpose-of-matmul",
-    doc: "A matrix product whose two innermost axes are exchanged is the product of the exchanged operands the other \
-          way round. Exact: the kernels promise the same order of summation for both where the leading axes are equal.",
+    doc: "A matrix product whose two innermost axes are exchanged is the product of the exchanged operands \
+          the other way round. Exact: the kernels promise the same order of summation for both where the \
+          leading axes are equal.",
     on: &["transpose"],
     rewrite: |f, offers| {
         let (OpKind::Transpose { perm }, &[y]) = (f.kind, f.operands) else { return };
@@ -163,9 +165,9 @@ pub(super) const TRANSPOSE_OF_MATMUL: RuleDef = RuleDef {
 
 pub(super) const MATMUL_TAKES_TRANSPOSE: RuleDef = RuleDef {
     name: "matmul-takes-transpose",
-    doc: "A matrix product reads an operand whose two innermost axes are exchanged through its `trans_a` or `trans_b`. \
-          Exact: the kernels promise the same order of summation for both, but for an `a` with leading axes on a `b` \
-          without, which is left alone.",
+    doc: "A matrix product reads an operand whose two innermost axes are exchanged through its `trans_a` or \
+          `trans_b`. Exact: the kernels promise the same order of summation for both, but for an `a` with \
+          leading axes on a `b` without, which is left alone.",
     on: &["matmul", "gemm"],
     rewrite: |f, offers| {
         for (i, &id) in f.operands.iter().enumerate().take(2) {
@@ -190,8 +192,8 @@ pub(super) const MATMUL_TAKES_TRANSPOSE: RuleDef = RuleDef {
 
 pub(super) const SLICE_OF_CONCAT: RuleDef = RuleDef {
     name: "slice-of-concat",
-    doc: "A slice that takes elements of one operand of a concatenation only is a slice of that operand, or the \
-          operand. Exact: elements are only moved.",
+    doc: "A slice that takes elements of one operand of a concatenation only is a slice of that operand, or \
+          the operand. Exact: elements are only moved.",
     on: &["slice"],
     rewrite: |f, offers| {
         let (OpKind::Slice { starts, ends, steps }, &[joined]) = (f.kind, f.operands) else { return };

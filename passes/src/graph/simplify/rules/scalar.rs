@@ -21,8 +21,8 @@ fn is_number(value: Option<Scalar>, int: i64, float: f32) -> bool {
 
 pub(super) const NEUTRAL_ELEMENT: RuleDef = RuleDef {
     name: "neutral-element",
-    doc: "x * 1, x / 1, x ^ 1, x - 0 and x + 0 are x. Exact: IEEE 754 rounds the exact result, which is x. The float \
-          zero is +0 when subtracted and -0 when added, since -0 + 0 is +0.",
+    doc: "x * 1, x / 1, x ^ 1, x - 0 and x + 0 are x. Exact: IEEE 754 rounds the exact result, which is x. \
+          The float zero is +0 when subtracted and -0 when added, since -0 + 0 is +0.",
     on: &["mul", "div", "pow", "sub", "add"],
     rewrite: |f, offers| {
         let Some([a, b]) = f.pair() else { return };
@@ -55,8 +55,8 @@ pub(super) const POW_TO_MUL: RuleDef = RuleDef {
 
 pub(super) const DIV_BY_POWER_OF_TWO: RuleDef = RuleDef {
     name: "div-by-power-of-two",
-    doc: "x / c is x * (1 / c) for a normal float c whose reciprocal is normal and exact. Exact: both round the same \
-          real number once.",
+    doc: "x / c is x * (1 / c) for a normal float c whose reciprocal is normal and exact. Exact: both round \
+          the same real number once.",
     on: &["div"],
     rewrite: |f, offers| {
         if let Some([x, c]) = f.pair()
@@ -91,8 +91,8 @@ fn negated(f: &Found<'_>, id: Id) -> Vec<Id> {
 
 pub(super) const ADD_NEG: RuleDef = RuleDef {
     name: "add-neg",
-    doc: "a + -b is a - b, and a - -b is a + b. Exact: IEEE 754 defines subtraction as addition of the negation; \
-          integers wrap.",
+    doc: "a + -b is a - b, and a - -b is a + b. Exact: IEEE 754 defines subtraction as addition of the \
+          negation; integers wrap.",
     on: &["add", "sub"],
     rewrite: |f, offers| {
         let Some([a, b]) = f.pair() else { return };
@@ -106,8 +106,8 @@ pub(super) const ADD_NEG: RuleDef = RuleDef {
 
 pub(super) const MUL_OF_NEGS: RuleDef = RuleDef {
     name: "mul-of-negs",
-    doc: "-a * -b is a * b, and -a / -b is a / b. Exact: the sign of a product or quotient does not affect its \
-          rounding. Integers wrap in products; their quotients are left alone.",
+    doc: "-a * -b is a * b, and -a / -b is a / b. Exact: the sign of a product or quotient does not affect \
+          its rounding. Integers wrap in products; their quotients are left alone.",
     on: &["mul", "div"],
     rewrite: |f, offers| {
         let Some([a, b]) = f.pair() else { return };
@@ -122,8 +122,8 @@ pub(super) const MUL_OF_NEGS: RuleDef = RuleDef {
 
 pub(super) const NEG_INTO_CONSTANT: RuleDef = RuleDef {
     name: "neg-into-constant",
-    doc: "-(x * c) is x * -c, and -(x / c) is x / -c for floats. Exact: the sign of a product or quotient does not \
-          affect its rounding.",
+    doc: "-(x * c) is x * -c, and -(x / c) is x / -c for floats. Exact: the sign of a product or quotient \
+          does not affect its rounding.",
     on: &["neg"],
     rewrite: |f, offers| {
         for (kind, inner) in f.operands.iter().flat_map(|&x| f.defs(x)) {
@@ -141,8 +141,8 @@ pub(super) const NEG_INTO_CONSTANT: RuleDef = RuleDef {
 
 pub(super) const IDEMPOTENT: RuleDef = RuleDef {
     name: "idempotent",
-    doc: "abs, relu and sign of themselves, and abs of a negation, are computed once. Exact: the inner result is a \
-          fixed point of the outer op, and abs ignores the sign bit.",
+    doc: "abs, relu and sign of themselves, and abs of a negation, are computed once. Exact: the inner \
+          result is a fixed point of the outer op, and abs ignores the sign bit.",
     on: &["abs", "relu", "sign"],
     rewrite: |f, offers| {
         for &x in f.operands {
@@ -166,8 +166,8 @@ fn widens(from: DType, to: DType) -> bool {
 
 pub(super) const CAST_OF_CAST: RuleDef = RuleDef {
     name: "cast-of-cast",
-    doc: "A cast of a cast is one cast when the first step keeps the number: from bool to anything, from i32 to i64. \
-          Exact: the second step sees the same number, and rounds it the same way.",
+    doc: "A cast of a cast is one cast when the first step keeps the number: from bool to anything, from \
+          i32 to i64. Exact: the second step sees the same number, and rounds it the same way.",
     on: &["cast"],
     rewrite: |f, offers| {
         for (kind, inner) in f.operands.iter().flat_map(|&x| f.defs(x)) {

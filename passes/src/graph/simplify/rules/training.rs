@@ -64,8 +64,8 @@ pub(super) const TANH_GRAD: RuleDef = RuleDef {
 
 pub(super) const SGD: RuleDef = RuleDef {
     name: "sgd",
-    doc: "w - g * c and w + g * -c are sgd(w, g, c) where w is a state that changes. Exact: the op rounds the product, then the \
-          difference; negating a factor negates the rounded product.",
+    doc: "w - g * c and w + g * -c are sgd(w, g, c) where w is a state that changes. Exact: the op rounds \
+          the product, then the difference; negating a factor negates the rounded product.",
     on: &["sub", "add"],
     rewrite: |f, offers| {
         let Some([a, b]) = f.pair() else { return };
