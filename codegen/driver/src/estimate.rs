@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use memc_ir::{OutputRole, Role, TensorType};
-use memc_passes::plan::{Kind, Problem};
+use memc_passes::plan::{Problem, TensorKind};
 use memc_planner::Allow;
 use memc_planner::{Order, Tensor};
 use serde::Serialize;
@@ -107,7 +107,8 @@ fn gradients(p: &Problem) -> Vec<bool> {
     let ops = p.ops.iter().zip(&p.numbers.ops).filter(|(op, _)| updates(op));
     let read: BTreeSet<u32> = ops.flat_map(|(_, op)| op.reads.clone()).collect();
     if !read.is_empty() {
-        let transient = |(i, k): (usize, &Kind)| *k == Kind::Transient && read.contains(&(i as u32));
+        let transient =
+            |(i, k): (usize, &TensorKind)| *k == TensorKind::Transient && read.contains(&(i as u32));
         return p.kinds.iter().enumerate().map(transient).collect();
     }
     let is_param = |role: Role| role == Role::Param;
@@ -121,7 +122,7 @@ fn gradients(p: &Problem) -> Vec<bool> {
     };
     let is_gradient = |(i, t): (usize, &Tensor)| {
         let late = t.writes.first().is_some_and(|&w| w > loss) && shapes.contains(p.tensor_type(i as u32));
-        p.kinds[i] == Kind::Transient && (late || gradient_output(t))
+        p.kinds[i] == TensorKind::Transient && (late || gradient_output(t))
     };
     p.numbers.tensors.iter().enumerate().map(is_gradient).collect()
 }

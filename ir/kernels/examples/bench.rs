@@ -95,6 +95,13 @@ fn main() {
 
 fn run() {
     let filter = &std::env::args().nth(1).unwrap_or_default();
+    products(filter);
+    images(filter);
+    tokens(filter);
+}
+
+/// Matrix products and convolutions.
+fn products(filter: &str) {
     let one = F32(1.0);
     for (m, n, k) in [(512, 512, 512), (1024, 1024, 1024), (1024, 3072, 768), (8, 1000, 512), (64, 64, 64)] {
         let (a, b) = (tensor(&[m, k]), tensor(&[k, n]));
@@ -120,6 +127,14 @@ fn run() {
     for (c, size, stride) in [(32, 112, 1), (96, 112, 2), (144, 56, 1), (960, 7, 1)] {
         grouped(filter, [8, c, c, c], size, 3, stride);
     }
+    let (a, b) = (tensor(&[512, 512]), tensor(&[512, 512]));
+    let pair = [one_cast(&a, DType::BF16), one_cast(&b, DType::BF16)];
+    let op = OpKind::MatMul { trans_a: false, trans_b: false, alpha: one };
+    bench(filter, "matmul_bf16_512x512x512", op, &pair);
+}
+
+/// Ops on a batch of images.
+fn images(filter: &str) {
     let x = tensor(&[8, 64, 56, 56]);
     let half = one_cast(&x, DType::BF16);
     bench(filter, "add_bf16", OpKind::Add {}, &[half.clone(), half.clone()]);
@@ -130,12 +145,8 @@ fn run() {
     let dropout = OpKind::Dropout { ratio: F32(0.1), seed: 1, stream: 2 };
     bench(filter, "dropout", dropout, &[x.clone(), step.clone()]);
     let (seed, stream, shape) = (1, 2, x.ty.shape.clone());
-    let normal = OpKind::RandomNormal { seed, stream, shape, mean: F32(0.0), scale: one };
+    let normal = OpKind::RandomNormal { seed, stream, shape, mean: F32(0.0), scale: F32(1.0) };
     bench(filter, "random_normal", normal, &[step]);
-    let (a, b) = (tensor(&[512, 512]), tensor(&[512, 512]));
-    let pair = [one_cast(&a, DType::BF16), one_cast(&b, DType::BF16)];
-    let op = OpKind::MatMul { trans_a: false, trans_b: false, alpha: one };
-    bench(filter, "matmul_bf16_512x512x512", op, &pair);
     let same = [x.clone(), x.clone()];
     let per_channel = || tensor(&[64]);
     bench(filter, "add", OpKind::Add {}, &same);
@@ -163,7 +174,10 @@ fn run() {
     let (kernel, strides, pads, dilations) = (vec![3; 2], vec![2; 2], vec![1; 4], vec![1; 2]);
     let op = OpKind::MaxPool { kernel, strides, pads, dilations, ceil: false };
     bench(filter, "max_pool", op, &same[..1]);
+}
 
+/// Ops on a batch of token vectors, and an optimizer update.
+fn tokens(filter: &str) {
     let (rows, row) = (tensor(&[1024, 768]), tensor(&[768]));
     let stat = tensor(&[1024, 1]);
     let op = OpKind::LayerNorm { axis: 1, epsilon: F32(1e-5) };

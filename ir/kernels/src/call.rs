@@ -239,9 +239,9 @@ pub(crate) fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8])
         OpKind::LogSoftmax { axis } => softmax::softmax(c, y, *axis, true),
         OpKind::SoftmaxGrad { axis } => softmax::softmax_grad(c, y, *axis),
 
-        OpKind::ReduceSum { axes, keepdims: _ } => reduce::reduce(c, y, axes, reduce::Kind::Sum),
-        OpKind::ReduceMean { axes, keepdims: _ } => reduce::reduce(c, y, axes, reduce::Kind::Mean),
-        OpKind::ReduceMax { axes, keepdims: _ } => reduce::reduce(c, y, axes, reduce::Kind::Max),
+        OpKind::ReduceSum { axes, keepdims: _ } => reduce::reduce(c, y, axes, reduce::Reducer::Sum),
+        OpKind::ReduceMean { axes, keepdims: _ } => reduce::reduce(c, y, axes, reduce::Reducer::Mean),
+        OpKind::ReduceMax { axes, keepdims: _ } => reduce::reduce(c, y, axes, reduce::Reducer::Max),
         OpKind::SumSquares {} => reduce::sum_squares(c, y),
 
         OpKind::CrossEntropy { reduction, ignore_index } => {

@@ -19,7 +19,7 @@ use crate::error::KernelError;
 use crate::norm;
 use crate::parallel::{CHUNK, INLINE};
 use crate::view::{Ctx, ext, product};
-use crate::walk::Walk;
+use crate::walk::StridedSpace;
 
 type Done = Result<(), KernelError>;
 
@@ -48,7 +48,7 @@ enum Place<'a> {
 #[derive(Clone, Copy)]
 struct Spread<'a> {
     from: &'a [u8],
-    walk: Walk<1>,
+    walk: StridedSpace<1>,
     width: usize,
     slot: usize,
 }
@@ -214,13 +214,13 @@ impl<'a> Chain<'a> {
             Operand::Bytes(from) if ty.numel() == c.results[0].numel() => Place::Flat(from),
             Operand::Bytes(from) => {
                 let walk = if way == Along::Channel {
-                    let mut walk = Walk::new();
+                    let mut walk = StridedSpace::new();
                     walk.push(ext(space[0]), [0]);
                     walk.push(ext(space[1]), [1]);
                     walk.push(product(&space[2..]), [0]);
                     walk
                 } else {
-                    Walk::broadcast(space, [&ty.shape])
+                    StridedSpace::broadcast(space, [&ty.shape])
                 };
                 let slot = self.slots;
                 self.slots += 1;

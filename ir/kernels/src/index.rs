@@ -10,7 +10,7 @@ use crate::num::Num;
 use crate::parallel::{CHUNK, INLINE, for_chunks, for_rows};
 use crate::shape::{Bits, by_width, copy_to_result};
 use crate::view::{Ctx, around, axis_of, ext, product};
-use crate::walk::Walk;
+use crate::walk::StridedSpace;
 
 type Done = Result<(), KernelError>;
 
@@ -152,14 +152,14 @@ pub(crate) fn gather_grad(c: &Ctx, y: &mut [u8], axis: i64) -> Done {
 
 /// Walks `indices` along the elements of `data` that they address, apart from `axis`, whose stride is
 /// returned.
-fn along(data: &[u64], indices: &[u64], axis: usize) -> (Walk<1>, usize) {
+fn along(data: &[u64], indices: &[u64], axis: usize) -> (StridedSpace<1>, usize) {
     let mut strides = [0usize; MAX_RANK];
     let mut next = 1usize;
     for (a, &d) in data.iter().enumerate().rev() {
         strides[a] = next;
         next = next.saturating_mul(ext(d));
     }
-    let mut walk = Walk::new();
+    let mut walk = StridedSpace::new();
     for (a, &d) in indices.iter().enumerate() {
         walk.push(ext(d), [if a == axis { 0 } else { strides[a] as isize }]);
     }

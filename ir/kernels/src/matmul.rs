@@ -11,7 +11,7 @@ use crate::error::KernelError;
 use crate::narrow::{is_narrow, multiply_narrow, panel_rows};
 use crate::parallel::for_chunks;
 use crate::view::{Ctx, Src, ext, product};
-use crate::walk::Walk;
+use crate::walk::StridedSpace;
 
 type Done = Result<(), KernelError>;
 
@@ -170,7 +170,7 @@ pub(crate) fn matmul(c: &Ctx, y: &mut [u8], trans_a: bool, trans_b: bool, alpha:
             Mat::dense(b, wb, trans_b),
         );
     }
-    let walk = Walk::broadcast(lead, [lead_a, lead_b]);
+    let walk = StridedSpace::broadcast(lead, [lead_a, lead_b]);
     let one = |i: usize, y: &mut [f32]| {
         let (mut ia, mut ib) = (0, 0);
         walk.runs(i, 1, |_, [a, b]| (ia, ib) = (a as usize, b as usize));
@@ -195,7 +195,7 @@ pub(crate) fn gemm(c: &Ctx, y: &mut [u8], trans_a: bool, trans_b: bool, alpha: f
     let [m, n] = [ext(c.results[0].shape[0]), ext(c.results[0].shape[1])];
     let k = ext(c.types[0].shape[if trans_a { 0 } else { 1 }]);
     if let (Src::Slice(bias), true) = (bias, beta != 0.0) {
-        let walk = Walk::broadcast(&c.results[0].shape, [&c.types[2].shape]);
+        let walk = StridedSpace::broadcast(&c.results[0].shape, [&c.types[2].shape]);
         let [step] = walk.inner();
         for_chunks(y, |start, y| {
             walk.runs(start, y.len(), |run, [offset]| {

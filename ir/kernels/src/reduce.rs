@@ -8,13 +8,13 @@ use crate::error::KernelError;
 use crate::num::{Num, Sum, wide};
 use crate::parallel::{CHUNK, INLINE, for_rows};
 use crate::view::{Ctx, ext};
-use crate::walk::Walk;
+use crate::walk::StridedSpace;
 
 type Done = Result<(), KernelError>;
 
 /// Result of a reduction.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum Reducer {
     Sum,
     /// NaN of no elements, or zero for integers.
     Mean,
@@ -36,7 +36,7 @@ const COLUMNS: usize = 64;
 /// Most partial results of one long reduction.
 const PARTS: usize = 64;
 
-pub(crate) fn reduce(c: &Ctx, y: &mut [u8], axes: &[u64], kind: Kind) -> Done {
+pub(crate) fn reduce(c: &Ctx, y: &mut [u8], axes: &[u64], kind: Reducer) -> Done {
     match c.types[0].dtype {
         DType::F32 => reduce_as::<f32>(c, y, axes, kind),
         DType::I32 => reduce_as::<i32>(c, y, axes, kind),
@@ -45,15 +45,15 @@ pub(crate) fn reduce(c: &Ctx, y: &mut [u8], axes: &[u64], kind: Kind) -> Done {
     }
 }
 
-fn reduce_as<T: Sum>(c: &Ctx, y: &mut [u8], axes: &[u64], kind: Kind) -> Done {
+fn reduce_as<T: Sum>(c: &Ctx, y: &mut [u8], axes: &[u64], kind: Reducer) -> Done {
     let (x, y) = (c.slice::<T>(0)?, c.out::<T>(y)?);
     let plan = Plan::new(&c.types[0].shape, axes);
     let count = plan.reduced.len();
     let (start, step) = (T::Acc::default(), |a, x: T| T::plus(a, x.wide()));
     match kind {
-        Kind::Sum => plan.run(x, y, Rule { start, step, join: T::plus, finish: T::narrow }),
-        Kind::Mean => plan.run(x, y, Rule { start, step, join: T::plus, finish: |a| T::mean(a, count) }),
-        Kind::Max => {
+        Reducer::Sum => plan.run(x, y, Rule { start, step, join: T::plus, finish: T::narrow }),
+        Reducer::Mean => plan.run(x, y, Rule { start, step, join: T::plus, finish: |a| T::mean(a, count) }),
+        Reducer::Max => {
             plan.run(x, y, Rule { start: T::LOWEST, step: Num::max, join: Num::max, finish: |a: T| a })
         }
     }
@@ -62,9 +62,9 @@ fn reduce_as<T: Sum>(c: &Ctx, y: &mut [u8], axes: &[u64], kind: Kind) -> Done {
 
 pub(crate) fn sum_squares(c: &Ctx, y: &mut [u8]) -> Done {
     let (x, y) = (c.slice::<f32>(0)?, c.out::<f32>(y)?);
-    let mut reduced = Walk::new();
+    let mut reduced = StridedSpace::new();
     reduced.push(x.len(), [1]);
-    let plan = Plan { kept: Walk::new(), reduced, rows: true };
+    let plan = Plan { kept: StridedSpace::new(), reduced, rows: true };
     let step = |a: f64, x: f32| a + f64::from(x) * f64::from(x);
     plan.run(x, y, Rule { start: 0.0, step, join: |a, b| a + b, finish: |a| a as f32 });
     Ok(())
@@ -72,15 +72,15 @@ pub(crate) fn sum_squares(c: &Ctx, y: &mut [u8]) -> Done {
 
 /// The result's index space and, for each result, the space of what is reduced to it.
 struct Plan {
-    kept: Walk<1>,
-    reduced: Walk<1>,
+    kept: StridedSpace<1>,
+    reduced: StridedSpace<1>,
     /// Whether the innermost axis is reduced.
     rows: bool,
 }
 
 impl Plan {
     fn new(shape: &[u64], axes: &[u64]) -> Self {
-        let (mut kept, mut reduced) = (Walk::new(), Walk::new());
+        let (mut kept, mut reduced) = (StridedSpace::new(), StridedSpace::new());
         let mut stride: usize = shape.iter().map(|&d| ext(d)).fold(1, usize::saturating_mul);
         let mut rows = true;
         for (a, &d) in shape.iter().enumerate() {

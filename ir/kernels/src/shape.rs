@@ -9,7 +9,7 @@ use crate::call::Operand;
 use crate::error::KernelError;
 use crate::parallel::{CHUNK, INLINE, for_chunks, for_rows};
 use crate::view::{Ctx, Src, around, axis_of, ext};
-use crate::walk::Walk;
+use crate::walk::StridedSpace;
 
 type Done = Result<(), KernelError>;
 
@@ -46,7 +46,7 @@ pub(crate) fn reshape(c: &Ctx, y: &mut [u8]) -> Done {
 }
 
 /// `y[i] = x[base + walk(i)]` for every point of the walk.
-fn gather_strided<T: Bits>(c: &Ctx, y: &mut [u8], base: isize, walk: &Walk<1>) -> Done {
+fn gather_strided<T: Bits>(c: &Ctx, y: &mut [u8], base: isize, walk: &StridedSpace<1>) -> Done {
     let x = c.slice::<T>(0)?;
     let [step] = walk.inner();
     if let Some((rows, [1])) = walk.around_inner()
@@ -78,7 +78,7 @@ const BLOCK: usize = 16;
 
 /// [`gather_strided`] when adjacent rows of the result, in groups of `rows`, are adjacent in the operand:
 /// reads cache lines of the operand whole instead of one element at a time.
-fn transpose_blocks<T: Bits>(x: &[T], y: &mut [T], base: isize, walk: &Walk<1>, rows: usize) {
+fn transpose_blocks<T: Bits>(x: &[T], y: &mut [T], base: isize, walk: &StridedSpace<1>, rows: usize) {
     let [step] = walk.inner();
     let width = walk.inner_extent();
     for_rows(y, width, width.min(CHUNK / BLOCK), |first, y| {
@@ -111,7 +111,7 @@ fn strides(shape: &[u64]) -> [isize; MAX_RANK] {
 
 pub(crate) fn transpose(c: &Ctx, y: &mut [u8], perm: &[u64]) -> Done {
     let from = strides(&c.types[0].shape);
-    let mut walk = Walk::new();
+    let mut walk = StridedSpace::new();
     for (&d, &p) in c.results[0].shape.iter().zip(perm) {
         walk.push(ext(d), [from[ext(p)]]);
     }
@@ -119,13 +119,13 @@ pub(crate) fn transpose(c: &Ctx, y: &mut [u8], perm: &[u64]) -> Done {
 }
 
 pub(crate) fn broadcast(c: &Ctx, y: &mut [u8]) -> Done {
-    let walk = Walk::broadcast(&c.results[0].shape, [&c.types[0].shape]);
+    let walk = StridedSpace::broadcast(&c.results[0].shape, [&c.types[0].shape]);
     by_width!(c.types[0].dtype, gather_strided(c, y, 0, &walk))
 }
 
 pub(crate) fn slice(c: &Ctx, y: &mut [u8], starts: &[i64], steps: &[i64]) -> Done {
     let from = strides(&c.types[0].shape);
-    let (mut walk, mut base) = (Walk::new(), 0isize);
+    let (mut walk, mut base) = (StridedSpace::new(), 0isize);
     for (a, &d) in c.results[0].shape.iter().enumerate() {
         walk.push(ext(d), [from[a].wrapping_mul(steps[a] as isize)]);
         base = base.wrapping_add(from[a].wrapping_mul(starts[a] as isize));
@@ -190,7 +190,7 @@ fn pad_as<T: Bits>(c: &Ctx, y: &mut [u8], before: &[u64]) -> Done {
     let x = c.slice::<T>(0)?;
     let (inside, outside) = (&c.types[0].shape, &c.results[0].shape);
     let from = strides(outside);
-    let mut walk = Walk::<1>::new();
+    let mut walk = StridedSpace::<1>::new();
     let mut base = 0usize;
     for (a, &d) in inside.iter().enumerate() {
         walk.push(ext(d), [from[a]]);

@@ -5,7 +5,7 @@ use memc_ir::{DType, OpKind, TensorType};
 
 use crate::call::Operand;
 use crate::error::KernelError;
-use crate::walk::Walk;
+use crate::walk::StridedSpace;
 
 /// The operand side of a checked call.
 #[derive(Clone, Copy)]
@@ -83,10 +83,10 @@ impl<'a> Ctx<'a> {
     }
 
     /// The space of result 0, whose operands of these indices broadcast.
-    pub(crate) fn walk<const N: usize>(&self, operands: [usize; N]) -> Walk<N> {
+    pub(crate) fn walk<const N: usize>(&self, operands: [usize; N]) -> StridedSpace<N> {
         match self.flat {
-            Some(n) => Walk::line(n),
-            None => Walk::broadcast(&self.results[0].shape, operands.map(|i| &*self.types[i].shape)),
+            Some(n) => StridedSpace::line(n),
+            None => StridedSpace::broadcast(&self.results[0].shape, operands.map(|i| &*self.types[i].shape)),
         }
     }
 

@@ -8,21 +8,21 @@ use crate::view::ext;
 /// An index space with the strides of `N` operands, in elements. Adjacent axes that every operand walks
 /// evenly are one axis.
 #[derive(Clone, Copy)]
-pub(crate) struct Walk<const N: usize> {
+pub(crate) struct StridedSpace<const N: usize> {
     axes: usize,
     dims: [usize; MAX_RANK],
     strides: [[isize; N]; MAX_RANK],
 }
 
-impl<const N: usize> Walk<N> {
+impl<const N: usize> StridedSpace<N> {
     /// The space with one point.
     pub(crate) fn new() -> Self {
-        Walk { axes: 0, dims: [1; MAX_RANK], strides: [[0; N]; MAX_RANK] }
+        StridedSpace { axes: 0, dims: [1; MAX_RANK], strides: [[0; N]; MAX_RANK] }
     }
 
     /// A line of `n` points that every operand walks in order.
     pub(crate) fn line(n: usize) -> Self {
-        let mut walk = Walk::new();
+        let mut walk = StridedSpace::new();
         walk.push(n, [1; N]);
         walk
     }
@@ -57,7 +57,7 @@ impl<const N: usize> Walk<N> {
                 stride = stride.saturating_mul(ext(d));
             }
         }
-        let mut walk = Walk::new();
+        let mut walk = StridedSpace::new();
         for (a, &d) in out.iter().enumerate() {
             walk.push(ext(d), strides[a]);
         }
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn runs_visit_every_point_once_at_its_broadcast_offset() {
         let (out, a, b) = ([2u64, 3, 1, 4], [2u64, 3, 1, 1], [4u64]);
-        let walk = Walk::<2>::broadcast(&out, [&a, &b]);
+        let walk = StridedSpace::<2>::broadcast(&out, [&a, &b]);
         let step = walk.inner();
         for start in 0..24 {
             let mut seen = Vec::new();
@@ -158,7 +158,7 @@ mod tests {
     fn equal_shapes_are_one_run() {
         let s = [3u64, 5, 7];
         let mut runs = 0;
-        Walk::<2>::broadcast(&s, [&s, &s]).runs(0, 105, |_, _| runs += 1);
+        StridedSpace::<2>::broadcast(&s, [&s, &s]).runs(0, 105, |_, _| runs += 1);
         assert_eq!(runs, 1);
     }
 }

@@ -36,15 +36,15 @@ impl<'a> Attempt<'a> {
         };
         let mut rank: Vec<(u128, usize)> = bases.iter().map(excess).zip(0..).collect();
         rank.sort_unstable();
-        let mend = |n: usize, style| {
+        let repair = |n: usize, style| {
             let &(_, i) = rank.get(n).filter(|_| reachable)?;
             Some(Repair::new(c, &bases[i], target, style, seed.wrapping_add(n as u64)))
         };
         Attempt {
             target,
             slack: c.len() > FEW && (target - target.min(c.bound())).saturating_mul(SLACK) >= target,
-            careful: (0..BASES).filter_map(|n| mend(n, Style::Careful)).collect(),
-            restless: mend(0, Style::Restless),
+            careful: (0..BASES).filter_map(|n| repair(n, Style::Careful)).collect(),
+            restless: repair(0, Style::Restless),
             exact: Exact::new(c, target, seed, work),
         }
     }

@@ -139,7 +139,7 @@ const STEPS: u64 = 8;
 const COARSE: u32 = CLOSE - 2;
 
 /// Work of repairing a quick allocation, for each buffer.
-const MEND: u64 = 128;
+const REPAIR: u64 = 128;
 
 impl Part {
     fn new(c: Compact) -> Part {
@@ -183,7 +183,7 @@ impl Part {
                 }
             }
             // An allocation far too high is not repaired, but rearranged.
-            if near(self.height, goal) && self.mend(goal, stacks.len(), options, work) {
+            if near(self.height, goal) && self.repair(goal, stacks.len(), options, work) {
                 return;
             }
         }
@@ -265,8 +265,8 @@ impl Part {
     }
 
     /// Repairs the last allocations where they are too high.
-    fn mend(&mut self, goal: u64, last: usize, options: &Options, work: &mut Work<'_>) -> bool {
-        let units = MEND * self.c.len() as u64;
+    fn repair(&mut self, goal: u64, last: usize, options: &Options, work: &mut Work<'_>) -> bool {
+        let units = REPAIR * self.c.len() as u64;
         let found = self.bases.iter().rev().take(last).find_map(|base| {
             let mut part = work.part(units);
             let found = Repair::new(&self.c, base, goal, Style::Careful, options.seed).run(&mut part);

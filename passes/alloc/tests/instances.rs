@@ -26,7 +26,7 @@ fn the_lowest_allocation_of_minimalloc_c_is_as_low_as_its_load() {
 }
 
 #[test]
-fn a_training_step_is_laid_out_at_its_load_without_a_search() {
+fn a_training_step_is_allocated_at_its_load_without_a_search() {
     assert_eq!(height(include_str!("data/resnet50.csv"), None, 0), (1_515_472_556, 1_515_472_556));
 }
 

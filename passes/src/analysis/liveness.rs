@@ -5,7 +5,7 @@ use memc_ir::{Id, Module, OpId, aligned};
 
 use crate::Contradiction;
 use crate::device::DeviceProfile;
-use crate::plan::storage::{self, Kind};
+use crate::plan::storage::{self, TensorKind};
 
 /// The moment of a step at which most bytes are live.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,7 +43,7 @@ pub fn peak_live_bytes(module: &Module, profile: &DeviceProfile) -> Result<Peak,
     let mut live = 0u64;
     for (t, &(_, kind)) in storages.tensors.iter().enumerate() {
         match (kind, range[t]) {
-            (Kind::State(_) | Kind::Const(_), _) => live = live.saturating_add(bytes[t]),
+            (TensorKind::State(_) | TensorKind::Const(_), _) => live = live.saturating_add(bytes[t]),
             (_, Some((first, last))) => {
                 begin[first] = begin[first].saturating_add(bytes[t]);
                 end[last] = end[last].saturating_add(bytes[t]);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn states_count_throughout_and_updates_share_their_home() {
+    fn states_count_throughout_and_updates_share_their_slot() {
         let text = "module @m graph\n%w = state {role = param, init = zeros} : f32[32]\n\
                     %g = input : f32[32]\n%lr = const splat 0.1 : f32[]\n%n = sgd %w, %g, %lr : f32[32]\n\
                     carry %w <- %n\n";

@@ -13,7 +13,7 @@ const WORK: u64 = 1 << 18;
 
 /// Sizes of an allocation in bytes: of the device arena and of the host arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Laid {
+pub struct ArenaSizes {
     /// One past the last byte used.
     pub height: [u64; 2],
     /// The most bytes in use at once.
@@ -21,28 +21,28 @@ pub struct Laid {
 }
 
 /// Gives every slot without an offset one by one algorithm. Fails where slots with an offset overlap.
-pub fn allocate(m: &mut Module, algorithm: Algorithm) -> Result<Laid, Contradiction> {
+pub fn allocate(m: &mut Module, algorithm: Algorithm) -> Result<ArenaSizes, Contradiction> {
     both(m, &|instance| memc_alloc::place(instance, algorithm))
 }
 
 /// Gives every slot without an offset one, by whatever algorithm gives the lowest arenas, and a short search.
-pub fn lowest(m: &mut Module) -> Result<Laid, Contradiction> {
+pub fn lowest(m: &mut Module) -> Result<ArenaSizes, Contradiction> {
     let options = Options { work: WORK, ..Options::effort(0) };
     both(m, &|instance| memc_alloc::solve(instance, &options, &|| false))
 }
 
-fn both(m: &mut Module, solve: &dyn Fn(&Instance) -> Solution) -> Result<Laid, Contradiction> {
+fn both(m: &mut Module, solve: &dyn Fn(&Instance) -> Solution) -> Result<ArenaSizes, Contradiction> {
     let ranges = live_ranges(m);
-    let mut laid = Laid { height: [0; 2], load: [0; 2] };
+    let mut sizes = ArenaSizes { height: [0; 2], load: [0; 2] };
     for (i, space) in [Space::Dev, Space::Host].into_iter().enumerate() {
         let (slots, instance) = instance(m, space, &ranges)?;
         let solution = solve(&instance);
         for (slot, offset) in slots.into_iter().zip(solution.offsets) {
             m.slots[slot].offset = Some(offset);
         }
-        (laid.height[i], laid.load[i]) = (solution.height, solution.load);
+        (sizes.height[i], sizes.load[i]) = (solution.height, solution.load);
     }
-    Ok(laid)
+    Ok(sizes)
 }
 
 /// The slots of an arena that are in use, and their buffers.

@@ -9,7 +9,7 @@ use memc_ir::{Code, Def, Id, Module, OpId, Phase, Slot, SlotId, Space, Value, Va
 use memc_planner::{Command, Decisions, Event, Realised, Site, Trace, What, trace};
 
 use super::problem::Problem;
-use super::storage::Kind;
+use super::storage::TensorKind;
 use crate::Contradiction;
 
 /// The mem-phase module that carries out `decisions`, with the offsets that they give and without waits.
@@ -89,10 +89,10 @@ impl Bufferizer<'_> {
             };
             let (value, kind) = self.p.storages.tensors[t as usize];
             let place = match kind {
-                Kind::State(s) => &mut self.m.states[s].slot,
-                Kind::Const(c) => &mut self.m.consts[c].slot,
-                Kind::Input(i) => &mut self.m.inputs[i].slot,
-                Kind::Transient => continue,
+                TensorKind::State(s) => &mut self.m.states[s].slot,
+                TensorKind::Const(c) => &mut self.m.consts[c].slot,
+                TensorKind::Input(i) => &mut self.m.inputs[i].slot,
+                TensorKind::Transient => continue,
             };
             // The host comes second where a tensor has both.
             let held = if host && place.is_some() {

@@ -11,4 +11,4 @@ pub(crate) mod storage;
 pub use bufferize::{apply, bufferize};
 pub use infeasible::Infeasible;
 pub use problem::{Breakdown, Problem, device};
-pub use storage::Kind;
+pub use storage::TensorKind;

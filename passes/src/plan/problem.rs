@@ -3,7 +3,7 @@
 use memc_ir::{Bytes, Id, Module, OpId, OutputRole, TensorType, ValueId};
 use memc_planner::{Device, Op, Tensor};
 
-use super::storage::{self, Kind, Storages};
+use super::storage::{self, Storages, TensorKind};
 use crate::device::DeviceProfile;
 use crate::error::{Contradiction, PassError};
 
@@ -14,7 +14,7 @@ pub struct Problem {
     /// The problem in numbers. An op is called by its first result, and labelled with its source node.
     pub numbers: memc_planner::Problem,
     /// Kind of each tensor.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<TensorKind>,
     /// For every op of the problem, that of the module.
     pub ops: Vec<OpId>,
     /// For every op of the problem, the outputs of the module that it completes.
@@ -31,15 +31,15 @@ impl Problem {
         let mut m = module.clone();
         storage::legalise(&mut m)?;
         let storages = storage::assign(&m);
-        let kinds: Vec<Kind> = storages.tensors.iter().map(|t| t.1).collect();
-        let tensor = |&(v, kind): &(ValueId, Kind)| Tensor {
+        let kinds: Vec<TensorKind> = storages.tensors.iter().map(|t| t.1).collect();
+        let tensor = |&(v, kind): &(ValueId, TensorKind)| Tensor {
             name: m.values[v].name.clone(),
             bytes: 0,
             size: m.values[v].ty.bytes(),
             kind: match kind {
-                Kind::State(_) | Kind::Const(_) => memc_planner::Kind::Persistent,
-                Kind::Input(_) => memc_planner::Kind::Input,
-                Kind::Transient => memc_planner::Kind::Transient,
+                TensorKind::State(_) | TensorKind::Const(_) => memc_planner::Kind::Persistent,
+                TensorKind::Input(_) => memc_planner::Kind::Input,
+                TensorKind::Transient => memc_planner::Kind::Transient,
             },
             touches: Vec::new(),
             writes: Vec::new(),
@@ -90,15 +90,15 @@ impl Problem {
         let mut b = Breakdown::default();
         for (t, kind) in self.numbers.tensors.iter().zip(&self.kinds) {
             match *kind {
-                Kind::State(s) => match self.module.states[s].role {
+                TensorKind::State(s) => match self.module.states[s].role {
                     memc_ir::Role::Optimizer => b.optimizer += t.bytes,
                     memc_ir::Role::Param | memc_ir::Role::Frozen => b.weights += t.bytes,
                     memc_ir::Role::Gradient => b.gradients += t.bytes,
                     memc_ir::Role::Buffer => b.buffers += t.bytes,
                 },
-                Kind::Const(_) => b.constants += t.bytes,
-                Kind::Input(_) => b.inputs += t.bytes,
-                Kind::Transient => {}
+                TensorKind::Const(_) => b.constants += t.bytes,
+                TensorKind::Input(_) => b.inputs += t.bytes,
+                TensorKind::Transient => {}
             }
         }
         b.workspace = self.numbers.ops.iter().map(|op| op.workspace).max().unwrap_or(0);

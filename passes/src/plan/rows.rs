@@ -91,14 +91,14 @@ fn run_apply(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(
 
 fn run_alloc(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
     let name = options.get(ALLOC_OPTIONS, "algo")?;
-    let laid = match Algorithm::named(name) {
+    let sizes = match Algorithm::named(name) {
         Some(algorithm) => allocate(m, algorithm)?,
         None if name == "search" => lowest(m)?,
         None => return Err(PassError::Usage(format!("unknown allocation algorithm `{name}`"))),
     };
     for (i, arena) in ["device", "host"].into_iter().enumerate() {
-        cx.stats.push(("alloc", format!("{arena} arena bytes"), laid.height[i]));
-        cx.stats.push(("alloc", format!("{arena} load bytes"), laid.load[i]));
+        cx.stats.push(("alloc", format!("{arena} arena bytes"), sizes.height[i]));
+        cx.stats.push(("alloc", format!("{arena} load bytes"), sizes.load[i]));
     }
     Ok(())
 }

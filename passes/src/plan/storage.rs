@@ -13,7 +13,7 @@ use crate::Contradiction;
 
 /// Kind of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum TensorKind {
     /// Lives from step to step.
     State(StateId),
     /// The same in every step.
@@ -32,7 +32,7 @@ pub(crate) struct Storages {
     /// Tensor of every value.
     pub(crate) of: Vec<u32>,
     /// The value that names each tensor, and the tensor's kind.
-    pub(crate) tensors: Vec<(ValueId, Kind)>,
+    pub(crate) tensors: Vec<(ValueId, TensorKind)>,
 }
 
 /// The value whose bytes `v` shows: the operand at the end of a chain of views, or `v` itself.
@@ -150,16 +150,16 @@ pub(crate) fn assign(m: &Module) -> Storages {
         s.of[v.index()] = (s.tensors.len() - 1) as u32;
     };
     for (id, x) in m.states.iter() {
-        add(&mut s, x.value, Kind::State(id));
+        add(&mut s, x.value, TensorKind::State(id));
         if let Some(next) = x.next {
             s.of[base(m, next).index()] = s.of[x.value.index()];
         }
     }
     for (id, x) in m.consts.iter() {
-        add(&mut s, x.value, Kind::Const(id));
+        add(&mut s, x.value, TensorKind::Const(id));
     }
     for (id, x) in m.inputs.iter() {
-        add(&mut s, x.value, Kind::Input(id));
+        add(&mut s, x.value, TensorKind::Input(id));
     }
     let last = last_reads(m);
     for (i, &op) in m.order.iter().enumerate() {
@@ -175,13 +175,13 @@ pub(crate) fn assign(m: &Module) -> Storages {
             }
             let dying = m.ops[op].operands.iter().map(|&v| base(m, v)).find(|&b| {
                 let t = s.of[b.index()];
-                let free = matches!(s.tensors[t as usize].1, Kind::Transient | Kind::Input(_))
+                let free = matches!(s.tensors[t as usize].1, TensorKind::Transient | TensorKind::Input(_))
                     && !taken.contains(&t);
                 free && last[b.index()] == Some(i) && may_take(m, op, r, |v| s.of[v.index()] == t)
             });
             match dying {
                 Some(b) => s.of[r.index()] = s.of[b.index()],
-                None => add(&mut s, r, Kind::Transient),
+                None => add(&mut s, r, TensorKind::Transient),
             }
             taken.push(s.of[r.index()]);
         }

@@ -100,6 +100,7 @@ pub(crate) fn samples(scale: u64) -> Vec<Sample> {
     let (r, s) = (&mut Random::new(scale), scale);
     let mut all = Vec::new();
     elementwise(r, s, &mut all);
+    updates(r, s, &mut all);
     products(r, s, &mut all);
     networks(r, s, &mut all);
     movement(r, s, &mut all);
@@ -176,6 +177,11 @@ fn elementwise(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
         push(all, op, vec![dy, y]);
     }
     push(all, MovingAverage { momentum: F32(0.9), scale: F32(1.25) }, vec![r.f32(&[s]), r.f32(&[s])]);
+}
+
+fn updates(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
+    let shape = [s, 3, 17];
+    use OpKind::*;
     let (w, g, lr) = (r.f32(&shape), r.f32(&shape), r.positive(&[1]));
     push(all, Sgd {}, vec![w.clone(), g.clone(), lr.clone()]);
     let step = || Tensor::i64(&[1], &[3]).unwrap();

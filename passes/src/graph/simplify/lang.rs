@@ -113,8 +113,8 @@ const FLOPS_PER_BYTE: u64 = 8;
 /// Price of a view, which is no kernel but still an op to carry along.
 const VIEW: u64 = 16;
 
-/// Price of one op, in bytes moved. An operand that is given `again`, in bytes, is moved once.
-pub(super) fn op_cost(kind: &OpKind, operands: &[&TensorType], again: u64, result: &TensorType) -> u64 {
+/// Price of one op, in bytes moved. `repeated` bytes of its operands come more than once, and are moved once.
+pub(super) fn op_cost(kind: &OpKind, operands: &[&TensorType], repeated: u64, result: &TensorType) -> u64 {
     if kind.def().class == Class::View {
         return VIEW;
     }
@@ -123,14 +123,14 @@ pub(super) fn op_cost(kind: &OpKind, operands: &[&TensorType], again: u64, resul
         return VIEW;
     }
     let cost = kind.cost(operands, &[result]);
-    let moved = cost.bytes_read.saturating_sub(again).saturating_add(cost.bytes_written);
+    let moved = cost.bytes_read.saturating_sub(repeated).saturating_add(cost.bytes_written);
     moved.saturating_add(cost.flops / FLOPS_PER_BYTE).saturating_add(LAUNCH)
 }
 
 /// Bytes of the operands that come more than once.
 pub(super) fn repeated<T: PartialEq>(operands: &[T], types: &[&TensorType]) -> u64 {
-    let again = |&(i, _): &(usize, &&TensorType)| operands[..i].contains(&operands[i]);
-    types.iter().enumerate().filter(again).map(|(_, t)| t.bytes()).sum()
+    let repeated = |&(i, _): &(usize, &&TensorType)| operands[..i].contains(&operands[i]);
+    types.iter().enumerate().filter(repeated).map(|(_, t)| t.bytes()).sum()
 }
 
 /// Price of using a value of [`Leaves::shared`]: nothing but a nudge towards not needing it.
