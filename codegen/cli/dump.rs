@@ -83,7 +83,8 @@ fn tuning(tuning: &Tuning) -> Value {
     let libraries = tuning.libraries.iter().map(|(name, version)| json!({"name": name, "version": version}));
     let kernels = tuning.kernels.iter().map(|k| {
         json!({
-            "kernel": k.kernel, "way": k.way.to_string(), "workspace_bytes": k.workspace_bytes, "ns": k.ns,
+            "kernel": k.kernel, "algorithm": k.algorithm.to_string(),
+            "workspace_bytes": k.workspace_bytes, "ns": k.ns,
             "default_ns": k.default_ns,
         })
     });

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use memc_gpu::{Clock, Cuda, GpuError, Graphs, LibraryOptions, Ways};
+use memc_gpu::{Clock, Cuda, GpuError, Graphs, LibraryAlgorithms, LibraryOptions};
 use memc_plan::{PlanFile, Tuning};
 
 pub use crate::gpu::tune::TunedCall;
@@ -33,11 +33,11 @@ pub struct Tuned {
     pub notes: Vec<String>,
 }
 
-/// Runs a step of a plan and measures the ways of its library calls.
+/// Runs a step of a plan and measures the algorithms of its library calls.
 ///
 /// # Errors
-/// Those of a run; [`Error::Usage`] for a device or options without libraries, and [`Error::Device`] where a library that
-/// kernels of the plan call cannot be used.
+/// Those of a run; [`Error::Usage`] for a device or options without libraries, and [`Error::Device`] where a
+/// library that kernels of the plan call cannot be used.
 pub fn tune(file: &PlanFile, options: &TuneOptions) -> Result<Tuned, Error> {
     let DeviceName::Cuda(ordinal) = options.device else {
         return Err(Error::Usage(
@@ -51,11 +51,12 @@ pub fn tune(file: &PlanFile, options: &TuneOptions) -> Result<Tuned, Error> {
     tune_gpu(&|| Cuda::open(ordinal, options.libraries), file, options)
 }
 
-/// [`tune`] on a device whose drivers `open` makes; the device and the libraries that the options name are ignored.
+/// [`tune`] on a device whose drivers `open` makes; the device and the libraries that the options name are
+/// ignored.
 ///
 /// # Errors
 /// Those of a run, and [`Error::Device`] where a library that kernels of the plan call cannot be used.
-pub fn tune_gpu<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>>(
+pub fn tune_gpu<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuError>>(
     open: &F,
     file: &PlanFile,
     options: &TuneOptions,

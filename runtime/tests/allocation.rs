@@ -9,8 +9,8 @@ use std::{
 };
 
 use memc_gpu::{
-    Arch, Clock, Driver, Facts, Function, GpuError, Graph, Graphs, LibraryCall, LibraryOp, LibraryOptions,
-    LibraryWay, Offer, Region, Setting, Sizes, Stream, Ways, Word,
+    Arch, Candidate, Clock, Driver, Facts, Function, GpuError, Graph, Graphs, LibraryAlgorithm,
+    LibraryAlgorithms, LibraryCall, LibraryOp, LibraryOptions, Region, Setting, Sizes, Stream, Word,
 };
 use memc_plan::{NoData, PlanFile};
 use memc_runtime::{Device, FeedOptions, Feeder, Initial, Program, Session, cpu, gpu};
@@ -44,8 +44,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Copies in, element-wise kernels that are large enough to be split over threads, one of many operands, copies out,
-/// events in all directions, and an optimizer step in place.
+/// Copies in, element-wise kernels that are large enough to be split over threads, one of many operands,
+/// copies out, events in all directions, and an optimizer step in place.
 const PLAN: &str = "
 plan 1
 budget 2900000 reserve 0
@@ -187,11 +187,16 @@ impl Graphs for Idle {
     }
 }
 
-impl Ways for Idle {
-    fn ways(&mut self, _: &LibraryCall, _: usize) -> Result<Vec<Offer>, GpuError> {
+impl LibraryAlgorithms for Idle {
+    fn algorithms(&mut self, _: &LibraryCall, _: usize) -> Result<Vec<Candidate>, GpuError> {
         Ok(Vec::new())
     }
-    fn plan_way(&mut self, _: &LibraryCall, _: usize, _: &LibraryWay) -> Result<Option<LibraryOp>, GpuError> {
+    fn plan_tuned(
+        &mut self,
+        _: &LibraryCall,
+        _: usize,
+        _: &LibraryAlgorithm,
+    ) -> Result<Option<LibraryOp>, GpuError> {
         Ok(None)
     }
     fn setting(&self) -> Setting {

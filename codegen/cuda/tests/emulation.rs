@@ -1,5 +1,5 @@
-//! Every kernel on the CPU, its text compiled by g++ as it is, against the CPU kernel of its op: under the address and
-//! undefined-behaviour sanitizers, with exactly allocated buffers.
+//! Every kernel on the CPU, its text compiled by g++ as it is, against the CPU kernel of its op: under the
+//! address and undefined-behaviour sanitizers, with exactly allocated buffers.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 #![allow(clippy::print_stderr, reason = "what was skipped or run must be seen")]
 
@@ -180,7 +180,7 @@ fn kernels_compute_what_the_cpu_kernels_compute() {
 #[test]
 fn updates_of_one_launch_are_those_of_several() {
     let mut r = Random::new(9);
-    let mut joint = Vec::new();
+    let mut batched = Vec::new();
     for sample in common::samples(2) {
         let types: Vec<TensorType> = sample.operands.iter().map(|t| t.ty.clone()).collect();
         if !is_small_update(&sample.op, &types) {
@@ -193,10 +193,10 @@ fn updates_of_one_launch_are_those_of_several() {
         let shapes: Vec<&[TensorType]> = shapes.iter().map(Vec::as_slice).collect();
         let launch = updates_of(&sample.op, &shapes);
         let operands = updates.iter().flat_map(|u| u.operands.clone()).collect();
-        joint.push((updates, launch, Sample { op: sample.op.clone(), operands }));
+        batched.push((updates, launch, Sample { op: sample.op.clone(), operands }));
     }
-    assert!(joint.len() >= 8, "{} samples are updates", joint.len());
-    let jobs: Vec<Job> = joint
+    assert!(batched.len() >= 8, "{} samples are updates", batched.len());
+    let jobs: Vec<Job> = batched
         .iter()
         .map(|(updates, launch, sample)| Job {
             sample,
@@ -206,7 +206,7 @@ fn updates_of_one_launch_are_those_of_several() {
         })
         .collect();
     let Some(outcomes) = process::run("updates", &jobs) else { return };
-    for ((updates, _, sample), got) in joint.iter().zip(outcomes) {
+    for ((updates, _, sample), got) in batched.iter().zip(outcomes) {
         let want = updates.iter().flat_map(|u| run(u, &[]).unwrap());
         for (j, (got, want)) in got.results.iter().zip(want).enumerate() {
             assert_eq!(difference(&sample.op, got, &want), None, "{}, result {j}", name_of(sample));
@@ -214,8 +214,8 @@ fn updates_of_one_launch_are_those_of_several() {
     }
 }
 
-/// A normalisation, a product or a convolution with steps has the bits of its own kernel with the steps around it, whose bits are
-/// the CPU's.
+/// A normalisation, a product or a convolution with steps has the bits of its own kernel with the steps
+/// around it, whose bits are the CPU's.
 #[test]
 fn what_has_steps_around_it_has_the_bits_of_that_alone() {
     let mut r = Random::new(21);

@@ -1,6 +1,6 @@
-//! Every kernel compiled by NVRTC for real architectures. Needs the compiler (the Python wheel `nvidia-cuda-nvrtc`), no
-//! GPU. Skipped with a word where there is none, except where CI is set.
-//! The kernels are those of the emulation's samples.
+//! Every kernel compiled by NVRTC for real architectures. Needs the compiler (the Python wheel
+//! `nvidia-cuda-nvrtc`), no GPU. Skipped with a word where there is none, except where CI is set. The kernels
+//! are those of the emulation's samples.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 #![allow(clippy::print_stderr, reason = "what was skipped or compiled must be seen")]
 #![allow(clippy::disallowed_methods, reason = "CI must not skip; the time is printed, nothing depends on it")]
@@ -41,8 +41,8 @@ fn kernels() -> Vec<Kernel> {
     let mut kernels = BTreeMap::new();
     for sample in cases::all() {
         let types: Vec<TensorType> = sample.operands.iter().map(|t| t.ty.clone()).collect();
-        let joint = updates(&sample.op, &[types.as_slice(); MOST_UPDATES]);
-        for launch in lower(&sample.op, &types).unwrap().launches.into_iter().chain(joint) {
+        let batched = updates(&sample.op, &[types.as_slice(); MOST_UPDATES]);
+        for launch in lower(&sample.op, &types).unwrap().launches.into_iter().chain(batched) {
             kernels.insert(launch.kernel.name.clone(), launch.kernel);
         }
     }

@@ -1,8 +1,8 @@
 //! Differences between two plans.
 //!
-//! Tables are compared by content and name, not by index, and launches by the kernel they refer to, so that a new
-//! kernel in front of the table does not make every launch differ. Command lists are aligned so that as many commands
-//! as possible have a counterpart.
+//! Tables are compared by content and name, not by index, and launches by the kernel they refer to, so that a
+//! new kernel in front of the table does not make every launch differ. Command lists are aligned so that as
+//! many commands as possible have a counterpart.
 
 mod align;
 
@@ -11,8 +11,8 @@ use std::{collections::BTreeMap, fmt::Display};
 use self::align::{Edit, align};
 use crate::{Action, Command, Plan, Section};
 
-/// The differences from `old` to `new`, one line each: `-` for what is gone, `+` for what is new, `~` for what changed.
-/// Empty exactly where the plans are equal.
+/// The differences from `old` to `new`, one line each: `-` for what is gone, `+` for what is new, `~` for
+/// what changed. Empty exactly where the plans are equal.
 pub fn diff(old: &Plan, new: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
     header(old, new, &mut lines);
@@ -81,7 +81,7 @@ fn header(old: &Plan, new: &Plan, lines: &mut Vec<String>) {
     }
 }
 
-/// Compares tuning sections, ways by the kernel that they compute.
+/// Compares tuning sections, algorithms by the kernel that they compute.
 fn tuning(old: &Plan, new: &Plan, lines: &mut Vec<String>) {
     let all = |plan: &Plan| -> Vec<String> {
         let Some(tuning) = &plan.tuning else { return Vec::new() };

@@ -25,7 +25,7 @@ pub use model::{
 pub use query::{Counts, Section};
 pub use role::{UnknownRole, output_role};
 pub use trace::{Span, Trace};
-pub use tuning::{PRODUCT_BYTES, TunedKernel, Tuning, Way};
+pub use tuning::{PRODUCT_BYTES, TunedAlgorithm, TunedKernel, Tuning};
 pub use write::{InitialData, NoData, write};
 
 /// Version of the file format and of the text form, of a plan without a tuning section.

@@ -1,37 +1,39 @@
-//! The tuning section of a plan: algorithms of a device's libraries for kernels of the plan, as measured there.
+//! The tuning section of a plan: algorithms of a device's libraries for kernels of the plan, as measured
+//! there.
 //!
-//! It says nothing about the schedule, and a runtime may ignore it. A way is good only where everything that it depends on
-//! is as it was; what the names of devices, libraries and options mean is up to the runtime that measured.
+//! It says nothing about the schedule, and a runtime may ignore it. An algorithm is good only where
+//! everything that it depends on is as it was; what the names of devices, libraries and options mean is up to
+//! the runtime that measured.
 
 use crate::{Action, Plan, PlanError};
 
 /// Bytes of an opaque algorithm of a matrix product.
 pub const PRODUCT_BYTES: usize = 64;
 
-/// The ways that were measured, and what they depend on.
+/// The algorithms that were measured, and what they depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
     /// Name of the device.
     pub device: String,
     /// Its architecture, such as `sm_90`.
     pub arch: String,
-    /// Name and version of each library whose ways are listed.
+    /// Name and version of each library whose algorithms are listed.
     pub libraries: Vec<(String, String)>,
     /// Rounding that libraries were allowed, such as `exact`.
     pub rounding: String,
-    /// Whether ways were allowed that may give other bits in every run.
+    /// Whether algorithms were allowed that may give other bits in every run.
     pub allow_nondeterminism: bool,
     /// The kernels, by rising index.
     pub kernels: Vec<TunedKernel>,
 }
 
-/// A kernel and its way.
+/// A kernel and its algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunedKernel {
     /// Index into [`Plan::kernels`].
     pub kernel: u32,
-    /// The way.
-    pub way: Way,
+    /// The algorithm.
+    pub algorithm: TunedAlgorithm,
     /// Bytes of workspace that it takes; no launch of the kernel has less.
     pub workspace_bytes: u64,
     /// Time of a launch in ns.
@@ -40,9 +42,9 @@ pub struct TunedKernel {
     pub default_ns: u64,
 }
 
-/// A way to compute a kernel, in its library's terms.
+/// An algorithm to compute a kernel, in its library's terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum TunedAlgorithm {
     /// A matrix product's algorithm, which its library alone can read.
     Product(Box<[u8; PRODUCT_BYTES]>),
     /// A convolution's, or that of a gradient of one.
@@ -60,8 +62,9 @@ impl Plan {
         if self.tuning.is_some() { crate::TUNED_VERSION } else { crate::FORMAT_VERSION }
     }
 
-    /// Checks the rules of the tuning section: texts without control characters; kernels in range, launched, in order and
-    /// none twice; at least one kernel; and workspaces no larger than those of the kernel's launches.
+    /// Checks the rules of the tuning section: texts without control characters; kernels in range, launched,
+    /// in order and none twice; at least one kernel; and workspaces no larger than those of the kernel's
+    /// launches.
     pub(crate) fn check_tuning(&self) -> Result<(), PlanError> {
         let fail = |what: String| PlanError::invalid("tuning", what);
         let Some(tuning) = &self.tuning else { return Ok(()) };

@@ -1,12 +1,12 @@
 //! The meta section: a plan as a protobuf message, both ways.
 //!
-//! Contract: [`encode`] is a function of the plan alone, and [`decode`] accepts exactly the bytes that [`encode`]
-//! produces. It refuses unknown fields, unusual orders, redundant encodings, and unknown ops, types and roles. Memory
-//! use of [`decode`] is bounded by a fixed multiple of the input, whose table lengths are capped before anything is
-//! allocated.
+//! Contract: [`encode`] is a function of the plan alone, and [`decode`] accepts exactly the bytes that
+//! [`encode`] produces. It refuses unknown fields, unusual orders, redundant encodings, and unknown ops,
+//! types and roles. Memory use of [`decode`] is bounded by a fixed multiple of the input, whose table lengths
+//! are capped before anything is allocated.
 //!
-//! The model itself is what is encoded: `record!` gives each of its fields a tag. Tags and the numbers of streams, spaces
-//! and actions are never reused. Defaults are left out, as proto3 has it.
+//! The model itself is what is encoded: `record!` gives each of its fields a tag. Tags and the numbers of
+//! streams, spaces and actions are never reused. Defaults are left out, as proto3 has it.
 
 mod proto;
 
@@ -19,7 +19,7 @@ use self::proto::{
 };
 use crate::{
     Action, Claims, Command, Feed, Init, Input, Kernel, Meta, Output, Plan, PlanError, Queue, State,
-    StateRole, TunedKernel, Tuning, UnknownRole, Way, output_role, validate::MAX_ENTRIES,
+    StateRole, TunedAlgorithm, TunedKernel, Tuning, UnknownRole, output_role, validate::MAX_ENTRIES,
 };
 
 /// Greatest tag of a [`Plan`].
@@ -90,8 +90,8 @@ record!(Input "input i" { name: 1, ty: 2, slot: 3, feed: 4 });
 record!(Output "output o" { name: 1, ty: 2, slot: 3, role: 4 });
 // `action` has the tags 2 to 6.
 record!(Command "command " { queue: 1, action: 2, label: 7 });
-// `way` has the tags 2 and 3.
-record!(TunedKernel "tuned kernel " { kernel: 1, way: 2, workspace_bytes: 4, ns: 5, default_ns: 6 });
+// `algorithm` has the tags 2 and 3.
+record!(TunedKernel "tuned kernel " { kernel: 1, algorithm: 2, workspace_bytes: 4, ns: 5, default_ns: 6 });
 
 /// All but the kernels, which are a table of their own.
 impl Record for Tuning {
@@ -376,8 +376,8 @@ impl Field for Queue {
     }
 }
 
-/// Number of the action; index of a kernel, event, state, input or output; reads of a launch or source of a copy; writes
-/// of a launch, destination of a copy or range of a free; workspace of a launch.
+/// Number of the action; index of a kernel, event, state, input or output; reads of a launch or source of a
+/// copy; writes of a launch, destination of a copy or range of a free; workspace of a launch.
 impl Field for Action {
     fn put(&self, tag: u32, out: &mut Vec<u8>) {
         let (number, index): (u32, u32) = match self {
@@ -430,16 +430,16 @@ impl Field for Action {
 }
 
 /// The algorithm of a product; or algorithm and kind of arithmetic of a convolution.
-impl Field for Way {
+impl Field for TunedAlgorithm {
     fn put(&self, tag: u32, out: &mut Vec<u8>) {
         match self {
-            Way::Product(bytes) => put_bytes(bytes.as_slice(), tag, out),
-            Way::Convolution { algorithm, math } => {
+            TunedAlgorithm::Product(bytes) => put_bytes(bytes.as_slice(), tag, out),
+            TunedAlgorithm::Convolution { algorithm, math } => {
                 put_packed([*algorithm, *math].map(u64::from), tag + 1, out);
             }
         }
     }
-    fn take(from: Message<'_>, tag: u32) -> Result<Way, PlanError> {
+    fn take(from: Message<'_>, tag: u32) -> Result<TunedAlgorithm, PlanError> {
         let number = |n: u64| u32::try_from(n).map_err(|_| PlanError::damaged("a number is too large"));
         match (from.last(tag)?, take_packed(from, tag + 1)?.as_slice()) {
             (Some(product), []) => {
@@ -447,10 +447,10 @@ impl Field for Way {
                 let product = bytes.try_into().map(Box::new);
                 let product =
                     product.map_err(|_| PlanError::damaged(format!("a product of {} bytes", bytes.len())))?;
-                Ok(Way::Product(product))
+                Ok(TunedAlgorithm::Product(product))
             }
             (None, &[algorithm, math]) => {
-                Ok(Way::Convolution { algorithm: number(algorithm)?, math: number(math)? })
+                Ok(TunedAlgorithm::Convolution { algorithm: number(algorithm)?, math: number(math)? })
             }
             _ => Err(PlanError::damaged("it is neither a product nor a convolution")),
         }

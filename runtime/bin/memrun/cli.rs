@@ -24,7 +24,7 @@ Examples:
                                         timeline of the last step, for Perfetto
   memrun profile model.plan -o cpu.json kernel times, for memc --device cpu.json
   memrun profile model.plan --device cuda -o h200.json
-  memrun tune model.plan --device cuda  fastest ways of a GPU's libraries, kept in the plan
+  memrun tune model.plan --device cuda  fastest algorithms of a GPU's libraries, kept in the plan
   memrun devices                        CPU, GPUs, CUDA's libraries
 
 Arrays from an .npz file, such as models/mlp_s/reference.npz of memc:
@@ -58,8 +58,8 @@ pub(crate) struct Cli {
     /// Array for an input, in numpy's format; may be repeated. Other inputs are synthetic
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
     inputs: Vec<NamedFile>,
-    /// Write an output of the last step, in numpy's format; may be repeated. Gradients are outputs of plans that were
-    /// compiled with --no-optimizer
+    /// Write an output of the last step, in numpy's format; may be repeated. Gradients are outputs of plans
+    /// that were compiled with --no-optimizer
     #[arg(long = "output", value_name = "NAME=FILE.npy", value_parser = named_file)]
     outputs: Vec<(String, PathBuf)>,
     /// Learning rate; the plan has a default
@@ -89,11 +89,12 @@ pub(crate) struct Cli {
     /// Host memory that the host arena may take, such as 64G: a plan that takes more does not run
     #[arg(long, value_name = "SIZE", value_parser = host_memory)]
     host_mem: Option<u64>,
-    /// Issue every command of every step, instead of capturing the step once as a CUDA graph and replaying that
+    /// Issue every command of every step, instead of capturing the step once as a CUDA graph and replaying
+    /// that
     #[arg(long)]
     no_graph: bool,
-    /// Write when every command of the last step ran, and the memory in use, as a trace for Perfetto or chrome://tracing;
-    /// `memc trace` writes the planned step alike
+    /// Write when every command of the last step ran, and the memory in use, as a trace for Perfetto or
+    /// chrome://tracing; `memc trace` writes the planned step alike
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
     /// Fill undefined memory with NaN, to show that nothing depends on it
@@ -120,7 +121,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Measure a plan's kernels and the machine, and write a profile that memc plans with
     Profile(Profile),
-    /// Measure the ways that a GPU's libraries have for a plan's products and convolutions, and keep the fastest in the plan
+    /// Measure the algorithms that a GPU's libraries have for a plan's products and convolutions, and keep
+    /// the fastest in the plan
     Tune(Tune),
     /// Show the devices and CUDA's libraries, and what is lost where one is missing
     Devices(Devices),
@@ -180,13 +182,15 @@ struct Libraries {
     /// On a GPU, let libraries round products of f32 to TF32: faster, with 10 bits of mantissa instead of 23
     #[arg(long)]
     tf32: bool,
-    /// On a GPU, let matrix products of f32 round their operands to BF16: faster still, with 7 bits of mantissa
+    /// On a GPU, let matrix products of f32 round their operands to BF16: faster still, with 7 bits of
+    /// mantissa
     #[arg(long, conflicts_with = "tf32")]
     bf16: bool,
-    /// On a GPU, let libraries take ways that may give other bits in every run
+    /// On a GPU, let libraries take algorithms that may give other bits in every run
     #[arg(long)]
     allow_nondeterminism: bool,
-    /// On a GPU, use generated kernels also where cuBLASLt or cuDNN is there: to compare numbers, or where one fails
+    /// On a GPU, use generated kernels also where cuBLASLt or cuDNN is there: to compare numbers, or where
+    /// one fails
     #[arg(long, conflicts_with_all = ["tf32", "bf16", "allow_nondeterminism"])]
     no_libraries: bool,
 }
@@ -281,7 +285,8 @@ impl Cli {
         self.save.as_deref()
     }
 
-    /// Refuses outputs in the place of what is read or of each other; a state may be saved over the one that is resumed.
+    /// Refuses outputs in the place of what is read or of each other; a state may be saved over the one that
+    /// is resumed.
     pub(crate) fn check_files(&self) -> Result<(), Error> {
         let is_saved_over = |resume: &&PathBuf| self.save.iter().any(|save| is_same_file(save, resume));
         let resume = self.resume.iter().filter(|resume| !is_saved_over(resume));

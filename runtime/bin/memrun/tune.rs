@@ -1,4 +1,4 @@
-//! `memrun tune`: measures the ways of a GPU's libraries, and writes the plan with the fastest.
+//! `memrun tune`: measures the algorithms of a GPU's libraries, and writes the plan with the fastest.
 
 use memc_ir::counted;
 use memc_plan::{PlanError, PlanFile, Tuning};
@@ -36,11 +36,11 @@ pub(crate) fn execute(args: &Tune, line: &Line) -> Result<u8, Error> {
         other => Error::Internal(other.to_string()),
     })?;
     let kernel = |call: &TunedCall| {
-        let kernel = usize::try_from(call.kept.kernel).ok().and_then(|index| plan.kernels.get(index));
+        let kernel = usize::try_from(call.tuned.kernel).ok().and_then(|index| plan.kernels.get(index));
         kernel.map(|kernel| {
             let operands: Vec<String> = kernel.operands.iter().map(ToString::to_string).collect();
             let (op, attrs) = (kernel.op.mnemonic(), kernel.op.attrs_text());
-            format!("k{} {op}({}) {attrs}", call.kept.kernel, operands.join(", "))
+            format!("k{} {op}({}) {attrs}", call.tuned.kernel, operands.join(", "))
         })
     };
     let path = output.display().to_string();
@@ -52,27 +52,27 @@ pub(crate) fn execute(args: &Tune, line: &Line) -> Result<u8, Error> {
     }))
 }
 
-/// Time of a call in all launches of a step, with the way that is kept and with the library's own choice.
+/// Time of a call in all launches of a step, with the tuned algorithm and with the library's own choice.
 fn step_ns(calls: &[TunedCall]) -> (u64, u64) {
     let sum = |ns: fn(&TunedCall) -> u64| {
         calls.iter().fold(0u64, |sum, call| sum.saturating_add(ns(call).saturating_mul(call.launches as u64)))
     };
-    (sum(|call| call.kept.ns), sum(|call| call.kept.default_ns))
+    (sum(|call| call.tuned.ns), sum(|call| call.tuned.default_ns))
 }
 
 fn table(path: &str, kernels: &[String], tuning: &Tuning, calls: &[TunedCall]) -> String {
     let mut text = format!(
         "{:<9} {:>8} {:>5} {:>12} {:>12} {:>6}  kernel\n",
-        "library", "launches", "ways", "default us", "kept us", "ratio"
+        "library", "launches", "algorithms", "default us", "tuned us", "ratio"
     );
     let us = |ns: u64| ns as f64 / 1e3;
     for (call, kernel) in calls.iter().zip(kernels) {
-        let (ns, default_ns) = (call.kept.ns, call.kept.default_ns);
+        let (ns, default_ns) = (call.tuned.ns, call.tuned.default_ns);
         text += &format!(
             "{:<9} {:>8} {:>5} {:>12.3} {:>12.3} {:>6.3}  {}\n",
             call.library,
             call.launches,
-            call.ways,
+            call.algorithms,
             us(default_ns),
             us(ns),
             ns as f64 / default_ns.max(1) as f64,
@@ -82,7 +82,7 @@ fn table(path: &str, kernels: &[String], tuning: &Tuning, calls: &[TunedCall]) -
     let (ns, default_ns) = step_ns(calls);
     let other = calls.iter().filter(|call| call.is_other).count();
     text + &format!(
-        "{path}: {} of {} in another way than the libraries' choice on {}; {:.3} us a step instead of {:.3}\n",
+        "{path}: {} of {} by another algorithm than the libraries' choice on {}; {:.3} us a step instead of {:.3}\n",
         other,
         counted(calls.len() as u64, "kernel"),
         tuning.device,
@@ -95,15 +95,15 @@ fn table(path: &str, kernels: &[String], tuning: &Tuning, calls: &[TunedCall]) -
 fn object(path: Option<&str>, kernels: &[String], tuned: &Tuned) -> String {
     let call = |(call, kernel): (&TunedCall, &String)| {
         json!({
-            "kernel": call.kept.kernel,
+            "kernel": call.tuned.kernel,
             "op": kernel.trim_end(),
             "library": call.library,
             "launches": call.launches,
-            "ways": call.ways,
-            "way": call.kept.way.to_string(),
-            "workspace_bytes": call.kept.workspace_bytes,
-            "default_ns": call.kept.default_ns,
-            "ns": call.kept.ns,
+            "algorithms": call.algorithms,
+            "algorithm": call.tuned.algorithm.to_string(),
+            "workspace_bytes": call.tuned.workspace_bytes,
+            "default_ns": call.tuned.default_ns,
+            "ns": call.tuned.ns,
             "is_other": call.is_other,
         })
     };

@@ -1,18 +1,19 @@
 //! Matrix products by cuBLASLt.
 //!
-//! cuBLASLt's matrices are stored by columns, so that a row-major matrix is the transpose of what it sees: `y = a b` by rows is
-//! `y' = b' a'` by columns, with the operands in the other order and nothing moved.
+//! cuBLASLt's matrices are stored by columns, so that a row-major matrix is the transpose of what it sees:
+//! `y = a b` by rows is `y' = b' a'` by columns, with the operands in the other order and nothing moved.
 //!
-//! Sums are kept in `f32` ([`CUBLAS_COMPUTE_32F`](sys::cublasComputeType_t), which uses no TF32; `CUBLAS_COMPUTE_32F_FAST_TF32`
-//! does). Where a sum is cut into parts, only those ways are allowed that keep the parts in `f32` in the workspace and add
-//! them up in a step of its own (`CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE`), besides those that do not cut: they have one
-//! order, and round once. Reduction in place is ordered too, by counters, but it rounds parts to the type of the result. The
-//! header says what each scheme does (`cublasLt.h`, `cublasLtReductionScheme_t`); that the same call of the same version
-//! gives the same bits on GPUs of one architecture with as many multiprocessors is the promise of cuBLAS (cuBLAS
-//! documentation, "Results Reproducibility"), which it makes for cuBLASLt where the workspace is the caller's and the
-//! algorithm is fixed.
+//! Sums are kept in `f32` ([`CUBLAS_COMPUTE_32F`](sys::cublasComputeType_t), which uses no TF32;
+//! `CUBLAS_COMPUTE_32F_FAST_TF32` does). Where a sum is cut into parts, only those algorithms are allowed
+//! that keep the parts in `f32` in the workspace and add them up in a step of its own
+//! (`CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE`), besides those that do not cut: they have one order, and round
+//! once. Reduction in place is ordered too, by counters, but it rounds parts to the type of the result. The
+//! header says what each scheme does (`cublasLt.h`, `cublasLtReductionScheme_t`); that the same call of the
+//! same version gives the same bits on GPUs of one architecture with as many multiprocessors is the promise
+//! of cuBLAS (cuBLAS documentation, "Results Reproducibility"), which it makes for cuBLASLt where the
+//! workspace is the caller's and the algorithm is fixed.
 
-mod kept;
+mod algorithms;
 
 use std::ffi::{CStr, c_char, c_void};
 
@@ -24,7 +25,7 @@ use cudarc::cublaslt::sys::{
 use memc_cuda::{Addend, DType, Epilogue, PLACE_ALIGN, Product};
 
 use crate::library::{Handle, LibraryOptions, Refusal, Rounding, require};
-use crate::{Component, GpuError, MOST_WAYS};
+use crate::{Component, GpuError, MOST_ALGORITHMS};
 
 /// Functions that are called.
 const SYMBOLS: &[&str] = &[
@@ -77,7 +78,7 @@ fn planned(function: &'static str, status: Status) -> Result<(), Refusal> {
     }
 }
 
-/// A product with the way to compute it.
+/// A product with the algorithm to compute it.
 #[derive(Debug)]
 pub(crate) struct Matmul {
     desc: Handle<sys::cublasLtMatmulDescOpaque_t, Status>,
@@ -93,8 +94,8 @@ pub(crate) struct Matmul {
     epilogue: Epilogue,
     /// Bytes that it takes.
     pub(crate) workspace: usize,
-    /// The heuristic's ways with the bytes that they take, the best first.
-    offered: Vec<(sys::cublasLtMatmulAlgo_t, usize)>,
+    /// The heuristic's algorithms with the bytes that they take, the best first.
+    candidates: Vec<(sys::cublasLtMatmulAlgo_t, usize)>,
 }
 
 /// The library.
@@ -113,7 +114,7 @@ impl Blas {
         Ok(Blas { handle: Handle::new(create, sys::cublasLtDestroy)? })
     }
 
-    /// Chooses a way that takes no more than so many bytes of workspace.
+    /// Chooses an algorithm that takes no more than so many bytes of workspace.
     #[allow(unsafe_code, reason = "cuBLASLt is a C library")]
     pub(crate) fn plan(
         &self,
@@ -149,14 +150,14 @@ impl Blas {
         let left = layout(turned(product.trans_b, n, k), product.stride_b)?;
         let right = layout(turned(product.trans_a, k, m), product.stride_a)?;
         let result = layout((n, m), m * n)?;
-        let offered =
+        let candidates =
             self.choose(&desc, [&left, &right, &result], workspace, options.allow_nondeterminism)?;
-        let &(algorithm, workspace) = offered.first().ok_or(Refusal::Unsupported)?;
+        let &(algorithm, workspace) = candidates.first().ok_or(Refusal::Unsupported)?;
         let Product { alpha, addend, epilogue, .. } = *product;
-        Ok(Matmul { desc, left, right, result, algorithm, alpha, addend, epilogue, workspace, offered })
+        Ok(Matmul { desc, left, right, result, algorithm, alpha, addend, epilogue, workspace, candidates })
     }
 
-    /// The heuristic's ways that fit, the best first, and the workspace that each takes.
+    /// The heuristic's algorithms that fit, the best first, and the workspace that each takes.
     #[allow(unsafe_code, reason = "cuBLASLt is a C library")]
     fn choose(
         &self,
@@ -193,10 +194,11 @@ impl Blas {
         ] {
             set(attribute, &(PLACE_ALIGN as u32).to_ne_bytes())?;
         }
-        // The first that fits is the best. What the heuristic offers may depend on how many it is asked for, and a way that
-        // was kept is looked for among them: it is always asked for as many.
+        // The first that fits is the best. What the heuristic offers may depend on how many it is asked for,
+        // and a tuned algorithm is looked for among them: it is always asked for as many.
         // SAFETY: numbers, all of which may be zero; zero is a success among the statuses.
-        let mut ways: [sys::cublasLtMatmulHeuristicResult_t; MOST_WAYS] = unsafe { std::mem::zeroed() };
+        let mut found: [sys::cublasLtMatmulHeuristicResult_t; MOST_ALGORITHMS] =
+            unsafe { std::mem::zeroed() };
         let mut count = 0;
         // SAFETY: everything that is passed exists; there is room for as many results as are asked for.
         let status = unsafe {
@@ -208,16 +210,16 @@ impl Blas {
                 result.pointer,
                 result.pointer,
                 preference.pointer,
-                MOST_WAYS as i32,
-                ways.as_mut_ptr(),
+                MOST_ALGORITHMS as i32,
+                found.as_mut_ptr(),
                 &mut count,
             )
         };
         planned("cublasLtMatmulAlgoGetHeuristic", status)?;
-        let found = ways.iter().take(usize::try_from(count).unwrap_or(0));
+        let found = found.iter().take(usize::try_from(count).unwrap_or(0));
         let fit = found
-            .filter(|way| way.state == Status::CUBLAS_STATUS_SUCCESS && way.workspaceSize <= workspace)
-            .map(|way| (way.algo, way.workspaceSize));
+            .filter(|found| found.state == Status::CUBLAS_STATUS_SUCCESS && found.workspaceSize <= workspace)
+            .map(|found| (found.algo, found.workspaceSize));
         Ok(fit.collect())
     }
 
@@ -225,7 +227,7 @@ impl Blas {
     #[allow(unsafe_code, reason = "cuBLASLt is a C library")]
     pub(crate) fn run(
         &self,
-        way: &Matmul,
+        matmul: &Matmul,
         addresses: [u64; 5],
         workspace: u64,
         stream: *mut c_void,
@@ -233,40 +235,41 @@ impl Blas {
         let [a, b, more @ ..] = addresses;
         let mut more = more.into_iter();
         let mut next = || more.next().unwrap_or_default();
-        let added = if way.addend == Addend::None { None } else { Some(next()) };
-        if let (Addend::Row, Some(row)) = (way.addend, added) {
-            describe(&way.desc, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &row)?;
+        let added = if matmul.addend == Addend::None { None } else { Some(next()) };
+        if let (Addend::Row, Some(row)) = (matmul.addend, added) {
+            describe(&matmul.desc, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &row)?;
         }
-        if has_more(way.epilogue) {
-            describe(&way.desc, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &next())?;
+        if has_more(matmul.epilogue) {
+            describe(&matmul.desc, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &next())?;
         }
         let d = next();
-        if has_sum(way.epilogue) {
-            describe(&way.desc, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &next())?;
+        if has_sum(matmul.epilogue) {
+            describe(&matmul.desc, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &next())?;
         }
-        let (c, beta) = match (way.addend, added) {
+        let (c, beta) = match (matmul.addend, added) {
             (Addend::Matrix { beta }, Some(c)) => (c, beta),
             _ => (d, 0.0f32),
         };
-        // SAFETY: the handles exist. The addresses are those of matrices as the layouts describe, in the device's arena, and
-        // of the workspace that the algorithm takes; they stay there until the stream has run dry.
+        // SAFETY: the handles exist. The addresses are those of matrices as the layouts describe, in the
+        // device's arena, and of the workspace that the algorithm takes; they stay there until the stream has
+        // run dry.
         let status = unsafe {
             sys::cublasLtMatmul(
                 self.handle.pointer,
-                way.desc.pointer,
-                (&raw const way.alpha).cast(),
+                matmul.desc.pointer,
+                (&raw const matmul.alpha).cast(),
                 b as *const c_void,
-                way.left.pointer,
+                matmul.left.pointer,
                 a as *const c_void,
-                way.right.pointer,
+                matmul.right.pointer,
                 (&raw const beta).cast(),
                 c as *const c_void,
-                way.result.pointer,
+                matmul.result.pointer,
                 d as *mut c_void,
-                way.result.pointer,
-                &way.algorithm,
+                matmul.result.pointer,
+                &matmul.algorithm,
                 workspace as *mut c_void,
-                way.workspace,
+                matmul.workspace,
                 stream.cast(),
             )
         };
@@ -274,7 +277,7 @@ impl Blas {
     }
 }
 
-/// The ways to add up the parts of a sum that are allowed, besides those that do not cut it.
+/// The algorithms to add up the parts of a sum that are allowed, besides those that do not cut it.
 fn schemes(any_order: bool) -> u32 {
     let schemes = match any_order {
         true => sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_MASK,
@@ -312,8 +315,9 @@ fn has_sum(epilogue: Epilogue) -> bool {
     matches!(epilogue, Epilogue::SumA | Epilogue::SumB)
 }
 
-/// Says what is made of a product. The heuristic takes the addresses, though it reads nothing there, for ones as aligned as
-/// the row, the sum and the further matrix will be (`cublasLt.h`, `CUBLASLT_MATMUL_DESC_BIAS_POINTER`): no more than slots are.
+/// Says what is made of a product. The heuristic takes the addresses, though it reads nothing there, for ones
+/// as aligned as the row, the sum and the further matrix will be (`cublasLt.h`,
+/// `CUBLASLT_MATMUL_DESC_BIAS_POINTER`): no more than slots are.
 fn describe_epilogue(
     desc: &Handle<sys::cublasLtMatmulDescOpaque_t, Status>,
     product: &Product,
@@ -329,7 +333,8 @@ fn describe_epilogue(
         (Epilogue::Gelu { is_kept: true }, false) => Flag::CUBLASLT_EPILOGUE_GELU_AUX,
         (Epilogue::Gelu { is_kept: true }, true) => Flag::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
         (Epilogue::GeluGrad, _) => Flag::CUBLASLT_EPILOGUE_DGELU,
-        // The library's B is `a`. Its sums are as long as its result has columns, those of its A as long as that has rows.
+        // The library's B is `a`. Its sums are as long as its result has columns, those of its A as long as
+        // that has rows.
         (Epilogue::SumA, _) => Flag::CUBLASLT_EPILOGUE_BGRADB,
         (Epilogue::SumB, _) => Flag::CUBLASLT_EPILOGUE_BGRADA,
     };

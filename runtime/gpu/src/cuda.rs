@@ -1,12 +1,12 @@
-//! A GPU through NVIDIA's driver: one device arena, one page-locked host arena, three non-blocking streams, events
-//! without timing, one module.
+//! A GPU through NVIDIA's driver: one device arena, one page-locked host arena, three non-blocking streams,
+//! events without timing, one module.
 //!
-//! The device's primary context is current in the thread that opened the device, which is the only one to use it. Handles
-//! are freed when the device is dropped, after its streams have run dry.
+//! The device's primary context is current in the thread that opened the device, which is the only one to use
+//! it. Handles are freed when the device is dropped, after its streams have run dry.
 
+mod algorithms;
 mod clock;
 mod graph;
-mod ways;
 
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
@@ -171,7 +171,8 @@ impl Driver for Cuda {
                 image
             }
         };
-        // SAFETY: the image is machine code from the compiler, whole by its hash where it comes from the cache.
+        // SAFETY: the image is machine code from the compiler, whole by its hash where it comes from the
+        // cache.
         let result = unsafe { sys::cuModuleLoadData(&mut self.module, image.as_ptr().cast()) };
         done("cuModuleLoadData", result).map_err(|error| {
             let driver = Libraries::get().require(Component::Driver).ok();
@@ -222,7 +223,8 @@ impl Driver for Cuda {
         for _ in 0..events {
             self.events.push(self.new_event(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?);
         }
-        // SAFETY: has no conditions; the fill above ran on the default stream, which the others do not wait for.
+        // SAFETY: has no conditions; the fill above ran on the default stream, which the others do not wait
+        // for.
         done("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(null_mut()) })
     }
 
@@ -252,8 +254,8 @@ impl Driver for Cuda {
         self.pointers.clear();
         self.pointers.extend(self.values.iter_mut().map(|value| std::ptr::from_mut(value).cast::<c_void>()));
         let ([x, y, z], stream) = (grid, self.stream(Stream::Compute));
-        // SAFETY: the function is one of the module's; all parameters of its kernels are of eight bytes, and the caller
-        // passes as many as the kernel has. The driver reads them before it returns.
+        // SAFETY: the function is one of the module's; all parameters of its kernels are of eight bytes, and
+        // the caller passes as many as the kernel has. The driver reads them before it returns.
         let result = unsafe {
             sys::cuLaunchKernel(
                 handle,
@@ -342,7 +344,8 @@ impl Driver for Cuda {
         let at = self.address(Region { arena: Space::Dev, start, len: bytes.len() })?;
         // SAFETY: the place is within the arena; the bytes are readable, and copied when the call returns.
         done("cuMemcpyHtoD", unsafe { sys::cuMemcpyHtoD_v2(at, bytes.as_ptr().cast(), bytes.len()) })?;
-        // SAFETY: has no conditions. From pageable memory the call may return before the last bytes have arrived.
+        // SAFETY: has no conditions. From pageable memory the call may return before the last bytes have
+        // arrived.
         done("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(null_mut()) })
     }
 
@@ -378,7 +381,8 @@ impl Drop for Cuda {
         self.captured.destroy();
         self.marks.destroy();
         self.calls.close();
-        // SAFETY: every handle was made, is freed once, and nothing uses it any more. Errors have nobody to go to.
+        // SAFETY: every handle was made, is freed once, and nothing uses it any more. Errors have nobody to
+        // go to.
         unsafe {
             for &event in &self.events {
                 sys::cuEventDestroy_v2(event);

@@ -1,12 +1,13 @@
 //! Convolutions by cuDNN, with its functions of one convolution each.
 //!
-//! Only ways that cuDNN itself calls deterministic are taken (`cudnnDeterminism_t`; NVIDIA cuDNN documentation, "Reproducibility
-//! (Determinism)": of the forward pass all, of the gradients not `ALGO_0` and `ALGO_3`). Sums are kept in `f32`. The kind of
-//! arithmetic (`cudnnMathType_t`) is set, not left to the library, whose default rounds products of `f32` to TF32:
+//! Only algorithms that cuDNN itself calls deterministic are taken (`cudnnDeterminism_t`; NVIDIA cuDNN
+//! documentation, "Reproducibility (Determinism)": of the forward pass all, of the gradients not `ALGO_0` and
+//! `ALGO_3`). Sums are kept in `f32`. The kind of arithmetic (`cudnnMathType_t`) is set, not left to the
+//! library, whose default rounds products of `f32` to TF32:
 //!
 //! - `f32`: `CUDNN_FMA_MATH`, which uses no tensor core; with TF32 allowed `CUDNN_DEFAULT_MATH`;
-//! - 16 bits: `CUDNN_TENSOR_OP_MATH`, whose products are exact. Ways by Fourier and Winograd transforms are left out, since
-//!   what they transform is rounded to 16 bits on the way. `f32` has them.
+//! - 16 bits: `CUDNN_TENSOR_OP_MATH`, whose products are exact. Algorithms by Fourier and Winograd transforms
+//!   are left out, since what they transform is rounded to 16 bits on the way. `f32` has them.
 //!
 //! `CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION` is never taken: it rounds `f32` to 16 bits.
 
@@ -27,7 +28,7 @@ use rules::Rules;
 
 use crate::library::{Handle, LibraryOptions, Refusal, Rounding, require};
 use crate::tuning::Wanted;
-use crate::{Component, GpuError, LibraryWay, Offer};
+use crate::{Candidate, Component, GpuError, LibraryAlgorithm};
 
 /// Functions that are called.
 const SYMBOLS: &[&str] = &[
@@ -63,8 +64,8 @@ const SYMBOLS: &[&str] = &[
     "cudnnSetTensor4dDescriptor",
 ];
 
-/// Ways that the heuristic is asked for: more than there are.
-const WAYS: usize = 16;
+/// Algorithms that the heuristic is asked for: more than there are.
+const ALGORITHMS: usize = 16;
 
 type Tensor = Handle<sys::cudnnTensorStruct, Status>;
 type Weight = Handle<sys::cudnnFilterStruct, Status>;
@@ -75,7 +76,8 @@ type Activation = Handle<sys::cudnnActivationStruct, Status>;
 #[allow(unsafe_code, reason = "cuDNN is a C library")]
 fn text(status: Status) -> String {
     let mut last: [c_char; 512] = [0; 512];
-    // SAFETY: the name is a constant text; of the other text the library writes as much as there is room for, and ends it.
+    // SAFETY: the name is a constant text; of the other text the library writes as much as there is room for,
+    // and ends it.
     let (name, last) = unsafe {
         sys::cudnnGetLastErrorString(last.as_mut_ptr(), last.len());
         (CStr::from_ptr(sys::cudnnGetErrorString(status)), CStr::from_ptr(last.as_ptr()))
@@ -104,15 +106,15 @@ fn planned(function: &'static str, status: Status) -> Result<(), Refusal> {
     }
 }
 
-/// The function to call, with its way.
+/// The function to call, with its algorithm.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Call {
     Forward(ForwardWay),
     GradInput(DataWay),
     GradWeight(WeightWay),
 }
 
-/// A convolution with the way to compute it.
+/// A convolution with the algorithm to compute it.
 #[derive(Debug)]
 pub(crate) struct Filtering {
     x: Tensor,
@@ -121,43 +123,43 @@ pub(crate) struct Filtering {
     bias: Option<Tensor>,
     relu: Option<Activation>,
     window: Window,
-    way: Way,
+    call: Call,
     /// Bytes that it takes.
     pub(crate) workspace: usize,
-    /// The ways that were looked for.
-    pub(crate) offers: Vec<Offer>,
+    /// The algorithms that were looked for.
+    pub(crate) candidates: Vec<Candidate>,
 }
 
-/// The heuristic's ways that the rules allow, the best first, with their arithmetic and the workspace that they take: for one
-/// of the three passes the function with the heuristic, that which says how much workspace a way takes, and the ways that
-/// sum products as they are.
+/// The heuristic's algorithms that the rules allow, the best first, with their arithmetic and the workspace
+/// that they take: for one of the three passes the function with the heuristic, that which says how much
+/// workspace an algorithm takes, and the algorithms that sum products as they are.
 macro_rules! choose {
-    ($Way:path, $window:expr, $rules:expr, $Offer:ty, $direct:pat,
+    ($Call:path, $window:expr, $rules:expr, $Candidate:ty, $direct:pat,
      $heuristic:ident($($asked:expr),*), $size:ident($($sized:expr),*)) => {{
         let (window, rules): (&Window, Rules<'_>) = ($window, $rules);
         let mut count = 0;
         // SAFETY: numbers, all of which may be zero; zero is a value of each of their enumerations.
-        let mut offers: [$Offer; WAYS] = unsafe { std::mem::zeroed() };
+        let mut candidates: [$Candidate; ALGORITHMS] = unsafe { std::mem::zeroed() };
         // SAFETY: everything that is passed exists; there is room for as many results as are asked for.
-        let status = unsafe { sys::$heuristic($($asked),*, WAYS as i32, &mut count, offers.as_mut_ptr()) };
+        let status = unsafe { sys::$heuristic($($asked),*, ALGORITHMS as i32, &mut count, candidates.as_mut_ptr()) };
         planned(stringify!($heuristic), status)?;
         let mut chosen = Vec::new();
-        for offer in offers.iter().take(usize::try_from(count).unwrap_or(0)) {
-            let is_direct = matches!(offer.algo, $direct);
-            if offer.status != Status::CUDNN_STATUS_SUCCESS
-                || !rules.allow(offer.mathType, is_direct, offer.determinism)
-                || !rules.want(offer.algo as u32, offer.mathType)
+        for candidate in candidates.iter().take(usize::try_from(count).unwrap_or(0)) {
+            let is_direct = matches!(candidate.algo, $direct);
+            if candidate.status != Status::CUDNN_STATUS_SUCCESS
+                || !rules.allow(candidate.mathType, is_direct, candidate.determinism)
+                || !rules.want(candidate.algo as u32, candidate.mathType)
             {
                 continue;
             }
-            // A way is one with its arithmetic, also when it runs.
-            set_math(window, offer.mathType)?;
+            // An algorithm is one with its arithmetic, also when it runs.
+            set_math(window, candidate.mathType)?;
             let mut bytes = 0;
             // SAFETY: everything that is passed exists; a number to write.
-            let status = unsafe { sys::$size($($sized),*, offer.algo, &mut bytes) };
+            let status = unsafe { sys::$size($($sized),*, candidate.algo, &mut bytes) };
             match planned(stringify!($size), status) {
                 Ok(()) if bytes <= rules.workspace => {
-                    chosen.push(($Way(offer.algo), offer.algo as u32, offer.mathType, bytes));
+                    chosen.push(($Call(candidate.algo), candidate.algo as u32, candidate.mathType, bytes));
                     if rules.enough(chosen.len()) {
                         break;
                     }
@@ -189,7 +191,7 @@ impl Dnn {
         Ok(Dnn { handle })
     }
 
-    /// Chooses a way that takes no more than so many bytes of workspace.
+    /// Chooses an algorithm that takes no more than so many bytes of workspace.
     pub(crate) fn plan(
         &self,
         c: &Convolution,
@@ -235,7 +237,7 @@ impl Dnn {
         let (xd, wd, yd) = (x.pointer, w.pointer, y.pointer);
         let chosen = match c.pass {
             Pass::Forward { .. } => choose!(
-                Way::Forward,
+                Call::Forward,
                 &window,
                 rules,
                 sys::cudnnConvolutionFwdAlgoPerf_t,
@@ -244,7 +246,7 @@ impl Dnn {
                 cudnnGetConvolutionForwardWorkspaceSize(lib, xd, wd, cd, yd)
             ),
             Pass::GradInput => choose!(
-                Way::GradInput,
+                Call::GradInput,
                 &window,
                 rules,
                 sys::cudnnConvolutionBwdDataAlgoPerf_t,
@@ -253,7 +255,7 @@ impl Dnn {
                 cudnnGetConvolutionBackwardDataWorkspaceSize(lib, wd, yd, cd, xd)
             ),
             Pass::GradWeight => choose!(
-                Way::GradWeight,
+                Call::GradWeight,
                 &window,
                 rules,
                 sys::cudnnConvolutionBwdFilterAlgoPerf_t,
@@ -262,14 +264,14 @@ impl Dnn {
                 cudnnGetConvolutionBackwardFilterWorkspaceSize(lib, xd, yd, cd, wd)
             ),
         };
-        let &(way, _, math, workspace) = chosen.first().ok_or(Refusal::Unsupported)?;
+        let &(call, _, math, workspace) = chosen.first().ok_or(Refusal::Unsupported)?;
         set_math(&window, math)?;
-        let offer = |&(_, algorithm, math, workspace): &(Way, u32, Math, usize)| Offer {
-            way: LibraryWay::Convolution { algorithm, math: math as u32 },
+        let candidate = |&(_, algorithm, math, workspace): &(Call, u32, Math, usize)| Candidate {
+            algorithm: LibraryAlgorithm::Convolution { algorithm, math: math as u32 },
             workspace,
         };
-        let offers = chosen.iter().map(offer).collect();
-        Ok(Filtering { x, w, y, bias, relu, window, way, workspace, offers })
+        let candidates = chosen.iter().map(candidate).collect();
+        Ok(Filtering { x, w, y, bias, relu, window, call, workspace, candidates })
     }
 
     /// Convolves what is at these addresses: operands in the op's order, then the result.
@@ -279,13 +281,14 @@ impl Dnn {
         let (xd, wd, yd) = (f.x.pointer, f.w.pointer, f.y.pointer);
         let (one, zero) = (1.0f32, 0.0f32);
         let (one, zero): (*const c_void, *const c_void) = ((&raw const one).cast(), (&raw const zero).cast());
-        match f.way {
-            Way::Forward(way) => {
+        match f.call {
+            Call::Forward(algorithm) => {
                 let y = if f.bias.is_some() { fourth } else { third };
                 if let (Some(bias), Some(relu)) = (&f.bias, &f.relu) {
                     // What is added besides the bias is nothing times `y`.
-                    // SAFETY: the handles exist. The addresses are those of tensors as the descriptors say, in the device's
-                    // arena, and of the workspace that the way takes; they stay there until the stream has run dry.
+                    // SAFETY: the handles exist. The addresses are those of tensors as the descriptors say, in
+                    // the device's arena, and of the workspace that the algorithm takes; they stay there until
+                    // the stream has run dry.
                     let status = unsafe {
                         sys::cudnnConvolutionBiasActivationForward(
                             lib,
@@ -295,7 +298,7 @@ impl Dnn {
                             wd,
                             second,
                             cd,
-                            way,
+                            algorithm,
                             scratch,
                             f.workspace,
                             zero,
@@ -320,7 +323,7 @@ impl Dnn {
                         wd,
                         second,
                         cd,
-                        way,
+                        algorithm,
                         scratch,
                         f.workspace,
                         zero,
@@ -334,7 +337,7 @@ impl Dnn {
                 let status = unsafe { sys::cudnnAddTensor(lib, one, bias.pointer, third, one, yd, y) };
                 done("cudnnAddTensor", status)
             }
-            Way::GradInput(way) => {
+            Call::GradInput(algorithm) => {
                 // SAFETY: as above.
                 let status = unsafe {
                     sys::cudnnConvolutionBackwardData(
@@ -345,7 +348,7 @@ impl Dnn {
                         yd,
                         first,
                         cd,
-                        way,
+                        algorithm,
                         scratch,
                         f.workspace,
                         zero,
@@ -355,7 +358,7 @@ impl Dnn {
                 };
                 done("cudnnConvolutionBackwardData", status)
             }
-            Way::GradWeight(way) => {
+            Call::GradWeight(algorithm) => {
                 // SAFETY: as above.
                 let status = unsafe {
                     sys::cudnnConvolutionBackwardFilter(
@@ -366,7 +369,7 @@ impl Dnn {
                         yd,
                         first,
                         cd,
-                        way,
+                        algorithm,
                         scratch,
                         f.workspace,
                         zero,

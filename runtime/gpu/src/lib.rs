@@ -1,15 +1,16 @@
-//! One NVIDIA GPU, as far as a program that replays a schedule needs it: finding CUDA's libraries, compiling kernel
-//! text, what devices there are, and a [`Driver`] with arenas, queues and events.
+//! One NVIDIA GPU, as far as a program that replays a schedule needs it: finding CUDA's libraries, compiling
+//! kernel text, what devices there are, and a [`Driver`] with arenas, queues and events.
 //!
 //! Contract:
 //!
-//! - **Nothing is linked.** Libraries are opened when first asked for ([`Libraries::get`]), and stay open. A machine
-//!   without any of them gives errors that name what is missing and what would bring it; nothing panics.
-//! - **Checked before called.** The bindings (cudarc) panic where a library or a symbol is missing; every symbol that is
-//!   used here is looked up first.
+//! - **Nothing is linked.** Libraries are opened when first asked for ([`Libraries::get`]), and stay open. A
+//!   machine without any of them gives errors that name what is missing and what would bring it; nothing
+//!   panics.
+//! - **Checked before called.** The bindings (cudarc) panic where a library or a symbol is missing; every
+//!   symbol that is used here is looked up first.
 //!
-//! - **One queue and one memory for all work.** Kernels and calls of cuBLASLt and cuDNN run in the compute queue, on the
-//!   arenas, with no scratch but what the caller gives them there.
+//! - **One queue and one memory for all work.** Kernels and calls of cuBLASLt and cuDNN run in the compute
+//!   queue, on the arenas, with no scratch but what the caller gives them there.
 //!
 //! This crate knows no plan, no op and no schedule.
 
@@ -41,4 +42,4 @@ pub use locate::{Component, Libraries, Library, Search, Status, VARIABLE};
 pub use memc_cuda::{Addend, Convolution, Epilogue, LibraryCall, Pass, Product};
 pub use memc_ir::{Space, Stream};
 pub use nvrtc::{Arch, Nvrtc};
-pub use tuning::{LibraryWay, MOST_WAYS, Offer, Setting, Ways};
+pub use tuning::{Candidate, LibraryAlgorithm, LibraryAlgorithms, MOST_ALGORITHMS, Setting};

@@ -1,13 +1,16 @@
-//! Calls of cuBLASLt and cuDNN: the way to compute one is chosen when a program is opened, and then only takes addresses.
+//! Calls of cuBLASLt and cuDNN: the algorithm to compute one is chosen when a program is opened, and then
+//! only takes addresses.
 //!
 //! Contract:
 //!
-//! - **One way for one call.** It is chosen by the library's own heuristic, from what the call is and the workspace that it
-//!   may have, never from addresses, or it is one that was kept (see `tuning`): the same kernel of a program gives the same
-//!   bits wherever and whenever it runs.
-//! - **Deterministic, in full precision**, unless [`LibraryOptions`] says otherwise; `blas` and `dnn` say how.
-//! - **No hidden memory.** Scratch is the workspace of the call. The handles take some memory of the device when they are
-//!   made, on the first call planned: it belongs to what the context takes, like the libraries' code, and does not grow.
+//! - **One algorithm for one call.** It is chosen by the library's own heuristic, from what the call is and
+//!   the workspace that it may have, never from addresses, or it is a tuned one (see `tuning`): the same
+//!   kernel of a program gives the same bits wherever and whenever it runs.
+//! - **Deterministic, in full precision**, unless [`LibraryOptions`] says otherwise; `blas` and `dnn` say
+//!   how.
+//! - **No hidden memory.** Scratch is the workspace of the call. The handles take some memory of the device
+//!   when they are made, on the first call planned: it belongs to what the context takes, like the libraries'
+//!   code, and does not grow.
 //! - **In order.** All work goes to the compute queue.
 
 use std::ffi::c_void;
@@ -18,7 +21,7 @@ use crate::blas::{Blas, Matmul};
 use crate::dnn::{Dnn, Filtering};
 use crate::driver::check_region;
 use crate::tuning::Wanted;
-use crate::{Component, GpuError, Libraries, LibraryOp, LibraryWay, Offer};
+use crate::{Candidate, Component, GpuError, Libraries, LibraryAlgorithm, LibraryOp};
 
 /// Rounding of `f32` operands that libraries may do before they multiply them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,18 +31,18 @@ pub enum Rounding {
     Exact,
     /// TF32, with 10 bits of mantissa.
     Tf32,
-    /// BF16, with 7 bits, in matrix products; cuDNN has no such way, and its products are exact.
+    /// BF16, with 7 bits, in matrix products; cuDNN has no such algorithm, and its products are exact.
     Bf16,
 }
 
-/// Which libraries' ways may be chosen.
+/// Which libraries' algorithms may be chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LibraryOptions {
     /// None: everything is generated.
     pub is_off: bool,
     /// Rounding of `f32`.
     pub rounding: Rounding,
-    /// Also ways that may give other bits in every run.
+    /// Also algorithms that may give other bits in every run.
     pub allow_nondeterminism: bool,
 }
 
@@ -100,16 +103,16 @@ pub(crate) fn require(component: Component, symbols: &[&'static str]) -> Result<
     }
 }
 
-/// A call with the way to compute it.
+/// A call with the algorithm to compute it.
 #[derive(Debug)]
 struct Planned {
     /// Bytes of each operand and of each result.
     bytes: Vec<usize>,
-    way: Way,
+    chosen: Chosen,
 }
 
 #[derive(Debug)]
-enum Way {
+enum Chosen {
     Matmul(Matmul),
     Filtering(Filtering),
 }
@@ -136,68 +139,69 @@ impl Calls {
         Calls { options, planned: Vec::new(), blas: None, dnn: None }
     }
 
-    /// Finds the best of the ways that are looked for.
+    /// Finds the best of the algorithms that are looked for.
     fn find(
         &mut self,
         call: &LibraryCall,
         workspace: usize,
         wanted: Wanted<'_>,
         stream: *mut c_void,
-    ) -> Result<Option<Way>, GpuError> {
+    ) -> Result<Option<Chosen>, GpuError> {
         if self.options.is_off {
             return Ok(None);
         }
         // However the workspace lies, this much of it is left when its start is aligned.
         let usable = workspace.saturating_sub((WORKSPACE_ALIGN - PLACE_ALIGN) as usize);
         let options = self.options;
-        let way = match call {
+        let chosen = match call {
             LibraryCall::Product(p) => {
                 let blas = started(&mut self.blas, Blas::start)?;
-                let mut way = blas.plan(p, usable, options);
-                if let Wanted::Kept(kept) = wanted {
-                    way = way.and_then(|mut way| match kept {
-                        LibraryWay::Product(kept) => way.take(kept).map(|()| way),
-                        LibraryWay::Convolution { .. } => Err(Refusal::Unsupported),
+                let mut product = blas.plan(p, usable, options);
+                if let Wanted::Tuned(tuned) = wanted {
+                    product = product.and_then(|mut product| match tuned {
+                        LibraryAlgorithm::Product(tuned) => product.take(tuned).map(|()| product),
+                        LibraryAlgorithm::Convolution { .. } => Err(Refusal::Unsupported),
                     });
                 }
-                way.map(Way::Matmul)
+                product.map(Chosen::Matmul)
             }
             LibraryCall::Convolution(c) => {
                 let dnn = started(&mut self.dnn, || Dnn::start(stream))?;
-                dnn.plan(c, usable, options, wanted).map(Way::Filtering)
+                dnn.plan(c, usable, options, wanted).map(Chosen::Filtering)
             }
         };
-        match way {
-            Ok(way) => Ok(Some(way)),
+        match chosen {
+            Ok(chosen) => Ok(Some(chosen)),
             Err(Refusal::Unsupported) => Ok(None),
             Err(Refusal::Failed(error)) => Err(error),
         }
     }
 
-    /// The ways for a call; see [`Ways::ways`](crate::Ways::ways).
-    pub(crate) fn ways(
+    /// The algorithms for a call; see
+    /// [`LibraryAlgorithms::algorithms`](crate::LibraryAlgorithms::algorithms).
+    pub(crate) fn algorithms(
         &mut self,
         call: &LibraryCall,
         workspace: usize,
         stream: *mut c_void,
-    ) -> Result<Vec<Offer>, GpuError> {
+    ) -> Result<Vec<Candidate>, GpuError> {
         Ok(match self.find(call, workspace, Wanted::All, stream)? {
-            Some(Way::Matmul(way)) => way.offers(),
-            Some(Way::Filtering(way)) => way.offers,
+            Some(Chosen::Matmul(product)) => product.candidates(),
+            Some(Chosen::Filtering(convolution)) => convolution.candidates,
             None => Vec::new(),
         })
     }
 
-    /// Chooses a way, or takes one that was kept; see [`Driver::plan_library`](crate::Driver::plan_library).
+    /// Chooses an algorithm, or takes a tuned one; see [`Driver::plan_library`](crate::Driver::plan_library).
     pub(crate) fn plan(
         &mut self,
         call: &LibraryCall,
         workspace: usize,
-        kept: Option<&LibraryWay>,
+        tuned: Option<&LibraryAlgorithm>,
         stream: *mut c_void,
     ) -> Result<Option<LibraryOp>, GpuError> {
-        let wanted = kept.map_or(Wanted::Best, Wanted::Kept);
-        let Some(way) = self.find(call, workspace, wanted, stream)? else { return Ok(None) };
+        let wanted = tuned.map_or(Wanted::Best, Wanted::Tuned);
+        let Some(chosen) = self.find(call, workspace, wanted, stream)? else { return Ok(None) };
         let element = match call {
             LibraryCall::Product(p) => p.dtype.bytes(),
             LibraryCall::Convolution(c) => c.dtype.bytes(),
@@ -205,7 +209,7 @@ impl Calls {
         let (operands, results) = call.elements();
         let all = operands.into_iter().chain(results);
         let bytes = all.map(|n| usize::try_from(n * element).unwrap_or(usize::MAX));
-        self.planned.push(Planned { bytes: bytes.collect(), way });
+        self.planned.push(Planned { bytes: bytes.collect(), chosen });
         Ok(Some(LibraryOp(self.planned.len() - 1)))
     }
 
@@ -230,18 +234,18 @@ impl Calls {
             }
             *slot = address;
         }
-        let needs = match &planned.way {
-            Way::Matmul(way) => way.workspace,
-            Way::Filtering(way) => way.workspace,
+        let needs = match &planned.chosen {
+            Chosen::Matmul(product) => product.workspace,
+            Chosen::Filtering(convolution) => convolution.workspace,
         };
         let start = workspace.0.next_multiple_of(WORKSPACE_ALIGN);
         if needs > 0 {
             check_region((start - workspace.0) as usize, needs, workspace.1)?;
         }
         let scratch = if needs == 0 { 0 } else { start };
-        match (&planned.way, &self.blas, &self.dnn) {
-            (Way::Matmul(way), Some(blas), _) => blas.run(way, addresses, scratch, stream),
-            (Way::Filtering(way), _, Some(dnn)) => dnn.run(way, addresses, scratch),
+        match (&planned.chosen, &self.blas, &self.dnn) {
+            (Chosen::Matmul(product), Some(blas), _) => blas.run(product, addresses, scratch, stream),
+            (Chosen::Filtering(convolution), _, Some(dnn)) => dnn.run(convolution, addresses, scratch),
             // Nothing is planned before its library is started.
             _ => Ok(()),
         }

@@ -1,7 +1,8 @@
 //! The CPU device with one command at a time, each timed.
 //!
-//! Contract: a section's commands run in the order of issue, which is one of the orders that events allow, with real
-//! data and the caches that a step leaves. What streams cost each other, and handing commands over, is not in the times.
+//! Contract: a section's commands run in the order of issue, which is one of the orders that events allow,
+//! with real data and the caches that a step leaves. What streams cost each other, and handing commands over,
+//! is not in the times.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use rayon::ThreadPool;
 
 use super::{arena::Arenas, exec::Runner, memory, pool};
 use crate::clock::{elapsed_ns, now};
-use crate::noted::Noted;
+use crate::log::Log;
 use crate::program::{Action, Command};
 use crate::progress::Progress;
 use crate::{Device, Error, Executor, HostSide, Program};
@@ -21,13 +22,13 @@ pub(crate) type Times = Vec<Vec<u64>>;
 /// The CPU device, timing kernels.
 pub(crate) struct Timed {
     pool: Arc<ThreadPool>,
-    times: Noted<Times>,
+    times: Log<Times>,
 }
 
 impl Timed {
     /// Starts the threads that kernels run on; 0 for as many as the machine has.
     pub(crate) fn new(threads: usize) -> Result<Timed, Error> {
-        Ok(Timed { pool: Arc::new(pool(threads)?), times: Noted::default() })
+        Ok(Timed { pool: Arc::new(pool(threads)?), times: Log::default() })
     }
 
     /// The threads that kernels run on.
@@ -69,7 +70,7 @@ struct InOrder {
     program: Arc<Program>,
     runner: Runner,
     pool: Arc<ThreadPool>,
-    times: Noted<Times>,
+    times: Log<Times>,
     progress: Progress,
 }
 

@@ -3,19 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use memc_cuda::Lowering;
-use memc_gpu::{Clock, GpuError, LibraryCall, LibraryOp, Region, Ways};
+use memc_gpu::{Clock, GpuError, LibraryAlgorithms, LibraryCall, LibraryOp, Region};
 use memc_ir::{OpKind, TensorType};
 
-use super::kept::Kept;
 use super::lower::{launches, operand};
 use super::replay::region;
+use super::tuned::Tuned;
 use crate::program::Launch;
 use crate::{Error, Program};
 
 /// Kernels that libraries compute.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
-    /// For each kernel of the program the call that computes it, and in what form; none where it is generated.
+    /// For each kernel of the program the call that computes it, and in what form; none where it is
+    /// generated.
     ops: Vec<Option<(LibraryOp, Form)>>,
     /// Bytes of the device that were free before libraries were asked.
     pub(super) free_bytes: u64,
@@ -45,7 +46,7 @@ impl Form {
     }
 }
 
-/// Entries of a program's kernel table that are the same call, and are computed in the same way.
+/// Entries of a program's kernel table that are the same call, and are computed by the same algorithm.
 pub(super) struct Group {
     /// Their indices.
     pub(super) kernels: Vec<usize>,
@@ -72,8 +73,9 @@ impl Group {
 
 /// All kernels of a program that are launched and can be library calls.
 ///
-/// The way that a library takes may depend on how much workspace it has. It is offered what all launches of the kernel
-/// have, and no more than [`memc_cuda::allowance`], so that plans that list the allowance agree, bit for bit.
+/// The algorithm that a library takes may depend on how much workspace it has. It is offered what all
+/// launches of the kernel have, and no more than [`memc_cuda::allowance`], so that plans that list the
+/// allowance agree, bit for bit.
 pub(super) fn groups(program: &Program) -> Vec<Group> {
     let mut same: BTreeMap<Types<'_>, (usize, Vec<usize>)> = BTreeMap::new();
     for launch in launches(program) {
@@ -96,23 +98,23 @@ pub(super) fn groups(program: &Program) -> Vec<Group> {
     same.into_iter().filter_map(group).collect()
 }
 
-/// Asks the driver for every kernel that can be a library call, in the way that the plan's tuning has for it where that
-/// still holds.
+/// Asks the driver for every kernel that can be a library call, by the algorithm that the plan's tuning has
+/// for it where that still holds.
 ///
 /// # Errors
 /// Those of a library that is there and fails.
-pub(super) fn take(program: &Program, driver: &mut (impl Clock + Ways)) -> Result<Taken, Error> {
+pub(super) fn take(program: &Program, driver: &mut (impl Clock + LibraryAlgorithms)) -> Result<Taken, Error> {
     let free_bytes = driver.facts()?.free_bytes;
-    let mut kept = Kept::new(program, driver.setting());
+    let mut tuned = Tuned::new(program, driver.setting());
     let (mut ops, mut notes) = (vec![None; program.kernels.len()], BTreeSet::new());
     let mut lacks = BTreeSet::new();
     for group in groups(program) {
         let workspace = group.workspace;
         let mut found = Ok(None);
-        if let Some(way) = kept.way(&group.kernels) {
-            found = group.first(|call| driver.plan_way(call, workspace, &way));
+        if let Some(algorithm) = tuned.algorithm(&group.kernels) {
+            found = group.first(|call| driver.plan_tuned(call, workspace, &algorithm));
             if matches!(found, Ok(None)) {
-                kept.refused();
+                tuned.refused();
             }
         }
         if matches!(found, Ok(None)) {
@@ -132,7 +134,7 @@ pub(super) fn take(program: &Program, driver: &mut (impl Clock + Ways)) -> Resul
             }
         }
     }
-    notes.extend(kept.note());
+    notes.extend(tuned.note());
     Ok(Taken { ops, free_bytes, notes, lacks })
 }
 

@@ -7,7 +7,7 @@ use memc_gpu::Word;
 use memc_ir::{Bytes, TensorType};
 use memc_plan::{Kernel, Section};
 
-use super::joint;
+use super::batched;
 use super::library::Taken;
 use super::report::{self, Reports};
 use crate::program::{Action, Launch, Place, Source};
@@ -85,16 +85,17 @@ impl Lowered {
         self.kernels.get(launch.kernel).map_or(&[], |lowering| &lowering.checks)
     }
 
-    /// The launches of generated kernels for each command of a section, in order; `is_joint` lets updates share one.
+    /// The launches of generated kernels for each command of a section, in order; `is_batched` lets updates
+    /// share one.
     pub(super) fn section(
         &self,
         program: &Program,
         section: Section,
         reports: &Reports,
-        is_joint: bool,
+        is_batched: bool,
     ) -> Result<Vec<Vec<Call<'_>>>, Error> {
         let commands = program.section(section);
-        let groups = if is_joint { joint::groups(program, commands) } else { Vec::new() };
+        let groups = if is_batched { batched::groups(program, commands) } else { Vec::new() };
         let mut all: Vec<Vec<Call<'_>>> = Vec::with_capacity(commands.len());
         let mut shared = groups.iter().flatten().copied().peekable();
         for (index, command) in commands.iter().enumerate() {
@@ -119,7 +120,8 @@ impl Lowered {
         Ok(all)
     }
 
-    /// The launches of generated kernels for a launch of the program, whose reports begin at byte `reports` of all.
+    /// The launches of generated kernels for a launch of the program, whose reports begin at byte `reports`
+    /// of all.
     fn calls(&self, launch: &Launch, reports: usize) -> Result<Vec<Call<'_>>, Error> {
         let wrong = || Error::Internal(format!("{} has other operands than its kernel", launch.label));
         let lowering = self.kernels.get(launch.kernel).ok_or_else(wrong)?;
@@ -151,7 +153,7 @@ pub(super) fn operand(launch: &Launch, i: usize) -> Option<Place> {
     }
 }
 
-/// One launch for updates that [`joint::groups`] has put together.
+/// One launch for updates that [`batched::groups`] has put together.
 fn joint_call(program: &Program, launches: &[&Launch]) -> Result<Call<'static>, Error> {
     let wrong = || Error::Internal("updates that cannot share a launch".to_owned());
     let kernels = launches.iter().map(|launch| program.kernels.get(launch.kernel));

@@ -1,16 +1,17 @@
 //! Measuring a program's kernels on a device: one command at a time, each kernel between two marks.
 //!
-//! Contract: the first step warms up; the others run the body's commands one after another on one queue, as a captured
-//! graph, so that what the host takes to issue a command is in no time. Marks themselves take some hundred ns that are.
+//! Contract: the first step warms up; the others run the body's commands one after another on one queue, as a
+//! captured graph, so that what the host takes to issue a command is in no time. Marks themselves take some
+//! hundred ns that are.
 
 use std::sync::Arc;
 
-use memc_gpu::{Clock, Facts, GpuError, Graph, Graphs, Stream, Ways};
+use memc_gpu::{Clock, Facts, GpuError, Graph, Graphs, LibraryAlgorithms, Stream};
 use memc_plan::Section;
 
 use super::replay::{How, Replay};
 use super::split::Split;
-use crate::noted::Noted;
+use crate::log::Log;
 use crate::program::Action;
 use crate::progress::Progress;
 use crate::{Device, Error, Executor, HostSide, Program, memory};
@@ -27,12 +28,12 @@ pub(crate) struct Taken {
 /// A device that takes down times.
 pub(crate) struct Timed<'a, F> {
     open: &'a F,
-    taken: Noted<Taken>,
+    taken: Log<Taken>,
 }
 
 impl<'a, F> Timed<'a, F> {
     pub(crate) fn new(open: &'a F) -> Timed<'a, F> {
-        Timed { open, taken: Noted::default() }
+        Timed { open, taken: Log::default() }
     }
 
     /// Takes the times out.
@@ -41,7 +42,9 @@ impl<'a, F> Timed<'a, F> {
     }
 }
 
-impl<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>> Device for Timed<'_, F> {
+impl<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuError>> Device
+    for Timed<'_, F>
+{
     fn name(&self) -> &'static str {
         "timed"
     }
@@ -78,7 +81,7 @@ struct InOrder<D> {
     marked: Vec<usize>,
     /// Bytes of the device that were free before, and those of its arena.
     bytes: [u64; 2],
-    taken: Noted<Taken>,
+    taken: Log<Taken>,
 }
 
 impl<D: Graphs + Clock> InOrder<D> {

@@ -1,27 +1,27 @@
-//! Programs on a device that has a [`Driver`](memc_gpu::Driver): kernels that are generated and compiled as one program,
-//! calls of libraries, two arenas, three queues.
+//! Programs on a device that has a [`Driver`](memc_gpu::Driver): kernels that are generated and compiled as
+//! one program, calls of libraries, two arenas, three queues.
 //!
-//! A matrix product or convolution is a library's call where `memc-cuda` describes it as one, the library is there, and it
-//! has a way that takes no more workspace than the plan lists: the one of the plan's tuning section, where it was measured
-//! with the same libraries on the same kind of device, or the one that the library chooses. Otherwise it is a generated
-//! kernel.
+//! A matrix product or convolution is a library's call where `memc-cuda` describes it as one, the library is
+//! there, and it has an algorithm that takes no more workspace than the plan lists: the one of the plan's
+//! tuning section, where it was measured with the same libraries on the same kind of device, or the one that
+//! the library chooses. Otherwise it is a generated kernel.
 //!
-//! A step runs by graphs: the commands of the body are captured once over the three queues, and a launch replays them all.
-//! Two graphs take turns and are ordered by events of theirs, so that a step's first copies may run beside the last of the
-//! step before it, as when commands are issued one by one. This costs a second set of nodes on the device, and a wait for
-//! the device after the first step.
+//! A step runs by graphs: the commands of the body are captured once over the three queues, and a launch
+//! replays them all. Two graphs take turns and are ordered by events of theirs, so that a step's first copies
+//! may run beside the last of the step before it, as when commands are issued one by one. This costs a second
+//! set of nodes on the device, and a wait for the device after the first step.
 //!
-//! Contract: the same kernels, in the same order of each queue, as the plan has commands; nothing is allocated after the
-//! program is opened, except that small updates may share a launch. A plan that was made for another kind of
-//! device lists less scratch than kernels of this one need: one region behind the arena serves all of them, since launches
-//! run one after another; it counts against the plan's budget, and a plan that leaves no room for it is refused.
+//! Contract: the same kernels, in the same order of each queue, as the plan has commands; nothing is
+//! allocated after the program is opened, except that small updates may share a launch. A plan that was made
+//! for another kind of device lists less scratch than kernels of this one need: one region behind the arena
+//! serves all of them, since launches run one after another; it counts against the plan's budget, and a plan
+//! that leaves no room for it is refused.
 //!
-//! Results are those of `memc-kernels` within rounding. An index value or label out of range ends the run before an output
-//! or a state is taken that follows it.
+//! Results are those of `memc-kernels` within rounding. An index value or label out of range ends the run
+//! before an output or a state is taken that follows it.
 
+mod batched;
 mod capture;
-mod joint;
-mod kept;
 mod library;
 mod lower;
 pub(crate) mod machine;
@@ -32,10 +32,11 @@ mod report;
 mod split;
 mod trace;
 pub(crate) mod tune;
+mod tuned;
 
 use std::sync::Arc;
 
-use memc_gpu::{Clock, Cuda, GpuError, Graphs, LibraryOptions, Ways};
+use memc_gpu::{Clock, Cuda, GpuError, Graphs, LibraryAlgorithms, LibraryOptions};
 
 use crate::{Device, Error, Executor, Program};
 
@@ -47,9 +48,9 @@ pub struct Gpu<F> {
     how: replay::How,
 }
 
-impl<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>> Gpu<F> {
-    /// A device whose drivers `open` makes. `check_memory` fills undefined memory (at the start, after a free, a result
-    /// before it is written) with `0xff`, which is NaN in floats.
+impl<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuError>> Gpu<F> {
+    /// A device whose drivers `open` makes. `check_memory` fills undefined memory (at the start, after a
+    /// free, a result before it is written) with `0xff`, which is NaN in floats.
     pub fn new(name: &'static str, open: F, check_memory: bool) -> Gpu<F> {
         Gpu { name, open, how: replay::How { check_memory, ..replay::How::default() } }
     }
@@ -71,7 +72,7 @@ pub fn cuda(
     Gpu::new("cuda", move || Cuda::open(ordinal, libraries), check_memory)
 }
 
-impl<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>> Device for Gpu<F> {
+impl<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuError>> Device for Gpu<F> {
     fn name(&self) -> &'static str {
         self.name
     }

@@ -1,11 +1,12 @@
 //! Replaying a program's sections on a driver's queues.
 //!
-//! Everything that a command needs is worked out when the program is opened: functions, parameters, places. The first body
-//! is issued command by command; then it is captured, unless that was declined, and replayed from the next step on.
+//! Everything that a command needs is worked out when the program is opened: functions, parameters, places.
+//! The first body is issued command by command; then it is captured, unless that was declined, and replayed
+//! from the next step on.
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
-use memc_gpu::{Clock, Function, GpuError, Graphs, Region, Sizes, Space, Stream, Ways, Word};
+use memc_gpu::{Clock, Function, GpuError, Graphs, LibraryAlgorithms, Region, Sizes, Space, Stream, Word};
 use memc_plan::{Section, Span};
 
 use super::capture::Captured;
@@ -74,7 +75,8 @@ pub(super) struct Replay<D> {
     /// The body as graphs; `None` where it is not to be captured.
     pub(super) captured: Option<Captured>,
     notes: Vec<String>,
-    /// Bytes of the device that were free before anything of the program was there, until what it takes is looked at.
+    /// Bytes of the device that were free before anything of the program was there, until what it takes is
+    /// looked at.
     pub(super) free_bytes: Option<u64>,
     /// Bytes of the device arena.
     pub(super) arena: usize,
@@ -85,7 +87,7 @@ pub(super) struct Replay<D> {
 const UNSPLIT: &str = "the plan's step has host commands between those of the device, and is issued command by command \
                        instead of as one graph; memc writes no such plans";
 
-impl<D: Graphs + Clock + Ways> Replay<D> {
+impl<D: Graphs + Clock + LibraryAlgorithms> Replay<D> {
     /// Asks libraries for the program's kernels, compiles the others and reserves its memory.
     pub(super) fn open(mut driver: D, program: Arc<Program>, how: How) -> Result<Replay<D>, Error> {
         host_memory::check(0, program.host_bytes)?;

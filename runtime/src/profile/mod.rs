@@ -1,13 +1,14 @@
 //! Measuring a plan on a device: what every kernel takes, and what the machine's memory and copies reach.
 //!
-//! The result is a device profile as `memc --device FILE` reads it (`memc-profile/1`, described with the cost model).
-//! Kernels are timed in steps of the plan, one at a time; the first step, which warms up, does not count.
+//! The result is a device profile as `memc --device FILE` reads it (`memc-profile/1`, described with the cost
+//! model). Kernels are timed in steps of the plan, one at a time; the first step, which warms up, does not
+//! count.
 
 mod machine;
 
 use std::{path::PathBuf, sync::Arc};
 
-use memc_gpu::{Clock, Cuda, Facts, GpuError, Graphs, LibraryOptions, Ways};
+use memc_gpu::{Clock, Cuda, Facts, GpuError, Graphs, LibraryAlgorithms, LibraryOptions};
 use memc_plan::PlanFile;
 use serde_json::{Map, Value, json};
 
@@ -93,11 +94,12 @@ pub fn profile(file: &PlanFile, options: &ProfileOptions) -> Result<Profile, Err
     })
 }
 
-/// [`profile`] on a device whose drivers `open` makes: one for the plan's steps, and then one for what it reaches.
+/// [`profile`] on a device whose drivers `open` makes: one for the plan's steps, and then one for what it
+/// reaches.
 ///
 /// # Errors
 /// Those of a run.
-pub fn profile_gpu<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuError>>(
+pub fn profile_gpu<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuError>>(
     open: &F,
     file: &PlanFile,
     options: &ProfileOptions,
@@ -110,8 +112,8 @@ pub fn profile_gpu<D: Graphs + Clock + Ways + 'static, F: Fn() -> Result<D, GpuE
     let Some((facts, [arena, own])) = taken.device else {
         return Err(Error::Internal("no step was measured".to_owned()));
     };
-    // The context, the kernels, the graphs, and what nobody can have: all that is neither free nor the plan's where the
-    // context's own bytes are not known, which counts other processes in.
+    // The context, the kernels, the graphs, and what nobody can have: all that is neither free nor the plan's
+    // where the context's own bytes are not known, which counts other processes in.
     let others = facts.total_bytes.saturating_sub(facts.free_bytes).saturating_sub(arena);
     let reserve_bytes = facts.context_bytes.map_or(others, |_| own);
     Ok(Profile {

@@ -1,4 +1,5 @@
-//! Matrix products and convolutions by libraries, through the command line, on fakes that keep to the libraries' conventions.
+//! Matrix products and convolutions by libraries, through the command line, on fakes that keep to the
+//! libraries' conventions.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fmt::Write;
@@ -19,7 +20,8 @@ fn listed((op, operands): &Case, more: u64) -> u64 {
     op.cost(&types, &results.iter().collect::<Vec<_>>()).workspace.max(more)
 }
 
-/// A plan that runs the cases once a step, each on random operands, with so much workspace; operands and results are states.
+/// A plan that runs the cases once a step, each on random operands, with so much workspace; operands and
+/// results are states.
 pub(crate) fn plan<'a>(cases: impl IntoIterator<Item = (&'a Case, u64)>) -> String {
     let (mut kernels, mut states, mut loads) = (String::new(), String::new(), String::new());
     let (mut launches, mut stores) = (String::new(), String::new());
@@ -117,8 +119,8 @@ fn assert_close(cases: &[Case], got: &Results, want: &Results) {
     }
 }
 
-/// Every form of a product and of a convolution gives the CPU's numbers, and is a library's wherever it can be. Poisoned memory
-/// and replaying the step as a graph change no bit.
+/// Every form of a product and of a convolution gives the CPU's numbers, and is a library's wherever it can
+/// be. Poisoned memory and replaying the step as a graph change no bit.
 #[test]
 fn library_calls_give_the_numbers_of_the_cpu() {
     let mut cases: Vec<Case> =
@@ -149,8 +151,8 @@ fn library_calls_give_the_numbers_of_the_cpu() {
     }
 }
 
-/// Where a library does not sum an operand with its product, the product is its call all the same, and the sum alone is
-/// generated, with the bits that it has without libraries.
+/// Where a library does not sum an operand with its product, the product is its call all the same, and the
+/// sum alone is generated, with the bits that it has without libraries.
 #[test]
 fn a_sum_that_a_library_refuses_leaves_it_the_product() {
     let cases: Vec<Case> = FLOATS.into_iter().flat_map(bias_grads).collect();
@@ -187,22 +189,23 @@ pub(crate) fn few() -> Vec<Case> {
     cases
 }
 
-/// The way depends on the least workspace of all launches of a kernel: with the same operands they give the same bits. Ways
-/// that take more, or that have no order, or that round, are not taken, unless they are asked for.
+/// The algorithm depends on the least workspace of all launches of a kernel: with the same operands they give
+/// the same bits. Algorithms that take more, or that have no order, or that round, are not taken, unless they
+/// are asked for.
 #[test]
 fn ways_fit_the_workspace_and_the_options() {
     let cases = few();
     let room = |case: &Case| memc_cuda::allowance(&case.0, &case.1);
-    let ways = |calls: &[String], name: &str| -> Vec<String> {
+    let algorithms = |calls: &[String], name: &str| -> Vec<String> {
         let named =
             calls.iter().filter_map(|call| call.strip_prefix(name)).map(|rest| rest.trim().to_owned());
         named.collect()
     };
     let Some(fake) = Fake::new(&plan(cases.iter().map(|case| (case, room(case))))) else { return };
     let (_, calls, _) = run(&fake, "", "");
-    let matmuls = ways(&calls, "cublasLtMatmul");
+    let matmuls = algorithms(&calls, "cublasLtMatmul");
     assert!(matmuls[0].starts_with("scheme=2 compute=68 workspace=7"), "{matmuls:?}");
-    assert!(ways(&calls, "cudnnConvolutionForward")[0].starts_with("algorithm=7 math=3"), "{calls:#?}");
+    assert!(algorithms(&calls, "cudnnConvolutionForward")[0].starts_with("algorithm=7 math=3"), "{calls:#?}");
     // What f32 is transformed with would be rounded in 16 bits.
     let narrow = convolutions(DType::F16);
     let fake16 = Fake::new(&plan(narrow.iter().map(|case| (case, room(case))))).unwrap();
@@ -212,13 +215,13 @@ fn ways_fit_the_workspace_and_the_options() {
     };
     assert!(calls.iter().all(precise), "{calls:#?}");
     let (_, calls, _) = run(&fake, "--tf32", "");
-    assert!(ways(&calls, "cublasLtMatmul")[0].starts_with("scheme=2 compute=77"), "{calls:#?}");
+    assert!(algorithms(&calls, "cublasLtMatmul")[0].starts_with("scheme=2 compute=77"), "{calls:#?}");
     assert!(calls.iter().any(|call| call.contains("math=0")), "{calls:#?}");
     let (_, calls, _) = run(&fake, "--bf16", "");
-    assert!(ways(&calls, "cublasLtMatmul")[0].starts_with("scheme=2 compute=75"), "{calls:#?}");
+    assert!(algorithms(&calls, "cublasLtMatmul")[0].starts_with("scheme=2 compute=75"), "{calls:#?}");
     assert!(!calls.iter().any(|call| call.contains("math=0")), "{calls:#?}");
     let (_, calls, _) = run(&fake, "--allow-nondeterminism", "");
-    assert!(ways(&calls, "cublasLtMatmul")[0].starts_with("scheme=4"), "{calls:#?}");
+    assert!(algorithms(&calls, "cublasLtMatmul")[0].starts_with("scheme=4"), "{calls:#?}");
 
     // Twice, of which only one has room beyond what the CPU's kernels list.
     for is_last in [false, true] {
@@ -229,12 +232,16 @@ fn ways_fit_the_workspace_and_the_options() {
         let (got, calls, _) = run(&fake, "", "");
         let (first, second) = got.split_at(cases.len());
         assert!(first == second);
-        let matmuls = ways(&calls, "cublasLtMatmul");
-        assert!(matmuls.iter().all(|way| way.starts_with("scheme=0 compute=68 workspace=0")), "{matmuls:?}");
+        let matmuls = algorithms(&calls, "cublasLtMatmul");
+        assert!(
+            matmuls.iter().all(|algorithm| algorithm.starts_with("scheme=0 compute=68 workspace=0")),
+            "{matmuls:?}"
+        );
     }
 }
 
-/// The gradient of a weight has one way that keeps an order, and it takes workspace; without, a kernel is generated.
+/// The gradient of a weight has one algorithm that keeps an order, and it takes workspace; without, a kernel
+/// is generated.
 #[test]
 fn no_way_without_order_is_taken_for_lack_of_workspace() {
     let mut cases = convolutions(DType::F32);
@@ -246,8 +253,8 @@ fn no_way_without_order_is_taken_for_lack_of_workspace() {
     assert!(calls[0].contains("BackwardFilter algorithm=0"), "{calls:?}");
 }
 
-/// Without a library, with one that is too old, with one that takes nothing, or where none is wanted, the plan runs as generated
-/// kernels; what is missing is told once.
+/// Without a library, with one that is too old, with one that takes nothing, or where none is wanted, the
+/// plan runs as generated kernels; what is missing is told once.
 #[test]
 fn what_is_missing_is_told_once() {
     let cases = few();

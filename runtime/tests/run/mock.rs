@@ -1,20 +1,22 @@
-//! A driver without a GPU: a thread for each queue, random delays, and kernels whose text g++ compiles for the CPU.
+//! A driver without a GPU: a thread for each queue, random delays, and kernels whose text g++ compiles for
+//! the CPU.
 //!
-//! Events are CUDA's: a wait binds to the last record before it. Nothing but queues and events orders commands, also of
-//! captured graphs, so that a schedule that lacks an order computes something else for some seed.
+//! Events are CUDA's: a wait binds to the last record before it. Nothing but queues and events orders
+//! commands, also of captured graphs, so that a schedule that lacks an order computes something else for some
+//! seed.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "../../../codegen/cuda/tests/emulation/compiler.rs"]
 mod compiler;
 
+#[path = "mock/algorithms.rs"]
+mod algorithms;
 #[path = "mock/capture.rs"]
 mod capture;
 #[path = "mock/clock.rs"]
 mod clock;
 #[path = "mock/program.rs"]
 pub(crate) mod program;
-#[path = "mock/ways.rs"]
-mod ways;
 #[path = "mock/worker.rs"]
 mod worker;
 
@@ -209,8 +211,8 @@ impl Driver for Mock {
         let places = places.to_vec();
         self.issue(Stream::Compute, move || {
             let (operands, results) = places.split_at(operands.len());
-            // SAFETY: the places are within the arena, which lives as long as this; results are written after operands
-            // are read, and the workspace meets neither.
+            // SAFETY: the places are within the arena, which lives as long as this; results are written after
+            // operands are read, and the workspace meets neither.
             let at =
                 |place: &Region| unsafe { std::slice::from_raw_parts(device.at(place.start), place.len) };
             let made = plain::compute(&call, operands.iter().map(at));

@@ -1,10 +1,10 @@
-//! Tuning a plan's library calls, and running what was tuned: through the command line on the fake libraries, whose ways take
-//! times of their own, and on the mock.
+//! Tuning a plan's library calls, and running what was tuned: through the command line on the fake libraries,
+//! whose algorithms take times of their own, and on the mock.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::sync::{Arc, Mutex};
 
-use memc_plan::{NoData, PlanFile, Tuning, Way};
+use memc_plan::{NoData, PlanFile, TunedAlgorithm, Tuning};
 use memc_runtime::gpu::Gpu;
 use memc_runtime::{RunOptions, Stages, TuneOptions, run_on, tune_gpu};
 use serde_json::Value;
@@ -15,10 +15,10 @@ use crate::mock::{Behaviour, Mock, has_compiler};
 use crate::{CLASSIFIER, Folder, Log, host_waits, libraries};
 
 const TUNE: &str = "tune model.plan --device cuda";
-/// Said of every kernel whose way is refused.
-const REFUSED: &str = "do not take the way that is kept; `memrun tune` measures again";
+/// Said of every kernel whose algorithm is refused.
+const REFUSED: &str = "do not take the tuned algorithm; `memrun tune` measures again";
 
-/// A plan of a few library calls, each with room for every way.
+/// A plan of a few library calls, each with room for every algorithm.
 fn roomy() -> Option<Fake> {
     let cases = few();
     Fake::new(&plan(cases.iter().map(|case| (case, memc_cuda::allowance(&case.0, &case.1)))))
@@ -42,7 +42,8 @@ fn of<'a>(calls: &'a [String], name: &str) -> Vec<&'a str> {
     calls.iter().filter_map(|call| call.strip_prefix(name)).map(str::trim).collect()
 }
 
-/// The fastest way is kept where it is worth it, in place of the plan or beside it, and is the one that runs.
+/// The fastest algorithm is kept where it is worth it, in place of the plan or beside it, and is the one that
+/// runs.
 #[test]
 fn the_fastest_ways_are_kept_and_run() {
     let Some(fake) = roomy() else { return };
@@ -59,18 +60,21 @@ fn the_fastest_ways_are_kept_and_run() {
     let kernels = object["kernels"].as_array().unwrap();
     assert_eq!(kernels.len(), chosen.len());
     for kernel in kernels {
-        let (op, way) = (kernel["op"].as_str().unwrap(), kernel["way"].as_str().unwrap());
+        let (op, algorithm) = (kernel["op"].as_str().unwrap(), kernel["algorithm"].as_str().unwrap());
         let is_product = kernel["library"] == "cuBLASLt";
         let is_other = kernel["is_other"] == true;
         assert_eq!(is_other, kernel["ns"].as_u64() < kernel["default_ns"].as_u64(), "{kernel}");
         assert_eq!(kernel["launches"], 1);
-        let (ways, expected) = match (is_product, op.contains(" conv_grad_")) {
+        let (algorithms, expected) = match (is_product, op.contains(" conv_grad_")) {
             (true, _) => (3, is_other && kernel["workspace_bytes"] == 0),
-            (_, true) => (2, is_other && way == "convolution 1 math 3"),
+            (_, true) => (2, is_other && algorithm == "convolution 1 math 3"),
             // One per cent is not worth it.
-            _ => (kernel["ways"].as_u64().unwrap(), !is_other && !way.starts_with("convolution 1 ")),
+            _ => (
+                kernel["algorithms"].as_u64().unwrap(),
+                !is_other && !algorithm.starts_with("convolution 1 "),
+            ),
         };
-        assert!(kernel["ways"] == ways && ways > 1 && expected, "{kernel}");
+        assert!(kernel["algorithms"] == algorithms && algorithms > 1 && expected, "{kernel}");
     }
     // In place, and as a table.
     let printed = fake.succeeds(TUNE, "");
@@ -89,13 +93,14 @@ fn the_fastest_ways_are_kept_and_run() {
     assert!(of(&calls, "cudnnConvolutionForward")[0].starts_with("algorithm=7 "), "{calls:#?}");
     let gradients = of(&calls, "cudnnConvolutionBackward");
     assert!(gradients.iter().all(|call| call.contains(" algorithm=1 math=3 ")), "{calls:#?}");
-    // Ways differ in the order of sums.
+    // Algorithms differ in the order of sums.
     assert!(got != before);
     let (again, _, said) = libraries::run(&fake, "--check-memory --steps 3", "");
     assert_eq!((said.as_str(), got), ("", again));
 }
 
-/// Where sums may have any order, ways without one are measured too, and with other rounding those of that.
+/// Where sums may have any order, algorithms without one are measured too, and with other rounding those of
+/// that.
 #[test]
 fn options_widen_what_is_measured() {
     let Some(fake) = roomy() else { return };
@@ -110,8 +115,8 @@ fn options_widen_what_is_measured() {
     assert!(gradients.iter().all(|call| call.contains(" algorithm=0 ")), "{calls:#?}");
 }
 
-/// On another GPU, with another version or other options the libraries choose as for a plan that was never tuned, and one
-/// note says so. Without libraries, or on the CPU, there is nothing to say.
+/// On another GPU, with another version or other options the libraries choose as for a plan that was never
+/// tuned, and one note says so. Without libraries, or on the CPU, there is nothing to say.
 #[test]
 fn a_tuning_of_something_else_is_left_with_a_note() {
     let Some(fake) = roomy() else { return };
@@ -157,24 +162,24 @@ fn a_tuning_of_something_else_is_left_with_a_note() {
     assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap().as_str()), (Some(0), ""));
 }
 
-/// A change of a way.
-type Forge = dyn Fn(&mut Way);
+/// A change of an algorithm.
+type Forge = dyn Fn(&mut TunedAlgorithm);
 
-/// A product's way on the fakes, with one of its words changed.
-fn changed(way: &mut Way, word: usize, value: u64) {
-    let Way::Product(bytes) = way else { return };
+/// A product's algorithm on the fakes, with one of its words changed.
+fn changed(algorithm: &mut TunedAlgorithm, word: usize, value: u64) {
+    let TunedAlgorithm::Product(bytes) = algorithm else { return };
     bytes[8 * word..8 * word + 8].copy_from_slice(&value.to_le_bytes());
 }
 
-/// A product's way as the fakes offer it where parts may be added up in place.
-fn in_place(way: &mut Way) {
-    changed(way, 1, 1);
-    changed(way, 2, 1024);
-    changed(way, 5, 0);
+/// A product's algorithm as the fakes offer it where parts may be added up in place.
+fn in_place(algorithm: &mut TunedAlgorithm) {
+    changed(algorithm, 1, 1);
+    changed(algorithm, 2, 1024);
+    changed(algorithm, 5, 0);
 }
 
-/// Ways without order, ways that need more than there is, and what is no way at all are not offered, and so not taken,
-/// whatever a plan says; where sums may have any order, the same ways are.
+/// Algorithms without order, algorithms that need more than there is, and what is no algorithm at all are not
+/// offered, and so not taken, whatever a plan says; where sums may have any order, the same algorithms are.
 #[test]
 fn ways_that_break_the_rules_are_not_taken() {
     let Some(fake) = roomy() else { return };
@@ -182,20 +187,21 @@ fn ways_that_break_the_rules_are_not_taken() {
     let forge = |change: &Forge, options: &str| {
         fake.succeeds(TUNE, "");
         retune(&fake, |tuning| {
-            tuning.kernels.iter_mut().for_each(|entry| change(&mut entry.way));
+            tuning.kernels.iter_mut().for_each(|entry| change(&mut entry.algorithm));
             tuning.allow_nondeterminism = !options.is_empty();
         });
         run(&fake, options, "")
     };
     let products = of(&chosen, "cublasLtMatmul").len();
-    // In place, which the library would do if it were asked; parts in the result's type; other words; algorithms of other calls.
+    // In place, which the library would do if it were asked; parts in the result's type; other words;
+    // algorithms of other calls.
     let cases: [(&Forge, usize); 6] = [
         (&in_place, products),
-        (&|way| changed(way, 0, 7), products),
-        (&|way| changed(way, 4, 7), products),
-        (&|way| changed(way, 5, 9), products),
-        (&|way| *way = Way::Product(Box::new([0xff; 64])), chosen.len()),
-        (&|way| *way = Way::Convolution { algorithm: 90, math: 7 }, chosen.len()),
+        (&|algorithm| changed(algorithm, 0, 7), products),
+        (&|algorithm| changed(algorithm, 4, 7), products),
+        (&|algorithm| changed(algorithm, 5, 9), products),
+        (&|algorithm| *algorithm = TunedAlgorithm::Product(Box::new([0xff; 64])), chosen.len()),
+        (&|algorithm| *algorithm = TunedAlgorithm::Convolution { algorithm: 90, math: 7 }, chosen.len()),
     ];
     for (index, (change, left)) in cases.into_iter().enumerate() {
         let (got, calls, said) = forge(change, "");
@@ -208,9 +214,9 @@ fn ways_that_break_the_rules_are_not_taken() {
         assert_eq!(of_products(&calls), of_products(&chosen), "{index}");
         assert!(left < chosen.len() || got == want, "{index}");
     }
-    let any_order = |way: &mut Way| match way {
-        Way::Product(_) => in_place(way),
-        Way::Convolution { algorithm, .. } => *algorithm = 0,
+    let any_order = |algorithm: &mut TunedAlgorithm| match algorithm {
+        TunedAlgorithm::Product(_) => in_place(algorithm),
+        TunedAlgorithm::Convolution { algorithm, .. } => *algorithm = 0,
     };
     let gradients = of(&chosen, "cudnnConvolutionBackward").len();
     let (_, calls, said) = forge(&any_order, "");
@@ -221,7 +227,7 @@ fn ways_that_break_the_rules_are_not_taken() {
         "{calls:#?}"
     );
     let (_, calls, said) = forge(&any_order, "--allow-nondeterminism");
-    // All products but the first have less room than this way takes.
+    // All products but the first have less room than this algorithm takes.
     let expected = format!("is not used for {} of {} ", products - 1, chosen.len());
     assert!(said.contains(&expected) && said.contains(REFUSED), "{said}");
     assert!(of(&calls, "cublasLtMatmul")[0].starts_with("scheme=1 "), "{calls:#?}");
@@ -231,8 +237,8 @@ fn ways_that_break_the_rules_are_not_taken() {
     );
 }
 
-/// What a way takes of workspace is the library's word, not the plan's; a plan whose own word is more than its launches have is
-/// damaged.
+/// What an algorithm takes of workspace is the library's word, not the plan's; a plan whose own word is more
+/// than its launches have is damaged.
 #[test]
 fn workspaces_are_those_of_the_launches() {
     let Some(fake) = roomy() else { return };
@@ -244,18 +250,18 @@ fn workspaces_are_those_of_the_launches() {
     let path = fake.folder.path("model.plan");
     let mut narrow = PlanFile::open(&path).unwrap().plan().clone();
     narrow.tuning = Some(roomy);
-    // The way that the library itself would choose, if there were room for it.
+    // The algorithm that the library itself would choose, if there were room for it.
     let mut products = [3 * 5 * 6, 5 * 6, 5 * 8, 5 * 6, 5 * 11].into_iter();
     let count = products.len();
     for entry in &mut narrow.tuning.as_mut().unwrap().kernels {
         entry.workspace_bytes = 0;
-        let Way::Product(bytes) = &entry.way else { continue };
+        let TunedAlgorithm::Product(bytes) = &entry.algorithm else { continue };
         // What it would take, by the fake's own word.
         let elements = products.next().unwrap();
         assert_eq!((&bytes[8..24], bytes[40]), (&[0; 16][..], 1));
-        changed(&mut entry.way, 1, 2);
-        changed(&mut entry.way, 2, 8 * elements);
-        changed(&mut entry.way, 5, 0);
+        changed(&mut entry.algorithm, 1, 2);
+        changed(&mut entry.algorithm, 2, 8 * elements);
+        changed(&mut entry.algorithm, 5, 0);
     }
     memc_plan::write(&path, &narrow, &mut NoData, &|| false).unwrap();
     let (_, calls, said) = run(&fake, "", "");
@@ -268,15 +274,16 @@ fn workspaces_are_those_of_the_launches() {
     assert!(written.unwrap_err().to_string().contains("bytes of workspace where a launch has"));
 }
 
-/// A planned run with tuned calls equals the unplanned one, which takes the same ways; a tuned plan is tuned again from what the
-/// libraries choose.
+/// A planned run with tuned calls equals the unplanned one, which takes the same algorithms; a tuned plan is
+/// tuned again from what the libraries choose.
 #[test]
 fn planned_and_unplanned_runs_take_the_tuned_ways() {
     let Some(fake) = Fake::new(&host_waits()) else { return };
     let tuned = |text: String| -> Vec<Value> {
         let object: Value = serde_json::from_str(&text).unwrap();
-        let way = |kernel: &Value| serde_json::json!([kernel["kernel"], kernel["way"], kernel["is_other"]]);
-        object["kernels"].as_array().unwrap().iter().map(way).collect()
+        let algorithm =
+            |kernel: &Value| serde_json::json!([kernel["kernel"], kernel["algorithm"], kernel["is_other"]]);
+        object["kernels"].as_array().unwrap().iter().map(algorithm).collect()
     };
     let first = tuned(fake.succeeds(&format!("{TUNE} --json"), ""));
     assert!(first.iter().any(|kernel| kernel[2] == true), "{first:?}");
@@ -288,8 +295,8 @@ fn planned_and_unplanned_runs_take_the_tuned_ways() {
     fake.succeeds("profile model.plan --device cuda --steps 1 -o gpu.json", "");
 }
 
-/// Nothing is written where the device is none, fails, or has no libraries to measure, or not all of them: what was measured
-/// before stays.
+/// Nothing is written where the device is none, fails, or has no libraries to measure, or not all of them:
+/// what was measured before stays.
 #[test]
 fn what_cannot_be_tuned_is_told() {
     let Some(fake) = roomy() else { return };
@@ -330,8 +337,8 @@ fn what_cannot_be_tuned_is_told() {
     assert!(std::fs::read(&path).unwrap() == tuned && !fake.folder.path("same.plan").exists());
 }
 
-/// On the mock, whose ways compute the same, a tuned plan gives the bits of the untuned one, planned and unplanned, at any
-/// timing, and is left with a note where the libraries are newer.
+/// On the mock, whose algorithms compute the same, a tuned plan gives the bits of the untuned one, planned
+/// and unplanned, at any timing, and is left with a note where the libraries are newer.
 #[test]
 fn a_tuned_plan_gives_the_bits_of_the_untuned_one() {
     if !has_compiler() {
@@ -356,16 +363,20 @@ fn a_tuned_plan_gives_the_bits_of_the_untuned_one() {
     let stages = Stages::new(move |what| to.lock().unwrap().push(what.to_owned()));
     let options = TuneOptions { stages, ..TuneOptions::default() };
     let tuned = tune_gpu(&|| Ok(Mock::new(behaviour)), &file, &options).unwrap();
-    assert!(!tuned.calls.is_empty() && tuned.calls.iter().all(|call| call.ways == 3), "{:?}", tuned.calls);
+    assert!(
+        !tuned.calls.is_empty() && tuned.calls.iter().all(|call| call.algorithms == 3),
+        "{:?}",
+        tuned.calls
+    );
     let (told, calls) = (told.lock().unwrap(), tuned.calls.len());
-    assert_eq!(told.last(), Some(&format!("measuring ways: call {calls} of {calls}")), "{told:?}");
+    assert_eq!(told.last(), Some(&format!("measuring algorithms: call {calls} of {calls}")), "{told:?}");
     let mut plan = file.plan().clone();
     plan.tuning = tuned.tuning;
-    // The last of the mock's ways, whichever was the fastest.
+    // The last of the mock's algorithms, whichever was the fastest.
     for entry in &mut plan.tuning.as_mut().unwrap().kernels {
-        match &mut entry.way {
-            Way::Product(bytes) => bytes.fill(2),
-            Way::Convolution { algorithm, .. } => *algorithm = 2,
+        match &mut entry.algorithm {
+            TunedAlgorithm::Product(bytes) => bytes.fill(2),
+            TunedAlgorithm::Convolution { algorithm, .. } => *algorithm = 2,
         }
     }
     let path = folder.path("tuned.plan");

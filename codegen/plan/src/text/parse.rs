@@ -10,14 +10,15 @@ use super::{
 };
 use crate::{
     Action, Command, FORMAT_VERSION, Feed, Init, Input, Kernel, Output, Plan, PlanError, Queue, Section,
-    State, TUNED_VERSION, TunedKernel, Tuning, UnknownRole, Way, output_role,
+    State, TUNED_VERSION, TunedAlgorithm, TunedKernel, Tuning, UnknownRole, output_role,
 };
 
-/// Parses the text form. Header lines may be left out and then have zero or empty values; without a `source` hash, it
-/// is that of the source text. Tables are numbered in order; numbers of commands may be left out.
+/// Parses the text form. Header lines may be left out and then have zero or empty values; without a `source`
+/// hash, it is that of the source text. Tables are numbered in order; numbers of commands may be left out.
 ///
 /// # Errors
-/// [`PlanError::Text`] with the first line that does not parse, and [`PlanError::Version`] for another format.
+/// [`PlanError::Text`] with the first line that does not parse, and [`PlanError::Version`] for another
+/// format.
 pub fn parse(text: &str) -> Result<Plan, PlanError> {
     let mut parser =
         Parser { plan: Plan::default(), seen: BTreeSet::new(), section: None, hash: None, is_tuned: false };
@@ -315,12 +316,12 @@ fn tuning(line: &mut Line<'_, '_>) -> Result<Tuning, PlanError> {
 
 fn tuned(line: &mut Line<'_, '_>) -> Result<TunedKernel, PlanError> {
     let kernel = line.id("k")?;
-    let way = match line.word("`product` or `convolution`")? {
-        "product" => Way::Product(Box::new(line.bytes("an algorithm of 128 hexadecimal digits")?)),
+    let algorithm = match line.word("`product` or `convolution`")? {
+        "product" => TunedAlgorithm::Product(Box::new(line.bytes("an algorithm of 128 hexadecimal digits")?)),
         "convolution" => {
             let algorithm = line.number("an algorithm")?;
             line.keyword("math")?;
-            Way::Convolution { algorithm, math: line.number("a kind of arithmetic")? }
+            TunedAlgorithm::Convolution { algorithm, math: line.number("a kind of arithmetic")? }
         }
         other => return Err(line.fail(format!("expected `product` or `convolution`, found `{other}`"))),
     };
@@ -329,7 +330,7 @@ fn tuned(line: &mut Line<'_, '_>) -> Result<TunedKernel, PlanError> {
     line.keyword("ns")?;
     let ns = line.number("a time")?;
     line.keyword("default")?;
-    Ok(TunedKernel { kernel, way, workspace_bytes, ns, default_ns: line.number("a time")? })
+    Ok(TunedKernel { kernel, algorithm, workspace_bytes, ns, default_ns: line.number("a time")? })
 }
 
 fn command(line: &mut Line<'_, '_>) -> Result<(Queue, Action), PlanError> {

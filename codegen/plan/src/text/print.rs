@@ -6,7 +6,8 @@ use memc_ir::TensorType;
 
 use super::lex::{Label, Text};
 use crate::{
-    Action, Command, Feed, Init, Input, Kernel, Output, Plan, Queue, Section, State, TunedKernel, Tuning, Way,
+    Action, Command, Feed, Init, Input, Kernel, Output, Plan, Queue, Section, State, TunedAlgorithm,
+    TunedKernel, Tuning,
 };
 
 /// The text form of a plan.
@@ -190,22 +191,24 @@ impl fmt::Display for Tuning {
 }
 
 /// `product bytes` or `convolution algorithm math kind`, as in the text form.
-impl fmt::Display for Way {
+impl fmt::Display for TunedAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Way::Product(bytes) => {
+            TunedAlgorithm::Product(bytes) => {
                 f.write_str("product ")?;
                 bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
             }
-            Way::Convolution { algorithm, math } => write!(f, "convolution {algorithm} math {math}"),
+            TunedAlgorithm::Convolution { algorithm, math } => {
+                write!(f, "convolution {algorithm} math {math}")
+            }
         }
     }
 }
 
-/// `way workspace bytes ns time default time`, as in the text form.
+/// `algorithm workspace bytes ns time default time`, as in the text form.
 impl fmt::Display for TunedKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TunedKernel { way, workspace_bytes, ns, default_ns, .. } = self;
-        write!(f, "{way} workspace {workspace_bytes} ns {ns} default {default_ns}")
+        let TunedKernel { algorithm, workspace_bytes, ns, default_ns, .. } = self;
+        write!(f, "{algorithm} workspace {workspace_bytes} ns {ns} default {default_ns}")
     }
 }

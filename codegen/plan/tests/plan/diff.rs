@@ -104,7 +104,7 @@ fn order_alone_is_a_difference() {
     );
 }
 
-/// A tuning section is shown by its kernels; one way that changed is two lines.
+/// A tuning section is shown by its kernels; one algorithm that changed is two lines.
 #[test]
 fn tuning_is_compared_by_kernel() {
     let lines = changed(|plan| plan.tuning = Some(tuning()));

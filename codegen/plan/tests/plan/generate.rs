@@ -6,7 +6,7 @@ use arbtest::arbitrary::{Arbitrary, Result, Unstructured};
 use memc_ir::{OutputRole, Role, TensorType, parse_op, parse_type};
 use memc_plan::{
     Action, Command, Feed, Init, Input, Kernel, Output, Plan, Queue, Section, Slice, Space, State, StateRole,
-    TunedKernel, Tuning, Way, hash,
+    TunedAlgorithm, TunedKernel, Tuning, hash,
 };
 
 const STRINGS: [&str; 24] = [
@@ -131,14 +131,14 @@ fn command(u: &mut Unstructured<'_>) -> Result<Command> {
 }
 
 fn tuned(u: &mut Unstructured<'_>) -> Result<TunedKernel> {
-    let way = if u.arbitrary()? {
-        Way::Product(Box::new(u.arbitrary()?))
+    let algorithm = if u.arbitrary()? {
+        TunedAlgorithm::Product(Box::new(u.arbitrary()?))
     } else {
-        Way::Convolution { algorithm: u.arbitrary()?, math: u.arbitrary()? }
+        TunedAlgorithm::Convolution { algorithm: u.arbitrary()?, math: u.arbitrary()? }
     };
     Ok(TunedKernel {
         kernel: u.arbitrary()?,
-        way,
+        algorithm,
         workspace_bytes: u.arbitrary()?,
         ns: u.arbitrary()?,
         default_ns: u.arbitrary()?,
@@ -229,7 +229,8 @@ pub(crate) fn valid(u: &mut Unstructured<'_>) -> Result<(Plan, BTreeMap<usize, V
     Ok((plan, data))
 }
 
-/// Texts that can be shown, and ways of some of the kernels that are launched, with workspaces that their launches have.
+/// Texts that can be shown, and algorithms of some of the kernels that are launched, with workspaces that
+/// their launches have.
 fn legalise_tuning(plan: &mut Plan) {
     let launched = plan.commands().filter_map(|(_, _, command)| match &command.action {
         Action::Launch { kernel, .. } => Some((*kernel, plan.kernels.get(*kernel as usize)?.workspace_bytes)),

@@ -15,7 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use memc_plan::{Plan, PlanError, PlanFile, TunedKernel, Tuning, Way};
+use memc_plan::{Plan, PlanError, PlanFile, TunedAlgorithm, TunedKernel, Tuning};
 
 /// The plan of the README's text form.
 fn example_text() -> &'static str {
@@ -32,14 +32,14 @@ fn example() -> (Plan, BTreeMap<usize, Vec<u8>>) {
 
 /// A tuning section for the plan of the README.
 fn tuning() -> Tuning {
-    let way = Way::Product(Box::new([7; 64]));
+    let algorithm = TunedAlgorithm::Product(Box::new([7; 64]));
     Tuning {
         device: "A GPU".to_owned(),
         arch: "sm_90".to_owned(),
         libraries: vec![("cuBLASLt".to_owned(), "13.1.0".to_owned())],
         rounding: "exact".to_owned(),
         allow_nondeterminism: false,
-        kernels: vec![TunedKernel { kernel: 1, way, workspace_bytes: 256, ns: 20, default_ns: 30 }],
+        kernels: vec![TunedKernel { kernel: 1, algorithm, workspace_bytes: 256, ns: 20, default_ns: 30 }],
     }
 }
 

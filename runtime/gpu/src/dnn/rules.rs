@@ -1,12 +1,12 @@
-//! Which of cuDNN's ways may be taken, and which are looked for.
+//! Which of cuDNN's algorithms may be taken, and which are looked for.
 
 use cudarc::cudnn::sys;
 
 use super::Math;
 use crate::tuning::Wanted;
-use crate::{LibraryWay, MOST_WAYS};
+use crate::{LibraryAlgorithm, MOST_ALGORITHMS};
 
-/// Which of the heuristic's ways may be taken.
+/// Which of the heuristic's algorithms may be taken.
 #[derive(Clone, Copy)]
 pub(super) struct Rules<'a> {
     /// The most that is allowed of arithmetic.
@@ -29,16 +29,16 @@ impl Rules<'_> {
         is_precise && (is_direct || self.transforms) && (is_ordered || self.any_order)
     }
 
-    /// Whether one of the heuristic's ways is looked for.
+    /// Whether one of the heuristic's algorithms is looked for.
     pub(super) fn want(&self, algorithm: u32, math: Math) -> bool {
         match self.wanted {
             Wanted::Best | Wanted::All => true,
-            Wanted::Kept(way) => *way == LibraryWay::Convolution { algorithm, math: math as u32 },
+            Wanted::Tuned(tuned) => *tuned == LibraryAlgorithm::Convolution { algorithm, math: math as u32 },
         }
     }
 
-    /// Whether so many ways are all that are looked for.
-    pub(super) fn enough(&self, ways: usize) -> bool {
-        ways >= if matches!(self.wanted, Wanted::All) { MOST_WAYS } else { 1 }
+    /// Whether so many algorithms are all that are looked for.
+    pub(super) fn enough(&self, algorithms: usize) -> bool {
+        algorithms >= if matches!(self.wanted, Wanted::All) { MOST_ALGORITHMS } else { 1 }
     }
 }

@@ -1,42 +1,44 @@
-//! Ways that a plan's tuning section has for its kernels, as far as what was measured is what is here now.
+//! Algorithms that a plan's tuning section has for its kernels, as far as what was measured is what is here
+//! now.
 
 use std::collections::BTreeMap;
 
-use memc_gpu::{LibraryOptions, LibraryWay, Rounding, Setting};
-use memc_plan::{TunedKernel, Tuning, Way};
+use memc_gpu::{LibraryAlgorithm, LibraryOptions, Rounding, Setting};
+use memc_plan::{TunedAlgorithm, TunedKernel, Tuning};
 
 use crate::Program;
 
-/// Said of a way that is not among those that a library offers, or that the rules allow.
-const REFUSED: &str = "the library, or the rules for what it may do, do not take the way that is kept";
+/// Said of an algorithm that is not among those that a library offers, or that the rules allow.
+const REFUSED: &str = "the library, or the rules for what it may do, do not take the tuned algorithm";
 
 /// A plan's tuning on a device.
-pub(super) struct Kept<'a> {
+pub(super) struct Tuned<'a> {
     tuning: Option<&'a Tuning>,
     /// By kernel.
     kernels: BTreeMap<usize, &'a TunedKernel>,
     setting: Setting,
-    /// Calls that have a way there.
+    /// Calls that have an algorithm there.
     all: usize,
-    /// Why ways are not taken, each with how many calls it leaves to the library's own choice.
+    /// Why algorithms are not taken, each with how many calls it leaves to the library's own choice.
     left: BTreeMap<String, usize>,
 }
 
-impl<'a> Kept<'a> {
-    pub(super) fn new(program: &'a Program, setting: Setting) -> Kept<'a> {
+impl<'a> Tuned<'a> {
+    pub(super) fn new(program: &'a Program, setting: Setting) -> Tuned<'a> {
         let tuning = program.tuning.as_ref().filter(|_| !setting.options.is_off);
         let kernels = tuning.iter().flat_map(|tuning| &tuning.kernels);
         let kernels = kernels.map(|entry| (usize::try_from(entry.kernel).unwrap_or(usize::MAX), entry));
-        Kept { tuning, kernels: kernels.collect(), setting, all: 0, left: BTreeMap::new() }
+        Tuned { tuning, kernels: kernels.collect(), setting, all: 0, left: BTreeMap::new() }
     }
 
-    /// The way for a call that these kernels are, where there is one that was measured as things are here.
-    pub(super) fn way(&mut self, kernels: &[usize]) -> Option<LibraryWay> {
+    /// The algorithm for a call that these kernels are, where there is one that was measured as things are
+    /// here.
+    pub(super) fn algorithm(&mut self, kernels: &[usize]) -> Option<LibraryAlgorithm> {
         let tuning = self.tuning?;
         let entry = kernels.iter().find_map(|kernel| self.kernels.get(kernel))?;
-        let way = to_library(&entry.way);
-        let name = way.component().name();
-        let here = self.setting.libraries.iter().find(|(component, _)| *component == way.component());
+        let algorithm = to_library(&entry.algorithm);
+        let name = algorithm.component().name();
+        let here = self.setting.libraries.iter().find(|(component, _)| *component == algorithm.component());
         // What is lost without the library is said of the library.
         let (_, here) = here?;
         self.all += 1;
@@ -58,13 +60,13 @@ impl<'a> Kept<'a> {
             let there = there.map_or("unknown", String::as_str);
             format!("it was measured with {name} {there}, and here is {here}")
         } else {
-            return Some(way);
+            return Some(algorithm);
         };
         *self.left.entry(why).or_default() += 1;
         None
     }
 
-    /// The last way was not taken.
+    /// The last algorithm was not taken.
     pub(super) fn refused(&mut self) {
         *self.left.entry(REFUSED.to_owned()).or_default() += 1;
     }
@@ -75,7 +77,7 @@ impl<'a> Kept<'a> {
         let why: Vec<&str> = self.left.keys().map(String::as_str).collect();
         let text = || {
             format!(
-                "the plan's tuning is not used for {left} of {} tuned kernels, whose ways the libraries choose: {}; \
+                "the plan's tuning is not used for {left} of {} tuned kernels, whose algorithms the libraries choose: {}; \
                  `memrun tune` measures again",
                 self.all,
                 why.join(", and ")
@@ -95,19 +97,19 @@ pub(super) fn named(options: LibraryOptions) -> (&'static str, bool) {
     (rounding, options.allow_nondeterminism)
 }
 
-fn to_library(way: &Way) -> LibraryWay {
-    match way {
-        Way::Product(bytes) => LibraryWay::Product(bytes.clone()),
-        Way::Convolution { algorithm, math } => {
-            LibraryWay::Convolution { algorithm: *algorithm, math: *math }
+fn to_library(algorithm: &TunedAlgorithm) -> LibraryAlgorithm {
+    match algorithm {
+        TunedAlgorithm::Product(bytes) => LibraryAlgorithm::Product(bytes.clone()),
+        TunedAlgorithm::Convolution { algorithm, math } => {
+            LibraryAlgorithm::Convolution { algorithm: *algorithm, math: *math }
         }
     }
 }
 
-/// A library's way as plans have it.
-pub(super) fn to_plan(way: LibraryWay) -> Way {
-    match way {
-        LibraryWay::Product(bytes) => Way::Product(bytes),
-        LibraryWay::Convolution { algorithm, math } => Way::Convolution { algorithm, math },
+/// A library's algorithm as plans have it.
+pub(super) fn to_plan(algorithm: LibraryAlgorithm) -> TunedAlgorithm {
+    match algorithm {
+        LibraryAlgorithm::Product(bytes) => TunedAlgorithm::Product(bytes),
+        LibraryAlgorithm::Convolution { algorithm, math } => TunedAlgorithm::Convolution { algorithm, math },
     }
 }

@@ -1,24 +1,24 @@
-//! Ways of the libraries on a GPU.
+//! Algorithms of the libraries on a GPU.
 
 use memc_cuda::LibraryCall;
 
 use super::Cuda;
 use crate::library::require;
-use crate::tuning::{LibraryWay, Offer, Setting, Ways};
+use crate::tuning::{Candidate, LibraryAlgorithm, LibraryAlgorithms, Setting};
 use crate::{Component, GpuError, Libraries, LibraryOp, Stream};
 
-impl Ways for Cuda {
-    fn ways(&mut self, call: &LibraryCall, workspace: usize) -> Result<Vec<Offer>, GpuError> {
-        self.calls.ways(call, workspace, self.stream(Stream::Compute).cast())
+impl LibraryAlgorithms for Cuda {
+    fn algorithms(&mut self, call: &LibraryCall, workspace: usize) -> Result<Vec<Candidate>, GpuError> {
+        self.calls.algorithms(call, workspace, self.stream(Stream::Compute).cast())
     }
 
-    fn plan_way(
+    fn plan_tuned(
         &mut self,
         call: &LibraryCall,
         workspace: usize,
-        way: &LibraryWay,
+        algorithm: &LibraryAlgorithm,
     ) -> Result<Option<LibraryOp>, GpuError> {
-        self.calls.plan(call, workspace, Some(way), self.stream(Stream::Compute).cast())
+        self.calls.plan(call, workspace, Some(algorithm), self.stream(Stream::Compute).cast())
     }
 
     fn setting(&self) -> Setting {

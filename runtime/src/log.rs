@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A note that a device and its executors share.
 #[derive(Debug, Default)]
-pub(crate) struct Noted<T>(Arc<Mutex<T>>);
+pub(crate) struct Log<T>(Arc<Mutex<T>>);
 
-impl<T: Default> Noted<T> {
+impl<T: Default> Log<T> {
     /// The note, to write to. A panic elsewhere leaves what was written.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -18,8 +18,8 @@ impl<T: Default> Noted<T> {
     }
 }
 
-impl<T> Clone for Noted<T> {
-    fn clone(&self) -> Noted<T> {
-        Noted(self.0.clone())
+impl<T> Clone for Log<T> {
+    fn clone(&self) -> Log<T> {
+        Log(self.0.clone())
     }
 }

@@ -1,8 +1,8 @@
 //! Updates of small parameters that share a launch.
 //!
-//! Updates that follow each other in the compute stream, with no event between them, are issued as one launch at the place
-//! of the last: nothing can tell the difference, since no other stream waits for one of them alone, and none of them
-//! touches what another one writes.
+//! Updates that follow each other in the compute stream, with no event between them, are issued as one launch
+//! at the place of the last: nothing can tell the difference, since no other stream waits for one of them
+//! alone, and none of them touches what another one writes.
 
 use memc_cuda::{MOST_UPDATES, is_small_update};
 use memc_plan::{Kernel, Queue};
@@ -44,7 +44,8 @@ fn small_update(program: &Program, launch: &Launch) -> bool {
     program.kernels.get(launch.kernel).is_some_and(|kernel| is_small_update(&kernel.op, &kernel.operands))
 }
 
-/// Whether two updates are by the same op on the same element types, and neither touches what the other writes.
+/// Whether two updates are by the same op on the same element types, and neither touches what the other
+/// writes.
 fn may_share(program: &Program, a: &Launch, b: &Launch) -> bool {
     let (Some(k), Some(l)) = (program.kernels.get(a.kernel), program.kernels.get(b.kernel)) else {
         return false;
