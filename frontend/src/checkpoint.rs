@@ -4,7 +4,7 @@
 //! Every offset is checked before it is followed. Offsets may alias in a flatbuffer, so the bytes copied are
 //! counted: together they may not exceed the file.
 
-use crate::error::ImportError;
+use crate::error::{Fault, ImportError};
 use crate::tensor::{Literal, dtype, tensor_type};
 
 /// The file identifier, at byte 4.
@@ -35,10 +35,10 @@ pub(crate) struct Group {
 
 /// Reads a checkpoint.
 pub(crate) fn read(bytes: &[u8]) -> Result<Checkpoint, ImportError> {
-    parse(bytes).map_err(|e| ImportError::BadModel(format!("damaged ONNX Runtime checkpoint: {e}")))
+    parse(bytes).map_err(|e| e.damage("damaged ONNX Runtime checkpoint"))
 }
 
-fn parse(bytes: &[u8]) -> Result<Checkpoint, String> {
+fn parse(bytes: &[u8]) -> Result<Checkpoint, Fault> {
     let mut r = Reader { bytes, budget: bytes.len() };
     if bytes.get(4..8) != Some(IDENTIFIER.as_slice()) {
         return Err("it does not have identifier ODTC".into());
@@ -46,7 +46,7 @@ fn parse(bytes: &[u8]) -> Result<Checkpoint, String> {
     let root = r.target(0)?;
     let version = r.field(root, 0)?.map_or(Ok(0), |at| r.i32(at))?;
     if version != VERSION {
-        return Err(format!("it has version {version}, supported is {VERSION}"));
+        return Err(Fault::Bad(format!("it has version {version}, supported is {VERSION}")));
     }
     let mut out = Checkpoint::default();
     if let Some(state) = r.table(root, 1)? {
@@ -54,7 +54,7 @@ fn parse(bytes: &[u8]) -> Result<Checkpoint, String> {
             if let Some(at) = r.field(state, slot)?
                 && r.slice(at, 1)? != [0]
             {
-                return Err(format!("it {what}; save a complete checkpoint"));
+                return Err(Fault::Bad(format!("it {what}; save a complete checkpoint")));
             }
         }
         out.trainable = r.tensors(state, 0)?;
@@ -73,37 +73,39 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn slice(&self, at: usize, len: usize) -> Result<&'a [u8], String> {
+    fn slice(&self, at: usize, len: usize) -> Result<&'a [u8], Fault> {
         let end = at.checked_add(len);
-        end.and_then(|end| self.bytes.get(at..end)).ok_or_else(|| format!("byte {at} lies outside the file"))
+        end.and_then(|end| self.bytes.get(at..end))
+            .ok_or_else(|| format!("byte {at} lies outside the file").into())
     }
-    fn u16(&self, at: usize) -> Result<u16, String> {
+    fn u16(&self, at: usize) -> Result<u16, Fault> {
         let mut b = [0; 2];
         b.copy_from_slice(self.slice(at, 2)?);
         Ok(u16::from_le_bytes(b))
     }
-    fn u32(&self, at: usize) -> Result<u32, String> {
+    fn u32(&self, at: usize) -> Result<u32, Fault> {
         let mut b = [0; 4];
         b.copy_from_slice(self.slice(at, 4)?);
         Ok(u32::from_le_bytes(b))
     }
-    fn i32(&self, at: usize) -> Result<i32, String> {
+    fn i32(&self, at: usize) -> Result<i32, Fault> {
         Ok(self.u32(at)? as i32)
     }
-    fn i64(&self, at: usize) -> Result<i64, String> {
+    fn i64(&self, at: usize) -> Result<i64, Fault> {
         let mut b = [0; 8];
         b.copy_from_slice(self.slice(at, 8)?);
         Ok(i64::from_le_bytes(b))
     }
 
     /// Where the relative offset stored at `at` points.
-    fn target(&self, at: usize) -> Result<usize, String> {
+    fn target(&self, at: usize) -> Result<usize, Fault> {
         let to = at.checked_add(self.u32(at)? as usize);
-        to.filter(|&t| t < self.bytes.len()).ok_or_else(|| format!("the offset at byte {at} leaves the file"))
+        to.filter(|&t| t < self.bytes.len())
+            .ok_or_else(|| format!("the offset at byte {at} leaves the file").into())
     }
 
     /// Where field number `slot` of the table at `table` is stored; `None` when it has its default.
-    fn field(&self, table: usize, slot: usize) -> Result<Option<usize>, String> {
+    fn field(&self, table: usize, slot: usize) -> Result<Option<usize>, Fault> {
         let back = i64::from(self.i32(table)?);
         let vtable = (table as i64).checked_sub(back).and_then(|v| usize::try_from(v).ok());
         let vtable = vtable.ok_or_else(|| format!("the table at byte {table} has no layout"))?;
@@ -116,12 +118,12 @@ impl<'a> Reader<'a> {
         Ok(if offset == 0 { None } else { table.checked_add(offset) })
     }
 
-    fn table(&self, table: usize, slot: usize) -> Result<Option<usize>, String> {
+    fn table(&self, table: usize, slot: usize) -> Result<Option<usize>, Fault> {
         self.field(table, slot)?.map(|at| self.target(at)).transpose()
     }
 
     /// Start and length of a vector of `width`-byte elements; empty when absent.
-    fn vector(&self, table: usize, slot: usize, width: usize) -> Result<(usize, usize), String> {
+    fn vector(&self, table: usize, slot: usize, width: usize) -> Result<(usize, usize), Fault> {
         let Some(at) = self.table(table, slot)? else { return Ok((0, 0)) };
         let len = self.u32(at)? as usize;
         let bytes = len.checked_mul(width).ok_or("a vector is too long")?;
@@ -130,43 +132,43 @@ impl<'a> Reader<'a> {
     }
 
     /// The tables of a vector of tables.
-    fn tables(&mut self, table: usize, slot: usize) -> Result<Vec<usize>, String> {
+    fn tables(&mut self, table: usize, slot: usize) -> Result<Vec<usize>, Fault> {
         let (start, len) = self.vector(table, slot, 4)?;
         self.spend(len * 4)?;
         (0..len).map(|i| self.target(start + 4 * i)).collect()
     }
 
-    fn text(&mut self, table: usize, slot: usize) -> Result<String, String> {
+    fn text(&mut self, table: usize, slot: usize) -> Result<String, Fault> {
         let (start, len) = self.vector(table, slot, 1)?;
         self.spend(len)?;
         let text = std::str::from_utf8(self.slice(start, len)?).map_err(|_| "a name is not UTF-8")?;
         Ok(text.to_string())
     }
 
-    fn spend(&mut self, bytes: usize) -> Result<(), String> {
+    fn spend(&mut self, bytes: usize) -> Result<(), Fault> {
         self.budget = self.budget.checked_sub(bytes).ok_or("its parts overlap")?;
         Ok(())
     }
 
-    fn tensors(&mut self, table: usize, slot: usize) -> Result<Vec<(String, Literal)>, String> {
+    fn tensors(&mut self, table: usize, slot: usize) -> Result<Vec<(String, Literal)>, Fault> {
         self.tables(table, slot)?.into_iter().map(|t| self.tensor(t)).collect()
     }
 
-    fn tensor(&mut self, table: usize) -> Result<(String, Literal), String> {
+    fn tensor(&mut self, table: usize) -> Result<(String, Literal), Fault> {
         let name = self.text(table, 0)?;
         let (dims, rank) = self.vector(table, 2, 8)?;
         self.spend(rank.saturating_mul(8))?;
-        let dims: Result<Vec<i64>, String> = (0..rank).map(|i| self.i64(dims + 8 * i)).collect();
+        let dims: Result<Vec<i64>, Fault> = (0..rank).map(|i| self.i64(dims + 8 * i)).collect();
         let code = self.field(table, 3)?.map_or(Ok(0), |at| self.i32(at))?;
         let (start, len) = self.vector(table, 4, 1)?;
-        let at = |e: String| format!("tensor `{name}`: {e}");
+        let at = |e: Fault| Fault::Bad(format!("tensor `{name}`: {e}"));
         let ty = tensor_type(dtype(code).map_err(at)?, &dims?).map_err(at)?;
         self.spend(len).map_err(at)?;
         let literal = Literal::new(ty, self.slice(start, len)?).map_err(at)?;
         Ok((name, literal))
     }
 
-    fn group(&mut self, table: usize) -> Result<Group, String> {
+    fn group(&mut self, table: usize) -> Result<Group, Fault> {
         let step = self.field(table, 1)?.map_or(Ok(0), |at| self.i64(at))?;
         let rate = self.field(table, 2)?.map_or(Ok(0), |at| self.u32(at))?;
         let mut moments = Vec::new();

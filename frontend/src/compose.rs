@@ -7,10 +7,8 @@ use memc_ir::{DType, Def, OpKind, TensorType, ValueId};
 
 use crate::constants::MAX_ELEMENTS;
 use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
+use crate::node::{Made, NodeCx};
 use crate::tensor::Literal;
-
-type Made = Result<ValueId, Fault>;
 
 impl NodeCx<'_, '_> {
     /// `a + b`.
@@ -147,7 +145,7 @@ impl NodeCx<'_, '_> {
                 "an extent of {count} is too large here; the most is {MAX_ELEMENTS}"
             ));
         }
-        self.cx.folded.take(TensorType::new(DType::I64, [count]).bytes()).map_err(Fault::Unsupported)?;
+        self.cx.folded.take(TensorType::new(DType::I64, [count]).bytes())?;
         Ok(count)
     }
 

@@ -7,6 +7,7 @@
 use memc_ir::ops::broadcast_shapes;
 use memc_ir::{DType, TensorType};
 
+use crate::error::{Fault, unsupported};
 use crate::tensor::Literal;
 
 /// Most elements of a computed constant.
@@ -43,10 +44,10 @@ impl Allowance {
         bytes <= self.left
     }
 
-    /// Takes `bytes`, or says that they are not left.
-    pub(crate) fn take(&mut self, bytes: u64) -> Result<(), String> {
+    /// Takes `bytes`, which must be left.
+    pub(crate) fn take(&mut self, bytes: u64) -> Result<(), Fault> {
         let Some(left) = self.left.checked_sub(bytes) else {
-            return Err(format!(
+            return unsupported(format!(
                 "its result is a constant of {bytes} bytes, and the constants that nodes compute may have {} bytes \
                  in all, of which {} are left; fold constants when exporting, or feed large ones as inputs",
                 self.total, self.left
@@ -239,7 +240,7 @@ pub(crate) fn transpose(x: &Literal, perm: &[u64]) -> Option<Literal> {
 }
 
 /// The integers `start`, `start + delta`, ... before `limit`.
-pub(crate) fn range(dtype: DType, start: i64, limit: i64, delta: i64) -> Result<Literal, String> {
+pub(crate) fn range(dtype: DType, start: i64, limit: i64, delta: i64) -> Result<Literal, Fault> {
     let (start, limit, delta) = (i128::from(start), i128::from(limit), i128::from(delta));
     if delta == 0 {
         return Err("delta is zero".into());
@@ -330,7 +331,7 @@ mod tests {
         assert_eq!(small, Allowance { total: 16_000 + BASE_BYTES, left: 16_000 + BASE_BYTES });
         assert_eq!(small.take(BASE_BYTES), Ok(()));
         assert!(small.has(16_000) && !small.has(16_001));
-        assert!(small.take(16_001).expect_err("too much").contains("of which 16000 are left"));
+        assert!(small.take(16_001).expect_err("too much").to_string().contains("of which 16000 are left"));
         assert_eq!(small.take(16_000), Ok(()));
         assert_eq!(Allowance::new(0, 2).total, 2 * BASE_BYTES);
         assert_eq!(Allowance::new(0, 1024).total, MAX_BYTES);
@@ -365,6 +366,8 @@ mod tests {
         assert_eq!(cast(&Literal::from_floats(&[1], &[f32::NAN]).expect("nan"), DType::I64), None);
         assert_eq!(range(DType::I64, 5, 0, -2).expect("range").ints(), Some(vec![5, 3, 1]));
         assert_eq!(range(DType::I64, 0, 5, -2).expect("range").ints(), Some(vec![]));
-        assert!(range(DType::I64, i64::MIN, i64::MAX, 1).expect_err("huge").contains("more than"));
+        assert!(
+            range(DType::I64, i64::MIN, i64::MAX, 1).expect_err("huge").to_string().contains("more than")
+        );
     }
 }

@@ -57,15 +57,13 @@ pub(crate) fn resolve(
     let mut out = BTreeMap::new();
     for t in tensors {
         let name = t.name.clone();
-        let literal = literal(t, folder);
-        let literal = literal.map_err(|e| ImportError::BadModel(format!("initializer `{name}`: {e}")))?;
-        out.insert(name, literal);
+        out.insert(name.clone(), literal(t, folder).map_err(|e| e.damage(&format!("initializer `{name}`")))?);
     }
     Ok(out)
 }
 
 /// A stored tensor's content.
-pub(crate) fn literal(tensor: Tensor, folder: Option<&Folder>) -> Result<Literal, String> {
+pub(crate) fn literal(tensor: Tensor, folder: Option<&Folder>) -> Result<Literal, Fault> {
     Literal::from_tensor(tensor, |entries, want| match folder {
         Some(folder) => folder.read(entries, want),
         None => Err("its data is in another file, and a model from memory has no folder".into()),
@@ -203,7 +201,7 @@ impl<'a> Context<'a> {
     }
 
     /// The content of a tensor stored in a node.
-    pub(crate) fn literal(&self, tensor: &Tensor) -> Result<Literal, String> {
+    pub(crate) fn literal(&self, tensor: &Tensor) -> Result<Literal, Fault> {
         literal(tensor.clone(), self.folder)
     }
 

@@ -75,22 +75,46 @@ fn printable(text: &str) -> String {
     out
 }
 
-/// Why one node was not imported; the caller adds which node.
-#[derive(Debug)]
+/// Refusal of one node or one stored tensor; the caller adds which.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Fault {
-    /// The node breaks its operator's rules.
+    /// The node breaks its operator's rules, or the tensor's data do not fit its type.
     Bad(String),
-    /// The node uses a form of its operator that is not supported.
+    /// The node or tensor has a form that is not supported.
     Unsupported(String),
 }
 
 impl Fault {
-    /// The error that the fault is when it concerns the tensor `name`.
+    /// The error of the fault at `place`.
+    pub(crate) fn at(self, place: &str) -> ImportError {
+        ImportError::from(self).within(place)
+    }
+
+    /// The error of the fault when it concerns the tensor `name`.
     pub(crate) fn of(self, name: &str) -> ImportError {
-        match self {
-            Fault::Bad(m) => ImportError::BadModel(format!("`{name}`: {m}")),
-            Fault::Unsupported(m) => ImportError::Unsupported(format!("`{name}`: {m}")),
+        self.at(&format!("`{name}`"))
+    }
+
+    /// The error of a model that is damaged at `place`, whether the fault is a rule or a form.
+    pub(crate) fn damage(self, place: &str) -> ImportError {
+        ImportError::BadModel(format!("{place}: {self}"))
+    }
+}
+
+/// A fault of a tensor that stands alone.
+impl From<Fault> for ImportError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::Bad(m) => ImportError::BadModel(m),
+            Fault::Unsupported(m) => ImportError::Unsupported(m),
         }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Fault::Bad(m) | Fault::Unsupported(m)) = self;
+        f.write_str(m)
     }
 }
 

@@ -12,6 +12,8 @@ use std::fs::{self, File, Metadata};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
 
+use crate::error::Fault;
+
 /// The folders that a model's data may be in, and how much was read from which file.
 #[derive(Debug)]
 pub(crate) struct Folder {
@@ -35,14 +37,14 @@ impl Folder {
     }
 
     /// Reads the `want` bytes that the entries of an external tensor describe.
-    pub(crate) fn read(&self, entries: &[(String, String)], want: u64) -> Result<Vec<u8>, String> {
+    pub(crate) fn read(&self, entries: &[(String, String)], want: u64) -> Result<Vec<u8>, Fault> {
         let place = Place::parse(entries)?;
         let text = place.location;
         let path = self.given.join(relative(text)?);
         let real =
             fs::canonicalize(&path).map_err(|e| format!("external data `{text}` cannot be opened: {e}"))?;
         if !self.canonical.iter().any(|folder| real.starts_with(folder)) {
-            return Err(format!("external data `{text}` leaves the model's folder"));
+            return Err(Fault::Bad(format!("external data `{text}` leaves the model's folder")));
         }
         let cannot = |e: std::io::Error| format!("external data `{text}` cannot be read: {e}");
         let mut file = File::open(&real).map_err(cannot)?;
@@ -55,18 +57,20 @@ impl Folder {
             None => size.checked_sub(place.offset).ok_or_else(|| outside(text, place.offset, 0, size))?,
         };
         if length > size || place.offset > size - length {
-            return Err(outside(text, place.offset, length, size));
+            return Err(outside(text, place.offset, length, size).into());
         }
         if length != want {
-            return Err(format!("wrong data length: `{text}` gives {length} bytes, the tensor has {want}"));
+            return Err(Fault::Bad(format!(
+                "wrong data length: `{text}` gives {length} bytes, the tensor has {want}"
+            )));
         }
         let mut taken = self.taken.borrow_mut();
         let total = taken.entry(real).or_default();
         *total = total.saturating_add(length);
         if *total > size {
-            return Err(format!(
+            return Err(Fault::Bad(format!(
                 "the tensors in `{text}` overlap: together they have more than its {size} bytes"
-            ));
+            )));
         }
         file.seek(SeekFrom::Start(place.offset)).map_err(cannot)?;
         let mut bytes = Vec::new();
@@ -86,7 +90,7 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    fn parse(entries: &'a [(String, String)]) -> Result<Place<'a>, String> {
+    fn parse(entries: &'a [(String, String)]) -> Result<Place<'a>, Fault> {
         let (mut location, mut offset, mut length) = (None, None, None);
         for (key, value) in entries {
             let number = || {
@@ -99,10 +103,10 @@ impl<'a> Place<'a> {
                 "offset" => offset.replace(number()?).is_some(),
                 "length" => length.replace(number()?).is_some(),
                 "checksum" => false,
-                _ => return Err(format!("external data has an unknown entry `{key}`")),
+                _ => return Err(Fault::Bad(format!("external data has an unknown entry `{key}`"))),
             };
             if twice {
-                return Err(format!("external data has entry `{key}` twice"));
+                return Err(Fault::Bad(format!("external data has entry `{key}` twice")));
             }
         }
         let location = location.filter(|l| !l.is_empty()).ok_or("external data has no location")?;
@@ -111,21 +115,21 @@ impl<'a> Place<'a> {
 }
 
 /// `location` as a relative path that stays inside, judged by its text alone.
-fn relative(location: &str) -> Result<&Path, String> {
+fn relative(location: &str) -> Result<&Path, Fault> {
     let path = Path::new(location);
     let drive = location.as_bytes().get(1) == Some(&b':');
     let inside = path.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
     if location.contains(|c: char| c == '\\' || c.is_control()) || drive || !inside {
-        return Err(format!(
+        return Err(Fault::Bad(format!(
             "external data location `{}` is not a plain relative path",
             location.escape_default()
-        ));
+        )));
     }
     Ok(path)
 }
 
 #[cfg(unix)]
-fn same_plain_file(opened: &Metadata, found: &Metadata) -> Result<(), String> {
+fn same_plain_file(opened: &Metadata, found: &Metadata) -> Result<(), Fault> {
     use std::os::unix::fs::MetadataExt;
     if !opened.is_file() || !found.is_file() {
         return Err("is not a regular file".into());
@@ -140,7 +144,7 @@ fn same_plain_file(opened: &Metadata, found: &Metadata) -> Result<(), String> {
 }
 
 #[cfg(not(unix))]
-fn same_plain_file(opened: &Metadata, found: &Metadata) -> Result<(), String> {
+fn same_plain_file(opened: &Metadata, found: &Metadata) -> Result<(), Fault> {
     if opened.is_file() && found.is_file() { Ok(()) } else { Err("is not a regular file".into()) }
 }
 
@@ -152,7 +156,7 @@ mod tests {
         list.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect()
     }
     fn refused(folder: &Folder, list: &[(&str, &str)], want: u64) -> String {
-        folder.read(&entries(list), want).expect_err("must be refused")
+        folder.read(&entries(list), want).expect_err("must be refused").to_string()
     }
     fn folder(dir: &Path) -> Folder {
         fs::write(dir.join("m.onnx"), b"model").expect("write");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use petgraph::algo::{kosaraju_scc, toposort};
 use petgraph::graph::{DiGraph, NodeIndex};
 
-use crate::error::{ImportError, some_of};
+use crate::error::{Fault, ImportError, some_of};
 use crate::model::{Dim, Graph, ValueInfo, ValueType};
 use crate::tensor::{dtype, tensor_type};
 use memc_ir::TensorType;
@@ -114,10 +114,11 @@ pub(crate) fn input_types(
     consistent(dims)?;
     for input in &graph.inputs {
         let ValueType::Tensor { dtype: code, shape } = &input.ty else { continue };
-        let at = |e| ImportError::Unsupported(format!("graph input `{}`: {e}", input.name));
+        let at = |fault: Fault| fault.at(&format!("graph input `{}`", input.name));
         let dtype = dtype(*code).map_err(at)?;
         let Some(shape) = shape else {
-            return Err(at("its number of axes is unknown; export it with a static shape".into()));
+            let unknown = "its number of axes is unknown; export it with a static shape";
+            return Err(at(Fault::Unsupported(unknown.into())));
         };
         let mut extents = Vec::new();
         for (axis, dim) in shape.iter().enumerate() {
@@ -141,8 +142,7 @@ pub(crate) fn input_types(
                 }
             });
         }
-        let ty = tensor_type(dtype, &extents)
-            .map_err(|e| ImportError::BadModel(format!("graph input `{}`: {e}", input.name)))?;
+        let ty = tensor_type(dtype, &extents).map_err(at)?;
         types.insert(input.name.clone(), ty);
     }
     if let Some((name, size)) = dims.iter().find(|(name, _)| !symbols.contains(name.as_str())) {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use memc_ir::{Feed, Output, OutputRole};
 
 use crate::context::Context;
-use crate::error::{Fault, ImportError};
+use crate::error::ImportError;
 use crate::source::Source;
 use crate::tensor::Literal;
 use crate::{Binding, Import};
@@ -43,11 +43,8 @@ pub(crate) fn import(source: &Source<'_>, inputs: &BTreeMap<String, Binding>) ->
         cx.import(&graph.nodes[i])?;
     }
     for output in &graph.outputs {
-        let value = cx.value(&output.name).map_err(|fault| match fault {
-            Fault::Bad(m) | Fault::Unsupported(m) => {
-                ImportError::BadModel(format!("output `{}`: {m}", output.name))
-            }
-        })?;
+        let value = cx.value(&output.name);
+        let value = value.map_err(|fault| fault.damage(&format!("output `{}`", output.name)))?;
         cx.module.outputs.push(Output { value, name: output.name.clone(), role: OutputRole::Other });
     }
     Ok(Import::complete(cx.module, Vec::new(), Vec::new()))

@@ -114,7 +114,7 @@ impl Initial {
             };
             let shape: Vec<u64> = view.shape().iter().map(|&d| d as u64).collect();
             let literal = Literal::new(TensorType::new(dtype, shape), view.data());
-            let literal = literal.map_err(|e| ImportError::BadModel(format!("tensor `{name}`: {e}")))?;
+            let literal = literal.map_err(|e| e.damage(&format!("tensor `{name}`")))?;
             out.tensors.insert(name, literal);
         }
         Ok(out)

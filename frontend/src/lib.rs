@@ -274,11 +274,9 @@ pub fn interface(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ImportError
 /// [`ImportError::BadModel`] for damaged bytes, [`ImportError::Unsupported`] for an element type that the IR lacks.
 pub fn read_tensor(bytes: &[u8]) -> Result<(TensorType, Arc<[u8]>), ImportError> {
     let tensor = proto::decode_tensor(bytes)?;
-    if let Err(e) = tensor::dtype(tensor.dtype) {
-        return Err(ImportError::Unsupported(e));
-    }
-    let none = |_: &[(String, String)], _: u64| Err("its data is in another file".to_string());
-    let literal = tensor::Literal::from_tensor(tensor, none).map_err(ImportError::BadModel)?;
+    tensor::dtype(tensor.dtype)?;
+    let none = |_: &[(String, String)], _: u64| Err("its data is in another file".into());
+    let literal = tensor::Literal::from_tensor(tensor, none)?;
     Ok((literal.ty, literal.data))
 }
 

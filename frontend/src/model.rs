@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::error::Fault;
+
 /// A model: one main graph and the operator sets it uses.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
@@ -104,6 +106,24 @@ impl Node {
         }
     }
 
+    /// Float attribute `name`.
+    pub(crate) fn float(&self, name: &str, default: f32) -> Result<f32, Fault> {
+        match self.attrs.get(name) {
+            None => Ok(default),
+            Some(Attr::Float(v)) => Ok(*v),
+            Some(other) => Err(other.ill_typed(name, "a float")),
+        }
+    }
+
+    /// Integer attribute `name`.
+    pub(crate) fn int(&self, name: &str, default: i64) -> Result<i64, Fault> {
+        match self.attrs.get(name) {
+            None => Ok(default),
+            Some(Attr::Int(v)) => Ok(*v),
+            Some(other) => Err(other.ill_typed(name, "an integer")),
+        }
+    }
+
     /// The operator with its domain.
     pub(crate) fn full_op(&self) -> String {
         if self.domain.is_empty() { self.op.clone() } else { format!("{}::{}", self.domain, self.op) }
@@ -137,6 +157,11 @@ impl Attr {
             Attr::Texts(_) => "a list of strings",
             Attr::Other(kind) => kind,
         }
+    }
+
+    /// The fault of attribute `name`, which must be `want`.
+    pub(crate) fn ill_typed(&self, name: &str, want: &str) -> Fault {
+        Fault::Bad(format!("attribute `{name}` must be {want}, not {}", self.kind()))
     }
 }
 

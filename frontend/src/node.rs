@@ -7,6 +7,11 @@ use crate::error::{Fault, unsupported};
 use crate::model::{Attr, Node};
 use crate::tensor::Literal;
 
+/// Outcome of a step of an import.
+pub(crate) type Done = Result<(), Fault>;
+/// Outcome of appending ops: the last one's result.
+pub(crate) type Made = Result<ValueId, Fault>;
+
 /// A node with the module it is imported into.
 #[derive(Debug)]
 pub(crate) struct NodeCx<'c, 'a> {
@@ -29,7 +34,7 @@ impl<'a> NodeCx<'_, 'a> {
     }
 
     /// The value of input `i`.
-    pub(crate) fn operand(&mut self, i: usize) -> Result<ValueId, Fault> {
+    pub(crate) fn operand(&mut self, i: usize) -> Made {
         let name = self.required(i)?;
         self.cx.value(name)
     }
@@ -83,17 +88,9 @@ impl<'a> NodeCx<'_, 'a> {
         self.node.attrs.get(name)
     }
 
-    fn ill_typed<T>(&self, name: &str, attr: &Attr, want: &str) -> Result<T, Fault> {
-        Err(Fault::Bad(format!("attribute `{name}` must be {want}, not {}", attr.kind())))
-    }
-
     /// An integer attribute.
     pub(crate) fn int(&self, name: &str, default: i64) -> Result<i64, Fault> {
-        match self.attr(name) {
-            None => Ok(default),
-            Some(Attr::Int(v)) => Ok(*v),
-            Some(other) => self.ill_typed(name, other, "an integer"),
-        }
+        self.node.int(name, default)
     }
 
     /// An integer attribute that is a truth value.
@@ -103,11 +100,7 @@ impl<'a> NodeCx<'_, 'a> {
 
     /// A float attribute.
     pub(crate) fn float(&self, name: &str, default: f32) -> Result<f32, Fault> {
-        match self.attr(name) {
-            None => Ok(default),
-            Some(Attr::Float(v)) => Ok(*v),
-            Some(other) => self.ill_typed(name, other, "a float"),
-        }
+        self.node.float(name, default)
     }
 
     /// A string attribute.
@@ -115,7 +108,7 @@ impl<'a> NodeCx<'_, 'a> {
         match self.attr(name) {
             None => Ok(default),
             Some(Attr::Text(v)) => Ok(v),
-            Some(other) => self.ill_typed(name, other, "a string"),
+            Some(other) => Err(other.ill_typed(name, "a string")),
         }
     }
 
@@ -126,7 +119,7 @@ impl<'a> NodeCx<'_, 'a> {
             Some(Attr::Ints(v)) => Ok(Some(v)),
             // An empty list may be encoded without its type.
             Some(Attr::Other("a value without type")) => Ok(Some(&[])),
-            Some(other) => self.ill_typed(name, other, "a list of integers"),
+            Some(other) => Err(other.ill_typed(name, "a list of integers")),
         }
     }
 
@@ -136,7 +129,7 @@ impl<'a> NodeCx<'_, 'a> {
             None => Ok(None),
             Some(Attr::Floats(v)) => Ok(Some(v)),
             Some(Attr::Other("a value without type")) => Ok(Some(&[])),
-            Some(other) => self.ill_typed(name, other, "a list of floats"),
+            Some(other) => Err(other.ill_typed(name, "a list of floats")),
         }
     }
 
@@ -146,7 +139,7 @@ impl<'a> NodeCx<'_, 'a> {
             None => Ok(None),
             Some(Attr::Texts(v)) => Ok(Some(v)),
             Some(Attr::Other("a value without type")) => Ok(Some(&[])),
-            Some(other) => self.ill_typed(name, other, "a list of strings"),
+            Some(other) => Err(other.ill_typed(name, "a list of strings")),
         }
     }
 
@@ -202,16 +195,16 @@ impl<'a> NodeCx<'_, 'a> {
     ///
     /// Unlike stored constants and views of them it may be far larger than the node, so its bytes count
     /// towards the import's allowance.
-    pub(crate) fn fold(&mut self, i: usize, to: Literal) -> Result<(), Fault> {
+    pub(crate) fn fold(&mut self, i: usize, to: Literal) -> Done {
         if self.output(i).is_some() {
-            self.cx.folded.take(to.ty.bytes()).map_err(Fault::Unsupported)?;
+            self.cx.folded.take(to.ty.bytes())?;
             self.bind(i, to);
         }
         Ok(())
     }
 
     /// Appends an op whose results are the node's outputs.
-    pub(crate) fn finish(&mut self, kind: OpKind, operands: &[ValueId]) -> Result<(), Fault> {
+    pub(crate) fn finish(&mut self, kind: OpKind, operands: &[ValueId]) -> Done {
         let names: Vec<&str> = self.node.outputs.iter().map(String::as_str).collect();
         let results = self.cx.module.add_op(kind, operands, &names, &self.node.name)?;
         for (i, value) in results.into_iter().enumerate() {
@@ -221,7 +214,7 @@ impl<'a> NodeCx<'_, 'a> {
     }
 
     /// Appends an op whose first result is output `i`.
-    pub(crate) fn finish_at(&mut self, i: usize, kind: OpKind, operands: &[ValueId]) -> Result<(), Fault> {
+    pub(crate) fn finish_at(&mut self, i: usize, kind: OpKind, operands: &[ValueId]) -> Done {
         let name = self.output(i).unwrap_or_default();
         let value = self.cx.emit(kind, operands, name, &self.node.name)?;
         self.bind(i, value);
@@ -229,26 +222,26 @@ impl<'a> NodeCx<'_, 'a> {
     }
 
     /// Appends an op whose first result is only used by later ops of this node.
-    pub(crate) fn temp(&mut self, kind: OpKind, operands: &[ValueId]) -> Result<ValueId, Fault> {
+    pub(crate) fn temp(&mut self, kind: OpKind, operands: &[ValueId]) -> Made {
         let base = self.node.outputs.iter().find(|o| !o.is_empty()).map_or("", String::as_str);
         let name = format!("{base}/{}", kind.mnemonic());
         self.cx.emit(kind, operands, &name, &self.node.name)
     }
 
     /// A constant that the node implies.
-    pub(crate) fn constant_value(&mut self, what: &str, literal: &Literal) -> Result<ValueId, Fault> {
+    pub(crate) fn constant_value(&mut self, what: &str, literal: &Literal) -> Made {
         let base = self.node.outputs.iter().find(|o| !o.is_empty()).map_or("", String::as_str);
         self.cx.constant(&format!("{base}/{what}"), literal)
     }
 
     /// A one-element float constant of shape `[]`.
-    pub(crate) fn scalar(&mut self, what: &str, value: f32) -> Result<ValueId, Fault> {
+    pub(crate) fn scalar(&mut self, what: &str, value: f32) -> Made {
         let literal = Literal::from_floats(&[], &[value])?;
         self.constant_value(what, &literal)
     }
 
     /// `value` under another shape; `value` itself when it already has it.
-    pub(crate) fn reshaped(&mut self, value: ValueId, shape: &[u64]) -> Result<ValueId, Fault> {
+    pub(crate) fn reshaped(&mut self, value: ValueId, shape: &[u64]) -> Made {
         if self.ty(value).shape == shape {
             return Ok(value);
         }

@@ -6,16 +6,15 @@
 use memc_ir::OpKind;
 
 use crate::advice;
-use crate::error::Fault;
 use crate::model::PREVIEW;
-use crate::node::NodeCx;
+use crate::node::{Done, NodeCx};
 use crate::ops::{
     activation as act, attention, block, conv, elementwise as ew, gradient, index, linalg, loss,
     movement as mv, norm, normalise, pool, random, recurrent, reduce, resize, sequence, shape, update,
 };
 
 /// Imports a node.
-pub(crate) type Handler = fn(&mut NodeCx<'_, '_>) -> Result<(), Fault>;
+pub(crate) type Handler = fn(&mut NodeCx<'_, '_>) -> Done;
 
 /// Microsoft's operators, which ONNX Runtime's training graphs use.
 pub(crate) const MS: &str = "com.microsoft";

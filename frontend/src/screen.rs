@@ -20,7 +20,7 @@ pub(crate) const MAX_FILE_BYTES: u64 = (1 << 31) - 1;
 
 /// A message type of the ONNX schema.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum Message {
     Model,
     Graph,
     Node,
@@ -39,10 +39,10 @@ enum Kind {
     Leaf,
 }
 
-/// The type of the message in field `field` of a `kind`; `None` when the field holds no message.
-fn child(kind: Kind, field: u64) -> Option<Kind> {
-    use Kind::*;
-    Some(match (kind, field) {
+/// The type of the message in field `field` of a `message`; `None` when the field holds no message.
+fn child(message: Message, field: u64) -> Option<Message> {
+    use Message::*;
+    Some(match (message, field) {
         (Model, 7) => Graph,
         (Model, 8 | 14) => Leaf,
         (Model, 20) => Training,
@@ -83,72 +83,85 @@ fn child(kind: Kind, field: u64) -> Option<Kind> {
 
 /// Refuses bytes that are no ONNX model, or that would be dangerous to decode.
 pub(crate) fn screen(bytes: &[u8]) -> Result<(), ImportError> {
-    walk(bytes, Kind::Model).map_err(|(at, what)| {
+    walk(bytes, Message::Model).map_err(|Refusal { at, reason }| {
         let start = bytes.get(..64).unwrap_or(bytes);
         let text = start.iter().all(|b| b.is_ascii_graphic() || b.is_ascii_whitespace());
-        let what = if text { "it is text".into() } else { format!("at byte {at}, {what}") };
-        ImportError::BadModel(format!("not an ONNX model: {what}"))
+        let reason = if text { "it is text".into() } else { format!("at byte {at}, {reason}") };
+        ImportError::BadModel(format!("not an ONNX model: {reason}"))
     })
 }
 
 /// Likewise for bytes that should be one tensor.
 pub(crate) fn screen_tensor(bytes: &[u8]) -> Result<(), ImportError> {
-    walk(bytes, Kind::Tensor)
-        .map_err(|(at, what)| ImportError::BadModel(format!("not an ONNX tensor: at byte {at}, {what}")))
+    walk(bytes, Message::Tensor).map_err(|Refusal { at, reason }| {
+        ImportError::BadModel(format!("not an ONNX tensor: at byte {at}, {reason}"))
+    })
 }
 
-type Refusal = (usize, String);
+/// Refusal of the bytes from position `at` on.
+struct Refusal {
+    at: usize,
+    reason: String,
+}
 
-fn walk(bytes: &[u8], root: Kind) -> Result<(), Refusal> {
+fn refusal(at: usize, reason: impl Into<String>) -> Refusal {
+    Refusal { at, reason: reason.into() }
+}
+
+fn walk(bytes: &[u8], root: Message) -> Result<(), Refusal> {
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err((0, format!("the file has {} bytes, the format allows {MAX_FILE_BYTES}", bytes.len())));
+        return Err(refusal(
+            0,
+            format!("the file has {} bytes, the format allows {MAX_FILE_BYTES}", bytes.len()),
+        ));
     }
-    let mut stack: Vec<(Kind, usize)> = Vec::with_capacity(MAX_DEPTH);
+    let mut stack: Vec<(Message, usize)> = Vec::with_capacity(MAX_DEPTH);
     stack.push((root, bytes.len()));
     let (mut at, mut nodes, mut messages) = (0usize, 0u64, 0u64);
-    while let Some(&(kind, end)) = stack.last() {
+    while let Some(&(message, end)) = stack.last() {
         if at == end {
             stack.pop();
             continue;
         }
         let start = at;
-        let key = varint(bytes, &mut at, end).ok_or((start, "a field has no key".to_string()))?;
+        let key = varint(bytes, &mut at, end).ok_or_else(|| refusal(start, "a field has no key"))?;
         let field = key >> 3;
         if field == 0 || key > u64::from(u32::MAX) {
-            return Err((start, format!("there is no field with key {key}")));
+            return Err(refusal(start, format!("there is no field with key {key}")));
         }
         let length = match key & 7 {
             0 => {
                 varint(bytes, &mut at, end)
-                    .ok_or((start, "an integer is cut off or too long".to_string()))?;
+                    .ok_or_else(|| refusal(start, "an integer is cut off or too long"))?;
                 0
             }
             1 => 8,
             5 => 4,
-            2 => varint(bytes, &mut at, end).ok_or((start, "a length is cut off or too long".to_string()))?,
-            3 | 4 => return Err((start, "there is a group, which ONNX does not use".to_string())),
-            wire => return Err((start, format!("there is no wire type {wire}"))),
+            2 => varint(bytes, &mut at, end)
+                .ok_or_else(|| refusal(start, "a length is cut off or too long"))?,
+            3 | 4 => return Err(refusal(start, "there is a group, which ONNX does not use")),
+            wire => return Err(refusal(start, format!("there is no wire type {wire}"))),
         };
         let room = (end - at) as u64;
         if length > room {
-            return Err((start, format!("field {field} wants {length} bytes where {room} are left")));
+            return Err(refusal(start, format!("field {field} wants {length} bytes where {room} are left")));
         }
         let next = at + length as usize;
-        let inner = if key & 7 == 2 { child(kind, field) } else { None };
+        let inner = if key & 7 == 2 { child(message, field) } else { None };
         let Some(inner) = inner else {
             at = next;
             continue;
         };
         messages += 1;
-        nodes += u64::from(inner == Kind::Node);
+        nodes += u64::from(inner == Message::Node);
         if nodes > MAX_NODES {
-            return Err((start, format!("there are more than {MAX_NODES} nodes")));
+            return Err(refusal(start, format!("there are more than {MAX_NODES} nodes")));
         }
         if messages > MAX_MESSAGES {
-            return Err((start, format!("there are more than {MAX_MESSAGES} messages")));
+            return Err(refusal(start, format!("there are more than {MAX_MESSAGES} messages")));
         }
         if stack.len() == MAX_DEPTH {
-            return Err((start, format!("messages are nested deeper than {MAX_DEPTH}")));
+            return Err(refusal(start, format!("messages are nested deeper than {MAX_DEPTH}")));
         }
         stack.push((inner, next));
     }
@@ -179,7 +192,7 @@ fn varint(bytes: &[u8], at: &mut usize, end: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn refusal(bytes: &[u8]) -> String {
+    fn refused(bytes: &[u8]) -> String {
         screen(bytes).expect_err("must be refused").to_string()
     }
 
@@ -187,24 +200,24 @@ mod tests {
     #[test]
     fn nested_groups_are_refused() {
         let hostile = vec![0x1b; 400_000];
-        assert!(refusal(&hostile).contains("group"), "{}", refusal(&hostile));
+        assert!(refused(&hostile).contains("group"), "{}", refused(&hostile));
         // The same inside a node of a graph: model.graph (7), graph.node (1).
         let mut inner = vec![0x0a, 0x80, 0x20];
         inner.extend(std::iter::repeat_n(0x7b, 4096));
         let mut model = vec![0x3a, 0x83, 0x20];
         model.extend(&inner);
-        assert!(refusal(&model).contains("group"), "{}", refusal(&model));
+        assert!(refused(&model).contains("group"), "{}", refused(&model));
     }
 
     /// A length that leaves its message, a cut-off integer and an unknown wire type are refused.
     #[test]
     fn lengths_stay_inside() {
-        assert!(refusal(&[0x3a, 0x7f, 0]).contains("wants 127 bytes"));
-        assert!(refusal(&[0x3a, 0x03, 0x0a, 0x05, 0x00]).contains("wants 5 bytes where 1 are left"));
-        assert!(refusal(&[0x08, 0x80]).contains("cut off"));
-        assert!(refusal(&[0x0f]).contains("wire type 7"));
+        assert!(refused(&[0x3a, 0x7f, 0]).contains("wants 127 bytes"));
+        assert!(refused(&[0x3a, 0x03, 0x0a, 0x05, 0x00]).contains("wants 5 bytes where 1 are left"));
+        assert!(refused(&[0x08, 0x80]).contains("cut off"));
+        assert!(refused(&[0x0f]).contains("wire type 7"));
         assert!(
-            refusal(&[0x3a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]).contains("too long")
+            refused(&[0x3a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]).contains("too long")
         );
         assert!(screen(&[]).is_ok());
     }
@@ -228,6 +241,6 @@ mod tests {
             message = wrap(4, wrap(1, message));
         }
         let model = wrap(7, wrap(11, wrap(2, message)));
-        assert!(refusal(&model).contains("nested deeper"), "{}", refusal(&model));
+        assert!(refused(&model).contains("nested deeper"), "{}", refused(&model));
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use memc_ir::{Blob, DType, Feed, Init, Output, OutputRole, Role, TensorType};
 
 use crate::context::Context;
-use crate::error::{Fault, ImportError, some_of};
+use crate::error::{ImportError, some_of};
 use crate::forward::lost;
 use crate::initial::{Initial, made_up, synthetic};
 use crate::source::Source;
@@ -198,9 +198,7 @@ fn role(
 }
 
 fn named(cx: &mut Context<'_>, name: &str) -> Result<memc_ir::ValueId, ImportError> {
-    cx.value(name).map_err(|fault| match fault {
-        Fault::Bad(m) | Fault::Unsupported(m) => ImportError::BadModel(format!("output `{name}`: {m}")),
-    })
+    cx.value(name).map_err(|fault| fault.damage(&format!("output `{name}`")))
 }
 
 /// Adds the outputs that are not carried: loss, gradients, others.

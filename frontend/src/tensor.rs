@@ -7,6 +7,7 @@ use std::sync::Arc;
 use memc_ir::attr::{F32, Scalar};
 use memc_ir::{DType, MAX_RANK, TensorType};
 
+use crate::error::{Fault, unsupported};
 use crate::model::{Payload, Tensor};
 
 /// A constant tensor whose payload has exactly the type's size.
@@ -18,8 +19,8 @@ pub(crate) struct Literal {
     pub data: Arc<[u8]>,
 }
 
-/// The element type with ONNX code `code`, or why it has none.
-pub(crate) fn dtype(code: i32) -> Result<DType, String> {
+/// The element type with ONNX code `code`; unsupported where the IR has none.
+pub(crate) fn dtype(code: i32) -> Result<DType, Fault> {
     const NAMES: [&str; 27] = [
         "undefined",
         "float",
@@ -61,7 +62,7 @@ pub(crate) fn dtype(code: i32) -> Result<DType, String> {
         _ => {
             let name = usize::try_from(code).ok().and_then(|i| NAMES.get(i)).copied();
             let name = name.map_or(format!("number {code}"), |n| format!("`{n}`"));
-            Err(format!(
+            unsupported(format!(
                 "element type {name} is not supported; supported are float, float16, bfloat16, int32, int64, int8, uint8 \
                  and bool"
             ))
@@ -69,28 +70,32 @@ pub(crate) fn dtype(code: i32) -> Result<DType, String> {
     }
 }
 
-/// The tensor type with the given parts, or why it is none: negative extents, too many axes or elements.
-pub(crate) fn tensor_type(dtype: DType, dims: &[i64]) -> Result<TensorType, String> {
+/// The tensor type with the given parts. Refuses negative extents, too many axes and too many elements.
+pub(crate) fn tensor_type(dtype: DType, dims: &[i64]) -> Result<TensorType, Fault> {
     if dims.len() > MAX_RANK {
-        return Err(format!("there are {} axes, supported are {MAX_RANK}", dims.len()));
+        return Err(Fault::Bad(format!("there are {} axes, supported are {MAX_RANK}", dims.len())));
     }
     let shape: Option<Vec<u64>> = dims.iter().map(|&d| u64::try_from(d).ok()).collect();
     let Some(shape) = shape else {
-        return Err(format!("shape {dims:?} has a negative extent"));
+        return Err(Fault::Bad(format!("shape {dims:?} has a negative extent")));
     };
     let ty = TensorType::new(dtype, shape);
     if ty.checked_numel().is_none() {
-        return Err(format!("shape {dims:?} is too large"));
+        return Err(Fault::Bad(format!("shape {dims:?} is too large")));
     }
     Ok(ty)
 }
 
 impl Literal {
-    /// A literal from a type and its payload, or why they do not match.
-    pub(crate) fn new(ty: TensorType, data: impl Into<Arc<[u8]>>) -> Result<Literal, String> {
+    /// A literal from a type and its payload, which must match.
+    pub(crate) fn new(ty: TensorType, data: impl Into<Arc<[u8]>>) -> Result<Literal, Fault> {
         let data = data.into();
         if data.len() as u64 != ty.bytes() {
-            return Err(format!("{} bytes of data do not fill {ty}, which has {}", data.len(), ty.bytes()));
+            return Err(Fault::Bad(format!(
+                "{} bytes of data do not fill {ty}, which has {}",
+                data.len(),
+                ty.bytes()
+            )));
         }
         if ty.dtype == DType::Bool && data.iter().any(|&b| b > 1) {
             return Err("a boolean is neither 0 nor 1".into());
@@ -101,14 +106,15 @@ impl Literal {
     /// A decoded tensor's content. `external` reads a payload kept in another file, given the number of bytes.
     pub(crate) fn from_tensor(
         tensor: Tensor,
-        external: impl FnOnce(&[(String, String)], u64) -> Result<Vec<u8>, String>,
-    ) -> Result<Literal, String> {
-        let ty = tensor_type(dtype(tensor.dtype)?, &tensor.dims)?;
+        external: impl FnOnce(&[(String, String)], u64) -> Result<Vec<u8>, Fault>,
+    ) -> Result<Literal, Fault> {
+        let dtype = dtype(tensor.dtype).map_err(|e| Fault::Bad(e.to_string()))?;
+        let ty = tensor_type(dtype, &tensor.dims)?;
         let count = |n: usize| {
             if n as u64 == ty.numel() {
                 Ok(())
             } else {
-                Err(format!("{n} elements of data do not fill {ty}, which has {}", ty.numel()))
+                Err(Fault::Bad(format!("{n} elements of data do not fill {ty}, which has {}", ty.numel())))
             }
         };
         let data = match (tensor.payload, ty.dtype) {
@@ -139,13 +145,18 @@ impl Literal {
                 v.iter().flat_map(|x| x.to_le_bytes()).collect()
             }
             (Payload::External(entries), _) => external(&entries, ty.bytes())?,
-            _ => return Err(format!("its elements are stored in a field that {} does not use", ty.dtype)),
+            _ => {
+                return Err(Fault::Bad(format!(
+                    "its elements are stored in a field that {} does not use",
+                    ty.dtype
+                )));
+            }
         };
         Literal::new(ty, data)
     }
 
     /// An integer or boolean literal from 64-bit values, which must fit.
-    pub(crate) fn from_ints(dtype: DType, shape: &[u64], values: &[i64]) -> Result<Literal, String> {
+    pub(crate) fn from_ints(dtype: DType, shape: &[u64], values: &[i64]) -> Result<Literal, Fault> {
         let element = |&v: &i64| match dtype {
             DType::Bool => Some(vec![u8::from(v != 0)]),
             _ => Scalar::Int(v).to_bytes(dtype),
@@ -162,7 +173,7 @@ impl Literal {
     }
 
     /// A float literal of the given shape with one value in every element of `values`.
-    pub(crate) fn from_floats(shape: &[u64], values: &[f32]) -> Result<Literal, String> {
+    pub(crate) fn from_floats(shape: &[u64], values: &[f32]) -> Result<Literal, Fault> {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         Literal::new(TensorType::new(DType::F32, shape), bytes)
     }
@@ -223,7 +234,7 @@ fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> + '_ {
 mod tests {
     use super::*;
 
-    fn none(_: &[(String, String)], _: u64) -> Result<Vec<u8>, String> {
+    fn none(_: &[(String, String)], _: u64) -> Result<Vec<u8>, Fault> {
         Err("no file".into())
     }
     fn tensor(dims: &[i64], dtype: i32, payload: Payload) -> Tensor {
@@ -234,22 +245,27 @@ mod tests {
     #[test]
     fn payload_must_fill_the_shape() {
         let short = Literal::from_tensor(tensor(&[1 << 40], 1, Payload::Raw(vec![0; 4])), none);
-        assert!(short.expect_err("short").contains("4 bytes of data do not fill"));
+        assert!(short.expect_err("short").to_string().contains("4 bytes of data do not fill"));
         let long = Literal::from_tensor(tensor(&[], 7, Payload::Int64s(vec![1, 2])), none);
-        assert!(long.expect_err("long").contains("2 elements of data do not fill i64[]"));
+        assert!(long.expect_err("long").to_string().contains("2 elements of data do not fill i64[]"));
         let field = Literal::from_tensor(tensor(&[1], 1, Payload::Int64s(vec![1])), none);
-        assert!(field.expect_err("field").contains("does not use"));
+        assert!(field.expect_err("field").to_string().contains("does not use"));
     }
 
     /// Negative, overflowing and too many extents are refused.
     #[test]
     fn shapes_are_checked() {
-        assert!(tensor_type(DType::F32, &[2, -1]).expect_err("negative").contains("negative"));
-        assert!(tensor_type(DType::F32, &[i64::MAX, i64::MAX]).expect_err("huge").contains("too large"));
-        assert!(tensor_type(DType::F32, &[1; 13]).expect_err("rank").contains("13 axes"));
-        assert!(dtype(11).expect_err("double").contains("`double`"));
+        assert!(tensor_type(DType::F32, &[2, -1]).expect_err("negative").to_string().contains("negative"));
+        assert!(
+            tensor_type(DType::F32, &[i64::MAX, i64::MAX])
+                .expect_err("huge")
+                .to_string()
+                .contains("too large")
+        );
+        assert!(tensor_type(DType::F32, &[1; 13]).expect_err("rank").to_string().contains("13 axes"));
+        assert!(dtype(11).expect_err("double").to_string().contains("`double`"));
         assert_eq!(dtype(16), Ok(DType::BF16));
-        assert!(dtype(-7).expect_err("unknown").contains("number -7"));
+        assert!(dtype(-7).expect_err("unknown").to_string().contains("number -7"));
     }
 
     /// Equal elements are recognised whatever their type; NaN counts by its bits.

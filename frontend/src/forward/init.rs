@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use memc_ir::attr::{F32, Scalar};
 use memc_ir::{Blob, Init, TensorType};
 
-use crate::error::ImportError;
+use crate::error::{Fault, ImportError};
 use crate::initial::name_seed;
 use crate::model::{Attr, Graph, Node, Tensor};
 use crate::ops::random::seed_bits;
@@ -37,12 +37,12 @@ pub(crate) fn contents(
     };
     let mut out = BTreeMap::new();
     for (key, value) in bindings {
-        let bad = |m: String| ImportError::BadModel(format!("initialization of `{key}`: {m}"));
+        let bad = |fault: Fault| fault.damage(&format!("initialization of `{key}`"));
         let Some(ty) = types.get(key.as_str()) else {
             return Err(bad("it is neither an input nor an initializer of the model".into()));
         };
         let init = makers.init(key, value, ty).map_err(bad)?;
-        init.check(ty).map_err(|e| bad(e.to_string()))?;
+        init.check(ty).map_err(|e| bad(e.into()))?;
         if out.insert(key.clone(), init).is_some() {
             return Err(bad("it is bound twice".into()));
         }
@@ -58,7 +58,7 @@ struct Makers<'a> {
 }
 
 impl Makers<'_> {
-    fn init(&self, key: &str, value: &str, ty: &TensorType) -> Result<Init, String> {
+    fn init(&self, key: &str, value: &str, ty: &TensorType) -> Result<Init, Fault> {
         let mut at = value;
         // Each turn of the loop passes another node, unless the graph has a cycle.
         for _ in 0..=self.nodes.len() {
@@ -66,35 +66,35 @@ impl Makers<'_> {
                 return Ok(init);
             }
             let Some(node) = self.nodes.get(at) else {
-                return Err(format!("nothing in the initialization graph computes `{at}`"));
+                return Err(Fault::Bad(format!("nothing in the initialization graph computes `{at}`")));
             };
             match (node.domain.as_str(), node.op.as_str()) {
                 ("", "Identity") => at = node.inputs.first().map_or("", String::as_str),
                 ("", "RandomNormal") => {
                     shaped(node, ty)?;
-                    let (mean, std) = (float(node, "mean", 0.0)?, float(node, "scale", 1.0)?);
+                    let (mean, std) = (node.float("mean", 0.0)?, node.float("scale", 1.0)?);
                     return Ok(Init::Normal { seed: self.seed(node, key)?, mean: F32(mean), std: F32(std) });
                 }
                 ("", "RandomUniform") => {
                     shaped(node, ty)?;
-                    let (low, high) = (float(node, "low", 0.0)?, float(node, "high", 1.0)?);
+                    let (low, high) = (node.float("low", 0.0)?, node.float("high", 1.0)?);
                     return Ok(Init::Uniform { seed: self.seed(node, key)?, low: F32(low), high: F32(high) });
                 }
                 ("", "ConstantOfShape") => return self.filled(node, ty),
                 _ => {
-                    return Err(format!(
+                    return Err(Fault::Bad(format!(
                         "{} is not supported there; supported are RandomNormal, RandomUniform, ConstantOfShape, \
                          Constant and Identity",
                         node.label()
-                    ));
+                    )));
                 }
             }
         }
-        Err(format!("`{at}` depends on itself"))
+        Err(Fault::Bad(format!("`{at}` depends on itself")))
     }
 
     /// The content of a stored tensor or `Constant` node.
-    fn literal(&self, name: &str) -> Result<Option<Literal>, String> {
+    fn literal(&self, name: &str) -> Result<Option<Literal>, Fault> {
         let tensor = match (self.stored.get(name), self.nodes.get(name)) {
             (Some(t), _) => *t,
             (None, Some(node)) if node.op == "Constant" && node.domain.is_empty() => {
@@ -102,7 +102,12 @@ impl Makers<'_> {
                     (Some(Attr::Tensor(t)), _, _) => t,
                     (None, Some(Attr::Ints(v)), _) => return Ok(Some(Literal::vector(v))),
                     (None, None, Some(Attr::Float(v))) => return Literal::from_floats(&[], &[*v]).map(Some),
-                    _ => return Err(format!("{} has no value that is supported there", node.label())),
+                    _ => {
+                        return Err(Fault::Bad(format!(
+                            "{} has no value that is supported there",
+                            node.label()
+                        )));
+                    }
                 }
             }
             _ => return Ok(None),
@@ -110,15 +115,15 @@ impl Makers<'_> {
         crate::context::literal(tensor.clone(), self.source.folder).map(Some)
     }
 
-    fn stored(&self, name: &str, ty: &TensorType) -> Result<Option<Init>, String> {
+    fn stored(&self, name: &str, ty: &TensorType) -> Result<Option<Init>, Fault> {
         match self.literal(name)? {
             None => Ok(None),
             Some(l) if l.ty == *ty => Ok(Some(Init::Data(Blob::new(l.data)))),
-            Some(l) => Err(format!("`{name}` is {}, but it must be {ty}", l.ty)),
+            Some(l) => Err(Fault::Bad(format!("`{name}` is {}, but it must be {ty}", l.ty))),
         }
     }
 
-    fn filled(&self, node: &Node, ty: &TensorType) -> Result<Init, String> {
+    fn filled(&self, node: &Node, ty: &TensorType) -> Result<Init, Fault> {
         let shape = node.inputs.first().map_or("", String::as_str);
         let dims = self.literal(shape)?.and_then(|l| l.ints());
         let dims = dims.ok_or_else(|| format!("the shape of {} is not constant", node.label()))?;
@@ -126,10 +131,14 @@ impl Makers<'_> {
         let value = match node.attrs.get("value") {
             None => return Ok(Init::Zeros),
             Some(Attr::Tensor(t)) => crate::context::literal(t.clone(), self.source.folder)?,
-            Some(other) => return Err(format!("attribute `value` must be a tensor, not {}", other.kind())),
+            Some(other) => return Err(other.ill_typed("value", "a tensor")),
         };
         if value.ty.dtype != ty.dtype {
-            return Err(format!("{} gives {}, but it must be {ty}", node.label(), value.ty.dtype));
+            return Err(Fault::Bad(format!(
+                "{} gives {}, but it must be {ty}",
+                node.label(),
+                value.ty.dtype
+            )));
         }
         match value.single() {
             Some(Scalar::Int(0)) => Ok(Init::Zeros),
@@ -139,37 +148,33 @@ impl Makers<'_> {
         }
     }
 
-    fn seed(&self, node: &Node, key: &str) -> Result<u64, String> {
+    fn seed(&self, node: &Node, key: &str) -> Result<u64, Fault> {
         match node.attrs.get("seed") {
             None => Ok(name_seed(key, self.seed)),
             Some(Attr::Float(v)) => Ok(seed_bits(*v).unsigned_abs() >> u32::from(*v < 0.0)),
-            Some(other) => Err(format!("attribute `seed` must be a float, not {}", other.kind())),
+            Some(other) => Err(other.ill_typed("seed", "a float")),
         }
     }
 }
 
-fn float(node: &Node, name: &str, default: f32) -> Result<f32, String> {
-    match node.attrs.get(name) {
-        None => Ok(default),
-        Some(Attr::Float(v)) => Ok(*v),
-        Some(other) => Err(format!("attribute `{name}` must be a float, not {}", other.kind())),
-    }
-}
-
 /// Whether a random node makes what is bound to it.
-fn shaped(node: &Node, ty: &TensorType) -> Result<(), String> {
+fn shaped(node: &Node, ty: &TensorType) -> Result<(), Fault> {
     if !matches!(node.attrs.get("dtype"), None | Some(Attr::Int(1))) {
-        return Err(format!("{} makes another element type than float", node.label()));
+        return Err(Fault::Bad(format!("{} makes another element type than float", node.label())));
     }
     match node.attrs.get("shape") {
         Some(Attr::Ints(dims)) => fits(node, dims, ty),
         Some(Attr::Other("a value without type")) => fits(node, &[], ty),
-        _ => Err(format!("{} has no list of integers as `shape`", node.label())),
+        _ => Err(Fault::Bad(format!("{} has no list of integers as `shape`", node.label()))),
     }
 }
 
-fn fits(node: &Node, dims: &[i64], ty: &TensorType) -> Result<(), String> {
+fn fits(node: &Node, dims: &[i64], ty: &TensorType) -> Result<(), Fault> {
     let same =
         dims.len() == ty.rank() && dims.iter().zip(&ty.shape).all(|(&a, &b)| u64::try_from(a) == Ok(b));
-    if same { Ok(()) } else { Err(format!("{} makes shape {dims:?}, but it must be {ty}", node.label())) }
+    if same {
+        Ok(())
+    } else {
+        Err(Fault::Bad(format!("{} makes shape {dims:?}, but it must be {ty}", node.label())))
+    }
 }

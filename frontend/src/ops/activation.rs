@@ -2,11 +2,7 @@
 
 use memc_ir::{OpKind, ValueId};
 
-use crate::error::Fault;
-use crate::node::NodeCx;
-
-type Done = Result<(), Fault>;
-type Made = Result<ValueId, Fault>;
+use crate::node::{Done, Made, NodeCx};
 
 /// Imports a function of input 0.
 pub(crate) fn of(n: &mut NodeCx<'_, '_>, f: fn(&mut NodeCx<'_, '_>, ValueId) -> Made) -> Done {

@@ -4,11 +4,8 @@ use memc_ir::attr::F32;
 use memc_ir::{DType, OpKind, ValueId};
 
 use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
+use crate::node::{Done, Made, NodeCx};
 use crate::tensor::Literal;
-
-type Done = Result<(), Fault>;
-type Made = Result<ValueId, Fault>;
 
 /// `x` as `[batch, heads, sequence, size]`; `[batch, sequence, heads * size]` is split by attribute `count`.
 fn heads(n: &mut NodeCx<'_, '_>, x: ValueId, count: &str) -> Made {

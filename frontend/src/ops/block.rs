@@ -3,11 +3,8 @@
 use memc_ir::{DType, OpKind, TensorType, ValueId};
 
 use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
+use crate::node::{Done, Made, NodeCx};
 use crate::tensor::{self, Literal};
-
-type Done = Result<(), Fault>;
-type Made = Result<ValueId, Fault>;
 
 /// `Tile`: each repeated axis is split from a new one, which is broadcast.
 pub(crate) fn tile(n: &mut NodeCx<'_, '_>) -> Done {
@@ -77,10 +74,7 @@ pub(crate) fn eye_like(n: &mut NodeCx<'_, '_>) -> Done {
     };
     let to = match n.int("dtype", 0)? {
         0 => ty.dtype,
-        code => match tensor::dtype(i32::try_from(code).unwrap_or(0)) {
-            Ok(to) => to,
-            Err(e) => return unsupported(e),
-        },
+        code => tensor::dtype(i32::try_from(code).unwrap_or(0))?,
     };
     let k = n.int("k", 0)?.clamp(-(rows as i64), columns as i64);
     let (down, along) = (n.iota(rows, 0, 2)?, n.iota(columns, 1, 2)?);

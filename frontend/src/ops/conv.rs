@@ -4,9 +4,7 @@ use memc_ir::{OpKind, ValueId};
 
 use super::window::{Window, image, line, spatial};
 use crate::error::Fault;
-use crate::node::NodeCx;
-
-type Done = Result<(), Fault>;
+use crate::node::{Done, NodeCx};
 
 /// `Conv`.
 pub(crate) fn conv(n: &mut NodeCx<'_, '_>) -> Done {

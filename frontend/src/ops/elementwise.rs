@@ -5,10 +5,8 @@ use memc_ir::{DType, OpKind, ValueId};
 
 use crate::constants;
 use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
+use crate::node::{Done, NodeCx};
 use crate::tensor;
-
-type Done = Result<(), Fault>;
 
 /// One operand.
 pub(crate) fn unary(n: &mut NodeCx<'_, '_>, kind: OpKind) -> Done {
@@ -132,10 +130,7 @@ pub(crate) fn select(n: &mut NodeCx<'_, '_>) -> Done {
 pub(crate) fn cast(n: &mut NodeCx<'_, '_>) -> Done {
     let code = n.int("to", 0)?;
     let to = i32::try_from(code).map_err(|_| format!("there is no element type {code}"))?;
-    match tensor::dtype(to) {
-        Ok(to) => cast_to(n, to),
-        Err(e) => unsupported(e),
-    }
+    cast_to(n, tensor::dtype(to)?)
 }
 
 /// `CastLike`.

@@ -11,7 +11,7 @@ use memc_ir::{Def, Id, OpKind, ValueId};
 
 use crate::error::{Fault, unsupported};
 use crate::model::{Attr, Node, PREVIEW};
-use crate::node::NodeCx;
+use crate::node::{Done, NodeCx};
 
 /// How many times the size of the graph that the first `Gradient` differentiates all later ones may go through.
 const MAX_SWEEPS: usize = 16;
@@ -27,7 +27,7 @@ pub(crate) struct Swept {
 }
 
 impl Swept {
-    fn add(&mut self, ops: usize) -> Result<(), Fault> {
+    fn add(&mut self, ops: usize) -> Done {
         if self.total == 0 {
             self.first = ops;
         }
@@ -40,7 +40,7 @@ impl Swept {
 }
 
 /// `Gradient{xs, zs, y}(xs.., zs..) -> (dy/dx..)`.
-pub(crate) fn gradient(n: &mut NodeCx<'_, '_>) -> Result<(), Fault> {
+pub(crate) fn gradient(n: &mut NodeCx<'_, '_>) -> Done {
     let xs = n.texts("xs")?.unwrap_or_default();
     let zs = n.texts("zs")?.unwrap_or_default();
     let y = n.text("y", "")?;
@@ -98,7 +98,7 @@ pub(crate) fn shuffled(node: &Node) -> bool {
 }
 
 /// Lets `names` stand for the node's inputs and imports again what lies between them and `y`.
-fn evaluate(n: &mut NodeCx<'_, '_>, names: &[&str], y: &str) -> Result<(), Fault> {
+fn evaluate(n: &mut NodeCx<'_, '_>, names: &[&str], y: &str) -> Done {
     let (nodes, order) = (n.cx.nodes, n.cx.order);
     let mut changed: BTreeSet<&str> = BTreeSet::new();
     let same = shuffled(n.node);
@@ -198,7 +198,7 @@ fn derivatives(
 }
 
 /// Refuses variables that are the same tensor, or that are computed from one that is differentiated against.
-fn independent(n: &NodeCx<'_, '_>, values: &[ValueId], xs: &[String], zs: &[String]) -> Result<(), Fault> {
+fn independent(n: &NodeCx<'_, '_>, values: &[ValueId], xs: &[String], zs: &[String]) -> Done {
     let m = &n.cx.module;
     let name = |i: usize| xs.iter().chain(zs).nth(i).map_or("", String::as_str);
     let mut moving = vec![false; m.values.len()];

@@ -5,9 +5,7 @@ use memc_ir::attr::ScatterMode;
 
 use crate::constants;
 use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
-
-type Done = Result<(), Fault>;
+use crate::node::{Done, NodeCx};
 
 /// `Gather`.
 pub(crate) fn gather(n: &mut NodeCx<'_, '_>) -> Done {

@@ -3,10 +3,8 @@
 use memc_ir::OpKind;
 use memc_ir::attr::F32;
 
-use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
-
-type Done = Result<(), Fault>;
+use crate::error::unsupported;
+use crate::node::{Done, NodeCx};
 
 /// `MatMul`; a vector operand is a matrix with one row (left) or column (right) that disappears again.
 pub(crate) fn matmul(n: &mut NodeCx<'_, '_>) -> Done {

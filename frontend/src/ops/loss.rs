@@ -4,9 +4,7 @@ use memc_ir::attr::Reduction;
 use memc_ir::{DType, OpKind, ValueId};
 
 use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
-
-type Done = Result<(), Fault>;
+use crate::node::{Done, Made, NodeCx};
 
 /// Reduction and ignored label.
 fn read(n: &NodeCx<'_, '_>) -> Result<(Reduction, i64), Fault> {
@@ -55,12 +53,7 @@ pub(crate) fn negative_log_likelihood(n: &mut NodeCx<'_, '_>) -> Done {
 }
 
 /// `-weight[label] * log_prob[label]`, reduced; the mean is weighted too. Ignored labels weigh nothing.
-fn likelihood(
-    n: &mut NodeCx<'_, '_>,
-    log_prob: ValueId,
-    labels: ValueId,
-    weights: Option<ValueId>,
-) -> Result<ValueId, Fault> {
+fn likelihood(n: &mut NodeCx<'_, '_>, log_prob: ValueId, labels: ValueId, weights: Option<ValueId>) -> Made {
     let (reduction, ignore_index) = read(n)?;
     let (scores, shape) = (n.ty(log_prob).clone(), n.ty(labels).shape.clone());
     let fits = scores.rank() >= 2 && [&scores.shape[..1], &scores.shape[2..]].concat() == shape;

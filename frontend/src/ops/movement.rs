@@ -6,10 +6,8 @@ use memc_ir::{DType, OpKind, TensorType, ValueId};
 
 use crate::constants;
 use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
+use crate::node::{Done, Made, NodeCx};
 use crate::tensor::{Literal, tensor_type};
-
-type Done = Result<(), Fault>;
 
 /// `Transpose`; without `perm` the axes are reversed.
 pub(crate) fn transpose(n: &mut NodeCx<'_, '_>) -> Done {
@@ -97,12 +95,12 @@ pub(crate) fn split(n: &mut NodeCx<'_, '_>) -> Done {
 }
 
 /// The lengths of `parts` equal parts, the last one smaller if need be.
-fn equal_parts(extent: u64, parts: usize) -> Result<Vec<i64>, String> {
+fn equal_parts(extent: u64, parts: usize) -> Result<Vec<i64>, Fault> {
     let count = parts as u64;
     let size = if count == 0 { 0 } else { extent.div_ceil(count) };
     let lengths = (0..count).map(|i| (extent.min((i + 1) * size) - extent.min(i * size)) as i64).collect();
     if size.saturating_mul(count.saturating_sub(1)) > extent {
-        return Err(format!("extent {extent} cannot be cut into {parts} equal parts"));
+        return Err(format!("extent {extent} cannot be cut into {parts} equal parts").into());
     }
     Ok(lengths)
 }
@@ -113,13 +111,7 @@ fn whole(ty: &TensorType) -> (Vec<i64>, Vec<i64>, Vec<i64>) {
 }
 
 /// Elements `from..to` of `value` along `axis`; `value` itself when that is all.
-pub(super) fn slice_along(
-    n: &mut NodeCx<'_, '_>,
-    value: ValueId,
-    axis: usize,
-    from: u64,
-    to: u64,
-) -> Result<ValueId, Fault> {
+pub(super) fn slice_along(n: &mut NodeCx<'_, '_>, value: ValueId, axis: usize, from: u64, to: u64) -> Made {
     let ty = n.ty(value).clone();
     if ty.shape.get(axis) == Some(&(to - from)) {
         return Ok(value);
@@ -160,10 +152,10 @@ fn bounds(n: &NodeCx<'_, '_>, ty: &TensorType, first: usize) -> Result<Bounds, F
 }
 
 /// Start and end of a slice along an axis of `d` elements, counted from the end when negative, clamped.
-fn clamped(start: i64, end: i64, step: i64, d: i64) -> Result<(i64, i64), String> {
+fn clamped(start: i64, end: i64, step: i64, d: i64) -> Result<(i64, i64), Fault> {
     let wrap = |v: i64| if v < 0 { v.saturating_add(d) } else { v };
     match step {
-        0 | i64::MIN => Err(format!("step {step} is not possible")),
+        0 | i64::MIN => Err(format!("step {step} is not possible").into()),
         1.. => Ok((wrap(start).clamp(0, d), wrap(end).clamp(0, d))),
         _ => Ok((wrap(start).clamp(0, (d - 1).max(0)), wrap(end).clamp(-1, (d - 1).max(-1)))),
     }
@@ -253,13 +245,7 @@ pub(crate) fn pad(n: &mut NodeCx<'_, '_>) -> Done {
 }
 
 /// `x` padded along `axis` with its own elements, gathered.
-fn repeated(
-    n: &mut NodeCx<'_, '_>,
-    x: ValueId,
-    axis: usize,
-    [before, after]: [i64; 2],
-    mode: &str,
-) -> Result<ValueId, Fault> {
+fn repeated(n: &mut NodeCx<'_, '_>, x: ValueId, axis: usize, [before, after]: [i64; 2], mode: &str) -> Made {
     if [before, after] == [0, 0] {
         return Ok(x);
     }

@@ -5,11 +5,8 @@ use memc_ir::{Code, DType, Def, OpKind, ValueId};
 
 use super::window::{Window, image, line, spatial};
 use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
+use crate::node::{Done, Made, NodeCx};
 use crate::tensor::Literal;
-
-type Done = Result<(), Fault>;
-type Made = Result<ValueId, Fault>;
 
 /// The window of a pooling node over `axes` spatial axes of an input of shape `shape`, and whether its extent rounds
 /// up.

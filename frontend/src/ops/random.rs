@@ -8,10 +8,8 @@ use memc_ir::attr::{F32, Scalar};
 use memc_ir::{DType, OpKind, ValueId};
 
 use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
+use crate::node::{Done, NodeCx};
 use crate::tensor;
-
-type Done = Result<(), Fault>;
 
 /// The ratio of a dropout node with ratio input `ratio` and mode input `mode`; `None` where it changes nothing.
 fn active(n: &NodeCx<'_, '_>, ratio: usize, mode: usize) -> Result<Option<f32>, Fault> {
@@ -132,7 +130,7 @@ pub(crate) fn bernoulli(n: &mut NodeCx<'_, '_>) -> Done {
     let Key { seed, stream, step } = Key::new(n, own)?;
     let shape = n.ty(x).shape.clone();
     let code = i32::try_from(n.int("dtype", 1)?).map_err(|_| "attribute `dtype` is no element type")?;
-    let to = tensor::dtype(code).map_err(Fault::Unsupported)?;
+    let to = tensor::dtype(code)?;
     let drawn = OpKind::RandomUniform { seed, stream, shape, low: F32(0.0), high: F32(1.0) };
     let drawn = n.temp(drawn, &[step])?;
     if to == DType::Bool {

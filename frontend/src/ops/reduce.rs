@@ -3,11 +3,8 @@
 use memc_ir::{DType, OpKind, ValueId};
 
 use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
+use crate::node::{Done, Made, NodeCx};
 use crate::tensor::Literal;
-
-type Done = Result<(), Fault>;
-type Made = Result<ValueId, Fault>;
 
 /// The axes of a reduction over input 0; `None` when it is the identity.
 ///

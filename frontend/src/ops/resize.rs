@@ -4,10 +4,8 @@
 use memc_ir::{OpKind, TensorType, ValueId};
 
 use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
+use crate::node::{Done, Made, NodeCx};
 use crate::tensor::Literal;
-
-type Done = Result<(), Fault>;
 
 /// How positions in the output map to positions in the input, and how elements between them are weighted.
 struct Method<'a> {
@@ -115,13 +113,7 @@ fn axes(n: &NodeCx<'_, '_>, ty: &TensorType, old: bool) -> Result<Vec<(usize, Ax
 }
 
 /// `x` resized along one axis: the sum over taps of gathered elements times weights.
-fn along(
-    n: &mut NodeCx<'_, '_>,
-    x: ValueId,
-    at: usize,
-    axis: &Axis,
-    method: &Method<'_>,
-) -> Result<ValueId, Fault> {
+fn along(n: &mut NodeCx<'_, '_>, x: ValueId, at: usize, axis: &Axis, method: &Method<'_>) -> Made {
     let mut rows = Vec::new();
     for i in 0..n.small(axis.output)? {
         let row = taps(axis, method, i)?;
@@ -155,7 +147,7 @@ fn along(
     n.add(sum, empty)
 }
 
-fn weighted(n: &mut NodeCx<'_, '_>, x: ValueId, shape: &[u64], weights: &[f32]) -> Result<ValueId, Fault> {
+fn weighted(n: &mut NodeCx<'_, '_>, x: ValueId, shape: &[u64], weights: &[f32]) -> Made {
     let weights = n.constant_value("weights", &Literal::from_floats(shape, weights)?)?;
     let weights = n.cast_to(weights, n.ty(x).dtype)?;
     n.mul(x, weights)

@@ -4,10 +4,7 @@
 
 use super::movement::slice_along;
 use crate::context::Bound;
-use crate::error::Fault;
-use crate::node::NodeCx;
-
-type Done = Result<(), Fault>;
+use crate::node::{Done, NodeCx};
 
 /// Most parts of one sequence.
 const MAX_PARTS: u64 = 1 << 16;

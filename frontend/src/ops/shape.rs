@@ -6,10 +6,8 @@ use memc_ir::{DType, MAX_RANK, OpKind, TensorType};
 use crate::constants;
 use crate::error::{Fault, unsupported};
 use crate::model::Attr;
-use crate::node::NodeCx;
+use crate::node::{Done, NodeCx};
 use crate::tensor::{Literal, tensor_type};
-
-type Done = Result<(), Fault>;
 
 /// `Identity`: another name for the same value.
 pub(crate) fn identity(n: &mut NodeCx<'_, '_>) -> Done {
@@ -60,7 +58,7 @@ pub(crate) fn constant_of_shape(n: &mut NodeCx<'_, '_>) -> Done {
     let value = match n.node.attrs.get("value") {
         None => Literal::from_floats(&[1], &[0.0])?,
         Some(Attr::Tensor(t)) => n.cx.literal(t)?,
-        Some(other) => return Err(format!("attribute `value` must be a tensor, not {}", other.kind()).into()),
+        Some(other) => return Err(other.ill_typed("value", "a tensor")),
     };
     let scalar = value.single().ok_or("attribute `value` must have one element")?;
     filled(n, tensor_type(value.ty.dtype, &dims)?, scalar)
@@ -145,10 +143,10 @@ pub(crate) fn reshape(n: &mut NodeCx<'_, '_>) -> Done {
     view(n, shape)
 }
 
-fn reshaped(ty: &TensorType, target: &[i64], allow_zero: bool) -> Result<Vec<u64>, String> {
+fn reshaped(ty: &TensorType, target: &[i64], allow_zero: bool) -> Result<Vec<u64>, Fault> {
     let cannot = || format!("{ty} cannot have shape {target:?}");
     if target.len() > MAX_RANK {
-        return Err(format!("{} axes are too many, supported are {MAX_RANK}", target.len()));
+        return Err(format!("{} axes are too many, supported are {MAX_RANK}", target.len()).into());
     }
     let mut shape = Vec::new();
     let mut free = None;

@@ -8,10 +8,8 @@ use memc_ir::attr::F32;
 use memc_ir::{DType, OpKind, ValueId};
 
 use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
+use crate::node::{Done, Made, NodeCx};
 use crate::tensor::Literal;
-
-type Done = Result<(), Fault>;
 
 /// A node's operands.
 struct Group {
@@ -78,7 +76,7 @@ impl Group {
     }
 
     /// The number of this update, from 1.
-    fn number(&self, n: &mut NodeCx<'_, '_>) -> Result<ValueId, Fault> {
+    fn number(&self, n: &mut NodeCx<'_, '_>) -> Made {
         let one = n.constant_value("one", &Literal::from_ints(DType::I64, &[], &[1])?)?;
         n.temp(OpKind::Add {}, &[self.count, one])
     }

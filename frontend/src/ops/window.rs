@@ -4,7 +4,7 @@ use memc_ir::ValueId;
 use memc_ir::ops::pool_output_extent;
 
 use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
+use crate::node::{Done, Made, NodeCx};
 
 /// A window over two or more spatial axes; ops want two.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl Window {
     }
 
     /// Replaces `pads` as attribute `auto_pad` asks for, for an input of spatial extent `size`.
-    pub(super) fn pad_automatically(&mut self, n: &NodeCx<'_, '_>, size: &[u64]) -> Result<(), Fault> {
+    pub(super) fn pad_automatically(&mut self, n: &NodeCx<'_, '_>, size: &[u64]) -> Done {
         let upper = match n.text("auto_pad", "NOTSET")? {
             "NOTSET" => return Ok(()),
             "VALID" => {
@@ -139,7 +139,7 @@ pub(super) fn image(n: &mut NodeCx<'_, '_>, x: ValueId, most: usize) -> Result<(
 }
 
 /// `y` without the axis that [`image`] has added to an operand with one spatial axis.
-pub(super) fn line(n: &mut NodeCx<'_, '_>, y: ValueId, axes: usize) -> Result<ValueId, Fault> {
+pub(super) fn line(n: &mut NodeCx<'_, '_>, y: ValueId, axes: usize) -> Made {
     let mut shape = n.ty(y).shape.clone();
     if axes == 1 && shape.len() == 4 {
         shape.remove(2);

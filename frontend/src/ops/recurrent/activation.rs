@@ -3,7 +3,7 @@
 use memc_ir::{OpKind, ValueId};
 
 use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
+use crate::node::{Made, NodeCx};
 
 /// A function with its parameters.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -68,12 +68,7 @@ impl Activation {
     }
 
     /// The function of `x`, which is first limited to `[-clip, clip]`.
-    pub(super) fn of(
-        self,
-        n: &mut NodeCx<'_, '_>,
-        mut x: ValueId,
-        clip: Option<f32>,
-    ) -> Result<ValueId, Fault> {
+    pub(super) fn of(self, n: &mut NodeCx<'_, '_>, mut x: ValueId, clip: Option<f32>) -> Made {
         if let Some(clip) = clip {
             x = limited(n, x, -clip, clip)?;
         }
@@ -101,7 +96,7 @@ impl Activation {
     }
 }
 
-fn affine(n: &mut NodeCx<'_, '_>, mut x: ValueId, alpha: f32, beta: f32) -> Result<ValueId, Fault> {
+fn affine(n: &mut NodeCx<'_, '_>, mut x: ValueId, alpha: f32, beta: f32) -> Made {
     if alpha != 1.0 {
         let alpha = n.scalar("alpha", alpha)?;
         x = n.temp(OpKind::Mul {}, &[x, alpha])?;
@@ -113,7 +108,7 @@ fn affine(n: &mut NodeCx<'_, '_>, mut x: ValueId, alpha: f32, beta: f32) -> Resu
     Ok(x)
 }
 
-fn limited(n: &mut NodeCx<'_, '_>, x: ValueId, low: f32, high: f32) -> Result<ValueId, Fault> {
+fn limited(n: &mut NodeCx<'_, '_>, x: ValueId, low: f32, high: f32) -> Made {
     let (low, high) = (n.scalar("low", low)?, n.scalar("high", high)?);
     let x = n.temp(OpKind::Max {}, &[x, low])?;
     n.temp(OpKind::Min {}, &[x, high])

@@ -7,9 +7,7 @@ use super::{
     Extents, cut, directions, extents, gemm, initial, part, product, running, stacked, swapped, unroll, zeros,
 };
 use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
-
-type Done = Result<(), Fault>;
+use crate::node::{Done, Made, NodeCx};
 
 /// What all recurrent layers share.
 struct Layer {
@@ -83,7 +81,7 @@ impl Layer {
     }
 
     /// The input's part of all time steps, plus `bias`: `[time * batch, gates * hidden]`.
-    fn project(&self, n: &mut NodeCx<'_, '_>, w: ValueId, bias: Option<ValueId>) -> Result<ValueId, Fault> {
+    fn project(&self, n: &mut NodeCx<'_, '_>, w: ValueId, bias: Option<ValueId>) -> Made {
         match bias {
             Some(bias) => gemm(n, self.x, w, bias),
             None => product(n, self.x, w, true),
@@ -91,7 +89,7 @@ impl Layer {
     }
 
     /// The rows of time step `t` of `projected`.
-    fn at(&self, n: &mut NodeCx<'_, '_>, projected: ValueId, t: usize) -> Result<ValueId, Fault> {
+    fn at(&self, n: &mut NodeCx<'_, '_>, projected: ValueId, t: usize) -> Made {
         cut(n, projected, 0, t as u64 * self.e.batch, (t as u64 + 1) * self.e.batch)
     }
 
@@ -102,12 +100,12 @@ impl Layer {
     }
 
     /// Columns `gate * hidden ..` of a step's gates.
-    fn gate(&self, n: &mut NodeCx<'_, '_>, z: ValueId, gate: u64) -> Result<ValueId, Fault> {
+    fn gate(&self, n: &mut NodeCx<'_, '_>, z: ValueId, gate: u64) -> Made {
         cut(n, z, 1, gate * self.e.hidden, (gate + 1) * self.e.hidden)
     }
 
     /// `new` where sequences run at `t`, else `old`.
-    fn kept(&self, n: &mut NodeCx<'_, '_>, t: usize, new: ValueId, old: ValueId) -> Result<ValueId, Fault> {
+    fn kept(&self, n: &mut NodeCx<'_, '_>, t: usize, new: ValueId, old: ValueId) -> Made {
         match self.running[t] {
             Some(mask) => n.temp(OpKind::Select {}, &[mask, new, old]),
             None => Ok(new),
@@ -115,7 +113,7 @@ impl Layer {
     }
 
     /// What the layer gives at `t`: zeros for sequences that have ended.
-    fn given(&self, n: &mut NodeCx<'_, '_>, t: usize, h: ValueId) -> Result<ValueId, Fault> {
+    fn given(&self, n: &mut NodeCx<'_, '_>, t: usize, h: ValueId) -> Made {
         match self.running[t] {
             Some(_) => {
                 let zero = zeros(n, self.e)?;
@@ -175,11 +173,11 @@ impl Steps {
     }
 }
 
-fn sum(n: &mut NodeCx<'_, '_>, a: ValueId, b: ValueId) -> Result<ValueId, Fault> {
+fn sum(n: &mut NodeCx<'_, '_>, a: ValueId, b: ValueId) -> Made {
     n.temp(OpKind::Add {}, &[a, b])
 }
 
-fn times(n: &mut NodeCx<'_, '_>, a: ValueId, b: ValueId) -> Result<ValueId, Fault> {
+fn times(n: &mut NodeCx<'_, '_>, a: ValueId, b: ValueId) -> Made {
     n.temp(OpKind::Mul {}, &[a, b])
 }
 

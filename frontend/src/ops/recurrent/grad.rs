@@ -9,9 +9,7 @@ use memc_ir::{Code, Def, OpKind, ValueId};
 
 use super::{Extents, cut, directions, extents, initial, part, product, unroll};
 use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
-
-type Done = Result<(), Fault>;
+use crate::node::{Done, Made, NodeCx};
 
 /// `value` as `count` parts along `axis` of a matrix, seen through views: the tensors it was joined from when they
 /// are exactly those parts, else slices.
@@ -45,7 +43,7 @@ enum Parts {
 
 impl Parts {
     /// Part `i` of `count`.
-    fn get(&mut self, n: &mut NodeCx<'_, '_>, i: u64, count: u64) -> Result<ValueId, Fault> {
+    fn get(&mut self, n: &mut NodeCx<'_, '_>, i: u64, count: u64) -> Made {
         match self {
             Parts::Joined(list) => Ok(list[i as usize]),
             Parts::Whole { value, axis, shape } => {
@@ -210,7 +208,7 @@ impl Pass {
     }
 }
 
-fn added(n: &mut NodeCx<'_, '_>, sum: Option<ValueId>, more: ValueId) -> Result<ValueId, Fault> {
+fn added(n: &mut NodeCx<'_, '_>, sum: Option<ValueId>, more: ValueId) -> Made {
     match sum {
         Some(sum) => n.temp(OpKind::Add {}, &[sum, more]),
         None => Ok(more),

@@ -14,7 +14,7 @@ use memc_ir::attr::F32;
 use memc_ir::{DType, OpKind, ValueId};
 
 use crate::error::{Fault, unsupported};
-use crate::node::NodeCx;
+use crate::node::{Done, Made, NodeCx};
 use crate::ops::movement::slice_along as cut;
 use crate::tensor::Literal;
 
@@ -73,7 +73,7 @@ fn extents(
 }
 
 /// `value` with its first axis, of `count` elements, cut to element `at` and dropped.
-fn part(n: &mut NodeCx<'_, '_>, value: ValueId, at: usize, count: usize) -> Result<ValueId, Fault> {
+fn part(n: &mut NodeCx<'_, '_>, value: ValueId, at: usize, count: usize) -> Made {
     let shape = n.ty(value).shape.clone();
     if shape.first() != Some(&(count as u64)) {
         return Err(format!("{} must have {count} directions", n.ty(value)).into());
@@ -83,18 +83,18 @@ fn part(n: &mut NodeCx<'_, '_>, value: ValueId, at: usize, count: usize) -> Resu
 }
 
 /// `a * b` of matrices, the second transposed if asked for.
-fn product(n: &mut NodeCx<'_, '_>, a: ValueId, b: ValueId, trans_b: bool) -> Result<ValueId, Fault> {
+fn product(n: &mut NodeCx<'_, '_>, a: ValueId, b: ValueId, trans_b: bool) -> Made {
     n.temp(OpKind::MatMul { trans_a: false, trans_b, alpha: F32(1.0) }, &[a, b])
 }
 
 /// `a * transposed(b) + c` of matrices.
-fn gemm(n: &mut NodeCx<'_, '_>, a: ValueId, b: ValueId, c: ValueId) -> Result<ValueId, Fault> {
+fn gemm(n: &mut NodeCx<'_, '_>, a: ValueId, b: ValueId, c: ValueId) -> Made {
     let one = F32(1.0);
     n.temp(OpKind::Gemm { trans_a: false, trans_b: true, alpha: one, beta: one }, &[a, b, c])
 }
 
 /// The transposition between `[batch, time, ..]` and `[time, batch, ..]`, and likewise for directions.
-fn swapped(n: &mut NodeCx<'_, '_>, value: ValueId) -> Result<ValueId, Fault> {
+fn swapped(n: &mut NodeCx<'_, '_>, value: ValueId) -> Made {
     let mut perm: Vec<u64> = (0..n.ty(value).rank() as u64).collect();
     if perm.len() < 2 {
         return Err(format!("{} must have at least two axes", n.ty(value)).into());
@@ -104,19 +104,13 @@ fn swapped(n: &mut NodeCx<'_, '_>, value: ValueId) -> Result<ValueId, Fault> {
 }
 
 /// Zeros of shape `[batch, hidden]`.
-fn zeros(n: &mut NodeCx<'_, '_>, e: Extents) -> Result<ValueId, Fault> {
+fn zeros(n: &mut NodeCx<'_, '_>, e: Extents) -> Made {
     let value = memc_ir::attr::Scalar::Float(F32(0.0));
     n.temp(OpKind::Fill { dtype: DType::F32, shape: vec![e.batch, e.hidden], value }, &[])
 }
 
 /// The initial state in input `i` for direction `d`, `[batch, hidden]`; zeros when absent.
-fn initial(
-    n: &mut NodeCx<'_, '_>,
-    i: usize,
-    d: usize,
-    e: Extents,
-    batch_first: bool,
-) -> Result<ValueId, Fault> {
+fn initial(n: &mut NodeCx<'_, '_>, i: usize, d: usize, e: Extents, batch_first: bool) -> Made {
     let Some(mut all) = n.optional(i)? else { return zeros(n, e) };
     if batch_first {
         all = swapped(n, all)?;
@@ -159,7 +153,7 @@ fn running(n: &mut NodeCx<'_, '_>, i: usize, e: Extents) -> Result<Vec<Option<Va
 }
 
 /// Joins one `[batch, k]` tensor per time step and direction, time outermost, to `[time, directions, batch, k]`.
-fn stacked(n: &mut NodeCx<'_, '_>, steps: &[ValueId], e: Extents) -> Result<ValueId, Fault> {
+fn stacked(n: &mut NodeCx<'_, '_>, steps: &[ValueId], e: Extents) -> Made {
     let width = steps.first().and_then(|&v| n.ty(v).shape.last().copied()).unwrap_or(e.hidden);
     let all = match steps {
         [one] => *one,
@@ -169,7 +163,7 @@ fn stacked(n: &mut NodeCx<'_, '_>, steps: &[ValueId], e: Extents) -> Result<Valu
 }
 
 /// Takes the room that unrolling a layer needs from what the import may unroll.
-fn unroll(n: &mut NodeCx<'_, '_>, e: Extents) -> Result<(), Fault> {
+fn unroll(n: &mut NodeCx<'_, '_>, e: Extents) -> Done {
     let steps = e.time.saturating_mul(e.directions);
     if e.time == 0 {
         return unsupported("a layer over no time steps is not supported");
