@@ -1,4 +1,5 @@
-//! A matrix product and the sum of one operand: the kernels of the two ops, one after the other, with their bits.
+//! A matrix product and the sum of one operand: the kernels of the two ops, one after the other, with their
+//! bits.
 
 use memc_ir::ops::BiasGrad;
 use memc_ir::{OpKind, TensorType};
@@ -31,10 +32,11 @@ fn sum(parts: &BiasGrad, operands: &[TensorType], results: &[TensorType]) -> Opt
     Some(sum)
 }
 
-/// An op that is more than a product, where a library does not do all of it at once, on operands of these types: the call
-/// for the product alone, which takes the first operands and gives the first result, and the launches of the rest, which
-/// follow it and may use its workspace. `None` for an op that is one call or none.
-pub fn apart(op: &OpKind, operands: &[TensorType]) -> Option<(LibraryCall, Lowering)> {
+/// A product and the sum of an operand as two parts, for a library that does not compute both at once.
+///
+/// The call computes the product alone, from the first operands to the first result. The launches compute the
+/// sum; they follow the call and may use its workspace. `None` for every other op.
+pub fn split_call(op: &OpKind, operands: &[TensorType]) -> Option<(LibraryCall, Lowering)> {
     let parts = BiasGrad::of(op)?;
     let results = op.infer(&operands.iter().collect::<Vec<_>>()).ok()?;
     Some((library(&parts.product, operands)?, sum(&parts, operands, &results)?))

@@ -1,28 +1,17 @@
 //! Launches that look for index values out of range, ahead of the ops that use them.
 //!
-//! A check leaves the first illegal value in flat order, so that what is told does not depend on timing.
-
-use std::ops::Range;
+//! A check reports the first illegal value in flat order, so that the report does not depend on timing.
 
 use memc_ir::OpKind;
 
 use crate::Call;
-use crate::kernel::{Entry, Launch, Lowering, int, name};
+use crate::kernel::{Entry, IndexCheck, Launch, Lowering, int, name};
 
-/// What a check looks at, and what it leaves.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct IndexCheck {
-    /// The operand that holds the values, by index.
-    pub operand: usize,
-    /// Legal values.
-    pub legal: Range<i64>,
-}
-
-/// A report of nothing.
+/// The report of a check that found nothing.
 pub const NO_REPORT: u64 = u64::MAX;
 
-/// The flat position and the value that a report names; `None` of [`NO_REPORT`]. Values beyond 32 bits come as the
-/// nearest that has 32, positions likewise.
+/// The flat position and the value that a report names; `None` of [`NO_REPORT`]. Values beyond 32 bits come
+/// as the nearest that has 32, positions likewise.
 pub fn report(word: u64) -> Option<(u64, i64)> {
     (word != NO_REPORT).then(|| (word >> 32, i64::from(word as u32 as i32)))
 }
@@ -30,19 +19,19 @@ pub fn report(word: u64) -> Option<(u64, i64)> {
 /// Puts the checks of an op in front of its launches.
 pub(crate) fn add(call: &Call, lowering: &mut Lowering) {
     let mut launches = Vec::new();
-    for check in checks(call) {
-        if let Some(launch) = launch(call, &check, lowering.checks.len()) {
+    for strided in checks(call) {
+        if let Some(launch) = launch(call, &strided, lowering.checks.len()) {
             launches.push(launch);
-            lowering.checks.push(check.what);
+            lowering.checks.push(strided.check);
         }
     }
     launches.append(&mut lowering.launches);
     lowering.launches = launches;
 }
 
-/// One check, of every `every`-th value from `first` on.
+/// A check of every `every`-th value from `first` on.
 struct Strided {
-    what: IndexCheck,
+    check: IndexCheck,
     first: u64,
     every: u64,
     ignore: Option<i64>,
@@ -54,7 +43,7 @@ fn checks(call: &Call) -> Vec<Strided> {
     let along = |shape: &[u64], axis: i64| usize::try_from(axis).ok().and_then(|a| shape.get(a).copied());
     let signed = |extent: u64| i64::try_from(extent).unwrap_or(i64::MAX);
     let plain =
-        |operand, legal| Strided { what: IndexCheck { operand, legal }, first: 0, every: 1, ignore: None };
+        |operand, legal| Strided { check: IndexCheck { operand, legal }, first: 0, every: 1, ignore: None };
     // Negative indices count from the end.
     let index = |operand, extent: u64| plain(operand, -signed(extent)..signed(extent));
     let labels = |operand, logits: &[u64], ignore| Strided {
@@ -79,29 +68,29 @@ fn checks(call: &Call) -> Vec<Strided> {
     }
 }
 
-fn launch(call: &Call, check: &Strided, slot: usize) -> Option<Launch> {
-    let values = call.operands.get(check.what.operand)?;
-    let legal = &check.what.legal;
+fn launch(call: &Call, strided: &Strided, slot: usize) -> Option<Launch> {
+    let values = call.operands.get(strided.check.operand)?;
+    let legal = &strided.check.legal;
     let entry = Entry::new()
-        .operand(check.what.operand, name(values.dtype), "values")
+        .operand(strided.check.operand, name(values.dtype), "values")
         .report(slot, "found")
-        .int("first", check.first)
-        .int("every", check.every)
+        .int("first", strided.first)
+        .int("every", strided.every)
         .int("low", legal.start)
         .int("high", legal.end);
-    let ignored = check.ignore.map(|value| format!(" && value != {}", int(value))).unwrap_or_default();
+    let ignored = strided.ignore.map(|value| format!(" && value != {}", int(value))).unwrap_or_default();
     let body = format!(
         "const i64 at = first + (i64)i * every, value = (i64)values[at];\n\
          if ((value < low || value >= high){ignored}) report_index(found, at, value);"
     );
-    entry.each("check_index", values.numel().checked_div(check.every)?, &body)
+    entry.each("check_index", values.numel().checked_div(strided.every)?, &body)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What kernels pack is read back.
+    /// A report as kernels pack it is read back.
     #[test]
     fn reports_are_read_back() {
         assert_eq!(report(NO_REPORT), None);

@@ -69,8 +69,8 @@ fn gathered() -> String {
     format!("const Conv g = {{{FIELDS}}};\n")
 }
 
-/// The convolution that `op` is of the first `n` operands, and for each element of it, `t0`, what `body` makes of it and of the
-/// elements of `reads`; `None` where the op is no convolution.
+/// The convolution that `op` is of the first `n` operands, and for each element of it, `t0`, what `body`
+/// makes of it and of the elements of `reads`; `None` where the op is no convolution.
 pub(crate) fn with_epilogue(
     stem: &str,
     call: &Call,
@@ -139,7 +139,8 @@ fn grad_weight(call: &Call, window: Window) -> Option<Lowering> {
     let grid = [blocks(tiles), 1, e.groups.saturating_mul(parts).min(SIDE) as u32];
     let first = entry.launch("conv_grad_weight", grid, BLOCK, &body);
     let body = format!(
-        "f32 sum = partial[i];\nfor (i64 p = 1; p < parts; ++p) sum += partial[p * n + (i64)i];\ndw[i] = down<{t}>(sum);"
+        "f32 sum = partial[i];\nfor (i64 p = 1; p < parts; ++p) sum += partial[p * n + (i64)i];\n\
+         dw[i] = down<{t}>(sum);"
     );
     let second = Entry::new().workspace(0, "f32", "partial").result(0, t, "dw").int("parts", parts).each(
         "conv_parts",

@@ -1,11 +1,11 @@
-//! Element-wise ops: what one element is, and the ops that are no plain function of elements.
+//! Element-wise ops: the expression of one element, and the ops that are no plain function of elements.
 
 use memc_ir::{DType, OpKind};
 
 use crate::Call;
+use crate::index_space::{IndexSpace, broadcast};
 use crate::kernel::{Entry, Launch, Lowering, float, int, name};
 use crate::map::{Body, map};
-use crate::walk::{Walk, broadcast};
 
 /// Element-wise ops without state; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
@@ -20,8 +20,8 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
     }
 }
 
-/// An element of the op's result, in its wide type, from its operands' elements in theirs; `None` for an op that is more
-/// than a function of elements.
+/// An element of the op's result, in its wide type, from its operands' elements in theirs; `None` for an op
+/// that is more than a function of elements.
 pub(crate) fn expression(op: &OpKind, args: &[String]) -> Option<String> {
     use OpKind::*;
     let arg = |i: usize| args.get(i).map_or("", String::as_str);
@@ -99,7 +99,7 @@ fn select(call: &Call) -> Lowering {
         (crate::kernel::raw(a.dtype), crate::kernel::raw(b.dtype), crate::kernel::raw(y.dtype));
     let entry =
         Entry::new().operand(0, "u8", "cond").operand(1, ta, "a").operand(2, tb, "b").result(0, ty, "y");
-    let (entry, mut text) = Walk::new(&y.shape, &strides).offsets(entry, "o", "i");
+    let (entry, mut text) = IndexSpace::new(&y.shape, &strides).offsets(entry, "o", "i");
     text.push_str("y[i] = cond[o0] ? a[o1] : b[o2];");
     Lowering::of(entry.each("select", y.numel(), &text))
 }

@@ -1,17 +1,17 @@
-//! Why an op was not lowered.
+//! Errors of lowering an op.
 
 use std::fmt;
 
 use memc_ir::TypeError;
 
-/// Why an op was not lowered.
+/// Error of lowering an op.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CudaError {
     /// The operand types do not satisfy the op's type rule.
     Types {
         /// Name of the op in the text form.
         op: &'static str,
-        /// What is wrong.
+        /// The violation, in the words of the rule.
         reason: TypeError,
     },
     /// The op has no kernel.

@@ -1,5 +1,5 @@
-//! Chains of element-wise ops: the scalar expressions of the single ops one after another, each rounded to its type; of
-//! each element of a product or a convolution, where the chain has a head.
+//! Chains of element-wise ops: the scalar expressions of the single ops one after another, each rounded to
+//! its type; of each element of a product or a convolution, where the chain has a head.
 
 use std::fmt::Write;
 
@@ -7,10 +7,10 @@ use memc_ir::ops::fused::{self, Along, Arg, Step, along, is_head};
 use memc_ir::{DType, OpKind, TensorType};
 
 use crate::elementwise::expression;
+use crate::index_space::{broadcast, channel};
 use crate::kernel::{Lowering, float, int, name};
 use crate::map::{Body, Read, map_reads};
 use crate::random::threshold;
-use crate::walk::{broadcast, channel};
 use crate::{Call, conv, product};
 
 /// A fused op; `None` for every other op.
@@ -28,7 +28,7 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
     }
 }
 
-/// Where a chain finds an operand.
+/// Place where a chain finds an operand.
 pub(crate) enum Source {
     /// At this address.
     Address(String),
@@ -36,8 +36,8 @@ pub(crate) enum Source {
     Variable(String),
 }
 
-/// Steps, the first of them `t{first}`, on operands of these types; adds to `reads` what they read. Its results are left out,
-/// and so is a head, which is a variable already.
+/// Steps, the first of them `t{first}`, on operands of these types; adds to `reads` what they read. Its
+/// results are left out, and so is a head, which is a variable already.
 pub(crate) fn chain(
     steps: &[Step],
     sources: &[Source],
@@ -46,7 +46,7 @@ pub(crate) fn chain(
     first: usize,
     reads: &mut Vec<Read>,
 ) -> Option<Body> {
-    let mut ways: Vec<(u32, Along, usize)> = Vec::new();
+    let mut known_reads: Vec<(u32, Along, usize)> = Vec::new();
     let mut body = Body::default();
     let mut dtypes: Vec<DType> =
         steps.iter().take(1).filter(|s| is_head(&s.op)).map(|_| DType::F32).collect();
@@ -61,7 +61,7 @@ pub(crate) fn chain(
                 }
                 Arg::Operand(x) => x,
             };
-            let (ty, way) = (operands.get(x as usize)?, along(op, k));
+            let (ty, axes) = (operands.get(x as usize)?, along(op, k));
             types.push(ty.dtype);
             let from = match sources.get(x as usize)? {
                 Source::Address(from) => from,
@@ -70,16 +70,16 @@ pub(crate) fn chain(
                     continue;
                 }
             };
-            if way == Along::Single {
+            if axes == Along::Single {
                 names.push(format!("{from}[0]"));
                 continue;
             }
-            let known = ways.iter().find(|known| (known.0, known.1) == (x, way)).map(|known| known.2);
+            let known = known_reads.iter().find(|known| (known.0, known.1) == (x, axes)).map(|known| known.2);
             let r = known.unwrap_or_else(|| {
                 let strides =
-                    if way == Along::Channel { channel(space) } else { broadcast(&ty.shape, space.len()) };
+                    if axes == Along::Channel { channel(space) } else { broadcast(&ty.shape, space.len()) };
                 reads.push(Read { from: from.clone(), strides });
-                ways.push((x, way, reads.len() - 1));
+                known_reads.push((x, axes, reads.len() - 1));
                 reads.len() - 1
             });
             names.push(format!("x{r}"));

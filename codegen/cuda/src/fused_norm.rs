@@ -1,6 +1,6 @@
-//! A normalisation with element-wise steps before and behind it: each row by one block, which makes what is normalised,
-//! sums it, and makes the results, with the sums of the kernels of the single ops. The gradients of scale and bias come
-//! first; what they read is made with them.
+//! A normalisation with element-wise steps before and behind it: each row by one block, which makes what is
+//! normalised, sums it, and makes the results, with the sums of the kernels of the single ops. The gradients
+//! of scale and bias come first; what they read is made with them.
 
 use std::fmt::Write;
 
@@ -10,12 +10,12 @@ use memc_ir::{OpKind, TensorType};
 
 use crate::Call;
 use crate::fused::{Source, chain};
+use crate::index_space::broadcast;
 use crate::kernel::{Entry, Launch, Lowering, float, name};
-use crate::map::{Body, Read, by_four, entry, one_by_one, walk};
+use crate::map::{Body, Read, by_four, entry, index_space, one_by_one};
 use crate::norm::{affine, by_rows, rows};
-use crate::walk::broadcast;
 
-/// What the value of the norm is called behind it.
+/// Variable with the value of the norm.
 const VALUE: &str = "value";
 
 /// A normalisation with steps; `None` for every other op.
@@ -136,11 +136,11 @@ impl<'a> Norm<'a> {
     /// A thread's part of making the elements of `row`.
     fn stage(&self, entry: Entry, stage: &Stage, tag: &str) -> (Entry, String) {
         let to: Vec<_> = stage.to.iter().map(|&j| (format!("y{j}"), &self.call.results[j])).collect();
-        let walk = walk(&self.space.shape, &stage.reads);
-        let ((entry, text), unit) = if walk.by_four() && self.n.is_multiple_of(4) {
-            (by_four(entry, &to, &stage.body, &stage.reads, &walk, tag), "n / 4")
+        let indices = index_space(&self.space.shape, &stage.reads);
+        let ((entry, text), unit) = if indices.by_four() && self.n.is_multiple_of(4) {
+            (by_four(entry, &to, &stage.body, &stage.reads, &indices, tag), "n / 4")
         } else {
-            (one_by_one(entry, &to, &stage.body, &stage.reads, &walk, [tag, "i"]), "n")
+            (one_by_one(entry, &to, &stage.body, &stage.reads, &indices, [tag, "i"]), "n")
         };
         let range = format!("idx i = (idx)(row * ({unit})) + threadIdx.x; i < (idx)((row + 1) * ({unit}))");
         (entry, format!("for ({range}; i += blockDim.x) {{\n{text}}}\n"))
@@ -195,8 +195,8 @@ impl<'a> Norm<'a> {
         let mut dy = format!("Elements<{t}>{{dy}}");
         if let Some(before) = &self.before {
             let to: Vec<_> = before.to.iter().map(|&j| (format!("y{j}"), &self.call.results[j])).collect();
-            let walk = walk(&self.space.shape, &before.reads);
-            let (more, made) = one_by_one(entry, &to, &before.body, &before.reads, &walk, ["p", "e"]);
+            let indices = index_space(&self.space.shape, &before.reads);
+            let (more, made) = one_by_one(entry, &to, &before.body, &before.reads, &indices, ["p", "e"]);
             entry = more;
             let lead = self.lead(&[before]);
             let _ = writeln!(text, "{lead}auto made = [&](idx e) {{\n{made}return up(dy[e]);\n}};");

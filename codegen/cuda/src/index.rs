@@ -1,7 +1,8 @@
 //! Gather and scatter.
 //!
-//! A scatter copies its operand and then writes along the scattered axis: positions that no two threads share are
-//! side by side, and each thread goes in the order of the indices. 16-bit floats are added in `f32` in the workspace.
+//! A scatter copies its operand and then writes along the scattered axis: positions that no two threads share
+//! are side by side, and each thread goes in the order of the indices. 16-bit floats are added in `f32` in
+//! the workspace.
 
 use std::fmt::Write;
 
@@ -9,10 +10,10 @@ use memc_ir::attr::ScatterMode;
 use memc_ir::{DType, OpKind, TensorType};
 
 use crate::Call;
+use crate::index_space::{IndexSpace, strides};
 use crate::kernel::{Arg, Entry, Launch, Lowering, blocks, name, raw};
 use crate::norm::around;
 use crate::reduce::row_block;
-use crate::walk::{Walk, strides};
 
 /// Gather and scatter; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
@@ -77,7 +78,7 @@ fn gather_elements(call: &Call, axis: i64) -> Option<Lowering> {
     let (_, extent, _) = around(&data.shape, axis)?;
     let (t, i) = (raw(y.dtype), name(indices.dtype));
     let entry = gathering(t, i).int("extent", extent).int("step", step);
-    let (entry, mut body) = Walk::new(&y.shape, &[own]).offsets(entry, "o", "i");
+    let (entry, mut body) = IndexSpace::new(&y.shape, &[own]).offsets(entry, "o", "i");
     let _ = write!(
         body,
         "const i64 at = resolve(indices[i], extent);\ny[i] = at < 0 ? ({t})0 : data[o0 + at * step];"
@@ -85,7 +86,7 @@ fn gather_elements(call: &Call, axis: i64) -> Option<Lowering> {
     Some(Lowering::of(entry.each("gather_elements", y.numel(), &body)))
 }
 
-/// How index tuples address slices of `data`.
+/// Slices of `data` that index tuples address.
 struct Tuples<'a> {
     addressed: &'a [u64],
     /// Batches, tuples of a batch, and elements of a slice.
@@ -104,7 +105,8 @@ impl<'a> Tuples<'a> {
         Some(Tuples { addressed, batches: product(batch), each: product(each), inner: product(inner) })
     }
 
-    /// Adds the parameters, and statements that define `slice`, the number of the slice that tuple `t` names, or -1.
+    /// Adds the parameters, and statements that define `slice`, the number of the slice that tuple `t` names,
+    /// or -1.
     fn slice(&self, mut entry: Entry) -> (Entry, String) {
         let depth = self.addressed.len();
         let mut text = String::from("i64 slice = 0;\n");
@@ -135,8 +137,8 @@ fn gather_nd(call: &Call, batch_dims: i64) -> Option<Lowering> {
     Some(Lowering::of(entry.each("gather_nd", y.numel(), &body)))
 }
 
-/// Where a scatter adds or writes: the result itself, or its elements as `f32` in the workspace, with the launches before
-/// and after.
+/// Target of a scatter: the result itself, or its elements as `f32` in the workspace, with the launches
+/// before and after.
 struct Target {
     at: Arg,
     ctype: &'static str,
@@ -205,21 +207,22 @@ fn scatter_elements(call: &Call, axis: i64, mode: ScatterMode) -> Option<Lowerin
     let (_, count, _) = around(&indices.shape, axis)?;
     let mut lanes = indices.shape.clone();
     *lanes.get_mut(usize::try_from(axis).ok()?)? = 1;
-    let walk = Walk::new(&lanes, &[own, from]);
+    let space = IndexSpace::new(&lanes, &[own, from]);
     let entry = target
         .entry(name(indices.dtype))
         .int("extent", extent)
         .int("step", step)
         .int("count", count)
         .int("stride", stride);
-    let (entry, mut body) = walk.offsets(entry, "o", "i");
+    let (entry, mut body) = space.offsets(entry, "o", "i");
     let _ = write!(
         body,
         "for (i64 j = 0; j < count; ++j) {{\nconst i64 at = resolve(indices[o1 + j * stride], extent);\n\
          if (at < 0) continue;\nconst {} u = updates[o1 + j * stride];\n{}* to = y + o0 + at * step;\n{}\n}}",
         target.update, target.ctype, target.put
     );
-    let scatter = if indices.numel() == 0 { None } else { entry.each("scatter_elements", walk.len(), &body) };
+    let scatter =
+        if indices.numel() == 0 { None } else { entry.each("scatter_elements", space.len(), &body) };
     Some(target.lowering(scatter))
 }
 

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::ops::Range;
 
 use memc_ir::DType;
-
-use crate::check::IndexCheck;
 
 /// Device functions that every kernel may call; see the files.
 pub const PREAMBLE: &str = concat!(
@@ -22,7 +21,7 @@ pub const PREAMBLE: &str = concat!(
 /// One `__global__` function, to be compiled after [`PREAMBLE`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Kernel {
-    /// Its name: what it is for, and a hash of its text.
+    /// Its name: its purpose, and a hash of its text.
     pub name: String,
     /// CUDA C++ text of the whole function.
     pub source: String,
@@ -46,7 +45,7 @@ pub enum Arg {
 /// One launch of a kernel. Launches of an op run one after another.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Launch {
-    /// What to launch.
+    /// The kernel.
     pub kernel: Kernel,
     /// Blocks along x, y and z.
     pub grid: [u32; 3],
@@ -56,6 +55,15 @@ pub struct Launch {
     pub args: Vec<Arg>,
 }
 
+/// A check of index values ahead of an op.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IndexCheck {
+    /// The operand that holds the values, by index.
+    pub operand: usize,
+    /// Legal values.
+    pub legal: Range<i64>,
+}
+
 /// An op as launches.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Lowering {
@@ -63,7 +71,7 @@ pub struct Lowering {
     pub launches: Vec<Launch>,
     /// Scratch bytes that the launches share, aligned like operands.
     pub workspace: u64,
-    /// What the first launches check; a report is [`NO_REPORT`](crate::NO_REPORT) before them.
+    /// Checks of the first launches. A report is [`NO_REPORT`](crate::NO_REPORT) before them.
     pub checks: Vec<IndexCheck>,
 }
 
@@ -115,7 +123,7 @@ pub(crate) fn int(value: i64) -> String {
     if value == i64::MIN { "LOWEST_I64".into() } else { format!("{value}LL") }
 }
 
-/// Most threads of a block, and those of most blocks.
+/// Most threads of a block; most blocks have as many.
 pub(crate) const BLOCK: u32 = 256;
 /// Most blocks of a launch whose threads take one element after another.
 const GRID: u64 = 4096;
@@ -225,7 +233,8 @@ impl Entry {
         }
         let grid = n.div_ceil(BLOCK.into()).min(GRID);
         let text = format!(
-            "{before}\nfor (idx i = (idx)thread_in_grid(); i < (idx){count}; i += (idx)threads_in_grid()) {{\n{body}\n}}"
+            "{before}\nfor (idx i = (idx)thread_in_grid(); i < (idx){count}; \
+             i += (idx)threads_in_grid()) {{\n{body}\n}}"
         );
         // 32-bit arithmetic on indices is several times as fast.
         let idx = if largest < 1 << 31 { "u32" } else { "u64" };

@@ -1,25 +1,28 @@
 //! CUDA kernels as text: for an op at fixed types, what to launch, in what order, on which buffers.
 //!
-//! [`lower`] answers for one op; [`program`] joins the kernels of many into one translation unit for NVRTC, which needs
-//! no CUDA headers. The contract:
+//! [`lower`] answers for one op; [`program`] joins the kernels of many into one translation unit for NVRTC,
+//! which needs no CUDA headers. The contract:
 //!
-//! - **Meaning.** Results are those of `memc-kernels`: the same bits where an op copies, compares, counts or draws random
-//!   words, and where it sums in the same order; otherwise within the rounding of `f32`. This asks for a compiler that
-//!   fuses no product and sum by itself (`--fmad=false`); where kernels want that, in products, they say so.
-//! - **Deterministic.** No atomics on floats: sums are trees, or go in index order, cut by types alone. The same bits
-//!   from run to run on one machine.
-//! - **No hidden memory.** Scratch is [`Lowering::workspace`] bytes that the caller supplies, with any contents.
+//! - **Meaning.** Results are those of `memc-kernels`: the same bits where an op copies, compares, counts or
+//!   draws random words, and where it sums in the same order; otherwise within the rounding of `f32`. This
+//!   asks for a compiler that fuses no product and sum by itself (`--fmad=false`); where kernels want that,
+//!   in products, they say so.
+//! - **Deterministic.** No atomics on floats: sums are trees, or go in index order, cut by types alone. The
+//!   same bits from run to run on one machine.
+//! - **No hidden memory.** Scratch is [`Lowering::workspace`] bytes that the caller supplies, with any
+//!   contents.
 //! - **Aligned.** Operands, results and workspace begin at multiples of 64 bytes.
 //! - **In place.** An operand may share its bytes with a result where the op's row declares the pair.
-//! - **Bounded.** An index value out of range reads as zero and writes nothing, a label out of range gives NaN, and a
-//!   launch ahead of the op's reports the first of them ([`IndexCheck`]).
+//! - **Bounded.** An index value out of range reads as zero and writes nothing, a label out of range gives
+//!   NaN, and a launch ahead of the op's reports the first of them ([`IndexCheck`]).
 //!
-//! Kernels take extents and strides as parameters, so that one text serves many shapes; element types, the number of
-//! axes and attributes are part of the text. Equal texts have equal names.
+//! Kernels take extents and strides as parameters, so that one text serves many shapes; element types, the
+//! number of axes and attributes are part of the text. Equal texts have equal names.
 //!
-//! This crate compiles and launches nothing. Matrix products and convolutions are plain tiled loops, for machines without
-//! cuBLASLt and cuDNN; [`library`] says which of them are one call of these libraries, [`apart`] which are one and launches
-//! behind it, and [`allowance`] how much workspace such a call may take.
+//! This crate compiles and launches nothing. Matrix products and convolutions are plain tiled loops, for
+//! machines without cuBLASLt and cuDNN. [`library`] returns the one call of these libraries that an op is,
+//! [`split_call`] the call and the launches behind it, and [`allowance`] the workspace that such a call may
+//! take.
 
 mod bias_grad;
 mod check;
@@ -29,6 +32,7 @@ mod error;
 mod fused;
 mod fused_norm;
 mod index;
+mod index_space;
 mod kernel;
 mod library;
 mod lower;
@@ -41,14 +45,13 @@ mod product;
 mod random;
 mod reduce;
 mod shape;
-mod walk;
 
 use memc_ir::{OpKind, TensorType};
 
-pub use bias_grad::apart;
-pub use check::{IndexCheck, NO_REPORT, report};
+pub use bias_grad::split_call;
+pub use check::{NO_REPORT, report};
 pub use error::CudaError;
-pub use kernel::{Arg, Kernel, Launch, Lowering, PREAMBLE, program};
+pub use kernel::{Arg, IndexCheck, Kernel, Launch, Lowering, PREAMBLE, program};
 pub use library::{
     Addend, Convolution, Epilogue, LibraryCall, PLACE_ALIGN, Pass, Product, WORKSPACE_ALIGN, allowance,
     library,
@@ -65,8 +68,8 @@ pub(crate) struct Call<'a> {
     pub(crate) results: &'a [TensorType],
 }
 
-/// Scratch bytes with which a GPU computes `op` on operands of these types in any way: those of generated kernels, and
-/// what a library may use.
+/// Scratch bytes with which a GPU computes `op` on operands of these types: enough for generated kernels, and
+/// for a library.
 pub fn workspace(op: &OpKind, operands: &[&TensorType]) -> u64 {
     let operands: Vec<TensorType> = operands.iter().map(|t| (*t).clone()).collect();
     lower(op, &operands).map_or(0, |lowering| lowering.workspace).max(allowance(op, &operands))
@@ -76,8 +79,8 @@ pub fn workspace(op: &OpKind, operands: &[&TensorType]) -> u64 {
 ///
 /// # Errors
 ///
-/// [`CudaError::Types`] when the types do not satisfy the op's type rule; [`CudaError::Missing`] for an op that has no
-/// kernel yet.
+/// [`CudaError::Types`] when the types do not satisfy the op's type rule; [`CudaError::Missing`] for an op
+/// that has no kernel yet.
 pub fn lower(op: &OpKind, operands: &[TensorType]) -> Result<Lowering, CudaError> {
     let types: Vec<&TensorType> = operands.iter().collect();
     let results = op.infer(&types).map_err(|reason| CudaError::Types { op: op.mnemonic(), reason })?;

@@ -1,35 +1,38 @@
 //! Ops as one call of a library: matrix products for cuBLASLt, convolutions for cuDNN.
 //!
-//! A [`LibraryCall`] is data: it says what is asked for in the terms of row-major tensors, and nothing of how a library
-//! is told. An op is one only where the library's meaning is the op's:
+//! A [`LibraryCall`] is data: the computation in terms of row-major tensors, without the library's own
+//! descriptors. An op is one only where the library computes the same:
 //!
-//! - elements are `f32`, `f16` or `bf16`, products are summed in `f32`, and the sum is rounded once, as `memc-kernels` do;
-//! - a product's batches lie one stride apart in both operands, or are one matrix for all, and `c` of a `gemm` is a whole
-//!   matrix, or a row that is added as it is;
-//! - a convolution's padding at the far edges reaches no further than symmetric padding would, since cuDNN knows no other,
-//!   and a bias is added to `f32` alone: in 16 bits the sum would be rounded before it and after;
-//! - what a fused op makes of a product is an [`Epilogue`] that cuBLASLt has. It has GELU by the hyperbolic tangent alone, and
-//!   takes ReLU's gradient from bits of its own, where ops take it from the result that the next product needs anyway. Of
-//!   what is no number a library's ReLU may make zero;
-//! - the operand that is summed beside a product has its sums' axis outermost, as cuBLASLt reads it then, and the product
-//!   is not scaled, as cuBLASLt does not say that the sum would not be.
+//! - elements are `f32`, `f16` or `bf16`, products are summed in `f32`, and the sum is rounded once, as
+//!   `memc-kernels` do;
+//! - a product's batches lie one stride apart in both operands, or are one matrix for all, and `c` of a
+//!   `gemm` is a whole matrix, or a row that is added as it is;
+//! - a convolution's padding at the far edges reaches no further than symmetric padding would, since cuDNN
+//!   knows no other, and a bias is added to `f32` alone: in 16 bits the sum would be rounded before it and
+//!   after;
+//! - a fused op applies an [`Epilogue`] that cuBLASLt has to a product. cuBLASLt has GELU by the hyperbolic
+//!   tangent alone. It takes ReLU's gradient from bits of its own, where ops take it from the result that the
+//!   next product needs anyway. A library's ReLU may make zero of NaN;
+//! - the operand that is summed beside a product has its sums' axis outermost, as cuBLASLt reads it then, and
+//!   the product is not scaled, as cuBLASLt does not say that the sum would not be.
 //!
-//! Everything else runs as generated kernels, and so do pooling, normalisation and whatever else cuDNN has: these move
-//! bytes and hardly compute, so that a library gains nothing, and fused with their neighbours they move fewer.
+//! Everything else runs as generated kernels, and so do pooling, normalisation and whatever else cuDNN has:
+//! these move bytes and hardly compute, so that a library gains nothing, and fused with their neighbours they
+//! move fewer.
 
 use memc_ir::ops::fused::{Arg, Body};
 use memc_ir::ops::{BiasGrad, conv_output_extent};
 use memc_ir::{DType, OpKind, SLOT_ALIGN, TensorType};
 
-use crate::walk::{Walk, broadcast};
+use crate::index_space::{IndexSpace, broadcast};
 
 /// Alignment of the bytes of operands and results.
 pub const PLACE_ALIGN: u64 = SLOT_ALIGN;
 /// Alignment of the workspace that a library is given; it lies within the workspace that a plan lists.
 pub const WORKSPACE_ALIGN: u64 = 256;
 
-/// Workspace with which libraries find all their fast ways: what NVIDIA recommends for its largest GPUs (cuBLAS
-/// documentation, `cublasSetWorkspace`).
+/// Workspace with which libraries find all their fast algorithms: what NVIDIA recommends for its largest GPUs
+/// (cuBLAS documentation, `cublasSetWorkspace`).
 const ENOUGH: u64 = 32 << 20;
 
 /// An op as one call of a library; operands are the op's, in its order.
@@ -41,8 +44,8 @@ pub enum LibraryCall {
     Convolution(Convolution),
 }
 
-/// `y = alpha * a * b + beta * c`, for each of `batch` pairs of matrices. Matrices are dense and row-major; those of `y` lie
-/// one after another.
+/// `y = alpha * a * b + beta * c`, for each of `batch` pairs of matrices. Matrices are dense and row-major;
+/// those of `y` lie one after another.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Product {
     /// Element type of all operands.
@@ -65,22 +68,22 @@ pub struct Product {
     pub stride_b: u64,
     /// Factor of the product.
     pub alpha: f32,
-    /// What is added.
+    /// Addend.
     pub addend: Addend,
-    /// What is made of the sum.
+    /// Epilogue, applied to the sum.
     pub epilogue: Epilogue,
 }
 
-/// What is made of each element of a product, with what is added to it, before it is written.
+/// Function of each element of a product and its addend, applied before it is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Epilogue {
     /// Nothing.
     None,
     /// `max(0, .)`.
     Relu,
-    /// GELU by the hyperbolic tangent; what it is taken of is the first of two results, where it is kept.
+    /// GELU by the hyperbolic tangent. Its argument may be kept, as the first of two results.
     Gelu {
-        /// Whether it is kept.
+        /// Whether the argument is kept.
         is_kept: bool,
     },
     /// It is the gradient of that GELU at the last operand, a matrix like `y`.
@@ -91,7 +94,7 @@ pub enum Epilogue {
     SumB,
 }
 
-/// What is added to a product.
+/// Addend of a product.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Addend {
     /// Nothing.
@@ -105,14 +108,14 @@ pub enum Addend {
     Row,
 }
 
-/// What a convolution computes.
+/// Result of a convolution call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pass {
     /// `y` from `x`, `w` and, where there is one, a bias.
     Forward {
         /// Whether there is a bias of one element for each channel of `y`.
         has_bias: bool,
-        /// Whether `y` is what ReLU makes of it.
+        /// Whether ReLU is applied to `y`.
         is_rectified: bool,
     },
     /// The gradient of `x`, from those of `y` and from `w`.
@@ -124,7 +127,7 @@ pub enum Pass {
 /// A 2-D cross-correlation, or a gradient of it, on dense tensors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Convolution {
-    /// What is computed.
+    /// Result that is computed.
     pub pass: Pass,
     /// Element type of all operands.
     pub dtype: DType,
@@ -144,8 +147,8 @@ pub struct Convolution {
     pub groups: i32,
 }
 
-/// The op as a call of a library on operands of these types, which must satisfy [`OpKind::infer`]; `None` where it has to be
-/// generated.
+/// The op as a call of a library on operands of these types, which must satisfy [`OpKind::infer`]; `None`
+/// where it has to be generated.
 pub fn library(op: &OpKind, operands: &[TensorType]) -> Option<LibraryCall> {
     let types: Vec<&TensorType> = operands.iter().collect();
     let results = op.infer(&types).ok()?;
@@ -195,12 +198,13 @@ pub fn library(op: &OpKind, operands: &[TensorType]) -> Option<LibraryCall> {
     }
 }
 
-/// Bytes of workspace that a library may use for an op on operands of these types; 0 for an op that is no library's.
+/// Bytes of workspace that a library may use for an op on operands of these types; 0 for an op that is no
+/// library's.
 ///
-/// They are those of the operands and the result, which is what sums in parts, or tensors in another order of axes, take,
-/// but no more than NVIDIA recommends; and what aligning their start may cost. A product may use as much with the sum of an
-/// operand as without. The rule knows types alone, so that a
-/// library has the same choice, and takes the same way, in every plan.
+/// The number is that of the operands and the result, which suffices for sums in parts and for tensors in
+/// another order of axes, but no more than NVIDIA recommends, plus the cost of aligning the start. A product
+/// may use as much with the sum of an operand as without. The rule knows types alone, so a library has the
+/// same candidates, and takes the same algorithm, in every plan.
 pub fn allowance(op: &OpKind, operands: &[TensorType]) -> u64 {
     if let Some(BiasGrad { product, .. }) = BiasGrad::of(op) {
         return allowance(&product, operands);
@@ -238,8 +242,8 @@ fn product(
         batches.clear();
     }
     let steps = [broadcast(lead_a, lead.len()), broadcast(lead_b, lead.len())];
-    let walk = Walk::new(&batches, &steps);
-    let (batch, [step_a, step_b]) = walk.even()?;
+    let space = IndexSpace::new(&batches, &steps);
+    let (batch, [step_a, step_b]) = space.even()?;
     let stride = |step: i64, size: u64| u64::try_from(step).ok()?.checked_mul(size);
     let addend = match operands.get(2) {
         Some(c) if beta != 0.0 => {
@@ -297,7 +301,8 @@ fn fused(body: &Body, outs: &[u64], operands: &[TensorType], y: &TensorType) -> 
         }
         _ => return None,
     };
-    // Its rows must be as far apart as the library asks of them (`cublasLt.h`, `CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD`).
+    // Its rows must be as far apart as the library asks of them (`cublasLt.h`,
+    // `CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD`).
     let is_legal = product.batch == 1 && product.n.is_multiple_of(8);
     let has_more = matches!(epilogue, Epilogue::Gelu { is_kept: true } | Epilogue::GeluGrad);
     (is_legal || !has_more).then_some(LibraryCall::Product(Product { epilogue, ..product }))
@@ -320,7 +325,8 @@ fn convolution(
         return None;
     };
     let (&[sh, sw], &[dh, dw]) = (strides, dilations) else { return None };
-    // With as much padding at the far edge as at the near one there must be as many windows; then they are the same.
+    // With as much padding at the far edge as at the near one there must be as many windows; then they are
+    // the same.
     let down = conv_output_extent(h, top.checked_mul(2)?, kh, sh, dh);
     let across = conv_output_extent(w_in, left.checked_mul(2)?, kw, sw, dw);
     if (down, across) != (Some(oh), Some(ow)) {
@@ -339,7 +345,7 @@ fn convolution(
     }))
 }
 
-/// That many numbers of 31 bits.
+/// `N` numbers of 31 bits.
 fn numbers<const N: usize>(from: &[u64]) -> Option<[i32; N]> {
     let numbers: Option<Vec<i32>> = from.iter().map(|&x| i32::try_from(x).ok()).collect();
     numbers?.try_into().ok()

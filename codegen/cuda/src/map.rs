@@ -1,17 +1,19 @@
 //! Kernels that make each element of their results of one element of every operand.
 //!
-//! Where the innermost axis allows it a thread makes four neighbours, which it reads and writes at once; otherwise one.
-//! It has read all that it needs before it writes, so that results may lie in the bytes of operands.
+//! Where the innermost axis allows it a thread makes four neighbours, which it reads and writes at once;
+//! otherwise one. It has read all that it needs before it writes, so that results may lie in the bytes of
+//! operands.
 
 use std::fmt::Write;
 
 use memc_ir::TensorType;
 
 use crate::Call;
+use crate::index_space::{IndexSpace, broadcast};
 use crate::kernel::{Entry, Lowering, name};
-use crate::walk::{Walk, broadcast};
 
-/// What is computed for an element. Its elements of the reads are `x0`, `x1`, ..., in their wide type.
+/// Computation of one element of the results. Its elements of the reads are `x0`, `x1`, ..., in their wide
+/// type.
 #[derive(Default)]
 pub(crate) struct Body {
     /// Statements of a thread before its first element.
@@ -32,7 +34,7 @@ impl Body {
     }
 }
 
-/// A buffer, by the name of its address, with the strides by which the results' shape walks it.
+/// A buffer, by the name of its address, with its strides over the shape of the results.
 pub(crate) struct Read {
     pub(crate) from: String,
     pub(crate) strides: Vec<i64>,
@@ -41,8 +43,8 @@ pub(crate) struct Read {
 /// Results, by the names of their addresses, with their types.
 pub(crate) type To<'a> = [(String, &'a TensorType)];
 
-/// The launch of `body` over all elements of the results; operands broadcast. Operands from `scalars` on are single
-/// numbers that only `body.before` reads.
+/// The launch of `body` over all elements of the results; operands broadcast. Operands from `scalars` on are
+/// single numbers that only `body.before` reads.
 pub(crate) fn map(call: &Call, body: &Body, scalars: usize) -> Lowering {
     let rank = call.results.first().map_or(0, |y| y.rank());
     let read =
@@ -51,8 +53,8 @@ pub(crate) fn map(call: &Call, body: &Body, scalars: usize) -> Lowering {
     map_reads("map", call, body, &reads)
 }
 
-/// A kernel of bodies with the parameters that they know: the address of operand `t` as `a{t}`, that of result `j` as `y{j}`,
-/// and their own.
+/// A kernel of bodies with the parameters that they know: the address of operand `t` as `a{t}`, that of
+/// result `j` as `y{j}`, and their own.
 pub(crate) fn entry<'a>(call: &Call, bodies: impl IntoIterator<Item = &'a Body>) -> Entry {
     let mut entry = Entry::new();
     for (t, ty) in call.operands.iter().enumerate() {
@@ -70,13 +72,13 @@ pub(crate) fn entry<'a>(call: &Call, bodies: impl IntoIterator<Item = &'a Body>)
 /// [`map`] with the elements of `reads`.
 pub(crate) fn map_reads(stem: &str, call: &Call, body: &Body, reads: &[Read]) -> Lowering {
     let Some(first) = call.results.first() else { return Lowering::default() };
-    let (entry, walk, to) = (entry(call, [body]), walk(&first.shape, reads), results(call));
+    let (entry, space, to) = (entry(call, [body]), index_space(&first.shape, reads), results(call));
     let n = first.numel();
-    Lowering::of(if walk.by_four() {
-        let (entry, text) = by_four(entry, &to, body, reads, &walk, "o");
+    Lowering::of(if space.by_four() {
+        let (entry, text) = by_four(entry, &to, body, reads, &space, "o");
         entry.each_four(stem, n, &body.before, &text)
     } else {
-        let (entry, text) = one_by_one(entry, &to, body, reads, &walk, ["o", "i"]);
+        let (entry, text) = one_by_one(entry, &to, body, reads, &space, ["o", "i"]);
         entry.each_after(stem, n, &body.before, &text)
     })
 }
@@ -86,22 +88,22 @@ fn results<'a>(call: &Call<'a>) -> Vec<(String, &'a TensorType)> {
     call.results.iter().enumerate().map(|(j, ty)| (format!("y{j}"), ty)).collect()
 }
 
-/// How results of this shape walk what is read.
-pub(crate) fn walk(shape: &[u64], reads: &[Read]) -> Walk {
-    Walk::new(shape, &reads.iter().map(|r| r.strides.clone()).collect::<Vec<_>>())
+/// Index space of results of this shape, with the strides of the reads.
+pub(crate) fn index_space(shape: &[u64], reads: &[Read]) -> IndexSpace {
+    IndexSpace::new(shape, &reads.iter().map(|r| r.strides.clone()).collect::<Vec<_>>())
 }
 
-/// The statements that make the elements at position `at`, of type `idx`, with the parameters that they need; names of
-/// offsets begin with `tag`.
+/// The statements that make the elements at position `at`, of type `idx`, with the parameters that they need;
+/// names of offsets begin with `tag`.
 pub(crate) fn one_by_one(
     entry: Entry,
     to: &To<'_>,
     body: &Body,
     reads: &[Read],
-    walk: &Walk,
+    space: &IndexSpace,
     [tag, at]: [&str; 2],
 ) -> (Entry, String) {
-    let (entry, mut text) = walk.offsets(entry, tag, at);
+    let (entry, mut text) = space.offsets(entry, tag, at);
     for (r, read) in reads.iter().enumerate() {
         let _ = writeln!(text, "const auto x{r} = up({}[{tag}{r}]);", read.from);
     }
@@ -121,8 +123,8 @@ pub(crate) fn one_by_one(
 
 /// The function `put(e, t0)`, which makes the elements at position `e` of what a kernel has for it.
 pub(crate) fn put(entry: Entry, call: &Call, body: &Body, reads: &[Read]) -> (Entry, String) {
-    let walk = walk(call.results.first().map_or(&[], |y| y.shape.as_slice()), reads);
-    let (entry, each) = one_by_one(entry, &results(call), body, reads, &walk, ["p", "e"]);
+    let space = index_space(call.results.first().map_or(&[], |y| y.shape.as_slice()), reads);
+    let (entry, each) = one_by_one(entry, &results(call), body, reads, &space, ["p", "e"]);
     (entry, format!("const auto put = [=](idx e, f32 t0) {{\n{each}}};\n"))
 }
 
@@ -132,15 +134,15 @@ pub(crate) fn by_four(
     to: &To<'_>,
     body: &Body,
     reads: &[Read],
-    walk: &Walk,
+    space: &IndexSpace,
     tag: &str,
 ) -> (Entry, String) {
     let mut lead = String::from("const idx at = i * 4;\n");
-    let (entry, offsets) = walk.offsets(entry, tag, "at");
+    let (entry, offsets) = space.offsets(entry, tag, "at");
     lead.push_str(&offsets);
     let mut each = String::new();
     for (r, read) in reads.iter().enumerate() {
-        if walk.is_still(r) {
+        if space.is_still(r) {
             let _ = writeln!(lead, "const auto x{r} = up({}[{tag}{r}]);", read.from);
         } else {
             let _ = writeln!(lead, "const auto q{r} = four({} + {tag}{r});", read.from);

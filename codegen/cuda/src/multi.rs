@@ -1,7 +1,8 @@
 //! Updates of many small parameters in one launch.
 //!
-//! A launch takes about as long as an update of some hundred thousand elements; a network has more parameters than that
-//! which are smaller. Each row of blocks takes one parameter, so that every element is computed as by a launch of its own.
+//! A launch takes about as long as an update of some hundred thousand elements; a network has more parameters
+//! than that which are smaller. Each row of blocks takes one parameter, so that every element is computed as
+//! by a launch of its own.
 
 use std::fmt::Write;
 
@@ -25,8 +26,8 @@ pub fn is_small_update(op: &OpKind, operands: &[TensorType]) -> bool {
 /// One launch for several small updates by the same op with operands of the same element types, at most
 /// [`MOST_UPDATES`]; `None` for anything else. `shapes` has the operand types of each.
 ///
-/// Operand `i` of update `u` is operand `u * operands + i` of the launch, and so are results. No update may touch what
-/// another one writes.
+/// Operand `i` of update `u` is operand `u * operands + i` of the launch, and so are results. No update may
+/// touch what another one writes.
 pub fn updates(op: &OpKind, shapes: &[&[TensorType]]) -> Option<Launch> {
     let first = *shapes.first()?;
     let same = |other: &&[TensorType]| {

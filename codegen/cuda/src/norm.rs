@@ -5,10 +5,10 @@ use memc_ir::{OpKind, TensorType};
 
 use crate::Call;
 use crate::elementwise::expression;
+use crate::index_space::{channel, strides};
 use crate::kernel::{Arg, BLOCK, Entry, Launch, Lowering, blocks, float, int, name};
 use crate::map::{Body, Read, map_reads};
 use crate::reduce::{parts, row_block};
-use crate::walk::{channel, strides};
 
 /// Normalisations and losses; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
@@ -154,7 +154,8 @@ fn cross_entropy_grad(call: &Call, reduction: Reduction, ignore: i64) -> Option<
         "const i64 position = (i64)i / inner / classes * inner + (i64)i % inner;\n\
          const i64 label = labels[position];\n\
          const f32 hit = label == (i64)i / inner % classes ? 1.0f : 0.0f;\n\
-         const f32 d = label < 0 || label >= classes ? of_bits(0x7fc00000u) : (expf(up(log_prob[i])) - hit) * ({slope});\n\
+         const f32 d = label < 0 || label >= classes ? of_bits(0x7fc00000u) \
+         : (expf(up(log_prob[i])) - hit) * ({slope});\n\
          dx[i] = down<{t}>(label == {ignore} ? 0.0f : d);"
     );
     let grad = entry.each("cross_entropy_grad", log_prob.numel(), &body);
@@ -209,8 +210,8 @@ fn layer_norm_grad(call: &Call, axis: i64) -> Option<Lowering> {
     Some(Lowering::of(sums.into_iter().chain(dx)).with_workspace(workspace))
 }
 
-/// The launches of the gradients of scale and bias, results `first` and the next one of type `s`, and their workspace.
-/// `body` fills `partial`.
+/// The launches of the gradients of scale and bias, results `first` and the next one of type `s`, and their
+/// workspace. `body` fills `partial`.
 pub(crate) fn affine(
     entry: Entry,
     body: &str,
@@ -223,7 +224,8 @@ pub(crate) fn affine(
     let entry = entry.workspace(0, "f64", "partial").int("rows", rows).int("n", n).int("parts", parts);
     let sums = entry.launch("layer_norm_affine", [blocks(groups * parts), 1, 1], BLOCK, body);
     let body = format!(
-        "f64 scale = 0, bias = 0;\nfor (i64 p = 0; p < parts; ++p) {{\nscale += partial[(i64)i * parts + p];\n\
+        "f64 scale = 0, bias = 0;\nfor (i64 p = 0; p < parts; ++p) {{\n\
+         scale += partial[(i64)i * parts + p];\n\
          bias += partial[((i64)i + (i64)n) * parts + p];\n}}\ndscale[i] = down<{s}>((f32)scale);\n\
          dbias[i] = down<{s}>((f32)bias);"
     );

@@ -17,8 +17,8 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
     Some(map(call, &body, elements))
 }
 
-/// What a thread does for an element of the parameter, and how many operands have one for each; those after them are
-/// single numbers.
+/// Computation of one element of the parameter, and the number of operands that have such elements; those
+/// after them are single numbers.
 pub(crate) fn update(call: &Call) -> Option<(Body, usize)> {
     let has_step = |at: usize| call.operands.len() > at;
     Some(match call.op {
@@ -64,7 +64,8 @@ pub(crate) fn update(call: &Call) -> Option<(Body, usize)> {
         OpKind::AdamW { alpha, beta, epsilon, weight_decay, bias_correction, decay_first, l2 } => {
             let (alpha, beta) = (alpha.0, beta.0);
             let mut before = format!(
-                "const f32 lr = up(a4[0]), alpha = {}, beta = {}, rest_a = {}, rest_b = {}, epsilon = {}, decay = lr * {};\n\
+                "const f32 lr = up(a4[0]), alpha = {}, beta = {}, rest_a = {}, rest_b = {}, \
+                 epsilon = {}, decay = lr * {};\n\
                  f32 first = 1.0f, root = 1.0f;\n",
                 float(alpha),
                 float(beta),
@@ -89,7 +90,8 @@ pub(crate) fn update(call: &Call) -> Option<(Body, usize)> {
                 if *decay_first { ("w -= decay * w;\n", "") } else { ("", "w -= decay * w;\n") };
             let scaled = if *decay_first { "sqrtf(v) / root" } else { "sqrtf(v)" };
             let lines = format!(
-                "{}const f32 m = alpha * x2 + rest_a * g;\nconst f32 v = beta * x3 + rest_b * g * g;\nf32 w = x0;\n\
+                "{}const f32 m = alpha * x2 + rest_a * g;\nconst f32 v = beta * x3 + rest_b * g * g;\n\
+                 f32 w = x0;\n\
                  {early}w -= rate * m / ({scaled} + epsilon);\n{late}",
                 regularised(l2.0)
             );

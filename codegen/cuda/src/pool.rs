@@ -51,12 +51,13 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
 /// Statements that find plane, row and column of element `i` of planes of `h` by `w`.
 fn point(h: &str, w: &str) -> String {
     format!(
-        "const i64 plane = (i64)i / ({h} * {w}), row = (i64)i / {w} % {h}, col = (i64)i % {w};\n(void)plane;\n"
+        "const i64 plane = (i64)i / ({h} * {w}), row = (i64)i / {w} % {h}, col = (i64)i % {w};\n\
+         (void)plane;\n"
     )
 }
 
-/// Adds the parameters of a window over inputs of shape `x` with outputs of shape `y`, and statements that define the
-/// axes `h` and `w`, and `in`, the elements of an input plane.
+/// Adds the parameters of a window over inputs of shape `x` with outputs of shape `y`, and statements that
+/// define the axes `h` and `w`, and `in`, the elements of an input plane.
 fn axes(
     mut entry: Entry,
     [kernel, strides, pads, dilations]: Window,
@@ -96,8 +97,8 @@ fn grad(call: &Call, window: Window, share: &str) -> Option<Lowering> {
     Some(Lowering::of(entry.each("pool_grad", dx.numel(), &body)))
 }
 
-/// Indices stay within their plane where operand and result have the same planes, as those of max_pool do: a thread goes
-/// through a plane. Otherwise one thread goes through all.
+/// Indices stay within their plane where operand and result have the same planes, as those of max_pool do: a
+/// thread goes through a plane. Otherwise one thread goes through all.
 fn max_pool_grad(call: &Call) -> Option<Lowering> {
     let (dy, dx) = (call.operands.first()?, call.results.first()?);
     let t = name(dx.dtype);

@@ -1,11 +1,12 @@
-//! Matrix products in tiles, for machines without cuBLASLt, and what is made of their elements before they are written.
+//! Matrix products in tiles, for machines without cuBLASLt, and what is made of their elements before they
+//! are written.
 
 use memc_ir::OpKind;
 
 use crate::Call;
+use crate::index_space::{IndexSpace, broadcast};
 use crate::kernel::{BLOCK, Launch, Lowering, blocks, float, name};
 use crate::map::{Body, Read, entry, put};
-use crate::walk::{Walk, broadcast};
 
 /// Rows and columns of a tile of results.
 pub(crate) const TILE: u64 = 64;
@@ -22,8 +23,8 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
     with_epilogue("product", call, call.op, &Body::of("t0"), &[])
 }
 
-/// The product that `op` is of the first operands, and for each element of it, `t0`, what `body` makes of it and of the
-/// elements of `reads`; `None` where the op is no product.
+/// The product that `op` is of the first operands, and for each element of it, `t0`, what `body` makes of it
+/// and of the elements of `reads`; `None` where the op is no product.
 pub(crate) fn with_epilogue(
     stem: &str,
     call: &Call,
@@ -64,7 +65,7 @@ fn product(
         broadcast(shape, lead.len()).into_iter().map(|s| s.saturating_mul(size)).collect()
     };
     let strides = [scaled(lead_a, ra * ca), scaled(lead_b, k * n)];
-    let walk = Walk::new(&batches, &strides);
+    let walk = IndexSpace::new(&batches, &strides);
     let t = name(a.dtype);
     let mut entry = entry(call, [body]);
     let mut sum = format!("{} * sum", float(alpha));

@@ -1,11 +1,11 @@
-//! Reductions over axes. A fold that would leave most of a device idle is cut into parts, whose number depends on types
-//! only.
+//! Reductions over axes. A fold that would leave most of a device idle is cut into parts, whose number
+//! depends on types only.
 
 use memc_ir::{OpKind, TensorType};
 
 use crate::Call;
+use crate::index_space::{IndexSpace, strides};
 use crate::kernel::{Arg, BLOCK, Entry, Lowering, blocks, name};
-use crate::walk::{Walk, strides};
 
 /// Blocks that fill a device.
 const FULL: u64 = 512;
@@ -46,7 +46,7 @@ fn reduce(x: &TensorType, y: &TensorType, axes: &[u64], kind: &str) -> Lowering 
             rows = is_reduced;
         }
     }
-    let (kept, along) = (Walk::new(&kept.0, &[kept.1]), Walk::new(&along.0, &[along.1]));
+    let (kept, along) = (IndexSpace::new(&kept.0, &[kept.1]), IndexSpace::new(&along.0, &[along.1]));
     let (results, count) = (y.numel(), along.len());
     if results == 0 {
         return Lowering::default();
@@ -66,7 +66,8 @@ fn reduce(x: &TensorType, y: &TensorType, axes: &[u64], kind: &str) -> Lowering 
     let idx = if x.numel() < 1 << 31 { "u32" } else { "u64" };
     let (form, block) = if rows { ("reduce_rows", row_block(count)) } else { ("reduce_columns", BLOCK) };
     let body = format!(
-        "typedef {idx} idx;\nauto kept = [=](i64 at) {{\nconst idx p = (idx)at;\n(void)p;\n{kept}return k0;\n}};\n\
+        "typedef {idx} idx;\nauto kept = [=](i64 at) {{\nconst idx p = (idx)at;\n(void)p;\n\
+         {kept}return k0;\n}};\n\
          auto along = [=](i64 at) {{\nconst idx p = (idx)at;\n(void)p;\n{along}return r0;\n}};\n\
          {form}<{rule}>(x, y, partial, results, count, parts, kept, along);"
     );

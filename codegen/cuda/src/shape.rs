@@ -4,8 +4,8 @@ use memc_ir::attr::Scalar;
 use memc_ir::{DType, OpKind, TensorType};
 
 use crate::Call;
+use crate::index_space::{IndexSpace, broadcast, strides};
 use crate::kernel::{Entry, Launch, Lowering, raw};
-use crate::walk::{Walk, broadcast, strides};
 
 /// Data movement; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
@@ -57,7 +57,7 @@ fn moved(
     (first_x, from): (i64, Vec<i64>),
     (first_y, to): (i64, Vec<i64>),
 ) -> Option<Launch> {
-    let walk = Walk::new(extents, &[from, to]);
+    let walk = IndexSpace::new(extents, &[from, to]);
     let entry = Entry::new()
         .operand(i, raw(dtype), "x")
         .result(0, raw(dtype), "y")

@@ -90,7 +90,7 @@ pub(super) fn groups(program: &Program) -> Vec<Group> {
     }
     let group = |((op, operands), (least, kernels)): (Types<'_>, _)| {
         let whole = memc_cuda::library(op, operands).map(|call| (call, Lowering::default()));
-        let forms = whole.into_iter().chain(memc_cuda::apart(op, operands));
+        let forms = whole.into_iter().chain(memc_cuda::split_call(op, operands));
         let forms: Vec<Form> = forms.map(|(call, rest)| Form { call, rest }).collect();
         let allowance = usize::try_from(memc_cuda::allowance(op, operands)).unwrap_or(usize::MAX);
         (!forms.is_empty()).then(|| Group { kernels, forms, workspace: allowance.min(least) })

@@ -135,7 +135,7 @@ fn library_calls_give_the_numbers_of_the_cpu() {
     let (again, _, _) = run(&fake, "--check-memory --steps 4", "");
     assert!(got == again);
     let call = |(op, operands): &&Case| {
-        memc_cuda::library(op, operands).is_some() || memc_cuda::apart(op, operands).is_some()
+        memc_cuda::library(op, operands).is_some() || memc_cuda::split_call(op, operands).is_some()
     };
     let taken = cases.iter().filter(call).count();
     // Of each type the fakes refuse two products of 13 columns, and three or four convolutions dilated by 3.

@@ -39,7 +39,7 @@ fn batches_that_lie_evenly_are_calls() {
     assert_eq!(product(&[1 << 31, 1], &[1, 2]), None, "too many rows");
 }
 
-/// What is added is a whole matrix, or a row as it is.
+/// An addend is a whole matrix, or a row as it is.
 #[test]
 fn addends_of_other_forms_are_no_calls() {
     assert_eq!(gemm(&[4, 5], 0.5), Some(Addend::Matrix { beta: 0.5 }));
@@ -60,7 +60,8 @@ fn conv(size: u64, kernel: u64, pads: [u64; 4], stride: u64, dtype: DType, has_b
     call.is_some()
 }
 
-/// Padding of which cuDNN's symmetric one has no other windows is a call, other padding and biases in 16 bits are not.
+/// Padding of which cuDNN's symmetric one has no other windows is a call, other padding and biases in 16 bits
+/// are not.
 #[test]
 fn paddings_that_are_as_if_symmetric_are_calls() {
     assert!(conv(8, 3, [1, 1, 1, 1], 1, DType::F32, true));
@@ -81,15 +82,15 @@ fn the_allowance_is_bounded() {
     assert_eq!(super::allowance(&OpKind::Relu {}, &[f32s(&[64])]), 0);
 }
 
-/// A sum beside a product is one call where the library reads that operand as it sums it, and the product is not scaled; else
-/// the product alone is one.
+/// A sum beside a product is one call where the library reads that operand as it sums it, and the product is
+/// not scaled; else the product alone is one.
 #[test]
 fn sums_over_the_outer_axis_are_part_of_a_call() {
     let epilogue = |trans_a: bool, trans_b: bool, sum_b: bool, alpha: f32| {
         let op = OpKind::MatMulBiasGrad { trans_a, trans_b, alpha: F32(alpha), sum_b };
         let (a, b) = (if trans_a { [3, 4] } else { [4, 3] }, if trans_b { [5, 3] } else { [3, 5] });
         let operands = [f32s(&a), f32s(&b)];
-        let (alone, rest) = crate::apart(&op, &operands).unwrap();
+        let (alone, rest) = crate::split_call(&op, &operands).unwrap();
         assert_eq!((alone.elements().1, rest.launches.len()), (vec![20], 1));
         assert!(allowance(&op, &operands) > (12 + 15 + 20) * 4, "what the product alone may use");
         let LibraryCall::Product(product) = library(&op, &operands)? else { return None };

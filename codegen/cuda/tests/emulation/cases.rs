@@ -1,4 +1,5 @@
-//! Random shapes at which kernels change their form: several blocks and parts, ends that are no multiples, empty axes.
+//! Random shapes at which kernels change their form: several blocks and parts, ends that are no multiples,
+//! empty axes.
 
 use memc_ir::attr::{F32, Reduction, ScatterMode};
 use memc_ir::{DType, OpKind};

@@ -118,14 +118,14 @@ impl Script {
     }
 }
 
-/// What a job has computed.
+/// Results of a job.
 pub(crate) struct Outcome {
     pub(crate) results: Vec<Tensor>,
     /// A word for each check.
     pub(crate) reports: Vec<u64>,
 }
 
-/// What every job computes, in a folder of this name; `None` where there is no compiler.
+/// Results of every job, in a folder of this name; `None` where there is no compiler.
 pub(crate) fn run(name: &str, jobs: &[Job]) -> Option<Vec<Outcome>> {
     if !has_compiler() {
         return None;

@@ -4,10 +4,10 @@ use std::fmt::Write;
 
 use crate::kernel::Entry;
 
-/// An iteration space and, for each of several tensors, strides in elements. Adjacent axes are merged where all tensors
-/// allow it, and axes of extent 1 are left out.
+/// An iteration space and, for each of several tensors, strides in elements. Adjacent axes are merged where
+/// all tensors allow it, and axes of extent 1 are left out.
 #[derive(Clone, Debug)]
-pub(crate) struct Walk {
+pub(crate) struct IndexSpace {
     /// Extent and strides of each axis, outermost first.
     axes: Vec<(u64, Vec<i64>)>,
     tensors: usize,
@@ -44,9 +44,9 @@ pub(crate) fn channel(shape: &[u64]) -> Vec<i64> {
     (0..shape.len()).map(|a| i64::from(a == 1 && shape.get(a) != Some(&1))).collect()
 }
 
-impl Walk {
+impl IndexSpace {
     /// Over axes of `extents`, with one list of strides for each tensor.
-    pub(crate) fn new(extents: &[u64], strides: &[Vec<i64>]) -> Walk {
+    pub(crate) fn new(extents: &[u64], strides: &[Vec<i64>]) -> IndexSpace {
         let mut axes: Vec<(u64, Vec<i64>)> = Vec::new();
         for (a, &extent) in extents.iter().enumerate() {
             if extent == 1 {
@@ -63,7 +63,7 @@ impl Walk {
             }
             axes.push((extent, own));
         }
-        Walk { axes, tensors: strides.len() }
+        IndexSpace { axes, tensors: strides.len() }
     }
 
     /// Positions in all.
@@ -98,8 +98,8 @@ impl Walk {
         self.axes.last().is_none_or(|(_, strides)| strides.get(t).is_none_or(|&s| s == 0))
     }
 
-    /// Whether every four positions from a multiple of four on are neighbours in each tensor, from a multiple of four on,
-    /// or one place of it.
+    /// Whether every four positions from a multiple of four on are neighbours in each tensor, from a multiple
+    /// of four on, or one place of it.
     pub(crate) fn by_four(&self) -> bool {
         let Some(((extent, _), outer)) = self.axes.split_last() else { return false };
         let in_order = |t: usize| {
@@ -109,8 +109,8 @@ impl Walk {
         extent % 4 == 0 && (0..self.tensors).all(|t| self.is_still(t) || in_order(t))
     }
 
-    /// Adds the parameters of the walk, named with `tag`, and statements that define `{tag}0`, `{tag}1`, ..., the offsets
-    /// of the tensors at position `position` of type `idx`.
+    /// Adds the parameters of the space, named with `tag`, and statements that define `{tag}0`, `{tag}1`,
+    /// ..., the offsets of the tensors at position `position` of type `idx`.
     pub(crate) fn offsets(&self, mut entry: Entry, tag: &str, position: &str) -> (Entry, String) {
         let mut text = String::new();
         let open: Vec<usize> = (0..self.tensors).filter(|&t| !self.is_flat(t) && !self.is_fixed(t)).collect();
