@@ -5,8 +5,6 @@ use std::hash::{Hash, Hasher};
 
 use half::{bf16, f16};
 
-use crate::ops::fused::Body;
-use crate::parse::parse_body;
 use crate::types::DType;
 
 /// An `f32` compared, ordered and hashed by its bits, so that op kinds are `Eq`, `Ord` and `Hash`.
@@ -192,19 +190,6 @@ impl Attr for Scalar {
             AttrValue::Float(v) => Some(Scalar::Float(F32(*v))),
             _ => None,
         }
-    }
-}
-
-impl Attr for Body {
-    const KIND: &'static str = "a list of steps, as \"add(x0, x1); relu(t0)\"";
-    fn text(&self) -> String {
-        format!("\"{self}\"")
-    }
-    fn read(value: &AttrValue) -> Option<Self> {
-        if let AttrValue::Text(text) = value { parse_body(text).ok() } else { None }
-    }
-    fn wrong(value: &AttrValue) -> Option<String> {
-        if let AttrValue::Text(text) = value { parse_body(text).err().map(|e| e.to_string()) } else { None }
     }
 }
 

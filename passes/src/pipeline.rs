@@ -171,7 +171,8 @@ impl Pipeline {
             }
             let mut next = module.clone();
             let bug = |text: String| {
-                let reproducer = reproducer::text(step, &cx.profile.name, module, &text);
+                let failed = format!("{}{}", pass.name, step.options);
+                let reproducer = reproducer::text(&failed, &cx.profile.name, module, &text);
                 PassError::Bug { text, reproducer }
             };
             (pass.run)(&mut next, &step.options, cx).map_err(|e| match e {

@@ -4,19 +4,10 @@
 
 use memc_ir::{Module, print};
 
-use crate::pipeline::Step;
-
-/// Text of a file that reproduces the failure of a pass on a module.
-pub(crate) fn text(step: &Step, device: &str, before: &Module, why: &str) -> String {
+/// Text of a file that reproduces the failure of `pass`, with its options, on a module.
+pub(crate) fn text(pass: &str, device: &str, before: &Module, why: &str) -> String {
     let why = why.lines().next().unwrap_or_default();
-    format!(
-        "; {}{} fails: {why}\n;! pass {}{}\n;! device {device}\n{}",
-        step.pass.name,
-        step.options,
-        step.pass.name,
-        step.options,
-        print(before)
-    )
+    format!("; {pass} fails: {why}\n;! pass {pass}\n;! device {device}\n{}", print(before))
 }
 
 /// Value of a header `;! NAME VALUE` above the first line of a module.

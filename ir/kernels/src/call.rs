@@ -2,10 +2,11 @@
 
 use memc_ir::{OpKind, TensorType};
 
+use crate::columns::ConvAttrs;
 use crate::elementwise::{Arith, Order};
 use crate::error::KernelError;
 use crate::num::special;
-use crate::view::Ctx;
+use crate::view::{Ctx, Operand};
 use crate::{
     bias_grad, conv, convert, elementwise as ew, fused, fused_norm, index, loss, matmul, norm, optim, pool,
     random, reduce, shape, softmax, widen,
@@ -13,15 +14,6 @@ use crate::{
 
 /// Alignment of every non-empty byte slice of a call, in bytes.
 pub const ALIGN: usize = 64;
-
-/// One operand of a kernel call.
-#[derive(Clone, Copy, Debug)]
-pub enum Operand<'a> {
-    /// Bytes of its own, which no result overlaps.
-    Bytes(&'a [u8]),
-    /// Shares its bytes exactly with the result of this index; a pair that the op's row declares.
-    Result(usize),
-}
 
 /// An op with the types of its operands and results, which satisfy [`OpKind::infer`] (see [`Call::check`]).
 #[derive(Clone, Copy, Debug)]
@@ -201,13 +193,13 @@ pub(crate) fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8])
         OpKind::MatMulBiasGrad { .. } => bias_grad::bias_grad(c, results, workspace),
 
         OpKind::Conv { strides, pads, dilations, groups } => {
-            conv::forward(c, y, workspace, &conv::Attrs { strides, pads, dilations, groups: *groups })
+            conv::forward(c, y, workspace, &ConvAttrs { strides, pads, dilations, groups: *groups })
         }
         OpKind::ConvGradInput { strides, pads, dilations, groups, size: _ } => {
-            conv::grad_input(c, y, workspace, &conv::Attrs { strides, pads, dilations, groups: *groups })
+            conv::grad_input(c, y, workspace, &ConvAttrs { strides, pads, dilations, groups: *groups })
         }
         OpKind::ConvGradWeight { strides, pads, dilations, groups, kernel: _ } => {
-            conv::grad_weight(c, y, workspace, &conv::Attrs { strides, pads, dilations, groups: *groups })
+            conv::grad_weight(c, y, workspace, &ConvAttrs { strides, pads, dilations, groups: *groups })
         }
 
         OpKind::MaxPool { kernel, strides, pads, dilations, ceil: _ } => {

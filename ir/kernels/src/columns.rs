@@ -1,8 +1,17 @@
 //! The column matrix of a convolution: row `(c, i, j)` holds, for every output pixel, the input pixel that
 //! kernel position `(i, j)` of channel `c` meets there, or zero in the padding.
 
-use crate::conv::Attrs;
-use crate::view::ext;
+use crate::walk::ext;
+
+/// Attributes of a convolution.
+#[derive(Clone, Copy)]
+pub(crate) struct ConvAttrs<'a> {
+    pub(crate) strides: &'a [u64],
+    /// Top, left, bottom, right.
+    pub(crate) pads: &'a [u64],
+    pub(crate) dilations: &'a [u64],
+    pub(crate) groups: i64,
+}
 
 /// Extents of a convolution of one plane. Pairs are vertical, horizontal.
 pub(crate) struct Geometry {
@@ -30,7 +39,7 @@ struct Run {
 }
 
 impl Geometry {
-    pub(crate) fn new(a: &Attrs, x: &[u64], w: &[u64], y: &[u64]) -> Self {
+    pub(crate) fn new(a: &ConvAttrs, x: &[u64], w: &[u64], y: &[u64]) -> Self {
         let pair = |s: &[u64]| [ext(s[0]), ext(s[1])];
         Geometry {
             input: pair(&x[2..]),

@@ -7,24 +7,16 @@
 use memc_ir::ops::{MAX_LANES, im2col_tiling, is_depthwise};
 use rayon::prelude::*;
 
-use crate::columns::{Geometry, col2im, im2col};
+use crate::columns::{ConvAttrs, Geometry, col2im, im2col};
 use crate::depthwise::Depthwise;
 use crate::error::KernelError;
-use crate::matmul::{Mat, multiply};
+use crate::matmul::multiply;
+use crate::matrix::Mat;
 use crate::parallel::for_chunks;
-use crate::view::{Ctx, ext};
+use crate::view::Ctx;
+use crate::walk::ext;
 
 type Done = Result<(), KernelError>;
-
-/// Attributes of a convolution.
-#[derive(Clone, Copy)]
-pub(crate) struct Attrs<'a> {
-    pub(crate) strides: &'a [u64],
-    /// Top, left, bottom, right.
-    pub(crate) pads: &'a [u64],
-    pub(crate) dilations: &'a [u64],
-    pub(crate) groups: i64,
-}
 
 /// Multiply-adds below which images are not processed side by side.
 const SMALL: usize = 1 << 17;
@@ -52,7 +44,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(c: &Ctx, a: &Attrs, x: &[u64], w: &[u64], y: &[u64]) -> Result<Plan, KernelError> {
+    fn new(c: &Ctx, a: &ConvAttrs, x: &[u64], w: &[u64], y: &[u64]) -> Result<Plan, KernelError> {
         let groups = usize::try_from(a.groups).ok().filter(|&g| g > 0).ok_or_else(|| c.fail("no groups"))?;
         let t = im2col_tiling(x[0], w[1] * w[2] * w[3], y[2] * y[3]);
         let pointwise = w[2..] == [1, 1] && a.strides == [1, 1] && a.pads.iter().all(|&p| p == 0);
@@ -182,7 +174,7 @@ fn scratch<'w>(c: &Ctx, workspace: &'w mut [u8], len: usize) -> Result<&'w mut [
 
 /// The convolution of images of shape `x` by a weight of shape `w` to images of shape `y`, if it is
 /// depthwise.
-fn depthwise(a: &Attrs, x: &[u64], w: &[u64], y: &[u64]) -> Option<Depthwise> {
+fn depthwise(a: &ConvAttrs, x: &[u64], w: &[u64], y: &[u64]) -> Option<Depthwise> {
     is_depthwise(w, x[1]).then(|| Depthwise {
         geo: Geometry::new(a, x, w, y),
         batch: ext(x[0]),
@@ -191,7 +183,7 @@ fn depthwise(a: &Attrs, x: &[u64], w: &[u64], y: &[u64]) -> Option<Depthwise> {
     })
 }
 
-pub(crate) fn forward(c: &Ctx, y: &mut [u8], workspace: &mut [u8], attrs: &Attrs) -> Done {
+pub(crate) fn forward(c: &Ctx, y: &mut [u8], workspace: &mut [u8], attrs: &ConvAttrs) -> Done {
     let (x, w) = (c.slice::<f32>(0)?, c.slice::<f32>(1)?);
     let bias = if c.operands.len() > 2 { Some(c.slice::<f32>(2)?) } else { None };
     if let Some(d) = depthwise(attrs, &c.types[0].shape, &c.types[1].shape, &c.results[0].shape) {
@@ -230,7 +222,7 @@ pub(crate) fn forward(c: &Ctx, y: &mut [u8], workspace: &mut [u8], attrs: &Attrs
     })
 }
 
-pub(crate) fn grad_input(c: &Ctx, dx: &mut [u8], workspace: &mut [u8], attrs: &Attrs) -> Done {
+pub(crate) fn grad_input(c: &Ctx, dx: &mut [u8], workspace: &mut [u8], attrs: &ConvAttrs) -> Done {
     let (dy, w) = (c.slice::<f32>(0)?, c.slice::<f32>(1)?);
     if let Some(d) = depthwise(attrs, &c.results[0].shape, &c.types[1].shape, &c.types[0].shape) {
         d.grad_input(dy, w, c.out(dx)?);
@@ -283,7 +275,7 @@ struct Lane<'a> {
     columns: &'a mut [f32],
 }
 
-pub(crate) fn grad_weight(c: &Ctx, dw: &mut [u8], workspace: &mut [u8], attrs: &Attrs) -> Done {
+pub(crate) fn grad_weight(c: &Ctx, dw: &mut [u8], workspace: &mut [u8], attrs: &ConvAttrs) -> Done {
     let (dy, x) = (c.slice::<f32>(0)?, c.slice::<f32>(1)?);
     if let Some(d) = depthwise(attrs, &c.types[1].shape, &c.results[0].shape, &c.types[0].shape) {
         d.grad_weight(dy, x, c.out(dw)?);

@@ -12,7 +12,8 @@ use memc_ir::DType;
 use crate::error::KernelError;
 use crate::num::wide::map;
 use crate::parallel::for_rows;
-use crate::view::{Ctx, ext};
+use crate::view::Ctx;
+use crate::walk::ext;
 
 type Done = Result<(), KernelError>;
 

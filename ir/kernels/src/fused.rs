@@ -13,13 +13,13 @@ use memc_ir::ops::fused::{
 };
 use memc_ir::{DType, OpKind, TensorType};
 
-use crate::call::{Operand, dispatch};
+use crate::call::dispatch;
 use crate::convert::{narrow, widen};
 use crate::error::KernelError;
 use crate::norm;
 use crate::parallel::{CHUNK, INLINE};
-use crate::view::{Ctx, ext, product};
-use crate::walk::StridedSpace;
+use crate::view::{Ctx, Operand};
+use crate::walk::{StridedSpace, ext, product};
 
 type Done = Result<(), KernelError>;
 

@@ -4,9 +4,8 @@
 use memc_ir::ops::fused::Body;
 use memc_ir::ops::fused_norm::{From, Part, Parts};
 
-use crate::call::Operand;
 use crate::error::KernelError;
-use crate::view::Ctx;
+use crate::view::{Ctx, Operand};
 use crate::widen;
 
 type Done = Result<(), KernelError>;

@@ -9,8 +9,8 @@ use crate::error::KernelError;
 use crate::num::Num;
 use crate::parallel::{CHUNK, INLINE, for_chunks, for_rows};
 use crate::shape::{Bits, by_width, copy_to_result};
-use crate::view::{Ctx, around, axis_of, ext, product};
-use crate::walk::StridedSpace;
+use crate::view::{Ctx, around, axis_of};
+use crate::walk::{StridedSpace, ext, product};
 
 type Done = Result<(), KernelError>;
 

@@ -3,8 +3,9 @@
 use bytemuck::Pod;
 use memc_ir::{DType, OpKind, TensorType};
 
-use crate::call::{ALIGN, Call, Operand, execute};
+use crate::call::{ALIGN, Call, execute};
 use crate::error::KernelError;
+use crate::view::Operand;
 
 /// Zeroed bytes, aligned as kernels want them.
 #[derive(Debug)]

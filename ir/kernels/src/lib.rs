@@ -32,6 +32,7 @@ mod index;
 pub mod interp;
 mod loss;
 mod matmul;
+mod matrix;
 mod narrow;
 mod norm;
 mod num;
@@ -46,5 +47,6 @@ mod view;
 mod walk;
 mod widen;
 
-pub use call::{ALIGN, Call, Operand, execute};
+pub use call::{ALIGN, Call, execute};
 pub use error::KernelError;
+pub use view::Operand;

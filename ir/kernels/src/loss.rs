@@ -9,7 +9,8 @@ use crate::num::special;
 use crate::num::wide::map_in_place;
 use crate::parallel::for_rows;
 use crate::softmax::normalise;
-use crate::view::{Ctx, Src, ext, product};
+use crate::view::{Ctx, Src};
+use crate::walk::{ext, product};
 
 type Done = Result<(), KernelError>;
 

@@ -8,32 +8,13 @@
 use rayon::prelude::*;
 
 use crate::error::KernelError;
+use crate::matrix::Mat;
 use crate::narrow::{is_narrow, multiply_narrow, panel_rows};
 use crate::parallel::for_chunks;
-use crate::view::{Ctx, Src, ext, product};
-use crate::walk::StridedSpace;
+use crate::view::{Ctx, Src};
+use crate::walk::{StridedSpace, ext, product};
 
 type Done = Result<(), KernelError>;
-
-/// A strided matrix operand; strides count elements.
-#[derive(Clone, Copy)]
-pub(crate) struct Mat<'a> {
-    pub(crate) data: &'a [f32],
-    pub(crate) row: usize,
-    pub(crate) col: usize,
-}
-
-impl<'a> Mat<'a> {
-    /// A matrix stored densely with `width` elements to a row, or its transpose.
-    pub(crate) fn dense(data: &'a [f32], width: usize, transposed: bool) -> Self {
-        if transposed { Mat { data, row: 1, col: width } } else { Mat { data, row: width, col: 1 } }
-    }
-
-    /// The matrix without its first `rows` rows.
-    pub(crate) fn below(self, rows: usize) -> Self {
-        Mat { data: self.data.get(rows * self.row..).unwrap_or_default(), ..self }
-    }
-}
 
 /// Elements that a strided matrix spans.
 fn span(rows: usize, cols: usize, row: usize, col: usize) -> Option<usize> {

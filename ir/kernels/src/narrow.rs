@@ -4,7 +4,7 @@
 //! in different orders. Results must not depend on whether an operand is stored transposed or read through a
 //! flag: otherwise the compiler could not exchange one for the other without changing bits.
 
-use crate::matmul::Mat;
+use crate::matrix::Mat;
 
 /// Partial sums of one result: term `t` belongs to sum `t % LANES`.
 const LANES: usize = 8;

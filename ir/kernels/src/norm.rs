@@ -6,7 +6,8 @@ use pulp::{Arch, Simd, WithSimd};
 
 use crate::num::wide::{sum, sums, sums3};
 use crate::parallel::{for_rows, for_rows2, for_rows3, rows_per_chunk};
-use crate::view::{Ctx, Src, axis_of, ext, product};
+use crate::view::{Ctx, Src, axis_of};
+use crate::walk::{ext, product};
 
 type Done = Result<(), KernelError>;
 

@@ -5,7 +5,8 @@ use rayon::prelude::*;
 use crate::error::KernelError;
 use crate::index::first_illegal;
 use crate::parallel::{INLINE, for_rows, for_rows2, rows_per_chunk};
-use crate::view::{Ctx, ext, product};
+use crate::view::Ctx;
+use crate::walk::{ext, product};
 
 type Done = Result<(), KernelError>;
 

@@ -7,8 +7,8 @@ use memc_ir::DType;
 use crate::error::KernelError;
 use crate::num::{Num, Sum, wide};
 use crate::parallel::{CHUNK, INLINE, for_rows};
-use crate::view::{Ctx, ext};
-use crate::walk::StridedSpace;
+use crate::view::Ctx;
+use crate::walk::{StridedSpace, ext};
 
 type Done = Result<(), KernelError>;
 

@@ -5,11 +5,10 @@ use memc_ir::MAX_RANK;
 use memc_ir::attr::Scalar;
 use rayon::prelude::*;
 
-use crate::call::Operand;
 use crate::error::KernelError;
 use crate::parallel::{CHUNK, INLINE, for_chunks, for_rows};
-use crate::view::{Ctx, Src, around, axis_of, ext};
-use crate::walk::StridedSpace;
+use crate::view::{Ctx, Operand, Src, around, axis_of};
+use crate::walk::{StridedSpace, ext};
 
 type Done = Result<(), KernelError>;
 

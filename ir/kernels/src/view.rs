@@ -3,9 +3,17 @@
 use bytemuck::Pod;
 use memc_ir::{DType, OpKind, TensorType};
 
-use crate::call::Operand;
 use crate::error::KernelError;
-use crate::walk::StridedSpace;
+use crate::walk::{StridedSpace, ext, product};
+
+/// One operand of a kernel call.
+#[derive(Clone, Copy, Debug)]
+pub enum Operand<'a> {
+    /// Bytes of its own, which no result overlaps.
+    Bytes(&'a [u8]),
+    /// Shares its bytes exactly with the result of this index; a pair that the op's row declares.
+    Result(usize),
+}
 
 /// The operand side of a checked call.
 #[derive(Clone, Copy)]
@@ -113,16 +121,6 @@ impl<'a> Ctx<'a> {
         let got = results.len();
         results.try_into().map_err(|_| self.fail(format!("wants {N} results, got {got}")))
     }
-}
-
-/// An extent, or a product of extents of a tensor whose bytes are addressable.
-pub(crate) fn ext(extent: u64) -> usize {
-    usize::try_from(extent).unwrap_or(usize::MAX)
-}
-
-/// Product of extents.
-pub(crate) fn product(extents: &[u64]) -> usize {
-    ext(extents.iter().product())
 }
 
 /// Extents before, at and after `axis`.

@@ -3,7 +3,15 @@
 use memc_ir::MAX_RANK;
 use std::ops::Range;
 
-use crate::view::ext;
+/// An extent, or a product of extents of a tensor whose bytes are addressable.
+pub(crate) fn ext(extent: u64) -> usize {
+    usize::try_from(extent).unwrap_or(usize::MAX)
+}
+
+/// Product of extents.
+pub(crate) fn product(extents: &[u64]) -> usize {
+    ext(extents.iter().product())
+}
 
 /// An index space with the strides of `N` operands, in elements. Adjacent axes that every operand walks
 /// evenly are one axis.

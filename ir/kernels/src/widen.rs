@@ -4,10 +4,11 @@ use memc_ir::TensorType;
 use memc_ir::ops::Widening;
 use rayon::prelude::*;
 
-use crate::call::{Operand, dispatch};
+use crate::call::dispatch;
 use crate::convert::{narrow, widen};
 use crate::error::KernelError;
-use crate::view::{Ctx, ext};
+use crate::view::{Ctx, Operand};
+use crate::walk::ext;
 
 type Done = Result<(), KernelError>;
 

@@ -6,7 +6,7 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_PI, PI};
 use memc_ir::{DType, TensorType};
 
 use crate::error::EvalError;
-use crate::eval::Results;
+use crate::tensor::Results;
 use crate::tensor::{Data, Tensor64, flat_broadcast, points, wrapped};
 
 pub(crate) fn float(x: &Tensor64, f: impl Fn(f64) -> f64) -> Results {

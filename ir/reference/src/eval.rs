@@ -5,11 +5,8 @@ use memc_ir::{OpKind, TensorType};
 
 use crate::error::EvalError;
 use crate::random::{self, Source};
-use crate::tensor::{Data, Tensor64};
+use crate::tensor::{Data, Results, Tensor64};
 use crate::{elementwise as ew, index, linalg, loss, movement, norm, optim, reduce, window};
-
-/// Return of a family's function: the data of every result.
-pub(crate) type Results = Result<Vec<Data>, EvalError>;
 
 /// The results of `op` on `operands`.
 ///

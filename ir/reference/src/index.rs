@@ -4,7 +4,7 @@ use memc_ir::TensorType;
 use memc_ir::attr::ScatterMode;
 
 use crate::error::EvalError;
-use crate::eval::Results;
+use crate::tensor::Results;
 use crate::tensor::{Data, Tensor64, at, flat, points, resolve, wrapped};
 
 /// Position in a tensor of shape `data` of slice element `p`, whose axes from `axis` on are those of the

@@ -3,7 +3,7 @@
 use memc_ir::TensorType;
 
 use crate::error::EvalError;
-use crate::eval::Results;
+use crate::tensor::Results;
 use crate::tensor::{Data, Tensor64, flat_broadcast, points};
 
 /// The element in row `i` and column `j` of the matrix that `t` holds at the leading multi-index `lead`.

@@ -3,8 +3,8 @@
 use memc_ir::attr::Reduction;
 
 use crate::error::EvalError;
-use crate::eval::Results;
 use crate::norm::log_softmax;
+use crate::tensor::Results;
 use crate::tensor::{Data, Tensor64, flat, points};
 
 /// For every label, the position of its logarithm in `log_prob`, or `None` when it is ignored.

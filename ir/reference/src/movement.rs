@@ -3,7 +3,7 @@
 use memc_ir::TensorType;
 use memc_ir::attr::Scalar;
 
-use crate::eval::Results;
+use crate::tensor::Results;
 use crate::tensor::{Data, Tensor64, flat, flat_broadcast, points};
 
 /// Element `p` of the result is element `from(p)` of `x`, or `other` where that is `None`.

@@ -1,6 +1,6 @@
 //! Normalisation and softmax.
 
-use crate::eval::Results;
+use crate::tensor::Results;
 use crate::tensor::{Data, Tensor64, at, flat, points};
 
 fn mean(xs: &[f64]) -> f64 {

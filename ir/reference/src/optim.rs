@@ -1,7 +1,7 @@
 //! Optimizer updates.
 
 use crate::error::EvalError;
-use crate::eval::Results;
+use crate::tensor::Results;
 use crate::tensor::{Data, Tensor64};
 
 /// The step number in operand `i`; 1 where that is absent.

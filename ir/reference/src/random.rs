@@ -6,7 +6,7 @@ use std::f64::consts::PI;
 use memc_ir::TensorType;
 
 use crate::error::EvalError;
-use crate::eval::Results;
+use crate::tensor::Results;
 use crate::tensor::{Data, Tensor64};
 
 /// Key, stream and step of one op.

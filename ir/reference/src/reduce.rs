@@ -1,6 +1,6 @@
 //! Reductions.
 
-use crate::eval::Results;
+use crate::tensor::Results;
 use crate::tensor::{Data, Tensor64, flat, points, wrapped};
 
 /// Folds the elements of `x` over `axes`, in row-major order.

@@ -14,6 +14,9 @@ pub enum Data {
     Int(Vec<i64>),
 }
 
+/// Return of a family's function: the data of every result.
+pub(crate) type Results = Result<Vec<Data>, EvalError>;
+
 /// A dense row-major tensor.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Tensor64 {

@@ -2,7 +2,7 @@
 
 use memc_ir::TensorType;
 
-use crate::eval::Results;
+use crate::tensor::Results;
 use crate::tensor::{Data, Tensor64, flat, points};
 
 /// Position `output * stride + tap * dilation - pad`, when it is below `size`.

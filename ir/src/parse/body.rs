@@ -2,6 +2,7 @@
 
 use super::Cursor;
 use super::lexer::tokens;
+use crate::attr::{Attr, AttrValue};
 use crate::diag::Diag;
 use crate::error::ParseError;
 use crate::ops::OpKind;
@@ -10,7 +11,7 @@ use crate::ops::fused::{Arg, Body, MAX_STEPS, Step};
 /// Parses a body. Type inference decides whether its steps fit together.
 ///
 /// The error says why the text is no body.
-pub(crate) fn parse_body(text: &str) -> Result<Body, ParseError> {
+fn parse_body(text: &str) -> Result<Body, ParseError> {
     let parts: Vec<&str> = text.split(';').take(MAX_STEPS + 1).collect();
     if parts.len() > MAX_STEPS {
         return Err(format!("has more than {MAX_STEPS} steps").into());
@@ -19,6 +20,19 @@ pub(crate) fn parse_body(text: &str) -> Result<Body, ParseError> {
         step(part).map_err(|why: Diag| format!("has a bad step t{i}: {}", why.message))
     };
     Ok(Body(parts.iter().enumerate().map(one).collect::<Result<_, _>>()?))
+}
+
+impl Attr for Body {
+    const KIND: &'static str = "a list of steps, as \"add(x0, x1); relu(t0)\"";
+    fn text(&self) -> String {
+        format!("\"{self}\"")
+    }
+    fn read(value: &AttrValue) -> Option<Self> {
+        if let AttrValue::Text(text) = value { parse_body(text).ok() } else { None }
+    }
+    fn wrong(value: &AttrValue) -> Option<String> {
+        if let AttrValue::Text(text) = value { parse_body(text).err().map(|e| e.to_string()) } else { None }
+    }
 }
 
 fn step(text: &str) -> Result<Step, Diag> {

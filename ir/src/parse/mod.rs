@@ -19,8 +19,6 @@ use crate::ops::OpKind;
 use crate::types::TensorType;
 use lexer::{Token, tokens};
 
-pub(crate) use body::parse_body;
-
 /// Parses a module. The result is well-formed text, not yet a valid module: verify it.
 ///
 /// Codes: `P1` syntax, `P2` unknown name, `P3` name defined twice, `P4` unknown op or bad attribute.

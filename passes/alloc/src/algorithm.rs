@@ -6,7 +6,7 @@ use crate::compact::{Compact, components};
 use crate::instance::Instance;
 use crate::place::{Fit, in_order};
 use crate::pools::size_classes;
-use crate::solve::Solution;
+use crate::solution::Solution;
 use crate::sweep::{Plan, Rule, Stack, sweep};
 
 /// A way to choose offsets.

@@ -10,10 +10,12 @@ mod place;
 mod pools;
 mod random;
 mod repair;
+mod solution;
 mod solve;
 mod sweep;
 mod work;
 
 pub use algorithm::{Algorithm, place};
 pub use instance::{Buffer, Conflict, Instance, InstanceError, MAX_TOTAL_BYTES, Range, check};
-pub use solve::{MAX_EFFORT, Options, Solution, solve};
+pub use solution::Solution;
+pub use solve::{MAX_EFFORT, Options, solve};

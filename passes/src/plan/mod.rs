@@ -8,7 +8,7 @@ mod problem;
 pub(crate) mod rows;
 pub(crate) mod storage;
 
+pub use crate::error::Infeasible;
 pub use bufferize::{apply, bufferize};
-pub use infeasible::Infeasible;
 pub use problem::{Breakdown, Problem, device};
 pub use storage::TensorKind;

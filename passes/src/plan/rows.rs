@@ -8,9 +8,8 @@ use memc_planner::{Decisions, NoPlan, Request, realise, solve};
 
 use super::alloc::{allocate, lowest};
 use super::events::place_waits;
-use super::infeasible::Infeasible;
 use super::problem::Problem;
-use crate::error::PassError;
+use crate::error::{Infeasible, PassError};
 use crate::options::{OptionDef, Options};
 use crate::pipeline::{PassCx, PassDef};
 

@@ -6,7 +6,7 @@ mod sum;
 use memc_ir::ops::fused::{Arg, Body, MAX_OPERANDS, MAX_RESULTS, MAX_STEPS, Step, is_head, is_step};
 use memc_ir::{Module, OpId, OpKind, TensorType, ValueId};
 
-use super::Item;
+use super::item::{Group, Item};
 use super::live::Lives;
 use crate::analysis::peak_live_bytes;
 use crate::device::DeviceProfile;
@@ -19,20 +19,6 @@ const TINY: u64 = 1024;
 
 /// New scratch may take up to this part of the step's peak of live bytes.
 const SCRATCH: u64 = 128;
-
-/// Ops that are one kernel, or one op of any kind.
-#[derive(Clone)]
-pub(super) struct Group {
-    /// Positions in the order, ascending.
-    pub(super) members: Vec<usize>,
-    /// Position of the group in the order: that of a member.
-    pub(super) at: usize,
-    pub(super) kind: OpKind,
-    pub(super) operands: Vec<ValueId>,
-    pub(super) results: Vec<ValueId>,
-    /// Modelled time.
-    ns: u64,
-}
 
 /// All ops of a module in groups.
 pub(super) struct Groups<'a> {

@@ -6,7 +6,7 @@
 
 use memc_ir::{Def, Id, Module, OpId, TensorType, ValueId, aligned};
 
-use super::group::Group;
+use super::item::Group;
 use crate::device::DeviceProfile;
 use crate::plan::storage::base;
 

@@ -38,6 +38,7 @@
 
 mod align;
 mod group;
+mod item;
 mod live;
 
 use std::collections::BTreeMap;
@@ -45,6 +46,7 @@ use std::collections::BTreeMap;
 use memc_ir::{Code, Def, Module, OpId, OpKind, Phase, ValueId};
 
 use self::group::Groups;
+use self::item::Item;
 use super::compact::compact;
 use crate::{Contradiction, Fired, Options, PassCx, PassDef, PassError};
 
@@ -97,14 +99,6 @@ fn run(m: &mut Module, _options: &Options, cx: &mut PassCx<'_>) -> Result<(), Pa
     cx.stats.push((PASS.name, "kernels for them".into(), made));
     compact(m);
     Ok(())
-}
-
-/// An entry of the new order.
-enum Item {
-    /// An op as it was.
-    Op(OpId),
-    /// The fused op in place of several ops, with the values that its results replace.
-    Fused { kind: OpKind, operands: Vec<ValueId>, results: Vec<ValueId>, ops: Vec<OpId> },
 }
 
 /// Makes the fused op, whose results become those of the ops that it stands for.

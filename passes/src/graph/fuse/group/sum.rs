@@ -2,7 +2,8 @@
 
 use memc_ir::{OpKind, TensorType};
 
-use super::{Group, Groups};
+use super::Groups;
+use crate::graph::fuse::item::Group;
 
 impl Groups<'_> {
     /// Joins products with the sum of an operand over the axis that they sum over, where a library does both.
