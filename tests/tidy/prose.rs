@@ -19,7 +19,6 @@ const TABLES: &[(&str, &str)] = &[
     ("ir/kernels/src/call.rs::dispatch", "one arm for every op"),
     ("ir/reference/src/eval.rs::dispatch", "one arm for every op"),
     ("ir/src/autodiff/rules.rs::apply", "one arm for every op"),
-    ("ir/kernels/tests/common/mod.rs::elementwise", "one sample for every element-wise op"),
     ("passes/tests/common/idioms.rs::idiom", "one arm for every idiom"),
 ];
 
