@@ -150,15 +150,16 @@ pub enum Code {
     Free(SlotId),
 }
 
-/// A queue of the device. Ops of one stream run in order; streams run side by side.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Stream {
-    /// Kernels.
-    Compute,
-    /// Copies from device to host.
-    DeviceToHost,
-    /// Copies from host to device.
-    HostToDevice,
+words! {
+    /// A queue of the device. Ops of one stream run in order; streams run side by side.
+    pub enum Stream {
+        /// Kernels.
+        Compute = "compute",
+        /// Copies from device to host.
+        DeviceToHost = "d2h",
+        /// Copies from host to device.
+        HostToDevice = "h2d",
+    }
 }
 
 /// A dependence on the completion of another op.
@@ -211,13 +212,14 @@ impl Op {
     }
 }
 
-/// An arena.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Space {
-    /// Device arena.
-    Dev,
-    /// Page-locked host arena.
-    Host,
+words! {
+    /// An arena.
+    pub enum Space {
+        /// Device arena.
+        Dev = "dev",
+        /// Page-locked host arena.
+        Host = "host",
+    }
 }
 
 /// Half-open range of bytes in one arena.

@@ -1,36 +1,12 @@
-//! Byte ranges of the two arenas, and the names of arenas and streams in text forms.
+//! Byte ranges of the two arenas, as text forms have them.
 
 use std::fmt;
 
-use crate::module::{Space, Stream};
-
-impl Space {
-    /// Name in text forms.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Space::Dev => "dev",
-            Space::Host => "host",
-        }
-    }
-}
+use crate::module::Space;
 
 impl fmt::Display for Space {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl Stream {
-    /// All streams.
-    pub const ALL: [Stream; 3] = [Stream::Compute, Stream::DeviceToHost, Stream::HostToDevice];
-
-    /// Name in text forms.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Stream::Compute => "compute",
-            Stream::DeviceToHost => "d2h",
-            Stream::HostToDevice => "h2d",
-        }
     }
 }
 

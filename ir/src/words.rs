@@ -14,7 +14,7 @@ macro_rules! words {
             pub const ALL: [$Name; [$($word),*].len()] = [$($Name::$Variant),*];
 
             /// Spelling in texts and files.
-            pub fn name(self) -> &'static str {
+            pub const fn name(self) -> &'static str {
                 match self { $($Name::$Variant => $word),* }
             }
 

@@ -56,10 +56,8 @@ impl Parser {
         c.take();
         let name = c.word("a slot name")?;
         c.expect("=")?;
-        let space = match c.word("`dev` or `host`")?.as_str() {
-            "dev" => Space::Dev,
-            "host" => Space::Host,
-            _ => return c.fail("expected `dev` or `host`"),
+        let Some(space) = Space::from_name(&c.word("`dev` or `host`")?) else {
+            return c.fail("expected `dev` or `host`");
         };
         let bytes = c.uint()?;
         let offset = if c.eat("@") { Some(c.uint()?) } else { None };

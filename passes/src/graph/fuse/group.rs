@@ -1,9 +1,8 @@
-//! Groups of ops that one kernel computes, and joining them.
-
-mod norm;
-mod sum;
+//! Groups of ops that one kernel computes, and joining them: element-wise ops, normalisations of rows with those
+//! around them, products with an epilogue, and products with the sum of an operand.
 
 use memc_ir::ops::fused::{Arg, Body, MAX_OPERANDS, MAX_RESULTS, MAX_STEPS, Step, is_head, is_step};
+use memc_ir::ops::fused_norm::is_norm;
 use memc_ir::{Module, OpId, OpKind, TensorType, ValueId};
 
 use super::item::{Group, Item};
@@ -212,6 +211,102 @@ impl<'a> Groups<'a> {
         }
         let ns = self.profile.op_ns(&kind, &from, &to);
         Some(Group { at: *members.first()?, members, kind, operands, results, ns })
+    }
+
+    /// Whether the op at position `i` is one that element-wise ops before and behind it may be joined with.
+    pub(super) fn is_norm(&self, i: usize) -> bool {
+        self.m.ops[self.m.order[i]].kind().is_some_and(is_norm)
+    }
+
+    /// Joins the normalisation at position `i` with the group that makes its operand, and with those that
+    /// read its first result.
+    pub(super) fn surround(&mut self, i: usize) {
+        let op = &self.m.ops[self.m.order[i]];
+        let (Some(&x), Some(&y)) = (op.operands.first(), op.results.first()) else { return };
+        let around: Vec<usize> =
+            self.definer(x).into_iter().chain(self.lives.users(y).iter().copied()).collect();
+        for p in around {
+            let (mine, other) = (self.of[i], self.of[p]);
+            if mine == other || self.shape(p) != Some(&self.m.values[y].ty.shape) {
+                continue;
+            }
+            // From an operand that others read too, as the backward pass does, the result can be recomputed
+            // alone.
+            if let Some(joined) = self.joined(mine, other).filter(|joined| !joined.results.contains(&x)) {
+                self.put(joined);
+            }
+        }
+    }
+
+    /// The members in the order of a body's steps. Without a normalisation among them, that is the order of
+    /// the module. Otherwise the ops that it needs come first, with their readers that come before it, and
+    /// all others behind it.
+    fn steps(&self, members: &[usize]) -> Vec<usize> {
+        let Some(norm) = members.iter().position(|&i| self.is_norm(i)) else { return members.to_vec() };
+        let reads = |k: usize| {
+            let operands = self.m.ops[self.m.order[members[k]]].operands.iter();
+            operands.filter_map(|&v| self.definer(v)).filter_map(|p| members.binary_search(&p).ok())
+        };
+        let (mut early, mut late) = (vec![false; members.len()], vec![false; members.len()]);
+        late[norm] = true;
+        reads(norm).for_each(|k| early[k] = true);
+        for k in (0..norm).rev() {
+            if early[k] {
+                reads(k).for_each(|k| early[k] = true);
+            }
+        }
+        for k in 0..members.len() {
+            late[k] |= reads(k).any(|p| late[p]);
+            early[k] |= !late[k] && reads(k).any(|p| early[p]);
+        }
+        let part = |is: &dyn Fn(usize) -> bool| -> Vec<usize> {
+            (0..members.len()).filter(|&k| k != norm && is(k)).map(|k| members[k]).collect()
+        };
+        [part(&|k| early[k]), vec![members[norm]], part(&|k| !early[k])].concat()
+    }
+
+    /// Joins products with the sum of an operand over the axis that they sum over, where a library does both.
+    pub(super) fn join_sums(&mut self) {
+        for i in 0..self.of.len() {
+            let joined = [false, true].into_iter().find_map(|sum_b| {
+                let operand = *self.group(i)?.operands.get(usize::from(sum_b))?;
+                self.lives.readers(operand).iter().find_map(|&u| self.with_sum(i, u, sum_b))
+            });
+            if let Some(joined) = joined {
+                self.put(joined);
+            }
+        }
+    }
+
+    /// The product at position `i` with the sum at position `u`, which is of the rows of an operand, however
+    /// many axes these are there: the order of the sum is the same.
+    fn with_sum(&self, i: usize, u: usize, sum_b: bool) -> Option<Group> {
+        let (a, b) = (self.group(i)?, self.group(u)?);
+        let (&OpKind::MatMul { trans_a, trans_b, alpha }, OpKind::ReduceSum { axes, keepdims: false }) =
+            (&a.kind, &b.kind)
+        else {
+            return None;
+        };
+        let kind = OpKind::MatMulBiasGrad { trans_a, trans_b, alpha, sum_b };
+        let types: Vec<TensorType> = a.operands.iter().map(|&v| self.m.values[v].ty.clone()).collect();
+        let from: Vec<&TensorType> = types.iter().collect();
+        let (ty, whole) = (from.get(usize::from(sum_b))?, &self.m.values[*b.operands.first()?].ty);
+        let is_of_rows = axes.iter().copied().eq(0..whole.rank().saturating_sub(1) as u64);
+        if !is_of_rows || whole.shape.last() != ty.shape.last() || whole.numel() != ty.numel() {
+            return None;
+        }
+        // Only where the rows are outermost.
+        memc_cuda::library(&kind, &types)?;
+        let results = [a.results.as_slice(), &b.results].concat();
+        let made = kind.infer(&from).ok()?;
+        if !made.iter().eq(results.iter().map(|&v| &self.m.values[v].ty)) {
+            return None;
+        }
+        let ns = self.profile.op_ns(&kind, &from, &made.iter().collect::<Vec<_>>());
+        let mut members = vec![i, u];
+        members.sort_unstable();
+        let joined = Group { members, at: i, kind, operands: a.operands.clone(), results, ns };
+        self.placed(joined, [a, b])
     }
 
     /// Whether the group stands behind its operands' ops and before its results' readers.
