@@ -1,10 +1,10 @@
-//! What to write instead of operators that are not supported.
+//! Replacements for operators that are not supported.
 //!
 //! It covers the standard's operators, and those of other domains that training graphs are known to have.
 
 use crate::registry::MS;
 
-/// What to do about `domain::op`; `None` for operators that nothing is known of.
+/// Advice on `domain::op`; `None` for operators that nothing is known of.
 pub(crate) fn of(domain: &str, op: &str) -> Option<&'static str> {
     match domain {
         "" => standard(op),
@@ -25,7 +25,8 @@ const DEPENDS_ON_DATA: &str =
 const SEQUENCE: &str =
     "sequences exist only between SplitToSequence and SequenceAt; use tensors, with Split and Concat";
 const STRINGS: &str = "strings cannot be trained on; turn them into numbers before, and feed those";
-const QUANTISED: &str = "quantised operators have no gradient; train the float model, with MatMul or Conv, and quantise it afterwards";
+const QUANTISED: &str = "quantised operators have no gradient; train the float model, with MatMul or Conv, \
+                         and quantise it afterwards";
 const WINDOW: &str = "compute the window once and store it as an initializer";
 const FOURIER: &str = "write MatMul with the constant matrix of cosines and sines";
 const SAMPLING: &str = "write Resize for fixed scales, or Gather and Mul for fixed positions";
@@ -99,7 +100,8 @@ fn microsoft(op: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
 
-    /// Every operator of the standard whose node tests are refused for the operator's sake has advice of its own.
+    /// Every operator of the standard whose node tests are refused for the operator's sake has advice of its
+    /// own.
     #[test]
     fn the_standard_is_covered() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/conformance/manifest.tsv");

@@ -70,8 +70,8 @@ impl NodeCx<'_, '_> {
         self.add(x, term)
     }
 
-    /// The `p`-th root of a sum of `p`-th powers, with slope zero at zero: a plain root's is infinite there, that of
-    /// the powers zero, and their product no number.
+    /// The `p`-th root of a sum of `p`-th powers, with slope zero at zero: a plain root's is infinite there,
+    /// that of the powers zero, and their product no number.
     pub(crate) fn norm(&mut self, powers: ValueId, p: i64) -> Made {
         let (zero, one) = (self.number(powers, "zero", 0.0)?, self.number(powers, "one", 1.0)?);
         let empty = self.temp(OpKind::Equal {}, &[powers, zero])?;

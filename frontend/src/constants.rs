@@ -2,7 +2,8 @@
 //!
 //! Exporters compute shapes with ordinary nodes (Shape, Gather, Concat, ...). Several operators need such an
 //! operand's value to know their result's type, so the importer evaluates these chains. It deliberately
-//! handles only integer and boolean tensors of at most [`MAX_ELEMENTS`] elements; folding in general is a pass.
+//! handles only integer and boolean tensors of at most [`MAX_ELEMENTS`] elements; folding in general is a
+//! pass.
 
 use memc_ir::ops::broadcast_shapes;
 use memc_ir::{DType, TensorType};
@@ -48,8 +49,9 @@ impl Allowance {
     pub(crate) fn take(&mut self, bytes: u64) -> Result<(), Fault> {
         let Some(left) = self.left.checked_sub(bytes) else {
             return unsupported(format!(
-                "its result is a constant of {bytes} bytes, and the constants that nodes compute may have {} bytes \
-                 in all, of which {} are left; fold constants when exporting, or feed large ones as inputs",
+                "its result is a constant of {bytes} bytes, and the constants that nodes compute may have {} \
+                 bytes in all, of which {} are left; fold constants when exporting, or feed large ones as \
+                 inputs",
                 self.total, self.left
             ));
         };
@@ -58,7 +60,8 @@ impl Allowance {
     }
 }
 
-/// Applies an element-wise operator with broadcasting; `None` when it is none of these or cannot be evaluated.
+/// Applies an element-wise operator with broadcasting; `None` when it is none of these or cannot be
+/// evaluated.
 pub(crate) fn binary(op: &str, a: &Literal, b: &Literal) -> Option<Literal> {
     let f: fn(i64, i64) -> Option<i64> = match op {
         "Add" => |x, y| x.checked_add(y),
@@ -198,7 +201,7 @@ fn strided(x: &Literal, shape: &[u64], start: i64, strides: &[i64]) -> Option<Li
     Literal::from_ints(x.ty.dtype, shape, &out).ok()
 }
 
-/// How many elements apart neighbours along each axis are.
+/// Distance in elements between neighbours along each axis.
 fn strides(ty: &TensorType) -> Vec<i64> {
     (0..ty.rank()).map(|i| ty.shape[i + 1..].iter().product::<u64>() as i64).collect()
 }

@@ -1,4 +1,4 @@
-//! The module under construction and what ONNX names stand for at the current node.
+//! The module under construction and the meaning of ONNX names at the current node.
 //!
 //! Constants stay [`Literal`]s until an op needs them as an operand, so that shape arithmetic leaves nothing
 //! in the module.
@@ -26,7 +26,7 @@ const FILL_ABOVE: u64 = 16;
 /// Most time steps, over all directions and layers, that recurrent layers of one import may unroll.
 pub(crate) const MAX_UNROLLED: u64 = 100_000;
 
-/// What an ONNX name stands for. At least one field is set.
+/// Meaning of an ONNX name. At least one field is set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bound {
     /// A value of the module.
@@ -75,7 +75,7 @@ pub(crate) fn literal(tensor: Tensor, folder: Option<&Folder>) -> Result<Literal
 pub(crate) struct Context<'a> {
     /// The module.
     pub module: Module,
-    /// What names stand for at the current node. Nodes that update a tensor in place change its entry.
+    /// Meaning of every name at the current node. Nodes that update a tensor in place change its entry.
     pub scope: BTreeMap<String, Bound>,
     /// Declared types of values, for the few operators that do not determine theirs.
     pub declared: BTreeMap<&'a str, TensorType>,
@@ -93,7 +93,7 @@ pub(crate) struct Context<'a> {
     step: Option<ValueId>,
     /// Time steps that recurrent layers may still unroll.
     pub unrolled: u64,
-    /// What `Gradient` nodes have gone through.
+    /// Work of the `Gradient` nodes so far.
     pub swept: Swept,
     /// The graph's nodes.
     pub nodes: &'a [Node],
@@ -192,7 +192,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// What the user should know of the nodes that were imported.
+    /// Warning for the user about the nodes that were imported.
     pub(crate) fn warnings(&self) -> Option<String> {
         let list: Vec<&String> = self.contradicted.iter().collect();
         (!list.is_empty()).then(|| {
@@ -205,7 +205,7 @@ impl<'a> Context<'a> {
         literal(tensor.clone(), self.folder)
     }
 
-    /// What `name` stands for.
+    /// Meaning of `name`.
     pub(crate) fn bound(&self, name: &str) -> Result<&Bound, Fault> {
         self.scope.get(name).ok_or_else(|| Fault::Bad(format!("`{name}` has no value here")))
     }

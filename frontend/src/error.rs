@@ -1,4 +1,4 @@
-//! Why an import failed.
+//! Failures of an import.
 //!
 //! Every message names what is wrong, where it is and what can be done about it, on one line where possible.
 
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use memc_ir::some_of;
 
-/// Why a model was not imported.
+/// Failure of an import.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ImportError {
@@ -22,7 +22,7 @@ pub enum ImportError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         source: io::Error,
     },
 }

@@ -168,7 +168,7 @@ pub(crate) fn input_types(
     )))
 }
 
-/// What unknown extents without a symbol are called.
+/// Name in messages of unknown extents without a symbol.
 const UNNAMED: &str = "(unnamed)";
 
 /// Refuses sizes that contradict each other or leave nothing to compute.

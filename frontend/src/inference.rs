@@ -1,7 +1,8 @@
-//! Plain graphs, imported as they are: inputs are fed or bound to constants, initializers are constants, outputs are
-//! results.
+//! Plain graphs, imported as they are: inputs are fed or bound to constants, initializers are constants,
+//! outputs are results.
 //!
-//! Nothing is trained and nothing persists. It is what operator tests need; training graphs have their own fronts.
+//! Nothing is trained and nothing persists. It is what operator tests need; training graphs have their own
+//! fronts.
 
 use std::collections::BTreeMap;
 

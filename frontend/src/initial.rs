@@ -32,10 +32,10 @@ pub(crate) fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, ImportError>
     Ok(bytes)
 }
 
-/// What to tell the user of a checkpoint.
+/// Result of comparing a checkpoint with a module, for the user.
 #[derive(Debug, Default)]
 pub(crate) struct Compared {
-    /// How many states it sets.
+    /// Number of states that it sets.
     pub said: Option<String>,
     /// Its tensors that are no states.
     pub warning: Option<String>,
@@ -125,7 +125,8 @@ impl Initial {
         self.tensors.contains_key(name)
     }
 
-    /// The content of state `name`; `None` when the checkpoint does not have it, an error when it does not fit.
+    /// The content of state `name`; `None` when the checkpoint does not have it, an error when it does not
+    /// fit.
     pub(crate) fn get(&self, name: &str, ty: &TensorType) -> Result<Option<Init>, ImportError> {
         let Some(found) = self.tensors.get(name) else { return Ok(None) };
         if found.ty != *ty {
@@ -147,12 +148,13 @@ impl Initial {
         ))
     }
 
-    /// Sets the optimizer's state and the learning rate of `module`: moments are called `X.momentum0`, the count of steps is
-    /// the one integer among them.
+    /// Sets the optimizer's state and the learning rate of `module`: moments are called `X.momentum0`, the
+    /// count of steps is the one integer among them.
     ///
     /// # Errors
     ///
-    /// [`ImportError::BadModel`] when a moment does not fit, or is missing in a checkpoint of later than the first step.
+    /// [`ImportError::BadModel`] when a moment does not fit, or is missing in a checkpoint of later than the
+    /// first step.
     pub(crate) fn restore_optimizer(&self, module: &mut Module) -> Result<(), ImportError> {
         if let Some(rate) = self.learning_rate {
             for (_, input) in module.inputs.iter_mut() {
@@ -208,8 +210,8 @@ impl Initial {
         let open: Vec<&str> = names.iter().copied().filter(|n| !self.has(n)).collect();
         if set + optimizer == 0 {
             return Err(ImportError::BadModel(format!(
-                "checkpoint `{}` has no tensor of the model: it has {}, the model has {}; rename its tensors, or leave \
-                 --checkpoint out",
+                "checkpoint `{}` has no tensor of the model: it has {}, the model has {}; rename its \
+                 tensors, or leave --checkpoint out",
                 path.display(),
                 if rest.is_empty() { "none".into() } else { some_of(&rest) },
                 some_of(&open)
@@ -247,7 +249,7 @@ fn nearest<'a>(name: &str, names: &[&'a str]) -> Option<&'a str> {
     best.filter(|b| b.0 >= 0.75).map(|b| b.1)
 }
 
-/// What to tell the user of `n` tensors whose values are [`synthetic`].
+/// Warning about `n` tensors whose values are [`synthetic`].
 pub(crate) fn made_up(n: usize) -> String {
     format!("{} had no value and got a synthetic one; give a checkpoint", counted(n, "tensor"))
 }
@@ -296,7 +298,8 @@ mod tests {
         assert_ne!(weight("other.weight"), Init::symmetric(seed, 0.25));
     }
 
-    /// A name is near another that has one more prefix or differs by a typing error, not just any of its kind.
+    /// A name is near another that has one more prefix or differs by a typing error, not just any of its
+    /// kind.
     #[test]
     fn near_names_are_found() {
         assert_eq!(nearest("module.fc1.weight", &["fc1.bias", "fc1.weight"]), Some("fc1.weight"));

@@ -1,15 +1,17 @@
 //! Imports ONNX training graphs into the graph IR.
 //!
 //! Four kinds of model are understood: ONNX Runtime training artifacts (`training_model.onnx`, with
-//! `optimizer_model.onnx` and `checkpoint` beside it), one-file training steps whose inputs and outputs are the state
-//! before and after the step, models whose `TrainingInfoProto` has the training algorithm, and forward models, to which
-//! a loss, gradients and an optimizer are added. Symbolic dimensions must be given sizes.
+//! `optimizer_model.onnx` and `checkpoint` beside it), one-file training steps whose inputs and outputs are
+//! the state before and after the step, models whose `TrainingInfoProto` has the training algorithm, and
+//! forward models, to which a loss, gradients and an optimizer are added. Symbolic dimensions must be given
+//! sizes.
 //!
-//! A model file is hostile until shown otherwise: nothing here panics, recurses on the file's structure, opens a
-//! file outside the model's folder, or allocates by a number that was not compared with bytes that exist. The
-//! importer only translates: it neither simplifies nor adds what is to be trained. A forward model's loss, gradients and
-//! optimizer, and the optimizer of training artifacts, are left to passes as a request ([`Import::recipe`]). Gradients that
-//! the model itself asks for, by the standard's `Gradient`, are those of [`memc_ir::autodiff`].
+//! A model file is hostile until shown otherwise: nothing here panics, recurses on the file's structure,
+//! opens a file outside the model's folder, or allocates by a number that was not compared with bytes that
+//! exist. The importer only translates: it neither simplifies nor adds what is to be trained. A forward
+//! model's loss, gradients and optimizer, and the optimizer of training artifacts, are left to passes as a
+//! request ([`Import::recipe`]). Gradients that the model itself asks for, by the standard's `Gradient`, are
+//! those of [`memc_ir::autodiff`].
 //!
 //! ```no_run
 //! use memc_frontend::{ImportOptions, import};
@@ -79,7 +81,7 @@ pub(crate) fn contents(m: &Module) -> String {
     )
 }
 
-/// How a model is to be understood.
+/// Options of an import.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImportOptions {
     /// Optimizer model of training artifacts; looked for beside the training model when absent.
@@ -92,8 +94,8 @@ pub struct ImportOptions {
     /// Pairs (input, output) of a one-file step: the input is state that becomes the output. An input paired
     /// with itself is state that does not change. These come before the pairs found by name.
     pub carry: Vec<(String, String)>,
-    /// Micro-steps per optimizer step of training artifacts and forward models, from 1 to [`MAX_ACCUMULATE`]; large
-    /// graphs allow fewer, because each adds the graph's nodes to the module.
+    /// Micro-steps per optimizer step of training artifacts and forward models, from 1 to [`MAX_ACCUMULATE`];
+    /// large graphs allow fewer, because each adds the graph's nodes to the module.
     pub accumulate: u32,
     /// Sizes of symbolic dimensions.
     pub dims: Vec<(String, u64)>,
@@ -101,7 +103,8 @@ pub struct ImportOptions {
     pub loss: Option<Loss>,
     /// Optimizer of a forward model; without one, gradients become outputs.
     pub optimizer: Option<OptimizerSpec>,
-    /// Patterns of the parameters of a forward model that are trained; all when empty. `*` stands for any characters.
+    /// Patterns of the parameters of a forward model that are trained; all when empty. `*` stands for any
+    /// characters.
     pub trainable: Vec<String>,
     /// Patterns of the parameters of a forward model that are not trained.
     pub freeze: Vec<String>,
@@ -149,16 +152,17 @@ impl Default for ImportOptions {
 /// An imported model.
 ///
 /// Where there is a [`recipe`](Import::recipe), the module lacks what that names: passes add it, and then
-/// [`Import::finish`] is due. They may rewrite the module before, but states and outputs must keep names and order.
+/// [`Import::finish`] is due. They may rewrite the module before, but states and outputs must keep names and
+/// order.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Import {
     /// The training step, or what the file has of it: graph phase, operands before their users.
     pub module: Module,
     /// Parts that passes are to add.
     pub recipe: Option<Recipe>,
-    /// What was found and how it was understood, one sentence each.
+    /// Findings and their interpretation, one sentence each.
     pub notes: Vec<String>,
-    /// What the user may not have wanted, one sentence each.
+    /// Findings that the user may not have wanted, one sentence each.
     pub warnings: Vec<String>,
     pending: Pending,
 }
@@ -179,7 +183,8 @@ impl Import {
         Import { module, recipe: None, notes, warnings, pending: Pending::default() }
     }
 
-    /// Initial values of the optimizer's state, and notes on the whole step, once passes have fulfilled the recipe.
+    /// Initial values of the optimizer's state, and notes on the whole step, once passes have fulfilled the
+    /// recipe.
     ///
     /// Changes nothing where there is no recipe.
     ///
@@ -229,8 +234,8 @@ pub fn import_bytes(bytes: &[u8], options: &ImportOptions) -> Result<Import, Imp
     import_from(bytes, None, None, options)
 }
 
-/// Imports a plain graph from memory as it is, with nothing to train: inputs are fed, initializers are constants,
-/// outputs are results in the graph's order. Of `options` only the sizes of dimensions count.
+/// Imports a plain graph from memory as it is, with nothing to train: inputs are fed, initializers are
+/// constants, outputs are results in the graph's order. Of `options` only the sizes of dimensions count.
 pub fn import_inference(bytes: &[u8], options: &ImportOptions) -> Result<Import, ImportError> {
     let source = Source::read(bytes, None, None, &options.dims)?;
     let mut import = inference::import(&source, &BTreeMap::new())?;
@@ -238,7 +243,7 @@ pub fn import_inference(bytes: &[u8], options: &ImportOptions) -> Result<Import,
     Ok(import)
 }
 
-/// What a graph input is to [`import_bound`].
+/// Meaning of a graph input in [`import_bound`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Binding {
     /// Fed with tensors of this type.
@@ -247,8 +252,8 @@ pub enum Binding {
     Constant(TensorType, Arc<[u8]>),
 }
 
-/// Imports a plain graph as [`import_inference`], but each graph input is what `inputs` says, whatever shape the
-/// model declares for it.
+/// Imports a plain graph as [`import_inference`], but each graph input is what `inputs` says, whatever shape
+/// the model declares for it.
 ///
 /// # Errors
 ///
@@ -271,7 +276,8 @@ pub fn interface(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ImportError
 ///
 /// # Errors
 ///
-/// [`ImportError::BadModel`] for damaged bytes, [`ImportError::Unsupported`] for an element type that the IR lacks.
+/// [`ImportError::BadModel`] for damaged bytes, [`ImportError::Unsupported`] for an element type that the IR
+/// lacks.
 pub fn read_tensor(bytes: &[u8]) -> Result<(TensorType, Arc<[u8]>), ImportError> {
     let tensor = proto::decode_tensor(bytes)?;
     tensor::dtype(tensor.dtype)?;

@@ -22,7 +22,7 @@ pub(crate) struct Model {
     pub training: Option<Training>,
 }
 
-/// How a model is initialised and trained, as `TrainingInfoProto` says it.
+/// Initialisation and training of a model, from `TrainingInfoProto`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Training {
     /// Computes initial contents; it has no inputs.
@@ -145,7 +145,7 @@ pub(crate) enum Attr {
 }
 
 impl Attr {
-    /// What the attribute holds, for error messages.
+    /// The kind of value, for error messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Attr::Float(_) => "a float",

@@ -70,7 +70,8 @@ impl<'a> NodeCx<'_, 'a> {
             (None, _) => Ok(None),
             (_, Some(literal)) => Ok(Some(literal)),
             (Some(name), None) => unsupported(format!(
-                "its {what} (`{name}`) must be a constant or shape arithmetic of known shapes; it depends on data"
+                "its {what} (`{name}`) must be a constant or shape arithmetic of known shapes; it depends on \
+                 data"
             )),
         }
     }

@@ -1,8 +1,8 @@
 //! ONNX Runtime's optimizer models.
 //!
 //! Such a model is one node over sequences of tensors, with an optional node that limits the gradients' norm
-//! in front. It names no parameters: its sequences follow the order of the training model's parameters. The update itself
-//! is added by a pass.
+//! in front. It names no parameters: its sequences follow the order of the training model's parameters. The
+//! update itself is added by a pass.
 
 use memc_ir::OpKind;
 use memc_ir::attr::F32;

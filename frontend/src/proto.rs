@@ -36,8 +36,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Model, ImportError> {
     let training = infos.next().map(training).transpose()?;
     if infos.next().is_some() {
         return Err(ImportError::Unsupported(
-            "the model has several TrainingInfoProtos, which are steps to be run one after the other; supported is \
-             one, so put their algorithms into one"
+            "the model has several TrainingInfoProtos, which are steps to be run one after the other; \
+             supported is one, so put their algorithms into one"
                 .into(),
         ));
     }

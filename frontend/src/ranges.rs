@@ -1,7 +1,8 @@
 //! Legal values of integer inputs.
 //!
-//! An input that ends up as an index or label must stay within what its consumers accept. The range is followed
-//! from the input through ops that keep its values to every such consumer; synthetic data then is legal.
+//! An input that ends up as an index or label must stay within what its consumers accept. The range is
+//! followed from the input through ops that keep its values to every such consumer; synthetic data then is
+//! legal.
 
 use memc_ir::{Code, DType, Feed, Id, InputId, Module, Op, OpKind, ValueId};
 

@@ -203,7 +203,7 @@ pub(crate) fn find(domain: &str, op: &str, version: i64) -> Option<Handler> {
     rows(domain, op).iter().rfind(|r| r.2 <= version).map(|r| r.3)
 }
 
-/// Why [`find`] has no function, and what is supported instead.
+/// Reason why [`find`] has no function, and what is supported instead.
 pub(crate) fn refusal(domain: &str, op: &str, version: i64) -> String {
     match rows(domain, op).first() {
         Some(first) => format!(
@@ -215,7 +215,7 @@ pub(crate) fn refusal(domain: &str, op: &str, version: i64) -> String {
     }
 }
 
-/// What to do about an operator that is not supported.
+/// Advice for an operator that is not supported.
 fn nearest(domain: &str, op: &str) -> String {
     if let Some(advice) = advice::of(domain, op) {
         return advice.to_string();

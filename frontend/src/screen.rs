@@ -1,6 +1,6 @@
 //! Checks the wire form of a model before the protobuf crate decodes it.
 //!
-//! That crate recurses without limit on nested unknown groups (RUSTSEC-2024-0437) and its messages take far
+//! The crate recurses without limit on nested unknown groups (RUSTSEC-2024-0437) and its messages take far
 //! more memory than their bytes. ONNX has no groups, so this walk over the message-typed fields of the
 //! schema refuses them, together with lengths that leave their message, deep nesting and excessive counts.
 //! It is iterative and allocates only its stack, whose depth is limited. Field contents other than messages

@@ -34,11 +34,11 @@ pub(crate) struct Source<'a> {
     pub path: Option<&'a Path>,
     /// Where external data may be.
     pub folder: Option<&'a Folder>,
-    /// What of the graph comes from the training algorithm.
+    /// The part of the graph that comes from the training algorithm.
     pub algorithm: Option<Algorithm>,
 }
 
-/// What the algorithm of a `TrainingInfoProto` added to the graph, by name.
+/// Names that the algorithm of a `TrainingInfoProto` added to the graph.
 #[derive(Debug)]
 pub(crate) struct Algorithm {
     /// Its initializers.
@@ -56,8 +56,8 @@ impl<'a> Source<'a> {
         Source::checked(proto::decode(bytes)?, bytes.len() as u64, folder)?.typed(path, dims)
     }
 
-    /// Likewise, but the graph is a training step where the model describes one: the inference graph with the training
-    /// algorithm behind it, as the standard says.
+    /// Likewise, but the graph is a training step where the model describes one: the inference graph with the
+    /// training algorithm behind it, as the standard says.
     pub(crate) fn read_step(
         bytes: &[u8],
         path: Option<&'a Path>,
@@ -130,8 +130,8 @@ impl<'a> Source<'a> {
             return Vec::new();
         }
         vec![format!(
-            "the model uses ai.onnx opset {version}; operators were checked up to opset {NEWEST_OPSET} and may have \
-             changed"
+            "the model uses ai.onnx opset {version}; operators were checked up to opset {NEWEST_OPSET} and \
+             may have changed"
         )]
     }
 }

@@ -1,10 +1,10 @@
 //! The standard's own training form: a `TrainingInfoProto` with an algorithm.
 //!
-//! A step runs the inference graph with the algorithm behind it ([`Source::read_step`] joins them), and then every
-//! initializer that `update_binding` names takes the output bound to it. Such initializers are states, and so are the
-//! model's other parameters; the initialization graph says how they start, else their contents do. The learning rate of
-//! the standard's optimizers becomes the run's when it is one number that nothing changes, and a count of updates that
-//! is a graph input is fed with the number of steps done.
+//! A step runs the inference graph with the algorithm behind it ([`Source::read_step`] joins them), and then
+//! every initializer that `update_binding` names takes the output bound to it. Such initializers are states,
+//! and so are the model's other parameters; the initialization graph says how they start, else their contents
+//! do. The learning rate of the standard's optimizers becomes the run's when it is one number that nothing
+//! changes, and a count of updates that is a graph input is fed with the number of steps done.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +47,8 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     let shuffled: Vec<String> = gradients.filter(|n| shuffled(n)).map(Node::label).collect();
     if !shuffled.is_empty() {
         warnings.push(format!(
-            "the inputs of {} are not in the order of `xs` and `zs`; they are taken as the tensors of those names",
+            "the inputs of {} are not in the order of `xs` and `zs`; they are taken as the tensors of those \
+             names",
             some_of(&shuffled)
         ));
     }
@@ -80,7 +81,7 @@ fn usage(options: &ImportOptions) -> Result<(), ImportError> {
     Err(ImportError::Usage(format!("{given}, but {what}")))
 }
 
-/// What names of the joined graph mean.
+/// Meaning of names in the joined graph.
 struct Plan<'a> {
     /// For every initializer that changes, the output it becomes.
     updates: BTreeMap<&'a str, &'a str>,
@@ -90,7 +91,7 @@ struct Plan<'a> {
     loss: Option<&'a str>,
     /// The learning rate of all optimizers, when they have the same.
     rate: Option<&'a str>,
-    /// What optimizers take as the count of updates.
+    /// Tensors that optimizers take as the count of updates.
     counts: BTreeSet<&'a str>,
 }
 
@@ -286,7 +287,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// How the model was understood, for the user to check.
+/// Summary of the model as it was understood, for the user to check.
 fn describe(step: &Step<'_>, loss: Option<&str>, inits: &BTreeMap<String, Init>) -> String {
     let mut rules: Vec<&str> = (step.source.model.graph.nodes.iter())
         .filter(|n| n.domain == PREVIEW && n.op != "Gradient")
@@ -296,7 +297,8 @@ fn describe(step: &Step<'_>, loss: Option<&str>, inits: &BTreeMap<String, Init>)
     rules.dedup();
     let rules = if rules.is_empty() { "as operators".to_string() } else { rules.join(", ") };
     format!(
-        "TrainingInfoProto: {}; {} start as the model's initialization graph says; loss: {}; optimizer: {rules}",
+        "TrainingInfoProto: {}; {} start as the model's initialization graph says; loss: {}; optimizer: \
+         {rules}",
         contents(&step.cx.module),
         counted(inits.len(), "state"),
         loss.map_or("none".to_string(), |l| format!("`{l}`"))

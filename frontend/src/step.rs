@@ -165,17 +165,17 @@ fn pairs<'a>(source: &'a Source<'a>, options: &'a ImportOptions) -> Result<Pairs
     }
     if pairs.is_empty() {
         return Err(ImportError::Unsupported(
-            "this is not a training step: no output `X_new` or `X_grad` belongs to an input `X`, and there is no \
-             InPlaceAccumulatorV2 node; train a forward model with --loss cross-entropy --optimizer adamw:lr=1e-3, \
-             generate training artifacts with `onnxruntime.training.artifacts`, export a full training step, or pair \
-             state with --carry X=Y"
+            "this is not a training step: no output `X_new` or `X_grad` belongs to an input `X`, and there \
+             is no InPlaceAccumulatorV2 node; train a forward model with --loss cross-entropy --optimizer \
+             adamw:lr=1e-3, generate training artifacts with `onnxruntime.training.artifacts`, export a full \
+             training step, or pair state with --carry X=Y"
                 .into(),
         ));
     }
     Ok(pairs)
 }
 
-/// What state `name` is: optimizer state is called `<prefix>.<other state>` and has that state's type.
+/// Role of state `name`: optimizer state is called `<prefix>.<other state>` and has that state's type.
 fn role(
     source: &Source<'_>,
     pairs: &Pairs<'_>,

@@ -63,8 +63,8 @@ pub(crate) fn dtype(code: i32) -> Result<DType, Fault> {
             let name = usize::try_from(code).ok().and_then(|i| NAMES.get(i)).copied();
             let name = name.map_or(format!("number {code}"), |n| format!("`{n}`"));
             unsupported(format!(
-                "element type {name} is not supported; supported are float, float16, bfloat16, int32, int64, int8, uint8 \
-                 and bool"
+                "element type {name} is not supported; supported are float, float16, bfloat16, int32, int64, \
+                 int8, uint8 and bool"
             ))
         }
     }
@@ -103,7 +103,8 @@ impl Literal {
         Ok(Literal { ty, data })
     }
 
-    /// A decoded tensor's content. `external` reads a payload kept in another file, given the number of bytes.
+    /// A decoded tensor's content. `external` reads a payload kept in another file, given the number of
+    /// bytes.
     pub(crate) fn from_tensor(
         tensor: Tensor,
         external: impl FnOnce(&[(String, String)], u64) -> Result<Vec<u8>, Fault>,

@@ -1,12 +1,13 @@
 //! ONNX Runtime training artifacts: a training graph, an optimizer model and a checkpoint.
 //!
-//! The training graph becomes a step whose gradients are outputs; the optimizer model becomes a request to passes.
+//! The training graph becomes a step whose gradients are outputs; the optimizer model becomes a request to
+//! passes.
 //!
 //! The training graph has the parameters as inputs and ends in one `InPlaceAccumulatorV2` per trained
 //! parameter, which replaces (`lazy_reset_grad`) or adds to that parameter's gradient buffer. A step of `n`
 //! micro-steps is therefore `n` copies of the graph, of which the first resets, and one optimizer update with
-//! the summed gradients; the buffers themselves never outlive the step. Batch normalisation updates its running
-//! statistics in place in every micro-step.
+//! the summed gradients; the buffers themselves never outlive the step. Batch normalisation updates its
+//! running statistics in place in every micro-step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -46,7 +47,8 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     options.no_recipe("these are training artifacts, which contain their loss")?;
     if let Some((from, to)) = options.carry.first() {
         return Err(ImportError::Usage(format!(
-            "--carry {from}={to} is for one-file training steps; these are training artifacts, whose state is known"
+            "--carry {from}={to} is for one-file training steps; these are training artifacts, whose state \
+             is known"
         )));
     }
     limit(source, options)?;
@@ -104,7 +106,8 @@ fn state_named(module: &Module, name: &str) -> Option<StateId> {
     }
 }
 
-/// The trained parameters in the order of their buffers among the graph's inputs, which optimizer models follow.
+/// The trained parameters in the order of their buffers among the graph's inputs, which optimizer models
+/// follow.
 fn accumulators(graph: &Graph) -> Result<Vec<Accumulated<'_>>, ImportError> {
     let place: BTreeMap<&str, usize> =
         graph.inputs.iter().enumerate().map(|(i, x)| (x.name.as_str(), i)).collect();
@@ -263,7 +266,8 @@ impl<'a> Step<'a> {
             }
             self.outputs(accumulated, micro)?;
             for (name, bound) in &mut constants {
-                // Constants serve all micro-steps; fills are made again, so that they need not stay in memory.
+                // Constants serve all micro-steps; fills are made again, so that they need not stay in
+                // memory.
                 let value = self.cx.scope.get(name).and_then(|b| b.value);
                 bound.value = value.filter(|&v| matches!(self.cx.module.values[v].def, Def::Const(_)));
             }
@@ -327,8 +331,8 @@ impl<'a> Step<'a> {
     }
 }
 
-/// What every input of the graph is: a kind of state, or data (`None`). Gradient buffers and the reset flag are
-/// left out.
+/// Role of every input of the graph as a state; `None` for data. Gradient buffers and the reset flag are left
+/// out.
 ///
 /// Names in the checkpoint decide. Without one, statistics are what batch normalisation updates, and the
 /// producer's order helps: data first, the target of the loss last among it, then the parameters.

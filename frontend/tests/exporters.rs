@@ -1,4 +1,4 @@
-//! What exporters do to parameters: they merge equal ones, fold reshapes into them and give them names of their own.
+//! Exporters merge equal parameters, fold reshapes into them and give them names of their own.
 #![allow(clippy::panic, reason = "a test fails by panicking")]
 
 mod train;
@@ -70,8 +70,8 @@ fn norms(copies: &[(&str, &str)], last: [&str; 4], scale: &[f32]) -> Graph {
     }
 }
 
-/// Equal scales and shifts that were merged behind an identity are trained each on its own; running statistics are
-/// not trained. Tensors that the model ties stay one.
+/// Equal scales and shifts that were merged behind an identity are trained each on its own; running
+/// statistics are not trained. Tensors that the model ties stay one.
 #[test]
 fn merged_parameters_are_separated() {
     let copies = [
@@ -91,7 +91,8 @@ fn merged_parameters_are_separated() {
     assert!(import.notes.join("\n").contains("`b.running_var` of `n1.weight`"));
 }
 
-/// Where a parameter itself stands in the place of a running statistic, the statistic is a constant of its own.
+/// Where a parameter itself stands in the place of a running statistic, the statistic is a constant of its
+/// own.
 #[test]
 fn statistics_are_no_parameters() {
     let import = imported(&norms(&[], ["n1.weight", "n1.bias", "n1.bias", "n1.weight"], &[1.0, 1.0]), &[]);
@@ -116,8 +117,8 @@ fn statistics_are_no_parameters() {
     assert!(text.contains("running statistics are not trained by gradients"), "{text}");
 }
 
-/// Group normalisation's scale and shift and slopes of PReLU are trained under the names that the exporter gave them
-/// when it folded their reshape; other such tensors are called out, and are trained when named.
+/// Group normalisation's scale and shift and slopes of PReLU are trained under the names that the exporter
+/// gave them when it folded their reshape; other such tensors are called out, and are trained when named.
 #[test]
 fn folded_parameters() {
     let channels = |name: &str| tensor(name, 1, &[2, 1, 1], &floats(&[0.5, 2.0]));

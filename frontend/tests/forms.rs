@@ -133,7 +133,8 @@ fn transposed_convolution() {
     assert_eq!(
         one("ConvTranspose", &["i", "k", "b"], &[], &attrs),
         [
-            "conv_grad_input %i, %k {strides = [2, 2], pads = [1, 1, 1, 1], dilations = [1, 1], size = [10, 10]} : f32[1,2,10,10]",
+            "conv_grad_input %i, %k {strides = [2, 2], pads = [1, 1, 1, 1], dilations = [1, 1], size = [10, \
+             10]} : f32[1,2,10,10]",
             "reshape %b {shape = [1, 2, 1, 1]} : f32[1,2,1,1]",
             "add %y/conv_grad_input, %y/reshape : f32[1,2,10,10]"
         ]
@@ -206,7 +207,8 @@ fn inference_mode_batch_norm() {
     );
 }
 
-/// A plain graph keeps its inputs and outputs and carries nothing, also where an output is an input or a constant.
+/// A plain graph keeps its inputs and outputs and carries nothing, also where an output is an input or a
+/// constant.
 #[test]
 fn plain_graphs_are_imported_as_they_are() {
     let graph = Graph {

@@ -242,7 +242,8 @@ fn wrong_recipes_are_usage_errors() {
     import_bytes(&graph.model(), &recipe("output", "sgd")).expect("the only scalar is the loss");
 }
 
-/// Where scores have more than two axes, the user says which one the classes are along; labels lack that axis.
+/// Where scores have more than two axes, the user says which one the classes are along; labels lack that
+/// axis.
 #[test]
 fn class_axes() {
     let graph = |dims: &[&str]| Graph {

@@ -282,7 +282,8 @@ fn random_nodes() {
     .budget_ms(900);
 }
 
-/// Forward models of random operators, each added to those that the importer accepted: what is differentiated is sound.
+/// Forward models of random operators, each added to those that the importer accepted: what is differentiated
+/// is sound.
 #[test]
 fn random_forward_models() {
     let (mut tried, mut differentiated) = (0, 0);

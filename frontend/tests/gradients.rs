@@ -1,7 +1,8 @@
-//! Gradients of memc's own against those in the committed training graphs, which ONNX Runtime and PyTorch wrote.
+//! Gradients of memc's own against those in the committed training graphs, which ONNX Runtime and PyTorch
+//! wrote.
 //!
-//! Each module gets a second backward pass by `differentiate`; both are evaluated in double precision on the model's
-//! initial state and random data, where equal mathematics gives equal numbers up to rounding.
+//! Each module gets a second backward pass by `differentiate`; both are evaluated in double precision on the
+//! model's initial state and random data, where equal mathematics gives equal numbers up to rounding.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod train;
@@ -14,8 +15,9 @@ use memc_ir::{Def, Feed, Init, Module, OpKind, OutputRole, Role, StateId, Tensor
 use memc_reference::{Data, Env, Tensor64, run};
 use train::import;
 
-/// Largest difference of an element relative to the largest of its gradient, or to the largest of all gradients for
-/// those that are zero but for rounding. Graphs hold constants such as the root of two rounded to `f32`.
+/// Largest difference of an element relative to the largest of its gradient, or to the largest of all
+/// gradients for those that are zero but for rounding. Graphs hold constants such as the root of two rounded
+/// to `f32`.
 const TOLERANCE: f64 = 1e-7;
 
 const RATE: f64 = 0.125;
@@ -69,8 +71,8 @@ fn start(m: &Module) -> Env {
     env
 }
 
-/// The gradient of a state in the graph itself: an operand of its update, or what plain gradient descent at `rate`
-/// changed.
+/// The gradient of a state in the graph itself: an operand of its update, or what plain gradient descent at
+/// `rate` changed.
 fn recorded(m: &Module, state: StateId, all: &Env, rate: f64) -> Vec<f64> {
     let next = m.states[state].next.unwrap();
     if let Def::Op(op, 0) = m.values[next].def

@@ -66,8 +66,8 @@ const MODELS: &[(&str, usize, usize, usize, usize)] = &[
     ("resnet_tiny/training_model.onnx", 62, 40, 125, 283),
 ];
 
-/// Every training artifact and one-file step is in the table, imports, verifies, and has the states and ops the table
-/// says.
+/// Every training artifact and one-file step is in the table, imports, verifies, and has the states and ops
+/// the table says.
 #[test]
 fn all_models_import() {
     let mut found: Vec<String> = files()

@@ -146,8 +146,8 @@ fn powers_at_zero() {
     }
 }
 
-/// Where every label is ignored, losses with and without class weights are zero with gradient zero. Class weights are
-/// no parameters.
+/// Where every label is ignored, losses with and without class weights are zero with gradient zero. Class
+/// weights are no parameters.
 #[test]
 fn all_labels_ignored() {
     for weights in [false, true] {

@@ -58,8 +58,8 @@ fn floats(all: &Env, value: ValueId) -> Vec<f64> {
     }
 }
 
-/// The samples of the corpus have the states, inputs and ops that the standard says, and say that their `Gradient`
-/// nodes have their inputs in another order.
+/// The samples of the corpus have the states, inputs and ops that the standard says, and say that their
+/// `Gradient` nodes have their inputs in another order.
 #[test]
 fn samples() {
     for (rule, moments) in [("Momentum", 1), ("Adam", 2), ("Adagrad", 1)] {
@@ -101,7 +101,8 @@ fn samples() {
     }
 }
 
-/// The joined graph computes gradient and update by the standard's formulae; only the first update takes beta as one.
+/// The joined graph computes gradient and update by the standard's formulae; only the first update takes beta
+/// as one.
 #[test]
 fn one_update() {
     let import = imported(&small_training());
@@ -165,7 +166,7 @@ fn counts_and_rates_that_are_inputs() {
     assert_eq!(next(&m, &all, "v"), [2.0, 8.0]);
 }
 
-/// What nothing updates stays: a parameter is frozen, another constant is none of the states.
+/// A parameter that nothing updates is frozen; another constant is none of the states.
 #[test]
 fn frozen_parameters() {
     let mut trained = small_training();
@@ -193,7 +194,8 @@ fn gradients(more: &[Vec<u8>]) -> Trained {
     trained
 }
 
-/// With other inputs than the tensors that it names, `Gradient` is evaluated there, whatever the graph's own are.
+/// With other inputs than the tensors that it names, `Gradient` is evaluated there, whatever the graph's own
+/// are.
 #[test]
 fn gradients_elsewhere() {
     let named = [texts_attr("xs", &["w", "x"]), text_attr("y", "loss")];

@@ -36,9 +36,9 @@ fn loss(name: &str) -> &'static str {
     }
 }
 
-/// Every file imports with loss and optimizer without a warning, and its module verifies. It has as many parameters
-/// as the page says, all are trained, statistics are carried, and every state's content is generated, so that no file
-/// holds weights.
+/// Every file imports with loss and optimizer without a warning, and its module verifies. It has as many
+/// parameters as the page says, all are trained, statistics are carried, and every state's content is
+/// generated, so that no file holds weights.
 #[test]
 fn every_network_trains() {
     let mut stated = stated();

@@ -1,7 +1,7 @@
 //! Initial contents by the standard's initialization graph.
 //!
-//! The graph is not executed: each bound output must come from one generating node, which becomes the generator of a
-//! state's initial content, so that a model of any size is a file of kilobytes.
+//! The graph is not executed: each bound output must come from one generating node, which becomes the
+//! generator of a state's initial content, so that a model of any size is a file of kilobytes.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,8 @@ use crate::ops::random::seed_bits;
 use crate::source::Source;
 use crate::tensor::Literal;
 
-/// The initial content that `bindings` give each name; `types` has the names' types, `seed` serves nodes without one.
+/// The initial content that `bindings` give each name; `types` has the names' types, `seed` serves nodes
+/// without one.
 pub(crate) fn contents(
     source: &Source<'_>,
     graph: &Graph,
@@ -83,8 +84,8 @@ impl Makers<'_> {
                 ("", "ConstantOfShape") => return self.filled(node, ty),
                 _ => {
                     return Err(Fault::Bad(format!(
-                        "{} is not supported there; supported are RandomNormal, RandomUniform, ConstantOfShape, \
-                         Constant and Identity",
+                        "{} is not supported there; supported are RandomNormal, RandomUniform, \
+                         ConstantOfShape, Constant and Identity",
                         node.label()
                     )));
                 }

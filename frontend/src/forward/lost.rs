@@ -34,7 +34,7 @@ pub(crate) fn statistic(name: &str) -> bool {
     ["running_mean", "running_var", "num_batches_tracked"].iter().any(|s| name.ends_with(s))
 }
 
-/// What to tell the user; `params` are the names that were taken as parameters.
+/// Warnings for the user. `params` has the rank of every tensor that was taken as a parameter.
 pub(crate) fn warnings(source: &Source<'_>, params: &BTreeMap<&str, usize>) -> Vec<String> {
     let graph = &source.model.graph;
     let label = |n: &Node| {
@@ -72,8 +72,8 @@ pub(crate) fn warnings(source: &Source<'_>, params: &BTreeMap<&str, usize>) -> V
     let renamed: Vec<String> = params.keys().filter(|n| generated(n)).map(|n| format!("`{n}`")).collect();
     if !renamed.is_empty() {
         out.push(format!(
-            "{} with names that the exporter made up ({}): it folded constants into them, or merged or transposed \
-             them; {EXPORT}",
+            "{} with names that the exporter made up ({}): it folded constants into them, or merged or \
+             transposed them; {EXPORT}",
             counted(renamed.len(), "parameter"),
             some_of(&renamed)
         ));
@@ -90,13 +90,13 @@ pub(crate) fn warnings(source: &Source<'_>, params: &BTreeMap<&str, usize>) -> V
     out
 }
 
-/// What to tell the user of folded tensors that may have been parameters, but stay constant.
+/// Warning about folded tensors that may have been parameters, but stay constant.
 pub(super) fn constants(names: &[&str]) -> Option<String> {
     let list: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
     let example = glob::Pattern::escape(names.first()?);
     Some(format!(
-        "{} with names that the exporter made up {} constant ({}): where it folded a parameter, train that with \
-         --trainable '*' --trainable '{example}', or {EXPORT}",
+        "{} with names that the exporter made up {} constant ({}): where it folded a parameter, train that \
+         with --trainable '*' --trainable '{example}', or {EXPORT}",
         counted(list.len(), "tensor"),
         if list.len() == 1 { "stays" } else { "stay" },
         some_of(&list)

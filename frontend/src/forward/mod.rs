@@ -1,7 +1,8 @@
 //! Forward models: parameters are states, everything else of training is left to passes.
 //!
-//! Parameters are the model's own initializers ([`params`]). Signs that the exporter lost what training needs become
-//! warnings ([`lost`]). A step of several micro-steps is as many copies of the graph, each with its own outputs.
+//! Parameters are the model's own initializers ([`params`]). Signs that the exporter lost what training needs
+//! become warnings ([`lost`]). A step of several micro-steps is as many copies of the graph, each with its
+//! own outputs.
 
 mod init;
 pub(crate) mod lost;
@@ -21,7 +22,7 @@ use crate::{Import, ImportOptions, Pending, step, training};
 
 /// Imports a forward model.
 ///
-/// What the exporter merged is separated in `source` first.
+/// Tensors that the exporter merged are separated in `source` first.
 pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result<Import, ImportError> {
     let notes = unmerge::split(source).into_iter().collect();
     let source = &*source;
@@ -93,7 +94,7 @@ struct Step<'a> {
     /// Current values of what persists.
     current: BTreeMap<&'a str, ValueId>,
     statistics: Vec<(&'a str, &'a str, StateId)>,
-    /// What names stand for that every micro-step shares.
+    /// Meaning of the names that every micro-step shares.
     constants: BTreeMap<String, Bound>,
     /// Inputs that are fed.
     data: Vec<(&'a str, TensorType)>,
@@ -127,13 +128,13 @@ impl<'a> Step<'a> {
         if !trained {
             if step::recognises(source) {
                 options.no_recipe(
-                    "the model has no parameter of its own and looks like a one-file training step, which contains its \
-                     loss and optimizer",
+                    "the model has no parameter of its own and looks like a one-file training step, which \
+                     contains its loss and optimizer",
                 )?;
             }
             return Err(ImportError::Unsupported(
-                "the model has no parameter to train: no float initializer is used as a value, and no graph input is \
-                 bound by an initialization graph or found in the checkpoint"
+                "the model has no parameter to train: no float initializer is used as a value, and no graph \
+                 input is bound by an initialization graph or found in the checkpoint"
                     .into(),
             ));
         }

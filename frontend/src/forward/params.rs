@@ -1,8 +1,9 @@
-//! What the tensors of a forward model are: parameters, statistics, constants, or data.
+//! Roles of the tensors of a forward model: parameters, statistics, constants, or data.
 //!
-//! A parameter is a float initializer that ops use as a value, and has the name of a module's tensor, is a weight of
-//! a layer, or is named by `--trainable`; or a graph input that the initialization graph, the file's own list of moved weights or the checkpoint
-//! gives a value. Statistics are what batch normalisation in training mode updates.
+//! A parameter is a float initializer that ops use as a value, and has the name of a module's tensor, is a
+//! weight of a layer, or is named by `--trainable`; or a graph input that the initialization graph, the
+//! file's own list of moved weights or the checkpoint gives a value. Statistics are what batch normalisation
+//! in training mode updates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +32,7 @@ pub(super) struct Persistents<'a> {
     pub list: Vec<Persistent<'a>>,
     /// For every statistic the output of its node that is its next value.
     pub updates: BTreeMap<&'a str, &'a str>,
-    /// How many started with invented values.
+    /// Number that started with invented values.
     pub invented: usize,
     /// Tensors that may be parameters that the exporter folded, and stay constant.
     pub constants: Vec<&'a str>,
@@ -103,7 +104,7 @@ pub(super) fn find<'a>(
     Ok(out)
 }
 
-/// How nodes use each name.
+/// Uses of each name by nodes.
 pub(crate) struct Uses<'a> {
     /// Names that some node uses as a value, not as an attribute in disguise.
     values: BTreeSet<&'a str>,
@@ -185,8 +186,8 @@ impl<'a> Uses<'a> {
     }
 }
 
-/// Whether input `i` of a product or sum scales or shifts the channels of what a normalisation gave, as exporters
-/// write group normalisation.
+/// Whether input `i` of a product or sum scales or shifts the channels of what a normalisation gave, as
+/// exporters write group normalisation.
 fn affine(source: &Source<'_>, makers: &BTreeMap<&str, &Node>, node: &Node, i: usize) -> bool {
     let vector = |name: &str| {
         let shape = source.literals.get(name).map(|l| &l.ty.shape);

@@ -1,9 +1,10 @@
 //! Tensors that an exporter merged become their own again.
 //!
-//! PyTorch's exporter stores tensors of equal content once, so that scales of one and biases of zero of several layers
-//! are one tensor at export. Where it wrote an `Identity` to keep the other's name, that name gets a tensor of its own
-//! if all its elements are equal, as those of fresh scales and biases are; tensors of other content are equal because
-//! the model ties them. A running statistic of batch normalisation is never shared with a parameter.
+//! PyTorch's exporter stores tensors of equal content once, so that scales of one and biases of zero of
+//! several layers are one tensor at export. Where it wrote an `Identity` to keep the other's name, that name
+//! gets a tensor of its own if all its elements are equal, as those of fresh scales and biases are; tensors
+//! of other content are equal because the model ties them. A running statistic of batch normalisation is
+//! never shared with a parameter.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -96,7 +96,8 @@ pub(crate) fn hard_swish(n: &mut NodeCx<'_, '_>, x: ValueId) -> Made {
 /// From here on `log(1 + exp(x))` is `x` in every element type.
 const LINEAR: f32 = 20.0;
 
-/// `Softplus`: `log(1 + exp(x))`, which is `x` where it is large. The minimum keeps the half that is not taken finite.
+/// `Softplus`: `log(1 + exp(x))`, which is `x` where it is large. The minimum keeps the half that is not
+/// taken finite.
 pub(crate) fn softplus(n: &mut NodeCx<'_, '_>, x: ValueId) -> Made {
     let bound = n.number(x, "bound", LINEAR)?;
     let large = n.temp(OpKind::Greater {}, &[x, bound])?;

@@ -95,7 +95,8 @@ fn product(n: &mut NodeCx<'_, '_>, mut a: ValueId, mut b: ValueId, shared: u64, 
     n.temp(kind, &[a, b])
 }
 
-/// `scores` with the mask added; where that is boolean, or a position lies in the future or in padding, minus infinity.
+/// `scores` with the mask added; where that is boolean, or a position lies in the future or in padding, minus
+/// infinity.
 fn masked(n: &mut NodeCx<'_, '_>, mut scores: ValueId, [batch, rows, columns]: [u64; 3], past: u64) -> Made {
     let never = n.number(scores, "never", f32::NEG_INFINITY)?;
     if let Some(mut mask) = n.optional(3)? {
@@ -177,7 +178,8 @@ pub(crate) fn rotary(n: &mut NodeCx<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Cosines or sines (input `i`) for every position, `[batch, sequence, 1, half]`, looked up by input 3 if present.
+/// Cosines or sines (input `i`) for every position, `[batch, sequence, 1, half]`, looked up by input 3 if
+/// present.
 fn angle(n: &mut NodeCx<'_, '_>, i: usize, [batch, sequence, half]: [u64; 3]) -> Made {
     let mut table = n.operand(i)?;
     if let Some(positions) = n.optional(3)? {

@@ -86,8 +86,8 @@ pub(crate) fn eye_like(n: &mut NodeCx<'_, '_>) -> Done {
     Ok(())
 }
 
-/// `OneHot(indices, depth, values)`: `values[1]` where the index is, else `values[0]`. Negative indices count from
-/// the end, others outside select nothing.
+/// `OneHot(indices, depth, values)`: `values[1]` where the index is, else `values[0]`. Negative indices count
+/// from the end, others outside select nothing.
 pub(crate) fn one_hot(n: &mut NodeCx<'_, '_>) -> Done {
     let (indices, values) = (n.operand(0)?, n.operand(2)?);
     let depth = n.constant(1, "depth")?.ok_or("input 1 is missing")?;
@@ -140,8 +140,8 @@ pub(crate) fn space_to_depth(n: &mut NodeCx<'_, '_>) -> Done {
     Ok(())
 }
 
-/// `DepthToSpace`: channels become blocks of pixels; the block's pixels are the outer (`DCR`) or the inner (`CRD`)
-/// part of the channel number.
+/// `DepthToSpace`: channels become blocks of pixels; the block's pixels are the outer (`DCR`) or the inner
+/// (`CRD`) part of the channel number.
 pub(crate) fn depth_to_space(n: &mut NodeCx<'_, '_>) -> Done {
     let (x, [batch, c, h, w], b) = blocks(n)?;
     let inner = c / (b * b);

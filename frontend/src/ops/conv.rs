@@ -103,7 +103,8 @@ pub(crate) fn conv_transpose(n: &mut NodeCx<'_, '_>) -> Done {
             (None, "VALID") => Some(full),
             _ => None,
         };
-        // What the standard's formula asks for; an output that is larger than all windows reach is zero there.
+        // What the standard's formula asks for; an output that is larger than all windows reach is zero
+        // there.
         if let Some(wanted) = wanted {
             window.pad(i, full.saturating_sub(wanted), auto == "SAME_UPPER");
         }

@@ -1,7 +1,8 @@
 //! The standard's `Gradient`: derivatives of one tensor of the graph with respect to others.
 //!
-//! The node names tensors by attributes. Where its inputs are those very tensors, the graph is differentiated as it
-//! stands; otherwise the nodes between them and `y` are imported again at the inputs' values, as the standard says.
+//! The node names tensors by attributes. Where its inputs are those very tensors, the graph is differentiated
+//! as it stands; otherwise the nodes between them and `y` are imported again at the inputs' values, as the
+//! standard says.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,13 +14,13 @@ use crate::error::{Fault, unsupported};
 use crate::model::{Attr, Node, PREVIEW};
 use crate::node::{Done, NodeCx};
 
-/// How many times the size of the graph that the first `Gradient` differentiates all later ones may go through.
+/// Limit on the ops that all later `Gradient` nodes go through, in sizes of the graph of the first one.
 const MAX_SWEEPS: usize = 16;
-/// And so many ops more.
+/// Ops beyond that limit.
 const FEW: usize = 100_000;
 
-/// Ops that the `Gradient` nodes of one import have gone through. Each appends some for each of them, so that a small
-/// file of nested ones could otherwise ask for a graph of any size.
+/// Ops that the `Gradient` nodes of one import have gone through. Each appends some for each of them, so that
+/// a small file of nested ones could otherwise ask for a graph of any size.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Swept {
     first: usize,
@@ -84,8 +85,8 @@ pub(crate) fn gradient(n: &mut NodeCx<'_, '_>) -> Done {
 
 /// Whether a `Gradient` has just the inputs that it names, but in another order than the standard wants.
 ///
-/// Taken by the letter it would evaluate the graph with its own tensors in each other's places; those who write such
-/// nodes mean the tensors themselves.
+/// Taken by the letter it would evaluate the graph with its own tensors in each other's places; those who
+/// write such nodes mean the tensors themselves.
 pub(crate) fn shuffled(node: &Node) -> bool {
     let list = |name| match node.attrs.get(name) {
         Some(Attr::Texts(list)) => list.as_slice(),
@@ -138,7 +139,8 @@ fn evaluate(n: &mut NodeCx<'_, '_>, names: &[&str], y: &str) -> Done {
         }
         if (node.domain.as_str(), node.op.as_str()) == (PREVIEW, "Gradient") {
             return unsupported(format!(
-                "`{y}` is computed by {}, whose own derivative is supported only at the tensors that `xs` and `zs` name",
+                "`{y}` is computed by {}, whose own derivative is supported only at the tensors that `xs` \
+                 and `zs` name",
                 node.label()
             ));
         }
@@ -153,7 +155,8 @@ fn evaluate(n: &mut NodeCx<'_, '_>, names: &[&str], y: &str) -> Done {
     Ok(())
 }
 
-/// The derivatives of `y` with respect to each of `xs`, those of `zs` being fixed, for the outputs that are present.
+/// The derivatives of `y` with respect to each of `xs`, those of `zs` being fixed, for the outputs that are
+/// present.
 fn derivatives(
     n: &mut NodeCx<'_, '_>,
     xs: &[String],

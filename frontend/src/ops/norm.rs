@@ -9,7 +9,8 @@ use crate::node::{Done, NodeCx};
 /// The ops of batch normalisation with the batch's own statistics. Binds the result; returns mean, inverse
 /// standard deviation, and the new running mean and variance.
 ///
-/// The running variance follows the population variance, as the ONNX specification and ONNX Runtime define it.
+/// The running variance follows the population variance, as the ONNX specification and ONNX Runtime define
+/// it.
 fn train(n: &mut NodeCx<'_, '_>) -> Result<[ValueId; 4], Fault> {
     let (x, scale, bias) = (n.operand(0)?, n.operand(1)?, n.operand(2)?);
     let (running_mean, running_var) = (n.operand(3)?, n.operand(4)?);

@@ -98,8 +98,8 @@ pub(crate) fn mean_variance(n: &mut NodeCx<'_, '_>) -> Done {
     n.finish(OpKind::Div {}, &[centred, deviation])
 }
 
-/// `LRN`: `x / (bias + alpha * mean(x^2))^beta`, where the mean is over `size` neighbouring channels, those outside
-/// counting as zero: average pooling with the channels as rows.
+/// `LRN`: `x / (bias + alpha * mean(x^2))^beta`, where the mean is over `size` neighbouring channels, those
+/// outside counting as zero: average pooling with the channels as rows.
 pub(crate) fn local_response(n: &mut NodeCx<'_, '_>) -> Done {
     let x = n.operand(0)?;
     let ty = n.ty(x).clone();

@@ -8,8 +8,8 @@ use crate::error::{Fault, unsupported};
 use crate::node::{Done, Made, NodeCx};
 use crate::tensor::Literal;
 
-/// The window of a pooling node over `axes` spatial axes of an input of shape `shape`, and whether its extent rounds
-/// up.
+/// The window of a pooling node over `axes` spatial axes of an input of shape `shape`, and whether its extent
+/// rounds up.
 fn read(n: &NodeCx<'_, '_>, axes: usize, shape: &[u64]) -> Result<(Window, bool), Fault> {
     let size = spatial(shape);
     let mut window = Window::read(n, axes, None)?;
@@ -18,8 +18,9 @@ fn read(n: &NodeCx<'_, '_>, axes: usize, shape: &[u64]) -> Result<(Window, bool)
     Ok((window, ceil))
 }
 
-/// Pools by a window over two axes, or over three by two windows one after the other, which gives the same result: the
-/// extreme of extremes, the sum of sums, and the mean of means, since what counts of a window is a box.
+/// Pools by a window over two axes, or over three by two windows one after the other, which gives the same
+/// result: the extreme of extremes, the sum of sums, and the mean of means, since what counts of a window is
+/// a box.
 fn by_parts(
     n: &mut NodeCx<'_, '_>,
     x: ValueId,
@@ -137,8 +138,8 @@ fn pooled(n: &NodeCx<'_, '_>, indices: ValueId) -> Option<ValueId> {
     matches!(op.code, Code::Compute(OpKind::MaxPool { .. })).then(|| op.operands.first().copied()).flatten()
 }
 
-/// `MaxUnpool`: the elements at their indices in the tensor of zeros that the window implies, which then grows to
-/// input 2, the output's shape.
+/// `MaxUnpool`: the elements at their indices in the tensor of zeros that the window implies, which then
+/// grows to input 2, the output's shape.
 pub(crate) fn max_unpool(n: &mut NodeCx<'_, '_>) -> Done {
     let (x, indices) = (n.operand(0)?, n.operand(1)?);
     let shape = n.ty(x).shape.clone();
@@ -228,7 +229,8 @@ fn window_sum(n: &mut NodeCx<'_, '_>, x: ValueId, window: &Window, ceil: bool) -
     n.reshaped(y, &[batch, channels, rows, columns])
 }
 
-/// For every window the reciprocal of the number of its elements: those within the image, or within its padding too.
+/// For every window the reciprocal of the number of its elements: those within the image, or within its
+/// padding too.
 fn shares(n: &mut NodeCx<'_, '_>, size: Vec<u64>, window: &Window, ceil: bool, count_pad: bool) -> Made {
     let mut counts: [Vec<u64>; 2] = [Vec::new(), Vec::new()];
     for (i, (counts, &size)) in counts.iter_mut().zip(&size).enumerate() {

@@ -1,8 +1,8 @@
 //! Dropout and random tensors.
 //!
-//! Random bits are a function of a seed, the number of the random node in the graph (its stream) and the number of the
-//! training step, so that computing a tensor again gives the same bits. The seed is the node's own or the import's;
-//! every micro-step of an accumulated step counts on.
+//! Random bits are a function of a seed, the number of the random node in the graph (its stream) and the
+//! number of the training step, so that computing a tensor again gives the same bits. The seed is the node's
+//! own or the import's; every micro-step of an accumulated step counts on.
 
 use memc_ir::attr::{F32, Scalar};
 use memc_ir::{DType, OpKind, ValueId};
@@ -11,7 +11,8 @@ use crate::error::{Fault, unsupported};
 use crate::node::{Done, NodeCx};
 use crate::tensor;
 
-/// The ratio of a dropout node with ratio input `ratio` and mode input `mode`; `None` where it changes nothing.
+/// The ratio of a dropout node with ratio input `ratio` and mode input `mode`; `None` where it changes
+/// nothing.
 fn active(n: &NodeCx<'_, '_>, ratio: usize, mode: usize) -> Result<Option<f32>, Fault> {
     let attr = n.node.domain.is_empty() && n.version < 12;
     let ratio = match n.input(ratio) {
@@ -64,7 +65,7 @@ pub(crate) fn dropout_grad(n: &mut NodeCx<'_, '_>) -> Done {
     n.finish(OpKind::MaskScale { scale: F32(1.0 / (1.0 - ratio)) }, &operands)
 }
 
-/// What the bits of one random node depend on.
+/// Inputs of the generator for one random node.
 struct Key {
     seed: i64,
     stream: i64,

@@ -186,8 +186,8 @@ fn position(
     }
 }
 
-/// `Hardmax`: one at the first largest element along an axis, else zero; before opset 13 along all axes from one
-/// on together.
+/// `Hardmax`: one at the first largest element along an axis, else zero; before opset 13 along all axes from
+/// one on together.
 pub(crate) fn hardmax(n: &mut NodeCx<'_, '_>) -> Done {
     let mut x = n.operand(0)?;
     let ty = n.ty(x).clone();
@@ -212,8 +212,8 @@ pub(crate) fn global_average_pool(n: &mut NodeCx<'_, '_>) -> Done {
     global(n, |axes| OpKind::ReduceMean { axes, keepdims: true })
 }
 
-/// `GlobalMaxPool`. Elements that share the maximum share its gradient, where PyTorch gives it to one of them; `MaxPool`
-/// gives it to the first.
+/// `GlobalMaxPool`. Elements that share the maximum share its gradient, where PyTorch gives it to one of
+/// them; `MaxPool` gives it to the first.
 pub(crate) fn global_max_pool(n: &mut NodeCx<'_, '_>) -> Done {
     global(n, |axes| OpKind::ReduceMax { axes, keepdims: true })
 }

@@ -1,5 +1,5 @@
-//! `Resize` and `Upsample`: along each axis every output element is a weighted sum of a few input elements, whose
-//! positions and weights are constants.
+//! `Resize` and `Upsample`: along each axis every output element is a weighted sum of a few input elements,
+//! whose positions and weights are constants.
 
 use memc_ir::{OpKind, TensorType, ValueId};
 
@@ -7,16 +7,17 @@ use crate::error::{Fault, unsupported};
 use crate::node::{Done, Made, NodeCx};
 use crate::tensor::Literal;
 
-/// How positions in the output map to positions in the input, and how elements between them are weighted.
+/// Map from positions in the output to positions in the input, and weights of the elements between them.
 struct Method<'a> {
     coordinates: &'a str,
     mode: &'a str,
     rounding: &'a str,
-    /// The `a` of cubic interpolation (Keys, "Cubic convolution interpolation for digital image processing", 1981).
+    /// The `a` of cubic interpolation (Keys, "Cubic convolution interpolation for digital image processing",
+    /// 1981).
     cubic: f64,
     exclude_outside: bool,
     antialias: bool,
-    /// What lies outside the region of interest.
+    /// Value outside the region of interest.
     outside: f32,
 }
 

@@ -1,8 +1,8 @@
 //! The standard's optimizers, `ai.onnx.preview.training`: one node updates any number of tensors.
 //!
-//! Inputs are the learning rate R, the number of updates done T, and the tensors grouped by kind: X1.. Xn, their
-//! gradients G1.. Gn, then each kind of state; outputs are the new tensors and states in the same groups. A tensor
-//! becomes one op.
+//! Inputs are the learning rate R, the number of updates done T, and the tensors grouped by kind: X1.. Xn,
+//! their gradients G1.. Gn, then each kind of state; outputs are the new tensors and states in the same
+//! groups. A tensor becomes one op.
 
 use memc_ir::attr::F32;
 use memc_ir::{DType, OpKind, ValueId};
@@ -50,8 +50,8 @@ fn group(n: &mut NodeCx<'_, '_>, states: usize) -> Result<Group, Fault> {
 }
 
 impl Group {
-    /// Appends an op of `kind` for every tensor, whose operands are its value, gradient, states, the rate and `count`,
-    /// and whose results are the outputs. A new value is scaled by `keep`.
+    /// Appends an op of `kind` for every tensor, whose operands are its value, gradient, states, the rate and
+    /// `count`, and whose results are the outputs. A new value is scaled by `keep`.
     fn update(&self, n: &mut NodeCx<'_, '_>, kind: &OpKind, count: Option<ValueId>, keep: f32) -> Done {
         let node = n.node;
         for (i, tensors) in self.tensors.iter().enumerate() {

@@ -17,8 +17,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// The node's window over `axes` spatial axes; over one axis it becomes a window over two, the first of extent
-    /// one. `weight` is the kernel's extent where the weight determines it.
+    /// The node's window over `axes` spatial axes; over one axis it becomes a window over two, the first of
+    /// extent one. `weight` is the kernel's extent where the weight determines it.
     pub(super) fn read(n: &NodeCx<'_, '_>, axes: usize, weight: Option<&[u64]>) -> Result<Window, Fault> {
         let stated = n.sizes("kernel_shape")?;
         let kernel = match (stated, weight) {
@@ -124,8 +124,8 @@ impl Window {
     }
 }
 
-/// The number of spatial axes of `x`, one to `most`, and `x` with at least two of them: a single one gets another of
-/// extent one before it.
+/// The number of spatial axes of `x`, one to `most`, and `x` with at least two of them: a single one gets
+/// another of extent one before it.
 pub(super) fn image(n: &mut NodeCx<'_, '_>, x: ValueId, most: usize) -> Result<(usize, ValueId), Fault> {
     let shape = n.ty(x).shape.clone();
     match shape.as_slice() {

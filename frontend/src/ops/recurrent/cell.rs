@@ -9,7 +9,7 @@ use super::{
 use crate::error::{Fault, unsupported};
 use crate::node::{Done, Made, NodeCx};
 
-/// What all recurrent layers share.
+/// Parts that all recurrent layers share.
 struct Layer {
     e: Extents,
     reverse: &'static [bool],
@@ -112,7 +112,7 @@ impl Layer {
         }
     }
 
-    /// What the layer gives at `t`: zeros for sequences that have ended.
+    /// Output of the layer at `t`: zeros for sequences that have ended.
     fn given(&self, n: &mut NodeCx<'_, '_>, t: usize, h: ValueId) -> Made {
         match self.running[t] {
             Some(_) => {

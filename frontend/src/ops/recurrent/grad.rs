@@ -1,8 +1,8 @@
 //! ONNX Runtime's gradient of the LSTM.
 //!
-//! `LSTMGrad(X, W, R, lengths, h0, c0, H, C, IOFC, dH, dH_last, dC_last) -> (dX, dW, dR, dB, dh0, dc0)` with the
-//! states and gate activations that `LSTMTraining` saved. Where those are joins of per-step tensors of this graph,
-//! the tensors are used themselves, so that the joins need not exist.
+//! `LSTMGrad(X, W, R, lengths, h0, c0, H, C, IOFC, dH, dH_last, dC_last) -> (dX, dW, dR, dB, dh0, dc0)` with
+//! the states and gate activations that `LSTMTraining` saved. Where those are joins of per-step tensors of
+//! this graph, the tensors are used themselves, so that the joins need not exist.
 
 use memc_ir::attr::F32;
 use memc_ir::{Code, Def, OpKind, ValueId};
@@ -11,8 +11,8 @@ use super::{Extents, cut, directions, extents, initial, part, product, unroll};
 use crate::error::{Fault, unsupported};
 use crate::node::{Done, Made, NodeCx};
 
-/// `value` as `count` parts along `axis` of a matrix, seen through views: the tensors it was joined from when they
-/// are exactly those parts, else slices.
+/// `value` as `count` parts along `axis` of a matrix, seen through views: the tensors it was joined from when
+/// they are exactly those parts, else slices.
 fn parts(n: &mut NodeCx<'_, '_>, value: ValueId, axis: usize, shape: [u64; 2], count: u64) -> Parts {
     let module = &n.cx.module;
     let mut at = value;
@@ -136,7 +136,8 @@ pub(crate) fn lstm_grad(n: &mut NodeCx<'_, '_>) -> Done {
     finish(n, e, &out)
 }
 
-/// Binds the gradients: the input's is the sum of the directions', the others have the directions side by side.
+/// Binds the gradients: the input's is the sum of the directions', the others have the directions side by
+/// side.
 fn finish(n: &mut NodeCx<'_, '_>, e: Extents, out: &[Vec<ValueId>; 6]) -> Done {
     let (d, rows) = (e.directions, 4 * e.hidden);
     let shapes: [&[u64]; 6] = [
@@ -215,7 +216,7 @@ fn added(n: &mut NodeCx<'_, '_>, sum: Option<ValueId>, more: ValueId) -> Made {
     }
 }
 
-/// What the forward pass saved of one time step.
+/// Tensors that the forward pass saved of one time step.
 struct Saved {
     c: ValueId,
     c_before: ValueId,

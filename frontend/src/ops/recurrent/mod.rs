@@ -1,10 +1,12 @@
 //! Recurrent layers, unrolled over their time steps into elementary ops.
 //!
-//! One product per direction covers the input's part of all time steps; every step adds its own product with the
-//! previous hidden state and the gates. All steps share the weights. Steps behind a sequence's length leave the
-//! state as it is and give zeros, which for the reverse direction is the same as reversing each sequence in place.
+//! One product per direction covers the input's part of all time steps; every step adds its own product with
+//! the previous hidden state and the gates. All steps share the weights. Steps behind a sequence's length
+//! leave the state as it is and give zeros, which for the reverse direction is the same as reversing each
+//! sequence in place.
 //!
-//! [`cell`] has the cells, [`activation`] their functions, [`grad`] ONNX Runtime's separate gradient of the LSTM.
+//! [`cell`] has the cells, [`activation`] their functions, [`grad`] ONNX Runtime's separate gradient of the
+//! LSTM.
 
 mod activation;
 mod cell;
@@ -152,7 +154,8 @@ fn running(n: &mut NodeCx<'_, '_>, i: usize, e: Extents) -> Result<Vec<Option<Va
     Ok(masks)
 }
 
-/// Joins one `[batch, k]` tensor per time step and direction, time outermost, to `[time, directions, batch, k]`.
+/// Joins one `[batch, k]` tensor per time step and direction, time outermost, to
+/// `[time, directions, batch, k]`.
 fn stacked(n: &mut NodeCx<'_, '_>, steps: &[ValueId], e: Extents) -> Made {
     let width = steps.first().and_then(|&v| n.ty(v).shape.last().copied()).unwrap_or(e.hidden);
     let all = match steps {
@@ -170,8 +173,8 @@ fn unroll(n: &mut NodeCx<'_, '_>, e: Extents) -> Done {
     }
     let Some(left) = n.cx.unrolled.checked_sub(steps) else {
         return unsupported(format!(
-            "unrolling its {} time steps in {} directions exceeds what one model may unroll, {} steps; bind a \
-             shorter sequence, or train on truncated sequences",
+            "unrolling its {} time steps in {} directions exceeds what one model may unroll, {} steps; bind \
+             a shorter sequence, or train on truncated sequences",
             e.time,
             e.directions,
             crate::context::MAX_UNROLLED
