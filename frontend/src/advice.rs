@@ -2,7 +2,7 @@
 //!
 //! It covers the standard's operators, and those of other domains that training graphs are known to have.
 
-use crate::registry::MS;
+use crate::model::MS;
 
 /// Advice on `domain::op`; `None` for operators that nothing is known of.
 pub(crate) fn of(domain: &str, op: &str) -> Option<&'static str> {

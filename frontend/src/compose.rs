@@ -6,8 +6,8 @@ use memc_ir::attr::{F32, Scalar};
 use memc_ir::{DType, Def, OpKind, TensorType, ValueId};
 
 use crate::constants::MAX_ELEMENTS;
+use crate::context::{Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Made, NodeCx};
 use crate::tensor::Literal;
 
 impl NodeCx<'_, '_> {

@@ -8,57 +8,11 @@
 use memc_ir::ops::broadcast_shapes;
 use memc_ir::{DType, TensorType};
 
-use crate::error::{Fault, unsupported};
+use crate::error::Fault;
 use crate::tensor::Literal;
 
 /// Most elements of a computed constant.
 pub(crate) const MAX_ELEMENTS: u64 = 1 << 16;
-
-/// Room for computed constants beyond what the file's size gives: masks, positions and shape arithmetic of
-/// hundreds of layers.
-const BASE_BYTES: u64 = 64 << 20;
-/// Bytes of computed constants per byte of the file.
-const BYTES_PER_FILE_BYTE: u64 = 16;
-/// Most room of all micro-steps together, unless the file's size alone gives more.
-const MAX_BYTES: u64 = 1 << 30;
-
-/// Bytes that computed constants may still take.
-///
-/// A node of few bytes may compute a constant of [`MAX_ELEMENTS`] elements, which then lives as long as its
-/// name; this keeps an import's memory in proportion to the file.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Allowance {
-    total: u64,
-    left: u64,
-}
-
-impl Allowance {
-    /// The allowance of a file of `file_bytes`, imported `micro_steps` times.
-    pub(crate) fn new(file_bytes: u64, micro_steps: u32) -> Allowance {
-        let once = file_bytes.saturating_mul(BYTES_PER_FILE_BYTE).saturating_add(BASE_BYTES);
-        let total = once.saturating_mul(micro_steps.into()).min(once.max(MAX_BYTES));
-        Allowance { total, left: total }
-    }
-
-    /// Whether `bytes` are left.
-    pub(crate) fn has(&self, bytes: u64) -> bool {
-        bytes <= self.left
-    }
-
-    /// Takes `bytes`, which must be left.
-    pub(crate) fn take(&mut self, bytes: u64) -> Result<(), Fault> {
-        let Some(left) = self.left.checked_sub(bytes) else {
-            return unsupported(format!(
-                "its result is a constant of {bytes} bytes, and the constants that nodes compute may have {} \
-                 bytes in all, of which {} are left; fold constants when exporting, or feed large ones as \
-                 inputs",
-                self.total, self.left
-            ));
-        };
-        self.left = left;
-        Ok(())
-    }
-}
 
 /// Applies an element-wise operator with broadcasting; `None` when it is none of these or cannot be
 /// evaluated.
@@ -325,20 +279,6 @@ mod tests {
         let flag = Literal::from_ints(DType::Bool, &[], &[1]).expect("flag");
         assert_eq!(binary("Add", &flag, &flag), None);
         assert_eq!(binary("And", &flag, &x), None);
-    }
-
-    /// The allowance grows with the file and the micro-steps up to a limit, and never below what is taken.
-    #[test]
-    fn the_allowance_is_finite() {
-        let mut small = Allowance::new(1000, 1);
-        assert_eq!(small, Allowance { total: 16_000 + BASE_BYTES, left: 16_000 + BASE_BYTES });
-        assert_eq!(small.take(BASE_BYTES), Ok(()));
-        assert!(small.has(16_000) && !small.has(16_001));
-        assert!(small.take(16_001).expect_err("too much").to_string().contains("of which 16000 are left"));
-        assert_eq!(small.take(16_000), Ok(()));
-        assert_eq!(Allowance::new(0, 2).total, 2 * BASE_BYTES);
-        assert_eq!(Allowance::new(0, 1024).total, MAX_BYTES);
-        assert_eq!(Allowance::new(1 << 30, 1024).total, (16 << 30) + BASE_BYTES);
     }
 
     /// A concatenation stops at the first part that makes it too large.

@@ -1,4 +1,5 @@
-//! The module under construction and the meaning of ONNX names at the current node.
+//! The module under construction, the meaning of ONNX names at the current node, and that node: its operands,
+//! attributes and results.
 //!
 //! Constants stay [`Literal`]s until an op needs them as an operand, so that shape arithmetic leaves nothing
 //! in the module.
@@ -8,23 +9,14 @@ use std::sync::Arc;
 
 use memc_ir::{DType, Feed, Module, OpKind, TensorType, ValueId, counted};
 
-use crate::ImportOptions;
-use crate::constants::Allowance;
-use crate::error::{Fault, ImportError, some_of};
+use crate::error::{Fault, ImportError, some_of, unsupported};
 use crate::external::Folder;
-use crate::graph::declared_types;
-use crate::model::{Node, Tensor};
-use crate::node::NodeCx;
-use crate::ops::gradient::Swept;
-use crate::registry;
-use crate::source::Source;
+use crate::limits::{Allowance, Swept, Unrolled};
+use crate::model::{Attr, Model, Node, Tensor};
 use crate::tensor::Literal;
 
 /// Larger constants with equal elements become a `fill` op, which costs no memory between steps.
 const FILL_ABOVE: u64 = 16;
-
-/// Most time steps, over all directions and layers, that recurrent layers of one import may unroll.
-pub(crate) const MAX_UNROLLED: u64 = 100_000;
 
 /// Meaning of an ONNX name. At least one field is set.
 #[derive(Clone, Debug, Default)]
@@ -49,27 +41,6 @@ impl From<Literal> for Bound {
     }
 }
 
-/// The contents of stored tensors, read from their files when external.
-pub(crate) fn resolve(
-    tensors: Vec<Tensor>,
-    folder: Option<&Folder>,
-) -> Result<BTreeMap<String, Literal>, ImportError> {
-    let mut out = BTreeMap::new();
-    for t in tensors {
-        let name = t.name.clone();
-        out.insert(name.clone(), literal(t, folder).map_err(|e| e.damage(&format!("initializer `{name}`")))?);
-    }
-    Ok(out)
-}
-
-/// A stored tensor's content.
-pub(crate) fn literal(tensor: Tensor, folder: Option<&Folder>) -> Result<Literal, Fault> {
-    Literal::from_tensor(tensor, |entries, want| match folder {
-        Some(folder) => folder.read(entries, want),
-        None => Err("its data is in another file, and a model from memory has no folder".into()),
-    })
-}
-
 /// A module under construction.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
@@ -82,7 +53,7 @@ pub(crate) struct Context<'a> {
     /// Names that some node or graph output reads.
     pub used: BTreeSet<&'a str>,
     /// Tensors whose declared shape is not the one they have.
-    contradicted: BTreeSet<String>,
+    pub contradicted: BTreeSet<String>,
     /// Room for constants that nodes compute.
     pub folded: Allowance,
     /// Seed of random nodes without one of their own.
@@ -90,48 +61,22 @@ pub(crate) struct Context<'a> {
     /// Random nodes so far.
     pub streams: u32,
     /// The number of the step, once something asked for it.
-    step: Option<ValueId>,
-    /// Time steps that recurrent layers may still unroll.
-    pub unrolled: u64,
+    pub step: Option<ValueId>,
+    /// Time steps that recurrent layers have unrolled.
+    pub unrolled: Unrolled,
     /// Work of the `Gradient` nodes so far.
     pub swept: Swept,
-    /// The graph's nodes.
-    pub nodes: &'a [Node],
+    /// The model, without its initializers.
+    pub model: &'a Model,
     /// Nodes in an order in which operands come first.
     pub order: &'a [usize],
-    opsets: &'a BTreeMap<String, i64>,
-    folder: Option<&'a Folder>,
+    /// The supported operators.
+    pub find: Find,
+    /// Folder of external data.
+    pub folder: Option<&'a Folder>,
 }
 
 impl<'a> Context<'a> {
-    /// A context for `source` with an empty module and scope, for a step of as many passes over the
-    /// graph as `options` has micro-steps.
-    pub(crate) fn new(source: &'a Source<'_>, options: &ImportOptions) -> Self {
-        let graph = &source.model.graph;
-        let name = if graph.name.is_empty() { "model" } else { &graph.name };
-        let mut declared = declared_types(&graph.value_info, source.dims);
-        declared.extend(declared_types(&graph.outputs, source.dims));
-        let reads = graph.nodes.iter().flat_map(Node::reads);
-        let reads = reads.chain(graph.outputs.iter().map(|o| o.name.as_str()));
-        Self {
-            module: Module::new(name),
-            scope: BTreeMap::new(),
-            declared,
-            used: reads.collect(),
-            contradicted: BTreeSet::new(),
-            folded: Allowance::new(source.file_bytes, options.accumulate),
-            seed: options.seed,
-            streams: 0,
-            step: None,
-            unrolled: MAX_UNROLLED,
-            swept: Swept::default(),
-            nodes: &graph.nodes,
-            order: &source.order,
-            opsets: &source.model.opsets,
-            folder: source.folder,
-        }
-    }
-
     /// Binds a name.
     pub(crate) fn bind(&mut self, name: &str, to: impl Into<Bound>) {
         self.scope.insert(name.to_string(), to.into());
@@ -155,11 +100,9 @@ impl<'a> Context<'a> {
 
     /// Imports one node.
     pub(crate) fn import(&mut self, node: &'a Node) -> Result<(), ImportError> {
-        let version = opset(self.opsets, &node.domain);
-        let Some(handler) = registry::find(&node.domain, &node.op, version) else {
-            let why = registry::refusal(&node.domain, &node.op, version);
-            return Err(ImportError::Unsupported(format!("{}: {why}", node.label())));
-        };
+        let version = self.model.opset(&node.domain);
+        let found = (self.find)(&node.domain, &node.op, version);
+        let handler = found.map_err(|fault| fault.at(&node.label()))?;
         let domain = if node.domain.is_empty() { "ai.onnx" } else { &node.domain };
         let at = |m: String| format!("{}, {domain} opset {version}: {m}", node.label());
         handler(&mut NodeCx { cx: self, node, version }).map_err(|fault| match fault {
@@ -202,7 +145,7 @@ impl<'a> Context<'a> {
 
     /// The content of a tensor stored in a node.
     pub(crate) fn literal(&self, tensor: &Tensor) -> Result<Literal, Fault> {
-        literal(tensor.clone(), self.folder)
+        Literal::stored(tensor.clone(), self.folder)
     }
 
     /// Meaning of `name`.
@@ -265,7 +208,251 @@ impl<'a> Context<'a> {
     }
 }
 
-/// The version of `domain`'s operator set; 1 when the model does not import it.
-pub(crate) fn opset(opsets: &BTreeMap<String, i64>, domain: &str) -> i64 {
-    opsets.get(domain).copied().unwrap_or(1)
+/// Outcome of a step of an import.
+pub(crate) type Done = Result<(), Fault>;
+/// Outcome of appending ops: the last one's result.
+pub(crate) type Made = Result<ValueId, Fault>;
+
+/// Imports a node.
+pub(crate) type Handler = fn(&mut NodeCx<'_, '_>) -> Done;
+
+/// Finds the function that imports an operator: domain, operator, version of the operator set.
+pub(crate) type Find = fn(&str, &str, i64) -> Result<Handler, Fault>;
+
+/// A node with the module it is imported into.
+#[derive(Debug)]
+pub(crate) struct NodeCx<'c, 'a> {
+    /// The module.
+    pub cx: &'c mut Context<'a>,
+    /// The node.
+    pub node: &'a Node,
+    /// Version of the operator set of the node's domain.
+    pub version: i64,
+}
+
+impl<'a> NodeCx<'_, 'a> {
+    /// The name of input `i`; `None` when it is absent.
+    pub(crate) fn input(&self, i: usize) -> Option<&'a str> {
+        self.node.inputs.get(i).map(String::as_str).filter(|n| !n.is_empty())
+    }
+
+    fn required(&self, i: usize) -> Result<&'a str, Fault> {
+        self.input(i).ok_or_else(|| Fault::Bad(format!("input {i} is missing")))
+    }
+
+    /// The value of input `i`.
+    pub(crate) fn operand(&mut self, i: usize) -> Made {
+        let name = self.required(i)?;
+        self.cx.value(name)
+    }
+
+    /// The value of input `i`; `None` when it is absent.
+    pub(crate) fn optional(&mut self, i: usize) -> Result<Option<ValueId>, Fault> {
+        self.input(i).map(|name| self.cx.value(name)).transpose()
+    }
+
+    /// The values of all inputs.
+    pub(crate) fn operands(&mut self) -> Result<Vec<ValueId>, Fault> {
+        (0..self.node.inputs.len()).map(|i| self.operand(i)).collect()
+    }
+
+    /// The type of input `i`.
+    pub(crate) fn operand_type(&self, i: usize) -> Result<TensorType, Fault> {
+        self.cx.type_of(self.required(i)?).cloned()
+    }
+
+    /// The type of a value.
+    pub(crate) fn ty(&self, value: ValueId) -> &TensorType {
+        &self.cx.module.values[value].ty
+    }
+
+    /// The content of input `i` when it is a constant.
+    pub(crate) fn literal(&self, i: usize) -> Option<Literal> {
+        self.cx.bound(self.input(i)?).ok()?.literal.clone()
+    }
+
+    /// The content of input `i`, called `what` by the operator, which must be a constant if present.
+    pub(crate) fn constant(&self, i: usize, what: &str) -> Result<Option<Literal>, Fault> {
+        match (self.input(i), self.literal(i)) {
+            (None, _) => Ok(None),
+            (_, Some(literal)) => Ok(Some(literal)),
+            (Some(name), None) => unsupported(format!(
+                "its {what} (`{name}`) must be a constant or shape arithmetic of known shapes; it depends on \
+                 data"
+            )),
+        }
+    }
+
+    /// The integers of constant input `i`, called `what` by the operator; `None` when absent.
+    pub(crate) fn const_ints(&self, i: usize, what: &str) -> Result<Option<Vec<i64>>, Fault> {
+        let Some(literal) = self.constant(i, what)? else { return Ok(None) };
+        match literal.ints() {
+            Some(ints) if literal.ty.dtype != DType::Bool => Ok(Some(ints)),
+            _ => Err(Fault::Bad(format!("its {what} must be integers, not {}", literal.ty))),
+        }
+    }
+
+    fn attr(&self, name: &str) -> Option<&'a Attr> {
+        self.node.attrs.get(name)
+    }
+
+    /// An integer attribute.
+    pub(crate) fn int(&self, name: &str, default: i64) -> Result<i64, Fault> {
+        self.node.int(name, default)
+    }
+
+    /// An integer attribute that is a truth value.
+    pub(crate) fn flag(&self, name: &str, default: bool) -> Result<bool, Fault> {
+        Ok(self.int(name, i64::from(default))? != 0)
+    }
+
+    /// A float attribute.
+    pub(crate) fn float(&self, name: &str, default: f32) -> Result<f32, Fault> {
+        self.node.float(name, default)
+    }
+
+    /// A string attribute.
+    pub(crate) fn text(&self, name: &str, default: &'a str) -> Result<&'a str, Fault> {
+        match self.attr(name) {
+            None => Ok(default),
+            Some(Attr::Text(v)) => Ok(v),
+            Some(other) => Err(other.ill_typed(name, "a string")),
+        }
+    }
+
+    /// A list of integers.
+    pub(crate) fn ints(&self, name: &str) -> Result<Option<&'a [i64]>, Fault> {
+        match self.attr(name) {
+            None => Ok(None),
+            Some(Attr::Ints(v)) => Ok(Some(v)),
+            // An empty list may be encoded without its type.
+            Some(Attr::Other("a value without type")) => Ok(Some(&[])),
+            Some(other) => Err(other.ill_typed(name, "a list of integers")),
+        }
+    }
+
+    /// A list of floats.
+    pub(crate) fn floats(&self, name: &str) -> Result<Option<&'a [f32]>, Fault> {
+        match self.attr(name) {
+            None => Ok(None),
+            Some(Attr::Floats(v)) => Ok(Some(v)),
+            Some(Attr::Other("a value without type")) => Ok(Some(&[])),
+            Some(other) => Err(other.ill_typed(name, "a list of floats")),
+        }
+    }
+
+    /// A list of strings.
+    pub(crate) fn texts(&self, name: &str) -> Result<Option<&'a [String]>, Fault> {
+        match self.attr(name) {
+            None => Ok(None),
+            Some(Attr::Texts(v)) => Ok(Some(v)),
+            Some(Attr::Other("a value without type")) => Ok(Some(&[])),
+            Some(other) => Err(other.ill_typed(name, "a list of strings")),
+        }
+    }
+
+    /// A list of non-negative integers.
+    pub(crate) fn sizes(&self, name: &str) -> Result<Option<Vec<u64>>, Fault> {
+        let Some(list) = self.ints(name)? else { return Ok(None) };
+        let sizes: Option<Vec<u64>> = list.iter().map(|&v| u64::try_from(v).ok()).collect();
+        match sizes {
+            Some(sizes) => Ok(Some(sizes)),
+            None => unsupported(format!("attribute `{name}` = {list:?} has a negative number")),
+        }
+    }
+
+    /// Axis `axis` of a tensor of `rank` axes, counted from the end when negative.
+    pub(crate) fn axis(&self, axis: i64, rank: usize) -> Result<usize, Fault> {
+        let n = rank as i64;
+        let at = if axis < 0 { axis.checked_add(n) } else { Some(axis) };
+        let at = at.filter(|a| (0..n).contains(a)).and_then(|a| usize::try_from(a).ok());
+        at.ok_or_else(|| Fault::Bad(format!("axis {axis} does not exist in a tensor of {rank} axes")))
+    }
+
+    /// Distinct axes in ascending order, as ops want them.
+    pub(crate) fn axes(&self, axes: &[i64], rank: usize) -> Result<Vec<u64>, Fault> {
+        let mut out = Vec::new();
+        for &a in axes {
+            out.push(self.axis(a, rank)? as u64);
+        }
+        out.sort_unstable();
+        match out.windows(2).find(|w| w[0] == w[1]) {
+            Some(w) => Err(Fault::Bad(format!("axis {} is given twice", w[0]))),
+            None => Ok(out),
+        }
+    }
+
+    /// The name of output `i`; `None` when it is absent.
+    pub(crate) fn output(&self, i: usize) -> Option<&'a str> {
+        self.node.outputs.get(i).map(String::as_str).filter(|n| !n.is_empty())
+    }
+
+    /// Whether something reads output `i`.
+    pub(crate) fn wants(&self, i: usize) -> bool {
+        self.output(i).is_some_and(|name| self.cx.used.contains(name))
+    }
+
+    /// Binds output `i`, when present.
+    pub(crate) fn bind(&mut self, i: usize, to: impl Into<Bound>) {
+        if let Some(name) = self.output(i) {
+            self.cx.bind(name, to);
+        }
+    }
+
+    /// Binds output `i`, when present, to a constant that was computed here.
+    ///
+    /// Unlike stored constants and views of them it may be far larger than the node, so its bytes count
+    /// towards the import's allowance.
+    pub(crate) fn fold(&mut self, i: usize, to: Literal) -> Done {
+        if self.output(i).is_some() {
+            self.cx.folded.take(to.ty.bytes())?;
+            self.bind(i, to);
+        }
+        Ok(())
+    }
+
+    /// Appends an op whose results are the node's outputs.
+    pub(crate) fn finish(&mut self, kind: OpKind, operands: &[ValueId]) -> Done {
+        let names: Vec<&str> = self.node.outputs.iter().map(String::as_str).collect();
+        let results = self.cx.module.add_op(kind, operands, &names, &self.node.name)?;
+        for (i, value) in results.into_iter().enumerate() {
+            self.bind(i, value);
+        }
+        Ok(())
+    }
+
+    /// Appends an op whose first result is output `i`.
+    pub(crate) fn finish_at(&mut self, i: usize, kind: OpKind, operands: &[ValueId]) -> Done {
+        let name = self.output(i).unwrap_or_default();
+        let value = self.cx.emit(kind, operands, name, &self.node.name)?;
+        self.bind(i, value);
+        Ok(())
+    }
+
+    /// Appends an op whose first result is only used by later ops of this node.
+    pub(crate) fn temp(&mut self, kind: OpKind, operands: &[ValueId]) -> Made {
+        let base = self.node.outputs.iter().find(|o| !o.is_empty()).map_or("", String::as_str);
+        let name = format!("{base}/{}", kind.mnemonic());
+        self.cx.emit(kind, operands, &name, &self.node.name)
+    }
+
+    /// A constant that the node implies.
+    pub(crate) fn constant_value(&mut self, what: &str, literal: &Literal) -> Made {
+        let base = self.node.outputs.iter().find(|o| !o.is_empty()).map_or("", String::as_str);
+        self.cx.constant(&format!("{base}/{what}"), literal)
+    }
+
+    /// A one-element float constant of shape `[]`.
+    pub(crate) fn scalar(&mut self, what: &str, value: f32) -> Made {
+        let literal = Literal::from_floats(&[], &[value])?;
+        self.constant_value(what, &literal)
+    }
+
+    /// `value` under another shape; `value` itself when it already has it.
+    pub(crate) fn reshaped(&mut self, value: ValueId, shape: &[u64]) -> Made {
+        if self.ty(value).shape == shape {
+            return Ok(value);
+        }
+        self.temp(OpKind::Reshape { shape: shape.to_vec() }, &[value])
+    }
 }

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use memc_ir::{Feed, Output, OutputRole};
 
-use crate::context::Context;
 use crate::error::ImportError;
 use crate::source::Source;
 use crate::tensor::Literal;
@@ -17,7 +16,7 @@ use crate::{Binding, Import};
 /// Imports a plain graph, whose inputs are what `inputs` says, or else fed with their declared types.
 pub(crate) fn import(source: &Source<'_>, inputs: &BTreeMap<String, Binding>) -> Result<Import, ImportError> {
     let graph = &source.model.graph;
-    let mut cx = Context::new(source, &crate::ImportOptions::default());
+    let mut cx = source.context(&crate::ImportOptions::default());
     for (name, literal) in &source.literals {
         cx.bind(name, literal.clone());
     }

@@ -32,8 +32,8 @@ mod forward;
 mod graph;
 mod inference;
 mod initial;
+mod limits;
 mod model;
-mod node;
 mod ops;
 mod optimizer;
 mod proto;
@@ -58,6 +58,7 @@ pub use error::ImportError;
 use error::some_of;
 use external::Folder;
 use initial::Initial;
+use model::Node;
 use source::Source;
 
 /// Most micro-steps of one step that [`ImportOptions::accumulate`] may ask for.
@@ -299,7 +300,7 @@ fn import_from(
         )));
     }
     let mut source = Source::read_step(bytes, path, folder, &options.dims)?;
-    let artifacts = source.model.graph.nodes.iter().any(training::is_accumulator);
+    let artifacts = source.model.graph.nodes.iter().any(Node::is_accumulator);
     let forward = options.loss.is_some()
         || source.model.training.is_some()
         || (options.has_recipe() && !step::recognises(&source));

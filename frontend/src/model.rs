@@ -22,6 +22,13 @@ pub(crate) struct Model {
     pub training: Option<Training>,
 }
 
+impl Model {
+    /// The version of `domain`'s operator set; 1 when the model does not import it.
+    pub(crate) fn opset(&self, domain: &str) -> i64 {
+        self.opsets.get(domain).copied().unwrap_or(1)
+    }
+}
+
 /// Initialisation and training of a model, from `TrainingInfoProto`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Training {
@@ -77,7 +84,9 @@ pub(crate) struct Node {
     pub attrs: BTreeMap<String, Attr>,
 }
 
-/// The standard's training operators.
+/// Domain of Microsoft's operators, which ONNX Runtime's training graphs use.
+pub(crate) const MS: &str = "com.microsoft";
+/// Domain of the standard's training operators.
 pub(crate) const PREVIEW: &str = "ai.onnx.preview.training";
 
 impl Node {
@@ -93,6 +102,11 @@ impl Node {
             _ => &[],
         });
         self.inputs.iter().chain(named).map(String::as_str).filter(|name| !name.is_empty())
+    }
+
+    /// Whether the node adds to a gradient buffer of ONNX Runtime.
+    pub(crate) fn is_accumulator(&self) -> bool {
+        (self.domain.as_str(), self.op.as_str()) == (MS, "InPlaceAccumulatorV2")
     }
 
     /// The node for an error message: its name, or its first output when it has none.

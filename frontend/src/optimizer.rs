@@ -8,10 +8,9 @@ use memc_ir::OpKind;
 use memc_ir::attr::F32;
 use memc_ir::recipe::{Optimizer, UpdateRule};
 
+use crate::context::Done;
 use crate::error::{Fault, ImportError, some_of, unsupported};
-use crate::model::{Attr, Graph, Node};
-use crate::node::Done;
-use crate::registry::MS;
+use crate::model::{Attr, Graph, MS, Node};
 
 /// The learning rate when neither checkpoint nor user gives one, as ONNX Runtime has it.
 const DEFAULT_RATE: f32 = 0.001;

@@ -6,18 +6,13 @@
 use memc_ir::OpKind;
 
 use crate::advice;
-use crate::model::PREVIEW;
-use crate::node::{Done, NodeCx};
+use crate::context::Handler;
+use crate::error::Fault;
+use crate::model::{MS, PREVIEW};
 use crate::ops::{
     activation as act, attention, block, conv, elementwise as ew, gradient, index, linalg, loss,
     movement as mv, norm, normalise, pool, random, recurrent, reduce, resize, sequence, shape, update,
 };
-
-/// Imports a node.
-pub(crate) type Handler = fn(&mut NodeCx<'_, '_>) -> Done;
-
-/// Microsoft's operators, which ONNX Runtime's training graphs use.
-pub(crate) const MS: &str = "com.microsoft";
 
 type Row = (&'static str, &'static str, i64, Handler);
 
@@ -198,13 +193,13 @@ fn rows(domain: &str, op: &str) -> &'static [Row] {
     &rows[..rows.partition_point(|r| (r.0, r.1) == (domain, op))]
 }
 
-/// The function that imports `domain::op` at `version`; `None` when it is not supported.
-pub(crate) fn find(domain: &str, op: &str, version: i64) -> Option<Handler> {
-    rows(domain, op).iter().rfind(|r| r.2 <= version).map(|r| r.3)
+/// The function that imports `domain::op` at `version`. The fault says what is supported instead.
+pub(crate) fn find(domain: &str, op: &str, version: i64) -> Result<Handler, Fault> {
+    let found = rows(domain, op).iter().rfind(|r| r.2 <= version).map(|r| r.3);
+    found.ok_or_else(|| Fault::Unsupported(refusal(domain, op, version)))
 }
 
-/// Reason why [`find`] has no function, and what is supported instead.
-pub(crate) fn refusal(domain: &str, op: &str, version: i64) -> String {
+fn refusal(domain: &str, op: &str, version: i64) -> String {
     match rows(domain, op).first() {
         Some(first) => format!(
             "the operator is supported from opset {0} on, the model has {version}; convert it with \
@@ -254,8 +249,8 @@ mod tests {
     /// An operator is found from its first version on; older versions and unknown names say what there is.
     #[test]
     fn versions_select_rows() {
-        assert!(find("", "Where", 9).is_some() && find("", "Where", 21).is_some());
-        assert!(find("", "Where", 8).is_none() && find("", "Nonsense", 13).is_none());
+        assert!(find("", "Where", 9).is_ok() && find("", "Where", 21).is_ok());
+        assert!(find("", "Where", 8).is_err() && find("", "Nonsense", 13).is_err());
         assert!(refusal("", "Where", 8).contains("from opset 9 on, the model has 8; convert it"));
         assert!(refusal("", "Loop", 13).contains("unrolled"));
         assert!(refusal("", "FusedMatMul", 13).contains("domain com.microsoft has"));

@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use memc_ir::TensorType;
+use memc_ir::{Module, TensorType};
 
-use crate::context::{opset, resolve};
+use crate::context::Context;
 use crate::error::{ImportError, some_of};
 use crate::external::Folder;
-use crate::model::{Attr, Model, Node, ValueType};
+use crate::limits::{Allowance, Swept, Unrolled};
+use crate::model::{Attr, Model, Node, Tensor, ValueType};
 use crate::tensor::Literal;
-use crate::{graph, proto, registry, training};
+use crate::{ImportOptions, graph, proto, registry};
 
 /// The newest version of the default operator set whose operators were compared with this importer.
 const NEWEST_OPSET: i64 = 27;
@@ -113,6 +114,34 @@ impl<'a> Source<'a> {
         })
     }
 
+    /// A context with an empty module and scope, for a step of as many passes over the graph as `options` has
+    /// micro-steps.
+    pub(crate) fn context(&self, options: &ImportOptions) -> Context<'_> {
+        let graph = &self.model.graph;
+        let name = if graph.name.is_empty() { "model" } else { &graph.name };
+        let mut declared = graph::declared_types(&graph.value_info, self.dims);
+        declared.extend(graph::declared_types(&graph.outputs, self.dims));
+        let reads = graph.nodes.iter().flat_map(Node::reads);
+        let reads = reads.chain(graph.outputs.iter().map(|o| o.name.as_str()));
+        Context {
+            module: Module::new(name),
+            scope: BTreeMap::new(),
+            declared,
+            used: reads.collect(),
+            contradicted: BTreeSet::new(),
+            folded: Allowance::new(self.file_bytes, options.accumulate),
+            seed: options.seed,
+            streams: 0,
+            step: None,
+            unrolled: Unrolled::default(),
+            swept: Swept::default(),
+            model: &self.model,
+            order: &self.order,
+            find: registry::find,
+            folder: self.folder,
+        }
+    }
+
     /// The type of graph input `name`.
     pub(crate) fn input_type(&self, name: &str) -> Result<TensorType, ImportError> {
         if let Some(ty) = self.types.get(name) {
@@ -125,7 +154,7 @@ impl<'a> Source<'a> {
 
     /// Things about the model that the user should know.
     pub(crate) fn warnings(&self) -> Vec<String> {
-        let version = opset(&self.model.opsets, "");
+        let version = self.model.opset("");
         if version <= NEWEST_OPSET {
             return Vec::new();
         }
@@ -134,6 +163,19 @@ impl<'a> Source<'a> {
              may have changed"
         )]
     }
+}
+
+/// The contents of stored tensors, read from their files when external.
+fn resolve(tensors: Vec<Tensor>, folder: Option<&Folder>) -> Result<BTreeMap<String, Literal>, ImportError> {
+    let mut out = BTreeMap::new();
+    for t in tensors {
+        let name = t.name.clone();
+        out.insert(
+            name.clone(),
+            Literal::stored(t, folder).map_err(|e| e.damage(&format!("initializer `{name}`")))?,
+        );
+    }
+    Ok(out)
 }
 
 /// Most operators listed in one message.
@@ -152,8 +194,8 @@ fn check_operators(model: &Model) -> Result<(), ImportError> {
                 "the model uses operators of ai.onnx but does not say of which opset".into(),
             ));
         }
-        let found = registry::find(&node.domain, &node.op, opset(&model.opsets, &node.domain));
-        if training::is_accumulator(node) || (found.is_some() && !has_subgraph(node)) {
+        let found = registry::find(&node.domain, &node.op, model.opset(&node.domain));
+        if node.is_accumulator() || (found.is_ok() && !has_subgraph(node)) {
             continue;
         }
         let name = if node.name.is_empty() { node.outputs.first() } else { Some(&node.name) };
@@ -166,10 +208,10 @@ fn check_operators(model: &Model) -> Result<(), ImportError> {
     let operators = if unknown.len() == 1 { "operator" } else { "operators" };
     let mut text = format!("{} {operators} of the model cannot be imported:", unknown.len());
     for ((domain, op), nodes) in unknown.iter().take(SHOWN) {
-        let version = opset(&model.opsets, domain);
+        let version = model.opset(domain);
         let why = match registry::find(domain, op, version) {
-            Some(_) => "subgraphs are not supported".to_string(),
-            None => registry::refusal(domain, op, version),
+            Ok(_) => "subgraphs are not supported".to_string(),
+            Err(refusal) => refusal.to_string(),
         };
         let domain = if domain.is_empty() { "ai.onnx" } else { domain };
         text.push_str(&format!("\n  {domain}::{op}, opset {version}: {why} (nodes {})", some_of(nodes)));

@@ -29,7 +29,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     let checkpoint = options.checkpoint.as_deref().map(Initial::read).transpose()?.unwrap_or_default();
     let plan = Plan::of(source)?;
     let inits = initialization(source, options)?;
-    let mut step = Step { cx: Context::new(source, options), source, plan, invented: 0 };
+    let mut step = Step { cx: source.context(options), source, plan, invented: 0 };
     step.declare(&checkpoint, &inits)?;
     for &i in &source.order {
         step.cx.import(&source.model.graph.nodes[i])?;

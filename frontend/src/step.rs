@@ -24,7 +24,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     let graph = &source.model.graph;
     let pairs = pairs(source, options)?;
     let checkpoint = options.checkpoint.as_deref().map(Initial::read).transpose()?;
-    let mut cx = Context::new(source, options);
+    let mut cx = source.context(options);
     let mut warnings = declare(source, &mut cx, &pairs, checkpoint.as_ref())?;
     for (name, literal) in &source.literals {
         if !cx.scope.contains_key(name) {

@@ -8,6 +8,7 @@ use memc_ir::attr::{F32, Scalar};
 use memc_ir::{DType, MAX_RANK, TensorType};
 
 use crate::error::{Fault, unsupported};
+use crate::external::Folder;
 use crate::model::{Payload, Tensor};
 
 /// A constant tensor whose payload has exactly the type's size.
@@ -154,6 +155,14 @@ impl Literal {
             }
         };
         Literal::new(ty, data)
+    }
+
+    /// A stored tensor's content, read from its file in `folder` when it is external.
+    pub(crate) fn stored(tensor: Tensor, folder: Option<&Folder>) -> Result<Literal, Fault> {
+        Literal::from_tensor(tensor, |entries, want| match folder {
+            Some(folder) => folder.read(entries, want),
+            None => Err("its data is in another file, and a model from memory has no folder".into()),
+        })
     }
 
     /// An integer or boolean literal from 64-bit values, which must fit.

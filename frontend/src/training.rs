@@ -18,17 +18,11 @@ use memc_ir::{DType, Def, Feed, Module, OpKind, Output, OutputRole, Role, StateI
 use crate::context::{Bound, Context};
 use crate::error::ImportError;
 use crate::initial::{Initial, made_up, read_file, synthetic};
-use crate::model::{Graph, Node};
-use crate::registry::MS;
+use crate::model::{Graph, MS, Node};
 use crate::source::Source;
 use crate::{Import, ImportOptions, Pending, optimizer, proto, screen};
 
 const BUFFER: &str = "_grad.accumulation.buffer";
-
-/// Whether `node` adds to a gradient buffer.
-pub(crate) fn is_accumulator(node: &Node) -> bool {
-    (node.domain.as_str(), node.op.as_str()) == (MS, "InPlaceAccumulatorV2")
-}
 
 /// Most nodes and inputs of all micro-steps together; the graph is imported once for each.
 const MAX_ACCUMULATED: u64 = 4_000_000;
@@ -57,7 +51,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     let optimizer = find_optimizer(source, options, &mut notes)?;
     let checkpoint = find_checkpoint(source, options, &mut notes)?;
     let mut step = Step {
-        cx: Context::new(source, options),
+        cx: source.context(options),
         source,
         params: BTreeMap::new(),
         data: Vec::new(),
@@ -112,7 +106,7 @@ fn accumulators(graph: &Graph) -> Result<Vec<Accumulated<'_>>, ImportError> {
     let place: BTreeMap<&str, usize> =
         graph.inputs.iter().enumerate().map(|(i, x)| (x.name.as_str(), i)).collect();
     let mut out: BTreeMap<usize, Accumulated<'_>> = BTreeMap::new();
-    for node in graph.nodes.iter().filter(|n| is_accumulator(n)) {
+    for node in graph.nodes.iter().filter(|n| n.is_accumulator()) {
         let bad = |m: String| Err(ImportError::BadModel(format!("{}: {m}", node.label())));
         let ([buffer, gradient, _], Some(flag)) = (node.inputs.as_slice(), node.outputs.first()) else {
             return bad("it must have inputs buffer, gradient and reset, and an output".into());
@@ -260,7 +254,7 @@ impl<'a> Step<'a> {
             }
             for &i in &self.source.order {
                 let node = &self.source.model.graph.nodes[i];
-                if !is_accumulator(node) {
+                if !node.is_accumulator() {
                     self.cx.import(node)?;
                 }
             }
@@ -344,7 +338,7 @@ fn roles<'a>(
     let plumbing: BTreeSet<&str> = graph
         .nodes
         .iter()
-        .filter(|n| is_accumulator(n))
+        .filter(|n| n.is_accumulator())
         .flat_map(|n| [n.inputs.first(), n.inputs.get(2)])
         .flatten()
         .map(String::as_str)

@@ -113,7 +113,7 @@ impl Makers<'_> {
             }
             _ => return Ok(None),
         };
-        crate::context::literal(tensor.clone(), self.source.folder).map(Some)
+        Literal::stored(tensor.clone(), self.source.folder).map(Some)
     }
 
     fn stored(&self, name: &str, ty: &TensorType) -> Result<Option<Init>, Fault> {
@@ -131,7 +131,7 @@ impl Makers<'_> {
         fits(node, &dims, ty)?;
         let value = match node.attrs.get("value") {
             None => return Ok(Init::Zeros),
-            Some(Attr::Tensor(t)) => crate::context::literal(t.clone(), self.source.folder)?,
+            Some(Attr::Tensor(t)) => Literal::stored(t.clone(), self.source.folder)?,
             Some(other) => return Err(other.ill_typed("value", "a tensor")),
         };
         if value.ty.dtype != ty.dtype {

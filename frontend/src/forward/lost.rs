@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use memc_ir::counted;
 
-use crate::context::opset;
 use crate::error::some_of;
 use crate::model::{Attr, Node};
 use crate::source::Source;
@@ -18,7 +17,7 @@ const EXPORT: &str = "export with torch.onnx.export(model.train(), ..., dynamo=F
 /// Whether a batch normalisation node uses the batch's statistics.
 pub(super) fn trains(source: &Source<'_>, node: &Node) -> bool {
     let mode = matches!(node.attrs.get("training_mode"), Some(Attr::Int(m)) if *m != 0);
-    opset(&source.model.opsets, "") >= 14 && mode
+    source.model.opset("") >= 14 && mode
 }
 
 /// Whether `name` is one that exporters give tensors that are no parameter of the source model.

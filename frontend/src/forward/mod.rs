@@ -106,7 +106,7 @@ impl<'a> Step<'a> {
         options: &ImportOptions,
         found: params::Persistents<'a>,
     ) -> Result<Step<'a>, ImportError> {
-        let mut cx = Context::new(source, options);
+        let mut cx = source.context(options);
         let (mut current, mut trained, mut statistics) = (BTreeMap::new(), false, Vec::new());
         for p in found.list {
             let state = cx.module.add_state(p.name, p.ty, p.role, p.init);

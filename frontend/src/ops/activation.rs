@@ -2,7 +2,7 @@
 
 use memc_ir::{OpKind, ValueId};
 
-use crate::node::{Done, Made, NodeCx};
+use crate::context::{Done, Made, NodeCx};
 
 /// Imports a function of input 0.
 pub(crate) fn of(n: &mut NodeCx<'_, '_>, f: fn(&mut NodeCx<'_, '_>, ValueId) -> Made) -> Done {

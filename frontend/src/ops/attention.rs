@@ -3,8 +3,8 @@
 use memc_ir::attr::F32;
 use memc_ir::{DType, OpKind, ValueId};
 
+use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Done, Made, NodeCx};
 use crate::tensor::Literal;
 
 /// `x` as `[batch, heads, sequence, size]`; `[batch, sequence, heads * size]` is split by attribute `count`.

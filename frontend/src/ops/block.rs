@@ -2,8 +2,8 @@
 
 use memc_ir::{DType, OpKind, TensorType, ValueId};
 
+use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Done, Made, NodeCx};
 use crate::tensor::{self, Literal};
 
 /// `Tile`: each repeated axis is split from a new one, which is broadcast.

@@ -3,8 +3,8 @@
 use memc_ir::{OpKind, ValueId};
 
 use super::window::{Window, image, line, spatial};
+use crate::context::{Done, NodeCx};
 use crate::error::Fault;
-use crate::node::{Done, NodeCx};
 
 /// `Conv`.
 pub(crate) fn conv(n: &mut NodeCx<'_, '_>) -> Done {

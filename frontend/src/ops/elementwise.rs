@@ -4,8 +4,8 @@ use memc_ir::attr::Scalar;
 use memc_ir::{DType, OpKind, ValueId};
 
 use crate::constants;
+use crate::context::{Done, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Done, NodeCx};
 use crate::tensor;
 
 /// One operand.

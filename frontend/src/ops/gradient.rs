@@ -10,35 +10,9 @@ use memc_ir::attr::{F32, Scalar};
 use memc_ir::autodiff::differentiate;
 use memc_ir::{Def, Id, OpKind, ValueId};
 
+use crate::context::{Done, NodeCx};
 use crate::error::{Fault, unsupported};
 use crate::model::{Attr, Node, PREVIEW};
-use crate::node::{Done, NodeCx};
-
-/// Limit on the ops that all later `Gradient` nodes go through, in sizes of the graph of the first one.
-const MAX_SWEEPS: usize = 16;
-/// Ops beyond that limit.
-const FEW: usize = 100_000;
-
-/// Ops that the `Gradient` nodes of one import have gone through. Each appends some for each of them, so that
-/// a small file of nested ones could otherwise ask for a graph of any size.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Swept {
-    first: usize,
-    total: usize,
-}
-
-impl Swept {
-    fn add(&mut self, ops: usize) -> Done {
-        if self.total == 0 {
-            self.first = ops;
-        }
-        self.total = self.total.saturating_add(ops);
-        if self.total > self.first.saturating_mul(MAX_SWEEPS).saturating_add(FEW) {
-            return unsupported("there are too many Gradient nodes for a graph of this size");
-        }
-        Ok(())
-    }
-}
 
 /// `Gradient{xs, zs, y}(xs.., zs..) -> (dy/dx..)`.
 pub(crate) fn gradient(n: &mut NodeCx<'_, '_>) -> Done {
@@ -67,7 +41,7 @@ pub(crate) fn gradient(n: &mut NodeCx<'_, '_>) -> Done {
     // Of what is computed from a constant nothing is left in the module, so that is computed again, too.
     let constant = |i: usize| n.literal(i).is_some_and(|l| l.ty.dtype.is_float());
     let done = if elsewhere || (0..names.len()).any(constant) {
-        n.cx.swept.add(n.cx.nodes.len() + n.cx.scope.len())?;
+        n.cx.swept.add(n.cx.model.graph.nodes.len() + n.cx.scope.len())?;
         let outside = n.cx.scope.clone();
         let done = evaluate(n, &names, y).and_then(|()| derivatives(n, xs, zs, y));
         n.cx.scope = outside;
@@ -100,7 +74,7 @@ pub(crate) fn shuffled(node: &Node) -> bool {
 
 /// Lets `names` stand for the node's inputs and imports again what lies between them and `y`.
 fn evaluate(n: &mut NodeCx<'_, '_>, names: &[&str], y: &str) -> Done {
-    let (nodes, order) = (n.cx.nodes, n.cx.order);
+    let (nodes, order) = (&n.cx.model.graph.nodes, n.cx.order);
     let mut changed: BTreeSet<&str> = BTreeSet::new();
     let same = shuffled(n.node);
     let mut uses: BTreeMap<ValueId, usize> = BTreeMap::new();

@@ -4,8 +4,8 @@ use memc_ir::OpKind;
 use memc_ir::attr::ScatterMode;
 
 use crate::constants;
+use crate::context::{Done, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Done, NodeCx};
 
 /// `Gather`.
 pub(crate) fn gather(n: &mut NodeCx<'_, '_>) -> Done {

@@ -3,8 +3,8 @@
 use memc_ir::OpKind;
 use memc_ir::attr::F32;
 
+use crate::context::{Done, NodeCx};
 use crate::error::unsupported;
-use crate::node::{Done, NodeCx};
 
 /// `MatMul`; a vector operand is a matrix with one row (left) or column (right) that disappears again.
 pub(crate) fn matmul(n: &mut NodeCx<'_, '_>) -> Done {

@@ -3,8 +3,8 @@
 use memc_ir::attr::Reduction;
 use memc_ir::{DType, OpKind, ValueId};
 
+use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Done, Made, NodeCx};
 
 /// Reduction and ignored label.
 fn read(n: &NodeCx<'_, '_>) -> Result<(Reduction, i64), Fault> {

@@ -5,8 +5,8 @@ use memc_ir::ops::broadcast_shapes;
 use memc_ir::{DType, OpKind, TensorType, ValueId};
 
 use crate::constants;
+use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Done, Made, NodeCx};
 use crate::tensor::{Literal, tensor_type};
 
 /// `Transpose`; without `perm` the axes are reversed.

@@ -3,8 +3,8 @@
 use memc_ir::attr::F32;
 use memc_ir::{OpKind, ValueId};
 
+use crate::context::{Done, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Done, NodeCx};
 
 /// The ops of batch normalisation with the batch's own statistics. Binds the result; returns mean, inverse
 /// standard deviation, and the new running mean and variance.

@@ -3,8 +3,8 @@
 use memc_ir::OpKind;
 use memc_ir::attr::{F32, Scalar};
 
+use crate::context::{Done, NodeCx};
 use crate::error::unsupported;
-use crate::node::{Done, NodeCx};
 
 /// `InstanceNormalization`: group normalisation with a group per channel.
 pub(crate) fn instance(n: &mut NodeCx<'_, '_>) -> Done {

@@ -4,8 +4,8 @@ use memc_ir::attr::{F32, Scalar};
 use memc_ir::{Code, DType, Def, OpKind, ValueId};
 
 use super::window::{Window, image, line, spatial};
+use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Done, Made, NodeCx};
 use crate::tensor::Literal;
 
 /// The window of a pooling node over `axes` spatial axes of an input of shape `shape`, and whether its extent

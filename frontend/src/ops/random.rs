@@ -7,8 +7,8 @@
 use memc_ir::attr::{F32, Scalar};
 use memc_ir::{DType, OpKind, ValueId};
 
+use crate::context::{Done, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Done, NodeCx};
 use crate::tensor;
 
 /// The ratio of a dropout node with ratio input `ratio` and mode input `mode`; `None` where it changes

@@ -2,8 +2,8 @@
 
 use memc_ir::{DType, OpKind, ValueId};
 
+use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Done, Made, NodeCx};
 use crate::tensor::Literal;
 
 /// The axes of a reduction over input 0; `None` when it is the identity.

@@ -3,8 +3,8 @@
 
 use memc_ir::{OpKind, TensorType, ValueId};
 
+use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Done, Made, NodeCx};
 use crate::tensor::Literal;
 
 /// Map from positions in the output to positions in the input, and weights of the elements between them.

@@ -3,8 +3,7 @@
 //! Sequences that are fed, grow or are returned are not supported.
 
 use super::movement::slice_along;
-use crate::context::Bound;
-use crate::node::{Done, NodeCx};
+use crate::context::{Bound, Done, NodeCx};
 
 /// Most parts of one sequence.
 const MAX_PARTS: u64 = 1 << 16;

@@ -4,9 +4,9 @@ use memc_ir::attr::{F32, Scalar};
 use memc_ir::{DType, MAX_RANK, OpKind, TensorType};
 
 use crate::constants;
+use crate::context::{Done, NodeCx};
 use crate::error::{Fault, unsupported};
 use crate::model::Attr;
-use crate::node::{Done, NodeCx};
 use crate::tensor::{Literal, tensor_type};
 
 /// `Identity`: another name for the same value.

@@ -7,8 +7,8 @@
 use memc_ir::attr::F32;
 use memc_ir::{DType, OpKind, ValueId};
 
+use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Done, Made, NodeCx};
 use crate::tensor::Literal;
 
 /// A node's operands.

@@ -3,8 +3,8 @@
 use memc_ir::ValueId;
 use memc_ir::ops::pool_output_extent;
 
+use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Done, Made, NodeCx};
 
 /// A window over two or more spatial axes; ops want two.
 #[derive(Clone, Debug)]

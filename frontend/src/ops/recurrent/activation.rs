@@ -2,8 +2,8 @@
 
 use memc_ir::{OpKind, ValueId};
 
+use crate::context::{Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Made, NodeCx};
 
 /// A function with its parameters.
 #[derive(Clone, Copy, PartialEq, Debug)]

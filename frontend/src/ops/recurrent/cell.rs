@@ -6,8 +6,8 @@ use super::activation::Activation;
 use super::{
     Extents, cut, directions, extents, gemm, initial, part, product, running, stacked, swapped, unroll, zeros,
 };
+use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Done, Made, NodeCx};
 
 /// Parts that all recurrent layers share.
 struct Layer {

@@ -8,8 +8,8 @@ use memc_ir::attr::F32;
 use memc_ir::{Code, Def, OpKind, ValueId};
 
 use super::{Extents, cut, directions, extents, initial, part, product, unroll};
+use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Done, Made, NodeCx};
 
 /// `value` as `count` parts along `axis` of a matrix, seen through views: the tensors it was joined from when
 /// they are exactly those parts, else slices.

@@ -15,8 +15,8 @@ mod grad;
 use memc_ir::attr::F32;
 use memc_ir::{DType, OpKind, ValueId};
 
+use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::node::{Done, Made, NodeCx};
 use crate::ops::movement::slice_along as cut;
 use crate::tensor::Literal;
 
@@ -167,19 +167,8 @@ fn stacked(n: &mut NodeCx<'_, '_>, steps: &[ValueId], e: Extents) -> Made {
 
 /// Takes the room that unrolling a layer needs from what the import may unroll.
 fn unroll(n: &mut NodeCx<'_, '_>, e: Extents) -> Done {
-    let steps = e.time.saturating_mul(e.directions);
     if e.time == 0 {
         return unsupported("a layer over no time steps is not supported");
     }
-    let Some(left) = n.cx.unrolled.checked_sub(steps) else {
-        return unsupported(format!(
-            "unrolling its {} time steps in {} directions exceeds what one model may unroll, {} steps; bind \
-             a shorter sequence, or train on truncated sequences",
-            e.time,
-            e.directions,
-            crate::context::MAX_UNROLLED
-        ));
-    };
-    n.cx.unrolled = left;
-    Ok(())
+    n.cx.unrolled.take(e.time, e.directions)
 }
