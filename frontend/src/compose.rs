@@ -10,6 +10,21 @@ use crate::context::{Made, NodeCx};
 use crate::error::{Fault, unsupported};
 use crate::tensor::Literal;
 
+/// Bounds of a slice along every axis.
+pub(crate) struct Bounds {
+    pub starts: Vec<i64>,
+    pub ends: Vec<i64>,
+    pub steps: Vec<i64>,
+}
+
+impl Bounds {
+    /// Bounds that take everything of a tensor of type `ty`.
+    pub(crate) fn whole(ty: &TensorType) -> Bounds {
+        let ends = ty.shape.iter().map(|&d| d as i64).collect();
+        Bounds { starts: vec![0; ty.rank()], ends, steps: vec![1; ty.rank()] }
+    }
+}
+
 impl NodeCx<'_, '_> {
     /// `a + b`.
     pub(crate) fn add(&mut self, a: ValueId, b: ValueId) -> Made {
@@ -45,6 +60,18 @@ impl NodeCx<'_, '_> {
         }
         let v = self.scalar(what, value)?;
         self.cast_to(v, to)
+    }
+
+    /// An `i64` scalar.
+    pub(crate) fn integer(&mut self, what: &str, value: i64) -> Made {
+        self.constant_value(what, &Literal::from_ints(DType::I64, &[], &[value])?)
+    }
+
+    /// `x` as a matrix of the axes before and from `axis`.
+    pub(crate) fn matrix(&mut self, x: ValueId, axis: usize) -> Made {
+        let (rows, columns) = self.ty(x).shape.split_at(axis);
+        let shape = [rows.iter().product(), columns.iter().product()];
+        self.reshaped(x, &shape)
     }
 
     /// `value` in element type `to`; `value` itself when it has that type.
@@ -97,21 +124,18 @@ impl NodeCx<'_, '_> {
 
     /// Elements `from` until `to` along `axis`, every `step`-th.
     pub(crate) fn cut(&mut self, x: ValueId, axis: usize, from: u64, to: u64, step: i64) -> Made {
-        let shape = &self.ty(x).shape;
-        let mut starts = vec![0; shape.len()];
-        let mut ends: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
-        let mut steps = vec![1; shape.len()];
-        (starts[axis], ends[axis], steps[axis]) = (from as i64, to as i64, step);
-        self.temp(OpKind::Slice { starts, ends, steps }, &[x])
+        self.sliced(x, axis, from as i64, to as i64, step)
     }
 
     /// The elements in opposite order along `axis`.
     pub(crate) fn flipped(&mut self, x: ValueId, axis: usize) -> Made {
-        let shape = &self.ty(x).shape;
-        let mut starts = vec![0; shape.len()];
-        let mut ends: Vec<i64> = shape.iter().map(|&d| d as i64).collect();
-        let mut steps = vec![1; shape.len()];
-        (starts[axis], ends[axis], steps[axis]) = ((ends[axis] - 1).max(0), -1, -1);
+        let last = self.ty(x).shape[axis] as i64 - 1;
+        self.sliced(x, axis, last.max(0), -1, -1)
+    }
+
+    fn sliced(&mut self, x: ValueId, axis: usize, start: i64, end: i64, step: i64) -> Made {
+        let Bounds { mut starts, mut ends, mut steps } = Bounds::whole(self.ty(x));
+        (starts[axis], ends[axis], steps[axis]) = (start, end, step);
         self.temp(OpKind::Slice { starts, ends, steps }, &[x])
     }
 

@@ -48,7 +48,7 @@ pub(crate) fn binary(op: &str, a: &Literal, b: &Literal) -> Option<Literal> {
     }
     let dtype = if compares { DType::Bool } else { a.ty.dtype };
     let shape = result_shape(&[a, b])?;
-    let (x, y) = (stretched(a, &shape)?, stretched(b, &shape)?);
+    let (x, y) = (expand(a, &shape)?.ints()?, expand(b, &shape)?.ints()?);
     let values: Option<Vec<i64>> = x.iter().zip(&y).map(|(&x, &y)| f(x, y)).collect();
     Literal::from_ints(dtype, &shape, &values?).ok()
 }
@@ -72,7 +72,8 @@ pub(crate) fn select(cond: &Literal, a: &Literal, b: &Literal) -> Option<Literal
         return None;
     }
     let shape = result_shape(&[cond, a, b])?;
-    let (c, x, y) = (stretched(cond, &shape)?, stretched(a, &shape)?, stretched(b, &shape)?);
+    let ints = |x| expand(x, &shape)?.ints();
+    let (c, x, y) = (ints(cond)?, ints(a)?, ints(b)?);
     let values: Vec<i64> =
         c.iter().zip(x.iter().zip(&y)).map(|(&c, (&x, &y))| if c != 0 { x } else { y }).collect();
     Literal::from_ints(a.ty.dtype, &shape, &values).ok()
@@ -100,11 +101,6 @@ pub(crate) fn cast(x: &Literal, to: DType) -> Option<Literal> {
 pub(crate) fn reshape(x: &Literal, shape: &[u64]) -> Option<Literal> {
     let ty = TensorType::new(x.ty.dtype, shape);
     (ty.checked_numel()? == x.ty.numel()).then(|| Literal { ty, data: x.data.clone() })
-}
-
-/// Broadcasting to `shape`.
-pub(crate) fn expand(x: &Literal, shape: &[u64]) -> Option<Literal> {
-    Literal::from_ints(x.ty.dtype, shape, &stretched(x, shape)?).ok()
 }
 
 /// Gather along axis 0 of a vector.
@@ -219,33 +215,15 @@ fn result_shape(operands: &[&Literal]) -> Option<Vec<u64>> {
     operands.iter().try_fold(Vec::new(), |shape, x| broadcast_shapes(&shape, &x.ty.shape).ok())
 }
 
-/// The elements of `x` broadcast to `shape`.
-fn stretched(x: &Literal, shape: &[u64]) -> Option<Vec<i64>> {
-    let ty = TensorType::new(x.ty.dtype, shape);
-    ty.checked_numel()?;
-    small(&ty)?;
-    small(&x.ty)?;
+/// `x` broadcast to `shape`.
+pub(crate) fn expand(x: &Literal, shape: &[u64]) -> Option<Literal> {
     if broadcast_shapes(&x.ty.shape, shape).ok()? != shape {
         return None;
     }
-    let values = x.ints()?;
     let lead = shape.len() - x.ty.rank();
-    let strides: Vec<u64> = (0..x.ty.rank())
-        .map(|i| if x.ty.shape[i] == 1 { 0 } else { x.ty.shape[i + 1..].iter().product() })
-        .collect();
-    (0..ty.numel())
-        .map(|flat| {
-            let (mut rest, mut at) = (flat, 0);
-            for axis in (0..shape.len()).rev() {
-                let i = rest % shape[axis];
-                rest /= shape[axis];
-                if axis >= lead {
-                    at += i * strides[axis - lead];
-                }
-            }
-            values.get(at as usize).copied()
-        })
-        .collect()
+    let by = x.ty.shape.iter().zip(strides(&x.ty)).map(|(&d, stride)| if d == 1 { 0 } else { stride });
+    let by: Vec<i64> = std::iter::repeat_n(0, lead).chain(by).collect();
+    strided(x, shape, 0, &by)
 }
 
 #[cfg(test)]

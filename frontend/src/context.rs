@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use memc_ir::{DType, Feed, Module, OpKind, TensorType, ValueId, counted};
+use memc_ir::{DType, Def, Feed, Module, OpKind, TensorType, ValueId, counted};
 
 use crate::error::{Fault, ImportError, some_of, unsupported};
 use crate::external::Folder;
@@ -96,6 +96,21 @@ impl<'a> Context<'a> {
         });
         self.step = Some(step);
         step
+    }
+
+    /// Imports all nodes.
+    pub(crate) fn import_all(&mut self) -> Result<(), ImportError> {
+        self.order.iter().try_for_each(|&i| self.import(&self.model.graph.nodes[i]))
+    }
+
+    /// Lets `constants`, by name, share the values that this pass over the graph has made of them.
+    ///
+    /// Constants serve all micro-steps. Fills are made again, so that they need not stay in memory.
+    pub(crate) fn share(&self, constants: &mut BTreeMap<String, Bound>) {
+        for (name, bound) in constants {
+            let value = self.scope.get(name).and_then(|b| b.value);
+            bound.value = value.filter(|&v| matches!(self.module.values[v].def, Def::Const(_)));
+        }
     }
 
     /// Imports one node.
@@ -289,6 +304,15 @@ impl<'a> NodeCx<'_, 'a> {
         match literal.ints() {
             Some(ints) if literal.ty.dtype != DType::Bool => Ok(Some(ints)),
             _ => Err(Fault::Bad(format!("its {what} must be integers, not {}", literal.ty))),
+        }
+    }
+
+    /// Integers that are attribute `name` before opset `since`, and constant input `i` from then on.
+    pub(crate) fn ints_since(&self, since: i64, i: usize, name: &str) -> Result<Option<Vec<i64>>, Fault> {
+        if self.version >= since {
+            self.const_ints(i, name)
+        } else {
+            Ok(self.ints(name)?.map(<[i64]>::to_vec))
         }
     }
 

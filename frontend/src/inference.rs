@@ -39,9 +39,7 @@ pub(crate) fn import(source: &Source<'_>, inputs: &BTreeMap<String, Binding>) ->
             }
         }
     }
-    for &i in &source.order {
-        cx.import(&graph.nodes[i])?;
-    }
+    cx.import_all()?;
     for output in &graph.outputs {
         let value = cx.value(&output.name);
         let value = value.map_err(|fault| fault.damage(&format!("output `{}`", output.name)))?;

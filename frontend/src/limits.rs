@@ -64,8 +64,8 @@ impl Unrolled {
         let total = self.0.saturating_add(time.saturating_mul(directions));
         if total > MAX_UNROLLED {
             return unsupported(format!(
-                "unrolling its {time} time steps in {directions} directions exceeds what one model may unroll, \
-                 {MAX_UNROLLED} steps; bind a shorter sequence, or train on truncated sequences"
+                "unrolling its {time} time steps in {directions} directions exceeds what one model may \
+                 unroll, {MAX_UNROLLED} steps; bind a shorter sequence, or train on truncated sequences"
             ));
         }
         self.0 = total;

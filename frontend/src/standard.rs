@@ -31,9 +31,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     let inits = initialization(source, options)?;
     let mut step = Step { cx: source.context(options), source, plan, invented: 0 };
     step.declare(&checkpoint, &inits)?;
-    for &i in &source.order {
-        step.cx.import(&source.model.graph.nodes[i])?;
-    }
+    step.cx.import_all()?;
     step.carry()?;
     let loss = step.outputs()?;
     let m = &step.cx.module;

@@ -21,7 +21,6 @@ type Pairs<'a> = BTreeMap<&'a str, &'a str>;
 /// Imports a one-file step.
 pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Import, ImportError> {
     usage(options)?;
-    let graph = &source.model.graph;
     let pairs = pairs(source, options)?;
     let checkpoint = options.checkpoint.as_deref().map(Initial::read).transpose()?;
     let mut cx = source.context(options);
@@ -31,9 +30,7 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
             cx.bind(name, literal.clone());
         }
     }
-    for &i in &source.order {
-        cx.import(&graph.nodes[i])?;
-    }
+    cx.import_all()?;
     let ids: Vec<_> = cx.module.states.ids().collect();
     for id in ids {
         let name = cx.module.values[cx.module.states[id].value].name.clone();

@@ -259,12 +259,7 @@ impl<'a> Step<'a> {
                 }
             }
             self.outputs(accumulated, micro)?;
-            for (name, bound) in &mut constants {
-                // Constants serve all micro-steps; fills are made again, so that they need not stay in
-                // memory.
-                let value = self.cx.scope.get(name).and_then(|b| b.value);
-                bound.value = value.filter(|&v| matches!(self.cx.module.values[v].def, Def::Const(_)));
-            }
+            self.cx.share(&mut constants);
             let names: Vec<&str> = self.params.keys().copied().collect();
             for name in names {
                 let now = self.value(name)?;

@@ -12,7 +12,7 @@ mod unmerge;
 use std::collections::BTreeMap;
 
 use memc_ir::recipe::{Loss, Optimizer, Recipe};
-use memc_ir::{Def, Feed, Module, Output, OutputRole, Role, StateId, TensorType, ValueId};
+use memc_ir::{Feed, Module, Output, OutputRole, Role, StateId, TensorType, ValueId};
 
 use crate::context::{Bound, Context};
 use crate::error::{ImportError, some_of};
@@ -161,9 +161,7 @@ impl<'a> Step<'a> {
         for (name, &value) in &self.current {
             self.cx.bind(name, value);
         }
-        for &i in &self.source.order {
-            self.cx.import(&self.source.model.graph.nodes[i])?;
-        }
+        self.cx.import_all()?;
         for output in &self.source.model.graph.outputs {
             // A sequence is no output of a step.
             let Ok(value) = self.cx.value(&output.name) else { continue };
@@ -174,11 +172,7 @@ impl<'a> Step<'a> {
             let value = self.cx.value(next).map_err(|e| e.of(next))?;
             self.current.insert(name, value);
         }
-        for (name, bound) in &mut self.constants {
-            // Constants serve all micro-steps; fills are made again, so that they need not stay in memory.
-            let value = self.cx.scope.get(name).and_then(|b| b.value);
-            bound.value = value.filter(|&v| matches!(self.cx.module.values[v].def, Def::Const(_)));
-        }
+        self.cx.share(&mut self.constants);
         Ok(())
     }
 

@@ -13,7 +13,7 @@ pub(crate) fn of(n: &mut NodeCx<'_, '_>, f: fn(&mut NodeCx<'_, '_>, ValueId) -> 
 }
 
 /// `x < 0 ? low : x`.
-fn below_zero(n: &mut NodeCx<'_, '_>, x: ValueId, low: ValueId) -> Made {
+pub(crate) fn below_zero(n: &mut NodeCx<'_, '_>, x: ValueId, low: ValueId) -> Made {
     let zero = n.number(x, "zero", 0.0)?;
     let negative = n.temp(OpKind::Less {}, &[x, zero])?;
     n.pick(negative, low, x)

@@ -5,7 +5,6 @@ use memc_ir::{DType, OpKind, ValueId};
 
 use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::tensor::Literal;
 
 /// `x` as `[batch, heads, sequence, size]`; `[batch, sequence, heads * size]` is split by attribute `count`.
 fn heads(n: &mut NodeCx<'_, '_>, x: ValueId, count: &str) -> Made {
@@ -110,7 +109,7 @@ fn masked(n: &mut NodeCx<'_, '_>, mut scores: ValueId, [batch, rows, columns]: [
     }
     if n.flag("is_causal", false)? {
         let (queries, keys) = (n.iota(rows, 0, 2)?, n.iota(columns, 1, 2)?);
-        let past = n.constant_value("past", &Literal::from_ints(DType::I64, &[], &[past as i64])?)?;
+        let past = n.integer("past", past as i64)?;
         let queries = n.add(queries, past)?;
         let seen = n.temp(OpKind::LessEqual {}, &[keys, queries])?;
         scores = n.pick(seen, scores, never)?;

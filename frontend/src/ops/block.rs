@@ -4,7 +4,7 @@ use memc_ir::{DType, OpKind, TensorType, ValueId};
 
 use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::tensor::{self, Literal};
+use crate::tensor;
 
 /// `Tile`: each repeated axis is split from a new one, which is broadcast.
 pub(crate) fn tile(n: &mut NodeCx<'_, '_>) -> Done {
@@ -38,12 +38,11 @@ pub(crate) fn tile(n: &mut NodeCx<'_, '_>) -> Done {
     Ok(())
 }
 
-/// Where `column - row` is at most (`upper`: at least) `k`, in the two innermost of `rank` axes.
-fn triangle(n: &mut NodeCx<'_, '_>, shape: [u64; 2], k: i64, upper: bool) -> Made {
+/// The comparison `kind` of the column with the row plus `k`, for every element of a matrix of extents `shape`.
+fn by_diagonal(n: &mut NodeCx<'_, '_>, shape: [u64; 2], k: i64, kind: OpKind) -> Made {
     let (rows, columns) = (n.iota(shape[0], 0, 2)?, n.iota(shape[1], 1, 2)?);
-    let k = n.constant_value("k", &Literal::from_ints(DType::I64, &[], &[k])?)?;
+    let k = n.integer("k", k)?;
     let edge = n.add(rows, k)?;
-    let kind = if upper { OpKind::GreaterEqual {} } else { OpKind::LessEqual {} };
     n.temp(kind, &[columns, edge])
 }
 
@@ -61,7 +60,8 @@ pub(crate) fn trilu(n: &mut NodeCx<'_, '_>) -> Done {
     };
     // Beyond the matrix, all values of k mean the same.
     let k = k.clamp(-(rows as i64), columns as i64);
-    let kept = triangle(n, [rows, columns], k, n.flag("upper", true)?)?;
+    let kind = if n.flag("upper", true)? { OpKind::GreaterEqual {} } else { OpKind::LessEqual {} };
+    let kept = by_diagonal(n, [rows, columns], k, kind)?;
     let zero = n.number(x, "zero", 0.0)?;
     n.finish(OpKind::Select {}, &[kept, x, zero])
 }
@@ -77,10 +77,7 @@ pub(crate) fn eye_like(n: &mut NodeCx<'_, '_>) -> Done {
         code => tensor::dtype(i32::try_from(code).unwrap_or(0))?,
     };
     let k = n.int("k", 0)?.clamp(-(rows as i64), columns as i64);
-    let (down, along) = (n.iota(rows, 0, 2)?, n.iota(columns, 1, 2)?);
-    let k = n.constant_value("k", &Literal::from_ints(DType::I64, &[], &[k])?)?;
-    let edge = n.add(down, k)?;
-    let y = n.temp(OpKind::Equal {}, &[along, edge])?;
+    let y = by_diagonal(n, [rows, columns], k, OpKind::Equal {})?;
     let y = n.cast_to(y, to)?;
     n.yields(0, y);
     Ok(())
@@ -104,7 +101,7 @@ pub(crate) fn one_hot(n: &mut NodeCx<'_, '_>) -> Done {
     let at = n.cast_to(indices, DType::I64)?;
     let at = n.reshaped(at, &shape)?;
     let zero = n.number(at, "zero", 0.0)?;
-    let wrap = n.constant_value("depth", &Literal::from_ints(DType::I64, &[], &[depth])?)?;
+    let wrap = n.integer("depth", depth)?;
     let (negative, wrapped) = (n.temp(OpKind::Less {}, &[at, zero])?, n.add(at, wrap)?);
     let at = n.pick(negative, wrapped, at)?;
     let places = n.iota(extent, axis, shape.len())?;

@@ -63,8 +63,7 @@ fn likelihood(n: &mut NodeCx<'_, '_>, log_prob: ValueId, labels: ValueId, weight
     let mut counted = None;
     let mut known = labels;
     if ignore_index != i64::MIN {
-        let ignored = crate::tensor::Literal::from_ints(DType::I64, &[], &[ignore_index])?;
-        let ignored = n.constant_value("ignored", &ignored)?;
+        let ignored = n.integer("ignored", ignore_index)?;
         let labels = n.cast_to(labels, DType::I64)?;
         let same = n.temp(OpKind::Equal {}, &[labels, ignored])?;
         let counts = n.temp(OpKind::Not {}, &[same])?;

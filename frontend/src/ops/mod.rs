@@ -11,7 +11,6 @@ pub(crate) mod linalg;
 pub(crate) mod loss;
 pub(crate) mod movement;
 pub(crate) mod norm;
-pub(crate) mod normalise;
 pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod recurrent;

@@ -4,6 +4,7 @@ use memc_ir::attr::Scalar;
 use memc_ir::ops::broadcast_shapes;
 use memc_ir::{DType, OpKind, TensorType, ValueId};
 
+use crate::compose::Bounds;
 use crate::constants;
 use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
@@ -83,7 +84,7 @@ pub(crate) fn split(n: &mut NodeCx<'_, '_>) -> Done {
     }
     let mut at = 0;
     for (i, &length) in lengths.iter().enumerate() {
-        let (mut starts, mut ends, steps) = whole(&ty);
+        let Bounds { mut starts, mut ends, steps } = Bounds::whole(&ty);
         starts[axis] = at;
         at += length;
         ends[axis] = at;
@@ -105,27 +106,12 @@ fn equal_parts(extent: u64, parts: usize) -> Result<Vec<i64>, Fault> {
     Ok(lengths)
 }
 
-/// Bounds of a slice that takes everything.
-fn whole(ty: &TensorType) -> (Vec<i64>, Vec<i64>, Vec<i64>) {
-    (vec![0; ty.rank()], ty.shape.iter().map(|&d| d as i64).collect(), vec![1; ty.rank()])
-}
-
 /// Elements `from..to` of `value` along `axis`; `value` itself when that is all.
 pub(super) fn slice_along(n: &mut NodeCx<'_, '_>, value: ValueId, axis: usize, from: u64, to: u64) -> Made {
-    let ty = n.ty(value).clone();
-    if ty.shape.get(axis) == Some(&(to - from)) {
+    if n.ty(value).shape.get(axis) == Some(&(to - from)) {
         return Ok(value);
     }
-    let (mut starts, mut ends, steps) = whole(&ty);
-    (starts[axis], ends[axis]) = (from as i64, to as i64);
-    n.temp(OpKind::Slice { starts, ends, steps }, &[value])
-}
-
-/// Slice bounds for every axis, with the legal values that `slice` ops want.
-struct Bounds {
-    starts: Vec<i64>,
-    ends: Vec<i64>,
-    steps: Vec<i64>,
+    n.cut(value, axis, from, to, 1)
 }
 
 /// Bounds of a slice of `ty`; `first` is the index of input `starts`, followed by ends, axes and steps.
@@ -142,7 +128,7 @@ fn bounds(n: &NodeCx<'_, '_>, ty: &TensorType, first: usize) -> Result<Bounds, F
         return Err("starts, ends, axes and steps differ in length".into());
     }
     n.axes(&axes, ty.rank())?;
-    let (mut starts, mut ends, mut steps) = whole(ty);
+    let Bounds { mut starts, mut ends, mut steps } = Bounds::whole(ty);
     for (i, &axis) in axes.iter().enumerate() {
         let axis = n.axis(axis, ty.rank())?;
         let (start, end) = clamped(from[i], to[i], by[i], ty.shape[axis] as i64)?;
@@ -198,17 +184,15 @@ pub(crate) fn pad(n: &mut NodeCx<'_, '_>) -> Done {
     let ty = n.operand_type(0)?;
     let rank = ty.rank();
     let zero = if ty.dtype.is_float() { Scalar::Float(memc_ir::attr::F32(0.0)) } else { Scalar::Int(0) };
-    let (pads, value) = if n.version < 11 {
-        let value = Scalar::Float(memc_ir::attr::F32(n.float("value", 0.0)?));
-        (n.ints("pads")?.map(<[i64]>::to_vec), value)
+    let value = if n.version < 11 {
+        Scalar::Float(memc_ir::attr::F32(n.float("value", 0.0)?))
     } else {
-        let value = match n.constant(2, "value")? {
+        match n.constant(2, "value")? {
             Some(l) => l.single().ok_or("its value must have one element")?,
             None => zero,
-        };
-        (n.const_ints(1, "pads")?, value)
+        }
     };
-    let pads = pads.ok_or("its pads are missing")?;
+    let pads = n.ints_since(11, 1, "pads")?.ok_or("its pads are missing")?;
     let axes = match n.const_ints(3, "axes")? {
         Some(axes) => n.axes(&axes, rank).and(Ok(axes))?,
         None => (0..rank as i64).collect(),
@@ -224,7 +208,7 @@ pub(crate) fn pad(n: &mut NodeCx<'_, '_>) -> Done {
         n.yields(0, x);
         return Ok(());
     }
-    let (mut starts, mut ends, steps) = whole(&ty);
+    let Bounds { mut starts, mut ends, steps } = Bounds::whole(&ty);
     let (mut before, mut after) = (vec![0; rank], vec![0; rank]);
     for (i, &axis) in axes.iter().enumerate() {
         let axis = n.axis(axis, rank)?;

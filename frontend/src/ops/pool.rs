@@ -1,7 +1,7 @@
 //! Pooling over one to three spatial axes, and its gradients over two.
 
 use memc_ir::attr::{F32, Scalar};
-use memc_ir::{Code, DType, Def, OpKind, ValueId};
+use memc_ir::{Code, Def, OpKind, ValueId};
 
 use super::window::{Window, image, line, spatial};
 use crate::context::{Done, Made, NodeCx};
@@ -88,12 +88,8 @@ pub(crate) fn max_pool(n: &mut NodeCx<'_, '_>) -> Done {
 
 /// Flat positions in images of `[height, width]` pixels, counted down the columns instead of along the rows.
 fn column_major(n: &mut NodeCx<'_, '_>, indices: ValueId, [height, width]: [u64; 2]) -> Made {
-    let mut extent = |what, v: u64| {
-        let v = Literal::from_ints(DType::I64, &[], &[v as i64])?;
-        n.constant_value(what, &v)
-    };
-    let (h, w, pixels) =
-        (extent("height", height)?, extent("width", width)?, extent("pixels", height * width)?);
+    let (h, w) = (n.integer("height", height as i64)?, n.integer("width", width as i64)?);
+    let pixels = n.integer("pixels", (height * width) as i64)?;
     let rows = n.div(indices, w)?;
     let whole = n.mul(rows, w)?;
     let column = n.sub(indices, whole)?;

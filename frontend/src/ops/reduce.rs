@@ -4,18 +4,13 @@ use memc_ir::{DType, OpKind, ValueId};
 
 use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::tensor::Literal;
 
 /// The axes of a reduction over input 0; `None` when it is the identity.
 ///
 /// They are an attribute before opset `input_since` and an input from then on.
 fn axes(n: &NodeCx<'_, '_>, input_since: i64) -> Result<Option<Vec<u64>>, Fault> {
     let rank = n.operand_type(0)?.rank();
-    let axes = if n.version >= input_since {
-        n.const_ints(1, "axes")?
-    } else {
-        n.ints("axes")?.map(<[i64]>::to_vec)
-    };
+    let axes = n.ints_since(input_since, 1, "axes")?;
     Ok(match axes.filter(|a| !a.is_empty()) {
         Some(axes) => Some(n.axes(&axes, rank)?),
         None if n.flag("noop_with_empty_axes", false)? => None,
@@ -177,7 +172,7 @@ fn position(
     let is_best = n.temp(OpKind::Equal {}, &[x, best])?;
     let places = n.iota(extent, axis, ty.rank())?;
     let never = if last { -1 } else { extent as i64 };
-    let never = n.constant_value("never", &Literal::from_ints(DType::I64, &[], &[never])?)?;
+    let never = n.integer("never", never)?;
     let found = n.pick(is_best, places, never)?;
     if last {
         n.temp(OpKind::ReduceMax { axes: axes.to_vec(), keepdims }, &[found])
@@ -193,8 +188,7 @@ pub(crate) fn hardmax(n: &mut NodeCx<'_, '_>) -> Done {
     let ty = n.ty(x).clone();
     let mut axis = n.axis(n.int("axis", if n.version < 13 { 1 } else { -1 })?, ty.rank())?;
     if n.version < 13 {
-        let (rows, columns) = ty.shape.split_at(axis);
-        x = n.reshaped(x, &[rows.iter().product(), columns.iter().product()])?;
+        x = n.matrix(x, axis)?;
         axis = 1;
     }
     let extent = n.ty(x).shape[axis];

@@ -181,15 +181,10 @@ pub(crate) fn flatten(n: &mut NodeCx<'_, '_>) -> Done {
     view(n, vec![rows.iter().product(), columns.iter().product()])
 }
 
-/// The axes of `Squeeze` or `Unsqueeze`: an attribute before opset 13, an input from then on.
-fn view_axes(n: &NodeCx<'_, '_>) -> Result<Option<Vec<i64>>, Fault> {
-    if n.version >= 13 { n.const_ints(1, "axes") } else { Ok(n.ints("axes")?.map(<[i64]>::to_vec)) }
-}
-
 /// `Squeeze`.
 pub(crate) fn squeeze(n: &mut NodeCx<'_, '_>) -> Done {
     let ty = n.operand_type(0)?;
-    let dropped = match view_axes(n)? {
+    let dropped = match n.ints_since(13, 1, "axes")? {
         Some(axes) => n.axes(&axes, ty.rank())?,
         None => (0..ty.rank() as u64).filter(|&i| ty.shape[i as usize] == 1).collect(),
     };
@@ -207,7 +202,7 @@ pub(crate) fn squeeze(n: &mut NodeCx<'_, '_>) -> Done {
 /// `Unsqueeze`.
 pub(crate) fn unsqueeze(n: &mut NodeCx<'_, '_>) -> Done {
     let ty = n.operand_type(0)?;
-    let axes = view_axes(n)?.ok_or("its axes are missing")?;
+    let axes = n.ints_since(13, 1, "axes")?.ok_or("its axes are missing")?;
     let rank = ty.rank() + axes.len();
     if rank > MAX_RANK {
         return Err(format!("{rank} axes are too many, supported are {MAX_RANK}").into());

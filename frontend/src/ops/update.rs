@@ -9,7 +9,6 @@ use memc_ir::{DType, OpKind, ValueId};
 
 use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
-use crate::tensor::Literal;
 
 /// A node's operands.
 struct Group {
@@ -77,7 +76,7 @@ impl Group {
 
     /// The number of this update, from 1.
     fn number(&self, n: &mut NodeCx<'_, '_>) -> Made {
-        let one = n.constant_value("one", &Literal::from_ints(DType::I64, &[], &[1])?)?;
+        let one = n.integer("one", 1)?;
         n.temp(OpKind::Add {}, &[self.count, one])
     }
 }

@@ -4,6 +4,7 @@ use memc_ir::{OpKind, ValueId};
 
 use crate::context::{Made, NodeCx};
 use crate::error::{Fault, unsupported};
+use crate::ops::activation::below_zero;
 
 /// A function with its parameters.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -79,9 +80,7 @@ impl Activation {
             Activation::Affine(alpha, beta) => affine(n, x, alpha, beta),
             Activation::LeakyRelu(alpha) => {
                 let low = affine(n, x, alpha, 0.0)?;
-                let zero = n.scalar("zero", 0.0)?;
-                let below = n.temp(OpKind::Less {}, &[x, zero])?;
-                n.temp(OpKind::Select {}, &[below, low, x])
+                below_zero(n, x, low)
             }
             Activation::ScaledTanh(alpha, beta) => {
                 let x = affine(n, x, beta, 0.0)?;
@@ -96,16 +95,9 @@ impl Activation {
     }
 }
 
-fn affine(n: &mut NodeCx<'_, '_>, mut x: ValueId, alpha: f32, beta: f32) -> Made {
-    if alpha != 1.0 {
-        let alpha = n.scalar("alpha", alpha)?;
-        x = n.temp(OpKind::Mul {}, &[x, alpha])?;
-    }
-    if beta != 0.0 {
-        let beta = n.scalar("beta", beta)?;
-        x = n.temp(OpKind::Add {}, &[x, beta])?;
-    }
-    Ok(x)
+fn affine(n: &mut NodeCx<'_, '_>, x: ValueId, alpha: f32, beta: f32) -> Made {
+    let x = n.scaled(x, "alpha", alpha)?;
+    n.shifted(x, "beta", beta)
 }
 
 fn limited(n: &mut NodeCx<'_, '_>, x: ValueId, low: f32, high: f32) -> Made {

@@ -107,7 +107,7 @@ impl Layer {
     /// `new` where sequences run at `t`, else `old`.
     fn kept(&self, n: &mut NodeCx<'_, '_>, t: usize, new: ValueId, old: ValueId) -> Made {
         match self.running[t] {
-            Some(mask) => n.temp(OpKind::Select {}, &[mask, new, old]),
+            Some(mask) => n.pick(mask, new, old),
             None => Ok(new),
         }
     }
@@ -173,17 +173,9 @@ impl Steps {
     }
 }
 
-fn sum(n: &mut NodeCx<'_, '_>, a: ValueId, b: ValueId) -> Made {
-    n.temp(OpKind::Add {}, &[a, b])
-}
-
-fn times(n: &mut NodeCx<'_, '_>, a: ValueId, b: ValueId) -> Made {
-    n.temp(OpKind::Mul {}, &[a, b])
-}
-
-/// Input and recurrent bias together.
-fn joint(n: &mut NodeCx<'_, '_>, bias: Option<[ValueId; 2]>) -> Result<Option<ValueId>, Fault> {
-    bias.map(|[w, r]| sum(n, w, r)).transpose()
+/// The sum of input and recurrent bias.
+fn whole_bias(n: &mut NodeCx<'_, '_>, bias: Option<[ValueId; 2]>) -> Result<Option<ValueId>, Fault> {
+    bias.map(|[w, r]| n.add(w, r)).transpose()
 }
 
 /// `RNN`: `h = f(x W + h R + b)`.
@@ -193,7 +185,7 @@ pub(crate) fn rnn(n: &mut NodeCx<'_, '_>) -> Done {
     let mut last = Vec::new();
     for d in 0..layer.reverse.len() {
         let Weights { w, r, bias } = layer.weights(n, d, 1)?;
-        let bias = joint(n, bias)?;
+        let bias = whole_bias(n, bias)?;
         let projected = layer.project(n, w, bias)?;
         let mut h = initial(n, 5, d, layer.e, layer.batch_first)?;
         for t in layer.times(d) {
@@ -225,11 +217,10 @@ pub(crate) fn gru(n: &mut NodeCx<'_, '_>) -> Done {
             Some([wb, rb]) if before_reset => {
                 let inner = cut(n, rb, 0, 2 * hidden, 3 * hidden)?;
                 let gates = cut(n, rb, 0, 0, 2 * hidden)?;
-                let value = memc_ir::attr::Scalar::Float(memc_ir::attr::F32(0.0));
-                let padded = n.temp(OpKind::Pad { before: vec![0], after: vec![hidden], value }, &[gates])?;
-                (Some(sum(n, wb, padded)?), Some(inner))
+                let padded = n.padded(gates, 0, [0, hidden], 0.0)?;
+                (Some(n.add(wb, padded)?), Some(inner))
             }
-            bias => (joint(n, bias)?, None),
+            bias => (whole_bias(n, bias)?, None),
         };
         let projected = layer.project(n, w, bias)?;
         let mut h = initial(n, 5, d, layer.e, layer.batch_first)?;
@@ -246,16 +237,16 @@ pub(crate) fn gru(n: &mut NodeCx<'_, '_>) -> Done {
                     Some(bias) => gemm(n, h, hidden_r, bias)?,
                     None => product(n, h, hidden_r, true)?,
                 };
-                let reset = times(n, r, linear)?;
-                sum(n, x, reset)?
+                let reset = n.mul(r, linear)?;
+                n.add(x, reset)?
             } else {
-                let reset = times(n, r, h)?;
+                let reset = n.mul(r, h)?;
                 gemm(n, reset, hidden_r, x)?
             };
             let candidate = g.of(n, candidate, layer.clip)?;
-            let rest = n.temp(OpKind::Sub {}, &[one, z])?;
-            let (fresh, old) = (times(n, rest, candidate)?, times(n, z, h)?);
-            let new = sum(n, fresh, old)?;
+            let rest = n.sub(one, z)?;
+            let (fresh, old) = (n.mul(rest, candidate)?, n.mul(z, h)?);
+            let new = n.add(fresh, old)?;
             given.set(t, d, layer.given(n, t, new)?);
             h = layer.kept(n, t, new, h)?;
         }
@@ -283,7 +274,7 @@ fn unroll_lstm(n: &mut NodeCx<'_, '_>, training: bool) -> Done {
     let (mut last, mut last_cell) = (Vec::new(), Vec::new());
     for d in 0..layer.reverse.len() {
         let Weights { w, r, bias } = layer.weights(n, d, 4)?;
-        let bias = joint(n, bias)?;
+        let bias = whole_bias(n, bias)?;
         let projected = layer.project(n, w, bias)?;
         let mut h = initial(n, 5, d, layer.e, layer.batch_first)?;
         let mut c = initial(n, 6, d, layer.e, layer.batch_first)?;
@@ -350,8 +341,8 @@ impl Cell<'_> {
         let peep = |n: &mut NodeCx<'_, '_>, z: ValueId, which: usize, c: ValueId| match self.peepholes {
             None => Ok(z),
             Some(p) => {
-                let seen = times(n, p[which], c)?;
-                sum(n, z, seen)
+                let seen = n.mul(p[which], c)?;
+                n.add(z, seen)
             }
         };
         let i = self.layer.gate(n, z, 0)?;
@@ -359,7 +350,7 @@ impl Cell<'_> {
         let i = f_gate.of(n, i, clip)?;
         let f = if self.coupled {
             let one = n.scalar("one", 1.0)?;
-            n.temp(OpKind::Sub {}, &[one, i])?
+            n.sub(one, i)?
         } else {
             let f = self.layer.gate(n, z, 2)?;
             let f = peep(n, f, 2, c)?;
@@ -367,13 +358,13 @@ impl Cell<'_> {
         };
         let g = self.layer.gate(n, z, 3)?;
         let g = f_candidate.of(n, g, clip)?;
-        let (kept, fresh) = (times(n, f, c)?, times(n, i, g)?);
-        let new_c = sum(n, kept, fresh)?;
+        let (kept, fresh) = (n.mul(f, c)?, n.mul(i, g)?);
+        let new_c = n.add(kept, fresh)?;
         let o = self.layer.gate(n, z, 1)?;
         let o = peep(n, o, 1, new_c)?;
         let o = f_gate.of(n, o, clip)?;
         let shown = f_cell.of(n, new_c, clip)?;
-        let h = times(n, o, shown)?;
+        let h = n.mul(o, shown)?;
         Ok([h, new_c, i, o, f, g])
     }
 }

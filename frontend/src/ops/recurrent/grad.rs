@@ -154,7 +154,7 @@ fn finish(n: &mut NodeCx<'_, '_>, e: Extents, out: &[Vec<ValueId>; 6]) -> Done {
         }
         let all = match list[..] {
             [one] => one,
-            [a, b] if i == 0 => n.temp(OpKind::Add {}, &[a, b])?,
+            [a, b] if i == 0 => n.add(a, b)?,
             _ => n.temp(OpKind::Concat { axis: 0 }, list)?,
         };
         n.finish_at(i, OpKind::Reshape { shape: shape.to_vec() }, &[all])?;
@@ -211,7 +211,7 @@ impl Pass {
 
 fn added(n: &mut NodeCx<'_, '_>, sum: Option<ValueId>, more: ValueId) -> Made {
     match sum {
-        Some(sum) => n.temp(OpKind::Add {}, &[sum, more]),
+        Some(sum) => n.add(sum, more),
         None => Ok(more),
     }
 }
@@ -235,18 +235,18 @@ impl Saved {
         dc: Option<ValueId>,
     ) -> Result<(ValueId, ValueId), Fault> {
         let shown = n.temp(OpKind::Tanh {}, &[self.c])?;
-        let d_output = n.temp(OpKind::Mul {}, &[dh, shown])?;
-        let d_shown = n.temp(OpKind::Mul {}, &[dh, self.o])?;
+        let d_output = n.mul(dh, shown)?;
+        let d_shown = n.mul(dh, self.o)?;
         let through = n.temp(OpKind::TanhGrad {}, &[d_shown, shown])?;
         let dc = added(n, dc, through)?;
-        let d_input = n.temp(OpKind::Mul {}, &[dc, self.g])?;
-        let d_forget = n.temp(OpKind::Mul {}, &[dc, self.c_before])?;
-        let d_candidate = n.temp(OpKind::Mul {}, &[dc, self.i])?;
+        let d_input = n.mul(dc, self.g)?;
+        let d_forget = n.mul(dc, self.c_before)?;
+        let d_candidate = n.mul(dc, self.i)?;
         let zi = n.temp(OpKind::SigmoidGrad {}, &[d_input, self.i])?;
         let zo = n.temp(OpKind::SigmoidGrad {}, &[d_output, self.o])?;
         let zf = n.temp(OpKind::SigmoidGrad {}, &[d_forget, self.f])?;
         let zg = n.temp(OpKind::TanhGrad {}, &[d_candidate, self.g])?;
         let dz = n.temp(OpKind::Concat { axis: 1 }, &[zi, zo, zf, zg])?;
-        Ok((dz, n.temp(OpKind::Mul {}, &[dc, self.f])?))
+        Ok((dz, n.mul(dc, self.f)?))
     }
 }
