@@ -78,23 +78,22 @@ impl<'a> Reader<'a> {
         end.and_then(|end| self.bytes.get(at..end))
             .ok_or_else(|| format!("byte {at} lies outside the file").into())
     }
+    fn word<const N: usize>(&self, at: usize) -> Result<[u8; N], Fault> {
+        let mut word = [0; N];
+        word.copy_from_slice(self.slice(at, N)?);
+        Ok(word)
+    }
     fn u16(&self, at: usize) -> Result<u16, Fault> {
-        let mut b = [0; 2];
-        b.copy_from_slice(self.slice(at, 2)?);
-        Ok(u16::from_le_bytes(b))
+        self.word(at).map(u16::from_le_bytes)
     }
     fn u32(&self, at: usize) -> Result<u32, Fault> {
-        let mut b = [0; 4];
-        b.copy_from_slice(self.slice(at, 4)?);
-        Ok(u32::from_le_bytes(b))
+        self.word(at).map(u32::from_le_bytes)
     }
     fn i32(&self, at: usize) -> Result<i32, Fault> {
-        Ok(self.u32(at)? as i32)
+        self.word(at).map(i32::from_le_bytes)
     }
     fn i64(&self, at: usize) -> Result<i64, Fault> {
-        let mut b = [0; 8];
-        b.copy_from_slice(self.slice(at, 8)?);
-        Ok(i64::from_le_bytes(b))
+        self.word(at).map(i64::from_le_bytes)
     }
 
     /// Where the relative offset stored at `at` points.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use memc_ir::{DType, Def, Feed, Module, OpKind, TensorType, ValueId, counted};
+use memc_ir::{DType, Def, Feed, Init, Module, OpKind, Role, TensorType, ValueId, counted};
 
 use crate::error::{Fault, ImportError, some_of, unsupported};
 use crate::external::Folder;
@@ -96,6 +96,19 @@ impl<'a> Context<'a> {
         });
         self.step = Some(step);
         step
+    }
+
+    /// Adds an input that is fed with data in every step, and binds its name.
+    pub(crate) fn feed(&mut self, name: &str, ty: TensorType, micro: u32) {
+        let feed = Feed::Data { source: name.to_string(), micro, range: None };
+        let value = self.module.add_input(name, ty, feed);
+        self.bind(name, value);
+    }
+
+    /// Adds a state and binds its name.
+    pub(crate) fn persist(&mut self, name: &str, ty: TensorType, role: Role, init: Init) {
+        let state = self.module.add_state(name, ty, role, init);
+        self.bind(name, self.module.states[state].value);
     }
 
     /// Imports all nodes.
@@ -344,35 +357,34 @@ impl<'a> NodeCx<'_, 'a> {
         }
     }
 
-    /// A list of integers.
-    pub(crate) fn ints(&self, name: &str) -> Result<Option<&'a [i64]>, Fault> {
+    /// A list, which `items` takes from an attribute that is `want`.
+    fn list<T>(
+        &self,
+        name: &str,
+        want: &str,
+        items: fn(&'a Attr) -> Option<&'a [T]>,
+    ) -> Result<Option<&'a [T]>, Fault> {
         match self.attr(name) {
             None => Ok(None),
-            Some(Attr::Ints(v)) => Ok(Some(v)),
             // An empty list may be encoded without its type.
             Some(Attr::Other("a value without type")) => Ok(Some(&[])),
-            Some(other) => Err(other.ill_typed(name, "a list of integers")),
+            Some(attr) => items(attr).map(Some).ok_or_else(|| attr.ill_typed(name, want)),
         }
+    }
+
+    /// A list of integers.
+    pub(crate) fn ints(&self, name: &str) -> Result<Option<&'a [i64]>, Fault> {
+        self.list(name, "a list of integers", |a| if let Attr::Ints(v) = a { Some(v) } else { None })
     }
 
     /// A list of floats.
     pub(crate) fn floats(&self, name: &str) -> Result<Option<&'a [f32]>, Fault> {
-        match self.attr(name) {
-            None => Ok(None),
-            Some(Attr::Floats(v)) => Ok(Some(v)),
-            Some(Attr::Other("a value without type")) => Ok(Some(&[])),
-            Some(other) => Err(other.ill_typed(name, "a list of floats")),
-        }
+        self.list(name, "a list of floats", |a| if let Attr::Floats(v) = a { Some(v) } else { None })
     }
 
     /// A list of strings.
     pub(crate) fn texts(&self, name: &str) -> Result<Option<&'a [String]>, Fault> {
-        match self.attr(name) {
-            None => Ok(None),
-            Some(Attr::Texts(v)) => Ok(Some(v)),
-            Some(Attr::Other("a value without type")) => Ok(Some(&[])),
-            Some(other) => Err(other.ill_typed(name, "a list of strings")),
-        }
+        self.list(name, "a list of strings", |a| if let Attr::Texts(v) = a { Some(v) } else { None })
     }
 
     /// A list of non-negative integers.

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use memc_ir::{Feed, Output, OutputRole};
+use memc_ir::{Output, OutputRole};
 
 use crate::error::ImportError;
 use crate::source::Source;
@@ -33,9 +33,7 @@ pub(crate) fn import(source: &Source<'_>, inputs: &BTreeMap<String, Binding>) ->
                     Some(Binding::Fed(ty)) => ty.clone(),
                     _ => source.input_type(name)?,
                 };
-                let feed = Feed::Data { source: name.to_string(), micro: 0, range: None };
-                let value = cx.module.add_input(name, ty, feed);
-                cx.bind(name, value);
+                cx.feed(name, ty, 0);
             }
         }
     }

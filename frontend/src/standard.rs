@@ -203,9 +203,7 @@ impl<'a> Step<'a> {
             let done = self.cx.emit(OpKind::Sub {}, &[step, one], name, "").map_err(|e| e.of(name))?;
             self.cx.bind(name, done);
         } else {
-            let value =
-                module.add_input(name, ty, Feed::Data { source: name.to_string(), micro: 0, range: None });
-            self.cx.bind(name, value);
+            self.cx.feed(name, ty, 0);
         }
         Ok(())
     }
@@ -234,9 +232,7 @@ impl<'a> Step<'a> {
                 synthetic(name, &ty, role)
             }
         };
-        let state = self.cx.module.add_state(name, ty, role, init);
-        let value = self.cx.module.states[state].value;
-        self.cx.bind(name, value);
+        self.cx.persist(name, ty, role, init);
         Ok(())
     }
 

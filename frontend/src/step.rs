@@ -72,13 +72,12 @@ fn declare(
         }
         let ty = source.input_type(name)?;
         let Some(&next) = pairs.get(name) else {
-            let feed = if name == "step" && ty.numel() == 1 && ty.dtype != DType::Bool {
-                Feed::Step
+            if name == "step" && ty.numel() == 1 && ty.dtype != DType::Bool {
+                let value = cx.module.add_input(name, ty, Feed::Step);
+                cx.bind(name, value);
             } else {
-                Feed::Data { source: name.to_string(), micro: 0, range: None }
-            };
-            let value = cx.module.add_input(name, ty, feed);
-            cx.bind(name, value);
+                cx.feed(name, ty, 0);
+            }
             continue;
         };
         let differentiated = outputs.contains(format!("{name}_grad").as_str());
@@ -93,9 +92,7 @@ fn declare(
                 synthetic(name, &ty, role)
             }
         };
-        let state = cx.module.add_state(name, ty, role, init);
-        let value = cx.module.states[state].value;
-        cx.bind(name, value);
+        cx.persist(name, ty, role, init);
     }
     Ok(if invented == 0 { Vec::new() } else { vec![made_up(invented)] })
 }

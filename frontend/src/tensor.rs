@@ -22,35 +22,9 @@ pub(crate) struct Literal {
 
 /// The element type with ONNX code `code`; unsupported where the IR has none.
 pub(crate) fn dtype(code: i32) -> Result<DType, Fault> {
-    const NAMES: [&str; 27] = [
-        "undefined",
-        "float",
-        "uint8",
-        "int8",
-        "uint16",
-        "int16",
-        "int32",
-        "int64",
-        "string",
-        "bool",
-        "float16",
-        "double",
-        "uint32",
-        "uint64",
-        "complex64",
-        "complex128",
-        "bfloat16",
-        "float8e4m3fn",
-        "float8e4m3fnuz",
-        "float8e5m2",
-        "float8e5m2fnuz",
-        "uint4",
-        "int4",
-        "float4e2m1",
-        "float8e8m0",
-        "uint2",
-        "int2",
-    ];
+    const NAMES: &str = "undefined float uint8 int8 uint16 int16 int32 int64 string bool float16 double uint32 \
+                         uint64 complex64 complex128 bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2 \
+                         float8e5m2fnuz uint4 int4 float4e2m1 float8e8m0 uint2 int2";
     match code {
         1 => Ok(DType::F32),
         2 => Ok(DType::U8),
@@ -61,7 +35,7 @@ pub(crate) fn dtype(code: i32) -> Result<DType, Fault> {
         10 => Ok(DType::F16),
         16 => Ok(DType::BF16),
         _ => {
-            let name = usize::try_from(code).ok().and_then(|i| NAMES.get(i)).copied();
+            let name = usize::try_from(code).ok().and_then(|i| NAMES.split(' ').nth(i));
             let name = name.map_or(format!("number {code}"), |n| format!("`{n}`"));
             unsupported(format!(
                 "element type {name} is not supported; supported are float, float16, bfloat16, int32, int64, \
@@ -112,40 +86,23 @@ impl Literal {
     ) -> Result<Literal, Fault> {
         let dtype = dtype(tensor.dtype).map_err(|e| Fault::Bad(e.to_string()))?;
         let ty = tensor_type(dtype, &tensor.dims)?;
-        let count = |n: usize| {
-            if n as u64 == ty.numel() {
-                Ok(())
-            } else {
-                Err(Fault::Bad(format!("{n} elements of data do not fill {ty}, which has {}", ty.numel())))
-            }
+        let elements = match &tensor.payload {
+            Payload::Floats(v) => v.len() as u64,
+            Payload::Int32s(v) => v.len() as u64,
+            Payload::Int64s(v) => v.len() as u64,
+            Payload::Raw(_) | Payload::External(_) | Payload::Other => ty.numel(),
         };
         let data = match (tensor.payload, ty.dtype) {
             (Payload::Raw(bytes), _) => bytes,
-            (Payload::Floats(v), DType::F32) => {
-                count(v.len())?;
-                v.iter().flat_map(|x| x.to_le_bytes()).collect()
-            }
-            (Payload::Int32s(v), DType::I32) => {
-                count(v.len())?;
-                v.iter().flat_map(|x| x.to_le_bytes()).collect()
-            }
-            (Payload::Int32s(v), DType::Bool) => {
-                count(v.len())?;
-                v.iter().map(|&x| u8::from(x != 0)).collect()
-            }
+            (Payload::Floats(v), DType::F32) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            (Payload::Int32s(v), DType::I32) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            (Payload::Int32s(v), DType::Bool) => v.iter().map(|&x| u8::from(x != 0)).collect(),
             // The standard keeps the bits of short elements in the low bits of 32.
             (Payload::Int32s(v), DType::F16 | DType::BF16) => {
-                count(v.len())?;
                 v.iter().flat_map(|&x| (x as u16).to_le_bytes()).collect()
             }
-            (Payload::Int32s(v), DType::I8 | DType::U8) => {
-                count(v.len())?;
-                v.iter().map(|&x| x as u8).collect()
-            }
-            (Payload::Int64s(v), DType::I64) => {
-                count(v.len())?;
-                v.iter().flat_map(|x| x.to_le_bytes()).collect()
-            }
+            (Payload::Int32s(v), DType::I8 | DType::U8) => v.iter().map(|&x| x as u8).collect(),
+            (Payload::Int64s(v), DType::I64) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
             (Payload::External(entries), _) => external(&entries, ty.bytes())?,
             _ => {
                 return Err(Fault::Bad(format!(
@@ -154,6 +111,10 @@ impl Literal {
                 )));
             }
         };
+        if elements != ty.numel() {
+            let want = ty.numel();
+            return Err(format!("{elements} elements of data do not fill {ty}, which has {want}").into());
+        }
         Literal::new(ty, data)
     }
 

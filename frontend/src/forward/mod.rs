@@ -12,7 +12,7 @@ mod unmerge;
 use std::collections::BTreeMap;
 
 use memc_ir::recipe::{Loss, Optimizer, Recipe};
-use memc_ir::{Feed, Module, Output, OutputRole, Role, StateId, TensorType, ValueId};
+use memc_ir::{Module, Output, OutputRole, Role, StateId, TensorType, ValueId};
 
 use crate::context::{Bound, Context};
 use crate::error::{ImportError, some_of};
@@ -154,9 +154,7 @@ impl<'a> Step<'a> {
     fn micro_step(&mut self, micro: u32) -> Result<(), ImportError> {
         self.cx.scope = self.constants.clone();
         for (name, ty) in &self.data {
-            let feed = Feed::Data { source: name.to_string(), micro, range: None };
-            let value = self.cx.module.add_input(name, ty.clone(), feed);
-            self.cx.bind(name, value);
+            self.cx.feed(name, ty.clone(), micro);
         }
         for (name, &value) in &self.current {
             self.cx.bind(name, value);
