@@ -53,8 +53,8 @@ pub struct Allocation {
 
 /// Gives every buffer an offset.
 ///
-/// Fails with [`Error::NoAllocation`] where none as low as the capacity is found, and with [`Error::Interrupted`]
-/// where a request to stop left that open.
+/// Fails with [`Error::NoAllocation`] where none as low as the capacity is found, and with
+/// [`Error::Interrupted`] where a request to stop left that open.
 pub fn allocate(buffers: &Buffers, options: &AllocOptions, watch: &dyn Watch) -> Result<Allocation, Error> {
     let begun = now();
     let (solution, ended) = {

@@ -19,7 +19,7 @@ pub struct BoundReport {
     pub gpu_mem_bytes: u64,
     /// Step when nothing waits.
     pub ideal_ns: u64,
-    /// Whether some script fits.
+    /// Whether some plan fits.
     pub feasible: bool,
     /// Reason why none does.
     pub why: Option<String>,
@@ -46,7 +46,7 @@ pub struct BoundRow {
 }
 
 impl BoundReport {
-    /// The error of a budget that no script fits.
+    /// The error of a budget that no plan fits.
     pub fn failure(&self) -> Option<Error> {
         self.why.clone().map(Error::no_fit)
     }

@@ -1,4 +1,4 @@
-//! Deeds of a plan, tensor by tensor, and the stalls of its kernels with their causes.
+//! Copies, drops and recomputation of a plan, tensor by tensor, and the stalls of its kernels with their causes.
 
 use memc_planner::account::{self, Back, Cause, Late, account};
 use memc_planner::{Home, Realised};

@@ -1,9 +1,8 @@
 //! The planned timeline of a plan's step.
 //!
-//! Nothing of the plan is believed but its commands: launches take what the profile says of their op, copies
-//! what it says of the link, and events order them, in the event model that judges plans. The step that
-//! repeats is shown, from the time at which the host issues it; copies that run beside the next step end
-//! after it.
+//! Only the plan's commands count. Launches take the profile's time of their op, copies its time of the link,
+//! and events order them, in the event model that judges plans. The timeline shows the step that repeats, from
+//! the time at which the host issues it. Copies that run beside the next step end after it.
 
 use memc_ir::TensorType;
 use memc_passes::DeviceProfile;

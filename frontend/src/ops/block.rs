@@ -38,7 +38,7 @@ pub(crate) fn tile(n: &mut NodeCx<'_, '_>) -> Done {
     Ok(())
 }
 
-/// The comparison `kind` of the column with the row plus `k`, for every element of a matrix of extents `shape`.
+/// Comparison `kind` of the column with the row plus `k`, for every element of a matrix of extents `shape`.
 fn by_diagonal(n: &mut NodeCx<'_, '_>, shape: [u64; 2], k: i64, kind: OpKind) -> Made {
     let (rows, columns) = (n.iota(shape[0], 0, 2)?, n.iota(shape[1], 1, 2)?);
     let k = n.integer("k", k)?;

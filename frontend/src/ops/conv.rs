@@ -103,8 +103,7 @@ pub(crate) fn conv_transpose(n: &mut NodeCx<'_, '_>) -> Done {
             (None, "VALID") => Some(full),
             _ => None,
         };
-        // What the standard's formula asks for; an output that is larger than all windows reach is zero
-        // there.
+        // By the standard's formula. An output that is larger than all windows reach is zero there.
         if let Some(wanted) = wanted {
             window.pad(i, full.saturating_sub(wanted), auto == "SAME_UPPER");
         }
