@@ -1,4 +1,5 @@
-//! `memrun devices`: what this machine can run on, what was found, what is missing and what that costs.
+//! `memrun devices`: the devices of this machine, the libraries found, and the cost of those that are
+//! missing.
 
 use std::fmt::Write;
 
@@ -89,7 +90,7 @@ fn object(libraries: &Libraries, gpus: &Result<Vec<DeviceInfo>, GpuError>) -> Va
             Err(why) => json!({
                 "library": component.name(),
                 "found": false,
-                "why": why,
+                "why": why.to_string(),
                 "costs": component.absence(),
                 "remedy": component.remedy(),
             }),

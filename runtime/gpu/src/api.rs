@@ -93,3 +93,12 @@ fn initialise() -> Result<(), GpuError> {
         result => done("cuInit", result),
     }
 }
+
+/// Free and all bytes of the current context's device.
+#[allow(unsafe_code, reason = "the driver is a C library")]
+pub(crate) fn free() -> Result<(u64, u64), GpuError> {
+    let (mut free, mut total) = (0, 0);
+    // SAFETY: two integers to write.
+    done("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
+    Ok((free as u64, total as u64))
+}

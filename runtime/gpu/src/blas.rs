@@ -4,8 +4,8 @@
 //! `y = a b` by rows is `y' = b' a'` by columns, with the operands in the other order and nothing moved.
 //!
 //! Sums are kept in `f32` ([`CUBLAS_COMPUTE_32F`](sys::cublasComputeType_t), which uses no TF32;
-//! `CUBLAS_COMPUTE_32F_FAST_TF32` does). Where a sum is cut into parts, only those algorithms are allowed
-//! that keep the parts in `f32` in the workspace and add them up in a step of its own
+//! `CUBLAS_COMPUTE_32F_FAST_TF32` does). Where a sum is cut into parts, only those ways are allowed that keep
+//! the parts in `f32` in the workspace and add them up in a step of its own
 //! (`CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE`), besides those that do not cut: they have one order, and round
 //! once. Reduction in place is ordered too, by counters, but it rounds parts to the type of the result. The
 //! header says what each scheme does (`cublasLt.h`, `cublasLtReductionScheme_t`); that the same call of the
@@ -13,19 +13,18 @@
 //! of cuBLAS (cuBLAS documentation, "Results Reproducibility"), which it makes for cuBLASLt where the
 //! workspace is the caller's and the algorithm is fixed.
 
-mod algorithms;
-
 use std::ffi::{CStr, c_char, c_void};
 
 use cudarc::cublaslt::sys::{
-    self, cublasComputeType_t as Compute, cublasLtEpilogue_t as Flag,
+    self, cublasComputeType_t as Compute, cublasLtEpilogue_t as Flag, cublasLtMatmulAlgo_t as Algorithm,
     cublasLtMatmulDescAttributes_t as DescAttribute, cublasLtMatmulPreferenceAttributes_t as Preference,
     cublasLtMatrixLayoutAttribute_t as LayoutAttribute, cublasStatus_t as Status, cudaDataType_t as Type,
 };
 use memc_cuda::{Addend, DType, Epilogue, PLACE_ALIGN, Product};
 
-use crate::library::{Handle, LibraryOptions, Refusal, Rounding, require};
-use crate::{Component, GpuError, MOST_ALGORITHMS};
+use crate::driver::{LibraryOptions, Rounding};
+use crate::library::{Handle, Refusal, require};
+use crate::{Candidate, Component, GpuError, LibraryAlgorithm, MOST_ALGORITHMS};
 
 /// Functions that are called.
 const SYMBOLS: &[&str] = &[
@@ -78,7 +77,7 @@ fn planned(function: &'static str, status: Status) -> Result<(), Refusal> {
     }
 }
 
-/// A product with the algorithm to compute it.
+/// A product with the algorithm that computes it.
 #[derive(Debug)]
 pub(crate) struct Matmul {
     desc: Handle<sys::cublasLtMatmulDescOpaque_t, Status>,
@@ -88,14 +87,42 @@ pub(crate) struct Matmul {
     right: Layout,
     /// Of C and D.
     result: Layout,
-    algorithm: sys::cublasLtMatmulAlgo_t,
+    algorithm: Algorithm,
     alpha: f32,
     addend: Addend,
     epilogue: Epilogue,
     /// Bytes that it takes.
     pub(crate) workspace: usize,
     /// The heuristic's algorithms with the bytes that they take, the best first.
-    candidates: Vec<(sys::cublasLtMatmulAlgo_t, usize)>,
+    candidates: Vec<(Algorithm, usize)>,
+}
+
+impl Matmul {
+    /// The heuristic's algorithms, the best first.
+    pub(crate) fn candidates(&self) -> Vec<Candidate> {
+        let candidate = |(algorithm, workspace): &(Algorithm, usize)| Candidate {
+            algorithm: LibraryAlgorithm::Product(Box::new(serialized(algorithm))),
+            workspace: *workspace,
+        };
+        self.candidates.iter().map(candidate).collect()
+    }
+
+    /// Takes this algorithm instead, where it is a candidate. The library never sees the bytes themselves:
+    /// they may be anything, and none of its functions promises to validate them.
+    pub(crate) fn take(&mut self, bytes: &[u8; 64]) -> Result<(), Refusal> {
+        let found = self.candidates.iter().find(|(algorithm, _)| serialized(algorithm) == *bytes);
+        (self.algorithm, self.workspace) = *found.ok_or(Refusal::Unsupported)?;
+        Ok(())
+    }
+}
+
+/// An algorithm as bytes.
+fn serialized(algorithm: &Algorithm) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    for (to, word) in bytes.chunks_exact_mut(size_of::<u64>()).zip(algorithm.data) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
 }
 
 /// The library.
@@ -114,7 +141,7 @@ impl Blas {
         Ok(Blas { handle: Handle::new(create, sys::cublasLtDestroy)? })
     }
 
-    /// Chooses an algorithm that takes no more than so many bytes of workspace.
+    /// Chooses an algorithm that takes at most so many bytes of workspace.
     #[allow(unsafe_code, reason = "cuBLASLt is a C library")]
     pub(crate) fn plan(
         &self,
@@ -165,7 +192,7 @@ impl Blas {
         [left, right, result]: [&Layout; 3],
         workspace: usize,
         any_order: bool,
-    ) -> Result<Vec<(sys::cublasLtMatmulAlgo_t, usize)>, Refusal> {
+    ) -> Result<Vec<(Algorithm, usize)>, Refusal> {
         let create = |preference| {
             // SAFETY: a handle to write.
             let status = unsafe { sys::cublasLtMatmulPreferenceCreate(preference) };
@@ -194,9 +221,9 @@ impl Blas {
         ] {
             set(attribute, &(PLACE_ALIGN as u32).to_ne_bytes())?;
         }
-        // The first that fits is the best. What the heuristic offers may depend on how many it is asked for,
-        // and a tuned algorithm is looked for among them: it is always asked for as many.
-        // SAFETY: numbers, all of which may be zero; zero is a success among the statuses.
+        // The result may depend on the number that is asked for, and a tuned algorithm is looked up in it:
+        // the number is always the same. SAFETY: numbers, all of which may be zero; zero is a success among
+        // the statuses.
         let mut found: [sys::cublasLtMatmulHeuristicResult_t; MOST_ALGORITHMS] =
             unsafe { std::mem::zeroed() };
         let mut count = 0;
@@ -218,8 +245,10 @@ impl Blas {
         planned("cublasLtMatmulAlgoGetHeuristic", status)?;
         let found = found.iter().take(usize::try_from(count).unwrap_or(0));
         let fit = found
-            .filter(|found| found.state == Status::CUBLAS_STATUS_SUCCESS && found.workspaceSize <= workspace)
-            .map(|found| (found.algo, found.workspaceSize));
+            .filter(|result| {
+                result.state == Status::CUBLAS_STATUS_SUCCESS && result.workspaceSize <= workspace
+            })
+            .map(|result| (result.algo, result.workspaceSize));
         Ok(fit.collect())
     }
 
@@ -277,7 +306,7 @@ impl Blas {
     }
 }
 
-/// The algorithms to add up the parts of a sum that are allowed, besides those that do not cut it.
+/// Reduction schemes that are allowed for the parts of a sum, besides sums in one part.
 fn schemes(any_order: bool) -> u32 {
     let schemes = match any_order {
         true => sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_MASK,

@@ -1,7 +1,7 @@
 //! Compiled programs kept on disk, by a hash of all that decides what they are.
 //!
-//! A file that is damaged counts as absent. Nothing depends on the cache: what cannot be read is compiled, and what cannot
-//! be written is compiled again next time.
+//! A file that is damaged counts as absent. Nothing depends on the cache: what cannot be read is compiled,
+//! and what cannot be written is compiled again next time.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -4,24 +4,25 @@
 //! The device's primary context is current in the thread that opened the device, which is the only one to use
 //! it. Handles are freed when the device is dropped, after its streams have run dry.
 
-mod algorithms;
-mod clock;
 mod graph;
 
 use std::ffi::{CString, c_void};
 use std::ptr::null_mut;
 
-use cudarc::driver::sys::{self, CUresult};
+use cudarc::driver::sys::{self, CUevent, CUresult};
 use memc_cuda::LibraryCall;
-
-use crate::api::{done, start};
-use crate::cache::Cache;
-use crate::devices::{Context, handle, info};
 use memc_ir::{Space, Stream};
 
-use crate::driver::{Driver, Function, LibraryOp, Region, Sizes, Word, check_region};
+use crate::api::{done, free, start};
+use crate::cache::Cache;
+use crate::calls::Calls;
+use crate::devices::{Context, handle, info};
+use crate::driver::{
+    Candidate, Clock, Driver, Facts, Function, LibraryAlgorithm, LibraryAlgorithms, LibraryOp, Region,
+    Setting, Sizes, Word, check_region,
+};
 use crate::host::HostMemory;
-use crate::library::Calls;
+use crate::library::require;
 use crate::meter::refused;
 use crate::{Component, DeviceInfo, GpuError, Libraries, LibraryOptions, Nvrtc};
 
@@ -51,6 +52,31 @@ const SYMBOLS: &[&str] = &[
     "cuStreamWaitEvent",
 ];
 
+/// The function for the time between two events that every driver has; the bindings have that of newer
+/// drivers alone.
+const ELAPSED: &str = "cuEventElapsedTime";
+type Elapsed = extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
+
+/// Pool of events with timing. Other events have none: timing makes every record slower.
+#[derive(Debug, Default)]
+struct Marks(Vec<CUevent>);
+
+impl Marks {
+    /// Frees every handle; nothing may be running.
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn destroy(&mut self) {
+        for event in self.0.drain(..) {
+            // SAFETY: the event was made, is freed once, and nothing uses it any more.
+            unsafe { sys::cuEventDestroy_v2(event) };
+        }
+    }
+
+    fn get(&self, mark: usize) -> Result<CUevent, GpuError> {
+        let bounds = GpuError::Bounds { start: mark, len: 1, arena: self.0.len() };
+        self.0.get(mark).copied().ok_or(bounds)
+    }
+}
+
 /// A GPU; see the module.
 #[derive(Debug)]
 pub struct Cuda {
@@ -67,7 +93,7 @@ pub struct Cuda {
     values: Vec<u64>,
     pointers: Vec<*mut c_void>,
     captured: graph::Captured,
-    marks: clock::Marks,
+    marks: Marks,
     /// Released last: fields are dropped after `drop`.
     context: Context,
 }
@@ -98,7 +124,7 @@ impl Cuda {
             values: Vec::new(),
             pointers: Vec::new(),
             captured: graph::Captured::default(),
-            marks: clock::Marks::default(),
+            marks: Marks::default(),
             context,
         };
         let (mut least, mut greatest) = (0, 0);
@@ -367,6 +393,78 @@ impl Driver for Cuda {
     fn reports(&mut self) -> &mut [u8] {
         let (_, len) = self.reports.range();
         self.reports.bytes(0, len).unwrap_or_default()
+    }
+}
+
+impl Clock for Cuda {
+    fn reserve_marks(&mut self, marks: usize) -> Result<(), GpuError> {
+        Libraries::get().require(Component::Driver)?.require(&["cuEventRecordWithFlags", ELAPSED])?;
+        self.marks.destroy();
+        for _ in 0..marks {
+            let event = self.new_event(sys::CUevent_flags::CU_EVENT_DEFAULT)?;
+            self.marks.0.push(event);
+        }
+        Ok(())
+    }
+
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn mark(&mut self, queue: Stream, mark: usize) -> Result<(), GpuError> {
+        let outside = sys::CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
+        let flags = if self.captured.capturing { outside } else { 0 };
+        let (event, stream) = (self.marks.get(mark)?, self.stream(queue));
+        // SAFETY: event and stream exist.
+        done("cuEventRecordWithFlags", unsafe { sys::cuEventRecordWithFlags(event, stream, flags) })
+    }
+
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn elapsed_ns(&mut self, from: usize, to: usize) -> Result<i64, GpuError> {
+        let driver = Libraries::get().require(Component::Driver)?;
+        let mut ms = 0f32;
+        let (from, to) = (self.marks.get(from)?, self.marks.get(to)?);
+        // SAFETY: the function has this type in every version of the driver. The events exist, and a number
+        // is written.
+        let elapsed = unsafe { driver.function::<Elapsed>(ELAPSED)? };
+        done(ELAPSED, elapsed(&mut ms, from, to))?;
+        Ok((f64::from(ms) * 1e6) as i64)
+    }
+
+    fn facts(&self) -> Result<Facts, GpuError> {
+        let (free_bytes, total_bytes) = free()?;
+        Ok(Facts {
+            name: self.info.name.clone(),
+            processors: self.info.processors,
+            free_bytes,
+            total_bytes,
+            context_bytes: self.context.bytes,
+        })
+    }
+}
+
+impl LibraryAlgorithms for Cuda {
+    fn algorithms(&mut self, call: &LibraryCall, workspace: usize) -> Result<Vec<Candidate>, GpuError> {
+        self.calls.candidates(call, workspace, self.stream(Stream::Compute).cast())
+    }
+
+    fn plan_tuned(
+        &mut self,
+        call: &LibraryCall,
+        workspace: usize,
+        algorithm: &LibraryAlgorithm,
+    ) -> Result<Option<LibraryOp>, GpuError> {
+        self.calls.plan(call, workspace, Some(algorithm), self.stream(Stream::Compute).cast())
+    }
+
+    fn setting(&self) -> Setting {
+        let version = |component| {
+            require(component, &[]).ok()?;
+            Some((component, Libraries::get().require(component).ok()?.version.clone()?))
+        };
+        Setting {
+            device: self.info.name.clone(),
+            arch: self.info.arch,
+            libraries: [Component::CublasLt, Component::Cudnn].into_iter().filter_map(version).collect(),
+            options: self.calls.options,
+        }
     }
 }
 

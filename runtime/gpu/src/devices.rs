@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute as Attribute};
 
-use crate::api::{done, start};
+use crate::api::{done, free, start};
 use crate::meter::Meter;
 use crate::{Arch, GpuError};
 
@@ -79,15 +79,6 @@ pub(crate) fn info(ordinal: usize, device: CUdevice) -> Result<DeviceInfo, GpuEr
     })
 }
 
-/// Free and all bytes of the current context's device.
-#[allow(unsafe_code, reason = "the driver is a C library")]
-pub(crate) fn free() -> Result<(u64, u64), GpuError> {
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: two integers to write.
-    done("cuMemGetInfo", unsafe { sys::cuMemGetInfo_v2(&mut free, &mut total) })?;
-    Ok((free as u64, total as u64))
-}
-
 /// The primary context of a device, current in the thread that made it.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -110,7 +101,8 @@ impl Context {
 }
 
 impl Context {
-    /// [`Context::retain`], with what the context takes. What other programs take or give back meanwhile is counted in.
+    /// [`Context::retain`], with what the context takes. What other programs take or give back meanwhile is
+    /// counted in.
     pub(crate) fn measured(device: CUdevice) -> Result<Context, GpuError> {
         let meter = Meter::open(device);
         let taken = || meter.as_ref()?.taken();

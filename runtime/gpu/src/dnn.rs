@@ -11,24 +11,18 @@
 //!
 //! `CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION` is never taken: it rounds `f32` to 16 bits.
 
-mod describe;
-mod rules;
-
 use std::ffi::{CStr, c_char, c_void};
 
 use cudarc::cudnn::sys::{
-    self, cudnnConvolutionBwdDataAlgo_t as DataWay, cudnnConvolutionBwdFilterAlgo_t as WeightWay,
-    cudnnConvolutionFwdAlgo_t as ForwardWay, cudnnDataType_t as Type, cudnnMathType_t as Math,
+    self, cudnnConvolutionBwdDataAlgo_t as DataAlgorithm, cudnnConvolutionBwdFilterAlgo_t as WeightAlgorithm,
+    cudnnConvolutionFwdAlgo_t as ForwardAlgorithm, cudnnDataType_t as Type, cudnnMathType_t as Math,
     cudnnStatus_t as Status,
 };
-use describe::{relu, set_math, tensor, weight, window};
 use memc_cuda::{Convolution, DType, Pass};
 
-use rules::Rules;
-
-use crate::library::{Handle, LibraryOptions, Refusal, Rounding, require};
-use crate::tuning::Wanted;
-use crate::{Candidate, Component, GpuError, LibraryAlgorithm};
+use crate::driver::{LibraryOptions, Rounding};
+use crate::library::{Handle, Refusal, Wanted, require};
+use crate::{Candidate, Component, GpuError, LibraryAlgorithm, MOST_ALGORITHMS};
 
 /// Functions that are called.
 const SYMBOLS: &[&str] = &[
@@ -65,7 +59,11 @@ const SYMBOLS: &[&str] = &[
 ];
 
 /// Algorithms that the heuristic is asked for: more than there are.
-const ALGORITHMS: usize = 16;
+const MOST: usize = 16;
+
+/// Factors of a sum that cuDNN reads by address.
+static ONE: f32 = 1.0;
+static ZERO: f32 = 0.0;
 
 type Tensor = Handle<sys::cudnnTensorStruct, Status>;
 type Weight = Handle<sys::cudnnFilterStruct, Status>;
@@ -108,13 +106,13 @@ fn planned(function: &'static str, status: Status) -> Result<(), Refusal> {
 
 /// The function to call, with its algorithm.
 #[derive(Clone, Copy, Debug)]
-enum Call {
-    Forward(ForwardWay),
-    GradInput(DataWay),
-    GradWeight(WeightWay),
+enum PassAlgorithm {
+    Forward(ForwardAlgorithm),
+    GradInput(DataAlgorithm),
+    GradWeight(WeightAlgorithm),
 }
 
-/// A convolution with the algorithm to compute it.
+/// A convolution with the algorithm that computes it.
 #[derive(Debug)]
 pub(crate) struct Filtering {
     x: Tensor,
@@ -123,43 +121,80 @@ pub(crate) struct Filtering {
     bias: Option<Tensor>,
     relu: Option<Activation>,
     window: Window,
-    call: Call,
+    algorithm: PassAlgorithm,
     /// Bytes that it takes.
     pub(crate) workspace: usize,
-    /// The algorithms that were looked for.
+    /// The algorithms that were asked for, the best first.
     pub(crate) candidates: Vec<Candidate>,
 }
 
-/// The heuristic's algorithms that the rules allow, the best first, with their arithmetic and the workspace
-/// that they take: for one of the three passes the function with the heuristic, that which says how much
-/// workspace an algorithm takes, and the algorithms that sum products as they are.
+/// Rules for the heuristic's algorithms.
+#[derive(Clone, Copy)]
+struct Rules<'a> {
+    /// The most that is allowed of arithmetic.
+    math: Math,
+    /// Whether algorithms by transforms are allowed.
+    transforms: bool,
+    any_order: bool,
+    /// Most bytes of workspace.
+    workspace: usize,
+    wanted: Wanted<'a>,
+}
+
+impl Rules<'_> {
+    fn allow(&self, math: Math, is_direct: bool, determinism: sys::cudnnDeterminism_t) -> bool {
+        let is_precise = match self.math {
+            Math::CUDNN_FMA_MATH => math == Math::CUDNN_FMA_MATH,
+            _ => math != Math::CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION,
+        };
+        let is_ordered = determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC;
+        is_precise && (is_direct || self.transforms) && (is_ordered || self.any_order)
+    }
+
+    /// Whether an algorithm is wanted.
+    fn want(&self, algorithm: u32, math: Math) -> bool {
+        match self.wanted {
+            Wanted::Best | Wanted::All => true,
+            Wanted::Tuned(tuned) => *tuned == LibraryAlgorithm::Convolution { algorithm, math: math as u32 },
+        }
+    }
+
+    /// Whether so many algorithms are enough.
+    fn enough(&self, count: usize) -> bool {
+        count >= if matches!(self.wanted, Wanted::All) { MOST_ALGORITHMS } else { 1 }
+    }
+}
+
+/// Algorithms of the heuristic that the rules allow, the best first, with their arithmetic and their
+/// workspace. The parameters name, for one of the three passes, the algorithms that sum products without a
+/// transform, the function with the heuristic, and the function that returns an algorithm's workspace.
 macro_rules! choose {
-    ($Call:path, $window:expr, $rules:expr, $Candidate:ty, $direct:pat,
+    ($Algorithm:path, $window:expr, $rules:expr, $Result:ty, $direct:pat,
      $heuristic:ident($($asked:expr),*), $size:ident($($sized:expr),*)) => {{
         let (window, rules): (&Window, Rules<'_>) = ($window, $rules);
         let mut count = 0;
         // SAFETY: numbers, all of which may be zero; zero is a value of each of their enumerations.
-        let mut candidates: [$Candidate; ALGORITHMS] = unsafe { std::mem::zeroed() };
+        let mut found: [$Result; MOST] = unsafe { std::mem::zeroed() };
         // SAFETY: everything that is passed exists; there is room for as many results as are asked for.
-        let status = unsafe { sys::$heuristic($($asked),*, ALGORITHMS as i32, &mut count, candidates.as_mut_ptr()) };
+        let status = unsafe { sys::$heuristic($($asked),*, MOST as i32, &mut count, found.as_mut_ptr()) };
         planned(stringify!($heuristic), status)?;
         let mut chosen = Vec::new();
-        for candidate in candidates.iter().take(usize::try_from(count).unwrap_or(0)) {
-            let is_direct = matches!(candidate.algo, $direct);
-            if candidate.status != Status::CUDNN_STATUS_SUCCESS
-                || !rules.allow(candidate.mathType, is_direct, candidate.determinism)
-                || !rules.want(candidate.algo as u32, candidate.mathType)
+        for result in found.iter().take(usize::try_from(count).unwrap_or(0)) {
+            let is_direct = matches!(result.algo, $direct);
+            if result.status != Status::CUDNN_STATUS_SUCCESS
+                || !rules.allow(result.mathType, is_direct, result.determinism)
+                || !rules.want(result.algo as u32, result.mathType)
             {
                 continue;
             }
-            // An algorithm is one with its arithmetic, also when it runs.
-            set_math(window, candidate.mathType)?;
+            // The arithmetic is part of the algorithm, also when it runs.
+            set_math(window, result.mathType)?;
             let mut bytes = 0;
             // SAFETY: everything that is passed exists; a number to write.
-            let status = unsafe { sys::$size($($sized),*, candidate.algo, &mut bytes) };
+            let status = unsafe { sys::$size($($sized),*, result.algo, &mut bytes) };
             match planned(stringify!($size), status) {
                 Ok(()) if bytes <= rules.workspace => {
-                    chosen.push(($Call(candidate.algo), candidate.algo as u32, candidate.mathType, bytes));
+                    chosen.push(($Algorithm(result.algo), result.algo as u32, result.mathType, bytes));
                     if rules.enough(chosen.len()) {
                         break;
                     }
@@ -191,7 +226,7 @@ impl Dnn {
         Ok(Dnn { handle })
     }
 
-    /// Chooses an algorithm that takes no more than so many bytes of workspace.
+    /// Chooses an algorithm that takes at most so many bytes of workspace.
     pub(crate) fn plan(
         &self,
         c: &Convolution,
@@ -199,14 +234,14 @@ impl Dnn {
         options: LibraryOptions,
         wanted: Wanted<'_>,
     ) -> Result<Filtering, Refusal> {
-        use DataWay::{
+        use DataAlgorithm::{
             CUDNN_CONVOLUTION_BWD_DATA_ALGO_0 as DATA_0, CUDNN_CONVOLUTION_BWD_DATA_ALGO_1 as DATA_1,
         };
-        use ForwardWay::{
+        use ForwardAlgorithm::{
             CUDNN_CONVOLUTION_FWD_ALGO_GEMM as GEMM, CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM as IMPLICIT,
             CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM as PRECOMPUTED,
         };
-        use WeightWay::{
+        use WeightAlgorithm::{
             CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0 as WEIGHT_0, CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1 as WEIGHT_1,
             CUDNN_CONVOLUTION_BWD_FILTER_ALGO_3 as WEIGHT_3,
         };
@@ -229,7 +264,7 @@ impl Dnn {
             _ => None,
         };
         let window = window(c)?;
-        // The heuristic offers what this allows.
+        // The heuristic proposes what this allows.
         set_math(&window, math)?;
         let any_order = options.allow_nondeterminism;
         let rules = Rules { math, transforms: c.dtype == DType::F32, any_order, workspace, wanted };
@@ -237,7 +272,7 @@ impl Dnn {
         let (xd, wd, yd) = (x.pointer, w.pointer, y.pointer);
         let chosen = match c.pass {
             Pass::Forward { .. } => choose!(
-                Call::Forward,
+                PassAlgorithm::Forward,
                 &window,
                 rules,
                 sys::cudnnConvolutionFwdAlgoPerf_t,
@@ -246,7 +281,7 @@ impl Dnn {
                 cudnnGetConvolutionForwardWorkspaceSize(lib, xd, wd, cd, yd)
             ),
             Pass::GradInput => choose!(
-                Call::GradInput,
+                PassAlgorithm::GradInput,
                 &window,
                 rules,
                 sys::cudnnConvolutionBwdDataAlgoPerf_t,
@@ -255,7 +290,7 @@ impl Dnn {
                 cudnnGetConvolutionBackwardDataWorkspaceSize(lib, wd, yd, cd, xd)
             ),
             Pass::GradWeight => choose!(
-                Call::GradWeight,
+                PassAlgorithm::GradWeight,
                 &window,
                 rules,
                 sys::cudnnConvolutionBwdFilterAlgoPerf_t,
@@ -264,121 +299,173 @@ impl Dnn {
                 cudnnGetConvolutionBackwardFilterWorkspaceSize(lib, xd, yd, cd, wd)
             ),
         };
-        let &(call, _, math, workspace) = chosen.first().ok_or(Refusal::Unsupported)?;
+        let &(algorithm, _, math, workspace) = chosen.first().ok_or(Refusal::Unsupported)?;
         set_math(&window, math)?;
-        let candidate = |&(_, algorithm, math, workspace): &(Call, u32, Math, usize)| Candidate {
+        let candidate = |&(_, algorithm, math, workspace): &(PassAlgorithm, u32, Math, usize)| Candidate {
             algorithm: LibraryAlgorithm::Convolution { algorithm, math: math as u32 },
             workspace,
         };
         let candidates = chosen.iter().map(candidate).collect();
-        Ok(Filtering { x, w, y, bias, relu, window, call, workspace, candidates })
+        Ok(Filtering { x, w, y, bias, relu, window, algorithm, workspace, candidates })
     }
 
     /// Convolves what is at these addresses: operands in the op's order, then the result.
     pub(crate) fn run(&self, f: &Filtering, addresses: [u64; 5], workspace: u64) -> Result<(), GpuError> {
         let [first, second, third, fourth, _] = addresses.map(|address| address as *mut c_void);
-        let (lib, cd, scratch) = (self.handle.pointer, f.window.pointer, workspace as *mut c_void);
+        let scratch = workspace as *mut c_void;
+        let (lib, cd, bytes) = (self.handle.pointer, f.window.pointer, f.workspace);
         let (xd, wd, yd) = (f.x.pointer, f.w.pointer, f.y.pointer);
-        let (one, zero) = (1.0f32, 0.0f32);
-        let (one, zero): (*const c_void, *const c_void) = ((&raw const one).cast(), (&raw const zero).cast());
-        match f.call {
-            Call::Forward(algorithm) => {
-                let y = if f.bias.is_some() { fourth } else { third };
-                if let (Some(bias), Some(relu)) = (&f.bias, &f.relu) {
-                    // What is added besides the bias is nothing times `y`.
-                    // SAFETY: the handles exist. The addresses are those of tensors as the descriptors say, in
-                    // the device's arena, and of the workspace that the algorithm takes; they stay there until
-                    // the stream has run dry.
-                    let status = unsafe {
-                        sys::cudnnConvolutionBiasActivationForward(
-                            lib,
-                            one,
-                            xd,
-                            first,
-                            wd,
-                            second,
-                            cd,
-                            algorithm,
-                            scratch,
-                            f.workspace,
-                            zero,
-                            yd,
-                            y,
-                            bias.pointer,
-                            third,
-                            relu.pointer,
-                            yd,
-                            y,
-                        )
-                    };
-                    return done("cudnnConvolutionBiasActivationForward", status);
+        let (one, zero) = ((&raw const ONE).cast(), (&raw const ZERO).cast());
+        match f.algorithm {
+            PassAlgorithm::Forward(algorithm) => match &f.bias {
+                None => self.forward(f, algorithm, [first, second, third], scratch),
+                Some(bias) => {
+                    self.forward_with_bias(f, algorithm, bias, [first, second, third, fourth], scratch)
                 }
-                // SAFETY: as above.
-                let status = unsafe {
-                    sys::cudnnConvolutionForward(
-                        lib,
-                        one,
-                        xd,
-                        first,
-                        wd,
-                        second,
-                        cd,
-                        algorithm,
-                        scratch,
-                        f.workspace,
-                        zero,
-                        yd,
-                        y,
-                    )
-                };
-                done("cudnnConvolutionForward", status)?;
-                let Some(bias) = &f.bias else { return Ok(()) };
-                // SAFETY: as above.
-                let status = unsafe { sys::cudnnAddTensor(lib, one, bias.pointer, third, one, yd, y) };
-                done("cudnnAddTensor", status)
-            }
-            Call::GradInput(algorithm) => {
-                // SAFETY: as above.
+            },
+            PassAlgorithm::GradInput(algorithm) => {
+                // SAFETY: the handles exist. The addresses are those of tensors as the descriptors say, in
+                // the device's arena, and of the workspace that the algorithm takes; they stay there until
+                // the stream has run dry.
+                #[rustfmt::skip]
                 let status = unsafe {
                     sys::cudnnConvolutionBackwardData(
-                        lib,
-                        one,
-                        wd,
-                        second,
-                        yd,
-                        first,
-                        cd,
-                        algorithm,
-                        scratch,
-                        f.workspace,
-                        zero,
-                        xd,
-                        third,
+                        lib, one, wd, second, yd, first, cd, algorithm, scratch, bytes, zero, xd, third,
                     )
                 };
                 done("cudnnConvolutionBackwardData", status)
             }
-            Call::GradWeight(algorithm) => {
+            PassAlgorithm::GradWeight(algorithm) => {
                 // SAFETY: as above.
+                #[rustfmt::skip]
                 let status = unsafe {
                     sys::cudnnConvolutionBackwardFilter(
-                        lib,
-                        one,
-                        xd,
-                        second,
-                        yd,
-                        first,
-                        cd,
-                        algorithm,
-                        scratch,
-                        f.workspace,
-                        zero,
-                        wd,
-                        third,
+                        lib, one, xd, second, yd, first, cd, algorithm, scratch, bytes, zero, wd, third,
                     )
                 };
                 done("cudnnConvolutionBackwardFilter", status)
             }
         }
     }
+
+    fn forward(
+        &self,
+        f: &Filtering,
+        algorithm: ForwardAlgorithm,
+        [x, w, y]: [*mut c_void; 3],
+        scratch: *mut c_void,
+    ) -> Result<(), GpuError> {
+        let (lib, cd) = (self.handle.pointer, f.window.pointer);
+        let (xd, wd, yd) = (f.x.pointer, f.w.pointer, f.y.pointer);
+        let (one, zero) = ((&raw const ONE).cast(), (&raw const ZERO).cast());
+        // SAFETY: as in `run`.
+        #[rustfmt::skip]
+        let status = unsafe {
+            sys::cudnnConvolutionForward(
+                lib, one, xd, x, wd, w, cd, algorithm, scratch, f.workspace, zero, yd, y,
+            )
+        };
+        done("cudnnConvolutionForward", status)
+    }
+
+    fn forward_with_bias(
+        &self,
+        f: &Filtering,
+        algorithm: ForwardAlgorithm,
+        bias: &Tensor,
+        [x, w, b, y]: [*mut c_void; 4],
+        scratch: *mut c_void,
+    ) -> Result<(), GpuError> {
+        let (lib, cd, bd) = (self.handle.pointer, f.window.pointer, bias.pointer);
+        let (xd, wd, yd) = (f.x.pointer, f.w.pointer, f.y.pointer);
+        let (one, zero) = ((&raw const ONE).cast(), (&raw const ZERO).cast());
+        let Some(relu) = &f.relu else {
+            self.forward(f, algorithm, [x, w, y], scratch)?;
+            // SAFETY: as in `run`.
+            return done("cudnnAddTensor", unsafe { sys::cudnnAddTensor(lib, one, bd, b, one, yd, y) });
+        };
+        // The function adds a further tensor times a factor: here `y` times zero.
+        // SAFETY: as in `run`.
+        #[rustfmt::skip]
+        let status = unsafe {
+            sys::cudnnConvolutionBiasActivationForward(
+                lib, one, xd, x, wd, w, cd, algorithm, scratch, f.workspace, zero,
+                yd, y, bd, b, relu.pointer, yd, y,
+            )
+        };
+        done("cudnnConvolutionBiasActivationForward", status)
+    }
+}
+
+/// A dense tensor.
+#[allow(unsafe_code, reason = "cuDNN is a C library")]
+fn tensor(element: Type, [n, c, h, w]: [i32; 4]) -> Result<Tensor, Refusal> {
+    // SAFETY: a handle to write.
+    let create =
+        |desc| planned("cudnnCreateTensorDescriptor", unsafe { sys::cudnnCreateTensorDescriptor(desc) });
+    let tensor = Handle::new(create, sys::cudnnDestroyTensorDescriptor)?;
+    let order = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;
+    // SAFETY: the descriptor exists.
+    let status = unsafe { sys::cudnnSetTensor4dDescriptor(tensor.pointer, order, element, n, c, h, w) };
+    planned("cudnnSetTensor4dDescriptor", status)?;
+    Ok(tensor)
+}
+
+/// Dense weights.
+#[allow(unsafe_code, reason = "cuDNN is a C library")]
+fn weight(element: Type, [k, c, h, w]: [i32; 4]) -> Result<Weight, Refusal> {
+    // SAFETY: a handle to write.
+    let create =
+        |desc| planned("cudnnCreateFilterDescriptor", unsafe { sys::cudnnCreateFilterDescriptor(desc) });
+    let weight = Handle::new(create, sys::cudnnDestroyFilterDescriptor)?;
+    let order = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;
+    // SAFETY: the descriptor exists.
+    let status = unsafe { sys::cudnnSetFilter4dDescriptor(weight.pointer, element, order, k, c, h, w) };
+    planned("cudnnSetFilter4dDescriptor", status)?;
+    Ok(weight)
+}
+
+/// Descriptor of the window's movement. The kind of arithmetic is still to be set.
+#[allow(unsafe_code, reason = "cuDNN is a C library")]
+fn window(c: &Convolution) -> Result<Window, Refusal> {
+    let create = |desc| {
+        // SAFETY: a handle to write.
+        planned("cudnnCreateConvolutionDescriptor", unsafe { sys::cudnnCreateConvolutionDescriptor(desc) })
+    };
+    let window = Handle::new(create, sys::cudnnDestroyConvolutionDescriptor)?;
+    let ([top, left], [down, across], [dh, dw]) = (c.pads, c.strides, c.dilations);
+    let (mode, sums) = (sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION, Type::CUDNN_DATA_FLOAT);
+    // SAFETY: the descriptor exists.
+    let status = unsafe {
+        sys::cudnnSetConvolution2dDescriptor(window.pointer, top, left, down, across, dh, dw, mode, sums)
+    };
+    planned("cudnnSetConvolution2dDescriptor", status)?;
+    // SAFETY: as above.
+    let status = unsafe { sys::cudnnSetConvolutionGroupCount(window.pointer, c.groups) };
+    planned("cudnnSetConvolutionGroupCount", status)?;
+    Ok(window)
+}
+
+/// `max(0, .)`, which keeps what is no number.
+#[allow(unsafe_code, reason = "cuDNN is a C library")]
+fn relu() -> Result<Activation, Refusal> {
+    let create = |desc| {
+        // SAFETY: a handle to write.
+        planned("cudnnCreateActivationDescriptor", unsafe { sys::cudnnCreateActivationDescriptor(desc) })
+    };
+    let relu = Handle::new(create, sys::cudnnDestroyActivationDescriptor)?;
+    let mode = sys::cudnnActivationMode_t::CUDNN_ACTIVATION_RELU;
+    let nan = sys::cudnnNanPropagation_t::CUDNN_PROPAGATE_NAN;
+    // SAFETY: the descriptor exists.
+    let status = unsafe { sys::cudnnSetActivationDescriptor(relu.pointer, mode, nan, 0.0) };
+    planned("cudnnSetActivationDescriptor", status)?;
+    Ok(relu)
+}
+
+/// The kind of arithmetic.
+#[allow(unsafe_code, reason = "cuDNN is a C library")]
+fn set_math(window: &Window, math: Math) -> Result<(), Refusal> {
+    // SAFETY: the descriptor exists.
+    let status = unsafe { sys::cudnnSetConvolutionMathType(window.pointer, math) };
+    planned("cudnnSetConvolutionMathType", status)
 }

@@ -1,18 +1,18 @@
 //! Interface of a device that replays a schedule: two arenas, three streams, events, launches.
 //!
-//! [`Cuda`](crate::Cuda) implements it with NVIDIA's driver; tests implement it without a GPU. The contract is CUDA's:
-//! commands of a queue run in the order of issue, a wait binds to the last record before it, and nothing else orders
-//! queues. Calls return when a command is issued; an error of a command may be returned by any later call, and none
-//! succeeds after it.
+//! [`Cuda`](crate::Cuda) implements it with NVIDIA's driver; tests implement it without a GPU. The contract
+//! is CUDA's: commands of a queue run in the order of issue, a wait binds to the last record before it, and
+//! nothing else orders queues. Calls return when a command is issued; an error of a command may be returned
+//! by any later call, and none succeeds after it.
 //!
-//! Places are offsets in the arenas, so that no address leaves an implementation; it checks that they are in bounds. That
-//! no two commands touch the same bytes at the same time is up to the caller, and that kernels keep to their buffers is
-//! up to their text.
+//! Places are offsets in the arenas, so that no address leaves an implementation; it checks that they are in
+//! bounds. That no two commands touch the same bytes at the same time is up to the caller, and that kernels
+//! keep to their buffers is up to their text.
 
 use memc_cuda::LibraryCall;
 use memc_ir::{Space, Stream};
 
-use crate::GpuError;
+use crate::{Arch, Component, GpuError};
 
 /// The bytes `start..start + len` of an arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,15 +72,15 @@ pub trait Driver {
     /// [`GpuError::Call`] without one of this name.
     fn function(&mut self, name: &str) -> Result<Function, GpuError>;
 
-    /// Reserves both arenas and the reports, filled with `fill`, and events `0..events`. Where the host arena cannot be
-    /// page-locked it is pageable memory.
+    /// Reserves both arenas and the reports, filled with `fill`, and events `0..events`. Where the host arena
+    /// cannot be page-locked it is pageable memory.
     ///
     /// # Errors
     /// [`GpuError::Memory`] where an arena is refused.
     fn reserve(&mut self, sizes: Sizes, events: usize, fill: u8) -> Result<(), GpuError>;
 
-    /// Whether the host arena is page-locked. Copies of pageable memory are staged by the driver: they are slow, hold up
-    /// the issuing thread, and cannot be captured.
+    /// Whether the host arena is page-locked. Copies of pageable memory are staged by the driver: they are
+    /// slow, hold up the issuing thread, and cannot be captured.
     fn is_page_locked(&self) -> bool;
 
     /// Launches on the compute queue, with blocks of `block` threads along x.
@@ -95,15 +95,16 @@ pub trait Driver {
         words: &[Word],
     ) -> Result<(), GpuError>;
 
-    /// Chooses how a library computes a call, given so many bytes of workspace, for good: from the call and this number
-    /// alone. None where it does not, or not in so little, and a kernel has to.
+    /// Chooses how a library computes a call, given so many bytes of workspace, for good: from the call and
+    /// this number alone. None where it does not, or not in so little, and a kernel has to.
     ///
     /// # Errors
-    /// Those that [`GpuError::lacks`] names without a library that can be used; that of the library where it fails.
+    /// Those that [`GpuError::lacks`] names without a library that can be used; that of the library where it
+    /// fails.
     fn plan_library(&mut self, call: &LibraryCall, workspace: usize) -> Result<Option<LibraryOp>, GpuError>;
 
-    /// Makes a call on the compute queue: the places of the operands, in the op's order, and of the result, and a
-    /// workspace of at least as many bytes as it was planned with.
+    /// Makes a call on the compute queue: the places of the operands, in the op's order, and of the result,
+    /// and a workspace of at least as many bytes as it was planned with.
     ///
     /// # Errors
     /// The error of this or an earlier command.
@@ -165,6 +166,193 @@ pub trait Driver {
 
     /// All bytes of the reports.
     fn reports(&mut self) -> &mut [u8];
+}
+
+/// A captured graph, by a number of the implementation's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Graph(pub usize);
+
+/// A driver that captures commands once and replays them as a whole.
+///
+/// The contract is that of CUDA's stream capture, over all three queues. While capturing nothing runs. A
+/// command becomes a node that comes after the node before it on its queue, and after the records that it
+/// waits for. Within a capture only records of the same capture can be waited for, and they mean nothing
+/// outside of it. For all others there are [`Graphs::record_outside`] and [`Graphs::wait_outside`].
+pub trait Graphs: Driver {
+    /// From now on commands of all queues are captured.
+    ///
+    /// # Errors
+    /// The driver cannot capture, or is capturing.
+    fn begin_capture(&mut self) -> Result<(), GpuError>;
+
+    /// Ends the capture, also where a command was refused in it, and makes its graph ready to be launched.
+    ///
+    /// # Errors
+    /// A command was refused, or the driver takes no such graph.
+    fn end_capture(&mut self) -> Result<Graph, GpuError>;
+
+    /// Launches a graph. Launches of one graph run one after another; nothing orders them with queues and
+    /// with launches of other graphs but events that are recorded or waited for outside.
+    ///
+    /// # Errors
+    /// The error of this or an earlier command.
+    fn replay(&mut self, graph: Graph) -> Result<(), GpuError>;
+
+    /// Within a capture: every launch of the graph records the event, for whoever waits for it afterwards.
+    ///
+    /// # Errors
+    /// The error of this or an earlier command.
+    fn record_outside(&mut self, queue: Stream, event: usize) -> Result<(), GpuError>;
+
+    /// Within a capture: every launch of the graph waits for the last record of the event before the launch.
+    ///
+    /// # Errors
+    /// The error of this or an earlier command.
+    fn wait_outside(&mut self, queue: Stream, event: usize) -> Result<(), GpuError>;
+}
+
+/// Facts of a device for its profile.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Facts {
+    /// The maker's name.
+    pub name: String,
+    /// Multiprocessors.
+    pub processors: u32,
+    /// Bytes of its memory that nobody has taken now.
+    pub free_bytes: u64,
+    /// All bytes of its memory.
+    pub total_bytes: u64,
+    /// Bytes that the driver's context took when the device was opened; `None` where that is unknown.
+    pub context_bytes: Option<u64>,
+}
+
+/// A driver that measures times.
+pub trait Clock: Driver {
+    /// Reserves marks `0..marks`, in place of former ones. A mark is an event with a time.
+    ///
+    /// # Errors
+    /// The error of this or an earlier command.
+    fn reserve_marks(&mut self, marks: usize) -> Result<(), GpuError>;
+
+    /// Records the time at which a queue has run all commands issued before, in a capture at every launch of
+    /// the graph.
+    ///
+    /// # Errors
+    /// The error of this or an earlier command.
+    fn mark(&mut self, queue: Stream, mark: usize) -> Result<(), GpuError>;
+
+    /// Time in ns from one mark to another, of any queues; negative where the second was recorded first.
+    ///
+    /// # Errors
+    /// The error of an earlier command, or of a mark that was not recorded.
+    fn elapsed_ns(&mut self, from: usize, to: usize) -> Result<i64, GpuError>;
+
+    /// The device as it is now.
+    ///
+    /// # Errors
+    /// The error of an earlier command.
+    fn facts(&self) -> Result<Facts, GpuError>;
+}
+
+/// Most candidates for one call.
+pub const MOST_ALGORITHMS: usize = 8;
+
+/// An algorithm of a library for a call, in the library's terms.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LibraryAlgorithm {
+    /// cuBLASLt's algorithm (`cublasLtMatmulAlgo_t`), which "can be serialized and later restored for use
+    /// with the same version of the library" (cuBLAS documentation).
+    Product(Box<[u8; 64]>),
+    /// cuDNN's algorithm of the pass, and its kind of arithmetic (`cudnnMathType_t`).
+    Convolution {
+        /// Number of the algorithm.
+        algorithm: u32,
+        /// Number of the kind of arithmetic.
+        math: u32,
+    },
+}
+
+impl LibraryAlgorithm {
+    /// The library that has it.
+    pub fn component(&self) -> Component {
+        match self {
+            LibraryAlgorithm::Product(_) => Component::CublasLt,
+            LibraryAlgorithm::Convolution { .. } => Component::Cudnn,
+        }
+    }
+}
+
+/// An algorithm that a library's heuristic proposes for a call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Candidate {
+    /// The algorithm.
+    pub algorithm: LibraryAlgorithm,
+    /// Bytes of workspace that it takes, from an aligned place on.
+    pub workspace: usize,
+}
+
+/// Rounding of `f32` operands that libraries may do before they multiply them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Rounding {
+    /// Nothing.
+    #[default]
+    Exact,
+    /// TF32, with 10 bits of mantissa.
+    Tf32,
+    /// BF16, with 7 bits, in matrix products; cuDNN has no such algorithm, and its products are exact.
+    Bf16,
+}
+
+/// Permissions of the libraries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LibraryOptions {
+    /// None: everything is generated.
+    pub is_off: bool,
+    /// Rounding of `f32`.
+    pub rounding: Rounding,
+    /// Also algorithms that may give other bits in every run.
+    pub allow_nondeterminism: bool,
+}
+
+/// Facts that the candidates for a call depend on, besides the call and its workspace.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Setting {
+    /// The maker's name for the device.
+    pub device: String,
+    /// Its architecture.
+    pub arch: Arch,
+    /// Each library that can be used, with its version.
+    pub libraries: Vec<(Component, String)>,
+    /// Permissions of the libraries.
+    pub options: LibraryOptions,
+}
+
+/// A driver that lists the algorithms of its libraries, to be measured and chosen.
+///
+/// A tuned algorithm may come from anywhere. It is taken only where it is, bit for bit, a candidate of the
+/// library's heuristic now: for the call, in the workspace that there is, and within the rules of
+/// [`LibraryOptions`]. A library never sees other bytes than its own.
+pub trait LibraryAlgorithms: Driver {
+    /// Candidates for a call within so many bytes of workspace, at most [`MOST_ALGORITHMS`]. The first is
+    /// that of [`plan_library`](Driver::plan_library); there are none where this has none.
+    ///
+    /// # Errors
+    /// Those of [`plan_library`](Driver::plan_library).
+    fn algorithms(&mut self, call: &LibraryCall, workspace: usize) -> Result<Vec<Candidate>, GpuError>;
+
+    /// [`plan_library`](Driver::plan_library) with a given algorithm; none where that is no candidate.
+    ///
+    /// # Errors
+    /// Those of [`plan_library`](Driver::plan_library).
+    fn plan_tuned(
+        &mut self,
+        call: &LibraryCall,
+        workspace: usize,
+        algorithm: &LibraryAlgorithm,
+    ) -> Result<Option<LibraryOp>, GpuError>;
+
+    /// Facts that candidates on this device depend on.
+    fn setting(&self) -> Setting;
 }
 
 /// Checks that a place is within an arena of so many bytes.

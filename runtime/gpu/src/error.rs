@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::Component;
+use crate::component::Component;
 
 /// Error of a GPU or one of its libraries.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,8 +35,8 @@ pub enum GpuError {
     },
     /// There is a driver, but no device.
     NoDevice,
-    /// A kernel did what it must not, such as touching an address that is not its own. The device's memory is lost to this
-    /// process.
+    /// A kernel did what it must not, such as touching an address that is not its own. The device's memory is
+    /// lost to this process.
     Crash {
         /// The driver's words.
         error: String,
@@ -138,22 +138,29 @@ impl fmt::Display for GpuError {
                 write!(f, "the driver supports CUDA {supports}, and 12.0 is needed; install a newer driver")
             }
             GpuError::NoDevice => f.write_str(
-                "there is a driver but no GPU; check CUDA_VISIBLE_DEVICES, and that the container is given one",
+                "there is a driver but no GPU; check CUDA_VISIBLE_DEVICES, and that the container is given \
+                 one",
             ),
             GpuError::Crash { error } => {
-                write!(f, "a kernel failed ({error}); nothing that this process computed since can be trusted")
+                write!(
+                    f,
+                    "a kernel failed ({error}); nothing that this process computed since can be trusted"
+                )
             }
             GpuError::Lost { error } => {
                 write!(f, "the GPU failed or is gone ({error}); see the system's log, and reset it")
             }
             GpuError::Memory { what, needs, free, total, held, error } => {
                 let rest = match held.as_slice() {
-                    [] => "the rest is held by this process's context and by other processes, which nvidia-smi lists".into(),
+                    [] => "the rest is held by this process's context and by other processes, \
+                           which nvidia-smi lists"
+                        .into(),
                     held => format!("memory is held by {}", held.join(", ")),
                 };
                 write!(
                     f,
-                    "{what} of {needs} bytes was refused ({error}); of the GPU's {total} bytes {free} are free, and {rest}"
+                    "{what} of {needs} bytes was refused ({error}); of the GPU's {total} bytes {free} are \
+                     free, and {rest}"
                 )
             }
             GpuError::Bounds { start, len, arena } => {
@@ -161,8 +168,8 @@ impl fmt::Display for GpuError {
             }
             GpuError::Refused { compiler, supports, error } => write!(
                 f,
-                "the driver, for {supports}, refuses what NVRTC {compiler} compiled ({error}); where NVRTC is the newer one, \
-                 install an older wheel of nvidia-cuda-nvrtc, or a newer driver"
+                "the driver, for {supports}, refuses what NVRTC {compiler} compiled ({error}); \
+                 where NVRTC is the newer one, install an older wheel of nvidia-cuda-nvrtc, or a newer driver"
             ),
             GpuError::Compile { log } => write!(f, "NVRTC refuses the kernels of this program:\n{log}"),
             GpuError::Library { component, function, error } => {

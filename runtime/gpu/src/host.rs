@@ -79,8 +79,8 @@ impl HostMemory {
         if len == 0 {
             return Ok(&mut []);
         }
-        // SAFETY: the place is within the memory, whose bytes are initialised; the slice borrows it. Whoever issues
-        // commands that touch these bytes has ordered them before or after the use of the slice.
+        // SAFETY: the place is within the memory, whose bytes are initialised; the slice borrows it. Whoever
+        // issues commands that touch these bytes has ordered them before or after the use of the slice.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) })
     }
 }

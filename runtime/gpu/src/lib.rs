@@ -17,29 +17,28 @@
 mod api;
 mod blas;
 mod cache;
-mod clock;
+mod calls;
+mod component;
 mod cuda;
 mod devices;
 mod dnn;
 mod driver;
 mod error;
-mod graph;
 mod host;
 mod library;
 mod locate;
 mod meter;
 mod nvrtc;
-mod tuning;
 
-pub use clock::{Clock, Facts};
+pub use component::Component;
 pub use cuda::Cuda;
 pub use devices::{DeviceInfo, devices};
-pub use driver::{Driver, Function, LibraryOp, Region, Sizes, Word, check_region};
+pub use driver::{
+    Candidate, Clock, Driver, Facts, Function, Graph, Graphs, LibraryAlgorithm, LibraryAlgorithms, LibraryOp,
+    LibraryOptions, MOST_ALGORITHMS, Region, Rounding, Setting, Sizes, Word, check_region,
+};
 pub use error::GpuError;
-pub use graph::{Graph, Graphs};
-pub use library::{LibraryOptions, Rounding};
-pub use locate::{Component, Libraries, Library, Search, Status, VARIABLE};
+pub use locate::{Libraries, Library, NotFound, Search, Status, VARIABLE};
 pub use memc_cuda::{Addend, Convolution, Epilogue, LibraryCall, Pass, Product};
 pub use memc_ir::{Space, Stream};
 pub use nvrtc::{Arch, Nvrtc};
-pub use tuning::{Candidate, LibraryAlgorithm, LibraryAlgorithms, MOST_ALGORITHMS, Setting};

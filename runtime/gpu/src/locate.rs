@@ -1,97 +1,21 @@
 //! Finding CUDA's libraries, without an environment prepared for them.
 //!
-//! Each library is opened by name first, which asks the dynamic loader (`LD_LIBRARY_PATH`, its cache), and then in the
-//! folders of [`Search`], in order. glibc answers a later request for the same name with a library that is already open,
-//! so that one opened here by path is the one that the bindings get. Libraries are never closed.
+//! Each library is opened by name first, which asks the dynamic loader (`LD_LIBRARY_PATH`, its cache), and
+//! then in the folders of [`Search`], in order. glibc answers a later request for the same name with a
+//! library that is already open, so that one opened here by path is the one that the bindings get. Libraries
+//! are never closed.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 
-use crate::GpuError;
+use crate::{Component, GpuError};
 
 /// The variable with folders to look for libraries in, separated like those of `PATH`.
 pub const VARIABLE: &str = "MEMRUN_CUDA_LIBS";
-
-/// A library that a GPU program can use.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Component {
-    /// The driver, without which there is no device.
-    Driver,
-    /// The compiler of kernels.
-    Nvrtc,
-    /// Matrix products.
-    CublasLt,
-    /// Convolutions.
-    Cudnn,
-}
-
-impl Component {
-    /// All of them, in the order in which they may be opened: each after those it needs.
-    pub const ALL: [Component; 4] =
-        [Component::Driver, Component::Nvrtc, Component::CublasLt, Component::Cudnn];
-
-    /// Name for humans.
-    pub fn name(self) -> &'static str {
-        match self {
-            Component::Driver => "driver",
-            Component::Nvrtc => "NVRTC",
-            Component::CublasLt => "cuBLASLt",
-            Component::Cudnn => "cuDNN",
-        }
-    }
-
-    /// Name of the library file, without a version.
-    pub fn library(self) -> &'static str {
-        self.files()[0]
-    }
-
-    /// Names of the file, in the order in which the bindings try them.
-    fn files(self) -> &'static [&'static str] {
-        match self {
-            Component::Driver => &["libcuda.so", "libcuda.so.1"],
-            Component::Nvrtc => &["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"],
-            Component::CublasLt => &["libcublasLt.so", "libcublasLt.so.13", "libcublasLt.so.12"],
-            Component::Cudnn => &["libcudnn.so", "libcudnn.so.9"],
-        }
-    }
-
-    /// The oldest version that can be used, the first number of it.
-    pub fn oldest(self) -> u32 {
-        match self {
-            Component::Driver | Component::Nvrtc | Component::CublasLt => 12,
-            Component::Cudnn => 9,
-        }
-    }
-
-    /// Behaviour of a program without it.
-    pub fn absence(self) -> &'static str {
-        match self {
-            Component::Driver => "no program runs on a GPU",
-            Component::Nvrtc => "kernels cannot be compiled: no program runs on a GPU",
-            Component::CublasLt => "matrix products run as generated kernels, which are slower",
-            Component::Cudnn => "convolutions run as generated kernels, which are slower",
-        }
-    }
-
-    /// Package that brings it.
-    pub fn remedy(self) -> &'static str {
-        match self {
-            Component::Driver => "install NVIDIA's driver, or pass it into the container",
-            Component::Nvrtc => {
-                "install the Python wheel nvidia-cuda-nvrtc, or name its folder in MEMRUN_CUDA_LIBS"
-            }
-            Component::CublasLt => {
-                "install the Python wheel nvidia-cublas, or name its folder in MEMRUN_CUDA_LIBS"
-            }
-            Component::Cudnn => {
-                "install the Python wheel nvidia-cudnn-cu13, or name its folder in MEMRUN_CUDA_LIBS"
-            }
-        }
-    }
-}
 
 /// Folders to search for libraries that the loader does not know.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -101,8 +25,8 @@ pub struct Search {
 }
 
 impl Search {
-    /// The folders that an environment points to: [`VARIABLE`], the NVIDIA wheels of the active Python environment
-    /// (`VIRTUAL_ENV`, `CONDA_PREFIX`), `lib64` and `lib` of `CUDA_HOME` and `CUDA_PATH`.
+    /// The folders that an environment points to: [`VARIABLE`], the NVIDIA wheels of the active Python
+    /// environment (`VIRTUAL_ENV`, `CONDA_PREFIX`), `lib64` and `lib` of `CUDA_HOME` and `CUDA_PATH`.
     pub fn new(variable: impl Fn(&str) -> Option<OsString>) -> Search {
         let mut folders: Vec<PathBuf> = variable(VARIABLE)
             .iter()
@@ -127,7 +51,8 @@ fn inside(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// The library folders of NVIDIA's wheels in a Python environment: `lib/python3.*/site-packages/nvidia/*/lib`.
+/// The library folders of NVIDIA's wheels in a Python environment:
+/// `lib/python3.*/site-packages/nvidia/*/lib`.
 fn wheels(environment: &Path) -> Vec<PathBuf> {
     let packages = inside(&environment.join("lib"))
         .into_iter()
@@ -181,15 +106,50 @@ impl Library {
 pub struct Status<'a> {
     /// Which.
     pub component: Component,
-    /// The library, or why there is none.
-    pub found: Result<&'a Library, &'a str>,
+    /// The library, or the reason why there is none.
+    pub found: Result<&'a Library, &'a NotFound>,
 }
+
+/// Reason why a library is not found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NotFound {
+    /// A file is there, but the loader refuses it.
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// The loader's words.
+        error: String,
+    },
+    /// No searched folder has it.
+    Nowhere {
+        /// The folders.
+        folders: Vec<PathBuf>,
+    },
+}
+
+impl fmt::Display for NotFound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotFound::Refused { path, error } => write!(f, "{}: {error}", path.display()),
+            NotFound::Nowhere { folders } if folders.is_empty() => write!(
+                f,
+                "the loader does not find it, and neither {VARIABLE} nor an environment names a folder"
+            ),
+            NotFound::Nowhere { folders } => {
+                let all: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+                write!(f, "neither the loader finds it nor is it in {}", all.join(", "))
+            }
+        }
+    }
+}
+
+impl std::error::Error for NotFound {}
 
 /// The libraries of this machine.
 #[derive(Debug)]
 pub struct Libraries {
-    /// Each, or why it did not open.
-    each: [(Component, Result<Library, String>); 4],
+    /// Each in the order of [`Component::ALL`], or the reason why it did not open.
+    each: [Result<Library, NotFound>; Component::ALL.len()],
     /// Folders that were searched.
     pub search: Search,
 }
@@ -207,16 +167,14 @@ impl Libraries {
 
     /// Opens what there is.
     fn open(search: Search) -> Libraries {
-        let each = Component::ALL.map(|component| (component, open(component, &search.folders)));
+        let each = Component::ALL.map(|component| open(component, &search.folders));
         Libraries { each, search }
     }
 
     /// Outcome for each, in the order of [`Component::ALL`].
     pub fn status(&self) -> impl Iterator<Item = Status<'_>> {
-        self.each.iter().map(|(component, found)| Status {
-            component: *component,
-            found: found.as_ref().map_err(String::as_str),
-        })
+        let all = Component::ALL.into_iter().zip(&self.each);
+        all.map(|(component, found)| Status { component, found: found.as_ref() })
     }
 
     /// One of them.
@@ -224,22 +182,32 @@ impl Libraries {
     /// # Errors
     /// [`GpuError::Missing`].
     pub fn require(&self, component: Component) -> Result<&Library, GpuError> {
-        let found = self.status().find(|status| status.component == component).map_or(Err(""), |s| s.found);
-        found.map_err(|why| GpuError::Missing { component, why: why.to_owned() })
+        let missing = |why: &NotFound| GpuError::Missing { component, why: why.to_string() };
+        let [driver, nvrtc, blas, dnn] = &self.each;
+        let found = match component {
+            Component::Driver => driver,
+            Component::Nvrtc => nvrtc,
+            Component::CublasLt => blas,
+            Component::Cudnn => dnn,
+        };
+        found.as_ref().map_err(missing)
     }
 }
 
 /// Opens a file for good.
 #[allow(unsafe_code, reason = "opening a library runs its initialisers")]
-fn open_file(name: &Path) -> Result<Handle, String> {
-    // SAFETY: NVIDIA's libraries, which these names stand for, may be initialised at any time from any thread.
-    unsafe { Handle::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
-        // The loader's own words say what of the file it cannot use, or what the file needs and does not find.
-        std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
-    })
+fn open_file(name: &Path) -> Result<Handle, libloading::Error> {
+    // SAFETY: NVIDIA's libraries, which these names stand for, may be initialised at any time from any
+    // thread.
+    unsafe { Handle::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
 }
 
-fn open(component: Component, folders: &[PathBuf]) -> Result<Library, String> {
+/// The loader's own words: what it cannot use of a file, or what the file needs and does not find.
+fn words(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+fn open(component: Component, folders: &[PathBuf]) -> Result<Library, NotFound> {
     let library = |path, handle| Library { component, path, version: version(component, &handle), handle };
     for name in component.files() {
         if let Ok(handle) = open_file(Path::new(name)) {
@@ -254,20 +222,13 @@ fn open(component: Component, folders: &[PathBuf]) -> Result<Library, String> {
             }
             match open_file(&path) {
                 Ok(handle) => return Ok(library(path, handle)),
-                Err(error) => refused = refused.or(Some(format!("{}: {error}", path.display()))),
+                Err(error) => {
+                    refused.get_or_insert(NotFound::Refused { path, error: words(&error) });
+                }
             }
         }
     }
-    let nowhere = || match folders {
-        [] => {
-            format!("the loader does not find it, and neither {VARIABLE} nor an environment names a folder")
-        }
-        _ => {
-            let all: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
-            format!("neither the loader finds it nor is it in {}", all.join(", "))
-        }
-    };
-    Err(refused.unwrap_or_else(nowhere))
+    Err(refused.unwrap_or_else(|| NotFound::Nowhere { folders: folders.to_vec() }))
 }
 
 /// NVRTC opens its built-in functions by bare name and does not look beside itself.
@@ -285,13 +246,14 @@ fn open_builtins(folder: &Path) {
 /// The version that a library tells without a device.
 #[allow(unsafe_code, reason = "calls functions of the libraries by name")]
 fn version(component: Component, library: &Handle) -> Option<String> {
-    // SAFETY: the functions have these types in every version of the libraries since CUDA 8 and cuDNN 2 (cuda.h, nvrtc.h,
-    // cublasLt.h, cudnn_version.h).
+    // SAFETY: the functions have these types in every version of the libraries since CUDA 8 and cuDNN 2
+    // (cuda.h, nvrtc.h, cublasLt.h, cudnn_version.h).
     type One = unsafe extern "C" fn(*mut i32) -> u32;
     type Two = unsafe extern "C" fn(*mut i32, *mut i32) -> u32;
     type Number = unsafe extern "C" fn() -> usize;
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: the types are right; the functions write the integers they are given pointers to, and need no device.
+    // SAFETY: the types are right; the functions write the integers they are given pointers to, and need no
+    // device.
     unsafe {
         match component {
             Component::Driver => {
@@ -323,7 +285,8 @@ fn version(component: Component, library: &Handle) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Folders come from the variable first, then from wheels of the active environment, then from the toolkit.
+    /// Folders come from the variable first, then from wheels of the active environment, then from the
+    /// toolkit.
     #[test]
     fn the_environment_is_searched_in_order() {
         let root = tempfile::tempdir().unwrap();
@@ -355,6 +318,7 @@ mod tests {
         let error = open(Component::Cudnn, &[folder.path().to_owned()]);
         // A machine may have a cuDNN of its own.
         if let Err(why) = error {
+            let why = why.to_string();
             assert!(why.contains("libcudnn.so.9") && !why.contains("neither"), "{why}");
         }
     }

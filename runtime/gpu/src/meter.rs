@@ -1,5 +1,5 @@
-//! Memory of a device that is taken, and by whom, by NVIDIA's management library (NVML). Unlike the driver it needs no context
-//! to tell, so that it tells what a context takes.
+//! Memory of a device that is taken, and by whom, by NVIDIA's management library (NVML). Unlike the driver it
+//! needs no context to tell, so that it tells what a context takes.
 
 use std::ffi::{CStr, OsStr};
 
@@ -8,8 +8,7 @@ use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 
-use crate::api::done;
-use crate::devices::free;
+use crate::api::{done, free};
 use crate::{Component, GpuError, Libraries};
 
 /// File name of the library, which comes with the driver.
@@ -39,8 +38,8 @@ impl Meter {
         Some(self.nvml.device_by_pci_bus_id(self.bus.as_str()).ok()?.memory_info().ok()?.used)
     }
 
-    /// Programs with the memory that they have, for people, the largest first. Those that cannot be seen from here, as
-    /// from within a container, are not told.
+    /// Programs with the memory that they have, for people, the largest first. Those that cannot be seen from
+    /// here, as from within a container, are not told.
     fn holders(&self) -> Option<Vec<String>> {
         let device = self.nvml.device_by_pci_bus_id(self.bus.as_str()).ok()?;
         let bytes = |process: &ProcessInfo| match process.used_gpu_memory {

@@ -23,8 +23,8 @@ const SYMBOLS: &[&str] = &[
     "nvrtcVersion",
 ];
 
-/// Options besides the architecture. Products and sums are rounded one by one, as on the CPU, except where a kernel asks
-/// for a fused one.
+/// Options besides the architecture. Products and sums are rounded one by one, as on the CPU, except where a
+/// kernel asks for a fused one.
 const OPTIONS: &[&str] = &["--std=c++17", "--fmad=false"];
 /// Most bytes of a compiler's log that an error carries.
 const LOG: usize = 4000;

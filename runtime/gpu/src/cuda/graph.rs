@@ -1,7 +1,8 @@
 //! Graphs by stream capture.
 //!
-//! The capture begins on the compute stream. The other two are forked from it by an event before their first command, and
-//! joined by events after their last, as CUDA demands. Each graph has a stream of its own that its launches run in.
+//! The capture begins on the compute stream. The other two are forked from it by an event before their first
+//! command, and joined by events after their last, as CUDA demands. Each graph has a stream of its own that
+//! its launches run in.
 
 use std::ptr::null_mut;
 
@@ -9,7 +10,7 @@ use cudarc::driver::sys;
 
 use super::Cuda;
 use crate::api::done;
-use crate::graph::{Graph, Graphs};
+use crate::driver::{Graph, Graphs};
 use crate::{Component, GpuError, Libraries, Stream};
 
 /// Functions that are called to capture and replay.
@@ -48,7 +49,8 @@ impl Captured {
     /// Frees every handle; nothing may be running.
     #[allow(unsafe_code, reason = "the driver is a C library")]
     pub(super) fn destroy(&mut self) {
-        // SAFETY: every handle was made, is freed once, and nothing uses it any more. Errors have nobody to go to.
+        // SAFETY: every handle was made, is freed once, and nothing uses it any more. Errors have nobody to
+        // go to.
         unsafe {
             for (graph, stream) in self.graphs.drain(..) {
                 if !graph.is_null() {
