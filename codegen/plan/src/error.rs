@@ -2,8 +2,8 @@
 
 use std::{fmt, io, path::PathBuf};
 
-/// Error of reading, parsing or writing a plan. Messages name the place within the plan. Only [`PlanError::Io`] names
-/// the file: the caller knows which one it asked for.
+/// Error of reading, parsing or writing a plan. Messages name the place within the plan. Only
+/// [`PlanError::Io`] names the file: the caller knows which one it asked for.
 #[derive(Debug)]
 pub enum PlanError {
     /// The file does not begin as a plan does.
@@ -84,12 +84,13 @@ impl fmt::Display for PlanError {
             PlanError::NotAPlan { hint } => write!(f, "not a memc plan: {hint}"),
             PlanError::Version { found, supported } if found > supported => write!(
                 f,
-                "plan format {found} is newer than format {supported}, which this program reads; \
-                 use the release that made the plan, or compile the model again"
+                "plan format {found} is newer than format {supported}, which this program reads; use the \
+                 release that made the plan, or compile the model again"
             ),
             PlanError::Version { found, supported } => write!(
                 f,
-                "plan format {found} is not format {supported}, which this program reads; compile the model again"
+                "plan format {found} is not format {supported}, which this program reads; compile the model \
+                 again"
             ),
             PlanError::Damaged { what } => {
                 write!(f, "the plan is damaged: {what}; copy it again or compile the model again")

@@ -1,8 +1,8 @@
 //! Layout of a plan file, and opening one.
 //!
-//! A file is a header of [`HEADER_BYTES`] bytes, the meta section right behind it (see [`crate::wire`]), zeros up to
-//! the next multiple of [`PAGE`], and the data section with the states' initial bytes; without data the file ends
-//! after the meta section. Numbers are little-endian.
+//! A file is a header of [`HEADER_BYTES`] bytes, the meta section right behind it (see [`crate::wire`]),
+//! zeros up to the next multiple of [`PAGE`], and the data section with the states' initial bytes; without
+//! data the file ends after the meta section. Numbers are little-endian.
 //!
 //! | bytes   | header field                                                       |
 //! |---------|--------------------------------------------------------------------|
@@ -101,8 +101,8 @@ pub struct PlanFile {
 }
 
 impl PlanFile {
-    /// Opens a plan file and verifies it: magic, version, lengths, content hash, encoding, [`Plan::validate`], and the
-    /// hash of each state's initial bytes.
+    /// Opens a plan file and verifies it: magic, version, lengths, content hash, encoding,
+    /// [`Plan::validate`], and the hash of each state's initial bytes.
     ///
     /// # Errors
     /// [`PlanError::NotAPlan`], [`PlanError::Version`], [`PlanError::Damaged`], [`PlanError::Invalid`],
@@ -135,8 +135,8 @@ impl PlanFile {
         &self.content_hash
     }
 
-    /// Initial bytes of a state with [`Init::Data`]; empty for other states and indices out of range. Lengths and
-    /// hashes were verified on opening.
+    /// Initial bytes of a state with [`Init::Data`]; empty for other states and indices out of range. Lengths
+    /// and hashes were verified on opening.
     pub fn data(&self, state: usize) -> &[u8] {
         self.plan
             .states
@@ -149,8 +149,8 @@ impl PlanFile {
 /// Maps a file for reading.
 #[allow(unsafe_code, reason = "mapping a file is the one way to read initial data without copying it")]
 fn map(file: &File) -> std::io::Result<Mmap> {
-    // SAFETY: the mapping is sound as long as nobody truncates or changes the file in place while it is open. Plan
-    // files are only ever replaced by a rename, which leaves the mapped file as it is.
+    // SAFETY: the mapping is sound as long as nobody truncates or changes the file in place while it is open.
+    // Plan files are only ever replaced by a rename, which leaves the mapped file as it is.
     unsafe { Mmap::map(file) }
 }
 
@@ -237,7 +237,8 @@ fn hint(file: &[u8]) -> &'static str {
     } else if file.starts_with(b"PK\x03\x04") {
         "this looks like a zip archive or a PyTorch file; compile an ONNX training model with `memc compile`"
     } else if file.get(8) == Some(&b'{') {
-        "this looks like a safetensors file; give the plan, and the safetensors file as the state to resume from"
+        "this looks like a safetensors file; give the plan, and the safetensors file as the state to resume \
+         from"
     } else if matches!(file, [0x08, 1..=20, 0x12 | 0x1a | 0x22 | 0x2a | 0x3a | 0x42, ..]) {
         "this looks like an ONNX model; compile it first with `memc compile`"
     } else {

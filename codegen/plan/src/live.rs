@@ -1,8 +1,8 @@
 //! Live ranges of bytes of the device arena, in commands of a steady step.
 //!
-//! The body is walked three times with what every range of bytes holds; the walk in the middle is the steady step. Bytes
-//! live from the command that writes them to the last one that reads them before they are written again. Resident slots live at
-//! the border of two steps. Workspace lives for its launch.
+//! The body is gone through three times with the contents of every range of bytes. The pass in the middle is
+//! the steady step. Bytes live from the command that writes them to the last one that reads them before they
+//! are written again. Resident slots live at the border of two steps. Workspace lives for its launch.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +19,12 @@ pub(crate) struct Period {
     pub(crate) to: Option<usize>,
 }
 
-/// A command of a walk.
+/// A command of a pass over the body.
 type At = (u8, usize);
 
-/// The walk that counts.
+/// The pass that is recorded.
 const STEADY: u8 = 1;
-const WALKS: u8 = 3;
+const PASSES: u8 = 3;
 
 /// Bytes from the key on with one content.
 #[derive(Clone, Copy)]
@@ -35,48 +35,49 @@ struct Cell {
     used: At,
 }
 
+/// Contents of the arena while the body is gone through.
 #[derive(Default)]
-struct Walk {
+struct Contents {
     cells: BTreeMap<u64, Cell>,
     periods: Vec<Period>,
 }
 
 /// The periods of a plan's body.
 pub(crate) fn periods(plan: &Plan) -> Vec<Period> {
-    let mut walk = Walk::default();
+    let mut contents = Contents::default();
     let resident_slots =
         || plan.states.iter().map(|state| state.resident).filter(|resident| resident.space == Space::Dev);
     for resident in resident_slots() {
-        walk.write(resident, None, (0, 0));
+        contents.write(resident, None, (0, 0));
     }
-    for number in 0..WALKS {
+    for number in 0..PASSES {
         for (index, command) in plan.body.iter().enumerate() {
             let at = (number, index);
             match &command.action {
                 Action::Launch { reads, writes, workspace, .. } => {
-                    reads.iter().for_each(|slice| walk.read(*slice, at));
-                    writes.iter().for_each(|slice| walk.write(*slice, Some(at), at));
-                    workspace.iter().for_each(|slice| walk.write(*slice, Some(at), at));
+                    reads.iter().for_each(|slice| contents.read(*slice, at));
+                    writes.iter().for_each(|slice| contents.write(*slice, Some(at), at));
+                    workspace.iter().for_each(|slice| contents.write(*slice, Some(at), at));
                 }
                 Action::Copy { src, dst } => {
-                    walk.read(*src, at);
-                    walk.write(*dst, Some(at), at);
+                    contents.read(*src, at);
+                    contents.write(*dst, Some(at), at);
                 }
-                Action::Free { slice } => walk.remove(*slice, at),
+                Action::Free { slice } => contents.remove(*slice, at),
                 _ => {}
             }
         }
-        resident_slots().for_each(|resident| walk.read(resident, (number, plan.body.len())));
+        resident_slots().for_each(|resident| contents.read(resident, (number, plan.body.len())));
     }
-    for (start, cell) in std::mem::take(&mut walk.cells) {
-        walk.close(start, &cell);
+    for (start, cell) in std::mem::take(&mut contents.cells) {
+        contents.close(start, &cell);
     }
     let last = plan.body.len();
-    walk.periods.iter_mut().for_each(|period| period.to = period.to.filter(|&to| to < last));
-    walk.periods
+    contents.periods.iter_mut().for_each(|period| period.to = period.to.filter(|&to| to < last));
+    contents.periods
 }
 
-impl Walk {
+impl Contents {
     /// Makes the ends of a slice borders of cells.
     fn split(&mut self, slice: Slice) {
         for at in [slice.offset, slice.offset.saturating_add(slice.bytes)] {
@@ -137,10 +138,10 @@ impl Walk {
     /// Notes the life of a content where the steady step sees it.
     fn close(&mut self, start: u64, cell: &Cell) {
         let (written, used) = (cell.written, cell.used);
-        if used.0 < STEADY || written.is_some_and(|(walk, _)| walk > STEADY) {
+        if used.0 < STEADY || written.is_some_and(|(pass, _)| pass > STEADY) {
             return;
         }
-        let from = written.filter(|(walk, _)| *walk == STEADY).map(|(_, index)| index);
+        let from = written.filter(|(pass, _)| *pass == STEADY).map(|(_, index)| index);
         let to = (used.0 == STEADY).then_some(used.1);
         self.periods.push(Period { bytes: cell.end - start, from, to });
     }

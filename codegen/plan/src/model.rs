@@ -1,8 +1,8 @@
 //! The plan as plain data: arenas, tables, and three command lists.
 //!
-//! Contract: a plan carries all a runtime needs to replay one training step, and all a checker needs to relate that
-//! step to its source graph. Ops and types are those of the IR. Nothing else is validated: a checker's tests need wrong
-//! plans. [`Plan::validate`] checks the rules that a file satisfies.
+//! Contract: a plan carries all a runtime needs to replay one training step, and all a checker needs to
+//! relate that step to its source graph. Ops and types are those of the IR. Nothing else is validated: a
+//! checker's tests need wrong plans. [`Plan::validate`] checks the rules that a file satisfies.
 
 use memc_ir::{OpKind, OutputRole, Role, Slice, Stream, TensorType};
 
@@ -10,8 +10,8 @@ use crate::Tuning;
 
 /// A static schedule for one training step within fixed arenas.
 ///
-/// `prologue` runs once, `body` once per step, `epilogue` once at the end. Commands are in host issue order; commands
-/// of one stream run in that order, and events order commands of different streams.
+/// `prologue` runs once, `body` once per step, `epilogue` once at the end. Commands are in host issue order;
+/// commands of one stream run in that order, and events order commands of different streams.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Origin, limits and claims.
@@ -67,8 +67,8 @@ pub struct Meta {
     pub claims: Claims,
 }
 
-/// Statements of the planner about one execution of the body. The byte and operator counts can be recomputed from the
-/// plan and its source; the times come from the cost model.
+/// Statements of the planner about one execution of the body. The byte and operator counts can be recomputed
+/// from the plan and its source; the times come from the cost model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
     /// Most bytes of the device arena live at once.

@@ -146,8 +146,8 @@ impl Plan {
             .flat_map(|s| self.section(s).iter().enumerate().map(move |(index, command)| (s, index, command)))
     }
 
-    /// Host shadow of a state: the slice of host memory to which the prologue copies it from its resident slot, if any. A
-    /// step then begins with the content in both.
+    /// Host shadow of a state: the slice of host memory to which the prologue copies it from its resident
+    /// slot, if any. A step then begins with the content in both.
     pub fn host_shadow(&self, state: &State) -> Option<Slice> {
         self.prologue.iter().find_map(|command| match command.action {
             Action::Copy { src, dst } if src == state.resident && dst.space == Space::Host => Some(dst),

@@ -1,8 +1,8 @@
-//! Timeline of a step as a trace file: a track for each stream, a span for each command, and a counter of the device
-//! memory in use.
+//! Timeline of a step as a trace file: a track for each stream, a span for each command, and a counter of the
+//! device memory in use.
 //!
-//! Planned and measured steps have one form, so that both open side by side. The memory is that of the plan at the
-//! times given: bytes count while they hold what is still to be read.
+//! Planned and measured steps have one form, so that both open side by side. The memory is that of the plan
+//! at the times given: bytes count while they hold what is still to be read.
 
 use std::collections::BTreeMap;
 

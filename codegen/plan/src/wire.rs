@@ -75,10 +75,12 @@ macro_rules! record {
 
 // `tuning` has the tags 10 and 11.
 record!(Plan "plan" {
-    meta: 1, kernels: 2, states: 3, inputs: 4, outputs: 5, events: 6, prologue: 7, body: 8, epilogue: 9, tuning: 10,
+    meta: 1, kernels: 2, states: 3, inputs: 4, outputs: 5, events: 6, prologue: 7, body: 8,
+    epilogue: 9, tuning: 10,
 });
 record!(Meta "header" {
-    producer: 1, model: 2, source: 3, source_hash: 4, planner: 5, profile: 6, seed: 7, options: 8, budget_bytes: 9,
+    producer: 1, model: 2, source: 3, source_hash: 4, planner: 5, profile: 6, seed: 7, options: 8,
+    budget_bytes: 9,
     reserve_bytes: 10, dev_bytes: 11, host_bytes: 12, claims: 13,
 });
 // `op` has the tags 1 and 2.

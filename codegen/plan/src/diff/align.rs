@@ -57,7 +57,8 @@ mod tests {
         row[b.len()]
     }
 
-    /// Applying the edits visits both sequences in order, pairs equal elements only, and pairs as many as possible.
+    /// Applying the edits visits both sequences in order, pairs equal elements only, and pairs as many as
+    /// possible.
     fn check(a: &[u32], b: &[u32]) {
         let edits = align(a, b);
         let (mut i, mut j, mut same) = (0, 0, 0);

@@ -1,8 +1,8 @@
 //! Tokens of one line of the text form.
 //!
-//! A string is written bare where it reads back as one word, and quoted otherwise. A word is a run of printable ASCII
-//! without blanks, quotes, parentheses, commas and semicolons, except that within balanced brackets or braces all
-//! but quotes and semicolons may appear: `f32[64, 4096]` and `{axis = 1}` are words.
+//! A string is written bare where it reads back as one word, and quoted otherwise. A word is a run of
+//! printable ASCII without blanks, quotes, parentheses, commas and semicolons, except that within balanced
+//! brackets or braces all but quotes and semicolons may appear: `f32[64, 4096]` and `{axis = 1}` are words.
 
 use std::fmt;
 

@@ -133,8 +133,14 @@ impl Parser {
     }
 
     fn item(&mut self, line: &mut Line<'_, '_>) -> Result<(), PlanError> {
+        let word = line.word("a keyword such as `kernel`")?;
+        if self.header(word, line)? { Ok(()) } else { self.entry(word, line) }
+    }
+
+    /// Reads a line of the header; false for any other.
+    fn header(&mut self, word: &str, line: &mut Line<'_, '_>) -> Result<bool, PlanError> {
         let meta = &mut self.plan.meta;
-        match line.word("a keyword such as `kernel`")? {
+        match word {
             "producer" => {
                 meta.producer = line.text("the producer")?;
                 self.once("producer", line.number)
@@ -183,6 +189,14 @@ impl Parser {
                     value;
                 Ok(())
             }
+            _ => return Ok(false),
+        }
+        .map(|()| true)
+    }
+
+    /// Reads a line of a table, or one that opens a section.
+    fn entry(&mut self, word: &str, line: &mut Line<'_, '_>) -> Result<(), PlanError> {
+        match word {
             "kernel" => {
                 line.next_id("k", self.plan.kernels.len())?;
                 line.keyword("=")?;

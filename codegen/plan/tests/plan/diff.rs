@@ -79,8 +79,11 @@ fn each_part_is_compared() {
             format!("~ state {old} -> {}", old.replace("dev+0:", "dev+256:"))
         },
         "~ body 2 label \"%x\" -> \"\"".to_owned(),
-        "- body 6 compute launch k0 r dev+0:256 w dev+512:256 ; relu(f32[8,8]) -> (f32[8,8]) \"%h\"".to_owned(),
-        "+ body 6 compute launch k2 r dev+0:256 w dev+512:256 ; sgd(f32[8,8], f32[8,8], f32[]) -> (f32[8,8]) \"%h\""
+        "- body 6 compute launch k0 r dev+0:256 w dev+512:256 ; relu(f32[8,8]) -> \
+         (f32[8,8]) \"%h\""
+            .to_owned(),
+        "+ body 6 compute launch k2 r dev+0:256 w dev+512:256 ; sgd(f32[8,8], f32[8,8], f32[]) -> \
+         (f32[8,8]) \"%h\""
             .to_owned(),
     ];
     assert_eq!(lines, expected);

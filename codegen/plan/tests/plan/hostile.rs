@@ -51,8 +51,8 @@ fn mutated_files_are_refused() {
     .budget_ms(1000);
 }
 
-/// With a right content hash over wrong bytes, opening does not panic, and what it accepts is valid and exactly what
-/// would be written.
+/// With a right content hash over wrong bytes, opening does not panic, and what it accepts is valid and
+/// exactly what would be written.
 #[test]
 fn mutated_files_with_a_right_hash_are_refused_or_sound() {
     let (folder, again) = (Folder::new(), Folder::new());
@@ -147,7 +147,8 @@ fn absurd_lengths_are_refused() {
     }
 }
 
-/// Behind a right content hash, a changed data byte names its state, and a byte between the parts must be zero.
+/// Behind a right content hash, a changed data byte names its state, and a byte between the parts must be
+/// zero.
 #[test]
 fn changed_data_is_refused() {
     let (plan, data) = example();
@@ -179,7 +180,8 @@ fn absurd_counts_are_refused() {
     assert!(error.contains("more than 4194304 entries"), "{error}");
 }
 
-/// A number of events that no commands could use is refused behind a right hash, before anything is made of it.
+/// A number of events that no commands could use is refused behind a right hash, before anything is made of
+/// it.
 #[test]
 fn absurd_events_are_refused() {
     let folder = Folder::new();
@@ -280,7 +282,8 @@ fn damaged_tuning_sections_are_refused() {
     }
 }
 
-/// Behind a right hash, names of ops, types and roles that do not exist are refused, with the entry that has them.
+/// Behind a right hash, names of ops, types and roles that do not exist are refused, with the entry that has
+/// them.
 #[test]
 fn unknown_names_are_refused() {
     let folder = Folder::new();
@@ -330,7 +333,8 @@ fn other_files_get_a_hint() {
     assert!(matches!(memc_plan::PlanFile::open(folder.path().join("none")), Err(PlanError::Io { .. })));
 }
 
-/// Random changes to the text form do not make the parser panic, and what it accepts prints and parses to the same.
+/// Random changes to the text form do not make the parser panic, and what it accepts prints and parses to the
+/// same.
 #[test]
 fn mutated_text_is_refused_or_sound() {
     arbtest(|u| {

@@ -1,4 +1,4 @@
-//! What is written is what is read.
+//! Plans are read as they were written.
 
 use arbtest::arbtest;
 use memc_plan::{Init, PlanFile, text};
@@ -28,7 +28,7 @@ fn the_bytes_of_the_example_are_fixed() {
     assert_eq!(hex, "7da5e41a5fd0acdd4458b9600cae11a746c813231d36c953d65f4806e46b6d10");
 }
 
-/// What a tuning section is printed as.
+/// Text of a tuning section.
 #[test]
 fn a_tuned_plan_is_printed_as_documented() {
     let (mut plan, _) = example();

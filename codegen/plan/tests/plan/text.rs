@@ -90,13 +90,15 @@ fn errors_name_the_line() {
         ),
         (
             "plan 1\nkernel k0 = fused(f32[4]) \"{body = \\\"neg(x4294967296)\\\", outs = [0]}\" -> (f32[4])",
-            "2: kernel k0 `fused`: attribute `body` of fused has a bad step t0: `x4294967296` is neither an operand \
+            "2: kernel k0 `fused`: attribute `body` of fused has a bad step t0: `x4294967296` is neither an \
+             operand \
              `x0` nor a step `t0`",
         ),
         (
             "plan 1\nkernel k0 = fused() \"{body = \\\"neg(x0); fused(t0) {body = \\\\\\\"neg(x0)\\\\\\\", \
              outs = [0]}\\\", outs = [1]}\" -> ()",
-            "2: kernel k0 `fused`: attribute `body` of fused has a bad step t1: a step cannot be fused itself",
+            "2: kernel k0 `fused`: attribute `body` of fused has a bad step t1: a step cannot be fused \
+             itself",
         ),
         (
             "plan 1\nkernel k0 = fused() \"{body = \\\"neg(x0)\\\", outs = [18446744073709551615]}\" -> ()",

@@ -3,8 +3,8 @@
 use memc_plan::{Span, Trace};
 use serde_json::Value;
 
-/// A state `w` at 0..64 that is updated in place; `x` comes in at 64..128, `y` is made of both at 128..192 and goes out
-/// while the next launch uses scratch at 64..96, and a constant lies at 256..320.
+/// A state `w` at 0..64 that is updated in place; `x` comes in at 64..128, `y` is made of both at 128..192
+/// and goes out while the next launch uses scratch at 64..96, and a constant lies at 256..320.
 const PLAN: &str = "
 plan 1
 arena dev 320 host 128
@@ -34,7 +34,8 @@ fn spans() -> Vec<Span> {
     at.map(|(command, start_ns, end_ns)| Span { command, start_ns, end_ns }).to_vec()
 }
 
-/// Every command is a span on its stream's track with its op and bytes. Memory counts what is still to be read.
+/// Every command is a span on its stream's track with its op and bytes. Memory counts what is still to be
+/// read.
 #[test]
 fn a_trace_has_slices_and_the_memory_in_use() {
     let plan = memc_plan::text::parse(PLAN).expect("the plan parses");
