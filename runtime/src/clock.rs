@@ -14,7 +14,8 @@ pub(crate) fn elapsed_ns(start: Instant) -> u64 {
     u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Spans counted from the first start, in order of commands. `times` has command, start and end, in ns of any origin.
+/// Spans counted from the first start, in order of commands. `times` has command, start and end, in ns of any
+/// origin.
 pub(crate) fn from_first(times: &[(usize, i64, i64)]) -> Vec<Span> {
     let first = times.iter().map(|(_, start, _)| *start).min().unwrap_or(0);
     let from = |ns: i64| u64::try_from(ns.saturating_sub(first)).unwrap_or(0);

@@ -1,7 +1,7 @@
 //! Interface of a device: it reserves two arenas and replays a prepared program.
 //!
-//! Contract: a device reserves exactly the arenas that the program asks for, before anything runs, and nothing
-//! afterwards. A program is handed over once; its sections are then run without preparation.
+//! Contract: a device reserves exactly the arenas that the program asks for, before anything runs, and
+//! nothing afterwards. A program is handed over once; its sections are then run without preparation.
 
 use std::sync::Arc;
 
@@ -33,9 +33,9 @@ pub trait Device {
 
 /// A program on a device.
 pub trait Executor {
-    /// Issues the commands of one section in order. Host commands call `host`; commands of other streams may still
-    /// be running on return. The prologue comes first and once, then the body any number of times, then the epilogue
-    /// once. After an error the executor only returns errors and no longer calls `host`.
+    /// Issues the commands of one section in order. Host commands call `host`; commands of other streams may
+    /// still be running on return. The prologue comes first and once, then the body any number of times, then
+    /// the epilogue once. After an error the executor only returns errors and no longer calls `host`.
     ///
     /// # Errors
     /// The first error of any stream, or of `host`; [`Error::Internal`] for a section out of this order.
@@ -49,8 +49,8 @@ pub trait Executor {
         Err(Error::Internal("this device traces nothing".to_owned()))
     }
 
-    /// Runs the body as [`Executor::run`] does, and waits for it: when each launch, copy, write and read of it ran, in ns
-    /// from the first of them.
+    /// Runs the body as [`Executor::run`] does, and waits for it: when each launch, copy, write and read of
+    /// it ran, in ns from the first of them.
     ///
     /// # Errors
     /// Those of [`Executor::run`].
@@ -70,8 +70,8 @@ pub trait Executor {
     }
 }
 
-/// The host's end of a plan: what happens at its host commands. Indices are those of the plan's tables, and byte
-/// slices have the length of the tensor's type.
+/// The host's end of a plan: what happens at its host commands. Indices are those of the plan's tables, and
+/// byte slices have the length of the tensor's type.
 pub trait HostSide {
     /// Fills in the initial contents of a state.
     ///

@@ -31,6 +31,28 @@ pub enum Error {
     },
 }
 
+/// Sentence about a defect of a plan or a file. The caller adds the place, and decides the exit code.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Defect(String);
+
+impl Defect {
+    pub(crate) fn new(text: impl fmt::Display) -> Defect {
+        Defect(text.to_string())
+    }
+}
+
+impl From<&str> for Defect {
+    fn from(text: &str) -> Defect {
+        Defect(text.to_owned())
+    }
+}
+
+impl fmt::Display for Defect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Exit code of a run that a signal stopped.
 pub const INTERRUPTED: u8 = 130;
 

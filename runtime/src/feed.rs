@@ -1,11 +1,12 @@
 //! Contents of a plan's inputs: the user's arrays, synthetic data, the learning rate, the step number.
 //!
-//! Contract: the contents of an input depend on the files, the options and the number of the step alone. Steps count
-//! from 1 over resumed runs, so that a run which goes on reads on where the former one stopped. Everything that can be
-//! known about the data is checked before the first step; memory is taken then and not later.
+//! Contract: the contents of an input depend on the files, the options and the number of the step alone.
+//! Steps count from 1 over resumed runs, so that a run which goes on reads on where the former one stopped.
+//! Everything that can be known about the data is checked before the first step; memory is taken then and not
+//! later.
 //!
-//! A file has either the input's own shape, and then feeds every step the same, or one axis more in front, and then
-//! feeds one slice to each micro-step of each step.
+//! A file has either the input's own shape, and then feeds every step the same, or one axis more in front,
+//! and then feeds one slice to each micro-step of each step.
 
 mod npy;
 mod synthetic;
@@ -57,8 +58,8 @@ impl Feeder {
     /// Opens the files and checks them against the plan.
     ///
     /// # Errors
-    /// [`Error::Usage`] for names and options that the plan does not have, [`Error::Data`] for files that do not fit
-    /// or do not last, [`Error::Io`], and [`Error::Plan`] for inputs of types that they cannot have.
+    /// [`Error::Usage`] for names and options that the plan does not have, [`Error::Data`] for files that do
+    /// not fit or do not last, [`Error::Io`], and [`Error::Plan`] for inputs of types that they cannot have.
     pub fn new(plan: &Plan, program: &Program, options: &FeedOptions) -> Result<Feeder, Error> {
         let mut micros: BTreeMap<&str, u64> = BTreeMap::new();
         for input in &plan.inputs {
@@ -124,7 +125,8 @@ impl Feeder {
     /// Writes the contents of the input with this index at a step, counted from 1.
     ///
     /// # Errors
-    /// [`Error::Io`] if a file cannot be read, [`Error::Data`] if it holds bytes that are no values of its type.
+    /// [`Error::Io`] if a file cannot be read, [`Error::Data`] if it holds bytes that are no values of its
+    /// type.
     pub fn write(&mut self, input: usize, step: u64, out: &mut [u8]) -> Result<(), Error> {
         match self.inputs.get_mut(input) {
             Some(Source::Fixed(bytes)) if bytes.len() == out.len() => out.copy_from_slice(bytes),

@@ -1,18 +1,19 @@
 //! Contents of the states before the first step.
 //!
-//! Random contents come from a counter-based generator, so that an element depends on the seed and its index alone,
-//! on every machine: element `i` of seed `s` is made of the 64 bits `mix(mix(s) + i)`, where [`mix`] is the output
-//! function of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014) after
-//! one step of its increment. `uniform:l:h` takes the upper 24 bits as `u` in `[0, 1)` and gives `l + (h - l) u`, and
-//! `uniform:b` is `uniform:-b:b`; `normal:m:s` gives `m + s n` with a standard normal `n` of all 64 bits. Both are
-//! computed in f64 and rounded once. `fill:v` gives the number `v` everywhere, `ones` the number one.
+//! Random contents come from a counter-based generator, so that an element depends on the seed and its index
+//! alone, on every machine: element `i` of seed `s` is made of the 64 bits `mix(mix(s) + i)`, where [`mix`]
+//! is the output function of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
+//! generators", OOPSLA 2014) after one step of its increment. `uniform:l:h` takes the upper 24 bits as `u` in
+//! `[0, 1)` and gives `l + (h - l) u`, and `uniform:b` is `uniform:-b:b`; `normal:m:s` gives `m + s n` with a
+//! standard normal `n` of all 64 bits. Both are computed in f64 and rounded once. `fill:v` gives the number
+//! `v` everywhere, `ones` the number one.
 
 use memc_ir::attr::{F32, Scalar};
 use memc_ir::{DType, TensorType};
 use memc_plan::{Init, PlanFile};
 use rayon::prelude::*;
 
-use crate::error::Error;
+use crate::error::{Defect, Error};
 use crate::state::{StateFile, variables};
 
 /// One step and the output function of SplitMix64.
@@ -32,11 +33,12 @@ pub struct Initial<'a> {
 }
 
 impl<'a> Initial<'a> {
-    /// Takes the contents from the plan, except those that a file has. `resume` must hold each state that is not a
-    /// constant and nothing else; `overrides` may hold some of them and wins.
+    /// Takes the contents from the plan, except those that a file has. `resume` must hold each state that is
+    /// not a constant and nothing else; `overrides` may hold some of them and wins.
     ///
     /// # Errors
-    /// [`Error::Data`] if a file does not match the plan, [`Error::Plan`] if the plan's own contents are not known.
+    /// [`Error::Data`] if a file does not match the plan, [`Error::Plan`] if the plan's own contents are not
+    /// known.
     pub fn new(
         plan: &'a PlanFile,
         resume: Option<StateFile>,
@@ -50,7 +52,8 @@ impl<'a> Initial<'a> {
         }
         for state in variables(plan.plan()) {
             if let Init::Random { seed, kind } = &state.init {
-                let known = generated(*seed, kind).and_then(|init| Ok(init.check(&state.ty)?));
+                let known =
+                    generated(*seed, kind).and_then(|init| init.check(&state.ty).map_err(Defect::new));
                 known.map_err(|what| Error::Plan(format!("state `{}`: {what}", state.name)))?;
             }
         }
@@ -70,7 +73,7 @@ impl<'a> Initial<'a> {
         let Some(entry) = self.plan.plan().states.get(state) else {
             return Err(Error::Internal(format!("no state {state}")));
         };
-        let fail = |what: String| Error::Plan(format!("state `{}`: {what}", entry.name));
+        let fail = |what: Defect| Error::Plan(format!("state `{}`: {what}", entry.name));
         let files = [&self.overrides, &self.resume].into_iter().flatten();
         let saved = files.filter_map(|file| file.get(&entry.name)).next();
         let bytes = match (saved, &entry.init) {
@@ -85,7 +88,8 @@ impl<'a> Initial<'a> {
             }
         };
         if bytes.len() != out.len() {
-            return Err(fail(format!("{} bytes of initial contents for {}", bytes.len(), out.len())));
+            let sizes = format!("{} bytes of initial contents for {}", bytes.len(), out.len());
+            return Err(fail(Defect::new(sizes)));
         }
         out.copy_from_slice(bytes);
         Ok(())
@@ -93,24 +97,24 @@ impl<'a> Initial<'a> {
 }
 
 /// The contents that a plan calls `kind`.
-fn generated(seed: u64, kind: &str) -> Result<memc_ir::Init, String> {
+fn generated(seed: u64, kind: &str) -> Result<memc_ir::Init, Defect> {
     memc_ir::Init::from_generated(seed, kind).ok_or_else(|| {
-        format!(
+        Defect::new(format!(
             "unknown initial contents `{kind}`; known are `ones`, `fill:<value>`, `uniform:<bound>`, \
              `uniform:<low>:<high>` and `normal:<mean>:<std>`"
-        )
+        ))
     })
 }
 
 /// Writes generated contents of element type `dtype`.
-fn write(init: &memc_ir::Init, dtype: DType, out: &mut [u8]) -> Result<(), String> {
+fn write(init: &memc_ir::Init, dtype: DType, out: &mut [u8]) -> Result<(), Defect> {
     let numbers = |seed: u64, out: &mut [u8], f: &(dyn Fn(u64) -> f64 + Sync)| {
         let key = mix(seed);
         match dtype {
             DType::F32 => fill(out, |i| (f(mix(key.wrapping_add(i))) as f32).to_le_bytes()),
             DType::F16 => fill(out, |i| half::f16::from_f64(f(mix(key.wrapping_add(i)))).to_le_bytes()),
             DType::BF16 => fill(out, |i| half::bf16::from_f64(f(mix(key.wrapping_add(i)))).to_le_bytes()),
-            other => return Err(format!("random contents need a float type, not {other}")),
+            other => return Err(Defect::new(format!("random contents need a float type, not {other}"))),
         }
         Ok(())
     };
@@ -118,7 +122,8 @@ fn write(init: &memc_ir::Init, dtype: DType, out: &mut [u8]) -> Result<(), Strin
     match init {
         memc_ir::Init::Ones => write(&memc_ir::Init::Fill(one), dtype, out),
         memc_ir::Init::Fill(value) => {
-            let element = value.to_bytes(dtype).ok_or_else(|| format!("{value:?} is no {dtype}"))?;
+            let element =
+                value.to_bytes(dtype).ok_or_else(|| Defect::new(format!("{value:?} is no {dtype}")))?;
             out.chunks_exact_mut(element.len()).for_each(|to| to.copy_from_slice(&element));
             Ok(())
         }
@@ -130,12 +135,12 @@ fn write(init: &memc_ir::Init, dtype: DType, out: &mut [u8]) -> Result<(), Strin
             let (mean, std) = (f64::from(mean.0), f64::from(std.0));
             numbers(*seed, out, &|bits| mean + std * normal(bits))
         }
-        memc_ir::Init::Zeros | memc_ir::Init::Data(_) => Err("these contents are not generated".into()),
+        memc_ir::Init::Zeros | memc_ir::Init::Data(_) => Err(Defect::new("these contents are not generated")),
     }
 }
 
-/// A standard normal number from 64 random bits: Box and Muller, "A note on the generation of random normal deviates",
-/// 1958, with `libm`, so that it is the same on every machine.
+/// A standard normal number from 64 random bits: Box and Muller, "A note on the generation of random normal
+/// deviates", 1958, with `libm`, so that it is the same on every machine.
 pub(crate) fn normal(bits: u64) -> f64 {
     let unit = |half: u64| (half as f64 + 0.5) / (1u64 << 32) as f64;
     let (u, v) = (unit(bits >> 32), unit(bits & 0xffff_ffff));
@@ -168,7 +173,8 @@ mod tests {
         bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
     }
 
-    /// The mixing function is that of SplitMix64: these are its first outputs for the states 0 and its increment.
+    /// The mixing function is that of SplitMix64: these are its first outputs for the states 0 and its
+    /// increment.
     #[test]
     fn mixing_is_splitmix64() {
         assert_eq!(mix(0), 0xe220_a839_7b1d_cdaf);
@@ -190,8 +196,7 @@ mod tests {
         assert!(shifted.iter().zip(&xs).all(|(s, x)| (s - (2.0 + 4.0 * x)).abs() < 1e-6));
     }
 
-    /// Normal contents have the mean, the deviation and the tails that they are asked for.
-    /// Element by element, however many parts there are.
+    /// Contents are the same element by element, however many parts there are.
     #[test]
     fn parts_are_those_of_one_row() {
         let n = 3 * PART + 5;
@@ -203,6 +208,7 @@ mod tests {
         }
     }
 
+    /// Normal contents have the mean, the deviation and the tails that they are asked for.
     #[test]
     fn normal_contents() {
         let n = 20_000;
@@ -217,7 +223,7 @@ mod tests {
     /// Kinds that are not known, and types that a kind cannot fill, are refused.
     #[test]
     fn unknown_kinds_are_refused() {
-        assert!(generated(0, "normal:1").unwrap_err().contains("known are"));
+        assert!(generated(0, "normal:1").unwrap_err().to_string().contains("known are"));
         let uniform = generated(0, "uniform:1.0").unwrap();
         assert!(write(&uniform, DType::I64, &mut [0; 8]).is_err());
         let mut bytes = [0; 16];

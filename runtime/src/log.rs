@@ -1,18 +1,18 @@
-//! What an executor takes down for whoever opened its device.
+//! A log that an executor writes for the caller that opened its device.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A note that a device and its executors share.
+/// A value that a device and its executors share.
 #[derive(Debug, Default)]
 pub(crate) struct Log<T>(Arc<Mutex<T>>);
 
 impl<T: Default> Log<T> {
-    /// The note, to write to. A panic elsewhere leaves what was written.
+    /// The value, to write to. A panic elsewhere leaves what was written.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was taken down, which is gone then.
+    /// Takes the value out, and leaves the default.
     pub(crate) fn take(&self) -> T {
         std::mem::take(&mut self.lock())
     }

@@ -1,7 +1,7 @@
 //! Memory that the process may still take.
 //!
-//! Linux promises memory that it does not have and kills the process that uses it, so that the arenas are compared
-//! with what is available before they are touched. Other systems are not asked.
+//! Linux promises memory that it does not have and kills the process that uses it, so that the arenas are
+//! compared with what is available before they are touched. Other systems are not asked.
 
 use std::{fs, path::Path};
 
@@ -14,8 +14,8 @@ pub fn available() -> Option<u64> {
     least().map(|(bytes, _)| bytes)
 }
 
-/// Compares what arenas take of this machine's memory with what is available: of a device with memory of its own the
-/// host arena alone.
+/// Compares what arenas take of this machine's memory with what is available: of a device with memory of its
+/// own the host arena alone.
 pub(crate) fn check(dev_bytes: usize, host_bytes: usize) -> Result<(), Error> {
     let (dev, host) = (dev_bytes as u64, host_bytes as u64);
     let Some((bytes, limit)) = least().filter(|(bytes, _)| dev.saturating_add(host) > *bytes) else {
@@ -36,8 +36,8 @@ pub(crate) fn limit(host_bytes: usize, limit: Option<u64>) -> Result<(), Error> 
     match limit.filter(|limit| host_bytes as u64 > *limit) {
         None => Ok(()),
         Some(limit) => Err(Error::Memory(format!(
-            "the plan takes {} of host memory as its host arena, more than --host-mem {}; compile with that --host-mem, or \
-             pass a larger one here",
+            "the plan takes {} of host memory as its host arena, more than --host-mem {}; compile with that \
+             --host-mem, or pass a larger one here",
             Bytes(host_bytes as u64),
             Bytes(limit),
         ))),
@@ -50,8 +50,8 @@ pub(crate) fn limit_both(planned: usize, unplanned: usize, limit: Option<u64>) -
     match limit.filter(|limit| both > *limit) {
         None => Ok(()),
         Some(limit) => Err(Error::Memory(format!(
-            "the plan takes {} of host memory as its host arena and the unplanned step {}, together more than --host-mem {}; \
-             pass a larger one",
+            "the plan takes {} of host memory as its host arena and the unplanned step {}, together more \
+             than --host-mem {}; pass a larger one",
             Bytes(planned as u64),
             Bytes(unplanned as u64),
             Bytes(limit),
@@ -59,7 +59,8 @@ pub(crate) fn limit_both(planned: usize, unplanned: usize, limit: Option<u64>) -
     }
 }
 
-/// Advice for a system that did not lock so many bytes of host memory: the limit, where it is known, and how to raise it.
+/// Advice for a system that did not lock so many bytes of host memory: the limit, where it is known, and how
+/// to raise it.
 pub(crate) fn lock_remedy(host_bytes: usize) -> String {
     let read = |name| fs::read_to_string(name).unwrap_or_default();
     remedy(host_bytes, lock_limit(&read("/proc/self/limits"), &read("/proc/self/status")))
@@ -68,7 +69,8 @@ pub(crate) fn lock_remedy(host_bytes: usize) -> String {
 fn remedy(host_bytes: usize, limit: Option<u64>) -> String {
     let limit = limit.filter(|limit| host_bytes as u64 > *limit).map(|limit| {
         format!(
-            "raise what the process may lock, which is {}, with `ulimit -l unlimited` or the container's memlock limit, ",
+            "raise what the process may lock, which is {}, with `ulimit -l unlimited` or the container's \
+             memlock limit, ",
             Bytes(limit)
         )
     });
@@ -144,7 +146,8 @@ mod tests {
         assert_eq!(mem_available("MemFree: 1 kB\n"), None);
     }
 
-    /// The soft limit of locked memory is named where it is less than what was to be locked, and binds the process at all.
+    /// The soft limit of locked memory is named where it is less than what was to be locked, and binds the
+    /// process at all.
     #[test]
     fn what_limits_locking_is_named() {
         let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\

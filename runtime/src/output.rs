@@ -1,4 +1,5 @@
-//! Outputs of the last step as NumPy arrays (`.npy`, version 1.0), in the element types that inputs are read in.
+//! Outputs of the last step as NumPy arrays (`.npy`, version 1.0), in the element types that inputs are read
+//! in.
 //!
 //! A file is replaced in one step or not at all, when the steps are done.
 

@@ -1,13 +1,15 @@
-//! A plan made ready for replay: kernels checked, slices resolved, every access proved to be in bounds and ordered.
+//! A plan made ready for replay: kernels checked, slices resolved, every access proved to be in bounds and
+//! ordered.
 //!
 //! Contract: whoever holds a [`Program`] may rely on all of the following, whatever file the plan came from.
 //!
 //! - Places lie within the arenas; those of a launch have the size of their type and the kernels' alignment.
-//! - The results and the workspace of a launch are disjoint from each other and from its operands, except that an
-//!   operand may *be* a result where the op's row allows it.
+//! - The results and the workspace of a launch are disjoint from each other and from its operands, except
+//!   that an operand may *be* a result where the op's row allows it.
 //! - The two places of a copy are disjoint.
-//! - No two commands access the same bytes at the same time, one of them writing, in any interleaving of the queues
-//!   that the events allow, for any number of steps. Waits find their event recorded. [`check_order`] proves both.
+//! - No two commands access the same bytes at the same time, one of them writing, in any interleaving of the
+//!   queues that the events allow, for any number of steps. Waits find their event recorded. [`check_order`]
+//!   proves both.
 //!
 //! `memc check` proves in addition that the schedule computes the source graph.
 

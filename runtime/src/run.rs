@@ -7,7 +7,7 @@ use std::{
 };
 
 use memc_gpu::LibraryOptions;
-use memc_plan::{PlanFile, Span, Trace};
+use memc_plan::{Plan, PlanFile, Span, Trace};
 use memc_support::Replace;
 
 use crate::shadow::Shadow;
@@ -41,7 +41,8 @@ pub struct RunOptions {
     pub outputs: Vec<(String, PathBuf)>,
     /// Compare every output and state with those of the unplanned run.
     pub verify: bool,
-    /// Most bytes of host memory that host arenas may take, the unplanned run's included; `None`: as many as there are.
+    /// Most bytes of host memory that host arenas may take, the unplanned run's included; `None`: as many as
+    /// there are.
     pub host_mem: Option<u64>,
     /// File for the last step's timeline.
     pub trace: Option<PathBuf>,
@@ -104,8 +105,8 @@ pub(crate) fn require_gpu(
         return Ok(());
     }
     Err(Error::Usage(
-        "--tf32, --bf16, --allow-nondeterminism, --no-libraries and --no-graph are for a GPU; add --device cuda, or \
-         leave them out"
+        "--tf32, --bf16, --allow-nondeterminism, --no-libraries and --no-graph are for a GPU; add --device \
+         cuda, or leave them out"
             .to_owned(),
     ))
 }
@@ -141,16 +142,7 @@ pub fn run_on(
     let program = Arc::new(Program::new(plan)?);
     memory::limit(program.host_bytes, options.host_mem)?;
     watch.stage(Stage::Before("reading states and inputs"));
-    let resume = options.resume.as_ref().map(|path| StateFile::open(path, plan)).transpose()?;
-    let overrides = options.init.as_ref().map(|path| StateFile::open(path, plan)).transpose()?;
-    for (state, path) in [(&resume, &options.resume), (&overrides, &options.init)] {
-        if let (Some(state), Some(path)) = (state, path)
-            && state.is_of_another_source(plan)
-        {
-            watch.note(&format!("{} was saved by a run of another model or batch size", path.display()));
-        }
-    }
-    let initial = Initial::new(file, resume, overrides)?;
+    let initial = initial(file, options, watch)?;
     let feed = FeedOptions {
         inputs: options.inputs.clone(),
         lr: options.lr,
@@ -160,25 +152,18 @@ pub fn run_on(
     };
     let mut feeder = Feeder::new(plan, &program, &feed)?;
     let outputs = output::find(plan, &options.outputs)?;
-    if !feeder.synthetic().is_empty() {
-        let names: Vec<&str> = feeder.synthetic().iter().map(String::as_str).collect();
+    let synthetic = feeder.synthetic().to_vec();
+    if !synthetic.is_empty() {
+        let names: Vec<&str> = synthetic.iter().map(String::as_str).collect();
         watch.note(&format!("synthetic data for {}; real data: --input NAME=@FILE.npy", list(&names)));
     }
-    if let Some(path) = &options.save {
-        // A folder that takes no file is better known now than after the last step.
-        drop(StateWriter::create(path, plan, 0)?);
-    }
-    let synthetic = feeder.synthetic().to_vec();
-    if let Some(path) = &options.trace {
-        drop(Replace::begin(path).map_err(|error| Error::io(path, error))?);
-    }
+    try_files(plan, options)?;
     let mut again = options.verify.then(|| Feeder::new(plan, &program, &feed)).transpose()?;
     watch.stage(Stage::Before("reserving memory, preparing kernels"));
     let mut session = Session::open(device, plan, program.clone(), &initial, &mut feeder)?;
     watch.stage(Stage::Before("setting initial values"));
     session.load()?;
     session.notes().iter().for_each(|note| watch.note(note));
-    let mut told = session.notes().len();
     if options.trace.is_some() {
         session.prepare_trace()?;
     }
@@ -190,30 +175,8 @@ pub fn run_on(
         again.as_mut().map(|feeder| Shadow::start(device, file, &initial, feeder, threads, options.host_mem));
     let mut shadow = shadow.transpose()?;
     watch.stage(Stage::Steps);
-    let mut steps = 0;
-    while steps < options.steps && !watch.should_stop() {
-        let start = now();
-        let traced = options.trace.as_ref().filter(|_| steps + 1 == options.steps);
-        let spans = match traced {
-            None => session.step().map(|()| Vec::new())?,
-            Some(_) => session.traced_step()?,
-        };
-        let ns = elapsed_ns(start);
-        if let Some(path) = traced {
-            write_trace(path, file, device.name(), &spans)?;
-        }
-        steps += 1;
-        if let Some(shadow) = &mut shadow {
-            shadow.step()?;
-            let when = format!("after step {}", session.steps_done());
-            for (i, (output, ty)) in plan.outputs.iter().zip(&program.types.outputs).enumerate() {
-                verify::same("output", &output.name, &when, ty, session.output(i), shadow.output(i))?;
-            }
-        }
-        session.notes().iter().skip(told).for_each(|note| watch.note(note));
-        told = session.notes().len();
-        watch.step(session.steps_done(), session.loss(), ns);
-    }
+    let trace = Tracing { file, device: device.name(), path: options.trace.as_deref() };
+    let steps = run_steps(&mut session, shadow.as_mut(), &program, trace, options.steps, watch)?;
 
     watch.stage(Stage::After("storing outputs and states"));
     if !outputs.is_empty() && steps == 0 {
@@ -229,8 +192,105 @@ pub fn run_on(
             output::write(path, ty, session.output(index))?;
         }
     }
+    finish(session, shadow, plan, &program, options.save.as_deref())?;
+    Ok(Report {
+        device: device.name(),
+        threads: device.threads(),
+        steps,
+        synthetic,
+        verified: options.verify,
+        interrupted: steps < options.steps,
+    })
+}
+
+/// The initial states, from the files that the options name and from the plan.
+fn initial<'a>(
+    file: &'a PlanFile,
+    options: &RunOptions,
+    watch: &mut dyn Watch,
+) -> Result<Initial<'a>, Error> {
+    let plan = file.plan();
+    let open = |path: &Option<PathBuf>| {
+        let Some(path) = path else { return Ok(None) };
+        let state = StateFile::open(path, plan)?;
+        Ok::<_, Error>(Some((state, path.clone())))
+    };
+    let files = [open(&options.resume)?, open(&options.init)?];
+    for (state, path) in files.iter().flatten() {
+        if state.is_of_another_source(plan) {
+            watch.note(&format!("{} was saved by a run of another model or batch size", path.display()));
+        }
+    }
+    let [resume, overrides] = files.map(|file| file.map(|(state, _)| state));
+    Initial::new(file, resume, overrides)
+}
+
+/// Fails early where a folder takes no file: that is better known now than after the last step.
+fn try_files(plan: &Plan, options: &RunOptions) -> Result<(), Error> {
+    if let Some(path) = &options.save {
+        drop(StateWriter::create(path, plan, 0)?);
+    }
+    if let Some(path) = &options.trace {
+        drop(Replace::begin(path).map_err(|error| Error::io(path, error))?);
+    }
+    Ok(())
+}
+
+/// The timeline of the last step, and its file, if one is asked for.
+#[derive(Clone, Copy)]
+struct Tracing<'a> {
+    file: &'a PlanFile,
+    device: &'a str,
+    path: Option<&'a Path>,
+}
+
+/// Runs up to `most` steps, each compared with the shadow run; returns their number.
+fn run_steps(
+    session: &mut Session<'_>,
+    mut shadow: Option<&mut Shadow<'_>>,
+    program: &Program,
+    trace: Tracing<'_>,
+    most: u64,
+    watch: &mut dyn Watch,
+) -> Result<u64, Error> {
+    let plan = trace.file.plan();
+    let (mut steps, mut noted) = (0, session.notes().len());
+    while steps < most && !watch.should_stop() {
+        let start = now();
+        let traced = trace.path.filter(|_| steps + 1 == most);
+        let spans = match traced {
+            None => session.step().map(|()| Vec::new())?,
+            Some(_) => session.traced_step()?,
+        };
+        let ns = elapsed_ns(start);
+        if let Some(path) = traced {
+            write_trace(path, trace.file, trace.device, &spans)?;
+        }
+        steps += 1;
+        if let Some(shadow) = &mut shadow {
+            shadow.step()?;
+            let when = format!("after step {}", session.steps_done());
+            for (i, (output, ty)) in plan.outputs.iter().zip(&program.types.outputs).enumerate() {
+                verify::same("output", &output.name, &when, ty, session.output(i), shadow.output(i))?;
+            }
+        }
+        session.notes().iter().skip(noted).for_each(|note| watch.note(note));
+        noted = session.notes().len();
+        watch.step(session.steps_done(), session.loss(), ns);
+    }
+    Ok(steps)
+}
+
+/// Ends both runs, compares their states, and saves those of the planned one.
+fn finish(
+    session: Session<'_>,
+    mut shadow: Option<Shadow<'_>>,
+    plan: &Plan,
+    program: &Program,
+    save: Option<&Path>,
+) -> Result<(), Error> {
     let done = session.steps_done();
-    let mut writer = options.save.as_ref().map(|path| StateWriter::create(path, plan, done)).transpose()?;
+    let mut writer = save.map(|path| StateWriter::create(path, plan, done)).transpose()?;
     shadow.as_mut().map_or(Ok(()), Shadow::end)?;
     let mut compared = vec![false; plan.states.len()];
     session.finish(&mut |state, bytes| {
@@ -244,21 +304,11 @@ pub fn run_on(
         writer.as_mut().map_or(Ok(()), |writer| writer.put(state, bytes))
     })?;
     if let Some((state, _)) = plan.states.iter().zip(&compared).find(|(s, seen)| is_variable(s) && !**seen)
-        && options.verify
+        && shadow.is_some()
     {
         return Err(Error::Plan(format!("the plan's epilogue does not store `{}`", state.name)));
     }
-    if let Some(writer) = writer {
-        writer.finish(plan)?;
-    }
-    Ok(Report {
-        device: device.name(),
-        threads: device.threads(),
-        steps,
-        synthetic,
-        verified: options.verify,
-        interrupted: steps < options.steps,
-    })
+    writer.map_or(Ok(()), |writer| writer.finish(plan))
 }
 
 /// Writes a step's timeline.

@@ -128,7 +128,8 @@ impl<'a> Session<'a> {
         (count > 0).then(|| (sum / f64::from(count)) as f32)
     }
 
-    /// Ends the run: hands each stored state with its index to `sink`, and waits for everything that was issued.
+    /// Ends the run: hands each stored state with its index to `sink`, and waits for everything that was
+    /// issued.
     ///
     /// # Errors
     /// The first error of any stream, or of `sink`.

@@ -17,11 +17,13 @@ pub(crate) struct Shadow<'a> {
 }
 
 impl<'a> Shadow<'a> {
-    /// Starts an unplanned run of a plan's source graph. The CPU's kernels get threads of their own, `threads` or, for 0,
-    /// as many as there are; the page-locked host arenas of both runs have at most `host_mem` bytes.
+    /// Starts an unplanned run of a plan's source graph. The CPU's kernels get threads of their own,
+    /// `threads` or, for 0, as many as there are; the page-locked host arenas of both runs have at most
+    /// `host_mem` bytes.
     ///
     /// # Errors
-    /// [`Error::Plan`] for a source that is no valid graph, and [`Error::Memory`] where it does not fit beside the plan.
+    /// [`Error::Plan`] for a source that is no valid graph, and [`Error::Memory`] where it does not fit
+    /// beside the plan.
     pub(crate) fn start(
         device: &dyn Device,
         file: &PlanFile,

@@ -1,8 +1,9 @@
 //! Saved states: a safetensors file with one tensor for each state that is not a constant, by name.
 //!
-//! Contract: a file holds everything that a run needs to go on as if it had not stopped: all states, the number of
-//! steps done, and the hash of the source graph. The bytes of a file depend on these alone. A file is replaced in one
-//! step or not at all: the bytes go to a temporary file in the same folder, which is synchronised and renamed.
+//! Contract: a file holds everything that a run needs to go on as if it had not stopped: all states, the
+//! number of steps done, and the hash of the source graph. The bytes of a file depend on these alone. A file
+//! is replaced in one step or not at all: the bytes go to a temporary file in the same folder, which is
+//! synchronised and renamed.
 
 use std::{
     collections::BTreeMap,
@@ -73,7 +74,8 @@ impl StateFile {
     /// Reads a file whose tensors fit the states of `plan`.
     ///
     /// # Errors
-    /// [`Error::Io`], or [`Error::Data`] if the file is no safetensors file or far larger than the plan's states.
+    /// [`Error::Io`], or [`Error::Data`] if the file is no safetensors file or far larger than the plan's
+    /// states.
     pub fn open(path: &Path, plan: &Plan) -> Result<StateFile, Error> {
         /// Room for the header.
         const HEADER: u64 = 64 << 20;
@@ -145,8 +147,8 @@ impl StateFile {
             self.tensors.keys().map(String::as_str).filter(|name| !known.contains_key(name)).collect();
         if !extra.is_empty() {
             return fail(format!(
-                "the plan has no state named {}; to begin with a file that holds more than the model, compile it in: \
-                 `memc compile --checkpoint FILE`",
+                "the plan has no state named {}; to begin with a file that holds more than the model, \
+                 compile it in: `memc compile --checkpoint FILE`",
                 list(&extra)
             ));
         }
@@ -174,7 +176,8 @@ fn other_format(bytes: &[u8]) -> Option<&'static str> {
             Some("this is a NumPy array, which can feed an input: `--input NAME=@FILE.npy`")
         }
         [b'P', b'K', 3, 4, ..] => Some(
-            "this is an archive, as of NumPy (.npz) or PyTorch; save its tensors with safetensors.numpy.save_file",
+            "this is an archive, as of NumPy (.npz) or PyTorch; save its tensors with \
+             safetensors.numpy.save_file",
         ),
         _ => None,
     }
@@ -275,8 +278,8 @@ impl StateWriter {
     /// Puts the file in its place.
     ///
     /// # Errors
-    /// [`Error::Plan`] if a state was not written, [`Error::Io`]; the target is then what it was, except that a file
-    /// system may fail to synchronise the folder after the rename.
+    /// [`Error::Plan`] if a state was not written, [`Error::Io`]; the target is then what it was, except that
+    /// a file system may fail to synchronise the folder after the rename.
     pub fn finish(self, plan: &Plan) -> Result<(), Error> {
         let states = plan.states.iter().zip(&self.places);
         let left = states.filter(|(_, place)| matches!(place, Some((_, false))));

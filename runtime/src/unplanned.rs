@@ -1,9 +1,10 @@
-//! The plan that plans nothing: the source graph op by op in its own order on one stream, each tensor in memory of its own
-//! while something reads it. A planned run on the same device must equal it bit for bit.
+//! The plan that plans nothing: the source graph op by op in its own order on one stream, each tensor in
+//! memory of its own while something reads it. A planned run on the same device must equal it bit for bit.
 //!
-//! Contract: reads nothing of the plan but the source text, the tables of states, inputs and outputs, and the kernel table.
-//! Schedule, slots and recomputation play no part. Kernels are entries of the plan's own table, with their workspaces, so
-//! that a device which chooses among implementations by kernel and workspace chooses the same.
+//! Contract: reads nothing of the plan but the source text, the tables of states, inputs and outputs, and the
+//! kernel table. Schedule, slots and recomputation play no part. Kernels are entries of the plan's own table,
+//! with their workspaces, so that a device which chooses among implementations by kernel and workspace
+//! chooses the same.
 
 use std::collections::BTreeMap;
 
@@ -268,8 +269,8 @@ fn typed(module: &Module, value: ValueId, what: &str, name: &str, ty: &TensorTyp
     }
 }
 
-/// For each op of `order`, the results of launches that nothing reads afterwards, under the name that they were computed
-/// under or a view's.
+/// For each op of `order`, the results of launches that nothing reads afterwards, under the name that they
+/// were computed under or a view's.
 fn dead_after(module: &Module) -> Vec<Vec<ValueId>> {
     let mut viewed: Vec<usize> = (0..module.values.len()).collect();
     for op in module.order.iter().filter_map(|&op| module.ops.get(op)).filter(|op| op.is_view()) {
@@ -307,8 +308,8 @@ mod tests {
     use super::*;
     use crate::{FeedOptions, Feeder, Initial, Program, Session, cpu};
 
-    /// States that trade places, what is handed out before it changes, views, a kernel with a workspace, one that is run
-    /// twice.
+    /// States that trade places, what is handed out before it changes, views, a kernel with a workspace, one
+    /// that is run twice.
     const PLAN: &str = "plan 1
 producer hand
 model trade

@@ -150,7 +150,7 @@ impl Driver for Idle {
         Ok(())
     }
     fn await_event(&mut self, _: usize) -> Result<(), GpuError> {
-        // What a step computes shows in the loss, so that steps can be told to have run.
+        // The loss depends on all that a step computes, and so shows that steps have run.
         self.host[524_352] = self.commands as u8;
         Ok(())
     }

@@ -96,7 +96,7 @@ fn half_to_float(bits: u16) -> f32 {
     }
 }
 
-/// Why `got` is not `want`, if so.
+/// Difference between `got` and `want`, if any.
 fn difference(op: &OpKind, got: &Tensor, want: &Tensor) -> Option<String> {
     let (Some(g), Some(w)) = (floats(got), floats(want)) else {
         let at = got.data.bytes().iter().zip(want.data.bytes()).position(|(g, w)| g != w)?;

@@ -53,7 +53,8 @@ pub(crate) struct Cli {
     #[arg(value_name = "model.plan", required = true)]
     plan: Option<PathBuf>,
     /// Steps to run
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub(crate) steps: u64,
     /// Array for an input, in numpy's format; may be repeated. Other inputs are synthetic
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
@@ -116,7 +117,7 @@ pub(crate) struct Cli {
     pub(crate) plan_info: bool,
 }
 
-/// What to do with a plan other than running it.
+/// Commands other than running a plan.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Measure a plan's kernels and the machine, and write a profile that memc plans with
@@ -140,7 +141,8 @@ pub(crate) struct Profile {
     #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
     device: DeviceName,
     /// Steps to take the median of
-    #[arg(long, value_name = "N", default_value_t = 11, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    #[arg(long, value_name = "N", default_value_t = 11,
+        value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     steps: u64,
     /// Array for an input, in numpy's format; may be repeated. Other inputs are synthetic
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
@@ -164,7 +166,8 @@ pub(crate) struct Tune {
     #[arg(short, long, value_name = "FILE.plan")]
     output: Option<PathBuf>,
     /// GPU to measure: cuda, or cuda:N for the GPU with a number of `memrun devices`
-    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device, hide_default_value = true)]
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device,
+        hide_default_value = true)]
     device: DeviceName,
     /// Array for an input, in numpy's format; may be repeated. Other inputs are synthetic
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
@@ -176,7 +179,7 @@ pub(crate) struct Tune {
     pub(crate) json: bool,
 }
 
-/// What libraries may do.
+/// Permissions of the libraries.
 #[derive(Args, Debug)]
 struct Libraries {
     /// On a GPU, let libraries round products of f32 to TF32: faster, with 10 bits of mantissa instead of 23

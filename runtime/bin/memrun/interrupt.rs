@@ -1,7 +1,7 @@
 //! The handler of interrupts, and its messages.
 //!
-//! The handler itself does not write: the main thread may be blocked on an output that nobody reads, and a second
-//! interrupt must end the command all the same.
+//! The handler itself does not write: the main thread may be blocked on an output that nobody reads, and a
+//! second interrupt must end the command all the same.
 
 use std::sync::{
     Arc,
@@ -51,7 +51,8 @@ impl Stop {
     }
 }
 
-/// Installs the handler of a run: the first interrupt ends the run after its step, the second ends the process.
+/// Installs the handler of a run: the first interrupt ends the run after its step, the second ends the
+/// process.
 pub(crate) fn end_after_step(stop: Arc<Stop>, saves: bool, line: &Line) {
     let erase = line.erase();
     let caught = ctrlc::set_handler(move || {
@@ -65,7 +66,8 @@ pub(crate) fn end_after_step(stop: Arc<Stop>, saves: bool, line: &Line) {
     }
 }
 
-/// Installs the handler of a command that writes nothing before its end: the first interrupt ends the process.
+/// Installs the handler of a command that writes nothing before its end: the first interrupt ends the
+/// process.
 pub(crate) fn exit_at_once(line: &Line) {
     let erase = line.erase();
     if let Err(error) = ctrlc::set_handler(move || exit(erase, "there is no result, and nothing was written"))

@@ -117,7 +117,8 @@ impl Progress {
         Progress::new(0, Line(None), false, Arc::default())
     }
 
-    /// Median time of a step in nanoseconds, without the first if there are others: it warms up. None of no steps.
+    /// Median time of a step in nanoseconds, without the first if there are others: it warms up. None of no
+    /// steps.
     pub(crate) fn median_ns(&self) -> Option<u64> {
         let mut times =
             self.step_ns.get(1..).filter(|rest| !rest.is_empty()).unwrap_or(&self.step_ns).to_vec();
@@ -180,7 +181,8 @@ fn row(step: u64, loss: Option<f32>, ns: u64, first: bool) -> String {
 mod tests {
     use super::*;
 
-    /// The time of a step leaves the first out, unless it is the only one, and of two in the middle is their mean.
+    /// The time of a step leaves the first out, unless it is the only one, and of two in the middle is their
+    /// mean.
     #[test]
     fn the_time_of_a_step_is_the_median_without_the_first() {
         let median = |times: &[u64]| {

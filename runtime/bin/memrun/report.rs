@@ -1,7 +1,7 @@
 //! Output of `memrun`: notes and errors on standard error, results on standard output.
 //!
-//! The last line of standard output is `memrun: PASSED …`, `memrun: FAILED …` or `memrun: INTERRUPTED …`, or one JSON
-//! object instead of everything. A reader that goes away is no error.
+//! The last line of standard output is `memrun: PASSED …`, `memrun: FAILED …` or `memrun: INTERRUPTED …`, or
+//! one JSON object instead of everything. A reader that goes away is no error.
 
 use std::{
     io::{self, Write},
@@ -82,7 +82,7 @@ pub(crate) fn failed(json: bool, file: Option<&PlanFile>, progress: &Progress, f
         let mut object = file.map(|file| results(file, progress)).unwrap_or_default();
         let mismatch = matches!(failure, Error::Mismatch(_));
         object.insert("verified".to_owned(), json!(mismatch.then_some(false)));
-        // What only a run that ends by itself knows.
+        // Facts of runs that end by themselves.
         object.extend(["device", "threads", "synthetic"].map(|key| (key.to_owned(), Value::Null)));
         object.insert("interrupted".to_owned(), json!(false));
         object.insert("saved".to_owned(), Value::Null);
@@ -132,7 +132,8 @@ pub(crate) fn measured(json: bool, path: &Path, profile: &Profile) -> u8 {
         return print(&format!("{object}\n"));
     }
     print(&format!(
-        "{}: {} kernels on {}; {:.1} GFLOP/s, memory {:.1} GB/s, copies {:.1} GB/s out, {:.1} in, {:.1} both ways\n",
+        "{}: {} kernels on {}; {:.1} GFLOP/s, memory {:.1} GB/s, copies {:.1} GB/s out, {:.1} in, {:.1} both \
+         ways\n",
         path.display(),
         profile.ops.len(),
         profile.name,
@@ -184,7 +185,8 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Writes to standard output and returns the exit code: a reader that has left is as good as one that has read.
+/// Writes to standard output and returns the exit code: a reader that has left is as good as one that has
+/// read.
 pub(crate) fn print(text: &str) -> u8 {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

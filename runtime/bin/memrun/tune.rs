@@ -32,7 +32,7 @@ pub(crate) fn execute(args: &Tune, line: &Line) -> Result<u8, Error> {
     plan.tuning = Some(tuning.clone());
     memc_plan::write(output, &plan, &mut file, &|| false).map_err(|error| match error {
         PlanError::Io { path, source } => Error::Io { path, source },
-        // What was measured breaks no rule of plans.
+        // A measured section breaks no rule of plans.
         other => Error::Internal(other.to_string()),
     })?;
     let kernel = |call: &TunedCall| {
@@ -82,7 +82,8 @@ fn table(path: &str, kernels: &[String], tuning: &Tuning, calls: &[TunedCall]) -
     let (ns, default_ns) = step_ns(calls);
     let other = calls.iter().filter(|call| call.is_other).count();
     text + &format!(
-        "{path}: {} of {} by another algorithm than the libraries' choice on {}; {:.3} us a step instead of {:.3}\n",
+        "{path}: {} of {} by another algorithm than the libraries' choice on {}; {:.3} us a step instead of \
+         {:.3}\n",
         other,
         counted(calls.len() as u64, "kernel"),
         tuning.device,

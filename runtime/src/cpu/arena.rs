@@ -1,11 +1,12 @@
 //! The two arenas, and the only raw memory access of this crate.
 //!
-//! Contract: each arena is one allocation of exactly the size asked for, aligned to a cache line, whose pages are
-//! touched before use. The functions that give out slices check bounds themselves. That no two threads hold
-//! overlapping slices, one of them mutable, is the program's doing, not theirs: see the `SAFETY` comments.
+//! Contract: each arena is one allocation of exactly the size asked for, aligned to a cache line, whose pages
+//! are touched before use. The functions that give out slices check bounds themselves. That no two threads
+//! hold overlapping slices, one of them mutable, is the program's doing, not theirs: see the `SAFETY`
+//! comments.
 //!
-//! The functions are to be called for the places of one command of a [`crate::Program`], from the thread of the
-//! command's stream, in the order that the program's events prescribe.
+//! The functions are to be called for the places of one command of a [`crate::Program`], from the thread of
+//! the command's stream, in the order that the program's events prescribe.
 
 use std::{
     alloc::{Layout, alloc, dealloc},
@@ -32,7 +33,8 @@ impl Arenas {
         let reserve = |bytes, what: &str| {
             Arena::reserve(bytes, fill).ok_or_else(|| {
                 Error::Memory(format!(
-                    "the system refuses {} for the {what} arena; compile for a smaller --gpu-mem, or free memory",
+                    "the system refuses {} for the {what} arena; compile for a smaller --gpu-mem, or free \
+                     memory",
                     Bytes(bytes as u64)
                 ))
             })
@@ -51,9 +53,9 @@ impl Arenas {
     #[allow(unsafe_code, reason = "slices of the arenas are given out by offset")]
     pub(super) fn read(&self, place: Place) -> &[u8] {
         let start = self.arena(place.space).at(place);
-        // SAFETY: `at` has checked that the place is within the arena, whose bytes are initialised. `Program::new` has
-        // proved that commands which write any of these bytes are ordered before or after the current command by the
-        // streams' order and events, and the streams keep that order.
+        // SAFETY: `at` has checked that the place is within the arena, whose bytes are initialised.
+        // `Program::new` has proved that commands which write any of these bytes are ordered before or after
+        // the current command by the streams' order and events, and the streams keep that order.
         unsafe { slice::from_raw_parts(start, place.len) }
     }
 
@@ -62,14 +64,15 @@ impl Arenas {
     #[allow(clippy::mut_from_ref, reason = "exclusive access is proved by the program, see SAFETY")]
     pub(super) fn write(&self, place: Place) -> &mut [u8] {
         let start = self.arena(place.space).at(place);
-        // SAFETY: `at` has checked that the place is within the arena, whose bytes are initialised. `Program::new` has
-        // proved that commands which touch any of these bytes are ordered before or after the current command by the
-        // streams' order and events, which the streams keep, and that the places which one command writes are disjoint
-        // from each other and from those it reads.
+        // SAFETY: `at` has checked that the place is within the arena, whose bytes are initialised.
+        // `Program::new` has proved that commands which touch any of these bytes are ordered before or after
+        // the current command by the streams' order and events, which the streams keep, and that the places
+        // which one command writes are disjoint from each other and from those it reads.
         unsafe { slice::from_raw_parts_mut(start, place.len) }
     }
 
-    /// Calls `f` with the operands, results and workspace of a launch, in lists that `scratch` keeps room for.
+    /// Calls `f` with the operands, results and workspace of a launch, in lists that `scratch` keeps room
+    /// for.
     pub(super) fn with_launch<R>(
         &self,
         launch: &Launch,
@@ -113,7 +116,8 @@ struct Arena {
 // SAFETY: the arena owns its bytes, and they are plain data.
 #[allow(unsafe_code, reason = "the arena is shared by the stream threads")]
 unsafe impl Send for Arena {}
-// SAFETY: sharing the arena shares no bytes; slices of them are given out by `Arenas`, under the conditions there.
+// SAFETY: sharing the arena shares no bytes; slices of them are given out by `Arenas`, under the conditions
+// there.
 #[allow(unsafe_code, reason = "the arena is shared by the stream threads")]
 unsafe impl Sync for Arena {}
 

@@ -1,8 +1,8 @@
 //! Events with the meaning of CUDA's: a record overwrites, a wait binds when it is issued.
 //!
-//! A stream counts its records as it passes them. Recording an event notes which record of which stream the event
-//! stands for; waiting for it means waiting until that stream has passed that record. Only the issuing thread looks at
-//! the table, so that binding at the time of the call needs no synchronisation.
+//! A stream counts its records as it passes them. Recording an event notes which record of which stream the
+//! event stands for; waiting for it means waiting until that stream has passed that record. Only the issuing
+//! thread looks at the table, so that binding at the time of the call needs no synchronisation.
 
 /// The record number `record`, counted from 1, of the stream with index `stream`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

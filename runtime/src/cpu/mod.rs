@@ -1,12 +1,12 @@
 //! The CPU device: arenas of ordinary memory, a thread for each stream, `memc-kernels` as kernels.
 //!
-//! Streams and events mean what they mean in CUDA: commands of a stream run in the order of issue, a wait binds to
-//! the most recent record at the time of the call, and nothing else orders streams. Results do not depend on the
-//! number of threads or on timing. [`Options`] can make timing hostile and the contents of undefined memory poisonous,
-//! to show that a plan does not depend on them.
+//! Streams and events mean what they mean in CUDA: commands of a stream run in the order of issue, a wait
+//! binds to the most recent record at the time of the call, and nothing else orders streams. Results do not
+//! depend on the number of threads or on timing. [`Options`] can make timing hostile and the contents of
+//! undefined memory poisonous, to show that a plan does not depend on them.
 //!
-//! After the first run of each section, replaying allocates nothing on the issuing thread or the stream threads,
-//! apart from what kernels do.
+//! After the first run of each section, replaying allocates nothing on the issuing thread or the stream
+//! threads, apart from what kernels do.
 
 mod arena;
 mod delays;
@@ -22,8 +22,8 @@ use rayon::ThreadPool;
 
 use crate::{Device, Error, Executor, Program, memory};
 
-/// Threads for kernels; 0 for as many as the machine has. A program on the device takes one of its pool's threads for
-/// good, so that other work needs a pool of its own.
+/// Threads for kernels; 0 for as many as the machine has. A program on the device takes one of its pool's
+/// threads for good, so that other work needs a pool of its own.
 pub(crate) fn pool(threads: usize) -> Result<ThreadPool, Error> {
     let builder = rayon::ThreadPoolBuilder::new().num_threads(threads);
     builder.thread_name(|i| format!("memrun-kernel-{i}")).build().map_err(|error| {

@@ -1,10 +1,11 @@
 //! Streams as threads: bounded queues, records, waits, delays, and stopping at the first error.
 //!
-//! Contract: commands of a stream run in the order of issue; a stream that waits for a record of another runs nothing
-//! until that record is passed. A wait binds to a record that was issued before it, so that streams cannot wait for
-//! each other in a circle. After an error or panic in any stream all streams stop, and the issuing thread gets the
-//! error at its next call, before it runs anything on the host. Sections run only in the order for which the program's
-//! accesses are proved to be ordered. Queues have their room from the start.
+//! Contract: commands of a stream run in the order of issue; a stream that waits for a record of another runs
+//! nothing until that record is passed. A wait binds to a record that was issued before it, so that streams
+//! cannot wait for each other in a circle. After an error or panic in any stream all streams stop, and the
+//! issuing thread gets the error at its next call, before it runs anything on the host. Sections run only in
+//! the order for which the program's accesses are proved to be ordered. Queues have their room from the
+//! start.
 
 use std::{
     any::Any,
@@ -327,7 +328,8 @@ impl Executor for Streams {
     }
 
     fn traced(&mut self, host: &mut dyn HostSide) -> Result<Vec<Span>, Error> {
-        // Commands of the step before that are still running note their times too, and those of this step replace them.
+        // Commands of the step before that are still running note their times too, and those of this step
+        // replace them.
         self.shared.traces.store(true, Ordering::Relaxed);
         let ran = self.run(Section::Body, host).and_then(|()| self.synchronize());
         self.shared.traces.store(false, Ordering::Relaxed);
@@ -348,7 +350,8 @@ impl Drop for Streams {
     fn drop(&mut self) {
         self.shared.stop(None);
         for thread in self.threads.drain(..) {
-            // A panic within a command was caught and reported; the threads themselves have nothing else to say.
+            // A panic within a command was caught and reported; the threads themselves have nothing else to
+            // say.
             let _ = thread.join();
         }
     }

@@ -11,6 +11,7 @@ use memc_ir::{DType, TensorType};
 use npyz::{Endianness, NpyHeader, Order, TypeChar};
 
 use crate::Error;
+use crate::error::Defect;
 
 /// An open array whose slices are tensors of one type.
 #[derive(Debug)]
@@ -44,8 +45,8 @@ impl Rows {
             [rows, shape @ ..] if shape == ty.shape => Some(*rows),
             other => {
                 return Err(fail(format!(
-                    "an array of shape {other:?} does not feed input `{input}` of shape {:?}; \
-                     give that shape, or that with a leading axis of steps",
+                    "an array of shape {other:?} does not feed input `{input}` of shape {:?}; give that \
+                     shape, or that with a leading axis of steps",
                     ty.shape
                 )));
             }
@@ -85,7 +86,7 @@ impl Rows {
 const HEADER_BYTES: u64 = 1024;
 
 /// The header, and the first byte behind it. `head` is the beginning of the file.
-fn header(head: &[u8]) -> Result<(NpyHeader, u64), String> {
+fn header(head: &[u8]) -> Result<(NpyHeader, u64), Defect> {
     let text = match head {
         [0x93, b'N', b'U', b'M', b'P', b'Y', 1, _, a, b, ..] => {
             Some((10, u32::from(u16::from_le_bytes([*a, *b]))))
@@ -101,16 +102,17 @@ fn header(head: &[u8]) -> Result<(NpyHeader, u64), String> {
         .ok()
         .and_then(|end| head.get(..end))
         .ok_or("its header is cut short or too long")?;
-    // The reader multiplies the extents unchecked, and panics where it notices. Lengths are checked by the caller.
+    // The reader multiplies the extents unchecked, and panics where it notices. Lengths are checked by the
+    // caller.
     match catch_unwind(|| NpyHeader::from_reader(head)) {
         Ok(Ok(header)) => Ok((header, end)),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("its shape is too large".to_owned()),
+        Ok(Err(error)) => Err(Defect::new(error)),
+        Err(_) => Err(Defect::new("its shape is too large")),
     }
 }
 
 /// Checks the element type; the error says how to convert.
-fn check_dtype(header: &NpyHeader, dtype: DType) -> Result<(), String> {
+fn check_dtype(header: &NpyHeader, dtype: DType) -> Result<(), Defect> {
     let (name, wanted) = match dtype {
         DType::F32 => ("numpy.float32", (TypeChar::Float, 4)),
         DType::F16 => ("numpy.float16", (TypeChar::Float, 2)),
@@ -123,14 +125,14 @@ fn check_dtype(header: &NpyHeader, dtype: DType) -> Result<(), String> {
         DType::Bool => ("numpy.bool", (TypeChar::Bool, 1)),
     };
     let npyz::DType::Plain(ty) = header.dtype() else {
-        return Err("the array has a structured type; save a plain array".to_owned());
+        return Err(Defect::new("the array has a structured type; save a plain array"));
     };
     let found = (ty.type_char(), ty.size_field());
     if found != wanted {
-        return Err(format!("the array has type `{ty}`; convert it with x.astype({name})"));
+        return Err(Defect::new(format!("the array has type `{ty}`; convert it with x.astype({name})")));
     }
     if ty.endianness() == Endianness::Big {
-        return Err(format!("the array is big-endian; convert it with x.astype({name})"));
+        return Err(Defect::new(format!("the array is big-endian; convert it with x.astype({name})")));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Made-up data: one batch for each input, the same at every step, so that a training loss falls.
 //!
-//! Element `i` is made of the 64 bits `mix(key + i)`; see [`crate::init`] for `mix`. Floats are standard normal.
-//! Integers are uniform in their range, booleans are fair coins.
+//! Element `i` is made of the 64 bits `mix(key + i)`; see [`crate::init`] for `mix`. Floats are standard
+//! normal. Integers are uniform in their range, booleans are fair coins.
 
 use memc_ir::{DType, TensorType};
 
@@ -43,8 +43,9 @@ pub(super) fn contents(ty: &TensorType, range: (i64, i64), key: u64, input: &str
     Ok(out)
 }
 
-/// A number of the half-open range, which is not empty, from 64 random bits: the high part of their product with the
-/// range's length (Lemire, "Fast random integer generation in an interval", 2019, without rejection).
+/// A number of the half-open range, which is not empty, from 64 random bits: the high part of their product
+/// with the range's length (Lemire, "Fast random integer generation in an interval", 2019, without
+/// rejection).
 fn within(bits: u64, (low, high): (i64, i64)) -> i64 {
     let length = high.wrapping_sub(low) as u64;
     let offset = ((u128::from(bits) * u128::from(length)) >> 64) as u64;

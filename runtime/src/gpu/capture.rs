@@ -1,8 +1,8 @@
 //! The body as two captured graphs; see [`super::split`].
 //!
-//! A wait for an event that the body records only later stands for the previous step: the other half's record of it. One
-//! for an event that no body records was met by the prologue, and is left out: before the first launch, and after commands
-//! that were issued one by one, the host waits for the device.
+//! A wait for an event that the body records only later stands for the previous step: the other half's record
+//! of it. One for an event that no body records was met by the prologue, and is left out: before the first
+//! launch, and after commands that were issued one by one, the host waits for the device.
 
 use memc_gpu::{Clock, GpuError, Graph, Graphs, Stream};
 use memc_plan::Section;

@@ -14,7 +14,7 @@ use crate::{Error, Program};
 
 /// Kernels that libraries compute.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct LibraryKernels {
     /// For each kernel of the program the call that computes it, and in what form; none where it is
     /// generated.
     ops: Vec<Option<(LibraryOp, Form)>>,
@@ -103,7 +103,10 @@ pub(super) fn groups(program: &Program) -> Vec<Group> {
 ///
 /// # Errors
 /// Those of a library that is there and fails.
-pub(super) fn take(program: &Program, driver: &mut (impl Clock + LibraryAlgorithms)) -> Result<Taken, Error> {
+pub(super) fn take(
+    program: &Program,
+    driver: &mut (impl Clock + LibraryAlgorithms),
+) -> Result<LibraryKernels, Error> {
     let free_bytes = driver.facts()?.free_bytes;
     let mut tuned = Tuned::new(program, driver.setting());
     let (mut ops, mut notes) = (vec![None; program.kernels.len()], BTreeSet::new());
@@ -135,7 +138,7 @@ pub(super) fn take(program: &Program, driver: &mut (impl Clock + LibraryAlgorith
         }
     }
     notes.extend(tuned.note());
-    Ok(Taken { ops, free_bytes, notes, lacks })
+    Ok(LibraryKernels { ops, free_bytes, notes, lacks })
 }
 
 /// A library call, ready to be issued.
@@ -146,7 +149,7 @@ pub(super) struct Call {
     pub(super) workspace: Region,
 }
 
-impl Taken {
+impl LibraryKernels {
     /// Generated part of a kernel that a library computes.
     pub(super) fn rest(&self, kernel: usize) -> Option<&Lowering> {
         self.ops.get(kernel)?.as_ref().map(|(_, form)| &form.rest)

@@ -8,7 +8,7 @@ use memc_ir::{Bytes, TensorType};
 use memc_plan::{Kernel, Section};
 
 use super::batched;
-use super::library::Taken;
+use super::library::LibraryKernels;
 use super::report::{self, Reports};
 use crate::program::{Action, Launch, Place, Source};
 use crate::{Error, Program};
@@ -38,8 +38,8 @@ pub(super) struct Lowered {
 ///
 /// # Errors
 /// [`Error::Plan`] for an op without a kernel, [`Error::Memory`] if the budget leaves no room for scratch.
-pub(super) fn lower(program: &Program, taken: &Taken) -> Result<Lowered, Error> {
-    let lowerings = program.kernels.iter().enumerate().map(|(index, kernel)| match taken.rest(index) {
+pub(super) fn lower(program: &Program, by_library: &LibraryKernels) -> Result<Lowered, Error> {
+    let lowerings = program.kernels.iter().enumerate().map(|(index, kernel)| match by_library.rest(index) {
         Some(rest) => Ok(rest.clone()),
         None => memc_cuda::lower(&kernel.op, &kernel.operands),
     });
@@ -53,8 +53,8 @@ pub(super) fn lower(program: &Program, taken: &Taken) -> Result<Lowered, Error> 
     let device_bytes = scratch.saturating_add(scratch_bytes);
     if scratch_bytes > 0 && device_bytes as u64 > program.budget_bytes {
         return Err(Error::Memory(format!(
-            "kernels of this device need {} of scratch besides the arena of {}, and the plan is for {} in all; \
-             compile it with a device profile whose reserve_bytes are at least that much more",
+            "kernels of this device need {} of scratch besides the arena of {}, and the plan is for {} in \
+             all; compile it with a device profile whose reserve_bytes are at least that much more",
             Bytes(scratch_bytes as u64),
             Bytes(program.dev_bytes as u64),
             Bytes(program.budget_bytes),
@@ -110,7 +110,7 @@ impl Lowered {
                 Action::Launch(launch) => Some(launch),
                 _ => None,
             });
-            let call = joint_call(program, &launches.collect::<Vec<_>>())?;
+            let call = batched_call(program, &launches.collect::<Vec<_>>())?;
             group
                 .last()
                 .and_then(|&last| all.get_mut(last))
@@ -154,7 +154,7 @@ pub(super) fn operand(launch: &Launch, i: usize) -> Option<Place> {
 }
 
 /// One launch for updates that [`batched::groups`] has put together.
-fn joint_call(program: &Program, launches: &[&Launch]) -> Result<Call<'static>, Error> {
+fn batched_call(program: &Program, launches: &[&Launch]) -> Result<Call<'static>, Error> {
     let wrong = || Error::Internal("updates that cannot share a launch".to_owned());
     let kernels = launches.iter().map(|launch| program.kernels.get(launch.kernel));
     let kernels: Vec<&Kernel> = kernels.collect::<Option<_>>().ok_or_else(wrong)?;

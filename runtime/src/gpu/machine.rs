@@ -1,7 +1,7 @@
 //! Rates of a device and its link apart from any plan: arithmetic, memory, copies, fixed times.
 //!
-//! Everything is measured in captured graphs between marks. Kernels and copies grow until one takes long enough, or memory
-//! ends, so that slow devices are measured in as little time as fast ones.
+//! Everything is measured in captured graphs between marks. Kernels and copies grow until one takes long
+//! enough, or memory ends, so that slow devices are measured in as little time as fast ones.
 
 use memc_cuda::{Arg, Lowering};
 use memc_gpu::{Clock, Function, GpuError, Graphs, Region, Sizes, Space, Stream, Word};

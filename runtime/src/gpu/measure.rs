@@ -9,7 +9,7 @@ use std::sync::Arc;
 use memc_gpu::{Clock, Facts, GpuError, Graph, Graphs, LibraryAlgorithms, Stream};
 use memc_plan::Section;
 
-use super::replay::{How, Replay};
+use super::replay::{Replay, ReplayOptions};
 use super::split::Split;
 use crate::log::Log;
 use crate::program::Action;
@@ -18,7 +18,7 @@ use crate::{Device, Error, Executor, HostSide, Program, memory};
 
 /// Times of a program's steps.
 #[derive(Default)]
-pub(crate) struct Taken {
+pub(crate) struct Measured {
     /// Times in ns of each kernel of the program.
     pub(crate) times: Vec<Vec<u64>>,
     /// The device while all of the program is on it, the bytes of its arena, and what it takes besides.
@@ -28,17 +28,17 @@ pub(crate) struct Taken {
 /// A device that takes down times.
 pub(crate) struct Timed<'a, F> {
     open: &'a F,
-    taken: Log<Taken>,
+    measured: Log<Measured>,
 }
 
 impl<'a, F> Timed<'a, F> {
     pub(crate) fn new(open: &'a F) -> Timed<'a, F> {
-        Timed { open, taken: Log::default() }
+        Timed { open, measured: Log::default() }
     }
 
     /// Takes the times out.
-    pub(crate) fn take(&self) -> Taken {
-        self.taken.take()
+    pub(crate) fn take(&self) -> Measured {
+        self.measured.take()
     }
 }
 
@@ -57,8 +57,8 @@ impl<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuEr
                     .to_owned(),
             ));
         };
-        self.taken.lock().times = vec![Vec::new(); program.kernels.len()];
-        let replay = Replay::open(driver, program, How::MEASURED)?;
+        self.measured.lock().times = vec![Vec::new(); program.kernels.len()];
+        let replay = Replay::open(driver, program, ReplayOptions::MEASURED)?;
         let bytes = [replay.free_bytes.unwrap_or(0), replay.arena as u64];
         Ok(Box::new(InOrder {
             replay,
@@ -66,7 +66,7 @@ impl<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuEr
             chain: None,
             marked: Vec::new(),
             bytes,
-            taken: self.taken.clone(),
+            measured: self.measured.clone(),
         }))
     }
 }
@@ -81,15 +81,15 @@ struct InOrder<D> {
     marked: Vec<usize>,
     /// Bytes of the device that were free before, and those of its arena.
     bytes: [u64; 2],
-    taken: Log<Taken>,
+    measured: Log<Measured>,
 }
 
 impl<D: Graphs + Clock> InOrder<D> {
     fn capture(&mut self) -> Result<(), Error> {
         if !self.replay.driver.is_page_locked() {
             return Err(Error::Memory(format!(
-                "the host arena cannot be page-locked, and what copies of pageable memory take is no property of the \
-                 device; {}",
+                "the host arena cannot be page-locked, and what copies of pageable memory take is no \
+                 property of the device; {}",
                 memory::lock_remedy(self.replay.program.host_bytes)
             )));
         }
@@ -108,7 +108,7 @@ impl<D: Graphs + Clock> InOrder<D> {
         self.chain = Some(chain?);
         let (facts, [before, arena]) = (self.replay.driver.facts()?, self.bytes);
         let taken = super::memory::taken(&facts, before, arena);
-        self.taken.lock().device = Some((facts, [arena, taken]));
+        self.measured.lock().device = Some((facts, [arena, taken]));
         Ok(())
     }
 
@@ -138,10 +138,14 @@ impl<D: Graphs + Clock> InOrder<D> {
         for command in body.get(device.end..).unwrap_or_default() {
             self.replay.on_host(&command.action, host)?;
         }
-        let mut taken = self.taken.lock();
+        let mut measured = self.measured.lock();
         for (pair, kernel) in self.marked.iter().enumerate() {
             let ns = self.replay.driver.elapsed_ns(2 * pair, 2 * pair + 1)?;
-            taken.times.get_mut(*kernel).into_iter().for_each(|times| times.push(ns.max(1).unsigned_abs()));
+            measured
+                .times
+                .get_mut(*kernel)
+                .into_iter()
+                .for_each(|times| times.push(ns.max(1).unsigned_abs()));
         }
         Ok(())
     }

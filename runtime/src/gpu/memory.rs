@@ -37,8 +37,8 @@ pub(super) fn pageable(driver: &mut impl Driver, program: &Program) -> Result<St
     let (out, back) = (copied(memc_plan::Space::Host), copied(memc_plan::Space::Dev));
     let ms = |bytes: u64, rate: f64| if rate > 0.0 { bytes as f64 / rate / 1e6 } else { 0.0 };
     Ok(format!(
-        "the host arena of {} could not be page-locked: copies reach {down:.1} GB/s to the host and {up:.1} GB/s back, so that \
-         those of a step alone take {:.3} ms, and commands are issued one by one; {}",
+        "the host arena of {} could not be page-locked: copies reach {down:.1} GB/s to the host and {up:.1} \
+         GB/s back, so that those of a step alone take {:.3} ms, and commands are issued one by one; {}",
         Bytes(program.host_bytes as u64),
         ms(out, down) + ms(back, up),
         host_memory::lock_remedy(program.host_bytes),
@@ -49,8 +49,8 @@ pub(super) fn pageable(driver: &mut impl Driver, program: &Program) -> Result<St
 pub(super) fn refused(error: GpuError, program: &Program) -> Error {
     match &error {
         GpuError::Memory { what: "the device arena", .. } => Error::Memory(format!(
-            "{error}; the plan is for {}, of which {} are set aside for the driver, libraries and code; free the device's \
-             memory, or compile for a smaller --gpu-mem",
+            "{error}; the plan is for {}, of which {} are set aside for the driver, libraries and code; free \
+             the device's memory, or compile for a smaller --gpu-mem",
             Bytes(program.budget_bytes),
             Bytes(program.reserve_bytes),
         )),
@@ -58,8 +58,8 @@ pub(super) fn refused(error: GpuError, program: &Program) -> Error {
     }
 }
 
-/// Bytes of the device that a program takes beside its arena of `arena` bytes, with the driver's context where that is known;
-/// `before` are the bytes that were free once the context was there, and nothing else.
+/// Bytes of the device that a program takes beside its arena of `arena` bytes, with the driver's context
+/// where that is known; `before` are the bytes that were free once the context was there, and nothing else.
 pub(super) fn taken(facts: &Facts, before: u64, arena: u64) -> u64 {
     let own = before.saturating_sub(facts.free_bytes).saturating_sub(arena);
     own.saturating_add(facts.context_bytes.unwrap_or(0))
@@ -81,9 +81,9 @@ pub(super) fn loaded(
     };
     Ok(over.then(|| {
         format!(
-            "what is loaded takes {} of the device beside the arena (kernels, libraries, graphs{context}): more than the {} \
-             that the plan sets aside, so that the budget of {} is exceeded; compile with a profile that `memrun profile` \
-             measures here, which knows what it takes",
+            "what is loaded takes {} of the device beside the arena (kernels, libraries, graphs{context}): \
+             more than the {} that the plan sets aside, so that the budget of {} is exceeded; compile with a \
+             profile that `memrun profile` measures here, which knows what it takes",
             Bytes(taken),
             Bytes(program.reserve_bytes),
             Bytes(program.budget_bytes),

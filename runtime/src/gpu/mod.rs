@@ -45,20 +45,24 @@ use crate::{Device, Error, Executor, Program};
 pub struct Gpu<F> {
     name: &'static str,
     open: F,
-    how: replay::How,
+    options: replay::ReplayOptions,
 }
 
 impl<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuError>> Gpu<F> {
     /// A device whose drivers `open` makes. `check_memory` fills undefined memory (at the start, after a
     /// free, a result before it is written) with `0xff`, which is NaN in floats.
     pub fn new(name: &'static str, open: F, check_memory: bool) -> Gpu<F> {
-        Gpu { name, open, how: replay::How { check_memory, ..replay::How::default() } }
+        Gpu {
+            name,
+            open,
+            options: replay::ReplayOptions { check_memory, ..replay::ReplayOptions::default() },
+        }
     }
 
     /// The same device, which issues every command of every step where `no_graph` is set.
     #[must_use]
     pub fn without_graph(mut self, no_graph: bool) -> Gpu<F> {
-        self.how.no_graph = no_graph;
+        self.options.no_graph = no_graph;
         self
     }
 }
@@ -79,6 +83,6 @@ impl<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuEr
 
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
         // Where there is no device, that is what to say, whatever else the plan wants.
-        Ok(Box::new(replay::Replay::open((self.open)()?, program, self.how)?))
+        Ok(Box::new(replay::Replay::open((self.open)()?, program, self.options)?))
     }
 }

@@ -10,7 +10,7 @@ use memc_gpu::{Clock, Function, GpuError, Graphs, LibraryAlgorithms, Region, Siz
 use memc_plan::{Section, Span};
 
 use super::capture::Captured;
-use super::library::{Call, Taken};
+use super::library::{Call, LibraryKernels};
 use super::lower::Lowered;
 use super::report::Reports;
 use super::split::Split;
@@ -42,21 +42,21 @@ impl Ready {
 
 /// Options of a replay.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct How {
+pub(super) struct ReplayOptions {
     /// Fill undefined memory with [`POISON`].
     pub(super) check_memory: bool,
     /// Issue every command of every step.
     pub(super) no_graph: bool,
     /// Launch every update by itself.
-    pub(super) no_joint: bool,
+    pub(super) no_batched: bool,
     /// Refuse a program where a library that its kernels could be calls of cannot be used.
     pub(super) all_libraries: bool,
 }
 
-impl How {
+impl ReplayOptions {
     /// Kernel by kernel, for measuring them.
-    pub(super) const MEASURED: How =
-        How { check_memory: false, no_graph: true, no_joint: true, all_libraries: false };
+    pub(super) const MEASURED: ReplayOptions =
+        ReplayOptions { check_memory: false, no_graph: true, no_batched: true, all_libraries: false };
 }
 
 /// A program on a device.
@@ -69,7 +69,7 @@ pub(super) struct Replay<D> {
     reports: Reports,
     /// Room for a tensor that the host loads to or stores from the device arena.
     staging: Vec<u8>,
-    how: How,
+    options: ReplayOptions,
     /// For each event of the program the driver's event that stands for its last record.
     pub(super) latest: Vec<usize>,
     /// The body as graphs; `None` where it is not to be captured.
@@ -84,23 +84,27 @@ pub(super) struct Replay<D> {
 }
 
 /// Said of a body that cannot be one graph.
-const UNSPLIT: &str = "the plan's step has host commands between those of the device, and is issued command by command \
-                       instead of as one graph; memc writes no such plans";
+const UNSPLIT: &str = "the plan's step has host commands between those of the device, and is issued command \
+    by command instead of as one graph; memc writes no such plans";
 
 impl<D: Graphs + Clock + LibraryAlgorithms> Replay<D> {
     /// Asks libraries for the program's kernels, compiles the others and reserves its memory.
-    pub(super) fn open(mut driver: D, program: Arc<Program>, how: How) -> Result<Replay<D>, Error> {
+    pub(super) fn open(
+        mut driver: D,
+        program: Arc<Program>,
+        options: ReplayOptions,
+    ) -> Result<Replay<D>, Error> {
         host_memory::check(0, program.host_bytes)?;
-        let taken = library::take(&program, &mut driver)?;
-        if how.all_libraries && !taken.lacks.is_empty() {
-            let lacks: Vec<String> = taken.lacks.into_iter().collect();
+        let by_library = library::take(&program, &mut driver)?;
+        if options.all_libraries && !by_library.lacks.is_empty() {
+            let lacks: Vec<String> = by_library.lacks.into_iter().collect();
             return Err(Error::Device(format!(
                 "a plan is tuned where all libraries that its kernels call can be used: {}",
                 lacks.join("; and ")
             )));
         }
-        let lowered = lower::lower(&program, &taken)?;
-        Replay::new(program, &lowered, taken, driver, how)
+        let lowered = lower::lower(&program, &by_library)?;
+        Replay::new(program, &lowered, by_library, driver, options)
     }
 }
 
@@ -108,12 +112,12 @@ impl<D: Graphs + Clock> Replay<D> {
     fn new(
         program: Arc<Program>,
         lowered: &Lowered,
-        taken: Taken,
+        by_library: LibraryKernels,
         mut driver: D,
-        how: How,
+        options: ReplayOptions,
     ) -> Result<Replay<D>, Error> {
-        let fill = if how.check_memory { POISON } else { 0 };
-        let mut split = if how.no_graph { None } else { Split::of(&program) };
+        let fill = if options.check_memory { POISON } else { 0 };
+        let mut split = if options.no_graph { None } else { Split::of(&program) };
         let events = split.as_ref().map_or(program.events, Split::all_events);
         let reports = Reports::of(&program, lowered);
         let (device, host) = (lowered.device_bytes, program.host_bytes);
@@ -121,14 +125,15 @@ impl<D: Graphs + Clock> Replay<D> {
             .reserve(Sizes { device, host, reports: reports.bytes() }, events, fill)
             .map_err(|error| memory::refused(error, &program))?;
         reports.clear(&mut driver);
-        let mut notes: Vec<String> = taken.notes.iter().cloned().collect();
-        notes.extend((split.is_none() && !how.no_graph).then(|| UNSPLIT.to_owned()));
+        let mut notes: Vec<String> = by_library.notes.iter().cloned().collect();
+        notes.extend((split.is_none() && !options.no_graph).then(|| UNSPLIT.to_owned()));
         if !driver.is_page_locked() {
             notes.push(memory::pageable(&mut driver, &program)?);
             split = None;
         }
-        let calls =
-            |section| lowered.section(&program, section, &reports, !(how.check_memory || how.no_joint));
+        let calls = |section| {
+            lowered.section(&program, section, &reports, !(options.check_memory || options.no_batched))
+        };
         let calls = Section::ALL.into_iter().map(calls).collect::<Result<Vec<_>, _>>()?;
         let all = || calls.iter().flatten().flatten();
         if all().next().is_some() {
@@ -141,7 +146,7 @@ impl<D: Graphs + Clock> Replay<D> {
             for (command, calls) in program.section(section).iter().zip(calls) {
                 let begin = launches.len();
                 if let Action::Launch(launch) = &command.action {
-                    launches.extend(taken.call(launch).map(Ready::Call));
+                    launches.extend(by_library.call(launch).map(Ready::Call));
                 }
                 for call in calls {
                     let name = call.launch.kernel.name.as_str();
@@ -158,14 +163,14 @@ impl<D: Graphs + Clock> Replay<D> {
         let resident_slots = program.resident_slots.iter().filter(|resident| resident.space == Space::Dev);
         let staging = vec![0; resident_slots.map(|resident| resident.len).max().unwrap_or(0)];
         Ok(Replay {
-            free_bytes: Some(taken.free_bytes),
+            free_bytes: Some(by_library.free_bytes),
             arena: device,
             driver,
             launches,
             issued,
             reports,
             staging,
-            how,
+            options,
             latest: (0..program.events).collect(),
             captured: split.map(Captured::new),
             notes,
@@ -204,7 +209,7 @@ impl<D: Graphs + Clock> Replay<D> {
             Action::Launch(launch) => self.launch(section, index, launch)?,
             Action::Copy { src, dst } => driver.copy(queue, region(*src), region(*dst))?,
             Action::Free(place) => {
-                if self.how.check_memory && place.space == Space::Dev {
+                if self.options.check_memory && place.space == Space::Dev {
                     driver.fill(queue, place.start, place.len, POISON)?;
                 }
             }
@@ -219,7 +224,7 @@ impl<D: Graphs + Clock> Replay<D> {
     }
 
     fn launch(&mut self, section: Section, index: usize, launch: &Launch) -> Result<(), GpuError> {
-        if self.how.check_memory {
+        if self.options.check_memory {
             // Results that share their bytes with an operand are still to be read.
             let shared = |j| launch.operands.iter().any(|o| matches!(o, Source::Result(k) if *k == j));
             for (_, place) in launch.results.iter().enumerate().filter(|(j, _)| !shared(*j)) {
@@ -272,7 +277,7 @@ impl<D: Graphs + Clock> Replay<D> {
                 host.read(output, self.driver.host(slot.start, slot.len)?)?;
             }
             Action::Free(place) => {
-                if self.how.check_memory && place.space == Space::Host {
+                if self.options.check_memory && place.space == Space::Host {
                     self.driver.host(place.start, place.len)?.fill(POISON);
                 }
             }

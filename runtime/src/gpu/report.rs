@@ -1,8 +1,8 @@
 //! Reports of kernels to the host: index values out of range.
 //!
-//! Reports are words of page-locked memory, which kernels write only when they have something to say, so that reading them
-//! costs no copy. They are read before the host takes an output or a state: an output may be out before a later op
-//! of the step reports, but no state is stored after a report.
+//! Reports are words of page-locked memory, which kernels write only when they have something to say, so that
+//! reading them costs no copy. They are read before the host takes an output or a state: an output may be out
+//! before a later op of the step reports, but no state is stored after a report.
 
 use memc_cuda::{IndexCheck, NO_REPORT, report};
 use memc_gpu::Driver;
@@ -63,7 +63,8 @@ impl Reports {
             .for_each(|word| word.copy_from_slice(&NO_REPORT.to_le_bytes()));
     }
 
-    /// Fails with the first report that there is: of the first launch that has one, the one that comes first in its operand.
+    /// Fails with the first report that there is: of the first launch that has one, the one that comes first
+    /// in its operand.
     pub(super) fn read(&self, driver: &mut impl Driver, program: &Program) -> Result<(), Error> {
         let words = driver.reports().chunks_exact(BYTES);
         let words = words.map(|word| word.try_into().map_or(NO_REPORT, u64::from_le_bytes));

@@ -1,9 +1,10 @@
 //! A body as host commands around one graph, and what crosses the graph's border.
 //!
-//! Two graphs of the same commands, the halves, are launched in turn, so that a step may begin while the one before it
-//! ends, as it may when commands are issued one by one. What orders them crosses the border: each half records, for the
-//! other, the end of every queue and the events that a body waits for before it records them. The host's waits, and those
-//! of the epilogue, are for events that cross it too. For each of them a half has an event of its own.
+//! Two graphs of the same commands, the halves, are launched in turn, so that a step may begin while the one
+//! before it ends, as it may when commands are issued one by one. What orders them crosses the border: each
+//! half records, for the other, the end of every queue and the events that a body waits for before it records
+//! them. The host's waits, and those of the epilogue, are for events that cross it too. For each of them a
+//! half has an event of its own.
 
 use std::ops::Range;
 

@@ -53,7 +53,8 @@ impl<D: Graphs + Clock> Replay<D> {
                 }
             }
         }
-        // With all queues empty a mark is passed while the host looks at its clock; the shortest look tells best.
+        // With all queues empty a mark is passed while the host looks at its clock; the shortest look tells
+        // best.
         self.driver.synchronize()?;
         let mut best = (i64::MAX, 0);
         for _ in 0..LOOKS {

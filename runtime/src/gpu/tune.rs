@@ -14,7 +14,7 @@ use memc_plan::{Section, TunedKernel, Tuning};
 
 use super::library::{self, Group};
 use super::lower;
-use super::replay::{How, Replay, region};
+use super::replay::{Replay, ReplayOptions, region};
 use super::tuned::{named, to_plan};
 use crate::log::Log;
 use crate::profile::median;
@@ -77,8 +77,8 @@ impl<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuEr
     }
 
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
-        let how = How { all_libraries: true, ..How::MEASURED };
-        let replay = Replay::open((self.open)()?, program, how)?;
+        let options = ReplayOptions { all_libraries: true, ..ReplayOptions::MEASURED };
+        let replay = Replay::open((self.open)()?, program, options)?;
         Ok(Box::new(Warm { replay, stages: self.stages.clone(), measured: self.measured.clone() }))
     }
 }

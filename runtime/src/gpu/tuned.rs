@@ -19,7 +19,7 @@ pub(super) struct Tuned<'a> {
     setting: Setting,
     /// Calls that have an algorithm there.
     all: usize,
-    /// Why algorithms are not taken, each with how many calls it leaves to the library's own choice.
+    /// Reasons why tuned algorithms are not used, each with the number of calls that it concerns.
     left: BTreeMap<String, usize>,
 }
 
@@ -31,15 +31,15 @@ impl<'a> Tuned<'a> {
         Tuned { tuning, kernels: kernels.collect(), setting, all: 0, left: BTreeMap::new() }
     }
 
-    /// The algorithm for a call that these kernels are, where there is one that was measured as things are
-    /// here.
+    /// The tuned algorithm for the call that these kernels are, where it was measured under the conditions of
+    /// this run.
     pub(super) fn algorithm(&mut self, kernels: &[usize]) -> Option<LibraryAlgorithm> {
         let tuning = self.tuning?;
         let entry = kernels.iter().find_map(|kernel| self.kernels.get(kernel))?;
         let algorithm = to_library(&entry.algorithm);
         let name = algorithm.component().name();
         let here = self.setting.libraries.iter().find(|(component, _)| *component == algorithm.component());
-        // What is lost without the library is said of the library.
+        // Without the library a note about the library itself suffices.
         let (_, here) = here?;
         self.all += 1;
         let there = tuning.libraries.iter().find(|(library, _)| library == name).map(|(_, version)| version);
@@ -71,14 +71,14 @@ impl<'a> Tuned<'a> {
         *self.left.entry(REFUSED.to_owned()).or_default() += 1;
     }
 
-    /// What the user should know: how many kernels are not computed as they were tuned, and why.
+    /// Note for the user: the number of kernels that are not computed as they were tuned, and the reasons.
     pub(super) fn note(&self) -> Option<String> {
         let left: usize = self.left.values().sum();
         let why: Vec<&str> = self.left.keys().map(String::as_str).collect();
         let text = || {
             format!(
-                "the plan's tuning is not used for {left} of {} tuned kernels, whose algorithms the libraries choose: {}; \
-                 `memrun tune` measures again",
+                "the plan's tuning is not used for {left} of {} tuned kernels, whose algorithms the \
+                 libraries choose: {}; `memrun tune` measures again",
                 self.all,
                 why.join(", and ")
             )

@@ -1,4 +1,5 @@
-//! Rates of a machine apart from any plan, and their measurement on the CPU: arithmetic, memory, copies, handing over.
+//! Rates of a machine apart from any plan, and their measurement on the CPU: arithmetic, memory, copies,
+//! handing over.
 
 use std::{sync::mpsc, thread};
 

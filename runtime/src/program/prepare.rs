@@ -8,6 +8,7 @@ use memc_plan::{Kernel, Plan, Queue, Section, Slice, Space};
 
 use super::{Action, Command, Launch, Place, Program, Source, Types};
 use crate::Error;
+use crate::error::Defect;
 
 pub(super) fn prepare(plan: &Plan) -> Result<Program, Error> {
     plan.validate().map_err(|error| Error::Plan(error.to_string()))?;
@@ -64,33 +65,37 @@ fn index(n: u32) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
 
-fn sized(ty: &TensorType) -> Result<&TensorType, String> {
+fn sized(ty: &TensorType) -> Result<&TensorType, Defect> {
     match ty.checked_numel() {
         Some(_) => Ok(ty),
-        None => Err(format!("type `{ty}` is too large")),
+        None => Err(Defect::new(format!("type `{ty}` is too large"))),
     }
 }
 
-fn check_kernel(kernel: &Kernel) -> Result<(), String> {
+fn check_kernel(kernel: &Kernel) -> Result<(), Defect> {
     kernel.operands.iter().chain(&kernel.results).try_for_each(|ty| sized(ty).map(|_| ()))?;
     let (op, operand_types, result_types) = (&kernel.op, &kernel.operands, &kernel.results);
-    let needs = Call { op, operand_types, result_types }.check().map_err(|error| error.to_string())?;
+    let needs = Call { op, operand_types, result_types }.check().map_err(Defect::new)?;
     if kernel.workspace_bytes < needs {
-        return Err(format!("declares {} bytes of workspace where it needs {needs}", kernel.workspace_bytes));
+        return Err(Defect::new(format!(
+            "declares {} bytes of workspace where it needs {needs}",
+            kernel.workspace_bytes
+        )));
     }
     Ok(())
 }
 
 /// A slice within its arena (the plan is validated) as a place.
-fn place(slice: &Slice) -> Result<Place, String> {
-    let fits = |n| usize::try_from(n).map_err(|_| format!("{slice} is larger than the address space"));
+fn place(slice: &Slice) -> Result<Place, Defect> {
+    let fits =
+        |n| usize::try_from(n).map_err(|_| Defect::new(format!("{slice} is larger than the address space")));
     Ok(Place { space: slice.space, start: fits(slice.offset)?, len: fits(slice.bytes)? })
 }
 
 /// A slice that holds a tensor.
-fn place_of(slice: &Slice, ty: &TensorType) -> Result<Place, String> {
+fn place_of(slice: &Slice, ty: &TensorType) -> Result<Place, Defect> {
     if slice.bytes != ty.bytes() {
-        return Err(format!("{slice} for a tensor {ty} of {} bytes", ty.bytes()));
+        return Err(Defect::new(format!("{slice} for a tensor {ty} of {} bytes", ty.bytes())));
     }
     place(slice)
 }
@@ -110,11 +115,11 @@ fn section(
     commands.collect()
 }
 
-fn action(program: &Program, command: &memc_plan::Command, trail: &Trail) -> Result<Action, String> {
+fn action(program: &Program, command: &memc_plan::Command, trail: &Trail) -> Result<Action, Defect> {
     Ok(match &command.action {
         memc_plan::Action::Launch { kernel, reads, writes, workspace } => {
             if command.queue != Queue::COMPUTE {
-                return Err("launches belong on the compute stream".to_owned());
+                return Err(Defect::new("launches belong on the compute stream"));
             }
             let kernel = index(*kernel);
             let types = program.kernels.get(kernel).ok_or("no such kernel")?;
@@ -127,10 +132,10 @@ fn action(program: &Program, command: &memc_plan::Command, trail: &Trail) -> Res
         memc_plan::Action::Copy { src, dst } => {
             let (src, dst) = (place(src)?, place(dst)?);
             if command.queue == Queue::Host {
-                return Err("copies belong on a device stream".to_owned());
+                return Err(Defect::new("copies belong on a device stream"));
             }
             if src.overlaps(&dst) {
-                return Err("source and destination overlap".to_owned());
+                return Err(Defect::new("source and destination overlap"));
             }
             Action::Copy { src, dst }
         }
@@ -150,13 +155,13 @@ fn launch(
     reads: &[Slice],
     writes: &[Slice],
     workspace: Option<&Slice>,
-) -> Result<Launch, String> {
+) -> Result<Launch, Defect> {
     let check = |slice: &Slice, place: Place| {
         if place.space != Space::Dev {
-            return Err(format!("{slice} is not in the device arena"));
+            return Err(Defect::new(format!("{slice} is not in the device arena")));
         }
         if place.len > 0 && !place.start.is_multiple_of(ALIGN) {
-            return Err(format!("{slice} is not aligned to {ALIGN} bytes"));
+            return Err(Defect::new(format!("{slice} is not aligned to {ALIGN} bytes")));
         }
         Ok(place)
     };
@@ -171,11 +176,11 @@ fn launch(
     };
     for (j, result) in results.iter().enumerate() {
         if results.iter().take(j).any(|other| other.overlaps(result)) {
-            return Err(format!("result {j} overlaps another result"));
+            return Err(Defect::new(format!("result {j} overlaps another result")));
         }
     }
     if operands.iter().chain(&results).any(|place| place.overlaps(&workspace)) {
-        return Err("the workspace overlaps an operand or result".to_owned());
+        return Err(Defect::new("the workspace overlaps an operand or result"));
     }
     let types = (kernel.operands.iter().collect::<Vec<_>>(), kernel.results.iter().collect::<Vec<_>>());
     let pairs = kernel.op.inplace_pairs(&types.0, &types.1);
@@ -186,13 +191,13 @@ fn launch(
                 continue;
             }
             if operand != result {
-                return Err(format!("operand {i} overlaps result {j} in part"));
+                return Err(Defect::new(format!("operand {i} overlaps result {j} in part")));
             }
             if !pairs.contains(&(i, j)) {
-                return Err(format!(
+                return Err(Defect::new(format!(
                     "operand {i} cannot share its bytes with result {j} of `{}`",
                     kernel.op.mnemonic()
-                ));
+                )));
             }
             source = Source::Result(j);
         }

@@ -24,7 +24,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// What a run on synthetic data says first.
+/// First note of a run on synthetic data.
 const SYNTHETIC: &str =
     "memrun: note: synthetic data for `input`, `labels`; real data: --input NAME=@FILE.npy\n";
 
@@ -42,7 +42,8 @@ fn fails(folder: &Folder, arguments: &str, code: i32, parts: &[&str]) {
     }
 }
 
-/// A run prints one row for each step and a last line with the verdict; what is made up is said on standard error.
+/// A run prints one row for each step and a last line with the verdict; what is made up is said on standard
+/// error.
 #[test]
 fn a_run_prints_its_losses() {
     let folder = Folder::of(CLASSIFIER);
@@ -91,7 +92,7 @@ fn json_is_one_object() {
     assert!(object.get("device").is_some_and(Value::is_null) && object["interrupted"] == false);
 }
 
-/// What a plan is says which device it is for, and how the budget is divided.
+/// The description of a plan names its device, and the parts of the budget.
 #[test]
 fn plan_info_shows_the_device_and_the_parts_of_the_budget() {
     let of = |budget: &str| {
@@ -101,7 +102,8 @@ fn plan_info_shows_the_device_and_the_parts_of_the_budget() {
         (printed, serde_json::from_str::<Value>(&object).unwrap())
     };
     let (printed, object) = of("profile mine\nbudget 17408 reserve 1024");
-    let budget = "budget        17.00 KiB (17,408 B) = 16.00 KiB (16,384 B) for the arena + 1.00 KiB (1,024 B) reserve (driver, libraries and code)\n";
+    let budget = "budget        17.00 KiB (17,408 B) = 16.00 KiB (16,384 B) for the arena + 1.00 KiB (1,024 \
+        B) reserve (driver, libraries and code)\n";
     assert!(printed.contains("\nprofile       mine\n") && printed.contains(budget), "{printed}");
     assert_eq!((&object["profile"], &object["reserve_bytes"]), (&Value::from("mine"), &Value::from(1024)));
     assert_eq!(object["gpu_mem_bytes"], 17408);
@@ -109,7 +111,8 @@ fn plan_info_shows_the_device_and_the_parts_of_the_budget() {
     assert!(printed.contains("16.00 KiB (16,384 B), all of it for the arena\n"), "{printed}");
 }
 
-/// No output takes the place of the plan, of data, or of another output; a state may be saved over the one that is resumed.
+/// No output takes the place of the plan, of data, or of another output; a state may be saved over the one
+/// that is resumed.
 #[test]
 fn outputs_take_the_place_of_nothing() {
     let folder = Folder::of(CLASSIFIER);
@@ -291,8 +294,8 @@ fn a_gpu_runs_the_plan_or_is_missed() {
     }
 }
 
-/// `devices` works with and without CUDA's libraries: every one is listed with its version, or with why it is missing,
-/// what that costs and what brings it; a file that is no library is named.
+/// `devices` works with and without CUDA's libraries: every one is listed with its version, or with why it is
+/// missing, what that costs and what brings it; a file that is no library is named.
 #[test]
 fn devices_lists_what_is_there_and_what_is_missing() {
     let folder = Folder::of(CLASSIFIER);

@@ -1,5 +1,5 @@
-//! `memrun --device cuda` as it is, on libraries that take the place of NVIDIA's: driver and NVRTC (`fake.cpp`), cuBLASLt and
-//! cuDNN (`fake_library.h`), and NVML (`fake_nvml.cpp`).
+//! `memrun --device cuda` as it is, on libraries that take the place of NVIDIA's: driver and NVRTC
+//! (`fake.cpp`), cuBLASLt and cuDNN (`fake_library.h`), and NVML (`fake_nvml.cpp`).
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ impl Fake {
         command.env("LD_LIBRARY_PATH", &folder).env("XDG_CACHE_HOME", folder.join("cache"));
         command.env("FAKE_CUDA", failure).env("FAKE_CUDA_FOLDER", &folder).env("FAKE_CUDA_SHIM", shim());
         command.env("FAKE_LIBRARY", failure).env("FAKE_LIBRARY_LOG", folder.join("calls.log"));
-        // What an environment has of the real ones stays out of it.
+        // Real libraries of the environment stay out of it.
         for variable in ["MEMRUN_CUDA_LIBS", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH"] {
             command.env_remove(variable);
         }
@@ -94,8 +94,9 @@ impl Fake {
     }
 }
 
-/// The whole path from command line to driver: numbers are the CPU's within rounding, the same with poisoned memory, without a
-/// graph and with a traced step, and no handle is left. A program is compiled once: the second run finds it, though the compiler would fail.
+/// The whole path from command line to driver: numbers are the CPU's within rounding, the same with poisoned
+/// memory, without a graph and with a traced step, and no handle is left. A program is compiled once: the
+/// second run finds it, though the compiler would fail.
 #[test]
 fn memrun_runs_a_plan_through_the_driver() {
     let Some(fake) = Fake::new(&host_waits()) else { return };
@@ -134,7 +135,7 @@ fn memrun_measures_a_plan_through_the_driver() {
         (&profile["processors"], &profile["memory_bytes"]),
         (&Value::from(132), &Value::from(1 << 30))
     );
-    // What the context takes; without the library that says so, all that is not free.
+    // Bytes of the context; without the library that says so, all that is not free.
     assert_eq!(profile["reserve_bytes"], 1 << 20);
     fake.succeeds("profile model.plan --device cuda --steps 2 -o other.json", "no meter");
     let text = std::fs::read_to_string(fake.folder.path("other.json")).unwrap();
@@ -149,7 +150,7 @@ fn memrun_measures_a_plan_through_the_driver() {
     assert!(!fake.folder.path("lost.json").exists());
 }
 
-/// What the driver's context takes beyond what the plan sets aside is told once the step is loaded.
+/// A note after the first step tells of a driver's context that takes more than the plan sets aside.
 #[test]
 fn a_context_larger_than_planned_is_told() {
     let Some(fake) = Fake::new(crate::CLASSIFIER) else { return };

@@ -1,4 +1,5 @@
-//! Generated plans: the proof that there are no races, against plain reachability; and mutants, which must never crash.
+//! Generated plans: the proof that there are no races, against plain reachability; and mutants, which must
+//! never crash.
 
 use std::collections::BTreeMap;
 
@@ -46,8 +47,8 @@ fn copies(u: &mut Unstructured) -> Result<Plan> {
     Ok(plan)
 }
 
-/// Whether the plan is free of races over so many bodies, and finds every event that it waits for recorded: a graph
-/// with a node for each command, and for each pair of conflicting commands a search for a path.
+/// Whether the plan is free of races over so many bodies, and finds every event that it waits for recorded: a
+/// graph with a node for each command, and for each pair of conflicting commands a search for a path.
 fn ordered(plan: &Plan, bodies: usize) -> bool {
     let body = std::iter::repeat_n(&plan.body, bodies).flatten();
     let all: Vec<&Command> = plan.prologue.iter().chain(body).chain(&plan.epilogue).collect();

@@ -27,8 +27,9 @@ fn no_graph(steps: u64) -> RunOptions {
     RunOptions { steps, no_graph: true, ..RunOptions::default() }
 }
 
-/// Random delays of all queues, random orders of captured commands and poisoned memory change no bit of losses and states,
-/// whether the step is captured or not; they are the CPU's within rounding, with libraries and without.
+/// Random delays of all queues, random orders of captured commands and poisoned memory change no bit of
+/// losses and states, whether the step is captured or not; they are the CPU's within rounding, with libraries
+/// and without.
 #[test]
 fn a_plan_gives_the_same_bits_at_any_timing() {
     if !has_compiler() {
@@ -60,16 +61,17 @@ fn assert_close(folder: &Folder, plain: &(Vec<f32>, Vec<u8>)) {
     assert!(losses.iter().zip(&plain.0).all(|(a, b)| close(*a, *b)), "{losses:?} and {:?}", plain.0);
     for ((name, want), (_, got)) in floats(&states).iter().zip(&floats(&plain.1)) {
         assert_eq!(want.len(), got.len());
-        // AdamW's step has the size of the learning rate whatever the gradient's, so that rounding near zero shows.
+        // AdamW's step has the size of the learning rate whatever the gradient's, so that rounding near zero
+        // shows.
         let limit = |b: f32| 1e-3 * (1.0 + b.abs());
         let far = want.iter().zip(got).position(|(b, a)| (a - b).abs() > limit(*b));
         assert_eq!(far, None, "{name} differs from the CPU's");
     }
 }
 
-/// A schedule in which any one event of the body is not waited for computes something else: neither queues nor graphs of the
-/// mock order more than the plan. The events are those of the plan, and what the two graphs have of the one that a body
-/// waits for before it records it.
+/// A schedule in which any one event of the body is not waited for computes something else: neither queues
+/// nor graphs of the mock order more than the plan. The events are those of the plan, and what the two graphs
+/// have of the one that a body waits for before it records it.
 #[test]
 fn without_a_wait_timing_shows() {
     if !has_compiler() {
@@ -77,13 +79,14 @@ fn without_a_wait_timing_shows() {
     }
     let folder = Folder::of(CLASSIFIER);
     let plain = on_mock(&folder, Behaviour::default(), true, &no_graph(6)).unwrap();
-    // Of the plan's events 5 and 6 cross the border of a graph, as those after the plan's, with the ends of three queues.
+    // Of the plan's events 5 and 6 cross the border of a graph, as those after the plan's, with the ends of
+    // three queues.
     let eager = (0..6).map(|event| (no_graph(6), 1 << event));
     let captured = (0..5).map(|event| 1 << event).chain([1 << 7 | 1 << 12]).map(|mask| (steps(6), mask));
     for (options, ignored_waits) in eager.chain(captured) {
         let differs = (0..60).any(|seed| {
             let behaviour = Behaviour { seed: Some(seed), ignored_waits, ..Behaviour::default() };
-            // What is read too early may also be refused, as labels that are none.
+            // Values read too early may also be refused, as illegal labels.
             on_mock(&folder, behaviour, true, &options).map_or(true, |got| got != plain)
         });
         assert!(differs, "events {ignored_waits:#b}, no graph: {}", options.no_graph);
@@ -123,7 +126,8 @@ fn a_capture_waits_for_nothing_outside() {
     mock.synchronize().unwrap();
 }
 
-/// A body with the host between commands of the device runs command by command, as a note says, with the same bits.
+/// A body with the host between commands of the device runs command by command, as a note says, with the same
+/// bits.
 #[test]
 fn a_body_that_is_no_graph_runs_and_is_told() {
     if !has_compiler() {
@@ -142,8 +146,8 @@ fn a_body_that_is_no_graph_runs_and_is_told() {
     assert!(log.notes.iter().any(|note| note.contains("command by command")), "{:?}", log.notes);
 }
 
-/// Memory that is not as planned changes no bit, and is told: a host arena that cannot be page-locked, with what its copies
-/// cost, and kernels that take more of the device than the plan sets aside.
+/// Memory that is not as planned changes no bit, and is told: a host arena that cannot be page-locked, with
+/// what its copies cost, and kernels that take more of the device than the plan sets aside.
 #[test]
 fn memory_that_is_not_as_planned_is_told() {
     if !has_compiler() {
@@ -168,7 +172,8 @@ fn memory_that_is_not_as_planned_is_told() {
     }
 }
 
-/// Where pages are not locked and the process may lock less than the host arena, that is named, and what raises it.
+/// Where pages are not locked and the process may lock less than the host arena, that is named, and what
+/// raises it.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_limit_of_locked_memory_is_told() {
@@ -209,7 +214,8 @@ fn nothing_is_saved_after_a_failure() {
     }
 }
 
-/// The unplanned run on the same device has the same bits at any timing, and a plan that computes something else is told.
+/// The unplanned run on the same device has the same bits at any timing, and a plan that computes something
+/// else is told.
 #[test]
 fn a_run_is_verified_on_its_own_device() {
     if !has_compiler() {
@@ -324,7 +330,8 @@ source text
 |carry %c <- %c_new
 ";
 
-/// Updates that follow each other share a launch, except where memory is poisoned between them; the bits are the CPU's.
+/// Updates that follow each other share a launch, except where memory is poisoned between them; the bits are
+/// the CPU's.
 #[test]
 fn updates_share_a_launch() {
     if !has_compiler() {

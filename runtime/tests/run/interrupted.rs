@@ -1,4 +1,4 @@
-//! What an interrupt ends, what it says at once, and what is left.
+//! Interrupts: the runs that they end, the message at once, and the files left.
 #![cfg(target_os = "linux")]
 
 use std::{
@@ -26,7 +26,8 @@ impl Running {
         Running { child, stderr }
     }
 
-    /// The same, held up where it reads the pipe, after it has set its handler; and the other end of what it reads.
+    /// The same, held up where it reads the pipe, after it has set its handler; and the other end of what it
+    /// reads.
     fn held(folder: &Folder, arguments: &str) -> (Running, File) {
         let running = Running::start(folder, arguments);
         // Opening this end returns once the command has opened its own.
@@ -62,7 +63,8 @@ fn folder_with_pipe() -> Folder {
     folder
 }
 
-/// What measures has nothing to save: an interrupt ends it at once with 130, says that there is no result, and leaves no file.
+/// A measurement has nothing to save: an interrupt ends it at once with 130, says that there is no result,
+/// and leaves no file.
 #[test]
 fn an_interrupt_ends_a_measurement_at_once() {
     let folder = folder_with_pipe();
@@ -81,7 +83,8 @@ fn an_interrupt_ends_a_measurement_at_once() {
     }
 }
 
-/// An interrupt ends the run with 130 after a whole step, and the state that it had then is saved and can be resumed.
+/// An interrupt ends the run with 130 after a whole step, and the state that it had then is saved and can be
+/// resumed.
 #[test]
 fn an_interrupt_saves_the_state() {
     let folder = Folder::of(CLASSIFIER);
@@ -104,7 +107,8 @@ fn an_interrupt_saves_the_state() {
     let steps: u64 =
         steps.split_once("/1000000000 peak=14.88KiB/16.00KiB step=").expect(last).0.parse().unwrap();
     let note = format!(
-        "interrupted after {steps} of 1000000000 steps; the state that it left is saved in state, and --resume state"
+        "interrupted after {steps} of 1000000000 steps; the state that it left is saved in state, and \
+         --resume state"
     );
     assert!(said.contains(&note), "{said} lacks {note}");
     let resumed = memrun(&folder, "model.plan --resume state --json");
@@ -112,8 +116,8 @@ fn an_interrupt_saves_the_state() {
     assert_eq!(object["first_step"].as_u64(), Some(steps + 1));
 }
 
-/// An interrupt that comes before the first step lets no step run; there is no time of a step then, and no state without
-/// `--save`.
+/// An interrupt that comes before the first step lets no step run; there is no time of a step then, and no
+/// state without `--save`.
 #[test]
 fn an_interrupt_before_the_first_step_is_told_as_that() {
     for (save, told) in [("", "nothing was saved"), (" --save s.x", "saved in s.x")] {

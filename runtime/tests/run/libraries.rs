@@ -66,7 +66,8 @@ pub(crate) fn plan<'a>(cases: impl IntoIterator<Item = (&'a Case, u64)>) -> Stri
     }
     let end = aligned(end);
     format!(
-        "plan 1\nproducer hand\nmodel calls\nbudget {} reserve 0\narena dev {end} host 0\n{kernels}{states}events 1\n\
+        "plan 1\nproducer hand\nmodel calls\nbudget {} reserve 0\narena dev {end} host \
+         0\n{kernels}{states}events 1\n\
          prologue {{\n{loads}  compute record e0\n}}\nbody {{\n{launches}  compute record e0\n}}\n\
          epilogue {{\n  host wait e0\n{stores}}}\n",
         end + (64 << 20)
@@ -206,7 +207,7 @@ fn ways_fit_the_workspace_and_the_options() {
     let matmuls = algorithms(&calls, "cublasLtMatmul");
     assert!(matmuls[0].starts_with("scheme=2 compute=68 workspace=7"), "{matmuls:?}");
     assert!(algorithms(&calls, "cudnnConvolutionForward")[0].starts_with("algorithm=7 math=3"), "{calls:#?}");
-    // What f32 is transformed with would be rounded in 16 bits.
+    // The transforms of f32 would be rounded in 16 bits.
     let narrow = convolutions(DType::F16);
     let fake16 = Fake::new(&plan(narrow.iter().map(|case| (case, room(case))))).unwrap();
     let (_, calls, _) = run(&fake16, "", "");
@@ -275,8 +276,10 @@ fn what_is_missing_is_told_once() {
     check(
         "old library",
         &[
-            "matrix products run as generated kernels, which are slower: libcublasLt.so is of version 11.11.3, and 12 is needed",
-            "convolutions run as generated kernels, which are slower: libcudnn.so is of version 8.9.7, and 9 is needed",
+            "matrix products run as generated kernels, which are slower: libcublasLt.so is of version \
+             11.11.3, and 12 is needed",
+            "convolutions run as generated kernels, which are slower: libcudnn.so is of version 8.9.7, and \
+             9 is needed",
         ],
     );
     for name in ["libcublasLt.so", "libcublasLt.so.13", "libcublasLt.so.12", "libcudnn.so", "libcudnn.so.9"] {
@@ -318,7 +321,7 @@ fn planned_and_unplanned_runs_take_the_same_ways() {
     }
 }
 
-/// What is for a GPU alone is refused on the CPU device.
+/// Options for a GPU alone are refused on the CPU device.
 #[test]
 fn options_of_libraries_are_refused_on_the_cpu() {
     let Some(fake) = Fake::new(&plan([])) else { return };

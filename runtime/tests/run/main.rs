@@ -28,7 +28,8 @@ use memc_runtime::{Error, Report, RunOptions, Stage, Watch, run};
 /// A classifier with swapped optimizer state; see the file.
 const CLASSIFIER: &str = include_str!("classifier.plan");
 
-/// The same, with the host waiting for the copies of its inputs as in compiled plans, before it writes the next ones.
+/// The same, with the host waiting for the copies of its inputs as in compiled plans, before it writes the
+/// next ones.
 fn host_waits() -> String {
     let primed = "  d2h record e5\n}\nbody {\n";
     assert!(CLASSIFIER.contains(primed));

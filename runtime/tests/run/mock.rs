@@ -33,7 +33,7 @@ use worker::{Board, Worker, worker};
 use crate::arena::Bytes;
 use crate::plain;
 
-/// What an event stands for.
+/// Meaning of an event.
 #[derive(Clone, Copy)]
 enum Record {
     /// A record that was issued.
@@ -42,7 +42,7 @@ enum Record {
     Captured(usize, Option<usize>),
 }
 
-/// How a mock behaves.
+/// Behaviour of a mock.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Behaviour {
     /// Delay commands at random, by this seed.

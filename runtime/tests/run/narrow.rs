@@ -59,7 +59,8 @@ fn bits(xs: &[f32], dtype: DType) -> Vec<u8> {
     xs.iter().flat_map(|&x| Scalar::Float(memc_ir::attr::F32(x)).to_bytes(dtype).unwrap()).collect()
 }
 
-/// Arrays of 16 bits feed inputs of 16 bits; a step rounds its results once; states keep their bits from run to run.
+/// Arrays of 16 bits feed inputs of 16 bits; a step rounds its results once; states keep their bits from run
+/// to run.
 #[test]
 fn sixteen_bits_are_fed_run_saved_and_resumed() {
     let xs = [1.0, -2.0, 0.375, 0.0];

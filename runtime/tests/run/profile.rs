@@ -48,7 +48,8 @@ fn what_is_measured_is_told() {
     assert!(told.last().is_some_and(|last| last.starts_with("measuring the machine: ")), "{told:?}");
 }
 
-/// On a GPU the same kernels are measured, and more of the machine. What is neither free nor the plan's is the reserve.
+/// On a GPU the same kernels are measured, and more of the machine. What is neither free nor the plan's is
+/// the reserve.
 #[test]
 fn every_kernel_of_a_step_is_measured_on_a_gpu() {
     if !has_compiler() {

@@ -67,7 +67,8 @@ fn both_bodies_are_looked_at() {
 /// A run of no steps is looked at too: what only a body records or orders is not there for the epilogue.
 #[test]
 fn runs_without_a_body_are_looked_at() {
-    let plan = "plan 1\narena dev 64 host 0\nevents 1\nbody {\n  compute record e0\n}\nepilogue {\n  host wait e0\n}\n";
+    let plan = "plan 1\narena dev 64 host 0\nevents 1\nbody {\n  compute record e0\n}\nepilogue {\n  host \
+        wait e0\n}\n";
     let error = Program::new(&parse(plan)).unwrap_err().to_string();
     assert!(error.contains("epilogue command 0") && error.contains("nothing has recorded"), "{error}");
     let plan = "plan 1\narena dev 64 host 0\nevents 1\nprologue {\n  compute free dev+0:64\n}\nbody {\n  \
@@ -148,7 +149,8 @@ fn initial_contents_are_checked() {
     assert!(error.to_string().contains("`w`") && error.to_string().contains("normal:0.25"), "{error}");
 }
 
-/// A host arena that takes more than the caller lets it have is refused with both sizes, before anything runs.
+/// A host arena that takes more than the caller lets it have is refused with both sizes, before anything
+/// runs.
 #[test]
 fn a_host_arena_is_compared_with_what_it_may_take() {
     let folder = crate::Folder::of(CLASSIFIER);

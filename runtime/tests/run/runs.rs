@@ -69,8 +69,8 @@ fn poison_shows_a_read_of_freed_memory() {
     assert!(error.to_string().contains("`loss`"), "{error}");
 }
 
-/// An event stands for its most recent record at the time of the wait: the second wait must not be satisfied by, nor
-/// wait for, any other record. The host reads after each copy what the kernel before it made.
+/// An event stands for its most recent record at the time of the wait: the second wait must not be satisfied
+/// by, nor wait for, any other record. The host reads after each copy what the kernel before it made.
 #[test]
 fn waits_bind_to_the_most_recent_record() {
     let text = "

@@ -6,7 +6,8 @@ use memc_runtime::{RunOptions, StateWriter};
 
 use crate::{CLASSIFIER, Folder, Log, floats, npy, report, steps};
 
-/// A run that is saved and resumed equals one that was not, bit for bit, with data read on from where it stopped.
+/// A run that is saved and resumed equals one that was not, bit for bit, with data read on from where it
+/// stopped.
 #[test]
 fn a_resumed_run_equals_an_uninterrupted_one() {
     let folder = Folder::of(CLASSIFIER);
@@ -26,7 +27,8 @@ fn a_resumed_run_equals_an_uninterrupted_one() {
     assert!(more.to_string().contains("resumed run has done 5"), "{more}");
 }
 
-/// A saved state is a plain safetensors file with every state but the constants, and its bytes are the same each time.
+/// A saved state is a plain safetensors file with every state but the constants, and its bytes are the same
+/// each time.
 #[test]
 fn a_saved_state_is_a_safetensors_file() {
     let folder = Folder::of(CLASSIFIER);
@@ -99,7 +101,8 @@ fn a_state_of_another_source_is_noted() {
     assert!(log.notes.iter().any(|note| note.contains("another model")), "{:?}", log.notes);
 }
 
-/// What cannot be saved is refused before the first step, and a state that is not finished leaves the old file.
+/// A state that cannot be saved is refused before the first step, and a state that is not finished leaves the
+/// old file.
 #[test]
 fn the_old_file_stays() {
     let folder = Folder::of(CLASSIFIER);

@@ -23,8 +23,8 @@ fn slices(folder: &Folder) -> Vec<(String, u64, f64, f64)> {
     events.iter().filter(|e| e["ph"] == "X").map(slice).collect()
 }
 
-/// Every launch, copy, write and read of the step is there, one after another on its track, and after what it waits for; the
-/// host's too, where all have one clock.
+/// Every launch, copy, write and read of the step is there, one after another on its track, and after what it
+/// waits for; the host's too, where all have one clock.
 fn hold(slices: &[(String, u64, f64, f64)], one_clock: bool) {
     assert_eq!(slices.len(), 4 + 4 + 7 + 1 + 2 + 2 + 1, "{slices:?}");
     for track in 0..4 {
@@ -66,12 +66,14 @@ fn a_traced_step_is_a_step() {
     let losses = on_mock(&steps(4), None);
     for (seed, no_graph) in (0..10).zip([false, true].into_iter().cycle()) {
         assert_eq!(on_mock(&traced(no_graph), Some(seed)), losses);
-        // A device's clock is compared with the host's while both run, which other work may delay by any time.
+        // A device's clock is compared with the host's while both run, which other work may delay by any
+        // time.
         hold(&slices(&folder), false);
     }
 }
 
-/// A run that ends before its last step writes no trace and says so; a folder that takes no file is told before the run.
+/// A run that ends before its last step writes no trace and says so; a folder that takes no file is told
+/// before the run.
 #[test]
 fn a_trace_is_of_the_last_step_or_not_at_all() {
     let folder = Folder::of(CLASSIFIER);

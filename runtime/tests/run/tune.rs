@@ -155,7 +155,7 @@ fn a_tuning_of_something_else_is_left_with_a_note() {
     reset();
     assert_eq!(run_both("--no-libraries", ""), "");
     reset();
-    // What is lost without a library is said of the library alone.
+    // Without a library there is one note, about the library alone.
     let said = run_both("", "old library");
     assert!(said.lines().count() == 2 && !said.contains("tuning"), "{said}");
     let output = fake.memrun("model.plan --steps 2", "");
@@ -237,7 +237,7 @@ fn ways_that_break_the_rules_are_not_taken() {
     );
 }
 
-/// What an algorithm takes of workspace is the library's word, not the plan's; a plan whose own word is more
+/// The workspace of an algorithm is the library's word, not the plan's; a plan whose own word is more
 /// than its launches have is damaged.
 #[test]
 fn workspaces_are_those_of_the_launches() {
@@ -256,7 +256,7 @@ fn workspaces_are_those_of_the_launches() {
     for entry in &mut narrow.tuning.as_mut().unwrap().kernels {
         entry.workspace_bytes = 0;
         let TunedAlgorithm::Product(bytes) = &entry.algorithm else { continue };
-        // What it would take, by the fake's own word.
+        // The workspace that it would take, by the fake's own word.
         let elements = products.next().unwrap();
         assert_eq!((&bytes[8..24], bytes[40]), (&[0; 16][..], 1));
         changed(&mut entry.algorithm, 1, 2);

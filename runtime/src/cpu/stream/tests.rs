@@ -29,11 +29,12 @@ impl HostSide for Idle {
     }
 }
 
-/// A panic on any stream becomes an internal error that names the command; the streams that wait for the panicked
-/// one end too, and the executor only returns errors from then on.
+/// A panic on any stream becomes an internal error that names the command; the streams that wait for the
+/// panicked one end too, and the executor only returns errors from then on.
 #[test]
 fn a_panic_ends_all_streams() {
-    let text = "plan 1\narena dev 64 host 0\nevents 1\nbody {\n  compute free dev+0:64\n  compute record e0\n  \
+    let text = "plan 1\narena dev 64 host 0\nevents 1\nbody {\n  compute free dev+0:64\n  compute record \
+        e0\n  \
                 h2d wait e0\n  h2d free dev+0:64\n  h2d record e0\n  d2h wait e0\n  d2h free dev+0:64\n  \
                 d2h record e0\n  host wait e0\n}\n";
     for broken in [0, 3, 6] {
@@ -80,8 +81,8 @@ fn hosted() -> Box<dyn Executor> {
     device.open(Arc::new(Program::new(&plan).unwrap())).unwrap()
 }
 
-/// Of all orders of up to four sections, those run that begin with the one prologue and end at the epilogue; the
-/// first section out of order calls no host action, and nothing runs after it.
+/// Of all orders of up to four sections, those run that begin with the one prologue and end at the epilogue;
+/// the first section out of order calls no host action, and nothing runs after it.
 #[test]
 fn sections_run_in_order_only() {
     let order = |text: &[Section]| {
@@ -116,8 +117,8 @@ fn sections_run_in_order_only() {
     assert_eq!(right, 2);
 }
 
-/// After a stream has failed, no host action runs, also where nothing waits for that stream, and the next call returns
-/// the stream's error.
+/// After a stream has failed, no host action runs, also where nothing waits for that stream, and the next
+/// call returns the stream's error.
 #[test]
 fn no_host_action_runs_after_a_failure() {
     let text = HOSTED

@@ -27,7 +27,8 @@ pub(super) fn bias_grad(dtype: DType, a: &[u64], b: &[u64], attrs: &str) -> Case
     (parse_op("matmul_bias_grad", &format!("{{{attrs}}}")).unwrap(), vec![ty(dtype, a), ty(dtype, b)])
 }
 
-/// Sums of each operand beside a product: in one call, as far as the library does that, else behind the product's call.
+/// Sums of each operand beside a product: in one call, as far as the library does that, else behind the
+/// product's call.
 pub(super) fn bias_grads(dtype: DType) -> Vec<Case> {
     let case = |a: &[u64], b: &[u64], attrs: &str| bias_grad(dtype, a, b, attrs);
     vec![
@@ -35,7 +36,8 @@ pub(super) fn bias_grads(dtype: DType) -> Vec<Case> {
         case(&[7, 5], &[7, 6], "trans_a, sum_b"),
         case(&[7, 5], &[6, 7], "trans_a, trans_b"),
         case(&[5, 7], &[7, 6], "sum_b"),
-        // No one call: scaled, and summed along rows. And what the fake does not do: sums beside 11 columns, 13 columns.
+        // No one call: scaled, and summed along rows. And what the fake does not do: sums beside 11 columns,
+        // 13 columns.
         case(&[7, 5], &[7, 6], "trans_a, alpha = 0.5"),
         case(&[5, 7], &[7, 6], ""),
         case(&[7, 5], &[6, 7], "trans_a, trans_b, sum_b"),
@@ -57,7 +59,7 @@ pub(super) fn products(dtype: DType) -> Vec<Case> {
             cases.push(matmul(dtype, &a, &b, [trans_a, trans_b]));
         }
     }
-    // What no call describes, and what the fake does not take.
+    // Ops that no call describes, and calls that the fake refuses.
     cases.extend([gemm(dtype, &[5, 1], 1.0), matmul(dtype, &[4, 9], &[9, 13], [false, false])]);
     let addends: [(&[u64], f32); 5] =
         [(&[5, 6], 0.25), (&[6], 1.0), (&[1, 6], 1.0), (&[6], 0.0), (&[6], 0.5)];
@@ -94,7 +96,8 @@ pub(super) fn epilogues() -> Vec<Case> {
     // No calls: ReLU without a bias, and beside what it is taken of.
     cases.push(fused(&conv.replace(", x2)", ")"), "[1]", &[x, w]));
     cases.push(fused(conv, "[0, 1]", &[x, w, &[8]]));
-    // No calls: other activations, rows that lie too near, several products with a further matrix, another order.
+    // No calls: other activations, rows that lie too near, several products with a further matrix, another
+    // order.
     cases.push(fused(&format!("{matmul}; gelu(t0)"), "[1]", &[a, b]));
     cases.push(fused(&format!("{gemm}; gelu(t0) {{tanh}}"), "[0, 1]", &[a, &[6, 7], &[6]]));
     cases.push(fused(&grad, "[1]", &[&[3, 5, 7], &[3, 8, 7], &[3, 5, 8]]));
@@ -114,7 +117,7 @@ const WINDOWS: [Window; 8] = [
     ([3, 3], [1, 1], [2, 2, 2, 2], [2, 2], 4),
     ([1, 1], [1, 1], [0, 0, 0, 0], [1, 1], 1),
     ([1, 1], [2, 2], [0, 0, 0, 0], [1, 1], 1),
-    // What no call describes, and what the fake does not take.
+    // Ops that no call describes, and calls that the fake refuses.
     ([3, 3], [1, 1], [0, 0, 1, 1], [1, 1], 1),
     ([2, 2], [1, 1], [1, 1, 1, 1], [3, 3], 1),
 ];

@@ -1,4 +1,5 @@
-//! Captures of the mock: nodes with what they come after, replayed in a random order of those that this allows.
+//! Captures of the mock: nodes with what they come after, replayed in a random order of those that this
+//! allows.
 
 use std::sync::Arc;
 
@@ -84,7 +85,8 @@ impl Mock {
     }
 }
 
-/// Runs a graph's nodes, any that may run next; `tickets` are what each waits for outside, and what each records.
+/// Runs a graph's nodes, any that may run next; `tickets` are what each waits for outside, and what each
+/// records.
 fn run(nodes: &[Node], tickets: &[(Option<u64>, Option<u64>)], board: &Board, state: &mut Option<u64>) {
     let mut done = vec![false; nodes.len()];
     let mut favourite = 0;

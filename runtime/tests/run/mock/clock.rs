@@ -7,7 +7,7 @@ use memc_gpu::{Clock, Facts, GpuError, Space, Stream};
 
 use super::Mock;
 
-/// When each mark was passed.
+/// Time at which each mark was recorded.
 pub(super) type Marks = Arc<Mutex<Vec<Option<Instant>>>>;
 
 impl Clock for Mock {

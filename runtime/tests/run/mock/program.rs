@@ -33,7 +33,8 @@ const FLAGS: &[&str] = &[
 const ENTRY: &str = "
 extern \"C\" uint64_t mock_arity(uint64_t kernel) { return emulation::table().at(kernel).arity; }
 extern \"C\" void mock_launch(uint64_t index, const uint64_t* grid, uint64_t block, const uint64_t* words) {
-  struct Call { const emulation::Kernel* kernel; const uint64_t* words; } call{&emulation::table().at(index), words};
+  struct Call { const emulation::Kernel* kernel; const uint64_t* words; }
+      call{&emulation::table().at(index), words};
   auto run = [](void* p) { ((Call*)p)->kernel->call(((Call*)p)->kernel->function, ((Call*)p)->words); };
   emulation::launch(grid, (unsigned)block, run, &call);
 }
