@@ -8,31 +8,10 @@ use memc_gpu::{Clock, GpuError, Graph, Graphs, Stream};
 use memc_plan::Section;
 
 use super::replay::Replay;
-use super::split::{HALVES, Split};
+use super::split::{Captured, HALVES, Split};
 use crate::Error;
 use crate::device::HostSide;
 use crate::program::Action;
-
-/// The graphs, once there are some.
-pub(super) struct Captured {
-    pub(super) split: Split,
-    graphs: Vec<Graph>,
-    /// The half that is launched next.
-    next: usize,
-    /// Whether queues have commands that no graph is ordered after.
-    behind: bool,
-}
-
-impl Captured {
-    pub(super) fn new(split: Split) -> Captured {
-        Captured { split, graphs: Vec::with_capacity(HALVES), next: 0, behind: true }
-    }
-
-    /// Whether the graphs are there.
-    pub(super) fn ready(&self) -> bool {
-        self.graphs.len() == HALVES
-    }
-}
 
 impl<D: Graphs + Clock> Replay<D> {
     /// Captures the body; the kernels must have run before, since what loads them late cannot be captured.

@@ -6,8 +6,7 @@ use memc_cuda::Lowering;
 use memc_gpu::{Clock, GpuError, LibraryAlgorithms, LibraryCall, LibraryOp, Region};
 use memc_ir::{OpKind, TensorType};
 
-use super::lower::{launches, operand};
-use super::replay::region;
+use super::places::{launches, operand, region};
 use super::tuned::Tuned;
 use crate::program::Launch;
 use crate::{Error, Program};

@@ -9,8 +9,9 @@ use memc_plan::{Kernel, Section};
 
 use super::batched;
 use super::library::LibraryKernels;
+use super::places::{launches, operand};
 use super::report::{self, Reports};
-use crate::program::{Action, Launch, Place, Source};
+use crate::program::{Action, Launch, Place};
 use crate::{Error, Program};
 
 /// Alignment of the scratch region, as good as that of an allocation.
@@ -67,16 +68,6 @@ pub(super) fn lower(program: &Program, by_library: &LibraryKernels) -> Result<Lo
 fn unplanned(lowering: &Lowering, launch: &Launch) -> Option<usize> {
     let bytes = usize::try_from(lowering.workspace).unwrap_or(usize::MAX);
     (bytes > launch.workspace.len).then_some(bytes)
-}
-
-/// All launches of a program.
-pub(super) fn launches(program: &Program) -> impl Iterator<Item = &Launch> {
-    Section::ALL.into_iter().flat_map(|section| program.section(section)).filter_map(|command| match &command
-        .action
-    {
-        Action::Launch(launch) => Some(launch),
-        _ => None,
-    })
 }
 
 impl Lowered {
@@ -143,14 +134,6 @@ impl Lowered {
 
 fn start(place: Place) -> Word {
     Word::Address(place.start)
-}
-
-/// Place of an operand of a launch.
-pub(super) fn operand(launch: &Launch, i: usize) -> Option<Place> {
-    match *launch.operands.get(i)? {
-        Source::Place(place) => Some(place),
-        Source::Result(j) => launch.results.get(j).copied(),
-    }
 }
 
 /// One launch for updates that [`batched::groups`] has put together.

@@ -7,7 +7,7 @@ use memc_cuda::{Arg, Lowering};
 use memc_gpu::{Clock, Function, GpuError, Graphs, Region, Sizes, Space, Stream, Word};
 use memc_ir::{OpKind, TensorType, parse_op, parse_type};
 
-use crate::profile::{Machine, median, per_second};
+use crate::profile::machine::{Machine, median, per_second};
 use crate::{Error, Stages, memory};
 
 /// Rows and columns of products, and elements of an element-wise kernel, from small to large.

@@ -27,6 +27,7 @@ mod lower;
 pub(crate) mod machine;
 pub(crate) mod measure;
 mod memory;
+mod places;
 mod replay;
 mod report;
 mod split;

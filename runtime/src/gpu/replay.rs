@@ -6,14 +6,14 @@
 
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
-use memc_gpu::{Clock, Function, GpuError, Graphs, LibraryAlgorithms, Region, Sizes, Space, Stream, Word};
+use memc_gpu::{Clock, Function, GpuError, Graphs, LibraryAlgorithms, Sizes, Space, Stream, Word};
 use memc_plan::{Section, Span};
 
-use super::capture::Captured;
 use super::library::{Call, LibraryKernels};
 use super::lower::Lowered;
+use super::places::region;
 use super::report::Reports;
-use super::split::Split;
+use super::split::{Captured, Split};
 use super::{library, lower, memory};
 use crate::device::{Executor, HostSide};
 use crate::program::{Action, Command, Launch, Place, Source};
@@ -119,7 +119,7 @@ impl<D: Graphs + Clock> Replay<D> {
         let fill = if options.check_memory { POISON } else { 0 };
         let mut split = if options.no_graph { None } else { Split::of(&program) };
         let events = split.as_ref().map_or(program.events, Split::all_events);
-        let reports = Reports::of(&program, lowered);
+        let reports = Reports::of(&program, |launch| lowered.checks(launch));
         let (device, host) = (lowered.device_bytes, program.host_bytes);
         driver
             .reserve(Sizes { device, host, reports: reports.bytes() }, events, fill)
@@ -287,10 +287,6 @@ impl<D: Graphs + Clock> Replay<D> {
         }
         Ok(())
     }
-}
-
-pub(super) fn region(place: Place) -> Region {
-    Region { arena: place.space, start: place.start, len: place.len }
 }
 
 impl<D: Graphs + Clock> Replay<D> {

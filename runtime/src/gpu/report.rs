@@ -9,7 +9,6 @@ use memc_gpu::Driver;
 use memc_kernels::KernelError;
 use memc_plan::Section;
 
-use super::lower::Lowered;
 use crate::program::{Action, Launch};
 use crate::{Error, Program};
 
@@ -31,14 +30,14 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Those of a program's launches.
-    pub(super) fn of(program: &Program, lowered: &Lowered) -> Reports {
+    /// Those of a program's launches; `checks_of` has the checks of a launch.
+    pub(super) fn of<'c>(program: &Program, checks_of: impl Fn(&Launch) -> &'c [IndexCheck]) -> Reports {
         let mut checks = Vec::new();
         for section in Section::ALL {
             for (index, command) in program.section(section).iter().enumerate() {
                 let Action::Launch(launch) = &command.action else { continue };
                 let of = |what: &IndexCheck| Check { at: (section, index), what: what.clone() };
-                checks.extend(lowered.checks(launch).iter().map(of));
+                checks.extend(checks_of(launch).iter().map(of));
             }
         }
         Reports { checks }

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use memc_gpu::Stream;
+use memc_gpu::{Graph, Stream};
 use memc_plan::{Queue, Section};
 
 use crate::Program;
@@ -90,5 +90,26 @@ impl Split {
     pub(super) fn outside(&self, half: usize, event: usize) -> Option<usize> {
         let number = self.crossing.get(event).copied().flatten()?;
         Some(self.first(half) + number)
+    }
+}
+
+/// The graphs of both halves, once they are captured.
+pub(super) struct Captured {
+    pub(super) split: Split,
+    pub(super) graphs: Vec<Graph>,
+    /// The half that is launched next.
+    pub(super) next: usize,
+    /// Whether queues have commands that no graph is ordered after.
+    pub(super) behind: bool,
+}
+
+impl Captured {
+    pub(super) fn new(split: Split) -> Captured {
+        Captured { split, graphs: Vec::with_capacity(HALVES), next: 0, behind: true }
+    }
+
+    /// Whether the graphs are there.
+    pub(super) fn ready(&self) -> bool {
+        self.graphs.len() == HALVES
     }
 }

@@ -13,11 +13,11 @@ use memc_gpu::{
 use memc_plan::{Section, TunedKernel, Tuning};
 
 use super::library::{self, Group};
-use super::lower;
-use super::replay::{Replay, ReplayOptions, region};
+use super::places::{launches, region};
+use super::replay::{Replay, ReplayOptions};
 use super::tuned::{named, to_plan};
 use crate::log::Log;
-use crate::profile::median;
+use crate::profile::machine::median;
 use crate::program::{Action, Launch};
 use crate::{Device, Error, Executor, HostSide, Program, Stages};
 
@@ -119,7 +119,7 @@ impl<D: Graphs + Clock + LibraryAlgorithms> Warm<D> {
         for (i, group) in groups.iter().enumerate() {
             self.stages.enter(&format!("measuring algorithms: call {} of {}", i + 1, groups.len()));
             let is_of = |launch: &&Launch| group.kernels.contains(&launch.kernel);
-            let Some(launch) = lower::launches(&program).find(is_of) else { continue };
+            let Some(launch) = launches(&program).find(is_of) else { continue };
             let body = program.section(Section::Body).iter();
             let launches = body.filter(|c| matches!(&c.action, Action::Launch(launch) if is_of(&launch)));
             calls.extend(self.tune(group, launch, launches.count())?);

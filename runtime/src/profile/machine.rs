@@ -7,7 +7,6 @@ use memc_ir::{OpKind, TensorType, parse_op, parse_type};
 use memc_kernels::{ALIGN, Call, Operand, execute};
 use rayon::ThreadPool;
 
-use super::median;
 use crate::clock::{elapsed_ns, now};
 use crate::{Error, Stages};
 
@@ -74,6 +73,12 @@ impl Machine {
 /// So many things in `ns` nanoseconds, per second.
 pub(crate) fn per_second(things: u64, ns: u64) -> u64 {
     (things as f64 * 1e9 / ns.max(1) as f64) as u64
+}
+
+/// The middle of some numbers, the lower of two; 0 of none.
+pub(crate) fn median(numbers: &mut [u64]) -> u64 {
+    numbers.sort_unstable();
+    numbers.get(numbers.len().saturating_sub(1) / 2).copied().unwrap_or(0)
 }
 
 /// Bytes whose part from `0` on is aligned for kernels.

@@ -4,7 +4,7 @@
 //! model). Kernels are timed in steps of the plan, one at a time; the first step, which warms up, does not
 //! count.
 
-mod machine;
+pub(crate) mod machine;
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -13,7 +13,7 @@ use memc_plan::PlanFile;
 use serde_json::{Map, Value, json};
 
 pub use machine::Machine;
-pub(crate) use machine::per_second;
+use machine::median;
 
 use crate::cpu::timed::Timed;
 use crate::gpu::{machine as gpu_machine, measure};
@@ -171,12 +171,6 @@ fn ops(program: &Program, times: Vec<Vec<u64>>) -> Vec<Op> {
         samples: times.len(),
     };
     measured.map(op).collect()
-}
-
-/// The middle of some numbers, the lower of two; 0 of none.
-pub(crate) fn median(numbers: &mut [u64]) -> u64 {
-    numbers.sort_unstable();
-    numbers.get(numbers.len().saturating_sub(1) / 2).copied().unwrap_or(0)
 }
 
 impl Profile {
