@@ -222,8 +222,8 @@ impl Blas {
             set(attribute, &(PLACE_ALIGN as u32).to_ne_bytes())?;
         }
         // The result may depend on the number that is asked for, and a tuned algorithm is looked up in it:
-        // the number is always the same. SAFETY: numbers, all of which may be zero; zero is a success among
-        // the statuses.
+        // the number is always the same.
+        // SAFETY: numbers, all of which may be zero; zero is a success among the statuses.
         let mut found: [sys::cublasLtMatmulHeuristicResult_t; MOST_ALGORITHMS] =
             unsafe { std::mem::zeroed() };
         let mut count = 0;
