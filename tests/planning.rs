@@ -110,7 +110,7 @@ fn replayed(
     device: &memc_planner::Device,
     profile: &DeviceProfile,
 ) -> u64 {
-    use memc_planner::{Await, Job, Stream, simulate};
+    use memc_planner::{Await, CommandIx, Job, Jobs, Stream, Waits, simulate};
     let kernels =
         module.order.iter().filter(|&&op| module.ops[op].kind().is_some() && !module.ops[op].is_view());
     let mut kernels = kernels.map(|&op| {
@@ -118,12 +118,12 @@ fn replayed(
         let results = module.result_types(op);
         (profile.op_ns(kind, &operands, &results), profile.slowdown(kind, &operands, &results))
     });
-    let (mut jobs, mut awaits): (Vec<Job>, Vec<Vec<Await>>) = (Vec::new(), Vec::new());
+    let (mut jobs, mut awaits) = (Jobs::default(), Waits::default());
     // For every event, the command it stands for; what each stream and the host wait for next.
-    let mut recorded: Vec<Option<u32>> = vec![None; plan.events as usize];
+    let mut recorded: Vec<Option<CommandIx>> = vec![None; plan.events as usize];
     let mut last = [None; 3];
     let mut events: [Vec<u32>; 3] = Default::default();
-    let mut early: Vec<(usize, u32)> = Vec::new();
+    let mut early: Vec<(CommandIx, u32)> = Vec::new();
     let mut gates: Vec<u32> = Vec::new();
     for c in &plan.body {
         let (s, stream) = match c.queue {
@@ -151,7 +151,7 @@ fn replayed(
             Action::Copy { src, .. } => (device.h2d_ns(src.bytes), 0),
             _ => continue,
         };
-        let job = jobs.len() as u32;
+        let job = jobs.next_id();
         last[s] = Some(job);
         jobs.push(Job { stream, ns, slowdown, gate: false });
         let mut list = Vec::new();
@@ -159,7 +159,7 @@ fn replayed(
             match recorded[event as usize] {
                 Some(command) => list.push(Await { command, previous: false }),
                 // Recorded later in the body: the previous step's.
-                None => early.push((job as usize, event)),
+                None => early.push((job, event)),
             }
         }
         awaits.push(list);
@@ -168,7 +168,7 @@ fn replayed(
         awaits[job].push(Await { command: recorded[event as usize].unwrap(), previous: true });
     }
     for event in gates {
-        jobs[recorded[event as usize].unwrap() as usize].gate = true;
+        jobs[recorded[event as usize].unwrap()].gate = true;
     }
     simulate(device, &jobs, &awaits).unwrap().step_ns
 }

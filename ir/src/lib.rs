@@ -23,7 +23,7 @@ mod verify;
 
 pub use bytes::{Bytes, counted, some_of};
 pub use diag::{Anchor, Diag, Diags};
-pub use entity::{Arena, ConstId, HostShadowId, Id, InputId, OpId, SlotId, StateId, ValueId};
+pub use entity::{Arena, ConstId, HostShadowId, Id, Ids, InputId, OpId, SlotId, StateId, ValueId};
 pub use error::{ParseError, TypeError};
 pub use init::{Blob, Init};
 pub use module::{

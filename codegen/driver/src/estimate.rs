@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use memc_ir::{OutputRole, Role, TensorType};
+use memc_ir::{Arena, OutputRole, Role, TensorType};
 use memc_passes::plan::{Problem, TensorKind};
 use memc_planner::Allow;
-use memc_planner::{Order, Tensor};
+use memc_planner::{OpPos, Order, Tensor, TensorId};
 use serde::Serialize;
 
 use crate::error::Error;
@@ -89,7 +89,7 @@ pub fn estimate(model: &Model, watch: &dyn Watch) -> Result<Estimate, Error> {
 
 /// Different sizes of tensors, in bytes.
 fn distinct_sizes(p: &Problem) -> usize {
-    p.numbers.tensors.iter().map(|t| t.size).collect::<BTreeSet<u64>>().len()
+    p.numbers.tensors.values().map(|t| t.size).collect::<BTreeSet<u64>>().len()
 }
 
 /// Elements of all parameters, trained and frozen.
@@ -100,52 +100,51 @@ fn parameters(p: &Problem) -> u64 {
 
 /// For every tensor, whether it is a parameter's gradient: what an optimizer op reads as one. In a module
 /// without such ops, what is shaped like a parameter and first written after the loss.
-fn gradients(p: &Problem) -> Vec<bool> {
+fn gradients(p: &Problem) -> Arena<TensorId, bool> {
     let module = &p.module;
     let updates =
         |op: &memc_ir::OpId| module.ops[*op].kind().is_some_and(|k| k.def().operands.get(1) == Some(&"g"));
-    let ops = p.ops.iter().zip(&p.numbers.ops).filter(|(op, _)| updates(op));
-    let read: BTreeSet<u32> = ops.flat_map(|(_, op)| op.reads.clone()).collect();
+    let ops = p.ops.values().zip(p.numbers.ops.values()).filter(|(op, _)| updates(op));
+    let read: BTreeSet<TensorId> = ops.flat_map(|(_, op)| op.reads.clone()).collect();
     if !read.is_empty() {
-        let transient =
-            |(i, k): (usize, &TensorKind)| *k == TensorKind::Transient && read.contains(&(i as u32));
-        return p.kinds.iter().enumerate().map(transient).collect();
+        let transient = |(t, k): (TensorId, &TensorKind)| *k == TensorKind::Transient && read.contains(&t);
+        return p.kinds.iter().map(transient).collect();
     }
     let is_param = |role: Role| role == Role::Param;
     let shapes: BTreeSet<&TensorType> =
         module.states.values().filter(|s| is_param(s.role)).map(|s| &module.values[s.value].ty).collect();
     let losses: Vec<usize> = p.losses();
-    let loss =
-        p.outputs.iter().position(|outputs| outputs.iter().any(|o| losses.contains(o))).unwrap_or(0) as u32;
+    let completes = |(_, outputs): &(OpPos, &Vec<usize>)| outputs.iter().any(|o| losses.contains(o));
+    let loss = p.outputs.iter().find(completes).map_or(OpPos(0), |(op, _)| op);
     let gradient_output = |t: &Tensor| {
         module.outputs.iter().any(|o| o.role == OutputRole::Gradient && module.values[o.value].name == t.name)
     };
-    let is_gradient = |(i, t): (usize, &Tensor)| {
-        let late = t.writes.first().is_some_and(|&w| w > loss) && shapes.contains(p.tensor_type(i as u32));
-        p.kinds[i] == TensorKind::Transient && (late || gradient_output(t))
+    let is_gradient = |(id, t): (TensorId, &Tensor)| {
+        let late = t.writes.first().is_some_and(|&w| w > loss) && shapes.contains(p.tensor_type(id));
+        p.kinds[id] == TensorKind::Transient && (late || gradient_output(t))
     };
-    p.numbers.tensors.iter().enumerate().map(is_gradient).collect()
+    p.numbers.tensors.iter().map(is_gradient).collect()
 }
 
 fn transient_gradients(p: &Problem) -> u64 {
-    p.numbers.tensors.iter().zip(gradients(p)).filter(|(_, g)| *g).map(|(t, _)| t.bytes).sum()
+    p.numbers.tensors.values().zip(gradients(p).into_values()).filter(|(_, g)| *g).map(|(t, _)| t.bytes).sum()
 }
 
 /// Most bytes of activations live at once in the given order.
 fn activation_peak(p: &Problem) -> u64 {
-    let mut delta = vec![0i128; p.ops.len() + 1];
-    for (t, gradient) in p.numbers.tensors.iter().zip(gradients(p)) {
+    let mut delta: Arena<OpPos, i128> = Arena::filled(0, p.ops.len() + 1);
+    for (t, gradient) in p.numbers.tensors.values().zip(gradients(p).into_values()) {
         if t.persistent() || gradient {
             continue;
         }
         if let (Some(&first), Some(&last)) = (t.touches.first(), t.touches.last()) {
-            delta[first as usize] += i128::from(t.bytes);
-            delta[last as usize + 1] -= i128::from(t.bytes);
+            delta[first] += i128::from(t.bytes);
+            delta[last.next()] -= i128::from(t.bytes);
         }
     }
     let mut live = 0i128;
     let peak = delta
-        .iter()
+        .values()
         .map(|d| {
             live += d;
             live

@@ -1,7 +1,8 @@
 //! Copies, drops and recomputation of a plan, tensor by tensor, and the stalls of its kernels with their causes.
 
+use memc_ir::Arena;
 use memc_planner::account::{self, Back, Cause, Late, account};
-use memc_planner::{Home, Realised};
+use memc_planner::{Home, OpPos, Realised, TensorId};
 use serde::{Serialize, Serializer};
 
 use crate::instance::Candidate;
@@ -114,8 +115,9 @@ pub fn explain(candidate: &Candidate, plan: &Realised) -> Explanation {
     let account = account(candidate.numbers(), plan);
     let names = Names(candidate);
     let p = candidate.numbers();
-    let mut tensors: Vec<TensorFate> = (0u32..)
-        .zip(&p.tensors)
+    let mut tensors: Arena<TensorId, TensorFate> = p
+        .tensors
+        .iter()
         .map(|(t, tensor)| TensorFate {
             name: tensor.name.clone(),
             bytes: tensor.bytes,
@@ -126,13 +128,13 @@ pub fn explain(candidate: &Candidate, plan: &Realised) -> Explanation {
         })
         .collect();
     for gap in &account.gaps {
-        let Some(of) = tensors.get_mut(gap.tensor as usize) else { continue };
+        let Some(of) = tensors.get_mut(gap.tensor) else { continue };
         let this = if gap.back == Back::Rerun { Does::Recompute } else { Does::Swap };
         of.does = if of.does == Does::Keep || of.does == this { this } else { Does::Both };
         of.gaps.push(names.gap(gap));
     }
     Explanation {
-        tensors,
+        tensors: tensors.into_values().collect(),
         stalls: account.stalls.iter().map(|s| names.stall(s)).collect(),
         stalled: by_cause(&account.stalls),
         to_host_ns: account.to_host_ns,
@@ -144,13 +146,13 @@ pub fn explain(candidate: &Candidate, plan: &Realised) -> Explanation {
 struct Names<'a>(&'a Candidate);
 
 impl Names<'_> {
-    fn tensor(&self, t: u32) -> String {
-        self.0.numbers().tensors.get(t as usize).map(|t| t.name.clone()).unwrap_or_default()
+    fn tensor(&self, t: TensorId) -> String {
+        self.0.numbers().tensors.get(t).map(|t| t.name.clone()).unwrap_or_default()
     }
 
     /// A model's op by its source node; one of a problem by its name, which nothing else has.
-    fn op(&self, op: u32) -> String {
-        let Some(op) = self.0.numbers().ops.get(op as usize) else { return String::new() };
+    fn op(&self, op: OpPos) -> String {
+        let Some(op) = self.0.numbers().ops.get(op) else { return String::new() };
         if self.0.model().is_some() { op.label.clone() } else { op.name.clone() }
     }
 

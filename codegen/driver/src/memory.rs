@@ -1,7 +1,7 @@
 //! Device memory over the time of a step.
 
 use memc_ir::Stream;
-use memc_planner::{Realised, Space};
+use memc_planner::{Realised, Space, Tick};
 
 /// Live bytes on the device from a moment on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,12 +14,16 @@ pub struct Sample {
 
 /// Live bytes on the device at the start of every kernel of a plan, by time.
 pub fn memory_over_time(plan: &Realised) -> Vec<Sample> {
-    let on_device = || plan.trace.slots.iter().filter(|slot| slot.space == Space::Dev);
-    let live_at = |tick| {
-        let live = |&(from, to): &(u32, u32)| (from..to).contains(&tick);
+    let on_device = || plan.trace.slots.values().filter(|slot| slot.space == Space::Dev);
+    let live_at = |tick: Tick| {
+        let live = |&(from, to): &(Tick, Tick)| (from..to).contains(&tick);
         on_device().filter(|slot| slot.live.iter().any(live)).map(|slot| slot.bytes).sum()
     };
-    let kernels =
-        plan.trace.commands.iter().zip(&plan.timeline.spans).filter(|(c, _)| c.stream == Stream::Compute);
+    let kernels = plan
+        .trace
+        .commands
+        .values()
+        .zip(plan.timeline.spans.values())
+        .filter(|(c, _)| c.stream == Stream::Compute);
     kernels.map(|(command, span)| Sample { ns: span.start, bytes: live_at(command.at) }).collect()
 }

@@ -271,7 +271,7 @@ impl Instance {
 /// It may take as much more room as hiding the inputs' copies can be worth: each input twice, once for this
 /// step and once for the next.
 fn beyond(o: &Candidate, planner: &Planner, request: &Request<'_>) -> (Realised, u64) {
-    let inputs = o.numbers().tensors.iter().filter(|t| t.kind == Kind::Input).map(|t| t.bytes);
+    let inputs = o.numbers().tensors.values().filter(|t| t.kind == Kind::Input).map(|t| t.bytes);
     let room = inputs.fold(o.kept.evaluation.dev_bytes, |room, bytes| room.saturating_add(2 * bytes));
     let request = Request { capacity: request.capacity.min(room), ..*request };
     match memc_planner::solve(o.numbers(), planner, &request) {

@@ -4,10 +4,10 @@
 //! and events order them, in the event model that judges plans. The timeline shows the step that repeats, from
 //! the time at which the host issues it. Copies that run beside the next step end after it.
 
-use memc_ir::TensorType;
+use memc_ir::{Arena, TensorType};
 use memc_passes::DeviceProfile;
 use memc_plan::{Action, Kernel, Plan, Queue, Space, Span, Trace};
-use memc_planner::{Await, Job, Timeline, simulate_issued};
+use memc_planner::{Await, CommandIx, Job, Jobs, Timeline, Waits, simulate_issued};
 
 use crate::error::Error;
 
@@ -16,7 +16,7 @@ pub fn trace(plan: &Plan, profile: &DeviceProfile) -> Result<String, Error> {
     let steps = Steps::of(plan, profile).map_err(Error::Plan)?;
     let numbers = memc_passes::plan::device(profile);
     let timeline = simulate_issued(&numbers, &steps.jobs, &steps.awaits).map_err(|deadlock| {
-        let command = usize::try_from(deadlock.0).ok().and_then(|job| steps.command.get(job)).copied();
+        let command = steps.command.get(deadlock.0).copied();
         Error::Plan(format!("command {} of the body waits for itself", command.unwrap_or(0)))
     })?;
     let origin = format!("planned for {}", profile.name);
@@ -27,12 +27,12 @@ pub fn trace(plan: &Plan, profile: &DeviceProfile) -> Result<String, Error> {
 /// A body as the event model takes it.
 #[derive(Default)]
 struct Steps {
-    jobs: Vec<Job>,
-    awaits: Vec<Vec<Await>>,
+    jobs: Jobs,
+    awaits: Waits,
     /// The command of each job.
-    command: Vec<usize>,
+    command: Arena<CommandIx, usize>,
     /// For each event, the job that its last record in the body comes after.
-    recorded: Vec<Option<usize>>,
+    recorded: Vec<Option<CommandIx>>,
 }
 
 impl Steps {
@@ -40,7 +40,7 @@ impl Steps {
         let kernels = plan.kernels.iter().map(|k| modelled(k, profile)).collect::<Result<Vec<_>, _>>()?;
         let mut steps = Steps { recorded: last_records(plan), ..Steps::default() };
         let mut seen = vec![None; steps.recorded.len()];
-        let mut last: [Option<usize>; Queue::ALL.len()] = [None; Queue::ALL.len()];
+        let mut last: [Option<CommandIx>; Queue::ALL.len()] = [None; Queue::ALL.len()];
         let mut waits: [Vec<Await>; Queue::ALL.len()] = Default::default();
         for (index, command) in plan.body.iter().enumerate() {
             let queue = command.queue.index();
@@ -61,14 +61,13 @@ impl Steps {
                     let now = seen.get(at(*event)).copied().flatten();
                     let before = steps.recorded.get(at(*event)).copied().flatten();
                     if let Some(job) = now.or(before) {
-                        let job_of = u32::try_from(job).map_err(|_| "too many commands".to_owned())?;
-                        waits[queue].push(Await { command: job_of, previous: now.is_none() });
+                        waits[queue].push(Await { command: job, previous: now.is_none() });
                     }
                     continue;
                 }
                 _ => continue,
             };
-            last[queue] = Some(steps.jobs.len());
+            last[queue] = Some(steps.jobs.next_id());
             let Some(stream) = stream(command.queue) else {
                 return Err(format!("command {index} of the body has no stream"));
             };
@@ -77,18 +76,18 @@ impl Steps {
             steps.command.push(index);
         }
         for gate in &waits[Queue::Host.index()] {
-            steps.jobs.iter_mut().skip(at(gate.command)).take(1).for_each(|job| job.gate = true);
+            steps.jobs.get_mut(gate.command).into_iter().for_each(|job| job.gate = true);
         }
         Ok(steps)
     }
 
     /// Spans of all commands. The host writes when it issues the step, and reads when it has waited.
     fn spans(&self, plan: &Plan, timeline: &Timeline) -> Vec<Span> {
-        let ran = self.command.iter().zip(&timeline.spans);
+        let ran = self.command.values().zip(timeline.spans.values());
         let mut spans: Vec<Span> =
             ran.map(|(&command, span)| Span { command, start_ns: span.start, end_ns: span.end }).collect();
         let mut now = 0;
-        let mut issued = 0;
+        let mut issued = CommandIx(0);
         for (command, entry) in plan.body.iter().enumerate() {
             match entry.action {
                 Action::HostWrite { .. } | Action::HostRead { .. } => {
@@ -101,7 +100,7 @@ impl Steps {
                     let end = job.and_then(|job| timeline.spans.get(job)).map_or(0, |span| span.end);
                     now = now.max(end);
                 }
-                Action::Launch { .. } | Action::Copy { .. } => issued += 1,
+                Action::Launch { .. } | Action::Copy { .. } => issued = issued.next(),
                 _ => {}
             }
         }
@@ -125,15 +124,15 @@ fn stream(queue: Queue) -> Option<memc_planner::Stream> {
 }
 
 /// For each event, the last job before its last record on the record's stream.
-fn last_records(plan: &Plan) -> Vec<Option<usize>> {
+fn last_records(plan: &Plan) -> Vec<Option<CommandIx>> {
     let mut recorded = vec![None; at(plan.events)];
-    let mut last: [Option<usize>; Queue::ALL.len()] = [None; Queue::ALL.len()];
-    let mut jobs = 0;
+    let mut last: [Option<CommandIx>; Queue::ALL.len()] = [None; Queue::ALL.len()];
+    let mut jobs = CommandIx(0);
     for command in &plan.body {
         match command.action {
             Action::Launch { .. } | Action::Copy { .. } => {
                 last[command.queue.index()] = Some(jobs);
-                jobs += 1;
+                jobs = jobs.next();
             }
             Action::Record { event } => {
                 recorded.iter_mut().skip(at(event)).take(1).for_each(|of| *of = last[command.queue.index()]);

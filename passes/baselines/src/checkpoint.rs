@@ -21,7 +21,7 @@
 use std::collections::BTreeMap;
 
 use memc_ir::Bytes;
-use memc_planner::{Allow, Found, Kind, NoPlan, Planner, Problem, Request};
+use memc_planner::{Allow, Found, Kind, NoPlan, OpPos, Planner, Problem, Request, TensorId};
 
 use super::walk::{Eviction, EvictionWalk, Facts, Policy, content, usage, writer};
 
@@ -57,23 +57,23 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
 #[derive(Default)]
 pub(super) struct Segments {
     /// Tensors that come back together, in the order in which they are made.
-    pub(super) groups: Vec<Vec<u32>>,
+    pub(super) groups: Vec<Vec<TensorId>>,
     /// The group of a tensor.
-    pub(super) of: BTreeMap<u32, usize>,
+    pub(super) of: BTreeMap<TensorId, usize>,
     /// Tensors to drop after each op.
-    pub(super) drops: BTreeMap<u32, Vec<u32>>,
+    pub(super) drops: BTreeMap<OpPos, Vec<TensorId>>,
 }
 
 impl Segments {
     /// √n segments.
     fn sqrt(p: &Problem, facts: &Facts) -> Segments {
         let made = droppable(p, facts);
-        let mut ops: Vec<u32> = made.iter().map(|d| d.by).collect();
+        let mut ops: Vec<OpPos> = made.iter().map(|d| d.by).collect();
         ops.dedup();
         let segments = ops.len().isqrt() + usize::from(ops.len().isqrt().pow(2) < ops.len());
         // The segment of an op; ops in between belong to the one before.
-        let border: Vec<u32> = (1..segments).map(|s| ops[s * ops.len() / segments]).collect();
-        let segment = |i: u32| border.partition_point(|&b| b <= i);
+        let border: Vec<OpPos> = (1..segments).map(|s| ops[s * ops.len() / segments]).collect();
+        let segment = |i: OpPos| border.partition_point(|&b| b <= i);
         let mut s = Segments { groups: vec![Vec::new(); segments], ..Segments::default() };
         let within = |d: &&Droppable| segment(d.by) == segment(d.last) && segment(d.by) + 1 < segments;
         for d in made.iter().filter(within) {
@@ -92,33 +92,32 @@ impl Segments {
 
 /// A tensor that the forward pass makes, the backward pass reads, and that can be computed again in between.
 pub(super) struct Droppable {
-    pub(super) tensor: u32,
+    pub(super) tensor: TensorId,
     /// The op that makes it.
-    pub(super) by: u32,
+    pub(super) by: OpPos,
     /// Its last use in the forward pass.
-    pub(super) last: u32,
+    pub(super) last: OpPos,
     /// Its first use in the backward pass.
-    pub(super) next: u32,
+    pub(super) next: OpPos,
 }
 
 /// All of them, in the order in which they are made.
 pub(super) fn droppable(p: &Problem, facts: &Facts) -> Vec<Droppable> {
     let mut out = Vec::new();
-    for (t, tensor) in p.tensors.iter().enumerate().filter(|(_, t)| t.kind == Kind::Transient) {
-        let tensor_index = t as u32;
+    for (t, tensor) in p.tensors.iter().filter(|(_, t)| t.kind == Kind::Transient) {
         let k = tensor.touches.partition_point(|&x| x < facts.split);
         let (Some(&last), Some(&next)) =
             (k.checked_sub(1).and_then(|k| tensor.touches.get(k)), tensor.touches.get(k))
         else {
             continue;
         };
-        let seen = content(p, tensor_index, next);
-        if let Some(by) = writer(p, tensor_index, seen)
+        let seen = content(p, t, next);
+        if let Some(by) = writer(p, t, seen)
             && by <= last
-            && p.ops[next as usize].reads.contains(&tensor_index)
-            && facts.recomputable(tensor_index, seen, next)
+            && p.ops[next].reads.contains(&t)
+            && facts.recomputable(t, seen, next)
         {
-            out.push(Droppable { tensor: tensor_index, by, last, next });
+            out.push(Droppable { tensor: t, by, last, next });
         }
     }
     out.sort_by_key(|d| (d.by, d.tensor));
@@ -126,10 +125,10 @@ pub(super) fn droppable(p: &Problem, facts: &Facts) -> Vec<Droppable> {
 }
 
 impl Policy for Segments {
-    fn together(&self, t: u32) -> &[u32] {
+    fn together(&self, t: TensorId) -> &[TensorId] {
         self.of.get(&t).and_then(|&g| self.groups.get(g)).map_or(&[], Vec::as_slice)
     }
-    fn leave(&mut self, w: &EvictionWalk<'_>) -> Vec<(u32, Eviction)> {
+    fn leave(&mut self, w: &EvictionWalk<'_>) -> Vec<(TensorId, Eviction)> {
         let drops = self.drops.get(&w.position);
         drops.into_iter().flatten().map(|&t| (t, Eviction::Recompute)).collect()
     }

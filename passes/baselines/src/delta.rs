@@ -23,7 +23,8 @@
 //! - End of the forward pass: at the op with the most live bytes.
 //! - Ties, and the limit at which a walk gives up: as in `dtr`.
 
-use memc_planner::{Found, Kind, NoPlan, Planner, Problem, Request};
+use memc_ir::Arena;
+use memc_planner::{Found, Kind, NoPlan, OpPos, Planner, Problem, Request, TensorId};
 
 use super::cost::Neighbourhood;
 use super::walk::{Eviction, EvictionWalk, Facts, NEVER, Policy, put_off};
@@ -46,11 +47,11 @@ const BANDWIDTH: f64 = 0.35;
 
 fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let facts = Facts::new(p);
-    let fixed = p.tensors.iter().filter(|t| t.persistent() && !t.touches.is_empty()).map(|t| t.bytes).sum();
+    let fixed = p.tensors.values().filter(|t| t.persistent() && !t.touches.is_empty()).map(|t| t.bytes).sum();
     let mut policy = Delta {
         near: Neighbourhood::new(p),
         fixed,
-        offloaded: vec![false; p.tensors.len()],
+        offloaded: Arena::filled(false, p.tensors.len()),
         ahead: Vec::new(),
     };
     let walk = EvictionWalk::new(p, &facts, request, |_| true);
@@ -63,20 +64,20 @@ struct Delta {
     /// Bytes of the parameters.
     fixed: u64,
     /// The prefetcher's queue.
-    offloaded: Vec<bool>,
+    offloaded: Arena<TensorId, bool>,
     /// Tensors that were reloaded, with the position of the use.
-    ahead: Vec<(u32, u32)>,
+    ahead: Vec<(TensorId, OpPos)>,
 }
 
 impl Policy for Delta {
-    fn score(&mut self, w: &EvictionWalk<'_>, t: u32) -> Option<f64> {
-        let staleness = w.clock.saturating_sub(w.last[t as usize]).max(1);
-        let transient = w.p.tensors[t as usize].kind == Kind::Transient;
+    fn score(&mut self, w: &EvictionWalk<'_>, t: TensorId) -> Option<f64> {
+        let staleness = w.clock.saturating_sub(w.last[t]).max(1);
+        let transient = w.p.tensors[t].kind == Kind::Transient;
         transient.then(|| 1.0 / (w.bytes(t) as f64 * staleness as f64))
     }
-    fn eviction(&mut self, w: &EvictionWalk<'_>, t: u32) -> Eviction {
-        let swap_ns = w.p.tensors[t as usize].size as f64 * 1e9
-            / (BANDWIDTH * w.p.device.h2d_bytes_per_s.max(1) as f64);
+    fn eviction(&mut self, w: &EvictionWalk<'_>, t: TensorId) -> Eviction {
+        let swap_ns =
+            w.p.tensors[t].size as f64 * 1e9 / (BANDWIDTH * w.p.device.h2d_bytes_per_s.max(1) as f64);
         if self.near.cost(w, t) as f64 <= swap_ns { Eviction::Recompute } else { Eviction::Swap }
     }
     fn ignores_host_copies(&self) -> bool {
@@ -86,38 +87,37 @@ impl Policy for Delta {
         let room = w.capacity.saturating_sub(self.fixed);
         if w.position < w.facts.split { w.capacity - room / 4 } else { w.capacity }
     }
-    fn prefetch(&mut self, w: &EvictionWalk<'_>) -> Vec<u32> {
+    fn prefetch(&mut self, w: &EvictionWalk<'_>) -> Vec<TensorId> {
         if w.position < w.facts.split {
             return Vec::new();
         }
-        let set = w.p.working_set(w.position as usize);
-        let missing: u64 = set.iter().filter(|&&t| !w.here[t as usize]).map(|&t| w.bytes(t)).sum();
-        let mut room = w.capacity.saturating_sub(w.used + missing + w.p.ops[w.position as usize].workspace);
-        let tensors = 0..self.offloaded.len() as u32;
-        let mut queue: Vec<u32> =
-            tensors.filter(|&t| self.offloaded[t as usize] && w.next[t as usize] < NEVER).collect();
-        queue.sort_by_key(|&t| (w.next[t as usize], t));
-        let fits = |t: &u32| match room.checked_sub(w.bytes(*t)) {
+        let set = w.p.working_set(w.position);
+        let missing: u64 = set.iter().filter(|&&t| !w.here[t]).map(|&t| w.bytes(t)).sum();
+        let mut room = w.capacity.saturating_sub(w.used + missing + w.p.ops[w.position].workspace);
+        let mut queue: Vec<TensorId> =
+            self.offloaded.ids().filter(|&t| self.offloaded[t] && w.next[t] < NEVER).collect();
+        queue.sort_by_key(|&t| (w.next[t], t));
+        let fits = |t: &TensorId| match room.checked_sub(w.bytes(*t)) {
             Some(left) => {
                 room = left;
                 true
             }
             None => false,
         };
-        self.ahead.retain(|&(t, next)| w.here[t as usize] && w.next[t as usize] == next);
+        self.ahead.retain(|&(t, next)| w.here[t] && w.next[t] == next);
         let count = AT_ONCE.saturating_sub(self.ahead.len());
-        let chosen: Vec<u32> = queue.into_iter().take(count).take_while(fits).collect();
-        self.ahead.extend(chosen.iter().map(|&t| (t, w.next[t as usize])));
+        let chosen: Vec<TensorId> = queue.into_iter().take(count).take_while(fits).collect();
+        self.ahead.extend(chosen.iter().map(|&t| (t, w.next[t])));
         chosen
     }
-    fn left(&mut self, w: &EvictionWalk<'_>, t: u32, eviction: Eviction) {
+    fn left(&mut self, w: &EvictionWalk<'_>, t: TensorId, eviction: Eviction) {
         match eviction {
             Eviction::Recompute => self.near.left(w, t),
-            Eviction::Swap => self.offloaded[t as usize] = true,
+            Eviction::Swap => self.offloaded[t] = true,
         }
     }
-    fn came(&mut self, _: &EvictionWalk<'_>, t: u32) {
-        self.offloaded[t as usize] = false;
+    fn came(&mut self, _: &EvictionWalk<'_>, t: TensorId) {
+        self.offloaded[t] = false;
         self.near.came(t);
     }
 }
@@ -139,14 +139,17 @@ mod tests {
             let p = chain(8, MB, forward_ns, 10 * MB);
             let facts = Facts::new(&p);
             let mut w = EvictionWalk::new(&p, &facts, &Request::new(1 << 30), |_| true);
-            w.seen = vec![1; p.tensors.len()];
+            w.seen = Arena::filled(1, p.tensors.len());
             let mut delta = Delta {
                 near: Neighbourhood::new(&p),
                 fixed: 0,
-                offloaded: vec![false; 16],
+                offloaded: Arena::filled(false, 16),
                 ahead: Vec::new(),
             };
-            assert_eq!(delta.eviction(&w, 3), if recomputes { Eviction::Recompute } else { Eviction::Swap });
+            assert_eq!(
+                delta.eviction(&w, TensorId(3)),
+                if recomputes { Eviction::Recompute } else { Eviction::Swap }
+            );
         }
     }
 
@@ -156,10 +159,15 @@ mod tests {
         let p = chain(4, MB, 1000, 1000);
         let facts = Facts::new(&p);
         let mut w = EvictionWalk::new(&p, &facts, &Request::new(1 << 30), |_| true);
-        (w.clock, w.last) = (10_000, vec![9_000, 2_000, 5_000, 9_500, 0, 0, 0, 0]);
-        let mut delta =
-            Delta { near: Neighbourhood::new(&p), fixed: 0, offloaded: vec![false; 8], ahead: Vec::new() };
-        let mut scores: Vec<(f64, u32)> = (0..5).filter_map(|t| Some((delta.score(&w, t)?, t))).collect();
+        (w.clock, w.last) = (10_000, vec![9_000, 2_000, 5_000, 9_500, 0, 0, 0, 0].into());
+        let mut delta = Delta {
+            near: Neighbourhood::new(&p),
+            fixed: 0,
+            offloaded: Arena::filled(false, 8),
+            ahead: Vec::new(),
+        };
+        let mut scores: Vec<(f64, u32)> =
+            (0..5).filter_map(|t| Some((delta.score(&w, TensorId(t))?, t))).collect();
         scores.sort_by(|a, b| a.0.total_cmp(&b.0));
         // The gradient, tensor 4, is the stalest and the smallest.
         assert_eq!(scores.iter().map(|s| s.1).collect::<Vec<_>>(), [1, 2, 0, 3, 4]);

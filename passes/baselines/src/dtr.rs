@@ -20,7 +20,7 @@
 //! - An op with several results: its run brings back all of them that are still needed.
 //! - Ties: the lower index first. The walk gives up after eight recomputations per op of the step.
 
-use memc_planner::{Allow, Found, Kind, NoPlan, Planner, Problem, Request};
+use memc_planner::{Allow, Found, Kind, NoPlan, Planner, Problem, Request, TensorId};
 
 use super::cost::Neighbourhood;
 use super::walk::{Eviction, EvictionWalk, Facts, Policy};
@@ -47,22 +47,22 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
 struct Dtr(Neighbourhood);
 
 impl Policy for Dtr {
-    fn score(&mut self, w: &EvictionWalk<'_>, t: u32) -> Option<f64> {
-        if w.p.tensors[t as usize].kind != Kind::Transient {
+    fn score(&mut self, w: &EvictionWalk<'_>, t: TensorId) -> Option<f64> {
+        if w.p.tensors[t].kind != Kind::Transient {
             return None;
         }
-        let staleness = w.clock.saturating_sub(w.last[t as usize]).max(1);
+        let staleness = w.clock.saturating_sub(w.last[t]).max(1);
         Some(self.0.cost(w, t) as f64 / (w.bytes(t) as f64 * staleness as f64))
     }
     fn keeps_visitors(&self) -> bool {
         true
     }
-    fn left(&mut self, w: &EvictionWalk<'_>, t: u32, eviction: Eviction) {
+    fn left(&mut self, w: &EvictionWalk<'_>, t: TensorId, eviction: Eviction) {
         if eviction == Eviction::Recompute {
             self.0.left(w, t);
         }
     }
-    fn came(&mut self, _: &EvictionWalk<'_>, t: u32) {
+    fn came(&mut self, _: &EvictionWalk<'_>, t: TensorId) {
         self.0.came(t);
     }
 }
@@ -103,14 +103,14 @@ mod tests {
         let p = sample::chain(4, 1024, 700, 1000);
         let facts = Facts::new(&p);
         let mut w = EvictionWalk::new(&p, &facts, &Request::new(1 << 30), |_| true);
-        w.seen = vec![1; p.tensors.len()];
+        w.seen = memc_ir::Arena::filled(1, p.tensors.len());
         let mut near = Neighbourhood::new(&p);
-        assert_eq!(near.cost(&w, 2), 700);
-        near.left(&w, 1);
-        near.left(&w, 0);
-        assert_eq!(near.cost(&w, 2), 2100);
-        near.came(1);
-        assert_eq!(near.cost(&w, 2), 700);
-        assert_eq!(near.cost(&w, 1), 1400);
+        assert_eq!(near.cost(&w, TensorId(2)), 700);
+        near.left(&w, TensorId(1));
+        near.left(&w, TensorId(0));
+        assert_eq!(near.cost(&w, TensorId(2)), 2100);
+        near.came(TensorId(1));
+        assert_eq!(near.cost(&w, TensorId(2)), 700);
+        assert_eq!(near.cost(&w, TensorId(1)), 1400);
     }
 }

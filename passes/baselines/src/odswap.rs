@@ -14,7 +14,8 @@
 //! - Copies to the host: none for a content that the host has already, or that is not read later.
 //! - Ties in recency: the lower index first.
 
-use memc_planner::{Allow, Decisions, Found, NoPlan, Planner, Problem, Request};
+use memc_ir::Arena;
+use memc_planner::{Allow, Decisions, Found, NoPlan, Planner, Problem, Request, TensorId};
 
 use super::walk::{EvictionWalk, Facts, Policy, hoist, put_off};
 
@@ -54,7 +55,7 @@ pub(super) fn on_demand(
     }
     let mut resident = first_fit(p, request.capacity);
     for walk in 1.. {
-        let w = EvictionWalk::new(p, facts, &request, |t| resident[t as usize]);
+        let w = EvictionWalk::new(p, facts, &request, |t| resident[t]);
         let (decisions, after) = w.run(&mut Lru).map_err(|e| e.explain(p, method))?;
         if after == resident || walk == WALKS {
             return Ok((decisions, walk));
@@ -65,10 +66,10 @@ pub(super) fn on_demand(
 }
 
 /// Persistent tensors in the order of their first use, as many as fit.
-fn first_fit(p: &Problem, capacity: u64) -> Vec<bool> {
-    let mut order: Vec<usize> = (0..p.tensors.len()).filter(|&t| p.tensors[t].persistent()).collect();
+fn first_fit(p: &Problem, capacity: u64) -> Arena<TensorId, bool> {
+    let mut order: Vec<TensorId> = p.tensors.ids().filter(|&t| p.tensors[t].persistent()).collect();
     order.sort_by_key(|&t| (p.tensors[t].touches.first().copied(), t));
-    let mut resident = vec![false; p.tensors.len()];
+    let mut resident = Arena::filled(false, p.tensors.len());
     let mut used = 0u64;
     for t in order {
         let after = used.saturating_add(p.tensors[t].bytes);
@@ -82,8 +83,8 @@ fn first_fit(p: &Problem, capacity: u64) -> Vec<bool> {
 struct Lru;
 
 impl Policy for Lru {
-    fn score(&mut self, w: &EvictionWalk<'_>, t: u32) -> Option<f64> {
-        Some(w.last[t as usize] as f64)
+    fn score(&mut self, w: &EvictionWalk<'_>, t: TensorId) -> Option<f64> {
+        Some(w.last[t] as f64)
     }
 }
 
@@ -103,7 +104,7 @@ mod tests {
             .decisions
             .actions
             .iter()
-            .filter_map(|a| if let Action::Out(t) = a { Some(*t) } else { None })
+            .filter_map(|a| if let Action::Out(t) = a { Some(t.0) } else { None })
             .collect();
         assert_eq!(outs, [0, 1]);
     }

@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use memc_planner::Problem;
+use memc_ir::Arena;
+use memc_planner::{OpPos, Problem};
 
 /// A generator of random numbers (SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number
 /// generators", 2014).
@@ -50,42 +51,45 @@ impl Random {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Precedence {
     /// For every op, the number of ops that must precede it.
-    pub(super) before: Vec<u32>,
+    pub(super) before: Arena<OpPos, usize>,
     /// For every op, the ops that it must precede.
-    pub(super) after: Vec<Vec<u32>>,
+    pub(super) after: Arena<OpPos, Vec<OpPos>>,
 }
 
 impl Precedence {
     /// Of a problem's ops.
     pub(super) fn new(p: &Problem) -> Precedence {
         let lists = p.predecessors();
-        let mut after = vec![Vec::new(); lists.len()];
-        for (op, list) in lists.iter().enumerate() {
+        let mut after: Arena<OpPos, Vec<OpPos>> = Arena::filled(Vec::new(), lists.len());
+        for (op, list) in lists.iter() {
             for &b in list {
-                after[b as usize].push(op as u32);
+                after[b].push(op);
             }
         }
-        Precedence { before: lists.iter().map(|l| l.len() as u32).collect(), after }
+        Precedence { before: lists.values().map(Vec::len).collect(), after }
     }
 
     /// An order that follows another, but with a probability takes any ready op instead of the first one.
-    pub(super) fn vary(&self, order: &[u32], probability: f64, random: &mut Random) -> Vec<u32> {
-        let mut place = vec![0u32; order.len()];
+    pub(super) fn vary(&self, order: &[OpPos], probability: f64, random: &mut Random) -> Vec<OpPos> {
+        let mut place: Arena<OpPos, usize> = Arena::filled(0, order.len());
         for (i, &op) in order.iter().enumerate() {
-            place[op as usize] = i as u32;
+            place[op] = i;
         }
         let mut missing = self.before.clone();
         let mut ready = Vec::new();
         // Where each op is among those that are ready, and their places in the order; those that ran remain
         // in the heap.
-        let mut at = vec![u32::MAX; order.len()];
+        let mut at: Arena<OpPos, Option<usize>> = Arena::filled(None, order.len());
         let mut first = BinaryHeap::new();
-        let add = |op: u32, ready: &mut Vec<u32>, at: &mut [u32], first: &mut BinaryHeap<Reverse<u32>>| {
-            at[op as usize] = ready.len() as u32;
+        let add = |op: OpPos,
+                   ready: &mut Vec<OpPos>,
+                   at: &mut Arena<OpPos, Option<usize>>,
+                   first: &mut BinaryHeap<Reverse<usize>>| {
+            at[op] = Some(ready.len());
             ready.push(op);
-            first.push(Reverse(place[op as usize]));
+            first.push(Reverse(place[op]));
         };
-        for op in (0..order.len() as u32).filter(|&op| self.before[op as usize] == 0) {
+        for op in place.ids().filter(|&op| self.before[op] == 0) {
             add(op, &mut ready, &mut at, &mut first);
         }
         let mut out = Vec::with_capacity(order.len());
@@ -95,19 +99,20 @@ impl Precedence {
                 any
             } else {
                 std::iter::from_fn(|| first.pop())
-                    .map(|Reverse(place)| order[place as usize])
-                    .find(|&op| at[op as usize] != u32::MAX)
+                    .map(|Reverse(place)| order[place])
+                    .find(|&op| at[op].is_some())
                     .unwrap_or(any)
             };
-            let hole = std::mem::replace(&mut at[op as usize], u32::MAX);
-            ready.swap_remove(hole as usize);
-            if let Some(&moved) = ready.get(hole as usize) {
-                at[moved as usize] = hole;
+            if let Some(hole) = at[op].take() {
+                ready.swap_remove(hole);
+                if let Some(&moved) = ready.get(hole) {
+                    at[moved] = Some(hole);
+                }
             }
             out.push(op);
-            for &next in &self.after[op as usize] {
-                missing[next as usize] -= 1;
-                if missing[next as usize] == 0 {
+            for &next in &self.after[op] {
+                missing[next] -= 1;
+                if missing[next] == 0 {
                     add(next, &mut ready, &mut at, &mut first);
                 }
             }
@@ -117,14 +122,14 @@ impl Precedence {
 
     /// True if an order has every op once and none too early.
     #[cfg(test)]
-    pub(super) fn allows(&self, order: &[u32]) -> bool {
+    pub(super) fn allows(&self, order: &[OpPos]) -> bool {
         let mut missing = self.before.clone();
         let mut seen = std::collections::BTreeSet::new();
         order.iter().all(|&op| {
-            for &next in &self.after[op as usize] {
-                missing[next as usize] -= 1;
+            for &next in &self.after[op] {
+                missing[next] -= 1;
             }
-            missing[op as usize] == 0 && seen.insert(op)
+            missing[op] == 0 && seen.insert(op)
         }) && seen.len() == self.before.len()
     }
 }
@@ -133,7 +138,7 @@ impl Precedence {
 mod tests {
     use super::{Precedence, Random};
     use crate::samples;
-    use memc_planner::{Scheme, Sequence, trace};
+    use memc_planner::{OpPos, Scheme, Sequence, trace};
 
     #[test]
     fn numbers_are_uniform_and_normal() {
@@ -158,12 +163,12 @@ mod tests {
             let p = samples::problem(u)?;
             let precedence = Precedence::new(&p);
             let mut r = Random::new(u.arbitrary()?, 0);
-            let given: Vec<u32> = (0..p.ops.len() as u32).collect();
+            let given: Vec<OpPos> = p.ops.ids().collect();
             let order = precedence.vary(&given, 1.0, &mut r);
             assert!(precedence.allows(&order));
             assert!(precedence.allows(&precedence.vary(&order, 0.3, &mut r)));
             assert_eq!(precedence.vary(&order, 0.0, &mut r), order);
-            let kept = Scheme::keep_all(Sequence::of_order(&p, order.into_iter())).decisions(&p);
+            let kept = Scheme::keep_all(Sequence::of_order(&p, order)).decisions(&p);
             trace(&p, &kept).expect("an order that keeps what must precede can run");
             Ok(())
         });

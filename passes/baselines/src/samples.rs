@@ -1,7 +1,9 @@
 //! Random problems for tests, and properties of every planner on them.
 
 use arbtest::arbitrary::{Result, Unstructured};
-use memc_planner::{Device, Kind, NoPlan, Op, Planner, Problem, Realised, Request, Tensor, realise};
+use memc_planner::{
+    Device, Kind, NoPlan, Op, Planner, Problem, Realised, Request, Tensor, TensorId, realise,
+};
 
 /// Bytes of the unit in which samples count.
 pub(super) const UNIT: u64 = 256 * 1024;
@@ -18,8 +20,8 @@ pub(super) fn op(name: &str, time: u64, reads: &[u32], writes: &[u32]) -> Op {
         name: name.into(),
         label: name.into(),
         time_ns: time * 1000,
-        reads: reads.to_vec(),
-        writes: writes.to_vec(),
+        reads: reads.iter().map(|&t| TensorId(t)).collect(),
+        writes: writes.iter().map(|&t| TensorId(t)).collect(),
         repeatable: !in_place,
         ..Op::default()
     }
@@ -66,7 +68,7 @@ pub(super) fn problem(u: &mut Unstructured<'_>) -> Result<Problem> {
             o.workspace = u.int_in_range(1..=2)? * UNIT;
         }
         if !writes.is_empty() && u.ratio(1, 6)? {
-            o.outputs.push((writes[0], UNIT));
+            o.outputs.push((TensorId(writes[0]), UNIT));
         }
         ops.push(o);
     }
@@ -95,7 +97,7 @@ pub(super) fn planned(p: &Problem, planner: &Planner, request: &Request<'_>) -> 
     let r = realise(p, found.decisions).unwrap_or_else(|e| panic!("{}: {e}\n{text}", planner.name));
     let e = &r.evaluation;
     assert!(e.load_bytes <= request.capacity, "{} > {}\n{text}", e.load_bytes, request.capacity);
-    let unplanned: u64 = p.tensors.iter().filter(|t| t.kind == Kind::Input).map(|t| t.bytes).sum();
+    let unplanned: u64 = p.tensors.values().filter(|t| t.kind == Kind::Input).map(|t| t.bytes).sum();
     if !request.allow.on(&p.device).swap {
         assert!(e.swap_out_bytes == 0 && e.swap_in_bytes <= unplanned, "{} swaps\n{text}", planner.name);
     }
@@ -107,7 +109,7 @@ pub(super) fn planned(p: &Problem, planner: &Planner, request: &Request<'_>) -> 
 pub(super) fn holds(planner: &Planner, budget_ms: u64) {
     arbtest::arbtest(|u| {
         let p = problem(u)?;
-        let (least, most) = (p.largest_working_set().1, p.tensors.iter().map(|t| t.bytes).sum::<u64>());
+        let (least, most) = (p.largest_working_set().1, p.tensors.values().map(|t| t.bytes).sum::<u64>());
         let mut request = Request::new(u.int_in_range(least / 2..=most.max(least) + UNIT)?);
         request.seed = u.arbitrary()?;
         request.effort = 0;
@@ -116,11 +118,11 @@ pub(super) fn holds(planner: &Planner, budget_ms: u64) {
         if let Some(r) = planned(&p, planner, &request)
             && !request.allow.reorder
         {
-            let ran = r.trace.commands.iter().filter_map(|c| match c.what {
+            let ran = r.trace.commands.values().filter_map(|c| match c.what {
                 memc_planner::What::Run { op, again: false } => Some(op),
                 _ => None,
             });
-            assert!(ran.eq(0..p.ops.len() as u32), "{} changes the order", planner.name);
+            assert!(ran.eq(p.ops.ids()), "{} changes the order", planner.name);
         }
         Ok(())
     })

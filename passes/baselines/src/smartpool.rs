@@ -60,7 +60,7 @@ mod tests {
             let (decisions, height) = laid_out.expect("it is laid out");
             let trace = trace(&p, &decisions).expect("it runs");
             let at =
-                trace.slots.iter().filter(|s| s.space == Space::Dev).map(|s| s.offset.unwrap_or(0) >> 10);
+                trace.slots.values().filter(|s| s.space == Space::Dev).map(|s| s.offset.unwrap_or(0) >> 10);
             (at.collect::<Vec<u64>>(), height >> 10)
         };
         let (best, height) = offsets(Algorithm::SmartPool);

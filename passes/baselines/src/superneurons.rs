@@ -26,7 +26,9 @@
 
 use std::collections::BTreeSet;
 
-use memc_planner::{Action, Decisions, Found, Kind, NoPlan, Op, Planner, Problem, Request, Scheme, Sequence};
+use memc_planner::{
+    Action, Decisions, Found, Kind, NoPlan, Op, OpPos, Planner, Problem, Request, Scheme, Sequence, TensorId,
+};
 
 use super::checkpoint::{Droppable, Segments, droppable};
 use super::vdnn::is_conv;
@@ -45,7 +47,7 @@ pub(super) const PLANNER: Planner = Planner {
 fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let facts = Facts::new(p);
     if facts.peak <= request.capacity {
-        let keep = Scheme::keep_all(Sequence::of_order(p, 0..p.ops.len() as u32));
+        let keep = Scheme::keep_all(Sequence::of_order(p, p.ops.ids()));
         return Ok(Found { decisions: keep.decisions(p), evaluations: 1 });
     }
     let mut policy = Cache::new(p, &facts, request.allow.recompute);
@@ -53,7 +55,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, "superneurons"))?;
     let decisions = put_off(p, decisions, request.capacity);
     let launch = launches(p, &decisions);
-    let lead = |_: u32, slot: usize| launch.get(slot).map_or((slot, slot), |&at| (at, at));
+    let lead = |_: TensorId, slot: usize| launch.get(slot).map_or((slot, slot), |&at| (at, at));
     Ok(Found { decisions: hoist(p, decisions, request.capacity, &lead), evaluations: 1 })
 }
 
@@ -64,15 +66,15 @@ fn expensive(op: &Op) -> bool {
 }
 
 /// True if a tensor can be recomputed without running an expensive op, or one of another segment.
-fn cheap(p: &Problem, dropped: &Segments, d: &Droppable, segment: &dyn Fn(u32) -> usize) -> bool {
+fn cheap(p: &Problem, dropped: &Segments, d: &Droppable, segment: &dyn Fn(OpPos) -> usize) -> bool {
     let here = segment(d.by);
     let (mut seen, mut open) = (BTreeSet::from([d.by]), vec![d.by]);
     while let Some(op) = open.pop() {
-        if expensive(&p.ops[op as usize]) || segment(op) != here {
+        if expensive(&p.ops[op]) || segment(op) != here {
             return false;
         }
-        for &r in &p.ops[op as usize].reads {
-            let operand = &p.tensors[r as usize];
+        for &r in &p.ops[op].reads {
+            let operand = &p.tensors[r];
             if dropped.of.get(&r).is_some_and(|&g| g != here) {
                 return false;
             }
@@ -94,7 +96,7 @@ fn launches(p: &Problem, d: &Decisions) -> Vec<usize> {
     let mut out = Vec::new();
     for (k, op) in runs.enumerate() {
         out.push(last);
-        if expensive(&p.ops[op as usize]) {
+        if expensive(&p.ops[op]) {
             last = k;
         }
     }
@@ -106,50 +108,50 @@ struct Cache {
     segments: Segments,
     /// By segment: true if it is computed anew for every use.
     memory_centric: Vec<bool>,
-    split: u32,
+    split: OpPos,
 }
 
 impl Cache {
     fn new(p: &Problem, facts: &Facts, recompute: bool) -> Cache {
-        let borders: Vec<u32> = (0..p.ops.len() as u32).filter(|&i| expensive(&p.ops[i as usize])).collect();
+        let borders: Vec<OpPos> = p.ops.ids().filter(|&i| expensive(&p.ops[i])).collect();
         let mut segments = Segments { groups: vec![Vec::new(); borders.len() + 1], ..Segments::default() };
-        let segment = |op: u32| borders.partition_point(|&b| b <= op);
+        let segment = |op: OpPos| borders.partition_point(|&b| b <= op);
         for d in droppable(p, facts).iter().filter(|_| recompute) {
             if cheap(p, &segments, d, &segment) {
                 segments.drop(d, segment(d.by));
             }
         }
         let l_peak = p.largest_working_set().1;
-        let bytes = |g: &Vec<u32>| g.iter().map(|&t| p.tensors[t as usize].bytes).sum::<u64>();
+        let bytes = |g: &Vec<TensorId>| g.iter().map(|&t| p.tensors[t].bytes).sum::<u64>();
         let memory_centric = segments.groups.iter().map(|g| bytes(g) > l_peak).collect();
         Cache { segments, memory_centric, split: facts.split }
     }
 
     /// True if the tensor is of a segment that does not stay.
-    fn fleeting(&self, t: u32) -> bool {
+    fn fleeting(&self, t: TensorId) -> bool {
         self.segments.of.get(&t).is_some_and(|&g| self.memory_centric[g])
     }
 }
 
 impl Policy for Cache {
-    fn score(&mut self, w: &EvictionWalk<'_>, t: u32) -> Option<f64> {
+    fn score(&mut self, w: &EvictionWalk<'_>, t: TensorId) -> Option<f64> {
         // What is left of a segment, which memory-centric recomputation drops on its way.
         if !w.needed(t) || (w.position >= self.split && self.fleeting(t)) {
             return Some(-1.0);
         }
-        let cached = w.p.tensors[t as usize].kind != Kind::Persistent && !self.segments.of.contains_key(&t);
-        cached.then(|| w.last[t as usize] as f64)
+        let cached = w.p.tensors[t].kind != Kind::Persistent && !self.segments.of.contains_key(&t);
+        cached.then(|| w.last[t] as f64)
     }
-    fn eviction(&mut self, _: &EvictionWalk<'_>, t: u32) -> Eviction {
+    fn eviction(&mut self, _: &EvictionWalk<'_>, t: TensorId) -> Eviction {
         if self.segments.of.contains_key(&t) { Eviction::Recompute } else { Eviction::Swap }
     }
-    fn together(&self, t: u32) -> &[u32] {
+    fn together(&self, t: TensorId) -> &[TensorId] {
         if self.fleeting(t) { &[] } else { self.segments.together(t) }
     }
-    fn leave(&mut self, w: &EvictionWalk<'_>) -> Vec<(u32, Eviction)> {
+    fn leave(&mut self, w: &EvictionWalk<'_>) -> Vec<(TensorId, Eviction)> {
         let mut out = self.segments.leave(w);
         if w.position >= self.split {
-            let fleeting = self.segments.of.keys().filter(|&&t| self.fleeting(t) && w.here[t as usize]);
+            let fleeting = self.segments.of.keys().filter(|&&t| self.fleeting(t) && w.here[t]);
             out.extend(fleeting.map(|&t| (t, Eviction::Recompute)));
         }
         out
@@ -168,7 +170,7 @@ mod tests {
     fn network() -> Problem {
         let mut p = chain(8, MB, 4 * MB, 4 * MB);
         for i in (0..8).step_by(2) {
-            p.ops[i].label = format!("conv{i}");
+            p.ops[OpPos(i)].label = format!("conv{i}");
         }
         p
     }
@@ -184,7 +186,7 @@ mod tests {
             .actions
             .iter()
             .filter_map(|a| if let Action::Run(r) = a { Some(r) } else { None });
-        let again: Vec<u32> = runs.filter(|r| r.again).map(|r| r.op).collect();
+        let again: Vec<u32> = runs.filter(|r| r.again).map(|r| r.op.0).collect();
         assert_eq!(again, [7, 5, 3, 1]);
         assert!(!found.decisions.actions.iter().any(|a| matches!(a, Action::Out(_))));
     }
@@ -198,7 +200,7 @@ mod tests {
             .decisions
             .actions
             .iter()
-            .filter_map(|a| if let Action::Out(t) = a { Some(*t) } else { None });
+            .filter_map(|a| if let Action::Out(t) = a { Some(t.0) } else { None });
         let outs: Vec<u32> = outs.collect();
         assert_eq!(outs.first(), Some(&0));
         assert!(outs.iter().all(|t| t % 2 == 0), "{outs:?}");

@@ -25,7 +25,8 @@
 use std::collections::BTreeMap;
 
 use memc_ir::Bytes;
-use memc_planner::{Action, Allow, Decisions, Found, NoPlan, Op, Planner, Problem, Request};
+use memc_ir::{Id, Ids};
+use memc_planner::{Action, Allow, Decisions, Found, NoPlan, Op, OpPos, Planner, Problem, Request, TensorId};
 
 use super::walk::{Eviction, EvictionWalk, Facts, Policy, hoist, usage};
 
@@ -66,8 +67,8 @@ fn plan(p: &Problem, request: &Request<'_>, conv_only: bool) -> Result<Found, No
     let walk = EvictionWalk::new(p, &facts, &open, |_| true);
     let (decisions, _) = walk.run(&mut policy).map_err(|e| e.explain(p, name))?;
     let launches = launches(p, &facts, &policy);
-    let lead = |t: u32, slot: usize| {
-        let at = launches.get(&t).map_or(slot, |&l| l as usize);
+    let lead = |t: TensorId, slot: usize| {
+        let at = launches.get(&t).map_or(slot, |&l| l.index());
         (at, at)
     };
     let decisions = overlap(p, hoist(p, decisions, u64::MAX, &lead));
@@ -82,23 +83,22 @@ fn plan(p: &Problem, request: &Request<'_>, conv_only: bool) -> Result<Found, No
 #[derive(Default)]
 struct Offload {
     /// By the op that reads it last in the forward pass.
-    after: BTreeMap<u32, Vec<u32>>,
+    after: BTreeMap<OpPos, Vec<TensorId>>,
     /// The position that needs each again.
-    needed: BTreeMap<u32, u32>,
+    needed: BTreeMap<TensorId, OpPos>,
 }
 
 impl Offload {
     fn choose(&mut self, p: &Problem, facts: &Facts, conv_only: bool) {
         let layers = layers(p, facts);
-        let second = layers.get(1).map_or(p.ops.len() as u32, |l| l.first);
-        for (t, tensor) in p.tensors.iter().enumerate().filter(|(_, t)| !t.persistent()) {
-            let t = t as u32;
+        let second = layers.get(1).map_or(p.ops.next_id(), |l| l.first);
+        for (t, tensor) in p.tensors.iter().filter(|(_, t)| !t.persistent()) {
             let Some((last, next)) = crossing(p, facts, t).filter(|c| c.1 >= second) else { continue };
             let forward = tensor.touches.iter().take_while(|&&i| i <= last);
-            let mut of_layer = forward.filter(|&&i| !conv_only || is_conv(&p.ops[i as usize]));
-            let read = |i: &u32| p.ops[*i as usize].reads.contains(&t);
+            let mut of_layer = forward.filter(|&&i| !conv_only || is_conv(&p.ops[i]));
+            let read = |i: &OpPos| p.ops[*i].reads.contains(&t);
             let unread = !tensor.touches.iter().take_while(|&&i| i <= last).any(read);
-            if of_layer.any(|i| unread || read(i)) && p.ops[next as usize].reads.contains(&t) {
+            if of_layer.any(|i| unread || read(i)) && p.ops[next].reads.contains(&t) {
                 self.after.entry(last).or_default().push(t);
                 self.needed.insert(t, next);
             }
@@ -107,31 +107,31 @@ impl Offload {
 }
 
 /// The last touch of a tensor in the forward pass and the first in the backward pass.
-pub(super) fn crossing(p: &Problem, facts: &Facts, t: u32) -> Option<(u32, u32)> {
-    let touches = &p.tensors[t as usize].touches;
+pub(super) fn crossing(p: &Problem, facts: &Facts, t: TensorId) -> Option<(OpPos, OpPos)> {
+    let touches = &p.tensors[t].touches;
     let k = touches.partition_point(|&x| x < facts.split);
     Some((*touches.get(k.checked_sub(1)?)?, *touches.get(k)?))
 }
 
 impl Policy for Offload {
-    fn leave(&mut self, w: &EvictionWalk<'_>) -> Vec<(u32, Eviction)> {
+    fn leave(&mut self, w: &EvictionWalk<'_>) -> Vec<(TensorId, Eviction)> {
         self.after.get(&w.position).into_iter().flatten().map(|&t| (t, Eviction::Swap)).collect()
     }
 }
 
 /// A layer of the backward pass: its first op, and whether it has a convolution.
 struct Layer {
-    first: u32,
+    first: OpPos,
     conv: bool,
 }
 
 fn layers(p: &Problem, facts: &Facts) -> Vec<Layer> {
     let mut layers: Vec<Layer> = Vec::new();
     let mut current = None;
-    for i in facts.split..p.ops.len() as u32 {
-        let op = &p.ops[i as usize];
-        let forward = |&t: &u32| {
-            let tensor = &p.tensors[t as usize];
+    for i in Ids::between(facts.split, p.ops.next_id()) {
+        let op = &p.ops[i];
+        let forward = |&t: &TensorId| {
+            let tensor = &p.tensors[t];
             let saved = !tensor.persistent() && crossing(p, facts, t).is_some();
             tensor.touches.first().copied().filter(|_| saved)
         };
@@ -148,10 +148,10 @@ fn layers(p: &Problem, facts: &Facts) -> Vec<Layer> {
 }
 
 /// For every offloaded tensor that is prefetched, the position before which its copy starts.
-fn launches(p: &Problem, facts: &Facts, offload: &Offload) -> BTreeMap<u32, u32> {
+fn launches(p: &Problem, facts: &Facts, offload: &Offload) -> BTreeMap<TensorId, OpPos> {
     let layers = layers(p, facts);
-    let of = |i: u32| layers.partition_point(|l| l.first <= i).saturating_sub(1);
-    let mut wants: Vec<Vec<u32>> = vec![Vec::new(); layers.len()];
+    let of = |i: OpPos| layers.partition_point(|l| l.first <= i).saturating_sub(1);
+    let mut wants: Vec<Vec<TensorId>> = vec![Vec::new(); layers.len()];
     for (&t, &next) in &offload.needed {
         wants[of(next)].push(t);
     }
@@ -192,12 +192,12 @@ fn overlap(p: &Problem, d: Decisions) -> Decisions {
     Decisions { actions, ..d }
 }
 
-fn appears(actions: &[Action], run: usize, t: u32) -> bool {
+fn appears(actions: &[Action], run: usize, t: TensorId) -> bool {
     matches!(actions.get(run), Some(Action::Run(run)) if run.at.iter().any(|a| a.0 == t))
 }
 
-fn reads_only(p: &Problem, op: u32, t: u32) -> bool {
-    let op = &p.ops[op as usize];
+fn reads_only(p: &Problem, op: OpPos, t: TensorId) -> bool {
+    let op = &p.ops[op];
     op.reads.contains(&t) && !op.writes.contains(&t)
 }
 
@@ -210,11 +210,11 @@ mod tests {
     const MB: u64 = 1 << 20;
 
     fn order(p: &Problem, d: &Decisions) -> Vec<String> {
-        let name = |t: u32| p.tensors[t as usize].name.clone();
+        let name = |t: TensorId| p.tensors[t].name.clone();
         let word = |a: &Action| match a {
             Action::In((t, _)) => Some(format!("in {}", name(*t))),
             Action::Out(t) => Some(format!("out {}", name(*t))),
-            Action::Run(run) => Some(p.ops[run.op as usize].name.clone()),
+            Action::Run(run) => Some(p.ops[run.op].name.clone()),
             Action::Drop(_) => None,
         };
         d.actions.iter().filter_map(word).collect()
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn convolutions_alone() {
         let mut p = chain(4, MB, 2 * MB, 2 * MB);
-        p.ops[2].label = "Conv_7".into();
+        p.ops[OpPos(2)].label = "Conv_7".into();
         let found = plan(&p, &Request::new(1 << 30), true).expect("it fits");
         assert!(order(&p, &found.decisions).iter().filter(|w| w.starts_with("out")).eq(["out a1"]));
         let Err(NoPlan::Infeasible(why)) = plan(&p, &Request::new(2 * MB), true) else {

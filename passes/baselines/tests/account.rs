@@ -24,12 +24,12 @@ fn an_account_adds_up_to_the_evaluation() {
             };
             assert_eq!(of(&|c| matches!(c, Cause::In(..))), e.stall_in_ns);
             assert_eq!(of(&|c| matches!(c, Cause::Out(_))), e.stall_out_ns);
-            let fed = |t: u32| p.tensors[t as usize].kind == Kind::Input;
+            let fed = |t: memc_planner::TensorId| p.tensors[t].kind == Kind::Input;
             let bytes: u64 = a
                 .gaps
                 .iter()
                 .filter(|g| g.back == Back::Copy && !fed(g.tensor))
-                .map(|g| p.tensors[g.tensor as usize].size)
+                .map(|g| p.tensors[g.tensor].size)
                 .sum();
             assert_eq!(bytes, e.swap_in_bytes, "{seed} {}", planner.name);
             for g in &a.gaps {

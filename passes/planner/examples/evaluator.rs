@@ -2,11 +2,12 @@
 //!
 //! Usage: `cargo run --release -p memc-planner --example evaluator PROBLEM.json...`
 //!
-//! Memory is half of what everything at once needs, or what the device has if that is less; gaps are swapped, those with
-//! most bytes times steps first, until that much suffices or no gap is left. `evaluate` is the recurrence that searches
-//! use, `simulate` the discrete-event model, `realise` all from a script to its figures, layout included. One thread. An
-//! op-event is an op or a copy of the steady-state step that an evaluation is about; the steps that lead there count for
-//! time, not for events. Times are those of the fastest of many batches of repetitions.
+//! Memory is half of what everything at once needs, or what the device has if that is less; gaps are swapped,
+//! those with most bytes times steps first, until that much suffices or no gap is left. `evaluate` is the
+//! recurrence that searches use, `simulate` the discrete-event model, `realise` all from a script to its
+//! figures, layout included. One thread. An op-event is an op or a copy of the steady-state step that an
+//! evaluation is about; the steps that lead there count for time, not for events. Times are those of the
+//! fastest of many batches of repetitions.
 #![allow(clippy::print_stdout, clippy::print_stderr, clippy::exit, reason = "a measuring program")]
 #![allow(clippy::disallowed_methods, reason = "it reads the clock")]
 
@@ -15,8 +16,8 @@ use std::process::exit;
 use std::time::Instant;
 
 use memc_planner::{
-    Copies, Decisions, Problem, Scheme, Sequence, Swap, Timing, awaits, json, realise, schedule, simulate,
-    trace,
+    Copies, Decisions, GapIx, Problem, Scheme, Sequence, Swap, Timing, awaits, json, realise, schedule,
+    simulate, trace,
 };
 use serde_json::json;
 
@@ -43,10 +44,12 @@ fn time<R>(mut f: impl FnMut() -> R) -> f64 {
 
 /// Swaps large and long gaps until `capacity` is enough.
 fn scheme(p: &Problem, capacity: u64) -> Scheme {
-    let sequence = Sequence::of_order(p, 0..p.ops.len() as u32);
+    let sequence = Sequence::of_order(p, p.ops.ids());
     let n = sequence.steps.len();
     let mut s = Scheme { early: true, ..Scheme::keep_all(sequence) };
-    let mut open: Vec<usize> = (0..s.swaps.len())
+    let mut open: Vec<GapIx> = s
+        .swaps
+        .ids()
         .filter(|&g| p.device.can_swap() && s.sequence.gaps[g].open() && !s.sequence.gaps[g].arrives())
         .collect();
     open.sort_by_key(|&g| {
@@ -54,7 +57,7 @@ fn scheme(p: &Problem, capacity: u64) -> Scheme {
         (std::cmp::Reverse(gap.bytes * (gap.to - gap.from) as u64), g)
     });
     for chunk in open.chunks(16) {
-        if s.usage().into_iter().max().unwrap_or(0) <= capacity {
+        if s.usage().into_values().max().unwrap_or(0) <= capacity {
             break;
         }
         for &g in chunk {
@@ -72,7 +75,7 @@ fn report(path: &str) -> Result<serde_json::Value, String> {
     let s = scheme(&p, capacity);
     let (copies, outs) = (Copies::new(&p, &s.sequence.gaps), s.copies_out(&p));
     let moved =
-        outs.iter().filter(|&&at| at >= 0).count() + (0..s.swaps.len()).filter(|&g| s.copies_in(g)).count();
+        outs.values().filter(|&&at| at >= 0).count() + s.swaps.ids().filter(|&g| s.copies_in(g)).count();
     let events = (p.ops.len() + moved) as f64;
     let mut timing = Timing::default();
     let evaluate = time(|| timing.evaluate(&s, &copies, &outs));

@@ -1,16 +1,19 @@
 //! Which completions on other streams every command has to await.
 //!
-//! Works on bytes, once slots have offsets. Two commands conflict when they touch a common byte of one arena and at least
-//! one writes it, or when one is to come after the other. The commands of one stream run in order anyway.
+//! Works on bytes, once slots have offsets. Two commands conflict when they touch a common byte of one arena
+//! and at least one writes it, or when one is to come after the other. The commands of one stream run in
+//! order anyway.
 //!
-//! Of every other such pair, in issue order and across the boundary to the previous step, the later command awaits the
-//! earlier one. Awaits that others imply are left out (vector clocks over the three streams): the rest is minimal. The
-//! step is walked twice. An await that the first walk needs within a step stays even if the second walk finds it
-//! implied, because it may be among those that imply it.
+//! Of every other such pair, in issue order and across the boundary to the previous step, the later command
+//! awaits the earlier one. Awaits that others imply are left out (vector clocks over the three streams): the
+//! rest is minimal. The step is walked twice. An await that the first walk needs within a step stays even if
+//! the second walk finds it implied, because it may be among those that imply it.
 
 use std::collections::BTreeMap;
 
-use memc_ir::{ByteRange, Stream};
+use memc_ir::{Arena, ByteRange, Stream};
+
+use crate::ids::CommandIx;
 
 /// A command as far as ordering is concerned.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,14 +25,14 @@ pub struct Access {
     /// Bytes it writes.
     pub writes: Vec<ByteRange>,
     /// An earlier command that it comes after, whatever the two touch.
-    pub after: Option<u32>,
+    pub after: Option<CommandIx>,
 }
 
 /// A dependence on a command of another stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Await {
-    /// Index of the command.
-    pub command: u32,
+    /// The command.
+    pub command: CommandIx,
     /// Whether the previous step's run of it is meant.
     pub previous: bool,
 }
@@ -37,7 +40,7 @@ pub struct Await {
 /// An execution: command, walk (0 or 1), its sequence number on its stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Run {
-    command: u32,
+    command: CommandIx,
     walk: u8,
     stream: usize,
     number: u64,
@@ -52,19 +55,19 @@ struct Cell {
 }
 
 /// The awaits of every command, ascending.
-pub fn awaits(commands: &[Access]) -> Vec<Vec<Await>> {
+pub fn awaits(commands: &Arena<CommandIx, Access>) -> Arena<CommandIx, Vec<Await>> {
     let mut w = Walker {
-        after: vec![[0; 3]; 2 * commands.len()],
-        ran: vec![None; commands.len()],
+        after: [Arena::filled([0; 3], commands.len()), Arena::filled([0; 3], commands.len())],
+        ran: Arena::filled(None, commands.len()),
         ..Walker::default()
     };
-    let mut out: Vec<Vec<Await>> = vec![Vec::new(); commands.len()];
+    let mut out = Arena::filled(Vec::new(), commands.len());
     for walk in 0..2u8 {
-        for (i, access) in commands.iter().enumerate() {
-            w.visit(i, access, walk, commands.len(), &mut out[i]);
+        for (i, access) in commands.iter() {
+            w.visit(i, access, walk, &mut out[i]);
         }
     }
-    for list in &mut out {
+    for list in out.values_mut() {
         list.sort_unstable();
         list.dedup();
     }
@@ -77,13 +80,13 @@ struct Walker {
     /// What each stream is known to come after: numbers on the three streams.
     clocks: [[u64; 3]; 3],
     /// The clock right after every execution, by walk and command.
-    after: Vec<[u64; 3]>,
+    after: [Arena<CommandIx, [u64; 3]>; 2],
     /// The last execution of every command.
-    ran: Vec<Option<Run>>,
+    ran: Arena<CommandIx, Option<Run>>,
 }
 
 impl Walker {
-    fn visit(&mut self, index: usize, access: &Access, walk: u8, commands: usize, out: &mut Vec<Await>) {
+    fn visit(&mut self, command: CommandIx, access: &Access, walk: u8, out: &mut Vec<Await>) {
         let stream = access.stream as usize;
         let mut needs: Vec<Run> = Vec::new();
         for &range in &access.reads {
@@ -95,10 +98,11 @@ impl Walker {
                 needs.extend(cell.readers.iter().flatten());
             });
         }
-        needs.extend(access.after.and_then(|after| self.ran.get(after as usize).copied().flatten()));
+        needs.extend(access.after.and_then(|after| self.ran.get(after).copied().flatten()));
         needs.retain(|r| self.clocks[stream][r.stream] < r.number);
-        let clock = |r: &Run| self.after[usize::from(r.walk) * commands + r.command as usize];
-        // The last of a stream implies what is before it there; it may be implied by that of the other stream.
+        let clock = |r: &Run| self.after[usize::from(r.walk)][r.command];
+        // The last of a stream implies what is before it there; it may be implied by that of the other
+        // stream.
         let last = |of: usize| needs.iter().filter(|r| r.stream == of).max_by_key(|r| r.number);
         let lasts: Vec<Run> = (0..3).filter_map(last).copied().collect();
         let implies = |a: &Run, b: &Run| a.stream != b.stream && clock(a)[b.stream] >= b.number;
@@ -111,9 +115,9 @@ impl Walker {
             out.push(Await { command: need.command, previous: need.walk < walk });
         }
         self.clocks[stream][stream] += 1;
-        let run = Run { command: index as u32, walk, stream, number: self.clocks[stream][stream] };
-        self.after[usize::from(walk) * commands + index] = self.clocks[stream];
-        self.ran[index] = Some(run);
+        let run = Run { command, walk, stream, number: self.clocks[stream][stream] };
+        self.after[usize::from(walk)][command] = self.clocks[stream];
+        self.ran[command] = Some(run);
         for &range in &access.reads {
             self.cells(range, |cell| cell.readers[stream] = Some(run));
         }

@@ -4,6 +4,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use memc_ir::Arena;
+
+use crate::ids::{OpPos, TensorId};
 use crate::problem::{ALIGN, Kind, Problem};
 
 /// The order in which a problem poses its ops.
@@ -52,7 +55,7 @@ impl Home {
 }
 
 /// A place for a tensor: its index in the problem, and an offset in bytes unless layout chooses.
-pub type Place = (u32, Option<u64>);
+pub type Place = (TensorId, Option<u64>);
 
 /// One step of a script.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,9 +63,9 @@ pub enum Action {
     /// Copies a tensor from host to device.
     In(Place),
     /// Copies a tensor from device to host.
-    Out(u32),
+    Out(TensorId),
     /// Gives back a tensor's device bytes.
-    Drop(u32),
+    Drop(TensorId),
     /// Runs an op.
     Run(Run),
 }
@@ -71,7 +74,7 @@ pub enum Action {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Run {
     /// The op's position in the problem.
-    pub op: u32,
+    pub op: OpPos,
     /// Whether the op has run before in this step.
     pub again: bool,
     /// Places of the tensors that appear here: written ones that are not on the device yet.
@@ -88,7 +91,7 @@ pub struct Decisions {
     /// The order that the problem was posed in.
     pub order: Order,
     /// Homes of the persistent tensors.
-    pub homes: BTreeMap<u32, Home>,
+    pub homes: BTreeMap<TensorId, Home>,
     /// What happens, in order.
     pub actions: Vec<Action>,
 }
@@ -97,26 +100,26 @@ impl Decisions {
     /// Everything stays on the device: inputs arrive before their first use, tensors leave after their last.
     pub fn keep_all(problem: &Problem) -> Decisions {
         let mut d = Decisions::default();
-        let mut arrived = vec![false; problem.tensors.len()];
-        for (t, _) in problem.tensors.iter().enumerate().filter(|(_, t)| t.persistent()) {
-            d.homes.insert(t as u32, Home::Dev(None));
+        let mut arrived = Arena::filled(false, problem.tensors.len());
+        for (t, _) in problem.tensors.iter().filter(|(_, t)| t.persistent()) {
+            d.homes.insert(t, Home::Dev(None));
             arrived[t] = true;
         }
-        for (i, op) in problem.ops.iter().enumerate() {
+        for (i, op) in problem.ops.iter() {
             let mut at = Vec::new();
             for &t in op.reads.iter().chain(&op.writes) {
-                let there = std::mem::replace(&mut arrived[t as usize], true);
-                match problem.tensors[t as usize].kind {
+                let there = std::mem::replace(&mut arrived[t], true);
+                match problem.tensors[t].kind {
                     _ if there => {}
                     Kind::Input if op.reads.contains(&t) => d.actions.push(Action::In((t, None))),
                     _ => at.push((t, None)),
                 }
             }
             let workspace = (op.workspace > 0).then_some(None);
-            d.actions.push(Action::Run(Run { op: i as u32, at, workspace, ..Run::default() }));
+            d.actions.push(Action::Run(Run { op: i, at, workspace, ..Run::default() }));
             for t in problem.working_set(i) {
-                let tensor = &problem.tensors[t as usize];
-                if !tensor.persistent() && tensor.next_touch(i as u32).is_none() {
+                let tensor = &problem.tensors[t];
+                if !tensor.persistent() && tensor.next_touch(i).is_none() {
                     d.actions.push(Action::Drop(t));
                 }
             }
@@ -126,7 +129,7 @@ impl Decisions {
 
     /// The script's text form for the problem it is about.
     pub fn print(&self, problem: &Problem) -> String {
-        let tensor = |t: u32| name(&problem.tensors[t as usize].name);
+        let tensor = |t: TensorId| name(&problem.tensors[t].name);
         let offset = |at: Option<u64>| at.map_or_else(String::new, |at| format!(" @ {at}"));
         let mut out = String::from("decisions 1\n");
         if self.order != Order::Given {
@@ -157,7 +160,7 @@ impl Decisions {
                     places.extend(run.scratch.iter().map(|o| format!("scratch{}", offset(*o))));
                     places.extend(run.workspace.iter().map(|o| format!("ws{}", offset(*o))));
                     let at = if places.is_empty() { "" } else { " at " };
-                    let op = name(&problem.ops[run.op as usize].name);
+                    let op = name(&problem.ops[run.op].name);
                     let _ = writeln!(out, "{word} {op}{at}{}", places.join(", "));
                 }
             }
@@ -209,7 +212,7 @@ impl Decisions {
 #[derive(Default)]
 pub(crate) struct Lines {
     /// The home of a tensor.
-    pub(crate) homes: BTreeMap<u32, usize>,
+    pub(crate) homes: BTreeMap<TensorId, usize>,
     /// Every action.
     pub(crate) actions: Vec<usize>,
 }
@@ -229,20 +232,20 @@ fn name(text: &str) -> String {
 
 /// Names of one problem, for reading.
 struct Names {
-    tensors: BTreeMap<String, u32>,
-    ops: BTreeMap<String, u32>,
-    persistent: Vec<bool>,
+    tensors: BTreeMap<String, TensorId>,
+    ops: BTreeMap<String, OpPos>,
+    persistent: Arena<TensorId, bool>,
 }
 
 impl Names {
     fn new(problem: &Problem) -> Names {
-        let tensors = problem.tensors.iter().enumerate().map(|(i, t)| (name(&t.name), i as u32)).collect();
-        let ops = problem.ops.iter().enumerate().map(|(i, op)| (name(&op.name), i as u32)).collect();
-        let persistent = problem.tensors.iter().map(|t| t.persistent()).collect();
+        let tensors = problem.tensors.iter().map(|(i, t)| (name(&t.name), i)).collect();
+        let ops = problem.ops.iter().map(|(i, op)| (name(&op.name), i)).collect();
+        let persistent = problem.tensors.values().map(|t| t.persistent()).collect();
         Names { tensors, ops, persistent }
     }
 
-    fn tensor(&self, text: &str) -> Result<u32, String> {
+    fn tensor(&self, text: &str) -> Result<TensorId, String> {
         self.tensors.get(text.trim()).copied().ok_or_else(|| format!("no tensor is called {text}"))
     }
 
@@ -252,7 +255,7 @@ impl Names {
     }
 
     /// Reads a line: an action, or the home of the tensor that is returned.
-    fn line(&self, line: &str, d: &mut Decisions) -> Result<Option<u32>, String> {
+    fn line(&self, line: &str, d: &mut Decisions) -> Result<Option<TensorId>, String> {
         let (word, rest) = line.split_once(' ').ok_or("expected a word and a name")?;
         match word {
             "home" => {
@@ -268,7 +271,7 @@ impl Names {
                     return Err("expected `host`, `dev` or `both`".into());
                 };
                 let tensor = self.tensor(tensor)?;
-                if !self.persistent[tensor as usize] {
+                if !self.persistent[tensor] {
                     return Err("only states and constants have homes".into());
                 }
                 if d.homes.insert(tensor, home).is_some() {

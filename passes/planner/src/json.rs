@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
+use memc_ir::{Arena, Id};
 use serde::de::{DeserializeOwned, Error, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Value, json};
 
+use crate::ids::{OpPos, TensorId};
 pub use crate::keys::{NotJson, value};
 use crate::problem::{Device, Kind, Malformed, Op, Problem, SLOWDOWN_UNIT, Tensor};
 
@@ -190,12 +192,12 @@ pub fn parse(text: &str) -> Result<Problem, Malformed> {
         duplex_bytes_per_s: d.duplex_total_bytes_per_s,
         copy_latency_ns: d.copy_latency_ns,
     };
-    let mut tensors = Vec::new();
-    let mut index: BTreeMap<u64, u32> = BTreeMap::new();
+    let mut tensors: Arena<TensorId, Tensor> = Arena::default();
+    let mut index: BTreeMap<u64, TensorId> = BTreeMap::new();
     for (i, v) in file.tensors.iter().enumerate() {
         let what = called(v, "tensors", "tensor", i);
         let TensorEntry { id, name, bytes, kind } = entry(v, &what)?;
-        if index.insert(id, tensors.len() as u32).is_some() {
+        if index.insert(id, tensors.next_id()).is_some() {
             return Err(Malformed(format!("{what} is there twice")));
         }
         let name = visible(name, || format!("t{id}"));
@@ -207,17 +209,17 @@ pub fn parse(text: &str) -> Result<Problem, Malformed> {
     }
     in_order(&tensors, &ops)?;
     handed_out(&tensors, &ops)?;
-    unique(tensors.iter_mut().map(|t| &mut t.name));
-    Problem::new(&visible(file.name, || "problem".into()), device, tensors, ops)
+    unique(tensors.values_mut().map(|t| &mut t.name));
+    Problem::new(&visible(file.name, || "problem".into()), device, tensors.into_values().collect(), ops)
 }
 
-fn ops(list: &[Value], tensors: &BTreeMap<u64, u32>) -> Result<Vec<Op>, Malformed> {
-    let mut index: BTreeMap<u64, u32> = BTreeMap::new();
+fn ops(list: &[Value], tensors: &BTreeMap<u64, TensorId>) -> Result<Vec<Op>, Malformed> {
+    let mut index: BTreeMap<u64, OpPos> = BTreeMap::new();
     let mut entries: Vec<(String, OpEntry)> = Vec::with_capacity(list.len());
     for (i, v) in list.iter().enumerate() {
         let what = called(v, "ops", "op", i);
         let op: OpEntry = entry(v, &what)?;
-        if index.insert(op.id, i as u32).is_some() {
+        if index.insert(op.id, OpPos::new(i)).is_some() {
             return Err(Malformed(format!("{what} is there twice")));
         }
         entries.push((what, op));
@@ -232,8 +234,8 @@ fn ops(list: &[Value], tensors: &BTreeMap<u64, u32>) -> Result<Vec<Op>, Malforme
             let known = index.get(id).copied();
             known.ok_or_else(|| Malformed(format!("{what} is after an unknown op {id}")))
         };
-        let reads: Vec<u32> = op.reads.iter().map(tensor).collect::<Result<_, _>>()?;
-        let writes: Vec<u32> = op.writes.iter().map(tensor).collect::<Result<_, _>>()?;
+        let reads: Vec<TensorId> = op.reads.iter().map(tensor).collect::<Result<_, _>>()?;
+        let writes: Vec<TensorId> = op.writes.iter().map(tensor).collect::<Result<_, _>>()?;
         let outputs = op.outputs.iter().map(|(t, bytes)| Ok((tensor(t)?, *bytes)));
         let parts = |times: f64| ((times - 1.0) * f64::from(SLOWDOWN_UNIT)).round() as u32;
         let label = visible(op.name, || format!("op{}", op.id));
@@ -255,15 +257,15 @@ fn ops(list: &[Value], tensors: &BTreeMap<u64, u32>) -> Result<Vec<Op>, Malforme
 }
 
 /// Refuses ops that read what only a later one computes: they form a cycle, or are not in execution order.
-fn in_order(tensors: &[Tensor], ops: &[Op]) -> Result<(), Malformed> {
-    let mut reader: Vec<Option<&Op>> = vec![None; tensors.len()];
-    let mut written = vec![false; tensors.len()];
+fn in_order(tensors: &Arena<TensorId, Tensor>, ops: &[Op]) -> Result<(), Malformed> {
+    let mut reader: Arena<TensorId, Option<&Op>> = Arena::filled(None, tensors.len());
+    let mut written = Arena::filled(false, tensors.len());
     for op in ops {
         for &t in &op.reads {
-            reader[t as usize] = reader[t as usize].or(Some(op));
+            reader[t] = reader[t].or(Some(op));
         }
         for &t in &op.writes {
-            let (t, tensor) = (t as usize, &tensors[t as usize]);
+            let tensor = &tensors[t];
             let early =
                 reader[t].filter(|r| tensor.kind == Kind::Transient && !written[t] && r.name != op.name);
             if let Some(early) = early {
@@ -279,11 +281,11 @@ fn in_order(tensors: &[Tensor], ops: &[Op]) -> Result<(), Malformed> {
 }
 
 /// Refuses results that are more than the tensors that they are in.
-fn handed_out(tensors: &[Tensor], ops: &[Op]) -> Result<(), Malformed> {
+fn handed_out(tensors: &Arena<TensorId, Tensor>, ops: &[Op]) -> Result<(), Malformed> {
     for op in ops {
-        let more = op.outputs.iter().find(|&&(t, bytes)| bytes > tensors[t as usize].size);
+        let more = op.outputs.iter().find(|&&(t, bytes)| bytes > tensors[t].size);
         if let Some(&(t, bytes)) = more {
-            let Tensor { name, size, .. } = &tensors[t as usize];
+            let Tensor { name, size, .. } = &tensors[t];
             return Err(Malformed(format!(
                 "op {} hands out {bytes} bytes of tensor {name}, which has {size}",
                 op.name
@@ -307,6 +309,10 @@ fn unique<'a>(names: impl Iterator<Item = &'a mut String>) {
     }
 }
 
+fn numbers(ids: &[impl Id]) -> Vec<u64> {
+    ids.iter().map(|id| id.index() as u64).collect()
+}
+
 /// Writes a problem; [`parse`] reads it back.
 pub fn print(p: &Problem) -> String {
     let d = &p.device;
@@ -318,22 +324,21 @@ pub fn print(p: &Problem) -> String {
         duplex_total_bytes_per_s: d.duplex_bytes_per_s,
         copy_latency_ns: d.copy_latency_ns,
     };
-    let tensors = p.tensors.iter().zip(0..);
+    let tensors = p.tensors.values().zip(0..);
     let tensors =
         tensors.map(|(t, id)| TensorEntry { id, name: t.name.clone(), bytes: t.size, kind: t.kind });
     let factor = |parts: u32| 1.0 + f64::from(parts) / f64::from(SLOWDOWN_UNIT);
-    let ids = |list: &[u32]| list.iter().map(|&id| id.into()).collect();
-    let ops = p.ops.iter().zip(0..).map(|(op, id)| OpEntry {
+    let ops = p.ops.values().zip(0..).map(|(op, id)| OpEntry {
         id,
         name: op.name.clone(),
         time_ns: op.time_ns,
-        reads: ids(&op.reads),
-        writes: ids(&op.writes),
+        reads: numbers(&op.reads),
+        writes: numbers(&op.writes),
         workspace_bytes: op.workspace,
         repeatable: Some(op.repeatable),
-        outputs: op.outputs.iter().map(|&(t, bytes)| (t.into(), bytes)).collect(),
+        outputs: op.outputs.iter().map(|&(t, bytes)| (u64::from(t.0), bytes)).collect(),
         slowdown_under_copies: (op.slowdown > 0).then(|| factor(op.slowdown)),
-        after: ids(&op.after),
+        after: numbers(&op.after),
     });
     let (tensors, ops): (Vec<String>, Vec<String>) = (tensors.map(line).collect(), ops.map(line).collect());
     format!(

@@ -1,7 +1,7 @@
 //! What to keep, swap and recompute, when and where: the planning problem in numbers and its solvers.
 //!
-//! Knows nothing of models or of the compiler's IR. A [`Problem`] goes in, [`Decisions`] come out, and one evaluator
-//! ([`realise`]) judges every planner.
+//! Knows nothing of models or of the compiler's IR. A [`Problem`] goes in, [`Decisions`] come out, and one
+//! evaluator ([`realise`]) judges every planner.
 
 pub mod account;
 mod awaits;
@@ -9,6 +9,7 @@ pub mod bound;
 mod decisions;
 mod default;
 pub mod exact;
+mod ids;
 pub mod json;
 mod keys;
 mod pack;
@@ -28,6 +29,7 @@ mod trace;
 pub use awaits::{Access, Await, awaits};
 pub use decisions::{Action, Decisions, Home, Order, Place, Run};
 pub use default::{Starts, plan};
+pub use ids::{CommandIx, GapIx, OpPos, SlotIx, StepPos, TensorId, Tick};
 pub use place::{Command, Event, Site, Slot, Space, Stream, Trace, What};
 pub use planner::{Allow, Found, NoPlan, Planner, Progress, Request, solve};
 pub use problem::{ALIGN, Device, Kind, Malformed, Op, Problem, SLOWDOWN_UNIT, Tensor};
@@ -35,6 +37,6 @@ pub use realise::{Evaluation, Realised, lay_out, load, realise, realise_by, real
 pub use replay::{read, replay};
 pub use scheme::{Scheme, Swap};
 pub use sequence::{Gap, Sequence, Step, Touch};
-pub use simulate::{Deadlock, Job, Span, Timeline, simulate, simulate_issued};
+pub use simulate::{Deadlock, Job, Jobs, Span, Timeline, Waits, simulate, simulate_issued};
 pub use timing::{Cause, Copies, Timing};
 pub use trace::{Refused, trace};

@@ -2,6 +2,9 @@
 
 use memc_alloc::{Algorithm, Buffer, Instance, Options, Range, check, place, solve};
 
+use memc_ir::Arena;
+
+use crate::ids::{SlotIx, Tick};
 use crate::place::{Slot, Space};
 use crate::problem::ALIGN;
 
@@ -9,7 +12,7 @@ use crate::problem::ALIGN;
 ///
 /// When `stop` says so, the best layout so far is taken.
 pub(crate) fn pack(
-    slots: &mut [Slot],
+    slots: &mut Arena<SlotIx, Slot>,
     space: Space,
     options: &Options,
     stop: &dyn Fn() -> bool,
@@ -22,7 +25,11 @@ pub(crate) fn pack(
 }
 
 /// Gives every slot of an arena the offset that one algorithm chooses, and returns the height.
-pub(crate) fn pack_by(slots: &mut [Slot], space: Space, algorithm: Algorithm) -> Result<u64, String> {
+pub(crate) fn pack_by(
+    slots: &mut Arena<SlotIx, Slot>,
+    space: Space,
+    algorithm: Algorithm,
+) -> Result<u64, String> {
     let split = split(slots, space);
     let instance = instance(slots, &split.others)?;
     let solution = place(&instance, algorithm);
@@ -33,23 +40,22 @@ pub(crate) fn pack_by(slots: &mut [Slot], space: Space, algorithm: Algorithm) ->
 /// The slots of an arena that are ever taken.
 struct Split {
     /// Those that live throughout, which overlap with all: stacked at the bottom, they cost nobody a byte.
-    throughout: Vec<usize>,
+    throughout: Vec<SlotIx>,
     /// Bytes of these.
     base: u64,
-    others: Vec<usize>,
+    others: Vec<SlotIx>,
 }
 
-fn split(slots: &[Slot], space: Space) -> Split {
-    let taken = |i: &usize| slots[*i].space == space && !slots[*i].live.is_empty();
-    let mut split =
-        Split { throughout: Vec::new(), base: 0, others: (0..slots.len()).filter(taken).collect() };
+fn split(slots: &Arena<SlotIx, Slot>, space: Space) -> Split {
+    let taken = |i: &SlotIx| slots[*i].space == space && !slots[*i].live.is_empty();
+    let mut split = Split { throughout: Vec::new(), base: 0, others: slots.ids().filter(taken).collect() };
     if split.others.iter().any(|&i| slots[i].offset.is_some()) {
         return split;
     }
     let ends = || split.others.iter().flat_map(|&i| &slots[i].live).map(|r| r.1);
-    let (first, last) = (ends().min().unwrap_or(0), ends().max().unwrap_or(0));
+    let (first, last) = (ends().min().unwrap_or_default(), ends().max().unwrap_or_default());
     // Before anything ends, and until all ends.
-    let throughout = |&&i: &&usize| matches!(slots[i].live[..], [(from, to)] if from < first && to == last);
+    let throughout = |&&i: &&SlotIx| matches!(slots[i].live[..], [(from, to)] if from < first && to == last);
     let (throughout, others) = split.others.iter().partition(throughout);
     (split.throughout, split.others) = (throughout, others);
     split.base = split.throughout.iter().map(|&i| slots[i].bytes).sum();
@@ -57,9 +63,9 @@ fn split(slots: &[Slot], space: Space) -> Split {
 }
 
 /// Slots as buffers.
-fn instance(slots: &[Slot], mine: &[usize]) -> Result<Instance, String> {
-    let buffer = |&i: &usize| {
-        let range = |&(start, end): &(u32, u32)| Range { start: start.into(), end: end.into() };
+fn instance(slots: &Arena<SlotIx, Slot>, mine: &[SlotIx]) -> Result<Instance, String> {
+    let buffer = |&i: &SlotIx| {
+        let range = |&(from, to): &(Tick, Tick)| Range { start: from.0.into(), end: to.0.into() };
         let live = slots[i].live.iter().map(range).collect();
         Buffer { live, bytes: slots[i].bytes, align: ALIGN, offset: slots[i].offset }
     };
@@ -67,7 +73,12 @@ fn instance(slots: &[Slot], mine: &[usize]) -> Result<Instance, String> {
     Instance::new(buffers).map_err(|e| format!("the slots of the script: {e}"))
 }
 
-fn settle(slots: &mut [Slot], split: &Split, instance: &Instance, offsets: &[u64]) -> Result<(), String> {
+fn settle(
+    slots: &mut Arena<SlotIx, Slot>,
+    split: &Split,
+    instance: &Instance,
+    offsets: &[u64],
+) -> Result<(), String> {
     check(instance, offsets).map_err(|e| format!("the offsets of the script: {e}"))?;
     let mut at = 0;
     for &i in &split.throughout {
@@ -83,6 +94,7 @@ fn settle(slots: &mut [Slot], split: &Split, instance: &Instance, offsets: &[u64
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::TensorId;
     use crate::place::Site;
 
     fn slot(bytes: u64, live: &[(u32, u32)]) -> Slot {
@@ -90,28 +102,33 @@ mod tests {
             space: Space::Dev,
             bytes,
             offset: None,
-            live: live.to_vec(),
+            live: live.iter().map(|&(from, to)| (Tick(from), Tick(to))).collect(),
             tensor: None,
-            site: Site::Home(0),
+            site: Site::Home(TensorId(0)),
         }
+    }
+
+    fn offsets(slots: &Arena<SlotIx, Slot>) -> Vec<Option<u64>> {
+        slots.values().map(|s| s.offset).collect()
     }
 
     /// What lives throughout is at the bottom, the others share what is above it.
     #[test]
     fn what_lives_throughout_is_below_the_others() {
         let mut slots =
-            [slot(512, &[(2, 4)]), slot(256, &[(0, 9)]), slot(512, &[(4, 9)]), slot(256, &[(1, 9)])];
+            vec![slot(512, &[(2, 4)]), slot(256, &[(0, 9)]), slot(512, &[(4, 9)]), slot(256, &[(1, 9)])]
+                .into();
         let height = pack_by(&mut slots, Space::Dev, Algorithm::BestFit).expect("it can be laid out");
         assert_eq!(height, 1024);
-        assert_eq!(slots.map(|s| s.offset), [Some(512), Some(0), Some(512), Some(256)]);
+        assert_eq!(offsets(&slots), [Some(512), Some(0), Some(512), Some(256)]);
     }
 
     /// Offsets that are given stay.
     #[test]
     fn given_offsets_stay() {
-        let mut slots = [slot(256, &[(0, 9)]), slot(256, &[(0, 9)])];
-        slots[0].offset = Some(256);
+        let mut slots: Arena<SlotIx, Slot> = vec![slot(256, &[(0, 9)]), slot(256, &[(0, 9)])].into();
+        slots[SlotIx(0)].offset = Some(256);
         pack(&mut slots, Space::Dev, &Options::effort(0), &|| false).expect("it can be laid out");
-        assert_eq!(slots.map(|s| s.offset), [Some(256), Some(0)]);
+        assert_eq!(offsets(&slots), [Some(256), Some(0)]);
     }
 }

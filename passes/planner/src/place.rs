@@ -1,8 +1,12 @@
 //! Streams, slots and commands: what a script is in terms of memory and queues.
 
+use memc_ir::Arena;
 pub use memc_ir::{Space, Stream};
 
-/// A place, and when it is taken: half-open intervals of script time, which counts allocations, releases and commands.
+use crate::ids::{CommandIx, OpPos, SlotIx, TensorId, Tick};
+
+/// A place, and when it is taken: half-open intervals of script time, which counts allocations, releases and
+/// commands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Slot {
     /// Which memory.
@@ -12,9 +16,9 @@ pub struct Slot {
     /// Offset in the arena, once it is settled.
     pub offset: Option<u64>,
     /// When it is taken, ascending; more than one interval when a tensor returns to its home.
-    pub live: Vec<(u32, u32)>,
+    pub live: Vec<(Tick, Tick)>,
     /// Tensor whose content it holds; none for scratch and workspace.
-    pub tensor: Option<u32>,
+    pub tensor: Option<TensorId>,
     /// Role of the slot, and the part of the script that names its offset.
     pub site: Site,
 }
@@ -30,7 +34,7 @@ impl Slot {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Site {
     /// A persistent tensor's home on the device.
-    Home(u32),
+    Home(TensorId),
     /// `In` action.
     In(usize),
     /// An entry of a run's `at`.
@@ -40,7 +44,7 @@ pub enum Site {
     /// A run's workspace.
     Workspace(usize),
     /// A tensor's place in host memory from step to step; scripts name no offset.
-    HostHome(u32),
+    HostHome(TensorId),
     /// The host copy made by one `Out` action; scripts name no offset.
     Copy,
     /// A result of the step in host memory; scripts name no offset.
@@ -63,18 +67,18 @@ pub enum What {
     /// Runs the op.
     Run {
         /// The op's position in the problem.
-        op: u32,
+        op: OpPos,
         /// Whether it has run before in this step.
         again: bool,
     },
     /// Copies a tensor to the device.
-    In(u32),
+    In(TensorId),
     /// Copies a tensor to the host.
-    Out(u32),
+    Out(TensorId),
     /// Copies a result of the step to the host.
     Output {
         /// The tensor whose first bytes it is.
-        tensor: u32,
+        tensor: TensorId,
         /// Bytes copied.
         bytes: u64,
     },
@@ -88,39 +92,39 @@ pub struct Command {
     /// Its queue.
     pub stream: Stream,
     /// Script time at which it is issued.
-    pub at: u32,
+    pub at: Tick,
     /// Its time in ns, undisturbed.
     pub ns: u64,
     /// Slots it reads.
-    pub reads: Vec<u32>,
+    pub reads: Vec<SlotIx>,
     /// Slots it writes.
-    pub writes: Vec<u32>,
+    pub writes: Vec<SlotIx>,
     /// A command that it comes after, whatever the two touch: the run that hands a result out.
-    pub after: Option<u32>,
+    pub after: Option<CommandIx>,
 }
 
 /// A script in terms of memory and streams.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Trace {
     /// The places.
-    pub slots: Vec<Slot>,
+    pub slots: Arena<SlotIx, Slot>,
     /// The commands in host issue order.
-    pub commands: Vec<Command>,
+    pub commands: Arena<CommandIx, Command>,
     /// Script time of the first action; slots taken earlier hold the tensors that the step begins with.
-    pub start: u32,
+    pub start: Tick,
     /// Script time at the end of a step.
-    pub end: u32,
+    pub end: Tick,
 }
 
-/// One tick of script time. Slots and commands are indices into the trace.
+/// One tick of script time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The slot is taken.
-    Alloc(u32),
+    Alloc(SlotIx),
     /// The slot is given back.
-    Free(u32),
+    Free(SlotIx),
     /// The command is issued.
-    Command(u32),
+    Command(CommandIx),
 }
 
 impl Trace {
@@ -128,13 +132,13 @@ impl Trace {
     ///
     /// The allocations of an action come right before its command, its releases after it.
     pub fn events(&self) -> Vec<Event> {
-        let commands = self.commands.iter().zip(0..).map(|(c, i)| (c.at, Event::Command(i)));
-        let slots = self.slots.iter().zip(0..).flat_map(|(slot, i)| {
-            let ticks = move |&(from, to): &(u32, u32)| [(from, Event::Alloc(i)), (to, Event::Free(i))];
+        let commands = self.commands.iter().map(|(i, c)| (c.at, Event::Command(i)));
+        let slots = self.slots.iter().flat_map(|(i, slot)| {
+            let ticks = move |&(from, to): &(Tick, Tick)| [(from, Event::Alloc(i)), (to, Event::Free(i))];
             slot.live.iter().flat_map(ticks)
         });
         let range = self.start..self.end;
-        let mut events: Vec<(u32, Event)> =
+        let mut events: Vec<(Tick, Event)> =
             commands.chain(slots).filter(|(tick, _)| range.contains(tick)).collect();
         events.sort_unstable_by_key(|&(tick, _)| tick);
         events.into_iter().map(|(_, event)| event).collect()

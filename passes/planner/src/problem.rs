@@ -1,12 +1,16 @@
 //! The planning problem in numbers.
 //!
-//! A training step is a list of ops in a valid order over tensors with sizes. Nothing here knows what an op computes;
-//! what planners may assume of one is in its flags.
+//! A training step is a list of ops in a valid order over tensors with sizes. Nothing here knows what an op
+//! computes; what planners may assume of one is in its flags.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt;
 
+use memc_ir::Arena;
 pub use memc_ir::SLOT_ALIGN as ALIGN;
+
+use crate::ids::{OpPos, TensorId};
 
 /// What an op's slowdown is in parts of.
 pub const SLOWDOWN_UNIT: u32 = 1024;
@@ -14,7 +18,8 @@ pub const SLOWDOWN_UNIT: u32 = 1024;
 /// No sum of bytes that planning forms may exceed this.
 const MOST: u128 = 1 << 60;
 
-/// No sum of times that planning forms may exceed this many ns, 52 days: the event model counts in parts of a ns.
+/// No sum of times that planning forms may exceed this many ns, 52 days: the event model counts in parts of a
+/// ns.
 const MOST_NS: u128 = 1 << 52;
 
 /// The link between device and host, and the device's size.
@@ -26,7 +31,8 @@ pub struct Device {
     pub h2d_bytes_per_s: u64,
     /// Copy throughput from device to host in bytes per second; 0 as above.
     pub d2h_bytes_per_s: u64,
-    /// Bytes per second of both directions together while both run; 0 or at least their sum: they do not slow each other.
+    /// Bytes per second of both directions together while both run; 0 or at least their sum: they do not slow
+    /// each other.
     pub duplex_bytes_per_s: u64,
     /// Fixed time of every copy in ns.
     pub copy_latency_ns: u64,
@@ -95,9 +101,9 @@ pub struct Tensor {
     /// What it is.
     pub kind: Kind,
     /// Positions of the ops that read or write it, ascending.
-    pub touches: Vec<u32>,
+    pub touches: Vec<OpPos>,
     /// Positions of the ops that write it, ascending.
-    pub writes: Vec<u32>,
+    pub writes: Vec<OpPos>,
 }
 
 impl Tensor {
@@ -106,11 +112,11 @@ impl Tensor {
         self.kind == Kind::Persistent
     }
     /// The first position after `position` that touches the tensor.
-    pub fn next_touch(&self, position: u32) -> Option<u32> {
+    pub fn next_touch(&self, position: OpPos) -> Option<OpPos> {
         self.touches.get(self.touches.partition_point(|&t| t <= position)).copied()
     }
     /// Whether an op strictly between two positions writes the tensor.
-    pub fn written_between(&self, first: u32, last: u32) -> bool {
+    pub fn written_between(&self, first: OpPos, last: OpPos) -> bool {
         self.writes.get(self.writes.partition_point(|&w| w <= first)).is_some_and(|&w| w < last)
     }
 }
@@ -124,21 +130,21 @@ pub struct Op {
     pub label: String,
     /// Time on the compute stream in ns.
     pub time_ns: u64,
-    /// Parts of [`SLOWDOWN_UNIT`] of that time by which it takes longer while copies run in both directions, as it shares
-    /// the device's memory with them; half of that while one does.
+    /// Parts of [`SLOWDOWN_UNIT`] of that time by which it takes longer while copies run in both directions,
+    /// as it shares the device's memory with them; half of that while one does.
     pub slowdown: u32,
     /// Tensors read, without repetition.
-    pub reads: Vec<u32>,
+    pub reads: Vec<TensorId>,
     /// Tensors written, without repetition; one that is read as well is updated in place.
-    pub writes: Vec<u32>,
+    pub writes: Vec<TensorId>,
     /// Scratch bytes, a multiple of [`ALIGN`].
     pub workspace: u64,
     /// Results of the step that are copied to the host once this op has run: tensor and bytes.
-    pub outputs: Vec<(u32, u64)>,
+    pub outputs: Vec<(TensorId, u64)>,
     /// Whether running it again on the same operands gives the same results.
     pub repeatable: bool,
     /// Positions of earlier ops that must run before it, besides those that its tensors imply.
-    pub after: Vec<u32>,
+    pub after: Vec<OpPos>,
 }
 
 impl Op {
@@ -161,9 +167,9 @@ pub struct Problem {
     /// The device.
     pub device: Device,
     /// The tensors.
-    pub tensors: Vec<Tensor>,
+    pub tensors: Arena<TensorId, Tensor>,
     /// The ops in a valid order.
-    pub ops: Vec<Op>,
+    pub ops: Arena<OpPos, Op>,
 }
 
 /// Why a problem is none.
@@ -181,55 +187,51 @@ impl std::error::Error for Malformed {}
 impl Problem {
     /// A problem from its parts: fills in where each tensor is touched, and checks that no sum can overflow.
     ///
-    /// Bytes occupied are the sizes rounded up to [`ALIGN`]. Fails on an unknown tensor, a tensor written twice by one op, an op that must
-    /// run after a later one, and a step too large to plan; names the op.
-    pub fn new(
-        name: &str,
-        device: Device,
-        mut tensors: Vec<Tensor>,
-        mut ops: Vec<Op>,
-    ) -> Result<Problem, Malformed> {
-        for t in &mut tensors {
+    /// Bytes occupied are the sizes rounded up to [`ALIGN`]. Fails on an unknown tensor, a tensor written
+    /// twice by one op, an op that must run after a later one, and a step too large to plan; names the op.
+    pub fn new(name: &str, device: Device, tensors: Vec<Tensor>, ops: Vec<Op>) -> Result<Problem, Malformed> {
+        let (mut tensors, mut ops) = (Arena::from(tensors), Arena::from(ops));
+        for t in tensors.values_mut() {
             t.bytes =
                 align(t.size.max(1)).ok_or_else(|| Malformed(format!("tensor {} is too large", t.name)))?;
             t.touches.clear();
             t.writes.clear();
         }
         let mut cycle = None;
-        for (i, op) in ops.iter_mut().enumerate() {
+        for (i, op) in ops.iter_mut() {
             op.workspace = align(op.workspace)
                 .ok_or_else(|| Malformed(format!("op {}: its workspace is too large", op.name)))?;
             for &t in op.reads.iter().chain(&op.writes) {
-                let tensor = tensors
-                    .get_mut(t as usize)
-                    .ok_or_else(|| Malformed(format!("op {} refers to an unknown tensor {t}", op.name)))?;
-                if tensor.touches.last() != Some(&(i as u32)) {
-                    tensor.touches.push(i as u32);
+                let tensor = tensors.get_mut(t).ok_or_else(|| {
+                    Malformed(format!("op {} refers to an unknown tensor {}", op.name, t.0))
+                })?;
+                if tensor.touches.last() != Some(&i) {
+                    tensor.touches.push(i);
                 }
             }
             for &t in &op.writes {
-                let tensor = &mut tensors[t as usize];
-                if tensor.writes.last() == Some(&(i as u32)) {
+                let tensor = &mut tensors[t];
+                if tensor.writes.last() == Some(&i) {
                     return Err(Malformed(format!("op {} writes tensor {} twice", op.name, tensor.name)));
                 }
-                tensor.writes.push(i as u32);
+                tensor.writes.push(i);
             }
             if let Some((t, _)) =
                 op.outputs.iter().find(|(t, _)| !op.reads.contains(t) && !op.writes.contains(t))
             {
                 return Err(Malformed(format!(
-                    "op {} hands out tensor {t}, which it does not touch",
-                    op.name
+                    "op {} hands out tensor {}, which it does not touch",
+                    op.name, t.0
                 )));
             }
             op.reads.sort_unstable();
             op.reads.dedup();
-            if let Some(late) = op.after.iter().find(|&&a| a as usize >= i) {
-                cycle = Some((i, *late as usize));
+            if let Some(&late) = op.after.iter().find(|&&a| a >= i) {
+                cycle = Some((i, late));
             }
         }
         if let Some((early, late)) = cycle {
-            let name = |i: usize| ops.get(i).map_or("unknown", |op: &Op| op.name.as_str());
+            let name = |i: OpPos| ops.get(i).map_or("unknown", |op: &Op| op.name.as_str());
             return Err(Malformed(format!(
                 "the ops form a cycle: {} runs before {}, which it must come after; list ops in execution order",
                 name(early),
@@ -241,43 +243,43 @@ impl Problem {
         Ok(p)
     }
 
-    /// Bounds every sum that planning forms: a tensor is copied at most twice for each op that touches it, and an op
-    /// runs again at most once for each touch of what it writes.
+    /// Bounds every sum that planning forms: a tensor is copied at most twice for each op that touches it,
+    /// and an op runs again at most once for each touch of what it writes.
     fn check_size(&self) -> Result<(), Malformed> {
         let copies = |t: &Tensor| t.touches.len() as u128 + 2;
         let copy =
             |t: &Tensor| u128::from(self.device.h2d_ns(t.size)) + u128::from(self.device.d2h_ns(t.size));
         let runs = |op: &Op| {
-            let times: usize = op.writes.iter().map(|&t| self.tensors[t as usize].touches.len() + 1).sum();
+            let times: usize = op.writes.iter().map(|&t| self.tensors[t].touches.len() + 1).sum();
             times as u128 + 1
         };
         let outputs = |op: &Op| -> u128 {
             op.outputs.iter().map(|&(_, bytes)| u128::from(self.device.d2h_ns(bytes))).sum()
         };
         let handed_out = |op: &Op| op.outputs.iter().map(|o| u128::from(o.1)).sum::<u128>();
-        let bytes = self.tensors.iter().map(|t| copies(t) * u128::from(t.bytes)).sum::<u128>()
-            + self.ops.iter().map(|op| runs(op) * u128::from(op.workspace) + handed_out(op)).sum::<u128>();
+        let bytes = self.tensors.values().map(|t| copies(t) * u128::from(t.bytes)).sum::<u128>()
+            + self.ops.values().map(|op| runs(op) * u128::from(op.workspace) + handed_out(op)).sum::<u128>();
         if bytes > MOST {
             let own = |op: &&Op| u128::from(op.workspace) + handed_out(op);
-            let op = self.ops.iter().max_by_key(own).map(|op| op.label.as_str());
-            let tensor = self.tensors.iter().max_by_key(|t| t.bytes).map(|t| t.name.as_str());
+            let op = self.ops.values().max_by_key(own).map(|op| op.label.as_str());
+            let tensor = self.tensors.values().max_by_key(|t| t.bytes).map(|t| t.name.as_str());
             return Err(Malformed(format!(
                 "the step is too large to plan: its bytes exceed 2^60 (the op with the most workspace and outputs is {}, the largest tensor {})",
                 op.unwrap_or_default(),
                 tensor.unwrap_or("none")
             )));
         }
-        let run_ns = self.ops.iter().map(|op| runs(op) * op.slowest_ns()).sum::<u128>();
-        let copy_ns = self.tensors.iter().map(|t| copies(t) * copy(t)).sum::<u128>()
-            + self.ops.iter().map(outputs).sum::<u128>();
+        let run_ns = self.ops.values().map(|op| runs(op) * op.slowest_ns()).sum::<u128>();
+        let copy_ns = self.tensors.values().map(|t| copies(t) * copy(t)).sum::<u128>()
+            + self.ops.values().map(outputs).sum::<u128>();
         if run_ns + copy_ns <= MOST_NS {
             return Ok(());
         }
         let why = if run_ns >= copy_ns {
-            let longest = self.ops.iter().max_by_key(|op| op.time_ns);
+            let longest = self.ops.values().max_by_key(|op| op.time_ns);
             longest.map(|op| format!("the longest op is {}, of {} ns", op.label, op.time_ns))
         } else {
-            let longest = self.tensors.iter().max_by_key(|t| copy(t));
+            let longest = self.tensors.values().max_by_key(|t| copy(t));
             longest.map(|t| {
                 let latency = self.device.copy_latency_ns;
                 format!("copying {} both ways takes {} ns, a copy's latency is {latency} ns", t.name, copy(t))
@@ -290,51 +292,51 @@ impl Problem {
     }
 
     /// Tensors an op needs on the device at once, without repetition, ascending.
-    pub fn working_set(&self, position: usize) -> Vec<u32> {
+    pub fn working_set(&self, position: OpPos) -> Vec<TensorId> {
         let op = &self.ops[position];
-        let set: BTreeSet<u32> = op.reads.iter().chain(&op.writes).copied().collect();
+        let set: BTreeSet<TensorId> = op.reads.iter().chain(&op.writes).copied().collect();
         set.into_iter().collect()
     }
 
     /// Bytes of an op's working set, workspace included.
-    pub fn working_set_bytes(&self, position: usize) -> u64 {
-        let tensors: u64 = self.working_set(position).iter().map(|&t| self.tensors[t as usize].bytes).sum();
+    pub fn working_set_bytes(&self, position: OpPos) -> u64 {
+        let tensors: u64 = self.working_set(position).iter().map(|&t| self.tensors[t].bytes).sum();
         tensors + self.ops[position].workspace
     }
 
     /// The position with the largest working set, and its bytes: no budget below that is feasible.
-    pub fn largest_working_set(&self) -> (usize, u64) {
-        let sets = (0..self.ops.len()).map(|i| (i, self.working_set_bytes(i)));
-        sets.max_by_key(|&(i, bytes)| (bytes, usize::MAX - i)).unwrap_or((0, 0))
+    pub fn largest_working_set(&self) -> (OpPos, u64) {
+        let sets = self.ops.ids().map(|i| (i, self.working_set_bytes(i)));
+        sets.max_by_key(|&(i, bytes)| (bytes, Reverse(i))).unwrap_or_default()
     }
 
     /// Sum of the ops' times in ns: the step time with unlimited memory.
     pub fn compute_ns(&self) -> u64 {
-        self.ops.iter().map(|op| op.time_ns).sum()
+        self.ops.values().map(|op| op.time_ns).sum()
     }
 
-    /// For every position, the positions that must precede it in any order: its operands' writers, and those whose
-    /// operands it overwrites. A transient that nothing has written appears at the op that touches it first, which stays
-    /// the first.
-    pub fn predecessors(&self) -> Vec<Vec<u32>> {
-        let mut writer: Vec<Option<u32>> = vec![None; self.tensors.len()];
-        let mut readers: Vec<Vec<u32>> = vec![Vec::new(); self.tensors.len()];
-        let mut out = Vec::with_capacity(self.ops.len());
-        for (i, op) in self.ops.iter().enumerate() {
-            let mut before: BTreeSet<u32> = op.after.iter().copied().collect();
+    /// For every position, the positions that must precede it in any order: its operands' writers, and those
+    /// whose operands it overwrites. A transient that nothing has written appears at the op that touches it
+    /// first, which stays the first.
+    pub fn predecessors(&self) -> Arena<OpPos, Vec<OpPos>> {
+        let mut writer: Arena<TensorId, Option<OpPos>> = Arena::filled(None, self.tensors.len());
+        let mut readers: Arena<TensorId, Vec<OpPos>> = Arena::filled(Vec::new(), self.tensors.len());
+        let mut out = Arena::with_capacity(self.ops.len());
+        for (i, op) in self.ops.iter() {
+            let mut before: BTreeSet<OpPos> = op.after.iter().copied().collect();
             for &t in op.reads.iter().chain(&op.writes) {
-                let tensor = &self.tensors[t as usize];
+                let tensor = &self.tensors[t];
                 let appears = tensor.touches.first().filter(|_| tensor.kind == Kind::Transient);
-                before.extend(writer[t as usize].or(appears.copied()));
+                before.extend(writer[t].or(appears.copied()));
             }
             for &t in &op.writes {
-                before.append(&mut std::mem::take(&mut readers[t as usize]).into_iter().collect());
-                writer[t as usize] = Some(i as u32);
+                before.append(&mut std::mem::take(&mut readers[t]).into_iter().collect());
+                writer[t] = Some(i);
             }
             for &t in op.reads.iter().filter(|t| !op.writes.contains(t)) {
-                readers[t as usize].push(i as u32);
+                readers[t].push(i);
             }
-            before.remove(&(i as u32));
+            before.remove(&i);
             out.push(before.into_iter().collect());
         }
         out
@@ -362,8 +364,8 @@ mod tests {
         };
         let op = |name: &str, reads: &[u32], writes: &[u32]| Op {
             name: name.into(),
-            reads: reads.to_vec(),
-            writes: writes.to_vec(),
+            reads: reads.iter().copied().map(TensorId).collect(),
+            writes: writes.iter().copied().map(TensorId).collect(),
             ..Op::default()
         };
         let tensors = vec![tensor("mask", Kind::Transient), tensor("w", Kind::Persistent)];
@@ -375,7 +377,8 @@ mod tests {
             op("last", &[0], &[]),
         ];
         let p = Problem::new("mask", Device::default(), tensors, ops).expect("valid");
-        let none: Vec<u32> = Vec::new();
-        assert_eq!(p.predecessors(), [none.clone(), vec![0], none, vec![0, 1], vec![3]]);
+        let before: Vec<Vec<u32>> =
+            p.predecessors().values().map(|b| b.iter().map(|op| op.0).collect()).collect();
+        assert_eq!(before, [vec![], vec![0], vec![], vec![0, 1], vec![3]]);
     }
 }

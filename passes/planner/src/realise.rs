@@ -1,14 +1,15 @@
 //! From a script to figures: trace, layout, awaits, timeline.
 
 use memc_alloc::{Algorithm, Options};
-use memc_ir::ByteRange;
+use memc_ir::{Arena, ByteRange, Id};
 
-use crate::awaits::{Access, Await, awaits};
+use crate::awaits::{Access, awaits};
 use crate::decisions::{Action, Decisions, Home};
+use crate::ids::{CommandIx, SlotIx, StepPos, TensorId, Tick};
 use crate::pack;
 use crate::place::{Command, Site, Slot, Space, Trace, What};
 use crate::problem::Problem;
-use crate::simulate::{Job, Timeline, simulate};
+use crate::simulate::{Job, Jobs, Timeline, Waits, simulate};
 use crate::trace::trace;
 
 /// What a steady-state step costs, by the model.
@@ -46,7 +47,7 @@ pub struct Realised {
     /// Slots and commands.
     pub trace: Trace,
     /// For every command, what it awaits.
-    pub awaits: Vec<Vec<Await>>,
+    pub awaits: Waits,
     /// When the commands run.
     pub timeline: Timeline,
     /// The figures.
@@ -83,21 +84,21 @@ pub fn realise_with(
     finish(p, decisions, trace)
 }
 
-/// As [`realise_with`], with the slots of inputs left free at the end of a step, each from a run on: its copy for the next
-/// step may begin then. `None` where they have no room.
+/// As [`realise_with`], with the slots of inputs left free at the end of a step, each from a run on: its copy
+/// for the next step may begin then. `None` where they have no room.
 pub(crate) fn realise_ahead(
     p: &Problem,
     decisions: Decisions,
     (options, stop): (&Options, &dyn Fn() -> bool),
-    inputs: &[(u32, usize)],
+    inputs: &[(TensorId, StepPos)],
 ) -> Result<Option<Realised>, String> {
     let mut trace = trace(p, &decisions).map_err(|e| e.to_string())?;
-    let live: Vec<Vec<(u32, u32)>> = trace.slots.iter().map(|s| s.live.clone()).collect();
-    let runs: Vec<u32> =
-        trace.commands.iter().filter(|c| matches!(c.what, What::Run { .. })).map(|c| c.at).collect();
+    let live: Vec<Vec<(Tick, Tick)>> = trace.slots.values().map(|s| s.live.clone()).collect();
+    let runs: Arena<StepPos, Tick> =
+        trace.commands.values().filter(|c| matches!(c.what, What::Run { .. })).map(|c| c.at).collect();
     for &(t, run) in inputs {
-        let arrival = trace.commands.iter().find(|c| c.what == What::In(t));
-        let slot = arrival.and_then(|c| c.writes.first()).and_then(|&s| trace.slots.get_mut(s as usize));
+        let arrival = trace.commands.values().find(|c| c.what == What::In(t));
+        let slot = arrival.and_then(|c| c.writes.first()).and_then(|&s| trace.slots.get_mut(s));
         let (Some(slot), Some(&from)) = (slot, runs.get(run)) else { continue };
         let from = slot.live.last().map_or(from, |last| last.1.max(from));
         if from < trace.end {
@@ -108,13 +109,14 @@ pub(crate) fn realise_ahead(
         return Ok(None);
     }
     pack::pack(&mut trace.slots, Space::Dev, options, stop)?;
-    for (slot, live) in trace.slots.iter_mut().zip(live) {
+    for (slot, live) in trace.slots.values_mut().zip(live) {
         slot.live = live;
     }
     finish(p, decisions, trace).map(Some)
 }
 
-/// Gives every place on the device the offset that one algorithm chooses; also returns the arena's height in bytes.
+/// Gives every place on the device the offset that one algorithm chooses; also returns the arena's height in
+/// bytes.
 pub fn lay_out(
     p: &Problem,
     mut decisions: Decisions,
@@ -122,7 +124,7 @@ pub fn lay_out(
 ) -> Result<(Decisions, u64), String> {
     let mut trace = trace(p, &decisions).map_err(|e| e.to_string())?;
     let height = pack::pack_by(&mut trace.slots, Space::Dev, algorithm)?;
-    for slot in trace.slots.iter().filter(|s| s.space == Space::Dev) {
+    for slot in trace.slots.values().filter(|s| s.space == Space::Dev) {
         settle(&mut decisions, slot);
     }
     Ok((decisions, height))
@@ -138,23 +140,23 @@ pub fn realise_by(p: &Problem, decisions: Decisions, algorithm: Algorithm) -> Re
 /// From a trace whose slots on the device have offsets.
 fn finish(p: &Problem, mut decisions: Decisions, mut trace: Trace) -> Result<Realised, String> {
     pack::pack(&mut trace.slots, Space::Host, &Options::effort(0), &|| false)?;
-    for slot in &trace.slots {
+    for slot in trace.slots.values() {
         settle(&mut decisions, slot);
     }
     let (jobs, accesses) = schedule(p, &trace);
     let awaits = awaits(&accesses);
     let timeline = simulate(&p.device, &jobs, &awaits).map_err(|d| {
-        format!("the script waits for itself at command {} ({:?})", d.0, trace.commands[d.0 as usize].what)
+        format!("the script waits for itself at command {} ({:?})", d.0.0, trace.commands[d.0].what)
     })?;
     let evaluation = figures(p, &trace, &timeline);
     Ok(Realised { decisions, trace, awaits, timeline, evaluation })
 }
 
-/// What the commands of a trace whose slots have offsets take, and which bytes they touch: what [`simulate`] and
-/// [`awaits`] work on.
-pub fn schedule(p: &Problem, trace: &Trace) -> (Vec<Job>, Vec<Access>) {
-    let range = |&s: &u32| {
-        let slot = &trace.slots[s as usize];
+/// What the commands of a trace whose slots have offsets take, and which bytes they touch: what [`simulate`]
+/// and [`awaits`] work on.
+pub fn schedule(p: &Problem, trace: &Trace) -> (Jobs, Arena<CommandIx, Access>) {
+    let range = |&s: &SlotIx| {
+        let slot = &trace.slots[s];
         let start = slot.offset.unwrap_or(0);
         ByteRange { space: slot.space, start, end: start + slot.bytes }
     };
@@ -164,26 +166,25 @@ pub fn schedule(p: &Problem, trace: &Trace) -> (Vec<Job>, Vec<Access>) {
         writes: c.writes.iter().map(range).collect(),
         after: c.after,
     };
-    (jobs(p, trace), trace.commands.iter().map(access).collect())
+    (jobs(p, trace), trace.commands.values().map(access).collect())
 }
 
 /// Times of the commands of a trace, for [`simulate`].
-pub(crate) fn jobs(p: &Problem, trace: &Trace) -> Vec<Job> {
-    let input =
-        |c: &Command| matches!(c.what, What::In(t) if p.tensors[t as usize].kind == crate::Kind::Input);
-    let last_input = trace.commands.iter().rposition(input);
-    let last_output = trace.commands.iter().rposition(|c| matches!(c.what, What::Output { .. }));
+pub(crate) fn jobs(p: &Problem, trace: &Trace) -> Jobs {
+    let input = |c: &Command| matches!(c.what, What::In(t) if p.tensors[t].kind == crate::Kind::Input);
+    let last = |is: &dyn Fn(&Command) -> bool| trace.commands.iter().rfind(|(_, c)| is(c)).map(|(i, _)| i);
+    let gates = [last(&input), last(&|c| matches!(c.what, What::Output { .. }))];
     let slowdown = |c: &Command| match c.what {
-        What::Run { op, .. } => p.ops[op as usize].slowdown,
+        What::Run { op, .. } => p.ops[op].slowdown,
         _ => 0,
     };
-    let job = |(i, c): (usize, &Command)| Job {
+    let job = |(i, c): (CommandIx, &Command)| Job {
         stream: c.stream,
         ns: c.ns,
         slowdown: slowdown(c),
-        gate: Some(i) == last_input || Some(i) == last_output,
+        gate: gates.contains(&Some(i)),
     };
-    trace.commands.iter().enumerate().map(job).collect()
+    trace.commands.iter().map(job).collect()
 }
 
 /// Writes a slot's offset into the script.
@@ -219,26 +220,26 @@ fn settle(d: &mut Decisions, slot: &Slot) {
 
 fn figures(p: &Problem, trace: &Trace, timeline: &Timeline) -> Evaluation {
     let mut e = Evaluation { step_ns: timeline.step_ns, ..Evaluation::default() };
-    for (c, span) in trace.commands.iter().zip(&timeline.spans) {
+    for (c, span) in trace.commands.values().zip(timeline.spans.values()) {
         match c.what {
             What::Run { again, .. } => {
                 e.compute_ns += c.ns;
                 e.recompute_ns += if again { c.ns } else { 0 };
                 e.recompute_ops += u64::from(again);
-                match span.cause.map(|i| trace.commands[i as usize].what) {
+                match span.cause.map(|i| trace.commands[i].what) {
                     Some(What::In(_)) => e.stall_in_ns += span.stall,
                     Some(What::Out(_)) => e.stall_out_ns += span.stall,
                     _ => {}
                 }
             }
-            What::In(t) if p.tensors[t as usize].kind == crate::Kind::Input => {}
-            What::In(t) => e.swap_in_bytes += p.tensors[t as usize].size,
-            What::Out(t) => e.swap_out_bytes += p.tensors[t as usize].size,
+            What::In(t) if p.tensors[t].kind == crate::Kind::Input => {}
+            What::In(t) => e.swap_in_bytes += p.tensors[t].size,
+            What::Out(t) => e.swap_out_bytes += p.tensors[t].size,
             What::Output { .. } => {}
         }
     }
     let height = |space| {
-        let slots = trace.slots.iter().filter(|s| s.space == space && !s.live.is_empty());
+        let slots = trace.slots.values().filter(|s| s.space == space && !s.live.is_empty());
         slots.map(|s| s.offset.unwrap_or(0) + s.bytes).max().unwrap_or(0)
     };
     e.load_bytes = load(trace);
@@ -249,20 +250,20 @@ fn figures(p: &Problem, trace: &Trace, timeline: &Timeline) -> Evaluation {
 
 /// Most bytes live at once on the device: no layout is lower.
 pub fn load(trace: &Trace) -> u64 {
-    live(trace).into_iter().max().unwrap_or(0)
+    live(trace).into_values().max().unwrap_or(0)
 }
 
 /// Bytes live on the device at every moment of script time.
-pub(crate) fn live(trace: &Trace) -> Vec<u64> {
-    let mut delta = vec![0i128; trace.end as usize + 1];
-    for slot in trace.slots.iter().filter(|s| s.space == Space::Dev) {
+pub(crate) fn live(trace: &Trace) -> Arena<Tick, u64> {
+    let mut delta = Arena::filled(0i128, trace.end.next().index());
+    for slot in trace.slots.values().filter(|s| s.space == Space::Dev) {
         for &(from, to) in &slot.live {
-            delta[from as usize] += i128::from(slot.bytes);
-            delta[to.min(trace.end) as usize] -= i128::from(slot.bytes);
+            delta[from] += i128::from(slot.bytes);
+            delta[to.min(trace.end)] -= i128::from(slot.bytes);
         }
     }
     let mut live = 0i128;
-    let at = delta.iter().map(|d| {
+    let at = delta.values().map(|d| {
         live += d;
         live.max(0) as u64
     });

@@ -3,6 +3,7 @@
 use memc_alloc::{Buffer, Conflict, Instance, Range, check};
 
 use crate::decisions::{Decisions, Lines};
+use crate::ids::Tick;
 use crate::place::{Site, Slot, Space, Trace};
 use crate::problem::{ALIGN, Problem};
 use crate::realise::{Realised, realise};
@@ -13,7 +14,8 @@ pub fn read(p: &Problem, text: &str) -> Result<Decisions, String> {
     traced(p, text).map(|(decisions, ..)| decisions)
 }
 
-/// Reads a script and carries it out on the model of the device; errors name the line where it is one that is wrong.
+/// Reads a script and carries it out on the model of the device; errors name the line where it is one that is
+/// wrong.
 pub fn replay(p: &Problem, text: &str) -> Result<Realised, String> {
     let (decisions, trace, lines) = traced(p, text)?;
     apart(p, &trace, &lines)?;
@@ -33,9 +35,9 @@ fn traced(p: &Problem, text: &str) -> Result<(Decisions, Trace, Lines), String> 
 /// Refuses places on the device that are given and overlap.
 fn apart(p: &Problem, trace: &Trace, lines: &Lines) -> Result<(), String> {
     let given = |s: &&Slot| s.space == Space::Dev && s.offset.is_some() && !s.live.is_empty();
-    let slots: Vec<&Slot> = trace.slots.iter().filter(given).collect();
+    let slots: Vec<&Slot> = trace.slots.values().filter(given).collect();
     let buffer = |s: &&Slot| {
-        let range = |&(start, end): &(u32, u32)| Range { start: start.into(), end: end.into() };
+        let range = |&(from, to): &(Tick, Tick)| Range { start: from.0.into(), end: to.0.into() };
         Buffer { live: s.live.iter().map(range).collect(), bytes: s.bytes, align: ALIGN, offset: None }
     };
     let instance = Instance::new(slots.iter().map(buffer).collect()).map_err(|e| e.to_string())?;
@@ -53,7 +55,7 @@ fn apart(p: &Problem, trace: &Trace, lines: &Lines) -> Result<(), String> {
 fn place(p: &Problem, slot: &Slot, lines: &Lines) -> String {
     let (what, line) = match slot.site {
         Site::Home(t) => {
-            let tensor = p.tensors.get(t as usize).map_or("", |t| t.name.as_str());
+            let tensor = p.tensors.get(t).map_or("", |t| t.name.as_str());
             (format!("the home of %{tensor}"), lines.homes.get(&t))
         }
         Site::In(i) => ("a place to copy to".into(), lines.actions.get(i)),

@@ -1,5 +1,8 @@
 //! Small problems, most of them random, for tests of planners and bounds.
 
+use memc_ir::{Arena, Id};
+
+use crate::ids::{OpPos, TensorId};
 use crate::planner::Allow;
 use crate::problem::{ALIGN, Device, Kind, Op, Problem, SLOWDOWN_UNIT, Tensor};
 
@@ -36,8 +39,8 @@ pub struct Sample {
 pub const ALLOWED: [Allow; 3] =
     [Allow { recompute: false, ..Allow::ALL }, Allow { swap: false, ..Allow::ALL }, Allow::ALL];
 
-/// A problem of 2 to `most` ops, shaped as training steps are: a forward chain with branches, what it keeps read
-/// again in reverse order, states updated in place. `None` where the draws make no valid problem.
+/// A problem of 2 to `most` ops, shaped as training steps are: a forward chain with branches, what it keeps
+/// read again in reverse order, states updated in place. `None` where the draws make no valid problem.
 pub fn sample(draw: &mut impl Draw, most: usize) -> Option<Sample> {
     let unit = 16 * ALIGN;
     let n = 2 + draw.below(most.saturating_sub(1) as u64) as usize;
@@ -56,11 +59,11 @@ pub fn sample(draw: &mut impl Draw, most: usize) -> Option<Sample> {
     let mut add = |kind: Kind, size: u64| {
         let name = format!("t{}", tensors.len());
         tensors.push(Tensor { name, bytes: 0, size, kind, touches: Vec::new(), writes: Vec::new() });
-        tensors.len() as u32 - 1
+        TensorId::new(tensors.len() - 1)
     };
     let mut ops: Vec<Op> = Vec::new();
-    let mut live: Vec<u32> = Vec::new();
-    let mut states: Vec<u32> = Vec::new();
+    let mut live: Vec<TensorId> = Vec::new();
+    let mut states: Vec<TensorId> = Vec::new();
     for i in 0..n {
         let time_ns = (1 + of(8)) * 1000;
         let mut op =
@@ -116,8 +119,9 @@ pub fn sample(draw: &mut impl Draw, most: usize) -> Option<Sample> {
     budgeted(Problem::new("sample", device, tensors, ops).ok()?, unit, draw)
 }
 
-/// Any problem of 2 to `most` ops that is one: ops that read and write what they please, tensors that are overwritten
-/// unread, inputs that are written, results handed out by ops that only read them, no time, no bytes, no link.
+/// Any problem of 2 to `most` ops that is one: ops that read and write what they please, tensors that are
+/// overwritten unread, inputs that are written, results handed out by ops that only read them, no time, no
+/// bytes, no link.
 pub fn any(draw: &mut impl Draw, most: usize) -> Option<Sample> {
     const RATES: [u64; 5] = [0, 1000, 1_000_000_000, 1_000_000_000, 16_000_000_000];
     let mut of = |limit: usize| draw.below(limit as u64) as usize;
@@ -137,12 +141,12 @@ pub fn any(draw: &mut impl Draw, most: usize) -> Option<Sample> {
         touches: Vec::new(),
         writes: Vec::new(),
     };
-    let tensors: Vec<Tensor> = (0..1 + of(12))
+    let tensors: Arena<TensorId, Tensor> = (0..1 + of(12))
         .map(|i| tensor(i, kinds[of(kinds.len())], [0, 64, 4096, 5000, 8192, 1 << 20][of(6)]))
         .collect();
     // The tensors with a content, and those that have yet to appear.
-    let (mut known, mut new): (Vec<u32>, Vec<u32>) =
-        (0..tensors.len() as u32).partition(|&t| tensors[t as usize].kind != Kind::Transient);
+    let (mut known, mut new): (Vec<TensorId>, Vec<TensorId>) =
+        tensors.ids().partition(|&t| tensors[t].kind != Kind::Transient);
     let mut ops: Vec<Op> = Vec::new();
     for i in 0..2 + of(most.saturating_sub(1)) {
         let mut op = Op {
@@ -169,15 +173,15 @@ pub fn any(draw: &mut impl Draw, most: usize) -> Option<Sample> {
         known.extend(fresh);
         op.repeatable = of(8) > if op.updates() { 5 } else { 0 };
         if i > 0 && of(10) == 0 {
-            op.after.push(of(i) as u32);
+            op.after.push(OpPos::new(of(i)));
         }
-        let touched: Vec<u32> = op.reads.iter().chain(&op.writes).copied().collect();
+        let touched: Vec<TensorId> = op.reads.iter().chain(&op.writes).copied().collect();
         if !touched.is_empty() && of(8) == 0 {
             op.outputs.push((touched[of(touched.len())], [4, 5000, 100_000][of(3)]));
         }
         ops.push(op);
     }
-    budgeted(Problem::new("any", device, tensors, ops).ok()?, ALIGN, draw)
+    budgeted(Problem::new("any", device, tensors.into_values().collect(), ops).ok()?, ALIGN, draw)
 }
 
 /// A budget between the largest working set and what the unplanned step takes, in units.
@@ -200,21 +204,21 @@ pub fn tensor(name: &str, kind: Kind, size: u64) -> Tensor {
     Tensor { name: name.to_string(), bytes: 0, size, kind, touches: Vec::new(), writes: Vec::new() }
 }
 
-/// An op that may run again unless it updates in place.
+/// An op that may run again unless it updates in place; tensors are given by number.
 pub fn op(name: &str, time_ns: u64, reads: &[u32], writes: &[u32]) -> Op {
     Op {
         name: name.to_string(),
         label: name.to_string(),
         time_ns,
-        reads: reads.to_vec(),
-        writes: writes.to_vec(),
+        reads: reads.iter().copied().map(TensorId).collect(),
+        writes: writes.iter().copied().map(TensorId).collect(),
         repeatable: !writes.iter().any(|t| reads.contains(t)),
         ..Op::default()
     }
 }
 
-/// `n` layers of one activation of `bytes` each, forward and backward: activation `i` is tensor `i`, made from `i - 1`,
-/// the backward pass reads them in reverse; gradients are tensors `n + i` of 256 bytes.
+/// `n` layers of one activation of `bytes` each, forward and backward: activation `i` is tensor `i`, made
+/// from `i - 1`, the backward pass reads them in reverse; gradients are tensors `n + i` of 256 bytes.
 pub fn chain(n: u32, bytes: u64, forward_ns: u64, backward_ns: u64) -> Problem {
     let mut tensors: Vec<Tensor> = (0..n).map(|i| tensor(&format!("a{i}"), Kind::Transient, bytes)).collect();
     tensors.extend((0..n).map(|i| tensor(&format!("g{i}"), Kind::Transient, 256)));

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use memc_ir::{Arena, Id, Ids};
+
 use crate::decisions::{Action, Decisions, Home, Run};
+use crate::ids::{GapIx, OpPos, StepPos, TensorId};
 use crate::problem::{Kind, Problem};
 use crate::sequence::{Gap, Sequence};
 
-/// How a gap is swapped. Positions are steps before which something happens; in a gap that wraps around, they count on
-/// past the end, and the number of steps itself is the end of the step.
+/// How a gap is swapped. Positions are steps before which something happens; in a gap that wraps around, they
+/// count on past the end, and the number of steps itself is the end of the step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Swap {
     /// The tensor's bytes on the device are given up before this step.
@@ -30,10 +33,10 @@ pub struct Scheme {
     /// The steps.
     pub sequence: Sequence,
     /// For every gap of the sequence.
-    pub swaps: Vec<Option<Swap>>,
-    /// For every tensor, whether it is on both sides when a step begins, if that saves it a copy and it is not on the host
-    /// alone.
-    pub mirrored: Vec<bool>,
+    pub swaps: Arena<GapIx, Option<Swap>>,
+    /// For every tensor, whether it is on both sides when a step begins, if that saves it a copy and it is
+    /// not on the host alone.
+    pub mirrored: Arena<TensorId, bool>,
     /// Whether copies to the host begin as soon as the content is there, rather than with the gap.
     pub early: bool,
 }
@@ -43,15 +46,15 @@ impl Scheme {
     pub fn keep_all(sequence: Sequence) -> Scheme {
         let steps = sequence.steps.len();
         let swap = |g: &Gap| g.arrives().then(|| Swap::longest(g, steps));
-        let swaps = sequence.gaps.iter().map(swap).collect();
-        let mirrored = vec![false; sequence.first.len().saturating_sub(1)];
+        let swaps = sequence.gaps.values().map(swap).collect();
+        let mirrored = Arena::filled(false, sequence.tensors());
         Scheme { sequence, swaps, mirrored, early: false }
     }
 
     /// The same gaps swapped, each away as long as possible.
     pub fn longest(mut self) -> Scheme {
         let steps = self.sequence.steps.len();
-        for (gap, swap) in self.sequence.gaps.iter().zip(&mut self.swaps) {
+        for (gap, swap) in self.sequence.gaps.values().zip(self.swaps.values_mut()) {
             *swap = swap.map(|_| Swap::longest(gap, steps));
         }
         self
@@ -60,17 +63,17 @@ impl Scheme {
     /// For every gap, the step before which a copy to the host is issued for it; negative: there is none.
     ///
     /// A swap needs one where the host has no valid copy. A mirrored tensor needs one after its last change.
-    pub fn copies_out(&self, p: &Problem) -> Vec<i32> {
-        let mut out = vec![-1; self.swaps.len()];
-        for t in 0..p.tensors.len() as u32 {
+    pub fn copies_out(&self, p: &Problem) -> Arena<GapIx, i32> {
+        let mut out = Arena::filled(-1, self.swaps.len());
+        for t in p.tensors.ids() {
             self.copies_out_of(p, t, &mut out);
         }
         out
     }
 
     /// [`Scheme::copies_out`] for the gaps of one tensor.
-    pub fn copies_out_of(&self, p: &Problem, t: u32, out: &mut [i32]) {
-        let (s, tensor) = (&self.sequence, &p.tensors[t as usize]);
+    pub fn copies_out_of(&self, p: &Problem, t: TensorId, out: &mut Arena<GapIx, i32>) {
+        let (s, tensor) = (&self.sequence, &p.tensors[t]);
         let (gaps, n, mirrors) = (s.gaps_of(t), s.steps.len(), self.mirrors(t));
         let mut dirty = match tensor.kind {
             Kind::Transient => gaps.clone().next().map(|g| s.gaps[g].from + 1),
@@ -99,39 +102,39 @@ impl Scheme {
     }
 
     /// Whether a tensor is on both sides when a step begins: it leaves and returns before it changes.
-    fn mirrors(&self, t: u32) -> bool {
+    fn mirrors(&self, t: TensorId) -> bool {
         let mut unchanged = self.sequence.gaps_of(t).take_while(|&g| !self.sequence.gaps[g].dirty);
-        self.mirrored[t as usize] && unchanged.any(|g| self.copies_in(g))
+        self.mirrored[t] && unchanged.any(|g| self.copies_in(g))
     }
 
     /// Whether the tensor of these gaps is in host memory alone when a step begins.
-    fn home_on_host(&self, gaps: std::ops::Range<usize>) -> bool {
+    fn home_on_host(&self, mut gaps: Ids<GapIx>) -> bool {
         let n = self.sequence.steps.len();
-        gaps.last().is_some_and(|g| {
+        gaps.next_back().is_some_and(|g| {
             self.sequence.gaps[g].wraps(n) && self.swaps[g].is_some_and(|s| s.back >= n as i32)
         })
     }
 
     /// Whether the swap of a gap ends with a copy to the device.
-    pub fn copies_in(&self, g: usize) -> bool {
+    pub fn copies_in(&self, g: GapIx) -> bool {
         self.swaps[g].is_some() && !self.sequence.gaps[g].dead
     }
 
     /// Bytes on the device during every step.
-    pub fn usage(&self) -> Vec<u64> {
-        let n = self.sequence.steps.len();
-        let mut delta = vec![0i128; n + 1];
+    pub fn usage(&self) -> Arena<StepPos, u64> {
+        let n = self.sequence.steps.len() as i32;
+        let mut delta: Arena<StepPos, i128> = Arena::filled(0, self.sequence.steps.len() + 1);
         let mut add = |from: i32, to: i32, bytes: u64| {
             // Half-open, counted on past the end of the step.
-            for (a, b) in [(from.min(n as i32), to.min(n as i32)), (from - n as i32, to - n as i32)] {
-                let (a, b) = (a.max(0) as usize, b.max(0) as usize);
+            for (a, b) in [(from.min(n), to.min(n)), (from - n, to - n)] {
+                let (a, b) = (StepPos::at(a), StepPos::at(b.min(n)));
                 if a < b {
                     delta[a] += i128::from(bytes);
-                    delta[b.min(n)] -= i128::from(bytes);
+                    delta[b] -= i128::from(bytes);
                 }
             }
         };
-        for (gap, swap) in self.sequence.gaps.iter().zip(&self.swaps) {
+        for (gap, swap) in self.sequence.gaps.values().zip(self.swaps.values()) {
             match swap {
                 None => add(gap.from + 1, gap.to, gap.bytes),
                 Some(s) => {
@@ -141,7 +144,7 @@ impl Scheme {
             }
         }
         let mut live = 0i128;
-        let usage = self.sequence.needs.iter().zip(delta).map(|(&needs, d)| {
+        let usage = self.sequence.needs.values().zip(delta.values()).map(|(&needs, d)| {
             live += d;
             needs + live.max(0) as u64
         });
@@ -153,27 +156,26 @@ impl Scheme {
         let s = &self.sequence;
         let n = s.steps.len();
         let outs = self.copies_out(p);
-        let mut x = Script { d: Decisions::default(), here: vec![false; p.tensors.len()], p };
+        let mut x = Script { d: Decisions::default(), here: Arena::filled(false, p.tensors.len()), p };
         // What happens before every step, and at the end.
-        let mut events: Vec<Vec<(u8, i32, usize)>> = vec![Vec::new(); n + 1];
-        for (g, (gap, swap)) in s.gaps.iter().zip(&self.swaps).enumerate() {
+        let mut events: Arena<StepPos, Vec<(u8, i32, GapIx)>> = Arena::filled(Vec::new(), n + 1);
+        for ((g, gap), swap) in s.gaps.iter().zip(self.swaps.values()) {
             if outs[g] >= 0 {
-                events[outs[g].min(n as i32) as usize].push((0, gap.to, g));
+                events[StepPos::at(outs[g].min(n as i32))].push((0, gap.to, g));
             }
             let Some(swap) = swap else { continue };
-            let at = |position: i32| {
-                if position > n as i32 { position as usize - n } else { position.max(0) as usize }
-            };
+            let at =
+                |position: i32| StepPos::at(if position > n as i32 { position - n as i32 } else { position });
             if !gap.arrives() {
                 events[at(swap.drop)].push((1, gap.to, g));
             }
             if self.copies_in(g) {
-                let back = if swap.back == n as i32 && gap.wraps(n) { 0 } else { at(swap.back) };
+                let back = if swap.back == n as i32 && gap.wraps(n) { StepPos(0) } else { at(swap.back) };
                 events[back].push((2, gap.to, g));
             }
         }
-        for t in 0..p.tensors.len() as u32 {
-            if p.tensors[t as usize].persistent() {
+        for t in p.tensors.ids() {
+            if p.tensors[t].persistent() {
                 let gaps = s.gaps_of(t);
                 let host = gaps.is_empty() || self.home_on_host(gaps);
                 let home = match self.mirrors(t) {
@@ -182,32 +184,30 @@ impl Scheme {
                     false => Home::Dev(None),
                 };
                 x.d.homes.insert(t, home);
-                x.here[t as usize] = !host;
+                x.here[t] = !host;
             }
         }
         let last = last_touches(p, s);
-        for (i, (step, events)) in s.steps.iter().zip(&mut events).enumerate() {
+        for ((i, step), events) in s.steps.iter().zip(events.values_mut()) {
             x.events(s, events);
             x.run(step.op, step.again);
             for &t in &last[i] {
-                if !p.tensors[t as usize].persistent() {
+                if !p.tensors[t].persistent() {
                     x.drop(t);
                 }
             }
         }
-        if let Some(events) = events.last_mut() {
-            x.events(s, events);
-        }
+        x.events(s, &mut events[StepPos::new(n)]);
         x.d
     }
 }
 
 /// For every step, the tensors whose content dies with it: nothing reads it later.
-fn last_touches(p: &Problem, s: &Sequence) -> Vec<Vec<u32>> {
-    let mut out = vec![Vec::new(); s.steps.len()];
-    let mut last: BTreeMap<u32, usize> = BTreeMap::new();
-    for (i, step) in s.steps.iter().enumerate() {
-        let op = &p.ops[step.op as usize];
+fn last_touches(p: &Problem, s: &Sequence) -> Arena<StepPos, Vec<TensorId>> {
+    let mut out = Arena::filled(Vec::new(), s.steps.len());
+    let mut last: BTreeMap<TensorId, StepPos> = BTreeMap::new();
+    for (i, step) in s.steps.iter() {
+        let op = &p.ops[step.op];
         for &t in op.reads.iter().chain(&op.writes) {
             if !op.writes.contains(&t) || step.again.is_none_or(|w| w == t) || op.reads.contains(&t) {
                 let fresh = op.writes.contains(&t) && !op.reads.contains(&t);
@@ -229,12 +229,12 @@ fn last_touches(p: &Problem, s: &Sequence) -> Vec<Vec<u32>> {
 struct Script<'a> {
     p: &'a Problem,
     d: Decisions,
-    here: Vec<bool>,
+    here: Arena<TensorId, bool>,
 }
 
 impl Script<'_> {
     /// Copies out, then releases, then copies in; the most urgent first.
-    fn events(&mut self, s: &Sequence, events: &mut [(u8, i32, usize)]) {
+    fn events(&mut self, s: &Sequence, events: &mut [(u8, i32, GapIx)]) {
         events.sort_unstable();
         for &(what, _, g) in events.iter() {
             let t = s.gaps[g].tensor;
@@ -242,28 +242,28 @@ impl Script<'_> {
                 0 => self.d.actions.push(Action::Out(t)),
                 1 => self.drop(t),
                 _ => {
-                    self.here[t as usize] = true;
+                    self.here[t] = true;
                     self.d.actions.push(Action::In((t, None)));
                 }
             }
         }
     }
 
-    fn drop(&mut self, t: u32) {
-        if std::mem::take(&mut self.here[t as usize]) {
+    fn drop(&mut self, t: TensorId) {
+        if std::mem::take(&mut self.here[t]) {
             self.d.actions.push(Action::Drop(t));
         }
     }
 
-    fn run(&mut self, op: u32, again: Option<u32>) {
-        let o = &self.p.ops[op as usize];
+    fn run(&mut self, op: OpPos, again: Option<TensorId>) {
+        let o = &self.p.ops[op];
         let mut run = Run { op, again: again.is_some(), ..Run::default() };
         let touched = o.reads.iter().chain(o.writes.iter().filter(|t| !o.reads.contains(t)));
         for &t in touched {
             let wanted = !o.writes.contains(&t) || o.reads.contains(&t) || again.is_none_or(|w| w == t);
             if !wanted {
                 run.scratch.push(None);
-            } else if !std::mem::replace(&mut self.here[t as usize], true) {
+            } else if !std::mem::replace(&mut self.here[t], true) {
                 run.at.push((t, None));
             }
         }

@@ -1,21 +1,25 @@
-//! A sequence of runs, and the gaps between the touches of every tensor in it: what there is to decide about copies.
+//! A sequence of runs, and the gaps between the touches of every tensor in it: what there is to decide about
+//! copies.
 
+use memc_ir::{Arena, Ids};
+
+use crate::ids::{GapIx, OpPos, StepPos, TensorId};
 use crate::problem::{Kind, Problem};
 
 /// One run of an op.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Step {
     /// The op's position in the problem.
-    pub op: u32,
+    pub op: OpPos,
     /// The tensor that is computed again; `None` when the op runs for the first time.
-    pub again: Option<u32>,
+    pub again: Option<TensorId>,
 }
 
 /// The time between two touches of a tensor, in which it may leave the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap {
     /// The tensor.
-    pub tensor: u32,
+    pub tensor: TensorId,
     /// Its bytes.
     pub bytes: u64,
     /// Index of the step after which the gap begins; -1 when it begins with the step.
@@ -47,7 +51,7 @@ impl Gap {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Touch {
     /// Index of the step.
-    pub step: u32,
+    pub step: StepPos,
     /// Whether it needs no earlier content: the tensor appears there.
     pub fresh: bool,
     /// Whether it gives the tensor a new content.
@@ -58,53 +62,55 @@ pub struct Touch {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Sequence {
     /// The steps in order.
-    pub steps: Vec<Step>,
+    pub steps: Arena<StepPos, Step>,
     /// The gaps, by tensor and then by time; a persistent tensor's last one wraps around.
-    pub gaps: Vec<Gap>,
-    /// The first gap of every tensor; one more entry at the end.
-    pub first: Vec<u32>,
+    pub gaps: Arena<GapIx, Gap>,
+    /// The gaps of every tensor.
+    gaps_of: Arena<TensorId, (GapIx, GapIx)>,
     /// The touches, by tensor and then by time.
-    pub touches: Vec<Touch>,
-    /// The first touch of every tensor; one more entry at the end.
-    pub first_touch: Vec<u32>,
+    touches: Vec<Touch>,
+    /// For every tensor, its part of the touches, half-open.
+    touches_of: Arena<TensorId, (usize, usize)>,
     /// Bytes that every step needs at least: its tensors, workspace, and unwanted results.
-    pub needs: Vec<u64>,
+    pub needs: Arena<StepPos, u64>,
     /// Times of the steps in ns.
-    pub ns: Vec<u64>,
+    pub ns: Arena<StepPos, u64>,
     /// For every step, time of the copies of its results to the host in ns.
-    pub output_ns: Vec<u64>,
+    pub output_ns: Arena<StepPos, u64>,
 }
 
 impl Sequence {
     /// The ops of a problem in the given order, each once.
-    pub fn of_order(p: &Problem, order: impl Iterator<Item = u32>) -> Sequence {
-        Sequence::new(p, order.map(|op| Step { op, again: None }).collect())
+    pub fn of_order(p: &Problem, order: impl IntoIterator<Item = OpPos>) -> Sequence {
+        Sequence::new(p, order.into_iter().map(|op| Step { op, again: None }).collect())
     }
 
     /// A sequence from its steps.
     ///
-    /// A step that runs again touches its operands and the tensor it is run for; what else it writes is scratch.
+    /// A step that runs again touches its operands and the tensor it is run for; what else it writes is
+    /// scratch.
     pub fn new(p: &Problem, steps: Vec<Step>) -> Sequence {
-        let n = steps.len();
+        let (n, steps) = (steps.len(), Arena::from(steps));
         let (mut needs, mut ns, mut output_ns) =
-            (Vec::with_capacity(n), Vec::with_capacity(n), Vec::with_capacity(n));
-        for step in &steps {
-            let op = &p.ops[step.op as usize];
-            let bytes = |t: &u32| p.tensors[*t as usize].bytes;
+            (Arena::with_capacity(n), Arena::with_capacity(n), Arena::with_capacity(n));
+        for step in steps.values() {
+            let op = &p.ops[step.op];
+            let bytes = |t: &TensorId| p.tensors[*t].bytes;
             let fresh = op.writes.iter().filter(|t| !op.reads.contains(t));
             needs.push(op.workspace + op.reads.iter().chain(fresh).map(bytes).sum::<u64>());
             ns.push(op.time_ns);
             let outputs = op.outputs.iter().map(|&(_, bytes)| p.device.d2h_ns(bytes)).sum();
             output_ns.push(if step.again.is_some() { 0 } else { outputs });
         }
-        let (touches, first_touch) = touches(p, &steps);
-        let (mut gaps, mut first) =
-            (Vec::with_capacity(touches.len()), Vec::with_capacity(first_touch.len()));
-        for (t, tensor) in p.tensors.iter().enumerate() {
-            first.push(gaps.len() as u32);
-            let list = &touches[first_touch[t] as usize..first_touch[t + 1] as usize];
+        let (touches, touches_of) = touches(p, &steps);
+        let mut gaps = Arena::with_capacity(touches.len());
+        let mut gaps_of = Arena::with_capacity(p.tensors.len());
+        for (t, tensor) in p.tensors.iter() {
+            let first = gaps.next_id();
+            let (from, to) = touches_of[t];
+            let list: &[Touch] = &touches[from..to];
             let gap = |from: i32, to: i32, dirty, dead| Gap {
-                tensor: t as u32,
+                tensor: t,
                 bytes: tensor.bytes,
                 from,
                 to,
@@ -114,45 +120,58 @@ impl Sequence {
             if tensor.kind == Kind::Input
                 && let Some(&Touch { step, fresh: false, .. }) = list.first()
             {
-                gaps.push(gap(-1, step as i32, false, false));
+                gaps.push(gap(-1, step.position(), false, false));
             }
             for pair in list.windows(2) {
                 let (a, b) = (pair[0], pair[1]);
                 // A content that appears anew ends no gap, unless the tensor persists and stays where it is.
                 if !b.fresh || tensor.persistent() {
-                    gaps.push(gap(a.step as i32, b.step as i32, a.wrote, b.fresh));
+                    gaps.push(gap(a.step.position(), b.step.position(), a.wrote, b.fresh));
                 }
             }
             if tensor.persistent()
                 && let (Some(a), Some(b)) = (list.last(), list.first())
             {
-                gaps.push(gap(a.step as i32, b.step as i32 + n as i32, a.wrote, b.fresh));
+                gaps.push(gap(a.step.position(), b.step.position() + n as i32, a.wrote, b.fresh));
             }
+            gaps_of.push((first, gaps.next_id()));
         }
-        first.push(gaps.len() as u32);
-        Sequence { steps, gaps, first, touches, first_touch, needs, ns, output_ns }
+        Sequence { steps, gaps, gaps_of, touches, touches_of, needs, ns, output_ns }
+    }
+
+    /// Number of tensors of the problem.
+    pub(crate) fn tensors(&self) -> usize {
+        self.gaps_of.len()
     }
 
     /// A tensor's touches.
-    pub fn touches_of(&self, t: u32) -> &[Touch] {
-        &self.touches[self.first_touch[t as usize] as usize..self.first_touch[t as usize + 1] as usize]
+    pub fn touches_of(&self, t: TensorId) -> &[Touch] {
+        let (from, to) = self.touches_of[t];
+        &self.touches[from..to]
     }
 
-    /// Indices of a tensor's gaps.
-    pub fn gaps_of(&self, t: u32) -> std::ops::Range<usize> {
-        self.first[t as usize] as usize..self.first[t as usize + 1] as usize
+    /// A tensor's gaps.
+    pub fn gaps_of(&self, t: TensorId) -> Ids<GapIx> {
+        let (from, to) = self.gaps_of[t];
+        Ids::between(from, to)
+    }
+
+    /// The step at a position of a gap, also where that is counted on past the end.
+    pub fn step_at(&self, position: i32) -> StepPos {
+        let n = self.steps.len() as i32;
+        StepPos::at(if position >= n { position - n } else { position })
     }
 
     /// Sum of the steps' times in ns.
     pub fn compute_ns(&self) -> u64 {
-        self.ns.iter().sum()
+        self.ns.values().sum()
     }
 }
 
 /// Calls `f` for every touch, in the order of the steps.
-fn each_touch(p: &Problem, steps: &[Step], mut f: impl FnMut(u32, Touch)) {
-    for (i, step) in steps.iter().enumerate() {
-        let (op, step, again) = (&p.ops[step.op as usize], i as u32, step.again);
+fn each_touch(p: &Problem, steps: &Arena<StepPos, Step>, mut f: impl FnMut(TensorId, Touch)) {
+    for (step, &Step { op, again }) in steps.iter() {
+        let op = &p.ops[op];
         for &t in &op.reads {
             f(t, Touch { step, fresh: false, wrote: op.writes.contains(&t) });
         }
@@ -164,19 +183,20 @@ fn each_touch(p: &Problem, steps: &[Step], mut f: impl FnMut(u32, Touch)) {
     }
 }
 
-/// All touches by tensor, and the first of each.
-fn touches(p: &Problem, steps: &[Step]) -> (Vec<Touch>, Vec<u32>) {
-    let mut first = vec![0u32; p.tensors.len() + 1];
-    each_touch(p, steps, |t, _| first[t as usize + 1] += 1);
-    for t in 0..p.tensors.len() {
-        first[t + 1] += first[t];
+/// All touches by tensor, and the part of each.
+fn touches(p: &Problem, steps: &Arena<StepPos, Step>) -> (Vec<Touch>, Arena<TensorId, (usize, usize)>) {
+    let mut parts = Arena::filled((0, 0), p.tensors.len());
+    each_touch(p, steps, |t, _| parts[t].1 += 1);
+    let mut end = 0;
+    for part in parts.values_mut() {
+        let count = part.1;
+        *part = (end, end);
+        end += count;
     }
-    let mut next = first.clone();
-    let mut out = vec![Touch::default(); first.last().map_or(0, |&n| n as usize)];
+    let mut out = vec![Touch::default(); end];
     each_touch(p, steps, |t, touch| {
-        let at = &mut next[t as usize];
-        out[*at as usize] = touch;
-        *at += 1;
+        out[parts[t].1] = touch;
+        parts[t].1 += 1;
     });
-    (out, first)
+    (out, parts)
 }

@@ -1,13 +1,16 @@
-//! The discrete-event model of a step: three streams, each in order, awaits between them, copies that slow each other, and
-//! kernels, too, with which they share the device's memory.
+//! The discrete-event model of a step: three streams, each in order, awaits between them, copies that slow
+//! each other, and kernels, too, with which they share the device's memory.
 //!
 //! Deterministic in integers. A copy's work is undisturbed time in ns times [`UNIT`], and a nanosecond does
-//! [`Device::duplex_rate`] of that while copies run in both directions. A kernel's work is its time beside both in ns times
-//! [`UNIT`], and a nanosecond does as much more as less of it is slowed ([`Job::slowdown`]).
-//! The host issues a step once the previous step's outputs have
-//! arrived and its inputs have left host memory, as a lowered plan does.
+//! [`Device::duplex_rate`] of that while copies run in both directions. A kernel's work is its time beside
+//! both in ns times [`UNIT`], and a nanosecond does as much more as less of it is slowed ([`Job::slowdown`]).
+//! The host issues a step once the previous step's outputs have arrived and its inputs have left host memory,
+//! as a lowered plan does.
+
+use memc_ir::Arena;
 
 use crate::awaits::Await;
+use crate::ids::CommandIx;
 use crate::place::Stream;
 use crate::problem::{Device, SLOWDOWN_UNIT};
 
@@ -24,7 +27,8 @@ pub struct Job {
     pub stream: Stream,
     /// Its time in ns, undisturbed.
     pub ns: u64,
-    /// By how much a kernel takes longer beside copies, as [`Op::slowdown`](crate::Op::slowdown); of a copy it means nothing.
+    /// By how much a kernel takes longer beside copies, as [`Op::slowdown`](crate::Op::slowdown); of a copy
+    /// it means nothing.
     pub slowdown: u32,
     /// Whether the host waits for it before it issues the next step.
     pub gate: bool,
@@ -40,7 +44,7 @@ pub struct Span {
     /// Time in ns that its stream was idle before it.
     pub stall: u64,
     /// The command that it waited for last, when it waited.
-    pub cause: Option<u32>,
+    pub cause: Option<CommandIx>,
 }
 
 /// The timeline of a steady-state step.
@@ -49,30 +53,36 @@ pub struct Timeline {
     /// Time from one step to the next in ns.
     pub step_ns: u64,
     /// When every command ran.
-    pub spans: Vec<Span>,
+    pub spans: Arena<CommandIx, Span>,
 }
+
+/// Commands as [`simulate`] sees them.
+pub type Jobs = Arena<CommandIx, Job>;
+
+/// For every command, the events that it waits for.
+pub type Waits = Arena<CommandIx, Vec<Await>>;
 
 /// A command that no other lets begin: the awaits contradict the issue order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Deadlock(pub u32);
+pub struct Deadlock(pub CommandIx);
 
 /// Simulates a step that repeats; `awaits` has a list for every job.
-pub fn simulate(device: &Device, jobs: &[Job], awaits: &[Vec<Await>]) -> Result<Timeline, Deadlock> {
+pub fn simulate(device: &Device, jobs: &Jobs, awaits: &Waits) -> Result<Timeline, Deadlock> {
     // A copy may run ahead of its step; what counts is where it lies relative to its own.
     steady(device, jobs, awaits, |_, before| before.into_iter().max().unwrap_or(0))
 }
 
 /// [`simulate`], with times counted from the one at which the host issues the step: no command is earlier.
-pub fn simulate_issued(device: &Device, jobs: &[Job], awaits: &[Vec<Await>]) -> Result<Timeline, Deadlock> {
-    let first = |sim: &Sim| sim.spans.iter().map(|span| span.start).min().unwrap_or(0);
+pub fn simulate_issued(device: &Device, jobs: &Jobs, awaits: &Waits) -> Result<Timeline, Deadlock> {
+    let first = |sim: &Sim| sim.spans.values().map(|span| span.start).min().unwrap_or(0);
     steady(device, jobs, awaits, |sim, _| if sim.gates == 0 { first(sim) } else { sim.issued })
 }
 
 /// Simulates, and counts times from the one that `base` says.
 fn steady(
     device: &Device,
-    jobs: &[Job],
-    awaits: &[Vec<Await>],
+    jobs: &Jobs,
+    awaits: &Waits,
     base: impl Fn(&Sim, [u64; 3]) -> u64,
 ) -> Result<Timeline, Deadlock> {
     let mut sim = Sim::new(device, jobs, awaits);
@@ -82,7 +92,7 @@ fn steady(
     // A stream may still be catching up with the others; the slowest one sets the pace.
     let step_ns = last.iter().zip(before).map(|(l, b)| l.saturating_sub(b)).max().unwrap_or(0);
     let base = base(&sim, before);
-    for span in &mut sim.spans {
+    for span in sim.spans.values_mut() {
         span.start = span.start.saturating_sub(base);
         span.end = span.end.saturating_sub(base);
     }
@@ -95,7 +105,7 @@ type Ends = [[u64; 3]; WARM_UP as usize + 1];
 /// One stream's queue.
 #[derive(Clone, Default)]
 struct Queue {
-    jobs: Vec<u32>,
+    jobs: Vec<CommandIx>,
     /// Step and place in `jobs` of the next job.
     step: u32,
     next: usize,
@@ -108,7 +118,7 @@ struct Queue {
     slowdown: u64,
     /// When the stream became idle.
     idle_since: u64,
-    cause: Option<u32>,
+    cause: Option<CommandIx>,
 }
 
 /// Time in ns for some work. Mostly nothing is slowed, which takes no division.
@@ -117,25 +127,25 @@ fn time(work: u64, rate: u64) -> u64 {
 }
 
 struct Sim<'a> {
-    jobs: &'a [Job],
-    awaits: &'a [Vec<Await>],
+    jobs: &'a Jobs,
+    awaits: &'a Waits,
     queues: [Queue; 3],
     /// How often every job has completed.
-    done: Vec<u32>,
+    done: Arena<CommandIx, u32>,
     gates: u32,
     gates_done: u32,
     /// When the step that counts was issued.
     issued: u64,
     slow: u64,
-    spans: Vec<Span>,
+    spans: Arena<CommandIx, Span>,
     now: u64,
 }
 
 impl<'a> Sim<'a> {
-    fn new(device: &Device, jobs: &'a [Job], awaits: &'a [Vec<Await>]) -> Self {
+    fn new(device: &Device, jobs: &'a Jobs, awaits: &'a Waits) -> Self {
         let mut queues: [Queue; 3] = Default::default();
-        for (i, job) in jobs.iter().enumerate() {
-            queues[job.stream as usize].jobs.push(i as u32);
+        for (i, job) in jobs.iter() {
+            queues[job.stream as usize].jobs.push(i);
         }
         let (num, den) = device.duplex_rate();
         let slow = (u128::from(num) * u128::from(UNIT) / u128::from(den.max(1))).max(1) as u64;
@@ -143,12 +153,12 @@ impl<'a> Sim<'a> {
             jobs,
             awaits,
             queues,
-            done: vec![0; jobs.len()],
-            gates: jobs.iter().filter(|j| j.gate).count() as u32,
+            done: Arena::filled(0, jobs.len()),
+            gates: jobs.values().filter(|j| j.gate).count() as u32,
             gates_done: 0,
             issued: 0,
             slow,
-            spans: vec![Span::default(); jobs.len()],
+            spans: Arena::filled(Span::default(), jobs.len()),
             now: 0,
         }
     }
@@ -197,28 +207,28 @@ impl<'a> Sim<'a> {
             return;
         }
         let job = q.jobs[q.next];
-        let list = &self.awaits[job as usize];
+        let list = &self.awaits[job];
         while let Some(a) = list.get(q.met) {
-            if self.done[a.command as usize] + u32::from(a.previous) <= q.step {
+            if self.done[a.command] + u32::from(a.previous) <= q.step {
                 q.cause = Some(a.command);
                 return;
             }
             q.met += 1;
         }
-        let Job { ns, slowdown, .. } = self.jobs[job as usize];
+        let Job { ns, slowdown, .. } = self.jobs[job];
         q.running = true;
         q.slowdown = if s == 0 { u64::from(slowdown) } else { 0 };
         q.left = ns * (UNIT + q.slowdown);
         if q.step == WARM_UP {
             let stall = self.now - q.idle_since;
             let cause = q.cause.filter(|_| stall > 0);
-            self.spans[job as usize] = Span { start: self.now, end: 0, stall, cause };
+            self.spans[job] = Span { start: self.now, end: 0, stall, cause };
         }
     }
 
     fn finish(&mut self, s: usize, ends: &mut Ends) {
         let q = &mut self.queues[s];
-        let job = q.jobs[q.next] as usize;
+        let job = q.jobs[q.next];
         q.running = false;
         q.idle_since = self.now;
         q.met = 0;
@@ -253,8 +263,9 @@ mod tests {
     /// When each job ends, with nothing to wait for.
     fn ends(jobs: &[Job]) -> Vec<u64> {
         let device = Device { h2d_bytes_per_s: 1, d2h_bytes_per_s: 1, ..Device::default() };
-        let timeline = simulate(&device, jobs, &vec![Vec::new(); jobs.len()]).unwrap();
-        timeline.spans.iter().map(|span| span.end - span.start).collect()
+        let timeline =
+            simulate(&device, &jobs.to_vec().into(), &Arena::filled(Vec::new(), jobs.len())).unwrap();
+        timeline.spans.values().map(|span| span.end - span.start).collect()
     }
 
     /// Half as much again beside both copies, a quarter beside one: of 400 ns it does 266, or 319.

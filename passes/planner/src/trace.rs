@@ -1,27 +1,29 @@
-//! What a script does to memory and to the three streams: slots with live ranges, and commands that touch them.
+//! What a script does to memory and to the three streams: slots with live ranges, and commands that touch
+//! them.
 //!
-//! Trusts nothing: a script that reads what is not there, or an older content, runs an op twice or forgets one, or ends
-//! a step otherwise than the next one begins is refused, with the action that is wrong.
+//! Trusts nothing: a script that reads what is not there, or an older content, runs an op twice or forgets
+//! one, or ends a step otherwise than the next one begins is refused, with the action that is wrong.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use memc_ir::Bytes;
+use memc_ir::{Arena, Bytes};
 
 use crate::decisions::{Action, Decisions, Home, Place, Run};
+use crate::ids::{CommandIx, OpPos, SlotIx, TensorId, Tick};
 use crate::place::{Command, Site, Slot, Stream, Trace, What};
 use crate::problem::{ALIGN, Kind, Problem};
 
 #[derive(Clone, Default)]
 struct State {
     /// Slot on the device.
-    slot: Option<u32>,
+    slot: Option<SlotIx>,
     /// Slot on the device in which the tensor begins and ends a step, and to which it always returns.
-    home: Option<u32>,
+    home: Option<SlotIx>,
     /// Slot in host memory, and the content that is in it: how many writes it has seen.
-    host: Option<(u32, usize)>,
+    host: Option<(SlotIx, usize)>,
     /// Slot in host memory from which the content is on its way to the device.
-    leaving: Option<u32>,
+    leaving: Option<SlotIx>,
     /// The content on the device.
     version: usize,
 }
@@ -30,12 +32,12 @@ struct Tracer<'a> {
     p: &'a Problem,
     d: &'a Decisions,
     out: Trace,
-    now: u32,
-    state: Vec<State>,
-    ran: Vec<bool>,
+    now: Tick,
+    state: Arena<TensorId, State>,
+    ran: Arena<OpPos, bool>,
     last_in: BTreeMap<usize, usize>,
     /// Host slots of copies that nothing reads after an action, by that action: tensor and slot.
-    expiring: BTreeMap<usize, (u32, u32)>,
+    expiring: BTreeMap<usize, (TensorId, SlotIx)>,
 }
 
 /// Why a script cannot be carried out.
@@ -68,13 +70,13 @@ pub fn trace(p: &Problem, d: &Decisions) -> Result<Trace, Refused> {
         p,
         d,
         out: Trace::default(),
-        now: 0,
-        state: vec![State::default(); p.tensors.len()],
-        ran: vec![false; p.ops.len()],
+        now: Tick(0),
+        state: Arena::filled(State::default(), p.tensors.len()),
+        ran: Arena::filled(false, p.ops.len()),
         last_in: last_ins(d),
         expiring: BTreeMap::new(),
     };
-    for t in 0..p.tensors.len() as u32 {
+    for t in p.tensors.ids() {
         x.home(t)?;
     }
     x.out.start = x.now;
@@ -85,82 +87,81 @@ pub fn trace(p: &Problem, d: &Decisions) -> Result<Trace, Refused> {
 }
 
 impl Tracer<'_> {
-    fn name(&self, t: u32) -> &str {
-        &self.p.tensors[t as usize].name
+    fn name(&self, t: TensorId) -> &str {
+        &self.p.tensors[t].name
     }
 
-    fn tick(&mut self) -> u32 {
-        self.now += 1;
-        self.now - 1
+    fn tick(&mut self) -> Tick {
+        let now = self.now;
+        self.now = now.next();
+        now
     }
 
-    fn slot(&mut self, tensor: Option<u32>, bytes: u64, offset: Option<u64>, site: Site) -> u32 {
+    fn slot(&mut self, tensor: Option<TensorId>, bytes: u64, offset: Option<u64>, site: Site) -> SlotIx {
         let from = self.tick();
-        let live = vec![(from, u32::MAX)];
-        self.out.slots.push(Slot { space: site.space(), bytes, offset, live, tensor, site });
-        self.out.slots.len() as u32 - 1
+        let live = vec![(from, Tick::NEVER)];
+        self.out.slots.push(Slot { space: site.space(), bytes, offset, live, tensor, site })
     }
 
-    fn free(&mut self, slot: u32) {
+    fn free(&mut self, slot: SlotIx) {
         let to = self.tick();
-        if let Some(last) = self.out.slots[slot as usize].live.last_mut() {
+        if let Some(last) = self.out.slots[slot].live.last_mut() {
             last.1 = to;
         }
     }
 
-    fn command(&mut self, what: What, stream: Stream, ns: u64, reads: Vec<u32>, writes: Vec<u32>) {
+    fn command(&mut self, what: What, stream: Stream, ns: u64, reads: Vec<SlotIx>, writes: Vec<SlotIx>) {
         let at = self.tick();
         // A result is handed out once the op has run, even if it only reads the tensor.
-        let run = |c: &Command| matches!(c.what, What::Run { .. });
+        let run = |(_, c): &(CommandIx, &Command)| matches!(c.what, What::Run { .. });
         let after = match what {
-            What::Output { .. } => self.out.commands.iter().rposition(run).map(|i| i as u32),
+            What::Output { .. } => self.out.commands.iter().rfind(run).map(|(i, _)| i),
             _ => None,
         };
         self.out.commands.push(Command { what, stream, at, ns, reads, writes, after });
     }
 
-    fn home(&mut self, t: u32) -> Result<(), String> {
-        let tensor = &self.p.tensors[t as usize];
+    fn home(&mut self, t: TensorId) -> Result<(), String> {
+        let tensor = &self.p.tensors[t];
         let home = self.d.homes.get(&t).copied();
         match (tensor.kind, home) {
             (Kind::Transient, _) => {}
             (Kind::Persistent, None) => return Err(format!("%{} has no home", tensor.name)),
             (Kind::Persistent, Some(Home::Dev(at) | Home::Both(at))) => {
                 let slot = self.slot(Some(t), tensor.bytes, at, Site::Home(t));
-                self.state[t as usize].slot = Some(slot);
-                self.state[t as usize].home = Some(slot);
+                self.state[t].slot = Some(slot);
+                self.state[t].home = Some(slot);
                 if matches!(home, Some(Home::Both(_))) {
                     let host = self.slot(Some(t), tensor.bytes, None, Site::HostHome(t));
-                    self.state[t as usize].host = Some((host, 0));
+                    self.state[t].host = Some((host, 0));
                 }
             }
             (Kind::Input, _) | (Kind::Persistent, Some(Home::Host)) => {
-                self.state[t as usize].host =
-                    Some((self.slot(Some(t), tensor.bytes, None, Site::HostHome(t)), 0));
+                self.state[t].host = Some((self.slot(Some(t), tensor.bytes, None, Site::HostHome(t)), 0));
             }
         }
         Ok(())
     }
 
     /// How many writes a tensor has seen when an op touches it.
-    fn expected(&self, t: u32, op: u32) -> usize {
-        self.p.tensors[t as usize].writes.partition_point(|&w| w < op)
+    fn expected(&self, t: TensorId, op: OpPos) -> usize {
+        self.p.tensors[t].writes.partition_point(|&w| w < op)
     }
 
     fn action(&mut self, index: usize, action: &Action) -> Result<(), String> {
         match action {
             Action::In(place) => {
                 let t = place.0;
-                let Some((host, version)) = self.state[t as usize].host else {
+                let Some((host, version)) = self.state[t].host else {
                     return Err(format!("%{} has no copy in host memory", self.name(t)));
                 };
                 let slot = self.allocate(*place, Site::In(index))?;
-                self.state[t as usize].version = version;
-                let ns = self.p.device.h2d_ns(self.p.tensors[t as usize].size);
+                self.state[t].version = version;
+                let ns = self.p.device.h2d_ns(self.p.tensors[t].size);
                 self.command(What::In(t), Stream::HostToDevice, ns, vec![host], vec![slot]);
             }
             Action::Out(t) => {
-                let (tensor, state) = (&self.p.tensors[*t as usize], self.state[*t as usize].clone());
+                let (tensor, state) = (&self.p.tensors[*t], self.state[*t].clone());
                 let Some(slot) = state.slot else {
                     return Err(format!("%{} is not on the device", self.name(*t)));
                 };
@@ -174,12 +175,12 @@ impl Tracer<'_> {
                         host
                     }
                 };
-                self.state[*t as usize].host = Some((host, state.version));
+                self.state[*t].host = Some((host, state.version));
                 let ns = self.p.device.d2h_ns(tensor.size);
                 self.command(What::Out(*t), Stream::DeviceToHost, ns, vec![slot], vec![host]);
             }
             Action::Drop(t) => {
-                let Some(slot) = self.state[*t as usize].slot.take() else {
+                let Some(slot) = self.state[*t].slot.take() else {
                     return Err(format!("%{} is not on the device", self.name(*t)));
                 };
                 self.free(slot);
@@ -187,10 +188,11 @@ impl Tracer<'_> {
             Action::Run(run) => self.run(index, run)?,
         }
         if let Some((t, slot)) = self.expiring.remove(&index) {
-            let state = &mut self.state[t as usize];
+            let state = &mut self.state[t];
             state.host = state.host.filter(|h| h.0 != slot);
             match action {
-                // Its bytes are read until the tensor is used; whoever took them earlier would wait for the copy.
+                // Its bytes are read until the tensor is used; whoever took them earlier would wait for the
+                // copy.
                 Action::In(_) => state.leaving = Some(slot),
                 _ => self.free(slot),
             }
@@ -198,46 +200,43 @@ impl Tracer<'_> {
         Ok(())
     }
 
-    fn allocate(&mut self, (t, at): Place, site: Site) -> Result<u32, String> {
-        if self.state[t as usize].slot.is_some() {
+    fn allocate(&mut self, (t, at): Place, site: Site) -> Result<SlotIx, String> {
+        if self.state[t].slot.is_some() {
             return Err(format!("%{} is on the device already", self.name(t)));
         }
-        let slot = match self.state[t as usize].home {
-            None => self.slot(Some(t), self.p.tensors[t as usize].bytes, at, site),
+        let slot = match self.state[t].home {
+            None => self.slot(Some(t), self.p.tensors[t].bytes, at, site),
             Some(home) => {
-                let known = self.out.slots[home as usize].offset;
+                let known = self.out.slots[home].offset;
                 if at.is_some() && known.is_some() && at != known {
                     return Err(format!("%{} returns to another place than its home", self.name(t)));
                 }
                 let from = self.tick();
-                self.out.slots[home as usize].offset = known.or(at);
-                self.out.slots[home as usize].live.push((from, u32::MAX));
+                self.out.slots[home].offset = known.or(at);
+                self.out.slots[home].live.push((from, Tick::NEVER));
                 home
             }
         };
-        self.state[t as usize].slot = Some(slot);
+        self.state[t].slot = Some(slot);
         Ok(slot)
     }
 
     fn run(&mut self, index: usize, run: &Run) -> Result<(), String> {
         let p = self.p;
-        let Some(op) = p.ops.get(run.op as usize) else { return Err("no such op".into()) };
-        if self.ran[run.op as usize] != run.again {
+        let Some(op) = p.ops.get(run.op) else { return Err("no such op".into()) };
+        if self.ran[run.op] != run.again {
             let what = if run.again { "runs again before it ran" } else { "runs twice" };
             return Err(format!("{} {what}", op.name));
         }
         if run.again && !op.repeatable {
             return Err(format!("{} may not run again", op.name));
         }
-        if let Some(&early) = op.after.iter().find(|&&a| !self.ran[a as usize]) {
-            return Err(format!(
-                "{} runs before {}, which it must come after",
-                op.name, p.ops[early as usize].name
-            ));
+        if let Some(&early) = op.after.iter().find(|&&a| !self.ran[a]) {
+            return Err(format!("{} runs before {}, which it must come after", op.name, p.ops[early].name));
         }
-        self.ran[run.op as usize] = true;
+        self.ran[run.op] = true;
         for (k, place) in run.at.iter().enumerate() {
-            let (t, tensor) = (place.0, &p.tensors[place.0 as usize]);
+            let (t, tensor) = (place.0, &p.tensors[place.0]);
             let appears = tensor.kind == Kind::Transient
                 && !run.again
                 && op.reads.contains(&t)
@@ -246,19 +245,19 @@ impl Tracer<'_> {
                 return Err(format!("{} does not write %{}", op.name, tensor.name));
             }
             self.allocate(*place, Site::At(index, k))?;
-            self.state[t as usize].version = usize::MAX;
+            self.state[t].version = usize::MAX;
             if appears {
-                self.state[t as usize].version = 0;
+                self.state[t].version = 0;
             }
         }
         for &t in op.reads.iter().chain(&op.writes) {
-            if let Some(slot) = self.state[t as usize].leaving.take() {
+            if let Some(slot) = self.state[t].leaving.take() {
                 self.free(slot);
             }
         }
         let mut reads = Vec::with_capacity(op.reads.len());
         for &t in &op.reads {
-            let state = &self.state[t as usize];
+            let state = &self.state[t];
             let Some(slot) = state.slot else {
                 return Err(format!("{} needs %{}, which is not on the device", op.name, self.name(t)));
             };
@@ -270,15 +269,15 @@ impl Tracer<'_> {
         let (mut writes, mut scratch) = (Vec::with_capacity(op.writes.len()), Vec::new());
         for &t in &op.writes {
             let here = run.at.iter().any(|p| p.0 == t) || op.reads.contains(&t);
-            match self.state[t as usize].slot {
+            match self.state[t].slot {
                 Some(slot) if !run.again || here => {
-                    self.state[t as usize].version = self.expected(t, run.op) + 1;
+                    self.state[t].version = self.expected(t, run.op) + 1;
                     writes.push(slot);
                 }
                 None if !run.again => return Err(format!("%{} has no place", self.name(t))),
                 _ => {
                     let offset = run.scratch.get(scratch.len()).copied().flatten();
-                    let bytes = p.tensors[t as usize].bytes;
+                    let bytes = p.tensors[t].bytes;
                     let slot = self.slot(None, bytes, offset, Site::Scratch(index, scratch.len()));
                     scratch.push(slot);
                     writes.push(slot);
@@ -298,7 +297,7 @@ impl Tracer<'_> {
         }
         if !run.again {
             for &(t, bytes) in &op.outputs {
-                let Some(source) = self.state[t as usize].slot else {
+                let Some(source) = self.state[t].slot else {
                     return Err(format!("%{} is a result of the step but not on the device", self.name(t)));
                 };
                 let room = bytes.max(1).next_multiple_of(ALIGN);
@@ -312,12 +311,12 @@ impl Tracer<'_> {
     }
 
     fn finish(mut self) -> Result<Trace, String> {
-        if let Some(op) = self.ran.iter().position(|r| !r) {
+        if let Some((op, _)) = self.ran.iter().find(|(_, ran)| !**ran) {
             return Err(format!("{} never runs", self.p.ops[op].name));
         }
-        for (t, tensor) in self.p.tensors.iter().enumerate().filter(|(_, t)| t.persistent()) {
+        for (t, tensor) in self.p.tensors.iter().filter(|(_, t)| t.persistent()) {
             let (state, last) = (&self.state[t], tensor.writes.len());
-            match self.d.homes.get(&(t as u32)) {
+            match self.d.homes.get(&t) {
                 Some(home @ (Home::Dev(_) | Home::Both(_))) => {
                     if state.slot.is_none() || state.version != last {
                         return Err(format!("the step ends without %{} at home on the device", tensor.name));
@@ -336,7 +335,7 @@ impl Tracer<'_> {
             }
         }
         let end = self.now;
-        for slot in &mut self.out.slots {
+        for slot in self.out.slots.values_mut() {
             for live in &mut slot.live {
                 live.1 = live.1.min(end);
             }
@@ -348,7 +347,7 @@ impl Tracer<'_> {
 
 /// For every `out` action, the last `in` of the same tensor before its next `out`.
 fn last_ins(d: &Decisions) -> BTreeMap<usize, usize> {
-    let mut current: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut current: BTreeMap<TensorId, usize> = BTreeMap::new();
     let mut last = BTreeMap::new();
     for (i, action) in d.actions.iter().enumerate() {
         match action {

@@ -41,9 +41,9 @@ fn evaluations_of_schemes_over_one_sequence_do_not_allocate() {
     for seed in 0..200 {
         let Some(sample) = sample(&mut Seed(seed), 40) else { continue };
         let p = &sample.problem;
-        let kept = Scheme::keep_all(Sequence::of_order(p, 0..p.ops.len() as u32));
+        let kept = Scheme::keep_all(Sequence::of_order(p, p.ops.ids()));
         let mut swapped = kept.clone();
-        for (gap, swap) in kept.sequence.gaps.iter().zip(&mut swapped.swaps) {
+        for (gap, swap) in kept.sequence.gaps.values().zip(swapped.swaps.values_mut()) {
             *swap = Some(Swap::longest(gap, p.ops.len()));
         }
         let copies = Copies::new(p, &kept.sequence.gaps);
@@ -55,7 +55,7 @@ fn evaluations_of_schemes_over_one_sequence_do_not_allocate() {
         timing.evaluate(&kept, &copies, &few);
         timing.evaluate(&swapped, &copies, &all);
         assert_eq!(CALLS.get(), before, "seed {seed}");
-        copied += all.iter().filter(|&&at| at >= 0).count();
+        copied += all.values().filter(|&&at| at >= 0).count();
     }
     assert!(copied > 1000 && CALLS.get() > 1000, "{copied} copies");
 }

@@ -1,11 +1,13 @@
 //! Bounds against exact optima and random scripts of small random problems.
 
+use memc_ir::Id;
 use memc_planner::bound::{Bound, Infeasible, bound, order_free};
 use memc_planner::exact::{Judge, optimum};
 use memc_planner::sample::{ALLOWED, Draw, Sample, Seed, any, sample};
 use memc_planner::{
-    Allow, Await, Command, Decisions, Device, Job, Kind, Op, Problem, Realised, Request, Scheme, Sequence,
-    Starts, Step, Swap, Tensor, What, plan, realise, simulate, trace,
+    Allow, Await, Command, CommandIx, Decisions, Device, Job, Jobs, Kind, Op, OpPos, Problem, Realised,
+    Request, Scheme, Sequence, Starts, Step, Swap, Tensor, TensorId, Waits, What, plan, realise, simulate,
+    trace,
 };
 
 const SWAP: Allow = ALLOWED[0];
@@ -76,24 +78,20 @@ fn what_fits_in_another_order_only_has_a_bound() {
 
 /// A script with random swaps and, when allowed, a random repeated run.
 fn random_script(p: &Problem, allow: Allow, draw: &mut Seed) -> Option<Realised> {
-    let mut steps: Vec<Step> = (0..p.ops.len() as u32).map(|op| Step { op, again: None }).collect();
+    let mut steps: Vec<Step> = p.ops.ids().map(|op| Step { op, again: None }).collect();
     if allow.recompute && draw.below(2) == 0 {
-        let op = draw.below(p.ops.len() as u64) as usize;
-        let results: Vec<u32> = p.ops[op]
-            .writes
-            .iter()
-            .copied()
-            .filter(|&t| p.tensors[t as usize].kind == Kind::Transient)
-            .collect();
+        let op = OpPos::new(draw.below(p.ops.len() as u64) as usize);
+        let results: Vec<TensorId> =
+            p.ops[op].writes.iter().copied().filter(|&t| p.tensors[t].kind == Kind::Transient).collect();
         if p.ops[op].repeatable && !results.is_empty() {
-            let at = op as u64 + 1 + draw.below((p.ops.len() - op) as u64);
+            let at = op.index() + 1 + draw.below((p.ops.len() - op.index()) as u64) as usize;
             let again = Some(results[draw.below(results.len() as u64) as usize]);
-            steps.insert(at as usize, Step { op: op as u32, again });
+            steps.insert(at, Step { op, again });
         }
     }
     let mut scheme = Scheme::keep_all(Sequence::new(p, steps));
     let steps = scheme.sequence.steps.len();
-    for (gap, swap) in scheme.sequence.gaps.iter().zip(&mut scheme.swaps) {
+    for (gap, swap) in scheme.sequence.gaps.values().zip(scheme.swaps.values_mut()) {
         let longest = Swap::longest(gap, steps);
         let long = longest.back - longest.drop;
         if allow.swap && p.device.can_swap() && !gap.arrives() && long > 0 && draw.below(2) == 0 {
@@ -111,20 +109,21 @@ fn random_script(p: &Problem, allow: Allow, draw: &mut Seed) -> Option<Realised>
 fn mean_ns(p: &Problem, r: &Realised) -> f64 {
     const STEPS: usize = 256;
     let commands = &r.trace.commands;
-    let input = |c: &Command| matches!(c.what, What::In(t) if p.tensors[t as usize].kind == Kind::Input);
-    let output = |c: &Command| matches!(c.what, What::Output { .. });
-    let gates = [commands.iter().rposition(input), commands.iter().rposition(output)];
-    let (mut jobs, mut lists) = (Vec::new(), Vec::new());
-    let at = |step: usize, command: usize| (step * commands.len() + command) as u32;
+    let input: fn(&Problem, &Command) -> bool =
+        |p, c| matches!(c.what, What::In(t) if p.tensors[t].kind == Kind::Input);
+    let output: fn(&Problem, &Command) -> bool = |_, c| matches!(c.what, What::Output { .. });
+    let gates = [input, output].map(|is| commands.iter().rfind(|&(_, c)| is(p, c)).map(|(i, _)| i));
+    let (mut jobs, mut lists) = (Jobs::default(), Waits::default());
+    let at = |step: usize, command: CommandIx| CommandIx::new(step * commands.len() + command.index());
     for step in 0..STEPS {
-        let before = |c: usize| match step.checked_sub(1) {
+        let before = |c: CommandIx| match step.checked_sub(1) {
             Some(before) => Await { command: at(before, c), previous: false },
             None => Await { command: at(STEPS - 1, c), previous: true },
         };
-        for (c, list) in commands.iter().zip(&r.awaits) {
-            let here = |a: &Await| Await { command: at(step, a.command as usize), previous: false };
+        for (c, list) in commands.values().zip(r.awaits.values()) {
+            let here = |a: &Await| Await { command: at(step, a.command), previous: false };
             let mut all: Vec<Await> =
-                list.iter().map(|a| if a.previous { before(a.command as usize) } else { here(a) }).collect();
+                list.iter().map(|a| if a.previous { before(a.command) } else { here(a) }).collect();
             all.extend(gates.iter().flatten().map(|&g| before(g)));
             jobs.push(Job { stream: c.stream, ns: c.ns, slowdown: 0, gate: false });
             lists.push(all);
@@ -162,8 +161,8 @@ fn with_room_for_everything_the_bound_is_the_unplanned_step() {
             let b = bound(&s.problem, kept.load_bytes, allow).expect("feasible");
             let fixed = b.fixed_order.expect("feasible");
             assert!(fixed <= kept.step_ns, "seed {seed}");
-            let copies = s.problem.tensors.iter().any(|t| t.kind == Kind::Input)
-                || s.problem.ops.iter().any(|op| !op.outputs.is_empty());
+            let copies = s.problem.tensors.values().any(|t| t.kind == Kind::Input)
+                || s.problem.ops.values().any(|op| !op.outputs.is_empty());
             if !copies {
                 assert_eq!((fixed, b.order_free_ns), (b.ideal_ns, b.ideal_ns), "seed {seed}");
                 ideal += 1;
@@ -219,13 +218,18 @@ fn results_are_handed_out_once_their_op_has_run() {
         touches: Vec::new(),
         writes: Vec::new(),
     };
-    let make = Op { name: "make".into(), time_ns: 1000, writes: vec![0], ..Op::default() };
-    let read =
-        Op { name: "read".into(), time_ns: 2000, reads: vec![0], outputs: vec![(0, 5000)], ..Op::default() };
+    let make = Op { name: "make".into(), time_ns: 1000, writes: vec![TensorId(0)], ..Op::default() };
+    let read = Op {
+        name: "read".into(),
+        time_ns: 2000,
+        reads: vec![TensorId(0)],
+        outputs: vec![(TensorId(0), 5000)],
+        ..Op::default()
+    };
     let p = Problem::new("late", device, vec![a], vec![make, read]).expect("valid");
     let r = realise(&p, Decisions::keep_all(&p)).expect("runs");
-    let copy = r.trace.commands.iter().position(|c| matches!(c.what, What::Output { .. }));
-    let span = r.timeline.spans[copy.expect("a result is handed out")];
+    let copy = r.trace.commands.iter().find(|(_, c)| matches!(c.what, What::Output { .. }));
+    let span = r.timeline.spans[copy.expect("a result is handed out").0];
     assert_eq!((span.start, span.end), (3000, 8000));
     let b = fixed(bound(&p, r.evaluation.dev_bytes, BOTH));
     assert!(b <= 8000 && r.evaluation.step_ns == 8000, "{b:?} {:?}", r.evaluation);
@@ -247,8 +251,8 @@ fn one_detour(middle_ns: u64) -> Problem {
         name: name.into(),
         label: name.into(),
         time_ns,
-        reads: reads.to_vec(),
-        writes: writes.to_vec(),
+        reads: reads.iter().map(|&t| TensorId(t)).collect(),
+        writes: writes.iter().map(|&t| TensorId(t)).collect(),
         repeatable: true,
         ..Op::default()
     };
@@ -268,7 +272,8 @@ fn one_detour_costs_what_its_copies_leave_uncovered() {
     let capacity = 16384;
     // All fits: 4096 (a) + 4096 (b) + 8192 (c).
     assert_eq!(fixed(bound(&p, capacity, BOTH)), 7000);
-    // Without a quarter of `a`, during `make c` alone; it leaves during `make b` and comes back before `read a`.
+    // Without a quarter of `a`, during `make c` alone; it leaves during `make b` and comes back before
+    // `read a`.
     let capacity = 16384 - 1024;
     assert_eq!(bound(&p, capacity, SWAP).map(|b| b.order_free_ns), Ok(7000));
     let b = fixed(bound(&p, capacity, SWAP));
@@ -290,7 +295,7 @@ fn without_a_link_nothing_swaps() {
     let mut p = one_detour(2000);
     p.device.h2d_bytes_per_s = 0;
     let e = bound(&p, 16384 - 1024, SWAP).and_then(|b| b.fixed_order).expect_err("nothing can leave");
-    assert_eq!((e.op, e.bytes), (2, 16384), "make c");
+    assert_eq!((e.op, e.bytes), (OpPos(2), 16384), "make c");
     assert_eq!(optimum(&p, 16384 - 1024, (SWAP, Judge::Layout), true, 1000), None);
 }
 

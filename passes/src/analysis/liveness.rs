@@ -1,7 +1,8 @@
 //! Device bytes that a graph-phase module keeps alive when it runs in its order and everything stays on the
 //! device.
 
-use memc_ir::{Id, Module, OpId, aligned};
+use memc_ir::{Arena, Id, Module, OpId, aligned};
+use memc_planner::TensorId;
 
 use crate::Contradiction;
 use crate::device::DeviceProfile;
@@ -29,19 +30,19 @@ pub fn peak_live_bytes(module: &Module, profile: &DeviceProfile) -> Result<Peak,
     let mut m = module.clone();
     storage::legalise(&mut m)?;
     let storages = storage::assign(&m);
-    let bytes: Vec<u64> =
-        storages.tensors.iter().map(|&(v, _)| aligned(m.values[v].ty.bytes().max(1))).collect();
+    let bytes: Arena<TensorId, u64> =
+        storages.tensors.values().map(|&(v, _)| aligned(m.values[v].ty.bytes().max(1))).collect();
     let run: Vec<OpId> = m.order.iter().copied().filter(|&op| !m.ops[op].is_view()).collect();
-    let mut range: Vec<Option<(usize, usize)>> = vec![None; bytes.len()];
+    let mut range: Arena<TensorId, Option<(usize, usize)>> = Arena::filled(None, bytes.len());
     for (i, &id) in run.iter().enumerate() {
-        for v in m.ops[id].operands.iter().chain(&m.ops[id].results) {
-            let r = &mut range[storages.of[v.index()] as usize];
+        for &v in m.ops[id].operands.iter().chain(&m.ops[id].results) {
+            let r = &mut range[storages.of[v]];
             *r = Some((r.map_or(i, |(first, _)| first), i));
         }
     }
     let (mut begin, mut end) = (vec![0u64; run.len()], vec![0u64; run.len()]);
     let mut live = 0u64;
-    for (t, &(_, kind)) in storages.tensors.iter().enumerate() {
+    for (t, &(_, kind)) in storages.tensors.iter() {
         match (kind, range[t]) {
             (TensorKind::State(_) | TensorKind::Const(_), _) => live = live.saturating_add(bytes[t]),
             (_, Some((first, last))) => {

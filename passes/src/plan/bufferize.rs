@@ -5,8 +5,10 @@
 //! first needs them, and clones of recomputed ops. The verifier and the checker prove the result
 //! independently.
 
-use memc_ir::{Code, Def, Id, Module, OpId, Phase, Slot, SlotId, Space, Value, ValueId, Wait};
-use memc_planner::{Command, Decisions, Event, Realised, Site, Trace, What, trace};
+use memc_ir::{Arena, Code, Def, Id, Module, OpId, Phase, Slot, SlotId, Space, Value, ValueId, Wait};
+use memc_planner::{
+    Command, CommandIx, Decisions, Event, OpPos, Realised, Site, SlotIx, Trace, Waits, What, trace,
+};
 
 use super::problem::Problem;
 use super::storage::TensorKind;
@@ -17,46 +19,53 @@ use crate::Contradiction;
 /// Errors name the action that is impossible.
 pub fn apply(problem: &Problem, decisions: &Decisions) -> Result<Module, Contradiction> {
     let trace = trace(&problem.numbers, decisions).map_err(|refused| refused.to_string())?;
-    fold(problem, &trace, &[])
+    fold(problem, &trace, None)
 }
 
 /// The mem-phase module of a schedule, with its offsets and waits.
 pub fn bufferize(problem: &Problem, schedule: &Realised) -> Result<Module, Contradiction> {
-    fold(problem, &schedule.trace, &schedule.awaits)
+    fold(problem, &schedule.trace, Some(&schedule.awaits))
 }
 
-fn fold(p: &Problem, trace: &Trace, waits: &[Vec<memc_planner::Await>]) -> Result<Module, Contradiction> {
+fn fold(p: &Problem, trace: &Trace, waits: Option<&Waits>) -> Result<Module, Contradiction> {
     let mut m = p.module.clone();
     m.phase = Phase::Mem;
     m.order.clear();
-    for slot in &trace.slots {
+    for slot in trace.slots.values() {
         m.slots.push(Slot { space: slot.space, bytes: slot.bytes, offset: slot.offset });
     }
     let mut b = Bufferizer {
         p,
         trace,
         m,
-        content: vec![Vec::new(); trace.slots.len()],
+        content: Arena::filled(Vec::new(), trace.slots.len()),
         allocs: Vec::new(),
         last_use: last_uses(trace),
         outputs: [].iter(),
-        ops: Vec::with_capacity(trace.commands.len()),
+        ops: Arena::with_capacity(trace.commands.len()),
     };
     b.residents();
     for event in trace.events() {
         b.event(event)?;
     }
     b.next_states()?;
-    b.waits(waits)?;
+    if let Some(waits) = waits {
+        b.waits(waits)?;
+    }
     Ok(b.m)
 }
 
+/// The slot of the IR for a slot of the trace: both are numbered alike.
+fn of_ir(slot: SlotIx) -> SlotId {
+    SlotId::new(slot.index())
+}
+
 /// The last command that touches each slot.
-fn last_uses(trace: &Trace) -> Vec<Option<u32>> {
-    let mut last = vec![None; trace.slots.len()];
-    for (command, i) in trace.commands.iter().zip(0..) {
+fn last_uses(trace: &Trace) -> Arena<SlotIx, Option<CommandIx>> {
+    let mut last = Arena::filled(None, trace.slots.len());
+    for (i, command) in trace.commands.iter() {
         for &slot in command.reads.iter().chain(&command.writes) {
-            last[slot as usize] = Some(i);
+            last[slot] = Some(i);
         }
     }
     last
@@ -68,26 +77,28 @@ struct Bufferizer<'a> {
     m: Module,
     /// For every slot, the values of the source module that it holds, each with the value that stands for it
     /// here; the one that the others are views of comes first.
-    content: Vec<Vec<(ValueId, ValueId)>>,
+    content: Arena<SlotId, Vec<(ValueId, ValueId)>>,
     /// Slots that the next command's action takes.
     allocs: Vec<SlotId>,
-    last_use: Vec<Option<u32>>,
+    last_use: Arena<SlotIx, Option<CommandIx>>,
     /// Outputs of the last op that are still to be handed out.
     outputs: std::slice::Iter<'a, usize>,
     /// The op of every command so far.
-    ops: Vec<OpId>,
+    ops: Arena<CommandIx, OpId>,
 }
 
 impl Bufferizer<'_> {
     /// Gives persistent tensors and inputs the slots in which the step begins.
     fn residents(&mut self) {
-        for (slot, planned) in self.m.slots.ids().collect::<Vec<_>>().into_iter().zip(&self.trace.slots) {
+        for (slot, planned) in
+            self.m.slots.ids().collect::<Vec<_>>().into_iter().zip(self.trace.slots.values())
+        {
             let (t, host) = match planned.site {
                 Site::Home(t) => (t, false),
                 Site::HostHome(t) => (t, true),
                 _ => continue,
             };
-            let (value, kind) = self.p.storages.tensors[t as usize];
+            let (value, kind) = self.p.storages.tensors[t];
             let place = match kind {
                 TensorKind::State(s) => &mut self.m.states[s].slot,
                 TensorKind::Const(c) => &mut self.m.consts[c].slot,
@@ -103,22 +114,22 @@ impl Bufferizer<'_> {
                 *place = Some(slot);
                 value
             };
-            self.content[slot.index()] = vec![(value, held)];
+            self.content[slot] = vec![(value, held)];
         }
     }
 
     fn event(&mut self, event: Event) -> Result<(), Contradiction> {
         match event {
-            Event::Alloc(slot) => self.allocs.push(SlotId(slot)),
+            Event::Alloc(slot) => self.allocs.push(of_ir(slot)),
             Event::Free(slot) => {
                 // The bytes of a host copy are free as soon as nothing reads them; the trace keeps them
                 // longer.
-                if self.trace.slots[slot as usize].site != Site::Copy {
-                    self.free(SlotId(slot));
+                if self.trace.slots[slot].site != Site::Copy {
+                    self.free(of_ir(slot));
                 }
             }
             Event::Command(i) => {
-                let command = &self.trace.commands[i as usize];
+                let command = &self.trace.commands[i];
                 let op = match command.what {
                     What::Run { op, again } => self.run(op, again, command)?,
                     What::In(_) => self.copy(Code::SwapIn, command, None)?,
@@ -133,9 +144,9 @@ impl Bufferizer<'_> {
                 };
                 self.ops.push(op);
                 for &slot in command.reads.iter().chain(&command.writes) {
-                    let copy = self.trace.slots[slot as usize].site == Site::Copy;
-                    if copy && self.last_use[slot as usize] == Some(i) {
-                        self.free(SlotId(slot));
+                    let copy = self.trace.slots[slot].site == Site::Copy;
+                    if copy && self.last_use[slot] == Some(i) {
+                        self.free(of_ir(slot));
                     }
                 }
             }
@@ -149,7 +160,7 @@ impl Bufferizer<'_> {
     }
 
     fn free(&mut self, slot: SlotId) {
-        self.content[slot.index()].clear();
+        self.content[slot].clear();
         self.mem_op(Code::Free(slot));
     }
 
@@ -166,10 +177,10 @@ impl Bufferizer<'_> {
         let (&[from], &[to]) = (&command.reads[..], &command.writes[..]) else {
             return Err("a copy of the trace has not one source and one destination".into());
         };
-        let (from, to) = (SlotId(from), SlotId(to));
+        let (from, to) = (of_ir(from), of_ir(to));
         let (original, source) = match value {
             Some(v) => (v, self.resolve(v, from)?),
-            None => *self.content[from.index()].first().ok_or("a copy of the trace reads an empty slot")?,
+            None => *self.content[from].first().ok_or("a copy of the trace reads an empty slot")?,
         };
         self.take_slots();
         let id = OpId::new(self.m.ops.len());
@@ -178,13 +189,13 @@ impl Bufferizer<'_> {
         let op = self.m.push_op(code, vec![source], vec![copied], "");
         self.m.ops[op].slots = vec![to];
         self.m.order.push(op);
-        self.content[to.index()] = vec![(original, copied)];
+        self.content[to] = vec![(original, copied)];
         Ok(op)
     }
 
     /// The stand-in of a source value that lies in a slot; missing views are added.
     fn resolve(&mut self, v: ValueId, slot: SlotId) -> Result<ValueId, Contradiction> {
-        if let Some(&(_, value)) = self.content[slot.index()].iter().find(|(original, _)| *original == v) {
+        if let Some(&(_, value)) = self.content[slot].iter().find(|(original, _)| *original == v) {
             return Ok(value);
         }
         let view = self.p.module.def_op(v).filter(|&op| self.p.module.ops[op].is_view());
@@ -193,35 +204,35 @@ impl Bufferizer<'_> {
         let operand = self.resolve(self.p.module.ops[op].operands[0], slot)?;
         let placed = self.place_op(op, vec![operand], vec![slot]);
         let value = self.m.ops[placed].results[0];
-        self.content[slot.index()].push((v, value));
+        self.content[slot].push((v, value));
         Ok(value)
     }
 
-    fn run(&mut self, position: u32, again: bool, command: &Command) -> Result<OpId, Contradiction> {
+    fn run(&mut self, position: OpPos, again: bool, command: &Command) -> Result<OpId, Contradiction> {
         let p = self.p;
-        let op = &p.numbers.ops[position as usize];
-        let id = p.ops[position as usize];
+        let op = &p.numbers.ops[position];
+        let id = p.ops[position];
         let source = &p.module.ops[id];
         let mut operands = Vec::with_capacity(source.operands.len());
         for &v in &source.operands {
-            let t = p.storages.of[v.index()];
+            let t = p.storages.of[v];
             let slot = op.reads.iter().position(|&read| read == t).and_then(|k| command.reads.get(k));
             let &slot = slot.ok_or("a run of the trace has other operands than its op")?;
-            operands.push(self.resolve(v, SlotId(slot))?);
+            operands.push(self.resolve(v, of_ir(slot))?);
         }
         self.take_slots();
         let Some((slots, workspace)) = command.writes.split_at_checked(source.results.len()) else {
             return Err("a run of the trace has other results than its op".into());
         };
-        let slots: Vec<SlotId> = slots.iter().copied().map(SlotId).collect();
+        let slots: Vec<SlotId> = slots.iter().copied().map(of_ir).collect();
         let placed = self.place_op(id, operands, slots.clone());
-        self.m.ops[placed].workspace = workspace.first().copied().map(SlotId);
+        self.m.ops[placed].workspace = workspace.first().copied().map(of_ir);
         let results = source.results.iter().zip(&self.m.ops[placed].results);
         for ((&original, &value), slot) in results.zip(slots) {
-            self.content[slot.index()] = vec![(original, value)];
+            self.content[slot] = vec![(original, value)];
         }
         if !again {
-            self.outputs = p.outputs[position as usize].iter();
+            self.outputs = p.outputs[position].iter();
         }
         Ok(placed)
     }
@@ -254,7 +265,7 @@ impl Bufferizer<'_> {
         for s in self.p.module.states.ids() {
             let Some(next) = self.p.module.states[s].next else { continue };
             let slot = self.m.states[s].slot.ok_or("a state of the module has no slot in the trace")?;
-            self.m.states[s].next = Some(match (self.m.slots[slot].space, &self.content[slot.index()][..]) {
+            self.m.states[s].next = Some(match (self.m.slots[slot].space, &self.content[slot][..]) {
                 (Space::Host, &[(_, copy), ..]) => copy,
                 _ => self.resolve(next, slot)?,
             });
@@ -262,14 +273,14 @@ impl Bufferizer<'_> {
         Ok(())
     }
 
-    /// Gives every command's op the waits of the schedule; none where it has none.
-    fn waits(&mut self, waits: &[Vec<memc_planner::Await>]) -> Result<(), Contradiction> {
-        if !waits.is_empty() && waits.len() != self.ops.len() {
+    /// Gives every command's op the waits of the schedule.
+    fn waits(&mut self, waits: &Waits) -> Result<(), Contradiction> {
+        if waits.len() != self.ops.len() {
             return Err("the schedule has waits of other commands than its trace".into());
         }
-        for (&op, waits) in self.ops.iter().zip(waits) {
+        for (&op, waits) in self.ops.values().zip(waits.values()) {
             let list = waits.iter();
-            let list = list.map(|a| Wait { op: self.ops[a.command as usize], previous: a.previous });
+            let list = list.map(|a| Wait { op: self.ops[a.command], previous: a.previous });
             let mut list: Vec<Wait> = list.collect();
             list.sort_unstable();
             self.m.ops[op].waits = list;

@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-use memc_ir::{ByteRange, Id, Module, OpId, SlotId, Stream, Wait};
-use memc_planner::{Access, awaits};
+use memc_ir::{Arena, ByteRange, Id, Module, OpId, SlotId, Stream, Wait};
+use memc_planner::{Access, CommandIx, awaits};
 
 /// A slot that has no offset yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,13 +21,11 @@ impl fmt::Display for NoOffset {
 /// Fails when a slot has no offset.
 pub(crate) fn place_waits(m: &mut Module) -> Result<(), NoOffset> {
     let runs = |&op: &OpId| m.ops[op].stream().is_some() && !m.ops[op].is_view();
-    let commands: Vec<OpId> = m.order.iter().copied().filter(runs).collect();
-    let accesses = commands.iter().map(|&op| access(m, op)).collect::<Result<Vec<Access>, NoOffset>>()?;
-    for (&op, list) in commands.iter().zip(awaits(&accesses)) {
-        let mut list: Vec<Wait> = list
-            .into_iter()
-            .map(|a| Wait { op: commands[a.command as usize], previous: a.previous })
-            .collect();
+    let commands: Arena<CommandIx, OpId> = m.order.iter().copied().filter(runs).collect();
+    let accesses = commands.values().map(|&op| access(m, op)).collect::<Result<_, NoOffset>>()?;
+    for (&op, list) in commands.values().zip(awaits(&accesses).into_values()) {
+        let mut list: Vec<Wait> =
+            list.into_iter().map(|a| Wait { op: commands[a.command], previous: a.previous }).collect();
         list.sort_unstable();
         m.ops[op].waits = list;
     }

@@ -1,5 +1,7 @@
 //! The report for a budget that no plan fits.
 
+use memc_ir::Id;
+
 use super::problem::Problem;
 use crate::error::Infeasible;
 
@@ -18,10 +20,10 @@ impl Infeasible {
         let (position, working_set_bytes) = numbers.largest_working_set();
         let op = numbers.ops.get(position);
         let set = op.map(|_| numbers.working_set(position)).unwrap_or_default();
-        let tensor = |t: u32| {
-            let tensor = &numbers.tensors[t as usize];
+        let tensor = |t: memc_planner::TensorId| {
+            let tensor = &numbers.tensors[t];
             let ty = model.map(|p| p.tensor_type(t).to_string()).unwrap_or_default();
-            (named(&tensor.name, "t", t as usize), ty, tensor.bytes)
+            (named(&tensor.name, "t", t.index()), ty, tensor.bytes)
         };
         let mut tensors: Vec<(String, String, u64)> = set.into_iter().map(tensor).collect();
         if let Some(op) = op.filter(|op| op.workspace > 0) {
@@ -35,7 +37,7 @@ impl Infeasible {
             budget_bytes,
             reserve_bytes,
             smallest_bytes,
-            op: named(op.map_or("", |op| &op.label), "op", position),
+            op: named(op.map_or("", |op| &op.label), "op", position.index()),
             updates: model.is_some_and(kind),
             working_set_bytes,
             tensors,

@@ -1,7 +1,7 @@
 //! The planning problem of a module: its numbers for planners, and the data that carry their decisions out.
 
-use memc_ir::{Bytes, Id, Module, OpId, OutputRole, TensorType, ValueId};
-use memc_planner::{Device, Op, Tensor};
+use memc_ir::{Arena, Bytes, Module, OpId, OutputRole, TensorType, ValueId};
+use memc_planner::{Device, Op, OpPos, Tensor, TensorId};
 
 use super::storage::{self, Storages, TensorKind};
 use crate::device::DeviceProfile;
@@ -13,12 +13,12 @@ pub struct Problem {
     pub module: Module,
     /// The problem in numbers. An op is called by its first result, and labelled with its source node.
     pub numbers: memc_planner::Problem,
-    /// Kind of each tensor.
-    pub kinds: Vec<TensorKind>,
+    /// What each tensor is.
+    pub kinds: Arena<TensorId, TensorKind>,
     /// For every op of the problem, that of the module.
-    pub ops: Vec<OpId>,
+    pub ops: Arena<OpPos, OpId>,
     /// For every op of the problem, the outputs of the module that it completes.
-    pub outputs: Vec<Vec<usize>>,
+    pub outputs: Arena<OpPos, Vec<usize>>,
     pub(crate) storages: Storages,
 }
 
@@ -31,7 +31,7 @@ impl Problem {
         let mut m = module.clone();
         storage::legalise(&mut m)?;
         let storages = storage::assign(&m);
-        let kinds: Vec<TensorKind> = storages.tensors.iter().map(|t| t.1).collect();
+        let kinds = storages.tensors.values().map(|t| t.1).collect();
         let tensor = |&(v, kind): &(ValueId, TensorKind)| Tensor {
             name: m.values[v].name.clone(),
             bytes: 0,
@@ -44,11 +44,11 @@ impl Problem {
             touches: Vec::new(),
             writes: Vec::new(),
         };
-        let tensors = storages.tensors.iter().map(tensor).collect();
+        let tensors = storages.tensors.values().map(tensor).collect();
         let mut by_op = storage::outputs_by_op(&m);
-        let (mut numbers, mut ops, mut outputs) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut numbers, mut ops, mut outputs) = (Vec::new(), Arena::default(), Arena::default());
         for &id in m.order.iter().filter(|&&op| !m.ops[op].is_view()) {
-            let tensor = |v: &ValueId| storages.of[v.index()];
+            let tensor = |v: &ValueId| storages.of[*v];
             let Some(kind) = m.ops[id].kind() else {
                 return Err(Contradiction::from("a memory op in the graph phase").into());
             };
@@ -81,14 +81,14 @@ impl Problem {
     }
 
     /// Type of the value that first fills a tensor.
-    pub fn tensor_type(&self, t: u32) -> &TensorType {
-        &self.module.values[self.storages.tensors[t as usize].0].ty
+    pub fn tensor_type(&self, t: TensorId) -> &TensorType {
+        &self.module.values[self.storages.tensors[t].0].ty
     }
 
     /// Device bytes by purpose when nothing is planned.
     pub fn breakdown(&self) -> Breakdown {
         let mut b = Breakdown::default();
-        for (t, kind) in self.numbers.tensors.iter().zip(&self.kinds) {
+        for (t, kind) in self.numbers.tensors.values().zip(self.kinds.values()) {
             match *kind {
                 TensorKind::State(s) => match self.module.states[s].role {
                     memc_ir::Role::Optimizer => b.optimizer += t.bytes,
@@ -101,7 +101,7 @@ impl Problem {
                 TensorKind::Transient => {}
             }
         }
-        b.workspace = self.numbers.ops.iter().map(|op| op.workspace).max().unwrap_or(0);
+        b.workspace = self.numbers.ops.values().map(|op| op.workspace).max().unwrap_or(0);
         b
     }
 

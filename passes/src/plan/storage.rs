@@ -7,7 +7,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memc_ir::{ConstId, Def, Id, InputId, Module, OpId, OpKind, StateId, ValueId};
+use memc_ir::{Arena, ConstId, Def, Id, InputId, Module, OpId, OpKind, StateId, ValueId};
+use memc_planner::TensorId;
 
 use crate::Contradiction;
 
@@ -25,14 +26,14 @@ pub enum TensorKind {
 }
 
 /// Marks a value that is in no tensor because nothing defines or uses it.
-pub(crate) const NONE: u32 = u32::MAX;
+pub(crate) const NONE: TensorId = TensorId(u32::MAX);
 
 /// The grouping of a module's values into tensors.
 pub(crate) struct Storages {
     /// Tensor of every value.
-    pub(crate) of: Vec<u32>,
-    /// The value that names each tensor, and the tensor's kind.
-    pub(crate) tensors: Vec<(ValueId, TensorKind)>,
+    pub(crate) of: Arena<ValueId, TensorId>,
+    /// The value that named each tensor, and what it is.
+    pub(crate) tensors: Arena<TensorId, (ValueId, TensorKind)>,
 }
 
 /// The value whose bytes `v` shows: the operand at the end of a chain of views, or `v` itself.
@@ -144,15 +145,14 @@ fn may_take(m: &Module, op: OpId, result: ValueId, shares: impl Fn(ValueId) -> b
 
 /// Groups the values of a legalised module.
 pub(crate) fn assign(m: &Module) -> Storages {
-    let mut s = Storages { of: vec![NONE; m.values.len()], tensors: Vec::new() };
+    let mut s = Storages { of: Arena::filled(NONE, m.values.len()), tensors: Arena::default() };
     let add = |s: &mut Storages, v: ValueId, kind| {
-        s.tensors.push((v, kind));
-        s.of[v.index()] = (s.tensors.len() - 1) as u32;
+        s.of[v] = s.tensors.push((v, kind));
     };
     for (id, x) in m.states.iter() {
         add(&mut s, x.value, TensorKind::State(id));
         if let Some(next) = x.next {
-            s.of[base(m, next).index()] = s.of[x.value.index()];
+            s.of[base(m, next)] = s.of[x.value];
         }
     }
     for (id, x) in m.consts.iter() {
@@ -164,26 +164,26 @@ pub(crate) fn assign(m: &Module) -> Storages {
     let last = last_reads(m);
     for (i, &op) in m.order.iter().enumerate() {
         if m.ops[op].is_view() {
-            s.of[m.ops[op].results[0].index()] = s.of[m.ops[op].operands[0].index()];
+            s.of[m.ops[op].results[0]] = s.of[m.ops[op].operands[0]];
             continue;
         }
-        let mut taken: Vec<u32> =
-            m.ops[op].results.iter().map(|r| s.of[r.index()]).filter(|&t| t != NONE).collect();
+        let mut taken: Vec<TensorId> =
+            m.ops[op].results.iter().map(|&r| s.of[r]).filter(|&t| t != NONE).collect();
         for &r in &m.ops[op].results {
-            if s.of[r.index()] != NONE {
+            if s.of[r] != NONE {
                 continue;
             }
             let dying = m.ops[op].operands.iter().map(|&v| base(m, v)).find(|&b| {
-                let t = s.of[b.index()];
-                let free = matches!(s.tensors[t as usize].1, TensorKind::Transient | TensorKind::Input(_))
+                let t = s.of[b];
+                let free = matches!(s.tensors[t].1, TensorKind::Transient | TensorKind::Input(_))
                     && !taken.contains(&t);
-                free && last[b.index()] == Some(i) && may_take(m, op, r, |v| s.of[v.index()] == t)
+                free && last[b.index()] == Some(i) && may_take(m, op, r, |v| s.of[v] == t)
             });
             match dying {
-                Some(b) => s.of[r.index()] = s.of[b.index()],
+                Some(b) => s.of[r] = s.of[b],
                 None => add(&mut s, r, TensorKind::Transient),
             }
-            taken.push(s.of[r.index()]);
+            taken.push(s.of[r]);
         }
     }
     s

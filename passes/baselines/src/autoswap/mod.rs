@@ -103,7 +103,7 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(p: &'a Problem, request: &Request<'_>) -> Search<'a> {
-        let keep = Scheme::keep_all(Sequence::of_order(p, 0..p.ops.len() as u32));
+        let keep = Scheme::keep_all(Sequence::of_order(p, p.ops.ids()));
         Search {
             p,
             capacity: request.capacity,
@@ -119,7 +119,7 @@ impl<'a> Search<'a> {
 
     /// True if nothing has to be swapped.
     fn fits(&self) -> bool {
-        self.keep.usage().into_iter().all(|used| used <= self.capacity)
+        self.keep.usage().into_values().all(|used| used <= self.capacity)
     }
 
     /// Swaps by the scores' combination; returns the overhead as a fraction of the step.

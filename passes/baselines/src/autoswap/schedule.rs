@@ -6,7 +6,8 @@
 //! load would exceed the limit meanwhile, bytes are released earlier, so that the next op waits for them, and
 //! copies to the device begin later (LOAD''). The overhead arises there.
 
-use memc_planner::{Copies, Scheme, Swap};
+use memc_ir::Arena;
+use memc_planner::{Copies, GapIx, Scheme, StepPos, Swap};
 
 /// Planned times of a variable's copies in ns: (start, end).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -18,16 +19,21 @@ pub(super) struct Planned {
 }
 
 /// Sets when every swapped gap is given up and fetched, and returns the plan without the limit, by gap.
-pub(super) fn schedule(scheme: &mut Scheme, copies: &Copies, outs: &[i32], limit: u64) -> Vec<Planned> {
+pub(super) fn schedule(
+    scheme: &mut Scheme,
+    copies: &Copies,
+    outs: &Arena<GapIx, i32>,
+    limit: u64,
+) -> Arena<GapIx, Planned> {
     let n = scheme.sequence.steps.len();
-    for (gap, swap) in scheme.sequence.gaps.iter().zip(&mut scheme.swaps) {
+    for (gap, swap) in scheme.sequence.gaps.values().zip(scheme.swaps.values_mut()) {
         *swap = swap.map(|_| Swap::longest(gap, n));
     }
-    let mut start = vec![0u64; n + 1];
-    for i in 0..n {
-        start[i + 1] = start[i] + scheme.sequence.ns[i];
+    let mut start: Arena<StepPos, u64> = Arena::filled(0, n + 1);
+    for (i, ns) in scheme.sequence.ns.iter() {
+        start[i.next()] = start[i] + ns;
     }
-    let mut planned = vec![Planned::default(); scheme.swaps.len()];
+    let mut planned = Arena::filled(Planned::default(), scheme.swaps.len());
     let mut used = scheme.usage();
     swap_outs(scheme, copies, outs, limit, &start, &mut used, &mut planned);
     swap_ins(scheme, copies, limit, &start, &mut used, &mut planned);
@@ -37,24 +43,24 @@ pub(super) fn schedule(scheme: &mut Scheme, copies: &Copies, outs: &[i32], limit
 fn swap_outs(
     scheme: &mut Scheme,
     copies: &Copies,
-    outs: &[i32],
+    outs: &Arena<GapIx, i32>,
     limit: u64,
-    start: &[u64],
-    used: &mut [u64],
-    planned: &mut [Planned],
+    start: &Arena<StepPos, u64>,
+    used: &mut Arena<StepPos, u64>,
+    planned: &mut Arena<GapIx, Planned>,
 ) {
-    let n = start.len() - 1;
-    let mut order: Vec<usize> = (0..outs.len()).filter(|&g| outs[g] >= 0).collect();
+    let n = start.len() as i32 - 1;
+    let mut order: Vec<GapIx> = outs.ids().filter(|&g| outs[g] >= 0).collect();
     order.sort_by_key(|&g| (scheme.sequence.gaps[g].from, scheme.sequence.gaps[g].to, g));
     let mut free = 0;
     for g in order {
         let (gap, Some(swap)) = (&scheme.sequence.gaps[g], &mut scheme.swaps[g]) else { continue };
-        let begin = free.max(start[(gap.from + 1).clamp(0, n as i32) as usize]);
+        let begin = free.max(start[StepPos::at((gap.from + 1).min(n))]);
         free = begin + copies.out[g];
         planned[g].out = Some((begin, free));
-        let last = gap.to.min(n as i32);
-        while swap.drop < last && start[swap.drop as usize] < free {
-            let used = &mut used[swap.drop as usize];
+        let last = gap.to.min(n);
+        while swap.drop < last && start[StepPos::at(swap.drop)] < free {
+            let used = &mut used[StepPos::at(swap.drop)];
             if *used + gap.bytes > limit {
                 break;
             }
@@ -68,16 +74,15 @@ fn swap_ins(
     scheme: &mut Scheme,
     copies: &Copies,
     limit: u64,
-    start: &[u64],
-    used: &mut [u64],
-    planned: &mut [Planned],
+    start: &Arena<StepPos, u64>,
+    used: &mut Arena<StepPos, u64>,
+    planned: &mut Arena<GapIx, Planned>,
 ) {
     let n = start.len() as i32 - 1;
-    let period = start[n as usize];
-    let at = |i: i32| if i >= n { start[(i - n) as usize] + period } else { start[i.max(0) as usize] };
+    let period = start[StepPos::at(n)];
+    let at = |i: i32| if i >= n { start[StepPos::at(i - n)] + period } else { start[StepPos::at(i)] };
     let mut latest = u64::MAX;
     for &g in copies.order.iter().rev() {
-        let g = g as usize;
         let (gap, Some(swap)) = (&scheme.sequence.gaps[g], &mut scheme.swaps[g]) else { continue };
         if gap.dead {
             continue;
@@ -88,7 +93,7 @@ fn swap_ins(
         let first = if gap.arrives() { 0 } else { swap.drop };
         while swap.back > first && at(swap.back) > latest {
             let i = swap.back - 1;
-            let used = &mut used[if i >= n { i - n } else { i } as usize];
+            let used = &mut used[StepPos::at(if i >= n { i - n } else { i })];
             if *used + gap.bytes > limit {
                 break;
             }

@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use memc_planner::{Copies, Gap, Scheme, Swap};
+use memc_ir::{Arena, Id};
+use memc_planner::{Copies, Gap, GapIx, Scheme, StepPos, Swap};
 
 /// Weights of AOA, DOA, WDOA and SWDOA, in the order of equation 3.
 pub(super) type Weights = [f64; 4];
@@ -14,34 +15,40 @@ const THRESHOLD: u64 = 1 << 20;
 /// The load curve of a step, and how time passes under it.
 pub(super) struct Load {
     /// Bytes during every step of the sequence.
-    pub(super) bytes: Vec<u64>,
+    pub(super) bytes: Arena<StepPos, u64>,
     /// Start of every step in ns without stalls; one more entry for the end.
-    pub(super) start: Vec<u64>,
+    pub(super) start: Arena<StepPos, u64>,
 }
 
 impl Load {
     pub(super) fn new(scheme: &Scheme) -> Load {
-        let mut start = vec![0u64];
-        for ns in &scheme.sequence.ns {
+        let mut start = Arena::from(vec![0u64]);
+        for ns in scheme.sequence.ns.values() {
             start.push(start.last().copied().unwrap_or(0) + ns);
         }
         Load { bytes: scheme.usage(), start }
     }
 
+    /// Time of every step in ns.
+    fn steps_ns(&self) -> impl Iterator<Item = u64> {
+        let start = self.start.values();
+        start.clone().skip(1).zip(start).map(|(end, start)| end - start)
+    }
+
     /// The step with the highest load: the peak time.
-    pub(super) fn peak(&self) -> usize {
-        (0..self.bytes.len()).max_by_key(|&i| (self.bytes[i], Reverse(i))).unwrap_or(0)
+    pub(super) fn peak(&self) -> StepPos {
+        self.bytes.ids().max_by_key(|&i| (self.bytes[i], Reverse(i))).unwrap_or_default()
     }
 
     /// Steps between the accesses at a gap's ends, half-open; those of the second range are in the next
     /// iteration.
-    pub(super) fn absent(&self, gap: &Gap) -> [(usize, usize); 2] {
-        let n = self.bytes.len();
-        let (a, b) = ((gap.from + 1).max(0) as usize, gap.to.max(0) as usize);
-        [(a.min(n), b.min(n)), (0, b.saturating_sub(n))]
+    pub(super) fn absent(&self, gap: &Gap) -> [(StepPos, StepPos); 2] {
+        let n = self.bytes.next_id();
+        let (a, b) = (StepPos::at(gap.from + 1), StepPos::at(gap.to));
+        [(a.min(n), b.min(n)), (StepPos(0), StepPos(b.0.saturating_sub(n.0)))]
     }
 
-    fn contains(&self, gap: &Gap, step: usize) -> bool {
+    fn contains(&self, gap: &Gap, step: StepPos) -> bool {
         self.absent(gap).iter().any(|&(a, b)| a <= step && step < b)
     }
 
@@ -53,7 +60,7 @@ impl Load {
     /// Takes the variable out of the load between its accesses.
     pub(super) fn remove(&mut self, gap: &Gap) {
         for (a, b) in self.absent(gap) {
-            for bytes in &mut self.bytes[a..b] {
+            for bytes in self.bytes.range_mut(a, b) {
                 *bytes = bytes.saturating_sub(gap.bytes);
             }
         }
@@ -61,17 +68,17 @@ impl Load {
 }
 
 /// Gaps that may be swapped, of variables that live across the peak.
-fn candidates(scheme: &Scheme, load: &Load, threshold: u64) -> Vec<usize> {
+fn candidates(scheme: &Scheme, load: &Load, threshold: u64) -> Vec<GapIx> {
     let (s, n) = (&scheme.sequence, load.bytes.len());
     let peak = load.peak();
-    let is = |&g: &usize| {
+    let is = |&g: &GapIx| {
         let gap = &s.gaps[g];
         scheme.swaps[g].is_none()
             && !gap.arrives()
             && gap.bytes >= threshold
             && (load.contains(gap, peak) || (gap.wraps(n) && gap.open()))
     };
-    (0..s.gaps.len()).filter(is).collect()
+    s.gaps.ids().filter(is).collect()
 }
 
 /// Duration of absence in ns: between the accesses, less the copies.
@@ -87,7 +94,7 @@ pub(super) fn aoa(load: &Load, gap: &Gap, copies_ns: u64) -> f64 {
 
 /// Submodular WDOA of every gap: the area that it had when it was the largest of those left, each taken out
 /// of the load in turn.
-pub(super) fn swdoa(scheme: &Scheme, load: &Load, gaps: &[usize]) -> Vec<f64> {
+pub(super) fn swdoa(scheme: &Scheme, load: &Load, gaps: &[GapIx]) -> Vec<f64> {
     let mut areas = Areas::new(load);
     let mut scores = vec![0.0; gaps.len()];
     // Areas only fall, so one computed earlier bounds the present one from above.
@@ -118,8 +125,8 @@ pub(super) struct Areas<'a> {
 impl<'a> Areas<'a> {
     pub(super) fn new(load: &'a Load) -> Self {
         let mut whole = vec![0i128];
-        for (bytes, ns) in load.bytes.iter().zip(load.start.windows(2)) {
-            whole.push(whole[whole.len() - 1] + i128::from(*bytes) * i128::from(ns[1] - ns[0]));
+        for (bytes, ns) in load.bytes.values().zip(load.steps_ns()) {
+            whole.push(whole[whole.len() - 1] + i128::from(*bytes) * i128::from(ns));
         }
         let removed = vec![(0, 0); load.start.len()];
         Areas { load, whole, removed }
@@ -132,14 +139,14 @@ impl<'a> Areas<'a> {
         left.max(0) as u128
     }
 
-    fn until(&self, step: usize) -> i128 {
-        let (mut bytes, mut weighted, mut i) = (0, 0, step);
+    fn until(&self, step: StepPos) -> i128 {
+        let (mut bytes, mut weighted, mut i) = (0, 0, step.index());
         while i > 0 {
             bytes += self.removed[i - 1].0;
             weighted += self.removed[i - 1].1;
             i &= i - 1;
         }
-        self.whole[step] - (bytes * i128::from(self.load.start[step]) - weighted)
+        self.whole[step.index()] - (bytes * i128::from(self.load.start[step]) - weighted)
     }
 
     pub(super) fn remove(&mut self, gap: &Gap) {
@@ -147,7 +154,7 @@ impl<'a> Areas<'a> {
         for (a, b) in self.load.absent(gap).into_iter().filter(|(a, b)| a < b) {
             for (step, bytes) in [(a, bytes), (b, -bytes)] {
                 let weighted = bytes * i128::from(self.load.start[step]);
-                let mut i = step + 1;
+                let mut i = step.index() + 1;
                 while i <= self.removed.len() {
                     self.removed[i - 1].0 += bytes;
                     self.removed[i - 1].1 += weighted;
@@ -170,7 +177,7 @@ fn standardised(mut scores: Vec<f64>) -> Vec<f64> {
 }
 
 /// The combined score of every gap.
-fn combined(scheme: &Scheme, load: &Load, copies: &Copies, gaps: &[usize], weights: &Weights) -> Vec<f64> {
+fn combined(scheme: &Scheme, load: &Load, copies: &Copies, gaps: &[GapIx], weights: &Weights) -> Vec<f64> {
     let each = |f: &dyn Fn(&Gap, u64) -> f64| -> Vec<f64> {
         gaps.iter().map(|&g| f(&scheme.sequence.gaps[g], copies.out[g] + copies.back[g])).collect()
     };
@@ -220,7 +227,7 @@ pub(super) fn select(
         let mut order: Vec<usize> = (0..gaps.len()).collect();
         order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
         for k in order {
-            if load.bytes.iter().all(|&b| b <= limit) {
+            if load.bytes.values().all(|&b| b <= limit) {
                 break;
             }
             let gap = scheme.sequence.gaps[gaps[k]];

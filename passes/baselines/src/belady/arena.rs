@@ -2,18 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use memc_planner::TensorId;
+
 /// Who occupies a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Owner {
     /// A tensor of the problem.
-    Tensor(u32),
+    Tensor(TensorId),
     /// A workspace or an unwanted result, for the op that runs now.
     Scratch,
 }
 
 /// Blocks of `[base, capacity)`, by offset.
 #[derive(Clone, Debug)]
-pub(super) struct Arena {
+pub(super) struct DeviceArena {
     base: u64,
     capacity: u64,
     blocks: BTreeMap<u64, (u64, Owner)>,
@@ -21,10 +23,14 @@ pub(super) struct Arena {
     holes: BTreeSet<(u64, u64)>,
 }
 
-impl Arena {
-    pub(super) fn new(base: u64, capacity: u64) -> Arena {
-        let mut arena =
-            Arena { base, capacity: capacity.max(base), blocks: BTreeMap::new(), holes: BTreeSet::new() };
+impl DeviceArena {
+    pub(super) fn new(base: u64, capacity: u64) -> DeviceArena {
+        let mut arena = DeviceArena {
+            base,
+            capacity: capacity.max(base),
+            blocks: BTreeMap::new(),
+            holes: BTreeSet::new(),
+        };
         arena.clear();
         arena
     }
@@ -72,11 +78,15 @@ impl Arena {
 
     /// The tensors to evict for a hole of at least `bytes`: the run of neighbours with the least total
     /// `cost`. A block whose cost is `None` stays.
-    pub(super) fn cheapest_window(&self, bytes: u64, cost: impl Fn(u32) -> Option<f64>) -> Option<Vec<u32>> {
+    pub(super) fn cheapest_window(
+        &self,
+        bytes: u64,
+        cost: impl Fn(TensorId) -> Option<f64>,
+    ) -> Option<Vec<TensorId>> {
         // Blocks between walls, with the cost of removing each.
-        let mut run: Vec<(u64, u64, u32, f64)> = Vec::new();
+        let mut run: Vec<(u64, u64, TensorId, f64)> = Vec::new();
         let mut left = self.base;
-        let mut best: Option<(f64, Vec<u32>)> = None;
+        let mut best: Option<(f64, Vec<TensorId>)> = None;
         let end = (self.capacity, (0, Owner::Scratch));
         for (at, (size, owner)) in self.blocks.iter().map(|(&at, &b)| (at, b)).chain([end]) {
             let price = if let Owner::Tensor(t) = owner { cost(t).map(|c| (t, c)) } else { None };
@@ -93,7 +103,13 @@ impl Arena {
 }
 
 /// Two pointers over one run of removable blocks between the walls `left` and `right`.
-fn scan(run: &[(u64, u64, u32, f64)], left: u64, right: u64, bytes: u64, best: &mut Option<(f64, Vec<u32>)>) {
+fn scan(
+    run: &[(u64, u64, TensorId, f64)],
+    left: u64,
+    right: u64,
+    bytes: u64,
+    best: &mut Option<(f64, Vec<TensorId>)>,
+) {
     let mut last = 0;
     let mut total = 0.0;
     for first in 0..run.len() {
@@ -118,13 +134,13 @@ mod tests {
     use super::*;
 
     /// `[0,64)` free, then tensors 1..=3 of 64 bytes each, scratch, and 64 bytes of tensor 4 at the end.
-    fn arena() -> Arena {
-        let mut a = Arena::new(0, 384);
+    fn arena() -> DeviceArena {
+        let mut a = DeviceArena::new(0, 384);
         for t in 1..=3u32 {
-            a.insert(u64::from(t) * 64, 64, Owner::Tensor(t));
+            a.insert(u64::from(t) * 64, 64, Owner::Tensor(TensorId(t)));
         }
         a.insert(256, 64, Owner::Scratch);
-        a.insert(320, 64, Owner::Tensor(4));
+        a.insert(320, 64, Owner::Tensor(TensorId(4)));
         a
     }
 
@@ -143,16 +159,19 @@ mod tests {
     fn the_cheapest_window_counts_the_free_bytes_beside_it() {
         let a = arena();
         // Two blocks are needed for 128 bytes anywhere but at the start, where 64 bytes are free.
-        assert_eq!(a.cheapest_window(128, |t| Some(f64::from(t))), Some(vec![1]));
-        assert_eq!(a.cheapest_window(128, |t| Some(if t == 1 { 9.0 } else { 1.0 })), Some(vec![2, 3]));
-        assert_eq!(a.cheapest_window(64, |t| (t == 4).then_some(1.0)), Some(vec![4]));
+        assert_eq!(a.cheapest_window(128, |t| Some(f64::from(t.0))), Some(vec![TensorId(1)]));
+        assert_eq!(
+            a.cheapest_window(128, |t| Some(if t == TensorId(1) { 9.0 } else { 1.0 })),
+            Some([2, 3].map(TensorId).to_vec())
+        );
+        assert_eq!(a.cheapest_window(64, |t| (t == TensorId(4)).then_some(1.0)), Some(vec![TensorId(4)]));
     }
 
     #[test]
     fn blocks_without_a_cost_and_scratch_are_walls() {
         let a = arena();
-        assert_eq!(a.cheapest_window(129, |t| (t != 2).then_some(1.0)), None);
+        assert_eq!(a.cheapest_window(129, |t| (t != TensorId(2)).then_some(1.0)), None);
         assert_eq!(a.cheapest_window(257, |_| Some(1.0)), None);
-        assert_eq!(a.cheapest_window(256, |_| Some(1.0)), Some(vec![1, 2, 3]));
+        assert_eq!(a.cheapest_window(256, |_| Some(1.0)), Some([1, 2, 3].map(TensorId).to_vec()));
     }
 }

@@ -13,7 +13,7 @@ mod walk;
 use std::collections::BTreeSet;
 
 use memc_ir::Bytes;
-use memc_planner::{ALIGN, Found, NoPlan, Planner, Problem, Realised, Request, realise};
+use memc_planner::{ALIGN, Found, NoPlan, Planner, Problem, Realised, Request, TensorId, realise};
 use rayon::prelude::*;
 
 use prefetch::prefetch;
@@ -48,7 +48,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     if !request.allow.swap {
         return Err(NoPlan::Infeasible("belady finds nothing without swapping".into()));
     }
-    let mut homes: Vec<BTreeSet<u32>> =
+    let mut homes: Vec<BTreeSet<TensorId>> =
         SHARES.iter().map(|share| residents(p, capacity / 100 * share)).collect();
     homes.push(BTreeSet::new());
     homes.dedup();
@@ -74,7 +74,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     }
 }
 
-fn attempt(p: &Problem, homes: &BTreeSet<u32>, knobs: Knobs) -> Result<Option<Realised>, String> {
+fn attempt(p: &Problem, homes: &BTreeSet<TensorId>, knobs: Knobs) -> Result<Option<Realised>, String> {
     let Ok(mut decisions) = walk::plan(p, homes, knobs) else { return Ok(None) };
     prefetch(p, &mut decisions);
     let realised = realise(p, decisions)?;
@@ -126,7 +126,7 @@ mod tests {
         let p = Problem::new("overwritten", device(), tensors.to_vec(), ops).expect("valid");
         let found = plan(&p, &Request::new(1 << 21)).expect("computes t again");
         let again = found.decisions.actions.iter().filter_map(|a| match a {
-            Action::Run(run) if run.again => Some(run.op),
+            Action::Run(run) if run.again => Some(run.op.0),
             _ => None,
         });
         assert_eq!(again.collect::<Vec<_>>(), [2]);

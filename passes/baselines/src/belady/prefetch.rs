@@ -3,7 +3,8 @@
 //! A swap-out starts right after the last op that touches the tensor. A swap-in moves up until the kernels in
 //! between cover its time, as long as its bytes are free, its host copy exists, and copies keep their order.
 
-use memc_planner::{Action, Decisions, Problem};
+use memc_ir::Arena;
+use memc_planner::{Action, Decisions, OpPos, Problem, TensorId};
 
 /// A swap-in starts this many times its own duration early, since copies queue behind each other.
 const LEAD: u64 = 3;
@@ -30,18 +31,18 @@ pub(super) fn prefetch(p: &Problem, decisions: &mut Decisions) {
 }
 
 fn annotate(p: &Problem, decisions: &Decisions) -> Vec<Item> {
-    let mut at: Vec<Option<u64>> = vec![None; p.tensors.len()];
-    let bytes = |t: u32| p.tensors[t as usize].bytes;
+    let mut at: Arena<TensorId, Option<u64>> = Arena::filled(None, p.tensors.len());
+    let bytes = |t: TensorId| p.tensors[t].bytes;
     let annotate = |action: &Action| {
         let mut busy = Vec::new();
         match action {
-            Action::In((t, offset)) => at[*t as usize] = *offset,
+            Action::In((t, offset)) => at[*t] = *offset,
             Action::Out(_) => {}
-            Action::Drop(t) => busy.extend(at[*t as usize].take().map(|a| (a, a + bytes(*t)))),
+            Action::Drop(t) => busy.extend(at[*t].take().map(|a| (a, a + bytes(*t)))),
             Action::Run(run) => {
-                let op = &p.ops[run.op as usize];
+                let op = &p.ops[run.op];
                 for (t, offset) in &run.at {
-                    at[*t as usize] = *offset;
+                    at[*t] = *offset;
                 }
                 let unwanted =
                     op.writes.iter().filter(|t| !run.at.iter().any(|p| p.0 == **t) && !op.reads.contains(t));
@@ -56,8 +57,8 @@ fn annotate(p: &Problem, decisions: &Decisions) -> Vec<Item> {
     decisions.actions.iter().map(annotate).collect()
 }
 
-fn touches(p: &Problem, run: u32, t: u32) -> bool {
-    let op = &p.ops[run as usize];
+fn touches(p: &Problem, run: OpPos, t: TensorId) -> bool {
+    let op = &p.ops[run];
     op.reads.contains(&t) || op.writes.contains(&t)
 }
 
@@ -73,8 +74,8 @@ fn early_outs(p: &Problem, items: &mut [Item]) {
 }
 
 /// The index to which the swap-in at `i` moves.
-fn target(p: &Problem, items: &[Item], i: usize, t: u32, at: u64) -> usize {
-    let (from, to) = (at, at + p.tensors[t as usize].bytes);
+fn target(p: &Problem, items: &[Item], i: usize, t: TensorId, at: u64) -> usize {
+    let (from, to) = (at, at + p.tensors[t].bytes);
     let mut lead = p.device.h2d_ns(to - from).saturating_mul(LEAD);
     let mut index = i;
     while index > 0 && lead > 0 {
@@ -83,7 +84,7 @@ fn target(p: &Problem, items: &[Item], i: usize, t: u32, at: u64) -> usize {
             Action::In(_) => true,
             Action::Out(o) | Action::Drop(o) => *o == t,
             Action::Run(run) => {
-                lead = lead.saturating_sub(p.ops[run.op as usize].time_ns);
+                lead = lead.saturating_sub(p.ops[run.op].time_ns);
                 touches(p, run.op, t)
             }
         };

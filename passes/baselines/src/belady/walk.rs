@@ -6,9 +6,13 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use memc_planner::{Action, Decisions, Home, Kind, Place, Problem, Run};
+use memc_ir::Arena;
+use memc_planner::{Action, Decisions, Home, Kind, OpPos, Place, Problem, Run, TensorId};
 
-use super::arena::{Arena, Owner};
+use super::arena::{DeviceArena, Owner};
+
+/// Position after the last op.
+const NEVER: OpPos = OpPos(u32::MAX);
 
 /// Knobs of one walk.
 #[derive(Clone, Copy, Debug)]
@@ -21,67 +25,67 @@ pub(super) struct Knobs {
 
 /// The position at which no room could be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct NoRoom(pub(super) usize);
+pub(super) struct NoRoom(pub(super) OpPos);
 
 /// Plans the step with the given persistent tensors at home on the device and all others in host memory.
-pub(super) fn plan(p: &Problem, homes: &BTreeSet<u32>, knobs: Knobs) -> Result<Decisions, NoRoom> {
+pub(super) fn plan(p: &Problem, homes: &BTreeSet<TensorId>, knobs: Knobs) -> Result<Decisions, NoRoom> {
     let mut w = AddressWalk::new(p, homes, knobs);
-    for i in 0..p.ops.len() {
+    for i in p.ops.ids() {
         w.step(i).map_err(|()| NoRoom(i))?;
     }
     Ok(Decisions { homes: w.homes, actions: w.actions, ..Decisions::default() })
 }
 
 /// A next touch, and the time of computing the tensor again for it in ns.
-type Recomputation = (u32, Option<u64>);
+type Recomputation = (OpPos, Option<u64>);
 
 struct AddressWalk<'a> {
     p: &'a Problem,
     knobs: Knobs,
-    homes: BTreeMap<u32, Home>,
-    arena: Arena,
-    at: Vec<Option<u64>>,
+    homes: BTreeMap<TensorId, Home>,
+    arena: DeviceArena,
+    at: Arena<TensorId, Option<u64>>,
     /// True if host memory holds the tensor's present content.
-    host: Vec<bool>,
+    host: Arena<TensorId, bool>,
     /// Number of running ops that need the tensor.
-    pins: Vec<u32>,
+    pins: Arena<TensorId, u32>,
     actions: Vec<Action>,
-    position: u32,
-    /// For each tensor, the first position from the present one on that touches it; `u32::MAX` after the
+    position: OpPos,
+    /// For each tensor, the first position from the present one on that touches it; [`NEVER`] after the
     /// last.
-    next: Vec<u32>,
+    next: Arena<TensorId, OpPos>,
     /// For each tensor, the next touch for which [`AddressWalk::recompute_chain`] was asked, and what
     /// computing it again takes in ns.
-    recompute_ns: Vec<Cell<Option<Recomputation>>>,
+    recompute_ns: Arena<TensorId, Cell<Option<Recomputation>>>,
     /// Tensors brought in only for a recomputation of the present op's operands.
-    visitors: Vec<u32>,
+    visitors: Vec<TensorId>,
 }
 
 impl<'a> AddressWalk<'a> {
-    fn new(p: &'a Problem, resident: &BTreeSet<u32>, knobs: Knobs) -> Self {
+    fn new(p: &'a Problem, resident: &BTreeSet<TensorId>, knobs: Knobs) -> Self {
         let mut homes = BTreeMap::new();
         let mut base = 0;
-        let mut at = vec![None; p.tensors.len()];
-        let mut host = vec![false; p.tensors.len()];
-        for (t, tensor) in p.tensors.iter().enumerate() {
+        let mut at = Arena::filled(None, p.tensors.len());
+        let mut host = Arena::filled(false, p.tensors.len());
+        for (t, tensor) in p.tensors.iter() {
             match tensor.kind {
                 Kind::Transient => {}
                 Kind::Input => host[t] = true,
-                Kind::Persistent if resident.contains(&(t as u32)) => {
-                    homes.insert(t as u32, Home::Dev(Some(base)));
+                Kind::Persistent if resident.contains(&t) => {
+                    homes.insert(t, Home::Dev(Some(base)));
                     at[t] = Some(base);
                     base += tensor.bytes;
                 }
                 Kind::Persistent => {
-                    homes.insert(t as u32, Home::Host);
+                    homes.insert(t, Home::Host);
                     host[t] = true;
                 }
             }
         }
-        let arena = Arena::new(base, knobs.capacity);
-        let pins = vec![0; p.tensors.len()];
-        let next = p.tensors.iter().map(|t| t.touches.first().copied().unwrap_or(u32::MAX)).collect();
-        let recompute_ns = vec![Cell::new(None); p.tensors.len()];
+        let arena = DeviceArena::new(base, knobs.capacity);
+        let pins = Arena::filled(0, p.tensors.len());
+        let next = p.tensors.values().map(|t| t.touches.first().copied().unwrap_or(NEVER)).collect();
+        let recompute_ns = Arena::filled(Cell::new(None), p.tensors.len());
         AddressWalk {
             p,
             knobs,
@@ -91,48 +95,48 @@ impl<'a> AddressWalk<'a> {
             host,
             pins,
             actions: Vec::new(),
-            position: 0,
+            position: OpPos(0),
             next,
             recompute_ns,
             visitors: Vec::new(),
         }
     }
 
-    fn bytes(&self, t: u32) -> u64 {
-        self.p.tensors[t as usize].bytes
+    fn bytes(&self, t: TensorId) -> u64 {
+        self.p.tensors[t].bytes
     }
 
-    fn at_home(&self, t: u32) -> bool {
+    fn at_home(&self, t: TensorId) -> bool {
         matches!(self.homes.get(&t), Some(Home::Dev(_)))
     }
 
-    fn step(&mut self, i: usize) -> Result<(), ()> {
-        self.position = i as u32;
+    fn step(&mut self, i: OpPos) -> Result<(), ()> {
+        self.position = i;
         let set = self.p.working_set(i);
         if self.bring(i, &set).is_err() {
             // Fragmented: clear everything that may move and bring the working set in side by side.
-            let present = |t: &u32| self.at[*t as usize].is_some() && !self.at_home(*t);
-            let movable: Vec<u32> = (0..self.at.len() as u32).filter(present).collect();
+            let present = |t: &TensorId| self.at[*t].is_some() && !self.at_home(*t);
+            let movable: Vec<TensorId> = self.at.ids().filter(present).collect();
             for t in movable {
                 self.evict(t, false);
             }
             self.arena.clear();
-            self.pins.iter_mut().for_each(|n| *n = 0);
+            self.pins.fill(0);
             self.bring(i, &set)?;
         }
         for &t in &set {
-            self.next[t as usize] = self.p.tensors[t as usize].next_touch(i as u32).unwrap_or(u32::MAX);
+            self.next[t] = self.p.tensors[t].next_touch(i).unwrap_or(NEVER);
         }
         let visitors = std::mem::take(&mut self.visitors);
         for &t in set.iter().chain(&visitors) {
-            self.pins[t as usize] = 0;
-            if self.at[t as usize].is_none() {
+            self.pins[t] = 0;
+            if self.at[t].is_none() {
                 continue;
             }
-            if self.next[t as usize] == u32::MAX && !self.at_home(t) {
-                if self.p.tensors[t as usize].persistent() && !self.host[t as usize] {
+            if self.next[t] == NEVER && !self.at_home(t) {
+                if self.p.tensors[t].persistent() && !self.host[t] {
                     self.actions.push(Action::Out(t));
-                    self.host[t as usize] = true;
+                    self.host[t] = true;
                 }
                 self.drop(t);
             }
@@ -141,17 +145,16 @@ impl<'a> AddressWalk<'a> {
     }
 
     /// Makes the op's operands present, finds places for its results and workspace, and runs it.
-    fn bring(&mut self, i: usize, set: &[u32]) -> Result<(), ()> {
+    fn bring(&mut self, i: OpPos, set: &[TensorId]) -> Result<(), ()> {
         let op = &self.p.ops[i];
         for &t in set {
-            self.pins[t as usize] += 1;
+            self.pins[t] += 1;
         }
         // What only appears with its first use needs a place, not a copy.
-        let appears = |&t: &u32| {
-            self.p.tensors[t as usize].kind == Kind::Transient
-                && self.p.tensors[t as usize].touches.first() == Some(&(i as u32))
+        let appears = |&t: &TensorId| {
+            self.p.tensors[t].kind == Kind::Transient && self.p.tensors[t].touches.first() == Some(&i)
         };
-        let (new, old): (Vec<u32>, Vec<u32>) = op.reads.iter().partition(|t| appears(t));
+        let (new, old): (Vec<TensorId>, Vec<TensorId>) = op.reads.iter().partition(|t| appears(t));
         for t in old {
             self.ensure(t, 0)?;
         }
@@ -164,30 +167,25 @@ impl<'a> AddressWalk<'a> {
             }
             return Err(());
         };
-        self.actions.push(Action::Run(Run {
-            op: i as u32,
-            at,
-            workspace: workspace.map(Some),
-            ..Run::default()
-        }));
+        self.actions.push(Action::Run(Run { op: i, at, workspace: workspace.map(Some), ..Run::default() }));
         if let Some(ws) = workspace {
             self.arena.remove(ws);
         }
         for &t in &op.writes {
-            self.host[t as usize] = false;
+            self.host[t] = false;
         }
         Ok(())
     }
 
     fn places(
         &mut self,
-        writes: Vec<u32>,
+        writes: Vec<TensorId>,
         ws: u64,
         at: &mut Vec<Place>,
-        fresh: &mut Vec<u32>,
+        fresh: &mut Vec<TensorId>,
     ) -> Result<Option<u64>, ()> {
         for t in writes {
-            if self.at[t as usize].is_none() {
+            if self.at[t].is_none() {
                 let offset = self.room(self.bytes(t))?;
                 self.occupy(t, offset);
                 at.push((t, Some(offset)));
@@ -202,18 +200,18 @@ impl<'a> AddressWalk<'a> {
         Ok(Some(offset))
     }
 
-    fn occupy(&mut self, t: u32, offset: u64) {
-        self.at[t as usize] = Some(offset);
+    fn occupy(&mut self, t: TensorId, offset: u64) {
+        self.at[t] = Some(offset);
         self.arena.insert(offset, self.bytes(t), Owner::Tensor(t));
     }
 
-    fn release(&mut self, t: u32) {
-        if let Some(offset) = self.at[t as usize].take() {
+    fn release(&mut self, t: TensorId) {
+        if let Some(offset) = self.at[t].take() {
             self.arena.remove(offset);
         }
     }
 
-    fn drop(&mut self, t: u32) {
+    fn drop(&mut self, t: TensorId) {
         self.actions.push(Action::Drop(t));
         self.release(t);
     }
@@ -231,32 +229,32 @@ impl<'a> AddressWalk<'a> {
     }
 
     /// Time to have the tensor back, spread over the time until it is needed; `None` when it must stay.
-    fn eviction_cost(&self, t: u32) -> Option<f64> {
-        if self.pins[t as usize] > 0 || self.at_home(t) {
+    fn eviction_cost(&self, t: TensorId) -> Option<f64> {
+        if self.pins[t] > 0 || self.at_home(t) {
             return None;
         }
-        let tensor = &self.p.tensors[t as usize];
-        let next = self.next[t as usize];
-        if next == u32::MAX {
+        let tensor = &self.p.tensors[t];
+        let next = self.next[t];
+        if next == NEVER {
             return Some(0.0);
         }
-        let distance = f64::from(next.saturating_sub(self.position)) + 1.0;
+        let distance = f64::from(next.0.saturating_sub(self.position.0)) + 1.0;
         let back = self.p.device.h2d_ns(tensor.bytes);
-        let out = if self.host[t as usize] { 0 } else { self.p.device.d2h_ns(tensor.bytes) };
+        let out = if self.host[t] { 0 } else { self.p.device.d2h_ns(tensor.bytes) };
         let again =
             self.recompute_ns(t).map_or(u64::MAX, |ns| (ns as f64 / self.knobs.recompute.max(1e-9)) as u64);
         Some((back + out).min(again) as f64 / distance)
     }
 
-    fn evict(&mut self, t: u32, may_recompute: bool) {
-        let tensor = &self.p.tensors[t as usize];
-        let needed = tensor.persistent() || self.next[t as usize] != u32::MAX;
-        if needed && !self.host[t as usize] {
+    fn evict(&mut self, t: TensorId, may_recompute: bool) {
+        let tensor = &self.p.tensors[t];
+        let needed = tensor.persistent() || self.next[t] != NEVER;
+        if needed && !self.host[t] {
             let copies = self.p.device.d2h_ns(tensor.bytes) + self.p.device.h2d_ns(tensor.bytes);
             let cheaper = |ns: u64| (ns as f64) < copies as f64 * self.knobs.recompute;
             if !(may_recompute && self.recompute_ns(t).is_some_and(cheaper)) {
                 self.actions.push(Action::Out(t));
-                self.host[t as usize] = true;
+                self.host[t] = true;
             }
         }
         self.drop(t);
@@ -264,30 +262,29 @@ impl<'a> AddressWalk<'a> {
 
     /// The ops that compute a transient tensor's present content, and their time; `None` when they cannot run
     /// again just before the tensor's next use because an operand is gone or changed by then.
-    fn recompute_chain(&self, t: u32) -> Option<(&'a [u32], u64)> {
-        let tensor = &self.p.tensors[t as usize];
-        let next = self.next[t as usize];
-        if self.knobs.recompute <= 0.0 || tensor.kind != Kind::Transient || next == u32::MAX {
+    fn recompute_chain(&self, t: TensorId) -> Option<(&'a [OpPos], u64)> {
+        let tensor = &self.p.tensors[t];
+        let next = self.next[t];
+        if self.knobs.recompute <= 0.0 || tensor.kind != Kind::Transient || next == NEVER {
             return None;
         }
         // What was there before the content was made anew is of no use.
         let chain = &tensor.writes[..tensor.writes.partition_point(|&w| w < next)];
-        let anew = |&w: &u32| !self.p.ops[w as usize].reads.contains(&t);
+        let anew = |&w: &OpPos| !self.p.ops[w].reads.contains(&t);
         let chain = &chain[chain.iter().rposition(anew)?..];
         let mut time = 0;
         for &w in chain {
-            let op = &self.p.ops[w as usize];
+            let op = &self.p.ops[w];
             if !op.repeatable {
                 return None;
             }
             time += op.time_ns;
-            let fresh =
-                |&r: &u32| r == t || (!self.p.tensors[r as usize].persistent() && !op.reads.contains(&r));
+            let fresh = |&r: &TensorId| r == t || (!self.p.tensors[r].persistent() && !op.reads.contains(&r));
             if !op.writes.iter().all(fresh) {
                 return None;
             }
             for &o in op.reads.iter().filter(|&&o| o != t) {
-                let operand = &self.p.tensors[o as usize];
+                let operand = &self.p.tensors[o];
                 // What an op has written into an input dies with its last use; what arrived is in host
                 // memory.
                 let alive = match operand.kind {
@@ -304,24 +301,24 @@ impl<'a> AddressWalk<'a> {
     }
 
     /// Time of the tensor's [`AddressWalk::recompute_chain`], which depends on nothing but its next touch.
-    fn recompute_ns(&self, t: u32) -> Option<u64> {
-        let next = self.next[t as usize];
-        match self.recompute_ns[t as usize].get() {
+    fn recompute_ns(&self, t: TensorId) -> Option<u64> {
+        let next = self.next[t];
+        match self.recompute_ns[t].get() {
             Some((at, ns)) if at == next => ns,
             _ => {
                 let ns = self.recompute_chain(t).map(|(_, ns)| ns);
-                self.recompute_ns[t as usize].set(Some((next, ns)));
+                self.recompute_ns[t].set(Some((next, ns)));
                 ns
             }
         }
     }
 
     /// Has the tensor's present content on the device: by a copy, or by computing it again.
-    fn ensure(&mut self, t: u32, depth: u32) -> Result<(), ()> {
-        if self.at[t as usize].is_some() {
+    fn ensure(&mut self, t: TensorId, depth: u32) -> Result<(), ()> {
+        if self.at[t].is_some() {
             return Ok(());
         }
-        if self.host[t as usize] {
+        if self.host[t] {
             let offset = self.room(self.bytes(t))?;
             self.occupy(t, offset);
             self.actions.push(Action::In((t, Some(offset))));
@@ -332,7 +329,7 @@ impl<'a> AddressWalk<'a> {
         for (i, &w) in chain.iter().enumerate() {
             if self.recompute(w, t, depth).is_err() {
                 // What is there is not the content; before the first op ran, it is not even allocated.
-                if i > 0 && self.at[t as usize].is_some() {
+                if i > 0 && self.at[t].is_some() {
                     self.actions.push(Action::Drop(t));
                 }
                 self.release(t);
@@ -342,18 +339,18 @@ impl<'a> AddressWalk<'a> {
         Ok(())
     }
 
-    fn recompute(&mut self, w: u32, t: u32, depth: u32) -> Result<(), ()> {
-        let op = &self.p.ops[w as usize];
-        let reads: Vec<u32> = op.reads.iter().copied().filter(|&o| o != t).collect();
+    fn recompute(&mut self, w: OpPos, t: TensorId, depth: u32) -> Result<(), ()> {
+        let op = &self.p.ops[w];
+        let reads: Vec<TensorId> = op.reads.iter().copied().filter(|&o| o != t).collect();
         for &o in reads.iter().chain([&t]) {
-            self.pins[o as usize] += 1;
+            self.pins[o] += 1;
         }
         for &o in &reads {
             self.ensure(o, depth + 1)?;
         }
         self.visitors.extend(&reads);
         let mut at = Vec::new();
-        if self.at[t as usize].is_none() {
+        if self.at[t].is_none() {
             let offset = self.room(self.bytes(t))?;
             self.occupy(t, offset);
             at.push((t, Some(offset)));
@@ -374,7 +371,7 @@ impl<'a> AddressWalk<'a> {
         let scratch = scratch.into_iter().map(Some).collect();
         self.actions.push(Action::Run(Run { op: w, again: true, at, scratch, workspace }));
         for &o in reads.iter().chain([&t]) {
-            self.pins[o as usize] = self.pins[o as usize].saturating_sub(1);
+            self.pins[o] = self.pins[o].saturating_sub(1);
         }
         Ok(())
     }

@@ -25,7 +25,10 @@ mod policy;
 use std::collections::BTreeMap;
 
 use memc_alloc::Algorithm;
-use memc_planner::{Action, Decisions, Found, NoPlan, Planner, Problem, Realised, Request, What, realise_by};
+use memc_ir::Arena;
+use memc_planner::{
+    Action, Decisions, Found, NoPlan, OpPos, Planner, Problem, Realised, Request, TensorId, What, realise_by,
+};
 
 use super::odswap::on_demand;
 use super::walk::{Eviction, EvictionWalk, Facts, Policy, hoist, put_off, usage};
@@ -66,14 +69,14 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
 }
 
 /// Most bytes in use up to and including each op since the one before it, recomputations among them.
-fn by_position(p: &Problem, d: &Decisions, used: &[u64]) -> Vec<u64> {
+fn by_position(p: &Problem, d: &Decisions, used: &[u64]) -> Arena<OpPos, u64> {
     let runs = d.actions.iter().filter_map(|a| if let Action::Run(run) = a { Some(run) } else { None });
-    let mut out = vec![0u64; p.ops.len()];
+    let mut out = Arena::filled(0u64, p.ops.len());
     let mut most = 0;
     for (run, &used) in runs.zip(used) {
         most = most.max(used);
         if !run.again {
-            out[run.op as usize] = most;
+            out[run.op] = most;
             most = 0;
         }
     }
@@ -82,10 +85,10 @@ fn by_position(p: &Problem, d: &Decisions, used: &[u64]) -> Vec<u64> {
 
 /// Tensors to evict after each op, and how.
 #[derive(Default)]
-struct Guide(BTreeMap<u32, Vec<(u32, Eviction)>>);
+struct Guide(BTreeMap<OpPos, Vec<(TensorId, Eviction)>>);
 
 impl Policy for PolicyMaker<'_> {
-    fn leave(&mut self, w: &EvictionWalk<'_>) -> Vec<(u32, Eviction)> {
+    fn leave(&mut self, w: &EvictionWalk<'_>) -> Vec<(TensorId, Eviction)> {
         self.guide.0.get(&w.position).cloned().unwrap_or_default()
     }
 }
@@ -95,20 +98,20 @@ fn feedback(p: &Problem, script: Decisions, request: &Request<'_>) -> Result<(De
     let script = put_off(p, script, request.capacity);
     let mut start = vec![0u64];
     // For every tensor, the runs that its copies are for, and how much earlier their in-triggers are.
-    let mut copies: BTreeMap<u32, Vec<(usize, u64)>> = BTreeMap::new();
+    let mut copies: BTreeMap<TensorId, Vec<(usize, u64)>> = BTreeMap::new();
     for action in &script.actions {
         match action {
             Action::Run(run) => {
-                start.push(start.last().copied().unwrap_or(0) + p.ops[run.op as usize].time_ns);
+                start.push(start.last().copied().unwrap_or(0) + p.ops[run.op].time_ns);
             }
             Action::In((t, _)) => copies.entry(*t).or_default().push((start.len() - 1, 0)),
             _ => {}
         }
     }
-    let copy_ns = |t: u32| p.device.h2d_ns(p.tensors[t as usize].size);
+    let copy_ns = |t: TensorId| p.device.h2d_ns(p.tensors[t].size);
     let mut best: Option<(u64, Decisions)> = None;
     for iteration in 1..=FEEDBACK as u64 {
-        let lead = |t: u32, slot: usize| {
+        let lead = |t: TensorId, slot: usize| {
             let earlier = copies.get(&t).and_then(|c| c.iter().find(|c| c.0 == slot)).map_or(0, |c| c.1);
             let trigger = start[slot].saturating_sub(copy_ns(t) + earlier);
             (0, start.partition_point(|&s| s <= trigger).saturating_sub(1).min(slot))
@@ -135,10 +138,10 @@ fn feedback(p: &Problem, script: Decisions, request: &Request<'_>) -> Result<(De
 }
 
 /// Copies to the device that an op waited for: the tensor, and which of its copies.
-fn waited_for(p: &Problem, r: &Realised) -> Vec<(u32, usize)> {
-    let mut seen: BTreeMap<u32, usize> = BTreeMap::new();
-    let mut nth = vec![0; r.trace.commands.len()];
-    for (command, nth) in r.trace.commands.iter().zip(&mut nth) {
+fn waited_for(p: &Problem, r: &Realised) -> Vec<(TensorId, usize)> {
+    let mut seen: BTreeMap<TensorId, usize> = BTreeMap::new();
+    let mut nth = Arena::filled(0, r.trace.commands.len());
+    for (command, nth) in r.trace.commands.values().zip(nth.values_mut()) {
         if let What::In(t) = command.what {
             let count = seen.entry(t).or_default();
             *nth = *count;
@@ -146,13 +149,13 @@ fn waited_for(p: &Problem, r: &Realised) -> Vec<(u32, usize)> {
         }
     }
     let mut out = Vec::new();
-    for (command, span) in r.trace.commands.iter().zip(&r.timeline.spans) {
+    for (command, span) in r.trace.commands.values().zip(r.timeline.spans.values()) {
         if let (What::Run { .. }, Some(cause)) = (command.what, span.cause)
-            && let What::In(t) = r.trace.commands[cause as usize].what
+            && let What::In(t) = r.trace.commands[cause].what
             && span.stall > 0
-            && p.tensors[t as usize].kind != memc_planner::Kind::Input
+            && p.tensors[t].kind != memc_planner::Kind::Input
         {
-            out.push((t, nth[cause as usize]));
+            out.push((t, nth[cause]));
         }
     }
     out
@@ -173,7 +176,7 @@ mod tests {
         let found = plan(&p, &Request::new(7 * MB + 16 * 256)).expect("it fits");
         let outs: Vec<&Action> =
             found.decisions.actions.iter().filter(|a| matches!(a, Action::Out(_))).collect();
-        assert_eq!(outs, [&Action::Out(0)]);
+        assert_eq!(outs, [&Action::Out(TensorId(0))]);
         let (realised, _) = solve(&p, &PLANNER, &Request::new(7 * MB + 16 * 256)).expect("it fits");
         assert_eq!(realised.evaluation.step_ns, p.compute_ns());
     }

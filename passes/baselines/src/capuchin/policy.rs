@@ -13,7 +13,8 @@
 
 use std::collections::{BTreeSet, BinaryHeap};
 
-use memc_planner::{Kind, Problem, Request};
+use memc_ir::Arena;
+use memc_planner::{Kind, OpPos, Problem, Request, TensorId};
 
 use super::Guide;
 use crate::walk::{Eviction, Facts, content, writer};
@@ -21,9 +22,9 @@ use crate::walk::{Eviction, Facts, content, writer};
 /// An absence: the ops of the accesses around it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Absence {
-    tensor: u32,
-    from: u32,
-    to: u32,
+    tensor: TensorId,
+    from: OpPos,
+    to: OpPos,
 }
 
 /// Chooses what to evict.
@@ -34,7 +35,7 @@ pub(super) struct PolicyMaker<'a> {
     swap: bool,
     recompute: bool,
     /// Start of every op in ns; one more entry for the end.
-    start: Vec<u64>,
+    start: Arena<OpPos, u64>,
     /// Absences that are not chosen.
     left: Vec<Absence>,
     swapped: Vec<Absence>,
@@ -46,15 +47,15 @@ pub(super) struct PolicyMaker<'a> {
 impl<'a> PolicyMaker<'a> {
     /// Nothing chosen.
     pub(super) fn new(p: &'a Problem, facts: &'a Facts, request: &Request<'_>) -> PolicyMaker<'a> {
-        let mut start = vec![0u64];
-        for op in &p.ops {
+        let mut start = Arena::from(vec![0u64]);
+        for op in p.ops.values() {
             start.push(start.last().copied().unwrap_or(0) + op.time_ns);
         }
         let mut left = Vec::new();
-        for (t, tensor) in p.tensors.iter().enumerate() {
+        for (t, tensor) in p.tensors.iter() {
             for pair in tensor.touches.windows(2) {
-                if pair[1] > pair[0] + 1 && p.ops[pair[1] as usize].reads.contains(&(t as u32)) {
-                    left.push(Absence { tensor: t as u32, from: pair[0], to: pair[1] });
+                if pair[1] > pair[0].next() && p.ops[pair[1]].reads.contains(&t) {
+                    left.push(Absence { tensor: t, from: pair[0], to: pair[1] });
                 }
             }
         }
@@ -73,32 +74,32 @@ impl<'a> PolicyMaker<'a> {
     }
 
     fn bytes(&self, a: &Absence) -> u64 {
-        self.p.tensors[a.tensor as usize].bytes
+        self.p.tensors[a.tensor].bytes
     }
 
     /// Free time in ns: negative where the copies take longer than the absence.
     fn free_ns(&self, a: &Absence) -> i128 {
-        let size = self.p.tensors[a.tensor as usize].size;
-        let between = self.start[a.to as usize] - self.start[a.from as usize + 1];
+        let size = self.p.tensors[a.tensor].size;
+        let between = self.start[a.to] - self.start[a.from.next()];
         i128::from(between) - i128::from(self.p.device.d2h_ns(size) + self.p.device.h2d_ns(size))
     }
 
     /// Time in ns by which a swap cannot be hidden, next to those that are chosen.
     fn swap_ns(&self, a: &Absence) -> u64 {
-        let size = |a: &Absence| self.p.tensors[a.tensor as usize].size;
+        let size = |a: &Absence| self.p.tensors[a.tensor].size;
         // To the host: those before it on the link.
         let mut outs: Vec<&Absence> = self.swapped.iter().filter(|b| b.from <= a.from).collect();
         outs.sort_by_key(|b| b.from);
         let mut out = 0;
         for b in outs.into_iter().chain([a]) {
-            out = self.start[b.from as usize + 1].max(out) + self.p.device.d2h_ns(size(b));
+            out = self.start[b.from.next()].max(out) + self.p.device.d2h_ns(size(b));
         }
         // Back: as late as those behind it allow.
         let mut backs: Vec<&Absence> = self.swapped.iter().filter(|b| b.to >= a.to).collect();
         backs.sort_by_key(|b| std::cmp::Reverse(b.to));
         let mut back = u64::MAX;
         for b in backs.into_iter().chain([a]) {
-            back = back.min(self.start[b.to as usize]).saturating_sub(self.p.device.h2d_ns(size(b)));
+            back = back.min(self.start[b.to]).saturating_sub(self.p.device.h2d_ns(size(b)));
         }
         out.saturating_sub(back)
     }
@@ -106,7 +107,7 @@ impl<'a> PolicyMaker<'a> {
     /// Time in ns to compute the tensor again for its access, with what is gone by then.
     fn recompute_ns(&self, a: &Absence) -> Option<u64> {
         let want = content(self.p, a.tensor, a.to);
-        let transient = self.p.tensors[a.tensor as usize].kind == Kind::Transient;
+        let transient = self.p.tensors[a.tensor].kind == Kind::Transient;
         if !self.recompute || !transient || !self.facts.recomputable(a.tensor, want, a.to) {
             return None;
         }
@@ -116,16 +117,16 @@ impl<'a> PolicyMaker<'a> {
             if !ops.insert(op) {
                 continue;
             }
-            for &r in self.p.ops[op as usize].reads.iter().filter(|&&r| self.gone(r, a.to)) {
+            for &r in self.p.ops[op].reads.iter().filter(|&&r| self.gone(r, a.to)) {
                 open.push((r, content(self.p, r, op)));
             }
         }
-        Some(ops.into_iter().map(|op| self.p.ops[op as usize].time_ns).sum())
+        Some(ops.into_iter().map(|op| self.p.ops[op].time_ns).sum())
     }
 
     /// True if a tensor has to be computed to be read just before a position.
-    fn gone(&self, t: u32, position: u32) -> bool {
-        let tensor = &self.p.tensors[t as usize];
+    fn gone(&self, t: TensorId, position: OpPos) -> bool {
+        let tensor = &self.p.tensors[t];
         if tensor.kind != Kind::Transient {
             return false;
         }
@@ -138,8 +139,8 @@ impl<'a> PolicyMaker<'a> {
 
     /// Chooses absences until the load is estimated to be within the budget; `used` is what is in use at
     /// every op. False when none is left where it is over.
-    pub(super) fn choose_more(&mut self, used: &[u64]) -> bool {
-        let mut used = used.to_vec();
+    pub(super) fn choose_more(&mut self, used: &Arena<OpPos, u64>) -> bool {
+        let mut used = used.clone();
         let mut any = false;
         let mut order = std::mem::take(&mut self.left);
         if self.swap {
@@ -187,13 +188,13 @@ impl<'a> PolicyMaker<'a> {
     }
 
     /// True if the absence saves memory where there is too little.
-    fn is_over(&self, used: &[u64], a: &Absence) -> bool {
-        used[a.from as usize + 1..a.to as usize].iter().any(|&u| u > self.capacity)
+    fn is_over(&self, used: &Arena<OpPos, u64>, a: &Absence) -> bool {
+        used.range(a.from.next(), a.to).iter().any(|&u| u > self.capacity)
     }
 
-    fn take(&mut self, a: Absence, eviction: Eviction, used: &mut [u64]) {
+    fn take(&mut self, a: Absence, eviction: Eviction, used: &mut Arena<OpPos, u64>) {
         let bytes = self.bytes(&a);
-        for u in &mut used[a.from as usize + 1..a.to as usize] {
+        for u in used.range_mut(a.from.next(), a.to) {
             *u = u.saturating_sub(bytes);
         }
         match eviction {

@@ -1,6 +1,12 @@
 //! The feature maps of a step, and the runs of ops under a policy (Sec. 2.2, 3.3).
 
-use memc_planner::{Kind, Problem, Step};
+use memc_ir::{Arena, Id, ids};
+use memc_planner::{Kind, OpPos, Problem, Step, StepPos, TensorId};
+
+ids! {
+    /// A feature map.
+    pub(super) MapIx,
+}
 
 /// Placements of a feature map, numbered as in Sec. 3.3.
 pub(super) const RETAIN: u8 = 0;
@@ -13,9 +19,9 @@ pub(super) const RECOMPUTE: u8 = 2;
 #[derive(Clone, Debug)]
 pub(super) struct Map {
     /// The op after which the forward propagation needs it no longer.
-    pub(super) leaves: u32,
+    pub(super) leaves: OpPos,
     /// The op whose run gives it the content that leaves.
-    pub(super) made: u32,
+    pub(super) made: OpPos,
     /// Placements that it can have.
     pub(super) actions: Vec<u8>,
 }
@@ -23,18 +29,18 @@ pub(super) struct Map {
 /// A problem by its feature maps.
 pub(super) struct Net<'a> {
     pub(super) p: &'a Problem,
-    pub(super) maps: Vec<Map>,
+    pub(super) maps: Arena<MapIx, Map>,
     /// The feature map of every tensor.
-    pub(super) map_of: Vec<Option<u32>>,
+    pub(super) map_of: Arena<TensorId, Option<MapIx>>,
     /// The op at which the backward propagation begins.
-    pub(super) turn: u32,
+    pub(super) turn: OpPos,
     /// For every op, the tensors that it overwrites or creates.
-    pub(super) results: Vec<Vec<u32>>,
+    pub(super) results: Arena<OpPos, Vec<TensorId>>,
     /// For every op, bytes that its first run takes beside the tensors on the device, and those of a
     /// recomputation.
-    pub(super) needs: Vec<(u64, u64)>,
+    pub(super) needs: Arena<OpPos, (u64, u64)>,
     /// For every op, bytes of the tensors that appear at it without being written.
-    pub(super) given: Vec<u64>,
+    pub(super) given: Arena<OpPos, u64>,
 }
 
 /// Most runs of a step for each of its ops; a policy with more is impossible.
@@ -43,45 +49,44 @@ const MOST_RUNS: usize = 4;
 impl<'a> Net<'a> {
     /// Of a problem, with the placements that are allowed.
     pub(super) fn new(p: &'a Problem, swap: bool, recompute: bool) -> Net<'a> {
-        let gaps = |t: u32| {
-            let tensor = &p.tensors[t as usize];
-            let read = |&&(_, to): &&(u32, u32)| p.ops[to as usize].reads.contains(&t);
-            let pairs: Vec<(u32, u32)> = tensor.touches.windows(2).map(|w| (w[0], w[1])).collect();
+        let gaps = |t: TensorId| {
+            let tensor = &p.tensors[t];
+            let read = |&&(_, to): &&(OpPos, OpPos)| p.ops[to].reads.contains(&t);
+            let pairs: Vec<(OpPos, OpPos)> = tensor.touches.windows(2).map(|w| (w[0], w[1])).collect();
             pairs.iter().filter(read).copied().collect::<Vec<_>>()
         };
-        let transient = |t: &u32| p.tensors[*t as usize].kind == Kind::Transient;
-        let tensors: Vec<u32> = (0..p.tensors.len() as u32).filter(transient).collect();
+        let transient = |t: &TensorId| p.tensors[*t].kind == Kind::Transient;
+        let tensors: Vec<TensorId> = p.tensors.ids().filter(transient).collect();
         // The propagation turns where the most bytes wait for later ops.
-        let mut waiting = vec![0i128; p.ops.len() + 1];
+        let mut waiting: Arena<OpPos, i128> = Arena::filled(0, p.ops.len() + 1);
         for &t in &tensors {
             for (from, to) in gaps(t) {
-                waiting[from as usize + 1] += i128::from(p.tensors[t as usize].bytes);
-                waiting[to as usize] -= i128::from(p.tensors[t as usize].bytes);
+                waiting[from.next()] += i128::from(p.tensors[t].bytes);
+                waiting[to] -= i128::from(p.tensors[t].bytes);
             }
         }
-        let (mut sum, mut most, mut turn) = (0, 0, 0);
-        for (i, change) in waiting.iter().enumerate() {
+        let (mut sum, mut most, mut turn) = (0, 0, OpPos(0));
+        for (i, change) in waiting.iter() {
             sum += change;
             if sum > most {
-                (most, turn) = (sum, i as u32);
+                (most, turn) = (sum, i);
             }
         }
         let mut net = Net {
             p,
-            maps: Vec::new(),
-            map_of: vec![None; p.tensors.len()],
+            maps: Arena::default(),
+            map_of: Arena::filled(None, p.tensors.len()),
             turn,
-            results: Vec::new(),
-            needs: Vec::new(),
-            given: Vec::new(),
+            results: Arena::default(),
+            needs: Arena::default(),
+            given: Arena::default(),
         };
-        for (i, op) in p.ops.iter().enumerate() {
-            let bytes = |t: &u32| p.tensors[*t as usize].bytes;
-            let results: Vec<u32> = op.writes.iter().copied().filter(|t| !op.reads.contains(t)).collect();
-            let fresh =
-                results.iter().filter(|&&t| !p.tensors[t as usize].persistent()).map(bytes).sum::<u64>();
-            let appears =
-                |t: &&u32| transient(t) && p.tensors[**t as usize].touches.first() == Some(&(i as u32));
+        for (i, op) in p.ops.iter() {
+            let bytes = |t: &TensorId| p.tensors[*t].bytes;
+            let results: Vec<TensorId> =
+                op.writes.iter().copied().filter(|t| !op.reads.contains(t)).collect();
+            let fresh = results.iter().filter(|&&t| !p.tensors[t].persistent()).map(bytes).sum::<u64>();
+            let appears = |t: &&TensorId| transient(t) && p.tensors[**t].touches.first() == Some(&i);
             let given = op.reads.iter().filter(appears).map(bytes).sum::<u64>();
             // The results of a recomputation take bytes beside those of the first run.
             let another = results.iter().map(bytes).sum::<u64>();
@@ -89,7 +94,7 @@ impl<'a> Net<'a> {
             net.needs.push((fresh + given + op.workspace, another + op.workspace));
             net.given.push(given);
         }
-        let mut tried = vec![u32::MAX; p.tensors.len()];
+        let mut tried = Arena::filled(TensorId(u32::MAX), p.tensors.len());
         for t in tensors {
             let Some((leaves, back)) = gaps(t).into_iter().find(|&(from, to)| from < turn && turn < to)
             else {
@@ -98,21 +103,21 @@ impl<'a> Net<'a> {
             let mut actions = vec![RETAIN];
             actions.extend(swap.then_some(SWAP));
             actions.extend((recompute && net.repeatable(t, back, &mut tried)).then_some(RECOMPUTE));
-            net.map_of[t as usize] = Some(net.maps.len() as u32);
-            let writes = &p.tensors[t as usize].writes;
+            net.map_of[t] = Some(net.maps.next_id());
+            let writes = &p.tensors[t].writes;
             let made = writes[..writes.partition_point(|&w| w <= leaves)].last().copied();
             // A tensor that nothing has written by then appears where it is touched first.
-            let made = made.or(p.tensors[t as usize].touches.first().copied()).unwrap_or(leaves);
+            let made = made.or(p.tensors[t].touches.first().copied()).unwrap_or(leaves);
             net.maps.push(Map { leaves, made, actions });
         }
         net
     }
 
     /// The only writer of a tensor, if it runs before an op and recomputes the tensor exactly.
-    fn producer(&self, t: u32, at: u32) -> Option<u32> {
-        let tensor = &self.p.tensors[t as usize];
+    fn producer(&self, t: TensorId, at: OpPos) -> Option<OpPos> {
+        let tensor = &self.p.tensors[t];
         let &[writer] = tensor.writes.as_slice() else { return None };
-        let op = &self.p.ops[writer as usize];
+        let op = &self.p.ops[writer];
         let made = tensor.kind == Kind::Transient && writer < at;
         // An operand that it updates in place has lost its content.
         (made && op.repeatable && !op.updates()).then_some(writer)
@@ -120,17 +125,17 @@ impl<'a> Net<'a> {
 
     /// True if a tensor can be recomputed before an op, from tensors that are on the device then or can be
     /// recomputed too.
-    fn repeatable(&self, t: u32, at: u32, tried: &mut [u32]) -> bool {
+    fn repeatable(&self, t: TensorId, at: OpPos, tried: &mut Arena<TensorId, TensorId>) -> bool {
         let mut open = vec![t];
         while let Some(u) = open.pop() {
             let Some(writer) = self.producer(u, at) else { return false };
-            for &operand in &self.p.ops[writer as usize].reads {
-                let tensor = &self.p.tensors[operand as usize];
+            for &operand in &self.p.ops[writer].reads {
+                let tensor = &self.p.tensors[operand];
                 if tensor.written_between(writer, at) {
                     return false;
                 }
                 let dead = !tensor.persistent() && tensor.touches.last().is_some_and(|&last| last < at);
-                if dead && std::mem::replace(&mut tried[operand as usize], t) != t {
+                if dead && std::mem::replace(&mut tried[operand], t) != t {
                     open.push(operand);
                 }
             }
@@ -140,17 +145,16 @@ impl<'a> Net<'a> {
 
     /// The runs of a step under a policy. Operands that were released are recomputed before an op, and so are
     /// tensors that these need. `None` when that is impossible.
-    pub(super) fn steps(&self, policy: &[u8], steps: &mut Vec<Step>) -> Option<()> {
+    pub(super) fn steps(&self, policy: &[u8], steps: &mut Arena<StepPos, Step>) -> Option<()> {
         let p = self.p;
         let limit = MOST_RUNS * p.ops.len();
         steps.clear();
         // Tensors that were recomputed; those that are no feature maps only for the op at hand.
-        let mut recomputed = vec![false; p.tensors.len()];
-        let mut passing: Vec<u32> = Vec::new();
+        let mut recomputed = Arena::filled(false, p.tensors.len());
+        let mut passing: Vec<TensorId> = Vec::new();
         // Tensors that are being recomputed: the writer, and the number of its operands that are done.
-        let mut stack: Vec<(u32, u32, usize)> = Vec::new();
-        for (i, op) in p.ops.iter().enumerate() {
-            let i = i as u32;
+        let mut stack: Vec<(TensorId, OpPos, usize)> = Vec::new();
+        for (i, op) in p.ops.iter() {
             for &t in &op.reads {
                 if !self.missing(t, i, policy, &recomputed) {
                     continue;
@@ -158,11 +162,11 @@ impl<'a> Net<'a> {
                 stack.push((t, self.producer(t, i)?, 0));
                 while let Some(top) = stack.last_mut() {
                     let (t, writer, next) = *top;
-                    let Some(&u) = p.ops[writer as usize].reads.get(next) else {
+                    let Some(&u) = p.ops[writer].reads.get(next) else {
                         stack.pop();
-                        if !std::mem::replace(&mut recomputed[t as usize], true) {
+                        if !std::mem::replace(&mut recomputed[t], true) {
                             steps.push(Step { op: writer, again: Some(t) });
-                            if self.map_of[t as usize].is_none() {
+                            if self.map_of[t].is_none() {
                                 passing.push(t);
                             }
                         }
@@ -172,7 +176,7 @@ impl<'a> Net<'a> {
                         continue;
                     };
                     top.2 += 1;
-                    if p.tensors[u as usize].written_between(writer, i) {
+                    if p.tensors[u].written_between(writer, i) {
                         return None;
                     }
                     if self.missing(u, i, policy, &recomputed) {
@@ -182,20 +186,20 @@ impl<'a> Net<'a> {
             }
             steps.push(Step { op: i, again: None });
             for t in passing.drain(..) {
-                recomputed[t as usize] = false;
+                recomputed[t] = false;
             }
         }
         Some(())
     }
 
     /// True if a tensor that is needed before an op is no longer there: released, or dead.
-    fn missing(&self, t: u32, at: u32, policy: &[u8], recomputed: &[bool]) -> bool {
-        let tensor = &self.p.tensors[t as usize];
-        if recomputed[t as usize] || tensor.persistent() {
+    fn missing(&self, t: TensorId, at: OpPos, policy: &[u8], recomputed: &Arena<TensorId, bool>) -> bool {
+        let tensor = &self.p.tensors[t];
+        if recomputed[t] || tensor.persistent() {
             return false;
         }
-        let released = self.map_of[t as usize]
-            .is_some_and(|k| policy[k as usize] == RECOMPUTE && self.maps[k as usize].leaves < at);
+        let released =
+            self.map_of[t].is_some_and(|k| policy[k.index()] == RECOMPUTE && self.maps[k].leaves < at);
         released || tensor.touches.last().is_some_and(|&last| last < at)
     }
 }

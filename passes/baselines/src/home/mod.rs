@@ -137,15 +137,15 @@ fn particle(net: &Net<'_>, model: &mut Model<'_>, i: usize, seed: u64) -> Partic
     let mut random = Random::new(seed, i as u64);
     let mix = [random.unit(), random.unit(), random.unit()];
     let mut draw = |actions: &[u8]| {
-        let total: f64 = actions.iter().map(|&a| mix[a as usize]).sum();
+        let total: f64 = actions.iter().map(|&a| mix[usize::from(a)]).sum();
         let mut left = random.unit() * total;
         let found = actions.iter().find(|&&a| {
-            left -= mix[a as usize];
+            left -= mix[usize::from(a)];
             left < 0.0
         });
         found.copied().unwrap_or(actions[0])
     };
-    let policy: Vec<u8> = net.maps.iter().map(|map| draw(&map.actions)).collect();
+    let policy: Vec<u8> = net.maps.values().map(|map| draw(&map.actions)).collect();
     let cost = model.evaluate(&policy);
     Particle { best: policy.clone(), policy, cost, best_cost: cost }
 }

@@ -1,6 +1,6 @@
 //! The examples of Fig. 3, 4 and 5, the text on recomputation, and random problems.
 
-use memc_planner::{Kind, Problem, Request, realise};
+use memc_planner::{Kind, Problem, Request, Step, realise};
 
 use super::cost::{Cost, Model};
 use super::maps::{Net, RECOMPUTE, RETAIN, SWAP};
@@ -28,9 +28,9 @@ fn chain(layers: &[(u64, u64, u64)]) -> Problem {
 fn feature_maps_wait_for_the_backward_propagation() {
     let p = chain(&[(2, 1, 1), (3, 1, 1), (4, 1, 1), (1, 1, 1)]);
     let net = Net::new(&p, true, true);
-    let maps: Vec<Option<u32>> = net.map_of.clone();
+    let maps: Vec<Option<u32>> = net.map_of.values().map(|map| map.map(|map| map.0)).collect();
     assert_eq!(maps, [None, Some(0), Some(1), Some(2), None]);
-    assert!(net.maps.iter().all(|m| m.actions == [RETAIN, SWAP, RECOMPUTE]));
+    assert!(net.maps.values().all(|m| m.actions == [RETAIN, SWAP, RECOMPUTE]));
 }
 
 /// Fig. 4: OFFLOAD1 hides behind the forward propagation. OFFLOAD2 and PRE2 of 6 units each do not: tensor 2
@@ -73,12 +73,13 @@ fn recomputation_triggers_that_of_earlier_maps() {
     let net = Net::new(&p, true, true);
     let mut model = Model::new(&net, 100 * UNIT);
     let cost = model.evaluate(&[RETAIN, RECOMPUTE, RECOMPUTE, RETAIN]);
-    let again: Vec<u32> = model.steps.iter().filter(|s| s.again.is_some()).map(|s| s.op).collect();
+    let again: Vec<u32> = model.steps.values().filter(|s| s.again.is_some()).map(|s| s.op.0).collect();
     assert_eq!(again, [1, 2], "fwd2, fwd3");
     assert_eq!(cost.ns, p.compute_ns() + 8000);
     // Once recomputed, FM2 is there for its own backward propagation.
-    let at = model.steps.iter().position(|s| s.again.is_some());
-    assert_eq!(at.and_then(|i| model.steps.get(i + 2)).map(|s| s.op), Some(7), "bwd4, which needs FM3");
+    let steps: Vec<&Step> = model.steps.values().collect();
+    let at = steps.iter().position(|s| s.again.is_some());
+    assert_eq!(at.and_then(|i| steps.get(i + 2)).map(|s| s.op.0), Some(7), "bwd4, which needs FM3");
 }
 
 /// Fig. 5: the best policy of the last iteration is [2, 2, 2, 0], the particle's own best [1, 1, 2, 0], its

@@ -1,49 +1,60 @@
 //! The augmented dataflow graph of a swap plan: its time on three streams (Sec. 3, 4.1), and its decisions.
 
-use memc_planner::{Action, Await, Decisions, Home, Job, Kind, Run, Stream, simulate};
+use memc_ir::{Arena, Id, Ids, ids};
+use memc_planner::{
+    Action, Await, CommandIx, Decisions, Home, Job, Jobs, Kind, OpPos, Run, StepPos, Stream, TensorId, Waits,
+    simulate,
+};
 
-use super::graph::{Act, Graph, Moves, NONE};
+use super::graph::{Act, BlockIx, Graph, Moves, NONE};
 use super::pool::Pool;
+
+ids! {
+    /// Bytes that nodes touch: a block, or the copy of a tensor in host memory.
+    CellIx,
+}
 
 /// Nodes on the three streams, and the edges between streams.
 #[derive(Default)]
 pub(super) struct Augmented {
-    pub(super) jobs: Vec<Job>,
-    pub(super) awaits: Vec<Vec<Await>>,
+    pub(super) jobs: Jobs,
+    pub(super) awaits: Waits,
     /// For every position of the schedule, its node.
-    pub(super) runs: Vec<u32>,
+    pub(super) runs: Arena<StepPos, CommandIx>,
     /// For every node, the end of its part of `touches`.
-    ends: Vec<u32>,
+    ends: Arena<CommandIx, usize>,
     /// Touches of all nodes: the cell, and whether the node writes it.
-    touches: Vec<(u32, bool)>,
+    touches: Vec<(CellIx, bool)>,
     /// For a copy of a step's result, the node of the op that made it; else none.
-    after: Vec<u32>,
+    after: Arena<CommandIx, Option<CommandIx>>,
 }
 
 impl Augmented {
     /// Of a schedule and its swap plan.
-    pub(super) fn new(g: &Graph<'_>, order: &[u32], pool: &Pool, moves: &Moves) -> Augmented {
+    pub(super) fn new(g: &Graph<'_>, order: &[OpPos], pool: &Pool, moves: &Moves) -> Augmented {
         let p = g.p;
         let mut x = Augmented::default();
         // Cells are the blocks, then one copy in host memory for every tensor.
-        let blocks = pool.cnt.iter().sum::<u64>() as u32;
+        let blocks = pool.cnt.iter().sum::<u64>() as usize;
+        let in_block = |b: BlockIx| CellIx(b.0);
+        let on_host = |t: TensorId| CellIx::new(blocks + t.index());
         let mut block = moves.home.clone();
         let (mut acts, mut at) = (moves.acts.iter().peekable(), moves.at.iter().peekable());
         let (mut last_input, mut last_output) = (None, None);
-        for i in 0..=order.len() as u32 {
+        for i in Ids::<StepPos>::first(order.len() + 1) {
             while let Some(&(_, act, t)) = acts.next_if(|a| a.0 <= i) {
-                let tensor = &p.tensors[t as usize];
+                let tensor = &p.tensors[t];
                 match act {
                     Act::Out => {
                         // A write of the block, so that ops that only read the tensor get edges too (Sec.
                         // 4.2, Fig. 3).
-                        x.touches.extend([(block[t as usize], true), (blocks + t, true)]);
+                        x.touches.extend([(in_block(block[t]), true), (on_host(t), true)]);
                         x.node(Stream::DeviceToHost, p.device.d2h_ns(tensor.size));
                     }
-                    Act::Drop => block[t as usize] = NONE,
+                    Act::Drop => block[t] = NONE,
                     Act::In(b) => {
-                        block[t as usize] = b;
-                        x.touches.extend([(blocks + t, false), (b, true)]);
+                        block[t] = b;
+                        x.touches.extend([(on_host(t), false), (in_block(b), true)]);
                         let node = x.node(Stream::HostToDevice, p.device.h2d_ns(tensor.size));
                         if tensor.kind == Kind::Input {
                             last_input = Some(node);
@@ -51,38 +62,37 @@ impl Augmented {
                     }
                 }
             }
-            let Some(&op) = order.get(i as usize) else { break };
+            let Some(&op) = order.get(i.index()) else { break };
             while let Some(&(_, t, b)) = at.next_if(|a| a.0 == i) {
-                block[t as usize] = b;
+                block[t] = b;
             }
-            for &(t, read, write) in &g.operands[op as usize] {
-                let b = block[t as usize];
+            for &(t, read, write) in &g.operands[op] {
+                let b = in_block(block[t]);
                 x.touches.extend(read.then_some((b, false)));
                 x.touches.extend(write.then_some((b, true)));
             }
-            x.touches.extend(moves.scratch.get(i as usize).filter(|&&b| b != NONE).map(|&b| (b, true)));
-            let op = &p.ops[op as usize];
+            x.touches.extend(moves.scratch.get(i).filter(|&&b| b != NONE).map(|&b| (in_block(b), true)));
+            let op = &p.ops[op];
             let node = x.node(Stream::Compute, op.time_ns);
-            x.runs.push(node as u32);
+            x.runs.push(node);
             for &(t, bytes) in &op.outputs {
-                x.touches.push((block[t as usize], false));
+                x.touches.push((in_block(block[t]), false));
                 let output = x.node(Stream::DeviceToHost, p.device.d2h_ns(bytes));
-                x.after[output] = node as u32;
+                x.after[output] = Some(node);
                 last_output = Some(output);
             }
         }
         for gate in [last_input, last_output].into_iter().flatten() {
             x.jobs[gate].gate = true;
         }
-        x.edges(blocks as usize + p.tensors.len());
+        x.edges(blocks + p.tensors.len());
         x
     }
 
-    fn node(&mut self, stream: Stream, ns: u64) -> usize {
-        self.jobs.push(Job { stream, ns, slowdown: 0, gate: false });
-        self.ends.push(self.touches.len() as u32);
-        self.after.push(NONE);
-        self.jobs.len() - 1
+    fn node(&mut self, stream: Stream, ns: u64) -> CommandIx {
+        self.ends.push(self.touches.len());
+        self.after.push(None);
+        self.jobs.push(Job { stream, ns, slowdown: 0, gate: false })
     }
 
     /// Edges where two streams touch a cell and one of them writes it, within a step and from the one before
@@ -91,44 +101,44 @@ impl Augmented {
         let n = self.jobs.len();
         // Executions are numbered through two steps: the one that writes a cell, and the last on each stream
         // that reads it.
-        let mut writer = vec![NONE; cells];
-        let mut readers = vec![[NONE; 3]; cells];
+        const NEVER: usize = usize::MAX;
+        let mut writer: Arena<CellIx, usize> = Arena::filled(NEVER, cells);
+        let mut readers: Arena<CellIx, [usize; 3]> = Arena::filled([NEVER; 3], cells);
         // What each stream awaits of each other one already, as execution plus one.
-        let mut known = [[0u32; 3]; 3];
-        self.awaits = vec![Vec::new(); n];
-        let mut needs: Vec<u32> = Vec::new();
+        let mut known = [[0; 3]; 3];
+        self.awaits = Arena::filled(Vec::new(), n);
+        let mut needs: Vec<usize> = Vec::new();
         for run in 0..2 * n {
-            let node = run % n;
+            let node = CommandIx::new(run % n);
             let stream = self.jobs[node].stream as usize;
-            let from = if node == 0 { 0 } else { self.ends[node - 1] as usize };
-            let touched = &self.touches[from..self.ends[node] as usize];
+            let from = if run % n == 0 { 0 } else { self.ends[CommandIx::new(run % n - 1)] };
+            let touched = &self.touches[from..self.ends[node]];
             needs.clear();
             for &(cell, write) in touched {
-                needs.push(writer[cell as usize]);
+                needs.push(writer[cell]);
                 if write {
-                    needs.extend(readers[cell as usize]);
+                    needs.extend(readers[cell]);
                 }
             }
-            let after = self.after[node];
-            needs.extend((after != NONE).then(|| run as u32 - (node as u32 - after)));
-            needs.retain(|&r| r != NONE && self.jobs[r as usize % n].stream as usize != stream);
+            needs.extend(self.after[node].map(|after| run - (node.index() - after.index())));
+            needs.retain(|&r| r != NEVER && self.jobs[CommandIx::new(r % n)].stream as usize != stream);
             needs.sort_unstable_by_key(|&r| std::cmp::Reverse(r));
             for &need in &needs {
-                let of = self.jobs[need as usize % n].stream as usize;
+                let of = self.jobs[CommandIx::new(need % n)].stream as usize;
                 if known[stream][of] > need {
                     continue;
                 }
                 known[stream][of] = need + 1;
                 if run >= n {
-                    self.awaits[node].push(Await { command: need % n as u32, previous: (need as usize) < n });
+                    self.awaits[node].push(Await { command: CommandIx::new(need % n), previous: need < n });
                 }
             }
             for &(cell, write) in touched {
                 if write {
-                    writer[cell as usize] = run as u32;
-                    readers[cell as usize] = [NONE; 3];
+                    writer[cell] = run;
+                    readers[cell] = [NEVER; 3];
                 } else {
-                    readers[cell as usize][stream] = run as u32;
+                    readers[cell][stream] = run;
                 }
             }
         }
@@ -141,7 +151,7 @@ impl Augmented {
 }
 
 /// Decisions of a schedule and its swap plan, with the offsets of the pool.
-pub(super) fn decisions(g: &Graph<'_>, order: &[u32], pool: &Pool, moves: &Moves) -> Decisions {
+pub(super) fn decisions(g: &Graph<'_>, order: &[OpPos], pool: &Pool, moves: &Moves) -> Decisions {
     let mut offsets = Vec::new();
     let mut end = 0;
     for (&count, &object) in pool.cnt.iter().zip(&pool.objects(&g.sizes.bytes)) {
@@ -150,13 +160,13 @@ pub(super) fn decisions(g: &Graph<'_>, order: &[u32], pool: &Pool, moves: &Moves
             end += object;
         }
     }
-    let place = |b: u32| offsets.get(b as usize).copied();
+    let place = |b: BlockIx| offsets.get(b.index()).copied();
     let mut d = Decisions::default();
-    for (t, &home) in moves.home.iter().enumerate().filter(|&(t, _)| g.p.tensors[t].persistent()) {
-        d.homes.insert(t as u32, if home == NONE { Home::Host } else { Home::Dev(place(home)) });
+    for (t, &home) in moves.home.iter().filter(|&(t, _)| g.p.tensors[t].persistent()) {
+        d.homes.insert(t, if home == NONE { Home::Host } else { Home::Dev(place(home)) });
     }
     let (mut acts, mut at) = (moves.acts.iter().peekable(), moves.at.iter().peekable());
-    for i in 0..=order.len() as u32 {
+    for i in Ids::<StepPos>::first(order.len() + 1) {
         while let Some(&(_, act, t)) = acts.next_if(|a| a.0 <= i) {
             d.actions.push(match act {
                 Act::Out => Action::Out(t),
@@ -164,12 +174,12 @@ pub(super) fn decisions(g: &Graph<'_>, order: &[u32], pool: &Pool, moves: &Moves
                 Act::In(b) => Action::In((t, place(b))),
             });
         }
-        let Some(&op) = order.get(i as usize) else { break };
+        let Some(&op) = order.get(i.index()) else { break };
         let mut run = Run { op, ..Run::default() };
         while let Some(&(_, t, b)) = at.next_if(|a| a.0 == i) {
             run.at.push((t, place(b)));
         }
-        run.workspace = moves.scratch.get(i as usize).filter(|&&b| b != NONE).map(|&b| place(b));
+        run.workspace = moves.scratch.get(i).filter(|&&b| b != NONE).map(|&b| place(b));
         d.actions.push(Action::Run(run));
     }
     d

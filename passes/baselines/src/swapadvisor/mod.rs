@@ -64,8 +64,8 @@ mod tests;
 
 use std::sync::Arc;
 
-use memc_ir::Bytes;
-use memc_planner::{Found, NoPlan, Planner, Problem, Request};
+use memc_ir::{Arena, Bytes};
+use memc_planner::{Found, NoPlan, OpPos, Planner, Problem, Request};
 use rayon::prelude::*;
 
 use self::engine::{Augmented, decisions};
@@ -99,7 +99,7 @@ const DRAWS: usize = 64;
 /// A chromosome and its time in ns; none if no op order runs in its pool.
 #[derive(Clone, Debug)]
 struct Individual {
-    order: Arc<Vec<u32>>,
+    order: Arc<Vec<OpPos>>,
     pool: Pool,
     time: Option<u64>,
 }
@@ -159,7 +159,7 @@ fn keep_best(best: &mut Option<Individual>, individuals: &[Individual]) -> bool 
 }
 
 /// The time of a step of an individual whose pool is repaired.
-fn evaluate(g: &Graph<'_>, order: Arc<Vec<u32>>, mut pool: Pool) -> Individual {
+fn evaluate(g: &Graph<'_>, order: Arc<Vec<OpPos>>, mut pool: Pool) -> Individual {
     let time = pool.fit(&g.sizes, g.capacity).then(|| {
         let moves = g.plan(&order, &pool)?;
         Augmented::new(g, &order, &pool, &moves).step_ns(g)
@@ -169,7 +169,7 @@ fn evaluate(g: &Graph<'_>, order: Arc<Vec<u32>>, mut pool: Pool) -> Individual {
 
 /// Sec. 5.1: the first generation.
 fn first(g: &Graph<'_>, request: &Request<'_>) -> Vec<Individual> {
-    let given: Arc<Vec<u32>> = Arc::new((0..g.p.ops.len() as u32).collect());
+    let given: Arc<Vec<OpPos>> = Arc::new(g.p.ops.ids().collect());
     let tightest = g.sizes.tightest();
     let individual = |i: usize| {
         let mut random = Random::new(request.seed, stream(0, i));
@@ -214,7 +214,7 @@ fn children(
             children.extend(pools.iter().map(|pool| (schedule.clone(), pool.clone())));
         }
     }
-    let mutated = |(i, (order, pool)): (usize, (Arc<Vec<u32>>, Pool))| {
+    let mutated = |(i, (order, pool)): (usize, (Arc<Vec<OpPos>>, Pool))| {
         let mut random = Random::new(request.seed, stream(generation, 2 + i));
         let order = match request.allow.reorder {
             true => Arc::new(g.precedence.vary(&order, MUTATION, &mut random)),
@@ -226,13 +226,13 @@ fn children(
 }
 
 /// Sec. 5.2, Fig. 4: the first `cut` ops of the second schedule, and the rest in the order of the first.
-fn cross(first: &[u32], second: &[u32], cut: usize) -> Vec<u32> {
-    let mut taken = vec![false; first.len()];
-    let mut child: Vec<u32> = second.iter().copied().take(cut).collect();
+fn cross(first: &[OpPos], second: &[OpPos], cut: usize) -> Vec<OpPos> {
+    let mut taken: Arena<OpPos, bool> = Arena::filled(false, first.len());
+    let mut child: Vec<OpPos> = second.iter().copied().take(cut).collect();
     for &op in &child {
-        taken[op as usize] = true;
+        taken[op] = true;
     }
-    child.extend(first.iter().copied().filter(|&op| !taken[op as usize]));
+    child.extend(first.iter().copied().filter(|&op| !taken[op]));
     child
 }
 

@@ -1,6 +1,7 @@
 //! The memory pool of an individual: size classes and the number of objects of each (Sec. 4.1, 5.3).
 
-use memc_planner::Problem;
+use memc_ir::Arena;
+use memc_planner::{OpPos, Problem, TensorId};
 
 use crate::random::Random;
 
@@ -12,56 +13,56 @@ pub(super) struct Sizes {
     /// Number of tensors and scratch spaces of each.
     pub(super) tensors: Vec<u64>,
     /// The size of every tensor, as a position in `bytes`.
-    pub(super) of_tensor: Vec<u32>,
+    pub(super) of_tensor: Arena<TensorId, usize>,
     /// The size of every op's scratch space, likewise.
-    pub(super) of_scratch: Vec<Option<u32>>,
+    pub(super) of_scratch: Arena<OpPos, Option<usize>>,
     /// Distinct sets of sizes that an op needs at once, tensors and scratch space; each is ascending.
-    pub(super) sets: Vec<Vec<u32>>,
+    pub(super) sets: Vec<Vec<usize>>,
 }
 
 impl Sizes {
     /// Of a problem.
     pub(super) fn new(p: &Problem) -> Sizes {
-        let scratch = p.ops.iter().map(|op| op.workspace).filter(|&w| w > 0);
-        let all = p.tensors.iter().filter(|t| !t.touches.is_empty()).map(|t| t.bytes).chain(scratch);
+        let scratch = p.ops.values().map(|op| op.workspace).filter(|&w| w > 0);
+        let all = p.tensors.values().filter(|t| !t.touches.is_empty()).map(|t| t.bytes).chain(scratch);
         let mut bytes: Vec<u64> = all.collect();
         bytes.sort_unstable();
         bytes.dedup();
-        let find = |b: u64| bytes.partition_point(|&x| x < b) as u32;
-        let of_tensor: Vec<u32> = p.tensors.iter().map(|t| find(t.bytes)).collect();
-        let of_scratch: Vec<Option<u32>> =
-            p.ops.iter().map(|op| (op.workspace > 0).then(|| find(op.workspace))).collect();
+        let find = |b: u64| bytes.partition_point(|&x| x < b);
+        let of_tensor: Arena<TensorId, usize> = p.tensors.values().map(|t| find(t.bytes)).collect();
+        let of_scratch: Arena<OpPos, Option<usize>> =
+            p.ops.values().map(|op| (op.workspace > 0).then(|| find(op.workspace))).collect();
         let mut tensors = vec![0; bytes.len()];
         // What is never touched may be larger than every size.
-        for (_, &size) in p.tensors.iter().zip(&of_tensor).filter(|(t, _)| !t.touches.is_empty()) {
-            tensors[size as usize] += 1;
+        for (_, &size) in p.tensors.values().zip(of_tensor.values()).filter(|(t, _)| !t.touches.is_empty()) {
+            tensors[size] += 1;
         }
-        for &size in of_scratch.iter().flatten() {
-            tensors[size as usize] += 1;
+        for &size in of_scratch.values().flatten() {
+            tensors[size] += 1;
         }
-        let set = |i: usize| {
-            let mut set: Vec<u32> = p.working_set(i).iter().map(|&t| of_tensor[t as usize]).collect();
+        let set = |i: OpPos| {
+            let mut set: Vec<usize> = p.working_set(i).iter().map(|&t| of_tensor[t]).collect();
             set.extend(of_scratch[i]);
             set.sort_unstable();
             set
         };
-        let mut sets: Vec<Vec<u32>> = (0..p.ops.len()).map(set).collect();
+        let mut sets: Vec<Vec<usize>> = p.ops.ids().map(set).collect();
         sets.sort_unstable();
         sets.dedup();
         Sizes { bytes, tensors, of_tensor, of_scratch, sets }
     }
 
     /// The classes whose smallest pool is smallest.
-    pub(super) fn tightest(&self) -> Vec<u32> {
+    pub(super) fn tightest(&self) -> Vec<usize> {
         let n = self.bytes.len();
         // For every number of smaller sizes: bytes of their smallest pool, and where its last class begins.
         let mut best: Vec<(u64, usize)> = vec![(0, 0)];
-        let mut users: Vec<Vec<(u32, u32)>> = vec![Vec::new(); n];
+        let mut users: Vec<Vec<(usize, u32)>> = vec![Vec::new(); n];
         for (set, list) in self.sets.iter().enumerate() {
             for &size in list {
-                match users[size as usize].last_mut() {
-                    Some(user) if user.0 == set as u32 => user.1 += 1,
-                    _ => users[size as usize].push((set as u32, 1)),
+                match users[size].last_mut() {
+                    Some(user) if user.0 == set => user.1 += 1,
+                    _ => users[size].push((set, 1)),
                 }
             }
         }
@@ -73,8 +74,8 @@ impl Sizes {
             let mut found = (u64::MAX, 0);
             for begin in (0..end).rev() {
                 for &(set, count) in &users[begin] {
-                    here[set as usize] += u64::from(count);
-                    least = least.max(here[set as usize]);
+                    here[set] += u64::from(count);
+                    least = least.max(here[set]);
                 }
                 let bytes = best[begin].0.saturating_add(self.bytes[end - 1].saturating_mul(least));
                 found = found.min((bytes, begin));
@@ -89,7 +90,7 @@ impl Sizes {
             begins.push(end);
         }
         for (class, &begin) in begins.iter().rev().enumerate() {
-            cls[begin..].fill(class as u32 + 1);
+            cls[begin..].fill(class + 1);
         }
         cls
     }
@@ -99,7 +100,7 @@ impl Sizes {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Pool {
     /// CLS: for every size, its class, from 1 on; each is that of the size before or one more.
-    pub(super) cls: Vec<u32>,
+    pub(super) cls: Vec<usize>,
     /// CNT: for every class, the number of its objects.
     pub(super) cnt: Vec<u64>,
 }
@@ -110,20 +111,20 @@ impl Pool {
         let boundary = random.unit();
         let mut class = 1;
         let cls = (0..sizes.bytes.len()).map(|i| {
-            class += u32::from(i > 0 && random.unit() < boundary);
+            class += usize::from(i > 0 && random.unit() < boundary);
             class
         });
         Pool::share(cls.collect(), sizes, capacity, random)
     }
 
     /// A pool of given classes, to which the memory goes at random.
-    pub(super) fn share(cls: Vec<u32>, sizes: &Sizes, capacity: u64, random: &mut Random) -> Pool {
-        let classes = cls.last().map_or(0, |&c| c as usize);
+    pub(super) fn share(cls: Vec<usize>, sizes: &Sizes, capacity: u64, random: &mut Random) -> Pool {
+        let classes = cls.last().map_or(0, |&c| c);
         let mut pool = Pool { cnt: vec![1; classes], cls };
         let objects = pool.objects(&sizes.bytes);
         let mut weights = vec![0.0; classes];
         for (i, &class) in pool.cls.iter().enumerate() {
-            weights[class as usize - 1] += sizes.tensors[i] as f64 * sizes.bytes[i] as f64;
+            weights[class - 1] += sizes.tensors[i] as f64 * sizes.bytes[i] as f64;
         }
         for weight in &mut weights {
             *weight *= random.unit();
@@ -137,9 +138,9 @@ impl Pool {
 
     /// Bytes of an object of every class: the largest size in it.
     pub(super) fn objects(&self, bytes: &[u64]) -> Vec<u64> {
-        let mut objects = vec![0; self.cls.last().map_or(0, |&c| c as usize)];
+        let mut objects = vec![0; self.cls.last().map_or(0, |&c| c)];
         for (&class, &b) in self.cls.iter().zip(bytes) {
-            objects[class as usize - 1] = b;
+            objects[class - 1] = b;
         }
         objects
     }
@@ -157,17 +158,17 @@ impl Pool {
         let mut here = vec![0u64; self.cnt.len()];
         for set in &sizes.sets {
             for &size in set {
-                let class = self.cls[size as usize] as usize - 1;
+                let class = self.cls[size] - 1;
                 here[class] += 1;
                 least[class] = least[class].max(here[class]);
             }
             for &size in set {
-                here[self.cls[size as usize] as usize - 1] = 0;
+                here[self.cls[size] - 1] = 0;
             }
         }
         let mut most = vec![0u64; self.cnt.len()];
         for (&class, &n) in self.cls.iter().zip(&sizes.tensors) {
-            most[class as usize - 1] += n;
+            most[class - 1] += n;
         }
         for ((count, &least), most) in self.cnt.iter_mut().zip(&least).zip(most) {
             *count = (*count).min(most).max(least);
@@ -193,11 +194,11 @@ impl Pool {
 
     /// CNT_EXT: for every size, the number of objects that it can use.
     pub(super) fn extended(&self) -> Vec<u64> {
-        self.cls.iter().map(|&class| self.cnt[class as usize - 1]).collect()
+        self.cls.iter().map(|&class| self.cnt[class - 1]).collect()
     }
 
     /// A pool from a mapping that may not be monotonic and counts for every size, both repaired.
-    pub(super) fn assemble(mut cls: Vec<u32>, extended: &[u64]) -> Pool {
+    pub(super) fn assemble(mut cls: Vec<usize>, extended: &[u64]) -> Pool {
         // The least increase that makes it a sequence of equal or next classes.
         for i in (1..cls.len()).rev() {
             cls[i - 1] = cls[i - 1].max(cls[i].saturating_sub(1));
@@ -205,10 +206,10 @@ impl Pool {
         for i in 1..cls.len() {
             cls[i] = cls[i].max(cls[i - 1]);
         }
-        let classes = cls.last().map_or(0, |&c| c as usize);
+        let classes = cls.last().map_or(0, |&c| c);
         let mut sums = vec![(0u64, 0u64); classes];
         for (&class, &n) in cls.iter().zip(extended) {
-            let sum = &mut sums[class as usize - 1];
+            let sum = &mut sums[class - 1];
             *sum = (sum.0.saturating_add(n), sum.1 + 1);
         }
         let cnt = sums.iter().map(|&(sum, n)| ((sum + n / 2) / n.max(1)).max(1)).collect();
@@ -220,7 +221,7 @@ impl Pool {
         let (ea, eb) = (a.extended(), b.extended());
         // A step without tensors in the pool has no sizes to cut after.
         let cut = cut.min(ea.len());
-        let join = |head: (&[u32], &[u64]), tail: (&[u32], &[u64])| {
+        let join = |head: (&[usize], &[u64]), tail: (&[usize], &[u64])| {
             let cls = [&head.0[..cut], &tail.0[cut..]].concat();
             let extended = [&head.1[..cut], &tail.1[cut..]].concat();
             Pool::assemble(cls, &extended)

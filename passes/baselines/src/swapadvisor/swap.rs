@@ -3,19 +3,23 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use memc_planner::Kind;
+use memc_ir::{Arena, Id, Ids};
+use memc_planner::{Kind, OpPos, StepPos, TensorId};
 
-use super::graph::{Act, Graph, Moves, NONE};
+use super::graph::{Act, BlockIx, Graph, Moves, NONE};
 use super::pool::Pool;
+
+/// No tensor.
+const NOBODY: TensorId = TensorId(u32::MAX);
 
 /// Scans that look for initial residents; the last one has none.
 const PASSES: usize = 8;
 
 impl Graph<'_> {
     /// The swap plan of a schedule in a pool; `None` when an op finds no object for a tensor.
-    pub(super) fn plan(&self, order: &[u32], pool: &Pool) -> Option<Moves> {
+    pub(super) fn plan(&self, order: &[OpPos], pool: &Pool) -> Option<Moves> {
         let classes = pool.cnt.iter().sum::<u64>();
-        let blocks = u32::try_from(classes).ok().filter(|&n| n < NONE)?;
+        let blocks = usize::try_from(classes).ok().filter(|&n| n < NONE.index())?;
         let mut x = Pass::new(self, order, pool, blocks);
         if !self.swap {
             x.settle_all()?;
@@ -29,9 +33,9 @@ impl Graph<'_> {
         for left in (0..PASSES).rev() {
             x.reset(&initial);
             x.run(Some(&pressure))?;
-            let removed = |t: u32| x.moves.home[t as usize] == NONE;
+            let removed = |t: TensorId| x.moves.home[t] == NONE;
             // A parameter that did not stay, or did not return to its block, is no initial resident.
-            let stayed = |t: u32, b: u32| x.block[t as usize] == b && !x.astray[t as usize];
+            let stayed = |t: TensorId, b: BlockIx| x.block[t] == b && !x.astray[t];
             if initial.iter().all(|&(t, b)| removed(t) || stayed(t, b)) {
                 return Some(x.moves.sorted());
             }
@@ -41,66 +45,70 @@ impl Graph<'_> {
     }
 }
 
+/// The blocks of a class.
+fn blocks_of(first: &[BlockIx], class: usize) -> Ids<BlockIx> {
+    Ids::between(first[class], first[class + 1])
+}
+
 /// One scan of a schedule.
 struct Pass<'a> {
     g: &'a Graph<'a>,
-    order: &'a [u32],
+    order: &'a [OpPos],
     /// Positions of every tensor's touches.
-    touches: Vec<u32>,
+    touches: Vec<StepPos>,
     /// For every tensor, its next entry in `touches`.
-    next: Vec<u32>,
+    next: Arena<TensorId, usize>,
     /// Start of the op at every position in ns, if none waits.
-    start: Vec<u64>,
+    start: Arena<StepPos, u64>,
     /// Class of every tensor and of every position's scratch space.
-    class: &'a [u32],
+    class: &'a [usize],
     /// For every class, its first block; one more at the end.
-    first: Vec<u32>,
+    first: Vec<BlockIx>,
     objects: Vec<u64>,
     /// For every block, the tensor in it.
-    holds: Vec<u32>,
+    holds: Arena<BlockIx, TensorId>,
     /// For every block, the position since which it is free.
-    free: Vec<u32>,
+    free: Arena<BlockIx, StepPos>,
     /// For every class, its free blocks by the position since which they are; some entries are out of date.
-    unused: Vec<BinaryHeap<Reverse<(u32, u32)>>>,
+    unused: Vec<BinaryHeap<Reverse<(StepPos, BlockIx)>>>,
     /// Block of every tensor.
-    block: Vec<u32>,
+    block: Arena<TensorId, BlockIx>,
     /// For every tensor, the position after its last touch.
-    last: Vec<u32>,
+    last: Arena<TensorId, StepPos>,
     /// Tensors whose content is not on the host.
-    dirty: Vec<bool>,
+    dirty: Arena<TensorId, bool>,
     /// Tensors that have been on the device in this step.
-    appeared: Vec<bool>,
+    appeared: Arena<TensorId, bool>,
     /// Initial residents that found their block taken when they returned.
-    astray: Vec<bool>,
+    astray: Arena<TensorId, bool>,
     /// For every tensor, the last position at which it is an operand, plus one.
-    pinned: Vec<u32>,
+    pinned: Arena<TensorId, StepPos>,
     /// Requests that found no free object.
     pressure: Vec<bool>,
     moves: Moves,
 }
 
 impl<'a> Pass<'a> {
-    fn new(g: &'a Graph<'a>, order: &'a [u32], pool: &'a Pool, blocks: u32) -> Pass<'a> {
+    fn new(g: &'a Graph<'a>, order: &'a [OpPos], pool: &'a Pool, blocks: usize) -> Pass<'a> {
         let tensors = g.p.tensors.len();
-        let mut touches = vec![0; g.touches.last().map_or(0, |&n| n as usize)];
+        let mut touches = vec![StepPos(0); g.touches.last().copied().unwrap_or(0)];
         let mut next = g.touches.clone();
-        let mut start = Vec::with_capacity(order.len() + 1);
+        let mut start = Arena::with_capacity(order.len() + 1);
         let mut now = 0;
         for (i, &op) in order.iter().enumerate() {
-            for &(t, ..) in &g.operands[op as usize] {
-                touches[next[t as usize] as usize] = i as u32;
-                next[t as usize] += 1;
+            for &(t, ..) in &g.operands[op] {
+                touches[next[t]] = StepPos::new(i);
+                next[t] += 1;
             }
             start.push(now);
-            now += g.p.ops[op as usize].time_ns;
+            now += g.p.ops[op].time_ns;
         }
         start.push(now);
-        let mut first = vec![0];
+        let mut first = vec![BlockIx(0)];
         for &n in &pool.cnt {
-            first.push(first.last().copied().unwrap_or(0) + n as u32);
+            first.push(BlockIx(first.last().map_or(0, |b: &BlockIx| b.0) + n as u32));
         }
-        let requests =
-            g.requests.last().map_or(0, |&r| r as usize + g.operands.last().map_or(0, Vec::len) + 1);
+        let requests = g.requests.last().map_or(0, |&r| r + g.operands.last().map_or(0, Vec::len) + 1);
         let mut x = Pass {
             g,
             order,
@@ -110,15 +118,15 @@ impl<'a> Pass<'a> {
             class: &pool.cls,
             first,
             objects: pool.objects(&g.sizes.bytes),
-            holds: vec![NONE; blocks as usize],
-            free: vec![0; blocks as usize],
+            holds: Arena::filled(NOBODY, blocks),
+            free: Arena::filled(StepPos(0), blocks),
             unused: vec![BinaryHeap::new(); pool.cnt.len()],
-            block: vec![NONE; tensors],
-            last: vec![0; tensors],
-            dirty: vec![false; tensors],
-            appeared: vec![false; tensors],
-            astray: vec![false; tensors],
-            pinned: vec![0; tensors],
+            block: Arena::filled(NONE, tensors),
+            last: Arena::filled(StepPos(0), tensors),
+            dirty: Arena::filled(false, tensors),
+            appeared: Arena::filled(false, tensors),
+            astray: Arena::filled(false, tensors),
+            pinned: Arena::filled(StepPos(0), tensors),
             pressure: vec![false; requests],
             moves: Moves::default(),
         };
@@ -127,16 +135,16 @@ impl<'a> Pass<'a> {
     }
 
     /// The state when a step begins with these parameters in these blocks.
-    fn reset(&mut self, initial: &[(u32, u32)]) {
+    fn reset(&mut self, initial: &[(TensorId, BlockIx)]) {
         self.next.clone_from(&self.g.touches);
-        self.holds.fill(NONE);
-        self.free.fill(0);
+        self.holds.fill(NOBODY);
+        self.free.fill(StepPos(0));
         self.block.fill(NONE);
-        self.last.fill(0);
+        self.last.fill(StepPos(0));
         self.dirty.fill(false);
         self.appeared.fill(false);
         self.astray.fill(false);
-        self.pinned.fill(0);
+        self.pinned.fill(StepPos(0));
         self.moves.home.clear();
         self.moves.home.resize(self.block.len(), NONE);
         self.moves.acts.clear();
@@ -144,13 +152,13 @@ impl<'a> Pass<'a> {
         self.moves.scratch.clear();
         for (class, unused) in self.unused.iter_mut().enumerate() {
             unused.clear();
-            unused.extend((self.first[class]..self.first[class + 1]).map(|b| Reverse((0, b))));
+            unused.extend(blocks_of(&self.first, class).map(|b| Reverse((StepPos(0), b))));
         }
         for &(t, block) in initial {
-            self.holds[block as usize] = t;
-            self.block[t as usize] = block;
-            self.moves.home[t as usize] = block;
-            self.dirty[t as usize] = true;
+            self.holds[block] = t;
+            self.block[t] = block;
+            self.moves.home[t] = block;
+            self.dirty[t] = true;
         }
     }
 
@@ -158,127 +166,124 @@ impl<'a> Pass<'a> {
     fn settle_all(&mut self) -> Option<()> {
         let mut initial = Vec::new();
         let mut taken = self.first.clone();
-        let persistent =
-            self.g.p.tensors.iter().enumerate().filter(|(_, t)| t.persistent() && !t.touches.is_empty());
+        let persistent = self.g.p.tensors.iter().filter(|(_, t)| t.persistent() && !t.touches.is_empty());
         for (t, _) in persistent {
-            let class = self.class[self.g.sizes.of_tensor[t] as usize] as usize - 1;
+            let class = self.class[self.g.sizes.of_tensor[t]] - 1;
             if taken[class] == self.first[class + 1] {
                 return None;
             }
-            initial.push((t as u32, taken[class]));
-            taken[class] += 1;
+            initial.push((t, taken[class]));
+            taken[class] = BlockIx(taken[class].0 + 1);
         }
         self.reset(&initial);
         Some(())
     }
 
     /// Parameters that are on the device now.
-    fn residents(&self) -> Vec<(u32, u32)> {
-        let here =
-            self.block.iter().enumerate().filter(|&(t, &b)| b != NONE && self.g.p.tensors[t].persistent());
-        here.map(|(t, &b)| (t as u32, b)).collect()
+    fn residents(&self) -> Vec<(TensorId, BlockIx)> {
+        let here = self.block.iter().filter(|&(t, &b)| b != NONE && self.g.p.tensors[t].persistent());
+        here.map(|(t, &b)| (t, b)).collect()
     }
 
     /// Scans the schedule; `before`: the requests that found no free object in the first pass.
     fn run(&mut self, before: Option<&[bool]>) -> Option<()> {
         let g = self.g;
         for (i, &op) in self.order.iter().enumerate() {
-            let i = i as u32;
-            let operands = &g.operands[op as usize];
+            let i = StepPos::new(i);
+            let operands = &g.operands[op];
             for &(t, ..) in operands {
-                self.pinned[t as usize] = i + 1;
+                self.pinned[t] = i.next();
             }
-            let request = |k: usize| g.requests[op as usize] as usize + k;
+            let request = |k: usize| g.requests[op] + k;
             // Reads come before writes.
             let reads = operands.iter().enumerate().filter(|(_, o)| o.1);
             let writes = operands.iter().enumerate().filter(|(_, o)| !o.1);
             for (k, &(t, read, write)) in reads.chain(writes) {
-                if self.block[t as usize] == NONE {
-                    let size = g.sizes.of_tensor[t as usize];
-                    let block = self.acquire(size, i, request(k), before, self.moves.home[t as usize])?;
-                    self.holds[block as usize] = t;
-                    self.block[t as usize] = block;
+                if self.block[t] == NONE {
+                    let size = g.sizes.of_tensor[t];
+                    let block = self.acquire(size, i, request(k), before, self.moves.home[t])?;
+                    self.holds[block] = t;
+                    self.block[t] = block;
                     self.fill(t, block, i, read);
                 }
-                self.dirty[t as usize] |= write;
+                self.dirty[t] |= write;
             }
-            let scratch = match g.sizes.of_scratch[op as usize] {
+            let scratch = match g.sizes.of_scratch[op] {
                 Some(size) => self.acquire(size, i, request(operands.len()), before, NONE)?,
                 None => NONE,
             };
             self.moves.scratch.push(scratch);
-            if let Some(size) = g.sizes.of_scratch[op as usize] {
-                self.free[scratch as usize] = i + 1;
-                let class = self.class[size as usize] as usize - 1;
-                self.unused[class].push(Reverse((i + 1, scratch)));
+            if let Some(size) = g.sizes.of_scratch[op] {
+                self.free[scratch] = i.next();
+                let class = self.class[size] - 1;
+                self.unused[class].push(Reverse((i.next(), scratch)));
             }
             for &(t, ..) in operands {
-                self.next[t as usize] += 1;
-                self.last[t as usize] = i + 1;
-                if self.next[t as usize] == g.touches[t as usize + 1] && !g.p.tensors[t as usize].persistent()
-                {
+                self.next[t] += 1;
+                self.last[t] = i.next();
+                if self.next[t] == g.touches[TensorId(t.0 + 1)] && !g.p.tensors[t].persistent() {
                     self.release(t, false);
                 }
             }
         }
         // Parameters that must not be here when the next step begins.
         for (t, _) in self.residents() {
-            if self.moves.home[t as usize] == NONE && before.is_some() {
-                self.release(t, self.dirty[t as usize]);
+            if self.moves.home[t] == NONE && before.is_some() {
+                self.release(t, self.dirty[t]);
             }
         }
         Some(())
     }
 
     /// Brings a tensor's content into its block.
-    fn fill(&mut self, t: u32, block: u32, i: u32, read: bool) {
-        let kind = self.g.p.tensors[t as usize].kind;
-        let home = self.moves.home[t as usize];
-        self.astray[t as usize] |= home != NONE && home != block;
-        let there = std::mem::replace(&mut self.appeared[t as usize], true);
+    fn fill(&mut self, t: TensorId, block: BlockIx, i: StepPos, read: bool) {
+        let kind = self.g.p.tensors[t].kind;
+        let home = self.moves.home[t];
+        self.astray[t] |= home != NONE && home != block;
+        let there = std::mem::replace(&mut self.appeared[t], true);
         if !read || (kind == Kind::Transient && !there) {
             self.moves.at.push((i, t, block));
-            self.dirty[t as usize] = true;
+            self.dirty[t] = true;
             return;
         }
         // As early as its block is free and its last one is given up (Sec. 4.2): a copy that waits holds up
         // no other.
-        let ready = self.free[block as usize].max(self.last[t as usize]);
+        let ready = self.free[block].max(self.last[t]);
         self.moves.acts.push((ready, Act::In(block), t));
-        self.dirty[t as usize] = false;
+        self.dirty[t] = false;
     }
 
     /// Gives up a tensor's block after its last touch.
-    fn release(&mut self, t: u32, copy: bool) {
-        let at = self.last[t as usize];
+    fn release(&mut self, t: TensorId, copy: bool) {
+        let at = self.last[t];
         if copy {
             self.moves.acts.push((at, Act::Out, t));
-            self.dirty[t as usize] = false;
+            self.dirty[t] = false;
         }
         self.moves.acts.push((at, Act::Drop, t));
-        let block = std::mem::replace(&mut self.block[t as usize], NONE);
-        self.holds[block as usize] = NONE;
-        self.free[block as usize] = at;
-        let class = self.class[self.g.sizes.of_tensor[t as usize] as usize] as usize - 1;
+        let block = std::mem::replace(&mut self.block[t], NONE);
+        self.holds[block] = NOBODY;
+        self.free[block] = at;
+        let class = self.class[self.g.sizes.of_tensor[t]] - 1;
         self.unused[class].push(Reverse((at, block)));
     }
 
     /// A block of the class of a size: a free one, or one whose tensor is swapped out.
     fn acquire(
         &mut self,
-        size: u32,
-        i: u32,
+        size: usize,
+        i: StepPos,
         request: usize,
         before: Option<&[bool]>,
-        home: u32,
-    ) -> Option<u32> {
-        let class = self.class[size as usize] as usize - 1;
-        let blocks = self.first[class]..self.first[class + 1];
-        if home != NONE && self.holds[home as usize] == NONE {
+        home: BlockIx,
+    ) -> Option<BlockIx> {
+        let class = self.class[size] - 1;
+        let blocks = blocks_of(&self.first, class);
+        if home != NONE && self.holds[home] == NOBODY {
             return Some(home);
         }
         while let Some(Reverse((since, b))) = self.unused[class].pop() {
-            if self.holds[b as usize] == NONE && self.free[b as usize] == since {
+            if self.holds[b] == NOBODY && self.free[b] == since {
                 return Some(b);
             }
         }
@@ -286,53 +291,53 @@ impl<'a> Pass<'a> {
             return None;
         }
         self.pressure[request] = true;
-        let idle = || blocks.clone().filter(|&b| self.pinned[self.holds[b as usize] as usize] != i + 1);
+        let idle = || blocks.clone().filter(|&b| self.pinned[self.holds[b]] != i.next());
         let new = before.is_some_and(|b| !b[request]);
-        let untouched = |b: u32| self.last[self.holds[b as usize] as usize] == 0;
+        let untouched = |b: BlockIx| self.last[self.holds[b]] == StepPos(0);
         let object = self.objects[class];
         let threshold = self.g.p.device.h2d_ns(object);
-        let now = self.start[i as usize];
-        let old = |b: u32| now - self.start[self.last[self.holds[b as usize] as usize] as usize] >= threshold;
-        let furthest = |blocks: &mut dyn Iterator<Item = u32>| {
+        let now = self.start[i];
+        let old = |b: BlockIx| now - self.start[self.last[self.holds[b]]] >= threshold;
+        let furthest = |blocks: &mut dyn Iterator<Item = BlockIx>| {
             blocks.max_by_key(|&b| {
-                let t = self.holds[b as usize];
-                (self.next_use(t), u32::MAX - self.last[t as usize], u32::MAX - b)
+                let t = self.holds[b];
+                (self.next_use(t), Reverse(self.last[t]), Reverse(b))
             })
         };
         let choice = None
             .or_else(|| furthest(&mut idle().filter(|&b| new && untouched(b))))
             .or_else(|| furthest(&mut idle().filter(|&b| old(b) || untouched(b))))
             .or_else(|| furthest(&mut idle()))?;
-        let (t, early) = (self.holds[choice as usize], untouched(choice));
+        let (t, early) = (self.holds[choice], untouched(choice));
         if early {
             // It was not needed yet: the step begins without it.
-            self.moves.home[t as usize] = NONE;
-            self.dirty[t as usize] = false;
-            self.block[t as usize] = NONE;
-            self.holds[choice as usize] = NONE;
+            self.moves.home[t] = NONE;
+            self.dirty[t] = false;
+            self.block[t] = NONE;
+            self.holds[choice] = NOBODY;
         } else {
-            let content = self.dirty[t as usize] && !self.overwritten(t);
+            let content = self.dirty[t] && !self.overwritten(t);
             self.release(t, content);
         }
         Some(choice)
     }
 
     /// Position at which a tensor on the device is needed next; past the end, a position of the next step.
-    fn next_use(&self, t: u32) -> u32 {
-        let (next, end) = (self.next[t as usize], self.g.touches[t as usize + 1]);
+    fn next_use(&self, t: TensorId) -> StepPos {
+        let (next, end) = (self.next[t], self.g.touches[TensorId(t.0 + 1)]);
         if next < end {
-            return self.touches[next as usize];
+            return self.touches[next];
         }
-        self.order.len() as u32 + self.touches[self.g.touches[t as usize] as usize]
+        StepPos::new(self.order.len() + self.touches[self.g.touches[t]].index())
     }
 
     /// True if the next op that touches a tensor overwrites it.
-    fn overwritten(&self, t: u32) -> bool {
-        let (next, end) = (self.next[t as usize], self.g.touches[t as usize + 1]);
+    fn overwritten(&self, t: TensorId) -> bool {
+        let (next, end) = (self.next[t], self.g.touches[TensorId(t.0 + 1)]);
         if next >= end {
             return false;
         }
-        let op = self.order[self.touches[next as usize] as usize];
-        !self.g.p.ops[op as usize].reads.contains(&t)
+        let op = self.order[self.touches[next].index()];
+        !self.g.p.ops[op].reads.contains(&t)
     }
 }

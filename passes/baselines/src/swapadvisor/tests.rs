@@ -1,6 +1,7 @@
 //! The examples of Fig. 1, 3, 4 and 5, and random problems.
 
-use memc_planner::{Kind, NoPlan, Problem, Request};
+use memc_ir::Arena;
+use memc_planner::{CommandIx, Kind, NoPlan, OpPos, Problem, Request, StepPos, TensorId};
 
 use super::engine::Augmented;
 use super::graph::{Act, Graph, NONE};
@@ -14,8 +15,8 @@ use crate::samples::{UNIT, device, holds, op, problem, tensor};
 #[test]
 fn fig_4_schedules_are_crossed() {
     let (first, second) = ([1, 2, 3, 4, 5], [2, 3, 4, 5, 1]);
-    let index = |order: [u32; 5]| order.map(|node| node - 1);
-    let child = |a, b| cross(&index(a), &index(b), 3).into_iter().map(|i| i + 1).collect::<Vec<u32>>();
+    let index = |order: [u32; 5]| order.map(|node| OpPos(node - 1));
+    let child = |a, b| cross(&index(a), &index(b), 3).into_iter().map(|i| i.0 + 1).collect::<Vec<u32>>();
     assert_eq!(child(first, second), [2, 3, 4, 1, 5]);
     assert_eq!(child(second, first), [1, 2, 3, 4, 5]);
 }
@@ -26,7 +27,7 @@ fn crossed_and_mutated_schedules_are_orders() {
     arbtest::arbtest(|u| {
         let p = problem(u)?;
         let precedence = Precedence::new(&p);
-        let given: Vec<u32> = (0..p.ops.len() as u32).collect();
+        let given: Vec<OpPos> = p.ops.ids().collect();
         let mut random = Random::new(u.arbitrary()?, 0);
         let a = precedence.vary(&given, 1.0, &mut random);
         let b = precedence.vary(&given, 1.0, &mut random);
@@ -63,7 +64,7 @@ fn mutated_pools_are_monotonic() {
         pool = pool.mutate(0.3, &mut random);
         assert_eq!(pool.cls[0], 1);
         assert!(pool.cls.windows(2).all(|w| w[1] == w[0] || w[1] == w[0] + 1), "{:?}", pool.cls);
-        assert_eq!(pool.cnt.len() as u32, pool.cls[5]);
+        assert_eq!(pool.cnt.len(), pool.cls[5]);
         assert!(pool.cnt.iter().all(|&n| n > 0));
         seen.insert(pool.cls.clone());
     }
@@ -84,22 +85,22 @@ fn fig_3_the_least_recent_parameter_makes_room() {
     let p = Problem::new("fig3", device(), tensors, ops).expect("invariant: the example is well-formed");
     let g = Graph::new(&p, 4 * UNIT, true);
     let pool = Pool { cls: vec![1], cnt: vec![4] };
-    let moves = g.plan(&[0, 1, 2], &pool).expect("invariant: four units suffice");
+    let moves = g.plan(&[0, 1, 2].map(OpPos), &pool).expect("invariant: four units suffice");
     let enters = |t: u32| {
         moves.acts.iter().find_map(|&(at, act, u)| match act {
-            Act::In(b) if u == t => Some((at, b)),
+            Act::In(b) if u == TensorId(t) => Some((at, b)),
             _ => None,
         })
     };
     let (w1_in, w2_in, w3_in) = (enters(w1), enters(w2), enters(w3));
     let (Some(first), Some(second), Some(third)) = (w1_in, w2_in, w3_in) else { panic!("{moves:?}") };
-    assert_eq!((first.0, second.0), (0, 0), "there is room for what op1 and op2 need");
-    assert_eq!(third, (1, first.1), "W3 takes W1's place once op1 has run");
-    let a3_block = moves.at.iter().find(|&&(_, t, _)| t == a3).map(|a| a.2);
+    assert_eq!((first.0, second.0), (StepPos(0), StepPos(0)), "there is room for what op1 and op2 need");
+    assert_eq!(third, (StepPos(1), first.1), "W3 takes W1's place once op1 has run");
+    let a3_block = moves.at.iter().find(|&&(_, t, _)| t == TensorId(a3)).map(|a| a.2);
     assert_eq!(a3_block, Some(second.1), "A3 takes W2's place");
     assert!(!moves.acts.iter().any(|&(_, act, _)| act == Act::Out), "parameters are in host memory already");
     // The double pass: W3 is on the device when the first pass ends, but the second has no room for it.
-    assert!(moves.home.iter().all(|&home| home == NONE));
+    assert!(moves.home.values().all(|&home| home == NONE));
 }
 
 /// Fig. 1(a), with ops after it that stand for the backward pass, so that activations are needed twice.
@@ -131,18 +132,23 @@ fn fig_1() -> Problem {
 fn fig_1_ends(schedule: [u32; 6], pool: &Pool) -> u64 {
     let p = fig_1();
     let g = Graph::new(&p, 10 * UNIT, true);
-    let order: Vec<u32> = schedule.into_iter().chain(6..12).collect();
+    let order: Vec<OpPos> = schedule.into_iter().chain(6..12).map(OpPos).collect();
     let moves = g.plan(&order, pool).expect("invariant: ten units suffice");
     let x = Augmented::new(&g, &order, pool, &moves);
-    let (mut ends, mut free) = (vec![0; x.jobs.len()], [0; 3]);
-    for (i, job) in x.jobs.iter().enumerate() {
-        let awaited = x.awaits[i].iter().filter(|a| !a.previous).map(|a| ends[a.command as usize]);
+    let mut ends: Arena<CommandIx, u64> = Arena::filled(0, x.jobs.len());
+    let mut free = [0; 3];
+    for (i, job) in x.jobs.iter() {
+        let awaited = x.awaits[i].iter().filter(|a| !a.previous).map(|a| ends[a.command]);
         let start = awaited.max().unwrap_or(0).max(free[job.stream as usize]);
         ends[i] = start + job.ns;
         free[job.stream as usize] = ends[i];
     }
-    let concat = order.iter().position(|&op| op == 5).map(|i| x.runs[i]).expect("invariant: concat runs");
-    ends[concat as usize] / 1000
+    let concat = order
+        .iter()
+        .position(|&op| op == OpPos(5))
+        .map(|i| x.runs[StepPos(i as u32)])
+        .expect("invariant: concat runs");
+    ends[concat] / 1000
 }
 
 /// Fig. 1(b) to (e): five objects of 2 MB take one unit longer than eight of 1 MB and one of 2 MB with the

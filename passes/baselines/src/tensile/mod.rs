@@ -44,8 +44,10 @@ mod swap;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Reverse;
+
 use memc_ir::Bytes;
-use memc_planner::{Found, NoPlan, Planner, Problem, Request};
+use memc_planner::{Found, NoPlan, OpPos, Planner, Problem, Request, StepPos};
 
 /// TENSILE.
 pub(super) const PLANNER: Planner = Planner {
@@ -72,15 +74,21 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let mut recomputation = recompute::Recomputation::new(p, &tasks);
     let mut scheme = recomputation.scheme();
     while bytes > request.capacity {
-        let step = scheme.sequence.steps.get(at).map_or(0, |step| step.op);
+        let step = scheme.sequence.steps.get(at).map_or(OpPos(0), |step| step.op);
         // A recomputation counts with the op that it is for.
-        let later = scheme.sequence.steps[at..].iter().find(|s| s.again.is_none()).map_or(step, |s| s.op);
+        let later = scheme
+            .sequence
+            .steps
+            .range(at, scheme.sequence.steps.next_id())
+            .iter()
+            .find(|s| s.again.is_none())
+            .map_or(step, |s| s.op);
         if !request.allow.recompute || (request.stop)() || !recomputation.extend(later) {
             return Err(NoPlan::Infeasible(format!(
                 "the smallest memory peak that TENSILE reaches is {}, at {}: no copy of the rest hides behind \
                  computation{}",
                 Bytes(bytes),
-                p.ops.get(step as usize).map_or("the first op", |op| op.name.as_str()),
+                p.ops.get(step).map_or("the first op", |op| op.name.as_str()),
                 if request.allow.recompute {
                     ", nothing more can be recomputed from what stays on the device"
                 } else {
@@ -91,8 +99,8 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         scheme = recomputation.scheme();
         evaluations += 1;
         let usage = scheme.usage();
-        let most = usage.iter().enumerate().max_by_key(|&(i, &b)| (b, usize::MAX - i));
-        (at, bytes) = most.map_or((0, 0), |(i, &b)| (i, b));
+        let most = usage.iter().max_by_key(|&(i, &b)| (b, Reverse(i)));
+        (at, bytes) = most.map_or((StepPos(0), 0), |(i, &b)| (i, b));
     }
     Ok(Found { decisions: scheme.decisions(p), evaluations })
 }

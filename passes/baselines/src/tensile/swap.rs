@@ -1,7 +1,10 @@
 //! Swap tasks: the tensors of the memory peak, their feasible time regions, and the link that they share
 //! (Sec. 4.1, 4.2, Algorithms 1 and 2).
 
-use memc_planner::{Problem, Scheme, Sequence, Swap};
+use std::cmp::Reverse;
+
+use memc_ir::Arena;
+use memc_planner::{GapIx, Problem, Scheme, Sequence, StepPos, Swap, TensorId};
 
 use super::link::Link;
 
@@ -11,32 +14,39 @@ pub(super) struct Tasks<'a> {
     /// The gaps between tensor accesses, and the swap tasks of each.
     pub(super) scheme: Scheme,
     /// Start of every op, and the end of the step.
-    start: Vec<u64>,
+    start: Arena<StepPos, u64>,
     /// Gaps whose copy to the host has its time on the link.
-    copied: Vec<bool>,
+    copied: Arena<GapIx, bool>,
     /// Tensors with swap tasks.
-    pub(super) swapped: Vec<bool>,
+    pub(super) swapped: Arena<TensorId, bool>,
     link: Link,
 }
 
 impl<'a> Tasks<'a> {
     /// No tasks; inputs are there when the step begins.
     pub(super) fn new(p: &'a Problem) -> Tasks<'a> {
-        let sequence = Sequence::of_order(p, 0..p.ops.len() as u32);
-        let mut start = vec![0];
+        let sequence = Sequence::of_order(p, p.ops.ids());
+        let mut start = Arena::from(vec![0]);
         let mut now = 0;
-        start.extend(sequence.ns.iter().map(|ns| {
+        start.extend(sequence.ns.values().map(|ns| {
             now += ns;
             now
         }));
         let mut scheme = Scheme::keep_all(sequence);
-        for (gap, swap) in scheme.sequence.gaps.iter().zip(&mut scheme.swaps) {
+        for (gap, swap) in scheme.sequence.gaps.values().zip(scheme.swaps.values_mut()) {
             if gap.arrives() {
                 *swap = Some(Swap { drop: 0, back: 0 });
             }
         }
-        let copied = vec![false; scheme.swaps.len()];
-        Tasks { p, scheme, start, copied, swapped: vec![false; p.tensors.len()], link: Link::new(now) }
+        let copied = Arena::filled(false, scheme.swaps.len());
+        Tasks {
+            p,
+            scheme,
+            start,
+            copied,
+            swapped: Arena::filled(false, p.tensors.len()),
+            link: Link::new(now),
+        }
     }
 
     fn steps(&self) -> i32 {
@@ -44,21 +54,27 @@ impl<'a> Tasks<'a> {
     }
 
     /// Bytes of a tensor that are copied.
-    fn size(&self, t: u32) -> u64 {
-        self.p.tensors[t as usize].size
+    fn size(&self, t: TensorId) -> u64 {
+        self.p.tensors[t].size
     }
 
     /// Start of a step in ns; counted on past the end in the next.
     pub(super) fn at(&self, step: i32) -> u64 {
         let n = self.steps();
-        let ns = |i: i32| self.start.get(i.max(0) as usize).copied().unwrap_or_default();
+        let ns = |i: i32| self.start.get(StepPos::at(i)).copied().unwrap_or_default();
         if step > n { ns(n) + ns(step - n) } else { ns(step) }
+    }
+
+    /// Steps whose start has a property that the first ones have.
+    fn starts(&self, has: impl Fn(u64) -> bool) -> i32 {
+        let end = self.start.partition_point(|&s| has(s)).position();
+        end.min(self.steps())
     }
 
     /// The first step that starts at `ns` or later.
     fn first_from(&self, ns: u64) -> i32 {
         let n = self.steps();
-        let first = |ns: u64| self.start[..n as usize].partition_point(|&s| s < ns) as i32;
+        let first = |ns: u64| self.starts(|s| s < ns);
         let end = self.at(n);
         if ns > end { n + first(ns - end) } else { first(ns) }
     }
@@ -66,39 +82,39 @@ impl<'a> Tasks<'a> {
     /// The last step that starts at `ns` or earlier.
     fn last_until(&self, ns: u64) -> i32 {
         let n = self.steps();
-        let last = |ns: u64| self.start[..n as usize].partition_point(|&s| s <= ns) as i32 - 1;
+        let last = |ns: u64| self.starts(|s| s <= ns) - 1;
         let end = self.at(n);
         if ns >= end { n + last(ns - end) } else { last(ns) }
     }
 
     /// Algorithm 2: the peak's step and bytes.
-    pub(super) fn peak(&self) -> (usize, u64) {
+    pub(super) fn peak(&self) -> (StepPos, u64) {
         let usage = self.scheme.usage();
-        let most = usage.iter().enumerate().max_by_key(|&(i, &bytes)| (bytes, usize::MAX - i));
-        most.map_or((0, 0), |(i, &bytes)| (i, bytes))
+        let most = usage.iter().max_by_key(|&(i, &bytes)| (bytes, Reverse(i)));
+        most.map_or((StepPos(0), 0), |(i, &bytes)| (i, bytes))
     }
 
     /// Tensors that lie unused on the device during a step and have no tasks, the largest first.
-    pub(super) fn idle_at(&self, step: usize) -> Vec<u32> {
-        let (step, n) = (step as i32, self.steps());
-        let gaps = self.scheme.sequence.gaps.iter().zip(&self.scheme.swaps);
+    pub(super) fn idle_at(&self, step: StepPos) -> Vec<TensorId> {
+        let (step, n) = (step.position(), self.steps());
+        let gaps = self.scheme.sequence.gaps.values().zip(self.scheme.swaps.values());
         let covers = gaps.filter(|(gap, swap)| {
             let now = (gap.from < step && step < gap.to) || step + n < gap.to;
-            swap.is_none() && now && !self.swapped[gap.tensor as usize]
+            swap.is_none() && now && !self.swapped[gap.tensor]
         });
-        let mut tensors: Vec<(std::cmp::Reverse<u64>, u32)> =
-            covers.map(|(gap, _)| (std::cmp::Reverse(gap.bytes), gap.tensor)).collect();
+        let mut tensors: Vec<(Reverse<u64>, TensorId)> =
+            covers.map(|(gap, _)| (Reverse(gap.bytes), gap.tensor)).collect();
         tensors.sort_unstable();
         tensors.into_iter().map(|(_, t)| t).collect()
     }
 
     /// Algorithm 1 for one tensor: finds room on the link for its swap tasks so that it is away in at least
     /// one gap.
-    pub(super) fn schedule(&mut self, t: u32, peak: usize) -> bool {
+    pub(super) fn schedule(&mut self, t: TensorId, peak: StepPos) -> bool {
         let gaps = self.scheme.sequence.gaps_of(t);
-        let n = self.steps() as usize;
-        let wraps = |g: usize, s: &Self| s.scheme.sequence.gaps[g].wraps(n);
-        let latest = self.at(peak as i32);
+        let n = self.scheme.sequence.steps.len();
+        let wraps = |g: GapIx, s: &Self| s.scheme.sequence.gaps[g].wraps(n);
+        let latest = self.at(peak.position());
         let updated = gaps.clone().next_back().filter(|&g| wraps(g, self));
         let mut first = updated.filter(|&g| self.swap(g, u64::MAX));
         if first.is_none() {
@@ -108,7 +124,7 @@ impl<'a> Tasks<'a> {
         if first.is_none() {
             return false;
         }
-        self.swapped[t as usize] = true;
+        self.swapped[t] = true;
         // Line 36: the rest of the accesses.
         for g in gaps {
             if Some(g) != first && !wraps(g, self) {
@@ -120,20 +136,19 @@ impl<'a> Tasks<'a> {
 
     /// Swap tasks for one gap: out as early as the link allows, ending by `latest`, and in as late as
     /// possible.
-    fn swap(&mut self, g: usize, latest: u64) -> bool {
+    fn swap(&mut self, g: GapIx, latest: u64) -> bool {
         let gap = self.scheme.sequence.gaps[g];
-        let n = self.steps();
-        let wraps = gap.wraps(n as usize);
+        let wraps = gap.wraps(self.scheme.sequence.steps.len());
         if self.scheme.swaps[g].is_some() || !(gap.open() || wraps) {
             return false;
         }
-        self.scheme.swaps[g] = Some(Swap::longest(&gap, n as usize));
+        self.scheme.swaps[g] = Some(Swap::longest(&gap, self.scheme.sequence.steps.len()));
         let tasks = self.regions(g, latest);
         self.scheme.swaps[g] = tasks.map(|(_, _, swap)| swap);
-        let mut outs = vec![-1; self.copied.len()];
+        let mut outs = Arena::filled(-1, self.copied.len());
         self.scheme.copies_out_of(self.p, gap.tensor, &mut outs);
         let gaps = self.scheme.sequence.gaps_of(gap.tensor);
-        let unplanned = |k: usize| k != g && outs[k] >= 0 && !self.copied[k];
+        let unplanned = |k: GapIx| k != g && outs[k] >= 0 && !self.copied[k];
         let Some((out, back, _)) = tasks.filter(|_| !gaps.clone().any(unplanned)) else {
             self.scheme.swaps[g] = None;
             return false;
@@ -150,15 +165,15 @@ impl<'a> Tasks<'a> {
 
     /// Starts of the copies of a gap that is tentatively swapped, and what they mean for the steps; nothing
     /// when there is no region for one of them or no step in which the tensor is away.
-    fn regions(&self, g: usize, latest: u64) -> Option<(Option<u64>, Option<u64>, Swap)> {
+    fn regions(&self, g: GapIx, latest: u64) -> Option<(Option<u64>, Option<u64>, Swap)> {
         let gap = &self.scheme.sequence.gaps[g];
         let n = self.steps();
         let (begin, end) = (self.at(gap.from + 1), self.at(gap.to));
-        let wraps = gap.wraps(n as usize);
-        let mut outs = vec![-1; self.copied.len()];
+        let wraps = gap.wraps(self.scheme.sequence.steps.len());
+        let mut outs = Arena::filled(-1, self.copied.len());
         self.scheme.copies_out_of(self.p, gap.tensor, &mut outs);
         let (mut out, mut gone) = (None, begin);
-        let mut swap = Swap::longest(gap, n as usize);
+        let mut swap = Swap::longest(gap, self.scheme.sequence.steps.len());
         if outs[g] >= 0 {
             // The end of a step waits for the copies that are left.
             let limit = latest.min(if wraps { self.at(n) } else { end });

@@ -1,6 +1,6 @@
 //! The example of Fig. 5, the text on swapping and recomputation, and random problems.
 
-use memc_planner::{Kind, Problem, Request, Swap, What};
+use memc_planner::{Kind, OpPos, Problem, Request, StepPos, Swap, TensorId, What};
 
 use super::PLANNER;
 use super::swap::Tasks;
@@ -40,7 +40,7 @@ fn after(tasks: &Tasks<'_>, t: u32, from: i32) -> Option<Swap> {
     let s = &tasks.scheme;
     let g = s
         .sequence
-        .gaps_of(t)
+        .gaps_of(TensorId(t))
         .find(|&g| s.sequence.gaps[g].from == from)
         .expect("invariant: the tensor has that gap");
     s.swaps[g]
@@ -52,10 +52,10 @@ fn after(tasks: &Tasks<'_>, t: u32, from: i32) -> Option<Swap> {
 fn fig_5_feature_maps_leave_early_and_return_late_one_at_a_time() {
     let p = mlp();
     let mut tasks = Tasks::new(&p);
-    assert!(tasks.schedule(3, 11));
+    assert!(tasks.schedule(TensorId(3), StepPos(11)));
     // Out from 20 to 24, when op 4 starts; in from 36, when op 10 starts, to 40.
     assert_eq!(after(&tasks, 3, 1), Some(Swap { drop: 4, back: 10 }));
-    assert!(tasks.schedule(4, 11));
+    assert!(tasks.schedule(TensorId(4), StepPos(11)));
     // Out from 24 to 25, in op 4, released at 26; in from 35 to 36, for which op 9 has to take the bytes
     // at 34.
     assert_eq!(after(&tasks, 4, 1), Some(Swap { drop: 5, back: 9 }));
@@ -66,8 +66,11 @@ fn fig_5_feature_maps_leave_early_and_return_late_one_at_a_time() {
 fn swap_outs_end_before_the_peak() {
     let p = mlp();
     let mut tasks = Tasks::new(&p);
-    assert!(!tasks.schedule(3, 3), "h, 4 units from 20 on, cannot be gone when op 3 starts at 22");
-    assert!(tasks.schedule(3, 4), "it can when op 4 starts at 24");
+    assert!(
+        !tasks.schedule(TensorId(3), StepPos(3)),
+        "h, 4 units from 20 on, cannot be gone when op 3 starts at 22"
+    );
+    assert!(tasks.schedule(TensorId(3), StepPos(4)), "it can when op 4 starts at 24");
 }
 
 /// Fig. 1(c), Fig. 5 and Sec. 4.1: what the optimizing phase updates leaves after the update and is back when
@@ -77,15 +80,15 @@ fn fig_1c_parameters_are_swapped_across_iterations() {
     let p = mlp();
     let n = p.ops.len() as i32;
     let mut tasks = Tasks::new(&p);
-    assert!(tasks.schedule(2, 12));
+    assert!(tasks.schedule(TensorId(2), StepPos(12)));
     // w2: updated by op 14 until 70, gone at 72; needed by op 1 at 10 of the next step, so the copy starts at
     // 8, in op 0.
     assert_eq!(after(&tasks, 2, 14), Some(Swap { drop: 16, back: n }));
     assert_eq!(after(&tasks, 2, 1), Some(Swap { drop: 2, back: 13 }));
     let outs = tasks.scheme.copies_out(&p);
-    assert_eq!(outs.iter().filter(|&&o| o >= 0).count(), 1, "what was swapped in is still in host memory");
+    assert_eq!(outs.values().filter(|&&o| o >= 0).count(), 1, "what was swapped in is still in host memory");
     // w1 is needed by the first op: there is no time before it, but there is between its other accesses.
-    assert!(tasks.schedule(1, 12));
+    assert!(tasks.schedule(TensorId(1), StepPos(12)));
     assert_eq!(after(&tasks, 1, 15), None);
     assert_eq!(after(&tasks, 1, 0), Some(Swap { drop: 2, back: 14 }));
 }
@@ -97,8 +100,8 @@ fn algorithm_2_finds_the_peak_and_its_tensors() {
     let p = mlp();
     let tasks = Tasks::new(&p);
     // x, w1, w2, h, mask, dy, dw2 at backward2.
-    assert_eq!(tasks.peak(), (12, 13 * UNIT));
-    assert_eq!(tasks.idle_at(12), [1, 2, 0]);
+    assert_eq!(tasks.peak(), (StepPos(12), 13 * UNIT));
+    assert_eq!(tasks.idle_at(StepPos(12)), [1, 2, 0].map(TensorId));
 }
 
 /// Sec. 4.4: where swapping does not suffice, the tensor with the most bytes per time of recomputation is
@@ -120,11 +123,11 @@ fn recomputation_takes_the_largest_msps() {
     let mut request = Request::new(13 * UNIT);
     request.allow.swap = false;
     let r = planned(&p, &PLANNER, &request).expect("invariant: 13 units suffice");
-    let again = r.trace.commands.iter().filter_map(|c| match c.what {
+    let again = r.trace.commands.values().filter_map(|c| match c.what {
         What::Run { op, again: true } => Some(op),
         _ => None,
     });
-    assert_eq!(again.collect::<Vec<_>>(), [1]);
+    assert_eq!(again.collect::<Vec<_>>(), [OpPos(1)]);
     assert_eq!(r.evaluation.step_ns, 23_000);
     request.allow.recompute = false;
     assert!(planned(&p, &PLANNER, &request).is_none());

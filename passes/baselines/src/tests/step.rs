@@ -1,7 +1,7 @@
 //! Random training steps for the tests of planners.
 
 use memc_planner::sample::{device, op, tensor};
-use memc_planner::{Kind, Op, Problem, Tensor};
+use memc_planner::{Kind, Op, Problem, Tensor, TensorId};
 
 /// A training step with skips, several results per op, updates in place, inputs, outputs and workspaces.
 pub(crate) fn random(u: &mut arbtest::arbitrary::Unstructured<'_>) -> arbtest::arbitrary::Result<Problem> {
@@ -52,7 +52,7 @@ pub(crate) fn random(u: &mut arbtest::arbitrary::Unstructured<'_>) -> arbtest::a
         reads.extend(grad);
         let mut o = op(&format!("b{i}"), u.int_in_range(1..=9000)?, &reads, &[g, gw]);
         if i == 0 {
-            o.outputs = vec![(g, 256)];
+            o.outputs = vec![(TensorId(g), 256)];
         }
         ops.push(o);
         ops.push(op(&format!("u{i}"), 100, &[gw, weights[i]], &[weights[i]]));

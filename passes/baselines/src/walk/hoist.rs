@@ -1,11 +1,12 @@
 //! Moves copies to the device ahead of their need, as prefetchers do, and releases behind copies to the host,
 //! as allocators do that take free memory first.
 
-use memc_planner::{Action, Decisions, Home, Problem, Run};
+use memc_ir::Arena;
+use memc_planner::{Action, Decisions, Home, Problem, Run, TensorId};
 
 /// A copy to the device: tensor, the slot that it is in, the first slot that it may be in.
 struct Copy {
-    tensor: u32,
+    tensor: TensorId,
     slot: usize,
     first: usize,
 }
@@ -21,27 +22,27 @@ pub(crate) fn put_off(p: &Problem, d: Decisions, capacity: u64) -> Decisions {
     for action in &d.actions {
         if let Action::Run(run) = action {
             start.push(clock);
-            clock += p.ops[run.op as usize].time_ns;
+            clock += p.ops[run.op].time_ns;
         }
     }
     // The first slot in which each tensor is wanted again, from the end.
-    let mut wanted = vec![start.len(); p.tensors.len()];
+    let mut wanted = Arena::filled(start.len(), p.tensors.len());
     let mut until = vec![None; d.actions.len()];
     let mut slot = start.len();
     for (i, action) in d.actions.iter().enumerate().rev() {
         match action {
             Action::Run(run) => {
                 slot -= 1;
-                let op = &p.ops[run.op as usize];
-                op.reads.iter().chain(&op.writes).for_each(|&t| wanted[t as usize] = slot);
+                let op = &p.ops[run.op];
+                op.reads.iter().chain(&op.writes).for_each(|&t| wanted[t] = slot);
             }
-            Action::In((t, _)) => wanted[*t as usize] = slot,
-            Action::Drop(t) => until[i] = Some(wanted[*t as usize]),
+            Action::In((t, _)) => wanted[*t] = slot,
+            Action::Drop(t) => until[i] = Some(wanted[*t]),
             Action::Out(_) => {}
         }
     }
     let mut late: Vec<Vec<Action>> = vec![Vec::new(); start.len() + 1];
-    let mut done = vec![0u64; p.tensors.len()];
+    let mut done = Arena::filled(0u64, p.tensors.len());
     for (i, action) in d.actions.iter().enumerate() {
         let k = runs.len();
         match action {
@@ -52,16 +53,13 @@ pub(crate) fn put_off(p: &Problem, d: Decisions, capacity: u64) -> Decisions {
             }
             Action::Out(t) => {
                 link = link.max(start.get(k).copied().unwrap_or(clock));
-                link += p.device.d2h_ns(p.tensors[*t as usize].size);
-                done[*t as usize] = link;
+                link += p.device.d2h_ns(p.tensors[*t].size);
+                done[*t] = link;
             }
             Action::Drop(t) => {
-                let bytes = p.tensors[*t as usize].bytes;
+                let bytes = p.tensors[*t].bytes;
                 let mut to = k;
-                while to + 1 < until[i].unwrap_or(0)
-                    && start[to] < done[*t as usize]
-                    && used[to] + bytes <= capacity
-                {
+                while to + 1 < until[i].unwrap_or(0) && start[to] < done[*t] && used[to] + bytes <= capacity {
                     used[to] += bytes;
                     to += 1;
                 }
@@ -102,18 +100,18 @@ pub(crate) fn hoist(
     p: &Problem,
     d: Decisions,
     capacity: u64,
-    lead: &dyn Fn(u32, usize) -> (usize, usize),
+    lead: &dyn Fn(TensorId, usize) -> (usize, usize),
 ) -> Decisions {
     let mut used = usage(p, &d);
     let mut s = Slots::new(p, &d);
     let mut start = vec![0u64];
     for run in &s.runs {
-        start.push(start.last().copied().unwrap_or(0) + p.ops[run.op as usize].time_ns);
+        start.push(start.last().copied().unwrap_or(0) + p.ops[run.op].time_ns);
     }
     let mut to: Vec<usize> = s.copies.iter().map(|c| c.slot).collect();
     let mut latest = u64::MAX;
     for (c, to) in s.copies.iter().zip(&mut to).rev() {
-        let tensor = &p.tensors[c.tensor as usize];
+        let tensor = &p.tensors[c.tensor];
         latest = latest.min(start[c.slot]).saturating_sub(p.device.h2d_ns(tensor.size));
         let (first, by) = lead(c.tensor, c.slot);
         let limit = c.first.max(first);
@@ -122,7 +120,7 @@ pub(crate) fn hoist(
             used[*to] += tensor.bytes;
         }
     }
-    let mut ins: Vec<Vec<u32>> = vec![Vec::new(); s.before.len()];
+    let mut ins: Vec<Vec<TensorId>> = vec![Vec::new(); s.before.len()];
     for (c, to) in s.copies.iter().zip(to) {
         ins[to].push(c.tensor);
     }
@@ -138,7 +136,7 @@ pub(crate) fn hoist(
 impl Slots {
     fn new(p: &Problem, d: &Decisions) -> Slots {
         let mut s = Slots { runs: Vec::new(), before: vec![Vec::new()], copies: Vec::new() };
-        let mut released = vec![0; p.tensors.len()];
+        let mut released = Arena::filled(0, p.tensors.len());
         for action in &d.actions {
             let slot = s.runs.len();
             match action {
@@ -147,10 +145,10 @@ impl Slots {
                     s.before.push(Vec::new());
                 }
                 Action::In((t, _)) => {
-                    s.copies.push(Copy { tensor: *t, slot, first: released[*t as usize] });
+                    s.copies.push(Copy { tensor: *t, slot, first: released[*t] });
                 }
                 Action::Drop(t) => {
-                    released[*t as usize] = slot;
+                    released[*t] = slot;
                     // What came and went without a run between need not have come.
                     let first = s.copies.partition_point(|c| c.slot < slot);
                     match s.copies[first..].iter().rposition(|c| c.tensor == *t) {
@@ -167,12 +165,12 @@ impl Slots {
 
 /// Bytes on the device during every run of decisions.
 pub(crate) fn usage(p: &Problem, d: &Decisions) -> Vec<u64> {
-    let bytes = |t: u32| p.tensors[t as usize].bytes;
-    let mut here = vec![false; p.tensors.len()];
+    let bytes = |t: TensorId| p.tensors[t].bytes;
+    let mut here = Arena::filled(false, p.tensors.len());
     let mut used = 0u64;
     for (&t, home) in &d.homes {
         if matches!(home, Home::Dev(_)) {
-            here[t as usize] = true;
+            here[t] = true;
             used += bytes(t);
         }
     }
@@ -180,22 +178,22 @@ pub(crate) fn usage(p: &Problem, d: &Decisions) -> Vec<u64> {
     for action in &d.actions {
         match action {
             Action::In((t, _)) => {
-                here[*t as usize] = true;
+                here[*t] = true;
                 used += bytes(*t);
             }
             Action::Drop(t) => {
-                here[*t as usize] = false;
+                here[*t] = false;
                 used = used.saturating_sub(bytes(*t));
             }
             Action::Out(_) => {}
             Action::Run(run) => {
                 for &(t, _) in &run.at {
-                    here[t as usize] = true;
+                    here[t] = true;
                     used += bytes(t);
                 }
-                let op = &p.ops[run.op as usize];
+                let op = &p.ops[run.op];
                 let scratch =
-                    |t: &u32| run.again && !run.at.iter().any(|a| a.0 == *t) && !op.reads.contains(t);
+                    |t: &TensorId| run.again && !run.at.iter().any(|a| a.0 == *t) && !op.reads.contains(t);
                 let extra: u64 = op.writes.iter().filter(|t| scratch(t)).map(|&t| bytes(t)).sum();
                 out.push(used + extra + op.workspace);
             }

@@ -11,7 +11,8 @@ mod hoist;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memc_planner::{Action, Decisions, Home, Kind, NoPlan, Problem, Request};
+use memc_ir::Arena;
+use memc_planner::{Action, Decisions, Home, Kind, NoPlan, OpPos, Problem, Request, TensorId};
 
 pub(crate) use facts::{Facts, NEVER, content, writer};
 pub(crate) use hoist::{hoist, put_off, usage};
@@ -28,11 +29,11 @@ pub(crate) enum Eviction {
 /// Decisions of a method during the walk.
 pub(crate) trait Policy {
     /// Rank of a tensor among those that may leave; the least leaves first, `None` stays.
-    fn score(&mut self, _: &EvictionWalk<'_>, _: u32) -> Option<f64> {
+    fn score(&mut self, _: &EvictionWalk<'_>, _: TensorId) -> Option<f64> {
         None
     }
     /// The way to leave, where both are possible.
-    fn eviction(&mut self, _: &EvictionWalk<'_>, _: u32) -> Eviction {
+    fn eviction(&mut self, _: &EvictionWalk<'_>, _: TensorId) -> Eviction {
         Eviction::Swap
     }
     /// True if a tensor that is on the host is recomputed all the same.
@@ -44,15 +45,15 @@ pub(crate) trait Policy {
         w.capacity
     }
     /// Tensors to copy to the device before the present op, as long as there is room.
-    fn prefetch(&mut self, _: &EvictionWalk<'_>) -> Vec<u32> {
+    fn prefetch(&mut self, _: &EvictionWalk<'_>) -> Vec<TensorId> {
         Vec::new()
     }
     /// Tensors to compute again together with one, in order; the tensor is among them, or the list is empty.
-    fn together(&self, _: u32) -> &[u32] {
+    fn together(&self, _: TensorId) -> &[TensorId] {
         &[]
     }
     /// Tensors that leave after the present op, whether or not there is room.
-    fn leave(&mut self, _: &EvictionWalk<'_>) -> Vec<(u32, Eviction)> {
+    fn leave(&mut self, _: &EvictionWalk<'_>) -> Vec<(TensorId, Eviction)> {
         Vec::new()
     }
     /// True if a tensor that was recomputed for another's sake stays until it is evicted.
@@ -60,36 +61,40 @@ pub(crate) trait Policy {
         false
     }
     /// A tensor has left.
-    fn left(&mut self, _: &EvictionWalk<'_>, _: u32, _: Eviction) {}
+    fn left(&mut self, _: &EvictionWalk<'_>, _: TensorId, _: Eviction) {}
     /// A tensor has come back.
-    fn came(&mut self, _: &EvictionWalk<'_>, _: u32) {}
+    fn came(&mut self, _: &EvictionWalk<'_>, _: TensorId) {}
 }
 
 /// Reason for a walk's early end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stuck {
     /// No room for the op, though all that may leave has left.
-    NoRoom(u32),
+    NoRoom(OpPos),
     /// Ops run again over and over.
-    Thrash(u32),
+    Thrash(OpPos),
     /// A content is gone for good: the walk contradicted itself.
-    Lost(u32),
+    Lost(OpPos),
 }
 
 impl Stuck {
     /// As an answer to the request.
     pub(crate) fn explain(self, p: &Problem, method: &str) -> NoPlan {
-        let label = |i: u32| p.ops.get(i as usize).map_or("the step's end", |op| op.label.as_str());
+        let label = |i: OpPos| p.ops.get(i).map_or("the step's end", |op| op.label.as_str());
         match self {
             Stuck::NoRoom(i) => NoPlan::Infeasible(format!(
-                "{method} cannot make room for op {i} ({}): all that it may evict has left",
+                "{method} cannot make room for op {} ({}): all that it may evict has left",
+                i.0,
                 label(i)
             )),
             Stuck::Thrash(i) => NoPlan::Infeasible(format!(
-                "{method} thrashes: before op {i} ({}) more than {MOST_RECOMPUTATIONS} runs per op were recomputations",
+                "{method} thrashes: before op {} ({}) more than {MOST_RECOMPUTATIONS} runs per op were recomputations",
+                i.0,
                 label(i)
             )),
-            Stuck::Lost(i) => NoPlan::Failed(format!("{method} lost an operand of op {i} ({})", label(i))),
+            Stuck::Lost(i) => {
+                NoPlan::Failed(format!("{method} lost an operand of op {} ({})", i.0, label(i)))
+            }
         }
     }
 }
@@ -107,29 +112,29 @@ pub(crate) struct EvictionWalk<'a> {
     /// Bytes on the device.
     pub(crate) used: u64,
     /// By tensor: true if it is on the device.
-    pub(crate) here: Vec<bool>,
+    pub(crate) here: Arena<TensorId, bool>,
     /// Those that are.
-    present: BTreeSet<u32>,
+    present: BTreeSet<TensorId>,
     /// Its content there: how many writes it has seen.
-    pub(crate) seen: Vec<u32>,
+    pub(crate) seen: Arena<TensorId, usize>,
     /// Its content in host memory.
-    pub(crate) host: Vec<Option<u32>>,
+    pub(crate) host: Arena<TensorId, Option<usize>>,
     /// First position from the present one on that touches it.
-    pub(crate) next: Vec<u32>,
+    pub(crate) next: Arena<TensorId, OpPos>,
     /// Compute time at its last touch in ns.
-    pub(crate) last: Vec<u64>,
+    pub(crate) last: Arena<TensorId, u64>,
     /// Compute time so far in ns.
     pub(crate) clock: u64,
     /// The present op.
-    pub(crate) position: u32,
+    pub(crate) position: OpPos,
     /// By tensor: number of running ops that need it.
-    pins: Vec<u32>,
+    pins: Arena<TensorId, u32>,
     swap: bool,
     recompute: bool,
     recomputations: usize,
     /// Tensors brought in for a recomputation of the present op's operands.
-    visitors: Vec<u32>,
-    homes: BTreeMap<u32, Home>,
+    visitors: Vec<TensorId>,
+    homes: BTreeMap<TensorId, Home>,
     actions: Vec<Action>,
 }
 
@@ -139,7 +144,7 @@ impl<'a> EvictionWalk<'a> {
         p: &'a Problem,
         facts: &'a Facts,
         request: &Request<'_>,
-        resident: impl Fn(u32) -> bool,
+        resident: impl Fn(TensorId) -> bool,
     ) -> EvictionWalk<'a> {
         let n = p.tensors.len();
         let mut w = EvictionWalk {
@@ -147,15 +152,15 @@ impl<'a> EvictionWalk<'a> {
             facts,
             capacity: request.capacity,
             used: 0,
-            here: vec![false; n],
+            here: Arena::filled(false, n),
             present: BTreeSet::new(),
-            seen: vec![0; n],
-            host: vec![None; n],
-            next: p.tensors.iter().map(|t| t.touches.first().copied().unwrap_or(NEVER)).collect(),
-            last: vec![0; n],
+            seen: Arena::filled(0, n),
+            host: Arena::filled(None, n),
+            next: p.tensors.values().map(|t| t.touches.first().copied().unwrap_or(NEVER)).collect(),
+            last: Arena::filled(0, n),
             clock: 0,
-            position: 0,
-            pins: vec![0; n],
+            position: OpPos(0),
+            pins: Arena::filled(0, n),
             swap: request.allow.on(&p.device).swap,
             recompute: request.allow.recompute,
             recomputations: 0,
@@ -163,17 +168,17 @@ impl<'a> EvictionWalk<'a> {
             homes: BTreeMap::new(),
             actions: Vec::new(),
         };
-        for (t, tensor) in p.tensors.iter().enumerate() {
+        for (t, tensor) in p.tensors.iter() {
             match tensor.kind {
                 Kind::Transient => {}
                 Kind::Input => w.host[t] = Some(0),
-                Kind::Persistent if resident(t as u32) && !tensor.touches.is_empty() => {
-                    w.homes.insert(t as u32, Home::Dev(None));
+                Kind::Persistent if resident(t) && !tensor.touches.is_empty() => {
+                    w.homes.insert(t, Home::Dev(None));
                     (w.here[t], w.used) = (true, w.used + tensor.bytes);
-                    w.present.insert(t as u32);
+                    w.present.insert(t);
                 }
                 Kind::Persistent => {
-                    w.homes.insert(t as u32, Home::Host);
+                    w.homes.insert(t, Home::Host);
                     w.host[t] = Some(0);
                 }
             }
@@ -182,66 +187,65 @@ impl<'a> EvictionWalk<'a> {
     }
 
     /// Walks through the step.
-    pub(crate) fn run(mut self, policy: &mut dyn Policy) -> Result<(Decisions, Vec<bool>), Stuck> {
-        for i in 0..self.p.ops.len() as u32 {
+    pub(crate) fn run(
+        mut self,
+        policy: &mut dyn Policy,
+    ) -> Result<(Decisions, Arena<TensorId, bool>), Stuck> {
+        for i in self.p.ops.ids() {
             self.position = i;
             self.step(policy)?;
         }
-        self.position = self.p.ops.len() as u32;
-        let resident = (0..self.p.tensors.len()).map(|t| self.here[t] && self.p.tensors[t].persistent());
+        self.position = self.p.ops.next_id();
+        let resident = self.p.tensors.ids().map(|t| self.here[t] && self.p.tensors[t].persistent());
         let resident = resident.collect();
         self.go_home(policy)?;
         Ok((Decisions { homes: self.homes, actions: self.actions, ..Decisions::default() }, resident))
     }
 
-    pub(crate) fn bytes(&self, t: u32) -> u64 {
-        self.p.tensors[t as usize].bytes
+    pub(crate) fn bytes(&self, t: TensorId) -> u64 {
+        self.p.tensors[t].bytes
     }
 
     /// True if the content on the device is read again, in this step or the next.
-    pub(crate) fn needed(&self, t: u32) -> bool {
-        match self.next[t as usize] {
-            NEVER => self.p.tensors[t as usize].persistent(),
-            next => self.p.ops[next as usize].reads.contains(&t),
+    pub(crate) fn needed(&self, t: TensorId) -> bool {
+        match self.next[t] {
+            NEVER => self.p.tensors[t].persistent(),
+            next => self.p.ops[next].reads.contains(&t),
         }
     }
 
     /// True if the content on the device can be recomputed for its next touch.
-    pub(crate) fn can_recompute(&self, t: u32) -> bool {
-        let transient = self.p.tensors[t as usize].kind == Kind::Transient;
-        self.recompute
-            && transient
-            && self.facts.recomputable(t, self.seen[t as usize], self.next[t as usize])
+    pub(crate) fn can_recompute(&self, t: TensorId) -> bool {
+        let transient = self.p.tensors[t].kind == Kind::Transient;
+        self.recompute && transient && self.facts.recomputable(t, self.seen[t], self.next[t])
     }
 
     /// True if the tensor can be copied to the host, or is there.
-    pub(crate) fn can_swap(&self, t: u32) -> bool {
-        self.swap || self.host[t as usize] == Some(self.seen[t as usize])
+    pub(crate) fn can_swap(&self, t: TensorId) -> bool {
+        self.swap || self.host[t] == Some(self.seen[t])
     }
 
     /// True if the tensor can leave now.
-    pub(crate) fn movable(&self, t: u32) -> bool {
-        let i = t as usize;
-        self.here[i] && self.pins[i] == 0 && (!self.needed(t) || self.can_swap(t) || self.can_recompute(t))
+    pub(crate) fn movable(&self, t: TensorId) -> bool {
+        self.here[t] && self.pins[t] == 0 && (!self.needed(t) || self.can_swap(t) || self.can_recompute(t))
     }
 
     fn step(&mut self, policy: &mut dyn Policy) -> Result<(), Stuck> {
         let i = self.position;
         for t in policy.prefetch(self) {
-            let k = t as usize;
-            if !self.here[k] && self.used + self.bytes(t) <= self.capacity {
+            if !self.here[t] && self.used + self.bytes(t) <= self.capacity {
                 self.copy_in(t, policy);
             }
         }
-        let set = self.p.working_set(i as usize);
+        let set = self.p.working_set(i);
         self.bring(i, policy)?;
         for &t in &set {
-            self.next[t as usize] = self.p.tensors[t as usize].next_touch(i).unwrap_or(NEVER);
+            self.next[t] = self.p.tensors[t].next_touch(i).unwrap_or(NEVER);
         }
         let mut visitors = std::mem::take(&mut self.visitors);
         visitors.retain(|_| !policy.keeps_visitors());
         for &t in set.iter().chain(&visitors) {
-            if self.here[t as usize] && !self.p.tensors[t as usize].persistent() && !self.needed(t) {
+            if self.here[t] && !self.p.tensors[t].persistent() && !self.needed(t) {
                 self.drop(t);
             }
         }
@@ -260,7 +264,7 @@ impl<'a> EvictionWalk<'a> {
             if after <= policy.goal(self).min(self.capacity) {
                 return Ok(());
             }
-            let mut best: Option<(f64, u32)> = None;
+            let mut best: Option<(f64, TensorId)> = None;
             for t in self.present.iter().copied().filter(|&t| self.movable(t)) {
                 if let Some(score) = policy.score(self, t)
                     && best.is_none_or(|b| score < b.0)
@@ -279,38 +283,37 @@ impl<'a> EvictionWalk<'a> {
         }
     }
 
-    fn evict(&mut self, t: u32, eviction: Eviction, policy: &mut dyn Policy) {
-        let i = t as usize;
+    fn evict(&mut self, t: TensorId, eviction: Eviction, policy: &mut dyn Policy) {
         let eviction = match eviction {
             Eviction::Recompute if !self.can_recompute(t) => Eviction::Swap,
             Eviction::Swap if !self.can_swap(t) => Eviction::Recompute,
             eviction => eviction,
         };
-        if self.needed(t) && eviction == Eviction::Swap && self.host[i] != Some(self.seen[i]) {
+        if self.needed(t) && eviction == Eviction::Swap && self.host[t] != Some(self.seen[t]) {
             self.actions.push(Action::Out(t));
-            self.host[i] = Some(self.seen[i]);
+            self.host[t] = Some(self.seen[t]);
         }
         self.drop(t);
         policy.left(self, t, eviction);
     }
 
-    fn drop(&mut self, t: u32) {
+    fn drop(&mut self, t: TensorId) {
         self.actions.push(Action::Drop(t));
-        self.here[t as usize] = false;
+        self.here[t] = false;
         self.present.remove(&t);
         self.used -= self.bytes(t);
     }
 
-    fn occupy(&mut self, t: u32, seen: u32) {
-        self.here[t as usize] = true;
+    fn occupy(&mut self, t: TensorId, seen: usize) {
+        self.here[t] = true;
         self.present.insert(t);
-        self.seen[t as usize] = seen;
+        self.seen[t] = seen;
         self.used += self.bytes(t);
-        self.last[t as usize] = self.clock;
+        self.last[t] = self.clock;
     }
 
-    fn copy_in(&mut self, t: u32, policy: &mut dyn Policy) {
-        if let Some(seen) = self.host[t as usize] {
+    fn copy_in(&mut self, t: TensorId, policy: &mut dyn Policy) {
+        if let Some(seen) = self.host[t] {
             self.actions.push(Action::In((t, None)));
             self.occupy(t, seen);
             policy.came(self, t);
@@ -319,14 +322,14 @@ impl<'a> EvictionWalk<'a> {
 
     /// Has every persistent tensor where the step began with it.
     fn go_home(&mut self, policy: &mut dyn Policy) -> Result<(), Stuck> {
-        let tensors = 0..self.p.tensors.len() as u32;
-        for t in tensors.clone().filter(|&t| self.here[t as usize]).collect::<Vec<_>>() {
+        let tensors = self.p.tensors.ids();
+        for t in tensors.clone().filter(|&t| self.here[t]).collect::<Vec<_>>() {
             if !matches!(self.homes.get(&t), Some(Home::Dev(_))) {
                 self.evict(t, Eviction::Swap, policy);
             }
         }
         for t in tensors {
-            if matches!(self.homes.get(&t), Some(Home::Dev(_))) && !self.here[t as usize] {
+            if matches!(self.homes.get(&t), Some(Home::Dev(_))) && !self.here[t] {
                 self.copy_in(t, policy);
             }
         }

@@ -2,7 +2,7 @@
 
 use memc_planner::exact::{self, Judge, Optimum};
 use memc_planner::sample::{self, ALLOWED, Sample, Seed};
-use memc_planner::{Action, Decisions, Home, Problem, Realised, Request, solve};
+use memc_planner::{Action, Decisions, Home, Problem, Realised, Request, TensorId, solve};
 
 /// Ops of the largest problem.
 const OPS: usize = 12;
@@ -82,12 +82,12 @@ fn row(seed: u64, effort: u32) -> Option<Result<Row, Unproven>> {
 fn features(p: &Problem, d: &Decisions) -> String {
     let (mut moved, mut runs) = (0, 0);
     let (mut recomputed, mut outs, mut ins) = (Vec::new(), Vec::new(), Vec::new());
-    let name = |t: u32| p.tensors[t as usize].name.as_str();
+    let name = |t: TensorId| p.tensors[t].name.as_str();
     for action in &d.actions {
         match action {
-            Action::Run(run) if run.again => recomputed.push(p.ops[run.op as usize].name.as_str()),
+            Action::Run(run) if run.again => recomputed.push(p.ops[run.op].name.as_str()),
             Action::Run(run) => {
-                moved += u32::from(run.op != runs);
+                moved += u32::from(run.op.0 != runs);
                 runs += 1;
             }
             Action::Out(t) => outs.push(name(*t)),

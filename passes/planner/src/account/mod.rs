@@ -1,11 +1,14 @@
 //! What a plan does to each tensor, what that costs, and what every stall waits for.
 //!
-//! Reads a realised script; decides nothing. A copy's cost counts as hidden as far as no kernel waited for it: a stall
-//! is put down to the copy that ended last of those that the kernel awaited.
+//! Reads a realised script; decides nothing. A copy's cost counts as hidden as far as no kernel waited for
+//! it: a stall is put down to the copy that ended last of those that the kernel awaited.
 
 mod most;
 
+use memc_ir::Arena;
+
 use crate::decisions::Home;
+use crate::ids::{CommandIx, OpPos, TensorId};
 use crate::place::{Command, Event, Space, What};
 use crate::problem::Problem;
 use crate::realise::{Realised, live};
@@ -26,11 +29,11 @@ pub enum Back {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gap {
     /// The tensor.
-    pub tensor: u32,
+    pub tensor: TensorId,
     /// The last op that runs before it leaves; `None`: none in this step.
-    pub after: Option<u32>,
+    pub after: Option<OpPos>,
     /// The op that it comes back for.
-    pub before: Option<u32>,
+    pub before: Option<OpPos>,
     /// Whether it reaches into the next step.
     pub wraps: bool,
     /// How it comes back.
@@ -44,7 +47,7 @@ pub struct Gap {
     /// Time in ns that kernels waited for its copies.
     pub waited_ns: u64,
     /// The op during the gap at which most is on the device, and how many bytes that is.
-    pub room: Option<(u32, u64)>,
+    pub room: Option<(OpPos, u64)>,
 }
 
 impl Gap {
@@ -65,9 +68,9 @@ pub enum Late {
     /// The link was busy with other copies, or with this one.
     Link,
     /// Its bytes were in use until this op had run.
-    Op(u32),
+    Op(OpPos),
     /// Its bytes were in use until this tensor had been copied to the host.
-    Out(u32),
+    Out(TensorId),
     /// The step before had not ended.
     Step,
 }
@@ -76,11 +79,11 @@ pub enum Late {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
     /// A tensor's copy to the device.
-    In(u32, Late),
+    In(TensorId, Late),
     /// A tensor's copy to the host, which makes room.
-    Out(u32),
+    Out(TensorId),
     /// The copy of a result to the host.
-    Output(u32),
+    Output(TensorId),
     /// The end of the step before.
     Step,
 }
@@ -89,7 +92,7 @@ pub enum Cause {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stall {
     /// The op.
-    pub op: u32,
+    pub op: OpPos,
     /// Whether it ran again.
     pub again: bool,
     /// When it began in ns, since the step did.
@@ -114,13 +117,13 @@ pub struct Account {
 }
 
 /// A run: its op and the bytes on the device meanwhile.
-type RunAt = (u32, u64);
+type RunAt = (OpPos, u64);
 
 /// A gap that has begun: runs before it, and the command that copied the tensor out.
 #[derive(Clone, Copy)]
 struct Open {
     runs: usize,
-    out: Option<usize>,
+    out: Option<CommandIx>,
 }
 
 /// How a gap ended: runs before, how, and the command that copied the tensor in.
@@ -128,7 +131,7 @@ struct Open {
 struct Close {
     runs: usize,
     back: Back,
-    command: Option<usize>,
+    command: Option<CommandIx>,
     rerun_ns: u64,
 }
 
@@ -136,7 +139,7 @@ struct Close {
 pub fn account(p: &Problem, r: &Realised) -> Account {
     let waited = waited(r);
     let mut out = Account { stalls: stalls(r), ..Account::default() };
-    for c in &r.trace.commands {
+    for c in r.trace.commands.values() {
         match c.what {
             What::In(_) => out.to_device_ns += c.ns,
             What::Out(_) | What::Output { .. } => out.to_host_ns += c.ns,
@@ -152,10 +155,10 @@ pub fn account(p: &Problem, r: &Realised) -> Account {
         runs: &runs,
         most: &most,
         waited: &waited,
-        open: vec![None; n],
-        copied: vec![None; n],
-        first: vec![None; n],
-        last: vec![None; n],
+        open: Arena::filled(None, n),
+        copied: Arena::filled(None, n),
+        first: Arena::filled(None, n),
+        last: Arena::filled(None, n),
         gaps: Vec::new(),
     };
     walk.go();
@@ -169,14 +172,14 @@ struct Walk<'a> {
     r: &'a Realised,
     runs: &'a [RunAt],
     most: &'a Most,
-    waited: &'a [u64],
-    open: Vec<Option<Open>>,
+    waited: &'a Arena<CommandIx, u64>,
+    open: Arena<TensorId, Option<Open>>,
     /// The command of a tensor's last copy to the host that no gap has claimed.
-    copied: Vec<Option<usize>>,
+    copied: Arena<TensorId, Option<CommandIx>>,
     /// How a tensor that the step does not begin with comes first.
-    first: Vec<Option<Close>>,
+    first: Arena<TensorId, Option<Close>>,
     /// The last gap of a tensor, until an op touches it.
-    last: Vec<Option<usize>>,
+    last: Arena<TensorId, Option<usize>>,
     gaps: Vec<Gap>,
 }
 
@@ -185,21 +188,20 @@ impl Walk<'_> {
         let trace = &self.r.trace;
         let mut done = 0usize;
         // Tensors whose bytes the next command fills.
-        let mut arriving: Vec<u32> = Vec::new();
+        let mut arriving: Vec<TensorId> = Vec::new();
         for event in trace.events() {
             match event {
-                Event::Alloc(slot) | Event::Free(slot) if trace.slots[slot as usize].space == Space::Host => {
-                }
-                Event::Alloc(slot) => arriving.extend(trace.slots[slot as usize].tensor),
+                Event::Alloc(slot) | Event::Free(slot) if trace.slots[slot].space == Space::Host => {}
+                Event::Alloc(slot) => arriving.extend(trace.slots[slot].tensor),
                 Event::Free(slot) => {
-                    let Some(t) = trace.slots[slot as usize].tensor else { continue };
-                    let out = self.copied[t as usize].take();
-                    self.open[t as usize] = Some(Open { runs: done, out });
+                    let Some(t) = trace.slots[slot].tensor else { continue };
+                    let out = self.copied[t].take();
+                    self.open[t] = Some(Open { runs: done, out });
                 }
                 Event::Command(i) => {
-                    let command = Some(i as usize);
-                    match trace.commands[i as usize].what {
-                        What::Out(t) => self.copied[t as usize] = command,
+                    let command = Some(i);
+                    match trace.commands[i].what {
+                        What::Out(t) => self.copied[t] = command,
                         What::In(t) => {
                             self.back(t, Close { runs: done, back: Back::Copy, command, rerun_ns: 0 });
                         }
@@ -213,14 +215,14 @@ impl Walk<'_> {
                 }
             }
         }
-        for t in 0..self.p.tensors.len() {
+        for t in self.p.tensors.ids() {
             self.end(t, done);
         }
     }
 
     /// An op runs, after `done` runs, and fills the bytes of `arriving`.
-    fn run(&mut self, op: u32, again: bool, arriving: &[u32], done: usize) {
-        let op_of = &self.p.ops[op as usize];
+    fn run(&mut self, op: OpPos, again: bool, arriving: &[TensorId], done: usize) {
+        let op_of = &self.p.ops[op];
         let rerun_ns = if again { op_of.time_ns / arriving.len().max(1) as u64 } else { 0 };
         let back = if again { Back::Rerun } else { Back::Write };
         for &t in arriving {
@@ -231,57 +233,57 @@ impl Walk<'_> {
             if again && arriving.contains(&t) {
                 continue;
             }
-            if let Some(gap) = self.last[t as usize].take() {
+            if let Some(gap) = self.last[t].take() {
                 self.gaps[gap].before = Some(op);
             }
         }
     }
 
     /// A tensor is on the device again, or for the first time.
-    fn back(&mut self, t: u32, close: Close) {
-        match self.open[t as usize].take() {
+    fn back(&mut self, t: TensorId, close: Close) {
+        match self.open[t].take() {
             Some(open) => self.gap(t, open, close, false),
-            None => self.first[t as usize] = self.first[t as usize].or(Some(close)),
+            None => self.first[t] = self.first[t].or(Some(close)),
         }
     }
 
     /// The step ends: what is away then comes back in the next one.
-    fn end(&mut self, t: usize, done: usize) {
+    fn end(&mut self, t: TensorId, done: usize) {
         if !self.p.tensors[t].persistent() {
             return;
         }
         if let (Some(open), Some(close)) = (self.open[t], self.first[t]) {
-            self.gap(t as u32, open, close, true);
+            self.gap(t, open, close, true);
             let first = self.runs[close.runs.min(done)..].iter().map(|r| r.0);
-            let touches = |op: &u32| self.p.tensors[t].touches.binary_search(op).is_ok();
+            let touches = |op: &OpPos| self.p.tensors[t].touches.binary_search(op).is_ok();
             if let (Some(gap), Some(op)) = (self.gaps.last_mut(), { first }.find(touches)) {
                 gap.before = Some(op);
             }
         }
         // A copy made for a gap of the next step, which is as this one.
-        let mirrored = matches!(self.r.decisions.homes.get(&(t as u32)), Some(Home::Both(_)));
+        let mirrored = matches!(self.r.decisions.homes.get(&t), Some(Home::Both(_)));
         if let Some(out) = self.copied[t].filter(|_| mirrored)
-            && let Some(gap) = self.gaps.iter_mut().find(|g| g.tensor == t as u32 && g.out_ns == 0)
+            && let Some(gap) = self.gaps.iter_mut().find(|g| g.tensor == t && g.out_ns == 0)
         {
             gap.out_ns = self.r.trace.commands.get(out).map_or(0, |c| c.ns);
             gap.waited_ns += self.waited.get(out).copied().unwrap_or(0);
         }
     }
 
-    fn gap(&mut self, t: u32, open: Open, close: Close, wraps: bool) {
+    fn gap(&mut self, t: TensorId, open: Open, close: Close, wraps: bool) {
         if close.back == Back::Write && open.out.is_none() {
             // Nobody needed the old content.
             return;
         }
-        let ns = |c: Option<usize>| c.and_then(|c| self.r.trace.commands.get(c)).map_or(0, |c| c.ns);
-        let waited = |c: Option<usize>| c.and_then(|c| self.waited.get(c)).copied().unwrap_or(0);
+        let ns = |c: Option<CommandIx>| c.and_then(|c| self.r.trace.commands.get(c)).map_or(0, |c| c.ns);
+        let waited = |c: Option<CommandIx>| c.and_then(|c| self.waited.get(c)).copied().unwrap_or(0);
         let most = if wraps {
             let (late, early) = (self.most.of(open.runs, self.runs.len()), self.most.of(0, close.runs));
             late.into_iter().chain(early).max_by_key(|&i| self.runs[i].1)
         } else {
             self.most.of(open.runs, close.runs)
         };
-        self.last[t as usize] = Some(self.gaps.len()).filter(|_| !wraps);
+        self.last[t] = Some(self.gaps.len()).filter(|_| !wraps);
         self.gaps.push(Gap {
             tensor: t,
             after: open.runs.checked_sub(1).and_then(|i| self.runs.get(i)).map(|r| r.0),
@@ -298,11 +300,11 @@ impl Walk<'_> {
 }
 
 /// For every command, how long kernels waited for it.
-fn waited(r: &Realised) -> Vec<u64> {
-    let mut out = vec![0u64; r.trace.commands.len()];
-    for (c, span) in r.trace.commands.iter().zip(&r.timeline.spans) {
+fn waited(r: &Realised) -> Arena<CommandIx, u64> {
+    let mut out = Arena::filled(0u64, r.trace.commands.len());
+    for (c, span) in r.trace.commands.values().zip(r.timeline.spans.values()) {
         if let (What::Run { .. }, Some(cause)) = (c.what, span.cause) {
-            out[cause as usize] += span.stall;
+            out[cause] += span.stall;
         }
     }
     out
@@ -310,14 +312,14 @@ fn waited(r: &Realised) -> Vec<u64> {
 
 fn stalls(r: &Realised) -> Vec<Stall> {
     let mut out = Vec::new();
-    for (c, span) in r.trace.commands.iter().zip(&r.timeline.spans) {
+    for (c, span) in r.trace.commands.values().zip(r.timeline.spans.values()) {
         let What::Run { op, again } = c.what else { continue };
         if span.stall == 0 {
             continue;
         }
-        let late = |copy: u32| {
-            let span = r.timeline.spans.get(copy as usize).copied().unwrap_or_default();
-            match span.cause.filter(|_| span.stall > 0).map(|c| r.trace.commands[c as usize].what) {
+        let late = |copy: CommandIx| {
+            let span = r.timeline.spans.get(copy).copied().unwrap_or_default();
+            match span.cause.filter(|_| span.stall > 0).map(|c| r.trace.commands[c].what) {
                 Some(What::Run { op, .. }) => Late::Op(op),
                 Some(What::Out(t) | What::Output { tensor: t, .. }) => Late::Out(t),
                 Some(What::In(_)) => Late::Link,
@@ -325,7 +327,7 @@ fn stalls(r: &Realised) -> Vec<Stall> {
                 None => Late::Link,
             }
         };
-        let cause = match span.cause.map(|c| (c, r.trace.commands[c as usize].what)) {
+        let cause = match span.cause.map(|c| (c, r.trace.commands[c].what)) {
             Some((c, What::In(t))) => Cause::In(t, late(c)),
             Some((_, What::Out(t))) => Cause::Out(t),
             Some((_, What::Output { tensor, .. })) => Cause::Output(tensor),
@@ -340,8 +342,8 @@ fn stalls(r: &Realised) -> Vec<Stall> {
 fn runs(r: &Realised) -> Vec<RunAt> {
     let loads = live(&r.trace);
     let run = |c: &Command| match c.what {
-        What::Run { op, .. } => Some((op, loads.get(c.at as usize).copied().unwrap_or(0))),
+        What::Run { op, .. } => Some((op, loads.get(c.at).copied().unwrap_or(0))),
         _ => None,
     };
-    r.trace.commands.iter().filter_map(run).collect()
+    r.trace.commands.values().filter_map(run).collect()
 }

@@ -4,19 +4,19 @@
 pub(super) struct Most {
     numbers: Vec<u64>,
     /// For every power of two, the place of the largest of as many numbers from each place on.
-    levels: Vec<Vec<u32>>,
+    levels: Vec<Vec<usize>>,
 }
 
 impl Most {
     /// The table of the numbers, in `n log n` time.
     pub(super) fn new(numbers: Vec<u64>) -> Most {
-        let mut levels = vec![(0..numbers.len() as u32).collect::<Vec<u32>>()];
+        let mut levels = vec![(0..numbers.len()).collect::<Vec<usize>>()];
         let mut width = 1;
         while 2 * width <= numbers.len() {
             let below = &levels[levels.len() - 1];
             let larger = |i: usize| {
                 let (a, b) = (below[i], below[i + width]);
-                if numbers[b as usize] > numbers[a as usize] { b } else { a }
+                if numbers[b] > numbers[a] { b } else { a }
             };
             let level = (0..=numbers.len() - 2 * width).map(larger).collect();
             levels.push(level);
@@ -31,7 +31,7 @@ impl Most {
         let level = to.checked_sub(from)?.checked_ilog2()? as usize;
         let places = self.levels.get(level)?;
         let (a, b) = (*places.get(from)?, *places.get(to - (1 << level))?);
-        Some(if self.numbers[b as usize] > self.numbers[a as usize] { b } else { a } as usize)
+        Some(if self.numbers[b] > self.numbers[a] { b } else { a })
     }
 }
 

@@ -1,10 +1,11 @@
 //! Prices that make the relaxation's bound high, by ascent on the concave dual function.
 //!
-//! The dual function is piecewise linear: at given prices every tensor takes its cheapest way, and what the ways use
-//! beyond what there is says which price to raise. Steps are those of Adam (Kingma and Ba, 2015, arXiv:1412.6980) with
-//! a step length that falls geometrically, projected onto the prices that are allowed. Prices are sought where they are
-//! few first: coarse frames of nested instants, each beginning with the prices of the one before, so that no level is
-//! worse than the last. Any prices give a valid bound; [`certify`] computes it in integers.
+//! The dual function is piecewise linear: at given prices every tensor takes its cheapest way, and what the
+//! ways use beyond what there is says which price to raise. Steps are those of Adam (Kingma and Ba, 2015,
+//! arXiv:1412.6980) with a step length that falls geometrically, projected onto the prices that are allowed.
+//! Prices are sought where they are few first: coarse frames of nested instants, each beginning with the
+//! prices of the one before, so that no level is worse than the last. Any prices give a valid bound;
+//! [`certify`] computes it in integers.
 
 use super::frame::{Frame, UNIT};
 use super::paths::{Prices, Use, Walker, output};
@@ -32,7 +33,7 @@ const HIGHEST: f64 = 4.0;
 
 /// Prices on chosen instants.
 pub(super) struct Ascent {
-    pub(super) chosen: Vec<u32>,
+    pub(super) chosen: Vec<usize>,
     pub(super) dual: Dual,
 }
 
@@ -58,10 +59,10 @@ pub(super) fn ascend(fine: &Frame) -> Ascent {
 
 impl Frame {
     /// About `size` instants that have least room among those of like time, those in `chosen` among them.
-    fn choose(&self, size: usize, chosen: &[u32]) -> Vec<u32> {
+    fn choose(&self, size: usize, chosen: &[usize]) -> Vec<usize> {
         let count = self.fixed.len();
         if count <= 2 * size {
-            return (0..count as u32).collect();
+            return (0..count).collect();
         }
         let total: u128 = self.fixed.iter().map(|&ns| u128::from(ns)).sum::<u128>() + count as u128;
         let mut out = chosen.to_vec();
@@ -71,14 +72,14 @@ impl Frame {
             let at = (passed * size as u128 / total) as usize;
             if at > bucket {
                 bucket = at;
-                out.extend(tightest.take().map(|t| t as u32));
+                out.extend(tightest.take());
             }
             if tightest.is_none_or(|t| self.room[i] < self.room[t]) {
                 tightest = Some(i);
             }
             passed += u128::from(self.fixed[i]) + 1;
         }
-        out.extend(tightest.map(|t| t as u32));
+        out.extend(tightest);
         out.sort_unstable();
         out.dedup();
         out
@@ -106,7 +107,7 @@ impl Dual {
     }
 
     /// The same prices on more instants.
-    fn onto(&self, old: &[u32], new: &[u32]) -> Dual {
+    fn onto(&self, old: &[usize], new: &[usize]) -> Dual {
         let mut out = Dual::zero(new.len());
         for (i, &instant) in new.iter().enumerate() {
             let j = old.partition_point(|&o| o <= instant).saturating_sub(1);
@@ -236,7 +237,8 @@ fn slopes(frame: &Frame, used: &Use, gradient: &mut Dual) {
 /// Parts of a ns that integer prices count.
 const PART: f64 = (1u64 << 32) as f64;
 
-/// The bound that prices give, in ns, computed without rounding in its favour; `None` where numbers are too large.
+/// The bound that prices give, in ns, computed without rounding in its favour; `None` where numbers are too
+/// large.
 ///
 /// The frame's items must be single tensors.
 pub(super) fn certify(frame: &Frame, dual: &Dual) -> Option<u64> {

@@ -1,28 +1,28 @@
-//! A relaxation with fewer prices: memory costs at chosen instants only, and copies cost the same between two of them.
+//! A relaxation with fewer prices: memory costs at chosen instants only, and copies cost the same between two
+//! of them.
 //!
-//! Prices of the coarse relaxation are prices of the fine one that happen to be equal, so either gives the same bound;
-//! where they differ is that tensors that take the same way are counted as one.
+//! Prices of the coarse relaxation are prices of the fine one that happen to be equal, so either gives the
+//! same bound; where they differ is that tensors that take the same way are counted as one.
 
 use std::collections::BTreeMap;
 
 use super::frame::{After, Begin, Frame, Item, Leg, Output};
 
 impl Frame {
-    /// The relaxation with memory prices at these instants: ascending, the first is 0. With `join`, tensors that take the
-    /// same way are one item.
-    pub(super) fn coarse(&self, chosen: &[u32], join: bool) -> Frame {
+    /// The relaxation with memory prices at these instants: ascending, the first is 0. With `join`, tensors
+    /// that take the same way are one item.
+    pub(super) fn coarse(&self, chosen: &[usize], join: bool) -> Frame {
         let count = chosen.len();
         let slot_of = self.slot_of(chosen);
         let mut fixed = vec![0; count];
         let mut stall = vec![false; count];
         for (slot, &of) in slot_of.iter().enumerate() {
-            fixed[of as usize] += self.fixed[slot];
-            stall[of as usize] |= self.stall[slot];
+            fixed[of] += self.fixed[slot];
+            stall[of] |= self.stall[slot];
         }
-        let room = chosen.iter().map(|&c| self.room[c as usize]).collect();
-        let outputs =
-            self.outputs.iter().map(|o| Output { from: slot_of[o.from as usize], ns: o.ns }).collect();
-        let mut groups: BTreeMap<Vec<u32>, Item> = BTreeMap::new();
+        let room = chosen.iter().map(|&c| self.room[c]).collect();
+        let outputs = self.outputs.iter().map(|o| Output { from: slot_of[o.from], ns: o.ns }).collect();
+        let mut groups: BTreeMap<Vec<usize>, Item> = BTreeMap::new();
         let coarse = |item: &Item| coarse_item(item, &slot_of);
         let mut items: Vec<Item> = self.items.iter().map(coarse).filter(Item::moves).collect();
         for item in items.drain(..if join { items.len() } else { 0 }) {
@@ -38,23 +38,23 @@ impl Frame {
     }
 
     /// For every slot, the slot of the coarse frame that it is in.
-    pub(super) fn slot_of(&self, chosen: &[u32]) -> Vec<u32> {
+    pub(super) fn slot_of(&self, chosen: &[usize]) -> Vec<usize> {
         let mut next = 0;
         let of = |slot: usize| {
-            while chosen.get(next).is_some_and(|&c| c as usize <= slot) {
+            while chosen.get(next).is_some_and(|&c| c <= slot) {
                 next += 1;
             }
-            next as u32 - 1
+            next - 1
         };
         (0..self.fixed.len()).map(of).collect()
     }
 }
 
 /// An item in the slots of a coarse frame.
-pub(super) fn coarse_item(item: &Item, slot_of: &[u32]) -> Item {
+pub(super) fn coarse_item(item: &Item, slot_of: &[usize]) -> Item {
     let mut legs: Vec<Leg> = Vec::new();
     for leg in &item.legs {
-        let slot = |s: u32| slot_of.get(s as usize).copied().unwrap_or(0);
+        let slot = |s: usize| slot_of.get(s).copied().unwrap_or(0);
         let from = slot(leg.from);
         let to = if leg.to > leg.from { slot(leg.to - 1) + 1 } else { from };
         let after = match leg.after {
@@ -73,17 +73,21 @@ pub(super) fn coarse_item(item: &Item, slot_of: &[u32]) -> Item {
         legs.push(Leg { from, to, after, ..*leg });
     }
     let begin = match item.begin {
-        Begin::Arrives(gate) => Begin::Arrives(slot_of[gate as usize]),
+        Begin::Arrives(gate) => Begin::Arrives(slot_of[gate]),
         other => other,
     };
     Item { legs, begin, ..item.clone() }
 }
 
 impl Item {
-    /// What tensors must have in common to take the same way: what happens when, and what running again costs per byte.
-    fn shape(&self) -> Vec<u32> {
-        let mut key =
-            vec![u32::from(self.constant), u32::from(self.out_ns.is_some()), u32::from(self.in_ns.is_some())];
+    /// What tensors must have in common to take the same way: what happens when, and what running again costs
+    /// per byte.
+    fn shape(&self) -> Vec<usize> {
+        let mut key = vec![
+            usize::from(self.constant),
+            usize::from(self.out_ns.is_some()),
+            usize::from(self.in_ns.is_some()),
+        ];
         match self.begin {
             Begin::Written => key.push(0),
             Begin::Both => key.push(1),
@@ -91,7 +95,7 @@ impl Item {
         }
         for leg in &self.legs {
             let redo = leg.redo.map_or(0, |ns| {
-                1 + (ns as f64 / self.units as f64).max(1e-3).log2().mul_add(4.0, 64.0) as u32
+                1 + (ns as f64 / self.units as f64).max(1e-3).log2().mul_add(4.0, 64.0) as usize
             });
             key.extend([leg.from, leg.to, redo]);
             match leg.after {

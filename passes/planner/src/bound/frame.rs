@@ -1,18 +1,21 @@
 //! The periodic step as slots of time between instants, and every tensor as legs between its touches.
 //!
-//! Slot `2p` is what passes before op `p` starts (waiting, and ops that run again), slot `2p + 1` its run. Of the two
-//! last slots, the first ends when the step's outputs have arrived, and the second with the step's last kernel. Instant
-//! `i` is the beginning of slot `i`. Real time is meant, not script time: a tensor counts where its content is on the
-//! device, as a fraction of its copy's work.
+//! Slot `2p` is what passes before op `p` starts (waiting, and ops that run again), slot `2p + 1` its run. Of
+//! the two last slots, the first ends when the step's outputs have arrived, and the second with the step's
+//! last kernel. Instant `i` is the beginning of slot `i`. Real time is meant, not script time: a tensor
+//! counts where its content is on the device, as a fraction of its copy's work.
+
+use memc_ir::Id;
 
 use super::{Allow, Infeasible};
+use crate::ids::{OpPos, TensorId};
 use crate::problem::{ALIGN, Kind, Problem};
 
 /// What a leg ends with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum After {
     /// An op that reads the tensor during this slot.
-    Read(u32),
+    Read(usize),
     /// An op that writes it: what host memory has is old.
     Write,
     /// The boundary between steps: the content is somewhere.
@@ -25,9 +28,9 @@ pub(super) enum After {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Leg {
     /// First instant, and first slot.
-    pub(super) from: u32,
+    pub(super) from: usize,
     /// Instant at which it ends, after the last slot.
-    pub(super) to: u32,
+    pub(super) to: usize,
     /// Least time in ns of running again what makes the content.
     pub(super) redo: Option<u64>,
     /// What it ends with.
@@ -42,14 +45,14 @@ pub(super) enum Begin {
     /// On the device and in host memory.
     Both,
     /// In host memory when the step begins; its copy may begin in this slot of the step before.
-    Arrives(u32),
+    Arrives(usize),
 }
 
 /// A tensor that need not stay on the device all its life.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Item {
     /// The tensor; of several, the first.
-    pub(super) tensor: u32,
+    pub(super) tensor: TensorId,
     /// Bytes over [`ALIGN`].
     pub(super) units: u64,
     /// Time of a copy to the host in ns, if it can be copied.
@@ -66,7 +69,7 @@ pub(super) struct Item {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Output {
     /// First slot in which it may run; all later ones may.
-    pub(super) from: u32,
+    pub(super) from: usize,
     pub(super) ns: u64,
 }
 
@@ -94,23 +97,23 @@ impl Frame {
         let n = p.ops.len();
         let mut fixed = vec![0; 2 * n + 2];
         let mut used: Vec<u64> = vec![0; 2 * n + 2];
-        for (i, op) in p.ops.iter().enumerate() {
-            fixed[2 * i + 1] = op.time_ns;
+        for (i, op) in p.ops.iter() {
+            fixed[start(i)] = op.time_ns;
             let needs = p.working_set_bytes(i) / ALIGN;
-            used[2 * i + 1] += needs;
-            used[2 * i + 2] += needs;
+            used[start(i)] += needs;
+            used[end(i)] += needs;
         }
         let outputs: Vec<Output> = outputs(p);
         let allow = allow.on(&p.device);
         // The next step's copies begin once the outputs of this one have arrived.
-        let gate = match p.ops.iter().rposition(|op| !op.outputs.is_empty()) {
+        let gate = match p.ops.values().rposition(|op| !op.outputs.is_empty()) {
             None => 0,
-            Some(last) if last + 1 == n => 2 * n as u32 + 1,
-            Some(last) => 2 * last as u32 + 2,
+            Some(last) if last + 1 == n => 2 * n + 1,
+            Some(last) => 2 * last + 2,
         };
         let builder = Builder { p, allow, gate };
         let mut items = Vec::new();
-        for t in 0..p.tensors.len() as u32 {
+        for t in p.tensors.ids() {
             if let Some(item) = builder.item(t) {
                 // What cannot leave is there.
                 if item.movable() {
@@ -123,7 +126,7 @@ impl Frame {
         let total = capacity / ALIGN;
         if let Some(i) = (0..used.len()).find(|&i| used[i] > total) {
             return Err(Infeasible {
-                op: (i.saturating_sub(1) / 2).min(n.saturating_sub(1)),
+                op: OpPos::new((i.saturating_sub(1) / 2).min(n.saturating_sub(1))),
                 bytes: used[i] * ALIGN,
             });
         }
@@ -141,16 +144,26 @@ pub(super) fn coupling(p: &Problem) -> u64 {
     (UNIT * UNIT.saturating_sub(rate) / rate).min(UNIT)
 }
 
+/// Instant at which an op's run begins, and the slot of that run.
+fn start(op: OpPos) -> usize {
+    2 * op.index() + 1
+}
+
+/// Instant at which an op's run ends.
+fn end(op: OpPos) -> usize {
+    2 * op.index() + 2
+}
+
 fn outputs(p: &Problem) -> Vec<Output> {
-    let of = |(i, op): (usize, &crate::problem::Op)| {
+    let of = |(i, op): (OpPos, &crate::problem::Op)| {
         let outputs: Vec<Output> = op
             .outputs
             .iter()
-            .map(|&(_, bytes)| Output { from: 2 * i as u32 + 2, ns: p.device.d2h_ns(bytes) })
+            .map(|&(_, bytes)| Output { from: end(i), ns: p.device.d2h_ns(bytes) })
             .collect();
         outputs
     };
-    p.ops.iter().enumerate().flat_map(of).collect()
+    p.ops.iter().flat_map(of).collect()
 }
 
 impl Item {
@@ -167,7 +180,7 @@ impl Item {
     /// Counts the tensor at all instants of its legs.
     fn stay(&self, used: &mut [u64]) {
         for leg in &self.legs {
-            for u in &mut used[leg.from as usize + 1..(leg.to as usize).max(leg.from as usize + 1)] {
+            for u in &mut used[leg.from + 1..leg.to.max(leg.from + 1)] {
                 *u += self.units;
             }
             if leg.after == After::Boundary {
@@ -181,23 +194,22 @@ struct Builder<'a> {
     p: &'a Problem,
     allow: Allow,
     /// First slot in which the next step's copies may begin.
-    gate: u32,
+    gate: usize,
 }
 
 impl Builder<'_> {
-    fn item(&self, t: u32) -> Option<Item> {
-        let (p, tensor) = (self.p, &self.p.tensors[t as usize]);
+    fn item(&self, t: TensorId) -> Option<Item> {
+        let (p, tensor) = (self.p, &self.p.tensors[t]);
         let (&first, &last) = (tensor.touches.first()?, tensor.touches.last()?);
-        let reads = |at: u32| p.ops[at as usize].reads.contains(&t);
-        let writes = |at: u32| tensor.writes.binary_search(&at).is_ok();
+        let reads = |at: OpPos| p.ops[at].reads.contains(&t);
+        let writes = |at: OpPos| tensor.writes.binary_search(&at).is_ok();
         let constant = tensor.writes.is_empty() && tensor.kind != Kind::Transient;
         let mut begin = if constant { Begin::Both } else { Begin::Written };
         let mut legs = Vec::new();
-        let leg = |from: u32, to: Option<u32>, maker: Option<u32>, legs: &mut Vec<Leg>| {
+        let leg = |from: usize, to: Option<OpPos>, maker: Option<OpPos>, legs: &mut Vec<Leg>| {
             let redo = maker.filter(|_| self.allow.recompute).and_then(|w| p.share(w, t));
-            let start = |at: u32| 2 * at + 1;
             match to {
-                None => legs.push(Leg { from, to: 2 * p.ops.len() as u32 + 2, redo, after: After::Boundary }),
+                None => legs.push(Leg { from, to: 2 * p.ops.len() + 2, redo, after: After::Boundary }),
                 Some(to) if writes(to) && !reads(to) => {
                     legs.push(Leg { from, to: from, redo: None, after: After::Dead })
                 }
@@ -207,8 +219,7 @@ impl Builder<'_> {
                 }
             }
         };
-        let maker = |at: u32| tensor.writes[..tensor.writes.partition_point(|&w| w <= at)].last().copied();
-        let end = |at: u32| 2 * at + 2;
+        let maker = |at: OpPos| tensor.writes[..tensor.writes.partition_point(|&w| w <= at)].last().copied();
         // Legs in the order of the period, from a touch after which the state is known.
         let origin = match tensor.kind {
             Kind::Persistent => tensor.writes.last().copied().unwrap_or(first),

@@ -1,16 +1,17 @@
 //! Certified lower bounds on the step time of every script.
 //!
-//! Three, in ns: the ideal (every op once); one for the problem's own order, from a fluid relaxation in which tensors
-//! leave and return in fractions; and one for every order. No script that keeps to the order and to `capacity` bytes of
-//! device arena, and runs again only ops that may, takes less per step on average over many steps. (The difference between
-//! the ends of two consecutive steps may be less: copies of one reach into the next.) The bound for the given order
-//! follows from any prices of memory and of the links by Lagrangian duality; good prices are sought in floating
-//! point, the bound that they give is computed in integers.
+//! Three, in ns: the ideal (every op once); one for the problem's own order, from a fluid relaxation in which
+//! tensors leave and return in fractions; and one for every order. No script that keeps to the order and to
+//! `capacity` bytes of device arena, and runs again only ops that may, takes less per step on average over
+//! many steps. (The difference between the ends of two consecutive steps may be less: copies of one reach
+//! into the next.) The bound for the given order follows from any prices of memory and of the links by
+//! Lagrangian duality; good prices are sought in floating point, the bound that they give is computed in
+//! integers.
 //!
-//! What is relaxed: copies and residency are fractional; the operands of an op that runs again are there for nothing;
-//! the order of copies on a link is free; what no op writes always has a copy in host memory, which has no end. The
-//! min-cost flow of kept gaps, whose bytes have to cross the links in a step's time, is this relaxation with one price for
-//! each link, and never higher; it is not computed on its own.
+//! What is relaxed: copies and residency are fractional; the operands of an op that runs again are there for
+//! nothing; the order of copies on a link is free; what no op writes always has a copy in host memory, which
+//! has no end. The min-cost flow of kept gaps, whose bytes have to cross the links in a step's time, is this
+//! relaxation with one price for each link, and never higher; it is not computed on its own.
 
 mod ascent;
 mod coarse;
@@ -18,6 +19,7 @@ mod frame;
 mod order_free;
 mod paths;
 
+use crate::ids::{OpPos, TensorId};
 use crate::planner::Allow;
 use crate::problem::Problem;
 use ascent::{Ascent, ascend, certify};
@@ -27,7 +29,7 @@ use frame::Frame;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Infeasible {
     /// The op's position.
-    pub op: usize,
+    pub op: OpPos,
     /// Bytes that have to be there.
     pub bytes: u64,
 }
@@ -43,7 +45,8 @@ pub struct Bound {
     pub fixed_order: Result<u64, Infeasible>,
 }
 
-/// Bounds for a device arena of `capacity` bytes, for both orders whatever `allow.reorder` says. Fails where no script fits in any order.
+/// Bounds for a device arena of `capacity` bytes, for both orders whatever `allow.reorder` says. Fails where
+/// no script fits in any order.
 pub fn bound(p: &Problem, capacity: u64, allow: Allow) -> Result<Bound, Infeasible> {
     let order_free_ns = order_free(p, capacity, allow)?;
     let fixed_order = Frame::new(p, capacity, allow).map(|frame| {
@@ -59,10 +62,11 @@ pub fn order_free(p: &Problem, capacity: u64, allow: Allow) -> Result<u64, Infea
 }
 
 impl Problem {
-    /// The share of an op's time that running it again costs one of its results, by bytes; `None` where it may not.
-    fn share(&self, op: u32, t: u32) -> Option<u64> {
-        let op = &self.ops[op as usize];
-        let bytes = |t: u32| u128::from(self.tensors[t as usize].bytes);
+    /// The share of an op's time that running it again costs one of its results, by bytes; `None` where it
+    /// may not.
+    fn share(&self, op: OpPos, t: TensorId) -> Option<u64> {
+        let op = &self.ops[op];
+        let bytes = |t: TensorId| u128::from(self.tensors[t].bytes);
         let all: u128 = op.writes.iter().map(|&t| bytes(t)).sum();
         let share = u128::from(op.time_ns) * bytes(t) / all.max(1);
         op.repeatable.then_some(share as u64)

@@ -1,13 +1,17 @@
 //! A bound for every order of the ops.
 //!
-//! While an op runs, a content that an op before it in every order made and an op after it in every order reads is
-//! somewhere. What of these contents does not fit beside the op's own tensors is in host memory, or lost: it comes back
-//! over the link, or an op runs again, and a content that a step makes must have left first. The best trade of the two
-//! links and of compute time is a linear program with one constraint each; any weights of the three that sum to one give
-//! a bound, and the cheapest contents to be away are a fractional knapsack.
+//! While an op runs, a content that an op before it in every order made and an op after it in every order
+//! reads is somewhere. What of these contents does not fit beside the op's own tensors is in host memory, or
+//! lost: it comes back over the link, or an op runs again, and a content that a step makes must have left
+//! first. The best trade of the two links and of compute time is a linear program with one constraint each;
+//! any weights of the three that sum to one give a bound, and the cheapest contents to be away are a
+//! fractional knapsack.
 
 use super::frame::{UNIT, coupling};
 use super::{Allow, Infeasible};
+use memc_ir::{Arena, Id};
+
+use crate::ids::{OpPos, TensorId};
 use crate::problem::{ALIGN, Kind, Problem};
 
 /// Ops looked at closely: those with most bytes that do not fit.
@@ -17,16 +21,17 @@ const PARTS: u64 = 16;
 
 /// A content of a tensor: what one op writes, or what is there when the step begins.
 struct Content {
-    tensor: u32,
-    maker: Option<u32>,
-    readers: Vec<u32>,
+    tensor: TensorId,
+    maker: Option<OpPos>,
+    readers: Vec<OpPos>,
     /// Whether it outlives the step.
     stays: bool,
     /// Whether something reads it, in this step or the next.
     returns: bool,
 }
 
-/// A lower bound in ns on the step time of every script whose first runs are in any order that the problem allows.
+/// A lower bound in ns on the step time of every script whose first runs are in any order that the problem
+/// allows.
 pub(super) fn order_free(p: &Problem, capacity: u64, allow: Allow) -> Result<u64, Infeasible> {
     let (op, most) = p.largest_working_set();
     if most > capacity {
@@ -36,8 +41,8 @@ pub(super) fn order_free(p: &Problem, capacity: u64, allow: Allow) -> Result<u64
     let contents = contents(p);
     let graph = Graph::new(p);
     let live = graph.live_units(p, &contents);
-    let over = |v: usize| (live[v] + p.working_set_bytes(v) / ALIGN).saturating_sub(capacity / ALIGN);
-    let mut ops: Vec<usize> = (0..p.ops.len()).collect();
+    let over = |v: OpPos| (live[v] + p.working_set_bytes(v) / ALIGN).saturating_sub(capacity / ALIGN);
+    let mut ops: Vec<OpPos> = p.ops.ids().collect();
     ops.sort_by_key(|&v| (std::cmp::Reverse(over(v)), v));
     ops.truncate(OPS);
     let away: Vec<(u64, Vec<Away>)> = ops
@@ -77,23 +82,18 @@ pub(super) fn order_free(p: &Problem, capacity: u64, allow: Allow) -> Result<u64
 
 fn contents(p: &Problem) -> Vec<Content> {
     let mut out: Vec<Content> = Vec::new();
-    for (t, tensor) in p.tensors.iter().enumerate() {
+    for (t, tensor) in p.tensors.iter() {
         let mut current =
-            Content { tensor: t as u32, maker: None, readers: Vec::new(), stays: false, returns: false };
+            Content { tensor: t, maker: None, readers: Vec::new(), stays: false, returns: false };
         let begin = out.len();
         for &at in &tensor.touches {
-            let op = &p.ops[at as usize];
-            if op.reads.contains(&(t as u32)) {
+            let op = &p.ops[at];
+            if op.reads.contains(&t) {
                 current.readers.push(at);
             }
-            if op.writes.contains(&(t as u32)) {
-                let next = Content {
-                    tensor: t as u32,
-                    maker: Some(at),
-                    readers: Vec::new(),
-                    stays: false,
-                    returns: false,
-                };
+            if op.writes.contains(&t) {
+                let next =
+                    Content { tensor: t, maker: Some(at), readers: Vec::new(), stays: false, returns: false };
                 out.push(std::mem::replace(&mut current, next));
             }
         }
@@ -110,26 +110,25 @@ fn contents(p: &Problem) -> Vec<Content> {
 
 /// Time in ns of the copies that every script makes: inputs that are read, and outputs.
 fn forced(p: &Problem, contents: &[Content]) -> (u64, u64) {
-    let arrives = |c: &&Content| {
-        c.maker.is_none() && !c.readers.is_empty() && p.tensors[c.tensor as usize].kind == Kind::Input
-    };
-    let inputs = contents.iter().filter(arrives).map(|c| p.device.h2d_ns(p.tensors[c.tensor as usize].size));
-    let outputs = p.ops.iter().flat_map(|op| &op.outputs).map(|&(_, bytes)| p.device.d2h_ns(bytes));
+    let arrives =
+        |c: &&Content| c.maker.is_none() && !c.readers.is_empty() && p.tensors[c.tensor].kind == Kind::Input;
+    let inputs = contents.iter().filter(arrives).map(|c| p.device.h2d_ns(p.tensors[c.tensor].size));
+    let outputs = p.ops.values().flat_map(|op| &op.outputs).map(|&(_, bytes)| p.device.d2h_ns(bytes));
     (inputs.sum(), outputs.sum())
 }
 
 /// What must run before what.
 struct Graph {
-    before: Vec<Vec<u32>>,
+    before: Arena<OpPos, Vec<OpPos>>,
 }
 
 /// Which of up to 64 ops come after, and before, every op.
 struct Reach {
-    first: usize,
+    first: OpPos,
     /// Bit `k`: op `first + k` comes after.
-    after: Vec<u64>,
+    after: Arena<OpPos, u64>,
     /// Bit `k`: op `first + k` comes before.
-    before: Vec<u64>,
+    before: Arena<OpPos, u64>,
 }
 
 impl Graph {
@@ -137,37 +136,40 @@ impl Graph {
         Graph { before: p.predecessors() }
     }
 
-    fn reach(&self, first: usize, count: usize) -> Reach {
+    fn reach(&self, first: OpPos, count: usize) -> Reach {
         let n = self.before.len();
-        let (mut after, mut before) = (vec![0u64; n], vec![0u64; n]);
-        let bit = |v: usize| if (first..first + count).contains(&v) { 1u64 << (v - first) } else { 0 };
-        for v in (0..n).rev() {
+        let (mut after, mut before) = (Arena::filled(0u64, n), Arena::filled(0u64, n));
+        let bit = |v: OpPos| match v.index().checked_sub(first.index()) {
+            Some(k) if k < count => 1u64 << k,
+            _ => 0,
+        };
+        for v in self.before.ids().rev() {
             let all = after[v] | bit(v);
             for &u in &self.before[v] {
-                after[u as usize] |= all;
+                after[u] |= all;
             }
         }
-        for v in 0..n {
+        for v in self.before.ids() {
             for &u in &self.before[v] {
-                before[v] |= before[u as usize] | bit(u as usize);
+                before[v] |= before[u] | bit(u);
             }
         }
         Reach { first, after, before }
     }
 
     /// Units that are live while every op runs, its own tensors left out.
-    fn live_units(&self, p: &Problem, contents: &[Content]) -> Vec<u64> {
+    fn live_units(&self, p: &Problem, contents: &[Content]) -> Arena<OpPos, u64> {
         let n = self.before.len();
-        let mut out = vec![0u64; n];
-        for first in (0..n).step_by(64) {
-            let reach = self.reach(first, 64.min(n - first));
+        let mut out = Arena::filled(0u64, n);
+        for first in self.before.ids().step_by(64) {
+            let reach = self.reach(first, 64.min(n - first.index()));
             for c in contents {
                 let mut live = reach.live(p, c);
                 while live != 0 {
-                    let v = first + live.trailing_zeros() as usize;
+                    let v = OpPos(first.0 + live.trailing_zeros());
                     live &= live - 1;
                     if !p.touches(v, c.tensor) {
-                        out[v] += p.tensors[c.tensor as usize].bytes / ALIGN;
+                        out[v] += p.tensors[c.tensor].bytes / ALIGN;
                     }
                 }
             }
@@ -176,7 +178,7 @@ impl Graph {
     }
 
     /// The contents that are live while an op runs, those of its own tensors left out.
-    fn live_at(&self, v: usize, p: &Problem, contents: &[Content]) -> Vec<usize> {
+    fn live_at(&self, v: OpPos, p: &Problem, contents: &[Content]) -> Vec<usize> {
         let reach = self.reach(v, 1);
         (0..contents.len())
             .filter(|&c| reach.live(p, &contents[c]) != 0 && !p.touches(v, contents[c].tensor))
@@ -185,7 +187,7 @@ impl Graph {
 }
 
 impl Problem {
-    fn touches(&self, op: usize, t: u32) -> bool {
+    fn touches(&self, op: OpPos, t: TensorId) -> bool {
         let op = &self.ops[op];
         op.reads.binary_search(&t).is_ok() || op.writes.contains(&t)
     }
@@ -195,17 +197,17 @@ impl Reach {
     /// Among the ops, those that a content is live at in every order.
     fn live(&self, p: &Problem, c: &Content) -> u64 {
         let made = match c.maker {
-            Some(w) => self.after[w as usize],
+            Some(w) => self.after[w],
             // What a transient or an input begins with is on the device from its first touch only.
-            None if p.tensors[c.tensor as usize].persistent() => u64::MAX,
-            None => c.readers.iter().fold(0, |all, &r| all | self.after[r as usize]),
+            None if p.tensors[c.tensor].persistent() => u64::MAX,
+            None => c.readers.iter().fold(0, |all, &r| all | self.after[r]),
         };
-        let needed = c.readers.iter().fold(0, |all, &r| all | self.before[r as usize]);
+        let needed = c.readers.iter().fold(0, |all, &r| all | self.before[r]);
         made & if c.stays { u64::MAX } else { needed } & self.ops()
     }
 
     fn ops(&self) -> u64 {
-        let count = (self.after.len() - self.first).min(64);
+        let count = (self.after.len() - self.first.index()).min(64);
         if count == 64 { u64::MAX } else { (1 << count) - 1 }
     }
 }
@@ -221,7 +223,7 @@ struct Away {
 
 impl Away {
     fn new(p: &Problem, c: &Content, allow: Allow) -> Away {
-        let tensor = &p.tensors[c.tensor as usize];
+        let tensor = &p.tensors[c.tensor];
         let in_host = c.maker.is_none() && (tensor.kind == Kind::Input || tensor.writes.is_empty());
         let out = if in_host && tensor.kind != Kind::Transient { 0 } else { p.device.d2h_ns(tensor.size) };
         let copies = allow.swap || tensor.kind == Kind::Input && c.maker.is_none();

@@ -1,8 +1,8 @@
 //! The cheapest way of one tensor through its legs at given prices.
 //!
-//! A byte of a tensor is on the device alone, on both sides, in host memory alone, or lost (to be made again); copies
-//! and repeated runs take place within slots, and being on the device costs at every instant. As costs are linear in
-//! bytes, all bytes of a tensor take the same way.
+//! A byte of a tensor is on the device alone, on both sides, in host memory alone, or lost (to be made
+//! again); copies and repeated runs take place within slots, and being on the device costs at every instant.
+//! As costs are linear in bytes, all bytes of a tensor take the same way.
 
 use std::ops::Add;
 
@@ -140,7 +140,7 @@ impl Walker {
             Begin::Written => {}
             Begin::Both => s = States { device: never, both: T::ZERO, ..s },
             Begin::Arrives(gate) => {
-                arrival = cheapest(&prices.to_device, gate as usize, prices.to_device.len());
+                arrival = cheapest(&prices.to_device, gate, prices.to_device.len());
                 let price = prices.to_device[arrival].times(item.in_ns.unwrap_or(0));
                 s = States {
                     device: never,
@@ -167,7 +167,7 @@ impl Walker {
             } else if let After::Read(slot) = leg.after {
                 s.host = never;
                 s.lost = never;
-                let out = self.to_host(item, prices, slot as usize);
+                let out = self.to_host(item, prices, slot);
                 let (b, x) = min(s.both, s.device + out);
                 s.both = b;
                 end = u8::from(x);
@@ -203,7 +203,7 @@ impl Walker {
         prices: &Prices<T>,
     ) -> States<T> {
         let mut s = s;
-        for slot in leg.from as usize..leg.to as usize {
+        for slot in leg.from..leg.to {
             let out = self.to_host(item, prices, slot);
             let back = item.in_ns.map_or(T::NEVER, |ns| prices.to_device[slot].times(ns));
             let run = match leg.redo {
@@ -233,8 +233,7 @@ impl Walker {
                     choice = choice & !LOST_FROM_DEVICE | LOST_FROM_HOST;
                 }
             }
-            let here =
-                if slot + 1 < leg.to as usize { prices.memory[slot + 1].times(item.units) } else { T::ZERO };
+            let here = if slot + 1 < leg.to { prices.memory[slot + 1].times(item.units) } else { T::ZERO };
             s = States { device: device + here, both: both + here, host, lost };
             self.choices.push(choice);
         }
@@ -267,7 +266,7 @@ impl Walker {
                 After::Write => at = if end & 1 > 0 { At::Both } else { At::Device },
                 After::Read(slot) => {
                     if at == At::Both && end & 1 > 0 {
-                        used.to_host[slot as usize] += out_ns;
+                        used.to_host[slot] += out_ns;
                         at = At::Device;
                     }
                 }
@@ -280,9 +279,9 @@ impl Walker {
                     }
                 }
             }
-            for slot in (leg.from as usize..leg.to as usize).rev() {
-                let choice = self.choices[mark + slot - leg.from as usize];
-                let inside = slot + 1 < leg.to as usize;
+            for slot in (leg.from..leg.to).rev() {
+                let choice = self.choices[mark + slot - leg.from];
+                let inside = slot + 1 < leg.to;
                 if matches!(at, At::Device | At::Both) && inside {
                     used.resident(slot + 1, slot + 2, item.units);
                 }
@@ -341,7 +340,7 @@ pub(super) fn output<T: Cost>(
 ) -> T {
     // The slot after the outputs' arrival comes too late.
     let last = frame.fixed.len() - 1;
-    let best = cheapest(&prices.to_host, output.from as usize, last);
+    let best = cheapest(&prices.to_host, output.from, last);
     if let Some(used) = used {
         used.to_host[best] += output.ns as f64;
     }

@@ -1,17 +1,22 @@
 //! The optimum of small problems by branch and bound, to measure planners and bounds against.
 //!
-//! Optimal over: every order of the first runs that the problem allows (or its own), every insertion of at most
-//! [`RUNS_AGAIN`] repeated runs, and for every gap between touches keep or swap, copied back in before the touch that
-//! ends it and out when it begins or, with all others, as soon as the content is there; states that are swapped start a
-//! step on one side or all on both. Not searched: giving bytes up later or claiming them earlier, as when a copy begins is
-//! up to the streams and not to its place in the script; results of repeated runs other than the one wanted. Times are those of the event simulation, with addresses or without
-//! ([`Judge`]): a layout may need more bytes than are ever live, or make a command wait for bytes that it happens to reuse.
+//! Optimal over: every order of the first runs that the problem allows (or its own), every insertion of at
+//! most [`RUNS_AGAIN`] repeated runs, and for every gap between touches keep or swap, copied back in before
+//! the touch that ends it and out when it begins or, with all others, as soon as the content is there; states
+//! that are swapped start a step on one side or all on both. Not searched: giving bytes up later or claiming
+//! them earlier, as when a copy begins is up to the streams and not to its place in the script; results of
+//! repeated runs other than the one wanted. Times are those of the event simulation, with addresses or
+//! without ([`Judge`]): a layout may need more bytes than are ever live, or make a command wait for bytes
+//! that it happens to reuse.
 
 mod bytes;
 mod runs;
 
 use crate::bound;
 use crate::decisions::Decisions;
+use memc_ir::Arena;
+
+use crate::ids::{GapIx, TensorId};
 use crate::planner::Allow;
 use crate::problem::Problem;
 use crate::realise::{Realised, load, realise};
@@ -25,7 +30,8 @@ pub const RUNS_AGAIN: usize = 3;
 /// What a script is judged by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Judge {
-    /// The better of its time as laid out, where that fits, and its time with bytes that have no addresses: for bounds.
+    /// The better of its time as laid out, where that fits, and its time with bytes that have no addresses:
+    /// for bounds.
     Bytes,
     /// Its time as laid out; a layout that is too high is out: for planners, whose plans have one.
     Layout,
@@ -92,12 +98,13 @@ impl Exact<'_> {
         self.best.as_ref().map_or(u64::MAX, |b| b.0)
     }
 
-    /// Tries all swaps of a sequence, or of a prefix's completions; `false` when none can be better, or to end it all.
+    /// Tries all swaps of a sequence, or of a prefix's completions; `false` when none can be better, or to
+    /// end it all.
     fn sequence(&mut self, steps: &[Step]) -> bool {
         if self.done() {
             return false;
         }
-        let ns: u64 = steps.iter().map(|s| self.p.ops[s.op as usize].time_ns).sum();
+        let ns: u64 = steps.iter().map(|s| self.p.ops[s.op].time_ns).sum();
         let full = steps.iter().filter(|s| s.again.is_none()).count() == self.p.ops.len();
         let rest: u64 = if full { 0 } else { self.rest(steps) };
         if ns + rest >= self.least() {
@@ -111,17 +118,18 @@ impl Exact<'_> {
 
     /// Time in ns of the ops that a prefix has not run yet.
     fn rest(&self, steps: &[Step]) -> u64 {
-        let ran: u64 =
-            steps.iter().filter(|s| s.again.is_none()).map(|s| self.p.ops[s.op as usize].time_ns).sum();
+        let ran: u64 = steps.iter().filter(|s| s.again.is_none()).map(|s| self.p.ops[s.op].time_ns).sum();
         self.p.compute_ns() - ran
     }
 
     fn swaps(&mut self, sequence: Sequence) {
-        if sequence.needs.iter().any(|&b| b > self.capacity) {
+        if sequence.needs.values().any(|&b| b > self.capacity) {
             return;
         }
         let steps = sequence.steps.len();
-        let mut open: Vec<usize> = (0..sequence.gaps.len())
+        let mut open: Vec<GapIx> = sequence
+            .gaps
+            .ids()
             .filter(|&g| {
                 let gap = &sequence.gaps[g];
                 // A content that is overwritten is given up at once, unless the next step begins with it.
@@ -135,7 +143,7 @@ impl Exact<'_> {
     }
 
     /// Swaps or keeps the first of the open gaps.
-    fn branch(&mut self, scheme: &mut Scheme, open: &[usize]) {
+    fn branch(&mut self, scheme: &mut Scheme, open: &[GapIx]) {
         if self.done() || self.copies(scheme) >= self.least() {
             return;
         }
@@ -145,7 +153,7 @@ impl Exact<'_> {
         for &g in open {
             least.swaps[g] = Some(Swap::longest(&least.sequence.gaps[g], steps));
         }
-        if least.usage().iter().any(|&b| b > self.capacity) {
+        if least.usage().values().any(|&b| b > self.capacity) {
             return;
         }
         let Some((&g, rest)) = open.split_first() else {
@@ -160,33 +168,34 @@ impl Exact<'_> {
         scheme.swaps[g] = None;
     }
 
-    /// Least step time in ns by the copies that a scheme makes so far, whichever tensors start a step on both sides.
+    /// Least step time in ns by the copies that a scheme makes so far, whichever tensors start a step on both
+    /// sides.
     fn copies(&self, scheme: &Scheme) -> u64 {
         let mut both = scheme.clone();
         both.mirrored.fill(true);
-        let mut outs = vec![[0u64; 2]; self.p.tensors.len()];
+        let mut outs = Arena::filled([0u64; 2], self.p.tensors.len());
         let mut back = 0;
         for (k, scheme) in [scheme, &both].into_iter().enumerate() {
-            for (gap, &out) in scheme.sequence.gaps.iter().zip(&scheme.copies_out(self.p)) {
-                let size = self.p.tensors[gap.tensor as usize].size;
-                outs[gap.tensor as usize][k] += if out >= 0 { self.p.device.d2h_ns(size) } else { 0 };
+            for (gap, &out) in scheme.sequence.gaps.values().zip(scheme.copies_out(self.p).values()) {
+                let size = self.p.tensors[gap.tensor].size;
+                outs[gap.tensor][k] += if out >= 0 { self.p.device.d2h_ns(size) } else { 0 };
             }
         }
-        for (g, gap) in scheme.sequence.gaps.iter().enumerate() {
-            let size = self.p.tensors[gap.tensor as usize].size;
+        for (g, gap) in scheme.sequence.gaps.iter() {
+            let size = self.p.tensors[gap.tensor].size;
             back += if scheme.copies_in(g) { self.p.device.h2d_ns(size) } else { 0 };
         }
-        let out: u64 = outs.iter().map(|o| o[0].min(o[1])).sum();
-        back.max(out + scheme.sequence.output_ns.iter().sum::<u64>())
+        let out: u64 = outs.values().map(|o| o[0].min(o[1])).sum();
+        back.max(out + scheme.sequence.output_ns.values().sum::<u64>())
     }
 
     /// Judges a scheme with its copies to the host at either time, and states on both sides or not.
     fn evaluate(&mut self, scheme: &Scheme) {
         self.evaluations += 1;
-        let swapped = |t: usize| scheme.sequence.gaps_of(t as u32).any(|g| scheme.swaps[g].is_some());
-        let states: Vec<bool> =
-            (0..self.p.tensors.len()).map(|t| self.p.tensors[t].persistent() && swapped(t)).collect();
-        let none = vec![false; states.len()];
+        let swapped = |t: TensorId| scheme.sequence.gaps_of(t).any(|g| scheme.swaps[g].is_some());
+        let states: Arena<TensorId, bool> =
+            self.p.tensors.ids().map(|t| self.p.tensors[t].persistent() && swapped(t)).collect();
+        let none = Arena::filled(false, states.len());
         let mirrored = if states == none { vec![none] } else { vec![none, states] };
         for mirrored in mirrored {
             for early in [true, false] {

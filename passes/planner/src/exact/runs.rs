@@ -1,9 +1,13 @@
 //! All sequences of runs of a problem, depth first.
 
+use memc_ir::Arena;
+
+use crate::ids::{OpPos, TensorId};
 use crate::problem::{Kind, Problem};
 use crate::sequence::Step;
 
-/// Calls `visit` on every prefix of every sequence with exactly `again` repeated runs; it says whether to go on from there.
+/// Calls `visit` on every prefix of every sequence with exactly `again` repeated runs; it says whether to go
+/// on from there.
 ///
 /// A repeated run is of an op that has run, for a transient result that an op still to come reads.
 pub(super) fn sequences(
@@ -13,16 +17,22 @@ pub(super) fn sequences(
     visit: &mut dyn FnMut(&[Step]) -> bool,
 ) {
     let before = p.predecessors();
-    let mut x =
-        Runs { p, before, fixed_order, ran: vec![false; p.ops.len()], steps: Vec::new(), left: p.ops.len() };
+    let mut x = Runs {
+        p,
+        before,
+        fixed_order,
+        ran: Arena::filled(false, p.ops.len()),
+        steps: Vec::new(),
+        left: p.ops.len(),
+    };
     x.extend(again, visit);
 }
 
 struct Runs<'a> {
     p: &'a Problem,
-    before: Vec<Vec<u32>>,
+    before: Arena<OpPos, Vec<OpPos>>,
     fixed_order: bool,
-    ran: Vec<bool>,
+    ran: Arena<OpPos, bool>,
     steps: Vec<Step>,
     left: usize,
 }
@@ -35,14 +45,14 @@ impl Runs<'_> {
         if !visit(&self.steps) || self.left == 0 {
             return;
         }
-        for v in 0..self.p.ops.len() {
-            let ready = !self.ran[v] && self.before[v].iter().all(|&u| self.ran[u as usize]);
+        for v in self.p.ops.ids() {
+            let ready = !self.ran[v] && self.before[v].iter().all(|&u| self.ran[u]);
             if !ready {
                 continue;
             }
             self.ran[v] = true;
             self.left -= 1;
-            self.steps.push(Step { op: v as u32, again: None });
+            self.steps.push(Step { op: v, again: None });
             self.extend(again, visit);
             self.steps.pop();
             self.left += 1;
@@ -54,14 +64,14 @@ impl Runs<'_> {
         if again == 0 {
             return;
         }
-        for v in 0..self.p.ops.len() {
+        for v in self.p.ops.ids() {
             if !self.ran[v] || !self.p.ops[v].repeatable {
                 continue;
             }
             for k in 0..self.p.ops[v].writes.len() {
                 let t = self.p.ops[v].writes[k];
-                if self.useful(v as u32, t) {
-                    self.steps.push(Step { op: v as u32, again: Some(t) });
+                if self.useful(v, t) {
+                    self.steps.push(Step { op: v, again: Some(t) });
                     self.extend(again - 1, visit);
                     self.steps.pop();
                 }
@@ -70,13 +80,14 @@ impl Runs<'_> {
     }
 
     /// Whether an op to come reads what `v` writes to `t`, and nothing has it just now.
-    fn useful(&self, v: u32, t: u32) -> bool {
-        let tensor = &self.p.tensors[t as usize];
-        let next = tensor.writes.get(tensor.writes.partition_point(|&w| w <= v)).copied().unwrap_or(u32::MAX);
-        let reads = |&&at: &&u32| at > v && at <= next && self.p.ops[at as usize].reads.contains(&t);
-        let pending = tensor.touches.iter().filter(reads).any(|&at| !self.ran[at as usize]);
+    fn useful(&self, v: OpPos, t: TensorId) -> bool {
+        let tensor = &self.p.tensors[t];
+        let next = tensor.writes.get(tensor.writes.partition_point(|&w| w <= v)).copied();
+        let reads =
+            |&&at: &&OpPos| at > v && next.is_none_or(|next| at <= next) && self.p.ops[at].reads.contains(&t);
+        let pending = tensor.touches.iter().filter(reads).any(|&at| !self.ran[at]);
         let touched = self.steps.last().is_some_and(|s| {
-            let op = &self.p.ops[s.op as usize];
+            let op = &self.p.ops[s.op];
             op.reads.contains(&t) || op.writes.contains(&t) && s.again.is_none_or(|w| w == t)
         });
         tensor.kind == Kind::Transient && pending && !touched

@@ -1,5 +1,10 @@
-//! Running ops again: what a content that was given up takes to be there once more, and steps put in or taken out.
+//! Running ops again: what a content that was given up takes to be there once more, and steps put in or taken
+//! out.
 
+use memc_ir::Arena;
+
+use super::state::StepId;
+use crate::ids::{GapIx, OpPos, StepPos, TensorId};
 use crate::problem::{Kind, Problem};
 use crate::sequence::{Sequence, Step, Touch};
 
@@ -9,8 +14,8 @@ const DEPTH: usize = 24;
 /// Memory that a chain takes besides the op's own: bytes during steps, half-open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Extent {
-    pub(crate) from: usize,
-    pub(crate) to: usize,
+    pub(crate) from: StepPos,
+    pub(crate) to: StepPos,
     pub(crate) bytes: u64,
 }
 
@@ -18,14 +23,17 @@ pub(crate) struct Extent {
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Chain {
     /// Ops, operands' first.
-    pub(crate) ops: Vec<u32>,
+    pub(crate) ops: Vec<OpPos>,
     /// What else has to stay.
     pub(crate) extents: Vec<Extent>,
 }
 
+/// For every step whether it is left out; none at all where it is empty.
+pub(crate) type Dropped = Arena<StepPos, bool>;
+
 /// How many writes a tensor has seen before an op touches it.
-fn content(p: &Problem, t: u32, op: u32) -> usize {
-    p.tensors[t as usize].writes.partition_point(|&w| w < op)
+fn content(p: &Problem, t: TensorId, op: OpPos) -> usize {
+    p.tensors[t].writes.partition_point(|&w| w < op)
 }
 
 /// Copy time in ns of a byte, there and back, or what stands for it without a link.
@@ -34,7 +42,7 @@ pub(crate) fn ns_per_byte(p: &Problem) -> f64 {
     if d.can_swap() {
         return 1e9 / d.h2d_bytes_per_s as f64 + 1e9 / d.d2h_bytes_per_s as f64;
     }
-    let bytes: u64 = p.tensors.iter().map(|t| t.bytes).sum();
+    let bytes: u64 = p.tensors.values().map(|t| t.bytes).sum();
     p.compute_ns() as f64 / bytes.max(1) as f64
 }
 
@@ -44,27 +52,27 @@ pub(crate) struct View<'a> {
     pub(crate) p: &'a Problem,
     pub(crate) s: &'a Sequence,
     /// The step of every op's first run.
-    pub(crate) ran: &'a [u32],
+    pub(crate) ran: &'a Arena<OpPos, StepPos>,
     /// An operand that is gone is made again when that takes at most this many ns for each of its bytes.
     pub(crate) reach: f64,
 }
 
 impl View<'_> {
     /// The op that makes the content of `t` that `op` needs, if it can run again before the step `at`.
-    fn maker(&self, t: u32, op: u32, at: usize) -> Option<u32> {
+    fn maker(&self, t: TensorId, op: OpPos, at: StepPos) -> Option<OpPos> {
         let p = self.p;
-        let tensor = &p.tensors[t as usize];
+        let tensor = &p.tensors[t];
         if tensor.kind != Kind::Transient {
             return None;
         }
-        let current = |t: u32| {
-            let writes = &p.tensors[t as usize].writes;
-            writes.iter().filter(|&&w| (self.ran[w as usize] as usize) < at).count()
+        let current = |t: TensorId| {
+            let writes = &p.tensors[t].writes;
+            writes.iter().filter(|&&w| self.ran[w] < at).count()
         };
         let wanted = content(p, t, op);
         let w = *tensor.writes.get(wanted.checked_sub(1)?)?;
-        let maker = &p.ops[w as usize];
-        let same = |&y: &u32| current(y) == content(p, y, w);
+        let maker = &p.ops[w];
+        let same = |&y: &TensorId| current(y) == content(p, y, w);
         (maker.repeatable
             && current(t) == wanted
             && !maker.reads.contains(&t)
@@ -74,47 +82,53 @@ impl View<'_> {
     }
 
     /// Whether an operand of `op` that is not there any more is better made again than kept.
-    fn remade(&self, t: u32, op: u32, at: usize) -> bool {
-        let most = self.reach * self.p.tensors[t as usize].size as f64;
-        self.maker(t, op, at).is_some_and(|w| self.p.ops[w as usize].time_ns as f64 <= most)
+    fn remade(&self, t: TensorId, op: OpPos, at: StepPos) -> bool {
+        let most = self.reach * self.p.tensors[t].size as f64;
+        self.maker(t, op, at).is_some_and(|w| self.p.ops[w].time_ns as f64 <= most)
     }
 
-    /// What it takes to have `t` again before the step `at`, which touches it; `away(gap)` says whether a gap is swapped.
-    pub(crate) fn chain(&self, t: u32, at: usize, away: &dyn Fn(usize) -> bool) -> Option<Chain> {
+    /// What it takes to have `t` again before the step `at`, which touches it; `away(gap)` says whether a gap
+    /// is swapped.
+    pub(crate) fn chain(&self, t: TensorId, at: StepPos, away: &dyn Fn(GapIx) -> bool) -> Option<Chain> {
         let mut follower = Follower { view: *self, at, away, chain: Chain::default(), made: Vec::new() };
         follower.follow(t, self.s.steps[at].op, 0).then_some(follower.chain)
     }
 
-    /// The steps with `wanted` contents made again before steps (step, tensor; sorted), and without the steps `dropped`;
-    /// with their `ids`.
+    /// The steps with `wanted` contents made again before steps (step, tensor; sorted), and without the steps
+    /// `dropped`; with their `ids`.
     ///
     /// Steps that no longer serve anything are left out. Ids of new steps are counted on from the largest.
-    pub(crate) fn edit(&self, ids: &[u32], wanted: &[(u32, u32)], dropped: &[bool]) -> Vec<(Step, u32)> {
+    pub(crate) fn edit(
+        &self,
+        ids: &Arena<StepPos, StepId>,
+        wanted: &[(StepPos, TensorId)],
+        dropped: &Dropped,
+    ) -> Vec<(Step, StepId)> {
         let p = self.p;
-        let next_id = ids.iter().copied().max().unwrap_or(0).max(p.ops.len() as u32) + 1;
-        let there = p.tensors.iter().map(|t| t.kind != Kind::Transient).collect();
+        let next_id = StepId(ids.values().map(|id| id.0).max().unwrap_or(0).max(p.ops.next_id().0) + 1);
+        let there = p.tensors.values().map(|t| t.kind != Kind::Transient).collect();
         let mut e = Edit { view: *self, wanted, dropped, there, out: Vec::new(), next_id };
         let mut queue = wanted;
         let mut made = Vec::new();
-        for (j, (step, &id)) in self.s.steps.iter().zip(ids).enumerate() {
+        for ((j, step), &id) in self.s.steps.iter().zip(ids.values()) {
             made.clear();
             while let [(at, t), rest @ ..] = queue
-                && *at as usize <= j
+                && *at <= j
             {
                 e.emit((*t, step.op, j), &mut made, 0);
                 queue = rest;
             }
-            let redundant = step.again.is_some_and(|t| e.there[t as usize]);
+            let redundant = step.again.is_some_and(|t| e.there[t]);
             if !redundant && !e.drops(j) {
                 e.out.push((*step, id));
             }
-            let op = &p.ops[step.op as usize];
+            let op = &p.ops[step.op];
             for &t in op.reads.iter().chain(&op.writes) {
                 e.touched(t, j);
             }
             // What was made for another's sake stays when it is needed later.
             for &t in made.iter().filter(|t| !op.reads.contains(t)) {
-                e.there[t as usize] = e.next(t, j).is_some();
+                e.there[t] = e.next(t, j).is_some();
             }
         }
         prune(p, &mut e.out);
@@ -124,42 +138,42 @@ impl View<'_> {
 
 struct Follower<'a> {
     view: View<'a>,
-    at: usize,
-    away: &'a dyn Fn(usize) -> bool,
+    at: StepPos,
+    away: &'a dyn Fn(GapIx) -> bool,
     chain: Chain,
-    made: Vec<u32>,
+    made: Vec<TensorId>,
 }
 
 impl Follower<'_> {
     /// Adds what the content of `t` that `op` needs takes; `false` where it cannot be made.
-    fn follow(&mut self, t: u32, op: u32, depth: usize) -> bool {
+    fn follow(&mut self, t: TensorId, op: OpPos, depth: usize) -> bool {
         let View { p, s, .. } = self.view;
         let at = self.at;
         let Some(w) = self.view.maker(t, op, at).filter(|_| depth < DEPTH) else { return false };
         self.made.push(t);
-        for &y in &p.ops[w as usize].reads {
+        for &y in &p.ops[w].reads {
             if self.made.contains(&y) {
                 continue;
             }
-            let (tensor, touches) = (&p.tensors[y as usize], s.touches_of(y));
-            let next = touches.partition_point(|x| (x.step as usize) < at);
+            let (tensor, touches) = (&p.tensors[y], s.touches_of(y));
+            let next = touches.partition_point(|x| x.step < at);
             let bytes = tensor.bytes;
             if tensor.kind != Kind::Transient || touches.get(next).is_some_and(|x| !x.fresh) {
                 // There, or on its way back from the host earlier than otherwise.
                 if let Some(g) = covering(s, y, at).filter(|&g| (self.away)(g)) {
-                    let to = (s.gaps[g].to as usize).min(s.steps.len());
+                    let to = StepPos::at(s.gaps[g].to).min(s.steps.next_id());
                     self.chain.extents.push(Extent { from: at, to, bytes });
                 }
                 continue;
             }
             if self.view.remade(y, w, at) && self.follow(y, w, depth + 1) {
                 if let Some(later) = touches.get(next) {
-                    self.chain.extents.push(Extent { from: at, to: later.step as usize, bytes });
+                    self.chain.extents.push(Extent { from: at, to: later.step, bytes });
                 }
                 continue;
             }
             let Some(last) = next.checked_sub(1).and_then(|i| touches.get(i)) else { return false };
-            self.chain.extents.push(Extent { from: last.step as usize + 1, to: at, bytes });
+            self.chain.extents.push(Extent { from: last.step.next(), to: at, bytes });
         }
         self.chain.ops.push(w);
         true
@@ -167,32 +181,32 @@ impl Follower<'_> {
 }
 
 /// Leaves out runs whose operands, or whose result, have another content there than in the first run.
-pub(crate) fn sound(p: &Problem, steps: &mut Vec<(Step, u32)>) {
-    let mut ran = vec![u32::MAX; p.ops.len()];
+pub(crate) fn sound(p: &Problem, steps: &mut Vec<(Step, StepId)>) {
+    let mut ran = Arena::filled(usize::MAX, p.ops.len());
     for (i, (step, _)) in steps.iter().enumerate() {
         if step.again.is_none() {
-            ran[step.op as usize] = i as u32;
+            ran[step.op] = i;
         }
     }
     let mut i = 0;
     steps.retain(|(step, _)| {
         i += 1;
         let Some(t) = step.again else { return true };
-        let seen = |t: u32| {
-            let writes = &p.tensors[t as usize].writes;
-            writes.iter().filter(|&&w| ran[w as usize] < i).count()
+        let seen = |t: TensorId| {
+            let writes = &p.tensors[t].writes;
+            writes.iter().filter(|&&w| ran[w] < i).count()
         };
-        let same = |&y: &u32| seen(y) == content(p, y, step.op);
-        seen(t) == content(p, t, step.op) + 1 && p.ops[step.op as usize].reads.iter().all(same)
+        let same = |&y: &TensorId| seen(y) == content(p, y, step.op);
+        seen(t) == content(p, t, step.op) + 1 && p.ops[step.op].reads.iter().all(same)
     });
     prune(p, steps);
 }
 
 /// The gap of a tensor around a step, which does not touch it.
-fn covering(s: &Sequence, t: u32, at: usize) -> Option<usize> {
+fn covering(s: &Sequence, t: TensorId, at: StepPos) -> Option<GapIx> {
     let n = s.steps.len() as i32;
-    let at = at as i32;
-    let covers = |g: &usize| {
+    let at = at.position();
+    let covers = |g: &GapIx| {
         let gap = &s.gaps[*g];
         (gap.from < at && at < gap.to) || (gap.to >= n && at < gap.to - n)
     };
@@ -201,70 +215,75 @@ fn covering(s: &Sequence, t: u32, at: usize) -> Option<usize> {
 
 struct Edit<'a> {
     view: View<'a>,
-    wanted: &'a [(u32, u32)],
-    dropped: &'a [bool],
+    wanted: &'a [(StepPos, TensorId)],
+    dropped: &'a Dropped,
     /// By tensor, whether its content is somewhere.
-    there: Vec<bool>,
-    out: Vec<(Step, u32)>,
-    next_id: u32,
+    there: Arena<TensorId, bool>,
+    out: Vec<(Step, StepId)>,
+    next_id: StepId,
 }
 
 impl Edit<'_> {
-    fn drops(&self, step: usize) -> bool {
+    fn drops(&self, step: StepPos) -> bool {
         self.dropped.get(step).copied().unwrap_or(false)
     }
 
     /// After the step `j`: a content is there until it is made anew, or for good when nothing reads it.
-    fn touched(&mut self, t: u32, j: usize) {
-        if self.view.p.tensors[t as usize].kind != Kind::Transient {
+    fn touched(&mut self, t: TensorId, j: StepPos) {
+        if self.view.p.tensors[t].kind != Kind::Transient {
             return;
         }
-        self.there[t as usize] =
+        self.there[t] =
             self.next(t, j).is_some_and(|x| !x.fresh && self.wanted.binary_search(&(x.step, t)).is_err());
     }
 
     /// The next touch of `t` after the step `j` that is not left out.
-    fn next(&self, t: u32, j: usize) -> Option<Touch> {
+    fn next(&self, t: TensorId, j: StepPos) -> Option<Touch> {
         let touches = self.view.s.touches_of(t);
-        let later = touches.partition_point(|x| x.step as usize <= j);
-        touches[later..].iter().find(|x| !self.drops(x.step as usize)).copied()
+        let later = touches.partition_point(|x| x.step <= j);
+        touches[later..].iter().find(|x| !self.drops(x.step)).copied()
     }
 
-    fn emit(&mut self, (t, op, at): (u32, u32, usize), made: &mut Vec<u32>, depth: usize) -> bool {
-        if self.there[t as usize] {
+    fn emit(
+        &mut self,
+        (t, op, at): (TensorId, OpPos, StepPos),
+        made: &mut Vec<TensorId>,
+        depth: usize,
+    ) -> bool {
+        if self.there[t] {
             return true;
         }
         let Some(w) = self.view.maker(t, op, at).filter(|_| depth < DEPTH) else { return false };
-        for &y in &self.view.p.ops[w as usize].reads {
-            if !self.there[y as usize] && self.view.remade(y, w, at) {
+        for &y in &self.view.p.ops[w].reads {
+            if !self.there[y] && self.view.remade(y, w, at) {
                 self.emit((y, w, at), made, depth + 1);
             }
         }
         self.out.push((Step { op: w, again: Some(t) }, self.next_id));
-        self.next_id += 1;
-        self.there[t as usize] = true;
+        self.next_id.0 += 1;
+        self.there[t] = true;
         made.push(t);
         true
     }
 }
 
 /// Leaves out runs that nothing reads.
-fn prune(p: &Problem, steps: &mut Vec<(Step, u32)>) {
-    let mut read = vec![false; p.tensors.len()];
+fn prune(p: &Problem, steps: &mut Vec<(Step, StepId)>) {
+    let mut read = Arena::filled(false, p.tensors.len());
     let mut keep = vec![true; steps.len()];
     for (i, (step, _)) in steps.iter().enumerate().rev() {
-        let op = &p.ops[step.op as usize];
-        if step.again.is_some_and(|t| !read[t as usize]) {
+        let op = &p.ops[step.op];
+        if step.again.is_some_and(|t| !read[t]) {
             keep[i] = false;
             continue;
         }
         for &t in &op.writes {
             if step.again.is_none_or(|wanted| wanted == t) {
-                read[t as usize] = false;
+                read[t] = false;
             }
         }
         for &t in &op.reads {
-            read[t as usize] = true;
+            read[t] = true;
         }
     }
     let mut keep = keep.into_iter();

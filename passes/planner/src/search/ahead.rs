@@ -1,14 +1,16 @@
 //! Inputs of the next step arrive while this one ends, where their bytes are free by then.
 //!
-//! A choice knows of one step alone: what an input takes when the step begins may be in use until the step before ends, and
-//! the first ops wait for its copy. So layouts are tried that leave its slot free for as long as the copy takes; where the
-//! input is used again late in the step, it leaves in between and comes back to another slot.
+//! A choice knows of one step alone: what an input takes when the step begins may be in use until the step
+//! before ends, and the first ops wait for its copy. So layouts are tried that leave its slot free for as
+//! long as the copy takes; where the input is used again late in the step, it leaves in between and comes
+//! back to another slot.
 
 use memc_alloc::Options;
 use rayon::prelude::*;
 
 use super::state::State;
 use super::{DECODES, Run};
+use crate::ids::{CommandIx, GapIx, StepPos, TensorId};
 use crate::place::What;
 use crate::problem::Kind;
 use crate::realise::{Realised, realise_ahead};
@@ -24,14 +26,13 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let p = self.p;
-        let inputs: Vec<u32> =
-            (0..p.tensors.len() as u32).filter(|&t| p.tensors[t as usize].kind == Kind::Input).collect();
+        let inputs: Vec<TensorId> = p.tensors.ids().filter(|&t| p.tensors[t].kind == Kind::Input).collect();
         let mut away = s.clone();
         // For inputs that are used again, the longest time between two uses.
         let mut gaps = Vec::new();
         for &t in &inputs {
             let own = away.scheme.sequence.gaps_of(t);
-            let long = |&g: &usize| away.scheme.sequence.gaps[g].to - away.scheme.sequence.gaps[g].from;
+            let long = |&g: &GapIx| away.scheme.sequence.gaps[g].to - away.scheme.sequence.gaps[g].from;
             if let Some(g) = own.filter(|&g| away.open[g]).max_by_key(long) {
                 if !away.swapped(g) {
                     away.set(g, true);
@@ -40,23 +41,23 @@ impl<'a> Run<'a> {
             }
         }
         away.decode(DECODES);
-        let mut trials: Vec<(State<'a>, usize)> = Vec::new();
+        let mut trials: Vec<(State<'a>, StepPos)> = Vec::new();
         for mut choice in [s, away] {
             choice.time();
             for times in TAILS {
                 let mut choice = choice.clone();
                 let from = self.tail(&choice, &inputs, times);
                 // Back before the next step's copies begin, which they would hold up.
-                let before = self.tail(&choice, &inputs, times + 2) as i32;
+                let before = self.tail(&choice, &inputs, times + 2).position();
                 let arrivals = inputs.iter().flat_map(|&t| choice.scheme.sequence.gaps_of(t).take(1));
-                let early: Vec<(usize, i32)> =
+                let early: Vec<(GapIx, i32)> =
                     arrivals.map(|g| (g, 0)).chain(gaps.iter().map(|&g| (g, before))).collect();
                 for (g, at) in early {
                     if let Some(swap) = &mut choice.scheme.swaps[g] {
                         swap.back = swap.back.min(at).max(swap.drop);
                     }
                 }
-                let same = |(other, at): &(State<'a>, usize)| {
+                let same = |(other, at): &(State<'a>, StepPos)| {
                     (*at, &other.scheme.swaps) == (from, &choice.scheme.swaps)
                 };
                 if !trials.iter().any(same) {
@@ -79,28 +80,33 @@ impl<'a> Run<'a> {
 
     /// Whether an op waits for an input's copy.
     fn awaits_input(&self, r: &Realised) -> bool {
-        let input = |c: u32| match r.trace.commands[c as usize].what {
-            What::In(t) => self.p.tensors[t as usize].kind == Kind::Input,
+        let input = |c: CommandIx| match r.trace.commands[c].what {
+            What::In(t) => self.p.tensors[t].kind == Kind::Input,
             _ => false,
         };
-        r.timeline.spans.iter().any(|s| s.stall > 0 && s.cause.is_some_and(input))
+        r.timeline.spans.values().any(|s| s.stall > 0 && s.cause.is_some_and(input))
     }
 
     /// The step from which on some times as long is left as the copies of all inputs take.
-    fn tail(&self, s: &State<'a>, inputs: &[u32], times: u64) -> usize {
-        let copies: u64 = inputs.iter().map(|&t| self.p.device.h2d_ns(self.p.tensors[t as usize].size)).sum();
+    fn tail(&self, s: &State<'a>, inputs: &[TensorId], times: u64) -> StepPos {
+        let copies: u64 = inputs.iter().map(|&t| self.p.device.h2d_ns(self.p.tensors[t].size)).sum();
         let end = s.timing.end.last().copied().unwrap_or(0);
         s.timing.end.partition_point(|&at| at.saturating_add(copies.saturating_mul(times) / 2) <= end)
     }
 
     /// The plan of a choice with the slots of inputs free from a step on, if it fits.
-    fn arriving(&self, s: &State<'a>, inputs: &[u32], from: usize) -> Result<Option<Realised>, String> {
+    fn arriving(
+        &self,
+        s: &State<'a>,
+        inputs: &[TensorId],
+        from: StepPos,
+    ) -> Result<Option<Realised>, String> {
         if (self.request.stop)() {
             return Ok(None);
         }
         let (capacity, work) = (self.request.capacity, self.limits.layout_work);
         let options = Options { capacity: Some(capacity), work, seed: 0, all: true };
-        let from: Vec<(u32, usize)> = inputs.iter().map(|&t| (t, from)).collect();
+        let from: Vec<(TensorId, StepPos)> = inputs.iter().map(|&t| (t, from)).collect();
         let r = realise_ahead(self.p, s.scheme.decisions(self.p), (&options, self.request.stop), &from)?;
         Ok(r.filter(|r| r.evaluation.dev_bytes <= capacity))
     }
@@ -110,7 +116,8 @@ impl<'a> Run<'a> {
 mod tests {
     use crate::{Allow, Decisions, Request, Starts, plan, realise};
 
-    /// Ten ops of 1,000 ns, the first and, if so said, the last of which read an input whose copy takes 2,048 ns.
+    /// Ten ops of 1,000 ns, the first and, if so said, the last of which read an input whose copy takes 2,048
+    /// ns.
     fn step(late: bool) -> crate::Problem {
         let kind = |t: usize| if t == 0 { "input" } else { "transient" };
         let tensor = |t: usize| format!(r#"{{"id": {t}, "bytes": 2048, "kind": "{}"}}"#, kind(t));
@@ -137,8 +144,8 @@ mod tests {
         crate::json::parse(&text).expect("the problem is well-formed")
     }
 
-    /// Three tensors' room is one more than two ops in a row need: the input's slot stays free at the end of the step. Read
-    /// by the last op, too, it takes a fourth, to come back to while the next step's arrives.
+    /// Three tensors' room is one more than two ops in a row need: the input's slot stays free at the end of
+    /// the step. Read by the last op, too, it takes a fourth, to come back to while the next step's arrives.
     #[test]
     fn an_input_arrives_while_the_step_before_ends() {
         for (late, tensors) in [(false, 3), (true, 4)] {

@@ -1,12 +1,17 @@
-//! When swapped tensors leave and return: each as close to its use as the copies of all allow, within a capacity.
+//! When swapped tensors leave and return: each as close to its use as the copies of all allow, within a
+//! capacity.
 //!
-//! Copies to the host are done in the order in which they are issued. So where memory runs short, whatever is first in
-//! that order goes first: it holds a step up for the shortest time. Copies to the device are the same backwards.
+//! Copies to the host are done in the order in which they are issued. So where memory runs short, whatever is
+//! first in that order goes first: it holds a step up for the shortest time. Copies to the device are the
+//! same backwards.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use memc_ir::{Arena, Id, Ids};
+
 use super::state::State;
+use crate::ids::{GapIx, StepPos};
 use crate::scheme::Swap;
 use crate::timing::Cause;
 
@@ -14,19 +19,20 @@ use crate::timing::Cause;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Decoder {
     /// Bytes in use during every step.
-    used: Vec<u64>,
+    used: Arena<StepPos, u64>,
     /// For every step, time in ns that it waits for copies to the device.
-    waits: Vec<u64>,
+    waits: Arena<StepPos, u64>,
     /// Start of every step in ns, and of the next one.
-    start: Vec<u64>,
+    start: Arena<StepPos, u64>,
     /// Copies to the host by the order in which they are issued: step, end of the gap, gap.
-    outs: Vec<(i32, i32, u32)>,
+    outs: Vec<(i32, i32, GapIx)>,
     /// Gaps with copies to the device, the last first.
-    backs: Vec<u32>,
+    backs: Vec<GapIx>,
     staying: Staying,
 }
 
-/// Tensors that are on the device though they could be away. Copies have places, in the order in which they are done.
+/// Tensors that are on the device though they could be away. Copies have places, in the order in which they
+/// are done.
 #[derive(Clone, Debug, Default)]
 struct Staying {
     /// By place: when its copy is done in ns, and its bytes.
@@ -73,8 +79,8 @@ impl Staying {
         Some(place)
     }
 
-    /// Comes to a position at a time: whatever need not stay longer goes, and so does what has no room, once its copy is
-    /// done. Tells the places of both.
+    /// Comes to a position at a time: whatever need not stay longer goes, and so does what has no room, once
+    /// its copy is done. Tells the places of both.
     fn pass(&mut self, position: i32, now: &mut i64, room: u64, mut goes: impl FnMut(usize)) {
         while let Some(place) = Self::due(&mut self.begins, position) {
             self.stays[place] = true;
@@ -106,12 +112,13 @@ impl Staying {
 impl State<'_> {
     /// Chooses when tensors leave and return, and returns the time of a step in ns.
     ///
-    /// Releases are put off until copies to the host are done, copies to the device begin as early as they have to for
-    /// the steps to find them done, both as far as memory allows; then again with the waits that come out.
+    /// Releases are put off until copies to the host are done, copies to the device begin as early as they
+    /// have to for the steps to find them done, both as far as memory allows; then again with the waits that
+    /// come out.
     pub(crate) fn decode(&mut self, rounds: usize) -> u64 {
         let n = self.steps();
         let ideal = self.scheme.sequence.compute_ns();
-        let mut best: Option<(u64, Vec<Option<Swap>>)> = None;
+        let mut best: Option<(u64, Arena<GapIx, Option<Swap>>)> = None;
         self.decoder.waits.clear();
         self.decoder.waits.resize(n, 0);
         for _ in 0..rounds {
@@ -123,11 +130,9 @@ impl State<'_> {
             if best.as_ref().is_none_or(|b| step < b.0) {
                 best = Some((step, self.scheme.swaps.clone()));
             }
-            let mut before = 0;
-            for (i, wait) in decoder.waits.iter_mut().enumerate() {
+            for (i, wait) in decoder.waits.iter_mut() {
                 let waits = matches!(self.trial.cause[i], Cause::In(_));
-                *wait = if waits { self.trial.start[i].saturating_sub(before) } else { 0 };
-                before = self.trial.end[i];
+                *wait = if waits { self.trial.stall(i) } else { 0 };
             }
             self.decoder = decoder;
             if step == ideal || same {
@@ -143,35 +148,35 @@ impl State<'_> {
     fn put_off(&mut self, d: &mut Decoder) {
         let (n, s) = (self.steps(), &mut self.scheme);
         let gaps = &s.sequence.gaps;
-        for (gap, swap) in gaps.iter().zip(&mut s.swaps) {
+        for (gap, swap) in gaps.values().zip(s.swaps.values_mut()) {
             *swap = swap.map(|_| Swap::longest(gap, n));
         }
         d.outs.clear();
-        let outs = self.outs.iter().enumerate().filter(|(_, at)| **at >= 0);
-        d.outs.extend(outs.map(|(g, &at)| (at, gaps[g].to, g as u32)));
+        let outs = self.outs.iter().filter(|(_, at)| **at >= 0);
+        d.outs.extend(outs.map(|(g, &at)| (at, gaps[g].to, g)));
         d.outs.sort_unstable();
         d.staying.clear();
         d.used.clone_from(&self.least);
         d.start.clear();
         let (mut now, mut free) = (0i64, 0i64);
-        for i in 0..=n {
-            while let Some(&(_, to, g)) = d.outs.get(d.staying.copies.len()).filter(|x| x.0 as usize <= i) {
-                free = free.max(now) + self.copies.out[g as usize] as i64;
-                let from = s.swaps[g as usize].map_or(i32::MAX, |swap| swap.drop);
-                d.staying.push(free, gaps[g as usize].bytes, from, to.min(n as i32));
+        for i in Ids::<StepPos>::first(n + 1) {
+            while let Some(&(_, to, g)) = d.outs.get(d.staying.copies.len()).filter(|x| x.0 <= i.position()) {
+                free = free.max(now) + self.copies.out[g] as i64;
+                let from = s.swaps[g].map_or(i32::MAX, |swap| swap.drop);
+                d.staying.push(free, gaps[g].bytes, from, to.min(n as i32));
             }
             let room = self.capacity.all.get(i).map_or(u64::MAX, |c| c.saturating_sub(self.least[i]));
-            d.staying.pass(i as i32, &mut now, room, |place| {
-                if let Some(swap) = &mut s.swaps[d.outs[place].2 as usize] {
-                    swap.drop = i as i32;
+            d.staying.pass(i.position(), &mut now, room, |place| {
+                if let Some(swap) = &mut s.swaps[d.outs[place].2] {
+                    swap.drop = i.position();
                 }
             });
-            if i < n {
+            if i.index() < n {
                 d.used[i] += d.staying.bytes;
                 now += d.waits[i] as i64;
             }
             d.start.push(now as u64);
-            if i < n {
+            if i.index() < n {
                 now += s.sequence.ns[i] as i64;
                 free =
                     free.max(now * i64::from(s.sequence.output_ns[i] > 0)) + s.sequence.output_ns[i] as i64;
@@ -179,35 +184,35 @@ impl State<'_> {
         }
     }
 
-    /// Copies to the device: as early as they and those behind them take. Time and positions are counted backwards.
+    /// Copies to the device: as early as they and those behind them take. Time and positions are counted
+    /// backwards.
     fn fetch_early(&mut self, d: &mut Decoder) {
         let (n, s) = (self.steps(), &mut self.scheme);
         let gaps = &s.sequence.gaps;
         d.backs.clear();
-        let moved = |g: &u32| s.swaps[*g as usize].is_some() && !gaps[*g as usize].dead;
+        let moved = |g: &GapIx| s.swaps[*g].is_some() && !gaps[*g].dead;
         d.backs.extend(self.copies.order.iter().rev().copied().filter(moved));
         d.staying.clear();
-        let period = d.start[n] as i64;
-        let at = |i: usize| if i >= n { d.start[i - n] as i64 + period } else { d.start[i] as i64 };
-        let last = d.backs.first().map_or(0, |&g| gaps[g as usize].to.max(0) as usize);
+        let end = n as i32;
+        let period = d.start[StepPos::at(end)] as i64;
+        let at = |i: i32| d.start[s.sequence.step_at(i)] as i64 + if i >= end { period } else { 0 };
+        let last = d.backs.first().map_or(0, |&g| gaps[g].to.max(0));
         // What the waits so far have put every earlier step back by.
         let mut late = 0i64;
         let mut free = i64::MIN;
         for i in (0..=last).rev() {
             let mut now = late - at(i);
-            while let Some(&g) =
-                d.backs.get(d.staying.copies.len()).filter(|g| gaps[**g as usize].to as usize >= i)
-            {
-                let (g, gap) = (g as usize, &gaps[g as usize]);
+            while let Some(&g) = d.backs.get(d.staying.copies.len()).filter(|g| gaps[**g].to >= i) {
+                let gap = &gaps[g];
                 free = free.max(now) + self.copies.back[g] as i64;
                 let first = if gap.arrives() { 0 } else { s.swaps[g].map_or(gap.to, |swap| swap.drop) };
                 d.staying.push(free, gap.bytes, -gap.to, -first);
             }
-            let before = i.checked_sub(1).map(|i| if i >= n { i - n } else { i });
+            let before = (i > 0).then(|| s.sequence.step_at(i - 1));
             let room = before.map_or(u64::MAX, |i| self.capacity.all[i].saturating_sub(d.used[i]));
-            d.staying.pass(-(i as i32), &mut now, room, |place| {
-                if let Some(swap) = &mut s.swaps[d.backs[place] as usize] {
-                    swap.back = i as i32;
+            d.staying.pass(-i, &mut now, room, |place| {
+                if let Some(swap) = &mut s.swaps[d.backs[place]] {
+                    swap.back = i;
                 }
             });
             if let Some(i) = before {
@@ -222,8 +227,8 @@ impl State<'_> {
 mod tests {
     use super::*;
 
-    /// Three copies done at 10, 20 and 30; without room for all, the first goes, once it is done, and the others stay until
-    /// theirs are.
+    /// Three copies done at 10, 20 and 30; without room for all, the first goes, once it is done, and the
+    /// others stay until theirs are.
     #[test]
     fn where_room_is_short_the_first_in_the_queue_goes_first() {
         let mut staying = Staying::default();

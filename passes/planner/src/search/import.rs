@@ -2,6 +2,7 @@
 
 use super::state::{May, State};
 use crate::decisions::{Action, Decisions, Home};
+use crate::ids::{GapIx, TensorId};
 use crate::problem::Problem;
 use crate::realise::realise;
 use crate::sequence::{Sequence, Step};
@@ -9,7 +10,7 @@ use crate::sequence::{Sequence, Step};
 /// The steps of a script, with the same gaps swapped; `None` where a choice cannot say what the script does.
 pub(super) fn import<'a>(p: &'a Problem, d: &Decisions, capacity: u64, may: May) -> Option<State<'a>> {
     let mut steps = Vec::new();
-    let mut drops: Vec<(u32, i32)> = Vec::new();
+    let mut drops: Vec<(TensorId, i32)> = Vec::new();
     for action in &d.actions {
         match action {
             Action::Run(run) if !run.again => steps.push(Step { op: run.op, again: None }),
@@ -25,7 +26,7 @@ pub(super) fn import<'a>(p: &'a Problem, d: &Decisions, capacity: u64, may: May)
     let mut s = State::new(p, Sequence::new(p, steps), capacity, may);
     for (t, at) in drops {
         let gaps = s.scheme.sequence.gaps_of(t);
-        let left = |g: &usize| {
+        let left = |g: &GapIx| {
             let gap = &s.scheme.sequence.gaps[*g];
             s.open[*g] && gap.from < at && at <= gap.to
         };
@@ -56,14 +57,14 @@ mod tests {
             let mut draw = Seed(seed);
             let Some(s) = sample(&mut draw, 10) else { continue };
             let (p, capacity) = (&s.problem, s.capacity);
-            let order = Sequence::of_order(p, 0..p.ops.len() as u32);
+            let order = Sequence::of_order(p, p.ops.ids());
             let mut chosen = State::new(p, order, capacity, may);
-            for g in (0..chosen.open.len()).filter(|_| draw.below(2) == 0) {
+            for g in chosen.open.ids().filter(|_| draw.below(2) == 0) {
                 chosen.set(g, chosen.open[g]);
             }
             let read = import(p, &chosen.scheme.decisions(p), capacity, may).expect("it can be said");
             assert_eq!(read.scheme.sequence, chosen.scheme.sequence, "seed {seed}");
-            for g in (0..chosen.open.len()).filter(|&g| chosen.open[g]) {
+            for g in chosen.open.ids().filter(|&g| chosen.open[g]) {
                 assert_eq!(
                     read.swapped(g),
                     chosen.swapped(g),

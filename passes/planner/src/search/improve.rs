@@ -1,9 +1,13 @@
-//! Large neighbourhood search aimed at stalls: what made a step wait stays on the device, and something else goes.
+//! Large neighbourhood search aimed at stalls: what made a step wait stays on the device, and something else
+//! goes.
+
+use memc_ir::{Arena, Id};
 
 use super::order::Precedence;
 use super::prices::Prices;
 use super::select;
 use super::state::State;
+use crate::ids::{GapIx, StepPos, TensorId};
 use crate::timing::Cause;
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
@@ -32,11 +36,12 @@ impl Random {
 /// Most gaps that one move takes back.
 const MOST: u64 = 12;
 
-/// One move from the present choice, evaluated: the step's time in ns, or `None` where nothing waits or nothing fits.
+/// One move from the present choice, evaluated: the step's time in ns, or `None` where nothing waits or
+/// nothing fits.
 ///
-/// What makes the step longer than it has to be is drawn by its length: a stall, or an op that runs again. Some of the
-/// copies in the chain that led to the stall are taken back, or the op is not run again. Prices for the move are the
-/// learned ones, with noise, and more for what was taken back.
+/// What makes the step longer than it has to be is drawn by its length: a stall, or an op that runs again.
+/// Some of the copies in the chain that led to the stall are taken back, or the op is not run again. Prices
+/// for the move are the learned ones, with noise, and more for what was taken back.
 pub(crate) fn step(
     s: &mut State<'_>,
     (prices, precedence): (&Prices, Option<&Precedence>),
@@ -45,10 +50,10 @@ pub(crate) fn step(
     work: &mut u64,
 ) -> Option<u64> {
     let mut noisy = prices.clone();
-    for price in noisy.out.iter_mut().chain(&mut noisy.back) {
+    for price in noisy.out.values_mut().chain(noisy.back.values_mut()) {
         *price = (1.0 + *price) * (0.75 + 0.5 * random.unit()) - 1.0;
     }
-    for price in &mut noisy.again {
+    for price in noisy.again.values_mut() {
         *price *= 0.5 + random.unit();
     }
     noisy.reach *= 2f64.powf(4.0 * random.unit() - 2.0);
@@ -59,21 +64,22 @@ pub(crate) fn step(
     } else if let Some(precedence) = precedence.filter(|_| kind <= 2) {
         let at = match excess {
             Some(Excess::Stall(i) | Excess::Again(i)) => i,
-            None => random.below(s.steps() as u64) as usize,
+            None => StepPos::new(random.below(s.steps() as u64) as usize),
         };
         shift(s, precedence, at, random)?;
         *work += 8 * (s.steps() + s.open.len()) as u64;
     } else {
         match excess? {
             Excess::Again(i) => {
-                let mut dropped = vec![false; s.steps()];
-                let again = |i: &usize| s.scheme.sequence.steps[*i].again.is_some();
-                let near: Vec<usize> = (i.saturating_sub(8)..(i + 9).min(s.steps())).filter(again).collect();
+                let mut dropped = Arena::filled(false, s.steps());
+                let again = |i: &StepPos| s.scheme.sequence.steps[*i].again.is_some();
+                let near = i.index().saturating_sub(8)..(i.index() + 9).min(s.steps());
+                let near: Vec<StepPos> = near.map(StepPos::new).filter(again).collect();
                 let keep = random.below(4);
                 for k in near {
                     if k == i || random.below(4) < keep {
                         dropped[k] = true;
-                        noisy.again[s.scheme.sequence.steps[k].op as usize] *= 8.0;
+                        noisy.again[s.scheme.sequence.steps[k].op] *= 8.0;
                     }
                 }
                 s.restructure(&[], &dropped, noisy.reach);
@@ -103,12 +109,12 @@ pub(crate) fn step(
 /// Swaps some gaps that are kept, and keeps some that are swapped, wherever they are.
 fn flip(s: &mut State<'_>, prices: &mut Prices, random: &mut Random) {
     for _ in 0..=random.below(3) {
-        let t = random.below(s.p.tensors.len() as u64) as u32;
+        let t = TensorId::new(random.below(s.p.tensors.len() as u64) as usize);
         if s.may_mirror(t) && random.below(4) == 0 {
-            let mirrored = s.scheme.mirrored[t as usize];
+            let mirrored = s.scheme.mirrored[t];
             s.mirror(t, !mirrored);
         }
-        let g = random.below(s.open.len() as u64) as usize;
+        let g = GapIx::new(random.below(s.open.len() as u64) as usize);
         if s.open.get(g) == Some(&true) {
             let swapped = s.swapped(g);
             s.set(g, !swapped);
@@ -121,38 +127,38 @@ fn flip(s: &mut State<'_>, prices: &mut Prices, random: &mut Random) {
 }
 
 /// Has an op near a step run earlier or later.
-fn shift(s: &mut State<'_>, precedence: &Precedence, at: usize, random: &mut Random) -> Option<()> {
-    let near = (at + random.below(17) as usize).checked_sub(8).filter(|&i| i < s.steps())?;
-    let step = s.scheme.sequence.steps[near];
+fn shift(s: &mut State<'_>, precedence: &Precedence, at: StepPos, random: &mut Random) -> Option<()> {
+    let near = (at.index() + random.below(17) as usize).checked_sub(8)?;
+    let step = *s.scheme.sequence.steps.get(StepPos::new(near))?;
     if step.again.is_some() {
         return None;
     }
-    let (from, to) = precedence.window(step.op, &s.ran, s.steps());
+    let (from, to) = precedence.window(step.op, &s.ran, s.scheme.sequence.steps.next_id());
     let reach = 1 << random.below(12);
-    let (from, to) = (from.max(near.saturating_sub(reach)), to.min(near + 1 + reach));
+    let (from, to) = (from.index().max(near.saturating_sub(reach)), to.index().min(near + 1 + reach));
     // Where it is counts as one place.
     let places = (to + 1).checked_sub(from + 2).filter(|&n| n > 0)?;
     let place = from + random.below(places as u64) as usize;
-    s.shift(near, if place >= near { place + 2 } else { place });
+    let to = if place >= near { place + 2 } else { place };
+    s.shift(StepPos::new(near), StepPos::new(to));
     Some(())
 }
 
 /// Something that makes a step longer.
 enum Excess {
     /// A step that waits for a copy.
-    Stall(usize),
+    Stall(StepPos),
     /// A step that runs an op again.
-    Again(usize),
+    Again(StepPos),
 }
 
 fn draw(s: &State<'_>, random: &mut Random) -> Option<Excess> {
     let (t, sequence) = (&s.timing, &s.scheme.sequence);
-    let again = |i: usize| if sequence.steps[i].again.is_some() { sequence.ns[i] } else { 0 };
-    let stall = |i: usize| t.start[i].saturating_sub(if i == 0 { 0 } else { t.end[i - 1] });
-    let total: u64 = (0..s.steps()).map(|i| again(i) + stall(i)).sum();
+    let again = |i: StepPos| if sequence.steps[i].again.is_some() { sequence.ns[i] } else { 0 };
+    let total: u64 = sequence.steps.ids().map(|i| again(i) + t.stall(i)).sum();
     let mut at = random.below(total);
-    for i in 0..s.steps() {
-        for (excess, waits) in [(stall(i), true), (again(i), false)] {
+    for i in sequence.steps.ids() {
+        for (excess, waits) in [(t.stall(i), true), (again(i), false)] {
             if at < excess {
                 return Some(if waits { Excess::Stall(i) } else { Excess::Again(i) });
             }
@@ -163,22 +169,22 @@ fn draw(s: &State<'_>, random: &mut Random) -> Option<Excess> {
 }
 
 /// The swapped gaps whose copies follow on each other up to the stall before a step.
-fn chain(s: &State<'_>, i: usize) -> Option<Vec<usize>> {
+fn chain(s: &State<'_>, i: StepPos) -> Option<Vec<GapIx>> {
     let t = &s.timing;
     let mut out = Vec::new();
     let mut cause = t.cause[i];
-    for _ in 0..s.open.len() {
+    for _ in s.open.ids() {
         let g = match cause {
             Cause::Compute => break,
             Cause::Out(g) => {
-                cause = t.out_cause[g as usize];
+                cause = t.out_cause[g];
                 g
             }
             Cause::In(g) => {
-                cause = t.back_cause[g as usize];
+                cause = t.back_cause[g];
                 g
             }
-        } as usize;
+        };
         if s.open[g] && s.swapped(g) && !out.contains(&g) {
             out.push(g);
         }

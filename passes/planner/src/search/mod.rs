@@ -1,4 +1,5 @@
-//! The default planner's search: gaps chosen by prices that stalls teach, until the step fits and the layout does.
+//! The default planner's search: gaps chosen by prices that stalls teach, until the step fits and the layout
+//! does.
 
 mod again;
 mod ahead;
@@ -17,6 +18,7 @@ use rayon::prelude::*;
 
 use crate::bound;
 use crate::decisions::Decisions;
+use crate::ids::OpPos;
 use crate::planner::{Progress, Request};
 use crate::problem::Problem;
 use crate::realise::{Realised, realise_with};
@@ -40,8 +42,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Limits for an effort from 0 to 5. In steps of few ops more moves are made for the same work, and fewer are left to
-    /// make: they get less.
+    /// Limits for an effort from 0 to 5. In steps of few ops more moves are made for the same work, and fewer
+    /// are left to make: they get less.
     pub fn effort(effort: u32, ops: usize) -> Limits {
         let (work, layouts, layout_work) = match effort {
             0 => (0, 4, 100_000),
@@ -55,9 +57,9 @@ impl Limits {
     }
 }
 
-/// What is searched with, each on its own: how fast prices learn, what running an op again costs compared to its time,
-/// when a copy's time counts once, and whether states may be on both sides when a step begins. That frees copies of their
-/// time and hides plans that do without.
+/// What is searched with, each on its own: how fast prices learn, what running an op again costs compared to
+/// its time, when a copy's time counts once, and whether states may be on both sides when a step begins. That
+/// frees copies of their time and hides plans that do without.
 const SEARCHES: [(f64, f64, bool); 4] =
     [(1.0, 16.0, true), (4.0, 4.0, true), (2.0, 1.0, false), (64.0, 64.0, true)];
 
@@ -71,7 +73,8 @@ pub struct Outcome {
 
 /// Searches from the problem's order, and others unless it is to be kept, and from the best of some scripts.
 ///
-/// `planned`: whether there is a plan to fall back on; told to stop, a search without one first looks for one.
+/// `planned`: whether there is a plan to fall back on; told to stop, a search without one first looks for
+/// one.
 pub fn search(
     p: &Problem,
     request: &Request<'_>,
@@ -80,7 +83,7 @@ pub fn search(
     planned: bool,
 ) -> Result<Outcome, String> {
     let precedence = request.allow.reorder.then(|| Precedence::new(p));
-    let mut starts: Vec<Vec<u32>> = vec![(0..p.ops.len() as u32).collect()];
+    let mut starts: Vec<Vec<OpPos>> = vec![p.ops.ids().collect()];
     starts.extend(precedence.as_ref().map(|x| x.sinking(p)));
     starts.dedup();
     // Where nothing fits the search finds out.
@@ -92,7 +95,7 @@ pub fn search(
         .enumerate()
         .map(|(i, &(rate, again, mirror))| {
             let may = May { mirror, ..may };
-            let state = |order: &Vec<u32>| {
+            let state = |order: &Vec<OpPos>| {
                 let sequence = Sequence::of_order(p, order.iter().copied());
                 State::new(p, sequence, request.capacity, may)
             };
@@ -249,7 +252,8 @@ impl<'a> Run<'a> {
         self.best = Some(r);
     }
 
-    /// What a choice is worth, in ns: its step by the fast timing; of a small one the true step, and more if it is too high.
+    /// What a choice is worth, in ns: its step by the fast timing; of a small one the true step, and more if
+    /// it is too high.
     fn value(&mut self, s: &State<'a>, step: u64) -> Result<u64, String> {
         if s.steps() > SMALL {
             return Ok(step);
@@ -284,8 +288,8 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Chooses gaps again and again, each time with what the last choice's stalls taught; the fastest, with the
-    /// time of its step in ns.
+    /// Chooses gaps again and again, each time with what the last choice's stalls taught; the fastest, with
+    /// the time of its step in ns.
     fn learn(&mut self, mut s: State<'a>, prices: &mut Prices, until: u64) -> Option<(u64, State<'a>)> {
         let mut best: Option<(u64, State<'a>)> = None;
         let mut stale = 0;
@@ -368,7 +372,8 @@ mod tests {
     use super::*;
     use crate::sample::chain;
 
-    /// Told to stop, a search lays nothing out any more where there is a plan already, and looks for one where there is none.
+    /// Told to stop, a search lays nothing out any more where there is a plan already, and looks for one
+    /// where there is none.
     #[test]
     fn a_search_that_is_to_stop_only_looks_for_a_first_plan() {
         let p = chain(32, 4096, 100, 200);

@@ -1,12 +1,15 @@
-//! The last mile of a plan: bytes that its layout turns out to have room for hide copies that a kernel still waits for.
+//! The last mile of a plan: bytes that its layout turns out to have room for hide copies that a kernel still
+//! waits for.
 //!
-//! A choice is decoded within a capacity for every step, which falls where layouts are too high. Around one wait at a time
-//! the whole capacity is allowed again: if a layout fits, and the step is faster, it stays.
+//! A choice is decoded within a capacity for every step, which falls where layouts are too high. Around one
+//! wait at a time the whole capacity is allowed again: if a layout fits, and the step is faster, it stays.
 
+use memc_ir::Arena;
 use rayon::prelude::*;
 
 use super::state::State;
 use super::{DECODES, Run};
+use crate::ids::{CommandIx, StepPos};
 use crate::place::{Stream, What};
 use crate::realise::Realised;
 
@@ -20,8 +23,8 @@ const ROUNDS: usize = 32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Wait {
     ns: u64,
-    from: usize,
-    to: usize,
+    from: StepPos,
+    to: StepPos,
 }
 
 impl<'a> Run<'a> {
@@ -63,7 +66,7 @@ impl<'a> Run<'a> {
         let capacity = self.request.capacity;
         let mut s = s.clone();
         for w in waits {
-            for room in s.capacity.all.get_mut(w.from..w.to).unwrap_or_default() {
+            for room in s.capacity.all.range_mut(w.from, w.to) {
                 *room += capacity.saturating_sub(*room) / part;
             }
         }
@@ -85,11 +88,11 @@ impl<'a> Run<'a> {
 /// What kernels of a plan wait for, as far as more bytes could help.
 fn waits(r: &Realised) -> Vec<Wait> {
     let (commands, spans) = (&r.trace.commands, &r.timeline.spans);
-    let runs: Vec<usize> =
-        (0..commands.len()).filter(|&c| matches!(commands[c].what, What::Run { .. })).collect();
-    let mut before: Vec<Option<usize>> = vec![None; commands.len()];
+    let runs: Arena<StepPos, CommandIx> =
+        commands.ids().filter(|&c| matches!(commands[c].what, What::Run { .. })).collect();
+    let mut before: Arena<CommandIx, Option<CommandIx>> = Arena::filled(None, commands.len());
     let mut last = None;
-    for (c, _) in commands.iter().enumerate().filter(|(_, c)| c.stream == Stream::HostToDevice) {
+    for (c, _) in commands.iter().filter(|(_, c)| c.stream == Stream::HostToDevice) {
         before[c] = last;
         last = Some(c);
     }
@@ -99,13 +102,13 @@ fn waits(r: &Realised) -> Vec<Wait> {
         (first, runs.partition_point(|&c| spans[c].start < to).max(first))
     };
     let mut out = Vec::new();
-    for (i, &c) in runs.iter().enumerate() {
+    for (i, &c) in runs.iter() {
         let span = &spans[c];
-        let Some(cause) = span.cause.filter(|_| span.stall > 0).map(|x| x as usize) else { continue };
+        let Some(cause) = span.cause.filter(|_| span.stall > 0) else { continue };
         let (from, to) = match commands[cause].what {
             // What leaves would have to stay until it has left.
             What::Out(_) | What::Output { .. } => {
-                (i, between(span.start, spans[cause].end + span.stall).1.max(i + 1))
+                (i, between(span.start, spans[cause].end + span.stall).1.max(i.next()))
             }
             // The first of the copies that follow on each other would have to begin earlier.
             What::In(_) => {

@@ -1,10 +1,12 @@
 //! How many bytes a choice may use at every step, so that a layout fits what there is.
 
+use memc_ir::{Arena, Id, Ids};
 use rayon::prelude::*;
 
 use super::prices::Prices;
 use super::state::State;
 use super::{Run, select};
+use crate::ids::{StepPos, Tick};
 use crate::place::{Space, What};
 use crate::realise::{Realised, live};
 
@@ -77,51 +79,53 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Layouts for the first choice again: only what is kept makes room for what is too high. Where links have time to
-    /// spare that costs less than waiting for what is on its way.
+    /// Layouts for the first choice again: only what is kept makes room for what is too high. Where links
+    /// have time to spare that costs less than waiting for what is on its way.
     fn fit_again(&mut self) -> Result<(), String> {
         let Some(first) = self.first.take().filter(|_| !self.done()) else { return Ok(()) };
         let until = self.work + self.limits.work / 8;
         self.fit(first, true, self.limits.layouts / 2, until)
     }
 
-    /// Allows fewer bytes where much is live while slots that the layout put too high are: of what is kept, and unless
-    /// `passing` says that it may take what there is, of what is on its way.
+    /// Allows fewer bytes where much is live while slots that the layout put too high are: of what is kept,
+    /// and unless `passing` says that it may take what there is, of what is on its way.
     pub(super) fn tighten(&self, s: &mut State<'a>, r: &Realised, passing: bool) {
         let (n, capacity) = (s.steps(), self.request.capacity);
         // For every moment of script time the step that it belongs to.
-        let mut step_at = vec![0u32; r.trace.end as usize + 2];
-        for c in &r.trace.commands {
-            step_at[c.at as usize + 1] = u32::from(matches!(c.what, What::Run { .. }));
+        let mut step_at: Arena<Tick, StepPos> = Arena::filled(StepPos(0), r.trace.end.next().next().index());
+        for c in r.trace.commands.values() {
+            step_at[c.at.next()].0 = u32::from(matches!(c.what, What::Run { .. }));
         }
-        for i in 1..step_at.len() {
-            step_at[i] += step_at[i - 1];
+        let mut step = 0;
+        for at in step_at.values_mut() {
+            step += at.0;
+            at.0 = step;
         }
-        let mut load = vec![0u64; n + 1];
-        for (live, &step) in live(&r.trace).into_iter().zip(&step_at) {
-            let load = &mut load[step as usize];
+        let mut load = Arena::filled(0u64, n + 1);
+        for (&live, &step) in live(&r.trace).values().zip(step_at.values()) {
+            let load = &mut load[step];
             *load = live.max(*load);
         }
-        let mut less = vec![0u64; n];
-        for slot in r.trace.slots.iter().filter(|s| s.space == Space::Dev) {
+        let mut less = Arena::filled(0u64, n);
+        for slot in r.trace.slots.values().filter(|s| s.space == Space::Dev) {
             let over = (slot.offset.unwrap_or(0) + slot.bytes).saturating_sub(capacity);
             if over == 0 {
                 continue;
             }
             for &(from, to) in &slot.live {
-                let (a, b) = (step_at[from as usize] as usize, step_at[to as usize] as usize);
-                let life = a.min(n)..b.min(n);
-                let most = load[life.clone()].iter().copied().max().unwrap_or(0);
+                let end = less.next_id();
+                let life = Ids::between(step_at[from].min(end), step_at[to].min(end));
+                let most = life.clone().map(|i| load[i]).max().unwrap_or(0);
                 for i in life.filter(|&i| load[i] + over > most) {
                     less[i] = less[i].max(over);
                 }
             }
         }
-        for (i, less) in less.into_iter().enumerate() {
+        for (i, &less) in less.iter() {
             let floor = s.scheme.sequence.needs[i];
             let lists = [(&mut s.room.kept, &s.capacity.kept), (&mut s.room.all, &s.capacity.all)];
             for (room, now) in lists.into_iter().take(if passing { 1 } else { 2 }) {
-                let Some(room) = room.get_mut(s.anchor[i] as usize) else { continue };
+                let Some(room) = room.get_mut(s.anchor[i]) else { continue };
                 *room = (*room).min(now[i].saturating_sub(less / 2).max(floor.min(now[i])));
             }
         }
@@ -131,7 +135,7 @@ impl<'a> Run<'a> {
     /// Allows more bytes again: half of what was taken away.
     pub(super) fn loosen(&self, s: &mut State<'a>) {
         let capacity = self.request.capacity;
-        for room in s.room.kept.iter_mut().chain(&mut s.room.all) {
+        for room in s.room.kept.values_mut().chain(s.room.all.values_mut()) {
             *room += capacity.saturating_sub(*room) / 2;
         }
         s.resize();

@@ -1,8 +1,11 @@
 //! A choice of gaps by prices: most room for the cost of copies and of ops run again, until the step fits.
 
+use memc_ir::{Arena, Ids};
+
 use super::again::Extent;
 use super::prices::Prices;
 use super::state::State;
+use crate::ids::{GapIx, StepPos, TensorId};
 
 /// How a gap's bytes are freed.
 #[derive(Clone, PartialEq, Debug)]
@@ -10,7 +13,7 @@ enum How {
     /// Copies there and back.
     Swap {
         /// The tensor's gap across steps, where the copy to the host is better made than in this gap.
-        wrap: Option<usize>,
+        wrap: Option<GapIx>,
         /// Whether the tensor is to be on both sides when a step begins.
         mirror: bool,
     },
@@ -21,13 +24,13 @@ enum How {
 /// A way of freeing bytes, and what it costs.
 #[derive(Clone, PartialEq, Debug)]
 struct Candidate {
-    gap: usize,
+    gap: GapIx,
     how: How,
     cost: f64,
 }
 
 impl Candidate {
-    fn gaps(&self) -> ([usize; 2], usize) {
+    fn gaps(&self) -> ([GapIx; 2], usize) {
         match self.how {
             How::Swap { wrap: Some(wrap), .. } => ([self.gap, wrap], 2),
             _ => ([self.gap, self.gap], 1),
@@ -41,8 +44,8 @@ const BATCH: usize = 2048;
 /// Times that the steps are changed for one choice.
 const ROUNDS: usize = 12;
 
-/// Swaps gaps, and runs ops again, until every step fits, then keeps again those that are not needed; false when that
-/// cannot be. Adds to `work` how many gaps and steps it looked at.
+/// Swaps gaps, and runs ops again, until every step fits, then keeps again those that are not needed; false
+/// when that cannot be. Adds to `work` how many gaps and steps it looked at.
 ///
 /// Each is chosen by the bytes over capacity that it takes away, summed over steps, for its cost.
 pub(crate) fn greedy(s: &mut State<'_>, prices: &Prices, work: &mut u64) -> bool {
@@ -64,7 +67,7 @@ fn greedy_by(s: &mut State<'_>, prices: &Prices, work: &mut u64, steps: usize) -
             return true;
         }
         wanted.sort_unstable();
-        s.restructure(&wanted, &[], prices.reach);
+        s.restructure(&wanted, &Arena::default(), prices.reach);
         *work += 8 * (s.steps() + s.open.len()) as u64;
     }
     false
@@ -75,36 +78,46 @@ struct Round<'s, 'a> {
     s: &'s mut State<'a>,
     prices: &'s Prices,
     /// Bytes that ops to be run again free and take: from, to, bytes freed.
-    estimates: Vec<(usize, usize, i128)>,
-    gone: Vec<bool>,
+    estimates: Vec<(StepPos, StepPos, i128)>,
+    gone: Arena<GapIx, bool>,
     redo: bool,
-    over: Vec<f64>,
+    /// For every step, the sum of the bytes over capacity before it; one more entry at the end.
+    over: Arena<StepPos, f64>,
 }
 
 impl<'s, 'a> Round<'s, 'a> {
     fn new(s: &'s mut State<'a>, prices: &'s Prices, redo: bool) -> Self {
         let (gaps, n) = (s.open.len(), s.steps());
-        Round { s, prices, estimates: Vec::new(), gone: vec![false; gaps], redo, over: vec![0.0; n + 1] }
+        Round {
+            s,
+            prices,
+            estimates: Vec::new(),
+            gone: Arena::filled(false, gaps),
+            redo,
+            over: Arena::filled(0.0, n + 1),
+        }
     }
 
-    fn choose(mut self, work: &mut u64, wanted: &mut Vec<(u32, u32)>, steps: usize) -> bool {
+    fn choose(mut self, work: &mut u64, wanted: &mut Vec<(StepPos, TensorId)>, steps: usize) -> bool {
         let n = self.s.steps();
         let batch = 1 + n / steps;
         let mut candidates: Option<Vec<Candidate>> = None;
         let fits = loop {
             let s = &*self.s;
-            let excess = |i: usize| s.least[i].saturating_sub(s.capacity.kept[i]);
-            let Some(worst) = (0..n).max_by_key(|&i| (excess(i), std::cmp::Reverse(i))) else { break true };
+            let excess = |i: StepPos| s.least[i].saturating_sub(s.capacity.kept[i]);
+            let Some(worst) = s.least.ids().max_by_key(|&i| (excess(i), std::cmp::Reverse(i))) else {
+                break true;
+            };
             if excess(worst) == 0 {
                 break true;
             }
-            for i in 0..n {
-                self.over[i + 1] = self.over[i] + excess(i) as f64;
+            for i in s.least.ids() {
+                self.over[i.next()] = self.over[i] + excess(i) as f64;
             }
             *work += (n + 2 * s.open.len()) as u64;
             let list = candidates.get_or_insert_with(|| {
                 let mut list = Vec::new();
-                (0..s.p.tensors.len() as u32).for_each(|t| self.of_tensor(t, &mut list));
+                s.p.tensors.ids().for_each(|t| self.of_tensor(t, &mut list));
                 list
             });
             // The best, the first of equals first.
@@ -124,7 +137,7 @@ impl<'s, 'a> Round<'s, 'a> {
             if best.is_empty() {
                 break !wanted.is_empty();
             }
-            let mut taken: Vec<u32> = Vec::new();
+            let mut taken: Vec<TensorId> = Vec::new();
             for c in best.into_iter().map(|(_, k)| list[k].clone()).collect::<Vec<Candidate>>() {
                 let tensor = self.s.scheme.sequence.gaps[c.gap].tensor;
                 if !taken.contains(&tensor)
@@ -143,8 +156,9 @@ impl<'s, 'a> Round<'s, 'a> {
         fits
     }
 
-    /// Bytes over capacity that a candidate takes away, summed over steps; `None` where it frees nothing at `worst`.
-    fn area(&self, c: &Candidate, worst: usize) -> Option<f64> {
+    /// Bytes over capacity that a candidate takes away, summed over steps; `None` where it frees nothing at
+    /// `worst`.
+    fn area(&self, c: &Candidate, worst: StepPos) -> Option<f64> {
         let (gaps, count) = c.gaps();
         let mut area = 0.0;
         let mut here = false;
@@ -163,13 +177,16 @@ impl<'s, 'a> Round<'s, 'a> {
         (here && area > 0.0).then_some(area)
     }
 
-    fn free(&mut self, from: usize, to: usize, bytes: i128) {
-        for least in self.s.least.get_mut(from..to).unwrap_or_default() {
+    fn free(&mut self, from: StepPos, to: StepPos, bytes: i128) {
+        if from > to {
+            return;
+        }
+        for least in self.s.least.range_mut(from, to) {
             *least = (i128::from(*least) - bytes).max(0) as u64;
         }
     }
 
-    fn take(&mut self, c: &Candidate, wanted: &mut Vec<(u32, u32)>) {
+    fn take(&mut self, c: &Candidate, wanted: &mut Vec<(StepPos, TensorId)>) {
         let gap = self.s.scheme.sequence.gaps[c.gap];
         match &c.how {
             How::Swap { mirror, .. } => {
@@ -180,9 +197,9 @@ impl<'s, 'a> Round<'s, 'a> {
                 self.s.mirror(gap.tensor, *mirror);
             }
             How::Redo(extents) => {
-                wanted.push((gap.to as u32, gap.tensor));
+                wanted.push((StepPos::at(gap.to), gap.tensor));
                 self.gone[c.gap] = true;
-                self.estimate((gap.from + 1) as usize, gap.to as usize, i128::from(gap.bytes));
+                self.estimate(StepPos::at(gap.from + 1), StepPos::at(gap.to), i128::from(gap.bytes));
                 for e in extents {
                     self.estimate(e.from, e.to, -i128::from(e.bytes));
                 }
@@ -190,24 +207,24 @@ impl<'s, 'a> Round<'s, 'a> {
         }
     }
 
-    fn estimate(&mut self, from: usize, to: usize, freed: i128) {
+    fn estimate(&mut self, from: StepPos, to: StepPos, freed: i128) {
         self.free(from, to, freed);
         self.estimates.push((from, to, freed));
     }
 
     /// What may be done with the gaps of a tensor that are kept.
-    fn of_tensor(&self, t: u32, out: &mut Vec<Candidate>) {
+    fn of_tensor(&self, t: TensorId, out: &mut Vec<Candidate>) {
         let (s, prices) = (&*self.s, self.prices);
         let n = s.steps();
         let gaps = s.scheme.sequence.gaps_of(t);
-        let kept = |g: usize| !s.swapped(g) && !self.gone[g];
-        let may_swap = |g: &usize| s.open[*g] && kept(*g);
-        let useful = |g: usize| s.freed(g).iter().any(|&(a, b)| self.over[b] > self.over[a]);
+        let kept = |g: GapIx| !s.swapped(g) && !self.gone[g];
+        let may_swap = |g: &GapIx| s.open[*g] && kept(*g);
+        let useful = |g: GapIx| s.freed(g).iter().any(|&(a, b)| self.over[b] > self.over[a]);
         if !gaps.clone().any(|g| kept(g) && useful(g)) {
             return;
         }
         let wrap = gaps.clone().next_back().filter(|g| may_swap(g) && s.scheme.sequence.gaps[*g].wraps(n));
-        let mirrored = s.scheme.mirrored[t as usize];
+        let mirrored = s.scheme.mirrored[t];
         let now = prices.cost(s, t, &[], mirrored);
         let may_mirror = s.may_mirror(t) && !mirrored;
         for gap in gaps.filter(|&g| kept(g)) {
@@ -221,7 +238,7 @@ impl<'s, 'a> Round<'s, 'a> {
             if !s.open[gap] {
                 continue;
             }
-            let mut add = |wrap: Option<usize>, mirror| {
+            let mut add = |wrap: Option<GapIx>, mirror| {
                 let both = [gap, wrap.unwrap_or(gap)];
                 let flipped = &both[..if wrap.is_some() { 2 } else { 1 }];
                 let cost = prices.cost(s, t, flipped, mirror) - now;
@@ -238,34 +255,35 @@ impl<'s, 'a> Round<'s, 'a> {
     }
 }
 
-/// Keeps what need not go: contents that are made again, the longest first, and then swapped gaps, the dearest first.
+/// Keeps what need not go: contents that are made again, the longest first, and then swapped gaps, the
+/// dearest first.
 fn relax(s: &mut State<'_>, prices: &Prices) {
     let steps = &s.scheme.sequence.steps;
-    let mut again: Vec<usize> = (0..s.steps()).filter(|&i| steps[i].again.is_some()).collect();
+    let mut again: Vec<StepPos> = steps.ids().filter(|&i| steps[i].again.is_some()).collect();
     if !again.is_empty() {
         again.sort_by_key(|&i| (std::cmp::Reverse(s.scheme.sequence.ns[i]), i));
-        let mut dropped = vec![false; s.steps()];
+        let mut dropped = Arena::filled(false, s.steps());
         let mut least = s.least.clone();
         for i in again {
             let Some(t) = s.scheme.sequence.steps[i].again else { continue };
             let touches = s.scheme.sequence.touches_of(t);
-            let here = touches.partition_point(|x| (x.step as usize) < i);
-            let Some(last) = here.checked_sub(1).map(|k| touches[k].step as usize) else { continue };
-            let bytes = s.p.tensors[t as usize].bytes;
-            if (last + 1..i).all(|k| least[k] + bytes <= s.capacity.kept[k]) {
-                least[last + 1..i].iter_mut().for_each(|l| *l += bytes);
+            let here = touches.partition_point(|x| x.step < i);
+            let Some(after) = here.checked_sub(1).map(|k| touches[k].step.next()) else { continue };
+            let bytes = s.p.tensors[t].bytes;
+            if Ids::between(after, i).all(|k| least[k] + bytes <= s.capacity.kept[k]) {
+                least.range_mut(after, i).iter_mut().for_each(|l| *l += bytes);
                 dropped[i] = true;
             }
         }
-        if dropped.contains(&true) {
+        if dropped.values().any(|&dropped| dropped) {
             s.restructure(&[], &dropped, prices.reach);
         }
     }
-    let mut swapped: Vec<(f64, usize)> = Vec::new();
-    for g in 0..s.open.len() {
+    let mut swapped: Vec<(f64, GapIx)> = Vec::new();
+    for g in s.open.ids() {
         let gap = s.scheme.sequence.gaps[g];
         if s.open[g] && s.swapped(g) && !prices.pinned.contains(&s.key(g)) && fits(s, g) {
-            let mirrored = s.scheme.mirrored[gap.tensor as usize];
+            let mirrored = s.scheme.mirrored[gap.tensor];
             let now = prices.cost(s, gap.tensor, &[], mirrored);
             swapped.push((now - prices.cost(s, gap.tensor, &[g], mirrored), g));
         }
@@ -277,15 +295,15 @@ fn relax(s: &mut State<'_>, prices: &Prices) {
 }
 
 /// Whether there is room for a gap's bytes throughout.
-fn fits(s: &State<'_>, g: usize) -> bool {
+fn fits(s: &State<'_>, g: GapIx) -> bool {
     let bytes = s.scheme.sequence.gaps[g].bytes;
-    s.freed(g).iter().all(|&(a, b)| (a..b).all(|i| s.least[i] + bytes <= s.capacity.kept[i]))
+    s.freed(g).iter().all(|&(a, b)| Ids::between(a, b).all(|i| s.least[i] + bytes <= s.capacity.kept[i]))
 }
 
 /// Keeps a swapped gap when there is room throughout and its tensor's copies cost less for it.
-fn keep_if_it_fits(s: &mut State<'_>, prices: &Prices, g: usize) {
+fn keep_if_it_fits(s: &mut State<'_>, prices: &Prices, g: GapIx) {
     let gap = s.scheme.sequence.gaps[g];
-    let mirrored = s.scheme.mirrored[gap.tensor as usize];
+    let mirrored = s.scheme.mirrored[gap.tensor];
     if fits(s, g) && prices.cost(s, gap.tensor, &[g], mirrored) < prices.cost(s, gap.tensor, &[], mirrored) {
         s.set(g, false);
     }
@@ -306,17 +324,18 @@ mod tests {
     /// A chain whose activations have many sizes.
     fn uneven() -> Problem {
         let p = sample::chain(LAYERS, 4096, 3000, 6000);
-        let mut tensors = p.tensors.clone();
+        let mut tensors: Vec<_> = p.tensors.into_values().collect();
         for (i, t) in tensors.iter_mut().take(LAYERS as usize).enumerate() {
             t.size = 1024 * (1 + (i as u64 * 37) % 11);
         }
-        Problem::new("uneven", p.device, tensors, p.ops).expect("a chain of other sizes")
+        Problem::new("uneven", p.device, tensors, p.ops.into_values().collect())
+            .expect("a chain of other sizes")
     }
 
-    /// A choice with so many steps for each candidate more at a time: its step time in ns, the work it took, and its
-    /// script, which keeps to the capacity.
+    /// A choice with so many steps for each candidate more at a time: its step time in ns, the work it took,
+    /// and its script, which keeps to the capacity.
     fn chosen(p: &Problem, capacity: u64, may: May, steps: usize) -> (u64, u64, String) {
-        let sequence = Sequence::of_order(p, 0..p.ops.len() as u32);
+        let sequence = Sequence::of_order(p, p.ops.ids());
         let mut state = State::new(p, sequence, capacity, may);
         let mut work = 0;
         assert!(greedy_by(&mut state, &Prices::new(p.ops.len(), 1.0), &mut work, steps), "it fits");
@@ -329,13 +348,13 @@ mod tests {
         (time, work, script)
     }
 
-    /// Of more than [`BATCH`] steps several candidates are taken at a time: the plan fits, is the same again, takes less work
-    /// and is hardly slower than one candidate at a time makes it.
+    /// Of more than [`BATCH`] steps several candidates are taken at a time: the plan fits, is the same again,
+    /// takes less work and is hardly slower than one candidate at a time makes it.
     #[test]
     fn several_candidates_at_a_time_do_nearly_as_well_as_one() {
         let p = uneven();
         assert!(p.ops.len() > BATCH);
-        let capacity = p.tensors.iter().map(|t| t.bytes).sum::<u64>() * 6 / 10;
+        let capacity = p.tensors.values().map(|t| t.bytes).sum::<u64>() * 6 / 10;
         for may in [May { allow: ALLOWED[0], mirror: true }, May { allow: ALLOWED[1], mirror: true }] {
             let several = chosen(&p, capacity, may, BATCH);
             assert!(several == chosen(&p, capacity, may, BATCH), "{may:?}: not the same again");

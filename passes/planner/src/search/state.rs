@@ -1,18 +1,27 @@
 //! A set of swapped gaps, decoded into a scheme whose copies are hidden as well as memory allows.
 
-use super::again::{self, Chain, View};
+use memc_ir::{Arena, Id, ids};
+
+use super::again::{self, Chain, Dropped, View};
 use super::decode::Decoder;
+use crate::ids::{GapIx, OpPos, StepPos, TensorId};
 use crate::planner::Allow;
 use crate::problem::{Kind, Problem};
 use crate::scheme::{Scheme, Swap};
 use crate::sequence::{Sequence, Step};
 use crate::timing::{Copies, Timing};
 
+ids! {
+    /// A number of a step that stays its own when others come and go: its op's for a first run, and counted
+    /// on from there.
+    pub(crate) StepId,
+}
+
 /// A change of a choice; made again, it is undone.
 #[derive(Clone, Copy, Debug)]
 enum Change {
-    Swap(usize),
-    Mirror(u32),
+    Swap(GapIx),
+    Mirror(TensorId),
 }
 
 /// Permissions of a search.
@@ -24,12 +33,12 @@ pub(crate) struct May {
 }
 
 /// Bytes that may be in use.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Room {
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Room<K> {
     /// By what has to be there: what a choice keeps.
-    pub(crate) kept: Vec<u64>,
+    pub(crate) kept: Arena<K, u64>,
     /// By that and what is on its way.
-    pub(crate) all: Vec<u64>,
+    pub(crate) all: Arena<K, u64>,
 }
 
 /// A choice of gaps to swap and of ops to run again within a capacity, and its decoding.
@@ -38,27 +47,26 @@ pub(crate) struct State<'a> {
     pub(crate) p: &'a Problem,
     pub(crate) may: May,
     pub(crate) scheme: Scheme,
-    /// For every step a number that stays its own when others come and go.
-    pub(crate) ids: Vec<u32>,
+    pub(crate) ids: Arena<StepPos, StepId>,
     /// For every op, the step at which it runs for the first time.
-    pub(crate) ran: Vec<u32>,
+    pub(crate) ran: Arena<OpPos, StepPos>,
     /// For every step, the op that is next to run for the first time; one more entry at the end.
-    pub(crate) anchor: Vec<u32>,
+    pub(crate) anchor: Arena<StepPos, OpPos>,
     /// When an op runs, and what runs again for it.
-    pub(crate) room: Room,
+    pub(crate) room: Room<OpPos>,
     /// Copy time in ns of a byte, there and back.
     ns_per_byte: f64,
     pub(crate) copies: Copies,
     /// What a copy costs besides its time, in ns: a small one waits in a queue like any other.
     pub(crate) each_ns: f64,
     /// During every step.
-    pub(crate) capacity: Room,
+    pub(crate) capacity: Room<StepPos>,
     /// Bytes every step needs when swapped tensors are away as long as possible.
-    pub(crate) least: Vec<u64>,
+    pub(crate) least: Arena<StepPos, u64>,
     /// Whether each gap may be swapped.
-    pub(crate) open: Vec<bool>,
+    pub(crate) open: Arena<GapIx, bool>,
     /// For every gap, when its copy to the host is issued.
-    pub(crate) outs: Vec<i32>,
+    pub(crate) outs: Arena<GapIx, i32>,
     /// The last evaluation that [`State::time`] was asked for.
     pub(crate) timing: Timing,
     pub(super) trial: Timing,
@@ -72,34 +80,40 @@ pub(crate) struct State<'a> {
 impl<'a> State<'a> {
     /// Nothing swapped but what has to be.
     pub(crate) fn new(p: &'a Problem, sequence: Sequence, capacity: u64, may: May) -> State<'a> {
-        let room = vec![capacity; p.ops.len()];
+        let room = Arena::filled(capacity, p.ops.len());
         let room = Room { kept: room.clone(), all: room };
-        let mut again = p.ops.len() as u32;
+        let mut again = p.ops.next_id().0;
         let id = |step: &Step| {
             again += u32::from(step.again.is_some());
-            if step.again.is_some() { again } else { step.op }
+            StepId(if step.again.is_some() { again } else { step.op.0 })
         };
-        let ids = sequence.steps.iter().map(id).collect();
+        let ids = sequence.steps.values().map(id).collect();
         State::with_ids(p, sequence, ids, room, may)
     }
 
-    fn with_ids(p: &'a Problem, sequence: Sequence, ids: Vec<u32>, room: Room, may: May) -> State<'a> {
+    fn with_ids(
+        p: &'a Problem,
+        sequence: Sequence,
+        ids: Arena<StepPos, StepId>,
+        room: Room<OpPos>,
+        may: May,
+    ) -> State<'a> {
         let copies = Copies::new(p, &sequence.gaps);
         let n = sequence.steps.len();
         let swap = may.allow.on(&p.device).swap;
-        let open = sequence.gaps.iter().map(|g| swap && (g.open() || g.wraps(n)) && !g.arrives()).collect();
-        let mut ran = vec![0; p.ops.len()];
-        let mut anchor = vec![p.ops.len() as u32; n + 1];
-        for (i, step) in sequence.steps.iter().enumerate().rev() {
-            anchor[i] = anchor[i + 1];
+        let open = sequence.gaps.values().map(|g| swap && (g.open() || g.wraps(n)) && !g.arrives()).collect();
+        let mut ran = Arena::filled(StepPos(0), p.ops.len());
+        let mut anchor = Arena::filled(p.ops.next_id(), n + 1);
+        for (i, step) in sequence.steps.iter().rev() {
+            anchor[i] = anchor[i.next()];
             if step.again.is_none() {
-                ran[step.op as usize] = i as u32;
+                ran[step.op] = i;
                 anchor[i] = step.op;
             }
         }
         let scheme = Scheme { early: true, ..Scheme::keep_all(sequence) };
         let (least, outs) = (scheme.usage(), scheme.copies_out(p));
-        let each_ns = copies.back.iter().sum::<u64>() as f64 / copies.back.len().max(1) as f64 * EACH;
+        let each_ns = copies.back.values().sum::<u64>() as f64 / copies.back.len().max(1) as f64 * EACH;
         let mut state = State {
             each_ns,
             p,
@@ -111,7 +125,7 @@ impl<'a> State<'a> {
             room,
             ns_per_byte: again::ns_per_byte(p),
             copies,
-            capacity: Room::default(),
+            capacity: Room { kept: Arena::default(), all: Arena::default() },
             least,
             open,
             outs,
@@ -127,71 +141,72 @@ impl<'a> State<'a> {
 
     /// The capacity of every step from that of the ops.
     pub(crate) fn resize(&mut self) {
-        let steps = &self.anchor[..self.steps()];
-        let of = |room: &[u64]| {
-            let most = room.iter().copied().max().unwrap_or(0);
-            steps.iter().map(|&op| room.get(op as usize).copied().unwrap_or(most)).collect()
+        let steps = self.anchor.values().take(self.steps());
+        let of = |room: &Arena<OpPos, u64>| {
+            let most = room.values().copied().max().unwrap_or(0);
+            steps.clone().map(|&op| room.get(op).copied().unwrap_or(most)).collect()
         };
         self.capacity = Room { kept: of(&self.room.kept), all: of(&self.room.all) };
     }
 
     /// The tensor of a gap, and the id of the step that it follows.
-    pub(crate) fn key(&self, g: usize) -> (u32, u32) {
+    pub(crate) fn key(&self, g: GapIx) -> (TensorId, Option<StepId>) {
         let gap = &self.scheme.sequence.gaps[g];
-        (gap.tensor, usize::try_from(gap.from).map_or(u32::MAX, |i| self.ids[i]))
+        (gap.tensor, (gap.from >= 0).then(|| self.ids[StepPos::at(gap.from)]))
     }
 
     /// What it takes to make a tensor again at the end of a gap, if that can be.
-    pub(crate) fn chain(&self, g: usize, reach: f64) -> Option<Chain> {
+    pub(crate) fn chain(&self, g: GapIx, reach: f64) -> Option<Chain> {
         let gap = &self.scheme.sequence.gaps[g];
         let possible = self.may.allow.recompute
             && gap.from >= 0
             && gap.open()
             && !gap.dead
-            && self.p.tensors[gap.tensor as usize].kind == Kind::Transient;
+            && self.p.tensors[gap.tensor].kind == Kind::Transient;
         if !possible {
             return None;
         }
-        self.view(reach).chain(gap.tensor, gap.to as usize, &|g| self.swapped(g))
+        self.view(reach).chain(gap.tensor, StepPos::at(gap.to), &|g| self.swapped(g))
     }
 
-    /// The steps, for running ops again: an operand that is gone is made again when that takes at most the part `reach`
-    /// of its copies' time.
+    /// The steps, for running ops again: an operand that is gone is made again when that takes at most the
+    /// part `reach` of its copies' time.
     fn view(&self, reach: f64) -> View<'_> {
         let (s, reach) = (&self.scheme.sequence, reach * self.ns_per_byte);
         View { p: self.p, s, ran: &self.ran, reach }
     }
 
     /// Has contents made again before steps (step, tensor; sorted), and leaves steps out.
-    pub(crate) fn restructure(&mut self, wanted: &[(u32, u32)], dropped: &[bool], reach: f64) {
+    pub(crate) fn restructure(&mut self, wanted: &[(StepPos, TensorId)], dropped: &Dropped, reach: f64) {
         let steps = self.view(reach).edit(&self.ids, wanted, dropped);
-        let (steps, ids) = steps.into_iter().unzip();
-        self.replace(Sequence::new(self.p, steps), ids);
+        self.replace(steps);
     }
 
     /// Has the step `from` run before the step `to` instead.
-    pub(crate) fn shift(&mut self, from: usize, to: usize) {
-        let mut steps: Vec<(Step, u32)> =
-            self.scheme.sequence.steps.iter().copied().zip(self.ids.iter().copied()).collect();
+    pub(crate) fn shift(&mut self, from: StepPos, to: StepPos) {
+        let steps = self.scheme.sequence.steps.values().copied();
+        let mut steps: Vec<(Step, StepId)> = steps.zip(self.ids.values().copied()).collect();
+        let (from, to) = (from.index(), to.index());
         let step = steps.remove(from);
         steps.insert(if to > from { to - 1 } else { to }, step);
         again::sound(self.p, &mut steps);
-        let (steps, ids) = steps.into_iter().unzip();
-        self.replace(Sequence::new(self.p, steps), ids);
+        self.replace(steps);
     }
 
     /// Takes other steps; what was swapped from a step on still is.
-    pub(crate) fn replace(&mut self, sequence: Sequence, ids: Vec<u32>) {
+    fn replace(&mut self, steps: Vec<(Step, StepId)>) {
         let room = self.room.clone();
+        let ids = steps.iter().map(|step| step.1).collect();
+        let sequence = Sequence::new(self.p, steps.into_iter().map(|step| step.0).collect());
         let mut new = State::with_ids(self.p, sequence, ids, room, self.may);
-        for t in 0..self.p.tensors.len() as u32 {
-            new.mirror(t, self.scheme.mirrored[t as usize]);
+        for t in self.p.tensors.ids() {
+            new.mirror(t, self.scheme.mirrored[t]);
             let mut old =
                 self.scheme.sequence.gaps_of(t).filter(|&g| self.open[g] && self.swapped(g)).peekable();
             if old.peek().is_none() {
                 continue;
             }
-            let old: Vec<(u32, u32)> = old.map(|g| self.key(g)).collect();
+            let old: Vec<(TensorId, Option<StepId>)> = old.map(|g| self.key(g)).collect();
             for g in new.scheme.sequence.gaps_of(t) {
                 if new.open[g] && old.contains(&new.key(g)) {
                     new.set(g, true);
@@ -210,61 +225,58 @@ impl<'a> State<'a> {
     }
 
     /// Positions that a swapped gap frees at most, half-open; the second range is in the next step.
-    pub(crate) fn freed(&self, g: usize) -> [(usize, usize); 2] {
-        let (gap, n) = (&self.scheme.sequence.gaps[g], self.steps());
-        let (a, b) = ((gap.from + 1).max(0) as usize, gap.to as usize);
-        [(a.min(n), b.min(n)), (0, b.saturating_sub(n))]
+    pub(crate) fn freed(&self, g: GapIx) -> [(StepPos, StepPos); 2] {
+        let (gap, n) = (&self.scheme.sequence.gaps[g], self.steps() as i32);
+        let at = |position: i32| StepPos::at(position.min(n));
+        [(at(gap.from + 1), at(gap.to)), (StepPos(0), at(gap.to - n))]
     }
 
-    pub(crate) fn swapped(&self, g: usize) -> bool {
+    pub(crate) fn swapped(&self, g: GapIx) -> bool {
         self.scheme.swaps[g].is_some()
     }
 
     /// Whether a tensor may be on both sides when a step begins.
-    pub(crate) fn may_mirror(&self, t: u32) -> bool {
-        self.may.mirror
-            && self.p.tensors[t as usize].persistent()
-            && self.may.allow.swap
-            && self.p.device.can_swap()
+    pub(crate) fn may_mirror(&self, t: TensorId) -> bool {
+        self.may.mirror && self.p.tensors[t].persistent() && self.may.allow.swap && self.p.device.can_swap()
     }
 
     /// Has a persistent tensor on both sides when a step begins, or not.
-    pub(crate) fn mirror(&mut self, t: u32, mirrored: bool) {
-        if self.scheme.mirrored[t as usize] == mirrored {
+    pub(crate) fn mirror(&mut self, t: TensorId, mirrored: bool) {
+        if self.scheme.mirrored[t] == mirrored {
             return;
         }
         self.journal.push(Change::Mirror(t));
-        self.scheme.mirrored[t as usize] = mirrored;
+        self.scheme.mirrored[t] = mirrored;
         self.scheme.copies_out_of(self.p, t, &mut self.outs);
     }
 
     /// Swaps nothing that need not be, and runs nothing again.
     pub(crate) fn clear(&mut self) {
         if self.scheme.sequence.steps.len() > self.p.ops.len() {
-            let dropped: Vec<bool> = self.scheme.sequence.steps.iter().map(|s| s.again.is_some()).collect();
+            let dropped = self.scheme.sequence.steps.values().map(|s| s.again.is_some()).collect();
             self.restructure(&[], &dropped, 0.0);
         }
-        for g in 0..self.open.len() {
+        for g in self.open.ids() {
             if self.open[g] {
                 self.set(g, false);
             }
         }
-        for t in 0..self.scheme.mirrored.len() as u32 {
-            if self.scheme.mirrored[t as usize] {
+        for t in self.scheme.mirrored.ids() {
+            if self.scheme.mirrored[t] {
                 self.mirror(t, false);
             }
         }
     }
 
     /// Swaps a gap, or keeps it.
-    pub(crate) fn set(&mut self, g: usize, swapped: bool) {
+    pub(crate) fn set(&mut self, g: GapIx, swapped: bool) {
         if self.swapped(g) == swapped {
             return;
         }
         self.journal.push(Change::Swap(g));
         let gap = self.scheme.sequence.gaps[g];
         for (from, to) in self.freed(g) {
-            for least in &mut self.least[from..to] {
+            for least in self.least.range_mut(from, to) {
                 *least = if swapped { *least - gap.bytes } else { *least + gap.bytes };
             }
         }
@@ -286,7 +298,7 @@ impl<'a> State<'a> {
         while let Some(change) = self.journal.pop() {
             match change {
                 Change::Swap(g) => self.set(g, !self.swapped(g)),
-                Change::Mirror(t) => self.mirror(t, !self.scheme.mirrored[t as usize]),
+                Change::Mirror(t) => self.mirror(t, !self.scheme.mirrored[t]),
             }
             self.journal.pop();
         }

@@ -1,20 +1,24 @@
-//! How long a scheme takes: a recurrence over its steps and copies that allocates nothing once it has seen the sequence.
+//! How long a scheme takes: a recurrence over its steps and copies that allocates nothing once it has seen
+//! the sequence.
 //!
 //! The same three streams as the discrete-event model, with two simplifications that make it fast, and never
-//! optimistic where copies slow nothing: a step, and a copy to the device, waits for every release before it, whether or not it takes those
-//! bytes; and copies slow neither each other nor a step.
+//! optimistic where copies slow nothing: a step, and a copy to the device, waits for every release before it,
+//! whether or not it takes those bytes; and copies slow neither each other nor a step.
 //!
-//! The step is walked until its time repeats, at most three times; one walk is enough when it leaves no copy behind that
-//! the next step could notice.
+//! The step is walked until its time repeats, at most three times; one walk is enough when it leaves no copy
+//! behind that the next step could notice.
 
 #[cfg(test)]
 mod tests;
 mod walk;
 
+use memc_ir::Arena;
+
+use crate::ids::{GapIx, StepPos};
 use crate::problem::Problem;
 use crate::scheme::Scheme;
 use crate::sequence::Gap;
-use walk::{Cell, Clock, EMPTY, Leave, NONE, Return, Walk};
+use walk::{Cell, Clock, EMPTY, Leave, LeaveIx, NO_LEAVE, NO_STEP, Return, ReturnIx, Walk};
 
 /// Why a step began as late as it did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -23,9 +27,9 @@ pub enum Cause {
     #[default]
     Compute,
     /// The copy to the device for a gap.
-    In(u32),
+    In(GapIx),
     /// The copy to the host for a gap, whose bytes it may take.
-    Out(u32),
+    Out(GapIx),
 }
 
 /// Workspace and result of evaluations of schemes over one sequence.
@@ -34,55 +38,55 @@ pub struct Timing {
     /// Time from one step to the next in ns.
     pub step_ns: u64,
     /// Start of every step in ns.
-    pub start: Vec<u64>,
+    pub start: Arena<StepPos, u64>,
     /// End of every step in ns.
-    pub end: Vec<u64>,
+    pub end: Arena<StepPos, u64>,
     /// What every step waited for.
-    pub cause: Vec<Cause>,
+    pub cause: Arena<StepPos, Cause>,
     /// For every gap that is swapped: start and end of its copy to the host.
-    pub out: Vec<(u64, u64)>,
+    pub out: Arena<GapIx, (u64, u64)>,
     /// Start and end of its copy to the device.
-    pub back: Vec<(u64, u64)>,
+    pub back: Arena<GapIx, (u64, u64)>,
     /// What every copy waited for.
-    pub out_cause: Vec<Cause>,
+    pub out_cause: Arena<GapIx, Cause>,
     /// What every copy to the device waited for.
-    pub back_cause: Vec<Cause>,
+    pub back_cause: Arena<GapIx, Cause>,
     /// One bit for every place in the order of copies: whether the gap has a copy.
     moved: Vec<u64>,
-    cells: Vec<Cell>,
+    cells: Arena<StepPos, Cell>,
     /// The copies of the scheme, the last issued first.
-    leaves: Vec<Leave>,
-    returns: Vec<Return>,
+    leaves: Arena<LeaveIx, Leave>,
+    returns: Arena<ReturnIx, Return>,
     /// What the next step has to know at positions that this one has yet to pass: position, time, gap.
-    late_room: Vec<(u32, u64, u32)>,
-    late_need: Vec<(u32, u64, u32)>,
+    late_room: Vec<(StepPos, u64, GapIx)>,
+    late_need: Vec<(StepPos, u64, GapIx)>,
 }
 
 /// Durations of the copies of every gap.
 #[derive(Clone, Debug, Default)]
 pub struct Copies {
     /// To the host, in ns.
-    pub out: Vec<u64>,
+    pub out: Arena<GapIx, u64>,
     /// To the device, in ns.
-    pub back: Vec<u64>,
+    pub back: Arena<GapIx, u64>,
     /// Gaps in the order in which copies of the same position are issued.
-    pub order: Vec<u32>,
+    pub order: Vec<GapIx>,
     /// For every gap, its place in the order.
-    rank: Vec<u32>,
+    rank: Arena<GapIx, usize>,
 }
 
 impl Copies {
     /// Of a sequence's gaps.
-    pub fn new(p: &Problem, gaps: &[Gap]) -> Copies {
-        let mut order: Vec<u32> = (0..gaps.len() as u32).collect();
-        order.sort_by_key(|&g| (gaps[g as usize].to, g));
-        let mut rank = vec![0; gaps.len()];
+    pub fn new(p: &Problem, gaps: &Arena<GapIx, Gap>) -> Copies {
+        let mut order: Vec<GapIx> = gaps.ids().collect();
+        order.sort_by_key(|&g| (gaps[g].to, g));
+        let mut rank = Arena::filled(0, gaps.len());
         for (place, &g) in order.iter().enumerate() {
-            rank[g as usize] = place as u32;
+            rank[g] = place;
         }
         Copies {
-            out: gaps.iter().map(|g| p.device.d2h_ns(p.tensors[g.tensor as usize].size)).collect(),
-            back: gaps.iter().map(|g| p.device.h2d_ns(p.tensors[g.tensor as usize].size)).collect(),
+            out: gaps.values().map(|g| p.device.d2h_ns(p.tensors[g.tensor].size)).collect(),
+            back: gaps.values().map(|g| p.device.h2d_ns(p.tensors[g.tensor].size)).collect(),
             order,
             rank,
         }
@@ -91,7 +95,7 @@ impl Copies {
 
 impl Timing {
     /// Evaluates a scheme; `outs` says when each gap's copy to the host is issued.
-    pub fn evaluate(&mut self, s: &Scheme, copies: &Copies, outs: &[i32]) -> u64 {
+    pub fn evaluate(&mut self, s: &Scheme, copies: &Copies, outs: &Arena<GapIx, i32>) -> u64 {
         self.reset(s.sequence.steps.len(), s.swaps.len());
         self.queue(s, copies, outs);
         let mut clock = Clock { last_out: self.last_out(), ..Clock::default() };
@@ -109,6 +113,11 @@ impl Timing {
         self.step_ns
     }
 
+    /// Time in ns that the compute stream is idle before a step.
+    pub fn stall(&self, step: StepPos) -> u64 {
+        self.start[step].saturating_sub(step.previous().map_or(0, |before| self.end[before]))
+    }
+
     fn reset(&mut self, n: usize, gaps: usize) {
         self.cells.clear();
         self.cells.resize(n + 1, EMPTY);
@@ -116,22 +125,22 @@ impl Timing {
         self.late_need.clear();
         if (self.start.len(), self.out.len()) == (n, gaps) {
             // Steps are overwritten; of the gaps, only those of the last scheme have anything.
-            for leave in &self.leaves {
-                self.out[leave.gap as usize] = (0, 0);
-                self.out_cause[leave.gap as usize] = Cause::Compute;
+            for leave in self.leaves.values() {
+                self.out[leave.gap] = (0, 0);
+                self.out_cause[leave.gap] = Cause::Compute;
             }
-            for back in &self.returns {
-                self.back[back.gap as usize] = (0, 0);
-                self.back_cause[back.gap as usize] = Cause::Compute;
+            for back in self.returns.values() {
+                self.back[back.gap] = (0, 0);
+                self.back_cause[back.gap] = Cause::Compute;
             }
         } else {
-            self.start = vec![0; n];
-            self.end = vec![0; n];
-            self.cause = vec![Cause::Compute; n];
-            self.out = vec![(0, 0); gaps];
-            self.back = vec![(0, 0); gaps];
-            self.out_cause = vec![Cause::Compute; gaps];
-            self.back_cause = vec![Cause::Compute; gaps];
+            self.start = Arena::filled(0, n);
+            self.end = Arena::filled(0, n);
+            self.cause = Arena::filled(Cause::Compute, n);
+            self.out = Arena::filled((0, 0), gaps);
+            self.back = Arena::filled((0, 0), gaps);
+            self.out_cause = Arena::filled(Cause::Compute, gaps);
+            self.back_cause = Arena::filled(Cause::Compute, gaps);
             self.leaves.reserve(gaps);
             self.returns.reserve(gaps);
             self.late_room.reserve(gaps);
@@ -142,12 +151,12 @@ impl Timing {
     }
 
     /// Links the copies of every position, the most urgent first.
-    fn queue(&mut self, s: &Scheme, copies: &Copies, outs: &[i32]) {
+    fn queue(&mut self, s: &Scheme, copies: &Copies, outs: &Arena<GapIx, i32>) {
         self.moved.clear();
         self.moved.resize(outs.len().div_ceil(64), 0);
-        for ((&out, swap), &rank) in outs.iter().zip(&s.swaps).zip(&copies.rank) {
+        for ((&out, swap), &rank) in outs.values().zip(s.swaps.values()).zip(copies.rank.values()) {
             if out >= 0 || swap.is_some() {
-                self.moved[rank as usize / 64] |= 1 << (rank % 64);
+                self.moved[rank / 64] |= 1 << (rank % 64);
             }
         }
         for word in (0..self.moved.len()).rev() {
@@ -156,54 +165,56 @@ impl Timing {
                 let bit = bits.ilog2();
                 bits ^= 1 << bit;
                 let gap = copies.order[64 * word + bit as usize];
-                self.link(s, copies, gap, outs[gap as usize]);
+                self.link(s, copies, gap, outs[gap]);
             }
         }
     }
 
     /// Puts a gap's copies before all others at their positions.
-    fn link(&mut self, s: &Scheme, copies: &Copies, gap: u32, out: i32) {
-        let (n, k) = (s.sequence.steps.len() as i32, gap as usize);
-        let swap = s.swaps[k];
-        let mut after = NONE;
+    fn link(&mut self, s: &Scheme, copies: &Copies, gap: GapIx, out: i32) {
+        let n = s.sequence.steps.len() as i32;
+        let swap = s.swaps[gap];
+        let mut after = NO_LEAVE;
         if out >= 0 {
-            after = self.leaves.len() as u32;
+            after = self.leaves.next_id();
             let (cell, ahead) = match swap {
-                None => (NONE, false),
-                Some(w) if w.drop > n => ((w.drop - n) as u32, true),
-                Some(w) => (w.drop as u32, false),
+                None => (NO_STEP, false),
+                Some(w) if w.drop > n => (StepPos::at(w.drop - n), true),
+                Some(w) => (StepPos::at(w.drop), false),
             };
-            let next = std::mem::replace(&mut self.cells[out.min(n) as usize].leave, after);
-            self.leaves.push(Leave { ns: copies.out[k], done: 0, gap, next, cell, ahead });
+            let next = std::mem::replace(&mut self.cells[StepPos::at(out.min(n))].leave, after);
+            self.leaves.push(Leave { ns: copies.out[gap], done: 0, gap, next, cell, ahead });
         }
         let Some(swap) = swap else { return };
-        let Gap { to, dead, .. } = s.sequence.gaps[k];
+        let Gap { to, dead, .. } = s.sequence.gaps[gap];
         if !dead {
-            let back = if swap.back >= n { swap.back - n } else { swap.back.max(0) };
-            let next = std::mem::replace(&mut self.cells[back as usize].back, self.returns.len() as u32);
-            let cell = if to >= n { to - n } else { to } as u32;
+            let back = s.sequence.step_at(swap.back);
+            let next = std::mem::replace(&mut self.cells[back].back, self.returns.next_id());
+            let cell = s.sequence.step_at(to);
             // The copy in host memory must be there, unless it is the one that the previous step made.
-            let after = if swap.back < n || to < n { after } else { NONE };
+            let after = if swap.back < n || to < n { after } else { NO_LEAVE };
             let ahead = to >= n && swap.back < n;
-            self.returns.push(Return { ns: copies.back[k], gap, next, cell, after, ahead });
+            self.returns.push(Return { ns: copies.back[gap], gap, next, cell, after, ahead });
         }
     }
 
     /// The gap of the last copy to the host in a step.
-    fn last_out(&self) -> u32 {
-        let Some(mut k) = self.cells.iter().map(|c| c.leave).rfind(|&k| k != NONE) else { return 0 };
-        while self.leaves[k as usize].next != NONE {
-            k = self.leaves[k as usize].next;
+    fn last_out(&self) -> GapIx {
+        let Some(mut k) = self.cells.values().map(|c| c.leave).rfind(|&k| k != NO_LEAVE) else {
+            return GapIx(0);
+        };
+        while self.leaves[k].next != NO_LEAVE {
+            k = self.leaves[k].next;
         }
-        self.leaves[k as usize].gap
+        self.leaves[k].gap
     }
 
     fn walk(&mut self, s: &Scheme, clock: &mut Clock) {
         for (position, time, gap) in self.late_room.drain(..) {
-            self.cells[position as usize].make_room(time, gap);
+            self.cells[position].make_room(time, gap);
         }
         for (position, time, gap) in self.late_need.drain(..) {
-            self.cells[position as usize].await_copy(time, gap);
+            self.cells[position].await_copy(time, gap);
         }
         let mut walk = Walk {
             c: Clock { base: clock.compute, ..*clock },
@@ -217,14 +228,14 @@ impl Timing {
             late_room: &mut self.late_room,
             late_need: &mut self.late_need,
         };
-        let results = self.start.iter_mut().zip(&mut self.end).zip(&mut self.cause);
-        let steps = s.sequence.ns.iter().zip(&s.sequence.output_ns);
-        for (i, (((start, end), cause), (&ns, &output))) in results.zip(steps).enumerate() {
+        let results = self.start.values_mut().zip(self.end.values_mut()).zip(self.cause.values_mut());
+        let steps = s.sequence.ns.iter().zip(s.sequence.output_ns.values());
+        for (((start, end), cause), ((i, &ns), &output)) in results.zip(steps) {
             walk.leave(i);
             (*start, *end, *cause) = walk.step(i, ns, output);
         }
         // Releases at the end hold up the next step, which takes the bytes.
-        walk.leave(s.sequence.steps.len());
+        walk.leave(s.sequence.steps.next_id());
         *clock = walk.c;
     }
 }

@@ -1,6 +1,9 @@
 //! The fast recurrence against the same one written plainly.
 
+use memc_ir::{Arena, Id};
+
 use super::{Cause, Copies, Timing};
+use crate::ids::{GapIx, StepPos};
 use crate::problem::Problem;
 use crate::sample::{Draw, Seed, sample};
 use crate::scheme::{Scheme, Swap};
@@ -15,28 +18,28 @@ struct Plain {
     compute: u64,
     d2h: u64,
     h2d: u64,
-    room: (u64, u32),
-    last: (u32, u32),
+    room: (u64, GapIx),
+    last: (GapIx, GapIx),
     /// Copies that a position waits for, in this step and the next: end and gap.
-    rooms: [Vec<(u64, u32)>; 2],
-    needs: [Vec<(u64, u32)>; 2],
-    steps: Vec<Span>,
-    outs: Vec<Span>,
-    backs: Vec<Span>,
+    rooms: [Arena<StepPos, (u64, GapIx)>; 2],
+    needs: [Arena<StepPos, (u64, GapIx)>; 2],
+    steps: Arena<StepPos, Span>,
+    outs: Arena<GapIx, Span>,
+    backs: Arena<GapIx, Span>,
 }
 
 impl Plain {
     /// The time of a step, and when everything runs from the step's beginning on.
-    fn evaluate(s: &Scheme, copies: &Copies, outs: &[i32]) -> (u64, Plain) {
+    fn evaluate(s: &Scheme, copies: &Copies, outs: &Arena<GapIx, i32>) -> (u64, Plain) {
         let (n, gaps) = (s.sequence.steps.len(), s.swaps.len());
-        let none = vec![(0, u32::MAX); n + 1];
-        let nothing = |count| vec![(0, 0, Cause::Compute); count];
+        let none = Arena::filled((0, GapIx(u32::MAX)), n + 1);
+        let nothing = (0, 0, Cause::Compute);
         let mut x = Plain {
             rooms: [none.clone(), none.clone()],
             needs: [none.clone(), none.clone()],
-            steps: nothing(n),
-            outs: nothing(gaps),
-            backs: nothing(gaps),
+            steps: Arena::filled(nothing, n),
+            outs: Arena::filled(nothing, gaps),
+            backs: Arena::filled(nothing, gaps),
             ..Plain::default()
         };
         let (mut base, mut step_ns) = (0, 0);
@@ -51,32 +54,32 @@ impl Plain {
                 break;
             }
         }
-        for span in x.steps.iter_mut().chain(&mut x.outs).chain(&mut x.backs) {
+        for span in x.steps.values_mut().chain(x.outs.values_mut()).chain(x.backs.values_mut()) {
             (span.0, span.1) = (span.0.saturating_sub(base), span.1.saturating_sub(base));
         }
         (step_ns, x)
     }
 
-    fn walk(&mut self, s: &Scheme, copies: &Copies, outs: &[i32]) {
+    fn walk(&mut self, s: &Scheme, copies: &Copies, outs: &Arena<GapIx, i32>) {
         let n = s.sequence.steps.len() as i32;
         for i in 0..=n {
-            for &g in copies.order.iter().filter(|&&g| outs[g as usize].min(n) == i) {
+            for &g in copies.order.iter().filter(|&&g| outs[g].min(n) == i) {
                 self.out(s, copies, g);
             }
-            if self.rooms[0][i as usize].0 > self.room.0 {
-                self.room = self.rooms[0][i as usize];
+            if self.rooms[0][StepPos::at(i)].0 > self.room.0 {
+                self.room = self.rooms[0][StepPos::at(i)];
             }
             if i == n {
                 return;
             }
             for &g in &copies.order {
-                let (gap, swap) = (&s.sequence.gaps[g as usize], s.swaps[g as usize]);
+                let (gap, swap) = (&s.sequence.gaps[g], s.swaps[g]);
                 let at = swap.map(|w| if w.back >= n { w.back - n } else { w.back.max(0) });
                 if at == Some(i) && !gap.dead {
                     self.back(s, copies, g);
                 }
             }
-            let i = i as usize;
+            let i = StepPos::at(i);
             let need = self.needs[0][i];
             let mut span = self.earliest();
             if need.0 > span.0 {
@@ -99,48 +102,48 @@ impl Plain {
         }
     }
 
-    fn out(&mut self, s: &Scheme, copies: &Copies, g: u32) {
-        let (n, k) = (s.sequence.steps.len() as i32, g as usize);
+    fn out(&mut self, s: &Scheme, copies: &Copies, g: GapIx) {
+        let n = s.sequence.steps.len() as i32;
         let start = self.compute.max(self.d2h);
         let cause = if self.d2h > self.compute { Cause::Out(self.last.0) } else { Cause::Compute };
-        self.d2h = start + copies.out[k];
+        self.d2h = start + copies.out[g];
         self.last.0 = g;
-        self.outs[k] = (start, self.d2h, cause);
-        if let Some(swap) = s.swaps[k] {
+        self.outs[g] = (start, self.d2h, cause);
+        if let Some(swap) = s.swaps[g] {
             let (step, at) = if swap.drop > n { (1, swap.drop - n) } else { (0, swap.drop) };
-            let room = &mut self.rooms[step][at as usize];
+            let room = &mut self.rooms[step][StepPos::at(at)];
             *room = (*room).max((self.d2h, g));
         }
     }
 
-    fn back(&mut self, s: &Scheme, copies: &Copies, g: u32) {
-        let (n, k) = (s.sequence.steps.len() as i32, g as usize);
-        let (to, back) = (s.sequence.gaps[k].to, s.swaps[k].map_or(0, |w| w.back));
+    fn back(&mut self, s: &Scheme, copies: &Copies, g: GapIx) {
+        let n = s.sequence.steps.len() as i32;
+        let (to, back) = (s.sequence.gaps[g].to, s.swaps[g].map_or(0, |w| w.back));
         let (mut start, mut cause) = self.earliest();
-        if self.outs[k].1 > start && (back < n || to < n) {
-            (start, cause) = (self.outs[k].1, Cause::Out(g));
+        if self.outs[g].1 > start && (back < n || to < n) {
+            (start, cause) = (self.outs[g].1, Cause::Out(g));
         }
         if self.h2d > start {
             (start, cause) = (self.h2d, Cause::In(self.last.1));
         }
-        self.h2d = start + copies.back[k];
+        self.h2d = start + copies.back[g];
         self.last.1 = g;
-        self.backs[k] = (start, self.h2d, cause);
+        self.backs[g] = (start, self.h2d, cause);
         let (step, at) = if to >= n { (usize::from(back < n), to - n) } else { (0, to) };
-        let need = &mut self.needs[step][at as usize];
+        let need = &mut self.needs[step][StepPos::at(at)];
         *need = (*need).max((self.h2d, g));
     }
 }
 
 /// The ops in order, some of them again later.
 fn steps(p: &Problem, draw: &mut Seed) -> Vec<Step> {
-    let mut steps: Vec<Step> = (0..p.ops.len() as u32).map(|op| Step { op, again: None }).collect();
-    for op in 0..p.ops.len() as u64 {
-        let writes = &p.ops[op as usize].writes;
-        if p.ops[op as usize].repeatable && draw.below(4) == 0 && !writes.is_empty() {
+    let mut steps: Vec<Step> = p.ops.ids().map(|op| Step { op, again: None }).collect();
+    for op in p.ops.ids() {
+        let writes = &p.ops[op].writes;
+        if p.ops[op].repeatable && draw.below(4) == 0 && !writes.is_empty() {
             let again = Some(writes[draw.below(writes.len() as u64) as usize]);
-            let at = op + 1 + draw.below(p.ops.len() as u64 - op);
-            steps.insert(at as usize, Step { op: op as u32, again });
+            let at = op.index() + 1 + draw.below((p.ops.len() - op.index()) as u64) as usize;
+            steps.insert(at, Step { op, again });
         }
     }
     steps
@@ -151,7 +154,7 @@ fn scheme(p: &Problem, draw: &mut Seed) -> Scheme {
     let mut s = Scheme::keep_all(Sequence::new(p, steps(p, draw)));
     let n = s.sequence.steps.len();
     let share = 1 + draw.below(4);
-    for (gap, swap) in s.sequence.gaps.iter().zip(&mut s.swaps) {
+    for (gap, swap) in s.sequence.gaps.values().zip(s.swaps.values_mut()) {
         let longest = Swap::longest(gap, n);
         if !gap.arrives() && longest.back > longest.drop && draw.below(4) < share {
             let drop = longest.drop + draw.below((longest.back - longest.drop) as u64) as i32;
@@ -159,7 +162,7 @@ fn scheme(p: &Problem, draw: &mut Seed) -> Scheme {
             *swap = Some(Swap { drop, back });
         }
     }
-    for (tensor, mirrored) in p.tensors.iter().zip(&mut s.mirrored) {
+    for (tensor, mirrored) in p.tensors.values().zip(s.mirrored.values_mut()) {
         *mirrored = tensor.persistent() && draw.below(2) == 0;
     }
     s.early = draw.below(2) == 0;
@@ -182,13 +185,12 @@ fn the_fast_recurrence_is_the_plain_one() {
             let outs = s.copies_out(p);
             let (step_ns, plain) = Plain::evaluate(&s, &copies, &outs);
             assert_eq!(timing.evaluate(&s, &copies, &outs), step_ns, "seed {seed}");
-            let spans = |a: &[u64], b: &[u64], c: &[Cause]| -> Vec<Span> {
-                a.iter().zip(b).zip(c).map(|((&a, &b), &c)| (a, b, c)).collect()
+            let ends = timing.start.values().zip(timing.end.values()).zip(timing.cause.values());
+            let steps: Arena<StepPos, Span> = ends.map(|((&a, &b), &c)| (a, b, c)).collect();
+            let pairs = |a: &Arena<GapIx, (u64, u64)>, c: &Arena<GapIx, Cause>| -> Arena<GapIx, Span> {
+                a.values().zip(c.values()).map(|(&(a, b), &c)| (a, b, c)).collect()
             };
-            let pairs = |a: &[(u64, u64)], c: &[Cause]| -> Vec<Span> {
-                a.iter().zip(c).map(|(&(a, b), &c)| (a, b, c)).collect()
-            };
-            assert_eq!(spans(&timing.start, &timing.end, &timing.cause), plain.steps, "seed {seed}");
+            assert_eq!(steps, plain.steps, "seed {seed}");
             assert_eq!(pairs(&timing.out, &timing.out_cause), plain.outs, "seed {seed}");
             assert_eq!(pairs(&timing.back, &timing.back_cause), plain.backs, "seed {seed}");
             evaluated += 1;

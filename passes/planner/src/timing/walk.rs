@@ -1,36 +1,53 @@
 //! One walk over a step's commands, and what walks leave for each other.
 
+use memc_ir::{Arena, ids};
+
 use super::Cause;
+use crate::ids::{GapIx, StepPos};
 
-/// No copy, no step.
-pub(super) const NONE: u32 = u32::MAX;
+ids! {
+    /// A copy to the host.
+    pub(super) LeaveIx,
+    /// A copy to the device.
+    pub(super) ReturnIx,
+}
 
-/// What there is to know before a step: the copies issued there, and the latest ends of copies that it waits for.
+/// No gap.
+pub(super) const NO_GAP: GapIx = GapIx(u32::MAX);
+/// No step.
+pub(super) const NO_STEP: StepPos = StepPos(u32::MAX);
+/// No copy to the host.
+pub(super) const NO_LEAVE: LeaveIx = LeaveIx(u32::MAX);
+/// No copy to the device.
+const NO_RETURN: ReturnIx = ReturnIx(u32::MAX);
+
+/// What there is to know before a step: the copies issued there, and the latest ends of copies that it waits
+/// for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
     /// End of the last copy to the host whose bytes are given up here.
     pub(super) room: u64,
     /// End of the last copy to the device that the step needs.
     pub(super) need: u64,
-    pub(super) room_gap: u32,
-    pub(super) need_gap: u32,
+    pub(super) room_gap: GapIx,
+    pub(super) need_gap: GapIx,
     /// First copies in `leaves` and `returns`.
-    pub(super) leave: u32,
-    pub(super) back: u32,
+    pub(super) leave: LeaveIx,
+    pub(super) back: ReturnIx,
 }
 
 /// Nothing issued, nothing to wait for.
 pub(super) const EMPTY: Cell =
-    Cell { room: 0, need: 0, room_gap: NONE, need_gap: NONE, leave: NONE, back: NONE };
+    Cell { room: 0, need: 0, room_gap: NO_GAP, need_gap: NO_GAP, leave: NO_LEAVE, back: NO_RETURN };
 
 impl Cell {
-    pub(super) fn make_room(&mut self, time: u64, gap: u32) {
+    pub(super) fn make_room(&mut self, time: u64, gap: GapIx) {
         if (time, gap) > (self.room, self.room_gap) {
             (self.room, self.room_gap) = (time, gap);
         }
     }
 
-    pub(super) fn await_copy(&mut self, time: u64, gap: u32) {
+    pub(super) fn await_copy(&mut self, time: u64, gap: GapIx) {
         if (time, gap) > (self.need, self.need_gap) {
             (self.need, self.need_gap) = (time, gap);
         }
@@ -43,11 +60,11 @@ pub(super) struct Leave {
     pub(super) ns: u64,
     /// Its end in the last walk; 0 before it is made.
     pub(super) done: u64,
-    pub(super) gap: u32,
+    pub(super) gap: GapIx,
     /// The next copy at the same position.
-    pub(super) next: u32,
+    pub(super) next: LeaveIx,
     /// The step that may take the bytes, if one may.
-    pub(super) cell: u32,
+    pub(super) cell: StepPos,
     /// Whether that is one of the next step.
     pub(super) ahead: bool,
 }
@@ -56,13 +73,13 @@ pub(super) struct Leave {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Return {
     pub(super) ns: u64,
-    pub(super) gap: u32,
+    pub(super) gap: GapIx,
     /// The next copy at the same position.
-    pub(super) next: u32,
+    pub(super) next: ReturnIx,
     /// The step that needs it.
-    pub(super) cell: u32,
+    pub(super) cell: StepPos,
     /// The copy to the host that must be done.
-    pub(super) after: u32,
+    pub(super) after: LeaveIx,
     /// Whether the step is one of the next step.
     pub(super) ahead: bool,
 }
@@ -70,21 +87,21 @@ pub(super) struct Return {
 /// One walk over the step.
 pub(super) struct Walk<'a> {
     pub(super) c: Clock,
-    pub(super) cells: &'a mut [Cell],
-    pub(super) leaves: &'a mut [Leave],
-    pub(super) returns: &'a [Return],
-    pub(super) out: &'a mut [(u64, u64)],
-    pub(super) back: &'a mut [(u64, u64)],
-    pub(super) out_cause: &'a mut [Cause],
-    pub(super) back_cause: &'a mut [Cause],
-    pub(super) late_room: &'a mut Vec<(u32, u64, u32)>,
-    pub(super) late_need: &'a mut Vec<(u32, u64, u32)>,
+    pub(super) cells: &'a mut Arena<StepPos, Cell>,
+    pub(super) leaves: &'a mut Arena<LeaveIx, Leave>,
+    pub(super) returns: &'a Arena<ReturnIx, Return>,
+    pub(super) out: &'a mut Arena<GapIx, (u64, u64)>,
+    pub(super) back: &'a mut Arena<GapIx, (u64, u64)>,
+    pub(super) out_cause: &'a mut Arena<GapIx, Cause>,
+    pub(super) back_cause: &'a mut Arena<GapIx, Cause>,
+    pub(super) late_room: &'a mut Vec<(StepPos, u64, GapIx)>,
+    pub(super) late_need: &'a mut Vec<(StepPos, u64, GapIx)>,
 }
 
 impl Walk<'_> {
     /// Runs a step: its start and end from the beginning of all steps, and what it waited for.
-    pub(super) fn step(&mut self, i: usize, ns: u64, output_ns: u64) -> (u64, u64, Cause) {
-        if self.cells[i].back != NONE {
+    pub(super) fn step(&mut self, i: StepPos, ns: u64, output_ns: u64) -> (u64, u64, Cause) {
+        if self.cells[i].back != NO_RETURN {
             self.bring_back(i);
         }
         let (cell, c) = (&mut self.cells[i], &mut self.c);
@@ -95,7 +112,7 @@ impl Walk<'_> {
         if cell.need > start {
             (start, cause) = (cell.need, Cause::In(cell.need_gap));
         }
-        (cell.need, cell.need_gap) = (0, NONE);
+        (cell.need, cell.need_gap) = (0, NO_GAP);
         c.compute = start + ns;
         if output_ns > 0 {
             c.d2h = c.d2h.max(c.compute) + output_ns;
@@ -104,43 +121,42 @@ impl Walk<'_> {
     }
 
     /// Issues the copies to the host of a position, and gives up what is to be given up there.
-    pub(super) fn leave(&mut self, i: usize) {
+    pub(super) fn leave(&mut self, i: StepPos) {
         let c = &mut self.c;
         let mut k = self.cells[i].leave;
-        while let Some(leave) = self.leaves.get_mut(k as usize) {
+        while let Some(leave) = self.leaves.get_mut(k) {
             let gap = leave.gap;
             let start = c.compute.max(c.d2h);
-            self.out_cause[gap as usize] =
-                if c.d2h > c.compute { Cause::Out(c.last_out) } else { Cause::Compute };
+            self.out_cause[gap] = if c.d2h > c.compute { Cause::Out(c.last_out) } else { Cause::Compute };
             c.d2h = start + leave.ns;
             c.last_out = gap;
             leave.done = c.d2h;
-            self.out[gap as usize] = (start - c.base, c.d2h - c.base);
+            self.out[gap] = (start - c.base, c.d2h - c.base);
             k = leave.next;
             // The position of the next step is behind, unless the copy is made early.
-            if leave.ahead && leave.cell as usize >= i {
+            if leave.ahead && leave.cell >= i {
                 self.late_room.push((leave.cell, c.d2h, gap));
-            } else if leave.cell != NONE {
-                self.cells[leave.cell as usize].make_room(c.d2h, gap);
+            } else if leave.cell != NO_STEP {
+                self.cells[leave.cell].make_room(c.d2h, gap);
             }
         }
         let cell = &mut self.cells[i];
         if cell.room > c.room {
             (c.room, c.room_gap) = (cell.room, cell.room_gap);
         }
-        (cell.room, cell.room_gap) = (0, NONE);
+        (cell.room, cell.room_gap) = (0, NO_GAP);
     }
 
     /// Issues the copies to the device of a position.
-    fn bring_back(&mut self, i: usize) {
+    fn bring_back(&mut self, i: StepPos) {
         let c = &mut self.c;
         let mut k = self.cells[i].back;
-        while let Some(&Return { ns, gap, next, cell, after, ahead }) = self.returns.get(k as usize) {
+        while let Some(&Return { ns, gap, next, cell, after, ahead }) = self.returns.get(k) {
             let (mut start, mut cause) = (c.compute, Cause::Compute);
             if c.room > start {
                 (start, cause) = (c.room, Cause::Out(c.room_gap));
             }
-            let done = self.leaves.get(after as usize).map_or(0, |l| l.done);
+            let done = self.leaves.get(after).map_or(0, |l| l.done);
             if done > start {
                 (start, cause) = (done, Cause::Out(gap));
             }
@@ -149,12 +165,12 @@ impl Walk<'_> {
             }
             c.h2d = start + ns;
             c.last_in = gap;
-            self.back[gap as usize] = (start - c.base, c.h2d - c.base);
-            self.back_cause[gap as usize] = cause;
-            if ahead && cell as usize >= i {
+            self.back[gap] = (start - c.base, c.h2d - c.base);
+            self.back_cause[gap] = cause;
+            if ahead && cell >= i {
                 self.late_need.push((cell, c.h2d, gap));
             } else {
-                self.cells[cell as usize].await_copy(c.h2d, gap);
+                self.cells[cell].await_copy(c.h2d, gap);
             }
             k = next;
         }
@@ -170,9 +186,9 @@ pub(super) struct Clock {
     pub(super) d2h: u64,
     pub(super) h2d: u64,
     pub(super) room: u64,
-    pub(super) room_gap: u32,
-    pub(super) last_out: u32,
-    pub(super) last_in: u32,
+    pub(super) room_gap: GapIx,
+    pub(super) last_out: GapIx,
+    pub(super) last_in: GapIx,
 }
 
 impl Clock {

@@ -1,7 +1,8 @@
 //! The paper's figures 6 and 7, reconstructed: the text gives their captions and what they show, not their
 //! numbers.
 
-use memc_planner::{Gap, Kind, Swap, solve};
+use memc_ir::{Id, Ids};
+use memc_planner::{Gap, GapIx, Kind, StepPos, Swap, solve};
 
 use super::score::{Areas, Load, aoa, doa, swdoa};
 use super::*;
@@ -15,7 +16,8 @@ fn step(ops: u32, variables: &[(&str, u64, &[u32])]) -> Problem {
     let ops = (0..ops).map(|i| {
         let touched = |first: bool| -> Vec<u32> {
             let now = |accesses: &[u32]| accesses.contains(&i) && (accesses.first() == Some(&i)) == first;
-            (0..variables.len() as u32).filter(|&v| now(variables[v as usize].2)).collect()
+            let touched = variables.iter().zip(0..).filter(|(v, _)| now(v.2));
+            touched.map(|(_, v)| v).collect()
         };
         op(&format!("op{i}"), 10_000_000, &touched(false), &touched(true))
     });
@@ -26,8 +28,8 @@ fn step(ops: u32, variables: &[(&str, u64, &[u32])]) -> Problem {
 
 /// The area under a load between the accesses at a gap's ends, step by step.
 fn area(load: &Load, gap: &Gap) -> u128 {
-    let step = |i: usize| u128::from(load.bytes[i]) * u128::from(load.start[i + 1] - load.start[i]);
-    load.absent(gap).iter().flat_map(|&(a, b)| a..b).map(step).sum()
+    let step = |i: StepPos| u128::from(load.bytes[i]) * u128::from(load.start[i.next()] - load.start[i]);
+    load.absent(gap).iter().flat_map(|&(a, b)| Ids::between(a, b)).map(step).sum()
 }
 
 /// Areas are what they are step by step, whatever has been taken out, in gaps that wrap around, too.
@@ -37,12 +39,12 @@ fn areas_are_sums_over_steps() {
     for seed in 0..50 {
         let Some(s) = sample(&mut Seed(seed), 12) else { continue };
         let p = &s.problem;
-        let scheme = Scheme::keep_all(Sequence::of_order(p, 0..p.ops.len() as u32));
+        let scheme = Scheme::keep_all(Sequence::of_order(p, p.ops.ids()));
         let mut load = Load::new(&scheme);
         let whole = Load::new(&scheme);
         let mut areas = Areas::new(&whole);
-        for gap in scheme.sequence.gaps.iter().filter(|g| !g.arrives()) {
-            for other in &scheme.sequence.gaps {
+        for gap in scheme.sequence.gaps.values().filter(|g| !g.arrives()) {
+            for other in scheme.sequence.gaps.values() {
                 assert_eq!(areas.of(other), area(&load, other), "seed {seed}");
             }
             areas.remove(gap);
@@ -62,13 +64,13 @@ fn figure_6_submodular_scores() {
         12,
         &[("v1", 60, &[0, 9]), ("v2", 10, &[1, 7]), ("v3", 10, &[3, 10]), ("late", 24, &[9, 10, 11])],
     );
-    let scheme = Scheme::keep_all(Sequence::of_order(&p, 0..12));
+    let scheme = Scheme::keep_all(Sequence::of_order(&p, p.ops.ids()));
     let load = Load::new(&scheme);
-    let gaps: Vec<usize> = (0..3).collect();
+    let gaps: Vec<GapIx> = Ids::first(3).collect();
     let gap = |k: usize| &scheme.sequence.gaps[gaps[k]];
     let areas: Vec<u128> = gaps.iter().map(|&g| area(&load, &scheme.sequence.gaps[g])).collect();
     let by_hand = |steps: std::ops::Range<usize>| -> u128 {
-        steps.map(|i| u128::from(load.bytes[i]) * 10_000_000).sum()
+        steps.map(|i| u128::from(load.bytes[StepPos::new(i)]) * 10_000_000).sum()
     };
     assert_eq!(areas, [by_hand(1..9), by_hand(2..7), by_hand(4..10)]);
     let scores = swdoa(&scheme, &load, &gaps);
@@ -88,10 +90,10 @@ fn figure_6_submodular_scores() {
 #[test]
 fn absences() {
     let p = step(12, &[("small", 4, &[0, 8]), ("large", 60, &[1, 5])]);
-    let scheme = Scheme::keep_all(Sequence::of_order(&p, 0..12));
+    let scheme = Scheme::keep_all(Sequence::of_order(&p, p.ops.ids()));
     let (load, copies) = (Load::new(&scheme), Copies::new(&p, &scheme.sequence.gaps));
-    let gap = |g: usize| (&scheme.sequence.gaps[g], copies.out[g] + copies.back[g]);
-    let ((small, small_ns), (large, large_ns)) = (gap(0), gap(1));
+    let gap = |g: GapIx| (&scheme.sequence.gaps[g], copies.out[g] + copies.back[g]);
+    let ((small, small_ns), (large, large_ns)) = (gap(GapIx(0)), gap(GapIx(1)));
     assert_eq!(doa(&load, small, small_ns), 70e6 - 8e6);
     assert_eq!(aoa(&load, small, small_ns), 62e6 * (4 * MB) as f64);
     assert_eq!(doa(&load, large, large_ns), 30e6 - 120e6);
@@ -114,9 +116,9 @@ fn figure_7_schedule() {
             ("x3", 5, &[4, 5]),
         ],
     );
-    let mut scheme = Scheme::keep_all(Sequence::of_order(&p, 0..10));
-    assert_eq!(scheme.usage().iter().max(), Some(&(120 * MB)));
-    for g in 0..3 {
+    let mut scheme = Scheme::keep_all(Sequence::of_order(&p, p.ops.ids()));
+    assert_eq!(scheme.usage().values().max(), Some(&(120 * MB)));
+    for g in Ids::first(3) {
         scheme.swaps[g] = Some(Swap::longest(&scheme.sequence.gaps[g], 10));
     }
     let copies = Copies::new(&p, &scheme.sequence.gaps);
@@ -125,17 +127,17 @@ fn figure_7_schedule() {
     let mut free = scheme.clone();
     let planned = schedule::schedule(&mut free, &copies, &outs, u64::MAX);
     assert_eq!(
-        planned.iter().take(3).map(|p| ms(p.out)).collect::<Vec<_>>(),
+        planned.values().take(3).map(|p| ms(p.out)).collect::<Vec<_>>(),
         [Some((10, 35)), Some((35, 60)), Some((60, 85))]
     );
     // w3 is needed first, at 70 ms, and w1 last; each ends where the next begins, or at its access.
     assert_eq!(
-        planned.iter().take(3).map(|p| ms(p.back)).collect::<Vec<_>>(),
+        planned.values().take(3).map(|p| ms(p.back)).collect::<Vec<_>>(),
         [Some((65, 90)), Some((40, 65)), Some((15, 40))]
     );
-    assert!(free.usage().iter().max() > Some(&(60 * MB)), "LOAD' exceeds the limit");
+    assert!(free.usage().values().max() > Some(&(60 * MB)), "LOAD' exceeds the limit");
     schedule::schedule(&mut scheme, &copies, &outs, 60 * MB);
-    assert!(scheme.usage().iter().max() <= Some(&(60 * MB)), "LOAD'' does not");
+    assert!(scheme.usage().values().max() <= Some(&(60 * MB)), "LOAD'' does not");
     let step = Timing::default().evaluate(&scheme, &copies, &outs);
     assert!(step > p.compute_ns(), "the delay shows as overhead");
 }
