@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "a test fails by panicking")]
 
 use arbtest::arbitrary::{Result, Unstructured};
-use memc::{Error, Instance, Script, Search, Silent};
+use memc::{DecisionsFile, Error, Instance, Search, Silent};
 use memc_codegen::lower;
 use memc_ir::attr::F32;
 use memc_ir::{
@@ -110,7 +110,7 @@ fn replayed(
     device: &memc_planner::Device,
     profile: &DeviceProfile,
 ) -> u64 {
-    use memc_planner::{Await, CommandIx, Job, Jobs, Stream, Waits, simulate};
+    use memc_planner::{CommandIx, Job, Jobs, Stream, Wait, Waits, simulate};
     let kernels =
         module.order.iter().filter(|&&op| module.ops[op].kind().is_some() && !module.ops[op].is_view());
     let mut kernels = kernels.map(|&op| {
@@ -118,7 +118,7 @@ fn replayed(
         let results = module.result_types(op);
         (profile.op_ns(kind, &operands, &results), profile.slowdown(kind, &operands, &results))
     });
-    let (mut jobs, mut awaits) = (Jobs::default(), Waits::default());
+    let (mut jobs, mut waits) = (Jobs::default(), Waits::default());
     // For every event, the command it stands for; what each stream and the host wait for next.
     let mut recorded: Vec<Option<CommandIx>> = vec![None; plan.events as usize];
     let mut last = [None; 3];
@@ -157,20 +157,20 @@ fn replayed(
         let mut list = Vec::new();
         for event in events[s].drain(..) {
             match recorded[event as usize] {
-                Some(command) => list.push(Await { command, previous: false }),
+                Some(command) => list.push(Wait { command, previous: false }),
                 // Recorded later in the body: the previous step's.
                 None => early.push((job, event)),
             }
         }
-        awaits.push(list);
+        waits.push(list);
     }
     for (job, event) in early {
-        awaits[job].push(Await { command: recorded[event as usize].unwrap(), previous: true });
+        waits[job].push(Wait { command: recorded[event as usize].unwrap(), previous: true });
     }
     for event in gates {
         jobs[recorded[event as usize].unwrap()].gate = true;
     }
-    simulate(device, &jobs, &awaits).unwrap().step_ns
+    simulate(device, &jobs, &waits).unwrap().step_ns
 }
 
 #[test]
@@ -203,11 +203,12 @@ fn every_plan_of_a_random_step_is_proved_at_every_budget() {
             let lowered = prove(&source, &module, budget);
             let replayed = replayed(&module, &lowered, &candidate.numbers().device, profile);
             assert_eq!(replayed, plan.evaluation.step_ns, "the plan takes another time than was planned");
-            let script = Script { name: "decisions".into(), text: outcome.decisions(&instance).unwrap() };
-            let posed = Instance::of_graph(&source, profile, Some(script.order())).unwrap();
-            let again = posed.replay(&script, budget).unwrap_or_else(|e| panic!("{e}\n{}", script.text));
+            let file =
+                DecisionsFile { name: "decisions".into(), text: outcome.decisions(&instance).unwrap() };
+            let posed = Instance::of_graph(&source, profile, Some(file.order())).unwrap();
+            let again = posed.replay(&file, budget).unwrap_or_else(|e| panic!("{e}\n{}", file.text));
             let (candidate, carried_out) = again.of(&posed).unwrap();
-            assert_eq!(carried_out.decisions, plan.decisions, "decisions do not read back\n{}", script.text);
+            assert_eq!(carried_out.decisions, plan.decisions, "decisions do not read back\n{}", file.text);
             let carried_out = candidate.apply(carried_out).unwrap();
             assert_eq!(print(&carried_out), print(&module), "decisions do not replay");
         }

@@ -189,7 +189,7 @@ pub(crate) struct Compile {
     #[command(flatten)]
     pub(crate) search: Search,
     #[command(flatten)]
-    pub(crate) script: ScriptFiles,
+    pub(crate) files: DecisionsFiles,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
@@ -204,7 +204,7 @@ const FOR_PLANNERS: [&str; 6] = ["decisions", "planner", "no_swap", "no_recomput
 
 /// Files with decisions.
 #[derive(Args, Clone)]
-pub(crate) struct ScriptFiles {
+pub(crate) struct DecisionsFiles {
     /// Write the planner's decisions to a file
     #[arg(long, value_name = "FILE")]
     pub(crate) decisions: Option<PathBuf>,
@@ -462,7 +462,7 @@ pub(crate) struct Plan {
     #[command(flatten)]
     pub(crate) search: Search,
     #[command(flatten)]
-    pub(crate) script: ScriptFiles,
+    pub(crate) files: DecisionsFiles,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
@@ -512,7 +512,7 @@ pub(crate) struct Explain {
     #[command(flatten)]
     pub(crate) search: Search,
     #[command(flatten)]
-    pub(crate) script: ScriptFiles,
+    pub(crate) files: DecisionsFiles,
     /// Print one JSON object instead of text, with all tensors and stalls
     #[arg(long)]
     pub(crate) json: bool,
@@ -661,11 +661,11 @@ impl Effort {
     }
 }
 
-impl ScriptFiles {
+impl DecisionsFiles {
     /// The decisions to apply, if any.
-    pub(crate) fn script(&self) -> Result<Option<memc::Script>, Error> {
+    pub(crate) fn apply_file(&self) -> Result<Option<memc::DecisionsFile>, Error> {
         let read = |file: &PathBuf| {
-            Ok(memc::Script { name: file.display().to_string(), text: memc::read_text(file)? })
+            Ok(memc::DecisionsFile { name: file.display().to_string(), text: memc::read_text(file)? })
         };
         self.apply.as_ref().map(read).transpose()
     }

@@ -15,16 +15,16 @@ pub(crate) fn run(args: &Compile) -> Result<(), Failure> {
         Some(&args.source.model),
         import.optimizer_model.as_ref(),
         import.checkpoint.as_ref(),
-        args.script.apply.as_ref(),
+        args.files.apply.as_ref(),
     ];
-    ready(&inputs, &[Some(&args.output), args.script.decisions.as_ref()])?;
+    ready(&inputs, &[Some(&args.output), args.files.decisions.as_ref()])?;
     replaceable(&args.output)?;
     let model = Model::read(&args.source.source(), &args.target.target(), &progress)?;
     let options = Options {
         budget: args.gpu_mem,
         host_memory: args.host_mem,
         search: args.search.search()?,
-        script: args.script.script()?,
+        decisions: args.files.apply_file()?,
         watch: &progress,
     };
     let compiled = memc::compile(&model, &options)?;
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Compile) -> Result<(), Failure> {
     // The plan is what was asked for: once it is written, an interrupt leaves the rest time to say so.
     let _writing = Writing::begin();
     let hash = compiled.write(&args.output, &stopped)?;
-    if let (Some(file), Some(text)) = (&args.script.decisions, compiled.outcome.decisions(&compiled.instance))
+    if let (Some(file), Some(text)) = (&args.files.decisions, compiled.outcome.decisions(&compiled.instance))
     {
         write_file(file, text.as_bytes())?;
     }

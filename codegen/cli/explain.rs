@@ -14,7 +14,7 @@ use crate::planning::answer;
 pub(crate) fn run(args: &Explain) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
     let search = args.search.search()?;
-    let (instance, outcome) = answer(&args.question, &search, &args.script, &progress)?;
+    let (instance, outcome) = answer(&args.question, &search, &args.files, &progress)?;
     let (candidate, plan) = outcome.require(&instance, search.allow)?;
     let mut told = explain(candidate, plan);
     if let Some(pattern) = &args.tensor {
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &Explain) -> Result<(), Failure> {
         }
         told.tensors.retain(|t| pattern.matches(&t.name));
     }
-    if let (Some(file), Some(text)) = (&args.script.decisions, outcome.decisions(&instance)) {
+    if let (Some(file), Some(text)) = (&args.files.decisions, outcome.decisions(&instance)) {
         write_file(file, text.as_bytes())?;
     }
     progress.stage("proving a bound");

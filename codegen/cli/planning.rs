@@ -2,7 +2,7 @@
 
 use memc::and_reserve;
 use memc::{
-    BoundReport, BoundRow, Comparison, Error, Instance, Outcome, Point, Report, Script, Search,
+    BoundReport, BoundRow, Comparison, DecisionsFile, Error, Instance, Outcome, Point, Report, Search,
     Sweep as Swept,
 };
 use memc_baselines::PLANNERS;
@@ -10,7 +10,7 @@ use memc_ir::Bytes;
 use memc_planner::Order;
 use serde_json::Value;
 
-use crate::args::{Bound, Compare, ExportProblem, Plan, Question, ScriptFiles, Sweep};
+use crate::args::{Bound, Compare, DecisionsFiles, ExportProblem, Plan, Question, Sweep};
 use crate::figures::{STOPPED, ms, quotient, side_by_side, table};
 use crate::output::{Failure, Progress, emit, emit_json, error_json, ready, write_file};
 
@@ -18,16 +18,16 @@ use crate::output::{Failure, Progress, emit, emit_json, error_json, ready, write
 pub(crate) fn answer(
     question: &Question,
     search: &Search,
-    files: &ScriptFiles,
+    files: &DecisionsFiles,
     progress: &Progress,
 ) -> Result<(Instance, Outcome), Error> {
     ready(&[Some(&question.source.model), files.apply.as_ref()], &[files.decisions.as_ref()])?;
-    let script = files.script()?;
-    let order = script.as_ref().map_or_else(|| search.order(), |s: &Script| Some(s.order()));
+    let file = files.apply_file()?;
+    let order = file.as_ref().map_or_else(|| search.order(), |s: &DecisionsFile| Some(s.order()));
     let (source, target) = (question.source.source(), question.target.target());
     let instance = Instance::read(&source, &target, order, progress)?;
     let budget = instance.budget(question.gpu_mem)?;
-    let outcome = instance.answer(budget, search, script.as_ref(), progress)?;
+    let outcome = instance.answer(budget, search, file.as_ref(), progress)?;
     Ok((instance, outcome))
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn export(args: &ExportProblem) -> Result<(), Failure> {
 pub(crate) fn plan(args: &Plan) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
     let search = args.search.search()?;
-    let (instance, outcome) = answer(&args.question, &search, &args.script, &progress)?;
+    let (instance, outcome) = answer(&args.question, &search, &args.files, &progress)?;
     progress.stage("proving a bound");
     let report = Report::new(&instance, &outcome, search.allow)?;
     progress.done();
@@ -63,7 +63,7 @@ pub(crate) fn plan(args: &Plan) -> Result<(), Failure> {
         emit_json(&object)?;
         return Err(Failure::reported(&e));
     }
-    if let (Some(file), Some(text)) = (&args.script.decisions, outcome.decisions(&instance)) {
+    if let (Some(file), Some(text)) = (&args.files.decisions, outcome.decisions(&instance)) {
         write_file(file, text.as_bytes())?;
     }
     if args.json {

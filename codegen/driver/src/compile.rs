@@ -11,7 +11,7 @@ use memc_planner::Allow;
 
 use crate::error::Error;
 use crate::instance::{Instance, Size};
-use crate::plan::{Outcome, Script, Search};
+use crate::plan::{DecisionsFile, Outcome, Search};
 use crate::source::Model;
 use crate::watch::{Event, Silent, Watch};
 
@@ -25,15 +25,15 @@ pub struct Options<'a> {
     /// Planner, permissions and effort.
     pub search: Search,
     /// Decisions to carry out instead of planning.
-    pub script: Option<Script>,
+    pub decisions: Option<DecisionsFile>,
     /// Observer of the work.
     pub watch: &'a dyn Watch,
 }
 
 impl Default for Options<'_> {
     fn default() -> Self {
-        let (budget, host_memory, search, script) = Default::default();
-        Options { budget, host_memory, search, script, watch: &Silent }
+        let (budget, host_memory, search, decisions) = Default::default();
+        Options { budget, host_memory, search, decisions, watch: &Silent }
     }
 }
 
@@ -93,13 +93,13 @@ impl memc_plan::InitialData for Data<'_> {
 pub fn compile(model: &Model, options: &Options<'_>) -> Result<Compiled, Error> {
     model.require_values()?;
     options.watch.event(Event::Stage("planning"));
-    let order = options.script.as_ref().map_or_else(|| options.search.order(), |s| Some(s.order()));
+    let order = options.decisions.as_ref().map_or_else(|| options.search.order(), |s| Some(s.order()));
     let instance = Instance::of_model(model, order)?;
     let budget = options.budget.map(|size| instance.bytes(size)).transpose()?;
     let most = options.host_memory.unwrap_or(u64::MAX);
     let mut job = Job { model, options, instance: &instance, budget, search: options.search.clone() };
     let (mut outcome, mut lowered) = job.run()?;
-    if lowered.plan.meta.host_bytes > most && options.script.is_none() && job.search.allow.swap {
+    if lowered.plan.meta.host_bytes > most && options.decisions.is_none() && job.search.allow.swap {
         // Host memory then holds inputs and outputs only.
         job.search.allow.swap = false;
         let swaps = lowered.plan.meta.host_bytes;
@@ -135,10 +135,10 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// Plans, or carries the script out; then lowers and checks.
+    /// Plans, or carries decisions out; then lowers and checks.
     fn run(&self) -> Result<(Outcome, Lowered), Error> {
         let (budget, watch) = (self.budget.unwrap_or(u64::MAX), self.options.watch);
-        let outcome = self.instance.answer(budget, &self.search, self.options.script.as_ref(), watch)?;
+        let outcome = self.instance.answer(budget, &self.search, self.options.decisions.as_ref(), watch)?;
         let (candidate, plan) = outcome.require(self.instance, self.search.allow)?;
         let module = candidate.apply(plan)?;
         let e = &plan.evaluation;
@@ -163,10 +163,11 @@ impl Job<'_> {
         Ok((outcome, lowered))
     }
 
-    /// Lowers a planned module and has the checker prove the plan. Errors are the user's where the script is.
+    /// Lowers a planned module and has the checker prove the plan. Errors are the user's where the decisions
+    /// are.
     fn prove(&self, module: &Module, meta: Meta) -> Result<Lowered, Error> {
-        let wrong = |text: String| match &self.options.script {
-            Some(script) => Error::Usage(format!("{}: {text}", script.name)),
+        let wrong = |text: String| match &self.options.decisions {
+            Some(file) => Error::Usage(format!("{}: {text}", file.name)),
             None => Error::Internal(text),
         };
         memc_ir::verify(module)

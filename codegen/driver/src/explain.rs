@@ -1,8 +1,8 @@
 //! Copies, drops and recomputation of a plan, tensor by tensor, and the stalls of its kernels with their causes.
 
 use memc_ir::Arena;
-use memc_planner::account::{self, Back, Cause, Late, account};
-use memc_planner::{Home, OpPos, Realised, TensorId};
+use memc_planner::attribution::{self, Back, Cause, Late, account};
+use memc_planner::{Home, OpPos, Schedule, TensorId};
 use serde::{Serialize, Serializer};
 
 use crate::instance::Candidate;
@@ -111,7 +111,7 @@ pub struct Stall {
 }
 
 /// Explains a plan of a candidate.
-pub fn explain(candidate: &Candidate, plan: &Realised) -> Explanation {
+pub fn explain(candidate: &Candidate, plan: &Schedule) -> Explanation {
     let account = account(candidate.numbers(), plan);
     let names = Names(candidate);
     let p = candidate.numbers();
@@ -156,7 +156,7 @@ impl Names<'_> {
         if self.0.model().is_some() { op.label.clone() } else { op.name.clone() }
     }
 
-    fn gap(&self, gap: &account::Gap) -> Gap {
+    fn gap(&self, gap: &attribution::Gap) -> Gap {
         Gap {
             after: gap.after.map(|op| self.op(op)),
             before: gap.before.map(|op| self.op(op)),
@@ -176,7 +176,7 @@ impl Names<'_> {
         }
     }
 
-    fn stall(&self, stall: &account::Stall) -> Stall {
+    fn stall(&self, stall: &attribution::Stall) -> Stall {
         let (waits_for, because_of) = self.cause(stall.cause);
         Stall {
             op: self.op(stall.op),
@@ -212,7 +212,7 @@ impl Names<'_> {
 }
 
 /// Stalls by what they wait for: how many, and for how long in ns.
-fn by_cause(stalls: &[account::Stall]) -> Vec<(&'static str, usize, u64)> {
+fn by_cause(stalls: &[attribution::Stall]) -> Vec<(&'static str, usize, u64)> {
     let name = |cause: Cause| match cause {
         Cause::In(..) => "waiting for copies in",
         Cause::Out(_) => "waiting for room",

@@ -8,7 +8,7 @@ use memc_ir::{Bytes, Module};
 use memc_passes::plan::{Infeasible, Problem, bufferize};
 use memc_passes::{DeviceProfile, Pipeline};
 use memc_planner::bound;
-use memc_planner::{ALIGN, Allow, Decisions, Order, Realised, Request, realise};
+use memc_planner::{ALIGN, Allow, Decisions, Order, Request, Schedule, evaluate};
 
 use crate::error::{Error, NoFit};
 use crate::machine::{host_memory, read_text};
@@ -29,7 +29,7 @@ pub struct Candidate {
     /// The order.
     pub order: Order,
     /// The unplanned step.
-    pub kept: Realised,
+    pub kept: Schedule,
     of: Of,
 }
 
@@ -40,9 +40,9 @@ enum Of {
 
 impl Candidate {
     fn new(order: Order, of: Of) -> Result<Candidate, Error> {
-        let mut candidate = Candidate { order, kept: Realised::default(), of };
+        let mut candidate = Candidate { order, kept: Schedule::default(), of };
         let p = candidate.numbers();
-        candidate.kept = realise(p, Decisions::keep_all(p)).map_err(Error::Internal)?;
+        candidate.kept = evaluate(p, Decisions::keep_all(p)).map_err(Error::Internal)?;
         Ok(candidate)
     }
 
@@ -63,7 +63,7 @@ impl Candidate {
     }
 
     /// Carries a plan out: the memory IR of a model's step.
-    pub fn apply(&self, plan: &Realised) -> Result<Module, Error> {
+    pub fn apply(&self, plan: &Schedule) -> Result<Module, Error> {
         let Some(problem) = self.model() else {
             return Err(Error::Internal("the problem is not a model's".into()));
         };

@@ -43,7 +43,7 @@ pub use instance::{Bounds, Candidate, Instance, Size, and_reserve};
 pub use machine::read_text;
 pub use max_batch::{MaxBatch, MaxBatchOptions, Probe, max_batch};
 pub use memory::{Sample, memory_over_time};
-pub use plan::{Outcome, Script, Search, Solved, planner};
+pub use plan::{DecisionsFile, Outcome, Search, Solved, planner};
 pub use report::{Report, over};
 pub use source::{Imported, Model, Rewrites, SavedActivations, Source, Target, Work, context, import};
 pub use sweep::{Point, Sweep, sweep};

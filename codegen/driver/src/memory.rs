@@ -1,7 +1,7 @@
 //! Device memory over the time of a step.
 
 use memc_ir::Stream;
-use memc_planner::{Realised, Space, Tick};
+use memc_planner::{Schedule, Space, Tick};
 
 /// Live bytes on the device from a moment on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -13,7 +13,7 @@ pub struct Sample {
 }
 
 /// Live bytes on the device at the start of every kernel of a plan, by time.
-pub fn memory_over_time(plan: &Realised) -> Vec<Sample> {
+pub fn memory_over_time(plan: &Schedule) -> Vec<Sample> {
     let on_device = || plan.trace.slots.values().filter(|slot| slot.space == Space::Dev);
     let live_at = |tick: Tick| {
         let live = |&(from, to): &(Tick, Tick)| (from..to).contains(&tick);

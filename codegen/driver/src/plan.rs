@@ -7,7 +7,7 @@ use std::time::{Duration, Instant as Time};
 
 use memc_baselines::PLANNERS;
 use memc_ir::Bytes;
-use memc_planner::{Allow, Decisions, Kind, NoPlan, Order, Planner, Progress, Realised, Request, replay};
+use memc_planner::{Allow, Decisions, Kind, NoPlan, Order, Planner, Progress, Request, Schedule, replay};
 
 use crate::error::Error;
 use crate::instance::{Candidate, Instance};
@@ -70,7 +70,7 @@ pub struct Solved {
     /// Index among [`Instance::candidates`].
     pub at: usize,
     /// The plan.
-    pub realised: Realised,
+    pub schedule: Schedule,
 }
 
 /// Answer of a planner to an instance and a budget.
@@ -93,9 +93,9 @@ pub struct Outcome {
 
 impl Outcome {
     /// The candidate that the plan is of, and the plan.
-    pub fn of<'a>(&'a self, instance: &'a Instance) -> Option<(&'a Candidate, &'a Realised)> {
+    pub fn of<'a>(&'a self, instance: &'a Instance) -> Option<(&'a Candidate, &'a Schedule)> {
         let solved = self.plan.as_ref().ok()?;
-        Some((instance.candidates().get(solved.at)?, &solved.realised))
+        Some((instance.candidates().get(solved.at)?, &solved.schedule))
     }
 
     /// The plan as [`Outcome::of`] gives it, or the error that explains why there is none.
@@ -103,7 +103,7 @@ impl Outcome {
         &'a self,
         instance: &'a Instance,
         allow: Allow,
-    ) -> Result<(&'a Candidate, &'a Realised), Error> {
+    ) -> Result<(&'a Candidate, &'a Schedule), Error> {
         match &self.plan {
             Ok(_) => self.of(instance).ok_or_else(|| Error::Internal("the plan is of no candidate".into())),
             Err(NoPlan::Infeasible(why)) => {
@@ -113,7 +113,7 @@ impl Outcome {
         }
     }
 
-    /// The decisions of the plan as text, which [`Script`] replays.
+    /// The decisions of the plan as text, which [`DecisionsFile`] replays.
     pub fn decisions(&self, instance: &Instance) -> Option<String> {
         self.of(instance).map(|(candidate, plan)| plan.decisions.print(candidate.numbers()))
     }
@@ -123,7 +123,7 @@ impl Outcome {
     pub fn bound(&self, instance: &Instance, allow: Allow) -> Option<(u64, &'static str)> {
         let solved = self.plan.as_ref().ok()?;
         let bound = |at| instance.bound(at, self.budget, allow);
-        let decisions = &solved.realised.decisions;
+        let decisions = &solved.schedule.decisions;
         if let Some(ns) = bound(solved.at)?.least(true).filter(|_| decisions.keeps_order()) {
             return Some((ns, "fixed order"));
         }
@@ -134,16 +134,16 @@ impl Outcome {
 }
 
 impl Instance {
-    /// Carries out a script, or else runs the planner.
+    /// Carries out saved decisions, or else runs the planner.
     pub fn answer(
         &self,
         budget: u64,
         search: &Search,
-        script: Option<&Script>,
+        file: Option<&DecisionsFile>,
         watch: &dyn Watch,
     ) -> Result<Outcome, Error> {
-        match script {
-            Some(script) => self.replay(script, budget),
+        match file {
+            Some(file) => self.replay(file, budget),
             None => self.plan(budget, search, watch),
         }
     }
@@ -197,12 +197,12 @@ impl Instance {
                 memc_planner::solve(o.numbers(), planner, &request)
             };
             match answer {
-                Ok((mut realised, n)) => {
+                Ok((mut schedule, n)) => {
                     evaluations += n;
-                    realised.decisions.order = o.order;
-                    session.found(realised.evaluation.step_ns, evaluations);
-                    if best.as_ref().is_none_or(|b| realised.key() < b.realised.key()) {
-                        best = Some(Solved { at, realised });
+                    schedule.decisions.order = o.order;
+                    session.found(schedule.evaluation.step_ns, evaluations);
+                    if best.as_ref().is_none_or(|b| schedule.key() < b.schedule.key()) {
+                        best = Some(Solved { at, schedule });
                     }
                 }
                 Err(e @ NoPlan::Failed(_)) => failure = Some(e),
@@ -211,7 +211,7 @@ impl Instance {
                 }
             }
             // Nothing is faster than the ideal.
-            let done = best.as_ref().is_some_and(|b| b.realised.evaluation.step_ns <= self.ideal_ns());
+            let done = best.as_ref().is_some_and(|b| b.schedule.evaluation.step_ns <= self.ideal_ns());
             if done || watch.stop() {
                 break;
             }
@@ -227,7 +227,7 @@ impl Instance {
             watch.event(Event::Kept);
         }
         if let Some(best) = &best {
-            self.record(search.allow, best.realised.evaluation.dev_bytes);
+            self.record(search.allow, best.schedule.evaluation.dev_bytes);
         }
         let none = || NoPlan::Failed("no order was planned".into());
         Ok(Outcome {
@@ -241,23 +241,24 @@ impl Instance {
         })
     }
 
-    /// Carries out the decisions of a script instead of planning. The instance is one in [`Script::order`].
-    pub fn replay(&self, script: &Script, budget: u64) -> Result<Outcome, Error> {
+    /// Carries out the decisions of a file instead of planning. The instance is one in
+    /// [`DecisionsFile::order`].
+    pub fn replay(&self, file: &DecisionsFile, budget: u64) -> Result<Outcome, Error> {
         let begun = now();
-        let at = |e| Error::Model(format!("{}: {e}", script.name));
-        let realised = replay(self.candidates()[0].numbers(), &script.text).map_err(at)?;
-        let (need, have) = (realised.evaluation.dev_bytes, self.capacity(budget));
+        let at = |e| Error::Model(format!("{}: {e}", file.name));
+        let schedule = replay(self.candidates()[0].numbers(), &file.text).map_err(at)?;
+        let (need, have) = (schedule.evaluation.dev_bytes, self.capacity(budget));
         if need > have {
             let (need, have) = (Bytes(need), Bytes(have));
             return Err(Error::no_fit(format!(
                 "{}: the decisions take {need}, the budget is {have}",
-                script.name
+                file.name
             )));
         }
         Ok(Outcome {
             planner: "decisions".into(),
             budget,
-            plan: Ok(Solved { at: 0, realised }),
+            plan: Ok(Solved { at: 0, schedule }),
             evaluations: 1,
             plan_ns: since(begun),
             stopped: false,
@@ -270,7 +271,7 @@ impl Instance {
 ///
 /// It may take as much more room as hiding the inputs' copies can be worth: each input twice, once for this
 /// step and once for the next.
-fn beyond(o: &Candidate, planner: &Planner, request: &Request<'_>) -> (Realised, u64) {
+fn beyond(o: &Candidate, planner: &Planner, request: &Request<'_>) -> (Schedule, u64) {
     let inputs = o.numbers().tensors.values().filter(|t| t.kind == Kind::Input).map(|t| t.bytes);
     let room = inputs.fold(o.kept.evaluation.dev_bytes, |room, bytes| room.saturating_add(2 * bytes));
     let request = Request { capacity: request.capacity.min(room), ..*request };
@@ -320,14 +321,14 @@ impl Session<'_> {
 
 /// Decisions to be carried out, as text.
 #[derive(Clone, Debug)]
-pub struct Script {
+pub struct DecisionsFile {
     /// Name for messages, such as that of its file.
     pub name: String,
     /// The decisions.
     pub text: String,
 }
 
-impl Script {
+impl DecisionsFile {
     /// Order in which the instance has to be made.
     pub fn order(&self) -> Order {
         Decisions::order_in(&self.text)

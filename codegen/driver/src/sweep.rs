@@ -41,7 +41,7 @@ pub fn sweep(
 ) -> Result<Sweep, Error> {
     let allow = search.allow;
     let (mut points, mut series) = (Vec::<Point>::new(), Anytime::new(watch));
-    let (step_ns, mut fastest) = (|solved: &Solved| solved.realised.evaluation.step_ns, None::<Solved>);
+    let (step_ns, mut fastest) = (|solved: &Solved| solved.schedule.evaluation.step_ns, None::<Solved>);
     for (i, &budget) in budgets.iter().enumerate() {
         let subject = format!("{} ({} of {})", Bytes(budget).short(), i + 1, budgets.len());
         watch.event(Event::Subject(&subject));

@@ -7,7 +7,7 @@
 use memc_ir::{Arena, TensorType};
 use memc_passes::DeviceProfile;
 use memc_plan::{Action, Kernel, Plan, Queue, Space, Span, Trace};
-use memc_planner::{Await, CommandIx, Job, Jobs, Timeline, Waits, simulate_issued};
+use memc_planner::{CommandIx, Job, Jobs, Timeline, Wait, Waits, simulate_issued};
 
 use crate::error::Error;
 
@@ -15,7 +15,7 @@ use crate::error::Error;
 pub fn trace(plan: &Plan, profile: &DeviceProfile) -> Result<String, Error> {
     let steps = Steps::of(plan, profile).map_err(Error::Plan)?;
     let numbers = memc_passes::plan::device(profile);
-    let timeline = simulate_issued(&numbers, &steps.jobs, &steps.awaits).map_err(|deadlock| {
+    let timeline = simulate_issued(&numbers, &steps.jobs, &steps.waits).map_err(|deadlock| {
         let command = steps.command.get(deadlock.0).copied();
         Error::Plan(format!("command {} of the body waits for itself", command.unwrap_or(0)))
     })?;
@@ -28,7 +28,7 @@ pub fn trace(plan: &Plan, profile: &DeviceProfile) -> Result<String, Error> {
 #[derive(Default)]
 struct Steps {
     jobs: Jobs,
-    awaits: Waits,
+    waits: Waits,
     /// The command of each job.
     command: Arena<CommandIx, usize>,
     /// For each event, the job that its last record in the body comes after.
@@ -41,7 +41,7 @@ impl Steps {
         let mut steps = Steps { recorded: last_records(plan), ..Steps::default() };
         let mut seen = vec![None; steps.recorded.len()];
         let mut last: [Option<CommandIx>; Queue::ALL.len()] = [None; Queue::ALL.len()];
-        let mut waits: [Vec<Await>; Queue::ALL.len()] = Default::default();
+        let mut waits: [Vec<Wait>; Queue::ALL.len()] = Default::default();
         for (index, command) in plan.body.iter().enumerate() {
             let queue = command.queue.index();
             let (ns, slowdown) = match &command.action {
@@ -61,7 +61,7 @@ impl Steps {
                     let now = seen.get(at(*event)).copied().flatten();
                     let before = steps.recorded.get(at(*event)).copied().flatten();
                     if let Some(job) = now.or(before) {
-                        waits[queue].push(Await { command: job, previous: now.is_none() });
+                        waits[queue].push(Wait { command: job, previous: now.is_none() });
                     }
                     continue;
                 }
@@ -72,7 +72,7 @@ impl Steps {
                 return Err(format!("command {index} of the body has no stream"));
             };
             steps.jobs.push(Job { stream, ns, slowdown, gate: false });
-            steps.awaits.push(std::mem::take(&mut waits[queue]));
+            steps.waits.push(std::mem::take(&mut waits[queue]));
             steps.command.push(index);
         }
         for gate in &waits[Queue::Host.index()] {

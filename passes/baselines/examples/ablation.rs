@@ -16,7 +16,7 @@ use std::process::exit;
 use std::time::Instant;
 
 use memc_baselines::{STARTS, smallest_feasible};
-use memc_planner::{Decisions, NoPlan, Planner, Problem, Request, Starts, json, plan, realise};
+use memc_planner::{Decisions, NoPlan, Planner, Problem, Request, Starts, evaluate, json, plan};
 use serde_json::{Map, Value, json};
 
 /// CPU time of this thread in seconds; wall time where the system does not tell.
@@ -44,14 +44,14 @@ fn step(
     };
     let (first, quick, thorough) = (some(STARTS.first), some(STARTS.quick), some(STARTS.thorough));
     match plan(p, request, &Starts { first: &first, quick: &quick, thorough: &thorough }) {
-        Ok(found) => Ok((Some(realise(p, found.decisions)?.evaluation.step_ns), found.evaluations)),
+        Ok(found) => Ok((Some(evaluate(p, found.decisions)?.evaluation.step_ns), found.evaluations)),
         Err(NoPlan::Infeasible(_)) => Ok((None, 0)),
         Err(NoPlan::Failed(why)) => Err(why),
     }
 }
 
 fn cell(p: &Problem, share: f64, effort: u32, without: &[String]) -> Result<Value, String> {
-    let kept = realise(p, Decisions::keep_all(p))?.evaluation.dev_bytes;
+    let kept = evaluate(p, Decisions::keep_all(p))?.evaluation.dev_bytes;
     let smallest = smallest_feasible(p, kept)?;
     let capacity = smallest + (share * kept.saturating_sub(smallest) as f64) as u64;
     let request = Request { effort, ..Request::new(capacity) };

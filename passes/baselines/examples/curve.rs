@@ -35,9 +35,9 @@ fn curve(path: &str, options: &Options) -> Result<Value, String> {
     };
     let allow = Allow { recompute: options.recompute, ..Allow::ALL };
     let request = Request { effort: options.effort, allow, watch: &watch, ..Request::new(capacity) };
-    let (realised, evaluations) = solve(&p, planner, &request).map_err(|e| format!("{e:?}"))?;
+    let (schedule, evaluations) = solve(&p, planner, &request).map_err(|e| format!("{e:?}"))?;
     let seconds = begin.elapsed().as_secs_f64();
-    let step_ns = realised.evaluation.step_ns;
+    let step_ns = schedule.evaluation.step_ns;
     let points = points.into_inner().unwrap_or_else(PoisonError::into_inner);
     Ok(json!({
         "problem": p.name, "ops": p.ops.len(), "capacity": capacity, "effort": options.effort,

@@ -137,7 +137,7 @@ impl Policy for Segments {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memc_planner::realise;
+    use memc_planner::evaluate;
     use memc_planner::sample;
 
     /// On a chain of n = k² layers with k segments: every activation but those at the k - 1 borders and in
@@ -147,7 +147,7 @@ mod tests {
         let bytes = 1 << 20;
         let p = sample::chain(16, bytes, 1000, 1000);
         let found = plan(&p, &Request::new(1 << 30)).expect("it fits");
-        let e = realise(&p, found.decisions).expect("the decisions run").evaluation;
+        let e = evaluate(&p, found.decisions).expect("the decisions run").evaluation;
         assert_eq!(e.recompute_ops, 3 * 3);
         let activations = e.load_bytes / bytes;
         assert!((3 + 4..=3 + 4 + 1).contains(&activations), "{activations} activations");
@@ -159,7 +159,7 @@ mod tests {
         for k in [5u64, 8, 12] {
             let p = sample::chain((k * k) as u32, 1 << 20, 1000, 1000);
             let found = plan(&p, &Request::new(1 << 40)).expect("it fits");
-            let e = realise(&p, found.decisions).expect("the decisions run").evaluation;
+            let e = evaluate(&p, found.decisions).expect("the decisions run").evaluation;
             assert!(e.load_bytes <= (2 * k + 1) << 20, "{} bytes for k = {k}", e.load_bytes);
             assert!(e.recompute_ops <= k * k);
         }

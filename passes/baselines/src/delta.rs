@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn releases_early() {
         let p = chain(8, MB, 1000, 1000);
-        let (realised, _) = solve(&p, &PLANNER, &Request::new(9 * MB)).expect("it fits");
-        assert!(realised.evaluation.recompute_ops > 0, "all eight activations would fit");
+        let (schedule, _) = solve(&p, &PLANNER, &Request::new(9 * MB)).expect("it fits");
+        assert!(schedule.evaluation.recompute_ops > 0, "all eight activations would fit");
     }
 }

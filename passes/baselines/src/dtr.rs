@@ -79,8 +79,8 @@ mod tests {
     fn a_chain_runs_in_a_third_of_its_memory() {
         let p = sample::chain(16, 1 << 20, 1000, 1000);
         let capacity = 5 * (1 << 20) + 40 * 256;
-        let (realised, _) = solve(&p, &PLANNER, &Request::new(capacity)).expect("a chain fits");
-        let e = realised.evaluation;
+        let (schedule, _) = solve(&p, &PLANNER, &Request::new(capacity)).expect("a chain fits");
+        let e = schedule.evaluation;
         assert!(e.recompute_ops >= 16 - 5, "{} recomputations", e.recompute_ops);
         assert!(e.recompute_ops <= 16 * 16 / 4, "{} recomputations", e.recompute_ops);
         assert_eq!(e.step_ns, p.compute_ns() + e.recompute_ns);

@@ -114,8 +114,8 @@ mod tests {
     fn prefetches_are_hidden() {
         let p = sample::chain(6, 1 << 20, 1 << 21, 1 << 21);
         let capacity = 5 * (1 << 20) + 12 * 256;
-        let (realised, _) = solve(&p, &PLANNER, &Request::new(capacity)).expect("it fits");
-        assert!(realised.evaluation.swap_in_bytes > 0);
-        assert_eq!(realised.evaluation.stall_in_ns, 0);
+        let (schedule, _) = solve(&p, &PLANNER, &Request::new(capacity)).expect("it fits");
+        assert!(schedule.evaluation.swap_in_bytes > 0);
+        assert_eq!(schedule.evaluation.stall_in_ns, 0);
     }
 }

@@ -138,7 +138,7 @@ impl Precedence {
 mod tests {
     use super::{Precedence, Random};
     use crate::samples;
-    use memc_planner::{OpPos, Scheme, Sequence, trace};
+    use memc_planner::{AccessSequence, Genotype, OpPos, trace};
 
     #[test]
     fn numbers_are_uniform_and_normal() {
@@ -168,7 +168,7 @@ mod tests {
             assert!(precedence.allows(&order));
             assert!(precedence.allows(&precedence.vary(&order, 0.3, &mut r)));
             assert_eq!(precedence.vary(&order, 0.0, &mut r), order);
-            let kept = Scheme::keep_all(Sequence::of_order(&p, order)).decisions(&p);
+            let kept = Genotype::keep_all(AccessSequence::of_order(&p, order)).decisions(&p);
             trace(&p, &kept).expect("an order that keeps what must precede can run");
             Ok(())
         });

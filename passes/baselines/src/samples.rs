@@ -2,7 +2,7 @@
 
 use arbtest::arbitrary::{Result, Unstructured};
 use memc_planner::{
-    Device, Kind, NoPlan, Op, Planner, Problem, Realised, Request, Tensor, TensorId, realise,
+    Device, Kind, NoPlan, Op, Planner, Problem, Request, Schedule, Tensor, TensorId, evaluate,
 };
 
 /// Bytes of the unit in which samples count.
@@ -84,7 +84,7 @@ pub(super) fn problem(u: &mut Unstructured<'_>) -> Result<Problem> {
 
 /// Plans a problem and checks the answer: its decisions can be carried out, fit the capacity, and do what the
 /// request allows.
-pub(super) fn planned(p: &Problem, planner: &Planner, request: &Request<'_>) -> Option<Realised> {
+pub(super) fn planned(p: &Problem, planner: &Planner, request: &Request<'_>) -> Option<Schedule> {
     let found = match (planner.plan)(p, request) {
         Ok(found) => found,
         Err(NoPlan::Infeasible(why)) => {
@@ -94,7 +94,7 @@ pub(super) fn planned(p: &Problem, planner: &Planner, request: &Request<'_>) -> 
         Err(NoPlan::Failed(why)) => panic!("{} failed: {why}", planner.name),
     };
     let text = found.decisions.print(p);
-    let r = realise(p, found.decisions).unwrap_or_else(|e| panic!("{}: {e}\n{text}", planner.name));
+    let r = evaluate(p, found.decisions).unwrap_or_else(|e| panic!("{}: {e}\n{text}", planner.name));
     let e = &r.evaluation;
     assert!(e.load_bytes <= request.capacity, "{} > {}\n{text}", e.load_bytes, request.capacity);
     let unplanned: u64 = p.tensors.values().filter(|t| t.kind == Kind::Input).map(|t| t.bytes).sum();

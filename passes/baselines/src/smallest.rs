@@ -1,6 +1,6 @@
 //! The smallest budget for which a quick planner has a plan.
 
-use memc_planner::{ALIGN, NoPlan, Planner, Problem, Request, realise};
+use memc_planner::{ALIGN, NoPlan, Planner, Problem, Request, evaluate};
 
 use super::{belady, capuchin, checkpoint, dtr, odswap, superneurons};
 
@@ -42,7 +42,7 @@ pub fn smallest(p: &Problem, kept: u64, request: &Request<'_>) -> Result<u64, St
 fn height(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<Option<u64>, String> {
     match (planner.plan)(p, request) {
         Ok(found) => {
-            let bytes = realise(p, found.decisions)?.evaluation.dev_bytes;
+            let bytes = evaluate(p, found.decisions)?.evaluation.dev_bytes;
             Ok(Some(bytes).filter(|&b| b <= request.capacity))
         }
         Err(NoPlan::Infeasible(_)) => Ok(None),
@@ -64,7 +64,7 @@ mod tests {
         for seed in 0..400 {
             let p = any(&mut Seed(seed), 14).expect("it is a problem").problem;
             let kept =
-                realise(&p, memc_planner::Decisions::keep_all(&p)).expect("it runs").evaluation.dev_bytes;
+                evaluate(&p, memc_planner::Decisions::keep_all(&p)).expect("it runs").evaluation.dev_bytes;
             let request = Request { allow: Allow { swap: false, ..Allow::ALL }, ..Request::new(kept) };
             let all = smallest(&p, kept, &request).expect("no planner fails");
             assert!(p.largest_working_set().1 <= all && all <= kept, "seed {seed}");

@@ -27,7 +27,8 @@
 use std::collections::BTreeSet;
 
 use memc_planner::{
-    Action, Decisions, Found, Kind, NoPlan, Op, OpPos, Planner, Problem, Request, Scheme, Sequence, TensorId,
+    AccessSequence, Action, Decisions, Found, Genotype, Kind, NoPlan, Op, OpPos, Planner, Problem, Request,
+    TensorId,
 };
 
 use super::checkpoint::{Droppable, Segments, droppable};
@@ -47,7 +48,7 @@ pub(super) const PLANNER: Planner = Planner {
 fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let facts = Facts::new(p);
     if facts.peak <= request.capacity {
-        let keep = Scheme::keep_all(Sequence::of_order(p, p.ops.ids()));
+        let keep = Genotype::keep_all(AccessSequence::of_order(p, p.ops.ids()));
         return Ok(Found { decisions: keep.decisions(p), evaluations: 1 });
     }
     let mut policy = Cache::new(p, &facts, request.allow.recompute);
@@ -210,7 +211,7 @@ mod tests {
     #[test]
     fn nothing_happens_without_need() {
         let p = network();
-        let (realised, _) = solve(&p, &PLANNER, &Request::new(9 * MB)).expect("it fits");
-        assert_eq!((realised.evaluation.recompute_ops, realised.evaluation.swap_in_bytes), (0, 0));
+        let (schedule, _) = solve(&p, &PLANNER, &Request::new(9 * MB)).expect("it fits");
+        assert_eq!((schedule.evaluation.recompute_ops, schedule.evaluation.swap_in_bytes), (0, 0));
     }
 }

@@ -204,7 +204,7 @@ fn reads_only(p: &Problem, op: OpPos, t: TensorId) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memc_planner::realise;
+    use memc_planner::evaluate;
     use memc_planner::sample::chain;
 
     const MB: u64 = 1 << 20;
@@ -253,7 +253,7 @@ mod tests {
     fn is_hidden_behind_long_layers() {
         let p = chain(8, MB, 2 * MB, 2 * MB);
         let found = plan(&p, &Request::new(1 << 30), false).expect("it fits");
-        let e = realise(&p, found.decisions).expect("it runs").evaluation;
+        let e = evaluate(&p, found.decisions).expect("it runs").evaluation;
         assert!(e.swap_out_bytes > 0 && e.load_bytes < 5 * MB, "{e:?}");
         assert_eq!(e.stall_in_ns, 0);
     }

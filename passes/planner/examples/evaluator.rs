@@ -4,7 +4,7 @@
 //!
 //! Memory is half of what everything at once needs, or what the device has if that is less; gaps are swapped,
 //! those with most bytes times steps first, until that much suffices or no gap is left. `evaluate` is the
-//! recurrence that searches use, `simulate` the discrete-event model, `realise` all from a script to its
+//! recurrence that searches use, `simulate` the discrete-event model, `evaluate` all from a script to its
 //! figures, layout included. One thread. An op-event is an op or a copy of the steady-state step that an
 //! evaluation is about; the steps that lead there count for time, not for events. Times are those of the
 //! fastest of many batches of repetitions.
@@ -16,8 +16,8 @@ use std::process::exit;
 use std::time::Instant;
 
 use memc_planner::{
-    Copies, Decisions, GapIx, Problem, Scheme, Sequence, Swap, Timing, awaits, json, realise, schedule,
-    simulate, trace,
+    AccessSequence, Copies, Decisions, GapIx, Genotype, Problem, Swap, Timing, evaluate, jobs_and_accesses,
+    json, simulate, trace, waits,
 };
 use serde_json::json;
 
@@ -43,10 +43,10 @@ fn time<R>(mut f: impl FnMut() -> R) -> f64 {
 }
 
 /// Swaps large and long gaps until `capacity` is enough.
-fn scheme(p: &Problem, capacity: u64) -> Scheme {
-    let sequence = Sequence::of_order(p, p.ops.ids());
+fn genotype(p: &Problem, capacity: u64) -> Genotype {
+    let sequence = AccessSequence::of_order(p, p.ops.ids());
     let n = sequence.steps.len();
-    let mut s = Scheme { early: true, ..Scheme::keep_all(sequence) };
+    let mut s = Genotype { early: true, ..Genotype::keep_all(sequence) };
     let mut open: Vec<GapIx> = s
         .swaps
         .ids()
@@ -70,35 +70,35 @@ fn scheme(p: &Problem, capacity: u64) -> Scheme {
 fn report(path: &str) -> Result<serde_json::Value, String> {
     let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
     let p = json::parse(&text).map_err(|e| e.to_string())?;
-    let kept = realise(&p, Decisions::keep_all(&p))?.evaluation.load_bytes;
+    let kept = evaluate(&p, Decisions::keep_all(&p))?.evaluation.load_bytes;
     let capacity = (kept / 2).min(p.device.memory_bytes);
-    let s = scheme(&p, capacity);
+    let s = genotype(&p, capacity);
     let (copies, outs) = (Copies::new(&p, &s.sequence.gaps), s.copies_out(&p));
     let moved =
         outs.values().filter(|&&at| at >= 0).count() + s.swaps.ids().filter(|&g| s.copies_in(g)).count();
     let events = (p.ops.len() + moved) as f64;
     let mut timing = Timing::default();
-    let evaluate = time(|| timing.evaluate(&s, &copies, &outs));
+    let timed = time(|| timing.evaluate(&s, &copies, &outs));
     let decisions = s.decisions(&p);
-    let realised = realise(&p, decisions.clone())?;
-    let (jobs, accesses) = schedule(&p, &realised.trace);
-    let simulated = time(|| simulate(&p.device, &jobs, &realised.awaits));
+    let schedule = evaluate(&p, decisions.clone())?;
+    let (jobs, accesses) = jobs_and_accesses(&p, &schedule.trace);
+    let simulated = time(|| simulate(&p.device, &jobs, &schedule.waits));
     let ms = |ns: f64| ns / 1e6;
     Ok(json!({
         "problem": p.name, "file": path, "ops": p.ops.len(), "copies": moved, "gaps": s.swaps.len(),
         "capacity": capacity,
-        "evaluate_us": evaluate / 1e3,
-        "evaluations_per_s": 1e9 / evaluate,
-        "op_events_per_s": 1e9 * events / evaluate,
+        "evaluate_us": timed / 1e3,
+        "evaluations_per_s": 1e9 / timed,
+        "op_events_per_s": 1e9 * events / timed,
         "evaluated_step_ns": timing.step_ns,
         "simulate_us": simulated / 1e3,
         "simulations_per_s": 1e9 / simulated,
         "simulated_op_events_per_s": 1e9 * jobs.len() as f64 / simulated,
-        "simulated_step_ns": realised.evaluation.step_ns,
-        "realise_ms": ms(time(|| realise(&p, decisions.clone()))),
-        "script_ms": ms(time(|| s.decisions(&p))),
+        "simulated_step_ns": schedule.evaluation.step_ns,
+        "evaluate_ms": ms(time(|| evaluate(&p, decisions.clone()))),
+        "decisions_ms": ms(time(|| s.decisions(&p))),
         "trace_ms": ms(time(|| trace(&p, &decisions))),
-        "awaits_ms": ms(time(|| awaits(&accesses))),
+        "waits_ms": ms(time(|| waits(&accesses))),
     }))
 }
 

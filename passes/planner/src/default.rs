@@ -3,15 +3,16 @@
 use memc_alloc::Algorithm;
 use rayon::prelude::*;
 
+use crate::evaluate::{Schedule, evaluate_by};
 use crate::planner::{CALLS, Found, NoPlan, Planner, Progress, Request, fit};
 use crate::problem::Problem;
-use crate::realise::{Realised, realise_by};
 use crate::search::{self, Limits};
 
 /// The planners whose plans the default planner starts from.
 #[derive(Clone, Copy)]
 pub struct Starts<'a> {
-    /// Asked first, and always: fast, and they fit where anything can. Their reason for giving up holds for all.
+    /// Asked first, and always: fast, and they fit where anything can. Their reason for giving up holds for
+    /// all.
     pub first: &'a [&'a Planner],
     /// Asked next: their plans take milliseconds for a thousand ops.
     pub quick: &'a [&'a Planner],
@@ -39,8 +40,8 @@ const TWICE: usize = 2;
 /// Takes the best of what the starts find and of a search of order, swaps and recomputation from there.
 pub fn plan(p: &Problem, request: &Request<'_>, starts: &Starts<'_>) -> Result<Found, NoPlan> {
     let limits = Limits::effort(request.effort, p.ops.len());
-    let (mut best, mut evaluations) = (None::<Realised>, 0);
-    let consider = |best: &mut Option<Realised>, r: Realised, evaluations| {
+    let (mut best, mut evaluations) = (None::<Schedule>, 0);
+    let consider = |best: &mut Option<Schedule>, r: Schedule, evaluations| {
         (request.watch)(Progress { step_ns: r.evaluation.step_ns, evaluations });
         if best.as_ref().is_none_or(|b| r.key() < b.key()) {
             *best = Some(r);
@@ -109,11 +110,11 @@ pub fn plan(p: &Problem, request: &Request<'_>, starts: &Starts<'_>) -> Result<F
 fn promising<'a>(p: &Problem, capacity: u64, asked: Vec<(&'a Planner, Found)>) -> Vec<(&'a Planner, Found)> {
     let laid: Vec<_> = asked
         .par_iter()
-        .map(|(_, found)| realise_by(p, found.decisions.clone(), Algorithm::FirstFit))
+        .map(|(_, found)| evaluate_by(p, found.decisions.clone(), Algorithm::FirstFit))
         .collect();
     let mut promising = Vec::new();
     for (answer, laid) in asked.into_iter().zip(laid) {
-        if let Ok(Realised { evaluation, .. }) = laid
+        if let Ok(Schedule { evaluation, .. }) = laid
             && evaluation.load_bytes <= capacity
         {
             promising.push((evaluation.step_ns, answer));

@@ -22,7 +22,7 @@ ids! {
     pub SlotIx,
     /// A command of a trace, in host issue order.
     pub CommandIx,
-    /// A moment of script time, which counts allocations, releases and commands.
+    /// A moment of trace time, which counts allocations, releases and commands.
     #[derive(Default)]
     pub Tick,
 }

@@ -1,14 +1,16 @@
 //! What to keep, swap and recompute, when and where: the planning problem in numbers and its solvers.
 //!
 //! Knows nothing of models or of the compiler's IR. A [`Problem`] goes in, [`Decisions`] come out, and one
-//! evaluator ([`realise`]) judges every planner.
+//! evaluator ([`evaluate`]) judges every planner.
 
-pub mod account;
-mod awaits;
+mod access_sequence;
+pub mod attribution;
 pub mod bound;
 mod decisions;
 mod default;
+mod evaluate;
 pub mod exact;
+mod genotype;
 mod ids;
 pub mod json;
 mod keys;
@@ -16,27 +18,27 @@ mod pack;
 mod place;
 mod planner;
 mod problem;
-mod realise;
 mod replay;
 pub mod sample;
-mod scheme;
 pub mod search;
-mod sequence;
 mod simulate;
 mod timing;
 mod trace;
+mod waits;
 
-pub use awaits::{Access, Await, awaits};
+pub use access_sequence::{AccessSequence, Gap, Step, Touch};
 pub use decisions::{Action, Decisions, Home, Order, Place, Run};
 pub use default::{Starts, plan};
+pub use evaluate::{
+    Evaluation, Schedule, evaluate, evaluate_by, evaluate_with, jobs_and_accesses, lay_out, load,
+};
+pub use genotype::{Genotype, Swap};
 pub use ids::{CommandIx, GapIx, OpPos, SlotIx, StepPos, TensorId, Tick};
 pub use place::{Command, Event, Site, Slot, Space, Stream, Trace, What};
 pub use planner::{Allow, Found, NoPlan, Planner, Progress, Request, solve};
 pub use problem::{ALIGN, Device, Kind, Malformed, Op, Problem, SLOWDOWN_UNIT, Tensor};
-pub use realise::{Evaluation, Realised, lay_out, load, realise, realise_by, realise_with, schedule};
 pub use replay::{read, replay};
-pub use scheme::{Scheme, Swap};
-pub use sequence::{Gap, Sequence, Step, Touch};
 pub use simulate::{Deadlock, Job, Jobs, Span, Timeline, Waits, simulate, simulate_issued};
 pub use timing::{Cause, Copies, Timing};
 pub use trace::{Refused, trace};
+pub use waits::{Access, Wait, waits};

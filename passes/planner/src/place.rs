@@ -5,7 +5,7 @@ pub use memc_ir::{Space, Stream};
 
 use crate::ids::{CommandIx, OpPos, SlotIx, TensorId, Tick};
 
-/// A place, and when it is taken: half-open intervals of script time, which counts allocations, releases and
+/// A place, and when it is taken: half-open intervals of trace time, which counts allocations, releases and
 /// commands.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Slot {
@@ -91,7 +91,7 @@ pub struct Command {
     pub what: What,
     /// Its queue.
     pub stream: Stream,
-    /// Script time at which it is issued.
+    /// Trace time at which it is issued.
     pub at: Tick,
     /// Its time in ns, undisturbed.
     pub ns: u64,
@@ -110,13 +110,13 @@ pub struct Trace {
     pub slots: Arena<SlotIx, Slot>,
     /// The commands in host issue order.
     pub commands: Arena<CommandIx, Command>,
-    /// Script time of the first action; slots taken earlier hold the tensors that the step begins with.
+    /// Trace time of the first action; slots taken earlier hold the tensors that the step begins with.
     pub start: Tick,
-    /// Script time at the end of a step.
+    /// Trace time at the end of a step.
     pub end: Tick,
 }
 
-/// One tick of script time.
+/// One tick of trace time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The slot is taken.

@@ -1,14 +1,14 @@
 //! Planners: what they are asked, what they answer, and [`solve`], which judges all of them alike.
 //!
-//! [`solve`] evaluates every answer with the one evaluator after the same layout. Where what a planner chose does not
-//! fit once it is laid out, it asks again with less room.
+//! [`solve`] evaluates every answer with the one evaluator after the same layout. Where what a planner chose
+//! does not fit once it is laid out, it asks again with less room.
 
 use memc_alloc::Options;
 use memc_ir::Bytes;
 
 use crate::decisions::Decisions;
+use crate::evaluate::{Schedule, evaluate_with};
 use crate::problem::{Device, Problem};
-use crate::realise::{Realised, realise_with};
 
 /// Permissions of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -113,7 +113,7 @@ const LAYOUT: u64 = 10_000_000;
 /// Runs a planner, lays its choice out and evaluates it; the arena's height is at most the capacity.
 ///
 /// If a layout is too high, asks the planner again with less room. Returns the best plan that fits.
-pub fn solve(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<(Realised, u64), NoPlan> {
+pub fn solve(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<(Schedule, u64), NoPlan> {
     largest(p, request.capacity)?;
     let first = (planner.plan)(p, request)?;
     fit(p, planner, request, first, (LAYOUT, CALLS))
@@ -130,17 +130,17 @@ fn largest(p: &Problem, capacity: u64) -> Result<u64, NoPlan> {
     Err(NoPlan::Infeasible(format!("{name} needs {need} at once, there are {have}")))
 }
 
-/// Makes a plan that fits of a planner's first answer, and of further ones for less room, with so much work for every
-/// layout and at most so many answers.
+/// Makes a plan that fits of a planner's first answer, and of further ones for less room, with so much work
+/// for every layout and at most so many answers.
 pub(crate) fn fit(
     p: &Problem,
     planner: &Planner,
     request: &Request<'_>,
     first: Found,
     (layout_work, calls): (u64, usize),
-) -> Result<(Realised, u64), NoPlan> {
+) -> Result<(Schedule, u64), NoPlan> {
     let capacity = request.capacity;
-    let (mut evaluations, mut best) = (0, None::<Realised>);
+    let (mut evaluations, mut best) = (0, None::<Schedule>);
     // A room between what fits, or is too little for the planner, and what does not.
     let (mut low, mut high, mut room) = (largest(p, capacity)?, capacity, capacity);
     let mut found = Some(first);
@@ -150,14 +150,14 @@ pub(crate) fn fit(
             evaluations += found.evaluations;
             let options = Options { capacity: Some(capacity), work: layout_work, seed: 0, all: true };
             let stop = || best.is_some() && (request.stop)();
-            let realised = realise_with(p, found.decisions, &options, &stop).map_err(NoPlan::Failed)?;
-            let over = realised.evaluation.dev_bytes.saturating_sub(capacity);
+            let schedule = evaluate_with(p, found.decisions, &options, &stop).map_err(NoPlan::Failed)?;
+            let over = schedule.evaluation.dev_bytes.saturating_sub(capacity);
             if over == 0 {
                 low = room;
-                if best.as_ref().is_none_or(|b| realised.key() < b.key()) {
-                    best = Some(realised);
+                if best.as_ref().is_none_or(|b| schedule.key() < b.key()) {
+                    best = Some(schedule);
                 }
-            } else if realised.evaluation.load_bytes > capacity {
+            } else if schedule.evaluation.load_bytes > capacity {
                 break;
             } else {
                 high = room;

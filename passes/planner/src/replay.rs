@@ -3,10 +3,10 @@
 use memc_alloc::{Buffer, Conflict, Instance, Range, check};
 
 use crate::decisions::{Decisions, Lines};
+use crate::evaluate::{Schedule, evaluate};
 use crate::ids::Tick;
 use crate::place::{Site, Slot, Space, Trace};
 use crate::problem::{ALIGN, Problem};
-use crate::realise::{Realised, realise};
 use crate::trace::trace;
 
 /// Reads a script and carries it out symbolically; errors name the line.
@@ -16,10 +16,10 @@ pub fn read(p: &Problem, text: &str) -> Result<Decisions, String> {
 
 /// Reads a script and carries it out on the model of the device; errors name the line where it is one that is
 /// wrong.
-pub fn replay(p: &Problem, text: &str) -> Result<Realised, String> {
+pub fn replay(p: &Problem, text: &str) -> Result<Schedule, String> {
     let (decisions, trace, lines) = traced(p, text)?;
     apart(p, &trace, &lines)?;
-    realise(p, decisions)
+    evaluate(p, decisions)
 }
 
 fn traced(p: &Problem, text: &str) -> Result<(Decisions, Trace, Lines), String> {

@@ -187,7 +187,7 @@ pub fn any(draw: &mut impl Draw, most: usize) -> Option<Sample> {
 /// A budget between the largest working set and what the unplanned step takes, in units.
 fn budgeted(problem: Problem, unit: u64, draw: &mut impl Draw) -> Option<Sample> {
     let least = problem.largest_working_set().1;
-    let kept = crate::realise(&problem, crate::Decisions::keep_all(&problem)).ok()?.evaluation.load_bytes;
+    let kept = crate::evaluate(&problem, crate::Decisions::keep_all(&problem)).ok()?.evaluation.load_bytes;
     let room = kept.saturating_sub(least) / unit;
     let capacity = least + draw.below(room + 1) * unit;
     Some(Sample { problem, capacity })

@@ -1,4 +1,4 @@
-//! The discrete-event model of a step: three streams, each in order, awaits between them, copies that slow
+//! The discrete-event model of a step: three streams, each in order, waits between them, copies that slow
 //! each other, and kernels, too, with which they share the device's memory.
 //!
 //! Deterministic in integers. A copy's work is undisturbed time in ns times [`UNIT`], and a nanosecond does
@@ -9,10 +9,10 @@
 
 use memc_ir::Arena;
 
-use crate::awaits::Await;
 use crate::ids::CommandIx;
 use crate::place::Stream;
 use crate::problem::{Device, SLOWDOWN_UNIT};
+use crate::waits::Wait;
 
 /// Work per undisturbed ns.
 const UNIT: u64 = SLOWDOWN_UNIT as u64;
@@ -60,32 +60,32 @@ pub struct Timeline {
 pub type Jobs = Arena<CommandIx, Job>;
 
 /// For every command, the events that it waits for.
-pub type Waits = Arena<CommandIx, Vec<Await>>;
+pub type Waits = Arena<CommandIx, Vec<Wait>>;
 
-/// A command that no other lets begin: the awaits contradict the issue order.
+/// A command that no other lets begin: the waits contradict the issue order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Deadlock(pub CommandIx);
 
-/// Simulates a step that repeats; `awaits` has a list for every job.
-pub fn simulate(device: &Device, jobs: &Jobs, awaits: &Waits) -> Result<Timeline, Deadlock> {
+/// Simulates a step that repeats; `waits` has a list for every job.
+pub fn simulate(device: &Device, jobs: &Jobs, waits: &Waits) -> Result<Timeline, Deadlock> {
     // A copy may run ahead of its step; what counts is where it lies relative to its own.
-    steady(device, jobs, awaits, |_, before| before.into_iter().max().unwrap_or(0))
+    steady(device, jobs, waits, |_, before| before.into_iter().max().unwrap_or(0))
 }
 
 /// [`simulate`], with times counted from the one at which the host issues the step: no command is earlier.
-pub fn simulate_issued(device: &Device, jobs: &Jobs, awaits: &Waits) -> Result<Timeline, Deadlock> {
+pub fn simulate_issued(device: &Device, jobs: &Jobs, waits: &Waits) -> Result<Timeline, Deadlock> {
     let first = |sim: &Sim| sim.spans.values().map(|span| span.start).min().unwrap_or(0);
-    steady(device, jobs, awaits, |sim, _| if sim.gates == 0 { first(sim) } else { sim.issued })
+    steady(device, jobs, waits, |sim, _| if sim.gates == 0 { first(sim) } else { sim.issued })
 }
 
 /// Simulates, and counts times from the one that `base` says.
 fn steady(
     device: &Device,
     jobs: &Jobs,
-    awaits: &Waits,
+    waits: &Waits,
     base: impl Fn(&Sim, [u64; 3]) -> u64,
 ) -> Result<Timeline, Deadlock> {
-    let mut sim = Sim::new(device, jobs, awaits);
+    let mut sim = Sim::new(device, jobs, waits);
     let mut ends = [[0u64; 3]; WARM_UP as usize + 1];
     sim.run(&mut ends)?;
     let (last, before) = (ends[WARM_UP as usize], ends[WARM_UP as usize - 1]);
@@ -128,7 +128,7 @@ fn time(work: u64, rate: u64) -> u64 {
 
 struct Sim<'a> {
     jobs: &'a Jobs,
-    awaits: &'a Waits,
+    waits: &'a Waits,
     queues: [Queue; 3],
     /// How often every job has completed.
     done: Arena<CommandIx, u32>,
@@ -142,7 +142,7 @@ struct Sim<'a> {
 }
 
 impl<'a> Sim<'a> {
-    fn new(device: &Device, jobs: &'a Jobs, awaits: &'a Waits) -> Self {
+    fn new(device: &Device, jobs: &'a Jobs, waits: &'a Waits) -> Self {
         let mut queues: [Queue; 3] = Default::default();
         for (i, job) in jobs.iter() {
             queues[job.stream as usize].jobs.push(i);
@@ -151,7 +151,7 @@ impl<'a> Sim<'a> {
         let slow = (u128::from(num) * u128::from(UNIT) / u128::from(den.max(1))).max(1) as u64;
         Sim {
             jobs,
-            awaits,
+            waits,
             queues,
             done: Arena::filled(0, jobs.len()),
             gates: jobs.values().filter(|j| j.gate).count() as u32,
@@ -207,7 +207,7 @@ impl<'a> Sim<'a> {
             return;
         }
         let job = q.jobs[q.next];
-        let list = &self.awaits[job];
+        let list = &self.waits[job];
         while let Some(a) = list.get(q.met) {
             if self.done[a.command] + u32::from(a.previous) <= q.step {
                 q.cause = Some(a.command);

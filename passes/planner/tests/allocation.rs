@@ -1,10 +1,10 @@
-//! Evaluating a scheme takes no memory from the heap.
+//! Evaluating a genotype takes no memory from the heap.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use memc_planner::sample::{Seed, sample};
-use memc_planner::{Copies, Scheme, Sequence, Swap, Timing};
+use memc_planner::{AccessSequence, Copies, Genotype, Swap, Timing};
 
 /// The system allocator, counting calls for each thread.
 struct Counting;
@@ -41,7 +41,7 @@ fn evaluations_of_schemes_over_one_sequence_do_not_allocate() {
     for seed in 0..200 {
         let Some(sample) = sample(&mut Seed(seed), 40) else { continue };
         let p = &sample.problem;
-        let kept = Scheme::keep_all(Sequence::of_order(p, p.ops.ids()));
+        let kept = Genotype::keep_all(AccessSequence::of_order(p, p.ops.ids()));
         let mut swapped = kept.clone();
         for (gap, swap) in kept.sequence.gaps.values().zip(swapped.swaps.values_mut()) {
             *swap = Some(Swap::longest(gap, p.ops.len()));

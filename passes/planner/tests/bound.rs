@@ -5,9 +5,9 @@ use memc_planner::bound::{Bound, Infeasible, bound, order_free};
 use memc_planner::exact::{Judge, optimum};
 use memc_planner::sample::{ALLOWED, Draw, Sample, Seed, any, sample};
 use memc_planner::{
-    Allow, Await, Command, CommandIx, Decisions, Device, Job, Jobs, Kind, Op, OpPos, Problem, Realised,
-    Request, Scheme, Sequence, Starts, Step, Swap, Tensor, TensorId, Waits, What, plan, realise, simulate,
-    trace,
+    AccessSequence, Allow, Command, CommandIx, Decisions, Device, Genotype, Job, Jobs, Kind, Op, OpPos,
+    Problem, Request, Schedule, Starts, Step, Swap, Tensor, TensorId, Wait, Waits, What, evaluate, plan,
+    simulate, trace,
 };
 
 const SWAP: Allow = ALLOWED[0];
@@ -68,7 +68,7 @@ fn what_fits_in_another_order_only_has_a_bound() {
             }
             let request = Request { allow, effort: 0, ..Request::new(s.capacity) };
             let Ok(answer) = plan(&s.problem, &request, &Starts::NONE) else { continue };
-            let r = realise(&s.problem, answer.decisions).expect("it runs");
+            let r = evaluate(&s.problem, answer.decisions).expect("it runs");
             assert!(b.order_free_ns <= r.evaluation.step_ns, "seed {seed} {allow:?}: {b:?}");
             found += 1;
         }
@@ -77,7 +77,7 @@ fn what_fits_in_another_order_only_has_a_bound() {
 }
 
 /// A script with random swaps and, when allowed, a random repeated run.
-fn random_script(p: &Problem, allow: Allow, draw: &mut Seed) -> Option<Realised> {
+fn random_script(p: &Problem, allow: Allow, draw: &mut Seed) -> Option<Schedule> {
     let mut steps: Vec<Step> = p.ops.ids().map(|op| Step { op, again: None }).collect();
     if allow.recompute && draw.below(2) == 0 {
         let op = OpPos::new(draw.below(p.ops.len() as u64) as usize);
@@ -89,9 +89,9 @@ fn random_script(p: &Problem, allow: Allow, draw: &mut Seed) -> Option<Realised>
             steps.insert(at, Step { op, again });
         }
     }
-    let mut scheme = Scheme::keep_all(Sequence::new(p, steps));
-    let steps = scheme.sequence.steps.len();
-    for (gap, swap) in scheme.sequence.gaps.values().zip(scheme.swaps.values_mut()) {
+    let mut genotype = Genotype::keep_all(AccessSequence::new(p, steps));
+    let steps = genotype.sequence.steps.len();
+    for (gap, swap) in genotype.sequence.gaps.values().zip(genotype.swaps.values_mut()) {
         let longest = Swap::longest(gap, steps);
         let long = longest.back - longest.drop;
         if allow.swap && p.device.can_swap() && !gap.arrives() && long > 0 && draw.below(2) == 0 {
@@ -100,13 +100,13 @@ fn random_script(p: &Problem, allow: Allow, draw: &mut Seed) -> Option<Realised>
             *swap = Some(Swap { drop, back });
         }
     }
-    let decisions = scheme.decisions(p);
+    let decisions = genotype.decisions(p);
     trace(p, &decisions).ok()?;
-    realise(p, decisions).ok()
+    evaluate(p, decisions).ok()
 }
 
 /// Mean time of a step over many, by simulating a script of many steps.
-fn mean_ns(p: &Problem, r: &Realised) -> f64 {
+fn mean_ns(p: &Problem, r: &Schedule) -> f64 {
     const STEPS: usize = 256;
     let commands = &r.trace.commands;
     let input: fn(&Problem, &Command) -> bool =
@@ -117,12 +117,12 @@ fn mean_ns(p: &Problem, r: &Realised) -> f64 {
     let at = |step: usize, command: CommandIx| CommandIx::new(step * commands.len() + command.index());
     for step in 0..STEPS {
         let before = |c: CommandIx| match step.checked_sub(1) {
-            Some(before) => Await { command: at(before, c), previous: false },
-            None => Await { command: at(STEPS - 1, c), previous: true },
+            Some(before) => Wait { command: at(before, c), previous: false },
+            None => Wait { command: at(STEPS - 1, c), previous: true },
         };
-        for (c, list) in commands.values().zip(r.awaits.values()) {
-            let here = |a: &Await| Await { command: at(step, a.command), previous: false };
-            let mut all: Vec<Await> =
+        for (c, list) in commands.values().zip(r.waits.values()) {
+            let here = |a: &Wait| Wait { command: at(step, a.command), previous: false };
+            let mut all: Vec<Wait> =
                 list.iter().map(|a| if a.previous { before(a.command) } else { here(a) }).collect();
             all.extend(gates.iter().flatten().map(|&g| before(g)));
             jobs.push(Job { stream: c.stream, ns: c.ns, slowdown: 0, gate: false });
@@ -156,7 +156,7 @@ fn no_script_is_faster_than_the_bound_for_its_arena() {
 fn with_room_for_everything_the_bound_is_the_unplanned_step() {
     let mut ideal = 0;
     for (seed, s) in samples(100, 12) {
-        let kept = realise(&s.problem, Decisions::keep_all(&s.problem)).expect("keeps all").evaluation;
+        let kept = evaluate(&s.problem, Decisions::keep_all(&s.problem)).expect("keeps all").evaluation;
         for allow in ALLOWED {
             let b = bound(&s.problem, kept.load_bytes, allow).expect("feasible");
             let fixed = b.fixed_order.expect("feasible");
@@ -227,7 +227,7 @@ fn results_are_handed_out_once_their_op_has_run() {
         ..Op::default()
     };
     let p = Problem::new("late", device, vec![a], vec![make, read]).expect("valid");
-    let r = realise(&p, Decisions::keep_all(&p)).expect("runs");
+    let r = evaluate(&p, Decisions::keep_all(&p)).expect("runs");
     let copy = r.trace.commands.iter().find(|(_, c)| matches!(c.what, What::Output { .. }));
     let span = r.timeline.spans[copy.expect("a result is handed out").0];
     assert_eq!((span.start, span.end), (3000, 8000));
@@ -304,7 +304,7 @@ fn an_optimum_is_a_script_that_fits_and_takes_no_less() {
     for (seed, s) in samples(80, 9) {
         for judge in [Judge::Bytes, Judge::Layout] {
             let Some(o) = optimum(&s.problem, s.capacity, (BOTH, judge), true, 200) else { continue };
-            let e = realise(&s.problem, o.decisions).expect("a script").evaluation;
+            let e = evaluate(&s.problem, o.decisions).expect("a script").evaluation;
             assert!(e.load_bytes <= s.capacity, "seed {seed}");
             match judge {
                 Judge::Layout => assert_eq!((e.dev_bytes <= s.capacity, e.step_ns), (true, o.step_ns)),

@@ -1,6 +1,7 @@
-//! The page on the formats shows a problem and its decisions: both are read, and the one carries out the other.
+//! The page on the formats shows a problem and its decisions: both are read, and the one carries out the
+//! other.
 
-use memc_planner::{Decisions, json, realise};
+use memc_planner::{Decisions, evaluate, json};
 
 const PAGE: &str = include_str!("../FORMATS.md");
 
@@ -15,7 +16,7 @@ fn what_the_page_shows_is_read_and_carried_out() {
     let p = json::parse(block("json")).expect("the problem is well-formed");
     let decisions = Decisions::parse(block("text"), &p).expect("the decisions are well-formed");
     assert_eq!(decisions.print(&p), block("text"));
-    let plan = realise(&p, decisions).expect("the decisions can be carried out");
+    let plan = evaluate(&p, decisions).expect("the decisions can be carried out");
     let e = plan.evaluation;
     assert!(e.dev_bytes <= p.device.memory_bytes, "{} bytes", e.dev_bytes);
     assert_eq!((e.swap_in_bytes, e.swap_out_bytes), (4096, 4096));

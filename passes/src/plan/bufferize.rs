@@ -7,7 +7,7 @@
 
 use memc_ir::{Arena, Code, Def, Id, Module, OpId, Phase, Slot, SlotId, Space, Value, ValueId, Wait};
 use memc_planner::{
-    Command, CommandIx, Decisions, Event, OpPos, Realised, Site, SlotIx, Trace, Waits, What, trace,
+    Command, CommandIx, Decisions, Event, OpPos, Schedule, Site, SlotIx, Trace, Waits, What, trace,
 };
 
 use super::problem::Problem;
@@ -23,8 +23,8 @@ pub fn apply(problem: &Problem, decisions: &Decisions) -> Result<Module, Contrad
 }
 
 /// The mem-phase module of a schedule, with its offsets and waits.
-pub fn bufferize(problem: &Problem, schedule: &Realised) -> Result<Module, Contradiction> {
-    fold(problem, &schedule.trace, Some(&schedule.awaits))
+pub fn bufferize(problem: &Problem, schedule: &Schedule) -> Result<Module, Contradiction> {
+    fold(problem, &schedule.trace, Some(&schedule.waits))
 }
 
 fn fold(p: &Problem, trace: &Trace, waits: Option<&Waits>) -> Result<Module, Contradiction> {

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use memc_ir::{Arena, ByteRange, Id, Module, OpId, SlotId, Stream, Wait};
-use memc_planner::{Access, CommandIx, awaits};
+use memc_planner::{Access, CommandIx, waits};
 
 /// A slot that has no offset yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,7 +23,7 @@ pub(crate) fn place_waits(m: &mut Module) -> Result<(), NoOffset> {
     let runs = |&op: &OpId| m.ops[op].stream().is_some() && !m.ops[op].is_view();
     let commands: Arena<CommandIx, OpId> = m.order.iter().copied().filter(runs).collect();
     let accesses = commands.values().map(|&op| access(m, op)).collect::<Result<_, NoOffset>>()?;
-    for (&op, list) in commands.values().zip(awaits(&accesses).into_values()) {
+    for (&op, list) in commands.values().zip(waits(&accesses).into_values()) {
         let mut list: Vec<Wait> =
             list.into_iter().map(|a| Wait { op: commands[a.command], previous: a.previous }).collect();
         list.sort_unstable();

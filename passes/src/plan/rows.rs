@@ -4,7 +4,7 @@ use std::fmt;
 
 use memc_alloc::Algorithm;
 use memc_ir::{Module, Phase};
-use memc_planner::{Decisions, NoPlan, Request, realise, solve};
+use memc_planner::{Decisions, NoPlan, Request, evaluate, solve};
 
 use super::alloc::{allocate, lowest};
 use super::events::place_waits;
@@ -111,7 +111,7 @@ fn run_plan(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<()
     let Some(planner) = memc_baselines::named(name) else {
         return Err(PassError::Usage(format!("unknown planner `{name}`")));
     };
-    let kept = realise(&p.numbers, Decisions::keep_all(&p.numbers)).map_err(PassError::Failed)?;
+    let kept = evaluate(&p.numbers, Decisions::keep_all(&p.numbers)).map_err(PassError::Failed)?;
     let kept_bytes = kept.evaluation.dev_bytes;
     let plan = if kept_bytes <= capacity {
         kept

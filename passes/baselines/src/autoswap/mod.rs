@@ -33,7 +33,7 @@ mod schedule;
 mod score;
 
 use memc_ir::Bytes;
-use memc_planner::{Copies, Found, NoPlan, Planner, Problem, Request, Scheme, Sequence, Timing};
+use memc_planner::{AccessSequence, Copies, Found, Genotype, NoPlan, Planner, Problem, Request, Timing};
 
 use super::smartpool;
 use score::Weights;
@@ -93,17 +93,17 @@ struct Search<'a> {
     p: &'a Problem,
     capacity: u64,
     swap: bool,
-    keep: Scheme,
+    keep: Genotype,
     copies: Copies,
     timing: Timing,
     ideal_ns: u64,
-    best: Option<(u64, Scheme)>,
+    best: Option<(u64, Genotype)>,
     evaluations: u64,
 }
 
 impl<'a> Search<'a> {
     fn new(p: &'a Problem, request: &Request<'_>) -> Search<'a> {
-        let keep = Scheme::keep_all(Sequence::of_order(p, p.ops.ids()));
+        let keep = Genotype::keep_all(AccessSequence::of_order(p, p.ops.ids()));
         Search {
             p,
             capacity: request.capacity,
@@ -124,26 +124,26 @@ impl<'a> Search<'a> {
 
     /// Swaps by the scores' combination; returns the overhead as a fraction of the step.
     fn try_weights(&mut self, weights: &Weights) -> Result<f64, NoPlan> {
-        let mut scheme = self.keep.clone();
-        if let Err(load) = score::select(&mut scheme, &self.copies, self.capacity, weights, self.swap) {
+        let mut genotype = self.keep.clone();
+        if let Err(load) = score::select(&mut genotype, &self.copies, self.capacity, weights, self.swap) {
             return Err(NoPlan::Infeasible(format!(
                 "autoswap comes down to a load of {} with every candidate away",
                 Bytes(load)
             )));
         }
-        let outs = scheme.copies_out(self.p);
-        schedule::schedule(&mut scheme, &self.copies, &outs, self.capacity);
-        let step = self.timing.evaluate(&scheme, &self.copies, &outs);
+        let outs = genotype.copies_out(self.p);
+        schedule::schedule(&mut genotype, &self.copies, &outs, self.capacity);
+        let step = self.timing.evaluate(&genotype, &self.copies, &outs);
         self.evaluations += 1;
         if self.best.as_ref().is_none_or(|b| step < b.0) {
-            self.best = Some((step, scheme));
+            self.best = Some((step, genotype));
         }
         Ok(step.saturating_sub(self.ideal_ns) as f64 / self.ideal_ns.max(1) as f64)
     }
 
     fn found(self) -> Result<Found, NoPlan> {
-        let scheme = self.best.map_or(self.keep, |b| b.1);
-        let script = scheme.decisions(self.p);
+        let genotype = self.best.map_or(self.keep, |b| b.1);
+        let script = genotype.decisions(self.p);
         let (laid_out, height) = smartpool::lay_out(self.p, script.clone())?;
         let decisions = if height <= self.capacity { laid_out } else { script };
         Ok(Found { decisions, evaluations: self.evaluations })

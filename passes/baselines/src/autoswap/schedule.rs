@@ -7,7 +7,7 @@
 //! copies to the device begin later (LOAD''). The overhead arises there.
 
 use memc_ir::Arena;
-use memc_planner::{Copies, GapIx, Scheme, StepPos, Swap};
+use memc_planner::{Copies, GapIx, Genotype, StepPos, Swap};
 
 /// Planned times of a variable's copies in ns: (start, end).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -20,28 +20,28 @@ pub(super) struct Planned {
 
 /// Sets when every swapped gap is given up and fetched, and returns the plan without the limit, by gap.
 pub(super) fn schedule(
-    scheme: &mut Scheme,
+    genotype: &mut Genotype,
     copies: &Copies,
     outs: &Arena<GapIx, i32>,
     limit: u64,
 ) -> Arena<GapIx, Planned> {
-    let n = scheme.sequence.steps.len();
-    for (gap, swap) in scheme.sequence.gaps.values().zip(scheme.swaps.values_mut()) {
+    let n = genotype.sequence.steps.len();
+    for (gap, swap) in genotype.sequence.gaps.values().zip(genotype.swaps.values_mut()) {
         *swap = swap.map(|_| Swap::longest(gap, n));
     }
     let mut start: Arena<StepPos, u64> = Arena::filled(0, n + 1);
-    for (i, ns) in scheme.sequence.ns.iter() {
+    for (i, ns) in genotype.sequence.ns.iter() {
         start[i.next()] = start[i] + ns;
     }
-    let mut planned = Arena::filled(Planned::default(), scheme.swaps.len());
-    let mut used = scheme.usage();
-    swap_outs(scheme, copies, outs, limit, &start, &mut used, &mut planned);
-    swap_ins(scheme, copies, limit, &start, &mut used, &mut planned);
+    let mut planned = Arena::filled(Planned::default(), genotype.swaps.len());
+    let mut used = genotype.usage();
+    swap_outs(genotype, copies, outs, limit, &start, &mut used, &mut planned);
+    swap_ins(genotype, copies, limit, &start, &mut used, &mut planned);
     planned
 }
 
 fn swap_outs(
-    scheme: &mut Scheme,
+    genotype: &mut Genotype,
     copies: &Copies,
     outs: &Arena<GapIx, i32>,
     limit: u64,
@@ -51,10 +51,10 @@ fn swap_outs(
 ) {
     let n = start.len() as i32 - 1;
     let mut order: Vec<GapIx> = outs.ids().filter(|&g| outs[g] >= 0).collect();
-    order.sort_by_key(|&g| (scheme.sequence.gaps[g].from, scheme.sequence.gaps[g].to, g));
+    order.sort_by_key(|&g| (genotype.sequence.gaps[g].from, genotype.sequence.gaps[g].to, g));
     let mut free = 0;
     for g in order {
-        let (gap, Some(swap)) = (&scheme.sequence.gaps[g], &mut scheme.swaps[g]) else { continue };
+        let (gap, Some(swap)) = (&genotype.sequence.gaps[g], &mut genotype.swaps[g]) else { continue };
         let begin = free.max(start[StepPos::at((gap.from + 1).min(n))]);
         free = begin + copies.out[g];
         planned[g].out = Some((begin, free));
@@ -71,7 +71,7 @@ fn swap_outs(
 }
 
 fn swap_ins(
-    scheme: &mut Scheme,
+    genotype: &mut Genotype,
     copies: &Copies,
     limit: u64,
     start: &Arena<StepPos, u64>,
@@ -83,7 +83,7 @@ fn swap_ins(
     let at = |i: i32| if i >= n { start[StepPos::at(i - n)] + period } else { start[StepPos::at(i)] };
     let mut latest = u64::MAX;
     for &g in copies.order.iter().rev() {
-        let (gap, Some(swap)) = (&scheme.sequence.gaps[g], &mut scheme.swaps[g]) else { continue };
+        let (gap, Some(swap)) = (&genotype.sequence.gaps[g], &mut genotype.swaps[g]) else { continue };
         if gap.dead {
             continue;
         }

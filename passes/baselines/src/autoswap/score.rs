@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use memc_ir::{Arena, Id};
-use memc_planner::{Copies, Gap, GapIx, Scheme, StepPos, Swap};
+use memc_planner::{Copies, Gap, GapIx, Genotype, StepPos, Swap};
 
 /// Weights of AOA, DOA, WDOA and SWDOA, in the order of equation 3.
 pub(super) type Weights = [f64; 4];
@@ -21,12 +21,12 @@ pub(super) struct Load {
 }
 
 impl Load {
-    pub(super) fn new(scheme: &Scheme) -> Load {
+    pub(super) fn new(genotype: &Genotype) -> Load {
         let mut start = Arena::from(vec![0u64]);
-        for ns in scheme.sequence.ns.values() {
+        for ns in genotype.sequence.ns.values() {
             start.push(start.last().copied().unwrap_or(0) + ns);
         }
-        Load { bytes: scheme.usage(), start }
+        Load { bytes: genotype.usage(), start }
     }
 
     /// Time of every step in ns.
@@ -68,12 +68,12 @@ impl Load {
 }
 
 /// Gaps that may be swapped, of variables that live across the peak.
-fn candidates(scheme: &Scheme, load: &Load, threshold: u64) -> Vec<GapIx> {
-    let (s, n) = (&scheme.sequence, load.bytes.len());
+fn candidates(genotype: &Genotype, load: &Load, threshold: u64) -> Vec<GapIx> {
+    let (s, n) = (&genotype.sequence, load.bytes.len());
     let peak = load.peak();
     let is = |&g: &GapIx| {
         let gap = &s.gaps[g];
-        scheme.swaps[g].is_none()
+        genotype.swaps[g].is_none()
             && !gap.arrives()
             && gap.bytes >= threshold
             && (load.contains(gap, peak) || (gap.wraps(n) && gap.open()))
@@ -94,11 +94,11 @@ pub(super) fn aoa(load: &Load, gap: &Gap, copies_ns: u64) -> f64 {
 
 /// Submodular WDOA of every gap: the area that it had when it was the largest of those left, each taken out
 /// of the load in turn.
-pub(super) fn swdoa(scheme: &Scheme, load: &Load, gaps: &[GapIx]) -> Vec<f64> {
+pub(super) fn swdoa(genotype: &Genotype, load: &Load, gaps: &[GapIx]) -> Vec<f64> {
     let mut areas = Areas::new(load);
     let mut scores = vec![0.0; gaps.len()];
     // Areas only fall, so one computed earlier bounds the present one from above.
-    let entry = |areas: &Areas<'_>, k: usize| (areas.of(&scheme.sequence.gaps[gaps[k]]), Reverse(k));
+    let entry = |areas: &Areas<'_>, k: usize| (areas.of(&genotype.sequence.gaps[gaps[k]]), Reverse(k));
     let mut heap: BinaryHeap<(u128, Reverse<usize>)> = (0..gaps.len()).map(|k| entry(&areas, k)).collect();
     while let Some((_, Reverse(k))) = heap.pop() {
         let now = entry(&areas, k);
@@ -107,7 +107,7 @@ pub(super) fn swdoa(scheme: &Scheme, load: &Load, gaps: &[GapIx]) -> Vec<f64> {
             continue;
         }
         scores[k] = now.0 as f64;
-        areas.remove(&scheme.sequence.gaps[gaps[k]]);
+        areas.remove(&genotype.sequence.gaps[gaps[k]]);
     }
     scores
 }
@@ -177,9 +177,15 @@ fn standardised(mut scores: Vec<f64>) -> Vec<f64> {
 }
 
 /// The combined score of every gap.
-fn combined(scheme: &Scheme, load: &Load, copies: &Copies, gaps: &[GapIx], weights: &Weights) -> Vec<f64> {
+fn combined(
+    genotype: &Genotype,
+    load: &Load,
+    copies: &Copies,
+    gaps: &[GapIx],
+    weights: &Weights,
+) -> Vec<f64> {
     let each = |f: &dyn Fn(&Gap, u64) -> f64| -> Vec<f64> {
-        gaps.iter().map(|&g| f(&scheme.sequence.gaps[g], copies.out[g] + copies.back[g])).collect()
+        gaps.iter().map(|&g| f(&genotype.sequence.gaps[g], copies.out[g] + copies.back[g])).collect()
     };
     let mut total = vec![0.0; gaps.len()];
     for (k, &weight) in weights.iter().enumerate().filter(|(_, w)| **w != 0.0) {
@@ -190,7 +196,7 @@ fn combined(scheme: &Scheme, load: &Load, copies: &Copies, gaps: &[GapIx], weigh
                 let areas = Areas::new(load);
                 each(&|gap, _| areas.of(gap) as f64)
             }
-            _ => swdoa(scheme, load, gaps),
+            _ => swdoa(genotype, load, gaps),
         };
         for (sum, score) in total.iter_mut().zip(standardised(scores)) {
             *sum += weight * score;
@@ -201,13 +207,13 @@ fn combined(scheme: &Scheme, load: &Load, copies: &Copies, gaps: &[GapIx], weigh
 
 /// Swaps gaps by their scores until the load is within the limit; otherwise the load that is left.
 pub(super) fn select(
-    scheme: &mut Scheme,
+    genotype: &mut Genotype,
     copies: &Copies,
     limit: u64,
     weights: &Weights,
     swap: bool,
 ) -> Result<(), u64> {
-    let mut load = Load::new(scheme);
+    let mut load = Load::new(genotype);
     let mut threshold = THRESHOLD;
     let n = load.bytes.len();
     loop {
@@ -215,23 +221,23 @@ pub(super) fn select(
         if peak <= limit {
             return Ok(());
         }
-        let gaps = if swap { candidates(scheme, &load, threshold) } else { Vec::new() };
-        if !gaps.iter().any(|&g| load.contains(&scheme.sequence.gaps[g], load.peak())) {
+        let gaps = if swap { candidates(genotype, &load, threshold) } else { Vec::new() };
+        if !gaps.iter().any(|&g| load.contains(&genotype.sequence.gaps[g], load.peak())) {
             if threshold == 0 {
                 return Err(peak);
             }
             threshold = 0;
             continue;
         }
-        let scores = combined(scheme, &load, copies, &gaps, weights);
+        let scores = combined(genotype, &load, copies, &gaps, weights);
         let mut order: Vec<usize> = (0..gaps.len()).collect();
         order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
         for k in order {
             if load.bytes.values().all(|&b| b <= limit) {
                 break;
             }
-            let gap = scheme.sequence.gaps[gaps[k]];
-            scheme.swaps[gaps[k]] = Some(Swap::longest(&gap, n));
+            let gap = genotype.sequence.gaps[gaps[k]];
+            genotype.swaps[gaps[k]] = Some(Swap::longest(&gap, n));
             load.remove(&gap);
         }
     }

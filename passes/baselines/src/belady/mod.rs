@@ -13,7 +13,7 @@ mod walk;
 use std::collections::BTreeSet;
 
 use memc_ir::Bytes;
-use memc_planner::{ALIGN, Found, NoPlan, Planner, Problem, Realised, Request, TensorId, realise};
+use memc_planner::{ALIGN, Found, NoPlan, Planner, Problem, Request, Schedule, TensorId, evaluate};
 use rayon::prelude::*;
 
 use prefetch::prefetch;
@@ -58,9 +58,9 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         full.chain(TIGHTER.map(|share| (h, Knobs { capacity: capacity / 100 * share, recompute: 0.0 })))
     };
     let candidates: Vec<(usize, Knobs)> = (0..homes.len()).flat_map(knobs).collect();
-    let plans: Vec<Result<Option<Realised>, String>> =
+    let plans: Vec<Result<Option<Schedule>, String>> =
         candidates.par_iter().map(|&(h, knobs)| attempt(p, &homes[h], knobs)).collect();
-    let mut best: Option<Realised> = None;
+    let mut best: Option<Schedule> = None;
     let evaluations = plans.len() as u64;
     for planned in plans {
         let Some(planned) = planned.map_err(NoPlan::Failed)? else { continue };
@@ -74,11 +74,11 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     }
 }
 
-fn attempt(p: &Problem, homes: &BTreeSet<TensorId>, knobs: Knobs) -> Result<Option<Realised>, String> {
+fn attempt(p: &Problem, homes: &BTreeSet<TensorId>, knobs: Knobs) -> Result<Option<Schedule>, String> {
     let Ok(mut decisions) = walk::plan(p, homes, knobs) else { return Ok(None) };
     prefetch(p, &mut decisions);
-    let realised = realise(p, decisions)?;
-    Ok(Some(realised).filter(|r| r.evaluation.dev_bytes <= knobs.capacity))
+    let schedule = evaluate(p, decisions)?;
+    Ok(Some(schedule).filter(|r| r.evaluation.dev_bytes <= knobs.capacity))
 }
 
 /// The smallest capacity for which a walk finds a plan: at least the largest working set, found by bisection

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use memc_alloc::Algorithm;
 use memc_ir::Arena;
 use memc_planner::{
-    Action, Decisions, Found, NoPlan, OpPos, Planner, Problem, Realised, Request, TensorId, What, realise_by,
+    Action, Decisions, Found, NoPlan, OpPos, Planner, Problem, Request, Schedule, TensorId, What, evaluate_by,
 };
 
 use super::odswap::on_demand;
@@ -117,12 +117,12 @@ fn feedback(p: &Problem, script: Decisions, request: &Request<'_>) -> Result<(De
             (0, start.partition_point(|&s| s <= trigger).saturating_sub(1).min(slot))
         };
         let decisions = hoist(p, script.clone(), request.capacity, &lead);
-        let realised = realise_by(p, decisions.clone(), Algorithm::BestFit).map_err(NoPlan::Failed)?;
-        let step = realised.evaluation.step_ns;
+        let schedule = evaluate_by(p, decisions.clone(), Algorithm::BestFit).map_err(NoPlan::Failed)?;
+        let step = schedule.evaluation.step_ns;
         if best.as_ref().is_none_or(|b| step < b.0) {
             best = Some((step, decisions));
         }
-        let late = waited_for(p, &realised);
+        let late = waited_for(p, &schedule);
         if let Some((_, best)) =
             best.as_ref().filter(|_| late.is_empty() || iteration == FEEDBACK as u64 || (request.stop)())
         {
@@ -138,7 +138,7 @@ fn feedback(p: &Problem, script: Decisions, request: &Request<'_>) -> Result<(De
 }
 
 /// Copies to the device that an op waited for: the tensor, and which of its copies.
-fn waited_for(p: &Problem, r: &Realised) -> Vec<(TensorId, usize)> {
+fn waited_for(p: &Problem, r: &Schedule) -> Vec<(TensorId, usize)> {
     let mut seen: BTreeMap<TensorId, usize> = BTreeMap::new();
     let mut nth = Arena::filled(0, r.trace.commands.len());
     for (command, nth) in r.trace.commands.values().zip(nth.values_mut()) {
@@ -177,8 +177,8 @@ mod tests {
         let outs: Vec<&Action> =
             found.decisions.actions.iter().filter(|a| matches!(a, Action::Out(_))).collect();
         assert_eq!(outs, [&Action::Out(TensorId(0))]);
-        let (realised, _) = solve(&p, &PLANNER, &Request::new(7 * MB + 16 * 256)).expect("it fits");
-        assert_eq!(realised.evaluation.step_ns, p.compute_ns());
+        let (schedule, _) = solve(&p, &PLANNER, &Request::new(7 * MB + 16 * 256)).expect("it fits");
+        assert_eq!(schedule.evaluation.step_ns, p.compute_ns());
     }
 
     /// Capuchin recomputes where ops are much faster than copies, and swaps where it may not recompute.
@@ -186,13 +186,13 @@ mod tests {
     fn recomputes_where_swaps_cannot_hide() {
         let p = chain(8, MB, 1000, 1000);
         let request = Request::new(6 * MB + 16 * 256);
-        let (realised, _) = solve(&p, &PLANNER, &request).expect("it fits");
-        assert!(realised.evaluation.recompute_ops > 0);
-        assert_eq!(realised.evaluation.swap_in_bytes, 0);
+        let (schedule, _) = solve(&p, &PLANNER, &request).expect("it fits");
+        assert!(schedule.evaluation.recompute_ops > 0);
+        assert_eq!(schedule.evaluation.swap_in_bytes, 0);
         let allow = Allow { recompute: false, ..Allow::ALL };
         let (swapped, _) = solve(&p, &PLANNER, &Request { allow, ..request }).expect("it fits");
         assert!(swapped.evaluation.swap_in_bytes > 0);
-        assert!(swapped.evaluation.step_ns > realised.evaluation.step_ns);
+        assert!(swapped.evaluation.step_ns > schedule.evaluation.step_ns);
     }
 
     /// Passive mode remains for budgets that the policy maker does not reach.

@@ -2,7 +2,7 @@
 //! 2).
 
 use memc_ir::{Arena, Id};
-use memc_planner::{Kind, Scheme, Sequence, Step, StepPos, Swap, TensorId};
+use memc_planner::{AccessSequence, Genotype, Kind, Step, StepPos, Swap, TensorId};
 
 use super::maps::{Net, SWAP};
 
@@ -263,26 +263,26 @@ impl<'a> Model<'a> {
         self.fetches.sort_unstable_by_key(|f| (f.need, f.tensor));
     }
 
-    /// The scheme of the policy that was evaluated last.
-    pub(super) fn scheme(&self, policy: &[u8]) -> Scheme {
+    /// The genotype of the policy that was evaluated last.
+    pub(super) fn genotype(&self, policy: &[u8]) -> Genotype {
         let p = self.net.p;
-        let mut scheme = Scheme::keep_all(Sequence::new(p, self.steps.values().copied().collect()));
-        scheme.early = true;
+        let mut genotype = Genotype::keep_all(AccessSequence::new(p, self.steps.values().copied().collect()));
+        genotype.early = true;
         for f in &self.fetches {
             let (drop, back) = (self.drop_at[f.tensor].position(), self.back_at[f.tensor].position());
-            for g in scheme.sequence.gaps_of(f.tensor) {
-                let gap = &scheme.sequence.gaps[g];
+            for g in genotype.sequence.gaps_of(f.tensor) {
+                let gap = &genotype.sequence.gaps[g];
                 if gap.to != f.need.position() {
                     continue;
                 }
                 let swapped = self.net.map_of[f.tensor].is_some_and(|k| policy[k.index()] == SWAP);
                 if gap.arrives() {
-                    scheme.swaps[g] = Some(Swap { drop: 0, back });
+                    genotype.swaps[g] = Some(Swap { drop: 0, back });
                 } else if swapped {
-                    scheme.swaps[g] = Some(Swap { drop, back });
+                    genotype.swaps[g] = Some(Swap { drop, back });
                 }
             }
         }
-        scheme
+        genotype
     }
 }

@@ -116,7 +116,7 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let mut model = Model::new(&net, request.capacity);
     let best = best.map(|x| x.policy).unwrap_or_default();
     match model.evaluate(&best) {
-        Cost { over: 0, .. } => Ok(Found { decisions: model.scheme(&best).decisions(p), evaluations }),
+        Cost { over: 0, .. } => Ok(Found { decisions: model.genotype(&best).decisions(p), evaluations }),
         cost => {
             let lacking = if cost == IMPOSSIBLE {
                 String::new()

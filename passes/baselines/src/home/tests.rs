@@ -1,6 +1,6 @@
 //! The examples of Fig. 3, 4 and 5, the text on recomputation, and random problems.
 
-use memc_planner::{Kind, Problem, Request, Step, realise};
+use memc_planner::{Kind, Problem, Request, Step, evaluate};
 
 use super::cost::{Cost, Model};
 use super::maps::{Net, RECOMPUTE, RETAIN, SWAP};
@@ -58,8 +58,8 @@ fn fig_4_swapping_costs_what_does_not_overlap() {
     let mut tight = Model::new(&net, 11 * UNIT);
     let both = Cost { over: 0, ns: compute + 2000 + 2000 };
     assert_eq!(tight.evaluate(&policy), both, "OFFLOAD2 - FWD3 as well");
-    let r =
-        realise(&p, tight.scheme(&policy).decisions(&p)).expect("invariant: the policy can be carried out");
+    let r = evaluate(&p, tight.genotype(&policy).decisions(&p))
+        .expect("invariant: the policy can be carried out");
     assert_eq!((r.evaluation.step_ns, r.evaluation.load_bytes), (both.ns, 11 * UNIT), "as it is carried out");
     let mut low = Model::new(&net, 10 * UNIT);
     assert_eq!(low.evaluate(&policy).over, UNIT);

@@ -2,7 +2,7 @@
 
 use memc_ir::{Arena, Id, Ids, ids};
 use memc_planner::{
-    Action, Await, CommandIx, Decisions, Home, Job, Jobs, Kind, OpPos, Run, StepPos, Stream, TensorId, Waits,
+    Action, CommandIx, Decisions, Home, Job, Jobs, Kind, OpPos, Run, StepPos, Stream, TensorId, Wait, Waits,
     simulate,
 };
 
@@ -18,7 +18,7 @@ ids! {
 #[derive(Default)]
 pub(super) struct Augmented {
     pub(super) jobs: Jobs,
-    pub(super) awaits: Waits,
+    pub(super) waits: Waits,
     /// For every position of the schedule, its node.
     pub(super) runs: Arena<StepPos, CommandIx>,
     /// For every node, the end of its part of `touches`.
@@ -104,9 +104,9 @@ impl Augmented {
         const NEVER: usize = usize::MAX;
         let mut writer: Arena<CellIx, usize> = Arena::filled(NEVER, cells);
         let mut readers: Arena<CellIx, [usize; 3]> = Arena::filled([NEVER; 3], cells);
-        // What each stream awaits of each other one already, as execution plus one.
+        // What each stream waits of each other one already, as execution plus one.
         let mut known = [[0; 3]; 3];
-        self.awaits = Arena::filled(Vec::new(), n);
+        self.waits = Arena::filled(Vec::new(), n);
         let mut needs: Vec<usize> = Vec::new();
         for run in 0..2 * n {
             let node = CommandIx::new(run % n);
@@ -130,7 +130,7 @@ impl Augmented {
                 }
                 known[stream][of] = need + 1;
                 if run >= n {
-                    self.awaits[node].push(Await { command: CommandIx::new(need % n), previous: need < n });
+                    self.waits[node].push(Wait { command: CommandIx::new(need % n), previous: need < n });
                 }
             }
             for &(cell, write) in touched {
@@ -146,7 +146,7 @@ impl Augmented {
 
     /// Time from one step to the next in ns; nothing if its edges contradict the streams.
     pub(super) fn step_ns(&self, g: &Graph<'_>) -> Option<u64> {
-        simulate(&g.p.device, &self.jobs, &self.awaits).ok().map(|t| t.step_ns)
+        simulate(&g.p.device, &self.jobs, &self.waits).ok().map(|t| t.step_ns)
     }
 }
 

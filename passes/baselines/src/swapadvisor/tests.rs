@@ -138,8 +138,8 @@ fn fig_1_ends(schedule: [u32; 6], pool: &Pool) -> u64 {
     let mut ends: Arena<CommandIx, u64> = Arena::filled(0, x.jobs.len());
     let mut free = [0; 3];
     for (i, job) in x.jobs.iter() {
-        let awaited = x.awaits[i].iter().filter(|a| !a.previous).map(|a| ends[a.command]);
-        let start = awaited.max().unwrap_or(0).max(free[job.stream as usize]);
+        let waited = x.waits[i].iter().filter(|a| !a.previous).map(|a| ends[a.command]);
+        let start = waited.max().unwrap_or(0).max(free[job.stream as usize]);
         ends[i] = start + job.ns;
         free[job.stream as usize] = ends[i];
     }

@@ -72,14 +72,14 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         evaluations += 1;
     }
     let mut recomputation = recompute::Recomputation::new(p, &tasks);
-    let mut scheme = recomputation.scheme();
+    let mut genotype = recomputation.genotype();
     while bytes > request.capacity {
-        let step = scheme.sequence.steps.get(at).map_or(OpPos(0), |step| step.op);
+        let step = genotype.sequence.steps.get(at).map_or(OpPos(0), |step| step.op);
         // A recomputation counts with the op that it is for.
-        let later = scheme
+        let later = genotype
             .sequence
             .steps
-            .range(at, scheme.sequence.steps.next_id())
+            .range(at, genotype.sequence.steps.next_id())
             .iter()
             .find(|s| s.again.is_none())
             .map_or(step, |s| s.op);
@@ -96,11 +96,11 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
                 }
             )));
         }
-        scheme = recomputation.scheme();
+        genotype = recomputation.genotype();
         evaluations += 1;
-        let usage = scheme.usage();
+        let usage = genotype.usage();
         let most = usage.iter().max_by_key(|&(i, &b)| (b, Reverse(i)));
         (at, bytes) = most.map_or((StepPos(0), 0), |(i, &b)| (i, b));
     }
-    Ok(Found { decisions: scheme.decisions(p), evaluations })
+    Ok(Found { decisions: genotype.decisions(p), evaluations })
 }

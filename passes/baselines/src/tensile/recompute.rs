@@ -2,7 +2,9 @@
 //! step fits.
 
 use memc_ir::Arena;
-use memc_planner::{Gap, GapIx, Kind, OpPos, Problem, Scheme, Sequence, Step, StepPos, Swap, TensorId};
+use memc_planner::{
+    AccessSequence, Gap, GapIx, Genotype, Kind, OpPos, Problem, Step, StepPos, Swap, TensorId,
+};
 
 use super::swap::Tasks;
 
@@ -36,16 +38,16 @@ impl<'a> Recomputation<'a> {
         Recomputation {
             p,
             tasks,
-            gaps: Arena::filled(false, tasks.scheme.swaps.len()),
+            gaps: Arena::filled(false, tasks.genotype.swaps.len()),
             before: Arena::filled(Vec::new(), p.ops.len()),
             read: Arena::filled(Vec::new(), p.tensors.len()),
             released: Arena::filled(false, p.tensors.len()),
         }
     }
 
-    /// The scheme with the recomputations in it.
-    pub(super) fn scheme(&self) -> Scheme {
-        let old = &self.tasks.scheme;
+    /// The genotype with the recomputations in it.
+    pub(super) fn genotype(&self) -> Genotype {
+        let old = &self.tasks.genotype;
         let (n, mut steps) = (self.p.ops.len() as i32, Arena::<StepPos, Step>::default());
         // Where every op's recomputations begin, and where the op itself is.
         let (mut block, mut run) = (Arena::<StepPos, i32>::default(), Arena::<StepPos, i32>::default());
@@ -63,7 +65,7 @@ impl<'a> Recomputation<'a> {
         let place = |i: i32| {
             if i > n { end + block[StepPos::at((i - n).min(n))] } else { block[StepPos::at(i)] }
         };
-        let mut new = Scheme::keep_all(Sequence::new(self.p, steps.into_values().collect()));
+        let mut new = Genotype::keep_all(AccessSequence::new(self.p, steps.into_values().collect()));
         for t in self.p.tensors.ids() {
             let swapped =
                 old.sequence.gaps_of(t).filter_map(|g| old.swaps[g].map(|s| (old.sequence.gaps[g].from, s)));
@@ -97,7 +99,7 @@ impl<'a> Recomputation<'a> {
 
     /// Releases the most valuable tensor that lies unused at the peak; false when there is none.
     pub(super) fn extend(&mut self, peak: OpPos) -> bool {
-        let sequence = &self.tasks.scheme.sequence;
+        let sequence = &self.tasks.genotype.sequence;
         let peak = position(peak);
         let mut best: Option<(f64, GapIx, OpPos)> = None;
         for (g, gap) in sequence.gaps.iter() {

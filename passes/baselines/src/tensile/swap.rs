@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use memc_ir::Arena;
-use memc_planner::{GapIx, Problem, Scheme, Sequence, StepPos, Swap, TensorId};
+use memc_planner::{AccessSequence, GapIx, Genotype, Problem, StepPos, Swap, TensorId};
 
 use super::link::Link;
 
@@ -12,7 +12,7 @@ use super::link::Link;
 pub(super) struct Tasks<'a> {
     p: &'a Problem,
     /// The gaps between tensor accesses, and the swap tasks of each.
-    pub(super) scheme: Scheme,
+    pub(super) genotype: Genotype,
     /// Start of every op, and the end of the step.
     start: Arena<StepPos, u64>,
     /// Gaps whose copy to the host has its time on the link.
@@ -25,23 +25,23 @@ pub(super) struct Tasks<'a> {
 impl<'a> Tasks<'a> {
     /// No tasks; inputs are there when the step begins.
     pub(super) fn new(p: &'a Problem) -> Tasks<'a> {
-        let sequence = Sequence::of_order(p, p.ops.ids());
+        let sequence = AccessSequence::of_order(p, p.ops.ids());
         let mut start = Arena::from(vec![0]);
         let mut now = 0;
         start.extend(sequence.ns.values().map(|ns| {
             now += ns;
             now
         }));
-        let mut scheme = Scheme::keep_all(sequence);
-        for (gap, swap) in scheme.sequence.gaps.values().zip(scheme.swaps.values_mut()) {
+        let mut genotype = Genotype::keep_all(sequence);
+        for (gap, swap) in genotype.sequence.gaps.values().zip(genotype.swaps.values_mut()) {
             if gap.arrives() {
                 *swap = Some(Swap { drop: 0, back: 0 });
             }
         }
-        let copied = Arena::filled(false, scheme.swaps.len());
+        let copied = Arena::filled(false, genotype.swaps.len());
         Tasks {
             p,
-            scheme,
+            genotype,
             start,
             copied,
             swapped: Arena::filled(false, p.tensors.len()),
@@ -50,7 +50,7 @@ impl<'a> Tasks<'a> {
     }
 
     fn steps(&self) -> i32 {
-        self.scheme.sequence.steps.len() as i32
+        self.genotype.sequence.steps.len() as i32
     }
 
     /// Bytes of a tensor that are copied.
@@ -89,7 +89,7 @@ impl<'a> Tasks<'a> {
 
     /// Algorithm 2: the peak's step and bytes.
     pub(super) fn peak(&self) -> (StepPos, u64) {
-        let usage = self.scheme.usage();
+        let usage = self.genotype.usage();
         let most = usage.iter().max_by_key(|&(i, &bytes)| (bytes, Reverse(i)));
         most.map_or((StepPos(0), 0), |(i, &bytes)| (i, bytes))
     }
@@ -97,7 +97,7 @@ impl<'a> Tasks<'a> {
     /// Tensors that lie unused on the device during a step and have no tasks, the largest first.
     pub(super) fn idle_at(&self, step: StepPos) -> Vec<TensorId> {
         let (step, n) = (step.position(), self.steps());
-        let gaps = self.scheme.sequence.gaps.values().zip(self.scheme.swaps.values());
+        let gaps = self.genotype.sequence.gaps.values().zip(self.genotype.swaps.values());
         let covers = gaps.filter(|(gap, swap)| {
             let now = (gap.from < step && step < gap.to) || step + n < gap.to;
             swap.is_none() && now && !self.swapped[gap.tensor]
@@ -111,9 +111,9 @@ impl<'a> Tasks<'a> {
     /// Algorithm 1 for one tensor: finds room on the link for its swap tasks so that it is away in at least
     /// one gap.
     pub(super) fn schedule(&mut self, t: TensorId, peak: StepPos) -> bool {
-        let gaps = self.scheme.sequence.gaps_of(t);
-        let n = self.scheme.sequence.steps.len();
-        let wraps = |g: GapIx, s: &Self| s.scheme.sequence.gaps[g].wraps(n);
+        let gaps = self.genotype.sequence.gaps_of(t);
+        let n = self.genotype.sequence.steps.len();
+        let wraps = |g: GapIx, s: &Self| s.genotype.sequence.gaps[g].wraps(n);
         let latest = self.at(peak.position());
         let updated = gaps.clone().next_back().filter(|&g| wraps(g, self));
         let mut first = updated.filter(|&g| self.swap(g, u64::MAX));
@@ -137,20 +137,20 @@ impl<'a> Tasks<'a> {
     /// Swap tasks for one gap: out as early as the link allows, ending by `latest`, and in as late as
     /// possible.
     fn swap(&mut self, g: GapIx, latest: u64) -> bool {
-        let gap = self.scheme.sequence.gaps[g];
-        let wraps = gap.wraps(self.scheme.sequence.steps.len());
-        if self.scheme.swaps[g].is_some() || !(gap.open() || wraps) {
+        let gap = self.genotype.sequence.gaps[g];
+        let wraps = gap.wraps(self.genotype.sequence.steps.len());
+        if self.genotype.swaps[g].is_some() || !(gap.open() || wraps) {
             return false;
         }
-        self.scheme.swaps[g] = Some(Swap::longest(&gap, self.scheme.sequence.steps.len()));
+        self.genotype.swaps[g] = Some(Swap::longest(&gap, self.genotype.sequence.steps.len()));
         let tasks = self.regions(g, latest);
-        self.scheme.swaps[g] = tasks.map(|(_, _, swap)| swap);
+        self.genotype.swaps[g] = tasks.map(|(_, _, swap)| swap);
         let mut outs = Arena::filled(-1, self.copied.len());
-        self.scheme.copies_out_of(self.p, gap.tensor, &mut outs);
-        let gaps = self.scheme.sequence.gaps_of(gap.tensor);
+        self.genotype.copies_out_of(self.p, gap.tensor, &mut outs);
+        let gaps = self.genotype.sequence.gaps_of(gap.tensor);
         let unplanned = |k: GapIx| k != g && outs[k] >= 0 && !self.copied[k];
         let Some((out, back, _)) = tasks.filter(|_| !gaps.clone().any(unplanned)) else {
-            self.scheme.swaps[g] = None;
+            self.genotype.swaps[g] = None;
             return false;
         };
         if let Some(at) = out {
@@ -166,14 +166,14 @@ impl<'a> Tasks<'a> {
     /// Starts of the copies of a gap that is tentatively swapped, and what they mean for the steps; nothing
     /// when there is no region for one of them or no step in which the tensor is away.
     fn regions(&self, g: GapIx, latest: u64) -> Option<(Option<u64>, Option<u64>, Swap)> {
-        let gap = &self.scheme.sequence.gaps[g];
+        let gap = &self.genotype.sequence.gaps[g];
         let n = self.steps();
         let (begin, end) = (self.at(gap.from + 1), self.at(gap.to));
-        let wraps = gap.wraps(self.scheme.sequence.steps.len());
+        let wraps = gap.wraps(self.genotype.sequence.steps.len());
         let mut outs = Arena::filled(-1, self.copied.len());
-        self.scheme.copies_out_of(self.p, gap.tensor, &mut outs);
+        self.genotype.copies_out_of(self.p, gap.tensor, &mut outs);
         let (mut out, mut gone) = (None, begin);
-        let mut swap = Swap::longest(gap, self.scheme.sequence.steps.len());
+        let mut swap = Swap::longest(gap, self.genotype.sequence.steps.len());
         if outs[g] >= 0 {
             // The end of a step waits for the copies that are left.
             let limit = latest.min(if wraps { self.at(n) } else { end });
@@ -185,7 +185,7 @@ impl<'a> Tasks<'a> {
             return None;
         }
         let mut back = None;
-        if self.scheme.copies_in(g) {
+        if self.genotype.copies_in(g) {
             let from = if wraps { gone.max(self.at(n)) } else { gone };
             let at = self.link.latest(from, end, self.p.device.h2d_ns(self.size(gap.tensor)))?;
             back = Some(at);

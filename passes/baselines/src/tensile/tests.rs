@@ -37,7 +37,7 @@ fn mlp() -> Problem {
 
 /// The swap tasks in the gap of a tensor that begins after op `from`.
 fn after(tasks: &Tasks<'_>, t: u32, from: i32) -> Option<Swap> {
-    let s = &tasks.scheme;
+    let s = &tasks.genotype;
     let g = s
         .sequence
         .gaps_of(TensorId(t))
@@ -85,7 +85,7 @@ fn fig_1c_parameters_are_swapped_across_iterations() {
     // 8, in op 0.
     assert_eq!(after(&tasks, 2, 14), Some(Swap { drop: 16, back: n }));
     assert_eq!(after(&tasks, 2, 1), Some(Swap { drop: 2, back: 13 }));
-    let outs = tasks.scheme.copies_out(&p);
+    let outs = tasks.genotype.copies_out(&p);
     assert_eq!(outs.values().filter(|&&o| o >= 0).count(), 1, "what was swapped in is still in host memory");
     // w1 is needed by the first op: there is no time before it, but there is between its other accesses.
     assert!(tasks.schedule(TensorId(1), StepPos(12)));

@@ -3,7 +3,7 @@
 mod step;
 
 use memc_planner::sample::{Sample, Seed, any, chain};
-use memc_planner::{Action, Decisions, Home, NoPlan, Request, load, realise, solve, trace};
+use memc_planner::{Action, Decisions, Home, NoPlan, Request, evaluate, load, solve, trace};
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn decisions_are_accepted_and_fit() {
     arbtest::arbtest(|u| {
         let p = if u.arbitrary()? { step::random(u)? } else { samples::problem(u)? };
         let peak =
-            realise(&p, Decisions::keep_all(&p)).expect("the unplanned step runs").evaluation.load_bytes;
+            evaluate(&p, Decisions::keep_all(&p)).expect("the unplanned step runs").evaluation.load_bytes;
         let least = p.largest_working_set().1;
         let mut request = Request::new(u.int_in_range(least..=peak.max(least))?);
         request.effort = 0;
@@ -40,7 +40,7 @@ fn decisions_are_accepted_and_fit() {
                             "{name}: a copy that nothing reads"
                         );
                     }
-                    let r = realise(&p, found.decisions).unwrap_or_else(|e| panic!("{name}: {e}"));
+                    let r = evaluate(&p, found.decisions).unwrap_or_else(|e| panic!("{name}: {e}"));
                     let e = r.evaluation;
                     let (swaps, recomputes) =
                         (request.allow.swap && planner.swaps, request.allow.recompute && planner.recomputes);
@@ -66,7 +66,7 @@ fn no_planner_fails_on_any_problem() {
             let plan = match (planner.plan)(&p, &request) {
                 Err(NoPlan::Infeasible(_)) => continue,
                 Err(NoPlan::Failed(why)) => Err(why),
-                Ok(found) => realise(&p, found.decisions),
+                Ok(found) => evaluate(&p, found.decisions),
             };
             match plan {
                 Ok(r) if r.evaluation.load_bytes <= capacity => *found += 1,
@@ -85,7 +85,7 @@ fn no_planner_fails_on_any_problem() {
 #[test]
 fn no_quick_planner_is_ahead_in_a_large_step() {
     let p = chain(150, 4096, 100, 200);
-    let peak = realise(&p, Decisions::keep_all(&p)).expect("the unplanned step runs").evaluation.load_bytes;
+    let peak = evaluate(&p, Decisions::keep_all(&p)).expect("the unplanned step runs").evaluation.load_bytes;
     for share in [3, 4, 6] {
         let request = Request { effort: 0, ..Request::new(peak * share / 8) };
         let step = |planner| solve(&p, planner, &request).ok().map(|(r, _)| r.evaluation.step_ns);
@@ -108,9 +108,9 @@ const SEEDS: u64 = 400;
 fn with_enough_memory_nothing_is_slower_than_computing() {
     let p = chain(6, 4096, 100, 200);
     for planner in PLANNERS.iter().filter(|planner| !STATIC.contains(&planner.name)) {
-        let (realised, _) =
+        let (schedule, _) =
             solve(&p, planner, &Request { effort: 0, ..Request::new(1 << 30) }).expect("there is room");
-        assert_eq!(realised.evaluation.step_ns, p.compute_ns(), "{}", planner.name);
+        assert_eq!(schedule.evaluation.step_ns, p.compute_ns(), "{}", planner.name);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Lifetimes that the order of a problem implies: the last position at which each content can be recomputed.
 
 use memc_ir::Arena;
-use memc_planner::{Kind, OpPos, Problem, Scheme, Sequence, StepPos, TensorId};
+use memc_planner::{AccessSequence, Genotype, Kind, OpPos, Problem, StepPos, TensorId};
 
 /// Position after the last op.
 pub(crate) const NEVER: OpPos = OpPos(u32::MAX);
@@ -22,8 +22,8 @@ pub(crate) struct Facts {
 impl Facts {
     /// Of a problem's order.
     pub(crate) fn new(p: &Problem) -> Facts {
-        let order = Sequence::of_order(p, p.ops.ids());
-        let live = Scheme::keep_all(order).usage();
+        let order = AccessSequence::of_order(p, p.ops.ids());
+        let live = Genotype::keep_all(order).usage();
         let split = live.ids().max_by_key(|&i| (live[i], std::cmp::Reverse(i))).unwrap_or(StepPos(0));
         let peak = live.get(split).copied().unwrap_or(0);
         let mut limits: Arena<TensorId, Vec<OpPos>> =

@@ -2,7 +2,7 @@
 
 use memc_planner::exact::{self, Judge, Optimum};
 use memc_planner::sample::{self, ALLOWED, Sample, Seed};
-use memc_planner::{Action, Decisions, Home, Problem, Realised, Request, TensorId, solve};
+use memc_planner::{Action, Decisions, Home, Problem, Request, Schedule, TensorId, solve};
 
 /// Ops of the largest problem.
 const OPS: usize = 12;
@@ -17,7 +17,7 @@ pub(crate) struct Row {
     /// The problem and its budget.
     pub(crate) sample: Sample,
     /// The planner's plan, if any.
-    pub(crate) planned: Option<Realised>,
+    pub(crate) planned: Option<Schedule>,
     /// The optimum over the decisions that [`exact`] looks at.
     pub(crate) optimum: Optimum,
 }

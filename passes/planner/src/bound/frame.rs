@@ -2,7 +2,7 @@
 //!
 //! Slot `2p` is what passes before op `p` starts (waiting, and ops that run again), slot `2p + 1` its run. Of
 //! the two last slots, the first ends when the step's outputs have arrived, and the second with the step's
-//! last kernel. Instant `i` is the beginning of slot `i`. Real time is meant, not script time: a tensor
+//! last kernel. Instant `i` is the beginning of slot `i`. Real time is meant, not trace time: a tensor
 //! counts where its content is on the device, as a fraction of its copy's work.
 
 use memc_ir::Id;

@@ -2,18 +2,18 @@
 //!
 //! An allocation takes the free bytes that were ready last before it needs them, or else those that are ready
 //! first, in pieces if need be: what layouts can hope for, as good as a greedy choice is. Everything else is
-//! as in [`realise`](crate::realise): three streams, awaits on contents, the event simulation.
+//! as in [`evaluate`](crate::evaluate): three streams, waits on contents, the event simulation.
 
 use memc_ir::{Arena, ByteRange};
 
-use crate::awaits::{Access, Await, awaits};
+use crate::evaluate::jobs;
 use crate::ids::{CommandIx, SlotIx};
 use crate::place::{Command, Event, Space, Trace};
 use crate::problem::Problem;
-use crate::realise::jobs;
 use crate::simulate::{Waits, simulate};
+use crate::waits::{Access, Wait, waits};
 
-/// Steps walked before the one whose awaits count.
+/// Steps walked before the one whose waits count.
 const WARM_UP: usize = 2;
 
 /// Free bytes: how many, when, and the commands that used them last with the walk in which they ran.
@@ -27,7 +27,7 @@ struct Piece {
 /// `capacity`.
 pub(super) fn step_ns(p: &Problem, trace: &Trace, capacity: u64) -> Option<u64> {
     let accesses = apart(trace);
-    let mut lists = awaits(&accesses);
+    let mut lists = waits(&accesses);
     for (i, list) in memory_awaits(trace, &lists, capacity)?.iter() {
         lists[i].extend_from_slice(list);
         lists[i].sort_unstable();
@@ -81,7 +81,7 @@ fn memory_awaits(trace: &Trace, data: &Waits, capacity: u64) -> Option<Waits> {
                 Event::Command(c) => {
                     for (w, command) in x.run(c, walk, &data[c], std::mem::take(&mut claimed))? {
                         if walk == WARM_UP && w + 1 >= walk {
-                            out[c].push(Await { command, previous: w < walk });
+                            out[c].push(Wait { command, previous: w < walk });
                         }
                     }
                 }
@@ -115,7 +115,7 @@ impl Bytes<'_> {
     }
 
     /// Runs a command that claims bytes; returns their last users.
-    fn run(&mut self, c: CommandIx, walk: usize, data: &[Await], claimed: u64) -> Option<Users> {
+    fn run(&mut self, c: CommandIx, walk: usize, data: &[Wait], claimed: u64) -> Option<Users> {
         let command = &self.trace.commands[c];
         let stream = command.stream as usize;
         let mut start = self.clocks[stream];

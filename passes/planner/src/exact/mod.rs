@@ -16,12 +16,12 @@ use crate::bound;
 use crate::decisions::Decisions;
 use memc_ir::Arena;
 
+use crate::access_sequence::{AccessSequence, Step};
+use crate::evaluate::{Schedule, evaluate, load};
+use crate::genotype::{Genotype, Swap};
 use crate::ids::{GapIx, TensorId};
 use crate::planner::Allow;
 use crate::problem::Problem;
-use crate::realise::{Realised, load, realise};
-use crate::scheme::{Scheme, Swap};
-use crate::sequence::{Sequence, Step};
 use crate::trace::trace;
 
 /// Most repeated runs in a script.
@@ -111,7 +111,7 @@ impl Exact<'_> {
             return false;
         }
         if full {
-            self.swaps(Sequence::new(self.p, steps.to_vec()));
+            self.swaps(AccessSequence::new(self.p, steps.to_vec()));
         }
         true
     }
@@ -122,7 +122,7 @@ impl Exact<'_> {
         self.p.compute_ns() - ran
     }
 
-    fn swaps(&mut self, sequence: Sequence) {
+    fn swaps(&mut self, sequence: AccessSequence) {
         if sequence.needs.values().any(|&b| b > self.capacity) {
             return;
         }
@@ -138,18 +138,18 @@ impl Exact<'_> {
             })
             .collect();
         open.sort_by_key(|&g| (std::cmp::Reverse(sequence.gaps[g].bytes), g));
-        let mut scheme = Scheme::keep_all(sequence);
-        self.branch(&mut scheme, &open);
+        let mut genotype = Genotype::keep_all(sequence);
+        self.branch(&mut genotype, &open);
     }
 
     /// Swaps or keeps the first of the open gaps.
-    fn branch(&mut self, scheme: &mut Scheme, open: &[GapIx]) {
-        if self.done() || self.copies(scheme) >= self.least() {
+    fn branch(&mut self, genotype: &mut Genotype, open: &[GapIx]) {
+        if self.done() || self.copies(genotype) >= self.least() {
             return;
         }
         // With all open gaps away, what is there is least.
-        let steps = scheme.sequence.steps.len();
-        let mut least = scheme.clone();
+        let steps = genotype.sequence.steps.len();
+        let mut least = genotype.clone();
         for &g in open {
             least.swaps[g] = Some(Swap::longest(&least.sequence.gaps[g], steps));
         }
@@ -157,63 +157,63 @@ impl Exact<'_> {
             return;
         }
         let Some((&g, rest)) = open.split_first() else {
-            self.evaluate(scheme);
+            self.evaluate(genotype);
             return;
         };
-        let longest = Swap::longest(&scheme.sequence.gaps[g], steps);
+        let longest = Swap::longest(&genotype.sequence.gaps[g], steps);
         for swap in [None, Some(longest)] {
-            scheme.swaps[g] = swap;
-            self.branch(scheme, rest);
+            genotype.swaps[g] = swap;
+            self.branch(genotype, rest);
         }
-        scheme.swaps[g] = None;
+        genotype.swaps[g] = None;
     }
 
-    /// Least step time in ns by the copies that a scheme makes so far, whichever tensors start a step on both
-    /// sides.
-    fn copies(&self, scheme: &Scheme) -> u64 {
-        let mut both = scheme.clone();
+    /// Least step time in ns by the copies that a genotype makes so far, whichever tensors start a step on
+    /// both sides.
+    fn copies(&self, genotype: &Genotype) -> u64 {
+        let mut both = genotype.clone();
         both.mirrored.fill(true);
         let mut outs = Arena::filled([0u64; 2], self.p.tensors.len());
         let mut back = 0;
-        for (k, scheme) in [scheme, &both].into_iter().enumerate() {
-            for (gap, &out) in scheme.sequence.gaps.values().zip(scheme.copies_out(self.p).values()) {
+        for (k, genotype) in [genotype, &both].into_iter().enumerate() {
+            for (gap, &out) in genotype.sequence.gaps.values().zip(genotype.copies_out(self.p).values()) {
                 let size = self.p.tensors[gap.tensor].size;
                 outs[gap.tensor][k] += if out >= 0 { self.p.device.d2h_ns(size) } else { 0 };
             }
         }
-        for (g, gap) in scheme.sequence.gaps.iter() {
+        for (g, gap) in genotype.sequence.gaps.iter() {
             let size = self.p.tensors[gap.tensor].size;
-            back += if scheme.copies_in(g) { self.p.device.h2d_ns(size) } else { 0 };
+            back += if genotype.copies_in(g) { self.p.device.h2d_ns(size) } else { 0 };
         }
         let out: u64 = outs.values().map(|o| o[0].min(o[1])).sum();
-        back.max(out + scheme.sequence.output_ns.values().sum::<u64>())
+        back.max(out + genotype.sequence.output_ns.values().sum::<u64>())
     }
 
-    /// Judges a scheme with its copies to the host at either time, and states on both sides or not.
-    fn evaluate(&mut self, scheme: &Scheme) {
+    /// Judges a genotype with its copies to the host at either time, and states on both sides or not.
+    fn evaluate(&mut self, genotype: &Genotype) {
         self.evaluations += 1;
-        let swapped = |t: TensorId| scheme.sequence.gaps_of(t).any(|g| scheme.swaps[g].is_some());
+        let swapped = |t: TensorId| genotype.sequence.gaps_of(t).any(|g| genotype.swaps[g].is_some());
         let states: Arena<TensorId, bool> =
             self.p.tensors.ids().map(|t| self.p.tensors[t].persistent() && swapped(t)).collect();
         let none = Arena::filled(false, states.len());
         let mirrored = if states == none { vec![none] } else { vec![none, states] };
         for mirrored in mirrored {
             for early in [true, false] {
-                self.judge(&Scheme { mirrored: mirrored.clone(), early, ..scheme.clone() });
+                self.judge(&Genotype { mirrored: mirrored.clone(), early, ..genotype.clone() });
             }
         }
     }
 
-    fn judge(&mut self, scheme: &Scheme) {
-        let decisions = scheme.decisions(self.p);
+    fn judge(&mut self, genotype: &Genotype) {
+        let decisions = genotype.decisions(self.p);
         let Ok(trace) = trace(self.p, &decisions) else { return };
         if load(&trace) > self.capacity {
             return;
         }
         let apart =
             (self.judge == Judge::Bytes).then(|| bytes::step_ns(self.p, &trace, self.capacity)).flatten();
-        let fits = |r: &Realised| r.evaluation.dev_bytes <= self.capacity;
-        let laid_out = realise(self.p, decisions.clone()).ok().filter(fits).map(|r| r.evaluation.step_ns);
+        let fits = |r: &Schedule| r.evaluation.dev_bytes <= self.capacity;
+        let laid_out = evaluate(self.p, decisions.clone()).ok().filter(fits).map(|r| r.evaluation.step_ns);
         if let Some(ns) = apart.into_iter().chain(laid_out).min()
             && ns < self.least()
         {

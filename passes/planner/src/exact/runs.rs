@@ -2,9 +2,9 @@
 
 use memc_ir::Arena;
 
+use crate::access_sequence::Step;
 use crate::ids::{OpPos, TensorId};
 use crate::problem::{Kind, Problem};
-use crate::sequence::Step;
 
 /// Calls `visit` on every prefix of every sequence with exactly `again` repeated runs; it says whether to go
 /// on from there.

@@ -11,8 +11,8 @@ use std::collections::BinaryHeap;
 use memc_ir::{Arena, Id, Ids};
 
 use super::state::State;
+use crate::genotype::Swap;
 use crate::ids::{GapIx, StepPos};
-use crate::scheme::Swap;
 use crate::timing::Cause;
 
 /// What decoding needs room for.
@@ -117,7 +117,7 @@ impl State<'_> {
     /// come out.
     pub(crate) fn decode(&mut self, rounds: usize) -> u64 {
         let n = self.steps();
-        let ideal = self.scheme.sequence.compute_ns();
+        let ideal = self.genotype.sequence.compute_ns();
         let mut best: Option<(u64, Arena<GapIx, Option<Swap>>)> = None;
         self.decoder.waits.clear();
         self.decoder.waits.resize(n, 0);
@@ -125,10 +125,10 @@ impl State<'_> {
             let mut decoder = std::mem::take(&mut self.decoder);
             self.put_off(&mut decoder);
             self.fetch_early(&mut decoder);
-            let step = self.trial.evaluate(&self.scheme, &self.copies, &self.outs);
+            let step = self.trial.evaluate(&self.genotype, &self.copies, &self.outs);
             let same = best.as_ref().is_some_and(|b| step == b.0);
             if best.as_ref().is_none_or(|b| step < b.0) {
-                best = Some((step, self.scheme.swaps.clone()));
+                best = Some((step, self.genotype.swaps.clone()));
             }
             for (i, wait) in decoder.waits.iter_mut() {
                 let waits = matches!(self.trial.cause[i], Cause::In(_));
@@ -140,13 +140,13 @@ impl State<'_> {
             }
         }
         let Some((step, swaps)) = best else { return u64::MAX };
-        self.scheme.swaps = swaps;
+        self.genotype.swaps = swaps;
         step
     }
 
     /// Releases: as late as the copies to the host take.
     fn put_off(&mut self, d: &mut Decoder) {
-        let (n, s) = (self.steps(), &mut self.scheme);
+        let (n, s) = (self.steps(), &mut self.genotype);
         let gaps = &s.sequence.gaps;
         for (gap, swap) in gaps.values().zip(s.swaps.values_mut()) {
             *swap = swap.map(|_| Swap::longest(gap, n));
@@ -187,7 +187,7 @@ impl State<'_> {
     /// Copies to the device: as early as they and those behind them take. Time and positions are counted
     /// backwards.
     fn fetch_early(&mut self, d: &mut Decoder) {
-        let (n, s) = (self.steps(), &mut self.scheme);
+        let (n, s) = (self.steps(), &mut self.genotype);
         let gaps = &s.sequence.gaps;
         d.backs.clear();
         let moved = |g: &GapIx| s.swaps[*g].is_some() && !gaps[*g].dead;

@@ -1,11 +1,11 @@
 //! Scripts of other planners as choices to search on from.
 
 use super::state::{May, State};
+use crate::access_sequence::{AccessSequence, Step};
 use crate::decisions::{Action, Decisions, Home};
+use crate::evaluate::evaluate;
 use crate::ids::{GapIx, TensorId};
 use crate::problem::Problem;
-use crate::realise::realise;
-use crate::sequence::{Sequence, Step};
 
 /// The steps of a script, with the same gaps swapped; `None` where a choice cannot say what the script does.
 pub(super) fn import<'a>(p: &'a Problem, d: &Decisions, capacity: u64, may: May) -> Option<State<'a>> {
@@ -23,11 +23,11 @@ pub(super) fn import<'a>(p: &'a Problem, d: &Decisions, capacity: u64, may: May)
             Action::In(_) | Action::Out(_) => {}
         }
     }
-    let mut s = State::new(p, Sequence::new(p, steps), capacity, may);
+    let mut s = State::new(p, AccessSequence::new(p, steps), capacity, may);
     for (t, at) in drops {
-        let gaps = s.scheme.sequence.gaps_of(t);
+        let gaps = s.genotype.sequence.gaps_of(t);
         let left = |g: &GapIx| {
-            let gap = &s.scheme.sequence.gaps[*g];
+            let gap = &s.genotype.sequence.gaps[*g];
             s.open[*g] && gap.from < at && at <= gap.to
         };
         if let Some(g) = gaps.clone().find(left) {
@@ -40,7 +40,7 @@ pub(super) fn import<'a>(p: &'a Problem, d: &Decisions, capacity: u64, may: May)
         }
     }
     s.commit();
-    realise(p, s.scheme.decisions(p)).is_ok().then_some(s)
+    evaluate(p, s.genotype.decisions(p)).is_ok().then_some(s)
 }
 
 #[cfg(test)]
@@ -57,19 +57,19 @@ mod tests {
             let mut draw = Seed(seed);
             let Some(s) = sample(&mut draw, 10) else { continue };
             let (p, capacity) = (&s.problem, s.capacity);
-            let order = Sequence::of_order(p, p.ops.ids());
+            let order = AccessSequence::of_order(p, p.ops.ids());
             let mut chosen = State::new(p, order, capacity, may);
             for g in chosen.open.ids().filter(|_| draw.below(2) == 0) {
                 chosen.set(g, chosen.open[g]);
             }
-            let read = import(p, &chosen.scheme.decisions(p), capacity, may).expect("it can be said");
-            assert_eq!(read.scheme.sequence, chosen.scheme.sequence, "seed {seed}");
+            let read = import(p, &chosen.genotype.decisions(p), capacity, may).expect("it can be said");
+            assert_eq!(read.genotype.sequence, chosen.genotype.sequence, "seed {seed}");
             for g in chosen.open.ids().filter(|&g| chosen.open[g]) {
                 assert_eq!(
                     read.swapped(g),
                     chosen.swapped(g),
                     "seed {seed}: {:?}",
-                    chosen.scheme.sequence.gaps[g]
+                    chosen.genotype.sequence.gaps[g]
                 );
                 swapped += usize::from(read.swapped(g));
             }

@@ -1,33 +1,33 @@
 //! The default planner's search: gaps chosen by prices that stalls teach, until the step fits and the layout
 //! does.
 
-mod again;
-mod ahead;
 mod decode;
+mod duals;
+mod headroom;
 mod import;
-mod improve;
+mod lns;
 mod order;
-mod polish;
-mod prices;
-mod room;
+mod prefetch;
+mod recompute;
+mod repair;
 mod select;
 mod state;
 
 use memc_alloc::Options;
 use rayon::prelude::*;
 
+use crate::access_sequence::AccessSequence;
 use crate::bound;
 use crate::decisions::Decisions;
+use crate::evaluate::{Schedule, evaluate_with};
+use crate::genotype::Genotype;
 use crate::ids::OpPos;
 use crate::planner::{Progress, Request};
 use crate::problem::Problem;
-use crate::realise::{Realised, realise_with};
-use crate::scheme::Scheme;
-use crate::sequence::Sequence;
-use improve::Random;
+use duals::Prices;
+use headroom::First;
+use lns::Random;
 use order::Precedence;
-use prices::Prices;
-use room::First;
 use state::{May, State};
 
 /// What a search may spend.
@@ -66,7 +66,7 @@ const SEARCHES: [(f64, f64, bool); 4] =
 /// What a search found.
 pub struct Outcome {
     /// The best plan that fits, if any.
-    pub best: Option<Realised>,
+    pub best: Option<Schedule>,
     /// Plans that were evaluated.
     pub evaluations: u64,
 }
@@ -96,7 +96,7 @@ pub fn search(
         .map(|(i, &(rate, again, mirror))| {
             let may = May { mirror, ..may };
             let state = |order: &Vec<OpPos>| {
-                let sequence = Sequence::of_order(p, order.iter().copied());
+                let sequence = AccessSequence::of_order(p, order.iter().copied());
                 State::new(p, sequence, request.capacity, may)
             };
             let mut run = Run {
@@ -123,7 +123,7 @@ pub fn search(
         })
         .collect();
     let mut runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
-    room::fit_again(&mut runs)?;
+    headroom::fit_again(&mut runs)?;
     let evaluations: u64 = runs.iter().map(|run| run.evaluations).sum();
     // One without a plan has none to offer; of equals the first.
     let best = runs.into_iter().filter(|run| run.best.is_some()).min_by_key(Run::key);
@@ -174,7 +174,7 @@ struct Run<'a> {
     precedence: Option<&'a Precedence>,
     random: Random,
     /// The best plan that fits.
-    best: Option<Realised>,
+    best: Option<Schedule>,
     /// What it was decoded from.
     chosen: Option<State<'a>>,
     /// What layouts were made for.
@@ -197,7 +197,7 @@ impl<'a> Run<'a> {
         let learned = start.and_then(|s| self.learn(s, &mut prices, until));
         let known = self.known.filter(|k| learned.as_ref().is_none_or(|l| k.0 < l.0));
         let Some((_, state)) = known.cloned().or(learned) else { return Ok(()) };
-        self.judge(&state, &state.scheme)?;
+        self.judge(&state, &state.genotype)?;
         if self.done() {
             return Ok(());
         }
@@ -217,7 +217,7 @@ impl<'a> Run<'a> {
 
     /// What its plan is worth.
     fn key(&self) -> Option<(u64, u64, u64)> {
-        self.best.as_ref().map(Realised::key)
+        self.best.as_ref().map(Schedule::key)
     }
 
     /// Whether nothing better can be found.
@@ -226,8 +226,8 @@ impl<'a> Run<'a> {
     }
 
     /// Lays a choice out and evaluates it in full.
-    fn judge(&mut self, s: &State<'a>, scheme: &Scheme) -> Result<Realised, String> {
-        let r = self.lay_out(scheme)?;
+    fn judge(&mut self, s: &State<'a>, genotype: &Genotype) -> Result<Schedule, String> {
+        let r = self.lay_out(genotype)?;
         self.evaluations += 1;
         let better = self.best.as_ref().is_none_or(|b| r.key() < b.key());
         if better && r.evaluation.dev_bytes <= self.request.capacity {
@@ -237,16 +237,16 @@ impl<'a> Run<'a> {
         Ok(r)
     }
 
-    fn lay_out(&self, scheme: &Scheme) -> Result<Realised, String> {
+    fn lay_out(&self, genotype: &Genotype) -> Result<Schedule, String> {
         let (capacity, work) = (Some(self.request.capacity), self.limits.layout_work);
         // Many layouts fail, most of them whatever is tried; a first plan is worth trying all.
         let options = Options { capacity, work, seed: 0, all: self.best.is_none() };
         let stop = || (self.planned || self.best.is_some()) && (self.request.stop)();
-        realise_with(self.p, scheme.decisions(self.p), &options, &stop)
+        evaluate_with(self.p, genotype.decisions(self.p), &options, &stop)
     }
 
     /// Takes a plan for the best.
-    fn found(&mut self, r: Realised) {
+    fn found(&mut self, r: Schedule) {
         let (step_ns, evaluations) = (r.evaluation.step_ns, self.evaluations);
         (self.request.watch)(Progress { step_ns, evaluations });
         self.best = Some(r);
@@ -259,9 +259,9 @@ impl<'a> Run<'a> {
             return Ok(step);
         }
         let capacity = self.request.capacity;
-        let mut r = self.judge(s, &s.scheme)?;
+        let mut r = self.judge(s, &s.genotype)?;
         if r.evaluation.dev_bytes > capacity {
-            r = self.judge(s, &s.scheme.clone().longest())?;
+            r = self.judge(s, &s.genotype.clone().longest())?;
         }
         Ok(if r.evaluation.dev_bytes <= capacity { r.evaluation.step_ns } else { step.saturating_mul(4) })
     }
@@ -329,7 +329,7 @@ impl<'a> Run<'a> {
         while self.work < until && best.0 > floor && stale < patience && !self.done() {
             stale += 1;
             let with = (prices, self.precedence);
-            let moved = improve::step(&mut s, with, &mut self.random, DECODES, &mut self.work);
+            let moved = lns::step(&mut s, with, &mut self.random, DECODES, &mut self.work);
             self.work += (DECODES * 2 * (s.steps() + s.open.len())) as u64;
             self.evaluations += DECODES as u64;
             // Slightly worse is good enough to go on from.

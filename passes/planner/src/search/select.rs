@@ -2,8 +2,8 @@
 
 use memc_ir::{Arena, Ids};
 
-use super::again::Extent;
-use super::prices::Prices;
+use super::duals::Prices;
+use super::recompute::Extent;
 use super::state::State;
 use crate::ids::{GapIx, StepPos, TensorId};
 
@@ -125,7 +125,7 @@ impl<'s, 'a> Round<'s, 'a> {
             for (k, c) in list.iter().enumerate() {
                 let Some(area) = self.area(c, worst) else { continue };
                 // More than is over capacity is no use.
-                let bytes = s.scheme.sequence.gaps[c.gap].bytes.min(excess(worst)) as f64;
+                let bytes = s.genotype.sequence.gaps[c.gap].bytes.min(excess(worst)) as f64;
                 let score = bytes * area / c.cost.max(1.0);
                 let place = best.partition_point(|b| b.0 >= score);
                 if place < batch {
@@ -139,7 +139,7 @@ impl<'s, 'a> Round<'s, 'a> {
             }
             let mut taken: Vec<TensorId> = Vec::new();
             for c in best.into_iter().map(|(_, k)| list[k].clone()).collect::<Vec<Candidate>>() {
-                let tensor = self.s.scheme.sequence.gaps[c.gap].tensor;
+                let tensor = self.s.genotype.sequence.gaps[c.gap].tensor;
                 if !taken.contains(&tensor)
                     && (taken.is_empty() || self.s.least[worst] > self.s.capacity.kept[worst])
                 {
@@ -147,7 +147,7 @@ impl<'s, 'a> Round<'s, 'a> {
                     taken.push(tensor);
                 }
             }
-            list.retain(|c| !taken.contains(&self.s.scheme.sequence.gaps[c.gap].tensor));
+            list.retain(|c| !taken.contains(&self.s.genotype.sequence.gaps[c.gap].tensor));
             taken.into_iter().for_each(|t| self.of_tensor(t, list));
         };
         for (from, to, freed) in std::mem::take(&mut self.estimates) {
@@ -169,7 +169,7 @@ impl<'s, 'a> Round<'s, 'a> {
             }
         }
         if let How::Redo(extents) = &c.how {
-            let bytes = self.s.scheme.sequence.gaps[c.gap].bytes as f64;
+            let bytes = self.s.genotype.sequence.gaps[c.gap].bytes as f64;
             for e in extents {
                 area -= (self.over[e.to] - self.over[e.from.min(e.to)]) * e.bytes as f64 / bytes;
             }
@@ -187,7 +187,7 @@ impl<'s, 'a> Round<'s, 'a> {
     }
 
     fn take(&mut self, c: &Candidate, wanted: &mut Vec<(StepPos, TensorId)>) {
-        let gap = self.s.scheme.sequence.gaps[c.gap];
+        let gap = self.s.genotype.sequence.gaps[c.gap];
         match &c.how {
             How::Swap { mirror, .. } => {
                 let (gaps, count) = c.gaps();
@@ -216,15 +216,15 @@ impl<'s, 'a> Round<'s, 'a> {
     fn of_tensor(&self, t: TensorId, out: &mut Vec<Candidate>) {
         let (s, prices) = (&*self.s, self.prices);
         let n = s.steps();
-        let gaps = s.scheme.sequence.gaps_of(t);
+        let gaps = s.genotype.sequence.gaps_of(t);
         let kept = |g: GapIx| !s.swapped(g) && !self.gone[g];
         let may_swap = |g: &GapIx| s.open[*g] && kept(*g);
         let useful = |g: GapIx| s.freed(g).iter().any(|&(a, b)| self.over[b] > self.over[a]);
         if !gaps.clone().any(|g| kept(g) && useful(g)) {
             return;
         }
-        let wrap = gaps.clone().next_back().filter(|g| may_swap(g) && s.scheme.sequence.gaps[*g].wraps(n));
-        let mirrored = s.scheme.mirrored[t];
+        let wrap = gaps.clone().next_back().filter(|g| may_swap(g) && s.genotype.sequence.gaps[*g].wraps(n));
+        let mirrored = s.genotype.mirrored[t];
         let now = prices.cost(s, t, &[], mirrored);
         let may_mirror = s.may_mirror(t) && !mirrored;
         for gap in gaps.filter(|&g| kept(g)) {
@@ -258,15 +258,15 @@ impl<'s, 'a> Round<'s, 'a> {
 /// Keeps what need not go: contents that are made again, the longest first, and then swapped gaps, the
 /// dearest first.
 fn relax(s: &mut State<'_>, prices: &Prices) {
-    let steps = &s.scheme.sequence.steps;
+    let steps = &s.genotype.sequence.steps;
     let mut again: Vec<StepPos> = steps.ids().filter(|&i| steps[i].again.is_some()).collect();
     if !again.is_empty() {
-        again.sort_by_key(|&i| (std::cmp::Reverse(s.scheme.sequence.ns[i]), i));
+        again.sort_by_key(|&i| (std::cmp::Reverse(s.genotype.sequence.ns[i]), i));
         let mut dropped = Arena::filled(false, s.steps());
         let mut least = s.least.clone();
         for i in again {
-            let Some(t) = s.scheme.sequence.steps[i].again else { continue };
-            let touches = s.scheme.sequence.touches_of(t);
+            let Some(t) = s.genotype.sequence.steps[i].again else { continue };
+            let touches = s.genotype.sequence.touches_of(t);
             let here = touches.partition_point(|x| x.step < i);
             let Some(after) = here.checked_sub(1).map(|k| touches[k].step.next()) else { continue };
             let bytes = s.p.tensors[t].bytes;
@@ -281,9 +281,9 @@ fn relax(s: &mut State<'_>, prices: &Prices) {
     }
     let mut swapped: Vec<(f64, GapIx)> = Vec::new();
     for g in s.open.ids() {
-        let gap = s.scheme.sequence.gaps[g];
+        let gap = s.genotype.sequence.gaps[g];
         if s.open[g] && s.swapped(g) && !prices.pinned.contains(&s.key(g)) && fits(s, g) {
-            let mirrored = s.scheme.mirrored[gap.tensor];
+            let mirrored = s.genotype.mirrored[gap.tensor];
             let now = prices.cost(s, gap.tensor, &[], mirrored);
             swapped.push((now - prices.cost(s, gap.tensor, &[g], mirrored), g));
         }
@@ -296,14 +296,14 @@ fn relax(s: &mut State<'_>, prices: &Prices) {
 
 /// Whether there is room for a gap's bytes throughout.
 fn fits(s: &State<'_>, g: GapIx) -> bool {
-    let bytes = s.scheme.sequence.gaps[g].bytes;
+    let bytes = s.genotype.sequence.gaps[g].bytes;
     s.freed(g).iter().all(|&(a, b)| Ids::between(a, b).all(|i| s.least[i] + bytes <= s.capacity.kept[i]))
 }
 
 /// Keeps a swapped gap when there is room throughout and its tensor's copies cost less for it.
 fn keep_if_it_fits(s: &mut State<'_>, prices: &Prices, g: GapIx) {
-    let gap = s.scheme.sequence.gaps[g];
-    let mirrored = s.scheme.mirrored[gap.tensor];
+    let gap = s.genotype.sequence.gaps[g];
+    let mirrored = s.genotype.mirrored[gap.tensor];
     if fits(s, g) && prices.cost(s, gap.tensor, &[g], mirrored) < prices.cost(s, gap.tensor, &[], mirrored) {
         s.set(g, false);
     }
@@ -313,10 +313,10 @@ fn keep_if_it_fits(s: &mut State<'_>, prices: &Prices, g: GapIx) {
 mod tests {
     use super::super::state::May;
     use super::*;
+    use crate::access_sequence::AccessSequence;
+    use crate::evaluate::evaluate;
     use crate::problem::Problem;
-    use crate::realise::realise;
     use crate::sample::{self, ALLOWED};
-    use crate::sequence::Sequence;
 
     /// Layers of the chains, each with a forward and a backward op: two candidates at a time.
     const LAYERS: u32 = 1100;
@@ -335,15 +335,15 @@ mod tests {
     /// A choice with so many steps for each candidate more at a time: its step time in ns, the work it took,
     /// and its script, which keeps to the capacity.
     fn chosen(p: &Problem, capacity: u64, may: May, steps: usize) -> (u64, u64, String) {
-        let sequence = Sequence::of_order(p, p.ops.ids());
+        let sequence = AccessSequence::of_order(p, p.ops.ids());
         let mut state = State::new(p, sequence, capacity, may);
         let mut work = 0;
         assert!(greedy_by(&mut state, &Prices::new(p.ops.len(), 1.0), &mut work, steps), "it fits");
         state.commit();
         let time = state.decode(2);
-        let decisions = state.scheme.decisions(p);
+        let decisions = state.genotype.decisions(p);
         let script = decisions.print(p);
-        let load = realise(p, decisions).expect("the script runs").evaluation.load_bytes;
+        let load = evaluate(p, decisions).expect("the script runs").evaluation.load_bytes;
         assert!(load <= capacity, "{load} of {capacity}");
         (time, work, script)
     }

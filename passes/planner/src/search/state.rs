@@ -1,14 +1,14 @@
-//! A set of swapped gaps, decoded into a scheme whose copies are hidden as well as memory allows.
+//! A set of swapped gaps, decoded into a genotype whose copies are hidden as well as memory allows.
 
 use memc_ir::{Arena, Id, ids};
 
-use super::again::{self, Chain, Dropped, View};
 use super::decode::Decoder;
+use super::recompute::{self, Chain, Dropped, View};
+use crate::access_sequence::{AccessSequence, Step};
+use crate::genotype::{Genotype, Swap};
 use crate::ids::{GapIx, OpPos, StepPos, TensorId};
 use crate::planner::Allow;
 use crate::problem::{Kind, Problem};
-use crate::scheme::{Scheme, Swap};
-use crate::sequence::{Sequence, Step};
 use crate::timing::{Copies, Timing};
 
 ids! {
@@ -46,7 +46,7 @@ pub(crate) struct Room<K> {
 pub(crate) struct State<'a> {
     pub(crate) p: &'a Problem,
     pub(crate) may: May,
-    pub(crate) scheme: Scheme,
+    pub(crate) genotype: Genotype,
     pub(crate) ids: Arena<StepPos, StepId>,
     /// For every op, the step at which it runs for the first time.
     pub(crate) ran: Arena<OpPos, StepPos>,
@@ -79,7 +79,7 @@ pub(crate) struct State<'a> {
 
 impl<'a> State<'a> {
     /// Nothing swapped but what has to be.
-    pub(crate) fn new(p: &'a Problem, sequence: Sequence, capacity: u64, may: May) -> State<'a> {
+    pub(crate) fn new(p: &'a Problem, sequence: AccessSequence, capacity: u64, may: May) -> State<'a> {
         let room = Arena::filled(capacity, p.ops.len());
         let room = Room { kept: room.clone(), all: room };
         let mut again = p.ops.next_id().0;
@@ -93,7 +93,7 @@ impl<'a> State<'a> {
 
     fn with_ids(
         p: &'a Problem,
-        sequence: Sequence,
+        sequence: AccessSequence,
         ids: Arena<StepPos, StepId>,
         room: Room<OpPos>,
         may: May,
@@ -111,19 +111,19 @@ impl<'a> State<'a> {
                 anchor[i] = step.op;
             }
         }
-        let scheme = Scheme { early: true, ..Scheme::keep_all(sequence) };
-        let (least, outs) = (scheme.usage(), scheme.copies_out(p));
+        let genotype = Genotype { early: true, ..Genotype::keep_all(sequence) };
+        let (least, outs) = (genotype.usage(), genotype.copies_out(p));
         let each_ns = copies.back.values().sum::<u64>() as f64 / copies.back.len().max(1) as f64 * EACH;
         let mut state = State {
             each_ns,
             p,
             may,
-            scheme,
+            genotype,
             ids,
             ran,
             anchor,
             room,
-            ns_per_byte: again::ns_per_byte(p),
+            ns_per_byte: recompute::ns_per_byte(p),
             copies,
             capacity: Room { kept: Arena::default(), all: Arena::default() },
             least,
@@ -151,13 +151,13 @@ impl<'a> State<'a> {
 
     /// The tensor of a gap, and the id of the step that it follows.
     pub(crate) fn key(&self, g: GapIx) -> (TensorId, Option<StepId>) {
-        let gap = &self.scheme.sequence.gaps[g];
+        let gap = &self.genotype.sequence.gaps[g];
         (gap.tensor, (gap.from >= 0).then(|| self.ids[StepPos::at(gap.from)]))
     }
 
     /// What it takes to make a tensor again at the end of a gap, if that can be.
     pub(crate) fn chain(&self, g: GapIx, reach: f64) -> Option<Chain> {
-        let gap = &self.scheme.sequence.gaps[g];
+        let gap = &self.genotype.sequence.gaps[g];
         let possible = self.may.allow.recompute
             && gap.from >= 0
             && gap.open()
@@ -172,7 +172,7 @@ impl<'a> State<'a> {
     /// The steps, for running ops again: an operand that is gone is made again when that takes at most the
     /// part `reach` of its copies' time.
     fn view(&self, reach: f64) -> View<'_> {
-        let (s, reach) = (&self.scheme.sequence, reach * self.ns_per_byte);
+        let (s, reach) = (&self.genotype.sequence, reach * self.ns_per_byte);
         View { p: self.p, s, ran: &self.ran, reach }
     }
 
@@ -184,12 +184,12 @@ impl<'a> State<'a> {
 
     /// Has the step `from` run before the step `to` instead.
     pub(crate) fn shift(&mut self, from: StepPos, to: StepPos) {
-        let steps = self.scheme.sequence.steps.values().copied();
+        let steps = self.genotype.sequence.steps.values().copied();
         let mut steps: Vec<(Step, StepId)> = steps.zip(self.ids.values().copied()).collect();
         let (from, to) = (from.index(), to.index());
         let step = steps.remove(from);
         steps.insert(if to > from { to - 1 } else { to }, step);
-        again::sound(self.p, &mut steps);
+        recompute::sound(self.p, &mut steps);
         self.replace(steps);
     }
 
@@ -197,17 +197,17 @@ impl<'a> State<'a> {
     fn replace(&mut self, steps: Vec<(Step, StepId)>) {
         let room = self.room.clone();
         let ids = steps.iter().map(|step| step.1).collect();
-        let sequence = Sequence::new(self.p, steps.into_iter().map(|step| step.0).collect());
+        let sequence = AccessSequence::new(self.p, steps.into_iter().map(|step| step.0).collect());
         let mut new = State::with_ids(self.p, sequence, ids, room, self.may);
         for t in self.p.tensors.ids() {
-            new.mirror(t, self.scheme.mirrored[t]);
+            new.mirror(t, self.genotype.mirrored[t]);
             let mut old =
-                self.scheme.sequence.gaps_of(t).filter(|&g| self.open[g] && self.swapped(g)).peekable();
+                self.genotype.sequence.gaps_of(t).filter(|&g| self.open[g] && self.swapped(g)).peekable();
             if old.peek().is_none() {
                 continue;
             }
             let old: Vec<(TensorId, Option<StepId>)> = old.map(|g| self.key(g)).collect();
-            for g in new.scheme.sequence.gaps_of(t) {
+            for g in new.genotype.sequence.gaps_of(t) {
                 if new.open[g] && old.contains(&new.key(g)) {
                     new.set(g, true);
                 }
@@ -221,18 +221,18 @@ impl<'a> State<'a> {
 
     /// Steps of the sequence.
     pub(crate) fn steps(&self) -> usize {
-        self.scheme.sequence.steps.len()
+        self.genotype.sequence.steps.len()
     }
 
     /// Positions that a swapped gap frees at most, half-open; the second range is in the next step.
     pub(crate) fn freed(&self, g: GapIx) -> [(StepPos, StepPos); 2] {
-        let (gap, n) = (&self.scheme.sequence.gaps[g], self.steps() as i32);
+        let (gap, n) = (&self.genotype.sequence.gaps[g], self.steps() as i32);
         let at = |position: i32| StepPos::at(position.min(n));
         [(at(gap.from + 1), at(gap.to)), (StepPos(0), at(gap.to - n))]
     }
 
     pub(crate) fn swapped(&self, g: GapIx) -> bool {
-        self.scheme.swaps[g].is_some()
+        self.genotype.swaps[g].is_some()
     }
 
     /// Whether a tensor may be on both sides when a step begins.
@@ -242,18 +242,18 @@ impl<'a> State<'a> {
 
     /// Has a persistent tensor on both sides when a step begins, or not.
     pub(crate) fn mirror(&mut self, t: TensorId, mirrored: bool) {
-        if self.scheme.mirrored[t] == mirrored {
+        if self.genotype.mirrored[t] == mirrored {
             return;
         }
         self.journal.push(Change::Mirror(t));
-        self.scheme.mirrored[t] = mirrored;
-        self.scheme.copies_out_of(self.p, t, &mut self.outs);
+        self.genotype.mirrored[t] = mirrored;
+        self.genotype.copies_out_of(self.p, t, &mut self.outs);
     }
 
     /// Swaps nothing that need not be, and runs nothing again.
     pub(crate) fn clear(&mut self) {
-        if self.scheme.sequence.steps.len() > self.p.ops.len() {
-            let dropped = self.scheme.sequence.steps.values().map(|s| s.again.is_some()).collect();
+        if self.genotype.sequence.steps.len() > self.p.ops.len() {
+            let dropped = self.genotype.sequence.steps.values().map(|s| s.again.is_some()).collect();
             self.restructure(&[], &dropped, 0.0);
         }
         for g in self.open.ids() {
@@ -261,8 +261,8 @@ impl<'a> State<'a> {
                 self.set(g, false);
             }
         }
-        for t in self.scheme.mirrored.ids() {
-            if self.scheme.mirrored[t] {
+        for t in self.genotype.mirrored.ids() {
+            if self.genotype.mirrored[t] {
                 self.mirror(t, false);
             }
         }
@@ -274,14 +274,14 @@ impl<'a> State<'a> {
             return;
         }
         self.journal.push(Change::Swap(g));
-        let gap = self.scheme.sequence.gaps[g];
+        let gap = self.genotype.sequence.gaps[g];
         for (from, to) in self.freed(g) {
             for least in self.least.range_mut(from, to) {
                 *least = if swapped { *least - gap.bytes } else { *least + gap.bytes };
             }
         }
-        self.scheme.swaps[g] = swapped.then(|| Swap::longest(&gap, self.steps()));
-        self.scheme.copies_out_of(self.p, gap.tensor, &mut self.outs);
+        self.genotype.swaps[g] = swapped.then(|| Swap::longest(&gap, self.steps()));
+        self.genotype.copies_out_of(self.p, gap.tensor, &mut self.outs);
     }
 
     /// Forgets how to go back.
@@ -298,15 +298,15 @@ impl<'a> State<'a> {
         while let Some(change) = self.journal.pop() {
             match change {
                 Change::Swap(g) => self.set(g, !self.swapped(g)),
-                Change::Mirror(t) => self.mirror(t, !self.scheme.mirrored[t]),
+                Change::Mirror(t) => self.mirror(t, !self.genotype.mirrored[t]),
             }
             self.journal.pop();
         }
     }
 
-    /// Evaluates the scheme as it is.
+    /// Evaluates the genotype as it is.
     pub(crate) fn time(&mut self) -> u64 {
-        self.timing.evaluate(&self.scheme, &self.copies, &self.outs)
+        self.timing.evaluate(&self.genotype, &self.copies, &self.outs)
     }
 }
 

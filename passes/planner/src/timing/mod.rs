@@ -1,4 +1,4 @@
-//! How long a scheme takes: a recurrence over its steps and copies that allocates nothing once it has seen
+//! How long a genotype takes: a recurrence over its steps and copies that allocates nothing once it has seen
 //! the sequence.
 //!
 //! The same three streams as the discrete-event model, with two simplifications that make it fast, and never
@@ -14,10 +14,10 @@ mod walk;
 
 use memc_ir::Arena;
 
+use crate::access_sequence::Gap;
+use crate::genotype::Genotype;
 use crate::ids::{GapIx, StepPos};
 use crate::problem::Problem;
-use crate::scheme::Scheme;
-use crate::sequence::Gap;
 use walk::{Cell, Clock, EMPTY, Leave, LeaveIx, NO_LEAVE, NO_STEP, Return, ReturnIx, Walk};
 
 /// Why a step began as late as it did.
@@ -32,7 +32,7 @@ pub enum Cause {
     Out(GapIx),
 }
 
-/// Workspace and result of evaluations of schemes over one sequence.
+/// Workspace and result of evaluations of genotypes over one sequence.
 #[derive(Clone, Debug, Default)]
 pub struct Timing {
     /// Time from one step to the next in ns.
@@ -54,7 +54,7 @@ pub struct Timing {
     /// One bit for every place in the order of copies: whether the gap has a copy.
     moved: Vec<u64>,
     cells: Arena<StepPos, Cell>,
-    /// The copies of the scheme, the last issued first.
+    /// The copies of the genotype, the last issued first.
     leaves: Arena<LeaveIx, Leave>,
     returns: Arena<ReturnIx, Return>,
     /// What the next step has to know at positions that this one has yet to pass: position, time, gap.
@@ -94,8 +94,8 @@ impl Copies {
 }
 
 impl Timing {
-    /// Evaluates a scheme; `outs` says when each gap's copy to the host is issued.
-    pub fn evaluate(&mut self, s: &Scheme, copies: &Copies, outs: &Arena<GapIx, i32>) -> u64 {
+    /// Evaluates a genotype; `outs` says when each gap's copy to the host is issued.
+    pub fn evaluate(&mut self, s: &Genotype, copies: &Copies, outs: &Arena<GapIx, i32>) -> u64 {
         self.reset(s.sequence.steps.len(), s.swaps.len());
         self.queue(s, copies, outs);
         let mut clock = Clock { last_out: self.last_out(), ..Clock::default() };
@@ -124,7 +124,7 @@ impl Timing {
         self.late_room.clear();
         self.late_need.clear();
         if (self.start.len(), self.out.len()) == (n, gaps) {
-            // Steps are overwritten; of the gaps, only those of the last scheme have anything.
+            // Steps are overwritten; of the gaps, only those of the last genotype have anything.
             for leave in self.leaves.values() {
                 self.out[leave.gap] = (0, 0);
                 self.out_cause[leave.gap] = Cause::Compute;
@@ -151,7 +151,7 @@ impl Timing {
     }
 
     /// Links the copies of every position, the most urgent first.
-    fn queue(&mut self, s: &Scheme, copies: &Copies, outs: &Arena<GapIx, i32>) {
+    fn queue(&mut self, s: &Genotype, copies: &Copies, outs: &Arena<GapIx, i32>) {
         self.moved.clear();
         self.moved.resize(outs.len().div_ceil(64), 0);
         for ((&out, swap), &rank) in outs.values().zip(s.swaps.values()).zip(copies.rank.values()) {
@@ -171,7 +171,7 @@ impl Timing {
     }
 
     /// Puts a gap's copies before all others at their positions.
-    fn link(&mut self, s: &Scheme, copies: &Copies, gap: GapIx, out: i32) {
+    fn link(&mut self, s: &Genotype, copies: &Copies, gap: GapIx, out: i32) {
         let n = s.sequence.steps.len() as i32;
         let swap = s.swaps[gap];
         let mut after = NO_LEAVE;
@@ -209,7 +209,7 @@ impl Timing {
         self.leaves[k].gap
     }
 
-    fn walk(&mut self, s: &Scheme, clock: &mut Clock) {
+    fn walk(&mut self, s: &Genotype, clock: &mut Clock) {
         for (position, time, gap) in self.late_room.drain(..) {
             self.cells[position].make_room(time, gap);
         }

@@ -3,11 +3,11 @@
 use memc_ir::{Arena, Id};
 
 use super::{Cause, Copies, Timing};
+use crate::access_sequence::{AccessSequence, Step};
+use crate::genotype::{Genotype, Swap};
 use crate::ids::{GapIx, StepPos};
 use crate::problem::Problem;
 use crate::sample::{Draw, Seed, sample};
-use crate::scheme::{Scheme, Swap};
-use crate::sequence::{Sequence, Step};
 
 /// Start, end and cause.
 type Span = (u64, u64, Cause);
@@ -30,7 +30,7 @@ struct Plain {
 
 impl Plain {
     /// The time of a step, and when everything runs from the step's beginning on.
-    fn evaluate(s: &Scheme, copies: &Copies, outs: &Arena<GapIx, i32>) -> (u64, Plain) {
+    fn evaluate(s: &Genotype, copies: &Copies, outs: &Arena<GapIx, i32>) -> (u64, Plain) {
         let (n, gaps) = (s.sequence.steps.len(), s.swaps.len());
         let none = Arena::filled((0, GapIx(u32::MAX)), n + 1);
         let nothing = (0, 0, Cause::Compute);
@@ -60,7 +60,7 @@ impl Plain {
         (step_ns, x)
     }
 
-    fn walk(&mut self, s: &Scheme, copies: &Copies, outs: &Arena<GapIx, i32>) {
+    fn walk(&mut self, s: &Genotype, copies: &Copies, outs: &Arena<GapIx, i32>) {
         let n = s.sequence.steps.len() as i32;
         for i in 0..=n {
             for &g in copies.order.iter().filter(|&&g| outs[g].min(n) == i) {
@@ -102,7 +102,7 @@ impl Plain {
         }
     }
 
-    fn out(&mut self, s: &Scheme, copies: &Copies, g: GapIx) {
+    fn out(&mut self, s: &Genotype, copies: &Copies, g: GapIx) {
         let n = s.sequence.steps.len() as i32;
         let start = self.compute.max(self.d2h);
         let cause = if self.d2h > self.compute { Cause::Out(self.last.0) } else { Cause::Compute };
@@ -116,7 +116,7 @@ impl Plain {
         }
     }
 
-    fn back(&mut self, s: &Scheme, copies: &Copies, g: GapIx) {
+    fn back(&mut self, s: &Genotype, copies: &Copies, g: GapIx) {
         let n = s.sequence.steps.len() as i32;
         let (to, back) = (s.sequence.gaps[g].to, s.swaps[g].map_or(0, |w| w.back));
         let (mut start, mut cause) = self.earliest();
@@ -150,8 +150,8 @@ fn steps(p: &Problem, draw: &mut Seed) -> Vec<Step> {
 }
 
 /// Swaps some gaps, each for a part of it, and keeps some states on both sides.
-fn scheme(p: &Problem, draw: &mut Seed) -> Scheme {
-    let mut s = Scheme::keep_all(Sequence::new(p, steps(p, draw)));
+fn genotype(p: &Problem, draw: &mut Seed) -> Genotype {
+    let mut s = Genotype::keep_all(AccessSequence::new(p, steps(p, draw)));
     let n = s.sequence.steps.len();
     let share = 1 + draw.below(4);
     for (gap, swap) in s.sequence.gaps.values().zip(s.swaps.values_mut()) {
@@ -171,17 +171,17 @@ fn scheme(p: &Problem, draw: &mut Seed) -> Scheme {
 
 #[test]
 fn the_fast_recurrence_is_the_plain_one() {
-    // One workspace for all: nothing of a scheme may be left when the next is evaluated.
+    // One workspace for all: nothing of a genotype may be left when the next is evaluated.
     let mut timing = Timing::default();
     let (mut evaluated, mut stalled) = (0, 0);
     for seed in 0..800 {
         let mut draw = Seed(seed);
         let Some(sample) = sample(&mut draw, 30) else { continue };
         let p = &sample.problem;
-        let s = scheme(p, &mut draw);
+        let s = genotype(p, &mut draw);
         let copies = Copies::new(p, &s.sequence.gaps);
-        let schemes = [s.clone(), Scheme::keep_all(s.sequence.clone()), s];
-        for s in schemes {
+        let genotypes = [s.clone(), Genotype::keep_all(s.sequence.clone()), s];
+        for s in genotypes {
             let outs = s.copies_out(p);
             let (step_ns, plain) = Plain::evaluate(&s, &copies, &outs);
             assert_eq!(timing.evaluate(&s, &copies, &outs), step_ns, "seed {seed}");

@@ -39,12 +39,12 @@ fn areas_are_sums_over_steps() {
     for seed in 0..50 {
         let Some(s) = sample(&mut Seed(seed), 12) else { continue };
         let p = &s.problem;
-        let scheme = Scheme::keep_all(Sequence::of_order(p, p.ops.ids()));
-        let mut load = Load::new(&scheme);
-        let whole = Load::new(&scheme);
+        let genotype = Genotype::keep_all(AccessSequence::of_order(p, p.ops.ids()));
+        let mut load = Load::new(&genotype);
+        let whole = Load::new(&genotype);
         let mut areas = Areas::new(&whole);
-        for gap in scheme.sequence.gaps.values().filter(|g| !g.arrives()) {
-            for other in scheme.sequence.gaps.values() {
+        for gap in genotype.sequence.gaps.values().filter(|g| !g.arrives()) {
+            for other in genotype.sequence.gaps.values() {
                 assert_eq!(areas.of(other), area(&load, other), "seed {seed}");
             }
             areas.remove(gap);
@@ -64,20 +64,20 @@ fn figure_6_submodular_scores() {
         12,
         &[("v1", 60, &[0, 9]), ("v2", 10, &[1, 7]), ("v3", 10, &[3, 10]), ("late", 24, &[9, 10, 11])],
     );
-    let scheme = Scheme::keep_all(Sequence::of_order(&p, p.ops.ids()));
-    let load = Load::new(&scheme);
+    let genotype = Genotype::keep_all(AccessSequence::of_order(&p, p.ops.ids()));
+    let load = Load::new(&genotype);
     let gaps: Vec<GapIx> = Ids::first(3).collect();
-    let gap = |k: usize| &scheme.sequence.gaps[gaps[k]];
-    let areas: Vec<u128> = gaps.iter().map(|&g| area(&load, &scheme.sequence.gaps[g])).collect();
+    let gap = |k: usize| &genotype.sequence.gaps[gaps[k]];
+    let areas: Vec<u128> = gaps.iter().map(|&g| area(&load, &genotype.sequence.gaps[g])).collect();
     let by_hand = |steps: std::ops::Range<usize>| -> u128 {
         steps.map(|i| u128::from(load.bytes[StepPos::new(i)]) * 10_000_000).sum()
     };
     assert_eq!(areas, [by_hand(1..9), by_hand(2..7), by_hand(4..10)]);
-    let scores = swdoa(&scheme, &load, &gaps);
+    let scores = swdoa(&genotype, &load, &gaps);
     assert_eq!(scores[0], areas[0] as f64, "the largest is chosen under the original load");
     assert!(areas[1] < areas[2] && areas[2] < areas[0]);
     // Then v3: op 9, where v1 is accessed, still has all of its load.
-    let mut rest = Load::new(&scheme);
+    let mut rest = Load::new(&genotype);
     rest.remove(gap(0));
     assert_eq!(scores[2], area(&rest, gap(2)) as f64);
     rest.remove(gap(2));
@@ -90,9 +90,9 @@ fn figure_6_submodular_scores() {
 #[test]
 fn absences() {
     let p = step(12, &[("small", 4, &[0, 8]), ("large", 60, &[1, 5])]);
-    let scheme = Scheme::keep_all(Sequence::of_order(&p, p.ops.ids()));
-    let (load, copies) = (Load::new(&scheme), Copies::new(&p, &scheme.sequence.gaps));
-    let gap = |g: GapIx| (&scheme.sequence.gaps[g], copies.out[g] + copies.back[g]);
+    let genotype = Genotype::keep_all(AccessSequence::of_order(&p, p.ops.ids()));
+    let (load, copies) = (Load::new(&genotype), Copies::new(&p, &genotype.sequence.gaps));
+    let gap = |g: GapIx| (&genotype.sequence.gaps[g], copies.out[g] + copies.back[g]);
     let ((small, small_ns), (large, large_ns)) = (gap(GapIx(0)), gap(GapIx(1)));
     assert_eq!(doa(&load, small, small_ns), 70e6 - 8e6);
     assert_eq!(aoa(&load, small, small_ns), 62e6 * (4 * MB) as f64);
@@ -116,15 +116,15 @@ fn figure_7_schedule() {
             ("x3", 5, &[4, 5]),
         ],
     );
-    let mut scheme = Scheme::keep_all(Sequence::of_order(&p, p.ops.ids()));
-    assert_eq!(scheme.usage().values().max(), Some(&(120 * MB)));
+    let mut genotype = Genotype::keep_all(AccessSequence::of_order(&p, p.ops.ids()));
+    assert_eq!(genotype.usage().values().max(), Some(&(120 * MB)));
     for g in Ids::first(3) {
-        scheme.swaps[g] = Some(Swap::longest(&scheme.sequence.gaps[g], 10));
+        genotype.swaps[g] = Some(Swap::longest(&genotype.sequence.gaps[g], 10));
     }
-    let copies = Copies::new(&p, &scheme.sequence.gaps);
-    let outs = scheme.copies_out(&p);
+    let copies = Copies::new(&p, &genotype.sequence.gaps);
+    let outs = genotype.copies_out(&p);
     let ms = |t: Option<(u64, u64)>| t.map(|(a, b)| (a / 1_000_000, b / 1_000_000));
-    let mut free = scheme.clone();
+    let mut free = genotype.clone();
     let planned = schedule::schedule(&mut free, &copies, &outs, u64::MAX);
     assert_eq!(
         planned.values().take(3).map(|p| ms(p.out)).collect::<Vec<_>>(),
@@ -136,9 +136,9 @@ fn figure_7_schedule() {
         [Some((65, 90)), Some((40, 65)), Some((15, 40))]
     );
     assert!(free.usage().values().max() > Some(&(60 * MB)), "LOAD' exceeds the limit");
-    schedule::schedule(&mut scheme, &copies, &outs, 60 * MB);
-    assert!(scheme.usage().values().max() <= Some(&(60 * MB)), "LOAD'' does not");
-    let step = Timing::default().evaluate(&scheme, &copies, &outs);
+    schedule::schedule(&mut genotype, &copies, &outs, 60 * MB);
+    assert!(genotype.usage().values().max() <= Some(&(60 * MB)), "LOAD'' does not");
+    let step = Timing::default().evaluate(&genotype, &copies, &outs);
     assert!(step > p.compute_ns(), "the delay shows as overhead");
 }
 
@@ -151,7 +151,7 @@ fn the_combination_is_no_worse() {
         let request = Request::new(activations * 4 * MB + 24 * 256);
         let step = |planner: &Planner| {
             let found = (planner.plan)(&p, &request).expect("it fits");
-            memc_planner::realise(&p, found.decisions).expect("it runs").evaluation.step_ns
+            memc_planner::evaluate(&p, found.decisions).expect("it runs").evaluation.step_ns
         };
         let single = [DOA, AOA, WDOA, SWDOA].iter().map(step).min();
         assert!(Some(step(&COMBINED)) <= single);

@@ -3,8 +3,8 @@
 
 use memc_ir::{Arena, Id};
 
+use super::duals::Prices;
 use super::order::Precedence;
-use super::prices::Prices;
 use super::select;
 use super::state::State;
 use crate::ids::{GapIx, StepPos, TensorId};
@@ -72,14 +72,14 @@ pub(crate) fn step(
         match excess? {
             Excess::Again(i) => {
                 let mut dropped = Arena::filled(false, s.steps());
-                let again = |i: &StepPos| s.scheme.sequence.steps[*i].again.is_some();
+                let again = |i: &StepPos| s.genotype.sequence.steps[*i].again.is_some();
                 let near = i.index().saturating_sub(8)..(i.index() + 9).min(s.steps());
                 let near: Vec<StepPos> = near.map(StepPos::new).filter(again).collect();
                 let keep = random.below(4);
                 for k in near {
                     if k == i || random.below(4) < keep {
                         dropped[k] = true;
-                        noisy.again[s.scheme.sequence.steps[k].op] *= 8.0;
+                        noisy.again[s.genotype.sequence.steps[k].op] *= 8.0;
                     }
                 }
                 s.restructure(&[], &dropped, noisy.reach);
@@ -111,7 +111,7 @@ fn flip(s: &mut State<'_>, prices: &mut Prices, random: &mut Random) {
     for _ in 0..=random.below(3) {
         let t = TensorId::new(random.below(s.p.tensors.len() as u64) as usize);
         if s.may_mirror(t) && random.below(4) == 0 {
-            let mirrored = s.scheme.mirrored[t];
+            let mirrored = s.genotype.mirrored[t];
             s.mirror(t, !mirrored);
         }
         let g = GapIx::new(random.below(s.open.len() as u64) as usize);
@@ -129,11 +129,11 @@ fn flip(s: &mut State<'_>, prices: &mut Prices, random: &mut Random) {
 /// Has an op near a step run earlier or later.
 fn shift(s: &mut State<'_>, precedence: &Precedence, at: StepPos, random: &mut Random) -> Option<()> {
     let near = (at.index() + random.below(17) as usize).checked_sub(8)?;
-    let step = *s.scheme.sequence.steps.get(StepPos::new(near))?;
+    let step = *s.genotype.sequence.steps.get(StepPos::new(near))?;
     if step.again.is_some() {
         return None;
     }
-    let (from, to) = precedence.window(step.op, &s.ran, s.scheme.sequence.steps.next_id());
+    let (from, to) = precedence.window(step.op, &s.ran, s.genotype.sequence.steps.next_id());
     let reach = 1 << random.below(12);
     let (from, to) = (from.index().max(near.saturating_sub(reach)), to.index().min(near + 1 + reach));
     // Where it is counts as one place.
@@ -153,7 +153,7 @@ enum Excess {
 }
 
 fn draw(s: &State<'_>, random: &mut Random) -> Option<Excess> {
-    let (t, sequence) = (&s.timing, &s.scheme.sequence);
+    let (t, sequence) = (&s.timing, &s.genotype.sequence);
     let again = |i: StepPos| if sequence.steps[i].again.is_some() { sequence.ns[i] } else { 0 };
     let total: u64 = sequence.steps.ids().map(|i| again(i) + t.stall(i)).sum();
     let mut at = random.below(total);

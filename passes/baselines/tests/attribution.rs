@@ -1,7 +1,7 @@
 //! The account of a step, on plans of planners that differ.
 
 use memc_baselines::PLANNERS;
-use memc_planner::account::{Back, Cause, account};
+use memc_planner::attribution::{Back, Cause, account};
 use memc_planner::sample::{Sample, Seed, sample};
 use memc_planner::{Kind, Planner, Request, solve};
 

@@ -9,9 +9,9 @@ use rayon::prelude::*;
 
 use super::state::State;
 use super::{DECODES, Run};
+use crate::evaluate::Schedule;
 use crate::ids::{CommandIx, StepPos};
 use crate::place::{Stream, What};
-use crate::realise::Realised;
 
 /// Waits looked at in one round, the longest first.
 const WAITS: usize = 32;
@@ -43,11 +43,11 @@ impl<'a> Run<'a> {
             // Many come to the same.
             let mut distinct: Vec<State<'a>> = Vec::new();
             for choice in choices {
-                if distinct.iter().all(|other| other.scheme.swaps != choice.scheme.swaps) {
+                if distinct.iter().all(|other| other.genotype.swaps != choice.genotype.swaps) {
                     distinct.push(choice);
                 }
             }
-            let tried: Vec<Option<Realised>> =
+            let tried: Vec<Option<Schedule>> =
                 distinct.par_iter().map(|choice| self.fitting(choice)).collect::<Result<_, _>>()?;
             self.evaluations += tried.len() as u64;
             let fits = tried.into_iter().zip(distinct).filter_map(|(r, state)| Some((r?, state)));
@@ -70,23 +70,23 @@ impl<'a> Run<'a> {
                 *room += capacity.saturating_sub(*room) / part;
             }
         }
-        let before = s.scheme.swaps.clone();
+        let before = s.genotype.swaps.clone();
         s.decode(DECODES);
-        (s.scheme.swaps != before).then_some(s)
+        (s.genotype.swaps != before).then_some(s)
     }
 
     /// The plan of a choice, if it fits.
-    fn fitting(&self, s: &State<'a>) -> Result<Option<Realised>, String> {
+    fn fitting(&self, s: &State<'a>) -> Result<Option<Schedule>, String> {
         if (self.request.stop)() {
             return Ok(None);
         }
-        let r = self.lay_out(&s.scheme)?;
+        let r = self.lay_out(&s.genotype)?;
         Ok((r.evaluation.dev_bytes <= self.request.capacity).then_some(r))
     }
 }
 
 /// What kernels of a plan wait for, as far as more bytes could help.
-fn waits(r: &Realised) -> Vec<Wait> {
+fn waits(r: &Schedule) -> Vec<Wait> {
     let (commands, spans) = (&r.trace.commands, &r.timeline.spans);
     let runs: Arena<StepPos, CommandIx> =
         commands.ids().filter(|&c| matches!(commands[c].what, What::Run { .. })).collect();

@@ -1,17 +1,17 @@
 //! What a plan does to each tensor, what that costs, and what every stall waits for.
 //!
-//! Reads a realised script; decides nothing. A copy's cost counts as hidden as far as no kernel waited for
-//! it: a stall is put down to the copy that ended last of those that the kernel awaited.
+//! Reads a schedule; decides nothing. A copy's cost counts as hidden as far as no kernel waited for
+//! it: a stall is put down to the copy that ended last of those that the kernel waited.
 
 mod most;
 
 use memc_ir::Arena;
 
 use crate::decisions::Home;
+use crate::evaluate::{Schedule, live};
 use crate::ids::{CommandIx, OpPos, TensorId};
 use crate::place::{Command, Event, Space, What};
 use crate::problem::Problem;
-use crate::realise::{Realised, live};
 use most::Most;
 
 /// How a tensor comes back.
@@ -135,8 +135,8 @@ struct Close {
     rerun_ns: u64,
 }
 
-/// Accounts for a realised script of the problem.
-pub fn account(p: &Problem, r: &Realised) -> Account {
+/// Accounts for a schedule of the problem.
+pub fn account(p: &Problem, r: &Schedule) -> Account {
     let waited = waited(r);
     let mut out = Account { stalls: stalls(r), ..Account::default() };
     for c in r.trace.commands.values() {
@@ -169,7 +169,7 @@ pub fn account(p: &Problem, r: &Realised) -> Account {
 
 struct Walk<'a> {
     p: &'a Problem,
-    r: &'a Realised,
+    r: &'a Schedule,
     runs: &'a [RunAt],
     most: &'a Most,
     waited: &'a Arena<CommandIx, u64>,
@@ -300,7 +300,7 @@ impl Walk<'_> {
 }
 
 /// For every command, how long kernels waited for it.
-fn waited(r: &Realised) -> Arena<CommandIx, u64> {
+fn waited(r: &Schedule) -> Arena<CommandIx, u64> {
     let mut out = Arena::filled(0u64, r.trace.commands.len());
     for (c, span) in r.trace.commands.values().zip(r.timeline.spans.values()) {
         if let (What::Run { .. }, Some(cause)) = (c.what, span.cause) {
@@ -310,7 +310,7 @@ fn waited(r: &Realised) -> Arena<CommandIx, u64> {
     out
 }
 
-fn stalls(r: &Realised) -> Vec<Stall> {
+fn stalls(r: &Schedule) -> Vec<Stall> {
     let mut out = Vec::new();
     for (c, span) in r.trace.commands.values().zip(r.timeline.spans.values()) {
         let What::Run { op, again } = c.what else { continue };
@@ -339,7 +339,7 @@ fn stalls(r: &Realised) -> Vec<Stall> {
 }
 
 /// Every run in order, with the bytes on the device meanwhile.
-fn runs(r: &Realised) -> Vec<RunAt> {
+fn runs(r: &Schedule) -> Vec<RunAt> {
     let loads = live(&r.trace);
     let run = |c: &Command| match c.what {
         What::Run { op, .. } => Some((op, loads.get(c.at).copied().unwrap_or(0))),

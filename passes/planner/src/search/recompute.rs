@@ -4,9 +4,9 @@
 use memc_ir::Arena;
 
 use super::state::StepId;
+use crate::access_sequence::{AccessSequence, Step, Touch};
 use crate::ids::{GapIx, OpPos, StepPos, TensorId};
 use crate::problem::{Kind, Problem};
-use crate::sequence::{Sequence, Step, Touch};
 
 /// Longest chain of ops that are run again for one content.
 const DEPTH: usize = 24;
@@ -50,7 +50,7 @@ pub(crate) fn ns_per_byte(p: &Problem) -> f64 {
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     pub(crate) p: &'a Problem,
-    pub(crate) s: &'a Sequence,
+    pub(crate) s: &'a AccessSequence,
     /// The step of every op's first run.
     pub(crate) ran: &'a Arena<OpPos, StepPos>,
     /// An operand that is gone is made again when that takes at most this many ns for each of its bytes.
@@ -203,7 +203,7 @@ pub(crate) fn sound(p: &Problem, steps: &mut Vec<(Step, StepId)>) {
 }
 
 /// The gap of a tensor around a step, which does not touch it.
-fn covering(s: &Sequence, t: TensorId, at: StepPos) -> Option<GapIx> {
+fn covering(s: &AccessSequence, t: TensorId, at: StepPos) -> Option<GapIx> {
     let n = s.steps.len() as i32;
     let at = at.position();
     let covers = |g: &GapIx| {

@@ -10,10 +10,10 @@ use rayon::prelude::*;
 
 use super::state::State;
 use super::{DECODES, Run};
+use crate::evaluate::{Schedule, evaluate_prefetched};
 use crate::ids::{CommandIx, GapIx, StepPos, TensorId};
 use crate::place::What;
 use crate::problem::Kind;
-use crate::realise::{Realised, realise_ahead};
 
 /// Lengths of the tail that are tried, in halves of the time that the copies of all inputs take.
 const TAILS: [u64; 4] = [1, 2, 4, 8];
@@ -31,8 +31,8 @@ impl<'a> Run<'a> {
         // For inputs that are used again, the longest time between two uses.
         let mut gaps = Vec::new();
         for &t in &inputs {
-            let own = away.scheme.sequence.gaps_of(t);
-            let long = |&g: &GapIx| away.scheme.sequence.gaps[g].to - away.scheme.sequence.gaps[g].from;
+            let own = away.genotype.sequence.gaps_of(t);
+            let long = |&g: &GapIx| away.genotype.sequence.gaps[g].to - away.genotype.sequence.gaps[g].from;
             if let Some(g) = own.filter(|&g| away.open[g]).max_by_key(long) {
                 if !away.swapped(g) {
                     away.set(g, true);
@@ -49,23 +49,23 @@ impl<'a> Run<'a> {
                 let from = self.tail(&choice, &inputs, times);
                 // Back before the next step's copies begin, which they would hold up.
                 let before = self.tail(&choice, &inputs, times + 2).position();
-                let arrivals = inputs.iter().flat_map(|&t| choice.scheme.sequence.gaps_of(t).take(1));
+                let arrivals = inputs.iter().flat_map(|&t| choice.genotype.sequence.gaps_of(t).take(1));
                 let early: Vec<(GapIx, i32)> =
                     arrivals.map(|g| (g, 0)).chain(gaps.iter().map(|&g| (g, before))).collect();
                 for (g, at) in early {
-                    if let Some(swap) = &mut choice.scheme.swaps[g] {
+                    if let Some(swap) = &mut choice.genotype.swaps[g] {
                         swap.back = swap.back.min(at).max(swap.drop);
                     }
                 }
                 let same = |(other, at): &(State<'a>, StepPos)| {
-                    (*at, &other.scheme.swaps) == (from, &choice.scheme.swaps)
+                    (*at, &other.genotype.swaps) == (from, &choice.genotype.swaps)
                 };
                 if !trials.iter().any(same) {
                     trials.push((choice, from));
                 }
             }
         }
-        let tried: Vec<Option<Realised>> = trials
+        let tried: Vec<Option<Schedule>> = trials
             .par_iter()
             .map(|(choice, from)| self.arriving(choice, &inputs, *from))
             .collect::<Result<_, _>>()?;
@@ -79,7 +79,7 @@ impl<'a> Run<'a> {
     }
 
     /// Whether an op waits for an input's copy.
-    fn awaits_input(&self, r: &Realised) -> bool {
+    fn awaits_input(&self, r: &Schedule) -> bool {
         let input = |c: CommandIx| match r.trace.commands[c].what {
             What::In(t) => self.p.tensors[t].kind == Kind::Input,
             _ => false,
@@ -100,21 +100,22 @@ impl<'a> Run<'a> {
         s: &State<'a>,
         inputs: &[TensorId],
         from: StepPos,
-    ) -> Result<Option<Realised>, String> {
+    ) -> Result<Option<Schedule>, String> {
         if (self.request.stop)() {
             return Ok(None);
         }
         let (capacity, work) = (self.request.capacity, self.limits.layout_work);
         let options = Options { capacity: Some(capacity), work, seed: 0, all: true };
         let from: Vec<(TensorId, StepPos)> = inputs.iter().map(|&t| (t, from)).collect();
-        let r = realise_ahead(self.p, s.scheme.decisions(self.p), (&options, self.request.stop), &from)?;
+        let r =
+            evaluate_prefetched(self.p, s.genotype.decisions(self.p), (&options, self.request.stop), &from)?;
         Ok(r.filter(|r| r.evaluation.dev_bytes <= capacity))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::{Allow, Decisions, Request, Starts, plan, realise};
+    use crate::{Allow, Decisions, Request, Starts, evaluate, plan};
 
     /// Ten ops of 1,000 ns, the first and, if so said, the last of which read an input whose copy takes 2,048
     /// ns.
@@ -153,7 +154,7 @@ mod tests {
             let allow = Allow { swap: true, recompute: false, reorder: false };
             let request = Request { allow, ..Request::new(tensors * 2048) };
             let found = plan(&p, &request, &Starts::NONE).expect("there is a plan");
-            let took = |decisions| realise(&p, decisions).expect("it runs").evaluation.step_ns;
+            let took = |decisions| evaluate(&p, decisions).expect("it runs").evaluation.step_ns;
             assert!(took(Decisions::keep_all(&p)) > 10_000);
             assert_eq!(took(found.decisions), 10_000, "late: {late}");
         }

@@ -60,7 +60,7 @@ pub struct Touch {
 
 /// A sequence of steps and what follows from it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Sequence {
+pub struct AccessSequence {
     /// The steps in order.
     pub steps: Arena<StepPos, Step>,
     /// The gaps, by tensor and then by time; a persistent tensor's last one wraps around.
@@ -79,17 +79,17 @@ pub struct Sequence {
     pub output_ns: Arena<StepPos, u64>,
 }
 
-impl Sequence {
+impl AccessSequence {
     /// The ops of a problem in the given order, each once.
-    pub fn of_order(p: &Problem, order: impl IntoIterator<Item = OpPos>) -> Sequence {
-        Sequence::new(p, order.into_iter().map(|op| Step { op, again: None }).collect())
+    pub fn of_order(p: &Problem, order: impl IntoIterator<Item = OpPos>) -> AccessSequence {
+        AccessSequence::new(p, order.into_iter().map(|op| Step { op, again: None }).collect())
     }
 
     /// A sequence from its steps.
     ///
     /// A step that runs again touches its operands and the tensor it is run for; what else it writes is
     /// scratch.
-    pub fn new(p: &Problem, steps: Vec<Step>) -> Sequence {
+    pub fn new(p: &Problem, steps: Vec<Step>) -> AccessSequence {
         let (n, steps) = (steps.len(), Arena::from(steps));
         let (mut needs, mut ns, mut output_ns) =
             (Arena::with_capacity(n), Arena::with_capacity(n), Arena::with_capacity(n));
@@ -136,7 +136,7 @@ impl Sequence {
             }
             gaps_of.push((first, gaps.next_id()));
         }
-        Sequence { steps, gaps, gaps_of, touches, touches_of, needs, ns, output_ns }
+        AccessSequence { steps, gaps, gaps_of, touches, touches_of, needs, ns, output_ns }
     }
 
     /// Number of tensors of the problem.

@@ -3,12 +3,12 @@
 use memc_ir::{Arena, Id, Ids};
 use rayon::prelude::*;
 
-use super::prices::Prices;
+use super::duals::Prices;
 use super::state::State;
 use super::{Run, select};
+use crate::evaluate::{Schedule, live};
 use crate::ids::{StepPos, Tick};
 use crate::place::{Space, What};
-use crate::realise::{Realised, live};
 
 /// A choice that keeps to the capacity, whatever its layout.
 #[derive(Clone)]
@@ -49,7 +49,7 @@ impl<'a> Run<'a> {
         until: u64,
     ) -> Result<(), String> {
         let First { mut state, prices, .. } = first;
-        let mut judged = (state.scheme.clone(), self.judge(&state, &state.scheme)?);
+        let mut judged = (state.genotype.clone(), self.judge(&state, &state.genotype)?);
         let (mut key, mut idle) = (self.key(), 0);
         for left in (1..layouts as u64).rev() {
             if self.done() || (self.best.is_some() && self.work >= until) {
@@ -65,8 +65,8 @@ impl<'a> Run<'a> {
             }
             let share = self.work + until.saturating_sub(self.work) / left;
             state = self.improve(state, &prices, share)?;
-            if judged.0 != state.scheme {
-                judged = (state.scheme.clone(), self.judge(&state, &state.scheme)?);
+            if judged.0 != state.genotype {
+                judged = (state.genotype.clone(), self.judge(&state, &state.genotype)?);
             }
             let now = self.key();
             idle = if now == key { idle + 1 } else { 0 };
@@ -89,9 +89,9 @@ impl<'a> Run<'a> {
 
     /// Allows fewer bytes where much is live while slots that the layout put too high are: of what is kept,
     /// and unless `passing` says that it may take what there is, of what is on its way.
-    pub(super) fn tighten(&self, s: &mut State<'a>, r: &Realised, passing: bool) {
+    pub(super) fn tighten(&self, s: &mut State<'a>, r: &Schedule, passing: bool) {
         let (n, capacity) = (s.steps(), self.request.capacity);
-        // For every moment of script time the step that it belongs to.
+        // For every moment of trace time the step that it belongs to.
         let mut step_at: Arena<Tick, StepPos> = Arena::filled(StepPos(0), r.trace.end.next().next().index());
         for c in r.trace.commands.values() {
             step_at[c.at.next()].0 = u32::from(matches!(c.what, What::Run { .. }));
@@ -122,7 +122,7 @@ impl<'a> Run<'a> {
             }
         }
         for (i, &less) in less.iter() {
-            let floor = s.scheme.sequence.needs[i];
+            let floor = s.genotype.sequence.needs[i];
             let lists = [(&mut s.room.kept, &s.capacity.kept), (&mut s.room.all, &s.capacity.all)];
             for (room, now) in lists.into_iter().take(if passing { 1 } else { 2 }) {
                 let Some(room) = room.get_mut(s.anchor[i]) else { continue };

@@ -1,9 +1,8 @@
-//! From a script to figures: trace, layout, awaits, timeline.
+//! From a script to figures: trace, layout, waits, timeline.
 
 use memc_alloc::{Algorithm, Options};
 use memc_ir::{Arena, ByteRange, Id};
 
-use crate::awaits::{Access, awaits};
 use crate::decisions::{Action, Decisions, Home};
 use crate::ids::{CommandIx, SlotIx, StepPos, TensorId, Tick};
 use crate::pack;
@@ -11,6 +10,7 @@ use crate::place::{Command, Site, Slot, Space, Trace, What};
 use crate::problem::Problem;
 use crate::simulate::{Job, Jobs, Timeline, Waits, simulate};
 use crate::trace::trace;
+use crate::waits::{Access, waits};
 
 /// What a steady-state step costs, by the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -41,20 +41,20 @@ pub struct Evaluation {
 
 /// A script with all its offsets, and what it does.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Realised {
+pub struct Schedule {
     /// The script; every place in it has an offset.
     pub decisions: Decisions,
     /// Slots and commands.
     pub trace: Trace,
-    /// For every command, what it awaits.
-    pub awaits: Waits,
+    /// For every command, what it waits.
+    pub waits: Waits,
     /// When the commands run.
     pub timeline: Timeline,
     /// The figures.
     pub evaluation: Evaluation,
 }
 
-impl Realised {
+impl Schedule {
     /// What makes one plan better than another: time, then traffic.
     pub fn key(&self) -> (u64, u64, u64) {
         let e = &self.evaluation;
@@ -65,33 +65,33 @@ impl Realised {
 /// Carries a script out on the model of the device.
 ///
 /// Fails when the script is impossible; says at which action.
-pub fn realise(p: &Problem, decisions: Decisions) -> Result<Realised, String> {
-    realise_with(p, decisions, &Options { work: QUICK, ..Options::effort(0) }, &|| false)
+pub fn evaluate(p: &Problem, decisions: Decisions) -> Result<Schedule, String> {
+    evaluate_with(p, decisions, &Options { work: QUICK, ..Options::effort(0) }, &|| false)
 }
 
 /// Work of a layout when nothing says that it is too high.
 const QUICK: u64 = 200_000;
 
-/// As [`realise`], with a layout as `options` say, or the best until `stop` says so.
-pub fn realise_with(
+/// As [`evaluate`], with a layout as `options` say, or the best until `stop` says so.
+pub fn evaluate_with(
     p: &Problem,
     decisions: Decisions,
     options: &Options,
     stop: &dyn Fn() -> bool,
-) -> Result<Realised, String> {
+) -> Result<Schedule, String> {
     let mut trace = trace(p, &decisions).map_err(|e| e.to_string())?;
     pack::pack(&mut trace.slots, Space::Dev, options, stop)?;
     finish(p, decisions, trace)
 }
 
-/// As [`realise_with`], with the slots of inputs left free at the end of a step, each from a run on: its copy
-/// for the next step may begin then. `None` where they have no room.
-pub(crate) fn realise_ahead(
+/// As [`evaluate_with`], with the slots of inputs left free at the end of a step, each from a run on: its
+/// copy for the next step may begin then. `None` where they have no room.
+pub(crate) fn evaluate_prefetched(
     p: &Problem,
     decisions: Decisions,
     (options, stop): (&Options, &dyn Fn() -> bool),
     inputs: &[(TensorId, StepPos)],
-) -> Result<Option<Realised>, String> {
+) -> Result<Option<Schedule>, String> {
     let mut trace = trace(p, &decisions).map_err(|e| e.to_string())?;
     let live: Vec<Vec<(Tick, Tick)>> = trace.slots.values().map(|s| s.live.clone()).collect();
     let runs: Arena<StepPos, Tick> =
@@ -130,31 +130,31 @@ pub fn lay_out(
     Ok((decisions, height))
 }
 
-/// As [`realise`], with a layout by one algorithm, which is fast.
-pub fn realise_by(p: &Problem, decisions: Decisions, algorithm: Algorithm) -> Result<Realised, String> {
+/// As [`evaluate`], with a layout by one algorithm, which is fast.
+pub fn evaluate_by(p: &Problem, decisions: Decisions, algorithm: Algorithm) -> Result<Schedule, String> {
     let mut trace = trace(p, &decisions).map_err(|e| e.to_string())?;
     pack::pack_by(&mut trace.slots, Space::Dev, algorithm)?;
     finish(p, decisions, trace)
 }
 
 /// From a trace whose slots on the device have offsets.
-fn finish(p: &Problem, mut decisions: Decisions, mut trace: Trace) -> Result<Realised, String> {
+fn finish(p: &Problem, mut decisions: Decisions, mut trace: Trace) -> Result<Schedule, String> {
     pack::pack(&mut trace.slots, Space::Host, &Options::effort(0), &|| false)?;
     for slot in trace.slots.values() {
         settle(&mut decisions, slot);
     }
-    let (jobs, accesses) = schedule(p, &trace);
-    let awaits = awaits(&accesses);
-    let timeline = simulate(&p.device, &jobs, &awaits).map_err(|d| {
+    let (jobs, accesses) = jobs_and_accesses(p, &trace);
+    let waits = waits(&accesses);
+    let timeline = simulate(&p.device, &jobs, &waits).map_err(|d| {
         format!("the script waits for itself at command {} ({:?})", d.0.0, trace.commands[d.0].what)
     })?;
     let evaluation = figures(p, &trace, &timeline);
-    Ok(Realised { decisions, trace, awaits, timeline, evaluation })
+    Ok(Schedule { decisions, trace, waits, timeline, evaluation })
 }
 
 /// What the commands of a trace whose slots have offsets take, and which bytes they touch: what [`simulate`]
-/// and [`awaits`] work on.
-pub fn schedule(p: &Problem, trace: &Trace) -> (Jobs, Arena<CommandIx, Access>) {
+/// and [`waits`] work on.
+pub fn jobs_and_accesses(p: &Problem, trace: &Trace) -> (Jobs, Arena<CommandIx, Access>) {
     let range = |&s: &SlotIx| {
         let slot = &trace.slots[s];
         let start = slot.offset.unwrap_or(0);
@@ -253,7 +253,7 @@ pub fn load(trace: &Trace) -> u64 {
     live(trace).into_values().max().unwrap_or(0)
 }
 
-/// Bytes live on the device at every moment of script time.
+/// Bytes live on the device at every moment of trace time.
 pub(crate) fn live(trace: &Trace) -> Arena<Tick, u64> {
     let mut delta = Arena::filled(0i128, trace.end.next().index());
     for slot in trace.slots.values().filter(|s| s.space == Space::Dev) {

@@ -5,7 +5,7 @@
 //! order anyway.
 //!
 //! Of every other such pair, in issue order and across the boundary to the previous step, the later command
-//! awaits the earlier one. Awaits that others imply are left out (vector clocks over the three streams): the
+//! waits the earlier one. Awaits that others imply are left out (vector clocks over the three streams): the
 //! rest is minimal. The step is walked twice. An await that the first walk needs within a step stays even if
 //! the second walk finds it implied, because it may be among those that imply it.
 
@@ -30,7 +30,7 @@ pub struct Access {
 
 /// A dependence on a command of another stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Await {
+pub struct Wait {
     /// The command.
     pub command: CommandIx,
     /// Whether the previous step's run of it is meant.
@@ -54,8 +54,8 @@ struct Cell {
     readers: [Option<Run>; 3],
 }
 
-/// The awaits of every command, ascending.
-pub fn awaits(commands: &Arena<CommandIx, Access>) -> Arena<CommandIx, Vec<Await>> {
+/// The waits of every command, ascending.
+pub fn waits(commands: &Arena<CommandIx, Access>) -> Arena<CommandIx, Vec<Wait>> {
     let mut w = Walker {
         after: [Arena::filled([0; 3], commands.len()), Arena::filled([0; 3], commands.len())],
         ran: Arena::filled(None, commands.len()),
@@ -86,7 +86,7 @@ struct Walker {
 }
 
 impl Walker {
-    fn visit(&mut self, command: CommandIx, access: &Access, walk: u8, out: &mut Vec<Await>) {
+    fn visit(&mut self, command: CommandIx, access: &Access, walk: u8, out: &mut Vec<Wait>) {
         let stream = access.stream as usize;
         let mut needs: Vec<Run> = Vec::new();
         for &range in &access.reads {
@@ -112,7 +112,7 @@ impl Walker {
             for (mine, theirs) in self.clocks[stream].iter_mut().zip(clock) {
                 *mine = (*mine).max(theirs);
             }
-            out.push(Await { command: need.command, previous: need.walk < walk });
+            out.push(Wait { command: need.command, previous: need.walk < walk });
         }
         self.clocks[stream][stream] += 1;
         let run = Run { command, walk, stream, number: self.clocks[stream][stream] };

@@ -42,11 +42,11 @@ impl Prices {
     /// What the copies of a tensor cost in ns when the gaps in `flipped` are swapped otherwise than they are,
     /// and it is mirrored or not.
     pub(crate) fn cost(&self, s: &State<'_>, t: TensorId, flipped: &[GapIx], mirrored: bool) -> f64 {
-        let (sequence, n) = (&s.scheme.sequence, s.steps());
+        let (sequence, n) = (&s.genotype.sequence, s.steps());
         let gaps = sequence.gaps_of(t);
         let swapped = |g: GapIx| s.swapped(g) != flipped.contains(&g);
         let on_host = |g: GapIx| sequence.gaps[g].wraps(n) && swapped(g);
-        // See `Scheme::mirrors`.
+        // See `Genotype::mirrors`.
         let mut unchanged = gaps.clone().take_while(|&g| !sequence.gaps[g].dirty);
         let mirrored = mirrored && unchanged.any(|g| swapped(g) && !sequence.gaps[g].dead);
         let mut dirty = match s.p.tensors[t].kind {
@@ -78,7 +78,7 @@ impl Prices {
 
     /// Raises the prices of a gap's copies.
     pub(crate) fn dearer(&mut self, s: &State<'_>, g: GapIx) {
-        let sequence = &s.scheme.sequence;
+        let sequence = &s.genotype.sequence;
         let back = &mut self.back[s.anchor[sequence.step_at(sequence.gaps[g].to)]];
         *back = 2.0 * *back + 0.5;
         if s.outs[g] >= 0 {
@@ -99,7 +99,7 @@ impl Prices {
             let weight = rate * stall as f64 / total;
             let mut cause = t.cause[i];
             // A chain is as long as the copies without a pause between them.
-            for _ in s.scheme.swaps.ids() {
+            for _ in s.genotype.swaps.ids() {
                 match cause {
                     Cause::Compute => break,
                     Cause::Out(g) => {
@@ -108,7 +108,7 @@ impl Prices {
                         cause = t.out_cause[g];
                     }
                     Cause::In(g) => {
-                        let to = s.scheme.sequence.step_at(s.scheme.sequence.gaps[g].to);
+                        let to = s.genotype.sequence.step_at(s.genotype.sequence.gaps[g].to);
                         self.back[s.anchor[to]] += weight;
                         cause = t.back_cause[g];
                     }

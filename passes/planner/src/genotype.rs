@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use memc_ir::{Arena, Id, Ids};
 
+use crate::access_sequence::{AccessSequence, Gap};
 use crate::decisions::{Action, Decisions, Home, Run};
 use crate::ids::{GapIx, OpPos, StepPos, TensorId};
 use crate::problem::{Kind, Problem};
-use crate::sequence::{Gap, Sequence};
 
 /// How a gap is swapped. Positions are steps before which something happens; in a gap that wraps around, they
 /// count on past the end, and the number of steps itself is the end of the step.
@@ -29,9 +29,9 @@ impl Swap {
 
 /// A sequence and what is done in its gaps; `None` keeps the tensor on the device.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Scheme {
+pub struct Genotype {
     /// The steps.
-    pub sequence: Sequence,
+    pub sequence: AccessSequence,
     /// For every gap of the sequence.
     pub swaps: Arena<GapIx, Option<Swap>>,
     /// For every tensor, whether it is on both sides when a step begins, if that saves it a copy and it is
@@ -41,18 +41,18 @@ pub struct Scheme {
     pub early: bool,
 }
 
-impl Scheme {
+impl Genotype {
     /// Swaps nothing but what has to be: inputs arrive just before they are needed.
-    pub fn keep_all(sequence: Sequence) -> Scheme {
+    pub fn keep_all(sequence: AccessSequence) -> Genotype {
         let steps = sequence.steps.len();
         let swap = |g: &Gap| g.arrives().then(|| Swap::longest(g, steps));
         let swaps = sequence.gaps.values().map(swap).collect();
         let mirrored = Arena::filled(false, sequence.tensors());
-        Scheme { sequence, swaps, mirrored, early: false }
+        Genotype { sequence, swaps, mirrored, early: false }
     }
 
     /// The same gaps swapped, each away as long as possible.
-    pub fn longest(mut self) -> Scheme {
+    pub fn longest(mut self) -> Genotype {
         let steps = self.sequence.steps.len();
         for (gap, swap) in self.sequence.gaps.values().zip(self.swaps.values_mut()) {
             *swap = swap.map(|_| Swap::longest(gap, steps));
@@ -71,7 +71,7 @@ impl Scheme {
         out
     }
 
-    /// [`Scheme::copies_out`] for the gaps of one tensor.
+    /// [`Genotype::copies_out`] for the gaps of one tensor.
     pub fn copies_out_of(&self, p: &Problem, t: TensorId, out: &mut Arena<GapIx, i32>) {
         let (s, tensor) = (&self.sequence, &p.tensors[t]);
         let (gaps, n, mirrors) = (s.gaps_of(t), s.steps.len(), self.mirrors(t));
@@ -203,7 +203,7 @@ impl Scheme {
 }
 
 /// For every step, the tensors whose content dies with it: nothing reads it later.
-fn last_touches(p: &Problem, s: &Sequence) -> Arena<StepPos, Vec<TensorId>> {
+fn last_touches(p: &Problem, s: &AccessSequence) -> Arena<StepPos, Vec<TensorId>> {
     let mut out = Arena::filled(Vec::new(), s.steps.len());
     let mut last: BTreeMap<TensorId, StepPos> = BTreeMap::new();
     for (i, step) in s.steps.iter() {
@@ -234,7 +234,7 @@ struct Script<'a> {
 
 impl Script<'_> {
     /// Copies out, then releases, then copies in; the most urgent first.
-    fn events(&mut self, s: &Sequence, events: &mut [(u8, i32, GapIx)]) {
+    fn events(&mut self, s: &AccessSequence, events: &mut [(u8, i32, GapIx)]) {
         events.sort_unstable();
         for &(what, _, g) in events.iter() {
             let t = s.gaps[g].tensor;
