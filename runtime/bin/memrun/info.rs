@@ -7,7 +7,8 @@ use memc_plan::{Feed, PlanFile, Section, Tuning};
 use serde_json::{Value, json};
 
 use crate::cli::Cli;
-use crate::report::{facts, hex, print};
+use crate::report::{facts, hex};
+use crate::terminal::print;
 
 /// Describes a plan; returns the exit code.
 pub(crate) fn print_of(cli: &Cli, file: &PlanFile) -> u8 {

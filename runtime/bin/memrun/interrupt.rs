@@ -10,8 +10,7 @@ use std::sync::{
 
 use memc_runtime::{INTERRUPTED, Stage};
 
-use crate::progress::Line;
-use crate::report::note;
+use crate::terminal::{Line, note};
 
 /// Stage of a run, and the request to end it.
 #[derive(Default)]

@@ -6,6 +6,7 @@ mod info;
 mod interrupt;
 mod progress;
 mod report;
+mod terminal;
 mod tune;
 mod usage;
 
@@ -17,7 +18,8 @@ use memc_support::Replace;
 
 use cli::{Cli, Command};
 use interrupt::Stop;
-use progress::{Line, Progress};
+use progress::Progress;
+use terminal::Line;
 
 fn main() -> ExitCode {
     let cli = usage::parse();
@@ -27,7 +29,7 @@ fn main() -> ExitCode {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default();
         let error = Error::Internal(format!("panic: {text}"));
-        report::error(&error);
+        terminal::error(&error);
         error.exit_code()
     });
     ExitCode::from(code)
@@ -55,7 +57,7 @@ fn execute(cli: &Cli) -> u8 {
             line.stage("looking for devices and libraries");
             let text = devices::describe(args.json);
             line.close();
-            report::print(&text)
+            terminal::print(&text)
         }
         None => replay(cli, &line),
     }

@@ -1,79 +1,11 @@
-//! Progress of a command: one changing line on a terminal's standard error, and the results of a run's steps.
+//! Progress of a run, and the results of its steps.
 
-use std::{
-    io::{self, IsTerminal},
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::sync::{Arc, atomic::Ordering};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use memc_runtime::{Stage, Watch};
 
 use crate::interrupt::Stop;
-use crate::report::{note, print};
-
-/// Interval at which the line is drawn again while nothing changes.
-const TICK: Duration = Duration::from_millis(120);
-
-/// The line on standard error, where that is a terminal.
-#[derive(Clone)]
-pub(crate) struct Line(Option<ProgressBar>);
-
-impl Line {
-    /// Shown on a terminal, if it is wanted.
-    pub(crate) fn new(wanted: bool) -> Line {
-        let bar = (wanted && io::stderr().is_terminal()).then(ProgressBar::new_spinner);
-        bar.iter().for_each(|bar| bar.enable_steady_tick(TICK));
-        Line(bar)
-    }
-
-    /// Current activity.
-    pub(crate) fn stage(&self, what: &str) {
-        self.draw("{spinner} {msg} [{elapsed}]", what);
-    }
-
-    /// From now on a bar of so many steps.
-    fn steps(&self, steps: u64) {
-        let Some(bar) = &self.0 else { return };
-        bar.set_length(steps);
-        self.draw("{bar:30} {pos}/{len} steps  {msg}  [{elapsed}] {eta} left", "");
-        bar.reset_elapsed();
-        bar.reset_eta();
-    }
-
-    fn draw(&self, style: &str, message: &str) {
-        let Some(bar) = &self.0 else { return };
-        bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()));
-        bar.set_message(message.to_owned());
-    }
-
-    /// A step more is done, with this loss.
-    fn step(&self, loss: Option<f32>) {
-        let Some(bar) = &self.0 else { return };
-        if let Some(loss) = loss {
-            bar.set_message(format!("loss {}", number(loss)));
-        }
-        bar.inc(1);
-    }
-
-    /// Prints beside the line.
-    fn show<T>(&self, print: impl FnOnce() -> T) -> T {
-        match &self.0 {
-            Some(bar) => bar.suspend(print),
-            None => print(),
-        }
-    }
-
-    /// Control codes that a terminal needs before text in the place of the line.
-    pub(crate) fn erase(&self) -> &'static str {
-        if self.0.is_some() { "\r\x1b[2K" } else { "" }
-    }
-
-    /// Takes the line away.
-    pub(crate) fn close(&self) {
-        self.0.iter().for_each(ProgressBar::finish_and_clear);
-    }
-}
+use crate::terminal::{Line, note, number, print};
 
 /// Steps whose results are stored without growing a table.
 const ROOM: u64 = 1 << 16;
@@ -114,7 +46,7 @@ impl Progress {
 
     /// Of a run that did not begin.
     pub(crate) fn silent() -> Progress {
-        Progress::new(0, Line(None), false, Arc::default())
+        Progress::new(0, Line::new(false), false, Arc::default())
     }
 
     /// Median time of a step in nanoseconds, without the first if there are others: it warms up. None of no
@@ -163,11 +95,6 @@ impl Watch for Progress {
     fn should_stop(&self) -> bool {
         self.stop.asked.load(Ordering::Relaxed)
     }
-}
-
-/// A loss, in few digits where it is very small or large.
-fn number(loss: f32) -> String {
-    if loss != 0.0 && !(1e-4..1e7).contains(&loss.abs()) { format!("{loss:e}") } else { loss.to_string() }
 }
 
 /// The row of a step, under the header if it is the first.

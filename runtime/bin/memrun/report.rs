@@ -1,12 +1,9 @@
-//! Output of `memrun`: notes and errors on standard error, results on standard output.
+//! Reports of `memrun`.
 //!
 //! The last line of standard output is `memrun: PASSED …`, `memrun: FAILED …` or `memrun: INTERRUPTED …`, or
 //! one JSON object instead of everything. A reader that goes away is no error.
 
-use std::{
-    io::{self, Write},
-    path::Path,
-};
+use std::path::Path;
 
 use memc_ir::{Bytes, counted};
 use memc_plan::PlanFile;
@@ -15,17 +12,7 @@ use serde_json::{Map, Value, json};
 
 use crate::cli::Cli;
 use crate::progress::Progress;
-
-/// Prints something the user should know.
-pub(crate) fn note(text: &str) {
-    // Without a standard error there is nobody to tell.
-    let _ = writeln!(io::stderr(), "memrun: note: {text}");
-}
-
-/// Prints an error.
-pub(crate) fn error(error: &Error) {
-    let _ = writeln!(io::stderr(), "memrun: error: {error}");
-}
+use crate::terminal::{error, note, print};
 
 /// Reports a run that ended by itself or by an interrupt; returns the exit code.
 pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Report) -> u8 {
@@ -183,18 +170,4 @@ fn compact(bytes: u64) -> String {
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Writes to standard output and returns the exit code: a reader that has left is as good as one that has
-/// read.
-pub(crate) fn print(text: &str) -> u8 {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
-            let failure = Error::io("standard output", e);
-            error(&failure);
-            failure.exit_code()
-        }
-        _ => 0,
-    }
 }

@@ -7,8 +7,7 @@ use memc_support::Replace;
 use serde_json::{Value, json};
 
 use crate::cli::Tune;
-use crate::progress::Line;
-use crate::report;
+use crate::terminal::{self, Line};
 
 /// Tunes a plan; returns the exit code.
 pub(crate) fn execute(args: &Tune, line: &Line) -> Result<u8, Error> {
@@ -20,13 +19,13 @@ pub(crate) fn execute(args: &Tune, line: &Line) -> Result<u8, Error> {
     drop(Replace::begin(output).map_err(|error| Error::io(output, error))?);
     let tuned = tune(&file, &args.options(crate::stages(line)))?;
     line.close();
-    tuned.notes.iter().for_each(|note| report::note(note));
+    tuned.notes.iter().for_each(|note| terminal::note(note));
     let Some(tuning) = &tuned.tuning else {
         let text = format!(
             "{}: no kernel is a library's; there is nothing to tune, and nothing is written\n",
             args.plan.display()
         );
-        return Ok(report::print(&if args.json { object(None, &[], &tuned) } else { text }));
+        return Ok(terminal::print(&if args.json { object(None, &[], &tuned) } else { text }));
     };
     let mut plan = file.plan().clone();
     plan.tuning = Some(tuning.clone());
@@ -45,7 +44,7 @@ pub(crate) fn execute(args: &Tune, line: &Line) -> Result<u8, Error> {
     };
     let path = output.display().to_string();
     let kernels: Vec<String> = tuned.calls.iter().map(|call| kernel(call).unwrap_or_default()).collect();
-    Ok(report::print(&if args.json {
+    Ok(terminal::print(&if args.json {
         object(Some(&path), &kernels, &tuned)
     } else {
         table(&path, &kernels, tuning, &tuned.calls)
