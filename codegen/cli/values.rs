@@ -8,13 +8,13 @@ use memc_ir::{Bytes, ParseError};
 const EXAMPLE: &str = "write a size such as 16G, 512MiB, 4096B or 90%";
 
 /// Parses a size as [`Bytes::parse`] does, or a share such as `90%`.
-pub(crate) fn size(text: &str) -> Result<Size, String> {
+pub(crate) fn size(text: &str) -> Result<Size, ParseError> {
     let Some(number) = text.trim().strip_suffix('%') else {
         return Ok(Size::Bytes(Bytes::parse(text, EXAMPLE)?.0));
     };
     let percent: f64 = number.parse().map_err(|_| format!("`{number}` is not a number: {EXAMPLE}"))?;
     if !(percent > 0.0 && percent <= 100.0) {
-        return Err(format!("`{}` is not between 0% and 100%", text.trim()));
+        return Err(format!("`{}` is not between 0% and 100%", text.trim()).into());
     }
     Ok(Size::Percent(percent))
 }
@@ -34,25 +34,25 @@ impl Range {
 const MOST_POINTS: u64 = 256;
 
 /// Parses `FROM:TO:STEP`, such as `6G:24G:2G` or `40%:100%:10%`; both ends count.
-pub(crate) fn range(text: &str) -> Result<Range, String> {
+pub(crate) fn range(text: &str) -> Result<Range, ParseError> {
     const RANGE: &str = "write FROM:TO:STEP, as 6G:24G:2G or 40%:100%:10%";
     let parts: Vec<&str> = text.split(':').collect();
     let [from, to, step] = parts.as_slice() else {
-        return Err(format!("`{text}` is not a range of sizes: {RANGE}"));
+        return Err(format!("`{text}` is not a range of sizes: {RANGE}").into());
     };
     if step.trim_start_matches(['0', '.']).starts_with(|c: char| !c.is_ascii_digit()) && step.starts_with('0')
     {
-        return Err(format!("a step of `{step}` never gets to {to}: {RANGE}"));
+        return Err(format!("a step of `{step}` never gets to {to}: {RANGE}").into());
     }
     let (from, to, step) = (size(from)?, size(to)?, size(step)?);
-    let points = |from: f64, to: f64, step: f64| {
+    let points = |from: f64, to: f64, step: f64| -> Result<_, ParseError> {
         if from > to {
-            return Err(format!("`{text}` ends before it begins: write the smaller size first"));
+            return Err(format!("`{text}` ends before it begins: write the smaller size first").into());
         }
         // A little more than the quotient: shares such as 0.1% have no exact form.
         let steps = ((to - from) / step + 1e-9).floor();
         if steps >= MOST_POINTS as f64 {
-            return Err(format!("`{text}` has more than {MOST_POINTS} budgets: take a larger step"));
+            return Err(format!("`{text}` has more than {MOST_POINTS} budgets: take a larger step").into());
         }
         Ok(0..=steps as u64)
     };
@@ -64,7 +64,7 @@ pub(crate) fn range(text: &str) -> Result<Range, String> {
         (Size::Percent(from), Size::Percent(to), Size::Percent(step)) => {
             points(from, to, step)?.map(|i| Size::Percent(from + i as f64 * step)).collect()
         }
-        _ => return Err(format!("`{text}` mixes sizes and shares: {RANGE}")),
+        _ => return Err(format!("`{text}` mixes sizes and shares: {RANGE}").into()),
     };
     Ok(Range(sizes))
 }
@@ -75,7 +75,7 @@ pub(crate) fn bytes(text: &str) -> Result<u64, ParseError> {
 }
 
 /// A time such as `10s`, `1.5s`, `500ms` or `2m`. A bare number is refused.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, ParseError> {
     let example = "write a time such as 10s, 500ms or 2m";
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -89,12 +89,13 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
             return Err(format!(
                 "`{text}` has no unit: write {text}s for seconds, {text}ms for milliseconds or {text}m for \
                  minutes"
-            ));
+            )
+            .into());
         }
-        _ => return Err(format!("`{unit}` is not a unit of time: {example}")),
+        _ => return Err(format!("`{unit}` is not a unit of time: {example}").into()),
     };
     let time = Some(seconds).filter(|s| *s <= LONGEST_S).and_then(|s| Duration::try_from_secs_f64(s).ok());
-    time.ok_or_else(|| format!("`{text}` is not a time that fits: {example}"))
+    time.ok_or_else(|| format!("`{text}` is not a time that fits: {example}").into())
 }
 
 /// Longest time that may be given, in seconds: sums and shares of such times cannot overflow.
@@ -110,20 +111,20 @@ pub(crate) struct Dim {
 }
 
 /// Parses `IN=OUT`.
-pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
+pub(crate) fn pair(text: &str) -> Result<(String, String), ParseError> {
     let (a, b) = text.split_once('=').ok_or("write IN=OUT")?;
     Ok((a.to_string(), b.to_string()))
 }
 
 /// Parses `NAME=N`.
-pub(crate) fn sized_dim(text: &str) -> Result<Dim, String> {
-    let (name, value) = pair(text).map_err(|_| "write NAME=N".to_string())?;
+pub(crate) fn sized_dim(text: &str) -> Result<Dim, ParseError> {
+    let (name, value) = pair(text).map_err(|_| "write NAME=N")?;
     let size = value.parse().map_err(|_| format!("`{value}` is not a non-negative integer"))?;
     Ok(Dim { name, size: Some(size) })
 }
 
 /// A dimension with or without a size.
-pub(crate) fn any_dim(text: &str) -> Result<Dim, String> {
+pub(crate) fn any_dim(text: &str) -> Result<Dim, ParseError> {
     if text.contains('=') {
         return sized_dim(text);
     }
@@ -134,21 +135,23 @@ pub(crate) fn any_dim(text: &str) -> Result<Dim, String> {
 }
 
 /// Parses a ratio of at least 1.
-pub(crate) fn ratio(text: &str) -> Result<f64, String> {
+pub(crate) fn ratio(text: &str) -> Result<f64, ParseError> {
     let ratio: Option<f64> = text.parse().ok().filter(|r: &f64| r.is_finite() && *r >= 1.0);
-    ratio.ok_or_else(|| format!("`{text}` is not a ratio: write a number of at least 1, such as 1.3"))
+    ratio.ok_or_else(|| format!("`{text}` is not a ratio: write a number of at least 1, such as 1.3").into())
 }
 
 /// Parses a height: an instance does not say what its units are, so there is none to write.
-pub(crate) fn height(text: &str) -> Result<u64, String> {
+pub(crate) fn height(text: &str) -> Result<u64, ParseError> {
     let plain = "write a number in the units of the instance's sizes";
     match (text.trim().parse(), size(text)) {
         (Ok(height), _) => Ok(height),
         (_, Ok(Size::Bytes(bytes))) => {
-            Err(format!("`{text}` has a unit: {plain}, {bytes} where they are bytes"))
+            Err(format!("`{text}` has a unit: {plain}, {bytes} where they are bytes").into())
         }
-        (_, Ok(Size::Percent(_))) => Err(format!("`{text}` is a share, but of what is not known: {plain}")),
-        _ => Err(format!("`{text}` is not a height: {plain}, such as 1048576")),
+        (_, Ok(Size::Percent(_))) => {
+            Err(format!("`{text}` is a share, but of what is not known: {plain}").into())
+        }
+        _ => Err(format!("`{text}` is not a height: {plain}, such as 1048576").into()),
     }
 }
 
@@ -163,7 +166,7 @@ mod tests {
         for (text, hint) in
             [("16", "16G"), ("200%", "100%"), ("0%", "100%"), ("x%", "not a number"), ("", "90%")]
         {
-            let message = size(text).unwrap_err();
+            let message = size(text).unwrap_err().to_string();
             assert!(message.contains(hint), "{text}: {message}");
         }
     }
@@ -198,7 +201,7 @@ mod tests {
             ("1B:1T:1B", "larger step"),
             ("6G:24G:-2G", "not a size"),
         ] {
-            let message = range(text).err().unwrap_or_default();
+            let message = range(text).unwrap_err().to_string();
             assert!(message.contains(hint), "{text}: {message}");
         }
     }
@@ -211,10 +214,10 @@ mod tests {
         for (text, hint) in
             [("10", "write 10s"), ("10x", "not a unit"), ("s", "not a time"), ("-1s", "not a time")]
         {
-            let message = duration(text).err().unwrap_or_default();
+            let message = duration(text).unwrap_err().to_string();
             assert!(message.contains(hint), "{text}: {message}");
         }
         let endless = format!("{}h", "9".repeat(40));
-        assert!(duration(&endless).err().is_some_and(|m| m.contains("fits")));
+        assert!(duration(&endless).err().is_some_and(|m| m.to_string().contains("fits")));
     }
 }

@@ -155,21 +155,13 @@ impl Instance {
     pub fn plan(&self, budget: u64, search: &Search, watch: &dyn Watch) -> Result<Outcome, Error> {
         let planner = search.planner;
         let capacity = self.capacity(budget);
-        let bounds = |at| {
-            self.bound(at, budget, search.allow).and_then(|b| b.least(!search.allow.reorder)).unwrap_or(0)
-        };
         // No candidate's plan is faster than the least of their bounds.
         watch.event(Event::Stage("proving a bound"));
         let orders = self.candidates().len();
-        let bound_ns = if watch.is_seen() { (0..orders).map(bounds).min().unwrap_or(0) } else { 0 };
+        let least = |at| self.least(at, budget, search);
+        let bound_ns = if watch.is_seen() { (0..orders).map(least).min().unwrap_or(0) } else { 0 };
         let fits = |o: &Candidate| o.kept.evaluation.dev_bytes <= capacity;
-        // With nothing to make room for, published methods decide nothing; a search still hides copies of
-        // inputs.
-        let fitting = || self.candidates().iter().enumerate().filter(|(_, o)| fits(o));
-        let kept_ns = fitting().map(|(_, o)| o.kept.evaluation.step_ns).min();
-        let near = || fitting().map(|(at, _)| bounds(at)).min().map_or(0, |bound| bound + bound / 1000);
-        let limited = budget < u64::MAX;
-        let improve = limited && planner.name == PLANNERS[0].name && kept_ns.is_some_and(|ns| ns > near());
+        let improve = self.is_worth_a_search(budget, search);
         watch.event(Event::Stage("planning"));
         let session = Session {
             begun: now(),
@@ -239,6 +231,28 @@ impl Instance {
             stopped: stopped || interrupted,
             interrupted,
         })
+    }
+
+    /// Time in ns that no plan of a candidate can beat; 0 where nothing is known.
+    fn least(&self, at: usize, budget: u64, search: &Search) -> u64 {
+        self.bound(at, budget, search.allow).and_then(|b| b.least(!search.allow.reorder)).unwrap_or(0)
+    }
+
+    /// Whether to search although everything fits in some order.
+    ///
+    /// With nothing to make room for, published methods decide nothing; a search still hides copies of inputs.
+    fn is_worth_a_search(&self, budget: u64, search: &Search) -> bool {
+        let capacity = self.capacity(budget);
+        let candidates = self.candidates().iter().enumerate();
+        let fitting: Vec<_> = candidates.filter(|(_, o)| o.kept.evaluation.dev_bytes <= capacity).collect();
+        let Some(kept_ns) = fitting.iter().map(|(_, o)| o.kept.evaluation.step_ns).min() else {
+            return false;
+        };
+        if budget == u64::MAX || search.planner.name != PLANNERS[0].name {
+            return false;
+        }
+        let bound = fitting.iter().map(|&(at, _)| self.least(at, budget, search)).min().unwrap_or(0);
+        kept_ns > bound + bound / 1000
     }
 
     /// Carries out the decisions of a file instead of planning. The instance is one in

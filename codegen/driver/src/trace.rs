@@ -13,7 +13,7 @@ use crate::error::Error;
 
 /// Times of a plan's commands by the cost model, as JSON for Perfetto.
 pub fn trace(plan: &Plan, profile: &DeviceProfile) -> Result<String, Error> {
-    let steps = Steps::of(plan, profile).map_err(Error::Plan)?;
+    let steps = Steps::of(plan, profile)?;
     let numbers = memc_passes::plan::device(profile);
     let timeline = simulate_issued(&numbers, &steps.jobs, &steps.waits).map_err(|deadlock| {
         let command = steps.command.get(deadlock.0).copied();
@@ -36,7 +36,7 @@ struct Steps {
 }
 
 impl Steps {
-    fn of(plan: &Plan, profile: &DeviceProfile) -> Result<Steps, String> {
+    fn of(plan: &Plan, profile: &DeviceProfile) -> Result<Steps, Error> {
         let kernels = plan.kernels.iter().map(|k| modelled(k, profile)).collect::<Result<Vec<_>, _>>()?;
         let mut steps = Steps { recorded: last_records(plan), ..Steps::default() };
         let mut seen = vec![None; steps.recorded.len()];
@@ -50,7 +50,9 @@ impl Steps {
                     (Space::Dev, Space::Host) => (profile.d2h_ns(src.bytes).unwrap_or(0), 0),
                     (Space::Host, Space::Dev) => (profile.h2d_ns(src.bytes).unwrap_or(0), 0),
                     (Space::Dev, Space::Dev) | (Space::Host, Space::Host) => {
-                        return Err(format!("command {index} of the body copies within one memory"));
+                        return Err(Error::Plan(format!(
+                            "command {index} of the body copies within one memory"
+                        )));
                     }
                 },
                 Action::Record { event } => {
@@ -69,7 +71,7 @@ impl Steps {
             };
             last[queue] = Some(steps.jobs.next_id());
             let Some(stream) = stream(command.queue) else {
-                return Err(format!("command {index} of the body has no stream"));
+                return Err(Error::Plan(format!("command {index} of the body has no stream")));
             };
             steps.jobs.push(Job { stream, ns, slowdown, gate: false });
             steps.waits.push(std::mem::take(&mut waits[queue]));
@@ -144,11 +146,12 @@ fn last_records(plan: &Plan) -> Vec<Option<CommandIx>> {
 }
 
 /// Modelled time of a kernel in ns, and its slowdown beside copies.
-fn modelled(kernel: &Kernel, profile: &DeviceProfile) -> Result<(u64, u32), String> {
+fn modelled(kernel: &Kernel, profile: &DeviceProfile) -> Result<(u64, u32), Error> {
     let operands: Vec<&TensorType> = kernel.operands.iter().collect();
     let results: Vec<&TensorType> = kernel.results.iter().collect();
-    if kernel.op.infer(&operands)? != kernel.results {
-        return Err(format!("kernel `{}` has other results than its op", kernel.op.mnemonic()));
+    if kernel.op.infer(&operands).map_err(|e| Error::Plan(e.to_string()))? != kernel.results {
+        let text = format!("kernel `{}` has other results than its op", kernel.op.mnemonic());
+        return Err(Error::Plan(text));
     }
     Ok((profile.op_ns(&kernel.op, &operands, &results), profile.slowdown(&kernel.op, &operands, &results)))
 }
