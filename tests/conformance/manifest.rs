@@ -78,23 +78,10 @@ fn counts(rows: &[[String; 4]]) -> String {
     }
     let complete: Vec<&str> =
         operators.iter().filter(|(_, (_, refused))| refused.is_empty()).map(|(&op, _)| op).collect();
-    let fold = |words: &[&str]| {
-        let mut text = String::new();
-        let mut column = 0;
-        for (i, word) in words.iter().enumerate() {
-            let comma = if i + 1 < words.len() { "," } else { "." };
-            if column + word.len() > 116 {
-                text += "\n";
-                column = 0;
-            } else if i > 0 {
-                text += " ";
-            }
-            column += word.len() + 2;
-            write!(text, "{word}{comma}").unwrap();
-        }
-        text
+    let sentence = |head: &str, words: &[&str]| {
+        fold(&format!("{head} {} operators: {}.", words.len(), words.join(", ")))
     };
-    writeln!(out, "\nEvery test passes of {} operators: {}", complete.len(), fold(&complete)).unwrap();
+    writeln!(out, "\n{}", sentence("Every test passes of", &complete)).unwrap();
     out += "\nSome tests pass:\n\n| operator | pass | not supported |\n| -------- | ---- | ------------- |\n";
     for (op, (passed, refused)) in &operators {
         if *passed > 0 && !refused.is_empty() {
@@ -104,6 +91,18 @@ fn counts(rows: &[[String; 4]]) -> String {
     }
     let none: Vec<&str> =
         operators.iter().filter(|(_, (passed, _))| *passed == 0).map(|(&op, _)| op).collect();
-    writeln!(out, "\nNo test passes of {} operators: {}", none.len(), fold(&none)).unwrap();
+    writeln!(out, "\n{}", sentence("No test passes of", &none)).unwrap();
     out
+}
+
+/// The text in lines of at most 110 columns.
+fn fold(text: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.len() + 1 + word.len() <= 110 => *line = format!("{line} {word}"),
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines.join("\n")
 }
