@@ -85,7 +85,10 @@ fn pipeline(args: &Opt, text: &str) -> Result<Pipeline, Error> {
 /// Counts and rewrites of the passes, and the IR that they left, where it is wanted.
 fn to_json(cx: &PassCx<'_>, ir: Option<String>) -> Value {
     let count = |(pass, what, n): &(&str, String, u64)| json!({"pass": pass, "counted": what, "count": n});
-    let rule = |((pass, rule), (count, values)): (&(&str, &str), &(u64, Vec<&str>))| json!({"pass": pass, "rule": rule, "count": count, "values": values});
+    let rule = |(rule, values): (&(&str, &str), &(u64, Vec<&str>))| {
+        let ((pass, rule), (count, values)) = (rule, values);
+        json!({"pass": pass, "rule": rule, "count": count, "values": values})
+    };
     json!({
         "stats": cx.stats.iter().map(count).collect::<Vec<_>>(),
         "rewrites": by_rule(&cx.fired).iter().map(rule).collect::<Vec<_>>(),

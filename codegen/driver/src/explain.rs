@@ -1,4 +1,5 @@
-//! Copies, drops and recomputation of a plan, tensor by tensor, and the stalls of its kernels with their causes.
+//! Copies, drops and recomputation of a plan, tensor by tensor, and the stalls of its kernels with their
+//! causes.
 
 use memc_ir::Arena;
 use memc_planner::attribution::{self, Back, Cause, Late, account};

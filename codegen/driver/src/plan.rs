@@ -240,7 +240,8 @@ impl Instance {
 
     /// Whether to search although everything fits in some order.
     ///
-    /// With nothing to make room for, published methods decide nothing; a search still hides copies of inputs.
+    /// With nothing to make room for, published methods decide nothing; a search still hides copies of
+    /// inputs.
     fn is_worth_a_search(&self, budget: u64, search: &Search) -> bool {
         let capacity = self.capacity(budget);
         let candidates = self.candidates().iter().enumerate();

@@ -1,8 +1,8 @@
 //! The planned timeline of a plan's step.
 //!
 //! Only the plan's commands count. Launches take the profile's time of their op, copies its time of the link,
-//! and events order them, in the event model that judges plans. The timeline shows the step that repeats, from
-//! the time at which the host issues it. Copies that run beside the next step end after it.
+//! and events order them, in the event model that judges plans. The timeline shows the step that repeats,
+//! from the time at which the host issues it. Copies that run beside the next step end after it.
 
 use memc_ir::{Arena, TensorType};
 use memc_passes::DeviceProfile;

@@ -136,7 +136,7 @@ impl Cache {
 
 impl Policy for Cache {
     fn score(&mut self, w: &EvictionWalk<'_>, t: TensorId) -> Option<f64> {
-        // What is left of a segment, which memory-centric recomputation drops on its way.
+        // The rest of a segment, which memory-centric recomputation drops on its way.
         if !w.needed(t) || (w.position >= self.split && self.fleeting(t)) {
             return Some(-1.0);
         }

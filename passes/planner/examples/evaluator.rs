@@ -1,10 +1,10 @@
-//! How fast plans are evaluated; prints one JSON object per problem.
+//! Measures the speed of evaluation; prints one JSON object per problem.
 //!
 //! Usage: `cargo run --release -p memc-planner --example evaluator PROBLEM.json...`
 //!
 //! Memory is half of what everything at once needs, or what the device has if that is less; gaps are swapped,
 //! those with most bytes times steps first, until that much suffices or no gap is left. `evaluate` is the
-//! recurrence that searches use, `simulate` the discrete-event model, `evaluate` all from a script to its
+//! recurrence that searches use, `simulate` the discrete-event model, `evaluate` all from decisions to their
 //! figures, layout included. One thread. An op-event is an op or a copy of the steady-state step that an
 //! evaluation is about; the steps that lead there count for time, not for events. Times are those of the
 //! fastest of many batches of repetitions.

@@ -1,4 +1,4 @@
-//! What a planner decides, as a script that prints, diffs and replays.
+//! Decisions of a planner, as text that prints, diffs and replays.
 //! `FORMATS.md` of this crate has an example and says what each line means.
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ impl Order {
     }
 }
 
-/// Largest offset that a script may name, in bytes.
+/// Largest offset that decisions may name, in bytes.
 const MAX_OFFSET: u64 = 1 << 60;
 
 /// Where a persistent tensor starts and ends every step.
@@ -57,7 +57,7 @@ impl Home {
 /// A place for a tensor: its index in the problem, and an offset in bytes unless layout chooses.
 pub type Place = (TensorId, Option<u64>);
 
-/// One step of a script.
+/// One step of decisions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Copies a tensor from host to device.
@@ -79,7 +79,7 @@ pub struct Run {
     pub again: bool,
     /// Places of the tensors that appear here: written ones that are not on the device yet.
     pub at: Vec<Place>,
-    /// When running again: offsets of the results that have no place and are not wanted.
+    /// Of a recomputation: offsets of the results that have no place and are not wanted.
     pub scratch: Vec<Option<u64>>,
     /// Offset of the workspace, if the op has one.
     pub workspace: Option<Option<u64>>,
@@ -92,7 +92,7 @@ pub struct Decisions {
     pub order: Order,
     /// Homes of the persistent tensors.
     pub homes: BTreeMap<TensorId, Home>,
-    /// What happens, in order.
+    /// Actions in order.
     pub actions: Vec<Action>,
 }
 
@@ -127,7 +127,7 @@ impl Decisions {
         d
     }
 
-    /// The script's text form for the problem it is about.
+    /// The text form of the decisions for their problem.
     pub fn print(&self, problem: &Problem) -> String {
         let tensor = |t: TensorId| name(&problem.tensors[t].name);
         let offset = |at: Option<u64>| at.map_or_else(String::new, |at| format!(" @ {at}"));

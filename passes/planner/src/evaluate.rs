@@ -1,4 +1,4 @@
-//! From a script to figures: trace, layout, waits, timeline.
+//! From decisions to figures: trace, allocation, waits, timeline.
 
 use memc_alloc::{Algorithm, Options};
 use memc_ir::{Arena, ByteRange, Id};
@@ -12,7 +12,7 @@ use crate::simulate::{Job, Jobs, Timeline, Waits, simulate};
 use crate::trace::trace;
 use crate::waits::{Access, waits};
 
-/// What a steady-state step costs, by the model.
+/// Cost of a steady-state step by the model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Evaluation {
     /// Time from one step to the next in ns.
@@ -39,32 +39,32 @@ pub struct Evaluation {
     pub stall_out_ns: u64,
 }
 
-/// A script with all its offsets, and what it does.
+/// Decisions with all their offsets, and their effect.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Schedule {
-    /// The script; every place in it has an offset.
+    /// The decisions; every place in them has an offset.
     pub decisions: Decisions,
     /// Slots and commands.
     pub trace: Trace,
     /// For every command, what it waits.
     pub waits: Waits,
-    /// When the commands run.
+    /// Times of the commands.
     pub timeline: Timeline,
     /// The figures.
     pub evaluation: Evaluation,
 }
 
 impl Schedule {
-    /// What makes one plan better than another: time, then traffic.
+    /// Key by which plans compare, the least is best: time, then traffic.
     pub fn key(&self) -> (u64, u64, u64) {
         let e = &self.evaluation;
         (e.step_ns, e.swap_in_bytes, e.swap_out_bytes)
     }
 }
 
-/// Carries a script out on the model of the device.
+/// Carries decisions out on the model of the device.
 ///
-/// Fails when the script is impossible; says at which action.
+/// Fails when the decisions are impossible; says at which action.
 pub fn evaluate(p: &Problem, decisions: Decisions) -> Result<Schedule, String> {
     evaluate_with(p, decisions, &Options { work: QUICK, ..Options::effort(0) }, &|| false)
 }
@@ -146,13 +146,13 @@ fn finish(p: &Problem, mut decisions: Decisions, mut trace: Trace) -> Result<Sch
     let (jobs, accesses) = jobs_and_accesses(p, &trace);
     let waits = waits(&accesses);
     let timeline = simulate(&p.device, &jobs, &waits).map_err(|d| {
-        format!("the script waits for itself at command {} ({:?})", d.0.0, trace.commands[d.0].what)
+        format!("the decisions wait for themselves at command {} ({:?})", d.0.0, trace.commands[d.0].what)
     })?;
     let evaluation = figures(p, &trace, &timeline);
     Ok(Schedule { decisions, trace, waits, timeline, evaluation })
 }
 
-/// What the commands of a trace whose slots have offsets take, and which bytes they touch: what [`simulate`]
+/// Times of the commands of a trace whose slots have offsets, and the bytes that they touch, for [`simulate`]
 /// and [`waits`] work on.
 pub fn jobs_and_accesses(p: &Problem, trace: &Trace) -> (Jobs, Arena<CommandIx, Access>) {
     let range = |&s: &SlotIx| {
@@ -187,7 +187,7 @@ pub(crate) fn jobs(p: &Problem, trace: &Trace) -> Jobs {
     trace.commands.iter().map(job).collect()
 }
 
-/// Writes a slot's offset into the script.
+/// Writes a slot's offset into the decisions.
 fn settle(d: &mut Decisions, slot: &Slot) {
     let run = |d: &mut Decisions, i: usize, f: &mut dyn FnMut(&mut crate::decisions::Run)| {
         if let Some(Action::Run(run)) = d.actions.get_mut(i) {

@@ -1,4 +1,4 @@
-//! Which gaps of a sequence are swapped, and when: what searches work on, and its translation into a script.
+//! Which gaps of a sequence are swapped, and when: what searches work on, and its translation into decisions.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::decisions::{Action, Decisions, Home, Run};
 use crate::ids::{GapIx, OpPos, StepPos, TensorId};
 use crate::problem::{Kind, Problem};
 
-/// How a gap is swapped. Positions are steps before which something happens; in a gap that wraps around, they
+/// Swap of a gap. Positions are steps before which something happens; in a gap that wraps around, they
 /// count on past the end, and the number of steps itself is the end of the step.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Swap {
@@ -151,13 +151,13 @@ impl Genotype {
         usage.collect()
     }
 
-    /// The script that does it, without offsets.
+    /// The decisions that do it, without offsets.
     pub fn decisions(&self, p: &Problem) -> Decisions {
         let s = &self.sequence;
         let n = s.steps.len();
         let outs = self.copies_out(p);
         let mut x = Script { d: Decisions::default(), here: Arena::filled(false, p.tensors.len()), p };
-        // What happens before every step, and at the end.
+        // Events before every step, and at the end.
         let mut events: Arena<StepPos, Vec<(u8, i32, GapIx)>> = Arena::filled(Vec::new(), n + 1);
         for ((g, gap), swap) in s.gaps.iter().zip(self.swaps.values()) {
             if outs[g] >= 0 {

@@ -94,7 +94,7 @@ impl<'de> Visitor<'de> for Once {
 mod tests {
     use super::*;
 
-    /// What the library reads, this reads alike; what it refuses, this refuses.
+    /// Texts that the library reads are read alike; texts that it refuses are refused.
     #[test]
     fn other_json_is_read_as_the_library_reads_it() {
         let texts = [

@@ -1,4 +1,5 @@
-//! What to keep, swap and recompute, when and where: the planning problem in numbers and its solvers.
+//! The planning problem in numbers and its solvers: tensors to keep, swap or recompute, with times and
+//! places.
 //!
 //! Knows nothing of models or of the compiler's IR. A [`Problem`] goes in, [`Decisions`] come out, and one
 //! evaluator ([`evaluate`]) judges every planner.

@@ -70,7 +70,7 @@ fn instance(slots: &Arena<SlotIx, Slot>, mine: &[SlotIx]) -> Result<Instance, St
         Buffer { live, bytes: slots[i].bytes, align: ALIGN, offset: slots[i].offset }
     };
     let buffers: Vec<Buffer> = mine.iter().map(buffer).collect();
-    Instance::new(buffers).map_err(|e| format!("the slots of the script: {e}"))
+    Instance::new(buffers).map_err(|e| format!("the slots of the decisions: {e}"))
 }
 
 fn settle(
@@ -79,7 +79,7 @@ fn settle(
     instance: &Instance,
     offsets: &[u64],
 ) -> Result<(), String> {
-    check(instance, offsets).map_err(|e| format!("the offsets of the script: {e}"))?;
+    check(instance, offsets).map_err(|e| format!("the offsets of the decisions: {e}"))?;
     let mut at = 0;
     for &i in &split.throughout {
         slots[i].offset = Some(at);
@@ -112,7 +112,7 @@ mod tests {
         slots.values().map(|s| s.offset).collect()
     }
 
-    /// What lives throughout is at the bottom, the others share what is above it.
+    /// Slots that live throughout are at the bottom, the others share the bytes above them.
     #[test]
     fn what_lives_throughout_is_below_the_others() {
         let mut slots =

@@ -1,4 +1,4 @@
-//! Streams, slots and commands: what a script is in terms of memory and queues.
+//! Streams, slots and commands: decisions in terms of memory and queues.
 
 use memc_ir::Arena;
 pub use memc_ir::{Space, Stream};
@@ -15,11 +15,11 @@ pub struct Slot {
     pub bytes: u64,
     /// Offset in the arena, once it is settled.
     pub offset: Option<u64>,
-    /// When it is taken, ascending; more than one interval when a tensor returns to its home.
+    /// Intervals in which it is taken, ascending; several when a tensor returns to its resident slot.
     pub live: Vec<(Tick, Tick)>,
     /// Tensor whose content it holds; none for scratch and workspace.
     pub tensor: Option<TensorId>,
-    /// Role of the slot, and the part of the script that names its offset.
+    /// Role of the slot, and the part of the decisions that names its offset.
     pub site: Site,
 }
 
@@ -30,7 +30,7 @@ impl Slot {
     }
 }
 
-/// Role of a slot, and the part of a script that names its offset.
+/// Role of a slot, and the part of the decisions that names its offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Site {
     /// A persistent tensor's home on the device.
@@ -43,11 +43,11 @@ pub enum Site {
     Scratch(usize, usize),
     /// A run's workspace.
     Workspace(usize),
-    /// A tensor's place in host memory from step to step; scripts name no offset.
+    /// A tensor's place in host memory from step to step; decisions name no offset.
     HostHome(TensorId),
-    /// The host copy made by one `Out` action; scripts name no offset.
+    /// The host copy made by one `Out` action; decisions name no offset.
     Copy,
-    /// A result of the step in host memory; scripts name no offset.
+    /// A result of the step in host memory; decisions name no offset.
     Output,
 }
 
@@ -61,7 +61,7 @@ impl Site {
     }
 }
 
-/// What a command is.
+/// Kind of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
     /// Runs the op.
@@ -87,7 +87,7 @@ pub enum What {
 /// An entry of a stream's queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Command {
-    /// What it is.
+    /// Kind of the command.
     pub what: What,
     /// Its queue.
     pub stream: Stream,
@@ -103,7 +103,7 @@ pub struct Command {
     pub after: Option<CommandIx>,
 }
 
-/// A script in terms of memory and streams.
+/// Decisions in terms of memory and streams.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Trace {
     /// The places.

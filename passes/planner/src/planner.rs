@@ -67,7 +67,7 @@ impl Request<'_> {
 /// A planner's answer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Found {
-    /// The script; offsets may be left out.
+    /// The decisions; offsets may be left out.
     pub decisions: Decisions,
     /// Plans that were evaluated on the way.
     pub evaluations: u64,

@@ -12,7 +12,7 @@ pub use memc_ir::SLOT_ALIGN as ALIGN;
 
 use crate::ids::{OpPos, TensorId};
 
-/// What an op's slowdown is in parts of.
+/// Denominator of [`Op::slowdown`] (fixed point, 1/1024).
 pub const SLOWDOWN_UNIT: u32 = 1024;
 
 /// No sum of bytes that planning forms may exceed this.
@@ -51,7 +51,7 @@ impl Device {
     pub fn d2h_ns(&self, bytes: u64) -> u64 {
         self.copy_latency_ns.saturating_add(copy_ns(bytes, self.d2h_bytes_per_s))
     }
-    /// How much slower copies are while both directions run, as a fraction of at most 1.
+    /// Speed of copies while both directions run, as a fraction of at most 1.
     pub fn duplex_rate(&self) -> (u64, u64) {
         let sum = self.h2d_bytes_per_s.saturating_add(self.d2h_bytes_per_s);
         let both = self.duplex_bytes_per_s;
@@ -67,7 +67,7 @@ fn copy_ns(bytes: u64, bytes_per_s: u64) -> u64 {
     u64::try_from(ns).unwrap_or(u64::MAX / 4)
 }
 
-/// What a tensor is.
+/// Kind of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Kind {
     /// Lives within a step: it appears at the first op that touches it and dies after the last.
@@ -98,7 +98,7 @@ pub struct Tensor {
     pub bytes: u64,
     /// Bytes that a copy of it moves.
     pub size: u64,
-    /// What it is.
+    /// Kind of the tensor.
     pub kind: Kind,
     /// Positions of the ops that read or write it, ascending.
     pub touches: Vec<OpPos>,
@@ -172,7 +172,7 @@ pub struct Problem {
     pub ops: Arena<OpPos, Op>,
 }
 
-/// Why a problem is none.
+/// Reason that a problem is refused.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Malformed(pub String);
 

@@ -1,4 +1,4 @@
-//! Carrying out a script that is given as text: what is wrong is said with its line.
+//! Carrying out decisions that are given as text: what is wrong is said with its line.
 
 use memc_alloc::{Buffer, Conflict, Instance, Range, check};
 
@@ -9,13 +9,13 @@ use crate::place::{Site, Slot, Space, Trace};
 use crate::problem::{ALIGN, Problem};
 use crate::trace::trace;
 
-/// Reads a script and carries it out symbolically; errors name the line.
+/// Reads decisions and carries them out symbolically; errors name the line.
 pub fn read(p: &Problem, text: &str) -> Result<Decisions, String> {
     traced(p, text).map(|(decisions, ..)| decisions)
 }
 
-/// Reads a script and carries it out on the model of the device; errors name the line where it is one that is
-/// wrong.
+/// Reads decisions and carries them out on the model of the device; errors name the line where it is one that
+/// is wrong.
 pub fn replay(p: &Problem, text: &str) -> Result<Schedule, String> {
     let (decisions, trace, lines) = traced(p, text)?;
     apart(p, &trace, &lines)?;
@@ -51,7 +51,7 @@ fn apart(p: &Problem, trace: &Trace, lines: &Lines) -> Result<(), String> {
     }
 }
 
-/// What a place is and where it is said.
+/// Name of a place, and the line that gives it.
 fn place(p: &Problem, slot: &Slot, lines: &Lines) -> String {
     let (what, line) = match slot.site {
         Site::Home(t) => {
@@ -78,7 +78,7 @@ mod tests {
         "tensors": [{"id": 0, "name": "w", "bytes": 64, "kind": "persistent"}, {"id": 1, "name": "m", "bytes": 64, "kind": "persistent"}],
         "ops": [{"id": 0, "name": "step", "time_ns": 1, "reads": [0, 1], "writes": [0], "workspace_bytes": 64}]}"#;
 
-    /// What becomes of a script after its first line, which an empty one follows.
+    /// Reads decisions after their first line, which an empty one follows.
     fn said(rest: &str) -> Result<u64, String> {
         let p = crate::json::parse(PROBLEM).expect("a problem");
         replay(&p, &format!("decisions 1\n\n{rest}")).map(|r| r.evaluation.dev_bytes)

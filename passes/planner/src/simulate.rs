@@ -34,7 +34,7 @@ pub struct Job {
     pub gate: bool,
 }
 
-/// When a command ran in the step that counts, and what it waited for last.
+/// Time of a command in the step that counts, and the last command that it waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Span {
     /// Start in ns since the previous step's end.
@@ -52,7 +52,7 @@ pub struct Span {
 pub struct Timeline {
     /// Time from one step to the next in ns.
     pub step_ns: u64,
-    /// When every command ran.
+    /// Times of all commands.
     pub spans: Arena<CommandIx, Span>,
 }
 
@@ -99,7 +99,7 @@ fn steady(
     Ok(Timeline { step_ns, spans: sim.spans })
 }
 
-/// When each stream was done with each step, in ns.
+/// Time at which each stream was done with each step, in ns.
 type Ends = [[u64; 3]; WARM_UP as usize + 1];
 
 /// One stream's queue.
@@ -116,7 +116,7 @@ struct Queue {
     left: u64,
     /// Of the kernel that runs.
     slowdown: u64,
-    /// When the stream became idle.
+    /// Time at which the stream became idle.
     idle_since: u64,
     cause: Option<CommandIx>,
 }
@@ -130,11 +130,11 @@ struct Sim<'a> {
     jobs: &'a Jobs,
     waits: &'a Waits,
     queues: [Queue; 3],
-    /// How often every job has completed.
+    /// Completions of every job.
     done: Arena<CommandIx, u32>,
     gates: u32,
     gates_done: u32,
-    /// When the step that counts was issued.
+    /// Time at which the step that counts was issued.
     issued: u64,
     slow: u64,
     spans: Arena<CommandIx, Span>,
@@ -260,7 +260,7 @@ mod tests {
     const UP: Job = Job { stream: Stream::HostToDevice, ns: 400, slowdown: 0, gate: false };
     const DOWN: Job = Job { stream: Stream::DeviceToHost, ..UP };
 
-    /// When each job ends, with nothing to wait for.
+    /// End of each job, with nothing to wait for.
     fn ends(jobs: &[Job]) -> Vec<u64> {
         let device = Device { h2d_bytes_per_s: 1, d2h_bytes_per_s: 1, ..Device::default() };
         let timeline =

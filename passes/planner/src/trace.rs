@@ -1,8 +1,8 @@
-//! What a script does to memory and to the three streams: slots with live ranges, and commands that touch
+//! Effect of decisions on memory and on the three streams: slots with live ranges, and commands that touch
 //! them.
 //!
-//! Trusts nothing: a script that reads what is not there, or an older content, runs an op twice or forgets
-//! one, or ends a step otherwise than the next one begins is refused, with the action that is wrong.
+//! Trusts nothing: decisions that read what is not there, or an older content, run an op twice or forget
+//! one, or end a step otherwise than the next one begins are refused, with the action that is wrong.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,19 +40,19 @@ struct Tracer<'a> {
     expiring: BTreeMap<usize, (TensorId, SlotIx)>,
 }
 
-/// Why a script cannot be carried out.
+/// Reason that decisions cannot be carried out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refused {
     /// The index of the action that is wrong; none: how the step begins or ends.
     pub action: Option<usize>,
-    /// What is wrong.
+    /// The reason.
     pub why: String,
 }
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.action {
-            Some(i) => write!(f, "action {} of the script: {}", i + 1, self.why),
+            Some(i) => write!(f, "action {} of the decisions: {}", i + 1, self.why),
             None => f.write_str(&self.why),
         }
     }
@@ -64,7 +64,7 @@ impl From<String> for Refused {
     }
 }
 
-/// Carries out a script symbolically; errors name the action.
+/// Carries out decisions symbolically; errors name the action.
 pub fn trace(p: &Problem, d: &Decisions) -> Result<Trace, Refused> {
     let mut x = Tracer {
         p,
@@ -143,7 +143,7 @@ impl Tracer<'_> {
         Ok(())
     }
 
-    /// How many writes a tensor has seen when an op touches it.
+    /// Writes that a tensor has seen when an op touches it.
     fn expected(&self, t: TensorId, op: OpPos) -> usize {
         self.p.tensors[t].writes.partition_point(|&w| w < op)
     }

@@ -77,7 +77,7 @@ pub fn waits(commands: &Arena<CommandIx, Access>) -> Arena<CommandIx, Vec<Wait>>
 #[derive(Default)]
 struct Walker {
     shadow: [BTreeMap<u64, Cell>; 2],
-    /// What each stream is known to come after: numbers on the three streams.
+    /// Commands that each stream is known to come after, by number on each stream.
     clocks: [[u64; 3]; 3],
     /// The clock right after every execution, by walk and command.
     after: [Arena<CommandIx, [u64; 3]>; 2],

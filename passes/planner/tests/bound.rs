@@ -1,4 +1,4 @@
-//! Bounds against exact optima and random scripts of small random problems.
+//! Bounds against exact optima and random decisions of small random problems.
 
 use memc_ir::Id;
 use memc_planner::bound::{Bound, Infeasible, bound, order_free};
@@ -76,7 +76,7 @@ fn what_fits_in_another_order_only_has_a_bound() {
     assert!(found > 0);
 }
 
-/// A script with random swaps and, when allowed, a random repeated run.
+/// Decisions with random swaps and, when allowed, a random recomputation.
 fn random_script(p: &Problem, allow: Allow, draw: &mut Seed) -> Option<Schedule> {
     let mut steps: Vec<Step> = p.ops.ids().map(|op| Step { op, again: None }).collect();
     if allow.recompute && draw.below(2) == 0 {
@@ -105,7 +105,7 @@ fn random_script(p: &Problem, allow: Allow, draw: &mut Seed) -> Option<Schedule>
     evaluate(p, decisions).ok()
 }
 
-/// Mean time of a step over many, by simulating a script of many steps.
+/// Mean time of a step over many, by simulating many steps.
 fn mean_ns(p: &Problem, r: &Schedule) -> f64 {
     const STEPS: usize = 256;
     let commands = &r.trace.commands;
@@ -277,7 +277,7 @@ fn one_detour_costs_what_its_copies_leave_uncovered() {
     let capacity = 16384 - 1024;
     assert_eq!(bound(&p, capacity, SWAP).map(|b| b.order_free_ns), Ok(7000));
     let b = fixed(bound(&p, capacity, SWAP));
-    // What is away leaves in 1024 ns, 24 of them after `make b`, and comes back in 1024.
+    // The quarter leaves in 1024 ns, 24 of them after `make b`, and comes back in 1024.
     assert!((8010..=8048).contains(&b), "{b:?}");
     // The real step waits for all of `a`: out during `make b` and 3096 ns longer, in for 4096 ns.
     let o = optimum(&p, capacity, (SWAP, Judge::Bytes), true, 1000).expect("swaps");
@@ -304,7 +304,7 @@ fn an_optimum_is_a_script_that_fits_and_takes_no_less() {
     for (seed, s) in samples(80, 9) {
         for judge in [Judge::Bytes, Judge::Layout] {
             let Some(o) = optimum(&s.problem, s.capacity, (BOTH, judge), true, 200) else { continue };
-            let e = evaluate(&s.problem, o.decisions).expect("a script").evaluation;
+            let e = evaluate(&s.problem, o.decisions).expect("decisions").evaluation;
             assert!(e.load_bytes <= s.capacity, "seed {seed}");
             match judge {
                 Judge::Layout => assert_eq!((e.dev_bytes <= s.capacity, e.step_ns), (true, o.step_ns)),

@@ -13,7 +13,7 @@ pub struct Problem {
     pub module: Module,
     /// The problem in numbers. An op is called by its first result, and labelled with its source node.
     pub numbers: memc_planner::Problem,
-    /// What each tensor is.
+    /// Kind of each tensor.
     pub kinds: Arena<TensorId, TensorKind>,
     /// For every op of the problem, that of the module.
     pub ops: Arena<OpPos, OpId>,

@@ -143,9 +143,9 @@ impl<'a> Search<'a> {
 
     fn found(self) -> Result<Found, NoPlan> {
         let genotype = self.best.map_or(self.keep, |b| b.1);
-        let script = genotype.decisions(self.p);
-        let (laid_out, height) = smartpool::lay_out(self.p, script.clone())?;
-        let decisions = if height <= self.capacity { laid_out } else { script };
+        let made = genotype.decisions(self.p);
+        let (laid_out, height) = smartpool::lay_out(self.p, made.clone())?;
+        let decisions = if height <= self.capacity { laid_out } else { made };
         Ok(Found { decisions, evaluations: self.evaluations })
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn residents(p: &Problem, capacity: u64) -> BTreeSet<TensorId> {
         }
         None => u64::MAX,
     };
-    // What is on the device, by next touch: a key changes only when its tensor is touched.
+    // Tensors on the device, by next touch: a key changes only when its tensor is touched.
     let mut key: Arena<TensorId, Option<u64>> = Arena::filled(None, p.tensors.len());
     let mut on: BTreeSet<(u64, u64, TensorId)> = BTreeSet::new();
     let mut used = 0u64;

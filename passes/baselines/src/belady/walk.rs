@@ -150,7 +150,7 @@ impl<'a> AddressWalk<'a> {
         for &t in set {
             self.pins[t] += 1;
         }
-        // What only appears with its first use needs a place, not a copy.
+        // A tensor that appears with its first use needs a place, not a copy.
         let appears = |&t: &TensorId| {
             self.p.tensors[t].kind == Kind::Transient && self.p.tensors[t].touches.first() == Some(&i)
         };
@@ -268,7 +268,7 @@ impl<'a> AddressWalk<'a> {
         if self.knobs.recompute <= 0.0 || tensor.kind != Kind::Transient || next == NEVER {
             return None;
         }
-        // What was there before the content was made anew is of no use.
+        // Older contents, from before it was made anew, are of no use.
         let chain = &tensor.writes[..tensor.writes.partition_point(|&w| w < next)];
         let anew = |&w: &OpPos| !self.p.ops[w].reads.contains(&t);
         let chain = &chain[chain.iter().rposition(anew)?..];
@@ -285,7 +285,7 @@ impl<'a> AddressWalk<'a> {
             }
             for &o in op.reads.iter().filter(|&&o| o != t) {
                 let operand = &self.p.tensors[o];
-                // What an op has written into an input dies with its last use; what arrived is in host
+                // A content written into an input dies with its last use; the one that arrived is in host
                 // memory.
                 let alive = match operand.kind {
                     Kind::Persistent => true,
@@ -328,7 +328,7 @@ impl<'a> AddressWalk<'a> {
         let chain = self.recompute_chain(t).filter(|_| depth < DEEPEST).ok_or(())?.0;
         for (i, &w) in chain.iter().enumerate() {
             if self.recompute(w, t, depth).is_err() {
-                // What is there is not the content; before the first op ran, it is not even allocated.
+                // The bytes are not the content; before the first op ran, they are not even allocated.
                 if i > 0 && self.at[t].is_some() {
                     self.actions.push(Action::Drop(t));
                 }

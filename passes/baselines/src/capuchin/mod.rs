@@ -54,13 +54,13 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     let open = Request { capacity: u64::MAX, ..*request };
     loop {
         let walk = EvictionWalk::new(p, &facts, &open, |_| true);
-        let (script, _) = walk.run(&mut maker).map_err(|e| e.explain(p, "capuchin"))?;
-        let used = usage(p, &script);
+        let (made, _) = walk.run(&mut maker).map_err(|e| e.explain(p, "capuchin"))?;
+        let used = usage(p, &made);
         if used.iter().all(|&u| u <= request.capacity) {
-            let (decisions, evaluations) = feedback(p, script, request)?;
+            let (decisions, evaluations) = feedback(p, made, request)?;
             return Ok(Found { decisions, evaluations });
         }
-        if !maker.choose_more(&by_position(p, &script, &used)) {
+        if !maker.choose_more(&by_position(p, &made, &used)) {
             // Nothing is left to choose: passive mode.
             let (decisions, evaluations) = on_demand(p, &facts, request, "capuchin")?;
             return Ok(Found { decisions: put_off(p, decisions, request.capacity), evaluations });
@@ -94,12 +94,12 @@ impl Policy for PolicyMaker<'_> {
 }
 
 /// Moves in-triggers until no access waits.
-fn feedback(p: &Problem, script: Decisions, request: &Request<'_>) -> Result<(Decisions, u64), NoPlan> {
-    let script = put_off(p, script, request.capacity);
+fn feedback(p: &Problem, made: Decisions, request: &Request<'_>) -> Result<(Decisions, u64), NoPlan> {
+    let made = put_off(p, made, request.capacity);
     let mut start = vec![0u64];
     // For every tensor, the runs that its copies are for, and how much earlier their in-triggers are.
     let mut copies: BTreeMap<TensorId, Vec<(usize, u64)>> = BTreeMap::new();
-    for action in &script.actions {
+    for action in &made.actions {
         match action {
             Action::Run(run) => {
                 start.push(start.last().copied().unwrap_or(0) + p.ops[run.op].time_ns);
@@ -116,7 +116,7 @@ fn feedback(p: &Problem, script: Decisions, request: &Request<'_>) -> Result<(De
             let trigger = start[slot].saturating_sub(copy_ns(t) + earlier);
             (0, start.partition_point(|&s| s <= trigger).saturating_sub(1).min(slot))
         };
-        let decisions = hoist(p, script.clone(), request.capacity, &lead);
+        let decisions = hoist(p, made.clone(), request.capacity, &lead);
         let schedule = evaluate_by(p, decisions.clone(), Algorithm::BestFit).map_err(NoPlan::Failed)?;
         let step = schedule.evaluation.step_ns;
         if best.as_ref().is_none_or(|b| step < b.0) {

@@ -104,7 +104,7 @@ impl Augmented {
         const NEVER: usize = usize::MAX;
         let mut writer: Arena<CellIx, usize> = Arena::filled(NEVER, cells);
         let mut readers: Arena<CellIx, [usize; 3]> = Arena::filled([NEVER; 3], cells);
-        // What each stream waits of each other one already, as execution plus one.
+        // Latest execution, plus one, that each stream already waits for on each other one.
         let mut known = [[0; 3]; 3];
         self.waits = Arena::filled(Vec::new(), n);
         let mut needs: Vec<usize> = Vec::new();

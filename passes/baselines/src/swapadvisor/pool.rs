@@ -33,7 +33,7 @@ impl Sizes {
         let of_scratch: Arena<OpPos, Option<usize>> =
             p.ops.values().map(|op| (op.workspace > 0).then(|| find(op.workspace))).collect();
         let mut tensors = vec![0; bytes.len()];
-        // What is never touched may be larger than every size.
+        // A tensor that is never touched may be larger than every size.
         for (_, &size) in p.tensors.values().zip(of_tensor.values()).filter(|(t, _)| !t.touches.is_empty()) {
             tensors[size] += 1;
         }

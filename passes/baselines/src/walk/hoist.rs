@@ -78,7 +78,7 @@ pub(crate) fn put_off(p: &Problem, d: Decisions, capacity: u64) -> Decisions {
         actions.append(&mut slot);
         actions.extend(runs.get_mut(k).map(|run| Action::Run(std::mem::take(run))));
     }
-    // What leaves later leaves before what comes in.
+    // Releases that moved come before copies to the device.
     hoist(p, Decisions { actions, ..d }, capacity, &|_, slot| (slot, slot))
 }
 
@@ -149,7 +149,7 @@ impl Slots {
                 }
                 Action::Drop(t) => {
                     released[*t] = slot;
-                    // What came and went without a run between need not have come.
+                    // A copy that is dropped with no run between was not needed.
                     let first = s.copies.partition_point(|c| c.slot < slot);
                     match s.copies[first..].iter().rposition(|c| c.tensor == *t) {
                         Some(k) => drop(s.copies.remove(first + k)),

@@ -1,4 +1,4 @@
-//! What a plan does to each tensor, what that costs, and what every stall waits for.
+//! Attribution: moves of every tensor in a plan, their costs, and the causes of stalls.
 //!
 //! Reads a schedule; decides nothing. A copy's cost counts as hidden as far as no kernel waited for
 //! it: a stall is put down to the copy that ended last of those that the kernel waited.
@@ -14,7 +14,7 @@ use crate::place::{Command, Event, Space, What};
 use crate::problem::Problem;
 use most::Most;
 
-/// How a tensor comes back.
+/// Return of a tensor to the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Back {
     /// It is copied to the device.
@@ -36,7 +36,7 @@ pub struct Gap {
     pub before: Option<OpPos>,
     /// Whether it reaches into the next step.
     pub wraps: bool,
-    /// How it comes back.
+    /// Return of the tensor.
     pub back: Back,
     /// Time of its copy to the host in ns; 0 where the host has it already.
     pub out_ns: u64,
@@ -62,7 +62,7 @@ impl Gap {
     }
 }
 
-/// Why a copy to the device ended late.
+/// Reason that a copy to the device ended late.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Late {
     /// The link was busy with other copies, or with this one.
@@ -75,7 +75,7 @@ pub enum Late {
     Step,
 }
 
-/// What a kernel waited for.
+/// Cause of a kernel's wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
     /// A tensor's copy to the device.
@@ -95,15 +95,15 @@ pub struct Stall {
     pub op: OpPos,
     /// Whether it ran again.
     pub again: bool,
-    /// When it began in ns, since the step did.
+    /// Begin in ns since the step's begin.
     pub at_ns: u64,
-    /// How long the compute stream was idle before it, in ns.
+    /// Idle time of the compute stream before it, in ns.
     pub ns: u64,
-    /// What for.
+    /// Cause.
     pub cause: Cause,
 }
 
-/// What became of a plan's tensors, and of its time.
+/// Moves of a plan's tensors, and the use of its time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Account {
     /// By tensor, then in the order in which they leave.
@@ -126,7 +126,7 @@ struct Open {
     out: Option<CommandIx>,
 }
 
-/// How a gap ended: runs before, how, and the command that copied the tensor in.
+/// End of a gap: runs before it, the return, and the command that copied the tensor in.
 #[derive(Clone, Copy)]
 struct Close {
     runs: usize,
@@ -176,7 +176,7 @@ struct Walk<'a> {
     open: Arena<TensorId, Option<Open>>,
     /// The command of a tensor's last copy to the host that no gap has claimed.
     copied: Arena<TensorId, Option<CommandIx>>,
-    /// How a tensor that the step does not begin with comes first.
+    /// First arrival of a tensor that the step does not begin with.
     first: Arena<TensorId, Option<Close>>,
     /// The last gap of a tensor, until an op touches it.
     last: Arena<TensorId, Option<usize>>,

@@ -22,7 +22,7 @@ pub(super) struct Dual {
 const LEVELS: [(usize, usize); 2] = [(24, 500), (96, 400)];
 /// First step length of link prices.
 const STEP: f64 = 0.1;
-/// What the step length falls to.
+/// Last step length, as a fraction of the first.
 const FALL: f64 = 0.03;
 /// The first step length of later levels, relative to the first level's.
 const LATER: f64 = 0.1;
@@ -118,7 +118,7 @@ impl Dual {
         out
     }
 
-    /// What everything costs at these prices.
+    /// Costs of everything at these duals.
     fn prices(&self, frame: &Frame, into: &mut Prices<f64>) {
         let coupling = frame.coupling as f64 / UNIT as f64;
         into.memory.clone_from(&self.memory);

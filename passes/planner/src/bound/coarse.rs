@@ -80,7 +80,7 @@ pub(super) fn coarse_item(item: &Item, slot_of: &[usize]) -> Item {
 }
 
 impl Item {
-    /// What tensors must have in common to take the same way: what happens when, and what running again costs
+    /// Key of tensors that take the same path: their events by time, and the cost of recomputation
     /// per byte.
     fn shape(&self) -> Vec<usize> {
         let mut key = vec![

@@ -11,7 +11,7 @@ use super::{Allow, Infeasible};
 use crate::ids::{OpPos, TensorId};
 use crate::problem::{ALIGN, Kind, Problem};
 
-/// What a leg ends with.
+/// End of a leg.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum After {
     /// An op that reads the tensor during this slot.
@@ -24,7 +24,8 @@ pub(super) enum After {
     Dead,
 }
 
-/// What lies between two touches of a tensor: instants, half-open; it is needed on the device at both ends.
+/// A leg, between two touches of a tensor: half-open instants; the tensor is needed on the device at both
+/// ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Leg {
     /// First instant, and first slot.
@@ -33,11 +34,11 @@ pub(super) struct Leg {
     pub(super) to: usize,
     /// Least time in ns of running again what makes the content.
     pub(super) redo: Option<u64>,
-    /// What it ends with.
+    /// Its end.
     pub(super) after: After,
 }
 
-/// How a tensor begins its legs.
+/// Begin of a tensor's legs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Begin {
     /// On the device alone.
@@ -65,7 +66,7 @@ pub(super) struct Item {
     pub(super) legs: Vec<Leg>,
 }
 
-/// A copy to the host that every script makes.
+/// A copy to the host that all decisions make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Output {
     /// First slot in which it may run; all later ones may.
@@ -115,7 +116,7 @@ impl Frame {
         let mut items = Vec::new();
         for t in p.tensors.ids() {
             if let Some(item) = builder.item(t) {
-                // What cannot leave is there.
+                // A tensor that cannot leave is on the device.
                 if item.movable() {
                     items.push(item);
                 } else {

@@ -1,7 +1,7 @@
-//! Certified lower bounds on the step time of every script.
+//! Certified lower bounds on the step time of all decisions.
 //!
 //! Three, in ns: the ideal (every op once); one for the problem's own order, from a fluid relaxation in which
-//! tensors leave and return in fractions; and one for every order. No script that keeps to the order and to
+//! tensors leave and return in fractions; and one for every order. No decisions that keep to the order and to
 //! `capacity` bytes of device arena, and runs again only ops that may, takes less per step on average over
 //! many steps. (The difference between the ends of two consecutive steps may be less: copies of one reach
 //! into the next.) The bound for the given order follows from any prices of memory and of the links by
@@ -25,7 +25,7 @@ use crate::problem::Problem;
 use ascent::{Ascent, ascend, certify};
 use frame::Frame;
 
-/// No script fits: what has to be on the device at once while an op runs is more than its capacity.
+/// No decisions fit: what has to be on the device at once while an op runs is more than its capacity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Infeasible {
     /// The op's position.
@@ -41,12 +41,12 @@ pub struct Bound {
     pub ideal_ns: u64,
     /// For every order, in ns; at most that for the problem's.
     pub order_free_ns: u64,
-    /// For the problem's order, in ns; where no script in it fits, one in another may.
+    /// For the problem's order, in ns; where no decisions in it fit, one in another may.
     pub fixed_order: Result<u64, Infeasible>,
 }
 
 /// Bounds for a device arena of `capacity` bytes, for both orders whatever `allow.reorder` says. Fails where
-/// no script fits in any order.
+/// no decisions fit in any order.
 pub fn bound(p: &Problem, capacity: u64, allow: Allow) -> Result<Bound, Infeasible> {
     let order_free_ns = order_free(p, capacity, allow)?;
     let fixed_order = Frame::new(p, capacity, allow).map(|frame| {
@@ -56,7 +56,7 @@ pub fn bound(p: &Problem, capacity: u64, allow: Allow) -> Result<Bound, Infeasib
     Ok(Bound { ideal_ns: p.compute_ns(), order_free_ns, fixed_order })
 }
 
-/// The bound for every order alone, in ns. Fails where no script fits.
+/// The bound for every order alone, in ns. Fails where no decisions fit.
 pub fn order_free(p: &Problem, capacity: u64, allow: Allow) -> Result<u64, Infeasible> {
     Ok(order_free::order_free(p, capacity, allow)?.max(p.compute_ns()))
 }

@@ -30,7 +30,7 @@ struct Content {
     returns: bool,
 }
 
-/// A lower bound in ns on the step time of every script whose first runs are in any order that the problem
+/// A lower bound in ns on the step time of all decisions whose first runs are in any order that the problem
 /// allows.
 pub(super) fn order_free(p: &Problem, capacity: u64, allow: Allow) -> Result<u64, Infeasible> {
     let (op, most) = p.largest_working_set();
@@ -97,7 +97,7 @@ fn contents(p: &Problem) -> Vec<Content> {
                 out.push(std::mem::replace(&mut current, next));
             }
         }
-        // What nothing touches costs nothing.
+        // A tensor that nothing touches costs nothing.
         current.stays = tensor.persistent() && !tensor.touches.is_empty();
         out.push(current);
         let first_is_read = out.get(begin).is_some_and(|c| !c.readers.is_empty());
@@ -108,7 +108,7 @@ fn contents(p: &Problem) -> Vec<Content> {
     out
 }
 
-/// Time in ns of the copies that every script makes: inputs that are read, and outputs.
+/// Time in ns of the copies that all decisions make: inputs that are read, and outputs.
 fn forced(p: &Problem, contents: &[Content]) -> (u64, u64) {
     let arrives =
         |c: &&Content| c.maker.is_none() && !c.readers.is_empty() && p.tensors[c.tensor].kind == Kind::Input;
@@ -117,7 +117,7 @@ fn forced(p: &Problem, contents: &[Content]) -> (u64, u64) {
     (inputs.sum(), outputs.sum())
 }
 
-/// What must run before what.
+/// Precedence of ops.
 struct Graph {
     before: Arena<OpPos, Vec<OpPos>>,
 }
@@ -198,7 +198,7 @@ impl Reach {
     fn live(&self, p: &Problem, c: &Content) -> u64 {
         let made = match c.maker {
             Some(w) => self.after[w],
-            // What a transient or an input begins with is on the device from its first touch only.
+            // The first content of a transient or an input is on the device from its first touch only.
             None if p.tensors[c.tensor].persistent() => u64::MAX,
             None => c.readers.iter().fold(0, |all, &r| all | self.after[r]),
         };
@@ -212,7 +212,7 @@ impl Reach {
     }
 }
 
-/// What a content costs that is not on the device while an op runs.
+/// Cost of a content that is not on the device while an op runs.
 struct Away {
     units: u64,
     /// Time of copies to the host and to the device in ns.

@@ -33,7 +33,7 @@ impl Cost for i128 {
     }
 }
 
-/// What everything costs: memory per unit and instant, the rest per ns and slot.
+/// Duals: memory per unit and instant, the rest per ns and slot.
 pub(super) struct Prices<T> {
     pub(super) memory: Vec<T>,
     pub(super) to_host: Vec<T>,
@@ -42,7 +42,7 @@ pub(super) struct Prices<T> {
     pub(super) compute: Vec<T>,
 }
 
-/// What ways use.
+/// Use of resources by paths.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Use {
     /// Units on the device at every instant, in differences.
@@ -103,7 +103,7 @@ fn min<T: PartialOrd>(a: T, b: T) -> (T, bool) {
     if b < a { (b, true) } else { (a, false) }
 }
 
-// How a state was reached within a slot: bits of a choice.
+// Bits of a choice: the predecessors of a state within a slot.
 const BOTH_FROM_DEVICE: u8 = 1;
 const BOTH_FROM_HOST: u8 = 2;
 const BOTH_BY_RUN: u8 = 3;
@@ -313,7 +313,7 @@ impl Walker {
                         }
                         _ => {}
                     }
-                    // What came from the host this slot was there before it.
+                    // A tensor that comes from the host in this slot was on the host before it.
                     if at == At::Host {
                         continue;
                     }

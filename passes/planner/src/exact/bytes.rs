@@ -1,4 +1,4 @@
-//! How long a script takes when bytes have no addresses.
+//! Time of decisions when bytes have no addresses.
 //!
 //! An allocation takes the free bytes that were ready last before it needs them, or else those that are ready
 //! first, in pieces if need be: what layouts can hope for, as good as a greedy choice is. Everything else is
@@ -23,7 +23,7 @@ struct Piece {
     users: Users,
 }
 
-/// Time in ns from one step to the next; `None` where the script waits for itself or needs more than
+/// Time in ns from one step to the next; `None` where the decisions wait for themselves or needs more than
 /// `capacity`.
 pub(super) fn step_ns(p: &Problem, trace: &Trace, capacity: u64) -> Option<u64> {
     let accesses = apart(trace);
@@ -103,7 +103,7 @@ struct Bytes<'a> {
     users: Arena<SlotIx, Users>,
     /// Ends of every command in ns, in even and in odd walks.
     ends: Arena<CommandIx, [u64; 2]>,
-    /// When each stream is done, in ns.
+    /// Time at which each stream is done, in ns.
     clocks: [u64; 3],
 }
 

@@ -4,7 +4,7 @@
 //! most [`RUNS_AGAIN`] repeated runs, and for every gap between touches keep or swap, copied back in before
 //! the touch that ends it and out when it begins or, with all others, as soon as the content is there; states
 //! that are swapped start a step on one side or all on both. Not searched: giving bytes up later or claiming
-//! them earlier, as when a copy begins is up to the streams and not to its place in the script; results of
+//! them earlier, as when a copy begins is up to the streams and not to its place in the decisions; results of
 //! repeated runs other than the one wanted. Times are those of the event simulation, with addresses or
 //! without ([`Judge`]): a layout may need more bytes than are ever live, or make a command wait for bytes
 //! that it happens to reuse.
@@ -24,10 +24,10 @@ use crate::planner::Allow;
 use crate::problem::Problem;
 use crate::trace::trace;
 
-/// Most repeated runs in a script.
+/// Most recomputations in decisions.
 pub const RUNS_AGAIN: usize = 3;
 
-/// What a script is judged by.
+/// Judge of decisions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Judge {
     /// The better of its time as laid out, where that fits, and its time with bytes that have no addresses:
@@ -37,22 +37,22 @@ pub enum Judge {
     Layout,
 }
 
-/// The best script of a small problem.
+/// The best decisions of a small problem.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Optimum {
     /// Time from one step to the next in ns.
     pub step_ns: u64,
-    /// The script, without offsets.
+    /// The decisions, without offsets.
     pub decisions: Decisions,
     /// Whether the search was complete, or met a bound.
     pub proven: bool,
-    /// Scripts evaluated.
+    /// Decisions evaluated.
     pub evaluations: u64,
 }
 
-/// The fastest script with at most `capacity` bytes on the device; `None` where none was found.
+/// The fastest decisions with at most `capacity` bytes on the device; `None` where none was found.
 ///
-/// Evaluates at most `limit` scripts; time grows exponentially with the number of gaps.
+/// Evaluates at most `limit` decisions; time grows exponentially with the number of gaps.
 pub fn optimum(
     p: &Problem,
     capacity: u64,
@@ -81,7 +81,7 @@ struct Exact<'a> {
     capacity: u64,
     allow: Allow,
     judge: Judge,
-    /// No script is faster.
+    /// No decisions are faster.
     stop: u64,
     limit: u64,
     evaluations: u64,

@@ -1,4 +1,4 @@
-//! When swapped tensors leave and return: each as close to its use as the copies of all allow, within a
+//! Times at which swapped tensors leave and return: as close to their uses as all copies allow, within a
 //! capacity.
 //!
 //! Copies to the host are done in the order in which they are issued. So where memory runs short, whatever is
@@ -15,7 +15,7 @@ use crate::genotype::Swap;
 use crate::ids::{GapIx, StepPos};
 use crate::timing::Cause;
 
-/// What decoding needs room for.
+/// Workspace of decoding.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Decoder {
     /// Bytes in use during every step.
@@ -197,7 +197,7 @@ impl State<'_> {
         let period = d.start[StepPos::at(end)] as i64;
         let at = |i: i32| d.start[s.sequence.step_at(i)] as i64 + if i >= end { period } else { 0 };
         let last = d.backs.first().map_or(0, |&g| gaps[g].to.max(0));
-        // What the waits so far have put every earlier step back by.
+        // Delay of every earlier step by the waits so far.
         let mut late = 0i64;
         let mut free = i64::MIN;
         for i in (0..=last).rev() {

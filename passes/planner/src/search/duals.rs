@@ -14,7 +14,7 @@ pub(crate) struct Prices {
     pub(crate) out: Arena<OpPos, f64>,
     /// Of copies to the device that the op needs.
     pub(crate) back: Arena<OpPos, f64>,
-    /// What running an op again costs in terms of its duration.
+    /// Cost of recomputing an op, in units of its duration.
     pub(crate) again: Arena<OpPos, f64>,
     /// Which operands are made again with a content that needs them: those that take at most this part of
     /// their copies' time.
@@ -34,12 +34,12 @@ impl Prices {
         }
     }
 
-    /// What running ops again costs, in the measure of [`Prices::cost`].
+    /// Cost of recomputing ops, in the measure of [`Prices::cost`].
     pub(crate) fn redo(&self, p: &Problem, ops: &[OpPos]) -> f64 {
         ops.iter().map(|&op| p.ops[op].time_ns as f64 * self.again[op]).sum()
     }
 
-    /// What the copies of a tensor cost in ns when the gaps in `flipped` are swapped otherwise than they are,
+    /// Cost in ns of a tensor's copies when the gaps in `flipped` are swapped otherwise than they are,
     /// and it is mirrored or not.
     pub(crate) fn cost(&self, s: &State<'_>, t: TensorId, flipped: &[GapIx], mirrored: bool) -> f64 {
         let (sequence, n) = (&s.genotype.sequence, s.steps());

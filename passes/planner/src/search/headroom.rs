@@ -1,4 +1,4 @@
-//! How many bytes a choice may use at every step, so that a layout fits what there is.
+//! Bytes that a genotype may use at every step, so that an allocation fits the capacity.
 
 use memc_ir::{Arena, Id, Ids};
 use rayon::prelude::*;

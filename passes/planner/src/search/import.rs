@@ -1,4 +1,4 @@
-//! Scripts of other planners as choices to search on from.
+//! Decisions of other planners as genotypes to search on from.
 
 use super::state::{May, State};
 use crate::access_sequence::{AccessSequence, Step};
@@ -7,7 +7,7 @@ use crate::evaluate::evaluate;
 use crate::ids::{GapIx, TensorId};
 use crate::problem::Problem;
 
-/// The steps of a script, with the same gaps swapped; `None` where a choice cannot say what the script does.
+/// The steps of decisions, with the same gaps swapped; `None` where no genotype has their meaning.
 pub(super) fn import<'a>(p: &'a Problem, d: &Decisions, capacity: u64, may: May) -> Option<State<'a>> {
     let mut steps = Vec::new();
     let mut drops: Vec<(TensorId, i32)> = Vec::new();
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
     use crate::sample::{Draw, Seed, sample};
 
-    /// The script of a choice, read again, is that choice.
+    /// The decisions of a genotype, read back, are that genotype.
     #[test]
     fn what_a_choice_does_is_read_again() {
         let may = May { allow: crate::Allow::ALL, mirror: true };

@@ -30,7 +30,7 @@ use lns::Random;
 use order::Precedence;
 use state::{May, State};
 
-/// What a search may spend.
+/// Limits of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Gaps and steps looked at while choosing, for each of the searches with different prices.
@@ -57,13 +57,13 @@ impl Limits {
     }
 }
 
-/// What is searched with, each on its own: how fast prices learn, what running an op again costs compared to
+/// Settings of the searches: the rate at which duals learn, the cost of recomputing an op compared to
 /// its time, when a copy's time counts once, and whether states may be on both sides when a step begins. That
 /// frees copies of their time and hides plans that do without.
 const SEARCHES: [(f64, f64, bool); 4] =
     [(1.0, 16.0, true), (4.0, 4.0, true), (2.0, 1.0, false), (64.0, 64.0, true)];
 
-/// What a search found.
+/// Result of a search.
 pub struct Outcome {
     /// The best plan that fits, if any.
     pub best: Option<Schedule>,
@@ -71,7 +71,8 @@ pub struct Outcome {
     pub evaluations: u64,
 }
 
-/// Searches from the problem's order, and others unless it is to be kept, and from the best of some scripts.
+/// Searches from the problem's order, and others unless it is to be kept, and from the best of some
+/// decisions.
 ///
 /// `planned`: whether there is a plan to fall back on; told to stop, a search without one first looks for
 /// one.
@@ -136,7 +137,7 @@ pub fn search(
     Ok(Outcome { best: run.best, evaluations: evaluations + run.evaluations - before })
 }
 
-/// The fastest choice that scripts amount to within a capacity, with the time of its step in ns.
+/// The fastest genotype that decisions amount to within a capacity, with the time of its step in ns.
 fn best_known<'a>(
     p: &'a Problem,
     request: &Request<'_>,
@@ -175,9 +176,9 @@ struct Run<'a> {
     random: Random,
     /// The best plan that fits.
     best: Option<Schedule>,
-    /// What it was decoded from.
+    /// Genotype that it was decoded from.
     chosen: Option<State<'a>>,
-    /// What layouts were made for.
+    /// Genotype for which allocations were made.
     first: Option<First<'a>>,
     evaluations: u64,
     work: u64,
@@ -215,7 +216,7 @@ impl<'a> Run<'a> {
         Some(self.best.as_ref()?.evaluation.step_ns)
     }
 
-    /// What its plan is worth.
+    /// Key of its plan.
     fn key(&self) -> Option<(u64, u64, u64)> {
         self.best.as_ref().map(Schedule::key)
     }
@@ -252,7 +253,7 @@ impl<'a> Run<'a> {
         self.best = Some(r);
     }
 
-    /// What a choice is worth, in ns: its step by the fast timing; of a small one the true step, and more if
+    /// Value of a genotype, in ns: its step by the fast timing; of a small one the true step, and more if
     /// it is too high.
     fn value(&mut self, s: &State<'a>, step: u64) -> Result<u64, String> {
         if s.steps() > SMALL {

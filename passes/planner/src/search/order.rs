@@ -7,7 +7,7 @@ use memc_ir::Arena;
 use crate::ids::{OpPos, StepPos, TensorId};
 use crate::problem::{Kind, Problem};
 
-/// What must run before what, by op.
+/// Precedence, by op.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Precedence {
     before: Arena<OpPos, Vec<OpPos>>,

@@ -19,19 +19,19 @@ pub(crate) struct Extent {
     pub(crate) bytes: u64,
 }
 
-/// What it takes to have a content again before a step.
+/// Ops and tensors that bring a content back before a step.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Chain {
     /// Ops, operands' first.
     pub(crate) ops: Vec<OpPos>,
-    /// What else has to stay.
+    /// Other tensors that have to stay.
     pub(crate) extents: Vec<Extent>,
 }
 
 /// For every step whether it is left out; none at all where it is empty.
 pub(crate) type Dropped = Arena<StepPos, bool>;
 
-/// How many writes a tensor has seen before an op touches it.
+/// Writes that a tensor has seen before an op touches it.
 fn content(p: &Problem, t: TensorId, op: OpPos) -> usize {
     p.tensors[t].writes.partition_point(|&w| w < op)
 }
@@ -87,7 +87,7 @@ impl View<'_> {
         self.maker(t, op, at).is_some_and(|w| self.p.ops[w].time_ns as f64 <= most)
     }
 
-    /// What it takes to have `t` again before the step `at`, which touches it; `away(gap)` says whether a gap
+    /// The chain that brings `t` back before the step `at`, which touches it; `away(gap)` says whether a gap
     /// is swapped.
     pub(crate) fn chain(&self, t: TensorId, at: StepPos, away: &dyn Fn(GapIx) -> bool) -> Option<Chain> {
         let mut follower = Follower { view: *self, at, away, chain: Chain::default(), made: Vec::new() };
@@ -126,7 +126,7 @@ impl View<'_> {
             for &t in op.reads.iter().chain(&op.writes) {
                 e.touched(t, j);
             }
-            // What was made for another's sake stays when it is needed later.
+            // A tensor that was made for another's sake stays when it is needed later.
             for &t in made.iter().filter(|t| !op.reads.contains(t)) {
                 e.there[t] = e.next(t, j).is_some();
             }

@@ -85,7 +85,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What kernels of a plan wait for, as far as more bytes could help.
+/// Waits of a plan's kernels, as far as more bytes could help.
 fn waits(r: &Schedule) -> Vec<Wait> {
     let (commands, spans) = (&r.trace.commands, &r.timeline.spans);
     let runs: Arena<StepPos, CommandIx> =
@@ -106,7 +106,7 @@ fn waits(r: &Schedule) -> Vec<Wait> {
         let span = &spans[c];
         let Some(cause) = span.cause.filter(|_| span.stall > 0) else { continue };
         let (from, to) = match commands[cause].what {
-            // What leaves would have to stay until it has left.
+            // A tensor that leaves would have to stay until it has left.
             What::Out(_) | What::Output { .. } => {
                 (i, between(span.start, spans[cause].end + span.stall).1.max(i.next()))
             }

@@ -7,7 +7,7 @@ use super::recompute::Extent;
 use super::state::State;
 use crate::ids::{GapIx, StepPos, TensorId};
 
-/// How a gap's bytes are freed.
+/// Means by which a gap's bytes are freed.
 #[derive(Clone, PartialEq, Debug)]
 enum How {
     /// Copies there and back.
@@ -56,7 +56,7 @@ pub(crate) fn greedy(s: &mut State<'_>, prices: &Prices, work: &mut u64) -> bool
 fn greedy_by(s: &mut State<'_>, prices: &Prices, work: &mut u64, steps: usize) -> bool {
     for round in 0..ROUNDS {
         let mut wanted = Vec::new();
-        // What is made again for its own sake may call for more of it; copies do not.
+        // A recomputation may call for others; copies do not.
         let redo = round < ROUNDS / 2 || !s.may.allow.swap;
         let fits = Round::new(s, prices, redo).choose(work, &mut wanted, steps);
         if !fits {
@@ -133,7 +133,7 @@ impl<'s, 'a> Round<'s, 'a> {
                     best.insert(place, (score, k));
                 }
             }
-            // What runs again may take less than was estimated for each on its own.
+            // Recomputations together may take less than was estimated for each.
             if best.is_empty() {
                 break !wanted.is_empty();
             }
@@ -212,7 +212,7 @@ impl<'s, 'a> Round<'s, 'a> {
         self.estimates.push((from, to, freed));
     }
 
-    /// What may be done with the gaps of a tensor that are kept.
+    /// Candidates for the gaps of a tensor that are kept.
     fn of_tensor(&self, t: TensorId, out: &mut Vec<Candidate>) {
         let (s, prices) = (&*self.s, self.prices);
         let n = s.steps();
@@ -333,7 +333,7 @@ mod tests {
     }
 
     /// A choice with so many steps for each candidate more at a time: its step time in ns, the work it took,
-    /// and its script, which keeps to the capacity.
+    /// and its decisions, which keep to the capacity.
     fn chosen(p: &Problem, capacity: u64, may: May, steps: usize) -> (u64, u64, String) {
         let sequence = AccessSequence::of_order(p, p.ops.ids());
         let mut state = State::new(p, sequence, capacity, may);
@@ -343,7 +343,7 @@ mod tests {
         let time = state.decode(2);
         let decisions = state.genotype.decisions(p);
         let script = decisions.print(p);
-        let load = evaluate(p, decisions).expect("the script runs").evaluation.load_bytes;
+        let load = evaluate(p, decisions).expect("the decisions run").evaluation.load_bytes;
         assert!(load <= capacity, "{load} of {capacity}");
         (time, work, script)
     }

@@ -52,12 +52,12 @@ pub(crate) struct State<'a> {
     pub(crate) ran: Arena<OpPos, StepPos>,
     /// For every step, the op that is next to run for the first time; one more entry at the end.
     pub(crate) anchor: Arena<StepPos, OpPos>,
-    /// When an op runs, and what runs again for it.
+    /// Position of an op, with the recomputations for it.
     pub(crate) room: Room<OpPos>,
     /// Copy time in ns of a byte, there and back.
     ns_per_byte: f64,
     pub(crate) copies: Copies,
-    /// What a copy costs besides its time, in ns: a small one waits in a queue like any other.
+    /// Cost of a copy besides its time, in ns: a small one waits in a queue like any other.
     pub(crate) each_ns: f64,
     /// During every step.
     pub(crate) capacity: Room<StepPos>,
@@ -70,7 +70,7 @@ pub(crate) struct State<'a> {
     /// The last evaluation that [`State::time`] was asked for.
     pub(crate) timing: Timing,
     pub(super) trial: Timing,
-    /// What [`State::set`] and [`State::mirror`] changed since the last [`State::commit`].
+    /// Changes by [`State::set`] and [`State::mirror`] since the last [`State::commit`].
     journal: Vec<Change>,
     /// The state before the first change of the steps since then.
     before: Option<Box<State<'a>>>,
@@ -155,7 +155,7 @@ impl<'a> State<'a> {
         (gap.tensor, (gap.from >= 0).then(|| self.ids[StepPos::at(gap.from)]))
     }
 
-    /// What it takes to make a tensor again at the end of a gap, if that can be.
+    /// The chain that recomputes a tensor at the end of a gap, where there is one.
     pub(crate) fn chain(&self, g: GapIx, reach: f64) -> Option<Chain> {
         let gap = &self.genotype.sequence.gaps[g];
         let possible = self.may.allow.recompute

@@ -1,4 +1,4 @@
-//! How long a genotype takes: a recurrence over its steps and copies that allocates nothing once it has seen
+//! Time of a genotype: a recurrence over its steps and copies that allocates nothing once it has seen
 //! the sequence.
 //!
 //! The same three streams as the discrete-event model, with two simplifications that make it fast, and never
@@ -20,7 +20,7 @@ use crate::ids::{GapIx, StepPos};
 use crate::problem::Problem;
 use walk::{Cell, Clock, EMPTY, Leave, LeaveIx, NO_LEAVE, NO_STEP, Return, ReturnIx, Walk};
 
-/// Why a step began as late as it did.
+/// Reason that a step did not begin earlier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Cause {
     /// The step before it.
@@ -41,15 +41,15 @@ pub struct Timing {
     pub start: Arena<StepPos, u64>,
     /// End of every step in ns.
     pub end: Arena<StepPos, u64>,
-    /// What every step waited for.
+    /// Cause of every step's wait.
     pub cause: Arena<StepPos, Cause>,
     /// For every gap that is swapped: start and end of its copy to the host.
     pub out: Arena<GapIx, (u64, u64)>,
     /// Start and end of its copy to the device.
     pub back: Arena<GapIx, (u64, u64)>,
-    /// What every copy waited for.
+    /// Cause of the wait of every copy to the host.
     pub out_cause: Arena<GapIx, Cause>,
-    /// What every copy to the device waited for.
+    /// Cause of the wait of every copy to the device.
     pub back_cause: Arena<GapIx, Cause>,
     /// One bit for every place in the order of copies: whether the gap has a copy.
     moved: Vec<u64>,
@@ -57,7 +57,7 @@ pub struct Timing {
     /// The copies of the genotype, the last issued first.
     leaves: Arena<LeaveIx, Leave>,
     returns: Arena<ReturnIx, Return>,
-    /// What the next step has to know at positions that this one has yet to pass: position, time, gap.
+    /// Waits that the next step inherits at positions that this one has yet to pass: position, time, gap.
     late_room: Vec<(StepPos, u64, GapIx)>,
     late_need: Vec<(StepPos, u64, GapIx)>,
 }

@@ -93,7 +93,7 @@ impl Plain {
         }
     }
 
-    /// When something that takes bytes may begin, and what it waits for.
+    /// Earliest begin of an event that takes bytes, and its cause.
     fn earliest(&self) -> (u64, Cause) {
         if self.room.0 > self.compute {
             (self.room.0, Cause::Out(self.room.1))

@@ -21,7 +21,7 @@ pub(super) const NO_LEAVE: LeaveIx = LeaveIx(u32::MAX);
 /// No copy to the device.
 const NO_RETURN: ReturnIx = ReturnIx(u32::MAX);
 
-/// What there is to know before a step: the copies issued there, and the latest ends of copies that it waits
+/// Data of a step: the copies issued before it, and the latest ends of copies that it waits
 /// for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
@@ -180,7 +180,7 @@ impl Walk<'_> {
 /// Where the three streams are.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clock {
-    /// When the step began.
+    /// Begin of the step.
     pub(super) base: u64,
     pub(super) compute: u64,
     pub(super) d2h: u64,

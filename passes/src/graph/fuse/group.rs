@@ -1,5 +1,5 @@
-//! Groups of ops that one kernel computes, and joining them: element-wise ops, normalisations of rows with those
-//! around them, products with an epilogue, and products with the sum of an operand.
+//! Groups of ops that one kernel computes, and joining them: element-wise ops, normalisations of rows with
+//! those around them, products with an epilogue, and products with the sum of an operand.
 
 use memc_ir::ops::fused::{Arg, Body, MAX_OPERANDS, MAX_RESULTS, MAX_STEPS, Step, is_head, is_step};
 use memc_ir::ops::fused_norm::is_norm;
