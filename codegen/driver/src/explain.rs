@@ -130,7 +130,7 @@ pub fn explain(candidate: &Candidate, plan: &Schedule) -> Explanation {
         .collect();
     for gap in &account.gaps {
         let Some(of) = tensors.get_mut(gap.tensor) else { continue };
-        let this = if gap.back == Back::Rerun { Does::Recompute } else { Does::Swap };
+        let this = if gap.back == Back::Recompute { Does::Recompute } else { Does::Swap };
         of.does = if of.does == Does::Keep || of.does == this { this } else { Does::Both };
         of.gaps.push(names.gap(gap));
     }
@@ -164,12 +164,12 @@ impl Names<'_> {
             next_step: gap.wraps,
             back_by: match gap.back {
                 Back::Copy => "copy",
-                Back::Rerun => "recompute",
+                Back::Recompute => "recompute",
                 Back::Write => "overwriting",
             },
             copy_out_ns: gap.out_ns,
             copy_in_ns: gap.in_ns,
-            recompute_ns: gap.rerun_ns,
+            recompute_ns: gap.recompute_ns,
             waited_ns: gap.waited_ns,
             hidden: over(gap.hidden_ns(), gap.out_ns + gap.in_ns),
             makes_room_for: gap.room.map(|(op, _)| self.op(op)),
@@ -181,7 +181,7 @@ impl Names<'_> {
         let (waits_for, because_of) = self.cause(stall.cause);
         Stall {
             op: self.op(stall.op),
-            again: stall.again,
+            again: stall.recompute,
             at_ns: stall.at_ns,
             ns: stall.ns,
             waits_for,

@@ -42,7 +42,7 @@ impl Candidate {
     fn new(order: Order, of: Of) -> Result<Candidate, Error> {
         let mut candidate = Candidate { order, kept: Schedule::default(), of };
         let p = candidate.numbers();
-        candidate.kept = evaluate(p, Decisions::keep_all(p)).map_err(Error::Internal)?;
+        candidate.kept = evaluate(p, Decisions::keep_all(p)).map_err(|e| Error::Internal(e.to_string()))?;
         Ok(candidate)
     }
 
@@ -316,7 +316,7 @@ fn greedy(graph: &Module, profile: &DeviceProfile) -> Result<Module, Error> {
 fn smallest(o: &Candidate, allow: Allow) -> Result<u64, Error> {
     let kept = o.kept.evaluation.dev_bytes;
     let request = Request { allow, ..Request::new(kept) };
-    memc_baselines::smallest(o.numbers(), kept, &request).map_err(Error::Internal)
+    memc_baselines::smallest(o.numbers(), kept, &request).map_err(|e| Error::Internal(e.to_string()))
 }
 
 fn unknown_memory() -> Error {

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant as Time};
 
 use memc_baselines::PLANNERS;
 use memc_ir::Bytes;
-use memc_planner::{Allow, Decisions, Kind, NoPlan, Order, Planner, Progress, Request, Schedule, replay};
+use memc_planner::{
+    Allow, Decisions, NoPlan, Order, Planner, Progress, Request, Schedule, TensorKind, replay,
+};
 
 use crate::error::Error;
 use crate::instance::{Candidate, Instance};
@@ -287,7 +289,7 @@ impl Instance {
 /// It may take as much more room as hiding the inputs' copies can be worth: each input twice, once for this
 /// step and once for the next.
 fn beyond(o: &Candidate, planner: &Planner, request: &Request<'_>) -> (Schedule, u64) {
-    let inputs = o.numbers().tensors.values().filter(|t| t.kind == Kind::Input).map(|t| t.bytes);
+    let inputs = o.numbers().tensors.values().filter(|t| t.kind == TensorKind::Input).map(|t| t.bytes);
     let room = inputs.fold(o.kept.evaluation.dev_bytes, |room, bytes| room.saturating_add(2 * bytes));
     let request = Request { capacity: request.capacity.min(room), ..*request };
     match memc_planner::solve(o.numbers(), planner, &request) {

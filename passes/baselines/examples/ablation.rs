@@ -19,6 +19,8 @@ use memc_baselines::{STARTS, smallest_feasible};
 use memc_planner::{Decisions, NoPlan, Planner, Problem, Request, Starts, evaluate, json, plan};
 use serde_json::{Map, Value, json};
 
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
 /// CPU time of this thread in seconds; wall time where the system does not tell.
 fn seconds(begin: Instant) -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
@@ -38,7 +40,7 @@ fn step(
     p: &Problem,
     request: &Request<'_>,
     keep: &dyn Fn(&str) -> bool,
-) -> Result<(Option<u64>, u64), String> {
+) -> Result<(Option<u64>, u64), Failure> {
     let some = |planners: &[&'static Planner]| -> Vec<&Planner> {
         planners.iter().copied().filter(|planner| keep(planner.name)).collect()
     };
@@ -46,11 +48,11 @@ fn step(
     match plan(p, request, &Starts { first: &first, quick: &quick, thorough: &thorough }) {
         Ok(found) => Ok((Some(evaluate(p, found.decisions)?.evaluation.step_ns), found.evaluations)),
         Err(NoPlan::Infeasible(_)) => Ok((None, 0)),
-        Err(NoPlan::Failed(why)) => Err(why),
+        Err(e) => Err(e.into()),
     }
 }
 
-fn cell(p: &Problem, share: f64, effort: u32, without: &[String]) -> Result<Value, String> {
+fn cell(p: &Problem, share: f64, effort: u32, without: &[String]) -> Result<Value, Failure> {
     let kept = evaluate(p, Decisions::keep_all(p))?.evaluation.dev_bytes;
     let smallest = smallest_feasible(p, kept)?;
     let capacity = smallest + (share * kept.saturating_sub(smallest) as f64) as u64;
@@ -74,9 +76,9 @@ fn cell(p: &Problem, share: f64, effort: u32, without: &[String]) -> Result<Valu
     }))
 }
 
-fn cells(path: &str, shares: &[f64], effort: u32, without: &[String]) -> Result<(), String> {
-    let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
-    let p = json::parse(&text).map_err(|e| e.to_string())?;
+fn cells(path: &str, shares: &[f64], effort: u32, without: &[String]) -> Result<(), Failure> {
+    let text = std::fs::read_to_string(path)?;
+    let p = json::parse(&text)?;
     for &share in shares {
         let mut row = cell(&p, share, effort, without)?;
         row["file"] = json!(path);
@@ -100,7 +102,7 @@ fn main() {
             let run = || cells(&argument, &shares, effort, &without);
             let done = match &pool {
                 Ok(pool) => pool.install(run),
-                Err(why) => Err(why.to_string()),
+                Err(e) => Err(e.into()),
             };
             if let Err(why) = done {
                 eprintln!("{argument}: {why}");

@@ -14,15 +14,17 @@ use memc_baselines::named;
 use memc_planner::{Allow, Progress, Request, json, solve};
 use serde_json::{Value, json};
 
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
 struct Options {
     effort: u32,
     share: f64,
     recompute: bool,
 }
 
-fn curve(path: &str, options: &Options) -> Result<Value, String> {
-    let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
-    let p = json::parse(&text).map_err(|e| e.to_string())?;
+fn curve(path: &str, options: &Options) -> Result<Value, Failure> {
+    let text = std::fs::read_to_string(path)?;
+    let p = json::parse(&text)?;
     let capacity = (p.device.memory_bytes as f64 * options.share) as u64;
     let planner = named("memc").ok_or("the default planner is not known")?;
     let points: Mutex<Vec<(f64, u64, u64)>> = Mutex::new(Vec::new());
@@ -35,13 +37,14 @@ fn curve(path: &str, options: &Options) -> Result<Value, String> {
     };
     let allow = Allow { recompute: options.recompute, ..Allow::ALL };
     let request = Request { effort: options.effort, allow, watch: &watch, ..Request::new(capacity) };
-    let (schedule, evaluations) = solve(&p, planner, &request).map_err(|e| format!("{e:?}"))?;
+    let (schedule, evaluations) = solve(&p, planner, &request)?;
     let seconds = begin.elapsed().as_secs_f64();
     let step_ns = schedule.evaluation.step_ns;
     let points = points.into_inner().unwrap_or_else(PoisonError::into_inner);
     Ok(json!({
         "problem": p.name, "ops": p.ops.len(), "capacity": capacity, "effort": options.effort,
-        "recompute": options.recompute, "ideal_ns": p.compute_ns(), "step_ns": step_ns, "evaluations": evaluations,
+        "recompute": options.recompute, "ideal_ns": p.compute_ns(), "step_ns": step_ns,
+        "evaluations": evaluations,
         "seconds": seconds, "first_plan_s": points.first().map(|p| p.0), "curve": points,
     }))
 }

@@ -21,7 +21,7 @@
 use std::collections::BTreeMap;
 
 use memc_ir::Bytes;
-use memc_planner::{Allow, Found, Kind, NoPlan, OpPos, Planner, Problem, Request, TensorId};
+use memc_planner::{Allow, Found, NoPlan, OpPos, Planner, Problem, Request, TensorId, TensorKind};
 
 use super::walk::{Eviction, EvictionWalk, Facts, Policy, content, usage, writer};
 
@@ -104,7 +104,7 @@ pub(super) struct Droppable {
 /// All of them, in the order in which they are made.
 pub(super) fn droppable(p: &Problem, facts: &Facts) -> Vec<Droppable> {
     let mut out = Vec::new();
-    for (t, tensor) in p.tensors.iter().filter(|(_, t)| t.kind == Kind::Transient) {
+    for (t, tensor) in p.tensors.iter().filter(|(_, t)| t.kind == TensorKind::Transient) {
         let k = tensor.touches.partition_point(|&x| x < facts.split);
         let (Some(&last), Some(&next)) =
             (k.checked_sub(1).and_then(|k| tensor.touches.get(k)), tensor.touches.get(k))

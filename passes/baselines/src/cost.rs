@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use memc_ir::{Arena, ids};
-use memc_planner::{Kind, Problem, TensorId};
+use memc_planner::{Problem, TensorId, TensorKind};
 
 use super::walk::{EvictionWalk, writer};
 
@@ -30,7 +30,7 @@ impl Neighbourhood {
     pub(super) fn new(p: &Problem) -> Neighbourhood {
         let mut adjacent: Arena<TensorId, BTreeSet<TensorId>> =
             Arena::filled(BTreeSet::new(), p.tensors.len());
-        let transient = |t: &&TensorId| p.tensors[**t].kind == Kind::Transient;
+        let transient = |t: &&TensorId| p.tensors[**t].kind == TensorKind::Transient;
         for op in p.ops.values() {
             for &w in op.writes.iter().filter(transient) {
                 for &r in op.reads.iter().filter(transient).filter(|&&r| r != w) {

@@ -24,7 +24,7 @@
 //! - Ties, and the limit at which a walk gives up: as in `dtr`.
 
 use memc_ir::Arena;
-use memc_planner::{Found, Kind, NoPlan, OpPos, Planner, Problem, Request, TensorId};
+use memc_planner::{Found, NoPlan, OpPos, Planner, Problem, Request, TensorId, TensorKind};
 
 use super::cost::Neighbourhood;
 use super::walk::{Eviction, EvictionWalk, Facts, NEVER, Policy, put_off};
@@ -72,7 +72,7 @@ struct Delta {
 impl Policy for Delta {
     fn score(&mut self, w: &EvictionWalk<'_>, t: TensorId) -> Option<f64> {
         let staleness = w.clock.saturating_sub(w.last[t]).max(1);
-        let transient = w.p.tensors[t].kind == Kind::Transient;
+        let transient = w.p.tensors[t].kind == TensorKind::Transient;
         transient.then(|| 1.0 / (w.bytes(t) as f64 * staleness as f64))
     }
     fn eviction(&mut self, w: &EvictionWalk<'_>, t: TensorId) -> Eviction {

@@ -20,7 +20,7 @@
 //! - An op with several results: its run brings back all of them that are still needed.
 //! - Ties: the lower index first. The walk gives up after eight recomputations per op of the step.
 
-use memc_planner::{Allow, Found, Kind, NoPlan, Planner, Problem, Request, TensorId};
+use memc_planner::{Allow, Found, NoPlan, Planner, Problem, Request, TensorId, TensorKind};
 
 use super::cost::Neighbourhood;
 use super::walk::{Eviction, EvictionWalk, Facts, Policy};
@@ -48,7 +48,7 @@ struct Dtr(Neighbourhood);
 
 impl Policy for Dtr {
     fn score(&mut self, w: &EvictionWalk<'_>, t: TensorId) -> Option<f64> {
-        if w.p.tensors[t].kind != Kind::Transient {
+        if w.p.tensors[t].kind != TensorKind::Transient {
             return None;
         }
         let staleness = w.clock.saturating_sub(w.last[t]).max(1);

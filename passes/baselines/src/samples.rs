@@ -2,14 +2,14 @@
 
 use arbtest::arbitrary::{Result, Unstructured};
 use memc_planner::{
-    Device, Kind, NoPlan, Op, Planner, Problem, Request, Schedule, Tensor, TensorId, evaluate,
+    Device, NoPlan, Op, Planner, Problem, Request, Schedule, Tensor, TensorId, TensorKind, evaluate,
 };
 
 /// Bytes of the unit in which samples count.
 pub(super) const UNIT: u64 = 256 * 1024;
 
 /// A tensor of some units.
-pub(super) fn tensor(name: &str, units: u64, kind: Kind) -> Tensor {
+pub(super) fn tensor(name: &str, units: u64, kind: TensorKind) -> Tensor {
     Tensor { name: name.into(), size: units * UNIT, bytes: 0, kind, touches: Vec::new(), writes: Vec::new() }
 }
 
@@ -39,11 +39,11 @@ pub(super) fn problem(u: &mut Unstructured<'_>) -> Result<Problem> {
     let mut tensors = Vec::new();
     let mut ops = Vec::new();
     for i in 0..u.int_in_range(0..=3)? {
-        let kind = if u.ratio(1, 4)? { Kind::Input } else { Kind::Persistent };
+        let kind = if u.ratio(1, 4)? { TensorKind::Input } else { TensorKind::Persistent };
         tensors.push(tensor(&format!("p{i}"), u.int_in_range(1..=3)?, kind));
     }
     if u.ratio(1, 4)? {
-        tensors.push(tensor("given", 1, Kind::Transient));
+        tensors.push(tensor("given", 1, TensorKind::Transient));
     }
     for i in 0..u.int_in_range(1..=12)? {
         let mut reads: Vec<u32> = Vec::new();
@@ -58,7 +58,7 @@ pub(super) fn problem(u: &mut Unstructured<'_>) -> Result<Problem> {
         let mut writes = Vec::new();
         for k in 0..u.int_in_range(0..=2)? {
             writes.push(tensors.len() as u32);
-            tensors.push(tensor(&format!("t{i}.{k}"), u.int_in_range(1..=4)?, Kind::Transient));
+            tensors.push(tensor(&format!("t{i}.{k}"), u.int_in_range(1..=4)?, TensorKind::Transient));
         }
         if !reads.is_empty() && u.ratio(1, 4)? {
             writes.push(*u.choose(&reads)?);
@@ -97,7 +97,7 @@ pub(super) fn planned(p: &Problem, planner: &Planner, request: &Request<'_>) -> 
     let r = evaluate(p, found.decisions).unwrap_or_else(|e| panic!("{}: {e}\n{text}", planner.name));
     let e = &r.evaluation;
     assert!(e.load_bytes <= request.capacity, "{} > {}\n{text}", e.load_bytes, request.capacity);
-    let unplanned: u64 = p.tensors.values().filter(|t| t.kind == Kind::Input).map(|t| t.bytes).sum();
+    let unplanned: u64 = p.tensors.values().filter(|t| t.kind == TensorKind::Input).map(|t| t.bytes).sum();
     if !request.allow.on(&p.device).swap {
         assert!(e.swap_out_bytes == 0 && e.swap_in_bytes <= unplanned, "{} swaps\n{text}", planner.name);
     }
@@ -118,8 +118,8 @@ pub(super) fn holds(planner: &Planner, budget_ms: u64) {
         if let Some(r) = planned(&p, planner, &request)
             && !request.allow.reorder
         {
-            let ran = r.trace.commands.values().filter_map(|c| match c.what {
-                memc_planner::What::Run { op, again: false } => Some(op),
+            let ran = r.trace.commands.values().filter_map(|c| match c.kind {
+                memc_planner::CommandKind::Run { op, recompute: false } => Some(op),
                 _ => None,
             });
             assert!(ran.eq(p.ops.ids()), "{} changes the order", planner.name);

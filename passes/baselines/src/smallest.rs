@@ -14,9 +14,9 @@ const CALLS: u32 = 8;
 /// The smallest capacity for which one of the quick planners is known to have a plan: Belady's walks where
 /// they may swap, the others elsewhere. Another planner may need less. `kept` is the arena of the unplanned
 /// step, which always has a plan. Of the request only the permissions count.
-pub fn smallest(p: &Problem, kept: u64, request: &Request<'_>) -> Result<u64, String> {
+pub fn smallest(p: &Problem, kept: u64, request: &Request<'_>) -> Result<u64, NoPlan> {
     if request.allow.on(&p.device).swap {
-        return belady::smallest_feasible(p, kept);
+        return Ok(belady::smallest_feasible(p, kept)?);
     }
     let mut best = kept;
     for planner in OTHERS {
@@ -39,14 +39,14 @@ pub fn smallest(p: &Problem, kept: u64, request: &Request<'_>) -> Result<u64, St
 }
 
 /// Arena bytes of a planner's plan, if that fits.
-fn height(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<Option<u64>, String> {
+fn height(p: &Problem, planner: &Planner, request: &Request<'_>) -> Result<Option<u64>, NoPlan> {
     match (planner.plan)(p, request) {
         Ok(found) => {
             let bytes = evaluate(p, found.decisions)?.evaluation.dev_bytes;
             Ok(Some(bytes).filter(|&b| b <= request.capacity))
         }
         Err(NoPlan::Infeasible(_)) => Ok(None),
-        Err(NoPlan::Failed(why)) => Err(why),
+        Err(e) => Err(e),
     }
 }
 

@@ -18,7 +18,8 @@ use memc_planner::{Decisions, Found, NoPlan, Planner, Problem};
 pub(super) const PLANNER: Planner = Planner {
     name: "smartpool",
     summary: "everything stays on the device, laid out by descending size and best fit",
-    source: "Zhang et al., Efficient Memory Management for GPU-based Deep Learning Systems, 2019, section III",
+    source: "Zhang et al., Efficient Memory Management for GPU-based Deep Learning Systems, \
+             2019, section III",
     swaps: false,
     recomputes: false,
     plan: |p, request| {
@@ -32,14 +33,14 @@ pub(super) const PLANNER: Planner = Planner {
 
 /// Gives every place in decisions the offset that SmartPool chooses; also returns the pool's height in bytes.
 pub(super) fn lay_out(p: &Problem, decisions: Decisions) -> Result<(Decisions, u64), NoPlan> {
-    memc_planner::lay_out(p, decisions, Algorithm::SmartPool).map_err(NoPlan::Failed)
+    Ok(memc_planner::lay_out(p, decisions, Algorithm::SmartPool)?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use memc_planner::sample::{device, op, tensor};
-    use memc_planner::{Action, Kind, Space, trace};
+    use memc_planner::{Action, Space, TensorKind, trace};
 
     /// Figure 4, reconstructed from its caption and the text: where a variable fits into two holes, first fit
     /// takes the first, best fit, SmartPool's default, the smallest. Offsets in KB: a is [0, 40), hole of 30,
@@ -48,7 +49,7 @@ mod tests {
     fn figure_4_best_fit() {
         // x and y die before `new` is born; a, b and c live on.
         let sizes = [("a", 40), ("x", 30), ("b", 20), ("y", 18), ("c", 16), ("new", 12)];
-        let tensors = sizes.iter().map(|&(n, kb)| tensor(n, Kind::Transient, kb << 10)).collect();
+        let tensors = sizes.iter().map(|&(n, kb)| tensor(n, TensorKind::Transient, kb << 10)).collect();
         let ops = vec![
             op("make", 1, &[], &[0, 1, 2, 3, 4]),
             op("end x and y", 1, &[1, 3], &[]),
@@ -74,7 +75,7 @@ mod tests {
     #[test]
     fn one_large_variable_shares_with_several_small_ones() {
         let tensors = [("large", 64), ("s1", 32), ("s2", 32)]
-            .map(|(n, kb)| tensor(n, Kind::Transient, kb << 10))
+            .map(|(n, kb)| tensor(n, TensorKind::Transient, kb << 10))
             .to_vec();
         let ops = vec![op("a", 1, &[], &[0]), op("b", 1, &[], &[1, 2])];
         let p = Problem::new("share", device(), tensors, ops).expect("it is a problem");

@@ -27,8 +27,8 @@
 use std::collections::BTreeSet;
 
 use memc_planner::{
-    AccessSequence, Action, Decisions, Found, Genotype, Kind, NoPlan, Op, OpPos, Planner, Problem, Request,
-    TensorId,
+    AccessSequence, Action, Decisions, Found, Genotype, NoPlan, Op, OpPos, Planner, Problem, Request,
+    TensorId, TensorKind,
 };
 
 use super::checkpoint::{Droppable, Segments, droppable};
@@ -79,7 +79,7 @@ fn cheap(p: &Problem, dropped: &Segments, d: &Droppable, segment: &dyn Fn(OpPos)
             if dropped.of.get(&r).is_some_and(|&g| g != here) {
                 return false;
             }
-            let gone = operand.kind == Kind::Transient && operand.touches.last() < Some(&d.next);
+            let gone = operand.kind == TensorKind::Transient && operand.touches.last() < Some(&d.next);
             if let Some(by) = writer(p, r, content(p, r, op)).filter(|_| gone)
                 && seen.insert(by)
             {
@@ -140,7 +140,7 @@ impl Policy for Cache {
         if !w.needed(t) || (w.position >= self.split && self.fleeting(t)) {
             return Some(-1.0);
         }
-        let cached = w.p.tensors[t].kind != Kind::Persistent && !self.segments.of.contains_key(&t);
+        let cached = w.p.tensors[t].kind != TensorKind::Persistent && !self.segments.of.contains_key(&t);
         cached.then(|| w.last[t] as f64)
     }
     fn eviction(&mut self, _: &EvictionWalk<'_>, t: TensorId) -> Eviction {
@@ -187,8 +187,8 @@ mod tests {
             .actions
             .iter()
             .filter_map(|a| if let Action::Run(r) = a { Some(r) } else { None });
-        let again: Vec<u32> = runs.filter(|r| r.again).map(|r| r.op.0).collect();
-        assert_eq!(again, [7, 5, 3, 1]);
+        let recompute: Vec<u32> = runs.filter(|r| r.recompute).map(|r| r.op.0).collect();
+        assert_eq!(recompute, [7, 5, 3, 1]);
         assert!(!found.decisions.actions.iter().any(|a| matches!(a, Action::Out(_))));
     }
 

@@ -3,7 +3,7 @@
 use memc_baselines::PLANNERS;
 use memc_planner::attribution::{Back, Cause, account};
 use memc_planner::sample::{Sample, Seed, sample};
-use memc_planner::{Kind, Planner, Request, solve};
+use memc_planner::{Planner, Request, TensorKind, solve};
 
 /// Copies of gaps are the plan's copies, and stalls add up to the time in which nothing runs.
 #[test]
@@ -24,7 +24,7 @@ fn an_account_adds_up_to_the_evaluation() {
             };
             assert_eq!(of(&|c| matches!(c, Cause::In(..))), e.stall_in_ns);
             assert_eq!(of(&|c| matches!(c, Cause::Out(_))), e.stall_out_ns);
-            let fed = |t: memc_planner::TensorId| p.tensors[t].kind == Kind::Input;
+            let fed = |t: memc_planner::TensorId| p.tensors[t].kind == TensorKind::Input;
             let bytes: u64 = a
                 .gaps
                 .iter()

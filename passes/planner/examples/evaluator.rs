@@ -21,6 +21,8 @@ use memc_planner::{
 };
 use serde_json::json;
 
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
 /// Time of all batches of calls, and least time of one batch, in seconds.
 const SECONDS: (f64, f64) = (1.0, 0.0002);
 
@@ -67,9 +69,9 @@ fn genotype(p: &Problem, capacity: u64) -> Genotype {
     s
 }
 
-fn report(path: &str) -> Result<serde_json::Value, String> {
-    let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
-    let p = json::parse(&text).map_err(|e| e.to_string())?;
+fn report(path: &str) -> Result<serde_json::Value, Failure> {
+    let text = std::fs::read_to_string(path)?;
+    let p = json::parse(&text)?;
     let kept = evaluate(&p, Decisions::keep_all(&p))?.evaluation.load_bytes;
     let capacity = (kept / 2).min(p.device.memory_bytes);
     let s = genotype(&p, capacity);

@@ -4,7 +4,7 @@
 use memc_ir::{Arena, Ids};
 
 use crate::ids::{GapIx, OpPos, StepPos, TensorId};
-use crate::problem::{Kind, Problem};
+use crate::problem::{Problem, TensorKind};
 
 /// One run of an op.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -12,7 +12,7 @@ pub struct Step {
     /// The op's position in the problem.
     pub op: OpPos,
     /// The tensor that is computed again; `None` when the op runs for the first time.
-    pub again: Option<TensorId>,
+    pub recompute: Option<TensorId>,
 }
 
 /// The time between two touches of a tensor, in which it may leave the device.
@@ -82,12 +82,12 @@ pub struct AccessSequence {
 impl AccessSequence {
     /// The ops of a problem in the given order, each once.
     pub fn of_order(p: &Problem, order: impl IntoIterator<Item = OpPos>) -> AccessSequence {
-        AccessSequence::new(p, order.into_iter().map(|op| Step { op, again: None }).collect())
+        AccessSequence::new(p, order.into_iter().map(|op| Step { op, recompute: None }).collect())
     }
 
     /// A sequence from its steps.
     ///
-    /// A step that runs again touches its operands and the tensor it is run for; what else it writes is
+    /// A step that is recomputed touches its operands and the tensor it is run for; what else it writes is
     /// scratch.
     pub fn new(p: &Problem, steps: Vec<Step>) -> AccessSequence {
         let (n, steps) = (steps.len(), Arena::from(steps));
@@ -100,7 +100,7 @@ impl AccessSequence {
             needs.push(op.workspace + op.reads.iter().chain(fresh).map(bytes).sum::<u64>());
             ns.push(op.time_ns);
             let outputs = op.outputs.iter().map(|&(_, bytes)| p.device.d2h_ns(bytes)).sum();
-            output_ns.push(if step.again.is_some() { 0 } else { outputs });
+            output_ns.push(if step.recompute.is_some() { 0 } else { outputs });
         }
         let (touches, touches_of) = touches(p, &steps);
         let mut gaps = Arena::with_capacity(touches.len());
@@ -117,7 +117,7 @@ impl AccessSequence {
                 dirty,
                 dead,
             };
-            if tensor.kind == Kind::Input
+            if tensor.kind == TensorKind::Input
                 && let Some(&Touch { step, fresh: false, .. }) = list.first()
             {
                 gaps.push(gap(-1, step.position(), false, false));
@@ -170,13 +170,13 @@ impl AccessSequence {
 
 /// Calls `f` for every touch, in the order of the steps.
 fn each_touch(p: &Problem, steps: &Arena<StepPos, Step>, mut f: impl FnMut(TensorId, Touch)) {
-    for (step, &Step { op, again }) in steps.iter() {
+    for (step, &Step { op, recompute }) in steps.iter() {
         let op = &p.ops[op];
         for &t in &op.reads {
             f(t, Touch { step, fresh: false, wrote: op.writes.contains(&t) });
         }
         for &t in op.writes.iter().filter(|t| !op.reads.contains(t)) {
-            if again.is_none_or(|wanted| wanted == t) {
+            if recompute.is_none_or(|wanted| wanted == t) {
                 f(t, Touch { step, fresh: true, wrote: true });
             }
         }

@@ -6,8 +6,9 @@ use std::fmt::Write;
 
 use memc_ir::Arena;
 
+use crate::error::{At, DecisionsError};
 use crate::ids::{OpPos, TensorId};
-use crate::problem::{ALIGN, Kind, Problem};
+use crate::problem::{ALIGN, Problem, TensorKind};
 
 /// The order in which a problem poses its ops.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -76,7 +77,7 @@ pub struct Run {
     /// The op's position in the problem.
     pub op: OpPos,
     /// Whether the op has run before in this step.
-    pub again: bool,
+    pub recompute: bool,
     /// Places of the tensors that appear here: written ones that are not on the device yet.
     pub at: Vec<Place>,
     /// Of a recomputation: offsets of the results that have no place and are not wanted.
@@ -111,7 +112,7 @@ impl Decisions {
                 let there = std::mem::replace(&mut arrived[t], true);
                 match problem.tensors[t].kind {
                     _ if there => {}
-                    Kind::Input if op.reads.contains(&t) => d.actions.push(Action::In((t, None))),
+                    TensorKind::Input if op.reads.contains(&t) => d.actions.push(Action::In((t, None))),
                     _ => at.push((t, None)),
                 }
             }
@@ -154,7 +155,7 @@ impl Decisions {
                     let _ = writeln!(out, "drop {}", tensor(*t));
                 }
                 Action::Run(run) => {
-                    let word = if run.again { "redo" } else { "run" };
+                    let word = if run.recompute { "redo" } else { "run" };
                     let mut places: Vec<String> =
                         run.at.iter().map(|(t, o)| format!("{}{}", tensor(*t), offset(*o))).collect();
                     places.extend(run.scratch.iter().map(|o| format!("scratch{}", offset(*o))));
@@ -171,7 +172,7 @@ impl Decisions {
     /// Whether ops first run in the problem's order.
     pub fn keeps_order(&self) -> bool {
         let first = |a: &Action| match a {
-            Action::Run(run) => Some(run.op).filter(|_| !run.again),
+            Action::Run(run) => Some(run.op).filter(|_| !run.recompute),
             _ => None,
         };
         self.actions.iter().filter_map(first).is_sorted()
@@ -184,12 +185,12 @@ impl Decisions {
     }
 
     /// Reads the text form; errors name the line.
-    pub fn parse(text: &str, problem: &Problem) -> Result<Decisions, String> {
+    pub fn parse(text: &str, problem: &Problem) -> Result<Decisions, DecisionsError> {
         Decisions::with_lines(text, problem).map(|read| read.0)
     }
 
     /// As [`Decisions::parse`], with the lines of the text.
-    pub(crate) fn with_lines(text: &str, problem: &Problem) -> Result<(Decisions, Lines), String> {
+    pub(crate) fn with_lines(text: &str, problem: &Problem) -> Result<(Decisions, Lines), DecisionsError> {
         let names = Names::new(problem);
         let mut lines =
             text.lines().enumerate().map(|(i, l)| (i + 1, l.trim())).filter(|(_, l)| !l.is_empty());
@@ -199,7 +200,7 @@ impl Decisions {
         let mut d = Decisions { order: Decisions::order_in(text), ..Decisions::default() };
         let mut at = Lines::default();
         for (number, line) in lines.filter(|&(number, line)| number > 2 || line != "order greedy") {
-            match names.line(line, &mut d).map_err(|e| format!("line {number}: {e}"))? {
+            match names.line(line, &mut d).map_err(|e| e.at(At::Line(number)))? {
                 Some(tensor) => _ = at.homes.insert(tensor, number),
                 None => at.actions.push(number),
             }
@@ -245,17 +246,17 @@ impl Names {
         Names { tensors, ops, persistent }
     }
 
-    fn tensor(&self, text: &str) -> Result<TensorId, String> {
-        self.tensors.get(text.trim()).copied().ok_or_else(|| format!("no tensor is called {text}"))
+    fn tensor(&self, text: &str) -> Result<TensorId, DecisionsError> {
+        self.tensors.get(text.trim()).copied().ok_or_else(|| format!("no tensor is called {text}").into())
     }
 
-    fn place(&self, text: &str) -> Result<Place, String> {
+    fn place(&self, text: &str) -> Result<Place, DecisionsError> {
         let (tensor, at) = split_offset(text)?;
         Ok((self.tensor(tensor)?, at))
     }
 
     /// Reads a line: an action, or the home of the tensor that is returned.
-    fn line(&self, line: &str, d: &mut Decisions) -> Result<Option<TensorId>, String> {
+    fn line(&self, line: &str, d: &mut Decisions) -> Result<Option<TensorId>, DecisionsError> {
         let (word, rest) = line.split_once(' ').ok_or("expected a word and a name")?;
         match word {
             "home" => {
@@ -286,7 +287,7 @@ impl Names {
                 let (op, mut rest) = rest.split_once(' ').unwrap_or((rest, ""));
                 let op = *self.ops.get(op).ok_or_else(|| format!("no op defines {op}"))?;
                 rest = rest.trim().strip_prefix("at ").unwrap_or(rest.trim());
-                let mut run = Run { op, again: word == "redo", ..Run::default() };
+                let mut run = Run { op, recompute: word == "redo", ..Run::default() };
                 for item in rest.split(',').map(str::trim).filter(|s| !s.is_empty()) {
                     if let Some(o) = item.strip_prefix("scratch") {
                         run.scratch.push(split_offset(o)?.1);
@@ -298,17 +299,17 @@ impl Names {
                 }
                 d.actions.push(Action::Run(run));
             }
-            _ => return Err(format!("unknown action `{word}`")),
+            _ => return Err(format!("unknown action `{word}`").into()),
         }
         Ok(None)
     }
 }
 
-fn split_offset(text: &str) -> Result<(&str, Option<u64>), String> {
+fn split_offset(text: &str) -> Result<(&str, Option<u64>), DecisionsError> {
     let Some((t, at)) = text.rsplit_once("@ ") else { return Ok((text.trim(), None)) };
     let offset: Option<u64> = at.trim().parse().ok().filter(|at| *at <= MAX_OFFSET && at % ALIGN == 0);
     match offset {
         Some(offset) => Ok((t.trim(), Some(offset))),
-        None => Err(format!("`{at}` is not an offset: a multiple of {} up to 2^60", ALIGN)),
+        None => Err(format!("`{at}` is not an offset: a multiple of {} up to 2^60", ALIGN).into()),
     }
 }

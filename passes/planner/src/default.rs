@@ -92,14 +92,14 @@ pub fn plan(p: &Problem, request: &Request<'_>, starts: &Starts<'_>) -> Result<F
     if let Some(best) = best.take_if(|_| request.effort == 0 && p.ops.len() > FEW) {
         return Ok(Found { decisions: best.decisions, evaluations });
     }
-    let found = search::search(p, request, limits, &known, best.is_some()).map_err(NoPlan::Failed)?;
+    let found = search::search(p, request, limits, &known, best.is_some())?;
     evaluations += found.evaluations;
     found.best.into_iter().for_each(|r| consider(&mut best, r, evaluations));
     match best {
         Some(best) => Ok(Found { decisions: best.decisions, evaluations }),
         None if !request.allow.on(&p.device).swap => {
-            let again = if request.allow.recompute { "" } else { " or be computed again" };
-            let why = format!("nothing can leave the device{again}, and nothing that was tried fits");
+            let recompute = if request.allow.recompute { "" } else { " or be computed again" };
+            let why = format!("nothing can leave the device{recompute}, and nothing that was tried fits");
             Err(NoPlan::Infeasible(why))
         }
         None => Err(error.unwrap_or(NoPlan::Infeasible(String::new()))),

@@ -4,9 +4,10 @@ use memc_alloc::{Algorithm, Options};
 use memc_ir::{Arena, ByteRange, Id};
 
 use crate::decisions::{Action, Decisions, Home};
+use crate::error::DecisionsError;
 use crate::ids::{CommandIx, SlotIx, StepPos, TensorId, Tick};
 use crate::pack;
-use crate::place::{Command, Site, Slot, Space, Trace, What};
+use crate::place::{Command, CommandKind, Site, Slot, Space, Trace};
 use crate::problem::Problem;
 use crate::simulate::{Job, Jobs, Timeline, Waits, simulate};
 use crate::trace::trace;
@@ -21,7 +22,7 @@ pub struct Evaluation {
     pub compute_ns: u64,
     /// Time of the recomputed kernels in ns.
     pub recompute_ns: u64,
-    /// Kernels that run again.
+    /// Recomputed kernels.
     pub recompute_ops: u64,
     /// Bytes copied to the host to make room.
     pub swap_out_bytes: u64,
@@ -46,7 +47,7 @@ pub struct Schedule {
     pub decisions: Decisions,
     /// Slots and commands.
     pub trace: Trace,
-    /// For every command, what it waits.
+    /// Waits of every command.
     pub waits: Waits,
     /// Times of the commands.
     pub timeline: Timeline,
@@ -65,7 +66,7 @@ impl Schedule {
 /// Carries decisions out on the model of the device.
 ///
 /// Fails when the decisions are impossible; says at which action.
-pub fn evaluate(p: &Problem, decisions: Decisions) -> Result<Schedule, String> {
+pub fn evaluate(p: &Problem, decisions: Decisions) -> Result<Schedule, DecisionsError> {
     evaluate_with(p, decisions, &Options { work: QUICK, ..Options::effort(0) }, &|| false)
 }
 
@@ -78,8 +79,8 @@ pub fn evaluate_with(
     decisions: Decisions,
     options: &Options,
     stop: &dyn Fn() -> bool,
-) -> Result<Schedule, String> {
-    let mut trace = trace(p, &decisions).map_err(|e| e.to_string())?;
+) -> Result<Schedule, DecisionsError> {
+    let mut trace = trace(p, &decisions)?;
     pack::pack(&mut trace.slots, Space::Dev, options, stop)?;
     finish(p, decisions, trace)
 }
@@ -91,13 +92,13 @@ pub(crate) fn evaluate_prefetched(
     decisions: Decisions,
     (options, stop): (&Options, &dyn Fn() -> bool),
     inputs: &[(TensorId, StepPos)],
-) -> Result<Option<Schedule>, String> {
-    let mut trace = trace(p, &decisions).map_err(|e| e.to_string())?;
+) -> Result<Option<Schedule>, DecisionsError> {
+    let mut trace = trace(p, &decisions)?;
     let live: Vec<Vec<(Tick, Tick)>> = trace.slots.values().map(|s| s.live.clone()).collect();
     let runs: Arena<StepPos, Tick> =
-        trace.commands.values().filter(|c| matches!(c.what, What::Run { .. })).map(|c| c.at).collect();
+        trace.commands.values().filter(|c| matches!(c.kind, CommandKind::Run { .. })).map(|c| c.at).collect();
     for &(t, run) in inputs {
-        let arrival = trace.commands.values().find(|c| c.what == What::In(t));
+        let arrival = trace.commands.values().find(|c| c.kind == CommandKind::In(t));
         let slot = arrival.and_then(|c| c.writes.first()).and_then(|&s| trace.slots.get_mut(s));
         let (Some(slot), Some(&from)) = (slot, runs.get(run)) else { continue };
         let from = slot.live.last().map_or(from, |last| last.1.max(from));
@@ -121,8 +122,8 @@ pub fn lay_out(
     p: &Problem,
     mut decisions: Decisions,
     algorithm: Algorithm,
-) -> Result<(Decisions, u64), String> {
-    let mut trace = trace(p, &decisions).map_err(|e| e.to_string())?;
+) -> Result<(Decisions, u64), DecisionsError> {
+    let mut trace = trace(p, &decisions)?;
     let height = pack::pack_by(&mut trace.slots, Space::Dev, algorithm)?;
     for slot in trace.slots.values().filter(|s| s.space == Space::Dev) {
         settle(&mut decisions, slot);
@@ -131,14 +132,18 @@ pub fn lay_out(
 }
 
 /// As [`evaluate`], with a layout by one algorithm, which is fast.
-pub fn evaluate_by(p: &Problem, decisions: Decisions, algorithm: Algorithm) -> Result<Schedule, String> {
-    let mut trace = trace(p, &decisions).map_err(|e| e.to_string())?;
+pub fn evaluate_by(
+    p: &Problem,
+    decisions: Decisions,
+    algorithm: Algorithm,
+) -> Result<Schedule, DecisionsError> {
+    let mut trace = trace(p, &decisions)?;
     pack::pack_by(&mut trace.slots, Space::Dev, algorithm)?;
     finish(p, decisions, trace)
 }
 
 /// From a trace whose slots on the device have offsets.
-fn finish(p: &Problem, mut decisions: Decisions, mut trace: Trace) -> Result<Schedule, String> {
+fn finish(p: &Problem, mut decisions: Decisions, mut trace: Trace) -> Result<Schedule, DecisionsError> {
     pack::pack(&mut trace.slots, Space::Host, &Options::effort(0), &|| false)?;
     for slot in trace.slots.values() {
         settle(&mut decisions, slot);
@@ -146,7 +151,7 @@ fn finish(p: &Problem, mut decisions: Decisions, mut trace: Trace) -> Result<Sch
     let (jobs, accesses) = jobs_and_accesses(p, &trace);
     let waits = waits(&accesses);
     let timeline = simulate(&p.device, &jobs, &waits).map_err(|d| {
-        format!("the decisions wait for themselves at command {} ({:?})", d.0.0, trace.commands[d.0].what)
+        format!("the decisions wait for themselves at command {} ({:?})", d.0.0, trace.commands[d.0].kind)
     })?;
     let evaluation = figures(p, &trace, &timeline);
     Ok(Schedule { decisions, trace, waits, timeline, evaluation })
@@ -171,11 +176,12 @@ pub fn jobs_and_accesses(p: &Problem, trace: &Trace) -> (Jobs, Arena<CommandIx, 
 
 /// Times of the commands of a trace, for [`simulate`].
 pub(crate) fn jobs(p: &Problem, trace: &Trace) -> Jobs {
-    let input = |c: &Command| matches!(c.what, What::In(t) if p.tensors[t].kind == crate::Kind::Input);
+    let input =
+        |c: &Command| matches!(c.kind, CommandKind::In(t) if p.tensors[t].kind == crate::TensorKind::Input);
     let last = |is: &dyn Fn(&Command) -> bool| trace.commands.iter().rfind(|(_, c)| is(c)).map(|(i, _)| i);
-    let gates = [last(&input), last(&|c| matches!(c.what, What::Output { .. }))];
-    let slowdown = |c: &Command| match c.what {
-        What::Run { op, .. } => p.ops[op].slowdown,
+    let gates = [last(&input), last(&|c| matches!(c.kind, CommandKind::Output { .. }))];
+    let slowdown = |c: &Command| match c.kind {
+        CommandKind::Run { op, .. } => p.ops[op].slowdown,
         _ => 0,
     };
     let job = |(i, c): (CommandIx, &Command)| Job {
@@ -221,21 +227,21 @@ fn settle(d: &mut Decisions, slot: &Slot) {
 fn figures(p: &Problem, trace: &Trace, timeline: &Timeline) -> Evaluation {
     let mut e = Evaluation { step_ns: timeline.step_ns, ..Evaluation::default() };
     for (c, span) in trace.commands.values().zip(timeline.spans.values()) {
-        match c.what {
-            What::Run { again, .. } => {
+        match c.kind {
+            CommandKind::Run { recompute, .. } => {
                 e.compute_ns += c.ns;
-                e.recompute_ns += if again { c.ns } else { 0 };
-                e.recompute_ops += u64::from(again);
-                match span.cause.map(|i| trace.commands[i].what) {
-                    Some(What::In(_)) => e.stall_in_ns += span.stall,
-                    Some(What::Out(_)) => e.stall_out_ns += span.stall,
+                e.recompute_ns += if recompute { c.ns } else { 0 };
+                e.recompute_ops += u64::from(recompute);
+                match span.cause.map(|i| trace.commands[i].kind) {
+                    Some(CommandKind::In(_)) => e.stall_in_ns += span.stall,
+                    Some(CommandKind::Out(_)) => e.stall_out_ns += span.stall,
                     _ => {}
                 }
             }
-            What::In(t) if p.tensors[t].kind == crate::Kind::Input => {}
-            What::In(t) => e.swap_in_bytes += p.tensors[t].size,
-            What::Out(t) => e.swap_out_bytes += p.tensors[t].size,
-            What::Output { .. } => {}
+            CommandKind::In(t) if p.tensors[t].kind == crate::TensorKind::Input => {}
+            CommandKind::In(t) => e.swap_in_bytes += p.tensors[t].size,
+            CommandKind::Out(t) => e.swap_out_bytes += p.tensors[t].size,
+            CommandKind::Output { .. } => {}
         }
     }
     let height = |space| {

@@ -7,7 +7,7 @@ use memc_ir::{Arena, Id, Ids};
 use crate::access_sequence::{AccessSequence, Gap};
 use crate::decisions::{Action, Decisions, Home, Run};
 use crate::ids::{GapIx, OpPos, StepPos, TensorId};
-use crate::problem::{Kind, Problem};
+use crate::problem::{Problem, TensorKind};
 
 /// Swap of a gap. Positions are steps before which something happens; in a gap that wraps around, they
 /// count on past the end, and the number of steps itself is the end of the step.
@@ -36,7 +36,7 @@ pub struct Genotype {
     pub swaps: Arena<GapIx, Option<Swap>>,
     /// For every tensor, whether it is on both sides when a step begins, if that saves it a copy and it is
     /// not on the host alone.
-    pub mirrored: Arena<TensorId, bool>,
+    pub shadowed: Arena<TensorId, bool>,
     /// Whether copies to the host begin as soon as the content is there, rather than with the gap.
     pub early: bool,
 }
@@ -47,8 +47,8 @@ impl Genotype {
         let steps = sequence.steps.len();
         let swap = |g: &Gap| g.arrives().then(|| Swap::longest(g, steps));
         let swaps = sequence.gaps.values().map(swap).collect();
-        let mirrored = Arena::filled(false, sequence.tensors());
-        Genotype { sequence, swaps, mirrored, early: false }
+        let shadowed = Arena::filled(false, sequence.tensors());
+        Genotype { sequence, swaps, shadowed, early: false }
     }
 
     /// The same gaps swapped, each away as long as possible.
@@ -62,7 +62,8 @@ impl Genotype {
 
     /// For every gap, the step before which a copy to the host is issued for it; negative: there is none.
     ///
-    /// A swap needs one where the host has no valid copy. A mirrored tensor needs one after its last change.
+    /// A swap needs one where the host has no valid copy. A tensor on both sides needs one after its
+    /// last change.
     pub fn copies_out(&self, p: &Problem) -> Arena<GapIx, i32> {
         let mut out = Arena::filled(-1, self.swaps.len());
         for t in p.tensors.ids() {
@@ -74,12 +75,12 @@ impl Genotype {
     /// [`Genotype::copies_out`] for the gaps of one tensor.
     pub fn copies_out_of(&self, p: &Problem, t: TensorId, out: &mut Arena<GapIx, i32>) {
         let (s, tensor) = (&self.sequence, &p.tensors[t]);
-        let (gaps, n, mirrors) = (s.gaps_of(t), s.steps.len(), self.mirrors(t));
+        let (gaps, n, needs_shadow) = (s.gaps_of(t), s.steps.len(), self.needs_shadow(t));
         let mut dirty = match tensor.kind {
-            Kind::Transient => gaps.clone().next().map(|g| s.gaps[g].from + 1),
-            Kind::Input => None,
-            Kind::Persistent if self.home_on_host(gaps.clone()) || mirrors => None,
-            Kind::Persistent => Some(0),
+            TensorKind::Transient => gaps.clone().next().map(|g| s.gaps[g].from + 1),
+            TensorKind::Input => None,
+            TensorKind::Persistent if self.home_on_host(gaps.clone()) || needs_shadow => None,
+            TensorKind::Persistent => Some(0),
         };
         for g in gaps {
             let gap = &s.gaps[g];
@@ -89,7 +90,7 @@ impl Genotype {
             let wraps = gap.wraps(n);
             let wanted = match self.swaps[g] {
                 Some(_) => !gap.dead || wraps,
-                None => wraps && mirrors,
+                None => wraps && needs_shadow,
             };
             out[g] = match dirty {
                 Some(at) if wanted => {
@@ -102,9 +103,9 @@ impl Genotype {
     }
 
     /// Whether a tensor is on both sides when a step begins: it leaves and returns before it changes.
-    fn mirrors(&self, t: TensorId) -> bool {
+    fn needs_shadow(&self, t: TensorId) -> bool {
         let mut unchanged = self.sequence.gaps_of(t).take_while(|&g| !self.sequence.gaps[g].dirty);
-        self.mirrored[t] && unchanged.any(|g| self.copies_in(g))
+        self.shadowed[t] && unchanged.any(|g| self.copies_in(g))
     }
 
     /// Whether the tensor of these gaps is in host memory alone when a step begins.
@@ -156,7 +157,7 @@ impl Genotype {
         let s = &self.sequence;
         let n = s.steps.len();
         let outs = self.copies_out(p);
-        let mut x = Script { d: Decisions::default(), here: Arena::filled(false, p.tensors.len()), p };
+        let mut x = Builder { d: Decisions::default(), here: Arena::filled(false, p.tensors.len()), p };
         // Events before every step, and at the end.
         let mut events: Arena<StepPos, Vec<(u8, i32, GapIx)>> = Arena::filled(Vec::new(), n + 1);
         for ((g, gap), swap) in s.gaps.iter().zip(self.swaps.values()) {
@@ -178,7 +179,7 @@ impl Genotype {
             if p.tensors[t].persistent() {
                 let gaps = s.gaps_of(t);
                 let host = gaps.is_empty() || self.home_on_host(gaps);
-                let home = match self.mirrors(t) {
+                let home = match self.needs_shadow(t) {
                     _ if host => Home::Host,
                     true => Home::Both(None),
                     false => Home::Dev(None),
@@ -190,7 +191,7 @@ impl Genotype {
         let last = last_touches(p, s);
         for ((i, step), events) in s.steps.iter().zip(events.values_mut()) {
             x.events(s, events);
-            x.run(step.op, step.again);
+            x.run(step.op, step.recompute);
             for &t in &last[i] {
                 if !p.tensors[t].persistent() {
                     x.drop(t);
@@ -209,7 +210,7 @@ fn last_touches(p: &Problem, s: &AccessSequence) -> Arena<StepPos, Vec<TensorId>
     for (i, step) in s.steps.iter() {
         let op = &p.ops[step.op];
         for &t in op.reads.iter().chain(&op.writes) {
-            if !op.writes.contains(&t) || step.again.is_none_or(|w| w == t) || op.reads.contains(&t) {
+            if !op.writes.contains(&t) || step.recompute.is_none_or(|w| w == t) || op.reads.contains(&t) {
                 let fresh = op.writes.contains(&t) && !op.reads.contains(&t);
                 if let Some(before) = last.insert(t, i)
                     && fresh
@@ -226,13 +227,13 @@ fn last_touches(p: &Problem, s: &AccessSequence) -> Arena<StepPos, Vec<TensorId>
     out
 }
 
-struct Script<'a> {
+struct Builder<'a> {
     p: &'a Problem,
     d: Decisions,
     here: Arena<TensorId, bool>,
 }
 
-impl Script<'_> {
+impl Builder<'_> {
     /// Copies out, then releases, then copies in; the most urgent first.
     fn events(&mut self, s: &AccessSequence, events: &mut [(u8, i32, GapIx)]) {
         events.sort_unstable();
@@ -255,12 +256,12 @@ impl Script<'_> {
         }
     }
 
-    fn run(&mut self, op: OpPos, again: Option<TensorId>) {
+    fn run(&mut self, op: OpPos, recompute: Option<TensorId>) {
         let o = &self.p.ops[op];
-        let mut run = Run { op, again: again.is_some(), ..Run::default() };
+        let mut run = Run { op, recompute: recompute.is_some(), ..Run::default() };
         let touched = o.reads.iter().chain(o.writes.iter().filter(|t| !o.reads.contains(t)));
         for &t in touched {
-            let wanted = !o.writes.contains(&t) || o.reads.contains(&t) || again.is_none_or(|w| w == t);
+            let wanted = !o.writes.contains(&t) || o.reads.contains(&t) || recompute.is_none_or(|w| w == t);
             if !wanted {
                 run.scratch.push(None);
             } else if !std::mem::replace(&mut self.here[t], true) {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::ids::{OpPos, TensorId};
 pub use crate::keys::{NotJson, value};
-use crate::problem::{Device, Kind, Malformed, Op, Problem, SLOWDOWN_UNIT, Tensor};
+use crate::problem::{Device, Malformed, Op, Problem, SLOWDOWN_UNIT, Tensor, TensorKind};
 
 /// The value of `format`.
 pub const FORMAT: &str = "memc-problem/1";
@@ -72,7 +72,7 @@ struct TensorEntry {
     #[serde(deserialize_with = "number")]
     bytes: u64,
     #[serde(deserialize_with = "kind", serialize_with = "kind_name")]
-    kind: Kind,
+    kind: TensorKind,
 }
 
 #[derive(Deserialize, Serialize)]
@@ -133,13 +133,15 @@ fn slowdown<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error>
     value_that(from, |f| (1.0..=MOST_TIMES).contains(f), must).map(Some)
 }
 
-fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
+fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<TensorKind, D::Error> {
     let name = String::deserialize(from).unwrap_or_default();
-    let kind = [Kind::Transient, Kind::Persistent, Kind::Input].into_iter().find(|k| k.name() == name);
+    let kind = [TensorKind::Transient, TensorKind::Persistent, TensorKind::Input]
+        .into_iter()
+        .find(|k| k.name() == name);
     kind.ok_or_else(|| D::Error::custom("must be transient, persistent or input"))
 }
 
-fn kind_name<S: Serializer>(kind: &Kind, to: S) -> Result<S::Ok, S::Error> {
+fn kind_name<S: Serializer>(kind: &TensorKind, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(kind.name())
 }
 
@@ -266,11 +268,12 @@ fn in_order(tensors: &Arena<TensorId, Tensor>, ops: &[Op]) -> Result<(), Malform
         }
         for &t in &op.writes {
             let tensor = &tensors[t];
-            let early =
-                reader[t].filter(|r| tensor.kind == Kind::Transient && !written[t] && r.name != op.name);
+            let early = reader[t]
+                .filter(|r| tensor.kind == TensorKind::Transient && !written[t] && r.name != op.name);
             if let Some(early) = early {
                 return Err(Malformed(format!(
-                    "the ops form a cycle: {} reads tensor {} before {} computes it; list ops in execution order",
+                    "the ops form a cycle: {} reads tensor {} before {} computes it; \
+                     list ops in execution order",
                     early.name, tensor.name, op.name
                 )));
             }
@@ -342,7 +345,8 @@ pub fn print(p: &Problem) -> String {
     });
     let (tensors, ops): (Vec<String>, Vec<String>) = (tensors.map(line).collect(), ops.map(line).collect());
     format!(
-        "{{\"format\": \"{FORMAT}\", \"name\": {},\n\"device\": {},\n\"tensors\": [\n{}\n],\n\"ops\": [\n{}\n]}}\n",
+        "{{\"format\": \"{FORMAT}\", \"name\": {},\n\"device\": {},\n\
+         \"tensors\": [\n{}\n],\n\"ops\": [\n{}\n]}}\n",
         json!(p.name),
         line(device),
         tensors.join(",\n"),

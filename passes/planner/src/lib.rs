@@ -9,6 +9,7 @@ pub mod attribution;
 pub mod bound;
 mod decisions;
 mod default;
+mod error;
 mod evaluate;
 pub mod exact;
 mod genotype;
@@ -30,16 +31,17 @@ mod waits;
 pub use access_sequence::{AccessSequence, Gap, Step, Touch};
 pub use decisions::{Action, Decisions, Home, Order, Place, Run};
 pub use default::{Starts, plan};
+pub use error::{At, DecisionsError};
 pub use evaluate::{
     Evaluation, Schedule, evaluate, evaluate_by, evaluate_with, jobs_and_accesses, lay_out, load,
 };
 pub use genotype::{Genotype, Swap};
 pub use ids::{CommandIx, GapIx, OpPos, SlotIx, StepPos, TensorId, Tick};
-pub use place::{Command, Event, Site, Slot, Space, Stream, Trace, What};
+pub use place::{Command, CommandKind, Event, Site, Slot, Space, Stream, Trace};
 pub use planner::{Allow, Found, NoPlan, Planner, Progress, Request, solve};
-pub use problem::{ALIGN, Device, Kind, Malformed, Op, Problem, SLOWDOWN_UNIT, Tensor};
+pub use problem::{ALIGN, Device, Malformed, Op, Problem, SLOWDOWN_UNIT, Tensor, TensorKind};
 pub use replay::{read, replay};
 pub use simulate::{Deadlock, Job, Jobs, Span, Timeline, Waits, simulate, simulate_issued};
 pub use timing::{Cause, Copies, Timing};
-pub use trace::{Refused, trace};
+pub use trace::trace;
 pub use waits::{Access, Wait, waits};

@@ -4,6 +4,7 @@ use memc_alloc::{Algorithm, Buffer, Instance, Options, Range, check, place, solv
 
 use memc_ir::Arena;
 
+use crate::error::DecisionsError;
 use crate::ids::{SlotIx, Tick};
 use crate::place::{Slot, Space};
 use crate::problem::ALIGN;
@@ -16,7 +17,7 @@ pub(crate) fn pack(
     space: Space,
     options: &Options,
     stop: &dyn Fn() -> bool,
-) -> Result<(), String> {
+) -> Result<(), DecisionsError> {
     let split = split(slots, space);
     let capacity = options.capacity.map(|c| c.saturating_sub(split.base));
     let instance = instance(slots, &split.others)?;
@@ -29,7 +30,7 @@ pub(crate) fn pack_by(
     slots: &mut Arena<SlotIx, Slot>,
     space: Space,
     algorithm: Algorithm,
-) -> Result<u64, String> {
+) -> Result<u64, DecisionsError> {
     let split = split(slots, space);
     let instance = instance(slots, &split.others)?;
     let solution = place(&instance, algorithm);
@@ -63,14 +64,14 @@ fn split(slots: &Arena<SlotIx, Slot>, space: Space) -> Split {
 }
 
 /// Slots as buffers.
-fn instance(slots: &Arena<SlotIx, Slot>, mine: &[SlotIx]) -> Result<Instance, String> {
+fn instance(slots: &Arena<SlotIx, Slot>, mine: &[SlotIx]) -> Result<Instance, DecisionsError> {
     let buffer = |&i: &SlotIx| {
         let range = |&(from, to): &(Tick, Tick)| Range { start: from.0.into(), end: to.0.into() };
         let live = slots[i].live.iter().map(range).collect();
         Buffer { live, bytes: slots[i].bytes, align: ALIGN, offset: slots[i].offset }
     };
     let buffers: Vec<Buffer> = mine.iter().map(buffer).collect();
-    Instance::new(buffers).map_err(|e| format!("the slots of the decisions: {e}"))
+    Instance::new(buffers).map_err(|e| format!("the slots of the decisions: {e}").into())
 }
 
 fn settle(
@@ -78,7 +79,7 @@ fn settle(
     split: &Split,
     instance: &Instance,
     offsets: &[u64],
-) -> Result<(), String> {
+) -> Result<(), DecisionsError> {
     check(instance, offsets).map_err(|e| format!("the offsets of the decisions: {e}"))?;
     let mut at = 0;
     for &i in &split.throughout {

@@ -63,13 +63,13 @@ impl Site {
 
 /// Kind of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum What {
+pub enum CommandKind {
     /// Runs the op.
     Run {
         /// The op's position in the problem.
         op: OpPos,
         /// Whether it has run before in this step.
-        again: bool,
+        recompute: bool,
     },
     /// Copies a tensor to the device.
     In(TensorId),
@@ -88,7 +88,7 @@ pub enum What {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Command {
     /// Kind of the command.
-    pub what: What,
+    pub kind: CommandKind,
     /// Its queue.
     pub stream: Stream,
     /// Trace time at which it is issued.

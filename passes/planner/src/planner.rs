@@ -3,6 +3,8 @@
 //! [`solve`] evaluates every answer with the one evaluator after the same layout. Where what a planner chose
 //! does not fit once it is laid out, it asks again with less room.
 
+use std::fmt;
+
 use memc_alloc::Options;
 use memc_ir::Bytes;
 
@@ -82,6 +84,15 @@ pub enum NoPlan {
     Failed(String),
 }
 
+impl fmt::Display for NoPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (NoPlan::Infeasible(why) | NoPlan::Failed(why)) = self;
+        f.write_str(why)
+    }
+}
+
+impl std::error::Error for NoPlan {}
+
 /// A row of the planner table.
 pub struct Planner {
     /// Name on the command line.
@@ -150,7 +161,7 @@ pub(crate) fn fit(
             evaluations += found.evaluations;
             let options = Options { capacity: Some(capacity), work: layout_work, seed: 0, all: true };
             let stop = || best.is_some() && (request.stop)();
-            let schedule = evaluate_with(p, found.decisions, &options, &stop).map_err(NoPlan::Failed)?;
+            let schedule = evaluate_with(p, found.decisions, &options, &stop)?;
             let over = schedule.evaluation.dev_bytes.saturating_sub(capacity);
             if over == 0 {
                 low = room;

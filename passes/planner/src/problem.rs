@@ -69,7 +69,7 @@ fn copy_ns(bytes: u64, bytes_per_s: u64) -> u64 {
 
 /// Kind of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Kind {
+pub enum TensorKind {
     /// Lives within a step: it appears at the first op that touches it and dies after the last.
     Transient,
     /// Lives across steps; it may start a step on either side, and the gap after its last use wraps around.
@@ -78,13 +78,13 @@ pub enum Kind {
     Input,
 }
 
-impl Kind {
+impl TensorKind {
     /// Spelling in files.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Transient => "transient",
-            Kind::Persistent => "persistent",
-            Kind::Input => "input",
+            TensorKind::Transient => "transient",
+            TensorKind::Persistent => "persistent",
+            TensorKind::Input => "input",
         }
     }
 }
@@ -99,7 +99,7 @@ pub struct Tensor {
     /// Bytes that a copy of it moves.
     pub size: u64,
     /// Kind of the tensor.
-    pub kind: Kind,
+    pub kind: TensorKind,
     /// Positions of the ops that read or write it, ascending.
     pub touches: Vec<OpPos>,
     /// Positions of the ops that write it, ascending.
@@ -109,7 +109,7 @@ pub struct Tensor {
 impl Tensor {
     /// Whether the tensor outlives the step.
     pub fn persistent(&self) -> bool {
-        self.kind == Kind::Persistent
+        self.kind == TensorKind::Persistent
     }
     /// The first position after `position` that touches the tensor.
     pub fn next_touch(&self, position: OpPos) -> Option<OpPos> {
@@ -233,7 +233,8 @@ impl Problem {
         if let Some((early, late)) = cycle {
             let name = |i: OpPos| ops.get(i).map_or("unknown", |op: &Op| op.name.as_str());
             return Err(Malformed(format!(
-                "the ops form a cycle: {} runs before {}, which it must come after; list ops in execution order",
+                "the ops form a cycle: {} runs before {}, which it must come after; \
+                 list ops in execution order",
                 name(early),
                 name(late)
             )));
@@ -244,7 +245,7 @@ impl Problem {
     }
 
     /// Bounds every sum that planning forms: a tensor is copied at most twice for each op that touches it,
-    /// and an op runs again at most once for each touch of what it writes.
+    /// and an op is recomputed at most once for each touch of what it writes.
     fn check_size(&self) -> Result<(), Malformed> {
         let copies = |t: &Tensor| t.touches.len() as u128 + 2;
         let copy =
@@ -264,7 +265,8 @@ impl Problem {
             let op = self.ops.values().max_by_key(own).map(|op| op.label.as_str());
             let tensor = self.tensors.values().max_by_key(|t| t.bytes).map(|t| t.name.as_str());
             return Err(Malformed(format!(
-                "the step is too large to plan: its bytes exceed 2^60 (the op with the most workspace and outputs is {}, the largest tensor {})",
+                "the step is too large to plan: its bytes exceed 2^60 \
+                 (the op with the most workspace and outputs is {}, the largest tensor {})",
                 op.unwrap_or_default(),
                 tensor.unwrap_or("none")
             )));
@@ -286,7 +288,8 @@ impl Problem {
             })
         };
         Err(Malformed(format!(
-            "the step is too large to plan: its times exceed 2^52 ns, with every copy and repeated run that planning weighs ({})",
+            "the step is too large to plan: its times exceed 2^52 ns, \
+             with every copy and repeated run that planning weighs ({})",
             why.unwrap_or_default()
         )))
     }
@@ -326,7 +329,7 @@ impl Problem {
             let mut before: BTreeSet<OpPos> = op.after.iter().copied().collect();
             for &t in op.reads.iter().chain(&op.writes) {
                 let tensor = &self.tensors[t];
-                let appears = tensor.touches.first().filter(|_| tensor.kind == Kind::Transient);
+                let appears = tensor.touches.first().filter(|_| tensor.kind == TensorKind::Transient);
                 before.extend(writer[t].or(appears.copied()));
             }
             for &t in &op.writes {
@@ -368,7 +371,7 @@ mod tests {
             writes: writes.iter().copied().map(TensorId).collect(),
             ..Op::default()
         };
-        let tensors = vec![tensor("mask", Kind::Transient), tensor("w", Kind::Persistent)];
+        let tensors = vec![tensor("mask", TensorKind::Transient), tensor("w", TensorKind::Persistent)];
         let ops = vec![
             op("first", &[0, 1], &[]),
             op("second", &[0], &[]),

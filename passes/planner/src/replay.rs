@@ -3,6 +3,7 @@
 use memc_alloc::{Buffer, Conflict, Instance, Range, check};
 
 use crate::decisions::{Decisions, Lines};
+use crate::error::{At, DecisionsError};
 use crate::evaluate::{Schedule, evaluate};
 use crate::ids::Tick;
 use crate::place::{Site, Slot, Space, Trace};
@@ -10,30 +11,30 @@ use crate::problem::{ALIGN, Problem};
 use crate::trace::trace;
 
 /// Reads decisions and carries them out symbolically; errors name the line.
-pub fn read(p: &Problem, text: &str) -> Result<Decisions, String> {
+pub fn read(p: &Problem, text: &str) -> Result<Decisions, DecisionsError> {
     traced(p, text).map(|(decisions, ..)| decisions)
 }
 
 /// Reads decisions and carries them out on the model of the device; errors name the line where it is one that
 /// is wrong.
-pub fn replay(p: &Problem, text: &str) -> Result<Schedule, String> {
+pub fn replay(p: &Problem, text: &str) -> Result<Schedule, DecisionsError> {
     let (decisions, trace, lines) = traced(p, text)?;
-    apart(p, &trace, &lines)?;
+    check_overlaps(p, &trace, &lines)?;
     evaluate(p, decisions)
 }
 
-fn traced(p: &Problem, text: &str) -> Result<(Decisions, Trace, Lines), String> {
+fn traced(p: &Problem, text: &str) -> Result<(Decisions, Trace, Lines), DecisionsError> {
     let (decisions, lines) = Decisions::with_lines(text, p)?;
-    let trace =
-        trace(p, &decisions).map_err(|refused| match refused.action.and_then(|i| lines.actions.get(i)) {
-            Some(line) => format!("line {line}: {}", refused.why),
-            None => refused.why,
-        })?;
+    let line = |at| match at {
+        At::Action(i) => lines.actions.get(i).map(|&line| At::Line(line)),
+        line => Some(line),
+    };
+    let trace = trace(p, &decisions).map_err(|e| DecisionsError { at: e.at.and_then(line), why: e.why })?;
     Ok((decisions, trace, lines))
 }
 
 /// Refuses places on the device that are given and overlap.
-fn apart(p: &Problem, trace: &Trace, lines: &Lines) -> Result<(), String> {
+fn check_overlaps(p: &Problem, trace: &Trace, lines: &Lines) -> Result<(), DecisionsError> {
     let given = |s: &&Slot| s.space == Space::Dev && s.offset.is_some() && !s.live.is_empty();
     let slots: Vec<&Slot> = trace.slots.values().filter(given).collect();
     let buffer = |s: &&Slot| {
@@ -44,10 +45,10 @@ fn apart(p: &Problem, trace: &Trace, lines: &Lines) -> Result<(), String> {
     let offsets: Vec<u64> = slots.iter().filter_map(|s| s.offset).collect();
     match check(&instance, &offsets) {
         Err(Conflict::Overlap(a, b)) => {
-            let said = |i: usize| slots.get(i).map_or_else(String::new, |s| place(p, s, lines));
-            Err(format!("{} and {} overlap", said(a), said(b)))
+            let name = |i: usize| slots.get(i).map_or_else(String::new, |s| place(p, s, lines));
+            Err(format!("{} and {} overlap", name(a), name(b)).into())
         }
-        other => other.map(|_| ()).map_err(|e| e.to_string()),
+        other => other.map(|_| ()).map_err(|e| e.to_string().into()),
     }
 }
 
@@ -74,20 +75,25 @@ mod tests {
     use super::*;
 
     /// Two states of 64 bytes, and an op that updates the first by the second with 64 bytes of workspace.
-    const PROBLEM: &str = r#"{"format": "memc-problem/1", "device": {"memory_bytes": 0, "h2d_bytes_per_s": 1e9, "d2h_bytes_per_s": 1e9},
-        "tensors": [{"id": 0, "name": "w", "bytes": 64, "kind": "persistent"}, {"id": 1, "name": "m", "bytes": 64, "kind": "persistent"}],
-        "ops": [{"id": 0, "name": "step", "time_ns": 1, "reads": [0, 1], "writes": [0], "workspace_bytes": 64}]}"#;
+    const PROBLEM: &str = r#"{"format": "memc-problem/1",
+        "device": {"memory_bytes": 0, "h2d_bytes_per_s": 1e9, "d2h_bytes_per_s": 1e9},
+        "tensors": [{"id": 0, "name": "w", "bytes": 64, "kind": "persistent"},
+            {"id": 1, "name": "m", "bytes": 64, "kind": "persistent"}],
+        "ops": [{"id": 0, "name": "step", "time_ns": 1, "reads": [0, 1], "writes": [0],
+            "workspace_bytes": 64}]}"#;
 
     /// Reads decisions after their first line, which an empty one follows.
-    fn said(rest: &str) -> Result<u64, String> {
+    fn replayed(rest: &str) -> Result<u64, String> {
         let p = crate::json::parse(PROBLEM).expect("a problem");
-        replay(&p, &format!("decisions 1\n\n{rest}")).map(|r| r.evaluation.dev_bytes)
+        replay(&p, &format!("decisions 1\n\n{rest}"))
+            .map(|r| r.evaluation.dev_bytes)
+            .map_err(|e| e.to_string())
     }
 
     #[test]
     fn what_is_right_is_carried_out() {
-        assert_eq!(said("home %w dev @ 0\nhome %m dev\nrun %step at ws @ 128"), Ok(192));
-        assert_eq!(said("home %w dev\nhome %m host\nin %m\nrun %step at ws\nout %m\ndrop %m"), Ok(192));
+        assert_eq!(replayed("home %w dev @ 0\nhome %m dev\nrun %step at ws @ 128"), Ok(192));
+        assert_eq!(replayed("home %w dev\nhome %m host\nin %m\nrun %step at ws\nout %m\ndrop %m"), Ok(192));
     }
 
     #[test]
@@ -103,12 +109,13 @@ mod tests {
             ),
             (
                 &format!("{homes}in %m @ 64\nrun %step at ws @ 64\ndrop %m"),
-                "a place to copy to in line 5 (@ 64, 64 B) and the workspace of a run in line 6 (@ 64, 64 B) overlap",
+                "a place to copy to in line 5 (@ 64, 64 B) and the workspace \
+                 of a run in line 6 (@ 64, 64 B) overlap",
             ),
             (homes, "step never runs"),
             ("home %w dev", "%m has no home"),
         ] {
-            assert_eq!(said(rest), Err(expected.into()), "{rest}");
+            assert_eq!(replayed(rest), Err(expected.into()), "{rest}");
         }
     }
 }

@@ -4,7 +4,7 @@ use memc_ir::{Arena, Id};
 
 use crate::ids::{OpPos, TensorId};
 use crate::planner::Allow;
-use crate::problem::{ALIGN, Device, Kind, Op, Problem, SLOWDOWN_UNIT, Tensor};
+use crate::problem::{ALIGN, Device, Op, Problem, SLOWDOWN_UNIT, Tensor, TensorKind};
 
 /// Where random numbers come from: a number below a limit, which is at least 1.
 pub trait Draw {
@@ -56,7 +56,7 @@ pub fn sample(draw: &mut impl Draw, most: usize) -> Option<Sample> {
         copy_latency_ns: [0, 0, 500][of(3) as usize],
     };
     let mut tensors: Vec<Tensor> = Vec::new();
-    let mut add = |kind: Kind, size: u64| {
+    let mut add = |kind: TensorKind, size: u64| {
         let name = format!("t{}", tensors.len());
         tensors.push(Tensor { name, bytes: 0, size, kind, touches: Vec::new(), writes: Vec::new() });
         TensorId::new(tensors.len() - 1)
@@ -73,11 +73,11 @@ pub fn sample(draw: &mut impl Draw, most: usize) -> Option<Sample> {
         }
         match of(4) {
             0 => {
-                let t = add(Kind::Persistent, (1 + of(3)) * unit);
+                let t = add(TensorKind::Persistent, (1 + of(3)) * unit);
                 states.push(t);
                 op.reads.push(t);
             }
-            1 if i == 0 => op.reads.push(add(Kind::Input, (1 + of(3)) * unit)),
+            1 if i == 0 => op.reads.push(add(TensorKind::Input, (1 + of(3)) * unit)),
             2 if !states.is_empty() => op.reads.push(states[of(states.len() as u64) as usize]),
             _ => {}
         }
@@ -101,11 +101,11 @@ pub fn sample(draw: &mut impl Draw, most: usize) -> Option<Sample> {
             None => {}
         }
         if written.is_none() && op.writes.is_empty() || of(2) == 0 {
-            let t = add(Kind::Transient, (1 + of(4)) * unit);
+            let t = add(TensorKind::Transient, (1 + of(4)) * unit);
             op.writes.push(t);
             live.push(t);
             if of(6) == 0 {
-                op.writes.push(add(Kind::Transient, unit));
+                op.writes.push(add(TensorKind::Transient, unit));
             }
         }
         if of(6) == 0 {
@@ -132,7 +132,13 @@ pub fn any(draw: &mut impl Draw, most: usize) -> Option<Sample> {
         duplex_bytes_per_s: [0, 1, 1_500_000_000][of(3)],
         copy_latency_ns: [0, 1000][of(2)],
     };
-    let kinds = [Kind::Transient, Kind::Transient, Kind::Transient, Kind::Persistent, Kind::Input];
+    let kinds = [
+        TensorKind::Transient,
+        TensorKind::Transient,
+        TensorKind::Transient,
+        TensorKind::Persistent,
+        TensorKind::Input,
+    ];
     let tensor = |i: usize, kind, size| Tensor {
         name: format!("t{i}"),
         bytes: 0,
@@ -146,7 +152,7 @@ pub fn any(draw: &mut impl Draw, most: usize) -> Option<Sample> {
         .collect();
     // The tensors with a content, and those that have yet to appear.
     let (mut known, mut new): (Vec<TensorId>, Vec<TensorId>) =
-        tensors.ids().partition(|&t| tensors[t].kind != Kind::Transient);
+        tensors.ids().partition(|&t| tensors[t].kind != TensorKind::Transient);
     let mut ops: Vec<Op> = Vec::new();
     for i in 0..2 + of(most.saturating_sub(1)) {
         let mut op = Op {
@@ -200,11 +206,11 @@ pub fn device() -> Device {
 }
 
 /// A tensor of so many bytes.
-pub fn tensor(name: &str, kind: Kind, size: u64) -> Tensor {
+pub fn tensor(name: &str, kind: TensorKind, size: u64) -> Tensor {
     Tensor { name: name.to_string(), bytes: 0, size, kind, touches: Vec::new(), writes: Vec::new() }
 }
 
-/// An op that may run again unless it updates in place; tensors are given by number.
+/// An op that may be recomputed unless it updates in place; tensors are given by number.
 pub fn op(name: &str, time_ns: u64, reads: &[u32], writes: &[u32]) -> Op {
     Op {
         name: name.to_string(),
@@ -220,8 +226,9 @@ pub fn op(name: &str, time_ns: u64, reads: &[u32], writes: &[u32]) -> Op {
 /// `n` layers of one activation of `bytes` each, forward and backward: activation `i` is tensor `i`, made
 /// from `i - 1`, the backward pass reads them in reverse; gradients are tensors `n + i` of 256 bytes.
 pub fn chain(n: u32, bytes: u64, forward_ns: u64, backward_ns: u64) -> Problem {
-    let mut tensors: Vec<Tensor> = (0..n).map(|i| tensor(&format!("a{i}"), Kind::Transient, bytes)).collect();
-    tensors.extend((0..n).map(|i| tensor(&format!("g{i}"), Kind::Transient, 256)));
+    let mut tensors: Vec<Tensor> =
+        (0..n).map(|i| tensor(&format!("a{i}"), TensorKind::Transient, bytes)).collect();
+    tensors.extend((0..n).map(|i| tensor(&format!("g{i}"), TensorKind::Transient, 256)));
     let mut ops = Vec::new();
     for i in 0..n {
         let reads: Vec<u32> = i.checked_sub(1).into_iter().collect();

@@ -5,14 +5,14 @@
 //! one, or end a step otherwise than the next one begins are refused, with the action that is wrong.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use memc_ir::{Arena, Bytes};
 
 use crate::decisions::{Action, Decisions, Home, Place, Run};
+use crate::error::{At, DecisionsError};
 use crate::ids::{CommandIx, OpPos, SlotIx, TensorId, Tick};
-use crate::place::{Command, Site, Slot, Stream, Trace, What};
-use crate::problem::{ALIGN, Kind, Problem};
+use crate::place::{Command, CommandKind, Site, Slot, Stream, Trace};
+use crate::problem::{ALIGN, Problem, TensorKind};
 
 #[derive(Clone, Default)]
 struct State {
@@ -40,32 +40,8 @@ struct Tracer<'a> {
     expiring: BTreeMap<usize, (TensorId, SlotIx)>,
 }
 
-/// Reason that decisions cannot be carried out.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Refused {
-    /// The index of the action that is wrong; none: how the step begins or ends.
-    pub action: Option<usize>,
-    /// The reason.
-    pub why: String,
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.action {
-            Some(i) => write!(f, "action {} of the decisions: {}", i + 1, self.why),
-            None => f.write_str(&self.why),
-        }
-    }
-}
-
-impl From<String> for Refused {
-    fn from(why: String) -> Refused {
-        Refused { action: None, why }
-    }
-}
-
 /// Carries out decisions symbolically; errors name the action.
-pub fn trace(p: &Problem, d: &Decisions) -> Result<Trace, Refused> {
+pub fn trace(p: &Problem, d: &Decisions) -> Result<Trace, DecisionsError> {
     let mut x = Tracer {
         p,
         d,
@@ -81,9 +57,9 @@ pub fn trace(p: &Problem, d: &Decisions) -> Result<Trace, Refused> {
     }
     x.out.start = x.now;
     for (i, action) in d.actions.iter().enumerate() {
-        x.action(i, action).map_err(|why| Refused { action: Some(i), why })?;
+        x.action(i, action).map_err(|e| e.at(At::Action(i)))?;
     }
-    Ok(x.finish()?)
+    x.finish()
 }
 
 impl Tracer<'_> {
@@ -110,24 +86,31 @@ impl Tracer<'_> {
         }
     }
 
-    fn command(&mut self, what: What, stream: Stream, ns: u64, reads: Vec<SlotIx>, writes: Vec<SlotIx>) {
+    fn command(
+        &mut self,
+        kind: CommandKind,
+        stream: Stream,
+        ns: u64,
+        reads: Vec<SlotIx>,
+        writes: Vec<SlotIx>,
+    ) {
         let at = self.tick();
         // A result is handed out once the op has run, even if it only reads the tensor.
-        let run = |(_, c): &(CommandIx, &Command)| matches!(c.what, What::Run { .. });
-        let after = match what {
-            What::Output { .. } => self.out.commands.iter().rfind(run).map(|(i, _)| i),
+        let run = |(_, c): &(CommandIx, &Command)| matches!(c.kind, CommandKind::Run { .. });
+        let after = match kind {
+            CommandKind::Output { .. } => self.out.commands.iter().rfind(run).map(|(i, _)| i),
             _ => None,
         };
-        self.out.commands.push(Command { what, stream, at, ns, reads, writes, after });
+        self.out.commands.push(Command { kind, stream, at, ns, reads, writes, after });
     }
 
-    fn home(&mut self, t: TensorId) -> Result<(), String> {
+    fn home(&mut self, t: TensorId) -> Result<(), DecisionsError> {
         let tensor = &self.p.tensors[t];
         let home = self.d.homes.get(&t).copied();
         match (tensor.kind, home) {
-            (Kind::Transient, _) => {}
-            (Kind::Persistent, None) => return Err(format!("%{} has no home", tensor.name)),
-            (Kind::Persistent, Some(Home::Dev(at) | Home::Both(at))) => {
+            (TensorKind::Transient, _) => {}
+            (TensorKind::Persistent, None) => return Err(format!("%{} has no home", tensor.name).into()),
+            (TensorKind::Persistent, Some(Home::Dev(at) | Home::Both(at))) => {
                 let slot = self.slot(Some(t), tensor.bytes, at, Site::Home(t));
                 self.state[t].slot = Some(slot);
                 self.state[t].home = Some(slot);
@@ -136,7 +119,7 @@ impl Tracer<'_> {
                     self.state[t].host = Some((host, 0));
                 }
             }
-            (Kind::Input, _) | (Kind::Persistent, Some(Home::Host)) => {
+            (TensorKind::Input, _) | (TensorKind::Persistent, Some(Home::Host)) => {
                 self.state[t].host = Some((self.slot(Some(t), tensor.bytes, None, Site::HostHome(t)), 0));
             }
         }
@@ -148,22 +131,22 @@ impl Tracer<'_> {
         self.p.tensors[t].writes.partition_point(|&w| w < op)
     }
 
-    fn action(&mut self, index: usize, action: &Action) -> Result<(), String> {
+    fn action(&mut self, index: usize, action: &Action) -> Result<(), DecisionsError> {
         match action {
             Action::In(place) => {
                 let t = place.0;
                 let Some((host, version)) = self.state[t].host else {
-                    return Err(format!("%{} has no copy in host memory", self.name(t)));
+                    return Err(format!("%{} has no copy in host memory", self.name(t)).into());
                 };
                 let slot = self.allocate(*place, Site::In(index))?;
                 self.state[t].version = version;
                 let ns = self.p.device.h2d_ns(self.p.tensors[t].size);
-                self.command(What::In(t), Stream::HostToDevice, ns, vec![host], vec![slot]);
+                self.command(CommandKind::In(t), Stream::HostToDevice, ns, vec![host], vec![slot]);
             }
             Action::Out(t) => {
                 let (tensor, state) = (&self.p.tensors[*t], self.state[*t].clone());
                 let Some(slot) = state.slot else {
-                    return Err(format!("%{} is not on the device", self.name(*t)));
+                    return Err(format!("%{} is not on the device", self.name(*t)).into());
                 };
                 let at_home = matches!(self.d.homes.get(t), Some(Home::Host | Home::Both(_)));
                 let host = match state.host.filter(|_| at_home) {
@@ -177,11 +160,11 @@ impl Tracer<'_> {
                 };
                 self.state[*t].host = Some((host, state.version));
                 let ns = self.p.device.d2h_ns(tensor.size);
-                self.command(What::Out(*t), Stream::DeviceToHost, ns, vec![slot], vec![host]);
+                self.command(CommandKind::Out(*t), Stream::DeviceToHost, ns, vec![slot], vec![host]);
             }
             Action::Drop(t) => {
                 let Some(slot) = self.state[*t].slot.take() else {
-                    return Err(format!("%{} is not on the device", self.name(*t)));
+                    return Err(format!("%{} is not on the device", self.name(*t)).into());
                 };
                 self.free(slot);
             }
@@ -200,16 +183,16 @@ impl Tracer<'_> {
         Ok(())
     }
 
-    fn allocate(&mut self, (t, at): Place, site: Site) -> Result<SlotIx, String> {
+    fn allocate(&mut self, (t, at): Place, site: Site) -> Result<SlotIx, DecisionsError> {
         if self.state[t].slot.is_some() {
-            return Err(format!("%{} is on the device already", self.name(t)));
+            return Err(format!("%{} is on the device already", self.name(t)).into());
         }
         let slot = match self.state[t].home {
             None => self.slot(Some(t), self.p.tensors[t].bytes, at, site),
             Some(home) => {
                 let known = self.out.slots[home].offset;
                 if at.is_some() && known.is_some() && at != known {
-                    return Err(format!("%{} returns to another place than its home", self.name(t)));
+                    return Err(format!("%{} returns to another place than its home", self.name(t)).into());
                 }
                 let from = self.tick();
                 self.out.slots[home].offset = known.or(at);
@@ -221,28 +204,30 @@ impl Tracer<'_> {
         Ok(slot)
     }
 
-    fn run(&mut self, index: usize, run: &Run) -> Result<(), String> {
+    fn run(&mut self, index: usize, run: &Run) -> Result<(), DecisionsError> {
         let p = self.p;
         let Some(op) = p.ops.get(run.op) else { return Err("no such op".into()) };
-        if self.ran[run.op] != run.again {
-            let what = if run.again { "runs again before it ran" } else { "runs twice" };
-            return Err(format!("{} {what}", op.name));
+        if self.ran[run.op] != run.recompute {
+            let what = if run.recompute { "is recomputed before it ran" } else { "runs twice" };
+            return Err(format!("{} {what}", op.name).into());
         }
-        if run.again && !op.repeatable {
-            return Err(format!("{} may not run again", op.name));
+        if run.recompute && !op.repeatable {
+            return Err(format!("{} may not be recomputed", op.name).into());
         }
         if let Some(&early) = op.after.iter().find(|&&a| !self.ran[a]) {
-            return Err(format!("{} runs before {}, which it must come after", op.name, p.ops[early].name));
+            return Err(
+                format!("{} runs before {}, which it must come after", op.name, p.ops[early].name).into()
+            );
         }
         self.ran[run.op] = true;
         for (k, place) in run.at.iter().enumerate() {
             let (t, tensor) = (place.0, &p.tensors[place.0]);
-            let appears = tensor.kind == Kind::Transient
-                && !run.again
+            let appears = tensor.kind == TensorKind::Transient
+                && !run.recompute
                 && op.reads.contains(&t)
                 && tensor.touches.first() == Some(&run.op);
             if !op.writes.contains(&t) && !appears {
-                return Err(format!("{} does not write %{}", op.name, tensor.name));
+                return Err(format!("{} does not write %{}", op.name, tensor.name).into());
             }
             self.allocate(*place, Site::At(index, k))?;
             self.state[t].version = usize::MAX;
@@ -259,22 +244,43 @@ impl Tracer<'_> {
         for &t in &op.reads {
             let state = &self.state[t];
             let Some(slot) = state.slot else {
-                return Err(format!("{} needs %{}, which is not on the device", op.name, self.name(t)));
+                return Err(format!("{} needs %{}, which is not on the device", op.name, self.name(t)).into());
             };
             if state.version != self.expected(t, run.op) {
-                return Err(format!("{} needs another content of %{} than there is", op.name, self.name(t)));
+                return Err(
+                    format!("{} needs another content of %{} than there is", op.name, self.name(t)).into()
+                );
             }
             reads.push(slot);
         }
+        let (mut writes, scratch) = self.results(index, run)?;
+        if run.workspace.is_some() != (op.workspace > 0) {
+            return Err(format!("{} needs {} of workspace", op.name, Bytes(op.workspace)).into());
+        }
+        let workspace =
+            run.workspace.map(|offset| self.slot(None, op.workspace, offset, Site::Workspace(index)));
+        writes.extend(workspace);
+        let kind = CommandKind::Run { op: run.op, recompute: run.recompute };
+        self.command(kind, Stream::Compute, op.time_ns, reads, writes);
+        for slot in scratch.into_iter().chain(workspace) {
+            self.free(slot);
+        }
+        if run.recompute { Ok(()) } else { self.outputs(run.op) }
+    }
+
+    /// Slots that a run writes, and those among them that hold results nobody wants.
+    fn results(&mut self, index: usize, run: &Run) -> Result<(Vec<SlotIx>, Vec<SlotIx>), DecisionsError> {
+        let p = self.p;
+        let op = &p.ops[run.op];
         let (mut writes, mut scratch) = (Vec::with_capacity(op.writes.len()), Vec::new());
         for &t in &op.writes {
             let here = run.at.iter().any(|p| p.0 == t) || op.reads.contains(&t);
             match self.state[t].slot {
-                Some(slot) if !run.again || here => {
+                Some(slot) if !run.recompute || here => {
                     self.state[t].version = self.expected(t, run.op) + 1;
                     writes.push(slot);
                 }
-                None if !run.again => return Err(format!("%{} has no place", self.name(t))),
+                None if !run.recompute => return Err(format!("%{} has no place", self.name(t)).into()),
                 _ => {
                     let offset = run.scratch.get(scratch.len()).copied().flatten();
                     let bytes = p.tensors[t].bytes;
@@ -284,52 +290,48 @@ impl Tracer<'_> {
                 }
             }
         }
-        if run.workspace.is_some() != (op.workspace > 0) {
-            return Err(format!("{} needs {} of workspace", op.name, Bytes(op.workspace)));
-        }
-        let workspace =
-            run.workspace.map(|offset| self.slot(None, op.workspace, offset, Site::Workspace(index)));
-        writes.extend(workspace);
-        let what = What::Run { op: run.op, again: run.again };
-        self.command(what, Stream::Compute, op.time_ns, reads, writes);
-        for slot in scratch.into_iter().chain(workspace) {
-            self.free(slot);
-        }
-        if !run.again {
-            for &(t, bytes) in &op.outputs {
-                let Some(source) = self.state[t].slot else {
-                    return Err(format!("%{} is a result of the step but not on the device", self.name(t)));
-                };
-                let room = bytes.max(1).next_multiple_of(ALIGN);
-                let host = self.slot(Some(t), room, None, Site::Output);
-                let what = What::Output { tensor: t, bytes };
-                let ns = p.device.d2h_ns(bytes);
-                self.command(what, Stream::DeviceToHost, ns, vec![source], vec![host]);
-            }
+        Ok((writes, scratch))
+    }
+
+    /// Hands out the results of the step that an op makes.
+    fn outputs(&mut self, op: OpPos) -> Result<(), DecisionsError> {
+        let p = self.p;
+        for &(t, bytes) in &p.ops[op].outputs {
+            let Some(source) = self.state[t].slot else {
+                let name = self.name(t);
+                return Err(format!("%{name} is a result of the step but not on the device").into());
+            };
+            let room = bytes.max(1).next_multiple_of(ALIGN);
+            let host = self.slot(Some(t), room, None, Site::Output);
+            let kind = CommandKind::Output { tensor: t, bytes };
+            let ns = p.device.d2h_ns(bytes);
+            self.command(kind, Stream::DeviceToHost, ns, vec![source], vec![host]);
         }
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Trace, String> {
+    fn finish(mut self) -> Result<Trace, DecisionsError> {
         if let Some((op, _)) = self.ran.iter().find(|(_, ran)| !**ran) {
-            return Err(format!("{} never runs", self.p.ops[op].name));
+            return Err(format!("{} never runs", self.p.ops[op].name).into());
         }
         for (t, tensor) in self.p.tensors.iter().filter(|(_, t)| t.persistent()) {
             let (state, last) = (&self.state[t], tensor.writes.len());
             match self.d.homes.get(&t) {
                 Some(home @ (Home::Dev(_) | Home::Both(_))) => {
                     if state.slot.is_none() || state.version != last {
-                        return Err(format!("the step ends without %{} at home on the device", tensor.name));
+                        return Err(
+                            format!("the step ends without %{} at home on the device", tensor.name).into()
+                        );
                     }
                     if matches!(home, Home::Both(_)) && state.host.is_none_or(|h| h.1 != last) {
-                        return Err(format!("the step ends with another %{} on the host", tensor.name));
+                        return Err(format!("the step ends with another %{} on the host", tensor.name).into());
                     }
                 }
                 _ if state.slot.is_some() => {
-                    return Err(format!("the step ends with %{} still on the device", tensor.name));
+                    return Err(format!("the step ends with %{} still on the device", tensor.name).into());
                 }
                 _ if state.host.is_none_or(|h| h.1 != last) => {
-                    return Err(format!("the step ends without %{} at home on the host", tensor.name));
+                    return Err(format!("the step ends without %{} at home on the host", tensor.name).into());
                 }
                 _ => {}
             }

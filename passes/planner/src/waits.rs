@@ -1,13 +1,13 @@
-//! Which completions on other streams every command has to await.
+//! Events on other streams that every command has to wait for.
 //!
 //! Works on bytes, once slots have offsets. Two commands conflict when they touch a common byte of one arena
 //! and at least one writes it, or when one is to come after the other. The commands of one stream run in
 //! order anyway.
 //!
 //! Of every other such pair, in issue order and across the boundary to the previous step, the later command
-//! waits the earlier one. Awaits that others imply are left out (vector clocks over the three streams): the
-//! rest is minimal. The step is walked twice. An await that the first walk needs within a step stays even if
-//! the second walk finds it implied, because it may be among those that imply it.
+//! waits for the earlier one. Waits that others imply are left out (vector clocks over the three streams):
+//! the rest is minimal. The step is walked twice. A wait that the first walk needs within a step stays even
+//! if the second walk finds it implied, because it may be among those that imply it.
 
 use std::collections::BTreeMap;
 

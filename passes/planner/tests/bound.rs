@@ -5,9 +5,9 @@ use memc_planner::bound::{Bound, Infeasible, bound, order_free};
 use memc_planner::exact::{Judge, optimum};
 use memc_planner::sample::{ALLOWED, Draw, Sample, Seed, any, sample};
 use memc_planner::{
-    AccessSequence, Allow, Command, CommandIx, Decisions, Device, Genotype, Job, Jobs, Kind, Op, OpPos,
-    Problem, Request, Schedule, Starts, Step, Swap, Tensor, TensorId, Wait, Waits, What, evaluate, plan,
-    simulate, trace,
+    AccessSequence, Allow, Command, CommandIx, CommandKind, Decisions, Device, Genotype, Job, Jobs, Op,
+    OpPos, Problem, Request, Schedule, Starts, Step, Swap, Tensor, TensorId, TensorKind, Wait, Waits,
+    evaluate, plan, simulate, trace,
 };
 
 const SWAP: Allow = ALLOWED[0];
@@ -78,15 +78,19 @@ fn what_fits_in_another_order_only_has_a_bound() {
 
 /// Decisions with random swaps and, when allowed, a random recomputation.
 fn random_script(p: &Problem, allow: Allow, draw: &mut Seed) -> Option<Schedule> {
-    let mut steps: Vec<Step> = p.ops.ids().map(|op| Step { op, again: None }).collect();
+    let mut steps: Vec<Step> = p.ops.ids().map(|op| Step { op, recompute: None }).collect();
     if allow.recompute && draw.below(2) == 0 {
         let op = OpPos::new(draw.below(p.ops.len() as u64) as usize);
-        let results: Vec<TensorId> =
-            p.ops[op].writes.iter().copied().filter(|&t| p.tensors[t].kind == Kind::Transient).collect();
+        let results: Vec<TensorId> = p.ops[op]
+            .writes
+            .iter()
+            .copied()
+            .filter(|&t| p.tensors[t].kind == TensorKind::Transient)
+            .collect();
         if p.ops[op].repeatable && !results.is_empty() {
             let at = op.index() + 1 + draw.below((p.ops.len() - op.index()) as u64) as usize;
-            let again = Some(results[draw.below(results.len() as u64) as usize]);
-            steps.insert(at, Step { op, again });
+            let recompute = Some(results[draw.below(results.len() as u64) as usize]);
+            steps.insert(at, Step { op, recompute });
         }
     }
     let mut genotype = Genotype::keep_all(AccessSequence::new(p, steps));
@@ -110,8 +114,8 @@ fn mean_ns(p: &Problem, r: &Schedule) -> f64 {
     const STEPS: usize = 256;
     let commands = &r.trace.commands;
     let input: fn(&Problem, &Command) -> bool =
-        |p, c| matches!(c.what, What::In(t) if p.tensors[t].kind == Kind::Input);
-    let output: fn(&Problem, &Command) -> bool = |_, c| matches!(c.what, What::Output { .. });
+        |p, c| matches!(c.kind, CommandKind::In(t) if p.tensors[t].kind == TensorKind::Input);
+    let output: fn(&Problem, &Command) -> bool = |_, c| matches!(c.kind, CommandKind::Output { .. });
     let gates = [input, output].map(|is| commands.iter().rfind(|&(_, c)| is(p, c)).map(|(i, _)| i));
     let (mut jobs, mut lists) = (Jobs::default(), Waits::default());
     let at = |step: usize, command: CommandIx| CommandIx::new(step * commands.len() + command.index());
@@ -161,7 +165,7 @@ fn with_room_for_everything_the_bound_is_the_unplanned_step() {
             let b = bound(&s.problem, kept.load_bytes, allow).expect("feasible");
             let fixed = b.fixed_order.expect("feasible");
             assert!(fixed <= kept.step_ns, "seed {seed}");
-            let copies = s.problem.tensors.values().any(|t| t.kind == Kind::Input)
+            let copies = s.problem.tensors.values().any(|t| t.kind == TensorKind::Input)
                 || s.problem.ops.values().any(|op| !op.outputs.is_empty());
             if !copies {
                 assert_eq!((fixed, b.order_free_ns), (b.ideal_ns, b.ideal_ns), "seed {seed}");
@@ -182,7 +186,7 @@ fn less_memory_never_lowers_the_bound() {
                 let Some(now) = b.fixed_order.ok() else { continue };
                 if let Some((fixed, free)) = last {
                     assert!(b.order_free_ns <= free, "seed {seed} {allow:?} at {capacity}");
-                    // Prices are found by ascent: a little short of the best.
+                    // Duals are found by ascent: a little short of the best.
                     let slack = fixed + fixed / 50;
                     assert!(now <= slack, "seed {seed} {allow:?} at {capacity}: {fixed} {b:?}");
                 }
@@ -214,7 +218,7 @@ fn results_are_handed_out_once_their_op_has_run() {
         name: "a".into(),
         bytes: 0,
         size: 6400,
-        kind: Kind::Transient,
+        kind: TensorKind::Transient,
         touches: Vec::new(),
         writes: Vec::new(),
     };
@@ -228,7 +232,7 @@ fn results_are_handed_out_once_their_op_has_run() {
     };
     let p = Problem::new("late", device, vec![a], vec![make, read]).expect("valid");
     let r = evaluate(&p, Decisions::keep_all(&p)).expect("runs");
-    let copy = r.trace.commands.iter().find(|(_, c)| matches!(c.what, What::Output { .. }));
+    let copy = r.trace.commands.iter().find(|(_, c)| matches!(c.kind, CommandKind::Output { .. }));
     let span = r.timeline.spans[copy.expect("a result is handed out").0];
     assert_eq!((span.start, span.end), (3000, 8000));
     let b = fixed(bound(&p, r.evaluation.dev_bytes, BOTH));
@@ -243,7 +247,7 @@ fn one_detour(middle_ns: u64) -> Problem {
         name: name.into(),
         bytes: 0,
         size,
-        kind: Kind::Transient,
+        kind: TensorKind::Transient,
         touches: Vec::new(),
         writes: Vec::new(),
     };

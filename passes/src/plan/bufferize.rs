@@ -7,7 +7,7 @@
 
 use memc_ir::{Arena, Code, Def, Id, Module, OpId, Phase, Slot, SlotId, Space, Value, ValueId, Wait};
 use memc_planner::{
-    Command, CommandIx, Decisions, Event, OpPos, Schedule, Site, SlotIx, Trace, Waits, What, trace,
+    Command, CommandIx, CommandKind, Decisions, Event, OpPos, Schedule, Site, SlotIx, Trace, Waits, trace,
 };
 
 use super::problem::Problem;
@@ -130,11 +130,11 @@ impl Bufferizer<'_> {
             }
             Event::Command(i) => {
                 let command = &self.trace.commands[i];
-                let op = match command.what {
-                    What::Run { op, again } => self.run(op, again, command)?,
-                    What::In(_) => self.copy(Code::SwapIn, command, None)?,
-                    What::Out(_) => self.copy(Code::SwapOut, command, None)?,
-                    What::Output { .. } => {
+                let op = match command.kind {
+                    CommandKind::Run { op, recompute } => self.run(op, recompute, command)?,
+                    CommandKind::In(_) => self.copy(Code::SwapIn, command, None)?,
+                    CommandKind::Out(_) => self.copy(Code::SwapOut, command, None)?,
+                    CommandKind::Output { .. } => {
                         let &o =
                             self.outputs.next().ok_or("the trace has an output that the module lacks")?;
                         let op = self.copy(Code::SwapOut, command, Some(self.p.module.outputs[o].value))?;
@@ -208,7 +208,7 @@ impl Bufferizer<'_> {
         Ok(value)
     }
 
-    fn run(&mut self, position: OpPos, again: bool, command: &Command) -> Result<OpId, Contradiction> {
+    fn run(&mut self, position: OpPos, recompute: bool, command: &Command) -> Result<OpId, Contradiction> {
         let p = self.p;
         let op = &p.numbers.ops[position];
         let id = p.ops[position];
@@ -231,7 +231,7 @@ impl Bufferizer<'_> {
         for ((&original, &value), slot) in results.zip(slots) {
             self.content[slot] = vec![(original, value)];
         }
-        if !again {
+        if !recompute {
             self.outputs = p.outputs[position].iter();
         }
         Ok(placed)

@@ -37,9 +37,9 @@ impl Problem {
             bytes: 0,
             size: m.values[v].ty.bytes(),
             kind: match kind {
-                TensorKind::State(_) | TensorKind::Const(_) => memc_planner::Kind::Persistent,
-                TensorKind::Input(_) => memc_planner::Kind::Input,
-                TensorKind::Transient => memc_planner::Kind::Transient,
+                TensorKind::State(_) | TensorKind::Const(_) => memc_planner::TensorKind::Persistent,
+                TensorKind::Input(_) => memc_planner::TensorKind::Input,
+                TensorKind::Transient => memc_planner::TensorKind::Transient,
             },
             touches: Vec::new(),
             writes: Vec::new(),

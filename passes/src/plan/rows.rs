@@ -111,7 +111,8 @@ fn run_plan(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<()
     let Some(planner) = memc_baselines::named(name) else {
         return Err(PassError::Usage(format!("unknown planner `{name}`")));
     };
-    let kept = evaluate(&p.numbers, Decisions::keep_all(&p.numbers)).map_err(PassError::Failed)?;
+    let kept = evaluate(&p.numbers, Decisions::keep_all(&p.numbers))
+        .map_err(|e| PassError::Failed(e.to_string()))?;
     let kept_bytes = kept.evaluation.dev_bytes;
     let plan = if kept_bytes <= capacity {
         kept
@@ -120,8 +121,8 @@ fn run_plan(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<()
             Ok((plan, _)) => plan,
             Err(NoPlan::Failed(text)) => return Err(PassError::Failed(text)),
             Err(NoPlan::Infeasible(_)) => {
-                let smallest =
-                    memc_baselines::smallest_feasible(&p.numbers, kept_bytes).map_err(PassError::Failed)?;
+                let smallest = memc_baselines::smallest_feasible(&p.numbers, kept_bytes)
+                    .map_err(|e| PassError::Failed(e.to_string()))?;
                 let reserve = cx.profile.reserve_bytes;
                 let [budget, smallest] = [capacity, smallest].map(|bytes| bytes.saturating_add(reserve));
                 let report = Infeasible::new(&p.numbers, Some(&p), budget, reserve, smallest);

@@ -54,7 +54,8 @@ macro_rules! single {
         pub(super) const $item: Planner = Planner {
             name: $name,
             summary: concat!("swaps around the load peak by ", $what),
-            source: "Zhang et al., Efficient Memory Management for GPU-based Deep Learning Systems, 2019, section IV-B",
+            source: "Zhang et al., Efficient Memory Management for GPU-based Deep Learning Systems, \
+                     2019, section IV-B",
             swaps: true,
             recomputes: false,
             plan: |p, request| {

@@ -13,7 +13,9 @@ mod walk;
 use std::collections::BTreeSet;
 
 use memc_ir::Bytes;
-use memc_planner::{ALIGN, Found, NoPlan, Planner, Problem, Request, Schedule, TensorId, evaluate};
+use memc_planner::{
+    ALIGN, DecisionsError, Found, NoPlan, Planner, Problem, Request, Schedule, TensorId, evaluate,
+};
 use rayon::prelude::*;
 
 use prefetch::prefetch;
@@ -23,7 +25,8 @@ use walk::Knobs;
 /// The walks.
 pub(super) const PLANNER: Planner = Planner {
     name: "belady",
-    summary: "evicts what is needed last, settling addresses on the way; recomputes what is cheaper than its copies",
+    summary: "evicts what is needed last, settling addresses on the way; \
+              recomputes what is cheaper than its copies",
     source: "after SwapAdvisor (ASPLOS 2020), section 4.2",
     swaps: true,
     recomputes: true,
@@ -58,12 +61,12 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
         full.chain(TIGHTER.map(|share| (h, Knobs { capacity: capacity / 100 * share, recompute: 0.0 })))
     };
     let candidates: Vec<(usize, Knobs)> = (0..homes.len()).flat_map(knobs).collect();
-    let plans: Vec<Result<Option<Schedule>, String>> =
+    let plans: Vec<Result<Option<Schedule>, DecisionsError>> =
         candidates.par_iter().map(|&(h, knobs)| attempt(p, &homes[h], knobs)).collect();
     let mut best: Option<Schedule> = None;
     let evaluations = plans.len() as u64;
     for planned in plans {
-        let Some(planned) = planned.map_err(NoPlan::Failed)? else { continue };
+        let Some(planned) = planned? else { continue };
         if best.as_ref().is_none_or(|b| planned.key() < b.key()) {
             best = Some(planned);
         }
@@ -74,7 +77,11 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     }
 }
 
-fn attempt(p: &Problem, homes: &BTreeSet<TensorId>, knobs: Knobs) -> Result<Option<Schedule>, String> {
+fn attempt(
+    p: &Problem,
+    homes: &BTreeSet<TensorId>,
+    knobs: Knobs,
+) -> Result<Option<Schedule>, DecisionsError> {
     let Ok(mut decisions) = walk::plan(p, homes, knobs) else { return Ok(None) };
     prefetch(p, &mut decisions);
     let schedule = evaluate(p, decisions)?;
@@ -85,7 +92,7 @@ fn attempt(p: &Problem, homes: &BTreeSet<TensorId>, knobs: Knobs) -> Result<Opti
 /// above it.
 ///
 /// `kept` is what the unplanned step takes, which always does.
-pub fn smallest_feasible(p: &Problem, kept: u64) -> Result<u64, String> {
+pub fn smallest_feasible(p: &Problem, kept: u64) -> Result<u64, DecisionsError> {
     let (_, bound) = p.largest_working_set();
     let none = BTreeSet::new();
     let fits = |capacity: u64| {
@@ -109,13 +116,13 @@ pub fn smallest_feasible(p: &Problem, kept: u64) -> Result<u64, String> {
 mod tests {
     use super::*;
     use memc_planner::sample::{device, op, tensor};
-    use memc_planner::{Action, Kind};
+    use memc_planner::{Action, TensorKind};
 
     /// A content that is overwritten unread is recomputed from the last op that made it anew.
     #[test]
     fn what_was_overwritten_is_not_computed_again() {
-        let tensors =
-            [("t", 1 << 20), ("large", 1 << 21)].map(|(name, size)| tensor(name, Kind::Transient, size));
+        let tensors = [("t", 1 << 20), ("large", 1 << 21)]
+            .map(|(name, size)| tensor(name, TensorKind::Transient, size));
         let ops = vec![
             op("first", 1000, &[], &[0]),
             op("read", 1000, &[0], &[]),
@@ -125,10 +132,10 @@ mod tests {
         ];
         let p = Problem::new("overwritten", device(), tensors.to_vec(), ops).expect("valid");
         let found = plan(&p, &Request::new(1 << 21)).expect("computes t again");
-        let again = found.decisions.actions.iter().filter_map(|a| match a {
-            Action::Run(run) if run.again => Some(run.op.0),
+        let recompute = found.decisions.actions.iter().filter_map(|a| match a {
+            Action::Run(run) if run.recompute => Some(run.op.0),
             _ => None,
         });
-        assert_eq!(again.collect::<Vec<_>>(), [2]);
+        assert_eq!(recompute.collect::<Vec<_>>(), [2]);
     }
 }

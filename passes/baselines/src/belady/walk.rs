@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use memc_ir::Arena;
-use memc_planner::{Action, Decisions, Home, Kind, OpPos, Place, Problem, Run, TensorId};
+use memc_planner::{Action, Decisions, Home, OpPos, Place, Problem, Run, TensorId, TensorKind};
 
 use super::arena::{DeviceArena, Owner};
 
@@ -69,14 +69,14 @@ impl<'a> AddressWalk<'a> {
         let mut host = Arena::filled(false, p.tensors.len());
         for (t, tensor) in p.tensors.iter() {
             match tensor.kind {
-                Kind::Transient => {}
-                Kind::Input => host[t] = true,
-                Kind::Persistent if resident.contains(&t) => {
+                TensorKind::Transient => {}
+                TensorKind::Input => host[t] = true,
+                TensorKind::Persistent if resident.contains(&t) => {
                     homes.insert(t, Home::Dev(Some(base)));
                     at[t] = Some(base);
                     base += tensor.bytes;
                 }
-                Kind::Persistent => {
+                TensorKind::Persistent => {
                     homes.insert(t, Home::Host);
                     host[t] = true;
                 }
@@ -152,7 +152,7 @@ impl<'a> AddressWalk<'a> {
         }
         // A tensor that appears with its first use needs a place, not a copy.
         let appears = |&t: &TensorId| {
-            self.p.tensors[t].kind == Kind::Transient && self.p.tensors[t].touches.first() == Some(&i)
+            self.p.tensors[t].kind == TensorKind::Transient && self.p.tensors[t].touches.first() == Some(&i)
         };
         let (new, old): (Vec<TensorId>, Vec<TensorId>) = op.reads.iter().partition(|t| appears(t));
         for t in old {
@@ -241,9 +241,9 @@ impl<'a> AddressWalk<'a> {
         let distance = f64::from(next.0.saturating_sub(self.position.0)) + 1.0;
         let back = self.p.device.h2d_ns(tensor.bytes);
         let out = if self.host[t] { 0 } else { self.p.device.d2h_ns(tensor.bytes) };
-        let again =
+        let recompute =
             self.recompute_ns(t).map_or(u64::MAX, |ns| (ns as f64 / self.knobs.recompute.max(1e-9)) as u64);
-        Some((back + out).min(again) as f64 / distance)
+        Some((back + out).min(recompute) as f64 / distance)
     }
 
     fn evict(&mut self, t: TensorId, may_recompute: bool) {
@@ -265,7 +265,7 @@ impl<'a> AddressWalk<'a> {
     fn recompute_chain(&self, t: TensorId) -> Option<(&'a [OpPos], u64)> {
         let tensor = &self.p.tensors[t];
         let next = self.next[t];
-        if self.knobs.recompute <= 0.0 || tensor.kind != Kind::Transient || next == NEVER {
+        if self.knobs.recompute <= 0.0 || tensor.kind != TensorKind::Transient || next == NEVER {
             return None;
         }
         // Older contents, from before it was made anew, are of no use.
@@ -288,8 +288,8 @@ impl<'a> AddressWalk<'a> {
                 // A content written into an input dies with its last use; the one that arrived is in host
                 // memory.
                 let alive = match operand.kind {
-                    Kind::Persistent => true,
-                    Kind::Input if operand.writes.first().is_none_or(|&first| first >= next) => true,
+                    TensorKind::Persistent => true,
+                    TensorKind::Input if operand.writes.first().is_none_or(|&first| first >= next) => true,
                     _ => operand.touches.last().is_some_and(|&l| l >= next),
                 };
                 if !alive || operand.written_between(w, next) {
@@ -369,7 +369,7 @@ impl<'a> AddressWalk<'a> {
         }
         let workspace = (op.workspace > 0).then(|| scratch.pop());
         let scratch = scratch.into_iter().map(Some).collect();
-        self.actions.push(Action::Run(Run { op: w, again: true, at, scratch, workspace }));
+        self.actions.push(Action::Run(Run { op: w, recompute: true, at, scratch, workspace }));
         for &o in reads.iter().chain([&t]) {
             self.pins[o] = self.pins[o].saturating_sub(1);
         }

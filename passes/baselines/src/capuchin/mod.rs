@@ -27,7 +27,8 @@ use std::collections::BTreeMap;
 use memc_alloc::Algorithm;
 use memc_ir::Arena;
 use memc_planner::{
-    Action, Decisions, Found, NoPlan, OpPos, Planner, Problem, Request, Schedule, TensorId, What, evaluate_by,
+    Action, CommandKind, Decisions, Found, NoPlan, OpPos, Planner, Problem, Request, Schedule, TensorId,
+    evaluate_by,
 };
 
 use super::odswap::on_demand;
@@ -75,7 +76,7 @@ fn by_position(p: &Problem, d: &Decisions, used: &[u64]) -> Arena<OpPos, u64> {
     let mut most = 0;
     for (run, &used) in runs.zip(used) {
         most = most.max(used);
-        if !run.again {
+        if !run.recompute {
             out[run.op] = most;
             most = 0;
         }
@@ -117,7 +118,7 @@ fn feedback(p: &Problem, made: Decisions, request: &Request<'_>) -> Result<(Deci
             (0, start.partition_point(|&s| s <= trigger).saturating_sub(1).min(slot))
         };
         let decisions = hoist(p, made.clone(), request.capacity, &lead);
-        let schedule = evaluate_by(p, decisions.clone(), Algorithm::BestFit).map_err(NoPlan::Failed)?;
+        let schedule = evaluate_by(p, decisions.clone(), Algorithm::BestFit)?;
         let step = schedule.evaluation.step_ns;
         if best.as_ref().is_none_or(|b| step < b.0) {
             best = Some((step, decisions));
@@ -142,7 +143,7 @@ fn waited_for(p: &Problem, r: &Schedule) -> Vec<(TensorId, usize)> {
     let mut seen: BTreeMap<TensorId, usize> = BTreeMap::new();
     let mut nth = Arena::filled(0, r.trace.commands.len());
     for (command, nth) in r.trace.commands.values().zip(nth.values_mut()) {
-        if let What::In(t) = command.what {
+        if let CommandKind::In(t) = command.kind {
             let count = seen.entry(t).or_default();
             *nth = *count;
             *count += 1;
@@ -150,10 +151,10 @@ fn waited_for(p: &Problem, r: &Schedule) -> Vec<(TensorId, usize)> {
     }
     let mut out = Vec::new();
     for (command, span) in r.trace.commands.values().zip(r.timeline.spans.values()) {
-        if let (What::Run { .. }, Some(cause)) = (command.what, span.cause)
-            && let What::In(t) = r.trace.commands[cause].what
+        if let (CommandKind::Run { .. }, Some(cause)) = (command.kind, span.cause)
+            && let CommandKind::In(t) = r.trace.commands[cause].kind
             && span.stall > 0
-            && p.tensors[t].kind != memc_planner::Kind::Input
+            && p.tensors[t].kind != memc_planner::TensorKind::Input
         {
             out.push((t, nth[cause]));
         }

@@ -14,7 +14,7 @@
 use std::collections::{BTreeSet, BinaryHeap};
 
 use memc_ir::Arena;
-use memc_planner::{Kind, OpPos, Problem, Request, TensorId};
+use memc_planner::{OpPos, Problem, Request, TensorId, TensorKind};
 
 use super::Guide;
 use crate::walk::{Eviction, Facts, content, writer};
@@ -107,7 +107,7 @@ impl<'a> PolicyMaker<'a> {
     /// Time in ns to compute the tensor again for its access, with what is gone by then.
     fn recompute_ns(&self, a: &Absence) -> Option<u64> {
         let want = content(self.p, a.tensor, a.to);
-        let transient = self.p.tensors[a.tensor].kind == Kind::Transient;
+        let transient = self.p.tensors[a.tensor].kind == TensorKind::Transient;
         if !self.recompute || !transient || !self.facts.recomputable(a.tensor, want, a.to) {
             return None;
         }
@@ -127,7 +127,7 @@ impl<'a> PolicyMaker<'a> {
     /// True if a tensor has to be computed to be read just before a position.
     fn gone(&self, t: TensorId, position: OpPos) -> bool {
         let tensor = &self.p.tensors[t];
-        if tensor.kind != Kind::Transient {
+        if tensor.kind != TensorKind::Transient {
             return false;
         }
         let k = tensor.touches.partition_point(|&x| x < position);

@@ -2,7 +2,7 @@
 //! 2).
 
 use memc_ir::{Arena, Id};
-use memc_planner::{AccessSequence, Genotype, Kind, Step, StepPos, Swap, TensorId};
+use memc_planner::{AccessSequence, Genotype, Step, StepPos, Swap, TensorId, TensorKind};
 
 use super::maps::{Net, SWAP};
 
@@ -114,7 +114,7 @@ impl<'a> Model<'a> {
                 self.finish(&mut c, s);
             }
             let (first, another) = net.needs[step.op];
-            let need = if step.again.is_none() { first } else { another };
+            let need = if step.recompute.is_none() { first } else { another };
             // Copies to the device, the first needed first; those that memory does not allow yet wait.
             while fetch < self.fetches.len() && self.fetches[fetch].trigger <= s {
                 fetch += 1;
@@ -147,11 +147,11 @@ impl<'a> Model<'a> {
             }
             c.compute += op.time_ns;
             for &t in &net.results[step.op] {
-                if step.again.is_none_or(|wanted| wanted == t) && !p.tensors[t].persistent() {
+                if step.recompute.is_none_or(|wanted| wanted == t) && !p.tensors[t].persistent() {
                     c.memory += p.tensors[t].bytes;
                 }
             }
-            if step.again.is_none() {
+            if step.recompute.is_none() {
                 c.memory += net.given[step.op];
             }
             self.leave(&mut c, s, policy);
@@ -167,7 +167,7 @@ impl<'a> Model<'a> {
         for &t in &self.dies[from..self.dead[s]] {
             c.memory -= p.tensors[t].bytes;
         }
-        if step.again.is_some() {
+        if step.recompute.is_some() {
             return;
         }
         let op = &p.ops[step.op];
@@ -218,11 +218,11 @@ impl<'a> Model<'a> {
         for s in self.steps.ids().rev() {
             let step = self.steps[s];
             let op = &net.p.ops[step.op];
-            let first = step.again.is_none();
+            let first = step.recompute.is_none();
             if first && step.op >= net.turn {
                 turn = s;
             }
-            let results = net.results[step.op].iter().filter(|&&t| first || step.again == Some(t));
+            let results = net.results[step.op].iter().filter(|&&t| first || step.recompute == Some(t));
             for (t, fresh) in op.reads.iter().map(|&t| (t, false)).chain(results.map(|&t| (t, true))) {
                 let tensor = &net.p.tensors[t];
                 let (next, anew) = std::mem::replace(&mut self.next[t], (s, fresh));
@@ -239,7 +239,7 @@ impl<'a> Model<'a> {
             }
             self.dead[s] = self.dies.len();
         }
-        for (t, tensor) in net.p.tensors.iter().filter(|(_, t)| t.kind == Kind::Input) {
+        for (t, tensor) in net.p.tensors.iter().filter(|(_, t)| t.kind == TensorKind::Input) {
             let (need, anew) = self.next[t];
             if need != NONE && !anew && !tensor.touches.is_empty() {
                 self.fetches.push(Fetch { trigger: need.previous().unwrap_or_default(), need, tensor: t });

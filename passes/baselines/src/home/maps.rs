@@ -1,7 +1,7 @@
 //! The feature maps of a step, and the runs of ops under a policy (Sec. 2.2, 3.3).
 
 use memc_ir::{Arena, Id, ids};
-use memc_planner::{Kind, OpPos, Problem, Step, StepPos, TensorId};
+use memc_planner::{OpPos, Problem, Step, StepPos, TensorId, TensorKind};
 
 ids! {
     /// A feature map.
@@ -55,7 +55,7 @@ impl<'a> Net<'a> {
             let pairs: Vec<(OpPos, OpPos)> = tensor.touches.windows(2).map(|w| (w[0], w[1])).collect();
             pairs.iter().filter(read).copied().collect::<Vec<_>>()
         };
-        let transient = |t: &TensorId| p.tensors[*t].kind == Kind::Transient;
+        let transient = |t: &TensorId| p.tensors[*t].kind == TensorKind::Transient;
         let tensors: Vec<TensorId> = p.tensors.ids().filter(transient).collect();
         // The propagation turns where the most bytes wait for later ops.
         let mut waiting: Arena<OpPos, i128> = Arena::filled(0, p.ops.len() + 1);
@@ -118,7 +118,7 @@ impl<'a> Net<'a> {
         let tensor = &self.p.tensors[t];
         let &[writer] = tensor.writes.as_slice() else { return None };
         let op = &self.p.ops[writer];
-        let made = tensor.kind == Kind::Transient && writer < at;
+        let made = tensor.kind == TensorKind::Transient && writer < at;
         // An operand that it updates in place has lost its content.
         (made && op.repeatable && !op.updates()).then_some(writer)
     }
@@ -165,7 +165,7 @@ impl<'a> Net<'a> {
                     let Some(&u) = p.ops[writer].reads.get(next) else {
                         stack.pop();
                         if !std::mem::replace(&mut recomputed[t], true) {
-                            steps.push(Step { op: writer, again: Some(t) });
+                            steps.push(Step { op: writer, recompute: Some(t) });
                             if self.map_of[t].is_none() {
                                 passing.push(t);
                             }
@@ -184,7 +184,7 @@ impl<'a> Net<'a> {
                     }
                 }
             }
-            steps.push(Step { op: i, again: None });
+            steps.push(Step { op: i, recompute: None });
             for t in passing.drain(..) {
                 recomputed[t] = false;
             }

@@ -1,6 +1,6 @@
 //! The examples of Fig. 3, 4 and 5, the text on recomputation, and random problems.
 
-use memc_planner::{Kind, Problem, Request, Step, evaluate};
+use memc_planner::{Problem, Request, Step, TensorKind, evaluate};
 
 use super::cost::{Cost, Model};
 use super::maps::{Net, RECOMPUTE, RETAIN, SWAP};
@@ -11,9 +11,9 @@ use crate::samples::{UNIT, device, holds, op, planned, tensor};
 /// map i-1 and BWDi as well (Sec. 3.4).
 fn chain(layers: &[(u64, u64, u64)]) -> Problem {
     let n = layers.len() as u32;
-    let mut tensors = vec![tensor("x", 1, Kind::Persistent)];
+    let mut tensors = vec![tensor("x", 1, TensorKind::Persistent)];
     tensors.extend(
-        layers.iter().enumerate().map(|(i, l)| tensor(&format!("fm{}", i + 1), l.0, Kind::Transient)),
+        layers.iter().enumerate().map(|(i, l)| tensor(&format!("fm{}", i + 1), l.0, TensorKind::Transient)),
     );
     let forward = layers.iter().zip(1..).map(|(l, i)| op(&format!("fwd{i}"), l.1, &[i - 1], &[i]));
     let backward = layers.iter().zip(1..n + 1).rev().map(|(l, i)| op(&format!("bwd{i}"), l.2, &[i - 1], &[]));
@@ -73,12 +73,13 @@ fn recomputation_triggers_that_of_earlier_maps() {
     let net = Net::new(&p, true, true);
     let mut model = Model::new(&net, 100 * UNIT);
     let cost = model.evaluate(&[RETAIN, RECOMPUTE, RECOMPUTE, RETAIN]);
-    let again: Vec<u32> = model.steps.values().filter(|s| s.again.is_some()).map(|s| s.op.0).collect();
-    assert_eq!(again, [1, 2], "fwd2, fwd3");
+    let recompute: Vec<u32> =
+        model.steps.values().filter(|s| s.recompute.is_some()).map(|s| s.op.0).collect();
+    assert_eq!(recompute, [1, 2], "fwd2, fwd3");
     assert_eq!(cost.ns, p.compute_ns() + 8000);
     // Once recomputed, FM2 is there for its own backward propagation.
     let steps: Vec<&Step> = model.steps.values().collect();
-    let at = steps.iter().position(|s| s.again.is_some());
+    let at = steps.iter().position(|s| s.recompute.is_some());
     assert_eq!(at.and_then(|i| steps.get(i + 2)).map(|s| s.op.0), Some(7), "bwd4, which needs FM3");
 }
 

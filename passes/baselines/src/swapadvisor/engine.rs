@@ -2,8 +2,8 @@
 
 use memc_ir::{Arena, Id, Ids, ids};
 use memc_planner::{
-    Action, CommandIx, Decisions, Home, Job, Jobs, Kind, OpPos, Run, StepPos, Stream, TensorId, Wait, Waits,
-    simulate,
+    Action, CommandIx, Decisions, Home, Job, Jobs, OpPos, Run, StepPos, Stream, TensorId, TensorKind, Wait,
+    Waits, simulate,
 };
 
 use super::graph::{Act, BlockIx, Graph, Moves, NONE};
@@ -56,7 +56,7 @@ impl Augmented {
                         block[t] = b;
                         x.touches.extend([(on_host(t), false), (in_block(b), true)]);
                         let node = x.node(Stream::HostToDevice, p.device.h2d_ns(tensor.size));
-                        if tensor.kind == Kind::Input {
+                        if tensor.kind == TensorKind::Input {
                             last_input = Some(node);
                         }
                     }

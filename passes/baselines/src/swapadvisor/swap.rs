@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use memc_ir::{Arena, Id, Ids};
-use memc_planner::{Kind, OpPos, StepPos, TensorId};
+use memc_planner::{OpPos, StepPos, TensorId, TensorKind};
 
 use super::graph::{Act, BlockIx, Graph, Moves, NONE};
 use super::pool::Pool;
@@ -241,7 +241,7 @@ impl<'a> Pass<'a> {
         let home = self.moves.home[t];
         self.astray[t] |= home != NONE && home != block;
         let there = std::mem::replace(&mut self.appeared[t], true);
-        if !read || (kind == Kind::Transient && !there) {
+        if !read || (kind == TensorKind::Transient && !there) {
             self.moves.at.push((i, t, block));
             self.dirty[t] = true;
             return;

@@ -1,7 +1,7 @@
 //! The examples of Fig. 1, 3, 4 and 5, and random problems.
 
 use memc_ir::Arena;
-use memc_planner::{CommandIx, Kind, NoPlan, OpPos, Problem, Request, StepPos, TensorId};
+use memc_planner::{CommandIx, NoPlan, OpPos, Problem, Request, StepPos, TensorId, TensorKind};
 
 use super::engine::Augmented;
 use super::graph::{Act, Graph, NONE};
@@ -76,10 +76,10 @@ fn mutated_pools_are_monotonic() {
 #[test]
 fn fig_3_the_least_recent_parameter_makes_room() {
     let [w1, w2, w3, a1, a2, a3] = [0, 1, 2, 3, 4, 5];
-    let kinds = [Kind::Persistent, Kind::Persistent, Kind::Persistent];
+    let kinds = [TensorKind::Persistent, TensorKind::Persistent, TensorKind::Persistent];
     let mut tensors: Vec<_> =
         kinds.iter().zip(["w1", "w2", "w3"]).map(|(&k, name)| tensor(name, 1, k)).collect();
-    tensors.extend(["a1", "a2", "a3"].map(|name| tensor(name, 1, Kind::Transient)));
+    tensors.extend(["a1", "a2", "a3"].map(|name| tensor(name, 1, TensorKind::Transient)));
     let ops =
         vec![op("op1", 1, &[w1], &[a1]), op("op2", 1, &[a1, w2], &[a2]), op("op3", 1, &[a1, a2, w3], &[a3])];
     let p = Problem::new("fig3", device(), tensors, ops).expect("invariant: the example is well-formed");
@@ -108,9 +108,9 @@ fn fig_1() -> Problem {
     let [a0, a1, a2, a3, a4, a5, w1, w2, w3, w4] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
     let units = [1, 1, 2, 1, 1, 2];
     let mut tensors: Vec<_> =
-        units.iter().enumerate().map(|(i, &n)| tensor(&format!("a{i}"), n, Kind::Transient)).collect();
+        units.iter().enumerate().map(|(i, &n)| tensor(&format!("a{i}"), n, TensorKind::Transient)).collect();
     // Parameters start in host memory, and their copy there stays good.
-    tensors.extend(["w1", "w2", "w3", "w4"].map(|name| tensor(name, 1, Kind::Input)));
+    tensors.extend(["w1", "w2", "w3", "w4"].map(|name| tensor(name, 1, TensorKind::Input)));
     let ops = vec![
         op("data", 1, &[], &[a0]),
         op("conv1", 1, &[a0, w1], &[a1]),
@@ -187,7 +187,7 @@ fn a_seed_gives_the_same_decisions_at_any_thread_count() {
 /// allows.
 #[test]
 fn a_search_that_finds_nothing_better_ends() {
-    let tensors = ["a", "b", "c"].map(|name| tensor(name, 2, Kind::Transient));
+    let tensors = ["a", "b", "c"].map(|name| tensor(name, 2, TensorKind::Transient));
     let ops = [op("f", 1, &[], &[0]), op("g", 1, &[0], &[1]), op("h", 1, &[0, 1], &[2])];
     let p = Problem::new("few", device(), tensors.to_vec(), ops.to_vec())
         .expect("invariant: three ops are a problem");

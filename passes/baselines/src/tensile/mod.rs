@@ -81,12 +81,12 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
             .steps
             .range(at, genotype.sequence.steps.next_id())
             .iter()
-            .find(|s| s.again.is_none())
+            .find(|s| s.recompute.is_none())
             .map_or(step, |s| s.op);
         if !request.allow.recompute || (request.stop)() || !recomputation.extend(later) {
             return Err(NoPlan::Infeasible(format!(
-                "the smallest memory peak that TENSILE reaches is {}, at {}: no copy of the rest hides behind \
-                 computation{}",
+                "the smallest memory peak that TENSILE reaches is {}, at {}: no copy of the rest hides \
+                 behind computation{}",
                 Bytes(bytes),
                 p.ops.get(step).map_or("the first op", |op| op.name.as_str()),
                 if request.allow.recompute {

@@ -3,7 +3,7 @@
 
 use memc_ir::Arena;
 use memc_planner::{
-    AccessSequence, Gap, GapIx, Genotype, Kind, OpPos, Problem, Step, StepPos, Swap, TensorId,
+    AccessSequence, Gap, GapIx, Genotype, OpPos, Problem, Step, StepPos, Swap, TensorId, TensorKind,
 };
 
 use super::swap::Tasks;
@@ -55,10 +55,10 @@ impl<'a> Recomputation<'a> {
             block.push(steps.next_id().position());
             for &g in gaps {
                 let gap = &old.sequence.gaps[g];
-                steps.extend(self.producer(gap).map(|op| Step { op, again: Some(gap.tensor) }));
+                steps.extend(self.producer(gap).map(|op| Step { op, recompute: Some(gap.tensor) }));
             }
             run.push(steps.next_id().position());
-            steps.push(Step { op, again: None });
+            steps.push(Step { op, recompute: None });
         }
         let end = steps.next_id().position();
         block.push(end);
@@ -85,7 +85,7 @@ impl<'a> Recomputation<'a> {
         let tensor = &self.p.tensors[gap.tensor];
         let &[writer] = tensor.writes.as_slice() else { return None };
         let op = &self.p.ops[writer];
-        let made = tensor.kind == Kind::Transient && position(writer) <= gap.from;
+        let made = tensor.kind == TensorKind::Transient && position(writer) <= gap.from;
         // An operand that it updates in place has lost its content.
         (made && op.repeatable && !op.updates()).then_some(writer)
     }

@@ -1,6 +1,6 @@
 //! The example of Fig. 5, the text on swapping and recomputation, and random problems.
 
-use memc_planner::{Kind, OpPos, Problem, Request, StepPos, Swap, TensorId, What};
+use memc_planner::{CommandKind, OpPos, Problem, Request, StepPos, Swap, TensorId, TensorKind};
 
 use super::PLANNER;
 use super::swap::Tasks;
@@ -12,15 +12,15 @@ use crate::samples::{UNIT, device, holds, op, planned, tensor};
 fn mlp() -> Problem {
     let [x, w1, w2, h, mask, y, dy, dw1, dw2] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
     let tensors = vec![
-        tensor("x", 1, Kind::Persistent),
-        tensor("w1", 2, Kind::Persistent),
-        tensor("w2", 2, Kind::Persistent),
-        tensor("h", 4, Kind::Transient),
-        tensor("mask", 1, Kind::Transient),
-        tensor("y", 1, Kind::Transient),
-        tensor("dy", 1, Kind::Transient),
-        tensor("dw1", 2, Kind::Transient),
-        tensor("dw2", 2, Kind::Transient),
+        tensor("x", 1, TensorKind::Persistent),
+        tensor("w1", 2, TensorKind::Persistent),
+        tensor("w2", 2, TensorKind::Persistent),
+        tensor("h", 4, TensorKind::Transient),
+        tensor("mask", 1, TensorKind::Transient),
+        tensor("y", 1, TensorKind::Transient),
+        tensor("dy", 1, TensorKind::Transient),
+        tensor("dw1", 2, TensorKind::Transient),
+        tensor("dw2", 2, TensorKind::Transient),
     ];
     let mut ops = vec![op("forward1", 10, &[x, w1], &[h, mask]), op("forward2", 10, &[h, mask, w2], &[y])];
     ops.extend((0..9).map(|i| op(&format!("loss{i}"), 2, &[y], &[])));
@@ -108,10 +108,10 @@ fn algorithm_2_finds_the_peak_and_its_tensors() {
 /// recomputed.
 #[test]
 fn recomputation_takes_the_largest_msps() {
-    let tensors = ["a", "b", "c"].map(|name| tensor(name, 4, Kind::Transient));
+    let tensors = ["a", "b", "c"].map(|name| tensor(name, 4, TensorKind::Transient));
     let mut tensors = tensors.to_vec();
-    tensors.push(tensor("x", 1, Kind::Persistent));
-    tensors.push(tensor("top", 4, Kind::Transient));
+    tensors.push(tensor("x", 1, TensorKind::Persistent));
+    tensors.push(tensor("top", 4, TensorKind::Transient));
     let ops = vec![
         op("slow", 9, &[3], &[0]),
         op("fast", 3, &[3], &[1]),
@@ -123,11 +123,11 @@ fn recomputation_takes_the_largest_msps() {
     let mut request = Request::new(13 * UNIT);
     request.allow.swap = false;
     let r = planned(&p, &PLANNER, &request).expect("invariant: 13 units suffice");
-    let again = r.trace.commands.values().filter_map(|c| match c.what {
-        What::Run { op, again: true } => Some(op),
+    let recompute = r.trace.commands.values().filter_map(|c| match c.kind {
+        CommandKind::Run { op, recompute: true } => Some(op),
         _ => None,
     });
-    assert_eq!(again.collect::<Vec<_>>(), [OpPos(1)]);
+    assert_eq!(recompute.collect::<Vec<_>>(), [OpPos(1)]);
     assert_eq!(r.evaluation.step_ns, 23_000);
     request.allow.recompute = false;
     assert!(planned(&p, &PLANNER, &request).is_none());

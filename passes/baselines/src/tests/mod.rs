@@ -66,7 +66,7 @@ fn no_planner_fails_on_any_problem() {
             let plan = match (planner.plan)(&p, &request) {
                 Err(NoPlan::Infeasible(_)) => continue,
                 Err(NoPlan::Failed(why)) => Err(why),
-                Ok(found) => evaluate(&p, found.decisions),
+                Ok(found) => evaluate(&p, found.decisions).map_err(|e| e.to_string()),
             };
             match plan {
                 Ok(r) if r.evaluation.load_bytes <= capacity => *found += 1,

@@ -1,12 +1,12 @@
 //! Random training steps for the tests of planners.
 
 use memc_planner::sample::{device, op, tensor};
-use memc_planner::{Kind, Op, Problem, Tensor, TensorId};
+use memc_planner::{Op, Problem, Tensor, TensorId, TensorKind};
 
 /// A training step with skips, several results per op, updates in place, inputs, outputs and workspaces.
 pub(crate) fn random(u: &mut arbtest::arbitrary::Unstructured<'_>) -> arbtest::arbitrary::Result<Problem> {
     let layers = u.int_in_range(2..=9u32)?;
-    let mut tensors = vec![tensor("x", Kind::Input, 256 * u.int_in_range(1..=8u64)?)];
+    let mut tensors = vec![tensor("x", TensorKind::Input, 256 * u.int_in_range(1..=8u64)?)];
     let mut ops: Vec<Op> = Vec::new();
     let (mut acts, mut weights, mut saved) = (vec![0u32], Vec::new(), Vec::new());
     let new = |tensors: &mut Vec<Tensor>, name: String, kind, bytes| {
@@ -16,9 +16,9 @@ pub(crate) fn random(u: &mut arbtest::arbitrary::Unstructured<'_>) -> arbtest::a
     for i in 0..layers {
         let from = acts[acts.len() - 1];
         let skip = acts[u.int_in_range(0..=acts.len() - 1)?];
-        let w = new(&mut tensors, format!("w{i}"), Kind::Persistent, 256 * u.int_in_range(1..=6u64)?);
-        let a = new(&mut tensors, format!("a{i}"), Kind::Transient, 256 * u.int_in_range(1..=16u64)?);
-        let s = new(&mut tensors, format!("s{i}"), Kind::Transient, 256 * u.int_in_range(1..=4u64)?);
+        let w = new(&mut tensors, format!("w{i}"), TensorKind::Persistent, 256 * u.int_in_range(1..=6u64)?);
+        let a = new(&mut tensors, format!("a{i}"), TensorKind::Transient, 256 * u.int_in_range(1..=16u64)?);
+        let s = new(&mut tensors, format!("s{i}"), TensorKind::Transient, 256 * u.int_in_range(1..=4u64)?);
         let mut writes = vec![a];
         writes.extend(u.arbitrary::<bool>()?.then_some(s));
         let label = if u.arbitrary()? { "conv" } else { "relu" };
@@ -26,7 +26,12 @@ pub(crate) fn random(u: &mut arbtest::arbitrary::Unstructured<'_>) -> arbtest::a
         let mut kept = writes.clone();
         if u.ratio(1, 3)? {
             // A mask: it appears where it is first read, and the backward pass reads it again.
-            let m = new(&mut tensors, format!("s_mask{i}"), Kind::Transient, 256 * u.int_in_range(1..=4u64)?);
+            let m = new(
+                &mut tensors,
+                format!("s_mask{i}"),
+                TensorKind::Transient,
+                256 * u.int_in_range(1..=4u64)?,
+            );
             reads.push(m);
             kept.push(m);
         }
@@ -45,8 +50,8 @@ pub(crate) fn random(u: &mut arbtest::arbitrary::Unstructured<'_>) -> arbtest::a
     let mut grad = None;
     for i in (0..layers as usize).rev() {
         let (from, writes) = &saved[i];
-        let g = new(&mut tensors, format!("g{i}"), Kind::Transient, 256 * u.int_in_range(1..=16u64)?);
-        let gw = new(&mut tensors, format!("gw{i}"), Kind::Transient, 256 * u.int_in_range(1..=6u64)?);
+        let g = new(&mut tensors, format!("g{i}"), TensorKind::Transient, 256 * u.int_in_range(1..=16u64)?);
+        let gw = new(&mut tensors, format!("gw{i}"), TensorKind::Transient, 256 * u.int_in_range(1..=6u64)?);
         let mut reads = vec![*from, weights[i]];
         reads.extend(writes.iter().filter(|&&t| tensors[t as usize].name.starts_with('s') || i % 2 == 0));
         reads.extend(grad);

@@ -1,7 +1,7 @@
 //! Brings an op's operands to the device and runs it. Missing operands are copied or recomputed, however long
 //! the chain.
 
-use memc_planner::{Action, Kind, OpPos, Run, TensorId};
+use memc_planner::{Action, OpPos, Run, TensorId, TensorKind};
 
 use super::facts::content;
 use super::{EvictionWalk, MOST_RECOMPUTATIONS, Policy, Stuck, writer};
@@ -25,7 +25,7 @@ impl EvictionWalk<'_> {
         }
         for &t in &op.reads {
             let first = self.p.tensors[t].touches.first() == Some(&i);
-            if first && self.p.tensors[t].kind == Kind::Transient {
+            if first && self.p.tensors[t].kind == TensorKind::Transient {
                 // Appears here, at no cost.
                 continue;
             }
@@ -159,7 +159,7 @@ impl EvictionWalk<'_> {
         self.room(temporary, policy)?;
         let workspace = (op.workspace > 0).then_some(None);
         let back: Vec<TensorId> = at.iter().map(|a| a.0).collect();
-        self.actions.push(Action::Run(Run { op: w, again: true, at, scratch, workspace }));
+        self.actions.push(Action::Run(Run { op: w, recompute: true, at, scratch, workspace }));
         self.clock += op.time_ns;
         for &t in op.reads.iter().chain(&back) {
             self.pins[t] -= 1;
@@ -175,7 +175,7 @@ impl EvictionWalk<'_> {
     /// yet.
     fn wants_back(&self, t: TensorId, w: OpPos) -> bool {
         let next = self.next[t];
-        self.p.tensors[t].kind == Kind::Transient
+        self.p.tensors[t].kind == TensorKind::Transient
             && !self.here[t]
             && self.host[t] != Some(content(self.p, t, next))
             && next < super::NEVER

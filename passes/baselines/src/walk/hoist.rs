@@ -192,8 +192,9 @@ pub(crate) fn usage(p: &Problem, d: &Decisions) -> Vec<u64> {
                     used += bytes(t);
                 }
                 let op = &p.ops[run.op];
-                let scratch =
-                    |t: &TensorId| run.again && !run.at.iter().any(|a| a.0 == *t) && !op.reads.contains(t);
+                let scratch = |t: &TensorId| {
+                    run.recompute && !run.at.iter().any(|a| a.0 == *t) && !op.reads.contains(t)
+                };
                 let extra: u64 = op.writes.iter().filter(|t| scratch(t)).map(|&t| bytes(t)).sum();
                 out.push(used + extra + op.workspace);
             }

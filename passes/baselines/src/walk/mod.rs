@@ -12,7 +12,7 @@ mod hoist;
 use std::collections::{BTreeMap, BTreeSet};
 
 use memc_ir::Arena;
-use memc_planner::{Action, Decisions, Home, Kind, NoPlan, OpPos, Problem, Request, TensorId};
+use memc_planner::{Action, Decisions, Home, NoPlan, OpPos, Problem, Request, TensorId, TensorKind};
 
 pub(crate) use facts::{Facts, NEVER, content, writer};
 pub(crate) use hoist::{hoist, put_off, usage};
@@ -71,7 +71,7 @@ pub(crate) trait Policy {
 pub(crate) enum Stuck {
     /// No room for the op, though all that may leave has left.
     NoRoom(OpPos),
-    /// Ops run again over and over.
+    /// Ops are recomputed over and over.
     Thrash(OpPos),
     /// A content is gone for good: the walk contradicted itself.
     Lost(OpPos),
@@ -88,7 +88,8 @@ impl Stuck {
                 label(i)
             )),
             Stuck::Thrash(i) => NoPlan::Infeasible(format!(
-                "{method} thrashes: before op {} ({}) more than {MOST_RECOMPUTATIONS} runs per op were recomputations",
+                "{method} thrashes: before op {} ({}) more than {MOST_RECOMPUTATIONS} runs per op \
+                 were recomputations",
                 i.0,
                 label(i)
             )),
@@ -170,14 +171,14 @@ impl<'a> EvictionWalk<'a> {
         };
         for (t, tensor) in p.tensors.iter() {
             match tensor.kind {
-                Kind::Transient => {}
-                Kind::Input => w.host[t] = Some(0),
-                Kind::Persistent if resident(t) && !tensor.touches.is_empty() => {
+                TensorKind::Transient => {}
+                TensorKind::Input => w.host[t] = Some(0),
+                TensorKind::Persistent if resident(t) && !tensor.touches.is_empty() => {
                     w.homes.insert(t, Home::Dev(None));
                     (w.here[t], w.used) = (true, w.used + tensor.bytes);
                     w.present.insert(t);
                 }
-                Kind::Persistent => {
+                TensorKind::Persistent => {
                     w.homes.insert(t, Home::Host);
                     w.host[t] = Some(0);
                 }
@@ -216,7 +217,7 @@ impl<'a> EvictionWalk<'a> {
 
     /// True if the content on the device can be recomputed for its next touch.
     pub(crate) fn can_recompute(&self, t: TensorId) -> bool {
-        let transient = self.p.tensors[t].kind == Kind::Transient;
+        let transient = self.p.tensors[t].kind == TensorKind::Transient;
         self.recompute && transient && self.facts.recomputable(t, self.seen[t], self.next[t])
     }
 

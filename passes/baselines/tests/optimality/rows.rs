@@ -85,7 +85,7 @@ fn features(p: &Problem, d: &Decisions) -> String {
     let name = |t: TensorId| p.tensors[t].name.as_str();
     for action in &d.actions {
         match action {
-            Action::Run(run) if run.again => recomputed.push(p.ops[run.op].name.as_str()),
+            Action::Run(run) if run.recompute => recomputed.push(p.ops[run.op].name.as_str()),
             Action::Run(run) => {
                 moved += u32::from(run.op.0 != runs);
                 runs += 1;
@@ -98,7 +98,8 @@ fn features(p: &Problem, d: &Decisions) -> String {
     let homes = |wanted: fn(&Home) -> bool| d.homes.values().filter(|h| wanted(h)).count();
     let (both, host) = (homes(|h| matches!(h, Home::Both(_))), homes(|h| *h == Home::Host));
     format!(
-        "{moved} ops elsewhere, recomputes [{}], out [{}], in [{}], {both} homes on both sides, {host} on the host",
+        "{moved} ops elsewhere, recomputes [{}], out [{}], in [{}], {both} homes on both sides, \
+         {host} on the host",
         recomputed.join(" "),
         outs.join(" "),
         ins.join(" ")

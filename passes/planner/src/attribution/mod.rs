@@ -10,7 +10,7 @@ use memc_ir::Arena;
 use crate::decisions::Home;
 use crate::evaluate::{Schedule, live};
 use crate::ids::{CommandIx, OpPos, TensorId};
-use crate::place::{Command, Event, Space, What};
+use crate::place::{Command, CommandKind, Event, Space};
 use crate::problem::Problem;
 use most::Most;
 
@@ -19,8 +19,8 @@ use most::Most;
 pub enum Back {
     /// It is copied to the device.
     Copy,
-    /// The op that computes it runs again.
-    Rerun,
+    /// The op that computes it is recomputed.
+    Recompute,
     /// An op overwrites it; only its copy to the host is needed.
     Write,
 }
@@ -42,8 +42,8 @@ pub struct Gap {
     pub out_ns: u64,
     /// Time of its copy to the device in ns.
     pub in_ns: u64,
-    /// Time of the op that runs again in ns, shared among the tensors that come back by it.
-    pub rerun_ns: u64,
+    /// Time of the recomputed op in ns, shared among the tensors that come back by it.
+    pub recompute_ns: u64,
     /// Time in ns that kernels waited for its copies.
     pub waited_ns: u64,
     /// The op during the gap at which most is on the device, and how many bytes that is.
@@ -51,9 +51,9 @@ pub struct Gap {
 }
 
 impl Gap {
-    /// Time of its copies and of ops that run again in ns.
+    /// Time of its copies and of recomputed ops in ns.
     pub fn cost_ns(&self) -> u64 {
-        self.out_ns.saturating_add(self.in_ns).saturating_add(self.rerun_ns)
+        self.out_ns.saturating_add(self.in_ns).saturating_add(self.recompute_ns)
     }
 
     /// Time of its copies in ns that no kernel waited for.
@@ -94,7 +94,7 @@ pub struct Stall {
     /// The op.
     pub op: OpPos,
     /// Whether it ran again.
-    pub again: bool,
+    pub recompute: bool,
     /// Begin in ns since the step's begin.
     pub at_ns: u64,
     /// Idle time of the compute stream before it, in ns.
@@ -132,7 +132,7 @@ struct Close {
     runs: usize,
     back: Back,
     command: Option<CommandIx>,
-    rerun_ns: u64,
+    recompute_ns: u64,
 }
 
 /// Accounts for a schedule of the problem.
@@ -140,16 +140,16 @@ pub fn account(p: &Problem, r: &Schedule) -> Account {
     let waited = waited(r);
     let mut out = Account { stalls: stalls(r), ..Account::default() };
     for c in r.trace.commands.values() {
-        match c.what {
-            What::In(_) => out.to_device_ns += c.ns,
-            What::Out(_) | What::Output { .. } => out.to_host_ns += c.ns,
-            What::Run { .. } => {}
+        match c.kind {
+            CommandKind::In(_) => out.to_device_ns += c.ns,
+            CommandKind::Out(_) | CommandKind::Output { .. } => out.to_host_ns += c.ns,
+            CommandKind::Run { .. } => {}
         }
     }
     let runs = runs(r);
     let most = Most::new(runs.iter().map(|r| r.1).collect());
     let n = p.tensors.len();
-    let mut walk = Walk {
+    let mut walk = Attributor {
         p,
         r,
         runs: &runs,
@@ -161,13 +161,13 @@ pub fn account(p: &Problem, r: &Schedule) -> Account {
         last: Arena::filled(None, n),
         gaps: Vec::new(),
     };
-    walk.go();
+    walk.commands();
     out.gaps = walk.gaps;
     out.gaps.sort_by_key(|g| g.tensor);
     out
 }
 
-struct Walk<'a> {
+struct Attributor<'a> {
     p: &'a Problem,
     r: &'a Schedule,
     runs: &'a [RunAt],
@@ -183,8 +183,8 @@ struct Walk<'a> {
     gaps: Vec<Gap>,
 }
 
-impl Walk<'_> {
-    fn go(&mut self) {
+impl Attributor<'_> {
+    fn commands(&mut self) {
         let trace = &self.r.trace;
         let mut done = 0usize;
         // Tensors whose bytes the next command fills.
@@ -200,16 +200,16 @@ impl Walk<'_> {
                 }
                 Event::Command(i) => {
                     let command = Some(i);
-                    match trace.commands[i].what {
-                        What::Out(t) => self.copied[t] = command,
-                        What::In(t) => {
-                            self.back(t, Close { runs: done, back: Back::Copy, command, rerun_ns: 0 });
+                    match trace.commands[i].kind {
+                        CommandKind::Out(t) => self.copied[t] = command,
+                        CommandKind::In(t) => {
+                            self.back(t, Close { runs: done, back: Back::Copy, command, recompute_ns: 0 });
                         }
-                        What::Run { op, again } => {
-                            self.run(op, again, &arriving, done);
+                        CommandKind::Run { op, recompute } => {
+                            self.run(op, recompute, &arriving, done);
                             done += 1;
                         }
-                        What::Output { .. } => {}
+                        CommandKind::Output { .. } => {}
                     }
                     arriving.clear();
                 }
@@ -221,16 +221,16 @@ impl Walk<'_> {
     }
 
     /// An op runs, after `done` runs, and fills the bytes of `arriving`.
-    fn run(&mut self, op: OpPos, again: bool, arriving: &[TensorId], done: usize) {
+    fn run(&mut self, op: OpPos, recompute: bool, arriving: &[TensorId], done: usize) {
         let op_of = &self.p.ops[op];
-        let rerun_ns = if again { op_of.time_ns / arriving.len().max(1) as u64 } else { 0 };
-        let back = if again { Back::Rerun } else { Back::Write };
+        let recompute_ns = if recompute { op_of.time_ns / arriving.len().max(1) as u64 } else { 0 };
+        let back = if recompute { Back::Recompute } else { Back::Write };
         for &t in arriving {
-            self.back(t, Close { runs: done, back, command: None, rerun_ns });
+            self.back(t, Close { runs: done, back, command: None, recompute_ns });
         }
         for &t in op_of.reads.iter().chain(&op_of.writes) {
             // An op that brings a tensor back is not what it comes back for.
-            if again && arriving.contains(&t) {
+            if recompute && arriving.contains(&t) {
                 continue;
             }
             if let Some(gap) = self.last[t].take() {
@@ -261,8 +261,8 @@ impl Walk<'_> {
             }
         }
         // A copy made for a gap of the next step, which is as this one.
-        let mirrored = matches!(self.r.decisions.homes.get(&t), Some(Home::Both(_)));
-        if let Some(out) = self.copied[t].filter(|_| mirrored)
+        let shadowed = matches!(self.r.decisions.homes.get(&t), Some(Home::Both(_)));
+        if let Some(out) = self.copied[t].filter(|_| shadowed)
             && let Some(gap) = self.gaps.iter_mut().find(|g| g.tensor == t && g.out_ns == 0)
         {
             gap.out_ns = self.r.trace.commands.get(out).map_or(0, |c| c.ns);
@@ -292,7 +292,7 @@ impl Walk<'_> {
             back: close.back,
             out_ns: ns(open.out),
             in_ns: ns(close.command),
-            rerun_ns: close.rerun_ns,
+            recompute_ns: close.recompute_ns,
             waited_ns: waited(open.out) + waited(close.command),
             room: most.and_then(|i| self.runs.get(i)).copied(),
         });
@@ -303,7 +303,7 @@ impl Walk<'_> {
 fn waited(r: &Schedule) -> Arena<CommandIx, u64> {
     let mut out = Arena::filled(0u64, r.trace.commands.len());
     for (c, span) in r.trace.commands.values().zip(r.timeline.spans.values()) {
-        if let (What::Run { .. }, Some(cause)) = (c.what, span.cause) {
+        if let (CommandKind::Run { .. }, Some(cause)) = (c.kind, span.cause) {
             out[cause] += span.stall;
         }
     }
@@ -313,27 +313,27 @@ fn waited(r: &Schedule) -> Arena<CommandIx, u64> {
 fn stalls(r: &Schedule) -> Vec<Stall> {
     let mut out = Vec::new();
     for (c, span) in r.trace.commands.values().zip(r.timeline.spans.values()) {
-        let What::Run { op, again } = c.what else { continue };
+        let CommandKind::Run { op, recompute } = c.kind else { continue };
         if span.stall == 0 {
             continue;
         }
         let late = |copy: CommandIx| {
             let span = r.timeline.spans.get(copy).copied().unwrap_or_default();
-            match span.cause.filter(|_| span.stall > 0).map(|c| r.trace.commands[c].what) {
-                Some(What::Run { op, .. }) => Late::Op(op),
-                Some(What::Out(t) | What::Output { tensor: t, .. }) => Late::Out(t),
-                Some(What::In(_)) => Late::Link,
+            match span.cause.filter(|_| span.stall > 0).map(|c| r.trace.commands[c].kind) {
+                Some(CommandKind::Run { op, .. }) => Late::Op(op),
+                Some(CommandKind::Out(t) | CommandKind::Output { tensor: t, .. }) => Late::Out(t),
+                Some(CommandKind::In(_)) => Late::Link,
                 None if span.stall > 0 => Late::Step,
                 None => Late::Link,
             }
         };
-        let cause = match span.cause.map(|c| (c, r.trace.commands[c].what)) {
-            Some((c, What::In(t))) => Cause::In(t, late(c)),
-            Some((_, What::Out(t))) => Cause::Out(t),
-            Some((_, What::Output { tensor, .. })) => Cause::Output(tensor),
-            Some((_, What::Run { .. })) | None => Cause::Step,
+        let cause = match span.cause.map(|c| (c, r.trace.commands[c].kind)) {
+            Some((c, CommandKind::In(t))) => Cause::In(t, late(c)),
+            Some((_, CommandKind::Out(t))) => Cause::Out(t),
+            Some((_, CommandKind::Output { tensor, .. })) => Cause::Output(tensor),
+            Some((_, CommandKind::Run { .. })) | None => Cause::Step,
         };
-        out.push(Stall { op, again, at_ns: span.start, ns: span.stall, cause });
+        out.push(Stall { op, recompute, at_ns: span.start, ns: span.stall, cause });
     }
     out
 }
@@ -341,8 +341,8 @@ fn stalls(r: &Schedule) -> Vec<Stall> {
 /// Every run in order, with the bytes on the device meanwhile.
 fn runs(r: &Schedule) -> Vec<RunAt> {
     let loads = live(&r.trace);
-    let run = |c: &Command| match c.what {
-        What::Run { op, .. } => Some((op, loads.get(c.at).copied().unwrap_or(0))),
+    let run = |c: &Command| match c.kind {
+        CommandKind::Run { op, .. } => Some((op, loads.get(c.at).copied().unwrap_or(0))),
         _ => None,
     };
     r.trace.commands.values().filter_map(run).collect()

@@ -1,16 +1,16 @@
-//! Prices that make the relaxation's bound high, by ascent on the concave dual function.
+//! Duals that make the relaxation's bound high, by ascent on the concave dual function.
 //!
-//! The dual function is piecewise linear: at given prices every tensor takes its cheapest way, and what the
+//! The dual function is piecewise linear: at given duals every tensor takes its cheapest way, and what the
 //! ways use beyond what there is says which price to raise. Steps are those of Adam (Kingma and Ba, 2015,
-//! arXiv:1412.6980) with a step length that falls geometrically, projected onto the prices that are allowed.
-//! Prices are sought where they are few first: coarse frames of nested instants, each beginning with the
-//! prices of the one before, so that no level is worse than the last. Any prices give a valid bound;
+//! arXiv:1412.6980) with a step length that falls geometrically, projected onto the duals that are allowed.
+//! Duals are sought where they are few first: coarse frames of nested instants, each beginning with the
+//! duals of the one before, so that no level is worse than the last. Any duals give a valid bound;
 //! [`certify`] computes it in integers.
 
 use super::frame::{Frame, UNIT};
-use super::paths::{Prices, Use, Walker, output};
+use super::paths::{Duals, Use, Walker, output};
 
-/// Prices in ns: of a unit of memory at an instant, of a ns of either link in a slot.
+/// Duals in ns: of a unit of memory at an instant, of a ns of either link in a slot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Dual {
     pub(super) memory: Vec<f64>,
@@ -20,7 +20,7 @@ pub(super) struct Dual {
 
 /// Levels: how many instants have a memory price, and how many steps are taken.
 const LEVELS: [(usize, usize); 2] = [(24, 500), (96, 400)];
-/// First step length of link prices.
+/// First step length of link duals.
 const STEP: f64 = 0.1;
 /// Last step length, as a fraction of the first.
 const FALL: f64 = 0.03;
@@ -31,13 +31,13 @@ const MOMENTS: (f64, f64) = (0.95, 0.99);
 /// Highest link price in slots that cannot last longer.
 const HIGHEST: f64 = 4.0;
 
-/// Prices on chosen instants.
+/// Duals on chosen instants.
 pub(super) struct Ascent {
     pub(super) chosen: Vec<usize>,
     pub(super) dual: Dual,
 }
 
-/// Good prices for a frame.
+/// Good duals for a frame.
 pub(super) fn ascend(fine: &Frame) -> Ascent {
     let mut best = Ascent { chosen: vec![0], dual: Dual::zero(1) };
     for (level, (size, steps)) in LEVELS.into_iter().enumerate() {
@@ -90,8 +90,8 @@ impl Frame {
         let (mut ns, mut units) = (0.0, 0.0);
         for item in &self.items {
             let copies = item.in_ns.unwrap_or(0).max(item.out_ns.unwrap_or(0));
-            let again = item.legs.iter().filter_map(|l| l.redo).min().unwrap_or(u64::MAX);
-            let cost = if item.in_ns.is_some() { copies.min(again) } else { again };
+            let recompute = item.legs.iter().filter_map(|l| l.recompute).min().unwrap_or(u64::MAX);
+            let cost = if item.in_ns.is_some() { copies.min(recompute) } else { recompute };
             if cost < u64::MAX {
                 ns += cost as f64;
                 units += item.units as f64;
@@ -106,7 +106,7 @@ impl Dual {
         Dual { memory: vec![0.0; count], to_host: vec![0.0; count], to_device: vec![0.0; count] }
     }
 
-    /// The same prices on more instants.
+    /// The same duals on more instants.
     fn onto(&self, old: &[usize], new: &[usize]) -> Dual {
         let mut out = Dual::zero(new.len());
         for (i, &instant) in new.iter().enumerate() {
@@ -119,7 +119,7 @@ impl Dual {
     }
 
     /// Costs of everything at these duals.
-    fn prices(&self, frame: &Frame, into: &mut Prices<f64>) {
+    fn duals(&self, frame: &Frame, into: &mut Duals<f64>) {
         let coupling = frame.coupling as f64 / UNIT as f64;
         into.memory.clone_from(&self.memory);
         for i in 0..self.memory.len() {
@@ -131,13 +131,13 @@ impl Dual {
     }
 }
 
-/// Ascent on one frame: the best prices met, and whether they are optimal.
+/// Ascent on one frame: the best duals met, and whether they are optimal.
 fn climb(frame: &Frame, start: Dual, steps: usize, first: f64) -> (Dual, bool) {
     let count = frame.fixed.len();
     let memory_step = frame.moving() * 8.0 / count as f64;
     let mut walker = Walker::default();
     let mut used = Use::new(frame);
-    let mut prices = Prices {
+    let mut duals = Duals {
         memory: vec![0.0; count],
         to_host: vec![0.0; count],
         to_device: vec![0.0; count],
@@ -148,8 +148,8 @@ fn climb(frame: &Frame, start: Dual, steps: usize, first: f64) -> (Dual, bool) {
     let mut gradient = Dual::zero(count);
     let mut moments = (Dual::zero(count), Dual::zero(count));
     for step in 0..steps {
-        at.prices(frame, &mut prices);
-        let value = value(frame, &at, &prices, &mut walker, &mut used);
+        at.duals(frame, &mut duals);
+        let value = value(frame, &at, &duals, &mut walker, &mut used);
         slopes(frame, &used, &mut gradient);
         if value > best.0 {
             best = (value, at.clone());
@@ -178,7 +178,7 @@ fn climb(frame: &Frame, start: Dual, steps: usize, first: f64) -> (Dual, bool) {
 }
 
 impl Dual {
-    /// Whether no allowed price gains by a change: a certificate of optimality where all prices are 0.
+    /// Whether no allowed price gains by a change: a certificate of optimality where all duals are 0.
     fn stays(&self, gradient: &Dual) -> bool {
         let zero = |list: &[f64]| list.iter().all(|&x| x == 0.0);
         let down = |list: &[f64]| list.iter().all(|&g| g <= 0.0);
@@ -206,17 +206,17 @@ impl Dual {
 }
 
 /// The dual function; `used` gets what the ways use.
-fn value(frame: &Frame, dual: &Dual, prices: &Prices<f64>, walker: &mut Walker, used: &mut Use) -> f64 {
+fn value(frame: &Frame, dual: &Dual, duals: &Duals<f64>, walker: &mut Walker, used: &mut Use) -> f64 {
     used.clear();
     let mut value = 0.0;
     for i in 0..frame.fixed.len() {
-        value += frame.fixed[i] as f64 * prices.compute[i] - dual.memory[i] * frame.room[i] as f64;
+        value += frame.fixed[i] as f64 * duals.compute[i] - dual.memory[i] * frame.room[i] as f64;
     }
     for i in 0..frame.items.len() {
-        value += walker.item(frame, i, prices, Some(used));
+        value += walker.item(frame, i, duals, Some(used));
     }
     for o in &frame.outputs {
-        value += output(frame, o, prices, Some(used));
+        value += output(frame, o, duals, Some(used));
     }
     value
 }
@@ -234,10 +234,10 @@ fn slopes(frame: &Frame, used: &Use, gradient: &mut Dual) {
     }
 }
 
-/// Parts of a ns that integer prices count.
+/// Parts of a ns that integer duals count.
 const PART: f64 = (1u64 << 32) as f64;
 
-/// The bound that prices give, in ns, computed without rounding in its favour; `None` where numbers are too
+/// The bound that duals give, in ns, computed without rounding in its favour; `None` where numbers are too
 /// large.
 ///
 /// The frame's items must be single tensors.
@@ -245,7 +245,7 @@ pub(super) fn certify(frame: &Frame, dual: &Dual) -> Option<u64> {
     let part = PART as i128;
     let int = |x: f64| if x.is_finite() { (x.max(0.0) * PART).min(1e20) as i128 } else { 0 };
     let count = frame.fixed.len();
-    let mut prices: Prices<i128> = Prices {
+    let mut duals: Duals<i128> = Duals {
         memory: dual.memory.iter().map(|&x| int(x)).collect(),
         to_host: Vec::with_capacity(count),
         to_device: Vec::with_capacity(count),
@@ -261,20 +261,20 @@ pub(super) fn certify(frame: &Frame, dual: &Dual) -> Option<u64> {
             back = back.min(part - out);
         }
         let coupled = |price: i128| price * i128::from(frame.coupling) / i128::from(UNIT);
-        prices.to_host.push(out + coupled(back));
-        prices.to_device.push(back + coupled(out));
-        prices.compute.push(part - out - back);
-        let memory = prices.memory[i].checked_mul(i128::from(frame.room[i]))?;
+        duals.to_host.push(out + coupled(back));
+        duals.to_device.push(back + coupled(out));
+        duals.compute.push(part - out - back);
+        let memory = duals.memory[i].checked_mul(i128::from(frame.room[i]))?;
         value = value
-            .checked_add(prices.compute[i].checked_mul(i128::from(frame.fixed[i]))?)?
+            .checked_add(duals.compute[i].checked_mul(i128::from(frame.fixed[i]))?)?
             .checked_sub(memory)?;
     }
     let mut walker = Walker::default();
     for i in 0..frame.items.len() {
-        value = value.checked_add(walker.item(frame, i, &prices, None))?;
+        value = value.checked_add(walker.item(frame, i, &duals, None))?;
     }
     for o in &frame.outputs {
-        value = value.checked_add(output(frame, o, &prices, None))?;
+        value = value.checked_add(output(frame, o, &duals, None))?;
     }
     // A step takes whole ns.
     u64::try_from((value.max(0) + part - 1) / part).ok()

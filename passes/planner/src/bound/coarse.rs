@@ -1,7 +1,7 @@
-//! A relaxation with fewer prices: memory costs at chosen instants only, and copies cost the same between two
+//! A relaxation with fewer duals: memory costs at chosen instants only, and copies cost the same between two
 //! of them.
 //!
-//! Prices of the coarse relaxation are prices of the fine one that happen to be equal, so either gives the
+//! Duals of the coarse relaxation are duals of the fine one that happen to be equal, so either gives the
 //! same bound; where they differ is that tensors that take the same way are counted as one.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::frame::{After, Begin, Frame, Item, Leg, Output};
 
 impl Frame {
-    /// The relaxation with memory prices at these instants: ascending, the first is 0. With `join`, tensors
+    /// The relaxation with memory duals at these instants: ascending, the first is 0. With `join`, tensors
     /// that take the same way are one item.
     pub(super) fn coarse(&self, chosen: &[usize], join: bool) -> Frame {
         let count = chosen.len();
@@ -94,10 +94,10 @@ impl Item {
             Begin::Arrives(gate) => key.extend([2, gate]),
         }
         for leg in &self.legs {
-            let redo = leg.redo.map_or(0, |ns| {
+            let recompute = leg.recompute.map_or(0, |ns| {
                 1 + (ns as f64 / self.units as f64).max(1e-3).log2().mul_add(4.0, 64.0) as usize
             });
-            key.extend([leg.from, leg.to, redo]);
+            key.extend([leg.from, leg.to, recompute]);
             match leg.after {
                 After::Read(slot) => key.extend([0, slot]),
                 After::Write => key.push(1),
@@ -114,7 +114,7 @@ impl Item {
         add(&mut self.out_ns, other.out_ns);
         add(&mut self.in_ns, other.in_ns);
         for (a, b) in self.legs.iter_mut().zip(&other.legs) {
-            add(&mut a.redo, b.redo);
+            add(&mut a.recompute, b.recompute);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The periodic step as slots of time between instants, and every tensor as legs between its touches.
 //!
-//! Slot `2p` is what passes before op `p` starts (waiting, and ops that run again), slot `2p + 1` its run. Of
+//! Slot `2p` is what passes before op `p` starts (waiting, and recomputed ops), slot `2p + 1` its run. Of
 //! the two last slots, the first ends when the step's outputs have arrived, and the second with the step's
 //! last kernel. Instant `i` is the beginning of slot `i`. Real time is meant, not trace time: a tensor
 //! counts where its content is on the device, as a fraction of its copy's work.
@@ -9,7 +9,7 @@ use memc_ir::Id;
 
 use super::{Allow, Infeasible};
 use crate::ids::{OpPos, TensorId};
-use crate::problem::{ALIGN, Kind, Problem};
+use crate::problem::{ALIGN, Problem, TensorKind};
 
 /// End of a leg.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,7 +33,7 @@ pub(super) struct Leg {
     /// Instant at which it ends, after the last slot.
     pub(super) to: usize,
     /// Least time in ns of running again what makes the content.
-    pub(super) redo: Option<u64>,
+    pub(super) recompute: Option<u64>,
     /// Its end.
     pub(super) after: After,
 }
@@ -74,12 +74,12 @@ pub(super) struct Output {
     pub(super) ns: u64,
 }
 
-/// The relaxation, but for prices.
+/// The relaxation, but for duals.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Frame {
     /// Duration of every slot in ns without stalls.
     pub(super) fixed: Vec<u64>,
-    /// Whether a slot may last longer, and ops may run again in it.
+    /// Whether a slot may last longer, and ops may be recomputed in it.
     pub(super) stall: Vec<bool>,
     /// Units of [`ALIGN`] bytes that are free at every instant once what has to be there is.
     pub(super) room: Vec<u64>,
@@ -174,7 +174,7 @@ impl Item {
             return true;
         }
         let inside = |l: &Leg| l.to > l.from + 1 || l.after == After::Boundary;
-        let leaves = |l: &Leg| l.after == After::Dead || self.in_ns.is_some() || l.redo.is_some();
+        let leaves = |l: &Leg| l.after == After::Dead || self.in_ns.is_some() || l.recompute.is_some();
         self.legs.iter().any(|l| inside(l) && leaves(l))
     }
 
@@ -204,36 +204,36 @@ impl Builder<'_> {
         let (&first, &last) = (tensor.touches.first()?, tensor.touches.last()?);
         let reads = |at: OpPos| p.ops[at].reads.contains(&t);
         let writes = |at: OpPos| tensor.writes.binary_search(&at).is_ok();
-        let constant = tensor.writes.is_empty() && tensor.kind != Kind::Transient;
+        let constant = tensor.writes.is_empty() && tensor.kind != TensorKind::Transient;
         let mut begin = if constant { Begin::Both } else { Begin::Written };
         let mut legs = Vec::new();
         let leg = |from: usize, to: Option<OpPos>, maker: Option<OpPos>, legs: &mut Vec<Leg>| {
-            let redo = maker.filter(|_| self.allow.recompute).and_then(|w| p.share(w, t));
+            let recompute = maker.filter(|_| self.allow.recompute).and_then(|w| p.share(w, t));
             match to {
-                None => legs.push(Leg { from, to: 2 * p.ops.len() + 2, redo, after: After::Boundary }),
+                None => legs.push(Leg { from, to: 2 * p.ops.len() + 2, recompute, after: After::Boundary }),
                 Some(to) if writes(to) && !reads(to) => {
-                    legs.push(Leg { from, to: from, redo: None, after: After::Dead })
+                    legs.push(Leg { from, to: from, recompute: None, after: After::Dead })
                 }
                 Some(to) => {
                     let after = if writes(to) { After::Write } else { After::Read(start(to)) };
-                    legs.push(Leg { from, to: start(to), redo, after });
+                    legs.push(Leg { from, to: start(to), recompute, after });
                 }
             }
         };
         let maker = |at: OpPos| tensor.writes[..tensor.writes.partition_point(|&w| w <= at)].last().copied();
         // Legs in the order of the period, from a touch after which the state is known.
         let origin = match tensor.kind {
-            Kind::Persistent => tensor.writes.last().copied().unwrap_or(first),
+            TensorKind::Persistent => tensor.writes.last().copied().unwrap_or(first),
             _ => first,
         };
-        if tensor.kind == Kind::Input && reads(first) {
+        if tensor.kind == TensorKind::Input && reads(first) {
             begin = Begin::Arrives(self.gate);
             leg(0, Some(first), None, &mut legs);
         }
         for pair in tensor.touches.windows(2).filter(|w| w[0] >= origin) {
             leg(end(pair[0]), Some(pair[1]), maker(pair[0]), &mut legs);
         }
-        if tensor.kind == Kind::Persistent {
+        if tensor.kind == TensorKind::Persistent {
             leg(end(last), None, maker(last), &mut legs);
             leg(0, Some(first), None, &mut legs);
             for pair in tensor.touches.windows(2).filter(|w| w[0] < origin) {
@@ -241,7 +241,7 @@ impl Builder<'_> {
             }
         }
         let d = &p.device;
-        let arrives = tensor.kind == Kind::Input;
+        let arrives = tensor.kind == TensorKind::Input;
         Some(Item {
             tensor: t,
             units: tensor.bytes / ALIGN,

@@ -1,14 +1,14 @@
 //! Certified lower bounds on the step time of all decisions.
 //!
 //! Three, in ns: the ideal (every op once); one for the problem's own order, from a fluid relaxation in which
-//! tensors leave and return in fractions; and one for every order. No decisions that keep to the order and to
-//! `capacity` bytes of device arena, and runs again only ops that may, takes less per step on average over
+//! tensors leave and return in fractions; and one for every order. Decisions that keep the order and
+//! `capacity` bytes of device arena, and recompute repeatable ops only, take no less per step on average over
 //! many steps. (The difference between the ends of two consecutive steps may be less: copies of one reach
-//! into the next.) The bound for the given order follows from any prices of memory and of the links by
-//! Lagrangian duality; good prices are sought in floating point, the bound that they give is computed in
+//! into the next.) The bound for the given order follows from any duals of memory and of the links by
+//! Lagrangian duality; good duals are sought in floating point, the bound that they give is computed in
 //! integers.
 //!
-//! What is relaxed: copies and residency are fractional; the operands of an op that runs again are there for
+//! What is relaxed: copies and residency are fractional; the operands of a recomputed op are there for
 //! nothing; the order of copies on a link is free; what no op writes always has a copy in host memory, which
 //! has no end. The min-cost flow of kept gaps, whose bytes have to cross the links in a step's time, is this
 //! relaxation with one price for each link, and never higher; it is not computed on its own.

@@ -2,7 +2,7 @@
 //!
 //! While an op runs, a content that an op before it in every order made and an op after it in every order
 //! reads is somewhere. What of these contents does not fit beside the op's own tensors is in host memory, or
-//! lost: it comes back over the link, or an op runs again, and a content that a step makes must have left
+//! lost: it comes back over the link, or an op is recomputed, and a content that a step makes must have left
 //! first. The best trade of the two links and of compute time is a linear program with one constraint each;
 //! any weights of the three that sum to one give a bound, and the cheapest contents to be away are a
 //! fractional knapsack.
@@ -12,7 +12,7 @@ use super::{Allow, Infeasible};
 use memc_ir::{Arena, Id};
 
 use crate::ids::{OpPos, TensorId};
-use crate::problem::{ALIGN, Kind, Problem};
+use crate::problem::{ALIGN, Problem, TensorKind};
 
 /// Ops looked at closely: those with most bytes that do not fit.
 const OPS: usize = 16;
@@ -59,7 +59,8 @@ pub(super) fn order_free(p: &Problem, capacity: u64, allow: Allow) -> Result<u64
         })
         .collect();
     for (v, (units, list)) in ops.iter().zip(&away) {
-        let can: u64 = list.iter().filter(|a| a.copy.is_some() || a.again.is_some()).map(|a| a.units).sum();
+        let can: u64 =
+            list.iter().filter(|a| a.copy.is_some() || a.recompute.is_some()).map(|a| a.units).sum();
         if can < *units {
             return Err(Infeasible { op: *v, bytes: capacity / ALIGN * ALIGN + (units - can) * ALIGN });
         }
@@ -110,8 +111,9 @@ fn contents(p: &Problem) -> Vec<Content> {
 
 /// Time in ns of the copies that all decisions make: inputs that are read, and outputs.
 fn forced(p: &Problem, contents: &[Content]) -> (u64, u64) {
-    let arrives =
-        |c: &&Content| c.maker.is_none() && !c.readers.is_empty() && p.tensors[c.tensor].kind == Kind::Input;
+    let arrives = |c: &&Content| {
+        c.maker.is_none() && !c.readers.is_empty() && p.tensors[c.tensor].kind == TensorKind::Input
+    };
     let inputs = contents.iter().filter(arrives).map(|c| p.device.h2d_ns(p.tensors[c.tensor].size));
     let outputs = p.ops.values().flat_map(|op| &op.outputs).map(|&(_, bytes)| p.device.d2h_ns(bytes));
     (inputs.sum(), outputs.sum())
@@ -218,24 +220,25 @@ struct Away {
     /// Time of copies to the host and to the device in ns.
     copy: Option<(u64, u64)>,
     /// Share of the time of running its maker again in ns.
-    again: Option<u64>,
+    recompute: Option<u64>,
 }
 
 impl Away {
     fn new(p: &Problem, c: &Content, allow: Allow) -> Away {
         let tensor = &p.tensors[c.tensor];
-        let in_host = c.maker.is_none() && (tensor.kind == Kind::Input || tensor.writes.is_empty());
-        let out = if in_host && tensor.kind != Kind::Transient { 0 } else { p.device.d2h_ns(tensor.size) };
-        let copies = allow.swap || tensor.kind == Kind::Input && c.maker.is_none();
+        let in_host = c.maker.is_none() && (tensor.kind == TensorKind::Input || tensor.writes.is_empty());
+        let out =
+            if in_host && tensor.kind != TensorKind::Transient { 0 } else { p.device.d2h_ns(tensor.size) };
+        let copies = allow.swap || tensor.kind == TensorKind::Input && c.maker.is_none();
         Away {
             units: tensor.bytes / ALIGN,
             copy: copies.then(|| (out, if c.returns { p.device.h2d_ns(tensor.size) } else { 0 })),
-            again: c.maker.filter(|_| allow.recompute).and_then(|w| p.share(w, c.tensor)),
+            recompute: c.maker.filter(|_| allow.recompute).and_then(|w| p.share(w, c.tensor)),
         }
     }
 }
 
-/// Prices of a ns on each stream, in parts.
+/// Duals of a ns on each stream, in parts.
 struct Weights {
     to_host: u128,
     to_device: u128,
@@ -256,8 +259,8 @@ impl Weights {
         let cost = |a: &Away| {
             let copy =
                 a.copy.map(|(out, back)| u128::from(out) * self.to_host + u128::from(back) * self.to_device);
-            let again = a.again.map(|ns| u128::from(ns) * self.compute);
-            copy.into_iter().chain(again).min().map(|cost| (cost, a.units))
+            let recompute = a.recompute.map(|ns| u128::from(ns) * self.compute);
+            copy.into_iter().chain(recompute).min().map(|cost| (cost, a.units))
         };
         let mut costs: Vec<(u128, u64)> = list.iter().filter_map(cost).collect();
         // Cheapest by unit first; products stay below 2^128 as times and sizes are below 2^60.

@@ -1,4 +1,4 @@
-//! The cheapest way of one tensor through its legs at given prices.
+//! The cheapest way of one tensor through its legs at given duals.
 //!
 //! A byte of a tensor is on the device alone, on both sides, in host memory alone, or lost (to be made
 //! again); copies and repeated runs take place within slots, and being on the device costs at every instant.
@@ -34,7 +34,7 @@ impl Cost for i128 {
 }
 
 /// Duals: memory per unit and instant, the rest per ns and slot.
-pub(super) struct Prices<T> {
+pub(super) struct Duals<T> {
     pub(super) memory: Vec<T>,
     pub(super) to_host: Vec<T>,
     pub(super) to_device: Vec<T>,
@@ -80,10 +80,10 @@ impl Use {
 }
 
 /// The slot with the least price, the first of them.
-fn cheapest<T: Cost>(prices: &[T], from: usize, to: usize) -> usize {
+fn cheapest<T: Cost>(duals: &[T], from: usize, to: usize) -> usize {
     let mut best = from;
     for slot in from..to {
-        if prices[slot] < prices[best] {
+        if duals[slot] < duals[best] {
             best = slot;
         }
     }
@@ -112,6 +112,52 @@ const DEVICE_FROM_LOST: u8 = 8;
 const LOST_FROM_DEVICE: u8 = 16;
 const LOST_FROM_HOST: u8 = 32;
 
+/// State of an item at an instant.
+#[derive(Clone, Copy, PartialEq)]
+enum At {
+    Device,
+    Both,
+    Host,
+    Lost,
+}
+
+impl At {
+    /// State before a slot whose predecessors `choice` gives. Adds the copies and the recomputation in the
+    /// slot to `used`; their times are in ns.
+    fn before(self, slot: usize, choice: u8, times: (f64, f64, f64), used: &mut Use) -> At {
+        let (mut at, (out_ns, in_ns, recompute_ns)) = (self, times);
+        if at == At::Lost && choice & (LOST_FROM_HOST | LOST_FROM_DEVICE) > 0 {
+            at = if choice & LOST_FROM_HOST > 0 { At::Host } else { At::Device };
+        }
+        if at == At::Host && choice & HOST_FROM_BOTH > 0 {
+            at = At::Both;
+        }
+        if at == At::Both {
+            match choice & BOTH_BY_RUN {
+                BOTH_FROM_DEVICE => {
+                    used.to_host[slot] += out_ns;
+                    at = At::Device;
+                }
+                // A tensor that comes from the host in this slot was on the host before it.
+                BOTH_FROM_HOST => {
+                    used.to_device[slot] += in_ns;
+                    return At::Host;
+                }
+                BOTH_BY_RUN => {
+                    used.compute[slot] += recompute_ns;
+                    return At::Host;
+                }
+                _ => {}
+            }
+        }
+        if at == At::Device && choice & DEVICE_FROM_LOST > 0 {
+            used.compute[slot] += recompute_ns;
+            at = At::Lost;
+        }
+        at
+    }
+}
+
 /// Ways of items, one at a time; keeps its memory.
 #[derive(Default)]
 pub(super) struct Walker {
@@ -127,7 +173,7 @@ impl Walker {
         &mut self,
         frame: &Frame,
         index: usize,
-        prices: &Prices<T>,
+        duals: &Duals<T>,
         used: Option<&mut Use>,
     ) -> T {
         let item = &frame.items[index];
@@ -140,11 +186,11 @@ impl Walker {
             Begin::Written => {}
             Begin::Both => s = States { device: never, both: T::ZERO, ..s },
             Begin::Arrives(gate) => {
-                arrival = cheapest(&prices.to_device, gate, prices.to_device.len());
-                let price = prices.to_device[arrival].times(item.in_ns.unwrap_or(0));
+                arrival = cheapest(&duals.to_device, gate, duals.to_device.len());
+                let price = duals.to_device[arrival].times(item.in_ns.unwrap_or(0));
                 s = States {
                     device: never,
-                    both: price + prices.memory[0].times(item.units),
+                    both: price + duals.memory[0].times(item.units),
                     host: T::ZERO,
                     ..s
                 };
@@ -152,7 +198,7 @@ impl Walker {
         }
         for leg in &item.legs {
             let mark = self.choices.len();
-            s = self.leg(frame, item, leg, s, prices);
+            s = self.leg(frame, item, leg, s, duals);
             let mut end = 0;
             if leg.after == After::Dead {
                 let (a, x) = min(s.device, s.both);
@@ -167,13 +213,13 @@ impl Walker {
             } else if let After::Read(slot) = leg.after {
                 s.host = never;
                 s.lost = never;
-                let out = self.to_host(item, prices, slot);
+                let out = self.to_host(item, duals, slot);
                 let (b, x) = min(s.both, s.device + out);
                 s.both = b;
                 end = u8::from(x);
             } else {
                 s.lost = never;
-                let here = prices.memory[0].times(item.units);
+                let here = duals.memory[0].times(item.units);
                 s.device = s.device + here;
                 s.both = s.both + here;
             }
@@ -186,11 +232,11 @@ impl Walker {
         cost
     }
 
-    fn to_host<T: Cost>(&self, item: &Item, prices: &Prices<T>, slot: usize) -> T {
+    fn to_host<T: Cost>(&self, item: &Item, duals: &Duals<T>, slot: usize) -> T {
         match item.out_ns {
             _ if item.constant => T::ZERO,
             None => T::NEVER,
-            Some(ns) => prices.to_host[slot].times(ns),
+            Some(ns) => duals.to_host[slot].times(ns),
         }
     }
 
@@ -200,19 +246,19 @@ impl Walker {
         item: &Item,
         leg: &super::frame::Leg,
         s: States<T>,
-        prices: &Prices<T>,
+        duals: &Duals<T>,
     ) -> States<T> {
         let mut s = s;
         for slot in leg.from..leg.to {
-            let out = self.to_host(item, prices, slot);
-            let back = item.in_ns.map_or(T::NEVER, |ns| prices.to_device[slot].times(ns));
-            let run = match leg.redo {
-                Some(ns) if frame.stall[slot] => prices.compute[slot].times(ns),
+            let out = self.to_host(item, duals, slot);
+            let back = item.in_ns.map_or(T::NEVER, |ns| duals.to_device[slot].times(ns));
+            let run = match leg.recompute {
+                Some(ns) if frame.stall[slot] => duals.compute[slot].times(ns),
                 _ => T::NEVER,
             };
             let mut choice = 0;
-            let (device, again) = min(s.device, s.lost + run);
-            choice |= if again { DEVICE_FROM_LOST } else { 0 };
+            let (device, recompute) = min(s.device, s.lost + run);
+            choice |= if recompute { DEVICE_FROM_LOST } else { 0 };
             let (fetch, by_run) = min(back, run);
             let (mut both, copied) = min(s.both, device + out);
             choice |= if copied { BOTH_FROM_DEVICE } else { 0 };
@@ -223,7 +269,7 @@ impl Walker {
             let (host, dropped) = min(s.host, both);
             choice |= if dropped { HOST_FROM_BOTH } else { 0 };
             let mut lost = s.lost;
-            if leg.redo.is_some() {
+            if leg.recompute.is_some() {
                 if device < lost {
                     lost = device;
                     choice |= LOST_FROM_DEVICE;
@@ -233,7 +279,7 @@ impl Walker {
                     choice = choice & !LOST_FROM_DEVICE | LOST_FROM_HOST;
                 }
             }
-            let here = if slot + 1 < leg.to { prices.memory[slot + 1].times(item.units) } else { T::ZERO };
+            let here = if slot + 1 < leg.to { duals.memory[slot + 1].times(item.units) } else { T::ZERO };
             s = States { device: device + here, both: both + here, host, lost };
             self.choices.push(choice);
         }
@@ -241,16 +287,9 @@ impl Walker {
     }
 
     fn trace_back(&self, frame: &Frame, index: usize, both: bool, arrival: usize, used: &mut Use) {
-        #[derive(Clone, Copy, PartialEq)]
-        enum At {
-            Device,
-            Both,
-            Host,
-            Lost,
-        }
         let item = &frame.items[index];
-        let (out_ns, in_ns) = (item.out_ns.unwrap_or(0) as f64, item.in_ns.unwrap_or(0) as f64);
-        let out_ns = if item.constant { 0.0 } else { out_ns };
+        let in_ns = item.in_ns.unwrap_or(0) as f64;
+        let out_ns = if item.constant { 0.0 } else { item.out_ns.unwrap_or(0) as f64 };
         let mut at = if both { At::Both } else { At::Device };
         for (l, leg) in item.legs.iter().enumerate().rev() {
             let (mark, end) = self.marks[l];
@@ -285,43 +324,7 @@ impl Walker {
                 if matches!(at, At::Device | At::Both) && inside {
                     used.resident(slot + 1, slot + 2, item.units);
                 }
-                if at == At::Lost {
-                    at = if choice & LOST_FROM_HOST > 0 {
-                        At::Host
-                    } else if choice & LOST_FROM_DEVICE > 0 {
-                        At::Device
-                    } else {
-                        At::Lost
-                    };
-                }
-                if at == At::Host && choice & HOST_FROM_BOTH > 0 {
-                    at = At::Both;
-                }
-                if at == At::Both {
-                    match choice & BOTH_BY_RUN {
-                        BOTH_FROM_DEVICE => {
-                            used.to_host[slot] += out_ns;
-                            at = At::Device;
-                        }
-                        BOTH_FROM_HOST => {
-                            used.to_device[slot] += in_ns;
-                            at = At::Host;
-                        }
-                        BOTH_BY_RUN => {
-                            used.compute[slot] += leg.redo.unwrap_or(0) as f64;
-                            at = At::Host;
-                        }
-                        _ => {}
-                    }
-                    // A tensor that comes from the host in this slot was on the host before it.
-                    if at == At::Host {
-                        continue;
-                    }
-                }
-                if at == At::Device && choice & DEVICE_FROM_LOST > 0 {
-                    used.compute[slot] += leg.redo.unwrap_or(0) as f64;
-                    at = At::Lost;
-                }
+                at = at.before(slot, choice, (out_ns, in_ns, leg.recompute.unwrap_or(0) as f64), used);
             }
         }
         if at == At::Both && matches!(item.begin, Begin::Arrives(_)) {
@@ -332,17 +335,12 @@ impl Walker {
 }
 
 /// Least cost of the copy of an output; adds it to `used`.
-pub(super) fn output<T: Cost>(
-    frame: &Frame,
-    output: &Output,
-    prices: &Prices<T>,
-    used: Option<&mut Use>,
-) -> T {
+pub(super) fn output<T: Cost>(frame: &Frame, output: &Output, duals: &Duals<T>, used: Option<&mut Use>) -> T {
     // The slot after the outputs' arrival comes too late.
     let last = frame.fixed.len() - 1;
-    let best = cheapest(&prices.to_host, output.from, last);
+    let best = cheapest(&duals.to_host, output.from, last);
     if let Some(used) = used {
         used.to_host[best] += output.ns as f64;
     }
-    prices.to_host[best].times(output.ns)
+    duals.to_host[best].times(output.ns)
 }

@@ -28,7 +28,7 @@ struct Piece {
 pub(super) fn step_ns(p: &Problem, trace: &Trace, capacity: u64) -> Option<u64> {
     let accesses = apart(trace);
     let mut lists = waits(&accesses);
-    for (i, list) in memory_awaits(trace, &lists, capacity)?.iter() {
+    for (i, list) in memory_waits(trace, &lists, capacity)?.iter() {
         lists[i].extend_from_slice(list);
         lists[i].sort_unstable();
         lists[i].dedup();
@@ -54,7 +54,7 @@ fn apart(trace: &Trace) -> Arena<CommandIx, Access> {
 }
 
 /// For every command, the commands that used the bytes that it takes.
-fn memory_awaits(trace: &Trace, data: &Waits, capacity: u64) -> Option<Waits> {
+fn memory_waits(trace: &Trace, data: &Waits, capacity: u64) -> Option<Waits> {
     let on_device = |slot: &SlotIx| trace.slots[*slot].space == Space::Dev;
     let (homes, others): (Vec<SlotIx>, Vec<SlotIx>) =
         trace.slots.ids().filter(on_device).partition(|&slot| trace.slots[slot].is_home());

@@ -65,8 +65,8 @@ pub fn optimum(
     let allow = allow.on(&p.device);
     let mut x = Exact { p, capacity, allow, judge, stop, limit, evaluations: 0, best: None };
     let most = if allow.recompute { RUNS_AGAIN } else { 0 };
-    for again in 0..=most {
-        runs::sequences(p, fixed_order, again, &mut |steps| x.sequence(steps));
+    for recompute in 0..=most {
+        runs::sequences(p, fixed_order, recompute, &mut |steps| x.sequence(steps));
         if x.done() {
             break;
         }
@@ -105,7 +105,7 @@ impl Exact<'_> {
             return false;
         }
         let ns: u64 = steps.iter().map(|s| self.p.ops[s.op].time_ns).sum();
-        let full = steps.iter().filter(|s| s.again.is_none()).count() == self.p.ops.len();
+        let full = steps.iter().filter(|s| s.recompute.is_none()).count() == self.p.ops.len();
         let rest: u64 = if full { 0 } else { self.rest(steps) };
         if ns + rest >= self.least() {
             return false;
@@ -118,7 +118,7 @@ impl Exact<'_> {
 
     /// Time in ns of the ops that a prefix has not run yet.
     fn rest(&self, steps: &[Step]) -> u64 {
-        let ran: u64 = steps.iter().filter(|s| s.again.is_none()).map(|s| self.p.ops[s.op].time_ns).sum();
+        let ran: u64 = steps.iter().filter(|s| s.recompute.is_none()).map(|s| self.p.ops[s.op].time_ns).sum();
         self.p.compute_ns() - ran
     }
 
@@ -172,7 +172,7 @@ impl Exact<'_> {
     /// both sides.
     fn copies(&self, genotype: &Genotype) -> u64 {
         let mut both = genotype.clone();
-        both.mirrored.fill(true);
+        both.shadowed.fill(true);
         let mut outs = Arena::filled([0u64; 2], self.p.tensors.len());
         let mut back = 0;
         for (k, genotype) in [genotype, &both].into_iter().enumerate() {
@@ -196,10 +196,10 @@ impl Exact<'_> {
         let states: Arena<TensorId, bool> =
             self.p.tensors.ids().map(|t| self.p.tensors[t].persistent() && swapped(t)).collect();
         let none = Arena::filled(false, states.len());
-        let mirrored = if states == none { vec![none] } else { vec![none, states] };
-        for mirrored in mirrored {
+        let shadowed = if states == none { vec![none] } else { vec![none, states] };
+        for shadowed in shadowed {
             for early in [true, false] {
-                self.judge(&Genotype { mirrored: mirrored.clone(), early, ..genotype.clone() });
+                self.judge(&Genotype { shadowed: shadowed.clone(), early, ..genotype.clone() });
             }
         }
     }

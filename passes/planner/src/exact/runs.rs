@@ -4,7 +4,7 @@ use memc_ir::Arena;
 
 use crate::access_sequence::Step;
 use crate::ids::{OpPos, TensorId};
-use crate::problem::{Kind, Problem};
+use crate::problem::{Problem, TensorKind};
 
 /// Calls `visit` on every prefix of every sequence with exactly `again` repeated runs; it says whether to go
 /// on from there.
@@ -13,7 +13,7 @@ use crate::problem::{Kind, Problem};
 pub(super) fn sequences(
     p: &Problem,
     fixed_order: bool,
-    again: usize,
+    recompute: usize,
     visit: &mut dyn FnMut(&[Step]) -> bool,
 ) {
     let before = p.predecessors();
@@ -25,7 +25,7 @@ pub(super) fn sequences(
         steps: Vec::new(),
         left: p.ops.len(),
     };
-    x.extend(again, visit);
+    x.extend(recompute, visit);
 }
 
 struct Runs<'a> {
@@ -38,8 +38,8 @@ struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    fn extend(&mut self, again: usize, visit: &mut dyn FnMut(&[Step]) -> bool) {
-        if self.left == 0 && again > 0 {
+    fn extend(&mut self, recompute: usize, visit: &mut dyn FnMut(&[Step]) -> bool) {
+        if self.left == 0 && recompute > 0 {
             return;
         }
         if !visit(&self.steps) || self.left == 0 {
@@ -52,8 +52,8 @@ impl Runs<'_> {
             }
             self.ran[v] = true;
             self.left -= 1;
-            self.steps.push(Step { op: v, again: None });
-            self.extend(again, visit);
+            self.steps.push(Step { op: v, recompute: None });
+            self.extend(recompute, visit);
             self.steps.pop();
             self.left += 1;
             self.ran[v] = false;
@@ -61,7 +61,7 @@ impl Runs<'_> {
                 break;
             }
         }
-        if again == 0 {
+        if recompute == 0 {
             return;
         }
         for v in self.p.ops.ids() {
@@ -71,8 +71,8 @@ impl Runs<'_> {
             for k in 0..self.p.ops[v].writes.len() {
                 let t = self.p.ops[v].writes[k];
                 if self.useful(v, t) {
-                    self.steps.push(Step { op: v, again: Some(t) });
-                    self.extend(again - 1, visit);
+                    self.steps.push(Step { op: v, recompute: Some(t) });
+                    self.extend(recompute - 1, visit);
                     self.steps.pop();
                 }
             }
@@ -88,8 +88,8 @@ impl Runs<'_> {
         let pending = tensor.touches.iter().filter(reads).any(|&at| !self.ran[at]);
         let touched = self.steps.last().is_some_and(|s| {
             let op = &self.p.ops[s.op];
-            op.reads.contains(&t) || op.writes.contains(&t) && s.again.is_none_or(|w| w == t)
+            op.reads.contains(&t) || op.writes.contains(&t) && s.recompute.is_none_or(|w| w == t)
         });
-        tensor.kind == Kind::Transient && pending && !touched
+        tensor.kind == TensorKind::Transient && pending && !touched
     }
 }

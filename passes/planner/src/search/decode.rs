@@ -81,7 +81,7 @@ impl Staying {
 
     /// Comes to a position at a time: whatever need not stay longer goes, and so does what has no room, once
     /// its copy is done. Tells the places of both.
-    fn pass(&mut self, position: i32, now: &mut i64, room: u64, mut goes: impl FnMut(usize)) {
+    fn pass(&mut self, position: i32, now: &mut i64, headroom: u64, mut goes: impl FnMut(usize)) {
         while let Some(place) = Self::due(&mut self.begins, position) {
             self.stays[place] = true;
             self.first.push(Reverse(place));
@@ -98,7 +98,7 @@ impl Staying {
         }
         while let Some(&Reverse(place)) = self.first.peek() {
             if self.stays[place] {
-                if self.copies[place].0 > *now && self.bytes <= room {
+                if self.copies[place].0 > *now && self.bytes <= headroom {
                     break;
                 }
                 *now = (*now).max(self.copies[place].0);
@@ -165,8 +165,8 @@ impl State<'_> {
                 let from = s.swaps[g].map_or(i32::MAX, |swap| swap.drop);
                 d.staying.push(free, gaps[g].bytes, from, to.min(n as i32));
             }
-            let room = self.capacity.all.get(i).map_or(u64::MAX, |c| c.saturating_sub(self.least[i]));
-            d.staying.pass(i.position(), &mut now, room, |place| {
+            let headroom = self.capacity.all.get(i).map_or(u64::MAX, |c| c.saturating_sub(self.least[i]));
+            d.staying.pass(i.position(), &mut now, headroom, |place| {
                 if let Some(swap) = &mut s.swaps[d.outs[place].2] {
                     swap.drop = i.position();
                 }
@@ -209,8 +209,8 @@ impl State<'_> {
                 d.staying.push(free, gap.bytes, -gap.to, -first);
             }
             let before = (i > 0).then(|| s.sequence.step_at(i - 1));
-            let room = before.map_or(u64::MAX, |i| self.capacity.all[i].saturating_sub(d.used[i]));
-            d.staying.pass(-i, &mut now, room, |place| {
+            let headroom = before.map_or(u64::MAX, |i| self.capacity.all[i].saturating_sub(d.used[i]));
+            d.staying.pass(-i, &mut now, headroom, |place| {
                 if let Some(swap) = &mut s.swaps[d.backs[place]] {
                     swap.back = i;
                 }
@@ -236,9 +236,9 @@ mod tests {
             staying.push(done, 100, 0, 9);
         }
         let mut now = 5;
-        let mut pass = |position, now: &mut i64, room| {
+        let mut pass = |position, now: &mut i64, headroom| {
             let mut gone: Vec<usize> = Vec::new();
-            staying.pass(position, now, room, |place| gone.push(place));
+            staying.pass(position, now, headroom, |place| gone.push(place));
             gone
         };
         assert!(pass(0, &mut now, 300).is_empty());

@@ -1,21 +1,21 @@
-//! Prices of link time, learned from stalls: what a copy at a busy time costs beyond its own.
+//! Duals of link time, learned from stalls: what a copy at a busy time costs beyond its own.
 
 use memc_ir::Arena;
 
 use super::state::{State, StepId};
 use crate::ids::{GapIx, OpPos, StepPos, TensorId};
-use crate::problem::{Kind, Problem};
+use crate::problem::{Problem, TensorKind};
 use crate::timing::Cause;
 
 /// For every op, how many times its duration a copy there costs, besides the copy itself.
 #[derive(Clone, Debug)]
-pub(crate) struct Prices {
+pub(crate) struct Duals {
     /// Of copies to the host that begin before the op.
     pub(crate) out: Arena<OpPos, f64>,
     /// Of copies to the device that the op needs.
     pub(crate) back: Arena<OpPos, f64>,
     /// Cost of recomputing an op, in units of its duration.
-    pub(crate) again: Arena<OpPos, f64>,
+    pub(crate) recompute: Arena<OpPos, f64>,
     /// Which operands are made again with a content that needs them: those that take at most this part of
     /// their copies' time.
     pub(crate) reach: f64,
@@ -23,37 +23,37 @@ pub(crate) struct Prices {
     pub(crate) pinned: Vec<(TensorId, Option<StepId>)>,
 }
 
-impl Prices {
-    pub(crate) fn new(ops: usize, again: f64) -> Prices {
-        Prices {
+impl Duals {
+    pub(crate) fn new(ops: usize, recompute: f64) -> Duals {
+        Duals {
             out: Arena::filled(0.0, ops + 1),
             back: Arena::filled(0.0, ops + 1),
-            again: Arena::filled(again, ops),
+            recompute: Arena::filled(recompute, ops),
             reach: 1.0,
             pinned: Vec::new(),
         }
     }
 
-    /// Cost of recomputing ops, in the measure of [`Prices::cost`].
-    pub(crate) fn redo(&self, p: &Problem, ops: &[OpPos]) -> f64 {
-        ops.iter().map(|&op| p.ops[op].time_ns as f64 * self.again[op]).sum()
+    /// Cost of recomputing ops, in the measure of [`Duals::cost`].
+    pub(crate) fn recompute(&self, p: &Problem, ops: &[OpPos]) -> f64 {
+        ops.iter().map(|&op| p.ops[op].time_ns as f64 * self.recompute[op]).sum()
     }
 
     /// Cost in ns of a tensor's copies when the gaps in `flipped` are swapped otherwise than they are,
-    /// and it is mirrored or not.
-    pub(crate) fn cost(&self, s: &State<'_>, t: TensorId, flipped: &[GapIx], mirrored: bool) -> f64 {
+    /// and it is on both sides or not.
+    pub(crate) fn cost(&self, s: &State<'_>, t: TensorId, flipped: &[GapIx], shadowed: bool) -> f64 {
         let (sequence, n) = (&s.genotype.sequence, s.steps());
         let gaps = sequence.gaps_of(t);
         let swapped = |g: GapIx| s.swapped(g) != flipped.contains(&g);
         let on_host = |g: GapIx| sequence.gaps[g].wraps(n) && swapped(g);
-        // See `Genotype::mirrors`.
+        // See `Genotype::needs_shadow`.
         let mut unchanged = gaps.clone().take_while(|&g| !sequence.gaps[g].dirty);
-        let mirrored = mirrored && unchanged.any(|g| swapped(g) && !sequence.gaps[g].dead);
+        let shadowed = shadowed && unchanged.any(|g| swapped(g) && !sequence.gaps[g].dead);
         let mut dirty = match s.p.tensors[t].kind {
-            Kind::Transient => gaps.clone().next().map(|g| sequence.gaps[g].from + 1),
-            Kind::Input => None,
-            Kind::Persistent if mirrored || gaps.clone().next_back().is_some_and(on_host) => None,
-            Kind::Persistent => Some(0),
+            TensorKind::Transient => gaps.clone().next().map(|g| sequence.gaps[g].from + 1),
+            TensorKind::Input => None,
+            TensorKind::Persistent if shadowed || gaps.clone().next_back().is_some_and(on_host) => None,
+            TensorKind::Persistent => Some(0),
         };
         let mut cost = 0.0;
         for g in gaps {
@@ -62,7 +62,7 @@ impl Prices {
                 dirty = Some(gap.from + 1);
             }
             let wraps = gap.wraps(n);
-            let wanted = if swapped(g) { !gap.dead || wraps } else { wraps && mirrored };
+            let wanted = if swapped(g) { !gap.dead || wraps } else { wraps && shadowed };
             if let Some(at) = dirty.filter(|_| wanted) {
                 cost += (s.copies.out[g] as f64 + s.each_ns)
                     * (1.0 + self.out[s.anchor[StepPos::at(at.min(n as i32))]]);
@@ -76,7 +76,7 @@ impl Prices {
         cost
     }
 
-    /// Raises the prices of a gap's copies.
+    /// Raises the duals of a gap's copies.
     pub(crate) fn dearer(&mut self, s: &State<'_>, g: GapIx) {
         let sequence = &s.genotype.sequence;
         let back = &mut self.back[s.anchor[sequence.step_at(sequence.gaps[g].to)]];
@@ -87,7 +87,7 @@ impl Prices {
         }
     }
 
-    /// Raises the prices where copies made steps wait in the last evaluation.
+    /// Raises the duals where copies made steps wait in the last evaluation.
     pub(crate) fn learn(&mut self, s: &State<'_>, rate: f64) {
         let (t, n) = (&s.timing, s.steps());
         let total = t.step_ns.max(1) as f64;

@@ -3,12 +3,13 @@
 use memc_ir::{Arena, Id, Ids};
 use rayon::prelude::*;
 
-use super::duals::Prices;
+use super::duals::Duals;
 use super::state::State;
 use super::{Run, select};
+use crate::error::DecisionsError;
 use crate::evaluate::{Schedule, live};
 use crate::ids::{StepPos, Tick};
-use crate::place::{Space, What};
+use crate::place::{CommandKind, Space};
 
 /// A choice that keeps to the capacity, whatever its layout.
 #[derive(Clone)]
@@ -16,22 +17,22 @@ pub(super) struct First<'a> {
     /// Time of its step in ns.
     pub(super) value: u64,
     pub(super) state: State<'a>,
-    pub(super) prices: Prices,
+    pub(super) duals: Duals,
 }
 
 /// Lays the best first choices out in another way, where no plan comes near them.
-pub(super) fn fit_again(runs: &mut [Run<'_>]) -> Result<(), String> {
+pub(super) fn refit(runs: &mut [Run<'_>]) -> Result<(), DecisionsError> {
     let best = runs.iter().filter_map(Run::step_ns).min();
     let lost = |first: &First<'_>| best.is_none_or(|best| first.value + first.value / LOSS < best);
-    let mut again: Vec<&mut Run<'_>> =
+    let mut recompute: Vec<&mut Run<'_>> =
         runs.iter_mut().filter(|run| run.first.as_ref().is_some_and(lost)).collect();
-    again.sort_by_key(|run| run.first.as_ref().map(|first| first.value));
-    again.truncate(AGAIN);
-    again.into_par_iter().try_for_each(Run::fit_again)
+    recompute.sort_by_key(|run| run.first.as_ref().map(|first| first.value));
+    recompute.truncate(REFITS);
+    recompute.into_par_iter().try_for_each(Run::refit)
 }
 
 /// First choices that are laid out in another way.
-const AGAIN: usize = 2;
+const REFITS: usize = 2;
 
 /// The part of a first choice's time that its layout may cost.
 const LOSS: u64 = 200;
@@ -47,8 +48,8 @@ impl<'a> Run<'a> {
         passing: bool,
         layouts: usize,
         until: u64,
-    ) -> Result<(), String> {
-        let First { mut state, prices, .. } = first;
+    ) -> Result<(), DecisionsError> {
+        let First { mut state, duals, .. } = first;
         let mut judged = (state.genotype.clone(), self.judge(&state, &state.genotype)?);
         let (mut key, mut idle) = (self.key(), 0);
         for left in (1..layouts as u64).rev() {
@@ -57,14 +58,14 @@ impl<'a> Run<'a> {
             }
             if judged.1.evaluation.dev_bytes > self.request.capacity {
                 self.tighten(&mut state, &judged.1, passing);
-                if !select::greedy(&mut state, &prices, &mut self.work) {
+                if !select::greedy(&mut state, &duals, &mut self.work) {
                     break;
                 }
             } else {
                 self.loosen(&mut state);
             }
             let share = self.work + until.saturating_sub(self.work) / left;
-            state = self.improve(state, &prices, share)?;
+            state = self.lns(state, &duals, share)?;
             if judged.0 != state.genotype {
                 judged = (state.genotype.clone(), self.judge(&state, &state.genotype)?);
             }
@@ -81,7 +82,7 @@ impl<'a> Run<'a> {
 
     /// Layouts for the first choice again: only what is kept makes room for what is too high. Where links
     /// have time to spare that costs less than waiting for what is on its way.
-    fn fit_again(&mut self) -> Result<(), String> {
+    fn refit(&mut self) -> Result<(), DecisionsError> {
         let Some(first) = self.first.take().filter(|_| !self.done()) else { return Ok(()) };
         let until = self.work + self.limits.work / 8;
         self.fit(first, true, self.limits.layouts / 2, until)
@@ -94,7 +95,7 @@ impl<'a> Run<'a> {
         // For every moment of trace time the step that it belongs to.
         let mut step_at: Arena<Tick, StepPos> = Arena::filled(StepPos(0), r.trace.end.next().next().index());
         for c in r.trace.commands.values() {
-            step_at[c.at.next()].0 = u32::from(matches!(c.what, What::Run { .. }));
+            step_at[c.at.next()].0 = u32::from(matches!(c.kind, CommandKind::Run { .. }));
         }
         let mut step = 0;
         for at in step_at.values_mut() {
@@ -123,10 +124,10 @@ impl<'a> Run<'a> {
         }
         for (i, &less) in less.iter() {
             let floor = s.genotype.sequence.needs[i];
-            let lists = [(&mut s.room.kept, &s.capacity.kept), (&mut s.room.all, &s.capacity.all)];
-            for (room, now) in lists.into_iter().take(if passing { 1 } else { 2 }) {
-                let Some(room) = room.get_mut(s.anchor[i]) else { continue };
-                *room = (*room).min(now[i].saturating_sub(less / 2).max(floor.min(now[i])));
+            let lists = [(&mut s.headroom.kept, &s.capacity.kept), (&mut s.headroom.all, &s.capacity.all)];
+            for (headroom, now) in lists.into_iter().take(if passing { 1 } else { 2 }) {
+                let Some(headroom) = headroom.get_mut(s.anchor[i]) else { continue };
+                *headroom = (*headroom).min(now[i].saturating_sub(less / 2).max(floor.min(now[i])));
             }
         }
         s.resize();
@@ -135,8 +136,8 @@ impl<'a> Run<'a> {
     /// Allows more bytes again: half of what was taken away.
     pub(super) fn loosen(&self, s: &mut State<'a>) {
         let capacity = self.request.capacity;
-        for room in s.room.kept.values_mut().chain(s.room.all.values_mut()) {
-            *room += capacity.saturating_sub(*room) / 2;
+        for headroom in s.headroom.kept.values_mut().chain(s.headroom.all.values_mut()) {
+            *headroom += capacity.saturating_sub(*headroom) / 2;
         }
         s.resize();
     }

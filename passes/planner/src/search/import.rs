@@ -1,6 +1,6 @@
 //! Decisions of other planners as genotypes to search on from.
 
-use super::state::{May, State};
+use super::state::{Permissions, State};
 use crate::access_sequence::{AccessSequence, Step};
 use crate::decisions::{Action, Decisions, Home};
 use crate::evaluate::evaluate;
@@ -8,16 +8,21 @@ use crate::ids::{GapIx, TensorId};
 use crate::problem::Problem;
 
 /// The steps of decisions, with the same gaps swapped; `None` where no genotype has their meaning.
-pub(super) fn import<'a>(p: &'a Problem, d: &Decisions, capacity: u64, may: May) -> Option<State<'a>> {
+pub(super) fn import<'a>(
+    p: &'a Problem,
+    d: &Decisions,
+    capacity: u64,
+    may: Permissions,
+) -> Option<State<'a>> {
     let mut steps = Vec::new();
     let mut drops: Vec<(TensorId, i32)> = Vec::new();
     for action in &d.actions {
         match action {
-            Action::Run(run) if !run.again => steps.push(Step { op: run.op, again: None }),
+            Action::Run(run) if !run.recompute => steps.push(Step { op: run.op, recompute: None }),
             Action::Run(run) => {
-                // A step is run again for one tensor.
+                // A recomputation is for one tensor.
                 let [(wanted, _)] = run.at[..] else { return None };
-                steps.push(Step { op: run.op, again: Some(wanted) });
+                steps.push(Step { op: run.op, recompute: Some(wanted) });
             }
             Action::Drop(t) => drops.push((*t, steps.len() as i32)),
             Action::In(_) | Action::Out(_) => {}
@@ -35,8 +40,8 @@ pub(super) fn import<'a>(p: &'a Problem, d: &Decisions, capacity: u64, may: May)
         }
     }
     for (&t, home) in &d.homes {
-        if matches!(home, Home::Both(_)) && s.may_mirror(t) {
-            s.mirror(t, true);
+        if matches!(home, Home::Both(_)) && s.may_shadow(t) {
+            s.set_shadow(t, true);
         }
     }
     s.commit();
@@ -51,7 +56,7 @@ mod tests {
     /// The decisions of a genotype, read back, are that genotype.
     #[test]
     fn what_a_choice_does_is_read_again() {
-        let may = May { allow: crate::Allow::ALL, mirror: true };
+        let may = Permissions { allow: crate::Allow::ALL, shadow: true };
         let mut swapped = 0;
         for seed in 0..200 {
             let mut draw = Seed(seed);

@@ -3,7 +3,7 @@
 
 use memc_ir::{Arena, Id};
 
-use super::duals::Prices;
+use super::duals::Duals;
 use super::order::Precedence;
 use super::select;
 use super::state::State;
@@ -39,21 +39,21 @@ const MOST: u64 = 12;
 /// One move from the present choice, evaluated: the step's time in ns, or `None` where nothing waits or
 /// nothing fits.
 ///
-/// What makes the step longer than it has to be is drawn by its length: a stall, or an op that runs again.
-/// Some of the copies in the chain that led to the stall are taken back, or the op is not run again. Prices
+/// What makes the step longer than it has to be is drawn by its length: a stall, or an op that is recomputed.
+/// Some of the copies in the chain that led to the stall are taken back, or the op is not recomputed. Duals
 /// for the move are the learned ones, with noise, and more for what was taken back.
 pub(crate) fn step(
     s: &mut State<'_>,
-    (prices, precedence): (&Prices, Option<&Precedence>),
+    (duals, precedence): (&Duals, Option<&Precedence>),
     random: &mut Random,
     decodes: usize,
     work: &mut u64,
 ) -> Option<u64> {
-    let mut noisy = prices.clone();
+    let mut noisy = duals.clone();
     for price in noisy.out.values_mut().chain(noisy.back.values_mut()) {
         *price = (1.0 + *price) * (0.75 + 0.5 * random.unit()) - 1.0;
     }
-    for price in noisy.again.values_mut() {
+    for price in noisy.recompute.values_mut() {
         *price *= 0.5 + random.unit();
     }
     noisy.reach *= 2f64.powf(4.0 * random.unit() - 2.0);
@@ -72,14 +72,14 @@ pub(crate) fn step(
         match excess? {
             Excess::Again(i) => {
                 let mut dropped = Arena::filled(false, s.steps());
-                let again = |i: &StepPos| s.genotype.sequence.steps[*i].again.is_some();
+                let recompute = |i: &StepPos| s.genotype.sequence.steps[*i].recompute.is_some();
                 let near = i.index().saturating_sub(8)..(i.index() + 9).min(s.steps());
-                let near: Vec<StepPos> = near.map(StepPos::new).filter(again).collect();
+                let near: Vec<StepPos> = near.map(StepPos::new).filter(recompute).collect();
                 let keep = random.below(4);
                 for k in near {
                     if k == i || random.below(4) < keep {
                         dropped[k] = true;
-                        noisy.again[s.genotype.sequence.steps[k].op] *= 8.0;
+                        noisy.recompute[s.genotype.sequence.steps[k].op] *= 8.0;
                     }
                 }
                 s.restructure(&[], &dropped, noisy.reach);
@@ -107,20 +107,20 @@ pub(crate) fn step(
 }
 
 /// Swaps some gaps that are kept, and keeps some that are swapped, wherever they are.
-fn flip(s: &mut State<'_>, prices: &mut Prices, random: &mut Random) {
+fn flip(s: &mut State<'_>, duals: &mut Duals, random: &mut Random) {
     for _ in 0..=random.below(3) {
         let t = TensorId::new(random.below(s.p.tensors.len() as u64) as usize);
-        if s.may_mirror(t) && random.below(4) == 0 {
-            let mirrored = s.genotype.mirrored[t];
-            s.mirror(t, !mirrored);
+        if s.may_shadow(t) && random.below(4) == 0 {
+            let shadowed = s.genotype.shadowed[t];
+            s.set_shadow(t, !shadowed);
         }
         let g = GapIx::new(random.below(s.open.len() as u64) as usize);
         if s.open.get(g) == Some(&true) {
             let swapped = s.swapped(g);
             s.set(g, !swapped);
             match swapped {
-                true => prices.dearer(s, g),
-                false => prices.pinned.push(s.key(g)),
+                true => duals.dearer(s, g),
+                false => duals.pinned.push(s.key(g)),
             }
         }
     }
@@ -130,7 +130,7 @@ fn flip(s: &mut State<'_>, prices: &mut Prices, random: &mut Random) {
 fn shift(s: &mut State<'_>, precedence: &Precedence, at: StepPos, random: &mut Random) -> Option<()> {
     let near = (at.index() + random.below(17) as usize).checked_sub(8)?;
     let step = *s.genotype.sequence.steps.get(StepPos::new(near))?;
-    if step.again.is_some() {
+    if step.recompute.is_some() {
         return None;
     }
     let (from, to) = precedence.window(step.op, &s.ran, s.genotype.sequence.steps.next_id());
@@ -154,11 +154,11 @@ enum Excess {
 
 fn draw(s: &State<'_>, random: &mut Random) -> Option<Excess> {
     let (t, sequence) = (&s.timing, &s.genotype.sequence);
-    let again = |i: StepPos| if sequence.steps[i].again.is_some() { sequence.ns[i] } else { 0 };
-    let total: u64 = sequence.steps.ids().map(|i| again(i) + t.stall(i)).sum();
+    let recompute = |i: StepPos| if sequence.steps[i].recompute.is_some() { sequence.ns[i] } else { 0 };
+    let total: u64 = sequence.steps.ids().map(|i| recompute(i) + t.stall(i)).sum();
     let mut at = random.below(total);
     for i in sequence.steps.ids() {
-        for (excess, waits) in [(t.stall(i), true), (again(i), false)] {
+        for (excess, waits) in [(t.stall(i), true), (recompute(i), false)] {
             if at < excess {
                 return Some(if waits { Excess::Stall(i) } else { Excess::Again(i) });
             }

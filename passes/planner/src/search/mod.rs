@@ -1,4 +1,4 @@
-//! The default planner's search: gaps chosen by prices that stalls teach, until the step fits and the layout
+//! The default planner's search: gaps chosen by duals that stalls teach, until the step fits and the layout
 //! does.
 
 mod decode;
@@ -19,21 +19,22 @@ use rayon::prelude::*;
 use crate::access_sequence::AccessSequence;
 use crate::bound;
 use crate::decisions::Decisions;
+use crate::error::DecisionsError;
 use crate::evaluate::{Schedule, evaluate_with};
 use crate::genotype::Genotype;
 use crate::ids::OpPos;
 use crate::planner::{Progress, Request};
 use crate::problem::Problem;
-use duals::Prices;
+use duals::Duals;
 use headroom::First;
 use lns::Random;
 use order::Precedence;
-use state::{May, State};
+use state::{Permissions, State};
 
 /// Limits of a search.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Gaps and steps looked at while choosing, for each of the searches with different prices.
+    /// Gaps and steps looked at while choosing, for each of the searches with different duals.
     pub work: u64,
     /// Layouts tried for one choice.
     pub layouts: usize,
@@ -82,20 +83,20 @@ pub fn search(
     limits: Limits,
     known: &[Decisions],
     planned: bool,
-) -> Result<Outcome, String> {
+) -> Result<Outcome, DecisionsError> {
     let precedence = request.allow.reorder.then(|| Precedence::new(p));
     let mut starts: Vec<Vec<OpPos>> = vec![p.ops.ids().collect()];
     starts.extend(precedence.as_ref().map(|x| x.sinking(p)));
     starts.dedup();
     // Where nothing fits the search finds out.
     let floor = bound::order_free(p, request.capacity, request.allow).unwrap_or_else(|_| p.compute_ns());
-    let may = May { allow: request.allow, mirror: true };
+    let may = Permissions { allow: request.allow, shadow: true };
     let known = best_known(p, request, known, may);
-    let runs: Vec<Result<Run<'_>, String>> = SEARCHES
+    let runs: Vec<Result<Run<'_>, DecisionsError>> = SEARCHES
         .par_iter()
         .enumerate()
-        .map(|(i, &(rate, again, mirror))| {
-            let may = May { mirror, ..may };
+        .map(|(i, &(rate, recompute, shadow))| {
+            let may = Permissions { shadow, ..may };
             let state = |order: &Vec<OpPos>| {
                 let sequence = AccessSequence::of_order(p, order.iter().copied());
                 State::new(p, sequence, request.capacity, may)
@@ -105,7 +106,7 @@ pub fn search(
                 request,
                 floor,
                 rate,
-                again,
+                recompute,
                 limits,
                 planned,
                 starts: starts.iter().map(state).collect(),
@@ -124,15 +125,15 @@ pub fn search(
         })
         .collect();
     let mut runs = runs.into_iter().collect::<Result<Vec<_>, _>>()?;
-    headroom::fit_again(&mut runs)?;
+    headroom::refit(&mut runs)?;
     let evaluations: u64 = runs.iter().map(|run| run.evaluations).sum();
     // One without a plan has none to offer; of equals the first.
     let best = runs.into_iter().filter(|run| run.best.is_some()).min_by_key(Run::key);
     let Some(mut run) = best else { return Ok(Outcome { best: None, evaluations }) };
     let before = run.evaluations;
     if let Some(state) = run.chosen.take() {
-        let state = run.polish(state)?;
-        run.ahead(state)?;
+        let state = run.repair(state)?;
+        run.prefetch(state)?;
     }
     Ok(Outcome { best: run.best, evaluations: evaluations + run.evaluations - before })
 }
@@ -142,15 +143,15 @@ fn best_known<'a>(
     p: &'a Problem,
     request: &Request<'_>,
     known: &[Decisions],
-    may: May,
+    may: Permissions,
 ) -> Option<(u64, State<'a>)> {
-    let prices = Prices::new(p.ops.len(), 1.0);
+    let duals = Duals::new(p.ops.len(), 1.0);
     let fitted = |d: &Decisions| {
         if (request.stop)() {
             return None;
         }
         let mut state = import::import(p, d, request.capacity, may)?;
-        let fits = select::greedy(&mut state, &prices, &mut 0);
+        let fits = select::greedy(&mut state, &duals, &mut 0);
         state.commit();
         fits.then(|| (state.decode(DECODES), state))
     };
@@ -164,7 +165,7 @@ struct Run<'a> {
     /// No step is shorter, in ns.
     floor: u64,
     rate: f64,
-    again: f64,
+    recompute: f64,
     limits: Limits,
     /// Whether there is a plan even if this finds none.
     planned: bool,
@@ -184,18 +185,18 @@ struct Run<'a> {
     work: u64,
 }
 
-/// Choices in a row that are no better before prices are given up.
+/// Choices in a row that are no better before duals are given up.
 const PATIENCE: u32 = 40;
 
 impl<'a> Run<'a> {
-    fn search(&mut self) -> Result<(), String> {
+    fn search(&mut self) -> Result<(), DecisionsError> {
         if self.planned && (self.request.stop)() {
             return Ok(());
         }
-        let mut prices = Prices::new(self.p.ops.len(), self.again);
+        let mut duals = Duals::new(self.p.ops.len(), self.recompute);
         let until = self.limits.work / 4;
-        let start = self.start(&mut prices);
-        let learned = start.and_then(|s| self.learn(s, &mut prices, until));
+        let start = self.start(&mut duals);
+        let learned = start.and_then(|s| self.learn(s, &mut duals, until));
         let known = self.known.filter(|k| learned.as_ref().is_none_or(|l| k.0 < l.0));
         let Some((_, state)) = known.cloned().or(learned) else { return Ok(()) };
         self.judge(&state, &state.genotype)?;
@@ -204,9 +205,9 @@ impl<'a> Run<'a> {
         }
         // Half of what is left goes into the first choice, the rest into those that layouts make necessary.
         let until = self.work + self.limits.work.saturating_sub(self.work) / 2;
-        let mut state = self.improve(state, &prices, until)?;
+        let mut state = self.lns(state, &duals, until)?;
         let value = state.decode(DECODES);
-        let first = First { value, state, prices };
+        let first = First { value, state, duals };
         self.first = Some(first.clone());
         self.fit(first, false, self.limits.layouts, self.limits.work)
     }
@@ -227,7 +228,7 @@ impl<'a> Run<'a> {
     }
 
     /// Lays a choice out and evaluates it in full.
-    fn judge(&mut self, s: &State<'a>, genotype: &Genotype) -> Result<Schedule, String> {
+    fn judge(&mut self, s: &State<'a>, genotype: &Genotype) -> Result<Schedule, DecisionsError> {
         let r = self.lay_out(genotype)?;
         self.evaluations += 1;
         let better = self.best.as_ref().is_none_or(|b| r.key() < b.key());
@@ -238,7 +239,7 @@ impl<'a> Run<'a> {
         Ok(r)
     }
 
-    fn lay_out(&self, genotype: &Genotype) -> Result<Schedule, String> {
+    fn lay_out(&self, genotype: &Genotype) -> Result<Schedule, DecisionsError> {
         let (capacity, work) = (Some(self.request.capacity), self.limits.layout_work);
         // Many layouts fail, most of them whatever is tried; a first plan is worth trying all.
         let options = Options { capacity, work, seed: 0, all: self.best.is_none() };
@@ -255,7 +256,7 @@ impl<'a> Run<'a> {
 
     /// Value of a genotype, in ns: its step by the fast timing; of a small one the true step, and more if
     /// it is too high.
-    fn value(&mut self, s: &State<'a>, step: u64) -> Result<u64, String> {
+    fn value(&mut self, s: &State<'a>, step: u64) -> Result<u64, DecisionsError> {
         if s.steps() > SMALL {
             return Ok(step);
         }
@@ -268,15 +269,15 @@ impl<'a> Run<'a> {
     }
 
     /// The start that promises most.
-    fn start(&mut self, prices: &mut Prices) -> Option<State<'a>> {
+    fn start(&mut self, duals: &mut Duals) -> Option<State<'a>> {
         let starts = std::mem::take(&mut self.starts);
         if starts.len() == 1 {
             return starts.into_iter().next();
         }
         let share = self.limits.work / 16;
-        let mut best: Option<(u64, State<'a>, Prices)> = None;
+        let mut best: Option<(u64, State<'a>, Duals)> = None;
         for state in starts {
-            let mut mine = prices.clone();
+            let mut mine = duals.clone();
             let until = self.work + share;
             let Some((step, learned)) = self.learn(state, &mut mine, until) else { continue };
             if best.as_ref().is_none_or(|b| step < b.0) {
@@ -284,19 +285,19 @@ impl<'a> Run<'a> {
             }
         }
         best.map(|(_, state, learned)| {
-            *prices = learned;
+            *duals = learned;
             state
         })
     }
 
     /// Chooses gaps again and again, each time with what the last choice's stalls taught; the fastest, with
     /// the time of its step in ns.
-    fn learn(&mut self, mut s: State<'a>, prices: &mut Prices, until: u64) -> Option<(u64, State<'a>)> {
+    fn learn(&mut self, mut s: State<'a>, duals: &mut Duals, until: u64) -> Option<(u64, State<'a>)> {
         let mut best: Option<(u64, State<'a>)> = None;
         let mut stale = 0;
         loop {
             s.clear();
-            if !select::greedy(&mut s, prices, &mut self.work) {
+            if !select::greedy(&mut s, duals, &mut self.work) {
                 break;
             }
             s.commit();
@@ -312,13 +313,13 @@ impl<'a> Run<'a> {
                 break;
             }
             s.time();
-            prices.learn(&s, self.rate);
+            duals.learn(&s, self.rate);
         }
         best
     }
 
     /// Moves on from a choice while that makes it faster, and returns the fastest.
-    fn improve(&mut self, mut s: State<'a>, prices: &Prices, until: u64) -> Result<State<'a>, String> {
+    fn lns(&mut self, mut s: State<'a>, duals: &Duals, until: u64) -> Result<State<'a>, DecisionsError> {
         let step = s.decode(DECODES);
         s.time();
         s.commit();
@@ -329,7 +330,7 @@ impl<'a> Run<'a> {
         let mut stale = 0;
         while self.work < until && best.0 > floor && stale < patience && !self.done() {
             stale += 1;
-            let with = (prices, self.precedence);
+            let with = (duals, self.precedence);
             let moved = lns::step(&mut s, with, &mut self.random, DECODES, &mut self.work);
             self.work += (DECODES * 2 * (s.steps() + s.open.len())) as u64;
             self.evaluations += DECODES as u64;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use memc_ir::Arena;
 
 use crate::ids::{OpPos, StepPos, TensorId};
-use crate::problem::{Kind, Problem};
+use crate::problem::{Problem, TensorKind};
 
 /// Precedence, by op.
 #[derive(Clone, Debug, Default)]
@@ -47,7 +47,7 @@ impl Precedence {
             let change = |&t: &TensorId| {
                 let tensor = &p.tensors[t];
                 match tensor.kind {
-                    Kind::Persistent => 0,
+                    TensorKind::Persistent => 0,
                     _ => {
                         let appears = if live[t] { 0 } else { i128::from(tensor.bytes) };
                         appears - if touches[t] == 1 { i128::from(tensor.bytes) } else { 0 }

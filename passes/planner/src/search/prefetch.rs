@@ -10,23 +10,25 @@ use rayon::prelude::*;
 
 use super::state::State;
 use super::{DECODES, Run};
+use crate::error::DecisionsError;
 use crate::evaluate::{Schedule, evaluate_prefetched};
 use crate::ids::{CommandIx, GapIx, StepPos, TensorId};
-use crate::place::What;
-use crate::problem::Kind;
+use crate::place::CommandKind;
+use crate::problem::TensorKind;
 
 /// Lengths of the tail that are tried, in halves of the time that the copies of all inputs take.
 const TAILS: [u64; 4] = [1, 2, 4, 8];
 
 impl<'a> Run<'a> {
     /// Has inputs that ops of the best plan wait for arrive in the step before, if that makes it faster.
-    pub(super) fn ahead(&mut self, s: State<'a>) -> Result<(), String> {
+    pub(super) fn prefetch(&mut self, s: State<'a>) -> Result<(), DecisionsError> {
         let Some(best) = self.best.as_ref().filter(|_| !self.done()) else { return Ok(()) };
-        if !self.awaits_input(best) {
+        if !self.waits_for_input(best) {
             return Ok(());
         }
         let p = self.p;
-        let inputs: Vec<TensorId> = p.tensors.ids().filter(|&t| p.tensors[t].kind == Kind::Input).collect();
+        let inputs: Vec<TensorId> =
+            p.tensors.ids().filter(|&t| p.tensors[t].kind == TensorKind::Input).collect();
         let mut away = s.clone();
         // For inputs that are used again, the longest time between two uses.
         let mut gaps = Vec::new();
@@ -79,9 +81,9 @@ impl<'a> Run<'a> {
     }
 
     /// Whether an op waits for an input's copy.
-    fn awaits_input(&self, r: &Schedule) -> bool {
-        let input = |c: CommandIx| match r.trace.commands[c].what {
-            What::In(t) => self.p.tensors[t].kind == Kind::Input,
+    fn waits_for_input(&self, r: &Schedule) -> bool {
+        let input = |c: CommandIx| match r.trace.commands[c].kind {
+            CommandKind::In(t) => self.p.tensors[t].kind == TensorKind::Input,
             _ => false,
         };
         r.timeline.spans.values().any(|s| s.stall > 0 && s.cause.is_some_and(input))
@@ -100,7 +102,7 @@ impl<'a> Run<'a> {
         s: &State<'a>,
         inputs: &[TensorId],
         from: StepPos,
-    ) -> Result<Option<Schedule>, String> {
+    ) -> Result<Option<Schedule>, DecisionsError> {
         if (self.request.stop)() {
             return Ok(None);
         }

@@ -6,9 +6,9 @@ use memc_ir::Arena;
 use super::state::StepId;
 use crate::access_sequence::{AccessSequence, Step, Touch};
 use crate::ids::{GapIx, OpPos, StepPos, TensorId};
-use crate::problem::{Kind, Problem};
+use crate::problem::{Problem, TensorKind};
 
-/// Longest chain of ops that are run again for one content.
+/// Longest chain of recomputed ops for one content.
 const DEPTH: usize = 24;
 
 /// Memory that a chain takes besides the op's own: bytes during steps, half-open.
@@ -58,11 +58,11 @@ pub(crate) struct View<'a> {
 }
 
 impl View<'_> {
-    /// The op that makes the content of `t` that `op` needs, if it can run again before the step `at`.
+    /// The op that makes the content of `t` that `op` needs, if it can be recomputed before the step `at`.
     fn maker(&self, t: TensorId, op: OpPos, at: StepPos) -> Option<OpPos> {
         let p = self.p;
         let tensor = &p.tensors[t];
-        if tensor.kind != Kind::Transient {
+        if tensor.kind != TensorKind::Transient {
             return None;
         }
         let current = |t: TensorId| {
@@ -82,7 +82,7 @@ impl View<'_> {
     }
 
     /// Whether an operand of `op` that is not there any more is better made again than kept.
-    fn remade(&self, t: TensorId, op: OpPos, at: StepPos) -> bool {
+    fn recomputes(&self, t: TensorId, op: OpPos, at: StepPos) -> bool {
         let most = self.reach * self.p.tensors[t].size as f64;
         self.maker(t, op, at).is_some_and(|w| self.p.ops[w].time_ns as f64 <= most)
     }
@@ -106,7 +106,7 @@ impl View<'_> {
     ) -> Vec<(Step, StepId)> {
         let p = self.p;
         let next_id = StepId(ids.values().map(|id| id.0).max().unwrap_or(0).max(p.ops.next_id().0) + 1);
-        let there = p.tensors.values().map(|t| t.kind != Kind::Transient).collect();
+        let there = p.tensors.values().map(|t| t.kind != TensorKind::Transient).collect();
         let mut e = Edit { view: *self, wanted, dropped, there, out: Vec::new(), next_id };
         let mut queue = wanted;
         let mut made = Vec::new();
@@ -118,7 +118,7 @@ impl View<'_> {
                 e.emit((*t, step.op, j), &mut made, 0);
                 queue = rest;
             }
-            let redundant = step.again.is_some_and(|t| e.there[t]);
+            let redundant = step.recompute.is_some_and(|t| e.there[t]);
             if !redundant && !e.drops(j) {
                 e.out.push((*step, id));
             }
@@ -158,7 +158,7 @@ impl Follower<'_> {
             let (tensor, touches) = (&p.tensors[y], s.touches_of(y));
             let next = touches.partition_point(|x| x.step < at);
             let bytes = tensor.bytes;
-            if tensor.kind != Kind::Transient || touches.get(next).is_some_and(|x| !x.fresh) {
+            if tensor.kind != TensorKind::Transient || touches.get(next).is_some_and(|x| !x.fresh) {
                 // There, or on its way back from the host earlier than otherwise.
                 if let Some(g) = covering(s, y, at).filter(|&g| (self.away)(g)) {
                     let to = StepPos::at(s.gaps[g].to).min(s.steps.next_id());
@@ -166,7 +166,7 @@ impl Follower<'_> {
                 }
                 continue;
             }
-            if self.view.remade(y, w, at) && self.follow(y, w, depth + 1) {
+            if self.view.recomputes(y, w, at) && self.follow(y, w, depth + 1) {
                 if let Some(later) = touches.get(next) {
                     self.chain.extents.push(Extent { from: at, to: later.step, bytes });
                 }
@@ -184,14 +184,14 @@ impl Follower<'_> {
 pub(crate) fn sound(p: &Problem, steps: &mut Vec<(Step, StepId)>) {
     let mut ran = Arena::filled(usize::MAX, p.ops.len());
     for (i, (step, _)) in steps.iter().enumerate() {
-        if step.again.is_none() {
+        if step.recompute.is_none() {
             ran[step.op] = i;
         }
     }
     let mut i = 0;
     steps.retain(|(step, _)| {
         i += 1;
-        let Some(t) = step.again else { return true };
+        let Some(t) = step.recompute else { return true };
         let seen = |t: TensorId| {
             let writes = &p.tensors[t].writes;
             writes.iter().filter(|&&w| ran[w] < i).count()
@@ -230,7 +230,7 @@ impl Edit<'_> {
 
     /// After the step `j`: a content is there until it is made anew, or for good when nothing reads it.
     fn touched(&mut self, t: TensorId, j: StepPos) {
-        if self.view.p.tensors[t].kind != Kind::Transient {
+        if self.view.p.tensors[t].kind != TensorKind::Transient {
             return;
         }
         self.there[t] =
@@ -255,11 +255,11 @@ impl Edit<'_> {
         }
         let Some(w) = self.view.maker(t, op, at).filter(|_| depth < DEPTH) else { return false };
         for &y in &self.view.p.ops[w].reads {
-            if !self.there[y] && self.view.remade(y, w, at) {
+            if !self.there[y] && self.view.recomputes(y, w, at) {
                 self.emit((y, w, at), made, depth + 1);
             }
         }
-        self.out.push((Step { op: w, again: Some(t) }, self.next_id));
+        self.out.push((Step { op: w, recompute: Some(t) }, self.next_id));
         self.next_id.0 += 1;
         self.there[t] = true;
         made.push(t);
@@ -273,12 +273,12 @@ fn prune(p: &Problem, steps: &mut Vec<(Step, StepId)>) {
     let mut keep = vec![true; steps.len()];
     for (i, (step, _)) in steps.iter().enumerate().rev() {
         let op = &p.ops[step.op];
-        if step.again.is_some_and(|t| !read[t]) {
+        if step.recompute.is_some_and(|t| !read[t]) {
             keep[i] = false;
             continue;
         }
         for &t in &op.writes {
-            if step.again.is_none_or(|wanted| wanted == t) {
+            if step.recompute.is_none_or(|wanted| wanted == t) {
                 read[t] = false;
             }
         }

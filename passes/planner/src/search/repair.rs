@@ -9,9 +9,10 @@ use rayon::prelude::*;
 
 use super::state::State;
 use super::{DECODES, Run};
+use crate::error::DecisionsError;
 use crate::evaluate::Schedule;
 use crate::ids::{CommandIx, StepPos};
-use crate::place::{Stream, What};
+use crate::place::{CommandKind, Stream};
 
 /// Waits looked at in one round, the longest first.
 const WAITS: usize = 32;
@@ -29,7 +30,7 @@ struct Wait {
 
 impl<'a> Run<'a> {
     /// Allows more bytes around waits of the best plan for as long as that makes it faster.
-    pub(super) fn polish(&mut self, mut s: State<'a>) -> Result<State<'a>, String> {
+    pub(super) fn repair(&mut self, mut s: State<'a>) -> Result<State<'a>, DecisionsError> {
         for _ in 0..ROUNDS {
             let Some(best) = self.best.as_ref().filter(|_| !self.done()) else { break };
             let mut waits = waits(best);
@@ -66,8 +67,8 @@ impl<'a> Run<'a> {
         let capacity = self.request.capacity;
         let mut s = s.clone();
         for w in waits {
-            for room in s.capacity.all.range_mut(w.from, w.to) {
-                *room += capacity.saturating_sub(*room) / part;
+            for headroom in s.capacity.all.range_mut(w.from, w.to) {
+                *headroom += capacity.saturating_sub(*headroom) / part;
             }
         }
         let before = s.genotype.swaps.clone();
@@ -76,7 +77,7 @@ impl<'a> Run<'a> {
     }
 
     /// The plan of a choice, if it fits.
-    fn fitting(&self, s: &State<'a>) -> Result<Option<Schedule>, String> {
+    fn fitting(&self, s: &State<'a>) -> Result<Option<Schedule>, DecisionsError> {
         if (self.request.stop)() {
             return Ok(None);
         }
@@ -89,7 +90,7 @@ impl<'a> Run<'a> {
 fn waits(r: &Schedule) -> Vec<Wait> {
     let (commands, spans) = (&r.trace.commands, &r.timeline.spans);
     let runs: Arena<StepPos, CommandIx> =
-        commands.ids().filter(|&c| matches!(commands[c].what, What::Run { .. })).collect();
+        commands.ids().filter(|&c| matches!(commands[c].kind, CommandKind::Run { .. })).collect();
     let mut before: Arena<CommandIx, Option<CommandIx>> = Arena::filled(None, commands.len());
     let mut last = None;
     for (c, _) in commands.iter().filter(|(_, c)| c.stream == Stream::HostToDevice) {
@@ -105,13 +106,13 @@ fn waits(r: &Schedule) -> Vec<Wait> {
     for (i, &c) in runs.iter() {
         let span = &spans[c];
         let Some(cause) = span.cause.filter(|_| span.stall > 0) else { continue };
-        let (from, to) = match commands[cause].what {
+        let (from, to) = match commands[cause].kind {
             // A tensor that leaves would have to stay until it has left.
-            What::Out(_) | What::Output { .. } => {
+            CommandKind::Out(_) | CommandKind::Output { .. } => {
                 (i, between(span.start, spans[cause].end + span.stall).1.max(i.next()))
             }
             // The first of the copies that follow on each other would have to begin earlier.
-            What::In(_) => {
+            CommandKind::In(_) => {
                 let mut first = cause;
                 while spans[first].stall == 0
                     && let Some(earlier) = before[first]
@@ -121,7 +122,7 @@ fn waits(r: &Schedule) -> Vec<Wait> {
                 let start = spans[first].start;
                 between(start.saturating_sub(span.stall), start.max(1))
             }
-            What::Run { .. } => continue,
+            CommandKind::Run { .. } => continue,
         };
         out.push(Wait { ns: span.stall, from, to });
     }

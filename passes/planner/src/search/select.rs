@@ -1,38 +1,38 @@
-//! A choice of gaps by prices: most room for the cost of copies and of ops run again, until the step fits.
+//! A choice of gaps by duals: most room for the cost of copies and of recomputed ops, until the step fits.
 
 use memc_ir::{Arena, Ids};
 
-use super::duals::Prices;
+use super::duals::Duals;
 use super::recompute::Extent;
 use super::state::State;
 use crate::ids::{GapIx, StepPos, TensorId};
 
 /// Means by which a gap's bytes are freed.
 #[derive(Clone, PartialEq, Debug)]
-enum How {
+enum Eviction {
     /// Copies there and back.
     Swap {
         /// The tensor's gap across steps, where the copy to the host is better made than in this gap.
         wrap: Option<GapIx>,
         /// Whether the tensor is to be on both sides when a step begins.
-        mirror: bool,
+        shadow: bool,
     },
-    /// Its op runs again, for which other bytes have to be there.
-    Redo(Vec<Extent>),
+    /// Its op is recomputed, for which other bytes have to be there.
+    Recompute(Vec<Extent>),
 }
 
 /// A way of freeing bytes, and what it costs.
 #[derive(Clone, PartialEq, Debug)]
 struct Candidate {
     gap: GapIx,
-    how: How,
+    eviction: Eviction,
     cost: f64,
 }
 
 impl Candidate {
     fn gaps(&self) -> ([GapIx; 2], usize) {
-        match self.how {
-            How::Swap { wrap: Some(wrap), .. } => ([self.gap, wrap], 2),
+        match self.eviction {
+            Eviction::Swap { wrap: Some(wrap), .. } => ([self.gap, wrap], 2),
             _ => ([self.gap, self.gap], 1),
         }
     }
@@ -48,52 +48,52 @@ const ROUNDS: usize = 12;
 /// when that cannot be. Adds to `work` how many gaps and steps it looked at.
 ///
 /// Each is chosen by the bytes over capacity that it takes away, summed over steps, for its cost.
-pub(crate) fn greedy(s: &mut State<'_>, prices: &Prices, work: &mut u64) -> bool {
-    greedy_by(s, prices, work, BATCH)
+pub(crate) fn greedy(s: &mut State<'_>, duals: &Duals, work: &mut u64) -> bool {
+    greedy_by(s, duals, work, BATCH)
 }
 
 /// As [`greedy`], with one more candidate at a time of so many steps each.
-fn greedy_by(s: &mut State<'_>, prices: &Prices, work: &mut u64, steps: usize) -> bool {
+fn greedy_by(s: &mut State<'_>, duals: &Duals, work: &mut u64, steps: usize) -> bool {
     for round in 0..ROUNDS {
         let mut wanted = Vec::new();
         // A recomputation may call for others; copies do not.
-        let redo = round < ROUNDS / 2 || !s.may.allow.swap;
-        let fits = Round::new(s, prices, redo).choose(work, &mut wanted, steps);
+        let recompute = round < ROUNDS / 2 || !s.may.allow.swap;
+        let fits = Round::new(s, duals, recompute).choose(work, &mut wanted, steps);
         if !fits {
             return false;
         }
         if wanted.is_empty() {
-            relax(s, prices);
+            relax(s, duals);
             return true;
         }
         wanted.sort_unstable();
-        s.restructure(&wanted, &Arena::default(), prices.reach);
+        s.restructure(&wanted, &Arena::default(), duals.reach);
         *work += 8 * (s.steps() + s.open.len()) as u64;
     }
     false
 }
 
-/// Choices on one list of steps. Ops that are to run again are accounted for, and put in when all is chosen.
+/// Choices on one list of steps. Ops to recompute are accounted for, and put in when all is chosen.
 struct Round<'s, 'a> {
     s: &'s mut State<'a>,
-    prices: &'s Prices,
-    /// Bytes that ops to be run again free and take: from, to, bytes freed.
+    duals: &'s Duals,
+    /// Bytes that recomputed ops free and take: from, to, bytes freed.
     estimates: Vec<(StepPos, StepPos, i128)>,
     gone: Arena<GapIx, bool>,
-    redo: bool,
+    recompute: bool,
     /// For every step, the sum of the bytes over capacity before it; one more entry at the end.
     over: Arena<StepPos, f64>,
 }
 
 impl<'s, 'a> Round<'s, 'a> {
-    fn new(s: &'s mut State<'a>, prices: &'s Prices, redo: bool) -> Self {
+    fn new(s: &'s mut State<'a>, duals: &'s Duals, recompute: bool) -> Self {
         let (gaps, n) = (s.open.len(), s.steps());
         Round {
             s,
-            prices,
+            duals,
             estimates: Vec::new(),
             gone: Arena::filled(false, gaps),
-            redo,
+            recompute,
             over: Arena::filled(0.0, n + 1),
         }
     }
@@ -168,7 +168,7 @@ impl<'s, 'a> Round<'s, 'a> {
                 here |= a <= worst && worst < b;
             }
         }
-        if let How::Redo(extents) = &c.how {
+        if let Eviction::Recompute(extents) = &c.eviction {
             let bytes = self.s.genotype.sequence.gaps[c.gap].bytes as f64;
             for e in extents {
                 area -= (self.over[e.to] - self.over[e.from.min(e.to)]) * e.bytes as f64 / bytes;
@@ -188,15 +188,15 @@ impl<'s, 'a> Round<'s, 'a> {
 
     fn take(&mut self, c: &Candidate, wanted: &mut Vec<(StepPos, TensorId)>) {
         let gap = self.s.genotype.sequence.gaps[c.gap];
-        match &c.how {
-            How::Swap { mirror, .. } => {
+        match &c.eviction {
+            Eviction::Swap { shadow, .. } => {
                 let (gaps, count) = c.gaps();
                 for &g in &gaps[..count] {
                     self.s.set(g, true);
                 }
-                self.s.mirror(gap.tensor, *mirror);
+                self.s.set_shadow(gap.tensor, *shadow);
             }
-            How::Redo(extents) => {
+            Eviction::Recompute(extents) => {
                 wanted.push((StepPos::at(gap.to), gap.tensor));
                 self.gone[c.gap] = true;
                 self.estimate(StepPos::at(gap.from + 1), StepPos::at(gap.to), i128::from(gap.bytes));
@@ -214,7 +214,7 @@ impl<'s, 'a> Round<'s, 'a> {
 
     /// Candidates for the gaps of a tensor that are kept.
     fn of_tensor(&self, t: TensorId, out: &mut Vec<Candidate>) {
-        let (s, prices) = (&*self.s, self.prices);
+        let (s, duals) = (&*self.s, self.duals);
         let n = s.steps();
         let gaps = s.genotype.sequence.gaps_of(t);
         let kept = |g: GapIx| !s.swapped(g) && !self.gone[g];
@@ -224,30 +224,30 @@ impl<'s, 'a> Round<'s, 'a> {
             return;
         }
         let wrap = gaps.clone().next_back().filter(|g| may_swap(g) && s.genotype.sequence.gaps[*g].wraps(n));
-        let mirrored = s.genotype.mirrored[t];
-        let now = prices.cost(s, t, &[], mirrored);
-        let may_mirror = s.may_mirror(t) && !mirrored;
+        let shadowed = s.genotype.shadowed[t];
+        let now = duals.cost(s, t, &[], shadowed);
+        let may_shadow = s.may_shadow(t) && !shadowed;
         for gap in gaps.filter(|&g| kept(g)) {
-            if self.redo
+            if self.recompute
                 && useful(gap)
-                && let Some(chain) = s.chain(gap, prices.reach)
+                && let Some(chain) = s.chain(gap, duals.reach)
             {
-                let cost = prices.redo(s.p, &chain.ops);
-                out.push(Candidate { gap, how: How::Redo(chain.extents), cost });
+                let cost = duals.recompute(s.p, &chain.ops);
+                out.push(Candidate { gap, eviction: Eviction::Recompute(chain.extents), cost });
             }
             if !s.open[gap] {
                 continue;
             }
-            let mut add = |wrap: Option<GapIx>, mirror| {
+            let mut add = |wrap: Option<GapIx>, shadow| {
                 let both = [gap, wrap.unwrap_or(gap)];
                 let flipped = &both[..if wrap.is_some() { 2 } else { 1 }];
-                let cost = prices.cost(s, t, flipped, mirror) - now;
-                out.push(Candidate { gap, how: How::Swap { wrap, mirror }, cost });
+                let cost = duals.cost(s, t, flipped, shadow) - now;
+                out.push(Candidate { gap, eviction: Eviction::Swap { wrap, shadow }, cost });
             };
-            add(None, mirrored);
+            add(None, shadowed);
             if let Some(wrap) = wrap.filter(|&w| w != gap) {
-                add(Some(wrap), mirrored);
-                if may_mirror {
+                add(Some(wrap), shadowed);
+                if may_shadow {
                     add(None, true);
                 }
             }
@@ -257,15 +257,15 @@ impl<'s, 'a> Round<'s, 'a> {
 
 /// Keeps what need not go: contents that are made again, the longest first, and then swapped gaps, the
 /// dearest first.
-fn relax(s: &mut State<'_>, prices: &Prices) {
+fn relax(s: &mut State<'_>, duals: &Duals) {
     let steps = &s.genotype.sequence.steps;
-    let mut again: Vec<StepPos> = steps.ids().filter(|&i| steps[i].again.is_some()).collect();
-    if !again.is_empty() {
-        again.sort_by_key(|&i| (std::cmp::Reverse(s.genotype.sequence.ns[i]), i));
+    let mut recompute: Vec<StepPos> = steps.ids().filter(|&i| steps[i].recompute.is_some()).collect();
+    if !recompute.is_empty() {
+        recompute.sort_by_key(|&i| (std::cmp::Reverse(s.genotype.sequence.ns[i]), i));
         let mut dropped = Arena::filled(false, s.steps());
         let mut least = s.least.clone();
-        for i in again {
-            let Some(t) = s.genotype.sequence.steps[i].again else { continue };
+        for i in recompute {
+            let Some(t) = s.genotype.sequence.steps[i].recompute else { continue };
             let touches = s.genotype.sequence.touches_of(t);
             let here = touches.partition_point(|x| x.step < i);
             let Some(after) = here.checked_sub(1).map(|k| touches[k].step.next()) else { continue };
@@ -276,21 +276,21 @@ fn relax(s: &mut State<'_>, prices: &Prices) {
             }
         }
         if dropped.values().any(|&dropped| dropped) {
-            s.restructure(&[], &dropped, prices.reach);
+            s.restructure(&[], &dropped, duals.reach);
         }
     }
     let mut swapped: Vec<(f64, GapIx)> = Vec::new();
     for g in s.open.ids() {
         let gap = s.genotype.sequence.gaps[g];
-        if s.open[g] && s.swapped(g) && !prices.pinned.contains(&s.key(g)) && fits(s, g) {
-            let mirrored = s.genotype.mirrored[gap.tensor];
-            let now = prices.cost(s, gap.tensor, &[], mirrored);
-            swapped.push((now - prices.cost(s, gap.tensor, &[g], mirrored), g));
+        if s.open[g] && s.swapped(g) && !duals.pinned.contains(&s.key(g)) && fits(s, g) {
+            let shadowed = s.genotype.shadowed[gap.tensor];
+            let now = duals.cost(s, gap.tensor, &[], shadowed);
+            swapped.push((now - duals.cost(s, gap.tensor, &[g], shadowed), g));
         }
     }
     swapped.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     for (_, g) in swapped {
-        keep_if_it_fits(s, prices, g);
+        keep_if_it_fits(s, duals, g);
     }
 }
 
@@ -301,17 +301,17 @@ fn fits(s: &State<'_>, g: GapIx) -> bool {
 }
 
 /// Keeps a swapped gap when there is room throughout and its tensor's copies cost less for it.
-fn keep_if_it_fits(s: &mut State<'_>, prices: &Prices, g: GapIx) {
+fn keep_if_it_fits(s: &mut State<'_>, duals: &Duals, g: GapIx) {
     let gap = s.genotype.sequence.gaps[g];
-    let mirrored = s.genotype.mirrored[gap.tensor];
-    if fits(s, g) && prices.cost(s, gap.tensor, &[g], mirrored) < prices.cost(s, gap.tensor, &[], mirrored) {
+    let shadowed = s.genotype.shadowed[gap.tensor];
+    if fits(s, g) && duals.cost(s, gap.tensor, &[g], shadowed) < duals.cost(s, gap.tensor, &[], shadowed) {
         s.set(g, false);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::state::May;
+    use super::super::state::Permissions;
     use super::*;
     use crate::access_sequence::AccessSequence;
     use crate::evaluate::evaluate;
@@ -334,11 +334,11 @@ mod tests {
 
     /// A choice with so many steps for each candidate more at a time: its step time in ns, the work it took,
     /// and its decisions, which keep to the capacity.
-    fn chosen(p: &Problem, capacity: u64, may: May, steps: usize) -> (u64, u64, String) {
+    fn chosen(p: &Problem, capacity: u64, may: Permissions, steps: usize) -> (u64, u64, String) {
         let sequence = AccessSequence::of_order(p, p.ops.ids());
         let mut state = State::new(p, sequence, capacity, may);
         let mut work = 0;
-        assert!(greedy_by(&mut state, &Prices::new(p.ops.len(), 1.0), &mut work, steps), "it fits");
+        assert!(greedy_by(&mut state, &Duals::new(p.ops.len(), 1.0), &mut work, steps), "it fits");
         state.commit();
         let time = state.decode(2);
         let decisions = state.genotype.decisions(p);
@@ -355,7 +355,9 @@ mod tests {
         let p = uneven();
         assert!(p.ops.len() > BATCH);
         let capacity = p.tensors.values().map(|t| t.bytes).sum::<u64>() * 6 / 10;
-        for may in [May { allow: ALLOWED[0], mirror: true }, May { allow: ALLOWED[1], mirror: true }] {
+        for may in
+            [Permissions { allow: ALLOWED[0], shadow: true }, Permissions { allow: ALLOWED[1], shadow: true }]
+        {
             let several = chosen(&p, capacity, may, BATCH);
             assert!(several == chosen(&p, capacity, may, BATCH), "{may:?}: not the same again");
             let ((time, work, _), (one, more, _)) = (several, chosen(&p, capacity, may, usize::MAX));

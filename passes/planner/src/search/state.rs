@@ -8,7 +8,7 @@ use crate::access_sequence::{AccessSequence, Step};
 use crate::genotype::{Genotype, Swap};
 use crate::ids::{GapIx, OpPos, StepPos, TensorId};
 use crate::planner::Allow;
-use crate::problem::{Kind, Problem};
+use crate::problem::{Problem, TensorKind};
 use crate::timing::{Copies, Timing};
 
 ids! {
@@ -21,31 +21,31 @@ ids! {
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Swap(GapIx),
-    Mirror(TensorId),
+    Shadow(TensorId),
 }
 
 /// Permissions of a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct May {
+pub(crate) struct Permissions {
     pub(crate) allow: Allow,
     /// Have states on both sides when a step begins.
-    pub(crate) mirror: bool,
+    pub(crate) shadow: bool,
 }
 
 /// Bytes that may be in use.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Room<K> {
+pub(crate) struct Headroom<K> {
     /// By what has to be there: what a choice keeps.
     pub(crate) kept: Arena<K, u64>,
     /// By that and what is on its way.
     pub(crate) all: Arena<K, u64>,
 }
 
-/// A choice of gaps to swap and of ops to run again within a capacity, and its decoding.
+/// A choice of gaps to swap and of ops to recompute within a capacity, and its decoding.
 #[derive(Clone, Debug)]
 pub(crate) struct State<'a> {
     pub(crate) p: &'a Problem,
-    pub(crate) may: May,
+    pub(crate) may: Permissions,
     pub(crate) genotype: Genotype,
     pub(crate) ids: Arena<StepPos, StepId>,
     /// For every op, the step at which it runs for the first time.
@@ -53,14 +53,14 @@ pub(crate) struct State<'a> {
     /// For every step, the op that is next to run for the first time; one more entry at the end.
     pub(crate) anchor: Arena<StepPos, OpPos>,
     /// Position of an op, with the recomputations for it.
-    pub(crate) room: Room<OpPos>,
+    pub(crate) headroom: Headroom<OpPos>,
     /// Copy time in ns of a byte, there and back.
     ns_per_byte: f64,
     pub(crate) copies: Copies,
     /// Cost of a copy besides its time, in ns: a small one waits in a queue like any other.
     pub(crate) each_ns: f64,
     /// During every step.
-    pub(crate) capacity: Room<StepPos>,
+    pub(crate) capacity: Headroom<StepPos>,
     /// Bytes every step needs when swapped tensors are away as long as possible.
     pub(crate) least: Arena<StepPos, u64>,
     /// Whether each gap may be swapped.
@@ -79,24 +79,29 @@ pub(crate) struct State<'a> {
 
 impl<'a> State<'a> {
     /// Nothing swapped but what has to be.
-    pub(crate) fn new(p: &'a Problem, sequence: AccessSequence, capacity: u64, may: May) -> State<'a> {
-        let room = Arena::filled(capacity, p.ops.len());
-        let room = Room { kept: room.clone(), all: room };
-        let mut again = p.ops.next_id().0;
+    pub(crate) fn new(
+        p: &'a Problem,
+        sequence: AccessSequence,
+        capacity: u64,
+        may: Permissions,
+    ) -> State<'a> {
+        let headroom = Arena::filled(capacity, p.ops.len());
+        let headroom = Headroom { kept: headroom.clone(), all: headroom };
+        let mut recompute = p.ops.next_id().0;
         let id = |step: &Step| {
-            again += u32::from(step.again.is_some());
-            StepId(if step.again.is_some() { again } else { step.op.0 })
+            recompute += u32::from(step.recompute.is_some());
+            StepId(if step.recompute.is_some() { recompute } else { step.op.0 })
         };
         let ids = sequence.steps.values().map(id).collect();
-        State::with_ids(p, sequence, ids, room, may)
+        State::with_ids(p, sequence, ids, headroom, may)
     }
 
     fn with_ids(
         p: &'a Problem,
         sequence: AccessSequence,
         ids: Arena<StepPos, StepId>,
-        room: Room<OpPos>,
-        may: May,
+        headroom: Headroom<OpPos>,
+        may: Permissions,
     ) -> State<'a> {
         let copies = Copies::new(p, &sequence.gaps);
         let n = sequence.steps.len();
@@ -106,7 +111,7 @@ impl<'a> State<'a> {
         let mut anchor = Arena::filled(p.ops.next_id(), n + 1);
         for (i, step) in sequence.steps.iter().rev() {
             anchor[i] = anchor[i.next()];
-            if step.again.is_none() {
+            if step.recompute.is_none() {
                 ran[step.op] = i;
                 anchor[i] = step.op;
             }
@@ -122,10 +127,10 @@ impl<'a> State<'a> {
             ids,
             ran,
             anchor,
-            room,
+            headroom,
             ns_per_byte: recompute::ns_per_byte(p),
             copies,
-            capacity: Room { kept: Arena::default(), all: Arena::default() },
+            capacity: Headroom { kept: Arena::default(), all: Arena::default() },
             least,
             open,
             outs,
@@ -142,11 +147,11 @@ impl<'a> State<'a> {
     /// The capacity of every step from that of the ops.
     pub(crate) fn resize(&mut self) {
         let steps = self.anchor.values().take(self.steps());
-        let of = |room: &Arena<OpPos, u64>| {
-            let most = room.values().copied().max().unwrap_or(0);
-            steps.clone().map(|&op| room.get(op).copied().unwrap_or(most)).collect()
+        let of = |headroom: &Arena<OpPos, u64>| {
+            let most = headroom.values().copied().max().unwrap_or(0);
+            steps.clone().map(|&op| headroom.get(op).copied().unwrap_or(most)).collect()
         };
-        self.capacity = Room { kept: of(&self.room.kept), all: of(&self.room.all) };
+        self.capacity = Headroom { kept: of(&self.headroom.kept), all: of(&self.headroom.all) };
     }
 
     /// The tensor of a gap, and the id of the step that it follows.
@@ -162,7 +167,7 @@ impl<'a> State<'a> {
             && gap.from >= 0
             && gap.open()
             && !gap.dead
-            && self.p.tensors[gap.tensor].kind == Kind::Transient;
+            && self.p.tensors[gap.tensor].kind == TensorKind::Transient;
         if !possible {
             return None;
         }
@@ -195,12 +200,12 @@ impl<'a> State<'a> {
 
     /// Takes other steps; what was swapped from a step on still is.
     fn replace(&mut self, steps: Vec<(Step, StepId)>) {
-        let room = self.room.clone();
+        let headroom = self.headroom.clone();
         let ids = steps.iter().map(|step| step.1).collect();
         let sequence = AccessSequence::new(self.p, steps.into_iter().map(|step| step.0).collect());
-        let mut new = State::with_ids(self.p, sequence, ids, room, self.may);
+        let mut new = State::with_ids(self.p, sequence, ids, headroom, self.may);
         for t in self.p.tensors.ids() {
-            new.mirror(t, self.genotype.mirrored[t]);
+            new.set_shadow(t, self.genotype.shadowed[t]);
             let mut old =
                 self.genotype.sequence.gaps_of(t).filter(|&g| self.open[g] && self.swapped(g)).peekable();
             if old.peek().is_none() {
@@ -236,24 +241,24 @@ impl<'a> State<'a> {
     }
 
     /// Whether a tensor may be on both sides when a step begins.
-    pub(crate) fn may_mirror(&self, t: TensorId) -> bool {
-        self.may.mirror && self.p.tensors[t].persistent() && self.may.allow.swap && self.p.device.can_swap()
+    pub(crate) fn may_shadow(&self, t: TensorId) -> bool {
+        self.may.shadow && self.p.tensors[t].persistent() && self.may.allow.swap && self.p.device.can_swap()
     }
 
     /// Has a persistent tensor on both sides when a step begins, or not.
-    pub(crate) fn mirror(&mut self, t: TensorId, mirrored: bool) {
-        if self.genotype.mirrored[t] == mirrored {
+    pub(crate) fn set_shadow(&mut self, t: TensorId, shadowed: bool) {
+        if self.genotype.shadowed[t] == shadowed {
             return;
         }
-        self.journal.push(Change::Mirror(t));
-        self.genotype.mirrored[t] = mirrored;
+        self.journal.push(Change::Shadow(t));
+        self.genotype.shadowed[t] = shadowed;
         self.genotype.copies_out_of(self.p, t, &mut self.outs);
     }
 
     /// Swaps nothing that need not be, and runs nothing again.
     pub(crate) fn clear(&mut self) {
         if self.genotype.sequence.steps.len() > self.p.ops.len() {
-            let dropped = self.genotype.sequence.steps.values().map(|s| s.again.is_some()).collect();
+            let dropped = self.genotype.sequence.steps.values().map(|s| s.recompute.is_some()).collect();
             self.restructure(&[], &dropped, 0.0);
         }
         for g in self.open.ids() {
@@ -261,9 +266,9 @@ impl<'a> State<'a> {
                 self.set(g, false);
             }
         }
-        for t in self.genotype.mirrored.ids() {
-            if self.genotype.mirrored[t] {
-                self.mirror(t, false);
+        for t in self.genotype.shadowed.ids() {
+            if self.genotype.shadowed[t] {
+                self.set_shadow(t, false);
             }
         }
     }
@@ -298,7 +303,7 @@ impl<'a> State<'a> {
         while let Some(change) = self.journal.pop() {
             match change {
                 Change::Swap(g) => self.set(g, !self.swapped(g)),
-                Change::Mirror(t) => self.mirror(t, !self.genotype.mirrored[t]),
+                Change::Shadow(t) => self.set_shadow(t, !self.genotype.shadowed[t]),
             }
             self.journal.pop();
         }

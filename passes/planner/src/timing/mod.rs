@@ -214,7 +214,7 @@ impl Timing {
             self.cells[position].make_room(time, gap);
         }
         for (position, time, gap) in self.late_need.drain(..) {
-            self.cells[position].await_copy(time, gap);
+            self.cells[position].wait_for_copy(time, gap);
         }
         let mut walk = Walk {
             c: Clock { base: clock.compute, ..*clock },

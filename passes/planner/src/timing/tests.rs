@@ -137,13 +137,13 @@ impl Plain {
 
 /// The ops in order, some of them again later.
 fn steps(p: &Problem, draw: &mut Seed) -> Vec<Step> {
-    let mut steps: Vec<Step> = p.ops.ids().map(|op| Step { op, again: None }).collect();
+    let mut steps: Vec<Step> = p.ops.ids().map(|op| Step { op, recompute: None }).collect();
     for op in p.ops.ids() {
         let writes = &p.ops[op].writes;
         if p.ops[op].repeatable && draw.below(4) == 0 && !writes.is_empty() {
-            let again = Some(writes[draw.below(writes.len() as u64) as usize]);
+            let recompute = Some(writes[draw.below(writes.len() as u64) as usize]);
             let at = op.index() + 1 + draw.below((p.ops.len() - op.index()) as u64) as usize;
-            steps.insert(at, Step { op, again });
+            steps.insert(at, Step { op, recompute });
         }
     }
     steps
@@ -162,8 +162,8 @@ fn genotype(p: &Problem, draw: &mut Seed) -> Genotype {
             *swap = Some(Swap { drop, back });
         }
     }
-    for (tensor, mirrored) in p.tensors.values().zip(s.mirrored.values_mut()) {
-        *mirrored = tensor.persistent() && draw.below(2) == 0;
+    for (tensor, shadowed) in p.tensors.values().zip(s.shadowed.values_mut()) {
+        *shadowed = tensor.persistent() && draw.below(2) == 0;
     }
     s.early = draw.below(2) == 0;
     s

@@ -47,7 +47,7 @@ impl Cell {
         }
     }
 
-    pub(super) fn await_copy(&mut self, time: u64, gap: GapIx) {
+    pub(super) fn wait_for_copy(&mut self, time: u64, gap: GapIx) {
         if (time, gap) > (self.need, self.need_gap) {
             (self.need, self.need_gap) = (time, gap);
         }
@@ -170,7 +170,7 @@ impl Walk<'_> {
             if ahead && cell >= i {
                 self.late_need.push((cell, c.h2d, gap));
             } else {
-                self.cells[cell].await_copy(c.h2d, gap);
+                self.cells[cell].wait_for_copy(c.h2d, gap);
             }
             k = next;
         }

@@ -2,7 +2,7 @@
 //! numbers.
 
 use memc_ir::{Id, Ids};
-use memc_planner::{Gap, GapIx, Kind, StepPos, Swap, solve};
+use memc_planner::{Gap, GapIx, StepPos, Swap, TensorKind, solve};
 
 use super::score::{Areas, Load, aoa, doa, swdoa};
 use super::*;
@@ -12,7 +12,7 @@ const MB: u64 = 1 << 20;
 
 /// A step of ops of 10 ms; each variable: name, MB, its accesses. A link of 1 MB per ms.
 fn step(ops: u32, variables: &[(&str, u64, &[u32])]) -> Problem {
-    let tensors = variables.iter().map(|v| tensor(v.0, Kind::Transient, v.1 * MB)).collect();
+    let tensors = variables.iter().map(|v| tensor(v.0, TensorKind::Transient, v.1 * MB)).collect();
     let ops = (0..ops).map(|i| {
         let touched = |first: bool| -> Vec<u32> {
             let now = |accesses: &[u32]| accesses.contains(&i) && (accesses.first() == Some(&i)) == first;
