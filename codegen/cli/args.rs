@@ -87,8 +87,8 @@ Examples:
     /// Say what a plan does to each tensor and why, and what its kernels wait for
     #[command(after_help = "\
 A tensor that is kept needs no row. `makes room for` is the op at which most is on the device while the tensor
-is away, and how much that is; `hidden` is the part of the copies that no kernel waited for. An op that waits
-before it runs a second time is marked `(again)`.
+is away, and how much that is; `hidden` is the part of the copies that no kernel waited for. A recomputed op that
+waits is marked `(recomputed)`.
 
 Examples:
   memc explain models/cnn_bn/training_model.onnx --gpu-mem 300K

@@ -72,7 +72,7 @@ fn to_json(told: &Explanation, report: &Report) -> Result<Value, Error> {
 
 /// Mark of a tensor that begins a step on both sides.
 fn sides(tensor: &TensorFate) -> &'static str {
-    if tensor.home == Some("both") { "*" } else { "" }
+    if tensor.resident == Some("both") { "*" } else { "" }
 }
 
 fn cost_ns(gap: &Gap) -> u64 {
@@ -96,7 +96,7 @@ fn tensors(all: &[TensorFate], top: usize, kept: bool) -> String {
             ]);
         }
     }
-    let mut out = table(&["", "", "bytes", "copies", "run again", "waited for"], &rows);
+    let mut out = table(&["", "", "bytes", "copies", "recomputed", "waited for"], &rows);
     let mut gaps: Vec<(usize, &Gap)> =
         all.iter().enumerate().flat_map(|(t, of)| of.gaps.iter().map(move |g| (t, g))).collect();
     gaps.sort_by_key(|(t, g)| (Reverse((g.waited_ns + g.recompute_ns, cost_ns(g))), *t, g.next_step));
@@ -115,7 +115,7 @@ fn tensors(all: &[TensorFate], top: usize, kept: bool) -> String {
             "leaves after",
             "back for",
             "copies",
-            "again",
+            "recompute",
             "hidden",
             "makes room for",
         ];
@@ -123,7 +123,7 @@ fn tensors(all: &[TensorFate], top: usize, kept: bool) -> String {
         out.push_str(&narrow_table(&header, &rows));
         out.push_str(&more(gaps.len(), top, "gap"));
     }
-    let both = all.iter().filter(|t| t.home == Some("both")).count();
+    let both = all.iter().filter(|t| t.resident == Some("both")).count();
     if both > 0 {
         out.push_str(&format!(
             "* begins a step on both sides, on the device and in host memory: {}; it leaves without a copy \
@@ -165,8 +165,8 @@ fn stalls(all: &[Stall], top: usize) -> String {
     let mut stalls: Vec<&Stall> = all.iter().collect();
     stalls.sort_by_key(|s| (Reverse(s.ns), s.at_ns));
     let row = |s: &&Stall| {
-        let again = if s.again { " (again)" } else { "" };
-        vec![format!("{}{again}", s.op), ms(s.at_ns), ms(s.ns), s.waits_for.clone(), s.because_of.clone()]
+        let recomputed = if s.recompute { " (recomputed)" } else { "" };
+        vec![format!("{}{recomputed}", s.op), ms(s.at_ns), ms(s.ns), s.waits_for.clone(), s.because_of.clone()]
     };
     let rows: Vec<Vec<String>> = stalls.iter().take(top).map(row).collect();
     let header = ["op that waits", "at", "for", "waits for", "which waited for"];

@@ -346,9 +346,9 @@ fn a_stall_before_a_second_run_is_told_from_one_before_the_first() {
     let args = ["explain", &problem, "--gpu-mem", "4M", "--planner", "capuchin", "--top", "100"];
     let stalls = json(&memc_ok(&[&args[..], &["--json"]].concat()))["stalls"].clone();
     let stalls = stalls.as_array().unwrap();
-    let second = stalls.iter().filter(|s| s["again"] == true).count();
+    let second = stalls.iter().filter(|s| s["recompute"] == true).count();
     assert!(second > 0 && second < stalls.len(), "both kinds wait: {stalls:?}");
-    assert_eq!(memc_ok(&args).matches(" (again)").count(), second);
+    assert_eq!(memc_ok(&args).matches(" (recomputed)").count(), second);
 }
 
 /// Branches that all begin before the first ends: only another order fits. The plan has a bound and needs no

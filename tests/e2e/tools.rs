@@ -178,29 +178,30 @@ fn states_on_both_sides_are_told() {
     let (model, budget) = ("models/mlp_s/training_model.onnx", ["--gpu-mem", "10000B"]);
     memc_ok(&[&["compile", model, "--decisions", &saved, "-o", &plan], &budget[..]].concat());
     let decisions = std::fs::read_to_string(&saved).unwrap();
-    let name = |l: &str| l.strip_prefix("home %")?.split_once(" both").map(|(name, _)| name.to_string());
+    let name = |l: &str| l.strip_prefix("resident %")?.split_once(" both").map(|(name, _)| name.to_string());
     let both: Vec<String> = decisions.lines().filter_map(name).collect();
     assert!(!both.is_empty(), "{decisions}");
 
     let explain = [&["explain", model, "--apply", &saved], &budget[..]].concat();
     let told = json(&memc_ok(&[&explain[..], &["--json"]].concat()));
     let tensors = told["tensors"].as_array().unwrap();
-    let sides = |home: &str| tensors.iter().filter(|t| t["home"] == home).count();
+    let sides = |place: &str| tensors.iter().filter(|t| t["resident"] == place).count();
     let of_both = tensors.iter().filter(|t| both.iter().any(|name| t["name"] == name.as_str()));
-    assert!(of_both.clone().all(|t| t["home"] == "both"), "{told}");
+    assert!(of_both.clone().all(|t| t["resident"] == "both"), "{told}");
     assert_eq!((of_both.count(), sides("both")), (both.len(), both.len()), "{told}");
-    let count = |home: &str| decisions.lines().filter(|l| l.starts_with("home ") && l.contains(home)).count();
+    let count =
+        |place: &str| decisions.lines().filter(|l| l.starts_with("resident ") && l.contains(place)).count();
     assert_eq!((sides("dev"), sides("host")), (count(" dev"), count(" host")), "{told}");
     let text = memc_ok(&explain);
     assert!(text.contains(" swap* ") && text.contains("* begins a step on both sides"), "{text}");
 
     let states = json(&memc_ok(&["dump", &plan, "--json"]))["states"].as_array().unwrap().clone();
-    let mirrored: Vec<&str> = states
+    let shadowed: Vec<&str> = states
         .iter()
         .filter(|s| s["host_shadow"]["space"] == "host")
         .map(|s| s["name"].as_str().unwrap())
         .collect();
-    assert_eq!(mirrored, both);
+    assert_eq!(shadowed, both);
     let lines = memc_ok(&["dump", &plan]);
     assert_eq!(
         lines.lines().filter(|l| l.starts_with("state ") && l.contains(" ; host shadow host+")).count(),

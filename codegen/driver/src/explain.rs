@@ -3,7 +3,7 @@
 
 use memc_ir::Arena;
 use memc_planner::attribution::{self, Back, Cause, Late, account};
-use memc_planner::{Home, OpPos, Schedule, TensorId};
+use memc_planner::{OpPos, Resident, Schedule, TensorId};
 use serde::{Serialize, Serializer};
 
 use crate::instance::Candidate;
@@ -66,7 +66,7 @@ pub struct TensorFate {
     pub bytes: u64,
     pub kind: &'static str,
     /// Where a persistent tensor is when a step begins: `dev`, `host` or `both`.
-    pub home: Option<&'static str>,
+    pub resident: Option<&'static str>,
     pub does: Does,
     pub gaps: Vec<Gap>,
 }
@@ -102,7 +102,7 @@ pub struct Gap {
 pub struct Stall {
     pub op: String,
     /// Whether the op is recomputed.
-    pub again: bool,
+    pub recompute: bool,
     pub at_ns: u64,
     pub ns: u64,
     pub waits_for: String,
@@ -123,7 +123,7 @@ pub fn explain(candidate: &Candidate, plan: &Schedule) -> Explanation {
             name: tensor.name.clone(),
             bytes: tensor.bytes,
             kind: tensor.kind.name(),
-            home: plan.decisions.homes.get(&t).map(Home::name),
+            resident: plan.decisions.residents.get(&t).map(Resident::name),
             does: Does::Keep,
             gaps: Vec::new(),
         })
@@ -181,7 +181,7 @@ impl Names<'_> {
         let (waits_for, because_of) = self.cause(stall.cause);
         Stall {
             op: self.op(stall.op),
-            again: stall.recompute,
+            recompute: stall.recompute,
             at_ns: stall.at_ns,
             ns: stall.ns,
             waits_for,

@@ -35,7 +35,7 @@ const MAX_OFFSET: u64 = 1 << 60;
 
 /// Where a persistent tensor starts and ends every step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Home {
+pub enum Resident {
     /// In device memory, at the offset if given.
     Dev(Option<u64>),
     /// In device memory, at the offset if given, with the same content in host memory.
@@ -44,13 +44,13 @@ pub enum Home {
     Host,
 }
 
-impl Home {
+impl Resident {
     /// Spelling in files, without the offset.
     pub fn name(&self) -> &'static str {
         match self {
-            Home::Dev(_) => "dev",
-            Home::Both(_) => "both",
-            Home::Host => "host",
+            Resident::Dev(_) => "dev",
+            Resident::Both(_) => "both",
+            Resident::Host => "host",
         }
     }
 }
@@ -91,8 +91,8 @@ pub struct Run {
 pub struct Decisions {
     /// The order that the problem was posed in.
     pub order: Order,
-    /// Homes of the persistent tensors.
-    pub homes: BTreeMap<TensorId, Home>,
+    /// Resident places of the persistent tensors.
+    pub residents: BTreeMap<TensorId, Resident>,
     /// Actions in order.
     pub actions: Vec<Action>,
 }
@@ -103,7 +103,7 @@ impl Decisions {
         let mut d = Decisions::default();
         let mut arrived = Arena::filled(false, problem.tensors.len());
         for (t, _) in problem.tensors.iter().filter(|(_, t)| t.persistent()) {
-            d.homes.insert(t, Home::Dev(None));
+            d.residents.insert(t, Resident::Dev(None));
             arrived[t] = true;
         }
         for (i, op) in problem.ops.iter() {
@@ -132,16 +132,16 @@ impl Decisions {
     pub fn print(&self, problem: &Problem) -> String {
         let tensor = |t: TensorId| name(&problem.tensors[t].name);
         let offset = |at: Option<u64>| at.map_or_else(String::new, |at| format!(" @ {at}"));
-        let mut out = String::from("decisions 1\n");
+        let mut out = String::from("decisions 2\n");
         if self.order != Order::Given {
             let _ = writeln!(out, "order {}", self.order.name());
         }
-        for (&t, home) in &self.homes {
-            let at = match home {
-                Home::Dev(at) | Home::Both(at) => *at,
-                Home::Host => None,
+        for (&t, resident) in &self.residents {
+            let at = match resident {
+                Resident::Dev(at) | Resident::Both(at) => *at,
+                Resident::Host => None,
             };
-            let _ = writeln!(out, "home {} {}{}", tensor(t), home.name(), offset(at));
+            let _ = writeln!(out, "resident {} {}{}", tensor(t), resident.name(), offset(at));
         }
         for action in &self.actions {
             match action {
@@ -155,7 +155,7 @@ impl Decisions {
                     let _ = writeln!(out, "drop {}", tensor(*t));
                 }
                 Action::Run(run) => {
-                    let word = if run.recompute { "redo" } else { "run" };
+                    let word = if run.recompute { "recompute" } else { "run" };
                     let mut places: Vec<String> =
                         run.at.iter().map(|(t, o)| format!("{}{}", tensor(*t), offset(*o))).collect();
                     places.extend(run.scratch.iter().map(|o| format!("scratch{}", offset(*o))));
@@ -194,14 +194,22 @@ impl Decisions {
         let names = Names::new(problem);
         let mut lines =
             text.lines().enumerate().map(|(i, l)| (i + 1, l.trim())).filter(|(_, l)| !l.is_empty());
-        if lines.next().map(|(_, l)| l) != Some("decisions 1") {
-            return Err("a decision file starts with `decisions 1`".into());
+        match lines.next().map(|(_, l)| l) {
+            Some("decisions 2") => {}
+            Some("decisions 1") => {
+                return Err(
+                    "`decisions 1` is of an earlier release, with `home` and `redo` for `resident` and \
+                            `recompute`; plan again"
+                        .into(),
+                );
+            }
+            _ => return Err("a decision file starts with `decisions 2`".into()),
         }
         let mut d = Decisions { order: Decisions::order_in(text), ..Decisions::default() };
         let mut at = Lines::default();
         for (number, line) in lines.filter(|&(number, line)| number > 2 || line != "order greedy") {
             match names.line(line, &mut d).map_err(|e| e.at(At::Line(number)))? {
-                Some(tensor) => _ = at.homes.insert(tensor, number),
+                Some(tensor) => _ = at.residents.insert(tensor, number),
                 None => at.actions.push(number),
             }
         }
@@ -212,8 +220,8 @@ impl Decisions {
 /// Where a text form says what, in lines from 1.
 #[derive(Default)]
 pub(crate) struct Lines {
-    /// The home of a tensor.
-    pub(crate) homes: BTreeMap<TensorId, usize>,
+    /// The resident place of a tensor.
+    pub(crate) residents: BTreeMap<TensorId, usize>,
     /// Every action.
     pub(crate) actions: Vec<usize>,
 }
@@ -255,39 +263,39 @@ impl Names {
         Ok((self.tensor(tensor)?, at))
     }
 
-    /// Reads a line: an action, or the home of the tensor that is returned.
+    /// Reads a line: an action, or the resident place of the tensor that is returned.
     fn line(&self, line: &str, d: &mut Decisions) -> Result<Option<TensorId>, DecisionsError> {
         let (word, rest) = line.split_once(' ').ok_or("expected a word and a name")?;
         match word {
-            "home" => {
+            "resident" => {
                 let word =
                     |w: &str| rest.rsplit_once(w).filter(|(_, end)| end.is_empty() || end.starts_with(" @ "));
-                let (tensor, home) = if let Some((tensor, "")) = word(" host") {
-                    (tensor, Home::Host)
+                let (tensor, resident) = if let Some((tensor, "")) = word(" host") {
+                    (tensor, Resident::Host)
                 } else if let Some((tensor, at)) = word(" dev") {
-                    (tensor, Home::Dev(split_offset(at)?.1))
+                    (tensor, Resident::Dev(split_offset(at)?.1))
                 } else if let Some((tensor, at)) = word(" both") {
-                    (tensor, Home::Both(split_offset(at)?.1))
+                    (tensor, Resident::Both(split_offset(at)?.1))
                 } else {
                     return Err("expected `host`, `dev` or `both`".into());
                 };
                 let tensor = self.tensor(tensor)?;
                 if !self.persistent[tensor] {
-                    return Err("only states and constants have homes".into());
+                    return Err("only states and constants are resident".into());
                 }
-                if d.homes.insert(tensor, home).is_some() {
-                    return Err("the tensor has a home already".into());
+                if d.residents.insert(tensor, resident).is_some() {
+                    return Err("the tensor is resident somewhere already".into());
                 }
                 return Ok(Some(tensor));
             }
             "in" => d.actions.push(Action::In(self.place(rest)?)),
             "out" => d.actions.push(Action::Out(self.tensor(rest)?)),
             "drop" => d.actions.push(Action::Drop(self.tensor(rest)?)),
-            "run" | "redo" => {
+            "run" | "recompute" => {
                 let (op, mut rest) = rest.split_once(' ').unwrap_or((rest, ""));
                 let op = *self.ops.get(op).ok_or_else(|| format!("no op defines {op}"))?;
                 rest = rest.trim().strip_prefix("at ").unwrap_or(rest.trim());
-                let mut run = Run { op, recompute: word == "redo", ..Run::default() };
+                let mut run = Run { op, recompute: word == "recompute", ..Run::default() };
                 for item in rest.split(',').map(str::trim).filter(|s| !s.is_empty()) {
                     if let Some(o) = item.strip_prefix("scratch") {
                         run.scratch.push(split_offset(o)?.1);

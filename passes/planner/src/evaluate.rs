@@ -3,7 +3,7 @@
 use memc_alloc::{Algorithm, Options};
 use memc_ir::{Arena, ByteRange, Id};
 
-use crate::decisions::{Action, Decisions, Home};
+use crate::decisions::{Action, Decisions, Resident};
 use crate::error::DecisionsError;
 use crate::ids::{CommandIx, SlotIx, StepPos, TensorId, Tick};
 use crate::pack;
@@ -201,10 +201,11 @@ fn settle(d: &mut Decisions, slot: &Slot) {
         }
     };
     match slot.site {
-        Site::HostHome(_) | Site::Copy | Site::Output => {}
-        Site::Home(t) => {
-            let both = matches!(d.homes.get(&t), Some(Home::Both(_)));
-            d.homes.insert(t, if both { Home::Both(slot.offset) } else { Home::Dev(slot.offset) });
+        Site::HostResident(_) | Site::Copy | Site::Output => {}
+        Site::Resident(t) => {
+            let both = matches!(d.residents.get(&t), Some(Resident::Both(_)));
+            d.residents
+                .insert(t, if both { Resident::Both(slot.offset) } else { Resident::Dev(slot.offset) });
         }
         Site::In(i) => {
             if let Some(Action::In(place)) = d.actions.get_mut(i) {

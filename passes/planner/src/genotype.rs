@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use memc_ir::{Arena, Id, Ids};
 
 use crate::access_sequence::{AccessSequence, Gap};
-use crate::decisions::{Action, Decisions, Home, Run};
+use crate::decisions::{Action, Decisions, Resident, Run};
 use crate::ids::{GapIx, OpPos, StepPos, TensorId};
 use crate::problem::{Problem, TensorKind};
 
@@ -179,12 +179,12 @@ impl Genotype {
             if p.tensors[t].persistent() {
                 let gaps = s.gaps_of(t);
                 let host = gaps.is_empty() || self.home_on_host(gaps);
-                let home = match self.needs_shadow(t) {
-                    _ if host => Home::Host,
-                    true => Home::Both(None),
-                    false => Home::Dev(None),
+                let resident = match self.needs_shadow(t) {
+                    _ if host => Resident::Host,
+                    true => Resident::Both(None),
+                    false => Resident::Dev(None),
                 };
-                x.d.homes.insert(t, home);
+                x.d.residents.insert(t, resident);
                 x.here[t] = !host;
             }
         }

@@ -29,7 +29,7 @@ mod trace;
 mod waits;
 
 pub use access_sequence::{AccessSequence, Gap, Step, Touch};
-pub use decisions::{Action, Decisions, Home, Order, Place, Run};
+pub use decisions::{Action, Decisions, Order, Place, Resident, Run};
 pub use default::{Starts, plan};
 pub use error::{At, DecisionsError};
 pub use evaluate::{

@@ -105,7 +105,7 @@ mod tests {
             offset: None,
             live: live.iter().map(|&(from, to)| (Tick(from), Tick(to))).collect(),
             tensor: None,
-            site: Site::Home(TensorId(0)),
+            site: Site::Resident(TensorId(0)),
         }
     }
 

@@ -24,17 +24,17 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Whether it is a persistent tensor's home on the device.
-    pub(crate) fn is_home(&self) -> bool {
-        matches!(self.site, Site::Home(_))
+    /// Whether it is a persistent tensor's resident slot.
+    pub(crate) fn is_resident(&self) -> bool {
+        matches!(self.site, Site::Resident(_))
     }
 }
 
 /// Role of a slot, and the part of the decisions that names its offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Site {
-    /// A persistent tensor's home on the device.
-    Home(TensorId),
+    /// A persistent tensor's resident slot.
+    Resident(TensorId),
     /// `In` action.
     In(usize),
     /// An entry of a run's `at`.
@@ -44,7 +44,7 @@ pub enum Site {
     /// A run's workspace.
     Workspace(usize),
     /// A tensor's place in host memory from step to step; decisions name no offset.
-    HostHome(TensorId),
+    HostResident(TensorId),
     /// The host copy made by one `Out` action; decisions name no offset.
     Copy,
     /// A result of the step in host memory; decisions name no offset.
@@ -55,8 +55,10 @@ impl Site {
     /// Memory that the slot is in.
     pub fn space(self) -> Space {
         match self {
-            Site::HostHome(_) | Site::Copy | Site::Output => Space::Host,
-            Site::Home(_) | Site::In(_) | Site::At(..) | Site::Scratch(..) | Site::Workspace(_) => Space::Dev,
+            Site::HostResident(_) | Site::Copy | Site::Output => Space::Host,
+            Site::Resident(_) | Site::In(_) | Site::At(..) | Site::Scratch(..) | Site::Workspace(_) => {
+                Space::Dev
+            }
         }
     }
 }

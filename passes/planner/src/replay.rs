@@ -55,15 +55,15 @@ fn check_overlaps(p: &Problem, trace: &Trace, lines: &Lines) -> Result<(), Decis
 /// Name of a place, and the line that gives it.
 fn place(p: &Problem, slot: &Slot, lines: &Lines) -> String {
     let (what, line) = match slot.site {
-        Site::Home(t) => {
+        Site::Resident(t) => {
             let tensor = p.tensors.get(t).map_or("", |t| t.name.as_str());
-            (format!("the home of %{tensor}"), lines.homes.get(&t))
+            (format!("the resident slot of %{tensor}"), lines.residents.get(&t))
         }
         Site::In(i) => ("a place to copy to".into(), lines.actions.get(i)),
         Site::At(i, k) => (format!("place {} of a run", k + 1), lines.actions.get(i)),
         Site::Scratch(i, _) => ("the scratch of a run".into(), lines.actions.get(i)),
         Site::Workspace(i) => ("the workspace of a run".into(), lines.actions.get(i)),
-        Site::HostHome(_) | Site::Copy | Site::Output => ("a place in host memory".into(), None),
+        Site::HostResident(_) | Site::Copy | Site::Output => ("a place in host memory".into(), None),
     };
     let offset = slot.offset.unwrap_or(0);
     let line = line.map_or_else(String::new, |line| format!(" in line {line}"));
@@ -85,35 +85,39 @@ mod tests {
     /// Reads decisions after their first line, which an empty one follows.
     fn replayed(rest: &str) -> Result<u64, String> {
         let p = crate::json::parse(PROBLEM).expect("a problem");
-        replay(&p, &format!("decisions 1\n\n{rest}"))
+        replay(&p, &format!("decisions 2\n\n{rest}"))
             .map(|r| r.evaluation.dev_bytes)
             .map_err(|e| e.to_string())
     }
 
     #[test]
     fn what_is_right_is_carried_out() {
-        assert_eq!(replayed("home %w dev @ 0\nhome %m dev\nrun %step at ws @ 128"), Ok(192));
-        assert_eq!(replayed("home %w dev\nhome %m host\nin %m\nrun %step at ws\nout %m\ndrop %m"), Ok(192));
+        assert_eq!(replayed("resident %w dev @ 0\nresident %m dev\nrun %step at ws @ 128"), Ok(192));
+        assert_eq!(
+            replayed("resident %w dev\nresident %m host\nin %m\nrun %step at ws\nout %m\ndrop %m"),
+            Ok(192)
+        );
     }
 
     #[test]
     fn what_is_wrong_is_said_with_its_line() {
-        let homes = "home %w dev @ 0\nhome %m host\n";
+        let residents = "resident %w dev @ 0\nresident %m host\n";
         for (rest, expected) in [
-            ("home %w both\nhome %x dev", "line 4: no tensor is called %x"),
-            (&format!("{homes}\nrun %step at ws"), "line 6: step needs %m, which is not on the device"),
-            (&format!("{homes}in %m\nin %m"), "line 6: %m is on the device already"),
+            ("resident %w both\nresident %x dev", "line 4: no tensor is called %x"),
+            (&format!("{residents}\nrun %step at ws"), "line 6: step needs %m, which is not on the device"),
+            (&format!("{residents}in %m\nin %m"), "line 6: %m is on the device already"),
             (
-                &format!("{homes}in %m @ 0\nrun %step at ws\ndrop %m"),
-                "the home of %w in line 3 (@ 0, 64 B) and a place to copy to in line 5 (@ 0, 64 B) overlap",
+                &format!("{residents}in %m @ 0\nrun %step at ws\ndrop %m"),
+                "the resident slot of %w in line 3 (@ 0, 64 B) and \
+                 a place to copy to in line 5 (@ 0, 64 B) overlap",
             ),
             (
-                &format!("{homes}in %m @ 64\nrun %step at ws @ 64\ndrop %m"),
+                &format!("{residents}in %m @ 64\nrun %step at ws @ 64\ndrop %m"),
                 "a place to copy to in line 5 (@ 64, 64 B) and the workspace \
                  of a run in line 6 (@ 64, 64 B) overlap",
             ),
-            (homes, "step never runs"),
-            ("home %w dev", "%m has no home"),
+            (residents, "step never runs"),
+            ("resident %w dev", "%m is resident nowhere"),
         ] {
             assert_eq!(replayed(rest), Err(expected.into()), "{rest}");
         }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use memc_ir::{Arena, Bytes};
 
-use crate::decisions::{Action, Decisions, Home, Place, Run};
+use crate::decisions::{Action, Decisions, Place, Resident, Run};
 use crate::error::{At, DecisionsError};
 use crate::ids::{CommandIx, OpPos, SlotIx, TensorId, Tick};
 use crate::place::{Command, CommandKind, Site, Slot, Stream, Trace};
@@ -19,7 +19,7 @@ struct State {
     /// Slot on the device.
     slot: Option<SlotIx>,
     /// Slot on the device in which the tensor begins and ends a step, and to which it always returns.
-    home: Option<SlotIx>,
+    resident: Option<SlotIx>,
     /// Slot in host memory, and the content that is in it: how many writes it has seen.
     host: Option<(SlotIx, usize)>,
     /// Slot in host memory from which the content is on its way to the device.
@@ -53,7 +53,7 @@ pub fn trace(p: &Problem, d: &Decisions) -> Result<Trace, DecisionsError> {
         expiring: BTreeMap::new(),
     };
     for t in p.tensors.ids() {
-        x.home(t)?;
+        x.resident(t)?;
     }
     x.out.start = x.now;
     for (i, action) in d.actions.iter().enumerate() {
@@ -104,23 +104,25 @@ impl Tracer<'_> {
         self.out.commands.push(Command { kind, stream, at, ns, reads, writes, after });
     }
 
-    fn home(&mut self, t: TensorId) -> Result<(), DecisionsError> {
+    fn resident(&mut self, t: TensorId) -> Result<(), DecisionsError> {
         let tensor = &self.p.tensors[t];
-        let home = self.d.homes.get(&t).copied();
-        match (tensor.kind, home) {
+        let resident = self.d.residents.get(&t).copied();
+        match (tensor.kind, resident) {
             (TensorKind::Transient, _) => {}
-            (TensorKind::Persistent, None) => return Err(format!("%{} has no home", tensor.name).into()),
-            (TensorKind::Persistent, Some(Home::Dev(at) | Home::Both(at))) => {
-                let slot = self.slot(Some(t), tensor.bytes, at, Site::Home(t));
+            (TensorKind::Persistent, None) => {
+                return Err(format!("%{} is resident nowhere", tensor.name).into());
+            }
+            (TensorKind::Persistent, Some(Resident::Dev(at) | Resident::Both(at))) => {
+                let slot = self.slot(Some(t), tensor.bytes, at, Site::Resident(t));
                 self.state[t].slot = Some(slot);
-                self.state[t].home = Some(slot);
-                if matches!(home, Some(Home::Both(_))) {
-                    let host = self.slot(Some(t), tensor.bytes, None, Site::HostHome(t));
+                self.state[t].resident = Some(slot);
+                if matches!(resident, Some(Resident::Both(_))) {
+                    let host = self.slot(Some(t), tensor.bytes, None, Site::HostResident(t));
                     self.state[t].host = Some((host, 0));
                 }
             }
-            (TensorKind::Input, _) | (TensorKind::Persistent, Some(Home::Host)) => {
-                self.state[t].host = Some((self.slot(Some(t), tensor.bytes, None, Site::HostHome(t)), 0));
+            (TensorKind::Input, _) | (TensorKind::Persistent, Some(Resident::Host)) => {
+                self.state[t].host = Some((self.slot(Some(t), tensor.bytes, None, Site::HostResident(t)), 0));
             }
         }
         Ok(())
@@ -148,8 +150,8 @@ impl Tracer<'_> {
                 let Some(slot) = state.slot else {
                     return Err(format!("%{} is not on the device", self.name(*t)).into());
                 };
-                let at_home = matches!(self.d.homes.get(t), Some(Home::Host | Home::Both(_)));
-                let host = match state.host.filter(|_| at_home) {
+                let on_host = matches!(self.d.residents.get(t), Some(Resident::Host | Resident::Both(_)));
+                let host = match state.host.filter(|_| on_host) {
                     Some((host, _)) => host,
                     None => {
                         let host = self.slot(Some(*t), tensor.bytes, None, Site::Copy);
@@ -187,17 +189,21 @@ impl Tracer<'_> {
         if self.state[t].slot.is_some() {
             return Err(format!("%{} is on the device already", self.name(t)).into());
         }
-        let slot = match self.state[t].home {
+        let slot = match self.state[t].resident {
             None => self.slot(Some(t), self.p.tensors[t].bytes, at, site),
-            Some(home) => {
-                let known = self.out.slots[home].offset;
+            Some(resident) => {
+                let known = self.out.slots[resident].offset;
                 if at.is_some() && known.is_some() && at != known {
-                    return Err(format!("%{} returns to another place than its home", self.name(t)).into());
+                    return Err(format!(
+                        "%{} returns to another offset than its resident slot's",
+                        self.name(t)
+                    )
+                    .into());
                 }
                 let from = self.tick();
-                self.out.slots[home].offset = known.or(at);
-                self.out.slots[home].live.push((from, Tick::NEVER));
-                home
+                self.out.slots[resident].offset = known.or(at);
+                self.out.slots[resident].live.push((from, Tick::NEVER));
+                resident
             }
         };
         self.state[t].slot = Some(slot);
@@ -316,14 +322,14 @@ impl Tracer<'_> {
         }
         for (t, tensor) in self.p.tensors.iter().filter(|(_, t)| t.persistent()) {
             let (state, last) = (&self.state[t], tensor.writes.len());
-            match self.d.homes.get(&t) {
-                Some(home @ (Home::Dev(_) | Home::Both(_))) => {
+            match self.d.residents.get(&t) {
+                Some(resident @ (Resident::Dev(_) | Resident::Both(_))) => {
                     if state.slot.is_none() || state.version != last {
                         return Err(
-                            format!("the step ends without %{} at home on the device", tensor.name).into()
+                            format!("the step ends without %{} in its resident slot", tensor.name).into()
                         );
                     }
-                    if matches!(home, Home::Both(_)) && state.host.is_none_or(|h| h.1 != last) {
+                    if matches!(resident, Resident::Both(_)) && state.host.is_none_or(|h| h.1 != last) {
                         return Err(format!("the step ends with another %{} on the host", tensor.name).into());
                     }
                 }
@@ -331,7 +337,11 @@ impl Tracer<'_> {
                     return Err(format!("the step ends with %{} still on the device", tensor.name).into());
                 }
                 _ if state.host.is_none_or(|h| h.1 != last) => {
-                    return Err(format!("the step ends without %{} at home on the host", tensor.name).into());
+                    return Err(format!(
+                        "the step ends without %{} in host memory, where it is resident",
+                        tensor.name
+                    )
+                    .into());
                 }
                 _ => {}
             }

@@ -94,8 +94,8 @@ impl Bufferizer<'_> {
             self.m.slots.ids().collect::<Vec<_>>().into_iter().zip(self.trace.slots.values())
         {
             let (t, host) = match planned.site {
-                Site::Home(t) => (t, false),
-                Site::HostHome(t) => (t, true),
+                Site::Resident(t) => (t, false),
+                Site::HostResident(t) => (t, true),
                 _ => continue,
             };
             let (value, kind) = self.p.storages.tensors[t];

@@ -51,18 +51,18 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
     if !request.allow.swap {
         return Err(NoPlan::Infeasible("belady finds nothing without swapping".into()));
     }
-    let mut homes: Vec<BTreeSet<TensorId>> =
+    let mut residents: Vec<BTreeSet<TensorId>> =
         SHARES.iter().map(|share| residents(p, capacity / 100 * share)).collect();
-    homes.push(BTreeSet::new());
-    homes.dedup();
+    residents.push(BTreeSet::new());
+    residents.dedup();
     let recompute = if request.allow.recompute { &RECOMPUTE[..] } else { &RECOMPUTE[..1] };
     let knobs = |h: usize| {
         let full = recompute.iter().map(move |&recompute| (h, Knobs { capacity, recompute }));
         full.chain(TIGHTER.map(|share| (h, Knobs { capacity: capacity / 100 * share, recompute: 0.0 })))
     };
-    let candidates: Vec<(usize, Knobs)> = (0..homes.len()).flat_map(knobs).collect();
+    let candidates: Vec<(usize, Knobs)> = (0..residents.len()).flat_map(knobs).collect();
     let plans: Vec<Result<Option<Schedule>, DecisionsError>> =
-        candidates.par_iter().map(|&(h, knobs)| attempt(p, &homes[h], knobs)).collect();
+        candidates.par_iter().map(|&(h, knobs)| attempt(p, &residents[h], knobs)).collect();
     let mut best: Option<Schedule> = None;
     let evaluations = plans.len() as u64;
     for planned in plans {
@@ -79,10 +79,10 @@ fn plan(p: &Problem, request: &Request<'_>) -> Result<Found, NoPlan> {
 
 fn attempt(
     p: &Problem,
-    homes: &BTreeSet<TensorId>,
+    residents: &BTreeSet<TensorId>,
     knobs: Knobs,
 ) -> Result<Option<Schedule>, DecisionsError> {
-    let Ok(mut decisions) = walk::plan(p, homes, knobs) else { return Ok(None) };
+    let Ok(mut decisions) = walk::plan(p, residents, knobs) else { return Ok(None) };
     prefetch(p, &mut decisions);
     let schedule = evaluate(p, decisions)?;
     Ok(Some(schedule).filter(|r| r.evaluation.dev_bytes <= knobs.capacity))

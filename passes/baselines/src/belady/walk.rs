@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use memc_ir::Arena;
-use memc_planner::{Action, Decisions, Home, OpPos, Place, Problem, Run, TensorId, TensorKind};
+use memc_planner::{Action, Decisions, OpPos, Place, Problem, Resident, Run, TensorId, TensorKind};
 
 use super::arena::{DeviceArena, Owner};
 
@@ -27,13 +27,13 @@ pub(super) struct Knobs {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct NoRoom(pub(super) OpPos);
 
-/// Plans the step with the given persistent tensors at home on the device and all others in host memory.
-pub(super) fn plan(p: &Problem, homes: &BTreeSet<TensorId>, knobs: Knobs) -> Result<Decisions, NoRoom> {
-    let mut w = AddressWalk::new(p, homes, knobs);
+/// Plans the step with the given persistent tensors resident on the device and all others in host memory.
+pub(super) fn plan(p: &Problem, residents: &BTreeSet<TensorId>, knobs: Knobs) -> Result<Decisions, NoRoom> {
+    let mut w = AddressWalk::new(p, residents, knobs);
     for i in p.ops.ids() {
         w.step(i).map_err(|()| NoRoom(i))?;
     }
-    Ok(Decisions { homes: w.homes, actions: w.actions, ..Decisions::default() })
+    Ok(Decisions { residents: w.residents, actions: w.actions, ..Decisions::default() })
 }
 
 /// A next touch, and the time of computing the tensor again for it in ns.
@@ -42,7 +42,7 @@ type Recomputation = (OpPos, Option<u64>);
 struct AddressWalk<'a> {
     p: &'a Problem,
     knobs: Knobs,
-    homes: BTreeMap<TensorId, Home>,
+    residents: BTreeMap<TensorId, Resident>,
     arena: DeviceArena,
     at: Arena<TensorId, Option<u64>>,
     /// True if host memory holds the tensor's present content.
@@ -63,7 +63,7 @@ struct AddressWalk<'a> {
 
 impl<'a> AddressWalk<'a> {
     fn new(p: &'a Problem, resident: &BTreeSet<TensorId>, knobs: Knobs) -> Self {
-        let mut homes = BTreeMap::new();
+        let mut residents = BTreeMap::new();
         let mut base = 0;
         let mut at = Arena::filled(None, p.tensors.len());
         let mut host = Arena::filled(false, p.tensors.len());
@@ -72,12 +72,12 @@ impl<'a> AddressWalk<'a> {
                 TensorKind::Transient => {}
                 TensorKind::Input => host[t] = true,
                 TensorKind::Persistent if resident.contains(&t) => {
-                    homes.insert(t, Home::Dev(Some(base)));
+                    residents.insert(t, Resident::Dev(Some(base)));
                     at[t] = Some(base);
                     base += tensor.bytes;
                 }
                 TensorKind::Persistent => {
-                    homes.insert(t, Home::Host);
+                    residents.insert(t, Resident::Host);
                     host[t] = true;
                 }
             }
@@ -89,7 +89,7 @@ impl<'a> AddressWalk<'a> {
         AddressWalk {
             p,
             knobs,
-            homes,
+            residents,
             arena,
             at,
             host,
@@ -106,8 +106,8 @@ impl<'a> AddressWalk<'a> {
         self.p.tensors[t].bytes
     }
 
-    fn at_home(&self, t: TensorId) -> bool {
-        matches!(self.homes.get(&t), Some(Home::Dev(_)))
+    fn on_host(&self, t: TensorId) -> bool {
+        matches!(self.residents.get(&t), Some(Resident::Dev(_)))
     }
 
     fn step(&mut self, i: OpPos) -> Result<(), ()> {
@@ -115,7 +115,7 @@ impl<'a> AddressWalk<'a> {
         let set = self.p.working_set(i);
         if self.bring(i, &set).is_err() {
             // Fragmented: clear everything that may move and bring the working set in side by side.
-            let present = |t: &TensorId| self.at[*t].is_some() && !self.at_home(*t);
+            let present = |t: &TensorId| self.at[*t].is_some() && !self.on_host(*t);
             let movable: Vec<TensorId> = self.at.ids().filter(present).collect();
             for t in movable {
                 self.evict(t, false);
@@ -133,7 +133,7 @@ impl<'a> AddressWalk<'a> {
             if self.at[t].is_none() {
                 continue;
             }
-            if self.next[t] == NEVER && !self.at_home(t) {
+            if self.next[t] == NEVER && !self.on_host(t) {
                 if self.p.tensors[t].persistent() && !self.host[t] {
                     self.actions.push(Action::Out(t));
                     self.host[t] = true;
@@ -230,7 +230,7 @@ impl<'a> AddressWalk<'a> {
 
     /// Time to have the tensor back, spread over the time until it is needed; `None` when it must stay.
     fn eviction_cost(&self, t: TensorId) -> Option<f64> {
-        if self.pins[t] > 0 || self.at_home(t) {
+        if self.pins[t] > 0 || self.on_host(t) {
             return None;
         }
         let tensor = &self.p.tensors[t];

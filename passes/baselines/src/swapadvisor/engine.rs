@@ -2,8 +2,8 @@
 
 use memc_ir::{Arena, Id, Ids, ids};
 use memc_planner::{
-    Action, CommandIx, Decisions, Home, Job, Jobs, OpPos, Run, StepPos, Stream, TensorId, TensorKind, Wait,
-    Waits, simulate,
+    Action, CommandIx, Decisions, Job, Jobs, OpPos, Resident, Run, StepPos, Stream, TensorId, TensorKind,
+    Wait, Waits, simulate,
 };
 
 use super::graph::{Act, BlockIx, Graph, Moves, NONE};
@@ -38,7 +38,7 @@ impl Augmented {
         let blocks = pool.cnt.iter().sum::<u64>() as usize;
         let in_block = |b: BlockIx| CellIx(b.0);
         let on_host = |t: TensorId| CellIx::new(blocks + t.index());
-        let mut block = moves.home.clone();
+        let mut block = moves.resident.clone();
         let (mut acts, mut at) = (moves.acts.iter().peekable(), moves.at.iter().peekable());
         let (mut last_input, mut last_output) = (None, None);
         for i in Ids::<StepPos>::first(order.len() + 1) {
@@ -162,8 +162,8 @@ pub(super) fn decisions(g: &Graph<'_>, order: &[OpPos], pool: &Pool, moves: &Mov
     }
     let place = |b: BlockIx| offsets.get(b.index()).copied();
     let mut d = Decisions::default();
-    for (t, &home) in moves.home.iter().filter(|&(t, _)| g.p.tensors[t].persistent()) {
-        d.homes.insert(t, if home == NONE { Home::Host } else { Home::Dev(place(home)) });
+    for (t, &resident) in moves.resident.iter().filter(|&(t, _)| g.p.tensors[t].persistent()) {
+        d.residents.insert(t, if resident == NONE { Resident::Host } else { Resident::Dev(place(resident)) });
     }
     let (mut acts, mut at) = (moves.acts.iter().peekable(), moves.at.iter().peekable());
     for i in Ids::<StepPos>::first(order.len() + 1) {

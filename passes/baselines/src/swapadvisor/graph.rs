@@ -47,7 +47,7 @@ pub(super) enum Act {
 #[derive(Clone, Default, Debug)]
 pub(super) struct Moves {
     /// For every persistent tensor, the block in which a step finds it; [`NONE`]: in host memory.
-    pub(super) home: Arena<TensorId, BlockIx>,
+    pub(super) resident: Arena<TensorId, BlockIx>,
     /// Actions before positions of the schedule, in the order of the streams: position, act, tensor.
     pub(super) acts: Vec<(StepPos, Act, TensorId)>,
     /// Blocks of the tensors that ops allocate: position, tensor, block.

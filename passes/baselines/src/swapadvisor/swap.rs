@@ -33,7 +33,7 @@ impl Graph<'_> {
         for left in (0..PASSES).rev() {
             x.reset(&initial);
             x.run(Some(&pressure))?;
-            let removed = |t: TensorId| x.moves.home[t] == NONE;
+            let removed = |t: TensorId| x.moves.resident[t] == NONE;
             // A parameter that did not stay, or did not return to its block, is no initial resident.
             let stayed = |t: TensorId, b: BlockIx| x.block[t] == b && !x.astray[t];
             if initial.iter().all(|&(t, b)| removed(t) || stayed(t, b)) {
@@ -145,8 +145,8 @@ impl<'a> Pass<'a> {
         self.appeared.fill(false);
         self.astray.fill(false);
         self.pinned.fill(StepPos(0));
-        self.moves.home.clear();
-        self.moves.home.resize(self.block.len(), NONE);
+        self.moves.resident.clear();
+        self.moves.resident.resize(self.block.len(), NONE);
         self.moves.acts.clear();
         self.moves.at.clear();
         self.moves.scratch.clear();
@@ -157,7 +157,7 @@ impl<'a> Pass<'a> {
         for &(t, block) in initial {
             self.holds[block] = t;
             self.block[t] = block;
-            self.moves.home[t] = block;
+            self.moves.resident[t] = block;
             self.dirty[t] = true;
         }
     }
@@ -201,7 +201,7 @@ impl<'a> Pass<'a> {
             for (k, &(t, read, write)) in reads.chain(writes) {
                 if self.block[t] == NONE {
                     let size = g.sizes.of_tensor[t];
-                    let block = self.acquire(size, i, request(k), before, self.moves.home[t])?;
+                    let block = self.acquire(size, i, request(k), before, self.moves.resident[t])?;
                     self.holds[block] = t;
                     self.block[t] = block;
                     self.fill(t, block, i, read);
@@ -228,7 +228,7 @@ impl<'a> Pass<'a> {
         }
         // Parameters that must not be here when the next step begins.
         for (t, _) in self.residents() {
-            if self.moves.home[t] == NONE && before.is_some() {
+            if self.moves.resident[t] == NONE && before.is_some() {
                 self.release(t, self.dirty[t]);
             }
         }
@@ -238,8 +238,8 @@ impl<'a> Pass<'a> {
     /// Brings a tensor's content into its block.
     fn fill(&mut self, t: TensorId, block: BlockIx, i: StepPos, read: bool) {
         let kind = self.g.p.tensors[t].kind;
-        let home = self.moves.home[t];
-        self.astray[t] |= home != NONE && home != block;
+        let resident = self.moves.resident[t];
+        self.astray[t] |= resident != NONE && resident != block;
         let there = std::mem::replace(&mut self.appeared[t], true);
         if !read || (kind == TensorKind::Transient && !there) {
             self.moves.at.push((i, t, block));
@@ -275,12 +275,12 @@ impl<'a> Pass<'a> {
         i: StepPos,
         request: usize,
         before: Option<&[bool]>,
-        home: BlockIx,
+        resident: BlockIx,
     ) -> Option<BlockIx> {
         let class = self.class[size] - 1;
         let blocks = blocks_of(&self.first, class);
-        if home != NONE && self.holds[home] == NOBODY {
-            return Some(home);
+        if resident != NONE && self.holds[resident] == NOBODY {
+            return Some(resident);
         }
         while let Some(Reverse((since, b))) = self.unused[class].pop() {
             if self.holds[b] == NOBODY && self.free[b] == since {
@@ -311,7 +311,7 @@ impl<'a> Pass<'a> {
         let (t, early) = (self.holds[choice], untouched(choice));
         if early {
             // It was not needed yet: the step begins without it.
-            self.moves.home[t] = NONE;
+            self.moves.resident[t] = NONE;
             self.dirty[t] = false;
             self.block[t] = NONE;
             self.holds[choice] = NOBODY;

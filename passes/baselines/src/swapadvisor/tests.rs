@@ -100,7 +100,7 @@ fn fig_3_the_least_recent_parameter_makes_room() {
     assert_eq!(a3_block, Some(second.1), "A3 takes W2's place");
     assert!(!moves.acts.iter().any(|&(_, act, _)| act == Act::Out), "parameters are in host memory already");
     // The double pass: W3 is on the device when the first pass ends, but the second has no room for it.
-    assert!(moves.home.values().all(|&home| home == NONE));
+    assert!(moves.resident.values().all(|&resident| resident == NONE));
 }
 
 /// Fig. 1(a), with ops after it that stand for the backward pass, so that activations are needed twice.

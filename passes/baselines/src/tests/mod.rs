@@ -3,7 +3,7 @@
 mod step;
 
 use memc_planner::sample::{Sample, Seed, any, chain};
-use memc_planner::{Action, Decisions, Home, NoPlan, Request, evaluate, load, solve, trace};
+use memc_planner::{Action, Decisions, NoPlan, Request, Resident, evaluate, load, solve, trace};
 
 use super::*;
 
@@ -31,8 +31,11 @@ fn decisions_are_accepted_and_fit() {
                     let (load, name) = (load(&t), planner.name);
                     assert!(load <= request.capacity, "{name}: {load} of {} bytes", request.capacity);
                     assert!(request.allow.reorder || found.decisions.keeps_order(), "{name} reorders");
-                    for (t, _) in
-                        found.decisions.homes.iter().filter(|(_, home)| matches!(home, Home::Both(_)))
+                    for (t, _) in found
+                        .decisions
+                        .residents
+                        .iter()
+                        .filter(|(_, resident)| matches!(resident, Resident::Both(_)))
                     {
                         let returns = |a: &Action| matches!(a, Action::In((back, _)) if back == t);
                         assert!(

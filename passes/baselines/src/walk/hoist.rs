@@ -2,7 +2,7 @@
 //! as allocators do that take free memory first.
 
 use memc_ir::Arena;
-use memc_planner::{Action, Decisions, Home, Problem, Run, TensorId};
+use memc_planner::{Action, Decisions, Problem, Resident, Run, TensorId};
 
 /// A copy to the device: tensor, the slot that it is in, the first slot that it may be in.
 struct Copy {
@@ -168,8 +168,8 @@ pub(crate) fn usage(p: &Problem, d: &Decisions) -> Vec<u64> {
     let bytes = |t: TensorId| p.tensors[t].bytes;
     let mut here = Arena::filled(false, p.tensors.len());
     let mut used = 0u64;
-    for (&t, home) in &d.homes {
-        if matches!(home, Home::Dev(_)) {
+    for (&t, resident) in &d.residents {
+        if matches!(resident, Resident::Dev(_)) {
             here[t] = true;
             used += bytes(t);
         }

@@ -12,7 +12,7 @@ mod hoist;
 use std::collections::{BTreeMap, BTreeSet};
 
 use memc_ir::Arena;
-use memc_planner::{Action, Decisions, Home, NoPlan, OpPos, Problem, Request, TensorId, TensorKind};
+use memc_planner::{Action, Decisions, NoPlan, OpPos, Problem, Request, Resident, TensorId, TensorKind};
 
 pub(crate) use facts::{Facts, NEVER, content, writer};
 pub(crate) use hoist::{hoist, put_off, usage};
@@ -135,7 +135,7 @@ pub(crate) struct EvictionWalk<'a> {
     recomputations: usize,
     /// Tensors brought in for a recomputation of the present op's operands.
     visitors: Vec<TensorId>,
-    homes: BTreeMap<TensorId, Home>,
+    residents: BTreeMap<TensorId, Resident>,
     actions: Vec<Action>,
 }
 
@@ -166,7 +166,7 @@ impl<'a> EvictionWalk<'a> {
             recompute: request.allow.recompute,
             recomputations: 0,
             visitors: Vec::new(),
-            homes: BTreeMap::new(),
+            residents: BTreeMap::new(),
             actions: Vec::new(),
         };
         for (t, tensor) in p.tensors.iter() {
@@ -174,12 +174,12 @@ impl<'a> EvictionWalk<'a> {
                 TensorKind::Transient => {}
                 TensorKind::Input => w.host[t] = Some(0),
                 TensorKind::Persistent if resident(t) && !tensor.touches.is_empty() => {
-                    w.homes.insert(t, Home::Dev(None));
+                    w.residents.insert(t, Resident::Dev(None));
                     (w.here[t], w.used) = (true, w.used + tensor.bytes);
                     w.present.insert(t);
                 }
                 TensorKind::Persistent => {
-                    w.homes.insert(t, Home::Host);
+                    w.residents.insert(t, Resident::Host);
                     w.host[t] = Some(0);
                 }
             }
@@ -200,7 +200,7 @@ impl<'a> EvictionWalk<'a> {
         let resident = self.p.tensors.ids().map(|t| self.here[t] && self.p.tensors[t].persistent());
         let resident = resident.collect();
         self.go_home(policy)?;
-        Ok((Decisions { homes: self.homes, actions: self.actions, ..Decisions::default() }, resident))
+        Ok((Decisions { residents: self.residents, actions: self.actions, ..Decisions::default() }, resident))
     }
 
     pub(crate) fn bytes(&self, t: TensorId) -> u64 {
@@ -325,12 +325,12 @@ impl<'a> EvictionWalk<'a> {
     fn go_home(&mut self, policy: &mut dyn Policy) -> Result<(), Stuck> {
         let tensors = self.p.tensors.ids();
         for t in tensors.clone().filter(|&t| self.here[t]).collect::<Vec<_>>() {
-            if !matches!(self.homes.get(&t), Some(Home::Dev(_))) {
+            if !matches!(self.residents.get(&t), Some(Resident::Dev(_))) {
                 self.evict(t, Eviction::Swap, policy);
             }
         }
         for t in tensors {
-            if matches!(self.homes.get(&t), Some(Home::Dev(_))) && !self.here[t] {
+            if matches!(self.residents.get(&t), Some(Resident::Dev(_))) && !self.here[t] {
                 self.copy_in(t, policy);
             }
         }

@@ -2,7 +2,7 @@
 
 use memc_planner::exact::{self, Judge, Optimum};
 use memc_planner::sample::{self, ALLOWED, Sample, Seed};
-use memc_planner::{Action, Decisions, Home, Problem, Request, Schedule, TensorId, solve};
+use memc_planner::{Action, Decisions, Problem, Request, Resident, Schedule, TensorId, solve};
 
 /// Ops of the largest problem.
 const OPS: usize = 12;
@@ -95,10 +95,10 @@ fn features(p: &Problem, d: &Decisions) -> String {
             Action::Drop(_) => {}
         }
     }
-    let homes = |wanted: fn(&Home) -> bool| d.homes.values().filter(|h| wanted(h)).count();
-    let (both, host) = (homes(|h| matches!(h, Home::Both(_))), homes(|h| *h == Home::Host));
+    let residents = |wanted: fn(&Resident) -> bool| d.residents.values().filter(|h| wanted(h)).count();
+    let (both, host) = (residents(|h| matches!(h, Resident::Both(_))), residents(|h| *h == Resident::Host));
     format!(
-        "{moved} ops elsewhere, recomputes [{}], out [{}], in [{}], {both} homes on both sides, \
+        "{moved} ops elsewhere, recomputes [{}], out [{}], in [{}], {both} states on both sides, \
          {host} on the host",
         recomputed.join(" "),
         outs.join(" "),

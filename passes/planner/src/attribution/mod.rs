@@ -7,7 +7,7 @@ mod most;
 
 use memc_ir::Arena;
 
-use crate::decisions::Home;
+use crate::decisions::Resident;
 use crate::evaluate::{Schedule, live};
 use crate::ids::{CommandIx, OpPos, TensorId};
 use crate::place::{Command, CommandKind, Event, Space};
@@ -261,7 +261,7 @@ impl Attributor<'_> {
             }
         }
         // A copy made for a gap of the next step, which is as this one.
-        let shadowed = matches!(self.r.decisions.homes.get(&t), Some(Home::Both(_)));
+        let shadowed = matches!(self.r.decisions.residents.get(&t), Some(Resident::Both(_)));
         if let Some(out) = self.copied[t].filter(|_| shadowed)
             && let Some(gap) = self.gaps.iter_mut().find(|g| g.tensor == t && g.out_ns == 0)
         {

@@ -56,9 +56,9 @@ fn apart(trace: &Trace) -> Arena<CommandIx, Access> {
 /// For every command, the commands that used the bytes that it takes.
 fn memory_waits(trace: &Trace, data: &Waits, capacity: u64) -> Option<Waits> {
     let on_device = |slot: &SlotIx| trace.slots[*slot].space == Space::Dev;
-    let (homes, others): (Vec<SlotIx>, Vec<SlotIx>) =
-        trace.slots.ids().filter(on_device).partition(|&slot| trace.slots[slot].is_home());
-    let begin: u64 = homes.iter().map(|&slot| trace.slots[slot].bytes).sum();
+    let (residents, others): (Vec<SlotIx>, Vec<SlotIx>) =
+        trace.slots.ids().filter(on_device).partition(|&slot| trace.slots[slot].is_resident());
+    let begin: u64 = residents.iter().map(|&slot| trace.slots[slot].bytes).sum();
     let ends_with_step =
         |slot: &SlotIx| trace.slots[*slot].live.last().is_some_and(|live| live.1 == trace.end);
     let mut events = trace.events();

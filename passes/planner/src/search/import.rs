@@ -2,7 +2,7 @@
 
 use super::state::{Permissions, State};
 use crate::access_sequence::{AccessSequence, Step};
-use crate::decisions::{Action, Decisions, Home};
+use crate::decisions::{Action, Decisions, Resident};
 use crate::evaluate::evaluate;
 use crate::ids::{GapIx, TensorId};
 use crate::problem::Problem;
@@ -39,8 +39,8 @@ pub(super) fn import<'a>(
             s.set(g, true);
         }
     }
-    for (&t, home) in &d.homes {
-        if matches!(home, Home::Both(_)) && s.may_shadow(t) {
+    for (&t, resident) in &d.residents {
+        if matches!(resident, Resident::Both(_)) && s.may_shadow(t) {
             s.set_shadow(t, true);
         }
     }
