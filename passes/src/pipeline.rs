@@ -46,7 +46,7 @@ pub struct Fired {
 
 /// A row of the pass table.
 pub struct PassDef {
-    /// Kebab-case name, also the name of its source file and golden folder.
+    /// Kebab-case name, in options and listings.
     pub name: &'static str,
     /// One line for listings.
     pub summary: &'static str,

@@ -1,4 +1,4 @@
-//! Compiles a model and prints its peak: `cargo run --example compile -- model.onnx 90%`.
+//! Compiles a model and prints its peak: `cargo run -p memc --example compile -- model.onnx 90%`.
 
 use memc::{Error, Model, Options, Silent, Size, Source, Target, compile};
 

@@ -48,7 +48,7 @@ pub(crate) fn picture() -> Result<String, Error> {
         Curve { samples: memory_over_time(planned), step_ns: after, name: "planned", colour: "#2266bb" },
     ];
     Ok(draw(
-        "Live device memory in a training step of ResNet-50, batch 32 (times modelled for an A100)",
+        "Live device memory in a step of ResNet-50, batch 32, with 1 GiB for buffers (modelled, A100)",
         &curves,
         1 << 30,
     ))

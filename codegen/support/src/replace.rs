@@ -67,7 +67,10 @@ impl Replace {
     pub fn begin(path: &Path) -> io::Result<Replace> {
         let target = match fs::metadata(path) {
             Ok(metadata) if metadata.is_file() => fs::canonicalize(path)?,
-            Ok(_) => return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+            Ok(meta) => {
+                let what = if meta.is_dir() { "a folder, not a regular file" } else { "not a regular file" };
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
             Err(error) => return Err(error),
         };
