@@ -1,16 +1,16 @@
 //! The command line: commands, their options, and the library's options that they stand for.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use glob::Pattern;
 use memc::{Error, Rewrites, Size};
-use memc_frontend::ImportOptions;
+use memc_frontend::{ImportOptions, read_parameter_names};
 use memc_ir::recipe::{Loss, OptimizerSpec};
 use memc_planner::{Allow, Order};
 
-use crate::values::{self, Dim, Range};
+use crate::values::{self, Accumulate, Dim, Range};
 
 /// Compiles ONNX training graphs into static schedules that fit a hard device-memory budget.
 #[derive(Parser)]
@@ -87,8 +87,8 @@ Examples:
     /// Say what a plan does to each tensor and why, and what its kernels wait for
     #[command(after_help = "\
 A tensor that is kept needs no row. `makes room for` is the op at which most is on the device while the tensor
-is away, and how much that is; `hidden` is the part of the copies that no kernel waited for. A recomputed op that
-waits is marked `(recomputed)`.
+is away, and how much that is; `hidden` is the part of the copies that no kernel waited for. A recomputed
+op that waits is marked `(recomputed)`.
 
 Examples:
   memc explain models/cnn_bn/training_model.onnx --gpu-mem 300K
@@ -157,7 +157,7 @@ Examples:
     /// Check a model or an IR file against the verifier's rules
     #[command(after_help = "Example:\n  memc verify models/mlp_s_step/adamw.onnx")]
     Verify(Verify),
-    /// List devices, losses, optimizers, ops, passes, planners, their rewrites, or the verifier's rules
+    /// List devices, losses, optimizers, ops, passes, their rewrites, planners, or the verifier's rules
     #[command(after_help = "Examples:\n  memc list devices\n  memc list rewrites")]
     List {
         /// Table to print
@@ -381,12 +381,20 @@ pub(crate) struct ImportArgs {
     /// their options and defaults
     #[arg(long, value_name = "RULE[:OPTION=N,..]", conflicts_with_all = ["optimizer_model", "no_optimizer"])]
     pub(crate) optimizer: Option<OptimizerSpec>,
+    /// All parameters of a forward model, by pattern, or by a file: a list of names, a JSON array, or a
+    /// safetensors file; other tensors stay as they are (repeatable) [default: what the model's file says, or
+    /// a guess]
+    #[arg(long, value_name = "GLOB|FILE")]
+    pub(crate) parameters: Vec<String>,
     /// Parameters of a forward model to train, all others are frozen (repeatable)
     #[arg(long, value_name = "GLOB")]
     pub(crate) trainable: Vec<String>,
     /// Parameters of a forward model to leave as they are (repeatable)
     #[arg(long, value_name = "GLOB")]
     pub(crate) freeze: Vec<String>,
+    /// Tensors of a forward model whose gradients stop, as `detach` does (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) stop_gradient: Vec<String>,
     /// Seed of dropout and of random initial values
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     pub(crate) seed: i64,
@@ -396,16 +404,18 @@ pub(crate) struct ImportArgs {
     /// Initial values: ONNX Runtime checkpoint or safetensors [default: checkpoint beside the model]
     #[arg(long, value_name = "FILE")]
     pub(crate) checkpoint: Option<PathBuf>,
+    /// Parameters that the checkpoint may lack: they start with the model's values (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) allow_missing: Vec<String>,
     /// Leave the optimizer out; gradients become outputs
     #[arg(long, conflicts_with = "optimizer_model")]
     pub(crate) no_optimizer: bool,
     /// The input IN takes the value of the output OUT after every step (repeatable)
     #[arg(long, value_name = "IN=OUT", value_parser = values::pair)]
     pub(crate) carry: Vec<(String, String)>,
-    /// Micro-steps whose gradients add up before each optimizer step
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(memc_frontend::MAX_ACCUMULATE)))]
-    pub(crate) accumulate: u32,
+    /// Micro-steps before each optimizer step, which gets the mean of their gradients, or with N:sum the sum
+    #[arg(long, value_name = "N[:sum]", default_value = "1", value_parser = values::accumulate)]
+    pub(crate) accumulate: Accumulate,
     /// Value of a symbolic dimension (repeatable)
     #[arg(long = "dim", value_name = "NAME=N", value_parser = values::sized_dim)]
     pub(crate) dims: Vec<Dim>,
@@ -601,23 +611,40 @@ pub(crate) struct Trace {
 
 impl Source {
     /// The library's source. Dimensions without a size are left out.
-    pub(crate) fn source(&self) -> memc::Source {
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_parameter_names`].
+    pub(crate) fn source(&self) -> Result<memc::Source, Error> {
         let import = self.import.clone();
         let sized = import.dims.iter().filter_map(|d| Some((d.name.clone(), d.size?)));
+        let mut parameters = Vec::new();
+        for text in import.parameters {
+            let path = Path::new(&text);
+            if path.is_file() {
+                parameters.extend(read_parameter_names(path)?);
+            } else {
+                parameters.push(text);
+            }
+        }
         let import = ImportOptions {
             optimizer_model: import.optimizer_model,
             checkpoint: import.checkpoint,
+            allow_missing: import.allow_missing,
             no_optimizer: import.no_optimizer,
             carry: import.carry,
-            accumulate: import.accumulate,
+            accumulate: import.accumulate.micro_steps,
+            sum_gradients: import.accumulate.sum && import.accumulate.micro_steps > 1,
             dims: sized.collect(),
             loss: import.loss,
             optimizer: import.optimizer,
+            parameters,
             trainable: import.trainable,
             freeze: import.freeze,
+            stop_gradient: import.stop_gradient,
             seed: import.seed,
         };
-        memc::Source { path: self.model.clone(), import }
+        Ok(memc::Source { path: self.model.clone(), import })
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn run(args: &Compile) -> Result<(), Failure> {
     ];
     ready(&inputs, &[Some(&args.output), args.files.decisions.as_ref()])?;
     replaceable(&args.output)?;
-    let model = Model::read(&args.source.source(), &args.target.target(), &progress)?;
+    let model = Model::read(&args.source.source()?, &args.target.target(), &progress)?;
     let options = Options {
         budget: args.gpu_mem,
         host_memory: args.host_mem,
@@ -116,7 +116,7 @@ fn saved_line(saved: &SavedActivations) -> String {
 
 pub(crate) fn estimate(args: &Estimate) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
-    let model = Model::read(&args.source.source(), &args.target.target(), &progress)?;
+    let model = Model::read(&args.source.source()?, &args.target.target(), &progress)?;
     let e = memc::estimate(&model, &progress)?;
     progress.done();
     if args.json {

@@ -166,7 +166,13 @@ fn stalls(all: &[Stall], top: usize) -> String {
     stalls.sort_by_key(|s| (Reverse(s.ns), s.at_ns));
     let row = |s: &&Stall| {
         let recomputed = if s.recompute { " (recomputed)" } else { "" };
-        vec![format!("{}{recomputed}", s.op), ms(s.at_ns), ms(s.ns), s.waits_for.clone(), s.because_of.clone()]
+        vec![
+            format!("{}{recomputed}", s.op),
+            ms(s.at_ns),
+            ms(s.ns),
+            s.waits_for.clone(),
+            s.because_of.clone(),
+        ]
     };
     let rows: Vec<Vec<String>> = stalls.iter().take(top).map(row).collect();
     let header = ["op that waits", "at", "for", "waits for", "which waited for"];

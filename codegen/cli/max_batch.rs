@@ -17,7 +17,7 @@ pub(crate) fn run(args: &MaxBatch) -> Result<(), Failure> {
         return Err(Error::Usage(text.into()).into());
     };
     let options = MaxBatchOptions {
-        source: args.question.source.source(),
+        source: args.question.source.source()?,
         target: args.question.target.target(),
         dim: dim.to_string(),
         budget: args.question.gpu_mem,

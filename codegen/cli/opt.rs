@@ -17,7 +17,7 @@ pub(crate) fn opt(args: &Opt) -> Result<(), Failure> {
         |flag: &Option<String>, name| flag.clone().or_else(|| header(&headers, name).map(str::to_owned));
     let profile = &*device::find(&given(&args.device, "device").unwrap_or_else(|| "cpu".into()))?;
     let pipeline = pipeline(args, &given(&args.pass, "pass").unwrap_or_default())?;
-    let loaded = memc::import(&args.source.source())?;
+    let loaded = memc::import(&args.source.source()?)?;
     loaded.warnings.iter().for_each(|w| say(&format!("warning: {w}")));
     let mut module = loaded.module;
     let mut cx = PassCx { fired: loaded.fired, ..memc::context(profile) };
@@ -118,7 +118,7 @@ fn explain(fired: &[Fired]) -> Vec<String> {
 }
 
 pub(crate) fn verify(args: &Verify) -> Result<(), Failure> {
-    let loaded = memc::import(&args.source.source())?;
+    let loaded = memc::import(&args.source.source()?)?;
     let m = &loaded.module;
     if args.json {
         let phase = m.phase.name();

@@ -24,7 +24,7 @@ pub(crate) fn answer(
     ready(&[Some(&question.source.model), files.apply.as_ref()], &[files.decisions.as_ref()])?;
     let file = files.apply_file()?;
     let order = file.as_ref().map_or_else(|| search.order(), |s: &DecisionsFile| Some(s.order()));
-    let (source, target) = (question.source.source(), question.target.target());
+    let (source, target) = (question.source.source()?, question.target.target());
     let instance = Instance::read(&source, &target, order, progress)?;
     let budget = instance.budget(question.gpu_mem)?;
     let outcome = instance.answer(budget, search, file.as_ref(), progress)?;
@@ -34,7 +34,7 @@ pub(crate) fn answer(
 pub(crate) fn export(args: &ExportProblem) -> Result<(), Failure> {
     let progress = Progress::new(false);
     ready(&[Some(&args.source.model)], &[args.output.as_ref()])?;
-    let (source, target) = (args.source.source(), args.target.target());
+    let (source, target) = (args.source.source()?, args.target.target());
     let instance = Instance::read(&source, &target, Some(Order::Given), &progress)?;
     progress.done();
     let text = memc_planner::json::print(instance.given().numbers());
@@ -81,7 +81,7 @@ pub(crate) fn compare(args: &Compare) -> Result<(), Failure> {
         names => names.iter().map(|n| memc::planner(n.trim())).collect::<Result<Vec<_>, _>>()?,
     };
     let search = args.effort.search(PLANNERS[0].name)?;
-    let (source, target) = (args.question.source.source(), args.question.target.target());
+    let (source, target) = (args.question.source.source()?, args.question.target.target());
     let instance = Instance::read(&source, &target, search.order(), &progress)?;
     let budget = instance.budget(args.question.gpu_mem)?;
     let found = memc::compare(&instance, &planners, budget, &search, &progress)?;
@@ -154,7 +154,7 @@ fn unplanned_peak(instance: &Instance) -> u64 {
 pub(crate) fn sweep(args: &Sweep) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
     let search = args.search.search()?;
-    let (source, target) = (args.source.source(), args.target.target());
+    let (source, target) = (args.source.source()?, args.target.target());
     let instance = Instance::read(&source, &target, search.order(), &progress)?;
     let budgets: Vec<u64> = args.gpu_mem.sizes().map(|s| instance.bytes(s)).collect::<Result<_, _>>()?;
     let swept = memc::sweep(&instance, &budgets, &search, &progress)?;
@@ -220,7 +220,7 @@ fn curve(instance: &Instance, planner: &str, swept: &Swept) -> String {
 
 pub(crate) fn bound(args: &Bound) -> Result<(), Failure> {
     let progress = Progress::new(args.json);
-    let (source, target) = (args.question.source.source(), args.question.target.target());
+    let (source, target) = (args.question.source.source()?, args.question.target.target());
     let instance = Instance::read(&source, &target, Some(Order::Given), &progress)?;
     let budget = instance.budget(args.question.gpu_mem)?;
     let most = args.permissions.allow();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use memc::Size;
+use memc_frontend::MAX_ACCUMULATE;
 use memc_ir::{Bytes, ParseError};
 
 const EXAMPLE: &str = "write a size such as 16G, 512MiB, 4096B or 90%";
@@ -17,6 +18,28 @@ pub(crate) fn size(text: &str) -> Result<Size, ParseError> {
         return Err(format!("`{}` is not between 0% and 100%", text.trim()).into());
     }
     Ok(Size::Percent(percent))
+}
+
+/// Micro-steps of one step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Accumulate {
+    pub(crate) micro_steps: u32,
+    /// Whether gradients are summed instead of averaged.
+    pub(crate) sum: bool,
+}
+
+/// Parses `N` or `N:sum`.
+pub(crate) fn accumulate(text: &str) -> Result<Accumulate, ParseError> {
+    let (number, sum) = match text.split_once(':') {
+        Some((number, "sum")) => (number, true),
+        Some((number, "mean")) => (number, false),
+        Some((number, _)) => return Err(format!("write {number}, or {number}:sum").into()),
+        None => (text, false),
+    };
+    match number.parse() {
+        Ok(micro_steps) if (1..=MAX_ACCUMULATE).contains(&micro_steps) => Ok(Accumulate { micro_steps, sum }),
+        _ => Err(format!("write a number from 1 to {MAX_ACCUMULATE}, such as 4, or 4:sum").into()),
+    }
 }
 
 /// Budgets from one size to another.

@@ -66,6 +66,8 @@ pub(crate) struct Context<'a> {
     pub unrolled: Unrolled,
     /// Work of the `Gradient` nodes so far.
     pub swept: Swept,
+    /// Tensors whose gradients stop.
+    pub stops: BTreeSet<&'a str>,
     /// The model, without its initializers.
     pub model: &'a Model,
     /// Nodes in an order in which operands come first.
@@ -149,6 +151,21 @@ impl<'a> Context<'a> {
         })?;
         for name in &node.outputs {
             self.compare(name);
+            self.stop_gradient(name, &node.name).map_err(|fault| fault.at(&node.label()))?;
+        }
+        Ok(())
+    }
+
+    /// Puts a `stop_gradient` behind the value of `name` if its gradient stops.
+    fn stop_gradient(&mut self, name: &str, origin: &str) -> Done {
+        let Some(Bound { value: Some(value), literal: None, .. }) = self.scope.get(name) else {
+            return Ok(());
+        };
+        let value = *value;
+        if self.stops.contains(name) && self.module.values[value].ty.dtype.is_float() {
+            let stopped =
+                self.emit(OpKind::StopGradient {}, &[value], &format!("{name}.detached"), origin)?;
+            self.bind(name, stopped);
         }
         Ok(())
     }

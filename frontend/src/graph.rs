@@ -222,6 +222,7 @@ mod tests {
     fn node(name: &str, inputs: &[&str], outputs: &[&str]) -> Node {
         let names = |list: &[&str]| list.iter().map(|s| s.to_string()).collect();
         Node {
+            detached: false,
             name: name.into(),
             op: "Add".into(),
             inputs: names(inputs),

@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use glob::Pattern;
 use memc_ir::attr::F32;
 use memc_ir::{Blob, DType, Feed, Init, Module, Role, TensorType, Value, counted};
 use safetensors::{Dtype, SafeTensors};
@@ -32,13 +33,18 @@ pub(crate) fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, ImportError>
     Ok(bytes)
 }
 
+/// Whether `bytes` are an archive of `torch.save`: a zip file with a pickle, or in old versions the pickle.
+pub(crate) fn is_torch_archive(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"\x80\x02")
+}
+
 /// Result of comparing a checkpoint with a module, for the user.
 #[derive(Debug, Default)]
 pub(crate) struct Compared {
     /// Number of states that it sets.
     pub said: Option<String>,
-    /// Its tensors that are no states.
-    pub warning: Option<String>,
+    /// Its tensors that are no states, and states that it does not set.
+    pub warnings: Vec<String>,
 }
 
 /// The contents of a checkpoint.
@@ -47,6 +53,8 @@ pub(crate) struct Initial {
     /// The file; none when there is no checkpoint.
     path: Option<PathBuf>,
     tensors: BTreeMap<String, Literal>,
+    /// Other names of its tensors, by alias: of tensors that share their memory safetensors keeps one.
+    aliases: BTreeMap<String, String>,
     /// Names that the checkpoint lists as not trained.
     pub frozen: BTreeSet<String>,
     /// Names that the checkpoint lists as trained; empty when it does not tell.
@@ -61,6 +69,13 @@ impl Initial {
     /// Reads a checkpoint of either kind.
     pub(crate) fn read(path: &Path) -> Result<Initial, ImportError> {
         let bytes = read_file(path, u64::MAX)?;
+        if is_torch_archive(&bytes) {
+            return Err(ImportError::Usage(format!(
+                "checkpoint `{}` is a file of torch.save, which is a program; write it as safetensors: \
+                 safetensors.torch.save_model(model, 'weights.safetensors')",
+                path.display()
+            )));
+        }
         let ort = bytes.get(4..8) == Some(checkpoint::IDENTIFIER.as_slice());
         let found = if ort { Self::from_ort(&bytes) } else { Self::from_safetensors(&bytes) };
         let found = found.map_err(|e| e.within(&format!("checkpoint `{}`", path.display())))?;
@@ -99,6 +114,12 @@ impl Initial {
         };
         let file = SafeTensors::deserialize(bytes).map_err(bad)?;
         let mut out = Initial::default();
+        let (_, header) = SafeTensors::read_metadata(bytes).map_err(bad)?;
+        for (alias, name) in header.metadata().iter().flatten() {
+            if file.tensor(name).is_ok() && file.tensor(alias).is_err() {
+                out.aliases.insert(alias.clone(), name.clone());
+            }
+        }
         for (name, view) in file.tensors() {
             let dtype = match view.dtype() {
                 Dtype::F32 => DType::F32,
@@ -122,13 +143,22 @@ impl Initial {
 
     /// Whether the checkpoint has `name`.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.tensors.contains_key(name)
+        self.tensors.contains_key(self.own(name))
+    }
+
+    /// The name under which the checkpoint has state `name`.
+    fn own<'n>(&'n self, name: &'n str) -> &'n str {
+        if self.tensors.contains_key(name) {
+            name
+        } else {
+            self.aliases.get(name).map_or(name, String::as_str)
+        }
     }
 
     /// The content of state `name`; `None` when the checkpoint does not have it, an error when it does not
     /// fit.
     pub(crate) fn get(&self, name: &str, ty: &TensorType) -> Result<Option<Init>, ImportError> {
-        let Some(found) = self.tensors.get(name) else { return Ok(None) };
+        let Some(found) = self.tensors.get(self.own(name)) else { return Ok(None) };
         if found.ty != *ty {
             return Err(ImportError::BadModel(format!(
                 "`{name}` is {} in the checkpoint and {ty} in the model",
@@ -188,49 +218,90 @@ impl Initial {
     ///
     /// # Errors
     ///
-    /// [`ImportError::BadModel`] when no state is in the checkpoint.
-    pub(crate) fn compare(&self, module: &Module) -> Result<Compared, ImportError> {
+    /// [`ImportError::BadModel`] when no state is in the checkpoint, or a parameter is not that no pattern of
+    /// `missing` allows to be absent.
+    pub(crate) fn compare(&self, module: &Module, missing: &[String]) -> Result<Compared, ImportError> {
         let Some(path) = &self.path else { return Ok(Compared::default()) };
-        let mut names = BTreeSet::new();
         // An optimizer's state starts at zero when a checkpoint of weights does not have it.
-        let (mut states, mut set, mut optimizer) = (0, 0, 0);
+        let (mut set, mut optimizer, mut used) = (0, 0, BTreeSet::new());
+        let mut open: Vec<(&str, Role)> = Vec::new();
         for state in module.states.values() {
             let name = module.values[state.value].name.as_str();
-            let found = usize::from(self.has(name));
-            names.insert(name);
-            if state.role == Role::Optimizer {
-                optimizer += found;
-            } else {
-                states += 1;
-                set += found;
+            match (self.has(name), state.role) {
+                (true, role) => {
+                    used.insert(self.own(name));
+                    if role == Role::Optimizer { optimizer += 1 } else { set += 1 }
+                }
+                (false, Role::Optimizer) => {}
+                (false, role) => open.push((name, role)),
             }
         }
-        let rest: Vec<&str> =
-            self.tensors.keys().map(String::as_str).filter(|n| !names.contains(n)).collect();
-        let open: Vec<&str> = names.iter().copied().filter(|n| !self.has(n)).collect();
+        let rest: Vec<&str> = self.tensors.keys().map(String::as_str).filter(|n| !used.contains(n)).collect();
+        let all: Vec<&str> = open.iter().map(|o| o.0).collect();
         if set + optimizer == 0 {
             return Err(ImportError::BadModel(format!(
                 "checkpoint `{}` has no tensor of the model: it has {}, the model has {}; rename its \
                  tensors, or leave --checkpoint out",
                 path.display(),
                 if rest.is_empty() { "none".into() } else { some_of(&rest) },
-                some_of(&open)
+                some_of(&all)
             )));
         }
+        let near = |name: &&str| nearest(name, &all).map(|to| format!("`{name}` is near `{to}`"));
+        let near: Vec<String> = rest.iter().take(COMPARED).filter_map(near).take(3).collect();
+        let near = if near.is_empty() { String::new() } else { format!(" ({})", near.join(", ")) };
+        self.refuse_missing(path, &open, missing, &near)?;
         let more = if optimizer == 0 {
             String::new()
         } else {
             format!(", and {}", counted(optimizer, "optimizer tensor"))
         };
-        let said = format!("checkpoint: {}, {set} of {states} states set{more}", path.display());
-        let near = |name: &&str| nearest(name, &open).map(|to| format!("`{name}` is near `{to}`"));
-        let near: Vec<String> = rest.iter().take(COMPARED).filter_map(near).take(3).collect();
-        let near = if near.is_empty() { String::new() } else { format!(" ({})", near.join(", ")) };
-        let warning = (!rest.is_empty()).then(|| {
+        let said = format!("checkpoint: {}, {set} of {} states set{more}", path.display(), set + all.len());
+        let mut warnings = Vec::new();
+        if !all.is_empty() {
+            warnings.push(format!(
+                "the checkpoint does not have {}, which keep the model's values: {}",
+                counted(all.len(), "state"),
+                some_of(&all)
+            ));
+        }
+        if !rest.is_empty() {
             let number = counted(rest.len(), "tensor");
-            format!("the checkpoint has {number} that the model does not: {}{near}", some_of(&rest))
+            warnings.push(format!(
+                "the checkpoint has {number} that the model does not: {}{near}",
+                some_of(&rest)
+            ));
+        }
+        Ok(Compared { said: Some(said), warnings })
+    }
+
+    /// Refuses parameters among `open` states that no pattern of `missing` matches.
+    fn refuse_missing(
+        &self,
+        path: &Path,
+        open: &[(&str, Role)],
+        missing: &[String],
+        near: &str,
+    ) -> Result<(), ImportError> {
+        let mut allowed = Vec::new();
+        for text in missing {
+            let pattern =
+                Pattern::new(text).map_err(|e| ImportError::Usage(format!("--allow-missing {text}: {e}")))?;
+            allowed.push(pattern);
+        }
+        let params = open.iter().filter(|(name, role)| {
+            *role == Role::Param && !allowed.iter().any(|pattern| pattern.matches(name))
         });
-        Ok(Compared { said: Some(said), warning })
+        let params: Vec<&str> = params.map(|o| o.0).collect();
+        let Some(first) = params.first() else { return Ok(()) };
+        Err(ImportError::BadModel(format!(
+            "checkpoint `{}` does not have {} of the model: {}{near}; rename its tensors, or let them start \
+             with the model's values, as --allow-missing '{}'",
+            path.display(),
+            counted(params.len(), "parameter"),
+            some_of(&params),
+            Pattern::escape(first)
+        )))
     }
 }
 

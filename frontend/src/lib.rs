@@ -34,6 +34,7 @@ mod inference;
 mod initial;
 mod limits;
 mod model;
+mod names;
 mod ops;
 mod optimizer;
 mod proto;
@@ -50,10 +51,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use memc_ir::attr::Reduction;
 use memc_ir::recipe::{Loss, Optimizer, OptimizerSpec, Recipe};
 use memc_ir::{Module, Role, TensorType, counted};
 
 pub use error::ImportError;
+pub use names::read_parameter_names;
 
 use error::some_of;
 use external::Folder;
@@ -63,6 +66,15 @@ use source::Source;
 
 /// Most micro-steps of one step that [`ImportOptions::accumulate`] may ask for.
 pub const MAX_ACCUMULATE: u32 = 1024;
+
+/// Note on the gradients of several micro-steps.
+pub(crate) fn accumulated(micro_steps: u32, reduction: Reduction) -> String {
+    let (done, other) = match reduction {
+        Reduction::Sum => ("summed", String::new()),
+        _ => ("averaged", format!("; --accumulate {micro_steps}:sum sums them")),
+    };
+    format!("{micro_steps} micro-steps per step, gradients {done}{other}")
+}
 
 /// Warning for a step without an optimizer.
 pub(crate) const NOTHING_TRAINED: &str =
@@ -90,6 +102,8 @@ pub struct ImportOptions {
     /// Initial values: an ONNX Runtime checkpoint or a safetensors file, told apart by content. Looked for
     /// beside the training model of training artifacts when absent.
     pub checkpoint: Option<PathBuf>,
+    /// Patterns of parameters that the checkpoint may lack: they start with the model's values.
+    pub allow_missing: Vec<String>,
     /// Leave the optimizer out: gradients become outputs.
     pub no_optimizer: bool,
     /// Pairs (input, output) of a one-file step: the input is state that becomes the output. An input paired
@@ -98,22 +112,34 @@ pub struct ImportOptions {
     /// Micro-steps per optimizer step of training artifacts and forward models, from 1 to [`MAX_ACCUMULATE`];
     /// large graphs allow fewer, because each adds the graph's nodes to the module.
     pub accumulate: u32,
+    /// Sum the gradients of micro-steps instead of averaging them.
+    pub sum_gradients: bool,
     /// Sizes of symbolic dimensions.
     pub dims: Vec<(String, u64)>,
     /// Loss of a forward model.
     pub loss: Option<Loss>,
     /// Optimizer of a forward model; without one, gradients become outputs.
     pub optimizer: Option<OptimizerSpec>,
+    /// Patterns of all parameters of a forward model, such as names with wildcards escaped; everything else
+    /// stays as it is. When empty, the model's file says, or a guess decides.
+    pub parameters: Vec<String>,
     /// Patterns of the parameters of a forward model that are trained; all when empty. `*` stands for any
     /// characters.
     pub trainable: Vec<String>,
     /// Patterns of the parameters of a forward model that are not trained.
     pub freeze: Vec<String>,
+    /// Patterns of tensors whose gradients stop in a forward model, as `detach` does.
+    pub stop_gradient: Vec<String>,
     /// Seed of dropout and of random initial values without a seed of their own.
     pub seed: i64,
 }
 
 impl ImportOptions {
+    /// Gradient of several micro-steps.
+    fn reduction(&self) -> Reduction {
+        if self.sum_gradients { Reduction::Sum } else { Reduction::Mean }
+    }
+
     /// Whether there are options that only forward models have.
     fn has_recipe(&self) -> bool {
         self.no_recipe("").is_err()
@@ -124,8 +150,12 @@ impl ImportOptions {
         let given = match self {
             Self { loss: Some(loss), .. } => format!("--loss {loss}"),
             Self { optimizer: Some(optimizer), .. } => format!("--optimizer {}", optimizer.name()),
+            Self { parameters, .. } if !parameters.is_empty() => "--parameters".to_string(),
             Self { trainable, .. } if !trainable.is_empty() => format!("--trainable {}", trainable[0]),
             Self { freeze, .. } if !freeze.is_empty() => format!("--freeze {}", freeze[0]),
+            Self { stop_gradient, .. } if !stop_gradient.is_empty() => {
+                format!("--stop-gradient {}", stop_gradient[0])
+            }
             _ => return Ok(()),
         };
         Err(ImportError::Usage(format!("{given} is for forward models, but {what}; leave it out")))
@@ -137,14 +167,18 @@ impl Default for ImportOptions {
         Self {
             optimizer_model: None,
             checkpoint: None,
+            allow_missing: Vec::new(),
             no_optimizer: false,
             carry: Vec::new(),
             accumulate: 1,
+            sum_gradients: false,
             dims: Vec::new(),
             loss: None,
             optimizer: None,
+            parameters: Vec::new(),
             trainable: Vec::new(),
             freeze: Vec::new(),
+            stop_gradient: Vec::new(),
             seed: 0,
         }
     }
@@ -173,6 +207,7 @@ pub struct Import {
 struct Pending {
     /// Initial values of the optimizer's state.
     checkpoint: Initial,
+    allow_missing: Vec<String>,
     micro_steps: u32,
     /// Whether the user said that there is to be no optimizer.
     declined: bool,
@@ -194,13 +229,13 @@ impl Import {
     /// [`ImportError::BadModel`] where the checkpoint does not fit the optimizer.
     pub fn finish(mut self) -> Result<Import, ImportError> {
         let Some(recipe) = self.recipe.take() else { return Ok(self) };
-        let Pending { checkpoint, micro_steps, declined } = std::mem::take(&mut self.pending);
+        let Pending { checkpoint, allow_missing, micro_steps, declined } = std::mem::take(&mut self.pending);
         checkpoint.restore_optimizer(&mut self.module)?;
         if recipe.optimizer.is_none() && !declined {
             self.warnings.push(format!("{NOTHING_TRAINED}; give one, as --optimizer adamw:lr=1e-3"));
         }
-        let compared = checkpoint.compare(&self.module)?;
-        self.warnings.extend(compared.warning);
+        let compared = checkpoint.compare(&self.module, &allow_missing)?;
+        self.warnings.extend(compared.warnings);
         if let Some(loss) = &recipe.loss {
             let described = recipe.optimizer.as_ref().map(Optimizer::describe);
             self.notes.push(format!(
@@ -210,7 +245,7 @@ impl Import {
             ));
             self.notes.extend(compared.said);
             if micro_steps > 1 {
-                self.notes.push(format!("{micro_steps} micro-steps per step, gradients summed"));
+                self.notes.push(accumulated(micro_steps, recipe.reduction));
             }
         }
         Ok(self)

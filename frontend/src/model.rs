@@ -18,6 +18,8 @@ pub(crate) struct Model {
     pub producer: String,
     /// Inputs that are weights without values, by the metadata entry `memc.weights_moved_to_inputs`.
     pub moved_weights: Vec<String>,
+    /// Names of the parameters, by the metadata entry `memc.parameters`.
+    pub parameters: Option<Vec<String>>,
     /// The standard's own description of training.
     pub training: Option<Training>,
 }
@@ -59,6 +61,16 @@ pub(crate) struct Graph {
     pub outputs: Vec<ValueInfo>,
     /// Declared types of values that are neither input nor output.
     pub value_info: Vec<ValueInfo>,
+    /// Kinds of stored tensors, where the exporter tells.
+    pub kinds: BTreeMap<String, TensorKind>,
+}
+
+/// Kind of a stored tensor in the exported program (`torch.export.graph_signature.InputKind`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TensorKind {
+    Parameter,
+    Buffer,
+    Constant,
 }
 
 impl Graph {
@@ -69,6 +81,7 @@ impl Graph {
         self.inputs.extend(more.inputs);
         self.outputs.extend(more.outputs);
         self.value_info.extend(more.value_info);
+        self.kinds.extend(more.kinds);
     }
 }
 
@@ -82,6 +95,8 @@ pub(crate) struct Node {
     pub inputs: Vec<String>,
     pub outputs: Vec<String>,
     pub attrs: BTreeMap<String, Attr>,
+    /// Whether it is a `detach` of the exported program: its result has no gradient.
+    pub detached: bool,
 }
 
 /// Domain of Microsoft's operators, which ONNX Runtime's training graphs use.

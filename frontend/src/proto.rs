@@ -16,7 +16,9 @@ use onnx_protobuf::{
 };
 
 use crate::error::ImportError;
-use crate::model::{Attr, Dim, Graph, Model, Node, Payload, Tensor, Training, ValueInfo, ValueType};
+use crate::model::{
+    Attr, Dim, Graph, Model, Node, Payload, Tensor, TensorKind, Training, ValueInfo, ValueType,
+};
 use crate::screen;
 
 /// Decodes a model.
@@ -41,9 +43,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Model, ImportError> {
                 .into(),
         ));
     }
-    let moved = proto.metadata_props.iter().find(|p| p.key == MOVED_WEIGHTS);
-    let moved = moved.map_or("", |p| p.value.as_str());
+    let moved = entry(&proto.metadata_props, MOVED_WEIGHTS).unwrap_or("");
     let moved_weights = moved.split(',').filter(|n| !n.is_empty()).map(str::to_string).collect();
+    let parameters = entry(&proto.metadata_props, PARAMETERS).map(parameters).transpose()?;
     let Some(graph) = proto.graph.into_option() else {
         return Err(ImportError::BadModel("not an ONNX model: it has no graph".into()));
     };
@@ -60,7 +62,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Model, ImportError> {
         }
     }
     let (graph, producer) = (graph_from(graph)?, proto.producer_name);
-    Ok(Model { opsets, graph, producer, moved_weights, training })
+    Ok(Model { opsets, graph, producer, moved_weights, parameters, training })
 }
 
 /// Decodes a tensor that stands alone.
@@ -73,6 +75,36 @@ pub(crate) fn decode_tensor(bytes: &[u8]) -> Result<Tensor, ImportError> {
 
 /// The metadata entry that lists weights that are graph inputs without values.
 const MOVED_WEIGHTS: &str = "memc.weights_moved_to_inputs";
+
+/// The metadata entry that lists the names of the parameters, as a JSON array.
+const PARAMETERS: &str = "memc.parameters";
+
+/// The entry of a value's metadata that says what it is in the exported program.
+const KIND: &str = "pkg.torch.export.graph_signature.InputSpec.kind";
+
+/// The entry of a node's metadata with the call in the exported program.
+const CALL: &str = "pkg.torch.onnx.fx_node";
+
+fn entry<'a>(props: &'a [StringStringEntryProto], key: &str) -> Option<&'a str> {
+    props.iter().find(|p| p.key == key).map(|p| p.value.as_str())
+}
+
+fn parameters(text: &str) -> Result<Vec<String>, ImportError> {
+    let list: Vec<String> = serde_json::from_str(text).map_err(|e| {
+        ImportError::BadModel(format!("the metadata entry `{PARAMETERS}` is no JSON array of names: {e}"))
+    })?;
+    names(list)
+}
+
+fn kind(props: &[StringStringEntryProto]) -> Option<TensorKind> {
+    // `InputKind.BUFFER` or `BUFFER`, by version.
+    match entry(props, KIND)?.rsplit('.').next()? {
+        "PARAMETER" => Some(TensorKind::Parameter),
+        "BUFFER" => Some(TensorKind::Buffer),
+        "CONSTANT_TENSOR" => Some(TensorKind::Constant),
+        _ => None,
+    }
+}
 
 fn training(info: TrainingInfoProto) -> Result<Training, ImportError> {
     let graph = |g: Option<GraphProto>| g.map(graph_from).transpose();
@@ -119,6 +151,10 @@ fn graph_from(graph: GraphProto) -> Result<Graph, ImportError> {
     if !graph.quantization_annotation.is_empty() {
         return Err(ImportError::Unsupported("the graph is quantised, which is not supported".into()));
     }
+    let of_values = graph.input.iter().chain(&graph.value_info).map(|v| (&v.name, &v.metadata_props));
+    let of_tensors = graph.initializer.iter().map(|t| (&t.name, &t.metadata_props));
+    let kinds =
+        of_values.chain(of_tensors).filter_map(|(n, props)| Some((n.clone(), kind(props)?))).collect();
     let values = |list: Vec<ValueInfoProto>| list.into_iter().map(value_info).collect::<Result<_, _>>();
     Ok(Graph {
         name: name(graph.name)?,
@@ -127,6 +163,7 @@ fn graph_from(graph: GraphProto) -> Result<Graph, ImportError> {
         inputs: values(graph.input)?,
         outputs: values(graph.output)?,
         value_info: values(graph.value_info)?,
+        kinds,
     })
 }
 
@@ -138,6 +175,7 @@ fn node(node: NodeProto) -> Result<Node, ImportError> {
         inputs: names(node.input)?,
         outputs: names(node.output)?,
         attrs: BTreeMap::new(),
+        detached: entry(&node.metadata_props, CALL).is_some_and(|call| call.contains("aten.detach.default")),
     };
     for a in node.attribute {
         let key = name(a.name.clone())?;

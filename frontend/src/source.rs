@@ -135,6 +135,7 @@ impl<'a> Source<'a> {
             step: None,
             unrolled: Unrolled::default(),
             swept: Swept::default(),
+            stops: BTreeSet::new(),
             model: &self.model,
             order: &self.order,
             find: registry::find,

@@ -53,8 +53,8 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     if step.invented > 0 {
         warnings.push(made_up(step.invented));
     }
-    let compared = checkpoint.compare(m)?;
-    warnings.extend(compared.warning);
+    let compared = checkpoint.compare(m, &options.allow_missing)?;
+    warnings.extend(compared.warnings);
     let mut notes = vec![describe(&step, loss, &inits)];
     notes.extend(compared.said);
     Ok(Import::complete(step.cx.module, notes, warnings))
@@ -167,7 +167,7 @@ impl<'a> Step<'a> {
             let persists = plan.updates.contains_key(name)
                 || inits.contains_key(name)
                 || (ty.dtype.is_float() && plan.variables.contains(name))
-                || (ty.dtype == DType::F32 && !self.added(name) && uses.parameter(name, ty));
+                || (ty.dtype == DType::F32 && !self.added(name) && uses.parameter(source, name, ty));
             if plan.rate == Some(name)
                 && ty.dtype == DType::F32
                 && ty.numel() == 1

@@ -49,9 +49,9 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     add_outputs(source, &mut cx, &carried)?;
     warnings.extend(cx.warnings());
     let mut notes = vec![format!("one-file step: {}", contents(&cx.module))];
-    let compared = checkpoint.unwrap_or_default().compare(&cx.module)?;
+    let compared = checkpoint.unwrap_or_default().compare(&cx.module, &options.allow_missing)?;
     notes.extend(compared.said);
-    warnings.extend(compared.warning);
+    warnings.extend(compared.warnings);
     Ok(Import::complete(cx.module, notes, warnings))
 }
 

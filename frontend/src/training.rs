@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use memc_ir::attr::{F32, Reduction, Scalar};
 use memc_ir::recipe::{Optimizer, Recipe};
 use memc_ir::{DType, Def, Feed, Module, OpKind, Output, OutputRole, Role, StateId, TensorType, ValueId};
 
@@ -61,6 +62,10 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     step.declare(&accumulated, checkpoint.as_ref(), &mut warnings)?;
     let gradients = step.run(&accumulated)?;
     warnings.extend(step.cx.warnings());
+    let gradients = match options.reduction() {
+        Reduction::Mean if options.accumulate > 1 => step.mean(&accumulated, gradients)?,
+        _ => gradients,
+    };
     let mut module = step.finish(&accumulated)?;
     for (a, value) in accumulated.iter().zip(gradients) {
         let name = format!("{}_grad", a.param);
@@ -68,13 +73,22 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
     }
     let checkpoint = checkpoint.unwrap_or_default();
     if optimizer.is_none() {
-        warnings.extend(checkpoint.compare(&module)?.warning);
+        warnings.extend(checkpoint.compare(&module, &options.allow_missing)?.warnings);
     }
     if options.accumulate > 1 {
-        notes.push(format!("{} micro-steps per step, gradients summed", options.accumulate));
+        notes.push(crate::accumulated(options.accumulate, options.reduction()));
     }
-    let recipe = optimizer.map(|optimizer| Recipe { loss: None, optimizer: Some(optimizer) });
-    let pending = Pending { checkpoint, micro_steps: options.accumulate, declined: false };
+    let recipe = optimizer.map(|optimizer| Recipe {
+        loss: None,
+        reduction: options.reduction(),
+        optimizer: Some(optimizer),
+    });
+    let pending = Pending {
+        checkpoint,
+        allow_missing: options.allow_missing.clone(),
+        micro_steps: options.accumulate,
+        declined: false,
+    };
     Ok(Import { module, recipe, notes, warnings, pending })
 }
 
@@ -278,6 +292,26 @@ impl<'a> Step<'a> {
             }
         }
         Ok(sums)
+    }
+
+    /// The sums of gradients, each divided by the number of micro-steps.
+    fn mean(
+        &mut self,
+        accumulated: &[Accumulated<'a>],
+        sums: Vec<ValueId>,
+    ) -> Result<Vec<ValueId>, ImportError> {
+        let mut means = Vec::with_capacity(sums.len());
+        for (a, sum) in accumulated.iter().zip(sums) {
+            let dtype = self.cx.module.values[sum].ty.dtype;
+            let value = Scalar::Float(F32(1.0 / self.micro_steps as f32));
+            let fill = OpKind::Fill { dtype, shape: Vec::new(), value };
+            let name = format!("{}_grad.mean", a.param);
+            let factor = self.cx.emit(fill, &[], &format!("{name}/factor"), "");
+            let factor = factor.map_err(|e| e.of(a.param))?;
+            let mean = self.cx.emit(OpKind::Mul {}, &[sum, factor], &name, "");
+            means.push(mean.map_err(|e| e.of(a.param))?);
+        }
+        Ok(means)
     }
 
     fn value(&mut self, name: &str) -> Result<ValueId, ImportError> {

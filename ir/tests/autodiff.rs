@@ -117,14 +117,23 @@ fn an_op_without_a_gradient_is_named() {
     assert!(e.to_string().starts_with("no gradient through gelu_grad of `g` (node `Gelu_7`): "), "{e}");
 }
 
+/// A value that reaches the loss through integers or `stop_gradient` alone has no gradient, as in PyTorch.
+/// One whose derivative is zero is refused.
 #[test]
-fn a_gradient_that_would_have_to_cross_integers_is_refused() {
-    let e = refused(
-        "%i = cast %w {to = i64} : i64[2,3]\n%f = cast %i {to = f32} : f32[2,3]\n\
-         %p = mul %f, %x : f32[2,3]\n%loss = reduce_sum %p {axes = [0, 1]} : f32[]",
-    );
-    assert_eq!((e.op, e.value.as_str()), ("cast", "i"));
-    assert!(e.reason.contains("`w`"), "{e}");
+fn a_gradient_stops_at_integers_and_where_it_is_told_to() {
+    for through in [
+        "%i = cast %w {to = i64} : i64[2,3]\n%f = cast %i {to = f32} : f32[2,3]",
+        "%f = stop_gradient %w : f32[2,3]",
+    ] {
+        let mut m = module(&format!(
+            "\nmodule @m graph\n\n%w = state {{role = param, init = zeros}} : f32[2,3]\n\
+             %v = state {{role = param, init = zeros}} : f32[2,3]\n{through}\n\
+             %p = mul %f, %v : f32[2,3]\n%loss = reduce_sum %p {{axes = [0, 1]}} : f32[]\n\
+             yield loss %loss as \"loss\"\n"
+        ));
+        let found = gradients(&mut m, &["w", "v"]).unwrap();
+        assert!(found[0].is_none() && found[1].is_some(), "{through}");
+    }
     let e = refused(
         "%s = sign %w : f32[2,3]\n%p = mul %s, %x : f32[2,3]\n%loss = reduce_sum %p {axes = [0, 1]} : f32[]",
     );

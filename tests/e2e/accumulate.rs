@@ -11,10 +11,10 @@ fn check(model: &str, tolerance: f32) {
     let plan = folder.path().join("model.plan");
     let path = format!("models/{model}/training_model.onnx");
     for budget in ["100%", "60%"] {
-        let mut args = vec!["compile", &path, "--accumulate", "2", "-o"];
+        let mut args = vec!["compile", &path, "--accumulate", "2:sum", "-o"];
         let plan_text = plan.display().to_string();
         args.push(&plan_text);
-        let estimate = memc_ok(&["estimate", &path, "--accumulate", "2", "--json"]);
+        let estimate = memc_ok(&["estimate", &path, "--accumulate", "2:sum", "--json"]);
         let figure = |name| crate::support::number(&crate::support::json(&estimate), name);
         let (peak, least) = (figure("peak_bytes"), figure("smallest_feasible_bytes"));
         let bytes = format!("{}B", if budget == "100%" { peak } else { least.max(peak / 10 * 6) });

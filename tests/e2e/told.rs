@@ -16,8 +16,8 @@ fn said(args: &[&str]) -> String {
     text
 }
 
-/// A checkpoint that has none of the model's names is refused with names of both; one with some says how
-/// many, and names what a misspelt one is near to.
+/// A checkpoint that has none of the model's names is refused with names of both. One that lacks parameters
+/// is refused too, with what a misspelt name is near to, unless they may be missing.
 #[test]
 fn a_checkpoint_says_what_it_sets() {
     let folder = tempfile::tempdir().unwrap();
@@ -32,7 +32,10 @@ fn a_checkpoint_says_what_it_sets() {
     let text = memc_fails(3, &[&estimate[..], &[&path]].concat());
     assert!(text.contains("no tensor of the model: it has encoder.bias, the model has fc1.bias"), "{text}");
     let path = checkpoint(&["fc3.bias", "module.fc1.weight"]);
-    let text = said(&[&estimate[..], &[&path]].concat());
+    let text = memc_fails(3, &[&estimate[..], &[&path]].concat());
+    assert!(text.contains("does not have 5 parameters of the model: fc1.bias, fc1.weight"), "{text}");
+    assert!(text.contains("`module.fc1.weight` is near `fc1.weight`"), "{text}");
+    let text = said(&[&estimate[..], &[&path, "--allow-missing", "*"]].concat());
     assert!(text.contains("c.safetensors, 1 of 6 states set"), "{text}");
     assert!(text.contains("has 1 tensor that the model does not"), "{text}");
     assert!(text.contains("`module.fc1.weight` is near `fc1.weight`"), "{text}");

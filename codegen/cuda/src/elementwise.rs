@@ -33,6 +33,7 @@ pub(crate) fn expression(op: &OpKind, args: &[String]) -> Option<String> {
         Relu {} => format!("op_relu({a})"),
         Not {} => format!("{a} == 0"),
         Floor {} => format!("floorf({a})"),
+        StopGradient {} => a.to_string(),
         Ceil {} => format!("ceilf({a})"),
         Round {} => format!("rintf({a})"),
         Sin {} => format!("sinf({a})"),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use memc_frontend::ImportError;
 use memc_passes::PassError;
 use memc_passes::plan::Infeasible;
 use memc_plan::PlanError;
@@ -104,6 +105,16 @@ impl std::error::Error for Error {}
 impl From<Box<Infeasible>> for Error {
     fn from(report: Box<Infeasible>) -> Self {
         Error::Infeasible(NoFit { text: report.to_string(), report: Some(report) })
+    }
+}
+
+impl From<ImportError> for Error {
+    fn from(e: ImportError) -> Self {
+        match e {
+            ImportError::Usage(text) => Error::Usage(text),
+            ImportError::Io { .. } => Error::Io(e.to_string()),
+            _ => Error::Model(e.to_string()),
+        }
     }
 }
 

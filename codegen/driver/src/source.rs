@@ -217,14 +217,19 @@ fn check(module: &Module, path: &Path) -> Result<(), Error> {
 
 fn recorded(import: &ImportOptions) -> Vec<(String, String)> {
     let mut out = vec![("accumulate".to_string(), import.accumulate.to_string())];
+    if import.sum_gradients {
+        out.push(("sum-gradients".into(), "true".into()));
+    }
     if import.no_optimizer {
         out.push(("no-optimizer".into(), "true".into()));
     }
     out.extend(import.carry.iter().map(|(a, b)| ("carry".to_string(), format!("{a}={b}"))));
     out.extend(import.loss.iter().map(|l| ("loss".to_string(), l.to_string())));
     out.extend(import.optimizer.iter().map(|o| ("optimizer".to_string(), o.to_string())));
+    out.extend(import.parameters.iter().map(|g| ("parameters".to_string(), g.clone())));
     out.extend(import.trainable.iter().map(|g| ("trainable".to_string(), g.clone())));
     out.extend(import.freeze.iter().map(|g| ("freeze".to_string(), g.clone())));
+    out.extend(import.stop_gradient.iter().map(|g| ("stop-gradient".to_string(), g.clone())));
     if import.seed != 0 {
         out.push(("seed".into(), import.seed.to_string()));
     }
@@ -242,6 +247,7 @@ impl Source {
             let pair = || value.split_once('=').map(|(a, b)| (a.to_string(), b.to_string())).ok_or_else(bad);
             match name.as_str() {
                 "accumulate" => import.accumulate = value.parse().map_err(|_| bad())?,
+                "sum-gradients" => import.sum_gradients = true,
                 "no-optimizer" => import.no_optimizer = true,
                 "carry" => import.carry.push(pair()?),
                 "dim" => {
@@ -250,8 +256,10 @@ impl Source {
                 }
                 "loss" => import.loss = Some(value.parse().map_err(|_| bad())?),
                 "optimizer" => import.optimizer = Some(value.parse().map_err(|_| bad())?),
+                "parameters" => import.parameters.push(value.clone()),
                 "trainable" => import.trainable.push(value.clone()),
                 "freeze" => import.freeze.push(value.clone()),
+                "stop-gradient" => import.stop_gradient.push(value.clone()),
                 "seed" => import.seed = value.parse().map_err(|_| bad())?,
                 NO_REWRITE | NO_FUSE => {}
                 _ => return Err(bad()),

@@ -7,16 +7,19 @@
 mod init;
 pub(crate) mod lost;
 pub(crate) mod params;
+mod roles;
 mod unmerge;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use glob::Pattern;
 use memc_ir::recipe::{Loss, Optimizer, Recipe};
 use memc_ir::{Module, Output, OutputRole, Role, StateId, TensorType, ValueId};
 
 use crate::context::{Bound, Context};
 use crate::error::{ImportError, some_of};
 use crate::initial::{Initial, made_up};
+use crate::model::Node;
 use crate::source::Source;
 use crate::{Import, ImportOptions, Pending, step, training};
 
@@ -24,17 +27,19 @@ use crate::{Import, ImportOptions, Pending, step, training};
 ///
 /// Tensors that the exporter merged are separated in `source` first.
 pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result<Import, ImportError> {
-    let notes = unmerge::split(source).into_iter().collect();
+    let mut notes: Vec<String> = unmerge::split(source).into_iter().collect();
     let source = &*source;
     let loss = wanted_loss(source, options)?.clone();
     training::limit(source, options)?;
     let checkpoint = options.checkpoint.as_deref().map(Initial::read).transpose()?;
     let inits = initialization(source, options)?;
-    let found = params::find(source, options, checkpoint.as_ref(), &inits)?;
+    let mut found = params::find(source, options, checkpoint.as_ref(), &inits)?;
     let sizes: BTreeMap<&str, usize> =
         found.list.iter().filter(|p| p.role == Role::Param).map(|p| (p.name, p.ty.rank())).collect();
     let mut warnings = lost::warnings(source, &sizes);
     warnings.extend(lost::constants(&found.constants));
+    warnings.append(&mut found.told.warnings);
+    notes.append(&mut found.told.notes);
     if found.invented > 0 {
         warnings.push(made_up(found.invented));
     }
@@ -46,10 +51,11 @@ pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result
     let optimizer = options.optimizer.as_ref().filter(|_| !options.no_optimizer).and_then(Optimizer::of);
     let pending = Pending {
         checkpoint: checkpoint.unwrap_or_default(),
+        allow_missing: options.allow_missing.clone(),
         micro_steps: options.accumulate,
         declined: options.no_optimizer || options.optimizer.is_some(),
     };
-    let recipe = Some(Recipe { loss: Some(loss), optimizer });
+    let recipe = Some(Recipe { loss: Some(loss), reduction: options.reduction(), optimizer });
     Ok(Import { module: step.finish(), recipe, notes, warnings, pending })
 }
 
@@ -74,6 +80,34 @@ fn wanted_loss<'o>(source: &Source<'_>, options: &'o ImportOptions) -> Result<&'
             some_of(&outputs)
         ))
     })
+}
+
+/// Tensors whose gradients stop: results of `detach`, and those that `--stop-gradient` names.
+fn stops<'a>(source: &'a Source<'_>, options: &ImportOptions) -> Result<BTreeSet<&'a str>, ImportError> {
+    let nodes = &source.model.graph.nodes;
+    let outputs = |node: &'a Node| node.outputs.iter().map(String::as_str).filter(|name| !name.is_empty());
+    let mut out: BTreeSet<&str> = nodes.iter().filter(|n| n.detached).flat_map(outputs).collect();
+    for text in &options.stop_gradient {
+        let pattern =
+            Pattern::new(text).map_err(|e| ImportError::Usage(format!("--stop-gradient {text}: {e}")))?;
+        let matched: Vec<&str> =
+            nodes.iter().flat_map(outputs).filter(|name| pattern.matches(name)).collect();
+        if matched.is_empty() {
+            let names: Vec<&str> = nodes.iter().flat_map(outputs).collect();
+            let what = match () {
+                () if source.literals.keys().any(|name| pattern.matches(name)) => {
+                    "matches stored tensors alone; freeze parameters with --freeze".to_string()
+                }
+                () if source.types.keys().any(|name| pattern.matches(name)) => {
+                    "matches inputs alone, which have no gradient".to_string()
+                }
+                () => format!("matches no tensor that a node computes; there are {}", some_of(&names)),
+            };
+            return Err(ImportError::Usage(format!("--stop-gradient {text} {what}")));
+        }
+        out.extend(matched);
+    }
+    Ok(out)
 }
 
 /// Contents that the initialization graph gives, by name.
@@ -107,6 +141,7 @@ impl<'a> Step<'a> {
         found: params::Persistents<'a>,
     ) -> Result<Step<'a>, ImportError> {
         let mut cx = source.context(options);
+        cx.stops = stops(source, options)?;
         let (mut current, mut trained, mut statistics) = (BTreeMap::new(), false, Vec::new());
         for p in found.list {
             let state = cx.module.add_state(p.name, p.ty, p.role, p.init);

@@ -1,16 +1,19 @@
 //! Roles of the tensors of a forward model: parameters, statistics, constants, or data.
 //!
-//! A parameter is a float initializer that ops use as a value, and has the name of a module's tensor, is a
-//! weight of a layer, or is named by `--trainable`; or a graph input that the initialization graph, the
-//! file's own list of moved weights or the checkpoint gives a value. Statistics are what batch normalisation
-//! in training mode updates.
+//! A parameter is a float initializer that ops use as a value, and that is named as one: by `--parameters`,
+//! by the model's entry `memc.parameters`, or by the kind that PyTorch's newer exporter notes. Where none of
+//! them tells, a guess stands in: it has the name of a module's tensor, or is a weight of a layer.
+//! `--trainable` with a full name makes any such initializer a parameter. A parameter is also a graph input
+//! that the initialization graph, the file's own list of moved weights or the checkpoint gives a value.
+//! Statistics are what batch normalisation in training mode updates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use glob::Pattern;
-use memc_ir::{Blob, Init, Role, TensorType};
+use memc_ir::{Blob, Init, Role, TensorType, counted};
 
 use super::lost::{generated, statistic, trains};
+use super::roles::{Roles, doubts};
 use crate::ImportOptions;
 use crate::error::{ImportError, some_of};
 use crate::initial::{Initial, synthetic};
@@ -36,6 +39,15 @@ pub(super) struct Persistents<'a> {
     pub invented: usize,
     /// Tensors that may be parameters that the exporter folded, and stay constant.
     pub constants: Vec<&'a str>,
+    /// Effects of the options and doubts about the choice.
+    pub told: Told,
+}
+
+/// Notes and warnings on what is trained.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub notes: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// Finds the tensors that persist. `inits` are contents by the initialization graph.
@@ -58,13 +70,14 @@ pub(super) fn find<'a>(
     }
     let uses = Uses::of(source);
     let moved: BTreeSet<&str> = source.model.moved_weights.iter().map(String::as_str).collect();
-    let (mut found, mut constants): (Vec<(&str, TensorType)>, Vec<&str>) = Default::default();
+    let roles = Roles::of(source, options)?;
+    let (mut found, mut constants, mut guessed): (Vec<Found<'_>>, Vec<&str>, Vec<_>) = Default::default();
     for input in &graph.inputs {
         let name = input.name.as_str();
         let known = moved.contains(name) || inits.contains_key(name);
         let stored = checkpoint.is_some_and(|c| c.has(name));
         if !source.literals.contains_key(name) && (known || stored) {
-            found.push((name, source.input_type(name)?));
+            found.push(Found { name, ty: source.input_type(name)?, parameter: true });
         }
     }
     for (name, literal) in &source.literals {
@@ -73,20 +86,36 @@ pub(super) fn find<'a>(
         if named && !updates.contains_key(name.as_str()) {
             uses.trainable(name, &literal.ty)?;
         }
-        if float && (named || updates.contains_key(name.as_str()) || uses.parameter(name, &literal.ty)) {
-            found.push((name, literal.ty.clone()));
-        } else if float && literal.ty.numel() > 1 && generated(name) && uses.operands.contains(name.as_str())
+        let updated = updates.contains_key(name.as_str());
+        let (told, guess) = (roles.parameter(name), uses.parameter(source, name, &literal.ty));
+        let parameter = told.map_or(guess, |told| told && uses.values.contains(name.as_str()));
+        let persists = guess && roles.persists(name);
+        if float && (named || updated || parameter || persists) {
+            found.push(Found { name, ty: literal.ty.clone(), parameter: named || parameter });
+            if told.is_none() && !named && !updated {
+                guessed.push((name.as_str(), literal.ty.clone(), uses.weights.contains(name.as_str())));
+            }
+        } else if told.is_none()
+            && float
+            && literal.ty.numel() > 1
+            && generated(name)
+            && uses.operands.contains(name.as_str())
         {
             constants.push(name);
         }
     }
-    let mut out = Persistents { list: Vec::new(), updates, invented: 0, constants };
+    let mut out = Persistents { list: Vec::new(), updates, invented: 0, constants, told: Told::default() };
+    let used: Vec<&str> =
+        source.literals.keys().map(String::as_str).filter(|n| uses.values.contains(n)).collect();
+    out.told.warnings.extend(roles.unused(&used)?);
     let fixed = |name: &str| out.updates.contains_key(name) || statistic(name) || !uses.values.contains(name);
     let filter = Filter::new(options, &found, fixed)?;
-    for (name, ty) in found {
+    guessed.retain(|(name, ..)| !fixed(name) && filter.silent(name));
+    out.told.warnings.extend(doubts(source, &guessed));
+    for Found { name, ty, parameter } in found {
         let role = match () {
             () if out.updates.contains_key(name) => Role::Buffer,
-            () if ty.dtype.is_float() && !fixed(name) && filter.trains(name) => Role::Param,
+            () if parameter && ty.dtype.is_float() && !fixed(name) && filter.trains(name) => Role::Param,
             () => Role::Frozen,
         };
         let stored = checkpoint.map(|c| c.get(name, &ty)).transpose()?.flatten();
@@ -101,7 +130,16 @@ pub(super) fn find<'a>(
         };
         out.list.push(Persistent { name, ty, role, init });
     }
+    out.told.notes = filter.notes;
     Ok(out)
+}
+
+/// A tensor that persists.
+struct Found<'a> {
+    name: &'a str,
+    ty: TensorType,
+    /// Whether it is a parameter, unless frozen.
+    parameter: bool,
 }
 
 /// Uses of each name by nodes.
@@ -173,16 +211,18 @@ impl<'a> Uses<'a> {
         Err(ImportError::Usage(format!("--trainable {name}: {why}")))
     }
 
-    /// Whether initializer `name` is a parameter.
-    pub(crate) fn parameter(&self, name: &str, ty: &TensorType) -> bool {
+    /// Whether initializer `name` is a parameter, by a guess.
+    pub(crate) fn parameter(&self, source: &Source<'_>, name: &str, ty: &TensorType) -> bool {
         if !self.values.contains(name) {
             return false;
         }
         if generated(name) {
             return self.weights.contains(name) && ty.rank() > 0;
         }
-        // One number is a parameter only where it is called like a module's.
-        ty.numel() > 1 || self.weights.contains(name) || name.contains('.')
+        // PyTorch's exporter makes up names for constants. Elsewhere one number is a parameter only where it
+        // is called like a module's.
+        let pytorch = source.model.producer.starts_with("pytorch");
+        pytorch || ty.numel() > 1 || self.weights.contains(name) || name.contains('.')
     }
 }
 
@@ -220,36 +260,47 @@ fn affine(source: &Source<'_>, makers: &BTreeMap<&str, &Node>, node: &Node, i: u
 struct Filter {
     trainable: Vec<Pattern>,
     freeze: Vec<Pattern>,
+    /// Parameters that each pattern matched.
+    notes: Vec<String>,
 }
 
 impl Filter {
     /// Refuses patterns that no parameter matches.
     fn new(
         options: &ImportOptions,
-        found: &[(&str, TensorType)],
+        found: &[Found<'_>],
         fixed: impl Fn(&str) -> bool,
     ) -> Result<Filter, ImportError> {
-        let names: Vec<&str> = found.iter().map(|f| f.0).filter(|n| !fixed(n)).collect();
-        let read = |flag: &str, list: &[String]| {
+        let names: Vec<&str> = found.iter().map(|f| f.name).filter(|n| !fixed(n)).collect();
+        let mut notes = Vec::new();
+        let mut read = |flag: &str, list: &[String]| {
             let mut out = Vec::new();
             for text in list {
                 let pattern = Pattern::new(text).map_err(|e| {
                     ImportError::Usage(format!("{flag} {text}: {e}; write for instance {flag} 'layer4.*'"))
                 })?;
-                if !names.iter().any(|n| pattern.matches(n)) {
+                let matched: Vec<&str> = names.iter().copied().filter(|n| pattern.matches(n)).collect();
+                if matched.is_empty() {
                     return Err(ImportError::Usage(format!(
                         "{flag} {text} matches no parameter; the model has {}",
                         some_of(&names)
                     )));
                 }
+                let number = counted(matched.len(), "parameter");
+                notes.push(format!("{flag} {text}: {number}, {}", some_of(&matched)));
                 out.push(pattern);
             }
             Ok(out)
         };
-        Ok(Filter {
-            trainable: read("--trainable", &options.trainable)?,
-            freeze: read("--freeze", &options.freeze)?,
-        })
+        let trainable = read("--trainable", &options.trainable)?;
+        let freeze = read("--freeze", &options.freeze)?;
+        Ok(Filter { trainable, freeze, notes })
+    }
+
+    /// Whether no option but a lone `*` says anything about `name`.
+    fn silent(&self, name: &str) -> bool {
+        let says = |p: &&Pattern| p.as_str() != "*" && p.matches(name);
+        self.trains(name) && !self.trainable.iter().any(|p| says(&p))
     }
 
     fn trains(&self, name: &str) -> bool {

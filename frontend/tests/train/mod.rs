@@ -20,7 +20,9 @@ fn complete(mut import: Import) -> Result<Import, ImportError> {
     if let Some(recipe) = import.recipe.clone() {
         if let Some(loss) = &recipe.loss {
             training::add_loss(&mut import.module, loss).map_err(refused)?;
-            import.warnings.extend(training::differentiate(&mut import.module).map_err(refused)?);
+            import
+                .warnings
+                .extend(training::differentiate(&mut import.module, recipe.reduction).map_err(refused)?);
         }
         if let Some(optimizer) = &recipe.optimizer {
             training::add_optimizer(&mut import.module, optimizer).map_err(refused)?;

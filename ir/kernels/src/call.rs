@@ -148,6 +148,7 @@ pub(crate) fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8])
         OpKind::Relu {} => ew::arith(c, y, Arith::Relu),
         OpKind::Not {} => ew::unary::<u8>(c, y, |x| u8::from(x == 0)),
         OpKind::Floor {} => ew::unary(c, y, f32::floor),
+        OpKind::StopGradient {} => ew::unary(c, y, |x: f32| x),
         OpKind::Ceil {} => ew::unary(c, y, f32::ceil),
         OpKind::Round {} => ew::unary(c, y, f32::round_ties_even),
         OpKind::Sin {} => ew::unary(c, y, libm::sinf),

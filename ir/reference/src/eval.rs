@@ -26,6 +26,7 @@ fn dispatch(op: &OpKind, x: &[&Tensor64], y: &[TensorType]) -> Results {
         OpKind::Relu {} => ew::numeric(x[0], ew::relu, |v| v.max(0)),
         OpKind::Not {} => ew::integer(x[0], |v| i64::from(v == 0)),
         OpKind::Floor {} => ew::float(x[0], f64::floor),
+        OpKind::StopGradient {} => ew::float(x[0], |x| x),
         OpKind::Ceil {} => ew::float(x[0], f64::ceil),
         OpKind::Round {} => ew::float(x[0], f64::round_ties_even),
         OpKind::Sin {} => ew::float(x[0], f64::sin),

@@ -35,6 +35,7 @@ use std::fmt;
 use crate::entity::{Id, OpId, ValueId};
 use crate::error::NoGradient;
 use crate::module::{Code, Def, Module, Phase};
+use crate::ops::OpKind;
 use crate::types::TensorType;
 use parts::Parts;
 use rule::{Constants, Given, Rule};
@@ -93,22 +94,31 @@ impl NotDifferentiable {
 ///
 /// `loss` must be floating point with exactly one element. `wrt` may name any floating-point value; the
 /// gradient of an op's result is the total over all its uses. `None` stands for a value that the loss does
-/// not depend on.
+/// not depend on, or only through integers, booleans and `stop_gradient`: where PyTorch has no gradient.
 ///
 /// # Errors
 ///
 /// [`NotDifferentiable`] when the loss or a requested value is not as said above, an op on the way has no
-/// gradient rule, or the loss depends on a requested value only through integers, booleans or ops whose
-/// derivative is zero everywhere. The order of the module is then as before; values made until then stay
-/// behind, unused.
+/// gradient rule, or the loss depends on a requested value only through ops whose derivative is zero
+/// everywhere. The order of the module is then as before; values made until then stay behind, unused.
 pub fn differentiate(
     module: &mut Module,
     loss: ValueId,
     wrt: &[ValueId],
 ) -> Result<Vec<Option<ValueId>>, NotDifferentiable> {
+    differentiate_scaled(module, loss, wrt, 1.0)
+}
+
+/// As [`differentiate`], with the gradients of `scale` times the loss.
+pub fn differentiate_scaled(
+    module: &mut Module,
+    loss: ValueId,
+    wrt: &[ValueId],
+    scale: f32,
+) -> Result<Vec<Option<ValueId>>, NotDifferentiable> {
     check(module, loss, wrt)?;
     let forward = module.order.len();
-    let done = Sweep::new(module, loss, wrt).run();
+    let done = Sweep::new(module, loss, wrt).run(scale);
     if done.is_err() {
         module.order.truncate(forward);
     }
@@ -171,11 +181,11 @@ impl<'m> Sweep<'m> {
         Self { m, loss, wrt, varied, totals, parts: BTreeMap::new(), constants: BTreeMap::new() }
     }
 
-    fn run(mut self) -> Result<Vec<Option<ValueId>>, NotDifferentiable> {
+    fn run(mut self, scale: f32) -> Result<Vec<Option<ValueId>>, NotDifferentiable> {
         let forward = self.m.order.clone();
         if self.varied[self.loss.index()] {
             let ty = self.m.values[self.loss].ty.clone();
-            let seed = self.seed(&ty);
+            let seed = self.seed(&ty, scale);
             self.totals[self.loss.index()] = Some(Total { value: seed, count: 1, owned: false });
             for &op in forward.iter().rev() {
                 self.visit(op).map_err(|reason| NotDifferentiable::at_op(self.m, op, reason))?;
@@ -190,10 +200,10 @@ impl<'m> Sweep<'m> {
         Ok(grads)
     }
 
-    /// The gradient of the loss with respect to itself.
-    fn seed(&mut self, ty: &TensorType) -> ValueId {
+    /// The gradient of `scale` times the loss with respect to the loss.
+    fn seed(&mut self, ty: &TensorType, scale: f32) -> ValueId {
         let name = format!("{}_grad", self.m.values[self.loss].name);
-        let data = rule::float_bytes(ty.dtype, 1.0);
+        let data = rule::float_bytes(ty.dtype, scale);
         self.m.add_const(&name, ty.clone(), data)
     }
 
@@ -260,7 +270,7 @@ impl<'m> Sweep<'m> {
                 if owned {
                     self.m.rename(grad, &format!("{name}_{}", old.count));
                 }
-                let sum = self.m.add_op(crate::OpKind::Add {}, &[old.value, grad], &[&name], origin)?;
+                let sum = self.m.add_op(OpKind::Add {}, &[old.value, grad], &[&name], origin)?;
                 Total { value: sum[0], count: old.count + 1, owned: true }
             }
         };
@@ -268,17 +278,19 @@ impl<'m> Sweep<'m> {
         Ok(())
     }
 
-    /// Fails when a requested value has no gradient although the loss depends on it.
+    /// Fails when a requested value has no gradient although the loss depends on it through floating point.
     fn explain_missing(&self, forward: &[OpId], grads: &[Option<ValueId>]) -> Result<(), NotDifferentiable> {
         if grads.iter().all(Option::is_some) {
             return Ok(());
         }
+        let float = |v: &ValueId| self.m.values[*v].ty.dtype.is_float();
+        let stops = |id: OpId| matches!(self.m.ops[id].kind(), Some(OpKind::StopGradient {}));
         let mut needed = vec![false; self.totals.len()];
         needed[self.loss.index()] = true;
-        let is_needed = |needed: &[bool], id: OpId| self.m.ops[id].results.iter().any(|v| needed[v.index()]);
-        for &id in forward.iter().rev() {
-            if is_needed(&needed, id) {
-                self.m.ops[id].operands.iter().for_each(|v| needed[v.index()] = true);
+        for &id in forward.iter().rev().filter(|&&id| !stops(id)) {
+            let op = &self.m.ops[id];
+            if op.results.iter().any(|v| needed[v.index()]) {
+                op.operands.iter().filter(|v| float(v)).for_each(|v| needed[v.index()] = true);
             }
         }
         let lost = self.wrt.iter().zip(grads).find(|(v, g)| g.is_none() && needed[v.index()]);
@@ -287,24 +299,21 @@ impl<'m> Sweep<'m> {
         // Follow floating point from `w` to the first op that passes no gradient on.
         let mut reached = vec![false; self.totals.len()];
         reached[w.index()] = true;
-        for &id in forward.iter().filter(|&&id| is_needed(&needed, id)) {
+        for &id in forward.iter().filter(|&&id| !stops(id)) {
             let op = &self.m.ops[id];
+            let needed_results = || op.results.iter().filter(|v| needed[v.index()]);
             if !op.operands.iter().any(|v| reached[v.index()]) {
                 continue;
             }
-            let needed_results = || op.results.iter().filter(|v| needed[v.index()]);
-            let float = |v: &ValueId| self.m.values[*v].ty.dtype.is_float();
-            let why = if let Some(&v) = needed_results().find(|v| !float(v)) {
-                format!("its result is {}, which carries no gradient", self.m.values[v].ty)
-            } else if needed_results().any(|v| self.totals[v.index()].is_some()) {
-                "its derivative is zero".into()
-            } else {
-                needed_results().for_each(|v| reached[v.index()] = true);
-                continue;
-            };
-            let name = &self.m.values[w].name;
-            let reason = format!("{why}, and the loss depends on `{name}` in no other way; freeze `{name}`");
-            return Err(NotDifferentiable::at_op(self.m, id, reason));
+            if needed_results().any(|v| self.totals[v.index()].is_some()) {
+                let name = &self.m.values[w].name;
+                let reason = format!(
+                    "its derivative is zero, and the loss depends on `{name}` in no other way; freeze \
+                     `{name}`"
+                );
+                return Err(NotDifferentiable::at_op(self.m, id, reason));
+            }
+            needed_results().for_each(|v| reached[v.index()] = true);
         }
         Ok(())
     }

@@ -64,6 +64,7 @@ pub(super) fn apply(r: &mut Rule<'_>, kind: &OpKind) -> Done {
 
         // Steps: the derivative is zero wherever there is one.
         OpKind::Sign {} | OpKind::Floor {} | OpKind::Ceil {} | OpKind::Round {} => Ok(()),
+        OpKind::StopGradient {} => Ok(()),
         // Results that are no floating-point tensors never have a gradient.
         OpKind::Not {}
         | OpKind::Equal {}

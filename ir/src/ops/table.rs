@@ -143,6 +143,9 @@ define_ops! {
     Ceil "ceil" ("x") -> ("y") {} ew::float_unary, streaming[1], [(0, 0)] Pure ElementWise Step;
     /// Nearest integer; halves go to the even one.
     Round "round" ("x") -> ("y") {} ew::float_unary, streaming[1], [(0, 0)] Pure ElementWise Step;
+    /// The operand, without its gradient.
+    StopGradient "stop_gradient" ("x") -> ("y")
+        {} ew::float_unary, streaming[1], [(0, 0)] Pure ElementWise Step;
     /// Sine.
     Sin "sin" ("x") -> ("y") {} ew::float_unary, streaming[8], [(0, 0)] Pure ElementWise Step;
     /// Cosine.

@@ -6,6 +6,8 @@
 mod loss;
 mod optimizer;
 
+use crate::attr::Reduction;
+
 pub use loss::{ClassAxis, Loss, LossKind, losses};
 pub use optimizer::{Optimizer, OptimizerSpec, UpdateRule, optimizers};
 
@@ -14,6 +16,8 @@ pub use optimizer::{Optimizer, OptimizerSpec, UpdateRule, optimizers};
 pub struct Recipe {
     /// Loss of a forward graph; `None` where the module has its gradients as outputs.
     pub loss: Option<Loss>,
+    /// Gradient of several losses, one a micro-step.
+    pub reduction: Reduction,
     /// Optimizer; without one, gradients stay outputs.
     pub optimizer: Option<Optimizer>,
 }

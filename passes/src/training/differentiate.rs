@@ -1,29 +1,39 @@
 //! Gradients of all parameters, as outputs.
 //!
-//! The gradients of several micro-steps are summed. Those of a micro-step stand right behind its loss, so
-//! that their operands can be freed before the next micro-step.
+//! The gradients of several micro-steps are averaged, or summed. Those of a micro-step stand right behind its
+//! loss, so that their operands can be freed before the next micro-step.
 
+use memc_ir::attr::Reduction;
 use memc_ir::{
-    Id, Module, OpId, OpKind, Output, OutputRole, Phase, Role, StateId, ValueId, autodiff, counted, some_of,
+    Code, Id, Module, OpId, OpKind, Output, OutputRole, Phase, Role, StateId, ValueId, autodiff, counted,
+    some_of,
 };
 
-use crate::{Options, PassCx, PassDef, PassError};
+use crate::{OptionDef, Options, PassCx, PassDef, PassError};
 
 pub(super) const PASS: PassDef = PassDef {
     name: "differentiate",
-    summary: "append the gradients of all parameters, summed over all losses, as outputs",
+    summary: "append the gradients of all parameters, of the mean of all losses, as outputs",
     phases: (Phase::Graph, Phase::Graph),
-    options: &[],
+    options: OPTIONS,
     run,
 };
 
-fn run(m: &mut Module, _: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
-    cx.warnings.extend(differentiate(m)?);
+const OPTIONS: &[OptionDef] =
+    &[OptionDef { name: "reduction", default: "mean", doc: "of several losses: mean or sum" }];
+
+fn run(m: &mut Module, options: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError> {
+    let reduction = match options.get(OPTIONS, "reduction")? {
+        "mean" => Reduction::Mean,
+        "sum" => Reduction::Sum,
+        other => return Err(PassError::Usage(format!("reduction `{other}`: write mean or sum"))),
+    };
+    cx.warnings.extend(differentiate(m, reduction)?);
     Ok(())
 }
 
-/// Appends the gradients of the losses of `m` by all its parameters and makes them outputs, `X_grad` for
-/// parameter `X`.
+/// Appends the gradients of the mean, or the sum, of the losses of `m` by all its parameters and makes them
+/// outputs, `X_grad` for parameter `X`.
 ///
 /// A parameter that no loss depends on becomes frozen; the returned warning names all of them.
 ///
@@ -31,10 +41,16 @@ fn run(m: &mut Module, _: &Options, cx: &mut PassCx<'_>) -> Result<(), PassError
 ///
 /// [`PassError::Usage`] where the losses depend on no parameter, [`PassError::Unsupported`] where an op has
 /// no gradient.
-pub fn differentiate(m: &mut Module) -> Result<Option<String>, PassError> {
+pub fn differentiate(m: &mut Module, reduction: Reduction) -> Result<Option<String>, PassError> {
     let params: Vec<StateId> =
         m.states.iter().filter(|(_, s)| s.role == Role::Param).map(|(id, _)| id).collect();
-    let gradients = gradients(m, &params)?;
+    let gradients = gradients(m, &params, reduction)?;
+    // Their work is done: passes behind this one remove copies.
+    for op in m.order.clone() {
+        if let Code::Compute(kind @ OpKind::StopGradient {}) = &mut m.ops[op].code {
+            *kind = OpKind::Copy {};
+        }
+    }
     let mut idle = Vec::new();
     for (&state, gradient) in params.iter().zip(gradients) {
         let name = &m.values[m.states[state].value].name;
@@ -62,11 +78,16 @@ pub fn differentiate(m: &mut Module) -> Result<Option<String>, PassError> {
     }))
 }
 
-/// Sum of the gradients of all losses for every parameter; `None` where no loss depends on it.
-fn gradients(module: &mut Module, params: &[StateId]) -> Result<Vec<Option<ValueId>>, PassError> {
+/// Gradient of all losses for every parameter; `None` where no loss depends on it.
+fn gradients(
+    module: &mut Module,
+    params: &[StateId],
+    reduction: Reduction,
+) -> Result<Vec<Option<ValueId>>, PassError> {
     let wrt: Vec<ValueId> = params.iter().map(|&s| module.states[s].value).collect();
     let losses: Vec<ValueId> =
         module.outputs.iter().filter(|o| o.role == OutputRole::Loss).map(|o| o.value).collect();
+    let scale = if reduction == Reduction::Mean { 1.0 / losses.len().max(1) as f32 } else { 1.0 };
     let mut forward = std::mem::take(&mut module.order).into_iter().peekable();
     let mut sums = vec![None; params.len()];
     let mut done = vec![false; module.ops.len()];
@@ -78,7 +99,7 @@ fn gradients(module: &mut Module, params: &[StateId]) -> Result<Vec<Option<Value
             done[op.index()] = true;
             module.order.push(op);
         }
-        let gradients = autodiff::differentiate(module, loss, &wrt).map_err(|e| {
+        let gradients = autodiff::differentiate_scaled(module, loss, &wrt, scale).map_err(|e| {
             PassError::Unsupported(format!("{e}; exclude what is not to be trained with --freeze"))
         })?;
         for ((sum, gradient), w) in sums.iter_mut().zip(gradients).zip(&wrt) {

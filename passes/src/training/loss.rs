@@ -265,6 +265,14 @@ fn emit(m: &mut Module, loss: &Loss, output: ValueId, micro: u32) -> Result<Valu
     if kind == LossKind::Output {
         return Ok(output);
     }
+    // As PyTorch's autocast has it: the loss of 16-bit outputs is computed in f32.
+    let (mut output, mut ty) = (output, ty);
+    if ty.dtype.is_float() && ty.dtype != DType::F32 {
+        ty.dtype = DType::F32;
+        let cast = m.add_op(OpKind::Cast { to: DType::F32 }, &[output], &["loss/f32"], "loss");
+        let cast = cast.map_err(|e| PassError::Failed(e.to_string()))?.first().copied();
+        output = cast.ok_or_else(|| PassError::Failed("an op of the loss has no result".into()))?;
+    }
     let (labels_ty, range) = match kind {
         LossKind::CrossEntropy => (labels_type(&ty, loss.classes), label_range(&ty, loss.classes)),
         _ => (ty.clone(), None),

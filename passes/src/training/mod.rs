@@ -34,7 +34,7 @@ pub fn fulfil(module: &mut Module, recipe: &Recipe, cx: &mut PassCx<'_>) -> Resu
     if let Some(loss) = &recipe.loss {
         add_loss(module, loss)?;
         Pipeline::parse(FORWARD_PIPELINE)?.run(module, cx)?;
-        cx.warnings.extend(differentiate(module)?);
+        cx.warnings.extend(differentiate(module, recipe.reduction)?);
     }
     match &recipe.optimizer {
         Some(optimizer) => add_optimizer(module, optimizer),

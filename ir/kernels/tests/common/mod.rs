@@ -125,7 +125,7 @@ fn elementwise(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
             push(all, op.clone(), vec![x]);
         }
     }
-    for op in [Floor {}, Ceil {}, Round {}, Sin {}, Cos {}] {
+    for op in [Floor {}, StopGradient {}, Ceil {}, Round {}, Sin {}, Cos {}] {
         let x = r.f32(&shape);
         push(all, op, vec![x]);
     }

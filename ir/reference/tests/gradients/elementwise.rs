@@ -4,7 +4,7 @@ use memc_ir::attr::F32;
 use memc_ir::{DType, OpKind};
 use memc_reference::Tensor64;
 
-use crate::support::{Case, Random};
+use crate::support::{Case, Expect, Random};
 
 pub(crate) const SECOND: &str = "second derivatives";
 const STEP: &str = "its derivative is zero";
@@ -36,6 +36,7 @@ fn unary(r: &mut Random, all: &mut Vec<Case>) {
     for op in [Sign {}, Floor {}, Ceil {}, Round {}] {
         all.push(Case::refused(op, vec![r.nonzero(&shape)], STEP));
     }
+    all.push(Case { expect: Expect::Nothing, ..Case::new(StopGradient {}, vec![r.nonzero(&shape)]) });
     all.push(Case::new(Cast { to: DType::I64 }, vec![r.nonzero(&shape)]));
     all.push(Case::new(Cast { to: DType::F32 }, vec![r.ints(&shape, -3, 3)]));
 }

@@ -14,8 +14,8 @@ pub(crate) enum Expect {
     Gradients(Vec<usize>),
     /// A refusal whose reason holds this text.
     Refused(&'static str),
-    /// Nothing to differentiate: no operand or no result is floating point.
-    NothingFloat,
+    /// Nothing to differentiate: no operand or no result is floating point, or the op stops gradients.
+    Nothing,
 }
 
 /// One op with its operands.
@@ -90,7 +90,7 @@ impl Case {
         let results = op.infer(&types).unwrap_or_else(|e| panic!("{}: {e}", op.mnemonic()));
         let floats: Vec<usize> = (0..operands.len()).filter(|&i| types[i].dtype.is_float()).collect();
         let nothing = floats.is_empty() || !results.iter().any(|t| t.dtype.is_float());
-        let expect = if nothing { Expect::NothingFloat } else { Expect::Gradients(floats) };
+        let expect = if nothing { Expect::Nothing } else { Expect::Gradients(floats) };
         Case { op, operands, expect }
     }
 
@@ -109,7 +109,7 @@ impl Case {
         let types: Vec<String> = self.operands.iter().map(|t| t.ty.to_string()).collect();
         let call = format!("{} {} {}", self.op.mnemonic(), self.op.attrs_text(), types.join(", "));
         let wrt: Vec<usize> = match &self.expect {
-            Expect::NothingFloat => return Ok(()),
+            Expect::Nothing => return Ok(()),
             Expect::Gradients(wrt) => wrt.clone(),
             Expect::Refused(_) => {
                 (0..types.len()).filter(|&i| self.operands[i].ty.dtype.is_float()).collect()
