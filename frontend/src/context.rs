@@ -11,9 +11,10 @@ use memc_ir::{DType, Def, Feed, Init, Module, OpKind, Role, TensorType, ValueId,
 
 use crate::error::{Fault, ImportError, some_of, unsupported};
 use crate::external::Folder;
+use crate::floats::{self, Doubles};
 use crate::limits::{Allowance, Swept, Unrolled};
 use crate::model::{Attr, Model, Node, Tensor};
-use crate::tensor::Literal;
+use crate::tensor::{DOUBLE, Literal};
 
 /// Larger constants with equal elements become a `fill` op, which costs no memory between steps.
 const FILL_ABOVE: u64 = 16;
@@ -25,8 +26,16 @@ pub(crate) struct Bound {
     pub value: Option<ValueId>,
     /// The content, when it is a constant.
     pub literal: Option<Literal>,
+    /// The content, when it is a constant of type `double`.
+    pub double: Option<Doubles>,
     /// The tensors of a sequence.
     pub sequence: Option<Arc<[ValueId]>>,
+}
+
+impl From<Doubles> for Bound {
+    fn from(double: Doubles) -> Self {
+        Bound { double: Some(double), ..Bound::default() }
+    }
 }
 
 impl From<ValueId> for Bound {
@@ -135,6 +144,7 @@ impl<'a> Context<'a> {
         let handler = found.map_err(|fault| fault.at(&node.label()))?;
         let domain = if node.domain.is_empty() { "ai.onnx" } else { &node.domain };
         let at = |m: String| format!("{}, {domain} opset {version}: {m}", node.label());
+        let handler = if self.is_double(node) { floats::import } else { handler };
         handler(&mut NodeCx { cx: self, node, version }).map_err(|fault| match fault {
             Fault::Bad(m) => {
                 let given = node.inputs.iter().filter(|x| !x.is_empty());
@@ -154,6 +164,13 @@ impl<'a> Context<'a> {
             self.stop_gradient(name, &node.name).map_err(|fault| fault.at(&node.label()))?;
         }
         Ok(())
+    }
+
+    /// Whether the node reads a constant of type `double`, or makes one of another constant.
+    fn is_double(&self, node: &Node) -> bool {
+        let reads = |name: &String| self.scope.get(name).is_some_and(|bound| bound.double.is_some());
+        let makes = matches!(node.attrs.get("to"), Some(Attr::Int(to)) if *to == i64::from(DOUBLE));
+        node.domain.is_empty() && (node.inputs.iter().any(reads) || (node.op == "Cast" && makes))
     }
 
     /// Puts a `stop_gradient` behind the value of `name` if its gradient stops.
@@ -203,6 +220,10 @@ impl<'a> Context<'a> {
         match self.bound(name)? {
             Bound { value: Some(v), .. } => Ok(&self.module.values[*v].ty),
             Bound { literal: Some(l), .. } => Ok(&l.ty),
+            Bound { double: Some(_), .. } => Err(Fault::Unsupported(format!(
+                "`{name}` is a constant of type `double`; only arithmetic on such constants and casts may \
+                 read it"
+            ))),
             Bound { sequence: Some(_), .. } => {
                 Err(Fault::Unsupported(format!("`{name}` is a sequence; only SequenceAt may read it")))
             }
@@ -219,7 +240,7 @@ impl<'a> Context<'a> {
                 let v = self.constant(name, &literal)?;
                 self.scope.insert(
                     name.to_string(),
-                    Bound { value: Some(v), literal: Some(literal), sequence: None },
+                    Bound { value: Some(v), literal: Some(literal), ..Bound::default() },
                 );
                 Ok(v)
             }
@@ -462,6 +483,14 @@ impl<'a> NodeCx<'_, 'a> {
             self.bind(i, to);
         }
         Ok(())
+    }
+
+    /// Notes the content of output `i`, a value that an op computes: operators that need a constant read it.
+    pub(crate) fn know(&mut self, i: usize, literal: Option<Literal>) {
+        let bound = self.output(i).and_then(|name| self.cx.scope.get_mut(name));
+        if let (Some(bound), Some(literal)) = (bound, literal) {
+            bound.literal = Some(literal);
+        }
     }
 
     /// Appends an op whose results are the node's outputs.

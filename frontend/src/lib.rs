@@ -28,6 +28,7 @@ mod constants;
 mod context;
 mod error;
 mod external;
+mod floats;
 mod forward;
 mod graph;
 mod inference;

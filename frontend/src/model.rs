@@ -213,6 +213,7 @@ pub(crate) enum Payload {
     /// Also booleans.
     Int32s(Vec<i32>),
     Int64s(Vec<i64>),
+    Doubles(Vec<f64>),
     /// In another file, described by the entries.
     External(Vec<(String, String)>),
     /// In fields that no supported element type uses.

@@ -234,21 +234,21 @@ fn tensor(t: TensorProto) -> Result<Tensor, ImportError> {
         !t.float_data.is_empty(),
         !t.int32_data.is_empty(),
         !t.int64_data.is_empty(),
-        !t.string_data.is_empty() || !t.double_data.is_empty() || !t.uint64_data.is_empty(),
+        !t.double_data.is_empty(),
+        !t.string_data.is_empty() || !t.uint64_data.is_empty(),
         external || !t.external_data.is_empty(),
     ];
     if fields.iter().filter(|&&f| f).count() > 1 {
         return bad("stores its elements twice");
     }
     let payload = match fields {
-        [_, _, _, _, _, true] if !external => return bad("describes an external file but is not external"),
-        [_, _, _, _, _, true] => {
-            Payload::External(t.external_data.into_iter().map(|e| (e.key, e.value)).collect())
-        }
+        [.., true] if !external => return bad("describes an external file but is not external"),
+        [.., true] => Payload::External(t.external_data.into_iter().map(|e| (e.key, e.value)).collect()),
         [_, true, ..] => Payload::Floats(t.float_data),
         [_, _, true, ..] => Payload::Int32s(t.int32_data),
         [_, _, _, true, ..] => Payload::Int64s(t.int64_data),
-        [_, _, _, _, true, _] => Payload::Other,
+        [_, _, _, _, true, ..] => Payload::Doubles(t.double_data),
+        [_, _, _, _, _, true, _] => Payload::Other,
         _ => Payload::Raw(t.raw_data),
     };
     Ok(Tensor { name: name(t.name)?, dims: t.dims, dtype: t.data_type, payload })

@@ -8,9 +8,10 @@ use memc_ir::{Module, TensorType};
 use crate::context::Context;
 use crate::error::{ImportError, some_of};
 use crate::external::Folder;
+use crate::floats::Doubles;
 use crate::limits::{Allowance, Swept, Unrolled};
 use crate::model::{Attr, Model, Node, Tensor, ValueType};
-use crate::tensor::Literal;
+use crate::tensor::{self, Literal};
 use crate::{ImportOptions, graph, proto, registry};
 
 /// The newest version of the default operator set whose operators were compared with this importer.
@@ -25,6 +26,8 @@ pub(crate) struct Source<'a> {
     pub order: Vec<usize>,
     /// The initializers' contents.
     pub literals: BTreeMap<String, Literal>,
+    /// Stored constants of type `double`.
+    pub doubles: BTreeMap<String, Doubles>,
     /// Types of the graph's inputs that are tensors.
     pub types: BTreeMap<String, TensorType>,
     /// Sizes of symbolic dimensions.
@@ -99,12 +102,21 @@ impl<'a> Source<'a> {
     ) -> Result<Source<'a>, ImportError> {
         let order = graph::checked_order(&model.graph)?;
         check_operators(&model)?;
-        let literals = resolve(std::mem::take(&mut model.graph.initializers), folder)?;
+        let stored = std::mem::take(&mut model.graph.initializers);
+        let (doubles, stored): (Vec<Tensor>, Vec<Tensor>) =
+            stored.into_iter().partition(|t| t.dtype == tensor::DOUBLE);
+        let literals = resolve(stored, folder)?;
+        let double = |t: &Tensor| {
+            let doubles = tensor::doubles(t).map_err(|e| e.damage(&format!("initializer `{}`", t.name)));
+            Ok((t.name.clone(), doubles?))
+        };
+        let doubles = doubles.iter().map(double).collect::<Result<_, ImportError>>()?;
         let types = BTreeMap::new();
         Ok(Source {
             model,
             order,
             literals,
+            doubles,
             types,
             dims: &[],
             file_bytes,

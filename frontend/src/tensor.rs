@@ -9,6 +9,7 @@ use memc_ir::{DType, MAX_RANK, TensorType};
 
 use crate::error::{Fault, unsupported};
 use crate::external::Folder;
+use crate::floats::Doubles;
 use crate::model::{Payload, Tensor};
 
 /// A constant tensor whose payload has exactly the type's size.
@@ -39,10 +40,24 @@ pub(crate) fn dtype(code: i32) -> Result<DType, Fault> {
             let name = name.map_or(format!("number {code}"), |n| format!("`{n}`"));
             unsupported(format!(
                 "element type {name} is not supported; supported are float, float16, bfloat16, int32, int64, \
-                 int8, uint8 and bool"
+                 int8, uint8 and bool{}",
+                if code == DOUBLE { "; convert the model with model.float() before the export" } else { "" }
             ))
         }
     }
+}
+
+/// ONNX's code of the type `double`, which only constants have.
+pub(crate) const DOUBLE: i32 = 11;
+
+/// The content of a small tensor of type `double`.
+pub(crate) fn doubles(tensor: &Tensor) -> Result<Doubles, Fault> {
+    let values = match &tensor.payload {
+        Payload::Doubles(values) => values.clone(),
+        Payload::Raw(bytes) if bytes.len() % 8 == 0 => words::<8>(bytes).map(f64::from_le_bytes).collect(),
+        _ => return unsupported("it has type double, and its elements are stored elsewhere"),
+    };
+    Doubles::stored(&tensor.dims, values)
 }
 
 /// The tensor type with the given parts. Refuses negative extents, too many axes and too many elements.
@@ -90,6 +105,7 @@ impl Literal {
             Payload::Floats(v) => v.len() as u64,
             Payload::Int32s(v) => v.len() as u64,
             Payload::Int64s(v) => v.len() as u64,
+            Payload::Doubles(v) => v.len() as u64,
             Payload::Raw(_) | Payload::External(_) | Payload::Other => ty.numel(),
         };
         let data = match (tensor.payload, ty.dtype) {

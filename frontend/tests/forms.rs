@@ -248,3 +248,43 @@ fn sequences_are_cut_at_import() {
         ]
     );
 }
+
+/// Scalars of type `double`, as PyTorch writes the scale of attention, fold and are cast. A tensor of that
+/// type is refused with the constant's name.
+#[test]
+fn doubles_fold_until_they_are_cast() {
+    let graph = |nodes: Vec<Vec<u8>>| Graph {
+        nodes,
+        inputs: vec![value("x", 1, &["2", "3"])],
+        outputs: vec![value("y", 1, &["2", "3"])],
+        initializers: vec![
+            tensor("w", 1, &[3], &[0; 12]),
+            tensor("c", 11, &[], &0.125f64.to_le_bytes()),
+            tensor("two", 11, &[1], &2f64.to_le_bytes()),
+        ],
+        ..Graph::default()
+    };
+    let options = ImportOptions {
+        loss: Some("mse".parse().expect("loss")),
+        optimizer: Some("none".parse().expect("none")),
+        ..ImportOptions::default()
+    };
+    let nodes = vec![
+        node("Sqrt", "s", &["c"], &["root"], &[]),
+        node("Mul", "t", &["root", "two"], &["twice"], &[]),
+        node("Cast", "f", &["twice"], &["scale"], &[int_attr("to", 1)]),
+        node("Mul", "m", &["x", "scale"], &["scaled"], &[]),
+        node("Add", "a", &["scaled", "w"], &["y"], &[]),
+    ];
+    let m = import_bytes(&graph(nodes).model(), &options).expect("it folds").module;
+    let scale = m.consts.values().find(|c| m.values[c.value].name == "scale").expect("a constant");
+    let want = (2.0 * 0.125f64.sqrt()) as f32;
+    assert_eq!(scale.data[..], want.to_le_bytes());
+
+    let nodes = vec![
+        node("Mul", "m", &["x", "c"], &["scaled"], &[]),
+        node("Add", "a", &["scaled", "w"], &["y"], &[]),
+    ];
+    let text = import_bytes(&graph(nodes).model(), &options).expect_err("double").to_string();
+    assert!(text.contains("`m`") && text.contains("reads `c`, a constant of type `double`"), "{text}");
+}

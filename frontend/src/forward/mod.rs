@@ -181,7 +181,9 @@ impl<'a> Step<'a> {
             }
         }
         let constants = source.literals.iter().filter(|(name, _)| !current.contains_key(name.as_str()));
-        let constants = constants.map(|(name, l)| (name.clone(), Bound::from(l.clone()))).collect();
+        let doubles = source.doubles.iter().map(|(name, d)| (name.clone(), Bound::from(d.clone())));
+        let constants = constants.map(|(name, l)| (name.clone(), Bound::from(l.clone())));
+        let constants = constants.chain(doubles).collect();
         Ok(Step { cx, source, current, statistics, constants, data })
     }
 

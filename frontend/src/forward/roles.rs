@@ -122,7 +122,7 @@ pub(super) fn doubts(source: &Source<'_>, guessed: &[(&str, TensorType, bool)]) 
         // Frozen batch normalisation keeps scale and shift as buffers beside its statistics.
         let frozen =
             !normalised.contains(name) && source.literals.contains_key(&format!("{prefix}running_var"));
-        (prefix.is_empty() || prefix.ends_with(['.', '_', '/'])) && !frozen
+        (prefix.is_empty() || prefix.ends_with(['.', '/'])) && !frozen
     };
     let list: Vec<String> = guessed
         .iter()

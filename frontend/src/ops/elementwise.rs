@@ -6,26 +6,31 @@ use memc_ir::{DType, OpKind, ValueId};
 use crate::constants;
 use crate::context::{Done, NodeCx};
 use crate::error::{Fault, unsupported};
+use crate::floats;
 use crate::tensor;
 
 /// One operand.
 pub(crate) fn unary(n: &mut NodeCx<'_, '_>, kind: OpKind) -> Done {
-    if let Some(y) = n.literal(0).and_then(|x| constants::unary(&n.node.op, &x)) {
+    let known = n.literal(0);
+    if let Some(y) = known.as_ref().and_then(|x| constants::unary(&n.node.op, x)) {
         return n.fold(0, y);
     }
     let x = n.operand(0)?;
-    n.finish(kind, &[x])
+    n.finish(kind, &[x])?;
+    n.know(0, known.and_then(|x| floats::fold(&n.node.op, &[&x])));
+    Ok(())
 }
 
 /// Two operands, broadcasting.
 pub(crate) fn binary(n: &mut NodeCx<'_, '_>, kind: OpKind) -> Done {
-    if let (Some(a), Some(b)) = (n.literal(0), n.literal(1))
-        && let Some(y) = constants::binary(&n.node.op, &a, &b)
-    {
+    let known = n.literal(0).zip(n.literal(1));
+    if let Some(y) = known.as_ref().and_then(|(a, b)| constants::binary(&n.node.op, a, b)) {
         return n.fold(0, y);
     }
     let operands = [n.operand(0)?, n.operand(1)?];
-    n.finish(kind, &operands)
+    n.finish(kind, &operands)?;
+    n.know(0, known.and_then(|(a, b)| floats::fold(&n.node.op, &[&a, &b])));
+    Ok(())
 }
 
 /// Any number of operands, combined from left to right.

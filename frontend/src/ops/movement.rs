@@ -8,6 +8,7 @@ use crate::compose::Bounds;
 use crate::constants;
 use crate::context::{Done, Made, NodeCx};
 use crate::error::{Fault, unsupported};
+use crate::floats;
 use crate::tensor::{Literal, tensor_type};
 
 /// `Transpose`; without `perm` the axes are reversed.
@@ -58,11 +59,13 @@ pub(crate) fn concat(n: &mut NodeCx<'_, '_>) -> Done {
         n.fold(1, Literal::vector(&lengths))?;
     }
     let parts: Option<Vec<Literal>> = (0..n.node.inputs.len()).map(|i| n.literal(i)).collect();
-    if let Some(y) = parts.and_then(|parts| constants::concat(&parts)) {
+    if let Some(y) = parts.as_ref().and_then(|parts| constants::concat(parts)) {
         return n.fold(0, y);
     }
     let operands = n.operands()?;
-    n.finish_at(0, OpKind::Concat { axis: axis as i64 }, &operands)
+    n.finish_at(0, OpKind::Concat { axis: axis as i64 }, &operands)?;
+    n.know(0, parts.and_then(|parts| floats::concat(&parts)));
+    Ok(())
 }
 
 /// `Split` and Microsoft's `SplitTraining`, as slices. Lengths are an attribute before opset 13.

@@ -6,6 +6,7 @@ use memc_ir::{DType, MAX_RANK, OpKind, TensorType};
 use crate::constants;
 use crate::context::{Done, NodeCx};
 use crate::error::{Fault, unsupported};
+use crate::floats;
 use crate::model::Attr;
 use crate::tensor::{Literal, tensor_type};
 
@@ -25,6 +26,10 @@ pub(crate) fn constant(n: &mut NodeCx<'_, '_>) -> Done {
     let (Some((name, attr)), None) = (values.next(), values.next()) else {
         return Err("it must have exactly one value".into());
     };
+    if let Some(doubles) = floats::constant(attr) {
+        n.bind(0, doubles?);
+        return Ok(());
+    }
     let literal = match (name.as_str(), attr) {
         ("value", Attr::Tensor(t)) => n.cx.literal(t)?,
         ("value_float", Attr::Float(v)) => Literal::from_floats(&[], &[*v])?,
