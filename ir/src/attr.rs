@@ -155,7 +155,8 @@ attrs! {
     DType, "an element type (f32, f16, bf16, i32, i64, i8, u8 or bool)", |x| x.to_string(),
         AttrValue::Word(w) => DType::from_name(w);
     Reduction, "`none`, `mean` or `sum`", |x| x.name().into(), AttrValue::Word(w) => Reduction::from_name(w);
-    ScatterMode, "`replace` or `add`", |x| x.name().into(), AttrValue::Word(w) => ScatterMode::from_name(w);
+    ScatterMode, "`replace`, `add`, `mul`, `min` or `max`",
+        |x| x.name().into(), AttrValue::Word(w) => ScatterMode::from_name(w);
 }
 
 fn list_text<T: std::fmt::Display>(items: &[T]) -> String {
@@ -212,5 +213,11 @@ words! {
         Replace = "replace",
         /// Updates are added to the data in row-major order.
         Add = "add",
+        /// The data is multiplied by the updates in row-major order.
+        Mul = "mul",
+        /// The smallest of the data and the updates; NaN where one of them is.
+        Min = "min",
+        /// The largest of the data and the updates; NaN where one of them is.
+        Max = "max",
     }
 }

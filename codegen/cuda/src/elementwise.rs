@@ -36,6 +36,7 @@ pub(crate) fn expression(op: &OpKind, args: &[String]) -> Option<String> {
         StopGradient {} => a.to_string(),
         Ceil {} => format!("ceilf({a})"),
         Round {} => format!("rintf({a})"),
+        Atan {} => format!("atanf({a})"),
         Sin {} => format!("sinf({a})"),
         Cos {} => format!("cosf({a})"),
         Exp {} => format!("expf({a})"),

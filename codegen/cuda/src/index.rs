@@ -21,6 +21,7 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
         OpKind::Gather { axis } => gather(call, *axis),
         OpKind::GatherGrad { axis, .. } => gather_grad(call, *axis),
         OpKind::GatherElements { axis } => gather_elements(call, *axis),
+        OpKind::TopK { axis, k, smallest } => top_k(call, *axis, *k, *smallest),
         OpKind::GatherNd { batch_dims } => gather_nd(call, *batch_dims),
         OpKind::ScatterElements { axis, mode } => scatter_elements(call, *axis, *mode),
         OpKind::ScatterNd { mode, batch_dims } => scatter_nd(call, *mode, *batch_dims),
@@ -86,6 +87,30 @@ fn gather_elements(call: &Call, axis: i64) -> Option<Lowering> {
     Some(Lowering::of(entry.each("gather_elements", y.numel(), &body)))
 }
 
+/// Each thread counts the elements that come before its own.
+fn top_k(call: &Call, axis: i64, k: i64, smallest: bool) -> Option<Lowering> {
+    let ([x], [_]) = (call.operands, call.results) else { return None };
+    let (_, extent, inner) = around(&x.shape, axis)?;
+    let t = name(x.dtype);
+    let entry = Entry::new()
+        .operand(0, t, "x")
+        .result(0, "i64", "y")
+        .int("extent", extent)
+        .int("inner", inner)
+        .int("k", u64::try_from(k).ok()?);
+    let before = if smallest { "op_before(v, u)" } else { "op_before(u, v)" };
+    let behind = if smallest { "op_before(u, v)" } else { "op_before(v, u)" };
+    let body = format!(
+        "const idx at = i / (idx)inner, lane = i % (idx)inner;\n\
+         const i64 own = (i64)(at % (idx)extent), outer = (i64)(at / (idx)extent);\n\
+         const {t}* row = x + outer * extent * inner + lane;\nconst auto v = up(row[own * inner]);\n\
+         i64 rank = 0;\nfor (i64 j = 0; j < extent; ++j) {{\nconst auto u = up(row[j * inner]);\n\
+         rank += {before} || (j < own && !{behind});\n}}\n\
+         if (rank < k) y[(outer * k + rank) * inner + lane] = own;"
+    );
+    Some(Lowering::of(entry.each("top_k", x.numel(), &body)))
+}
+
 /// Slices of `data` that index tuples address.
 struct Tuples<'a> {
     addressed: &'a [u64],
@@ -143,7 +168,7 @@ struct Target {
     at: Arg,
     ctype: &'static str,
     /// The statement that takes update `u` to `to`.
-    put: &'static str,
+    put: String,
     /// The type of updates.
     update: &'static str,
     before: Option<Launch>,
@@ -155,6 +180,12 @@ impl Target {
     fn new(call: &Call, mode: ScatterMode) -> Option<Target> {
         let y = call.results.first()?;
         let elements = y.numel();
+        let rule = match mode {
+            ScatterMode::Replace | ScatterMode::Add => "plus",
+            ScatterMode::Mul => "op_mul",
+            ScatterMode::Min => "op_min",
+            ScatterMode::Max => "op_max",
+        };
         let in_place = |ctype, put| Target {
             at: Arg::Result(0),
             ctype,
@@ -165,18 +196,22 @@ impl Target {
             workspace: 0,
         };
         if mode == ScatterMode::Replace {
-            return Some(in_place(raw(y.dtype), "*to = u;"));
+            return Some(in_place(raw(y.dtype), "*to = u;".into()));
         }
         let t = name(y.dtype);
         if !matches!(y.dtype, DType::F16 | DType::BF16) {
-            return Some(in_place(t, "*to = plus(*to, u);"));
+            let put = match mode {
+                ScatterMode::Add => "*to = plus(*to, u);".to_owned(),
+                _ => format!("*to = down<{t}>({rule}(up(*to), up(u)));"),
+            };
+            return Some(in_place(t, put));
         }
         let before = Entry::new().operand(0, t, "x").workspace(0, "f32", "sums");
         let after = Entry::new().workspace(0, "f32", "sums").result(0, t, "y");
         Some(Target {
             at: Arg::Workspace(0),
             ctype: "f32",
-            put: "*to = plus(*to, up(u));",
+            put: format!("*to = {rule}(*to, up(u));"),
             update: t,
             before: before.each("widen", elements, "sums[i] = up(x[i]);"),
             after: after.each("narrow", elements, &format!("y[i] = down<{t}>(sums[i]);")),

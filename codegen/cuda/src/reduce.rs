@@ -26,7 +26,7 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
 
 /// Threads of a block that takes rows of `n` elements together: whole warps.
 pub(crate) fn row_block(n: u64) -> u32 {
-    let wanted = u32::try_from(n.div_ceil(4)).unwrap_or(BLOCK);
+    let wanted = u32::try_from(n.div_ceil(4).min(BLOCK.into())).unwrap_or(BLOCK);
     wanted.next_power_of_two().clamp(32, BLOCK)
 }
 

@@ -33,7 +33,8 @@ fn is_exact(op: &OpKind) -> bool {
     }
     !matches!(
         op,
-        Sin {}
+        Atan {}
+            | Sin {}
             | Cos {}
             | Exp {}
             | Log {}

@@ -151,6 +151,7 @@ pub(crate) fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8])
         OpKind::StopGradient {} => ew::unary(c, y, |x: f32| x),
         OpKind::Ceil {} => ew::unary(c, y, f32::ceil),
         OpKind::Round {} => ew::unary(c, y, f32::round_ties_even),
+        OpKind::Atan {} => ew::unary(c, y, libm::atanf),
         OpKind::Sin {} => ew::unary(c, y, libm::sinf),
         OpKind::Cos {} => ew::unary(c, y, libm::cosf),
         OpKind::Exp {} => ew::unary(c, y, special::exp),
@@ -256,6 +257,7 @@ pub(crate) fn dispatch(c: &Ctx, results: &mut [&mut [u8]], workspace: &mut [u8])
         OpKind::GatherGrad { axis, dim: _ } => index::gather_grad(c, y, *axis),
         OpKind::GatherElements { axis } => index::gather_elements(c, y, *axis),
         OpKind::ScatterElements { axis, mode } => index::scatter_elements(c, y, *axis, *mode),
+        OpKind::TopK { axis, k: _, smallest } => index::top_k(c, y, *axis, *smallest),
         OpKind::GatherNd { batch_dims } => index::gather_nd(c, y, *batch_dims),
         OpKind::ScatterNd { mode, batch_dims } => index::scatter_nd(c, y, *mode, *batch_dims),
 

@@ -1,5 +1,7 @@
 //! Gather and scatter. Every index value is checked before the first element moves.
 
+use std::cmp::Ordering;
+
 use bytemuck::Pod;
 use memc_ir::attr::ScatterMode;
 use memc_ir::{DType, MAX_RANK};
@@ -289,41 +291,110 @@ fn scatter_nd_as<T: Pod, I: Index>(c: &Ctx, y: &mut [u8], batch_dims: i64, put: 
     Ok(())
 }
 
-fn add_to<T: Num>(y: &mut T, u: T) {
-    *y = y.add(u);
+/// The positions of the foremost elements along `axis` of every lane.
+fn top_k_as<T: Pod + PartialOrd + Sync>(
+    c: &Ctx,
+    y: &mut [u8],
+    axis: usize,
+    smallest: bool,
+    nan: fn(T) -> bool,
+) -> Done {
+    let x = c.slice::<T>(0)?;
+    let (outer, extent, inner) = around(&c.types[0].shape, axis);
+    let k = ext(c.results[0].shape[axis]);
+    let order = |a: &T, b: &T| {
+        let by = nan(*a).cmp(&nan(*b)).then(a.partial_cmp(b).unwrap_or(Ordering::Equal));
+        if smallest { by } else { by.reverse() }
+    };
+    if outer * inner * k == 0 {
+        return Ok(());
+    }
+    for_rows(c.out::<i64>(y)?, k * inner, extent * inner, |first, y| {
+        for (o, y) in y.chunks_exact_mut(k * inner).enumerate() {
+            let x = &x[(first + o) * extent * inner..][..extent * inner];
+            if inner == 1 && k == extent {
+                y.iter_mut().enumerate().for_each(|(i, y)| *y = i as i64);
+                y.sort_unstable_by(|&a, &b| order(&x[a as usize], &x[b as usize]).then(a.cmp(&b)));
+                continue;
+            }
+            for i in 0..inner {
+                // Insertion into the sorted positions found so far, behind equal elements.
+                for place in 0..extent {
+                    let mut to = place.min(k);
+                    while to > 0 {
+                        let before = y[(to - 1) * inner + i];
+                        if order(&x[place * inner + i], &x[before as usize * inner + i]).is_ge() {
+                            break;
+                        }
+                        if to < k {
+                            y[to * inner + i] = before;
+                        }
+                        to -= 1;
+                    }
+                    if to < k {
+                        y[to * inner + i] = place as i64;
+                    }
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+pub(crate) fn top_k(c: &Ctx, y: &mut [u8], axis: i64, smallest: bool) -> Done {
+    let axis = axis_of(c, axis, c.types[0].rank())?;
+    match c.types[0].dtype {
+        DType::F32 => top_k_as::<f32>(c, y, axis, smallest, |v| v.is_nan()),
+        DType::I32 => top_k_as::<i32>(c, y, axis, smallest, |_| false),
+        DType::I64 => top_k_as::<i64>(c, y, axis, smallest, |_| false),
+        DType::I8 => top_k_as::<i8>(c, y, axis, smallest, |_| false),
+        DType::U8 => top_k_as::<u8>(c, y, axis, smallest, |_| false),
+        other => Err(c.unsupported(other)),
+    }
 }
 
 fn replace<T>(y: &mut T, u: T) {
     *y = u;
 }
 
+/// Effect of an update on an element.
+fn combine<T: Num>(mode: ScatterMode) -> fn(&mut T, T) {
+    match mode {
+        ScatterMode::Replace => replace,
+        ScatterMode::Add => |y, u| *y = y.add(u),
+        ScatterMode::Mul => |y, u| *y = y.mul(u),
+        ScatterMode::Min => |y, u| *y = y.min(u),
+        ScatterMode::Max => |y, u| *y = y.max(u),
+    }
+}
+
 pub(crate) fn scatter_elements(c: &Ctx, y: &mut [u8], axis: i64, mode: ScatterMode) -> Done {
     let axis = axis_of(c, axis, c.types[0].rank())?;
     by_index!(c, 1, I => match (mode, c.types[0].dtype) {
-        (ScatterMode::Add, DType::F32) => scatter_elements_as::<f32, I>(c, y, axis, add_to),
-        (ScatterMode::Add, DType::I32) => scatter_elements_as::<i32, I>(c, y, axis, add_to),
-        (ScatterMode::Add, DType::I64) => scatter_elements_as::<i64, I>(c, y, axis, add_to),
-        (ScatterMode::Add, other) => Err(c.unsupported(other)),
         (ScatterMode::Replace, other) => match other.bytes() {
             1 => scatter_elements_as::<u8, I>(c, y, axis, replace),
             2 => scatter_elements_as::<u16, I>(c, y, axis, replace),
             4 => scatter_elements_as::<u32, I>(c, y, axis, replace),
             _ => scatter_elements_as::<u64, I>(c, y, axis, replace),
         },
+        (_, DType::F32) => scatter_elements_as::<f32, I>(c, y, axis, combine(mode)),
+        (_, DType::I32) => scatter_elements_as::<i32, I>(c, y, axis, combine(mode)),
+        (_, DType::I64) => scatter_elements_as::<i64, I>(c, y, axis, combine(mode)),
+        (_, other) => Err(c.unsupported(other)),
     })
 }
 
 pub(crate) fn scatter_nd(c: &Ctx, y: &mut [u8], mode: ScatterMode, batch_dims: i64) -> Done {
     by_index!(c, 1, I => match (mode, c.types[0].dtype) {
-        (ScatterMode::Add, DType::F32) => scatter_nd_as::<f32, I>(c, y, batch_dims, add_to),
-        (ScatterMode::Add, DType::I32) => scatter_nd_as::<i32, I>(c, y, batch_dims, add_to),
-        (ScatterMode::Add, DType::I64) => scatter_nd_as::<i64, I>(c, y, batch_dims, add_to),
-        (ScatterMode::Add, other) => Err(c.unsupported(other)),
         (ScatterMode::Replace, other) => match other.bytes() {
             1 => scatter_nd_as::<u8, I>(c, y, batch_dims, replace),
             2 => scatter_nd_as::<u16, I>(c, y, batch_dims, replace),
             4 => scatter_nd_as::<u32, I>(c, y, batch_dims, replace),
             _ => scatter_nd_as::<u64, I>(c, y, batch_dims, replace),
         },
+        (_, DType::F32) => scatter_nd_as::<f32, I>(c, y, batch_dims, combine(mode)),
+        (_, DType::I32) => scatter_nd_as::<i32, I>(c, y, batch_dims, combine(mode)),
+        (_, DType::I64) => scatter_nd_as::<i64, I>(c, y, batch_dims, combine(mode)),
+        (_, other) => Err(c.unsupported(other)),
     })
 }

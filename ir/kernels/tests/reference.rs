@@ -266,7 +266,8 @@ fn transcendental_functions_are_accurate_to_two_units_in_the_last_place() {
     let gelu_tanh = |x: f64| x / (1.0 + (-2.0 * inner(x)).exp());
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     type Exact<'a> = &'a dyn Fn(f64) -> f64;
-    let cases: [(OpKind, Vec<f32>, Exact); 10] = [
+    let cases: [(OpKind, Vec<f32>, Exact); 11] = [
+        (OpKind::Atan {}, spread(-20.0, 20.0), &f64::atan),
         (OpKind::Sin {}, spread(-50.0, 50.0), &f64::sin),
         (OpKind::Cos {}, spread(-50.0, 50.0), &f64::cos),
         (OpKind::Exp {}, spread(-87.0, 88.0), &f64::exp),

@@ -29,6 +29,7 @@ fn dispatch(op: &OpKind, x: &[&Tensor64], y: &[TensorType]) -> Results {
         OpKind::StopGradient {} => ew::float(x[0], |x| x),
         OpKind::Ceil {} => ew::float(x[0], f64::ceil),
         OpKind::Round {} => ew::float(x[0], f64::round_ties_even),
+        OpKind::Atan {} => ew::float(x[0], f64::atan),
         OpKind::Sin {} => ew::float(x[0], f64::sin),
         OpKind::Cos {} => ew::float(x[0], f64::cos),
         OpKind::Exp {} => ew::float(x[0], f64::exp),
@@ -129,6 +130,7 @@ fn dispatch(op: &OpKind, x: &[&Tensor64], y: &[TensorType]) -> Results {
         OpKind::GatherGrad { axis, dim: _ } => index::gather_grad(x, &y[0], *axis),
         OpKind::GatherElements { axis } => index::gather_elements(x, &y[0], *axis),
         OpKind::ScatterElements { axis, mode } => index::scatter_elements(x, *axis, *mode),
+        OpKind::TopK { axis, k: _, smallest } => index::top_k(x[0], &y[0], *axis as usize, *smallest),
         OpKind::GatherNd { batch_dims } => index::gather_nd(x, &y[0], *batch_dims),
         OpKind::ScatterNd { mode, batch_dims } => index::scatter_nd(x, *mode, *batch_dims),
 

@@ -3,6 +3,7 @@
 use memc_ir::TensorType;
 use memc_ir::attr::ScatterMode;
 
+use crate::elementwise::{max, min};
 use crate::error::EvalError;
 use crate::tensor::Results;
 use crate::tensor::{Data, Tensor64, at, flat, points, resolve, wrapped};
@@ -30,6 +31,33 @@ pub(crate) fn gather_grad(x: &[&Tensor64], y: &TensorType, axis: i64) -> Results
     Ok(vec![Data::Float(out)])
 }
 
+pub(crate) fn top_k(x: &Tensor64, y: &TensorType, axis: usize, smallest: bool) -> Results {
+    let shape = x.shape();
+    let mut lanes = shape.to_vec();
+    lanes[axis] = 1;
+    let mut out = vec![0; y.numel() as usize];
+    for p in points(&lanes) {
+        let place = |i: usize| flat(shape, &at(&p, axis, i));
+        let order = |&a: &usize, &b: &usize| {
+            let by = match &x.data {
+                // NaN is the largest.
+                Data::Float(v) => {
+                    let (a, b) = (v[place(a)], v[place(b)]);
+                    a.is_nan().cmp(&b.is_nan()).then(a.partial_cmp(&b).unwrap_or(std::cmp::Ordering::Equal))
+                }
+                Data::Int(v) => v[place(a)].cmp(&v[place(b)]),
+            };
+            if smallest { by } else { by.reverse() }
+        };
+        let mut places: Vec<usize> = (0..shape[axis] as usize).collect();
+        places.sort_by(order);
+        for (to, from) in places.into_iter().take(y.shape[axis] as usize).enumerate() {
+            out[flat(&y.shape, &at(&p, axis, to))] = from as i64;
+        }
+    }
+    Ok(vec![Data::Int(out)])
+}
+
 /// Position in `data` that index element `p` names along `axis`.
 fn elementwise(data: &[u64], indices: &Tensor64, p: &[usize], axis: usize) -> Result<usize, EvalError> {
     let index = indices.i()?[flat(indices.shape(), p)];
@@ -44,18 +72,31 @@ pub(crate) fn gather_elements(x: &[&Tensor64], y: &TensorType, axis: i64) -> Res
 
 /// `data` with `updates[i]` put at `places[i]`, one after another.
 fn scattered(data: &Tensor64, updates: &Tensor64, places: &[usize], mode: ScatterMode) -> Results {
-    let add = mode == ScatterMode::Add;
     Ok(vec![match (&data.data, &updates.data) {
         (Data::Float(x), Data::Float(u)) => {
             let mut y = x.clone();
-            places.iter().zip(u).for_each(|(&i, u)| y[i] = if add { y[i] + u } else { *u });
+            for (&i, &u) in places.iter().zip(u) {
+                y[i] = match mode {
+                    ScatterMode::Replace => u,
+                    ScatterMode::Add => y[i] + u,
+                    ScatterMode::Mul => y[i] * u,
+                    ScatterMode::Min => min(y[i], u),
+                    ScatterMode::Max => max(y[i], u),
+                };
+            }
             Data::Float(y)
         }
         (Data::Int(x), Data::Int(u)) => {
             let mut y = x.clone();
             for (&i, &u) in places.iter().zip(u) {
-                let sum = if add { y[i].wrapping_add(u) } else { u };
-                y[i] = wrapped(data.ty.dtype, sum);
+                let next = match mode {
+                    ScatterMode::Replace => u,
+                    ScatterMode::Add => y[i].wrapping_add(u),
+                    ScatterMode::Mul => y[i].wrapping_mul(u),
+                    ScatterMode::Min => y[i].min(u),
+                    ScatterMode::Max => y[i].max(u),
+                };
+                y[i] = wrapped(data.ty.dtype, next);
             }
             Data::Int(y)
         }

@@ -57,6 +57,14 @@ pub(super) fn sqrt(r: &mut Rule<'_>) -> Done {
     r.give(0, dx)
 }
 
+pub(super) fn atan(r: &mut Rule<'_>) -> Done {
+    let square = r.mul(r.x(0), r.x(0))?;
+    let one = r.scalar(r.ty(r.x(0)).dtype, 1.0);
+    let bottom = r.add(square, one)?;
+    let dx = r.div(r.dy()?, bottom)?;
+    r.give(0, dx)
+}
+
 pub(super) fn sin(r: &mut Rule<'_>) -> Done {
     let slope = r.op(OpKind::Cos {}, &[r.x(0)])?;
     let dx = r.mul(r.dy()?, slope)?;

@@ -43,6 +43,7 @@ pub(super) fn apply(r: &mut Rule<'_>, kind: &OpKind) -> Done {
         OpKind::Exp {} => ew::exp(r),
         OpKind::Log {} => ew::log(r),
         OpKind::Sqrt {} => ew::sqrt(r),
+        OpKind::Atan {} => ew::atan(r),
         OpKind::Sin {} => ew::sin(r),
         OpKind::Cos {} => ew::cos(r),
         OpKind::Reciprocal {} => ew::reciprocal(r),
@@ -74,6 +75,7 @@ pub(super) fn apply(r: &mut Rule<'_>, kind: &OpKind) -> Done {
         | OpKind::GreaterEqual {}
         | OpKind::And {}
         | OpKind::Or {}
+        | OpKind::TopK { .. }
         | OpKind::Increment { .. } => Ok(()),
         // No operands.
         OpKind::Fill { .. } => Ok(()),

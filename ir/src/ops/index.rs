@@ -53,8 +53,8 @@ pub(super) fn gather_elements(ops: &[&TensorType], axis: i64) -> Types {
 }
 
 fn check_mode(data: &TensorType, mode: ScatterMode) -> Result<(), TypeError> {
-    if mode == ScatterMode::Add && data.dtype == DType::Bool {
-        return Err("booleans cannot be added".into());
+    if mode != ScatterMode::Replace && data.dtype == DType::Bool {
+        return Err("booleans have no arithmetic".into());
     }
     Ok(())
 }
@@ -90,6 +90,24 @@ fn slices(data: &TensorType, indices: &TensorType, batch_dims: i64) -> Result<Ve
         return Err(format!("index tuples of {indices} are longer than the rank of {data}").into());
     };
     Ok([outer, &data.shape[addressed..]].concat())
+}
+
+pub(super) fn top_k(ops: &[&TensorType], axis: i64, k: i64) -> Types {
+    let k = u64::try_from(k).map_err(|_| format!("k = {k} is negative"))?;
+    let axis = resolve_axis(axis, ops[0].rank())?;
+    if ops[0].dtype == DType::Bool {
+        return Err("booleans have no order".into());
+    }
+    let mut shape = ops[0].shape.clone();
+    if k > shape[axis] {
+        return Err(format!("{} has fewer than {k} elements along axis {axis}", ops[0]).into());
+    }
+    shape[axis] = k;
+    Ok(vec![TensorType::new(DType::I64, shape)])
+}
+pub(super) fn top_k_cost(ops: &[&TensorType], res: &[&TensorType], axis: i64) -> Cost {
+    let extent = usize::try_from(axis).ok().and_then(|a| ops[0].shape.get(a).copied()).unwrap_or(1);
+    Cost { flops: ops[0].numel().saturating_mul(extent), ..streaming(ops, res, 0) }
 }
 
 pub(super) fn gather_nd(ops: &[&TensorType], batch_dims: i64) -> Types {

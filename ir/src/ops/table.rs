@@ -146,6 +146,8 @@ define_ops! {
     /// The operand, without its gradient.
     StopGradient "stop_gradient" ("x") -> ("y")
         {} ew::float_unary, streaming[1], [(0, 0)] Pure ElementWise Step;
+    /// Angle whose tangent is `x`, from -pi/2 to pi/2.
+    Atan "atan" ("x") -> ("y") {} ew::float_unary, streaming[8], [(0, 0)] Pure ElementWise Step;
     /// Sine.
     Sin "sin" ("x") -> ("y") {} ew::float_unary, streaming[8], [(0, 0)] Pure ElementWise Step;
     /// Cosine.
@@ -377,6 +379,11 @@ define_ops! {
     ScatterNd "scatter_nd" ("data", "indices", "updates") -> ("y")
         {mode: ScatterMode = ScatterMode::Replace, batch_dims: i64 = 0}
         index::scatter_nd[*mode, *batch_dims], index::scatter_nd_cost, [(0, 0)] Pure Scatter Alone;
+
+    /// Positions of the `k` largest elements along `axis`, or smallest if `smallest`, the foremost element
+    /// first. Equal elements keep their order; NaN counts as larger than any number.
+    TopK "top_k" ("x") -> ("indices") {axis: i64, k: i64, smallest: bool = false}
+        index::top_k[*axis, *k], index::top_k_cost[*axis], [] Pure Gather Alone;
 
     /// Random booleans, true with probability `1 - ratio`. Element `i` depends on `i`, `seed`, `stream` and
     /// `step` alone.

@@ -178,7 +178,9 @@ impl OpKind {
             ScatterElements { mode: ScatterMode::Replace, .. }
             | ScatterNd { mode: ScatterMode::Replace, .. } => return None,
 
-            Softmax { axis } | LogSoftmax { axis } | SoftmaxGrad { axis } => (CALL, before(*axis), leading),
+            Softmax { axis } | LogSoftmax { axis } | SoftmaxGrad { axis } | TopK { axis, .. } => {
+                (CALL, before(*axis), leading)
+            }
             LayerNorm { axis, .. } => (CALL, before(*axis), first_only),
             ReduceSum { axes, .. } | ReduceMean { axes, .. } | ReduceMax { axes, .. } => {
                 let kept = axes.first().map_or(result.rank(), |&a| usize::try_from(a).unwrap_or(0));

@@ -13,6 +13,10 @@ FN void report_index(u64* found, i64 at, i64 value) {
   atomicMin(found, position << 32 | shown);
 }
 
+// Whether `a` comes before `b` when the largest comes first. NaN counts as the largest.
+FN bool op_before(f32 a, f32 b) { return a > b || (is_nan(a) && !is_nan(b)); }
+template <class T> FN bool op_before(T a, T b) { return a > b; }
+
 FN f32 plus(f32 a, f32 b) { return a + b; }
 template <class T> FN T plus(T a, T b) { return down<T>(op_add(up(a), up(b))); }
 

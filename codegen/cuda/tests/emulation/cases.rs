@@ -203,7 +203,12 @@ fn indices(r: &mut Random, all: &mut Vec<Sample>) {
     push(all, OpKind::Gather { axis: 0 }, vec![data, index.clone()]);
     let dy = r.f32(&[count, width]);
     push(all, OpKind::GatherGrad { axis: 0, dim: rows as i64 }, vec![index, dy]);
-    for mode in [ScatterMode::Replace, ScatterMode::Add] {
+    for dtype in [DType::F32, DType::F16, DType::I64] {
+        let x = r.tensor(dtype, &[rows, width.min(70), 3]);
+        push(all, OpKind::TopK { axis: 1, k: (width.min(70) / 2) as i64, smallest: false }, vec![x.clone()]);
+        push(all, OpKind::TopK { axis: 2, k: 2, smallest: true }, vec![x]);
+    }
+    for mode in ScatterMode::ALL.iter().copied() {
         for dtype in [DType::F32, DType::F16] {
             let (data, index) =
                 (r.tensor(dtype, &[rows, 5]), r.indices(&[count, 4], -(rows as i64), rows as i64));

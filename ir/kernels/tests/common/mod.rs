@@ -125,7 +125,7 @@ fn elementwise(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
             push(all, op.clone(), vec![x]);
         }
     }
-    for op in [Floor {}, StopGradient {}, Ceil {}, Round {}, Sin {}, Cos {}] {
+    for op in [Floor {}, StopGradient {}, Ceil {}, Round {}, Atan {}, Sin {}, Cos {}] {
         let x = r.f32(&shape);
         push(all, op, vec![x]);
     }
@@ -348,8 +348,8 @@ fn movement(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
         let (indices, updates) = (r.indices(&[s, 3, 6], -4, 4), r.tensor(dtype, &[s, 3, 6]));
         let tuples = 9 * s.min(1);
         let (pairs, rows) = (r.indices(&[tuples, 2], 0, s.min(4) as i64), r.tensor(dtype, &[tuples, 6]));
-        for mode in [ScatterMode::Replace, ScatterMode::Add] {
-            if mode == ScatterMode::Add && dtype == DType::Bool {
+        for mode in ScatterMode::ALL.iter().copied() {
+            if mode != ScatterMode::Replace && dtype == DType::Bool {
                 continue;
             }
             let operands = vec![x.clone(), indices.clone(), updates.clone()];
@@ -359,6 +359,11 @@ fn movement(r: &mut Random, s: u64, all: &mut Vec<Sample>) {
             let operands = vec![x.clone(), r.indices(&[s, 5, 1], -4, 4), r.tensor(dtype, &[s, 5, 6])];
             push(all, OpKind::ScatterNd { mode, batch_dims: 1 }, operands);
         }
+    }
+    for dtype in [DType::F32, DType::F16, DType::I32, DType::I64, DType::U8] {
+        let x = r.tensor(dtype, &[s, 9, 3]);
+        push(all, OpKind::TopK { axis: 1, k: 4, smallest: false }, vec![x.clone()]);
+        push(all, OpKind::TopK { axis: 2, k: 3, smallest: true }, vec![x]);
     }
     let (indices, dy) = (r.indices(&[2 * s], -5, 5), r.f32(&[2 * s, 7]));
     push(all, OpKind::GatherGrad { axis: 0, dim: 5 }, vec![indices, dy]);

@@ -23,7 +23,9 @@ pub(crate) fn cases(all: &mut Vec<Case>) {
 fn unary(r: &mut Random, all: &mut Vec<Case>) {
     use OpKind::*;
     let shape = [2, 3];
-    for op in [Neg {}, Abs {}, Exp {}, Reciprocal {}, Tanh {}, Sigmoid {}, Erf {}, Relu {}, Sin {}, Cos {}] {
+    for op in
+        [Neg {}, Abs {}, Exp {}, Reciprocal {}, Tanh {}, Sigmoid {}, Erf {}, Relu {}, Atan {}, Sin {}, Cos {}]
+    {
         all.push(Case::new(op.clone(), vec![r.nonzero(&shape)]));
         all.push(Case::new(op, vec![r.nonzero(&[])]));
     }

@@ -92,7 +92,9 @@ fn indices(r: &mut Random, all: &mut Vec<Case>) {
         let axis = axis as i64;
         all.push(Case::new(GatherElements { axis }, vec![r.nonzero(&data), ids.clone()]));
         let (x, u) = (r.nonzero(&data), r.nonzero(&shape));
-        all.push(Case::new(ScatterElements { axis, mode: ScatterMode::Add }, vec![x, ids, u]));
+        for mode in [ScatterMode::Add, ScatterMode::Mul, ScatterMode::Min, ScatterMode::Max] {
+            all.push(Case::new(ScatterElements { axis, mode }, vec![x.clone(), ids.clone(), u.clone()]));
+        }
     }
     // Replacing wants every position at most once.
     let ids = Tensor64::ints(&[2, 2], vec![2, 0, -3, 1]);
@@ -107,11 +109,12 @@ fn indices(r: &mut Random, all: &mut Vec<Case>) {
         (1, Tensor64::ints(&[3, 1], vec![0, -1, 2]), &[3, 2]),
     ] {
         all.push(Case::new(GatherNd { batch_dims }, vec![r.nonzero(&data), ids.clone()]));
-        for mode in [ScatterMode::Add, ScatterMode::Replace] {
+        for mode in ScatterMode::ALL {
             let operands = vec![r.nonzero(&data), ids.clone(), r.nonzero(slices)];
             all.push(Case::new(ScatterNd { mode, batch_dims }, operands));
         }
     }
+    all.push(Case::new(TopK { axis: 1, k: 2, smallest: false }, vec![r.nonzero(&data)]));
     // Positions that are named twice.
     let ids = Tensor64::ints(&[3, 2], vec![0, 1, 2, -1, 0, 1]);
     all.push(Case::new(GatherNd { batch_dims: 0 }, vec![r.nonzero(&data), ids.clone()]));
