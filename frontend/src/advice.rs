@@ -19,29 +19,25 @@ pub(crate) fn of(domain: &str, op: &str) -> Option<&'static str> {
 }
 
 const ORT_MODULE: &str = "this is an ORTModule graph; generate training artifacts instead";
-const CONTROL_FLOW: &str = "control flow must be unrolled by the exporter";
+const CONTROL_FLOW: &str =
+    "what it does depends on data; write Where, or a condition or trip count that shapes decide";
 const DEPENDS_ON_DATA: &str =
     "its result's shape depends on data; keep the shape, and mask elements with Where or Mul";
-const SEQUENCE: &str =
-    "sequences exist only between SplitToSequence and SequenceAt; use tensors, with Split and Concat";
+const SEQUENCE: &str = "an optional value must be there or not; leave the operator out";
 const STRINGS: &str = "strings cannot be trained on; turn them into numbers before, and feed those";
 const QUANTISED: &str = "quantised operators have no gradient; train the float model, with MatMul or Conv, \
                          and quantise it afterwards";
-const WINDOW: &str = "compute the window once and store it as an initializer";
-const FOURIER: &str = "write MatMul with the constant matrix of cosines and sines";
+const WINDOW: &str = "compute the matrix once and store it as an initializer";
 const SAMPLING: &str = "write Resize for fixed scales, or Gather and Mul for fixed positions";
 const BITS: &str = "And, Or, Xor and Not of booleans are supported; compute integers before, and feed them";
-const ANGLES: &str = "no composition of supported operators gives it; compute it before, and feed it";
 
 fn standard(op: &str) -> Option<&'static str> {
     Some(match op {
         "If" | "Loop" | "Scan" | "SequenceMap" => CONTROL_FLOW,
-        "TopK" => "write ReduceMax and ArgMax for the largest alone; others only by masks with Where",
-        "Einsum" => "write Transpose, Reshape and MatMul",
+
         "Det" => "write the products of its expansion with Mul and Sub",
         "NonZero" | "Compress" | "Unique" | "NonMaxSuppression" => DEPENDS_ON_DATA,
-        "SequenceConstruct" | "SequenceEmpty" | "SequenceInsert" | "SequenceErase" | "SequenceLength"
-        | "ConcatFromSequence" | "Optional" | "OptionalGetElement" | "OptionalHasElement" => SEQUENCE,
+        "Optional" | "OptionalGetElement" | "OptionalHasElement" => SEQUENCE,
         "StringConcat" | "StringNormalizer" | "StringSplit" | "RegexFullMatch" | "TfIdfVectorizer" => STRINGS,
         "QuantizeLinear"
         | "DequantizeLinear"
@@ -50,11 +46,9 @@ fn standard(op: &str) -> Option<&'static str> {
         | "QLinearConv"
         | "ConvInteger"
         | "MatMulInteger" => QUANTISED,
-        "HannWindow" | "HammingWindow" | "BlackmanWindow" | "MelWeightMatrix" => WINDOW,
-        "DFT" | "STFT" => FOURIER,
-        "GridSample" | "AffineGrid" | "RoiAlign" | "MaxRoiPool" => SAMPLING,
+        "MelWeightMatrix" => WINDOW,
+        "RoiAlign" | "MaxRoiPool" => SAMPLING,
         "DeformConv" => "write Conv, whose positions are fixed",
-        "Col2Im" => "write ConvTranspose with a constant kernel of zeros and ones",
         "ReverseSequence" => "write Slice with step -1, for sequences of one length",
         "TensorScatter" => "write ScatterND or ScatterElements",
         "LinearAttention" => "write Attention, or MatMul and CumSum",
@@ -62,10 +56,6 @@ fn standard(op: &str) -> Option<&'static str> {
         "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" | "BitwiseNot" => BITS,
         "BitShift" => "write Mul or Div by a power of two",
         "BitCast" => "Cast converts values; bits cannot be taken as another type",
-        "Asinh" => "write Log(x + Sqrt(x * x + 1))",
-        "Acosh" => "write Log(x + Sqrt(x * x - 1))",
-        "Atanh" => "write Log((1 + x) / (1 - x)) * 0.5",
-        "Acos" | "Asin" | "Atan" => ANGLES,
         "Multinomial" => "feed the random tensor as an input",
         "ImageDecoder" => "decode images before, and feed their tensors",
         _ => return None,

@@ -88,6 +88,7 @@ pub(crate) fn cast(x: &Literal, to: DType) -> Option<Literal> {
             let whole = |v: f32| (v.abs() < 9.2e18).then_some(v.trunc() as i64);
             floats.into_iter().map(whole).collect::<Option<Vec<i64>>>()?
         }
+        Some(floats) if to == DType::Bool => floats.into_iter().map(|v| i64::from(v != 0.0)).collect(),
         _ => x.ints()?,
     };
     if to == DType::F32 {

@@ -77,6 +77,9 @@ pub(crate) struct Context<'a> {
     pub swept: Swept,
     /// Tensors whose gradients stop.
     pub stops: BTreeSet<&'a str>,
+    /// Whether running variances follow the sample variance, as in PyTorch, instead of the population
+    /// variance.
+    pub sample_variance: bool,
     /// The model, without its initializers.
     pub model: &'a Model,
     /// Nodes in an order in which operands come first.

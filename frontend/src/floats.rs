@@ -111,6 +111,7 @@ fn unary(op: &str, x: &Doubles) -> Option<Value> {
     let f: fn(f64) -> f64 = match op {
         "Neg" => |v| -v,
         "Abs" => f64::abs,
+        "Relu" => |v| if v < 0.0 { 0.0 } else { v },
         "Sqrt" => f64::sqrt,
         "Reciprocal" => |v| 1.0 / v,
         "Floor" => f64::floor,

@@ -223,6 +223,7 @@ mod tests {
         let names = |list: &[&str]| list.iter().map(|s| s.to_string()).collect();
         Node {
             detached: false,
+            restored: false,
             name: name.into(),
             op: "Add".into(),
             inputs: names(inputs),

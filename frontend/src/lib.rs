@@ -26,6 +26,7 @@ mod checkpoint;
 mod compose;
 mod constants;
 mod context;
+mod control;
 mod error;
 mod external;
 mod floats;
@@ -33,6 +34,7 @@ mod forward;
 mod graph;
 mod inference;
 mod initial;
+mod inline;
 mod limits;
 mod model;
 mod names;
@@ -274,8 +276,8 @@ pub fn import_bytes(bytes: &[u8], options: &ImportOptions) -> Result<Import, Imp
 /// Imports a plain graph from memory as it is, with nothing to train: inputs are fed, initializers are
 /// constants, outputs are results in the graph's order. Of `options` only the sizes of dimensions count.
 pub fn import_inference(bytes: &[u8], options: &ImportOptions) -> Result<Import, ImportError> {
-    let source = Source::read(bytes, None, None, &options.dims)?;
-    let mut import = inference::import(&source, &BTreeMap::new())?;
+    let mut source = Source::read(bytes, None, None, &options.dims)?;
+    let mut import = inference::import(&mut source, &BTreeMap::new())?;
     import.warnings = source.warnings();
     Ok(import)
 }
@@ -296,8 +298,8 @@ pub enum Binding {
 ///
 /// Those of [`import_bytes`]; an input that `inputs` lacks must be an initializer too.
 pub fn import_bound(bytes: &[u8], inputs: &BTreeMap<String, Binding>) -> Result<Import, ImportError> {
-    let source = Source::read_untyped(bytes, None)?;
-    let mut import = inference::import(&source, inputs)?;
+    let mut source = Source::read_untyped(bytes, None)?;
+    let mut import = inference::import(&mut source, inputs)?;
     import.warnings = source.warnings();
     Ok(import)
 }

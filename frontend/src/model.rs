@@ -3,7 +3,7 @@
 //! Nothing here is checked beyond what decoding needs: names may clash, shapes may be absurd, payloads may
 //! have any length. [`crate::graph`] and [`crate::tensor`] check.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::Fault;
 
@@ -22,6 +22,22 @@ pub(crate) struct Model {
     pub parameters: Option<Vec<String>>,
     /// The standard's own description of training.
     pub training: Option<Training>,
+    /// Operators that the model itself defines.
+    pub functions: Vec<Function>,
+}
+
+/// An operator that the model defines by a graph of others.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Function {
+    pub domain: String,
+    pub name: String,
+    pub inputs: Vec<String>,
+    pub outputs: Vec<String>,
+    pub nodes: Vec<Node>,
+    /// Attributes that calls may leave out.
+    pub defaults: BTreeMap<String, Attr>,
+    /// Operator set version by domain.
+    pub opsets: BTreeMap<String, i64>,
 }
 
 impl Model {
@@ -74,6 +90,17 @@ pub(crate) enum TensorKind {
 }
 
 impl Graph {
+    /// Names that nodes and outputs read and that the graph does not define.
+    fn captured(&self) -> impl Iterator<Item = String> {
+        let inputs = self.inputs.iter().map(|v| v.name.as_str());
+        let stored = self.initializers.iter().map(|t| t.name.as_str());
+        let made = self.nodes.iter().flat_map(|n| n.outputs.iter().map(String::as_str));
+        let own: BTreeSet<&str> = inputs.chain(stored).chain(made).collect();
+        let read = self.nodes.iter().flat_map(Node::reads);
+        let read = read.chain(self.outputs.iter().map(|o| o.name.as_str()));
+        read.filter(move |name| !own.contains(name)).map(str::to_string).collect::<Vec<_>>().into_iter()
+    }
+
     /// Puts everything of `more` behind what is there.
     pub(crate) fn append(&mut self, more: Graph) {
         self.nodes.extend(more.nodes);
@@ -95,8 +122,13 @@ pub(crate) struct Node {
     pub inputs: Vec<String>,
     pub outputs: Vec<String>,
     pub attrs: BTreeMap<String, Attr>,
+    /// Names outside that its subgraphs read.
+    pub captured: Vec<String>,
     /// Whether it is a `detach` of the exported program: its result has no gradient.
     pub detached: bool,
+    /// Whether the exporter wrote a batch normalisation in inference form that the exported program has in
+    /// training form; it is in training form here.
+    pub restored: bool,
 }
 
 /// Domain of Microsoft's operators, which ONNX Runtime's training graphs use.
@@ -105,7 +137,8 @@ pub(crate) const MS: &str = "com.microsoft";
 pub(crate) const PREVIEW: &str = "ai.onnx.preview.training";
 
 impl Node {
-    /// Names that the node reads: its inputs, and what attributes of a `Gradient` name.
+    /// Names that the node reads: its inputs, what attributes of a `Gradient` name, and what subgraphs
+    /// capture.
     pub(crate) fn reads(&self) -> impl Iterator<Item = &str> {
         let named = match (self.domain.as_str(), self.op.as_str()) {
             (PREVIEW, "Gradient") => ["xs", "zs", "y"].map(|a| self.attrs.get(a)),
@@ -116,7 +149,37 @@ impl Node {
             Attr::Texts(names) => names,
             _ => &[],
         });
-        self.inputs.iter().chain(named).map(String::as_str).filter(|name| !name.is_empty())
+        self.inputs
+            .iter()
+            .chain(named)
+            .chain(&self.captured)
+            .map(String::as_str)
+            .filter(|name| !name.is_empty())
+    }
+
+    /// Subgraph `name`.
+    pub(crate) fn graph(&self, name: &str) -> Option<&Graph> {
+        match self.attrs.get(name) {
+            Some(Attr::Graph(graph)) => Some(graph),
+            _ => None,
+        }
+    }
+
+    /// Whether it has subgraphs.
+    pub(crate) fn has_subgraph(&self) -> bool {
+        self.attrs.values().any(|a| matches!(a, Attr::Graph(_)))
+    }
+
+    /// Finds the names that subgraphs capture.
+    pub(crate) fn capture(&mut self) {
+        let mut captured = Vec::new();
+        for attr in self.attrs.values() {
+            let Attr::Graph(graph) = attr else { continue };
+            captured.extend(graph.captured());
+        }
+        captured.sort_unstable();
+        captured.dedup();
+        self.captured = captured;
     }
 
     /// Whether the node adds to a gradient buffer of ONNX Runtime.
@@ -169,6 +232,9 @@ pub(crate) enum Attr {
     Floats(Vec<f32>),
     Ints(Vec<i64>),
     Texts(Vec<String>),
+    Graph(Box<Graph>),
+    /// The attribute of this name of the function's call.
+    Reference(String),
     /// A value that no supported operator has, by what it is.
     Other(&'static str),
 }
@@ -184,6 +250,8 @@ impl Attr {
             Attr::Floats(_) => "a list of floats",
             Attr::Ints(_) => "a list of integers",
             Attr::Texts(_) => "a list of strings",
+            Attr::Graph(_) => "a subgraph",
+            Attr::Reference(_) => "a reference to a function's attribute",
             Attr::Other(kind) => kind,
         }
     }
@@ -218,6 +286,21 @@ pub(crate) enum Payload {
     External(Vec<(String, String)>),
     /// In fields that no supported element type uses.
     Other,
+}
+
+impl Payload {
+    /// Size in memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        let bytes = match self {
+            Payload::Raw(v) => v.len(),
+            Payload::Floats(v) => v.len().saturating_mul(4),
+            Payload::Int32s(v) => v.len().saturating_mul(4),
+            Payload::Int64s(v) => v.len().saturating_mul(8),
+            Payload::Doubles(v) => v.len().saturating_mul(8),
+            Payload::External(_) | Payload::Other => 0,
+        };
+        bytes as u64
+    }
 }
 
 impl Default for Payload {

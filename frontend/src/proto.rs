@@ -1,8 +1,7 @@
 //! Decodes the protobuf form. The only file that names types of the protobuf crates.
 //!
 //! Bytes pass [`crate::screen`] first. Features of the format that no training graph uses are refused here:
-//! functions, sparse tensors, quantisation; graph-valued attributes are kept as
-//! [`Attr::Other`], so that the error can name the node.
+//! sparse tensors, quantisation.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +10,13 @@ use onnx_protobuf::tensor_proto::DataLocation;
 use onnx_protobuf::tensor_shape_proto::dimension::Value as DimValue;
 use onnx_protobuf::type_proto::Value as TypeValue;
 use onnx_protobuf::{
-    AttributeProto, GraphProto, Message, ModelProto, NodeProto, StringStringEntryProto, TensorProto,
-    TrainingInfoProto, TypeProto, ValueInfoProto,
+    AttributeProto, FunctionProto, GraphProto, Message, ModelProto, NodeProto, OperatorSetIdProto,
+    StringStringEntryProto, TensorProto, TrainingInfoProto, TypeProto, ValueInfoProto,
 };
 
 use crate::error::ImportError;
 use crate::model::{
-    Attr, Dim, Graph, Model, Node, Payload, Tensor, TensorKind, Training, ValueInfo, ValueType,
+    Attr, Dim, Function, Graph, Model, Node, Payload, Tensor, TensorKind, Training, ValueInfo, ValueType,
 };
 use crate::screen;
 
@@ -26,14 +25,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Model, ImportError> {
     screen::screen(bytes)?;
     let proto = ModelProto::parse_from_bytes(bytes)
         .map_err(|e| ImportError::BadModel(format!("not an ONNX model: {e}")))?;
-    if let Some(f) = proto.functions.first() {
-        return Err(ImportError::Unsupported(format!(
-            "the model defines {} functions (first `{}`), which are not supported; inline them with \
-             `onnx.inliner.inline_local_functions`",
-            proto.functions.len(),
-            f.name
-        )));
-    }
+    let functions = proto.functions.into_iter().map(function).collect::<Result<_, _>>()?;
     let mut infos = proto.training_info.into_iter();
     let training = infos.next().map(training).transpose()?;
     if infos.next().is_some() {
@@ -49,8 +41,14 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Model, ImportError> {
     let Some(graph) = proto.graph.into_option() else {
         return Err(ImportError::BadModel("not an ONNX model: it has no graph".into()));
     };
+    let opsets = opsets(proto.opset_import)?;
+    let (graph, producer) = (graph_from(graph)?, proto.producer_name);
+    Ok(Model { opsets, graph, producer, moved_weights, parameters, training, functions })
+}
+
+fn opsets(list: Vec<OperatorSetIdProto>) -> Result<BTreeMap<String, i64>, ImportError> {
     let mut opsets = BTreeMap::new();
-    for entry in proto.opset_import {
+    for entry in list {
         let domain = domain_name(entry.domain)?;
         if let Some(other) = opsets.insert(domain.clone(), entry.version)
             && other != entry.version
@@ -61,8 +59,26 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Model, ImportError> {
             )));
         }
     }
-    let (graph, producer) = (graph_from(graph)?, proto.producer_name);
-    Ok(Model { opsets, graph, producer, moved_weights, parameters, training })
+    Ok(opsets)
+}
+
+fn function(f: FunctionProto) -> Result<Function, ImportError> {
+    let mut defaults = BTreeMap::new();
+    for a in f.attribute_proto {
+        let key = name(a.name.clone())?;
+        let value =
+            attribute(a).map_err(|e| e.within(&format!("function `{}`, attribute `{key}`", f.name)))?;
+        defaults.insert(key, value);
+    }
+    Ok(Function {
+        domain: domain_name(f.domain)?,
+        name: name(f.name)?,
+        inputs: names(f.input)?,
+        outputs: names(f.output)?,
+        nodes: f.node.into_iter().map(node).collect::<Result<_, _>>()?,
+        defaults,
+        opsets: opsets(f.opset_import)?,
+    })
 }
 
 /// Decodes a tensor that stands alone.
@@ -168,6 +184,8 @@ fn graph_from(graph: GraphProto) -> Result<Graph, ImportError> {
 }
 
 fn node(node: NodeProto) -> Result<Node, ImportError> {
+    let call = entry(&node.metadata_props, CALL).unwrap_or_default();
+    let (detached, trains) = (call.contains("aten.detach.default"), normalises_batch(call));
     let mut out = Node {
         name: name(node.name)?,
         op: name(node.op_type)?,
@@ -175,7 +193,9 @@ fn node(node: NodeProto) -> Result<Node, ImportError> {
         inputs: names(node.input)?,
         outputs: names(node.output)?,
         attrs: BTreeMap::new(),
-        detached: entry(&node.metadata_props, CALL).is_some_and(|call| call.contains("aten.detach.default")),
+        captured: Vec::new(),
+        detached,
+        restored: false,
     };
     for a in node.attribute {
         let key = name(a.name.clone())?;
@@ -184,12 +204,43 @@ fn node(node: NodeProto) -> Result<Node, ImportError> {
             return Err(ImportError::BadModel(format!("{} has attribute `{key}` twice", out.label())));
         }
     }
+    out.capture();
+    if trains && out.op == "BatchNormalization" && out.inputs.len() == 5 {
+        restore(&mut out);
+    }
     Ok(out)
+}
+
+/// Whether a call in an exported program is a batch normalisation by the batch's statistics, which it keeps:
+/// the sixth argument says so, and the fourth and fifth are the running statistics.
+fn normalises_batch(call: &str) -> bool {
+    let Some((target, rest)) = call.split_once("(args = (") else { return false };
+    let arguments: Vec<&str> = rest.split(", ").collect();
+    let is = |i: usize, what: &str| arguments.get(i).is_some_and(|a| a.starts_with(what));
+    target.contains("batch_norm") && is(3, "%") && is(4, "%") && is(5, "True")
+}
+
+/// Puts a batch normalisation into training form.
+fn restore(node: &mut Node) {
+    if matches!(node.attrs.get("training_mode"), Some(Attr::Int(mode)) if *mode != 0) {
+        return;
+    }
+    let base = node.outputs.first().cloned().unwrap_or_default();
+    for (i, name) in [(1, "running_mean"), (2, "running_var")] {
+        if node.outputs.len() <= i {
+            node.outputs.push(String::new());
+        }
+        if let Some(output) = node.outputs.get_mut(i).filter(|o| o.is_empty()) {
+            *output = format!("{base}/{name}");
+        }
+    }
+    node.attrs.insert("training_mode".into(), Attr::Int(1));
+    node.restored = true;
 }
 
 fn attribute(a: AttributeProto) -> Result<Attr, ImportError> {
     if !a.ref_attr_name.is_empty() {
-        return Ok(Attr::Other("a reference to a function's attribute"));
+        return name(a.ref_attr_name).map(Attr::Reference);
     }
     let Ok(kind) = a.type_.enum_value() else {
         return Err(ImportError::BadModel(format!("there is no attribute type {}", a.type_.value())));
@@ -208,7 +259,11 @@ fn attribute(a: AttributeProto) -> Result<Attr, ImportError> {
         AttributeType::FLOATS => Attr::Floats(a.floats),
         AttributeType::INTS => Attr::Ints(a.ints),
         AttributeType::UNDEFINED => Attr::Other("a value without type"),
-        AttributeType::GRAPH | AttributeType::GRAPHS => Attr::Other("a subgraph"),
+        AttributeType::GRAPH => match a.g.into_option() {
+            Some(g) => Attr::Graph(Box::new(graph_from(g)?)),
+            None => return Err(ImportError::BadModel("the subgraph is missing".into())),
+        },
+        AttributeType::GRAPHS => Attr::Other("a list of subgraphs"),
         AttributeType::SPARSE_TENSOR | AttributeType::SPARSE_TENSORS => Attr::Other("a sparse tensor"),
         AttributeType::TYPE_PROTO | AttributeType::TYPE_PROTOS => Attr::Other("a type"),
         AttributeType::STRINGS => match a.strings.into_iter().map(String::from_utf8).collect() {

@@ -10,30 +10,41 @@ use crate::context::Handler;
 use crate::error::Fault;
 use crate::model::{MS, PREVIEW};
 use crate::ops::{
-    activation as act, attention, block, conv, elementwise as ew, gradient, index, linalg, loss,
-    movement as mv, norm, pool, random, recurrent, reduce, resize, sequence, shape, update,
+    activation as act, attention, block, conv, einsum, elementwise as ew, fourier, gradient, index, linalg,
+    loss, movement as mv, norm, pool, random, recurrent, reduce, resize, sample, sequence, shape, update,
+    volume,
 };
 
 type Row = (&'static str, &'static str, i64, Handler);
 
 const ROWS: &[Row] = &[
     ("", "Abs", 6, |n| ew::unary(n, OpKind::Abs {})),
+    ("", "Acos", 7, |n| act::of(n, act::acos)),
+    ("", "Acosh", 9, |n| act::of(n, act::acosh)),
     ("", "Add", 7, |n| ew::binary(n, OpKind::Add {})),
+    ("", "AffineGrid", 20, sample::affine_grid),
     ("", "And", 7, |n| ew::binary(n, OpKind::And {})),
     ("", "ArgMax", 1, |n| reduce::extreme(n, false)),
     ("", "ArgMin", 1, |n| reduce::extreme(n, true)),
+    ("", "Asin", 7, |n| act::of(n, act::asin)),
+    ("", "Asinh", 9, |n| act::of(n, act::asinh)),
+    ("", "Atan", 7, |n| ew::unary(n, OpKind::Atan {})),
+    ("", "Atanh", 9, |n| act::of(n, act::atanh)),
     ("", "Attention", 23, attention::attention),
     ("", "AveragePool", 7, pool::average_pool),
     ("", "AveragePoolGrad", 1, pool::average_pool_grad),
     ("", "BatchNormalization", 9, norm::batch_normalization),
     ("", "Bernoulli", 15, random::bernoulli),
+    ("", "BlackmanWindow", 17, |n| fourier::window(n, [0.42, 0.5, 0.08])),
     ("", "Cast", 6, ew::cast),
     ("", "CastLike", 15, ew::cast_like),
     ("", "Ceil", 6, |n| ew::unary(n, OpKind::Ceil {})),
     ("", "Celu", 12, |n| act::of(n, act::celu)),
     ("", "CenterCropPad", 18, mv::center_crop_pad),
     ("", "Clip", 6, ew::clip),
+    ("", "Col2Im", 18, volume::col2im),
     ("", "Concat", 4, mv::concat),
+    ("", "ConcatFromSequence", 11, sequence::concat),
     ("", "Constant", 1, shape::constant),
     ("", "ConstantOfShape", 9, shape::constant_of_shape),
     ("", "Conv", 1, conv::conv),
@@ -42,9 +53,11 @@ const ROWS: &[Row] = &[
     ("", "Cosh", 9, |n| act::of(n, act::cosh)),
     ("", "CumProd", 26, |n| block::running(n, OpKind::Mul {}, 1.0)),
     ("", "CumSum", 11, |n| block::running(n, OpKind::Add {}, 0.0)),
+    ("", "DFT", 17, fourier::dft),
     ("", "DepthToSpace", 1, block::depth_to_space),
     ("", "Div", 7, |n| ew::binary(n, OpKind::Div {})),
     ("", "Dropout", 7, random::dropout),
+    ("", "Einsum", 12, einsum::einsum),
     ("", "Elu", 6, |n| act::of(n, act::elu)),
     ("", "Equal", 7, |n| ew::binary(n, OpKind::Equal {})),
     ("", "Erf", 9, |n| ew::unary(n, OpKind::Erf {})),
@@ -63,7 +76,10 @@ const ROWS: &[Row] = &[
     ("", "GlobalMaxPool", 1, reduce::global_max_pool),
     ("", "Greater", 7, |n| ew::binary(n, OpKind::Greater {})),
     ("", "GreaterOrEqual", 12, |n| ew::binary(n, OpKind::GreaterEqual {})),
+    ("", "GridSample", 16, sample::grid_sample),
     ("", "GroupNormalization", 18, norm::group),
+    ("", "HammingWindow", 17, |n| fourier::window(n, [25.0 / 46.0, 21.0 / 46.0, 0.0])),
+    ("", "HannWindow", 17, |n| fourier::window(n, [0.5, 0.5, 0.0])),
     ("", "HardSigmoid", 6, |n| act::of(n, act::hard_sigmoid)),
     ("", "HardSwish", 14, |n| act::of(n, act::hard_swish)),
     ("", "Hardmax", 1, reduce::hardmax),
@@ -123,11 +139,17 @@ const ROWS: &[Row] = &[
     ("", "Resize", 10, resize::resize),
     ("", "RotaryEmbedding", 23, attention::rotary),
     ("", "Round", 11, |n| ew::unary(n, OpKind::Round {})),
+    ("", "STFT", 17, fourier::stft),
     ("", "Scatter", 9, index::scatter_elements),
     ("", "ScatterElements", 11, index::scatter_elements),
     ("", "ScatterND", 11, index::scatter_nd),
     ("", "Selu", 6, |n| act::of(n, act::selu)),
     ("", "SequenceAt", 11, sequence::at),
+    ("", "SequenceConstruct", 11, sequence::construct),
+    ("", "SequenceEmpty", 11, sequence::construct),
+    ("", "SequenceErase", 11, sequence::erase),
+    ("", "SequenceInsert", 11, sequence::insert),
+    ("", "SequenceLength", 11, sequence::length),
     ("", "Shape", 1, shape::shape),
     ("", "Shrink", 9, |n| act::of(n, act::shrink)),
     ("", "Sigmoid", 6, |n| ew::unary(n, OpKind::Sigmoid {})),
@@ -147,11 +169,13 @@ const ROWS: &[Row] = &[
     ("", "Squeeze", 1, shape::squeeze),
     ("", "Sub", 7, |n| ew::binary(n, OpKind::Sub {})),
     ("", "Sum", 8, |n| ew::variadic(n, OpKind::Add {})),
+    ("", "SwiGLU", 28, act::swiglu),
     ("", "Swish", 24, |n| act::of(n, act::swish)),
     ("", "Tan", 7, |n| act::of(n, act::tan)),
     ("", "Tanh", 6, |n| ew::unary(n, OpKind::Tanh {})),
     ("", "ThresholdedRelu", 10, |n| act::of(n, act::thresholded_relu)),
     ("", "Tile", 6, block::tile),
+    ("", "TopK", 1, index::top_k),
     ("", "Transpose", 1, mv::transpose),
     ("", "Trilu", 14, block::trilu),
     ("", "Unsqueeze", 1, shape::unsqueeze),
@@ -252,7 +276,7 @@ mod tests {
         assert!(find("", "Where", 9).is_ok() && find("", "Where", 21).is_ok());
         assert!(find("", "Where", 8).is_err() && find("", "Nonsense", 13).is_err());
         assert!(refusal("", "Where", 8).contains("from opset 9 on, the model has 8; convert it"));
-        assert!(refusal("", "Loop", 13).contains("unrolled"));
+        assert!(refusal("", "Loop", 13).contains("depends on data"));
         assert!(refusal("", "FusedMatMul", 13).contains("domain com.microsoft has"));
         assert!(refusal("", "LeakyReLU", 13).contains("nearest that is supported is `LeakyRelu`"));
         assert!(refusal("", "Nonsense", 13).contains("not supported; compose it"));

@@ -10,9 +10,9 @@ use crate::error::{ImportError, some_of};
 use crate::external::Folder;
 use crate::floats::Doubles;
 use crate::limits::{Allowance, Swept, Unrolled};
-use crate::model::{Attr, Model, Node, Tensor, ValueType};
+use crate::model::{Model, Node, Tensor, ValueType};
 use crate::tensor::{self, Literal};
-use crate::{ImportOptions, graph, proto, registry};
+use crate::{Binding, ImportOptions, control, graph, inference, inline, proto, registry};
 
 /// The newest version of the default operator set whose operators were compared with this importer.
 const NEWEST_OPSET: i64 = 27;
@@ -87,6 +87,7 @@ impl<'a> Source<'a> {
         self.types = graph::input_types(&self.model.graph, dims)?;
         self.dims = dims;
         self.path = path;
+        self.settle(&BTreeMap::new())?;
         Ok(self)
     }
 
@@ -100,8 +101,9 @@ impl<'a> Source<'a> {
         file_bytes: u64,
         folder: Option<&'a Folder>,
     ) -> Result<Source<'a>, ImportError> {
+        inline::functions(&mut model)?;
         let order = graph::checked_order(&model.graph)?;
-        check_operators(&model)?;
+        check_opsets(&model)?;
         let stored = std::mem::take(&mut model.graph.initializers);
         let (doubles, stored): (Vec<Tensor>, Vec<Tensor>) =
             stored.into_iter().partition(|t| t.dtype == tensor::DOUBLE);
@@ -126,6 +128,20 @@ impl<'a> Source<'a> {
         })
     }
 
+    /// Writes out control flow that shapes decide, and refuses operators that are not supported. Inputs are
+    /// what `inputs` says, or else fed with their declared types.
+    pub(crate) fn settle(&mut self, inputs: &BTreeMap<String, Binding>) -> Result<(), ImportError> {
+        if self.model.graph.nodes.iter().any(control::is_control) {
+            let mut cx = self.context(&ImportOptions::default());
+            inference::bind(self, &mut cx, inputs)?;
+            let graph = control::resolve(cx, &self.model.graph, &self.order, self.model.opset(""))?;
+            // It is written in the order of the trial.
+            self.order = (0..graph.nodes.len()).collect();
+            self.model.graph = graph;
+        }
+        check_operators(&self.model)
+    }
+
     /// A context with an empty module and scope, for a step of as many passes over the graph as `options` has
     /// micro-steps.
     pub(crate) fn context(&self, options: &ImportOptions) -> Context<'_> {
@@ -148,6 +164,7 @@ impl<'a> Source<'a> {
             unrolled: Unrolled::default(),
             swept: Swept::default(),
             stops: BTreeSet::new(),
+            sample_variance: false,
             model: &self.model,
             order: &self.order,
             find: registry::find,
@@ -194,21 +211,22 @@ fn resolve(tensors: Vec<Tensor>, folder: Option<&Folder>) -> Result<BTreeMap<Str
 /// Most operators listed in one message.
 const SHOWN: usize = 10;
 
-fn has_subgraph(node: &Node) -> bool {
-    node.attrs.values().any(|a| matches!(a, Attr::Other("a subgraph")))
+/// Refuses a model that does not say which version of the standard's operators it means.
+fn check_opsets(model: &Model) -> Result<(), ImportError> {
+    if model.graph.nodes.iter().any(|n| n.domain.is_empty()) && !model.opsets.contains_key("") {
+        return Err(ImportError::BadModel(
+            "the model uses operators of ai.onnx but does not say of which opset".into(),
+        ));
+    }
+    Ok(())
 }
 
 /// Reports every operator that is not supported, once, with the nodes that use it.
 fn check_operators(model: &Model) -> Result<(), ImportError> {
     let mut unknown: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
     for node in &model.graph.nodes {
-        if node.domain.is_empty() && !model.opsets.contains_key("") {
-            return Err(ImportError::BadModel(
-                "the model uses operators of ai.onnx but does not say of which opset".into(),
-            ));
-        }
         let found = registry::find(&node.domain, &node.op, model.opset(&node.domain));
-        if node.is_accumulator() || (found.is_ok() && !has_subgraph(node)) {
+        if node.is_accumulator() || (found.is_ok() && !node.has_subgraph()) {
             continue;
         }
         let name = if node.name.is_empty() { node.outputs.first() } else { Some(&node.name) };

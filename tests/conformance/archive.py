@@ -20,11 +20,7 @@ from pathlib import Path
 import onnx
 
 LEFT_OUT = {
-    "control flow": ["If", "Loop", "Scan", "SequenceMap"],
-    "sequences and optionals": [
-        "Sequence", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceLength",
-        "SplitToSequence", "ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement",
-    ],
+    "sequences and optionals": ["Optional", "OptionalGetElement", "OptionalHasElement"],
     "strings": ["StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch", "TfIdfVectorizer"],
     "quantised": [
         "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearMatMul", "QLinearConv",

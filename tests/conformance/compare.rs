@@ -15,7 +15,7 @@ const BRAIN: f32 = 1.0 / 128.0;
 
 /// Tests whose expected results are written with fewer digits than floats have; the runner's tolerance holds
 /// for them.
-const ROUNDED: &[&str] = &["test_averagepool_2d_ceil_last_window_starts_on_pad"];
+const ROUNDED: &[&str] = &["test_averagepool_2d_ceil_last_window_starts_on_pad", "test_gridsample_bicubic"];
 
 /// The relative tolerance for test `name`.
 pub(crate) fn tolerance(name: &str) -> f32 {

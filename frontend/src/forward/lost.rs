@@ -89,6 +89,18 @@ pub(crate) fn warnings(source: &Source<'_>, params: &BTreeMap<&str, usize>) -> V
     out
 }
 
+/// Note on batch normalisations that the exporter wrote in inference form, though the exported program has
+/// them in training form.
+pub(super) fn restored(source: &Source<'_>) -> Option<String> {
+    let count = source.model.graph.nodes.iter().filter(|n| n.restored).count();
+    (count > 0).then(|| {
+        format!(
+            "{} put back into training form, which the exported program has",
+            counted(count, "BatchNormalization node")
+        )
+    })
+}
+
 /// Warning about folded tensors that may have been parameters, but stay constant.
 pub(super) fn constants(names: &[&str]) -> Option<String> {
     let list: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();

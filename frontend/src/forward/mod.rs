@@ -36,6 +36,7 @@ pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result
     let mut found = params::find(source, options, checkpoint.as_ref(), &inits)?;
     let sizes: BTreeMap<&str, usize> =
         found.list.iter().filter(|p| p.role == Role::Param).map(|p| (p.name, p.ty.rank())).collect();
+    notes.extend(lost::restored(source));
     let mut warnings = lost::warnings(source, &sizes);
     warnings.extend(lost::constants(&found.constants));
     warnings.append(&mut found.told.warnings);
@@ -142,6 +143,7 @@ impl<'a> Step<'a> {
     ) -> Result<Step<'a>, ImportError> {
         let mut cx = source.context(options);
         cx.stops = stops(source, options)?;
+        cx.sample_variance = source.model.producer.starts_with("pytorch");
         let (mut current, mut trained, mut statistics) = (BTreeMap::new(), false, Vec::new());
         for p in found.list {
             let state = cx.module.add_state(p.name, p.ty, p.role, p.init);

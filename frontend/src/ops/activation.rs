@@ -3,6 +3,7 @@
 use memc_ir::{OpKind, ValueId};
 
 use crate::context::{Done, Made, NodeCx};
+use crate::error::Fault;
 
 /// Imports a function of input 0.
 pub(crate) fn of(n: &mut NodeCx<'_, '_>, f: fn(&mut NodeCx<'_, '_>, ValueId) -> Made) -> Done {
@@ -130,6 +131,15 @@ pub(crate) fn swish(n: &mut NodeCx<'_, '_>, x: ValueId) -> Made {
     n.mul(x, gate)
 }
 
+/// `SwiGLU`: `a * sigmoid(alpha * a) * b`.
+pub(crate) fn swiglu(n: &mut NodeCx<'_, '_>) -> Done {
+    let (a, b) = (n.operand(0)?, n.operand(1)?);
+    let gate = swish(n, a)?;
+    let y = n.mul(gate, b)?;
+    n.yields(0, y);
+    Ok(())
+}
+
 /// `ThresholdedRelu`: `x > alpha ? x : 0`.
 pub(crate) fn thresholded_relu(n: &mut NodeCx<'_, '_>, x: ValueId) -> Made {
     let alpha = n.float("alpha", 1.0)?;
@@ -168,6 +178,62 @@ pub(crate) fn cosh(n: &mut NodeCx<'_, '_>, x: ValueId) -> Made {
 pub(crate) fn tan(n: &mut NodeCx<'_, '_>, x: ValueId) -> Made {
     let (s, c) = (n.temp(OpKind::Sin {}, &[x])?, n.temp(OpKind::Cos {}, &[x])?);
     n.div(s, c)
+}
+
+/// `Asinh`: `log(|x| + sqrt(x * x + 1))` with the sign of `x`.
+pub(crate) fn asinh(n: &mut NodeCx<'_, '_>, x: ValueId) -> Made {
+    let zero = n.number(x, "zero", 0.0)?;
+    let negative = n.temp(OpKind::Less {}, &[x, zero])?;
+    let back = n.temp(OpKind::Neg {}, &[x])?;
+    let size = n.pick(negative, back, x)?;
+    let square = n.mul(size, size)?;
+    let square = n.shifted(square, "one", 1.0)?;
+    let root = n.temp(OpKind::Sqrt {}, &[square])?;
+    let sum = n.add(size, root)?;
+    let y = n.temp(OpKind::Log {}, &[sum])?;
+    let back = n.temp(OpKind::Neg {}, &[y])?;
+    n.pick(negative, back, y)
+}
+
+/// `Acosh`: `log(x + sqrt(x * x - 1))`.
+pub(crate) fn acosh(n: &mut NodeCx<'_, '_>, x: ValueId) -> Made {
+    let square = n.mul(x, x)?;
+    let square = n.shifted(square, "one", -1.0)?;
+    let root = n.temp(OpKind::Sqrt {}, &[square])?;
+    let sum = n.add(x, root)?;
+    n.temp(OpKind::Log {}, &[sum])
+}
+
+/// `Atanh`: `log((1 + x) / (1 - x)) / 2`.
+pub(crate) fn atanh(n: &mut NodeCx<'_, '_>, x: ValueId) -> Made {
+    let (above, below) = sides(n, x)?;
+    let ratio = n.div(above, below)?;
+    let y = n.temp(OpKind::Log {}, &[ratio])?;
+    n.scaled(y, "half", 0.5)
+}
+
+/// `1 + x` and `1 - x`.
+fn sides(n: &mut NodeCx<'_, '_>, x: ValueId) -> Result<(ValueId, ValueId), Fault> {
+    let one = n.number(x, "one", 1.0)?;
+    Ok((n.add(one, x)?, n.sub(one, x)?))
+}
+
+/// `Asin`: `atan(x / sqrt((1 + x) (1 - x)))`.
+pub(crate) fn asin(n: &mut NodeCx<'_, '_>, x: ValueId) -> Made {
+    let (above, below) = sides(n, x)?;
+    let square = n.mul(above, below)?;
+    let root = n.temp(OpKind::Sqrt {}, &[square])?;
+    let slope = n.div(x, root)?;
+    n.temp(OpKind::Atan {}, &[slope])
+}
+
+/// `Acos`: `2 atan(sqrt((1 - x) / (1 + x)))`, which keeps the digits of small angles.
+pub(crate) fn acos(n: &mut NodeCx<'_, '_>, x: ValueId) -> Made {
+    let (above, below) = sides(n, x)?;
+    let ratio = n.div(below, above)?;
+    let root = n.temp(OpKind::Sqrt {}, &[ratio])?;
+    let half = n.temp(OpKind::Atan {}, &[root])?;
+    n.scaled(half, "two", 2.0)
 }
 
 /// `IsNaN`: what differs from itself.

@@ -1,7 +1,9 @@
-//! Convolution, transposed convolution and the gradient of convolution, over one or two spatial axes.
+//! Convolution and transposed convolution over one to three spatial axes, and the gradient of convolution
+//! over one or two.
 
 use memc_ir::{OpKind, ValueId};
 
+use super::volume;
 use super::window::{Window, image, line, spatial};
 use crate::context::{Done, NodeCx};
 use crate::error::Fault;
@@ -9,6 +11,9 @@ use crate::error::Fault;
 /// `Conv`.
 pub(crate) fn conv(n: &mut NodeCx<'_, '_>) -> Done {
     let (x, w, bias) = (n.operand(0)?, n.operand(1)?, n.optional(2)?);
+    if n.ty(x).rank() == 5 {
+        return volume::conv(n, x, w, bias);
+    }
     let Read { axes, x, w, window, groups } = read(n, x, w)?;
     let Window { strides, pads, dilations, .. } = window;
     let mut operands = vec![x, w];
@@ -79,15 +84,45 @@ fn result(n: &mut NodeCx<'_, '_>, i: usize, kind: OpKind, operands: &[ValueId], 
 pub(crate) fn conv_transpose(n: &mut NodeCx<'_, '_>) -> Done {
     let (x, w, bias) = (n.operand(0)?, n.operand(1)?, n.optional(2)?);
     let kernel = spatial(&n.ty(w).shape).to_vec();
-    let (axes, x) = image(n, x, 2)?;
+    let (axes, x) = image(n, x, 3)?;
     let mut window = Window::read(n, axes, Some(&kernel))?;
-    let (_, w) = image(n, w, 2)?;
-    let input = spatial(&n.ty(x).shape).to_vec();
+    let (_, w) = image(n, w, 3)?;
+    let size = transposed_size(n, &mut window, axes, spatial(&n.ty(x).shape))?;
+    let y = if axes == 3 {
+        volume::conv_transpose(n, x, w, &window, &size)?
+    } else {
+        let groups = n.int("group", 1)?;
+        let Window { strides, pads, dilations, .. } = window;
+        let kind = OpKind::ConvGradInput { strides, pads, dilations, groups, size };
+        if bias.is_none() {
+            return result(n, 0, kind, &[x, w], axes);
+        }
+        let y = n.temp(kind, &[x, w])?;
+        line(n, y, axes)?
+    };
+    let Some(bias) = bias else {
+        n.yields(0, y);
+        return Ok(());
+    };
+    let mut column = vec![1; n.ty(y).rank()];
+    column[1] = n.ty(bias).numel();
+    let bias = n.reshaped(bias, &column)?;
+    n.finish(OpKind::Add {}, &[y, bias])
+}
+
+/// The spatial extent of a transposed convolution's result, for an input of spatial extent `input`; completes
+/// the window's pads.
+fn transposed_size(
+    n: &NodeCx<'_, '_>,
+    window: &mut Window,
+    axes: usize,
+    input: &[u64],
+) -> Result<Vec<u64>, Fault> {
     let mut size = Vec::new();
-    let extra = lifted(n, "output_padding", axes, 0)?.unwrap_or_else(|| vec![0, 0]);
+    let extra = lifted(n, "output_padding", axes, 0)?.unwrap_or_else(|| vec![0; input.len()]);
     let wanted = lifted(n, "output_shape", axes, 1)?;
     let auto = n.text("auto_pad", "NOTSET")?;
-    for i in 0..2 {
+    for i in 0..input.len() {
         let full = || {
             let span = input[i].checked_sub(1)?.checked_mul(window.strides[i])?;
             let kernel = window.kernel[i].checked_sub(1)?.checked_mul(window.dilations[i])?;
@@ -107,19 +142,11 @@ pub(crate) fn conv_transpose(n: &mut NodeCx<'_, '_>) -> Done {
         if let Some(wanted) = wanted {
             window.pad(i, full.saturating_sub(wanted), auto == "SAME_UPPER");
         }
-        let implied = full.checked_sub(window.pads[i]).and_then(|v| v.checked_sub(window.pads[i + 2]));
+        let pads = [window.pads[i], window.pads[i + window.axes()]];
+        let implied = full.checked_sub(pads[0]).and_then(|v| v.checked_sub(pads[1]));
         size.push(wanted.or(implied).ok_or_else(extent)?);
     }
-    let groups = n.int("group", 1)?;
-    let Window { strides, pads, dilations, .. } = window;
-    let kind = OpKind::ConvGradInput { strides, pads, dilations, groups, size };
-    let Some(bias) = bias else { return result(n, 0, kind, &[x, w], axes) };
-    let y = n.temp(kind, &[x, w])?;
-    let y = line(n, y, axes)?;
-    let mut column = vec![1; n.ty(y).rank()];
-    column[1] = n.ty(bias).numel();
-    let bias = n.reshaped(bias, &column)?;
-    n.finish(OpKind::Add {}, &[y, bias])
+    Ok(size)
 }
 
 /// An attribute with one number for each spatial axis, as two numbers; `default` is that of an added axis.

@@ -5,7 +5,7 @@ use memc_ir::attr::ScatterMode;
 
 use crate::constants;
 use crate::context::{Done, NodeCx};
-use crate::error::{Fault, unsupported};
+use crate::error::Fault;
 
 /// `Gather`.
 pub(crate) fn gather(n: &mut NodeCx<'_, '_>) -> Done {
@@ -42,11 +42,35 @@ pub(crate) fn gather_nd(n: &mut NodeCx<'_, '_>) -> Done {
     n.finish(OpKind::GatherNd { batch_dims }, &operands)
 }
 
+/// `TopK`: values, picked at the positions, and positions.
+pub(crate) fn top_k(n: &mut NodeCx<'_, '_>) -> Done {
+    let x = n.operand(0)?;
+    let axis = n.axis(n.int("axis", -1)?, n.ty(x).rank())?;
+    let k = if n.version < 10 { n.int("k", 0)? } else { single(n.const_ints(1, "k")?)? };
+    let (axis, smallest) = (axis as i64, !n.flag("largest", true)?);
+    let places = n.temp(OpKind::TopK { axis, k, smallest }, &[x])?;
+    if n.output(0).is_some() {
+        n.finish_at(0, OpKind::GatherElements { axis }, &[x, places])?;
+    }
+    n.bind(1, places);
+    Ok(())
+}
+
+fn single(list: Option<Vec<i64>>) -> Result<i64, Fault> {
+    match list.as_deref() {
+        Some(&[k]) => Ok(k),
+        _ => Err("its k must be one integer".into()),
+    }
+}
+
 fn mode(n: &NodeCx<'_, '_>) -> Result<ScatterMode, Fault> {
     match n.text("reduction", "none")? {
         "none" => Ok(ScatterMode::Replace),
         "add" => Ok(ScatterMode::Add),
-        other => unsupported(format!("reduction `{other}` is not supported; `none` and `add` are")),
+        "mul" => Ok(ScatterMode::Mul),
+        "min" => Ok(ScatterMode::Min),
+        "max" => Ok(ScatterMode::Max),
+        other => Err(format!("there is no reduction `{other}`").into()),
     }
 }
 

@@ -70,8 +70,7 @@ pub(crate) fn concat(n: &mut NodeCx<'_, '_>) -> Done {
 
 /// `Split` and Microsoft's `SplitTraining`, as slices. Lengths are an attribute before opset 13.
 pub(crate) fn split(n: &mut NodeCx<'_, '_>) -> Done {
-    let x = n.operand(0)?;
-    let ty = n.ty(x).clone();
+    let (ty, literal) = (n.operand_type(0)?, n.literal(0));
     let axis = n.axis(n.int("axis", 0)?, ty.rank())?;
     let extent = ty.shape[axis];
     let attr = n.node.domain.is_empty() && n.version < 13;
@@ -91,7 +90,10 @@ pub(crate) fn split(n: &mut NodeCx<'_, '_>) -> Done {
         starts[axis] = at;
         at += length;
         ends[axis] = at;
-        if n.wants(i) {
+        if let Some(y) = literal.as_ref().and_then(|x| constants::slice(x, &starts, &ends, &steps)) {
+            n.fold(i, y)?;
+        } else if n.wants(i) {
+            let x = n.operand(0)?;
             n.finish_at(i, OpKind::Slice { starts, ends, steps }, &[x])?;
         }
     }

@@ -1,7 +1,7 @@
 //! Normalisations and softmax. Batch and layer normalisation are ops, the others compositions of them.
 
 use memc_ir::attr::{F32, Scalar};
-use memc_ir::{OpKind, ValueId};
+use memc_ir::{OpKind, TensorType, ValueId};
 
 use crate::context::{Done, NodeCx};
 use crate::error::{Fault, unsupported};
@@ -10,7 +10,7 @@ use crate::error::{Fault, unsupported};
 /// standard deviation, and the new running mean and variance.
 ///
 /// The running variance follows the population variance, as the ONNX specification and ONNX Runtime define
-/// it.
+/// it, unless the model comes from PyTorch, where it follows the sample variance.
 fn train(n: &mut NodeCx<'_, '_>) -> Result<[ValueId; 4], Fault> {
     let (x, scale, bias) = (n.operand(0)?, n.operand(1)?, n.operand(2)?);
     let (running_mean, running_var) = (n.operand(3)?, n.operand(4)?);
@@ -30,8 +30,15 @@ fn train(n: &mut NodeCx<'_, '_>) -> Result<[ValueId; 4], Fault> {
     };
     n.finish_at(0, OpKind::BatchNorm {}, &[x, scale, bias, mean, inv_std])?;
     let new_mean = n.temp(OpKind::MovingAverage { momentum, scale: F32(1.0) }, &[running_mean, mean])?;
-    let new_var = n.temp(OpKind::MovingAverage { momentum, scale: F32(1.0) }, &[running_var, var])?;
+    let scale = if n.cx.sample_variance { sample_scale(n.ty(x)) } else { 1.0 };
+    let new_var = n.temp(OpKind::MovingAverage { momentum, scale: F32(scale) }, &[running_var, var])?;
     Ok([mean, inv_std, new_mean, new_var])
+}
+
+/// Sample variance by population variance of the elements of a channel.
+fn sample_scale(ty: &TensorType) -> f32 {
+    let count = ty.numel() / ty.shape.get(1).copied().unwrap_or(1).max(1);
+    if count > 1 { (count as f64 / (count - 1) as f64) as f32 } else { 1.0 }
 }
 
 /// Microsoft's `BatchNormInternal`, which also updates the running statistics (inputs 3 and 4) in place.
