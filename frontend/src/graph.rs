@@ -224,6 +224,7 @@ mod tests {
         Node {
             detached: false,
             restored: false,
+            padding: None,
             name: name.into(),
             op: "Add".into(),
             inputs: names(inputs),

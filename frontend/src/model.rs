@@ -129,6 +129,8 @@ pub(crate) struct Node {
     /// Whether the exporter wrote a batch normalisation in inference form that the exported program has in
     /// training form; it is in training form here.
     pub restored: bool,
+    /// Row of an embedding that is not trained (`padding_idx` of the exported program).
+    pub padding: Option<i64>,
 }
 
 /// Domain of Microsoft's operators, which ONNX Runtime's training graphs use.

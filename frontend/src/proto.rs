@@ -196,6 +196,7 @@ fn node(node: NodeProto) -> Result<Node, ImportError> {
         captured: Vec::new(),
         detached,
         restored: false,
+        padding: padding(call),
     };
     for a in node.attribute {
         let key = name(a.name.clone())?;
@@ -218,6 +219,13 @@ fn normalises_batch(call: &str) -> bool {
     let arguments: Vec<&str> = rest.split(", ").collect();
     let is = |i: usize, what: &str| arguments.get(i).is_some_and(|a| a.starts_with(what));
     target.contains("batch_norm") && is(3, "%") && is(4, "%") && is(5, "True")
+}
+
+/// The third argument of an embedding's call, which is negative where there is no such row.
+fn padding(call: &str) -> Option<i64> {
+    let (target, rest) = call.split_once("(args = (")?;
+    let third = rest.split(", ").nth(2).filter(|_| target.contains("aten.embedding.default"))?;
+    third.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok().filter(|&row| row >= 0)
 }
 
 /// Puts a batch normalisation into training form.

@@ -200,3 +200,33 @@ fn steps_take_no_loss() {
     let text = refused(&graph, &[]);
     assert!(text.contains("looks like a one-file training step") && text.contains("leave it out"), "{text}");
 }
+
+/// Factors of running variances.
+fn scales(producer: &str) -> Vec<f32> {
+    let names = ["s", "b", "mean", "var"];
+    let inputs = [&["x"], &names[..]].concat();
+    let training = [int_attr("training_mode", 1)];
+    let outputs = ["y", "y/mean", "y/var"];
+    let mut graph = Graph {
+        nodes: vec![node("BatchNormalization", "b", &inputs, &outputs, &training)],
+        inputs: vec![value("x", 1, &["2", "3", "4"])],
+        outputs: vec![value("y", 1, &["2", "3", "4"])],
+        ..Graph::default()
+    };
+    graph.initializers = names.iter().map(|name| tensor(name, 1, &[3], &floats(&[1.0, 2.0, 3.0]))).collect();
+    let model = [graph.model(), field(2, producer)].concat();
+    let import = import_bytes(&model, &options(&[])).unwrap_or_else(|e| panic!("{e}"));
+    let m = &import.module;
+    let scale = |op: &memc_ir::Op| match &op.code {
+        memc_ir::Code::Compute(memc_ir::OpKind::MovingAverage { scale, .. }) => Some(scale.0),
+        _ => None,
+    };
+    m.order.iter().filter_map(|&op| scale(&m.ops[op])).collect()
+}
+
+/// Running variances follow the sample variance in models from PyTorch, the population variance in others.
+#[test]
+fn running_variances_are_those_of_the_exporter() {
+    assert_eq!(scales("pytorch"), [1.0, 8.0 / 7.0]);
+    assert_eq!(scales("other"), [1.0, 1.0]);
+}

@@ -35,7 +35,8 @@ pub trait Device {
 pub trait Executor {
     /// Issues the commands of one section in order. Host commands call `host`; commands of other streams may
     /// still be running on return. The prologue comes first and once, then the body any number of times, then
-    /// the epilogue once. After an error the executor only returns errors and no longer calls `host`.
+    /// the epilogue once; a prologue may follow an epilogue that was waited for. After an error the executor
+    /// only returns errors and no longer calls `host`.
     ///
     /// # Errors
     /// The first error of any stream, or of `host`; [`Error::Internal`] for a section out of this order.

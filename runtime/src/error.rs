@@ -16,6 +16,8 @@ pub enum Error {
     Memory(String),
     /// The planned run differs from the unplanned one: exit code 6.
     Mismatch(String),
+    /// The loss is no finite number, and the run was to stop then: exit code 9.
+    Diverged(String),
     /// The plan is damaged, breaks a rule, or does not fit the device: exit code 7.
     Plan(String),
     /// The device is not there, or has failed: exit code 8.
@@ -33,13 +35,15 @@ pub enum Error {
 
 /// Sentence about a defect of a plan or a file. The caller adds the place, and decides the exit code.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Defect(String);
+pub struct Defect(String);
 
 impl Defect {
     pub(crate) fn new(text: impl fmt::Display) -> Defect {
         Defect(text.to_string())
     }
 }
+
+impl std::error::Error for Defect {}
 
 impl From<&str> for Defect {
     fn from(text: &str) -> Defect {
@@ -66,6 +70,7 @@ impl Error {
             Error::Mismatch(_) => 6,
             Error::Plan(_) => 7,
             Error::Device(_) => 8,
+            Error::Diverged(_) => 9,
             Error::Internal(_) => 70,
             Error::Io { .. } => 74,
         }
@@ -116,6 +121,7 @@ impl fmt::Display for Error {
             | Error::Data(what)
             | Error::Memory(what)
             | Error::Mismatch(what)
+            | Error::Diverged(what)
             | Error::Plan(what)
             | Error::Device(what) => f.write_str(what),
             Error::Internal(what) => {

@@ -14,11 +14,12 @@ pub(crate) enum Progress {
 }
 
 impl Progress {
-    /// Whether `section` is next in prologue, any number of bodies, epilogue.
+    /// Whether `section` is next in prologue, any number of bodies, epilogue; a prologue may begin them
+    /// again.
     pub(crate) fn allows(self, section: Section) -> bool {
         use Section::{Body, Epilogue, Prologue};
         match section {
-            Prologue => matches!(self, Progress::New),
+            Prologue => matches!(self, Progress::New | Progress::After(Epilogue)),
             Body | Epilogue => matches!(self, Progress::After(Prologue | Body)),
         }
     }

@@ -1,19 +1,19 @@
 //! A whole run: open everything, step, compare, save.
 
 use std::{
-    io::Write,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use memc_gpu::LibraryOptions;
-use memc_plan::{Plan, PlanFile, Span, Trace};
+use memc_plan::{Plan, PlanFile};
 use memc_support::Replace;
 
 use crate::shadow::Shadow;
+use crate::steps::{Steps, Stop, Tracing};
 use crate::{
-    Device, Error, FeedOptions, Feeder, Initial, Program, Session, Stage, StateFile, StateWriter,
-    clock::{elapsed_ns, now},
+    Device, Error, FeedOptions, Feeder, Initial, InputSource, Program, Rate, Session, Stage, StateFile,
+    StateWriter,
     cpu::{self, Cpu},
     gpu, memory, output,
     state::{is_variable, list},
@@ -23,22 +23,38 @@ use crate::{
 /// Options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct RunOptions {
-    /// Steps to run, at least 1.
-    pub steps: u64,
+    /// Steps to run, at least 1; `None` for one, or as many as `epochs` have.
+    pub steps: Option<u64>,
+    /// Passes over the data, those of the resumed run included, at most `steps` steps; `None` for a run whose
+    /// data is read once.
+    pub epochs: Option<u64>,
+    /// Seed of the order in which each pass reads the data; `None` for the order of the files.
+    pub shuffle: Option<u64>,
     /// Files by the name under which the model takes the data.
-    pub inputs: Vec<(String, PathBuf)>,
-    /// Learning rate; `None` for the plan's default.
-    pub lr: Option<f32>,
+    pub inputs: Vec<(String, InputSource)>,
+    /// Whether inputs without data get synthetic data; otherwise they are refused.
+    pub synthetic: bool,
+    /// Learning rate.
+    pub lr: Rate,
     /// Seed of synthetic data.
     pub seed: u64,
     /// File for the states at the end.
     pub save: Option<PathBuf>,
+    /// Steps between saves; `None` for one save at the end.
+    pub save_every: Option<u64>,
+    /// Number of saves in between that are kept, each in a file of its own; `None` for one file that each
+    /// replaces.
+    pub keep: Option<u64>,
+    /// Whether a loss that is no finite number ends the run.
+    pub stop_on_nan: bool,
     /// State to go on from.
     pub resume: Option<PathBuf>,
     /// File that sets some of the states.
     pub init: Option<PathBuf>,
     /// Files to write outputs of the last step to, by name.
     pub outputs: Vec<(String, PathBuf)>,
+    /// Files to write an output of all steps to, by name.
+    pub collect: Vec<(String, PathBuf)>,
     /// Compare every output and state with those of the unplanned run.
     pub verify: bool,
     /// Most bytes of host memory that host arenas may take, the unplanned run's included; `None`: as many as
@@ -68,14 +84,32 @@ pub enum DeviceName {
 
 /// Follows a run.
 pub trait Watch {
-    /// A step, counted from 1 over resumed runs, is done after `ns` nanoseconds with this mean loss.
-    fn step(&mut self, step: u64, loss: Option<f32>, ns: u64);
+    /// The run is going to have so many steps.
+    fn steps(&mut self, _steps: u64) {}
+    /// A step is done.
+    fn step(&mut self, step: &Step);
     /// The run comes to a stage.
     fn stage(&mut self, _stage: Stage) {}
     /// Something the user should know.
     fn note(&mut self, text: &str);
     /// Whether to end the run before the next step.
     fn should_stop(&self) -> bool;
+}
+
+/// A step that is done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// Number, counted from 1 over resumed runs.
+    pub number: u64,
+    /// Mean of all loss outputs.
+    pub loss: Option<f32>,
+    /// Nanoseconds until the next step could begin; of the last step, until its last update was done. The
+    /// times of a run add up to that of all its steps.
+    pub ns: u64,
+    /// Learning rate, where the plan takes one.
+    pub rate: Option<f32>,
+    /// Pass over the data, counted from 1.
+    pub epoch: Option<u64>,
 }
 
 /// Outcome of a run.
@@ -143,20 +177,16 @@ pub fn run_on(
     memory::limit(program.host_bytes, options.host_mem)?;
     watch.stage(Stage::Before("reading states and inputs"));
     let initial = initial(file, options, watch)?;
-    let feed = FeedOptions {
-        inputs: options.inputs.clone(),
-        lr: options.lr,
-        seed: options.seed,
-        done: initial.step(),
-        steps: options.steps,
-    };
+    let feed = feed_options(options, initial.step());
     let mut feeder = Feeder::new(plan, &program, &feed)?;
-    let outputs = output::find(plan, &options.outputs)?;
-    let synthetic = feeder.synthetic().to_vec();
-    if !synthetic.is_empty() {
-        let names: Vec<&str> = synthetic.iter().map(String::as_str).collect();
-        watch.note(&format!("synthetic data for {}; real data: --input NAME=@FILE.npy", list(&names)));
+    let most = steps_to_run(&feeder, options, initial.step())?;
+    let outputs = output::find(plan, &options.outputs, "--output")?;
+    let collected = output::find(plan, &options.collect, "--collect")?;
+    tell_about_data(&feeder, options, watch);
+    if feeder.is_stream() && options.verify {
+        return Err(Error::Usage("--verify reads the data twice, which a pipe cannot be".to_owned()));
     }
+    let synthetic = feeder.synthetic().to_vec();
     try_files(plan, options)?;
     let mut again = options.verify.then(|| Feeder::new(plan, &program, &feed)).transpose()?;
     watch.stage(Stage::Before("reserving memory, preparing kernels"));
@@ -175,14 +205,29 @@ pub fn run_on(
         again.as_mut().map(|feeder| Shadow::start(device, file, &initial, feeder, threads, options.host_mem));
     let mut shadow = shadow.transpose()?;
     watch.stage(Stage::Steps);
+    watch.steps(most);
     let trace = Tracing { file, device: device.name(), path: options.trace.as_deref() };
-    let steps = run_steps(&mut session, shadow.as_mut(), &program, trace, options.steps, watch)?;
+    let mut run =
+        Steps { options, program: &program, trace, most, done: 0, saved: None, collectors: Vec::new() };
+    run.collect(collected)?;
+    let steps = match run.all(&mut session, shadow.as_mut(), watch) {
+        Ok(steps) => steps,
+        Err(Stop::Whole(error)) => {
+            rescue(session, plan, options, run.done, watch);
+            return Err(error);
+        }
+        Err(Stop::Broken(error)) => {
+            run.tell_what_is_left(watch);
+            return Err(error);
+        }
+    };
+    run.finish_collections()?;
 
     watch.stage(Stage::After("storing outputs and states"));
     if !outputs.is_empty() && steps == 0 {
         watch.note("the run was interrupted before its first step: no output was written");
     }
-    if options.trace.is_some() && steps < options.steps {
+    if options.trace.is_some() && steps < most {
         watch.note("the run was interrupted before the step whose trace was asked for");
     }
     for (index, path) in outputs {
@@ -192,15 +237,78 @@ pub fn run_on(
             output::write(path, ty, session.output(index))?;
         }
     }
-    finish(session, shadow, plan, &program, options.save.as_deref())?;
+    finish(session, shadow.map(|shadow| (shadow, &*program)), plan, options.save.as_deref())?;
     Ok(Report {
         device: device.name(),
         threads: device.threads(),
         steps,
         synthetic,
         verified: options.verify,
-        interrupted: steps < options.steps,
+        interrupted: steps < most,
     })
+}
+
+/// The data that the options ask for.
+fn feed_options(options: &RunOptions, done: u64) -> FeedOptions {
+    let unknown = if options.epochs.is_some() { 0 } else { 1 };
+    FeedOptions {
+        inputs: options.inputs.clone(),
+        lr: options.lr.clone(),
+        synthetic: options.synthetic,
+        seed: options.seed,
+        shuffle: options.shuffle,
+        again: options.epochs.is_some(),
+        done,
+        steps: options.steps.unwrap_or(unknown),
+    }
+}
+
+/// Notes on made-up data, and on data that passes leave out.
+fn tell_about_data(feeder: &Feeder, options: &RunOptions, watch: &mut dyn Watch) {
+    if !feeder.synthetic().is_empty() {
+        let names: Vec<&str> = feeder.synthetic().iter().map(String::as_str).collect();
+        watch.note(&format!("synthetic data for {}", list(&names)));
+    }
+    if let Some((_, Some(left))) = feeder.pass().filter(|_| options.epochs.is_some()) {
+        watch.note(&left);
+    }
+}
+
+/// Steps of this run.
+fn steps_to_run(feeder: &Feeder, options: &RunOptions, done: u64) -> Result<u64, Error> {
+    let Some(epochs) = options.epochs else { return Ok(options.steps.unwrap_or(1)) };
+    let Some((pass, _)) = feeder.pass().filter(|(steps, _)| *steps > 0) else {
+        return Err(Error::Usage(
+            "--epochs counts passes over data, but every step reads the same; give arrays with a leading \
+             axis of \
+             steps, or of samples, or --steps"
+                .to_owned(),
+        ));
+    };
+    let left = pass.saturating_mul(epochs).saturating_sub(done);
+    if left == 0 {
+        return Err(Error::Usage(format!(
+            "--epochs {epochs}: the resumed run has done {done} steps, and {pass} are a pass over the data; \
+             give more \
+             epochs"
+        )));
+    }
+    let steps = options.steps.map_or(left, |steps| steps.min(left));
+    feeder.check_rates(done.saturating_add(steps))?;
+    Ok(steps)
+}
+
+/// Saves the states of the last whole step of a run that failed before the next one began.
+fn rescue(session: Session<'_>, plan: &Plan, options: &RunOptions, steps: u64, watch: &mut dyn Watch) {
+    let Some(path) = options.save.as_deref().filter(|_| steps > 0) else { return };
+    let done = session.steps_done();
+    let shown = path.display();
+    match finish(session, None, plan, Some(path)) {
+        Ok(()) => watch.note(&format!(
+            "the state after step {done} is saved in {shown}, and --resume {shown} goes on from there"
+        )),
+        Err(error) => watch.note(&format!("the state after step {done} could not be saved: {error}")),
+    }
 }
 
 /// The initial states, from the files that the options name and from the plan.
@@ -236,65 +344,20 @@ fn try_files(plan: &Plan, options: &RunOptions) -> Result<(), Error> {
     Ok(())
 }
 
-/// The timeline of the last step, and its file, if one is asked for.
-#[derive(Clone, Copy)]
-struct Tracing<'a> {
-    file: &'a PlanFile,
-    device: &'a str,
-    path: Option<&'a Path>,
-}
-
-/// Runs up to `most` steps, each compared with the shadow run; returns their number.
-fn run_steps(
-    session: &mut Session<'_>,
-    mut shadow: Option<&mut Shadow<'_>>,
-    program: &Program,
-    trace: Tracing<'_>,
-    most: u64,
-    watch: &mut dyn Watch,
-) -> Result<u64, Error> {
-    let plan = trace.file.plan();
-    let (mut steps, mut noted) = (0, session.notes().len());
-    while steps < most && !watch.should_stop() {
-        let start = now();
-        let traced = trace.path.filter(|_| steps + 1 == most);
-        let spans = match traced {
-            None => session.step().map(|()| Vec::new())?,
-            Some(_) => session.traced_step()?,
-        };
-        let ns = elapsed_ns(start);
-        if let Some(path) = traced {
-            write_trace(path, trace.file, trace.device, &spans)?;
-        }
-        steps += 1;
-        if let Some(shadow) = &mut shadow {
-            shadow.step()?;
-            let when = format!("after step {}", session.steps_done());
-            for (i, (output, ty)) in plan.outputs.iter().zip(&program.types.outputs).enumerate() {
-                verify::same("output", &output.name, &when, ty, session.output(i), shadow.output(i))?;
-            }
-        }
-        session.notes().iter().skip(noted).for_each(|note| watch.note(note));
-        noted = session.notes().len();
-        watch.step(session.steps_done(), session.loss(), ns);
-    }
-    Ok(steps)
-}
-
 /// Ends both runs, compares their states, and saves those of the planned one.
 fn finish(
     session: Session<'_>,
-    mut shadow: Option<Shadow<'_>>,
+    shadow: Option<(Shadow<'_>, &Program)>,
     plan: &Plan,
-    program: &Program,
     save: Option<&Path>,
 ) -> Result<(), Error> {
     let done = session.steps_done();
     let mut writer = save.map(|path| StateWriter::create(path, plan, done)).transpose()?;
+    let (mut shadow, program) = shadow.unzip();
     shadow.as_mut().map_or(Ok(()), Shadow::end)?;
     let mut compared = vec![false; plan.states.len()];
     session.finish(&mut |state, bytes| {
-        if let Some(shadow) = &shadow
+        if let (Some(shadow), Some(program)) = (&shadow, program)
             && let Some(entry) = plan.states.get(state)
             && let Some(ty) = program.types.states.get(state)
         {
@@ -308,16 +371,5 @@ fn finish(
     {
         return Err(Error::Plan(format!("the plan's epilogue does not store `{}`", state.name)));
     }
-    writer.map_or(Ok(()), |writer| writer.finish(plan))
-}
-
-/// Writes a step's timeline.
-fn write_trace(path: &Path, file: &PlanFile, device: &str, spans: &[Span]) -> Result<(), Error> {
-    let step_ns = spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
-    let origin = format!("measured on {device}");
-    let trace = Trace { plan: file.plan(), spans, step_ns, origin: &origin };
-    let failed = |error| Error::io(path, error);
-    let mut to = Replace::begin(path).map_err(failed)?;
-    to.file().write_all(trace.json().as_bytes()).map_err(failed)?;
-    to.finish().map_err(failed)
+    writer.map_or(Ok(()), |writer| writer.finish(plan).map(drop))
 }

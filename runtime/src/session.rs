@@ -1,11 +1,12 @@
 //! A plan on a device, step by step.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use memc_ir::{OutputRole, attr::Scalar};
 use memc_plan::{Plan, Section, Span};
 
-use crate::{Device, Error, Executor, Feeder, HostSide, Initial, Program};
+use crate::state::SavedStates;
+use crate::{Device, Error, Executor, Feeder, HostSide, Initial, Program, StateWriter};
 
 /// Takes the bytes of the state with an index.
 pub type Sink<'s> = dyn FnMut(usize, &[u8]) -> Result<(), Error> + 's;
@@ -103,6 +104,43 @@ impl<'a> Session<'a> {
         self.executor.traced(&mut self.host)
     }
 
+    /// Reads and checks the data of the next step.
+    ///
+    /// # Errors
+    /// Those of [`Feeder::prepare`]; the session is as it was.
+    pub(crate) fn prepare(&mut self) -> Result<(), Error> {
+        self.host.feeder.prepare(self.host.step.saturating_add(1))
+    }
+
+    /// Waits until everything that was issued has run.
+    ///
+    /// # Errors
+    /// The first error of any stream.
+    pub(crate) fn synchronize(&mut self) -> Result<(), Error> {
+        self.executor.synchronize()
+    }
+
+    /// The data.
+    pub(crate) fn feeder(&self) -> &Feeder {
+        self.host.feeder
+    }
+
+    /// Saves the states and goes on from them: the epilogue stores them, and a prologue loads them again.
+    ///
+    /// # Errors
+    /// Those of [`StateWriter`] and of both sections; the session is of no use then.
+    pub(crate) fn save(&mut self, path: &Path, plan: &Plan) -> Result<(), Error> {
+        let mut writer = StateWriter::create(path, plan, self.host.step)?;
+        let mut sink = |state: usize, bytes: &[u8]| writer.put(state, bytes);
+        let mut host = Final { host: &mut self.host, sink: &mut sink };
+        self.executor.run(Section::Epilogue, &mut host)?;
+        self.executor.synchronize()?;
+        let saved = writer.finish(plan)?;
+        let mut host = Reloading { host: &mut self.host, saved: saved.open()? };
+        self.executor.run(Section::Prologue, &mut host)?;
+        self.executor.synchronize()
+    }
+
     /// Steps done, those of the resumed run included.
     pub fn steps_done(&self) -> u64 {
         self.host.step
@@ -164,6 +202,31 @@ impl HostSide for Host<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// The host's end of a prologue that follows an epilogue.
+struct Reloading<'h, 'a> {
+    host: &'h mut Host<'a>,
+    saved: SavedStates,
+}
+
+impl HostSide for Reloading<'_, '_> {
+    fn load(&mut self, state: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        // Constants are not saved.
+        if self.saved.read(state, bytes)? { Ok(()) } else { self.host.load(state, bytes) }
+    }
+
+    fn store(&mut self, state: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.host.store(state, bytes)
+    }
+
+    fn write(&mut self, input: usize, bytes: &mut [u8]) -> Result<(), Error> {
+        self.host.write(input, bytes)
+    }
+
+    fn read(&mut self, output: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.host.read(output, bytes)
     }
 }
 

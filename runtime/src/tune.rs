@@ -1,13 +1,13 @@
 //! Measuring how the libraries of a GPU best compute a plan's kernels, for the plan's tuning section.
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
 use memc_gpu::{Clock, Cuda, GpuError, Graphs, LibraryAlgorithms, LibraryOptions};
 use memc_plan::{PlanFile, Tuning};
 
 pub use crate::gpu::tune::TunedCall;
 use crate::gpu::tune::Tuner;
-use crate::{DeviceName, Error, FeedOptions, Feeder, Initial, Program, Session, Stages};
+use crate::{DeviceName, Error, FeedOptions, Feeder, Initial, InputSource, Program, Session, Stages};
 
 /// Options of tuning.
 #[derive(Clone, Debug, Default)]
@@ -17,7 +17,7 @@ pub struct TuneOptions {
     /// Permissions of the libraries.
     pub libraries: LibraryOptions,
     /// Files by the name under which the model takes the data; other inputs are synthetic.
-    pub inputs: Vec<(String, PathBuf)>,
+    pub inputs: Vec<(String, InputSource)>,
     /// Receiver of the stages.
     pub stages: Stages,
 }
@@ -66,7 +66,8 @@ pub fn tune_gpu<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Resu
     plan.tuning = None;
     let program = Arc::new(Program::new(&plan)?);
     let initial = Initial::new(file, None, None)?;
-    let feed = FeedOptions { inputs: options.inputs.clone(), lr: None, seed: 0, done: 0, steps: 1 };
+    let feed =
+        FeedOptions { inputs: options.inputs.clone(), synthetic: true, steps: 1, ..FeedOptions::default() };
     let mut feeder = Feeder::new(&plan, &program, &feed)?;
     let device = Tuner::new(open, &options.stages);
     options.stages.enter("reserving memory, preparing kernels");

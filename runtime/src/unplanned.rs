@@ -410,7 +410,7 @@ source text
         let unplanned = plan(file.plan()).unwrap();
         assert_eq!(unplanned.kernels.len(), 3, "{:?}", unplanned.kernels);
         let program = std::sync::Arc::new(Program::new(&unplanned).unwrap());
-        let feed = FeedOptions { steps: 3, ..FeedOptions::default() };
+        let feed = FeedOptions { steps: 3, synthetic: true, ..FeedOptions::default() };
         let feeder = || Feeder::new(&unplanned, &program, &feed).unwrap();
         let (mut one, mut other) = (feeder(), feeder());
         let mut interpreter = Interpreter::new(&unplanned, &initial);

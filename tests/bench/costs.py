@@ -79,7 +79,7 @@ def cpu(folder):
         plan, profiles[name] = folder / f"{name}.plan", folder / f"{name}.json"
         run("memc", "compile", ROOT / "models" / model, *options, "-o", plan)
         run("memrun", "profile", plan, "-o", profiles[name], "--steps", samples)
-        times = json.loads(run("memrun", plan, "--steps", samples + 1, "--json", "--no-progress"))["step_ns"][1:]
+        times = json.loads(run("memrun", plan, "--synthetic", "--steps", samples + 1, "--json", "--no-progress"))["step_ns"][1:]
         steps[name] = sorted(times)[len(times) // 2]
     everything = folder / "all.profile.json"
     print(run("memc", "fit-profile", *profiles.values(), "-o", everything))

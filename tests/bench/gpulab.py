@@ -269,7 +269,7 @@ class Lab:
         """A row about a run: losses and times."""
         start = time.monotonic()
         out, wrong = self.call(self.folder / "memrun", self.folder / plan, "--device", device, "--steps", steps or self.steps,
-                               "--json", "--no-progress", *more)
+                               "--synthetic", "--json", "--no-progress", *more)
         if wrong:
             return wrong
         said = json.loads(out)

@@ -97,7 +97,8 @@ def sanitizer(lab):
         for model, plan in plans.items():
             def measure():
                 out, wrong = lab.call(tool, "--tool", check, "--error-exitcode", 99, lab.folder / "memrun", lab.folder / plan,
-                                      "--device", lab.device, "--steps", 2, "--no-graph", "--no-progress", *flags)
+                                      "--device", lab.device, "--steps", 2, "--synthetic", "--no-graph", "--no-progress",
+                                      *flags)
                 text = (out or "") + (wrong["error"] if wrong else "")
                 if "Device not supported" in text:
                     return {"skipped": "compute-sanitizer says that the device is not supported"}
@@ -141,7 +142,7 @@ def at_shares(plan, shares):
 def traces(lab, plan, profile):
     """The planned and a measured step, for whoever looks into a difference."""
     stem = lab.folder / pathlib.Path(plan).stem
-    _, wrong = lab.call(lab.folder / "memrun", lab.folder / plan, "--device", lab.device, "--steps", 5, "--no-progress",
+    _, wrong = lab.call(lab.folder / "memrun", lab.folder / plan, "--device", lab.device, "--steps", 5, "--synthetic", "--no-progress",
                         "--trace", f"{stem}.measured-trace.json")
     if not wrong:
         _, wrong = lab.call(lab.folder / "memc", "trace", lab.folder / plan, "--device", profile, "-o", f"{stem}.planned-trace.json")

@@ -1,6 +1,6 @@
 //! Gradient accumulation: `--accumulate 2` equals two calls of the training graph before each optimizer step.
 
-use memc_runtime::RunOptions;
+use memc_runtime::{Rate, RunOptions};
 
 use crate::support::{adversarial, floats, memc_ok, npz, put, root, run};
 
@@ -22,12 +22,12 @@ fn check(model: &str, tolerance: f32) {
         memc_ok(&args);
         let losses = floats(&arrays["losses"]);
         let options = RunOptions {
-            steps: losses.len() as u64 / 2,
+            steps: Some(losses.len() as u64 / 2),
             inputs: vec![
-                ("input".into(), put(folder.path(), "x.npy", &arrays["x"])),
-                ("labels".into(), put(folder.path(), "y.npy", &arrays["y"])),
+                ("input".into(), put(folder.path(), "x.npy", &arrays["x"]).into()),
+                ("labels".into(), put(folder.path(), "y.npy", &arrays["y"]).into()),
             ],
-            lr: Some(floats(&arrays["lr"])[0]),
+            lr: Rate::Constant(floats(&arrays["lr"])[0]),
             verify: true,
             cpu: adversarial(11),
             ..RunOptions::default()

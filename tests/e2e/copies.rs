@@ -21,7 +21,13 @@ fn a_state_on_both_sides_is_copied_to_its_host_shadow_and_runs_the_same() {
         resident_slots > 0 && filled == resident_slots,
         "{resident_slots} resident slots, {filled} copies"
     );
-    let options = RunOptions { steps: 4, verify: true, cpu: adversarial(7), ..RunOptions::default() };
+    let options = RunOptions {
+        steps: Some(4),
+        synthetic: true,
+        verify: true,
+        cpu: adversarial(7),
+        ..RunOptions::default()
+    };
     run(plan.as_ref(), folder.path(), options);
 }
 
@@ -41,7 +47,13 @@ fn inputs_that_arrive_ahead_or_twice_run_the_same() {
             opened.plan().body.iter().filter(reads).count()
         };
         assert_eq!(opened.plan().inputs.iter().map(|i| copies(i.slot)).max(), Some(most), "{budget}");
-        let options = RunOptions { steps: 4, verify: true, cpu: adversarial(7), ..RunOptions::default() };
+        let options = RunOptions {
+            steps: Some(4),
+            synthetic: true,
+            verify: true,
+            cpu: adversarial(7),
+            ..RunOptions::default()
+        };
         run(plan.as_ref(), folder.path(), options);
     }
 }

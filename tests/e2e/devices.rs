@@ -100,7 +100,13 @@ fn a_measured_profile_is_planned_with_and_its_plan_proved_and_run() {
     memc_ok(&["check", &plan, "--source", MODEL, "--profile", &device]);
     let said = memc_fails(2, &["check", &plan, "--source", MODEL]);
     assert!(said.contains("cpu-2-threads") && said.contains("give its profile file: --device"), "{said}");
-    let options = RunOptions { steps: 2, verify: true, cpu: adversarial(3), ..RunOptions::default() };
+    let options = RunOptions {
+        steps: Some(2),
+        synthetic: true,
+        verify: true,
+        cpu: adversarial(3),
+        ..RunOptions::default()
+    };
     run(folder.path().join("second.plan").as_path(), folder.path(), options);
 }
 
@@ -163,7 +169,13 @@ fn fusing_for_a_gpu_changes_kernels_but_no_bits() {
             // The gradients of linear layers.
             let summed = text.contains(" = matmul_bias_grad(");
             assert_eq!(summed, fused, "{name}");
-            let options = RunOptions { steps: 3, verify: true, cpu: adversarial(7), ..RunOptions::default() };
+            let options = RunOptions {
+                steps: Some(3),
+                synthetic: true,
+                verify: true,
+                cpu: adversarial(7),
+                ..RunOptions::default()
+            };
             (fused, run(&file, folder.path(), options))
         });
         assert_eq!(trained.each_ref().map(|(fused, _)| *fused), [true, false, false], "{name}");

@@ -57,14 +57,23 @@ fn hold(model: &str) {
             let behaviour = Behaviour { seed, has_libraries, ..Behaviour::default() };
             let mock = Gpu::new("mock", move || Ok(Mock::new(behaviour)), true).without_graph(no_graph);
             let to = folder.path().join("mock.safetensors");
-            let options = RunOptions { steps: STEPS, save: Some(to.clone()), ..RunOptions::default() };
+            let options = RunOptions {
+                steps: Some(STEPS),
+                synthetic: true,
+                save: Some(to.clone()),
+                ..RunOptions::default()
+            };
             let mut losses = Losses::default();
             run_on(&mock, &file, &options, &mut losses)
                 .unwrap_or_else(|e| panic!("{model} at {percent} %: {e}"));
             let ran = Ran { losses: losses.0, states: saved(&to) };
             let first = &mut first[usize::from(has_libraries)];
             let Some(first) = first else {
-                let cpu = run(&path, folder.path(), RunOptions { steps: STEPS, ..RunOptions::default() });
+                let cpu = run(
+                    &path,
+                    folder.path(),
+                    RunOptions { steps: Some(STEPS), synthetic: true, ..RunOptions::default() },
+                );
                 compare(&model, &ran, &cpu);
                 *first = Some(ran);
                 continue;
@@ -169,7 +178,12 @@ fn a_tuned_plan_is_the_plan_with_a_section_more() {
     let ran = [&plan, &tuned].map(|path| {
         let mock = Gpu::new("mock", move || Ok(Mock::new(behaviour)), true);
         let to = folder.path().join("mock.safetensors");
-        let options = RunOptions { steps: STEPS, save: Some(to.clone()), ..RunOptions::default() };
+        let options = RunOptions {
+            steps: Some(STEPS),
+            synthetic: true,
+            save: Some(to.clone()),
+            ..RunOptions::default()
+        };
         let mut losses = Losses::default();
         run_on(&mock, &PlanFile::open(path).unwrap(), &options, &mut losses).unwrap();
         (losses.0, saved(&to))

@@ -198,7 +198,7 @@ fn gradients_are_outputs_without_an_optimizer() {
     let model = "models/mlp_s_sgd/training_model.onnx";
     memc_ok(&["compile", model, "--no-optimizer", "-o", &plan.display().to_string()]);
     let arrays = npz(&root().join("models/mlp_s_sgd/reference.npz"));
-    let feed = |name: &str, array: &str| (name.to_string(), put(folder.path(), array, &arrays[array]));
+    let feed = |name: &str, array: &str| (name.to_string(), put(folder.path(), array, &arrays[array]).into());
     let mut outputs = Vec::new();
     for array in arrays.keys() {
         if let Some(parameter) = array.strip_prefix("grad0/") {
@@ -207,7 +207,13 @@ fn gradients_are_outputs_without_an_optimizer() {
     }
     assert_eq!(outputs.len(), 6);
     let inputs = vec![feed("input", "x"), feed("labels", "y")];
-    let options = RunOptions { steps: 1, inputs, outputs: outputs.clone(), ..RunOptions::default() };
+    let options = RunOptions {
+        steps: Some(1),
+        synthetic: true,
+        inputs,
+        outputs: outputs.clone(),
+        ..RunOptions::default()
+    };
     run(&plan, folder.path(), options);
     for (name, path) in outputs {
         let ours = floats(&std::fs::read(path).unwrap());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use memc_plan::PlanFile;
-use memc_runtime::{RunOptions, Watch, cpu};
+use memc_runtime::{RunOptions, Step, Watch, cpu};
 use serde_json::Value;
 
 /// The repository.
@@ -74,8 +74,8 @@ pub(crate) struct Ran {
 pub(crate) struct Losses(pub(crate) Vec<f32>);
 
 impl Watch for Losses {
-    fn step(&mut self, _: u64, loss: Option<f32>, _: u64) {
-        self.0.push(loss.unwrap());
+    fn step(&mut self, step: &Step) {
+        self.0.push(step.loss.unwrap());
     }
     fn note(&mut self, text: &str) {
         eprintln!("{text}");

@@ -55,7 +55,12 @@ fn a_measured_timeline_opens_beside_the_planned_one() {
     let planned = folder.path().join("planned.json");
     compile("models/cnn_bn/training_model.onnx", "cpu", "300K", &plan);
     memc_ok(&["trace", &plan, "-o", &planned.display().to_string()]);
-    let options = RunOptions { steps: 2, trace: Some(measured.clone()), ..RunOptions::default() };
+    let options = RunOptions {
+        steps: Some(2),
+        synthetic: true,
+        trace: Some(measured.clone()),
+        ..RunOptions::default()
+    };
     run(&path, folder.path(), options);
     let read = |path| json(&std::fs::read_to_string(path).unwrap());
     let (planned, measured) = (read(planned), read(measured));

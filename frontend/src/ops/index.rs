@@ -16,7 +16,18 @@ pub(crate) fn gather(n: &mut NodeCx<'_, '_>) -> Done {
         return n.fold(0, y);
     }
     let operands = [n.operand(0)?, n.operand(1)?];
-    n.finish(OpKind::Gather { axis: axis as i64 }, &operands)
+    let Some(row) = n.node.padding else {
+        return n.finish(OpKind::Gather { axis: axis as i64 }, &operands);
+    };
+    // The row's value is used, and has no gradient.
+    let rows = n.temp(OpKind::Gather { axis: axis as i64 }, &operands)?;
+    let fixed = n.temp(OpKind::StopGradient {}, &[rows])?;
+    let row = n.number(operands[1], "padding", row as f32)?;
+    let mut shape = n.ty(operands[1]).shape.clone();
+    let padded = n.temp(OpKind::Equal {}, &[operands[1], row])?;
+    shape.resize(n.ty(rows).rank(), 1);
+    let padded = n.reshaped(padded, &shape)?;
+    n.finish(OpKind::Select {}, &[padded, fixed, rows])
 }
 
 /// Microsoft's `GatherGrad(shape, indices, dY)`.

@@ -8,19 +8,24 @@ use std::{
 use clap::{Args, Parser, Subcommand};
 use memc_gpu::{LibraryOptions, Rounding};
 use memc_ir::{Bytes, ParseError};
-use memc_runtime::{DeviceName, Error, ProfileOptions, RunOptions, Stages, TuneOptions, cpu};
+use memc_runtime::{
+    DeviceName, Error, InputSource, ProfileOptions, Rate, RunOptions, Stages, TuneOptions, cpu,
+};
 use memc_support::{check_clash, is_same_file};
 
 const EXAMPLES: &str = "\
 Examples:
-  memrun model.plan --steps 5           synthetic data, the plan's learning rate
-  memrun model.plan --steps 5 --input input=@x.npy --input labels=@y.npy --lr 0.01
-  memrun model.plan --steps 100 --save s.safetensors
-  memrun model.plan --steps 100 --resume s.safetensors --save s.safetensors
-  memrun model.plan --input input=@x.npy --output fc1.weight_grad=g.npy
-  memrun model.plan --verify --check-memory --delay-seed 1
   memrun model.plan --plan-info         names of inputs and outputs, sizes
-  memrun model.plan --steps 5 --trace step.json
+  memrun model.plan --steps 5 --synthetic
+                                        made-up data, the plan's learning rate
+  memrun model.plan --input input=@x.npy --input labels=@y.npy --epochs 10 --shuffle 0 \\
+         --lr warmup=100,cosine=10000 --save s.safetensors --save-every 1000
+  memrun model.plan --steps 100 --resume s.safetensors --save s.safetensors \\
+         --input input=@x.npy --input labels=@y.npy
+  memrun gpt.plan --input input_ids=@train.bin:u16 --input labels=@train.bin:u16+1 --epochs 1
+  memrun model.plan --input input=@x.npy --output fc1.weight_grad=g.npy --synthetic
+  memrun model.plan --synthetic --verify --check-memory --delay-seed 1
+  memrun model.plan --synthetic --steps 5 --trace step.json
                                         timeline of the last step, for Perfetto
   memrun profile model.plan -o cpu.json kernel times, for memc --device cpu.json
   memrun profile model.plan --device cuda -o h200.json
@@ -31,16 +36,17 @@ Arrays from an .npz file, such as models/mlp_s/reference.npz of memc:
   python -c \"import numpy as n; z = n.load('reference.npz'); \\
              [n.save(k, z[k]) for k in 'xy']\"
 
-An array has the input's shape, and feeds every step the same, or one axis
+An array has the input's shape, and feeds every step the same; or one axis
 more in front, and feeds one slice to each step (to each micro-step, where
-gradients accumulate). A resumed run reads on where the saved one stopped.
-A loss that is not a finite number is a warning, not a failure.
+gradients accumulate); or more samples in the first axis, of which each step
+takes a batch. A resumed run reads on where the saved one stopped. A loss that
+is not a finite number is a warning, unless there is --stop-on-nan.
 
 Exit codes:
   0 done                  2 usage                  3 bad data
   5 no memory             6 verify: different      7 bad plan
-  8 device fails          70 internal error        74 input or output
-  130 interrupted";
+  8 device fails          9 loss not finite        70 internal error
+  74 input or output      130 interrupted";
 
 /// Runs a plan that memc compiled: training steps within a fixed amount of device memory.
 #[derive(Debug, Parser)]
@@ -52,26 +58,55 @@ pub(crate) struct Cli {
     /// Plan file that `memc compile` wrote
     #[arg(value_name = "model.plan", required = true)]
     plan: Option<PathBuf>,
-    /// Steps to run
-    #[arg(long, value_name = "N", default_value_t = 1,
-        value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
-    pub(crate) steps: u64,
-    /// Array for an input, in numpy's format; may be repeated. Other inputs are synthetic
+    /// Steps to run [default: 1, or as many as --epochs have]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub(crate) steps: Option<u64>,
+    /// Passes over the data, those of the resumed run included
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    epochs: Option<u64>,
+    /// Read the data in another order in each pass, which the seed and the number of the pass determine
+    #[arg(long, value_name = "SEED")]
+    shuffle: Option<u64>,
+    /// Data of an input; may be repeated: a .npy array, a folder of them, a pipe, or a file of token numbers
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
-    inputs: Vec<NamedFile>,
+    inputs: Vec<NamedInput>,
+    /// Train on made-up data where an input has none
+    #[arg(long)]
+    synthetic: bool,
     /// Write an output of the last step, in numpy's format; may be repeated. Gradients are outputs of plans
     /// that were compiled with --no-optimizer
     #[arg(long = "output", value_name = "NAME=FILE.npy", value_parser = named_file)]
     outputs: Vec<(String, PathBuf)>,
-    /// Learning rate; the plan has a default
-    #[arg(long, value_name = "RATE", value_parser = finite, allow_hyphen_values = true)]
-    lr: Option<f32>,
+    /// Write an output of all steps, stacked; may be repeated
+    #[arg(long, value_name = "NAME=FILE.npy", value_parser = named_file)]
+    collect: Vec<(String, PathBuf)>,
+    /// Learning rate: a number, @FILE.npy with one for each step, or a schedule such as
+    /// warmup=100,cosine=10000 [default: the plan's]
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    lr: Option<Rate>,
     /// Seed of synthetic inputs
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Save the states at the end, as safetensors
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
+    /// Save also after every so many steps
+    #[arg(long, value_name = "N", requires = "save",
+        value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    save_every: Option<u64>,
+    /// Keep the last of these saves, each in a file with its step's number in the name
+    #[arg(long, value_name = "K", requires = "save_every",
+        value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    keep: Option<u64>,
+    /// End the run, with exit code 9, when the loss is no finite number
+    #[arg(long)]
+    stop_on_nan: bool,
+    /// Write a JSON object for each step while the run goes on
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub(crate) metrics: Option<PathBuf>,
+    /// Print every so many steps
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) log_every: u64,
     /// Go on from the states that a former run saved
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
@@ -146,7 +181,7 @@ pub(crate) struct Profile {
     steps: u64,
     /// Array for an input, in numpy's format; may be repeated. Other inputs are synthetic
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
-    inputs: Vec<NamedFile>,
+    inputs: Vec<NamedInput>,
     /// Threads for kernels [default: as many as the machine has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     threads: Option<u16>,
@@ -171,7 +206,7 @@ pub(crate) struct Tune {
     device: DeviceName,
     /// Array for an input, in numpy's format; may be repeated. Other inputs are synthetic
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
-    inputs: Vec<NamedFile>,
+    inputs: Vec<NamedInput>,
     #[command(flatten)]
     libraries: Libraries,
     /// Print one JSON object
@@ -222,8 +257,7 @@ pub(crate) struct Devices {
 impl Profile {
     /// Refuses a profile in the place of what is read.
     pub(crate) fn check_files(&self) -> Result<(), Error> {
-        let inputs = self.inputs.iter().map(|input| &input.path).chain([&self.plan]);
-        no_clash(inputs.map(PathBuf::as_path), [self.output.as_path()])
+        no_clash(paths(&self.inputs).chain([self.plan.as_path()]), [self.output.as_path()])
     }
 
     /// The measurement that the command line asks for.
@@ -233,7 +267,7 @@ impl Profile {
             device: self.device,
             threads: self.threads.map_or(0, usize::from),
             libraries: self.libraries.options(),
-            inputs: files(&self.inputs),
+            inputs: sources(&self.inputs),
             stages,
         }
     }
@@ -247,20 +281,23 @@ impl Tune {
 
     /// Refuses a tuned plan in the place of what is read, but for the plan where no other is named.
     pub(crate) fn check_files(&self) -> Result<(), Error> {
-        let inputs =
-            self.inputs.iter().map(|input| &input.path).chain(self.output.as_ref().map(|_| &self.plan));
-        no_clash(inputs.map(PathBuf::as_path), [self.output()])
+        let plan = self.output.as_ref().map(|_| self.plan.as_path());
+        no_clash(paths(&self.inputs).chain(plan), [self.output()])
     }
 
     /// The measurement that the command line asks for.
     pub(crate) fn options(&self, stages: Stages) -> TuneOptions {
         let (device, libraries) = (self.device, self.libraries.options());
-        TuneOptions { device, libraries, inputs: files(&self.inputs), stages }
+        TuneOptions { device, libraries, inputs: sources(&self.inputs), stages }
     }
 }
 
-fn files(inputs: &[NamedFile]) -> Vec<(String, PathBuf)> {
-    inputs.iter().map(|i| (i.name.clone(), i.path.clone())).collect()
+fn sources(inputs: &[NamedInput]) -> Vec<(String, InputSource)> {
+    inputs.iter().map(|i| (i.name.clone(), i.source.clone())).collect()
+}
+
+fn paths(inputs: &[NamedInput]) -> impl Iterator<Item = &Path> {
+    inputs.iter().filter_map(|input| input.source.path())
 }
 
 fn host_memory(text: &str) -> Result<u64, ParseError> {
@@ -283,6 +320,11 @@ impl Cli {
         self.plan.as_deref().unwrap_or(Path::new(""))
     }
 
+    /// Whether the run goes on from another.
+    pub(crate) fn resumes(&self) -> bool {
+        self.resume.is_some()
+    }
+
     /// Where the states are to be saved.
     pub(crate) fn save(&self) -> Option<&Path> {
         self.save.as_deref()
@@ -293,9 +335,10 @@ impl Cli {
     pub(crate) fn check_files(&self) -> Result<(), Error> {
         let is_saved_over = |resume: &&PathBuf| self.save.iter().any(|save| is_same_file(save, resume));
         let resume = self.resume.iter().filter(|resume| !is_saved_over(resume));
-        let inputs = self.inputs.iter().map(|input| &input.path).chain(&self.init).chain(resume);
-        let outputs = self.outputs.iter().map(|(_, path)| path).chain(&self.save).chain(&self.trace);
-        let inputs = inputs.map(PathBuf::as_path).chain([self.plan()]);
+        let read = self.init.iter().chain(resume).map(PathBuf::as_path);
+        let written = self.outputs.iter().chain(&self.collect).map(|(_, path)| path);
+        let outputs = written.chain(&self.save).chain(&self.trace).chain(&self.metrics);
+        let inputs = paths(&self.inputs).chain(read).chain([self.plan()]);
         no_clash(inputs, outputs.map(PathBuf::as_path))
     }
 
@@ -303,9 +346,16 @@ impl Cli {
     pub(crate) fn options(&self) -> RunOptions {
         RunOptions {
             steps: self.steps,
-            inputs: files(&self.inputs),
+            epochs: self.epochs,
+            shuffle: self.shuffle,
+            inputs: sources(&self.inputs),
+            synthetic: self.synthetic,
             outputs: self.outputs.clone(),
-            lr: self.lr,
+            collect: self.collect.clone(),
+            lr: self.lr.clone().unwrap_or_default(),
+            save_every: self.save_every,
+            keep: self.keep,
+            stop_on_nan: self.stop_on_nan,
             seed: self.seed,
             save: self.save.clone(),
             resume: self.resume.clone(),
@@ -333,22 +383,22 @@ fn no_clash<'a>(
     check_clash(inputs, outputs).map_err(|clash| Error::Usage(clash.to_string()))
 }
 
-/// `name=@file`.
+/// `name=@file` or `name=-`.
 #[derive(Clone, Debug)]
-struct NamedFile {
+struct NamedInput {
     name: String,
-    path: PathBuf,
+    source: InputSource,
 }
 
-impl FromStr for NamedFile {
+impl FromStr for NamedInput {
     type Err = &'static str;
 
-    fn from_str(text: &str) -> Result<NamedFile, &'static str> {
-        match text.rsplit_once("=@") {
-            Some((name, path)) if !name.is_empty() && !path.is_empty() => {
-                Ok(NamedFile { name: name.to_owned(), path: PathBuf::from(path) })
-            }
-            _ => Err("expected NAME=@FILE.npy"),
+    fn from_str(text: &str) -> Result<NamedInput, &'static str> {
+        let split = text.strip_suffix("=-").map(|name| (name, "-".to_owned()));
+        let split = split.or_else(|| text.rsplit_once("=@").map(|(name, path)| (name, format!("@{path}"))));
+        match split.filter(|(name, _)| !name.is_empty()) {
+            Some((name, source)) => Ok(NamedInput { name: name.to_owned(), source: source.parse()? }),
+            None => Err("expected NAME=@FILE.npy"),
         }
     }
 }
@@ -358,8 +408,4 @@ fn named_file(text: &str) -> Result<(String, PathBuf), &'static str> {
         Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.to_owned(), path.into())),
         _ => Err("expected NAME=FILE.npy"),
     }
-}
-
-fn finite(text: &str) -> Result<f32, &'static str> {
-    text.parse::<f32>().ok().filter(|x| x.is_finite()).ok_or("expected a finite number")
 }

@@ -83,7 +83,12 @@ fn replay(cli: &Cli, line: &Line) -> u8 {
     }
     let stop = Arc::new(Stop::default());
     interrupt::end_after_step(stop.clone(), cli.save().is_some(), line);
-    let mut progress = Progress::new(cli.steps, line.clone(), !cli.json, stop);
+    let mut progress = Progress::new(line.clone(), (!cli.json).then_some(cli.log_every), stop);
+    if let Some(path) = &cli.metrics
+        && let Err(error) = progress.measure_into(path, cli.resumes())
+    {
+        return failed(error);
+    }
     let result = run(&file, &cli.options(), &mut progress);
     line.close();
     match result {

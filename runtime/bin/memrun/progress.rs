@@ -1,8 +1,14 @@
 //! Progress of a run, and the results of its steps.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    fs::{File, OpenOptions},
+    io::Write,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::Ordering},
+};
 
-use memc_runtime::{Stage, Watch};
+use memc_runtime::{Error, Stage, Step, Watch};
+use serde_json::json;
 
 use crate::interrupt::Stop;
 use crate::terminal::{Line, note, number, print};
@@ -20,8 +26,10 @@ pub(crate) struct Progress {
     pub(crate) first: u64,
     pub(crate) losses: Vec<Option<f32>>,
     pub(crate) step_ns: Vec<u64>,
-    /// Whether every step prints its row.
-    rows: bool,
+    /// Steps between printed rows; `None` for no rows.
+    rows: Option<u64>,
+    /// File for one JSON object of each step, until it cannot be written.
+    metrics: Option<(PathBuf, File)>,
     /// Exit code of the first row that could not be printed.
     pub(crate) unprinted: u8,
     /// The first step whose loss is not a finite number.
@@ -29,16 +37,16 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    pub(crate) fn new(steps: u64, line: Line, rows: bool, stop: Arc<Stop>) -> Progress {
-        let room = usize::try_from(steps.min(ROOM)).unwrap_or(0);
+    pub(crate) fn new(line: Line, rows: Option<u64>, stop: Arc<Stop>) -> Progress {
         Progress {
             line,
             stop,
-            asked: steps,
+            asked: 0,
             first: 1,
-            losses: Vec::with_capacity(room),
-            step_ns: Vec::with_capacity(room),
+            losses: Vec::new(),
+            step_ns: Vec::new(),
             rows,
+            metrics: None,
             unprinted: 0,
             not_finite: None,
         }
@@ -46,36 +54,86 @@ impl Progress {
 
     /// Of a run that did not begin.
     pub(crate) fn silent() -> Progress {
-        Progress::new(0, Line::new(false), false, Arc::default())
+        Progress::new(Line::new(false), None, Arc::default())
     }
 
-    /// Median time of a step in nanoseconds, without the first if there are others: it warms up. None of no
-    /// steps.
-    pub(crate) fn median_ns(&self) -> Option<u64> {
+    /// Begins the file of metrics; a resumed run writes on behind what is there.
+    pub(crate) fn measure_into(&mut self, path: &Path, resumed: bool) -> Result<(), Error> {
+        let mut how = OpenOptions::new();
+        how.create(true).write(true).append(resumed).truncate(!resumed);
+        let file = how.open(path).map_err(|e| Error::io(path, e))?;
+        self.metrics = Some((path.to_owned(), file));
+        Ok(())
+    }
+
+    /// Times of the steps, without the first if there are others: it warms up. None of no steps.
+    pub(crate) fn times(&self) -> Option<Times> {
         let mut times =
             self.step_ns.get(1..).filter(|rest| !rest.is_empty()).unwrap_or(&self.step_ns).to_vec();
         times.sort_unstable();
-        let lower = *times.get(times.len().saturating_sub(1) / 2)?;
-        Some(lower.midpoint(*times.get(times.len() / 2)?))
+        let last = times.len().checked_sub(1)?;
+        // The smallest time that so many per cent of the steps do not exceed.
+        let within = |percent: usize| times.get((times.len() * percent).div_ceil(100).max(1) - 1).copied();
+        let total: u64 = times.iter().fold(0, |sum, &ns| sum.saturating_add(ns));
+        Some(Times {
+            median: times.get(last / 2)?.midpoint(*times.get(times.len() / 2)?),
+            p90: within(90)?,
+            p99: within(99)?,
+            per_second: times.len() as f64 / (total.max(1) as f64 / 1e9),
+        })
+    }
+
+    /// Writes a step's metrics. A file that refuses them gets no more.
+    fn measure(&mut self, step: &Step) {
+        let Some((path, file)) = &mut self.metrics else { return };
+        let object = json!({
+            "step": step.number,
+            "epoch": step.epoch,
+            "loss": step.loss.filter(|loss| loss.is_finite()).map(f64::from),
+            "lr": step.rate.map(f64::from),
+            "seconds": step.ns as f64 / 1e9,
+        });
+        if let Err(error) = file.write_all(format!("{object}\n").as_bytes()) {
+            let text = format!("{}: {error}; no more metrics are written", path.display());
+            self.metrics = None;
+            self.unprinted = Error::io("", error).exit_code();
+            self.note(&text);
+        }
     }
 }
 
+/// Times of steps in nanoseconds, and their rate.
+pub(crate) struct Times {
+    pub(crate) median: u64,
+    pub(crate) p90: u64,
+    pub(crate) p99: u64,
+    pub(crate) per_second: f64,
+}
+
 impl Watch for Progress {
-    fn step(&mut self, step: u64, loss: Option<f32>, ns: u64) {
+    fn steps(&mut self, steps: u64) {
+        self.asked = steps;
+        let room = usize::try_from(steps.min(ROOM)).unwrap_or(0);
+        self.losses.reserve(room);
+        self.step_ns.reserve(room);
+    }
+
+    fn step(&mut self, done: &Step) {
+        let &Step { number: step, loss, ns, .. } = done;
         if self.step_ns.is_empty() {
             self.first = step;
         }
+        self.measure(done);
         self.losses.push(loss);
         self.step_ns.push(ns);
         if self.not_finite.is_none() && loss.is_some_and(|loss| !loss.is_finite()) {
             self.not_finite = Some(step);
             self.note(&format!("the loss is not a finite number at step {step}"));
         }
-        if self.rows {
-            let code = self.line.show(|| print(&row(step, loss, ns, step == self.first)));
-            if self.unprinted == 0 {
-                self.unprinted = code;
-            }
+        let ends = self.step_ns.len() as u64 == self.asked;
+        let printed = self.rows.is_some_and(|every| step == self.first || ends || step.is_multiple_of(every));
+        if printed && self.unprinted == 0 {
+            self.unprinted = self.line.show(|| print(&row(step, loss, ns, step == self.first)));
         }
         self.line.step(loss);
     }
@@ -114,8 +172,10 @@ mod tests {
     fn the_time_of_a_step_is_the_median_without_the_first() {
         let median = |times: &[u64]| {
             let mut progress = Progress::silent();
-            times.iter().for_each(|&ns| progress.step(1, None, ns));
-            progress.median_ns()
+            for &ns in times {
+                progress.step(&Step { number: 1, loss: None, ns, rate: None, epoch: None });
+            }
+            progress.times().map(|times| times.median)
         };
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[9]), Some(9));

@@ -14,10 +14,13 @@ use crate::cli::Cli;
 use crate::progress::Progress;
 use crate::terminal::{error, note, print};
 
+/// Steps from which on percentiles are printed.
+const MANY: usize = 10;
+
 /// Reports a run that ended by itself or by an interrupt; returns the exit code.
 pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Report) -> u8 {
     if report.interrupted {
-        note(&interrupted(cli, report));
+        note(&interrupted(cli, report, progress.asked));
     }
     if cli.json {
         let mut object = results(file, progress);
@@ -37,7 +40,18 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
     let warning = progress.not_finite.map(|step| format!(" WITH WARNING loss-not-finite-at-step={step}"));
     let warning = warning.unwrap_or_default();
     let verified = if report.verified { " verified=bit-identical" } else { "" };
-    let step = progress.median_ns().map(|ns| format!(" step={:.3}ms", ns as f64 / 1e6)).unwrap_or_default();
+    let times = progress.times();
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let step = times.as_ref().map(|times| format!(" step={:.3}ms", ms(times.median))).unwrap_or_default();
+    if let Some(times) = times.filter(|_| progress.step_ns.len() >= MANY) {
+        print(&format!(
+            "step time: median {:.3} ms, 90 % within {:.3} ms, 99 % within {:.3} ms; {:.2} steps/s\n",
+            ms(times.median),
+            ms(times.p90),
+            ms(times.p99),
+            times.per_second,
+        ));
+    }
     let meta = &file.plan().meta;
     let last = format!(
         "memrun: {verdict}{warning} peak={}/{}{step}{verified}\n",
@@ -48,8 +62,8 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
 }
 
 /// Report of an interrupted run, and of the files that it leaves.
-fn interrupted(cli: &Cli, report: &Report) -> String {
-    let done = format!("interrupted after {} of {}", report.steps, counted(cli.steps, "step"));
+fn interrupted(cli: &Cli, report: &Report, asked: u64) -> String {
+    let done = format!("interrupted after {} of {}", report.steps, counted(asked, "step"));
     match cli.save() {
         Some(path) => {
             let path = path.display();
@@ -155,6 +169,12 @@ fn results(file: &PlanFile, progress: &Progress) -> Map<String, Value> {
     let losses: Vec<Value> = progress.losses.iter().flatten().map(|loss| number(*loss)).collect();
     object.insert("losses".to_owned(), Value::Array(losses));
     object.insert("step_ns".to_owned(), json!(progress.step_ns));
+    if let Some(times) = progress.times() {
+        object.insert("step_ns_median".to_owned(), json!(times.median));
+        object.insert("step_ns_p90".to_owned(), json!(times.p90));
+        object.insert("step_ns_p99".to_owned(), json!(times.p99));
+        object.insert("steps_per_s".to_owned(), json!(times.per_second));
+    }
     object
 }
 

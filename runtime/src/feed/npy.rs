@@ -1,93 +1,75 @@
-//! Slices of a NumPy array file (`.npy`), read one at a time.
+//! Headers of NumPy array files (`.npy`).
 
-use std::{
-    fs::File,
-    io::{Read, Seek, SeekFrom},
-    panic::catch_unwind,
-    path::{Path, PathBuf},
-};
+use std::panic::catch_unwind;
 
 use memc_ir::{DType, TensorType};
 use npyz::{Endianness, NpyHeader, Order, TypeChar};
 
-use crate::Error;
 use crate::error::Defect;
 
-/// An open array whose slices are tensors of one type.
-#[derive(Debug)]
-pub(super) struct Rows {
-    path: PathBuf,
-    file: File,
-    /// First byte of the data within the file.
-    start: u64,
-    dtype: DType,
-    row_bytes: u64,
-    /// Slices along the leading axis; `None` if the array has the input's own shape.
-    rows: Option<u64>,
+/// Use of an array for an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// It has the input's shape, and feeds every step the same.
+    Whole,
+    /// One axis more in front: so many slices, one for each micro-step.
+    Slices(u64),
+    /// Another first extent than the input: so many samples, of which each micro-step takes a batch.
+    Samples(u64),
 }
 
-impl Rows {
-    /// Opens an array and checks its element type, shape, order and length.
-    pub(super) fn open(path: &Path, input: &str, ty: &TensorType) -> Result<Rows, Error> {
-        let io = |source| Error::io(path, source);
-        let fail = |what: String| Error::Data(format!("{}: {what}", path.display()));
-        let file = File::open(path).map_err(io)?;
-        let length = file.metadata().map_err(io)?.len();
-        let mut head = Vec::new();
-        (&file).take(HEADER_BYTES).read_to_end(&mut head).map_err(io)?;
-        let header = header(&head).map_err(|what| {
-            fail(format!("not a .npy file of a plain array: {what}; save the array with numpy.save"))
-        });
-        let (header, start) = header?;
-        check_dtype(&header, ty.dtype).map_err(|what| fail(format!("input `{input}` is {ty}: {what}")))?;
-        let rows = match header.shape() {
-            shape if shape == ty.shape => None,
-            [rows, shape @ ..] if shape == ty.shape => Some(*rows),
-            other => {
-                return Err(fail(format!(
-                    "an array of shape {other:?} does not feed input `{input}` of shape {:?}; give that \
-                     shape, or that with a leading axis of steps",
-                    ty.shape
-                )));
-            }
-        };
-        if header.order() != Order::C && header.shape().len() > 1 {
-            let what = "the array is in Fortran order; save numpy.ascontiguousarray(x)";
-            return Err(fail(what.to_owned()));
+/// Form and place of the data, by a header.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Layout {
+    pub(super) form: Form,
+    /// First byte of the data.
+    pub(super) start: u64,
+}
+
+/// The layout of the array that begins with `head`, for an input of type `ty`.
+pub(super) fn layout(head: &[u8], ty: &TensorType) -> Result<Layout, Defect> {
+    let (header, start) = header(head).map_err(|what| {
+        Defect::new(format!("not a .npy file of a plain array: {what}; save the array with numpy.save"))
+    })?;
+    check_dtype(&header, ty.dtype)?;
+    let form = match (header.shape(), ty.shape.as_slice()) {
+        (shape, own) if shape == own => Form::Whole,
+        ([slices, shape @ ..], own) if shape == own => Form::Slices(*slices),
+        ([samples, shape @ ..], [batch, own @ ..]) if shape == own && samples >= batch => {
+            Form::Samples(*samples)
         }
-        let bytes = ty.bytes().checked_mul(rows.unwrap_or(1)).and_then(|data| data.checked_add(start));
-        if bytes != Some(length) {
-            return Err(fail(format!(
-                "it has {length} bytes, which is not what its header says; copy it again"
+        ([samples, shape @ ..], [batch, own @ ..]) if shape == own => {
+            return Err(Defect::new(format!("{samples} samples are fewer than a batch of {batch}")));
+        }
+        (other, own) => {
+            return Err(Defect::new(format!(
+                "an array of shape {other:?} does not feed shape {own:?}; give that shape, one with a \
+                 leading axis \
+                 of steps, or one with more samples in the first axis"
             )));
         }
-        Ok(Rows { path: path.to_owned(), file, start, dtype: ty.dtype, row_bytes: ty.bytes(), rows })
+    };
+    if header.order() != Order::C && header.shape().len() > 1 {
+        return Err(Defect::new("the array is in Fortran order; save numpy.ascontiguousarray(x)"));
     }
+    Ok(Layout { form, start })
+}
 
-    /// Slices along the leading axis; `None` if the array has the input's own shape.
-    pub(super) fn rows(&self) -> Option<u64> {
-        self.rows
-    }
+/// Bytes from the beginning of a file that tell how long its header is.
+pub(super) const PREFIX: usize = 12;
 
-    /// Reads one slice.
-    pub(super) fn read(&mut self, row: u64, out: &mut [u8]) -> Result<(), Error> {
-        let at = row.saturating_mul(self.row_bytes).saturating_add(self.start);
-        let read = self.file.seek(SeekFrom::Start(at)).and_then(|_| self.file.read_exact(out));
-        read.map_err(|e| Error::io(&self.path, e))?;
-        if self.dtype == DType::Bool && out.iter().any(|&byte| byte > 1) {
-            let what = "a boolean is neither 0 nor 1";
-            return Err(Error::Data(format!("{}: slice {row}: {what}", self.path.display())));
-        }
-        Ok(())
-    }
+/// Bytes of the file until its data, by its first [`PREFIX`] bytes; `None` where it is no array.
+pub(super) fn header_bytes(prefix: &[u8]) -> Option<u64> {
+    let (start, length) = lengths(prefix)?;
+    Some(start.saturating_add(length.into())).filter(|&n| n <= HEADER_BYTES)
 }
 
 /// Most bytes of a file's header; those of plain arrays are far shorter.
-const HEADER_BYTES: u64 = 1024;
+pub(super) const HEADER_BYTES: u64 = 1024;
 
-/// The header, and the first byte behind it. `head` is the beginning of the file.
-fn header(head: &[u8]) -> Result<(NpyHeader, u64), Defect> {
-    let text = match head {
+/// Length of the magic, and of the text behind it.
+fn lengths(head: &[u8]) -> Option<(u64, u32)> {
+    match head {
         [0x93, b'N', b'U', b'M', b'P', b'Y', 1, _, a, b, ..] => {
             Some((10, u32::from(u16::from_le_bytes([*a, *b]))))
         }
@@ -95,8 +77,12 @@ fn header(head: &[u8]) -> Result<(NpyHeader, u64), Defect> {
             Some((12, u32::from_le_bytes([*a, *b, *c, *d])))
         }
         _ => None,
-    };
-    let (start, length) = text.ok_or("it does not begin as one")?;
+    }
+}
+
+/// The header, and the first byte behind it. `head` is the beginning of the file.
+fn header(head: &[u8]) -> Result<(NpyHeader, u64), Defect> {
+    let (start, length) = lengths(head).ok_or("it does not begin as one")?;
     let end = u64::from(length).saturating_add(start);
     let head = usize::try_from(end)
         .ok()

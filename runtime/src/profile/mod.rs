@@ -6,7 +6,7 @@
 
 pub(crate) mod machine;
 
-use std::{path::PathBuf, sync::Arc};
+use std::sync::Arc;
 
 use memc_gpu::{Clock, Cuda, Facts, GpuError, Graphs, LibraryAlgorithms, LibraryOptions};
 use memc_plan::PlanFile;
@@ -18,7 +18,7 @@ use machine::median;
 use crate::cpu::timed::Timed;
 use crate::gpu::{machine as gpu_machine, measure};
 use crate::run::require_gpu;
-use crate::{Device, DeviceName, Error, FeedOptions, Feeder, Initial, Program, Session, Stages};
+use crate::{Device, DeviceName, Error, FeedOptions, Feeder, Initial, InputSource, Program, Session, Stages};
 
 /// Options of a measurement.
 #[derive(Clone, Debug, Default)]
@@ -32,7 +32,7 @@ pub struct ProfileOptions {
     /// Permissions of a GPU's libraries.
     pub libraries: LibraryOptions,
     /// Files by the name under which the model takes the data; other inputs are synthetic.
-    pub inputs: Vec<(String, PathBuf)>,
+    pub inputs: Vec<(String, InputSource)>,
     /// Receiver of the stages.
     pub stages: Stages,
 }
@@ -143,7 +143,8 @@ fn steps(
     let plan = file.plan();
     let initial = Initial::new(file, None, None)?;
     let steps = options.steps.max(1).saturating_add(1);
-    let feed = FeedOptions { inputs: options.inputs.clone(), lr: None, seed: 0, done: 0, steps };
+    let feed =
+        FeedOptions { inputs: options.inputs.clone(), synthetic: true, steps, ..FeedOptions::default() };
     let mut feeder = Feeder::new(plan, program, &feed)?;
     options.stages.enter("reserving memory, preparing kernels");
     let mut session = Session::start(device, plan, program.clone(), &initial, &mut feeder)?;

@@ -17,6 +17,10 @@ pub(crate) fn memrun(folder: &Folder, arguments: &str) -> Output {
 pub(crate) fn command(folder: &Folder, arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memrun"));
     command.current_dir(folder.path("")).args(arguments.split_whitespace());
+    // Most tests do not mind the data.
+    if arguments.split_whitespace().next().is_some_and(|word| word.ends_with(".plan")) {
+        command.arg("--synthetic");
+    }
     command
 }
 
@@ -25,8 +29,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 }
 
 /// First note of a run on synthetic data.
-const SYNTHETIC: &str =
-    "memrun: note: synthetic data for `input`, `labels`; real data: --input NAME=@FILE.npy\n";
+const SYNTHETIC: &str = "memrun: note: synthetic data for `input`, `labels`\n";
 
 /// Asserts the exit code, and that standard error is one message with these parts.
 fn fails(folder: &Folder, arguments: &str, code: i32, parts: &[&str]) {
@@ -148,7 +151,10 @@ fn usage_errors_exit_with_2() {
         ("model.plan --steps 0", "--steps"),
         ("model.plan --steps 1.5", "--steps"),
         ("model.plan --threads 0", "--threads"),
-        ("model.plan --lr nan", "finite"),
+        ("model.plan --lr nan", "is no rate"),
+        ("model.plan --lr -1", "not negative"),
+        ("model.plan --keep 2 --save s.x", "--save-every"),
+        ("model.plan --epochs 2", "every step reads the same"),
         ("model.plan --input x", "NAME=@FILE"),
         ("model.plan --host-mem 16", "16G"),
         ("model.plan --device gpu", "cuda:N"),
@@ -170,7 +176,7 @@ fn commands_that_are_none_have_the_right_one_shown() {
     let folder = Folder::of(CLASSIFIER);
     for (arguments, part) in [
         ("run model.plan --steps 3", "no command `run`: write memrun model.plan --steps 3\n"),
-        ("model.plan run", "no command `run`: write memrun model.plan\n"),
+        ("model.plan run", "no command `run`: write memrun model.plan --synthetic\n"),
         ("--steps 3 train model.plan", "no command `train`: write memrun --steps 3 model.plan\n"),
         ("info model.plan", "no command `info`: write memrun model.plan --plan-info\n"),
         ("check model.plan", "a command of memc: memc check model.plan\n"),
@@ -187,7 +193,7 @@ fn failures_have_their_exit_codes() {
     let folder = Folder::of(CLASSIFIER);
     let labels: Vec<u8> = [-1i64; 32].iter().flat_map(|x| x.to_le_bytes()).collect();
     npy(&folder.path("y.npy"), "<i8", &[32], &labels);
-    fails(&folder, "model.plan --input labels=@y.npy", 3, &["input `y`", "cross_entropy", "-1"]);
+    fails(&folder, "model.plan --input labels=@y.npy", 3, &["input `labels`", "step 1", "-1 at [0]"]);
     fails(&folder, "model.plan --input input=@y.npy", 3, &["y.npy", "float32"]);
     fails(&folder, "model.plan --init y.npy", 3, &["y.npy", "NumPy array", "--input"]);
     fs::write(folder.path("checkpoint"), b"\x08\x00\x00\x00ODTC and more").unwrap();

@@ -62,6 +62,9 @@ impl Fake {
         let folder = self.folder.path("");
         let mut command = Command::new(env!("CARGO_BIN_EXE_memrun"));
         command.current_dir(&folder).args(arguments.split_whitespace());
+        if arguments.split_whitespace().next().is_some_and(|word| word.ends_with(".plan")) {
+            command.arg("--synthetic");
+        }
         // The loader asks this folder first, also on a machine that has the real libraries.
         command.env("LD_LIBRARY_PATH", &folder).env("XDG_CACHE_HOME", folder.join("cache"));
         command.env("FAKE_CUDA", failure).env("FAKE_CUDA_FOLDER", &folder).env("FAKE_CUDA_SHIM", shim());

@@ -24,7 +24,7 @@ fn on_mock(
 }
 
 fn no_graph(steps: u64) -> RunOptions {
-    RunOptions { steps, no_graph: true, ..RunOptions::default() }
+    RunOptions { steps: Some(steps), synthetic: true, no_graph: true, ..RunOptions::default() }
 }
 
 /// Random delays of all queues, random orders of captured commands and poisoned memory change no bit of
@@ -257,14 +257,15 @@ fn a_label_out_of_range_is_told_as_on_the_cpu() {
     let mut labels: Vec<u8> = (0..64i64).flat_map(|i| (i % 10).to_le_bytes()).collect();
     labels[8 * 40..8 * 41].copy_from_slice(&10i64.to_le_bytes());
     npy(&folder.path("y.npy"), "<i8", &[2, 32], &labels);
-    let inputs = vec![("labels".to_owned(), folder.path("y.npy"))];
+    let inputs = vec![("labels".to_owned(), folder.path("y.npy").into())];
     let options = RunOptions { inputs, ..steps(2) };
     for check_memory in [false, true] {
         let error = on_mock(&folder, Behaviour::default(), check_memory, &options).unwrap_err();
         let wanted = folder.run(&options).unwrap_err();
         assert_eq!((error.exit_code(), error.to_string()), (3, wanted.to_string()));
     }
-    assert_eq!(folder.entries(), ["model.plan", "y.npy"]);
+    // The state after the first step is saved, as the second does not begin.
+    assert_eq!(folder.entries(), ["mock.safetensors", "model.plan", "y.npy"]);
 }
 
 /// Three updates, the last two of which no event separates.

@@ -15,6 +15,7 @@ mod refused;
 mod runs;
 mod states;
 mod trace;
+mod training;
 mod tune;
 
 use std::{
@@ -23,7 +24,7 @@ use std::{
 };
 
 use memc_plan::{NoData, Plan, PlanFile};
-use memc_runtime::{Error, Report, RunOptions, Stage, Watch, run};
+use memc_runtime::{Error, Report, RunOptions, Stage, Step, Watch, run};
 
 /// A classifier with swapped optimizer state; see the file.
 const CLASSIFIER: &str = include_str!("classifier.plan");
@@ -92,11 +93,11 @@ fn parse(text: &str) -> Plan {
 }
 
 fn steps(steps: u64) -> RunOptions {
-    RunOptions { steps, ..RunOptions::default() }
+    RunOptions { steps: Some(steps), synthetic: true, ..RunOptions::default() }
 }
 
 /// Notes what a run reports, and stops it after some steps.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Log {
     losses: Vec<f32>,
     steps: Vec<u64>,
@@ -106,9 +107,9 @@ struct Log {
 }
 
 impl Watch for Log {
-    fn step(&mut self, step: u64, loss: Option<f32>, _ns: u64) {
-        self.steps.push(step);
-        self.losses.extend(loss);
+    fn step(&mut self, step: &Step) {
+        self.steps.push(step.number);
+        self.losses.extend(step.loss);
     }
 
     fn stage(&mut self, stage: Stage) {

@@ -70,7 +70,7 @@ fn sixteen_bits_are_fed_run_saved_and_resumed() {
         let (_, first) = saved(&first);
         assert!(first.iter().any(|w| w.abs() > 0.01), "{first:?}");
         npy(&folder.path("x.npy"), descr, &[4], &bits(&xs, dtype));
-        let inputs = vec![("x".to_owned(), folder.path("x.npy"))];
+        let inputs = vec![("x".to_owned(), folder.path("x.npy").into())];
         let options = RunOptions { inputs, ..steps(1) };
         let (got, _) = saved(&folder.run_and_save(&options).1);
         let want: Vec<f32> = first.iter().zip(&xs).map(|(w, x)| w - 0.5 * x).collect();
@@ -78,7 +78,7 @@ fn sixteen_bits_are_fed_run_saved_and_resumed() {
 
         std::fs::rename(folder.path("saved.safetensors"), folder.path("one")).unwrap();
         let resumed = RunOptions { resume: Some(folder.path("one")), ..options.clone() };
-        let two = RunOptions { steps: 2, ..options };
+        let two = RunOptions { steps: Some(2), synthetic: true, ..options };
         let (resumed, _) = saved(&folder.run_and_save(&resumed).1);
         assert_eq!(resumed, saved(&folder.run_and_save(&two).1).0, "{ty}");
     }
@@ -92,7 +92,7 @@ fn arrays_of_other_types_are_refused() {
     {
         let folder = plan(ty, bytes);
         npy(&folder.path("x.npy"), "<f4", &[4], &[0; 16]);
-        let inputs = vec![("x".to_owned(), folder.path("x.npy"))];
+        let inputs = vec![("x".to_owned(), folder.path("x.npy").into())];
         let error = folder.run(&RunOptions { inputs, ..steps(1) }).unwrap_err().to_string();
         assert!(error.contains(&format!("x.astype({name})")), "{error}");
     }
@@ -105,7 +105,7 @@ fn bytes_are_fed() {
     let (_, first) = folder.run_and_save(&steps(0));
     let (_, first) = saved(&first);
     npy(&folder.path("x.npy"), "|u1", &[4], &[0, 1, 128, 255]);
-    let inputs = vec![("x".to_owned(), folder.path("x.npy"))];
+    let inputs = vec![("x".to_owned(), folder.path("x.npy").into())];
     let (got, _) = saved(&folder.run_and_save(&RunOptions { inputs, ..steps(1) }).1);
     let want: Vec<f32> = first.iter().zip([0.0, 1.0, 128.0, 255.0]).map(|(w, x)| w - 0.5 * x).collect();
     assert_eq!(got, bits(&want, DType::BF16));

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use memc_runtime::{RunOptions, StateWriter};
+use memc_runtime::{Rate, RunOptions, StateWriter};
 
 use crate::{CLASSIFIER, Folder, Log, floats, npy, report, steps};
 
@@ -14,7 +14,7 @@ fn a_resumed_run_equals_an_uninterrupted_one() {
     let x: Vec<u8> =
         (0..5 * 2048u32).flat_map(|i| (((i * 37 % 101) as f32 - 50.0) / 50.0).to_le_bytes()).collect();
     npy(&folder.path("x.npy"), "<f4", &[5, 32, 64], &x);
-    let feed = |n| RunOptions { inputs: vec![("input".to_owned(), folder.path("x.npy"))], ..steps(n) };
+    let feed = |n| RunOptions { inputs: vec![("input".to_owned(), folder.path("x.npy").into())], ..steps(n) };
     let (losses, state) = folder.run_and_save(&feed(5));
     let (first, half) = folder.run_and_save(&feed(2));
     assert_ne!(half, state);
@@ -60,7 +60,7 @@ fn files_that_do_not_fit_are_refused() {
         assert_eq!(error.exit_code(), 3, "{error}");
         error.to_string()
     };
-    let init = || RunOptions { init: Some(path.clone()), lr: Some(0.0), ..steps(1) };
+    let init = || RunOptions { init: Some(path.clone()), lr: Rate::Constant(0.0), ..steps(1) };
     let resume = || RunOptions { resume: Some(path.clone()), ..steps(1) };
 
     write("b", Dtype::F32, &[10]);
@@ -131,7 +131,7 @@ fn a_failed_run_saves_nothing() {
     fs::write(folder.path("old"), b"old").unwrap();
     let labels: Vec<u8> = [10i64; 32].iter().flat_map(|x| x.to_le_bytes()).collect();
     npy(&folder.path("y.npy"), "<i8", &[32], &labels);
-    let inputs = vec![("labels".to_owned(), folder.path("y.npy"))];
+    let inputs = vec![("labels".to_owned(), folder.path("y.npy").into())];
     let options = RunOptions { inputs, save: Some(folder.path("old")), ..steps(1) };
     assert_eq!(folder.run(&options).unwrap_err().exit_code(), 3);
     assert_eq!(fs::read(folder.path("old")).unwrap(), b"old");

@@ -349,8 +349,13 @@ fn a_tuned_plan_gives_the_bits_of_the_untuned_one() {
     let on_mock = |file: &PlanFile, behaviour: Behaviour| {
         let device = Gpu::new("mock", move || Ok(Mock::new(behaviour)), true);
         let path = folder.path("mock.safetensors");
-        let options =
-            RunOptions { steps: 4, verify: true, save: Some(path.clone()), ..RunOptions::default() };
+        let options = RunOptions {
+            steps: Some(4),
+            synthetic: true,
+            verify: true,
+            save: Some(path.clone()),
+            ..RunOptions::default()
+        };
         let mut log = Log::default();
         run_on(&device, file, &options, &mut log).unwrap();
         let notes: Vec<String> = log.notes.into_iter().filter(|note| note.contains("tuning")).collect();
