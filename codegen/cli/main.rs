@@ -69,7 +69,20 @@ fn main() -> ExitCode {
     ExitCode::from(failure.exit_code())
 }
 
+/// Starts the threads of searches. Where the machine gives none, as within a limit of processes, this thread
+/// does their work.
+fn start_threads() {
+    // A global pool that fails to start cannot be started again, so another one is tried first.
+    let builder = match rayon::ThreadPoolBuilder::new().build() {
+        Ok(_) => rayon::ThreadPoolBuilder::new(),
+        Err(_) => rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread(),
+    };
+    // It fails only where there is a pool already.
+    let _ = builder.build_global();
+}
+
 fn run(command: &Command) -> Result<(), Failure> {
+    start_threads();
     match command {
         Command::Compile(args) => compile::run(args),
         Command::Estimate(args) => compile::estimate(args),

@@ -105,7 +105,7 @@ pub(crate) fn error_json(e: &Error) -> Value {
 /// Writes to stdout; a reader that has gone away is not an error.
 pub(crate) fn emit(text: &str) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(memc_support::printable(text).as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Error::Io(format!("cannot write to stdout: {e}"))),
         _ => Ok(()),
     }
@@ -123,7 +123,7 @@ static BAR: OnceLock<ProgressBar> = OnceLock::new();
 /// Writes a line to stderr, where a failure to do so has nowhere to be reported.
 pub(crate) fn say(text: &str) {
     let line = || {
-        let _ = writeln!(std::io::stderr().lock(), "{text}");
+        let _ = writeln!(std::io::stderr().lock(), "{}", memc_support::printable(text));
     };
     match BAR.get() {
         Some(bar) => bar.suspend(line),
@@ -234,7 +234,10 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix}{msg} [{elapsed}]") {
             bar.set_style(style);
         }
-        bar.enable_steady_tick(std::time::Duration::from_millis(120));
+        // It starts a thread, which only a terminal is worth.
+        if terminal {
+            bar.enable_steady_tick(std::time::Duration::from_millis(120));
+        }
         Progress { bar, quiet }
     }
 

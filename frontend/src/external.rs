@@ -47,6 +47,10 @@ impl Folder {
             return Err(Fault::Bad(format!("external data `{text}` leaves the model's folder")));
         }
         let cannot = |e: std::io::Error| format!("external data `{text}` cannot be read: {e}");
+        // Opening a pipe would wait for whoever writes to it.
+        if !fs::symlink_metadata(&real).map_err(cannot)?.is_file() {
+            return Err(Fault::Bad(format!("external data `{text}` is not a regular file")));
+        }
         let mut file = File::open(&real).map_err(cannot)?;
         let meta = file.metadata().map_err(cannot)?;
         same_plain_file(&meta, &fs::symlink_metadata(&real).map_err(cannot)?)

@@ -110,13 +110,15 @@ impl PlanFile {
     pub fn open(path: impl AsRef<Path>) -> Result<PlanFile, PlanError> {
         let path = path.as_ref();
         let io = |source| PlanError::Io { path: PathBuf::from(path), source };
-        let file = File::open(path).map_err(io)?;
-        let metadata = file.metadata().map_err(io)?;
+        // Opening a pipe would wait for whoever writes to it.
+        let metadata = std::fs::metadata(path).map_err(io)?;
         if !metadata.is_file() {
             return Err(PlanError::NotAPlan {
                 hint: "it is not a regular file; name the file that memc wrote",
             });
         }
+        let file = File::open(path).map_err(io)?;
+        let metadata = file.metadata().map_err(io)?;
         if metadata.len() == 0 {
             return Err(PlanError::NotAPlan { hint: "the file is empty; compile the model again" });
         }

@@ -10,6 +10,9 @@ use crate::{Action, Command, DATA_ALIGN, Feed, Init, Plan, PlanError, Queue, Sec
 /// Most entries of any one table or command list.
 pub(crate) const MAX_ENTRIES: usize = 1 << 22;
 
+/// Most bytes of an arena: what a process of 64 bits can address.
+const MAX_ARENA: u64 = 1 << 56;
+
 impl Plan {
     /// Gives every state with [`Init::Data`] its place in the data section, in state order without gaps
     /// beyond [`DATA_ALIGN`], and returns the length of the section in bytes.
@@ -84,6 +87,12 @@ impl Plan {
                     table,
                     format!("{length} entries; at most {MAX_ENTRIES} are allowed"),
                 ));
+            }
+        }
+        for (arena, bytes) in [("device", self.meta.dev_bytes), ("host", self.meta.host_bytes)] {
+            if bytes > MAX_ARENA {
+                let what = format!("{bytes} bytes; no address space has more than {MAX_ARENA}");
+                return Err(PlanError::invalid(format!("{arena} arena"), what));
             }
         }
         let commands = self.commands().count();

@@ -2,6 +2,7 @@
 //!
 //! - [`Replace`]: writes a file as a whole or not at all.
 //! - [`check_clash`]: refuses an output path that is an input or another output.
+//! - [`printable`]: writes control characters out, before untrusted text reaches a terminal.
 //! - [`exit_now`], [`write_stderr`]: for the handler of a signal.
 //! - [`TraceFile`]: a timeline in the JSON that Perfetto and Chrome's tracing read.
 //!
@@ -9,10 +10,12 @@
 
 mod clash;
 mod exit;
+mod printable;
 mod replace;
 mod trace;
 
 pub use clash::{PathClash, check_clash, is_same_file};
 pub use exit::{exit_now, write_stderr};
+pub use printable::printable;
 pub use replace::{Replace, abandon, has_replaced};
 pub use trace::{TraceFile, TraceSpan};

@@ -39,6 +39,46 @@ pub fn has_replaced() -> bool {
     REPLACED.load(Ordering::Relaxed)
 }
 
+/// Most links that [`followed`] follows.
+const MAX_LINKS: usize = 40;
+
+/// The file that a link leads to, which need not exist; `path` itself where it is no link.
+fn followed(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        match fs::read_link(&path) {
+            Ok(to) => path = path.parent().unwrap_or(Path::new("")).join(to),
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "a link that leads nowhere"))
+}
+
+/// Age from which on a temporary file may be that of a process that died.
+const LITTER: std::time::Duration = std::time::Duration::from_secs(60);
+
+/// Removes temporary files that killed processes left in `folder`: old ones that nobody has locked.
+fn remove_litter(folder: &Path, own: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        let (name, path) = (entry.file_name(), entry.path());
+        let name = name.to_string_lossy();
+        if !name.starts_with(PREFIX) || !name.ends_with(SUFFIX) || path == own {
+            continue;
+        }
+        let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|at| at.elapsed().ok());
+        let is_old = age.is_some_and(|age| age > LITTER);
+        let is_dead = || File::open(&path).is_ok_and(|file| file.try_lock().is_ok());
+        if is_old && is_dead() {
+            // Nobody asked for this, so nobody is told that it failed.
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
+const PREFIX: &str = ".memc-";
+const SUFFIX: &str = ".tmp";
+
 /// Entry of a temporary file in [`OPEN`].
 #[derive(Debug)]
 struct Listed(PathBuf);
@@ -65,13 +105,22 @@ impl Replace {
     /// Any error of the file system, and [`io::ErrorKind::InvalidInput`] when `path` is not a regular file,
     /// since a rename would remove a device or pipe.
     pub fn begin(path: &Path) -> io::Result<Replace> {
+        let not_regular = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
+        if path.starts_with("/dev") {
+            // A redirected standard output would be replaced under whoever reads it.
+            return Err(not_regular("a device, not a regular file"));
+        }
+        let mut old = None;
         let target = match fs::metadata(path) {
-            Ok(metadata) if metadata.is_file() => fs::canonicalize(path)?,
+            Ok(metadata) if metadata.is_file() => {
+                old = Some(metadata.permissions());
+                fs::canonicalize(path)?
+            }
             Ok(meta) => {
                 let what = if meta.is_dir() { "a folder, not a regular file" } else { "not a regular file" };
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+                return Err(not_regular(what));
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => followed(path)?,
             Err(error) => return Err(error),
         };
         let folder = match target.parent() {
@@ -79,7 +128,7 @@ impl Replace {
             _ => PathBuf::from("."),
         };
         let mut builder = tempfile::Builder::new();
-        builder.prefix(".memc-").suffix(".tmp");
+        builder.prefix(PREFIX).suffix(SUFFIX);
         #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
         let mut open = open_files();
@@ -95,6 +144,13 @@ impl Replace {
         })?;
         let path = temp.path().to_owned();
         open.push(path.clone());
+        // Whoever may read the old file may read the new one, and nobody else.
+        if let Some(permissions) = old {
+            fs::set_permissions(&path, permissions)?;
+        }
+        // Held until the file is in its place or removed: another process knows by it that this one lives.
+        let _ = temp.as_file().try_lock();
+        remove_litter(&folder, &path);
         Ok(Replace { target, folder, temp, _listed: Listed(path) })
     }
 

@@ -7,6 +7,7 @@ use std::{
 
 use indicatif::{ProgressBar, ProgressStyle};
 use memc_runtime::Error;
+use memc_support::printable;
 
 /// Interval at which the line is drawn again while nothing changes.
 const TICK: Duration = Duration::from_millis(120);
@@ -79,19 +80,19 @@ pub(crate) fn number(loss: f32) -> String {
 /// Prints something the user should know.
 pub(crate) fn note(text: &str) {
     // Without a standard error there is nobody to tell.
-    let _ = writeln!(io::stderr(), "memrun: note: {text}");
+    let _ = writeln!(io::stderr(), "memrun: note: {}", printable(text));
 }
 
 /// Prints an error.
 pub(crate) fn error(error: &Error) {
-    let _ = writeln!(io::stderr(), "memrun: error: {error}");
+    let _ = writeln!(io::stderr(), "memrun: error: {}", printable(&error.to_string()));
 }
 
 /// Writes to standard output and returns the exit code: a reader that has left is as good as one that has
 /// read.
 pub(crate) fn print(text: &str) -> u8 {
     let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(printable(text).as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
             let failure = Error::io("standard output", e);
             error(&failure);

@@ -25,6 +25,9 @@ use crate::{Device, Error, Executor, Program, memory};
 /// Threads for kernels; 0 for as many as the machine has. A program on the device takes one of its pool's
 /// threads for good, so that other work needs a pool of its own.
 pub(crate) fn pool(threads: usize) -> Result<ThreadPool, Error> {
+    // Left to itself, the pool takes any number that the environment says.
+    let machine = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let threads = if threads > 0 { threads } else { machine() };
     let builder = rayon::ThreadPoolBuilder::new().num_threads(threads);
     builder.thread_name(|i| format!("memrun-kernel-{i}")).build().map_err(|error| {
         Error::Memory(format!("cannot start {threads} kernel threads: {error}; lower --threads"))

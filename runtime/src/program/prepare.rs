@@ -2,13 +2,28 @@
 
 use std::collections::BTreeMap;
 
-use memc_ir::TensorType;
+use memc_ir::{Bytes, TensorType};
 use memc_kernels::{ALIGN, Call};
 use memc_plan::{Kernel, Plan, Queue, Section, Slice, Space};
 
 use super::{Action, Command, Launch, Place, Program, Source, Types};
 use crate::Error;
 use crate::error::Defect;
+
+/// Refuses an arena that does not fit the budget beside the reserve.
+fn within_budget(plan: &Plan) -> Result<(), Error> {
+    let meta = &plan.meta;
+    if meta.dev_bytes.checked_add(meta.reserve_bytes).is_some_and(|sum| sum <= meta.budget_bytes) {
+        return Ok(());
+    }
+    Err(Error::Plan(format!(
+        "a device arena of {} and a reserve of {} exceed the plan's own budget of {}; compile the model \
+         again",
+        Bytes(meta.dev_bytes),
+        Bytes(meta.reserve_bytes),
+        Bytes(meta.budget_bytes),
+    )))
+}
 
 pub(super) fn prepare(plan: &Plan) -> Result<Program, Error> {
     plan.validate().map_err(|error| Error::Plan(error.to_string()))?;
@@ -19,6 +34,7 @@ pub(super) fn prepare(plan: &Plan) -> Result<Program, Error> {
     };
     let dev_bytes = size(plan.meta.dev_bytes, "device")?;
     let host_bytes = size(plan.meta.host_bytes, "host")?;
+    within_budget(plan)?;
     for (i, kernel) in plan.kernels.iter().enumerate() {
         check_kernel(kernel)
             .map_err(|what| Error::Plan(format!("kernel k{i} `{}`: {what}", kernel.op.mnemonic())))?;

@@ -22,7 +22,7 @@ fn copies(u: &mut Unstructured) -> Result<Plan> {
     let none = Command { queue: Queue::COMPUTE, action: none, label: String::new() };
     plan.prologue = vec![none; EVENTS as usize];
     plan.meta.set_source("");
-    (plan.meta.dev_bytes, plan.meta.host_bytes) = (4, 2);
+    (plan.meta.dev_bytes, plan.meta.host_bytes, plan.meta.budget_bytes) = (4, 2, 4);
     let most = u.int_in_range(1..=10)?;
     for (section, count) in [(Section::Prologue, 3), (Section::Body, most), (Section::Epilogue, 2)] {
         for _ in 0..u.int_in_range(0..=count)? {

@@ -166,7 +166,12 @@ fn a_host_arena_is_compared_with_what_it_may_take() {
 /// An arena that no machine has is refused with the sizes, before anything runs.
 #[test]
 fn arenas_are_compared_with_the_memory() {
-    let folder = crate::Folder::of(&CLASSIFIER.replace("arena dev 15232", "arena dev 1125899906842624"));
+    let large = CLASSIFIER.replace("arena dev 15232", "arena dev 1125899906842624");
+    let folder = crate::Folder::of(&large);
+    let error = folder.run(&crate::steps(1)).unwrap_err();
+    assert_eq!(error.exit_code(), 7);
+    assert!(error.to_string().contains("exceed the plan's own budget of 16.00 KiB"), "{error}");
+    let folder = crate::Folder::of(&large.replace("budget 16384", "budget 1125899906842624"));
     let error = folder.run(&crate::steps(1)).unwrap_err();
     assert_eq!(error.exit_code(), 5);
     assert!(error.to_string().contains("1.00 PiB"), "{error}");

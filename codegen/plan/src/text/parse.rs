@@ -13,8 +13,9 @@ use crate::{
     State, TUNED_VERSION, TunedAlgorithm, TunedKernel, Tuning, UnknownRole, output_role,
 };
 
-/// Parses the text form. Header lines may be left out and then have zero or empty values; without a `source`
-/// hash, it is that of the source text. Tables are numbered in order; numbers of commands may be left out.
+/// Parses the text form. Header lines may be left out and then have zero or empty values. The budget is then
+/// the device arena, and the `source` hash that of the source text. Tables are numbered in order; numbers of
+/// commands may be left out.
 ///
 /// # Errors
 /// [`PlanError::Text`] with the first line that does not parse, and [`PlanError::Version`] for another
@@ -60,7 +61,10 @@ pub fn parse(text: &str) -> Result<Plan, PlanError> {
     if parser.section.is_some() {
         return Err(fail("a section is not closed; end it with `}`"));
     }
-    let Parser { mut plan, hash, .. } = parser;
+    let Parser { mut plan, hash, seen, .. } = parser;
+    if !seen.contains("budget") {
+        plan.meta.budget_bytes = plan.meta.dev_bytes;
+    }
     plan.meta.set_source(source.unwrap_or_default());
     if let Some(hash) = hash {
         plan.meta.source_hash = hash;
