@@ -174,8 +174,8 @@ Examples:
 pub(crate) struct Compile {
     #[command(flatten)]
     pub(crate) source: Source,
-    /// Device memory the step may take, with a binary suffix or as a share of the device: 16G, 512MiB, 90%.
-    /// Without it everything stays on the device
+    /// Device memory the step may take, with a binary suffix, as a share of the device or of the unplanned
+    /// peak: 16G, 512MiB, 90%, peak*60%. Without it everything stays on the device
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub(crate) gpu_mem: Option<Size>,
     /// Host memory that the plan may take, such as 64G. Where swapping takes more, nothing is swapped
@@ -229,8 +229,8 @@ pub(crate) struct ExportProblem {
 pub(crate) struct Question {
     #[command(flatten)]
     pub(crate) source: Source,
-    /// Device memory the step may take, with a binary suffix or as a share of the device: 16G, 512MiB, 90%.
-    /// Without it, that of the device
+    /// Device memory the step may take, with a binary suffix, as a share of the device or of the unplanned
+    /// peak: 16G, 512MiB, 90%, peak*60%. Without it, that of the device
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub(crate) gpu_mem: Option<Size>,
     #[command(flatten)]
@@ -497,7 +497,8 @@ pub(crate) struct Sweep {
     /// A planning problem (.json, memc-problem/1) or a model
     #[command(flatten)]
     pub(crate) source: Source,
-    /// Budgets as FROM:TO:STEP, with binary suffixes or as shares of the device: 6G:24G:2G, 40%:100%:10%
+    /// Budgets as FROM:TO:STEP, with binary suffixes or as shares: 6G:24G:2G, 40%:100%:10%,
+    /// peak*40%:peak*100%:peak*10%
     #[arg(long, value_name = "FROM:TO:STEP", value_parser = values::range)]
     pub(crate) gpu_mem: Range,
     #[command(flatten)]

@@ -6,10 +6,17 @@ use memc::Size;
 use memc_frontend::MAX_ACCUMULATE;
 use memc_ir::{Bytes, ParseError};
 
-const EXAMPLE: &str = "write a size such as 16G, 512MiB, 4096B or 90%";
+const EXAMPLE: &str = "write a size such as 16G, 512MiB, 4096B, 90% or peak*60%";
 
-/// Parses a size as [`Bytes::parse`] does, or a share such as `90%`.
+/// Parses a size as [`Bytes::parse`] does, a share of the device such as `90%`, or one of the unplanned peak
+/// such as `peak*60%`.
 pub(crate) fn size(text: &str) -> Result<Size, ParseError> {
+    if let Some(share) = text.trim().strip_prefix("peak*") {
+        return match size(share)? {
+            Size::Percent(percent) => Ok(Size::PeakPercent(percent)),
+            _ => Err(format!("`{share}` is not a share: write one such as peak*60%").into()),
+        };
+    }
     let Some(number) = text.trim().strip_suffix('%') else {
         return Ok(Size::Bytes(Bytes::parse(text, EXAMPLE)?.0));
     };
@@ -86,6 +93,9 @@ pub(crate) fn range(text: &str) -> Result<Range, ParseError> {
         }
         (Size::Percent(from), Size::Percent(to), Size::Percent(step)) => {
             points(from, to, step)?.map(|i| Size::Percent(from + i as f64 * step)).collect()
+        }
+        (Size::PeakPercent(from), Size::PeakPercent(to), Size::PeakPercent(step)) => {
+            points(from, to, step)?.map(|i| Size::PeakPercent(from + i as f64 * step)).collect()
         }
         _ => return Err(format!("`{text}` mixes sizes and shares: {RANGE}").into()),
     };
@@ -171,7 +181,7 @@ pub(crate) fn height(text: &str) -> Result<u64, ParseError> {
         (_, Ok(Size::Bytes(bytes))) => {
             Err(format!("`{text}` has a unit: {plain}, {bytes} where they are bytes").into())
         }
-        (_, Ok(Size::Percent(_))) => {
+        (_, Ok(Size::Percent(_) | Size::PeakPercent(_))) => {
             Err(format!("`{text}` is a share, but of what is not known: {plain}").into())
         }
         _ => Err(format!("`{text}` is not a height: {plain}, such as 1048576").into()),
@@ -186,6 +196,8 @@ mod tests {
     fn sizes_are_bytes_or_shares() {
         assert_eq!(size("1.5GiB"), Ok(Size::Bytes(3 << 29)));
         assert_eq!(size("90%"), Ok(Size::Percent(90.0)));
+        assert_eq!(size("peak*60%"), Ok(Size::PeakPercent(60.0)));
+        assert!(size("peak*6G").is_err_and(|e| e.to_string().contains("peak*60%")));
         for (text, hint) in
             [("16", "16G"), ("200%", "100%"), ("0%", "100%"), ("x%", "not a number"), ("", "90%")]
         {

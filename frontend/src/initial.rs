@@ -38,6 +38,25 @@ pub(crate) fn is_torch_archive(bytes: &[u8]) -> bool {
     bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"\x80\x02")
 }
 
+/// What a file that is no model is, by its first bytes, and what to do with it.
+pub(crate) fn other_file(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        _ if is_torch_archive(bytes) => Some(
+            "it is an archive, as torch.save writes; export the model with torch.onnx.export, and give its \
+             weights \
+             as safetensors",
+        ),
+        [b'M', b'E', b'M', b'C', b'P', b'L', b'A', b'N', ..] => {
+            Some("it is a plan that memc wrote; `memc check` proves it, and memrun runs it")
+        }
+        [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Some("it is a NumPy array; memrun feeds it with --input"),
+        [_, _, _, _, 0, 0, 0, 0, b'{', ..] => {
+            Some("it is a safetensors file, which has weights alone; give it with --checkpoint")
+        }
+        _ => None,
+    }
+}
+
 /// Result of comparing a checkpoint with a module, for the user.
 #[derive(Debug, Default)]
 pub(crate) struct Compared {

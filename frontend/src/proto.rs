@@ -18,10 +18,13 @@ use crate::error::ImportError;
 use crate::model::{
     Attr, Dim, Function, Graph, Model, Node, Payload, Tensor, TensorKind, Training, ValueInfo, ValueType,
 };
-use crate::screen;
+use crate::{initial, screen};
 
 /// Decodes a model.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Model, ImportError> {
+    if let Some(other) = initial::other_file(bytes) {
+        return Err(ImportError::BadModel(format!("not an ONNX model: {other}")));
+    }
     screen::screen(bytes)?;
     let proto = ModelProto::parse_from_bytes(bytes)
         .map_err(|e| ImportError::BadModel(format!("not an ONNX model: {e}")))?;

@@ -158,6 +158,19 @@ fn forms_of_the_file() {
     assert_says(&noise, &["not an ONNX model"]);
 }
 
+/// Files of other kinds are called what they are.
+#[test]
+fn other_files_are_named() {
+    let named = |bytes: &[u8], parts: &[&str]| {
+        let error = import_bytes(bytes, &ImportOptions::default()).expect_err("no model");
+        assert_says(&error.to_string(), parts);
+    };
+    named(b"PK\x03\x04....", &["torch.save", "torch.onnx.export"]);
+    named(b"\x93NUMPY\x01\x00....", &["NumPy array", "--input"]);
+    named(b"MEMCPLAN........", &["a plan that memc wrote", "memc check"]);
+    named(b"\x10\0\0\0\0\0\0\0{\"a\":1}", &["safetensors", "--checkpoint"]);
+}
+
 /// A state cannot become an output of another type.
 #[test]
 fn state_types() {

@@ -15,7 +15,7 @@ pub fn find(name: &str) -> Result<Cow<'static, DeviceProfile>, Error> {
     }
     DeviceProfile::named(name).map(Cow::Borrowed).ok_or_else(|| {
         let known: Vec<&str> = PROFILES.iter().map(|p| &*p.name).collect();
-        let meant = nearest(name, &known).map(|n| format!("; did you mean `{n}`?")).unwrap_or_default();
+        let meant = meant(name, &known);
         Error::Usage(format!(
             "unknown device `{name}`{meant} (known: {}; or a profile file, NAME.json)",
             known.join(", ")
@@ -44,6 +44,18 @@ pub fn read(path: &Path) -> Result<DeviceProfile, Error> {
 
 /// Names at least so similar may have been meant.
 const ALIKE: f64 = 0.6;
+
+/// Question for the names that `name` is the beginning of, or else the one that is most like it.
+fn meant(name: &str, known: &[&str]) -> String {
+    let low = name.to_ascii_lowercase();
+    let family: Vec<&str> =
+        known.iter().copied().filter(|k| !low.is_empty() && k.starts_with(&low)).collect();
+    match (family.as_slice(), nearest(name, known)) {
+        ([_, ..], _) => format!("; did you mean `{}`?", family.join("` or `")),
+        ([], Some(near)) => format!("; did you mean `{near}`?"),
+        ([], None) => String::new(),
+    }
+}
 
 /// The known name that is most like `name`, if one is.
 fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {

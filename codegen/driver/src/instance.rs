@@ -22,6 +22,8 @@ pub enum Size {
     Bytes(u64),
     /// Share of the device's memory, in percent.
     Percent(f64),
+    /// Share of what the unplanned step takes, the device's reserve included, in percent.
+    PeakPercent(f64),
 }
 
 /// A problem in one order of its ops.
@@ -201,6 +203,10 @@ impl Instance {
             Size::Percent(percent) => {
                 let memory = self.memory_bytes.ok_or_else(unknown_memory)?;
                 Ok((memory as f64 * percent / 100.0) as u64)
+            }
+            Size::PeakPercent(percent) => {
+                let peak = self.given().kept.evaluation.dev_bytes.saturating_add(self.reserve_bytes);
+                Ok((peak as f64 * percent / 100.0) as u64)
             }
         }
     }

@@ -109,6 +109,10 @@ pub fn max_batch(options: &MaxBatchOptions, watch: &dyn Watch) -> Result<MaxBatc
             options.dim
         )));
     }
+    if matches!(options.budget, Some(Size::PeakPercent(_))) {
+        let text = "a share of the peak grows with the batch; give the device's memory, as 16G or 90%";
+        return Err(Error::Usage(text.into()));
+    }
     let series = Anytime::new(watch);
     let mut hunt = Hunt { options, watch, probes: BTreeMap::new(), budget: 0, series };
     let first = hunt.instance(1, watch)?;
