@@ -7,6 +7,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use glob::Pattern;
 use memc::{Error, Rewrites, Size};
 use memc_frontend::{ImportOptions, read_parameter_names};
+use memc_ir::attr::F32;
 use memc_ir::recipe::{Loss, OptimizerSpec};
 use memc_planner::{Allow, Order};
 
@@ -392,6 +393,13 @@ pub(crate) struct ImportArgs {
     /// Parameters of a forward model to leave as they are (repeatable)
     #[arg(long, value_name = "GLOB")]
     pub(crate) freeze: Vec<String>,
+    /// Parameters of a forward model without weight decay; `vectors` stands for biases, scales and all others
+    /// of fewer than two axes (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) no_decay: Vec<String>,
+    /// Factor of the learning rate of some parameters of a forward model (repeatable)
+    #[arg(long, value_name = "GLOB=FACTOR", value_parser = values::factor)]
+    pub(crate) lr_mult: Vec<(String, F32)>,
     /// Tensors of a forward model whose gradients stop, as `detach` does (repeatable)
     #[arg(long, value_name = "GLOB")]
     pub(crate) stop_gradient: Vec<String>,
@@ -642,6 +650,8 @@ impl Source {
             parameters,
             trainable: import.trainable,
             freeze: import.freeze,
+            no_decay: import.no_decay,
+            rate_factors: import.lr_mult,
             stop_gradient: import.stop_gradient,
             seed: import.seed,
         };

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use memc::Size;
 use memc_frontend::MAX_ACCUMULATE;
+use memc_ir::attr::F32;
 use memc_ir::{Bytes, ParseError};
 
 const EXAMPLE: &str = "write a size such as 16G, 512MiB, 4096B, 90% or peak*60%";
@@ -154,6 +155,15 @@ pub(crate) fn sized_dim(text: &str) -> Result<Dim, ParseError> {
     let (name, value) = pair(text).map_err(|_| "write NAME=N")?;
     let size = value.parse().map_err(|_| format!("`{value}` is not a non-negative integer"))?;
     Ok(Dim { name, size: Some(size) })
+}
+
+/// Parses `GLOB=FACTOR`.
+pub(crate) fn factor(text: &str) -> Result<(String, F32), ParseError> {
+    let (pattern, factor) = text.rsplit_once('=').ok_or("write GLOB=FACTOR, as 'layers.0.*=0.1'")?;
+    let factor: Option<f32> = factor.parse().ok().filter(|f: &f32| f.is_finite() && *f >= 0.0);
+    let factor =
+        factor.ok_or_else(|| format!("`{text}`: the factor must be a number that is not negative"))?;
+    Ok((pattern.to_string(), F32(factor)))
 }
 
 /// A dimension with or without a size.

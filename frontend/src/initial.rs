@@ -38,7 +38,7 @@ pub(crate) fn is_torch_archive(bytes: &[u8]) -> bool {
     bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"\x80\x02")
 }
 
-/// What a file that is no model is, by its first bytes, and what to do with it.
+/// Kind of a file that is no model, by its first bytes, and what to do with it.
 pub(crate) fn other_file(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         _ if is_torch_archive(bytes) => Some(

@@ -54,7 +54,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use memc_ir::attr::Reduction;
+use memc_ir::attr::{F32, Reduction};
 use memc_ir::recipe::{Loss, Optimizer, OptimizerSpec, Recipe};
 use memc_ir::{Module, Role, TensorType, counted};
 
@@ -69,6 +69,9 @@ use source::Source;
 
 /// Most micro-steps of one step that [`ImportOptions::accumulate`] may ask for.
 pub const MAX_ACCUMULATE: u32 = 1024;
+
+/// Pattern of [`ImportOptions::no_decay`] for biases, scales and other vectors.
+pub const VECTORS: &str = "vectors";
 
 /// Note on the gradients of several micro-steps.
 pub(crate) fn accumulated(micro_steps: u32, reduction: Reduction) -> String {
@@ -131,6 +134,11 @@ pub struct ImportOptions {
     pub trainable: Vec<String>,
     /// Patterns of the parameters of a forward model that are not trained.
     pub freeze: Vec<String>,
+    /// Patterns of parameters of a forward model without weight decay; [`VECTORS`] stands for those of fewer
+    /// than two axes.
+    pub no_decay: Vec<String>,
+    /// Patterns of parameters of a forward model, with factors of their learning rate.
+    pub rate_factors: Vec<(String, F32)>,
     /// Patterns of tensors whose gradients stop in a forward model, as `detach` does.
     pub stop_gradient: Vec<String>,
     /// Seed of dropout and of random initial values without a seed of their own.
@@ -156,6 +164,10 @@ impl ImportOptions {
             Self { parameters, .. } if !parameters.is_empty() => "--parameters".to_string(),
             Self { trainable, .. } if !trainable.is_empty() => format!("--trainable {}", trainable[0]),
             Self { freeze, .. } if !freeze.is_empty() => format!("--freeze {}", freeze[0]),
+            Self { no_decay, .. } if !no_decay.is_empty() => format!("--no-decay {}", no_decay[0]),
+            Self { rate_factors, .. } if !rate_factors.is_empty() => {
+                format!("--lr-mult {}", rate_factors[0].0)
+            }
             Self { stop_gradient, .. } if !stop_gradient.is_empty() => {
                 format!("--stop-gradient {}", stop_gradient[0])
             }
@@ -181,6 +193,8 @@ impl Default for ImportOptions {
             parameters: Vec::new(),
             trainable: Vec::new(),
             freeze: Vec::new(),
+            no_decay: Vec::new(),
+            rate_factors: Vec::new(),
             stop_gradient: Vec::new(),
             seed: 0,
         }

@@ -6,7 +6,7 @@
 
 use memc_ir::OpKind;
 use memc_ir::attr::F32;
-use memc_ir::recipe::{Optimizer, UpdateRule};
+use memc_ir::recipe::{Groups, Optimizer, UpdateRule};
 
 use crate::context::Done;
 use crate::error::{Fault, ImportError, some_of, unsupported};
@@ -30,7 +30,7 @@ pub(crate) fn read(graph: &Graph) -> Result<Optimizer, ImportError> {
     }
     let missing = || ImportError::BadModel("it has no AdamWOptimizer or SGDOptimizerV2 node".into());
     let rule = found.rule.ok_or_else(missing)?;
-    Ok(Optimizer { max_norm: found.max_norm, rate: DEFAULT_RATE, rule })
+    Ok(Optimizer { max_norm: found.max_norm, rate: DEFAULT_RATE, rule, groups: Groups::default() })
 }
 
 impl Found {

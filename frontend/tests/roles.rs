@@ -202,3 +202,41 @@ fn checkpoints_set_every_parameter_or_say_which_they_do_not() {
     let text = with(b"PK\x03\x04archive".to_vec(), &frozen).expect_err("an archive").to_string();
     assert!(text.contains("file of torch.save") && text.contains("safetensors.torch.save_model"), "{text}");
 }
+
+/// Groups lose weight decay or change the rate of the parameters that they name; what they match is told.
+#[test]
+fn parameter_groups() {
+    let own = ImportOptions {
+        optimizer: Some("adamw:lr=0.1,weight_decay=0.5".parse().expect("optimizer")),
+        no_decay: vec!["vectors".into()],
+        rate_factors: vec![("l.*".into(), memc_ir::attr::F32(0.25)), ("*".into(), memc_ir::attr::F32(2.0))],
+        ..options()
+    };
+    let import = import_bytes(&bytes(&graph()), &own).unwrap_or_else(|e| panic!("{e}"));
+    let m = &import.module;
+    let mut seen = Vec::new();
+    for &op in &m.order {
+        let memc_ir::Code::Compute(OpKind::AdamW { weight_decay, .. }) = &m.ops[op].code else { continue };
+        // Weight, gradient, two moments, rate and step.
+        let operand = |i: usize| m.values[m.ops[op].operands[i]].name.clone();
+        seen.push((operand(0), weight_decay.0, operand(4)));
+    }
+    let group = |name: &str, decay: f32, rate: &str| (name.to_string(), decay, rate.to_string());
+    assert_eq!(
+        seen,
+        [
+            group("gain", 0.0, "learning_rate.2.0"),
+            group("l.weight", 0.5, "learning_rate.0.5"),
+            group("pe", 0.0, "learning_rate.2.0"),
+        ]
+    );
+    let notes = import.notes.join("\n");
+    assert!(
+        notes.contains("--no-decay vectors: 2 parameters") && notes.contains("--lr-mult l.*: 1 parameter")
+    );
+    let none = ImportOptions { no_decay: vec!["nothing*".into()], ..own };
+    match import_bytes(&bytes(&graph()), &none) {
+        Err(ImportError::Usage(text)) => assert!(text.contains("matches no trained parameter"), "{text}"),
+        other => panic!("a usage error is expected, not {other:?}"),
+    }
+}

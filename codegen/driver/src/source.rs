@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use memc_frontend::{Import, ImportError, ImportOptions};
+use memc_ir::attr::F32;
 use memc_ir::{Module, Phase, print_diags, verify};
 use memc_passes::graph::memory::{self, counts, saved_bytes};
 use memc_passes::{
@@ -229,6 +230,8 @@ fn recorded(import: &ImportOptions) -> Vec<(String, String)> {
     out.extend(import.parameters.iter().map(|g| ("parameters".to_string(), g.clone())));
     out.extend(import.trainable.iter().map(|g| ("trainable".to_string(), g.clone())));
     out.extend(import.freeze.iter().map(|g| ("freeze".to_string(), g.clone())));
+    out.extend(import.no_decay.iter().map(|g| ("no-decay".to_string(), g.clone())));
+    out.extend(import.rate_factors.iter().map(|(g, f)| ("lr-mult".to_string(), format!("{g}={:?}", f.0))));
     out.extend(import.stop_gradient.iter().map(|g| ("stop-gradient".to_string(), g.clone())));
     if import.seed != 0 {
         out.push(("seed".into(), import.seed.to_string()));
@@ -259,6 +262,11 @@ impl Source {
                 "parameters" => import.parameters.push(value.clone()),
                 "trainable" => import.trainable.push(value.clone()),
                 "freeze" => import.freeze.push(value.clone()),
+                "no-decay" => import.no_decay.push(value.clone()),
+                "lr-mult" => {
+                    let (pattern, factor) = value.rsplit_once('=').ok_or_else(bad)?;
+                    import.rate_factors.push((pattern.to_string(), F32(factor.parse().map_err(|_| bad())?)));
+                }
                 "stop-gradient" => import.stop_gradient.push(value.clone()),
                 "seed" => import.seed = value.parse().map_err(|_| bad())?,
                 NO_REWRITE | NO_FUSE => {}

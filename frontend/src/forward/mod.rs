@@ -4,6 +4,7 @@
 //! become warnings ([`lost`]). A step of several micro-steps is as many copies of the graph, each with its
 //! own outputs.
 
+mod groups;
 mod init;
 pub(crate) mod lost;
 pub(crate) mod params;
@@ -49,7 +50,10 @@ pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result
         step.micro_step(micro)?;
     }
     warnings.extend(step.cx.warnings());
-    let optimizer = options.optimizer.as_ref().filter(|_| !options.no_optimizer).and_then(Optimizer::of);
+    let mut optimizer = options.optimizer.as_ref().filter(|_| !options.no_optimizer).and_then(Optimizer::of);
+    if let Some(optimizer) = &mut optimizer {
+        optimizer.groups = groups::find(&step.cx.module, options, &mut notes)?;
+    }
     let pending = Pending {
         checkpoint: checkpoint.unwrap_or_default(),
         allow_missing: options.allow_missing.clone(),

@@ -9,7 +9,7 @@ mod optimizer;
 use crate::attr::Reduction;
 
 pub use loss::{ClassAxis, Loss, LossKind, losses};
-pub use optimizer::{Optimizer, OptimizerSpec, UpdateRule, optimizers};
+pub use optimizer::{Groups, Optimizer, OptimizerSpec, UpdateRule, optimizers};
 
 /// Parts of a training step that a module lacks.
 #[derive(Clone, PartialEq, Debug)]

@@ -3,7 +3,7 @@
 //!
 //! Defaults are PyTorch's. Printed text parses back to the same specification.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
@@ -178,6 +178,17 @@ pub struct Optimizer {
     pub rate: f32,
     /// Update of one parameter.
     pub rule: UpdateRule,
+    /// Parameters that the update treats otherwise.
+    pub groups: Groups,
+}
+
+/// Parameters, by name, whose update is not that of the others (PyTorch: parameter groups).
+#[derive(Clone, PartialEq, Default, Debug)]
+pub struct Groups {
+    /// Parameters without weight decay.
+    pub no_decay: BTreeSet<String>,
+    /// Factors of the learning rate.
+    pub rate_factors: BTreeMap<String, F32>,
 }
 
 /// Update of one parameter.
@@ -200,6 +211,23 @@ pub enum UpdateRule {
         /// Name for users.
         name: &'static str,
     },
+}
+
+impl UpdateRule {
+    /// The same update without weight decay.
+    pub fn without_decay(&self) -> UpdateRule {
+        let zero = F32(0.0);
+        let mut rule = self.clone();
+        match &mut rule {
+            UpdateRule::Sgd { decay } => *decay = 0.0,
+            UpdateRule::Op { kind, .. } => match kind {
+                OpKind::AdamW { weight_decay, l2, .. } => (*weight_decay, *l2) = (zero, zero),
+                OpKind::Momentum { l2, .. } | OpKind::Adagrad { l2, .. } => *l2 = zero,
+                _ => {}
+            },
+        }
+        rule
+    }
 }
 
 impl Optimizer {
@@ -239,7 +267,7 @@ impl Optimizer {
             _ => return None,
         };
         let max_norm = Some(spec.get("clip_norm")).filter(|n| *n > 0.0);
-        Some(Optimizer { max_norm, rate: spec.get("lr"), rule })
+        Some(Optimizer { max_norm, rate: spec.get("lr"), rule, groups: Groups::default() })
     }
 
     /// Rule and gradient limit in words, for notes.

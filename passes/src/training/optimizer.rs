@@ -1,5 +1,7 @@
 //! Update of every parameter from its gradient, with the optimizer's own state.
 
+use std::collections::BTreeMap;
+
 use memc_ir::attr::F32;
 use memc_ir::recipe::{Optimizer, OptimizerSpec, UpdateRule};
 use memc_ir::{
@@ -84,13 +86,23 @@ pub fn add_optimizer(m: &mut Module, optimizer: &Optimizer) -> Result<(), PassEr
         UpdateRule::Op { counts: true, .. } => Some(emit.step()?),
         UpdateRule::Sgd { .. } | UpdateRule::Op { .. } => None,
     };
+    let plain = optimizer.rule.without_decay();
+    let mut rates: BTreeMap<F32, ValueId> = BTreeMap::new();
     for t in &trained {
+        let rule = if optimizer.groups.no_decay.contains(&t.name) { &plain } else { &optimizer.rule };
+        let rate = match optimizer.groups.rate_factors.get(&t.name) {
+            None => rate,
+            Some(&factor) => match rates.get(&factor) {
+                Some(&known) => known,
+                None => *rates.entry(factor).or_insert(emit.scaled_rate(rate, factor)?),
+            },
+        };
         let mut gradient = t.gradient;
         if let Some(factor) = factor {
             let factor = emit.cast(factor, emit.dtype(gradient))?;
             gradient = emit.one(OpKind::Mul {}, &[gradient, factor], &format!("{}_grad.clipped", t.name))?;
         }
-        emit.update(&optimizer.rule, t, gradient, rate, step)?;
+        emit.update(rule, t, gradient, rate, step)?;
     }
     Ok(())
 }
@@ -170,6 +182,13 @@ impl Emit<'_> {
         let guarded = self.one(OpKind::Add {}, &[norm, epsilon], "grad_norm.guarded")?;
         let ratio = self.one(OpKind::Div {}, &[limit, guarded], "grad_norm.ratio")?;
         self.one(OpKind::Min {}, &[ratio, one], "grad_norm.factor")
+    }
+
+    /// The learning rate of parameters with a factor.
+    fn scaled_rate(&mut self, rate: ValueId, factor: F32) -> Result<ValueId, PassError> {
+        let name = format!("learning_rate.{:?}", factor.0);
+        let scale = self.scalar(&format!("{name}.factor"), factor.0);
+        self.one(OpKind::Mul {}, &[rate, scale], &name)
     }
 
     /// Number of this optimizer step, from 1. It is state, so that a resumed run counts on.
