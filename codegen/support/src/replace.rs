@@ -106,12 +106,12 @@ impl Replace {
     /// since a rename would remove a device or pipe.
     pub fn begin(path: &Path) -> io::Result<Replace> {
         let not_regular = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
-        if path.starts_with("/dev") {
-            // A redirected standard output would be replaced under whoever reads it.
-            return Err(not_regular("a device, not a regular file"));
-        }
         let mut old = None;
         let target = match fs::metadata(path) {
+            // A redirected standard output would be replaced under whoever reads it.
+            Ok(metadata) if metadata.is_file() && path.starts_with("/dev") => {
+                return Err(not_regular("a device, not a regular file"));
+            }
             Ok(metadata) if metadata.is_file() => {
                 old = Some(metadata.permissions());
                 fs::canonicalize(path)?

@@ -1,0 +1,242 @@
+"""Trains real models from PyTorch with memc and with PyTorch, and prints a table: which are accepted, and whether
+losses, the change of every weight and the set of changed tensors agree.
+
+Usage: python tests/bench/models.py [--only GLOB] [--list] [--bin FOLDER] [--out ROWS.jsonl] [--table ROWS.jsonl]
+Needs: a release build of memc and memrun; torch 2.15, torchvision 0.29, transformers 5.23, timm 1.0, safetensors, onnx.
+
+Each model (modelset.py) has random weights, reduced size and no dropout. Both exporters write it, as
+frontend/PYTORCH.md says. memc compiles it at 60 % of its unplanned peak, or at the smallest budget that it names;
+memrun takes three steps of SGD on real arrays; PyTorch takes the same steps from the same weights. The rate is the
+largest of 0.1 to 0.0001 at which PyTorch's loss changes by at most 8 %.
+
+`ok`: losses within 1e-4 (relative to the loss, where that is above 1), the change of each weight within 1 % of its
+largest element's, and exactly the tensors changed that PyTorch changes by more than rounding. `close`: tensors and
+losses agree, but some change differs by more, as of networks with batch normalisation over few values. `wrong`:
+anything else that ran. `refused`, `export`: memc's, or the exporter's, message.
+"""
+import argparse
+import contextlib
+import fnmatch
+import io
+import json
+import multiprocessing
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import warnings
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXPORTERS = ("torchscript", "dynamo")
+SECONDS = 240
+
+
+def exported(torch, model, args, path, exporter):
+    names = [f"x{i}" for i in range(len(args))]
+    more = {"dynamo": True, "optimize": False, "verbose": False} if exporter == "dynamo" else \
+        {"dynamo": False, "training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False}
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        torch.onnx.export(model, args, path, input_names=names, output_names=["out"], **more)
+    return names
+
+
+def losses_of(torch, model, args, loss, rate, steps=3):
+    """Losses of SGD steps; the model is trained by them."""
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=rate)
+    out = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        value = loss(model(*args))
+        value.backward()
+        optimizer.step()
+        out.append(value.item())
+    return out
+
+
+def trained(torch, model, start, args, loss):
+    """The rate, PyTorch's losses and its states after the steps."""
+    for rate in (0.1, 0.01, 0.001, 0.0001):
+        model.load_state_dict(start)
+        losses = losses_of(torch, model, args, loss, rate)
+        if rate == 0.0001 or all(abs(x - losses[0]) <= 0.08 * abs(losses[0]) for x in losses):
+            return rate, losses, {k: v.clone() for k, v in model.state_dict().items()}
+
+
+def goal(torch, kind, out):
+    """Labels, the loss in PyTorch, and memc's spelling of it."""
+    F = torch.nn.functional
+    torch.manual_seed(1)
+    if kind == "own":
+        return None, lambda value: value, "output"
+    if kind == "mse":
+        labels = torch.randn_like(out)
+        return labels, lambda value: F.mse_loss(value, labels), "mse"
+    axis = -1 if kind == "tokens" else 1
+    shape = list(out.shape)
+    classes = shape.pop(axis)
+    labels = torch.randint(0, classes, shape)
+    move = (lambda v: v.movedim(-1, 1)) if axis == -1 and out.ndim > 2 else (lambda v: v)
+    spelled = "cross-entropy" if out.ndim == 2 else f"cross-entropy:axis={axis}"
+    return labels, lambda value: F.cross_entropy(move(value), labels), spelled
+
+
+def run(bin_folder, name, *args):
+    return subprocess.run([str(bin_folder / name), *map(str, args)], capture_output=True, text=True, timeout=SECONDS)
+
+
+def said(result):
+    lines = [line for line in result.stderr.splitlines() if "error" in line] or result.stderr.splitlines()[-1:]
+    more = result.stderr.splitlines()
+    return " ".join((lines + more[more.index(lines[0]) + 1:])[:4])[:300] if lines else "no message"
+
+
+def compiled(bin_folder, model, loss, rate, plan, flags):
+    """The result of the first compile that has a plan: at 60 % of the peak, or at the smallest budget."""
+    args = [model, "--effort", "0", "--loss", loss, "--optimizer", f"sgd:lr={rate}", "-o", plan, *flags]
+    first = run(bin_folder, "memc", "compile", *args, "--gpu-mem", "peak*60%")
+    least = re.search(r"--gpu-mem (\d+B)", first.stderr)
+    if first.returncode == 4 and least:
+        return run(bin_folder, "memc", "compile", *args, "--gpu-mem", least[1])
+    return first
+
+
+def one(case, exporter, bin_folder, folder):
+    """A row about a model and an exporter."""
+    warnings.filterwarnings("ignore")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import numpy
+    import torch
+    from safetensors.torch import load_file
+    import modelset
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    make, args, kind, flags = modelset.MODELS[case]()
+    model = make.train()
+    row = {"model": case, "exporter": exporter}
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+    path = folder / "model.onnx"
+    try:
+        names = exported(torch, model, args, str(path), exporter)
+    except Exception as error:
+        return row | {"outcome": "export", "why": " ".join(str(error).split())[:200]}
+    model.load_state_dict(start)
+    labels, loss, spelled = goal(torch, kind, model(*args).detach())
+    rate, want, after = trained(torch, model, start, args, loss)
+    if exporter == "torchscript":
+        trainable = [n for n, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
+        (folder / "parameters.txt").write_text("\n".join(trainable))
+        flags = [*flags, "--parameters", folder / "parameters.txt"]
+    plan = folder / "model.plan"
+    result = compiled(bin_folder, path, spelled, rate, plan, flags)
+    row |= {"rate": rate, "warnings": [line for line in result.stderr.splitlines() if line.startswith("warning")]}
+    if result.returncode:
+        return row | {"outcome": "refused", "why": said(result)}
+    feeds = []
+    wanted = set(json.loads(run(bin_folder, "memrun", plan, "--plan-info", "--json").stdout)["inputs"])
+    for name, value in [*zip(names, args), ("labels", labels)]:
+        if name in wanted:
+            numpy.save(folder / f"{name}.npy", value.numpy())
+            feeds += ["--input", f"{name}=@{folder / name}.npy"]
+    result = run(bin_folder, "memrun", plan, "--steps", 3, "--json", "--save", folder / "saved", *feeds)
+    if result.returncode:
+        return row | {"outcome": "refused", "why": said(result)}
+    have = json.loads(result.stdout)["losses"]
+    return row | compared(torch, start, after, load_file(folder / "saved"), have, want)
+
+
+def compared(torch, start, after, saved, have, want):
+    row = {"loss_difference": max(abs(a - b) / max(abs(b), 1) for a, b in zip(have, want)),
+           "moved": abs(want[0] - want[-1])}
+    worst, wrong = 0.0, []
+    for name, value in saved.items():
+        if name not in after or not value.is_floating_point() or value.shape != after[name].shape:
+            continue
+        ours, theirs = (value - start[name]).double(), (after[name] - start[name]).double()
+        if not value.numel():
+            continue
+        # Gradients that are zero but for rounding move a weight by its last bits.
+        rounding = 2e-6 * max(start[name].abs().max().item(), 1e-3)
+        moved, wanted = ours.abs().max().item(), theirs.abs().max().item()
+        if (moved > 10 * rounding and wanted <= rounding) or (wanted > 10 * rounding and moved <= rounding):
+            wrong.append(name)
+        off = (ours - theirs).abs().max().item() / wanted if wanted > 10 * rounding else 0.0
+        worst = max(worst, off)
+    row |= {"change_difference": worst, "wrong_tensors": wrong[:5]}
+    if wrong or not row["loss_difference"] <= 1e-4:
+        return row | {"outcome": "wrong", "why": ", ".join(wrong[:3]) or f"losses {have} instead of {want}"}
+    return row | {"outcome": "ok" if worst <= 1e-2 else "close"}
+
+
+def child(case, exporter, bin_folder, pipe):
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            row = one(case, exporter, bin_folder, pathlib.Path(folder))
+        except Exception as error:
+            row = {"model": case, "exporter": exporter, "outcome": "failed", "why": repr(error)[:300]}
+    pipe.send(row)
+
+
+def measured(case, exporter, bin_folder):
+    """The row of a model, from a process of its own, so that none ends the others."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=child, args=(case, exporter, bin_folder, theirs))
+    process.start()
+    row = {"model": case, "exporter": exporter, "outcome": "failed", "why": f"no result within {SECONDS} s"}
+    if ours.poll(SECONDS * 2):
+        row = ours.recv()
+    process.kill()
+    process.join()
+    return row
+
+
+def table(rows):
+    cells = {}
+    for row in rows:
+        why = row.get("why", "").replace("|", "/")
+        cells.setdefault(row["model"], {})[row["exporter"]] = row["outcome"] + (f": {why[:90]}" if why else "")
+    lines = ["| model | TorchScript | dynamo |", "|---|---|---|"]
+    lines += [f"| {name} | {of.get(EXPORTERS[0], '')} | {of.get(EXPORTERS[1], '')} |" for name, of in cells.items()]
+    for exporter in EXPORTERS:
+        own = [row["outcome"] for row in rows if row["exporter"] == exporter]
+        written = [o for o in own if o != "export"]
+        right = sum(o in ("ok", "close") for o in written)
+        counts = {o: own.count(o) for o in sorted(set(own))}
+        lines.append(f"\n{exporter}: {right} of {len(written)} that it wrote are right; {counts}")
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default="*")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "target" / "release")
+    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--table", type=pathlib.Path)
+    args = parser.parse_args()
+    if args.table:
+        print(table([json.loads(line) for line in args.table.read_text().splitlines()]))
+        return
+    import modelset
+    modelset.torch.set_num_threads(1)
+    cases = [name for name in modelset.MODELS if fnmatch.fnmatch(name, args.only)]
+    if args.list:
+        print("\n".join(cases))
+        return
+    known = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out and args.out.exists() else []
+    done = {(row["model"], row["exporter"]) for row in known}
+    for case in cases:
+        for exporter in EXPORTERS:
+            if (case, exporter) in done:
+                continue
+            row = measured(case, exporter, args.bin)
+            known.append(row)
+            print(json.dumps(row), flush=True)
+            if args.out:
+                with args.out.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+    print(table(known))
+
+
+if __name__ == "__main__":
+    main()
