@@ -21,7 +21,8 @@ pub(crate) fn of(domain: &str, op: &str) -> Option<&'static str> {
 const ORT_MODULE: &str = "this is an ORTModule graph; generate training artifacts instead";
 const CONTROL_FLOW: &str =
     "what it does depends on data; write Where, or a condition or trip count that shapes decide";
-const DEPENDS_ON_DATA: &str =
+/// Advice on operators whose results have as many elements as data say.
+pub(crate) const DEPENDS_ON_DATA: &str =
     "its result's shape depends on data; keep the shape, and mask elements with Where or Mul";
 const SEQUENCE: &str = "an optional value must be there or not; leave the operator out";
 const STRINGS: &str = "strings cannot be trained on; turn them into numbers before, and feed those";
@@ -36,7 +37,7 @@ fn standard(op: &str) -> Option<&'static str> {
         "If" | "Loop" | "Scan" | "SequenceMap" => CONTROL_FLOW,
 
         "Det" => "write the products of its expansion with Mul and Sub",
-        "NonZero" | "Compress" | "Unique" | "NonMaxSuppression" => DEPENDS_ON_DATA,
+        "Compress" | "Unique" | "NonMaxSuppression" => DEPENDS_ON_DATA,
         "Optional" | "OptionalGetElement" | "OptionalHasElement" => SEQUENCE,
         "StringConcat" | "StringNormalizer" | "StringSplit" | "RegexFullMatch" | "TfIdfVectorizer" => STRINGS,
         "QuantizeLinear"

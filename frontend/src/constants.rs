@@ -79,9 +79,28 @@ pub(crate) fn select(cond: &Literal, a: &Literal, b: &Literal) -> Option<Literal
     Literal::from_ints(a.ty.dtype, &shape, &values).ok()
 }
 
-/// Conversion to another element type; floats are truncated and must fit.
+/// Conversion of a small constant to another element type.
 pub(crate) fn cast(x: &Literal, to: DType) -> Option<Literal> {
     small(&x.ty)?;
+    convert(x, to)
+}
+
+/// Conversion to another element type, of a constant of any size. Floats become integers by truncation, which
+/// must fit, and shorter floats by rounding to the nearest; integers become short floats where that is exact.
+pub(crate) fn convert(x: &Literal, to: DType) -> Option<Literal> {
+    if x.ty.dtype == to {
+        return Some(x.clone());
+    }
+    let short = matches!(to, DType::F16 | DType::BF16);
+    if let Some(floats) = x.floats().filter(|_| to.is_float()) {
+        return Literal::from_rounded(to, &x.ty.shape, floats).ok();
+    }
+    if short {
+        // Below 2^24 an integer is an f32, so that it is rounded once.
+        let exact = |v: i64| (v.unsigned_abs() <= 1 << 24).then_some(v as f32);
+        let floats: Vec<f32> = x.ints()?.into_iter().map(exact).collect::<Option<_>>()?;
+        return Literal::from_rounded(to, &x.ty.shape, floats).ok();
+    }
     let values = match x.floats() {
         // Every float below 2^63 in size is an i64 once truncated.
         Some(floats) if to.is_int() => {
@@ -96,6 +115,22 @@ pub(crate) fn cast(x: &Literal, to: DType) -> Option<Literal> {
         return Literal::from_floats(&x.ty.shape, &floats).ok();
     }
     Literal::from_ints(to, &x.ty.shape, &values).ok()
+}
+
+/// Positions of the elements that are not zero, one row per axis.
+pub(crate) fn nonzero(x: &Literal) -> Option<Literal> {
+    small(&x.ty)?;
+    let set: Vec<bool> = match x.floats() {
+        Some(floats) => floats.into_iter().map(|v| v != 0.0).collect(),
+        None => x.ints()?.into_iter().map(|v| v != 0).collect(),
+    };
+    let found: Vec<u64> = set.iter().zip(0..).filter(|&(&set, _)| set).map(|(_, at)| at).collect();
+    let axes = x.ty.shape.iter().zip(strides(&x.ty));
+    let rows = axes.flat_map(|(&extent, stride)| {
+        found.iter().map(move |at| (at / stride.unsigned_abs().max(1) % extent.max(1)) as i64)
+    });
+    let rows: Vec<i64> = rows.collect();
+    Literal::from_ints(DType::I64, &[x.ty.rank() as u64, found.len() as u64], &rows).ok()
 }
 
 /// The same elements under another shape with the same number of elements; any element type.
@@ -268,6 +303,18 @@ mod tests {
         assert_eq!(concat(&vec![part; 3]), None);
     }
 
+    /// Positions are listed axis by axis in the order of the elements; NaN is not zero, and a scalar has no
+    /// axes.
+    #[test]
+    fn positions_of_what_is_not_zero() {
+        let m = ints(&[2, 3], &[0, 5, 0, 7, 0, -1]);
+        assert_eq!(nonzero(&m), Some(ints(&[2, 3], &[0, 1, 1, 1, 0, 2])));
+        let floats = Literal::from_floats(&[3], &[-0.0, f32::NAN, 2.0]).expect("floats");
+        assert_eq!(nonzero(&floats), Some(ints(&[1, 2], &[1, 2])));
+        assert_eq!(nonzero(&ints(&[0, 4], &[])), Some(ints(&[2, 0], &[])));
+        assert_eq!(nonzero(&ints(&[], &[3])), Some(ints(&[0, 1], &[])));
+    }
+
     /// Vectors are gathered (also from the end), concatenated, sliced and counted up.
     #[test]
     fn shape_arithmetic() {
@@ -286,6 +333,11 @@ mod tests {
         let floats = Literal::from_floats(&[2], &[-1.5, 8.0]).expect("floats");
         assert_eq!(cast(&floats, DType::I64).expect("cast"), ints(&[2], &[-1, 8]));
         assert_eq!(cast(&Literal::from_floats(&[1], &[f32::NAN]).expect("nan"), DType::I64), None);
+        let halves = cast(&floats, DType::BF16).expect("bf16");
+        assert_eq!((halves.ty.dtype, halves.floats()), (DType::BF16, Some(vec![-1.5, 8.0])));
+        assert_eq!(cast(&halves, DType::F32), Some(floats));
+        assert_eq!(cast(&v, DType::F16).expect("f16").floats(), Some(vec![4.0, 16.0, 32.0]));
+        assert_eq!(cast(&ints(&[], &[(1 << 24) + 1]), DType::BF16), None);
         assert_eq!(range(DType::I64, 5, 0, -2).expect("range").ints(), Some(vec![5, 3, 1]));
         assert_eq!(range(DType::I64, 0, 5, -2).expect("range").ints(), Some(vec![]));
         assert!(

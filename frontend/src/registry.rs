@@ -110,6 +110,7 @@ const ROWS: &[Row] = &[
     ("", "Mul", 7, |n| ew::binary(n, OpKind::Mul {})),
     ("", "Neg", 6, |n| ew::unary(n, OpKind::Neg {})),
     ("", "NegativeLogLikelihoodLoss", 12, loss::negative_log_likelihood),
+    ("", "NonZero", 9, index::nonzero),
     ("", "Not", 1, |n| ew::unary(n, OpKind::Not {})),
     ("", "OneHot", 9, block::one_hot),
     ("", "Or", 7, |n| ew::binary(n, OpKind::Or {})),

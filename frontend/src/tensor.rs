@@ -165,6 +165,16 @@ impl Literal {
         Literal::new(TensorType::new(DType::F32, shape), bytes)
     }
 
+    /// A literal of float type `dtype`, to whose elements `values` are rounded.
+    pub(crate) fn from_rounded(dtype: DType, shape: &[u64], values: Vec<f32>) -> Result<Literal, Fault> {
+        let mut bytes = Vec::with_capacity(values.len().saturating_mul(dtype.bytes() as usize));
+        for v in values {
+            let element = Scalar::Float(F32(v)).to_bytes(dtype);
+            bytes.extend(element.ok_or_else(|| format!("{dtype} is no float type"))?);
+        }
+        Literal::new(TensorType::new(dtype, shape), bytes)
+    }
+
     /// The elements as 64-bit integers; `None` for floats.
     pub(crate) fn ints(&self) -> Option<Vec<i64>> {
         match self.ty.dtype {

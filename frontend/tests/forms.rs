@@ -229,6 +229,38 @@ fn plain_graphs_are_imported_as_they_are() {
     assert_eq!((names, module.states.len(), module.order.len()), (vec!["y", "same", "shape"], 0, 1));
 }
 
+/// The positions in a constant mask are a constant, which picks what it picks; those in data are refused.
+#[test]
+fn nonzero_of_constants() {
+    let mask = tensor("mask", 9, &[3], &[1, 0, 1]);
+    let nodes = [
+        node("NonZero", "z", &["mask"], &["rows"], &[]),
+        node("Transpose", "t", &["rows"], &["columns"], &[]),
+        node("Squeeze", "s", &["columns"], &["flat"], &[]),
+        node("Gather", "g", &["v", "flat"], &["y"], &[]),
+    ];
+    assert_eq!(ops(&[mask], &nodes), ["gather %v, %flat {axis = 0} : f32[2]"]);
+    let mut graph = small_step();
+    graph.nodes.push(node("NonZero", "z", &["x"], &["y"], &[]));
+    let refused = import_bytes(&graph.model(), &ImportOptions::default()).expect_err("data").to_string();
+    assert!(refused.contains("small constants only") && refused.contains("mask elements"), "{refused}");
+}
+
+/// A filled constant has the element type of its value.
+#[test]
+fn short_floats_fill_constants() {
+    let shape = tensor("shape", 7, &[1], &3i64.to_le_bytes());
+    let half = tensor("", 16, &[1], &0x3fc0u16.to_le_bytes());
+    let value = [field(1, "value"), field(5, half), int(20, 4)].concat();
+    let nodes = [
+        node("ConstantOfShape", "c", &["shape"], &["c"], &[value]),
+        node("Cast", "d", &["c"], &["d"], &[int_attr("to", 1)]),
+        node("Mul", "n", &["v", "d"], &["y"], &[]),
+    ];
+    let made = ops(&[shape], &nodes);
+    assert_eq!(made, ["mul %v, %d : f32[3]"]);
+}
+
 /// A sequence cut at import is only its parts; positions count from the end when negative.
 #[test]
 fn sequences_are_cut_at_import() {

@@ -6,7 +6,8 @@ mod wire;
 use std::path::Path;
 
 use memc_frontend::{Import, ImportError, ImportOptions, import, import_bytes};
-use memc_ir::{Feed, Init, Module, OpKind, OutputRole, Role, ValueId};
+use memc_ir::attr::{F32, Scalar};
+use memc_ir::{Blob, Feed, Init, Module, OpKind, OutputRole, Role, ValueId};
 use memc_reference::{Data, Env, Tensor64, run};
 use wire::*;
 
@@ -164,6 +165,85 @@ fn counts_and_rates_that_are_inputs() {
         ],
     );
     assert_eq!(next(&m, &all, "v"), [2.0, 8.0]);
+}
+
+/// Casts in the initialization graph give the state's type to random, filled and stored contents.
+#[test]
+fn initialization_graphs_cast() {
+    let to = |code| [int_attr("to", code)];
+    let shape = || ints_attr("shape", &[2]);
+    let filled =
+        [field(1, "value"), field(5, tensor("", 1, &[1], &1.5f32.to_le_bytes())), int(20, 4)].concat();
+    let cases: [(Vec<Vec<u8>>, i64, Result<Init, &str>); 6] = [
+        (
+            vec![
+                node(
+                    "RandomNormal",
+                    "r",
+                    &[],
+                    &["a"],
+                    &[shape(), float_attr("scale", 0.5), float_attr("seed", 1.0)],
+                ),
+                node("Cast", "c", &["a"], &["start"], &to(16)),
+            ],
+            16,
+            Ok(Init::Normal { seed: 1, mean: F32(0.0), std: F32(0.5) }),
+        ),
+        (
+            vec![node(
+                "RandomUniform",
+                "r",
+                &[],
+                &["start"],
+                &[shape(), int_attr("dtype", 10), float_attr("seed", 1.0)],
+            )],
+            10,
+            Ok(Init::Uniform { seed: 1, low: F32(0.0), high: F32(1.0) }),
+        ),
+        (
+            vec![
+                node("ConstantOfShape", "f", &["dims"], &["a"], &[filled]),
+                node("Cast", "c", &["a"], &["start"], &to(16)),
+            ],
+            16,
+            Ok(Init::Fill(Scalar::Float(F32(1.5)))),
+        ),
+        (
+            vec![node("Cast", "c", &["stored"], &["start"], &to(16))],
+            16,
+            Ok(Init::Data(Blob::new([0x80, 0x3f, 0x00, 0xc0]))),
+        ),
+        (vec![node("Cast", "c", &["stored"], &["start"], &to(16))], 10, Err("gives bf16")),
+        (vec![node("RandomNormal", "r", &[], &["start"], &[shape()])], 16, Err("makes f32")),
+    ];
+    for (nodes, code, want) in cases {
+        let mut trained = small_training();
+        trained.main.inputs.push(value("h", code, &["2"]));
+        trained.main.nodes.push(node("Identity", "keep", &["h"], &["h_out"], &[]));
+        trained.main.outputs.push(value("h_out", code, &["2"]));
+        let stored: Vec<u8> = [1f32, -2.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+        trained.initialization = Graph {
+            nodes,
+            outputs: vec![value("start", code, &["2"])],
+            initializers: vec![
+                tensor("stored", 1, &[2], &stored),
+                tensor("dims", 7, &[1], &2i64.to_le_bytes()),
+            ],
+            ..Graph::default()
+        };
+        trained.bindings.push((3, "h", "start"));
+        match want {
+            Ok(init) => {
+                let m = imported(&trained).module;
+                let state = m.states.values().find(|s| m.values[s.value].name == "h");
+                assert_eq!(state.map(|s| &s.init), Some(&init));
+            }
+            Err(part) => {
+                let error = import_bytes(&trained.model(), &ImportOptions::default()).expect_err(part);
+                assert!(error.to_string().contains(part), "{error}");
+            }
+        }
+    }
 }
 
 /// A parameter that nothing updates is frozen; another constant is none of the states.

@@ -1,19 +1,21 @@
 //! Initial contents by the standard's initialization graph.
 //!
 //! The graph is not executed: each bound output must come from one generating node, which becomes the
-//! generator of a state's initial content, so that a model of any size is a file of kilobytes.
+//! generator of a state's initial content, so that a model of any size is a file of kilobytes. Casts between
+//! the two make the generator's element type that of the state.
 
 use std::collections::BTreeMap;
 
 use memc_ir::attr::{F32, Scalar};
-use memc_ir::{Blob, Init, TensorType};
+use memc_ir::{Blob, DType, Init, TensorType};
 
+use crate::constants::convert;
 use crate::error::{Fault, ImportError};
 use crate::initial::name_seed;
 use crate::model::{Attr, Graph, Node, Tensor};
 use crate::ops::random::seed_bits;
 use crate::source::Source;
-use crate::tensor::Literal;
+use crate::tensor::{Literal, dtype};
 
 /// The initial content that `bindings` give each name; `types` has the names' types, `seed` serves nodes
 /// without one.
@@ -61,9 +63,10 @@ struct Makers<'a> {
 impl Makers<'_> {
     fn init(&self, key: &str, value: &str, ty: &TensorType) -> Result<Init, Fault> {
         let mut at = value;
+        let mut casts = Casts { ty, to: Vec::new() };
         // Each turn of the loop passes another node, unless the graph has a cycle.
         for _ in 0..=self.nodes.len() {
-            if let Some(init) = self.stored(at, ty)? {
+            if let Some(init) = self.stored(at, &casts)? {
                 return Ok(init);
             }
             let Some(node) = self.nodes.get(at) else {
@@ -71,21 +74,25 @@ impl Makers<'_> {
             };
             match (node.domain.as_str(), node.op.as_str()) {
                 ("", "Identity") => at = node.inputs.first().map_or("", String::as_str),
+                ("", "Cast") => {
+                    casts.add(node)?;
+                    at = node.inputs.first().map_or("", String::as_str);
+                }
                 ("", "RandomNormal") => {
-                    shaped(node, ty)?;
+                    shaped(node, &casts)?;
                     let (mean, std) = (node.float("mean", 0.0)?, node.float("scale", 1.0)?);
                     return Ok(Init::Normal { seed: self.seed(node, key)?, mean: F32(mean), std: F32(std) });
                 }
                 ("", "RandomUniform") => {
-                    shaped(node, ty)?;
+                    shaped(node, &casts)?;
                     let (low, high) = (node.float("low", 0.0)?, node.float("high", 1.0)?);
                     return Ok(Init::Uniform { seed: self.seed(node, key)?, low: F32(low), high: F32(high) });
                 }
-                ("", "ConstantOfShape") => return self.filled(node, ty),
+                ("", "ConstantOfShape") => return self.filled(node, &casts),
                 _ => {
                     return Err(Fault::Bad(format!(
                         "{} is not supported there; supported are RandomNormal, RandomUniform, \
-                         ConstantOfShape, Constant and Identity",
+                         ConstantOfShape, Constant, Cast and Identity",
                         node.label()
                     )));
                 }
@@ -116,15 +123,17 @@ impl Makers<'_> {
         Literal::stored(tensor.clone(), self.source.folder).map(Some)
     }
 
-    fn stored(&self, name: &str, ty: &TensorType) -> Result<Option<Init>, Fault> {
-        match self.literal(name)? {
-            None => Ok(None),
-            Some(l) if l.ty == *ty => Ok(Some(Init::Data(Blob::new(l.data)))),
-            Some(l) => Err(Fault::Bad(format!("`{name}` is {}, but it must be {ty}", l.ty))),
+    fn stored(&self, name: &str, casts: &Casts<'_>) -> Result<Option<Init>, Fault> {
+        let Some(literal) = self.literal(name)? else { return Ok(None) };
+        let converted = casts.apply(literal, name)?;
+        if converted.ty != *casts.ty {
+            return Err(Fault::Bad(format!("`{name}` is {}, but it must be {}", converted.ty, casts.ty)));
         }
+        Ok(Some(Init::Data(Blob::new(converted.data))))
     }
 
-    fn filled(&self, node: &Node, ty: &TensorType) -> Result<Init, Fault> {
+    fn filled(&self, node: &Node, casts: &Casts<'_>) -> Result<Init, Fault> {
+        let ty = casts.ty;
         let shape = node.inputs.first().map_or("", String::as_str);
         let dims = self.literal(shape)?.and_then(|l| l.ints());
         let dims = dims.ok_or_else(|| format!("the shape of {} is not constant", node.label()))?;
@@ -134,6 +143,7 @@ impl Makers<'_> {
             Some(Attr::Tensor(t)) => Literal::stored(t.clone(), self.source.folder)?,
             Some(other) => return Err(other.ill_typed("value", "a tensor")),
         };
+        let value = casts.apply(value, &node.label())?;
         if value.ty.dtype != ty.dtype {
             return Err(Fault::Bad(format!(
                 "{} gives {}, but it must be {ty}",
@@ -158,10 +168,38 @@ impl Makers<'_> {
     }
 }
 
-/// Whether a random node makes what is bound to it.
-fn shaped(node: &Node, ty: &TensorType) -> Result<(), Fault> {
-    if !matches!(node.attrs.get("dtype"), None | Some(Attr::Int(1))) {
-        return Err(Fault::Bad(format!("{} makes another element type than float", node.label())));
+/// Casts between a generating node and the state of type `ty` that it is bound to, the last one first.
+struct Casts<'a> {
+    ty: &'a TensorType,
+    to: Vec<DType>,
+}
+
+impl Casts<'_> {
+    fn add(&mut self, node: &Node) -> Result<(), Fault> {
+        let to = dtype(i32::try_from(node.int("to", 0)?).unwrap_or(0))?;
+        if self.to.is_empty() && to != self.ty.dtype {
+            return Err(Fault::Bad(format!("{} gives {to}, but it must be {}", node.label(), self.ty)));
+        }
+        self.to.push(to);
+        Ok(())
+    }
+
+    /// `literal`, the content of `name`, after the casts.
+    fn apply(&self, literal: Literal, name: &str) -> Result<Literal, Fault> {
+        self.to.iter().rev().try_fold(literal, |x, &to| {
+            convert(&x, to).ok_or_else(|| Fault::Bad(format!("{name} is {}, which does not fit {to}", x.ty)))
+        })
+    }
+}
+
+/// Whether a random node makes what is bound to it, up to casts between float types: the generator rounds
+/// once, to the state's type.
+fn shaped(node: &Node, casts: &Casts<'_>) -> Result<(), Fault> {
+    let ty = casts.ty;
+    let made = dtype(i32::try_from(node.int("dtype", 1)?).unwrap_or(0))?;
+    let own = casts.to.is_empty() && made != ty.dtype;
+    if own || !made.is_float() || !casts.to.iter().all(|to| to.is_float()) {
+        return Err(Fault::Bad(format!("{} makes {made}, but it must be {ty}", node.label())));
     }
     match node.attrs.get("shape") {
         Some(Attr::Ints(dims)) => fits(node, dims, ty),

@@ -3,9 +3,10 @@
 use memc_ir::OpKind;
 use memc_ir::attr::ScatterMode;
 
+use crate::advice::DEPENDS_ON_DATA;
 use crate::constants;
 use crate::context::{Done, NodeCx};
-use crate::error::Fault;
+use crate::error::{Fault, unsupported};
 
 /// `Gather`.
 pub(crate) fn gather(n: &mut NodeCx<'_, '_>) -> Done {
@@ -51,6 +52,14 @@ pub(crate) fn gather_nd(n: &mut NodeCx<'_, '_>) -> Done {
     let operands = [n.operand(0)?, n.operand(1)?];
     let batch_dims = n.int("batch_dims", 0)?;
     n.finish(OpKind::GatherNd { batch_dims }, &operands)
+}
+
+/// `NonZero` of a constant: a constant.
+pub(crate) fn nonzero(n: &mut NodeCx<'_, '_>) -> Done {
+    match n.literal(0).and_then(|x| constants::nonzero(&x)) {
+        Some(positions) => n.fold(0, positions),
+        None => unsupported(format!("it can be imported of small constants only; {DEPENDS_ON_DATA}")),
+    }
 }
 
 /// `TopK`: values, picked at the positions, and positions.

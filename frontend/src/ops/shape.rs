@@ -51,7 +51,7 @@ fn filled(n: &mut NodeCx<'_, '_>, ty: TensorType, value: Scalar) -> Done {
     }
     let count = count as usize;
     let literal = match value {
-        Scalar::Float(F32(v)) => Literal::from_floats(&ty.shape, &vec![v; count])?,
+        Scalar::Float(F32(v)) => Literal::from_rounded(ty.dtype, &ty.shape, vec![v; count])?,
         Scalar::Int(v) => Literal::from_ints(ty.dtype, &ty.shape, &vec![v; count])?,
     };
     n.fold(0, literal)
