@@ -49,7 +49,7 @@ fn main() -> ExitCode {
             });
         }
     };
-    if let Err(e) = ctrlc::set_handler(handler) {
+    if let Err(e) = memc_support::on_interrupt(handler) {
         say(&format!("warning: interrupts end memc at once: {e}"));
     }
     std::panic::set_hook(Box::new(|info| say(&format!("memc: internal error: {info}"))));

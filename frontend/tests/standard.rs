@@ -174,7 +174,8 @@ fn initialization_graphs_cast() {
     let shape = || ints_attr("shape", &[2]);
     let filled =
         [field(1, "value"), field(5, tensor("", 1, &[1], &1.5f32.to_le_bytes())), int(20, 4)].concat();
-    let cases: [(Vec<Vec<u8>>, i64, Result<Init, &str>); 6] = [
+    type Case = (Vec<Vec<u8>>, i64, Result<Init, &'static str>);
+    let cases: [Case; 6] = [
         (
             vec![
                 node(

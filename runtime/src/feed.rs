@@ -62,6 +62,8 @@ pub struct Feeder {
     done: u64,
     /// The step whose data is in the tables' buffers.
     ready: u64,
+    /// Whether some of the data can be read once only.
+    is_stream: bool,
 }
 
 #[derive(Debug)]
@@ -127,9 +129,11 @@ impl Feeder {
         }
         let limits = legal::of(plan, program);
         let (mut tables, mut fixed): (Vec<Table>, BTreeMap<&str, Vec<u8>>) = Default::default();
+        let mut is_stream = false;
         for (&name, source) in &given {
             let Some(Wanted { micros, ty, inputs, .. }) = wanted.get(name) else { continue };
             let mut array = Array::open(source, name, ty)?;
+            is_stream |= array.is_stream();
             let mut legal: Vec<Legal> =
                 inputs.iter().filter_map(|i| limits.get(i)).flatten().cloned().collect();
             legal.dedup();
@@ -147,6 +151,7 @@ impl Feeder {
             tables.push(Table { name: name.to_owned(), ty: (*ty).clone(), array, order, legal, buffers });
         }
         alike(&tables, options)?;
+        not_paired(&tables, &fixed, &wanted)?;
         let mut feeder = Feeder {
             inputs: Vec::new(),
             tables,
@@ -158,6 +163,7 @@ impl Feeder {
             rates: Rates { rate: options.lr.clone(), plan: 0.0, list: Vec::new() },
             done: options.done,
             ready: 0,
+            is_stream,
         };
         if let Rate::File(path) = &options.lr {
             feeder.rates.list = rates(path, options)?;
@@ -202,7 +208,7 @@ impl Feeder {
 
     /// Whether some of the data can be read once only.
     pub fn is_stream(&self) -> bool {
-        self.tables.iter().any(|table| table.array.is_stream())
+        self.is_stream
     }
 
     /// Steps of a pass over the data, and what a pass leaves unread, in words; `None` where there is no data
@@ -427,6 +433,36 @@ fn alike(tables: &[Table], options: &FeedOptions) -> Result<(), Error> {
         other.name,
         count(other),
     )))
+}
+
+/// Refuses an array of exactly one batch beside an array of more samples: its rows would be paired with other
+/// samples at every step. Rows that are all the same pair with any sample.
+fn not_paired(
+    tables: &[Table],
+    fixed: &BTreeMap<&str, Vec<u8>>,
+    wanted: &BTreeMap<&str, Wanted<'_>>,
+) -> Result<(), Error> {
+    let Some(table) = tables.iter().find(|table| table.order.batch > 1 && table.order.steps() > 1) else {
+        return Ok(());
+    };
+    for (name, bytes) in fixed {
+        let Some(ty) = wanted.get(name).map(|wanted| wanted.ty) else { continue };
+        let rows = ty.shape.first().copied().unwrap_or(1).max(1);
+        if table.ty.shape.first() != Some(&rows) {
+            continue;
+        }
+        let row = usize::try_from(ty.bytes() / rows).unwrap_or(usize::MAX).max(1);
+        let mut all = bytes.chunks(row);
+        let first = all.next();
+        if all.any(|other| Some(other) != first) {
+            return Err(Error::Data(format!(
+                "input `{name}` has one batch of {rows} samples, which every step would read again, and input \
+                 `{}` has {} samples; give both the same number",
+                table.name, table.order.units
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The rates of a file, one for each step.

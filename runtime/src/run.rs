@@ -6,9 +6,11 @@ use std::{
 };
 
 use memc_gpu::LibraryOptions;
+use memc_ir::TensorType;
 use memc_plan::{Plan, PlanFile};
 use memc_support::Replace;
 
+use crate::saves;
 use crate::shadow::Shadow;
 use crate::steps::{Steps, Stop, Tracing};
 use crate::{
@@ -90,6 +92,8 @@ pub trait Watch {
     fn step(&mut self, step: &Step);
     /// The run comes to a stage.
     fn stage(&mut self, _stage: Stage) {}
+    /// The states after step `step` are in a file.
+    fn saved(&mut self, _path: &Path, _step: u64) {}
     /// Something the user should know.
     fn note(&mut self, text: &str);
     /// Whether to end the run before the next step.
@@ -187,6 +191,7 @@ pub fn run_on(
         return Err(Error::Usage("--verify reads the data twice, which a pipe cannot be".to_owned()));
     }
     let synthetic = feeder.synthetic().to_vec();
+    saves::check_names(options, initial.step(), most)?;
     try_files(plan, options)?;
     let mut again = options.verify.then(|| Feeder::new(plan, &program, &feed)).transpose()?;
     watch.stage(Stage::Before("reserving memory, preparing kernels"));
@@ -207,37 +212,45 @@ pub fn run_on(
     watch.stage(Stage::Steps);
     watch.steps(most);
     let trace = Tracing { file, device: device.name(), path: options.trace.as_deref() };
-    let mut run =
-        Steps { options, program: &program, trace, most, done: 0, saved: None, collectors: Vec::new() };
-    run.collect(collected)?;
-    let steps = match run.all(&mut session, shadow.as_mut(), watch) {
+    let mut run = Steps::new(options, &program, trace, most, collected)?;
+    let result = run.all(&mut session, shadow.as_mut(), watch);
+    let collections = run.finish_collections();
+    let steps = match result {
         Ok(steps) => steps,
-        Err(Stop::Whole(error)) => {
-            rescue(session, plan, options, run.done, watch);
-            return Err(error);
-        }
-        Err(Stop::Broken(error)) => {
-            run.tell_what_is_left(watch);
-            return Err(error);
+        Err(stop) => {
+            let (Stop::Whole(error) | Stop::Broken(error)) = &stop;
+            if let Err(other) = &collections
+                && other.to_string() != error.to_string()
+            {
+                watch.note(&other.to_string());
+            }
+            run.tell_what_is_left(watch, matches!(stop, Stop::Broken(_)));
+            return Err(match stop {
+                Stop::Broken(error) => error,
+                Stop::Whole(error) => {
+                    rescue(session, plan, options, run.done, watch);
+                    error
+                }
+            });
         }
     };
-    run.finish_collections()?;
 
     watch.stage(Stage::After("storing outputs and states"));
-    if !outputs.is_empty() && steps == 0 {
+    if steps == 0 && most > 0 && !(outputs.is_empty() && options.collect.is_empty()) {
         watch.note("the run was interrupted before its first step: no output was written");
     }
     if options.trace.is_some() && steps < most {
         watch.note("the run was interrupted before the step whose trace was asked for");
     }
-    for (index, path) in outputs {
-        if let Some(ty) = program.types.outputs.get(index)
-            && steps > 0
-        {
-            output::write(path, ty, session.output(index))?;
-        }
+    let outputs = last_outputs(&program, &session, outputs);
+    let save = options.save.as_deref().filter(|_| steps > 0 || most == 0);
+    let done = session.steps_done();
+    finish(session, shadow.map(|shadow| (shadow, &*program)), plan, save)?;
+    save.iter().for_each(|path| watch.saved(path, done));
+    collections?;
+    if steps > 0 {
+        outputs.iter().try_for_each(|(path, ty, bytes)| output::write(path, ty, bytes))?;
     }
-    finish(session, shadow.map(|shadow| (shadow, &*program)), plan, options.save.as_deref())?;
     Ok(Report {
         device: device.name(),
         threads: device.threads(),
@@ -246,6 +259,17 @@ pub fn run_on(
         verified: options.verify,
         interrupted: steps < most,
     })
+}
+
+/// Outputs of the last step, each with its file.
+fn last_outputs<'p>(
+    program: &'p Program,
+    session: &Session<'_>,
+    wanted: Vec<(usize, &'p Path)>,
+) -> Vec<(&'p Path, &'p TensorType, Vec<u8>)> {
+    let output =
+        |(index, path)| Some((path, program.types.outputs.get(index)?, session.output(index).to_vec()));
+    wanted.into_iter().filter_map(output).collect()
 }
 
 /// The data that the options ask for.
@@ -304,9 +328,12 @@ fn rescue(session: Session<'_>, plan: &Plan, options: &RunOptions, steps: u64, w
     let done = session.steps_done();
     let shown = path.display();
     match finish(session, None, plan, Some(path)) {
-        Ok(()) => watch.note(&format!(
-            "the state after step {done} is saved in {shown}, and --resume {shown} goes on from there"
-        )),
+        Ok(()) => {
+            watch.saved(path, done);
+            watch.note(&format!(
+                "the state after step {done} is saved in {shown}, and --resume {shown} goes on from there"
+            ));
+        }
         Err(error) => watch.note(&format!("the state after step {done} could not be saved: {error}")),
     }
 }
@@ -338,7 +365,8 @@ fn try_files(plan: &Plan, options: &RunOptions) -> Result<(), Error> {
     if let Some(path) = &options.save {
         drop(StateWriter::create(path, plan, 0)?);
     }
-    if let Some(path) = &options.trace {
+    let outputs = options.outputs.iter().chain(&options.collect).map(|(_, path)| path);
+    for path in outputs.chain(&options.trace) {
         drop(Replace::begin(path).map_err(|error| Error::io(path, error))?);
     }
     Ok(())

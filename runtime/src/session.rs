@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use memc_ir::{OutputRole, attr::Scalar};
 use memc_plan::{Plan, Section, Span};
 
-use crate::state::SavedStates;
+use crate::state::Saved;
 use crate::{Device, Error, Executor, Feeder, HostSide, Initial, Program, StateWriter};
 
 /// Takes the bytes of the state with an index.
@@ -125,18 +125,25 @@ impl<'a> Session<'a> {
         self.host.feeder
     }
 
-    /// Saves the states and goes on from them: the epilogue stores them, and a prologue loads them again.
+    /// Writes the states to a file that is not in its place yet; [`Session::reload`] comes next.
     ///
     /// # Errors
-    /// Those of [`StateWriter`] and of both sections; the session is of no use then.
-    pub(crate) fn save(&mut self, path: &Path, plan: &Plan) -> Result<(), Error> {
+    /// Those of [`StateWriter`] and of the epilogue; the session is of no use then.
+    pub(crate) fn store(&mut self, path: &Path, plan: &Plan) -> Result<Saved, Error> {
         let mut writer = StateWriter::create(path, plan, self.host.step)?;
         let mut sink = |state: usize, bytes: &[u8]| writer.put(state, bytes);
         let mut host = Final { host: &mut self.host, sink: &mut sink };
         self.executor.run(Section::Epilogue, &mut host)?;
         self.executor.synchronize()?;
-        let saved = writer.finish(plan)?;
-        let mut host = Reloading { host: &mut self.host, saved: saved.open()? };
+        writer.written(plan)
+    }
+
+    /// Goes on from states that were just stored.
+    ///
+    /// # Errors
+    /// [`Error::Io`] and those of the prologue; the session is of no use then.
+    pub(crate) fn reload(&mut self, saved: &mut Saved) -> Result<(), Error> {
+        let mut host = Reloading { host: &mut self.host, saved };
         self.executor.run(Section::Prologue, &mut host)?;
         self.executor.synchronize()
     }
@@ -208,7 +215,7 @@ impl HostSide for Host<'_> {
 /// The host's end of a prologue that follows an epilogue.
 struct Reloading<'h, 'a> {
     host: &'h mut Host<'a>,
-    saved: SavedStates,
+    saved: &'h mut Saved,
 }
 
 impl HostSide for Reloading<'_, '_> {

@@ -278,50 +278,57 @@ impl StateWriter {
     /// Puts the file in its place.
     ///
     /// # Errors
-    /// [`Error::Plan`] if a state was not written, [`Error::Io`]; the target is then what it was, except that
-    /// a file system may fail to synchronise the folder after the rename.
-    pub fn finish(self, plan: &Plan) -> Result<Saved, Error> {
+    /// Those of [`StateWriter::written`] and [`Saved::publish`].
+    pub fn finish(self, plan: &Plan) -> Result<(), Error> {
+        self.written(plan)?.publish()
+    }
+
+    /// The whole file, which is not in its place yet.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] if a state was not written.
+    pub(crate) fn written(self, plan: &Plan) -> Result<Saved, Error> {
         let states = plan.states.iter().zip(&self.places);
         let left = states.filter(|(_, place)| matches!(place, Some((_, false))));
         let left: Vec<&str> = left.map(|(state, _)| state.name.as_str()).collect();
         if !left.is_empty() {
             return Err(Error::Plan(format!("the plan's epilogue does not store {}", list(&left))));
         }
-        self.file.finish().map_err(|e| Error::io(&self.target, e))?;
         let places = self.places.into_iter().map(|place| place.map(|(range, _)| range)).collect();
-        Ok(Saved { path: self.target, places })
+        Ok(Saved { path: self.target, file: self.file, places })
     }
 }
 
-/// A state file that was written.
+/// A whole state file that waits to be put in its place. Dropping it leaves the target as it was.
 #[derive(Debug)]
-pub struct Saved {
+pub(crate) struct Saved {
     path: PathBuf,
+    file: Replace,
     /// For each state of the plan, its place in the file.
     places: Vec<Option<Range<u64>>>,
 }
 
 impl Saved {
-    /// Opens the file to read single states.
-    pub(crate) fn open(self) -> Result<SavedStates, Error> {
-        let file = File::open(&self.path).map_err(|e| Error::io(&self.path, e))?;
-        Ok(SavedStates { saved: self, file })
+    /// The file that it will replace.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
-}
 
-/// An open state file.
-#[derive(Debug)]
-pub(crate) struct SavedStates {
-    saved: Saved,
-    file: File,
-}
+    /// Puts the file in its place.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; the target is then what it was, except that a file system may fail to synchronise the
+    /// folder after the rename.
+    pub(crate) fn publish(self) -> Result<(), Error> {
+        self.file.finish().map_err(|e| Error::io(&self.path, e))
+    }
 
-impl SavedStates {
     /// Reads the state with this index; `false` where it is not in the file.
     pub(crate) fn read(&mut self, state: usize, out: &mut [u8]) -> Result<bool, Error> {
-        let Some(Some(place)) = self.saved.places.get(state) else { return Ok(false) };
-        let done = self.file.seek(SeekFrom::Start(place.start)).and_then(|_| self.file.read_exact(out));
-        done.map_err(|e| Error::io(&self.saved.path, e))?;
+        let Some(Some(place)) = self.places.get(state) else { return Ok(false) };
+        let file = self.file.file();
+        let done = file.seek(SeekFrom::Start(place.start)).and_then(|_| file.read_exact(out));
+        done.map_err(|e| Error::io(&self.path, e))?;
         Ok(true)
     }
 }

@@ -1,15 +1,13 @@
 //! The steps of a run: data, time, comparison, saves.
 
-use std::{
-    io::Write,
-    path::{Path, PathBuf},
-};
+use std::{io::Write, path::Path};
 
 use memc_plan::{PlanFile, Span, Trace};
 use memc_support::Replace;
 
 use crate::output::Collector;
 use crate::run::{RunOptions, Step, Watch};
+use crate::saves::Saves;
 use crate::shadow::Shadow;
 use crate::{
     Error, Program, Session,
@@ -19,9 +17,9 @@ use crate::{
 
 /// Error that ends the steps.
 pub(crate) enum Stop {
-    /// Before a step began: the states are those of the last whole step.
+    /// Between two steps: the states are those of the last whole step.
     Whole(Error),
-    /// Within a step, or after it.
+    /// Within a step, or with states that are not to be kept.
     Broken(Error),
 }
 
@@ -41,26 +39,48 @@ pub(crate) struct Steps<'a> {
     /// Steps to run.
     pub(crate) most: u64,
     pub(crate) done: u64,
-    /// The last save in between, and the step after which it was made.
-    pub(crate) saved: Option<(PathBuf, u64)>,
+    /// Saves in between.
+    saves: Saves<'a>,
     /// Outputs of all steps, by index.
-    pub(crate) collectors: Vec<(usize, Collector)>,
+    collectors: Vec<(usize, Collector)>,
 }
 
-impl Steps<'_> {
-    /// Begins the files for outputs of all steps.
-    pub(crate) fn collect(&mut self, wanted: Vec<(usize, &Path)>) -> Result<(), Error> {
-        for (index, path) in wanted {
-            if let Some(ty) = self.program.types.outputs.get(index) {
-                self.collectors.push((index, Collector::begin(path, ty)?));
+impl<'a> Steps<'a> {
+    /// No step is done. Begins the files for outputs of all steps.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(crate) fn new(
+        options: &'a RunOptions,
+        program: &'a Program,
+        trace: Tracing<'a>,
+        most: u64,
+        collected: Vec<(usize, &Path)>,
+    ) -> Result<Steps<'a>, Error> {
+        let mut collectors = Vec::new();
+        for (index, path) in collected {
+            if let Some(ty) = program.types.outputs.get(index) {
+                collectors.push((index, Collector::begin(path, ty)?));
             }
         }
-        Ok(())
+        let saves = Saves::new(options, trace.file.plan());
+        Ok(Steps { options, program, trace, most, done: 0, saves, collectors })
     }
 
-    /// Puts these files in their place.
+    /// Puts the files for outputs of all steps in their place. Without a step there is nothing to put.
+    ///
+    /// # Errors
+    /// The first error; the other files are in their place all the same.
     pub(crate) fn finish_collections(&mut self) -> Result<(), Error> {
-        std::mem::take(&mut self.collectors).into_iter().try_for_each(|(_, collector)| collector.finish())
+        let collectors = std::mem::take(&mut self.collectors);
+        if self.done == 0 {
+            return Ok(());
+        }
+        let mut result = Ok(());
+        for (_, collector) in collectors {
+            result = result.and(collector.finish());
+        }
+        result
     }
 
     /// Runs all steps, each compared with the shadow run; returns their number.
@@ -72,6 +92,8 @@ impl Steps<'_> {
     ) -> Result<u64, Stop> {
         let mut noted = session.notes().len();
         let mut prepared = session.prepare();
+        // A pipe may be slow, and must not hold up the results of the step before.
+        let is_stream = session.feeder().is_stream();
         while self.done < self.most && !watch.should_stop() {
             std::mem::replace(&mut prepared, Ok(())).map_err(Stop::Whole)?;
             let last = self.done + 1 == self.most;
@@ -83,45 +105,63 @@ impl Steps<'_> {
             };
             let spans = spans.map_err(Stop::Broken)?;
             // The device still runs updates while the next data is read.
-            if !last {
+            if !last && !is_stream {
                 prepared = session.prepare();
             }
             // Between steps nothing waits: their updates overlap with the next one.
-            let saves =
-                self.options.save_every.is_some_and(|every| session.steps_done().is_multiple_of(every));
+            let number = session.steps_done();
+            let saves = !last && self.saves.is_due(number);
             if last || saves {
                 session.synchronize().map_err(Stop::Broken)?;
             }
             let ns = elapsed_ns(start);
             self.done += 1;
-            self.after(session, &mut shadow, traced, &spans).map_err(Stop::Broken)?;
+            self.compare(session, &mut shadow).map_err(Stop::Broken)?;
             session.notes().iter().skip(noted).for_each(|note| watch.note(note));
             noted = session.notes().len();
-            let number = session.steps_done();
             let (feeder, loss) = (session.feeder(), session.loss());
             watch.step(&Step { number, loss, ns, rate: feeder.rate(number), epoch: feeder.epoch(number) });
+            self.write_results(session, traced, &spans)?;
             self.stop_on_nan(number, loss)?;
-            if !last && saves {
-                self.save(session, number).map_err(Stop::Broken)?;
+            self.saves.publish(watch).map_err(Stop::Whole)?;
+            if saves {
+                self.saves.save(session, watch).map_err(Stop::Broken)?;
+            }
+            if !last && is_stream && !watch.should_stop() {
+                prepared = session.prepare();
             }
         }
+        self.saves.publish(watch).map_err(Stop::Whole)?;
         Ok(self.done)
     }
 
-    /// Takes and compares what a step has left.
-    fn after(
+    /// Writes the outputs and the timeline that a step has left. A file that fails is given up.
+    fn write_results(
         &mut self,
-        session: &Session<'_>,
-        shadow: &mut Option<&mut Shadow<'_>>,
+        session: &mut Session<'_>,
         traced: Option<&Path>,
         spans: &[Span],
-    ) -> Result<(), Error> {
+    ) -> Result<(), Stop> {
+        let mut result = Ok(());
+        self.collectors.retain_mut(|(index, collector)| {
+            let added = collector.add(session.output(*index));
+            let is_whole = added.is_ok();
+            if result.is_ok() {
+                result = added;
+            }
+            is_whole
+        });
         if let Some(path) = traced {
-            write_trace(path, self.trace.file, self.trace.device, spans)?;
+            result = result.and(write_trace(path, self.trace.file, self.trace.device, spans));
         }
-        for (index, collector) in &mut self.collectors {
-            collector.add(session.output(*index))?;
+        if result.is_err() {
+            session.synchronize().map_err(Stop::Broken)?;
         }
+        result.map_err(Stop::Whole)
+    }
+
+    /// Compares a step with that of the shadow run.
+    fn compare(&self, session: &Session<'_>, shadow: &mut Option<&mut Shadow<'_>>) -> Result<(), Error> {
         let Some(shadow) = shadow else { return Ok(()) };
         shadow.step()?;
         let when = format!("after step {}", session.steps_done());
@@ -132,64 +172,30 @@ impl Steps<'_> {
         Ok(())
     }
 
-    fn stop_on_nan(&self, number: u64, loss: Option<f32>) -> Result<(), Stop> {
+    fn stop_on_nan(&mut self, number: u64, loss: Option<f32>) -> Result<(), Stop> {
         let Some(loss) = loss.filter(|loss| self.options.stop_on_nan && !loss.is_finite()) else {
             return Ok(());
         };
+        let dropped = self.saves.drop_waiting();
+        let also = if dropped { ", nor are those of the save that its step began with" } else { "" };
         Err(Stop::Broken(Error::Diverged(format!(
             "the loss of step {number} is {loss}, and --stop-on-nan ends the run; its update is done, so the \
-             states \
-             are not saved"
+             states are not saved{also}"
         ))))
     }
 
-    /// Saves the states after step `number`.
-    fn save(&mut self, session: &mut Session<'_>, number: u64) -> Result<(), Error> {
-        let Some(path) = self.options.save.as_deref() else { return Ok(()) };
-        let plan = self.trace.file.plan();
-        let Some(keep) = self.options.keep else {
-            session.save(path, plan)?;
-            self.saved = Some((path.to_owned(), number));
-            return Ok(());
-        };
-        let target = numbered(path, number);
-        session.save(&target, plan)?;
-        self.saved = Some((target, number));
-        // Older ones than are to be kept.
-        let every = self.options.save_every.unwrap_or(1);
-        if let Some(old) =
-            keep.checked_mul(every).and_then(|span| number.checked_sub(span)).filter(|&n| n > 0)
-        {
-            let old = numbered(path, old);
-            match std::fs::remove_file(&old) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(Error::io(&old, error));
-                }
-                _ => {}
-            }
+    /// Puts a save that waits in its place. Says where a run can go on whose last states are lost.
+    pub(crate) fn tell_what_is_left(&mut self, watch: &mut dyn Watch, are_lost: bool) {
+        if let Err(error) = self.saves.publish(watch) {
+            watch.note(&format!("the last save is lost: {error}"));
         }
-        Ok(())
-    }
-
-    /// Says where a run that broke off can go on.
-    pub(crate) fn tell_what_is_left(&self, watch: &mut dyn Watch) {
-        if let Some((path, step)) = &self.saved {
+        if let Some((path, step)) = self.saves.last().filter(|_| are_lost) {
             let path = path.display();
             watch.note(&format!(
                 "the state after step {step} is in {path}, and --resume {path} goes on from there"
             ));
         }
     }
-}
-
-/// The file of a save in between: `states-00000100.safetensors`.
-fn numbered(path: &Path, step: u64) -> PathBuf {
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let name = match path.extension() {
-        Some(extension) => format!("{stem}-{step:08}.{}", extension.to_string_lossy()),
-        None => format!("{stem}-{step:08}"),
-    };
-    path.with_file_name(name)
 }
 
 /// Writes a step's timeline.

@@ -4,6 +4,7 @@
 //! - [`check_clash`]: refuses an output path that is an input or another output.
 //! - [`printable`]: writes control characters out, before untrusted text reaches a terminal.
 //! - [`exit_now`], [`write_stderr`]: for the handler of a signal.
+//! - [`on_interrupt`]: calls a handler when the process is asked to end.
 //! - [`TraceFile`]: a timeline in the JSON that Perfetto and Chrome's tracing read.
 //!
 //! The caller decides on messages and exit codes.
@@ -12,10 +13,12 @@ mod clash;
 mod exit;
 mod printable;
 mod replace;
+mod signals;
 mod trace;
 
 pub use clash::{PathClash, check_clash, is_same_file};
 pub use exit::{exit_now, write_stderr};
 pub use printable::printable;
 pub use replace::{Replace, abandon, has_replaced};
+pub use signals::on_interrupt;
 pub use trace::{TraceFile, TraceSpan};

@@ -338,7 +338,11 @@ impl Cli {
         let read = self.init.iter().chain(resume).map(PathBuf::as_path);
         let written = self.outputs.iter().chain(&self.collect).map(|(_, path)| path);
         let outputs = written.chain(&self.save).chain(&self.trace).chain(&self.metrics);
-        let inputs = paths(&self.inputs).chain(read).chain([self.plan()]);
+        let rates = match &self.lr {
+            Some(Rate::File(path)) => Some(path.as_path()),
+            _ => None,
+        };
+        let inputs = paths(&self.inputs).chain(read).chain(rates).chain([self.plan()]);
         no_clash(inputs, outputs.map(PathBuf::as_path))
     }
 

@@ -38,7 +38,7 @@ impl Stop {
     /// Message about the effect of the first interrupt.
     fn answer(&self, saves: bool) -> String {
         let what = match self.at.load(Ordering::Relaxed) {
-            BEFORE => "ending before the first step",
+            BEFORE => return "ending before the first step; once more ends at once".to_owned(),
             STEPS => "ending after this step",
             _ => {
                 return "no step is left; once more ends at once, and leaves what is not written by then"
@@ -54,7 +54,7 @@ impl Stop {
 /// process.
 pub(crate) fn end_after_step(stop: Arc<Stop>, saves: bool, line: &Line) {
     let erase = line.erase();
-    let caught = ctrlc::set_handler(move || {
+    let caught = memc_support::on_interrupt(move || {
         if stop.asked.swap(true, Ordering::Relaxed) {
             exit(erase, "nothing was saved");
         }
@@ -69,7 +69,8 @@ pub(crate) fn end_after_step(stop: Arc<Stop>, saves: bool, line: &Line) {
 /// process.
 pub(crate) fn exit_at_once(line: &Line) {
     let erase = line.erase();
-    if let Err(error) = ctrlc::set_handler(move || exit(erase, "there is no result, and nothing was written"))
+    if let Err(error) =
+        memc_support::on_interrupt(move || exit(erase, "there is no result, and nothing was written"))
     {
         note(&format!("signals cannot be caught ({error}); an interrupt may leave a temporary file"));
     }

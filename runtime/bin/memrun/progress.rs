@@ -30,8 +30,14 @@ pub(crate) struct Progress {
     rows: Option<u64>,
     /// File for one JSON object of each step, until it cannot be written.
     metrics: Option<(PathBuf, File)>,
+    /// Whether metrics are added to those of a former run.
+    goes_on: bool,
     /// Exit code of the first row that could not be printed.
-    pub(crate) unprinted: u8,
+    unprinted: u8,
+    /// Exit code of the metrics that could not be written.
+    unwritten: u8,
+    /// File of the last saved states.
+    pub(crate) saved: Option<PathBuf>,
     /// The first step whose loss is not a finite number.
     pub(crate) not_finite: Option<u64>,
 }
@@ -47,7 +53,10 @@ impl Progress {
             step_ns: Vec::new(),
             rows,
             metrics: None,
+            goes_on: false,
             unprinted: 0,
+            unwritten: 0,
+            saved: None,
             not_finite: None,
         }
     }
@@ -57,13 +66,18 @@ impl Progress {
         Progress::new(Line::new(false), None, Arc::default())
     }
 
-    /// Begins the file of metrics; a resumed run writes on behind what is there.
+    /// Opens the file of metrics; a resumed run writes on behind what is there. Another one empties it when
+    /// the steps begin.
     pub(crate) fn measure_into(&mut self, path: &Path, resumed: bool) -> Result<(), Error> {
-        let mut how = OpenOptions::new();
-        how.create(true).write(true).append(resumed).truncate(!resumed);
-        let file = how.open(path).map_err(|e| Error::io(path, e))?;
+        let file = OpenOptions::new().create(true).append(true).open(path).map_err(|e| Error::io(path, e))?;
         self.metrics = Some((path.to_owned(), file));
+        self.goes_on = resumed;
         Ok(())
+    }
+
+    /// Exit code of what the run could not print or write; 0 where nothing is missing.
+    pub(crate) fn missing(&self) -> u8 {
+        self.unprinted.max(self.unwritten)
     }
 
     /// Times of the steps, without the first if there are others: it warms up. None of no steps.
@@ -96,7 +110,7 @@ impl Progress {
         if let Err(error) = file.write_all(format!("{object}\n").as_bytes()) {
             let text = format!("{}: {error}; no more metrics are written", path.display());
             self.metrics = None;
-            self.unprinted = Error::io("", error).exit_code();
+            self.unwritten = Error::io("", error).exit_code();
             self.note(&text);
         }
     }
@@ -116,6 +130,14 @@ impl Watch for Progress {
         let room = usize::try_from(steps.min(ROOM)).unwrap_or(0);
         self.losses.reserve(room);
         self.step_ns.reserve(room);
+        if let Some((_, file)) = self.metrics.as_ref().filter(|_| !self.goes_on) {
+            // A pipe or a device has nothing to empty.
+            let _ = file.set_len(0);
+        }
+    }
+
+    fn saved(&mut self, path: &Path, _step: u64) {
+        self.saved = Some(path.to_owned());
     }
 
     fn step(&mut self, done: &Step) {

@@ -20,7 +20,7 @@ const MANY: usize = 10;
 /// Reports a run that ended by itself or by an interrupt; returns the exit code.
 pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Report) -> u8 {
     if report.interrupted {
-        note(&interrupted(cli, report, progress.asked));
+        note(&interrupted(cli, report, progress));
     }
     if cli.json {
         let mut object = results(file, progress);
@@ -29,8 +29,8 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
         object.insert("synthetic".to_owned(), json!(report.synthetic));
         object.insert("verified".to_owned(), json!(report.verified.then_some(true)));
         object.insert("interrupted".to_owned(), json!(report.interrupted));
-        object.insert("saved".to_owned(), json!(cli.save()));
-        return print(&format!("{}\n", Value::Object(object)));
+        object.insert("saved".to_owned(), json!(progress.saved));
+        return print(&format!("{}\n", Value::Object(object))).max(progress.missing());
     }
     let verdict = if report.interrupted {
         format!("INTERRUPTED steps={}/{}", report.steps, progress.asked)
@@ -58,20 +58,21 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
         compact(meta.dev_bytes),
         compact(meta.budget_bytes),
     );
-    print(&last).max(progress.unprinted)
+    print(&last).max(progress.missing())
 }
 
 /// Report of an interrupted run, and of the files that it leaves.
-fn interrupted(cli: &Cli, report: &Report, asked: u64) -> String {
-    let done = format!("interrupted after {} of {}", report.steps, counted(asked, "step"));
-    match cli.save() {
-        Some(path) => {
+fn interrupted(cli: &Cli, report: &Report, progress: &Progress) -> String {
+    let done = format!("interrupted after {} of {}", report.steps, counted(progress.asked, "step"));
+    match (&progress.saved, cli.save()) {
+        (Some(path), _) => {
             let path = path.display();
             format!(
                 "{done}; the state that it left is saved in {path}, and --resume {path} goes on from there"
             )
         }
-        None => format!("{done}; nothing was saved, as no --save says where"),
+        (None, Some(_)) => format!("{done}; nothing was saved, as no step had changed the states"),
+        (None, None) => format!("{done}; nothing was saved, as no --save says where"),
     }
 }
 
@@ -86,7 +87,7 @@ pub(crate) fn failed(json: bool, file: Option<&PlanFile>, progress: &Progress, f
         // Facts of runs that end by themselves.
         object.extend(["device", "threads", "synthetic"].map(|key| (key.to_owned(), Value::Null)));
         object.insert("interrupted".to_owned(), json!(false));
-        object.insert("saved".to_owned(), Value::Null);
+        object.insert("saved".to_owned(), json!(progress.saved));
         object.insert("error".to_owned(), json!(failure.to_string()));
         object.insert("exit_code".to_owned(), json!(code));
         print(&format!("{}\n", Value::Object(object)));

@@ -167,12 +167,16 @@ impl Array {
         }
         let count = metadata.len() / tokens.bytes();
         // The same windows for inputs and for labels, which begin one token later: the last token is a label.
-        let units = count.saturating_sub(skip.max(1)) / length;
+        let usable = count.saturating_sub(skip.max(1));
+        let units = usable / length;
         let batch = ty.numel() / length;
         if units < batch {
             return Err(fail(
                 path,
-                format!("{count} tokens are fewer than a batch of {batch} times {length}"),
+                format!(
+                    "{usable} of its {count} tokens begin windows, and a batch takes {batch} windows of {length}; \
+                     give more tokens"
+                ),
             ));
         }
         let unit_bytes = length.saturating_mul(ty.dtype.bytes());
@@ -278,7 +282,10 @@ impl Array {
                     let numbers = out.len() as u64 / self.dtype.bytes();
                     let mut stored = vec![0; usize::try_from(numbers * tokens.bytes()).unwrap_or(0)];
                     file.read_exact(&mut stored).map_err(io)?;
-                    tokens.convert(&stored, self.dtype, out);
+                    tokens.convert(&stored, self.dtype, out).map_err(|(n, token)| {
+                        let n = n.saturating_add(at / tokens.bytes());
+                        fail(path, format!("token {n} is {token}, which an input of 32 bits does not hold"))
+                    })?;
                 }
             }
         }

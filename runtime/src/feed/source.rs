@@ -45,8 +45,9 @@ impl TokenType {
         }
     }
 
-    /// Writes numbers as elements of `to`, which is an integer type of 32 or 64 bits.
-    pub(super) fn convert(self, numbers: &[u8], to: DType, out: &mut [u8]) {
+    /// Writes numbers as elements of `to`, which is an integer type of 32 or 64 bits. The error is the
+    /// position and value of the first number that `to` cannot hold.
+    pub(super) fn convert(self, numbers: &[u8], to: DType, out: &mut [u8]) -> Result<(), (u64, i64)> {
         let wide = |n: &[u8]| -> i64 {
             match (self, n) {
                 (TokenType::U16, &[a, b]) => u16::from_le_bytes([a, b]).into(),
@@ -57,10 +58,14 @@ impl TokenType {
             }
         };
         let width = to.bytes() as usize;
-        for (n, out) in numbers.chunks_exact(self.bytes() as usize).zip(out.chunks_exact_mut(width)) {
-            let bytes = wide(n).to_le_bytes();
-            out.iter_mut().zip(bytes).for_each(|(out, byte)| *out = byte);
+        let numbers = numbers.chunks_exact(self.bytes() as usize).map(wide);
+        for ((at, number), out) in (0..).zip(numbers).zip(out.chunks_exact_mut(width)) {
+            if to == DType::I32 && i32::try_from(number).is_err() {
+                return Err((at, number));
+            }
+            out.iter_mut().zip(number.to_le_bytes()).for_each(|(out, byte)| *out = byte);
         }
+        Ok(())
     }
 }
 
@@ -128,10 +133,12 @@ mod tests {
     #[test]
     fn tokens_are_converted() {
         let mut out = [0; 16];
-        TokenType::U16.convert(&[1, 0, 0xff, 0xff], DType::I64, &mut out);
+        assert_eq!(TokenType::U16.convert(&[1, 0, 0xff, 0xff], DType::I64, &mut out), Ok(()));
         assert_eq!(out, [1, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0, 0, 0]);
         let mut out = [0; 4];
-        TokenType::I64.convert(&(-3i64).to_le_bytes(), DType::I32, &mut out);
+        assert_eq!(TokenType::I64.convert(&(-3i64).to_le_bytes(), DType::I32, &mut out), Ok(()));
         assert_eq!(out, (-3i32).to_le_bytes());
+        let large = TokenType::U32.convert(&u32::MAX.to_le_bytes(), DType::I32, &mut out);
+        assert_eq!(large, Err((0, i64::from(u32::MAX))));
     }
 }

@@ -1,0 +1,135 @@
+//! Saves of a run while it goes on.
+//!
+//! Contract: no save changes a bit of the run. Where `--stop-on-nan` is given, a save is put in its place only
+//! when the step after it has a finite loss: the states of a diverging run never replace good ones.
+
+use std::{
+    collections::VecDeque,
+    path::{Path, PathBuf},
+};
+
+use memc_plan::Plan;
+use memc_support::is_same_file;
+
+use crate::run::{RunOptions, Watch};
+use crate::state::Saved;
+use crate::{Error, Session};
+
+/// Digits of a step's number in the name of a save.
+const DIGITS: usize = 8;
+
+/// Saves in between.
+pub(crate) struct Saves<'a> {
+    plan: &'a Plan,
+    /// The states' file and the steps between saves.
+    asked: Option<(&'a Path, u64)>,
+    /// Number of files that are kept; `None` for one file that each save replaces.
+    keep: Option<u64>,
+    /// Whether a save waits for the loss of the next step.
+    waits: bool,
+    /// A whole save that waits, and the step after which it was made.
+    waiting: Option<(Saved, u64)>,
+    /// Files of this run with their steps, the last one behind.
+    made: VecDeque<(PathBuf, u64)>,
+}
+
+impl<'a> Saves<'a> {
+    /// The saves that the options ask for.
+    pub(crate) fn new(options: &'a RunOptions, plan: &'a Plan) -> Saves<'a> {
+        Saves {
+            plan,
+            asked: options.save.as_deref().zip(options.save_every),
+            keep: options.keep,
+            waits: options.stop_on_nan,
+            waiting: None,
+            made: VecDeque::new(),
+        }
+    }
+
+    /// Whether the states are to be saved after step `number`.
+    pub(crate) fn is_due(&self, number: u64) -> bool {
+        self.asked.is_some_and(|(_, every)| number.is_multiple_of(every))
+    }
+
+    /// Saves the states.
+    ///
+    /// # Errors
+    /// Those of [`Session::store`] and [`Session::reload`]; the session is of no use then.
+    pub(crate) fn save(&mut self, session: &mut Session<'_>, watch: &mut dyn Watch) -> Result<(), Error> {
+        let Some((path, _)) = self.asked else { return Ok(()) };
+        let step = session.steps_done();
+        let target = if self.keep.is_some() { numbered(path, step) } else { path.to_owned() };
+        let mut saved = session.store(&target, self.plan)?;
+        let reloaded = session.reload(&mut saved);
+        self.waiting = Some((saved, step));
+        reloaded?;
+        if self.waits { Ok(()) } else { self.publish(watch) }
+    }
+
+    /// Puts the save that waits in its place, and removes the oldest of this run's saves beyond those that are
+    /// kept.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; the session is as it was.
+    pub(crate) fn publish(&mut self, watch: &mut dyn Watch) -> Result<(), Error> {
+        let Some((saved, step)) = self.waiting.take() else { return Ok(()) };
+        let path = saved.path().to_owned();
+        saved.publish()?;
+        watch.saved(&path, step);
+        self.made.push_back((path, step));
+        let most = self.keep.and_then(|keep| usize::try_from(keep).ok()).unwrap_or(1);
+        while self.made.len() > most {
+            let Some((old, _)) = self.made.pop_front() else { break };
+            if self.keep.is_none() {
+                continue;
+            }
+            match std::fs::remove_file(&old) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::io(&old, error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up the save that waits; says whether there was one.
+    pub(crate) fn drop_waiting(&mut self) -> bool {
+        self.waiting.take().is_some()
+    }
+
+    /// The last file of this run, and the step after which it was saved.
+    pub(crate) fn last(&self) -> Option<&(PathBuf, u64)> {
+        self.made.back()
+    }
+}
+
+/// The file of a save in between: `states-00000100.safetensors`.
+fn numbered(path: &Path, step: u64) -> PathBuf {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let name = match path.extension() {
+        Some(extension) => format!("{stem}-{step:0DIGITS$}.{}", extension.to_string_lossy()),
+        None => format!("{stem}-{step:0DIGITS$}"),
+    };
+    path.with_file_name(name)
+}
+
+/// Refuses saves in between in the place of the file that `--init` reads. `done` steps are done, and `most`
+/// are to be run.
+pub(crate) fn check_names(options: &RunOptions, done: u64, most: u64) -> Result<(), Error> {
+    let (Some(path), Some(init), Some(_)) = (&options.save, &options.init, options.keep) else {
+        return Ok(());
+    };
+    let name = init.file_stem().unwrap_or_default().to_string_lossy();
+    let step = name.rsplit_once('-').and_then(|(_, step)| step.parse::<u64>().ok());
+    let every = options.save_every.unwrap_or(1);
+    let is_made =
+        |step: &u64| *step > done && *step <= done.saturating_add(most) && step.is_multiple_of(every);
+    if step.filter(is_made).is_some_and(|step| is_same_file(&numbered(path, step), init)) {
+        return Err(Error::Usage(format!(
+            "--save would replace {}, which --init reads; save under another name",
+            init.display()
+        )));
+    }
+    Ok(())
+}
