@@ -403,6 +403,15 @@ pub(crate) struct ImportArgs {
     /// Tensors of a forward model whose gradients stop, as `detach` does (repeatable)
     #[arg(long, value_name = "GLOB")]
     pub(crate) stop_gradient: Vec<String>,
+    /// Outputs of a forward model that stay outputs of the step, for `memrun --output` and `--collect`
+    /// (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) keep_output: Vec<String>,
+    /// Evaluate a forward model instead of training it: loss and outputs, without dropout and by batch
+    /// normalisation's running statistics, for `memrun --eval` and predictions. Options of training are
+    /// taken and change nothing
+    #[arg(long)]
+    pub(crate) evaluation: bool,
     /// Seed of dropout and of random initial values
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     pub(crate) seed: i64,
@@ -653,6 +662,8 @@ impl Source {
             no_decay: import.no_decay,
             rate_factors: import.lr_mult,
             stop_gradient: import.stop_gradient,
+            keep_outputs: import.keep_output,
+            is_evaluation: import.evaluation,
             seed: import.seed,
         };
         Ok(memc::Source { path: self.model.clone(), import })

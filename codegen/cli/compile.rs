@@ -88,7 +88,7 @@ fn print(
         row("recomputed", "-".into(), recomputed),
     ];
     emit(&format!(
-        "{}\n{}\nby {}: {}\n{}: {}; arena {} of a budget of {}{}, host {}; proved by the checker\n",
+        "{}\n{}by {}: {}\n{}: {}; arena {} of a budget of {}{}, host {}; proved by the checker\n",
         table(&["", "unplanned", "planned"], &rows),
         saved_line(saved),
         compiled.outcome.planner,
@@ -102,15 +102,18 @@ fn print(
     ))
 }
 
-/// Activations kept for the backward pass, in a line.
+/// Activations kept for the backward pass, in a line; nothing where there are none.
 fn saved_line(saved: &SavedActivations) -> String {
+    if saved.before == 0 {
+        return String::new();
+    }
     let (before, after) = (Bytes(saved.before).short(), Bytes(saved.after).short());
     if saved.before == saved.after {
-        return format!("kept from the forward for the backward pass: {after}");
+        return format!("kept from the forward for the backward pass: {after}\n");
     }
     let more = ms(saved.added_ns);
     format!(
-        "kept from the forward for the backward pass: {after} instead of {before}, for {more} more of kernels"
+        "kept from the forward for the backward pass: {after} instead of {before}, for {more} more of kernels\n"
     )
 }
 
@@ -146,7 +149,7 @@ pub(crate) fn estimate(args: &Estimate) -> Result<(), Failure> {
         &format!("feasible --gpu-mem; working set of {op}"),
     ));
     let text = table(&[e.model.as_str(), "size", "bytes", ""], &rows);
-    Ok(emit(&format!("{text}\n{}\n{}\n", saved_line(&e.saved), kernels(e.work, e.work_unfused)))?)
+    Ok(emit(&format!("{text}\n{}{}\n", saved_line(&e.saved), kernels(e.work, e.work_unfused)))?)
 }
 
 /// The kernels of a step, in a line.

@@ -80,6 +80,8 @@ pub(crate) struct Context<'a> {
     /// Whether running variances follow the sample variance, as in PyTorch, instead of the population
     /// variance.
     pub sample_variance: bool,
+    /// Whether dropout is off and batch normalisation takes its running statistics, whatever nodes say.
+    pub is_evaluation: bool,
     /// The model, without its initializers.
     pub model: &'a Model,
     /// Nodes in an order in which operands come first.

@@ -56,7 +56,7 @@ use std::sync::Arc;
 
 use memc_ir::attr::{F32, Reduction};
 use memc_ir::recipe::{Loss, Optimizer, OptimizerSpec, Recipe};
-use memc_ir::{Module, Role, TensorType, counted};
+use memc_ir::{Feed, Module, Role, TensorType, counted};
 
 pub use error::ImportError;
 pub use names::read_parameter_names;
@@ -89,7 +89,14 @@ pub(crate) const NOTHING_TRAINED: &str =
 /// States of each role and data inputs of a step, for the user to check.
 pub(crate) fn contents(m: &Module) -> String {
     let count = |role| m.states.values().filter(|s| s.role == role).count();
-    let data: Vec<&str> = m.inputs.values().map(|x| m.values[x.value].name.as_str()).collect();
+    let mut data: Vec<&str> = Vec::new();
+    for input in m.inputs.values() {
+        if let Feed::Data { source, .. } = &input.feed
+            && !data.contains(&source.as_str())
+        {
+            data.push(source);
+        }
+    }
     format!(
         "{}, {} frozen, {}, {}, fed per step: {}",
         counted(count(Role::Param), "parameter"),
@@ -141,6 +148,12 @@ pub struct ImportOptions {
     pub rate_factors: Vec<(String, F32)>,
     /// Patterns of tensors whose gradients stop in a forward model, as `detach` does.
     pub stop_gradient: Vec<String>,
+    /// Patterns of a forward model's outputs that stay outputs of the step. An evaluation keeps all when
+    /// empty.
+    pub keep_outputs: Vec<String>,
+    /// Evaluate a forward model instead of training it: loss and outputs with dropout off and the running
+    /// statistics of batch normalisation. Options of training change nothing then.
+    pub is_evaluation: bool,
     /// Seed of dropout and of random initial values without a seed of their own.
     pub seed: i64,
 }
@@ -171,6 +184,10 @@ impl ImportOptions {
             Self { stop_gradient, .. } if !stop_gradient.is_empty() => {
                 format!("--stop-gradient {}", stop_gradient[0])
             }
+            Self { keep_outputs, .. } if !keep_outputs.is_empty() => {
+                format!("--keep-output {}", keep_outputs[0])
+            }
+            Self { is_evaluation: true, .. } => "--evaluation".to_string(),
             _ => return Ok(()),
         };
         Err(ImportError::Usage(format!("{given} is for forward models, but {what}; leave it out")))
@@ -196,6 +213,8 @@ impl Default for ImportOptions {
             no_decay: Vec::new(),
             rate_factors: Vec::new(),
             stop_gradient: Vec::new(),
+            keep_outputs: Vec::new(),
+            is_evaluation: false,
             seed: 0,
         }
     }
@@ -248,12 +267,20 @@ impl Import {
         let Some(recipe) = self.recipe.take() else { return Ok(self) };
         let Pending { checkpoint, allow_missing, micro_steps, declined } = std::mem::take(&mut self.pending);
         checkpoint.restore_optimizer(&mut self.module)?;
-        if recipe.optimizer.is_none() && !declined {
+        if recipe.optimizer.is_none() && !declined && !recipe.is_evaluation {
             self.warnings.push(format!("{NOTHING_TRAINED}; give one, as --optimizer adamw:lr=1e-3"));
         }
         let compared = checkpoint.compare(&self.module, &allow_missing)?;
         self.warnings.extend(compared.warnings);
-        if let Some(loss) = &recipe.loss {
+        if recipe.is_evaluation {
+            let loss = recipe.loss.as_ref().map_or("none".to_string(), ToString::to_string);
+            self.notes.push(format!(
+                "evaluation of a forward model: {}; loss: {loss}; outputs: {}",
+                contents(&self.module),
+                some_of(&self.module.outputs.iter().map(|o| o.name.as_str()).collect::<Vec<_>>())
+            ));
+            self.notes.extend(compared.said);
+        } else if let Some(loss) = &recipe.loss {
             let described = recipe.optimizer.as_ref().map(Optimizer::describe);
             self.notes.push(format!(
                 "forward model: {}; loss: {loss}; optimizer: {}",

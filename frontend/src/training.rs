@@ -79,6 +79,8 @@ pub(crate) fn import(source: &Source<'_>, options: &ImportOptions) -> Result<Imp
         notes.push(crate::accumulated(options.accumulate, options.reduction()));
     }
     let recipe = optimizer.map(|optimizer| Recipe {
+        kept: Vec::new(),
+        is_evaluation: false,
         loss: None,
         reduction: options.reduction(),
         optimizer: Some(optimizer),

@@ -94,10 +94,7 @@ fn samples() {
             assert!(m.value_named("dW").is_some() && m.value_named("dB").is_some(), "{name}");
             assert_eq!(import.warnings.len(), 1, "{name}: {:?}", import.warnings);
             assert_says(&import.warnings[0], &["`dW`", "not in the order"]);
-            assert_says(
-                &import.notes[0],
-                &["2 parameters", "fed per step: x, labels, R", "loss: `loss`", rule],
-            );
+            assert_says(&import.notes[0], &["2 parameters", "fed per step: x, labels", "loss: `loss`", rule]);
         }
     }
 }

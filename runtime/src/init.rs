@@ -14,7 +14,7 @@ use memc_plan::{Init, PlanFile};
 use rayon::prelude::*;
 
 use crate::error::{Defect, Error};
-use crate::state::{StateFile, variables};
+use crate::state::{Fit, StateFile, variables};
 
 /// One step and the output function of SplitMix64.
 pub(crate) fn mix(x: u64) -> u64 {
@@ -34,7 +34,8 @@ pub struct Initial<'a> {
 
 impl<'a> Initial<'a> {
     /// Takes the contents from the plan, except those that a file has. `resume` must hold each state that is
-    /// not a constant and nothing else; `overrides` may hold some of them and wins.
+    /// not a constant and nothing else; `overrides` may hold some of them and wins. For an evaluation, it must
+    /// hold each, and other tensors do not matter.
     ///
     /// # Errors
     /// [`Error::Data`] if a file does not match the plan, [`Error::Plan`] if the plan's own contents are not
@@ -45,10 +46,11 @@ impl<'a> Initial<'a> {
         overrides: Option<StateFile>,
     ) -> Result<Initial<'a>, Error> {
         if let Some(file) = &resume {
-            file.check(plan.plan(), true)?;
+            file.check(plan.plan(), Fit::Exact)?;
         }
         if let Some(file) = &overrides {
-            file.check(plan.plan(), false)?;
+            let is_evaluation = plan.plan().meta.is_evaluation();
+            file.check(plan.plan(), if is_evaluation { Fit::Cover } else { Fit::Part })?;
         }
         for state in variables(plan.plan()) {
             if let Init::Random { seed, kind } = &state.init {
@@ -74,16 +76,18 @@ impl<'a> Initial<'a> {
             return Err(Error::Internal(format!("no state {state}")));
         };
         let fail = |what: Defect| Error::Plan(format!("state `{}`: {what}", entry.name));
-        let files = [&self.overrides, &self.resume].into_iter().flatten();
-        let saved = files.filter_map(|file| file.get(&entry.name)).next();
-        let bytes = match (saved, &entry.init) {
-            (Some(bytes), _) => bytes,
-            (None, Init::Data { .. }) => self.plan.data(state),
-            (None, Init::Zeros) => {
+        for file in [&self.overrides, &self.resume].into_iter().flatten() {
+            if file.read(&entry.name, out)? {
+                return Ok(());
+            }
+        }
+        let bytes = match &entry.init {
+            Init::Data { .. } => self.plan.data(state),
+            Init::Zeros => {
                 out.fill(0);
                 return Ok(());
             }
-            (None, Init::Random { seed, kind }) => {
+            Init::Random { seed, kind } => {
                 return generated(*seed, kind).and_then(|init| write(&init, ty.dtype, out)).map_err(fail);
             }
         };

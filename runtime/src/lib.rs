@@ -4,6 +4,7 @@ mod clock;
 pub mod cpu;
 mod device;
 mod error;
+mod evaluation;
 mod feed;
 pub mod gpu;
 mod init;
@@ -27,6 +28,7 @@ mod verify;
 
 pub use device::{Device, Executor, HostSide};
 pub use error::{Defect, Error, INTERRUPTED};
+pub use evaluation::EvaluationOptions;
 pub use feed::{FeedOptions, Feeder, InputSource, TokenType};
 pub use init::Initial;
 pub use memory::available;

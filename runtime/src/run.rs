@@ -10,6 +10,7 @@ use memc_ir::TensorType;
 use memc_plan::{Plan, PlanFile};
 use memc_support::Replace;
 
+use crate::evaluation::{Evaluation, EvaluationOptions, Sums};
 use crate::saves;
 use crate::shadow::Shadow;
 use crate::steps::{Steps, Stop, Tracing};
@@ -47,6 +48,8 @@ pub struct RunOptions {
     /// Number of saves in between that are kept, each in a file of its own; `None` for one file that each
     /// replaces.
     pub keep: Option<u64>,
+    /// Evaluation between the steps.
+    pub evaluation: Option<EvaluationOptions>,
     /// Whether a loss that is no finite number ends the run.
     pub stop_on_nan: bool,
     /// State to go on from.
@@ -92,6 +95,9 @@ pub trait Watch {
     fn step(&mut self, step: &Step);
     /// The run comes to a stage.
     fn stage(&mut self, _stage: Stage) {}
+    /// The states after step `step` were evaluated: mean over the evaluation's steps of each output that is
+    /// one float.
+    fn evaluated(&mut self, _step: u64, _means: &[(String, f32)]) {}
     /// The states after step `step` are in a file.
     fn saved(&mut self, _path: &Path, _step: u64) {}
     /// Something the user should know.
@@ -131,6 +137,8 @@ pub struct Report {
     pub verified: bool,
     /// Whether [`Watch::should_stop`] ended the run early.
     pub interrupted: bool,
+    /// Of a plan that evaluates, the mean over the steps of each output that is one float.
+    pub means: Vec<(String, f32)>,
 }
 
 /// Refuses what is for a GPU on the CPU device.
@@ -183,7 +191,15 @@ pub fn run_on(
     let initial = initial(file, options, watch)?;
     let feed = feed_options(options, initial.step());
     let mut feeder = Feeder::new(plan, &program, &feed)?;
-    let most = steps_to_run(&feeder, options, initial.step())?;
+    let most = steps_to_run(&feeder, options, plan.meta.is_evaluation(), initial.step())?;
+    let pass = feeder.pass().filter(|_| options.epochs.is_some()).map(|(steps, _)| steps);
+    let save = options.save.as_deref();
+    let evaluation = options.evaluation.as_ref();
+    let evaluation = evaluation.map(|e| Evaluation::open(device, e, plan, pass, save, options.host_mem));
+    let evaluation = evaluation.transpose()?;
+    if let Some(left) = evaluation.as_ref().map(Evaluation::left_over).transpose()?.flatten() {
+        watch.note(&left);
+    }
     let outputs = output::find(plan, &options.outputs, "--output")?;
     let collected = output::find(plan, &options.collect, "--collect")?;
     tell_about_data(&feeder, options, watch);
@@ -212,9 +228,10 @@ pub fn run_on(
     watch.stage(Stage::Steps);
     watch.steps(most);
     let trace = Tracing { file, device: device.name(), path: options.trace.as_deref() };
-    let mut run = Steps::new(options, &program, trace, most, collected)?;
+    let mut run = Steps::new(options, &program, trace, most, collected, evaluation)?;
     let result = run.all(&mut session, shadow.as_mut(), watch);
     let collections = run.finish_collections();
+    let means = run.sums.as_ref().map_or_else(Vec::new, Sums::means);
     let steps = match result {
         Ok(steps) => steps,
         Err(stop) => {
@@ -258,6 +275,7 @@ pub fn run_on(
         synthetic,
         verified: options.verify,
         interrupted: steps < most,
+        means,
     })
 }
 
@@ -298,9 +316,12 @@ fn tell_about_data(feeder: &Feeder, options: &RunOptions, watch: &mut dyn Watch)
     }
 }
 
-/// Steps of this run.
-fn steps_to_run(feeder: &Feeder, options: &RunOptions, done: u64) -> Result<u64, Error> {
-    let Some(epochs) = options.epochs else { return Ok(options.steps.unwrap_or(1)) };
+/// Steps of this run: those that are asked for, or of an evaluation as many as the data has.
+fn steps_to_run(feeder: &Feeder, options: &RunOptions, is_evaluation: bool, done: u64) -> Result<u64, Error> {
+    let Some(epochs) = options.epochs else {
+        let pass = feeder.pass().filter(|_| is_evaluation && !feeder.is_stream());
+        return Ok(options.steps.or(pass.map(|(steps, _)| steps)).unwrap_or(1));
+    };
     let Some((pass, _)) = feeder.pass().filter(|(steps, _)| *steps > 0) else {
         return Err(Error::Usage(
             "--epochs counts passes over data, but every step reads the same; give arrays with a leading \
@@ -347,12 +368,13 @@ fn initial<'a>(
     let plan = file.plan();
     let open = |path: &Option<PathBuf>| {
         let Some(path) = path else { return Ok(None) };
-        let state = StateFile::open(path, plan)?;
+        let state = StateFile::open(path)?;
         Ok::<_, Error>(Some((state, path.clone())))
     };
     let files = [open(&options.resume)?, open(&options.init)?];
     for (state, path) in files.iter().flatten() {
-        if state.is_of_another_source(plan) {
+        // An evaluation reads states of the plan that trained them.
+        if state.is_of_another_source(plan) && !plan.meta.is_evaluation() {
             watch.note(&format!("{} was saved by a run of another model or batch size", path.display()));
         }
     }

@@ -60,7 +60,7 @@ impl<'a> Saves<'a> {
         let step = session.steps_done();
         let target = if self.keep.is_some() { numbered(path, step) } else { path.to_owned() };
         let mut saved = session.store(&target, self.plan)?;
-        let reloaded = session.reload(&mut saved);
+        let reloaded = session.reload(&mut |state, bytes| saved.read(state, bytes));
         self.waiting = Some((saved, step));
         reloaded?;
         if self.waits { Ok(()) } else { self.publish(watch) }

@@ -11,10 +11,28 @@ use crate::{Device, Error, Executor, Feeder, HostSide, Initial, Program, StateWr
 /// Takes the bytes of the state with an index.
 pub type Sink<'s> = dyn FnMut(usize, &[u8]) -> Result<(), Error> + 's;
 
+/// Supplies the bytes of the state with an index; `false` where it has none.
+pub(crate) type States<'s> = dyn FnMut(usize, &mut [u8]) -> Result<bool, Error> + 's;
+
 /// A plan that runs on a device.
 pub struct Session<'a> {
     executor: Box<dyn Executor>,
     host: Host<'a>,
+    /// Whether a step may be traced.
+    is_traced: bool,
+}
+
+/// Stands in for an executor that was given back.
+struct Closed;
+
+impl Executor for Closed {
+    fn run(&mut self, _section: Section, _host: &mut dyn HostSide) -> Result<(), Error> {
+        Err(Error::Internal("the session is closed".to_owned()))
+    }
+
+    fn synchronize(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 /// The host's end of a run.
@@ -62,7 +80,7 @@ impl<'a> Session<'a> {
         let losses = losses.map(|(i, _)| i).collect();
         let outputs = program.results.iter().map(|place| vec![0; place.len]).collect();
         let host = Host { program, initial, feeder, outputs, losses, step: initial.step() };
-        Ok(Session { executor, host })
+        Ok(Session { executor, host, is_traced: false })
     }
 
     /// Brings the states to their resident slots, before anything else.
@@ -92,6 +110,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// The device tells no times.
     pub fn prepare_trace(&mut self) -> Result<(), Error> {
+        self.is_traced = true;
         self.executor.prepare_trace()
     }
 
@@ -138,12 +157,26 @@ impl<'a> Session<'a> {
         writer.written(plan)
     }
 
-    /// Goes on from states that were just stored.
+    /// Gives the device's memory back. The states must have been stored.
+    pub(crate) fn close(&mut self) {
+        self.executor = Box::new(Closed);
+    }
+
+    /// Reserves the memory again; [`Session::reload`] comes next.
     ///
     /// # Errors
-    /// [`Error::Io`] and those of the prologue; the session is of no use then.
-    pub(crate) fn reload(&mut self, saved: &mut Saved) -> Result<(), Error> {
-        let mut host = Reloading { host: &mut self.host, saved };
+    /// Those of [`Device::open`]; the session is of no use then.
+    pub(crate) fn reopen(&mut self, device: &dyn Device) -> Result<(), Error> {
+        self.executor = device.open(self.host.program.clone())?;
+        if self.is_traced { self.executor.prepare_trace() } else { Ok(()) }
+    }
+
+    /// Goes on from states that `states` supplies, or where it has none from the initial ones.
+    ///
+    /// # Errors
+    /// Those of `states` and of the prologue; the session is of no use then.
+    pub(crate) fn reload(&mut self, states: &mut States<'_>) -> Result<(), Error> {
+        let mut host = Reloading { host: &mut self.host, states };
         self.executor.run(Section::Prologue, &mut host)?;
         self.executor.synchronize()
     }
@@ -212,16 +245,15 @@ impl HostSide for Host<'_> {
     }
 }
 
-/// The host's end of a prologue that follows an epilogue.
+/// The host's end of a prologue whose states come from elsewhere.
 struct Reloading<'h, 'a> {
     host: &'h mut Host<'a>,
-    saved: &'h mut Saved,
+    states: &'h mut States<'h>,
 }
 
 impl HostSide for Reloading<'_, '_> {
     fn load(&mut self, state: usize, bytes: &mut [u8]) -> Result<(), Error> {
-        // Constants are not saved.
-        if self.saved.read(state, bytes)? { Ok(()) } else { self.host.load(state, bytes) }
+        if (self.states)(state, bytes)? { Ok(()) } else { self.host.load(state, bytes) }
     }
 
     fn store(&mut self, state: usize, bytes: &[u8]) -> Result<(), Error> {

@@ -9,6 +9,8 @@ pub enum Stage {
     Before(&'static str),
     /// Its steps.
     Steps,
+    /// Between two steps, or after the last one, with this to do.
+    Between(&'static str),
     /// After its last step, with this to do.
     After(&'static str),
 }

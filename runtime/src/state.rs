@@ -11,12 +11,13 @@ use std::{
     io::{Read, Seek, SeekFrom, Write},
     ops::Range,
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
 use memc_ir::{DType, TensorType};
 use memc_plan::{Plan, State, StateRole};
 use memc_support::Replace;
-use safetensors::SafeTensors;
+use safetensors::tensor::Metadata;
 use serde_json::{Map, Value, json};
 
 use crate::Error;
@@ -53,11 +54,11 @@ fn dtype_name(dtype: DType) -> &'static str {
     }
 }
 
-/// A safetensors file in memory.
+/// An open safetensors file, whose tensors are read when they are asked for.
 #[derive(Debug)]
 pub struct StateFile {
     path: PathBuf,
-    bytes: Vec<u8>,
+    file: Mutex<File>,
     tensors: BTreeMap<String, Tensor>,
     step: u64,
     source: Option<String>,
@@ -67,41 +68,69 @@ pub struct StateFile {
 struct Tensor {
     /// `F32[2,3]`.
     ty: String,
-    data: Range<usize>,
+    data: Range<u64>,
+}
+
+/// Tensors that a file must, or may, have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fit {
+    /// Each state, and no others.
+    Exact,
+    /// Some of the states, and no others.
+    Part,
+    /// Each state, and any others.
+    Cover,
 }
 
 impl StateFile {
-    /// Reads a file whose tensors fit the states of `plan`.
+    /// Opens a file and reads its header.
     ///
     /// # Errors
-    /// [`Error::Io`], or [`Error::Data`] if the file is no safetensors file or far larger than the plan's
-    /// states.
-    pub fn open(path: &Path, plan: &Plan) -> Result<StateFile, Error> {
-        /// Room for the header.
-        const HEADER: u64 = 64 << 20;
+    /// [`Error::Io`], or [`Error::Data`] if the file is no safetensors file.
+    pub fn open(path: &Path) -> Result<StateFile, Error> {
+        /// Length of the header's length.
+        const LENGTH: u64 = 8;
+        /// Longest header that the format allows, in bytes.
+        const LONGEST: u64 = 100_000_000;
         let io = |source| Error::io(path, source);
-        let states: u64 = plan.states.iter().map(|s| s.resident.bytes).fold(0, u64::saturating_add);
-        let limit = states.saturating_add(HEADER);
-        let file = File::open(path).map_err(io)?;
-        let mut bytes = Vec::new();
-        file.take(limit.saturating_add(1)).read_to_end(&mut bytes).map_err(io)?;
         let fail = |what: String| Error::Data(format!("{}: {what}", path.display()));
+        let found = std::fs::metadata(path).map_err(io)?;
+        if found.is_dir() {
+            return Err(fail("it is a folder; states are read from safetensors files".to_owned()));
+        }
+        if !found.is_file() {
+            return Err(fail("it is no regular file; states are read from safetensors files".to_owned()));
+        }
+        let mut file = File::open(path).map_err(io)?;
+        let size = file.metadata().map_err(io)?.len();
+        let mut bytes = Vec::new();
+        (&mut file).take(LENGTH).read_to_end(&mut bytes).map_err(io)?;
         if let Some(other) = other_format(&bytes) {
             return Err(fail(format!("{other}; states are read from safetensors files")));
         }
-        if bytes.len() as u64 > limit {
-            return Err(fail(format!("the file is larger than this plan's states ({states} bytes)")));
+        let whole = |what: &dyn std::fmt::Display| fail(format!("not a whole safetensors file: {what}"));
+        let length: [u8; LENGTH as usize] =
+            bytes.as_slice().try_into().map_err(|_| whole(&"it is too short"))?;
+        let length = u64::from_le_bytes(length);
+        if length > LONGEST || length > size.saturating_sub(LENGTH) {
+            return Err(whole(&format_args!("its header would take {length} of {size} bytes")));
         }
-        let parsed = SafeTensors::read_metadata(&bytes);
-        let (header, metadata) = parsed.map_err(|e| fail(format!("not a whole safetensors file: {e}")))?;
-        let start = header.saturating_add(8);
+        let mut header = Vec::new();
+        (&mut file).take(length).read_to_end(&mut header).map_err(io)?;
+        let metadata: Metadata = serde_json::from_slice(&header).map_err(|e| whole(&e))?;
+        let start = length.saturating_add(LENGTH);
+        let wanted = start.saturating_add(metadata.data_len() as u64);
+        if wanted != size {
+            return Err(whole(&format_args!("it has {size} bytes where its header says {wanted}")));
+        }
         let mut tensors = BTreeMap::new();
         for name in metadata.offset_keys() {
             let Some(info) = metadata.info(&name) else { continue };
             let extents: Vec<String> = info.shape.iter().map(ToString::to_string).collect();
             let ty = format!("{}[{}]", info.dtype, extents.join(","));
             let (begin, end) = info.data_offsets;
-            let data = start.saturating_add(begin)..start.saturating_add(end);
+            let at = |offset: usize| start.saturating_add(offset as u64);
+            let data = at(begin)..at(end);
             tensors.insert(name, Tensor { ty, data });
         }
         let entry = |key: &str| metadata.metadata().as_ref().and_then(|m| m.get(key)).cloned();
@@ -113,7 +142,7 @@ impl StateFile {
             None => 0,
         };
         let source = entry(SOURCE);
-        Ok(StateFile { path: path.to_owned(), bytes, tensors, step, source })
+        Ok(StateFile { path: path.to_owned(), file: Mutex::new(file), tensors, step, source })
     }
 
     /// Steps done when the file was written; 0 where it does not say.
@@ -126,13 +155,20 @@ impl StateFile {
         self.source.as_ref().is_some_and(|source| *source != hex(&plan.meta.source_hash))
     }
 
-    /// Bytes of a tensor.
-    pub(crate) fn get(&self, name: &str) -> Option<&[u8]> {
-        self.bytes.get(self.tensors.get(name)?.data.clone())
+    /// Reads a tensor; `false` where the file does not have it.
+    pub(crate) fn read(&self, name: &str, out: &mut [u8]) -> Result<bool, Error> {
+        let Some(Tensor { data, .. }) = self.tensors.get(name) else { return Ok(false) };
+        if data.end.saturating_sub(data.start) != out.len() as u64 {
+            return Err(Error::Internal(format!("tensor `{name}` was read as {} bytes", out.len())));
+        }
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = file.seek(SeekFrom::Start(data.start)).and_then(|_| file.read_exact(out));
+        done.map_err(|e| Error::io(&self.path, e))?;
+        Ok(true)
     }
 
-    /// Compares names and types with the plan's states; `all` asks for every state.
-    pub(crate) fn check(&self, plan: &Plan, all: bool) -> Result<(), Error> {
+    /// Compares names and types with the plan's states.
+    pub(crate) fn check(&self, plan: &Plan, fit: Fit) -> Result<(), Error> {
         let fail = |what: String| Err(Error::Data(format!("{}: {what}", self.path.display())));
         let known: BTreeMap<&str, &TensorType> = variables(plan).map(|s| (s.name.as_str(), &s.ty)).collect();
         for (name, tensor) in &self.tensors {
@@ -145,7 +181,7 @@ impl StateFile {
         }
         let extra: Vec<&str> =
             self.tensors.keys().map(String::as_str).filter(|name| !known.contains_key(name)).collect();
-        if !extra.is_empty() {
+        if !extra.is_empty() && fit != Fit::Cover {
             return fail(format!(
                 "the plan has no state named {}; to begin with a file that holds more than the model, \
                  compile it in: `memc compile --checkpoint FILE`",
@@ -154,9 +190,13 @@ impl StateFile {
         }
         let missing: Vec<&str> =
             known.keys().copied().filter(|name| !self.tensors.contains_key(*name)).collect();
-        if all && !missing.is_empty() {
-            let what = format!("it lacks {}; to set only some states, use --init", list(&missing));
-            return fail(what);
+        if !missing.is_empty() {
+            let lacks = list(&missing);
+            match fit {
+                Fit::Exact => return fail(format!("it lacks {lacks}; to set only some states, use --init")),
+                Fit::Cover => return fail(format!("it lacks {lacks}, which the evaluation reads")),
+                Fit::Part => {}
+            }
         }
         Ok(())
     }

@@ -5,12 +5,13 @@ use std::{io::Write, path::Path};
 use memc_plan::{PlanFile, Span, Trace};
 use memc_support::Replace;
 
+use crate::evaluation::{Evaluation, Sums};
 use crate::output::Collector;
 use crate::run::{RunOptions, Step, Watch};
 use crate::saves::Saves;
 use crate::shadow::Shadow;
 use crate::{
-    Error, Program, Session,
+    Error, Program, Session, Stage,
     clock::{elapsed_ns, now},
     verify,
 };
@@ -43,6 +44,9 @@ pub(crate) struct Steps<'a> {
     saves: Saves<'a>,
     /// Outputs of all steps, by index.
     collectors: Vec<(usize, Collector)>,
+    evaluation: Option<Evaluation<'a>>,
+    /// Sums of the outputs of a plan that evaluates.
+    pub(crate) sums: Option<Sums>,
 }
 
 impl<'a> Steps<'a> {
@@ -56,6 +60,7 @@ impl<'a> Steps<'a> {
         trace: Tracing<'a>,
         most: u64,
         collected: Vec<(usize, &Path)>,
+        evaluation: Option<Evaluation<'a>>,
     ) -> Result<Steps<'a>, Error> {
         let mut collectors = Vec::new();
         for (index, path) in collected {
@@ -63,8 +68,10 @@ impl<'a> Steps<'a> {
                 collectors.push((index, Collector::begin(path, ty)?));
             }
         }
-        let saves = Saves::new(options, trace.file.plan());
-        Ok(Steps { options, program, trace, most, done: 0, saves, collectors })
+        let plan = trace.file.plan();
+        let saves = Saves::new(options, plan);
+        let sums = plan.meta.is_evaluation().then(|| Sums::of(plan, &program.types.outputs));
+        Ok(Steps { options, program, trace, most, done: 0, saves, collectors, evaluation, sums })
     }
 
     /// Puts the files for outputs of all steps in their place. Without a step there is nothing to put.
@@ -111,7 +118,8 @@ impl<'a> Steps<'a> {
             // Between steps nothing waits: their updates overlap with the next one.
             let number = session.steps_done();
             let saves = !last && self.saves.is_due(number);
-            if last || saves {
+            let evaluates = self.evaluation.as_ref().is_some_and(|e| last || e.is_due(number));
+            if last || saves || evaluates || self.sums.is_some() {
                 session.synchronize().map_err(Stop::Broken)?;
             }
             let ns = elapsed_ns(start);
@@ -122,10 +130,22 @@ impl<'a> Steps<'a> {
             let (feeder, loss) = (session.feeder(), session.loss());
             watch.step(&Step { number, loss, ns, rate: feeder.rate(number), epoch: feeder.epoch(number) });
             self.write_results(session, traced, &spans)?;
+            if let Some(sums) = &mut self.sums {
+                sums.add(session, &self.program.types.outputs);
+            }
             self.stop_on_nan(number, loss)?;
             self.saves.publish(watch).map_err(Stop::Whole)?;
             if saves {
                 self.saves.save(session, watch).map_err(Stop::Broken)?;
+            }
+            if let Some(evaluation) = self.evaluation.as_ref().filter(|_| evaluates) {
+                watch.stage(Stage::Between("evaluating"));
+                let plan = self.trace.file.plan();
+                let means = evaluation.run(session, plan, &|| watch.should_stop()).map_err(Stop::Broken)?;
+                if let Some(means) = means.map_err(Stop::Whole)? {
+                    watch.evaluated(number, &means);
+                }
+                watch.stage(Stage::Steps);
             }
             if !last && is_stream && !watch.should_stop() {
                 prepared = session.prepare();

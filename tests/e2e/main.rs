@@ -12,6 +12,7 @@ mod cli;
 mod copies;
 mod damage;
 mod devices;
+mod evaluation;
 mod gpu;
 mod hold;
 #[path = "../../runtime/tests/run/mock.rs"]

@@ -11,6 +11,7 @@ use memc_passes::{
     DeviceProfile, FUSE_PIPELINE, Fired, GRAPH_PIPELINE, Kernels, MEMORY_PIPELINE, PROFILES, PassCx,
     PassError, Pipeline, training,
 };
+use memc_plan::EVALUATION;
 use serde::Serialize;
 
 use crate::device;
@@ -233,6 +234,10 @@ fn recorded(import: &ImportOptions) -> Vec<(String, String)> {
     out.extend(import.no_decay.iter().map(|g| ("no-decay".to_string(), g.clone())));
     out.extend(import.rate_factors.iter().map(|(g, f)| ("lr-mult".to_string(), format!("{g}={:?}", f.0))));
     out.extend(import.stop_gradient.iter().map(|g| ("stop-gradient".to_string(), g.clone())));
+    out.extend(import.keep_outputs.iter().map(|g| ("keep-output".to_string(), g.clone())));
+    if import.is_evaluation {
+        out.push((EVALUATION.into(), "true".into()));
+    }
     if import.seed != 0 {
         out.push(("seed".into(), import.seed.to_string()));
     }
@@ -268,6 +273,8 @@ impl Source {
                     import.rate_factors.push((pattern.to_string(), F32(factor.parse().map_err(|_| bad())?)));
                 }
                 "stop-gradient" => import.stop_gradient.push(value.clone()),
+                "keep-output" => import.keep_outputs.push(value.clone()),
+                EVALUATION => import.is_evaluation = true,
                 "seed" => import.seed = value.parse().map_err(|_| bad())?,
                 NO_REWRITE | NO_FUSE => {}
                 _ => return Err(bad()),

@@ -67,6 +67,16 @@ pub struct Meta {
     pub claims: Claims,
 }
 
+/// Name of the import option of plans that evaluate a model.
+pub const EVALUATION: &str = "evaluation";
+
+impl Meta {
+    /// Whether the step evaluates a model and changes no state.
+    pub fn is_evaluation(&self) -> bool {
+        self.options.iter().any(|(name, _)| name == EVALUATION)
+    }
+}
+
 /// Statements of the planner about one execution of the body. The byte and operator counts can be recomputed
 /// from the plan and its source; the times come from the cost model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -30,7 +30,8 @@ use crate::{Import, ImportOptions, Pending, step, training};
 pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result<Import, ImportError> {
     let mut notes: Vec<String> = unmerge::split(source).into_iter().collect();
     let source = &*source;
-    let loss = wanted_loss(source, options)?.clone();
+    let loss = wanted_loss(source, options)?.cloned();
+    let kept = kept_outputs(source, options)?;
     training::limit(source, options)?;
     let checkpoint = options.checkpoint.as_deref().map(Initial::read).transpose()?;
     let inits = initialization(source, options)?;
@@ -38,7 +39,7 @@ pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result
     let sizes: BTreeMap<&str, usize> =
         found.list.iter().filter(|p| p.role == Role::Param).map(|p| (p.name, p.ty.rank())).collect();
     notes.extend(lost::restored(source));
-    let mut warnings = lost::warnings(source, &sizes);
+    let mut warnings = if options.is_evaluation { Vec::new() } else { lost::warnings(source, &sizes) };
     warnings.extend(lost::constants(&found.constants));
     warnings.append(&mut found.told.warnings);
     notes.append(&mut found.told.notes);
@@ -46,11 +47,13 @@ pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result
         warnings.push(made_up(found.invented));
     }
     let mut step = Step::new(source, options, found)?;
-    for micro in 0..options.accumulate {
+    for micro in 0..if options.is_evaluation { 1 } else { options.accumulate } {
         step.micro_step(micro)?;
     }
     warnings.extend(step.cx.warnings());
-    let mut optimizer = options.optimizer.as_ref().filter(|_| !options.no_optimizer).and_then(Optimizer::of);
+    warnings.extend(random_evaluation(&step.cx));
+    let optimizer = options.optimizer.as_ref().filter(|_| !options.no_optimizer && !options.is_evaluation);
+    let mut optimizer = optimizer.and_then(Optimizer::of);
     if let Some(optimizer) = &mut optimizer {
         optimizer.groups = groups::find(&step.cx.module, options, &mut notes)?;
     }
@@ -60,12 +63,13 @@ pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result
         micro_steps: options.accumulate,
         declined: options.no_optimizer || options.optimizer.is_some(),
     };
-    let recipe = Some(Recipe { loss: Some(loss), reduction: options.reduction(), optimizer });
+    let (reduction, is_evaluation) = (options.reduction(), options.is_evaluation);
+    let recipe = Some(Recipe { loss, kept, is_evaluation, reduction, optimizer });
     Ok(Import { module: step.finish(), recipe, notes, warnings, pending })
 }
 
-/// The loss, when the options fit a forward model.
-fn wanted_loss<'o>(source: &Source<'_>, options: &'o ImportOptions) -> Result<&'o Loss, ImportError> {
+/// The loss, when the options fit a forward model. An evaluation need not have one.
+fn wanted_loss<'o>(source: &Source<'_>, options: &'o ImportOptions) -> Result<Option<&'o Loss>, ImportError> {
     let no = |what: &str| {
         Err(ImportError::Usage(format!(
             "{what}, but the model is a forward model; give --optimizer adamw:lr=1e-3"
@@ -77,13 +81,48 @@ fn wanted_loss<'o>(source: &Source<'_>, options: &'o ImportOptions) -> Result<&'
     if let Some((from, to)) = options.carry.first() {
         return no(&format!("--carry {from}={to} is given"));
     }
-    options.loss.as_ref().ok_or_else(|| {
-        let outputs: Vec<&str> = source.model.graph.outputs.iter().map(|o| o.name.as_str()).collect();
-        ImportError::Usage(format!(
-            "the model is a forward model with outputs {}; say what to train, as --loss cross-entropy, or \
-             --loss output where the model computes its loss",
-            some_of(&outputs)
-        ))
+    if options.loss.is_some() || options.is_evaluation {
+        return Ok(options.loss.as_ref());
+    }
+    let outputs: Vec<&str> = source.model.graph.outputs.iter().map(|o| o.name.as_str()).collect();
+    Err(ImportError::Usage(format!(
+        "the model is a forward model with outputs {}; say what to train, as --loss cross-entropy, or \
+         --loss output where the model computes its loss",
+        some_of(&outputs)
+    )))
+}
+
+/// Names of the outputs that stay outputs of the step.
+fn kept_outputs(source: &Source<'_>, options: &ImportOptions) -> Result<Vec<String>, ImportError> {
+    let names: Vec<&str> = source.model.graph.outputs.iter().map(|o| o.name.as_str()).collect();
+    if options.keep_outputs.is_empty() {
+        let all = names.iter().filter(|_| options.is_evaluation);
+        return Ok(all.map(ToString::to_string).collect());
+    }
+    let mut kept: BTreeSet<&str> = BTreeSet::new();
+    for text in &options.keep_outputs {
+        let pattern =
+            Pattern::new(text).map_err(|e| ImportError::Usage(format!("--keep-output {text}: {e}")))?;
+        let before = kept.len();
+        kept.extend(names.iter().filter(|name| pattern.matches(name)));
+        if kept.len() == before && !names.iter().any(|name| pattern.matches(name)) {
+            return Err(ImportError::Usage(format!(
+                "--keep-output {text} matches no output of the model; it has {}",
+                some_of(&names)
+            )));
+        }
+    }
+    Ok(names.into_iter().filter(|name| kept.contains(name)).map(str::to_string).collect())
+}
+
+/// Warning about an evaluation that draws random numbers otherwise than by dropout.
+fn random_evaluation(cx: &Context<'_>) -> Option<String> {
+    (cx.is_evaluation && cx.streams > 0).then(|| {
+        format!(
+            "the evaluation draws random tensors ({} in the graph), as of stochastic depth; to evaluate \
+             without them, export model.eval() and compile that with --evaluation",
+            cx.streams
+        )
     })
 }
 
@@ -146,7 +185,10 @@ impl<'a> Step<'a> {
         found: params::Persistents<'a>,
     ) -> Result<Step<'a>, ImportError> {
         let mut cx = source.context(options);
-        cx.stops = stops(source, options)?;
+        let stops = stops(source, options)?;
+        if !options.is_evaluation {
+            cx.stops = stops;
+        }
         cx.sample_variance = source.model.producer.starts_with("pytorch");
         let (mut current, mut trained, mut statistics) = (BTreeMap::new(), false, Vec::new());
         for p in found.list {
@@ -154,19 +196,19 @@ impl<'a> Step<'a> {
             current.insert(p.name, cx.module.states[state].value);
             match (p.role, found.updates.get(p.name)) {
                 (Role::Param, _) => trained = true,
-                (_, Some(next)) => statistics.push((p.name, *next, state)),
+                (_, Some(next)) if !options.is_evaluation => statistics.push((p.name, *next, state)),
                 _ => {}
             }
         }
         let chosen = options.freeze.first().map(|f| format!("--freeze {f}"));
         let chosen = chosen.or_else(|| options.trainable.first().map(|t| format!("--trainable {t}")));
-        if let Some(flag) = chosen.filter(|_| !trained) {
+        if let Some(flag) = chosen.filter(|_| !trained && !options.is_evaluation) {
             return Err(ImportError::Usage(format!(
                 "{flag} leaves no parameter to train; the model has {}",
                 some_of(&current.keys().collect::<Vec<_>>())
             )));
         }
-        if !trained {
+        if !trained && !options.is_evaluation {
             if step::recognises(source) {
                 options.no_recipe(
                     "the model has no parameter of its own and looks like a one-file training step, which \

@@ -58,16 +58,7 @@ pub(super) fn find<'a>(
     inits: &BTreeMap<String, Init>,
 ) -> Result<Persistents<'a>, ImportError> {
     let graph = &source.model.graph;
-    let mut updates: BTreeMap<&str, &str> = BTreeMap::new();
-    for node in graph.nodes.iter().filter(|n| n.op == "BatchNormalization" && trains(source, n)) {
-        for (i, o) in [(3, 1), (4, 2)] {
-            if let (Some(from), Some(to)) = (node.inputs.get(i), node.outputs.get(o))
-                && !to.is_empty()
-            {
-                updates.insert(from, to);
-            }
-        }
-    }
+    let updates = updates(source, options);
     let uses = Uses::of(source);
     let moved: BTreeSet<&str> = source.model.moved_weights.iter().map(String::as_str).collect();
     let roles = Roles::of(source, options)?;
@@ -111,9 +102,12 @@ pub(super) fn find<'a>(
     let fixed = |name: &str| out.updates.contains_key(name) || statistic(name) || !uses.values.contains(name);
     let filter = Filter::new(options, &found, fixed)?;
     guessed.retain(|(name, ..)| !fixed(name) && filter.silent(name));
-    out.told.warnings.extend(doubts(source, &guessed));
+    if !options.is_evaluation {
+        out.told.warnings.extend(doubts(source, &guessed));
+    }
     for Found { name, ty, parameter } in found {
         let role = match () {
+            () if out.updates.contains_key(name) && options.is_evaluation => Role::Frozen,
             () if out.updates.contains_key(name) => Role::Buffer,
             () if parameter && ty.dtype.is_float() && !fixed(name) && filter.trains(name) => Role::Param,
             () => Role::Frozen,
@@ -132,6 +126,23 @@ pub(super) fn find<'a>(
     }
     out.told.notes = filter.notes;
     Ok(out)
+}
+
+/// Statistics with the output that is their next value. An evaluation has those of every batch
+/// normalisation, which stay as they are.
+fn updates<'a>(source: &'a Source<'a>, options: &ImportOptions) -> BTreeMap<&'a str, &'a str> {
+    let mut out: BTreeMap<&str, &str> = BTreeMap::new();
+    for node in source.model.graph.nodes.iter().filter(|n| n.op == "BatchNormalization") {
+        for (i, o) in [(3, 1), (4, 2)] {
+            let next = node.outputs.get(o).filter(|name| trains(source, node) && !name.is_empty());
+            match (node.inputs.get(i), next) {
+                (Some(from), Some(to)) => drop(out.insert(from, to)),
+                (Some(from), None) if options.is_evaluation => drop(out.entry(from).or_default()),
+                _ => {}
+            }
+        }
+    }
+    out
 }
 
 /// A tensor that persists.

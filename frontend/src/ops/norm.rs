@@ -59,15 +59,22 @@ pub(crate) fn batch_norm_internal(n: &mut NodeCx<'_, '_>) -> Done {
     Ok(())
 }
 
-/// `BatchNormalization`: training mode from opset 14 on, else inference mode.
+/// `BatchNormalization`: training mode from opset 14 on, else and in evaluations inference mode.
 pub(crate) fn batch_normalization(n: &mut NodeCx<'_, '_>) -> Done {
-    if n.version >= 14 && n.flag("training_mode", false)? {
+    let trains = n.version >= 14 && n.flag("training_mode", false)?;
+    if trains && !n.cx.is_evaluation {
         let [_, _, new_mean, new_var] = train(n)?;
         n.bind(1, new_mean);
         n.bind(2, new_var);
         return Ok(());
     }
-    if (1..n.node.outputs.len()).any(|i| n.output(i).is_some()) {
+    if trains {
+        // The running statistics stay as they are.
+        for i in [1, 2] {
+            let running = n.operand(i + 2)?;
+            n.bind(i, running);
+        }
+    } else if (1..n.node.outputs.len()).any(|i| n.output(i).is_some()) {
         return unsupported("training mode is supported from opset 14 on, with attribute `training_mode`");
     }
     let (x, scale, bias) = (n.operand(0)?, n.operand(1)?, n.operand(2)?);

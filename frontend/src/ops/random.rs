@@ -14,6 +14,9 @@ use crate::tensor;
 /// The ratio of a dropout node with ratio input `ratio` and mode input `mode`; `None` where it changes
 /// nothing.
 fn active(n: &NodeCx<'_, '_>, ratio: usize, mode: usize) -> Result<Option<f32>, Fault> {
+    if n.cx.is_evaluation {
+        return Ok(None);
+    }
     let attr = n.node.domain.is_empty() && n.version < 12;
     let ratio = match n.input(ratio) {
         Some(_) => n.constant(ratio, "ratio")?.and_then(|l| l.single()),

@@ -19,7 +19,7 @@ pub(crate) fn import_bytes(bytes: &[u8], options: &ImportOptions) -> Result<Impo
 fn complete(mut import: Import) -> Result<Import, ImportError> {
     if let Some(recipe) = import.recipe.clone() {
         if let Some(loss) = &recipe.loss {
-            training::add_loss(&mut import.module, loss).map_err(refused)?;
+            training::add_loss(&mut import.module, loss, &[]).map_err(refused)?;
             import
                 .warnings
                 .extend(training::differentiate(&mut import.module, recipe.reduction).map_err(refused)?);

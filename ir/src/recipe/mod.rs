@@ -16,6 +16,10 @@ pub use optimizer::{Groups, Optimizer, OptimizerSpec, UpdateRule, optimizers};
 pub struct Recipe {
     /// Loss of a forward graph; `None` where the module has its gradients as outputs.
     pub loss: Option<Loss>,
+    /// Names of outputs of the forward graph that stay outputs beside the loss.
+    pub kept: Vec<String>,
+    /// Whether the step evaluates a forward graph: without gradients and optimizer.
+    pub is_evaluation: bool,
     /// Gradient of several losses, one a micro-step.
     pub reduction: Reduction,
     /// Optimizer; without one, gradients stay outputs.

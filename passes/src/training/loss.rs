@@ -37,19 +37,20 @@ fn run(m: &mut Module, options: &Options, _: &mut PassCx<'_>) -> Result<(), Pass
     if let Some(output) = options.given("output") {
         loss.output = Some(output.to_string());
     }
-    add_loss(m, &loss)
+    add_loss(m, &loss, &[])
 }
 
-/// Appends `loss` to the forward graph `m`, whose only outputs are losses afterwards, one a micro-step.
+/// Appends `loss` to the forward graph `m`, whose outputs are losses afterwards, one a micro-step, and behind
+/// them those of `kept`, by name, of all micro-steps.
 ///
 /// With several micro-steps, told by the data inputs, outputs come in as many equal groups, and every loss
-/// stands where its micro-step ends.
+/// stands where its micro-step ends. A loss that is an output of the model is not kept twice.
 ///
 /// # Errors
 ///
 /// [`PassError::Usage`] where no output, or more than one, fits the loss, or where the graph has an input
-/// `labels`.
-pub fn add_loss(m: &mut Module, loss: &Loss) -> Result<(), PassError> {
+/// `labels`, or a kept output the name of the loss.
+pub fn add_loss(m: &mut Module, loss: &Loss, kept: &[String]) -> Result<(), PassError> {
     let usage = |text: String| Err(PassError::Usage(text));
     let is_labels = |x: &memc_ir::Input| matches!(&x.feed, Feed::Data { source, .. } if source == LABELS);
     if loss.kind != LossKind::Output && m.inputs.values().any(is_labels) {
@@ -71,16 +72,24 @@ pub fn add_loss(m: &mut Module, loss: &Loss) -> Result<(), PassError> {
         LossKind::Output => m.outputs[chosen].name.clone(),
         _ => "loss".to_string(),
     };
+    let is_kept = |i: usize| i != chosen || loss.kind != LossKind::Output;
+    let kept: Vec<usize> = (0..group).filter(|&i| is_kept(i) && kept.contains(&m.outputs[i].name)).collect();
+    if let Some(&i) = kept.iter().find(|&&i| m.outputs[i].name == base) {
+        let name = &m.outputs[i].name;
+        return usage(format!("output `{name}` cannot be kept, since the step's own loss has that name"));
+    }
     let values: Vec<ValueId> = (0..steps as usize).map(|k| m.outputs[k * group + chosen].value).collect();
     let losses = match values[..] {
         [output] => vec![emit(m, loss, output, 0)?],
         _ => interleave(m, loss, &values)?,
     };
+    let all = (0..steps as usize).flat_map(|k| kept.iter().map(move |i| k * group + i));
+    let kept: Vec<Output> = all.map(|i| m.outputs[i].clone()).collect();
     let named = |(k, value): (usize, ValueId)| {
         let name = if k == 0 { base.clone() } else { format!("{base}.{k}") };
         Output { value, name, role: OutputRole::Loss }
     };
-    m.outputs = losses.into_iter().enumerate().map(named).collect();
+    m.outputs = losses.into_iter().enumerate().map(named).chain(kept).collect();
     Ok(())
 }
 
@@ -89,7 +98,8 @@ fn micro_step(feed: &Feed) -> Option<u32> {
     if let Feed::Data { micro, .. } = feed { Some(*micro) } else { None }
 }
 
-/// Rebuilds `m` with the loss of each of `outputs`, one a micro-step, behind the values of its micro-step.
+/// Rebuilds `m`, outputs included, with the loss of each of `outputs`, one a micro-step, behind the values of
+/// its micro-step.
 ///
 /// The data inputs of a micro-step open it in the order of values.
 fn interleave(m: &mut Module, loss: &Loss, outputs: &[ValueId]) -> Result<Vec<ValueId>, PassError> {
@@ -141,6 +151,9 @@ fn interleave(m: &mut Module, loss: &Loss, outputs: &[ValueId]) -> Result<Vec<Va
     }
     for (id, state) in m.states.iter() {
         out.states[id].next = state.next.map(|next| copied(&new, next)).transpose()?;
+    }
+    for output in &m.outputs {
+        out.outputs.push(Output { value: copied(&new, output.value)?, ..output.clone() });
     }
     *m = out;
     Ok(losses)

@@ -32,7 +32,12 @@ pub(crate) const DIFFERENTIATE: PassDef = differentiate::PASS;
 /// gradient.
 pub fn fulfil(module: &mut Module, recipe: &Recipe, cx: &mut PassCx<'_>) -> Result<(), PassError> {
     if let Some(loss) = &recipe.loss {
-        add_loss(module, loss)?;
+        add_loss(module, loss, &recipe.kept)?;
+    }
+    if recipe.is_evaluation {
+        return Pipeline::parse(FORWARD_PIPELINE)?.run(module, cx);
+    }
+    if recipe.loss.is_some() {
         Pipeline::parse(FORWARD_PIPELINE)?.run(module, cx)?;
         cx.warnings.extend(differentiate(module, recipe.reduction)?);
     }

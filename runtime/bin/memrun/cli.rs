@@ -9,7 +9,8 @@ use clap::{Args, Parser, Subcommand};
 use memc_gpu::{LibraryOptions, Rounding};
 use memc_ir::{Bytes, ParseError};
 use memc_runtime::{
-    DeviceName, Error, InputSource, ProfileOptions, Rate, RunOptions, Stages, TuneOptions, cpu,
+    DeviceName, Error, EvaluationOptions, InputSource, ProfileOptions, Rate, RunOptions, Stages, TuneOptions,
+    cpu,
 };
 use memc_support::{check_clash, is_same_file};
 
@@ -98,6 +99,17 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "K", requires = "save_every",
         value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     keep: Option<u64>,
+    /// Evaluate the states between steps by this plan, which `memc compile --evaluation` made of the same
+    /// model: after each pass over the data, and at the end
+    #[arg(long, value_name = "EVAL.plan")]
+    eval: Option<PathBuf>,
+    /// Evaluate after every so many steps
+    #[arg(long, value_name = "N", requires = "eval",
+        value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    eval_every: Option<u64>,
+    /// Data of an input of the evaluation, as for --input; may be repeated
+    #[arg(long = "eval-input", value_name = "NAME=@FILE.npy", requires = "eval")]
+    eval_inputs: Vec<NamedInput>,
     /// End the run, with exit code 9, when the loss is no finite number
     #[arg(long)]
     stop_on_nan: bool,
@@ -335,7 +347,8 @@ impl Cli {
     pub(crate) fn check_files(&self) -> Result<(), Error> {
         let is_saved_over = |resume: &&PathBuf| self.save.iter().any(|save| is_same_file(save, resume));
         let resume = self.resume.iter().filter(|resume| !is_saved_over(resume));
-        let read = self.init.iter().chain(resume).map(PathBuf::as_path);
+        let read = self.init.iter().chain(&self.eval).chain(resume).map(PathBuf::as_path);
+        let read = read.chain(paths(&self.eval_inputs));
         let written = self.outputs.iter().chain(&self.collect).map(|(_, path)| path);
         let outputs = written.chain(&self.save).chain(&self.trace).chain(&self.metrics);
         let rates = match &self.lr {
@@ -357,6 +370,11 @@ impl Cli {
             outputs: self.outputs.clone(),
             collect: self.collect.clone(),
             lr: self.lr.clone().unwrap_or_default(),
+            evaluation: self.eval.clone().map(|plan| EvaluationOptions {
+                plan,
+                inputs: sources(&self.eval_inputs),
+                every: self.eval_every,
+            }),
             save_every: self.save_every,
             keep: self.keep,
             stop_on_nan: self.stop_on_nan,

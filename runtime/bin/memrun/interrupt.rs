@@ -29,7 +29,7 @@ impl Stop {
     pub(crate) fn come_to(&self, stage: Stage) {
         let at = match stage {
             Stage::Before(_) => BEFORE,
-            Stage::Steps => STEPS,
+            Stage::Steps | Stage::Between(_) => STEPS,
             Stage::After(_) => AFTER,
         };
         self.at.store(at, Ordering::Relaxed);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use memc_runtime::{Error, Stage, Step, Watch};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::interrupt::Stop;
 use crate::terminal::{Line, note, number, print};
@@ -36,6 +36,8 @@ pub(crate) struct Progress {
     unprinted: u8,
     /// Exit code of the metrics that could not be written.
     unwritten: u8,
+    /// Evaluations so far, each after a step.
+    pub(crate) evaluations: Vec<(u64, Means)>,
     /// File of the last saved states.
     pub(crate) saved: Option<PathBuf>,
     /// The first step whose loss is not a finite number.
@@ -56,6 +58,7 @@ impl Progress {
             goes_on: false,
             unprinted: 0,
             unwritten: 0,
+            evaluations: Vec::new(),
             saved: None,
             not_finite: None,
         }
@@ -97,16 +100,9 @@ impl Progress {
         })
     }
 
-    /// Writes a step's metrics. A file that refuses them gets no more.
-    fn measure(&mut self, step: &Step) {
+    /// Writes metrics. A file that refuses them gets no more.
+    fn measure(&mut self, object: &Value) {
         let Some((path, file)) = &mut self.metrics else { return };
-        let object = json!({
-            "step": step.number,
-            "epoch": step.epoch,
-            "loss": step.loss.filter(|loss| loss.is_finite()).map(f64::from),
-            "lr": step.rate.map(f64::from),
-            "seconds": step.ns as f64 / 1e9,
-        });
         if let Err(error) = file.write_all(format!("{object}\n").as_bytes()) {
             let text = format!("{}: {error}; no more metrics are written", path.display());
             self.metrics = None;
@@ -114,6 +110,24 @@ impl Progress {
             self.note(&text);
         }
     }
+}
+
+/// Mean of each output by name.
+pub(crate) type Means = Vec<(String, f32)>;
+
+/// Means as an object; null where a mean is no finite number.
+pub(crate) fn means_json(means: &Means) -> Value {
+    means.iter().map(|(name, mean)| (name.clone(), json!(finite(*mean)))).collect()
+}
+
+/// Means as text, such as `loss 0.25, accuracy 0.875`.
+pub(crate) fn means_text(means: &Means) -> String {
+    let shown: Vec<String> = means.iter().map(|(name, mean)| format!("{name} {}", number(*mean))).collect();
+    shown.join(", ")
+}
+
+fn finite(number: f32) -> Option<f64> {
+    number.is_finite().then(|| f64::from(number))
 }
 
 /// Times of steps in nanoseconds, and their rate.
@@ -136,6 +150,16 @@ impl Watch for Progress {
         }
     }
 
+    fn evaluated(&mut self, step: u64, means: &[(String, f32)]) {
+        let means = means.to_vec();
+        self.measure(&json!({"step": step, "evaluation": means_json(&means)}));
+        if self.rows.is_some() && self.unprinted == 0 {
+            let text = format!("evaluation after step {step}: {}\n", means_text(&means));
+            self.unprinted = self.line.show(|| print(&text));
+        }
+        self.evaluations.push((step, means));
+    }
+
     fn saved(&mut self, path: &Path, _step: u64) {
         self.saved = Some(path.to_owned());
     }
@@ -145,7 +169,13 @@ impl Watch for Progress {
         if self.step_ns.is_empty() {
             self.first = step;
         }
-        self.measure(done);
+        self.measure(&json!({
+            "step": step,
+            "epoch": done.epoch,
+            "loss": loss.and_then(finite),
+            "lr": done.rate.map(f64::from),
+            "seconds": ns as f64 / 1e9,
+        }));
         self.losses.push(loss);
         self.step_ns.push(ns);
         if self.not_finite.is_none() && loss.is_some_and(|loss| !loss.is_finite()) {
@@ -163,7 +193,7 @@ impl Watch for Progress {
     fn stage(&mut self, stage: Stage) {
         self.stop.come_to(stage);
         match stage {
-            Stage::Before(what) | Stage::After(what) => self.line.stage(what),
+            Stage::Before(what) | Stage::Between(what) | Stage::After(what) => self.line.stage(what),
             Stage::Steps => self.line.steps(self.asked),
         }
     }

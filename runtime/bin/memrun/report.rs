@@ -11,7 +11,7 @@ use memc_runtime::{Error, Profile, Report};
 use serde_json::{Map, Value, json};
 
 use crate::cli::Cli;
-use crate::progress::Progress;
+use crate::progress::{Progress, means_json, means_text};
 use crate::terminal::{error, note, print};
 
 /// Steps from which on percentiles are printed.
@@ -30,6 +30,9 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
         object.insert("verified".to_owned(), json!(report.verified.then_some(true)));
         object.insert("interrupted".to_owned(), json!(report.interrupted));
         object.insert("saved".to_owned(), json!(progress.saved));
+        if file.plan().meta.is_evaluation() {
+            object.insert("means".to_owned(), means_json(&report.means));
+        }
         return print(&format!("{}\n", Value::Object(object))).max(progress.missing());
     }
     let verdict = if report.interrupted {
@@ -51,6 +54,9 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
             ms(times.p99),
             times.per_second,
         ));
+    }
+    if !report.means.is_empty() {
+        print(&format!("mean of {}: {}\n", counted(report.steps, "step"), means_text(&report.means)));
     }
     let meta = &file.plan().meta;
     let last = format!(
@@ -169,6 +175,8 @@ fn results(file: &PlanFile, progress: &Progress) -> Map<String, Value> {
     object.insert("first_step".to_owned(), json!(progress.first));
     let losses: Vec<Value> = progress.losses.iter().flatten().map(|loss| number(*loss)).collect();
     object.insert("losses".to_owned(), Value::Array(losses));
+    let evaluation = |(step, means): &(u64, _)| json!({"step": step, "means": means_json(means)});
+    object.insert("evaluations".to_owned(), progress.evaluations.iter().map(evaluation).collect());
     object.insert("step_ns".to_owned(), json!(progress.step_ns));
     if let Some(times) = progress.times() {
         object.insert("step_ns_median".to_owned(), json!(times.median));

@@ -29,13 +29,15 @@ impl Line {
         self.draw("{spinner} {msg} [{elapsed}]", what);
     }
 
-    /// From now on a bar of so many steps.
+    /// From now on, or again, a bar of so many steps.
     pub(crate) fn steps(&self, steps: u64) {
         let Some(bar) = &self.0 else { return };
         bar.set_length(steps);
         self.draw("{bar:30} {pos}/{len} steps  {msg}  [{elapsed}] {eta} left", "");
-        bar.reset_elapsed();
-        bar.reset_eta();
+        if bar.position() == 0 {
+            bar.reset_elapsed();
+            bar.reset_eta();
+        }
     }
 
     fn draw(&self, style: &str, message: &str) {
