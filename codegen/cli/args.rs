@@ -15,7 +15,8 @@ use crate::values::{self, Accumulate, Dim, Range};
 
 /// Compiles ONNX training graphs into static schedules that fit a hard device-memory budget.
 #[derive(Parser)]
-#[command(name = "memc", version, arg_required_else_help = true, after_help = EXIT_CODES)]
+#[command(name = "memc", version = VERSION, arg_required_else_help = true)]
+#[command(after_long_help = EXIT_CODES, after_help = MORE)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -35,6 +36,11 @@ pub(crate) fn parse() -> (Command, bool) {
     let json = matches.subcommand().and_then(flag).unwrap_or(false);
     (Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit()).command, json)
 }
+
+/// Version, with the commit that it was built from where that is known.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("COMMIT"));
+
+const MORE: &str = "--help lists exit codes, and `memc COMMAND -h` the options of a command";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -180,7 +186,7 @@ pub(crate) struct Compile {
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub(crate) gpu_mem: Option<Size>,
     /// Host memory that the plan may take, such as 64G. Where swapping takes more, nothing is swapped
-    #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
+    #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = values::bytes)]
     pub(crate) host_mem: Option<u64>,
     /// The plan to write
     #[arg(short, long, value_name = "FILE", default_value = "model.plan")]
@@ -207,10 +213,10 @@ const FOR_PLANNERS: [&str; 6] = ["decisions", "planner", "no_swap", "no_recomput
 #[derive(Args, Clone)]
 pub(crate) struct DecisionsFiles {
     /// Write the planner's decisions to a file
-    #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(crate) decisions: Option<PathBuf>,
     /// Carry out the decisions in a file instead of planning
-    #[arg(long, value_name = "FILE", conflicts_with_all = FOR_PLANNERS)]
+    #[arg(hide_short_help = true, long, value_name = "FILE", conflicts_with_all = FOR_PLANNERS)]
     pub(crate) apply: Option<PathBuf>,
 }
 
@@ -246,10 +252,10 @@ pub(crate) struct Target {
     #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "cpu")]
     pub(crate) device: String,
     /// Keep every gradient as the model computes it, whatever it needs of the forward pass
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(crate) no_mem_rewrite: bool,
     /// Leave every element-wise op a kernel of its own, for GPUs too; other devices never fuse them
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(crate) no_fuse: bool,
 }
 
@@ -272,7 +278,7 @@ pub(crate) struct Check {
     #[arg(long, value_name = "FILE")]
     pub(crate) source: Option<PathBuf>,
     /// Optimizer model, where the plan was not compiled with the one beside the source
-    #[arg(long, value_name = "FILE", requires = "source")]
+    #[arg(hide_short_help = true, long, value_name = "FILE", requires = "source")]
     pub(crate) optimizer_model: Option<PathBuf>,
     /// Initial values, where the plan was not compiled with the ones beside the source
     #[arg(long, value_name = "FILE", requires = "source")]
@@ -313,6 +319,9 @@ pub(crate) struct Diff {
     pub(crate) old: PathBuf,
     /// The other
     pub(crate) new: PathBuf,
+    /// Print differences of tables and commands, too
+    #[arg(long)]
+    pub(crate) all: bool,
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
@@ -388,24 +397,24 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "GLOB|FILE")]
     pub(crate) parameters: Vec<String>,
     /// Parameters of a forward model to train, all others are frozen (repeatable)
-    #[arg(long, value_name = "GLOB")]
+    #[arg(hide_short_help = true, long, value_name = "GLOB")]
     pub(crate) trainable: Vec<String>,
     /// Parameters of a forward model to leave as they are (repeatable)
     #[arg(long, value_name = "GLOB")]
     pub(crate) freeze: Vec<String>,
     /// Parameters of a forward model without weight decay; `vectors` stands for biases, scales and all others
     /// of fewer than two axes (repeatable)
-    #[arg(long, value_name = "GLOB")]
+    #[arg(hide_short_help = true, long, value_name = "GLOB")]
     pub(crate) no_decay: Vec<String>,
     /// Factor of the learning rate of some parameters of a forward model (repeatable)
-    #[arg(long, value_name = "GLOB=FACTOR", value_parser = values::factor)]
+    #[arg(hide_short_help = true, long, value_name = "GLOB=FACTOR", value_parser = values::factor)]
     pub(crate) lr_mult: Vec<(String, F32)>,
     /// Tensors of a forward model whose gradients stop, as `detach` does (repeatable)
-    #[arg(long, value_name = "GLOB")]
+    #[arg(hide_short_help = true, long, value_name = "GLOB")]
     pub(crate) stop_gradient: Vec<String>,
     /// Outputs of a forward model that stay outputs of the step, for `memrun --output` and `--collect`
     /// (repeatable)
-    #[arg(long, value_name = "GLOB")]
+    #[arg(hide_short_help = true, long, value_name = "GLOB")]
     pub(crate) keep_output: Vec<String>,
     /// Evaluate a forward model instead of training it: loss and outputs, without dropout and by batch
     /// normalisation's running statistics, for `memrun --eval` and predictions. Options of training are
@@ -413,22 +422,28 @@ pub(crate) struct ImportArgs {
     #[arg(long)]
     pub(crate) evaluation: bool,
     /// Seed of dropout and of random initial values
-    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
     pub(crate) seed: i64,
     /// Optimizer model of training artifacts [default: optimizer_model.onnx beside the model]
-    #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     pub(crate) optimizer_model: Option<PathBuf>,
     /// Initial values: ONNX Runtime checkpoint or safetensors [default: checkpoint beside the model]
     #[arg(long, value_name = "FILE")]
     pub(crate) checkpoint: Option<PathBuf>,
     /// Parameters that the checkpoint may lack: they start with the model's values (repeatable)
-    #[arg(long, value_name = "GLOB")]
+    #[arg(hide_short_help = true, long, value_name = "GLOB")]
     pub(crate) allow_missing: Vec<String>,
     /// Leave the optimizer out; gradients become outputs
-    #[arg(long, conflicts_with = "optimizer_model")]
+    #[arg(hide_short_help = true, long, conflicts_with = "optimizer_model")]
     pub(crate) no_optimizer: bool,
     /// The input IN takes the value of the output OUT after every step (repeatable)
-    #[arg(long, value_name = "IN=OUT", value_parser = values::pair)]
+    #[arg(hide_short_help = true, long, value_name = "IN=OUT", value_parser = values::pair)]
     pub(crate) carry: Vec<(String, String)>,
     /// Micro-steps before each optimizer step, which gets the mean of their gradients, or with N:sum the sum
     #[arg(long, value_name = "N[:sum]", default_value = "1", value_parser = values::accumulate)]
@@ -442,7 +457,7 @@ pub(crate) struct ImportArgs {
 #[derive(Args, Clone)]
 pub(crate) struct Search {
     /// Planner: memc, or a published method to compare with; `memc list planners` has them all
-    #[arg(long, value_name = "NAME", default_value = "memc")]
+    #[arg(hide_short_help = true, long, value_name = "NAME", default_value = "memc")]
     pub(crate) planner: String,
     #[command(flatten)]
     pub(crate) effort: Effort,
@@ -452,10 +467,10 @@ pub(crate) struct Search {
 #[derive(Args, Clone, Copy)]
 pub(crate) struct Permissions {
     /// Leave tensors on the device: no swapping
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     no_swap: bool,
     /// Run every op once: no recomputation
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     no_recompute: bool,
 }
 
@@ -465,20 +480,20 @@ pub(crate) struct Effort {
     #[command(flatten)]
     pub(crate) permissions: Permissions,
     /// Keep the order of the ops
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(crate) fixed_order: bool,
     /// Order in which a model's ops are posed: as given, memory-greedy, or the better of both
-    #[arg(long, default_value = "auto", value_parser = ["auto", "given", "greedy"])]
+    #[arg(hide_short_help = true, long, default_value = "auto", value_parser = ["auto", "given", "greedy"])]
     pub(crate) order: String,
     /// Search effort: 0 is the first plan found, 5 the most
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=5))]
     pub(crate) effort: u32,
     /// Seed of the search
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 0)]
     pub(crate) search_seed: u64,
     /// Stop each search with the best plan so far after this time, as 10s or 500ms; results then depend on
     /// the machine. A method that makes one plan finishes it
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = values::duration)]
     pub(crate) time_limit: Option<Duration>,
 }
 
@@ -592,10 +607,10 @@ pub(crate) struct Alloc {
     #[arg(value_parser = clap::value_parser!(u8).range(0..=i64::from(memc_alloc::MAX_EFFORT)))]
     pub(crate) effort: Option<u8>,
     /// Stop with the best so far after this time, as 10s or 500ms; results then depend on the machine
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
+    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = values::duration)]
     pub(crate) time_limit: Option<Duration>,
     /// Seed of choices by chance
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
     /// Print one JSON object instead of the allocation
     #[arg(long)]

@@ -1,6 +1,7 @@
 //! `memc dump` and `memc diff`.
 
-use memc_plan::{Action, Feed, Init, Kernel, Output, PlanFile, Section, Slice, State, Tuning};
+use memc_ir::counted;
+use memc_plan::{Action, Differences, Feed, Init, Kernel, Output, PlanFile, Section, Slice, State, Tuning};
 use serde_json::{Value, json};
 
 use crate::args::{Diff, Dump};
@@ -16,12 +17,20 @@ pub(crate) fn dump(args: &Dump) -> Result<(), Failure> {
 
 pub(crate) fn diff(args: &Diff) -> Result<(), Failure> {
     let (old, new) = (memc::open(&args.old)?, memc::open(&args.new)?);
-    let lines = memc_plan::diff(old.plan(), new.plan());
-    let equal = lines.is_empty();
+    let Differences { header, handling, details } = memc_plan::diff(old.plan(), new.plan());
+    let equal = header.is_empty() && details.is_empty();
     let text = match (args.json, equal) {
-        (true, _) => json!({"equal": equal, "differences": lines}).to_string(),
+        (true, _) => {
+            let all: Vec<&String> = header.iter().chain(&details).collect();
+            json!({"equal": equal, "handling": handling, "differences": all}).to_string()
+        }
         (false, true) => "the plans are equal".into(),
-        (false, false) => lines.join("\n"),
+        (false, false) => {
+            let number = counted(details.len(), "difference");
+            let more = format!("{number} in tables and commands; --all prints them");
+            let more = if args.all { details } else { vec![more] };
+            [header, handling, more].concat().join("\n")
+        }
     };
     emit(&(text + "\n"))?;
     if equal { Ok(()) } else { Err(Failure::Different) }

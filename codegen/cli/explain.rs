@@ -7,7 +7,7 @@ use memc_ir::{Bytes, counted};
 use serde_json::{Value, json};
 
 use crate::args::Explain;
-use crate::figures::{ms, narrow_table, table, verdict};
+use crate::figures::{ms, table, verdict};
 use crate::output::{Failure, Progress, emit, emit_json, write_file};
 use crate::planning::answer;
 
@@ -120,7 +120,7 @@ fn tensors(all: &[TensorFate], top: usize, kept: bool) -> String {
             "makes room for",
         ];
         out.push('\n');
-        out.push_str(&narrow_table(&header, &rows));
+        out.push_str(&table(&header, &rows));
         out.push_str(&more(gaps.len(), top, "gap"));
     }
     let both = all.iter().filter(|t| t.resident == Some("both")).count();
@@ -176,7 +176,7 @@ fn stalls(all: &[Stall], top: usize) -> String {
     };
     let rows: Vec<Vec<String>> = stalls.iter().take(top).map(row).collect();
     let header = ["op that waits", "at", "for", "waits for", "which waited for"];
-    format!("\n{}{}", narrow_table(&header, &rows), more(stalls.len(), top, "stall"))
+    format!("\n{}{}", table(&header, &rows), more(stalls.len(), top, "stall"))
 }
 
 /// Count of rows that a table leaves out.

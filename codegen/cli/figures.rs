@@ -13,28 +13,34 @@ pub(crate) fn quotient(a: u64, b: u64) -> String {
     over(a, b).map_or_else(|| "-".into(), |q| format!("{q:.4}"))
 }
 
-/// Rows under a header, columns aligned; columns of figures to the right.
+/// Rows under a header, columns aligned; columns of figures to the right. On a terminal, sentences are wrapped
+/// and names cut so that no line is wider than it; elsewhere each row is one whole line.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
-    laid_out(comfy_table::Table::new(), header, rows)
+    table_within(header, rows, crate::output::width())
 }
 
-/// As [`table`], with long cells broken so that no line is wider than [`WIDEST`].
-pub(crate) fn narrow_table(header: &[&str], rows: &[Vec<String>]) -> String {
+/// Least characters that are left of a cell.
+const NARROWEST: usize = 12;
+
+/// As [`table`], at most `width` characters wide where there are columns to make narrower.
+fn table_within(header: &[&str], rows: &[Vec<String>], width: Option<usize>) -> String {
     let mut t = comfy_table::Table::new();
-    t.set_content_arrangement(comfy_table::ContentArrangement::Dynamic).set_width(WIDEST);
-    laid_out(t, header, rows)
-}
-
-/// Most characters of a line of text that explains.
-const WIDEST: u16 = 118;
-
-fn laid_out(mut t: comfy_table::Table, header: &[&str], rows: &[Vec<String>]) -> String {
-    t.load_style(comfy_table::presets::NOTHING);
-    t.set_header(header.to_vec());
     // Names may have anything in them, and a terminal obeys it.
     let seen = |c: char| if c.is_control() { c.escape_default().collect() } else { String::from(c) };
-    for row in rows {
-        t.add_row(row.iter().map(|cell| cell.chars().map(seen).collect::<String>()));
+    let mut rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| cell.chars().map(seen).collect()).collect()).collect();
+    if let Some(width) = width {
+        if rows.iter().flatten().any(|cell| is_sentence(cell)) {
+            let width = u16::try_from(width).unwrap_or(u16::MAX);
+            t.set_content_arrangement(comfy_table::ContentArrangement::Dynamic).set_width(width);
+        } else {
+            fit(header, &mut rows, width);
+        }
+    }
+    t.load_style(comfy_table::presets::NOTHING);
+    t.set_header(header.to_vec());
+    for row in &rows {
+        t.add_row(row);
     }
     let figures = |i: usize| {
         rows.iter().all(|r| r.get(i).is_some_and(|c| c.starts_with(|c: char| c.is_ascii_digit() || c == '-')))
@@ -46,6 +52,44 @@ fn laid_out(mut t: comfy_table::Table, header: &[&str], rows: &[Vec<String>]) ->
     }
     let lines: Vec<String> = t.lines().map(|l| l.trim_end().to_string()).collect();
     lines.join("\n") + "\n"
+}
+
+/// Whether a cell is text to be read rather than names or figures.
+fn is_sentence(cell: &str) -> bool {
+    !cell.contains(", ") && cell.split(' ').filter(|word| word.chars().all(char::is_alphabetic)).count() > 4
+}
+
+/// Cuts the widest cells until rows have at most `width` characters, or all are narrow.
+fn fit(header: &[&str], rows: &mut [Vec<String>], width: usize) {
+    let count = |text: &str| text.chars().count();
+    let wide = |(i, header): (usize, &&str)| {
+        let cells = rows.iter().filter_map(|row| row.get(i)).map(|cell| count(cell));
+        cells.chain([count(header)]).max().unwrap_or(0)
+    };
+    let mut widths: Vec<usize> = header.iter().enumerate().map(wide).collect();
+    let least: Vec<usize> = header.iter().map(|header| count(header).max(NARROWEST)).collect();
+    // Cells have a space on both sides.
+    while widths.iter().map(|width| width + 2).sum::<usize>() > width {
+        let cuttable = widths.iter_mut().zip(&least).filter(|(width, least)| **width > **least);
+        let Some((widest, _)) = cuttable.max_by_key(|(width, _)| **width) else { break };
+        *widest -= 1;
+    }
+    for row in rows {
+        row.iter_mut().zip(&widths).for_each(|(cell, width)| *cell = cut(cell, *width));
+    }
+}
+
+/// At most `width` characters of a cell: the end of a name, which tells most, or the beginning of a list.
+fn cut(cell: &str, width: usize) -> String {
+    let count = cell.chars().count();
+    if count <= width {
+        return cell.to_string();
+    }
+    let kept = width.saturating_sub(1);
+    if cell.contains(", ") {
+        return cell.chars().take(kept).chain(['…']).collect();
+    }
+    ['…'].into_iter().chain(cell.chars().skip(count - kept)).collect()
 }
 
 /// Legend of rows that are marked as stopped.
@@ -95,4 +139,33 @@ pub(crate) fn verdict(step: u64, ideal: u64, bound: Option<(u64, &str)>, stopped
     });
     let stopped = if stopped { " (search stopped early)" } else { "" };
     format!("{} of the ideal step{bound}{stopped}", quotient(step, ideal))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On a terminal no line is wider than it, and each row is one line; elsewhere names are whole.
+    #[test]
+    fn tables_fit_the_terminal() {
+        let name = "/h.0/mlp/mlp.0/a_long_name_of_a_tensor_that_nobody_wants_to_read_in_full_output_0.1";
+        let rows = vec![vec![name.to_string(), "12.00 MiB".to_string(), format!("{name}, {name}")]];
+        let header = ["tensor", "bytes", "makes room for"];
+        for width in [60, 80, 120] {
+            let text = table_within(&header, &rows, Some(width));
+            assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+            assert!(text.lines().count() == 2 && text.contains("output_0.1") && text.contains("12.00 MiB"));
+        }
+        assert!(table_within(&header, &rows, None).contains(&format!("{name}, {name}")));
+    }
+
+    /// Sentences are wrapped at words.
+    #[test]
+    fn sentences_are_wrapped() {
+        let text =
+            "keeps what the first use of each tensor needs and gives back the others as soon as it can";
+        let out = table_within(&["planner", "does"], &[vec!["memc".into(), text.into()]], Some(50));
+        assert!(out.lines().count() > 2 && out.lines().all(|line| line.chars().count() <= 50), "{out}");
+        assert_eq!(out.split_whitespace().skip(3).collect::<Vec<_>>(), text.split(' ').collect::<Vec<_>>());
+    }
 }

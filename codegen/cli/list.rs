@@ -7,7 +7,7 @@ use memc_passes::{DeviceProfile, PASSES, PROFILES};
 use memc_planner::Planner;
 use serde_json::Value;
 
-use crate::figures::{narrow_table, table};
+use crate::figures::table;
 use crate::output::{Failure, emit, emit_json};
 
 /// The op at the root of a pattern.
@@ -78,7 +78,7 @@ pub(crate) fn list(what: &str, json: bool) -> Result<(), Failure> {
     if what == "devices" {
         return Ok(emit(&format!("{}\n{}", table(header, &rows), FOOTNOTE))?);
     }
-    Ok(emit(&narrow_table(header, &rows))?)
+    Ok(emit(&table(header, &rows))?)
 }
 
 /// Units of the columns of [`devices`].

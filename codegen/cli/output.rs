@@ -111,6 +111,12 @@ pub(crate) fn emit(text: &str) -> Result<(), Error> {
     }
 }
 
+/// Characters of a line of the terminal that stdout is; `None` where it is none.
+pub(crate) fn width() -> Option<usize> {
+    let size = std::io::stdout().is_terminal().then(terminal_size::terminal_size).flatten();
+    size.map(|(width, _)| usize::from(width.0).max(40))
+}
+
 /// Writes a line of JSON to stdout.
 pub(crate) fn emit_json(value: &impl Serialize) -> Result<(), Error> {
     let text = serde_json::to_string(value).map_err(|e| Error::Internal(e.to_string()))?;

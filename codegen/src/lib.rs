@@ -10,9 +10,8 @@ mod tables;
 pub use error::LowerError;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use memc_ir::{Module, Phase, Space, print};
+use memc_ir::{Data, Module, Phase, Space, print};
 use memc_plan::{Claims, Meta, Plan};
 
 /// A plan, and the initial bytes of the states that have some, by index in the plan's state table.
@@ -21,7 +20,7 @@ pub struct Lowered {
     /// The plan, its data section laid out.
     pub plan: Plan,
     /// Initial bytes.
-    pub data: BTreeMap<usize, Arc<[u8]>>,
+    pub data: BTreeMap<usize, Data>,
 }
 
 /// Lowers a synchronised mem-phase module; `source` is the graph-phase module it implements.

@@ -1,9 +1,8 @@
 //! The plan's tables: states, inputs, outputs, kernels.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use memc_ir::{Feed, Init, Module, OpId, OpKind, Slice, SlotId, Space, TensorType, ValueId};
+use memc_ir::{Data, Feed, Init, Module, OpId, OpKind, Slice, SlotId, Space, TensorType, ValueId};
 use memc_plan as plan;
 
 use crate::LowerError;
@@ -22,17 +21,17 @@ pub(crate) fn value_slice(m: &Module, v: ValueId) -> Result<Slice, LowerError> {
 }
 
 /// Fills states, inputs and outputs; returns initial bytes by state index.
-pub(crate) fn fill(p: &mut plan::Plan, m: &Module) -> Result<BTreeMap<usize, Arc<[u8]>>, LowerError> {
+pub(crate) fn fill(p: &mut plan::Plan, m: &Module) -> Result<BTreeMap<usize, Data>, LowerError> {
     let mut data = BTreeMap::new();
     for s in m.states.values() {
         let value = &m.values[s.value];
         let init = match &s.init {
             Init::Data(blob) => {
-                let Some(bytes) = &blob.bytes else {
+                let Some(bytes) = blob.bytes() else {
                     return Err(LowerError::NoData { state: value.name.clone() });
                 };
-                data.insert(p.states.len(), Arc::clone(bytes));
-                plan::Init::Data { offset: 0, bytes: bytes.len() as u64, hash: blob.hash }
+                data.insert(p.states.len(), bytes.clone());
+                plan::Init::Data { offset: 0, bytes: bytes.len() as u64, hash: blob.hash() }
             }
             generated => match generated.generated() {
                 Some((seed, kind)) => plan::Init::Random { seed, kind },
@@ -43,7 +42,7 @@ pub(crate) fn fill(p: &mut plan::Plan, m: &Module) -> Result<BTreeMap<usize, Arc
     }
     for c in m.consts.values() {
         let init = plan::Init::Data { offset: 0, bytes: c.data.len() as u64, hash: plan::hash(&c.data) };
-        data.insert(p.states.len(), Arc::clone(&c.data));
+        data.insert(p.states.len(), c.data.clone());
         p.states.push(state(m, c.value, plan::StateRole::Const, init)?);
     }
     for input in m.inputs.values() {

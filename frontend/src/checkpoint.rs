@@ -4,6 +4,8 @@
 //! Every offset is checked before it is followed. Offsets may alias in a flatbuffer, so the bytes copied are
 //! counted: together they may not exceed the file.
 
+use memc_ir::Data;
+
 use crate::error::{Fault, ImportError};
 use crate::tensor::{Literal, dtype, tensor_type};
 
@@ -34,11 +36,11 @@ pub(crate) struct Group {
 }
 
 /// Reads a checkpoint.
-pub(crate) fn read(bytes: &[u8]) -> Result<Checkpoint, ImportError> {
+pub(crate) fn read(bytes: &Data) -> Result<Checkpoint, ImportError> {
     parse(bytes).map_err(|e| e.damage("damaged ONNX Runtime checkpoint"))
 }
 
-fn parse(bytes: &[u8]) -> Result<Checkpoint, Fault> {
+fn parse(bytes: &Data) -> Result<Checkpoint, Fault> {
     let mut r = Reader { bytes, budget: bytes.len() };
     if bytes.get(4..8) != Some(IDENTIFIER.as_slice()) {
         return Err("it does not have identifier ODTC".into());
@@ -67,7 +69,7 @@ fn parse(bytes: &[u8]) -> Result<Checkpoint, Fault> {
 }
 
 struct Reader<'a> {
-    bytes: &'a [u8],
+    bytes: &'a Data,
     /// Bytes that may still be copied.
     budget: usize,
 }
@@ -163,7 +165,8 @@ impl<'a> Reader<'a> {
         let at = |e: Fault| Fault::Bad(format!("tensor `{name}`: {e}"));
         let ty = tensor_type(dtype(code).map_err(at)?, &dims?).map_err(at)?;
         self.spend(len).map_err(at)?;
-        let literal = Literal::new(ty, self.slice(start, len)?).map_err(at)?;
+        let data = self.bytes.share(self.slice(start, len)?);
+        let literal = Literal::new(ty, data).map_err(at)?;
         Ok((name, literal))
     }
 

@@ -4,13 +4,15 @@
 //! without `..`; after following links it must lie in the model's folder or in the folder of the model's own
 //! canonical file (model caches keep snapshots as links into one folder of blobs); it must be a regular file
 //! with one hard link, and the same file after it was opened. Offset and length are checked against its size
-//! before memory is allocated, and a file is never read for more bytes than it has in total.
+//! before anything is read, and tensors never have more bytes of a file than it has in total. A file is mapped,
+//! so that weights take no memory until something looks at them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
+
+use memc_ir::Data;
 
 use crate::error::Fault;
 
@@ -20,6 +22,8 @@ pub(crate) struct Folder {
     given: PathBuf,
     canonical: Vec<PathBuf>,
     taken: RefCell<BTreeMap<PathBuf, u64>>,
+    /// Files that were opened, in place.
+    maps: RefCell<BTreeMap<PathBuf, Data>>,
 }
 
 impl Folder {
@@ -33,11 +37,11 @@ impl Folder {
         if let Some(parent) = fs::canonicalize(model)?.parent() {
             canonical.push(parent.to_path_buf());
         }
-        Ok(Folder { given, canonical, taken: RefCell::default() })
+        Ok(Folder { given, canonical, taken: RefCell::default(), maps: RefCell::default() })
     }
 
-    /// Reads the `want` bytes that the entries of an external tensor describe.
-    pub(crate) fn read(&self, entries: &[(String, String)], want: u64) -> Result<Vec<u8>, Fault> {
+    /// The `want` bytes that the entries of an external tensor describe.
+    pub(crate) fn read(&self, entries: &[(String, String)], want: u64) -> Result<Data, Fault> {
         let place = Place::parse(entries)?;
         let text = place.location;
         let path = self.given.join(relative(text)?);
@@ -51,7 +55,7 @@ impl Folder {
         if !fs::symlink_metadata(&real).map_err(cannot)?.is_file() {
             return Err(Fault::Bad(format!("external data `{text}` is not a regular file")));
         }
-        let mut file = File::open(&real).map_err(cannot)?;
+        let file = File::open(&real).map_err(cannot)?;
         let meta = file.metadata().map_err(cannot)?;
         same_plain_file(&meta, &fs::symlink_metadata(&real).map_err(cannot)?)
             .map_err(|e| format!("external data `{text}` {e}"))?;
@@ -69,17 +73,26 @@ impl Folder {
             )));
         }
         let mut taken = self.taken.borrow_mut();
-        let total = taken.entry(real).or_default();
+        let total = taken.entry(real.clone()).or_default();
         *total = total.saturating_add(length);
         if *total > size {
             return Err(Fault::Bad(format!(
                 "the tensors in `{text}` overlap: together they have more than its {size} bytes"
             )));
         }
-        file.seek(SeekFrom::Start(place.offset)).map_err(cannot)?;
-        let mut bytes = Vec::new();
-        file.take(length).read_to_end(&mut bytes).map_err(cannot)?;
-        Ok(bytes)
+        let mut maps = self.maps.borrow_mut();
+        let whole = match maps.get(&real) {
+            Some(whole) => whole.clone(),
+            None => {
+                let whole: Data = memc_support::map(&file).map_err(cannot)?.into();
+                maps.insert(real, whole.clone());
+                whole
+            }
+        };
+        // The file may have changed since it was mapped.
+        let slice = usize::try_from(place.offset).ok().zip(usize::try_from(length).ok());
+        let slice = slice.and_then(|(at, n)| whole.slice(at..at.checked_add(n)?));
+        slice.ok_or_else(|| outside(text, place.offset, length, size).into())
     }
 }
 
@@ -174,10 +187,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("dir");
         let f = folder(dir.path());
         let at = [("location", "w.bin"), ("offset", "4"), ("length", "4")];
-        assert_eq!(f.read(&entries(&at), 4).expect("read"), [5, 6, 7, 8]);
+        assert_eq!(f.read(&entries(&at), 4).expect("read")[..], [5, 6, 7, 8]);
         assert_eq!(
             f.read(&entries(&[("location", "./w.bin"), ("length", "4")]), 4).expect("read"),
-            [1, 2, 3, 4]
+            [1, 2, 3, 4].into()
         );
         assert!(refused(&f, &at, 4).contains("overlap"));
     }
@@ -230,7 +243,7 @@ mod tests {
         symlink("../secret", snap.join("out.bin")).expect("link");
         symlink("..", snap.join("up")).expect("link");
         let f = Folder::of(&snap.join("m.onnx")).expect("folder");
-        assert_eq!(f.read(&entries(&[("location", "w.bin")]), 8).expect("cache"), [7; 8]);
+        assert_eq!(f.read(&entries(&[("location", "w.bin")]), 8).expect("cache")[..], [7; 8]);
         assert!(refused(&f, &[("location", "out.bin")], 8).contains("leaves the model's folder"));
         assert!(refused(&f, &[("location", "up/secret")], 8).contains("leaves the model's folder"));
         fs::hard_link(dir.path().join("secret"), snap.join("hard.bin")).expect("link");

@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 
 use glob::Pattern;
 use memc_ir::attr::F32;
-use memc_ir::{Blob, DType, Feed, Init, Module, Role, TensorType, Value, counted};
+use memc_ir::{Blob, DType, Data, Feed, Init, Module, Role, TensorType, Value, counted};
 use safetensors::{Dtype, SafeTensors};
 
 use crate::checkpoint;
 use crate::error::{ImportError, some_of};
 use crate::tensor::Literal;
 
-/// Reads a whole file of at most `limit` bytes.
-pub(crate) fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, ImportError> {
+/// A whole file of at most `limit` bytes, in place where it is a regular file.
+pub(crate) fn read_file(path: &Path, limit: u64) -> Result<Data, ImportError> {
     let io = |e| ImportError::io(path, e);
     let file = File::open(path).map_err(io)?;
     let meta = file.metadata().map_err(io)?;
@@ -28,9 +28,12 @@ pub(crate) fn read_file(path: &Path, limit: u64) -> Result<Vec<u8>, ImportError>
         let text = format!("`{}` has {} bytes, the format allows {limit}", path.display(), meta.len());
         return Err(ImportError::BadModel(text));
     }
+    if meta.is_file() {
+        return memc_support::map(&file).map(Data::from).map_err(io);
+    }
     let mut bytes = Vec::new();
     file.take(limit).read_to_end(&mut bytes).map_err(io)?;
-    Ok(bytes)
+    Ok(bytes.into())
 }
 
 /// Whether `bytes` are an archive of `torch.save`: a zip file with a pickle, or in old versions the pickle.
@@ -101,7 +104,7 @@ impl Initial {
         Ok(Initial { path: Some(path.to_path_buf()), ..found })
     }
 
-    fn from_ort(bytes: &[u8]) -> Result<Initial, ImportError> {
+    fn from_ort(bytes: &Data) -> Result<Initial, ImportError> {
         let read = checkpoint::read(bytes)?;
         let mut out = Initial::default();
         let names = |list: &[(String, Literal)]| list.iter().map(|(n, _)| n.clone()).collect();
@@ -127,7 +130,7 @@ impl Initial {
         Ok(out)
     }
 
-    fn from_safetensors(bytes: &[u8]) -> Result<Initial, ImportError> {
+    fn from_safetensors(bytes: &Data) -> Result<Initial, ImportError> {
         let bad = |e| {
             ImportError::BadModel(format!("neither an ONNX Runtime checkpoint nor a safetensors file: {e}"))
         };
@@ -153,7 +156,7 @@ impl Initial {
                 _ => continue,
             };
             let shape: Vec<u64> = view.shape().iter().map(|&d| d as u64).collect();
-            let literal = Literal::new(TensorType::new(dtype, shape), view.data());
+            let literal = Literal::new(TensorType::new(dtype, shape), bytes.share(view.data()));
             let literal = literal.map_err(|e| e.damage(&format!("tensor `{name}`")))?;
             out.tensors.insert(name, literal);
         }

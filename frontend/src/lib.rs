@@ -52,11 +52,10 @@ mod training;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use memc_ir::attr::{F32, Reduction};
 use memc_ir::recipe::{Loss, Optimizer, OptimizerSpec, Recipe};
-use memc_ir::{Feed, Module, Role, TensorType, counted};
+use memc_ir::{Data, Feed, Module, Role, TensorType, counted};
 
 pub use error::ImportError;
 pub use names::read_parameter_names;
@@ -311,13 +310,13 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Import, ImportErro
 
 /// Imports a model from memory: as [`import`], but there is no folder to look for other files in.
 pub fn import_bytes(bytes: &[u8], options: &ImportOptions) -> Result<Import, ImportError> {
-    import_from(bytes, None, None, options)
+    import_from(&bytes.into(), None, None, options)
 }
 
 /// Imports a plain graph from memory as it is, with nothing to train: inputs are fed, initializers are
 /// constants, outputs are results in the graph's order. Of `options` only the sizes of dimensions count.
 pub fn import_inference(bytes: &[u8], options: &ImportOptions) -> Result<Import, ImportError> {
-    let mut source = Source::read(bytes, None, None, &options.dims)?;
+    let mut source = Source::read(&bytes.into(), None, None, &options.dims)?;
     let mut import = inference::import(&mut source, &BTreeMap::new())?;
     import.warnings = source.warnings();
     Ok(import)
@@ -329,7 +328,7 @@ pub enum Binding {
     /// Fed with tensors of this type.
     Fed(TensorType),
     /// A constant: its type and its elements, dense, little-endian, row-major.
-    Constant(TensorType, Arc<[u8]>),
+    Constant(TensorType, Data),
 }
 
 /// Imports a plain graph as [`import_inference`], but each graph input is what `inputs` says, whatever shape
@@ -339,7 +338,7 @@ pub enum Binding {
 ///
 /// Those of [`import_bytes`]; an input that `inputs` lacks must be an initializer too.
 pub fn import_bound(bytes: &[u8], inputs: &BTreeMap<String, Binding>) -> Result<Import, ImportError> {
-    let mut source = Source::read_untyped(bytes, None)?;
+    let mut source = Source::read_untyped(&bytes.into(), None)?;
     let mut import = inference::import(&mut source, inputs)?;
     import.warnings = source.warnings();
     Ok(import)
@@ -347,7 +346,7 @@ pub fn import_bound(bytes: &[u8], inputs: &BTreeMap<String, Binding>) -> Result<
 
 /// The names of a model's graph inputs and graph outputs, in order.
 pub fn interface(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ImportError> {
-    let graph = proto::decode(bytes)?.graph;
+    let graph = proto::decode(&bytes.into())?.graph;
     let names = |list: Vec<model::ValueInfo>| list.into_iter().map(|v| v.name).collect();
     Ok((names(graph.inputs), names(graph.outputs)))
 }
@@ -358,7 +357,7 @@ pub fn interface(bytes: &[u8]) -> Result<(Vec<String>, Vec<String>), ImportError
 ///
 /// [`ImportError::BadModel`] for damaged bytes, [`ImportError::Unsupported`] for an element type that the IR
 /// lacks.
-pub fn read_tensor(bytes: &[u8]) -> Result<(TensorType, Arc<[u8]>), ImportError> {
+pub fn read_tensor(bytes: &[u8]) -> Result<(TensorType, Data), ImportError> {
     let tensor = proto::decode_tensor(bytes)?;
     tensor::dtype(tensor.dtype)?;
     let none = |_: &[(String, String)], _: u64| Err("its data is in another file".into());
@@ -367,7 +366,7 @@ pub fn read_tensor(bytes: &[u8]) -> Result<(TensorType, Arc<[u8]>), ImportError>
 }
 
 fn import_from(
-    bytes: &[u8],
+    bytes: &Data,
     path: Option<&Path>,
     folder: Option<&Folder>,
     options: &ImportOptions,
@@ -423,7 +422,7 @@ mod tests {
 
     fn compare(path: &Path) -> usize {
         let bytes = std::fs::read(path).expect("committed model");
-        let model = proto::decode(&bytes).expect("decode");
+        let model = proto::decode(&bytes.into()).expect("decode");
         let module = import(path, &ImportOptions::default()).expect("import").module;
         let mut compared = 0;
         for (name, ty) in graph::declared_types(&model.graph.value_info, &[]) {

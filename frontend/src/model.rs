@@ -5,6 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use memc_ir::Data;
+
 use crate::error::Fault;
 
 /// A model: one main graph and the operator sets it uses.
@@ -278,7 +280,7 @@ pub(crate) struct Tensor {
 #[derive(Clone, Debug)]
 pub(crate) enum Payload {
     /// Little-endian bytes.
-    Raw(Vec<u8>),
+    Raw(Data),
     Floats(Vec<f32>),
     /// Also booleans.
     Int32s(Vec<i32>),
@@ -307,7 +309,7 @@ impl Payload {
 
 impl Default for Payload {
     fn default() -> Self {
-        Payload::Raw(Vec::new())
+        Payload::Raw(Data::default())
     }
 }
 

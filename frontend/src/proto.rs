@@ -14,6 +14,8 @@ use onnx_protobuf::{
     StringStringEntryProto, TensorProto, TrainingInfoProto, TypeProto, ValueInfoProto,
 };
 
+use memc_ir::Data;
+
 use crate::error::ImportError;
 use crate::model::{
     Attr, Dim, Function, Graph, Model, Node, Payload, Tensor, TensorKind, Training, ValueInfo, ValueType,
@@ -21,12 +23,14 @@ use crate::model::{
 use crate::{initial, screen};
 
 /// Decodes a model.
-pub(crate) fn decode(bytes: &[u8]) -> Result<Model, ImportError> {
+///
+/// The content of large initializers stays where it is, in `bytes`.
+pub(crate) fn decode(bytes: &Data) -> Result<Model, ImportError> {
     if let Some(other) = initial::other_file(bytes) {
         return Err(ImportError::BadModel(format!("not an ONNX model: {other}")));
     }
-    screen::screen(bytes)?;
-    let proto = ModelProto::parse_from_bytes(bytes)
+    let lean = screen::screen(bytes)?;
+    let proto = ModelProto::parse_from_bytes(&lean.bytes)
         .map_err(|e| ImportError::BadModel(format!("not an ONNX model: {e}")))?;
     let functions = proto.functions.into_iter().map(function).collect::<Result<_, _>>()?;
     let mut infos = proto.training_info.into_iter();
@@ -46,7 +50,33 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Model, ImportError> {
     };
     let opsets = opsets(proto.opset_import)?;
     let (graph, producer) = (graph_from(graph)?, proto.producer_name);
-    Ok(Model { opsets, graph, producer, moved_weights, parameters, training, functions })
+    let mut model = Model { opsets, graph, producer, moved_weights, parameters, training, functions };
+    let stored: Vec<Data> = lean.stored.into_iter().filter_map(|range| bytes.slice(range)).collect();
+    let training =
+        model.training.iter_mut().flat_map(|t| [Some(&mut t.initialization), t.algorithm.as_mut()]);
+    for graph in training.flatten().chain([&mut model.graph]) {
+        place(&mut graph.initializers, &mut graph.nodes, &stored);
+    }
+    for function in &mut model.functions {
+        place(&mut [], &mut function.nodes, &stored);
+    }
+    Ok(model)
+}
+
+/// Puts the content of large initializers back, those of subgraphs included.
+fn place(initializers: &mut [Tensor], nodes: &mut [Node], stored: &[Data]) {
+    for tensor in initializers {
+        if let Payload::Raw(bytes) = &mut tensor.payload
+            && let Some(content) = screen::stored(bytes).and_then(|index| stored.get(index))
+        {
+            *bytes = content.clone();
+        }
+    }
+    for attr in nodes.iter_mut().flat_map(|node| node.attrs.values_mut()) {
+        if let Attr::Graph(graph) = attr {
+            place(&mut graph.initializers, &mut graph.nodes, stored);
+        }
+    }
 }
 
 fn opsets(list: Vec<OperatorSetIdProto>) -> Result<BTreeMap<String, i64>, ImportError> {
@@ -315,7 +345,7 @@ fn tensor(t: TensorProto) -> Result<Tensor, ImportError> {
         [_, _, _, true, ..] => Payload::Int64s(t.int64_data),
         [_, _, _, _, true, ..] => Payload::Doubles(t.double_data),
         [_, _, _, _, _, true, _] => Payload::Other,
-        _ => Payload::Raw(t.raw_data),
+        _ => Payload::Raw(t.raw_data.into()),
     };
     Ok(Tensor { name: name(t.name)?, dims: t.dims, dtype: t.data_type, payload })
 }

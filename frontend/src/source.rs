@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use memc_ir::{Module, TensorType};
+use memc_ir::{Data, Module, TensorType};
 
 use crate::context::Context;
 use crate::error::{ImportError, some_of};
@@ -52,7 +52,7 @@ pub(crate) struct Algorithm {
 impl<'a> Source<'a> {
     /// Decodes and checks a model.
     pub(crate) fn read(
-        bytes: &[u8],
+        bytes: &Data,
         path: Option<&'a Path>,
         folder: Option<&'a Folder>,
         dims: &'a [(String, u64)],
@@ -63,7 +63,7 @@ impl<'a> Source<'a> {
     /// Likewise, but the graph is a training step where the model describes one: the inference graph with the
     /// training algorithm behind it, as the standard says.
     pub(crate) fn read_step(
-        bytes: &[u8],
+        bytes: &Data,
         path: Option<&'a Path>,
         folder: Option<&'a Folder>,
         dims: &'a [(String, u64)],
@@ -92,7 +92,7 @@ impl<'a> Source<'a> {
     }
 
     /// Decodes and checks a model whose inputs' types are of no interest.
-    pub(crate) fn read_untyped(bytes: &[u8], folder: Option<&'a Folder>) -> Result<Source<'a>, ImportError> {
+    pub(crate) fn read_untyped(bytes: &Data, folder: Option<&'a Folder>) -> Result<Source<'a>, ImportError> {
         Source::checked(proto::decode(bytes)?, bytes.len() as u64, folder)
     }
 

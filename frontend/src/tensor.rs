@@ -2,10 +2,8 @@
 //!
 //! The payload's length is compared with the shape before anything is allocated.
 
-use std::sync::Arc;
-
 use memc_ir::attr::{F32, Scalar};
-use memc_ir::{DType, MAX_RANK, TensorType};
+use memc_ir::{DType, Data, MAX_RANK, TensorType};
 
 use crate::error::{Fault, unsupported};
 use crate::external::Folder;
@@ -18,7 +16,7 @@ pub(crate) struct Literal {
     /// Element type and shape.
     pub ty: TensorType,
     /// Dense, little-endian, row-major.
-    pub data: Arc<[u8]>,
+    pub data: Data,
 }
 
 /// The element type with ONNX code `code`; unsupported where the IR has none.
@@ -78,7 +76,7 @@ pub(crate) fn tensor_type(dtype: DType, dims: &[i64]) -> Result<TensorType, Faul
 
 impl Literal {
     /// A literal from a type and its payload, which must match.
-    pub(crate) fn new(ty: TensorType, data: impl Into<Arc<[u8]>>) -> Result<Literal, Fault> {
+    pub(crate) fn new(ty: TensorType, data: impl Into<Data>) -> Result<Literal, Fault> {
         let data = data.into();
         if data.len() as u64 != ty.bytes() {
             return Err(Fault::Bad(format!(
@@ -97,7 +95,7 @@ impl Literal {
     /// bytes.
     pub(crate) fn from_tensor(
         tensor: Tensor,
-        external: impl FnOnce(&[(String, String)], u64) -> Result<Vec<u8>, Fault>,
+        external: impl FnOnce(&[(String, String)], u64) -> Result<Data, Fault>,
     ) -> Result<Literal, Fault> {
         let dtype = dtype(tensor.dtype).map_err(|e| Fault::Bad(e.to_string()))?;
         let ty = tensor_type(dtype, &tensor.dims)?;
@@ -108,7 +106,7 @@ impl Literal {
             Payload::Doubles(v) => v.len() as u64,
             Payload::Raw(_) | Payload::External(_) | Payload::Other => ty.numel(),
         };
-        let data = match (tensor.payload, ty.dtype) {
+        let data: Data = match (tensor.payload, ty.dtype) {
             (Payload::Raw(bytes), _) => bytes,
             (Payload::Floats(v), DType::F32) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
             (Payload::Int32s(v), DType::I32) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
@@ -231,7 +229,7 @@ fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> + '_ {
 mod tests {
     use super::*;
 
-    fn none(_: &[(String, String)], _: u64) -> Result<Vec<u8>, Fault> {
+    fn none(_: &[(String, String)], _: u64) -> Result<Data, Fault> {
         Err("no file".into())
     }
     fn tensor(dims: &[i64], dtype: i32, payload: Payload) -> Tensor {
@@ -241,7 +239,7 @@ mod tests {
     /// A payload that is shorter or longer than its shape, or in the wrong field, is refused.
     #[test]
     fn payload_must_fill_the_shape() {
-        let short = Literal::from_tensor(tensor(&[1 << 40], 1, Payload::Raw(vec![0; 4])), none);
+        let short = Literal::from_tensor(tensor(&[1 << 40], 1, Payload::Raw(vec![0; 4].into())), none);
         assert!(short.expect_err("short").to_string().contains("4 bytes of data do not fill"));
         let long = Literal::from_tensor(tensor(&[], 7, Payload::Int64s(vec![1, 2])), none);
         assert!(long.expect_err("long").to_string().contains("2 elements of data do not fill i64[]"));

@@ -60,7 +60,7 @@ fn start(m: &Module) -> Env {
         let tensor = match &state.init {
             Init::Zeros => constant(ty, 0.0),
             Init::Ones => constant(ty, 1.0),
-            Init::Data(blob) => match &blob.bytes {
+            Init::Data(blob) => match blob.bytes() {
                 Some(bytes) => Tensor64::from_bytes(ty.clone(), bytes).unwrap(),
                 None => noise(ty, None, 1000 + u64::from(i.0)),
             },

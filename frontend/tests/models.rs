@@ -197,10 +197,10 @@ fn resuming_a_checkpoint() {
         m.states.values().find(|s| s.value == v).expect("state")
     };
     let Init::Data(step) = &state("step").init else { panic!("the step count is stored") };
-    assert_eq!(step.bytes.as_deref(), Some(5i64.to_le_bytes().as_slice()));
+    assert_eq!(step.bytes().map(|b| &**b), Some(5i64.to_le_bytes().as_slice()));
     for name in ["fc1.weight.momentum0", "fc3.bias.momentum1"] {
         let Init::Data(moment) = &state(name).init else { panic!("{name} is stored") };
-        assert!(moment.bytes.as_deref().expect("bytes").iter().any(|&b| b != 0));
+        assert!(moment.bytes().expect("bytes").iter().any(|&b| b != 0));
     }
     let wrong =
         ImportOptions { checkpoint: Some(root().join("cnn_bn/checkpoint")), ..ImportOptions::default() };

@@ -30,7 +30,7 @@ fn slope(graph: &Graph, loss: &str, labels: &[f32]) -> (f64, Vec<f64>) {
     }
     for state in m.states.values() {
         let Init::Data(blob) = &state.init else { panic!("stored values are expected") };
-        let bytes = blob.bytes.as_ref().unwrap();
+        let bytes = blob.bytes().unwrap();
         let tensor = Tensor64::from_bytes(m.values[state.value].ty.clone(), bytes).unwrap();
         env.insert(state.value, tensor);
     }

@@ -1,9 +1,8 @@
 //! Building and editing modules.
 
-use std::sync::Arc;
-
 use indexmap::IndexMap;
 
+use crate::data::Data;
 use crate::entity::{Arena, ConstId, HostShadowId, Id, InputId, OpId, SlotId, StateId, ValueId};
 use crate::error::TypeError;
 use crate::init::Init;
@@ -95,7 +94,7 @@ impl Module {
     }
 
     /// Adds a constant; `data` is its dense little-endian payload.
-    pub fn add_const(&mut self, name: &str, ty: TensorType, data: impl Into<Arc<[u8]>>) -> ValueId {
+    pub fn add_const(&mut self, name: &str, ty: TensorType, data: impl Into<Data>) -> ValueId {
         let value = self.add_value(name, ty, Def::Const(ConstId::new(self.consts.len())));
         self.consts.push(Const { value, data: data.into(), slot: None });
         value
@@ -172,7 +171,7 @@ impl Module {
     }
 
     /// The payload of `value` when it is a constant.
-    pub fn const_data(&self, value: ValueId) -> Option<&Arc<[u8]>> {
+    pub fn const_data(&self, value: ValueId) -> Option<&Data> {
         if let Def::Const(c) = self.values[value].def { Some(&self.consts[c].data) } else { None }
     }
 

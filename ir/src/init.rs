@@ -3,36 +3,50 @@
 //! Generated contents are named by a distribution and a seed; the runtime makes the numbers.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::OnceLock;
 
 use crate::attr::{Attr, F32, Scalar};
+use crate::data::Data;
 use crate::error::TypeError;
 use crate::types::TensorType;
 
-/// A byte string known by its hash; the bytes may be absent when only structure was read.
+/// A byte string and its hash; the bytes may be absent when only structure was read.
 #[derive(Clone)]
 pub struct Blob {
-    /// BLAKE3 of the bytes.
-    pub hash: [u8; 32],
-    /// The bytes, where they were read.
-    pub bytes: Option<Arc<[u8]>>,
+    /// BLAKE3 of the bytes, once it was asked for.
+    hash: OnceLock<[u8; 32]>,
+    bytes: Option<Data>,
 }
 
 impl Blob {
     /// A blob that holds `bytes`.
-    pub fn new(bytes: impl Into<Arc<[u8]>>) -> Self {
-        let bytes = bytes.into();
-        Self { hash: *blake3::hash(&bytes).as_bytes(), bytes: Some(bytes) }
+    pub fn new(bytes: impl Into<Data>) -> Self {
+        Self { hash: OnceLock::new(), bytes: Some(bytes.into()) }
+    }
+    /// A blob whose bytes are not at hand.
+    pub fn absent(hash: [u8; 32]) -> Self {
+        Self { hash: OnceLock::from(hash), bytes: None }
+    }
+    /// The bytes, where they are at hand.
+    pub fn bytes(&self) -> Option<&Data> {
+        self.bytes.as_ref()
+    }
+    /// BLAKE3 of the bytes. The first call reads them all.
+    pub fn hash(&self) -> [u8; 32] {
+        *self.hash.get_or_init(|| *blake3::hash(self.bytes.as_deref().unwrap_or_default()).as_bytes())
     }
     /// The hash as 64 hexadecimal digits.
     pub fn hex(&self) -> String {
-        blake3::Hash::from_bytes(self.hash).to_hex().to_string()
+        blake3::Hash::from_bytes(self.hash()).to_hex().to_string()
     }
 }
 
 impl PartialEq for Blob {
     fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash
+        match (&self.bytes, &other.bytes) {
+            (Some(a), Some(b)) => a == b,
+            _ => self.hash() == other.hash(),
+        }
     }
 }
 impl Eq for Blob {}
@@ -104,7 +118,7 @@ impl Init {
             }
             Init::Uniform { seed, low, high } => range(*seed, [*low, *high]),
             Init::Normal { seed, mean, std } => range(*seed, [*mean, *std]),
-            Init::Data(blob) => match &blob.bytes {
+            Init::Data(blob) => match blob.bytes() {
                 Some(bytes) if bytes.len() as u64 != ty.bytes() => {
                     Err(format!("{} bytes of data, {ty} has {}", bytes.len(), ty.bytes()).into())
                 }

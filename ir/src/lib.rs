@@ -6,6 +6,7 @@ mod words;
 pub mod attr;
 pub mod autodiff;
 mod bytes;
+mod data;
 mod diag;
 mod edit;
 mod entity;
@@ -22,6 +23,7 @@ mod types;
 mod verify;
 
 pub use bytes::{Bytes, counted, some_of};
+pub use data::Data;
 pub use diag::{Anchor, Diag, Diags};
 pub use entity::{Arena, ConstId, HostShadowId, Id, Ids, InputId, OpId, SlotId, StateId, ValueId};
 pub use error::{ParseError, TypeError};

@@ -3,11 +3,10 @@
 //! Computation (`ops`, `values`) is separate from time (`order`): an order pass permutes `order` and touches
 //! nothing else. An op that is not in `order` does not exist for any reader.
 
-use std::sync::Arc;
-
 use indexmap::IndexMap;
 
 use crate::attr::F32;
+use crate::data::Data;
 use crate::entity::{Arena, ConstId, HostShadowId, InputId, OpId, SlotId, StateId, ValueId};
 use crate::init::Init;
 use crate::ops::{Class, OpKind};
@@ -118,7 +117,7 @@ pub struct Const {
     /// The value it defines.
     pub value: ValueId,
     /// Dense little-endian row-major payload.
-    pub data: Arc<[u8]>,
+    pub data: Data,
     /// Mem phase: the slot, device or host, where it stays.
     pub slot: Option<SlotId>,
 }

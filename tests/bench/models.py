@@ -18,6 +18,7 @@ Networks with batch normalisation over few values are of this kind. `wrong`: any
 """
 import argparse
 import contextlib
+import copy
 import fnmatch
 import io
 import json
@@ -71,7 +72,6 @@ def in_double(torch, value):
 
 def spread(torch, model, start, args, loss, rate, saved, have):
     """Errors of memc and of PyTorch's own rounding against double precision, each of losses and of changes."""
-    import copy
     exact = copy.deepcopy(model).double()
     exact.load_state_dict({k: in_double(torch, v) for k, v in start.items()})
     doubled = [in_double(torch, a) for a in args]
@@ -140,14 +140,14 @@ def one(case, exporter, bin_folder, folder):
     os.environ["HF_HUB_OFFLINE"] = "1"
     import numpy
     import torch
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file, save_model
     import modelset
     torch.manual_seed(0)
     torch.set_num_threads(1)
     make, args, kind, flags = modelset.MODELS[case]()
     model = make.train()
     row = {"model": case, "exporter": exporter}
-    start = {k: v.clone() for k, v in model.state_dict().items()}
+    start = copy.deepcopy(model.state_dict())
     path = folder / "model.onnx"
     try:
         names = exported(torch, model, args, str(path), exporter)
@@ -159,7 +159,10 @@ def one(case, exporter, bin_folder, folder):
     if exporter == "torchscript":
         trainable = [n for n, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
         (folder / "parameters.txt").write_text("\n".join(trainable))
-        flags = [*flags, "--parameters", folder / "parameters.txt"]
+        # The older exporter runs the model, which moves its statistics before it writes them.
+        model.load_state_dict(start)
+        save_model(model, str(folder / "start.safetensors"))
+        flags = [*flags, "--parameters", folder / "parameters.txt", "--checkpoint", folder / "start.safetensors"]
     plan = folder / "model.plan"
     result = compiled(bin_folder, path, spelled, rate, plan, flags)
     row |= {"rate": rate, "warnings": [line for line in result.stderr.splitlines() if line.startswith("warning")]}

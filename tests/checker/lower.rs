@@ -145,7 +145,7 @@ impl Lowering<'_> {
         for state in m.states.values() {
             let offloaded = self.random.one_in(4);
             let init = match &state.init {
-                memc_ir::Init::Data(blob) => Init::Data { offset: 0, bytes: 0, hash: blob.hash },
+                memc_ir::Init::Data(blob) => Init::Data { offset: 0, bytes: 0, hash: blob.hash() },
                 other => match other.generated() {
                     Some((seed, kind)) => Init::Random { seed, kind },
                     None => Init::Zeros,

@@ -168,7 +168,7 @@ fn a_tuned_plan_is_the_plan_with_a_section_more() {
     );
     let object = json(&memc_ok(&["dump", &tuned, "--json"]));
     assert_eq!(object["tuning"]["kernels"].as_array().unwrap().len(), count);
-    let differences = String::from_utf8(memc(&["diff", &plan, &tuned]).stdout).unwrap();
+    let differences = String::from_utf8(memc(&["diff", &plan, &tuned, "--all"]).stdout).unwrap();
     assert_eq!(
         differences.lines().filter(|line| line.starts_with("+ tuning of ")).count(),
         count,

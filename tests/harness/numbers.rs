@@ -108,7 +108,9 @@ fn filled(ty: &TensorType, data: &[u8]) -> Result<Tensor, String> {
 
 fn initial(ty: &TensorType, init: &Init) -> Result<Tensor, String> {
     match init {
-        Init::Data(blob) => filled(ty, blob.bytes.as_deref().ok_or("the initial bytes are not at hand")?),
+        Init::Data(blob) => {
+            filled(ty, blob.bytes().map(|bytes| &**bytes).ok_or("the initial bytes are not at hand")?)
+        }
         Init::Ones if ty.dtype.is_float() => initial(ty, &Init::Fill(Scalar::Float(F32(1.0)))),
         Init::Ones => initial(ty, &Init::Fill(Scalar::Int(1))),
         Init::Fill(value) => {

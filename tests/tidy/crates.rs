@@ -12,7 +12,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
     ("memc-ir", "ir", &[]),
     ("memc-kernels", "ir/kernels", &["memc-ir"]),
     ("memc-reference", "ir/reference", &["memc-ir"]),
-    ("memc-frontend", "frontend", &["memc-ir"]),
+    ("memc-frontend", "frontend", &["memc-ir", "memc-support"]),
     ("memc-alloc", "passes/alloc", &[]),
     (
         "memc-passes",

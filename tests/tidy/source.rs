@@ -4,7 +4,7 @@ use crate::repo::{after_word, code, has_word, is_library, none, read, rust_files
 
 /// The only files with `unsafe`, each with the reason.
 const UNSAFE: &[(&str, &str)] = &[
-    ("codegen/plan/src/file.rs", "maps the initial state instead of copying it"),
+    ("codegen/support/src/map.rs", "maps files instead of copying them"),
     ("ir/kernels/src/matmul.rs", "the gemm crate takes raw pointers"),
     ("ir/kernels/tests/allocation.rs", "counts allocations with a global allocator"),
     ("passes/planner/tests/allocation.rs", "counts allocations with a global allocator"),

@@ -303,7 +303,7 @@ fn wanted_states<'a>(source: &'a Module, initial: &Initial) -> Vec<Wanted<'a>> {
     for (i, (state, &value)) in source.states.values().zip(&initial.states).enumerate() {
         let Some(tensor) = source.values.get(state.value) else { continue };
         let init = match &state.init {
-            Init::Data(blob) => WantedInit::Data(blob.hash, tensor.ty.bytes()),
+            Init::Data(blob) => WantedInit::Data(blob.hash(), tensor.ty.bytes()),
             generated => match generated.generated() {
                 Some((seed, kind)) => WantedInit::Random { seed, kind },
                 None => WantedInit::Zeros,

@@ -60,7 +60,7 @@ pub(crate) fn initial(source: &Module, symbols: &mut SymbolicValues) -> Initial 
     }
     let (mut consts, mut hashes, mut firsts) = (Vec::new(), Vec::new(), BTreeMap::new());
     for (id, c) in source.consts.iter() {
-        let hash = Blob::new(std::sync::Arc::clone(&c.data)).hash;
+        let hash = Blob::new(c.data.clone()).hash();
         let first = *firsts.entry(hash).or_insert(id.0);
         consts.push(symbols.leaf(Symbolic::Const(first), bytes_of(c.value)));
         hashes.push(hash);

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 
 use memc_codegen::{Lowered, lower};
 use memc_ir::{Bytes, Module};
@@ -42,7 +41,7 @@ pub struct Compiled {
     /// The plan.
     pub plan: Plan,
     /// Initial bytes of states, by index in the plan's state table.
-    pub data: BTreeMap<usize, Arc<[u8]>>,
+    pub data: BTreeMap<usize, memc_ir::Data>,
     /// The problem.
     pub instance: Instance,
     /// The planner's answer.
@@ -75,7 +74,7 @@ impl Compiled {
 }
 
 /// Hands the plan writer each state's initial bytes.
-struct Data<'a>(&'a BTreeMap<usize, Arc<[u8]>>);
+struct Data<'a>(&'a BTreeMap<usize, memc_ir::Data>);
 
 impl memc_plan::InitialData for Data<'_> {
     fn bytes(&mut self, state: usize) -> std::io::Result<std::borrow::Cow<'_, [u8]>> {

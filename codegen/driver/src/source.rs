@@ -129,7 +129,7 @@ impl Model {
     /// Refuses a graph whose initial values are known by their hash only, as one read from text.
     pub fn require_values(&self) -> Result<(), Error> {
         let absent =
-            |s: &&memc_ir::State| matches!(&s.init, memc_ir::Init::Data(blob) if blob.bytes.is_none());
+            |s: &&memc_ir::State| matches!(&s.init, memc_ir::Init::Data(blob) if blob.bytes().is_none());
         let missing = self.graph.states.values().filter(absent).count();
         if missing == 0 {
             return Ok(());

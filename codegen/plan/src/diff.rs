@@ -5,17 +5,37 @@
 //! many commands as possible have a counterpart.
 
 mod align;
+mod handling;
 
 use std::{collections::BTreeMap, fmt::Display};
 
 use self::align::{Edit, align};
 use crate::{Action, Command, Plan, Section};
 
-/// The differences from `old` to `new`, one line each: `-` for what is gone, `+` for what is new, `~` for
-/// what changed. Empty exactly where the plans are equal.
-pub fn diff(old: &Plan, new: &Plan) -> Vec<String> {
+/// Differences between two plans, one line each: `-` for what is gone, `+` for what is new, `~` for what
+/// changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Differences {
+    /// Model, options, budget, arenas, claims.
+    pub header: Vec<String>,
+    /// Tensors that are kept in one plan and swapped or recomputed in the other.
+    pub handling: Vec<String>,
+    /// Tables and commands.
+    pub details: Vec<String>,
+}
+
+impl Differences {
+    /// Whether the plans are equal.
+    pub fn is_empty(&self) -> bool {
+        self.header.is_empty() && self.details.is_empty()
+    }
+}
+
+/// The differences from `old` to `new`.
+pub fn diff(old: &Plan, new: &Plan) -> Differences {
+    let mut out = Differences { handling: handling::changes(old, new), ..Differences::default() };
+    header(old, new, &mut out.header);
     let mut lines = Vec::new();
-    header(old, new, &mut lines);
     table("kernel", &old.kernels, &new.kernels, ToString::to_string, &mut lines);
     table("state", &old.states, &new.states, |s| s.name.clone(), &mut lines);
     table("input", &old.inputs, &new.inputs, |i| i.name.clone(), &mut lines);
@@ -25,13 +45,14 @@ pub fn diff(old: &Plan, new: &Plan) -> Vec<String> {
     for section in Section::ALL {
         commands(section, old, new, &mut lines);
     }
-    if lines.is_empty() && old != new {
+    if lines.is_empty() && out.header.is_empty() && old != new {
         lines.push(
             "~ only the order of options, kernels, states, inputs, outputs or tuned kernels differs"
                 .to_owned(),
         );
     }
-    lines
+    out.details = lines;
+    out
 }
 
 fn change<T: PartialEq + Display + ?Sized>(what: &str, old: &T, new: &T, lines: &mut Vec<String>) {

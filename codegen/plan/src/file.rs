@@ -19,7 +19,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use memmap2::Mmap;
+use memc_ir::Data;
 
 use crate::{FORMAT_VERSION, Init, Plan, PlanError, TUNED_VERSION, wire};
 
@@ -96,7 +96,7 @@ impl Layout {
 pub struct PlanFile {
     plan: Plan,
     content_hash: [u8; 32],
-    map: Mmap,
+    map: Data,
     data_start: u64,
 }
 
@@ -122,7 +122,7 @@ impl PlanFile {
         if metadata.len() == 0 {
             return Err(PlanError::NotAPlan { hint: "the file is empty; compile the model again" });
         }
-        let map = map(&file).map_err(io)?;
+        let map = memc_support::map(&file).map(Data::from).map_err(io)?;
         let (plan, content_hash, data_start) = verify(&map)?;
         Ok(PlanFile { plan, content_hash, map, data_start })
     }
@@ -146,14 +146,6 @@ impl PlanFile {
             .and_then(|s| data_of(&self.map, self.data_start, &s.init))
             .unwrap_or_default()
     }
-}
-
-/// Maps a file for reading.
-#[allow(unsafe_code, reason = "mapping a file is the one way to read initial data without copying it")]
-fn map(file: &File) -> std::io::Result<Mmap> {
-    // SAFETY: the mapping is sound as long as nobody truncates or changes the file in place while it is open.
-    // Plan files are only ever replaced by a rename, which leaves the mapped file as it is.
-    unsafe { Mmap::map(file) }
 }
 
 fn data_of<'a>(file: &'a [u8], data_start: u64, init: &Init) -> Option<&'a [u8]> {

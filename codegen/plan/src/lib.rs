@@ -14,7 +14,7 @@ mod validate;
 mod wire;
 mod write;
 
-pub use diff::diff;
+pub use diff::{Differences, diff};
 pub use error::PlanError;
 pub use file::{PAGE, PlanFile};
 pub use memc_ir::{Slice, Space, Stream};

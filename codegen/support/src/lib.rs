@@ -2,6 +2,7 @@
 //!
 //! - [`Replace`]: writes a file as a whole or not at all.
 //! - [`check_clash`]: refuses an output path that is an input or another output.
+//! - [`map`]: reads a file in place.
 //! - [`printable`]: writes control characters out, before untrusted text reaches a terminal.
 //! - [`exit_now`], [`write_stderr`]: for the handler of a signal.
 //! - [`on_interrupt`]: calls a handler when the process is asked to end.
@@ -11,6 +12,7 @@
 
 mod clash;
 mod exit;
+mod map;
 mod printable;
 mod replace;
 mod signals;
@@ -18,6 +20,7 @@ mod trace;
 
 pub use clash::{PathClash, check_clash, is_same_file};
 pub use exit::{exit_now, write_stderr};
+pub use map::map;
 pub use printable::printable;
 pub use replace::{Replace, abandon, has_replaced};
 pub use signals::on_interrupt;

@@ -134,7 +134,7 @@ impl Cursor {
                 let digits = self.text()?;
                 self.expect(")")?;
                 match unhex(&digits).and_then(|b| <[u8; 32]>::try_from(b).ok()) {
-                    Some(hash) => Ok(Init::Data(Blob { hash, bytes: None })),
+                    Some(hash) => Ok(Init::Data(Blob::absent(hash))),
                     None => self.fail("a hash has 64 hexadecimal digits"),
                 }
             }

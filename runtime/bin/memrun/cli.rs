@@ -14,6 +14,11 @@ use memc_runtime::{
 };
 use memc_support::{check_clash, is_same_file};
 
+/// Version, with the commit that it was built from where that is known.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("COMMIT"));
+
+const MORE: &str = "--help lists all options, examples and exit codes";
+
 const EXAMPLES: &str = "\
 Examples:
   memrun model.plan --plan-info         names of inputs and outputs, sizes
@@ -51,7 +56,7 @@ Exit codes:
 
 /// Runs a plan that memc compiled: training steps within a fixed amount of device memory.
 #[derive(Debug, Parser)]
-#[command(name = "memrun", version, after_help = EXAMPLES)]
+#[command(name = "memrun", version = VERSION, after_long_help = EXAMPLES, after_help = MORE)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -76,17 +81,17 @@ pub(crate) struct Cli {
     synthetic: bool,
     /// Write an output of the last step, in numpy's format; may be repeated. Gradients are outputs of plans
     /// that were compiled with --no-optimizer
-    #[arg(long = "output", value_name = "NAME=FILE.npy", value_parser = named_file)]
+    #[arg(hide_short_help = true, long = "output", value_name = "NAME=FILE.npy", value_parser = named_file)]
     outputs: Vec<(String, PathBuf)>,
     /// Write an output of all steps, stacked; may be repeated
-    #[arg(long, value_name = "NAME=FILE.npy", value_parser = named_file)]
+    #[arg(hide_short_help = true, long, value_name = "NAME=FILE.npy", value_parser = named_file)]
     collect: Vec<(String, PathBuf)>,
     /// Learning rate: a number, @FILE.npy with one for each step, or a schedule such as
     /// warmup=100,cosine=10000 [default: the plan's]
     #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     lr: Option<Rate>,
     /// Seed of synthetic inputs
-    #[arg(long, default_value_t = 0)]
+    #[arg(hide_short_help = true, long, default_value_t = 0)]
     seed: u64,
     /// Save the states at the end, as safetensors
     #[arg(long, value_name = "FILE")]
@@ -96,7 +101,7 @@ pub(crate) struct Cli {
         value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     save_every: Option<u64>,
     /// Keep the last of these saves, each in a file with its step's number in the name
-    #[arg(long, value_name = "K", requires = "save_every",
+    #[arg(hide_short_help = true, long, value_name = "K", requires = "save_every",
         value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     keep: Option<u64>,
     /// Evaluate the states between steps by this plan, which `memc compile --evaluation` made of the same
@@ -104,52 +109,52 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "EVAL.plan")]
     eval: Option<PathBuf>,
     /// Evaluate after every so many steps
-    #[arg(long, value_name = "N", requires = "eval",
+    #[arg(hide_short_help = true, long, value_name = "N", requires = "eval",
         value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     eval_every: Option<u64>,
     /// Data of an input of the evaluation, as for --input; may be repeated
     #[arg(long = "eval-input", value_name = "NAME=@FILE.npy", requires = "eval")]
     eval_inputs: Vec<NamedInput>,
     /// End the run, with exit code 9, when the loss is no finite number
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     stop_on_nan: bool,
     /// Write a JSON object for each step while the run goes on
     #[arg(long, value_name = "FILE.jsonl")]
     pub(crate) metrics: Option<PathBuf>,
     /// Print every so many steps
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) log_every: u64,
     /// Go on from the states that a former run saved
     #[arg(long, value_name = "FILE")]
     resume: Option<PathBuf>,
     /// Set some of the states from a safetensors file, by name, such as a saved state
-    #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     init: Option<PathBuf>,
     /// Run the unplanned graph beside the plan, and compare every output and state bit for bit
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     verify: bool,
     /// Device to run on: cpu, cuda, or cuda:N for the GPU with a number of `memrun devices`
     #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
     device: DeviceName,
     /// Threads for kernels [default: as many as the machine has]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(hide_short_help = true, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     threads: Option<u16>,
     /// Host memory that the host arena may take, such as 64G: a plan that takes more does not run
-    #[arg(long, value_name = "SIZE", value_parser = host_memory)]
+    #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = host_memory)]
     host_mem: Option<u64>,
     /// Issue every command of every step, instead of capturing the step once as a CUDA graph and replaying
     /// that
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     no_graph: bool,
     /// Write when every command of the last step ran, and the memory in use, as a trace for Perfetto or
     /// chrome://tracing; `memc trace` writes the planned step alike
-    #[arg(long, value_name = "FILE.json")]
+    #[arg(hide_short_help = true, long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
     /// Fill undefined memory with NaN, to show that nothing depends on it
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     check_memory: bool,
     /// Delay commands at random, to show that nothing depends on timing
-    #[arg(long, value_name = "SEED")]
+    #[arg(hide_short_help = true, long, value_name = "SEED")]
     delay_seed: Option<u64>,
     #[command(flatten)]
     libraries: Libraries,
@@ -157,7 +162,7 @@ pub(crate) struct Cli {
     #[arg(long)]
     pub(crate) json: bool,
     /// Show no progress bar
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     pub(crate) no_progress: bool,
     /// Describe the plan instead of running it
     #[arg(long)]
@@ -195,7 +200,7 @@ pub(crate) struct Profile {
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
     inputs: Vec<NamedInput>,
     /// Threads for kernels [default: as many as the machine has]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(hide_short_help = true, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     threads: Option<u16>,
     #[command(flatten)]
     libraries: Libraries,
@@ -230,18 +235,18 @@ pub(crate) struct Tune {
 #[derive(Args, Debug)]
 struct Libraries {
     /// On a GPU, let libraries round products of f32 to TF32: faster, with 10 bits of mantissa instead of 23
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     tf32: bool,
     /// On a GPU, let matrix products of f32 round their operands to BF16: faster still, with 7 bits of
     /// mantissa
-    #[arg(long, conflicts_with = "tf32")]
+    #[arg(hide_short_help = true, long, conflicts_with = "tf32")]
     bf16: bool,
     /// On a GPU, let libraries take algorithms that may give other bits in every run
-    #[arg(long)]
+    #[arg(hide_short_help = true, long)]
     allow_nondeterminism: bool,
     /// On a GPU, use generated kernels also where cuBLASLt or cuDNN is there: to compare numbers, or where
     /// one fails
-    #[arg(long, conflicts_with_all = ["tf32", "bf16", "allow_nondeterminism"])]
+    #[arg(hide_short_help = true, long, conflicts_with_all = ["tf32", "bf16", "allow_nondeterminism"])]
     no_libraries: bool,
 }
 

@@ -270,7 +270,7 @@ fn loaded(source: &Module, name: &str, init: &Init) -> u64 {
         Some(Def::State(s)) => match (&source.states[s].init, init) {
             (memc_ir::Init::Zeros, Init::Zeros) => true,
             (wanted, Init::Random { seed, kind }) => wanted.generated() == Some((*seed, kind.clone())),
-            (memc_ir::Init::Data(blob), Init::Data { hash, .. }) => blob.hash == *hash,
+            (memc_ir::Init::Data(blob), Init::Data { hash, .. }) => blob.hash() == *hash,
             _ => false,
         },
         Some(Def::Const(c)) => {

@@ -2,7 +2,7 @@
 
 use arbtest::arbtest;
 use memc_ir::parse_op;
-use memc_plan::{Action, Kernel, Plan, Tuning, diff};
+use memc_plan::{Action, Kernel, Plan, Tuning};
 
 use crate::{example, generate, tuning};
 
@@ -10,6 +10,13 @@ use crate::{example, generate, tuning};
 fn kernel(op: &str) -> Kernel {
     let op = parse_op(op, "").expect("an op of the table");
     Kernel { op, operands: Vec::new(), results: Vec::new(), workspace_bytes: 0 }
+}
+
+/// All differences, those of the header first.
+fn diff(old: &Plan, new: &Plan) -> Vec<String> {
+    let all = memc_plan::diff(old, new);
+    assert_eq!(all.is_empty(), all.header.is_empty() && all.details.is_empty());
+    [all.header, all.details].concat()
 }
 
 fn changed(change: impl FnOnce(&mut Plan)) -> Vec<String> {
