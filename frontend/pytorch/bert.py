@@ -2,8 +2,7 @@
 
 Usage: python bert.py [FOLDER of memc and memrun, where they are not on the PATH] [--dynamo]
 Needs: torch, transformers, numpy, safetensors, onnx. Writes into the working folder. The task is to tell which module of
-Python's library lines of source are from. The weights are random: replace model() by BertForSequenceClassification.
-from_pretrained(NAME).
+Python's library lines of source are from. The weights are random: from_pretrained() in model() takes trained ones.
 """
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""Tests memc_torch.py and the scripts beside it, with memc and memrun: prints what holds, and fails where something does not.
+"""Tests memc_torch.py and the scripts beside it, with memc and memrun: prints what holds, fails where something does not.
 
 Usage: python check.py [FOLDER of memc and memrun, where they are not on the PATH] [--only NAME,NAME]
 Needs: torch 2.15, transformers, numpy, safetensors, onnx. Takes minutes. CI does not run it, since it has no PyTorch.
@@ -93,11 +93,11 @@ def trained(model, optimizer, first, last):
         optimizer.step()
 
 
-def same(a, b):
+def same(a, b, near=NEAR):
     """Fails where two models or optimizers differ."""
     for key in a:
         far = (a[key].double() - b[key].double()).abs().max().item() if a[key].numel() else 0.0
-        assert a[key].shape == b[key].shape and far <= NEAR, f"{key} differs by {far}"
+        assert a[key].shape == b[key].shape and far <= near, f"{key} differs by {far}"
 
 
 def flat(optimizer):
@@ -217,7 +217,8 @@ def players(tools):
         if together:
             gan.export(have, "both.onnx")
             memc(tools, "memc", "compile", "both.onnx", *gan.COMPILE, "--parameters", "parameters.txt", "-o", "both.plan")
-            memc(tools, "memrun", "both.plan", "--steps", 10, "--input", "x=@x.npy", "--input", "z=@z.npy", "--save", "both.st")
+            memc(tools, "memrun", "both.plan", "--steps", 10, "--input", "x=@x.npy", "--input", "z=@z.npy",
+                 "--save", "both.st")
             both = gan.optimizer(have)
             memc_torch.load("both.st", have, both)
             same(flat(first) | flat(second), flat(both[0]) | flat(both[1]))
@@ -247,6 +248,35 @@ def script(tools, name, **options):
             os.dup2(own[1], 2)
 
 
+def example(tools):
+    """The first blocks of PYTORCH.md, in their order, and PyTorch after as many steps."""
+    page = (pathlib.Path(__file__).resolve().parents[1] / "PYTORCH.md").read_text().split("```")
+    first, shell, last = (block.split("\n", 1)[1] for block in page[1:6:2])
+    names = {}
+    torch.manual_seed(0)
+    np.random.seed(0)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        exec(first, names)
+    other = copy.deepcopy(names["model"])
+    for line in shell.splitlines():
+        name, *words = line.split()
+        memc(tools, name, *words)
+    exec(last, names)
+    assert names["steps"] == 5
+    sgd = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9)
+    x, labels = torch.tensor(np.load("x.npy")), torch.tensor(np.load("labels.npy"))
+    for i in range(5):
+        sgd.zero_grad()
+        F.cross_entropy(other(x[i * 32:][:32]), labels[i * 32:][:32]).backward()
+        sgd.step()
+    for state in (other.state_dict(), names["model"].state_dict()):
+        state["1.num_batches_tracked"].zero_()      # the exporter counts its own batch
+        state["5.num_batches_tracked"].zero_()
+    # A network with BatchNorm enlarges differences from step to step.
+    same(other.state_dict(), names["model"].state_dict(), near=1e-4)
+    same(flat(sgd), flat(names["optimizer"]), near=1e-3)
+
+
 def main():
     only = sys.argv[sys.argv.index("--only") + 1].split(",") if "--only" in sys.argv else None
     folders = [w for w in sys.argv[1:] if not w.startswith("--") and w != ",".join(only or [])]
@@ -259,7 +289,9 @@ def main():
     checks |= {"checkpoints": lambda: checkpoints(tools), "refusals": refusals, "players": lambda: players(tools)}
     for name in ("cnn", "gpt", "bert", "unet", "lstm", "amp"):
         checks[f"{name}.py"] = lambda name=name: script(tools, name)
-    checks |= {f"{name}.py --dynamo": (lambda name=name: script(tools, name, dynamo=True)) for name in ("bert", "lstm", "amp")}
+    for name in ("bert", "lstm", "amp"):
+        checks[f"{name}.py --dynamo"] = lambda name=name: script(tools, name, dynamo=True)
+    checks["PYTORCH.md"] = lambda: example(tools)
     checks["gan.py"] = lambda: script(tools, "gan", steps=50, turns=2)
     draw = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):

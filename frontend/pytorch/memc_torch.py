@@ -56,8 +56,9 @@ def load(path, model, optimizer=None, micro_steps=1, allow_missing=()):
             updates.append((own, p, new))
     extra = [name for name in saved if name not in used and (optimizer or not _is_moment(name))]
     if missing or extra or shapes:
-        raise ValueError(f"{path} does not fit the model and its optimizer: it lacks {missing or 'nothing'}, "
-                         f"{extra or 'nothing'} in it has no place, and {shapes or 'nothing'} has another shape")
+        raise ValueError(f"{path} does not fit the model and its optimizer: it lacks {missing or 'nothing'} (allow_missing "
+                         f"may name parameters that the loss does not depend on), {extra or 'nothing'} in it has no place, "
+                         f"and {shapes or 'nothing'} has another shape")
     model.load_state_dict(state, strict=True)
     for own, p, new in updates:
         own.state[p] = new

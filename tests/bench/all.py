@@ -36,6 +36,7 @@ def runs(args):
         "scaling": (["scaling.py", STEP], ["--copies", "2", "--rounds", "1"], ["onnx"]),
         "peers": (["peers.py"], ["--steps", "5", "--rounds", "1"], ["numpy", "onnx", "onnxruntime"]),
         "gradients": (["gradients.py", *few], [], ["numpy", "onnx", "onnxruntime", "safetensors"]),
+        "training": (["training.py"], ["--only", "LSTM"], ["torch", "transformers", "safetensors", "onnx"]),
         "fusion": (["fusion.py"], ["--only", "cnn_bn"], []),
         "costs-gpu": (["costs.py", "gpu"], [], []),
         "costs-cpu": (["costs.py", "cpu", out / "profiles"], None, []),
