@@ -84,12 +84,14 @@ def exported(model, path, dynamo):
     memc_torch.parameter_names(model, "parameters.txt")
 
 
-def trained(model, optimizer, first, last):
+def trained(model, optimizer, first, last, micro):
     """Steps of PyTorch on the data of these numbers."""
     ids, labels = (torch.tensor(np.load(f"{name}.npy")) for name in ("ids", "labels"))
     for i in range(first, last):
         optimizer.zero_grad()
-        F.cross_entropy(model(ids[i * BATCH:][:BATCH]).flatten(0, 1), labels[i * BATCH:][:BATCH].flatten()).backward()
+        for at in range(i * micro * BATCH, (i + 1) * micro * BATCH, BATCH):
+            loss = F.cross_entropy(model(ids[at:][:BATCH]).flatten(0, 1), labels[at:][:BATCH].flatten())
+            (loss / micro).backward()
         optimizer.step()
 
 
@@ -111,7 +113,7 @@ def made(rule, state):
     return model, RULES[rule]([p for p in model.parameters() if p.requires_grad])
 
 
-def goes_on(tools, rule, dynamo):
+def goes_on(tools, rule, dynamo, micro=1):
     """memrun then PyTorch, and PyTorch then memrun, beside PyTorch alone."""
     torch.manual_seed(0)
     model = Odd().train()
@@ -120,31 +122,32 @@ def goes_on(tools, rule, dynamo):
     # The file has the statistics as they are now; the exporter counts its own batch.
     start["norm.num_batches_tracked"].zero_()
     want, of_want = made(rule, start)
-    trained(want, of_want, 0, STEPS)
+    trained(want, of_want, 0, STEPS, micro)
     middle, of_middle = made(rule, want.state_dict())
     of_middle.load_state_dict(copy.deepcopy(of_want.state_dict()))
-    trained(want, of_want, STEPS, 2 * STEPS)
+    trained(want, of_want, STEPS, 2 * STEPS, micro)
 
     memc(tools, "memc", "compile", "odd.onnx", "--loss", "cross-entropy:axis=-1", "--optimizer", rule, "--parameters",
-         "parameters.txt", "--dim", f"batch={BATCH}", "--gpu-mem", "peak*90%", "--effort", 0, "-o", "odd.plan")
+         "parameters.txt", "--dim", f"batch={BATCH}", "--accumulate", micro, "--gpu-mem", "peak*90%", "--effort", 0,
+         "-o", "odd.plan")
     feed = ["--input", "ids=@ids.npy", "--input", "labels=@labels.npy"]
     memc(tools, "memrun", "odd.plan", "--steps", STEPS, *feed, "--save", "half.st")
     have, of_have = made(rule, start)
-    assert memc_torch.load("half.st", have, of_have, allow_missing=["unused"]) == STEPS
+    assert memc_torch.load("half.st", have, of_have, micro_steps=micro, allow_missing=["unused"]) == STEPS
     assert have.head.weight is have.tokens.weight
     same(middle.state_dict(), have.state_dict())
     same(flat(of_middle), flat(of_have))
-    trained(have, of_have, STEPS, 2 * STEPS)
+    trained(have, of_have, STEPS, 2 * STEPS, micro)
     same(want.state_dict(), have.state_dict())
 
     memc_torch.save("resume.st", middle, of_middle, like="half.st", steps=STEPS)
     memc(tools, "memrun", "odd.plan", "--steps", STEPS, *feed, "--resume", "resume.st", "--save", "whole.st")
     back, of_back = made(rule, start)
-    assert memc_torch.load("whole.st", back, of_back, allow_missing=["unused"]) == 2 * STEPS
+    assert memc_torch.load("whole.st", back, of_back, micro_steps=micro, allow_missing=["unused"]) == 2 * STEPS
     same(want.state_dict(), back.state_dict())
     same(flat(of_want), flat(of_back))
     for name in ("ids", "labels"):
-        np.save(f"rest_{name}.npy", np.load(f"{name}.npy")[STEPS * BATCH:])
+        np.save(f"rest_{name}.npy", np.load(f"{name}.npy")[STEPS * micro * BATCH:])
     memc(tools, "memrun", "odd.plan", "--steps", STEPS, "--input", "ids=@rest_ids.npy", "--input",
          "labels=@rest_labels.npy", "--init", "resume.st", "--save", "init.st")
     same(load_file("whole.st"), load_file("init.st"))
@@ -168,7 +171,7 @@ def checkpoints(tools):
 
 
 def refusals():
-    """load() takes nothing that does not fit. half.st is of the last rule, Adagrad."""
+    """load() takes nothing that does not fit. half.st is AdamW's here, of the check before."""
     def refused(what, *args, **options):
         try:
             memc_torch.load(*args, **options)
@@ -179,8 +182,8 @@ def refusals():
     model = Odd().train()
     before = {name: t.clone() for name, t in model.state_dict().items()}
     refused("unused", "half.st", model)
-    adam = torch.optim.Adam([p for p in model.parameters() if p.requires_grad])
-    refused("momentum0", "half.st", model, adam, allow_missing=["unused"])
+    sgd = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], momentum=0.9)
+    refused("momentum1", "half.st", model, sgd, allow_missing=["unused"])
     memc_torch.load("half.st", model, allow_missing=["unused"])
     model.load_state_dict(before)
     save_file(load_file("half.st") | {"more": torch.ones(1)}, "more.st")
@@ -223,7 +226,8 @@ def players(tools):
             memc_torch.load("both.st", have, both)
             same(flat(first) | flat(second), flat(both[0]) | flat(both[1]))
         else:
-            gan.alternating(tools, have, 10)
+            with quiet():
+                gan.alternating(tools, have, 10)
         same(want.state_dict(), have.state_dict())
 
 
@@ -235,13 +239,20 @@ def script(tools, name, **options):
     if name in ("gpt", "amp"):
         import gpt
         gpt.RUN[:2] = ["--steps", 10]
+    with quiet():
+        module.main(tools, **options)
+
+
+@contextlib.contextmanager
+def quiet():
+    """Sends what this process and its children print to a file."""
     with open("said.txt", "w") as said:
         own = [os.dup(1), os.dup(2)]
         try:
             sys.stdout.flush()
             os.dup2(said.fileno(), 1)
             os.dup2(said.fileno(), 2)
-            module.main(tools, **options)
+            yield
         finally:
             sys.stdout.flush()
             os.dup2(own[0], 1)
@@ -286,6 +297,7 @@ def main():
     torch.set_num_threads(1)
     checks = {f"{rule} {'dynamo' if dynamo else 'TorchScript'}": (lambda r=rule, d=dynamo: goes_on(tools, r, d))
               for rule in RULES for dynamo in (False, True)}
+    checks["accumulation"] = lambda: goes_on(tools, "adamw:lr=1e-2", False, micro=3)
     checks |= {"checkpoints": lambda: checkpoints(tools), "refusals": refusals, "players": lambda: players(tools)}
     for name in ("cnn", "gpt", "bert", "unet", "lstm", "amp"):
         checks[f"{name}.py"] = lambda name=name: script(tools, name)
@@ -296,7 +308,7 @@ def main():
     draw = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for name in ("ids", "labels"):
-            np.save(f"{name}.npy", draw.integers(0, 16, (2 * STEPS * BATCH, 4)))
+            np.save(f"{name}.npy", draw.integers(0, 16, (2 * STEPS * 3 * BATCH, 4)))
         for name, check in checks.items():
             if only is None or any(word in name for word in only):
                 check()

@@ -197,12 +197,13 @@ def one(args, name, case):
 
 
 def table(rows):
-    lines = ["| run | parameters | steps | first loss | last loss | PyTorch's | metric | memc | PyTorch | PyTorch in f64 |",
-             "|---|---|---|---|---|---|---|---|---|---|"]
+    lines = ["| run | parameters | steps | first loss | PyTorch's | last loss | PyTorch's | metric | memc | PyTorch | f64 |",
+             "|---|---|---|---|---|---|---|---|---|---|---|"]
     for r in rows:
-        lines.append(f"| {r['run']} | {r['parameters']:,} | {r['steps']} | {r['first_memc']:.4f} | {r['last_memc']:.4f} | "
-                     f"{r['last_torch']:.4f} | {r['metric']} | {r['metric_memc']:.4f} | {r['metric_torch']:.4f} | "
-                     f"{r['metric_f64']:.4f} |")
+        losses = [f"{r[key]:.4f}" for key in ("first_memc", "first_torch", "last_memc", "last_torch")]
+        metrics = [f"{r[key]:.4f}" for key in ("metric_memc", "metric_torch", "metric_f64")]
+        cells = [r["run"], f"{r['parameters']:,}", str(r["steps"]), *losses, r["metric"], *metrics]
+        lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "| run | largest difference, 10 steps | rounding | all steps | rounding |", "|---|---|---|---|---|"]
     for r in rows:
         lines.append(f"| {r['run']} | {r['difference_10']:.1e} | {r['rounding_10']:.1e} | {r['difference']:.1e} | "
