@@ -80,10 +80,13 @@ def main(tools=pathlib.Path()):
     export(net, "cnn.onnx")
     for name, array in data().items():
         np.save(f"{name}.npy", array)
-    # Evaluation within memrun: its flags belong into the two commands below.
-    subprocess.run([tools / "memc", "compile", "cnn.onnx", *COMPILE, "--parameters", "parameters.txt",
-                    "--gpu-mem", "peak*60%", "-o", "cnn.plan"], check=True)
+    for name, array in data(512, seed=2).items():
+        np.save(f"test_{name}.npy", array)
+    words = ["cnn.onnx", *COMPILE, "--parameters", "parameters.txt"]
+    subprocess.run([tools / "memc", "compile", *words, "--gpu-mem", "peak*60%", "-o", "cnn.plan"], check=True)
+    subprocess.run([tools / "memc", "compile", *words, "--evaluation", "-o", "test.plan"], check=True)
     subprocess.run([tools / "memrun", "cnn.plan", *map(str, RUN), "--input", "x=@x.npy", "--input", "labels=@labels.npy",
+                    "--eval", "test.plan", "--eval-input", "x=@test_x.npy", "--eval-input", "labels=@test_labels.npy",
                     "--save", "cnn.safetensors", "--log-every", "16"], check=True)
     sgd = optimizer(net)
     steps = memc_torch.load("cnn.safetensors", net, sgd)

@@ -99,11 +99,14 @@ def main(tools=pathlib.Path()):
     export(gpt, "gpt.onnx")
     train, val = data()
     memc_torch.token_file(train, "train.bin")
-    # Evaluation within memrun: its flags belong into the two commands below.
-    subprocess.run([tools / "memc", "compile", "gpt.onnx", *COMPILE, "--parameters", "parameters.txt",
-                    "--gpu-mem", "peak*60%", "-o", "gpt.plan"], check=True)
+    memc_torch.token_file(val, "val.bin")
+    words = ["gpt.onnx", *COMPILE, "--parameters", "parameters.txt"]
+    subprocess.run([tools / "memc", "compile", *words, "--gpu-mem", "peak*60%", "-o", "gpt.plan"], check=True)
+    subprocess.run([tools / "memc", "compile", *words, "--evaluation", "-o", "val.plan"], check=True)
     subprocess.run([tools / "memrun", "gpt.plan", *map(str, RUN), "--input", "ids=@train.bin:u16", "--input",
-                    "labels=@train.bin:u16+1", "--save", "gpt.safetensors", "--log-every", "20"], check=True)
+                    "labels=@train.bin:u16+1", "--eval", "val.plan", "--eval-every", "100", "--eval-input",
+                    "ids=@val.bin:u16", "--eval-input", "labels=@val.bin:u16+1",
+                    "--save", "gpt.safetensors", "--log-every", "20"], check=True)
     adamw = optimizer(gpt)
     steps = memc_torch.load("gpt.safetensors", gpt, adamw)
     print(f"after {steps} steps: perplexity {perplexity(gpt, val):.4f}")

@@ -201,7 +201,7 @@ impl Initial {
     }
 
     /// Sets the optimizer's state and the learning rate of `module`: moments are called `X.momentum0`, the
-    /// count of steps is the one integer among them.
+    /// count of steps is the one integer among them, under its own name where memrun saved it.
     ///
     /// # Errors
     ///
@@ -217,6 +217,10 @@ impl Initial {
         }
         for (_, state) in module.states.iter_mut().filter(|(_, s)| s.role == Role::Optimizer) {
             let Value { name, ty, .. } = &module.values[state.value];
+            if ty.dtype.is_int() && self.has(name) {
+                state.init = self.get(name, ty)?.unwrap_or(Init::Zeros);
+                continue;
+            }
             if ty.dtype.is_int() {
                 let init = || Init::Data(Blob::new(self.step.to_le_bytes()));
                 state.init = if self.step == 0 { Init::Zeros } else { init() };

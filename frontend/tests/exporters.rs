@@ -230,3 +230,48 @@ fn running_variances_are_those_of_the_exporter() {
     assert_eq!(scales("pytorch"), [1.0, 8.0 / 7.0]);
     assert_eq!(scales("other"), [1.0, 1.0]);
 }
+
+/// A normalisation that runs twice in a step: the statistics pass through both, whether the nodes read the
+/// stored ones or copies of them, and only in models from PyTorch.
+#[test]
+fn statistics_pass_through_every_run() {
+    let training = [int_attr("training_mode", 1)];
+    for (producer, copied, chained) in
+        [("pytorch", false, true), ("pytorch", true, true), ("other", false, false)]
+    {
+        let second: &[&str] = if copied { &["copy.mean", "copy.var"] } else { &["n.mean", "n.var"] };
+        let norm = |x: &str, statistics: &[&str], outputs: &[&str]| {
+            let inputs = [&[x, "s", "b"], statistics].concat();
+            node("BatchNormalization", outputs[0], &inputs, outputs, &training)
+        };
+        let mut nodes = vec![
+            norm("x", &["n.mean", "n.var"], &["y", "y.mean", "y.var"]),
+            norm("y", second, &["z", "z.mean", "z.var"]),
+        ];
+        if copied {
+            nodes.insert(1, node("Identity", "c", &["n.mean"], &["copy.mean"], &[]));
+            nodes.insert(1, node("Identity", "d", &["n.var"], &["copy.var"], &[]));
+        }
+        let names = ["s", "b", "n.mean", "n.var"];
+        let graph = Graph {
+            nodes,
+            inputs: vec![value("x", 1, &["2", "3", "4"]), value("unread", 1, &["7"])],
+            outputs: vec![value("z", 1, &["2", "3", "4"])],
+            initializers: names.iter().map(|name| tensor(name, 1, &[3], &floats(&[1.0, 2.0, 3.0]))).collect(),
+            ..Graph::default()
+        };
+        let model = [graph.model(), field(2, producer)].concat();
+        let import = import_bytes(&model, &options(&[])).unwrap_or_else(|e| panic!("{e}"));
+        let m = &import.module;
+        let states: Vec<&str> = m.states.values().map(|s| m.values[s.value].name.as_str()).collect();
+        assert_eq!(states, ["b", "n.mean", "n.var", "s"]);
+        for state in m.states.values().filter(|s| s.role == Role::Buffer) {
+            let next = m.def_op(state.next.expect("an update")).expect("an op");
+            let before = m.ops[next].operands[0];
+            assert_eq!(before != state.value, chained, "{producer}, {copied}");
+            assert!(!chained || m.ops[m.def_op(before).expect("an op")].operands[0] == state.value);
+        }
+        assert_eq!(m.inputs.len(), 2, "x and labels");
+        assert!(import.notes.iter().any(|note| note.contains("takes no data: unread")), "{:?}", import.notes);
+    }
+}

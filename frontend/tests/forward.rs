@@ -228,7 +228,9 @@ fn wrong_recipes_are_usage_errors() {
         Err(ImportError::Usage(text)) => text,
         other => panic!("{other:?}"),
     };
-    let text = refused(&graph.model(), "mse");
+    let mut reading = graph.clone();
+    reading.nodes[1] = node("Sub", "n", &["y", "labels"], &["z"], &[]);
+    let text = refused(&reading.model(), "mse");
     assert!(text.contains("already has an input `labels`") && text.contains("--loss output"), "{text}");
     let mut other = graph.clone();
     other.inputs.pop();

@@ -5,7 +5,7 @@ mod train;
 mod wire;
 
 use memc_frontend::{Import, ImportError, ImportOptions};
-use memc_ir::{Module, OpKind, Role};
+use memc_ir::{Blob, Init, Module, OpKind, Role};
 use train::{import, import_bytes};
 use wire::*;
 
@@ -198,6 +198,18 @@ fn checkpoints_set_every_parameter_or_say_which_they_do_not() {
     let allowed = ImportOptions { allow_missing: vec!["l.*".into()], ..frozen.clone() };
     let found = with(lacking(), &allowed).expect("it is allowed");
     assert!(found.warnings.join("\n").contains("gain, l.weight"), "{:?}", found.warnings);
+
+    // An optimizer goes on at the step that memrun saved.
+    let step = br#"{"step":{"dtype":"I64","shape":[],"data_offsets":[0,8]}}"#;
+    let bytes = [&(step.len() as u64).to_le_bytes()[..], step, &7i64.to_le_bytes()].concat();
+    let adam = ImportOptions {
+        optimizer: Some("adam".parse().expect("optimizer")),
+        allow_missing: vec!["*".into()],
+        ..frozen.clone()
+    };
+    let found = with(bytes, &adam).expect("a step and no moments");
+    let count = found.module.states.values().find(|s| found.module.values[s.value].name == "step");
+    assert_eq!(count.map(|s| s.init.clone()), Some(Init::Data(Blob::new(7i64.to_le_bytes()))));
 
     let text = with(b"PK\x03\x04archive".to_vec(), &frozen).expect_err("an archive").to_string();
     assert!(text.contains("file of torch.save") && text.contains("safetensors.torch.save_model"), "{text}");

@@ -22,6 +22,8 @@ use serde_json::{Map, Value, json};
 
 use crate::Error;
 
+/// End of the names of PyTorch's counters of batches, which stand beside running statistics.
+const COUNTER: &str = "num_batches_tracked";
 /// Header entry that is no tensor.
 const METADATA: &str = "__metadata__";
 /// Metadata key of the number of steps done.
@@ -179,8 +181,9 @@ impl StateFile {
                 return fail(format!("tensor `{name}` is {} where the plan's state is {wanted}", tensor.ty));
             }
         }
-        let extra: Vec<&str> =
-            self.tensors.keys().map(String::as_str).filter(|name| !known.contains_key(name)).collect();
+        // A `state_dict` has counters that no step reads.
+        let is_extra = |name: &&str| !known.contains_key(name) && !name.ends_with(COUNTER);
+        let extra: Vec<&str> = self.tensors.keys().map(String::as_str).filter(is_extra).collect();
         if !extra.is_empty() && fit != Fit::Cover {
             return fail(format!(
                 "the plan has no state named {}; to begin with a file that holds more than the model, \

@@ -1,7 +1,7 @@
 """Trains real models from PyTorch with memc and with PyTorch, and prints a table: which are accepted, and whether
 losses, the change of every weight and the set of changed tensors agree.
 
-Usage: python tests/bench/models.py [--only GLOB] [--list] [--bin FOLDER] [--out ROWS.jsonl] [--table ROWS.jsonl]
+Usage: python tests/bench/models.py [--only GLOBS] [--list] [--bin FOLDER] [--out ROWS.jsonl] [--table ROWS.jsonl]
 Needs: a release build of memc and memrun; torch 2.15, torchvision 0.29, transformers 5.23, timm 1.0, safetensors, onnx.
 
 Each model (modelset.py) has random weights, reduced size and no dropout. Both exporters write it, as
@@ -70,10 +70,17 @@ def in_double(torch, value):
     return value.double() if value.is_floating_point() else value
 
 
+def changed(start, change):
+    """States that each are changed; what modules note about their versions stays."""
+    out = copy.copy(start)
+    out.update({name: change(value) for name, value in start.items()})
+    return out
+
+
 def spread(torch, model, start, args, loss, rate, saved, have):
     """Errors of memc and of PyTorch's own rounding against double precision, each of losses and of changes."""
     exact = copy.deepcopy(model).double()
-    exact.load_state_dict({k: in_double(torch, v) for k, v in start.items()})
+    exact.load_state_dict(changed(start, lambda v: in_double(torch, v)))
     doubled = [in_double(torch, a) for a in args]
     want = losses_of(torch, exact, doubled, loss, rate)
     after = exact.state_dict()
@@ -85,12 +92,13 @@ def spread(torch, model, start, args, loss, rate, saved, have):
         of_losses = max(abs(a - b) / max(abs(b), 1) for a, b in zip(losses, want))
         return of_losses, max(((states[k].double() - after[k]).abs().max().item() / size[k] for k in counted), default=0)
 
+    def nudged(v):
+        return v * (1 + (torch.rand_like(v) - 0.5) * 2.4e-7) if v.is_floating_point() else v
+
     theirs = []
     for seed in range(5):
         torch.manual_seed(seed)
-        nudged = {k: v * (1 + (torch.rand_like(v) - 0.5) * 2.4e-7) if v.is_floating_point() else v
-                  for k, v in start.items()}
-        model.load_state_dict(nudged if seed else start)
+        model.load_state_dict(changed(start, nudged) if seed else start)
         losses = losses_of(torch, model, args, loss, rate)
         theirs.append(errors(losses, model.state_dict()))
     return errors(have, saved), tuple(map(max, zip(*theirs)))
@@ -251,7 +259,7 @@ def table(rows):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="*")
+    parser.add_argument("--only", default="*", help="patterns of models, separated by commas")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "target" / "release")
     parser.add_argument("--out", type=pathlib.Path)
@@ -262,7 +270,7 @@ def main():
         return
     import modelset
     modelset.torch.set_num_threads(1)
-    cases = [name for name in modelset.MODELS if fnmatch.fnmatch(name, args.only)]
+    cases = [name for name in modelset.MODELS if any(fnmatch.fnmatch(name, p) for p in args.only.split(","))]
     if args.list:
         print("\n".join(cases))
         return

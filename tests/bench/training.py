@@ -7,7 +7,7 @@ Needs: a release build of memc and memrun; torch 2.15, transformers 5.23, numpy,
 A network has no dropout, since no two runtimes draw the same. PyTorch starts with the same weights, reads the same data in
 the same order (memrun's shuffling is computed again), and takes the same steps: schedules of torch and transformers,
 clip_grad_norm_, averaged micro-steps. memrun runs at 100, 60 and 40 % of the unplanned peak, or at the smallest budget that
-memc names. A further run at 60 % is killed (SIGKILL) past its half; the plan of 40 % resumes its last save.
+memc names; the run at 60 % evaluates held-out data on the way. A further run at 60 % is killed (SIGKILL) past its half; the plan of 40 % resumes its last save.
 
 A difference of losses is relative to the loss, where that is above 1. `rounding` is how far PyTorch in f32 is from PyTorch
 in f64, with the same data: a difference of that size says nothing.
@@ -48,10 +48,11 @@ def cases():
 
     made = {
         "CNN": dict(script=cnn, data=cnn.data, schedule=lambda o: lr_scheduler.MultiStepLR(o, [128, 224], 0.1),
-                    metric="accuracy", of=lambda m: cnn.accuracy(m, **cnn.data(1024, seed=2))),
+                    metric="accuracy", of=lambda m: cnn.accuracy(m, **cnn.data(1024, seed=2)),
+                    held=lambda: cnn.data(1024, seed=2)),
         "GPT": dict(script=gpt, data=lambda: text(0), model=gpt.GPT, clip=1.0, metric="perplexity",
                     schedule=lambda o: get_cosine_with_min_lr_schedule_with_warmup(o, 30, gpt.STEPS, min_lr_rate=0.1),
-                    of=lambda m: gpt.perplexity(m, gpt.data()[1]), tokens=("ids", "labels")),
+                    of=lambda m: gpt.perplexity(m, gpt.data()[1]), tokens=("ids", "labels"), held=lambda: text(1)),
         "BERT": dict(script=bert, data=bert.data, model=lambda: bert.model(dropout=0.0), clip=1.0, micro=bert.MICRO,
                      schedule=lambda o: get_linear_schedule_with_warmup(o, 10, 256),
                      metric="accuracy", of=lambda m: bert.accuracy(m, **bert.data(1))),
@@ -105,13 +106,35 @@ def run(args, name, *words):
 
 def compiled(args, script, share, plan):
     """Compiles at a share of the peak, or at the smallest budget; returns memc's JSON."""
-    # Evaluation within memrun: --eval-plan belongs into these words.
     words = ["model.onnx", *script.COMPILE, "--parameters", "parameters.txt", "--json", "-o", plan]
     out = run(args, "memc", "compile", *words, "--gpu-mem", f"peak*{share}%")
     if out.returncode == 4:
         out = run(args, "memc", "compile", *words, "--gpu-mem", re.search(r"--gpu-mem (\d+B)", out.stdout + out.stderr)[1])
     assert out.returncode == 0, out.stdout + out.stderr
     return json.loads(out.stdout)
+
+
+def evaluated(args, script, held, steps):
+    """Compiles the evaluation and writes its data; returns memrun's words for three evaluations within a run."""
+    import numpy
+    out = run(args, "memc", "compile", "model.onnx", *script.COMPILE, "--parameters", "parameters.txt", "--evaluation",
+              "-o", "held.plan")
+    assert out.returncode == 0, out.stdout + out.stderr
+    words = ["--eval", "held.plan", "--eval-every", steps // 3]
+    for name, array in held().items():
+        numpy.save(f"held_{name}.npy", array)
+        words += ["--eval-input", f"{name}=@held_{name}.npy"]
+    return words
+
+
+def held_out(torch, script, held, model):
+    """PyTorch's mean loss over the whole batches of held-out data, in evaluation mode."""
+    data = {name: torch.as_tensor(array) for name, array in held().items()}
+    batches = len(next(iter(data.values()))) // script.BATCH
+    with torch.no_grad():
+        rows = [slice(i * script.BATCH, (i + 1) * script.BATCH) for i in range(batches)]
+        losses = [script.loss(model.eval(), **{n: t[part] for n, t in data.items()}).item() for part in rows]
+    return sum(losses) / batches
 
 
 def killed(args, words, steps):
@@ -158,7 +181,9 @@ def one(args, name, case):
     for share in SHARES:
         plan = compiled(args, script, share, f"{share}.plan")
         begin = time.perf_counter()
-        out = run(args, "memrun", f"{share}.plan", *words, "--json", "--save", f"{share}.st")
+        # The saves show that evaluations change no bit.
+        more = evaluated(args, script, case["held"], 300) if share == 60 and "held" in case else []
+        out = run(args, "memrun", f"{share}.plan", *words, *more, "--json", "--save", f"{share}.st")
         assert out.returncode == 0, out.stdout + out.stderr
         results[share] = json.loads(out.stdout)
         saves[share] = pathlib.Path(f"{share}.st").read_bytes()
@@ -181,6 +206,9 @@ def one(args, name, case):
     optimizer = script.optimizer(model)
     assert memc_torch.load("40.st", model, optimizer, micro_steps=case.get("micro", 1)) == steps
     row["metric_memc"] = case["of"](model)
+    if "held" in case:
+        row |= {"held_memc": results[60]["evaluations"][-1]["means"]["loss"],
+                "held_torch": held_out(torch, script, case["held"], model)}
     theirs = make()
     theirs.load_state_dict(start)
     begin = time.perf_counter()
@@ -214,6 +242,8 @@ def table(rows):
         said = ["identical" if r[key] else "DIFFERENT" for key in ("same_saves", "same_resumed")]
         budgets = ", ".join(f"{r[f'budget_{share}']:,}" for share in SHARES)
         lines.append(f"| {r['run']} | {budgets} | {said[0]} | {r['resumed_at']} of {r['steps']} | {said[1]} |")
+    lines += ["", "| run | loss on held-out data, `memrun --eval` | PyTorch, the same weights |", "|---|---|---|"]
+    lines += [f"| {r['run']} | {r['held_memc']:.7f} | {r['held_torch']:.7f} |" for r in rows if "held_memc" in r]
     return "\n".join(lines)
 
 

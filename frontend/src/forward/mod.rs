@@ -9,13 +9,14 @@ mod init;
 pub(crate) mod lost;
 pub(crate) mod params;
 mod roles;
+mod statistics;
 mod unmerge;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use glob::Pattern;
 use memc_ir::recipe::{Loss, Optimizer, Recipe};
-use memc_ir::{Module, Output, OutputRole, Role, StateId, TensorType, ValueId};
+use memc_ir::{Module, Output, OutputRole, Role, StateId, TensorType, ValueId, counted};
 
 use crate::context::{Bound, Context};
 use crate::error::{ImportError, some_of};
@@ -28,6 +29,7 @@ use crate::{Import, ImportOptions, Pending, step, training};
 ///
 /// Tensors that the exporter merged are separated in `source` first.
 pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result<Import, ImportError> {
+    statistics::chain(source);
     let mut notes: Vec<String> = unmerge::split(source).into_iter().collect();
     let source = &*source;
     let loss = wanted_loss(source, options)?.cloned();
@@ -47,6 +49,7 @@ pub(crate) fn import(source: &mut Source<'_>, options: &ImportOptions) -> Result
         warnings.push(made_up(found.invented));
     }
     let mut step = Step::new(source, options, found)?;
+    notes.extend(unread(source, &step));
     for micro in 0..if options.is_evaluation { 1 } else { options.accumulate } {
         step.micro_step(micro)?;
     }
@@ -113,6 +116,17 @@ fn kept_outputs(source: &Source<'_>, options: &ImportOptions) -> Result<Vec<Stri
         }
     }
     Ok(names.into_iter().filter(|name| kept.contains(name)).map(str::to_string).collect())
+}
+
+/// Note on inputs that no node reads, which take no data.
+fn unread(source: &Source<'_>, step: &Step<'_>) -> Option<String> {
+    let inputs = source.model.graph.inputs.iter().map(|input| input.name.as_str());
+    // A loss that is added feeds labels of its own.
+    let is_unread = |name: &&str| !step.cx.used.contains(name) && *name != "labels";
+    let unread: Vec<&str> = inputs.filter(is_unread).collect();
+    let inputs = counted(unread.len(), "input");
+    (!unread.is_empty())
+        .then(|| format!("{inputs} that nothing reads, and that takes no data: {}", some_of(&unread)))
 }
 
 /// Warning about an evaluation that draws random numbers otherwise than by dropout.
@@ -222,7 +236,7 @@ impl<'a> Step<'a> {
             ));
         }
         let mut data = Vec::new();
-        for input in &source.model.graph.inputs {
+        for input in source.model.graph.inputs.iter().filter(|input| cx.used.contains(input.name.as_str())) {
             let name = input.name.as_str();
             if !source.literals.contains_key(name) && !current.contains_key(name) {
                 data.push((name, source.input_type(name)?));

@@ -14,6 +14,7 @@ use memc_ir::{Blob, Init, Role, TensorType, counted};
 
 use super::lost::{generated, statistic, trains};
 use super::roles::{Roles, doubts};
+use super::statistics;
 use crate::ImportOptions;
 use crate::error::{ImportError, some_of};
 use crate::initial::{Initial, synthetic};
@@ -132,11 +133,18 @@ pub(super) fn find<'a>(
 /// normalisation, which stay as they are.
 fn updates<'a>(source: &'a Source<'a>, options: &ImportOptions) -> BTreeMap<&'a str, &'a str> {
     let mut out: BTreeMap<&str, &str> = BTreeMap::new();
-    for node in source.model.graph.nodes.iter().filter(|n| n.op == "BatchNormalization") {
-        for (i, o) in [(3, 1), (4, 2)] {
+    // Stored statistics by the results that are their values so far.
+    let mut stored: BTreeMap<&str, &str> = BTreeMap::new();
+    let nodes = source.order.iter().filter_map(|&i| source.model.graph.nodes.get(i));
+    for node in nodes.filter(|n| statistics::is_norm(n)) {
+        for (i, o, _) in statistics::SLOTS {
             let next = node.outputs.get(o).filter(|name| trains(source, node) && !name.is_empty());
-            match (node.inputs.get(i), next) {
-                (Some(from), Some(to)) => drop(out.insert(from, to)),
+            let from = node.inputs.get(i).map(|from| stored.get(from.as_str()).copied().unwrap_or(from));
+            match (from, next) {
+                (Some(from), Some(to)) => {
+                    stored.insert(to, from);
+                    out.insert(from, to);
+                }
                 (Some(from), None) if options.is_evaluation => drop(out.entry(from).or_default()),
                 _ => {}
             }

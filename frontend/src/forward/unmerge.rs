@@ -11,13 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use memc_ir::counted;
 
 use super::lost::{generated, statistic};
+use super::statistics::{self, SLOTS};
 use crate::error::some_of;
 use crate::source::Source;
 
 /// Separates what was merged; returns what to tell the user.
 pub(super) fn split(source: &mut Source<'_>) -> Option<String> {
     let mut done = identities(source);
-    done.extend(statistics(source));
+    done.extend(own_statistics(source));
     let list: Vec<String> = done.iter().map(|(own, kept)| format!("`{own}` of `{kept}`")).collect();
     (!list.is_empty()).then(|| {
         format!(
@@ -69,20 +70,21 @@ fn identities(source: &mut Source<'_>) -> Vec<(String, String)> {
 }
 
 /// Gives running statistics that are stored as something else too a tensor of their own: (own, other).
-fn statistics(source: &mut Source<'_>) -> Vec<(String, String)> {
-    const SLOTS: [(usize, &str); 2] = [(3, "running_mean"), (4, "running_var")];
+fn own_statistics(source: &mut Source<'_>) -> Vec<(String, String)> {
     let graph = &mut source.model.graph;
     let slot = |op: &str, i: usize| op == "BatchNormalization" && SLOTS.iter().any(|s| s.0 == i);
     let mut others: BTreeSet<String> = BTreeSet::new();
-    for node in &graph.nodes {
-        let inputs = node.inputs.iter().enumerate();
-        others.extend(inputs.filter(|(i, _)| !slot(&node.op, *i)).map(|(_, name)| name.clone()));
+    // A copy is no use of its own.
+    let copies = statistics::copies(&graph.nodes);
+    for node in graph.nodes.iter().filter(|node| statistics::copied(node).is_none()) {
+        let inputs = node.inputs.iter().enumerate().filter(|(i, _)| !slot(&node.op, *i));
+        others.extend(inputs.map(|(_, name)| statistics::original(name, &copies).to_string()));
     }
     let fed: BTreeSet<&str> = graph.inputs.iter().map(|x| x.name.as_str()).collect();
     let computed: BTreeSet<String> = graph.nodes.iter().flat_map(|n| n.outputs.iter().cloned()).collect();
     let mut done: BTreeMap<String, String> = BTreeMap::new();
     for node in graph.nodes.iter_mut().filter(|n| n.op == "BatchNormalization" && n.domain.is_empty()) {
-        for (i, suffix) in SLOTS {
+        for (i, _, suffix) in SLOTS {
             let Some(name) = node.inputs.get_mut(i).filter(|n| others.contains(*n)) else { continue };
             let Some(literal) = source.literals.get(name.as_str()).cloned() else { continue };
             let own = format!("{name}.{suffix}");

@@ -75,7 +75,12 @@ pub(crate) fn batch_normalization(n: &mut NodeCx<'_, '_>) -> Done {
             n.bind(i, running);
         }
     } else if (1..n.node.outputs.len()).any(|i| n.output(i).is_some()) {
-        return unsupported("training mode is supported from opset 14 on, with attribute `training_mode`");
+        return unsupported(if n.version >= 14 {
+            "it has results of training mode without its attribute `training_mode`, as of InstanceNorm with \
+             running statistics"
+        } else {
+            "training mode is supported from opset 14 on, with attribute `training_mode`"
+        });
     }
     let (x, scale, bias) = (n.operand(0)?, n.operand(1)?, n.operand(2)?);
     let (mean, var) = (n.operand(3)?, n.operand(4)?);

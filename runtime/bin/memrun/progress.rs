@@ -100,6 +100,21 @@ impl Progress {
         })
     }
 
+    /// Takes the metrics of step `first` and later out of the file of the run that this one goes on from: that
+    /// run had gone further than its last save.
+    fn forget_from(&mut self, first: u64) {
+        let Some((path, file)) = self.metrics.as_ref().filter(|_| self.goes_on) else { return };
+        let Ok(text) = std::fs::read_to_string(path) else { return };
+        let step = |line: &str| serde_json::from_str::<Value>(line).ok()?.get("step")?.as_u64();
+        let kept: Vec<&str> =
+            text.lines().filter(|line| step(line).is_some_and(|step| step < first)).collect();
+        if kept.len() < text.lines().count() && file.set_len(0).is_ok() {
+            let lines: String = kept.iter().flat_map(|line| [line, "\n"]).collect();
+            // What cannot be written now cannot be written later either, and is told then.
+            let _ = (&*file).write_all(lines.as_bytes());
+        }
+    }
+
     /// Writes metrics. A file that refuses them gets no more.
     fn measure(&mut self, object: &Value) {
         let Some((path, file)) = &mut self.metrics else { return };
@@ -168,6 +183,7 @@ impl Watch for Progress {
         let &Step { number: step, loss, ns, .. } = done;
         if self.step_ns.is_empty() {
             self.first = step;
+            self.forget_from(step);
         }
         self.measure(&json!({
             "step": step,

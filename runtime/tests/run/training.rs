@@ -229,3 +229,22 @@ fn metrics_and_collected_outputs() {
     assert!((f64::from(last) - rows[15]["loss"].as_f64().expect("a loss")).abs() < 1e-12);
     assert!(Path::new(&folder.path("l.npy")).exists());
 }
+
+/// The metrics of a resumed run go on behind the step that it goes on from: later ones are of steps that were
+/// lost.
+#[test]
+fn metrics_of_lost_steps_are_dropped() {
+    let folder = Folder::of(CLASSIFIER);
+    data(&folder);
+    let input = "model.plan --input input=@x.npy --input labels=@y.npy";
+    for more in
+        ["--steps 4 --save s.st", "--steps 7 --metrics m.jsonl", "--steps 5 --resume s.st --metrics m.jsonl"]
+    {
+        let output = memrun(&folder, &format!("{input} {more}"));
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    }
+    let metrics = std::fs::read_to_string(folder.path("m.jsonl")).expect("metrics");
+    let step = |line: &str| serde_json::from_str::<Value>(line).expect("JSON")["step"].as_u64();
+    let steps: Vec<_> = metrics.lines().map(step).collect();
+    assert_eq!(steps, (1..=9).map(Some).collect::<Vec<_>>());
+}
