@@ -113,7 +113,8 @@ fn saved_line(saved: &SavedActivations) -> String {
     }
     let more = ms(saved.added_ns);
     format!(
-        "kept from the forward for the backward pass: {after} instead of {before}, for {more} more of kernels\n"
+        "kept from the forward for the backward pass: {after} instead of {before}, for {more} more of \
+         kernels\n"
     )
 }
 

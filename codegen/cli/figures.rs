@@ -13,8 +13,8 @@ pub(crate) fn quotient(a: u64, b: u64) -> String {
     over(a, b).map_or_else(|| "-".into(), |q| format!("{q:.4}"))
 }
 
-/// Rows under a header, columns aligned; columns of figures to the right. On a terminal, sentences are wrapped
-/// and names cut so that no line is wider than it; elsewhere each row is one whole line.
+/// Rows under a header, columns aligned; columns of figures to the right. On a terminal, sentences are
+/// wrapped and names cut so that no line is wider than it; elsewhere each row is one whole line.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     table_within(header, rows, crate::output::width())
 }

@@ -4,8 +4,8 @@
 //! without `..`; after following links it must lie in the model's folder or in the folder of the model's own
 //! canonical file (model caches keep snapshots as links into one folder of blobs); it must be a regular file
 //! with one hard link, and the same file after it was opened. Offset and length are checked against its size
-//! before anything is read, and tensors never have more bytes of a file than it has in total. A file is mapped,
-//! so that weights take no memory until something looks at them.
+//! before anything is read, and tensors never have more bytes of a file than it has in total. A file is
+//! mapped, so that weights take no memory until something looks at them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

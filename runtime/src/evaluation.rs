@@ -1,8 +1,9 @@
 //! Evaluations between the steps of a run.
 //!
-//! An evaluation is a plan of its own, made of the same model. It takes the place of the training plan on the
-//! device: the states go to a file, the training plan's arenas are given back, the evaluation passes once over
-//! its data, and the states come back. So both plans keep the budget, and no bit of the training changes.
+//! An evaluation is a plan of its own, made of the same model. It takes the place of the training plan on
+//! the device: the states go to a file, the training plan's arenas are given back, the evaluation passes
+//! once over its data, and the states come back. So both plans keep the budget, and no bit of the training
+//! changes.
 
 use std::{
     collections::BTreeMap,
@@ -83,8 +84,8 @@ pub(crate) struct Evaluation<'a> {
 }
 
 impl<'a> Evaluation<'a> {
-    /// Opens the plan and its data, and compares it with the training plan. `pass` is the number of steps of a
-    /// pass over the training data.
+    /// Opens the plan and its data, and compares it with the training plan. `pass` is the number of steps of
+    /// a pass over the training data.
     ///
     /// # Errors
     /// Those of the plan, of the data, and [`Error::Usage`] where it is no evaluation of the same model
@@ -134,7 +135,7 @@ impl<'a> Evaluation<'a> {
         Ok(Evaluation { device, file, program, feed, states, every: options.every.or(pass), beside })
     }
 
-    /// What a pass over the data leaves unread, in words.
+    /// Says how much of the data a pass leaves unread.
     ///
     /// # Errors
     /// Those of [`Feeder::new`].

@@ -456,8 +456,8 @@ fn not_paired(
         let first = all.next();
         if all.any(|other| Some(other) != first) {
             return Err(Error::Data(format!(
-                "input `{name}` has one batch of {rows} samples, which every step would read again, and input \
-                 `{}` has {} samples; give both the same number",
+                "input `{name}` has one batch of {rows} samples, which every step would read again, and \
+                 input `{}` has {} samples; give both the same number",
                 table.name, table.order.units
             )));
         }

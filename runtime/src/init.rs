@@ -34,8 +34,8 @@ pub struct Initial<'a> {
 
 impl<'a> Initial<'a> {
     /// Takes the contents from the plan, except those that a file has. `resume` must hold each state that is
-    /// not a constant and nothing else; `overrides` may hold some of them and wins. For an evaluation, it must
-    /// hold each, and other tensors do not matter.
+    /// not a constant and nothing else; `overrides` may hold some of them and wins. For an evaluation, it
+    /// must hold each, and other tensors do not matter.
     ///
     /// # Errors
     /// [`Error::Data`] if a file does not match the plan, [`Error::Plan`] if the plan's own contents are not

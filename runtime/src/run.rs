@@ -197,12 +197,9 @@ pub fn run_on(
     let evaluation = options.evaluation.as_ref();
     let evaluation = evaluation.map(|e| Evaluation::open(device, e, plan, pass, save, options.host_mem));
     let evaluation = evaluation.transpose()?;
-    if let Some(left) = evaluation.as_ref().map(Evaluation::left_over).transpose()?.flatten() {
-        watch.note(&left);
-    }
     let outputs = output::find(plan, &options.outputs, "--output")?;
     let collected = output::find(plan, &options.collect, "--collect")?;
-    tell_about_data(&feeder, options, watch);
+    tell_about_data(&feeder, evaluation.as_ref(), options, watch)?;
     if feeder.is_stream() && options.verify {
         return Err(Error::Usage("--verify reads the data twice, which a pipe cannot be".to_owned()));
     }
@@ -235,30 +232,19 @@ pub fn run_on(
     let steps = match result {
         Ok(steps) => steps,
         Err(stop) => {
-            let (Stop::Whole(error) | Stop::Broken(error)) = &stop;
-            if let Err(other) = &collections
-                && other.to_string() != error.to_string()
-            {
-                watch.note(&other.to_string());
-            }
             run.tell_what_is_left(watch, matches!(stop, Stop::Broken(_)));
-            return Err(match stop {
-                Stop::Broken(error) => error,
-                Stop::Whole(error) => {
-                    rescue(session, plan, options, run.done, watch);
-                    error
-                }
-            });
+            let done = run.done;
+            return Err(failed(
+                stop,
+                collections,
+                |watch| rescue(session, plan, options, done, watch),
+                watch,
+            ));
         }
     };
 
     watch.stage(Stage::After("storing outputs and states"));
-    if steps == 0 && most > 0 && !(outputs.is_empty() && options.collect.is_empty()) {
-        watch.note("the run was interrupted before its first step: no output was written");
-    }
-    if options.trace.is_some() && steps < most {
-        watch.note("the run was interrupted before the step whose trace was asked for");
-    }
+    tell_what_is_missing(options, steps, most, watch);
     let outputs = last_outputs(&program, &session, outputs);
     let save = options.save.as_deref().filter(|_| steps > 0 || most == 0);
     let done = session.steps_done();
@@ -277,6 +263,39 @@ pub fn run_on(
         interrupted: steps < most,
         means,
     })
+}
+
+/// The error of a run that stopped, after the error of its collections is told, and `rescue` is done where
+/// the states are those of a whole step.
+fn failed(
+    stop: Stop,
+    collections: Result<(), Error>,
+    rescue: impl FnOnce(&mut dyn Watch),
+    watch: &mut dyn Watch,
+) -> Error {
+    let (error, is_whole) = match stop {
+        Stop::Whole(error) => (error, true),
+        Stop::Broken(error) => (error, false),
+    };
+    if let Err(other) = collections
+        && other.to_string() != error.to_string()
+    {
+        watch.note(&other.to_string());
+    }
+    if is_whole {
+        rescue(watch);
+    }
+    error
+}
+
+/// Notes on files that an interrupted run of `steps` instead of `most` steps does not write.
+fn tell_what_is_missing(options: &RunOptions, steps: u64, most: u64, watch: &mut dyn Watch) {
+    if steps == 0 && most > 0 && !(options.outputs.is_empty() && options.collect.is_empty()) {
+        watch.note("the run was interrupted before its first step: no output was written");
+    }
+    if options.trace.is_some() && steps < most {
+        watch.note("the run was interrupted before the step whose trace was asked for");
+    }
 }
 
 /// Outputs of the last step, each with its file.
@@ -306,7 +325,15 @@ fn feed_options(options: &RunOptions, done: u64) -> FeedOptions {
 }
 
 /// Notes on made-up data, and on data that passes leave out.
-fn tell_about_data(feeder: &Feeder, options: &RunOptions, watch: &mut dyn Watch) {
+fn tell_about_data(
+    feeder: &Feeder,
+    evaluation: Option<&Evaluation>,
+    options: &RunOptions,
+    watch: &mut dyn Watch,
+) -> Result<(), Error> {
+    if let Some(left) = evaluation.map(Evaluation::left_over).transpose()?.flatten() {
+        watch.note(&left);
+    }
     if !feeder.synthetic().is_empty() {
         let names: Vec<&str> = feeder.synthetic().iter().map(String::as_str).collect();
         watch.note(&format!("synthetic data for {}", list(&names)));
@@ -314,6 +341,7 @@ fn tell_about_data(feeder: &Feeder, options: &RunOptions, watch: &mut dyn Watch)
     if let Some((_, Some(left))) = feeder.pass().filter(|_| options.epochs.is_some()) {
         watch.note(&left);
     }
+    Ok(())
 }
 
 /// Steps of this run: those that are asked for, or of an evaluation as many as the data has.
@@ -325,8 +353,7 @@ fn steps_to_run(feeder: &Feeder, options: &RunOptions, is_evaluation: bool, done
     let Some((pass, _)) = feeder.pass().filter(|(steps, _)| *steps > 0) else {
         return Err(Error::Usage(
             "--epochs counts passes over data, but every step reads the same; give arrays with a leading \
-             axis of \
-             steps, or of samples, or --steps"
+             axis of steps, or of samples, or --steps"
                 .to_owned(),
         ));
     };
@@ -334,8 +361,7 @@ fn steps_to_run(feeder: &Feeder, options: &RunOptions, is_evaluation: bool, done
     if left == 0 {
         return Err(Error::Usage(format!(
             "--epochs {epochs}: the resumed run has done {done} steps, and {pass} are a pass over the data; \
-             give more \
-             epochs"
+             give more epochs"
         )));
     }
     let steps = options.steps.map_or(left, |steps| steps.min(left));

@@ -1,7 +1,7 @@
 //! Saves of a run while it goes on.
 //!
-//! Contract: no save changes a bit of the run. Where `--stop-on-nan` is given, a save is put in its place only
-//! when the step after it has a finite loss: the states of a diverging run never replace good ones.
+//! Contract: no save changes a bit of the run. Where `--stop-on-nan` is given, a save is put in its place
+//! only when the step after it has a finite loss: the states of a diverging run never replace good ones.
 
 use std::{
     collections::VecDeque,
@@ -66,8 +66,8 @@ impl<'a> Saves<'a> {
         if self.waits { Ok(()) } else { self.publish(watch) }
     }
 
-    /// Puts the save that waits in its place, and removes the oldest of this run's saves beyond those that are
-    /// kept.
+    /// Puts the save that waits in its place, and removes the oldest of this run's saves beyond those that
+    /// are kept.
     ///
     /// # Errors
     /// [`Error::Io`]; the session is as it was.

@@ -78,8 +78,8 @@ impl Case {
     }
 }
 
-/// Mean losses over five batches and the first scores of the last one are those of ONNX Runtime 1.23 with batch
-/// normalisation and dropout in inference form.
+/// Mean losses over five batches and the first scores of the last one are those of ONNX Runtime 1.23 with
+/// batch normalisation and dropout in inference form.
 #[test]
 fn evaluations_are_those_of_inference() {
     for (model, recipe, mean, first) in [
@@ -145,7 +145,8 @@ fn outputs_are_kept() {
     assert!(why.contains("--keep-output hidden matches no output of the model; it has output"), "{why}");
 }
 
-/// A plan that is no evaluation of the model, or takes more than the budget, is refused before the first step.
+/// A plan that is no evaluation of the model, or takes more than the budget, is refused before the first
+/// step.
 #[test]
 fn other_plans_are_no_evaluations() {
     let case = Case::new("cnn_bn", "head");

@@ -6,7 +6,7 @@ use std::io;
 use bytes::Bytes;
 use memmap2::Mmap;
 
-/// Maps a whole file for reading. Pages are read when they are looked at, and can be given back by the system.
+/// Maps a whole file for reading. Pages are read when they are looked at; the system can give them back.
 ///
 /// The file must stay as it is while the bytes are in use: one that is cut short in place ends the process.
 ///

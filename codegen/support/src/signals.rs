@@ -7,8 +7,8 @@ use signal_hook::{
     iterator::Signals,
 };
 
-/// Calls `handler` on a thread of its own at every SIGINT, SIGTERM and SIGHUP. A signal that the caller of the
-/// process had it ignore, as `nohup` and a shell's `&` do, stays ignored.
+/// Calls `handler` on a thread of its own at every SIGINT, SIGTERM and SIGHUP. A signal that the caller of
+/// the process had it ignore, as `nohup` and a shell's `&` do, stays ignored.
 ///
 /// # Errors
 /// The system refuses the handler or its thread; signals then end the process.

@@ -122,7 +122,8 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "FILE.jsonl")]
     pub(crate) metrics: Option<PathBuf>,
     /// Print every so many steps
-    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) log_every: u64,
     /// Go on from the states that a former run saved
     #[arg(long, value_name = "FILE")]
@@ -137,7 +138,8 @@ pub(crate) struct Cli {
     #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
     device: DeviceName,
     /// Threads for kernels [default: as many as the machine has]
-    #[arg(hide_short_help = true, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(hide_short_help = true, long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     threads: Option<u16>,
     /// Host memory that the host arena may take, such as 64G: a plan that takes more does not run
     #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = host_memory)]
@@ -200,7 +202,8 @@ pub(crate) struct Profile {
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
     inputs: Vec<NamedInput>,
     /// Threads for kernels [default: as many as the machine has]
-    #[arg(hide_short_help = true, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(hide_short_help = true, long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     threads: Option<u16>,
     #[command(flatten)]
     libraries: Libraries,

@@ -100,8 +100,8 @@ impl Progress {
         })
     }
 
-    /// Takes the metrics of step `first` and later out of the file of the run that this one goes on from: that
-    /// run had gone further than its last save.
+    /// Takes the metrics of step `first` and later out of the file of the run that this one goes on from:
+    /// that run had gone further than its last save.
     fn forget_from(&mut self, first: u64) {
         let Some((path, file)) = self.metrics.as_ref().filter(|_| self.goes_on) else { return };
         let Ok(text) = std::fs::read_to_string(path) else { return };
@@ -110,7 +110,7 @@ impl Progress {
             text.lines().filter(|line| step(line).is_some_and(|step| step < first)).collect();
         if kept.len() < text.lines().count() && file.set_len(0).is_ok() {
             let lines: String = kept.iter().flat_map(|line| [line, "\n"]).collect();
-            // What cannot be written now cannot be written later either, and is told then.
+            // An error here comes again with the next line, and is told then.
             let _ = (&*file).write_all(lines.as_bytes());
         }
     }

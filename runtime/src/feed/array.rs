@@ -174,8 +174,8 @@ impl Array {
             return Err(fail(
                 path,
                 format!(
-                    "{usable} of its {count} tokens begin windows, and a batch takes {batch} windows of {length}; \
-                     give more tokens"
+                    "{usable} of its {count} tokens begin windows, and a batch takes {batch} windows of \
+                     {length}; give more tokens"
                 ),
             ));
         }

@@ -28,7 +28,8 @@ impl fmt::Display for Handling {
     }
 }
 
-/// The tensors that are handled otherwise in `new` than in `old`, a line for each change, its largest tensors first.
+/// The tensors that are handled otherwise in `new` than in `old`: a line for each change, its largest tensors
+/// first.
 pub(super) fn changes(old: &Plan, new: &Plan) -> Vec<String> {
     let (was, is) = (handled(old), handled(new));
     let names: BTreeSet<&String> = was.keys().chain(is.keys()).collect();

@@ -1,4 +1,4 @@
-//! Tells the program the commit that it is built from.
+//! Tells memc and memrun the commit that they are built from.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ fn main() {
     // A copy of the sources without their repository has no commit.
     let commit = git(&["rev-parse", "--short=12", "HEAD"]).map(|commit| format!(" ({commit})"));
     println!("cargo::rustc-env=COMMIT={}", commit.unwrap_or_default());
-    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=Cargo.toml");
     let head =
         git(&["rev-parse", "--git-path", "logs/HEAD"]).filter(|path| std::path::Path::new(path).exists());
     head.iter().for_each(|path| println!("cargo::rerun-if-changed={path}"));
