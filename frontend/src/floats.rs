@@ -183,6 +183,16 @@ pub(crate) fn fold(op: &str, args: &[&Literal]) -> Option<Literal> {
     }
 }
 
+/// A power of small f32 constants, as shapes ask for it: `num_patches ** 0.5`.
+pub(crate) fn power(base: &Literal, exponent: &Literal) -> Option<Literal> {
+    let args = [base, exponent].map(Doubles::of);
+    let [Some(a), Some(b)] = args else { return None };
+    match more("Pow", &[a, b])? {
+        Value::Numbers(x) if base.ty.dtype == DType::F32 => x.literal().ok(),
+        _ => None,
+    }
+}
+
 /// Joins small vectors of f32.
 pub(crate) fn concat(parts: &[Literal]) -> Option<Literal> {
     let vector = |x: &Literal| x.ty.rank() == 1 && x.ty.dtype == DType::F32;
@@ -312,6 +322,14 @@ mod tests {
             assert_eq!(folded("Div", &[&a, &b]), (x / y).to_bits());
             assert_eq!(folded("Sqrt", &[&a]), x.sqrt().to_bits());
         }
+    }
+
+    /// A square root of a number of patches is the whole number that a cast takes for an extent.
+    #[test]
+    fn powers_of_constants() {
+        let scalar = |v: f32| Literal::from_floats(&[], &[v]).expect("scalar");
+        let root = power(&scalar(16.0), &scalar(0.5)).and_then(|x| x.floats());
+        assert_eq!(root, Some(vec![4.0]));
     }
 
     /// Casts truncate, round once, and refuse what does not fit.

@@ -98,6 +98,10 @@ fn files_and_options_say_what_a_parameter_is() {
     assert_eq!(names(&import.module, Role::Param), ["gain", "l.weight"]);
     assert_eq!(names(&import.module, Role::Frozen), ["pe"]);
     assert_eq!(import.warnings, Vec::<String>::new());
+    let is_unsaid = |import: &Import| import.notes.iter().any(|n| n.contains("requires_grad=False"));
+    assert!(is_unsaid(&import), "{:?}", import.notes);
+    let frozen = ImportOptions { freeze: vec!["gain".to_owned()], ..options() };
+    assert!(!is_unsaid(&read(&bytes(&kinds), &frozen)));
 
     let listed =
         |graph: &Graph, json: &str| [bytes(graph), field(14, entry("memc.parameters", json))].concat();

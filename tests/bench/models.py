@@ -164,13 +164,14 @@ def one(case, exporter, bin_folder, folder):
     model.load_state_dict(start)
     labels, loss, spelled = goal(torch, kind, model(*args).detach())
     rate, want, after = trained(torch, model, start, args, loss)
+    trainable = [n for n, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
+    (folder / "parameters.txt").write_text("\n".join(trainable))
+    flags = [*flags, "--parameters", folder / "parameters.txt"]
     if exporter == "torchscript":
-        trainable = [n for n, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
-        (folder / "parameters.txt").write_text("\n".join(trainable))
         # The older exporter runs the model, which moves its statistics before it writes them.
         model.load_state_dict(start)
         save_model(model, str(folder / "start.safetensors"))
-        flags = [*flags, "--parameters", folder / "parameters.txt", "--checkpoint", folder / "start.safetensors"]
+        flags = [*flags, "--checkpoint", folder / "start.safetensors"]
     plan = folder / "model.plan"
     result = compiled(bin_folder, path, spelled, rate, plan, flags)
     row |= {"rate": rate, "warnings": [line for line in result.stderr.splitlines() if line.startswith("warning")]}

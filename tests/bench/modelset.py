@@ -120,7 +120,7 @@ hugging("XLNetLMHeadModel", "XLNetConfig", dict(vocab_size=64, d_model=32, n_lay
 ROTARY = dict(SMALL, num_key_value_heads=1)
 for name in "Llama Mistral Qwen2 Qwen3 Gemma Gemma2 Olmo Olmo2 Phi3 Granite Cohere StableLm Starcoder2 Glm SmolLM3".split():
     more = {"head_dim": 16} if name in ("Qwen3", "Gemma", "Gemma2", "Glm") else {}
-    more |= {"pad_token_id": 0} if name in ("Phi3", "Glm") else {}
+    more |= {"pad_token_id": 0} if name in ("Phi3", "Glm", "SmolLM3") else {}
     hugging(f"{name}ForCausalLM", f"{name}Config", ROTARY | more, cached)
 hugging("PhiForCausalLM", "PhiConfig", SMALL | {"resid_pdrop": 0.0, "embd_pdrop": 0.0}, cached)
 hugging("FalconForCausalLM", "FalconConfig", dict(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=2),

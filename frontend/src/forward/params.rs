@@ -126,6 +126,9 @@ pub(super) fn find<'a>(
         out.list.push(Persistent { name, ty, role, init });
     }
     out.told.notes = filter.notes;
+    if !options.is_evaluation {
+        out.told.notes.extend(roles.unsaid(&options.trainable, &options.freeze));
+    }
     Ok(out)
 }
 

@@ -75,6 +75,17 @@ impl<'a> Roles<'a> {
         self.kinds.get(name) != Some(&TensorKind::Constant)
     }
 
+    /// Note on frozen parameters, where kinds alone tell parameters and no option says which are frozen.
+    pub(super) fn unsaid(&self, trainable: &[String], freeze: &[String]) -> Option<String> {
+        let parameters = self.kinds.values().filter(|kind| **kind == TensorKind::Parameter).count();
+        let is_said = self.listed.is_some() || !trainable.is_empty() || !freeze.is_empty();
+        (parameters > 0 && !is_said).then(|| {
+            "the file says which tensors are parameters, but not which have requires_grad=False: all are \
+             trained; --parameters FILE lists those that should be, --freeze GLOB those that should not"
+                .to_owned()
+        })
+    }
+
     /// Warning about listed names that no tensor of `used` has.
     ///
     /// # Errors

@@ -112,12 +112,15 @@ pub(crate) fn pair(n: &mut NodeCx<'_, '_>, kind: OpKind) -> Done {
 
 /// `Pow`, whose operands may differ in element type.
 pub(crate) fn pow(n: &mut NodeCx<'_, '_>) -> Done {
+    let known = n.literal(0).zip(n.literal(1));
     let (a, mut b) = (n.operand(0)?, n.operand(1)?);
     let to = n.ty(a).dtype;
     if n.ty(b).dtype != to {
         b = n.temp(OpKind::Cast { to }, &[b])?;
     }
-    n.finish(OpKind::Pow {}, &[a, b])
+    n.finish(OpKind::Pow {}, &[a, b])?;
+    n.know(0, known.and_then(|(a, b)| floats::power(&a, &b)));
+    Ok(())
 }
 
 /// `Where`.

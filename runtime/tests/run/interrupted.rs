@@ -36,8 +36,7 @@ impl Running {
     }
 
     fn interrupt(&self) {
-        let kill = Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
-        assert!(kill.expect("kill starts").success());
+        interrupt(self.child.id());
     }
 
     /// The next line of standard error.
@@ -54,6 +53,16 @@ impl Running {
         self.stderr.read_to_string(&mut said).expect("text");
         (output.status.code(), text(&output.stdout), said)
     }
+}
+
+/// Sends SIGINT; or SIGTERM where this process ignores SIGINT, which a shell's `&` has it and its children do.
+fn interrupt(id: u32) {
+    let status = fs::read_to_string("/proc/self/status").expect("Linux tells signals");
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a set of signals");
+    let is_ignored = u64::from_str_radix(ignored.trim(), 16).expect("hexadecimal digits") & 0b10 != 0;
+    let signal = if is_ignored { "-TERM" } else { "-INT" };
+    let kill = Command::new("kill").args([signal, &id.to_string()]).status();
+    assert!(kill.expect("kill starts").success());
 }
 
 /// A folder with a plan and a pipe that nobody writes to.
@@ -173,9 +182,8 @@ fn interrupts_end_a_run_that_cannot_print() {
         command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().expect("memrun starts");
     // Opening this end returns once the command has set its handler and opened its own.
     let pipe = fs::OpenOptions::new().write(true).open(folder.path("pipe")).expect("the pipe opens");
-    let id = child.id().to_string();
     let ended = (0..600).find_map(|_| {
-        assert!(Command::new("kill").args(["-INT", &id]).status().expect("kill starts").success());
+        interrupt(child.id());
         std::thread::sleep(std::time::Duration::from_millis(100));
         child.try_wait().expect("it is a child")
     });
