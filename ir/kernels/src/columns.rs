@@ -149,11 +149,22 @@ pub(crate) fn im2col(g: &Geometry, x: &[f32], first: usize, len: usize, columns:
                 let (out, x) = (&mut out[begin..end], &x[row * g.input[1] + run.input..]);
                 match g.strides[1] {
                     1 => out.copy_from_slice(&x[..end - begin]),
+                    2 => halve(x, out),
                     s => out.iter_mut().zip(x.iter().step_by(s)).for_each(|(o, &x)| *o = x),
                 }
             }
         });
     });
+}
+
+/// Writes every second element of `from`, the first one first, until `to` is full.
+#[inline(always)]
+pub(crate) fn halve(from: &[f32], to: &mut [f32]) {
+    let (pairs, rest) = from.as_chunks::<2>();
+    to.iter_mut().zip(pairs).for_each(|(to, pair)| *to = pair[0]);
+    if let (Some(to), Some(last)) = (to.get_mut(pairs.len()), rest.first()) {
+        *to = *last;
+    }
 }
 
 /// Adds the columns of the output pixels `first..first + len` to the channels in `x`. Clobbers `columns`.

@@ -18,12 +18,14 @@
 //!
 //! This crate does not schedule, allocate tensors (except [`interp`]) or know about plans.
 
+mod bands;
 mod bias_grad;
 mod call;
 mod columns;
 mod conv;
 mod convert;
 mod depthwise;
+mod depthwise_rows;
 mod elementwise;
 mod error;
 mod fused;

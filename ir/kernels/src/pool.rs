@@ -1,7 +1,9 @@
 //! 2-D pooling.
 
+use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
+use crate::bands::{BAND, Bands, LANES, ROOM, TAPS};
 use crate::error::KernelError;
 use crate::index::first_illegal;
 use crate::parallel::{INLINE, for_rows, for_rows2, rows_per_chunk};
@@ -88,6 +90,107 @@ fn winner(
     (best, at)
 }
 
+/// The windows of a max pooling in bands of its input; nothing where they do not fit, or where an offset in a
+/// plane does not fit `i32`.
+struct Windows {
+    bands: Bands,
+    /// Place of every tap, and its offset in the plane from the first; then the number of taps.
+    taps: [usize; TAPS],
+    offsets: [i32; TAPS],
+    count: usize,
+}
+
+impl Windows {
+    fn new(ah: &Axis, aw: &Axis, output: [usize; 2]) -> Option<Windows> {
+        let count = ah.kernel.checked_mul(aw.kernel)?;
+        let size = i32::try_from(ah.size.checked_mul(aw.size)?).ok()?;
+        let reach = [ah, aw].map(|a| a.kernel.saturating_sub(1).saturating_mul(a.dilation));
+        let extent = i32::try_from(reach[0].checked_mul(aw.size)?.checked_add(reach[1])?).ok()?;
+        if !(1..=TAPS).contains(&count) || size.checked_add(extent).is_none() {
+            return None;
+        }
+        let lead = [ah, aw].map(|a| a.pads[0] as isize);
+        let bands = Bands::new([ah.size, aw.size], [ah.stride, aw.stride], lead, output, reach)?;
+        let at = |t: usize| [t / aw.kernel * ah.dilation, t % aw.kernel * aw.dilation];
+        let known = |t: usize| (t < count).then(|| at(t));
+        let taps = std::array::from_fn(|t| known(t).map_or(0, |at| bands.tap(at)));
+        let offsets = std::array::from_fn(|t| known(t).map_or(0, |[i, j]| (i * aw.size + j) as i32));
+        Some(Windows { bands, taps, offsets, count })
+    }
+
+    /// The first maxima, or first NaNs, of the first `positions` windows of a band, and their offsets from
+    /// the windows' first taps; [`NONE`] where no element is above negative infinity.
+    #[inline(always)]
+    fn winners(&self, band: &[f32], positions: usize, best: &mut [f32], at: &mut [i32]) {
+        let blocks = best.as_chunks_mut::<LANES>().0.iter_mut().zip(at.as_chunks_mut::<LANES>().0);
+        for (b, (best, at)) in blocks.take(positions.div_ceil(LANES)).enumerate() {
+            let (mut most, mut offset) = ([f32::NEG_INFINITY; LANES], [NONE; LANES]);
+            for (&tap, &o) in self.taps[..self.count].iter().zip(&self.offsets) {
+                let Some(x) = band[tap + b * LANES..].first_chunk::<LANES>() else { continue };
+                for l in 0..LANES {
+                    // A number is replaced by a larger one or by NaN, NaN by nothing.
+                    let wins = !(x[l] <= most[l] || most[l].is_nan());
+                    most[l] = if wins { x[l] } else { most[l] };
+                    offset[l] = if wins { o } else { offset[l] };
+                }
+            }
+            (*best, *at) = (most, offset);
+        }
+    }
+}
+
+/// Offset of a winner that is not known.
+const NONE: i32 = i32::MIN;
+
+/// A max pooling of the planes from `first` on.
+struct MaxPool<'a> {
+    axes: (&'a Axis, &'a Axis),
+    windows: &'a Windows,
+    output: [usize; 2],
+    first: usize,
+    x: &'a [f32],
+    y: &'a mut [f32],
+    indices: &'a mut [i64],
+}
+
+impl WithSimd for MaxPool<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let MaxPool { axes: (ah, aw), windows, output: [oh, ow], first, x, y, indices } = self;
+        let bands = &windows.bands;
+        let (mut band, mut best, mut at) = ([f32::NEG_INFINITY; BAND], [0.0; ROOM], [0; ROOM]);
+        let planes = y.chunks_exact_mut(oh * ow).zip(indices.chunks_exact_mut(oh * ow));
+        for (plane, (y, indices)) in (first..).zip(planes) {
+            let base = plane * ah.size * aw.size;
+            let x = &x[base..][..ah.size * aw.size];
+            for (row, rows) in bands.cuts() {
+                bands.load(x, row, f32::NEG_INFINITY, &mut band);
+                windows.winners(&band, rows * bands.width, &mut best, &mut at);
+                let to = y.chunks_exact_mut(ow).zip(indices.chunks_exact_mut(ow)).skip(row).take(rows);
+                let from = best.chunks(bands.width).zip(at.chunks(bands.width));
+                for (i, ((y, indices), (best, at))) in to.zip(from).enumerate() {
+                    y.copy_from_slice(&best[..ow]);
+                    let i = row + i;
+                    let corner =
+                        (base + i * ah.stride * aw.size) as i64 - (ah.pads[0] * aw.size + aw.pads[0]) as i64;
+                    let mut unknown = false;
+                    for (j, (index, &at)) in indices.iter_mut().zip(at).enumerate() {
+                        *index = corner + (j * aw.stride) as i64 + i64::from(at);
+                        unknown |= at == NONE;
+                    }
+                    if unknown {
+                        let (h0, hn) = ah.taps(i);
+                        for (j, index) in indices.iter_mut().enumerate() {
+                            *index = (base + winner(x, (ah, h0, hn), (aw, aw.taps(j))).1) as i64;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
 pub(crate) fn max_pool(c: &Ctx, results: &mut [&mut [u8]], window: &Window) -> Done {
     let x = c.slice::<f32>(0)?;
     let (shape, out) = (&c.types[0].shape, &c.results[0].shape);
@@ -95,8 +198,13 @@ pub(crate) fn max_pool(c: &Ctx, results: &mut [&mut [u8]], window: &Window) -> D
     let (oh, ow) = (ext(out[2]), ext(out[3]));
     let [y, indices] = c.outs(results)?;
     let (y, indices) = (c.out::<f32>(y)?, c.out::<i64>(indices)?);
+    let windows = Windows::new(&ah, &aw, [oh, ow]);
     let work = ah.kernel * aw.kernel * oh * ow;
     for_rows2((y, indices), oh * ow, work, rows_per_chunk(work), |first, y, indices| {
+        if let Some(windows) = &windows {
+            let (axes, output) = ((&ah, &aw), [oh, ow]);
+            return Arch::new().dispatch(MaxPool { axes, windows, output, first, x, y, indices });
+        }
         let rows = y.chunks_exact_mut(ow).zip(indices.chunks_exact_mut(ow)).enumerate();
         for (row, (y, indices)) in rows {
             let (plane, (h0, hn)) = (first + row / oh, ah.taps(row % oh));

@@ -118,6 +118,49 @@ fn depthwise_convolutions_meet_their_own_channels() {
 }
 
 #[test]
+fn depthwise_convolutions_of_several_bands_are_whole() {
+    for (stride, size, kernel) in [(1, [70, 61], 3), (2, [91, 83], 3), (2, [40, 70], 6), (1, [3, 2500], 3)] {
+        let (x, w) = ([2, 3, size[0], size[1]], [3, 1, kernel, kernel]);
+        let (strides, dilations, pads) = (vec![stride; 2], vec![1; 2], vec![kernel / 2; 4]);
+        let cv = Convolution { strides, pads, dilations, groups: 3, x, w };
+        check_convolution(cv, &mut Random::new(stride), 1e-4);
+    }
+}
+
+#[test]
+fn a_max_pool_of_several_bands_has_the_first_maximum_of_every_window() {
+    for (stride, pad, size) in [(1, 1, [70, 61]), (2, 1, [91, 83]), (2, 0, [90, 84]), (3, 1, [70, 61])] {
+        let shape = [1, 2, size[0], size[1]];
+        // Few different numbers, and whole windows of negative infinity.
+        let numbers = Random::new(stride).f32(&shape);
+        let coarse =
+            |(i, v): (usize, &f32)| if i % 2000 > 1500 { f32::NEG_INFINITY } else { (v * 3.0).round() };
+        let values: Vec<f32> = numbers.elements::<f32>().unwrap().iter().enumerate().map(coarse).collect();
+        let x = Tensor::f32(&shape, &values).unwrap();
+        let (strides, pads, dilations) = (vec![stride; 2], vec![pad; 4], vec![1; 2]);
+        let op = OpKind::MaxPool { kernel: vec![3, 3], strides, pads, dilations, ceil: false };
+        let pooled = eval(&op, &[&x]).unwrap();
+        let (mut best, mut at) = (Vec::new(), Vec::new());
+        for p in points(&pooled[0].ty.shape) {
+            let mut first: Option<usize> = None;
+            for tap in points(&[3, 3]) {
+                let place = |a: usize| (p[2 + a] * stride as usize + tap[a]).checked_sub(pad as usize);
+                let inside = |a: usize| place(a).filter(|&i| i < size[a] as usize);
+                let (Some(h), Some(w)) = (inside(0), inside(1)) else { continue };
+                let i = flat(&shape, &[p[0], p[1], h, w]);
+                if first.is_none_or(|f| values[i] > values[f]) {
+                    first = Some(i);
+                }
+            }
+            best.push(values[first.unwrap()]);
+            at.push(first.unwrap() as i64);
+        }
+        assert_eq!(pooled[0].elements::<f32>().unwrap(), best);
+        assert_eq!(pooled[1].elements::<i64>().unwrap(), at);
+    }
+}
+
+#[test]
 fn a_max_pool_gradient_from_the_input_is_that_from_the_indices_bit_for_bit() {
     arbtest(|u| {
         let size = [2, 2, u.int_in_range(4..=8)?, u.int_in_range(4..=8)?];
