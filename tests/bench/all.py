@@ -38,6 +38,7 @@ def runs(args):
                    ["onnx", "safetensors", "timm", "torch", "torchvision", "transformers"]),
         "scaling": (["scaling.py", STEP], ["--copies", "2", "--rounds", "1"], ["onnx"]),
         "peers": (["peers.py"], ["--steps", "5", "--rounds", "1"], ["numpy", "onnx", "onnxruntime"]),
+        "cpusteps": (["cpusteps.py"], ["--only", "gpt2", "--rounds", "1"], ["onnx", "torch", "torchvision", "transformers"]),
         "gradients": (["gradients.py", *few], [], ["numpy", "onnx", "onnxruntime", "safetensors"]),
         "training": (["training.py"], ["--only", "LSTM"], ["torch", "transformers", "safetensors", "onnx"]),
         "fusion": (["fusion.py"], ["--only", "cnn_bn"], []),

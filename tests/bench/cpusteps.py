@@ -1,6 +1,7 @@
 """Times training steps of five networks on the CPU, memrun's beside PyTorch's, and prints one JSON object.
 
-Usage: python tests/bench/cpusteps.py [--only resnet18,gpt2] [--threads 2] [--rounds 5] [--steps 6] [--keep FOLDER] [--table]
+Usage: python tests/bench/cpusteps.py [--only resnet18,gpt2] [--threads 2] [--rounds 5] [--steps 6]
+       [--bin FOLDER] [--keep FOLDER] [--table]
 Needs: a release build of memc and memrun; torch 2.15, torchvision 0.29, transformers 5.23, numpy, onnx.
 
 Both take the same step from the same weights on the same data: the loss, all gradients, and momentum SGD or AdamW.
@@ -21,7 +22,6 @@ import time
 import warnings
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BIN = ROOT / "target" / "release"
 WARM = 2
 MOMENTUM, ADAMW = "momentum:lr=0.01,momentum=0.9", "adamw:lr=0.0001"
 
@@ -80,7 +80,7 @@ def command(*args):
     return run.stdout
 
 
-def prepared(torch, model, x, labels, optimizer, loss, folder):
+def prepared(torch, memc, model, x, labels, optimizer, loss, folder):
     """The plan of a model's step, beside the data that it reads."""
     import numpy
     plan = folder / "step.plan"
@@ -95,13 +95,13 @@ def prepared(torch, model, x, labels, optimizer, loss, folder):
         torch.onnx.export(model, (x,), str(folder / "model.onnx"), input_names=["x"], output_names=["out"],
                           dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False)
     model.load_state_dict(state)
-    command(BIN / "memc", "compile", folder / "model.onnx", "--loss", loss, "--optimizer", optimizer,
+    command(memc, "compile", folder / "model.onnx", "--loss", loss, "--optimizer", optimizer,
             "--parameters", folder / "parameters.txt", "-o", plan)
     return plan
 
 
-def memrun_step(plan, threads, steps):
-    out = json.loads(command(BIN / "memrun", plan, "--steps", steps + WARM, "--threads", threads, "--json",
+def memrun_step(memrun, plan, threads, steps):
+    out = json.loads(command(memrun, plan, "--steps", steps + WARM, "--threads", threads, "--json",
                              "--input", f"x=@{plan.parent / 'x.npy'}",
                              "--input", f"labels=@{plan.parent / 'labels.npy'}"))
     return statistics.median(out["step_ns"][WARM:]) / 1e6, out["losses"]
@@ -132,11 +132,11 @@ def torch_steps(torch, model, x, labels, rule):
 def measured(torch, name, args, folder):
     model, x, labels, rule, loss = NETS[name](torch)
     model.train()
-    plan = prepared(torch, model, x, labels, rule, loss, folder / name)
+    plan = prepared(torch, args.bin / "memc", model, x, labels, rule, loss, folder / name)
     theirs_of = torch_steps(torch, model, x, labels, rule)
     rows, losses = [], []
     for i in range(args.rounds):
-        ours, our_losses = memrun_step(plan, args.threads, args.steps)
+        ours, our_losses = memrun_step(args.bin / "memrun", plan, args.threads, args.steps)
         theirs, their_losses = theirs_of(args.steps)
         rows.append((ours, theirs))
         if i == 0:
@@ -163,6 +163,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "target" / "release")
     parser.add_argument("--keep", type=pathlib.Path)
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()

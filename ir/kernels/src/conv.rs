@@ -1,17 +1,20 @@
-//! 2-D convolution and its gradients: im2col in tiles and matrix products.
+//! 2-D convolution and its gradients: matrix products with panels, or with tiles, of the column matrix.
 //!
-//! The tiles and lanes are those of [`im2col_tiling`]. A lane has one tile of columns in the workspace; a
-//! pointwise convolution needs none, because its column matrix is the image. Where a batch has fewer images
-//! than there are lanes, channels are cut into parts that run side by side.
+//! [`crate::dense`] has the products with panels, which need no workspace but for sums. For others, tiles and
+//! lanes are those of [`im2col_tiling`]: a lane has one tile of columns in the workspace. A pointwise
+//! convolution needs none, because its column matrix is the image. Where a batch has fewer images than there
+//! are lanes, channels are cut into parts that run side by side.
 
 use memc_ir::ops::{MAX_LANES, im2col_tiling, is_depthwise};
 use rayon::prelude::*;
 
 use crate::columns::{ConvAttrs, Geometry, col2im, im2col};
+use crate::dense::{self, GradPart, GradShifted, Part, Transpose, Weights};
 use crate::depthwise::Depthwise;
 use crate::error::KernelError;
 use crate::matmul::multiply;
 use crate::matrix::Mat;
+use crate::panels::Rows;
 use crate::parallel::for_chunks;
 use crate::view::Ctx;
 use crate::walk::ext;
@@ -25,6 +28,24 @@ const SMALL: usize = 1 << 17;
 const PART: usize = 1 << 18;
 /// Parts of all images side by side, at most.
 const PARTS: usize = 16;
+/// Weights of a group, at most, that are read turned round: more are too far from the processor, since
+/// every panel reads them all, a few at a time.
+const FAR: usize = 1 << 20;
+/// Rows of a part that packs columns of its own, at least.
+const FEWEST: usize = 16;
+
+/// How the gradient of the weights is summed up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sum {
+    /// By lanes: a row for every output channel, from tiles of columns.
+    Rows,
+    /// By lanes: a column for every output channel, from tiles of columns; transposed in the end.
+    Columns,
+    /// By lanes: a column for every output channel, without tiles; transposed in the end.
+    Lanes,
+    /// By parts of the channels: a column for every output channel, without tiles; transposed in the end.
+    Parts,
+}
 
 /// Extents of one convolution; `channels` and `m` are input and output channels of one group.
 struct Plan {
@@ -125,10 +146,162 @@ impl Plan {
         dst.par_chunks_mut(each).enumerate().try_for_each(|(i, dst)| f(i * part, dst))
     }
 
+    /// Number of `units` in a part that packs columns of its own.
+    fn direct_part(&self, units: usize) -> usize {
+        if self.part(units, self.work(self.pixels)) >= units {
+            return units.max(1);
+        }
+        let parts = (PARTS / self.lanes).min(units / FEWEST).max(1);
+        units.div_ceil(parts).next_multiple_of(6)
+    }
+
+    /// Calls `f(group of an image, first row, rows)` for parts of the groups of `out`, which have `units`
+    /// rows each.
+    fn groups(&self, out: &mut [f32], units: usize, f: impl Fn(usize, usize, &mut [f32]) + Sync) {
+        let group = out.len() / (self.batch * self.groups).max(1);
+        if group == 0 {
+            return;
+        }
+        if !self.parallel {
+            return out.chunks_mut(group).enumerate().for_each(|(i, out)| f(i, 0, out));
+        }
+        let part = self.direct_part(units);
+        out.par_chunks_mut(group).enumerate().for_each(|(i, out)| {
+            let parts = out.par_chunks_mut(part * (group / units)).enumerate();
+            parts.for_each(|(j, out)| f(i, j * part, out));
+        });
+    }
+
     /// First pixel and length of every tile.
     fn tiles(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         let (pixels, tile) = (self.pixels, self.tile.max(1));
         (0..pixels).step_by(tile).map(move |p| (p, tile.min(pixels - p)))
+    }
+
+    /// Channels of a part of the gradient of the weights that is summed up over all images.
+    fn shifted_part(&self) -> usize {
+        if self.lanes < MAX_LANES as usize { FEWEST } else { 2 * FEWEST }
+    }
+
+    /// How gradients of `weights` weights are summed up.
+    fn sum_of(&self, weights: usize) -> Sum {
+        if !self.pointwise && dense::shifts(&self.geo) && (self.lanes > 1 || self.columns() >= weights) {
+            let many = self.channels >= MAX_LANES as usize * self.shifted_part();
+            return if many || self.lanes < MAX_LANES as usize { Sum::Parts } else { Sum::Lanes };
+        }
+        if self.lanes == 1 || (self.pointwise && self.m >= self.channels) { Sum::Rows } else { Sum::Columns }
+    }
+
+    /// Writes the sum of a group's gradients of weights by images `first`, `first + step` and so on, in parts
+    /// of `part` channels.
+    fn grad_shifted(
+        &self,
+        group: usize,
+        (x, dy): (&[f32], &[f32]),
+        [first, step, part]: [usize; 3],
+        dw: &mut [f32],
+    ) {
+        let ((in_image, in_group), (out_image, out_group)) = (self.input(), self.output());
+        let (plane, taps) = (self.geo.input[0] * self.geo.input[1], self.rows / self.channels.max(1));
+        let one = |(i, out): (usize, &mut [f32])| {
+            out.fill(0.0);
+            if self.batch <= first {
+                return;
+            }
+            dense::run_shifted(GradShifted {
+                geo: &self.geo,
+                x: (&x[first * in_image + group * in_group + i * part * plane..], step * in_image),
+                dy: (&dy[first * out_image + group * out_group..], step * out_image),
+                images: (self.batch - first).div_ceil(step),
+                m: self.m,
+                out,
+            });
+        };
+        if part >= self.channels {
+            return one((0, dw));
+        }
+        dw.par_chunks_mut(part * taps * self.m).enumerate().for_each(one);
+    }
+
+    /// Adds to the gradient of a group's weights what a tile gives, for which `columns` has room.
+    fn grad_tile(
+        &self,
+        sum_of: Sum,
+        (x, columns): (&[f32], &mut [f32]),
+        (dy, first, len): (&[f32], usize, usize),
+        dw: &mut [f32],
+    ) {
+        let dy = |row: usize| Rows { data: &dy[row * self.pixels + first..], ld: self.pixels };
+        if sum_of == Sum::Rows {
+            if !self.pointwise {
+                self.im2col(x, first, len, columns);
+            }
+            let matrix: &[f32] = if self.pointwise { x } else { columns };
+            let one = |row: usize, out: &mut [f32]| {
+                let right = Rows { data: matrix, ld: len };
+                dense::run_grad(GradPart { left: dy(row), len, right, m: self.rows, out });
+            };
+            let part = self.direct_part(self.m);
+            if part >= self.m {
+                return one(0, dw);
+            }
+            let parts = dw.par_chunks_mut(part * self.rows).enumerate();
+            return parts.for_each(|(i, out)| one(i * part, out));
+        }
+        let plane = self.geo.input[0] * self.geo.input[1];
+        let one = |channel: usize, columns: &mut [f32], out: &mut [f32]| {
+            let x = &x[channel * plane..];
+            if !self.pointwise {
+                im2col(&self.geo, x, first, len, columns);
+            }
+            let left = Rows { data: if self.pointwise { x } else { columns }, ld: len };
+            dense::run_grad(GradPart { left, len, right: dy(0), m: self.m, out });
+        };
+        let (part, taps) = (self.direct_part(self.channels), self.rows / self.channels.max(1));
+        if part >= self.channels || taps == 0 {
+            return one(0, columns, dw);
+        }
+        let parts = dw.par_chunks_mut(part * taps * self.m).enumerate();
+        if self.pointwise {
+            return parts.for_each(|(i, out)| one(i * part, &mut [], out));
+        }
+        let columns = columns.par_chunks_mut(part * taps * len);
+        parts.zip(columns).for_each(|((i, out), columns)| one(i * part, columns, out));
+    }
+
+    /// Writes to `dw` the sum of what the lanes have, of which it has the first's.
+    fn collect(&self, sum_of: Sum, sums: &mut [f32], dw: &mut [f32]) {
+        let weights = dw.len();
+        if sum_of == Sum::Rows {
+            return for_chunks(dw, |at, dw| {
+                for sum in sums.chunks_exact(weights) {
+                    dw.iter_mut().zip(&sum[at..]).for_each(|(d, s)| *d += s);
+                }
+            });
+        }
+        let (total, others) = sums.split_at_mut(weights);
+        for_chunks(total, |at, total| {
+            total.iter_mut().zip(&dw[at..]).for_each(|(t, d)| *t += d);
+            for sum in others.chunks_exact(weights) {
+                total.iter_mut().zip(&sum[at..]).for_each(|(t, s)| *t += s);
+            }
+        });
+        self.turn(total, dw);
+    }
+
+    /// Writes to `dw` the transpose of every group of `total`.
+    fn turn(&self, total: &[f32], dw: &mut [f32]) {
+        let group = self.m * self.rows;
+        for (dw, total) in dw.chunks_exact_mut(group).zip(total.chunks_exact(group)) {
+            let each = |(i, to): (usize, &mut [f32])| {
+                dense::run_transpose(Transpose { from: total, ld: self.m, first: i * FEWEST, to });
+            };
+            if self.parallel {
+                dw.par_chunks_mut(FEWEST * self.rows).enumerate().for_each(each);
+            } else {
+                dw.chunks_mut(FEWEST * self.rows).enumerate().for_each(each);
+            }
+        }
     }
 
     /// Calls `f(image index, image, columns)` for every image of `out`, lane by lane.
@@ -192,6 +365,17 @@ pub(crate) fn forward(c: &Ctx, y: &mut [u8], workspace: &mut [u8], attrs: &ConvA
     }
     let p = Plan::new(c, attrs, &c.types[0].shape, &c.types[1].shape, &c.results[0].shape)?;
     let ((image, in_group), (_, out_group)) = (p.input(), p.output());
+    if !p.pointwise && dense::fits(&p.geo) {
+        p.groups(c.out(y)?, p.m, |i, first, out| {
+            let row = i % p.groups * p.m + first;
+            for (j, out) in out.chunks_exact_mut(p.pixels).enumerate() {
+                out.fill(bias.map_or(0.0, |b| b[row + j]));
+            }
+            let (x, weights) = (&x[i * in_group..][..in_group], Weights::Straight(&w[row * p.rows..]));
+            dense::run(Part { geo: &p.geo, x, weights, out });
+        });
+        return Ok(());
+    }
     let keep = if bias.is_some() { 1.0 } else { 0.0 };
     p.images(c, c.out(y)?, workspace, |i, y, columns| {
         if let Some(bias) = bias {
@@ -230,6 +414,16 @@ pub(crate) fn grad_input(c: &Ctx, dx: &mut [u8], workspace: &mut [u8], attrs: &C
     }
     let p = Plan::new(c, attrs, &c.results[0].shape, &c.types[1].shape, &c.types[0].shape)?;
     let ((_, in_group), (image, out_group)) = (p.input(), p.output());
+    let far = p.m.saturating_mul(p.rows) > FAR;
+    let turned = if p.pointwise || far { None } else { dense::turned(&p.geo).filter(dense::fits) };
+    if let Some(geo) = turned {
+        p.groups(c.out(dx)?, p.channels, |i, first, out| {
+            out.fill(0.0);
+            let (x, w) = (&dy[i * out_group..][..out_group], &w[i % p.groups * p.m * p.rows..]);
+            dense::run(Part { geo: &geo, x, weights: Weights::Turned(w, first, p.rows), out });
+        });
+        return Ok(());
+    }
     p.images(c, c.out(dx)?, workspace, |i, dx, columns| {
         if !p.pointwise {
             dx.fill(0.0);
@@ -290,6 +484,16 @@ pub(crate) fn grad_weight(c: &Ctx, dw: &mut [u8], workspace: &mut [u8], attrs: &
     let (weights, lane) = (dw.len(), p.columns());
     let work = scratch(c, workspace, p.lanes * lane + (p.lanes - 1) * weights)?;
     let (columns, sums) = work.split_at_mut(p.lanes * lane);
+    let sum_of = p.sum_of(weights);
+    if sum_of == Sum::Parts {
+        let total = if p.lanes > 1 { &mut sums[..weights] } else { &mut columns[..weights] };
+        let part = if p.parallel { p.channels.min(p.shifted_part()) } else { p.channels };
+        for (g, total) in total.chunks_exact_mut(p.m * p.rows).enumerate() {
+            p.grad_shifted(g, (x, dy), [0, 1, part], total);
+        }
+        p.turn(&total[..weights], dw);
+        return Ok(());
+    }
 
     // Each lane has a sum of its own, whichever thread runs it.
     let mut rest = columns;
@@ -301,42 +505,34 @@ pub(crate) fn grad_weight(c: &Ctx, dw: &mut [u8], workspace: &mut [u8], attrs: &
         *slot = targets.next().map(|dw| Lane { dw, columns: first });
     }
     let run = |(l, slot): (usize, &mut Option<Lane>)| {
-        let Some(Lane { dw, columns }) = slot else { return Ok(()) };
+        let Some(Lane { dw, columns }) = slot else { return };
+        if sum_of == Sum::Lanes {
+            for (g, dw) in dw.chunks_exact_mut(p.m * p.rows).enumerate() {
+                p.grad_shifted(g, (x, dy), [l, p.lanes, p.channels], dw);
+            }
+            return;
+        }
         dw.fill(0.0);
         for i in (l..p.batch).step_by(p.lanes) {
             for g in 0..p.groups {
                 let x = &x[i * in_image + g * in_group..][..in_group];
                 let dy = &dy[i * out_image + g * out_group..][..out_group];
                 let dw = &mut dw[g * p.m * p.rows..][..p.m * p.rows];
-                let product = |dw: &mut [f32], first: usize, len: usize, columns: Mat| {
-                    let dy = Mat::dense(dy.get(first..).unwrap_or_default(), p.pixels, false);
-                    p.by_rows((dw, p.m), len, |row, dw| {
-                        let rows = dw.len() / p.rows;
-                        multiply(c, [rows, p.rows, len], (dw, p.rows, 1.0), 1.0, dy.below(row), columns)
-                    })
-                };
                 if p.pointwise {
-                    product(dw, 0, p.pixels, Mat::dense(x, p.pixels, true))?;
+                    p.grad_tile(sum_of, (x, &mut []), (dy, 0, p.pixels), dw);
                     continue;
                 }
                 for (first, len) in p.tiles() {
-                    let columns = &mut columns[..p.rows * len];
-                    p.im2col(x, first, len, columns);
-                    product(dw, first, len, Mat::dense(columns, len, true))?;
+                    p.grad_tile(sum_of, (x, &mut columns[..p.rows * len]), (dy, first, len), dw);
                 }
             }
         }
-        Ok(())
     };
     if p.parallel {
-        lanes.par_iter_mut().enumerate().try_for_each(run)?;
+        lanes.par_iter_mut().enumerate().for_each(run);
     } else {
-        lanes.iter_mut().enumerate().try_for_each(run)?;
+        lanes.iter_mut().enumerate().for_each(run);
     }
-    for_chunks(dw, |at, dw| {
-        for sum in sums.chunks_exact(weights) {
-            dw.iter_mut().zip(&sum[at..]).for_each(|(d, s)| *d += s);
-        }
-    });
+    p.collect(sum_of, sums, dw);
     Ok(())
 }

@@ -5,7 +5,7 @@ use crate::error::KernelError;
 use pulp::{Arch, Simd, WithSimd};
 
 use crate::num::wide::{sum, sums, sums3};
-use crate::parallel::{for_rows, for_rows2, for_rows3, rows_per_chunk};
+use crate::parallel::{for_images, for_rows, for_rows2, for_rows3, rows_per_chunk};
 use crate::view::{Ctx, Src, axis_of};
 use crate::walk::{ext, product};
 
@@ -70,6 +70,11 @@ pub(crate) fn batch_norm_each(c: &Ctx, y: &mut [u8]) -> Done {
     Ok(())
 }
 
+/// Elements of the channels whose sums and gradients are taken one after the other, while they are in cache;
+/// and the fewest such channels, so that threads share them.
+const BLOCK: usize = 512 << 10;
+const FEWEST: usize = 8;
+
 pub(crate) fn batch_norm_grad(c: &Ctx, results: &mut [&mut [u8]]) -> Done {
     let (dy, x) = (c.src::<f32>(0)?, c.src::<f32>(1)?);
     let (scale, mean, inv_std) = (c.slice::<f32>(2)?, c.slice::<f32>(3)?, c.slice::<f32>(4)?);
@@ -78,35 +83,43 @@ pub(crate) fn batch_norm_grad(c: &Ctx, results: &mut [&mut [u8]]) -> Done {
     let (dx, dscale, dbias) = (c.out::<f32>(dx)?, c.out::<f32>(dscale)?, c.out::<f32>(dbias)?);
     let count = batch * plane;
 
-    let (all_dy, all_x) = (dy.view(dx), x.view(dx));
-    let channel = |first: usize, dscale: &mut [f32], dbias: &mut [f32]| {
-        for i in 0..dscale.len() {
-            let ch = first + i;
-            let m = f64::from(mean[ch]);
-            let mut total = [0.0; 2];
-            for n in 0..batch {
-                let at = (n * channels + ch) * plane;
-                let part = sums(&all_dy[at..at + plane], &all_x[at..at + plane], |dy, x| [dy * (x - m), dy]);
-                total = [total[0] + part[0], total[1] + part[1]];
+    let block = (BLOCK / count.max(1)).max(FEWEST);
+    let blocks = dscale.chunks_mut(block).zip(dbias.chunks_mut(block));
+    for (base, (dscale, dbias)) in (0..).step_by(block).zip(blocks) {
+        let (all_dy, all_x) = (dy.view(dx), x.view(dx));
+        let channel = |first: usize, dscale: &mut [f32], dbias: &mut [f32]| {
+            for i in 0..dscale.len() {
+                let ch = base + first + i;
+                let m = f64::from(mean[ch]);
+                let mut total = [0.0; 2];
+                for n in 0..batch {
+                    let part = (n * channels + ch) * plane..(n * channels + ch + 1) * plane;
+                    let part = sums(&all_dy[part.clone()], &all_x[part], |dy, x| [dy * (x - m), dy]);
+                    total = [total[0] + part[0], total[1] + part[1]];
+                }
+                dscale[i] = (total[0] * f64::from(inv_std[ch])) as f32;
+                dbias[i] = total[1] as f32;
             }
-            dscale[i] = (total[0] * f64::from(inv_std[ch])) as f32;
-            dbias[i] = total[1] as f32;
-        }
-    };
-    for_rows2((&mut *dscale, &mut *dbias), 1, count, rows_per_chunk(count), channel);
+        };
+        for_rows2((&mut *dscale, &mut *dbias), 1, count, rows_per_chunk(count), channel);
 
-    for_rows(dx, plane, plane, |first, dx| {
-        for (i, dx) in dx.chunks_exact_mut(plane).enumerate() {
-            let (n, ch, at) = (dx.len(), (first + i) % channels, ((first + i) * plane) as isize);
-            let m = mean[ch];
-            let a = scale[ch] * inv_std[ch];
-            let from_bias = dbias[ch] / count as f32;
-            let from_scale = inv_std[ch] * dscale[ch] / count as f32;
-            apply(dx, dy.lane(at, n, 1), x.lane(at, n, 1), |_, dy, x| {
-                a * (dy - from_bias - (x - m) * from_scale)
+        for_images(dx, channels * plane, |n, image| {
+            let image = &mut image[base * plane..(base + dscale.len()) * plane];
+            for_rows(image, plane, plane, |first, dx| {
+                for (at, dx) in (first..).zip(dx.chunks_exact_mut(plane)) {
+                    let ch = base + at;
+                    let m = mean[ch];
+                    let a = scale[ch] * inv_std[ch];
+                    let from_bias = dbias[at] / count as f32;
+                    let from_scale = inv_std[ch] * dscale[at] / count as f32;
+                    let (at, len) = (((n * channels + ch) * plane) as isize, dx.len());
+                    apply(dx, dy.lane(at, len, 1), x.lane(at, len, 1), |_, dy, x| {
+                        a * (dy - from_bias - (x - m) * from_scale)
+                    });
+                }
             });
-        }
-    });
+        });
+    }
     Ok(())
 }
 

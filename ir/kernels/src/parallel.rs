@@ -32,6 +32,17 @@ pub(crate) fn for_rows<T: Send>(out: &mut [T], row: usize, work: usize, f: impl 
     out.par_chunks_mut(rows * row).enumerate().for_each(|(i, chunk)| f(i * rows, chunk));
 }
 
+/// Calls `f(n, image)` for every image of `len` elements.
+pub(crate) fn for_images<T: Send>(out: &mut [T], len: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+    if len == 0 {
+        return;
+    }
+    if out.len() < INLINE {
+        return out.chunks_exact_mut(len).enumerate().for_each(|(n, image)| f(n, image));
+    }
+    out.par_chunks_exact_mut(len).enumerate().for_each(|(n, image)| f(n, image));
+}
+
 /// Rows of about `work` elements that make one chunk.
 pub(crate) fn rows_per_chunk(work: usize) -> usize {
     (CHUNK / work.max(1)).max(1)

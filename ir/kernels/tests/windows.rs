@@ -97,6 +97,25 @@ fn a_convolution_of_several_tiles_is_whole() {
 }
 
 #[test]
+fn a_convolution_of_several_panels_is_whole() {
+    // More kernel rows, pixels and channels than a panel has, of more images than there are lanes.
+    for (pads, stride, dilation, groups, w) in [
+        (vec![1; 4], 1, 1, 1, [70, 16, 3, 3]),
+        (vec![2; 4], 1, 2, 2, [26, 15, 3, 3]),
+        (vec![0, 2, 1, 0], 1, 1, 1, [7, 23, 3, 3]),
+        (vec![3; 4], 2, 1, 1, [19, 3, 7, 7]),
+        (vec![0; 4], 3, 1, 1, [9, 5, 5, 2]),
+        (vec![0; 4], 1, 1, 1, [70, 67, 1, 1]),
+        (vec![0; 4], 1, 1, 1, [67, 70, 1, 1]),
+    ] {
+        let x = [5, w[1] * groups, 13, 17];
+        let (strides, dilations) = (vec![stride; 2], vec![dilation; 2]);
+        let cv = Convolution { strides, pads, dilations, groups, x, w };
+        check_convolution(cv, &mut Random::new(8), 1e-4);
+    }
+}
+
+#[test]
 fn a_convolution_of_one_image_is_whole_in_parts() {
     // Enough for parts of the channels side by side; the last part is smaller than the others.
     let (x, w) = ([1, 10, 17, 16], [37, 10, 3, 3]);
