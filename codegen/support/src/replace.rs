@@ -54,6 +54,13 @@ fn followed(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, "a link that leads nowhere"))
 }
 
+/// Whether a path stands for an open file of a process, as `/dev/stdout` does.
+fn is_descriptor(path: &Path) -> bool {
+    let folder = path.parent().and_then(|folder| fs::canonicalize(folder).ok());
+    fs::read_link(path).is_ok_and(|to| to.starts_with("/proc"))
+        || folder.is_some_and(|folder| folder.starts_with("/proc"))
+}
+
 /// Age from which on a temporary file may be that of a process that died.
 const LITTER: std::time::Duration = std::time::Duration::from_secs(60);
 
@@ -109,8 +116,8 @@ impl Replace {
         let mut old = None;
         let target = match fs::metadata(path) {
             // A redirected standard output would be replaced under whoever reads it.
-            Ok(metadata) if metadata.is_file() && path.starts_with("/dev") => {
-                return Err(not_regular("a device, not a regular file"));
+            Ok(metadata) if metadata.is_file() && is_descriptor(path) => {
+                return Err(not_regular("an open file of this process, not the name of a regular file"));
             }
             Ok(metadata) if metadata.is_file() => {
                 old = Some(metadata.permissions());

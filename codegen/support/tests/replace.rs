@@ -46,6 +46,26 @@ fn links_are_followed() {
     assert!(replace(Path::new("/dev/stdout"), b"").is_err(), "a device");
 }
 
+/// Names of open files of a process are refused, since whoever reads them would lose what comes; a file in
+/// shared memory is one like others.
+#[cfg(target_os = "linux")]
+#[test]
+fn open_files_are_refused_by_their_names() {
+    use std::os::fd::AsRawFd;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = fs::File::create(folder.path().join("output")).expect("a file");
+    for name in [format!("/dev/fd/{}", file.as_raw_fd()), format!("/proc/self/fd/{}", file.as_raw_fd())] {
+        let error = replace(Path::new(&name), b"").expect_err("an open file").to_string();
+        assert!(error.contains("an open file of this process"), "{error}");
+    }
+    let shared = Path::new("/dev/shm");
+    let Ok(folder) = tempfile::tempdir_in(shared) else { return };
+    for text in ["first", "second"] {
+        replace(&folder.path().join("state"), text.as_bytes()).expect("it is replaced");
+        assert_eq!(fs::read_to_string(folder.path().join("state")).expect("the file"), text);
+    }
+}
+
 /// Old temporary files that no process holds are removed; those of a process that writes stay, and so do
 /// young ones.
 #[test]
