@@ -40,7 +40,7 @@ pub(crate) fn resolve<'a>(
     version: i64,
 ) -> Result<Graph, ImportError> {
     used_inside(graph, &mut cx.used);
-    let mut trial = Trial { cx, log: Vec::new(), room: Room::new() };
+    let mut trial = Trial { cx, log: Vec::new(), room: Room::of_loops() };
     for &i in order {
         let node = &graph.nodes[i];
         if is_control(node) {
@@ -169,6 +169,7 @@ impl<'a> Trial<'a> {
         self.log.push(Taken::Iterations(0));
         let (mut count, mut scans) = (0, vec![Vec::new(); graph.outputs.len().saturating_sub(carried + 1)]);
         while running && count < limit {
+            self.room.iteration(graph)?;
             let number = Literal::from_ints(DType::I64, &[], &[count as i64]).ok();
             let truth = Literal::from_ints(DType::Bool, &[], &[1]).ok();
             let fixed = [number, truth].map(|literal| literal.map(Bound::from));
@@ -213,6 +214,7 @@ impl<'a> Trial<'a> {
         self.log.push(Taken::Iterations(count));
         let mut scans = vec![Vec::new(); graph.outputs.len().saturating_sub(scan.states)];
         for i in 0..count {
+            self.room.iteration(graph)?;
             for (j, name) in node.inputs.iter().skip(scan.states).enumerate() {
                 let at = scan.position(j, i, count);
                 let Some(value) = self.slice(name, at) else { return Ok(None) };

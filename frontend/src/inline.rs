@@ -129,7 +129,7 @@ pub(crate) fn functions(model: &mut Model) -> Result<(), ImportError> {
         graphs.extend(training.algorithm.as_mut());
     }
     for graph in graphs {
-        let mut inliner = Inliner { functions: &table, fresh: Fresh::of(graph), room: Room::new() };
+        let mut inliner = Inliner { functions: &table, fresh: Fresh::of(graph), room: Room::of_functions() };
         graph.nodes = inliner.nodes(std::mem::take(&mut graph.nodes), 0)?;
     }
     Ok(())
@@ -143,14 +143,26 @@ struct Inliner<'f> {
 
 /// Nodes that copies of bodies may still have. A small file must not make a graph of any size.
 #[derive(Debug)]
-pub(crate) struct Room(u64);
+pub(crate) struct Room {
+    most: u64,
+    left: u64,
+}
+
+/// Most nodes that branches and loops are written out to.
+const MAX_LOOPED: u64 = 200_000;
 
 /// Bytes of stored tensors that count as a node.
 const NODE_BYTES: u64 = 1024;
 
 impl Room {
-    pub(crate) fn new() -> Room {
-        Room(MAX_NODES)
+    /// Room for functions, of which a large model may have many.
+    pub(crate) fn of_functions() -> Room {
+        Room { most: MAX_NODES, left: MAX_NODES }
+    }
+
+    /// Room for branches and loops, whose length a single number decides.
+    pub(crate) fn of_loops() -> Room {
+        Room { most: MAX_LOOPED, left: MAX_LOOPED }
     }
 
     /// Takes the room of a copy of `node`.
@@ -159,16 +171,24 @@ impl Room {
             Attr::Tensor(t) => t.payload.bytes(),
             _ => 0,
         });
-        let wanted = bytes.sum::<u64>() / NODE_BYTES + 1;
-        match self.0.checked_sub(wanted) {
-            Some(left) => self.0 = left,
-            None => {
-                return Err(ImportError::Unsupported(format!(
-                    "the model has more than {MAX_NODES} nodes once functions and loops are written out; use \
-                     shorter loops"
-                )));
-            }
-        }
+        self.take_nodes(bytes.sum::<u64>() / NODE_BYTES + 1)
+    }
+
+    /// Takes the room of an iteration over `body` besides its nodes: a body without nodes would else be
+    /// copied for ever.
+    pub(crate) fn iteration(&mut self, body: &Graph) -> Result<(), ImportError> {
+        self.take_nodes((body.inputs.len() + body.outputs.len()) as u64 + 1)
+    }
+
+    fn take_nodes(&mut self, nodes: u64) -> Result<(), ImportError> {
+        let Some(left) = self.left.checked_sub(nodes) else {
+            return Err(ImportError::Unsupported(format!(
+                "the model has more than {} nodes once functions and loops are written out; use shorter \
+                 loops",
+                self.most
+            )));
+        };
+        self.left = left;
         Ok(())
     }
 }

@@ -153,3 +153,19 @@ fn loops_are_unrolled() {
     let text = imported(&looping(i64::MAX, "same"), &[]).expect_err("endless").to_string();
     assert!(text.contains("written out; use shorter loops"), "{text}");
 }
+
+/// A loop whose body has no nodes has its limit, too.
+#[test]
+fn empty_loops_end() {
+    let empty = |trips: i64| {
+        let inputs = vec![value("i", I64, &[]), value("go", BOOL, &[]), value("v", F32, &["2", "3"])];
+        let outputs = vec![value("go", BOOL, &[]), value("v", F32, &["2", "3"])];
+        let attrs = [graph_attr("body", &body(inputs, Vec::new(), outputs))];
+        let mut model = graph(vec![node("Loop", "again", &["trips", "", "x"], &["y"], &attrs)]);
+        model.initializers.push(scalar("trips", I64, &trips.to_le_bytes()));
+        imported(&model, &[])
+    };
+    assert!(ops(&empty(5).expect("import")).is_empty());
+    let text = empty(i64::MAX).expect_err("endless").to_string();
+    assert!(text.contains("written out; use shorter loops"), "{text}");
+}
