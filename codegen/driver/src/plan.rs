@@ -155,6 +155,19 @@ impl Instance {
     /// The candidates share the time limit. A request to stop ends the search: with [`Error::Interrupted`]
     /// before there is a plan, else with the best one, which [`Outcome::stopped`] and [`Event::Kept`] tell.
     pub fn plan(&self, budget: u64, search: &Search, watch: &dyn Watch) -> Result<Outcome, Error> {
+        if budget < self.reserve_bytes {
+            // A step that takes no memory at all would else fit.
+            let reserve = Bytes(self.reserve_bytes);
+            return Ok(Self::nothing(
+                budget,
+                search,
+                format!("the device's reserve of {reserve} does not fit"),
+            ));
+        }
+        self.search(budget, search, watch)
+    }
+
+    fn search(&self, budget: u64, search: &Search, watch: &dyn Watch) -> Result<Outcome, Error> {
         let planner = search.planner;
         let capacity = self.capacity(budget);
         // No candidate's plan is faster than the least of their bounds.
@@ -235,6 +248,19 @@ impl Instance {
         })
     }
 
+    /// Answer that no plan fits, without a search.
+    fn nothing(budget: u64, search: &Search, why: String) -> Outcome {
+        Outcome {
+            planner: search.planner.name.to_string(),
+            budget,
+            plan: Err(NoPlan::Infeasible(why)),
+            evaluations: 0,
+            plan_ns: 0,
+            stopped: false,
+            interrupted: false,
+        }
+    }
+
     /// Time in ns that no plan of a candidate can beat; 0 where nothing is known.
     fn least(&self, at: usize, budget: u64, search: &Search) -> u64 {
         self.bound(at, budget, search.allow).and_then(|b| b.least(!search.allow.reorder)).unwrap_or(0)
@@ -264,9 +290,9 @@ impl Instance {
         let begun = now();
         let at = |e| Error::Model(format!("{}: {e}", file.name));
         let schedule = replay(self.candidates()[0].numbers(), &file.text).map_err(at)?;
-        let (need, have) = (schedule.evaluation.dev_bytes, self.capacity(budget));
-        if need > have {
-            let (need, have) = (Bytes(need), Bytes(have));
+        let need = schedule.evaluation.dev_bytes.saturating_add(self.reserve_bytes);
+        if need > budget {
+            let (need, have) = (Bytes(need), Bytes(budget));
             return Err(Error::no_fit(format!(
                 "{}: the decisions take {need}, the budget is {have}",
                 file.name

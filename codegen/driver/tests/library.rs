@@ -56,6 +56,22 @@ fn an_infeasible_budget_is_an_error_with_its_figures() {
     assert!(compile(&model, &options).is_ok(), "the budget that the report names has a plan");
 }
 
+/// A step that takes no memory does not fit a budget below the device's reserve.
+#[test]
+fn the_reserve_alone_may_be_too_much() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("empty.mir");
+    std::fs::write(&path, "module @m graph\n").unwrap();
+    let target = Target { device: "h100".into(), ..Target::default() };
+    let model = Model::read(&Source { path, ..Source::default() }, &target, &Silent).unwrap();
+    let reserve = model.profile.reserve_bytes;
+    let compiled =
+        |budget| compile(&model, &Options { budget: Some(Size::Bytes(budget)), ..Options::default() });
+    let Err(error) = compiled(reserve - 1) else { panic!("the reserve does not fit") };
+    assert_eq!(error.exit_code(), 4, "{error}");
+    assert!(compiled(reserve).is_ok());
+}
+
 /// A controller that asks again and again, and stops searches at will.
 #[derive(Default)]
 struct Controller {
