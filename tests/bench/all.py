@@ -36,6 +36,7 @@ def runs(args):
         "weights": (["weights.py"], [], ["onnx"]),
         "models": (["models.py"], ["--only", "logistic,conv3d,bilstm_lm,nanogpt_tied"],
                    ["onnx", "safetensors", "timm", "torch", "torchvision", "transformers"]),
+        "fuzz": (["fuzz.py", "--out", out / "fuzz"], ["--hours", "0.02"], []),
         "scaling": (["scaling.py", STEP], ["--copies", "2", "--rounds", "1"], ["onnx"]),
         "peers": (["peers.py"], ["--steps", "5", "--rounds", "1"], ["numpy", "onnx", "onnxruntime"]),
         "cpusteps": (["cpusteps.py"], ["--only", "gpt2", "--rounds", "1"], ["onnx", "torch", "torchvision", "transformers"]),
@@ -91,7 +92,7 @@ def main():
         if row["skipped"] is None:
             command = [sys.executable, BENCH / script, *flags, *(quick if args.quick else [])]
             begun = time.monotonic()
-            stdout = args.out / f"{name}{'.md' if name.startswith(('costs', 'fusion', 'gpu-report')) else '.json'}"
+            stdout = args.out / f"{name}{'.md' if name.startswith(('costs', 'fusion', 'fuzz', 'gpu-report')) else '.json'}"
             with stdout.open("w") as out, (args.out / f"{name}.err").open("w") as err:
                 code = subprocess.run(list(map(str, command)), stdout=out, stderr=err, cwd=ROOT).returncode
             row["seconds"] = round(time.monotonic() - begun, 1)

@@ -63,6 +63,21 @@ const CRATES: &[(&str, &str, &[&str])] = &[
             "memc-support",
         ],
     ),
+    (
+        "memc-fuzz",
+        "tests/fuzz",
+        &[
+            "memc",
+            "memc-alloc",
+            "memc-baselines",
+            "memc-frontend",
+            "memc-ir",
+            "memc-passes",
+            "memc-plan",
+            "memc-planner",
+            "memc-runtime",
+        ],
+    ),
 ];
 
 /// Crates that decide what a plan is. What proves or runs a plan must work without them.

@@ -190,6 +190,7 @@ fn every_part_has_its_page() {
         "runtime/GPU.md",
         "runtime/README.md",
         "tests/README.md",
+        "tests/fuzz/README.md",
     ];
     let wrong: Vec<String> = PAGES.iter().filter(|p| read(p).is_empty()).map(|p| p.to_string()).collect();
     none("a page is missing", &wrong);

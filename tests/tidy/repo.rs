@@ -54,14 +54,14 @@ pub(crate) fn rust_files() -> Vec<String> {
     files().into_iter().filter(|f| f.ends_with(".rs")).collect()
 }
 
-/// The files that people write: everything but model files and test data in binary form.
+/// The files that people write: everything but model files, hostile inputs and test data in binary form.
 pub(crate) fn text_files() -> Vec<String> {
     const BINARY: &[&str] = &["onnx", "npz", "npy", "safetensors", "bin", "plan", "zip", "xz"];
     let is_text = |f: &String| {
         let name = f.rsplit('/').next().unwrap_or(f);
         let extension = name.rsplit_once('.').map_or("", |(_, e)| e);
         let checkpoint = f.starts_with("models/") && name.starts_with("checkpoint");
-        !checkpoint && !BINARY.contains(&extension)
+        !checkpoint && !f.starts_with("tests/fuzz/corpus/") && !BINARY.contains(&extension)
     };
     files().into_iter().filter(is_text).collect()
 }

@@ -24,6 +24,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("runtime/tests/run/mock.rs", "queues share memory"),
     ("runtime/tests/run/mock/program.rs", "kernels are called by name"),
     ("runtime/tests/allocation.rs", "counts allocations with a global allocator"),
+    ("tests/fuzz/src/limit.rs", "limits allocations with a global allocator"),
 ];
 
 /// Folders whose code decides what a plan is: same input, seed and flags, byte-identical plan.

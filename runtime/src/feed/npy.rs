@@ -67,6 +67,10 @@ pub(super) fn header_bytes(prefix: &[u8]) -> Option<u64> {
 /// Most bytes of a file's header; those of plain arrays are far shorter.
 pub(super) const HEADER_BYTES: u64 = 1024;
 
+/// Most opening brackets of a header; that of a plain array has two. The reader tries a bracket as a dictionary
+/// and as a set, and so its time grows exponentially with them: twelve take minutes.
+const MOST_BRACKETS: usize = 8;
+
 /// Length of the magic, and of the text behind it.
 fn lengths(head: &[u8]) -> Option<(u64, u32)> {
     match head {
@@ -88,6 +92,9 @@ fn header(head: &[u8]) -> Result<(NpyHeader, u64), Defect> {
         .ok()
         .and_then(|end| head.get(..end))
         .ok_or("its header is cut short or too long")?;
+    if head.iter().filter(|byte| b"([{".contains(byte)).count() > MOST_BRACKETS {
+        return Err(Defect::new(format!("its header has more than {MOST_BRACKETS} opening brackets")));
+    }
     // The reader multiplies the extents unchecked, and panics where it notices. Lengths are checked by the
     // caller.
     match catch_unwind(|| NpyHeader::from_reader(head)) {
@@ -121,4 +128,26 @@ fn check_dtype(header: &NpyHeader, dtype: DType) -> Result<(), Defect> {
         return Err(Defect::new(format!("the array is big-endian; convert it with x.astype({name})")));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(header: &str) -> Vec<u8> {
+        let length = u16::try_from(header.len()).expect("a short header").to_le_bytes();
+        [b"\x93NUMPY\x01\x00", length.as_slice(), header.as_bytes()].concat()
+    }
+
+    /// Nested brackets, on which the reader's time grows exponentially, are refused before it sees them.
+    #[test]
+    fn nested_headers_are_refused() {
+        let ty = TensorType::new(DType::F32, [2]);
+        let plain = file("{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }\n");
+        assert!(matches!(layout(&plain, &ty), Ok(Layout { form: Form::Whole, .. })));
+        for bracket in ["{", "[", "(", "{'a':"] {
+            let error = layout(&file(&bracket.repeat(60)), &ty).unwrap_err().to_string();
+            assert!(error.contains("more than 8 opening brackets"), "{error}");
+        }
+    }
 }

@@ -1,0 +1,4 @@
+//! The target `decisions` for libFuzzer.
+#![no_main]
+
+memc_libfuzzer::target!("decisions");

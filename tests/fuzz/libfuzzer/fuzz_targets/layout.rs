@@ -1,0 +1,4 @@
+//! The target `layout` for libFuzzer.
+#![no_main]
+
+memc_libfuzzer::target!("layout");

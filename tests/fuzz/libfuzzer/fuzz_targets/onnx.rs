@@ -1,0 +1,4 @@
+//! The target `onnx` for libFuzzer.
+#![no_main]
+
+memc_libfuzzer::target!("onnx");

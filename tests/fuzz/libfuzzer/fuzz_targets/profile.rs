@@ -1,0 +1,4 @@
+//! The target `profile` for libFuzzer.
+#![no_main]
+
+memc_libfuzzer::target!("profile");

@@ -1,0 +1,4 @@
+//! The target `safetensors` for libFuzzer.
+#![no_main]
+
+memc_libfuzzer::target!("safetensors");
