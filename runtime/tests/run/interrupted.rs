@@ -55,7 +55,7 @@ impl Running {
     }
 }
 
-/// Sends SIGINT; or SIGTERM where this process ignores SIGINT, which a shell's `&` has it and its children do.
+/// Sends SIGINT; or SIGTERM where this process and so its children ignore SIGINT, as after a shell's `&`.
 fn interrupt(id: u32) {
     let status = fs::read_to_string("/proc/self/status").expect("Linux tells signals");
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a set of signals");
