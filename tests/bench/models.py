@@ -245,7 +245,8 @@ def measured(case, exporter, bin_folder):
 def table(rows):
     cells = {}
     for row in rows:
-        why = row.get("why", "").replace("|", "/")
+        # PyTorch colours the steps of an export.
+        why = re.sub(r"\x1b\[\d+m", "", row.get("why", "")).split(" This is step")[0].replace("|", "/")
         cells.setdefault(row["model"], {})[row["exporter"]] = row["outcome"] + (f": {why[:90]}" if why else "")
     lines = ["| model | TorchScript | dynamo |", "|---|---|---|"]
     lines += [f"| {name} | {of.get(EXPORTERS[0], '')} | {of.get(EXPORTERS[1], '')} |" for name, of in cells.items()]

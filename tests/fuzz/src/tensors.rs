@@ -73,7 +73,7 @@ pub(crate) fn safetensors(data: &[u8]) {
 }
 
 fn resumed(plan: &PlanFile, path: &Path) {
-    let open = || step::ran(StateFile::open(path, plan.plan()));
+    let open = || step::ran(StateFile::open(path));
     if let Some(file) = open() {
         let _ = (file.step(), file.is_of_another_source(plan.plan()));
         let resumed = step::ran(Initial::new(plan, Some(file), None));
