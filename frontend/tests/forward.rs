@@ -155,10 +155,10 @@ fn lost_training_semantics() {
     assert!(folded.contains("folded into 2 convolutions (`node_Conv_15`"), "{folded}");
     let producer = field(2, "pytorch");
     let float = |n: usize| vec![0; 4 * n];
-    let graph = Graph {
+    let graph = |second: &str| Graph {
         nodes: vec![
             node("Gemm", "one", &["x", "onnx::MatMul_7", "a.bias"], &["h"], &[]),
-            node("Gemm", "two", &["h", "b.weight", "a.bias"], &["y"], &[]),
+            node("Gemm", "two", &["h", second, "a.bias"], &["y"], &[]),
         ],
         inputs: vec![value("x", 1, &["2", "3"])],
         outputs: vec![value("y", 1, &["2", "3"])],
@@ -169,11 +169,15 @@ fn lost_training_semantics() {
         ],
         ..Graph::default()
     };
-    let bytes = [graph.model(), producer].concat();
-    let import = import_bytes(&bytes, &recipe("mse", "sgd")).expect("import");
-    let text = import.warnings.join("\n");
+    let warnings = |second: &str| {
+        let bytes = [graph(second).model(), producer.clone()].concat();
+        import_bytes(&bytes, &recipe("mse", "sgd")).expect("import").warnings.join("\n")
+    };
+    let text = warnings("b.weight");
     assert!(text.contains("names that the exporter made up (`onnx::MatMul_7`)"), "{text}");
     assert!(text.contains("in several nodes at once (`a.bias`, 2 uses)"), "{text}");
+    // A layer that runs twice shares all that it has.
+    assert!(!warnings("onnx::MatMul_7").contains("in several nodes"));
 }
 
 /// A shape that the file declares otherwise than the graph computes it is called out with both.

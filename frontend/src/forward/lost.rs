@@ -3,7 +3,7 @@
 //!
 //! These are warnings: the model still means something, but perhaps not what its author trained.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memc_ir::counted;
 
@@ -119,18 +119,23 @@ fn merged(source: &Source<'_>, params: &BTreeMap<&str, usize>) -> Vec<String> {
     if !source.model.producer.starts_with("pytorch") {
         return Vec::new();
     }
-    let mut uses: BTreeMap<&str, usize> = BTreeMap::new();
+    // Uses of a vector, and the weights beside it: a layer that is run several times has one.
+    let mut uses: BTreeMap<&str, (usize, BTreeSet<&str>)> = BTreeMap::new();
     for node in &source.model.graph.nodes {
         let slots: &[usize] = match node.op.as_str() {
             "Conv" | "Gemm" => &[2],
             "BatchNormalization" | "LayerNormalization" => &[1, 2],
             _ => continue,
         };
+        let weight = if *slots == [2] { node.inputs.get(1) } else { node.outputs.first() };
         for name in slots.iter().filter_map(|&i| node.inputs.get(i)) {
             if params.get(name.as_str()) == Some(&1) {
-                *uses.entry(name).or_default() += 1;
+                let (count, weights) = uses.entry(name).or_default();
+                *count += 1;
+                weights.extend(weight.map(String::as_str));
             }
         }
     }
-    uses.into_iter().filter(|(_, n)| *n > 1).map(|(name, n)| format!("`{name}`, {n} uses")).collect()
+    let several = uses.into_iter().filter(|(_, (_, weights))| weights.len() > 1);
+    several.map(|(name, (n, _))| format!("`{name}`, {n} uses")).collect()
 }
