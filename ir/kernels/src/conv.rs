@@ -28,13 +28,13 @@ const SMALL: usize = 1 << 17;
 const PART: usize = 1 << 18;
 /// Parts of all images side by side, at most.
 const PARTS: usize = 16;
-/// Weights of a group, at most, that are read turned round: more are too far from the processor, since
-/// every panel reads them all, a few at a time.
+/// Weights of a group, at most, that are read turned round. Every panel reads them all, a few at a time, so
+/// more do not stay in cache.
 const FAR: usize = 1 << 20;
 /// Rows of a part that packs columns of its own, at least.
 const FEWEST: usize = 16;
 
-/// How the gradient of the weights is summed up.
+/// Order of the sums that make the gradient of the weights.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sum {
     /// By lanes: a row for every output channel, from tiles of columns.
@@ -183,7 +183,7 @@ impl Plan {
         if self.lanes < MAX_LANES as usize { FEWEST } else { 2 * FEWEST }
     }
 
-    /// How gradients of `weights` weights are summed up.
+    /// Order of the sums for a gradient of `weights` weights.
     fn sum_of(&self, weights: usize) -> Sum {
         if !self.pointwise && dense::shifts(&self.geo) && (self.lanes > 1 || self.columns() >= weights) {
             let many = self.channels >= MAX_LANES as usize * self.shifted_part();

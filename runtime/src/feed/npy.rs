@@ -67,8 +67,8 @@ pub(super) fn header_bytes(prefix: &[u8]) -> Option<u64> {
 /// Most bytes of a file's header; those of plain arrays are far shorter.
 pub(super) const HEADER_BYTES: u64 = 1024;
 
-/// Most opening brackets of a header; that of a plain array has two. The reader tries a bracket as a dictionary
-/// and as a set, and so its time grows exponentially with them: twelve take minutes.
+/// Most opening brackets of a header; that of a plain array has two. The reader tries a bracket as a
+/// dictionary and as a set, and so its time grows exponentially with them: twelve take minutes.
 const MOST_BRACKETS: usize = 8;
 
 /// Length of the magic, and of the text behind it.

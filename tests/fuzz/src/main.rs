@@ -2,8 +2,8 @@
 //!
 //! `memc-fuzz TARGET COUNT [FIRST]` runs mutants with the numbers from FIRST on. `memc-fuzz TARGET FILE...`
 //! runs files, and `memc-fuzz list` lists the targets. Each run prints one line of figures. No coverage
-//! guides the mutants. The input at hand is in the file that `MEMC_FUZZ_INPUT` names, so that it is there after an
-//! abort.
+//! guides the mutants. The input at hand is in the file that `MEMC_FUZZ_INPUT` names, so that it is there
+//! after an abort.
 
 #![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "a program of the test runner")]
 
