@@ -56,14 +56,21 @@ fn dtype_name(dtype: DType) -> &'static str {
     }
 }
 
-/// An open safetensors file, whose tensors are read when they are asked for.
+/// An open safetensors file, whose tensors are read when they are asked for. A pipe is read at once.
 #[derive(Debug)]
 pub struct StateFile {
     path: PathBuf,
-    file: Mutex<File>,
+    contents: Contents,
     tensors: BTreeMap<String, Tensor>,
     step: u64,
     source: Option<String>,
+}
+
+#[derive(Debug)]
+enum Contents {
+    File(Mutex<File>),
+    /// All tensors of a pipe, and their place in the file.
+    Piped(Vec<u8>, u64),
 }
 
 #[derive(Debug)]
@@ -100,11 +107,8 @@ impl StateFile {
         if found.is_dir() {
             return Err(fail("it is a folder; states are read from safetensors files".to_owned()));
         }
-        if !found.is_file() {
-            return Err(fail("it is no regular file; states are read from safetensors files".to_owned()));
-        }
         let mut file = File::open(path).map_err(io)?;
-        let size = file.metadata().map_err(io)?.len();
+        let size = found.is_file().then(|| file.metadata()).transpose().map_err(io)?.map(|m| m.len());
         let mut bytes = Vec::new();
         (&mut file).take(LENGTH).read_to_end(&mut bytes).map_err(io)?;
         if let Some(other) = other_format(&bytes) {
@@ -114,17 +118,27 @@ impl StateFile {
         let length: [u8; LENGTH as usize] =
             bytes.as_slice().try_into().map_err(|_| whole(&"it is too short"))?;
         let length = u64::from_le_bytes(length);
-        if length > LONGEST || length > size.saturating_sub(LENGTH) {
-            return Err(whole(&format_args!("its header would take {length} of {size} bytes")));
+        let most = size.map_or(LONGEST, |size| LONGEST.min(size.saturating_sub(LENGTH)));
+        if length > most {
+            return Err(whole(&format_args!("its header would take {length} of {most} bytes")));
         }
         let mut header = Vec::new();
         (&mut file).take(length).read_to_end(&mut header).map_err(io)?;
         let metadata: Metadata = serde_json::from_slice(&header).map_err(|e| whole(&e))?;
         let start = length.saturating_add(LENGTH);
-        let wanted = start.saturating_add(metadata.data_len() as u64);
+        let data = metadata.data_len() as u64;
+        let wanted = start.saturating_add(data);
+        let mut piped = Vec::new();
+        if size.is_none() {
+            // One byte more tells whether the pipe ends where it should.
+            (&mut file).take(data.saturating_add(1)).read_to_end(&mut piped).map_err(io)?;
+        }
+        let size = size.unwrap_or(start.saturating_add(piped.len() as u64));
         if wanted != size {
             return Err(whole(&format_args!("it has {size} bytes where its header says {wanted}")));
         }
+        let contents =
+            if found.is_file() { Contents::File(Mutex::new(file)) } else { Contents::Piped(piped, start) };
         let mut tensors = BTreeMap::new();
         for name in metadata.offset_keys() {
             let Some(info) = metadata.info(&name) else { continue };
@@ -144,7 +158,7 @@ impl StateFile {
             None => 0,
         };
         let source = entry(SOURCE);
-        Ok(StateFile { path: path.to_owned(), file: Mutex::new(file), tensors, step, source })
+        Ok(StateFile { path: path.to_owned(), contents, tensors, step, source })
     }
 
     /// Steps done when the file was written; 0 where it does not say.
@@ -163,9 +177,19 @@ impl StateFile {
         if data.end.saturating_sub(data.start) != out.len() as u64 {
             return Err(Error::Internal(format!("tensor `{name}` was read as {} bytes", out.len())));
         }
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = file.seek(SeekFrom::Start(data.start)).and_then(|_| file.read_exact(out));
-        done.map_err(|e| Error::io(&self.path, e))?;
+        match &self.contents {
+            Contents::File(file) => {
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                let done = file.seek(SeekFrom::Start(data.start)).and_then(|_| file.read_exact(out));
+                done.map_err(|e| Error::io(&self.path, e))?;
+            }
+            Contents::Piped(bytes, start) => {
+                let at = |place: u64| usize::try_from(place.saturating_sub(*start)).unwrap_or(usize::MAX);
+                let from = bytes.get(at(data.start)..at(data.end));
+                let missing = || Error::Internal(format!("tensor `{name}` is not in what was read"));
+                out.copy_from_slice(from.ok_or_else(missing)?);
+            }
+        }
         Ok(true)
     }
 

@@ -49,7 +49,7 @@ pub(crate) fn warnings(source: &Source<'_>, params: &BTreeMap<&str, usize>) -> V
     if !fixed.is_empty() {
         out.push(format!(
             "{} in inference form ({}), which normalise by fixed statistics that \
-             training does not update; {EXPORT}",
+             training does not update; that is right for layers in eval(); for others, {EXPORT}",
             counted(fixed.len(), "BatchNormalization node"),
             some_of(&fixed)
         ));

@@ -63,6 +63,7 @@ pub(super) fn find<'a>(
     let uses = Uses::of(source);
     let moved: BTreeSet<&str> = source.model.moved_weights.iter().map(String::as_str).collect();
     let roles = Roles::of(source, options)?;
+    let statistics = statistics_of(source);
     let (mut found, mut constants, mut guessed): (Vec<Found<'_>>, Vec<&str>, Vec<_>) = Default::default();
     for input in &graph.inputs {
         let name = input.name.as_str();
@@ -82,9 +83,9 @@ pub(super) fn find<'a>(
         let (told, guess) = (roles.parameter(name), uses.parameter(source, name, &literal.ty));
         let parameter = told.map_or(guess, |told| told && uses.values.contains(name.as_str()));
         let persists = guess && roles.persists(name);
-        if float && (named || updated || parameter || persists) {
+        if float && (named || updated || parameter || persists || statistics.contains(name.as_str())) {
             found.push(Found { name, ty: literal.ty.clone(), parameter: named || parameter });
-            if told.is_none() && !named && !updated {
+            if told.is_none() && guess && !named && !updated {
                 guessed.push((name.as_str(), literal.ty.clone(), uses.weights.contains(name.as_str())));
             }
         } else if told.is_none()
@@ -154,6 +155,14 @@ fn updates<'a>(source: &'a Source<'a>, options: &ImportOptions) -> BTreeMap<&'a 
         }
     }
     out
+}
+
+/// Statistics of all batch normalisations. Fixed ones persist too: an evaluation reads them, and so do those
+/// who load the states.
+fn statistics_of<'a>(source: &'a Source<'_>) -> BTreeSet<&'a str> {
+    let norms = source.model.graph.nodes.iter().filter(|n| statistics::is_norm(n));
+    let inputs = norms.flat_map(|n| statistics::SLOTS.iter().filter_map(|(i, ..)| n.inputs.get(*i)));
+    inputs.map(String::as_str).collect()
 }
 
 /// A tensor that persists.
