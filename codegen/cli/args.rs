@@ -656,6 +656,8 @@ impl Source {
             let path = Path::new(&text);
             if path.is_file() {
                 parameters.extend(read_parameter_names(path)?);
+            } else if ["txt", "json", "safetensors"].iter().any(|e| path.extension() == Some(e.as_ref())) {
+                return Err(Error::Usage(format!("--parameters {text}: there is no such file")));
             } else {
                 parameters.push(text);
             }

@@ -13,8 +13,9 @@ const EXAMPLE: &str = "write a size such as 16G, 512MiB, 4096B, 90% or peak*60%"
 /// such as `peak*60%`.
 pub(crate) fn size(text: &str) -> Result<Size, ParseError> {
     if let Some(share) = text.trim().strip_prefix("peak*") {
-        return match size(share)? {
-            Size::Percent(percent) => Ok(Size::PeakPercent(percent)),
+        return match size(share) {
+            Ok(Size::Percent(percent)) => Ok(Size::PeakPercent(percent)),
+            Err(error) if share.ends_with('%') => Err(error),
             _ => Err(format!("`{share}` is not a share: write one such as peak*60%").into()),
         };
     }

@@ -335,7 +335,7 @@ impl Initial {
 const COMPARED: usize = 32;
 
 /// Of `names` the one that `name` was probably meant to be: they differ in a prefix, or in little.
-fn nearest<'a>(name: &str, names: &[&'a str]) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(name: &str, names: &[&'a str]) -> Option<&'a str> {
     let within =
         |long: &str, short: &str| long.strip_suffix(short).is_some_and(|p| p.ends_with(['.', '/', ':']));
     if let Some(found) = names.iter().find(|n| within(n, name) || within(name, n)) {

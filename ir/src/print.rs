@@ -251,7 +251,7 @@ impl Printer<'_> {
         if !attrs.is_empty() {
             let _ = write!(line, " {attrs}");
         }
-        if self.m.phase == Phase::Mem || !op.slots.is_empty() {
+        if !op.slots.is_empty() {
             let slots: Vec<String> = op.slots.iter().map(|&s| slot_name(self.m, s)).collect();
             let _ = write!(line, " -> {}", slots.join(", "));
         }

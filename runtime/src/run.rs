@@ -1,6 +1,7 @@
 //! A whole run: open everything, step, compare, save.
 
 use std::{
+    io::{self, ErrorKind},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -394,7 +395,13 @@ fn initial<'a>(
     let plan = file.plan();
     let open = |path: &Option<PathBuf>| {
         let Some(path) = path else { return Ok(None) };
-        let state = StateFile::open(path)?;
+        let state = StateFile::open(path).map_err(|error| match (error, saves::newest(path)) {
+            (Error::Io { path, source }, Some(save)) if source.kind() == ErrorKind::NotFound => {
+                let text = format!("no such file; the last save of its run is {}", save.display());
+                Error::io(path, io::Error::new(ErrorKind::NotFound, text))
+            }
+            (error, _) => error,
+        })?;
         Ok::<_, Error>(Some((state, path.clone())))
     };
     let files = [open(&options.resume)?, open(&options.init)?];

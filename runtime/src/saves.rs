@@ -114,6 +114,18 @@ fn numbered(path: &Path, step: u64) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// The newest save in between of a run that was to save in `path`.
+pub(crate) fn newest(path: &Path) -> Option<PathBuf> {
+    let first = numbered(path, 0);
+    let zeros = first.file_name()?.to_str()?;
+    let (stem, rest) = zeros.rsplit_once(&"0".repeat(DIGITS))?;
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let step = |name: &str| name.strip_prefix(stem)?.strip_suffix(rest)?.parse::<u64>().ok();
+    let names =
+        std::fs::read_dir(folder).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    names.filter_map(|name| Some((step(&name)?, name))).max().map(|(_, name)| path.with_file_name(name))
+}
+
 /// Refuses saves in between in the place of the file that `--init` reads. `done` steps are done, and `most`
 /// are to be run.
 pub(crate) fn check_names(options: &RunOptions, done: u64, most: u64) -> Result<(), Error> {

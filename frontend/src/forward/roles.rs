@@ -75,15 +75,21 @@ impl<'a> Roles<'a> {
         self.kinds.get(name) != Some(&TensorKind::Constant)
     }
 
-    /// Note on frozen parameters, where kinds alone tell parameters and no option says which are frozen.
+    /// Note on frozen parameters, where no option says which are.
     pub(super) fn unsaid(&self, trainable: &[String], freeze: &[String]) -> Option<String> {
-        let parameters = self.kinds.values().filter(|kind| **kind == TensorKind::Parameter).count();
-        let is_said = self.listed.is_some() || !trainable.is_empty() || !freeze.is_empty();
-        (parameters > 0 && !is_said).then(|| {
-            "the file says which tensors are parameters, but not which have requires_grad=False: all are \
-             trained; --parameters FILE lists those that should be, --freeze GLOB those that should not"
-                .to_owned()
-        })
+        if self.listed.is_some() || !trainable.is_empty() || !freeze.is_empty() {
+            return None;
+        }
+        let is_known = self.kinds.values().any(|kind| *kind == TensorKind::Parameter);
+        let told = if is_known {
+            "the file says which tensors are parameters, but not which have requires_grad=False"
+        } else {
+            "the file does not say which tensors are parameters, nor which have requires_grad=False"
+        };
+        Some(format!(
+            "{told}: all are trained; --parameters FILE lists those that should be, --freeze GLOB those that \
+             should not"
+        ))
     }
 
     /// Warning about listed names that no tensor of `used` has.
@@ -107,11 +113,15 @@ impl<'a> Roles<'a> {
                 some_of(used)
             )));
         }
+        let unlisted: Vec<&str> =
+            used.iter().copied().filter(|name| !self.parameter(name).unwrap_or(false)).collect();
+        let meant = names.difference(&present).find_map(|name| crate::initial::nearest(name, &unlisted));
+        let meant = meant.map(|name| format!("`{name}` is not listed and stays as it is: is it meant?"));
         Ok(Some(format!(
-            "{by} has {} that the graph does not use: {}; weights that are tied in PyTorch have one name in \
-             ONNX",
+            "{by} has {} that the graph does not use: {}; {}",
             counted(absent.len(), "name"),
-            some_of(&absent)
+            some_of(&absent),
+            meant.as_deref().unwrap_or("weights that are tied in PyTorch have one name in ONNX")
         )))
     }
 }

@@ -104,6 +104,7 @@ fn across<S: Simd, const M: usize>(
 }
 
 /// [`product`] for `M` rows and `N` vectors of the panel's rows from `at` on; returns their elements.
+#[allow(clippy::needless_range_loop, reason = "sums stay in registers where constants alone index them")]
 #[inline(always)]
 fn sums<S: Simd, const M: usize, const N: usize>(
     simd: S,
@@ -124,7 +125,6 @@ fn sums<S: Simd, const M: usize, const N: usize>(
             }
         }
     }
-    // The sums stay in registers only where nothing but constants indexes them.
     let mut tile = [[0.0f32; WIDE]; M];
     for i in 0..M {
         for v in 0..N {

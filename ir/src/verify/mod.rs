@@ -38,7 +38,7 @@ rules! {
     "T3" "types are not too large";
     "T4" "a constant's payload has the size of its type";
     "T5" "a next state has the type of its state";
-    "T6" "an initial value is one of its state's type";
+    "T6" "an initial value is one of its state's type, and an input's range has values";
     "G1" "the graph phase has no slots, swaps, waits or clones";
     "M1" "every value has a slot of the right space that is large enough";
     "M2" "slots are allocated before use and freed; a resident slot on the device may be freed if it is \

@@ -3,7 +3,7 @@
 use super::Sink;
 use crate::diag::Anchor;
 use crate::entity::OpId;
-use crate::module::{Code, Module};
+use crate::module::{Code, Feed, Module};
 
 pub(super) fn check(m: &Module, sink: &mut Sink) {
     for (v, value) in m.values.iter() {
@@ -14,6 +14,14 @@ pub(super) fn check(m: &Module, sink: &mut Sink) {
     }
     for &id in &m.order {
         op(m, id, sink);
+    }
+    for input in m.inputs.values() {
+        if let Feed::Data { range: Some((low, high)), .. } = input.feed
+            && low >= high
+            && (low, high) != (0, 0)
+        {
+            sink.report("T6", Anchor::Value(input.value), format!("the range {low} to {high} is empty"));
+        }
     }
     for c in m.consts.values() {
         let ty = &m.values[c.value].ty;

@@ -29,7 +29,10 @@ pub(super) struct Layout {
 /// The layout of the array that begins with `head`, for an input of type `ty`.
 pub(super) fn layout(head: &[u8], ty: &TensorType) -> Result<Layout, Defect> {
     let (header, start) = header(head).map_err(|what| {
-        Defect::new(format!("not a .npy file of a plain array: {what}; save the array with numpy.save"))
+        Defect::new(format!(
+            "not a .npy file of a plain array: {what}; save the array with numpy.save, or say the type of \
+             raw tokens, as FILE:u16"
+        ))
     })?;
     check_dtype(&header, ty.dtype)?;
     let form = match (header.shape(), ty.shape.as_slice()) {
