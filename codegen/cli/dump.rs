@@ -29,7 +29,7 @@ pub(crate) fn diff(args: &Diff) -> Result<(), Failure> {
             let number = counted(details.len(), "difference");
             let more = format!("{number} in tables and commands; --all prints them");
             let more = if args.all { details } else { vec![more] };
-            [header, handling, more].concat().join("\n")
+            [handling, header, more].concat().join("\n")
         }
     };
     emit(&(text + "\n"))?;

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use crate::attr::{Attr, Scalar};
 use crate::diag::{Anchor, Diags};
 use crate::entity::{Id, OpId, SlotId, ValueId};
-use crate::module::{Code, Const, Def, Feed, HostShadow, Input, Module, Phase, Space, State};
+use crate::module::{Code, Const, Def, Feed, HostShadow, Input, Module, Space, State};
 use crate::types::TensorType;
 
 /// Constants with more elements than this print as hexadecimal bytes.

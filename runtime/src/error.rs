@@ -22,6 +22,8 @@ pub enum Error {
     Plan(String),
     /// The device is not there, or has failed: exit code 8.
     Device(String),
+    /// A signal ended the wait for data: exit code 130.
+    Interrupted(String),
     /// A defect of this program: exit code 70.
     Internal(String),
     /// The file system refused: exit code 74.
@@ -71,6 +73,7 @@ impl Error {
             Error::Plan(_) => 7,
             Error::Device(_) => 8,
             Error::Diverged(_) => 9,
+            Error::Interrupted(_) => INTERRUPTED,
             Error::Internal(_) => 70,
             Error::Io { .. } => 74,
         }
@@ -122,6 +125,7 @@ impl fmt::Display for Error {
             | Error::Memory(what)
             | Error::Mismatch(what)
             | Error::Diverged(what)
+            | Error::Interrupted(what)
             | Error::Plan(what)
             | Error::Device(what) => f.write_str(what),
             Error::Internal(what) => {

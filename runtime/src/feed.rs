@@ -13,6 +13,7 @@ mod array;
 mod legal;
 mod npy;
 mod order;
+mod pipe;
 mod source;
 mod synthetic;
 

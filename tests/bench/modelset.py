@@ -205,7 +205,7 @@ for net in ("resnet26 mixer_s32_224 gmlp_s16_224 convmixer_768_32 edgenext_xx_sm
     size = 256 if net in ("sebotnet33ts_256",) else 224 if "224" in net or net in ("levit_128s", "visformer_tiny") else 96
     # PyTorch's gradient of batch normalisation is wrong for one image whose channels come last, as in xcit. Of two
     # images rexnet normalises two values a channel, whose gradient is rounding alone.
-    few = {"xcit_nano_12_p16_224": 2, "rexnet_100": 8}.get(net, 1 if size > 100 else 2)
+    few = {"xcit_nano_12_p16_224": 2, "levit_128s": 2, "rexnet_100": 8}.get(net, 1 if size > 100 else 2)
     add(f"timm_{net}", timm_model, images(few, size=size), "classes")
 
 

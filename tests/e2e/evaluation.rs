@@ -131,6 +131,25 @@ fn evaluations_share_the_states() {
     assert_eq!(Some(&(5, report.means)), told.evaluations.last());
 }
 
+/// Statistics that no step changes are states, too: an evaluation has those of the training, and a saved
+/// state has them for PyTorch.
+#[test]
+fn evaluations_share_fixed_statistics() {
+    let case = Case { model: "models/gen/cnn_bn.dynamo.onnx".into(), ..Case::new("cnn_bn", "head") };
+    let (plan, eval) = (case.compile("train.plan", &[]), case.compile("eval.plan", &["--evaluation"]));
+    let evaluation = EvaluationOptions { plan: eval.clone(), inputs: case.inputs(), every: Some(1) };
+    let saved = case.path("saved");
+    let options = RunOptions {
+        steps: Some(1),
+        save: Some(saved.clone()),
+        evaluation: Some(evaluation),
+        ..case.options()
+    };
+    let (told, _) = case.run(&plan, &options);
+    let (_, report) = case.run(&eval, &RunOptions { init: Some(saved), ..case.options() });
+    assert_eq!(told.evaluations, [(1, report.means)]);
+}
+
 /// A training step keeps the outputs that it is told to keep, of every micro-step.
 #[test]
 fn outputs_are_kept() {

@@ -23,5 +23,5 @@ pub use exit::{exit_now, write_stderr};
 pub use map::map;
 pub use printable::printable;
 pub use replace::{Replace, abandon, has_replaced};
-pub use signals::on_interrupt;
+pub use signals::{is_interrupted, on_interrupt};
 pub use trace::{TraceFile, TraceSpan};

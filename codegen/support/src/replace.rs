@@ -73,7 +73,9 @@ fn remove_litter(folder: &Path, own: &Path) {
         if !name.starts_with(PREFIX) || !name.ends_with(SUFFIX) || path == own {
             continue;
         }
-        let age = entry.metadata().and_then(|m| m.modified()).ok().and_then(|at| at.elapsed().ok());
+        // A pipe of that name would hold up who opens it.
+        let metadata = entry.metadata().ok().filter(fs::Metadata::is_file);
+        let age = metadata.and_then(|m| m.modified().ok()).and_then(|at| at.elapsed().ok());
         let is_old = age.is_some_and(|age| age > LITTER);
         let is_dead = || File::open(&path).is_ok_and(|file| file.try_lock().is_ok());
         if is_old && is_dead() {

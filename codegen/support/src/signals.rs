@@ -1,11 +1,22 @@
 //! Signals that ask a process to end.
 
-use std::{io, thread};
+use std::{
+    io,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
 
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
 };
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a signal has come to [`on_interrupt`]: a wait without end then ends.
+pub fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
 
 /// Calls `handler` on a thread of its own at every SIGINT, SIGTERM and SIGHUP. A signal that the caller of
 /// the process had it ignore, as `nohup` and a shell's `&` do, stays ignored.
@@ -16,7 +27,12 @@ pub fn on_interrupt(mut handler: impl FnMut() + Send + 'static) -> io::Result<()
     let ignored = ignored();
     let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_in(ignored, *signal));
     let mut signals = Signals::new(wanted)?;
-    let run = move || signals.forever().for_each(|_| handler());
+    let run = move || {
+        signals.forever().for_each(|_| {
+            INTERRUPTED.store(true, Ordering::Relaxed);
+            handler();
+        });
+    };
     thread::Builder::new().name("signals".to_owned()).spawn(run).map(drop)
 }
 

@@ -5,13 +5,14 @@
 
 use std::{
     fs::{File, Metadata},
-    io::{BufReader, Read, Seek, SeekFrom},
+    io::{Read, Seek, SeekFrom},
     path::{Path, PathBuf},
 };
 
 use memc_ir::{DType, TensorType};
 
 use super::npy::{self, Form};
+use super::pipe::{self, Pipe};
 use super::source::{InputSource, TokenType};
 use crate::Error;
 
@@ -20,7 +21,7 @@ use crate::Error;
 pub(super) struct Array {
     parts: Vec<Part>,
     /// A pipe instead of files, and the unit that comes next.
-    stream: Option<(BufReader<Reader>, u64)>,
+    stream: Option<(Pipe, u64)>,
     /// Number of the open file.
     open: Option<(usize, File)>,
     dtype: DType,
@@ -44,22 +45,6 @@ struct Part {
     units: u64,
 }
 
-/// A pipe.
-#[derive(Debug)]
-enum Reader {
-    File(File),
-    Stdin(std::io::Stdin),
-}
-
-impl Read for Reader {
-    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        match self {
-            Reader::File(file) => file.read(out),
-            Reader::Stdin(stdin) => stdin.lock().read(out),
-        }
-    }
-}
-
 fn fail(path: &Path, what: impl std::fmt::Display) -> Error {
     Error::Data(format!("{}: {what}", path.display()))
 }
@@ -69,7 +54,7 @@ impl Array {
     pub(super) fn open(source: &InputSource, input: &str, ty: &TensorType) -> Result<Array, Error> {
         match source {
             InputSource::Stdin => {
-                Array::stream(Path::new("standard input"), Reader::Stdin(std::io::stdin()), input, ty)
+                Array::stream(Path::new("standard input"), || Ok(std::io::stdin()), input, ty)
             }
             InputSource::Tokens { path, ty: tokens, skip } => Array::tokens(path, *tokens, *skip, input, ty),
             InputSource::Path(path) => {
@@ -78,8 +63,8 @@ impl Array {
                     return Array::folder(path, input, ty);
                 }
                 if !metadata.is_file() {
-                    let file = File::open(path).map_err(|e| Error::io(path, e))?;
-                    return Array::stream(path, Reader::File(file), input, ty);
+                    let own = path.clone();
+                    return Array::stream(path, move || File::open(own), input, ty);
                 }
                 let (form, part) = part(path, &metadata, input, ty)?;
                 Ok(Array::of(form, vec![part], ty))
@@ -194,9 +179,14 @@ impl Array {
         })
     }
 
-    fn stream(path: &Path, reader: Reader, input: &str, ty: &TensorType) -> Result<Array, Error> {
-        let io = |e| Error::io(path, e);
-        let mut reader = BufReader::new(reader);
+    fn stream<R: Read>(
+        path: &Path,
+        open: impl FnOnce() -> std::io::Result<R> + Send + 'static,
+        input: &str,
+        ty: &TensorType,
+    ) -> Result<Array, Error> {
+        let io = |e| pipe::failed(path, e);
+        let mut reader = Pipe::open(open).map_err(io)?;
         let mut head = vec![0; npy::PREFIX];
         reader.read_exact(&mut head).map_err(io)?;
         let bytes = npy::header_bytes(&head).and_then(|n| usize::try_from(n).ok());
@@ -267,7 +257,7 @@ impl Array {
             if *next != within {
                 return Err(fail(path, "a pipe cannot be read twice, or out of order"));
             }
-            reader.read_exact(out).map_err(io)?;
+            reader.read_exact(out).map_err(|e| pipe::failed(path, e))?;
             *next = within.saturating_add(out.len() as u64 / self.unit_bytes.max(1));
         } else {
             if self.open.as_ref().is_none_or(|(open, _)| *open != part) {

@@ -10,7 +10,7 @@ use std::{
 use serde_json::Value;
 
 use crate::command::{command, memrun, text};
-use crate::{CLASSIFIER, Folder, steps};
+use crate::{CLASSIFIER, Folder, npy, steps};
 
 /// A command that an interrupt comes to.
 struct Running {
@@ -123,6 +123,33 @@ fn an_interrupt_saves_the_state() {
     let resumed = memrun(&folder, "model.plan --resume state --json");
     let object: Value = serde_json::from_slice(&resumed.stdout).unwrap();
     assert_eq!(object["first_step"].as_u64(), Some(steps + 1));
+}
+
+/// A pipe that gives nothing more does not hold up an interrupt. The last whole step is saved.
+#[test]
+fn an_interrupt_ends_the_wait_for_data() {
+    let folder = folder_with_pipe();
+    let arguments = "model.plan --steps 9 --input input=@pipe --save state";
+    let (running, pipe) = Running::held(&folder, arguments);
+    running.interrupt();
+    let (code, _, said) = running.end();
+    assert_eq!(code, Some(130), "{said}");
+    assert!(said.contains("pipe: interrupted while it waited for data"), "{said}");
+    drop(pipe);
+
+    let (mut running, mut pipe) = Running::held(&folder, arguments);
+    npy(&folder.path("x.npy"), "<f4", &[9, 32, 64], &[0; 2 * 32 * 64 * 4]);
+    pipe.write_all(&fs::read(folder.path("x.npy")).unwrap()).unwrap();
+    let mut stdout = BufReader::new(running.child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    while !line.trim_start().starts_with("2 ") {
+        line.clear();
+        assert!(stdout.read_line(&mut line).expect("text") > 0, "memrun ended by itself");
+    }
+    running.interrupt();
+    let (code, _, said) = running.end();
+    assert_eq!(code, Some(130), "{said}");
+    assert!(said.contains("interrupted after 2 of 9 steps; the state that it left is saved"), "{said}");
 }
 
 /// An interrupt that comes before the first step lets no step run; there is no time of a step then, and no
