@@ -14,13 +14,16 @@ pub(crate) fn quotient(a: u64, b: u64) -> String {
 }
 
 /// Rows under a header, columns aligned; columns of figures to the right. On a terminal, sentences are
-/// wrapped and names cut so that no line is wider than it; elsewhere each row is one whole line.
+/// wrapped, names cut, and columns continued below, so that no line is wider than it; elsewhere each row is
+/// one whole line.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     table_within(header, rows, crate::output::width())
 }
 
 /// Least characters that are left of a cell.
 const NARROWEST: usize = 12;
+/// Characters of a cell for which columns rather continue below.
+const READABLE: usize = 20;
 
 /// As [`table`], at most `width` characters wide where there are columns to make narrower.
 fn table_within(header: &[&str], rows: &[Vec<String>], width: Option<usize>) -> String {
@@ -30,6 +33,15 @@ fn table_within(header: &[&str], rows: &[Vec<String>], width: Option<usize>) -> 
     let mut rows: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|cell| cell.chars().map(seen).collect()).collect()).collect();
     if let Some(width) = width {
+        let blocks = blocks(header, &rows, width);
+        if blocks.len() > 1 {
+            let block = |columns: &Vec<usize>| {
+                let pick = |row: &Vec<String>| columns.iter().filter_map(|i| row.get(*i).cloned()).collect();
+                let header: Vec<&str> = columns.iter().filter_map(|i| header.get(*i).copied()).collect();
+                table_within(&header, &rows.iter().map(pick).collect::<Vec<_>>(), Some(width))
+            };
+            return blocks.iter().map(block).collect::<Vec<_>>().join("\n");
+        }
         if rows.iter().flatten().any(|cell| is_sentence(cell)) {
             let width = u16::try_from(width).unwrap_or(u16::MAX);
             t.set_content_arrangement(comfy_table::ContentArrangement::Dynamic).set_width(width);
@@ -59,16 +71,38 @@ fn is_sentence(cell: &str) -> bool {
     !cell.contains(", ") && cell.split(' ').filter(|word| word.chars().all(char::is_alphabetic)).count() > 4
 }
 
-/// Cuts the widest cells until rows have at most `width` characters, or all are narrow.
-fn fit(header: &[&str], rows: &mut [Vec<String>], width: usize) {
+/// Width of each column; cells have a space on both sides.
+fn widths(header: &[&str], rows: &[Vec<String>]) -> Vec<usize> {
     let count = |text: &str| text.chars().count();
     let wide = |(i, header): (usize, &&str)| {
         let cells = rows.iter().filter_map(|row| row.get(i)).map(|cell| count(cell));
         cells.chain([count(header)]).max().unwrap_or(0)
     };
-    let mut widths: Vec<usize> = header.iter().enumerate().map(wide).collect();
+    header.iter().enumerate().map(wide).collect()
+}
+
+/// Columns of the tables, one below another, in which names are readable. Each begins with the first column.
+fn blocks(header: &[&str], rows: &[Vec<String>], width: usize) -> Vec<Vec<usize>> {
+    let widths: Vec<usize> = widths(header, rows).iter().map(|width| width.min(&READABLE) + 2).collect();
+    let first = widths.first().copied().unwrap_or(0);
+    let (mut blocks, mut used) = (vec![vec![0]], first);
+    for (i, own) in widths.iter().enumerate().skip(1) {
+        let is_full = used + own > width && blocks.last().is_some_and(|block| block.len() > 1);
+        if is_full {
+            blocks.push(vec![0]);
+            used = first;
+        }
+        blocks.last_mut().into_iter().for_each(|block| block.push(i));
+        used += own;
+    }
+    blocks
+}
+
+/// Cuts the widest cells until rows have at most `width` characters, or all are narrow.
+fn fit(header: &[&str], rows: &mut [Vec<String>], width: usize) {
+    let count = |text: &str| text.chars().count();
+    let mut widths = widths(header, rows);
     let least: Vec<usize> = header.iter().map(|header| count(header).max(NARROWEST)).collect();
-    // Cells have a space on both sides.
     while widths.iter().map(|width| width + 2).sum::<usize>() > width {
         let cuttable = widths.iter_mut().zip(&least).filter(|(width, least)| **width > **least);
         let Some((widest, _)) = cuttable.max_by_key(|(width, _)| **width) else { break };
@@ -157,6 +191,17 @@ mod tests {
             assert!(text.lines().count() == 2 && text.contains("output_0.1") && text.contains("12.00 MiB"));
         }
         assert!(table_within(&header, &rows, None).contains(&format!("{name}, {name}")));
+    }
+
+    /// Columns that do not fit continue below, behind the first column again.
+    #[test]
+    fn wide_tables_continue_below() {
+        let header = ["planner", "step", "peak", "swapped out", "swapped in", "recomputed", "time"];
+        let row = |name: &str| [&[name.to_string()][..], &vec!["123.45 MiB".to_string(); 6][..]].concat();
+        let text = table_within(&header, &[row("memc"), row("home")], Some(60));
+        assert!(text.lines().all(|line| line.chars().count() <= 60), "{text}");
+        assert_eq!(text.lines().count(), 7, "two tables of three lines, and a gap: {text}");
+        assert!(text.matches("planner").count() == 2 && text.matches("123.45 MiB").count() == 12, "{text}");
     }
 
     /// Sentences are wrapped at words.
