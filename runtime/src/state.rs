@@ -345,7 +345,7 @@ impl StateWriter {
     /// Puts the file in its place.
     ///
     /// # Errors
-    /// Those of the file system, and [`Error::Internal`] where a state was not put.
+    /// [`Error::Io`], and [`Error::Plan`] if a state was not written.
     pub fn finish(self, plan: &Plan) -> Result<(), Error> {
         self.written(plan)?.publish()
     }
