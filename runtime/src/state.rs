@@ -242,6 +242,7 @@ fn other_format(bytes: &[u8]) -> Option<&'static str> {
         [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => {
             Some("this is a NumPy array, which can feed an input: `--input NAME=@FILE.npy`")
         }
+        b"MEMCPLAN" => Some("this is a plan, which memrun takes without an option"),
         [b'P', b'K', 3, 4, ..] => Some(
             "this is an archive, as of NumPy (.npz) or PyTorch; save its tensors with \
              safetensors.numpy.save_file",

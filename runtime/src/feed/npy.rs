@@ -89,7 +89,11 @@ fn lengths(head: &[u8]) -> Option<(u64, u32)> {
 
 /// The header, and the first byte behind it. `head` is the beginning of the file.
 fn header(head: &[u8]) -> Result<(NpyHeader, u64), Defect> {
-    let (start, length) = lengths(head).ok_or("it does not begin as one")?;
+    let (start, length) = lengths(head).ok_or(match head {
+        [b'P', b'K', 3, 4, ..] => "it is an archive, as of PyTorch (.pt) or NumPy (.npz)",
+        [b'M', b'E', b'M', b'C', b'P', b'L', b'A', b'N', ..] => "it is a plan",
+        _ => "it does not begin as one",
+    })?;
     let end = u64::from(length).saturating_add(start);
     let head = usize::try_from(end)
         .ok()

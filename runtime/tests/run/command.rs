@@ -196,6 +196,8 @@ fn failures_have_their_exit_codes() {
     fails(&folder, "model.plan --input labels=@y.npy", 3, &["input `labels`", "step 1", "-1 at [0]"]);
     fails(&folder, "model.plan --input input=@y.npy", 3, &["y.npy", "float32"]);
     fails(&folder, "model.plan --init y.npy", 3, &["y.npy", "NumPy array", "--input"]);
+    fails(&folder, "model.plan --resume model.plan", 3, &["model.plan: this is a plan"]);
+    fails(&folder, "model.plan --input input=@model.plan", 3, &["it is a plan"]);
     fs::write(folder.path("checkpoint"), b"\x08\x00\x00\x00ODTC and more").unwrap();
     fails(
         &folder,
