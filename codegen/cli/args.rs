@@ -1,17 +1,18 @@
-//! The command line: commands, their options, and the library's options that they stand for.
+//! The command line: commands and their options.
 
-use std::path::{Path, PathBuf};
+mod import;
+mod search;
+
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use glob::Pattern;
-use memc::{Error, Rewrites, Size};
-use memc_frontend::{ImportOptions, read_parameter_names};
-use memc_ir::attr::F32;
-use memc_ir::recipe::{Loss, OptimizerSpec};
-use memc_planner::{Allow, Order};
+use memc::Size;
 
-use crate::values::{self, Accumulate, Dim, Range};
+pub(crate) use self::import::Source;
+pub(crate) use self::search::{DecisionsFiles, Effort, Permissions, Search, Target};
+use crate::values::{self, Range};
 
 /// Compiles ONNX training graphs into static schedules that fit a hard device-memory budget.
 #[derive(Parser)]
@@ -206,20 +207,6 @@ pub(crate) struct Compile {
 const LISTS: [&str; 8] =
     ["devices", "losses", "optimizers", "ops", "passes", "planners", "rewrites", "rules"];
 
-/// Options that decisions from a file leave nothing to say to.
-const FOR_PLANNERS: [&str; 6] = ["decisions", "planner", "no_swap", "no_recompute", "fixed_order", "order"];
-
-/// Files with decisions.
-#[derive(Args, Clone)]
-pub(crate) struct DecisionsFiles {
-    /// Write the planner's decisions to a file
-    #[arg(hide_short_help = true, long, value_name = "FILE")]
-    pub(crate) decisions: Option<PathBuf>,
-    /// Carry out the decisions in a file instead of planning
-    #[arg(hide_short_help = true, long, value_name = "FILE", conflicts_with_all = FOR_PLANNERS)]
-    pub(crate) apply: Option<PathBuf>,
-}
-
 #[derive(Args)]
 pub(crate) struct ExportProblem {
     #[command(flatten)]
@@ -242,21 +229,6 @@ pub(crate) struct Question {
     pub(crate) gpu_mem: Option<Size>,
     #[command(flatten)]
     pub(crate) target: Target,
-}
-
-/// The device of a model and the rewrites before planning. A problem names its own device.
-#[derive(Args, Clone)]
-pub(crate) struct Target {
-    /// Device whose times and limits apply to a model: one of `memc list devices`, such as a100-80g, or a
-    /// profile file (.json)
-    #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "cpu")]
-    pub(crate) device: String,
-    /// Keep every gradient as the model computes it, whatever it needs of the forward pass
-    #[arg(hide_short_help = true, long)]
-    pub(crate) no_mem_rewrite: bool,
-    /// Leave every element-wise op a kernel of its own, for GPUs too; other devices never fuse them
-    #[arg(hide_short_help = true, long)]
-    pub(crate) no_fuse: bool,
 }
 
 #[derive(Args)]
@@ -367,134 +339,6 @@ pub(crate) struct Verify {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-/// Model files and import options.
-#[derive(Args, Clone)]
-pub(crate) struct Source {
-    /// ONNX training model, one-file training step, forward model with or without training information, or IR
-    /// file (.mir); for commands that plan without writing a plan also a planning problem (.json,
-    /// memc-problem/1)
-    pub(crate) model: PathBuf,
-    #[command(flatten)]
-    pub(crate) import: ImportArgs,
-}
-
-#[derive(Args, Clone)]
-pub(crate) struct ImportArgs {
-    /// Loss of a forward model: cross-entropy, mse, l1, bce-with-logits or output (the model computes it);
-    /// mse:output=NAME chooses among outputs; of scores with more than two axes cross-entropy:axis=-1 has the
-    /// classes last (language models), cross-entropy:axis=1 second (PyTorch, ONNX); see `memc list losses`
-    #[arg(long, value_name = "LOSS")]
-    pub(crate) loss: Option<Loss>,
-    /// Optimizer of a forward model: sgd, momentum, adam, adamw, adagrad or none; `memc list optimizers` has
-    /// their options and defaults
-    #[arg(long, value_name = "RULE[:OPTION=N,..]", conflicts_with_all = ["optimizer_model", "no_optimizer"])]
-    pub(crate) optimizer: Option<OptimizerSpec>,
-    /// All parameters of a forward model, by pattern, or by a file: a list of names, a JSON array, or a
-    /// safetensors file; other tensors stay as they are (repeatable) [default: what the model's file says, or
-    /// a guess]
-    #[arg(long, value_name = "GLOB|FILE")]
-    pub(crate) parameters: Vec<String>,
-    /// Parameters of a forward model to train, all others are frozen (repeatable)
-    #[arg(hide_short_help = true, long, value_name = "GLOB")]
-    pub(crate) trainable: Vec<String>,
-    /// Parameters of a forward model to leave as they are (repeatable)
-    #[arg(long, value_name = "GLOB")]
-    pub(crate) freeze: Vec<String>,
-    /// Parameters of a forward model without weight decay; `vectors` stands for biases, scales and all others
-    /// of fewer than two axes (repeatable)
-    #[arg(hide_short_help = true, long, value_name = "GLOB")]
-    pub(crate) no_decay: Vec<String>,
-    /// Factor of the learning rate of some parameters of a forward model (repeatable)
-    #[arg(hide_short_help = true, long, value_name = "GLOB=FACTOR", value_parser = values::factor)]
-    pub(crate) lr_mult: Vec<(String, F32)>,
-    /// Tensors of a forward model whose gradients stop, as `detach` does (repeatable)
-    #[arg(hide_short_help = true, long, value_name = "GLOB")]
-    pub(crate) stop_gradient: Vec<String>,
-    /// Outputs of a forward model that stay outputs of the step, for `memrun --output` and `--collect`
-    /// (repeatable)
-    #[arg(hide_short_help = true, long, value_name = "GLOB")]
-    pub(crate) keep_output: Vec<String>,
-    /// Evaluate a forward model instead of training it: loss and outputs, without dropout and by batch
-    /// normalisation's running statistics, for `memrun --eval` and predictions. Options of training are
-    /// taken and change nothing
-    #[arg(long)]
-    pub(crate) evaluation: bool,
-    /// Seed of dropout and of random initial values
-    #[arg(
-        hide_short_help = true,
-        long,
-        value_name = "N",
-        default_value_t = 0,
-        allow_negative_numbers = true
-    )]
-    pub(crate) seed: i64,
-    /// Optimizer model of training artifacts [default: optimizer_model.onnx beside the model]
-    #[arg(hide_short_help = true, long, value_name = "FILE")]
-    pub(crate) optimizer_model: Option<PathBuf>,
-    /// Initial values: ONNX Runtime checkpoint or safetensors [default: checkpoint beside the model]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) checkpoint: Option<PathBuf>,
-    /// Parameters that the checkpoint may lack: they start with the model's values (repeatable)
-    #[arg(hide_short_help = true, long, value_name = "GLOB")]
-    pub(crate) allow_missing: Vec<String>,
-    /// Leave the optimizer out; gradients become outputs
-    #[arg(hide_short_help = true, long, conflicts_with = "optimizer_model")]
-    pub(crate) no_optimizer: bool,
-    /// The input IN takes the value of the output OUT after every step (repeatable)
-    #[arg(hide_short_help = true, long, value_name = "IN=OUT", value_parser = values::pair)]
-    pub(crate) carry: Vec<(String, String)>,
-    /// Micro-steps before each optimizer step, which gets the mean of their gradients, or with N:sum the sum
-    #[arg(long, value_name = "N[:sum]", default_value = "1", value_parser = values::accumulate)]
-    pub(crate) accumulate: Accumulate,
-    /// Value of a symbolic dimension (repeatable)
-    #[arg(long = "dim", value_name = "NAME=N", value_parser = values::sized_dim)]
-    pub(crate) dims: Vec<Dim>,
-}
-
-/// Planner and its permissions.
-#[derive(Args, Clone)]
-pub(crate) struct Search {
-    /// Planner: memc, or a published method to compare with; `memc list planners` has them all
-    #[arg(hide_short_help = true, long, value_name = "NAME", default_value = "memc")]
-    pub(crate) planner: String,
-    #[command(flatten)]
-    pub(crate) effort: Effort,
-}
-
-/// Permissions of a plan.
-#[derive(Args, Clone, Copy)]
-pub(crate) struct Permissions {
-    /// Leave tensors on the device: no swapping
-    #[arg(hide_short_help = true, long)]
-    no_swap: bool,
-    /// Run every op once: no recomputation
-    #[arg(hide_short_help = true, long)]
-    no_recompute: bool,
-}
-
-/// Permissions and effort of a planner.
-#[derive(Args, Clone)]
-pub(crate) struct Effort {
-    #[command(flatten)]
-    pub(crate) permissions: Permissions,
-    /// Keep the order of the ops
-    #[arg(hide_short_help = true, long)]
-    pub(crate) fixed_order: bool,
-    /// Order in which a model's ops are posed: as given, memory-greedy, or the better of both
-    #[arg(hide_short_help = true, long, default_value = "auto", value_parser = ["auto", "given", "greedy"])]
-    pub(crate) order: String,
-    /// Search effort: 0 is the first plan found, 5 the most
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=5))]
-    pub(crate) effort: u32,
-    /// Seed of the search
-    #[arg(hide_short_help = true, long, value_name = "N", default_value_t = 0)]
-    pub(crate) search_seed: u64,
-    /// Stop each search with the best plan so far after this time, as 10s or 500ms; results then depend on
-    /// the machine. A method that makes one plan finishes it
-    #[arg(hide_short_help = true, long, value_name = "TIME", value_parser = values::duration)]
-    pub(crate) time_limit: Option<Duration>,
 }
 
 #[derive(Args)]
@@ -640,99 +484,4 @@ pub(crate) struct Trace {
     /// plan]
     #[arg(long, visible_alias = "profile", value_name = "PROFILE")]
     pub(crate) device: Option<String>,
-}
-
-impl Source {
-    /// The library's source. Dimensions without a size are left out.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`read_parameter_names`].
-    pub(crate) fn source(&self) -> Result<memc::Source, Error> {
-        let import = self.import.clone();
-        let sized = import.dims.iter().filter_map(|d| Some((d.name.clone(), d.size?)));
-        let mut parameters = Vec::new();
-        for text in import.parameters {
-            let path = Path::new(&text);
-            if path.is_file() {
-                parameters.extend(read_parameter_names(path)?);
-            } else if ["txt", "json", "safetensors"].iter().any(|e| path.extension() == Some(e.as_ref())) {
-                return Err(Error::Usage(format!("--parameters {text}: there is no such file")));
-            } else {
-                parameters.push(text);
-            }
-        }
-        let import = ImportOptions {
-            optimizer_model: import.optimizer_model,
-            checkpoint: import.checkpoint,
-            allow_missing: import.allow_missing,
-            no_optimizer: import.no_optimizer,
-            carry: import.carry,
-            accumulate: import.accumulate.micro_steps,
-            sum_gradients: import.accumulate.sum && import.accumulate.micro_steps > 1,
-            dims: sized.collect(),
-            loss: import.loss,
-            optimizer: import.optimizer,
-            parameters,
-            trainable: import.trainable,
-            freeze: import.freeze,
-            no_decay: import.no_decay,
-            rate_factors: import.lr_mult,
-            stop_gradient: import.stop_gradient,
-            keep_outputs: import.keep_output,
-            is_evaluation: import.evaluation,
-            seed: import.seed,
-        };
-        Ok(memc::Source { path: self.model.clone(), import })
-    }
-}
-
-impl Target {
-    /// The library's target.
-    pub(crate) fn target(&self) -> memc::Target {
-        let rewrites = Rewrites { memory: !self.no_mem_rewrite, fuse: !self.no_fuse };
-        memc::Target { device: self.device.clone(), rewrites }
-    }
-}
-
-impl Search {
-    /// The library's search. Fails where the planner is not known.
-    pub(crate) fn search(&self) -> Result<memc::Search, Error> {
-        self.effort.search(&self.planner)
-    }
-}
-
-impl Permissions {
-    /// The planner's permissions.
-    pub(crate) fn allow(self) -> Allow {
-        Allow { swap: !self.no_swap, recompute: !self.no_recompute, reorder: true }
-    }
-}
-
-impl Effort {
-    /// The library's search by a planner. Fails where it is not known.
-    pub(crate) fn search(&self, planner: &str) -> Result<memc::Search, Error> {
-        Ok(memc::Search {
-            planner: memc::planner(planner)?,
-            allow: Allow { reorder: !self.fixed_order, ..self.permissions.allow() },
-            order: match self.order.as_str() {
-                "given" => Some(Order::Given),
-                "greedy" => Some(Order::Greedy),
-                _ => None,
-            },
-            effort: self.effort,
-            seed: self.search_seed,
-            time_limit: self.time_limit,
-        })
-    }
-}
-
-impl DecisionsFiles {
-    /// The decisions to apply, if any.
-    pub(crate) fn apply_file(&self) -> Result<Option<memc::DecisionsFile>, Error> {
-        let read = |file: &PathBuf| {
-            Ok(memc::DecisionsFile { name: file.display().to_string(), text: memc::read_text(file)? })
-        };
-        self.apply.as_ref().map(read).transpose()
-    }
 }

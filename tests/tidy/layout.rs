@@ -28,13 +28,8 @@ const TOP: &[&str] = &[
     "tests",
 ];
 
-/// Lines of a Rust file above which it needs a reason.
-const SOFT_LINES: usize = 600;
 /// Most lines of a Rust file.
-const MAX_LINES: usize = 1000;
-
-/// Files between the two limits, each with the reason.
-const LONGER: &[(&str, &str)] = &[("codegen/cli/args.rs", "the options of every command, in one place")];
+const MAX_LINES: usize = 600;
 
 #[test]
 fn the_top_level_is_the_one_of_the_design() {
@@ -50,12 +45,8 @@ fn rust_files_are_short() {
     let mut wrong = Vec::new();
     for path in rust_files() {
         let lines = read(&path).lines().count();
-        let excused = LONGER.iter().any(|(file, _)| *file == path);
-        if lines > MAX_LINES || lines > SOFT_LINES && !excused {
+        if lines > MAX_LINES {
             wrong.push(format!("{path} has {lines} lines"));
-        }
-        if lines <= SOFT_LINES && excused {
-            wrong.push(format!("{path} no longer needs its exception"));
         }
     }
     none(&format!("files over {SOFT_LINES} lines need a reason, none has more than {MAX_LINES}"), &wrong);

@@ -1,0 +1,140 @@
+//! The model's files and the import options.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use memc::Error;
+use memc_frontend::{ImportOptions, read_parameter_names};
+use memc_ir::attr::F32;
+use memc_ir::recipe::{Loss, OptimizerSpec};
+
+use crate::values::{self, Accumulate, Dim};
+
+/// Model files and import options.
+#[derive(Args, Clone)]
+pub(crate) struct Source {
+    /// ONNX training model, one-file training step, forward model with or without training information, or IR
+    /// file (.mir); for commands that plan without writing a plan also a planning problem (.json,
+    /// memc-problem/1)
+    pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) import: ImportArgs,
+}
+
+#[derive(Args, Clone)]
+pub(crate) struct ImportArgs {
+    /// Loss of a forward model: cross-entropy, mse, l1, bce-with-logits or output (the model computes it);
+    /// mse:output=NAME chooses among outputs; of scores with more than two axes cross-entropy:axis=-1 has the
+    /// classes last (language models), cross-entropy:axis=1 second (PyTorch, ONNX); see `memc list losses`
+    #[arg(long, value_name = "LOSS")]
+    pub(crate) loss: Option<Loss>,
+    /// Optimizer of a forward model: sgd, momentum, adam, adamw, adagrad or none; `memc list optimizers` has
+    /// their options and defaults
+    #[arg(long, value_name = "RULE[:OPTION=N,..]", conflicts_with_all = ["optimizer_model", "no_optimizer"])]
+    pub(crate) optimizer: Option<OptimizerSpec>,
+    /// All parameters of a forward model, by pattern, or by a file: a list of names, a JSON array, or a
+    /// safetensors file; other tensors stay as they are (repeatable) [default: what the model's file says, or
+    /// a guess]
+    #[arg(long, value_name = "GLOB|FILE")]
+    pub(crate) parameters: Vec<String>,
+    /// Parameters of a forward model to train, all others are frozen (repeatable)
+    #[arg(hide_short_help = true, long, value_name = "GLOB")]
+    pub(crate) trainable: Vec<String>,
+    /// Parameters of a forward model to leave as they are (repeatable)
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) freeze: Vec<String>,
+    /// Parameters of a forward model without weight decay; `vectors` stands for biases, scales and all others
+    /// of fewer than two axes (repeatable)
+    #[arg(hide_short_help = true, long, value_name = "GLOB")]
+    pub(crate) no_decay: Vec<String>,
+    /// Factor of the learning rate of some parameters of a forward model (repeatable)
+    #[arg(hide_short_help = true, long, value_name = "GLOB=FACTOR", value_parser = values::factor)]
+    pub(crate) lr_mult: Vec<(String, F32)>,
+    /// Tensors of a forward model whose gradients stop, as `detach` does (repeatable)
+    #[arg(hide_short_help = true, long, value_name = "GLOB")]
+    pub(crate) stop_gradient: Vec<String>,
+    /// Outputs of a forward model that stay outputs of the step, for `memrun --output` and `--collect`
+    /// (repeatable)
+    #[arg(hide_short_help = true, long, value_name = "GLOB")]
+    pub(crate) keep_output: Vec<String>,
+    /// Evaluate a forward model instead of training it: loss and outputs, without dropout and by batch
+    /// normalisation's running statistics, for `memrun --eval` and predictions. Options of training are
+    /// taken and change nothing
+    #[arg(long)]
+    pub(crate) evaluation: bool,
+    /// Seed of dropout and of random initial values
+    #[arg(
+        hide_short_help = true,
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    pub(crate) seed: i64,
+    /// Optimizer model of training artifacts [default: optimizer_model.onnx beside the model]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
+    pub(crate) optimizer_model: Option<PathBuf>,
+    /// Initial values: ONNX Runtime checkpoint or safetensors [default: checkpoint beside the model]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) checkpoint: Option<PathBuf>,
+    /// Parameters that the checkpoint may lack: they start with the model's values (repeatable)
+    #[arg(hide_short_help = true, long, value_name = "GLOB")]
+    pub(crate) allow_missing: Vec<String>,
+    /// Leave the optimizer out; gradients become outputs
+    #[arg(hide_short_help = true, long, conflicts_with = "optimizer_model")]
+    pub(crate) no_optimizer: bool,
+    /// The input IN takes the value of the output OUT after every step (repeatable)
+    #[arg(hide_short_help = true, long, value_name = "IN=OUT", value_parser = values::pair)]
+    pub(crate) carry: Vec<(String, String)>,
+    /// Micro-steps before each optimizer step, which gets the mean of their gradients, or with N:sum the sum
+    #[arg(long, value_name = "N[:sum]", default_value = "1", value_parser = values::accumulate)]
+    pub(crate) accumulate: Accumulate,
+    /// Value of a symbolic dimension (repeatable)
+    #[arg(long = "dim", value_name = "NAME=N", value_parser = values::sized_dim)]
+    pub(crate) dims: Vec<Dim>,
+}
+
+impl Source {
+    /// The library's source. Dimensions without a size are left out.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_parameter_names`].
+    pub(crate) fn source(&self) -> Result<memc::Source, Error> {
+        let import = self.import.clone();
+        let sized = import.dims.iter().filter_map(|d| Some((d.name.clone(), d.size?)));
+        let mut parameters = Vec::new();
+        for text in import.parameters {
+            let path = Path::new(&text);
+            if path.is_file() {
+                parameters.extend(read_parameter_names(path)?);
+            } else if ["txt", "json", "safetensors"].iter().any(|e| path.extension() == Some(e.as_ref())) {
+                return Err(Error::Usage(format!("--parameters {text}: there is no such file")));
+            } else {
+                parameters.push(text);
+            }
+        }
+        let import = ImportOptions {
+            optimizer_model: import.optimizer_model,
+            checkpoint: import.checkpoint,
+            allow_missing: import.allow_missing,
+            no_optimizer: import.no_optimizer,
+            carry: import.carry,
+            accumulate: import.accumulate.micro_steps,
+            sum_gradients: import.accumulate.sum && import.accumulate.micro_steps > 1,
+            dims: sized.collect(),
+            loss: import.loss,
+            optimizer: import.optimizer,
+            parameters,
+            trainable: import.trainable,
+            freeze: import.freeze,
+            no_decay: import.no_decay,
+            rate_factors: import.lr_mult,
+            stop_gradient: import.stop_gradient,
+            keep_outputs: import.keep_output,
+            is_evaluation: import.evaluation,
+            seed: import.seed,
+        };
+        Ok(memc::Source { path: self.model.clone(), import })
+    }
+}
