@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use glob::Pattern;
 use memc_ir::attr::F32;
 use memc_ir::{Blob, DType, Data, Feed, Init, Module, Role, TensorType, Value, counted};
+use memc_support::FileKind;
 use safetensors::{Dtype, SafeTensors};
 
 use crate::checkpoint;
@@ -36,27 +37,21 @@ pub(crate) fn read_file(path: &Path, limit: u64) -> Result<Data, ImportError> {
     Ok(bytes.into())
 }
 
-/// Whether `bytes` are an archive of `torch.save`: a zip file with a pickle, or in old versions the pickle.
-pub(crate) fn is_torch_archive(bytes: &[u8]) -> bool {
-    bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"\x80\x02")
-}
-
-/// Kind of a file that is no model, by its first bytes, and what to do with it.
-pub(crate) fn other_file(bytes: &[u8]) -> Option<&'static str> {
-    match bytes {
-        _ if is_torch_archive(bytes) => Some(
+/// Advice on a file that is no model, by its kind.
+pub(crate) fn other_file(head: &[u8]) -> Option<&'static str> {
+    match FileKind::of(head)? {
+        FileKind::Archive => Some(
             "it is an archive, as torch.save writes; export the model with torch.onnx.export, and give its \
-             weights \
-             as safetensors",
+             weights as safetensors",
         ),
-        [b'M', b'E', b'M', b'C', b'P', b'L', b'A', b'N', ..] => {
-            Some("it is a plan that memc wrote; `memc check` proves it, and memrun runs it")
-        }
-        [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Some("it is a NumPy array; memrun feeds it with --input"),
-        [_, _, _, _, 0, 0, 0, 0, b'{', ..] => {
+        FileKind::Plan => Some("it is a plan that memc wrote; `memc check` proves it, and memrun runs it"),
+        FileKind::Array => Some("it is a NumPy array; memrun feeds it with --input"),
+        FileKind::Safetensors => {
             Some("it is a safetensors file, which has weights alone; give it with --checkpoint")
         }
-        _ => None,
+        FileKind::OrtCheckpoint => {
+            Some("it is a checkpoint of ONNX Runtime; give it with --checkpoint, and the model beside it")
+        }
     }
 }
 
@@ -91,7 +86,7 @@ impl Initial {
     /// Reads a checkpoint of either kind.
     pub(crate) fn read(path: &Path) -> Result<Initial, ImportError> {
         let bytes = read_file(path, u64::MAX)?;
-        if is_torch_archive(&bytes) {
+        if FileKind::of(&bytes) == Some(FileKind::Archive) {
             return Err(ImportError::Usage(format!(
                 "checkpoint `{}` is a file of torch.save, which is a program; write it as safetensors: \
                  safetensors.torch.save_model(model, 'weights.safetensors')",

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use glob::Pattern;
+use memc_support::FileKind;
 use safetensors::SafeTensors;
 
 use crate::error::ImportError;
-use crate::initial::{is_torch_archive, read_file};
+use crate::initial::read_file;
 
 /// Reads the names of parameters from `path`, as patterns for [`crate::ImportOptions::parameters`]: a JSON
 /// array, a safetensors file, whose tensors count, or text with one name a line.
@@ -17,7 +18,7 @@ use crate::initial::{is_torch_archive, read_file};
 pub fn read_parameter_names(path: &Path) -> Result<Vec<String>, ImportError> {
     let bytes = read_file(path, u64::MAX)?;
     let bad = |what: &str| ImportError::Usage(format!("--parameters {}: {what}", path.display()));
-    if is_torch_archive(&bytes) {
+    if FileKind::of(&bytes) == Some(FileKind::Archive) {
         return Err(bad("it is a file of torch.save, which is a program; write the names as text: \
              open('names.txt', 'w').write('\\n'.join(n for n, p in model.named_parameters() \
              if p.requires_grad))"));

@@ -16,7 +16,7 @@ use std::{
 
 use memc_ir::{DType, TensorType};
 use memc_plan::{Plan, State, StateRole};
-use memc_support::Replace;
+use memc_support::{FileKind, Replace};
 use safetensors::tensor::Metadata;
 use serde_json::{Map, Value, json};
 
@@ -229,25 +229,19 @@ impl StateFile {
     }
 }
 
-/// Likely kind of a file that is no safetensors file, by its first bytes, and advice.
-fn other_format(bytes: &[u8]) -> Option<&'static str> {
-    /// File identifier of ONNX Runtime's checkpoints, a flatbuffer.
-    const CHECKPOINT: &[u8] = b"ODTC";
-    if bytes.get(4..8) == Some(CHECKPOINT) {
-        return Some(
+/// Advice on a file that is no safetensors file, by its kind.
+fn other_format(head: &[u8]) -> Option<&'static str> {
+    match FileKind::of(head)? {
+        FileKind::Safetensors => None,
+        FileKind::Plan => Some("this is a plan, which memrun takes without an option"),
+        FileKind::Array => Some("this is a NumPy array, which can feed an input: `--input NAME=@FILE.npy`"),
+        FileKind::OrtCheckpoint => Some(
             "this is an ONNX Runtime checkpoint, which goes into the plan: `memc compile --checkpoint FILE`",
-        );
-    }
-    match bytes {
-        [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => {
-            Some("this is a NumPy array, which can feed an input: `--input NAME=@FILE.npy`")
-        }
-        b"MEMCPLAN" => Some("this is a plan, which memrun takes without an option"),
-        [b'P', b'K', 3, 4, ..] => Some(
+        ),
+        FileKind::Archive => Some(
             "this is an archive, as of NumPy (.npz) or PyTorch; save its tensors with \
              safetensors.numpy.save_file",
         ),
-        _ => None,
     }
 }
 

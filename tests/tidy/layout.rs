@@ -49,7 +49,7 @@ fn rust_files_are_short() {
             wrong.push(format!("{path} has {lines} lines"));
         }
     }
-    none(&format!("files over {SOFT_LINES} lines need a reason, none has more than {MAX_LINES}"), &wrong);
+    none(&format!("files have more than {MAX_LINES} lines"), &wrong);
 }
 
 #[test]

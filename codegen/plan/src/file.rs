@@ -20,6 +20,7 @@ use std::{
 };
 
 use memc_ir::Data;
+use memc_support::FileKind;
 
 use crate::{FORMAT_VERSION, Init, Plan, PlanError, TUNED_VERSION, wire};
 
@@ -224,15 +225,24 @@ fn check_data(file: &[u8], plan: &Plan, layout: &Layout) -> Result<(), PlanError
 
 /// Likely kind of a file that is no plan, and advice.
 fn hint(file: &[u8]) -> &'static str {
+    match FileKind::of(file) {
+        Some(FileKind::Archive) => {
+            return "this looks like a zip archive or a PyTorch file; compile an ONNX training model with \
+                    `memc compile`";
+        }
+        Some(FileKind::Safetensors) => {
+            return "this looks like a safetensors file; give the plan, and the safetensors file as the state \
+                    to resume from";
+        }
+        Some(FileKind::Array) => {
+            return "this looks like a NumPy array; give the plan, and the array with --input";
+        }
+        _ => {}
+    }
     if file.starts_with(b"ptrt") || file.starts_with(b"ftrt") {
         "this looks like a TensorRT engine; compile an ONNX training model with `memc compile`"
     } else if file.starts_with(b"plan ") {
         "this looks like the text form of a plan; give the binary file that memc wrote"
-    } else if file.starts_with(b"PK\x03\x04") {
-        "this looks like a zip archive or a PyTorch file; compile an ONNX training model with `memc compile`"
-    } else if file.get(8) == Some(&b'{') {
-        "this looks like a safetensors file; give the plan, and the safetensors file as the state to resume \
-         from"
     } else if matches!(file, [0x08, 1..=20, 0x12 | 0x1a | 0x22 | 0x2a | 0x3a | 0x42, ..]) {
         "this looks like an ONNX model; compile it first with `memc compile`"
     } else {

@@ -2,16 +2,18 @@
 //!
 //! - [`Replace`]: writes a file as a whole or not at all.
 //! - [`check_clash`]: refuses an output path that is an input or another output.
+//! - [`FileKind`]: says what a file in the wrong place is.
 //! - [`map`]: reads a file in place.
 //! - [`printable`]: writes control characters out, before untrusted text reaches a terminal.
 //! - [`exit_now`], [`write_stderr`]: for the handler of a signal.
-//! - [`on_interrupt`]: calls a handler when the process is asked to end.
+//! - [`on_interrupt`], [`is_interrupted`]: call a handler when the process is asked to end.
 //! - [`TraceFile`]: a timeline in the JSON that Perfetto and Chrome's tracing read.
 //!
 //! The caller decides on messages and exit codes.
 
 mod clash;
 mod exit;
+mod kind;
 mod map;
 mod printable;
 mod replace;
@@ -20,6 +22,7 @@ mod trace;
 
 pub use clash::{PathClash, check_clash, is_same_file};
 pub use exit::{exit_now, write_stderr};
+pub use kind::FileKind;
 pub use map::map;
 pub use printable::printable;
 pub use replace::{Replace, abandon, has_replaced};

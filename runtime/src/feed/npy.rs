@@ -3,6 +3,7 @@
 use std::panic::catch_unwind;
 
 use memc_ir::{DType, TensorType};
+use memc_support::FileKind;
 use npyz::{Endianness, NpyHeader, Order, TypeChar};
 
 use crate::error::Defect;
@@ -89,9 +90,10 @@ fn lengths(head: &[u8]) -> Option<(u64, u32)> {
 
 /// The header, and the first byte behind it. `head` is the beginning of the file.
 fn header(head: &[u8]) -> Result<(NpyHeader, u64), Defect> {
-    let (start, length) = lengths(head).ok_or(match head {
-        [b'P', b'K', 3, 4, ..] => "it is an archive, as of PyTorch (.pt) or NumPy (.npz)",
-        [b'M', b'E', b'M', b'C', b'P', b'L', b'A', b'N', ..] => "it is a plan",
+    let (start, length) = lengths(head).ok_or(match FileKind::of(head) {
+        Some(FileKind::Archive) => "it is an archive, as of PyTorch (.pt) or NumPy (.npz)",
+        Some(FileKind::Plan) => "it is a plan",
+        Some(FileKind::Safetensors) => "it is a safetensors file",
         _ => "it does not begin as one",
     })?;
     let end = u64::from(length).saturating_add(start);
