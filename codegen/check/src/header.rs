@@ -1,5 +1,7 @@
 //! The header's statements, and the tables against the source.
 
+use std::collections::BTreeSet;
+
 use memc_ir::{Feed, Init, Module, TensorType, value_name};
 use memc_plan::{Action, Plan, Section, Slice, Space, StateRole};
 
@@ -19,6 +21,8 @@ pub(crate) struct Tally {
     pub(crate) swap_out_bytes: u64,
     pub(crate) swap_in_bytes: u64,
     pub(crate) ops: u64,
+    /// Outputs that a copy has brought to their slots.
+    pub(crate) brought: BTreeSet<usize>,
     launched: Applied,
 }
 

@@ -153,7 +153,9 @@ impl Checker<'_> {
         match (src.space, dst.space) {
             (Space::Dev, Space::Host) => {
                 let mut slots = self.plan.outputs.iter().zip(outputs);
-                if !slots.any(|(output, value)| output.slot == *dst && whole(value)) {
+                let output = slots.position(|(output, value)| output.slot == *dst && whole(value));
+                // Of several copies of the value to that place one brings the output; the others swap.
+                if !output.is_some_and(|output| tally.brought.insert(output)) {
                     tally.swap_out_bytes = tally.swap_out_bytes.saturating_add(src.bytes);
                 }
             }
