@@ -27,21 +27,26 @@ const READABLE: usize = 20;
 
 /// As [`table`], at most `width` characters wide where there are columns to make narrower.
 fn table_within(header: &[&str], rows: &[Vec<String>], width: Option<usize>) -> String {
-    let mut t = comfy_table::Table::new();
     // Names may have anything in them, and a terminal obeys it.
     let seen = |c: char| if c.is_control() { c.escape_default().collect() } else { String::from(c) };
-    let mut rows: Vec<Vec<String>> =
+    let rows: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|cell| cell.chars().map(seen).collect()).collect()).collect();
+    let blocks = match width {
+        Some(width) => blocks(header, &rows, width),
+        None => vec![(0..header.len()).collect()],
+    };
+    let block = |columns: &Vec<usize>| {
+        let header: Vec<&str> = columns.iter().filter_map(|i| header.get(*i).copied()).collect();
+        let pick = |row: &Vec<String>| columns.iter().filter_map(|i| row.get(*i).cloned()).collect();
+        laid_out(&header, rows.iter().map(pick).collect(), width)
+    };
+    blocks.iter().map(block).collect::<Vec<_>>().join("\n")
+}
+
+/// One table, whose cells are wrapped or cut to the width.
+fn laid_out(header: &[&str], mut rows: Vec<Vec<String>>, width: Option<usize>) -> String {
+    let mut t = comfy_table::Table::new();
     if let Some(width) = width {
-        let blocks = blocks(header, &rows, width);
-        if blocks.len() > 1 {
-            let block = |columns: &Vec<usize>| {
-                let pick = |row: &Vec<String>| columns.iter().filter_map(|i| row.get(*i).cloned()).collect();
-                let header: Vec<&str> = columns.iter().filter_map(|i| header.get(*i).copied()).collect();
-                table_within(&header, &rows.iter().map(pick).collect::<Vec<_>>(), Some(width))
-            };
-            return blocks.iter().map(block).collect::<Vec<_>>().join("\n");
-        }
         if rows.iter().flatten().any(|cell| is_sentence(cell)) {
             let width = u16::try_from(width).unwrap_or(u16::MAX);
             t.set_content_arrangement(comfy_table::ContentArrangement::Dynamic).set_width(width);

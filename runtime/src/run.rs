@@ -1,7 +1,7 @@
 //! A whole run: open everything, step, compare, save.
 
 use std::{
-    io::{self, ErrorKind},
+    io::ErrorKind,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -14,7 +14,7 @@ use memc_support::Replace;
 use crate::evaluation::{Evaluation, EvaluationOptions, Sums};
 use crate::saves;
 use crate::shadow::Shadow;
-use crate::steps::{Steps, Stop, Tracing};
+use crate::steps::{Steps, Tracing};
 use crate::{
     Device, Error, FeedOptions, Feeder, Initial, InputSource, Program, Rate, Session, Stage, StateFile,
     StateWriter,
@@ -233,14 +233,13 @@ pub fn run_on(
     let steps = match result {
         Ok(steps) => steps,
         Err(stop) => {
-            run.tell_what_is_left(watch, matches!(stop, Stop::Broken(_)));
-            let done = run.done;
-            return Err(failed(
-                stop,
-                collections,
-                |watch| rescue(session, plan, options, done, watch),
-                watch,
-            ));
+            let (error, is_whole) = stop.error();
+            tell_other(collections, &error, watch);
+            run.tell_what_is_left(watch, !is_whole);
+            if is_whole {
+                rescue(session, plan, options, run.done, watch);
+            }
+            return Err(error);
         }
     };
 
@@ -266,27 +265,13 @@ pub fn run_on(
     })
 }
 
-/// The error of a run that stopped, after the error of its collections is told, and `rescue` is done where
-/// the states are those of a whole step.
-fn failed(
-    stop: Stop,
-    collections: Result<(), Error>,
-    rescue: impl FnOnce(&mut dyn Watch),
-    watch: &mut dyn Watch,
-) -> Error {
-    let (error, is_whole) = match stop {
-        Stop::Whole(error) => (error, true),
-        Stop::Broken(error) => (error, false),
-    };
+/// Note on the error of the collected outputs, where it is not the one that ends the run.
+fn tell_other(collections: Result<(), Error>, error: &Error, watch: &mut dyn Watch) {
     if let Err(other) = collections
         && other.to_string() != error.to_string()
     {
         watch.note(&other.to_string());
     }
-    if is_whole {
-        rescue(watch);
-    }
-    error
 }
 
 /// Notes on files that an interrupted run of `steps` instead of `most` steps does not write.
@@ -395,12 +380,11 @@ fn initial<'a>(
     let plan = file.plan();
     let open = |path: &Option<PathBuf>| {
         let Some(path) = path else { return Ok(None) };
-        let state = StateFile::open(path).map_err(|error| match (error, saves::newest(path)) {
-            (Error::Io { path, source }, Some(save)) if source.kind() == ErrorKind::NotFound => {
-                let text = format!("no such file; the last save of its run is {}", save.display());
-                Error::io(path, io::Error::new(ErrorKind::NotFound, text))
+        let state = StateFile::open(path).map_err(|error| match error {
+            Error::Io { path, source } if source.kind() == ErrorKind::NotFound => {
+                saves::missing(path, source)
             }
-            (error, _) => error,
+            error => error,
         })?;
         Ok::<_, Error>(Some((state, path.clone())))
     };

@@ -5,6 +5,7 @@
 
 use std::{
     collections::VecDeque,
+    io,
     path::{Path, PathBuf},
 };
 
@@ -104,26 +105,34 @@ impl<'a> Saves<'a> {
     }
 }
 
+/// The parts of the names of saves in between that stand around the step.
+fn affixes(path: &Path) -> (String, String) {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let extension = path.extension().map(|extension| format!(".{}", extension.to_string_lossy()));
+    (format!("{stem}-"), extension.unwrap_or_default())
+}
+
 /// The file of a save in between: `states-00000100.safetensors`.
 fn numbered(path: &Path, step: u64) -> PathBuf {
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let name = match path.extension() {
-        Some(extension) => format!("{stem}-{step:0DIGITS$}.{}", extension.to_string_lossy()),
-        None => format!("{stem}-{step:0DIGITS$}"),
-    };
-    path.with_file_name(name)
+    let (before, after) = affixes(path);
+    path.with_file_name(format!("{before}{step:0DIGITS$}{after}"))
+}
+
+/// The error that `path` is missing, with the newest save in between of a run that was to save there.
+pub(crate) fn missing(path: PathBuf, source: io::Error) -> Error {
+    let Some(save) = newest(&path) else { return Error::io(path, source) };
+    let text = format!("no such file; the last save of its run is {}", save.display());
+    Error::io(path, io::Error::new(source.kind(), text))
 }
 
 /// The newest save in between of a run that was to save in `path`.
-pub(crate) fn newest(path: &Path) -> Option<PathBuf> {
-    let first = numbered(path, 0);
-    let zeros = first.file_name()?.to_str()?;
-    let (stem, rest) = zeros.rsplit_once(&"0".repeat(DIGITS))?;
+fn newest(path: &Path) -> Option<PathBuf> {
+    let (before, after) = affixes(path);
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let step = |name: &str| name.strip_prefix(stem)?.strip_suffix(rest)?.parse::<u64>().ok();
     let names =
         std::fs::read_dir(folder).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names.filter_map(|name| Some((step(&name)?, name))).max().map(|(_, name)| path.with_file_name(name))
+    let step = |name: String| name.strip_prefix(&before)?.strip_suffix(&after)?.parse::<u64>().ok();
+    names.filter_map(step).max().map(|step| numbered(path, step))
 }
 
 /// Refuses saves in between in the place of the file that `--init` reads. `done` steps are done, and `most`

@@ -24,6 +24,16 @@ pub(crate) enum Stop {
     Broken(Error),
 }
 
+impl Stop {
+    /// The error, and whether the states are those of a whole step.
+    pub(crate) fn error(self) -> (Error, bool) {
+        match self {
+            Stop::Whole(error) => (error, true),
+            Stop::Broken(error) => (error, false),
+        }
+    }
+}
+
 /// The timeline of the last step, and its file, if one is asked for.
 #[derive(Clone, Copy)]
 pub(crate) struct Tracing<'a> {

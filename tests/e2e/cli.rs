@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::signal::interrupt;
 use crate::support::{json, memc, memc_fails, memc_ok, number, root};
 
 const MODEL: &str = "models/cnn_bn/training_model.onnx";
@@ -293,7 +294,7 @@ fn an_interrupt_ends_a_command_at_once_with_130() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_memc")).arg("verify").arg(&pipe).spawn().unwrap();
     // Opening the other end returns once the command has opened its own, after it set its handler.
     let writer = std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    assert!(interrupt(child.id()));
     let status = child.wait().unwrap();
     drop(writer);
     assert_eq!(status.code(), Some(130), "signal {:?}", status.signal());

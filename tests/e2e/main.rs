@@ -24,6 +24,8 @@ mod plain;
 mod planning;
 mod problems;
 mod recipes;
+#[path = "../../runtime/tests/run/signal.rs"]
+mod signal;
 mod support;
 mod told;
 mod tools;

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::planning::{LINK, chain};
+use crate::signal::interrupt;
 use crate::support::{json, memc, memc_fails, memc_ok, number};
 
 /// A model with a symbolic batch.
@@ -81,7 +82,7 @@ fn interrupted(args: &[&str], after: Duration) -> (Option<i32>, String, String) 
     command.current_dir(crate::support::root()).args(args);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(after);
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    assert!(interrupt(child.id()));
     let out = child.wait_with_output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     (out.status.code(), text(out.stdout), text(out.stderr))
@@ -130,18 +131,17 @@ fn a_second_interrupt_ends_the_search_at_once() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memc"));
     command.current_dir(crate::support::root()).args(["compile", "models/cnn_bn/training_model.onnx"]);
     command.args(["--gpu-mem", "222K", "--effort", "5", "-o"]).arg(&plan);
-    let kill = |id: u32| Command::new("kill").args(["-INT", &id.to_string()]).status().unwrap();
     let mut after = Duration::from_millis(50);
     let mut ended = 0;
     for pause in [0, 1, 5, 20, 50].into_iter().map(Duration::from_millis).cycle().take(60) {
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(after);
-        assert!(kill(child.id()).success());
+        assert!(interrupt(child.id()));
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
         let is_answered = lines.any(|line| line.contains("once more to end at once"));
         if is_answered {
             std::thread::sleep(pause);
-            kill(child.id());
+            interrupt(child.id());
         }
         let rest: Vec<String> = lines.collect();
         let code = child.wait().unwrap().code();

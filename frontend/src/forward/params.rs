@@ -59,7 +59,7 @@ pub(super) fn find<'a>(
     inits: &BTreeMap<String, Init>,
 ) -> Result<Persistents<'a>, ImportError> {
     let graph = &source.model.graph;
-    let updates = updates(source, options);
+    let updates = updates(source);
     let uses = Uses::of(source);
     let moved: BTreeSet<&str> = source.model.moved_weights.iter().map(String::as_str).collect();
     let roles = Roles::of(source, options)?;
@@ -101,7 +101,7 @@ pub(super) fn find<'a>(
     let used: Vec<&str> =
         source.literals.keys().map(String::as_str).filter(|n| uses.values.contains(n)).collect();
     out.told.warnings.extend(roles.unused(&used)?);
-    let fixed = |name: &str| out.updates.contains_key(name) || statistic(name) || !uses.values.contains(name);
+    let fixed = |name: &str| statistics.contains(name) || statistic(name) || !uses.values.contains(name);
     let filter = Filter::new(options, &found, fixed)?;
     guessed.retain(|(name, ..)| !fixed(name) && filter.silent(name));
     if !options.is_evaluation {
@@ -133,9 +133,8 @@ pub(super) fn find<'a>(
     Ok(out)
 }
 
-/// Statistics with the output that is their next value. An evaluation has those of every batch
-/// normalisation, which stay as they are.
-fn updates<'a>(source: &'a Source<'a>, options: &ImportOptions) -> BTreeMap<&'a str, &'a str> {
+/// Statistics with the output that is their next value.
+fn updates<'a>(source: &'a Source<'a>) -> BTreeMap<&'a str, &'a str> {
     let mut out: BTreeMap<&str, &str> = BTreeMap::new();
     // Stored statistics by the results that are their values so far.
     let mut stored: BTreeMap<&str, &str> = BTreeMap::new();
@@ -144,13 +143,9 @@ fn updates<'a>(source: &'a Source<'a>, options: &ImportOptions) -> BTreeMap<&'a 
         for (i, o, _) in statistics::SLOTS {
             let next = node.outputs.get(o).filter(|name| trains(source, node) && !name.is_empty());
             let from = node.inputs.get(i).map(|from| stored.get(from.as_str()).copied().unwrap_or(from));
-            match (from, next) {
-                (Some(from), Some(to)) => {
-                    stored.insert(to, from);
-                    out.insert(from, to);
-                }
-                (Some(from), None) if options.is_evaluation => drop(out.entry(from).or_default()),
-                _ => {}
+            if let (Some(from), Some(to)) = (from, next) {
+                stored.insert(to, from);
+                out.insert(from, to);
             }
         }
     }

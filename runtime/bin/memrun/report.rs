@@ -92,7 +92,7 @@ pub(crate) fn failed(json: bool, file: Option<&PlanFile>, progress: &Progress, f
         object.insert("verified".to_owned(), json!(mismatch.then_some(false)));
         // Facts of runs that end by themselves.
         object.extend(["device", "threads", "synthetic"].map(|key| (key.to_owned(), Value::Null)));
-        object.insert("interrupted".to_owned(), json!(false));
+        object.insert("interrupted".to_owned(), json!(code == memc_runtime::INTERRUPTED));
         object.insert("saved".to_owned(), json!(progress.saved));
         object.insert("error".to_owned(), json!(failure.to_string()));
         object.insert("exit_code".to_owned(), json!(code));

@@ -78,10 +78,10 @@ impl Read for Pipe {
     }
 }
 
-/// The error of a read that failed.
+/// The error of a read that failed: after a signal, that the wait has ended.
 pub(super) fn failed(path: &Path, error: io::Error) -> Error {
-    match error.kind() {
-        ErrorKind::Other if is_interrupted() => Error::Interrupted(format!("{}: {error}", path.display())),
-        _ => Error::io(path, error),
+    if is_interrupted() {
+        return Error::Interrupted(format!("{}: {error}", path.display()));
     }
+    Error::io(path, error)
 }

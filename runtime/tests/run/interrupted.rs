@@ -10,6 +10,7 @@ use std::{
 use serde_json::Value;
 
 use crate::command::{command, memrun, text};
+use crate::signal::interrupt;
 use crate::{CLASSIFIER, Folder, npy, steps};
 
 /// A command that an interrupt comes to.
@@ -36,7 +37,7 @@ impl Running {
     }
 
     fn interrupt(&self) {
-        interrupt(self.child.id());
+        assert!(interrupt(self.child.id()));
     }
 
     /// The next line of standard error.
@@ -53,16 +54,6 @@ impl Running {
         self.stderr.read_to_string(&mut said).expect("text");
         (output.status.code(), text(&output.stdout), said)
     }
-}
-
-/// Sends SIGINT; or SIGTERM where this process and so its children ignore SIGINT, as after a shell's `&`.
-fn interrupt(id: u32) {
-    let status = fs::read_to_string("/proc/self/status").expect("Linux tells signals");
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a set of signals");
-    let is_ignored = u64::from_str_radix(ignored.trim(), 16).expect("hexadecimal digits") & 0b10 != 0;
-    let signal = if is_ignored { "-TERM" } else { "-INT" };
-    let kill = Command::new("kill").args([signal, &id.to_string()]).status();
-    assert!(kill.expect("kill starts").success());
 }
 
 /// A folder with a plan and a pipe that nobody writes to.
@@ -130,10 +121,12 @@ fn an_interrupt_saves_the_state() {
 fn an_interrupt_ends_the_wait_for_data() {
     let folder = folder_with_pipe();
     let arguments = "model.plan --steps 9 --input input=@pipe --save state";
-    let (running, pipe) = Running::held(&folder, arguments);
+    let (running, pipe) = Running::held(&folder, &format!("{arguments} --json"));
     running.interrupt();
-    let (code, _, said) = running.end();
+    let (code, printed, said) = running.end();
     assert_eq!(code, Some(130), "{said}");
+    let object: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!((&object["interrupted"], &object["exit_code"]), (&Value::from(true), &Value::from(130)));
     assert!(said.contains("pipe: interrupted while it waited for data"), "{said}");
     drop(pipe);
 
@@ -210,7 +203,7 @@ fn interrupts_end_a_run_that_cannot_print() {
     // Opening this end returns once the command has set its handler and opened its own.
     let pipe = fs::OpenOptions::new().write(true).open(folder.path("pipe")).expect("the pipe opens");
     let ended = (0..600).find_map(|_| {
-        interrupt(child.id());
+        assert!(interrupt(child.id()));
         std::thread::sleep(std::time::Duration::from_millis(100));
         child.try_wait().expect("it is a child")
     });

@@ -13,6 +13,8 @@ mod plain;
 mod profile;
 mod refused;
 mod runs;
+#[cfg(target_os = "linux")]
+mod signal;
 mod states;
 mod trace;
 mod training;

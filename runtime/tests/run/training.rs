@@ -164,6 +164,9 @@ fn a_run_stops_at_nan() {
     run(&folder, &options).expect("four steps");
     let four = std::fs::read(folder.path("four.st")).expect("four steps");
     assert_eq!(saved, four, "the last save whose next loss was finite");
+    std::fs::rename(folder.path("s.st"), folder.path("s-00000004.st")).expect("a file");
+    let missing = text(&memrun(&folder, "model.plan --resume s.st").stderr);
+    assert!(missing.contains("the last save of its run is s-00000004.st"), "{missing}");
     assert_eq!(memrun(&folder, line).status.code(), Some(0), "a warning only");
 }
 
