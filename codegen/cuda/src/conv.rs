@@ -59,14 +59,27 @@ impl Extents {
         Some(Extents { batch, groups, channels, m, plane, pixels, depth, fields })
     }
 
+    /// The type of positions, and the statement that gathers the parameters.
+    fn gathered(&self) -> String {
+        let [batch, groups, channels, .., kh, kw, sh, sw, top, left, dh, dw] = self.fields;
+        let products = [
+            [batch, groups * channels, self.plane],
+            [batch, groups * self.m, self.pixels],
+            [groups * self.m, self.depth, 1],
+        ];
+        let largest = products.into_iter().map(|p| p.into_iter().fold(1, u64::saturating_mul)).max();
+        // No tap of a padded window lies further outside.
+        let reach = [kh.saturating_mul(dh), kw.saturating_mul(dw), sh, sw, top, left];
+        let reach = reach.into_iter().fold(0, u64::saturating_add).saturating_mul(2);
+        let is_small = largest.is_some_and(|n| n < 1 << 30) && reach < 1 << 30;
+        let position = if is_small { "i32" } else { "i64" };
+        let fields: Vec<String> = FIELDS.split(", ").map(|field| format!("(P){field}")).collect();
+        format!("typedef {position} P;\nconst Conv<P> g = {{{}}};\n", fields.join(", "))
+    }
+
     fn params(&self, entry: Entry) -> Entry {
         FIELDS.split(", ").zip(self.fields).fold(entry, |entry, (name, value)| entry.int(name, value))
     }
-}
-
-/// The statement that gathers the parameters.
-fn gathered() -> String {
-    format!("const Conv g = {{{FIELDS}}};\n")
 }
 
 /// The convolution that `op` is of the first `n` operands, and for each element of it, `t0`, what `body`
@@ -87,12 +100,14 @@ pub(crate) fn with_epilogue(
     let bias = if has_bias { "a2" } else { "a1" };
     let e = Extents::new(x, w, y, ([strides, pads, dilations], *groups))?;
     let (entry, put) = put(e.params(entry(call, [body])), call, body, reads);
-    let lead = format!("{}{put}{}", body.before, gathered());
+    let lead = format!("{}{put}{}", body.before, e.gathered());
     Some(Lowering::of(if e.m < FEW {
-        let text = format!("conv_forward_at<{t}, {has_bias}>(g, a0, a1, {bias}, put, (i64)i);");
+        let text = format!("conv_forward_at<{t}, {has_bias}>(g, a0, a1, {bias}, put, (P)i);");
         entry.each_after(stem, y.numel(), &lead, &text)
     } else {
-        let text = format!("typedef u64 idx;\n{lead}conv_forward<{t}, {has_bias}>(g, a0, a1, {bias}, put);");
+        let idx = if y.numel() < 1 << 31 { "u32" } else { "u64" };
+        let text =
+            format!("typedef {idx} idx;\n{lead}conv_forward<{t}, {has_bias}>(g, a0, a1, {bias}, put);");
         let grid = [blocks(tiles(e.m, e.batch * e.pixels)), 1, e.groups.min(SIDE) as u32];
         Some(entry.launch(stem, grid, BLOCK, &text))
     }))
@@ -106,9 +121,9 @@ fn grad_input(call: &Call, window: Window) -> Option<Lowering> {
     let t = name(dx.dtype);
     let entry = Entry::new().operand(0, t, "dy").operand(1, t, "w").result(0, t, "dx");
     let e = Extents::new(dx, w, dy, window)?;
-    let (entry, g) = (e.params(entry), gathered());
+    let (entry, g) = (e.params(entry), e.gathered());
     Some(Lowering::of(if e.channels < FEW {
-        let body = format!("{g}conv_grad_input_at<{t}>(g, dy, w, dx, (i64)i);");
+        let body = format!("{g}conv_grad_input_at<{t}>(g, dy, w, dx, (P)i);");
         entry.each("conv_grad_input", dx.numel(), &body)
     } else {
         let body = format!("{g}conv_grad_input<{t}>(g, dy, w, dx);");
@@ -124,7 +139,7 @@ fn grad_weight(call: &Call, window: Window) -> Option<Lowering> {
     }
     let t = name(dw.dtype);
     let e = Extents::new(x, dw, dy, window)?;
-    let (terms, g) = (e.batch * e.pixels, gathered());
+    let (terms, g) = (e.batch * e.pixels, e.gathered());
     let entry = Entry::new().operand(0, t, "dy").operand(1, t, "x");
     if e.m < FEW {
         let body = format!("{g}conv_grad_weight_blocks<{t}>(g, dy, x, dw);");
@@ -135,7 +150,7 @@ fn grad_weight(call: &Call, window: Window) -> Option<Lowering> {
     let tiles = tiles(e.m, e.depth);
     let parts = parts(tiles.saturating_mul(e.groups), terms, 256);
     let entry = e.params(entry.workspace(0, "f32", "partial").int("parts", parts));
-    let body = format!("{g}conv_grad_weight<{t}>(g, dy, x, partial, parts);");
+    let body = format!("{g}conv_grad_weight<{t}>(g, dy, x, partial, (P)parts);");
     let grid = [blocks(tiles), 1, e.groups.saturating_mul(parts).min(SIDE) as u32];
     let first = entry.launch("conv_grad_weight", grid, BLOCK, &body);
     let body = format!(

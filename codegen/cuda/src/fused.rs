@@ -105,7 +105,7 @@ pub(crate) fn chain(
                     body.shared,
                     "const Words words{t} = philox(quad, (u32)stream{t}, step{t}, (u64){seed});"
                 );
-                let kept = format!("words{t}.of[word] >= {}u", threshold(ratio.0));
+                let kept = format!("pick(words{t}, word) >= {}u", threshold(ratio.0));
                 let scale = float(1.0 / (1.0 - ratio.0));
                 match names.as_slice() {
                     [x, _] => format!("up(down<{}>({kept} ? {x} * {scale} : 0.0f))", name(dtype)),

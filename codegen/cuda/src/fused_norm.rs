@@ -13,7 +13,8 @@ use crate::fused::{Source, chain};
 use crate::index_space::broadcast;
 use crate::kernel::{Entry, Launch, Lowering, float, name};
 use crate::map::{Body, Read, by_four, entry, index_space, one_by_one};
-use crate::norm::{affine, by_rows, rows};
+use crate::norm::{affine, by_rows, grad_row, rows};
+use crate::rows::RowForm;
 
 /// Variable with the value of the norm.
 const VALUE: &str = "value";
@@ -154,7 +155,7 @@ impl<'a> Norm<'a> {
     }
 
     /// A kernel that goes through rows: `head` names what `sums` of a row reads, then come the results.
-    fn by_rows(&self, stem: &str, made: Option<&Stage>, head: &str, sums: &str) -> Launch {
+    fn by_rows(&self, stem: &str, form: &RowForm, made: Option<&Stage>, head: &str, sums: &str) -> Launch {
         let mut entry = self.entry();
         let mut text = String::new();
         if let Some(before) = made {
@@ -167,18 +168,47 @@ impl<'a> Norm<'a> {
             "{}{head}for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {{\n{text}{sums}{last}}}",
             self.lead(&stages)
         );
-        by_rows(entry.int("rows", self.rows).int("n", self.n), stem, self.rows, self.n, &body)
+        by_rows(entry.int("rows", self.rows).int("n", self.n), stem, self.rows, form, &body)
     }
 
     fn forward(&self, epsilon: f32) -> Option<Lowering> {
         let &[_, mean, inv_std] = self.norm.to.as_slice() else { return None };
+        let form = RowForm::new(self.space.dtype, self.n, 1);
         let sums = format!(
-            "f32 m, r;\nlayer_norm_statistics(x + row * n, n, {}, m, r);\n\
-             if (threadIdx.x == 0) {{\ny{mean}[row] = m;\ny{inv_std}[row] = r;\n}}\n",
+            "Row<{}, {}> own{{x + row * n, n}};\nown.hold_all();\nf32 m, r;\n\
+             layer_norm_statistics(own, {}, m, r);\nif (threadIdx.x == 0) {{\ny{mean}[row] = m;\ny{inv_std}[row] = r;\n}}\n",
+            name(self.space.dtype),
+            form.arguments(),
             float(epsilon)
         );
-        let launch = || self.by_rows("fused_layer_norm", self.before.as_ref(), &self.named(&["x"]), &sums);
+        let head = self.named(&["x"]);
+        let launch = || self.by_rows("fused_layer_norm", &form, self.before.as_ref(), &head, &sums);
         Some(Lowering::of((self.rows > 0).then(launch)))
+    }
+
+    /// The function `made`, which makes the `pack` elements of the gradient from a position on.
+    fn made(&self, entry: Entry, before: &Stage, pack: u64) -> (Entry, String) {
+        let to: Vec<_> = before.to.iter().map(|&j| (format!("y{j}"), &self.call.results[j])).collect();
+        let indices = index_space(&self.space.shape, &before.reads);
+        let (entry, each) = if indices.by_four() && pack.is_multiple_of(4) {
+            let (entry, made) = by_four(entry, &to, &before.body, &before.reads, &indices, "p");
+            let each = format!(
+                "for (u32 q = 0; q < {pack} / 4; ++q) {{\nconst idx i = (idx)(from / 4) + q;\n{made}\
+                 const auto back = four(dy + at);\n\
+                 for (u32 w = 0; w < 4; ++w) d[4 * q + w] = up(back.of[w]);\n}}"
+            );
+            (entry, each)
+        } else {
+            let (entry, made) = one_by_one(entry, &to, &before.body, &before.reads, &indices, ["p", "e"]);
+            let each = format!(
+                "for (u32 w = 0; w < {pack}; ++w) {{\nconst idx e = (idx)from + w;\n{made}d[w] = up(dy[e]);\n}}"
+            );
+            (entry, each)
+        };
+        let lead = self.lead(&[before]);
+        let text =
+            format!("{lead}auto made = [&](i64 from, f32 (&d)[{pack}]) {{\n#pragma unroll\n{each}\n}};\n");
+        (entry, text)
     }
 
     fn backward(&self) -> Option<Lowering> {
@@ -189,24 +219,26 @@ impl<'a> Norm<'a> {
             return Some(Lowering::default());
         }
         let names = ["dy", "x", "scale", "mean", "inv_std"];
-        let t = name(self.space.dtype);
+        let (t, form) = (name(self.space.dtype), grad_row(self.space.dtype, self.n));
         let mut entry = self.entry();
         let mut text = self.named(&names);
-        let mut dy = format!("Elements<{t}>{{dy}}");
+        let mut dy = format!("Elements<{t}, {}>{{dy}}", form.pack);
         if let Some(before) = &self.before {
-            let to: Vec<_> = before.to.iter().map(|&j| (format!("y{j}"), &self.call.results[j])).collect();
-            let indices = index_space(&self.space.shape, &before.reads);
-            let (more, made) = one_by_one(entry, &to, &before.body, &before.reads, &indices, ["p", "e"]);
-            entry = more;
-            let lead = self.lead(&[before]);
-            let _ = writeln!(text, "{lead}auto made = [&](idx e) {{\n{made}return up(dy[e]);\n}};");
+            let made;
+            (entry, made) = self.made(entry, before, form.pack);
+            text.push_str(&made);
             dy = "made".into();
         }
-        let _ = write!(text, "layer_norm_affine<{t}>({dy}, x, mean, inv_std, partial, rows, n, parts);");
-        let (sums, workspace) = affine(entry, &text, [self.rows, self.n], name(scale.dtype), dscale);
-        let slopes = "const f32 m = mean[row], r = inv_std[row];\nf32 shift, slope;\n\
-                      layer_norm_slopes(dy + row * n, x + row * n, scale, n, m, r, shift, slope);\n";
-        let rows = || self.by_rows("fused_layer_norm_grad", None, &self.named(&names), slopes);
+        let s = name(scale.dtype);
+        let (sums, workspace) = affine(entry, &text, &dy, self.space.dtype, [self.rows, self.n], s, dscale);
+        let slopes = format!(
+            "const f32 m = mean[row], r = inv_std[row];\nf32 shift, slope;\n\
+             GradRow<{t}, {s}, {}> own{{{{dy + row * n, n}}, {{x + row * n, n}}, scale}};\n\
+             own.hold_all();\nown.slopes(m, r, shift, slope);\n",
+            form.arguments()
+        );
+        let head = self.named(&names);
+        let rows = || self.by_rows("fused_layer_norm_grad", &form, None, &head, &slopes);
         let launches = sums.into_iter().chain((self.rows > 0).then(rows));
         Some(Lowering::of(launches).with_workspace(workspace))
     }

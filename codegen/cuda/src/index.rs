@@ -11,9 +11,11 @@ use memc_ir::{DType, OpKind, TensorType};
 
 use crate::Call;
 use crate::index_space::{IndexSpace, strides};
-use crate::kernel::{Arg, Entry, Launch, Lowering, blocks, name, raw};
+use crate::kernel::{Arg, BLOCK, Entry, Launch, Lowering, blocks, name, raw};
 use crate::norm::around;
+use crate::product::SIDE;
 use crate::reduce::row_block;
+use crate::rows::pack;
 
 /// Gather and scatter; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
@@ -38,12 +40,15 @@ fn gather(call: &Call, axis: i64) -> Option<Lowering> {
     let ([data, indices], [y]) = (call.operands, call.results) else { return None };
     let (_, extent, inner) = around(&data.shape, axis)?;
     let (t, i) = (raw(y.dtype), name(indices.dtype));
+    let n = pack(y.dtype, inner);
     let entry = gathering(t, i).int("extent", extent).int("inner", inner).int("count", indices.numel());
     let body = format!(
-        "const idx row = i / (idx)inner;\nconst i64 at = resolve(indices[row % (idx)count], extent);\n\
-         y[i] = at < 0 ? ({t})0 : data[((i64)(row / (idx)count) * extent + at) * inner + i % (idx)inner];"
+        "const idx first = i * {n}, row = first / (idx)inner;\n\
+         const i64 at = resolve(indices[row % (idx)count], extent);\nPack<{t}, {n}> z = {{}};\n\
+         if (at >= 0) z = pack<{n}>(data + ((i64)(row / (idx)count) * extent + at) * inner + first % (idx)inner);\n\
+         put(y + first, z);"
     );
-    Some(Lowering::of(entry.each("gather", y.numel(), &body)))
+    Some(Lowering::of(entry.each_pack("gather", y.numel(), n, &body)))
 }
 
 fn gather_grad(call: &Call, axis: i64) -> Option<Lowering> {
@@ -52,18 +57,72 @@ fn gather_grad(call: &Call, axis: i64) -> Option<Lowering> {
     if y.numel() == 0 {
         return Some(Lowering::default());
     }
-    let (t, i) = (name(dy.dtype), name(indices.dtype));
-    let entry = Entry::new()
-        .operand(0, i, "indices")
-        .operand(1, t, "dy")
-        .result(0, t, "y")
-        .int("outer", outer)
-        .int("extent", extent)
-        .int("inner", inner)
-        .int("count", indices.numel());
-    let body = format!("gather_grad_rows<{t}, {i}>(indices, dy, y, outer, extent, inner, count);");
-    let block = row_block(inner.max(indices.numel()));
-    Some(Lowering::of([entry.launch("gather_grad", [blocks(outer * extent), 1, 1], block, &body)]))
+    let extents = [outer, extent, inner];
+    let count = indices.numel();
+    Some(if count <= FEW || extent <= FEW_ROWS || count >= 1 << 31 || extent >= 1 << 31 {
+        Lowering::of([gather_grad_rows([indices, dy], extents, (blocks(extent), None))])
+    } else {
+        gather_grad_sorted([indices, dy], extents)
+    })
+}
+
+/// Indices of a gradient of gather that every row of the result looks through.
+const FEW: u64 = 1024;
+/// Rows of the result that look through all indices.
+const FEW_ROWS: u64 = 64;
+/// Indices that name one row and are sorted: `SORTED` of the device's text.
+const SORTED: u64 = 256;
+
+/// The launch of the gradient of gather in which rows of the result look through all indices: all of them, or
+/// those of a list in the workspace.
+fn gather_grad_rows(
+    [indices, dy]: [&TensorType; 2],
+    [outer, extent, inner]: [u64; 3],
+    (rows, list): (u32, Option<u64>),
+) -> Launch {
+    let (t, i, pack) = (name(dy.dtype), name(indices.dtype), pack(dy.dtype, inner));
+    let entry = Entry::new().operand(0, i, "indices").operand(1, t, "dy").result(0, t, "y");
+    let entry = entry.int("outer", outer).int("extent", extent).int("inner", inner);
+    let mut entry = entry.int("count", indices.numel());
+    if let Some(at) = list {
+        entry = entry.workspace(at, "u32", "list");
+    }
+    let list = if list.is_some() { "list" } else { "(const u32*)0" };
+    let body =
+        format!("gather_grad_rows<{t}, {i}, {pack}>(indices, {list}, dy, y, outer, extent, inner, count);");
+    let grid = [rows, inner.div_ceil(32 * pack).min(SIDE) as u32, outer.min(SIDE) as u32];
+    entry.launch("gather_grad_rows", grid, BLOCK, &body)
+}
+
+/// The gradient of gather by many indices. The workspace has a number for each row, the positions of the
+/// indices in order of rows, and a list of rows that many indices name.
+fn gather_grad_sorted(of: [&TensorType; 2], [outer, extent, inner]: [u64; 3]) -> Lowering {
+    let [indices, dy] = of;
+    let (t, i, count) = (name(dy.dtype), name(indices.dtype), indices.numel());
+    let order_at = (extent * 4).next_multiple_of(64);
+    let list_at = (order_at + count * 4).next_multiple_of(64);
+    let most_listed = count / SORTED;
+    let ends = || Entry::new().workspace(0, "u32", "ends");
+    let by_index = |entry: Entry, stem: &str, put: &str| {
+        let body = format!("const i64 row = resolve(indices[i], extent);\nif (row >= 0) {put};");
+        entry.operand(0, i, "indices").int("extent", extent).each(stem, count, &body)
+    };
+    let zero = ends().each("zero", extent, "ends[i] = 0;");
+    let counts = by_index(ends(), "gather_grad_counts", "atomicAdd(ends + row, 1u)");
+    let sums = ends().workspace(list_at, "u32", "list").int("extent", extent);
+    let sums = sums.launch("gather_grad_ends", [1; 3], BLOCK, "gather_grad_ends(ends, list, extent);");
+    // Atomic additions of integers give any order, which the launch of the rows sorts.
+    let order = ends().workspace(order_at, "u32", "order");
+    let order = by_index(order, "gather_grad_order", "order[atomicAdd(ends + row, 1u)] = (u32)i");
+    let entry = ends().workspace(order_at, "u32", "order").operand(1, t, "dy").result(0, t, "y");
+    let entry = entry.int("outer", outer).int("extent", extent).int("inner", inner).int("count", count);
+    let pack = pack(dy.dtype, inner);
+    let body = format!("gather_grad_sorted<{t}, {pack}>(ends, order, dy, y, outer, extent, inner, count);");
+    let grid = [blocks(extent), outer.min(SIDE) as u32, 1];
+    let rows = entry.launch("gather_grad", grid, row_block(inner / pack * 4), &body);
+    let listed = gather_grad_rows(of, [outer, extent, inner], (blocks(most_listed), Some(list_at)));
+    let launches = [zero, counts, Some(sums), order, Some(rows), Some(listed)];
+    Lowering::of(launches.into_iter().flatten()).with_workspace(list_at + (most_listed + 1) * 4)
 }
 
 /// Strides of `data`, zero along `axis`, and the stride of `axis`.

@@ -101,12 +101,33 @@ impl IndexSpace {
     /// Whether every four positions from a multiple of four on are neighbours in each tensor, from a multiple
     /// of four on, or one place of it.
     pub(crate) fn by_four(&self) -> bool {
-        let Some(((extent, _), outer)) = self.axes.split_last() else { return false };
-        let in_order = |t: usize| {
-            let step = |(_, strides): &(u64, Vec<i64>)| strides.get(t).copied().unwrap_or(0);
-            self.axes.last().map(step) == Some(1) && outer.iter().all(|axis| step(axis) % 4 == 0)
-        };
-        extent % 4 == 0 && (0..self.tensors).all(|t| self.is_still(t) || in_order(t))
+        let Some(((extent, _), _)) = self.axes.split_last() else { return false };
+        extent % 4 == 0 && (0..self.tensors).all(|t| self.is_still(t) || self.is_in_order(t, 4))
+    }
+
+    /// Most positions, at most `most`, that are neighbours in every tensor, from each multiple of their number
+    /// on; the neighbours begin at multiples of it, too. `most` is a power of two.
+    pub(crate) fn neighbours(&self, most: u64) -> u64 {
+        let Some(((extent, _), _)) = self.axes.split_last() else { return 1 };
+        let fits = |n| extent.is_multiple_of(n) && (0..self.tensors).all(|t| self.is_in_order(t, n));
+        let mut n = most;
+        while n > 1 && !fits(n) {
+            n /= 2;
+        }
+        n
+    }
+
+    /// Largest power of two, at most `most`, that divides all strides.
+    pub(crate) fn step(&self, most: u64) -> u64 {
+        let strides = self.axes.iter().flat_map(|(_, strides)| strides).map(|s| s.unsigned_abs());
+        strides.fold(most, |n, stride| if stride == 0 { n } else { n.min(1 << stride.trailing_zeros()) })
+    }
+
+    /// Whether the innermost axis of tensor `t` has steps of one, and the others steps of multiples of `n`.
+    fn is_in_order(&self, t: usize, n: u64) -> bool {
+        let step = |(_, strides): &(u64, Vec<i64>)| strides.get(t).copied().unwrap_or(0);
+        let Some((inner, outer)) = self.axes.split_last() else { return false };
+        step(inner) == 1 && outer.iter().all(|axis| step(axis).unsigned_abs().is_multiple_of(n))
     }
 
     /// Adds the parameters of the space, named with `tag`, and statements that define `{tag}0`, `{tag}1`,

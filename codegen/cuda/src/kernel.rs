@@ -9,9 +9,12 @@ use memc_ir::DType;
 /// Device functions that every kernel may call; see the files.
 pub const PREAMBLE: &str = concat!(
     include_str!("device/scalar.cuh"),
+    include_str!("device/total.cuh"),
     include_str!("device/block.cuh"),
     include_str!("device/reduce.cuh"),
+    include_str!("device/softmax.cuh"),
     include_str!("device/norm.cuh"),
+    include_str!("device/batch_norm.cuh"),
     include_str!("device/index.cuh"),
     include_str!("device/random.cuh"),
     include_str!("device/pool.cuh"),
@@ -125,6 +128,8 @@ pub(crate) fn int(value: i64) -> String {
 
 /// Most threads of a block; most blocks have as many.
 pub(crate) const BLOCK: u32 = 256;
+/// Blocks of [`BLOCK`] threads that a multiprocessor has room for at least: a thread has up to 80 registers.
+const RESIDENT: u32 = 3;
 /// Most blocks of a launch whose threads take one element after another.
 const GRID: u64 = 4096;
 
@@ -195,7 +200,7 @@ impl Entry {
         text.push_str("}\n");
         let hash = blake3::hash(text.as_bytes()).to_hex();
         let name = format!("{stem}_{}", &hash[..16]);
-        let bounds = format!("__launch_bounds__({BLOCK})");
+        let bounds = format!("__launch_bounds__({BLOCK}, {RESIDENT})");
         let source = format!("extern \"C\" __global__ void {bounds} {name}{text}");
         Launch { kernel: Kernel { name, source }, grid, block, args: self.args }
     }
@@ -213,6 +218,11 @@ impl Entry {
     /// [`Entry::each_after`] for every `i` below a quarter of `n`, where `4 * i` is an index, too.
     pub(crate) fn each_four(self, stem: &str, n: u64, before: &str, body: &str) -> Option<Launch> {
         self.loop_of("fours", stem, [n / 4, n], before, body)
+    }
+
+    /// [`Entry::each`] for every `i` below `n` over `pack`, where `pack * i` is an index, too.
+    pub(crate) fn each_pack(self, stem: &str, n: u64, pack: u64, body: &str) -> Option<Launch> {
+        self.loop_of("packs", stem, [n / pack, n], "", body)
     }
 
     /// [`Entry::each`] with another name for the count.

@@ -7,8 +7,11 @@
 //!   draws random words, and where it sums in the same order; otherwise within the rounding of `f32`. This
 //!   asks for a compiler that fuses no product and sum by itself (`--fmad=false`); where kernels want that,
 //!   in products, they say so.
-//! - **Deterministic.** No atomics on floats: sums are trees, or go in index order, cut by types alone. The
-//!   same bits from run to run on one machine.
+//! - **Deterministic.** No atomics on floats: sums are trees, or go in index order, cut by types alone. Long
+//!   sums are in f64; on architectures with slow f64 they are pairs of f32, in the same order. The same bits
+//!   from run to run on one machine.
+//! - **At the speed of memory.** Rows are read by 16 bytes where their length allows it, and no loop divides
+//!   64-bit integers; tests read the PTX of every kernel.
 //! - **No hidden memory.** Scratch is [`Lowering::workspace`] bytes that the caller supplies, with any
 //!   contents.
 //! - **Aligned.** Operands, results and workspace begin at multiples of 64 bytes.
@@ -24,6 +27,7 @@
 //! [`split_call`] the call and the launches behind it, and [`allowance`] the workspace that such a call may
 //! take.
 
+mod batch_norm;
 mod bias_grad;
 mod check;
 mod conv;
@@ -44,6 +48,7 @@ mod pool;
 mod product;
 mod random;
 mod reduce;
+mod rows;
 mod shape;
 
 use memc_ir::{OpKind, TensorType};

@@ -1,14 +1,14 @@
-//! Softmax, cross-entropy, batch and layer normalisation, and their gradients.
+//! Softmax, cross-entropy, layer normalisation, and their gradients.
 
 use memc_ir::attr::Reduction;
-use memc_ir::{OpKind, TensorType};
+use memc_ir::{DType, OpKind};
 
-use crate::Call;
-use crate::elementwise::expression;
-use crate::index_space::{channel, strides};
-use crate::kernel::{Arg, BLOCK, Entry, Launch, Lowering, blocks, float, int, name};
-use crate::map::{Body, Read, map_reads};
+use crate::index_space::strides;
+use crate::kernel::{BLOCK, Entry, Launch, Lowering, blocks, float, int, name};
+use crate::map::{self, Body, Read, entry, index_space, one_by_one};
 use crate::reduce::{parts, row_block};
+use crate::rows::RowForm;
+use crate::{Call, batch_norm};
 
 /// Normalisations and losses; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
@@ -22,10 +22,7 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
         }
         OpKind::LayerNorm { axis, epsilon } => layer_norm(call, *axis, epsilon.0),
         OpKind::LayerNormGrad { axis } => layer_norm_grad(call, *axis),
-        OpKind::BatchNormStats { epsilon } => batch_norm_stats(call, epsilon.0),
-        OpKind::BatchNorm {} => batch_norm(call),
-        OpKind::BatchNormGrad {} => batch_norm_grad(call),
-        _ => None,
+        _ => batch_norm::lower(call),
     }
 }
 
@@ -43,13 +40,13 @@ pub(crate) fn rows(shape: &[u64], axis: i64) -> Option<(u64, u64)> {
     Some((outer.iter().product(), inner.iter().product()))
 }
 
-/// A launch with a block for each of `rows` rows of `n` elements.
-pub(crate) fn by_rows(entry: Entry, stem: &str, rows: u64, n: u64, body: &str) -> Launch {
-    entry.launch(stem, [blocks(rows), 1, 1], row_block(n), body)
+/// A launch with a block for each of `rows` rows.
+pub(crate) fn by_rows(entry: Entry, stem: &str, rows: u64, form: &RowForm, body: &str) -> Launch {
+    entry.launch(stem, [blocks(rows), 1, 1], form.block, body)
 }
 
 /// Where the column of element `i` begins, when columns of `n` elements are `inner` apart.
-const COLUMN: &str = "const i64 at = (i64)i / inner * n * inner + (i64)i % inner;\n";
+const COLUMN: &str = "const i64 at = (i64)(i / (idx)inner) * n * inner + (i64)(i % (idx)inner);\n";
 
 fn softmax(call: &Call, axis: i64, log: bool) -> Option<Lowering> {
     let (x, y) = (call.operands.first()?, call.results.first()?);
@@ -60,8 +57,9 @@ fn softmax(call: &Call, axis: i64, log: bool) -> Option<Lowering> {
     let t = name(x.dtype);
     let entry = Entry::new().operand(0, t, "x").result(0, t, "y").int("n", n);
     Some(Lowering::of(if inner == 1 {
-        let body = format!("softmax_rows<{t}, {log}>(x, y, rows, n);");
-        Some(by_rows(entry.int("rows", outer), "softmax", outer, n, &body))
+        let form = RowForm::new(x.dtype, n, 2);
+        let body = format!("softmax_rows<{t}, {}, {log}>(x, y, rows, n);", form.arguments());
+        Some(by_rows(entry.int("rows", outer), "softmax", outer, &form, &body))
     } else {
         let body = format!("{COLUMN}softmax_column<{t}, {log}>(x + at, y + at, n, inner);");
         columns(entry.int("inner", inner), "softmax", outer * inner, &body)
@@ -82,8 +80,9 @@ fn softmax_grad(call: &Call, axis: i64) -> Option<Lowering> {
     let t = name(dx.dtype);
     let entry = Entry::new().operand(0, t, "dy").operand(1, t, "y").result(0, t, "dx").int("n", n);
     Some(Lowering::of(if inner == 1 {
-        let body = format!("softmax_grad_rows<{t}>(dy, y, dx, rows, n);");
-        Some(by_rows(entry.int("rows", outer), "softmax_grad", outer, n, &body))
+        let form = RowForm::new(dx.dtype, n, 2);
+        let body = format!("softmax_grad_rows<{t}, {}>(dy, y, dx, rows, n);", form.arguments());
+        Some(by_rows(entry.int("rows", outer), "softmax_grad", outer, &form, &body))
     } else {
         let body = format!("{COLUMN}softmax_grad_column<{t}>(dy + at, y + at, dx + at, n, inner);");
         columns(entry.int("inner", inner), "softmax_grad", outer * inner, &body)
@@ -104,8 +103,12 @@ fn cross_entropy(call: &Call, reduction: Reduction, ignore: i64) -> Option<Lower
     let each = if positions == 0 {
         None
     } else if inner == 1 {
-        let body = format!("cross_entropy_rows<{t}, {i}>(x, labels, y, losses, rows, n, {ignore});");
-        Some(by_rows(entry.int("rows", outer), "cross_entropy", outer, n, &body))
+        let form = RowForm::new(logits.dtype, n, 1);
+        let body = format!(
+            "cross_entropy_rows<{t}, {i}, {}>(x, labels, y, losses, rows, n, {ignore});",
+            form.arguments()
+        );
+        Some(by_rows(entry.int("rows", outer), "cross_entropy", outer, &form, &body))
     } else {
         let body = format!(
             "{COLUMN}cross_entropy_column<{t}>(x + at, labels[i], y + at, losses + i, n, inner, {ignore});"
@@ -124,10 +127,13 @@ fn cross_entropy(call: &Call, reduction: Reduction, ignore: i64) -> Option<Lower
 }
 
 fn cross_entropy_grad(call: &Call, reduction: Reduction, ignore: i64) -> Option<Lowering> {
-    let ([_, log_prob, labels], [_]) = (call.operands, call.results) else { return None };
+    let ([_, log_prob, labels], [dx]) = (call.operands, call.results) else { return None };
     let (_, classes, inner) = around(&log_prob.shape, 1)?;
-    let (t, i, ignore) = (name(log_prob.dtype), name(labels.dtype), int(ignore));
+    let (i, ignore) = (name(labels.dtype), int(ignore));
     let is_mean = reduction == Reduction::Mean;
+    let reads = [Read { from: "a1".into(), strides: strides(&log_prob.shape) }];
+    let space = index_space(&dx.shape, &reads);
+    let by_four = space.by_four();
     let count = Entry::new().operand(2, i, "labels").workspace(0, "f32", "share");
     let body = format!(
         "const u64 count = counted(labels, positions, {ignore});\n\
@@ -135,30 +141,33 @@ fn cross_entropy_grad(call: &Call, reduction: Reduction, ignore: i64) -> Option<
     );
     let block = row_block(labels.numel());
     let count = count.int("positions", labels.numel()).launch("count", [1; 3], block, &body);
-    let mut entry = Entry::new()
-        .operand(0, t, "dloss")
-        .operand(1, t, "log_prob")
-        .operand(2, i, "labels")
-        .result(0, t, "dx")
-        .int("classes", classes)
-        .int("inner", inner);
     let slope = match reduction {
-        Reduction::None => "up(dloss[position])",
-        Reduction::Sum => "up(dloss[0])",
-        Reduction::Mean => {
-            entry = entry.workspace(0, "f32", "share");
-            "up(dloss[0]) * share[0]"
-        }
+        Reduction::None => "up(a0[position])",
+        Reduction::Sum => "up(a0[0])",
+        Reduction::Mean => "up(a0[0]) * share[0]",
     };
-    let body = format!(
-        "const i64 position = (i64)i / inner / classes * inner + (i64)i % inner;\n\
-         const i64 label = labels[position];\n\
-         const f32 hit = label == (i64)i / inner % classes ? 1.0f : 0.0f;\n\
+    let lines = format!(
+        "const idx here = {}, lane = here / (idx)inner;\n\
+         const i64 position = (i64)(lane / (idx)classes) * inner + (i64)(here % (idx)inner);\n\
+         const i64 label = a2[position];\n\
+         const f32 hit = label == (i64)(lane % (idx)classes) ? 1.0f : 0.0f;\n\
          const f32 d = label < 0 || label >= classes ? of_bits(0x7fc00000u) \
-         : (expf(up(log_prob[i])) - hit) * ({slope});\n\
-         dx[i] = down<{t}>(label == {ignore} ? 0.0f : d);"
+         : (expf(x0) - hit) * ({slope});\n",
+        if by_four { "at + word" } else { "i" }
     );
-    let grad = entry.each("cross_entropy_grad", log_prob.numel(), &body);
+    let body = Body { lines, results: vec![format!("label == {ignore} ? 0.0f : d")], ..Body::default() };
+    let mut entry = entry(call, [&body]).int("classes", classes).int("inner", inner);
+    if is_mean {
+        entry = entry.workspace(0, "f32", "share");
+    }
+    let to = [("y0".to_owned(), dx)];
+    let grad = if by_four {
+        let (entry, text) = map::by_four(entry, &to, &body, &reads, &space, "o");
+        entry.each_four("cross_entropy_grad", dx.numel(), "", &text)
+    } else {
+        let (entry, text) = one_by_one(entry, &to, &body, &reads, &space, ["o", "i"]);
+        entry.each("cross_entropy_grad", dx.numel(), &text)
+    };
     let launches = is_mean.then_some(count).into_iter().filter(|_| grad.is_some());
     let lowering = Lowering::of(launches.chain(grad.clone()));
     Some(lowering.with_workspace(if is_mean { 4 } else { 0 }))
@@ -181,13 +190,16 @@ fn layer_norm(call: &Call, axis: i64, epsilon: f32) -> Option<Lowering> {
         .int("rows", rows)
         .int("n", n);
     let epsilon = float(epsilon);
-    let body =
-        format!("layer_norm_rows<{t}, {s}, {bias}>(x, scale, bias, y, mean, inv_std, rows, n, {epsilon});");
-    Some(Lowering::of([by_rows(entry, "layer_norm", rows, n, &body)]))
+    let form = RowForm::new(x.dtype, n, 1);
+    let body = format!(
+        "layer_norm_rows<{t}, {s}, {}, {bias}>(x, scale, bias, y, mean, inv_std, rows, n, {epsilon});",
+        form.arguments()
+    );
+    Some(Lowering::of([by_rows(entry, "layer_norm", rows, &form, &body)]))
 }
 
 /// A kernel that reads the gradient of what was normalised, its input, and its statistics.
-fn of_normalised(t: &str) -> Entry {
+pub(crate) fn of_normalised(t: &str) -> Entry {
     Entry::new().operand(0, t, "dy").operand(1, t, "x").operand(3, "f32", "mean").operand(4, "f32", "inv_std")
 }
 
@@ -199,110 +211,51 @@ fn layer_norm_grad(call: &Call, axis: i64) -> Option<Lowering> {
         return Some(Lowering::default());
     }
     // Before dx, which may lie in the bytes of dy or x.
-    let body =
-        format!("layer_norm_affine<{t}>(Elements<{t}>{{dy}}, x, mean, inv_std, partial, rows, n, parts);");
-    let (sums, workspace) = affine(of_normalised(t), &body, [rows, n], s, 1);
+    let form = grad_row(x.dtype, n);
+    let dy = format!("Elements<{t}, {}>{{dy}}", form.pack);
+    let (sums, workspace) = affine(of_normalised(t), "", &dy, x.dtype, [rows, n], s, 1);
     let dx = (rows > 0).then(|| {
         let entry = of_normalised(t).operand(2, s, "scale").result(0, t, "dx").int("rows", rows).int("n", n);
-        let body = format!("layer_norm_grad_rows<{t}, {s}>(dy, x, scale, mean, inv_std, dx, rows, n);");
-        by_rows(entry, "layer_norm_grad", rows, n, &body)
+        let body = format!(
+            "layer_norm_grad_rows<{t}, {s}, {}>(dy, x, scale, mean, inv_std, dx, rows, n);",
+            form.arguments()
+        );
+        by_rows(entry, "layer_norm_grad", rows, &form, &body)
     });
     Some(Lowering::of(sums.into_iter().chain(dx)).with_workspace(workspace))
 }
 
+/// The form of a row of the gradient, which reads three tensors.
+pub(crate) fn grad_row(dtype: DType, n: u64) -> RowForm {
+    RowForm::new(dtype, n, 3)
+}
+
 /// The launches of the gradients of scale and bias, results `first` and the next one of type `s`, and their
-/// workspace. `body` fills `partial`.
+/// workspace. `lead` has the statements that come first, and `dy` is the function that gives the gradient.
 pub(crate) fn affine(
     entry: Entry,
-    body: &str,
+    lead: &str,
+    dy: &str,
+    dtype: DType,
     [rows, n]: [u64; 2],
     s: &str,
     first: usize,
 ) -> (Vec<Launch>, u64) {
-    let groups = n.div_ceil(32);
+    let pack = grad_row(dtype, n).pack;
+    let groups = n.div_ceil(32 * pack);
     let parts = parts(groups, rows, 128);
-    let entry = entry.workspace(0, "f64", "partial").int("rows", rows).int("n", n).int("parts", parts);
-    let sums = entry.launch("layer_norm_affine", [blocks(groups * parts), 1, 1], BLOCK, body);
+    let entry = entry.workspace(0, "Total", "partial").int("rows", rows).int("n", n).int("parts", parts);
     let body = format!(
-        "f64 scale = 0, bias = 0;\nfor (i64 p = 0; p < parts; ++p) {{\n\
-         scale += partial[(i64)i * parts + p];\n\
-         bias += partial[((i64)i + (i64)n) * parts + p];\n}}\ndscale[i] = down<{s}>((f32)scale);\n\
-         dbias[i] = down<{s}>((f32)bias);"
+        "{lead}layer_norm_affine<{}, {pack}>({dy}, x, mean, inv_std, partial, rows, n, parts);",
+        name(dtype)
     );
+    let sums = entry.launch("layer_norm_affine", [blocks(groups), parts as u32, 1], BLOCK, &body);
+    let body = format!("layer_norm_affine_parts<{s}>(partial, dscale, dbias, (i64)i, (i64)n, parts);");
     let finish = Entry::new()
-        .workspace(0, "f64", "partial")
+        .workspace(0, "Total", "partial")
         .result(first, s, "dscale")
         .result(first + 1, s, "dbias")
         .int("parts", parts)
         .each("layer_norm_affine_parts", n, &body);
     ([Some(sums), finish].into_iter().flatten().collect(), n.saturating_mul(parts).saturating_mul(16))
-}
-
-/// Batch, channels and elements of a plane.
-fn planes(x: &TensorType) -> Option<(u64, u64, u64)> {
-    let [batch, channels, plane @ ..] = x.shape.as_slice() else { return None };
-    Some((*batch, *channels, plane.iter().product()))
-}
-
-fn batch_norm_stats(call: &Call, epsilon: f32) -> Option<Lowering> {
-    let x = call.operands.first()?;
-    let (batch, channels, plane) = planes(x)?;
-    let t = name(x.dtype);
-    let entry = Entry::new()
-        .operand(0, t, "x")
-        .result(0, "f32", "mean")
-        .result(1, "f32", "var")
-        .result(2, "f32", "inv_std")
-        .int("batch", batch)
-        .int("channels", channels)
-        .int("plane", plane);
-    let epsilon = float(epsilon);
-    let body = format!("batch_norm_channel<{t}>(x, mean, var, inv_std, batch, channels, plane, {epsilon});");
-    Some(Lowering::of([by_rows(entry, "batch_norm_stats", channels, batch * plane, &body)]))
-}
-
-fn batch_norm(call: &Call) -> Option<Lowering> {
-    let x = call.operands.first()?;
-    let read = |operand: usize| {
-        let strides = if operand == 0 { strides(&x.shape) } else { channel(&x.shape) };
-        Read { from: format!("a{operand}"), strides }
-    };
-    let reads: Vec<Read> = (0..call.operands.len()).map(read).collect();
-    let names: Vec<String> = (0..reads.len()).map(|r| format!("x{r}")).collect();
-    Some(map_reads("batch_norm", call, &Body::of(expression(call.op, &names)?), &reads))
-}
-
-fn batch_norm_grad(call: &Call) -> Option<Lowering> {
-    let [_, x, scale, ..] = call.operands else { return None };
-    let (batch, channels, plane) = planes(x)?;
-    let (t, s) = (name(x.dtype), name(scale.dtype));
-    if channels == 0 {
-        return Some(Lowering::default());
-    }
-    // Before dx, which may lie in the bytes of dy or x.
-    let entry = of_normalised(t)
-        .result(1, s, "dscale")
-        .result(2, s, "dbias")
-        .workspace(0, "f32", "sums")
-        .int("batch", batch)
-        .int("channels", channels)
-        .int("plane", plane);
-    let body = format!(
-        "batch_norm_sums<{t}, {s}>(dy, x, mean, inv_std, dscale, dbias, sums, batch, channels, plane);"
-    );
-    let sums = by_rows(entry, "batch_norm_sums", channels, batch * plane, &body);
-    let entry = of_normalised(t)
-        .operand(2, s, "scale")
-        .buffer(Arg::Workspace(0), "f32", "sums")
-        .result(0, t, "dx")
-        .int("count", batch * plane)
-        .int("channels", channels)
-        .int("plane", plane);
-    let body = format!(
-        "const idx c = i / (idx)plane % (idx)channels;\n\
-         const f32 shift = sums[2 * c + 1] / (f32)count, slope = inv_std[c] * sums[2 * c] / (f32)count;\n\
-         dx[i] = down<{t}>(up(scale[c]) * inv_std[c] * (up(dy[i]) - shift - (up(x[i]) - mean[c]) * slope));"
-    );
-    let dx = entry.each("batch_norm_grad", x.numel(), &body);
-    Some(Lowering::of([Some(sums), dx].into_iter().flatten()).with_workspace(channels * 8))
 }

@@ -1,9 +1,9 @@
 //! 2-D pooling and its gradients.
 
-use memc_ir::{DType, OpKind};
+use memc_ir::OpKind;
 
 use crate::Call;
-use crate::kernel::{Arg, Entry, Lowering, name};
+use crate::kernel::{Entry, Lowering, blocks, name};
 
 /// A pooling window: kernel, strides, pads (top, left, bottom, right) and dilations.
 type Window<'a> = [&'a [u64]; 4];
@@ -18,7 +18,7 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
             let entry = Entry::new().operand(0, t, "x").result(0, t, "y").result(1, "i64", "indices");
             let (entry, axes) = axes(entry, [kernel, strides, pads, dilations], x, y)?;
             let body = format!(
-                "{axes}{}i64 at;\ny[i] = down<{t}>(winner(x + plane * in, h, w, row, col, at));\n\
+                "{axes}{}local at;\ny[i] = down<{t}>(winner(x + plane * in, h, w, row, col, at));\n\
                  indices[i] = plane * in + at;",
                 point("oh", "ow")
             );
@@ -51,8 +51,8 @@ pub(crate) fn lower(call: &Call) -> Option<Lowering> {
 /// Statements that find plane, row and column of element `i` of planes of `h` by `w`.
 fn point(h: &str, w: &str) -> String {
     format!(
-        "const i64 plane = (i64)i / ({h} * {w}), row = (i64)i / {w} % {h}, col = (i64)i % {w};\n\
-         (void)plane;\n"
+        "const idx line = i / (idx){w};\nconst i64 plane = (i64)(line / (idx){h});\n\
+         const local row = (local)(line % (idx){h}), col = (local)(i % (idx){w});\n(void)plane;\n"
     )
 }
 
@@ -65,6 +65,7 @@ fn axes(
     y: &[u64],
 ) -> Option<(Entry, String)> {
     let mut text = String::new();
+    let mut largest = 1u64;
     for (a, tag) in ["h", "w"].into_iter().enumerate() {
         let fields = [
             ("i", x.get(a + 2)?),
@@ -75,14 +76,20 @@ fn axes(
             ("a", pads.get(a + 2)?),
             ("o", y.get(a + 2)?),
         ];
+        let [size, kernel, stride, dilation, before, after, outputs] = fields.map(|(_, &value)| value);
+        // No position of a window lies further on.
+        let reach = [size, kernel.saturating_mul(dilation), outputs.saturating_mul(stride), before, after];
+        largest = largest.saturating_mul(reach.into_iter().fold(0, u64::saturating_add));
         let names: Vec<String> = fields.iter().map(|(field, _)| format!("{field}{tag}")).collect();
         for (name, &(_, &value)) in names.iter().zip(&fields) {
             entry = entry.int(name, value);
         }
-        text.push_str(&format!("const Axis {tag} = {{{}}};\n", names.join(", ")));
+        let names: Vec<String> = names.iter().map(|name| format!("(local){name}")).collect();
+        text.push_str(&format!("const Axis<local> {tag} = {{{}}};\n", names.join(", ")));
     }
     text.push_str("const i64 in = ih * iw;\n(void)in;\n");
-    Some((entry, text))
+    let local = if largest < 1 << 31 { "i32" } else { "i64" };
+    Some((entry, format!("typedef {local} local;\n{text}")))
 }
 
 fn grad(call: &Call, window: Window, share: &str) -> Option<Lowering> {
@@ -97,37 +104,34 @@ fn grad(call: &Call, window: Window, share: &str) -> Option<Lowering> {
     Some(Lowering::of(entry.each("pool_grad", dx.numel(), &body)))
 }
 
-/// Indices stay within their plane where operand and result have the same planes, as those of max_pool do: a
-/// thread goes through a plane. Otherwise one thread goes through all.
+/// Most elements of a plane that a warp sums at once, in shared memory: `BAND` of the device's text.
+const BAND: u64 = 4096;
+/// Most blocks of a launch along y.
+const MOST: u64 = 65535;
+
+/// Indices stay within their plane where operand and result have the same planes, as those of max_pool do.
+/// Otherwise all of the result is one plane.
 fn max_pool_grad(call: &Call) -> Option<Lowering> {
     let (dy, dx) = (call.operands.first()?, call.results.first()?);
+    if dx.numel() == 0 {
+        return Some(Lowering::default());
+    }
     let t = name(dx.dtype);
-    let product = |shape: &[u64]| shape.iter().product::<u64>();
     let planes = match (dy.shape.as_slice(), dx.shape.as_slice()) {
         ([n, c, _, _], [m, d, _, _]) if (n, c) == (m, d) => n * c,
         _ => 1,
     };
-    let planes = if planes == 0 { 1 } else { planes };
-    let is_rounded = matches!(dx.dtype, DType::F16 | DType::BF16);
-    let (sums, workspace) =
-        if is_rounded { (Arg::Workspace(0), product(&dx.shape) * 4) } else { (Arg::Result(0), 0) };
-    let zero = Entry::new().buffer(sums, "f32", "sums").each("zero", dx.numel(), "sums[i] = 0.0f;");
+    let plane = dx.numel() / planes;
+    let bands = plane.div_ceil(BAND);
     let entry = Entry::new()
         .operand(0, t, "dy")
         .operand(1, "i64", "indices")
-        .buffer(sums, "f32", "sums")
+        .result(0, t, "dx")
+        .int("planes", planes)
         .int("window", dy.numel() / planes)
-        .int("plane", dx.numel() / planes);
-    let body = "for (i64 j = (i64)i * window; j < ((i64)i + 1) * window; ++j) {\n\
-                const i64 at = indices[j];\n\
-                if (at >= (i64)i * plane && at < ((i64)i + 1) * plane) sums[at] += up(dy[j]);\n}";
-    let add =
-        if dx.numel() == 0 || dy.numel() == 0 { None } else { entry.each("max_pool_grad", planes, body) };
-    let narrow = Entry::new().buffer(sums, "f32", "sums").result(0, t, "dx");
-    let narrow = if is_rounded {
-        narrow.each("narrow", dx.numel(), &format!("dx[i] = down<{t}>(sums[i]);"))
-    } else {
-        None
-    };
-    Some(Lowering::of([zero, add, narrow].into_iter().flatten()).with_workspace(workspace))
+        .int("plane", plane)
+        .int("band", plane.div_ceil(bands));
+    let body = format!("max_pool_grad<{t}>(dy, indices, dx, planes, window, plane, band);");
+    let grid = [blocks(planes), bands.min(MOST) as u32, 1];
+    Some(Lowering::of([entry.launch("max_pool_grad", grid, 32, &body)]))
 }

@@ -80,12 +80,13 @@ fn product(
     let (entry, put) = put(entry, call, body, reads);
     let a_at = if trans_a { "t * m + i" } else { "i * k + t" };
     let b_at = if trans_b { "j * k + t" } else { "t * n + j" };
+    let idx = if y.numel() < 1 << 31 { "u32" } else { "u64" };
     let text = format!(
-        "typedef u64 idx;\n{}{put}for (idx z = blockIdx.z; z < (idx)batches; z += gridDim.z) {{\n{offsets}\
+        "typedef {idx} idx;\n{}{put}for (idx z = blockIdx.z; z < (idx)batches; z += gridDim.z) {{\n{offsets}\
          const {t}* lhs = a0 + o0;\nconst {t}* rhs = a1 + o1;\n\
-         tiled<{}, {trans_b}>(\n    m, n, 0, k, [=](i64 i, i64 t) {{ return up(lhs[{a_at}]); }},\n    \
+         tiled<{}, {trans_b}, i64>(\n    m, n, 0, k, [=](i64 i, i64 t) {{ return up(lhs[{a_at}]); }},\n    \
          [=](i64 t, i64 j) {{ return up(rhs[{b_at}]); }},\n    \
-         [=](i64 i, i64 j, f32 sum) {{ put((z * m + i) * n + j, {sum}); }});\n}}",
+         [=](i64 i, i64 j, f32 sum) {{ put((idx)(((i64)z * m + i) * n + j), {sum}); }});\n}}",
         body.before, !trans_a
     );
     let z = walk.len().clamp(1, SIDE) as u32;

@@ -6,6 +6,7 @@ use memc_ir::{OpKind, TensorType};
 use crate::Call;
 use crate::index_space::{IndexSpace, strides};
 use crate::kernel::{Arg, BLOCK, Entry, Lowering, blocks, name};
+use crate::rows::pack;
 
 /// Blocks that fill a device.
 const FULL: u64 = 512;
@@ -30,7 +31,8 @@ pub(crate) fn row_block(n: u64) -> u32 {
     wanted.next_power_of_two().clamp(32, BLOCK)
 }
 
-/// Parts that each of `units` folds of `count` elements is cut into, at least `least` elements to a part.
+/// Parts that each of `units` folds of `count` elements is cut into, at least `least` elements to a part; no
+/// more than a grid has along y.
 pub(crate) fn parts(units: u64, count: u64, least: u64) -> u64 {
     (FULL / units.max(1)).min(count / least).max(1)
 }
@@ -51,34 +53,40 @@ fn reduce(x: &TensorType, y: &TensorType, axes: &[u64], kind: &str) -> Lowering 
     if results == 0 {
         return Lowering::default();
     }
-    let units = if rows { results } else { results.div_ceil(32) };
+    let most = pack(x.dtype, 0);
+    let (inner, outer) = if rows { (&along, &kept) } else { (&kept, &along) };
+    let pack = outer.step(inner.neighbours(most));
+    let units = if rows { results } else { results.div_ceil(32 * pack) };
     let parts = parts(units, count, if rows { 2048 } else { 128 });
     let rule = format!("{kind}<{}>", name(x.dtype));
+    let acc = format!("typename {rule}::Acc");
     let entry = Entry::new()
         .operand(0, name(x.dtype), "x")
         .result(0, name(y.dtype), "y")
-        .workspace(0, &format!("typename {rule}::Acc"), "partial")
+        .workspace(0, &acc, "partial")
         .int("results", results)
-        .int("count", count)
-        .int("parts", parts);
+        .int("count", count);
     let (entry, kept) = kept.offsets(entry, "k", "p");
     let (entry, along) = along.offsets(entry, "r", "p");
     let idx = if x.numel() < 1 << 31 { "u32" } else { "u64" };
-    let (form, block) = if rows { ("reduce_rows", row_block(count)) } else { ("reduce_columns", BLOCK) };
+    let (form, block) =
+        if rows { ("reduce_rows", row_block(count / pack * 4)) } else { ("reduce_columns", BLOCK) };
     let body = format!(
         "typedef {idx} idx;\nauto kept = [=](i64 at) {{\nconst idx p = (idx)at;\n(void)p;\n\
          {kept}return k0;\n}};\n\
          auto along = [=](i64 at) {{\nconst idx p = (idx)at;\n(void)p;\n{along}return r0;\n}};\n\
-         {form}<{rule}>(x, y, partial, results, count, parts, kept, along);"
+         {form}<{rule}, {pack}>(x, y, partial, results, count, kept, along);"
     );
-    let first = entry.launch("reduce", [blocks(units * parts), 1, 1], block, &body);
+    let first = entry.launch("reduce", [blocks(units), parts as u32, 1], block, &body);
     let second = (parts > 1).then(|| {
+        let body = format!("reduce_parts<{rule}>(y, partial, i, results, count, parts);");
         Entry::new()
             .result(0, name(y.dtype), "y")
-            .buffer(Arg::Workspace(0), &format!("typename {rule}::Acc"), "partial")
+            .buffer(Arg::Workspace(0), &acc, "partial")
+            .int("results", results)
             .int("count", count)
             .int("parts", parts)
-            .each("reduce_parts", results, &format!("reduce_parts<{rule}>(y, partial, i, count, parts);"))
+            .each("reduce_parts", results, &body)
     });
     let workspace = if parts > 1 { results.saturating_mul(parts).saturating_mul(8) } else { 0 };
     Lowering::of([Some(first), second.flatten()].into_iter().flatten()).with_workspace(workspace)

@@ -6,6 +6,7 @@ use memc_ir::{DType, OpKind, TensorType};
 use crate::Call;
 use crate::index_space::{IndexSpace, broadcast, strides};
 use crate::kernel::{Entry, Launch, Lowering, raw};
+use crate::rows::pack;
 
 /// Data movement; `None` for every other op.
 pub(crate) fn lower(call: &Call) -> Option<Lowering> {
@@ -63,8 +64,12 @@ fn moved(
         .result(0, raw(dtype), "y")
         .int("first_x", first_x)
         .int("first_y", first_y);
-    let (entry, text) = walk.offsets(entry, "o", "i");
-    entry.each("move", walk.len(), &format!("{text}y[first_y + o1] = x[first_x + o0];"))
+    let most = pack(dtype, first_x.unsigned_abs() | first_y.unsigned_abs());
+    let n = walk.neighbours(most);
+    let (entry, text) = walk.offsets(entry, "o", "at");
+    let body =
+        format!("const idx at = i * {n};\n{text}put(y + (first_y + o1), pack<{n}>(x + (first_x + o0)));");
+    entry.each_pack("move", walk.len(), n, &body)
 }
 
 fn concat(call: &Call, y: &TensorType, axis: usize) -> Option<Lowering> {

@@ -9,6 +9,8 @@
 mod cases;
 #[path = "../../../ir/kernels/tests/common/mod.rs"]
 mod common;
+#[path = "ptx/mod.rs"]
+mod ptx;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -18,6 +20,8 @@ use std::time::Instant;
 use memc_cuda::{Kernel, MOST_UPDATES, lower, program, updates};
 use memc_gpu::{Arch, GpuError, Nvrtc};
 use memc_ir::TensorType;
+
+use crate::ptx::stats::{Stats, stats};
 
 /// Kernels of a translation unit.
 const UNIT: usize = 24;
@@ -46,6 +50,15 @@ fn kernels() -> Vec<Kernel> {
             kernels.insert(launch.kernel.name.clone(), launch.kernel);
         }
     }
+    kernels.into_values().collect()
+}
+
+/// The distinct kernels of ops as networks have them.
+fn kernels_of_networks() -> Vec<Kernel> {
+    let lowered = ptx::calls::all().into_iter().map(|(op, types)| lower(&op, &types).unwrap());
+    let launches = lowered.flat_map(|lowering| lowering.launches);
+    let kernels: BTreeMap<String, Kernel> =
+        launches.map(|launch| (launch.kernel.name.clone(), launch.kernel)).collect();
     kernels.into_values().collect()
 }
 
@@ -84,7 +97,8 @@ fn compile(nvrtc: Nvrtc, units: &[(Arch, &[Kernel])]) -> (usize, Vec<String>) {
 fn every_kernel_compiles_for_real_architectures() {
     let Some(nvrtc) = nvrtc() else { return };
     let kernels = kernels();
-    let archs = [(7, 5), (8, 0), (9, 0)].map(|(major, minor)| Arch { major, minor });
+    // For 9.0 the tests of their figures compile them.
+    let archs = [(7, 5), (8, 0)].map(|(major, minor)| Arch { major, minor });
     let known = nvrtc.architectures().unwrap();
     let unknown: Vec<&Arch> = archs.iter().filter(|arch| !known.contains(arch)).collect();
     assert!(unknown.is_empty(), "NVRTC {} does not know {unknown:?}, but {known:?}", nvrtc.version());
@@ -100,6 +114,105 @@ fn every_kernel_compiles_for_real_architectures() {
         archs.len(),
         start.elapsed().as_secs_f64()
     );
+}
+
+/// Distinct kernels with their figures on the architecture of an H100.
+fn figures(nvrtc: Nvrtc, mut kernels: Vec<Kernel>) -> Vec<(Kernel, Stats)> {
+    kernels.sort();
+    kernels.dedup();
+    let all = Mutex::new(BTreeMap::new());
+    let next = AtomicUsize::new(0);
+    let units: Vec<&[Kernel]> = kernels.chunks(UNIT).collect();
+    let work = || {
+        while let Some(unit) = units.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let inspection = nvrtc.inspect(&program(*unit), Arch { major: 9, minor: 0 }).unwrap();
+            all.lock().unwrap().append(&mut stats(&inspection));
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..THREADS).for_each(|_| drop(scope.spawn(work)));
+    });
+    let mut all = all.into_inner().unwrap();
+    let mut figures = |kernel: Kernel| {
+        let stats = all.remove(&kernel.name).unwrap_or_else(|| panic!("no figures of {}", kernel.name));
+        (kernel, stats)
+    };
+    kernels.into_iter().map(&mut figures).collect()
+}
+
+/// Kernels whose text has one of these may have what others may not.
+struct Exception {
+    texts: &'static [&'static str],
+    #[expect(dead_code, reason = "for who reads the list")]
+    why: &'static str,
+}
+
+/// 64-bit divisions in loops.
+const DIVIDE: &[Exception] = &[
+    Exception { texts: &["op_div("], why: "the op divides integers" },
+    Exception {
+        texts: &["ReduceMean<i", "ReduceMean<u"],
+        why: "a mean of integers divides once for each result",
+    },
+];
+
+/// Local memory.
+const SPILL: &[Exception] = &[
+    Exception { texts: &["sinf(", "cosf("], why: "CUDA's reduction of large arguments has a table" },
+    Exception { texts: &["normal("], why: "CUDA's sine of f64 has one, too" },
+];
+
+/// Loads of less than 16 bytes, where rows allow more.
+const NARROW: &[Exception] = &[
+    Exception { texts: &["_parts<", "_parts("], why: "joins few numbers" },
+    Exception {
+        texts: &["counted<", "total_loss<", "gather_grad_ends("],
+        why: "one block reads few numbers",
+    },
+    Exception { texts: &["report_index("], why: "an index of 8 bytes for each thread" },
+    Exception { texts: &["atomicAdd("], why: "an index of 8 bytes for each thread" },
+    Exception { texts: &["four("], why: "16-bit elements are made by fours, which share random words" },
+];
+
+fn is_excepted(source: &str, exceptions: &[Exception]) -> bool {
+    exceptions.iter().flat_map(|e| e.texts).any(|text| source.contains(text))
+}
+
+/// Registers that leave room for three blocks of 256 threads on a multiprocessor, as the kernels' bounds ask.
+const REGISTERS: u32 = 80;
+
+/// The kernels of which something holds, said in one line.
+fn those(all: &[(Kernel, Stats)], what: &str, holds: impl Fn(&Stats) -> bool) -> Vec<String> {
+    let found: Vec<&(Kernel, Stats)> = all.iter().filter(|(_, stats)| holds(stats)).collect();
+    eprintln!("{} of {} kernels {what}", found.len(), all.len());
+    found.iter().map(|(kernel, _)| kernel.source.clone()).collect()
+}
+
+fn assert_excepted(sources: &[String], exceptions: &[Exception]) {
+    let wrong: Vec<&str> =
+        sources.iter().map(String::as_str).filter(|source| !is_excepted(source, exceptions)).collect();
+    assert!(wrong.is_empty(), "{} kernels:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn no_kernel_divides_in_a_loop_or_spills() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let all = figures(nvrtc, [kernels(), kernels_of_networks()].concat());
+    let divide = those(&all, "divide 64-bit integers in a loop", |stats| stats.divisions > 0);
+    let spill = those(&all, "have local memory", |stats| stats.local > 0);
+    let large = those(&all, "have more than 80 registers", |stats| stats.registers > REGISTERS);
+    assert_excepted(&divide, DIVIDE);
+    assert_excepted(&spill, SPILL);
+    assert_excepted(&large, &[]);
+}
+
+#[test]
+fn rows_that_allow_it_are_read_by_16_bytes() {
+    let Some(nvrtc) = nvrtc() else { return };
+    let all = figures(nvrtc, kernels_of_networks());
+    // Beside a pack may stand numbers of a channel, or an index.
+    let narrow = those(&all, "read most of their rows by less than 16 bytes", |s| s.wide_share() < 0.5);
+    assert_excepted(&narrow, NARROW);
 }
 
 /// A text that is wrong is refused in the compiler's words, with the line.

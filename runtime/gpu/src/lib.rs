@@ -41,4 +41,4 @@ pub use error::GpuError;
 pub use locate::{Libraries, Library, NotFound, Search, Status, VARIABLE};
 pub use memc_cuda::{Addend, Convolution, Epilogue, LibraryCall, Pass, Product};
 pub use memc_ir::{Space, Stream};
-pub use nvrtc::{Arch, Nvrtc};
+pub use nvrtc::{Arch, Inspection, Nvrtc};

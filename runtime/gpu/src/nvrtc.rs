@@ -17,6 +17,8 @@ const SYMBOLS: &[&str] = &[
     "nvrtcGetCUBINSize",
     "nvrtcGetErrorString",
     "nvrtcGetNumSupportedArchs",
+    "nvrtcGetPTX",
+    "nvrtcGetPTXSize",
     "nvrtcGetProgramLog",
     "nvrtcGetProgramLogSize",
     "nvrtcGetSupportedArchs",
@@ -25,8 +27,8 @@ const SYMBOLS: &[&str] = &[
 
 /// Options besides the architecture. Products and sums are rounded one by one, as on the CPU, except where a
 /// kernel asks for a fused one.
-const OPTIONS: &[&str] = &["--std=c++17", "--fmad=false"];
-/// Most bytes of a compiler's log that an error carries.
+const OPTIONS: &[&str] = &["--std=c++17", "--fmad=false", "--disable-warnings"];
+/// Most characters of a compiler's log that an error carries.
 const LOG: usize = 4000;
 
 /// A compute capability, such as 9.0.
@@ -48,6 +50,17 @@ impl fmt::Display for Arch {
 #[derive(Clone, Copy, Debug)]
 pub struct Nvrtc {
     version: (i32, i32),
+}
+
+/// A compiled translation unit, with what the compiler says of it.
+#[derive(Clone, Debug)]
+pub struct Inspection {
+    /// Machine code.
+    pub image: Vec<u8>,
+    /// PTX of all kernels.
+    pub ptx: String,
+    /// What `ptxas --verbose` says of each kernel: registers, stack, spills, shared memory.
+    pub log: String,
 }
 
 /// A program that the compiler holds.
@@ -121,58 +134,76 @@ impl Nvrtc {
     ///
     /// # Errors
     /// [`GpuError::Compile`] with the compiler's words where the text is wrong, [`GpuError::Call`] otherwise.
-    #[allow(unsafe_code, reason = "NVRTC is a C library")]
     pub fn compile(&self, text: &str, arch: Arch) -> Result<Vec<u8>, GpuError> {
-        let no_zeros = |_| GpuError::Compile { log: "the text has a zero byte".to_owned() };
-        let text = CString::new(text).map_err(no_zeros)?;
-        let arch = CString::new(format!("--gpu-architecture={arch}")).map_err(no_zeros)?;
-        let options = OPTIONS.iter().map(|option| CString::new(*option)).collect::<Result<Vec<_>, _>>();
-        let options = options.map_err(no_zeros)?;
-        let options: Vec<*const c_char> =
-            std::iter::once(&arch).chain(&options).map(|o| o.as_ptr()).collect();
-        let mut program = Program(null_mut());
-        // SAFETY: the text is terminated and copied; there are no headers.
-        let result = unsafe {
-            sys::nvrtcCreateProgram(&mut program.0, text.as_ptr(), c"memrun.cu".as_ptr(), 0, null(), null())
-        };
-        done("nvrtcCreateProgram", result)?;
-        // Options are few.
-        let count = c_int::try_from(options.len()).unwrap_or(0);
-        // SAFETY: the program exists, and so do the options, `count` terminated texts.
-        let result = unsafe { sys::nvrtcCompileProgram(program.0, count, options.as_ptr()) };
-        if result == sys::nvrtcResult::NVRTC_ERROR_COMPILATION {
-            return Err(GpuError::Compile { log: program.log() });
-        }
-        done("nvrtcCompileProgram", result)?;
-        let mut size = 0;
-        // SAFETY: the program is compiled; an integer to write.
-        done("nvrtcGetCUBINSize", unsafe { sys::nvrtcGetCUBINSize(program.0, &mut size) })?;
-        let mut image = vec![0u8; size];
-        // SAFETY: as many bytes to write as the call before has announced.
-        done("nvrtcGetCUBIN", unsafe { sys::nvrtcGetCUBIN(program.0, image.as_mut_ptr().cast()) })?;
-        Ok(image)
+        program(text, arch, OPTIONS)?.bytes("nvrtcGetCUBIN", sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN)
+    }
+
+    /// Machine code of one translation unit, its PTX, and its resources on `arch`.
+    ///
+    /// # Errors
+    /// Those of [`Nvrtc::compile`].
+    pub fn inspect(&self, text: &str, arch: Arch) -> Result<Inspection, GpuError> {
+        let program = program(text, arch, &[OPTIONS, &["--ptxas-options=-v"]].concat())?;
+        let ptx = program.bytes("nvrtcGetPTX", sys::nvrtcGetPTXSize, sys::nvrtcGetPTX)?;
+        let ptx = String::from_utf8_lossy(&ptx).trim_end_matches('\0').to_owned();
+        Ok(Inspection { image: program.image()?, ptx, log: program.log() })
     }
 }
 
+/// A compiled translation unit.
+#[allow(unsafe_code, reason = "NVRTC is a C library")]
+fn program(text: &str, arch: Arch, options: &[&str]) -> Result<Program, GpuError> {
+    let no_zeros = |_| GpuError::Compile { log: "the text has a zero byte".to_owned() };
+    let text = CString::new(text).map_err(no_zeros)?;
+    let arch = CString::new(format!("--gpu-architecture={arch}")).map_err(no_zeros)?;
+    let options = options.iter().map(|option| CString::new(*option)).collect::<Result<Vec<_>, _>>();
+    let options = options.map_err(no_zeros)?;
+    let options: Vec<*const c_char> = std::iter::once(&arch).chain(&options).map(|o| o.as_ptr()).collect();
+    let mut program = Program(null_mut());
+    // SAFETY: the text is terminated and copied; there are no headers.
+    let result = unsafe {
+        sys::nvrtcCreateProgram(&mut program.0, text.as_ptr(), c"memrun.cu".as_ptr(), 0, null(), null())
+    };
+    done("nvrtcCreateProgram", result)?;
+    // Options are few.
+    let count = c_int::try_from(options.len()).unwrap_or(0);
+    // SAFETY: the program exists, and so do the options, `count` terminated texts.
+    let result = unsafe { sys::nvrtcCompileProgram(program.0, count, options.as_ptr()) };
+    if result == sys::nvrtcResult::NVRTC_ERROR_COMPILATION {
+        let log: String = program.log().chars().take(LOG).collect();
+        return Err(GpuError::Compile { log: log.trim_end().to_owned() });
+    }
+    done("nvrtcCompileProgram", result)?;
+    Ok(program)
+}
+
 impl Program {
-    /// Messages of the compiler, cut.
+    fn image(&self) -> Result<Vec<u8>, GpuError> {
+        self.bytes("nvrtcGetCUBIN", sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN)
+    }
+
+    /// What a pair of functions returns: the number of bytes, and the bytes.
     #[allow(unsafe_code, reason = "NVRTC is a C library")]
-    fn log(&self) -> String {
+    fn bytes(
+        &self,
+        function: &'static str,
+        length: unsafe fn(sys::nvrtcProgram, *mut usize) -> sys::nvrtcResult,
+        get: unsafe fn(sys::nvrtcProgram, *mut c_char) -> sys::nvrtcResult,
+    ) -> Result<Vec<u8>, GpuError> {
         let mut size = 0;
         // SAFETY: the program exists; an integer to write.
-        if done("nvrtcGetProgramLogSize", unsafe { sys::nvrtcGetProgramLogSize(self.0, &mut size) }).is_err()
-        {
-            return String::new();
-        }
+        done(function, unsafe { length(self.0, &mut size) })?;
         let mut bytes = vec![0u8; size];
         // SAFETY: as many bytes to write as the call before has announced.
-        if done("nvrtcGetProgramLog", unsafe { sys::nvrtcGetProgramLog(self.0, bytes.as_mut_ptr().cast()) })
-            .is_err()
-        {
-            return String::new();
-        }
+        done(function, unsafe { get(self.0, bytes.as_mut_ptr().cast()) })?;
+        Ok(bytes)
+    }
+
+    /// Messages of the compiler.
+    fn log(&self) -> String {
+        let log = self.bytes("nvrtcGetProgramLog", sys::nvrtcGetProgramLogSize, sys::nvrtcGetProgramLog);
+        let mut bytes = log.unwrap_or_default();
         bytes.retain(|&b| b != 0);
-        bytes.truncate(LOG);
         String::from_utf8_lossy(&bytes).trim_end().to_owned()
     }
 }

@@ -3,12 +3,73 @@
 FN u64 thread_in_grid() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 FN u64 threads_in_grid() { return (u64)gridDim.x * blockDim.x; }
 
-// Four neighbours, read and written at once.
-template <class T> struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) Four {
-  T of[4];
+// `W` neighbours, read and written at once: 16 bytes by one instruction.
+template <class T, u32 W> struct alignas(sizeof(T) * W < 16 ? sizeof(T) * W : 16) Pack {
+  T of[W];
 };
-template <class T> FN Four<T> four(const T* from) { return *(const Four<T>*)from; }
-template <class T> FN void put(T* to, const Four<T>& x) { *(Four<T>*)to = x; }
+template <class T> using Four = Pack<T, 4>;
+
+struct alignas(16) Quad { u32 of[4]; };
+
+template <u32 W, class T> FN Pack<T, W> pack(const T* from) {
+  Pack<T, W> x;
+#ifndef MEMC_EMULATED
+  // Of narrow elements the compiler loads four at a time by itself.
+  if constexpr (sizeof(x) % 16 == 0) {
+    Quad quads[sizeof(x) / 16];
+#pragma unroll
+    for (u32 q = 0; q < sizeof(x) / 16; ++q) quads[q] = ((const Quad*)from)[q];
+    memcpy(&x, quads, sizeof(x));
+    return x;
+  }
+#endif
+  x = *(const Pack<T, W>*)from;
+  return x;
+}
+template <class T, u32 W> FN void put(T* to, const Pack<T, W>& x) {
+#ifndef MEMC_EMULATED
+  if constexpr (sizeof(x) % 16 == 0) {
+    Quad quads[sizeof(x) / 16];
+    memcpy(quads, &x, sizeof(x));
+#pragma unroll
+    for (u32 q = 0; q < sizeof(x) / 16; ++q) ((Quad*)to)[q] = quads[q];
+    return;
+  }
+#endif
+  *(Pack<T, W>*)to = x;
+}
+template <class T> FN Four<T> four(const T* from) { return pack<4>(from); }
+
+// Positions `begin`, `begin + step`, ... below `end`. With `K` above zero there are at most `K` of them, which `hold` has
+// loaded and `sweep` uses. Otherwise `sweep` loads `N` of them and then uses them. `load` and `use` get a position and the
+// number of its place.
+constexpr u32 AHEAD = 4;
+// Loads ahead of packs of `w` elements, each with sums of its own: no more than registers allow.
+FN constexpr u32 ahead_of(u32 w) { return w > 4 ? 2 : AHEAD; }
+FN constexpr u32 places(u32 k) { return k > 0 ? k : AHEAD; }
+
+template <u32 K, class F> FN void hold(i64 begin, i64 step, i64 end, const F& load) {
+#pragma unroll
+  for (u32 k = 0; k < K; ++k) {
+    i64 p = begin + k * step;
+    if (p < end) load(p, k);
+  }
+}
+template <u32 K, u32 N = AHEAD, class L, class U> FN void sweep(i64 begin, i64 step, i64 end, const L& load, const U& use) {
+  if constexpr (K > 0) {
+    hold<K>(begin, step, end, use);
+  } else {
+    i64 p = begin;
+    for (; p + (N - 1) * step < end; p += N * step) {
+#pragma unroll
+      for (u32 k = 0; k < N; ++k) load(p + k * step, k);
+#pragma unroll
+      for (u32 k = 0; k < N; ++k) use(p + k * step, k);
+    }
+    hold<N>(p, step, end, load);
+    hold<N>(p, step, end, use);
+  }
+}
 
 struct Sum {
   template <class A> static __device__ A join(A a, A b) { return op_add(a, b); }
@@ -17,10 +78,18 @@ struct Max {
   template <class A> static __device__ A join(A a, A b) { return op_max(a, b); }
 };
 
+// The value of the thread whose lane differs in the bits of `away`.
+template <class A> FN A across(A v, int away) { return __shfl_xor_sync(0xffffffffu, v, away); }
+#if MEMC_SLOW_F64
+FN Total across(Total v, int away) { return Total{across(v.high, away), across(v.low, away)}; }
+#else
+FN Total across(Total v, int away) { return Total{across(v.sum, away)}; }
+#endif
+
 // The fold of one value of each thread, the same in all threads: a tree in each warp, then warps in order.
 template <class Op, class A> FN A block_fold(A v) {
   __shared__ A parts[32];
-  for (int away = 16; away > 0; away >>= 1) v = Op::join(v, __shfl_xor_sync(0xffffffffu, v, away));
+  for (int away = 16; away > 0; away >>= 1) v = Op::join(v, across(v, away));
   __syncthreads();
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
   __syncthreads();

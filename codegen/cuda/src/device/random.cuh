@@ -3,6 +3,12 @@
 
 struct Words { u32 of[4]; };
 
+// Word `at`, without an index into registers.
+FN u32 pick(const Words& words, u32 at) {
+  u32 low = at & 1 ? words.of[1] : words.of[0], high = at & 1 ? words.of[3] : words.of[2];
+  return at & 2 ? high : low;
+}
+
 FN Words philox(u64 index, u32 stream, u64 step, u64 seed) {
   u32 a = (u32)index, b = (u32)(index >> 32) | (u32)(step >> 32) << 16, c = stream, d = (u32)step;
   u32 low = (u32)seed, high = (u32)(seed >> 32);

@@ -16,10 +16,12 @@ struct bf16 { u16 bits; };
 struct b8 { u8 bits; };
 
 #define FN static __device__ __forceinline__
+#define FN_MEMBER __device__ __forceinline__
 
 FN f32 of_bits(u32 bits) { return __uint_as_float(bits); }
 FN u32 to_bits(f32 x) { return __float_as_uint(x); }
 FN bool is_nan(f32 x) { return x != x; }
+FN bool is_finite(f32 x) { return (to_bits(x) & 0x7f800000u) != 0x7f800000u; }
 FN f32 infinity() { return of_bits(0x7f800000u); }
 
 #ifndef MEMC_EMULATED
@@ -142,7 +144,6 @@ FN f32 op_div(f32 a, f32 b) { return a / b; }
 FN f32 op_pow(f32 a, f32 b) { return b == 2.0f ? a * a : powf(a, b); }
 FN f32 op_min(f32 a, f32 b) { return a < b || is_nan(a) ? a : b; }
 FN f32 op_max(f32 a, f32 b) { return a > b || is_nan(a) ? a : b; }
-FN f64 op_add(f64 a, f64 b) { return a + b; }
 FN u64 op_add(u64 a, u64 b) { return a + b; }
 
 FN f32 op_sigmoid(f32 x) { return 1.0f / (1.0f + expf(-x)); }

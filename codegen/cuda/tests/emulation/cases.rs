@@ -4,9 +4,11 @@
 use memc_ir::attr::{F32, Reduction, ScatterMode};
 use memc_ir::{DType, OpKind};
 
+use memc_kernels::interp::Tensor;
+
 use crate::common::{Random, Sample, chains, norms, samples};
 
-fn push(all: &mut Vec<Sample>, op: OpKind, operands: Vec<memc_kernels::interp::Tensor>) {
+fn push(all: &mut Vec<Sample>, op: OpKind, operands: Vec<Tensor>) {
     all.push(Sample { op, operands });
 }
 
@@ -203,6 +205,16 @@ fn indices(r: &mut Random, all: &mut Vec<Sample>) {
     push(all, OpKind::Gather { axis: 0 }, vec![data, index.clone()]);
     let dy = r.f32(&[count, width]);
     push(all, OpKind::GatherGrad { axis: 0, dim: rows as i64 }, vec![index, dy]);
+    // Many indices: most rows are named by few of them, some by none, one by more than are sorted.
+    for (dtype, width) in [(DType::F32, width), (DType::F32, 4 * rows), (DType::F16, 16)] {
+        let (rows, few, often) = (extent(r, 100, 400), extent(r, 800, 1500), extent(r, 280, 500));
+        let count = few + often;
+        let any = |r: &mut Random| r.below(2 * rows) as i64 - rows as i64;
+        let index: Vec<i64> = (0..count).map(|j| if j % 3 == 0 { 7 } else { any(r) }).collect();
+        let index = Tensor::i64(&[count], &index).unwrap();
+        let dy = r.tensor(dtype, &[2, count, width]);
+        push(all, OpKind::GatherGrad { axis: 1, dim: rows as i64 }, vec![index, dy]);
+    }
     for dtype in [DType::F32, DType::F16, DType::I64] {
         let x = r.tensor(dtype, &[rows, width.min(70), 3]);
         push(all, OpKind::TopK { axis: 1, k: (width.min(70) / 2) as i64, smallest: false }, vec![x.clone()]);

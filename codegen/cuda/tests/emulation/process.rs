@@ -33,7 +33,7 @@ const FLAGS: &[&str] = &[
     "-fno-sanitize-recover=all",
 ];
 
-fn compile(folder: &Path, kernels: &BTreeMap<&str, (usize, &Kernel)>) -> PathBuf {
+fn compile(folder: &Path, flags: &[&str], kernels: &BTreeMap<&str, (usize, &Kernel)>) -> PathBuf {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/emulation");
     let mut units = vec![format!("#include \"shim.h\"\n{PREAMBLE}"); UNITS];
     for (index, kernel) in kernels.values() {
@@ -45,7 +45,7 @@ fn compile(folder: &Path, kernels: &BTreeMap<&str, (usize, &Kernel)>) -> PathBuf
     let mut compilers = Vec::new();
     let mut start = |from: PathBuf, to: PathBuf| {
         let mut command = Command::new("g++");
-        command.args(FLAGS).args(["-I", source, "-c", "-o"]).args([&to, &from]);
+        command.args(FLAGS).args(flags).args(["-I", source, "-c", "-o"]).args([&to, &from]);
         compilers.push(command.spawn().unwrap());
         objects.push(to);
     };
@@ -125,8 +125,9 @@ pub(crate) struct Outcome {
     pub(crate) reports: Vec<u64>,
 }
 
-/// Results of every job, in a folder of this name; `None` where there is no compiler.
-pub(crate) fn run(name: &str, jobs: &[Job]) -> Option<Vec<Outcome>> {
+/// Results of every job, in a folder of this name, compiled with further flags; `None` where there is no
+/// compiler.
+pub(crate) fn run(name: &str, flags: &[&str], jobs: &[Job]) -> Option<Vec<Outcome>> {
     if !has_compiler() {
         return None;
     }
@@ -138,7 +139,7 @@ pub(crate) fn run(name: &str, jobs: &[Job]) -> Option<Vec<Outcome>> {
         let (_, same) = kernels.entry(&launch.kernel.name).or_insert((next, &launch.kernel));
         assert_eq!(same.source, launch.kernel.source, "two texts with one name");
     }
-    let program = compile(&folder, &kernels);
+    let program = compile(&folder, flags, &kernels);
     let mut script = Script::default();
     script.word(jobs.len() as u64);
     jobs.iter().for_each(|job| script.job(job, &kernels));

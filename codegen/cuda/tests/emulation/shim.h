@@ -18,7 +18,7 @@
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __shared__ static
-#define __launch_bounds__(threads)
+#define __launch_bounds__(threads, blocks)
 
 struct Index3 {
   unsigned x, y, z;
@@ -221,7 +221,24 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
   return votes;
 }
 
+inline unsigned __match_any_sync(unsigned mask, unsigned value) {
+  if (mask != 0xffffffffu) emulation::fail("a vote of a part of a warp");
+  emulation::slots[emulation::current] = value;
+  emulation::wait(emulation::AT_EXCHANGE);
+  unsigned same = 0;
+  for (unsigned t = 0; t < 32; ++t) same |= (unsigned)(emulation::slots[emulation::current / 32 * 32 + t] == value) << t;
+  emulation::wait(emulation::AT_EXCHANGE);
+  return same;
+}
+
+inline void __syncwarp() { emulation::wait(emulation::AT_EXCHANGE); }
+
 // Threads take turns.
+inline unsigned atomicAdd(unsigned* at, unsigned value) {
+  unsigned old = *at;
+  *at += value;
+  return old;
+}
 inline unsigned long long atomicMin(unsigned long long* at, unsigned long long value) {
   unsigned long long old = *at;
   if (value < old) *at = value;

@@ -1,0 +1,79 @@
+//! How kernels cut rows, columns and channels: elements of a load, elements that a thread holds, threads, parts.
+
+use memc_ir::DType;
+
+use crate::kernel::BLOCK;
+use crate::reduce::parts;
+
+/// Bytes of the widest load.
+const WIDEST: u64 = 16;
+/// Most elements of one row that a thread holds in registers.
+const HELD: u64 = 16;
+
+/// Most neighbours that one load takes, where every row begins at a multiple of `n` elements.
+pub(crate) fn pack(dtype: DType, n: u64) -> u64 {
+    let mut elements = (WIDEST / dtype.bytes()).min(8);
+    while !n.is_multiple_of(elements) {
+        elements /= 2;
+    }
+    elements
+}
+
+/// A row of `n` elements, taken by one block.
+pub(crate) struct RowForm {
+    /// Elements of a load.
+    pub(crate) pack: u64,
+    /// Loads that a thread holds; zero where a row is too long for that and is read again for each pass.
+    pub(crate) held: u64,
+    /// Threads of the block.
+    pub(crate) block: u32,
+}
+
+impl RowForm {
+    /// Of rows of `tensors` tensors, whose elements are this type's.
+    pub(crate) fn new(dtype: DType, n: u64, tensors: u64) -> RowForm {
+        let pack = pack(dtype, n);
+        let packs = n / pack;
+        let held = packs.div_ceil(BLOCK.into());
+        let held = if held * pack * tensors <= 2 * HELD && held * pack <= HELD { held } else { 0 };
+        let threads = packs.div_ceil(held.max(1)).clamp(1, BLOCK.into()).next_multiple_of(32);
+        RowForm { pack, held, block: u32::try_from(threads).unwrap_or(BLOCK) }
+    }
+
+    /// Template arguments: elements of a load, and loads that a thread holds.
+    pub(crate) fn arguments(&self) -> String {
+        format!("{}, {}", self.pack, self.held)
+    }
+}
+
+/// A channel of a batch of planes, taken by blocks of [`BLOCK`] threads in parts.
+pub(crate) struct ChannelForm {
+    /// Elements of a load.
+    pub(crate) pack: u64,
+    /// Whether some threads take a plane by one load each, and the block several planes at once.
+    pub(crate) is_short: bool,
+    /// Those threads, a power of two.
+    pub(crate) lanes: u64,
+    /// Parts along the batch.
+    pub(crate) image_parts: u64,
+    /// Parts of each plane.
+    pub(crate) plane_parts: u64,
+}
+
+impl ChannelForm {
+    pub(crate) fn new(dtype: DType, [batch, channels, plane]: [u64; 3]) -> ChannelForm {
+        let pack = pack(dtype, plane);
+        let packs = plane / pack;
+        let is_short = packs <= BLOCK.into();
+        let lanes = if is_short { packs.next_power_of_two() } else { BLOCK.into() };
+        let at_once = u64::from(BLOCK) / lanes;
+        let wanted = parts(channels, batch.saturating_mul(plane), 4096);
+        let image_parts = wanted.min(batch.div_ceil(at_once)).max(1);
+        let plane_parts = (wanted / image_parts).min(packs / 1024).max(1);
+        ChannelForm { pack, is_short, lanes, image_parts, plane_parts }
+    }
+
+    pub(crate) fn parts(&self) -> u64 {
+        self.image_parts * self.plane_parts
+    }
+}
