@@ -12,9 +12,10 @@ use crate::values;
 /// The device of a model and the rewrites before planning. A problem names its own device.
 #[derive(Args, Clone)]
 pub(crate) struct Target {
-    /// Device whose times and limits apply to a model: one of `memc list devices`, such as a100-80g, or a
-    /// profile file (.json)
-    #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "cpu")]
+    /// Device whose times and limits apply to a model: one of `memc list devices`, such as a100-80g, a
+    /// profile file (.json), or auto: the GPU of this machine, by its measured profile or its name, and
+    /// without a GPU the cpu
+    #[arg(long, visible_alias = "profile", value_name = "PROFILE", default_value = "auto")]
     pub(crate) device: String,
     /// Keep every gradient as the model computes it, whatever it needs of the forward pass
     #[arg(hide_short_help = true, long)]

@@ -8,8 +8,42 @@ use memc_passes::{DeviceProfile, Judgement, PROFILES};
 use crate::error::Error;
 use crate::machine::read_text;
 
-/// The profile that a name stands for: a file's, where it ends in `.json`, or a built-in one.
+/// Name that stands for the device of this machine.
+pub const AUTO: &str = "auto";
+
+/// The device of this machine, as a name that [`find`] knows, and the line that tells people of it.
+///
+/// It is the first GPU's measured profile where that is kept, or the built-in one of its model, and otherwise
+/// the embedded CPU device.
+pub fn automatic() -> (String, String) {
+    chosen(memc_support::gpus().first().map(String::as_str), |path| path.is_file())
+}
+
+fn chosen(gpu: Option<&str>, exists: impl Fn(&Path) -> bool) -> (String, String) {
+    let Some(gpu) = gpu else {
+        return ("cpu".into(), "device: cpu (no NVIDIA GPU is here; --device plans for another)".into());
+    };
+    if let Some(kept) = memc_support::kept_profile(gpu).filter(|path| exists(path)) {
+        let name = kept.display().to_string();
+        return (name.clone(), format!("device: {name} (measured, {gpu})"));
+    }
+    if let Some(name) = memc_support::builtin_profile(gpu) {
+        let line = format!("device: {name} ({gpu}; memrun profile --device cuda --keep measures this one)");
+        return (name.into(), line);
+    }
+    let line = format!(
+        "device: cpu (no built-in profile is for {gpu}; give a similar one with --device, and measure with \
+         memrun profile --device cuda --keep)"
+    );
+    ("cpu".into(), line)
+}
+
+/// The profile that a name stands for: this machine's, where it is [`AUTO`], a file's, where it ends in
+/// `.json`, or a built-in one.
 pub fn find(name: &str) -> Result<Cow<'static, DeviceProfile>, Error> {
+    if name == AUTO {
+        return find(&automatic().0);
+    }
     if Path::new(name).extension().is_some_and(|e| e == "json") {
         return read(Path::new(name)).map(Cow::Owned);
     }
@@ -84,4 +118,25 @@ pub fn merge(mut profiles: Vec<DeviceProfile>) -> Result<(DeviceProfile, Judgeme
         return Err(Error::Model(format!("`{}` has no measured ops to learn from", profile.name)));
     };
     Ok((profile, judgement))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_device_of_the_machine_is_measured_or_known_or_the_cpu() {
+        let (name, line) = chosen(None, |_| false);
+        assert_eq!(name, "cpu");
+        assert!(line.contains("no NVIDIA GPU"), "{line}");
+        let (name, line) = chosen(Some("NVIDIA H100 80GB HBM3"), |_| false);
+        assert_eq!(name, "h100");
+        assert!(line.contains("NVIDIA H100 80GB HBM3"), "{line}");
+        let (name, line) = chosen(Some("NVIDIA H100 80GB HBM3"), |_| true);
+        assert!(name.ends_with("memc/profiles/nvidia-h100-80gb-hbm3.json"), "{name}");
+        assert!(line.contains("measured"), "{line}");
+        let (name, line) = chosen(Some("NVIDIA L4"), |_| false);
+        assert_eq!(name, "cpu");
+        assert!(line.contains("NVIDIA L4"), "{line}");
+    }
 }

@@ -31,7 +31,7 @@ pub struct Source {
 /// The device of a model, and the rewrites that a user may decline.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {
-    /// Name of a built-in profile, or path of a profile file (.json).
+    /// Name of a built-in profile, path of a profile file (.json), or [`device::AUTO`].
     pub device: String,
     /// Rewrites before planning.
     pub rewrites: Rewrites,
@@ -91,7 +91,13 @@ pub struct Model {
 impl Model {
     /// Imports a model and brings it to the reference point. Notes and warnings go to `watch`.
     pub fn read(source: &Source, target: &Target, watch: &dyn Watch) -> Result<Model, Error> {
-        let profile = device::find(&target.device)?;
+        let profile = if target.device == device::AUTO {
+            let (name, line) = device::automatic();
+            watch.event(Event::Note(&line));
+            device::find(&name)?
+        } else {
+            device::find(&target.device)?
+        };
         watch.event(Event::Stage("importing"));
         let imported = import(source)?;
         imported.notes.iter().for_each(|text| watch.event(Event::Note(text)));

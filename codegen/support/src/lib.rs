@@ -4,6 +4,7 @@
 //! - [`check_clash`]: refuses an output path that is an input or another output.
 //! - [`FileKind`]: says what a file in the wrong place is.
 //! - [`map`]: reads a file in place.
+//! - [`gpus`], [`kept_profile`], [`builtin_profile`]: this machine's GPUs, and the profiles for them.
 //! - [`printable`]: writes control characters out, before untrusted text reaches a terminal.
 //! - [`exit_now`], [`write_stderr`]: for the handler of a signal.
 //! - [`on_interrupt`], [`is_interrupted`]: call a handler when the process is asked to end.
@@ -13,6 +14,7 @@
 
 mod clash;
 mod exit;
+mod gpu;
 mod kind;
 mod map;
 mod printable;
@@ -22,6 +24,7 @@ mod trace;
 
 pub use clash::{PathClash, check_clash, is_same_file};
 pub use exit::{exit_now, write_stderr};
+pub use gpu::{builtin_profile, gpus, kept_profile, profile_name};
 pub use kind::FileKind;
 pub use map::map;
 pub use printable::printable;

@@ -1,0 +1,94 @@
+//! NVIDIA GPUs of this machine by name, and the profiles that plans for them are made with.
+
+use std::path::{Path, PathBuf};
+
+/// Where the driver describes its GPUs, a folder for each.
+const DRIVER: &str = "/proc/driver/nvidia/gpus";
+
+/// Model names of the GPUs that the driver lets this process see, in order of their bus addresses. Empty
+/// without a driver, and where `CUDA_VISIBLE_DEVICES` hides them all.
+pub fn gpus() -> Vec<String> {
+    #[allow(clippy::disallowed_methods, reason = "CUDA reads this variable, too")]
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES");
+    if visible.is_ok_and(|v| v.trim().is_empty() || v.trim().starts_with('-')) {
+        return Vec::new();
+    }
+    gpus_in(Path::new(DRIVER))
+}
+
+fn gpus_in(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    folders.sort();
+    let model = |folder: &PathBuf| {
+        let text = std::fs::read_to_string(folder.join("information")).ok()?;
+        Some(text.lines().find_map(|line| line.strip_prefix("Model:"))?.trim().to_owned())
+    };
+    folders.iter().filter_map(model).collect()
+}
+
+/// Name of the measured profile of a GPU: its model name as one word, such as `nvidia-h100-80gb-hbm3`.
+pub fn profile_name(gpu: &str) -> String {
+    let parts = gpu.split(|c: char| !c.is_ascii_alphanumeric()).filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join("-").to_ascii_lowercase()
+}
+
+/// File where the measured profile of a GPU is kept: `memc/profiles` in `XDG_DATA_HOME`, or in
+/// `~/.local/share`. `None` without a home.
+pub fn kept_profile(gpu: &str) -> Option<PathBuf> {
+    #[allow(clippy::disallowed_methods, reason = "the environment says where a user's data are")]
+    let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let data = variable("XDG_DATA_HOME").or_else(|| Some(variable("HOME")?.join(".local/share")))?;
+    Some(data.join("memc").join("profiles").join(format!("{}.json", profile_name(gpu))))
+}
+
+/// Name of the built-in profile of a GPU, where there is one for its model.
+pub fn builtin_profile(gpu: &str) -> Option<&'static str> {
+    let name = profile_name(gpu);
+    let has = |words: &[&str]| words.iter().all(|word| name.split('-').any(|part| part == *word));
+    // H100s of other forms have slower memory.
+    let known: [(&[&str], &str); 8] = [
+        (&["h200"], "h200"),
+        (&["h100", "80gb", "hbm3"], "h100"),
+        (&["a100", "80gb"], "a100-80g"),
+        (&["a100", "40gb"], "a100-40g"),
+        (&["v100", "sxm2", "16gb"], "v100-16g"),
+        (&["1080", "ti"], "gtx1080ti"),
+        (&["2080", "ti"], "rtx2080ti"),
+        (&["2080ti"], "rtx2080ti"),
+    ];
+    known.iter().find(|(words, _)| has(words)).map(|(_, profile)| *profile)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_read_in_order_of_their_addresses() {
+        let folder = tempfile::tempdir().unwrap();
+        for (address, model) in [("0000:81:00.0", "NVIDIA A100-SXM4-40GB"), ("0000:1b:00.0", "NVIDIA L4")] {
+            let gpu = folder.path().join(address);
+            std::fs::create_dir(&gpu).unwrap();
+            std::fs::write(gpu.join("information"), format!("Model: \t\t {model}\nIRQ:   \t\t 18\n"))
+                .unwrap();
+        }
+        std::fs::create_dir(folder.path().join("0000:00:00.0")).unwrap();
+        assert_eq!(gpus_in(folder.path()), ["NVIDIA L4", "NVIDIA A100-SXM4-40GB"]);
+        assert!(gpus_in(&folder.path().join("absent")).is_empty());
+    }
+
+    #[test]
+    fn models_have_the_profiles_of_their_kind_alone() {
+        let of = builtin_profile;
+        assert_eq!(of("NVIDIA H100 80GB HBM3"), Some("h100"));
+        assert_eq!(of("NVIDIA H100 PCIe"), None);
+        assert_eq!(of("NVIDIA H200"), Some("h200"));
+        assert_eq!(of("NVIDIA A100-SXM4-80GB"), Some("a100-80g"));
+        assert_eq!(of("NVIDIA A100-PCIE-40GB"), Some("a100-40g"));
+        assert_eq!(of("Tesla V100-SXM2-16GB"), Some("v100-16g"));
+        assert_eq!(of("NVIDIA GeForce GTX 1080 Ti"), Some("gtx1080ti"));
+        assert_eq!(of("NVIDIA GeForce RTX 2080"), None);
+        assert_eq!(profile_name("NVIDIA H100 80GB HBM3"), "nvidia-h100-80gb-hbm3");
+    }
+}
