@@ -27,9 +27,9 @@ FULL = {
     "accuracy": {f"{net}-{batch}": zoo(net, batch, optimizer) for net, batch, optimizer in (
         ("bert_base", 16, "adamw"), ("resnet50", 64, MOMENTUM), ("gpt2_small", 4, "adamw"), ("resnet18", 64, MOMENTUM),
         ("vit_b_16", 32, "adamw"), ("inception_v3", 32, MOMENTUM))},
-    # Arenas of the unplanned step, as `memc estimate` has them on the h100 profile: 23.7, 22.2, 18.2 and 19.9 GiB; modelled steps of
-    # 0.43, 0.54, 1.4 and 0.40 s. A host of 64 GiB is enough, and parameters are few enough to be drawn in half a minute (one
-    # core does 20 million a second, so that SwapAdvisor's wider networks would take minutes for each run).
+    # Arenas of the unplanned step, as `memc estimate --no-mem-rewrite` has them on the h100 profile: 42.9, 37.8, 43.6 and 31.1 GiB;
+    # modelled steps of 0.40, 0.52, 1.4 and 0.37 s. A host of 64 GiB is enough, and parameters are few enough to be drawn in half a
+    # minute (one core does 20 million a second, so that SwapAdvisor's wider networks would take minutes for each run).
     "ideal": {f"{net}-{batch}": zoo(net, batch, optimizer) for net, batch, optimizer in (
         ("resnet152", 256, MOMENTUM), ("bert_large", 32, "adamw"), ("inception_v4_4", 64, "sgd"), ("nasnet_a_r25", 16, "sgd"))},
 }

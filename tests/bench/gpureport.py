@@ -91,7 +91,7 @@ def of_sanitizer(rows, missing, about):
 
 def of_accuracy(rows, missing, about):
     errors = {row["cell"]: row["error_of_step"] for row in rows if "error_of_step" in row}
-    rows = [row for row in rows if row["share"]]
+    rows = [row for row in rows if row["share"] is not None]
     wrong = failed(rows) + [f"{cell}: {error:+.1%}" for cell, error in errors.items() if abs(error) > ERROR]
     budgets = {}
     for row in rows:
@@ -187,7 +187,7 @@ def judge(stage, rows, about, end):
             criteria[text] = verdict(f"there is no GPU: --device {about['device']}", [])
         elif about["quick"] and of["verdict"] in ("met", "reported"):
             criteria[text] = verdict("the plans are those of --quick", [], of["detail"])
-        elif about["quick"] and of["verdict"] == "not met" and stage not in ("bits", "sanitizer"):
+        elif about["quick"] and of["verdict"] == "not met" and stage not in ("smoke", "bits", "sanitizer"):
             criteria[text] = verdict("the plans are those of --quick", [], of["detail"])
     passed = bool(criteria) and all(c["verdict"] in ("met", "reported") for c in criteria.values())
     return {"stage": stage, **end, "passed": passed, "criteria": criteria}

@@ -86,7 +86,7 @@ def accuracy(rows):
     yield ["model", "budget", "simulated, ms", "measured, ms", "error", *METERED]
     for row in rows:
         error = f"{row['error_of_step']:+.2%}" if "error_of_step" in row else f"drift {row['drift']:+.2%}" if "drift" in row else ""
-        share = f"{row['share']} %" if row["share"] else "100 %, again"
+        share = f"{row['share']} %" if row["share"] is not None else "100 %, again"
         yield [row["model"], share, ms(row, "planned_ns"), ms(row), error, *metered(row)]
 
 
@@ -99,13 +99,14 @@ def throughput(rows):
     for model, share, of in dict.fromkeys((row["model"], row["share"], row["of"]) for row in rows):
         at = {row["who"]: row for row in rows if (row["model"], row["share"], row["of"]) == (model, share, of)}
         speed = {who: row["per_s"] for who, row in at.items() if "per_s" in row}
-        whole = next((row.get("per_s") for row in rows if (row["model"], row["who"], row["share"]) == (model, "memrun", 100)), None)
+        whole = next((row.get("per_s") for row in rows if [row[of] for of in ("model", "who", "share")] == [model, "memrun", 100]), None)
         cells = [model, "none" if share == 100 else f"{share:g} % of {'memrun' if of == 'memrun' else 'PyTorch'}'s peak"]
         cells.append(gib(next(iter(at.values()))["cap_bytes"]))
         cells += [told(at, "memrun"), f"{speed['memrun'] / whole:.3f}" if whole and "memrun" in speed else ""]
         cells += [told(at, who) for who in OTHERS]
         for default in (False, True):
-            best = max((speed[who] for who in speed if who not in ("memrun", "tuned") and who.startswith("default") == default), default=None)
+            held = [speed[who] for who in speed if who not in ("memrun", "tuned") and who.startswith("default") == default]
+            best = max(held, default=None)
             cells.append(f"{speed['memrun'] / best:.2f}" if best and "memrun" in speed else "")
         yield [*cells, *metered(at.get("memrun", {}))]
 
@@ -123,4 +124,5 @@ def ideal(rows):
     ratios = {row["cell"]: ratio for row, ratio in ideal_ratios(rows)}
     for row in rows:
         ratio = f"{ratios[row['cell']]:.1%}" if row["cell"] in ratios else ""
-        yield [row["model"], f"{100 / row['share']:.3g}", gib(row.get("arena_bytes")), gib(row.get("host_bytes")), ms(row), ratio, *metered(row)]
+        arenas = [gib(row.get(name)) for name in ("arena_bytes", "host_bytes")]
+        yield [row["model"], f"{100 / row['share']:.3g}", *arenas, ms(row), ratio, *metered(row)]
