@@ -24,6 +24,7 @@ accuracy    what memc says that a step takes, planned on that machine with the p
 bits        every plan of small models, ResNet-18, ResNet-50 and BERT, at 100, 60 and 40 % of the unplanned arena, captured as a graph
             and not, with poisoned memory, and beside an unplanned run on the same GPU: the same losses and states after
             `--steps` steps with another batch in each. And near the CPU's
+caps        the rest of throughput: smaller caps, and PyTorch with its search for algorithms
 sanitizer   compute-sanitizer's memcheck and racecheck on plans of the small models
 ideal       models of several times the cap beside themselves without one
 tf32        some of throughput in TF32

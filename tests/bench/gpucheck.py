@@ -64,7 +64,8 @@ if "--save" in line:
 steps = int(line[line.index("--steps") + 1])
 losses = [1.0] * (steps - 1) + [2.0 if wrong == "lies" else 1.0]
 print("a library says something")
-refused = {{"op": "conv", "library": "cuDNN", "reason": "NOT_SUPPORTED", "workspace_asked": 2 << 20, "workspace_allowed": 1 << 20}}
+refused = {{"op": "conv", "library": "cuDNN", "reason": "NOT_SUPPORTED", "operands": ["f32[2]", "f32[3]"],
+           "workspace_asked_bytes": 2 << 20, "workspace_allowed_bytes": 1 << 20}}
 print(json.dumps({{"step_ns": [9, 9] + [1] * (steps - 2), "losses": losses, "refused": [refused | {{"launches": 3}}]}}))
 """
 
@@ -312,10 +313,10 @@ class Runs(InFolder):
         self.prepared(("cnn_bn", 100), ("cnn_bn", 40), ("other", 100))
         short = self.folder / "short.py"
         short.write_text(f"import sys; sys.path.insert(0, {str(GPU.parent)!r}); sys.argv[0] = {str(GPU)!r}\n"
-                         "import gpu, gpusmoke; gpusmoke.STEP = 2; sys.exit(gpu.main())")
-        for wrong, last in (("--verify", "the last line"), ("--check-memory:hangs", "stopped after 2 s")):
+                         "import gpu, gpusmoke; gpusmoke.STEP = 4; sys.exit(gpu.main())")
+        for wrong, last in (("--verify", "the last line"), ("--check-memory:hangs", "stopped after 4 s")):
             self.results.unlink(missing_ok=True)
-            line = [sys.executable, short, "run", self.folder, "--device", "cpu", "--only", "smoke,bits"]
+            line = [sys.executable, short, "run", self.folder, "--device", "cpu", "--only", "smoke"]
             subprocess.run(line, capture_output=True, env={**os.environ, "STAND_IN_WRONG": wrong, "STAND_IN_LOG": str(self.folder / "log")})
             rows = [row for row in gpurows.load(self.folder).values() if row.get("stage") == "smoke" and "cell" in row]
             self.assertEqual(len(rows), 9)
@@ -324,7 +325,7 @@ class Runs(InFolder):
             self.assertEqual({row["error"].splitlines()[-1] for row in rows if row["cell"] in failed}, {last})
             self.assertIn("about to hang" if "hangs" in wrong else "first line", "\n".join(gpureport.report(self.folder)))
         self.assertTrue(self.lines("--check-memory"))
-        self.assertEqual({call["logs"] for call in self.lines("profile")}, {"1"})
+        self.assertEqual({call["logs"] for call in self.lines("-o")}, {"1"})
 
     def test_other_losses_of_inputs_that_change_are_found(self):
         self.prepared(("cnn_bn", 100))
@@ -344,9 +345,9 @@ class Runs(InFolder):
     def test_stages_run_in_the_order_of_their_weight(self):
         self.assertEqual(list(gpustages.STAGES)[:4], ["smoke", "throughput", "accuracy", "bits"])
         self.assertEqual(list(gpustages.STAGES), list(gpureport.STAGES))
-        cells = gpustages.throughput_cells("resnet50", "memrun", False)
-        self.assertTrue({("eager", 100), ("default", 100), ("memrun", 50), ("checkpoint", 50)} < set(cells[0]))
-        self.assertEqual(len(set(sum(cells, []))), len(sum(cells, [])))
+        first, more = (gpustages.throughput_cells("resnet50", stage) for stage in ("throughput", "caps"))
+        self.assertTrue({("eager", 100), ("default", 100), ("memrun", 50), ("checkpoint", 50)} < set(first))
+        self.assertEqual(len({*first, *more}), len(first) + len(more))
 
     def test_on_a_gpu_rows_tell_refused_kernels_and_runs_take_host_memory(self):
         self.prepared(("m", 100), ("m", 40), stages=["bits", "accuracy"])
@@ -354,7 +355,7 @@ class Runs(InFolder):
         run.communicate()
         rows = [row for row in gpurows.load(self.folder).values() if "how" in row]
         self.assertEqual({row["refused"][0]["launches"] for row in rows}, {3})
-        self.assertIn("| conv | cuDNN | NOT_SUPPORTED | 2.0 | 1.0 | 3 |", "\n".join(gpureport.report(self.folder)))
+        self.assertIn("| conv | cuDNN | NOT_SUPPORTED | 1 | 3 | 2.0 | 1.0 | f32[2] f32[3] |", "\n".join(gpureport.report(self.folder)))
         on_gpu = [call["line"] for call in self.lines("cuda") if "--steps" in call["line"]]
         self.assertTrue(on_gpu and all(f"{9000 << 30}B" in line for line in on_gpu))
         fed = [call["line"] for call in self.lines("--save")]

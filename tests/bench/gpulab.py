@@ -261,7 +261,7 @@ class Lab:
         times = said["step_ns"][2:] or said["step_ns"]
         row = {"step_ns": statistics.median(times), "fastest_ns": min(times), "losses": said["losses"],
                "start_s": round(time.monotonic() - start - sum(said["step_ns"]) / 1e9, 2)}
-        return row | ({"refused": said["refused"]} if "refused" in said else {}) | meter
+        return row | ({"refused": said["refused"]} if said.get("refused") is not None else {}) | meter
 
     def states(self, plan, device, *more, steps=None, **how):
         """A row about a run, and its states."""

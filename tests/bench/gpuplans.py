@@ -64,11 +64,12 @@ def measured(lab, name, plan, budget, *precision):
             if "plan" not in made:
                 return None, made
         tune(lab, made["plan"], precision)
-        if n == 0:
+        warm_up = ["--warm-up", WARM if n == 0 else 1] if lab.takes("profile", "--warm-up") else []
+        if n == 0 and not warm_up:
             warm(lab, made["plan"], made["planned_ns"])
         start = time.monotonic()
         _, wrong = lab.call(lab.folder / "memrun", "profile", lab.folder / made["plan"], "--device", lab.device, "-o", part,
-                             "--steps", 7, *precision, *lab.host("profile"))
+                             "--steps", 7, *precision, *warm_up, *lab.host("profile"))
         if wrong:
             return None, wrong
         if lab.meter:

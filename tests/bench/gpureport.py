@@ -170,7 +170,7 @@ def of_more(rows, missing, about):
 # For each stage: its criteria, from its rows, why not all were measured, and what was run; and its table.
 STAGES = {
     "smoke": (of_smoke, gputables.smoke), "throughput": (of_throughput, gputables.throughput),
-    "accuracy": (of_accuracy, gputables.accuracy), "bits": (of_bits, gputables.bits),
+    "accuracy": (of_accuracy, gputables.accuracy), "bits": (of_bits, gputables.bits), "caps": (of_more, gputables.throughput),
     "sanitizer": (of_sanitizer, gputables.sanitizer), "ideal": (of_ideal, gputables.ideal), "tf32": (of_more, gputables.throughput),
     "torch-caps": (of_more, gputables.throughput), "ideal-measured": (of_ideal, gputables.ideal),
 }

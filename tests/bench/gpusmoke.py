@@ -90,7 +90,8 @@ def steps(lab):
         found[f"{large} at {small_cap} %"] = ran(lab, models[large][small_cap]["plan"])
     if lab.gpu:
         found["tune"] = tool(lab, "tune", plans[100]["plan"])
-    found["profile"] = tool(lab, "profile", plans[100]["plan"], "-o", lab.folder / "smoke.profile.json", "--steps", 3)
+    short = ["--warm-up", 1] if lab.takes("profile", "--warm-up") else []
+    found["profile"] = tool(lab, "profile", plans[100]["plan"], "-o", lab.folder / "smoke.profile.json", "--steps", 3, *short)
     found["PyTorch"] = lambda env: peer(lab)
     return found
 

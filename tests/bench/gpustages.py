@@ -22,6 +22,8 @@ TIMED, IDEAL_STEPS = 15, 6
 BUDGETS = [100, 60, 40]
 CAPS = [50, 25, 12.5]
 TF32 = ["--tf32"]
+# Whose unplanned step a stage's caps are shares of, where it is not memrun's.
+OF = {"torch-caps": "torch"}
 WHOS = ("memrun", "checkpoint", "save_on_cpu")
 # The unplanned step, a second time; and an error of a modelled step from which traces are kept.
 AGAIN, LOOK = "again", 0.02
@@ -172,43 +174,41 @@ def key(name, who, share, of):
     return f"{name} {who} {share:g} of {of}" if share < 100 else f"{name} {who}"
 
 
-def throughput_cells(net, of, tf32):
-    """Who is measured at which share, in two rounds: those that the criteria are about come first, for every model."""
+def throughput_cells(net, stage):
+    """Who is measured at which share. `throughput` has what the criteria are about, `caps` the rest."""
     unplanned = [("eager", 100), ("memrun", 100)]
     half = [(who, 50) for who in ("memrun", "eager", "checkpoint", "save_on_cpu")]
-    if of == "torch":
-        # What has no cap is measured by `throughput`; the caps follow from it.
-        return [[], [(who, share) for share in CAPS for who in WHOS]]
-    if tf32:
-        return [[*unplanned, ("tuned", 100), *half[:1], *half[2:]], []]
     defaults = [("default", 100), *([("default_nchw", 100)] if net == "resnet50" else [])]
     defaults += [(who, 50) for who in ("default", "default+checkpoint", "default+save_on_cpu")]
-    return [[*unplanned, *half, *defaults], [("tuned", 100), *((who, share) for share in CAPS[1:] for who in WHOS)]]
+    return {"throughput": [*unplanned, *half, *defaults],
+            "caps": [("tuned", 100), *((who, share) for share in CAPS[1:] for who in WHOS)],
+            "tf32": [*unplanned, ("tuned", 100), *((who, 50) for who in WHOS)],
+            "torch-caps": [(who, share) for share in CAPS for who in WHOS]}[stage]
 
 
-def throughput_names(lab, of="memrun", flags=()):
-    for name, (model, _) in lab.models("throughput").items():
-        for cells in throughput_cells(model["net"], of, bool(flags)):
-            yield from (key(name, who, share, of) for who, share in cells)
+def throughput_names(lab, stage):
+    of = OF.get(stage, "memrun")
+    return [key(name, who, share, of) for name, (model, _) in lab.models("throughput").items()
+            for who, share in throughput_cells(model["net"], stage)]
 
 
-def throughput(lab, stage="throughput", of="memrun", flags=()):
+def throughput(lab, stage):
     """memrun and PyTorch, unplanned and at caps: shares of memrun's unplanned arena, or of PyTorch's unplanned peak. A cap is that of
     the tensors: of the arena, and of PyTorch's allocator."""
-    for n in range(2):
-        for name, (model, plans) in lab.models("throughput").items():
-            cells = throughput_cells(model["net"], of, bool(flags))[n]
-            if not lab.done(stage, [key(name, who, share, of) for who, share in cells]):
-                compare(lab, stage, name, model, plans[100], of, flags, cells)
+    for name, (model, plans) in lab.models("throughput").items():
+        cells = throughput_cells(model["net"], stage)
+        if not lab.done(stage, [key(name, who, share, OF.get(stage, "memrun")) for who, share in cells]):
+            compare(lab, stage, name, model, plans[100], cells)
 
 
-def compare(lab, stage, name, model, plan, of, flags, cells):
+def compare(lab, stage, name, model, plan, cells):
     """Measures cells of a model. Plans are made when the first cell of memrun needs one, for all shares of these cells."""
+    of, flags = OF.get(stage, "memrun"), TF32 if stage == "tf32" else []
     base, made, lacks = plan, {}, None
     if of == "torch":
         eager = lab.rows.get(("cell", ("throughput", key(name, "eager", 100, of))), {})
-        base, lacks = {"arena_bytes": eager.get("peak_bytes")}, eager.get("skipped", "PyTorch's unplanned peak was not measured")
-    lacks = lacks if base.get("arena_bytes") is None else None
+        base = {"arena_bytes": eager.get("peak_bytes")}
+        lacks = None if "peak_bytes" in eager else eager.get("skipped", "PyTorch's unplanned peak was not measured")
     caps = {} if lacks else at_shares(base, dict.fromkeys(share for _, share in cells))
     own = dict.fromkeys(caps[share] for who, share in cells if who == "memrun" and caps)
 
@@ -227,7 +227,11 @@ def compare(lab, stage, name, model, plan, of, flags, cells):
             if lacks:
                 return {"skipped": lacks}
             found = mine(caps[share]) if who == "memrun" else peer(lab, model, who, cap, bool(flags))
-            return found | ({"per_s": round(model["units"] / found["step_ns"] * 1e9, 2)} if "step_ns" in found else {})
+            if "step_ns" in found:
+                found["per_s"] = round(model["units"] / found["step_ns"] * 1e9, 2)
+                whole = lab.rows.get(("cell", (stage if flags else "throughput", key(name, "memrun", 100, of))), {}).get("per_s")
+                found |= {"of_unplanned": found["per_s"] / whole} if who == "memrun" and share < 100 and whole else {}
+            return found
         lab.cell(stage, key(name, who, share, of), measure, model=name, who=who, share=share, of=of if share < 100 else None, cap_bytes=cap)
 
 
@@ -259,13 +263,14 @@ def ideal(lab, stage="ideal", measured=False):
 # to follow. They are more than one together: what is left goes on in the next run.
 STAGES = {
     "smoke": (gpusmoke.smoke, gpusmoke.names, 0.25),
-    "throughput": (throughput, throughput_names, 0.8),
-    "accuracy": (accuracy, accuracy_names, 0.8),
+    "throughput": (lambda lab: throughput(lab, "throughput"), lambda lab: throughput_names(lab, "throughput"), 0.8),
+    "accuracy": (accuracy, accuracy_names, 0.6),
     "bits": (bits, bits_names, 0.6),
+    "caps": (lambda lab: throughput(lab, "caps"), lambda lab: throughput_names(lab, "caps"), 0.6),
     "sanitizer": (sanitizer, sanitizer_names, 0.35),
     "ideal": (ideal, ideal_names, 0.6),
-    "tf32": (lambda lab: throughput(lab, "tf32", flags=TF32), lambda lab: throughput_names(lab, flags=TF32), 0.25),
-    "torch-caps": (lambda lab: throughput(lab, "torch-caps", "torch"), lambda lab: throughput_names(lab, "torch"), 0.5),
+    "tf32": (lambda lab: throughput(lab, "tf32"), lambda lab: throughput_names(lab, "tf32"), 0.25),
+    "torch-caps": (lambda lab: throughput(lab, "torch-caps"), lambda lab: throughput_names(lab, "torch-caps"), 0.5),
     "ideal-measured": (lambda lab: ideal(lab, "ideal-measured", True), ideal_names, 0.6),
 }
 

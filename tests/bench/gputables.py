@@ -36,18 +36,21 @@ def refusals(row):
 
 
 def refused(rows):
-    """Each kind of refusal once, with the rows that have it."""
-    yield ["op", "library", "reason", "workspace asked, MiB", "allowed, MiB", "launches", "in"]
+    """Each reason of an op once: how many calls have it, the launches of a step, the most workspace, a call of it, and where."""
+    yield ["op", "library", "reason", "calls", "launches", "workspace asked, MiB", "allowed, MiB", "such as", "in"]
     kinds = {}
     for row in rows:
         for one in row.get("refused") or ():
-            said = one.get("reason") or one.get("status") or ""
-            size = [f"{one[name] / 2**20:,.1f}" if isinstance(one.get(name), (int, float)) else ""
-                    for name in ("workspace_asked", "workspace_allowed")]
-            kinds.setdefault((one.get("op", ""), one.get("library", ""), said, *size), []).append((one.get("launches", 0), row))
+            kinds.setdefault(tuple(one.get(name, "") for name in ("op", "library", "reason")), []).append((one, row))
     for kind, found in kinds.items():
+        calls = [one for one, _ in found]
+        most = lambda name: max((one[name] for one in calls if one.get(name) is not None), default=None)
+        size = lambda name: "" if most(name) is None else f"{most(name) / 2**20:,.1f}"
+        shapes = dict.fromkeys(f"{' '.join(one.get('operands', []))} {one.get('attrs', '')}".strip() for one in calls)
         places = dict.fromkeys(f"{row.get('stage')}: {row.get('cell')}" for _, row in found)
-        yield [*kind, max(launches for launches, _ in found), "; ".join(list(places)[:3]) + (" and others" if len(places) > 3 else "")]
+        launches = max(sum(one.get("launches", 0) for one, of in found if of is row) for _, row in found)
+        yield [*kind, len(shapes), launches, size("workspace_asked_bytes"), size("workspace_allowed_bytes"), next(iter(shapes)),
+               "; ".join(list(places)[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")]
 
 
 def smoke(rows):
@@ -99,10 +102,10 @@ def throughput(rows):
     for model, share, of in dict.fromkeys((row["model"], row["share"], row["of"]) for row in rows):
         at = {row["who"]: row for row in rows if (row["model"], row["share"], row["of"]) == (model, share, of)}
         speed = {who: row["per_s"] for who, row in at.items() if "per_s" in row}
-        whole = next((row.get("per_s") for row in rows if [row[of] for of in ("model", "who", "share")] == [model, "memrun", 100]), None)
         cells = [model, "none" if share == 100 else f"{share:g} % of {'memrun' if of == 'memrun' else 'PyTorch'}'s peak"]
         cells.append(gib(next(iter(at.values()))["cap_bytes"]))
-        cells += [told(at, "memrun"), f"{speed['memrun'] / whole:.3f}" if whole and "memrun" in speed else ""]
+        ratio = at.get("memrun", {}).get("of_unplanned")
+        cells += [told(at, "memrun"), f"{ratio:.3f}" if ratio else ""]
         cells += [told(at, who) for who in OTHERS]
         for default in (False, True):
             held = [speed[who] for who in speed if who not in ("memrun", "tuned") and who.startswith("default") == default]

@@ -30,6 +30,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 WAYS = ["eager", "checkpoint", "save_on_cpu", "tuned", "default", "default_nchw", "default+checkpoint", "default+save_on_cpu"]
+# Steps before those that count.
+WARM = 3
 # Mebibytes that `--smoke` locks.
 LOCKED = 4096
 PARAMETERS = {"resnet50": 25_557_032, "bert_base": 108_893_186, "gpt2_small": 124_439_808}
@@ -178,7 +180,7 @@ NETS = {"resnet50": ResNet50, "bert_base": BertBase, "gpt2_small": Gpt2Small}
 
 
 def train(spec, size=None):
-    """The losses and times in ns of the steps, three of which warm up; a `size` is for a smaller image or sequence."""
+    """The losses and times in ns of the steps after those that warm up; a `size` is for a smaller image or sequence."""
     device, ways = torch.device(spec["device"]), spec["way"].split("+")
     gpu, tuned, default = device.type == "cuda", "tuned" in ways, ways[0].startswith("default")
     if gpu:
@@ -203,7 +205,7 @@ def train(spec, size=None):
     plain = lambda block, *x: block(*x)
     again = lambda block, *x: checkpoint(block, *x, use_reentrant=False)
     losses, times, events = [], [], []
-    for _ in range(3 + spec["steps"]):
+    for _ in range(WARM + spec["steps"]):
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if gpu else None
         begun = time.perf_counter_ns()
         if gpu:
@@ -226,7 +228,7 @@ def train(spec, size=None):
     if gpu:
         torch.cuda.synchronize()
         times = [a.elapsed_time(b) * 1e6 for a, b in events]
-    return [float(loss) for loss in losses], times[3:]
+    return [float(loss) for loss in losses], times[WARM:]
 
 
 def measure(spec):
@@ -262,7 +264,7 @@ def smoke(device):
 def check():
     """Every network has the zoo's parameters, and the ways' first losses are one."""
     for model in NETS:
-        spec = {**MEASUREMENT, "model": model, "batch": 2, "device": "cpu", "steps": 0}
+        spec = {**MEASUREMENT, "model": model, "batch": 2, "device": "cpu", "steps": 1 - WARM}
         first = {way: train({**spec, "way": way}, 64)[0][0] for way in WAYS}
         print(f"{model}: {PARAMETERS[model]:,} parameters, losses {first}")
         assert all(math.isfinite(loss) for loss in first.values())
