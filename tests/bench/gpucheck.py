@@ -13,7 +13,9 @@ import tempfile
 import time
 import unittest
 
+import gpu
 import gpudata
+import gpuhost
 import gpulab
 import gpumodels
 import gpureport
@@ -214,6 +216,46 @@ class Inputs(unittest.TestCase):
         dumped = {"inputs": [{"name": "y", "type": "i64[4]", "feed": feed}, {"name": "z", "type": "bf16[2,3]", "feed": feed},
                              {"name": "lr", "type": "f32[]", "feed": {"kind": "learning_rate"}}]}
         self.assertEqual(gpudata.inputs(dumped), [("labels", "i64", [4], (0, 10))])
+
+
+class Nvml:
+    """NVML of a GPU that works, and then rests."""
+    busy = 90
+
+    def nvmlDeviceGetClockInfo(self, at, kind, to):
+        to._obj.value = {1: 1980 if self.busy else 345}[kind]
+        return 0
+
+    def nvmlDeviceGetMemoryInfo(self, at, to):
+        to._obj.used = 3 << 30
+        return 0
+
+    def nvmlDeviceGetUtilizationRates(self, at, to):
+        to._obj.gpu = self.busy
+        return 0
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, at, to):
+        to._obj.value = 0x4 if self.busy else 0x1
+        return 0
+
+    def nvmlDeviceGetPowerUsage(self, at, to):
+        return 3
+
+
+class Host(unittest.TestCase):
+    def test_the_clock_is_that_of_a_busy_gpu(self):
+        meter = gpuhost.Meter.__new__(gpuhost.Meter)
+        meter.nvml, meter.at, meter.seen = Nvml(), None, []
+        for at, busy in enumerate((0, 90, 90, 0, 0, 0)):
+            meter.nvml.busy = busy
+            meter.seen.append((at, meter.now()))
+        row = {"sm_mhz": 1980, "sm_mhz_least": 1980, "used_bytes": 3 << 30, "clock_held_by": ["power cap"]}
+        self.assertEqual(meter.since(0), row)
+        self.assertEqual(meter.since(3), {"sm_mhz": 345, "sm_mhz_least": 345, "used_bytes": 3 << 30})
+        self.assertEqual(meter.since(9), {})
+
+    def test_a_size_of_memory(self):
+        self.assertEqual([gpu.binary(text) for text in ("112G", "64GiB", "0.5G")], [112 << 30, 64 << 30, 1 << 29])
 
 
 class InFolder(unittest.TestCase):
