@@ -162,7 +162,7 @@ def run(args):
     finally:
         lab.keep("traces.tar.gz", f"*.{lab.tag}.*-trace.json")
         if lab.out:
-            (lab.out / "report.md").write_text("\n".join(gpureport.lines(lab.rows, lab.ran)) + "\n")
+            keep_report(lab)
     ends = list(ends.values())
     over = [f"{end['stage']} ({end['left']} of {end['cells']} cells)" for end in ends if timed(end)]
     other = [f"{end['stage']} ({end['left']} of {end['cells']} cells: {end['why']})" for end in ends
@@ -175,6 +175,14 @@ def run(args):
     if not over and not other:
         print(f"complete: {', '.join(stages)}", file=sys.stderr)
     return 1 if any(of["verdict"] == "not met" for end in ends for of in end["criteria"].values()) else 0
+
+
+def keep_report(lab):
+    """A report for a first look. The rows are kept by now, so that nothing is lost where it fails."""
+    try:
+        (lab.out / "report.md").write_text("\n".join(gpureport.lines(lab.rows, lab.ran)) + "\n")
+    except Exception as error:
+        print(f"no report ({type(error).__name__}: {error}): `report` makes it of the results", file=sys.stderr)
 
 
 def binary(text):
