@@ -1,8 +1,8 @@
-"""Checks and measures memrun on a GPU: bits, the cost model, throughput beside PyTorch, and memory errors.
+"""Checks and measures memrun on a GPU: throughput beside PyTorch, the cost model, bits, and memory errors.
 
 Usage: python3 tests/bench/gpu.py prepare FOLDER [--bin target/release] [--profile h100] [--quick] [--most MIB]
        python3 tests/bench/gpu.py run FOLDER [--device cuda] [--steps 5] [--limit 540] [--only bits,accuracy] [--again]
-                                             [--out FOLDER] [--resume FOLDER]
+                                             [--out FOLDER] [--resume FOLDER] [--host-mem 112G]
        python3 tests/bench/gpu.py report FOLDER
 Needs nothing but Python, for `prepare` and `run` release builds of memc and memrun. GPU.md beside this file says what to carry to a
 machine with a GPU, what is needed there, what its time goes to, and what the criteria are.
@@ -13,14 +13,18 @@ is no folder. With --quick it takes a minute and makes plans of a few small mode
 by those.
 
 `run` measures stage after stage, each within its share of `--limit`, and adds a JSON object for every cell to FOLDER/results.jsonl;
-what is there is not measured again, so that the same command goes on where it was cut short, and it says what is left.
-`--out` gets that file after every row, measured profiles, and at the end traces; `--resume` takes them on another machine. Stages:
+what is there is not measured again, so that the same command goes on where it was cut short, and it says what is left. Rows go to
+standard output, a line for each of them and the verdicts to standard error. `--out` gets the rows after every one, measured
+profiles, and at the end traces and the report; `--resume` takes them on another machine. Stages:
 
+smoke       the machine, short runs of small models in every way, inputs that change in every step: within a minute and a half. If
+            memrun's usual way does not run there, the other stages do not begin
+throughput  steps without a cap and at falling caps beside PyTorch's (gputorch.py), in f32 without TF32 and in PyTorch's defaults
+accuracy    what memc says that a step takes, planned on that machine with the profile measured there, beside what it takes
 bits        every plan of small models, ResNet-18, ResNet-50 and BERT, at 100, 60 and 40 % of the unplanned arena, captured as a graph
             and not, with poisoned memory, and beside an unplanned run on the same GPU: the same losses and states after
-            `--steps` steps on synthetic data. And near the CPU's
-accuracy    what memc says that a step takes, planned on that machine with the profile measured there, beside what it takes
-throughput  steps at falling caps beside PyTorch's (gputorch.py), each in f32 without TF32
+            `--steps` steps with another batch in each. And near the CPU's
+caps        the rest of throughput: smaller caps, and PyTorch with its search for algorithms
 sanitizer   compute-sanitizer's memcheck and racecheck on plans of the small models
 ideal       models of several times the cap beside themselves without one
 tf32        some of throughput in TF32
@@ -33,7 +37,6 @@ last words. The exit code is 1 if a criterion was not met.
 import argparse
 import concurrent.futures
 import json
-import lzma
 import os
 import pathlib
 import shutil
@@ -42,10 +45,12 @@ import subprocess
 import sys
 import tarfile
 import time
-import zlib
 
 import gpulab
+import gpumodels
+import gpuplans
 import gpureport
+import gpusmoke
 import gpustages
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -66,12 +71,12 @@ def prepare(args):
         shutil.copy(pathlib.Path(args.bin) / name, folder / name)
         if shutil.which("strip"):
             subprocess.run(["strip", folder / name], check=True)
-    args.by = f"{gpulab.file_digest(pathlib.Path(args.bin) / 'memc')} for {args.profile}"
+    args.by = f"{gpulab.file_digest(pathlib.Path(args.bin) / 'memc')} for {args.profile}, {gpuplans.UNPLANNED}"
     models, stages = {}, {}
-    for stage, of in (gpulab.QUICK if args.quick else gpulab.FULL).items():
+    for stage, of in (gpumodels.QUICK if args.quick else gpumodels.FULL).items():
         models |= of
         for name in of:
-            for share in gpulab.SHARES[stage]:
+            for share in gpumodels.SHARES[stage]:
                 stages.setdefault((name, share), []).append(stage)
     graphs = sorted({pathlib.Path(model["file"]).name for model in models.values() if model["file"].startswith("zoo/")})
     for graph in graphs:
@@ -104,20 +109,20 @@ def whole(path, text):
 
 
 def plan(args, folder, model, name, share, stages):
-    """A plan and what is known of it, which is kept beside it with who made it. Of the models of `bits`, the smallest budget where
-    less has no plan."""
+    """A plan and what is known of it, which is kept beside it with who made it. The whole budget is that of the step without memc. Of
+    the models of `bits`, the smallest budget where less has no plan."""
     path = folder / f"{name}.{share:g}.plan"
     about = path.with_suffix(".json")
     if not about.exists() or json.loads(about.read_text()).get("by") != args.by:
         base = [ROOT / "models" / model["file"], *model["options"], "--device", args.profile, "--json"]
-        need = memc(folder, "estimate", *base)
-        reserve, budget = need["reserve_bytes"], []
+        need = memc(folder, "estimate", *base, *gpuplans.UNPLANNED)
+        reserve, budget = need["reserve_bytes"], gpuplans.UNPLANNED
         if share < 100:
             size = reserve + (need["peak_bytes"] - reserve) * share / 100
-            least = need["smallest_feasible_bytes"] if "bits" in stages else 0
+            least = memc(folder, "estimate", *base)["smallest_feasible_bytes"] if "bits" in stages else 0
             budget = ["--gpu-mem", f"{max(int(size), least)}B"]
         made = memc(folder, "compile", *base, "-o", path, *budget)
-        row = gpulab.kept(made) if "error" not in made else {"infeasible": made["smallest_feasible_bytes"]}
+        row = gpuplans.kept(made) if "error" not in made else {"infeasible": made["smallest_feasible_bytes"]}
         whole(about, json.dumps(row | {"by": args.by}))
         print(f"{path.name}: {'no plan' if 'infeasible' in row else 'planned'}", file=sys.stderr, flush=True)
     row = json.loads(about.read_text())
@@ -129,25 +134,8 @@ def unpack(folder, packed):
     """The folder that `prepare` packed, as a whole or not at all."""
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
-    extract(packed, part)
+    gpulab.extract(packed, part)
     part.rename(folder)
-
-
-def extract(packed, folder):
-    safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
-    try:
-        with tarfile.open(packed) as kept:
-            kept.extractall(folder, **safe)
-    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError) as error:
-        raise SystemExit(f"{packed} is not whole ({error}): carry it again") from None
-
-
-def resume(folder, kept):
-    """Takes results and profiles that another machine gave, where the folder has no results."""
-    if not (folder / "results.jsonl").exists():
-        if (kept / "profiles.tar.gz").exists():
-            extract(kept / "profiles.tar.gz", folder)
-        shutil.copy(kept / "results.jsonl", folder)
 
 
 def run(args):
@@ -157,21 +145,24 @@ def run(args):
     folder, packed = pathlib.Path(args.folder), pathlib.Path(f"{args.folder}.tar.xz")
     if packed.exists() and not folder.exists():
         unpack(folder, packed)
-    if args.resume:
-        resume(folder, pathlib.Path(args.resume))
     lab, ends = gpulab.Lab(args), {}
     try:
         # A second time round, what the first left over of the time is for the stages that were cut short.
         for shared in (True, False):
             for stage in stages:
-                if shared or timed(ends[stage]) and time.monotonic() < lab.end:
+                if shared or stage in ends and timed(ends[stage]) and time.monotonic() < lab.end:
                     share = gpustages.STAGES[stage][2] if shared else 1
                     lab.stage_end = min(lab.end, time.monotonic() + share * args.limit)
                     end = gpustages.run_stage(lab, stage)
                     ends[stage] = gpureport.judge(stage, list(lab.rows.values()), lab.ran, end)
                     lab.say(**ends[stage])
+                if stage == "smoke" and (why := gpusmoke.hopeless(lab)):
+                    print(f"nothing else is measured, to save the machine's time: {why}. Without smoke in --only it is", file=sys.stderr)
+                    return 1
     finally:
         lab.keep("traces.tar.gz", f"*.{lab.tag}.*-trace.json")
+        if lab.out:
+            keep_report(lab)
     ends = list(ends.values())
     over = [f"{end['stage']} ({end['left']} of {end['cells']} cells)" for end in ends if timed(end)]
     other = [f"{end['stage']} ({end['left']} of {end['cells']} cells: {end['why']})" for end in ends
@@ -184,6 +175,19 @@ def run(args):
     if not over and not other:
         print(f"complete: {', '.join(stages)}", file=sys.stderr)
     return 1 if any(of["verdict"] == "not met" for end in ends for of in end["criteria"].values()) else 0
+
+
+def keep_report(lab):
+    """A report for a first look. The rows are kept by now, so that nothing is lost where it fails."""
+    try:
+        (lab.out / "report.md").write_text("\n".join(gpureport.lines(lab.rows, lab.ran)) + "\n")
+    except Exception as error:
+        print(f"no report ({type(error).__name__}: {error}): `report` makes it of the results", file=sys.stderr)
+
+
+def binary(text):
+    """Bytes of a size such as 112G."""
+    return int(float(text.rstrip("GiB")) * 2**30)
 
 
 def timed(end):
@@ -213,6 +217,7 @@ def main():
     two.add_argument("--again", action="store_true", help="measure again what failed")
     two.add_argument("--out", help="a folder for what is to be kept")
     two.add_argument("--resume", metavar="FOLDER", help="go on from what --out kept on another machine of the same kind")
+    two.add_argument("--host-mem", type=binary, metavar="SIZE", help="memory that the machine has, such as 112G, where it shows less")
     three = verbs.add_parser("report")
     three.add_argument("results")
     args = parser.parse_args()

@@ -1,10 +1,8 @@
-"""What gpu.py's stages share: the models, commands within a time limit, the file of results, states, profiles and plans."""
-import array
-import concurrent.futures
+"""What gpu.py's stages share: commands within a time limit, the file of results, states, profiles and plans."""
 import fcntl
-import glob
 import hashlib
 import json
+import lzma
 import math
 import os
 import pathlib
@@ -16,53 +14,18 @@ import subprocess
 import sys
 import tarfile
 import time
+import zlib
 
+import gpudata
+import gpuhost
 import gpurows
 
 BINARIES = ["memrun", "memc"]
-# Seconds that any one command may take.
-COMMAND = 150
-MOMENTUM = "momentum:lr=0.01,momentum=0.9"
-# Samples or tokens of a sample, by network, that throughput is counted in.
-TOKENS = {"bert_base": 384, "bert_large": 384, "gpt2_small": 1024}
-
-
-def zoo(net, batch, optimizer):
-    """Path below models/, options of memc, samples and tokens of a step."""
-    loss = "output" if net == "inception_v3" else "cross-entropy:axis=1" if net.startswith("bert") else "cross-entropy"
-    options = [f"--dim=batch={batch}", f"--loss={loss}", f"--optimizer={optimizer}"]
-    return {"file": f"zoo/{net}.onnx", "options": options, "net": net, "batch": batch, "units": batch * TOKENS.get(net, 1)}
-
-
-def artifact(name):
-    return {"file": f"{name}/training_model.onnx", "options": [], "net": name, "batch": None, "units": None}
-
-
-SMALL = {name: artifact(name) for name in ("mlp_s", "cnn_bn", "resnet_tiny", "bert_tiny_nodrop", "bert_tiny_dropout", "lstm_sgd")}
-# The models of each stage, by the name that plans and results have. Without Adam in `bits`, so that the states of a first step
-# are near the CPU's: Adam makes steps of the whole rate of rounding noise.
-FULL = {
-    "bits": SMALL | {"resnet18-8": zoo("resnet18", 8, MOMENTUM), "resnet50-8": zoo("resnet50", 8, MOMENTUM),
-                     "bert_base-2": zoo("bert_base", 2, MOMENTUM)},
-    "accuracy": {f"{net}-{batch}": zoo(net, batch, optimizer) for net, batch, optimizer in (
-        ("resnet50", 64, MOMENTUM), ("bert_base", 16, "adamw"), ("resnet18", 64, MOMENTUM), ("gpt2_small", 4, "adamw"),
-        ("inception_v3", 32, MOMENTUM), ("vit_b_16", 32, "adamw"))},
-    "throughput": {f"{net}-{batch}": zoo(net, batch, optimizer) for net, batch, optimizer in (
-        ("resnet50", 64, MOMENTUM), ("bert_base", 16, "adamw"), ("gpt2_small", 4, "adamw"))},
-    # Arenas of the unplanned step, as `memc estimate` has them on the h100 profile: 23.7, 22.2, 18.2 and 19.9 GiB; modelled steps of
-    # 0.43, 0.54, 1.4 and 0.40 s. A host of 64 GiB is enough, and parameters are few enough to be drawn in half a minute (one
-    # core does 20 million a second, so that SwapAdvisor's wider networks would take minutes for each run).
-    "ideal": {f"{net}-{batch}": zoo(net, batch, optimizer) for net, batch, optimizer in (
-        ("resnet152", 256, MOMENTUM), ("bert_large", 32, "adamw"), ("inception_v4_4", 64, "sgd"), ("nasnet_a_r25", 16, "sgd"))},
-}
-QUICK = {
-    "bits": {"mlp_s": SMALL["mlp_s"], "cnn_bn": SMALL["cnn_bn"], "resnet20_cifar10-4": zoo("resnet20_cifar10", 4, MOMENTUM)},
-    "accuracy": {"resnet20_cifar10-32": zoo("resnet20_cifar10", 32, MOMENTUM)},
-    "throughput": {"resnet50-1": zoo("resnet50", 1, MOMENTUM)},
-    "ideal": {"resnet20_cifar10-64": zoo("resnet20_cifar10", 64, MOMENTUM)},
-}
-# Percent of the arena of the unplanned step, of plans that `prepare` makes.
-SHARES = {"bits": [100, 60, 40], "accuracy": [100], "throughput": [100], "ideal": [100, 50, 25, 12.5]}
+# Seconds that a command may take, by its program or memrun's verb: about three times the longest that is expected. GPU.md has what.
+LIMITS = {"memc": 100, "memrun": 120, "tune": 120, "profile": 120, "compute-sanitizer": 90, "gputorch.py": 90}
+OTHERS = 30
+# Bytes of an input up to which each step gets a batch of its own. A larger one would measure how fast a file is read.
+VARIED = 8 << 20
 
 
 def file_digest(*paths):
@@ -76,55 +39,18 @@ class OutOfTime(Exception):
     """The stage's time, or that of the run, is over."""
 
 
-def tensors(path):
-    """The tensors of a safetensors file: type and bytes by name."""
-    data = path.read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:8 + length])
-    header.pop("__metadata__", None)
-    body = memoryview(data)[8 + length:]
-    return {n: (t["dtype"], body[t["data_offsets"][0]:t["data_offsets"][1]]) for n, t in header.items()}
+def parsed(text):
+    """The JSON object that a program printed, by itself or as the last line after what libraries say."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return json.loads(next((line for line in reversed(text.splitlines()) if line.startswith("{")), text))
 
 
-def digest(states):
-    text = hashlib.sha256()
-    for name in sorted(states):
-        text.update(name.encode())
-        text.update(states[name][1])
-    return text.hexdigest()[:16]
-
-
-def difference(states, others, most=20_000):
-    """How far f32 states are from others: the largest difference relative to 1 and the number, the largest norm of a state's
-    difference over the other's norm, whose they are, and how many states were compared. Of a large state elements at equal distances
-    count, about `most`. What is finite on one side alone, or missing on one, is infinitely far."""
-    element, norm, compared = (0.0, ""), (0.0, ""), 0
-    for name in sorted({**states, **others}):
-        (dtype, data), (_, beside) = states.get(name, ("F32", b"")), others.get(name, ("F32", b""))
-        if dtype != "F32":
-            continue
-        mine, other = (array.array("f", bytes(d)) for d in (data, beside))
-        if len(mine) != len(other):
-            return (math.inf, name), (math.inf, name), compared
-        step = max(1, len(mine) // most)
-        pairs = [(a, b) for a, b in zip(mine[::step], other[::step]) if math.isfinite(a) or math.isfinite(b)]
-        gaps = [abs(a - b) if math.isfinite(a - b) else math.inf for a, b in pairs]
-        scales = [abs(b) if math.isfinite(b) else 0.0 for _, b in pairs]
-        element = max(element, (max((gap / (1 + scale) for gap, scale in zip(gaps, scales)), default=0.0), name))
-        apart, whole = (math.sqrt(sum(x * x for x in xs)) for xs in (gaps, scales))
-        # Rounding noise is as large as what it is noise of where that is zero.
-        norm = max(norm, (apart / (whole + 1e-7 * math.sqrt(len(pairs) or 1)), name))
-        compared += 1
-    return element, norm, compared
-
-
-def search_libraries():
-    """Lets memrun look for CUDA's libraries among the wheels of this Python, and in the usual toolkit."""
-    folders = [found for folder in sys.path for found in sorted(glob.glob(f"{folder}/nvidia/*/lib"))]
-    folders += glob.glob("/usr/local/cuda/lib64")
-    said = os.environ.get("MEMRUN_CUDA_LIBS")
-    if folders:
-        os.environ["MEMRUN_CUDA_LIBS"] = os.pathsep.join(dict.fromkeys([*([said] if said else []), *folders]))
+def limit_of(line):
+    """Seconds that a command may take."""
+    names = [pathlib.Path(word).name for word in line[:2]]
+    return next((LIMITS[name] for name in reversed(names) if name in LIMITS), OTHERS)
 
 
 class Lab:
@@ -136,10 +62,11 @@ class Lab:
         if self.out:
             self.out.mkdir(parents=True, exist_ok=True)
         self.end, self.stage_end = time.monotonic() + args.limit, math.inf
-        self.gpu, self.tunes, self.now = self.device.startswith("cuda"), None, set()
+        self.gpu, self.now, self.begun = self.device.startswith("cuda"), set(), time.monotonic()
+        self.helps, self.stacks = {}, {}
         self.prepared = json.loads((self.folder / "plans.json").read_text())
         self.lock = self.hold()
-        search_libraries()
+        gpuhost.search_libraries()
         for name in BINARIES:
             os.chmod(self.folder / name, 0o755)
         self.results = self.folder / "results.jsonl"
@@ -148,6 +75,11 @@ class Lab:
             gpurows.mend(self.results)
             self.rows = gpurows.load(self.results)
         self.ran = about = self.about()
+        self.meter = gpuhost.Meter(int(self.device.partition(":")[2] or 0)) if self.gpu else None
+        # More than the machine shows, where its memory grows as it is used.
+        self.memory = max(args.host_mem or 0, gpuhost.total_memory())
+        if args.resume and not self.rows:
+            self.resume(pathlib.Path(args.resume))
         # In the name of what is made here, so that another device or build takes none of it.
         self.tag = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:8]
         for row in list(self.rows.values()):
@@ -170,10 +102,11 @@ class Lab:
 
     def about(self):
         """What is measured on what: results that differ in it do not belong together."""
-        said, wrong = self.call(self.folder / "memrun", "devices", "--json")
+        said, wrong = self.call(self.folder / "memrun", "devices", "--json", limit=OTHERS)
         if wrong:
+            self.tell_environment()
             raise SystemExit(f"memrun cannot run here: {wrong['error'].splitlines()[-1]}")
-        said = json.loads(said)
+        said = parsed(said)
         libraries = {of["library"]: of.get("version", "found") if of["found"] else None for of in said["libraries"]}
         gpu = None
         if self.gpu:
@@ -183,15 +116,39 @@ class Lab:
             if gpu and libraries["NVRTC"] is None:
                 gpu, why = None, next(f"NVRTC is missing; {of['remedy']}" for of in said["libraries"] if of["library"] == "NVRTC")
             if gpu is None:
+                self.tell_environment()
                 raise SystemExit(f"nothing can run on {self.device}: {why}")
         programs = file_digest(*(self.folder / name for name in [*BINARIES, "plans.json"]))
         return {"device": self.device, "gpu": gpu, "steps": self.steps, "programs": programs,
                 "quick": self.prepared.get("quick", False), "libraries": libraries if self.gpu else {}}
 
+    def tell_environment(self):
+        """Keeps what the machine is, for a run that ends before its first row."""
+        if self.out:
+            (self.out / "environment.json").write_text(json.dumps(gpuhost.environment(self.folder), indent=1))
+
+    def resume(self, kept):
+        """Takes what another machine gave, if it is of the same device and programs. Without it the run begins anew."""
+        try:
+            rows = gpurows.load(kept)
+        except (FileNotFoundError, SystemExit) as error:
+            print(f"nothing to go on from in {kept}: {error}", file=sys.stderr)
+            return
+        for row in rows.values():
+            if "run" in row and row["run"] != self.ran:
+                print(f"{kept} is of another run ({gpurows.differing(row['run'], self.ran)}): this one begins anew", file=sys.stderr)
+                return
+        if (kept / "profiles.tar.gz").exists():
+            extract(kept / "profiles.tar.gz", self.folder)
+        shutil.copy(kept / "results.jsonl", self.results)
+        gpurows.mend(self.results)
+        self.rows = rows
+
     def say(self, **row):
         self.rows[gpurows.key(row)] = row
         line = json.dumps(row)
         print(line, flush=True)
+        print(f"[{time.monotonic() - self.begun:4.0f} s] {gpurows.short_row(row)}", file=sys.stderr, flush=True)
         with self.results.open("a") as to:
             to.write(line + "\n")
         if self.out:
@@ -237,54 +194,82 @@ class Lab:
                     kept.add(path, path.name)
             shutil.move(part, self.out / archive)
 
-    def call(self, *line):
-        """Standard output of a command, and what went wrong: the command, its exit code and the end of what it said."""
+    def call(self, *line, limit=None, more=None):
+        """Standard output of a command, and what went wrong: the command, its exit code and the end of what it said. `more` is for its
+        environment."""
         line = [str(a) for a in line]
-        left = self.stage_end - time.monotonic()
+        left, limit = self.stage_end - time.monotonic(), limit or limit_of(line)
         if left <= 0:
             raise OutOfTime
         # A group of its own, so that what it starts ends with it.
         group = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
         try:
             ran = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                                   pass_fds=[self.lock.fileno()], **group)
+                                   pass_fds=[self.lock.fileno()], env={**os.environ, **(more or {})}, **group)
         except OSError as error:
             return None, {"error": str(error), "exit_code": None, "command": shlex.join(line)}
         try:
-            out, err = ran.communicate(timeout=min(COMMAND, left))
+            out, err = ran.communicate(timeout=min(limit, left))
         except BaseException as error:
             os.killpg(ran.pid, signal.SIGKILL)
-            ran.communicate()
+            out, err = ran.communicate()
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
-            if left < COMMAND:
+            if left < limit:
                 raise OutOfTime from error
-            return None, {"error": f"stopped after {COMMAND} s", "exit_code": None, "command": shlex.join(line)}
+            said = f"{(err.strip() or out.strip())[-1900:]}\nstopped after {limit:g} s".strip()
+            return None, {"error": said, "exit_code": None, "command": shlex.join(line)}
         if ran.returncode == 0:
             return out, None
         said = (err.strip() or out.strip() or f"said nothing, and ended with {ran.returncode}")[-2000:]
         return out, {"error": said, "exit_code": ran.returncode, "command": shlex.join(line)}
 
-    def memrun(self, plan, device, *more, steps=None):
-        """A row about a run: losses and times."""
-        start = time.monotonic()
+    def takes(self, verb, option):
+        """Whether memrun has a verb, and it takes an option."""
+        if verb not in self.helps:
+            self.helps[verb] = self.call(self.folder / "memrun", *([verb] if verb else []), "--help")[0] or ""
+        return option in self.helps[verb]
+
+    def host(self, verb=""):
+        """Lets memrun take as much host memory as the machine has, where it takes such an option: a host arena then is not held
+        against the memory that is free at the moment."""
+        return ["--host-mem", f"{self.memory}B"] if self.gpu and self.takes(verb, "--host-mem") else []
+
+    def fed(self, name, plan, steps):
+        """Options that give a model's small inputs another batch in every step."""
+        if (name, steps) not in self.stacks:
+            out, wrong = self.call(self.folder / "memc", "dump", self.folder / plan, "--json")
+            options = []
+            for n, (source, kind, shape, limits) in enumerate([] if wrong else gpudata.inputs(parsed(out))):
+                if gpudata.size(kind, shape) <= VARIED:
+                    path = self.folder / f"{name}.{n}.{steps}.npy"
+                    gpudata.stack(path, kind, shape, limits, steps, source)
+                    options += ["--input", f"{source}=@{path}"]
+            self.stacks[name, steps] = options
+        return self.stacks[name, steps]
+
+    def memrun(self, plan, device, *more, steps=None, **how):
+        """A row about a run: losses, times, kernels that a library refused, and the GPU meanwhile."""
+        start, host = time.monotonic(), self.host() if device == self.device else []
         out, wrong = self.call(self.folder / "memrun", self.folder / plan, "--device", device, "--steps", steps or self.steps,
-                               "--synthetic", "--json", "--no-progress", *more)
+                               "--synthetic", "--json", "--no-progress", *host, *more, **how)
+        meter = {"meter": self.meter.since(start)} if self.meter and device == self.device else {}
         if wrong:
-            return wrong
-        said = json.loads(out)
+            return wrong | meter
+        said = parsed(out)
         # The first step warms up, on a GPU the second one too: it is the first of a graph. Fewer steps are for their bits alone.
         times = said["step_ns"][2:] or said["step_ns"]
-        return {"step_ns": statistics.median(times), "fastest_ns": min(times), "losses": said["losses"],
-                "start_s": round(time.monotonic() - start - sum(said["step_ns"]) / 1e9, 2)}
+        row = {"step_ns": statistics.median(times), "fastest_ns": min(times), "losses": said["losses"],
+               "start_s": round(time.monotonic() - start - sum(said["step_ns"]) / 1e9, 2)}
+        return row | ({"refused": said["refused"]} if said.get("refused") is not None else {}) | meter
 
-    def states(self, plan, device, *more, steps=None):
+    def states(self, plan, device, *more, steps=None, **how):
         """A row about a run, and its states."""
         saved = self.folder / "states.safetensors"
-        row = self.memrun(plan, device, "--save", saved, *more, steps=steps)
+        row = self.memrun(plan, device, "--save", saved, *more, steps=steps, **how)
         if "error" in row:
             return row, None
-        states = tensors(saved)
+        states = gpudata.tensors(saved)
         saved.unlink()
         return row, states
 
@@ -296,75 +281,12 @@ class Lab:
                 found.setdefault(plan["model"], {})[plan["share"]] = plan
         return {name: (self.prepared["models"][name], plans) for name, plans in found.items()}
 
-    def compiled(self, model, profile, plan, budget=None):
-        """A row about a plan that is made here."""
-        limit = ["--gpu-mem", f"{budget}B"] if budget else []
-        out, wrong = self.call(self.folder / "memc", "compile", self.folder / pathlib.Path(model["file"]).name, *model["options"],
-                               "--device", profile, "-o", self.folder / plan, "--json", *limit)
-        if wrong:
-            said = json.loads(out) if wrong.get("exit_code") == 4 else {}
-            return {"infeasible": said["smallest_feasible_bytes"]} if said else wrong
-        return {"plan": plan, **kept(json.loads(out))}
 
-    def tune(self, plan, precision):
-        """Lets a plan have the algorithms of libraries that are measured to be the fastest, where this memrun can."""
-        if self.tunes is None:
-            self.tunes = self.gpu and self.call(self.folder / "memrun", "tune", "--help")[1] is None
-        if self.tunes:
-            _, wrong = self.call(self.folder / "memrun", "tune", self.folder / plan, "--device", self.device, *precision)
-            if wrong:
-                self.say(failure=f"{plan} is not tuned", **wrong)
-
-    def profile(self, name, plan, *precision):
-        """The measured profile of a model, made once: of the plan for the built-in profile, and of the one for what that measured,
-        since other times may choose other kernels. The file, and what went wrong."""
-        model, stem = self.prepared["models"][name], self.folder / "".join([name, *precision, f".{self.tag}"])
-        path = pathlib.Path(f"{stem}.profile.json")
-        parts = [f"{stem}.{n}.json" for n in (1, 2)]
-        if path.exists():
-            return path, None
-        for n, part in enumerate(parts):
-            if n > 0:
-                made = self.compiled(model, parts[0], f"{stem.name}.measured.plan")
-                if "plan" not in made:
-                    return None, made
-                plan = made["plan"]
-            self.tune(plan, precision)
-            _, wrong = self.call(self.folder / "memrun", "profile", self.folder / plan, "--device", self.device, "-o", part,
-                                 "--steps", 7, *precision)
-            if wrong:
-                return None, wrong
-        # The whole file or none.
-        fitted = path.with_suffix(".part")
-        _, wrong = self.call(self.folder / "memc", "fit-profile", *parts, "-o", fitted)
-        if wrong:
-            return None, wrong
-        fitted.replace(path)
-        self.keep("profiles.tar.gz", f"*.{self.tag}.profile.json")
-        return path, None
-
-    def replanned(self, name, plan, caps, *precision):
-        """Plans for the measured profile, with these bytes of arena: the profile, and a row for each, or one error for all.
-        A cap that the unplanned step does not exceed has its plan."""
-        model, stem = self.prepared["models"][name], "".join([name, *precision, f".{self.tag}"])
-        profile, wrong = self.profile(name, plan["plan"], *precision)
-        whole = wrong or self.compiled(model, profile, f"{stem}.unplanned.plan")
-        if "plan" not in whole:
-            return None, dict.fromkeys(caps, whole)
-        reserve = whole["gpu_mem_bytes"] - whole["arena_bytes"]
-
-        def one(cap):
-            fits = cap >= whole["arena_bytes"]
-            return whole if fits else self.compiled(model, profile, f"{stem}.{cap}.plan", reserve + cap)
-
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            made = dict(zip(caps, pool.map(one, caps)))
-        for path in sorted({row["plan"] for row in made.values() if "plan" in row}):
-            self.tune(path, precision)
-        return profile, made
-
-
-def kept(compiled):
-    """What the record keeps of what `memc compile --json` says."""
-    return {key: compiled[key] for key in ("gpu_mem_bytes", "arena_bytes", "host_bytes", "swap_in_bytes", "recompute_ns")} | {
-        "planned_ns": compiled["step_ns"]}
+def extract(packed, folder):
+    """Unpacks an archive; a damaged one ends the program with one line."""
+    safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+    try:
+        with tarfile.open(packed) as found:
+            found.extractall(folder, **safe)
+    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError) as error:
+        raise SystemExit(f"{packed} is not whole ({error}): carry it again") from None

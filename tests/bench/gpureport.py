@@ -2,6 +2,7 @@
 import statistics
 
 import gpurows
+import gputables
 
 # Largest distance from the CPU: of a loss and an element of a state, relative to 1 and the number; and of a state of the
 # large models after one step, relative to the state, since a ReLU within rounding of zero opens on one device alone.
@@ -10,6 +11,9 @@ LOSS, STATE, NORM = 1e-4, 5e-3, 0.1
 ERROR, MODELS, BUDGETS = 0.02, 5, 3
 EAGER, HALF = 1.0, 0.97
 PEERS = {"resnet50": "ResNet-50", "bert_base": "BERT-base"}
+# What a user has within a cap: PyTorch of the same precision, and with its switches as they are.
+SAME = ("eager", "checkpoint", "save_on_cpu")
+DEFAULTS = ("default", "default+checkpoint", "default+save_on_cpu")
 # The cap is small where the peak is this many times as much.
 SMALL_CAP = 4
 SWAPADVISOR = "SwapAdvisor: 53 to 99 % (figure 6, V100 with 16 GB)"
@@ -36,6 +40,17 @@ def reason(row):
 
 def failed(rows):
     return [reason(row) for row in rows if "error" in row]
+
+
+def of_smoke(rows, missing, about):
+    """Each step ran, and inputs that change reach the steps that they are for."""
+    lacks = missing or next((reason(row) for row in rows if "skipped" in row), None) or (None if rows else "nothing ran")
+    pairs = [row for row in rows if "alike" in row]
+    apart = [f"{row['cell']}: other bits, of the losses from step {row['first_other_step'] or 'none'}" for row in pairs if not row["alike"]]
+    fed = [row for row in pairs if row["batches"]]
+    none = missing or (None if fed else "no inputs changed")
+    return {"every step runs": verdict(lacks, failed(rows), f"{len(rows)} steps" if rows else ""),
+            "another batch in every step: graph = no graph, bit for bit": verdict(none, apart, f"{len(pairs)} models" if pairs else "")}
 
 
 def of_bits(rows, missing, about):
@@ -76,6 +91,7 @@ def of_sanitizer(rows, missing, about):
 
 def of_accuracy(rows, missing, about):
     errors = {row["cell"]: row["error_of_step"] for row in rows if "error_of_step" in row}
+    rows = [row for row in rows if row["share"] is not None]
     wrong = failed(rows) + [f"{cell}: {error:+.1%}" for cell, error in errors.items() if abs(error) > ERROR]
     budgets = {}
     for row in rows:
@@ -108,27 +124,39 @@ def of_throughput(rows, missing, about):
             own = [text for (who, _), text in none if who == "memrun" and text and "skipped" not in at[who, _]]
             return own, next((text for _, text in none if text), missing or "it was not measured")
 
-        for text, over, under, least in ((f"{title} unplanned ≥ {EAGER} × eager", ("memrun", 100), ("eager", 100), EAGER),
-                                         (f"{title} at 50 % ≥ {HALF} of unplanned", ("memrun", 50), ("memrun", 100), HALF)):
-            ratio = speed(*over) / speed(*under) if speed(*over) and speed(*under) else None
-            own, other = why(over, under)
+        def at_least(over, unders, least):
+            """The ratio of a speed to the best of others, held against a threshold."""
+            others = [key for key in unders if speed(*key)]
+            ratio = speed(*over) / max(speed(*key) for key in others) if speed(*over) and len(others) == len(unders) else None
+            own, other = why(over, *unders)
             wrong = own + ([f"{ratio:.3f}"] if ratio is not None and ratio < least else [])
-            found[text] = judged(other if ratio is None else None, wrong, f"{ratio:.3f}" if ratio else "")
-        mine, (wrong, none) = speed("memrun", 50), why(("memrun", 50))
-        none, said = none if mine is None else None, []
-        for who in ("checkpoint", "save_on_cpu") if mine else ():
-            theirs = speed(who, 50)
-            if theirs is None and "oom" not in at.get((who, 50), {}):
-                none = why((who, 50))[1]
-                continue
-            said.append(f"{mine / theirs:.2f} × {who}" if theirs else f"{who} runs out of memory")
-            wrong += [said[-1]] if theirs and mine <= theirs else []
-        found[f"{title} at 50 % ahead of PyTorch within the same cap"] = judged(none, wrong, ", ".join(said))
+            return judged(other if ratio is None else None, wrong, f"{ratio:.3f}" if ratio else "")
+
+        def ahead(whos):
+            """memrun at half, faster than each of these within the same bytes; who runs out of memory is behind."""
+            mine, (wrong, none) = speed("memrun", 50), why(("memrun", 50))
+            none, said = none if mine is None else None, []
+            for who in whos if mine else ():
+                theirs = speed(who, 50)
+                if theirs is None and "oom" not in at.get((who, 50), {}):
+                    none = why((who, 50))[1]
+                    continue
+                said.append(f"{mine / theirs:.2f} × {who}" if theirs else f"{who} runs out of memory")
+                wrong += [said[-1]] if theirs and mine <= theirs else []
+            return judged(none, wrong, ", ".join(said))
+
+        defaults = [("default", 100), *([("default_nchw", 100)] if net == "resnet50" else [])]
+        found |= {
+            f"{title} unplanned ≥ {EAGER} × PyTorch of the same precision": at_least(("memrun", 100), [("eager", 100)], EAGER),
+            f"{title} unplanned ≥ {EAGER} × PyTorch's defaults": at_least(("memrun", 100), defaults, EAGER),
+            f"{title} at 50 % ≥ {HALF} of unplanned": at_least(("memrun", 50), [("memrun", 100)], HALF),
+            f"{title} at 50 % ahead of PyTorch of the same precision within the same cap": ahead(SAME),
+            f"{title} at 50 % ahead of PyTorch's defaults within the same cap": ahead(DEFAULTS)}
     return found
 
 
 def of_ideal(rows, missing, about):
-    ratios = [ratio for row, ratio in ideal_ratios(rows) if 100 / row["share"] >= SMALL_CAP]
+    ratios = [ratio for row, ratio in gputables.ideal_ratios(rows) if 100 / row["share"] >= SMALL_CAP]
     said = f"{min(ratios):.0%} to {max(ratios):.0%} of ideal; {SWAPADVISOR}" if ratios else ""
     none = missing or next(iter(failed(rows)), None if ratios else "no such cap has a plan that ran")
     return {f"throughput ÷ ideal where the peak is at least {SMALL_CAP} × the cap": verdict(none, [], said, "reported")}
@@ -139,81 +167,12 @@ def of_more(rows, missing, about):
     return {"measured": verdict(none, [], f"{len(rows)} rows" if rows else "", "reported")}
 
 
-def ideal_ratios(rows):
-    """Rows with a step, and the model's step without a cap over it."""
-    whole = {row["model"]: row["step_ns"] for row in rows if row["share"] == 100 and "step_ns" in row}
-    for row in rows:
-        if "step_ns" in row and row["model"] in whole:
-            yield row, whole[row["model"]] / row["step_ns"]
-
-
-def ms(row, key="step_ns"):
-    return f"{row[key] / 1e6:,.2f}" if key in row else next((w for w in ("infeasible", "skipped") if w in row), "failed")
-
-
-def gib(count):
-    return f"{count / 2**30:,.2f}" if count else ""
-
-
-def bits_table(rows):
-    yield ["model", "runs", "different bits", "steps", "loss from CPU", "state from CPU (element, norm)"]
-    for row in rows:
-        if "loss_from_cpu" in row:
-            runs = [r for r in rows if r["model"] == row["model"] and "states" in r]
-            apart = sum((r["losses"], r["states"]) != (runs[0]["losses"], runs[0]["states"]) for r in runs)
-            yield [row["model"], len(runs), apart, row["cpu_steps"], f"{row['loss_from_cpu']:.1e}",
-                   f"{row['state_from_cpu']:.1e}, {row['norm_from_cpu']:.1e}"]
-
-
-def sanitizer_table(rows):
-    yield ["check", "runs", "found", "failed or skipped"]
-    for key in dict.fromkeys((row["tool"], row["flags"]) for row in rows):
-        of = [row for row in rows if (row["tool"], row["flags"]) == key]
-        without = sum("error" in row and not row.get("found") or "skipped" in row for row in of)
-        yield [" ".join(key).strip(), len(of), sum(row.get("found") or 0 for row in of), without]
-
-
-def accuracy_table(rows):
-    yield ["model", "budget", "simulated, ms", "measured, ms", "error"]
-    for row in rows:
-        error = f"{row['error_of_step']:+.2%}" if "error_of_step" in row else ""
-        yield [row["model"], f"{row['share']} %", ms(row, "planned_ns"), ms(row), error]
-
-
-def throughput_table(rows):
-    yield ["model", "cap", "GiB", "memrun, per s", "÷ unplanned", "eager", "tuned", "checkpoint", "save_on_cpu", "memrun ÷ best at cap"]
-    for model, share, of in dict.fromkeys((row["model"], row["share"], row["of"]) for row in rows):
-        at = {row["who"]: row for row in rows if (row["model"], row["share"], row["of"]) == (model, share, of)}
-        speed = {who: row["per_s"] for who, row in at.items() if "per_s" in row}
-        whole = next((row.get("per_s") for row in rows if (row["model"], row["who"], row["share"]) == (model, "memrun", 100)), None)
-        cells = [model, "none" if share == 100 else f"{share:g} % of {'memrun' if of == 'memrun' else 'PyTorch'}'s peak"]
-        cells.append(gib(next(iter(at.values()))["cap_bytes"]))
-        for who in ("memrun", None, "eager", "tuned", "checkpoint", "save_on_cpu"):
-            if who is None:
-                cells.append(f"{speed['memrun'] / whole:.3f}" if whole and "memrun" in speed else "")
-            elif who in speed:
-                cells.append(f"{speed[who]:,.1f}")
-            else:
-                row = at.get(who)
-                cells.append("" if row is None else next((w for w in ("oom", "infeasible", "skipped") if w in row), "failed"))
-        best = max((speed[who] for who in speed if who not in ("memrun", "tuned")), default=None)
-        cells.append(f"{speed['memrun'] / best:.2f}" if best and "memrun" in speed else "")
-        yield cells
-
-
-def ideal_table(rows):
-    yield ["model", "peak ÷ cap", "arena, GiB", "host, GiB", "step, ms", "÷ ideal"]
-    ratios = {row["cell"]: ratio for row, ratio in ideal_ratios(rows)}
-    for row in rows:
-        ratio = f"{ratios[row['cell']]:.1%}" if row["cell"] in ratios else ""
-        yield [row["model"], f"{100 / row['share']:.3g}", gib(row.get("arena_bytes")), gib(row.get("host_bytes")), ms(row), ratio]
-
-
 # For each stage: its criteria, from its rows, why not all were measured, and what was run; and its table.
 STAGES = {
-    "bits": (of_bits, bits_table), "accuracy": (of_accuracy, accuracy_table), "throughput": (of_throughput, throughput_table),
-    "sanitizer": (of_sanitizer, sanitizer_table), "ideal": (of_ideal, ideal_table), "tf32": (of_more, throughput_table),
-    "torch-caps": (of_more, throughput_table), "ideal-measured": (of_ideal, ideal_table),
+    "smoke": (of_smoke, gputables.smoke), "throughput": (of_throughput, gputables.throughput),
+    "accuracy": (of_accuracy, gputables.accuracy), "bits": (of_bits, gputables.bits), "caps": (of_more, gputables.throughput),
+    "sanitizer": (of_sanitizer, gputables.sanitizer), "ideal": (of_ideal, gputables.ideal), "tf32": (of_more, gputables.throughput),
+    "torch-caps": (of_more, gputables.throughput), "ideal-measured": (of_ideal, gputables.ideal),
 }
 
 
@@ -228,7 +187,7 @@ def judge(stage, rows, about, end):
             criteria[text] = verdict(f"there is no GPU: --device {about['device']}", [])
         elif about["quick"] and of["verdict"] in ("met", "reported"):
             criteria[text] = verdict("the plans are those of --quick", [], of["detail"])
-        elif about["quick"] and of["verdict"] == "not met" and stage not in ("bits", "sanitizer"):
+        elif about["quick"] and of["verdict"] == "not met" and stage not in ("smoke", "bits", "sanitizer"):
             criteria[text] = verdict("the plans are those of --quick", [], of["detail"])
     passed = bool(criteria) and all(c["verdict"] in ("met", "reported") for c in criteria.values())
     return {"stage": stage, **end, "passed": passed, "criteria": criteria}
@@ -243,22 +202,26 @@ def ended(stage, rows):
 
 
 def report(path):
-    """Markdown: the device, a table for each stage, the verdicts, and what failed."""
+    """Markdown, of a file of results."""
     rows = gpurows.load(path)
-    about, rows = gpurows.one_run(path, rows), list(rows.values())
+    return lines(rows, gpurows.one_run(path, rows))
+
+
+def lines(rows, about):
+    """Markdown: the device, the verdicts, what failed, a table for each stage, and kernels that libraries refused."""
+    rows = list(rows.values())
     torch = next((row["torch"] for row in rows if "torch" in row), "none")
     yield f"Device: {about['device']}; GPU: {about['gpu'] or 'none'}. Programs and plans: {about['programs']}."
     if about["gpu"]:
         yield f"Libraries: {gpurows.short(about['libraries'])}; PyTorch: {torch}."
     if about["quick"]:
         yield "The plans are those of `prepare --quick`: they show that everything runs, and no criterion is met by them."
-    verdicts = [["stage", "criterion", "verdict", "detail"]]
+    verdicts, tables = [["stage", "criterion", "verdict", "detail"]], []
     for stage, (_, table) in STAGES.items():
         cells = [row for row in rows if row.get("stage") == stage and "cell" in row]
-        lines = list(table(cells))
-        if len(lines) > 1:
-            yield f"\n### {stage}\n"
-            yield from markdown(lines)
+        found = list(table(cells))
+        if len(found) > 1:
+            tables += [f"\n### {stage}\n", *markdown(found)]
         for text, of in judge(stage, rows, about, ended(stage, rows))["criteria"].items():
             verdicts.append([stage, text, of["verdict"], of["detail"]])
     yield "\n### Verdicts\n"
@@ -266,12 +229,17 @@ def report(path):
     wrong = [row for row in rows if "error" in row]
     if wrong:
         yield "\n### Failures\n"
-        lines = [["what", "exit code", "command", "last line"]]
+        found = [["what", "exit code", "command", "last lines"]]
         for row in wrong:
             what = row.get("failure") or f"{row['stage']}: {row['cell']}"
-            last = (row["error"].splitlines() or [""])[-1][:240]
-            lines.append([what, row.get("exit_code", ""), f"`{row['command']}`" if "command" in row else "", last])
-        yield from markdown(lines)
+            last = " ⏎ ".join(row["error"].splitlines()[-3:])[-400:]
+            found.append([what, row.get("exit_code", ""), f"`{row['command']}`" if "command" in row else "", last])
+        yield from markdown(found)
+    yield from tables
+    refused = list(gputables.refused(rows))
+    if len(refused) > 1:
+        yield "\n### Kernels that a library refused\n"
+        yield from markdown(refused)
 
 
 def markdown(lines):

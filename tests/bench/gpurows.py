@@ -4,7 +4,7 @@ import pathlib
 
 # What a row is known by; a row replaces an earlier one that is known by the same.
 KINDS = {"run": lambda row: json.dumps(row["run"], sort_keys=True), "cell": lambda row: (row["stage"], row["cell"]),
-         "complete": lambda row: row["stage"], "failure": lambda row: row.get("command")}
+         "complete": lambda row: row["stage"], "failure": lambda row: row.get("command"), "measured": lambda row: row["measured"]}
 
 
 def key(row):
@@ -50,6 +50,23 @@ def short(value):
     if isinstance(value, dict):
         return ", ".join(f"{name} {version or 'missing'}" for name, version in value.items()) or "none"
     return "none" if value is None else str(value)
+
+
+def short_row(row):
+    """A row in a line, for who watches a run."""
+    of = f"{row['stage']}: {row['cell']}" if "cell" in row else next((f"{kind} {row[kind]}" for kind in KINDS if kind in row), "")
+    if "complete" in row:
+        said = [f"{of['verdict']}: {text} {of['detail']}" for text, of in row["criteria"].items()]
+        return "\n".join([f"{row['stage']} is {'complete' if row['complete'] else 'not complete: ' + row['why']}", *said])
+    if "run" in row:
+        return f"on {row['run']['gpu'] or row['run']['device']} with {short(row['run']['libraries'])}"
+    if "error" in row:
+        return f"{of}: FAILED: {(row['error'].splitlines() or [''])[-1][:200]}"
+    told = [f"{row['step_ns'] / 1e6:,.2f} ms" if "step_ns" in row else "",
+            f"{row['error_of_step']:+.1%}" if "error_of_step" in row else "",
+            f"{len(row['refused'])} refused" if row.get("refused") else "",
+            next((word for word in ("infeasible", "skipped", "oom") if word in row), "")]
+    return f"{of}: {', '.join(filter(None, told)) or 'done'}"
 
 
 def one_run(path, rows):

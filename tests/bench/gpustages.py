@@ -1,14 +1,17 @@
 """The stages of `gpu.py run`. Each measures cells and keeps their rows; what follows from them is gpureport.py's."""
-import glob
 import itertools
 import json
-import os
 import pathlib
 import re
-import shutil
 import sys
+import time
 
-from gpulab import OutOfTime, SMALL, difference, digest
+import gpuhost
+import gpusmoke
+from gpudata import difference, digest
+from gpulab import OutOfTime, parsed
+from gpumodels import SMALL
+from gpuplans import at_load, replanned
 
 GPU_HOWS = [[], ["--no-graph"], ["--check-memory"], ["--no-graph", "--check-memory"], ["--verify"]]
 # Large models run in fewer ways: a process takes seconds to start and save.
@@ -19,6 +22,11 @@ TIMED, IDEAL_STEPS = 15, 6
 BUDGETS = [100, 60, 40]
 CAPS = [50, 25, 12.5]
 TF32 = ["--tf32"]
+# Whose unplanned step a stage's caps are shares of, where it is not memrun's.
+OF = {"torch-caps": "torch"}
+WHOS = ("memrun", "checkpoint", "save_on_cpu")
+# The unplanned step, a second time; and an error of a modelled step from which traces are kept.
+AGAIN, LOOK = "again", 0.02
 PEER = pathlib.Path(__file__).with_name("gputorch.py")
 
 
@@ -48,16 +56,17 @@ def bits(lab):
                 def measure():
                     if plan["plan"] is None:
                         return {"infeasible": plan["infeasible"]}
-                    row, states = lab.states(plan["plan"], lab.device, *how)
+                    row, states = lab.states(plan["plan"], lab.device, *how, *lab.fed(model, plans[100]["plan"], lab.steps))
                     return {**row, **({"states": digest(states)} if states else {})}
                 lab.cell("bits", bits_cell(model, share, how), measure, model=model, share=share, how=" ".join(how))
         if lab.gpu:
-            lab.cell("bits", f"{model} cpu", lambda: from_cpu(lab, plans[100]["plan"], model in SMALL), model=model)
+            lab.cell("bits", f"{model} cpu", lambda: from_cpu(lab, model, plans[100]["plan"]), model=model)
 
 
-def from_cpu(lab, plan, small):
-    steps = lab.steps if small else 1
-    (mine, states), (other, on_cpu) = lab.states(plan, lab.device, steps=steps), lab.states(plan, "cpu", steps=steps)
+def from_cpu(lab, model, plan):
+    steps = lab.steps if model in SMALL else 1
+    fed = lab.fed(model, plan, lab.steps)
+    (mine, states), (other, on_cpu) = (lab.states(plan, at, *fed, steps=steps) for at in (lab.device, "cpu"))
     if states is None or on_cpu is None:
         return mine if states is None else other
     losses, beside = mine["losses"], other["losses"]
@@ -67,16 +76,6 @@ def from_cpu(lab, plan, small):
     return {"cpu_steps": steps, "losses_compared": len(pairs), "states_compared": compared, "loss_from_cpu": far,
             "finite_alike": [a is None for a in losses] == [b is None for b in beside],
             "state_from_cpu": element[0], "state": element[1], "norm_from_cpu": norm[0], "norm_state": norm[1]}
-
-
-def sanitizer_path():
-    """compute-sanitizer: on the path, of a toolkit, or of NVIDIA's wheel."""
-    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
-    places = [f"{home}/bin/compute-sanitizer" for home in filter(None, homes)] + ["/usr/local/cuda/bin/compute-sanitizer"]
-    for folder in sys.path:
-        # The wheel's command is a script that calls the program in this folder.
-        places += glob.glob(f"{folder}/nvidia/*/compute-sanitizer/compute-sanitizer")
-    return shutil.which("compute-sanitizer") or next((p for p in places if os.access(p, os.X_OK)), None)
 
 
 CHECKS = (("memcheck", ["--no-libraries"]), ("racecheck", ["--no-libraries"]), ("memcheck", []))
@@ -89,7 +88,7 @@ def sanitizer_names(lab):
 
 def sanitizer(lab):
     """Memory errors and races of every kernel of the small models, issued one by one. The smallest plan has the most copies."""
-    tool = sanitizer_path()
+    tool = gpuhost.sanitizer()
     if not lab.gpu or not tool:
         raise NotRun("compute-sanitizer was not found" if lab.gpu else "it needs a GPU")
     plans = {name: plans[min(plans)]["plan"] for name, (_, plans) in lab.models("bits").items() if name in SMALL}
@@ -112,26 +111,34 @@ def sanitizer(lab):
 
 
 def accuracy_names(lab):
-    return [f"{model} {share}" for model in lab.models("accuracy") for share in BUDGETS]
+    return [f"{model} {share}" for model in lab.models("accuracy") for share in [*BUDGETS, AGAIN]]
 
 
 def accuracy(lab):
-    """The step that memc says a plan takes, planned with the measured profile, beside the step that it takes."""
+    """The step that memc says a plan takes, planned with the measured profile, beside the step that it takes. Profiles and runs follow
+    each other within a minute, at load; the unplanned step is measured a second time at the end, which shows how far clocks drifted."""
     for model, (_, plans) in lab.models("accuracy").items():
-        if lab.done("accuracy", [f"{model} {share}" for share in BUDGETS]):
+        if lab.done("accuracy", [f"{model} {share}" for share in [*BUDGETS, AGAIN]]):
             continue
         caps = at_shares(plans[100], BUDGETS)
-        profile, made = lab.replanned(model, plans[100], caps.values())
+        profile, made = replanned(lab, model, plans[100], caps.values())
         for share in BUDGETS:
             def measure():
                 row = dict(made[caps[share]])
                 if "plan" in row:
-                    row |= lab.memrun(row["plan"], lab.device, steps=TIMED)
+                    row |= lab.memrun(row["plan"], lab.device, steps=at_load(row["planned_ns"]) if lab.gpu else TIMED)
                 if "step_ns" in row:
                     row["error_of_step"] = row["planned_ns"] / row["step_ns"] - 1
-                    row |= traces(lab, row["plan"], profile)
+                    row |= traces(lab, row["plan"], profile) if abs(row["error_of_step"]) > LOOK else {}
                 return row
-            lab.cell("accuracy", f"{model} {share}", measure, model=model, share=share)
+            first = lab.cell("accuracy", f"{model} {share}", measure, model=model, share=share)
+            whole = first if share == BUDGETS[0] else whole
+
+        def once_more():
+            row = dict(made[caps[BUDGETS[0]]])
+            row |= lab.memrun(row["plan"], lab.device, steps=at_load(row["planned_ns"]) if lab.gpu else TIMED) if "plan" in row else {}
+            return row | ({"drift": row["step_ns"] / whole["step_ns"] - 1} if "step_ns" in row and "step_ns" in whole else {})
+        lab.cell("accuracy", f"{model} {AGAIN}", once_more, model=model, share=None)
 
 
 def at_shares(plan, shares):
@@ -153,71 +160,79 @@ def peer(lab, model, way, cap, tf32):
     """A row about a step of PyTorch, in a process of its own."""
     spec = {"model": model["net"], "batch": model["batch"], "way": way, "device": lab.device, "cap_bytes": cap, "tf32": tf32,
             "steps": TIMED if lab.gpu else 1}
+    start = time.monotonic()
     out, wrong = lab.call(sys.executable, PEER, json.dumps(spec))
     if wrong:
         said = wrong["error"].splitlines()[-1]
         if said.startswith(("ModuleNotFoundError", "ImportError")):
             return {"skipped": "PyTorch is not installed" if "'torch'" in said else f"PyTorch cannot be imported: {said}"}
         return wrong
-    return json.loads(out.splitlines()[-1])
-
-
-WHOS = ("memrun", "checkpoint", "save_on_cpu")
-
-
-def capped(tf32):
-    return CAPS[:1] if tf32 else CAPS
+    return parsed(out) | ({"meter": lab.meter.since(start)} if lab.meter else {})
 
 
 def key(name, who, share, of):
     return f"{name} {who} {share:g} of {of}" if share < 100 else f"{name} {who}"
 
 
-def throughput_names(lab, of="memrun", flags=()):
-    for name in lab.models("throughput"):
-        # What has no cap is measured by `throughput` for every way of choosing one.
-        yield from (key(name, who, 100, of) for who in ("eager", "tuned", "memrun") if of == "memrun")
-        yield from (key(name, who, share, of) for who in WHOS for share in capped(bool(flags)))
+def throughput_cells(net, stage):
+    """Who is measured at which share. `throughput` has what the criteria are about, `caps` the rest."""
+    unplanned = [("eager", 100), ("memrun", 100)]
+    half = [(who, 50) for who in ("memrun", "eager", "checkpoint", "save_on_cpu")]
+    defaults = [("default", 100), *([("default_nchw", 100)] if net == "resnet50" else [])]
+    defaults += [(who, 50) for who in ("default", "default+checkpoint", "default+save_on_cpu")]
+    return {"throughput": [*unplanned, *half, *defaults],
+            "caps": [("tuned", 100), *((who, share) for share in CAPS[1:] for who in WHOS)],
+            "tf32": [*unplanned, ("tuned", 100), *((who, 50) for who in WHOS)],
+            "torch-caps": [(who, share) for share in CAPS for who in WHOS]}[stage]
 
 
-def throughput(lab, stage="throughput", of="memrun", flags=()):
+def throughput_names(lab, stage):
+    of = OF.get(stage, "memrun")
+    return [key(name, who, share, of) for name, (model, _) in lab.models("throughput").items()
+            for who, share in throughput_cells(model["net"], stage)]
+
+
+def throughput(lab, stage):
     """memrun and PyTorch, unplanned and at caps: shares of memrun's unplanned arena, or of PyTorch's unplanned peak. A cap is that of
     the tensors: of the arena, and of PyTorch's allocator."""
     for name, (model, plans) in lab.models("throughput").items():
-        compare(lab, stage, name, model, plans[100], of, flags)
+        cells = throughput_cells(model["net"], stage)
+        if not lab.done(stage, [key(name, who, share, OF.get(stage, "memrun")) for who, share in cells]):
+            compare(lab, stage, name, model, plans[100], cells)
 
 
-def compare(lab, stage, name, model, plan, of, flags):
-    tf32 = bool(flags)
-    home, shares = "throughput" if of == "torch" else stage, capped(tf32)
+def compare(lab, stage, name, model, plan, cells):
+    """Measures cells of a model. Plans are made when the first cell of memrun needs one, for all shares of these cells."""
+    of, flags = OF.get(stage, "memrun"), TF32 if stage == "tf32" else []
+    base, made, lacks = plan, {}, None
+    if of == "torch":
+        eager = lab.rows.get(("cell", ("throughput", key(name, "eager", 100, of))), {})
+        base = {"arena_bytes": eager.get("peak_bytes")}
+        lacks = None if "peak_bytes" in eager else eager.get("skipped", "PyTorch's unplanned peak was not measured")
+    caps = {} if lacks else at_shares(base, dict.fromkeys(share for _, share in cells))
+    own = dict.fromkeys(caps[share] for who, share in cells if who == "memrun" and caps)
 
-    def cell(who, share, cap, measure):
-        def row():
-            found = measure()
+    def mine(cap):
+        if not made:
+            made.update(replanned(lab, name, plan, own, *flags)[1])
+        row = dict(made[cap])
+        if "plan" not in row:
+            return row
+        return row | lab.memrun(row["plan"], lab.device, *flags, *lab.fed(name, plan["plan"], TIMED), steps=TIMED)
+
+    for who, share in cells:
+        cap = caps.get(share) if share < 100 else None
+
+        def measure():
+            if lacks:
+                return {"skipped": lacks}
+            found = mine(caps[share]) if who == "memrun" else peer(lab, model, who, cap, bool(flags))
             if "step_ns" in found:
                 found["per_s"] = round(model["units"] / found["step_ns"] * 1e9, 2)
+                whole = lab.rows.get(("cell", (stage if flags else "throughput", key(name, "memrun", 100, of))), {}).get("per_s")
+                found |= {"of_unplanned": found["per_s"] / whole} if who == "memrun" and share < 100 and whole else {}
             return found
-        about = {"of": of, "cap_bytes": cap} if share < 100 else {"of": None, "cap_bytes": None}
-        return lab.cell(stage if share < 100 else home, key(name, who, share, of), row, model=name, who=who, share=share, **about)
-
-    eager, _ = (cell(who, 100, None, lambda: peer(lab, model, who, None, tf32)) for who in ("eager", "tuned"))
-    if of == "torch" and not {"step_ns", "peak_bytes"} <= eager.keys():
-        for who, share in itertools.product(WHOS, shares):
-            cell(who, share, None, lambda: {"skipped": eager.get("skipped", "PyTorch's unplanned peak was not measured")})
-        return
-    caps = at_shares({"arena_bytes": eager["peak_bytes"]} if of == "torch" else plan, [100, *shares])
-    mine = {share: key(name, "memrun", share, of) for share in caps}
-    made = {}
-    if not all(lab.done(stage if share < 100 else home, [at]) for share, at in mine.items()):
-        _, made = lab.replanned(name, plan, caps.values(), *flags)
-    for share, cap in caps.items():
-        def measure():
-            row = dict(made[cap])
-            return row | (lab.memrun(row["plan"], lab.device, *flags, steps=TIMED) if "plan" in row else {})
-        cell("memrun", share, cap, measure)
-    for who in WHOS[1:]:
-        for share in shares:
-            cell(who, share, caps[share], lambda: peer(lab, model, who, caps[share], tf32))
+        lab.cell(stage, key(name, who, share, of), measure, model=name, who=who, share=share, of=of if share < 100 else None, cap_bytes=cap)
 
 
 def ideal_names(lab):
@@ -233,7 +248,7 @@ def ideal(lab, stage="ideal", measured=False):
         made = plans
         if measured:
             caps = at_shares(plans[100], plans)
-            _, by_cap = lab.replanned(name, plans[100], caps.values())
+            _, by_cap = replanned(lab, name, plans[100], caps.values())
             made = {share: by_cap[cap] for share, cap in caps.items()}
         for share, at in keys.items():
             def measure():
@@ -247,13 +262,15 @@ def ideal(lab, stage="ideal", measured=False):
 # Stages in the order in which they run: what measures, its cells, and the share of a run's time that it may take, where others are
 # to follow. They are more than one together: what is left goes on in the next run.
 STAGES = {
-    "bits": (bits, bits_names, 0.4),
-    "accuracy": (accuracy, accuracy_names, 0.5),
-    "throughput": (throughput, throughput_names, 0.6),
+    "smoke": (gpusmoke.smoke, gpusmoke.names, 0.25),
+    "throughput": (lambda lab: throughput(lab, "throughput"), lambda lab: throughput_names(lab, "throughput"), 0.8),
+    "accuracy": (accuracy, accuracy_names, 0.6),
+    "bits": (bits, bits_names, 0.6),
+    "caps": (lambda lab: throughput(lab, "caps"), lambda lab: throughput_names(lab, "caps"), 0.6),
     "sanitizer": (sanitizer, sanitizer_names, 0.35),
     "ideal": (ideal, ideal_names, 0.6),
-    "tf32": (lambda lab: throughput(lab, "tf32", flags=TF32), lambda lab: throughput_names(lab, flags=TF32), 0.25),
-    "torch-caps": (lambda lab: throughput(lab, "torch-caps", "torch"), lambda lab: throughput_names(lab, "torch"), 0.5),
+    "tf32": (lambda lab: throughput(lab, "tf32"), lambda lab: throughput_names(lab, "tf32"), 0.25),
+    "torch-caps": (lambda lab: throughput(lab, "torch-caps"), lambda lab: throughput_names(lab, "torch-caps"), 0.5),
     "ideal-measured": (lambda lab: ideal(lab, "ideal-measured", True), ideal_names, 0.6),
 }
 

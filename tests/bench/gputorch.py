@@ -2,14 +2,21 @@
 nothing else.
 
 Usage: python3 tests/bench/gputorch.py SPEC      SPEC is a JSON object, see MEASUREMENT; prints one JSON object
+       python3 tests/bench/gputorch.py --smoke DEVICE    says whether PyTorch runs there, and how fast host memory is locked
        python3 tests/bench/gputorch.py --check   builds every network, and compares the ways' first losses on the CPU
 Needs: torch.
 
-ResNet-50, BERT-base and GPT-2 small with the shapes of `models/zoo`, in plain `torch.nn`; PARAMETERS has the zoo's counts. Ways:
-`eager` keeps everything on the GPU; `checkpoint` computes every residual block or layer again in the backward pass
-(`torch.utils.checkpoint`); `save_on_cpu` keeps what the backward pass reads in pinned host memory
-(`torch.autograd.graph.save_on_cpu`); `tuned` is eager with what a careful user would switch on: cuDNN's search for algorithms and
-channels last for ResNet-50, PyTorch's fused attention for the others.
+ResNet-50, BERT-base and GPT-2 small with the shapes of `models/zoo`, in plain `torch.nn`; PARAMETERS has the zoo's counts. Ways, of
+which those with a + are two together:
+
+eager        keeps everything on the GPU, in f32 without TF32, with attention spelled out as in the zoo's models
+checkpoint   computes every residual block or layer again in the backward pass (`torch.utils.checkpoint`)
+save_on_cpu  keeps what the backward pass reads in pinned host memory (`torch.autograd.graph.save_on_cpu`)
+tuned        is eager with what a careful user would switch on: cuDNN's search for algorithms and channels last for ResNet-50,
+             PyTorch's fused attention for the others
+default      leaves PyTorch's switches as they are: convolutions in TF32, matrix products in f32. With channels last for ResNet-50, and
+             fused attention for the others
+default_nchw is default without channels last
 """
 import json
 import math
@@ -22,7 +29,11 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-WAYS = ["eager", "checkpoint", "save_on_cpu", "tuned"]
+WAYS = ["eager", "checkpoint", "save_on_cpu", "tuned", "default", "default_nchw", "default+checkpoint", "default+save_on_cpu"]
+# Steps before those that count.
+WARM = 3
+# Mebibytes that `--smoke` locks.
+LOCKED = 4096
 PARAMETERS = {"resnet50": 25_557_032, "bert_base": 108_893_186, "gpt2_small": 124_439_808}
 # What a specification may say; `cap_bytes` is for PyTorch's allocator, which does not count the driver's context.
 MEASUREMENT = {"model": "resnet50", "batch": 64, "way": "eager", "device": "cuda", "steps": 15, "cap_bytes": None, "tf32": False}
@@ -169,18 +180,20 @@ NETS = {"resnet50": ResNet50, "bert_base": BertBase, "gpt2_small": Gpt2Small}
 
 
 def train(spec, size=None):
-    """The losses and times in ns of the steps, three of which warm up; a `size` is for a smaller image or sequence."""
-    device, way = torch.device(spec["device"]), spec["way"]
-    gpu, tuned = device.type == "cuda", way == "tuned"
+    """The losses and times in ns of the steps after those that warm up; a `size` is for a smaller image or sequence."""
+    device, ways = torch.device(spec["device"]), spec["way"].split("+")
+    gpu, tuned, default = device.type == "cuda", "tuned" in ways, ways[0].startswith("default")
     if gpu:
         torch.cuda.set_device(device.index or 0)
     torch.manual_seed(1)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = spec["tf32"]
+    if not default:
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = spec["tf32"]
     torch.backends.cudnn.benchmark = tuned
     if gpu and spec["cap_bytes"]:
         whole = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, spec["cap_bytes"] / whole))
-    net = NETS[spec["model"]](tuned).to(device).train()
+    fast = tuned or default and (ways[0] == "default" or spec["model"] != "resnet50")
+    net = NETS[spec["model"]](fast).to(device).train()
     count = sum(p.numel() for p in net.parameters())
     assert count == PARAMETERS[spec["model"]], f"{count} parameters"
     if spec["model"] == "resnet50":
@@ -192,18 +205,18 @@ def train(spec, size=None):
     plain = lambda block, *x: block(*x)
     again = lambda block, *x: checkpoint(block, *x, use_reentrant=False)
     losses, times, events = [], [], []
-    for _ in range(3 + spec["steps"]):
+    for _ in range(WARM + spec["steps"]):
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if gpu else None
         begun = time.perf_counter_ns()
         if gpu:
             marks[0].record()
         # A step's data comes from the host, as memrun's does.
         batch = [t.to(device, non_blocking=True) for t in host]
-        if way == "save_on_cpu":
+        if "save_on_cpu" in ways:
             with torch.autograd.graph.save_on_cpu(pin_memory=gpu):
                 loss = net.loss(plain, *batch)
         else:
-            loss = net.loss(again if way == "checkpoint" else plain, *batch)
+            loss = net.loss(again if "checkpoint" in ways else plain, *batch)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -215,7 +228,7 @@ def train(spec, size=None):
     if gpu:
         torch.cuda.synchronize()
         times = [a.elapsed_time(b) * 1e6 for a, b in events]
-    return [float(loss) for loss in losses], times[3:]
+    return [float(loss) for loss in losses], times[WARM:]
 
 
 def measure(spec):
@@ -234,20 +247,37 @@ def measure(spec):
     return row
 
 
+def smoke(device):
+    """Whether PyTorch runs on the device, its switches as it starts, and seconds that locking host memory takes."""
+    gpu = device.startswith("cuda")
+    row = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(),
+           "tf32": {"matmul": torch.backends.cuda.matmul.allow_tf32, "cudnn": torch.backends.cudnn.allow_tf32}}
+    x = torch.randn(1024, 1024, device=device)
+    row["norm"] = float((x @ x).norm())
+    if gpu:
+        row["gpu"], begun = torch.cuda.get_device_name(), time.perf_counter()
+        torch.empty(LOCKED << 20, dtype=torch.uint8, pin_memory=True)
+        row |= {"locked_mib": LOCKED, "locking_s": round(time.perf_counter() - begun, 2)}
+    return row
+
+
 def check():
     """Every network has the zoo's parameters, and the ways' first losses are one."""
     for model in NETS:
-        spec = {**MEASUREMENT, "model": model, "batch": 2, "device": "cpu", "steps": 0}
+        spec = {**MEASUREMENT, "model": model, "batch": 2, "device": "cpu", "steps": 1 - WARM}
         first = {way: train({**spec, "way": way}, 64)[0][0] for way in WAYS}
         print(f"{model}: {PARAMETERS[model]:,} parameters, losses {first}")
         assert all(math.isfinite(loss) for loss in first.values())
-        # What is tuned sums in another order, and draws other masks.
-        assert all(abs(first[way] - first["eager"]) <= (0.1 if way == "tuned" else 0) for way in WAYS), first
+        # Fused attention and channels last sum in another order, and draw other masks.
+        apart = lambda way: "tuned" in way or "default" in way
+        assert all(abs(first[way] - first["eager"]) <= (0.1 if apart(way) else 0) for way in WAYS), first
 
 
 def main():
     if sys.argv[1:] == ["--check"]:
         check()
+    elif sys.argv[1] == "--smoke":
+        print(json.dumps(smoke(sys.argv[2])))
     else:
         print(json.dumps(measure({**MEASUREMENT, **json.loads(sys.argv[1])})))
 

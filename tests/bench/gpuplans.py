@@ -1,0 +1,112 @@
+"""Plans that gpu.py makes on the machine itself: measured profiles, plans for them, and tuning."""
+import concurrent.futures
+import pathlib
+import time
+
+from gpulab import parsed
+
+# Options of memc: the step as it is without memc, and a search that ends well before the command's limit.
+UNPLANNED, SEARCH = ["--no-mem-rewrite"], ["--time-limit", "60s"]
+# Seconds at load before a profile is measured, and of a run whose step is compared with the modelled one.
+WARM, LOAD = 5, 3
+
+
+def compiled(lab, model, profile, plan, budget=None, *more):
+    """A row about a plan that is made here; without a budget, of the step as it is without memc."""
+    limit = ["--gpu-mem", f"{budget}B"] if budget else UNPLANNED
+    out, wrong = lab.call(lab.folder / "memc", "compile", lab.folder / pathlib.Path(model["file"]).name, *model["options"],
+                           "--device", profile, "-o", lab.folder / plan, "--json", *limit, *SEARCH, *more)
+    if wrong:
+        said = parsed(out) if wrong.get("exit_code") == 4 else {}
+        return {"infeasible": said["smallest_feasible_bytes"]} if said else wrong
+    return {"plan": plan, **kept(parsed(out))}
+
+
+def tune(lab, plan, precision):
+    """Lets a plan have the algorithms of libraries that are measured to be the fastest, where this memrun can."""
+    if lab.gpu and lab.takes("tune", "--device"):
+        _, wrong = lab.call(lab.folder / "memrun", "tune", lab.folder / plan, "--device", lab.device, *precision,
+                             *lab.host("tune"))
+        if wrong:
+            lab.say(failure=f"{plan} is not tuned", **wrong)
+            # What was stopped would hang with the next plan, too.
+            lab.helps["tune"] = "" if wrong["exit_code"] is None else lab.helps["tune"]
+            # What was stopped would hang with the next plan, too.
+            lab.helps["tune"] = "" if wrong["exit_code"] is None else lab.helps["tune"]
+
+
+def warm(lab, plan, step_ns):
+    """Keeps the GPU at load for some seconds, so that its clocks are those of the steps to be measured."""
+    if lab.gpu:
+        steps = min(1000, max(10, int(WARM * 1e9 / max(1, step_ns))))
+        lab.memrun(plan, lab.device, steps=steps)
+
+
+def at_load(step_ns):
+    """Steps that keep a GPU at load for some seconds, 15 at least."""
+    return min(300, max(15, int(LOAD * 1e9 / max(1, step_ns))))
+
+
+def measured(lab, name, plan, budget, *precision):
+    """The measured profile of a model, made once: of the unplanned step, and of a first plan for that budget, which has the kernels
+    that plans run beside those. The file, and what went wrong."""
+    model, stem = lab.prepared["models"][name], lab.folder / "".join([name, *precision, f".{lab.tag}"])
+    path = pathlib.Path(f"{stem}.profile.json")
+    parts = [f"{stem}.{n}.json" for n in (1, 2)]
+    if path.exists():
+        return path, None
+    made = plan
+    for n, part in enumerate(parts):
+        if n > 0:
+            made = compiled(lab, model, parts[0], f"{stem.name}.measured.plan", budget, "--effort", 0)
+            if "infeasible" in made:
+                made = compiled(lab, model, parts[0], f"{stem.name}.measured.plan")
+            if "plan" not in made:
+                return None, made
+        tune(lab, made["plan"], precision)
+        warm_up = ["--warm-up", WARM if n == 0 else 1] if lab.takes("profile", "--warm-up") else []
+        if n == 0 and not warm_up:
+            warm(lab, made["plan"], made["planned_ns"])
+        start = time.monotonic()
+        _, wrong = lab.call(lab.folder / "memrun", "profile", lab.folder / made["plan"], "--device", lab.device, "-o", part,
+                             "--steps", 7, *precision, *warm_up, *lab.host("profile"))
+        if wrong:
+            return None, wrong
+        if lab.meter:
+            lab.say(measured=pathlib.Path(part).name, model=name, meter=lab.meter.since(start))
+    # The whole file or none.
+    fitted = path.with_suffix(".part")
+    _, wrong = lab.call(lab.folder / "memc", "fit-profile", *parts, "-o", fitted)
+    if wrong:
+        return None, wrong
+    fitted.replace(path)
+    lab.keep("profiles.tar.gz", f"*.{lab.tag}.profile.json")
+    return path, None
+
+
+def replanned(lab, name, plan, caps, *precision):
+    """Plans for the measured profile, with these bytes of arena: the profile, and a row for each, or one error for all.
+    A cap that the unplanned step does not exceed has its plan."""
+    model, stem = lab.prepared["models"][name], "".join([name, *precision, f".{lab.tag}"])
+    least = min(caps) + plan["gpu_mem_bytes"] - plan["arena_bytes"]
+    profile, wrong = measured(lab, name, plan, least, *precision)
+    whole = wrong or compiled(lab, model, profile, f"{stem}.unplanned.plan")
+    if "plan" not in whole:
+        return None, dict.fromkeys(caps, whole)
+    reserve = whole["gpu_mem_bytes"] - whole["arena_bytes"]
+
+    def one(cap):
+        fits = cap >= whole["arena_bytes"]
+        return whole if fits else compiled(lab, model, profile, f"{stem}.{cap}.plan", reserve + cap)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        made = dict(zip(caps, pool.map(one, caps)))
+    for path in sorted({row["plan"] for row in made.values() if "plan" in row}):
+        tune(lab, path, precision)
+    return profile, made
+
+
+def kept(compiled):
+    """What the record keeps of what `memc compile --json` says."""
+    names = ("gpu_mem_bytes", "arena_bytes", "host_bytes", "swap_in_bytes", "recompute_ns", "stopped")
+    return {name: compiled[name] for name in names if name in compiled} | {"planned_ns": compiled["step_ns"]}
