@@ -10,6 +10,7 @@ use memc_passes::{DeviceProfile, Pipeline};
 use memc_planner::bound;
 use memc_planner::{ALIGN, Allow, Decisions, Order, Request, Schedule, evaluate};
 
+use crate::device::AUTO;
 use crate::error::{Error, NoFit};
 use crate::machine::{host_memory, read_text};
 use crate::source::{Model, Source, Target, context, refuse_options};
@@ -121,7 +122,8 @@ impl Instance {
         }
         watch.event(Event::Stage("importing"));
         refuse_options(source, "a planning problem has its own sizes, times and device")?;
-        if target != &Target::default() {
+        let defaults = [Target::default(), Target { device: AUTO.into(), ..Target::default() }];
+        if !defaults.contains(target) {
             let text = "--device, --no-mem-rewrite and --no-fuse are for models; a planning problem \
                         has its own times and device";
             return Err(Error::Usage(text.into()));
