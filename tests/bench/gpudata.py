@@ -85,5 +85,3 @@ def difference(states, others, most=20_000):
         norm = max(norm, (apart / (whole + 1e-7 * math.sqrt(len(pairs) or 1)), name))
         compared += 1
     return element, norm, compared
-
-

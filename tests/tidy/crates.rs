@@ -45,6 +45,7 @@ const CRATES: &[(&str, &str, &[&str])] = &[
             "memc-passes",
             "memc-plan",
             "memc-planner",
+            "memc-support",
         ],
     ),
     (

@@ -176,7 +176,8 @@ impl<'a> Norm<'a> {
         let form = RowForm::new(self.space.dtype, self.n, 1);
         let sums = format!(
             "Row<{}, {}> own{{x + row * n, n}};\nown.hold_all();\nf32 m, r;\n\
-             layer_norm_statistics(own, {}, m, r);\nif (threadIdx.x == 0) {{\ny{mean}[row] = m;\ny{inv_std}[row] = r;\n}}\n",
+             layer_norm_statistics(own, {}, m, r);\n\
+             if (threadIdx.x == 0) {{\ny{mean}[row] = m;\ny{inv_std}[row] = r;\n}}\n",
             name(self.space.dtype),
             form.arguments(),
             float(epsilon)
@@ -201,7 +202,8 @@ impl<'a> Norm<'a> {
         } else {
             let (entry, made) = one_by_one(entry, &to, &before.body, &before.reads, &indices, ["p", "e"]);
             let each = format!(
-                "for (u32 w = 0; w < {pack}; ++w) {{\nconst idx e = (idx)from + w;\n{made}d[w] = up(dy[e]);\n}}"
+                "for (u32 w = 0; w < {pack}; ++w) {{\nconst idx e = (idx)from + w;\n{made}\
+                 d[w] = up(dy[e]);\n}}"
             );
             (entry, each)
         };

@@ -45,7 +45,8 @@ fn gather(call: &Call, axis: i64) -> Option<Lowering> {
     let body = format!(
         "const idx first = i * {n}, row = first / (idx)inner;\n\
          const i64 at = resolve(indices[row % (idx)count], extent);\nPack<{t}, {n}> z = {{}};\n\
-         if (at >= 0) z = pack<{n}>(data + ((i64)(row / (idx)count) * extent + at) * inner + first % (idx)inner);\n\
+         const i64 from = ((i64)(row / (idx)count) * extent + at) * inner + first % (idx)inner;\n\
+         if (at >= 0) z = pack<{n}>(data + from);\n\
          put(y + first, z);"
     );
     Some(Lowering::of(entry.each_pack("gather", y.numel(), n, &body)))

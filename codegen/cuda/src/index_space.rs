@@ -105,8 +105,8 @@ impl IndexSpace {
         extent % 4 == 0 && (0..self.tensors).all(|t| self.is_still(t) || self.is_in_order(t, 4))
     }
 
-    /// Most positions, at most `most`, that are neighbours in every tensor, from each multiple of their number
-    /// on; the neighbours begin at multiples of it, too. `most` is a power of two.
+    /// Most positions, at most `most`, that are neighbours in every tensor. Runs of them begin at multiples
+    /// of their number, in the space and in each tensor. `most` is a power of two.
     pub(crate) fn neighbours(&self, most: u64) -> u64 {
         let Some(((extent, _), _)) = self.axes.split_last() else { return 1 };
         let fits = |n| extent.is_multiple_of(n) && (0..self.tensors).all(|t| self.is_in_order(t, n));

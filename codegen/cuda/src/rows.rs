@@ -1,4 +1,4 @@
-//! How kernels cut rows, columns and channels: elements of a load, elements that a thread holds, threads, parts.
+//! Shapes of row and channel kernels: elements of a load, elements that a thread holds, threads, parts.
 
 use memc_ir::DType;
 

@@ -59,7 +59,7 @@ pub struct Inspection {
     pub image: Vec<u8>,
     /// PTX of all kernels.
     pub ptx: String,
-    /// What `ptxas --verbose` says of each kernel: registers, stack, spills, shared memory.
+    /// Output of `ptxas --verbose`: each kernel's registers, stack, spills and shared memory.
     pub log: String,
 }
 
@@ -182,12 +182,14 @@ impl Program {
         self.bytes("nvrtcGetCUBIN", sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN)
     }
 
-    /// What a pair of functions returns: the number of bytes, and the bytes.
+    /// Bytes that a pair of functions returns: the one their number, the other themselves.
     #[allow(unsafe_code, reason = "NVRTC is a C library")]
     fn bytes(
         &self,
         function: &'static str,
+        // SAFETY: types of C functions; each call says why it is sound.
         length: unsafe fn(sys::nvrtcProgram, *mut usize) -> sys::nvrtcResult,
+        // SAFETY: as above.
         get: unsafe fn(sys::nvrtcProgram, *mut c_char) -> sys::nvrtcResult,
     ) -> Result<Vec<u8>, GpuError> {
         let mut size = 0;

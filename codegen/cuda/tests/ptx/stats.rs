@@ -1,4 +1,4 @@
-//! What PTX and `ptxas` say of a kernel: loops, divisions, widths of loads, registers, memory.
+//! Figures of a kernel from its PTX and from `ptxas`: divisions in loops, widths of loads, registers, memory.
 //!
 //! PTX is read as a list of instructions. A branch to a label above it closes a loop, whose body is what lies
 //! between. Unrolled copies of a loop count as loops of their own.
