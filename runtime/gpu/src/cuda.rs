@@ -16,10 +16,10 @@ use memc_ir::{Space, Stream};
 use crate::api::{done, free, start};
 use crate::cache::Cache;
 use crate::calls::Calls;
-use crate::devices::{Context, handle, info};
+use crate::devices::{Context, find, info};
 use crate::driver::{
-    Candidate, Clock, Driver, Facts, Function, LibraryAlgorithm, LibraryAlgorithms, LibraryOp, Region,
-    Setting, Sizes, Word, check_region,
+    Answer, Candidate, Clock, Driver, Facts, Function, LibraryAlgorithm, LibraryAlgorithms, LibraryOp,
+    Region, Setting, Sizes, Word, check_region,
 };
 use crate::host::HostMemory;
 use crate::library::require;
@@ -107,7 +107,7 @@ impl Cuda {
     pub fn open(ordinal: usize, libraries: LibraryOptions) -> Result<Cuda, GpuError> {
         start()?;
         Libraries::get().require(Component::Driver)?.require(SYMBOLS)?;
-        let device = handle(i32::try_from(ordinal).unwrap_or(i32::MAX))?;
+        let device = find(ordinal)?;
         // First of all, so that asking for what is free does not make and destroy a context of its own.
         let context = Context::measured(device)?;
         let info = info(ordinal, device)?;
@@ -187,11 +187,12 @@ impl Driver for Cuda {
     #[allow(unsafe_code, reason = "the driver is a C library")]
     fn build(&mut self, text: &str) -> Result<(), GpuError> {
         let nvrtc = Nvrtc::find()?;
-        let (options, cache) = (nvrtc.options(self.info.arch), Cache::of_user());
+        let target = nvrtc.target(self.info.arch)?;
+        let (options, cache) = (nvrtc.options(target), Cache::of_user());
         let image = match cache.as_ref().and_then(|cache| cache.get(text, &options)) {
             Some(image) => image,
             None => {
-                let image = nvrtc.compile(text, self.info.arch)?;
+                let image = nvrtc.compile(text, target)?;
                 // Without a cache the next run compiles again, and computes the same.
                 let _ = cache.map(|cache| cache.put(text, &options, &image));
                 image
@@ -203,7 +204,7 @@ impl Driver for Cuda {
         done("cuModuleLoadData", result).map_err(|error| {
             let driver = Libraries::get().require(Component::Driver).ok();
             let supports = driver.and_then(|driver| driver.version.clone()).unwrap_or_default();
-            GpuError::Refused { compiler: nvrtc.version(), supports, error: error.to_string() }
+            GpuError::Refused { compiler: nvrtc.version(), supports, error: error.words() }
         })
     }
 
@@ -234,17 +235,17 @@ impl Driver for Cuda {
         if device > 0 {
             // SAFETY: an address to write; freed once, when the device is dropped.
             let result = unsafe { sys::cuMemAlloc_v2(&mut self.device.0, device) };
-            done("cuMemAlloc", result).map_err(|e| refused(owner, "the device arena", device, e))?;
+            done("cuMemAlloc", result).map_err(|e| refused(owner, "the device arena", device, &e))?;
             self.device.1 = device;
             // SAFETY: the bytes were just reserved.
             done("cuMemsetD8", unsafe { sys::cuMemsetD8_v2(self.device.0, fill, device) })?;
         }
         self.reports = HostMemory::locked(reports, fill)
-            .map_err(|error| refused(owner, "the page-locked words of kernels", reports, error))?;
+            .map_err(|error| refused(owner, "the page-locked words of kernels", reports, &error))?;
         self.host = match HostMemory::locked(host, fill) {
             Ok(locked) => locked,
             Err(error) => HostMemory::pageable(host, fill)
-                .ok_or_else(|| refused(owner, "the host arena", host, error))?,
+                .ok_or_else(|| refused(owner, "the host arena", host, &error))?,
         };
         for _ in 0..events {
             self.events.push(self.new_event(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?);
@@ -300,7 +301,7 @@ impl Driver for Cuda {
         done("cuLaunchKernel", result)
     }
 
-    fn plan_library(&mut self, call: &LibraryCall, workspace: usize) -> Result<Option<LibraryOp>, GpuError> {
+    fn plan_library(&mut self, call: &LibraryCall, workspace: usize) -> Result<Answer, GpuError> {
         self.calls.plan(call, workspace, None, self.stream(Stream::Compute).cast())
     }
 
@@ -451,7 +452,11 @@ impl LibraryAlgorithms for Cuda {
         workspace: usize,
         algorithm: &LibraryAlgorithm,
     ) -> Result<Option<LibraryOp>, GpuError> {
-        self.calls.plan(call, workspace, Some(algorithm), self.stream(Stream::Compute).cast())
+        let stream = self.stream(Stream::Compute).cast();
+        Ok(match self.calls.plan(call, workspace, Some(algorithm), stream)? {
+            Answer::Taken(op) => Some(op),
+            Answer::Refused(_) | Answer::NotAsked => None,
+        })
     }
 
     fn setting(&self) -> Setting {

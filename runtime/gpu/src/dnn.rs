@@ -11,6 +11,7 @@
 //!
 //! `CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION` is never taken: it rounds `f32` to 16 bits.
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 
 use cudarc::cudnn::sys::{
@@ -20,12 +21,13 @@ use cudarc::cudnn::sys::{
 };
 use memc_cuda::{Convolution, DType, Pass};
 
-use crate::driver::{LibraryOptions, Rounding};
-use crate::library::{Handle, Refusal, Wanted, require};
+use crate::driver::{LibraryOptions, Reason, Rounding};
+use crate::library::{Handle, Refusal, Wanted, failed, require, unusable};
 use crate::{Candidate, Component, GpuError, LibraryAlgorithm, MOST_ALGORITHMS};
 
 /// Functions that are called.
 const SYMBOLS: &[&str] = &[
+    "cudnnActivationForward",
     "cudnnAddTensor",
     "cudnnConvolutionBackwardData",
     "cudnnConvolutionBackwardFilter",
@@ -87,21 +89,39 @@ fn text(status: Status) -> String {
     }
 }
 
-/// Result of a function.
+/// Result of a function that runs a convolution.
 fn done(function: &'static str, status: Status) -> Result<(), GpuError> {
+    let is_full = matches!(
+        status,
+        Status::CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED
+            | Status::CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
+    );
     match status {
         Status::CUDNN_STATUS_SUCCESS => Ok(()),
-        _ => Err(GpuError::Library { component: Component::Cudnn, function, error: text(status) }),
+        _ => Err(failed(Component::Cudnn, function, text(status), is_full)),
     }
 }
 
-/// [`done`], where a call that the library does not do is no failure.
+/// Result of a function that plans one.
 fn planned(function: &'static str, status: Status) -> Result<(), Refusal> {
-    // All statuses of this kind, whatever their reason.
-    match status as u32 / 1000 {
-        3 => Err(Refusal::Unsupported),
-        _ => Ok(done(function, status)?),
+    match status {
+        Status::CUDNN_STATUS_SUCCESS => Ok(()),
+        _ => Err(Refusal::of_status(function, text(status))),
     }
+}
+
+/// Result of a function that starts the library.
+fn started(function: &'static str, status: Status) -> Result<(), GpuError> {
+    match status {
+        Status::CUDNN_STATUS_SUCCESS => Ok(()),
+        _ => Err(unusable(Component::Cudnn, function, text(status))),
+    }
+}
+
+/// Whether a status says that the library does not do a call, and nothing about how it went.
+fn is_refusal(status: Status) -> bool {
+    // `CUDNN_STATUS_BAD_PARAM` and `CUDNN_STATUS_NOT_SUPPORTED`, whatever the details.
+    matches!(status as u32 / 1000, 2 | 3)
 }
 
 /// The function to call, with its algorithm.
@@ -122,6 +142,9 @@ pub(crate) struct Filtering {
     relu: Option<Activation>,
     window: Window,
     algorithm: PassAlgorithm,
+    /// Whether the library refused to add the bias and apply ReLU with the convolution, so that these are
+    /// calls of their own. Its answer depends on the call alone.
+    is_apart: Cell<bool>,
     /// Bytes that it takes.
     pub(crate) workspace: usize,
     /// The algorithms that were asked for, the best first.
@@ -141,22 +164,51 @@ struct Rules<'a> {
     wanted: Wanted<'a>,
 }
 
+/// Offer of the heuristic, as numbers: the bindings' enumerations have no value for what a newer library may
+/// say, nor for what a failed offer holds.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Offer {
+    algorithm: u32,
+    status: u32,
+    _ms: f32,
+    _memory: usize,
+    determinism: u32,
+    math: u32,
+    _reserved: [i32; 3],
+}
+
+const _: () = assert!(size_of::<Offer>() == size_of::<sys::cudnnConvolutionFwdAlgoPerf_t>());
+const _: () = assert!(size_of::<Offer>() == size_of::<sys::cudnnConvolutionBwdDataAlgoPerf_t>());
+const _: () = assert!(size_of::<Offer>() == size_of::<sys::cudnnConvolutionBwdFilterAlgoPerf_t>());
+
+/// The kind of arithmetic with this number.
+fn math(number: u32) -> Option<Math> {
+    let all = [
+        Math::CUDNN_DEFAULT_MATH,
+        Math::CUDNN_TENSOR_OP_MATH,
+        Math::CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION,
+        Math::CUDNN_FMA_MATH,
+    ];
+    all.into_iter().find(|math| *math as u32 == number)
+}
+
 impl Rules<'_> {
-    fn allow(&self, math: Math, is_direct: bool, determinism: sys::cudnnDeterminism_t) -> bool {
+    /// Arithmetic of an offer that they allow and that is wanted.
+    fn take(&self, offer: &Offer, is_direct: bool) -> Option<Math> {
+        let math = math(offer.math)?;
         let is_precise = match self.math {
             Math::CUDNN_FMA_MATH => math == Math::CUDNN_FMA_MATH,
             _ => math != Math::CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION,
         };
-        let is_ordered = determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC;
-        is_precise && (is_direct || self.transforms) && (is_ordered || self.any_order)
-    }
-
-    /// Whether an algorithm is wanted.
-    fn want(&self, algorithm: u32, math: Math) -> bool {
-        match self.wanted {
+        let is_ordered = offer.determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC as u32;
+        let is_allowed = is_precise && (is_direct || self.transforms) && (is_ordered || self.any_order);
+        let this = LibraryAlgorithm::Convolution { algorithm: offer.algorithm, math: offer.math };
+        let is_wanted = match self.wanted {
             Wanted::Best | Wanted::All => true,
-            Wanted::Tuned(tuned) => *tuned == LibraryAlgorithm::Convolution { algorithm, math: math as u32 },
-        }
+            Wanted::Tuned(tuned) => *tuned == this,
+        };
+        (is_allowed && is_wanted).then_some(math)
     }
 
     /// Whether so many algorithms are enough.
@@ -166,44 +218,47 @@ impl Rules<'_> {
 }
 
 /// Algorithms of the heuristic that the rules allow, the best first, with their arithmetic and their
-/// workspace. The parameters name, for one of the three passes, the algorithms that sum products without a
-/// transform, the function with the heuristic, and the function that returns an algorithm's workspace.
+/// workspace; without one, the reason. The parameters name, for one of the three passes, the type of its
+/// algorithms, those that sum products without a transform, the number of all, the function with the
+/// heuristic, and the function that returns an algorithm's workspace.
 macro_rules! choose {
-    ($Algorithm:path, $window:expr, $rules:expr, $Result:ty, $direct:pat,
+    ($Algorithm:path, $window:expr, $rules:expr, $Number:ty, $direct:pat, $end:expr,
      $heuristic:ident($($asked:expr),*), $size:ident($($sized:expr),*)) => {{
         let (window, rules): (&Window, Rules<'_>) = ($window, $rules);
         let mut count = 0;
-        // SAFETY: numbers, all of which may be zero; zero is a value of each of their enumerations.
-        let mut found: [$Result; MOST] = unsafe { std::mem::zeroed() };
-        // SAFETY: everything that is passed exists; there is room for as many results as are asked for.
-        let status = unsafe { sys::$heuristic($($asked),*, MOST as i32, &mut count, found.as_mut_ptr()) };
+        // SAFETY: numbers, all of which may be zero.
+        let mut found: [Offer; MOST] = unsafe { std::mem::zeroed() };
+        // SAFETY: everything that is passed exists; there is room for as many results as are asked for, and
+        // each is an `Offer` in numbers.
+        let status = unsafe { sys::$heuristic($($asked),*, MOST as i32, &mut count, found.as_mut_ptr().cast()) };
         planned(stringify!($heuristic), status)?;
-        let mut chosen = Vec::new();
-        for result in found.iter().take(usize::try_from(count).unwrap_or(0)) {
-            let is_direct = matches!(result.algo, $direct);
-            if result.status != Status::CUDNN_STATUS_SUCCESS
-                || !rules.allow(result.mathType, is_direct, result.determinism)
-                || !rules.want(result.algo as u32, result.mathType)
-            {
+        let (mut chosen, mut least, mut why) = (Vec::new(), None, Reason::Nothing);
+        for offer in found.iter().take(usize::try_from(count).unwrap_or(0)) {
+            if offer.status != Status::CUDNN_STATUS_SUCCESS as u32 || offer.algorithm >= $end as u32 {
                 continue;
             }
-            // The arithmetic is part of the algorithm, also when it runs.
-            set_math(window, result.mathType)?;
+            // SAFETY: the algorithms are the numbers below `$end`, without a gap.
+            let algorithm: $Number = unsafe { std::mem::transmute(offer.algorithm) };
+            let Some(math) = rules.take(offer, matches!(algorithm, $direct)) else { continue };
             let mut bytes = 0;
-            // SAFETY: everything that is passed exists; a number to write.
-            let status = unsafe { sys::$size($($sized),*, result.algo, &mut bytes) };
-            match planned(stringify!($size), status) {
+            // The arithmetic is part of the algorithm, also when it runs.
+            let sized = set_math(window, math).and_then(|()| {
+                // SAFETY: everything that is passed exists; a number to write.
+                planned(stringify!($size), unsafe { sys::$size($($sized),*, algorithm, &mut bytes) })
+            });
+            match sized {
                 Ok(()) if bytes <= rules.workspace => {
-                    chosen.push(($Algorithm(result.algo), result.algo as u32, result.mathType, bytes));
+                    chosen.push(($Algorithm(algorithm), offer.algorithm, math, bytes));
                     if rules.enough(chosen.len()) {
                         break;
                     }
                 }
-                Ok(()) | Err(Refusal::Unsupported) => {}
+                Ok(()) => least = Some(least.map_or(bytes, |least| bytes.min(least))),
+                Err(Refusal::Unsupported(reason)) => why = reason,
                 Err(failed) => return Err(failed),
             }
         }
-        chosen
+        (chosen, least.map_or(why, |bytes| Reason::Workspace(bytes as u64)))
     }};
 }
 
@@ -219,10 +274,10 @@ impl Dnn {
     pub(crate) fn start(stream: *mut c_void) -> Result<Dnn, GpuError> {
         require(Component::Cudnn, SYMBOLS)?;
         // SAFETY: a handle to write; a context is current.
-        let create = |handle| done("cudnnCreate", unsafe { sys::cudnnCreate(handle) });
+        let create = |handle| started("cudnnCreate", unsafe { sys::cudnnCreate(handle) });
         let handle = Handle::new(create, sys::cudnnDestroy)?;
         // SAFETY: both exist, and the stream outlives the library.
-        done("cudnnSetStream", unsafe { sys::cudnnSetStream(handle.pointer, stream.cast()) })?;
+        started("cudnnSetStream", unsafe { sys::cudnnSetStream(handle.pointer, stream.cast()) })?;
         Ok(Dnn { handle })
     }
 
@@ -252,7 +307,7 @@ impl Dnn {
             DType::F32 => (Type::CUDNN_DATA_FLOAT, Math::CUDNN_FMA_MATH),
             DType::F16 => (Type::CUDNN_DATA_HALF, Math::CUDNN_TENSOR_OP_MATH),
             DType::BF16 => (Type::CUDNN_DATA_BFLOAT16, Math::CUDNN_TENSOR_OP_MATH),
-            _ => return Err(Refusal::Unsupported),
+            _ => return Err(Refusal::Unsupported(Reason::Nothing)),
         };
         let (x, w, y) = (tensor(element, c.x)?, weight(element, c.w)?, tensor(element, c.y)?);
         let bias = match c.pass {
@@ -270,13 +325,14 @@ impl Dnn {
         let rules = Rules { math, transforms: c.dtype == DType::F32, any_order, workspace, wanted };
         let (lib, cd) = (self.handle.pointer, window.pointer);
         let (xd, wd, yd) = (x.pointer, w.pointer, y.pointer);
-        let chosen = match c.pass {
+        let (chosen, why) = match c.pass {
             Pass::Forward { .. } => choose!(
                 PassAlgorithm::Forward,
                 &window,
                 rules,
-                sys::cudnnConvolutionFwdAlgoPerf_t,
+                ForwardAlgorithm,
                 IMPLICIT | PRECOMPUTED | GEMM,
+                ForwardAlgorithm::CUDNN_CONVOLUTION_FWD_ALGO_COUNT,
                 cudnnGetConvolutionForwardAlgorithm_v7(lib, xd, wd, cd, yd),
                 cudnnGetConvolutionForwardWorkspaceSize(lib, xd, wd, cd, yd)
             ),
@@ -284,8 +340,9 @@ impl Dnn {
                 PassAlgorithm::GradInput,
                 &window,
                 rules,
-                sys::cudnnConvolutionBwdDataAlgoPerf_t,
+                DataAlgorithm,
                 DATA_0 | DATA_1,
+                DataAlgorithm::CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT,
                 cudnnGetConvolutionBackwardDataAlgorithm_v7(lib, wd, yd, cd, xd),
                 cudnnGetConvolutionBackwardDataWorkspaceSize(lib, wd, yd, cd, xd)
             ),
@@ -293,20 +350,22 @@ impl Dnn {
                 PassAlgorithm::GradWeight,
                 &window,
                 rules,
-                sys::cudnnConvolutionBwdFilterAlgoPerf_t,
+                WeightAlgorithm,
                 WEIGHT_0 | WEIGHT_1 | WEIGHT_3,
+                WeightAlgorithm::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT,
                 cudnnGetConvolutionBackwardFilterAlgorithm_v7(lib, xd, yd, cd, wd),
                 cudnnGetConvolutionBackwardFilterWorkspaceSize(lib, xd, yd, cd, wd)
             ),
         };
-        let &(algorithm, _, math, workspace) = chosen.first().ok_or(Refusal::Unsupported)?;
+        let &(algorithm, _, math, workspace) = chosen.first().ok_or(Refusal::Unsupported(why))?;
         set_math(&window, math)?;
         let candidate = |&(_, algorithm, math, workspace): &(PassAlgorithm, u32, Math, usize)| Candidate {
             algorithm: LibraryAlgorithm::Convolution { algorithm, math: math as u32 },
             workspace,
         };
         let candidates = chosen.iter().map(candidate).collect();
-        Ok(Filtering { x, w, y, bias, relu, window, algorithm, workspace, candidates })
+        let is_apart = Cell::new(false);
+        Ok(Filtering { x, w, y, bias, relu, window, algorithm, is_apart, workspace, candidates })
     }
 
     /// Convolves what is at these addresses: operands in the op's order, then the result.
@@ -379,21 +438,29 @@ impl Dnn {
         let (lib, cd, bd) = (self.handle.pointer, f.window.pointer, bias.pointer);
         let (xd, wd, yd) = (f.x.pointer, f.w.pointer, f.y.pointer);
         let (one, zero) = ((&raw const ONE).cast(), (&raw const ZERO).cast());
-        let Some(relu) = &f.relu else {
-            self.forward(f, algorithm, [x, w, y], scratch)?;
+        if let Some(relu) = f.relu.as_ref().filter(|_| !f.is_apart.get()) {
+            // The function adds a further tensor times a factor: here `y` times zero.
             // SAFETY: as in `run`.
-            return done("cudnnAddTensor", unsafe { sys::cudnnAddTensor(lib, one, bd, b, one, yd, y) });
-        };
-        // The function adds a further tensor times a factor: here `y` times zero.
+            #[rustfmt::skip]
+            let status = unsafe {
+                sys::cudnnConvolutionBiasActivationForward(
+                    lib, one, xd, x, wd, w, cd, algorithm, scratch, f.workspace, zero,
+                    yd, y, bd, b, relu.pointer, yd, y,
+                )
+            };
+            if !is_refusal(status) {
+                return done("cudnnConvolutionBiasActivationForward", status);
+            }
+            f.is_apart.set(true);
+        }
+        self.forward(f, algorithm, [x, w, y], scratch)?;
         // SAFETY: as in `run`.
-        #[rustfmt::skip]
-        let status = unsafe {
-            sys::cudnnConvolutionBiasActivationForward(
-                lib, one, xd, x, wd, w, cd, algorithm, scratch, f.workspace, zero,
-                yd, y, bd, b, relu.pointer, yd, y,
-            )
-        };
-        done("cudnnConvolutionBiasActivationForward", status)
+        done("cudnnAddTensor", unsafe { sys::cudnnAddTensor(lib, one, bd, b, one, yd, y) })?;
+        let Some(relu) = &f.relu else { return Ok(()) };
+        // SAFETY: as in `run`; the result may lie where the operand is.
+        done("cudnnActivationForward", unsafe {
+            sys::cudnnActivationForward(lib, relu.pointer, one, yd, y, zero, yd, y)
+        })
     }
 }
 

@@ -17,6 +17,8 @@ const SYMBOLS: &[&str] = &[
     "nvrtcGetCUBINSize",
     "nvrtcGetErrorString",
     "nvrtcGetNumSupportedArchs",
+    "nvrtcGetPTX",
+    "nvrtcGetPTXSize",
     "nvrtcGetProgramLog",
     "nvrtcGetProgramLogSize",
     "nvrtcGetSupportedArchs",
@@ -42,6 +44,37 @@ impl fmt::Display for Arch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sm_{}{}", self.major, self.minor)
     }
+}
+
+/// Form in which a device gets a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// Machine code of this architecture.
+    Machine(Arch),
+    /// Text (PTX) for this virtual architecture, which the driver compiles for the device.
+    Text(Arch),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Machine(arch) => write!(f, "{arch}"),
+            Target::Text(arch) => write!(f, "compute_{}{}", arch.major, arch.minor),
+        }
+    }
+}
+
+impl From<Arch> for Target {
+    fn from(arch: Arch) -> Target {
+        Target::Machine(arch)
+    }
+}
+
+/// The best form for a device of which a compiler for these architectures is capable; none where the device
+/// is older than all of them.
+fn target(known: &[Arch], device: Arch) -> Option<Target> {
+    let newest = known.iter().copied().filter(|arch| *arch <= device).max()?;
+    Some(if newest == device { Target::Machine(device) } else { Target::Text(newest) })
 }
 
 /// The compiler.
@@ -92,8 +125,21 @@ impl Nvrtc {
     }
 
     /// All that decides what a text compiles to, besides the text.
-    pub fn options(&self, arch: Arch) -> String {
-        format!("nvrtc {} {arch} {}", self.version(), OPTIONS.join(" "))
+    pub fn options(&self, target: Target) -> String {
+        format!("nvrtc {} {target} {}", self.version(), OPTIONS.join(" "))
+    }
+
+    /// The form in which a device gets programs.
+    ///
+    /// # Errors
+    /// [`GpuError::Unknown`] for a device that is older than all that it compiles for.
+    pub fn target(&self, device: Arch) -> Result<Target, GpuError> {
+        let known = self.architectures()?;
+        target(&known, device).ok_or_else(|| GpuError::Unknown {
+            arch: device,
+            compiler: self.version(),
+            oldest: known.first().copied().unwrap_or(device),
+        })
     }
 
     /// The architectures it compiles for, in ascending order.
@@ -117,15 +163,16 @@ impl Nvrtc {
         Ok(archs)
     }
 
-    /// Machine code (a CUBIN) of one translation unit.
+    /// Machine code (a CUBIN) of one translation unit, or its text (PTX), which ends with a zero byte.
     ///
     /// # Errors
     /// [`GpuError::Compile`] with the compiler's words where the text is wrong, [`GpuError::Call`] otherwise.
     #[allow(unsafe_code, reason = "NVRTC is a C library")]
-    pub fn compile(&self, text: &str, arch: Arch) -> Result<Vec<u8>, GpuError> {
+    pub fn compile(&self, text: &str, target: impl Into<Target>) -> Result<Vec<u8>, GpuError> {
+        let target = target.into();
         let no_zeros = |_| GpuError::Compile { log: "the text has a zero byte".to_owned() };
         let text = CString::new(text).map_err(no_zeros)?;
-        let arch = CString::new(format!("--gpu-architecture={arch}")).map_err(no_zeros)?;
+        let arch = CString::new(format!("--gpu-architecture={target}")).map_err(no_zeros)?;
         let options = OPTIONS.iter().map(|option| CString::new(*option)).collect::<Result<Vec<_>, _>>();
         let options = options.map_err(no_zeros)?;
         let options: Vec<*const c_char> =
@@ -144,17 +191,37 @@ impl Nvrtc {
             return Err(GpuError::Compile { log: program.log() });
         }
         done("nvrtcCompileProgram", result)?;
-        let mut size = 0;
-        // SAFETY: the program is compiled; an integer to write.
-        done("nvrtcGetCUBINSize", unsafe { sys::nvrtcGetCUBINSize(program.0, &mut size) })?;
-        let mut image = vec![0u8; size];
-        // SAFETY: as many bytes to write as the call before has announced.
-        done("nvrtcGetCUBIN", unsafe { sys::nvrtcGetCUBIN(program.0, image.as_mut_ptr().cast()) })?;
-        Ok(image)
+        program.image(target)
     }
 }
 
 impl Program {
+    /// The compiled program.
+    #[allow(unsafe_code, reason = "NVRTC is a C library")]
+    fn image(&self, target: Target) -> Result<Vec<u8>, GpuError> {
+        let is_text = matches!(target, Target::Text(_));
+        let mut size = 0;
+        // SAFETY: the program is compiled; an integer to write.
+        let sized = unsafe {
+            match is_text {
+                true => sys::nvrtcGetPTXSize(self.0, &mut size),
+                false => sys::nvrtcGetCUBINSize(self.0, &mut size),
+            }
+        };
+        done(if is_text { "nvrtcGetPTXSize" } else { "nvrtcGetCUBINSize" }, sized)?;
+        let mut image = vec![0u8; size];
+        let room = image.as_mut_ptr().cast();
+        // SAFETY: as many bytes to write as the call before has announced.
+        let got = unsafe {
+            match is_text {
+                true => sys::nvrtcGetPTX(self.0, room),
+                false => sys::nvrtcGetCUBIN(self.0, room),
+            }
+        };
+        done(if is_text { "nvrtcGetPTX" } else { "nvrtcGetCUBIN" }, got)?;
+        Ok(image)
+    }
+
     /// Messages of the compiler, cut.
     #[allow(unsafe_code, reason = "NVRTC is a C library")]
     fn log(&self) -> String {
@@ -174,5 +241,38 @@ impl Program {
         bytes.retain(|&b| b != 0);
         bytes.truncate(LOG);
         String::from_utf8_lossy(&bytes).trim_end().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device gets machine code where the compiler knows it, text where it is newer, and nothing where it is
+    /// older than all that the compiler knows.
+    #[test]
+    fn the_newest_architecture_that_a_device_takes_is_chosen() {
+        let arch = |n: u32| Arch { major: n / 10, minor: n % 10 };
+        let known = [75, 80, 90, 120].map(arch);
+        assert_eq!(target(&known, arch(90)), Some(Target::Machine(arch(90))));
+        assert_eq!(target(&known, arch(89)), Some(Target::Text(arch(80))));
+        assert_eq!(target(&known, arch(130)), Some(Target::Text(arch(120))));
+        assert_eq!(target(&known, arch(70)), None);
+        assert_eq!(Target::Text(arch(120)).to_string(), "compute_120");
+    }
+
+    /// Machine code is an ELF file, and text ends with a zero byte, as the driver reads it. Without NVRTC
+    /// there is nothing to ask.
+    #[test]
+    fn both_forms_are_what_the_driver_loads() {
+        let Ok(nvrtc) = Nvrtc::find() else { return };
+        let newest = *nvrtc.architectures().unwrap().last().unwrap();
+        let text = "extern \"C\" __global__ void k(float* x) { x[threadIdx.x] = 1.0f; }";
+        assert!(nvrtc.compile(text, newest).unwrap().starts_with(b"\x7fELF"));
+        let device = Arch { major: newest.major + 1, minor: 0 };
+        let image = nvrtc.compile(text, nvrtc.target(device).unwrap()).unwrap();
+        let image = std::ffi::CStr::from_bytes_with_nul(&image).unwrap().to_str().unwrap();
+        let target = format!(".target {newest}");
+        assert!(image.contains(&target) && image.contains(".visible .entry k"), "{image}");
     }
 }

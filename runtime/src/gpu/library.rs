@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use memc_cuda::Lowering;
-use memc_gpu::{Clock, GpuError, LibraryAlgorithms, LibraryCall, LibraryOp, Region};
+use memc_gpu::{Answer, Clock, GpuError, LibraryAlgorithms, LibraryCall, LibraryOp, Region};
 use memc_ir::{OpKind, TensorType};
 
 use super::places::{launches, operand, region};
+use super::refused::{Refusals, RefusedCall};
 use super::tuned::Tuned;
 use crate::program::Launch;
 use crate::{Error, Program};
@@ -23,6 +24,8 @@ pub(super) struct LibraryKernels {
     pub(super) notes: BTreeSet<String>,
     /// Reasons for which libraries that kernels could use are not there.
     pub(super) lacks: BTreeSet<String>,
+    /// Calls that a library which is there refused.
+    pub(super) refused: Vec<RefusedCall>,
 }
 
 /// An op with the types of its operands.
@@ -101,7 +104,7 @@ pub(super) fn groups(program: &Program) -> Vec<Group> {
 /// for it where that still holds.
 ///
 /// # Errors
-/// Those of a library that is there and fails.
+/// Those of the device.
 pub(super) fn take(
     program: &Program,
     driver: &mut (impl Clock + LibraryAlgorithms),
@@ -109,7 +112,7 @@ pub(super) fn take(
     let free_bytes = driver.facts()?.free_bytes;
     let mut tuned = Tuned::new(program, driver.setting());
     let (mut ops, mut notes) = (vec![None; program.kernels.len()], BTreeSet::new());
-    let mut lacks = BTreeSet::new();
+    let (mut lacks, mut refusals) = (BTreeSet::new(), Refusals::default());
     for group in groups(program) {
         let workspace = group.workspace;
         let mut found = Ok(None);
@@ -119,11 +122,27 @@ pub(super) fn take(
                 tuned.refused();
             }
         }
+        let (mut refused, mut was_asked) = (None, true);
         if matches!(found, Ok(None)) {
-            found = group.first(|call| driver.plan_library(call, workspace));
+            found = group.first(|call| {
+                Ok(match driver.plan_library(call, workspace)? {
+                    Answer::Taken(op) => Some(op),
+                    Answer::Refused(why) => {
+                        refused = Some(why);
+                        None
+                    }
+                    Answer::NotAsked => {
+                        was_asked = false;
+                        None
+                    }
+                })
+            });
         }
         match found {
             Ok(found) => {
+                if was_asked {
+                    refusals.add(program, &group, refused.filter(|_| found.is_none()));
+                }
                 let found = found.map(|(op, form)| (op, form.clone()));
                 for &kernel in &group.kernels {
                     ops.get_mut(kernel).into_iter().for_each(|op| op.clone_from(&found));
@@ -137,7 +156,8 @@ pub(super) fn take(
         }
     }
     notes.extend(tuned.note());
-    Ok(LibraryKernels { ops, free_bytes, notes, lacks })
+    notes.extend(refusals.notes());
+    Ok(LibraryKernels { ops, free_bytes, notes, lacks, refused: refusals.calls() })
 }
 
 /// A library call, ready to be issued.

@@ -12,6 +12,7 @@ use memc_plan::{Section, Span};
 use super::library::{Call, LibraryKernels};
 use super::lower::Lowered;
 use super::places::region;
+use super::refused::RefusedCall;
 use super::report::Reports;
 use super::split::{Captured, Split};
 use super::{library, lower, memory};
@@ -75,6 +76,7 @@ pub(super) struct Replay<D> {
     /// The body as graphs; `None` where it is not to be captured.
     pub(super) captured: Option<Captured>,
     notes: Vec<String>,
+    refused: Vec<RefusedCall>,
     /// Bytes of the device that were free before anything of the program was there, until what it takes is
     /// looked at.
     pub(super) free_bytes: Option<u64>,
@@ -174,6 +176,7 @@ impl<D: Graphs + Clock> Replay<D> {
             latest: (0..program.events).collect(),
             captured: split.map(Captured::new),
             notes,
+            refused: by_library.refused,
             progress: Progress::New,
             program,
         })
@@ -350,5 +353,9 @@ impl<D: Graphs + Clock> Executor for Replay<D> {
 
     fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    fn refused(&self) -> &[RefusedCall] {
+        &self.refused
     }
 }

@@ -25,7 +25,8 @@ use std::sync::{Arc, mpsc};
 
 pub(crate) use compiler::has_compiler;
 use memc_gpu::{
-    Driver, Function, GpuError, LibraryCall, LibraryOp, Region, Sizes, Space, Stream, Word, check_region,
+    Answer, Driver, Function, GpuError, LibraryCall, LibraryOp, Region, Sizes, Space, Stream, Word,
+    check_region,
 };
 use program::Program;
 use worker::{Board, Worker, worker};
@@ -193,12 +194,12 @@ impl Driver for Mock {
         })
     }
 
-    fn plan_library(&mut self, call: &LibraryCall, workspace: usize) -> Result<Option<LibraryOp>, GpuError> {
+    fn plan_library(&mut self, call: &LibraryCall, workspace: usize) -> Result<Answer, GpuError> {
         if !self.behaviour.has_libraries {
-            return Ok(None);
+            return Ok(Answer::NotAsked);
         }
         self.calls.push((*call, workspace));
-        Ok(Some(LibraryOp(self.calls.len() - 1)))
+        Ok(Answer::Taken(LibraryOp(self.calls.len() - 1)))
     }
 
     fn call(&mut self, op: LibraryOp, places: &[Region], workspace: Region) -> Result<(), GpuError> {
