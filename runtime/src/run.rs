@@ -170,7 +170,7 @@ pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Resu
         DeviceName::Cpu => run_on(&Cpu::new(options.cpu)?, file, options, watch),
         DeviceName::Cuda(ordinal) => {
             let device = gpu::cuda(ordinal, options.libraries, options.cpu.check_memory);
-            let device = device.without_graph(options.no_graph);
+            let device = device.without_graph(options.no_graph).with_host_memory(options.host_mem.is_some());
             run_on(&device, file, options, watch)
         }
     }

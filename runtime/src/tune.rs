@@ -7,7 +7,7 @@ use memc_plan::{PlanFile, Tuning};
 
 pub use crate::gpu::tune::TunedCall;
 use crate::gpu::tune::Tuner;
-use crate::{DeviceName, Error, FeedOptions, Feeder, Initial, InputSource, Program, Session, Stages};
+use crate::{DeviceName, Error, FeedOptions, Feeder, Initial, InputSource, Program, Session, Stages, memory};
 
 /// Options of tuning.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +16,8 @@ pub struct TuneOptions {
     pub device: DeviceName,
     /// Permissions of the libraries.
     pub libraries: LibraryOptions,
+    /// Most bytes of the plan's host arena; `None` for what the system has available.
+    pub host_mem: Option<u64>,
     /// Files by the name under which the model takes the data; other inputs are synthetic.
     pub inputs: Vec<(String, InputSource)>,
     /// Receiver of the stages.
@@ -69,7 +71,8 @@ pub fn tune_gpu<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Resu
     let feed =
         FeedOptions { inputs: options.inputs.clone(), synthetic: true, steps: 1, ..FeedOptions::default() };
     let mut feeder = Feeder::new(&plan, &program, &feed)?;
-    let device = Tuner::new(open, &options.stages);
+    memory::limit(program.host_bytes, options.host_mem)?;
+    let device = Tuner::new(open, options.host_mem.is_some(), &options.stages);
     options.stages.enter("reserving memory, preparing kernels");
     let mut session = Session::start(&device, &plan, program, &initial, &mut feeder)?;
     options.stages.enter("a step that warms up");

@@ -141,7 +141,8 @@ pub(crate) struct Cli {
     #[arg(hide_short_help = true, long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     threads: Option<u16>,
-    /// Host memory that the host arena may take, such as 64G: a plan that takes more does not run
+    /// Host memory that the host arena may take, such as 64G: a plan that takes more does not run. On a GPU
+    /// one that takes less does, whatever the system says is available
     #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = host_memory)]
     host_mem: Option<u64>,
     /// Issue every command of every step, instead of capturing the step once as a CUDA graph and replaying
@@ -205,6 +206,10 @@ pub(crate) struct Profile {
     #[arg(hide_short_help = true, long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     threads: Option<u16>,
+    /// Host memory that the plan's host arena may take on a GPU, such as 64G, whatever the system says is
+    /// available
+    #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = host_memory)]
+    host_mem: Option<u64>,
     #[command(flatten)]
     libraries: Libraries,
     /// Print one JSON object
@@ -227,6 +232,10 @@ pub(crate) struct Tune {
     /// Array for an input, in numpy's format; may be repeated. Other inputs are synthetic
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
     inputs: Vec<NamedInput>,
+    /// Host memory that the plan's host arena may take on a GPU, such as 64G, whatever the system says is
+    /// available
+    #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = host_memory)]
+    host_mem: Option<u64>,
     #[command(flatten)]
     libraries: Libraries,
     /// Print one JSON object
@@ -287,6 +296,7 @@ impl Profile {
             device: self.device,
             threads: self.threads.map_or(0, usize::from),
             libraries: self.libraries.options(),
+            host_mem: self.host_mem,
             inputs: sources(&self.inputs),
             stages,
         }
@@ -308,7 +318,7 @@ impl Tune {
     /// The measurement that the command line asks for.
     pub(crate) fn options(&self, stages: Stages) -> TuneOptions {
         let (device, libraries) = (self.device, self.libraries.options());
-        TuneOptions { device, libraries, inputs: sources(&self.inputs), stages }
+        TuneOptions { device, libraries, host_mem: self.host_mem, inputs: sources(&self.inputs), stages }
     }
 }
 

@@ -38,6 +38,8 @@ const SYMBOLS: &[&str] = &[
     "cuMemFreeHost",
     "cuMemFree_v2",
     "cuMemHostAlloc",
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
     "cuMemcpyAsync",
     "cuMemcpyDtoH_v2",
     "cuMemcpyHtoD_v2",
@@ -240,13 +242,9 @@ impl Driver for Cuda {
             // SAFETY: the bytes were just reserved.
             done("cuMemsetD8", unsafe { sys::cuMemsetD8_v2(self.device.0, fill, device) })?;
         }
-        self.reports = HostMemory::locked(reports, fill)
+        self.reports = HostMemory::words(reports, fill)
             .map_err(|error| refused(owner, "the page-locked words of kernels", reports, &error))?;
-        self.host = match HostMemory::locked(host, fill) {
-            Ok(locked) => locked,
-            Err(error) => HostMemory::pageable(host, fill)
-                .ok_or_else(|| refused(owner, "the host arena", host, &error))?,
-        };
+        self.host = HostMemory::arena(host, fill)?;
         for _ in 0..events {
             self.events.push(self.new_event(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?);
         }

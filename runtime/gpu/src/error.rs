@@ -109,6 +109,13 @@ pub enum GpuError {
         /// The driver's words.
         error: String,
     },
+    /// The system refused memory of the host.
+    HostMemory {
+        /// Bytes asked for.
+        needs: u64,
+        /// The system's words.
+        error: String,
+    },
     /// The driver or a library found no memory for itself.
     Full {
         /// Name of the function.
@@ -240,6 +247,11 @@ impl fmt::Display for GpuError {
                 };
                 write!(f, "the GPU is {arch}, and NVRTC {compiler} compiles for {oldest} and newer; {remedy}")
             }
+            GpuError::HostMemory { needs, error } => write!(
+                f,
+                "the host arena of {needs} bytes was refused ({error}); free host memory, or compile for a \
+                 larger --gpu-mem, which swaps less"
+            ),
             GpuError::Full { function, error, held } => {
                 let held = match held.as_slice() {
                     [] => "nvidia-smi lists who has it".to_owned(),

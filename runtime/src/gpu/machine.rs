@@ -103,7 +103,11 @@ struct Bench<D> {
 }
 
 /// Measures a device; `memory` and `reserve` bytes are the caller's to fill in.
-pub(crate) fn machine<D: Graphs + Clock>(mut driver: D, stages: &Stages) -> Result<Machine, Error> {
+pub(crate) fn machine<D: Graphs + Clock>(
+    mut driver: D,
+    is_granted: bool,
+    stages: &Stages,
+) -> Result<Machine, Error> {
     stages.enter("measuring the device: preparing kernels");
     let facts = driver.facts()?;
     let most = usize::try_from((facts.free_bytes / 2).min(MOST)).unwrap_or(usize::MAX);
@@ -121,7 +125,7 @@ pub(crate) fn machine<D: Graphs + Clock>(mut driver: D, stages: &Stages) -> Resu
     let tiny = shape("neg", "f32[1]", 1, 1)?;
     let all = || products.iter().chain(&streams).chain([&tiny]);
     let area = all().map(Shape::bytes).max().unwrap_or(0);
-    memory::check(0, 2 * copy)?;
+    memory::check(0, 2 * copy, is_granted)?;
     driver.reserve(Sizes { device: 2 * copy + area, host: 2 * copy, reports: 0 }, 1, FILL)?;
     driver
         .build(&memc_cuda::program(all().flat_map(|s| &s.lowering.launches).map(|launch| &launch.kernel)))?;

@@ -28,12 +28,16 @@ pub(crate) struct Measured {
 /// A device that takes down times.
 pub(crate) struct Timed<'a, F> {
     open: &'a F,
+    options: ReplayOptions,
     measured: Log<Measured>,
 }
 
 impl<'a, F> Timed<'a, F> {
-    pub(crate) fn new(open: &'a F) -> Timed<'a, F> {
-        Timed { open, measured: Log::default() }
+    /// `host_is_granted` where the caller lets the program have its host arena, whatever the system says is
+    /// available.
+    pub(crate) fn new(open: &'a F, host_is_granted: bool) -> Timed<'a, F> {
+        let options = ReplayOptions { host_is_granted, ..ReplayOptions::MEASURED };
+        Timed { open, options, measured: Log::default() }
     }
 
     /// Takes the times out.
@@ -58,7 +62,7 @@ impl<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuEr
             ));
         };
         self.measured.lock().times = vec![Vec::new(); program.kernels.len()];
-        let replay = Replay::open(driver, program, ReplayOptions::MEASURED)?;
+        let replay = Replay::open(driver, program, self.options)?;
         let bytes = [replay.free_bytes.unwrap_or(0), replay.arena as u64];
         Ok(Box::new(InOrder {
             replay,
@@ -90,7 +94,7 @@ impl<D: Graphs + Clock> InOrder<D> {
             return Err(Error::Memory(format!(
                 "the host arena cannot be page-locked, and what copies of pageable memory take is no \
                  property of the device; {}",
-                memory::lock_remedy(self.replay.program.host_bytes)
+                memory::lock_remedy()
             )));
         }
         let program = self.replay.program.clone();

@@ -67,6 +67,14 @@ impl<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuEr
         self.options.no_graph = no_graph;
         self
     }
+
+    /// The same device, which takes host arenas whatever the system says is available where `is_granted` is
+    /// set: the caller has compared them with what it grants.
+    #[must_use]
+    pub fn with_host_memory(mut self, is_granted: bool) -> Gpu<F> {
+        self.options.host_is_granted = is_granted;
+        self
+    }
 }
 
 /// The NVIDIA GPU with this number, and a choice of libraries.

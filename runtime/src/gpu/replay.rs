@@ -52,12 +52,19 @@ pub(super) struct ReplayOptions {
     pub(super) no_batched: bool,
     /// Refuse a program where a library that its kernels could be calls of cannot be used.
     pub(super) all_libraries: bool,
+    /// Take the host arena whatever the system says is available.
+    pub(super) host_is_granted: bool,
 }
 
 impl ReplayOptions {
     /// Kernel by kernel, for measuring them.
-    pub(super) const MEASURED: ReplayOptions =
-        ReplayOptions { check_memory: false, no_graph: true, no_batched: true, all_libraries: false };
+    pub(super) const MEASURED: ReplayOptions = ReplayOptions {
+        check_memory: false,
+        no_graph: true,
+        no_batched: true,
+        all_libraries: false,
+        host_is_granted: false,
+    };
 }
 
 /// A program on a device.
@@ -96,7 +103,7 @@ impl<D: Graphs + Clock + LibraryAlgorithms> Replay<D> {
         program: Arc<Program>,
         options: ReplayOptions,
     ) -> Result<Replay<D>, Error> {
-        host_memory::check(0, program.host_bytes)?;
+        host_memory::check(0, program.host_bytes, options.host_is_granted)?;
         let by_library = library::take(&program, &mut driver)?;
         if options.all_libraries && !by_library.lacks.is_empty() {
             let lacks: Vec<String> = by_library.lacks.into_iter().collect();

@@ -55,12 +55,16 @@ pub(crate) struct Measured {
 pub(crate) struct Tuner<'a, F> {
     open: &'a F,
     stages: &'a Stages,
+    options: ReplayOptions,
     measured: Log<Measured>,
 }
 
 impl<'a, F> Tuner<'a, F> {
-    pub(crate) fn new(open: &'a F, stages: &'a Stages) -> Tuner<'a, F> {
-        Tuner { open, stages, measured: Log::default() }
+    /// `host_is_granted` where the caller lets the program have its host arena, whatever the system says is
+    /// available.
+    pub(crate) fn new(open: &'a F, host_is_granted: bool, stages: &'a Stages) -> Tuner<'a, F> {
+        let options = ReplayOptions { all_libraries: true, host_is_granted, ..ReplayOptions::MEASURED };
+        Tuner { open, stages, options, measured: Log::default() }
     }
 
     /// Takes the results out.
@@ -77,8 +81,7 @@ impl<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuEr
     }
 
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
-        let options = ReplayOptions { all_libraries: true, ..ReplayOptions::MEASURED };
-        let replay = Replay::open((self.open)()?, program, options)?;
+        let replay = Replay::open((self.open)()?, program, self.options)?;
         Ok(Box::new(Warm { replay, stages: self.stages.clone(), measured: self.measured.clone() }))
     }
 }

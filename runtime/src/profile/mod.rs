@@ -17,6 +17,7 @@ use machine::median;
 
 use crate::cpu::timed::Timed;
 use crate::gpu::{machine as gpu_machine, measure};
+use crate::memory;
 use crate::run::require_gpu;
 use crate::{Device, DeviceName, Error, FeedOptions, Feeder, Initial, InputSource, Program, Session, Stages};
 
@@ -31,6 +32,8 @@ pub struct ProfileOptions {
     pub threads: usize,
     /// Permissions of a GPU's libraries.
     pub libraries: LibraryOptions,
+    /// Most bytes of a GPU plan's host arena; `None` for what the system has available.
+    pub host_mem: Option<u64>,
     /// Files by the name under which the model takes the data; other inputs are synthetic.
     pub inputs: Vec<(String, InputSource)>,
     /// Receiver of the stages.
@@ -105,10 +108,12 @@ pub fn profile_gpu<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> R
     options: &ProfileOptions,
 ) -> Result<Profile, Error> {
     let program = Arc::new(Program::new(file.plan())?);
-    let device = measure::Timed::new(open);
+    memory::limit(program.host_bytes, options.host_mem)?;
+    let is_granted = options.host_mem.is_some();
+    let device = measure::Timed::new(open, is_granted);
     let notes = steps(&device, file, &program, options, || ())?;
     let taken = device.take();
-    let machine = gpu_machine::machine(open()?, &options.stages)?;
+    let machine = gpu_machine::machine(open()?, is_granted, &options.stages)?;
     let Some((facts, [arena, own])) = taken.device else {
         return Err(Error::Internal("no step was measured".to_owned()));
     };

@@ -27,7 +27,7 @@ static bool fails(const char* how) {
 
 enum { SUCCESS = 0, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 100, NO_SUCH_DEVICE = 101, NOT_FOUND = 500, ILLEGAL = 700 };
 static const size_t TOTAL = 1 << 30;
-static std::set<void*> allocations, pinned, streams, events, graphs, ready;
+static std::set<void*> allocations, pinned, registered, streams, events, graphs, ready;
 static std::map<void*, size_t> sizes;
 static std::set<void*> compute;
 static int contexts, modules, launches;
@@ -129,7 +129,7 @@ int cuDevicePrimaryCtxRetain(void** context, int) {
 }
 int cuDevicePrimaryCtxRelease_v2(int) {
   size_t left = allocations.size() + pinned.size() + streams.size() + events.size() + modules;
-  left += graphs.size() + ready.size();
+  left += graphs.size() + ready.size() + registered.size();
   if (--contexts == 0 && left > 0) fprintf(stderr, "fake CUDA: %zu handles are left\n", left);
   return SUCCESS;
 }
@@ -150,11 +150,16 @@ int cuMemFree_v2(uint64_t start) { return drop(allocations, (void*)start); }
 int cuMemHostAlloc(void** start, size_t bytes, unsigned flags) {
   // Portable, and not write-combined: the host reads it.
   if (flags != 1) return INVALID;
-  if (fails("lock") && bytes > 4096) return NO_MEMORY;
   *start = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   pinned.insert(*start);
   return state();
 }
+int cuMemHostRegister_v2(void* start, size_t bytes, unsigned flags) {
+  if (flags != 1 || bytes == 0 || (uint64_t)start % 4096 != 0) return INVALID;
+  if (fails("lock")) return NO_MEMORY;
+  return registered.insert(start).second ? state() : INVALID;
+}
+int cuMemHostUnregister(void* start) { return registered.erase(start) == 1 ? SUCCESS : INVALID; }
 int cuMemFreeHost(void* start) { return drop(pinned, start); }
 int cuMemsetD8_v2(uint64_t start, unsigned char byte, size_t n) { return memset((void*)start, byte, n), state(); }
 int cuMemsetD8Async(uint64_t start, unsigned char byte, size_t n, void* stream) {

@@ -202,6 +202,23 @@ fn a_host_arena_that_cannot_be_locked_is_pageable() {
     assert!(!pageable.1.contains("left"), "{}", pageable.1);
 }
 
+/// A host arena that is more than the system says is available is refused, unless --host-mem grants it: then
+/// the system itself is asked.
+#[test]
+fn a_granted_host_arena_is_taken_whatever_is_available() {
+    let arena = "host 13760";
+    assert_eq!(crate::CLASSIFIER.matches(arena).count(), 1);
+    let large = crate::CLASSIFIER.replace(arena, "host 1125899906842624");
+    let Some(fake) = Fake::new(&large) else { return };
+    let run = "model.plan --device cuda";
+    fake.fails(run, "", 5, &["1.00 PiB", "available is", "pass a --host-mem"]);
+    for command in [run, "profile model.plan --device cuda -o p.json", "tune model.plan --device cuda"] {
+        fake.fails(&format!("{command} --host-mem 1T"), "", 5, &["more than --host-mem 1.00 TiB"]);
+        let granted = format!("{command} --host-mem 1024T");
+        fake.fails(&granted, "", 5, &["the host arena of 1125899906842624 bytes was refused (Cannot alloc"]);
+    }
+}
+
 /// The device is listed with what a program needs to know of it.
 #[test]
 fn devices_shows_the_gpu() {
