@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     str::FromStr,
+    time::Duration,
 };
 
 use clap::{Args, Parser, Subcommand};
@@ -199,6 +200,10 @@ pub(crate) struct Profile {
     #[arg(long, value_name = "N", default_value_t = 11,
         value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     steps: u64,
+    /// Seconds that a GPU is kept busy before it is measured, so that its clocks are those of a long run
+    #[arg(hide_short_help = true, long, value_name = "SECONDS", default_value_t = 5,
+        value_parser = clap::value_parser!(u64).range(..=3600))]
+    warm_up: u64,
     /// Array for an input, in numpy's format; may be repeated. Other inputs are synthetic
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
     inputs: Vec<NamedInput>,
@@ -296,6 +301,7 @@ impl Profile {
             device: self.device,
             threads: self.threads.map_or(0, usize::from),
             libraries: self.libraries.options(),
+            warm_up: Duration::from_secs(self.warm_up),
             host_mem: self.host_mem,
             inputs: sources(&self.inputs),
             stages,

@@ -28,6 +28,7 @@ pub(crate) mod machine;
 pub(crate) mod measure;
 mod memory;
 mod places;
+mod probe;
 pub(crate) mod refused;
 mod replay;
 mod report;

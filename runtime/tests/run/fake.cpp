@@ -209,7 +209,11 @@ int cuEventDestroy_v2(void* event) { return recorded.erase(event), drop(events, 
 int cuEventRecordWithFlags(void* handle, void* stream, unsigned flags) {
   if (flags > 1 || events.count(handle) == 0 || use(streams, stream) != SUCCESS) return INVALID;
   Event& event = recorded[handle];
-  if (flags == 1) return capturing(stream) ? run(stream, [&event] { event.ms = now_ms(); }) : INVALID;
+  if (flags == 1) return capturing(stream) ? run(stream, [&event] {
+    // Between a mark and the next.
+    pretended_ms += fails("slow marks") ? 1000 : 0;
+    event.ms = now_ms();
+  }) : INVALID;
   event.captured = capturing(stream) ? capture.number : 0;
   if (event.captured == 0) return event.ms = now_ms(), state();
   event.stream = stream;

@@ -144,7 +144,7 @@ fn memrun_runs_a_plan_through_the_driver() {
 #[test]
 fn memrun_measures_a_plan_through_the_driver() {
     let Some(fake) = Fake::new(&host_waits()) else { return };
-    let said = fake.succeeds("profile model.plan --device cuda --steps 2 -o gpu.json", "");
+    let said = fake.succeeds("profile model.plan --device cuda --steps 2 --warm-up 1 -o gpu.json", "");
     assert!(said.starts_with("gpu.json: 7 kernels on fake-gpu; "), "{said}");
     let text = std::fs::read_to_string(fake.folder.path("gpu.json")).unwrap();
     let profile: Value = serde_json::from_str(&text).unwrap();
@@ -155,7 +155,7 @@ fn memrun_measures_a_plan_through_the_driver() {
     );
     // Bytes of the context; without the library that says so, all that is not free.
     assert_eq!(profile["reserve_bytes"], 1 << 20);
-    fake.succeeds("profile model.plan --device cuda --steps 2 -o other.json", "no meter");
+    fake.succeeds("profile model.plan --device cuda --steps 2 --warm-up 0 -o other.json", "no meter");
     let text = std::fs::read_to_string(fake.folder.path("other.json")).unwrap();
     let other: Value = serde_json::from_str(&text).unwrap();
     assert!(other["reserve_bytes"].as_u64() > Some(400 << 20), "{}", other["reserve_bytes"]);
@@ -164,6 +164,18 @@ fn memrun_measures_a_plan_through_the_driver() {
     }
     let times = profile["ops"].as_array().unwrap();
     assert!(times.len() == 7 && times.iter().all(|op| op["time_ns"].as_u64() > Some(0)), "{times:?}");
+    // Products are those of libraries, and marks that take a second each are in no time.
+    assert!(profile["tf32_flops_per_s"].is_null(), "{profile}");
+    fake.succeeds("profile model.plan --device cuda --steps 2 --warm-up 0 --tf32 -o m.json", "slow marks");
+    let text = std::fs::read_to_string(fake.folder.path("m.json")).unwrap();
+    let marked: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(marked["tf32_flops_per_s"], marked["f32_flops_per_s"]);
+    let ops = marked["ops"].as_array().unwrap().iter();
+    let mut generated = ops.filter(|op| !["gemm", "matmul"].contains(&op["op"].as_str().unwrap()));
+    assert!(generated.all(|op| op["time_ns"].as_u64() < Some(900_000_000)), "{marked}");
+    assert!(marked["kernel_latency_ns"].as_u64() < Some(9_000_000), "{marked}");
+    let calls = std::fs::read_to_string(fake.folder.path("calls.log")).unwrap();
+    assert!(calls.contains("compute=77") && calls.contains("compute=68"), "{calls}");
     fake.fails("profile model.plan --device cuda -o lost.json", "no device", 8, &["no GPU"]);
     assert!(!fake.folder.path("lost.json").exists());
 }
