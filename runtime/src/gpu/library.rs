@@ -40,6 +40,11 @@ pub(super) struct Form {
 }
 
 impl Form {
+    /// Whether the call leaves something to generated kernels.
+    pub(super) fn is_apart(&self) -> bool {
+        !self.rest.launches.is_empty()
+    }
+
     /// The places of a launch that the call takes: those of the first operands, and of the first results.
     pub(super) fn places(&self, launch: &Launch) -> Vec<Region> {
         let (takes, gives) = self.call.elements();
@@ -59,17 +64,24 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// First form for which `ask` finds something, with that.
+    /// First form for which `ask` finds something, with that; only of those that leave a rest where
+    /// `is_apart` is set.
     pub(super) fn first<T>(
         &self,
+        is_apart: bool,
         mut ask: impl FnMut(&LibraryCall) -> Result<Option<T>, GpuError>,
     ) -> Result<Option<(T, &Form)>, GpuError> {
-        for form in &self.forms {
+        for form in self.forms.iter().filter(|form| !is_apart || form.is_apart()) {
             if let Some(found) = ask(&form.call)? {
                 return Ok(Some((found, form)));
             }
         }
         Ok(None)
+    }
+
+    /// Whether a library may compute it as a whole, or a part of it.
+    pub(super) fn has_choice(&self) -> bool {
+        self.forms.iter().any(Form::is_apart) && !self.forms.iter().all(Form::is_apart)
     }
 }
 
@@ -101,13 +113,15 @@ pub(super) fn groups(program: &Program) -> Vec<Group> {
 }
 
 /// Asks the driver for every kernel that can be a library call, by the algorithm that the plan's tuning has
-/// for it where that still holds.
+/// for it where that still holds. Where there is a choice, a call that leaves a rest comes first where
+/// `is_apart` is set.
 ///
 /// # Errors
 /// Those of the device.
 pub(super) fn take(
     program: &Program,
     driver: &mut (impl Clock + LibraryAlgorithms),
+    is_apart: bool,
 ) -> Result<LibraryKernels, Error> {
     let free_bytes = driver.facts()?.free_bytes;
     let mut tuned = Tuned::new(program, driver.setting());
@@ -116,15 +130,15 @@ pub(super) fn take(
     for group in groups(program) {
         let workspace = group.workspace;
         let mut found = Ok(None);
-        if let Some(algorithm) = tuned.algorithm(&group.kernels) {
-            found = group.first(|call| driver.plan_tuned(call, workspace, &algorithm));
+        if let Some((algorithm, is_apart)) = tuned.algorithm(&group.kernels) {
+            found = group.first(is_apart, |call| driver.plan_tuned(call, workspace, &algorithm));
             if matches!(found, Ok(None)) {
                 tuned.refused();
             }
         }
         let (mut refused, mut was_asked) = (None, true);
         if matches!(found, Ok(None)) {
-            found = group.first(|call| {
+            found = group.first(is_apart && group.has_choice(), |call| {
                 Ok(match driver.plan_library(call, workspace)? {
                     Answer::Taken(op) => Some(op),
                     Answer::Refused(why) => {

@@ -54,6 +54,8 @@ pub(super) struct ReplayOptions {
     pub(super) all_libraries: bool,
     /// Take the host arena whatever the system says is available.
     pub(super) host_is_granted: bool,
+    /// Let libraries compute a part of a kernel, where they may also compute all of it.
+    pub(super) is_apart: bool,
 }
 
 impl ReplayOptions {
@@ -64,6 +66,7 @@ impl ReplayOptions {
         no_batched: true,
         all_libraries: false,
         host_is_granted: false,
+        is_apart: false,
     };
 }
 
@@ -104,7 +107,7 @@ impl<D: Graphs + Clock + LibraryAlgorithms> Replay<D> {
         options: ReplayOptions,
     ) -> Result<Replay<D>, Error> {
         host_memory::check(0, program.host_bytes, options.host_is_granted)?;
-        let by_library = library::take(&program, &mut driver)?;
+        let by_library = library::take(&program, &mut driver, options.is_apart)?;
         if options.all_libraries && !by_library.lacks.is_empty() {
             let lacks: Vec<String> = by_library.lacks.into_iter().collect();
             return Err(Error::Device(format!(
@@ -244,6 +247,14 @@ impl<D: Graphs + Clock> Replay<D> {
         let range = self.issued.get(section as usize).and_then(|issued| issued.get(index)).cloned();
         let ready = self.launches.get(range.unwrap_or_default()).unwrap_or_default();
         ready.iter().try_for_each(|ready| ready.issue(&mut self.driver))
+    }
+
+    /// Issues what a library leaves of a launch to generated kernels.
+    pub(super) fn rest(&mut self, section: Section, index: usize) -> Result<(), GpuError> {
+        let range = self.issued.get(section as usize).and_then(|issued| issued.get(index)).cloned();
+        let ready = self.launches.get(range.unwrap_or_default()).unwrap_or_default();
+        let mut rest = ready.iter().filter(|ready| matches!(ready, Ready::Kernel { .. }));
+        rest.try_for_each(|ready| ready.issue(&mut self.driver))
     }
 
     /// A command of the issuing thread.

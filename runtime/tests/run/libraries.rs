@@ -175,6 +175,11 @@ fn a_sum_that_a_library_refuses_leaves_it_the_product() {
     }
 }
 
+/// A product with the sum of an operand, which a library computes as a whole.
+pub(crate) fn bias_grad_case() -> Case {
+    bias_grad(DType::F32, &[7, 5], &[7, 6], "trans_a")
+}
+
 /// A few kernels that libraries take.
 pub(crate) fn few() -> Vec<Case> {
     let mut cases = convolutions(DType::F32);
