@@ -110,7 +110,7 @@ impl Driver for Idle {
     fn name(&self) -> String {
         "idle".to_owned()
     }
-    fn build(&mut self, _: &str) -> Result<(), GpuError> {
+    fn build(&mut self, _: &[String]) -> Result<(), GpuError> {
         Ok(())
     }
     fn function(&mut self, _: &str) -> Result<Function, GpuError> {

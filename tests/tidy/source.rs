@@ -12,6 +12,7 @@ const UNSAFE: &[(&str, &str)] = &[
     ("runtime/gpu/src/blas.rs", "cuBLASLt is a C library"),
     ("runtime/gpu/src/cuda.rs", "the driver is a C library; the arenas are raw memory"),
     ("runtime/gpu/src/cuda/graph.rs", "the driver is a C library"),
+    ("runtime/gpu/src/cuda/modules.rs", "the driver is a C library"),
     ("runtime/gpu/src/devices.rs", "the driver is a C library"),
     ("runtime/gpu/src/meter.rs", "the driver is a C library"),
     ("runtime/gpu/src/dnn.rs", "cuDNN is a C library"),

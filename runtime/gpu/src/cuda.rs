@@ -1,12 +1,13 @@
 //! A GPU through NVIDIA's driver: one device arena, one page-locked host arena, three non-blocking streams,
-//! events without timing, one module.
+//! events without timing, one program.
 //!
 //! The device's primary context is current in the thread that opened the device, which is the only one to use
 //! it. Handles are freed when the device is dropped, after its streams have run dry.
 
 mod graph;
+mod modules;
 
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use cudarc::driver::sys::{self, CUevent, CUresult};
@@ -14,7 +15,6 @@ use memc_cuda::LibraryCall;
 use memc_ir::{Space, Stream};
 
 use crate::api::{done, free, start};
-use crate::cache::Cache;
 use crate::calls::Calls;
 use crate::devices::{Context, find, info};
 use crate::driver::{
@@ -24,7 +24,8 @@ use crate::driver::{
 use crate::host::HostMemory;
 use crate::library::require;
 use crate::meter::refused;
-use crate::{Component, DeviceInfo, GpuError, Libraries, LibraryOptions, Nvrtc};
+use crate::{Component, DeviceInfo, GpuError, Libraries, LibraryOptions};
+use modules::Modules;
 
 /// Functions that are called beyond those that list devices.
 const SYMBOLS: &[&str] = &[
@@ -85,7 +86,7 @@ pub struct Cuda {
     info: DeviceInfo,
     streams: [sys::CUstream; Stream::ALL.len()],
     events: Vec<sys::CUevent>,
-    module: sys::CUmodule,
+    modules: Modules,
     functions: Vec<sys::CUfunction>,
     calls: Calls,
     device: (sys::CUdeviceptr, usize),
@@ -117,7 +118,7 @@ impl Cuda {
             info,
             streams: [null_mut(); Stream::ALL.len()],
             events: Vec::new(),
-            module: null_mut(),
+            modules: Modules::default(),
             functions: Vec::new(),
             calls: Calls::new(libraries),
             device: (0, 0),
@@ -186,45 +187,12 @@ impl Driver for Cuda {
         format!("{}, {}", self.info.name, self.info.arch)
     }
 
-    #[allow(unsafe_code, reason = "the driver is a C library")]
-    fn build(&mut self, text: &str) -> Result<(), GpuError> {
-        let nvrtc = Nvrtc::find()?;
-        let target = nvrtc.target(self.info.arch)?;
-        let (options, cache) = (nvrtc.options(target), Cache::of_user());
-        let image = match cache.as_ref().and_then(|cache| cache.get(text, &options)) {
-            Some(image) => image,
-            None => {
-                let image = nvrtc.compile(text, target)?;
-                // Without a cache the next run compiles again, and computes the same.
-                let _ = cache.map(|cache| cache.put(text, &options, &image));
-                image
-            }
-        };
-        // SAFETY: the image is machine code from the compiler, whole by its hash where it comes from the
-        // cache.
-        let result = unsafe { sys::cuModuleLoadData(&mut self.module, image.as_ptr().cast()) };
-        done("cuModuleLoadData", result).map_err(|error| {
-            let driver = Libraries::get().require(Component::Driver).ok();
-            let supports = driver.and_then(|driver| driver.version.clone()).unwrap_or_default();
-            GpuError::Refused { compiler: nvrtc.version(), supports, error: error.words() }
-        })
+    fn build(&mut self, texts: &[String]) -> Result<(), GpuError> {
+        self.modules.build(texts, self.info.arch)
     }
 
-    #[allow(unsafe_code, reason = "the driver is a C library")]
     fn function(&mut self, name: &str) -> Result<Function, GpuError> {
-        let unknown =
-            || GpuError::Call { function: "cuModuleGetFunction", error: format!("no kernel {name}") };
-        let text = CString::new(name).map_err(|_| unknown())?;
-        if self.module.is_null() {
-            return Err(unknown());
-        }
-        let mut function = null_mut();
-        // SAFETY: the module is loaded; a handle to write and a terminated text.
-        match unsafe { sys::cuModuleGetFunction(&mut function, self.module, text.as_ptr()) } {
-            CUresult::CUDA_ERROR_NOT_FOUND => return Err(unknown()),
-            result => done("cuModuleGetFunction", result)?,
-        }
-        self.functions.push(function);
+        self.functions.push(self.modules.function(name)?);
         Ok(Function(self.functions.len() - 1))
     }
 
@@ -482,6 +450,7 @@ impl Drop for Cuda {
         self.captured.destroy();
         self.marks.destroy();
         self.calls.close();
+        self.modules.unload();
         // SAFETY: every handle was made, is freed once, and nothing uses it any more. Errors have nobody to
         // go to.
         unsafe {
@@ -490,9 +459,6 @@ impl Drop for Cuda {
             }
             for &stream in self.streams.iter().filter(|stream| !stream.is_null()) {
                 sys::cuStreamDestroy_v2(stream);
-            }
-            if !self.module.is_null() {
-                sys::cuModuleUnload(self.module);
             }
             if self.device.1 > 0 {
                 sys::cuMemFree_v2(self.device.0);

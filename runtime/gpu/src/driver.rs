@@ -97,11 +97,12 @@ pub trait Driver {
     /// Name for humans.
     fn name(&self) -> String;
 
-    /// Compiles and loads the one program of this device.
+    /// Compiles and loads the one program of this device, of several texts that know nothing of each other.
+    /// No kernel is in two of them.
     ///
     /// # Errors
     /// Those of compiling, and of a device that refuses the result.
-    fn build(&mut self, text: &str) -> Result<(), GpuError>;
+    fn build(&mut self, texts: &[String]) -> Result<(), GpuError>;
 
     /// A kernel of the program.
     ///

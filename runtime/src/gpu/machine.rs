@@ -6,6 +6,7 @@
 use memc_gpu::{Clock, GpuError, Graphs, Region, Sizes, Space, Stream};
 
 use super::probe::{Probe, Shape, shape};
+use super::units;
 use crate::clock::{elapsed_ns, now};
 use crate::profile::machine::{Machine, median, per_second};
 use crate::{Error, Stages, memory};
@@ -92,8 +93,7 @@ pub(crate) fn machine<D: Graphs + Clock>(
     let area = all().map(Shape::bytes).max().unwrap_or(0);
     memory::check(0, 2 * copy, conditions.host_is_granted)?;
     driver.reserve(Sizes { device: 2 * copy + area, host: 2 * copy, reports: 0 }, 1, FILL)?;
-    driver
-        .build(&memc_cuda::program(all().flat_map(|s| &s.lowering.launches).map(|launch| &launch.kernel)))?;
+    driver.build(&units::texts(all().flat_map(|s| &s.lowering.launches).map(|launch| &launch.kernel)))?;
     driver.reserve_marks(4)?;
     scatter(&mut driver, 2 * copy, area)?;
     let mut probes = |shapes: &[Shape]| {

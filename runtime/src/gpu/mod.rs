@@ -1,5 +1,4 @@
-//! Programs on a device that has a [`Driver`](memc_gpu::Driver): kernels that are generated and compiled as
-//! one program, calls of libraries, two arenas, three queues.
+//! Programs on a device that has a [`Driver`](memc_gpu::Driver): kernels that are generated and compiled,, calls of libraries, two arenas, three queues.
 //!
 //! A matrix product or convolution is a library's call where `memc-cuda` describes it as one, the library is
 //! there, and it has an algorithm that takes no more workspace than the plan lists: the one of the plan's
@@ -36,6 +35,7 @@ mod split;
 mod trace;
 pub(crate) mod tune;
 mod tuned;
+mod units;
 
 use std::sync::Arc;
 

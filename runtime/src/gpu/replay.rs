@@ -15,7 +15,7 @@ use super::places::region;
 use super::refused::RefusedCall;
 use super::report::Reports;
 use super::split::{Captured, Split};
-use super::{library, lower, memory};
+use super::{library, lower, memory, units};
 use crate::device::{Executor, HostSide};
 use crate::program::{Action, Command, Launch, Place, Source};
 use crate::progress::Progress;
@@ -149,7 +149,7 @@ impl<D: Graphs + Clock> Replay<D> {
         let calls = Section::ALL.into_iter().map(calls).collect::<Result<Vec<_>, _>>()?;
         let all = || calls.iter().flatten().flatten();
         if all().next().is_some() {
-            driver.build(&memc_cuda::program(all().map(|call| &call.launch.kernel)))?;
+            driver.build(&units::texts(all().map(|call| &call.launch.kernel)))?;
         }
         let mut functions = BTreeMap::new();
         let mut launches = Vec::new();
