@@ -249,8 +249,7 @@ pub fn run_on(
     tell_what_is_missing(options, steps, most, watch);
     let outputs = last_outputs(&program, &session, outputs);
     let save = options.save.as_deref().filter(|_| steps > 0 || most == 0);
-    let done = session.steps_done();
-    let refused = session.refused().to_vec();
+    let (done, refused) = (session.steps_done(), session.refused().to_vec());
     finish(session, shadow.map(|shadow| (shadow, &*program)), plan, save)?;
     save.iter().for_each(|path| watch.saved(path, done));
     collections?;

@@ -230,7 +230,9 @@ macro_rules! choose {
         let mut found: [Offer; MOST] = unsafe { std::mem::zeroed() };
         // SAFETY: everything that is passed exists; there is room for as many results as are asked for, and
         // each is an `Offer` in numbers.
-        let status = unsafe { sys::$heuristic($($asked),*, MOST as i32, &mut count, found.as_mut_ptr().cast()) };
+        let status = unsafe {
+            sys::$heuristic($($asked),*, MOST as i32, &mut count, found.as_mut_ptr().cast())
+        };
         planned(stringify!($heuristic), status)?;
         let (mut chosen, mut least, mut why) = (Vec::new(), None, Reason::Nothing);
         for offer in found.iter().take(usize::try_from(count).unwrap_or(0)) {

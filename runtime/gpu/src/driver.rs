@@ -49,7 +49,7 @@ pub enum Answer {
 pub struct Refused {
     /// The library.
     pub component: Component,
-    /// Why.
+    /// Its reason.
     pub reason: Reason,
 }
 

@@ -188,10 +188,9 @@ impl GpuError {
             other => other.to_string(),
         }
     }
-}
 
-impl fmt::Display for GpuError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Text of an error about the driver's companions.
+    fn about_library(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             GpuError::Missing { component, why, remedy } => {
                 write!(f, "{} was not found ({why}); {remedy}", component.library())
@@ -214,6 +213,72 @@ impl fmt::Display for GpuError {
                  the driver, {remedy}",
                 component.name(),
             ),
+            GpuError::Unknown { arch, compiler, oldest } => {
+                let remedy = match arch.major {
+                    5..=7 => {
+                        "install the wheel nvidia-cuda-nvrtc-cu12: CUDA 12 is the last that compiles for it"
+                    }
+                    _ => "no version of CUDA that memrun works with compiles for it; use a newer GPU",
+                };
+                write!(f, "the GPU is {arch}, and NVRTC {compiler} compiles for {oldest} and newer; {remedy}")
+            }
+            GpuError::Refused { compiler, supports, error } => write!(
+                f,
+                "the driver, for {supports}, refuses what NVRTC {compiler} compiled ({error}); where NVRTC \
+                 is the newer one, install the wheel for the driver's CUDA, which for CUDA 12 is \
+                 nvidia-cuda-nvrtc-cu12, or a newer driver"
+            ),
+            GpuError::Compile { log } => write!(f, "NVRTC refuses the kernels of this program:\n{log}"),
+            GpuError::Library { component, function, error } => {
+                let name = component.name();
+                write!(f, "{function} failed: {error}; --no-libraries does without {name}, more slowly")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Text of an error about memory.
+    fn about_memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GpuError::HostMemory { needs, error } => write!(
+                f,
+                "the host arena of {needs} bytes was refused ({error}); free host memory, or compile for a \
+                 larger --gpu-mem, which swaps less"
+            ),
+            GpuError::Full { function, error, held } => {
+                let held = match held.as_slice() {
+                    [] => "nvidia-smi lists who has it".to_owned(),
+                    held => format!("it is held by {}", held.join(", ")),
+                };
+                write!(
+                    f,
+                    "the GPU's memory is full ({function} failed: {error}): {held}. The driver, libraries \
+                     and code take more than the plan's reserve leaves them; free memory, compile for a \
+                     smaller --gpu-mem, or with a profile that `memrun profile` measures here, which knows \
+                     what they take"
+                )
+            }
+            GpuError::Memory { what, needs, free, total, held, error } => {
+                let rest = match held.as_slice() {
+                    [] => "the rest is held by this process's context and by other processes, \
+                           which nvidia-smi lists"
+                        .into(),
+                    held => format!("memory is held by {}", held.join(", ")),
+                };
+                write!(
+                    f,
+                    "{what} of {needs} bytes was refused ({error}); of the GPU's {total} bytes {free} are \
+                     free, and {rest}"
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for GpuError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             GpuError::Old { supports } => {
                 write!(f, "the driver supports CUDA {supports}, and 12.0 is needed; install a newer driver")
             }
@@ -235,36 +300,6 @@ impl fmt::Display for GpuError {
             GpuError::Denied { function, error, remedy } => {
                 write!(f, "the driver refuses the GPU ({function} failed: {error}); {remedy}")
             }
-            GpuError::Unknown { arch, compiler, oldest } => {
-                let remedy = match arch.major {
-                    5..=7 => {
-                        "install the wheel nvidia-cuda-nvrtc-cu12: CUDA 12 is the last version that compiles \
-                         for it"
-                    }
-                    _ => {
-                        "memrun needs CUDA 12 or newer, no version of which compiles for it; use a newer GPU"
-                    }
-                };
-                write!(f, "the GPU is {arch}, and NVRTC {compiler} compiles for {oldest} and newer; {remedy}")
-            }
-            GpuError::HostMemory { needs, error } => write!(
-                f,
-                "the host arena of {needs} bytes was refused ({error}); free host memory, or compile for a \
-                 larger --gpu-mem, which swaps less"
-            ),
-            GpuError::Full { function, error, held } => {
-                let held = match held.as_slice() {
-                    [] => "nvidia-smi lists who has it".to_owned(),
-                    held => format!("it is held by {}", held.join(", ")),
-                };
-                write!(
-                    f,
-                    "the GPU's memory is full ({function} failed: {error}): {held}. The driver, libraries and \
-                     code take more than the plan's reserve leaves them; free memory, compile for a smaller \
-                     --gpu-mem, or with a profile that `memrun profile` measures here, which knows what they \
-                     take"
-                )
-            }
             GpuError::Crash { error } => {
                 write!(
                     f,
@@ -274,31 +309,19 @@ impl fmt::Display for GpuError {
             GpuError::Lost { error } => {
                 write!(f, "the GPU failed or is gone ({error}); see the system's log, and reset it")
             }
-            GpuError::Memory { what, needs, free, total, held, error } => {
-                let rest = match held.as_slice() {
-                    [] => "the rest is held by this process's context and by other processes, \
-                           which nvidia-smi lists"
-                        .into(),
-                    held => format!("memory is held by {}", held.join(", ")),
-                };
-                write!(
-                    f,
-                    "{what} of {needs} bytes was refused ({error}); of the GPU's {total} bytes {free} are \
-                     free, and {rest}"
-                )
-            }
             GpuError::Bounds { start, len, arena } => {
                 write!(f, "{len} from {start} on are not within {arena}")
             }
-            GpuError::Refused { compiler, supports, error } => write!(
-                f,
-                "the driver, for {supports}, refuses what NVRTC {compiler} compiled ({error}); \
-                 where NVRTC is the newer one, install an older wheel of nvidia-cuda-nvrtc, or a newer driver"
-            ),
-            GpuError::Compile { log } => write!(f, "NVRTC refuses the kernels of this program:\n{log}"),
-            GpuError::Library { component, function, error } => {
-                let name = component.name();
-                write!(f, "{function} failed: {error}; --no-libraries does without {name}, more slowly")
+            GpuError::Missing { .. }
+            | GpuError::Symbol { .. }
+            | GpuError::Outdated { .. }
+            | GpuError::Unusable { .. }
+            | GpuError::Unknown { .. }
+            | GpuError::Refused { .. }
+            | GpuError::Compile { .. }
+            | GpuError::Library { .. } => self.about_library(f),
+            GpuError::Memory { .. } | GpuError::HostMemory { .. } | GpuError::Full { .. } => {
+                self.about_memory(f)
             }
             GpuError::Call { function, error } => write!(f, "{function} failed: {error}"),
         }

@@ -248,8 +248,8 @@ impl Program {
 mod tests {
     use super::*;
 
-    /// A device gets machine code where the compiler knows it, text where it is newer, and nothing where it is
-    /// older than all that the compiler knows.
+    /// A device gets machine code where the compiler knows it, text where it is newer, and nothing where it
+    /// is older than all that the compiler knows.
     #[test]
     fn the_newest_architecture_that_a_device_takes_is_chosen() {
         let arch = |n: u32| Arch { major: n / 10, minor: n % 10 };

@@ -58,7 +58,7 @@ fn products<D: Graphs + Clock>(driver: &mut D, dtype: &str, room: usize) -> Resu
     Ok(shapes)
 }
 
-/// What is measured, and how long the device is under load before.
+/// Conditions of a measurement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Conditions {
     /// The caller grants the memory, whatever the system says is available.

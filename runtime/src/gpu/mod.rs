@@ -1,4 +1,5 @@
-//! Programs on a device that has a [`Driver`](memc_gpu::Driver): kernels that are generated and compiled,, calls of libraries, two arenas, three queues.
+//! Programs on a device that has a [`Driver`](memc_gpu::Driver): kernels that are generated and compiled,
+//! calls of libraries, two arenas, three queues.
 //!
 //! A matrix product or convolution is a library's call where `memc-cuda` describes it as one, the library is
 //! there, and it has an algorithm that takes no more workspace than the plan lists: the one of the plan's

@@ -22,7 +22,7 @@ pub struct RefusedCall {
     pub operands: Vec<String>,
     /// The library.
     pub library: &'static str,
-    /// Why, for people.
+    /// Reason, for people.
     pub reason: String,
     /// Least bytes of workspace with which the library would compute it, where it lacks workspace.
     pub workspace_asked: Option<u64>,
@@ -62,7 +62,10 @@ impl Refusals {
     pub(super) fn add(&mut self, program: &Program, group: &Group, why: Option<Refused>) {
         let Some(form) = group.forms.first() else { return };
         let body = program.section(Section::Body).iter();
-        let is_of = |action: &Action| matches!(action, Action::Launch(launch) if group.kernels.contains(&launch.kernel));
+        let is_of = |action: &Action| match action {
+            Action::Launch(launch) => group.kernels.contains(&launch.kernel),
+            _ => false,
+        };
         let count = body.filter(|command| is_of(&command.action)).count();
         let asked = self.asked.entry(component(&form.call)).or_default();
         *asked = [asked[0] + 1, asked[1] + count];

@@ -74,8 +74,8 @@ pub(crate) struct Tuner<'a, F> {
 
 impl<'a, F> Tuner<'a, F> {
     /// `host_is_granted` where the caller lets the program have its host arena, whatever the system says is
-    /// available. With `is_apart` only those calls are measured that are a part of a kernel, and that might be
-    /// all of it.
+    /// available. With `is_apart` only those calls are measured that are a part of a kernel, and that might
+    /// be all of it.
     pub(crate) fn new(
         open: &'a F,
         host_is_granted: bool,
@@ -342,7 +342,7 @@ fn tuning(setting: Setting, calls: &[TunedCall]) -> Option<Tuning> {
 mod tests {
     use super::*;
 
-    /// What is written before a call is the longest part of the arena that the call does not use.
+    /// The bytes written before a call are the longest part of the arena that the call does not use.
     #[test]
     fn the_longest_unused_part_is_written() {
         let used = || [300..400, 0..100, 350..500].into_iter();

@@ -46,8 +46,8 @@ mod tests {
             let lowering = memc_cuda::lower(&op, &[ty]).unwrap();
             let kernel = &lowering.launches[0].kernel;
             let name = format!("{}_{n}", kernel.name);
-            let source = kernel.source.replace(&*kernel.name, &name);
-            Kernel { name: name.into(), source: source.into() }
+            let source = kernel.source.replace(&kernel.name, &name);
+            Kernel { name, source }
         };
         let kernels: Vec<Kernel> = (0..100).map(kernel).collect();
         let count = |texts: &[String]| texts.iter().map(|t| t.matches("__global__").count()).sum::<usize>();

@@ -411,6 +411,20 @@ fn refused_calls_are_listed() {
     );
 }
 
+/// Memory that a library lacks as it runs is told as such, with what gives it some.
+#[test]
+fn a_library_without_memory_is_told_as_memory() {
+    for (case, name) in [
+        (bias_grad_case(), "cublasLtMatmul"),
+        (convolutions(DType::F32).remove(1), "cudnnConvolutionForward"),
+    ] {
+        let room = memc_cuda::allowance(&case.0, &case.1);
+        let Some(fake) = Fake::new(&plan([(&case, room)])) else { return };
+        let told = format!("the GPU's memory is full ({name} failed: ");
+        fake.fails("model.plan --device cuda", "full library", 5, &[&told, "smaller --gpu-mem", "reserve"]);
+    }
+}
+
 /// A kernel that crashed is what is told, also where the next command is a library's.
 #[test]
 fn a_crash_is_told_before_a_failing_library() {
