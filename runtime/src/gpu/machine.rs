@@ -175,6 +175,9 @@ impl<D: Graphs + Clock> Bench<D> {
         to: &[usize],
         mut issue: impl FnMut(&mut D) -> Result<(), GpuError>,
     ) -> Result<u64, Error> {
+        // The first call of a library loads code, which a capture may not.
+        issue(&mut self.driver)?;
+        self.driver.synchronize()?;
         self.driver.begin_capture()?;
         let issued = issue(&mut self.driver);
         let graph = self.driver.end_capture();

@@ -188,7 +188,7 @@ impl<D: Graphs + Clock + LibraryAlgorithms> Warm<D> {
             // The first call loads code. What a library offers it may still not do.
             match driver.call(op, &places, workspace) {
                 Ok(()) => driver.synchronize()?,
-                Err(GpuError::Library { .. }) if rank > 0 => continue,
+                Err(GpuError::Library { .. } | GpuError::Full { .. }) if rank > 0 => continue,
                 Err(error) => return Err(error.into()),
             }
             if algorithms.is_empty() && rank > 0 {

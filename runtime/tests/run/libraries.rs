@@ -388,6 +388,20 @@ fn a_cudnn_without_its_parts_is_missing() {
     }
 }
 
+/// A cuDNN of version 8, which the loader finds by the name without a number, is too old, and none of its
+/// functions is called.
+#[cfg(unix)]
+#[test]
+fn an_older_cudnn_is_told_without_a_call() {
+    let cases = few();
+    let Some(fake) = Fake::new(&plan(cases.iter().map(|case| (case, 4096)))) else { return };
+    std::fs::rename(fake.folder.path("libcudnn.so.9"), fake.folder.path("libcudnn.so.8")).unwrap();
+    std::os::unix::fs::symlink("libcudnn.so.8", fake.folder.path("libcudnn.so")).unwrap();
+    PARTS.iter().for_each(|part| std::fs::remove_file(fake.folder.path(part)).unwrap());
+    let (_, _, said) = run(&fake, "", "");
+    assert!(said.contains("libcudnn.so is of version 8, and 9 is needed; install"), "{said}");
+}
+
 /// The calls that a library refuses are listed with their reasons, the workspace that they ask for, and their
 /// launches.
 #[test]
