@@ -11,8 +11,11 @@
 //!
 //! `CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION` is never taken: it rounds `f32` to 16 bits.
 
+mod handles;
+mod offers;
+
 use std::cell::Cell;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::c_void;
 
 use cudarc::cudnn::sys::{
     self, cudnnConvolutionBwdDataAlgo_t as DataAlgorithm, cudnnConvolutionBwdFilterAlgo_t as WeightAlgorithm,
@@ -22,8 +25,13 @@ use cudarc::cudnn::sys::{
 use memc_cuda::{Convolution, DType, Pass};
 
 use crate::driver::{LibraryOptions, Reason, Rounding};
-use crate::library::{Handle, Refusal, Wanted, failed, require, unusable};
-use crate::{Candidate, Component, GpuError, LibraryAlgorithm, MOST_ALGORITHMS};
+use crate::library::{Handle, Refusal, Wanted, require};
+use crate::{Candidate, Component, GpuError, LibraryAlgorithm};
+use handles::{
+    Activation, Tensor, Weight, Window, done, is_refusal, planned, relu, set_math, started, tensor, weight,
+    window,
+};
+use offers::{Offer, Rules};
 
 /// Functions that are called.
 const SYMBOLS: &[&str] = &[
@@ -67,63 +75,6 @@ const MOST: usize = 16;
 static ONE: f32 = 1.0;
 static ZERO: f32 = 0.0;
 
-type Tensor = Handle<sys::cudnnTensorStruct, Status>;
-type Weight = Handle<sys::cudnnFilterStruct, Status>;
-type Window = Handle<sys::cudnnConvolutionStruct, Status>;
-type Activation = Handle<sys::cudnnActivationStruct, Status>;
-
-/// The library's texts for a status: its name, and what it says of the last failure, if anything.
-#[allow(unsafe_code, reason = "cuDNN is a C library")]
-fn text(status: Status) -> String {
-    let mut last: [c_char; 512] = [0; 512];
-    // SAFETY: the name is a constant text; of the other text the library writes as much as there is room for,
-    // and ends it.
-    let (name, last) = unsafe {
-        sys::cudnnGetLastErrorString(last.as_mut_ptr(), last.len());
-        (CStr::from_ptr(sys::cudnnGetErrorString(status)), CStr::from_ptr(last.as_ptr()))
-    };
-    let (name, last) = (name.to_string_lossy(), last.to_string_lossy());
-    match last.lines().next() {
-        Some(line) if !line.trim().is_empty() => format!("{name}, {}", line.trim()),
-        _ => name.into_owned(),
-    }
-}
-
-/// Result of a function that runs a convolution.
-fn done(function: &'static str, status: Status) -> Result<(), GpuError> {
-    let is_full = matches!(
-        status,
-        Status::CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED
-            | Status::CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
-    );
-    match status {
-        Status::CUDNN_STATUS_SUCCESS => Ok(()),
-        _ => Err(failed(Component::Cudnn, function, text(status), is_full)),
-    }
-}
-
-/// Result of a function that plans one.
-fn planned(function: &'static str, status: Status) -> Result<(), Refusal> {
-    match status {
-        Status::CUDNN_STATUS_SUCCESS => Ok(()),
-        _ => Err(Refusal::of_status(function, text(status))),
-    }
-}
-
-/// Result of a function that starts the library.
-fn started(function: &'static str, status: Status) -> Result<(), GpuError> {
-    match status {
-        Status::CUDNN_STATUS_SUCCESS => Ok(()),
-        _ => Err(unusable(Component::Cudnn, function, text(status))),
-    }
-}
-
-/// Whether a status says that the library does not do a call, and nothing about how it went.
-fn is_refusal(status: Status) -> bool {
-    // `CUDNN_STATUS_BAD_PARAM` and `CUDNN_STATUS_NOT_SUPPORTED`, whatever the details.
-    matches!(status as u32 / 1000, 2 | 3)
-}
-
 /// The function to call, with its algorithm.
 #[derive(Clone, Copy, Debug)]
 enum PassAlgorithm {
@@ -149,72 +100,6 @@ pub(crate) struct Filtering {
     pub(crate) workspace: usize,
     /// The algorithms that were asked for, the best first.
     pub(crate) candidates: Vec<Candidate>,
-}
-
-/// Rules for the heuristic's algorithms.
-#[derive(Clone, Copy)]
-struct Rules<'a> {
-    /// The most that is allowed of arithmetic.
-    math: Math,
-    /// Whether algorithms by transforms are allowed.
-    transforms: bool,
-    any_order: bool,
-    /// Most bytes of workspace.
-    workspace: usize,
-    wanted: Wanted<'a>,
-}
-
-/// Offer of the heuristic, as numbers: the bindings' enumerations have no value for what a newer library may
-/// say, nor for what a failed offer holds.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Offer {
-    algorithm: u32,
-    status: u32,
-    _ms: f32,
-    _memory: usize,
-    determinism: u32,
-    math: u32,
-    _reserved: [i32; 3],
-}
-
-const _: () = assert!(size_of::<Offer>() == size_of::<sys::cudnnConvolutionFwdAlgoPerf_t>());
-const _: () = assert!(size_of::<Offer>() == size_of::<sys::cudnnConvolutionBwdDataAlgoPerf_t>());
-const _: () = assert!(size_of::<Offer>() == size_of::<sys::cudnnConvolutionBwdFilterAlgoPerf_t>());
-
-/// The kind of arithmetic with this number.
-fn math(number: u32) -> Option<Math> {
-    let all = [
-        Math::CUDNN_DEFAULT_MATH,
-        Math::CUDNN_TENSOR_OP_MATH,
-        Math::CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION,
-        Math::CUDNN_FMA_MATH,
-    ];
-    all.into_iter().find(|math| *math as u32 == number)
-}
-
-impl Rules<'_> {
-    /// Arithmetic of an offer that they allow and that is wanted.
-    fn take(&self, offer: &Offer, is_direct: bool) -> Option<Math> {
-        let math = math(offer.math)?;
-        let is_precise = match self.math {
-            Math::CUDNN_FMA_MATH => math == Math::CUDNN_FMA_MATH,
-            _ => math != Math::CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION,
-        };
-        let is_ordered = offer.determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC as u32;
-        let is_allowed = is_precise && (is_direct || self.transforms) && (is_ordered || self.any_order);
-        let this = LibraryAlgorithm::Convolution { algorithm: offer.algorithm, math: offer.math };
-        let is_wanted = match self.wanted {
-            Wanted::Best | Wanted::All => true,
-            Wanted::Tuned(tuned) => *tuned == this,
-        };
-        (is_allowed && is_wanted).then_some(math)
-    }
-
-    /// Whether so many algorithms are enough.
-    fn enough(&self, count: usize) -> bool {
-        count >= if matches!(self.wanted, Wanted::All) { MOST_ALGORITHMS } else { 1 }
-    }
 }
 
 /// Algorithms of the heuristic that the rules allow, the best first, with their arithmetic and their
@@ -464,77 +349,4 @@ impl Dnn {
             sys::cudnnActivationForward(lib, relu.pointer, one, yd, y, zero, yd, y)
         })
     }
-}
-
-/// A dense tensor.
-#[allow(unsafe_code, reason = "cuDNN is a C library")]
-fn tensor(element: Type, [n, c, h, w]: [i32; 4]) -> Result<Tensor, Refusal> {
-    // SAFETY: a handle to write.
-    let create =
-        |desc| planned("cudnnCreateTensorDescriptor", unsafe { sys::cudnnCreateTensorDescriptor(desc) });
-    let tensor = Handle::new(create, sys::cudnnDestroyTensorDescriptor)?;
-    let order = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;
-    // SAFETY: the descriptor exists.
-    let status = unsafe { sys::cudnnSetTensor4dDescriptor(tensor.pointer, order, element, n, c, h, w) };
-    planned("cudnnSetTensor4dDescriptor", status)?;
-    Ok(tensor)
-}
-
-/// Dense weights.
-#[allow(unsafe_code, reason = "cuDNN is a C library")]
-fn weight(element: Type, [k, c, h, w]: [i32; 4]) -> Result<Weight, Refusal> {
-    // SAFETY: a handle to write.
-    let create =
-        |desc| planned("cudnnCreateFilterDescriptor", unsafe { sys::cudnnCreateFilterDescriptor(desc) });
-    let weight = Handle::new(create, sys::cudnnDestroyFilterDescriptor)?;
-    let order = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;
-    // SAFETY: the descriptor exists.
-    let status = unsafe { sys::cudnnSetFilter4dDescriptor(weight.pointer, element, order, k, c, h, w) };
-    planned("cudnnSetFilter4dDescriptor", status)?;
-    Ok(weight)
-}
-
-/// Descriptor of the window's movement. The kind of arithmetic is still to be set.
-#[allow(unsafe_code, reason = "cuDNN is a C library")]
-fn window(c: &Convolution) -> Result<Window, Refusal> {
-    let create = |desc| {
-        // SAFETY: a handle to write.
-        planned("cudnnCreateConvolutionDescriptor", unsafe { sys::cudnnCreateConvolutionDescriptor(desc) })
-    };
-    let window = Handle::new(create, sys::cudnnDestroyConvolutionDescriptor)?;
-    let ([top, left], [down, across], [dh, dw]) = (c.pads, c.strides, c.dilations);
-    let (mode, sums) = (sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION, Type::CUDNN_DATA_FLOAT);
-    // SAFETY: the descriptor exists.
-    let status = unsafe {
-        sys::cudnnSetConvolution2dDescriptor(window.pointer, top, left, down, across, dh, dw, mode, sums)
-    };
-    planned("cudnnSetConvolution2dDescriptor", status)?;
-    // SAFETY: as above.
-    let status = unsafe { sys::cudnnSetConvolutionGroupCount(window.pointer, c.groups) };
-    planned("cudnnSetConvolutionGroupCount", status)?;
-    Ok(window)
-}
-
-/// `max(0, .)`, which keeps what is no number.
-#[allow(unsafe_code, reason = "cuDNN is a C library")]
-fn relu() -> Result<Activation, Refusal> {
-    let create = |desc| {
-        // SAFETY: a handle to write.
-        planned("cudnnCreateActivationDescriptor", unsafe { sys::cudnnCreateActivationDescriptor(desc) })
-    };
-    let relu = Handle::new(create, sys::cudnnDestroyActivationDescriptor)?;
-    let mode = sys::cudnnActivationMode_t::CUDNN_ACTIVATION_RELU;
-    let nan = sys::cudnnNanPropagation_t::CUDNN_PROPAGATE_NAN;
-    // SAFETY: the descriptor exists.
-    let status = unsafe { sys::cudnnSetActivationDescriptor(relu.pointer, mode, nan, 0.0) };
-    planned("cudnnSetActivationDescriptor", status)?;
-    Ok(relu)
-}
-
-/// The kind of arithmetic.
-#[allow(unsafe_code, reason = "cuDNN is a C library")]
-fn set_math(window: &Window, math: Math) -> Result<(), Refusal> {
-    // SAFETY: the descriptor exists.
-    let status = unsafe { sys::cudnnSetConvolutionMathType(window.pointer, math) };
-    planned("cudnnSetConvolutionMathType", status)
 }

@@ -67,7 +67,7 @@ static int offers(Pass pass, void* handle, const void* x, const void* w, const v
   auto offer = [&](int algorithm, int math, int determinism) {
     size_t bytes = 0;
     bool can = takes(pass, algorithm, math, *(Tensor*)x, *(Tensor*)w, *(Tensor*)y, window, &bytes);
-    if (*count < wanted) found[(*count)++] = Offer{algorithm, can ? 0 : NOT_SUPPORTED, 1, bytes, determinism, math, {}};
+    if (*count < wanted) found[(*count)++] = Offer{can ? algorithm : -1, can ? 0 : NOT_SUPPORTED, 1, bytes, determinism, math, {}};
   };
   int fused = pass == FORWARD_PASS ? 7 : 5;
   bool is_ordered = pass == FORWARD_PASS;
