@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use memc_plan::{Section, Span};
 
-use crate::{Error, Program};
+use crate::{Error, Program, RefusedCall};
 
 /// A machine that executes programs.
 pub trait Device {
@@ -67,6 +67,11 @@ pub trait Executor {
 
     /// Notes for the user on how the program runs here.
     fn notes(&self) -> &[String] {
+        &[]
+    }
+
+    /// Calls that the device's libraries refused, so that generated kernels run instead.
+    fn refused(&self) -> &[RefusedCall] {
         &[]
     }
 }

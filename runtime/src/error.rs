@@ -110,7 +110,9 @@ impl From<GpuError> for Error {
     fn from(error: GpuError) -> Error {
         let text = error.to_string();
         match error {
-            GpuError::Memory { .. } => Error::Memory(text),
+            GpuError::Memory { .. } | GpuError::HostMemory { .. } | GpuError::Full { .. } => {
+                Error::Memory(text)
+            }
             GpuError::Compile { .. } | GpuError::Bounds { .. } => Error::Internal(text),
             _ => Error::Device(text),
         }

@@ -30,6 +30,7 @@ pub use device::{Device, Executor, HostSide};
 pub use error::{Defect, Error, INTERRUPTED};
 pub use evaluation::EvaluationOptions;
 pub use feed::{FeedOptions, Feeder, InputSource, TokenType};
+pub use gpu::refused::RefusedCall;
 pub use init::Initial;
 pub use memory::available;
 pub use profile::{Machine, Profile, ProfileOptions, profile, profile_gpu};

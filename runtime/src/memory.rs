@@ -11,17 +11,29 @@ use crate::Error;
 
 /// Bytes that the process may still take, where the system tells.
 pub fn available() -> Option<u64> {
-    least().map(|(bytes, _)| bytes)
+    least([machine(), group()]).map(|(bytes, _)| bytes)
 }
 
 /// Compares what arenas take of this machine's memory with what is available: of a device with memory of its
 /// own the host arena alone.
-pub(crate) fn check(dev_bytes: usize, host_bytes: usize) -> Result<(), Error> {
-    let (dev, host) = (dev_bytes as u64, host_bytes as u64);
-    let Some((bytes, limit)) = least().filter(|(bytes, _)| dev.saturating_add(host) > *bytes) else {
+///
+/// The system's own figure counts for nothing where the caller has granted the memory: virtual machines may
+/// get memory as they use it. A control group's limit counts always, since the group is killed beyond it.
+pub(crate) fn check(dev_bytes: usize, host_bytes: usize, is_granted: bool) -> Result<(), Error> {
+    let machine = if is_granted { None } else { machine() };
+    fits([dev_bytes as u64, host_bytes as u64], [machine, group()])
+}
+
+/// [`check`], where the machine and the control group have so much left.
+fn fits([dev, host]: [u64; 2], left: [Option<u64>; 2]) -> Result<(), Error> {
+    let Some((bytes, limit)) = least(left).filter(|(bytes, _)| dev.saturating_add(host) > *bytes) else {
         return Ok(());
     };
-    let remedy = if dev == 0 { "larger --gpu-mem, which swaps less" } else { "smaller --gpu-mem" };
+    let remedy = match (dev, limit) {
+        (0, MACHINE) => "larger --gpu-mem, which swaps less, pass a --host-mem that the machine can give",
+        (0, _) => "larger --gpu-mem, which swaps less, raise the limit",
+        _ => "smaller --gpu-mem",
+    };
     Err(Error::Memory(format!(
         "the plan takes {} of this machine's memory as device arena and {} as host arena, but {limit} is {}; \
          compile for a {remedy}, or free memory",
@@ -59,45 +71,37 @@ pub(crate) fn limit_both(planned: usize, unplanned: usize, limit: Option<u64>) -
     }
 }
 
-/// Advice for a system that did not lock so many bytes of host memory: the limit, where it is known, and how
-/// to raise it.
-pub(crate) fn lock_remedy(host_bytes: usize) -> String {
-    let read = |name| fs::read_to_string(name).unwrap_or_default();
-    remedy(host_bytes, lock_limit(&read("/proc/self/limits"), &read("/proc/self/status")))
-}
-
-fn remedy(host_bytes: usize, limit: Option<u64>) -> String {
-    let limit = limit.filter(|limit| host_bytes as u64 > *limit).map(|limit| {
-        format!(
-            "raise what the process may lock, which is {}, with `ulimit -l unlimited` or the container's \
-             memlock limit, ",
-            Bytes(limit)
-        )
-    });
+/// Advice where the driver did not page-lock the host arena. The limit of locked memory (`ulimit -l`) has no
+/// part in it: NVIDIA's kernel module pins pages without asking for it.
+pub(crate) fn lock_remedy() -> String {
+    let is_wsl = fs::read_to_string("/proc/version").is_ok_and(|text| text.contains("microsoft"));
+    let windows = "run without Windows, which locks a part of the memory alone, ";
     format!(
-        "{}free host memory, or compile for a larger --gpu-mem, which swaps less",
-        limit.unwrap_or_default()
+        "free host memory, {}or compile for a larger --gpu-mem, which swaps less",
+        if is_wsl { windows } else { "" }
     )
 }
 
-/// Bytes that the process may lock, where that is limited. `limits` and `status` are those of `/proc/self`.
-fn lock_limit(limits: &str, status: &str) -> Option<u64> {
-    /// The bit of `CAP_IPC_LOCK`, which lifts the limit.
-    const IPC_LOCK: u64 = 1 << 14;
-    let held = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let held = held.and_then(|held| u64::from_str_radix(held.trim(), 16).ok()).unwrap_or(0);
-    let limit = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
-    limit.split_whitespace().next()?.parse().ok().filter(|_| held & IPC_LOCK == 0)
+/// Name of the machine's memory in messages.
+const MACHINE: &str = "the memory that the machine has available";
+/// Name of a control group's limit in messages.
+const GROUP: &str = "the memory limit of the control group (container)";
+
+/// The smaller of what the machine and the control group have left.
+fn least([machine, group]: [Option<u64>; 2]) -> Option<(u64, &'static str)> {
+    let both = [machine.map(|bytes| (bytes, MACHINE)), group.map(|bytes| (bytes, GROUP))];
+    both.into_iter().flatten().min_by_key(|(bytes, _)| *bytes)
 }
 
-/// Bytes that the process may still take, and what limits them.
-fn least() -> Option<(u64, &'static str)> {
-    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text));
+/// Bytes that the machine has available.
+fn machine() -> Option<u64> {
+    fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_available(&text))
+}
+
+/// Bytes that the control group of the process has left.
+fn group() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let group = group_available(&groups, Path::new("/sys/fs/cgroup"));
-    let machine = machine.map(|bytes| (bytes, "the memory that the machine has available"));
-    let group = group.map(|bytes| (bytes, "the memory limit of the control group (container)"));
-    machine.into_iter().chain(group).min_by_key(|(bytes, _)| *bytes)
+    group_available(&groups, Path::new("/sys/fs/cgroup"))
 }
 
 /// `MemAvailable` of `/proc/meminfo`, in bytes.
@@ -146,23 +150,18 @@ mod tests {
         assert_eq!(mem_available("MemFree: 1 kB\n"), None);
     }
 
-    /// The soft limit of locked memory is named where it is less than what was to be locked, and binds the
-    /// process at all.
+    /// The tighter of both limits is named, with what helps against it.
     #[test]
-    fn what_limits_locking_is_named() {
-        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
-                      Max locked memory         65536                8388608              bytes     \n";
-        let unlimited = "Max locked memory         unlimited            unlimited            bytes     \n";
-        let (user, may_lock) = ("Name:\tmemrun\nCapEff:\t0000000000000000\n", "CapEff:\t000001fffeffffff\n");
-        assert_eq!(lock_limit(limits, user), Some(65536));
-        for (limits, status) in [(limits, may_lock), (unlimited, user), ("", user)] {
-            assert_eq!(lock_limit(limits, status), None);
-        }
-        let text = remedy(65537, Some(65536));
-        assert!(text.contains("64.00 KiB") && text.contains("ulimit -l"), "{text}");
-        for limit in [None, Some(65537)] {
-            assert!(remedy(65537, limit).starts_with("free host memory"));
-        }
+    fn what_is_short_is_named() {
+        let said = |arenas, left| fits(arenas, left).map_err(|error| error.to_string());
+        assert_eq!(said([0, 100], [Some(100), Some(200)]), Ok(()));
+        assert_eq!(said([0, 100], [None, None]), Ok(()));
+        let text = said([0, 101], [Some(100), Some(200)]).unwrap_err();
+        assert!(text.contains(MACHINE) && text.contains("--host-mem"), "{text}");
+        let text = said([0, 101], [Some(300), Some(100)]).unwrap_err();
+        assert!(text.contains(GROUP) && text.contains("raise the limit"), "{text}");
+        let text = said([100, 1], [Some(100), None]).unwrap_err();
+        assert!(text.contains("smaller --gpu-mem"), "{text}");
     }
 
     /// The tightest of a version 2 group and its parents counts, without its reclaimable pages.

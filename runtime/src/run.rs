@@ -16,8 +16,8 @@ use crate::saves;
 use crate::shadow::Shadow;
 use crate::steps::{Steps, Tracing};
 use crate::{
-    Device, Error, FeedOptions, Feeder, Initial, InputSource, Program, Rate, Session, Stage, StateFile,
-    StateWriter,
+    Device, Error, FeedOptions, Feeder, Initial, InputSource, Program, Rate, RefusedCall, Session, Stage,
+    StateFile, StateWriter,
     cpu::{self, Cpu},
     gpu, memory, output,
     state::{is_variable, list},
@@ -140,6 +140,8 @@ pub struct Report {
     pub interrupted: bool,
     /// Of a plan that evaluates, the mean over the steps of each output that is one float.
     pub means: Vec<(String, f32)>,
+    /// Calls that a GPU's libraries refused, so that generated kernels ran instead.
+    pub refused: Vec<RefusedCall>,
 }
 
 /// Refuses what is for a GPU on the CPU device.
@@ -168,7 +170,7 @@ pub fn run(file: &PlanFile, options: &RunOptions, watch: &mut dyn Watch) -> Resu
         DeviceName::Cpu => run_on(&Cpu::new(options.cpu)?, file, options, watch),
         DeviceName::Cuda(ordinal) => {
             let device = gpu::cuda(ordinal, options.libraries, options.cpu.check_memory);
-            let device = device.without_graph(options.no_graph);
+            let device = device.without_graph(options.no_graph).with_host_memory(options.host_mem.is_some());
             run_on(&device, file, options, watch)
         }
     }
@@ -247,7 +249,7 @@ pub fn run_on(
     tell_what_is_missing(options, steps, most, watch);
     let outputs = last_outputs(&program, &session, outputs);
     let save = options.save.as_deref().filter(|_| steps > 0 || most == 0);
-    let done = session.steps_done();
+    let (done, refused) = (session.steps_done(), session.refused().to_vec());
     finish(session, shadow.map(|shadow| (shadow, &*program)), plan, save)?;
     save.iter().for_each(|path| watch.saved(path, done));
     collections?;
@@ -262,6 +264,7 @@ pub fn run_on(
         verified: options.verify,
         interrupted: steps < most,
         means,
+        refused,
     })
 }
 

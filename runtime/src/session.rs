@@ -6,7 +6,7 @@ use memc_ir::{OutputRole, attr::Scalar};
 use memc_plan::{Plan, Section, Span};
 
 use crate::state::Saved;
-use crate::{Device, Error, Executor, Feeder, HostSide, Initial, Program, StateWriter};
+use crate::{Device, Error, Executor, Feeder, HostSide, Initial, Program, RefusedCall, StateWriter};
 
 /// Takes the bytes of the state with an index.
 pub type Sink<'s> = dyn FnMut(usize, &[u8]) -> Result<(), Error> + 's;
@@ -94,6 +94,11 @@ impl<'a> Session<'a> {
     /// Notes for the user on how the program runs on the device.
     pub fn notes(&self) -> &[String] {
         self.executor.notes()
+    }
+
+    /// Calls that the device's libraries refused.
+    pub(crate) fn refused(&self) -> &[RefusedCall] {
+        self.executor.refused()
     }
 
     /// Runs one step.

@@ -6,8 +6,8 @@ use memc_gpu::{Clock, Cuda, GpuError, Graphs, LibraryAlgorithms, LibraryOptions}
 use memc_plan::{PlanFile, Tuning};
 
 pub use crate::gpu::tune::TunedCall;
-use crate::gpu::tune::Tuner;
-use crate::{DeviceName, Error, FeedOptions, Feeder, Initial, InputSource, Program, Session, Stages};
+use crate::gpu::tune::{Tuner, faster, has_choice};
+use crate::{DeviceName, Error, FeedOptions, Feeder, Initial, InputSource, Program, Session, Stages, memory};
 
 /// Options of tuning.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +16,8 @@ pub struct TuneOptions {
     pub device: DeviceName,
     /// Permissions of the libraries.
     pub libraries: LibraryOptions,
+    /// Most bytes of the plan's host arena; `None` for what the system has available.
+    pub host_mem: Option<u64>,
     /// Files by the name under which the model takes the data; other inputs are synthetic.
     pub inputs: Vec<(String, InputSource)>,
     /// Receiver of the stages.
@@ -66,14 +68,29 @@ pub fn tune_gpu<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Resu
     plan.tuning = None;
     let program = Arc::new(Program::new(&plan)?);
     let initial = Initial::new(file, None, None)?;
-    let feed =
-        FeedOptions { inputs: options.inputs.clone(), synthetic: true, steps: 1, ..FeedOptions::default() };
-    let mut feeder = Feeder::new(&plan, &program, &feed)?;
-    let device = Tuner::new(open, &options.stages);
-    options.stages.enter("reserving memory, preparing kernels");
-    let mut session = Session::start(&device, &plan, program, &initial, &mut feeder)?;
-    options.stages.enter("a step that warms up");
-    session.step()?;
-    let measured = device.take();
-    Ok(Tuned { tuning: measured.tuning, calls: measured.calls, notes: session.notes().to_vec() })
+    memory::limit(program.host_bytes, options.host_mem)?;
+    let mut notes = Vec::new();
+    let mut measure = |is_apart| {
+        let feed = FeedOptions {
+            inputs: options.inputs.clone(),
+            synthetic: true,
+            steps: 1,
+            ..FeedOptions::default()
+        };
+        let mut feeder = Feeder::new(&plan, &program, &feed)?;
+        let device = Tuner::new(open, options.host_mem.is_some(), is_apart, &options.stages);
+        options.stages.enter("reserving memory, preparing kernels");
+        let mut session = Session::start(&device, &plan, program.clone(), &initial, &mut feeder)?;
+        options.stages.enter("a step that warms up");
+        session.step()?;
+        if !is_apart {
+            notes = session.notes().to_vec();
+        }
+        Ok::<_, Error>(device.take())
+    };
+    let mut measured = measure(false)?;
+    if has_choice(&program) {
+        measured = faster(measured, measure(true)?);
+    }
+    Ok(Tuned { tuning: measured.tuning, calls: measured.calls, notes })
 }

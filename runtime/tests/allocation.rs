@@ -9,7 +9,7 @@ use std::{
 };
 
 use memc_gpu::{
-    Arch, Candidate, Clock, Driver, Facts, Function, GpuError, Graph, Graphs, LibraryAlgorithm,
+    Answer, Arch, Candidate, Clock, Driver, Facts, Function, GpuError, Graph, Graphs, LibraryAlgorithm,
     LibraryAlgorithms, LibraryCall, LibraryOp, LibraryOptions, Region, Setting, Sizes, Stream, Word,
 };
 use memc_plan::{NoData, PlanFile};
@@ -110,7 +110,7 @@ impl Driver for Idle {
     fn name(&self) -> String {
         "idle".to_owned()
     }
-    fn build(&mut self, _: &str) -> Result<(), GpuError> {
+    fn build(&mut self, _: &[String]) -> Result<(), GpuError> {
         Ok(())
     }
     fn function(&mut self, _: &str) -> Result<Function, GpuError> {
@@ -130,8 +130,8 @@ impl Driver for Idle {
         self.commands += words.len();
         Ok(())
     }
-    fn plan_library(&mut self, _: &LibraryCall, _: usize) -> Result<Option<LibraryOp>, GpuError> {
-        Ok(None)
+    fn plan_library(&mut self, _: &LibraryCall, _: usize) -> Result<Answer, GpuError> {
+        Ok(Answer::NotAsked)
     }
     fn call(&mut self, _: LibraryOp, places: &[Region], _: Region) -> Result<(), GpuError> {
         self.commands += places.len();

@@ -40,6 +40,9 @@ pub struct TunedKernel {
     pub ns: u64,
     /// Time in ns of what the library takes by itself.
     pub default_ns: u64,
+    /// Whether the library computes a part of the kernel, and a kernel of the runtime the rest, though the
+    /// library has a call for both. Then the time is that of both parts.
+    pub is_apart: bool,
 }
 
 /// An algorithm to compute a kernel, in its library's terms.

@@ -93,7 +93,14 @@ record!(Output "output o" { name: 1, ty: 2, slot: 3, role: 4 });
 // `action` has the tags 2 to 6.
 record!(Command "command " { queue: 1, action: 2, label: 7 });
 // `algorithm` has the tags 2 and 3.
-record!(TunedKernel "tuned kernel " { kernel: 1, algorithm: 2, workspace_bytes: 4, ns: 5, default_ns: 6 });
+record!(TunedKernel "tuned kernel " {
+    kernel: 1,
+    algorithm: 2,
+    workspace_bytes: 4,
+    ns: 5,
+    default_ns: 6,
+    is_apart: 7,
+});
 
 /// All but the kernels, which are a table of their own.
 impl Record for Tuning {

@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     str::FromStr,
+    time::Duration,
 };
 
 use clap::{Args, Parser, Subcommand};
@@ -141,7 +142,8 @@ pub(crate) struct Cli {
     #[arg(hide_short_help = true, long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     threads: Option<u16>,
-    /// Host memory that the host arena may take, such as 64G: a plan that takes more does not run
+    /// Host memory that the host arena may take, such as 64G: a plan that takes more does not run. On a GPU
+    /// one that takes less does, whatever the system says is available
     #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = host_memory)]
     host_mem: Option<u64>,
     /// Issue every command of every step, instead of capturing the step once as a CUDA graph and replaying
@@ -198,6 +200,10 @@ pub(crate) struct Profile {
     #[arg(long, value_name = "N", default_value_t = 11,
         value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     steps: u64,
+    /// Seconds that a GPU is kept busy before it is measured, so that its clocks are those of a long run
+    #[arg(hide_short_help = true, long, value_name = "SECONDS", default_value_t = 5,
+        value_parser = clap::value_parser!(u64).range(..=3600))]
+    warm_up: u64,
     /// Array for an input, in numpy's format; may be repeated. Other inputs are synthetic
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
     inputs: Vec<NamedInput>,
@@ -205,6 +211,10 @@ pub(crate) struct Profile {
     #[arg(hide_short_help = true, long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     threads: Option<u16>,
+    /// Host memory that the plan's host arena may take on a GPU, such as 64G, whatever the system says is
+    /// available
+    #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = host_memory)]
+    host_mem: Option<u64>,
     #[command(flatten)]
     libraries: Libraries,
     /// Print one JSON object
@@ -227,6 +237,10 @@ pub(crate) struct Tune {
     /// Array for an input, in numpy's format; may be repeated. Other inputs are synthetic
     #[arg(long = "input", value_name = "NAME=@FILE.npy")]
     inputs: Vec<NamedInput>,
+    /// Host memory that the plan's host arena may take on a GPU, such as 64G, whatever the system says is
+    /// available
+    #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = host_memory)]
+    host_mem: Option<u64>,
     #[command(flatten)]
     libraries: Libraries,
     /// Print one JSON object
@@ -287,6 +301,8 @@ impl Profile {
             device: self.device,
             threads: self.threads.map_or(0, usize::from),
             libraries: self.libraries.options(),
+            warm_up: Duration::from_secs(self.warm_up),
+            host_mem: self.host_mem,
             inputs: sources(&self.inputs),
             stages,
         }
@@ -308,7 +324,7 @@ impl Tune {
     /// The measurement that the command line asks for.
     pub(crate) fn options(&self, stages: Stages) -> TuneOptions {
         let (device, libraries) = (self.device, self.libraries.options());
-        TuneOptions { device, libraries, inputs: sources(&self.inputs), stages }
+        TuneOptions { device, libraries, host_mem: self.host_mem, inputs: sources(&self.inputs), stages }
     }
 }
 

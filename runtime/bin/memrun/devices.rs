@@ -26,7 +26,7 @@ pub(crate) fn describe(json: bool) -> String {
     }
     text.push_str("libraries\n");
     libraries.status().for_each(|status| {
-        let _ = writeln!(text, "  {:<8} {}", status.component.name(), library_line(&status));
+        let _ = writeln!(text, "  {:<8} {}", status.component.name(), library_line(libraries, &status));
     });
     text
 }
@@ -53,7 +53,7 @@ fn gpu_line(gpu: &DeviceInfo) -> String {
     )
 }
 
-fn library_line(status: &Status) -> String {
+fn library_line(libraries: &Libraries, status: &Status) -> String {
     match status.found {
         Ok(library) => {
             let version = library.version.as_deref().unwrap_or("unknown version");
@@ -61,7 +61,7 @@ fn library_line(status: &Status) -> String {
         }
         Err(why) => {
             let component = status.component;
-            format!("missing: {}; {} ({why})", component.absence(), component.remedy())
+            format!("missing: {}; {} ({why})", component.absence(), libraries.remedy(component))
         }
     }
 }
@@ -92,7 +92,7 @@ fn object(libraries: &Libraries, gpus: &Result<Vec<DeviceInfo>, GpuError>) -> Va
                 "found": false,
                 "why": why.to_string(),
                 "costs": component.absence(),
-                "remedy": component.remedy(),
+                "remedy": libraries.remedy(component),
             }),
         }
     };

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use memc_ir::{Bytes, counted};
 use memc_plan::PlanFile;
-use memc_runtime::{Error, Profile, Report};
+use memc_runtime::{Error, Profile, RefusedCall, Report};
 use serde_json::{Map, Value, json};
 
 use crate::cli::Cli;
@@ -30,6 +30,7 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
         object.insert("verified".to_owned(), json!(report.verified.then_some(true)));
         object.insert("interrupted".to_owned(), json!(report.interrupted));
         object.insert("saved".to_owned(), json!(progress.saved));
+        object.insert("refused".to_owned(), report.refused.iter().map(refused).collect());
         if file.plan().meta.is_evaluation() {
             object.insert("means".to_owned(), means_json(&report.means));
         }
@@ -67,6 +68,20 @@ pub(crate) fn done(cli: &Cli, file: &PlanFile, progress: &Progress, report: &Rep
     print(&last).max(progress.missing())
 }
 
+/// A call that a library refused.
+fn refused(call: &RefusedCall) -> Value {
+    json!({
+        "op": call.op,
+        "attrs": call.attrs,
+        "operands": call.operands,
+        "library": call.library,
+        "reason": call.reason,
+        "workspace_asked_bytes": call.workspace_asked,
+        "workspace_allowed_bytes": call.workspace_allowed,
+        "launches": call.launches,
+    })
+}
+
 /// Report of an interrupted run, and of the files that it leaves.
 fn interrupted(cli: &Cli, report: &Report, progress: &Progress) -> String {
     let done = format!("interrupted after {} of {}", report.steps, counted(progress.asked, "step"));
@@ -91,7 +106,7 @@ pub(crate) fn failed(json: bool, file: Option<&PlanFile>, progress: &Progress, f
         let mismatch = matches!(failure, Error::Mismatch(_));
         object.insert("verified".to_owned(), json!(mismatch.then_some(false)));
         // Facts of runs that end by themselves.
-        object.extend(["device", "threads", "synthetic"].map(|key| (key.to_owned(), Value::Null)));
+        object.extend(["device", "threads", "synthetic", "refused"].map(|key| (key.to_owned(), Value::Null)));
         object.insert("interrupted".to_owned(), json!(code == memc_runtime::INTERRUPTED));
         object.insert("saved".to_owned(), json!(progress.saved));
         object.insert("error".to_owned(), json!(failure.to_string()));
@@ -131,6 +146,9 @@ pub(crate) fn measured(json: bool, path: &Path, profile: &Profile) -> u8 {
             "processors": profile.processors,
             "kernels": profile.ops.len(),
             "f32_flops_per_s": m.flops_per_s,
+            "f16_flops_per_s": m.f16_flops_per_s,
+            "bf16_flops_per_s": m.bf16_flops_per_s,
+            "tf32_flops_per_s": m.tf32_flops_per_s,
             "memory_bytes_per_s": m.memory_bytes_per_s,
             "d2h_bytes_per_s": m.d2h_bytes_per_s,
             "h2d_bytes_per_s": m.h2d_bytes_per_s,

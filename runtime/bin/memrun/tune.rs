@@ -105,6 +105,7 @@ fn object(path: Option<&str>, kernels: &[String], tuned: &Tuned) -> String {
             "default_ns": call.tuned.default_ns,
             "ns": call.tuned.ns,
             "is_other": call.is_other,
+            "is_apart": call.tuned.is_apart,
         })
     };
     let (ns, default_ns) = step_ns(&tuned.calls);

@@ -19,6 +19,7 @@ const SYMBOLS: &[&str] = &[
     "cuDeviceTotalMem_v2",
     "cuDriverGetVersion",
     "cuCtxSetCurrent",
+    "cuCtxSynchronize",
     "cuGetErrorName",
     "cuGetErrorString",
     "cuInit",
@@ -64,7 +65,60 @@ pub(crate) fn done(function: &'static str, result: CUresult) -> Result<(), GpuEr
         | CUresult::CUDA_ERROR_NVLINK_UNCORRECTABLE
         | CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE
         | CUresult::CUDA_ERROR_EXTERNAL_DEVICE => Err(GpuError::Lost { error: text(result) }),
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+            Err(GpuError::Full { function, error: text(result), held: Vec::new() })
+        }
         _ => Err(GpuError::Call { function, error: text(result) }),
+    }
+}
+
+/// [`done`] of a function that opens the driver or a device.
+pub(crate) fn opened(function: &'static str, result: CUresult) -> Result<(), GpuError> {
+    denied(function, result).map_or_else(|| done(function, result), Err)
+}
+
+/// The error where the machine, not the program, is why a device cannot be used.
+fn denied(function: &'static str, result: CUresult) -> Option<GpuError> {
+    let remedy = match result {
+        CUresult::CUDA_ERROR_STUB_LIBRARY => {
+            "the toolkit's stub was found instead of the driver: take the folder `stubs` out of \
+             LD_LIBRARY_PATH, and install NVIDIA's driver"
+        }
+        CUresult::CUDA_ERROR_SYSTEM_NOT_READY => {
+            "the machine is still starting, or a service is not running: start nvidia-fabricmanager where \
+             the GPUs are linked by NVSwitch"
+        }
+        CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
+            "the driver's library is of another version than the kernel's module: reboot after an update, or \
+             give the container the libraries of the host"
+        }
+        CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => {
+            "a compatibility package of CUDA was found that this GPU does not take: take its folder \
+             `compat` out of LD_LIBRARY_PATH"
+        }
+        CUresult::CUDA_ERROR_OPERATING_SYSTEM
+        | CUresult::CUDA_ERROR_NOT_PERMITTED
+        | CUresult::CUDA_ERROR_UNKNOWN => {
+            "check that this user may read and write /dev/nvidia*, that the container is given these files, \
+             and that nvidia-smi works"
+        }
+        CUresult::CUDA_ERROR_DEVICE_UNAVAILABLE => {
+            "another process has this GPU, whose compute mode admits one: wait for it, or set the mode with \
+             `nvidia-smi -c 0`"
+        }
+        _ => return None,
+    };
+    Some(GpuError::Denied { function, error: text(result), remedy })
+}
+
+/// Error of a command that has ended the context, if there is one. Libraries report such an error in words of
+/// their own.
+#[allow(unsafe_code, reason = "the driver is a C library")]
+pub(crate) fn broken() -> Option<GpuError> {
+    // SAFETY: has no conditions; a context is current.
+    match done("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() }) {
+        Err(error @ (GpuError::Crash { .. } | GpuError::Lost { .. })) => Some(error),
+        _ => None,
     }
 }
 
@@ -89,9 +143,16 @@ fn initialise() -> Result<(), GpuError> {
     }
     // SAFETY: has no conditions.
     match unsafe { sys::cuInit(0) } {
-        CUresult::CUDA_ERROR_NO_DEVICE => Err(GpuError::NoDevice),
-        result => done("cuInit", result),
+        CUresult::CUDA_ERROR_NO_DEVICE | CUresult::CUDA_ERROR_INVALID_DEVICE => Err(no_device()),
+        result => opened("cuInit", result),
     }
+}
+
+/// The error without a device.
+#[allow(clippy::disallowed_methods, reason = "the environment may hide devices; no plan depends on it")]
+pub(crate) fn no_device() -> GpuError {
+    let visible = std::env::var_os("CUDA_VISIBLE_DEVICES");
+    GpuError::NoDevice { visible: visible.map(|visible| format!("{:?}", visible.to_string_lossy())) }
 }
 
 /// Free and all bytes of the current context's device.

@@ -22,8 +22,8 @@ use cudarc::cublaslt::sys::{
 };
 use memc_cuda::{Addend, DType, Epilogue, PLACE_ALIGN, Product};
 
-use crate::driver::{LibraryOptions, Rounding};
-use crate::library::{Handle, Refusal, require};
+use crate::driver::{LibraryOptions, Reason, Rounding};
+use crate::library::{Handle, Refusal, failed, require, unusable};
 use crate::{Candidate, Component, GpuError, LibraryAlgorithm, MOST_ALGORITHMS};
 
 /// Functions that are called.
@@ -45,6 +45,11 @@ const SYMBOLS: &[&str] = &[
     "cublasLtMatrixLayoutSetAttribute",
 ];
 
+/// Workspace that is offered to learn what a product would take, in bytes.
+const MUCH: usize = 1 << 32;
+/// Name of the function that sets an attribute of a product.
+const DESCRIBE: &str = "cublasLtMatmulDescSetAttribute";
+
 type Layout = Handle<sys::cublasLtMatrixLayoutOpaque_t, Status>;
 
 /// The library's two texts for a status.
@@ -61,19 +66,22 @@ fn text(status: Status) -> String {
     format!("{}, {}", text(name), text(meaning))
 }
 
-/// Result of a function.
+/// Result of a function that runs a product.
 fn done(function: &'static str, status: Status) -> Result<(), GpuError> {
     match status {
         Status::CUBLAS_STATUS_SUCCESS => Ok(()),
-        _ => Err(GpuError::Library { component: Component::CublasLt, function, error: text(status) }),
+        _ => {
+            let is_full = status == Status::CUBLAS_STATUS_ALLOC_FAILED;
+            Err(failed(Component::CublasLt, function, text(status), is_full))
+        }
     }
 }
 
-/// [`done`], where a call that the library does not do is no failure.
+/// Result of a function that plans one.
 fn planned(function: &'static str, status: Status) -> Result<(), Refusal> {
     match status {
-        Status::CUBLAS_STATUS_NOT_SUPPORTED => Err(Refusal::Unsupported),
-        _ => Ok(done(function, status)?),
+        Status::CUBLAS_STATUS_SUCCESS => Ok(()),
+        _ => Err(Refusal::of_status(function, text(status))),
     }
 }
 
@@ -111,7 +119,7 @@ impl Matmul {
     /// they may be anything, and none of its functions promises to validate them.
     pub(crate) fn take(&mut self, bytes: &[u8; 64]) -> Result<(), Refusal> {
         let found = self.candidates.iter().find(|(algorithm, _)| serialized(algorithm) == *bytes);
-        (self.algorithm, self.workspace) = *found.ok_or(Refusal::Unsupported)?;
+        (self.algorithm, self.workspace) = *found.ok_or(Refusal::Unsupported(Reason::Nothing))?;
         Ok(())
     }
 }
@@ -137,7 +145,10 @@ impl Blas {
     pub(crate) fn start() -> Result<Blas, GpuError> {
         require(Component::CublasLt, SYMBOLS)?;
         // SAFETY: a handle to write; a context is current.
-        let create = |handle| done("cublasLtCreate", unsafe { sys::cublasLtCreate(handle) });
+        let create = |handle| match unsafe { sys::cublasLtCreate(handle) } {
+            Status::CUBLAS_STATUS_SUCCESS => Ok(()),
+            status => Err(unusable(Component::CublasLt, "cublasLtCreate", text(status))),
+        };
         Ok(Blas { handle: Handle::new(create, sys::cublasLtDestroy)? })
     }
 
@@ -153,7 +164,7 @@ impl Blas {
             DType::F32 => Type::CUDA_R_32F,
             DType::F16 => Type::CUDA_R_16F,
             DType::BF16 => Type::CUDA_R_16BF,
-            _ => return Err(Refusal::Unsupported),
+            _ => return Err(Refusal::Unsupported(Reason::Nothing)),
         };
         let compute = match options.rounding {
             Rounding::Tf32 if element == Type::CUDA_R_32F => Compute::CUBLAS_COMPUTE_32F_FAST_TF32,
@@ -167,8 +178,9 @@ impl Blas {
         };
         let desc = Handle::new(create, sys::cublasLtMatmulDescDestroy)?;
         // The values of `cublasOperation_t`: 0 for a matrix as it is stored, 1 for its transpose.
-        describe(&desc, DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, &i32::from(product.trans_b))?;
-        describe(&desc, DescAttribute::CUBLASLT_MATMUL_DESC_TRANSB, &i32::from(product.trans_a))?;
+        let (trans_a, trans_b) = (i32::from(product.trans_b), i32::from(product.trans_a));
+        planned(DESCRIBE, describe(&desc, DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, &trans_a))?;
+        planned(DESCRIBE, describe(&desc, DescAttribute::CUBLASLT_MATMUL_DESC_TRANSB, &trans_b))?;
         describe_epilogue(&desc, product)?;
         let [m, n, k] = [product.m, product.n, product.k].map(u64::from);
         let turned =
@@ -177,9 +189,20 @@ impl Blas {
         let left = layout(turned(product.trans_b, n, k), product.stride_b)?;
         let right = layout(turned(product.trans_a, k, m), product.stride_a)?;
         let result = layout((n, m), m * n)?;
-        let candidates =
-            self.choose(&desc, [&left, &right, &result], workspace, options.allow_nondeterminism)?;
-        let &(algorithm, workspace) = candidates.first().ok_or(Refusal::Unsupported)?;
+        let ask = |bytes| {
+            let found = self.choose(&desc, [&left, &right, &result], bytes, options.allow_nondeterminism)?;
+            if found.is_empty() { Err(Refusal::Unsupported(Reason::Nothing)) } else { Ok(found) }
+        };
+        let candidates = match ask(workspace) {
+            // It does not say what it lacks, but what it would do with more.
+            Err(Refusal::Unsupported(reason)) => {
+                let least = ask(MUCH).ok().and_then(|found| found.iter().map(|(_, bytes)| *bytes).min());
+                let reason = least.map_or(reason, |bytes| Reason::Workspace(bytes as u64));
+                return Err(Refusal::Unsupported(reason));
+            }
+            found => found?,
+        };
+        let &(algorithm, workspace) = candidates.first().ok_or(Refusal::Unsupported(Reason::Nothing))?;
         let Product { alpha, addend, epilogue, .. } = *product;
         Ok(Matmul { desc, left, right, result, algorithm, alpha, addend, epilogue, workspace, candidates })
     }
@@ -266,14 +289,16 @@ impl Blas {
         let mut next = || more.next().unwrap_or_default();
         let added = if matmul.addend == Addend::None { None } else { Some(next()) };
         if let (Addend::Row, Some(row)) = (matmul.addend, added) {
-            describe(&matmul.desc, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &row)?;
+            done(DESCRIBE, describe(&matmul.desc, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &row))?;
         }
         if has_more(matmul.epilogue) {
-            describe(&matmul.desc, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &next())?;
+            let attribute = DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
+            done(DESCRIBE, describe(&matmul.desc, attribute, &next()))?;
         }
         let d = next();
         if has_sum(matmul.epilogue) {
-            describe(&matmul.desc, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &next())?;
+            let attribute = DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
+            done(DESCRIBE, describe(&matmul.desc, attribute, &next()))?;
         }
         let (c, beta) = match (matmul.addend, added) {
             (Addend::Matrix { beta }, Some(c)) => (c, beta),
@@ -321,17 +346,16 @@ fn describe<T>(
     desc: &Handle<sys::cublasLtMatmulDescOpaque_t, Status>,
     attribute: DescAttribute,
     value: &T,
-) -> Result<(), GpuError> {
+) -> Status {
     // SAFETY: the product exists; the library reads the value, which is of the attribute's type.
-    let status = unsafe {
+    unsafe {
         sys::cublasLtMatmulDescSetAttribute(
             desc.pointer,
             attribute,
             std::ptr::from_ref(value).cast(),
             size_of::<T>(),
         )
-    };
-    done("cublasLtMatmulDescSetAttribute", status)
+    }
 }
 
 /// Whether there is a further matrix, besides operands, addend and result.
@@ -350,7 +374,7 @@ fn has_sum(epilogue: Epilogue) -> bool {
 fn describe_epilogue(
     desc: &Handle<sys::cublasLtMatmulDescOpaque_t, Status>,
     product: &Product,
-) -> Result<(), GpuError> {
+) -> Result<(), Refusal> {
     let has_row = product.addend == Addend::Row;
     let flag = match (product.epilogue, has_row) {
         (Epilogue::None, false) => return Ok(()),
@@ -367,13 +391,16 @@ fn describe_epilogue(
         (Epilogue::SumA, _) => Flag::CUBLASLT_EPILOGUE_BGRADB,
         (Epilogue::SumB, _) => Flag::CUBLASLT_EPILOGUE_BGRADA,
     };
-    describe(desc, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(flag as u32))?;
+    planned(DESCRIBE, describe(desc, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &(flag as u32)))?;
     if has_row || has_sum(product.epilogue) {
-        describe(desc, DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &PLACE_ALIGN)?;
+        let attribute = DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
+        planned(DESCRIBE, describe(desc, attribute, &PLACE_ALIGN))?;
     }
     if has_more(product.epilogue) {
-        describe(desc, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &PLACE_ALIGN)?;
-        describe(desc, DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &i64::from(product.n))?;
+        let attribute = DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
+        planned(DESCRIBE, describe(desc, attribute, &PLACE_ALIGN))?;
+        let attribute = DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD;
+        planned(DESCRIBE, describe(desc, attribute, &i64::from(product.n)))?;
     }
     Ok(())
 }
@@ -381,7 +408,7 @@ fn describe_epilogue(
 /// Matrices stored densely by columns.
 #[allow(unsafe_code, reason = "cuBLASLt is a C library")]
 fn layout(element: Type, rows: u64, columns: u64, batch: u32, stride: u64) -> Result<Layout, Refusal> {
-    let ld = i64::try_from(rows).map_err(|_| Refusal::Unsupported)?;
+    let ld = i64::try_from(rows).map_err(|_| Refusal::Unsupported(Reason::Nothing))?;
     let create = |layout| {
         // SAFETY: a handle to write.
         let status = unsafe { sys::cublasLtMatrixLayoutCreate(layout, element, rows, columns, ld) };

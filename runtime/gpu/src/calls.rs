@@ -18,8 +18,11 @@ use std::ffi::c_void;
 use memc_cuda::{LibraryCall, PLACE_ALIGN, WORKSPACE_ALIGN};
 
 use crate::blas::{Blas, Matmul};
+use crate::component::Component;
 use crate::dnn::{Dnn, Filtering};
-use crate::driver::{Candidate, LibraryAlgorithm, LibraryOp, LibraryOptions, check_region};
+use crate::driver::{
+    Answer, Candidate, LibraryAlgorithm, LibraryOp, LibraryOptions, Reason, Refused, check_region,
+};
 use crate::error::GpuError;
 use crate::library::{Refusal, Wanted};
 
@@ -43,16 +46,24 @@ enum Chosen {
 pub(crate) struct Calls {
     pub(crate) options: LibraryOptions,
     planned: Vec<Planned>,
-    blas: Option<Blas>,
-    dnn: Option<Dnn>,
+    blas: Started<Blas>,
+    dnn: Started<Dnn>,
 }
 
+/// A library, or the reason why it did not start; none before it is asked for.
+type Started<T> = Option<Result<T, GpuError>>;
+
 /// A library, started now or before.
-fn started<T>(slot: &mut Option<T>, start: impl FnOnce() -> Result<T, GpuError>) -> Result<&T, GpuError> {
-    Ok(match slot {
-        Some(library) => library,
-        None => slot.insert(start()?),
-    })
+fn started<T>(slot: &mut Started<T>, start: impl FnOnce() -> Result<T, GpuError>) -> Result<&T, GpuError> {
+    slot.get_or_insert_with(start).as_ref().map_err(Clone::clone)
+}
+
+/// The library that computes a call.
+fn component(call: &LibraryCall) -> Component {
+    match call {
+        LibraryCall::Product(_) => Component::CublasLt,
+        LibraryCall::Convolution(_) => Component::Cudnn,
+    }
 }
 
 impl Calls {
@@ -67,12 +78,10 @@ impl Calls {
         workspace: usize,
         wanted: Wanted<'_>,
         stream: *mut c_void,
-    ) -> Result<Option<Chosen>, GpuError> {
-        if self.options.is_off {
-            return Ok(None);
-        }
+    ) -> Result<Result<Chosen, Reason>, GpuError> {
         // However the workspace lies, this much of it is left when its start is aligned.
-        let usable = workspace.saturating_sub((WORKSPACE_ALIGN - PLACE_ALIGN) as usize);
+        let aligning = WORKSPACE_ALIGN - PLACE_ALIGN;
+        let usable = workspace.saturating_sub(aligning as usize);
         let options = self.options;
         let chosen = match call {
             LibraryCall::Product(p) => {
@@ -81,7 +90,7 @@ impl Calls {
                 if let Wanted::Tuned(tuned) = wanted {
                     matmul = matmul.and_then(|mut matmul| match tuned {
                         LibraryAlgorithm::Product(bytes) => matmul.take(bytes).map(|()| matmul),
-                        LibraryAlgorithm::Convolution { .. } => Err(Refusal::Unsupported),
+                        LibraryAlgorithm::Convolution { .. } => Err(Refusal::Unsupported(Reason::Nothing)),
                     });
                 }
                 matmul.map(Chosen::Matmul)
@@ -92,8 +101,11 @@ impl Calls {
             }
         };
         match chosen {
-            Ok(chosen) => Ok(Some(chosen)),
-            Err(Refusal::Unsupported) => Ok(None),
+            Ok(chosen) => Ok(Ok(chosen)),
+            Err(Refusal::Unsupported(Reason::Workspace(bytes))) => {
+                Ok(Err(Reason::Workspace(bytes.saturating_add(aligning))))
+            }
+            Err(Refusal::Unsupported(reason)) => Ok(Err(reason)),
             Err(Refusal::Failed(error)) => Err(error),
         }
     }
@@ -105,10 +117,13 @@ impl Calls {
         workspace: usize,
         stream: *mut c_void,
     ) -> Result<Vec<Candidate>, GpuError> {
+        if self.options.is_off {
+            return Ok(Vec::new());
+        }
         Ok(match self.find(call, workspace, Wanted::All, stream)? {
-            Some(Chosen::Matmul(matmul)) => matmul.candidates(),
-            Some(Chosen::Filtering(filtering)) => filtering.candidates,
-            None => Vec::new(),
+            Ok(Chosen::Matmul(matmul)) => matmul.candidates(),
+            Ok(Chosen::Filtering(filtering)) => filtering.candidates,
+            Err(_) => Vec::new(),
         })
     }
 
@@ -120,9 +135,15 @@ impl Calls {
         workspace: usize,
         tuned: Option<&LibraryAlgorithm>,
         stream: *mut c_void,
-    ) -> Result<Option<LibraryOp>, GpuError> {
+    ) -> Result<Answer, GpuError> {
+        if self.options.is_off {
+            return Ok(Answer::NotAsked);
+        }
         let wanted = tuned.map_or(Wanted::Best, Wanted::Tuned);
-        let Some(chosen) = self.find(call, workspace, wanted, stream)? else { return Ok(None) };
+        let chosen = match self.find(call, workspace, wanted, stream)? {
+            Ok(chosen) => chosen,
+            Err(reason) => return Ok(Answer::Refused(Refused { component: component(call), reason })),
+        };
         let element = match call {
             LibraryCall::Product(p) => p.dtype.bytes(),
             LibraryCall::Convolution(c) => c.dtype.bytes(),
@@ -131,7 +152,7 @@ impl Calls {
         let all = operands.into_iter().chain(results);
         let bytes = all.map(|n| usize::try_from(n * element).unwrap_or(usize::MAX));
         self.planned.push(Planned { bytes: bytes.collect(), chosen });
-        Ok(Some(LibraryOp(self.planned.len() - 1)))
+        Ok(Answer::Taken(LibraryOp(self.planned.len() - 1)))
     }
 
     /// Makes a call whose operands and results, and workspace, are at these addresses, each with its bytes.
@@ -165,8 +186,8 @@ impl Calls {
         }
         let scratch = if needs == 0 { 0 } else { start };
         match (&planned.chosen, &self.blas, &self.dnn) {
-            (Chosen::Matmul(matmul), Some(blas), _) => blas.run(matmul, addresses, scratch, stream),
-            (Chosen::Filtering(filtering), _, Some(dnn)) => dnn.run(filtering, addresses, scratch),
+            (Chosen::Matmul(matmul), Some(Ok(blas)), _) => blas.run(matmul, addresses, scratch, stream),
+            (Chosen::Filtering(filtering), _, Some(Ok(dnn))) => dnn.run(filtering, addresses, scratch),
             // Nothing is planned before its library is started.
             _ => Ok(()),
         }

@@ -1,5 +1,7 @@
 //! The libraries that a GPU program can use: files, versions, and the advice where one is missing.
 
+use crate::locate::VARIABLE;
+
 /// A library that a GPU program can use.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Component {
@@ -61,19 +63,28 @@ impl Component {
         }
     }
 
-    /// Package that brings it.
-    pub fn remedy(self) -> &'static str {
+    /// Advice on what brings it; `cuda` is the major version of CUDA that the driver supports, where that is
+    /// known. Libraries of a newer major version do not work with a driver.
+    pub fn remedy(self, cuda: Option<u32>) -> String {
+        let is_old = cuda.is_some_and(|cuda| cuda < 13);
+        let wheel = match self {
+            Component::Driver => return "install NVIDIA's driver, or pass it into the container".to_owned(),
+            Component::Nvrtc if is_old => "nvidia-cuda-nvrtc-cu12",
+            Component::Nvrtc => "nvidia-cuda-nvrtc",
+            Component::CublasLt if is_old => "nvidia-cublas-cu12",
+            Component::CublasLt => "nvidia-cublas",
+            Component::Cudnn if is_old => "nvidia-cudnn-cu12",
+            Component::Cudnn => "nvidia-cudnn-cu13",
+        };
+        format!("install the Python wheel {wheel}, or name the library's folder in {VARIABLE}")
+    }
+
+    /// Libraries that the file needs and opens by itself when a function is first called. cuDNN's file is a
+    /// dispatcher, and it aborts the process where one of these does not open.
+    pub(crate) fn parts(self) -> &'static [&'static str] {
         match self {
-            Component::Driver => "install NVIDIA's driver, or pass it into the container",
-            Component::Nvrtc => {
-                "install the Python wheel nvidia-cuda-nvrtc, or name its folder in MEMRUN_CUDA_LIBS"
-            }
-            Component::CublasLt => {
-                "install the Python wheel nvidia-cublas, or name its folder in MEMRUN_CUDA_LIBS"
-            }
-            Component::Cudnn => {
-                "install the Python wheel nvidia-cudnn-cu13, or name its folder in MEMRUN_CUDA_LIBS"
-            }
+            Component::Cudnn => &["libcudnn_graph.so.9", "libcudnn_ops.so.9", "libcudnn_cnn.so.9"],
+            _ => &[],
         }
     }
 }

@@ -1,12 +1,13 @@
 //! A GPU through NVIDIA's driver: one device arena, one page-locked host arena, three non-blocking streams,
-//! events without timing, one module.
+//! events without timing, one program.
 //!
 //! The device's primary context is current in the thread that opened the device, which is the only one to use
 //! it. Handles are freed when the device is dropped, after its streams have run dry.
 
 mod graph;
+mod modules;
 
-use std::ffi::{CString, c_void};
+use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use cudarc::driver::sys::{self, CUevent, CUresult};
@@ -14,17 +15,17 @@ use memc_cuda::LibraryCall;
 use memc_ir::{Space, Stream};
 
 use crate::api::{done, free, start};
-use crate::cache::Cache;
 use crate::calls::Calls;
-use crate::devices::{Context, handle, info};
+use crate::devices::{Context, find, info};
 use crate::driver::{
-    Candidate, Clock, Driver, Facts, Function, LibraryAlgorithm, LibraryAlgorithms, LibraryOp, Region,
-    Setting, Sizes, Word, check_region,
+    Answer, Candidate, Clock, Driver, Facts, Function, LibraryAlgorithm, LibraryAlgorithms, LibraryOp,
+    Region, Setting, Sizes, Word, check_region,
 };
 use crate::host::HostMemory;
 use crate::library::require;
 use crate::meter::refused;
-use crate::{Component, DeviceInfo, GpuError, Libraries, LibraryOptions, Nvrtc};
+use crate::{Component, DeviceInfo, GpuError, Libraries, LibraryOptions};
+use modules::Modules;
 
 /// Functions that are called beyond those that list devices.
 const SYMBOLS: &[&str] = &[
@@ -38,6 +39,8 @@ const SYMBOLS: &[&str] = &[
     "cuMemFreeHost",
     "cuMemFree_v2",
     "cuMemHostAlloc",
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
     "cuMemcpyAsync",
     "cuMemcpyDtoH_v2",
     "cuMemcpyHtoD_v2",
@@ -83,7 +86,7 @@ pub struct Cuda {
     info: DeviceInfo,
     streams: [sys::CUstream; Stream::ALL.len()],
     events: Vec<sys::CUevent>,
-    module: sys::CUmodule,
+    modules: Modules,
     functions: Vec<sys::CUfunction>,
     calls: Calls,
     device: (sys::CUdeviceptr, usize),
@@ -107,7 +110,7 @@ impl Cuda {
     pub fn open(ordinal: usize, libraries: LibraryOptions) -> Result<Cuda, GpuError> {
         start()?;
         Libraries::get().require(Component::Driver)?.require(SYMBOLS)?;
-        let device = handle(i32::try_from(ordinal).unwrap_or(i32::MAX))?;
+        let device = find(ordinal)?;
         // First of all, so that asking for what is free does not make and destroy a context of its own.
         let context = Context::measured(device)?;
         let info = info(ordinal, device)?;
@@ -115,7 +118,7 @@ impl Cuda {
             info,
             streams: [null_mut(); Stream::ALL.len()],
             events: Vec::new(),
-            module: null_mut(),
+            modules: Modules::default(),
             functions: Vec::new(),
             calls: Calls::new(libraries),
             device: (0, 0),
@@ -184,44 +187,12 @@ impl Driver for Cuda {
         format!("{}, {}", self.info.name, self.info.arch)
     }
 
-    #[allow(unsafe_code, reason = "the driver is a C library")]
-    fn build(&mut self, text: &str) -> Result<(), GpuError> {
-        let nvrtc = Nvrtc::find()?;
-        let (options, cache) = (nvrtc.options(self.info.arch), Cache::of_user());
-        let image = match cache.as_ref().and_then(|cache| cache.get(text, &options)) {
-            Some(image) => image,
-            None => {
-                let image = nvrtc.compile(text, self.info.arch)?;
-                // Without a cache the next run compiles again, and computes the same.
-                let _ = cache.map(|cache| cache.put(text, &options, &image));
-                image
-            }
-        };
-        // SAFETY: the image is machine code from the compiler, whole by its hash where it comes from the
-        // cache.
-        let result = unsafe { sys::cuModuleLoadData(&mut self.module, image.as_ptr().cast()) };
-        done("cuModuleLoadData", result).map_err(|error| {
-            let driver = Libraries::get().require(Component::Driver).ok();
-            let supports = driver.and_then(|driver| driver.version.clone()).unwrap_or_default();
-            GpuError::Refused { compiler: nvrtc.version(), supports, error: error.to_string() }
-        })
+    fn build(&mut self, texts: &[String]) -> Result<(), GpuError> {
+        self.modules.build(texts, self.info.arch)
     }
 
-    #[allow(unsafe_code, reason = "the driver is a C library")]
     fn function(&mut self, name: &str) -> Result<Function, GpuError> {
-        let unknown =
-            || GpuError::Call { function: "cuModuleGetFunction", error: format!("no kernel {name}") };
-        let text = CString::new(name).map_err(|_| unknown())?;
-        if self.module.is_null() {
-            return Err(unknown());
-        }
-        let mut function = null_mut();
-        // SAFETY: the module is loaded; a handle to write and a terminated text.
-        match unsafe { sys::cuModuleGetFunction(&mut function, self.module, text.as_ptr()) } {
-            CUresult::CUDA_ERROR_NOT_FOUND => return Err(unknown()),
-            result => done("cuModuleGetFunction", result)?,
-        }
-        self.functions.push(function);
+        self.functions.push(self.modules.function(name)?);
         Ok(Function(self.functions.len() - 1))
     }
 
@@ -234,18 +205,14 @@ impl Driver for Cuda {
         if device > 0 {
             // SAFETY: an address to write; freed once, when the device is dropped.
             let result = unsafe { sys::cuMemAlloc_v2(&mut self.device.0, device) };
-            done("cuMemAlloc", result).map_err(|e| refused(owner, "the device arena", device, e))?;
+            done("cuMemAlloc", result).map_err(|e| refused(owner, "the device arena", device, &e))?;
             self.device.1 = device;
             // SAFETY: the bytes were just reserved.
             done("cuMemsetD8", unsafe { sys::cuMemsetD8_v2(self.device.0, fill, device) })?;
         }
-        self.reports = HostMemory::locked(reports, fill)
-            .map_err(|error| refused(owner, "the page-locked words of kernels", reports, error))?;
-        self.host = match HostMemory::locked(host, fill) {
-            Ok(locked) => locked,
-            Err(error) => HostMemory::pageable(host, fill)
-                .ok_or_else(|| refused(owner, "the host arena", host, error))?,
-        };
+        self.reports = HostMemory::words(reports, fill)
+            .map_err(|error| refused(owner, "the page-locked words of kernels", reports, &error))?;
+        self.host = HostMemory::arena(host, fill)?;
         for _ in 0..events {
             self.events.push(self.new_event(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)?);
         }
@@ -300,7 +267,7 @@ impl Driver for Cuda {
         done("cuLaunchKernel", result)
     }
 
-    fn plan_library(&mut self, call: &LibraryCall, workspace: usize) -> Result<Option<LibraryOp>, GpuError> {
+    fn plan_library(&mut self, call: &LibraryCall, workspace: usize) -> Result<Answer, GpuError> {
         self.calls.plan(call, workspace, None, self.stream(Stream::Compute).cast())
     }
 
@@ -451,7 +418,11 @@ impl LibraryAlgorithms for Cuda {
         workspace: usize,
         algorithm: &LibraryAlgorithm,
     ) -> Result<Option<LibraryOp>, GpuError> {
-        self.calls.plan(call, workspace, Some(algorithm), self.stream(Stream::Compute).cast())
+        let stream = self.stream(Stream::Compute).cast();
+        Ok(match self.calls.plan(call, workspace, Some(algorithm), stream)? {
+            Answer::Taken(op) => Some(op),
+            Answer::Refused(_) | Answer::NotAsked => None,
+        })
     }
 
     fn setting(&self) -> Setting {
@@ -479,6 +450,7 @@ impl Drop for Cuda {
         self.captured.destroy();
         self.marks.destroy();
         self.calls.close();
+        self.modules.unload();
         // SAFETY: every handle was made, is freed once, and nothing uses it any more. Errors have nobody to
         // go to.
         unsafe {
@@ -487,9 +459,6 @@ impl Drop for Cuda {
             }
             for &stream in self.streams.iter().filter(|stream| !stream.is_null()) {
                 sys::cuStreamDestroy_v2(stream);
-            }
-            if !self.module.is_null() {
-                sys::cuModuleUnload(self.module);
             }
             if self.device.1 > 0 {
                 sys::cuMemFree_v2(self.device.0);

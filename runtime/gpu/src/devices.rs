@@ -5,8 +5,8 @@ use std::ptr::null_mut;
 
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute as Attribute};
 
-use crate::api::{done, free, start};
-use crate::meter::Meter;
+use crate::api::{done, free, no_device, opened, start};
+use crate::meter::{Meter, holders};
 use crate::{Arch, GpuError};
 
 /// A GPU.
@@ -32,19 +32,41 @@ pub struct DeviceInfo {
 ///
 /// # Errors
 /// Those of the driver where it cannot be used, [`GpuError::NoDevice`] without a device.
-#[allow(unsafe_code, reason = "the driver is a C library")]
 pub fn devices() -> Result<Vec<DeviceInfo>, GpuError> {
     start()?;
-    let mut count = 0;
-    // SAFETY: the driver is initialised; an integer to write.
-    done("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&mut count) })?;
+    let count = count()?;
+    if count == 0 {
+        return Err(no_device());
+    }
     let devices = (0..count).map(|ordinal| info(usize::try_from(ordinal).unwrap_or(0), handle(ordinal)?));
     devices.collect()
 }
 
+/// Number of devices.
+#[allow(unsafe_code, reason = "the driver is a C library")]
+fn count() -> Result<i32, GpuError> {
+    let mut count = 0;
+    // SAFETY: the driver is initialised; an integer to write.
+    done("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&mut count) })?;
+    Ok(count)
+}
+
+/// The device with this number.
+///
+/// # Errors
+/// [`GpuError::NoDevice`] or [`GpuError::NoSuchDevice`] without it.
+pub(crate) fn find(ordinal: usize) -> Result<CUdevice, GpuError> {
+    let count = usize::try_from(count()?).unwrap_or(0);
+    match i32::try_from(ordinal) {
+        _ if count == 0 => Err(no_device()),
+        Ok(number) if ordinal < count => handle(number),
+        _ => Err(GpuError::NoSuchDevice { ordinal, count }),
+    }
+}
+
 /// The driver's handle of a device.
 #[allow(unsafe_code, reason = "the driver is a C library")]
-pub(crate) fn handle(ordinal: i32) -> Result<CUdevice, GpuError> {
+fn handle(ordinal: i32) -> Result<CUdevice, GpuError> {
     let mut device = 0;
     // SAFETY: the driver is initialised; a handle to write.
     done("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut device, ordinal) })?;
@@ -92,7 +114,13 @@ impl Context {
     pub(crate) fn retain(device: CUdevice) -> Result<Context, GpuError> {
         let mut context = null_mut();
         // SAFETY: the device exists; a handle to write.
-        done("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) })?;
+        let made = unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, device) };
+        opened("cuDevicePrimaryCtxRetain", made).map_err(|error| match error {
+            GpuError::Full { function, error, .. } => {
+                GpuError::Full { function, error, held: holders(device) }
+            }
+            error => error,
+        })?;
         let retained = Context { device, bytes: None };
         // SAFETY: the context was retained.
         done("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context) })?;

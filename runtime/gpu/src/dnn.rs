@@ -11,7 +11,11 @@
 //!
 //! `CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION` is never taken: it rounds `f32` to 16 bits.
 
-use std::ffi::{CStr, c_char, c_void};
+mod handles;
+mod offers;
+
+use std::cell::Cell;
+use std::ffi::c_void;
 
 use cudarc::cudnn::sys::{
     self, cudnnConvolutionBwdDataAlgo_t as DataAlgorithm, cudnnConvolutionBwdFilterAlgo_t as WeightAlgorithm,
@@ -20,12 +24,18 @@ use cudarc::cudnn::sys::{
 };
 use memc_cuda::{Convolution, DType, Pass};
 
-use crate::driver::{LibraryOptions, Rounding};
+use crate::driver::{LibraryOptions, Reason, Rounding};
 use crate::library::{Handle, Refusal, Wanted, require};
-use crate::{Candidate, Component, GpuError, LibraryAlgorithm, MOST_ALGORITHMS};
+use crate::{Candidate, Component, GpuError, LibraryAlgorithm};
+use handles::{
+    Activation, Tensor, Weight, Window, done, is_refusal, planned, relu, set_math, started, tensor, weight,
+    window,
+};
+use offers::{Offer, Rules};
 
 /// Functions that are called.
 const SYMBOLS: &[&str] = &[
+    "cudnnActivationForward",
     "cudnnAddTensor",
     "cudnnConvolutionBackwardData",
     "cudnnConvolutionBackwardFilter",
@@ -65,45 +75,6 @@ const MOST: usize = 16;
 static ONE: f32 = 1.0;
 static ZERO: f32 = 0.0;
 
-type Tensor = Handle<sys::cudnnTensorStruct, Status>;
-type Weight = Handle<sys::cudnnFilterStruct, Status>;
-type Window = Handle<sys::cudnnConvolutionStruct, Status>;
-type Activation = Handle<sys::cudnnActivationStruct, Status>;
-
-/// The library's texts for a status: its name, and what it says of the last failure, if anything.
-#[allow(unsafe_code, reason = "cuDNN is a C library")]
-fn text(status: Status) -> String {
-    let mut last: [c_char; 512] = [0; 512];
-    // SAFETY: the name is a constant text; of the other text the library writes as much as there is room for,
-    // and ends it.
-    let (name, last) = unsafe {
-        sys::cudnnGetLastErrorString(last.as_mut_ptr(), last.len());
-        (CStr::from_ptr(sys::cudnnGetErrorString(status)), CStr::from_ptr(last.as_ptr()))
-    };
-    let (name, last) = (name.to_string_lossy(), last.to_string_lossy());
-    match last.lines().next() {
-        Some(line) if !line.trim().is_empty() => format!("{name}, {}", line.trim()),
-        _ => name.into_owned(),
-    }
-}
-
-/// Result of a function.
-fn done(function: &'static str, status: Status) -> Result<(), GpuError> {
-    match status {
-        Status::CUDNN_STATUS_SUCCESS => Ok(()),
-        _ => Err(GpuError::Library { component: Component::Cudnn, function, error: text(status) }),
-    }
-}
-
-/// [`done`], where a call that the library does not do is no failure.
-fn planned(function: &'static str, status: Status) -> Result<(), Refusal> {
-    // All statuses of this kind, whatever their reason.
-    match status as u32 / 1000 {
-        3 => Err(Refusal::Unsupported),
-        _ => Ok(done(function, status)?),
-    }
-}
-
 /// The function to call, with its algorithm.
 #[derive(Clone, Copy, Debug)]
 enum PassAlgorithm {
@@ -122,88 +93,59 @@ pub(crate) struct Filtering {
     relu: Option<Activation>,
     window: Window,
     algorithm: PassAlgorithm,
+    /// Whether the library refused to add the bias and apply ReLU with the convolution, so that these are
+    /// calls of their own. Its answer depends on the call alone.
+    is_apart: Cell<bool>,
     /// Bytes that it takes.
     pub(crate) workspace: usize,
     /// The algorithms that were asked for, the best first.
     pub(crate) candidates: Vec<Candidate>,
 }
 
-/// Rules for the heuristic's algorithms.
-#[derive(Clone, Copy)]
-struct Rules<'a> {
-    /// The most that is allowed of arithmetic.
-    math: Math,
-    /// Whether algorithms by transforms are allowed.
-    transforms: bool,
-    any_order: bool,
-    /// Most bytes of workspace.
-    workspace: usize,
-    wanted: Wanted<'a>,
-}
-
-impl Rules<'_> {
-    fn allow(&self, math: Math, is_direct: bool, determinism: sys::cudnnDeterminism_t) -> bool {
-        let is_precise = match self.math {
-            Math::CUDNN_FMA_MATH => math == Math::CUDNN_FMA_MATH,
-            _ => math != Math::CUDNN_TENSOR_OP_MATH_ALLOW_CONVERSION,
-        };
-        let is_ordered = determinism == sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC;
-        is_precise && (is_direct || self.transforms) && (is_ordered || self.any_order)
-    }
-
-    /// Whether an algorithm is wanted.
-    fn want(&self, algorithm: u32, math: Math) -> bool {
-        match self.wanted {
-            Wanted::Best | Wanted::All => true,
-            Wanted::Tuned(tuned) => *tuned == LibraryAlgorithm::Convolution { algorithm, math: math as u32 },
-        }
-    }
-
-    /// Whether so many algorithms are enough.
-    fn enough(&self, count: usize) -> bool {
-        count >= if matches!(self.wanted, Wanted::All) { MOST_ALGORITHMS } else { 1 }
-    }
-}
-
 /// Algorithms of the heuristic that the rules allow, the best first, with their arithmetic and their
-/// workspace. The parameters name, for one of the three passes, the algorithms that sum products without a
-/// transform, the function with the heuristic, and the function that returns an algorithm's workspace.
+/// workspace; without one, the reason. The parameters name, for one of the three passes, the type of its
+/// algorithms, those that sum products without a transform, the number of all, the function with the
+/// heuristic, and the function that returns an algorithm's workspace.
 macro_rules! choose {
-    ($Algorithm:path, $window:expr, $rules:expr, $Result:ty, $direct:pat,
+    ($Algorithm:path, $window:expr, $rules:expr, $Number:ty, $direct:pat, $end:expr,
      $heuristic:ident($($asked:expr),*), $size:ident($($sized:expr),*)) => {{
         let (window, rules): (&Window, Rules<'_>) = ($window, $rules);
         let mut count = 0;
-        // SAFETY: numbers, all of which may be zero; zero is a value of each of their enumerations.
-        let mut found: [$Result; MOST] = unsafe { std::mem::zeroed() };
-        // SAFETY: everything that is passed exists; there is room for as many results as are asked for.
-        let status = unsafe { sys::$heuristic($($asked),*, MOST as i32, &mut count, found.as_mut_ptr()) };
+        // SAFETY: numbers, all of which may be zero.
+        let mut found: [Offer; MOST] = unsafe { std::mem::zeroed() };
+        // SAFETY: everything that is passed exists; there is room for as many results as are asked for, and
+        // each is an `Offer` in numbers.
+        let status = unsafe {
+            sys::$heuristic($($asked),*, MOST as i32, &mut count, found.as_mut_ptr().cast())
+        };
         planned(stringify!($heuristic), status)?;
-        let mut chosen = Vec::new();
-        for result in found.iter().take(usize::try_from(count).unwrap_or(0)) {
-            let is_direct = matches!(result.algo, $direct);
-            if result.status != Status::CUDNN_STATUS_SUCCESS
-                || !rules.allow(result.mathType, is_direct, result.determinism)
-                || !rules.want(result.algo as u32, result.mathType)
-            {
+        let (mut chosen, mut least, mut why) = (Vec::new(), None, Reason::Nothing);
+        for offer in found.iter().take(usize::try_from(count).unwrap_or(0)) {
+            if offer.status != Status::CUDNN_STATUS_SUCCESS as u32 || offer.algorithm >= $end as u32 {
                 continue;
             }
-            // The arithmetic is part of the algorithm, also when it runs.
-            set_math(window, result.mathType)?;
+            // SAFETY: the algorithms are the numbers below `$end`, without a gap.
+            let algorithm: $Number = unsafe { std::mem::transmute(offer.algorithm) };
+            let Some(math) = rules.take(offer, matches!(algorithm, $direct)) else { continue };
             let mut bytes = 0;
-            // SAFETY: everything that is passed exists; a number to write.
-            let status = unsafe { sys::$size($($sized),*, result.algo, &mut bytes) };
-            match planned(stringify!($size), status) {
+            // The arithmetic is part of the algorithm, also when it runs.
+            let sized = set_math(window, math).and_then(|()| {
+                // SAFETY: everything that is passed exists; a number to write.
+                planned(stringify!($size), unsafe { sys::$size($($sized),*, algorithm, &mut bytes) })
+            });
+            match sized {
                 Ok(()) if bytes <= rules.workspace => {
-                    chosen.push(($Algorithm(result.algo), result.algo as u32, result.mathType, bytes));
+                    chosen.push(($Algorithm(algorithm), offer.algorithm, math, bytes));
                     if rules.enough(chosen.len()) {
                         break;
                     }
                 }
-                Ok(()) | Err(Refusal::Unsupported) => {}
+                Ok(()) => least = Some(least.map_or(bytes, |least| bytes.min(least))),
+                Err(Refusal::Unsupported(reason)) => why = reason,
                 Err(failed) => return Err(failed),
             }
         }
-        chosen
+        (chosen, least.map_or(why, |bytes| Reason::Workspace(bytes as u64)))
     }};
 }
 
@@ -219,10 +161,10 @@ impl Dnn {
     pub(crate) fn start(stream: *mut c_void) -> Result<Dnn, GpuError> {
         require(Component::Cudnn, SYMBOLS)?;
         // SAFETY: a handle to write; a context is current.
-        let create = |handle| done("cudnnCreate", unsafe { sys::cudnnCreate(handle) });
+        let create = |handle| started("cudnnCreate", unsafe { sys::cudnnCreate(handle) });
         let handle = Handle::new(create, sys::cudnnDestroy)?;
         // SAFETY: both exist, and the stream outlives the library.
-        done("cudnnSetStream", unsafe { sys::cudnnSetStream(handle.pointer, stream.cast()) })?;
+        started("cudnnSetStream", unsafe { sys::cudnnSetStream(handle.pointer, stream.cast()) })?;
         Ok(Dnn { handle })
     }
 
@@ -252,7 +194,7 @@ impl Dnn {
             DType::F32 => (Type::CUDNN_DATA_FLOAT, Math::CUDNN_FMA_MATH),
             DType::F16 => (Type::CUDNN_DATA_HALF, Math::CUDNN_TENSOR_OP_MATH),
             DType::BF16 => (Type::CUDNN_DATA_BFLOAT16, Math::CUDNN_TENSOR_OP_MATH),
-            _ => return Err(Refusal::Unsupported),
+            _ => return Err(Refusal::Unsupported(Reason::Nothing)),
         };
         let (x, w, y) = (tensor(element, c.x)?, weight(element, c.w)?, tensor(element, c.y)?);
         let bias = match c.pass {
@@ -270,13 +212,14 @@ impl Dnn {
         let rules = Rules { math, transforms: c.dtype == DType::F32, any_order, workspace, wanted };
         let (lib, cd) = (self.handle.pointer, window.pointer);
         let (xd, wd, yd) = (x.pointer, w.pointer, y.pointer);
-        let chosen = match c.pass {
+        let (chosen, why) = match c.pass {
             Pass::Forward { .. } => choose!(
                 PassAlgorithm::Forward,
                 &window,
                 rules,
-                sys::cudnnConvolutionFwdAlgoPerf_t,
+                ForwardAlgorithm,
                 IMPLICIT | PRECOMPUTED | GEMM,
+                ForwardAlgorithm::CUDNN_CONVOLUTION_FWD_ALGO_COUNT,
                 cudnnGetConvolutionForwardAlgorithm_v7(lib, xd, wd, cd, yd),
                 cudnnGetConvolutionForwardWorkspaceSize(lib, xd, wd, cd, yd)
             ),
@@ -284,8 +227,9 @@ impl Dnn {
                 PassAlgorithm::GradInput,
                 &window,
                 rules,
-                sys::cudnnConvolutionBwdDataAlgoPerf_t,
+                DataAlgorithm,
                 DATA_0 | DATA_1,
+                DataAlgorithm::CUDNN_CONVOLUTION_BWD_DATA_ALGO_COUNT,
                 cudnnGetConvolutionBackwardDataAlgorithm_v7(lib, wd, yd, cd, xd),
                 cudnnGetConvolutionBackwardDataWorkspaceSize(lib, wd, yd, cd, xd)
             ),
@@ -293,20 +237,22 @@ impl Dnn {
                 PassAlgorithm::GradWeight,
                 &window,
                 rules,
-                sys::cudnnConvolutionBwdFilterAlgoPerf_t,
+                WeightAlgorithm,
                 WEIGHT_0 | WEIGHT_1 | WEIGHT_3,
+                WeightAlgorithm::CUDNN_CONVOLUTION_BWD_FILTER_ALGO_COUNT,
                 cudnnGetConvolutionBackwardFilterAlgorithm_v7(lib, xd, yd, cd, wd),
                 cudnnGetConvolutionBackwardFilterWorkspaceSize(lib, xd, yd, cd, wd)
             ),
         };
-        let &(algorithm, _, math, workspace) = chosen.first().ok_or(Refusal::Unsupported)?;
+        let &(algorithm, _, math, workspace) = chosen.first().ok_or(Refusal::Unsupported(why))?;
         set_math(&window, math)?;
         let candidate = |&(_, algorithm, math, workspace): &(PassAlgorithm, u32, Math, usize)| Candidate {
             algorithm: LibraryAlgorithm::Convolution { algorithm, math: math as u32 },
             workspace,
         };
         let candidates = chosen.iter().map(candidate).collect();
-        Ok(Filtering { x, w, y, bias, relu, window, algorithm, workspace, candidates })
+        let is_apart = Cell::new(false);
+        Ok(Filtering { x, w, y, bias, relu, window, algorithm, is_apart, workspace, candidates })
     }
 
     /// Convolves what is at these addresses: operands in the op's order, then the result.
@@ -379,93 +325,28 @@ impl Dnn {
         let (lib, cd, bd) = (self.handle.pointer, f.window.pointer, bias.pointer);
         let (xd, wd, yd) = (f.x.pointer, f.w.pointer, f.y.pointer);
         let (one, zero) = ((&raw const ONE).cast(), (&raw const ZERO).cast());
-        let Some(relu) = &f.relu else {
-            self.forward(f, algorithm, [x, w, y], scratch)?;
+        if let Some(relu) = f.relu.as_ref().filter(|_| !f.is_apart.get()) {
+            // The function adds a further tensor times a factor: here `y` times zero.
             // SAFETY: as in `run`.
-            return done("cudnnAddTensor", unsafe { sys::cudnnAddTensor(lib, one, bd, b, one, yd, y) });
-        };
-        // The function adds a further tensor times a factor: here `y` times zero.
+            #[rustfmt::skip]
+            let status = unsafe {
+                sys::cudnnConvolutionBiasActivationForward(
+                    lib, one, xd, x, wd, w, cd, algorithm, scratch, f.workspace, zero,
+                    yd, y, bd, b, relu.pointer, yd, y,
+                )
+            };
+            if !is_refusal(status) {
+                return done("cudnnConvolutionBiasActivationForward", status);
+            }
+            f.is_apart.set(true);
+        }
+        self.forward(f, algorithm, [x, w, y], scratch)?;
         // SAFETY: as in `run`.
-        #[rustfmt::skip]
-        let status = unsafe {
-            sys::cudnnConvolutionBiasActivationForward(
-                lib, one, xd, x, wd, w, cd, algorithm, scratch, f.workspace, zero,
-                yd, y, bd, b, relu.pointer, yd, y,
-            )
-        };
-        done("cudnnConvolutionBiasActivationForward", status)
+        done("cudnnAddTensor", unsafe { sys::cudnnAddTensor(lib, one, bd, b, one, yd, y) })?;
+        let Some(relu) = &f.relu else { return Ok(()) };
+        // SAFETY: as in `run`; the result may lie where the operand is.
+        done("cudnnActivationForward", unsafe {
+            sys::cudnnActivationForward(lib, relu.pointer, one, yd, y, zero, yd, y)
+        })
     }
-}
-
-/// A dense tensor.
-#[allow(unsafe_code, reason = "cuDNN is a C library")]
-fn tensor(element: Type, [n, c, h, w]: [i32; 4]) -> Result<Tensor, Refusal> {
-    // SAFETY: a handle to write.
-    let create =
-        |desc| planned("cudnnCreateTensorDescriptor", unsafe { sys::cudnnCreateTensorDescriptor(desc) });
-    let tensor = Handle::new(create, sys::cudnnDestroyTensorDescriptor)?;
-    let order = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;
-    // SAFETY: the descriptor exists.
-    let status = unsafe { sys::cudnnSetTensor4dDescriptor(tensor.pointer, order, element, n, c, h, w) };
-    planned("cudnnSetTensor4dDescriptor", status)?;
-    Ok(tensor)
-}
-
-/// Dense weights.
-#[allow(unsafe_code, reason = "cuDNN is a C library")]
-fn weight(element: Type, [k, c, h, w]: [i32; 4]) -> Result<Weight, Refusal> {
-    // SAFETY: a handle to write.
-    let create =
-        |desc| planned("cudnnCreateFilterDescriptor", unsafe { sys::cudnnCreateFilterDescriptor(desc) });
-    let weight = Handle::new(create, sys::cudnnDestroyFilterDescriptor)?;
-    let order = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NCHW;
-    // SAFETY: the descriptor exists.
-    let status = unsafe { sys::cudnnSetFilter4dDescriptor(weight.pointer, element, order, k, c, h, w) };
-    planned("cudnnSetFilter4dDescriptor", status)?;
-    Ok(weight)
-}
-
-/// Descriptor of the window's movement. The kind of arithmetic is still to be set.
-#[allow(unsafe_code, reason = "cuDNN is a C library")]
-fn window(c: &Convolution) -> Result<Window, Refusal> {
-    let create = |desc| {
-        // SAFETY: a handle to write.
-        planned("cudnnCreateConvolutionDescriptor", unsafe { sys::cudnnCreateConvolutionDescriptor(desc) })
-    };
-    let window = Handle::new(create, sys::cudnnDestroyConvolutionDescriptor)?;
-    let ([top, left], [down, across], [dh, dw]) = (c.pads, c.strides, c.dilations);
-    let (mode, sums) = (sys::cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION, Type::CUDNN_DATA_FLOAT);
-    // SAFETY: the descriptor exists.
-    let status = unsafe {
-        sys::cudnnSetConvolution2dDescriptor(window.pointer, top, left, down, across, dh, dw, mode, sums)
-    };
-    planned("cudnnSetConvolution2dDescriptor", status)?;
-    // SAFETY: as above.
-    let status = unsafe { sys::cudnnSetConvolutionGroupCount(window.pointer, c.groups) };
-    planned("cudnnSetConvolutionGroupCount", status)?;
-    Ok(window)
-}
-
-/// `max(0, .)`, which keeps what is no number.
-#[allow(unsafe_code, reason = "cuDNN is a C library")]
-fn relu() -> Result<Activation, Refusal> {
-    let create = |desc| {
-        // SAFETY: a handle to write.
-        planned("cudnnCreateActivationDescriptor", unsafe { sys::cudnnCreateActivationDescriptor(desc) })
-    };
-    let relu = Handle::new(create, sys::cudnnDestroyActivationDescriptor)?;
-    let mode = sys::cudnnActivationMode_t::CUDNN_ACTIVATION_RELU;
-    let nan = sys::cudnnNanPropagation_t::CUDNN_PROPAGATE_NAN;
-    // SAFETY: the descriptor exists.
-    let status = unsafe { sys::cudnnSetActivationDescriptor(relu.pointer, mode, nan, 0.0) };
-    planned("cudnnSetActivationDescriptor", status)?;
-    Ok(relu)
-}
-
-/// The kind of arithmetic.
-#[allow(unsafe_code, reason = "cuDNN is a C library")]
-fn set_math(window: &Window, math: Math) -> Result<(), Refusal> {
-    // SAFETY: the descriptor exists.
-    let status = unsafe { sys::cudnnSetConvolutionMathType(window.pointer, math) };
-    planned("cudnnSetConvolutionMathType", status)
 }

@@ -33,6 +33,43 @@ pub struct Function(pub usize);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LibraryOp(pub usize);
 
+/// Answer of a library to a call.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// It computes the call.
+    Taken(LibraryOp),
+    /// It is there and does not, or not in so little workspace: a kernel has to.
+    Refused(Refused),
+    /// No library is asked.
+    NotAsked,
+}
+
+/// Refusal of a library that is there.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Refused {
+    /// The library.
+    pub component: Component,
+    /// Its reason.
+    pub reason: Reason,
+}
+
+/// Reason for which a library does not compute a call.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Reason {
+    /// All algorithms that the options allow take more workspace than there is; the one that takes least
+    /// takes so many bytes.
+    Workspace(u64),
+    /// It offers no algorithm that the options allow.
+    Nothing,
+    /// A function of the library does not take the call.
+    Status {
+        /// Name of the function.
+        function: &'static str,
+        /// The library's words.
+        text: String,
+    },
+}
+
 /// Memory that a program takes, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sizes {
@@ -60,11 +97,12 @@ pub trait Driver {
     /// Name for humans.
     fn name(&self) -> String;
 
-    /// Compiles and loads the one program of this device.
+    /// Compiles and loads the one program of this device, of several texts that know nothing of each other.
+    /// No kernel is in two of them.
     ///
     /// # Errors
     /// Those of compiling, and of a device that refuses the result.
-    fn build(&mut self, text: &str) -> Result<(), GpuError>;
+    fn build(&mut self, texts: &[String]) -> Result<(), GpuError>;
 
     /// A kernel of the program.
     ///
@@ -96,12 +134,11 @@ pub trait Driver {
     ) -> Result<(), GpuError>;
 
     /// Chooses how a library computes a call, given so many bytes of workspace, for good: from the call and
-    /// this number alone. None where it does not, or not in so little, and a kernel has to.
+    /// this number alone.
     ///
     /// # Errors
-    /// Those that [`GpuError::lacks`] names without a library that can be used; that of the library where it
-    /// fails.
-    fn plan_library(&mut self, call: &LibraryCall, workspace: usize) -> Result<Option<LibraryOp>, GpuError>;
+    /// Those that [`GpuError::lacks`] names without a library that can be used; that of an earlier command.
+    fn plan_library(&mut self, call: &LibraryCall, workspace: usize) -> Result<Answer, GpuError>;
 
     /// Makes a call on the compute queue: the places of the operands, in the op's order, and of the result,
     /// and a workspace of at least as many bytes as it was planned with.

@@ -1,37 +1,59 @@
 //! Memory of the host that a GPU copies from and to.
+//!
+//! A large arena is mapped, touched by several threads at once, and then page-locked as a whole: the driver
+//! alone would bring in page after page. Copies may not cross from one locked range to another, so that the
+//! pieces are those of touching, not of locking. Where the driver does not lock it, the memory stays as it
+//! is: pageable.
 
-use std::alloc::{Layout, alloc, dealloc};
+use std::num::NonZero;
 use std::ptr::null_mut;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use cudarc::driver::sys;
+use memmap2::MmapMut;
 
 use crate::GpuError;
 use crate::api::done;
 
-/// Alignment of pageable memory: that of a page.
+/// Bytes that are touched by one write: the smallest page.
 const PAGE: usize = 4096;
+/// Bytes that a thread touches at a time, a multiple of large pages.
+const PIECE: usize = 64 << 20;
+/// Most threads that touch memory.
+const THREADS: usize = 16;
 
-/// Bytes of the host, page-locked or not.
+/// Owner of memory of the host.
+#[derive(Debug)]
+enum Owner {
+    /// Nobody: there are no bytes.
+    None,
+    /// The driver.
+    Driver,
+    /// A map of this process, page-locked or not.
+    Map { map: MmapMut, is_locked: bool },
+}
+
+/// Bytes of the host.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
     start: *mut u8,
     len: usize,
-    /// Of pageable memory.
-    layout: Option<Layout>,
+    owner: Owner,
 }
 
 impl HostMemory {
     /// No bytes.
     pub(crate) fn none() -> HostMemory {
-        HostMemory { start: null_mut(), len: 0, layout: None }
+        HostMemory { start: null_mut(), len: 0, owner: Owner::None }
     }
 
-    /// Page-locked bytes, filled.
+    /// A few page-locked bytes, filled, that kernels reach by the same addresses.
     ///
     /// # Errors
     /// The driver does not lock so much.
     #[allow(unsafe_code, reason = "the driver is a C library")]
-    pub(crate) fn locked(len: usize, fill: u8) -> Result<HostMemory, GpuError> {
+    pub(crate) fn words(len: usize, fill: u8) -> Result<HostMemory, GpuError> {
         if len == 0 {
             return Ok(HostMemory::none());
         }
@@ -42,26 +64,36 @@ impl HostMemory {
         })?;
         // SAFETY: the bytes were just reserved, and nothing else knows of them.
         unsafe { start.cast::<u8>().write_bytes(fill, len) };
-        Ok(HostMemory { start: start.cast(), len, layout: None })
+        Ok(HostMemory { start: start.cast(), len, owner: Owner::Driver })
     }
 
-    /// Pageable bytes, filled; `None` where there is not so much.
-    #[allow(unsafe_code, reason = "memory that the driver and the host share is raw")]
-    pub(crate) fn pageable(len: usize, fill: u8) -> Option<HostMemory> {
-        let layout = Layout::from_size_align(len.max(1), PAGE).ok()?;
-        // SAFETY: the layout has a size.
-        let start = unsafe { alloc(layout) };
-        if start.is_null() {
-            return None;
+    /// Bytes to copy from and to, filled; page-locked where the driver does that.
+    ///
+    /// # Errors
+    /// [`GpuError::HostMemory`] where the system does not have so much.
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    pub(crate) fn arena(len: usize, fill: u8) -> Result<HostMemory, GpuError> {
+        if len == 0 {
+            return Ok(HostMemory::none());
         }
-        // SAFETY: the bytes were just reserved, and nothing else knows of them.
-        unsafe { start.write_bytes(fill, len) };
-        Some(HostMemory { start, len, layout: Some(layout) })
+        let refused =
+            |error: std::io::Error| GpuError::HostMemory { needs: len as u64, error: error.to_string() };
+        let mut map = MmapMut::map_anon(len).map_err(refused)?;
+        #[cfg(target_os = "linux")]
+        // Where there are no large pages, small ones do.
+        let _ = map.advise(memmap2::Advice::HugePage);
+        touch(&mut map, fill);
+        let start = map.as_mut_ptr();
+        // SAFETY: the bytes are mapped, and unregistered before they are unmapped.
+        let locked = done("cuMemHostRegister", unsafe {
+            sys::cuMemHostRegister_v2(start.cast(), len, sys::CU_MEMHOSTREGISTER_PORTABLE)
+        });
+        Ok(HostMemory { start, len, owner: Owner::Map { map, is_locked: locked.is_ok() } })
     }
 
     /// Whether the pages are locked, so that copies of them need not be staged.
     pub(crate) fn is_locked(&self) -> bool {
-        self.layout.is_none()
+        !matches!(self.owner, Owner::Map { is_locked: false, .. })
     }
 
     /// Its address and its bytes.
@@ -85,17 +117,59 @@ impl HostMemory {
     }
 }
 
+/// Brings in every page of fresh memory, which is zero, and fills it.
+fn touch(memory: &mut [u8], fill: u8) {
+    let bring = |piece: &mut [u8]| match fill {
+        0 => piece.chunks_mut(PAGE).filter_map(|page| page.first_mut()).for_each(|byte| *byte = 0),
+        _ => piece.fill(fill),
+    };
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(THREADS);
+    let threads = threads.min(memory.len().div_ceil(PIECE));
+    let queue = Mutex::new(memory.chunks_mut(PIECE));
+    let work = || {
+        while let Some(piece) = queue.lock().unwrap_or_else(PoisonError::into_inner).next() {
+            bring(piece);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // Without further threads this one does it all.
+            if thread::Builder::new().spawn_scoped(scope, work).is_err() {
+                break;
+            }
+        }
+        work();
+    });
+}
+
 impl Drop for HostMemory {
     #[allow(unsafe_code, reason = "the driver is a C library")]
     fn drop(&mut self) {
-        match self.layout {
-            // SAFETY: reserved with this layout, and freed once.
-            Some(layout) => unsafe { dealloc(self.start, layout) },
-            None if self.len > 0 => {
-                // SAFETY: reserved by the driver, and freed once. An error has nobody to go to.
-                unsafe { sys::cuMemFreeHost(self.start.cast()) };
-            }
-            None => {}
+        match &mut self.owner {
+            // SAFETY: reserved by the driver, and freed once. An error has nobody to go to.
+            Owner::Driver => unsafe {
+                sys::cuMemFreeHost(self.start.cast());
+            },
+            // SAFETY: locked once, and still mapped.
+            Owner::Map { is_locked: true, map } => unsafe {
+                sys::cuMemHostUnregister(map.as_mut_ptr().cast());
+            },
+            Owner::Map { is_locked: false, .. } | Owner::None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All bytes get the value, also those of a last piece that is shorter.
+    #[test]
+    fn every_byte_is_filled() {
+        for fill in [0, 0xff] {
+            let mut map = MmapMut::map_anon(2 * PIECE + 3).unwrap();
+            touch(&mut map, fill);
+            assert!(map.iter().all(|byte| *byte == fill));
         }
     }
 }

@@ -29,16 +29,18 @@ mod library;
 mod locate;
 mod meter;
 mod nvrtc;
+mod search;
 
 pub use component::Component;
 pub use cuda::Cuda;
 pub use devices::{DeviceInfo, devices};
 pub use driver::{
-    Candidate, Clock, Driver, Facts, Function, Graph, Graphs, LibraryAlgorithm, LibraryAlgorithms, LibraryOp,
-    LibraryOptions, MOST_ALGORITHMS, Region, Rounding, Setting, Sizes, Word, check_region,
+    Answer, Candidate, Clock, Driver, Facts, Function, Graph, Graphs, LibraryAlgorithm, LibraryAlgorithms,
+    LibraryOp, LibraryOptions, MOST_ALGORITHMS, Reason, Refused, Region, Rounding, Setting, Sizes, Word,
+    check_region,
 };
 pub use error::GpuError;
 pub use locate::{Libraries, Library, NotFound, Search, Status, VARIABLE};
 pub use memc_cuda::{Addend, Convolution, Epilogue, LibraryCall, Pass, Product};
 pub use memc_ir::{Space, Stream};
-pub use nvrtc::{Arch, Inspection, Nvrtc};
+pub use nvrtc::{Arch, Inspection, Nvrtc, Target};

@@ -1,7 +1,8 @@
 //! Parts that the calls of cuBLASLt and cuDNN have in common.
 
+use crate::api::broken;
 use crate::component::Component;
-use crate::driver::LibraryAlgorithm;
+use crate::driver::{LibraryAlgorithm, Reason};
 use crate::error::GpuError;
 use crate::locate::Libraries;
 
@@ -19,9 +20,36 @@ pub(crate) enum Wanted<'a> {
 /// Reason for which no library computes a call.
 pub(crate) enum Refusal {
     /// The library does not do this.
-    Unsupported,
+    Unsupported(Reason),
     /// It failed.
     Failed(GpuError),
+}
+
+impl Refusal {
+    /// A call that did not succeed while it was planned. Heuristics have many statuses for what they do not
+    /// do, and nothing has run that could have gone wrong: only an error that has ended the context is a
+    /// failure.
+    pub(crate) fn of_status(function: &'static str, text: String) -> Refusal {
+        match broken() {
+            Some(error) => Refusal::Failed(error),
+            None => Refusal::Unsupported(Reason::Status { function, text }),
+        }
+    }
+}
+
+/// The error of a library that does not start.
+pub(crate) fn unusable(component: Component, function: &'static str, error: String) -> GpuError {
+    let remedy = || Libraries::get().remedy(component);
+    broken().unwrap_or_else(|| GpuError::Unusable { component, function, error, remedy: remedy() })
+}
+
+/// The error of a call that failed as it ran. Where a kernel has crashed before it, that is what to tell.
+pub(crate) fn failed(component: Component, function: &'static str, error: String, is_full: bool) -> GpuError {
+    match broken() {
+        Some(error) => error,
+        None if is_full => GpuError::Full { function, error, held: Vec::new() },
+        None => GpuError::Library { component, function, error },
+    }
 }
 
 impl From<GpuError> for Refusal {
@@ -66,9 +94,11 @@ pub(crate) fn require(component: Component, symbols: &[&'static str]) -> Result<
     let library = Libraries::get().require(component)?;
     let major = library.version.as_deref().and_then(|version| version.split('.').next()?.parse::<u32>().ok());
     match (major, &library.version) {
-        (Some(major), Some(version)) if major < component.oldest() => {
-            Err(GpuError::Outdated { component, version: version.clone() })
-        }
+        (Some(major), Some(version)) if major < component.oldest() => Err(GpuError::Outdated {
+            component,
+            version: version.clone(),
+            remedy: Libraries::get().remedy(component),
+        }),
         _ => library.require(symbols),
     }
 }

@@ -3,62 +3,17 @@
 //! Each library is opened by name first, which asks the dynamic loader (`LD_LIBRARY_PATH`, its cache), and
 //! then in the folders of [`Search`], in order. glibc answers a later request for the same name with a
 //! library that is already open, so that one opened here by path is the one that the bindings get. Libraries
-//! are never closed.
+//! are never closed, except those that turn out to be broken.
 
-use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use libloading::os::unix::{Library as Handle, RTLD_LOCAL, RTLD_NOW};
 
+use crate::search::inside;
+pub use crate::search::{Search, VARIABLE};
 use crate::{Component, GpuError};
-
-/// The variable with folders to look for libraries in, separated like those of `PATH`.
-pub const VARIABLE: &str = "MEMRUN_CUDA_LIBS";
-
-/// Folders to search for libraries that the loader does not know.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Search {
-    /// Folders, the first first.
-    pub folders: Vec<PathBuf>,
-}
-
-impl Search {
-    /// The folders that an environment points to: [`VARIABLE`], the NVIDIA wheels of the active Python
-    /// environment (`VIRTUAL_ENV`, `CONDA_PREFIX`), `lib64` and `lib` of `CUDA_HOME` and `CUDA_PATH`.
-    pub fn new(variable: impl Fn(&str) -> Option<OsString>) -> Search {
-        let mut folders: Vec<PathBuf> = variable(VARIABLE)
-            .iter()
-            .flat_map(std::env::split_paths)
-            .filter(|p| !p.as_os_str().is_empty())
-            .collect();
-        for environment in ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(|name| variable(name)) {
-            folders.extend(wheels(Path::new(&environment)));
-        }
-        for toolkit in ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|name| variable(name)) {
-            folders.extend(["lib64", "lib"].map(|inner| Path::new(&toolkit).join(inner)));
-        }
-        Search { folders }
-    }
-}
-
-/// Folders in sorted order; none where there is no such folder.
-fn inside(folder: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten();
-    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    paths.sort();
-    paths
-}
-
-/// The library folders of NVIDIA's wheels in a Python environment:
-/// `lib/python3.*/site-packages/nvidia/*/lib`.
-fn wheels(environment: &Path) -> Vec<PathBuf> {
-    let packages = inside(&environment.join("lib"))
-        .into_iter()
-        .flat_map(|python| inside(&python.join("site-packages/nvidia")));
-    packages.map(|package| package.join("lib")).filter(|folder| folder.is_dir()).collect()
-}
 
 /// A library that is open.
 #[derive(Debug)]
@@ -69,6 +24,8 @@ pub struct Library {
     pub path: PathBuf,
     /// Its version, where it says one: for the driver that of CUDA it supports.
     pub version: Option<String>,
+    /// Advice on what brings another version.
+    remedy: String,
     handle: Handle,
 }
 
@@ -84,9 +41,13 @@ impl Library {
     /// Checks that all functions that will be called are there.
     pub(crate) fn require(&self, symbols: &[&'static str]) -> Result<(), GpuError> {
         match symbols.iter().find(|symbol| !self.has(symbol)) {
-            Some(symbol) => Err(GpuError::Symbol { component: self.component, symbol }),
+            Some(symbol) => Err(self.lacks(symbol)),
             None => Ok(()),
         }
+    }
+
+    fn lacks(&self, symbol: &'static str) -> GpuError {
+        GpuError::Symbol { component: self.component, symbol, remedy: self.remedy.clone() }
     }
 
     /// A function that the bindings lack.
@@ -97,7 +58,7 @@ impl Library {
     pub(crate) unsafe fn function<T: Copy>(&self, symbol: &'static str) -> Result<T, GpuError> {
         // SAFETY: as the caller promises. The library stays open.
         let found = unsafe { self.handle.get::<T>(symbol.as_bytes()) };
-        found.map(|f| *f).map_err(|_| GpuError::Symbol { component: self.component, symbol })
+        found.map(|f| *f).map_err(|_| self.lacks(symbol))
     }
 }
 
@@ -120,6 +81,15 @@ pub enum NotFound {
         /// The loader's words.
         error: String,
     },
+    /// The library is there, but not what it opens by itself.
+    Incomplete {
+        /// The library.
+        path: PathBuf,
+        /// File name of the missing part.
+        part: &'static str,
+        /// The loader's words.
+        error: String,
+    },
     /// No searched folder has it.
     Nowhere {
         /// The folders.
@@ -131,6 +101,12 @@ impl fmt::Display for NotFound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NotFound::Refused { path, error } => write!(f, "{}: {error}", path.display()),
+            NotFound::Incomplete { path, part, error } => write!(
+                f,
+                "{} passes calls on to other libraries, and {part} does not open: {error}; install the whole \
+                 package again",
+                path.display()
+            ),
             NotFound::Nowhere { folders } if folders.is_empty() => write!(
                 f,
                 "the loader does not find it, and neither {VARIABLE} nor an environment names a folder"
@@ -152,6 +128,8 @@ pub struct Libraries {
     each: [Result<Library, NotFound>; Component::ALL.len()],
     /// Folders that were searched.
     pub search: Search,
+    /// Major version of CUDA that the driver supports.
+    cuda: Option<u32>,
 }
 
 impl Libraries {
@@ -167,8 +145,21 @@ impl Libraries {
 
     /// Opens what there is.
     fn open(search: Search) -> Libraries {
-        let each = Component::ALL.map(|component| open(component, &search.folders));
-        Libraries { each, search }
+        let mut cuda = None;
+        let each = Component::ALL.map(|component| {
+            let found = open(component, &search.folders, cuda);
+            // The driver is the first.
+            if let (Component::Driver, Ok(driver)) = (component, &found) {
+                cuda = driver.version.as_deref().and_then(major);
+            }
+            found
+        });
+        Libraries { each, search, cuda }
+    }
+
+    /// Advice on what brings a library that the driver of this machine can use.
+    pub fn remedy(&self, component: Component) -> String {
+        component.remedy(self.cuda)
     }
 
     /// Outcome for each, in the order of [`Component::ALL`].
@@ -182,7 +173,11 @@ impl Libraries {
     /// # Errors
     /// [`GpuError::Missing`].
     pub fn require(&self, component: Component) -> Result<&Library, GpuError> {
-        let missing = |why: &NotFound| GpuError::Missing { component, why: why.to_string() };
+        let missing = |why: &NotFound| GpuError::Missing {
+            component,
+            why: why.to_string(),
+            remedy: self.remedy(component),
+        };
         let [driver, nvrtc, blas, dnn] = &self.each;
         let found = match component {
             Component::Driver => driver,
@@ -207,28 +202,103 @@ fn words(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-fn open(component: Component, folders: &[PathBuf]) -> Result<Library, NotFound> {
-    let library = |path, handle| Library { component, path, version: version(component, &handle), handle };
-    for name in component.files() {
-        if let Ok(handle) = open_file(Path::new(name)) {
-            return Ok(library(name.into(), handle));
+/// The first number in a version.
+fn major(version: &str) -> Option<u32> {
+    version.split(|c: char| !c.is_ascii_digit()).find(|part| !part.is_empty())?.parse().ok()
+}
+
+/// Opens a library; `cuda` is the major version of CUDA that the driver supports, where that is known.
+fn open(component: Component, folders: &[PathBuf], cuda: Option<u32>) -> Result<Library, NotFound> {
+    for name in component.files().iter().map(Path::new) {
+        if let Ok(handle) = open_file(name) {
+            // The bindings open it by this name, too: no other can take its place.
+            return whole(component, name.to_owned(), handle, cuda);
         }
     }
     let mut refused = None;
-    for folder in folders {
-        for path in component.files().iter().map(|name| folder.join(name)).filter(|path| path.exists()) {
-            if component == Component::Nvrtc {
-                open_builtins(folder);
-            }
-            match open_file(&path) {
-                Ok(handle) => return Ok(library(path, handle)),
-                Err(error) => {
-                    refused.get_or_insert(NotFound::Refused { path, error: words(&error) });
-                }
+    for path in files(component, folders, cuda) {
+        if component == Component::Nvrtc {
+            path.parent().into_iter().for_each(open_builtins);
+        }
+        let opened = open_file(&path);
+        let opened = opened.map_err(|error| NotFound::Refused { path: path.clone(), error: words(&error) });
+        match opened.and_then(|handle| whole(component, path, handle, cuda)) {
+            Ok(library) => return Ok(library),
+            Err(why) => {
+                refused.get_or_insert(why);
             }
         }
     }
     Err(refused.unwrap_or_else(|| NotFound::Nowhere { folders: folders.to_vec() }))
+}
+
+/// The library's files in these folders, in order, with those last that are too new for the driver.
+fn files(component: Component, folders: &[PathBuf], cuda: Option<u32>) -> Vec<PathBuf> {
+    let all = folders.iter().flat_map(|folder| component.files().iter().map(|name| folder.join(name)));
+    let mut all: Vec<PathBuf> = all.filter(|path| path.exists()).collect();
+    if component == Component::Nvrtc || component == Component::CublasLt {
+        let is_newer = |path: &PathBuf| file_major(path).zip(cuda).is_some_and(|(file, cuda)| file > cuda);
+        all.sort_by_key(is_newer);
+    }
+    all
+}
+
+/// The major version in a file's name, or in that of the file that it links to, such as 12 of
+/// `libnvrtc.so.12`.
+fn file_major(path: &Path) -> Option<u32> {
+    let path = std::fs::canonicalize(path).ok()?;
+    let name = path.file_name()?.to_string_lossy();
+    name.split_once(".so.").and_then(|(_, version)| major(version))
+}
+
+/// A library with all that it opens by itself, which is open from then on.
+fn whole(
+    component: Component,
+    path: PathBuf,
+    handle: Handle,
+    cuda: Option<u32>,
+) -> Result<Library, NotFound> {
+    let mut known = None;
+    if !component.parts().is_empty() {
+        let file = if path.is_absolute() { Some(path.clone()) } else { mapped(component) };
+        let file = file.unwrap_or_else(|| path.clone());
+        // Versions before it have other parts, and functions that end the process without them.
+        known = file_major(&file).filter(|major| *major < component.oldest());
+        if known.is_none() {
+            open_parts(component, &file)?;
+        }
+    }
+    let version = known.map_or_else(|| version(component, &handle), |old| Some(old.to_string()));
+    Ok(Library { component, path, version, remedy: component.remedy(cuda), handle })
+}
+
+/// The file of a library that the loader has found by name.
+fn mapped(component: Component) -> Option<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let mut paths = maps.lines().filter_map(|line| line.get(line.find('/')?..)).map(Path::new);
+    let is_it = |path: &&Path| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(component.library()))
+    };
+    paths.rfind(is_it).map(Path::to_owned)
+}
+
+/// Opens what a library opens by itself: beside it, beside the file that it links to, or where the loader
+/// finds it.
+fn open_parts(component: Component, library: &Path) -> Result<(), NotFound> {
+    let linked = std::fs::canonicalize(library).ok();
+    let folders = [Some(library), linked.as_deref()].into_iter().flatten().filter_map(Path::parent);
+    for part in component.parts() {
+        let mut beside = folders.clone().map(|folder| folder.join(part)).filter(|path| path.exists());
+        let file = beside.next().unwrap_or_else(|| part.into());
+        let opened = open_file(&file).map_err(|error| NotFound::Incomplete {
+            path: library.to_owned(),
+            part,
+            error: words(&error),
+        })?;
+        // Never closed.
+        std::mem::forget(opened);
+    }
+    Ok(())
 }
 
 /// NVRTC opens its built-in functions by bare name and does not look beside itself.
@@ -285,41 +355,41 @@ fn version(component: Component, library: &Handle) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Folders come from the variable first, then from wheels of the active environment, then from the
-    /// toolkit.
-    #[test]
-    fn the_environment_is_searched_in_order() {
-        let root = tempfile::tempdir().unwrap();
-        let wheel = root.path().join("lib/python3.12/site-packages/nvidia/cu13/lib");
-        std::fs::create_dir_all(&wheel).unwrap();
-        let environment = root.path().as_os_str().to_owned();
-        let search = Search::new(|name| match name {
-            "MEMRUN_CUDA_LIBS" => Some("/first:/second".into()),
-            "VIRTUAL_ENV" => Some(environment.clone()),
-            "CUDA_HOME" => Some("/toolkit".into()),
-            _ => None,
-        });
-        let folders =
-            ["/first".into(), "/second".into(), wheel, "/toolkit/lib64".into(), "/toolkit/lib".into()];
-        assert_eq!(search.folders, folders);
-    }
-
-    /// An empty environment leaves what the loader knows.
-    #[test]
-    fn an_empty_environment_names_no_folder() {
-        assert_eq!(Search::new(|_| None), Search::default());
-    }
-
     /// A file that is no library is refused with its path and the loader's reason.
     #[test]
     fn a_damaged_library_is_named() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("libcudnn.so.9"), "not a library").unwrap();
-        let error = open(Component::Cudnn, &[folder.path().to_owned()]);
+        let error = open(Component::Cudnn, &[folder.path().to_owned()], None);
         // A machine may have a cuDNN of its own.
         if let Err(why) = error {
             let why = why.to_string();
             assert!(why.contains("libcudnn.so.9") && !why.contains("neither"), "{why}");
+        }
+    }
+
+    /// Files that the driver can use come first, whatever their folder, and otherwise the first folder.
+    #[test]
+    fn files_that_the_driver_can_use_come_first() {
+        let root = tempfile::tempdir().unwrap();
+        let folders = ["new", "old"].map(|name| root.path().join(name));
+        folders.iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
+        let [new, old] = [("libnvrtc.so.13", &folders[0]), ("libnvrtc.so.12", &folders[1])]
+            .map(|(name, folder)| folder.join(name));
+        [&new, &old].into_iter().for_each(|file| std::fs::write(file, "").unwrap());
+        let files = |cuda| files(Component::Nvrtc, &folders, cuda);
+        assert_eq!(files(Some(12)), [old.clone(), new.clone()]);
+        for newer in [None, Some(13)] {
+            assert_eq!(files(newer), [new.clone(), old.clone()]);
+        }
+    }
+
+    /// Advice names wheels of the driver's CUDA.
+    #[test]
+    fn wheels_fit_the_driver() {
+        for component in [Component::Nvrtc, Component::CublasLt, Component::Cudnn] {
+            assert!(component.remedy(major("CUDA 12.8")).contains("-cu12,"), "{component:?}");
+            assert!(!component.remedy(major("CUDA 13.0")).contains("cu12"), "{component:?}");
         }
     }
 }

@@ -63,11 +63,16 @@ impl Meter {
     }
 }
 
+/// Programs that have memory of a device, as far as they are known.
+pub(crate) fn holders(device: CUdevice) -> Vec<String> {
+    Meter::open(device).and_then(|meter| meter.holders()).unwrap_or_default()
+}
+
 /// The error for memory of a device that was refused, with who has it.
-pub(crate) fn refused(device: CUdevice, what: &'static str, needs: usize, error: GpuError) -> GpuError {
+pub(crate) fn refused(device: CUdevice, what: &'static str, needs: usize, error: &GpuError) -> GpuError {
     let (free, total) = free().unwrap_or_default();
-    let held = Meter::open(device).and_then(|meter| meter.holders()).unwrap_or_default();
-    GpuError::Memory { what, needs: needs as u64, free, total, held, error: error.to_string() }
+    let held = holders(device);
+    GpuError::Memory { what, needs: needs as u64, free, total, held, error: error.words() }
 }
 
 #[allow(unsafe_code, reason = "the driver is a C library")]

@@ -46,6 +46,37 @@ impl fmt::Display for Arch {
     }
 }
 
+/// Form in which a device gets a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// Machine code of this architecture.
+    Machine(Arch),
+    /// Text (PTX) for this virtual architecture, which the driver compiles for the device.
+    Text(Arch),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Machine(arch) => write!(f, "{arch}"),
+            Target::Text(arch) => write!(f, "compute_{}{}", arch.major, arch.minor),
+        }
+    }
+}
+
+impl From<Arch> for Target {
+    fn from(arch: Arch) -> Target {
+        Target::Machine(arch)
+    }
+}
+
+/// The best form for a device of which a compiler for these architectures is capable; none where the device
+/// is older than all of them.
+fn target(known: &[Arch], device: Arch) -> Option<Target> {
+    let newest = known.iter().copied().filter(|arch| *arch <= device).max()?;
+    Some(if newest == device { Target::Machine(device) } else { Target::Text(newest) })
+}
+
 /// The compiler.
 #[derive(Clone, Copy, Debug)]
 pub struct Nvrtc {
@@ -105,8 +136,21 @@ impl Nvrtc {
     }
 
     /// All that decides what a text compiles to, besides the text.
-    pub fn options(&self, arch: Arch) -> String {
-        format!("nvrtc {} {arch} {}", self.version(), OPTIONS.join(" "))
+    pub fn options(&self, target: Target) -> String {
+        format!("nvrtc {} {target} {}", self.version(), OPTIONS.join(" "))
+    }
+
+    /// The form in which a device gets programs.
+    ///
+    /// # Errors
+    /// [`GpuError::Unknown`] for a device that is older than all that it compiles for.
+    pub fn target(&self, device: Arch) -> Result<Target, GpuError> {
+        let known = self.architectures()?;
+        target(&known, device).ok_or_else(|| GpuError::Unknown {
+            arch: device,
+            compiler: self.version(),
+            oldest: known.first().copied().unwrap_or(device),
+        })
     }
 
     /// The architectures it compiles for, in ascending order.
@@ -130,12 +174,13 @@ impl Nvrtc {
         Ok(archs)
     }
 
-    /// Machine code (a CUBIN) of one translation unit.
+    /// Machine code (a CUBIN) of one translation unit, or its text (PTX), which ends with a zero byte.
     ///
     /// # Errors
     /// [`GpuError::Compile`] with the compiler's words where the text is wrong, [`GpuError::Call`] otherwise.
-    pub fn compile(&self, text: &str, arch: Arch) -> Result<Vec<u8>, GpuError> {
-        program(text, arch, OPTIONS)?.bytes("nvrtcGetCUBIN", sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN)
+    pub fn compile(&self, text: &str, target: impl Into<Target>) -> Result<Vec<u8>, GpuError> {
+        let target = target.into();
+        program(text, target, OPTIONS)?.image(target)
     }
 
     /// Machine code of one translation unit, its PTX, and its resources on `arch`.
@@ -143,19 +188,19 @@ impl Nvrtc {
     /// # Errors
     /// Those of [`Nvrtc::compile`].
     pub fn inspect(&self, text: &str, arch: Arch) -> Result<Inspection, GpuError> {
-        let program = program(text, arch, &[OPTIONS, &["--ptxas-options=-v"]].concat())?;
-        let ptx = program.bytes("nvrtcGetPTX", sys::nvrtcGetPTXSize, sys::nvrtcGetPTX)?;
+        let program = program(text, arch.into(), &[OPTIONS, &["--ptxas-options=-v"]].concat())?;
+        let ptx = program.image(Target::Text(arch))?;
         let ptx = String::from_utf8_lossy(&ptx).trim_end_matches('\0').to_owned();
-        Ok(Inspection { image: program.image()?, ptx, log: program.log() })
+        Ok(Inspection { image: program.image(arch.into())?, ptx, log: program.log() })
     }
 }
 
 /// A compiled translation unit.
 #[allow(unsafe_code, reason = "NVRTC is a C library")]
-fn program(text: &str, arch: Arch, options: &[&str]) -> Result<Program, GpuError> {
+fn program(text: &str, target: Target, options: &[&str]) -> Result<Program, GpuError> {
     let no_zeros = |_| GpuError::Compile { log: "the text has a zero byte".to_owned() };
     let text = CString::new(text).map_err(no_zeros)?;
-    let arch = CString::new(format!("--gpu-architecture={arch}")).map_err(no_zeros)?;
+    let arch = CString::new(format!("--gpu-architecture={target}")).map_err(no_zeros)?;
     let options = options.iter().map(|option| CString::new(*option)).collect::<Result<Vec<_>, _>>();
     let options = options.map_err(no_zeros)?;
     let options: Vec<*const c_char> = std::iter::once(&arch).chain(&options).map(|o| o.as_ptr()).collect();
@@ -178,8 +223,12 @@ fn program(text: &str, arch: Arch, options: &[&str]) -> Result<Program, GpuError
 }
 
 impl Program {
-    fn image(&self) -> Result<Vec<u8>, GpuError> {
-        self.bytes("nvrtcGetCUBIN", sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN)
+    /// The compiled program.
+    fn image(&self, target: Target) -> Result<Vec<u8>, GpuError> {
+        match target {
+            Target::Text(_) => self.bytes("nvrtcGetPTX", sys::nvrtcGetPTXSize, sys::nvrtcGetPTX),
+            _ => self.bytes("nvrtcGetCUBIN", sys::nvrtcGetCUBINSize, sys::nvrtcGetCUBIN),
+        }
     }
 
     /// Bytes that a pair of functions returns: the one their number, the other themselves.
@@ -207,5 +256,38 @@ impl Program {
         let mut bytes = log.unwrap_or_default();
         bytes.retain(|&b| b != 0);
         String::from_utf8_lossy(&bytes).trim_end().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device gets machine code where the compiler knows it, text where it is newer, and nothing where it
+    /// is older than all that the compiler knows.
+    #[test]
+    fn the_newest_architecture_that_a_device_takes_is_chosen() {
+        let arch = |n: u32| Arch { major: n / 10, minor: n % 10 };
+        let known = [75, 80, 90, 120].map(arch);
+        assert_eq!(target(&known, arch(90)), Some(Target::Machine(arch(90))));
+        assert_eq!(target(&known, arch(89)), Some(Target::Text(arch(80))));
+        assert_eq!(target(&known, arch(130)), Some(Target::Text(arch(120))));
+        assert_eq!(target(&known, arch(70)), None);
+        assert_eq!(Target::Text(arch(120)).to_string(), "compute_120");
+    }
+
+    /// Machine code is an ELF file, and text ends with a zero byte, as the driver reads it. Without NVRTC
+    /// there is nothing to ask.
+    #[test]
+    fn both_forms_are_what_the_driver_loads() {
+        let Ok(nvrtc) = Nvrtc::find() else { return };
+        let newest = *nvrtc.architectures().unwrap().last().unwrap();
+        let text = "extern \"C\" __global__ void k(float* x) { x[threadIdx.x] = 1.0f; }";
+        assert!(nvrtc.compile(text, newest).unwrap().starts_with(b"\x7fELF"));
+        let device = Arch { major: newest.major + 1, minor: 0 };
+        let image = nvrtc.compile(text, nvrtc.target(device).unwrap()).unwrap();
+        let image = std::ffi::CStr::from_bytes_with_nul(&image).unwrap().to_str().unwrap();
+        let target = format!(".target {newest}");
+        assert!(image.contains(&target) && image.contains(".visible .entry k"), "{image}");
     }
 }

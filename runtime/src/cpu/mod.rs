@@ -76,7 +76,7 @@ impl Device for Cpu {
     }
 
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
-        memory::check(program.dev_bytes, program.host_bytes)?;
+        memory::check(program.dev_bytes, program.host_bytes, false)?;
         let fill = if self.options.check_memory { exec::POISON } else { 0 };
         let arenas = arena::Arenas::reserve(program.dev_bytes, program.host_bytes, fill)?;
         Ok(Box::new(stream::Streams::start(program, arenas, &self.options, &self.pool)?))

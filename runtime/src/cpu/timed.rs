@@ -56,7 +56,7 @@ impl Device for Timed {
     }
 
     fn open(&self, program: Arc<Program>) -> Result<Box<dyn Executor>, Error> {
-        memory::check(program.dev_bytes, program.host_bytes)?;
+        memory::check(program.dev_bytes, program.host_bytes, false)?;
         let arenas = Arc::new(Arenas::reserve(program.dev_bytes, program.host_bytes, 0)?);
         *self.times.lock() = vec![Vec::new(); program.kernels.len()];
         let runner = Runner::new(program.clone(), arenas, false);

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use memc_cuda::Lowering;
-use memc_gpu::{Clock, GpuError, LibraryAlgorithms, LibraryCall, LibraryOp, Region};
+use memc_gpu::{Answer, Clock, GpuError, LibraryAlgorithms, LibraryCall, LibraryOp, Region};
 use memc_ir::{OpKind, TensorType};
 
 use super::places::{launches, operand, region};
+use super::refused::{Refusals, RefusedCall};
 use super::tuned::Tuned;
 use crate::program::Launch;
 use crate::{Error, Program};
@@ -23,6 +24,8 @@ pub(super) struct LibraryKernels {
     pub(super) notes: BTreeSet<String>,
     /// Reasons for which libraries that kernels could use are not there.
     pub(super) lacks: BTreeSet<String>,
+    /// Calls that a library which is there refused.
+    pub(super) refused: Vec<RefusedCall>,
 }
 
 /// An op with the types of its operands.
@@ -37,6 +40,11 @@ pub(super) struct Form {
 }
 
 impl Form {
+    /// Whether the call leaves something to generated kernels.
+    pub(super) fn is_apart(&self) -> bool {
+        !self.rest.launches.is_empty()
+    }
+
     /// The places of a launch that the call takes: those of the first operands, and of the first results.
     pub(super) fn places(&self, launch: &Launch) -> Vec<Region> {
         let (takes, gives) = self.call.elements();
@@ -56,17 +64,24 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// First form for which `ask` finds something, with that.
+    /// First form for which `ask` finds something, with that; only of those that leave a rest where
+    /// `is_apart` is set.
     pub(super) fn first<T>(
         &self,
+        is_apart: bool,
         mut ask: impl FnMut(&LibraryCall) -> Result<Option<T>, GpuError>,
     ) -> Result<Option<(T, &Form)>, GpuError> {
-        for form in &self.forms {
+        for form in self.forms.iter().filter(|form| !is_apart || form.is_apart()) {
             if let Some(found) = ask(&form.call)? {
                 return Ok(Some((found, form)));
             }
         }
         Ok(None)
+    }
+
+    /// Whether a library may compute it as a whole, or a part of it.
+    pub(super) fn has_choice(&self) -> bool {
+        self.forms.iter().any(Form::is_apart) && !self.forms.iter().all(Form::is_apart)
     }
 }
 
@@ -98,32 +113,50 @@ pub(super) fn groups(program: &Program) -> Vec<Group> {
 }
 
 /// Asks the driver for every kernel that can be a library call, by the algorithm that the plan's tuning has
-/// for it where that still holds.
+/// for it where that still holds. Where there is a choice, a call that leaves a rest comes first where
+/// `is_apart` is set.
 ///
 /// # Errors
-/// Those of a library that is there and fails.
+/// Those of the device.
 pub(super) fn take(
     program: &Program,
     driver: &mut (impl Clock + LibraryAlgorithms),
+    is_apart: bool,
 ) -> Result<LibraryKernels, Error> {
     let free_bytes = driver.facts()?.free_bytes;
     let mut tuned = Tuned::new(program, driver.setting());
     let (mut ops, mut notes) = (vec![None; program.kernels.len()], BTreeSet::new());
-    let mut lacks = BTreeSet::new();
+    let (mut lacks, mut refusals) = (BTreeSet::new(), Refusals::default());
     for group in groups(program) {
         let workspace = group.workspace;
         let mut found = Ok(None);
-        if let Some(algorithm) = tuned.algorithm(&group.kernels) {
-            found = group.first(|call| driver.plan_tuned(call, workspace, &algorithm));
+        if let Some((algorithm, is_apart)) = tuned.algorithm(&group.kernels) {
+            found = group.first(is_apart, |call| driver.plan_tuned(call, workspace, &algorithm));
             if matches!(found, Ok(None)) {
                 tuned.refused();
             }
         }
+        let (mut refused, mut was_asked) = (None, true);
         if matches!(found, Ok(None)) {
-            found = group.first(|call| driver.plan_library(call, workspace));
+            found = group.first(is_apart && group.has_choice(), |call| {
+                Ok(match driver.plan_library(call, workspace)? {
+                    Answer::Taken(op) => Some(op),
+                    Answer::Refused(why) => {
+                        refused = Some(why);
+                        None
+                    }
+                    Answer::NotAsked => {
+                        was_asked = false;
+                        None
+                    }
+                })
+            });
         }
         match found {
             Ok(found) => {
+                if was_asked {
+                    refusals.add(program, &group, refused.filter(|_| found.is_none()));
+                }
                 let found = found.map(|(op, form)| (op, form.clone()));
                 for &kernel in &group.kernels {
                     ops.get_mut(kernel).into_iter().for_each(|op| op.clone_from(&found));
@@ -137,7 +170,8 @@ pub(super) fn take(
         }
     }
     notes.extend(tuned.note());
-    Ok(LibraryKernels { ops, free_bytes, notes, lacks })
+    notes.extend(refusals.notes());
+    Ok(LibraryKernels { ops, free_bytes, notes, lacks, refused: refusals.calls() })
 }
 
 /// A library call, ready to be issued.

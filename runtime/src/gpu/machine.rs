@@ -3,15 +3,16 @@
 //! Everything is measured in captured graphs between marks. Kernels and copies grow until one takes long
 //! enough, or memory ends, so that slow devices are measured in as little time as fast ones.
 
-use memc_cuda::{Arg, Lowering};
-use memc_gpu::{Clock, Function, GpuError, Graphs, Region, Sizes, Space, Stream, Word};
-use memc_ir::{OpKind, TensorType, parse_op, parse_type};
+use memc_gpu::{Clock, GpuError, Graphs, Region, Sizes, Space, Stream};
 
+use super::probe::{Probe, Shape, shape};
+use super::units;
+use crate::clock::{elapsed_ns, now};
 use crate::profile::machine::{Machine, median, per_second};
 use crate::{Error, Stages, memory};
 
 /// Rows and columns of products, and elements of an element-wise kernel, from small to large.
-const SIDES: [u64; 6] = [128, 256, 512, 1024, 2048, 4096];
+const SIDES: [u64; 7] = [128, 256, 512, 1024, 2048, 4096, 8192];
 const LENGTHS: [u64; 6] = [1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26];
 /// A kernel that takes so long is large enough.
 const LONG_NS: u64 = 2_000_000;
@@ -27,115 +28,97 @@ const ROW: usize = 100;
 const BESIDE: usize = 4;
 /// Times that medians are of.
 const SAMPLES: usize = 5;
-/// Byte that memory is filled with, which gives small numbers.
+/// Byte that memory is filled with at first.
 const FILL: u8 = 0x3c;
 const ALIGN: usize = 256;
-
-/// A kernel to measure.
-struct Probe {
-    /// Operations, or elements.
-    size: u64,
-    calls: Vec<(Function, [u32; 3], u32, Vec<Word>)>,
-}
-
-/// An op at fixed types, with the bytes that its operands and results take.
-struct Shape {
-    size: u64,
-    lowering: Lowering,
-    operands: Vec<usize>,
-    results: Vec<usize>,
-}
-
-fn shape(op: &str, operand: &str, operands: usize, size: u64) -> Result<Shape, Error> {
-    let failed = |what: &dyn std::fmt::Display| Error::Internal(format!("measuring {op}: {what}"));
-    let op: OpKind = parse_op(op, "").map_err(|e| failed(&e))?;
-    let operand: TensorType = parse_type(operand).map_err(|e| failed(&e))?;
-    let operands = vec![operand; operands];
-    let results = op.infer(&operands.iter().collect::<Vec<_>>()).map_err(|e| failed(&e))?;
-    let lowering = memc_cuda::lower(&op, &operands).map_err(|error| failed(&error))?;
-    let bytes = |types: &[TensorType]| {
-        types.iter().map(|ty| usize::try_from(ty.bytes()).unwrap_or(usize::MAX)).collect::<Vec<_>>()
-    };
-    Ok(Shape { size, lowering, operands: bytes(&operands), results: bytes(&results) })
-}
-
-impl Shape {
-    /// Bytes of everything, each part aligned.
-    fn bytes(&self) -> usize {
-        let parts = self.operands.iter().chain(&self.results);
-        let workspace = usize::try_from(self.lowering.workspace).unwrap_or(usize::MAX);
-        parts.fold(workspace, |sum, part| sum.saturating_add(part.next_multiple_of(ALIGN)))
-    }
-
-    /// The kernel with its parts laid out from a place on.
-    fn probe<D: Graphs + Clock>(&self, driver: &mut D, from: usize) -> Result<Probe, Error> {
-        let mut at = from;
-        let mut place = |len: &usize| {
-            let start = at;
-            at += len.next_multiple_of(ALIGN);
-            start
-        };
-        let operands: Vec<usize> = self.operands.iter().map(&mut place).collect();
-        let results: Vec<usize> = self.results.iter().map(&mut place).collect();
-        let workspace = at;
-        let word = |arg: &Arg| match *arg {
-            Arg::Operand(i) => operands.get(i).copied().map(Word::Address),
-            Arg::Result(j) => results.get(j).copied().map(Word::Address),
-            Arg::Workspace(byte) => usize::try_from(byte).ok().map(|byte| Word::Address(workspace + byte)),
-            Arg::I64(value) => Some(Word::Int(value)),
-            Arg::Report(_) => None,
-        };
-        let mut calls = Vec::new();
-        for launch in &self.lowering.launches {
-            let words: Option<Vec<Word>> = launch.args.iter().map(word).collect();
-            let words = words.ok_or_else(|| Error::Internal("a kernel has too many operands".to_owned()))?;
-            calls.push((driver.function(&launch.kernel.name)?, launch.grid, launch.block, words));
-        }
-        Ok(Probe { size: self.size, calls })
-    }
-}
+/// Bytes of numbers that are made, and repeated.
+const BLOCK: usize = 4 << 20;
 
 /// A device with both arenas and the kernels to measure.
 struct Bench<D> {
     driver: D,
     /// Bytes of the largest copy.
     copy: usize,
+    /// Time in ns between two marks with nothing between.
+    empty: u64,
+}
+
+/// Products of one type, from small to large, that fit into so many bytes. Of a type without a generated
+/// kernel that matters only those that a library computes.
+fn products<D: Graphs + Clock>(driver: &mut D, dtype: &str, room: usize) -> Result<Vec<Shape>, Error> {
+    let mut shapes = Vec::new();
+    for n in SIDES {
+        let mut shape = shape("matmul", &format!("{dtype}[{n},{n}]"), 2, 2 * n * n * n)?;
+        let is_taken = shape.ask(driver)?;
+        let is_small = shapes.is_empty() || shape.bytes() <= room;
+        if is_small && (is_taken || dtype == "f32") {
+            shapes.push(shape);
+        }
+    }
+    Ok(shapes)
+}
+
+/// Conditions of a measurement.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Conditions {
+    /// The caller grants the memory, whatever the system says is available.
+    pub(crate) host_is_granted: bool,
+    /// Whether libraries may round `f32` to TF32.
+    pub(crate) is_tf32: bool,
+    /// Time under load in ns.
+    pub(crate) warm_ns: u64,
 }
 
 /// Measures a device; `memory` and `reserve` bytes are the caller's to fill in.
-pub(crate) fn machine<D: Graphs + Clock>(mut driver: D, stages: &Stages) -> Result<Machine, Error> {
+pub(crate) fn machine<D: Graphs + Clock>(
+    mut driver: D,
+    conditions: Conditions,
+    stages: &Stages,
+) -> Result<Machine, Error> {
     stages.enter("measuring the device: preparing kernels");
     let facts = driver.facts()?;
     let most = usize::try_from((facts.free_bytes / 2).min(MOST)).unwrap_or(usize::MAX);
     let copy = COPY.min(most / 4).next_multiple_of(ALIGN);
     let room = most.saturating_sub(2 * copy);
-    let products = SIDES.map(|n| shape("matmul", &format!("f32[{n},{n}]"), 2, 2 * n * n * n));
+    let mut kinds = Vec::new();
+    for dtype in ["f32", "f16", "bf16"] {
+        kinds.push(products(&mut driver, dtype, room)?);
+    }
     let streams = LENGTHS.map(|n| shape("neg", &format!("f32[{n}]"), 1, 8 * n));
-    let fits = |shapes: Vec<Shape>| -> Vec<Shape> {
-        let mut first = true;
-        let small = |shape: &Shape| std::mem::take(&mut first) || shape.bytes() <= room;
-        shapes.into_iter().filter(small).collect()
-    };
-    let products = fits(products.into_iter().collect::<Result<_, _>>()?);
-    let streams = fits(streams.into_iter().collect::<Result<_, _>>()?);
+    let mut streams = streams.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let fit = streams.iter().take_while(|shape| shape.bytes() <= room).count();
+    streams.truncate(fit.max(1));
     let tiny = shape("neg", "f32[1]", 1, 1)?;
-    let all = || products.iter().chain(&streams).chain([&tiny]);
+    let all = || kinds.iter().flatten().chain(&streams).chain([&tiny]);
     let area = all().map(Shape::bytes).max().unwrap_or(0);
-    memory::check(0, 2 * copy)?;
+    memory::check(0, 2 * copy, conditions.host_is_granted)?;
     driver.reserve(Sizes { device: 2 * copy + area, host: 2 * copy, reports: 0 }, 1, FILL)?;
-    driver
-        .build(&memc_cuda::program(all().flat_map(|s| &s.lowering.launches).map(|launch| &launch.kernel)))?;
+    driver.build(&units::texts(all().flat_map(|s| &s.lowering.launches).map(|launch| &launch.kernel)))?;
     driver.reserve_marks(4)?;
+    scatter(&mut driver, 2 * copy, area)?;
     let mut probes = |shapes: &[Shape]| {
         shapes.iter().map(|shape| shape.probe(&mut driver, 2 * copy)).collect::<Result<Vec<_>, _>>()
     };
-    let (products, streams, tiny) = (probes(&products)?, probes(&streams)?, probes(&[tiny])?);
-    let mut bench = Bench { driver, copy };
+    let (streams, tiny) = (probes(&streams)?, probes(&[tiny])?);
+    let kinds = kinds.iter().map(|shapes| probes(shapes)).collect::<Result<Vec<_>, _>>()?;
+    let mut bench = Bench { driver, copy, empty: 0 };
+    bench.empty = bench.ns(|_| Ok(()))?;
+    stages.enter("measuring the device: under load first");
+    let first = kinds.first().map_or(&[][..], Vec::as_slice);
+    let (_, long) = bench.grow(first)?;
+    bench.load(first.get(long), conditions.warm_ns)?;
     stages.enter("measuring the device: arithmetic and memory");
-    let (product, _) = bench.grow(&products)?;
+    let mut rates = Vec::new();
+    for products in &kinds {
+        rates.push(bench.grow(products)?.0);
+    }
+    let product = rates.first().copied().unwrap_or(0);
+    // Of a type that is no faster there is nothing to tell.
+    let faster = |kind: usize| rates.get(kind).copied().filter(|rate| *rate > product);
+    let (f16, bf16) = (faster(1), faster(2));
     let (stream, large) = bench.grow(&streams)?;
     let launch = match tiny.first() {
-        Some(tiny) => bench.ns(|d| (0..ROW).try_for_each(|_| launch(d, tiny)))? / ROW as u64,
+        Some(tiny) => bench.ns(|d| (0..ROW).try_for_each(|_| tiny.launch(d)))? / ROW as u64,
         None => 0,
     };
     stages.enter("measuring the device: copies");
@@ -151,6 +134,9 @@ pub(crate) fn machine<D: Graphs + Clock>(mut driver: D, stages: &Stages) -> Resu
     };
     Ok(Machine {
         flops_per_s: product,
+        f16_flops_per_s: f16,
+        bf16_flops_per_s: bf16,
+        tf32_flops_per_s: conditions.is_tf32.then_some(product),
         memory_bytes_per_s: stream,
         d2h_bytes_per_s: per_second(bytes, down),
         h2d_bytes_per_s: per_second(bytes, up),
@@ -163,9 +149,23 @@ pub(crate) fn machine<D: Graphs + Clock>(mut driver: D, stages: &Stages) -> Resu
     })
 }
 
-fn launch<D: Graphs + Clock>(driver: &mut D, probe: &Probe) -> Result<(), GpuError> {
-    let mut calls = probe.calls.iter();
-    calls.try_for_each(|(function, grid, block, words)| driver.launch(*function, *grid, *block, words))
+/// Fills a part of the device's arena with numbers that differ in sign and size, of any of the measured
+/// types. Equal numbers would take less power, and so give higher clocks, than those of a training step.
+fn scatter<D: Graphs + Clock>(driver: &mut D, from: usize, len: usize) -> Result<(), Error> {
+    let mut seed = 1u64;
+    let number = |_| {
+        // Knuth's MMIX generator; its upper bits are the good ones.
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let bits = (seed >> 48) as u16;
+        // In f16 from 1 to 1.25, in bf16 and f32 about a hundredth.
+        (bits & 0x80ff) | 0x3c00
+    };
+    let block: Vec<u8> = (0..BLOCK / 2).map(number).flat_map(u16::to_le_bytes).collect();
+    for start in (0..len).step_by(BLOCK) {
+        let bytes = block.get(..BLOCK.min(len - start)).unwrap_or_default();
+        driver.upload(from + start, bytes)?;
+    }
+    Ok(())
 }
 
 impl<D: Graphs + Clock> Bench<D> {
@@ -175,6 +175,9 @@ impl<D: Graphs + Clock> Bench<D> {
         to: &[usize],
         mut issue: impl FnMut(&mut D) -> Result<(), GpuError>,
     ) -> Result<u64, Error> {
+        // The first call of a library loads code, which a capture may not.
+        issue(&mut self.driver)?;
+        self.driver.synchronize()?;
         self.driver.begin_capture()?;
         let issued = issue(&mut self.driver);
         let graph = self.driver.end_capture();
@@ -198,18 +201,34 @@ impl<D: Graphs + Clock> Bench<D> {
 
     /// Time of commands on the compute queue.
     fn ns(&mut self, mut issue: impl FnMut(&mut D) -> Result<(), GpuError>) -> Result<u64, Error> {
-        self.marked(&[1], |driver| {
+        let marked = self.marked(&[1], |driver| {
             driver.mark(Stream::Compute, 0)?;
             issue(driver)?;
             driver.mark(Stream::Compute, 1)
-        })
+        })?;
+        Ok(marked.saturating_sub(self.empty).max(1))
+    }
+
+    /// Keeps the device busy for so long, so that its clocks are those of a long run.
+    fn load(&mut self, probe: Option<&Probe>, ns: u64) -> Result<(), Error> {
+        let Some(probe) = probe.filter(|_| ns > 0) else { return Ok(()) };
+        self.driver.begin_capture()?;
+        let issued = (0..BESIDE).try_for_each(|_| probe.launch(&mut self.driver));
+        let graph = self.driver.end_capture();
+        issued?;
+        let (graph, start) = (graph?, now());
+        while elapsed_ns(start) < ns {
+            self.driver.replay(graph)?;
+            self.driver.synchronize()?;
+        }
+        Ok(())
     }
 
     /// The throughput of the first kernel that takes long, or of the last one, and its index.
     fn grow(&mut self, probes: &[Probe]) -> Result<(u64, usize), Error> {
         let mut best = (0, 0);
         for (index, probe) in probes.iter().enumerate() {
-            let ns = self.ns(|driver| launch(driver, probe))?;
+            let ns = self.ns(|driver| probe.launch(driver))?;
             best = (per_second(probe.size, ns), index);
             if ns >= LONG_NS {
                 break;
@@ -220,11 +239,12 @@ impl<D: Graphs + Clock> Bench<D> {
 
     fn copy_ns(&mut self, queue: Stream, bytes: usize) -> Result<u64, Error> {
         let copy = self.copy;
-        self.marked(&[1], |driver| {
+        let marked = self.marked(&[1], |driver| {
             driver.mark(queue, 0)?;
             one(driver, queue, copy, bytes)?;
             driver.mark(queue, 1)
-        })
+        })?;
+        Ok(marked.saturating_sub(self.empty).max(1))
     }
 
     /// Time of copies in both directions at once.
@@ -241,7 +261,7 @@ impl<D: Graphs + Clock> Bench<D> {
     /// Slowdown of kernels beside copies in both directions.
     fn beside(&mut self, probe: &Probe) -> Result<f64, Error> {
         let copy = self.copy;
-        let row = |driver: &mut D| (0..BESIDE).try_for_each(|_| launch(driver, probe));
+        let row = |driver: &mut D| (0..BESIDE).try_for_each(|_| probe.launch(driver));
         let alone = self.ns(row)?;
         let together = self.ns(|driver| {
             both(driver, copy)?;

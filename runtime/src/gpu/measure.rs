@@ -1,9 +1,11 @@
 //! Measuring a program's kernels on a device: one command at a time, each kernel between two marks.
 //!
 //! Contract: the first step warms up; the others run the body's commands one after another on one queue, as a
-//! captured graph, so that what the host takes to issue a command is in no time. Marks themselves take some
-//! hundred ns that are.
+//! captured graph, so that what the host takes to issue a command is in no time. Marks themselves take time,
+//! which pairs of marks with nothing between tell, and which is taken off. Before a step counts the graph is
+//! replayed for a while, so that the device's clocks are those of a long run.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use memc_gpu::{Clock, Facts, GpuError, Graph, Graphs, LibraryAlgorithms, Stream};
@@ -11,10 +13,15 @@ use memc_plan::Section;
 
 use super::replay::{Replay, ReplayOptions};
 use super::split::Split;
+use crate::clock::{elapsed_ns, now};
 use crate::log::Log;
+use crate::profile::machine::median;
 use crate::program::Action;
 use crate::progress::Progress;
 use crate::{Device, Error, Executor, HostSide, Program, memory};
+
+/// Pairs of marks with nothing between in a step.
+const PAIRS: usize = 15;
 
 /// Times of a program's steps.
 #[derive(Default)]
@@ -28,12 +35,17 @@ pub(crate) struct Measured {
 /// A device that takes down times.
 pub(crate) struct Timed<'a, F> {
     open: &'a F,
+    options: ReplayOptions,
+    warm_ns: u64,
     measured: Log<Measured>,
 }
 
 impl<'a, F> Timed<'a, F> {
-    pub(crate) fn new(open: &'a F) -> Timed<'a, F> {
-        Timed { open, measured: Log::default() }
+    /// `host_is_granted` where the caller lets the program have its host arena, whatever the system says is
+    /// available. The device is busy for `warm_ns` before it is measured.
+    pub(crate) fn new(open: &'a F, host_is_granted: bool, warm_ns: u64) -> Timed<'a, F> {
+        let options = ReplayOptions { host_is_granted, ..ReplayOptions::MEASURED };
+        Timed { open, options, warm_ns, measured: Log::default() }
     }
 
     /// Takes the times out.
@@ -58,13 +70,15 @@ impl<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuEr
             ));
         };
         self.measured.lock().times = vec![Vec::new(); program.kernels.len()];
-        let replay = Replay::open(driver, program, ReplayOptions::MEASURED)?;
+        let replay = Replay::open(driver, program, self.options)?;
         let bytes = [replay.free_bytes.unwrap_or(0), replay.arena as u64];
         Ok(Box::new(InOrder {
             replay,
             split,
             chain: None,
             marked: Vec::new(),
+            empty: 0..0,
+            warm_ns: self.warm_ns,
             bytes,
             measured: self.measured.clone(),
         }))
@@ -79,6 +93,10 @@ struct InOrder<D> {
     chain: Option<Graph>,
     /// The kernel of each pair of marks.
     marked: Vec<usize>,
+    /// Pairs of marks with nothing between.
+    empty: Range<usize>,
+    /// Time in ns that the device is kept busy before it is measured.
+    warm_ns: u64,
     /// Bytes of the device that were free before, and those of its arena.
     bytes: [u64; 2],
     measured: Log<Measured>,
@@ -90,26 +108,55 @@ impl<D: Graphs + Clock> InOrder<D> {
             return Err(Error::Memory(format!(
                 "the host arena cannot be page-locked, and what copies of pageable memory take is no \
                  property of the device; {}",
-                memory::lock_remedy(self.replay.program.host_bytes)
+                memory::lock_remedy()
             )));
         }
         let program = self.replay.program.clone();
         let body = program.section(Section::Body);
         let launches = body.iter().filter(|command| matches!(command.action, Action::Launch(_))).count();
         self.replay.driver.synchronize()?;
-        self.replay.driver.reserve_marks(2 * launches)?;
+        self.empty = launches..launches;
+        self.replay.driver.reserve_marks(2 * (launches + PAIRS))?;
         self.replay.driver.begin_capture()?;
         let issued = self.split.device.clone().try_for_each(|index| match body.get(index) {
-            Some(command) if command.queue.stream().is_some() => self.issue(index, &command.action),
+            Some(command) if command.queue.stream().is_some() => {
+                self.issue(index, &command.action)?;
+                self.pair(launches)
+            }
             _ => Ok(()),
         });
         let chain = self.replay.driver.end_capture();
         issued?;
-        self.chain = Some(chain?);
+        let chain = chain?;
+        self.chain = Some(chain);
+        let start = now();
+        while elapsed_ns(start) < self.warm_ns {
+            self.replay.driver.replay(chain)?;
+            self.replay.driver.synchronize()?;
+        }
         let (facts, [before, arena]) = (self.replay.driver.facts()?, self.bytes);
         let taken = super::memory::taken(&facts, before, arena);
         self.measured.lock().device = Some((facts, [arena, taken]));
         Ok(())
+    }
+
+    /// A pair of marks with nothing between, as many as there are to be, spread over so many launches.
+    fn pair(&mut self, launches: usize) -> Result<(), GpuError> {
+        let is_due = self.marked.len() * PAIRS >= self.empty.len() * launches;
+        if is_due && self.empty.len() < PAIRS {
+            let mark = 2 * self.empty.end;
+            self.empty.end += 1;
+            self.replay.driver.mark(Stream::Compute, mark)?;
+            self.replay.driver.mark(Stream::Compute, mark + 1)?;
+        }
+        Ok(())
+    }
+
+    /// Time in ns that a pair of marks takes itself.
+    fn own_ns(&mut self) -> Result<u64, GpuError> {
+        let pairs = self.empty.clone().map(|pair| self.replay.driver.elapsed_ns(2 * pair, 2 * pair + 1));
+        let times = pairs.map(|ns| Ok(ns?.max(0).unsigned_abs()));
+        Ok(median(&mut times.collect::<Result<Vec<_>, GpuError>>()?))
     }
 
     fn issue(&mut self, index: usize, action: &Action) -> Result<(), GpuError> {
@@ -138,6 +185,7 @@ impl<D: Graphs + Clock> InOrder<D> {
         for command in body.get(device.end..).unwrap_or_default() {
             self.replay.on_host(&command.action, host)?;
         }
+        let own = self.own_ns()?;
         let mut measured = self.measured.lock();
         for (pair, kernel) in self.marked.iter().enumerate() {
             let ns = self.replay.driver.elapsed_ns(2 * pair, 2 * pair + 1)?;
@@ -145,7 +193,7 @@ impl<D: Graphs + Clock> InOrder<D> {
                 .times
                 .get_mut(*kernel)
                 .into_iter()
-                .for_each(|times| times.push(ns.max(1).unsigned_abs()));
+                .for_each(|times| times.push(ns.max(0).unsigned_abs().saturating_sub(own).max(1)));
         }
         Ok(())
     }

@@ -41,7 +41,7 @@ pub(super) fn pageable(driver: &mut impl Driver, program: &Program) -> Result<St
          GB/s back, so that those of a step alone take {:.3} ms, and commands are issued one by one; {}",
         Bytes(program.host_bytes as u64),
         ms(out, down) + ms(back, up),
-        host_memory::lock_remedy(program.host_bytes),
+        host_memory::lock_remedy(),
     ))
 }
 

@@ -1,5 +1,5 @@
-//! Programs on a device that has a [`Driver`](memc_gpu::Driver): kernels that are generated and compiled as
-//! one program, calls of libraries, two arenas, three queues.
+//! Programs on a device that has a [`Driver`](memc_gpu::Driver): kernels that are generated and compiled,
+//! calls of libraries, two arenas, three queues.
 //!
 //! A matrix product or convolution is a library's call where `memc-cuda` describes it as one, the library is
 //! there, and it has an algorithm that takes no more workspace than the plan lists: the one of the plan's
@@ -28,12 +28,15 @@ pub(crate) mod machine;
 pub(crate) mod measure;
 mod memory;
 mod places;
+mod probe;
+pub(crate) mod refused;
 mod replay;
 mod report;
 mod split;
 mod trace;
 pub(crate) mod tune;
 mod tuned;
+mod units;
 
 use std::sync::Arc;
 
@@ -64,6 +67,14 @@ impl<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> Result<D, GpuEr
     #[must_use]
     pub fn without_graph(mut self, no_graph: bool) -> Gpu<F> {
         self.options.no_graph = no_graph;
+        self
+    }
+
+    /// The same device, which takes host arenas whatever the system says is available where `is_granted` is
+    /// set: the caller has compared them with what it grants.
+    #[must_use]
+    pub fn with_host_memory(mut self, is_granted: bool) -> Gpu<F> {
+        self.options.host_is_granted = is_granted;
         self
     }
 }

@@ -12,9 +12,10 @@ use memc_plan::{Section, Span};
 use super::library::{Call, LibraryKernels};
 use super::lower::Lowered;
 use super::places::region;
+use super::refused::RefusedCall;
 use super::report::Reports;
 use super::split::{Captured, Split};
-use super::{library, lower, memory};
+use super::{library, lower, memory, units};
 use crate::device::{Executor, HostSide};
 use crate::program::{Action, Command, Launch, Place, Source};
 use crate::progress::Progress;
@@ -51,12 +52,22 @@ pub(super) struct ReplayOptions {
     pub(super) no_batched: bool,
     /// Refuse a program where a library that its kernels could be calls of cannot be used.
     pub(super) all_libraries: bool,
+    /// Take the host arena whatever the system says is available.
+    pub(super) host_is_granted: bool,
+    /// Let libraries compute a part of a kernel, where they may also compute all of it.
+    pub(super) is_apart: bool,
 }
 
 impl ReplayOptions {
     /// Kernel by kernel, for measuring them.
-    pub(super) const MEASURED: ReplayOptions =
-        ReplayOptions { check_memory: false, no_graph: true, no_batched: true, all_libraries: false };
+    pub(super) const MEASURED: ReplayOptions = ReplayOptions {
+        check_memory: false,
+        no_graph: true,
+        no_batched: true,
+        all_libraries: false,
+        host_is_granted: false,
+        is_apart: false,
+    };
 }
 
 /// A program on a device.
@@ -75,6 +86,7 @@ pub(super) struct Replay<D> {
     /// The body as graphs; `None` where it is not to be captured.
     pub(super) captured: Option<Captured>,
     notes: Vec<String>,
+    refused: Vec<RefusedCall>,
     /// Bytes of the device that were free before anything of the program was there, until what it takes is
     /// looked at.
     pub(super) free_bytes: Option<u64>,
@@ -94,8 +106,8 @@ impl<D: Graphs + Clock + LibraryAlgorithms> Replay<D> {
         program: Arc<Program>,
         options: ReplayOptions,
     ) -> Result<Replay<D>, Error> {
-        host_memory::check(0, program.host_bytes)?;
-        let by_library = library::take(&program, &mut driver)?;
+        host_memory::check(0, program.host_bytes, options.host_is_granted)?;
+        let by_library = library::take(&program, &mut driver, options.is_apart)?;
         if options.all_libraries && !by_library.lacks.is_empty() {
             let lacks: Vec<String> = by_library.lacks.into_iter().collect();
             return Err(Error::Device(format!(
@@ -137,7 +149,7 @@ impl<D: Graphs + Clock> Replay<D> {
         let calls = Section::ALL.into_iter().map(calls).collect::<Result<Vec<_>, _>>()?;
         let all = || calls.iter().flatten().flatten();
         if all().next().is_some() {
-            driver.build(&memc_cuda::program(all().map(|call| &call.launch.kernel)))?;
+            driver.build(&units::texts(all().map(|call| &call.launch.kernel)))?;
         }
         let mut functions = BTreeMap::new();
         let mut launches = Vec::new();
@@ -174,6 +186,7 @@ impl<D: Graphs + Clock> Replay<D> {
             latest: (0..program.events).collect(),
             captured: split.map(Captured::new),
             notes,
+            refused: by_library.refused,
             progress: Progress::New,
             program,
         })
@@ -234,6 +247,14 @@ impl<D: Graphs + Clock> Replay<D> {
         let range = self.issued.get(section as usize).and_then(|issued| issued.get(index)).cloned();
         let ready = self.launches.get(range.unwrap_or_default()).unwrap_or_default();
         ready.iter().try_for_each(|ready| ready.issue(&mut self.driver))
+    }
+
+    /// Issues what a library leaves of a launch to generated kernels.
+    pub(super) fn rest(&mut self, section: Section, index: usize) -> Result<(), GpuError> {
+        let range = self.issued.get(section as usize).and_then(|issued| issued.get(index)).cloned();
+        let ready = self.launches.get(range.unwrap_or_default()).unwrap_or_default();
+        let mut rest = ready.iter().filter(|ready| matches!(ready, Ready::Kernel { .. }));
+        rest.try_for_each(|ready| ready.issue(&mut self.driver))
     }
 
     /// A command of the issuing thread.
@@ -350,5 +371,9 @@ impl<D: Graphs + Clock> Executor for Replay<D> {
 
     fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    fn refused(&self) -> &[RefusedCall] {
+        &self.refused
     }
 }

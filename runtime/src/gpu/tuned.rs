@@ -32,8 +32,8 @@ impl<'a> Tuned<'a> {
     }
 
     /// The tuned algorithm for the call that these kernels are, where it was measured under the conditions of
-    /// this run.
-    pub(super) fn algorithm(&mut self, kernels: &[usize]) -> Option<LibraryAlgorithm> {
+    /// this run, and whether it is for the part of them that leaves a rest to generated kernels.
+    pub(super) fn algorithm(&mut self, kernels: &[usize]) -> Option<(LibraryAlgorithm, bool)> {
         let tuning = self.tuning?;
         let entry = kernels.iter().find_map(|kernel| self.kernels.get(kernel))?;
         let algorithm = to_library(&entry.algorithm);
@@ -60,7 +60,7 @@ impl<'a> Tuned<'a> {
             let there = there.map_or("unknown", String::as_str);
             format!("it was measured with {name} {there}, and here is {here}")
         } else {
-            return Some(algorithm);
+            return Some((algorithm, entry.is_apart));
         };
         *self.left.entry(why).or_default() += 1;
         None

@@ -24,8 +24,14 @@ const ROUNDS: usize = 2_000;
 /// Rates of a machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Machine {
-    /// FLOP per second of a large matrix product.
+    /// FLOP per second of a large matrix product of `f32`, as the options let it be computed.
     pub flops_per_s: u64,
+    /// The same of `f16`, where that is faster.
+    pub f16_flops_per_s: Option<u64>,
+    /// The same of `bf16`, where that is faster.
+    pub bf16_flops_per_s: Option<u64>,
+    /// The same of `f32` that is rounded to TF32, where the options allow that.
+    pub tf32_flops_per_s: Option<u64>,
     /// Bytes per second read and written by a kernel that does little else.
     pub memory_bytes_per_s: u64,
     /// Bytes per second of one copy from the device to the host.
@@ -57,6 +63,9 @@ impl Machine {
         let copy = copies(1);
         Ok(Machine {
             flops_per_s: per_second(2 * SIDE * SIDE * SIDE, product),
+            f16_flops_per_s: None,
+            bf16_flops_per_s: None,
+            tf32_flops_per_s: None,
             memory_bytes_per_s: per_second(2 * 4 * LARGE, stream),
             d2h_bytes_per_s: copy,
             h2d_bytes_per_s: copy,

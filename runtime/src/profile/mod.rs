@@ -7,8 +7,9 @@
 pub(crate) mod machine;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use memc_gpu::{Clock, Cuda, Facts, GpuError, Graphs, LibraryAlgorithms, LibraryOptions};
+use memc_gpu::{Clock, Cuda, Facts, GpuError, Graphs, LibraryAlgorithms, LibraryOptions, Rounding};
 use memc_plan::PlanFile;
 use serde_json::{Map, Value, json};
 
@@ -17,6 +18,7 @@ use machine::median;
 
 use crate::cpu::timed::Timed;
 use crate::gpu::{machine as gpu_machine, measure};
+use crate::memory;
 use crate::run::require_gpu;
 use crate::{Device, DeviceName, Error, FeedOptions, Feeder, Initial, InputSource, Program, Session, Stages};
 
@@ -31,6 +33,10 @@ pub struct ProfileOptions {
     pub threads: usize,
     /// Permissions of a GPU's libraries.
     pub libraries: LibraryOptions,
+    /// Time that a GPU is kept busy before it is measured, so that its clocks are those of a long run.
+    pub warm_up: Duration,
+    /// Most bytes of a GPU plan's host arena; `None` for what the system has available.
+    pub host_mem: Option<u64>,
     /// Files by the name under which the model takes the data; other inputs are synthetic.
     pub inputs: Vec<(String, InputSource)>,
     /// Receiver of the stages.
@@ -105,10 +111,15 @@ pub fn profile_gpu<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> R
     options: &ProfileOptions,
 ) -> Result<Profile, Error> {
     let program = Arc::new(Program::new(file.plan())?);
-    let device = measure::Timed::new(open);
+    memory::limit(program.host_bytes, options.host_mem)?;
+    let is_granted = options.host_mem.is_some();
+    let warm_ns = options.warm_up.as_nanos().try_into().unwrap_or(u64::MAX);
+    let device = measure::Timed::new(open, is_granted, warm_ns);
     let notes = steps(&device, file, &program, options, || ())?;
     let taken = device.take();
-    let machine = gpu_machine::machine(open()?, &options.stages)?;
+    let is_tf32 = options.libraries.rounding == Rounding::Tf32;
+    let conditions = gpu_machine::Conditions { host_is_granted: is_granted, is_tf32, warm_ns };
+    let machine = gpu_machine::machine(open()?, conditions, &options.stages)?;
     let Some((facts, [arena, own])) = taken.device else {
         return Err(Error::Internal("no step was measured".to_owned()));
     };
@@ -204,6 +215,14 @@ impl Profile {
             "copy_latency_ns": m.copy_latency_ns,
             "reserve_bytes": m.reserve_bytes,
         });
+        let units = [
+            ("f16_flops_per_s", m.f16_flops_per_s),
+            ("bf16_flops_per_s", m.bf16_flops_per_s),
+            ("tf32_flops_per_s", m.tf32_flops_per_s),
+        ];
+        for (name, rate) in units {
+            rate.into_iter().for_each(|rate| profile[name] = json!(rate));
+        }
         if let Some(bytes) = m.memory_bytes {
             profile["memory_bytes"] = json!(bytes);
         }

@@ -27,7 +27,7 @@ static bool fails(const char* how) {
 
 enum { SUCCESS = 0, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 100, NO_SUCH_DEVICE = 101, NOT_FOUND = 500, ILLEGAL = 700 };
 static const size_t TOTAL = 1 << 30;
-static std::set<void*> allocations, pinned, streams, events, graphs, ready;
+static std::set<void*> allocations, pinned, registered, streams, events, graphs, ready;
 static std::map<void*, size_t> sizes;
 static std::set<void*> compute;
 static int contexts, modules, launches;
@@ -102,9 +102,14 @@ static double now_ms() {
 }
 
 extern "C" {
-int cuInit(unsigned) { return fails("no device") ? NO_DEVICE : SUCCESS; }
-int cuDriverGetVersion(int* version) { return *version = fails("old") ? 11080 : 13000, SUCCESS; }
-int cuDeviceGetCount(int* count) { return *count = 1, SUCCESS; }
+int cuInit(unsigned) {
+  const std::map<std::string, int> errors = {{"no device", NO_DEVICE}, {"stub", 34}, {"not ready", 802}, {"mismatch", 803},
+                                             {"compat", 804}, {"system", 304}, {"permission", 800}, {"unknown", 999}};
+  auto error = errors.find(getenv("FAKE_CUDA") == nullptr ? "" : getenv("FAKE_CUDA"));
+  return error == errors.end() ? SUCCESS : error->second;
+}
+int cuDriverGetVersion(int* version) { return *version = fails("old") ? 11080 : fails("CUDA 12") ? 12080 : 13000, SUCCESS; }
+int cuDeviceGetCount(int* count) { return *count = fails("hidden") ? 0 : 1, SUCCESS; }
 int cuDeviceGet(int* device, int ordinal) { return *device = 7, ordinal == 0 ? SUCCESS : NO_SUCH_DEVICE; }
 int cuDeviceGetName(char* name, int size, int) {
   return snprintf(name, size, fails("other GPU") ? "Other GPU" : "Fake GPU"), SUCCESS;
@@ -115,16 +120,20 @@ int cuDeviceGetPCIBusId(char* text, int size, int device) {
 int fake_contexts() { return contexts; }
 int cuDeviceTotalMem_v2(size_t* bytes, int) { return *bytes = TOTAL, SUCCESS; }
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-  *value = attribute == 75 ? 9 : attribute == 76 ? 0 : attribute == 16 ? 132 : attribute == 40 ? 3 : -1;
+  *value = attribute == 75 ? fails("new GPU") ? 13 : fails("old GPU") ? 7 : 9 : attribute == 76 ? 0 : attribute == 16 ? 132 : attribute == 40 ? 3 : -1;
   return *value < 0 ? INVALID : SUCCESS;
 }
-int cuDevicePrimaryCtxRetain(void** context, int) { return ++contexts, *context = &contexts, SUCCESS; }
+int cuDevicePrimaryCtxRetain(void** context, int) {
+  if (fails("full") || fails("exclusive")) return fails("full") ? NO_MEMORY : 46;
+  return ++contexts, *context = &contexts, SUCCESS;
+}
 int cuDevicePrimaryCtxRelease_v2(int) {
   size_t left = allocations.size() + pinned.size() + streams.size() + events.size() + modules;
-  left += graphs.size() + ready.size();
+  left += graphs.size() + ready.size() + registered.size();
   if (--contexts == 0 && left > 0) fprintf(stderr, "fake CUDA: %zu handles are left\n", left);
   return SUCCESS;
 }
+int cuCtxSynchronize() { return capture.origin != nullptr ? UNSUPPORTED : state(); }
 int cuCtxSetCurrent(void* context) { return context == &contexts ? SUCCESS : INVALID; }
 int cuCtxGetStreamPriorityRange(int* least, int* greatest) { return *least = 0, *greatest = -5, state(); }
 int cuMemGetInfo_v2(size_t* free, size_t* total) { return *free = TOTAL / 2, *total = TOTAL, state(); }
@@ -141,11 +150,16 @@ int cuMemFree_v2(uint64_t start) { return drop(allocations, (void*)start); }
 int cuMemHostAlloc(void** start, size_t bytes, unsigned flags) {
   // Portable, and not write-combined: the host reads it.
   if (flags != 1) return INVALID;
-  if (fails("lock") && bytes > 4096) return NO_MEMORY;
   *start = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   pinned.insert(*start);
   return state();
 }
+int cuMemHostRegister_v2(void* start, size_t bytes, unsigned flags) {
+  if (flags != 1 || bytes == 0 || (uint64_t)start % 4096 != 0) return INVALID;
+  if (fails("lock")) return NO_MEMORY;
+  return registered.insert(start).second ? state() : INVALID;
+}
+int cuMemHostUnregister(void* start) { return registered.erase(start) == 1 ? SUCCESS : INVALID; }
 int cuMemFreeHost(void* start) { return drop(pinned, start); }
 int cuMemsetD8_v2(uint64_t start, unsigned char byte, size_t n) { return memset((void*)start, byte, n), state(); }
 int cuMemsetD8Async(uint64_t start, unsigned char byte, size_t n, void* stream) {
@@ -195,7 +209,11 @@ int cuEventDestroy_v2(void* event) { return recorded.erase(event), drop(events, 
 int cuEventRecordWithFlags(void* handle, void* stream, unsigned flags) {
   if (flags > 1 || events.count(handle) == 0 || use(streams, stream) != SUCCESS) return INVALID;
   Event& event = recorded[handle];
-  if (flags == 1) return capturing(stream) ? run(stream, [&event] { event.ms = now_ms(); }) : INVALID;
+  if (flags == 1) return capturing(stream) ? run(stream, [&event] {
+    // Between a mark and the next.
+    pretended_ms += fails("slow marks") ? 1000 : 0;
+    event.ms = now_ms();
+  }) : INVALID;
   event.captured = capturing(stream) ? capture.number : 0;
   if (event.captured == 0) return event.ms = now_ms(), state();
   event.stream = stream;
@@ -309,7 +327,8 @@ int nvrtcDestroyProgram(void** program) { return delete (Unit*)*program, 0; }
 int nvrtcCompileProgram(void* program, int count, const char* const* options) {
   Unit& unit = *(Unit*)program;
   bool arch = false;
-  for (int i = 0; i < count; ++i) arch |= strcmp(options[i], "--gpu-architecture=sm_90") == 0;
+  const char* wanted = fails("new GPU") ? "--gpu-architecture=compute_90" : "--gpu-architecture=sm_90";
+  for (int i = 0; i < count; ++i) arch |= strcmp(options[i], wanted) == 0;
   if (!arch || fails("compile")) return unit.log = "memrun.cu(1): error: as FAKE_CUDA asks", 6;
   std::string stem = std::string(getenv("FAKE_CUDA_FOLDER")) + "/" + std::to_string(std::hash<std::string>{}(unit.text));
   std::ofstream source(stem + ".cpp");
@@ -346,6 +365,8 @@ extern "C" void fake_launch(uint64_t index, const uint64_t* grid, uint64_t block
 }
 int nvrtcGetProgramLogSize(void* program, size_t* size) { return *size = ((Unit*)program)->log.size() + 1, 0; }
 int nvrtcGetProgramLog(void* program, char* log) { return strcpy(log, ((Unit*)program)->log.c_str()), 0; }
+int nvrtcGetPTXSize(void* program, size_t* size) { return *size = ((Unit*)program)->image.size() + 1, 0; }
+int nvrtcGetPTX(void* program, char* text) { return strcpy(text, ((Unit*)program)->image.c_str()), 0; }
 int nvrtcGetCUBINSize(void* program, size_t* size) { return *size = ((Unit*)program)->image.size() + 1, 0; }
 int nvrtcGetCUBIN(void* program, char* image) { return strcpy(image, ((Unit*)program)->image.c_str()), 0; }
 }

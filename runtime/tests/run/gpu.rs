@@ -362,7 +362,7 @@ fn a_budget_without_room_for_scratch_is_refused() {
 #[test]
 fn a_device_that_is_not_there_comes_before_what_it_would_need() {
     let folder = Folder::of(&CLASSIFIER.replace("budget 16384", "budget 15400"));
-    let none = Gpu::new("none", || Err::<Mock, _>(GpuError::NoDevice), false);
+    let none = Gpu::new("none", || Err::<Mock, _>(GpuError::NoDevice { visible: None }), false);
     let error = run_on(&none, &folder.plan(), &steps(1), &mut Log::default()).unwrap_err();
     assert_eq!(error.exit_code(), 8, "{error}");
 }

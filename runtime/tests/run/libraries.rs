@@ -10,7 +10,7 @@ mod cases;
 
 use cases::{Case, FLOATS, bias_grad, bias_grads, convolutions, epilogues, fused, gemm, matmul, products};
 
-use crate::fake::Fake;
+use crate::fake::{Fake, PARTS};
 use crate::{CLASSIFIER, plain, steps};
 
 /// Bytes of workspace that a kernel lists: what the CPU's takes, and more.
@@ -131,7 +131,7 @@ fn library_calls_give_the_numbers_of_the_cpu() {
     let Some(fake) = Fake::new(&plan(cases.iter().map(|case| (case, with_room(case))))) else { return };
     let want = results(&fake.folder.run_and_save(&steps(1)).1);
     let (got, calls, said) = run(&fake, "--no-graph", "");
-    assert_eq!(said, "");
+    assert!(said.lines().all(|line| line.contains("does not compute")), "{said}");
     assert_close(&cases, &got, &want);
     let (again, _, _) = run(&fake, "--check-memory --steps 4", "");
     assert!(got == again);
@@ -162,9 +162,9 @@ fn a_sum_that_a_library_refuses_leaves_it_the_product() {
     let want = results(&fake.folder.run_and_save(&steps(1)).1);
     let (generated, ..) = run(&fake, "--no-libraries", "");
     let (joined, calls, _) = run(&fake, "--no-graph", "");
-    let (apart, alone, said) = run(&fake, "--no-graph", "no sums");
+    let (apart, alone, _) = run(&fake, "--no-graph", "no sums");
     let sums = |calls: &[String]| calls.iter().filter(|c| c.contains("=256") || c.contains("=512")).count();
-    assert_eq!((sums(&calls), sums(&alone), said.as_str()), (3 * 4, 0, ""), "{calls:#?}");
+    assert_eq!((sums(&calls), sums(&alone)), (3 * 4, 0), "{calls:#?}");
     assert_eq!((calls.len(), alone.len()), (3 * 8, 3 * 8), "all but those of 13 columns: {alone:#?}");
     for got in [&generated, &joined, &apart] {
         assert_close(&cases, got, &want);
@@ -173,6 +173,11 @@ fn a_sum_that_a_library_refuses_leaves_it_the_product() {
         let y = op.infer(&operands.iter().collect::<Vec<_>>()).unwrap()[0].numel() as usize;
         assert!(generated[y..] == apart[y..] && generated.len() > y, "{op:?}");
     }
+}
+
+/// A product with the sum of an operand, which a library computes as a whole.
+pub(crate) fn bias_grad_case() -> Case {
+    bias_grad(DType::F32, &[7, 5], &[7, 6], "trans_a")
 }
 
 /// A few kernels that libraries take.
@@ -269,7 +274,15 @@ fn what_is_missing_is_told_once() {
             assert!(said.contains(note), "{said} lacks {note}");
         }
     };
-    check("unsupported", &[]);
+    check(
+        "unsupported",
+        &[
+            "cuBLASLt does not compute 5 of 5 matrix products, 5 of 5 launches a step: cublasLtMatmulAlgo",
+            "cuDNN does not compute 5 of 7 convolutions, 5 of 7 launches a step: cudnnGetConvolutionForward",
+            "launches a step: cudnnGetConvolutionBackwardData",
+            "launches a step: cudnnGetConvolutionBackwardFilter",
+        ],
+    );
     let (generated, calls, said) = run(&fake, "--no-libraries", "cublasLtCreate");
     assert_eq!((calls.len(), said.as_str()), (0, ""));
     assert_close(&cases, &generated, &want);
@@ -288,27 +301,153 @@ fn what_is_missing_is_told_once() {
     check("", &["libcublasLt.so was not found", "libcudnn.so was not found"]);
 }
 
-/// Whatever function fails, there is one message with its name and the library's words, and nothing is saved.
+/// Functions of a fake that may fail.
+fn functions(source: &str) -> Vec<&str> {
+    let lines = source.match_indices("MAY_FAIL;").filter_map(|(at, _)| source.get(..at));
+    let lines = lines.filter_map(|before| before.lines().rev().find(|line| line.starts_with("int cu")));
+    lines.filter_map(|line| line.trim_start_matches("int ").split('(').next()).collect()
+}
+
+/// Whatever function fails as it runs, there is one message with its name and the library's words, and
+/// nothing is saved. Where it is one that plans or starts, generated kernels run, as a note says.
 #[test]
 fn failures_of_the_libraries_are_told() {
     let cases = few();
     let Some(fake) = Fake::new(&plan(cases.iter().map(|case| (case, 4096)))) else { return };
-    let run = "model.plan --device cuda --save lost.safetensors";
+    let arguments = "model.plan --device cuda --save lost.safetensors";
+    let runs = ["cublasLtMatmul", "cudnnConvolution", "cudnnAddTensor", "cudnnActivationForward"];
+    let is_run = |name: &str| name == runs[0] || runs[1..].iter().any(|start| name.starts_with(start));
+    let want = results(&fake.folder.run_and_save(&steps(1)).1);
     for (source, status) in
         [(include_str!("fake_blas.cpp"), "CUBLAS"), (include_str!("fake_dnn.cpp"), "CUDNN")]
     {
-        let mut functions = 0;
-        for (before, _) in source.match_indices("MAY_FAIL;").filter_map(|(at, _)| source.split_at_checked(at))
-        {
-            let line = before.lines().rev().find(|line| line.starts_with("int cu")).unwrap();
-            let name = line.trim_start_matches("int ").split('(').next().unwrap();
-            let text = format!("{name} failed: {status}_STATUS_EXECUTION_FAILED, as FAKE_LIBRARY asks");
-            fake.fails(run, name, 8, &[&text, "--no-libraries does without cu"]);
-            functions += 1;
+        let functions = functions(source);
+        assert!(functions.len() >= 9, "{functions:?}");
+        for name in functions {
+            let words = format!("{status}_STATUS_EXECUTION_FAILED, as FAKE_LIBRARY asks");
+            if name == "cudnnActivationForward" {
+                // The way back alone takes it.
+                run(&fake, "", name);
+            } else if is_run(name) {
+                let text = format!("{name} failed: {words}");
+                fake.fails(arguments, name, 8, &[&text, "--no-libraries does without cu"]);
+                assert!(!fake.folder.path("lost.safetensors").exists());
+            } else {
+                let (got, _, said) = run(&fake, "", name);
+                assert_close(&cases, &got, &want);
+                let told = said.contains(&format!("{name} says {words}"))
+                    || said.contains(&format!("is there and does not start ({name} failed: {words})"));
+                assert!(told, "{name}: {said}");
+            }
         }
-        assert!(functions >= 9, "{functions}");
     }
-    assert!(!fake.folder.path("lost.safetensors").exists());
+}
+
+/// Where cuDNN does not add a bias and apply ReLU with the algorithm of the plain convolution, these are
+/// calls of their own, in a graph too.
+#[test]
+fn a_convolution_that_cannot_be_fused_is_taken_apart() {
+    let cases = few();
+    let room = |case: &Case| memc_cuda::allowance(&case.0, &case.1);
+    let Some(fake) = Fake::new(&plan(cases.iter().map(|case| (case, room(case))))) else { return };
+    let want = results(&fake.folder.run_and_save(&steps(1)).1);
+    let (got, calls, said) = run(&fake, "--steps 3", "no fusion");
+    assert_close(&cases, &got, &want);
+    assert!(calls.iter().any(|call| call.starts_with("cudnnActivationForward")), "{calls:#?}");
+    assert!(!calls.iter().any(|call| call.contains("BiasActivation")) && said.is_empty(), "{said}");
+}
+
+/// A cuDNN without the libraries that it opens by itself would end the process. It counts as missing, and the
+/// message names what is not there.
+#[test]
+fn a_cudnn_without_its_parts_is_missing() {
+    let cases = few();
+    for part in PARTS {
+        let Some(fake) = Fake::new(&plan(cases.iter().map(|case| (case, 4096)))) else { return };
+        std::fs::remove_file(fake.folder.path(part)).unwrap();
+        let (_, _, said) = run(&fake, "", "");
+        assert!(said.contains("libcudnn.so was not found") && said.contains(part), "{said}");
+        let listed = fake.memrun("devices", "");
+        let text = String::from_utf8(listed.stdout).unwrap();
+        assert!(listed.status.success() && text.contains(&format!("{part} does not open")), "{text}");
+        // In a folder that the loader does not know.
+        let inner = fake.folder.path("inner");
+        std::fs::create_dir(&inner).unwrap();
+        for name in PARTS.into_iter().filter(|name| *name != part).chain(["libcudnn.so.9"]) {
+            std::fs::rename(fake.folder.path(name), inner.join(name)).unwrap();
+        }
+        let listed = fake.command("devices", "").env("MEMRUN_CUDA_LIBS", &inner).output().unwrap();
+        let text = String::from_utf8(listed.stdout).unwrap();
+        assert!(listed.status.success() && text.contains(&format!("{part} does not open")), "{text}");
+        // A folder without it is passed over.
+        let whole = Fake::new(CLASSIFIER).unwrap();
+        let folders = std::env::join_paths([&inner, &whole.folder.path("")]).unwrap();
+        let listed = fake.command("devices", "").env("MEMRUN_CUDA_LIBS", folders).output().unwrap();
+        let text = String::from_utf8(listed.stdout).unwrap();
+        assert!(text.contains("cuDNN    9.19.0"), "{text}");
+    }
+}
+
+/// A cuDNN of version 8, which the loader finds by the name without a number, is too old, and none of its
+/// functions is called.
+#[cfg(unix)]
+#[test]
+fn an_older_cudnn_is_told_without_a_call() {
+    let cases = few();
+    let Some(fake) = Fake::new(&plan(cases.iter().map(|case| (case, 4096)))) else { return };
+    std::fs::rename(fake.folder.path("libcudnn.so.9"), fake.folder.path("libcudnn.so.8")).unwrap();
+    std::os::unix::fs::symlink("libcudnn.so.8", fake.folder.path("libcudnn.so")).unwrap();
+    PARTS.iter().for_each(|part| std::fs::remove_file(fake.folder.path(part)).unwrap());
+    let (_, _, said) = run(&fake, "", "");
+    assert!(said.contains("libcudnn.so is of version 8, and 9 is needed; install"), "{said}");
+}
+
+/// The calls that a library refuses are listed with their reasons, the workspace that they ask for, and their
+/// launches.
+#[test]
+fn refused_calls_are_listed() {
+    let gradient = convolutions(DType::F32).swap_remove(4 * 4 + 3);
+    let Some(fake) = Fake::new(&plan([(&gradient, 0)])) else { return };
+    let output = fake.memrun("model.plan --device cuda --json", "");
+    let object: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let refused = &object["refused"][0];
+    assert_eq!(
+        (refused["op"].as_str(), refused["library"].as_str()),
+        (Some("conv_grad_weight"), Some("cuDNN"))
+    );
+    assert!(refused["workspace_asked_bytes"].as_u64() > refused["workspace_allowed_bytes"].as_u64());
+    assert_eq!((refused["launches"].as_u64(), object["refused"].as_array().unwrap().len()), (Some(1), 1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("cuDNN does not compute 1 of 1 convolutions, 1 of 1 launches a step: too little work")
+            && said.contains("conv_grad_weight asks for 320 B and has 128 B"),
+        "{said}"
+    );
+}
+
+/// Memory that a library lacks as it runs is told as such, with what gives it some.
+#[test]
+fn a_library_without_memory_is_told_as_memory() {
+    for (case, name) in [
+        (bias_grad_case(), "cublasLtMatmul"),
+        (convolutions(DType::F32).remove(1), "cudnnConvolutionForward"),
+    ] {
+        let room = memc_cuda::allowance(&case.0, &case.1);
+        let Some(fake) = Fake::new(&plan([(&case, room)])) else { return };
+        let told = format!("the GPU's memory is full ({name} failed: ");
+        fake.fails("model.plan --device cuda", "full library", 5, &[&told, "smaller --gpu-mem", "reserve"]);
+    }
+}
+
+/// A kernel that crashed is what is told, also where the next command is a library's.
+#[test]
+fn a_crash_is_told_before_a_failing_library() {
+    let Some(fake) = Fake::new(CLASSIFIER) else { return };
+    let run = "model.plan --device cuda --steps 9 --no-graph";
+    let output = fake.command(run, "crash").env("FAKE_LIBRARY", "").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(8));
+    assert!(said.contains("a kernel failed") && !said.contains("--no-libraries"), "{said}");
 }
 
 /// A planned run equals an unplanned one on the same device bit for bit, with TF32 and without libraries too.

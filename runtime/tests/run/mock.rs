@@ -25,7 +25,8 @@ use std::sync::{Arc, mpsc};
 
 pub(crate) use compiler::has_compiler;
 use memc_gpu::{
-    Driver, Function, GpuError, LibraryCall, LibraryOp, Region, Sizes, Space, Stream, Word, check_region,
+    Answer, Driver, Function, GpuError, LibraryCall, LibraryOp, Region, Sizes, Space, Stream, Word,
+    check_region,
 };
 use program::Program;
 use worker::{Board, Worker, worker};
@@ -77,7 +78,8 @@ pub(crate) struct Mock {
     marks: clock::Marks,
     arenas: [Arc<Bytes>; 2],
     reports: Arc<Bytes>,
-    program: Option<Arc<Program>>,
+    /// Programs, and numbers of kernels in them.
+    kernels: Vec<(Arc<Program>, usize)>,
     functions: BTreeMap<String, usize>,
     calls: Vec<(LibraryCall, usize)>,
     launches: usize,
@@ -100,7 +102,7 @@ impl Mock {
             marks: clock::Marks::default(),
             arenas: [empty(), empty()],
             reports: empty(),
-            program: None,
+            kernels: Vec::new(),
             functions: BTreeMap::new(),
             calls: Vec::new(),
             launches: 0,
@@ -152,10 +154,14 @@ impl Driver for Mock {
         "mock".to_owned()
     }
 
-    fn build(&mut self, text: &str) -> Result<(), GpuError> {
-        let program = Program::build(text);
-        self.functions = program.names.iter().cloned().zip(0..).collect();
-        self.program = Some(Arc::new(program));
+    fn build(&mut self, texts: &[String]) -> Result<(), GpuError> {
+        for text in texts {
+            let program = Arc::new(Program::build(text));
+            for (number, name) in program.names.iter().enumerate() {
+                self.functions.insert(name.clone(), self.kernels.len());
+                self.kernels.push((program.clone(), number));
+            }
+        }
         Ok(())
     }
 
@@ -176,9 +182,9 @@ impl Driver for Mock {
             Some(capture) => capture.launches += 1,
             None => self.launches += 1,
         }
-        let program = self.program.clone().unwrap();
+        let (program, number) = self.kernels[f.0].clone();
         let (device, reports) = (self.arena(Space::Dev), self.reports.clone());
-        assert_eq!((program.arity)(f.0 as u64), words.len() as u64, "{}", program.names[f.0]);
+        assert_eq!((program.arity)(number as u64), words.len() as u64, "{}", program.names[number]);
         let words: Vec<u64> = words
             .iter()
             .map(|word| match *word {
@@ -189,16 +195,16 @@ impl Driver for Mock {
             .collect();
         self.issue(Stream::Compute, move || {
             let _used = (&device, &reports);
-            program.run(f.0, grid, block, &words);
+            program.run(number, grid, block, &words);
         })
     }
 
-    fn plan_library(&mut self, call: &LibraryCall, workspace: usize) -> Result<Option<LibraryOp>, GpuError> {
+    fn plan_library(&mut self, call: &LibraryCall, workspace: usize) -> Result<Answer, GpuError> {
         if !self.behaviour.has_libraries {
-            return Ok(None);
+            return Ok(Answer::NotAsked);
         }
         self.calls.push((*call, workspace));
-        Ok(Some(LibraryOp(self.calls.len() - 1)))
+        Ok(Answer::Taken(LibraryOp(self.calls.len() - 1)))
     }
 
     fn call(&mut self, op: LibraryOp, places: &[Region], workspace: Region) -> Result<(), GpuError> {

@@ -66,6 +66,10 @@ fn the_fastest_ways_are_kept_and_run() {
         assert_eq!(is_other, kernel["ns"].as_u64() < kernel["default_ns"].as_u64(), "{kernel}");
         assert_eq!(kernel["launches"], 1);
         let (algorithms, expected) = match (is_product, op.contains(" conv_grad_")) {
+            // Of the one that a library may compute as a whole or in part, those of both forms.
+            (true, _) if op.contains("matmul_bias_grad(f32[7,5], f32[7,6])") => {
+                (6, is_other && kernel["is_apart"] == false)
+            }
             (true, _) => (3, is_other && kernel["workspace_bytes"] == 0),
             (_, true) => (2, is_other && algorithm == "convolution 1 math 3"),
             // One per cent is not worth it.
@@ -97,6 +101,25 @@ fn the_fastest_ways_are_kept_and_run() {
     assert!(got != before);
     let (again, _, said) = libraries::run(&fake, "--check-memory --steps 3", "");
     assert_eq!((said.as_str(), got), ("", again));
+}
+
+/// Of a product with the sum of an operand both forms are measured, one call for both or a call and a kernel,
+/// and the faster one is kept and run.
+#[test]
+fn the_faster_form_of_a_product_with_a_sum_is_kept() {
+    let case = libraries::bias_grad_case();
+    let room = memc_cuda::allowance(&case.0, &case.1);
+    let Some(fake) = Fake::new(&plan([(&case, room)])) else { return };
+    let sums = |calls: &[String]| calls.iter().filter(|call| call.contains("epilogue=512")).count();
+    for (failure, count) in [("", 1), ("slow sums", 0)] {
+        let object: Value = serde_json::from_str(&fake.succeeds(&format!("{TUNE} --json"), failure)).unwrap();
+        assert_eq!(object["kernels"][0]["is_apart"], count == 0, "{object}");
+        let (_, calls, said) = run(&fake, "", failure);
+        assert_eq!((calls.len(), sums(&calls), said.as_str()), (1, count, ""), "{calls:#?}");
+        assert!(calls[0].contains("scheme=0 compute=68 workspace=0 tile=1 "), "{calls:#?}");
+        let (again, _, _) = libraries::run(&fake, "--check-memory --steps 3", failure);
+        assert_eq!(run(&fake, "", failure).0, again);
+    }
 }
 
 /// Where sums may have any order, algorithms without one are measured too, and with other rounding those of

@@ -348,7 +348,9 @@ fn tuned(line: &mut Line<'_, '_>) -> Result<TunedKernel, PlanError> {
     line.keyword("ns")?;
     let ns = line.number("a time")?;
     line.keyword("default")?;
-    Ok(TunedKernel { kernel, algorithm, workspace_bytes, ns, default_ns: line.number("a time")? })
+    let default_ns = line.number("a time")?;
+    let is_apart = line.take("apart");
+    Ok(TunedKernel { kernel, algorithm, workspace_bytes, ns, default_ns, is_apart })
 }
 
 fn command(line: &mut Line<'_, '_>) -> Result<(Queue, Action), PlanError> {

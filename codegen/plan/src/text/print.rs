@@ -205,10 +205,11 @@ impl fmt::Display for TunedAlgorithm {
     }
 }
 
-/// `algorithm workspace bytes ns time default time`, as in the text form.
+/// `algorithm workspace bytes ns time default time`, as in the text form, and `apart` where it is.
 impl fmt::Display for TunedKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TunedKernel { algorithm, workspace_bytes, ns, default_ns, .. } = self;
-        write!(f, "{algorithm} workspace {workspace_bytes} ns {ns} default {default_ns}")
+        let TunedKernel { algorithm, workspace_bytes, ns, default_ns, is_apart, .. } = self;
+        write!(f, "{algorithm} workspace {workspace_bytes} ns {ns} default {default_ns}")?;
+        f.write_str(if *is_apart { " apart" } else { "" })
     }
 }

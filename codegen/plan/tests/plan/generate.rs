@@ -142,6 +142,7 @@ fn tuned(u: &mut Unstructured<'_>) -> Result<TunedKernel> {
         workspace_bytes: u.arbitrary()?,
         ns: u.arbitrary()?,
         default_ns: u.arbitrary()?,
+        is_apart: u.arbitrary()?,
     })
 }
 

@@ -39,7 +39,14 @@ fn tuning() -> Tuning {
         libraries: vec![("cuBLASLt".to_owned(), "13.1.0".to_owned())],
         rounding: "exact".to_owned(),
         allow_nondeterminism: false,
-        kernels: vec![TunedKernel { kernel: 1, algorithm, workspace_bytes: 256, ns: 20, default_ns: 30 }],
+        kernels: vec![TunedKernel {
+            kernel: 1,
+            algorithm,
+            workspace_bytes: 256,
+            ns: 20,
+            default_ns: 30,
+            is_apart: false,
+        }],
     }
 }
 

@@ -1,7 +1,7 @@
 //! Algorithms of the mock's libraries: three for every call, which compute the same.
 
 use memc_gpu::{
-    Arch, Candidate, Component, Driver, GpuError, LibraryAlgorithm, LibraryAlgorithms, LibraryCall,
+    Answer, Arch, Candidate, Component, Driver, GpuError, LibraryAlgorithm, LibraryAlgorithms, LibraryCall,
     LibraryOp, LibraryOptions, Setting,
 };
 
@@ -32,7 +32,10 @@ impl LibraryAlgorithms for Mock {
         if !(0..ALGORITHMS).any(|number| algorithm(call, number) == *kept) {
             return Ok(None);
         }
-        self.plan_library(call, workspace)
+        match self.plan_library(call, workspace)? {
+            Answer::Taken(op) => Ok(Some(op)),
+            _ => Ok(None),
+        }
     }
 
     fn setting(&self) -> Setting {

@@ -31,7 +31,7 @@ impl Clock for Mock {
     }
 
     fn facts(&self) -> Result<Facts, GpuError> {
-        let loaded = if self.program.is_some() { self.behaviour.loads } else { 0 };
+        let loaded = if self.kernels.is_empty() { 0 } else { self.behaviour.loads };
         let free_bytes = (1 << 24) - self.arenas[Space::Dev as usize].len as u64 - loaded;
         let name = "Mock GPU".to_owned();
         Ok(Facts { name, processors: 8, free_bytes, total_bytes: 1 << 28, context_bytes: None })

@@ -1,0 +1,83 @@
+//! The program of a device: texts that are compiled, or were before, and loaded one by one.
+
+use std::ffi::CString;
+use std::ptr::null_mut;
+
+use cudarc::driver::sys::{self, CUresult};
+
+use crate::api::done;
+use crate::cache::Cache;
+use crate::{Arch, Component, GpuError, Libraries, Nvrtc};
+
+/// Modules that are loaded.
+#[derive(Debug, Default)]
+pub(super) struct Modules(Vec<sys::CUmodule>);
+
+impl Modules {
+    /// Compiles what the user's cache does not have, and loads all.
+    pub(super) fn build(&mut self, texts: &[String], arch: Arch) -> Result<(), GpuError> {
+        let nvrtc = Nvrtc::find()?;
+        let target = nvrtc.target(arch)?;
+        let (options, cache) = (nvrtc.options(target), Cache::of_user());
+        for text in texts {
+            let image = match cache.as_ref().and_then(|cache| cache.get(text, &options)) {
+                Some(image) => image,
+                None => {
+                    let image = nvrtc.compile(text, target)?;
+                    // Without a cache the next run compiles again, and computes the same.
+                    let _ = cache.as_ref().map(|cache| cache.put(text, &options, &image));
+                    image
+                }
+            };
+            self.load(&image, &nvrtc)?;
+        }
+        Ok(())
+    }
+
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    fn load(&mut self, image: &[u8], nvrtc: &Nvrtc) -> Result<(), GpuError> {
+        let mut module = null_mut();
+        // SAFETY: the image is machine code or text from the compiler, whole by its hash where it comes from
+        // the cache.
+        let result = unsafe { sys::cuModuleLoadData(&mut module, image.as_ptr().cast()) };
+        done("cuModuleLoadData", result).map_err(|error| match error {
+            GpuError::Call { .. } => {
+                let driver = Libraries::get().require(Component::Driver).ok();
+                let supports = driver.and_then(|driver| driver.version.clone()).unwrap_or_default();
+                GpuError::Refused { compiler: nvrtc.version(), supports, error: error.words() }
+            }
+            other => other,
+        })?;
+        self.0.push(module);
+        Ok(())
+    }
+
+    /// A kernel by name.
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    pub(super) fn function(&self, name: &str) -> Result<sys::CUfunction, GpuError> {
+        let unknown =
+            || GpuError::Call { function: "cuModuleGetFunction", error: format!("no kernel {name}") };
+        let text = CString::new(name).map_err(|_| unknown())?;
+        for module in &self.0 {
+            let mut function = null_mut();
+            // SAFETY: the module is loaded; a handle to write and a terminated text.
+            match unsafe { sys::cuModuleGetFunction(&mut function, *module, text.as_ptr()) } {
+                CUresult::CUDA_ERROR_NOT_FOUND => {}
+                result => {
+                    done("cuModuleGetFunction", result)?;
+                    return Ok(function);
+                }
+            }
+        }
+        Err(unknown())
+    }
+
+    /// Unloads all; nothing may be running.
+    #[allow(unsafe_code, reason = "the driver is a C library")]
+    pub(super) fn unload(&mut self) {
+        for module in self.0.drain(..) {
+            // SAFETY: loaded, and unloaded once. An error has nobody to go to.
+            unsafe { sys::cuModuleUnload(module) };
+        }
+    }
+}
