@@ -26,6 +26,8 @@ use crate::Error;
 #[derive(Debug)]
 pub struct Program {
     pub(crate) dev_bytes: usize,
+    /// Name of the profile that the plan was made with.
+    pub(crate) profile: String,
     /// Device memory that the plan was compiled for.
     pub(crate) budget_bytes: u64,
     /// Part of it that the plan sets aside for the driver, kernels and libraries.

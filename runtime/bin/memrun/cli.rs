@@ -35,7 +35,7 @@ Examples:
   memrun model.plan --synthetic --steps 5 --trace step.json
                                         timeline of the last step, for Perfetto
   memrun profile model.plan -o cpu.json kernel times, for memc --device cpu.json
-  memrun profile model.plan --device cuda -o h200.json
+  memrun profile model.plan --device cuda --keep        for memc on this machine
   memrun tune model.plan --device cuda  fastest algorithms of a GPU's libraries, kept in the plan
   memrun devices                        CPU, GPUs, CUDA's libraries
 
@@ -191,8 +191,12 @@ pub(crate) struct Profile {
     #[arg(value_name = "model.plan")]
     pub(crate) plan: PathBuf,
     /// The profile to write
-    #[arg(short, long, value_name = "FILE.json")]
-    pub(crate) output: PathBuf,
+    #[arg(short, long, value_name = "FILE.json", required_unless_present = "keep")]
+    pub(crate) output: Option<PathBuf>,
+    /// Keep the profile where memc looks for that of this machine's GPU: memc/profiles in XDG_DATA_HOME, or
+    /// in ~/.local/share
+    #[arg(long)]
+    pub(crate) keep: bool,
     /// Device to measure: cpu, cuda, or cuda:N for the GPU with a number of `memrun devices`
     #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = device)]
     device: DeviceName,
@@ -291,7 +295,7 @@ pub(crate) struct Devices {
 impl Profile {
     /// Refuses a profile in the place of what is read.
     pub(crate) fn check_files(&self) -> Result<(), Error> {
-        no_clash(paths(&self.inputs).chain([self.plan.as_path()]), [self.output.as_path()])
+        no_clash(paths(&self.inputs).chain([self.plan.as_path()]), self.output.as_deref())
     }
 
     /// The measurement that the command line asks for.

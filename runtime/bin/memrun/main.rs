@@ -10,7 +10,7 @@ mod terminal;
 mod tune;
 mod usage;
 
-use std::{io::Write, process::ExitCode, sync::Arc};
+use std::{io::Write, path::Path, process::ExitCode, sync::Arc};
 
 use memc_plan::PlanFile;
 use memc_runtime::{Error, INTERRUPTED, Stages, profile, run};
@@ -112,10 +112,28 @@ fn measure(args: &cli::Profile, line: &Line) -> Result<u8, Error> {
     line.stage("reading the plan");
     let file = PlanFile::open(&args.plan).map_err(|error| Error::opening(&args.plan, error))?;
     let measured = profile(&file, &args.options(stages(line)))?;
-    let failed = |error| Error::io(&args.output, error);
-    let mut to = Replace::begin(&args.output).map_err(failed)?;
-    to.file().write_all(format!("{:#}\n", measured.to_json()).as_bytes()).map_err(failed)?;
-    to.finish().map_err(failed)?;
+    let text = format!("{:#}\n", measured.to_json());
+    let mut written = args.output.clone();
+    if args.keep {
+        let kept = memc_support::kept_profile(&measured.name);
+        let path = kept.ok_or_else(|| Error::Usage("--keep needs a HOME or XDG_DATA_HOME".into()))?;
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(|error| Error::io(folder, error))?;
+        }
+        write_whole(&path, &text)?;
+        written.get_or_insert(path);
+    }
+    if let Some(path) = &args.output {
+        write_whole(path, &text)?;
+    }
     line.close();
-    Ok(report::measured(args.json, &args.output, &measured))
+    Ok(report::measured(args.json, &written.unwrap_or_default(), &measured))
+}
+
+/// Writes a file as a whole or not at all.
+fn write_whole(path: &Path, text: &str) -> Result<(), Error> {
+    let failed = |error| Error::io(path, error);
+    let mut to = Replace::begin(path).map_err(failed)?;
+    to.file().write_all(text.as_bytes()).map_err(failed)?;
+    to.finish().map_err(failed)
 }

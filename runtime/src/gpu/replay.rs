@@ -99,6 +99,21 @@ pub(super) struct Replay<D> {
 const UNSPLIT: &str = "the plan's step has host commands between those of the device, and is issued command \
     by command instead of as one graph; memc writes no such plans";
 
+/// Note that a plan was made with the profile of another device than the GPU `gpu`; none where the plan does
+/// not say.
+fn made_for_another(profile: &str, gpu: &str) -> Option<String> {
+    let own = memc_support::profile_name(gpu);
+    let is_own = profile.is_empty() || profile == own || memc_support::builtin_profile(gpu) == Some(profile);
+    let text = || {
+        format!(
+            "the plan was made for the profile `{profile}`, and this is {gpu}: its steps take other times \
+             than planned, and its scratch memory may be too small for the libraries; compile it here, or with \
+             --device {own}.json from `memrun profile`"
+        )
+    };
+    (!is_own).then(text)
+}
+
 impl<D: Graphs + Clock + LibraryAlgorithms> Replay<D> {
     /// Asks libraries for the program's kernels, compiles the others and reserves its memory.
     pub(super) fn open(
@@ -138,6 +153,7 @@ impl<D: Graphs + Clock> Replay<D> {
             .map_err(|error| memory::refused(error, &program))?;
         reports.clear(&mut driver);
         let mut notes: Vec<String> = by_library.notes.iter().cloned().collect();
+        notes.extend(made_for_another(&program.profile, &driver.facts()?.name));
         notes.extend((split.is_none() && !options.no_graph).then(|| UNSPLIT.to_owned()));
         if !driver.is_page_locked() {
             notes.push(memory::pageable(&mut driver, &program)?);
@@ -375,5 +391,22 @@ impl<D: Graphs + Clock> Executor for Replay<D> {
 
     fn refused(&self) -> &[RefusedCall] {
         &self.refused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::made_for_another;
+
+    #[test]
+    fn plans_of_other_devices_are_told() {
+        let h100 = "NVIDIA H100 80GB HBM3";
+        assert_eq!(made_for_another("h100", h100), None);
+        assert_eq!(made_for_another("nvidia-h100-80gb-hbm3", h100), None);
+        assert_eq!(made_for_another("", h100), None);
+        for profile in ["cpu", "a100-80g", "nvidia-l4"] {
+            let note = made_for_another(profile, h100).unwrap_or_default();
+            assert!(note.contains(profile) && note.contains(h100), "{note}");
+        }
     }
 }

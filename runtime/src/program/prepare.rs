@@ -56,6 +56,7 @@ pub(super) fn prepare(plan: &Plan) -> Result<Program, Error> {
 
     let mut program = Program {
         dev_bytes,
+        profile: plan.meta.profile.clone(),
         budget_bytes: plan.meta.budget_bytes,
         reserve_bytes: plan.meta.reserve_bytes,
         host_bytes,

@@ -107,3 +107,20 @@ fn the_command_writes_a_profile() {
     assert_eq!(memrun(&["profile", "cpu.json", "-o", "x.json"]).status.code(), Some(7));
     assert_eq!(memrun(&["profile", "model.plan"]).status.code(), Some(2));
 }
+
+/// A profile is kept where memc looks for that of the device.
+#[test]
+fn a_profile_is_kept_for_the_machine() {
+    let folder = Folder::of(CLASSIFIER);
+    let done = std::process::Command::new(env!("CARGO_BIN_EXE_memrun"))
+        .current_dir(folder.path(""))
+        .env("XDG_DATA_HOME", folder.path("data"))
+        .args(["profile", "model.plan", "--keep", "--steps", "1", "--threads", "1"])
+        .output()
+        .expect("memrun starts");
+    let text = String::from_utf8_lossy(&done.stdout);
+    assert_eq!(done.status.code(), Some(0), "{}", String::from_utf8_lossy(&done.stderr));
+    assert!(text.contains("data/memc/profiles/cpu-1-threads.json"), "{text}");
+    let kept = std::fs::read_to_string(folder.path("data/memc/profiles/cpu-1-threads.json"));
+    assert!(kept.expect("the profile is there").contains("memc-profile/1"));
+}
