@@ -107,8 +107,8 @@ fn made_for_another(profile: &str, gpu: &str) -> Option<String> {
     let text = || {
         format!(
             "the plan was made for the profile `{profile}`, and this is {gpu}: its steps take other times \
-             than planned, and its scratch memory may be too small for the libraries; compile it here, or with \
-             --device {own}.json from `memrun profile`"
+             than planned, and its scratch memory may be too small for the libraries; compile it here, or \
+             with --device {own}.json from `memrun profile`"
         )
     };
     (!is_own).then(text)
