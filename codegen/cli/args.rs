@@ -65,7 +65,7 @@ Examples:
     #[command(after_help = "\
 Examples:
   memc plan problem.json --gpu-mem 40G --planner swapadvisor
-  memc plan models/cnn_bn/training_model.onnx --gpu-mem 250K --json")]
+  memc plan models/cnn_bn/training_model.onnx --device cpu --gpu-mem 250K --json")]
     Plan(Plan),
     /// Plan a problem or a model with every planner, and tell what each costs
     #[command(after_help = "\
@@ -74,13 +74,15 @@ the comparison; the exit code is 4 when none finds one.
 
 Examples:
   memc compare problem.json --gpu-mem 40G --effort 1
-  memc compare models/cnn_bn/training_model.onnx --gpu-mem 300K --planners memc,swapadvisor,vdnn-all")]
+  memc compare models/cnn_bn/training_model.onnx --device cpu --gpu-mem 300K \\
+    --planners memc,swapadvisor,vdnn-all")]
     Compare(Compare),
     /// Plan a problem or a model for a range of budgets: what does memory buy?
     #[command(after_help = "\
 Examples:
   memc sweep problem.json --gpu-mem 20G:80G:10G
-  memc sweep models/cnn_bn/training_model.onnx --gpu-mem 230K:470K:40K --planner swapadvisor --json")]
+  memc sweep models/cnn_bn/training_model.onnx --device cpu --gpu-mem 230K:470K:40K \\
+    --planner swapadvisor --json")]
     Sweep(Sweep),
     /// Find the largest batch, or other symbolic dimension, whose step fits a budget, unplanned and planned
     #[command(after_help = "\
@@ -99,7 +101,7 @@ is away, and how much that is; `hidden` is the part of the copies that no kernel
 op that waits is marked `(recomputed)`.
 
 Examples:
-  memc explain models/cnn_bn/training_model.onnx --gpu-mem 300K
+  memc explain models/cnn_bn/training_model.onnx --device cpu --gpu-mem 300K
   memc explain problem.json --gpu-mem 40G --tensor '*weight*' --top 50
   memc plan problem.json --gpu-mem 40G --decisions best.txt
   memc explain problem.json --gpu-mem 40G --apply best.txt --json")]

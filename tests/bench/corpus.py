@@ -87,7 +87,7 @@ def row_of(path, folder, execute):
     row["estimate_s"] = round(wall, 3)
     budget = max(need["peak_bytes"] * 6 // 10, need["smallest_feasible_bytes"])
     plan = folder / "m.plan"
-    run, wall = tool("memc", "compile", path, *args, "--gpu-mem", f"{budget}B", "-o", plan, "--json")
+    run, wall = tool("memc", "compile", path, *args, "--device", "cpu", "--gpu-mem", f"{budget}B", "-o", plan, "--json")
     if run.returncode:
         return failure(row, "compile", run)
     out = json.loads(run.stdout)

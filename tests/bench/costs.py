@@ -77,7 +77,7 @@ def cpu(folder):
     steps, profiles = {}, {}
     for name, model, options, samples in MEASURED:
         plan, profiles[name] = folder / f"{name}.plan", folder / f"{name}.json"
-        run("memc", "compile", ROOT / "models" / model, *options, "-o", plan)
+        run("memc", "compile", ROOT / "models" / model, "--device", "cpu", *options, "-o", plan)
         run("memrun", "profile", plan, "-o", profiles[name], "--steps", samples)
         times = json.loads(run("memrun", plan, "--synthetic", "--steps", samples + 1, "--json", "--no-progress"))["step_ns"][1:]
         steps[name] = sorted(times)[len(times) // 2]

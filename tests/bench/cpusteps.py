@@ -95,7 +95,7 @@ def prepared(torch, memc, model, x, labels, optimizer, loss, folder):
         torch.onnx.export(model, (x,), str(folder / "model.onnx"), input_names=["x"], output_names=["out"],
                           dynamo=False, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False)
     model.load_state_dict(state)
-    command(memc, "compile", folder / "model.onnx", "--loss", loss, "--optimizer", optimizer,
+    command(memc, "compile", folder / "model.onnx", "--device", "cpu", "--loss", loss, "--optimizer", optimizer,
             "--parameters", folder / "parameters.txt", "-o", plan)
     return plan
 

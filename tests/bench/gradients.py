@@ -147,7 +147,7 @@ def row_of(model, budgets, verify, smooth, folder):
     states, first, runs = None, None, []
     for share in budgets:
         budget = max(need["peak_bytes"] * share // 100, need["smallest_feasible_bytes"])
-        done = tool("memc", "compile", *args, "--gpu-mem", f"{budget}B", "-o", plan, "--json")
+        done = tool("memc", "compile", *args, "--device", "cpu", "--gpu-mem", f"{budget}B", "-o", plan, "--json")
         if states is None:
             listed = tool("memc", "dump", plan, "--json")
             random = np.random.default_rng(7)

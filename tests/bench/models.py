@@ -140,10 +140,10 @@ def said(result):
 def compiled(bin_folder, model, loss, rate, plan, flags):
     """The result of the first compile that has a plan: at 60 % of the peak, or at the smallest budget."""
     args = [model, "--effort", "0", "--loss", loss, "--optimizer", f"sgd:lr={rate}", "-o", plan, *flags]
-    first = run(bin_folder, "memc", "compile", *args, "--gpu-mem", "peak*60%")
+    first = run(bin_folder, "memc", "compile", *args, "--device", "cpu", "--gpu-mem", "peak*60%")
     least = re.search(r"--gpu-mem (\d+B)", first.stderr)
     if first.returncode == 4 and least:
-        return run(bin_folder, "memc", "compile", *args, "--gpu-mem", least[1])
+        return run(bin_folder, "memc", "compile", *args, "--device", "cpu", "--gpu-mem", least[1])
     return first
 
 

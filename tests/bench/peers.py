@@ -52,7 +52,7 @@ def compile_times(folder):
         for share, budget in (("100%", peak), ("75%", peak * 3 // 4), ("50%", peak // 2), ("smallest", smallest)):
             budget = max(budget, smallest)
             start = time.perf_counter()
-            out = command(BIN / "memc", "compile", path, "--gpu-mem", f"{budget}B", "-o", folder / "m.plan", "--json")
+            out = command(BIN / "memc", "compile", path, "--device", "cpu", "--gpu-mem", f"{budget}B", "-o", folder / "m.plan", "--json")
             wall = time.perf_counter() - start
             rows.append({
                 "model": model, "budget": share, "gpu_mem_bytes": budget, "arena_bytes": out["arena_bytes"],
@@ -101,7 +101,7 @@ def step_times(folder, threads, steps, rounds):
         row = {"model": model, "threads": threads}
         for share, budget in (("unplanned", need["peak_bytes"]), ("half", need["peak_bytes"] // 2)):
             budget = max(budget, need["smallest_feasible_bytes"])
-            command(BIN / "memc", "compile", path, "--gpu-mem", f"{budget}B", "-o", folder / "m.plan", "--json")
+            command(BIN / "memc", "compile", path, "--device", "cpu", "--gpu-mem", f"{budget}B", "-o", folder / "m.plan", "--json")
             ours, theirs = [], []
             for _ in range(rounds):
                 ours.append(memrun_step(folder / "m.plan", folder, threads, lr, steps))

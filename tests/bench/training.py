@@ -107,9 +107,9 @@ def run(args, name, *words):
 def compiled(args, script, share, plan):
     """Compiles at a share of the peak, or at the smallest budget; returns memc's JSON."""
     words = ["model.onnx", *script.COMPILE, "--parameters", "parameters.txt", "--json", "-o", plan]
-    out = run(args, "memc", "compile", *words, "--gpu-mem", f"peak*{share}%")
+    out = run(args, "memc", "compile", *words, "--device", "cpu", "--gpu-mem", f"peak*{share}%")
     if out.returncode == 4:
-        out = run(args, "memc", "compile", *words, "--gpu-mem", re.search(r"--gpu-mem (\d+B)", out.stdout + out.stderr)[1])
+        out = run(args, "memc", "compile", *words, "--device", "cpu", "--gpu-mem", re.search(r"--gpu-mem (\d+B)", out.stdout + out.stderr)[1])
     assert out.returncode == 0, out.stdout + out.stderr
     return json.loads(out.stdout)
 
@@ -117,7 +117,7 @@ def compiled(args, script, share, plan):
 def evaluated(args, script, held, steps):
     """Compiles the evaluation and writes its data; returns memrun's words for three evaluations within a run."""
     import numpy
-    out = run(args, "memc", "compile", "model.onnx", *script.COMPILE, "--parameters", "parameters.txt", "--evaluation",
+    out = run(args, "memc", "compile", "model.onnx", "--device", "cpu", *script.COMPILE, "--parameters", "parameters.txt", "--evaluation",
               "-o", "held.plan")
     assert out.returncode == 0, out.stdout + out.stderr
     words = ["--eval", "held.plan", "--eval-every", steps // 3]

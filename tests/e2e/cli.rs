@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::signal::interrupt;
-use crate::support::{json, memc, memc_fails, memc_ok, number, root};
+use crate::support::{json, memc, memc_command, memc_fails, memc_ok, number, root};
 
 const MODEL: &str = "models/cnn_bn/training_model.onnx";
 
@@ -68,13 +68,8 @@ fn the_same_input_gives_the_same_bytes_at_any_thread_count() {
             .map(|threads| {
                 let plan = folder.path().join(format!("{threads}.plan"));
                 let args = ["compile", model, "--gpu-mem", "400K", "-o"];
-                let run = Command::new(env!("CARGO_BIN_EXE_memc"))
-                    .current_dir(root())
-                    .env("RAYON_NUM_THREADS", threads)
-                    .args(args)
-                    .arg(&plan)
-                    .output()
-                    .unwrap();
+                let run =
+                    memc_command().env("RAYON_NUM_THREADS", threads).args(args).arg(&plan).output().unwrap();
                 assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
                 std::fs::read(&plan).unwrap()
             })

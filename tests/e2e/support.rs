@@ -13,9 +13,16 @@ pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
+/// `memc` in the repository, on a machine without a GPU: the default device is the cpu.
+pub(crate) fn memc_command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memc"));
+    command.current_dir(root()).env("CUDA_VISIBLE_DEVICES", "");
+    command
+}
+
 /// Runs `memc` in the repository.
 pub(crate) fn memc(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_memc")).current_dir(root()).args(args).output().unwrap()
+    memc_command().args(args).output().unwrap()
 }
 
 /// Runs `memc` and requires success; its standard output.

@@ -1,7 +1,7 @@
 //! `memc max-batch`, what an interrupt leaves of a search, and how states on both sides are told.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use crate::planning::{LINK, chain};
@@ -78,8 +78,8 @@ fn max_batch_says_what_is_wrong_with_the_model_the_dimension_or_the_budget() {
 /// Starts a search that goes on for long, interrupts it after a while, and returns its exit code and what it
 /// wrote.
 fn interrupted(args: &[&str], after: Duration) -> (Option<i32>, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_memc"));
-    command.current_dir(crate::support::root()).args(args);
+    let mut command = crate::support::memc_command();
+    command.args(args);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(after);
     assert!(interrupt(child.id()));
@@ -128,8 +128,8 @@ fn an_interrupt_keeps_the_best_plan_found_so_far() {
 fn a_second_interrupt_ends_the_search_at_once() {
     let to = tempfile::tempdir().unwrap();
     let plan = to.path().join("a.plan");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_memc"));
-    command.current_dir(crate::support::root()).args(["compile", "models/cnn_bn/training_model.onnx"]);
+    let mut command = crate::support::memc_command();
+    command.args(["compile", "models/cnn_bn/training_model.onnx"]);
     command.args(["--gpu-mem", "222K", "--effort", "5", "-o"]).arg(&plan);
     let mut after = Duration::from_millis(50);
     let mut ended = 0;
