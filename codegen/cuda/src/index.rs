@@ -60,15 +60,16 @@ fn gather_grad(call: &Call, axis: i64) -> Option<Lowering> {
     }
     let extents = [outer, extent, inner];
     let count = indices.numel();
-    Some(if count <= FEW || extent <= FEW_ROWS || count >= 1 << 31 || extent >= 1 << 31 {
+    let looks = count.saturating_mul(extent);
+    Some(if looks <= FEW || extent <= FEW_ROWS || count >= 1 << 31 || extent >= 1 << 31 {
         Lowering::of([gather_grad_rows([indices, dy], extents, (blocks(extent), None))])
     } else {
         gather_grad_sorted([indices, dy], extents)
     })
 }
 
-/// Indices of a gradient of gather that every row of the result looks through.
-const FEW: u64 = 1024;
+/// Most indices that all rows of the result of a gradient of gather look at together.
+const FEW: u64 = 1 << 18;
 /// Rows of the result that look through all indices.
 const FEW_ROWS: u64 = 64;
 /// Indices that name one row and are sorted: `SORTED` of the device's text.

@@ -79,15 +79,19 @@ fn reduce(x: &TensorType, y: &TensorType, axes: &[u64], kind: &str) -> Lowering 
     );
     let first = entry.launch("reduce", [blocks(units), parts as u32, 1], block, &body);
     let second = (parts > 1).then(|| {
-        let body = format!("reduce_parts<{rule}>(y, partial, i, results, count, parts);");
         Entry::new()
             .result(0, name(y.dtype), "y")
             .buffer(Arg::Workspace(0), &acc, "partial")
             .int("results", results)
             .int("count", count)
             .int("parts", parts)
-            .each("reduce_parts", results, &body)
+            .launch(
+                "reduce_parts",
+                [blocks(results), 1, 1],
+                32,
+                &format!("reduce_parts<{rule}>(y, partial, results, count, parts);"),
+            )
     });
     let workspace = if parts > 1 { results.saturating_mul(parts).saturating_mul(8) } else { 0 };
-    Lowering::of([Some(first), second.flatten()].into_iter().flatten()).with_workspace(workspace)
+    Lowering::of([Some(first), second].into_iter().flatten()).with_workspace(workspace)
 }

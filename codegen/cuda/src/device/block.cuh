@@ -46,7 +46,7 @@ template <class T> FN Four<T> four(const T* from) { return pack<4>(from); }
 constexpr u32 AHEAD = 4;
 // Loads ahead of packs of `w` elements, each with sums of its own: no more than registers allow.
 FN constexpr u32 ahead_of(u32 w) { return w > 4 ? 2 : AHEAD; }
-FN constexpr u32 places(u32 k) { return k > 0 ? k : AHEAD; }
+FN constexpr u32 places(u32 k, u32 n = AHEAD) { return k > 0 ? k : n; }
 
 template <u32 K, class F> FN void hold(i64 begin, i64 step, i64 end, const F& load) {
 #pragma unroll

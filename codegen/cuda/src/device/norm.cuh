@@ -3,11 +3,13 @@
 // Mean and inverse standard deviation of one row, the same in all threads. The row is held.
 template <class T, u32 W, u32 K> FN void layer_norm_statistics(Row<T, W, K>& row, f32 epsilon, f32& m, f32& r) {
   Total sum = {}, squares = {};
+  // Distances from the first element are exactly zero in a row of equal ones.
+  f32 first = row.n > 0 ? up(row.from[0]) : 0.0f, pivot = is_finite(first) ? first : 0.0f;
   row.each([&](i64, u32 k) {
 #pragma unroll
-    for (u32 w = 0; w < W; ++w) add(sum, row.at(k, w));
+    for (u32 w = 0; w < W; ++w) add_difference(sum, row.at(k, w), pivot);
   });
-  real centre = value(block_fold<Sum>(sum)) / (real)row.n;
+  real centre = (real)pivot + value(block_fold<Sum>(sum)) / (real)row.n;
   row.each([&](i64, u32 k) {
 #pragma unroll
     for (u32 w = 0; w < W; ++w) add_square(squares, row.at(k, w), centre);
@@ -114,9 +116,11 @@ FN void layer_norm_affine_parts(const Total* partial, S* dscale, S* dbias, i64 i
 
 // A row of the gradient, of the input and the scale that belong to it.
 template <class T, class S, u32 W, u32 K> struct GradRow {
-  Row<T, W, K> dy, x;
+  // Packs of the input and of the scale are held beside those of the gradient.
+  static constexpr u32 N = ahead_of(W);
+  Row<T, W, K, N> dy, x;
   const S* from;
-  Pack<S, W> scale[places(K)];
+  Pack<S, W> scale[places(K, N)];
 
   FN_MEMBER void load(i64 p, u32 k) {
     dy.load(p, k);
@@ -127,7 +131,7 @@ template <class T, class S, u32 W, u32 K> struct GradRow {
     hold<K>(threadIdx.x, blockDim.x, dy.n / W, [&](i64 p, u32 k) { load(p, k); });
   }
   template <class U> FN_MEMBER void each(const U& use) {
-    sweep<K>(threadIdx.x, blockDim.x, dy.n / W, [&](i64 p, u32 k) { load(p, k); }, use);
+    sweep<K, N>(threadIdx.x, blockDim.x, dy.n / W, [&](i64 p, u32 k) { load(p, k); }, use);
   }
 
   // What is taken off the gradients: a shift, and a slope times the distance from the mean.

@@ -1,6 +1,7 @@
 // Reductions: what is folded, and loops over rows and columns.
 //
-// A fold is cut into parts where there are few results. The parts' values go to the workspace and are joined in order.
+// A fold is cut into parts where there are few results. The parts' values go to the workspace, and a warp joins those of a
+// result.
 
 template <class T> struct accumulator { typedef u64 type; };
 template <> struct accumulator<f32> { typedef Total type; };
@@ -123,11 +124,14 @@ FN void reduce_columns(const typename R::In* x, typename R::Out* y, typename R::
   }
 }
 
-// Joins the parts of every result in order.
+// Joins the parts of a result, by one warp.
 template <class R>
-FN void reduce_parts(typename R::Out* y, const typename R::Acc* partial, i64 result, i64 results, i64 count, i64 parts) {
-  typename R::Acc acc = R::start(), ahead[AHEAD];
-  sweep<0>(0, 1, parts, [&](i64 p, u32 k) { ahead[k] = partial[p * results + result]; },
-           [&](i64, u32 k) { acc = R::join(acc, ahead[k]); });
-  y[result] = R::finish(acc, count);
+FN void reduce_parts(typename R::Out* y, const typename R::Acc* partial, i64 results, i64 count, i64 parts) {
+  for (i64 result = blockIdx.x; result < results; result += gridDim.x) {
+    typename R::Acc acc = R::start(), ahead[AHEAD];
+    sweep<0>(threadIdx.x, blockDim.x, parts, [&](i64 p, u32 k) { ahead[k] = partial[p * results + result]; },
+             [&](i64, u32 k) { acc = R::join(acc, ahead[k]); });
+    acc = block_fold<R>(acc);
+    if (threadIdx.x == 0) y[result] = R::finish(acc, count);
+  }
 }

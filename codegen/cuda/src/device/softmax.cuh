@@ -31,10 +31,10 @@ struct Peak {
 };
 
 // A row of `n` elements, of which a thread has some.
-template <class T, u32 W, u32 K> struct Row {
+template <class T, u32 W, u32 K, u32 N = AHEAD> struct Row {
   const T* from;
   i64 n;
-  Pack<T, W> held[places(K)];
+  Pack<T, W> held[places(K, N)];
 
   FN_MEMBER f32 at(u32 k, u32 w) const { return up(held[k].of[w]); }
   FN_MEMBER void load(i64 p, u32 k) { held[k] = pack<W>(from + p * W); }
@@ -43,7 +43,7 @@ template <class T, u32 W, u32 K> struct Row {
   }
   // `use(p, k)` for each pack of the thread.
   template <class U> FN_MEMBER void each(const U& use) {
-    sweep<K>(threadIdx.x, blockDim.x, n / W, [&](i64 p, u32 k) { load(p, k); }, use);
+    sweep<K, N>(threadIdx.x, blockDim.x, n / W, [&](i64 p, u32 k) { load(p, k); }, use);
   }
   // Writes `f(i, x)` for each element `x` with its position in the row.
   template <class F> FN_MEMBER void put_each(T* to, const F& f) {

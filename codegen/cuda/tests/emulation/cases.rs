@@ -207,7 +207,7 @@ fn indices(r: &mut Random, all: &mut Vec<Sample>) {
     push(all, OpKind::GatherGrad { axis: 0, dim: rows as i64 }, vec![index, dy]);
     // Many indices: most rows are named by few of them, some by none, one by more than are sorted.
     for (dtype, width) in [(DType::F32, width), (DType::F32, 4 * rows), (DType::F16, 16)] {
-        let (rows, few, often) = (extent(r, 100, 400), extent(r, 800, 1500), extent(r, 280, 500));
+        let (rows, few, often) = (extent(r, 300, 400), extent(r, 900, 1500), extent(r, 280, 500));
         let count = few + often;
         let any = |r: &mut Random| r.below(2 * rows) as i64 - rows as i64;
         let index: Vec<i64> = (0..count).map(|j| if j % 3 == 0 { 7 } else { any(r) }).collect();

@@ -25,12 +25,15 @@ fn rows(dtype: DType, all: &mut Vec<Call>) {
     let scores = ty(dtype, &[16, 12, 384, 384]);
     all.push((OpKind::Softmax { axis: 3 }, vec![scores.clone()]));
     all.push((OpKind::SoftmaxGrad { axis: 3 }, vec![scores.clone(), scores.clone()]));
-    let (x, scale) = (ty(dtype, &[6144, 1024]), ty(DType::F32, &[1024]));
-    let op = OpKind::LayerNorm { axis: 1, epsilon: F32(1e-5) };
-    all.push((op, vec![x.clone(), scale.clone(), scale.clone()]));
-    let statistics = ty(DType::F32, &[6144, 1]);
-    let operands = vec![x.clone(), x.clone(), scale, statistics.clone(), statistics];
-    all.push((OpKind::LayerNormGrad { axis: 1 }, operands));
+    for n in [8192, 1024] {
+        let (x, scale) = (ty(dtype, &[6144, n]), ty(DType::F32, &[n]));
+        let op = OpKind::LayerNorm { axis: 1, epsilon: F32(1e-5) };
+        all.push((op, vec![x.clone(), scale.clone(), scale.clone()]));
+        let statistics = ty(DType::F32, &[6144, 1]);
+        let operands = vec![x.clone(), x, scale, statistics.clone(), statistics];
+        all.push((OpKind::LayerNormGrad { axis: 1 }, operands));
+    }
+    let x = ty(dtype, &[6144, 1024]);
     for axes in [vec![0], vec![1], vec![0, 1]] {
         all.push((OpKind::ReduceSum { axes, keepdims: false }, vec![x.clone()]));
     }
