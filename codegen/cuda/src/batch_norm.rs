@@ -6,7 +6,7 @@ use crate::Call;
 use crate::elementwise::expression;
 use crate::index_space::{channel, strides};
 use crate::kernel::{BLOCK, Entry, Launch, Lowering, blocks, float, name};
-use crate::map::{Body, Read, by_four, entry, index_space, map_reads, one_by_one};
+use crate::map::{self, Body, Read, entry, map_reads};
 use crate::norm::of_normalised;
 use crate::rows::ChannelForm;
 
@@ -152,12 +152,5 @@ fn grad_input(call: &Call, x: &TensorType, count: u64) -> Option<Launch> {
     let value = "x2 * x4 * (x0 - shift - (x1 - x3) * slope)".to_owned();
     let body = Body { lines, results: vec![value], ..Body::default() };
     let entry = entry(call, [&body]).workspace(0, "f32", "sums").int("count", count);
-    let (to, space) = ([("y0".to_owned(), call.results.first()?)], index_space(&x.shape, &reads));
-    if space.by_four() {
-        let (entry, text) = by_four(entry, &to, &body, &reads, &space, "o");
-        entry.each_four("batch_norm_grad", x.numel(), "", &text)
-    } else {
-        let (entry, text) = one_by_one(entry, &to, &body, &reads, &space, ["o", "i"]);
-        entry.each("batch_norm_grad", x.numel(), &text)
-    }
+    map::launch("batch_norm_grad", entry, &[("y0".to_owned(), call.results.first()?)], &body, &reads)
 }

@@ -72,7 +72,7 @@ fn gather_grad(call: &Call, axis: i64) -> Option<Lowering> {
 const FEW: u64 = 1 << 18;
 /// Rows of the result that look through all indices.
 const FEW_ROWS: u64 = 64;
-/// Indices that name one row and are sorted: `SORTED` of the device's text.
+/// Most indices of one row that a block sorts.
 const SORTED: u64 = 256;
 
 /// The launch of the gradient of gather in which rows of the result look through all indices: all of them, or
@@ -112,14 +112,21 @@ fn gather_grad_sorted(of: [&TensorType; 2], [outer, extent, inner]: [u64; 3]) ->
     let zero = ends().each("zero", extent, "ends[i] = 0;");
     let counts = by_index(ends(), "gather_grad_counts", "atomicAdd(ends + row, 1u)");
     let sums = ends().workspace(list_at, "u32", "list").int("extent", extent);
-    let sums = sums.launch("gather_grad_ends", [1; 3], BLOCK, "gather_grad_ends(ends, list, extent);");
+    let sums = sums.launch(
+        "gather_grad_ends",
+        [1; 3],
+        BLOCK,
+        &format!("gather_grad_ends<{SORTED}>(ends, list, extent);"),
+    );
     // Atomic additions of integers give any order, which the launch of the rows sorts.
     let order = ends().workspace(order_at, "u32", "order");
     let order = by_index(order, "gather_grad_order", "order[atomicAdd(ends + row, 1u)] = (u32)i");
     let entry = ends().workspace(order_at, "u32", "order").operand(1, t, "dy").result(0, t, "y");
     let entry = entry.int("outer", outer).int("extent", extent).int("inner", inner).int("count", count);
     let pack = pack(dy.dtype, inner);
-    let body = format!("gather_grad_sorted<{t}, {pack}>(ends, order, dy, y, outer, extent, inner, count);");
+    let body = format!(
+        "gather_grad_sorted<{t}, {pack}, {SORTED}>(ends, order, dy, y, outer, extent, inner, count);"
+    );
     let grid = [blocks(extent), outer.min(SIDE) as u32, 1];
     let rows = entry.launch("gather_grad", grid, row_block(inner / pack * 4), &body);
     let listed = gather_grad_rows(of, [outer, extent, inner], (blocks(most_listed), Some(list_at)));

@@ -10,7 +10,7 @@ use memc_ir::TensorType;
 
 use crate::Call;
 use crate::index_space::{IndexSpace, broadcast};
-use crate::kernel::{Entry, Lowering, name};
+use crate::kernel::{Entry, Launch, Lowering, name};
 
 /// Computation of one element of the results. Its elements of the reads are `x0`, `x1`, ..., in their wide
 /// type.
@@ -71,16 +71,20 @@ pub(crate) fn entry<'a>(call: &Call, bodies: impl IntoIterator<Item = &'a Body>)
 
 /// [`map`] with the elements of `reads`.
 pub(crate) fn map_reads(stem: &str, call: &Call, body: &Body, reads: &[Read]) -> Lowering {
-    let Some(first) = call.results.first() else { return Lowering::default() };
-    let (entry, space, to) = (entry(call, [body]), index_space(&first.shape, reads), results(call));
-    let n = first.numel();
-    Lowering::of(if space.by_four() {
-        let (entry, text) = by_four(entry, &to, body, reads, &space, "o");
-        entry.each_four(stem, n, &body.before, &text)
+    Lowering::of(launch(stem, entry(call, [body]), &results(call), body, reads))
+}
+
+/// The launch of `body` for every element of `to`, whose types have one shape.
+pub(crate) fn launch(stem: &str, entry: Entry, to: &To<'_>, body: &Body, reads: &[Read]) -> Option<Launch> {
+    let (_, first) = to.first()?;
+    let space = index_space(&first.shape, reads);
+    if space.by_four() {
+        let (entry, text) = by_four(entry, to, body, reads, &space, "o");
+        entry.each_four(stem, first.numel(), &body.before, &text)
     } else {
-        let (entry, text) = one_by_one(entry, &to, body, reads, &space, ["o", "i"]);
-        entry.each_after(stem, n, &body.before, &text)
-    })
+        let (entry, text) = one_by_one(entry, to, body, reads, &space, ["o", "i"]);
+        entry.each_after(stem, first.numel(), &body.before, &text)
+    }
 }
 
 /// All results.

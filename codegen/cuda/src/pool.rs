@@ -104,7 +104,7 @@ fn grad(call: &Call, window: Window, share: &str) -> Option<Lowering> {
     Some(Lowering::of(entry.each("pool_grad", dx.numel(), &body)))
 }
 
-/// Most elements of a plane that a warp sums at once, in shared memory: `BAND` of the device's text.
+/// Most elements of a plane that a warp sums at once, in shared memory.
 const BAND: u64 = 4096;
 /// Most blocks of a launch along y.
 const MOST: u64 = 65535;
@@ -131,7 +131,7 @@ fn max_pool_grad(call: &Call) -> Option<Lowering> {
         .int("window", dy.numel() / planes)
         .int("plane", plane)
         .int("band", plane.div_ceil(bands));
-    let body = format!("max_pool_grad<{t}>(dy, indices, dx, planes, window, plane, band);");
+    let body = format!("max_pool_grad<{t}, {BAND}>(dy, indices, dx, planes, window, plane, band);");
     let grid = [blocks(planes), bands.min(MOST) as u32, 1];
     Some(Lowering::of([entry.launch("max_pool_grad", grid, 32, &body)]))
 }

@@ -166,7 +166,7 @@ const SPILL: &[Exception] = &[
 const NARROW: &[Exception] = &[
     Exception { texts: &["_parts<", "_parts("], why: "joins few numbers" },
     Exception {
-        texts: &["counted<", "total_loss<", "gather_grad_ends("],
+        texts: &["counted<", "total_loss<", "gather_grad_ends<"],
         why: "one block reads few numbers",
     },
     Exception { texts: &["report_index("], why: "an index of 8 bytes for each thread" },

@@ -9,7 +9,7 @@ pub(crate) mod machine;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memc_gpu::{Clock, Cuda, Facts, GpuError, Graphs, LibraryAlgorithms, LibraryOptions, Rounding};
+use memc_gpu::{Clock, Cuda, GpuError, Graphs, LibraryAlgorithms, LibraryOptions, Rounding};
 use memc_plan::PlanFile;
 use serde_json::{Map, Value, json};
 
@@ -128,19 +128,13 @@ pub fn profile_gpu<D: Graphs + Clock + LibraryAlgorithms + 'static, F: Fn() -> R
     let others = facts.total_bytes.saturating_sub(facts.free_bytes).saturating_sub(arena);
     let reserve_bytes = facts.context_bytes.map_or(others, |_| own);
     Ok(Profile {
-        name: name(&facts),
+        name: memc_support::profile_name(&facts.name),
         kernels: "gpu",
         processors: facts.processors.max(1).into(),
         machine: Machine { reserve_bytes, ..machine },
         ops: ops(&program, taken.times),
         notes,
     })
-}
-
-/// A device's name as one word.
-fn name(facts: &Facts) -> String {
-    let parts = facts.name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|part| !part.is_empty());
-    parts.collect::<Vec<_>>().join("-").to_ascii_lowercase()
 }
 
 /// Runs a step that warms up, and those that count; returns what the user should know.

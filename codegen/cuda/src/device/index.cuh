@@ -22,7 +22,6 @@ template <class T> FN T plus(T a, T b) { return down<T>(op_add(up(a), up(b))); }
 
 // Gradient of gather. Most rows of the result are named by few indices, which are sorted by counting; a row that more than
 // SORTED of them name looks through all.
-constexpr u32 SORTED = 256;
 
 // Adds to `sum` the `W` elements that begin at column `column` of the rows among `begin..end` whose index is `wanted`, by one
 // warp. Lanes look at an index each.
@@ -87,7 +86,7 @@ FN void gather_grad_rows(const I* indices, const u32* list, const T* dy, T* y, i
 
 // By one block: from the number of indices that name a row, in `ends`, to where the indices of the row begin in their order.
 // A thread takes neighbours. Rows of many indices go to `list`.
-FN void gather_grad_ends(u32* ends, u32* list, i64 extent) {
+template <u32 SORTED> FN void gather_grad_ends(u32* ends, u32* list, i64 extent) {
   __shared__ u32 before[256];
   __shared__ u32 listed;
   i64 each = (extent + blockDim.x - 1) / blockDim.x, begin = threadIdx.x * each;
@@ -112,7 +111,7 @@ FN void gather_grad_ends(u32* ends, u32* list, i64 extent) {
 }
 
 // A block for each row of the result along x, and slab along y. The row's indices lie in `order` in any order, up to `ends`.
-template <class T, u32 W>
+template <class T, u32 W, u32 SORTED>
 FN void gather_grad_sorted(const u32* ends, const u32* order, const T* dy, T* y, i64 outer, i64 extent, i64 inner,
                            i64 count) {
   __shared__ u32 found[SORTED];

@@ -105,13 +105,10 @@ template <class T, class I> FN f32 winner_share(const T* dy, const T* plane, con
   return sum;
 }
 
-// Elements of a band of a plane that `max_pool_grad` sums at once.
-constexpr u32 BAND = 4096;
-
 // Sums of `dy` at the positions that `indices` name, in the order of the outputs. A warp has a band of a plane, of `band`
-// elements in shared memory, and looks at all outputs of the plane, 32 at a time. Of those that name one position the first
+// elements, at most BAND, in shared memory, and looks at all outputs of the plane, 32 at a time. Of those that name one position the first
 // adds all.
-template <class T>
+template <class T, u32 BAND>
 FN void max_pool_grad_band(const T* dy, const i64* indices, T* dx, i64 window, i64 begin, i64 end) {
   __shared__ f32 sums[BAND];
   __shared__ f32 values[32];
@@ -148,12 +145,12 @@ FN void max_pool_grad_band(const T* dy, const i64* indices, T* dx, i64 window, i
   for (i64 e = lane; e < end - begin; e += 32) dx[begin + e] = down<T>(sums[e]);
 }
 
-template <class T>
+template <class T, u32 BAND>
 FN void max_pool_grad(const T* dy, const i64* indices, T* dx, i64 planes, i64 window, i64 plane, i64 band) {
   for (i64 own = blockIdx.x; own < planes; own += gridDim.x) {
     for (i64 at = blockIdx.y * band; at < plane; at += gridDim.y * band) {
       i64 begin = own * plane + at, end = own * plane + (at + band < plane ? at + band : plane);
-      max_pool_grad_band(dy + own * window, indices + own * window, dx, window, begin, end);
+      max_pool_grad_band<T, BAND>(dy + own * window, indices + own * window, dx, window, begin, end);
     }
   }
 }
