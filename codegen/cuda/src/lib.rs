@@ -59,7 +59,7 @@ pub use error::CudaError;
 pub use kernel::{Arg, IndexCheck, Kernel, Launch, Lowering, PREAMBLE, program};
 pub use library::{
     Addend, Convolution, Epilogue, LibraryCall, PLACE_ALIGN, Pass, Product, WORKSPACE_ALIGN, allowance,
-    library,
+    ample_allowance, library,
 };
 /// Element types of library calls.
 pub use memc_ir::DType;

@@ -34,6 +34,9 @@ pub const WORKSPACE_ALIGN: u64 = 256;
 /// Workspace with which libraries find all their fast algorithms: what NVIDIA recommends for its largest GPUs
 /// (cuBLAS documentation, `cublasSetWorkspace`).
 const ENOUGH: u64 = 32 << 20;
+/// Workspace with which convolutions find them, too: Winograd's and Fourier's transforms keep whole tensors.
+/// Paddle's default (`FLAGS_conv_workspace_size_limit`) is as much.
+const AMPLE: u64 = 512 << 20;
 
 /// An op as one call of a library; operands are the op's, in its order.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -198,16 +201,25 @@ pub fn library(op: &OpKind, operands: &[TensorType]) -> Option<LibraryCall> {
     }
 }
 
-/// Bytes of workspace that a library may use for an op on operands of these types; 0 for an op that is no
-/// library's.
+/// Bytes of workspace that every plan has for a library call; 0 for an op that is no library's.
 ///
 /// The number is that of the operands and the result, which suffices for sums in parts and for tensors in
 /// another order of axes, but no more than NVIDIA recommends, plus the cost of aligning the start. A product
-/// may use as much with the sum of an operand as without. The rule knows types alone, so a library has the
-/// same candidates, and takes the same algorithm, in every plan.
+/// may use as much with the sum of an operand as without.
 pub fn allowance(op: &OpKind, operands: &[TensorType]) -> u64 {
+    limited(op, operands, ENOUGH)
+}
+
+/// Bytes of workspace that a plan has for a library call where there is room: more than [`allowance`] for
+/// large convolutions, and the most that a library is given.
+pub fn ample_allowance(op: &OpKind, operands: &[TensorType]) -> u64 {
+    let is_convolution = matches!(library(op, operands), Some(LibraryCall::Convolution(_)));
+    limited(op, operands, if is_convolution { AMPLE } else { ENOUGH })
+}
+
+fn limited(op: &OpKind, operands: &[TensorType], most: u64) -> u64 {
     if let Some(BiasGrad { product, .. }) = BiasGrad::of(op) {
-        return allowance(&product, operands);
+        return limited(&product, operands, most);
     }
     if library(op, operands).is_none() {
         return 0;
@@ -215,7 +227,7 @@ pub fn allowance(op: &OpKind, operands: &[TensorType]) -> u64 {
     let types: Vec<&TensorType> = operands.iter().collect();
     let results = op.infer(&types).unwrap_or_default();
     let bytes = operands.iter().chain(&results).map(TensorType::bytes).fold(0, u64::saturating_add);
-    bytes.min(ENOUGH).next_multiple_of(WORKSPACE_ALIGN) + (WORKSPACE_ALIGN - SLOT_ALIGN)
+    bytes.min(most).next_multiple_of(WORKSPACE_ALIGN) + (WORKSPACE_ALIGN - SLOT_ALIGN)
 }
 
 /// An extent that libraries index with 31 bits.

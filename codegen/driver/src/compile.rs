@@ -137,7 +137,9 @@ impl Job<'_> {
     /// Plans, or carries decisions out; then lowers and checks.
     fn run(&self) -> Result<(Outcome, Lowered), Error> {
         let (budget, watch) = (self.budget.unwrap_or(u64::MAX), self.options.watch);
-        let outcome = self.instance.answer(budget, &self.search, self.options.decisions.as_ref(), watch)?;
+        let decisions = self.options.decisions.as_ref();
+        let mut outcome = self.instance.answer(budget, &self.search, decisions, watch)?;
+        outcome.widen(self.instance, &self.model.profile);
         let (candidate, plan) = outcome.require(self.instance, self.search.allow)?;
         let module = candidate.apply(plan)?;
         let e = &plan.evaluation;

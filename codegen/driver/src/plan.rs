@@ -7,8 +7,9 @@ use std::time::{Duration, Instant as Time};
 
 use memc_baselines::PLANNERS;
 use memc_ir::Bytes;
+use memc_passes::DeviceProfile;
 use memc_planner::{
-    Allow, Decisions, NoPlan, Order, Planner, Progress, Request, Schedule, TensorKind, replay,
+    Allow, Decisions, NoPlan, Order, Planner, Progress, Request, Schedule, TensorKind, replay, widen,
 };
 
 use crate::error::Error;
@@ -112,6 +113,16 @@ impl Outcome {
                 Err(instance.infeasible(&[&self.planner], why, self.budget, allow)?)
             }
             Err(NoPlan::Failed(text)) => Err(Error::Internal(text.clone())),
+        }
+    }
+
+    /// Gives library calls more workspace, where the plan leaves the room for it.
+    pub(crate) fn widen(&mut self, instance: &Instance, profile: &DeviceProfile) {
+        let Ok(solved) = &mut self.plan else { return };
+        let candidate = instance.candidates().get(solved.at);
+        if let Some(problem) = candidate.and_then(Candidate::model) {
+            let plan = std::mem::take(&mut solved.schedule);
+            solved.schedule = widen(&problem.numbers, plan, &problem.wishes(profile));
         }
     }
 

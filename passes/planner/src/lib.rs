@@ -27,6 +27,7 @@ mod simulate;
 mod timing;
 mod trace;
 mod waits;
+mod widen;
 
 pub use access_sequence::{AccessSequence, Gap, Step, Touch};
 pub use decisions::{Action, Decisions, Order, Place, Resident, Run};
@@ -45,3 +46,4 @@ pub use simulate::{Deadlock, Job, Jobs, Span, Timeline, Waits, simulate, simulat
 pub use timing::{Cause, Copies, Timing};
 pub use trace::trace;
 pub use waits::{Access, Wait, waits};
+pub use widen::{Wish, widen};

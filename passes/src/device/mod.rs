@@ -115,6 +115,12 @@ impl DeviceProfile {
         }
     }
 
+    /// Scratch bytes with which an op may run faster than with [`DeviceProfile::workspace`], if there are such.
+    pub fn ample_workspace(&self, op: &OpKind, operands: &[TensorType]) -> Option<u64> {
+        let ample = memc_cuda::ample_allowance(op, operands);
+        (self.kernels == Kernels::Gpu && ample > memc_cuda::allowance(op, operands)).then_some(ample)
+    }
+
     /// Whether tensors can leave the device for the host and come back.
     pub fn can_swap(&self) -> bool {
         self.d2h_bytes_per_s > 0.0 && self.h2d_bytes_per_s > 0.0

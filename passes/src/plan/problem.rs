@@ -1,7 +1,9 @@
 //! The planning problem of a module: its numbers for planners, and the data that carry their decisions out.
 
-use memc_ir::{Arena, Bytes, Module, OpId, OutputRole, TensorType, ValueId};
-use memc_planner::{Device, Op, OpPos, Tensor, TensorId};
+use std::collections::BTreeMap;
+
+use memc_ir::{Arena, Bytes, Module, OpId, OpKind, OutputRole, TensorType, ValueId};
+use memc_planner::{Device, Op, OpPos, Tensor, TensorId, Wish};
 
 use super::storage::{self, Storages, TensorKind};
 use crate::device::DeviceProfile;
@@ -83,6 +85,21 @@ impl Problem {
     /// Type of the value that first fills a tensor.
     pub fn tensor_type(&self, t: TensorId) -> &TensorType {
         &self.module.values[self.storages.tensors[t].0].ty
+    }
+
+    /// Ops that would have more workspace where there is room, by kind and types: equal ones alike, so that
+    /// they compute alike.
+    pub fn wishes(&self, profile: &DeviceProfile) -> Vec<Wish> {
+        let mut groups: BTreeMap<(&OpKind, Vec<TensorType>), Wish> = BTreeMap::new();
+        for (position, &id) in self.ops.iter() {
+            let Some(kind) = self.module.ops[id].kind() else { continue };
+            let operands: Vec<TensorType> = self.module.operand_types(id).into_iter().cloned().collect();
+            if let Some(bytes) = profile.ample_workspace(kind, &operands) {
+                let group = groups.entry((kind, operands));
+                group.or_insert(Wish { bytes, ops: Vec::new() }).ops.push(position);
+            }
+        }
+        groups.into_values().collect()
     }
 
     /// Device bytes by purpose when nothing is planned.

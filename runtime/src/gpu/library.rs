@@ -88,8 +88,8 @@ impl Group {
 /// All kernels of a program that are launched and can be library calls.
 ///
 /// The algorithm that a library takes may depend on how much workspace it has. It is offered what all
-/// launches of the kernel have, and no more than [`memc_cuda::allowance`], so that plans that list the
-/// allowance agree, bit for bit.
+/// launches of the kernel have, and no more than [`memc_cuda::ample_allowance`], so that plans that list the
+/// same agree, bit for bit.
 pub(super) fn groups(program: &Program) -> Vec<Group> {
     let mut same: BTreeMap<Types<'_>, (usize, Vec<usize>)> = BTreeMap::new();
     for launch in launches(program) {
@@ -106,7 +106,7 @@ pub(super) fn groups(program: &Program) -> Vec<Group> {
         let whole = memc_cuda::library(op, operands).map(|call| (call, Lowering::default()));
         let forms = whole.into_iter().chain(memc_cuda::split_call(op, operands));
         let forms: Vec<Form> = forms.map(|(call, rest)| Form { call, rest }).collect();
-        let allowance = usize::try_from(memc_cuda::allowance(op, operands)).unwrap_or(usize::MAX);
+        let allowance = usize::try_from(memc_cuda::ample_allowance(op, operands)).unwrap_or(usize::MAX);
         (!forms.is_empty()).then(|| Group { kernels, forms, workspace: allowance.min(least) })
     };
     same.into_iter().filter_map(group).collect()
