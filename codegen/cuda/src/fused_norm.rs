@@ -1,4 +1,4 @@
-//! A normalisation with element-wise steps before and behind it: each row by one block, which makes what is
+//! A normalisation with element-wise steps before and behind it: each row by one team, which makes what is
 //! normalised, sums it, and makes the results, with the sums of the kernels of the single ops. The gradients
 //! of scale and bias come first; what they read is made with them.
 
@@ -135,7 +135,7 @@ impl<'a> Norm<'a> {
     }
 
     /// A thread's part of making the elements of `row`.
-    fn stage(&self, entry: Entry, stage: &Stage, tag: &str) -> (Entry, String) {
+    fn stage(&self, entry: Entry, stage: &Stage, form: &RowForm, tag: &str) -> (Entry, String) {
         let to: Vec<_> = stage.to.iter().map(|&j| (format!("y{j}"), &self.call.results[j])).collect();
         let indices = index_space(&self.space.shape, &stage.reads);
         let ((entry, text), unit) = if indices.by_four() && self.n.is_multiple_of(4) {
@@ -143,8 +143,10 @@ impl<'a> Norm<'a> {
         } else {
             (one_by_one(entry, &to, &stage.body, &stage.reads, &indices, [tag, "i"]), "n")
         };
-        let range = format!("idx i = (idx)(row * ({unit})) + threadIdx.x; i < (idx)((row + 1) * ({unit}))");
-        (entry, format!("for ({range}; i += blockDim.x) {{\n{text}}}\n"))
+        let team = form.team();
+        let first = format!("idx i = (idx)(row * ({unit})) + {team}::own()");
+        let range = format!("{first}; i < (idx)((row + 1) * ({unit})); i += {team}::size()");
+        (entry, format!("for ({range}) {{\n{text}}}\n"))
     }
 
     /// Statements that every thread runs first.
@@ -159,28 +161,31 @@ impl<'a> Norm<'a> {
         let mut entry = self.entry();
         let mut text = String::new();
         if let Some(before) = made {
-            (entry, text) = self.stage(entry, before, "p");
-            text.push_str("__syncthreads();\n");
+            (entry, text) = self.stage(entry, before, form, "p");
+            let _ = writeln!(text, "{}::meet();", form.team());
         }
-        let (entry, last) = self.stage(entry, &self.last, "o");
+        let (entry, last) = self.stage(entry, &self.last, form, "o");
         let stages: Vec<&Stage> = made.into_iter().chain([&self.last]).collect();
         let body = format!(
-            "{}{head}for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {{\n{text}{sums}{last}}}",
-            self.lead(&stages)
+            "{}{head}for (i64 row = {team}::row(); row < rows; row += {team}::step()) {{\n\
+             {text}{sums}{last}}}",
+            self.lead(&stages),
+            team = form.team()
         );
         by_rows(entry.int("rows", self.rows).int("n", self.n), stem, self.rows, form, &body)
     }
 
     fn forward(&self, epsilon: f32) -> Option<Lowering> {
         let &[_, mean, inv_std] = self.norm.to.as_slice() else { return None };
-        let form = RowForm::new(self.space.dtype, self.n, 1);
+        let form = RowForm::new(self.space.dtype, [self.rows, self.n], 1);
         let sums = format!(
             "Row<{}, {}> own{{x + row * n, n}};\nown.hold_all();\nf32 m, r;\n\
              layer_norm_statistics(own, {}, m, r);\n\
-             if (threadIdx.x == 0) {{\ny{mean}[row] = m;\ny{inv_std}[row] = r;\n}}\n",
+             if ({}::own() == 0) {{\ny{mean}[row] = m;\ny{inv_std}[row] = r;\n}}\n",
             name(self.space.dtype),
             form.arguments(),
-            float(epsilon)
+            float(epsilon),
+            form.team()
         );
         let head = self.named(&["x"]);
         let launch = || self.by_rows("fused_layer_norm", &form, self.before.as_ref(), &head, &sums);
@@ -221,7 +226,7 @@ impl<'a> Norm<'a> {
             return Some(Lowering::default());
         }
         let names = ["dy", "x", "scale", "mean", "inv_std"];
-        let (t, form) = (name(self.space.dtype), grad_row(self.space.dtype, self.n));
+        let (t, form) = (name(self.space.dtype), grad_row(self.space.dtype, [self.rows, self.n]));
         let mut entry = self.entry();
         let mut text = self.named(&names);
         let mut dy = format!("Elements<{t}, {}>{{dy}}", form.pack);

@@ -39,6 +39,7 @@ mod index;
 mod index_space;
 mod kernel;
 mod library;
+mod loss;
 mod lower;
 mod map;
 mod multi;
@@ -50,6 +51,7 @@ mod random;
 mod reduce;
 mod rows;
 mod shape;
+mod softmax;
 
 use memc_ir::{OpKind, TensorType};
 

@@ -37,6 +37,11 @@ pub(crate) fn parts(units: u64, count: u64, least: u64) -> u64 {
     (FULL / units.max(1)).min(count / least).max(1)
 }
 
+/// Lanes that take a row of `packs` packs together, where rows are short and many; zero where a block does.
+fn team(rows: u64, packs: u64) -> u64 {
+    if rows >= 1024 && packs <= 256 { packs.next_power_of_two().min(32) } else { 0 }
+}
+
 fn reduce(x: &TensorType, y: &TensorType, axes: &[u64], kind: &str) -> Lowering {
     let (mut kept, mut along, mut rows) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()), true);
     for ((a, &d), stride) in (0u64..).zip(&x.shape).zip(strides(&x.shape)) {
@@ -69,15 +74,20 @@ fn reduce(x: &TensorType, y: &TensorType, axes: &[u64], kind: &str) -> Lowering 
     let (entry, kept) = kept.offsets(entry, "k", "p");
     let (entry, along) = along.offsets(entry, "r", "p");
     let idx = if x.numel() < 1 << 31 { "u32" } else { "u64" };
-    let (form, block) =
-        if rows { ("reduce_rows", row_block(count / pack * 4)) } else { ("reduce_columns", BLOCK) };
+    let lanes = if rows && parts == 1 { team(results, count / pack) } else { 0 };
+    let (form, block) = match (rows, lanes) {
+        (true, 0) => (format!("reduce_rows<{rule}, {pack}, 0>"), row_block(count / pack * 4)),
+        (true, _) => (format!("reduce_rows<{rule}, {pack}, {lanes}>"), BLOCK),
+        (false, _) => (format!("reduce_columns<{rule}, {pack}>"), BLOCK),
+    };
+    let in_block = u64::from(BLOCK).checked_div(lanes).unwrap_or(1);
     let body = format!(
         "typedef {idx} idx;\nauto kept = [=](i64 at) {{\nconst idx p = (idx)at;\n(void)p;\n\
          {kept}return k0;\n}};\n\
          auto along = [=](i64 at) {{\nconst idx p = (idx)at;\n(void)p;\n{along}return r0;\n}};\n\
-         {form}<{rule}, {pack}>(x, y, partial, results, count, kept, along);"
+         {form}(x, y, partial, results, count, kept, along);"
     );
-    let first = entry.launch("reduce", [blocks(units), parts as u32, 1], block, &body);
+    let first = entry.launch("reduce", [blocks(units.div_ceil(in_block)), parts as u32, 1], block, &body);
     let second = (parts > 1).then(|| {
         Entry::new()
             .result(0, name(y.dtype), "y")

@@ -2,7 +2,7 @@
 
 use memc_ir::DType;
 
-use crate::kernel::BLOCK;
+use crate::kernel::{BLOCK, blocks};
 use crate::reduce::parts;
 
 /// Bytes of the widest load.
@@ -19,30 +19,58 @@ pub(crate) fn pack(dtype: DType, n: u64) -> u64 {
     elements
 }
 
-/// A row of `n` elements, taken by one block.
+/// Rows from which on there are enough for each to be taken by a warp.
+const MANY: u64 = 1024;
+/// Lanes of a warp.
+const WARP: u64 = 32;
+/// Most rows that are cut into parts, where each is long: a block for each would leave much of a device idle.
+const FEW: u64 = 128;
+
+/// Parts that each of `rows` rows of `n` elements is cut into.
+pub(crate) fn row_parts(rows: u64, n: u64) -> u64 {
+    if rows <= FEW { parts(rows, n, 4096) } else { 1 }
+}
+
+/// A row of `n` elements, taken by one team: a warp or a block.
 pub(crate) struct RowForm {
     /// Elements of a load.
     pub(crate) pack: u64,
     /// Loads that a thread holds; zero where a row is too long for that and is read again for each pass.
-    pub(crate) held: u64,
+    held: u64,
+    /// Lanes of a warp that take a row together; zero where a block does.
+    lanes: u64,
     /// Threads of the block.
     pub(crate) block: u32,
 }
 
 impl RowForm {
-    /// Of rows of `tensors` tensors, whose elements are this type's.
-    pub(crate) fn new(dtype: DType, n: u64, tensors: u64) -> RowForm {
+    /// Of `rows` rows of `n` elements of `tensors` tensors, whose elements are this type's.
+    pub(crate) fn new(dtype: DType, [rows, n]: [u64; 2], tensors: u64) -> RowForm {
         let pack = pack(dtype, n);
         let packs = n / pack;
+        let held = packs.div_ceil(WARP);
+        if rows >= MANY && held * pack * tensors <= 2 * HELD {
+            return RowForm { pack, held, lanes: WARP, block: BLOCK };
+        }
         let held = packs.div_ceil(BLOCK.into());
         let held = if held * pack * tensors <= 2 * HELD && held * pack <= HELD { held } else { 0 };
-        let threads = packs.div_ceil(held.max(1)).clamp(1, BLOCK.into()).next_multiple_of(32);
-        RowForm { pack, held, block: u32::try_from(threads).unwrap_or(BLOCK) }
+        let threads = packs.div_ceil(held.max(1)).clamp(1, BLOCK.into()).next_multiple_of(WARP);
+        RowForm { pack, held, lanes: 0, block: u32::try_from(threads).unwrap_or(BLOCK) }
     }
 
-    /// Template arguments: elements of a load, and loads that a thread holds.
+    /// Template arguments: elements of a load, loads that a thread holds, and lanes of a team.
     pub(crate) fn arguments(&self) -> String {
-        format!("{}, {}", self.pack, self.held)
+        format!("{}, {}, {}", self.pack, self.held, self.lanes)
+    }
+
+    /// The type that says what a team is.
+    pub(crate) fn team(&self) -> String {
+        format!("Team<{}>", self.lanes)
+    }
+
+    /// Blocks for that many rows.
+    pub(crate) fn blocks(&self, rows: u64) -> u32 {
+        blocks(rows.div_ceil(u64::from(self.block).checked_div(self.lanes).unwrap_or(1)))
     }
 }
 

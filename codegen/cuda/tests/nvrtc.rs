@@ -166,8 +166,8 @@ const SPILL: &[Exception] = &[
 const NARROW: &[Exception] = &[
     Exception { texts: &["_parts<", "_parts("], why: "joins few numbers" },
     Exception {
-        texts: &["counted<", "total_loss<", "gather_grad_ends<"],
-        why: "one block reads few numbers",
+        texts: &["counted(", "summed(", "sum_of_parts(", "gather_grad_ends<"],
+        why: "blocks read few numbers",
     },
     Exception { texts: &["report_index("], why: "an index of 8 bytes for each thread" },
     Exception { texts: &["atomicAdd("], why: "an index of 8 bytes for each thread" },

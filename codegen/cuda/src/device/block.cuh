@@ -46,6 +46,8 @@ template <class T> FN Four<T> four(const T* from) { return pack<4>(from); }
 constexpr u32 AHEAD = 4;
 // Loads ahead of packs of `w` elements, each with sums of its own: no more than registers allow.
 FN constexpr u32 ahead_of(u32 w) { return w > 4 ? 2 : AHEAD; }
+// Loads ahead of packs of `bytes` bytes of a row: narrow ones need more to be under way.
+FN constexpr u32 row_ahead(u32 bytes) { return bytes > 4 ? AHEAD : 2 * AHEAD; }
 FN constexpr u32 places(u32 k, u32 n = AHEAD) { return k > 0 ? k : n; }
 
 template <u32 K, class F> FN void hold(i64 begin, i64 step, i64 end, const F& load) {
@@ -86,10 +88,17 @@ FN Total across(Total v, int away) { return Total{across(v.high, away), across(v
 FN Total across(Total v, int away) { return Total{across(v.sum, away)}; }
 #endif
 
+// The fold of one value of each of `L` neighbouring lanes, the same in all of them: a tree. `L` is a power of two.
+template <class Op, u32 L, class A> FN A lanes_fold(A v) {
+#pragma unroll
+  for (u32 away = L / 2; away > 0; away >>= 1) v = Op::join(v, across(v, (int)away));
+  return v;
+}
+
 // The fold of one value of each thread, the same in all threads: a tree in each warp, then warps in order.
 template <class Op, class A> FN A block_fold(A v) {
   __shared__ A parts[32];
-  for (int away = 16; away > 0; away >>= 1) v = Op::join(v, across(v, away));
+  v = lanes_fold<Op, 32>(v);
   __syncthreads();
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = v;
   __syncthreads();
@@ -97,3 +106,30 @@ template <class Op, class A> FN A block_fold(A v) {
   for (u32 warp = 1; warp < blockDim.x / 32; ++warp) v = Op::join(v, parts[warp]);
   return v;
 }
+
+// Threads that take a row together: `L` neighbouring lanes, which need no barrier, or the block where `L` is zero. All lanes
+// of a warp fold together, so that fewer lanes than a warp go on behind the last row.
+template <u32 L> struct Team {
+  static FN_MEMBER u32 own() { return L > 0 ? threadIdx.x % L : threadIdx.x; }
+  static FN_MEMBER u32 size() { return L > 0 ? L : blockDim.x; }
+  static FN_MEMBER u32 in_block() { return L > 0 ? blockDim.x / L : 1; }
+  // The row of the first team of the block, and of this one.
+  static FN_MEMBER i64 first() { return (i64)blockIdx.x * in_block(); }
+  static FN_MEMBER i64 row() { return first() + (L > 0 ? threadIdx.x / L : 0); }
+  static FN_MEMBER i64 step() { return (i64)gridDim.x * in_block(); }
+  // What the team has written is seen by all of it.
+  static FN_MEMBER void meet() {
+    if constexpr (L > 0) {
+      __syncwarp();
+    } else {
+      __syncthreads();
+    }
+  }
+  template <class Op, class A> static FN_MEMBER A fold(A v) {
+    if constexpr (L > 0) {
+      return lanes_fold<Op, L>(v);
+    } else {
+      return block_fold<Op>(v);
+    }
+  }
+};

@@ -1,7 +1,8 @@
-// Layer normalisation and its gradient. A block takes a row at a time, as in softmax; sums over rows go by columns.
+// Layer normalisation and its gradient. A team takes a row at a time; sums over rows go by columns.
 
-// Mean and inverse standard deviation of one row, the same in all threads. The row is held.
-template <class T, u32 W, u32 K> FN void layer_norm_statistics(Row<T, W, K>& row, f32 epsilon, f32& m, f32& r) {
+// Mean and inverse standard deviation of one row, the same in all threads of the team.
+template <class T, u32 W, u32 K, u32 L>
+FN void layer_norm_statistics(Row<T, W, K, L>& row, f32 epsilon, f32& m, f32& r) {
   Total sum = {}, squares = {};
   // Distances from the first element are exactly zero in a row of equal ones.
   f32 first = row.n > 0 ? up(row.from[0]) : 0.0f, pivot = is_finite(first) ? first : 0.0f;
@@ -9,24 +10,24 @@ template <class T, u32 W, u32 K> FN void layer_norm_statistics(Row<T, W, K>& row
 #pragma unroll
     for (u32 w = 0; w < W; ++w) add_difference(sum, row.at(k, w), pivot);
   });
-  real centre = (real)pivot + value(block_fold<Sum>(sum)) / (real)row.n;
+  real centre = (real)pivot + value(Team<L>::template fold<Sum>(sum)) / (real)row.n;
   row.each([&](i64, u32 k) {
 #pragma unroll
     for (u32 w = 0; w < W; ++w) add_square(squares, row.at(k, w), centre);
   });
-  r = (f32)((real)1 / sqrt(value(block_fold<Sum>(squares)) / (real)row.n + (real)epsilon));
+  r = (f32)((real)1 / sqrt(value(Team<L>::template fold<Sum>(squares)) / (real)row.n + (real)epsilon));
   m = (f32)centre;
 }
 
-template <class T, class S, u32 W, u32 K, bool BIAS>
+template <class T, class S, u32 W, u32 K, u32 L, bool BIAS>
 FN void layer_norm_rows(const T* x, const S* scale, const S* bias, T* y, f32* mean, f32* inv_std, i64 rows, i64 n,
                         f32 epsilon) {
-  for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
-    Row<T, W, K> own{x + row * n, n};
+  for (i64 row = Team<L>::row(); row < rows; row += Team<L>::step()) {
+    Row<T, W, K, L> own{x + row * n, n};
     own.hold_all();
     f32 m, r;
     layer_norm_statistics(own, epsilon, m, r);
-    if (threadIdx.x == 0) {
+    if (Team<L>::own() == 0) {
       mean[row] = m;
       inv_std[row] = r;
     }
@@ -115,10 +116,10 @@ FN void layer_norm_affine_parts(const Total* partial, S* dscale, S* dbias, i64 i
 }
 
 // A row of the gradient, of the input and the scale that belong to it.
-template <class T, class S, u32 W, u32 K> struct GradRow {
+template <class T, class S, u32 W, u32 K, u32 L> struct GradRow {
   // Packs of the input and of the scale are held beside those of the gradient.
   static constexpr u32 N = ahead_of(W);
-  Row<T, W, K, N> dy, x;
+  Row<T, W, K, L, N> dy, x;
   const S* from;
   Pack<S, W> scale[places(K, N)];
 
@@ -128,10 +129,10 @@ template <class T, class S, u32 W, u32 K> struct GradRow {
     scale[k] = pack<W>(from + p * W);
   }
   FN_MEMBER void hold_all() {
-    hold<K>(threadIdx.x, blockDim.x, dy.n / W, [&](i64 p, u32 k) { load(p, k); });
+    hold<K>(Team<L>::own(), Team<L>::size(), dy.n / W, [&](i64 p, u32 k) { load(p, k); });
   }
   template <class U> FN_MEMBER void each(const U& use) {
-    sweep<K, N>(threadIdx.x, blockDim.x, dy.n / W, [&](i64 p, u32 k) { load(p, k); }, use);
+    sweep<K, N>(Team<L>::own(), Team<L>::size(), dy.n / W, [&](i64 p, u32 k) { load(p, k); }, use);
   }
 
   // What is taken off the gradients: a shift, and a slope times the distance from the mean.
@@ -146,16 +147,16 @@ template <class T, class S, u32 W, u32 K> struct GradRow {
       }
     });
     real n = (real)dy.n;
-    shift = (f32)(value(block_fold<Sum>(sum)) / n);
-    slope = (f32)(value(block_fold<Sum>(product)) * r * r / n);
+    shift = (f32)(value(Team<L>::template fold<Sum>(sum)) / n);
+    slope = (f32)(value(Team<L>::template fold<Sum>(product)) * r * r / n);
   }
 };
 
-template <class T, class S, u32 W, u32 K>
+template <class T, class S, u32 W, u32 K, u32 L>
 FN void layer_norm_grad_rows(const T* dy, const T* x, const S* scale, const f32* mean, const f32* inv_std, T* dx,
                              i64 rows, i64 n) {
-  for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
-    GradRow<T, S, W, K> own{{dy + row * n, n}, {x + row * n, n}, scale};
+  for (i64 row = Team<L>::row(); row < rows; row += Team<L>::step()) {
+    GradRow<T, S, W, K, L> own{{dy + row * n, n}, {x + row * n, n}, scale};
     own.hold_all();
     f32 m = mean[row], r = inv_std[row], shift, slope;
     own.slopes(m, r, shift, slope);

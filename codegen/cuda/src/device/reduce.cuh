@@ -68,23 +68,26 @@ FN void put_part(typename R::Acc acc, i64 result, i64 results, i64 count, typena
   }
 }
 
-// A block for each result, along x, and part of it, along y: its threads take adjacent packs. `along` is called for every
-// `W`-th position.
-template <class R, u32 W, class Kept, class Along>
+// A team for each result, along x; its threads take adjacent packs. Blocks take a part of it, along y. `along` is called for
+// every `W`-th position.
+template <class R, u32 W, u32 L, class Kept, class Along>
 FN void reduce_rows(const typename R::In* x, typename R::Out* y, typename R::Acc* partial, i64 results, i64 count, Kept kept,
                     Along along) {
   Part part(blockIdx.y, gridDim.y, count / W);
-  for (i64 result = blockIdx.x; result < results; result += gridDim.x) {
-    const typename R::In* from = x + kept(result);
+  for (i64 first = Team<L>::first(); first < results; first += Team<L>::step()) {
+    i64 result = first + (Team<L>::row() - Team<L>::first());
     typename R::Acc acc = R::start();
-    Pack<typename R::In, W> ahead[AHEAD];
-    sweep<0>(part.begin + threadIdx.x, blockDim.x, part.end,
-             [&](i64 p, u32 k) { ahead[k] = pack<W>(from + along(p * W)); }, [&](i64, u32 k) {
+    if (result < results) {
+      const typename R::In* from = x + kept(result);
+      Pack<typename R::In, W> ahead[AHEAD];
+      sweep<0>(part.begin + Team<L>::own(), Team<L>::size(), part.end,
+               [&](i64 p, u32 k) { ahead[k] = pack<W>(from + along(p * W)); }, [&](i64, u32 k) {
 #pragma unroll
-               for (u32 w = 0; w < W; ++w) R::take(acc, ahead[k].of[w]);
-             });
-    acc = block_fold<R>(acc);
-    if (threadIdx.x == 0) put_part<R>(acc, result, results, count, y, partial);
+                 for (u32 w = 0; w < W; ++w) R::take(acc, ahead[k].of[w]);
+               });
+    }
+    acc = Team<L>::template fold<R>(acc);
+    if (Team<L>::own() == 0 && result < results) put_part<R>(acc, result, results, count, y, partial);
   }
 }
 

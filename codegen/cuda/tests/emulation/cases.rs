@@ -26,10 +26,12 @@ fn more() -> Vec<Sample> {
         elementwise(r, &mut all);
         fours(r, &mut all);
         rows(r, &mut all);
+        many_rows(r, &mut all);
         products(r, &mut all);
         images(r, &mut all);
         indices(r, &mut all);
     }
+    long_rows(r, &mut all);
     empty(r, &mut all);
     wrong_indices(r, &mut all);
     all.extend((0..CHAINS).map(|i| chains::random(r, i % 4 > 0)));
@@ -122,6 +124,54 @@ fn rows(r: &mut Random, all: &mut Vec<Sample>) {
         let op = OpKind::CrossEntropyGrad { reduction, ignore_index: -1 };
         let dloss = r.f32(&[]);
         push(all, op, vec![dloss, logits, labels]);
+    }
+}
+
+/// Rows that are taken by warps, or by some lanes of one.
+fn many_rows(r: &mut Random, all: &mut Vec<Sample>) {
+    let (rows, dtype) = (extent(r, 1024, 1100), [DType::F32, DType::BF16][r.below(2) as usize]);
+    for n in [extent(r, 1, 9), extent(r, 33, 70), 8 * extent(r, 5, 15)] {
+        for axes in [vec![1], vec![1, 2]] {
+            let x = r.tensor(dtype, &[rows, 1, n]);
+            push(all, OpKind::ReduceSum { axes: axes.clone(), keepdims: false }, vec![x.clone()]);
+            push(all, OpKind::ReduceMax { axes, keepdims: true }, vec![x]);
+        }
+        let (x, dy) = (r.tensor(dtype, &[rows, n]), r.tensor(dtype, &[rows, n]));
+        push(all, OpKind::Softmax { axis: 1 }, vec![x.clone()]);
+        push(all, OpKind::LogSoftmax { axis: 1 }, vec![x.clone()]);
+        push(all, OpKind::SoftmaxGrad { axis: 1 }, vec![dy.clone(), x.clone()]);
+        let (reduction, ignore_index, labels) = (Reduction::Mean, -1, r.indices(&[rows], -1, n as i64));
+        push(all, OpKind::CrossEntropy { reduction, ignore_index }, vec![x.clone(), labels]);
+        let (scale, bias) = (r.positive(&[n]), r.f32(&[n]));
+        let op = OpKind::LayerNorm { axis: 1, epsilon: F32(1e-5) };
+        push(all, op, vec![x.clone(), scale.clone(), bias]);
+        let (mean, inv_std) = (r.f32(&[rows, 1]), r.positive(&[rows, 1]));
+        push(all, OpKind::LayerNormGrad { axis: 1 }, vec![dy, x, scale, mean, inv_std]);
+    }
+}
+
+/// Rows that are cut into parts, and sums over many losses.
+fn long_rows(r: &mut Random, all: &mut Vec<Sample>) {
+    for dtype in [DType::F32, DType::BF16] {
+        for n in [extent(r, 8192, 14_000), 8 * extent(r, 1030, 2100)] {
+            let (x, dy) = (r.tensor(dtype, &[2, n]), r.tensor(dtype, &[2, n]));
+            push(all, OpKind::Softmax { axis: 1 }, vec![x.clone()]);
+            push(all, OpKind::LogSoftmax { axis: 1 }, vec![x.clone()]);
+            push(all, OpKind::SoftmaxGrad { axis: 1 }, vec![dy, x.clone()]);
+            for (reduction, low) in [(Reduction::Mean, n as i64 - 20), (Reduction::None, -1)] {
+                let labels = r.indices(&[2], low, n as i64);
+                let op = OpKind::CrossEntropy { reduction, ignore_index: -1 };
+                push(all, op, vec![x.clone(), labels]);
+            }
+        }
+    }
+    let positions = extent(r, 17_000, 30_000);
+    for reduction in [Reduction::Mean, Reduction::Sum] {
+        let (logits, labels) = (r.f32(&[1, 3, positions]), r.indices(&[1, positions], -1, 3));
+        let op = OpKind::CrossEntropy { reduction, ignore_index: -1 };
+        push(all, op, vec![logits.clone(), labels.clone()]);
+        let op = OpKind::CrossEntropyGrad { reduction, ignore_index: -1 };
+        push(all, op, vec![r.f32(&[]), logits, labels]);
     }
 }
 
