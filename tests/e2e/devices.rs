@@ -42,20 +42,20 @@ fn the_reserve_of_a_device_is_told() {
         [&args[..], to].concat()
     };
     for command in ["plan", "compile", "compare"] {
-        let said = memc_fails(4, &with(command, "700M"));
+        let said = memc_fails(4, &with(command, "1400M"));
         assert!(
-            said.contains("both include the device's reserve for driver, libraries and code: 768.00 MiB"),
+            said.contains("both include the device's reserve for driver, libraries and code: 1.50 GiB"),
             "{said}"
         );
         assert!(said.contains("the reserve alone takes as much"), "{said}");
-        let told = memc_ok(&with(command, "800M"));
-        assert!(told.contains("the device's reserve of 768.00 MiB included"), "{told}");
+        let told = memc_ok(&with(command, "1600M"));
+        assert!(told.contains("the device's reserve of 1.50 GiB included"), "{told}");
     }
     for command in ["plan", "compile"] {
-        for budget in ["700M", "800M"] {
+        for budget in ["1400M", "1600M"] {
             let told = memc(&[&with(command, budget)[..], &["--json"]].concat());
             let told = json(&String::from_utf8(told.stdout).unwrap());
-            assert_eq!(told["reserve_bytes"], 768 << 20, "{told}");
+            assert_eq!(told["reserve_bytes"], 1536 << 20, "{told}");
         }
     }
 }

@@ -83,3 +83,63 @@ fn without_places(decisions: &Decisions, ops: &Arena<OpPos, bool>) -> Decisions 
     }
     decisions
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::{Site, Space};
+    use crate::sample::{Seed, any};
+
+    fn workspaces(plan: &Schedule) -> Vec<u64> {
+        let of = plan.trace.slots.values().filter(|s| matches!(s.site, Site::Workspace(_)));
+        of.map(|s| s.bytes).collect()
+    }
+
+    /// What is granted costs nothing, overlaps nothing, and is given to all ops of a wish alike. Some wishes
+    /// are granted and some are not.
+    #[test]
+    fn wishes_are_granted_where_they_cost_nothing() {
+        let (mut granted, mut refused) = (0, 0);
+        for seed in 0..200 {
+            let Some(sample) = any(&mut Seed(seed), 30) else { continue };
+            let mut p = sample.problem;
+            p.ops.values_mut().for_each(|op| op.workspace = ALIGN);
+            let plan = evaluate(&p, Decisions::keep_all(&p)).unwrap();
+            let bytes = 4 * ALIGN + 1;
+            let wish = |parity: u32| {
+                let ops = p.ops.iter().map(|(op, _)| op).filter(|op| op.0 % 2 == parity).collect();
+                Wish { bytes, ops }
+            };
+            let wide = widen(&p, plan.clone(), &[wish(0), wish(1)]);
+            assert_eq!(wide.decisions, plan.decisions);
+            assert!(wide.evaluation.dev_bytes <= plan.evaluation.dev_bytes);
+            assert!(wide.evaluation.step_ns <= plan.evaluation.step_ns);
+            let device: Vec<_> = wide.trace.slots.values().filter(|s| s.space == Space::Dev).collect();
+            for (i, a) in device.iter().enumerate() {
+                for b in &device[..i] {
+                    let (from, to) = (a.offset.unwrap(), b.offset.unwrap());
+                    let meet = |&(x, y): &(_, _)| b.live.iter().any(|&(u, v)| x < v && u < y);
+                    let apart = from + a.bytes <= to || to + b.bytes <= from;
+                    assert!(apart || !a.live.iter().any(meet), "seed {seed}");
+                }
+            }
+            for parity in 0..2 {
+                let all: Vec<u64> = workspaces(&wide).into_iter().skip(parity).step_by(2).collect();
+                let is_granted = all.iter().all(|&b| b == 5 * ALIGN);
+                assert!(is_granted || all.iter().all(|&b| b == ALIGN), "seed {seed}: {all:?}");
+                *(if is_granted { &mut granted } else { &mut refused }) += 1;
+            }
+        }
+        assert!(granted > 20 && refused > 20, "{granted} {refused}");
+    }
+
+    /// A wish for less than there is changes nothing.
+    #[test]
+    fn less_is_no_wish() {
+        let Some(sample) = any(&mut Seed(1), 30) else { return };
+        let plan = evaluate(&sample.problem, Decisions::keep_all(&sample.problem)).unwrap();
+        let ops = sample.problem.ops.iter().map(|(op, _)| op).collect();
+        let same = widen(&sample.problem, plan.clone(), &[Wish { bytes: 0, ops }]);
+        assert_eq!(same, plan);
+    }
+}

@@ -15,8 +15,8 @@
 //! Fixed times: a kernel of a stream or captured graph begins about 2 us after the one before it on Pascal to
 //! Ampere ("Getting Started with CUDA Graphs", NVIDIA, has 3.4 us for one whose work takes 2.9 us, and 3.8 us
 //! without a graph). The time before the first byte of an asynchronous copy is assumed as 10 us, 8 us on
-//! Hopper. The reserve is an estimate of the driver's context and loaded kernels, 0.5 GiB, and 0.75 GiB on
-//! Hopper, where library images are larger; a measured profile has the real figure.
+//! Hopper. The reserve is an estimate of the driver's context and loaded kernels, 0.5 GiB, and 1.5 GiB on
+//! Hopper, where library images are larger and graphs take more; a measured profile has the real figure.
 
 use std::borrow::Cow;
 
@@ -168,7 +168,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         memory: 3_350.0,
         link: [55.6, 83.4],
         memory_mib: 81_559,
-        reserve_mib: 768,
+        reserve_mib: 1536,
         kernel_latency_ns: 1_500,
         copy_latency_ns: 8_000,
     }),
@@ -180,7 +180,7 @@ pub static PROFILES: &[DeviceProfile] = &[
         memory: 4_800.0,
         link: [55.6, 83.4],
         memory_mib: 143_771,
-        reserve_mib: 768,
+        reserve_mib: 1536,
         kernel_latency_ns: 1_500,
         copy_latency_ns: 8_000,
     }),
