@@ -191,6 +191,10 @@ pub(crate) struct Compile {
     /// Host memory that the plan may take, such as 64G. Where swapping takes more, nothing is swapped
     #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = values::bytes)]
     pub(crate) host_mem: Option<u64>,
+    /// Most workspace of a convolution on a GPU. Above 32M it is given where the plan leaves room, and may
+    /// change the last bits; up to 32M plans of all budgets compute the same bits
+    #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = values::bytes, default_value = "512M")]
+    pub(crate) conv_workspace: u64,
     /// The plan to write
     #[arg(short, long, value_name = "FILE", default_value = "model.plan")]
     pub(crate) output: PathBuf,

@@ -23,6 +23,7 @@ pub(crate) fn run(args: &Compile) -> Result<(), Failure> {
     let options = Options {
         budget: args.gpu_mem,
         host_memory: args.host_mem,
+        conv_workspace: args.conv_workspace,
         search: args.search.search()?,
         decisions: args.files.apply_file()?,
         watch: &progress,

@@ -36,7 +36,7 @@ pub const WORKSPACE_ALIGN: u64 = 256;
 const ENOUGH: u64 = 32 << 20;
 /// Workspace with which convolutions find them, too: Winograd's and Fourier's transforms keep whole tensors.
 /// Paddle's default (`FLAGS_conv_workspace_size_limit`) is as much.
-const AMPLE: u64 = 512 << 20;
+pub const AMPLE_WORKSPACE: u64 = 512 << 20;
 
 /// An op as one call of a library; operands are the op's, in its order.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -211,10 +211,10 @@ pub fn allowance(op: &OpKind, operands: &[TensorType]) -> u64 {
 }
 
 /// Bytes of workspace that a plan has for a library call where there is room: more than [`allowance`] for
-/// large convolutions, and the most that a library is given.
-pub fn ample_allowance(op: &OpKind, operands: &[TensorType]) -> u64 {
+/// convolutions that are large, up to `most`. A library is given [`AMPLE_WORKSPACE`] at most.
+pub fn ample_allowance(op: &OpKind, operands: &[TensorType], most: u64) -> u64 {
     let is_convolution = matches!(library(op, operands), Some(LibraryCall::Convolution(_)));
-    limited(op, operands, if is_convolution { AMPLE } else { ENOUGH })
+    limited(op, operands, if is_convolution { most.clamp(ENOUGH, AMPLE_WORKSPACE) } else { ENOUGH })
 }
 
 fn limited(op: &OpKind, operands: &[TensorType], most: u64) -> u64 {

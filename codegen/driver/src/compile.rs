@@ -21,6 +21,10 @@ pub struct Options<'a> {
     pub budget: Option<Size>,
     /// Host memory in bytes that the plan may take. Where swapping takes more, nothing is swapped.
     pub host_memory: Option<u64>,
+    /// Most workspace of a convolution on a GPU in bytes, up to 512 MiB, where the plan leaves room. A library
+    /// may choose another algorithm with more, whose sums are rounded otherwise: 0 makes plans of all budgets
+    /// compute the same bits.
+    pub conv_workspace: u64,
     /// Planner, permissions and effort.
     pub search: Search,
     /// Decisions to carry out instead of planning.
@@ -32,7 +36,7 @@ pub struct Options<'a> {
 impl Default for Options<'_> {
     fn default() -> Self {
         let (budget, host_memory, search, decisions) = Default::default();
-        Options { budget, host_memory, search, decisions, watch: &Silent }
+        Options { budget, host_memory, conv_workspace: u64::MAX, search, decisions, watch: &Silent }
     }
 }
 
@@ -139,7 +143,7 @@ impl Job<'_> {
         let (budget, watch) = (self.budget.unwrap_or(u64::MAX), self.options.watch);
         let decisions = self.options.decisions.as_ref();
         let mut outcome = self.instance.answer(budget, &self.search, decisions, watch)?;
-        outcome.widen(self.instance, &self.model.profile);
+        outcome.widen(self.instance, &self.model.profile, self.options.conv_workspace);
         let (candidate, plan) = outcome.require(self.instance, self.search.allow)?;
         let module = candidate.apply(plan)?;
         let e = &plan.evaluation;

@@ -116,13 +116,13 @@ impl Outcome {
         }
     }
 
-    /// Gives library calls more workspace, where the plan leaves the room for it.
-    pub(crate) fn widen(&mut self, instance: &Instance, profile: &DeviceProfile) {
+    /// Gives convolutions more workspace, up to `most` bytes, where the plan leaves the room for it.
+    pub(crate) fn widen(&mut self, instance: &Instance, profile: &DeviceProfile, most: u64) {
         let Ok(solved) = &mut self.plan else { return };
         let candidate = instance.candidates().get(solved.at);
         if let Some(problem) = candidate.and_then(Candidate::model) {
             let plan = std::mem::take(&mut solved.schedule);
-            solved.schedule = widen(&problem.numbers, plan, &problem.wishes(profile));
+            solved.schedule = widen(&problem.numbers, plan, &problem.wishes(profile, most));
         }
     }
 

@@ -7,6 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use memc::{Error, Event, Instance, Model, Options, Search, Silent, Size, Source, Target, Watch, compile};
+use memc_frontend::ImportOptions;
+use memc_plan::Plan;
 
 #[path = "../examples/memory.rs"]
 mod memory;
@@ -40,6 +42,34 @@ fn a_model_compiles_within_a_budget_and_its_plan_is_written() {
     compiled.write(&file, &|| false).unwrap();
     assert_eq!(memc::open(&file).unwrap().plan(), &compiled.plan);
     assert!(memc::check(&compiled.plan, None).unwrap().is_ok());
+}
+
+/// Convolutions of a plan for a GPU have more workspace where there is room, all launches of one alike, and
+/// the arena stays within the budget.
+#[test]
+fn convolutions_have_more_workspace_where_there_is_room() {
+    let source = Source {
+        path: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/zoo/resnet18.onnx"),
+        import: ImportOptions {
+            dims: vec![("batch".into(), 64)],
+            loss: "cross-entropy".parse().ok(),
+            ..ImportOptions::default()
+        },
+    };
+    let target = Target { device: "h100".into(), ..Target::default() };
+    let model = Model::read(&source, &target, &Silent).unwrap_or_else(|e| panic!("{e}"));
+    let search = Search { effort: 0, ..Search::default() };
+    let options = Options { search, budget: Some(Size::PeakPercent(80.0)), ..Options::default() };
+    let plan = |conv_workspace| {
+        let compiled = compile(&model, &Options { conv_workspace, ..options.clone() }).unwrap();
+        compiled.plan
+    };
+    let largest = |plan: &Plan| plan.kernels.iter().map(|kernel| kernel.workspace_bytes).max().unwrap();
+    let (ample, least) = (plan(u64::MAX), plan(0));
+    assert!(largest(&least) < 33 << 20, "{}", largest(&least));
+    assert!(largest(&ample) > 64 << 20, "{}", largest(&ample));
+    assert!(ample.meta.dev_bytes <= least.meta.dev_bytes);
+    assert!(ample.meta.claims.step_ns <= least.meta.claims.step_ns);
 }
 
 #[test]

@@ -87,14 +87,14 @@ impl Problem {
         &self.module.values[self.storages.tensors[t].0].ty
     }
 
-    /// Ops that would have more workspace where there is room, by kind and types: equal ones alike, so that
-    /// they compute alike.
-    pub fn wishes(&self, profile: &DeviceProfile) -> Vec<Wish> {
+    /// Ops that would have more workspace, up to `most` bytes, where there is room, by kind and types: equal
+    /// ones alike, so that they compute alike.
+    pub fn wishes(&self, profile: &DeviceProfile, most: u64) -> Vec<Wish> {
         let mut groups: BTreeMap<(&OpKind, Vec<TensorType>), Wish> = BTreeMap::new();
         for (position, &id) in self.ops.iter() {
             let Some(kind) = self.module.ops[id].kind() else { continue };
             let operands: Vec<TensorType> = self.module.operand_types(id).into_iter().cloned().collect();
-            if let Some(bytes) = profile.ample_workspace(kind, &operands) {
+            if let Some(bytes) = profile.ample_workspace(kind, &operands, most) {
                 let group = groups.entry((kind, operands));
                 group.or_insert(Wish { bytes, ops: Vec::new() }).ops.push(position);
             }

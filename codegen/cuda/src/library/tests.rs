@@ -80,25 +80,27 @@ fn the_allowance_is_bounded() {
     assert_eq!(allowance(64), 3 * 64 * 64 * 4 + 192);
     assert_eq!(allowance(1 << 20), (32 << 20) + 192);
     assert_eq!(super::allowance(&OpKind::Relu {}, &[f32s(&[64])]), 0);
-    assert_eq!(super::ample_allowance(&OpKind::Relu {}, &[f32s(&[64])]), 0);
+    assert_eq!(super::ample_allowance(&OpKind::Relu {}, &[f32s(&[64])], u64::MAX), 0);
 }
 
 /// Convolutions may have more where there is room, products may not.
 #[test]
 fn large_convolutions_have_an_ample_allowance() {
-    let conv = |images: u64| {
+    let conv = |images: u64, most: u64| {
         let lists = || vec![1; 2];
         let op = OpKind::Conv { strides: lists(), pads: vec![0; 4], dilations: lists(), groups: 1 };
         let operands = [f32s(&[images, 64, 64, 64]), f32s(&[64, 64, 1, 1])];
-        (allowance(&op, &operands), ample_allowance(&op, &operands))
+        (allowance(&op, &operands), ample_allowance(&op, &operands, most))
     };
     let bytes = |images: u64| (2 * images * 64 * 64 * 64 + 64 * 64) * 4 + 192;
-    assert_eq!(conv(8), (bytes(8), bytes(8)));
-    assert_eq!(conv(64), ((32 << 20) + 192, bytes(64)));
-    assert_eq!(conv(4096), ((32 << 20) + 192, (512 << 20) + 192));
+    assert_eq!(conv(8, u64::MAX), (bytes(8), bytes(8)));
+    assert_eq!(conv(64, u64::MAX), ((32 << 20) + 192, bytes(64)));
+    assert_eq!(conv(4096, u64::MAX), ((32 << 20) + 192, (512 << 20) + 192));
+    assert_eq!(conv(64, 0), ((32 << 20) + 192, (32 << 20) + 192));
+    assert_eq!(conv(64, 64 << 20), ((32 << 20) + 192, (64 << 20) + 192));
     let product = OpKind::MatMul { trans_a: false, trans_b: false, alpha: F32(1.0) };
     let operands = [f32s(&[1 << 20, 64]), f32s(&[64, 64])];
-    assert_eq!(ample_allowance(&product, &operands), allowance(&product, &operands));
+    assert_eq!(ample_allowance(&product, &operands, u64::MAX), allowance(&product, &operands));
 }
 
 /// A sum beside a product is one call where the library reads that operand as it sums it, and the product is
