@@ -31,8 +31,6 @@ def tune(lab, plan, precision):
             lab.say(failure=f"{plan} is not tuned", **wrong)
             # What was stopped would hang with the next plan, too.
             lab.helps["tune"] = "" if wrong["exit_code"] is None else lab.helps["tune"]
-            # What was stopped would hang with the next plan, too.
-            lab.helps["tune"] = "" if wrong["exit_code"] is None else lab.helps["tune"]
 
 
 def warm(lab, plan, step_ns):

@@ -63,7 +63,7 @@ def tool(lab, verb, plan, *more):
     def run(env):
         copy = lab.folder / f"smoke-{verb}.plan"
         shutil.copy(lab.folder / plan, copy)
-        _, wrong = lab.call(lab.folder / "memrun", verb, copy, "--device", lab.device, *more, limit=STEP, more=env)
+        _, wrong = lab.call(lab.folder / "memrun", verb, copy, "--device", lab.device, *more, *lab.host(verb), limit=STEP, more=env)
         return wrong or {}
     return run
 

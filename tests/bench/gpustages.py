@@ -97,7 +97,7 @@ def sanitizer(lab):
             def measure():
                 out, wrong = lab.call(tool, "--tool", check, "--error-exitcode", 99, lab.folder / "memrun", lab.folder / plan,
                                       "--device", lab.device, "--steps", 2, "--synthetic", "--no-graph", "--no-progress",
-                                      *flags)
+                                      *flags, *lab.host())
                 text = (out or "") + (wrong["error"] if wrong else "")
                 if "Device not supported" in text:
                     return {"skipped": "compute-sanitizer says that the device is not supported"}
@@ -150,7 +150,7 @@ def traces(lab, plan, profile):
     """The planned and a measured step, for whoever looks into a difference."""
     stem = lab.folder / pathlib.Path(plan).stem
     _, wrong = lab.call(lab.folder / "memrun", lab.folder / plan, "--device", lab.device, "--steps", 5, "--synthetic", "--no-progress",
-                        "--trace", f"{stem}.measured-trace.json")
+                        "--trace", f"{stem}.measured-trace.json", *lab.host())
     if not wrong:
         _, wrong = lab.call(lab.folder / "memc", "trace", lab.folder / plan, "--device", profile, "-o", f"{stem}.planned-trace.json")
     return {"traces": wrong} if wrong else {}

@@ -132,6 +132,7 @@ fn max_pool_grad(call: &Call) -> Option<Lowering> {
         .int("plane", plane)
         .int("band", plane.div_ceil(bands));
     let body = format!("max_pool_grad<{t}, {BAND}>(dy, indices, dx, planes, window, plane, band);");
-    let grid = [blocks(planes), bands.min(MOST) as u32, 1];
+    // Bands of one plane run side by side, so that they read its outputs once from memory.
+    let grid = [blocks(bands), planes.min(MOST) as u32, 1];
     Some(Lowering::of([entry.launch("max_pool_grad", grid, 32, &body)]))
 }

@@ -116,13 +116,16 @@ impl Outcome {
         }
     }
 
-    /// Gives convolutions more workspace, up to `most` bytes, where the plan leaves the room for it.
+    /// Gives convolutions more workspace, up to `most` bytes, where the budget has room for it; without a
+    /// budget, where the device's memory has.
     pub(crate) fn widen(&mut self, instance: &Instance, profile: &DeviceProfile, most: u64) {
         let Ok(solved) = &mut self.plan else { return };
+        let budget = Some(self.budget).filter(|&bytes| bytes < u64::MAX).or(profile.memory_bytes);
+        let capacity = budget.map_or(0, |bytes| instance.capacity(bytes));
         let candidate = instance.candidates().get(solved.at);
         if let Some(problem) = candidate.and_then(Candidate::model) {
             let plan = std::mem::take(&mut solved.schedule);
-            solved.schedule = widen(&problem.numbers, plan, &problem.wishes(profile, most));
+            solved.schedule = widen(&problem.numbers, plan, &problem.wishes(profile, most), capacity);
         }
     }
 

@@ -5,15 +5,30 @@ use std::path::{Path, PathBuf};
 /// Where the driver describes its GPUs, a folder for each.
 const DRIVER: &str = "/proc/driver/nvidia/gpus";
 
-/// Model names of the GPUs that the driver lets this process see, in order of their bus addresses. Empty
-/// without a driver, and where `CUDA_VISIBLE_DEVICES` hides them all.
+/// Model names of the GPUs that the driver lets this process see, the first that `CUDA_VISIBLE_DEVICES` names
+/// by a number or by MIG first, the others in order of their bus addresses. Empty without a driver, and where
+/// that variable hides them all.
 pub fn gpus() -> Vec<String> {
     #[allow(clippy::disallowed_methods, reason = "CUDA reads this variable, too")]
-    let visible = std::env::var("CUDA_VISIBLE_DEVICES");
-    if visible.is_ok_and(|v| v.trim().is_empty() || v.trim().starts_with('-')) {
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    seen(gpus_in(Path::new(DRIVER)), visible.as_deref())
+}
+
+fn seen(mut gpus: Vec<String>, visible: Option<&str>) -> Vec<String> {
+    let Some(first) = visible.map(|v| v.split(',').next().unwrap_or_default().trim()) else { return gpus };
+    if first.is_empty() || first.starts_with('-') {
         return Vec::new();
     }
-    gpus_in(Path::new(DRIVER))
+    if first.starts_with("MIG-") {
+        gpus.iter_mut().for_each(|gpu| gpu.push_str(" MIG"));
+    }
+    match first.parse::<usize>() {
+        Ok(number) if number < gpus.len() => gpus[..=number].rotate_right(1),
+        Ok(_) => gpus.clear(),
+        // By its UUID, which the driver's folder does not tell.
+        Err(_) => {}
+    }
+    gpus
 }
 
 fn gpus_in(folder: &Path) -> Vec<String> {
@@ -42,22 +57,31 @@ pub fn kept_profile(gpu: &str) -> Option<PathBuf> {
     Some(data.join("memc").join("profiles").join(format!("{}.json", profile_name(gpu))))
 }
 
+/// Whether the profile of this name is a GPU's: built in, or measured under the GPU's own name.
+pub fn is_gpu_profile(name: &str) -> bool {
+    KNOWN.iter().any(|(_, known)| *known == name) || name.starts_with("nvidia-") || name.starts_with("tesla-")
+}
+
+/// Words of a GPU's name, all of which it has, and the built-in profile of such GPUs. H100s of other forms have
+/// slower memory.
+const KNOWN: [(&[&str], &str); 8] = [
+    (&["h200"], "h200"),
+    (&["h100", "80gb", "hbm3"], "h100"),
+    (&["a100", "80gb"], "a100-80g"),
+    (&["a100", "40gb"], "a100-40g"),
+    (&["v100", "sxm2", "16gb"], "v100-16g"),
+    (&["1080", "ti"], "gtx1080ti"),
+    (&["2080", "ti"], "rtx2080ti"),
+    (&["2080ti"], "rtx2080ti"),
+];
+
 /// Name of the built-in profile of a GPU, where there is one for its model.
 pub fn builtin_profile(gpu: &str) -> Option<&'static str> {
     let name = profile_name(gpu);
     let has = |words: &[&str]| words.iter().all(|word| name.split('-').any(|part| part == *word));
-    // H100s of other forms have slower memory.
-    let known: [(&[&str], &str); 8] = [
-        (&["h200"], "h200"),
-        (&["h100", "80gb", "hbm3"], "h100"),
-        (&["a100", "80gb"], "a100-80g"),
-        (&["a100", "40gb"], "a100-40g"),
-        (&["v100", "sxm2", "16gb"], "v100-16g"),
-        (&["1080", "ti"], "gtx1080ti"),
-        (&["2080", "ti"], "rtx2080ti"),
-        (&["2080ti"], "rtx2080ti"),
-    ];
-    known.iter().find(|(words, _)| has(words)).map(|(_, profile)| *profile)
+    // An instance of a divided GPU has a part of its memory and of its processors.
+    let is_whole = !name.split('-').any(|part| part == "mig");
+    KNOWN.iter().find(|(words, _)| is_whole && has(words)).map(|(_, profile)| *profile)
 }
 
 #[cfg(test)]
@@ -78,6 +102,21 @@ mod tests {
         assert!(gpus_in(&folder.path().join("absent")).is_empty());
     }
 
+    /// The GPU that CUDA counts as the first comes first.
+    #[test]
+    fn the_visible_gpu_comes_first() {
+        let all = || vec!["NVIDIA L4".to_owned(), "NVIDIA H200".to_owned()];
+        assert_eq!(seen(all(), None), all());
+        assert_eq!(seen(all(), Some("1,0")), ["NVIDIA H200", "NVIDIA L4"]);
+        assert_eq!(seen(all(), Some("0")), all());
+        assert_eq!(seen(all(), Some("GPU-4f1b")), all());
+        for none in ["", "-1", "7"] {
+            assert!(seen(all(), Some(none)).is_empty(), "{none}");
+        }
+        let part = seen(vec!["NVIDIA H100 80GB HBM3".into()], Some("MIG-4f1b"));
+        assert_eq!(builtin_profile(&part[0]), None, "{part:?}");
+    }
+
     #[test]
     fn models_have_the_profiles_of_their_kind_alone() {
         let of = builtin_profile;
@@ -90,5 +129,7 @@ mod tests {
         assert_eq!(of("NVIDIA GeForce GTX 1080 Ti"), Some("gtx1080ti"));
         assert_eq!(of("NVIDIA GeForce RTX 2080"), None);
         assert_eq!(profile_name("NVIDIA H100 80GB HBM3"), "nvidia-h100-80gb-hbm3");
+        assert!(is_gpu_profile("h100") && is_gpu_profile("nvidia-h100-80gb-hbm3"));
+        assert!(!is_gpu_profile("cpu") && !is_gpu_profile(""));
     }
 }

@@ -24,7 +24,7 @@ mod trace;
 
 pub use clash::{PathClash, check_clash, is_same_file};
 pub use exit::{exit_now, write_stderr};
-pub use gpu::{builtin_profile, gpus, kept_profile, profile_name};
+pub use gpu::{builtin_profile, gpus, is_gpu_profile, kept_profile, profile_name};
 pub use kind::FileKind;
 pub use map::map;
 pub use printable::printable;

@@ -16,12 +16,13 @@ pub struct Wish {
     pub ops: Vec<OpPos>,
 }
 
-/// Grants wishes that raise neither the arena nor the step time of a plan: as many as bisection finds, where
-/// the wishes of the longest ops come first.
+/// Grants wishes that raise neither a plan's arena above `capacity` bytes nor its step time: as many as
+/// bisection finds, where the wishes of the longest ops come first. An arena that is higher already does not
+/// grow.
 ///
 /// All other places stay where they are. The plan's decisions stay as they were, too: those of a plan without
 /// the wishes.
-pub fn widen(p: &Problem, plan: Schedule, wishes: &[Wish]) -> Schedule {
+pub fn widen(p: &Problem, plan: Schedule, wishes: &[Wish], capacity: u64) -> Schedule {
     let bytes = |wish: &Wish| wish.bytes.checked_next_multiple_of(ALIGN);
     let is_more = |bytes: u64| move |&op: &OpPos| p.ops.get(op).is_some_and(|op| bytes > op.workspace);
     let larger = wishes.iter().filter(|w| bytes(w).is_some_and(|bytes| w.ops.iter().all(is_more(bytes))));
@@ -29,7 +30,8 @@ pub fn widen(p: &Problem, plan: Schedule, wishes: &[Wish]) -> Schedule {
     let ns = |wish: &Wish| wish.ops.iter().map(|&op| p.ops[op].time_ns).max();
     larger.sort_by_key(|wish| std::cmp::Reverse(ns(wish)));
     let decisions = plan.decisions.clone();
-    let mut search = Widening { problem: p.clone(), best: plan };
+    let capacity = capacity.max(plan.evaluation.dev_bytes);
+    let mut search = Widening { problem: p.clone(), best: plan, capacity };
     search.grant(&larger);
     Schedule { decisions, ..search.best }
 }
@@ -38,6 +40,8 @@ struct Widening {
     /// The problem with the wishes that are granted.
     problem: Problem,
     best: Schedule,
+    /// Most bytes of the arena.
+    capacity: u64,
 }
 
 impl Widening {
@@ -63,7 +67,7 @@ impl Widening {
         let decisions = without_places(&self.best.decisions, &is_wished);
         let Ok(found) = evaluate(&problem, decisions) else { return false };
         let (was, is) = (&self.best.evaluation, &found.evaluation);
-        if is.dev_bytes > was.dev_bytes || is.step_ns > was.step_ns {
+        if is.dev_bytes > self.capacity || is.step_ns > was.step_ns {
             return false;
         }
         (self.problem, self.best) = (problem, found);
@@ -105,14 +109,14 @@ mod tests {
             let mut p = sample.problem;
             p.ops.values_mut().for_each(|op| op.workspace = ALIGN);
             let plan = evaluate(&p, Decisions::keep_all(&p)).unwrap();
-            let bytes = 4 * ALIGN + 1;
+            let (bytes, more) = (4 * ALIGN + 1, seed % 3 * ALIGN);
             let wish = |parity: u32| {
                 let ops = p.ops.iter().map(|(op, _)| op).filter(|op| op.0 % 2 == parity).collect();
                 Wish { bytes, ops }
             };
-            let wide = widen(&p, plan.clone(), &[wish(0), wish(1)]);
+            let wide = widen(&p, plan.clone(), &[wish(0), wish(1)], plan.evaluation.dev_bytes + more);
             assert_eq!(wide.decisions, plan.decisions);
-            assert!(wide.evaluation.dev_bytes <= plan.evaluation.dev_bytes);
+            assert!(wide.evaluation.dev_bytes <= plan.evaluation.dev_bytes + more);
             assert!(wide.evaluation.step_ns <= plan.evaluation.step_ns);
             let device: Vec<_> = wide.trace.slots.values().filter(|s| s.space == Space::Dev).collect();
             for (i, a) in device.iter().enumerate() {
@@ -139,7 +143,7 @@ mod tests {
         let Some(sample) = any(&mut Seed(1), 30) else { return };
         let plan = evaluate(&sample.problem, Decisions::keep_all(&sample.problem)).unwrap();
         let ops = sample.problem.ops.iter().map(|(op, _)| op).collect();
-        let same = widen(&sample.problem, plan.clone(), &[Wish { bytes: 0, ops }]);
+        let same = widen(&sample.problem, plan.clone(), &[Wish { bytes: 0, ops }], u64::MAX);
         assert_eq!(same, plan);
     }
 }

@@ -147,7 +147,10 @@ impl Blas {
         // SAFETY: a handle to write; a context is current.
         let create = |handle| match unsafe { sys::cublasLtCreate(handle) } {
             Status::CUBLAS_STATUS_SUCCESS => Ok(()),
-            status => Err(unusable(Component::CublasLt, "cublasLtCreate", text(status))),
+            status => {
+                let is_full = status == Status::CUBLAS_STATUS_ALLOC_FAILED;
+                Err(unusable(Component::CublasLt, "cublasLtCreate", text(status), is_full))
+            }
         };
         Ok(Blas { handle: Handle::new(create, sys::cublasLtDestroy)? })
     }

@@ -38,9 +38,17 @@ impl Refusal {
 }
 
 /// The error of a library that does not start.
-pub(crate) fn unusable(component: Component, function: &'static str, error: String) -> GpuError {
-    let remedy = || Libraries::get().remedy(component);
-    broken().unwrap_or_else(|| GpuError::Unusable { component, function, error, remedy: remedy() })
+pub(crate) fn unusable(
+    component: Component,
+    function: &'static str,
+    error: String,
+    is_full: bool,
+) -> GpuError {
+    match broken() {
+        Some(error) => error,
+        None if is_full => GpuError::Full { function, error, held: Vec::new() },
+        None => GpuError::Unusable { component, function, error, remedy: Libraries::get().remedy(component) },
+    }
 }
 
 /// The error of a call that failed as it ran. Where a kernel has crashed before it, that is what to tell.

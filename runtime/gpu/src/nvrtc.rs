@@ -6,6 +6,7 @@ use std::ptr::{null, null_mut};
 
 use cudarc::nvrtc::sys;
 
+use crate::library::require;
 use crate::{Component, GpuError, Libraries};
 
 /// Functions that are called.
@@ -119,11 +120,11 @@ impl Nvrtc {
     /// The compiler that is found.
     ///
     /// # Errors
-    /// [`GpuError::Missing`] or [`GpuError::Symbol`] without a compiler that can be used.
+    /// [`GpuError::Missing`], [`GpuError::Outdated`] or [`GpuError::Symbol`] without a compiler that can be
+    /// used.
     #[allow(unsafe_code, reason = "NVRTC is a C library")]
     pub fn find() -> Result<Nvrtc, GpuError> {
-        let library = Libraries::get().require(Component::Nvrtc)?;
-        library.require(SYMBOLS)?;
+        require(Component::Nvrtc, SYMBOLS)?;
         let (mut major, mut minor) = (0, 0);
         // SAFETY: two integers to write.
         done("nvrtcVersion", unsafe { sys::nvrtcVersion(&mut major, &mut minor) })?;
@@ -214,12 +215,24 @@ fn program(text: &str, target: Target, options: &[&str]) -> Result<Program, GpuE
     let count = c_int::try_from(options.len()).unwrap_or(0);
     // SAFETY: the program exists, and so do the options, `count` terminated texts.
     let result = unsafe { sys::nvrtcCompileProgram(program.0, count, options.as_ptr()) };
-    if result == sys::nvrtcResult::NVRTC_ERROR_COMPILATION {
-        let log: String = program.log().chars().take(LOG).collect();
-        return Err(GpuError::Compile { log: log.trim_end().to_owned() });
-    }
-    done("nvrtcCompileProgram", result)?;
+    judged(result, &program.log())?;
     Ok(program)
+}
+
+/// Result of a compilation with this log.
+fn judged(result: sys::nvrtcResult, log: &str) -> Result<(), GpuError> {
+    let log = || log.chars().take(LOG).collect::<String>().trim_end().to_owned();
+    match result {
+        sys::nvrtcResult::NVRTC_ERROR_COMPILATION => Err(GpuError::Compile { log: log() }),
+        // A second file of the library does not open.
+        sys::nvrtcResult::NVRTC_ERROR_BUILTIN_OPERATION_FAILURE => Err(GpuError::Unusable {
+            component: Component::Nvrtc,
+            function: "nvrtcCompileProgram",
+            error: log(),
+            remedy: Libraries::get().remedy(Component::Nvrtc),
+        }),
+        _ => done("nvrtcCompileProgram", result),
+    }
 }
 
 impl Program {
@@ -274,6 +287,17 @@ mod tests {
         assert_eq!(target(&known, arch(130)), Some(Target::Text(arch(120))));
         assert_eq!(target(&known, arch(70)), None);
         assert_eq!(Target::Text(arch(120)).to_string(), "compute_120");
+    }
+
+    /// Where the library's second file does not open, its words and the remedy are told.
+    #[test]
+    fn a_broken_installation_is_told() {
+        let Ok(_) = Nvrtc::find() else { return };
+        let log = "nvrtc: error: failed to open libnvrtc-builtins.so.13.0.";
+        let told = judged(sys::nvrtcResult::NVRTC_ERROR_BUILTIN_OPERATION_FAILURE, log).unwrap_err();
+        let told = told.to_string();
+        assert!(told.contains(log) && told.contains("install"), "{told}");
+        assert_eq!(judged(sys::nvrtcResult::NVRTC_SUCCESS, ""), Ok(()));
     }
 
     /// Machine code is an ELF file, and text ends with a zero byte, as the driver reads it. Without NVRTC

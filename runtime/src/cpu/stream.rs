@@ -202,6 +202,7 @@ pub(super) struct Streams {
     issued: [u64; QUEUES],
     progress: Progress,
     delays: Option<Delays>,
+    notes: Vec<String>,
 }
 
 impl Streams {
@@ -233,6 +234,7 @@ impl Streams {
             delays: options.delay_seed.map(|seed| Delays::new(seed, HOST)),
             threads: Vec::with_capacity(QUEUES),
             host: Runner::new(program.clone(), arenas.clone(), options.check_memory),
+            notes: made_for_a_gpu(&program.profile).into_iter().collect(),
             program,
             shared,
         };
@@ -301,7 +303,22 @@ impl Streams {
     }
 }
 
+/// Note on a plan that was made with the profile of a GPU.
+fn made_for_a_gpu(profile: &str) -> Option<String> {
+    let text = || {
+        format!(
+            "the plan was made for the profile `{profile}` and runs on the embedded CPU device, which takes other \
+             times than planned; --device cuda runs it on a GPU"
+        )
+    };
+    memc_support::is_gpu_profile(profile).then(text)
+}
+
 impl Executor for Streams {
+    fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
     fn run(&mut self, section: Section, host: &mut dyn HostSide) -> Result<(), Error> {
         self.shared.check()?;
         let progress = std::mem::replace(&mut self.progress, Progress::Within);

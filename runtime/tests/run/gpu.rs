@@ -172,31 +172,6 @@ fn memory_that_is_not_as_planned_is_told() {
     }
 }
 
-/// Where pages are not locked and the process may lock less than the host arena, that is named, and what
-/// raises it.
-#[test]
-#[cfg(target_os = "linux")]
-fn a_limit_of_locked_memory_is_told() {
-    if !has_compiler() {
-        return;
-    }
-    let shell = |line: &str| {
-        let output = std::process::Command::new("sh").args(["-c", line]).output().expect("sh starts");
-        String::from_utf8(output.stdout).expect("text").trim().to_owned()
-    };
-    // In KiB, or the word unlimited.
-    let limit: Option<u64> = shell("ulimit -l").parse().ok().filter(|kib| *kib < 1 << 17);
-    let held = shell("sed -n 's/^CapEff:[[:space:]]*//p' /proc/self/status");
-    let may_lock = u64::from_str_radix(&held, 16).expect("a mask") >> 14 & 1 == 1;
-    let folder = Folder::of(&CLASSIFIER.replace("host 13760", "host 134217728"));
-    let pageable = Behaviour { pageable: true, ..Behaviour::default() };
-    let device = Gpu::new("mock", move || Ok(Mock::new(pageable)), false);
-    let mut log = Log::default();
-    run_on(&device, &folder.plan(), &steps(1), &mut log).unwrap();
-    let note = log.notes.iter().find(|note| note.contains("page-locked")).expect("it is told");
-    assert_eq!(note.contains("ulimit -l unlimited"), limit.is_some() && !may_lock, "{note}");
-}
-
 /// After a kernel has failed the run ends with the device's error, and no state is saved from what it left.
 #[test]
 fn nothing_is_saved_after_a_failure() {

@@ -147,8 +147,8 @@ FN void max_pool_grad_band(const T* dy, const i64* indices, T* dx, i64 window, i
 
 template <class T, u32 BAND>
 FN void max_pool_grad(const T* dy, const i64* indices, T* dx, i64 planes, i64 window, i64 plane, i64 band) {
-  for (i64 own = blockIdx.x; own < planes; own += gridDim.x) {
-    for (i64 at = blockIdx.y * band; at < plane; at += gridDim.y * band) {
+  for (i64 own = blockIdx.y; own < planes; own += gridDim.y) {
+    for (i64 at = blockIdx.x * band; at < plane; at += gridDim.x * band) {
       i64 begin = own * plane + at, end = own * plane + (at + band < plane ? at + band : plane);
       max_pool_grad_band<T, BAND>(dy + own * window, indices + own * window, dx, window, begin, end);
     }

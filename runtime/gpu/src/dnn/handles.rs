@@ -30,16 +30,20 @@ fn text(status: Status) -> String {
     }
 }
 
-/// Result of a function that runs a convolution.
-pub(super) fn done(function: &'static str, status: Status) -> Result<(), GpuError> {
-    let is_full = matches!(
+/// Whether there was no memory, of the device or of the host.
+fn is_full(status: Status) -> bool {
+    matches!(
         status,
         Status::CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED
             | Status::CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
-    );
+    )
+}
+
+/// Result of a function that runs a convolution.
+pub(super) fn done(function: &'static str, status: Status) -> Result<(), GpuError> {
     match status {
         Status::CUDNN_STATUS_SUCCESS => Ok(()),
-        _ => Err(failed(Component::Cudnn, function, text(status), is_full)),
+        _ => Err(failed(Component::Cudnn, function, text(status), is_full(status))),
     }
 }
 
@@ -55,7 +59,7 @@ pub(super) fn planned(function: &'static str, status: Status) -> Result<(), Refu
 pub(super) fn started(function: &'static str, status: Status) -> Result<(), GpuError> {
     match status {
         Status::CUDNN_STATUS_SUCCESS => Ok(()),
-        _ => Err(unusable(Component::Cudnn, function, text(status))),
+        _ => Err(unusable(Component::Cudnn, function, text(status), is_full(status))),
     }
 }
 
