@@ -47,16 +47,16 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0 ok   1 plans differ (diff)   2 usage   3 bad or unsupported model   4 budget infeasible
   7 plan damaged or wrong   70 internal error   74 reading or writing failed   130 interrupted
-  (5, 6 and 8 are memrun's)";
+  (5, 6, 8 and 9 are memrun's)";
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Plan a training step within a memory budget and write it
     #[command(after_help = "\
 Examples:
-  memc compile models/cnn_bn/training_model.onnx --gpu-mem 1M
+  memc compile models/cnn_bn/training_model.onnx --device cpu --gpu-mem 1M
   memc compile models/cnn_bn/training_model.onnx --gpu-mem 90% --accumulate 4
-  memc compile models/mlp_s_step/sgd.onnx --gpu-mem 1M \\
+  memc compile models/mlp_s_step/sgd.onnx --device cpu --gpu-mem 1M \\
     --carry m.fc1.weight=m.fc1.weight_new
   memc compile models/zoo/resnet50.onnx --loss cross-entropy \\
     --optimizer momentum:lr=0.1 --dim batch=32 --gpu-mem 1G")]
@@ -191,9 +191,10 @@ pub(crate) struct Compile {
     /// Host memory that the plan may take, such as 64G. Where swapping takes more, nothing is swapped
     #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = values::bytes)]
     pub(crate) host_mem: Option<u64>,
-    /// Most workspace of a convolution on a GPU. Above 32M it is given where the plan leaves room, and may
-    /// change the last bits; up to 32M plans of all budgets compute the same bits
-    #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = values::bytes, default_value = "512M")]
+    /// Most workspace of a convolution on a GPU, at least 32M. More than 32M is given where the budget has
+    /// room, and may change the last bits; with 32M plans of all budgets compute the same bits
+    #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = values::conv_workspace)]
+    #[arg(default_value = "512M")]
     pub(crate) conv_workspace: u64,
     /// The plan to write
     #[arg(short, long, value_name = "FILE", default_value = "model.plan")]

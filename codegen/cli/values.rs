@@ -109,6 +109,15 @@ pub(crate) fn bytes(text: &str) -> Result<u64, ParseError> {
     Bytes::parse(text, "write a size such as 64G").map(|bytes| bytes.0)
 }
 
+/// Workspace of a convolution: what every plan has for one, or more.
+pub(crate) fn conv_workspace(text: &str) -> Result<u64, ParseError> {
+    let least = Bytes(32 << 20);
+    let bytes = bytes(text).ok().filter(|bytes| *bytes >= least.0);
+    bytes.ok_or_else(|| {
+        format!("`{text}` is no size of at least {least}: write a size such as 32M or 512M").into()
+    })
+}
+
 /// A time such as `10s`, `1.5s`, `500ms` or `2m`. A bare number is refused.
 pub(crate) fn duration(text: &str) -> Result<Duration, ParseError> {
     let example = "write a time such as 10s, 500ms or 2m";

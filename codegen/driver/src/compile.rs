@@ -21,7 +21,7 @@ pub struct Options<'a> {
     pub budget: Option<Size>,
     /// Host memory in bytes that the plan may take. Where swapping takes more, nothing is swapped.
     pub host_memory: Option<u64>,
-    /// Most workspace of a convolution on a GPU in bytes, up to 512 MiB, where the plan leaves room. A library
+    /// Most workspace of a convolution on a GPU in bytes, up to 512 MiB, where the budget has room. A library
     /// may choose another algorithm with more, whose sums are rounded otherwise: 0 makes plans of all budgets
     /// compute the same bits.
     pub conv_workspace: u64,

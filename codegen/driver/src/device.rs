@@ -51,7 +51,8 @@ pub fn find(name: &str) -> Result<Cow<'static, DeviceProfile>, Error> {
         let known: Vec<&str> = PROFILES.iter().map(|p| &*p.name).collect();
         let meant = meant(name, &known);
         Error::Usage(format!(
-            "unknown device `{name}`{meant} (known: {}; or a profile file, NAME.json)",
+            "unknown device `{name}`{meant} (known: auto, this machine's GPU or else the CPU, {}; or \
+             a profile file, NAME.json)",
             known.join(", ")
         ))
     })

@@ -62,8 +62,8 @@ pub fn is_gpu_profile(name: &str) -> bool {
     KNOWN.iter().any(|(_, known)| *known == name) || name.starts_with("nvidia-") || name.starts_with("tesla-")
 }
 
-/// Words of a GPU's name, all of which it has, and the built-in profile of such GPUs. H100s of other forms have
-/// slower memory.
+/// Words of a GPU's name, all of which it has, and the built-in profile of such GPUs. H100s of other forms
+/// have slower memory.
 const KNOWN: [(&[&str], &str); 8] = [
     (&["h200"], "h200"),
     (&["h100", "80gb", "hbm3"], "h100"),

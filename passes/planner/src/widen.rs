@@ -99,8 +99,8 @@ mod tests {
         of.map(|s| s.bytes).collect()
     }
 
-    /// What is granted costs nothing, overlaps nothing, and is given to all ops of a wish alike. Some wishes
-    /// are granted and some are not.
+    /// A grant costs no time, overlaps nothing, and goes to all ops of a wish. Some wishes are granted and
+    /// some are not.
     #[test]
     fn wishes_are_granted_where_they_cost_nothing() {
         let (mut granted, mut refused) = (0, 0);

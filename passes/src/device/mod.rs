@@ -115,8 +115,8 @@ impl DeviceProfile {
         }
     }
 
-    /// Scratch bytes, up to `most`, with which an op may run faster than with [`DeviceProfile::workspace`], if
-    /// there are such.
+    /// Scratch bytes, up to `most`, with which an op may run faster than with [`DeviceProfile::workspace`],
+    /// if there are such.
     pub fn ample_workspace(&self, op: &OpKind, operands: &[TensorType], most: u64) -> Option<u64> {
         let ample = memc_cuda::ample_allowance(op, operands, most);
         (self.kernels == Kernels::Gpu && ample > memc_cuda::allowance(op, operands)).then_some(ample)

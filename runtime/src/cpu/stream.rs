@@ -307,8 +307,8 @@ impl Streams {
 fn made_for_a_gpu(profile: &str) -> Option<String> {
     let text = || {
         format!(
-            "the plan was made for the profile `{profile}` and runs on the embedded CPU device, which takes other \
-             times than planned; --device cuda runs it on a GPU"
+            "the plan was made for the profile `{profile}` and runs on the embedded CPU device, which takes \
+             other times than planned; --device cuda runs it on a GPU"
         )
     };
     memc_support::is_gpu_profile(profile).then(text)

@@ -168,3 +168,9 @@ fn a_host_error_ends_the_run() {
         assert!(executor.run(section, &mut Refuses).is_err());
     }
 }
+
+#[test]
+fn plans_for_gpus_are_told() {
+    assert!(made_for_a_gpu("h100").is_some_and(|note| note.contains("--device cuda")));
+    assert_eq!([made_for_a_gpu("cpu"), made_for_a_gpu("")], [None, None]);
+}
