@@ -191,10 +191,10 @@ pub(crate) struct Compile {
     /// Host memory that the plan may take, such as 64G. Where swapping takes more, nothing is swapped
     #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = values::bytes)]
     pub(crate) host_mem: Option<u64>,
-    /// Most workspace of a convolution on a GPU, at least 32M. More than 32M is given where the budget has
-    /// room, and may change the last bits; with 32M plans of all budgets compute the same bits
+    /// Most workspace of a convolution on a GPU, 32M to 512M. More than 32M is given where the budget has
+    /// room: cuDNN may be faster then, and plans of different budgets may differ in the last bits
     #[arg(hide_short_help = true, long, value_name = "SIZE", value_parser = values::conv_workspace)]
-    #[arg(default_value = "512M")]
+    #[arg(default_value = "32M")]
     pub(crate) conv_workspace: u64,
     /// The plan to write
     #[arg(short, long, value_name = "FILE", default_value = "model.plan")]

@@ -7,6 +7,8 @@ from gpulab import parsed
 
 # Options of memc: the step as it is without memc, and a search that ends well before the command's limit.
 UNPLANNED, SEARCH = ["--no-mem-rewrite"], ["--time-limit", "60s"]
+# What PyTorch's convolutions take of the device, ours may.
+CONVOLUTIONS = ["--conv-workspace", "512M"]
 # Seconds at load before a profile is measured, and of a run whose step is compared with the modelled one.
 WARM, LOAD = 5, 3
 
@@ -15,7 +17,7 @@ def compiled(lab, model, profile, plan, budget=None, *more):
     """A row about a plan that is made here; without a budget, of the step as it is without memc."""
     limit = ["--gpu-mem", f"{budget}B"] if budget else UNPLANNED
     out, wrong = lab.call(lab.folder / "memc", "compile", lab.folder / pathlib.Path(model["file"]).name, *model["options"],
-                           "--device", profile, "-o", lab.folder / plan, "--json", *limit, *SEARCH, *more)
+                           "--device", profile, "-o", lab.folder / plan, "--json", *limit, *SEARCH, *CONVOLUTIONS, *more)
     if wrong:
         said = parsed(out) if wrong.get("exit_code") == 4 else {}
         return {"infeasible": said["smallest_feasible_bytes"]} if said else wrong

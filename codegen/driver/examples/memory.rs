@@ -37,9 +37,7 @@ pub(crate) fn picture() -> Result<String, Error> {
     let model = Model::read(&Source { path, import }, &target, &Silent)?;
     let budget = (1 << 30) + model.profile.reserve_bytes;
     let search = Search { effort: 1, ..Search::default() };
-    // Room that a plan leaves and gives to convolutions is not what the picture is about.
-    let options =
-        Options { budget: Some(Size::Bytes(budget)), conv_workspace: 0, search, ..Options::default() };
+    let options = Options { budget: Some(Size::Bytes(budget)), search, ..Options::default() };
     let compiled = compile(&model, &options)?;
 
     let unplanned = &compiled.instance.given().kept;

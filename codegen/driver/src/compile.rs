@@ -22,8 +22,8 @@ pub struct Options<'a> {
     /// Host memory in bytes that the plan may take. Where swapping takes more, nothing is swapped.
     pub host_memory: Option<u64>,
     /// Most workspace of a convolution on a GPU in bytes, up to 512 MiB, where the budget has room. A library
-    /// may choose another algorithm with more, whose sums are rounded otherwise: 0 makes plans of all budgets
-    /// compute the same bits.
+    /// may choose another algorithm with more, whose sums are rounded otherwise: with up to 32 MiB plans of
+    /// all budgets compute the same bits.
     pub conv_workspace: u64,
     /// Planner, permissions and effort.
     pub search: Search,
@@ -36,7 +36,7 @@ pub struct Options<'a> {
 impl Default for Options<'_> {
     fn default() -> Self {
         let (budget, host_memory, search, decisions) = Default::default();
-        Options { budget, host_memory, conv_workspace: u64::MAX, search, decisions, watch: &Silent }
+        Options { budget, host_memory, conv_workspace: 0, search, decisions, watch: &Silent }
     }
 }
 

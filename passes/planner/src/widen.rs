@@ -1,9 +1,10 @@
 //! More workspace for ops, where a finished plan leaves the room for it.
 
+use memc_alloc::Algorithm;
 use memc_ir::Arena;
 
 use crate::decisions::{Action, Decisions};
-use crate::evaluate::{Schedule, evaluate};
+use crate::evaluate::{Schedule, evaluate_by};
 use crate::ids::OpPos;
 use crate::problem::{ALIGN, Problem};
 
@@ -65,7 +66,7 @@ impl Widening {
             }
         }
         let decisions = without_places(&self.best.decisions, &is_wished);
-        let Ok(found) = evaluate(&problem, decisions) else { return false };
+        let Ok(found) = evaluate_by(&problem, decisions, Algorithm::FirstFit) else { return false };
         let (was, is) = (&self.best.evaluation, &found.evaluation);
         if is.dev_bytes > self.capacity || is.step_ns > was.step_ns {
             return false;
@@ -91,6 +92,7 @@ fn without_places(decisions: &Decisions, ops: &Arena<OpPos, bool>) -> Decisions 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evaluate::evaluate;
     use crate::place::{Site, Space};
     use crate::sample::{Seed, any};
 
